@@ -61,6 +61,8 @@ def test_families(data, op):
         assert set(np.unique(x)) == {-1.0, 1.0}
     elif data == "integers":
         assert (x == np.rint(x)).all()
+    elif data == "zero":
+        assert not x.any()
     else:
         assert 0.5 < np.median(np.abs(x)) < 1.0
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any
 
 import numpy as np
 
-from verify_norm import cases, execute, judge, memory, ops
+from verify_norm import cases, data, execute, judge, memory, ops
+from verify_norm.again import device_of
 from verify_norm.dtypes import Array
-from verify_norm.spec import Case, CaseSpec, Expected, Op, Run
+from verify_norm.spec import Case, Expected, Op, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +25,6 @@ class Moved:
 
 class ForwardError(Exception):
     """The kernel's forward failed on an input near to the case's."""
-
-
-def row_length(spec: CaseSpec, op: Op) -> int:
-    """How many elements are normalized together."""
-    if "num_groups" in op.attrs:
-        return prod(spec.shape[1:]) // (spec.num_groups or 1)
-    return prod(spec.shape[len(spec.shape) - spec.normalized_ndim :])
 
 
 def _offered(case: Case, changed: dict[str, Array]) -> dict[str, Any]:
@@ -64,12 +57,12 @@ def _at(run: Run, forward: Op, changed: dict[str, Array]) -> tuple[Array, Array,
     offered = _offered(case, changed)
     truth = expected_at(run, forward, changed)
     expected = {tensor.name: truth if tensor.name == "y" else None for tensor in forward.outputs}
-    device = next(str(t.device) for t in case.arguments.values() if hasattr(t, "device"))
+    device = device_of(case)
     arguments = {name: case.arguments[name] for name in forward.attrs}
     for tensor in forward.inputs:
         array = offered[tensor.name]
-        dtype = spec.dtype if tensor.dtype == "x" else spec.weight_dtype or spec.dtype
-        layout = cases.layout_of(spec, tensor.name)
+        dtype = data.input_dtype(tensor, spec)
+        layout = data.layout_of(spec, tensor.name)
         layout = "contiguous" if layout in ("expanded", "scalar") else layout  # rows move apart
         arguments[tensor.name] = (
             None if array is None else memory.place(array, dtype, layout, cases.poison_of(spec), device)

@@ -108,7 +108,7 @@ GROUP_CORNERS: tuple[_Row, ...] = (
 def corners(op: Op, dtypes: tuple[str, ...]) -> list[CaseSpec]:
     """The table of corners: each line exercises what the half-line beside it says; the dtypes take turns."""
     turn = cycle(dtypes)
-    table = GROUP_CORNERS if "num_groups" in op.attrs else ROW_CORNERS
+    table = ROW_CORNERS if op.view == "rows" else GROUP_CORNERS
     names = {tensor.name for tensor in op.inputs}
     specs = []
     for number, (shape, options) in enumerate(table):

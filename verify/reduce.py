@@ -66,7 +66,7 @@ def _candidates(spec: CaseSpec, op: Op) -> Iterator[CaseSpec]:
 def _smaller(spec: CaseSpec, op: Op) -> Iterator[tuple[tuple[int, ...], int]]:
     """Shapes below the spec's, each with its normalized_ndim."""
     shape, ndim = spec.shape, spec.normalized_ndim
-    group = "num_groups" in op.attrs
+    group = op.view != "rows"
     lowest = 2 if group else ndim
     if ndim > 1:
         yield (*shape[:-ndim], prod(shape[len(shape) - ndim :])), 1

@@ -14,7 +14,7 @@ import hypothesis
 import numpy as np
 import torch
 
-from verify_norm import cases, corners, judge, shapes, strategies
+from verify_norm import cases, corners, data, judge, shapes, strategies
 from verify_norm.checks import CHECKS, Check
 from verify_norm.dtypes import FORMATS
 from verify_norm.execute import Clock, execute, worst
@@ -158,7 +158,7 @@ def _try(state: _State, spec: CaseSpec) -> float:
     state.cases += 1
     for tensor in run.case.op.inputs:
         if tensor.role != "saved":
-            state.layouts[f"{tensor.name} {cases.layout_of(spec, tensor.name)}"] += 1
+            state.layouts[f"{tensor.name} {data.layout_of(spec, tensor.name)}"] += 1
     for tensor in run.case.op.outputs:
         if run.problem is None and tensor.name not in run.outputs:
             state.skipped[f"output {tensor.name}", f"{state.kernel.name} does not return it"] += 1

@@ -10,21 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-Role = Literal["input", "weight", "saved", "cotangent", "output"]
+Role = Literal["input", "weight", "saved", "cotangent", "state", "output"]
 Extent = Literal["data", "affine", "statistic"]
+View = Literal["rows", "groups", "channels"]
 Status = Literal["fail", "error"]
 
 LAYOUTS = (
     "contiguous", "row_strided", "transposed", "every_other", "offset", "expanded", "channels_last",
 )  # fmt: skip
-FAMILIES = ("normal", "heavy", "channel", "constant", "alternating", "integers")
+FAMILIES = ("normal", "heavy", "channel", "constant", "alternating", "integers", "zero")
+WEIGHTS = ("random", "zero", "some_zero")
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """An argument or a result of an operator.
 
-    `extent` says which shape it has: "data" as x, "affine" as weight, "statistic" one value a row or group.
+    `extent` says which shape it has: "data" as x, "affine" as weight, "statistic" one value a row or group. A "state"
+    is changed in place, and comes out as the output of its name.
     `dtype` says which type it has: "x" as x, "weight" as weight, or "float32".
     """
 
@@ -41,6 +44,8 @@ class Op:
 
     `reference` and `error` take the float64 arguments they name; `error` also takes `arithmetic`, and returns, per
     element of every output, how far a kernel of that arithmetic may be from the truth before the final rounding.
+    `view` says what is normalized together: the last dimensions, a group of channels of one sample, or a channel of all
+    samples.
     """
 
     name: str
@@ -50,6 +55,7 @@ class Op:
     reference: Callable[..., tuple[Array | None, ...]]
     error: Callable[..., tuple[Array | None, ...]]
     forward: str | None = None
+    view: View = "rows"
     summary: str = ""
 
 
@@ -70,10 +76,12 @@ class Contract:
         an order that changes from run to run).
     variance : "two_pass"; "centered" (two-pass, Welford or Chan merging); "shifted" (E[d²] − E[d]², d = x − x[0]).
     expanded : True where (x − mean)·a + b is computed as x·a + (b − mean·a), which cancels at large offsets.
-    deterministic : the same bits at every run.
+    deterministic : the same bits at every run; where not, only sums over rows may differ, by a reordering's rounding.
+    batch_invariant : the same bits for a row whatever the other rows, and its place among them.
     inplace : outputs that may overwrite an input, as "dx:dy".
     residual : what a fused addition normalizes: the "sum" as float32 has it, or the sum "rounded" to the type of x, as
         it is returned (vLLM's CUDA kernel, vLLM issue 52104).
+    output : type of y and dx, None if it is that of x.
     """
 
     accumulate: str = "float32"
@@ -84,8 +92,10 @@ class Contract:
     variance: Literal["two_pass", "centered", "shifted"] = "centered"
     expanded: bool = False
     deterministic: bool = True
+    batch_invariant: bool = False
     inplace: tuple[str, ...] = ()
     residual: Literal["sum", "rounded"] = "sum"
+    output: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +104,8 @@ class CaseSpec:
 
     `shape` is x's. LayerNorm and RMSNorm normalize its last `normalized_ndim` dimensions, GroupNorm each of
     `num_groups` groups of channels. Values are (offset + noise of family `data`) · 2**log2_scale. Every tensor has its
-    own layout in memory, and the gaps of its storage hold poison.
+    own layout in memory, and the gaps of its storage hold poison. `training`, `momentum` and `running` (whether running
+    statistics are kept) are BatchNorm's. `frozen` inputs need no gradient, where a gradient is torch's to ask for.
     """
 
     shape: tuple[int, ...]
@@ -119,6 +130,11 @@ class CaseSpec:
     bias: bool = True
     dresidual_out: bool = True
     weight_offset: float = 0.0
+    weight_data: str = "random"
+    training: bool = True
+    momentum: float = 0.1
+    running: bool = True
+    frozen: tuple[str, ...] = ()
     seed: int = 0
 
 
@@ -155,13 +171,17 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A spec made real for one op: torch arguments, their owned buffers, and the truth about each output."""
+    """A spec made real for one op: torch arguments, their exact values, the truth about each output, the poison.
+
+    `expected` is empty where nobody asked for the truth.
+    """
 
     spec: CaseSpec
     op: Op
     arguments: Mapping[str, Any]
     exact: Mapping[str, Array | None]
     expected: Mapping[str, Expected | None]
+    poison: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +211,23 @@ class Power:
 
 
 @dataclass(frozen=True, slots=True)
+class Observed:
+    """Whether a property that the kernel does not promise held in a case."""
+
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes that a kernel changed and was not to change: in which buffer, and where about its elements."""
+
+    buffer: str  # an argument's name, or what the kernel allocated
+    where: str  # "before", "after" or "between" its elements, or "in" them
+    count: int  # bytes
+    nearest: int  # bytes between the nearest changed one and the nearest element; 0 in them
+
+
+@dataclass(frozen=True, slots=True)
 class Output:
     """What a kernel returned for one output: its values in float64, its own shape and type, and the verdict on each.
 
@@ -211,4 +248,5 @@ class Run:
     kernel: Kernel
     case: Case
     outputs: Mapping[str, Output | None]
+    damage: tuple[Damage, ...] = ()
     problem: str | None = None  # why there are no outputs: what the kernel raised, or what it returned instead

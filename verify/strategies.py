@@ -58,7 +58,7 @@ _SCALES = {  # log2: as it is, small beside every eps, near underflow, near over
 @st.composite
 def specs(draw: st.DrawFn, op: Op, dtypes: tuple[str, ...], elements: int) -> CaseSpec:
     """Specs for `op` of at most about `elements` elements."""
-    if "num_groups" in op.attrs:
+    if op.view != "rows":
         shape, options = draw(_group_shape(elements))
     else:
         shape, options = draw(_row_shape(elements))

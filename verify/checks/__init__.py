@@ -1,6 +1,7 @@
 """The checks: each a function from a run to its findings, and one decorator line.
 
 Where a check's tolerance depends on the case, it also yields its power: the smallest error that it would have caught.
+Where a kernel promises nothing, it yields what it observed instead of a finding.
 
 A check never prints, never raises on a numerical failure, and knows nothing of Hypothesis, pytest or reports. The first
 line of its docstring is the sentence that users see.
@@ -11,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from verify_norm.spec import Finding, Op, Power, Run, Status
+from verify_norm.spec import Finding, Observed, Op, Power, Run, Status
 
-CheckFunction = Callable[[Run], Iterable[Finding | Power]]
+CheckFunction = Callable[[Run], Iterable[Finding | Power | Observed]]
 
 
 @dataclass(frozen=True, slots=True)

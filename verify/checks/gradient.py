@@ -23,8 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from verify_norm import cases, judge, ops
-from verify_norm.adjoint import ForwardError, Moved, expected_at, move, reference_at, row_length
+from verify_norm import data, judge, ops
+from verify_norm.adjoint import ForwardError, Moved, expected_at, move, reference_at
 from verify_norm.checks import check, finding
 from verify_norm.dtypes import FORMATS, Array
 from verify_norm.gradient import Comparison, confidence
@@ -46,8 +46,7 @@ def _looks(run: Run) -> bool:
 def _applies(op: Op) -> bool:
     """Rows or groups that are independent of each other, of x alone."""
     known = {"dy", "x", "weight", "bias", "mean", "rstd"}
-    rows = "num_groups" in op.attrs or "normalized_shape" in op.attrs
-    return op.forward is not None and rows and {tensor.name for tensor in op.inputs} <= known
+    return op.forward is not None and op.view != "channels" and {tensor.name for tensor in op.inputs} <= known
 
 
 @check(applies=_applies, looks=_looks)
@@ -102,7 +101,7 @@ def _rows(run: Run) -> Comparison | None:
         return None
     x = case.exact["x"]
     assert x is not None
-    n = row_length(case.spec, case.op)
+    n = data.row_length(case.spec, case.op)
     units = x.size // n
     lam = confidence(units + n)
     forward = ops.OPS[str(case.op.forward)]
@@ -164,7 +163,7 @@ def _directions(run: Run, units: int, n: int, rstd: Array) -> tuple[Array, Array
     assert x is not None
     assert dy is not None
     rows, g = x.reshape(units, n), dy.reshape(units, n)
-    if weight is not None and "num_groups" not in case.op.attrs:
+    if weight is not None and case.op.view == "rows":
         g = g * (weight.reshape(1, n) + case.arguments.get("weight_offset", 0.0))
     for row in np.flatnonzero(structured):
         kind = STRUCTURED[_kind(run, int(row))]
@@ -213,7 +212,7 @@ def _columns(run: Run) -> Iterable[Comparison | None]:
     names = [name for name in ("weight", "bias") if case.exact.get(name) is not None and _returned(run, f"d{name}")]
     if not names:
         return
-    size = prod(cases.affine_shape(case.spec, case.op))
+    size = prod(data.affine_shape(case.spec, case.op))
     forward = ops.OPS[str(case.op.forward)]
     plus, minus, whose = {}, {}, (np.arange(size) + turn) % len(names)
     rng = np.random.Generator(np.random.Philox(key=[case.spec.seed, 0x85EBCA6B]))
@@ -237,7 +236,7 @@ def _column(run: Run, name: str, d: Array, moved: Moved, mine: np.ndarray[Any, A
     lam = confidence(d.size + 1)
 
     def sums(values: Array) -> Array:
-        groups = "num_groups" in case.op.attrs
+        groups = case.op.view != "rows"
         parts = values.reshape(*values.shape[:2], -1).sum((0, 2)) if groups else values.reshape(-1, mine.size).sum(0)
         return np.asarray(parts[mine])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import prod
 
-from verify_norm import cases, judge
+from verify_norm import data, judge
 from verify_norm.checks import check
 from verify_norm.dtypes import FORMATS
 from verify_norm.execute import worst
@@ -72,9 +72,6 @@ def _compare(run: Run, name: str, outputs: set[str]) -> Iterable[Finding]:
 def _reason(run: Run, output: str, expected: Expected) -> str:
     """What the allowance is for, in words: how much is summed in which type, and the last rounding."""
     spec, op, contract = run.case.spec, run.case.op, run.kernel.contract
-    row = prod(cases.affine_shape(spec, op))
-    if "num_groups" in op.attrs:
-        row = prod(spec.shape[1:]) // max(spec.num_groups or 1, 1)
     affine = next(tensor.extent for tensor in op.outputs if tensor.name == output) == "affine"
-    terms = prod(spec.shape) // max(prod(expected.value.shape), 1) if affine else row
+    terms = prod(spec.shape) // max(prod(expected.value.shape), 1) if affine else data.row_length(spec, op)
     return f"{terms} terms summed in {contract.accumulate}, then one rounding to {expected.dtype}"

@@ -1,0 +1,89 @@
+"""The values of a case's inputs: families of data, each tensor from its own stream."""
+
+from __future__ import annotations
+
+import zlib
+from math import prod
+
+import numpy as np
+
+from verify_norm import memory
+from verify_norm.dtypes import FORMATS, Array
+from verify_norm.spec import CaseSpec, Op, Tensor
+
+
+def affine_shape(spec: CaseSpec, op: Op) -> tuple[int, ...]:
+    """The shape of weight and bias."""
+    return spec.shape[len(spec.shape) - spec.normalized_ndim :] if op.view == "rows" else spec.shape[1:2]
+
+
+def groups(spec: CaseSpec, op: Op) -> int:
+    """How many groups a sample's channels are divided into: the spec's, or as many as channels in InstanceNorm."""
+    return spec.num_groups or 1 if "num_groups" in op.attrs else spec.shape[1]
+
+
+def row_length(spec: CaseSpec, op: Op) -> int:
+    """How many elements are normalized together."""
+    if op.view == "channels":
+        return prod(spec.shape[:1] + spec.shape[2:])
+    return prod(spec.shape[1:]) // groups(spec, op) if op.view == "groups" else prod(affine_shape(spec, op))
+
+
+def input_dtype(tensor: Tensor, spec: CaseSpec) -> str:
+    """The type of an argument."""
+    return {"x": spec.dtype, "weight": spec.weight_dtype or spec.dtype}.get(tensor.dtype, "float32")
+
+
+def layout_of(spec: CaseSpec, name: str) -> str:
+    """The layout of one argument; what the spec does not name is contiguous."""
+    return getattr(spec, f"{name}_layout", "contiguous")
+
+
+def draw(spec: CaseSpec, op: Op, tensor: Tensor) -> Array | None:
+    """The exact values of one input: drawn from its own stream, so that leaving out another changes nothing."""
+    if tensor.optional and not getattr(spec, tensor.name):
+        return None
+    rng = np.random.Generator(np.random.Philox(key=[spec.seed, zlib.crc32(tensor.name.encode())]))
+    if tensor.extent == "affine":
+        values = rng.standard_normal(affine_shape(spec, op))
+        if tensor.name == "weight":  # far from 1, of both signs, so that a forgotten weight shows
+            values = np.copysign(0.5 + np.abs(values), values) * _zeros(spec, values.shape) - spec.weight_offset
+    elif tensor.role == "cotangent":
+        values = np.ldexp(rng.standard_normal(spec.shape), spec.dy_log2_scale)
+    else:
+        values = np.ldexp(_family(spec, op, rng) + spec.offset, spec.log2_scale)
+    form = FORMATS[input_dtype(tensor, spec)]
+    values = form.round(np.clip(values, -form.largest, form.largest))
+    if tensor.name in ("x", "residual_out") and spec.special and values.size:
+        values[(0,) * values.ndim] = float(spec.special)
+    return memory.shared(values, layout_of(spec, tensor.name))
+
+
+def _zeros(spec: CaseSpec, shape: tuple[int, ...]) -> Array:
+    """0 where a weight is to vanish, else 1."""
+    vanish = {"random": 0, "zero": 1, "some_zero": np.arange(prod(shape)).reshape(shape) % 3 == 0}[spec.weight_data]
+    return np.where(np.broadcast_to(vanish, shape), 0.0, 1.0)
+
+
+def _family(spec: CaseSpec, op: Op, rng: np.random.Generator) -> Array:
+    """Noise of unit scale in the shape of x."""
+    shape = spec.shape
+    if spec.data == "heavy":  # Student's t with two degrees of freedom: no variance, so a few values dominate
+        return rng.standard_t(2, shape)
+    if spec.data == "channel":  # one channel a thousand times larger, as activations of large language models have
+        noise = rng.standard_normal(shape)
+        axis = -1 if op.view == "rows" else 1
+        channel = int(rng.integers(max(shape[axis], 1)))
+        scale = np.where(np.arange(shape[axis]) == channel, 1000.0, 1.0)
+        return noise * np.moveaxis(scale.reshape(-1, *(1,) * (len(shape) - 1)), 0, axis)
+    if spec.data == "constant":  # every row or channel one value: the variance is 0
+        rows = shape[: len(shape) - spec.normalized_ndim] if op.view == "rows" else shape[:1]
+        one = rng.standard_normal(rows).reshape(rows + (1,) * (len(shape) - len(rows)))
+        return np.ascontiguousarray(np.broadcast_to(one, shape))
+    if spec.data == "alternating":  # +1, −1, …: the largest sums that cancel
+        return np.where(np.arange(prod(shape)) % 2, -1.0, 1.0).reshape(shape)
+    if spec.data == "zero":
+        return np.zeros(shape)
+    if spec.data == "integers":  # exact in every format, with ties
+        return rng.integers(-8, 9, shape).astype(np.float64)
+    return rng.standard_normal(shape)
