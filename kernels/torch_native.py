@@ -77,8 +77,8 @@ def batchnorm_fwd(
     """
     if training and x.numel() == x.shape[1]:
         raise ValueError(f"expected more than 1 value per channel when training, got input size {tuple(x.shape)}")
-    if not x.numel():
-        return (functional.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps),)
+    if not x.numel():  # eps does not matter, and functional.batch_norm does not take 0
+        return (functional.batch_norm(x, running_mean, running_var, weight, bias, training, momentum),)
     y, mean, rstd = torch.native_batch_norm(x, weight, bias, running_mean, running_var, training, momentum, eps)
     return (y, mean, rstd) if training else (y,)
 
@@ -87,12 +87,18 @@ def batchnorm_bwd(
     dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor | None, rstd: Tensor | None,
     running_mean: Tensor | None, running_var: Tensor | None, training: bool, eps: float,
 ) -> Gradients:  # fmt: skip
-    """aten.native_batch_norm_backward, from the mean and rstd that it is given: dx, dweight, dbias."""
+    """aten.native_batch_norm_backward, from the mean and rstd that it is given: dx, dweight, dbias.
+
+    On the CPU it takes them in the type that torch's own forward saves them in, that of the parameters.
+    """
     if not x.numel():
         return _gradients(
-            lambda x, w, b: functional.batch_norm(x, running_mean, running_var, w, b, training, 0.0, eps),
+            lambda x, w, b: functional.batch_norm(x, running_mean, running_var, w, b, training, 0.0),
             dy, x, weight, bias,
         )  # fmt: skip
+    if x.device.type == "cpu" and mean is not None and rstd is not None:
+        kept = next((t.dtype for t in (weight, bias, running_mean) if t is not None), x.dtype)
+        mean, rstd = mean.to(kept), rstd.to(kept)
     mask = [True, weight is not None, bias is not None]
     dx, dweight, dbias = torch.ops.aten.native_batch_norm_backward(
         dy, x, weight, running_mean, running_var, mean, rstd, training, eps, mask

@@ -24,9 +24,16 @@ for the unbiased variance, in either form of the average, (1 − m)·s + m·t or
     δrunning_mean = m·δμ + γ(4)(|running_mean| + m(|μ| + δμ))
     δrunning_var = m·k·δvar + γ(6)(running_var + m·k(var + δvar))
 
+A channel has one r, which kernels (torch, cuDNN) take out of the sums: with D = Σ dy·(x − μ), dweight = r·D and
+dx = w·r(dy − mean dy − (x − μ)·k), k = D·r²/n. That has the same roundings, but where a product underflows D loses
+n·tiny, hence dweight n·r·tiny and k tiny·(1 + 2r²) (its own products with it), and it may overflow where Σ dy·x̂ does
+not: where Σ|dy||x − μ| exceeds the largest number, neither is judged.
+
 In evaluation the mean is exact and r is off by ρ = γ(5) alone: δx̂ = ρ|x̂| + e·m as in `rounding`, with no shift, and
 
     δdx = |dx|·((1 + ρ)(1 + γ(3)) − 1)
+
+and x − mean, of numbers that have nothing to do with each other, may overflow where y does not: such x̂ is not judged.
 """
 
 from __future__ import annotations
@@ -218,7 +225,8 @@ def backward_with_error(dy: Array, x: Array, weight: Array | None, bias: Array |
         most = 1.0 if weight is None else float(np.abs(weight).max(initial=1.0))
         value, s, p = layernorm.differentiate(view, dy, x, weight, bias, eps)
         outside = replace(arithmetic, tiny=arithmetic.tiny * most) if math.isfinite(most) else arithmetic
-        return value, layernorm.differentiate_error(view, dy, x, weight, value, s, p, outside)
+        error = layernorm.differentiate_error(view, dy, x, weight, value, s, p, outside)
+        return value, _factored_error(view, dy, x, error, s, outside)
     s = _fixed(view, x, running_mean, running_var, eps)
     value = _differentiate(view, dy, x, weight, bias, s)
     return value, _differentiate_error(view, dy, x, weight, value, s, arithmetic)
@@ -309,9 +317,34 @@ def _moved_error(view: View, x: Array, running_mean: Array | None, running_var: 
     return moved(running_mean, m, s.mean, dmean, 4), moved(running_var, m * k, s.var, dvar, 6)
 
 
+@np.errstate(all="ignore")
+def _factored_error(view: View, dy: Array, x: Array, error: Backward, s: Statistics, a: Arithmetic) -> Backward:
+    """`backward_error` in training, where D = Σ dy·(x − μ) is summed and r comes after; |w| is in `a.tiny`."""
+    _, rho = layernorm.statistics_error(view, x, s, a)
+    r, largest = s.rstd * (1.0 + rho), _largest_sum(view, dy, s)
+    lost = np.abs(s.xhat) * (1.0 + rho) * a.tiny * (1.0 + 2.0 * r * r)
+    dx = rounding.finite_below(error.dx.reshape(view.shape) + lost, largest, a.huge).reshape(x.shape)
+    return Backward(dx, _factored_weight_error(view, error.dweight, r, largest, a), error.dbias)
+
+
+def _factored_weight_error(view: View, error: Array | None, r: Array, largest: Array, a: Arithmetic) -> Array | None:
+    """The same of dweight."""
+    if error is None:
+        return None
+    r, largest = r.reshape(error.shape), largest.reshape(error.shape)
+    return rounding.finite_below(error + view.count * a.tiny * r, largest, a.huge)
+
+
+def _largest_sum(view: View, dy: Array, s: Statistics) -> Array:
+    """Σ|dy||x − μ| of every channel."""
+    total: Array = (np.abs(dy.reshape(view.shape)) * np.abs(s.xc)).sum(view.axes, keepdims=True)
+    return total
+
+
 def _fixed_xhat_error(view: View, x: Array, s: Statistics, a: Arithmetic) -> XhatError:
     rho = rounding.rstd_error(np.asarray(a.tiny), np.asarray(a.tiny), s.rstd, a)
-    return rounding.xhat_error(x.reshape(view.shape), s.mean, 0.0, s.xhat, s.rstd, rho, a)
+    z = rounding.xhat_error(x.reshape(view.shape), s.mean, 0.0, s.xhat, s.rstd, rho, a)
+    return replace(z, floor=rounding.finite_below(z.floor, np.abs(s.xc), a.huge))
 
 
 @np.errstate(all="ignore")
@@ -339,6 +372,8 @@ def _differentiate_error(view: View, dy: Array, x: Array, weight: Array | None, 
     dweight, dbias = value.dweight, value.dbias
     if dweight is not None:
         dweight = rounding.weight_error(dy.reshape(view.shape), s.xhat, z, view, a).reshape(dweight.shape)
+        r = s.rstd * (1.0 + z.factor)
+        dweight = _factored_weight_error(view, dweight, r, _largest_sum(view, dy, s), a)
     if dbias is not None:
         dbias = rounding.bias_error(dy.reshape(view.shape), view, a).reshape(dbias.shape)
     return Backward(dx.reshape(x.shape), dweight, dbias)

@@ -32,7 +32,9 @@ does not cancel: k·u·mean|x|·mean|xc| more to either side, with
     k = min(n, log2 n + n/192 + 6)
 
 since one run of L updates was measured to lose up to 0.66L·u (ramps and steps, offset by up to 10⁴σ), and the runs of
-128 lanes have n/128 updates; the tree of merges needs no more than a sum's does.
+128 lanes have n/128 updates; the tree of merges needs no more than a sum's does. A merge multiplies the square of the
+difference of two means by a count, and the mean of a part that is still empty is 0 (torch's LayerNorm starts so), hence
+where n·max x² may overflow, 0·inf = NaN is right, and nothing is judged.
 shifted: E[d²] − E[d]² with d = x − x0 and s = |μ − x0| subtracts numbers of size s² + var:
 γ(h + 4)·(var + s² + 2s·mean|d|) to either side.
 
@@ -147,8 +149,11 @@ def compound(*relative: float) -> float:
 
 
 def finite_below(bound: Array, magnitude: Array, huge: float) -> Array:
-    """The bound where `magnitude` cannot overflow, inf where it can, or is NaN."""
-    return np.where(magnitude < huge, bound, np.inf)
+    """The bound where `magnitude` cannot overflow, inf where it can, or is NaN.
+
+    A bound that is as large itself is that of a difference whose terms overflow, and inf − inf = NaN is right.
+    """
+    return np.where((magnitude < huge) & (bound < huge), bound, np.inf)
 
 
 def mean_error(x: Array, xc: Array, mean: Array, view: View, a: Arithmetic) -> tuple[Array, Array]:
@@ -176,7 +181,8 @@ def variance_error(var: Array, xc: Array, dmean: Array, size: Array, view: View,
     magnitude = var + dmean * dmean
     if a.variance == "centered":
         low = low + a.gamma(a.updates(n)) * size * deviation
-        magnitude = n * magnitude  # a merge multiplies the square of a difference by a count, then divides
+        largest = np.abs(xc).max(view.axes, keepdims=True, initial=0.0) + size  # at least max |x|
+        magnitude = n * magnitude + largest * largest
     if a.variance == "shifted":
         s = np.abs(first(xc, view))
         low = low + lost * (s * s + 2 * s * (s + deviation))

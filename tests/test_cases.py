@@ -7,7 +7,7 @@ import torch
 from verify_norm import cases, memory
 from verify_norm.dtypes import FORMATS
 from verify_norm.ops import OPS
-from verify_norm.spec import FAMILIES, CaseSpec, Contract
+from verify_norm.spec import FAMILIES, WEIGHTS, CaseSpec, Contract
 
 
 def make(op="layernorm_bwd", **fields):
@@ -65,6 +65,78 @@ def test_families(data, op):
         assert not x.any()
     else:
         assert 0.5 < np.median(np.abs(x)) < 1.0
+
+
+@pytest.mark.parametrize("data", ["constant", "channel"])
+def test_families_by_channel(data):
+    x = make("batchnorm_fwd", shape=(5, 8, 3), data=data).exact["x"].transpose(1, 0, 2).reshape(8, -1)
+    if data == "constant":
+        assert (x == x[:, :1]).all()
+        assert np.unique(x[:, 0]).size == 8
+    else:
+        size = np.sort(np.abs(x).mean(1))
+        assert size[-1] > 300 * size[-2]
+
+
+@pytest.mark.parametrize("weight_data", WEIGHTS)
+def test_weights_that_vanish(weight_data):
+    for op, shape, offset in (
+        ("layernorm_bwd", (2, 30), 0.0),
+        ("rmsnorm_bwd", (2, 30), 1.0),
+        ("groupnorm_bwd", (2, 30, 4), 0.0),
+    ):
+        case = make(op, shape=shape, num_groups=2, weight_data=weight_data, weight_offset=offset)
+        zero = case.exact["weight"] + offset == 0
+        assert zero.mean() == {"random": 0.0, "zero": 1.0, "some_zero": 1 / 3}[weight_data]
+        assert (case.expected["dx"].value == 0).all() == (weight_data == "zero")
+        assert case.expected["dweight"].value.all()
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("dtype", "weight_dtype"), [("float32", None), ("bfloat16", None), ("float16", "float32")])
+def test_running_statistics(training, dtype, weight_dtype):
+    """They have the weight's type, as torch wants it, and a positive variance; training alone moves them."""
+    for log2_scale in (0, -20, 16):
+        fields = {"shape": (4, 3, 5), "dtype": dtype, "weight_dtype": weight_dtype, "log2_scale": log2_scale}
+        case = make("batchnorm_fwd", training=training, **fields)
+        for name in ("running_mean", "running_var"):
+            assert case.arguments[name].dtype == case.arguments["weight"].dtype
+            assert case.expected[name].dtype == str(case.arguments["weight"].dtype).removeprefix("torch.")
+            assert (case.expected[name].value == case.exact[name]).all() == (not training)
+            assert np.isfinite(case.exact[name]).all()
+        assert (case.exact["running_var"] > 0).all()
+        assert {"training", "momentum", "eps"} <= set(case.arguments)
+        assert "momentum" not in make("batchnorm_bwd", training=training, **fields).arguments
+    none = make("batchnorm_fwd", shape=(4, 3), running=False)
+    assert none.arguments["running_mean"] is none.expected["running_var"] is None
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_saved_statistics_are_those_that_made_y(training):
+    case = make("batchnorm_bwd", shape=(4, 3, 5), training=training)
+    x, want = case.exact["x"], case.exact["running_mean"]
+    mean = x.mean((0, 2)) if training else want
+    assert np.array_equal(memory.to_float64(case.arguments["mean"]), FORMATS["float32"].round(mean))
+
+
+@pytest.mark.parametrize(
+    ("op", "fields", "said"),
+    [
+        ("groupnorm_fwd", {"shape": (2, 3)}, "needs num_groups"),
+        ("batchnorm_fwd", {"shape": (1, 3)}, "more than one value a channel"),
+        ("batchnorm_bwd", {"shape": (1, 3, 1)}, "more than one value a channel"),
+        ("batchnorm_fwd", {"shape": (4, 3), "training": False, "running": False}, "needs running statistics"),
+        ("layernorm_fwd", {"shape": (0, 3), "special": "nan"}, "holds no nan"),
+    ],
+)
+def test_what_is_no_case_is_refused(op, fields, said):
+    with pytest.raises(ValueError, match=said):
+        make(op, **fields)
+
+
+def test_one_value_a_channel_is_a_case_of_evaluation():
+    assert make("batchnorm_fwd", shape=(1, 3), training=False).expected["y"].value.shape == (1, 3)
+    assert make("instancenorm_fwd", shape=(1, 3)).expected["mean"].value.shape == (1, 3)
 
 
 def test_leaving_out_one_tensor_changes_no_other():

@@ -1,6 +1,7 @@
 """Layouts, guards and poison: what the kernels are handed."""
 
 import doctest
+import resource
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ def test_doctests():
     assert doctest.testmod(memory).failed == 0
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if layout != "far"])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_a_placed_tensor_holds_its_values_and_nothing_else_does(layout, shape, dtype):
@@ -51,23 +52,31 @@ def test_both_sides_are_guarded():
     assert tensor.untyped_storage().nbytes() // 2 - tensor.storage_offset() - 6 >= memory.GUARD
 
 
-@pytest.mark.parametrize("poison", [np.nan, 4096.0])
-def test_fresh_memory_is_poisoned_and_initialized_memory_is_not(poison):
-    source = torch.ones(3, 4, dtype=torch.bfloat16)
-    with memory.PoisonEmpty(poison):
-        fresh = [
-            torch.empty(3, 4),
-            torch.empty_like(source),
-            source.new_empty(5),
-            torch.empty_strided((2, 3), (3, 1), dtype=torch.float16),
-            source.new_empty_strided((2, 2), (2, 1)),
-        ]
-        clean = [torch.zeros(3), torch.ones(3), source * 2, torch.full((2,), 3.0), source.clone()]
-        integers = torch.empty(4, dtype=torch.int32)
-    wanted = torch.tensor(poison).double()
-    for tensor in fresh:
-        assert torch.equal(tensor.double().nan_to_num(-1), torch.full_like(tensor, poison).double().nan_to_num(-1)), (
-            wanted
-        )
-    assert all(tensor.isfinite().all() and (tensor != 4096).all() for tensor in clean)
-    assert integers.dtype == torch.int32
+def test_far_rows_are_beyond_32_bits_and_cost_no_memory():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for shape in ((2, 3), (3, 4), (7, 2, 5), (1000, 2)):
+        where = memory.placement(shape, "far")
+        stride = where.strides[0]
+        assert (shape[0] - 1) * stride >= 2**31
+        assert (stride >= 2**31) == (shape[0] == 2)
+        assert where.offset >= 2**31  # where an offset that wrapped to a negative number leads
+        for dtype in ("bfloat16", "float32"):
+            values = np.arange(np.prod(shape)).reshape(shape) % 128.0
+            tensor = memory.place(values, dtype, "far", np.nan, "cpu")
+            assert tensor.stride() == where.strides
+            assert np.array_equal(memory.to_float64(tensor), values)
+            assert float(tensor.as_strided((1,), (1,), 0)) == 0.0
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**17  # KiB: of some 100 GiB
+    for shape in ((5,), (1, 4), (0, 4), (memory.FAR_ROWS + 1, 2)):
+        assert memory.placement(shape, "far") == memory.placement(shape, "contiguous")
+
+
+@pytest.mark.parametrize("error", [OSError(12, "Cannot allocate memory"), ValueError("mmap length is too large")])
+def test_far_without_room_is_contiguous(monkeypatch, error):
+    def refuse(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(memory.mmap, "mmap", refuse)
+    tensor = memory.place(np.ones((2, 3)), "float16", "far", np.nan, "cpu")
+    assert tensor.is_contiguous()
+    assert tensor.storage_offset() >= memory.GUARD

@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from verify_norm.data import refusal
 from verify_norm.ops import OPS
 from verify_norm.reduce import reduce
 from verify_norm.spec import CaseSpec
@@ -42,6 +44,34 @@ def test_groups_stay_divisible_and_shrink():
     assert smallest == CaseSpec(shape=(1, 2), num_groups=1)
     assert all(c.shape[1] % c.num_groups == 0 and len(c.shape) >= 2 for c in seen)
     assert len(seen) == len(set(seen))
+
+
+def test_channels_keep_a_variance_or_running_statistics():
+    spec = CaseSpec(
+        shape=(3, 4, 5, 2),
+        training=False,
+        momentum=0.5,
+        x_layout="channels_last",
+        data="zero",
+        weight_data="zero",
+        seed=9,
+    )
+    seen = []
+
+    def fails(candidate):
+        seen.append(candidate)
+        return True
+
+    op = OPS["batchnorm_fwd"]
+    assert reduce(spec, op, fails) == CaseSpec(shape=(1, 1), training=False)
+    assert reduce(replace(spec, training=True, running=False), op, fails) == CaseSpec(shape=(2, 1))
+    assert not any(refusal(candidate, op) for candidate in seen)
+    assert reduce(spec, op, lambda s: np.prod(s.shape) // s.shape[1] > 6) == CaseSpec(shape=(7, 1))
+
+
+def test_an_empty_x_keeps_no_special_value():
+    spec = CaseSpec(shape=(2, 3), special="nan")
+    assert reduce(spec, OPS["layernorm_fwd"], lambda s: s.special is not None) == CaseSpec(shape=(1,), special="nan")
 
 
 def test_what_only_fails_as_it_is_stays():

@@ -1,18 +1,21 @@
 """What a run covers, counts and reports."""
 
 from collections import Counter
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verify_norm import corners, shapes, strategies
+from verify_norm import corners, data, shapes, strategies
+from verify_norm.dtypes import FORMATS
 from verify_norm.ops import OPS
 from verify_norm.registry import load
 from verify_norm.report.model import Settings
 from verify_norm.search import search
-from verify_norm.spec import LAYOUTS, CaseSpec, Kernel
+from verify_norm.spec import FAMILIES, LAYOUTS, WEIGHTS, CaseSpec, Kernel
 
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -32,23 +35,32 @@ def run(function=rmsnorm_fwd, *, examples=60, seconds=30.0, unsupported=None, **
 @pytest.mark.parametrize("elements", [2**14, 2**19])
 def test_drawn_specs_fit_their_operator(op, elements):
     seen = Counter()
-    data = "x" if op.endswith("_fwd") or not op.startswith("add_") else "residual_out"
+    source = "x" if op.endswith("_fwd") or not op.startswith("add_") else "residual_out"
 
     @settings(max_examples=300, deadline=None, derandomize=True, database=None)
     @given(strategies.specs(OPS[op], DTYPES, elements))
     def drawn(spec):
         assert all(n >= 0 for n in spec.shape)
         assert torch.Size(spec.shape).numel() <= 4 * elements
+        assert data.refusal(spec, OPS[op]) is None
         if "num_groups" in OPS[op].attrs:
             assert spec.shape[1] % spec.num_groups == 0
+        elif OPS[op].view != "rows":
+            assert len(spec.shape) >= 2
+            assert spec.shape[1] > 0
+            assert spec.num_groups is None
         else:
             assert 1 <= spec.normalized_ndim <= len(spec.shape) <= 5
             assert min(spec.shape[len(spec.shape) - spec.normalized_ndim :]) > 0
-        seen.update((spec.dtype, getattr(spec, f"{data}_layout"), spec.data, len(spec.shape)))
+        seen.update((spec.dtype, getattr(spec, f"{source}_layout"), spec.data, len(spec.shape), spec.weight_data))
+        seen.update((("training", spec.training), ("running", spec.running), ("momentum", spec.momentum)))
 
     drawn()
     assert set(DTYPES) <= set(seen)
     assert len(set(LAYOUTS) & set(seen)) >= 5  # all of them are in the corner table
+    assert set(FAMILIES) | set(WEIGHTS) <= set(seen)
+    modes = {("training", False), ("running", False), ("momentum", 1.0), ("momentum", 0.0)}
+    assert modes & set(seen) == (modes if op.startswith("batchnorm") else set())
 
 
 def test_a_run_covers_every_dtype_and_layout():
@@ -70,6 +82,36 @@ def test_corners_are_specs_of_their_operator(op):
     table = corners.corners(OPS[op], DTYPES)
     assert len(table) == len(set(table)) > 40
     assert {spec.dtype for spec in table} == set(DTYPES)
+    assert not [spec for spec in table if data.refusal(spec, OPS[op])]
+    assert {spec.weight_data for spec in table} == set(WEIGHTS)
+    assert {spec.num_groups is None for spec in table} == {"num_groups" not in OPS[op].attrs}
+    zero = [spec for spec in table if spec.data == "zero"]
+    assert {0.0} < {spec.eps for spec in zero}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", ["rmsnorm_fwd", "groupnorm_fwd", "batchnorm_fwd"])
+def test_corners_reach_both_ends_of_every_type(op, dtype):
+    form, (low, high) = FORMATS[dtype], (set(), set())
+    for spec in corners.corners(OPS[op], (dtype,)):
+        x = np.abs(data.draw(spec, OPS[op], next(t for t in OPS[op].inputs if t.name == "x")))
+        x = x[np.isfinite(x)]
+        if x.size and 0 < x.max() < 4 * form.smallest_normal:
+            low.add((x < form.smallest_normal).any())
+        if x.size:
+            high.add(x.max() == form.largest)
+    assert low == {True}
+    assert True in high
+
+
+def test_batchnorms_corners_are_in_training_and_in_evaluation():
+    table = corners.corners(OPS["batchnorm_fwd"], ("float32",))
+    training, fixed = (
+        {replace(spec, training=True, seed=0) for spec in table if spec.training is mode} for mode in (True, False)
+    )
+    assert {spec for spec in training if spec.running} < fixed
+    assert {spec.shape for spec in fixed - training} == {(1, 3, 1)}  # one value a channel
+    assert {spec.momentum for spec in table} >= {0.0, 1e-3, 0.1, 1.0}
 
 
 @pytest.mark.parametrize("op", OPS)

@@ -24,18 +24,24 @@ def make(spec: CaseSpec, op: Op, contract: Contract, device: str = "cpu") -> Cas
 
 def draw(spec: CaseSpec, op: Op) -> dict[str, Array | None]:
     """The exact values of every input: drawn, and for what a forward has saved, by the reference."""
-    if "num_groups" in op.attrs and spec.num_groups is None:
-        raise ValueError(f"{op.name} needs num_groups")
+    refused = data.refusal(spec, op)
+    if refused is not None:
+        raise ValueError(refused)
     exact = {tensor.name: data.draw(spec, op, tensor) for tensor in op.inputs if tensor.role != "saved"}
-    saved = [tensor.name for tensor in op.inputs if tensor.role == "saved"]
-    if saved:
-        forward = ops.OPS[str(op.forward)].reference
-        summed = exact.get("residual_out")  # what a fused addition has saved is its sum
-        inputs = exact if summed is None else exact | {"x": summed, "residual": np.zeros_like(summed)}
-        with np.errstate(all="ignore"):
-            statistics = call(forward, {**inputs, **attributes(spec, op)})
-        exact |= {name: FORMATS["float32"].round(getattr(statistics, name)) for name in saved}
-    return exact
+    return exact | saved(spec, op, exact)
+
+
+def saved(spec: CaseSpec, op: Op, exact: Mapping[str, Array | None]) -> dict[str, Array | None]:
+    """The exact values of what a forward has saved of these inputs; nothing where `op` takes nothing saved."""
+    names = [tensor.name for tensor in op.inputs if tensor.role == "saved"]
+    if not names:
+        return {}
+    forward = ops.OPS[str(op.forward)]
+    summed = exact.get("residual_out")  # what a fused addition has saved is its sum
+    inputs = exact if summed is None else {**exact, "x": summed, "residual": np.zeros_like(summed)}
+    with np.errstate(all="ignore"):
+        statistics = call(forward.reference, {**inputs, **attributes(spec, forward)})
+    return {name: FORMATS["float32"].round(getattr(statistics, name)) for name in names}
 
 
 def build(

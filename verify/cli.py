@@ -28,6 +28,7 @@ app = typer.Typer(
 _KERNEL = typer.Option("--kernel", "-k", help="A kernel's name (see list), package.module:attr, or path/file.py:attr.")
 _DEVICE = typer.Option("--device", help="cpu, cuda or cuda:N; the first GPU where there is one, else the CPU.")
 _JSON = typer.Option("--json", help="Write the report there; - for standard output.")
+_IN_PROCESS = typer.Option("--in-process", help="Run the kernel in this process, as for a debugger: crashes end it.")
 _CHECKS = typer.Option("--checks", help="Only these checks, as accuracy,signature.")
 
 
@@ -45,6 +46,9 @@ def verify(
     shapes: Annotated[
         str, typer.Option("--shapes", help="fuzz, models (norm shapes of real models), or all.")
     ] = "fuzz",
+    timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds for one case, else it hangs.")] = 20.0,
+    in_process: Annotated[bool, _IN_PROCESS] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where the same command was killed.")] = False,
     json_path: Annotated[str, _JSON] = "",
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
@@ -75,8 +79,10 @@ def verify(
             seed=seed,
             device=place,
             shapes=shapes,
+            timeout=timeout,
+            isolate=not in_process,
         )
-        session.deliver(_search(loaded, settings), json_path)
+        session.deliver(_search(loaded, settings, resume=resume), json_path)
 
 
 @app.command("list")
@@ -145,6 +151,8 @@ def replay(
     spec: Annotated[str, typer.Argument(help="The line of JSON that a finding shows.")],
     device: Annotated[str, _DEVICE] = "auto",
     checks: Annotated[str, _CHECKS] = "",
+    timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds, else it hangs.")] = 60.0,
+    in_process: Annotated[bool, _IN_PROCESS] = False,
     json_path: Annotated[str, _JSON] = "",
 ) -> None:
     """Run one case again, as a finding's replay line has it."""
@@ -159,12 +167,14 @@ def replay(
         kernel = session.load(name, op, place)
         from verify_norm.checks import CHECKS
         from verify_norm.report.model import Settings
-        from verify_norm.search import examine
+        from verify_norm.search import replay as run
 
         wanted = tuple(one_of("check", check, CHECKS) for check in session.split(checks))
-        settings = Settings(dtypes=(case.dtype,), checks=wanted, examples=0, device=place)
+        settings = Settings(
+            (case.dtype,), wanted, examples=0, device=place, timeout=timeout, isolate=not in_process
+        )
         try:
-            report = examine(kernel, case, settings)
+            report = run(kernel, case, settings)
         except ValueError as error:  # the reference refuses shapes that do not fit the operator
             raise UsageError(f"the spec is not one of {kernel.op}: {error}") from error
         session.deliver(report, json_path)
@@ -235,11 +245,15 @@ def main() -> None:
     sys.exit(status if isinstance(status, int) else 0)
 
 
-def _search(kernel: Kernel, settings: Settings) -> Report:
+def _search(kernel: Kernel, settings: Settings, *, resume: bool) -> Report:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+    from verify_norm.journal import Journal, path_of
     from verify_norm.search import search
 
+    journal = Journal(path_of(kernel, settings), resume=resume)
+    if resume:
+        session.complain(f"{len(journal.done)} cases were done before" if journal.done else "nothing to resume: anew")
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=session.err, transient=True, disable=not session.err.is_terminal) as bar:
         task = bar.add_task(kernel.name, total=None)
@@ -248,4 +262,4 @@ def _search(kernel: Kernel, settings: Settings) -> Report:
             said = f"{kernel.name}: {found} finding{'s' * (found != 1)}" if found else kernel.name
             bar.update(task, completed=done, total=planned, description=said)
 
-        return search(kernel, settings, update)
+        return search(kernel, settings, update, journal)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import cycle
+from math import ceil, log2
 from typing import Any
 
+from verify_norm.dtypes import FORMATS
 from verify_norm.spec import LAYOUTS, CaseSpec, Op
 
 _Row = tuple[tuple[int, ...], dict[str, Any]]
+SUBNORMAL, LARGEST = "subnormal", "largest"  # a log2_scale, which is another in every type
 ROW_CORNERS: tuple[_Row, ...] = (
     ((2, 3), {}),  # the smallest that has everything
     ((1, 1), {}),  # N = 1: x̂ = 0
@@ -58,6 +61,25 @@ ROW_CORNERS: tuple[_Row, ...] = (
     ((2, 1025), {"x_layout": "row_strided"}),  # a tile and one more
     ((2, 4097), {}),
     ((1, 17000), {}),  # a row of more than 64 KB
+    ((5, 2), {}),  # N = 2: x̂ is ±1, but for eps
+    ((4, 33), {"weight_data": "zero"}),  # y = b and dx = 0, but dweight is not
+    ((4, 34), {"weight_data": "some_zero"}),  # what divides y by the weight is lost
+    ((4, 20), {"weight_data": "zero", "weight_dtype": "float32", "bias": False}),
+    ((3, 40), {"data": "zero"}),  # rows of zeros: rstd = 1/√eps
+    ((3, 41), {"data": "zero", "eps": 0.0}),  # 0/0
+    ((3, 42), {"data": "zero", "eps": 1e-12}),
+    ((3, 24), {"log2_scale": SUBNORMAL}),
+    ((3, 25), {"log2_scale": SUBNORMAL, "eps": 0.0}),  # the variance underflows
+    ((3, 26), {"log2_scale": SUBNORMAL, "eps": 1e-12, "weight": False}),
+    ((3, 24), {"log2_scale": LARGEST, "data": "alternating"}),  # squares that overflow
+    ((3, 25), {"log2_scale": LARGEST, "data": "alternating", "eps": 0.0}),
+    ((3, 26), {"log2_scale": LARGEST, "data": "constant", "offset": 8.0}),  # sums that overflow
+    ((4, 50), {"eps": 1e3}),  # y is a thirtieth of x, and rstd no longer matters
+    ((4, 50), {"eps": 1e3, "log2_scale": -8}),
+    ((2, 16), {"x_layout": "far"}),  # a stride that 32 bits do not hold
+    ((4, 12), {"x_layout": "far"}),  # … and one that they do, but not its multiples
+    ((2, 17), {"dy_layout": "far"}),
+    ((4, 13), {"dy_layout": "far"}),
 )
 GROUP_CORNERS: tuple[_Row, ...] = (
     ((2, 4, 3), {"num_groups": 2}),
@@ -102,17 +124,94 @@ GROUP_CORNERS: tuple[_Row, ...] = (
     ((17, 2, 3), {"num_groups": 1}),  # many samples
     ((1, 4, 33, 33), {"num_groups": 2}),
     ((1, 2, 70, 70), {"num_groups": 1}),  # a group of more than one tile
+    ((2, 4, 1), {"num_groups": 2}),  # two elements a group
+    ((2, 4, 2), {"num_groups": 4}),  # two elements a channel
+    ((2, 6, 9), {"num_groups": 2, "weight_data": "zero"}),  # y = b and dx = 0, but dweight is not
+    ((2, 6, 9), {"num_groups": 2, "weight_data": "some_zero"}),  # groups of zero and other weights
+    ((2, 4, 10), {"num_groups": 2, "data": "zero"}),  # rstd = 1/√eps
+    ((2, 4, 10), {"num_groups": 2, "data": "zero", "eps": 0.0}),  # 0/0
+    ((2, 4, 11), {"num_groups": 2, "data": "zero", "eps": 1e-12}),
+    ((2, 4, 12), {"num_groups": 2, "log2_scale": SUBNORMAL}),
+    ((2, 4, 12), {"num_groups": 2, "log2_scale": SUBNORMAL, "eps": 0.0}),  # the variance underflows
+    ((2, 4, 13), {"num_groups": 2, "log2_scale": SUBNORMAL, "eps": 1e-12}),
+    ((2, 4, 12), {"num_groups": 2, "log2_scale": LARGEST, "data": "alternating"}),  # squares that overflow
+    ((2, 4, 13), {"num_groups": 2, "log2_scale": LARGEST, "data": "alternating"}),
+    ((2, 4, 12), {"num_groups": 2, "log2_scale": LARGEST, "data": "constant", "offset": 8.0}),  # sums that overflow
+    ((2, 4, 20), {"num_groups": 2, "eps": 1e3}),  # rstd no longer matters
+    ((2, 4, 6, 6), {"num_groups": 2, "offset": 1e3, "x_layout": "channels_last"}),  # for which kernels are others
+    ((2, 4, 6, 6), {"num_groups": 2, "offset": -1e4, "x_layout": "channels_last", "dy_layout": "channels_last"}),
+    ((2, 4, 6, 7), {"num_groups": 2, "offset": 1e4, "x_layout": "channels_last", "dy_layout": "channels_last"}),
+    ((3, 4, 6), {"num_groups": 2, "x_layout": "far", "dy_layout": "far"}),  # offsets beyond 32 bits
+)
+CHANNEL_CORNERS: tuple[_Row, ...] = (  # each in training, and again in evaluation by running statistics
+    ((2, 1), {}),  # the smallest: running_var is to double the variance
+    ((2, 4, 3), {}),
+    ((300, 2), {}),  # no space, many samples
+    ((5, 3), {"momentum": 1e-3}),
+    ((0, 3, 4), {}),  # no samples: the running statistics stay
+    ((0, 3), {}),
+    ((2, 3, 0), {}),  # no space
+    ((1, 3, 7), {}),  # one sample: InstanceNorm's statistics
+    ((4, 6, 5, 7), {}),
+    ((4, 6, 5, 7), {"x_layout": "channels_last", "dy_layout": "channels_last"}),
+    ((2, 10, 4, 4), {"x_layout": "channels_last"}),
+    ((2, 10, 4, 4), {"dy_layout": "channels_last"}),
+    ((3, 4, 6, 6), {"x_layout": "channels_last", "dy_layout": "channels_last", "offset": 1e3}),
+    ((2, 3, 2, 2, 5), {}),  # rank 5
+    ((2, 3, 40), {"x_layout": "transposed"}),
+    ((2, 3, 40), {"x_layout": "row_strided", "dy_layout": "transposed"}),
+    ((3, 4, 6), {"x_layout": "every_other", "dy_layout": "row_strided"}),
+    ((3, 4, 6), {"x_layout": "expanded", "dy_layout": "offset"}),
+    ((3, 4, 6), {"x_layout": "offset", "dy_layout": "expanded"}),
+    ((2, 4, 6), {"dy_layout": "scalar"}),  # the gradient of .sum()
+    ((2, 5, 9), {"weight_layout": "every_other", "bias_layout": "offset"}),
+    ((2, 4, 7, 7), {"weight_dtype": "float32"}),  # as autocast has it
+    ((3, 5, 4), {"weight_dtype": "float32", "weight": False, "bias": False}),  # running statistics in float32
+    ((3, 6, 9), {"weight": False}),
+    ((3, 6, 9), {"bias": False}),
+    ((3, 6, 9), {"weight": False, "bias": False}),
+    ((3, 6, 9), {"running": False}),  # track_running_stats=False
+    ((4, 3, 8), {"running": False, "weight": False, "bias": False}),
+    ((4, 3, 8), {"momentum": 1.0}),  # the running statistics become the batch's
+    ((4, 3, 8), {"momentum": 0.0}),  # … or stay
+    ((4, 3, 8), {"momentum": 0.5, "offset": 100.0}),
+    ((3, 4, 60), {"offset": 1e4}),
+    ((3, 4, 60), {"offset": -1e3}),
+    ((3, 4, 20), {"log2_scale": -8, "eps": 1e-3}),  # eps decides
+    ((3, 4, 20), {"log2_scale": -8, "eps": 1e-12}),
+    ((3, 4, 20), {"eps": 1e-1}),
+    ((3, 4, 20), {"eps": 0.0}),
+    ((3, 4, 20), {"eps": 1e3}),
+    ((3, 8, 50), {"data": "channel"}),
+    ((3, 8, 50), {"data": "heavy"}),
+    ((3, 4, 30), {"data": "constant", "offset": 10.0}),  # variance 0
+    ((3, 4, 30), {"data": "alternating"}),
+    ((3, 4, 15), {"data": "integers"}),
+    ((3, 4, 11), {"data": "zero"}),  # rstd = 1/√eps
+    ((3, 4, 11), {"data": "zero", "eps": 0.0}),  # 0/0
+    ((3, 4, 9), {"weight_data": "zero"}),
+    ((3, 4, 9), {"weight_data": "some_zero"}),
+    ((3, 4, 12), {"log2_scale": SUBNORMAL}),
+    ((3, 4, 13), {"log2_scale": SUBNORMAL, "eps": 0.0}),
+    ((3, 4, 12), {"log2_scale": LARGEST, "data": "alternating"}),
+    ((3, 4, 20), {"log2_scale": 11}),
+    ((3, 4, 20), {"dy_log2_scale": 13}),
+    ((3, 4, 20), {"dy_log2_scale": -20}),
+    ((3, 4, 10), {"special": "nan"}),
+    ((3, 4, 10), {"special": "inf"}),
+    ((17, 2, 3), {}),
+    ((2, 2, 70, 70), {}),  # a channel of more than one tile
 )
 
 
 def corners(op: Op, dtypes: tuple[str, ...]) -> list[CaseSpec]:
     """The table of corners: each line exercises what the half-line beside it says; the dtypes take turns."""
     turn = cycle(dtypes)
-    table = ROW_CORNERS if op.view == "rows" else GROUP_CORNERS
     names = {tensor.name for tensor in op.inputs}
     specs = []
-    for number, (shape, options) in enumerate(table):
-        spec = CaseSpec(shape=shape, dtype=next(turn), seed=number, **options)
+    for number, (shape, options) in enumerate(_table(op)):
+        dtype = next(turn)
+        spec = CaseSpec(shape=shape, dtype=dtype, seed=number, **_scaled(options, dtype))
         if "bias" not in names:
             spec = replace(spec, bias=True, bias_layout="contiguous")
         if "residual" in names:
@@ -124,5 +223,22 @@ def corners(op: Op, dtypes: tuple[str, ...]) -> list[CaseSpec]:
             )  # fmt: skip
         if "weight_offset" in op.attrs and number % 4 == 3:
             spec = replace(spec, weight_offset=1.0)  # Gemma's
+        if "num_groups" not in op.attrs:
+            spec = replace(spec, num_groups=None)  # InstanceNorm
         specs.append(spec)
     return specs
+
+
+def _table(op: Op) -> tuple[_Row, ...]:
+    if op.view != "channels":
+        return ROW_CORNERS if op.view == "rows" else GROUP_CORNERS
+    fixed = [(shape, options | {"training": False}) for shape, options in CHANNEL_CORNERS if "running" not in options]
+    one = ((1, 3, 1), {"training": False})  # one value a channel, which has no variance
+    return (*CHANNEL_CORNERS, *fixed, one)
+
+
+def _scaled(options: dict[str, Any], dtype: str) -> dict[str, Any]:
+    """The same options, with the scale that a name stands for: most values subnormal, or ±1 the largest number."""
+    form, scale = FORMATS[dtype], options.get("log2_scale", 0)
+    named = {SUBNORMAL: form.emin - 1, LARGEST: ceil(log2(form.largest))}
+    return options | {"log2_scale": named.get(scale, scale)}

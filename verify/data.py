@@ -29,6 +29,26 @@ def row_length(spec: CaseSpec, op: Op) -> int:
     return prod(spec.shape[1:]) // groups(spec, op) if op.view == "groups" else prod(affine_shape(spec, op))
 
 
+def refusal(spec: CaseSpec, op: Op) -> str | None:
+    """Why there is no such case, beyond what the shape itself says; None where there is one.
+
+    BatchNorm's definition leaves out a variance of one value, and evaluation by statistics that are not kept.
+
+    >>> from verify_norm.ops import OPS
+    >>> refusal(CaseSpec((1, 3)), OPS["batchnorm_fwd"])
+    'training needs more than one value a channel'
+    """
+    if "num_groups" in op.attrs and spec.num_groups is None:
+        return f"{op.name} needs num_groups"
+    if op.view == "channels" and not spec.training and not spec.running:
+        return "evaluation needs running statistics"
+    if op.view == "channels" and spec.training and row_length(spec, op) == 1:
+        return "training needs more than one value a channel"
+    if spec.special is not None and not prod(spec.shape):
+        return f"an x without elements holds no {spec.special}"
+    return None
+
+
 def input_dtype(tensor: Tensor, spec: CaseSpec) -> str:
     """The type of an argument."""
     return {"x": spec.dtype, "weight": spec.weight_dtype or spec.dtype}.get(tensor.dtype, "float32")
@@ -41,10 +61,18 @@ def layout_of(spec: CaseSpec, name: str) -> str:
 
 def draw(spec: CaseSpec, op: Op, tensor: Tensor) -> Array | None:
     """The exact values of one input: drawn from its own stream, so that leaving out another changes nothing."""
-    if tensor.optional and not getattr(spec, tensor.name):
+    kept = "running" if tensor.name in ("running_mean", "running_var") else tensor.name
+    if tensor.optional and not getattr(spec, kept):
         return None
     rng = np.random.Generator(np.random.Philox(key=[spec.seed, zlib.crc32(tensor.name.encode())]))
-    if tensor.extent == "affine":
+    form = FORMATS[input_dtype(tensor, spec)]
+    if kept == "running":  # of a batch like x; the variance is positive, and not all of it underflows
+        values = rng.standard_normal(affine_shape(spec, op))
+        if tensor.name == "running_mean":
+            values = np.ldexp(values + spec.offset, spec.log2_scale)
+        else:
+            values = np.maximum(np.ldexp(0.5 + np.abs(values), 2 * spec.log2_scale), form.ulp(np.zeros(())))
+    elif tensor.extent == "affine":
         values = rng.standard_normal(affine_shape(spec, op))
         if tensor.name == "weight":  # far from 1, of both signs, so that a forgotten weight shows
             values = np.copysign(0.5 + np.abs(values), values) * _zeros(spec, values.shape) - spec.weight_offset
@@ -52,7 +80,6 @@ def draw(spec: CaseSpec, op: Op, tensor: Tensor) -> Array | None:
         values = np.ldexp(rng.standard_normal(spec.shape), spec.dy_log2_scale)
     else:
         values = np.ldexp(_family(spec, op, rng) + spec.offset, spec.log2_scale)
-    form = FORMATS[input_dtype(tensor, spec)]
     values = form.round(np.clip(values, -form.largest, form.largest))
     if tensor.name in ("x", "residual_out") and spec.special and values.size:
         values[(0,) * values.ndim] = float(spec.special)
@@ -76,9 +103,10 @@ def _family(spec: CaseSpec, op: Op, rng: np.random.Generator) -> Array:
         channel = int(rng.integers(max(shape[axis], 1)))
         scale = np.where(np.arange(shape[axis]) == channel, 1000.0, 1.0)
         return noise * np.moveaxis(scale.reshape(-1, *(1,) * (len(shape) - 1)), 0, axis)
-    if spec.data == "constant":  # every row or channel one value: the variance is 0
-        rows = shape[: len(shape) - spec.normalized_ndim] if op.view == "rows" else shape[:1]
-        one = rng.standard_normal(rows).reshape(rows + (1,) * (len(shape) - len(rows)))
+    if spec.data == "constant":  # every row, sample or channel one value: the variance is 0
+        lengthwise = range(len(shape) - spec.normalized_ndim)
+        axes = {"rows": lengthwise, "groups": (0,), "channels": (1,)}[op.view]
+        one = rng.standard_normal([n if axis in axes else 1 for axis, n in enumerate(shape)])
         return np.ascontiguousarray(np.broadcast_to(one, shape))
     if spec.data == "alternating":  # +1, −1, …: the largest sums that cancel
         return np.where(np.arange(prod(shape)) % 2, -1.0, 1.0).reshape(shape)

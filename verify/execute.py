@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from verify_norm import judge, memory
+from verify_norm import guards, judge, memory
 from verify_norm.spec import Case, Kernel, Op, Output, Run
 
 
@@ -45,8 +45,9 @@ class Clock:
 def execute(kernel: Kernel, case: Case) -> Run:
     """Run `kernel` once. What it raises becomes the run's `problem`, never an exception here."""
     assert kernel.run is not None, "registry.load sets run"
+    given = guards.Arguments(case.arguments)
     try:
-        with memory.PoisonEmpty(case.poison), warnings.catch_warnings():
+        with guards.PoisonEmpty(case.poison) as made, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a warning is no failure, even where the caller makes warnings errors
             returned = kernel.run(**bound(kernel, case))
         named = _named(returned, case.op)
@@ -54,7 +55,17 @@ def execute(kernel: Kernel, case: Case) -> Run:
         return Run(kernel, case, {}, problem=f"{type(error).__name__}: {_first_line(error)}")
     if isinstance(named, str):
         return Run(kernel, case, {}, problem=named)
-    return Run(kernel, case, {name: _output(value, case, name) for name, value in named.items()})
+    states = _states(case.op)
+    writable = [*states, *(argument for _, argument in inplace(kernel))]
+    damage = (*given.damage(writable), *made.damage(named))
+    overlaps = tuple(guards.overlaps(named, case.arguments))
+    named |= {name: case.arguments[name] for name in states}  # changed in place, whatever is returned
+    return Run(kernel, case, {name: _output(value, case, name) for name, value in named.items()}, damage, overlaps)
+
+
+def inplace(kernel: Kernel) -> list[tuple[str, str]]:
+    """What the contract lets the kernel overwrite: (output, argument)."""
+    return [(output, argument) for output, _, argument in (pair.partition(":") for pair in kernel.contract.inplace)]
 
 
 def bound(kernel: Kernel, case: Case) -> dict[str, Any]:
@@ -79,6 +90,10 @@ def _named(returned: Any, op: Op) -> dict[str, Any] | str:
         if value is not None and not isinstance(value, torch.Tensor):
             return f"{name} is {type(value).__name__}, not a tensor"
     return dict(zip(names, values, strict=False))
+
+
+def _states(op: Op) -> list[str]:
+    return [tensor.name for tensor in op.inputs if tensor.role == "state"]
 
 
 def _output(value: torch.Tensor | None, case: Case, name: str) -> Output | None:

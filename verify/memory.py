@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import mmap
+import sys
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from verify_norm.dtypes import FORMATS, Array
 
 GUARD = 64  # elements on each side: more than one vector load, less than what would cost time
+FAR = 2**31  # elements: the first offset that 32 bits do not hold
+FAR_ROWS = 1024  # at most: each touches a page of memory or two
 
 _TORCH = {name: getattr(torch, name) for name in FORMATS if hasattr(torch, name)}
 _BITS = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}  # torch takes bits, not ml_dtypes
@@ -30,10 +32,16 @@ class Placement:
 def placement(shape: tuple[int, ...], layout: str) -> Placement:
     """How `layout` puts a tensor of this shape into memory; what does not apply to the shape is contiguous.
 
+    "far" moves the indices of the first dimension so far apart that the last begins beyond 2³¹ elements: with two of
+    them the stride itself needs 64 bits, with more it fits 32 and its product with the index does not. A product that
+    wrapped is negative: as many elements lie before the first, so that it reads a wrong value instead of crashing.
+
     >>> placement((2, 3), "transposed").strides
     (1, 2)
     >>> placement((2, 3), "row_strided").strides
     (6, 1)
+    >>> placement((3, 4), "far").strides
+    (1073741824, 1)
     """
     rank = len(shape)
     order = tuple(range(rank))  # from the slowest dimension to the fastest
@@ -57,8 +65,16 @@ def placement(shape: tuple[int, ...], layout: str) -> Placement:
         strides[0] = 0
     elif layout == "scalar":
         strides = [0] * rank
+    front = GUARD
+    if layout == "far" and _far_applies(shape):
+        strides[0] = max(size // max(shape[0], 1), -(-FAR // (shape[0] - 1) // GUARD) * GUARD)
+        front += FAR
     last = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) if prod(shape) else 0
-    return Placement(tuple(strides), GUARD + shift, last + 1)
+    return Placement(tuple(strides), front + shift, last + 1)
+
+
+def _far_applies(shape: tuple[int, ...]) -> bool:
+    return len(shape) > 1 and 1 < shape[0] <= FAR_ROWS and prod(shape) > 0
 
 
 def shared(values: Array, layout: str) -> Array:
@@ -70,16 +86,49 @@ def shared(values: Array, layout: str) -> Array:
 
 
 def place(values: Array, dtype: str, layout: str, poison: float, device: str) -> torch.Tensor:
-    """A tensor that holds `values`, numbers of the format `dtype`, in `layout`; every other element is `poison`."""
+    """A tensor that holds `values`, numbers of the format `dtype`, in `layout`; every other element is `poison`.
+
+    The gaps of "far" hold zeros on a CPU, anything on a GPU: they are never touched, so they cost no memory there.
+    Where there is no room for them the tensor is contiguous.
+    """
     form = FORMATS[dtype]
     where = placement(values.shape, layout)
-    base = np.full(where.offset + where.extent + GUARD, poison, dtype=np.float64).astype(form.dtype)
-    bytestrides = tuple(stride * base.itemsize for stride in where.strides)
-    view = np.lib.stride_tricks.as_strided(base[where.offset :], values.shape, bytestrides)
+    size = where.offset + where.extent + GUARD
     with np.errstate(invalid="ignore"):  # NumPy warns where a signalling pattern of NaN is converted
-        view[...] = values.astype(form.dtype)
+        exact = np.ascontiguousarray(values.astype(form.dtype))
+    if where.offset > FAR:
+        untouched = _untouched(size, dtype, device)
+        if untouched is None:
+            return place(values, dtype, "contiguous", poison, device)
+        far = untouched.as_strided(values.shape, where.strides, where.offset)
+        far.copy_(torch.from_numpy(exact.view(_BITS[exact.itemsize])).view(_TORCH[dtype]))
+        return far
+    base = np.full(size, poison, dtype=np.float64).astype(form.dtype)
+    bytestrides = tuple(stride * base.itemsize for stride in where.strides)
+    np.lib.stride_tricks.as_strided(base[where.offset :], values.shape, bytestrides)[...] = exact
     storage = torch.from_numpy(base.view(_BITS[base.itemsize])).to(device).view(_TORCH[dtype])
     return storage.as_strided(values.shape, where.strides, where.offset)
+
+
+def _untouched(size: int, dtype: str, device: str) -> torch.Tensor | None:
+    """So many elements of address space; None where there is no room.
+
+    On a CPU memory comes with the first touch of a page. The mapping is shared and without a reservation, so that
+    neither the kernel's accounting nor a limit on a process's data counts it. A GPU has to have all of it: a type of 16
+    bits only, and half of what is free.
+    """
+    wanted = size * _TORCH[dtype].itemsize
+    try:
+        if torch.device(device).type != "cpu":
+            fits = _TORCH[dtype].itemsize == 2 and 2 * wanted <= torch.cuda.mem_get_info(device)[0]
+            return torch.empty(size, dtype=_TORCH[dtype], device=device) if fits else None
+        if sys.platform != "linux":
+            return None
+        without_reservation = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python names it from 3.13 on
+        pages = mmap.mmap(-1, wanted, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | without_reservation)
+        return torch.frombuffer(pages, dtype=_TORCH[dtype])  # which keeps the mapping alive
+    except (OSError, ValueError, torch.OutOfMemoryError):
+        return None
 
 
 def to_float64(tensor: torch.Tensor) -> Array:
@@ -90,23 +139,3 @@ def to_float64(tensor: torch.Tensor) -> Array:
 def dtype_name(tensor: torch.Tensor) -> str:
     """As "float32"."""
     return str(tensor.dtype).removeprefix("torch.")
-
-
-class PoisonEmpty(TorchDispatchMode):
-    """Fills what the code under it allocates without initializing, so that reading it before writing shows."""
-
-    _ALLOCATORS = frozenset(
-        overload
-        for name in ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
-        for overload in (getattr(getattr(torch.ops.aten, name), o) for o in getattr(torch.ops.aten, name).overloads())
-    )
-
-    def __init__(self, poison: float) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch has no type for it
-        self._poison = poison
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if func in self._ALLOCATORS and isinstance(result, torch.Tensor) and result.is_floating_point():
-            result.fill_(self._poison)
-        return result

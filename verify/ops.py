@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from verify_norm.dtypes import FORMATS
-from verify_norm.reference import addnorm, groupnorm, layernorm, rmsnorm
+from verify_norm.reference import addnorm, batchnorm, groupnorm, instancenorm, layernorm, rmsnorm
 from verify_norm.reference.rounding import Arithmetic
 from verify_norm.spec import Contract, Op, Tensor
 
@@ -15,6 +15,11 @@ BIAS = Tensor("bias", "affine", "weight", dtype="weight", optional=True)
 DY = Tensor("dy", "data", "cotangent")
 SAVED_MEAN = Tensor("mean", "statistic", "saved", dtype="float32")
 SAVED_RSTD = Tensor("rstd", "statistic", "saved", dtype="float32")
+
+STATE_MEAN = Tensor("running_mean", "affine", "state", dtype="weight", optional=True)  # torch takes no other type
+STATE_VAR = Tensor("running_var", "affine", "state", dtype="weight", optional=True)
+RUNNING_MEAN = Tensor("running_mean", "affine", "input", dtype="weight", optional=True)
+RUNNING_VAR = Tensor("running_var", "affine", "input", dtype="weight", optional=True)
 
 RESIDUAL = Tensor("residual", "data", "input")
 SAVED_SUM = Tensor("residual_out", "data", "input")
@@ -27,6 +32,8 @@ RESIDUAL_OUT = Tensor("residual_out", "data", "output")
 DX = Tensor("dx", "data", "output")
 DWEIGHT = Tensor("dweight", "affine", "output", dtype="weight")
 DBIAS = Tensor("dbias", "affine", "output", dtype="weight")
+NEW_MEAN = Tensor("running_mean", "affine", "output", dtype="weight")
+NEW_VAR = Tensor("running_var", "affine", "output", dtype="weight")
 
 OPS: dict[str, Op] = {
     op.name: op
@@ -89,6 +96,49 @@ OPS: dict[str, Op] = {
             error=groupnorm.backward_error,
             forward="groupnorm_fwd",
             summary="the gradients of groupnorm_fwd",
+        ),
+        Op(
+            "batchnorm_fwd",
+            inputs=(X, WEIGHT, BIAS, STATE_MEAN, STATE_VAR),
+            outputs=(Y, MEAN, RSTD, NEW_MEAN, NEW_VAR),  # the last two in place: they are read from the arguments
+            attrs=("training", "momentum", "eps"),
+            view="channels",
+            reference=batchnorm.forward,
+            error=batchnorm.forward_error,
+            summary="y = (x − mean)·rstd·weight + bias over each channel of (B, C, *spatial), by its statistics in "
+            "training, which also move the running ones; by the running ones else",
+        ),
+        Op(
+            "batchnorm_bwd",
+            inputs=(DY, X, WEIGHT, BIAS, SAVED_MEAN, SAVED_RSTD, RUNNING_MEAN, RUNNING_VAR),
+            outputs=(DX, DWEIGHT, DBIAS),
+            attrs=("training", "eps"),
+            view="channels",
+            reference=batchnorm.backward,
+            error=batchnorm.backward_error,
+            forward="batchnorm_fwd",
+            summary="the gradients of batchnorm_fwd; with running statistics these are constants",
+        ),
+        Op(
+            "instancenorm_fwd",
+            inputs=(X, WEIGHT, BIAS),
+            outputs=(Y, MEAN, RSTD),
+            attrs=("eps",),
+            view="groups",
+            reference=instancenorm.forward,
+            error=instancenorm.forward_error,
+            summary="y = (x − mean)·rstd·weight + bias over each channel of each sample of (B, C, *spatial)",
+        ),
+        Op(
+            "instancenorm_bwd",
+            inputs=(DY, X, WEIGHT, BIAS, SAVED_MEAN, SAVED_RSTD),
+            outputs=(DX, DWEIGHT, DBIAS),
+            attrs=("eps",),
+            view="groups",
+            reference=instancenorm.backward,
+            error=instancenorm.backward_error,
+            forward="instancenorm_fwd",
+            summary="the gradients of instancenorm_fwd",
         ),
         Op(
             "add_layernorm_fwd",

@@ -60,7 +60,12 @@ def load(name: str, op: str | None = None) -> Kernel:
     if isinstance(declared, Kernel):
         kernel = replace(declared, name=kernel.name, target=kernel.target)
     _check_arguments(run, OPS[kernel.op], kernel.name)
-    return replace(kernel, run=run, forward_run=_forward(kernel))
+    return ready(kernel)
+
+
+def ready(kernel: Kernel) -> Kernel:
+    """The same kernel with what is to be called, found by its names; raises UsageError."""
+    return replace(kernel, run=attribute(kernel.target), forward_run=_forward(kernel))
 
 
 def _forward(kernel: Kernel) -> Any:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from verify_norm.spec import Kernel
 
 err = Console(stderr=True, highlight=False)
+INTERRUPTED = 130  # the shell's own status after Ctrl-C
 DTYPES = {
     "fp64": "float64",
     "fp32": "float32",
@@ -125,6 +126,8 @@ def deliver(report: Report, json_path: str) -> None:
     if not report.checked:
         complain("nothing was checked. " + "; ".join(f"{skip.what}: {skip.reason}" for skip in report.skipped))
         raise typer.Exit(2)
+    if report.interrupted and not report.findings:
+        raise typer.Exit(INTERRUPTED)
     raise typer.Exit(0 if report.ok else 1)
 
 

@@ -27,6 +27,10 @@ CPU_ELEMENTS = 2**22  # what float64 references of a few arrays hold in half a g
 
 _HF = "config.json of "
 _UNET = "U-Net with norm_num_groups 32, the default"
+_VISION = "torchvision/models/"
+_EXAMPLES = "pytorch/examples, "
+_STYLE = _EXAMPLES + "fast_neural_style/neural_style/transformer_net.py at 256×256"
+_CYCLE = "junyanz/pytorch-CycleGAN-and-pix2pix, models/networks.py, ResnetGenerator at 256×256"
 MODELS = (
     ModelShape("GPT-2", "layernorm", (8, 1024, 768), 1e-5, _HF + "openai-community/gpt2"),
     ModelShape("GPT-2 XL", "layernorm", (4, 1024, 1600), 1e-5, _HF + "openai-community/gpt2-xl"),
@@ -49,6 +53,20 @@ MODELS = (
     ModelShape("X = 512", "groupnorm", (1, 32, 512, 512), 1e-5, "FlyMy.AI's benchmark", "float32", None, 8),
     ModelShape("X = 1024", "groupnorm", (1, 32, 1024, 1024), 1e-5, "FlyMy.AI's benchmark", "float32", None, 8),
     ModelShape("X = 2240", "groupnorm", (1, 32, 2240, 2240), 1e-5, "FlyMy.AI's benchmark", "float32", None, 8),
+    ModelShape("ResNet-50, stem", "batchnorm", (32, 64, 112, 112), 1e-5, _VISION + "resnet.py", "float32"),
+    ModelShape(
+        "ResNet-50, last stage", "batchnorm", (32, 2048, 7, 7), 1e-5, _VISION + "resnet.py", "float16", "float32"
+    ),
+    ModelShape("VGG-16 BN", "batchnorm", (32, 512, 14, 14), 1e-5, _VISION + "vgg.py", "float32"),
+    ModelShape("MobileNetV3-large", "batchnorm", (64, 960, 7, 7), 1e-3, _VISION + "mobilenetv3.py", "float32"),
+    ModelShape("Inception v3", "batchnorm", (32, 64, 35, 35), 1e-3, _VISION + "inception.py", "bfloat16", "float32"),
+    ModelShape("DCGAN generator", "batchnorm", (64, 512, 4, 4), 1e-5, _EXAMPLES + "dcgan/main.py", "float32"),
+    ModelShape("style transfer", "instancenorm", (4, 32, 256, 256), 1e-5, _STYLE, "float32"),
+    ModelShape("style transfer", "instancenorm", (4, 64, 128, 128), 1e-5, _STYLE, "float32"),
+    ModelShape("style transfer", "instancenorm", (4, 128, 64, 64), 1e-5, _STYLE, "float16", "float32"),
+    ModelShape("CycleGAN", "instancenorm", (1, 64, 256, 256), 1e-5, _CYCLE, "float32"),
+    ModelShape("CycleGAN", "instancenorm", (1, 128, 128, 128), 1e-5, _CYCLE, "float32"),
+    ModelShape("CycleGAN", "instancenorm", (1, 256, 64, 64), 1e-5, _CYCLE, "bfloat16", "float32"),
 )
 
 
@@ -59,7 +77,7 @@ def model_cases(op: Op, *, full: bool, dtypes: tuple[str, ...]) -> tuple[list[Ca
     large for it.
     """
     chosen = [model for model in MODELS if op.name.removeprefix("add_").startswith(model.op) and model.dtype in dtypes]
-    specs = {model: _spec(model) if full else _few_rows(_spec(model)) for model in chosen}
+    specs = {model: _spec(model) if full else _few_rows(_spec(model), op) for model in chosen}
     large = [model for model, spec in specs.items() if not full and prod(spec.shape) > CPU_ELEMENTS]
     return [spec for model, spec in specs.items() if model not in large], [model.model for model in large]
 
@@ -76,7 +94,11 @@ def _spec(model: ModelShape) -> CaseSpec:
     )
 
 
-def _few_rows(spec: CaseSpec) -> CaseSpec:
+def _few_rows(spec: CaseSpec, op: Op) -> CaseSpec:
+    if op.view == "channels":
+        return replace(spec, shape=(spec.shape[0], 2, *spec.shape[2:]))
+    if op.view == "groups" and spec.num_groups is None:
+        return replace(spec, shape=(1, 2, *spec.shape[2:]))
     if spec.num_groups is None:
         return replace(spec, shape=(1, 3, spec.shape[-1]))
     channels = spec.shape[1] // spec.num_groups

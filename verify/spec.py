@@ -16,7 +16,7 @@ View = Literal["rows", "groups", "channels"]
 Status = Literal["fail", "error"]
 
 LAYOUTS = (
-    "contiguous", "row_strided", "transposed", "every_other", "offset", "expanded", "channels_last",
+    "contiguous", "row_strided", "transposed", "every_other", "offset", "expanded", "channels_last", "far",
 )  # fmt: skip
 FAMILIES = ("normal", "heavy", "channel", "constant", "alternating", "integers", "zero")
 WEIGHTS = ("random", "zero", "some_zero")
@@ -186,7 +186,10 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One way in which a kernel is wrong, with the smallest case that shows it."""
+    """One way in which a kernel is wrong, with the smallest case that shows it.
+
+    `during` names the check in whose further runs, near the case, it happened.
+    """
 
     kernel: str
     check: str
@@ -200,6 +203,7 @@ class Finding:
     ulp: float | None = None
     allowed: float | None = None
     cases: int = 1
+    during: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,12 +223,13 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Bytes that a kernel changed and was not to change: in which buffer, and where about its elements."""
+    """Memory that a kernel changed and was not to change: in which buffer, and where about its elements."""
 
     buffer: str  # an argument's name, or what the kernel allocated
     where: str  # "before", "after" or "between" its elements, or "in" them
-    count: int  # bytes
-    nearest: int  # bytes between the nearest changed one and the nearest element; 0 in them
+    count: int  # bytes, of all elements that are not what they were
+    nearest: int  # bytes between them and the nearest element; 0 in them
+    output: str | None = None  # the output that lies in the buffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,4 +254,5 @@ class Run:
     case: Case
     outputs: Mapping[str, Output | None]
     damage: tuple[Damage, ...] = ()
+    overlaps: tuple[tuple[str, str], ...] = ()  # an output, and the argument or other output it shares memory with
     problem: str | None = None  # why there are no outputs: what the kernel raised, or what it returned instead

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from verify_norm.spec import FAMILIES, LAYOUTS, CaseSpec, Op, Tensor
+from verify_norm.spec import FAMILIES, LAYOUTS, WEIGHTS, CaseSpec, Op, Tensor
 
 # Row lengths: a power of two, its neighbours, odd ones, tiles' edges, and hidden sizes of models.
 _LENGTHS = (
@@ -16,60 +16,33 @@ _LENGTHS = (
 )  # fmt: skip
 # Rows: none, one, odd ones, and around every count of blocks, partial buffers and programs in use.
 _ROWS = (
-    0,
-    1,
-    2,
-    3,
-    4,
-    5,
-    7,
-    8,
-    9,
-    13,
-    16,
-    17,
-    31,
-    32,
-    33,
-    63,
-    64,
-    65,
-    95,
-    97,
-    127,
-    128,
-    129,
-    255,
-    256,
-    257,
-    1000,
-    4097,
+    0, 1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 31, 32, 33, 63, 64, 65, 95, 97, 127, 128, 129, 255, 256, 257, 1000, 4097,
     65537,
-)
-_EPS = (1e-5, 1e-6, 1e-12, 1e-3, 1e-1, 0.0)
+)  # fmt: skip
+_EPS = (1e-5, 1e-5, 1e-6, 1e-12, 1e-3, 1e-1, 0.0, 1e3)
 _OFFSETS = (0.0, 0.0, 1.0, -10.0, 100.0, -1e3, 1e4)
-_SCALES = {  # log2: as it is, small beside every eps, near underflow, near overflow
-    "float16": (0, 0, 0, -8, -16, 11),
-    "float32": (0, 0, 0, -20, -70, 60, 125),
-    "bfloat16": (0, 0, 0, -20, -70, 60, 125),
+_SCALES = {  # log2: as it is, small beside every eps, squares that underflow, subnormals, near overflow, the largest
+    "float16": (0, 0, 0, 0, -8, -12, -15, -20, 11, 16),
+    "float32": (0, 0, 0, 0, -20, -70, -127, -140, 60, 125, 128),
+    "bfloat16": (0, 0, 0, 0, -20, -70, -127, -131, 60, 125, 128),
 }
+_MOMENTA = (0.1, 0.1, 1e-3, 0.5, 1.0, 0.0)
 
 
 @st.composite
 def specs(draw: st.DrawFn, op: Op, dtypes: tuple[str, ...], elements: int) -> CaseSpec:
     """Specs for `op` of at most about `elements` elements."""
-    if op.view != "rows":
-        shape, options = draw(_group_shape(elements))
-    else:
-        shape, options = draw(_row_shape(elements))
+    shape, options = draw(_shape(op, elements))
     dtype = draw(st.sampled_from(dtypes))
-    names = {tensor.name: tensor for tensor in op.inputs if tensor.role != "saved"}
+    names = {t.name: t for t in op.inputs if t.role != "saved" and not t.name.startswith("running_")}
     options |= {
         f"{name}_layout": draw(st.one_of(st.just("contiguous"), st.sampled_from(_layouts(names[name]))))
         for name in names
     }
     if "weight_offset" in op.attrs:
         options["weight_offset"] = draw(st.sampled_from((0.0, 1.0)))
+    if op.view == "channels":
+        options |= draw(_mode(shape))
     return CaseSpec(
         shape=shape,
         dtype=dtype,
@@ -79,8 +52,9 @@ def specs(draw: st.DrawFn, op: Op, dtypes: tuple[str, ...], elements: int) -> Ca
         offset=draw(st.sampled_from(_OFFSETS)),
         log2_scale=draw(st.sampled_from(_SCALES[dtype])),
         dy_log2_scale=draw(st.sampled_from((0, 0, 0, -12, 10))),
-        special=draw(st.sampled_from((None,) * 18 + ("nan", "inf"))),
+        special=draw(st.sampled_from((None,) * 18 + ("nan", "inf"))) if prod(shape) else None,
         weight=draw(st.sampled_from((True, True, True, False))),
+        weight_data=draw(st.sampled_from(WEIGHTS[:1] * 6 + WEIGHTS)),
         bias="bias" not in names or draw(st.sampled_from((True, True, True, False))),
         dresidual_out="dresidual_out" not in names or draw(st.booleans()),
         seed=draw(st.integers(0, 2**16)),
@@ -92,6 +66,23 @@ def _layouts(tensor: Tensor) -> tuple[str, ...]:
     if tensor.role == "weight":
         return ("every_other", "offset")
     return tuple(n for n in LAYOUTS if tensor.role == "cotangent" or n != "scalar")  # a scalar x has no variance
+
+
+def _shape(op: Op, elements: int) -> st.SearchStrategy[tuple[tuple[int, ...], dict[str, Any]]]:
+    if op.view == "rows":
+        return _row_shape(elements)
+    if "num_groups" in op.attrs:
+        return _group_shape(elements)
+    samples = (1, 2, 3, 0, 5, 17) if op.view == "groups" else (1, 2, 3, 0, 5, 17, 64, 257, 1000)
+    return _channel_shape(elements, samples)
+
+
+@st.composite
+def _mode(draw: st.DrawFn, shape: tuple[int, ...]) -> dict[str, Any]:
+    """BatchNorm's: evaluation where a channel has one value, for that has no variance, and with what is kept alone."""
+    training = prod(shape[:1] + shape[2:]) != 1 and draw(st.sampled_from((True, True, False)))
+    running = not training or draw(st.sampled_from((True, True, True, False)))
+    return {"training": training, "running": running, "momentum": draw(st.sampled_from(_MOMENTA))}
 
 
 @st.composite
@@ -120,13 +111,23 @@ def _group_shape(draw: st.DrawFn, elements: int) -> tuple[tuple[int, ...], dict[
     groups = draw(st.sampled_from((1, 2, 3, 4, 8, 32)))
     channels = groups * draw(st.sampled_from([c for c in (1, 2, 3, 5, 10) if groups * c <= max(elements // 256, 32)]))
     samples = draw(st.sampled_from((1, 2, 3, 0, 5, 17)))
-    most = max(elements // (channels * max(samples, 1)), 1)
+    space = draw(_space(max(elements // (channels * max(samples, 1)), 1)))
+    return (samples, channels, *space), {"num_groups": groups}
+
+
+@st.composite
+def _channel_shape(draw: st.DrawFn, elements: int, samples: tuple[int, ...]) -> tuple[tuple[int, ...], dict[str, Any]]:
+    channels = draw(st.sampled_from((1, 2, 3, 5, 8, 32)))
+    batch = draw(st.sampled_from([n for n in samples if n * channels <= elements]))
+    return (batch, channels, *draw(_space(max(elements // (channels * max(batch, 1)), 1)))), {}
+
+
+@st.composite
+def _space(draw: st.DrawFn, most: int) -> tuple[int, ...]:
+    """Up to three spatial dimensions of at most `most` positions."""
     size = draw(st.one_of(st.integers(1, min(most, 64)), st.integers(1, most)))
     rank = draw(st.integers(0, 3))
-    space: tuple[int, ...] = ()
-    if rank == 1:
-        space = (size,)
-    elif rank > 1:
-        side = max(int(size ** (1 / rank)), 1)
-        space = (side,) * (rank - 1) + (max(size // side ** (rank - 1), 1),)
-    return (samples, channels, *space), {"num_groups": groups}
+    if rank < 2:
+        return (size,) * rank
+    side = max(int(size ** (1 / rank)), 1)
+    return (side,) * (rank - 1) + (max(size // side ** (rank - 1), 1),)

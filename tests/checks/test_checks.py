@@ -213,7 +213,7 @@ def test_fused_addition_normalizes_the_sum_or_says_that_it_rounds_it():
         return add_rmsnorm_fwd(x, residual, weight, eps, normalized_shape)
 
     assert audit(exact, "add_rmsnorm_fwd", **unoffset) == set()
-    assert audit(rounding, "add_rmsnorm_fwd", **unoffset) == {("accuracy", "y")}  # vLLM issue 52104
+    assert ("accuracy", "y") in audit(rounding, "add_rmsnorm_fwd", **unoffset)  # vLLM issue 52104
     for function in (exact, rounding):
         assert audit(function, "add_rmsnorm_fwd", contract=Contract(residual="rounded"), **unoffset) == set()
 

@@ -198,6 +198,48 @@ def test_in_half_precision_the_last_rounding_is_all():
         assert 0.5 < top <= 1
 
 
+def factored(x, dy, mean, r):
+    """dweight as r·Σ dy·(x − mean), in float32."""
+    with np.errstate(all="ignore"):
+        return (F32(r) * (F32(dy) * (F32(x) - F32(mean))).sum(0, dtype=F32)).astype(float)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_sum_that_overflows_before_it_meets_rstd_is_not_judged(training):
+    """Σ dy·(x − μ) of large x is infinite in float32 though dweight is not; where it is not, dweight is judged."""
+    dy, x, w, b, mean, var = (F32(t).astype(float) for t in arrays((30, 2), 4))
+    x, mean, var, dy = x * [1.0, 2.0**120], mean * [1.0, 2.0**120], var * [1.0, 2.0**127], 2.0**20 * np.abs(dy)
+    if training:
+        dy[:, 1] *= np.sign(x[:, 1] - x[:, 1].mean())
+    options = {"training": training, "eps": EPS}
+    value, error = batchnorm.backward_with_error(dy, x, w, b, mean, var, **options, arithmetic=FLOAT32)
+    made = batchnorm.forward(x, w, b, mean, var, momentum=M, **options)
+    got = factored(x, dy, made.mean, made.rstd)
+    assert np.isfinite(value.dweight).all()
+    assert np.isfinite(got).tolist() == np.isfinite(error.dweight).tolist() == [True, False]
+    assert ratio(got, Expected(value.dweight, error.dweight, "float32")).max() <= 1
+
+
+def test_a_sum_of_subnormals_may_be_flushed():
+    """Of x of 2⁻¹³⁰ with eps of 0 in evaluation by a larger variance, r·Σ dy·(x − mean) loses what underflows."""
+    dy, x, w, b, mean, _ = (F32(t).astype(float) for t in arrays((30, 2), 5))
+    x, mean, var = x * 2.0**-130, mean * 2.0**-130, np.full(2, 2.0**-40)
+    options = {"training": False, "eps": 0.0, "arithmetic": FLOAT32}
+    value, error = batchnorm.backward_with_error(dy, x, w, b, mean, var, **options)
+    flushed = Expected(value.dweight, error.dweight, "float32")
+    assert ratio(np.zeros(2), flushed).max() <= 1
+    assert ratio(np.full(2, 2.0**-90), flushed).min() > 1
+
+
+def test_a_difference_from_the_running_mean_may_overflow():
+    largest = FLOAT32.huge
+    x, mean, var = np.array([[largest, 1.0], [0.0, 2.0]]), np.array([-largest, 0.0]), np.full(2, largest)
+    options = {"training": False, "momentum": M, "eps": EPS, "arithmetic": FLOAT32}
+    value, error = batchnorm.forward_with_error(x, None, None, mean, var, **options)
+    assert np.isfinite(value.y).all()
+    assert np.isfinite(error.y).tolist() == [[False, True], [False, True]]  # 0 − mean: as large as there is
+
+
 def test_nan_stays_in_its_channel():
     dy, x, w, b, mean, var = arrays((6, 4))
     x[2, 1] = np.nan

@@ -103,6 +103,24 @@ def test_what_may_overflow_is_not_judged():
     assert np.isinf(layernorm.forward_error(tiny, None, None, eps=0.0, arithmetic=half).rstd).all()
 
 
+@pytest.mark.parametrize("n", [1, 40])
+def test_a_merge_with_an_empty_part_may_overflow(n):
+    """The mean of nothing is 0, so it squares x, as torch's LayerNorm does; two passes square what is centred alone."""
+    x = np.array([[2.0**64], [2.0**60]]) * np.ones(n)
+    for variance, judged in (("centered", [False, True]), ("two_pass", [True, True])):
+        error = layernorm.forward_error(x, None, None, eps=1e-5, arithmetic=replace(FLOAT32, variance=variance))
+        assert np.isfinite(error.rstd).tolist() == judged
+        assert np.isfinite(error.mean).all()
+
+
+def test_an_error_larger_than_any_number_is_not_judged():
+    """dy·r + x·c2 + c3, with c2 of r³: c2 is 0 but for rounding, which r³ = 10¹⁸ and x make overflow, to inf − inf."""
+    x, dy = np.array([[2.0**60], [1.0]]), np.ones((2, 1))
+    expanded = replace(FLOAT32, expanded=True)
+    error = groupnorm.backward_error(dy, x, None, None, num_groups=1, eps=1e-12, arithmetic=expanded)
+    assert np.isfinite(error.dx).tolist() == [[False], [True]]
+
+
 def test_a_constant_row_with_a_tiny_eps_is_judged():
     """The mean's error cannot lessen the variance, so the bound of a constant row is finite."""
     x = np.full((1, 100), 1234.567)

@@ -53,4 +53,15 @@ def finding(run: Run, name: str, output: str | None, message: str, *, status: St
     return Finding(run.kernel.name, name, output, status, message, run.case.spec)
 
 
-from verify_norm.checks import gradient, nonfinite, signature, values  # noqa: E402, F401 — they enter themselves
+from verify_norm.checks import (  # noqa: E402 — they enter themselves
+    crash,  # noqa: F401
+    degenerate,  # noqa: F401
+    determinism,  # noqa: F401
+    gradient,  # noqa: F401
+    identities,  # noqa: F401
+    invariance,  # noqa: F401
+    memory,  # noqa: F401
+    nonfinite,  # noqa: F401
+    signature,  # noqa: F401
+    values,  # noqa: F401
+)

@@ -27,12 +27,28 @@ class Tally:
     worst: CaseSpec | None = None
     index: tuple[int, ...] | None = None
 
+    def merge(self, other: Tally) -> Tally:
+        """Both sets of cases together."""
+        worse = other if other.ratio > self.ratio else self
+        return Tally(
+            self.output,
+            self.dtype,
+            self.cases + other.cases,
+            self.elements + other.elements,
+            self.unjudged + other.unjudged,
+            self.ulp.merge(other.ulp),
+            worse.ratio,
+            worse.worst,
+            worse.index,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
     """One check over a run: the cases in which it had something to look at, and those in which it found something.
 
-    `power` is the smallest relative error that it would have caught in a typical comparison, where that varies.
+    `power` is the smallest relative error that it would have caught in a typical comparison, where that varies. Of a
+    property that the kernel does not promise, `held` counts the cases in which it held, of `observed`.
     """
 
     name: str
@@ -40,6 +56,8 @@ class CheckResult:
     cases: int
     failed: int
     power: float | None = None
+    held: int = 0
+    observed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +80,8 @@ class Settings:
     seed: int = 0
     device: str = "cpu"
     shapes: str = "fuzz"
+    timeout: float = 20.0  # seconds for one case, and as many times more as it is larger than a fuzzed one
+    isolate: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +103,7 @@ class Report:
     checks: tuple[CheckResult, ...]
     skipped: tuple[Skip, ...]
     layouts: dict[str, int]
+    interrupted: bool = False
     schema: int = SCHEMA
 
     @property
@@ -92,5 +113,5 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether something was checked, and nothing was found."""
-        return self.checked and not self.findings
+        """Whether something was checked, to the end, and nothing was found."""
+        return self.checked and not self.findings and not self.interrupted

@@ -73,7 +73,8 @@ def _checks(report: Report, console: Console) -> None:
         if result.failed:
             mark = f"[red]✗ {result.failed} of {result.cases} cases[/]"
         power = "" if result.power is None else f" A relative error of {result.power:.0e} would typically have shown."
-        console.print(f"{mark}  [bold]{result.name}[/] — {escape(result.summary)}{power}")
+        held = f" Not promised; it held in {result.held} of {result.observed}." if result.observed else ""
+        console.print(f"{mark}  [bold]{result.name}[/] — {escape(result.summary)}{power}{held}")
 
 
 def _finding(report: Report, finding: Finding, console: Console) -> None:
@@ -95,6 +96,8 @@ def _verdict(report: Report) -> str:
     if report.findings:
         kinds = len(report.findings)
         return f"[red bold]FAIL[/] {escape(report.kernel)}: {kinds} finding{'s' * (kinds != 1)}; {basis}"
+    if report.interrupted:
+        return f"[yellow bold]interrupted[/] {escape(report.kernel)}: no finding so far; {basis}"
     return f"[green bold]pass[/] {escape(report.kernel)}: {basis}"
 
 

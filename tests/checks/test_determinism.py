@@ -1,0 +1,226 @@
+"""The determinism check: kernels that keep something from call to call, and those that may differ by a rounding."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from verify_norm import cases
+from verify_norm.again import again, differences
+from verify_norm.checks import CHECKS
+from verify_norm.checks.determinism import _other_shape
+from verify_norm.corners import corners
+from verify_norm.execute import execute
+from verify_norm.ops import OPS
+from verify_norm.registry import load
+from verify_norm.spec import CaseSpec, Contract, Finding, Kernel, Run
+
+SPEC = CaseSpec(shape=(5, 6))
+ATOMIC = Contract(deterministic=False, summation="atomic")
+OP = OPS["layernorm_bwd"]
+
+
+def backward(dy, x, weight, bias, eps, order=None):
+    """Right, in float64; dweight and dbias as float32 sums over the rows, in any order if one is given."""
+    g, rows = dy.double(), x.double()
+    r = (rows.var(1, correction=0, keepdim=True) + eps).rsqrt()
+    xhat = (rows - rows.mean(1, keepdim=True)) * r
+    terms = (g * xhat).float(), g.float()
+    sums = [t.double().sum(0) if order is None else running(t, order) for t in terms]
+    g = g * weight.double()
+    dx = r * (g - g.mean(1, keepdim=True) - xhat * (g * xhat).mean(1, keepdim=True))
+    return dx.to(x.dtype), sums[0].to(weight.dtype), sums[1].to(bias.dtype)
+
+
+def running(terms, order):
+    """A float32 sum in runs of four, whose order and whose sums' order are drawn."""
+    total = torch.zeros(terms.shape[1])
+    for run in terms[order].split(4):
+        total += run.sum(0)
+    return total
+
+
+def ran(run, spec=SPEC, contract=None):
+    kernel = Kernel("k", OP.name, run=run, contract=contract or Contract())
+    return execute(kernel, cases.make(spec, OP, kernel.contract))
+
+
+def found(run, spec=SPEC, **fields):
+    """What the checks of one call's values, and of memory, say of one case, by (check, output)."""
+    result = ran(run, spec, **fields)
+    names = ("signature", "accuracy", "gradient", "memory", "determinism")
+    checks = [CHECKS[name] for name in names if CHECKS[name].looks(result)]
+    said = [f for c in checks for f in c.function(result) if isinstance(f, Finding)]
+    return {(f.check, f.output): f.message for f in said}
+
+
+def test_a_cache_that_another_shape_spoils():
+    kept = {}
+
+    def cached(dy, x, weight, bias, eps, normalized_shape):
+        dx, dweight, dbias = backward(dy, x, weight, bias, eps)
+        rows = kept.setdefault(x.shape[1], torch.zeros(1, x.shape[1], dtype=torch.float64))
+        if len(rows) < len(x):  # it grows, and what a larger case leaves in it is never cleared
+            rows = kept[x.shape[1]] = torch.zeros(len(x), x.shape[1], dtype=torch.float64)
+        rows[: len(x)] = dy.double()
+        return dx, dweight, rows.sum(0).to(dbias.dtype)
+
+    messages = found(cached)
+    assert set(messages) == {("determinism", "dbias")}
+    assert "after a run of shape (11, 6)" in messages["determinism", "dbias"]
+    kept.clear()
+    assert found(cached, replace(SPEC, seed=1)) == {}  # the check is not due
+
+
+def test_a_cache_that_longer_rows_spoil():
+    kept = {}
+
+    def cached(dy, x, weight, bias, eps, normalized_shape):
+        n = kept.setdefault(len(x), x.shape[1])
+        kept[len(x)] = max(n, x.shape[1])  # keyed by the rows alone, and read after a longer case
+        dx, dweight, dbias = backward(dy, x, weight, bias, eps)
+        return dx * (n / x.shape[1]), dweight, dbias
+
+    assert found(cached) == {}  # this seed tries more rows
+    kept.clear()
+    assert {check for check, _ in found(cached, replace(SPEC, seed=3))} == {"determinism"}
+
+
+def test_one_ulp_now_and_then():
+    generator = torch.Generator().manual_seed(0)
+
+    def noisy(dy, x, weight, bias, eps, normalized_shape):
+        dx, dweight, dbias = backward(dy, x, weight, bias, eps)
+        bits = dx.view(torch.int32)
+        bits += torch.randint(0, 2, dx.shape, generator=generator, dtype=torch.int32) * (torch.arange(6) == 2)
+        return dx, dweight, dbias
+
+    messages = found(noisy)
+    assert set(messages) == {("determinism", "dx")}
+    assert " of 30 elements differ" in messages["determinism", "dx"]
+
+
+def test_a_first_call_like_no_other():
+    calls = []
+
+    def tuning(dy, x, weight, bias, eps, normalized_shape):
+        calls.append(x)
+        dx, dweight, dbias = backward(dy, x, weight, bias, eps)
+        return dx, dweight, torch.nextafter(dbias, dbias + 1) if len(calls) == 1 else dbias
+
+    messages = found(tuning)
+    assert set(messages) == {("determinism", "dbias")}
+    assert "in one run and" in messages["determinism", "dbias"]
+
+
+def test_a_second_call_that_fails():
+    calls = []
+
+    def once(dy, x, weight, bias, eps, normalized_shape):
+        calls.append(x)
+        if len(calls) > 1:
+            raise RuntimeError("the workspace is in use")
+        return backward(dy, x, weight, bias, eps)
+
+    result = ran(once)
+    (one,) = CHECKS["determinism"].function(result)
+    assert one.message == "in the next it fails: RuntimeError: the workspace is in use"
+
+
+def test_an_output_that_comes_and_goes():
+    calls = []
+
+    def fickle(dy, x, weight, bias, eps, normalized_shape):
+        calls.append(x)
+        dx, dweight, dbias = backward(dy, x, weight, bias, eps)
+        return dx, dweight, dbias if len(calls) == 1 else None
+
+    (one,) = CHECKS["determinism"].function(ran(fickle))
+    assert one.message == "dbias is float32 (6,) in one run and not there in the next"
+
+
+@pytest.mark.parametrize("data", ["normal", "heavy", "alternating", "constant"])
+@pytest.mark.parametrize("rows", [2, 5, 300])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_another_order_of_a_sum_is_allowed_where_the_contract_says_so(data, rows, dtype):
+    rng = np.random.default_rng(0)
+
+    def atomic(dy, x, weight, bias, eps, normalized_shape):
+        return backward(dy, x, weight, bias, eps, order=torch.from_numpy(rng.permutation(len(x))))
+
+    spec = CaseSpec(shape=(rows, 6), dtype=dtype, data=data, weight_dtype="float32", dy_log2_scale=5)
+    result = ran(atomic, spec, ATOMIC)
+    assert list(CHECKS["determinism"].function(result)) == []
+    if rows == 300 and data != "constant":  # whose x̂ is 0
+        strict = {f.output for f in CHECKS["determinism"].function(ran(atomic, spec))}
+        assert "dweight" in strict <= {"dweight", "dbias"}
+
+
+def test_only_sums_over_rows_may_differ_and_not_by_more():
+    calls = []
+
+    def off(which, by):
+        def kernel(dy, x, weight, bias, eps, normalized_shape):
+            calls.append(x)
+            outputs = list(backward(dy, x, weight, bias, eps))
+            outputs[which] = outputs[which] * (1 + by * (len(calls) % 2))
+            return outputs
+
+        return kernel
+
+    for which, name in enumerate(("dx", "dweight", "dbias")):
+        for by, caught in ((2.0**-23, name == "dx"), (1e-3, True)):
+            said = CHECKS["determinism"].function(ran(off(which, by), replace(SPEC, shape=(64, 6)), ATOMIC))
+            assert {f.output for f in said} == ({name} if caught else set()), (name, by)
+
+
+def test_infinities_and_nan_are_compared_as_what_they_are():
+    def outputs(*dbias):
+        rows = iter(dbias)
+
+        def kernel(dy, x, weight, bias, eps, normalized_shape):
+            return *backward(dy, x, weight, bias, eps)[:2], torch.tensor(next(rows), dtype=bias.dtype)
+
+        first = ran(kernel, replace(SPEC, shape=(5, 3), dtype="float16"), ATOMIC)
+        return [d.count for d in differences(first, again(first), ("once", "again"))]
+
+    nan, inf, top = float("nan"), float("inf"), 65504.0
+    assert outputs([nan, inf, -inf], [nan, inf, -inf]) == []
+    assert outputs([nan, 1.0, inf], [1.0, inf, -inf]) == [3]
+    assert outputs([top, 0.0, 1.0], [inf, 0.0, 1.0]) == [1]  # the terms are too small to reach 65520
+
+
+def test_zeros_have_a_sign():
+    calls = []
+
+    def kernel(dy, x, weight, bias, eps, normalized_shape):
+        calls.append(x)
+        dx, dweight, dbias = backward(dy, x, weight, bias, eps)
+        return (0.0 if len(calls) % 2 else -0.0) * dx.abs(), dweight, dbias
+
+    (one,) = CHECKS["determinism"].function(ran(kernel))
+    assert "is 0 in one run and -0 in the next, 0 apart; 30 of 30 elements differ" in one.message
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_the_case_in_between_is_one_of_the_operator(op):
+    changed = set()
+    for spec in corners(OPS[op], ("float32", "float16")):
+        run = Run(Kernel("k", op), cases.Case(spec, OPS[op], {}, {}, {}), {})
+        other = _other_shape(run)
+        if other is None:
+            continue
+        assert other.shape != spec.shape
+        assert torch.Size(other.shape).numel() <= 6 * max(torch.Size(spec.shape).numel(), 50)
+        changed.add((other.shape[0] != spec.shape[0], other.shape[-1] != spec.shape[-1]))
+        if torch.Size(other.shape).numel() < 1000:
+            cases.draw(other, OPS[op])
+    assert changed == {(True, False), (False, True), (True, True)}
+
+
+def test_our_kernel_with_locks_is_within_what_it_declares():
+    kernel = load("layernorm_bwd_locked")
+    spec = CaseSpec(shape=(300, 6), dtype="float16")
+    result = execute(kernel, cases.make(spec, OP, kernel.contract))
+    assert list(CHECKS["determinism"].function(result)) == []

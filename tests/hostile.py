@@ -1,0 +1,50 @@
+"""Kernels that no process survives, for the tests of isolation: right where x is small."""
+
+import ctypes
+import os
+import time
+
+import torch
+
+LARGE = 3000  # elements of x
+
+
+def _rmsnorm(x, weight, eps, weight_offset, normalized_shape):
+    dims = tuple(range(x.dim() - len(normalized_shape), x.dim()))
+    y = x.double() * torch.rsqrt(x.double().pow(2).mean(dims, keepdim=True) + eps)
+    return (y if weight is None else y * (weight.double() + weight_offset)).to(x.dtype)
+
+
+def _where_large(act):
+    def rmsnorm_fwd(x, weight, eps, weight_offset, normalized_shape):
+        if x.numel() > LARGE:
+            act()
+        return _rmsnorm(x, weight, eps, weight_offset, normalized_shape)
+
+    return rmsnorm_fwd
+
+
+def _spin():
+    while True:
+        pass
+
+
+def _grow():
+    kept = []
+    while True:
+        kept.append(torch.empty(2**28))  # a gibibyte that is never touched
+
+
+segfaults = _where_large(lambda: ctypes.string_at(8))
+aborts = _where_large(os.abort)
+exits = _where_large(lambda: os._exit(3))
+spins = _where_large(_spin)
+grows = _where_large(_grow)
+kills = _where_large(lambda: os.kill(os.getpid(), 9))
+slow = _where_large(lambda: time.sleep(0.05))
+right = _where_large(lambda: None)
+
+
+def prints(x, weight, eps, weight_offset, normalized_shape):
+    print("a kernel that talks")
+    return _rmsnorm(x, weight, eps, weight_offset, normalized_shape)

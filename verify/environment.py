@@ -1,0 +1,29 @@
+"""What the numbers of a report depend on besides the kernel."""
+
+from __future__ import annotations
+
+import platform
+from datetime import UTC, datetime
+
+import hypothesis
+import numpy as np
+import torch
+import triton
+
+from verify_norm import __version__, interpreter
+
+
+def environment(device: str) -> dict[str, str]:
+    """Versions, the machine and the date, by name."""
+    on_gpu = torch.device(device).type == "cuda"
+    facts = {
+        "verify-norm": __version__,
+        "date": datetime.now(UTC).date().isoformat(),
+        "device": torch.cuda.get_device_name(torch.device(device)) if on_gpu else f"CPU ({platform.machine()})",
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "hypothesis": hypothesis.__version__,
+    }
+    return facts if on_gpu else facts | {"interpreter": interpreter.enable()}

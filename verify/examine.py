@@ -1,0 +1,115 @@
+"""One kernel on one case, under the checks that are asked for: all that this tells, as small frozen data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from verify_norm import cases, data, judge
+from verify_norm.checks import CHECKS
+from verify_norm.dtypes import FORMATS
+from verify_norm.execute import Clock, execute, worst
+from verify_norm.ops import OPS
+from verify_norm.report.model import Tally
+from verify_norm.spec import CaseSpec, Finding, Kernel, Observed, Power, Run
+from verify_norm.ulp import UlpStats
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What the checks say of one case: it crosses from the process of the kernel to ours, and lies in the journal.
+
+    `looked` names the checks that had something to look at. `unsupported` is the reason why the kernel was not run.
+    `dead` tells that the process can run nothing more, since the kernel has broken its CUDA context; `hung`, that the
+    kernel did not come back.
+    """
+
+    spec: CaseSpec
+    unsupported: str | None = None
+    tallies: tuple[Tally, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    looked: tuple[str, ...] = ()
+    powers: tuple[tuple[str, float], ...] = ()
+    observed: tuple[tuple[str, bool], ...] = ()
+    layouts: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    seconds: float = 0.0  # inside the kernel
+    dead: bool = False
+    hung: bool = False
+
+    @property
+    def ratio(self) -> float:
+        """The largest error/bound of any output."""
+        return max((tally.ratio for tally in self.tallies), default=0.0)
+
+
+def examine(
+    kernel: Kernel,
+    spec: CaseSpec,
+    checks: tuple[str, ...],
+    device: str,
+    announce: Callable[[str], None] = lambda _: None,
+) -> Examined:
+    """Run `kernel` on the case that `spec` describes, and what `checks` names on what it returns.
+
+    `announce` is told the name of each check before it begins. Nothing that the kernel raises is raised here. Raises
+    ValueError where the spec is not one of the operator.
+    """
+    reason = kernel.unsupported(spec) if kernel.unsupported else None
+    if reason is not None:
+        return Examined(spec, unsupported=reason)
+    op, clock = OPS[kernel.op], Clock()
+    run, forward_run = (clock.around(function, device) for function in (kernel.run, kernel.forward_run))
+    ran = execute(replace(kernel, run=run, forward_run=forward_run), cases.make(spec, op, kernel.contract, device))
+    dead = ran.problem is not None and _dead(device)
+    looking = [CHECKS[name] for name in checks if CHECKS[name].looks(ran)]
+    said = []
+    for check in looking:
+        announce(check.name)
+        said.append((check.name, tuple(check.function(ran))))
+    return Examined(
+        spec,
+        tallies=tuple(tally for name in ran.outputs if (tally := _tally(ran, name)) is not None),
+        findings=tuple(item for _, items in said for item in items if isinstance(item, Finding)),
+        looked=tuple(check.name for check in looking),
+        powers=tuple((name, item.smallest) for name, items in said for item in items if isinstance(item, Power)),
+        observed=tuple((name, item.held) for name, items in said for item in items if isinstance(item, Observed)),
+        layouts=tuple(f"{t.name} {data.layout_of(spec, t.name)}" for t in op.inputs if t.role != "saved"),
+        missing=tuple(t.name for t in op.outputs if ran.problem is None and t.name not in ran.outputs),
+        seconds=clock.seconds,
+        dead=dead or _dead(device),
+    )
+
+
+def _dead(device: str) -> bool:
+    """Whether CUDA has failed in a way that every later call repeats."""
+    if device == "cpu":
+        return False
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        return True
+    return False
+
+
+def _tally(run: Run, name: str) -> Tally | None:
+    """One output's errors; None where there is nothing to compare."""
+    output, expected = run.outputs[name], run.case.expected[name]
+    if output is None or expected is None or output.ratio is None:
+        return None
+    judged = judge.judged(expected)
+    largest = float(output.ratio.max(initial=0.0))
+    return Tally(
+        name,
+        expected.dtype,
+        cases=1,
+        elements=output.got.size,
+        unjudged=int(output.got.size - np.count_nonzero(judged)),
+        ulp=UlpStats.of(output.got[judged], expected.value[judged], FORMATS[expected.dtype]),
+        ratio=largest,
+        worst=run.case.spec if largest > 0 else None,
+        index=worst(output.ratio) if largest > 0 else None,
+    )
