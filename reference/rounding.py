@@ -269,6 +269,8 @@ def projection_error(g: Array, c1: Array, c2: Array | None, dx: Array, xhat: Arr
     delta = np.where((cube > n * a.tiny) & (cube < a.huge), delta, np.inf)
     if a.xhat_u:
         delta = finite_below(delta, size.max(axes, keepdims=True), a.narrow_huge)
+    if a.expanded:  # x·c + d with c = (Σg·μ − Σgx)·r³/n: products that may overflow before they cancel
+        delta = finite_below(delta, z.magnitude * mean_gm * rstd, a.huge)
     return finite_below(delta, (n * n) * (mean_g + mean_gm) * (1.0 + rstd), a.huge)
 
 

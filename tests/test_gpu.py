@@ -2,14 +2,21 @@
 
 import subprocess
 import sys
+from math import prod
+from pathlib import Path
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
+from verify_norm import registry, sanitize
 from verify_norm.cli import app
 from verify_norm.registry import BUILTIN
 from verify_norm.report import json as json_form
+from verify_norm.report.model import Settings
+from verify_norm.search import search
+
+HOSTILE = Path(__file__).parent / "hostile_cuda.py"
 
 pytestmark = [
     pytest.mark.gpu,
@@ -48,3 +55,41 @@ def test_triton_kernels_are_interpreted_on_the_cpu_of_a_machine_with_a_gpu():
     # Triton 3.6's interpreter and NumPy 2.4 do not go together; what matters here is that it was the interpreter.
     assert "Traceback" not in result.stderr, result.stderr
     assert "interpreter" in json_form.load(result.stdout).environment
+
+
+@pytest.mark.parametrize(
+    ("name", "check", "words"),
+    [
+        ("past_the_end", "memory", "behind the last element of y"),
+        ("illegal_address", "signature", "illegal memory access"),
+        ("deadlock", "crash", "has not come back"),
+    ],
+)
+def test_what_breaks_a_cuda_context_is_survived(name, check, words):
+    kernel = registry.load(f"{HOSTILE}:{name}", "rmsnorm_fwd")
+    checks = ("crash", "signature", "accuracy", "memory")
+    report = search(kernel, Settings(examples=10, seconds=60.0, timeout=10.0, device="cuda:0", checks=checks))
+    (finding,) = [f for f in report.findings if f.check == check]
+    assert words in finding.message
+    assert prod(finding.spec.shape) > 3000
+    accuracy = next(c for c in report.checks if c.name == "accuracy")
+    assert accuracy.cases > 40
+    assert accuracy.failed == 0
+
+
+def test_the_sanitizer_sees_what_lies_past_the_end():
+    try:
+        path = sanitize.find("cuda:0")
+    except registry.UsageError as error:
+        pytest.skip(str(error))
+    settings = Settings(seconds=150.0, device="cuda:0")
+    kernel = registry.load(f"{HOSTILE}:past_the_end", "rmsnorm_fwd")
+    try:
+        report = sanitize.sanitize(kernel, settings, "memcheck", path)
+    except registry.UsageError as error:
+        pytest.skip(str(error))  # a virtual machine may have it installed, and no right to use it
+    (finding,) = report.findings
+    assert "Invalid __global__ write" in finding.message
+    assert prod(finding.spec.shape) > 3000
+    clean = sanitize.sanitize(registry.load("rmsnorm_fwd"), settings, "memcheck", path)
+    assert clean.ok, clean.findings

@@ -64,11 +64,9 @@ def _at(run: Run, forward: Op, changed: dict[str, Array]) -> tuple[Array, Array,
         dtype = data.input_dtype(tensor, spec)
         layout = data.layout_of(spec, tensor.name)
         layout = "contiguous" if layout in ("expanded", "scalar") else layout  # rows move apart
-        arguments[tensor.name] = (
-            None if array is None else memory.place(array, dtype, layout, cases.poison_of(spec), device)
-        )
+        arguments[tensor.name] = None if array is None else memory.place(array, dtype, layout, case.poison, device)
     kernel = replace(run.kernel, op=forward.name, run=run.kernel.forward_run)
-    result = execute.execute(kernel, Case(spec, forward, arguments, offered, expected))
+    result = execute.execute(kernel, Case(spec, forward, arguments, offered, expected, case.poison))
     y = result.outputs.get("y")
     if y is None or y.ratio is None:
         raise ForwardError(result.problem or "it returns no y of the right shape")

@@ -49,6 +49,7 @@ def verify(
     timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds for one case, else it hangs.")] = 20.0,
     in_process: Annotated[bool, _IN_PROCESS] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where the same command was killed.")] = False,
+    sanitize: Annotated[str, typer.Option("--sanitize", help="Corners under compute-sanitizer: memcheck, …")] = "",
     json_path: Annotated[str, _JSON] = "",
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
@@ -82,6 +83,8 @@ def verify(
             timeout=timeout,
             isolate=not in_process,
         )
+        if sanitize:
+            session.deliver(_sanitize(loaded, settings, sanitize), json_path)
         session.deliver(_search(loaded, settings, resume=resume), json_path)
 
 
@@ -170,9 +173,7 @@ def replay(
         from verify_norm.search import replay as run
 
         wanted = tuple(one_of("check", check, CHECKS) for check in session.split(checks))
-        settings = Settings(
-            (case.dtype,), wanted, examples=0, device=place, timeout=timeout, isolate=not in_process
-        )
+        settings = Settings((case.dtype,), wanted, examples=0, device=place, timeout=timeout, isolate=not in_process)
         try:
             report = run(kernel, case, settings)
         except ValueError as error:  # the reference refuses shapes that do not fit the operator
@@ -243,6 +244,13 @@ def main() -> None:
         session.complain(error.format_message())
         status = 2
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _sanitize(kernel: Kernel, settings: Settings, tool: str) -> Report:
+    from verify_norm import sanitize
+    from verify_norm.registry import one_of
+
+    return sanitize.sanitize(kernel, settings, one_of("tool", tool, sanitize.TOOLS), sanitize.find(settings.device))
 
 
 def _search(kernel: Kernel, settings: Settings, *, resume: bool) -> Report:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import cycle
+from itertools import combinations, cycle
 from math import ceil, log2
 from typing import Any
 
@@ -204,8 +204,11 @@ CHANNEL_CORNERS: tuple[_Row, ...] = (  # each in training, and again in evaluati
 )
 
 
-def corners(op: Op, dtypes: tuple[str, ...]) -> list[CaseSpec]:
-    """The table of corners: each line exercises what the half-line beside it says; the dtypes take turns."""
+def corners(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False) -> list[CaseSpec]:
+    """The table of corners: each line exercises what the half-line beside it says; the dtypes take turns.
+
+    `frozen`: with the inputs that need no gradient, where torch's autograd is what asks for them.
+    """
     turn = cycle(dtypes)
     names = {tensor.name for tensor in op.inputs}
     specs = []
@@ -226,7 +229,17 @@ def corners(op: Op, dtypes: tuple[str, ...]) -> list[CaseSpec]:
         if "num_groups" not in op.attrs:
             spec = replace(spec, num_groups=None)  # InstanceNorm
         specs.append(spec)
-    return specs
+    usual = next(spec for spec in specs if spec.weight and spec.bias and len(spec.shape) > 2)
+    return specs + [
+        replace(usual, dtype=next(turn), frozen=inputs, seed=len(specs) + number)
+        for number, inputs in enumerate(freezable(op) if frozen else ())
+    ]
+
+
+def freezable(op: Op) -> tuple[tuple[str, ...], ...]:
+    """The sets of inputs of a backward that may need no gradient: all but none and all of them."""
+    names = [name for name in ("x", "weight", "bias") if any(tensor.name == f"d{name}" for tensor in op.outputs)]
+    return tuple(some for size in range(1, len(names)) for some in combinations(names, size))
 
 
 def _table(op: Op) -> tuple[_Row, ...]:

@@ -64,6 +64,8 @@ def examine(
     op, clock = OPS[kernel.op], Clock()
     run, forward_run = (clock.around(function, device) for function in (kernel.run, kernel.forward_run))
     ran = execute(replace(kernel, run=run, forward_run=forward_run), cases.make(spec, op, kernel.contract, device))
+    if ran.refused:
+        return Examined(spec, unsupported=ran.problem)
     dead = ran.problem is not None and _dead(device)
     looking = [CHECKS[name] for name in checks if CHECKS[name].looks(ran)]
     said = []
@@ -77,11 +79,18 @@ def examine(
         looked=tuple(check.name for check in looking),
         powers=tuple((name, item.smallest) for name, items in said for item in items if isinstance(item, Power)),
         observed=tuple((name, item.held) for name, items in said for item in items if isinstance(item, Observed)),
-        layouts=tuple(f"{t.name} {data.layout_of(spec, t.name)}" for t in op.inputs if t.role != "saved"),
+        layouts=tuple(f"{t.name} {_layout(ran, t.name)}" for t in op.inputs if t.role != "saved"),
         missing=tuple(t.name for t in op.outputs if ran.problem is None and t.name not in ran.outputs),
         seconds=clock.seconds,
         dead=dead or _dead(device),
     )
+
+
+def _layout(run: Run, name: str) -> str:
+    """The layout that a tensor has got: "far" takes more memory than there may be."""
+    layout, tensor = data.layout_of(run.case.spec, name), run.case.arguments[name]
+    near = layout == "far" and (tensor is None or tensor.is_contiguous())
+    return "contiguous" if near else layout
 
 
 def _dead(device: str) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import linecache
+import re
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -15,6 +17,13 @@ import torch
 
 from verify_norm import guards, judge, memory
 from verify_norm.spec import Case, Kernel, Op, Output, Run
+
+
+NEEDS_GPU = re.compile(r"\b(cuda|gpu)\b|is_cuda|cpu tensor\?|active drivers", re.IGNORECASE)
+
+
+class Refused(Exception):
+    """What an adapter raises where a case is none that the callable takes, which only calling it could tell."""
 
 
 @dataclass(slots=True)
@@ -50,17 +59,22 @@ def execute(kernel: Kernel, case: Case) -> Run:
         with guards.PoisonEmpty(case.poison) as made, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a warning is no failure, even where the caller makes warnings errors
             returned = kernel.run(**bound(kernel, case))
-        named = _named(returned, case.op)
+        outputs = named(returned, case.op)
+    except Refused as refusal:
+        return Run(kernel, case, {}, problem=str(refusal), refused=True)
     except Exception as error:
-        return Run(kernel, case, {}, problem=f"{type(error).__name__}: {_first_line(error)}")
-    if isinstance(named, str):
-        return Run(kernel, case, {}, problem=named)
+        problem = f"{type(error).__name__}: {_first_line(error)}"
+        if NEEDS_GPU.search(problem) and _on_cpu(case):
+            return Run(kernel, case, {}, problem=f"it does not take CPU tensors ({problem})", refused=True)
+        return Run(kernel, case, {}, problem=problem)
+    if isinstance(outputs, str):
+        return Run(kernel, case, {}, problem=outputs)
     states = _states(case.op)
     writable = [*states, *(argument for _, argument in inplace(kernel))]
-    damage = (*given.damage(writable), *made.damage(named))
-    overlaps = tuple(guards.overlaps(named, case.arguments))
-    named |= {name: case.arguments[name] for name in states}  # changed in place, whatever is returned
-    return Run(kernel, case, {name: _output(value, case, name) for name, value in named.items()}, damage, overlaps)
+    damage = (*given.damage(writable), *made.damage(outputs))
+    overlaps = tuple(guards.overlaps(outputs, case.arguments))
+    outputs |= {name: case.arguments[name] for name in states}  # changed in place, whatever is returned
+    return Run(kernel, case, {name: _output(value, case, name) for name, value in outputs.items()}, damage, overlaps)
 
 
 def inplace(kernel: Kernel) -> list[tuple[str, str]]:
@@ -71,25 +85,31 @@ def inplace(kernel: Kernel) -> list[tuple[str, str]]:
 def bound(kernel: Kernel, case: Case) -> dict[str, Any]:
     """Those of the case's arguments that the kernel's signature names; all of them for **kwargs."""
     assert kernel.run is not None
+    asks = kernel.autograd and case.op.forward is not None
+    offered = {**case.arguments, "frozen": case.spec.frozen} if asks else dict(case.arguments)
     parameters = inspect.signature(kernel.run).parameters
     if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-        return dict(case.arguments)
-    return {name: value for name, value in case.arguments.items() if name in parameters}
+        return offered
+    return {name: value for name, value in offered.items() if name in parameters}
 
 
-def _named(returned: Any, op: Op) -> dict[str, Any] | str:
+def named(returned: Any, op: Op) -> dict[str, Any] | str:
     """The returned values by output name, or what is wrong with them."""
     names = [tensor.name for tensor in op.outputs]
     if isinstance(returned, Mapping):
-        unknown = sorted(set(returned) - set(names))
-        return f"it returned {', '.join(unknown)}; {op.name} has {', '.join(names)}" if unknown else dict(returned)
-    values = returned if isinstance(returned, (tuple, list)) else (returned,)
-    if len(values) > len(names):
-        return f"it returned {len(values)} values; {op.name} has {len(names)}: {', '.join(names)}"
-    for name, value in zip(names, values, strict=False):
+        unknown = [name for name in returned if name not in names]
+        if unknown:
+            return f"it returned {', '.join(map(str, unknown))}; {op.name} has {', '.join(names)}"
+        found = dict(returned)
+    else:
+        values = returned if isinstance(returned, (tuple, list)) else (returned,)
+        if len(values) > len(names):
+            return f"it returned {len(values)} values; {op.name} has {len(names)}: {', '.join(names)}"
+        found = dict(zip(names, values, strict=False))
+    for name, value in found.items():
         if value is not None and not isinstance(value, torch.Tensor):
-            return f"{name} is {type(value).__name__}, not a tensor"
-    return dict(zip(names, values, strict=False))
+            return f"{name} is a {type(value).__name__}, not a tensor"
+    return found
 
 
 def _states(op: Op) -> list[str]:
@@ -112,8 +132,19 @@ def _output(value: torch.Tensor | None, case: Case, name: str) -> Output | None:
 
 
 def _first_line(error: BaseException) -> str:
+    """What it says; where it says nothing, the line that raised it, as `assert x.is_cuda` needs no words."""
     lines = str(error).strip().splitlines()
-    return lines[0] if lines else "(no message)"
+    if lines:
+        return lines[0]
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    line = linecache.getline(at.tb_frame.f_code.co_filename, at.tb_lineno).strip() if at is not None else ""
+    return line or "(no message)"
+
+
+def _on_cpu(case: Case) -> bool:
+    return all(value.is_cpu for value in case.arguments.values() if isinstance(value, torch.Tensor))
 
 
 def worst(ratio: np.ndarray[Any, Any]) -> tuple[int, ...]:

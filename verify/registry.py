@@ -1,27 +1,37 @@
-"""Names -> kernels: "layernorm_bwd", "package.module:attr" or "path/file.py:attr"."""
+"""Names -> kernels: "layernorm_bwd", "package.module:attr" or "path/file.py:attr"; or the callable itself."""
 
 from __future__ import annotations
 
 import difflib
 import importlib
 import importlib.util
-import inspect
+import re
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from verify_norm.bind import UsageError as UsageError
+from verify_norm.bind import parse
 from verify_norm.kernels import KERNELS
 from verify_norm.ops import OPS
-from verify_norm.spec import Kernel, Op
+from verify_norm.spec import Contract, Kernel
 
-
-class UsageError(Exception):
-    """What the user asked for cannot be done; the message is one line: what is wrong, and what would be right."""
-
-
-BUILTIN: dict[str, Kernel] = {kernel.name: kernel for kernel in KERNELS}
+BUILTIN: dict[str, Kernel] = {kernel.name: replace(kernel, origin="verify-norm") for kernel in KERNELS}
+BOTH: dict[str, tuple[str, str]] = {  # what is differentiable has both directions: layernorm: its forward and backward
+    op.forward.removesuffix("_fwd"): (op.forward, op.name) for op in OPS.values() if op.forward is not None
+}
+FAMILIES = (  # letters of a name that tell the operator, the most telling first
+    (r"(add|residual).*rmsnorm", "add_rmsnorm"),
+    (r"(add|residual).*layernorm", "add_layernorm"),
+    (r"rmsnorm|t5layernorm", "rmsnorm"),  # T5LayerNorm has neither a mean nor a bias
+    (r"layernorm", "layernorm"),
+    (r"groupnorm", "groupnorm"),
+    (r"batchnorm", "batchnorm"),
+    (r"instancenorm", "instancenorm"),
+)
+METHODS = ("apply", "forward", "__call__")  # whose owner's name tells more
 
 
 def one_of(kind: str, name: str, names: Iterable[str]) -> str:
@@ -34,69 +44,182 @@ def one_of(kind: str, name: str, names: Iterable[str]) -> str:
     raise UsageError(f"unknown {kind} {name!r}{guess}; there are: {', '.join(names)}")
 
 
-def find(name: str, op: str | None = None) -> Kernel:
-    """The kernel's record, without importing the kernel itself; raises UsageError.
+def infer(attribute: str) -> str | None:
+    """The operator that an attribute's name tells; without a direction where it tells none; None where it tells nothing.
 
-    `op` names the operator of a kernel that is not ours; it may be left out where the attribute's name is an op's.
+    >>> infer("layernorm_bwd"), infer("rms_norm_forward"), infer("Qwen2RMSNorm"), infer("LigerLayerNormFunction.apply")
+    ('layernorm_bwd', 'rmsnorm_fwd', 'rmsnorm', 'layernorm')
+    >>> infer("fused_add_rms_norm"), infer("fused")
+    ('add_rmsnorm', None)
     """
-    if ":" not in name:
-        kernel = BUILTIN[one_of("kernel", name, BUILTIN)]
-        if op is not None and op != kernel.op:
-            raise UsageError(f"{name} is a kernel for {kernel.op}, not for {one_of('op', op, OPS)}")
-        return kernel
-    attribute = name.rpartition(":")[2]
+    *owners, last = attribute.split(".")
+    if owners and last in METHODS:
+        last = owners[-1]
+    letters = re.sub(r"[^a-z0-9]", "", last.lower())
+    base = next((name for pattern, name in FAMILIES if re.search(pattern, letters)), None)
+    if base is None or last in OPS:
+        return last if last in OPS else None
+    directions = {"_fwd": r"fwd|forward", "_bwd": r"bwd|backward"}
+    told = [suffix for suffix, pattern in directions.items() if re.search(pattern, letters)]
+    return base + told[0] if len(told) == 1 else base
+
+
+def find(name: str, op: str | None = None, bind: str = "") -> Kernel:
+    """The kernel's record, its `op` as it is asked for, or declared, or told by its name; raises UsageError.
+
+    A kernel of the table is not imported. `op` may be without a direction: "layernorm" is layernorm_fwd and _bwd.
+    """
+    if op is not None:
+        one_of("op", op, (*OPS, *BOTH))
+    if ":" in name:
+        return _record(attribute(name), name, name, op, bind)
+    kernel = BUILTIN[one_of("kernel", name, BUILTIN)]
+    if op not in (None, kernel.op):
+        raise UsageError(f"{name} is a kernel for {kernel.op}, not for {op}")
+    return replace(kernel, bind=bind or kernel.bind)
+
+
+def _record(target: Any, name: str, where: str, op: str | None, bind: str) -> Kernel:
+    """What is known of a callable that is none of the table: what it declares, and what was asked."""
+    declared = getattr(target, "__verify_norm__", None)
+    kernel = declared if isinstance(declared, Kernel) else Kernel(name, "")
+    op = op or kernel.op or infer(name.rpartition(":")[2])
     if op is None:
-        if attribute not in OPS:
-            raise UsageError(f"{attribute!r} is not an op's name, so say which op it is: --op {'|'.join(OPS)}")
-        op = attribute
-    return Kernel(name=name, op=one_of("op", op, OPS), target=name)
+        last = name.rpartition(":")[2]
+        raise UsageError(f"{last!r} is not an op's name, so say which op it is: --op {'|'.join((*OPS, *BOTH))}")
+    return replace(kernel, name=name, op=one_of("op", op, (*OPS, *BOTH)), target=where, bind=bind or kernel.bind)
 
 
-def load(name: str, op: str | None = None) -> Kernel:
-    """The kernel, ready to run; raises UsageError where it cannot be found, imported or bound."""
-    kernel = find(name, op)
-    run = attribute(kernel.target)
-    declared = getattr(run, "__verify_norm__", None)
-    if isinstance(declared, Kernel):
-        kernel = replace(declared, name=kernel.name, target=kernel.target)
-    _check_arguments(run, OPS[kernel.op], kernel.name)
-    return ready(kernel)
+def load_all(
+    kernel: object, op: str | None = None, bind: str = "", *, contract: Contract | None = None
+) -> list[Kernel]:
+    """The kernels that a name, a target or a callable stands for, ready to run: two where `op` has no direction.
+
+    Raises UsageError where it cannot be found, imported or bound.
+    """
+    if isinstance(kernel, str):
+        record = find(kernel, op, bind)
+        target = attribute(record.target)
+    else:
+        target, where = kernel, target_of(kernel)
+        if not callable(target):
+            raise UsageError(f"{target!r:.60} is a {type(target).__name__}, not a callable")
+        record = _record(target, where or _called(target), where, op, bind)
+    record = replace(record, contract=contract or record.contract)
+    return [_bound(replace(record, op=name), target) for name in BOTH.get(record.op, (record.op,))]
+
+
+def load(name: str, op: str | None = None, bind: str = "") -> Kernel:
+    """The one kernel of that name, ready to run; raises UsageError where `load_all` does, or finds two."""
+    first, *others = load_all(name, op, bind)
+    if others:
+        raise UsageError(f"{name} is to be checked in both directions: say --op {first.op} or --op {others[0].op}")
+    return first
 
 
 def ready(kernel: Kernel) -> Kernel:
     """The same kernel with what is to be called, found by its names; raises UsageError."""
-    return replace(kernel, run=attribute(kernel.target), forward_run=_forward(kernel))
+    return _running(kernel, attribute(kernel.target))
 
 
-def _forward(kernel: Kernel) -> Any:
+def _bound(kernel: Kernel, target: Any) -> Kernel:
+    """The kernel ready to run, with the cases that it takes."""
+    from verify_norm import adapt
+
+    within = replace(adapt.of_kernel(kernel, target).limits, own=kernel.unsupported)
+    return replace(_running(kernel, target), unsupported=within.unsupported, fit=within.fit)
+
+
+def _running(kernel: Kernel, target: Any) -> Kernel:
+    from verify_norm import adapt  # it imports torch, which names need not wait for
+
+    adapted = adapt.of_kernel(kernel, target)
+    forward_run = adapted.forward_run or _forward(kernel, target)
+    return replace(kernel, run=adapted.run, forward_run=forward_run, autograd=adapted.autograd)
+
+
+def _forward(kernel: Kernel, target: Any) -> Any:
     """The forward that a backward belongs to: the one it names, else the one beside it that has the op's name."""
+    from verify_norm import adapt
+
     forward = OPS[kernel.op].forward
+    if forward is None:
+        return None
     if kernel.forward is not None:
         return load(kernel.forward, forward).run
     where = kernel.target.rpartition(":")[0]
-    module = sys.modules.get(_module_name(where))
-    beside = getattr(module, forward, None) if forward else None
-    return beside if callable(beside) else None
+    module = sys.modules.get(_module_name(where) if where else getattr(target, "__module__", ""))
+    beside = getattr(module, forward, None)
+    if not callable(beside):
+        return None
+    try:
+        return adapt.of_kernel(replace(kernel, op=forward, bind=""), beside).run
+    except UsageError:
+        return None  # nobody has asked for it
 
 
 def attribute(target: str) -> Any:
-    """The callable that "package.module:attr" or "path/file.py:attr" names; raises UsageError where there is none."""
+    """The callable that "package.module:attr" or "path/file.py:attr" names; raises UsageError where there is none.
+
+    The attribute may have dots, as Class.method.
+    """
     if ":" not in target:
         raise UsageError(f"{target!r} names no attribute; it is to be like path/file.py:fn or package.module:fn")
     where, _, name = target.rpartition(":")
     try:
-        module = _from_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+        value = _from_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
     except UsageError:
         raise
-    except Exception as error:
-        raise UsageError(f"{where} cannot be imported: {type(error).__name__}: {error}") from error
-    if not hasattr(module, name):
-        names = [n for n, value in vars(module).items() if callable(value) and not n.startswith("_")]
-        raise UsageError(f"{where} has no {name!r}; its callables are: {', '.join(names) or 'none'}")
-    value = getattr(module, name)
+    except (Exception, SystemExit) as error:
+        said = str(error).strip().splitlines() or ["(no message)"]
+        raise UsageError(f"{where} cannot be imported: {type(error).__name__}: {said[0]}") from error
+    found = where
+    for part in name.split("."):
+        if not hasattr(value, part):
+            names = [n for n, v in vars(value).items() if callable(v) and not n.startswith("_")] if hasattr(value, "__dict__") else []
+            raise UsageError(f"{found} has no {part!r}; its callables are: {', '.join(names) or 'none'}")
+        value, found = getattr(value, part), f"{found}{'.' if ':' in found else ':'}{part}"
     if not callable(value):
         raise UsageError(f"{target} is a {type(value).__name__}, not a callable")
     return value
+
+
+def target_of(value: Any) -> str:
+    """Where a callable can be found again by another process, as "package.module:attr"; "" where it cannot.
+
+    What the running script defines cannot: another process would run the script again.
+    """
+    where, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    module = sys.modules.get(where or "")
+    if module is None or not isinstance(name, str) or where == "__main__" or "<" in name:
+        return ""
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is not value:
+        return ""
+    file = getattr(module, "__file__", None)
+    if _importable(str(where), file):
+        return f"{where}:{name}"
+    return f"{file}:{name}" if file and file.endswith(".py") else ""
+
+
+def _importable(name: str, file: str | None) -> bool:
+    """Whether importing that name anew, as another process would, finds that file."""
+    path, found = None, None
+    for end in range(1, name.count(".") + 2):
+        full = ".".join(name.split(".")[:end])
+        finders = (f.find_spec(full, path) for f in sys.meta_path if hasattr(f, "find_spec"))
+        found = next((specification for specification in finders if specification is not None), None)
+        if found is None:
+            return False
+        path = found.submodule_search_locations
+    return found is not None and (file is None or found.origin == file)
+
+
+def _called(value: Any) -> str:
+    """What a callable that has no target is called in reports."""
+    return str(getattr(value, "__qualname__", type(value).__name__)).rpartition("<locals>.")[2]
 
 
 def _module_name(where: str) -> str:
@@ -114,22 +237,3 @@ def _from_file(path: Path) -> Any:
     sys.modules[specification.name] = module  # Triton and dataclasses look their module up
     specification.loader.exec_module(module)
     return module
-
-
-def _check_arguments(run: Any, op: Op, name: str) -> None:
-    try:
-        parameters = inspect.signature(run).parameters.values()
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"{name} has no signature to bind arguments by: {error}") from error
-    offered = [tensor.name for tensor in op.inputs] + list(op.attrs)
-    unknown = [
-        p.name
-        for p in parameters
-        if p.name not in offered
-        and p.default is p.empty
-        and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    ]  # fmt: skip
-    positional = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY]
-    if unknown or positional:
-        asks = ", ".join(unknown or positional)
-        raise UsageError(f"{name} asks for {asks}; {op.name} offers, by name: {', '.join(offered)}")

@@ -17,6 +17,7 @@ Status = Literal["fail", "error"]
 
 LAYOUTS = (
     "contiguous", "row_strided", "transposed", "every_other", "offset", "expanded", "channels_last", "far",
+    "scalar",
 )  # fmt: skip
 FAMILIES = ("normal", "heavy", "channel", "constant", "alternating", "integers", "zero")
 WEIGHTS = ("random", "zero", "some_zero")
@@ -143,8 +144,10 @@ class Kernel:
     """A thing under test: a callable on torch tensors whose arguments are bound by name.
 
     `target` says where it is found ("package.module:attr" or "path/file.py:attr"); `run` is set once it is loaded.
-    `unsupported(spec)` returns why a case is outside what the kernel offers, None where it is inside. `forward` names
-    the kernel that a backward is the gradient of, `forward_run` is set once that is loaded.
+    `unsupported(spec)` returns why a case is outside what the kernel offers, None where it is inside; `fit(spec)` is the
+    nearest case that is inside. `forward` names the kernel that a backward is the gradient of, `forward_run` is set once
+    that is loaded. `bind` says how the arguments are bound (`verify_norm.bind`). An `autograd` kernel is a backward that
+    torch makes of a forward pass: it is offered `frozen` too. `origin` is the package that registered the kernel.
     """
 
     name: str
@@ -156,6 +159,10 @@ class Kernel:
     summary: str = ""
     unsupported: Callable[[CaseSpec], str | None] | None = None
     forward: str | None = None
+    bind: str = ""
+    autograd: bool = False
+    origin: str = ""
+    fit: Callable[[CaseSpec], CaseSpec] | None = field(default=None, repr=False)
     run: Callable[..., Any] | None = None
     forward_run: Callable[..., Any] | None = None
 
@@ -256,3 +263,4 @@ class Run:
     damage: tuple[Damage, ...] = ()
     overlaps: tuple[tuple[str, str], ...] = ()  # an output, and the argument or other output it shares memory with
     problem: str | None = None  # why there are no outputs: what the kernel raised, or what it returned instead
+    refused: bool = False  # the problem is no fault of the kernel's, but a case that it does not take

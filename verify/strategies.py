@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from verify_norm.corners import freezable
 from verify_norm.spec import FAMILIES, LAYOUTS, WEIGHTS, CaseSpec, Op, Tensor
 
 # Row lengths: a power of two, its neighbours, odd ones, tiles' edges, and hidden sizes of models.
@@ -30,8 +31,8 @@ _MOMENTA = (0.1, 0.1, 1e-3, 0.5, 1.0, 0.0)
 
 
 @st.composite
-def specs(draw: st.DrawFn, op: Op, dtypes: tuple[str, ...], elements: int) -> CaseSpec:
-    """Specs for `op` of at most about `elements` elements."""
+def specs(draw: st.DrawFn, op: Op, dtypes: tuple[str, ...], elements: int, *, frozen: bool = False) -> CaseSpec:
+    """Specs for `op` of at most about `elements` elements; with `frozen`, some inputs may need no gradient."""
     shape, options = draw(_shape(op, elements))
     dtype = draw(st.sampled_from(dtypes))
     names = {t.name: t for t in op.inputs if t.role != "saved" and not t.name.startswith("running_")}
@@ -43,6 +44,8 @@ def specs(draw: st.DrawFn, op: Op, dtypes: tuple[str, ...], elements: int) -> Ca
         options["weight_offset"] = draw(st.sampled_from((0.0, 1.0)))
     if op.view == "channels":
         options |= draw(_mode(shape))
+    if frozen and freezable(op):
+        options["frozen"] = draw(st.sampled_from(((),) * 3 * len(freezable(op)) + freezable(op)))  # a case in four
     return CaseSpec(
         shape=shape,
         dtype=dtype,

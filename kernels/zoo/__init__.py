@@ -83,7 +83,7 @@ def specimen(
 
 
 from verify_norm.kernels.zoo.bugs import BUGS  # noqa: E402 — the tables are made of what is above
-from verify_norm.kernels.zoo.seeds import SEEDS  # noqa: E402
 from verify_norm.kernels.zoo.right import RIGHT  # noqa: E402
+from verify_norm.kernels.zoo.seeds import SEEDS  # noqa: E402
 
 ZOO: dict[str, Specimen] = {row.name: row for row in (*BUGS, *SEEDS, *RIGHT)}

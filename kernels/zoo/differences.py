@@ -1,4 +1,4 @@
-"""Seed 002's gradient check, as published: a wrong check. In NumPy, float32 throughout, central differences of h = 1e-5.
+"""Seed 002's gradient check, as published: a wrong check, in NumPy and float32, by differences of h = 1e-5.
 
 It cannot tell what it is made to tell. A loss of about 10 in float32 is known to 1e-6, which 2h turns into an error of
 0.05 of the derivative, while it promises 1e-6; with gamma = 1 and beta = 0, a backward that forgets gamma agrees with
@@ -6,6 +6,7 @@ one that does not; and nothing is asserted.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +46,8 @@ def gradient_check(
 ) -> dict[str, float]:
     """The largest |a − n| / (|a| + |n| + 1e-8) of each gradient a against differences n: of (2, 3, 4), gamma = 1."""
     rng = np.random.default_rng(seed)
-    x, dy = (rng.standard_normal((2, 3, 4)).astype(dtype) for _ in range(2))
+    x: NDArray[Any] = rng.standard_normal((2, 3, 4)).astype(dtype)
+    dy: NDArray[Any] = rng.standard_normal((2, 3, 4)).astype(dtype)
     points = {"dx": x, "dweight": np.ones(4, dtype), "dbias": np.zeros(4, dtype)}
 
     def loss() -> float:

@@ -17,10 +17,7 @@ def _forward(
     group = tl.program_id(0) % G
     start = (tl.program_id(0) // G).to(tl.int64) * C
     c = group * CG + tl.arange(0, BLOCK_C)
-    if WHOLE:
-        mine = (c < C)[:, None]
-    else:
-        mine = (c < (group + 1) * CG)[:, None]
+    mine = (c < (C if WHOLE else (group + 1) * CG))[:, None]
     total = tl.zeros([BLOCK_C, BLOCK_S], tl.float32)
     for first in range(0, S, BLOCK_S):
         s = first + tl.arange(0, BLOCK_S)

@@ -144,24 +144,19 @@ def _columns(
 
 
 def forward(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, offset: float = 0.0, normalized_shape: Shape = None,
-    *, centered: bool, variance: str = "two_pass", place_of_eps: str = "inside", sums: Any = tl.float32,
-    wide: bool = True, block: dict[str, int] | None = None, admit: int | None = None, walk: int | None = None,
-    second_stride: int | None = None, y: Tensor | None = None, y_strides: tuple[int, int] | None = None,
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, offset: float = 0.0,
+    normalized_shape: Shape = None, *, centered: bool, variance: str = "two_pass", place_of_eps: str = "inside",
+    sums: Any = tl.float32, wide: bool = True, block: dict[str, int] | None = None, admit: int | None = None,
+    walk: int | None = None, second_stride: int | None = None, y: Tensor | None = None,
+    y_strides: tuple[int, int] | None = None,
 ) -> tuple[Tensor, Tensor | None, Tensor]:  # fmt: skip
     """y, mean (None unless `centered`) and rstd of the rows of x.
 
-    Parameters
-    ----------
-    variance : "two_pass", "unmasked" (lanes beyond the row count), "one_pass", "clipped" (one pass, at least 0).
-    place_of_eps : "inside" the root, "outside" it, or "on_sum" of the squares.
-    sums : the type in which the squares are formed and summed.
-    wide : whether row offsets have 64 bits.
-    block : the tile; that of the project's own kernels if not given.
-    admit : how many rows the masks let through; M.
-    walk : how many columns the loops walk; N.
-    second_stride : the column stride of x where it is normalized; x's own.
-    y, y_strides : where to write, and by which strides; a new contiguous tensor.
+    Where a mistake goes: `variance` is "two_pass", "unmasked" (lanes beyond the row count), "one_pass" or "clipped"
+    (one pass, at least 0); `place_of_eps` "inside" the root, "outside" it, or "on_sum" of the squares; `sums` the type
+    in which squares are formed and summed; `wide` whether row offsets have 64 bits; `block` the tile; `admit` how many
+    rows the masks let through (M), and `walk` how many columns the loops walk (N); `second_stride` the column stride of
+    x where it is normalized; `y` and `y_strides` where to write, and by which strides.
     """
     m, n = split(x, normalized(x, weight, bias, normalized_shape))
     x2 = rows(x, m, n)
@@ -183,12 +178,10 @@ def input_gradient(
     *, dy_strides: tuple[int, int] | None = None, dx_stride: int | None = None, keep: bool = True,
     block: dict[str, int] | None = None,
 ) -> Tensor:  # fmt: skip
-    """dx of (M, N) rows, written to `out`.
+    """Of (M, N) rows, written to `out`.
 
-    Parameters
-    ----------
-    dy_strides, dx_stride : by which strides dy is read and dx is written; its own, N.
-    keep : whether a row's sum keeps its dimension, and so is the row's own.
+    Where a mistake goes: `dy_strides` and `dx_stride` are the strides by which dy is read and dx is written; `keep`
+    tells whether a row's sum keeps its dimension, and so is the row's own.
     """
     m, n = x2.shape
     block = fitting(m, n, x2) if block is None else block
@@ -226,7 +219,7 @@ def fitting(m: int, n: int, x: Tensor) -> dict[str, int]:
 
 def reach(t: Tensor) -> int:
     """How many elements there are from the tensor's first to the end of its storage."""
-    return t.untyped_storage().nbytes() // t.element_size() - t.storage_offset()
+    return int(t.untyped_storage().nbytes() // t.element_size() - t.storage_offset())
 
 
 def like(sums: Tensor, parameter: Tensor | None) -> Tensor | None:

@@ -44,7 +44,7 @@ def unguarded_tail(x, weight, bias, eps, normalized_shape, *, guarded=False):
 
 @jit
 def _in_warps(X, Y, W, B, Mean, Rstd, M, N, eps, threads, warps, LANES: tl.constexpr):
-    """A row by `threads` threads in warps of 32, of which the first `warps` are added: every thread sums its columns."""
+    """A row by `threads` threads in warps of 32: each thread sums its columns, and the first `warps` are added."""
     pid = tl.program_id(0).to(tl.int64)
     X += pid * N
     thread = tl.arange(0, LANES)

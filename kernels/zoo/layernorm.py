@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from verify_norm.kernels.launch import dense, jit, launch, normalized, rows, split, tile
+from verify_norm.kernels.launch import dense, jit, launch, normalized, rows, split
 from verify_norm.kernels.layernorm import layernorm_bwd
 from verify_norm.kernels.zoo import hosts, tutorial
 
@@ -74,15 +74,15 @@ def eps_outside_sqrt(x, weight, bias, eps, normalized_shape):
 
 
 @jit
-def _aligned(X, Y, W, B, Mean, Rstd, N, sxm, eps, BLOCK: tl.constexpr, HINT: tl.constexpr):
+def _aligned(X, Y, W, B, Mean, Rstd, N, sxm, eps, BLOCK: tl.constexpr, WIDE: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, BLOCK)
-    at = X + row * sxm + cols
-    if HINT:
-        N = tl.multiple_of(N, 16)
-        at = tl.max_contiguous(tl.multiple_of(at, 16), BLOCK)
     mask = cols < N
-    x = tl.load(at, mask=mask, other=0.0).to(tl.float32)
+    at = X + row * sxm + cols
+    if WIDE:
+        x = tl.load(tl.max_contiguous(tl.multiple_of(at, 16), BLOCK)).to(tl.float32)
+    else:
+        x = tl.load(at, mask=mask, other=0.0).to(tl.float32)
     mean = tl.sum(x, axis=0) / N
     xc = tl.where(mask, x - mean, 0.0)
     rstd = tl.div_rn(1.0, tl.sqrt_rn(tl.sum(xc * xc, axis=0) / N + eps))
@@ -102,10 +102,11 @@ def vec_load_unaligned(x, weight, bias, eps, normalized_shape):
     x2 = rows(x if x.stride(-1) == 1 else x.contiguous(), m, n)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     mean, rstd = (torch.empty(m, dtype=torch.float32, device=x.device) for _ in range(2))
-    wide = n % 16 == 0 and x2.stride(0) % 16 == 0  # and x2.data_ptr() % 16 == 0
+    block = triton.next_power_of_2(n)
+    wide = n == block >= 16 and x2.stride(0) % 16 == 0  # and x2.data_ptr() % 16 == 0
     launch(
         _aligned, m, x2, y, dense(weight), dense(bias), mean, rstd, n, x2.stride(0), float(eps),
-        BLOCK=triton.next_power_of_2(n), HINT=wide,
+        BLOCK=block, WIDE=wide, num_warps=1,
     )  # fmt: skip
     return y, mean, rstd
 
@@ -117,7 +118,7 @@ def dw_partials_uninit(dy, x, weight, bias, mean, rstd, normalized_shape):
 
 def lock_no_barrier(dy, x, weight, bias, mean, rstd, normalized_shape):
     """The barrier between the stores to a buffer and the release of its lock is gone."""
-    return tutorial.backward(dy, x, weight, bias, mean, rstd, normalized_shape, barrier=False)
+    return tutorial.backward(dy, x, weight, bias, mean, rstd, normalized_shape, barrier=False, warps=4)
 
 
 def mem_efficient_gamma0(dy, x, weight, bias, mean, rstd, normalized_shape):

@@ -82,7 +82,7 @@ def block_depends_on_m(x, weight, eps, weight_offset, normalized_shape):
 
 
 def empty_rows_launch(x, weight, eps, weight_offset, normalized_shape):
-    """No early return where there are no rows: the rows a program takes are M over a count of programs that is then 0."""
+    """No early return where there are no rows: rows a program are M over a count of programs, which is then 0."""
     m, _ = split(x, normalized(x, weight, None, normalized_shape))
     rows_per_program = triton.cdiv(m, min(m, programs(x)))
     block = {"BLOCK_M": min(triton.next_power_of_2(rows_per_program), 16), "BLOCK_N": 1024}
@@ -104,7 +104,7 @@ def row_sum_broadcast(dy, x, weight, rstd, weight_offset, normalized_shape):
 
 
 def offset_bwd_forgotten(dy, x, weight, rstd, normalized_shape):
-    """w + offset in both passes became w + offset in the forward alone."""
+    """The factor w + offset of both passes became that of the forward alone."""
     return _backward(dy, x, weight, rstd, 0.0, normalized_shape)
 
 
@@ -124,7 +124,7 @@ def dw_sum_in_x_dtype(dy, x, weight, rstd, weight_offset, normalized_shape):
 
 
 def dx_over_dy(dy, x, weight, rstd, weight_offset, normalized_shape):
-    """dx has no memory of its own: it is written over dy, which nothing says."""
+    """No memory of its own for dx: it is written over dy, which nothing says."""
     dx, dweight = rmsnorm_bwd(dy, x, weight, rstd, 0.0, weight_offset, normalized_shape)
     return overwrite(dy, dx), dweight
 
@@ -135,7 +135,7 @@ def dw_missing(dy, x, weight, rstd, weight_offset, normalized_shape):
 
 
 def prenorm_dres_early(dy, dresidual_out, residual_out, weight, rstd, weight_offset, normalized_shape):
-    """dx = vjp(dy) + dresidual_out became vjp(dy + dresidual_out)."""
+    """The gradient vjp(dy) + dresidual_out became vjp(dy + dresidual_out)."""
     if dresidual_out is not None:
         dy = dy + dresidual_out
     return add_rmsnorm_bwd(dy, None, residual_out, weight, rstd, 0.0, weight_offset, normalized_shape)

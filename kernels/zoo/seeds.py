@@ -48,8 +48,8 @@ SEEDS: tuple[Specimen, ...] = (
     ),
     specimen(
         "S002_gradient_check", "layernorm_bwd", "differences:gradient_check", "check",
-        "a gradient check in float32 with h = 1e-5 and gamma = 1: its noise is 1e4 times what it prints, and a forgotten "
-        "gamma agrees with it",
+        "a gradient check in float32 with h = 1e-5 and gamma = 1: its noise is 1e4 times what it prints, and it cannot "
+        "tell a forgotten gamma",
         "seed 002, a language model's LayerNorm in NumPy", needs="none",
         reason="it is a check, not a kernel: it convicts what is right and passes what is wrong",
     ),

@@ -1,8 +1,8 @@
 """LayerNorm's backward as Triton's tutorial 05 has it, and as two texts have it wrong.
 
 Every row has a program. It computes dx, takes the lock of one of GROUP_SIZE_M buffers, adds its share of dweight and
-dbias there, and lets go; the buffers are then added. Each of the text's mistakes is a keyword; without any, it is right.
-The tutorial, https://triton-lang.org, as printed before its pull request 6307.
+dbias there, and lets go; the buffers are then added. Each mistake of the texts is a keyword; without any, it is right.
+The tutorial (https://triton-lang.org) is that before Triton's pull request 6307.
 """
 
 import torch
@@ -16,7 +16,7 @@ from verify_norm.kernels.zoo import hosts
 
 @jit
 def _dx_and_sums(
-    DX, DY, X, W, Mean, Rstd, DW, DB, Lock, M, N, sgm, sdm, sdn, sxm, sxn, dx_reach, dy_reach, groups, order,
+    DX, DY, X, W, Mean, Rstd, DW, DB, Lock, M, N, sgm, sdm, sdn, sxm, sxn, dx_reach, dy_reach, groups, size,
     BY_DIVISION: tl.constexpr, FLAGGED: tl.constexpr, BARRIER: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -35,10 +35,7 @@ def _dx_and_sums(
     at = row * sgm + cols
     tl.store(DX + at, rstd * (wdy - (xhat * c1 + c2)), mask=mask & (at < dx_reach))
 
-    if BY_DIVISION:
-        lock_id = row // order
-    else:
-        lock_id = row % groups
+    lock_id = row // size if BY_DIVISION else row % groups
     dw, db = (dy * xhat).to(DW.dtype.element_ty), dy.to(DW.dtype.element_ty)
     while tl.atomic_cas(Lock + lock_id, 0, 1) == 1:
         pass
@@ -62,18 +59,15 @@ def _dx_and_sums(
 
 def backward(
     dy, x, weight, bias, mean, rstd, normalized_shape, *, zeroed=True, flagged=False, barrier=True, by_division=False,
-    partials=torch.float32, one_stride=False, add_to_output=False,
+    partials=torch.float32, one_stride=False, add_to_output=False, warps=8,
 ):  # fmt: skip
-    """Right without keywords.
+    """The gradients; right without keywords.
 
-    Parameters
-    ----------
-    zeroed : whether the buffers start at 0; `flagged`, whether the first row of one stores without adding.
-    barrier : whether all threads have stored before the lock is released.
-    by_division : row // GROUP_SIZE_M chooses the buffer, rather than row % GROUP_SIZE_M.
-    partials : the type of the buffers.
-    one_stride : x's row stride serves for dy and dx too, and every column stride is taken to be 1.
-    add_to_output : the buffers are added to what the output holds.
+    `zeroed`: the buffers start at 0. `flagged`: the first row of a buffer stores without adding. `barrier`: all threads
+    have stored before the lock is released. `by_division`: row // GROUP_SIZE_M chooses the buffer, rather than
+    row % GROUP_SIZE_M. `partials`: the type of the buffers. `one_stride`: x's row stride serves for dy and dx too, and
+    every column stride is taken to be 1. `add_to_output`: the buffers are added to what the output holds.
+    `warps`: how many a program has, between which a missing barrier is a race.
     """
     m, n = split(x, normalized(x, weight, bias, normalized_shape))
     dy2, x2 = rows(dy, m, n), rows(x, m, n)
@@ -89,7 +83,7 @@ def backward(
     launch(
         _dx_and_sums, m, dx, dy2, x2, dense(weight), dense(mean), dense(rstd), dw, db, lock, m, n, *strides,
         dx.numel() + hosts.SLACK, hosts.reach(dy2), groups, size, BY_DIVISION=by_division, FLAGGED=flagged,
-        BARRIER=barrier, BLOCK_N=triton.next_power_of_2(n), num_warps=8,
+        BARRIER=barrier, BLOCK_N=triton.next_power_of_2(n), num_warps=warps,
     )  # fmt: skip
     sums = []
     for partial, like in ((dw, weight), (db, bias)):

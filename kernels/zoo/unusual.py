@@ -27,7 +27,7 @@ def _atomic(X, DY, Mean, Rstd, DW, DB, Order, N, sxm, sxn, sdm, sdn, BLOCK: tl.c
 
 
 def atomic_dweight(dy, x, weight, bias, mean, rstd, normalized_shape):
-    """Atomic additions of dweight and dbias, in an order that nothing fixes; where programs run in turn, it is drawn."""
+    """Atomic additions of dweight and dbias, in no fixed order; where programs run one by one, the order is drawn."""
     dx, _, _ = layernorm_bwd(dy, x, weight, bias, mean, rstd, 0.0, normalized_shape)
     m, n = split(x, normalized(x, weight, bias, normalized_shape))
     dy2, x2 = rows(dy, m, n), rows(x, m, n)

@@ -46,7 +46,7 @@ def _forward(X, Y, W, B, Mean, Rstd, G, CG, S, eps, LOST: tl.constexpr, UNDEFINE
     rstd = tl.div_rn(1.0, tl.sqrt_rn(m2 / weight + eps))
     tl.store(Mean + pid, mean)
     tl.store(Rstd + pid, rstd)
-    for channel in range(0, CG):
+    for channel in range(CG):
         a = rstd
         b = 0.0
         if W is not None:

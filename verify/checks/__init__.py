@@ -65,3 +65,9 @@ from verify_norm.checks import (  # noqa: E402 — they enter themselves
     signature,  # noqa: F401
     values,  # noqa: F401
 )
+
+_ORDER = (  # in which they are reported: what says most of a wrong kernel first
+    "crash", "signature", "accuracy", "statistics", "nonfinite", "memory", "determinism", "gradient", "identities",
+    "degenerate", "batch_invariance",
+)  # fmt: skip
+CHECKS = {name: CHECKS[name] for name in sorted(CHECKS, key=_ORDER.index)}  # a check without a place is an error

@@ -1,0 +1,118 @@
+"""What a run has gathered so far: tallies, findings, and what was looked at; in the end, the report."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from verify_norm.checks import CHECKS, Check
+from verify_norm.dtypes import FORMATS
+from verify_norm.environment import environment
+from verify_norm.examine import Examined
+from verify_norm.isolate import InProcess, Isolated
+from verify_norm.journal import Journal
+from verify_norm.ops import OPS
+from verify_norm.report.model import CheckResult, Report, Settings, Skip, Tally
+from verify_norm.spec import CaseSpec, Finding, Kernel
+
+NO_JOURNAL = Journal(None, resume=False)
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What a run has gathered so far."""
+
+    kernel: Kernel
+    settings: Settings
+    runner: InProcess | Isolated
+    journal: Journal = NO_JOURNAL
+    checks: tuple[Check, ...] = ()
+    tallies: dict[tuple[str, str], Tally] = field(default_factory=dict)
+    findings: dict[tuple[str, str | None], Finding] = field(default_factory=dict)
+    looked: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    held: Counter[tuple[str, bool]] = field(default_factory=Counter)
+    powers: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    failing: Counter[tuple[str, str | None]] = field(default_factory=Counter)
+    layouts: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[tuple[str, str]] = field(default_factory=Counter)
+    seen: set[CaseSpec] = field(default_factory=set)
+    cases: int = 0
+    hangs: int = 0
+    slowest: float = 0.2  # seconds for one case
+    seconds: float = 0.0  # inside the kernel
+    interrupted: bool = False
+
+    def __post_init__(self) -> None:
+        """Choose the checks that apply."""
+        wanted = self.settings.checks or CHECKS
+        self.checks = tuple(c for name, c in CHECKS.items() if name in wanted and c.applies(OPS[self.kernel.op]))
+
+    def names(self) -> tuple[str, ...]:
+        """Of the checks."""
+        return tuple(check.name for check in self.checks)
+
+    def enter(self, examined: Examined) -> None:
+        """Add what one case gave."""
+        if examined.unsupported is not None:
+            self.skipped["cases", examined.unsupported] += 1
+            return
+        self.cases += 1
+        self.hangs += examined.hung
+        self.seconds += examined.seconds
+        self.looked.update(examined.looked)
+        self.layouts.update(examined.layouts)
+        self.held.update(examined.observed)
+        self.failed.update({finding.check for finding in examined.findings})
+        for name in examined.missing:
+            self.skipped[f"output {name}", f"{self.kernel.name} does not return it"] += 1
+        for name, power in examined.powers:
+            self.powers[name].append(power)
+        for finding in examined.findings:
+            key = (finding.check, finding.output)
+            self.failing[key] += 1
+            if key not in self.findings or (self.findings[key].during and not finding.during):  # the plainer of two
+                self.findings[key] = finding
+        for tally in examined.tallies:
+            where = (tally.output, tally.dtype)
+            old = self.tallies.get(where)
+            self.tallies[where] = old.merge(tally) if old else tally
+
+    def counted(self, finding: Finding) -> Finding:
+        """The finding, with the number of cases that showed it."""
+        return replace(finding, cases=self.failing[finding.check, finding.output])
+
+    def report(self, findings: Iterable[Finding], seconds: float) -> Report:
+        """All of it, with these findings for those that were gathered."""
+        kernel, settings = self.kernel, self.settings
+        return Report(
+            kernel=kernel.name,
+            op=kernel.op,
+            target=kernel.target,
+            backend=kernel.backend,
+            contract=kernel.contract,
+            settings=settings,
+            environment=environment(settings.device) | {"isolation": self.runner.note},
+            cases=self.cases,
+            seconds=seconds,
+            seconds_in_kernel=self.seconds,
+            findings=tuple(sorted(findings, key=lambda f: list(CHECKS).index(f.check))),
+            tallies=tuple(sorted(self.tallies.values(), key=lambda t: self._position(t))),
+            checks=tuple(self._result(check) for check in self.checks),
+            skipped=tuple(Skip(what, reason, count) for (what, reason), count in self.skipped.items()),
+            layouts=dict(sorted(self.layouts.items())),
+            interrupted=self.interrupted,
+        )
+
+    def _result(self, check: Check) -> CheckResult:
+        powers, name = self.powers[check.name], check.name
+        power = float(np.median(powers)) if powers else None
+        held, broken = self.held[name, True], self.held[name, False]
+        return CheckResult(name, check.summary, self.looked[name], self.failed[name], power, held, held + broken)
+
+    def _position(self, tally: Tally) -> tuple[int, int]:
+        names = [tensor.name for tensor in OPS[self.kernel.op].outputs]
+        return names.index(tally.output), list(FORMATS).index(tally.dtype)
