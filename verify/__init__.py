@@ -14,13 +14,23 @@ _LAZY = {
     "CaseSpec": "spec",
     "Contract": "spec",
     "Finding": "spec",
+    "FindingsError": "report.model",
     "Kernel": "spec",
     "Report": "report.model",
+    "Reports": "api",
     "Settings": "report.model",
     "UlpStats": "ulp",
+    "UsageError": "bind",
+    "audit": "api",
+    "kernel": "api",
     "load": "registry",
+    "parametrize_checks": "pytest_plugin",
+    "replay": "api",
 }
-__all__ = ["CaseSpec", "Contract", "Finding", "Kernel", "Report", "Settings", "UlpStats", "__version__", "load"]
+__all__ = [
+    "CaseSpec", "Contract", "Finding", "FindingsError", "Kernel", "Report", "Reports", "Settings", "UlpStats",
+    "UsageError", "__version__", "audit", "kernel", "load", "parametrize_checks", "replay",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

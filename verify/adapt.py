@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from verify_norm import limits, modules
-from verify_norm.bind import FEATURES, Said, UsageError, bind, meant, signature
+from verify_norm.bind import FEATURES, Said, UsageError, bind, meant, parse, signature
 from verify_norm.execute import Refused, named
 from verify_norm.limits import Limits
 from verify_norm.ops import OPS
@@ -70,7 +70,9 @@ def _refuse_what_is_none(target: Any, name: str) -> Any:
     if inspect.isclass(target) and not issubclass(target, (torch.autograd.Function, torch.nn.Module)):
         raise UsageError(f"{name} is a class, but neither an nn.Module nor a torch.autograd.Function")
     if type(target).__module__.partition(".")[0] == "triton":
-        raise UsageError(f"{name} is a Triton kernel, which takes a grid and pointers: name the function that launches it")
+        raise UsageError(
+            f"{name} is a Triton kernel, which takes a grid and pointers: name the function that launches it"
+        )
     return target
 
 
@@ -269,6 +271,4 @@ def _differentiable(value: Any, name: str, leaves: Mapping[str, Tensor]) -> Tens
 
 def of_kernel(kernel: Kernel, target: Any) -> Adapted:
     """`adapt`, as a kernel's record has it."""
-    from verify_norm.bind import parse
-
     return adapt(target, kernel.name, OPS[kernel.op], parse(kernel.bind), kernel.contract)

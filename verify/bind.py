@@ -107,7 +107,7 @@ def parse(text: str) -> Said:
                 constants[keyword.arg] = ast.literal_eval(keyword.value)
     except (SyntaxError, ValueError) as error:
         raise UsageError(
-            f"--bind {text!r} is not to be understood; it is to be like x=hidden_states,eps=1e-6,mode=\"llama\" -> y,rstd"
+            f'--bind {text!r} is not to be understood; it is to be like x=hidden_states,eps=1e-6,mode="llama" -> y,rstd'
         ) from error
     return Said(names, constants, returns)
 
@@ -176,7 +176,9 @@ def bind(
     """
     named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     takes = {p.name for p in named}
-    asks = f"{op.name} offers {', '.join((*offered, *outputs))}; {name} asks for {', '.join(p.name for p in parameters)}"
+    asks = (
+        f"{op.name} offers {', '.join((*offered, *outputs))}; {name} asks for {', '.join(p.name for p in parameters)}"
+    )
     open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
     for ours, theirs in said.names.items():
         if ours not in (*offered, *outputs) and ours not in elsewhere:
@@ -197,7 +199,9 @@ def bind(
     unknown = []
     for p in named:
         in_order = positional or p.kind is p.POSITIONAL_ONLY
-        source = theirs_to_ours.get(p.name) or _fitting(p, offered, outputs, {*theirs_to_ours.values(), *_taken(arguments)})
+        source = theirs_to_ours.get(p.name) or _fitting(
+            p, offered, outputs, {*theirs_to_ours.values(), *_taken(arguments)}
+        )
         if p.name in said.constants and source not in fixed:
             arguments.append(Argument(p.name, None, said.constants[p.name], in_order))
         elif source is not None:
@@ -208,7 +212,9 @@ def bind(
             arguments.append(Argument(p.name, None, p.default, in_order))
     if unknown:
         example = f"--bind {offered[0]}={unknown[0]}, or {unknown[0]}=<a constant>"
-        raise UsageError(f"{name} asks for {', '.join(unknown)}; {op.name} offers, by name: {', '.join(offered)} ({example})")
+        raise UsageError(
+            f"{name} asks for {', '.join(unknown)}; {op.name} offers, by name: {', '.join(offered)} ({example})"
+        )
     every: tuple[str, ...] = ()
     if open_ended and all(a.source in (None, a.name) for a in arguments):  # it speaks the operator's language
         every = tuple(n for n in offered if n not in (*_taken(arguments), FEATURES))

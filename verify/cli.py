@@ -95,12 +95,17 @@ def list_() -> None:
 
     session.interpret()
     from verify_norm.checks import CHECKS
+    from verify_norm.entry_points import registered
     from verify_norm.ops import OPS
     from verify_norm.registry import BUILTIN
     from verify_norm.report.terminal import console
 
+    theirs = registered()
+    for line in theirs.complaints:
+        session.complain(line)
     for title, rows in (
         ("kernels", [(k.name, k.op, k.summary) for k in BUILTIN.values()]),
+        ("kernels of other packages", [(k.name, k.op, _theirs(k)) for k in theirs.kernels.values()]),
         ("operators", [(o.name, ", ".join(t.name for t in o.outputs), o.summary) for o in OPS.values()]),
         ("checks", [(c.name, "", c.summary) for c in CHECKS.values()]),
     ):
@@ -109,7 +114,12 @@ def list_() -> None:
         )
         for row in rows:
             table.add_row(*map(escape, row))
-        console().print(table)
+        if rows:
+            console().print(table)
+
+
+def _theirs(kernel: Kernel) -> str:
+    return f"{kernel.summary}{' ' * bool(kernel.summary)}(from {kernel.origin})"
 
 
 @app.command()
@@ -119,8 +129,9 @@ def show(name: Annotated[str, typer.Argument(help="A kernel, check or operator."
     import inspect
 
     from verify_norm.checks import CHECKS
+    from verify_norm.entry_points import registered
     from verify_norm.ops import OPS
-    from verify_norm.registry import BUILTIN, find, one_of
+    from verify_norm.registry import BOTH, BUILTIN, find, one_of
 
     console = Console(highlight=False)
     with session.usage_errors():
@@ -131,11 +142,15 @@ def show(name: Annotated[str, typer.Argument(help="A kernel, check or operator."
         if name in OPS and name not in BUILTIN:
             _show_op(name, console)
             return
-        one_of("kernel, check or operator", name, [*BUILTIN, *CHECKS, *OPS] + [name] * (":" in name))
+        if ":" not in name and name not in BUILTIN:
+            one_of("kernel, check or operator", name, [*BUILTIN, *registered().kernels, *CHECKS, *OPS])
         kernel = find(name)
-        console.print(f"kernel {kernel.name} for {kernel.op}\n{escape(kernel.summary)}\n\nfound at {kernel.target}")
+        whose = f", from {kernel.origin}" if kernel.origin else ""
+        console.print(f"kernel {kernel.name} for {kernel.op}\n{escape(kernel.summary)}\n")
+        console.print(f"found at {kernel.target}{whose}")
         console.print(f"dtypes {', '.join(kernel.dtypes)}\ncontract {json.dumps(asdict(kernel.contract))}\n")
-        _show_op(kernel.op, console)
+        for op in BOTH.get(kernel.op, (kernel.op,)):
+            _show_op(op, console)
 
 
 def _show_op(name: str, console: Console) -> None:
@@ -178,6 +193,31 @@ def replay(
             report = run(kernel, case, settings)
         except ValueError as error:  # the reference refuses shapes that do not fit the operator
             raise UsageError(f"the spec is not one of {kernel.op}: {error}") from error
+        session.deliver(report, json_path)
+
+
+@app.command()
+def power(
+    kernel: Annotated[str, _KERNEL],
+    op: Annotated[str, typer.Option("--op", help="What the kernel computes, if its name does not say.")] = "",
+    examples: Annotated[int, typer.Option("--examples", min=0, help="Random cases, after the corner table.")] = 400,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Time for the whole search.")] = 55.0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the random cases.")] = 0,
+    device: Annotated[str, _DEVICE] = "auto",
+    json_path: Annotated[str, _JSON] = "",
+) -> None:
+    """How wrong a kernel could be and still pass: errors of graded size, put into what it returns."""
+    with session.usage_errors():
+        place = session.device(device)
+        session.writable(json_path)
+        loaded = session.load(kernel, op or None, place)
+        from verify_norm.report.model import Settings
+        from verify_norm.report.terminal import console, show_power
+
+        checks = ("crash", "signature", "accuracy", "statistics")
+        report = _search(loaded, Settings(checks=checks, examples=examples, seconds=seconds, seed=seed, device=place))
+        if report.power and json_path != "-":
+            show_power(report, console())
         session.deliver(report, json_path)
 
 
@@ -253,7 +293,7 @@ def _sanitize(kernel: Kernel, settings: Settings, tool: str) -> Report:
     return sanitize.sanitize(kernel, settings, one_of("tool", tool, sanitize.TOOLS), sanitize.find(settings.device))
 
 
-def _search(kernel: Kernel, settings: Settings, *, resume: bool) -> Report:
+def _search(kernel: Kernel, settings: Settings, *, resume: bool = False) -> Report:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     from verify_norm.journal import Journal, path_of

@@ -14,6 +14,7 @@ from verify_norm.dtypes import FORMATS
 from verify_norm.execute import Clock, execute, worst
 from verify_norm.ops import OPS
 from verify_norm.report.model import Tally
+from verify_norm.sensitivity import Sensitivity, looks, sensitivities
 from verify_norm.spec import CaseSpec, Finding, Kernel, Observed, Power, Run
 from verify_norm.ulp import UlpStats
 
@@ -36,6 +37,7 @@ class Examined:
     observed: tuple[tuple[str, bool], ...] = ()
     layouts: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    sensed: tuple[Sensitivity, ...] = ()
     seconds: float = 0.0  # inside the kernel
     dead: bool = False
     hung: bool = False
@@ -81,6 +83,7 @@ def examine(
         observed=tuple((name, item.held) for name, items in said for item in items if isinstance(item, Observed)),
         layouts=tuple(f"{t.name} {_layout(ran, t.name)}" for t in op.inputs if t.role != "saved"),
         missing=tuple(t.name for t in op.outputs if ran.problem is None and t.name not in ran.outputs),
+        sensed=tuple(sensitivities(ran)) if looks(ran) else (),
         seconds=clock.seconds,
         dead=dead or _dead(device),
     )

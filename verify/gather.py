@@ -15,7 +15,8 @@ from verify_norm.examine import Examined
 from verify_norm.isolate import InProcess, Isolated
 from verify_norm.journal import Journal
 from verify_norm.ops import OPS
-from verify_norm.report.model import CheckResult, Report, Settings, Skip, Tally
+from verify_norm.report.model import CheckResult, Power, Report, Settings, Skip, Tally
+from verify_norm.sensitivity import Sensitivity
 from verify_norm.spec import CaseSpec, Finding, Kernel
 
 NO_JOURNAL = Journal(None, resume=False)
@@ -39,6 +40,7 @@ class Gathered:
     failing: Counter[tuple[str, str | None]] = field(default_factory=Counter)
     layouts: Counter[str] = field(default_factory=Counter)
     skipped: Counter[tuple[str, str]] = field(default_factory=Counter)
+    sensed: defaultdict[tuple[str, str], list[Sensitivity]] = field(default_factory=lambda: defaultdict(list))
     seen: set[CaseSpec] = field(default_factory=set)
     cases: int = 0
     hangs: int = 0
@@ -71,11 +73,13 @@ class Gathered:
             self.skipped[f"output {name}", f"{self.kernel.name} does not return it"] += 1
         for name, power in examined.powers:
             self.powers[name].append(power)
+        for sensed in examined.sensed:
+            self.sensed[sensed.output, sensed.dtype].append(sensed)
         for finding in examined.findings:
             key = (finding.check, finding.output)
             self.failing[key] += 1
             if key not in self.findings or (self.findings[key].during and not finding.during):  # the plainer of two
-                self.findings[key] = finding
+                self.findings[key] = replace(finding, after=self.cases)
         for tally in examined.tallies:
             where = (tally.output, tally.dtype)
             old = self.tallies.get(where)
@@ -83,7 +87,8 @@ class Gathered:
 
     def counted(self, finding: Finding) -> Finding:
         """The finding, with the number of cases that showed it."""
-        return replace(finding, cases=self.failing[finding.check, finding.output])
+        key = (finding.check, finding.output)
+        return replace(finding, cases=self.failing[key], after=self.findings[key].after)
 
     def report(self, findings: Iterable[Finding], seconds: float) -> Report:
         """All of it, with these findings for those that were gathered."""
@@ -100,10 +105,11 @@ class Gathered:
             seconds=seconds,
             seconds_in_kernel=self.seconds,
             findings=tuple(sorted(findings, key=lambda f: list(CHECKS).index(f.check))),
-            tallies=tuple(sorted(self.tallies.values(), key=lambda t: self._position(t))),
+            tallies=tuple(sorted(self.tallies.values(), key=self._position)),
             checks=tuple(self._result(check) for check in self.checks),
             skipped=tuple(Skip(what, reason, count) for (what, reason), count in self.skipped.items()),
             layouts=dict(sorted(self.layouts.items())),
+            power=tuple(sorted((_power(key, sensed) for key, sensed in self.sensed.items()), key=self._position)),
             interrupted=self.interrupted,
         )
 
@@ -113,6 +119,20 @@ class Gathered:
         held, broken = self.held[name, True], self.held[name, False]
         return CheckResult(name, check.summary, self.looked[name], self.failed[name], power, held, held + broken)
 
-    def _position(self, tally: Tally) -> tuple[int, int]:
+    def _position(self, tally: Tally | Power) -> tuple[int, int]:
         names = [tensor.name for tensor in OPS[self.kernel.op].outputs]
         return names.index(tally.output), list(FORMATS).index(tally.dtype)
+
+
+def _power(key: tuple[str, str], sensed: list[Sensitivity]) -> Power:
+    """What a typical one of the cases shows."""
+    dropped = [one.dropped for one in sensed if one.dropped is not None]
+    return Power(
+        *key,
+        cases=len(sensed),
+        element=float(np.median([one.element for one in sensed])),
+        row=float(np.median([one.row for one in sensed])),
+        bias=float(np.median([one.bias for one in sensed])),
+        least=min(one.bias for one in sensed),
+        dropped=sum(dropped) / len(dropped) if dropped else None,
+    )

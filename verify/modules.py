@@ -89,7 +89,9 @@ def _constructed(cls: Any, binding: Binding, values: Mapping[str, Any], name: st
     try:
         made: nn.Module = binding.call(cls, values)
     except Exception as error:
-        shown = ", ".join(f"{a.name}={values.get(a.source, a.value) if a.source else a.value!r}" for a in binding.arguments)
+        shown = ", ".join(
+            f"{a.name}={values.get(a.source, a.value) if a.source else a.value!r}" for a in binding.arguments
+        )
         raise UsageError(f"{name}({shown}) cannot be constructed: {type(error).__name__}: {error}") from error
     return made
 

@@ -11,13 +11,13 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from verify_norm.registry import UsageError
+from verify_norm.registry import BUILTIN, UsageError
 
 if TYPE_CHECKING:
-    from verify_norm.report.model import Report
+    from verify_norm.report.model import Report, Tally
     from verify_norm.spec import Finding
 
 
@@ -37,9 +37,9 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
 
     Parameters
     ----------
-    request : `target` and `op` as `registry.load` takes them; `checks`, by name; `settings`, those of `Settings` that
-        are not to be as the command has them; `device`; `worker`, the number that spreads workers over GPUs; `path`,
-        the sys.path of the tests.
+    request : `target`, `op` and `bind` as `registry.load_all` takes them; `checks`, by name; `settings`, those of
+        `Settings` that are not to be as the command has them; `device`; `worker`, the number that spreads workers over
+        GPUs; `path`, the sys.path of the tests.
 
     Returns
     -------
@@ -49,15 +49,19 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         sys.path[:] = request["path"]
         from verify_norm import session
-        from verify_norm.report.model import Settings
-        from verify_norm.search import search
 
         chosen = dict(request["settings"])
         if "dtypes" in chosen:
             chosen["dtypes"] = tuple(session.dtype(name) for name in chosen["dtypes"])
         device = place(request["device"], request["worker"])
-        kernel = session.load(request["target"], request["op"], device)
-        return told(search(kernel, Settings(checks=tuple(request["checks"]), device=device, **chosen)))
+        if device == "cpu":
+            session.interpret(always=True)  # before anything imports Triton
+        from verify_norm.registry import load_all
+        from verify_norm.report.model import Settings
+        from verify_norm.search import search
+
+        settings = Settings(checks=tuple(request["checks"]), device=device, **chosen)
+        return told([search(k, settings) for k in load_all(request["target"], request["op"], request["bind"])])
     except UsageError as error:
         return {"error": str(error)}
     except Exception as error:  # a defect of ours: one line for each test, the traceback once
@@ -77,53 +81,68 @@ def place(name: str, worker: int) -> str:
     return f"cuda:{worker % torch.cuda.device_count()}"
 
 
-def told(report: Report) -> dict[str, Any]:
-    """What the plugin shows of a report, as plain data.
+def told(reports: Sequence[Report]) -> dict[str, Any]:
+    """What the plugin shows of a kernel's reports, one for each direction, as plain data.
 
     `verdicts` says of each check whether it passed, failed or was skipped, why, and what replays it. `others` are the
     findings of checks that nobody asked for, as a crash where only accuracy was to be looked at.
     """
     from verify_norm.report import json as json_form
 
-    names = report.settings.checks
-    others = [failure(report, finding) for finding in report.findings if finding.check not in names]
-    dtypes: dict[str, tuple[float, str]] = {}
-    for tally in report.tallies:
-        dtypes[tally.output] = max(dtypes.get(tally.output, (0.0, "")), (tally.ulp.maximum, tally.dtype))
-    ulps = ", ".join(f"{output} {most:.2f} ({dtype})" for output, (most, dtype) in dtypes.items())
-    where = f"{report.cases} cases in {report.seconds:.1f} s on {report.settings.device}"
+    names = reports[0].settings.checks
+    others = [failure(r, finding) for r in reports for finding in r.findings if finding.check not in names]
     return {
-        "op": report.op,
-        "verdicts": {name: _verdict(report, name) for name in names},
+        "verdicts": {name: _verdict(reports, name) for name in names},
         "others": "\n".join(others),
-        "max_ulp": {f"{t.output}.{t.dtype}": t.ulp.maximum for t in report.tallies},
-        "basis": f"{where}; max ULP {ulps}" if ulps else where,
-        "notes": [
-            f"not checked: {skip.what}{f' ({skip.cases} cases)' * (skip.cases > 1)}: {skip.reason}"
-            for skip in report.skipped
-            if not skip.what.startswith("check ")
-        ],
-        "report": json_form.dump(report),
+        "max_ulp": {f"{t.output}.{t.dtype}": t.ulp.maximum for r in reports for t in r.tallies},
+        "basis": "; ".join(map(_basis, reports)),
+        "notes": list(dict.fromkeys(note for report in reports for note in _notes(report))),
+        "reports": [json_form.dump(report) for report in reports],
     }
 
 
-def _verdict(report: Report, name: str) -> dict[str, Any]:
-    found = [finding for finding in report.findings if finding.check == name]
+def _basis(report: Report) -> str:
+    """What the verdict on a kernel rests on, in half a line, with the largest error of each output in any type."""
+    worst: dict[str, Tally] = {}
+    for tally in report.tallies:
+        known = worst.get(tally.output)
+        if known is None or known.ulp.maximum < tally.ulp.maximum:
+            worst[tally.output] = tally
+    ulps = ", ".join(f"{t.output} {t.ulp.maximum:.3g} ({t.dtype})" for t in worst.values())
+    said = f"{report.cases} cases in {report.seconds:.1f} s on {report.settings.device}"
+    return f"{said}, max ULP {ulps}" if ulps else said
+
+
+def _notes(report: Report) -> Iterator[str]:
+    """What was not checked; checks that do not apply are tests that skip."""
+    for skip in report.skipped:
+        if not skip.what.startswith("check "):
+            yield f"not checked: {skip.what}{f' ({skip.cases} cases)' * (skip.cases > 1)}: {skip.reason}"
+
+
+def _verdict(reports: Sequence[Report], name: str) -> dict[str, Any]:
+    found = [(report, finding) for report in reports for finding in report.findings if finding.check == name]
     if found:
-        said = "\n".join(failure(report, finding) for finding in found)
-        return {"outcome": "failed", "said": said, "replays": [replay(report, finding) for finding in found]}
-    cases = next((result.cases for result in report.checks if result.name == name), None)
+        return {
+            "outcome": "failed",
+            "said": "\n".join(failure(*pair) for pair in found),
+            "replays": [replay(*pair) for pair in found],
+        }
+    cases = sum(result.cases for report in reports for result in report.checks if result.name == name)
     if cases:
         return {"outcome": "passed", "said": f"nothing found in {cases} cases", "replays": []}
-    reason = next((skip.reason for skip in report.skipped if skip.what == f"check {name}"), None)
-    return {"outcome": "skipped", "said": f"{name} {reason or _idle(report, name)}", "replays": []}
+    why = list(dict.fromkeys(_skipped(report, name) for report in reports))
+    return {"outcome": "skipped", "said": f"{name} {'; '.join(why)}", "replays": []}
+
+
+def _skipped(report: Report, name: str) -> str:
+    return next((s.reason for s in report.skipped if s.what == f"check {name}"), None) or _idle(report, name)
 
 
 def _idle(report: Report, name: str) -> str:
     """Why a check had nothing to look at, as far as the report tells."""
     if not report.cases:
-        why = "; ".join(f"{s.what}: {s.reason}" for s in report.skipped if not s.what.startswith("check "))
-        return f"had no case to look at: {why or 'there was none'}"
+        return f"had no case to look at; {'; '.join(_notes(report)) or 'there was none'}"
     missing = ", ".join(skip.what.removeprefix("output ") for skip in report.skipped if skip.what.startswith("output "))
     why = f"; the kernel does not return {missing}" if missing else ""
     hint = "" if "signature" in report.settings.checks else "; the check signature tells whether the kernel runs at all"
@@ -144,7 +163,7 @@ def replay(report: Report, finding: Finding) -> str:
     """The command that runs the finding's case again."""
     from verify_norm.report.json import spec_text
 
-    op = report.op if ":" in report.kernel else None
+    op = None if report.kernel in BUILTIN else report.op
     return f"verify-norm replay '{spec_text(report.kernel, finding.spec, op)}'"
 
 

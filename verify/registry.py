@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from verify_norm.bind import UsageError as UsageError
-from verify_norm.bind import parse
 from verify_norm.kernels import KERNELS
 from verify_norm.ops import OPS
 from verify_norm.spec import Contract, Kernel
 
-BUILTIN: dict[str, Kernel] = {kernel.name: replace(kernel, origin="verify-norm") for kernel in KERNELS}
+BUILTIN: dict[str, Kernel] = {kernel.name: kernel for kernel in KERNELS}
 BOTH: dict[str, tuple[str, str]] = {  # what is differentiable has both directions: layernorm: its forward and backward
     op.forward.removesuffix("_fwd"): (op.forward, op.name) for op in OPS.values() if op.forward is not None
 }
@@ -69,23 +68,35 @@ def find(name: str, op: str | None = None, bind: str = "") -> Kernel:
 
     A kernel of the table is not imported. `op` may be without a direction: "layernorm" is layernorm_fwd and _bwd.
     """
-    if op is not None:
-        one_of("op", op, (*OPS, *BOTH))
     if ":" in name:
         return _record(attribute(name), name, name, op, bind)
-    kernel = BUILTIN[one_of("kernel", name, BUILTIN)]
-    if op not in (None, kernel.op):
-        raise UsageError(f"{name} is a kernel for {kernel.op}, not for {op}")
-    return replace(kernel, bind=bind or kernel.bind)
+    kernel = BUILTIN[name] if name in BUILTIN else _registered(name)
+    if op not in (None, kernel.op, *BOTH.get(kernel.op, ())):
+        raise UsageError(f"{name} is a kernel for {kernel.op}, not for {one_of('op', str(op), (*OPS, *BOTH))}")
+    return replace(kernel, op=op or kernel.op, bind=bind or kernel.bind)
+
+
+def _registered(name: str) -> Kernel:
+    """The kernel of that name that an installed package registers; raises UsageError."""
+    from verify_norm.entry_points import registered  # it imports this module
+
+    said = registered(name)  # its own package alone is imported, if an entry point has its name
+    if name not in said.kernels:
+        said = registered()
+    broken = [line for line in said.complaints if line.startswith(f"kernel {name!r} of ")]
+    if name not in said.kernels and broken:
+        raise UsageError(broken[0])
+    kernels = BUILTIN | said.kernels
+    return kernels[one_of("kernel", name, kernels)]
 
 
 def _record(target: Any, name: str, where: str, op: str | None, bind: str) -> Kernel:
     """What is known of a callable that is none of the table: what it declares, and what was asked."""
     declared = getattr(target, "__verify_norm__", None)
     kernel = declared if isinstance(declared, Kernel) else Kernel(name, "")
-    op = op or kernel.op or infer(name.rpartition(":")[2])
+    last = name.rpartition(":")[2]
+    op = op or kernel.op or infer(last) or infer(_called(target))
     if op is None:
-        last = name.rpartition(":")[2]
         raise UsageError(f"{last!r} is not an op's name, so say which op it is: --op {'|'.join((*OPS, *BOTH))}")
     return replace(kernel, name=name, op=one_of("op", op, (*OPS, *BOTH)), target=where, bind=bind or kernel.bind)
 
@@ -98,8 +109,9 @@ def load_all(
     Raises UsageError where it cannot be found, imported or bound.
     """
     if isinstance(kernel, str):
-        record = find(kernel, op, bind)
-        target = attribute(record.target)
+        target = attribute(kernel) if ":" in kernel else None
+        record = find(kernel, op, bind) if target is None else _record(target, kernel, kernel, op, bind)
+        target = attribute(record.target) if target is None else target
     else:
         target, where = kernel, target_of(kernel)
         if not callable(target):
@@ -176,7 +188,8 @@ def attribute(target: str) -> Any:
     found = where
     for part in name.split("."):
         if not hasattr(value, part):
-            names = [n for n, v in vars(value).items() if callable(v) and not n.startswith("_")] if hasattr(value, "__dict__") else []
+            beside = getattr(value, "__dict__", {}).items()
+            names = [n for n, v in beside if callable(v) and not n.startswith("_")]
             raise UsageError(f"{found} has no {part!r}; its callables are: {', '.join(names) or 'none'}")
         value, found = getattr(value, part), f"{found}{'.' if ':' in found else ':'}{part}"
     if not callable(value):
@@ -219,7 +232,7 @@ def _importable(name: str, file: str | None) -> bool:
 
 def _called(value: Any) -> str:
     """What a callable that has no target is called in reports."""
-    return str(getattr(value, "__qualname__", type(value).__name__)).rpartition("<locals>.")[2]
+    return str(getattr(value, "__qualname__", None) or type(value).__name__).rpartition("<locals>.")[2]
 
 
 def _module_name(where: str) -> str:

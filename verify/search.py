@@ -42,12 +42,13 @@ def search(
     settings: Settings,
     progress: Progress = lambda done, planned, found: None,
     journal: Journal = NO_JOURNAL,
+    until: Callable[[Finding], bool] = lambda finding: False,
 ) -> Report:
     """Run the checks that `settings` names (all that apply, if none) over corners and random cases; reduce failures.
 
     The same kernel, settings and versions give the same cases. Ends by itself after `settings.seconds`, or once the
     kernel has hung four times, and reports what there is so far when it is interrupted (Ctrl-C). What `journal` holds
-    is not run again.
+    is not run again. `until` ends the search at the first finding for which it is true, and only such are reported.
     """
     started = time.perf_counter()
     op = OPS[kernel.op]
@@ -71,6 +72,8 @@ def search(
         if state.hangs >= HANGS:
             raise _Over(f"the kernel had hung {state.hangs} times")
         largest = _try(state, spec)
+        if any(until(finding) for finding in state.findings.values()):
+            raise _Over("what was looked for was found")
         progress(state.cases, planned, len(state.findings))
         return largest
 
@@ -82,10 +85,11 @@ def search(
                     one(spec)
                 if dtypes and settings.examples and state.checks:
                     elements = _elements(settings.device)
-                _explore(strategies.specs(op, dtypes, elements, frozen=kernel.autograd), one, settings)
+                    _explore(strategies.specs(op, dtypes, elements, frozen=kernel.autograd), one, settings)
             except _Over as over:
                 state.skipped["cases", str(over)] += planned - state.cases
-            for finding in state.findings.values():
+            sought = [finding for finding in state.findings.values() if until(finding)]
+            for finding in sought or state.findings.values():
                 reduced.append(_reduced(state, finding, deadline))  # noqa: PERF401 — what is done stays if interrupted
     except KeyboardInterrupt:
         state.interrupted = True

@@ -195,7 +195,8 @@ class Case:
 class Finding:
     """One way in which a kernel is wrong, with the smallest case that shows it.
 
-    `during` names the check in whose further runs, near the case, it happened.
+    `during` names the check in whose further runs, near the case, it happened. `cases` counts the cases that showed it,
+    `after` those that were run until it was seen first.
     """
 
     kernel: str
@@ -210,6 +211,7 @@ class Finding:
     ulp: float | None = None
     allowed: float | None = None
     cases: int = 1
+    after: int = 1
     during: str | None = None
 
 

@@ -58,8 +58,8 @@ def few_rows(spec: CaseSpec) -> str | None:
 
 
 def own_eps(spec: CaseSpec) -> str | None:
-    """For a kernel that takes no eps."""
-    return "it takes no eps: its own is 1e-5" if spec.eps != 1e-5 else None
+    """For a kernel whose eps is left at its default."""
+    return "its eps is left at its default, 1e-5" if spec.eps != 1e-5 else None
 
 
 def specimen(

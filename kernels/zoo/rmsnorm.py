@@ -60,9 +60,9 @@ def weight_bytes_reinterpreted(x, weight, eps, weight_offset, normalized_shape):
     return _forward(x, weight, eps, weight_offset, normalized_shape)
 
 
-def default_eps_of_x_dtype(x, weight, weight_offset, normalized_shape):
-    """The eps of one's own, 1e-5 as documented, became finfo(x.dtype).eps in types narrower than float32."""
-    eps = 1e-5 if x.dtype == torch.float32 else torch.finfo(x.dtype).eps
+def default_eps_of_x_dtype(x, weight, eps, weight_offset, normalized_shape):
+    """Left at its default, 1e-5, eps became finfo(x.dtype).eps in types narrower than float32."""
+    eps = eps if x.dtype == torch.float32 else torch.finfo(x.dtype).eps
     return _forward(x, weight, eps, weight_offset, normalized_shape)
 
 

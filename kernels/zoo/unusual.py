@@ -147,12 +147,13 @@ def overflowing(x, weight, eps, weight_offset, normalized_shape):
 
 
 def one_column(dy, x, weight, bias, mean, rstd, normalized_shape):
-    """Rows of one element are not computed: x̂ = 0, so dx = 0 and dweight = 0."""
+    """Rows of one element: x̂ = (x − x)·rstd, so dx = 0 and dweight = 0, but where x or rstd is no number."""
     m, n = split(x, normalized(x, weight, bias, normalized_shape))
     if n != 1:
         return layernorm_bwd(dy, x, weight, bias, mean, rstd, 0.0, normalized_shape)
-    db = rows(dy, m, n).float().sum(0)
-    return torch.zeros_like(x), hosts.like(torch.zeros_like(db), weight), hosts.like(db, bias)
+    g, values = rows(dy, m, n).float(), rows(x, m, n).float()
+    xhat = (values - values) * rstd.reshape(-1, 1)
+    return xhat.to(x.dtype).reshape(x.shape), hosts.like((g * xhat).sum(0), weight), hosts.like(g.sum(0), bias)
 
 
 def exact_zero(dy, x, weight, bias, mean, rstd, normalized_shape):
@@ -164,7 +165,7 @@ def exact_zero(dy, x, weight, bias, mean, rstd, normalized_shape):
     wdy_c = wdy - wdy.mean(1, keepdim=True)
     flat = (wdy == wdy[:, :1]).all(1, keepdim=True)
     dx = (wdy_c - xhat * (wdy * xhat).mean(1, keepdim=True)) * rstd.reshape(-1, 1).double()
-    dx = torch.where(flat, 0.0, dx).to(x.dtype).reshape(x.shape)
+    dx = torch.where(flat & dx.isfinite(), 0.0, dx).to(x.dtype).reshape(x.shape)
     return dx, hosts.like((g * xhat).sum(0), weight), hosts.like(g.sum(0), bias)
 
 

@@ -10,6 +10,10 @@ from verify_norm.ulp import UlpStats
 SCHEMA = 1
 
 
+class FindingsError(AssertionError):
+    """A kernel has findings, or nothing of it could be checked: what a test fails with."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tally:
     """What one output in one type came to, over all cases: its errors in ulp, and the worst error against its bound.
@@ -61,6 +65,26 @@ class CheckResult:
 
 
 @dataclass(frozen=True, slots=True)
+class Power:
+    """The smallest errors of one output in one type that would have shown, by errors put into what was returned.
+
+    Medians over `cases` cases, so what a typical one shows: `element` is the error of one element in units of its
+    bound, `row` the relative error of all elements of one row, `bias` that of all elements; `least` is the smallest
+    such bias that any case shows. `dropped` is the share of the cases in which a term left out of the sums shows, None
+    where that was not tried.
+    """
+
+    output: str
+    dtype: str
+    cases: int
+    element: float
+    row: float
+    bias: float
+    least: float
+    dropped: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Skip:
     """Something that was not checked, and why."""
 
@@ -103,8 +127,17 @@ class Report:
     checks: tuple[CheckResult, ...]
     skipped: tuple[Skip, ...]
     layouts: dict[str, int]
+    power: tuple[Power, ...] = ()
     interrupted: bool = False
+    bind: str = ""
     schema: int = SCHEMA
+
+    def raise_for_findings(self) -> None:
+        """Raise FindingsError, which tells all of them, where there are findings, or nothing was checked."""
+        from verify_norm.report.text import failures
+
+        if said := failures(self):
+            raise FindingsError(said)
 
     @property
     def checked(self) -> bool:

@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from verify_norm.report.json import spec_text
-from verify_norm.report.model import Report, Tally
+from verify_norm.report.model import Power, Report, Tally
 from verify_norm.spec import Finding
 
 LEAST_WIDTH = 104  # the table of errors needs it; a narrower terminal wraps lines rather than losing columns
@@ -25,6 +25,8 @@ def show(report: Report, console: Console) -> None:
     if report.tallies:
         console.print(_errors(report.tallies))
     _checks(report, console)
+    if report.power:
+        console.print(f"power: {power_line(report.power)} would typically have shown.")
     for skip in report.skipped:
         times = f" ({skip.cases} cases)" if skip.cases > 1 else ""
         console.print(f"[dim]not checked: {escape(skip.what)}{times}: {escape(skip.reason)}[/]")
@@ -75,6 +77,32 @@ def _checks(report: Report, console: Console) -> None:
         power = "" if result.power is None else f" A relative error of {result.power:.0e} would typically have shown."
         held = f" Not promised; it held in {result.held} of {result.observed}." if result.observed else ""
         console.print(f"{mark}  [bold]{result.name}[/] — {escape(result.summary)}{power}{held}")
+
+
+def power_line(power: tuple[Power, ...]) -> str:
+    """The least power of any output and type, in words: errors of these sizes, or larger ones, are seen."""
+    element, row, bias = (max(getattr(p, kind) for p in power) for kind in ("element", "row", "bias"))
+    return (
+        f"one element off by {element:.2g} times its bound, one row by a factor of 1 + {row:.1g}, "
+        f"everything by 1 + {bias:.1g}"
+    )
+
+
+def show_power(report: Report, console: Console) -> None:
+    """What the verdict would have seen, output by output."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    heads = ("output", "dtype", "cases", "one element", "one row", "everything", "… in any case", "a dropped term")
+    for name in heads:
+        table.add_column(name, justify="left" if name in ("output", "dtype") else "right", no_wrap=True)
+    for p in report.power:
+        sizes = (f"{p.row:.1e}", f"{p.bias:.1e}", f"{p.least:.1e}")
+        share = "–" if p.dropped is None else f"{100 * p.dropped:.0f} %"
+        table.add_row(p.output, p.dtype, str(p.cases), f"{p.element:.2f} bounds", *sizes, share)
+    console.print(table)
+    console.print(
+        "The smallest error that a typical case shows: of one element in units of its bound; relative, of one row and of "
+        "all elements; the smallest such bias that any case shows; and in how many cases a term left out of the sums does."
+    )
 
 
 def _finding(report: Report, finding: Finding, console: Console) -> None:
