@@ -1,5 +1,6 @@
 """The kernels under test, and their table. Importing it loads neither torch nor Triton."""
 
+from dataclasses import replace
 from math import prod
 
 from verify_norm.spec import CaseSpec, Contract, Kernel
@@ -36,6 +37,45 @@ def _one_value(spec: CaseSpec) -> str | None:
     if not spec.shape[0]:
         return "torch's instance_norm fails without samples"
     return "torch's instance_norm needs more than one value a channel" if prod(spec.shape[2:]) == 1 else None
+
+
+def _needs_weight(spec: CaseSpec) -> str | None:
+    """What Liger's fused addition does not take."""
+    return None if spec.weight else "it needs a weight"
+
+
+def _needs_both(spec: CaseSpec) -> str | None:
+    """What Liger's layer_norm does not take: its module has no way to leave one out."""
+    return None if spec.weight and spec.bias else "Liger's layer_norm needs a weight and a bias"
+
+
+def _liger_groups(spec: CaseSpec) -> str | None:
+    """What Liger's group_norm does not take, by the assertions of its module."""
+    if len(spec.shape) < 3:
+        return "Liger's group_norm needs a dimension beyond (B, C)"
+    return None if spec.weight and spec.bias else "Liger's group_norm needs a weight and a bias"
+
+
+def _short_rows(spec: CaseSpec) -> str | None:
+    """What fla raises at: rows beyond 64 KB."""
+    long = spec.shape[-1] * (4 if spec.dtype == "float32" else 2) > 2**16
+    return "fla's norms take rows of up to 64 KB" if long else None
+
+
+def _last_dimension(spec: CaseSpec) -> str | None:
+    """What fla's group_norm is not: it knows no space, and groups the last dimension of each token."""
+    return "fla's group_norm takes (B, C), without space" if len(spec.shape) > 2 else None
+
+
+def _float32_weight(spec: CaseSpec) -> str | None:
+    """What quack's layernorm asserts."""
+    right = spec.weight and (spec.weight_dtype or spec.dtype) == "float32"
+    return None if right else "quack's layernorm needs a weight, and float32 for it and its bias"
+
+
+def _offset_needs_weight(spec: CaseSpec) -> str | None:
+    """What quack's rmsnorm asserts."""
+    return "quack's rmsnorm has no offset without a weight" if spec.weight_offset and not spec.weight else None
 
 
 _TRITON: tuple[Kernel, ...] = tuple(
@@ -102,3 +142,70 @@ _TORCH: tuple[Kernel, ...] = tuple(
 )  # fmt: skip
 
 KERNELS: tuple[Kernel, ...] = _TRITON + _TORCH
+
+# What casting_mode="llama" is documented to match, Llama's own module: x̂ is rounded to the type of x before it meets
+# the weight, and so is each term of dweight, its product with dy.
+_LLAMA = Contract(xhat="x", partials="x")
+_ATOMIC = Contract(summation="atomic", deterministic=False)
+
+# Other people's kernels, each under the name of its library: the strict contract, but for what the library documents.
+# `origin` is the module to import, which need not be there. "{}" is the direction.
+THIRD_PARTY: tuple[Kernel, ...] = tuple(
+    Kernel(
+        name.format(way), f"{op}_{way}", f"verify_norm.kernels.{module}:{name.format(way)}", backend, dtypes,
+        replace(contract, inplace=contract.inplace if way == "bwd" else ()),
+        summary if way == "fwd" else f"the gradients of {summary}",
+        unsupported, forward=name.format("fwd") if way == "bwd" else None, origin=origin,
+    )
+    for origin, module, backend, rows in (
+        (
+            "torch", "torch_native", "torch", (
+                ("layernorm_{}_torch_compiled", "layernorm", STRICT, None, "functional.layer_norm, compiled"),
+                ("rmsnorm_{}_torch_compiled", "rmsnorm", STRICT, None, "functional.rms_norm, compiled"),
+                ("groupnorm_{}_torch_compiled", "groupnorm", STRICT, None, "functional.group_norm, compiled"),
+                ("batchnorm_{}_torch_compiled", "batchnorm", STRICT, None, "functional.batch_norm, compiled"),
+                (
+                    "instancenorm_{}_torch_compiled", "instancenorm", STRICT, _one_value,
+                    "functional.instance_norm, compiled",
+                ),
+            ),
+        ),
+        (
+            "liger_kernel", "third_party", "triton", (
+                ("liger_layernorm_{}", "layernorm", STRICT, _needs_both, "Liger's layer_norm"),
+                (
+                    "liger_rmsnorm_llama_{}", "rmsnorm", replace(_LLAMA, inplace=("dx:dy",)), None,
+                    "Liger's rms_norm, casting_mode llama",
+                ),
+                ("liger_rmsnorm_gemma_{}", "rmsnorm", STRICT, None, "Liger's rms_norm, casting_mode gemma"),
+                ("liger_rmsnorm_none_{}", "rmsnorm", STRICT, None, "Liger's rms_norm, casting_mode none"),
+                ("liger_groupnorm_{}", "groupnorm", _ATOMIC, _liger_groups, "Liger's group_norm"),
+                (
+                    "liger_add_rmsnorm_{}", "add_rmsnorm", replace(_LLAMA, residual="rounded"), _needs_weight,
+                    "Liger's fused_add_rms_norm, casting_mode llama",
+                ),
+            ),
+        ),
+        (
+            "fla", "third_party", "triton", (
+                ("fla_layernorm_{}", "layernorm", STRICT, _short_rows, "fla's layer_norm"),
+                ("fla_rmsnorm_{}", "rmsnorm", STRICT, _short_rows, "fla's rms_norm"),
+                ("fla_groupnorm_{}", "groupnorm", STRICT, _last_dimension, "fla's group_norm"),
+                ("fla_add_rmsnorm_{}", "add_rmsnorm", STRICT, _short_rows, "fla's rms_norm with a residual"),
+            ),
+        ),
+        (
+            "quack", "third_party", "cuda", (
+                ("quack_layernorm_{}", "layernorm", STRICT, _float32_weight, "quack's layernorm"),
+                ("quack_rmsnorm_{}", "rmsnorm", STRICT, _offset_needs_weight, "quack's rmsnorm"),
+                (
+                    "quack_add_rmsnorm_{}", "add_rmsnorm", STRICT, _offset_needs_weight,
+                    "quack's rmsnorm with a residual",
+                ),
+            ),
+        ),
+    )
+    for name, op, contract, unsupported, summary in rows
+    for dtypes in (("float32",) if "_none_" in name else ("float32", "float16", "bfloat16"),)  # it computes in that of x
+    for way in ("fwd", "bwd")
+)  # fmt: skip

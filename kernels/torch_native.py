@@ -3,8 +3,12 @@
 Row and group norms are called as users call them, their gradients taken by torch.autograd.grad, so that the backward
 uses whatever torch itself saved: the mean and rstd it is given are not looked at. BatchNorm's backward does take them.
 What torch refuses (one value a group or channel in training, an offset of RMSNorm's weight) raises here too.
+
+Those whose names end in _compiled are the same functions of torch.nn.functional under torch.compile, for sizes that
+change, and as one graph; on a CPU that needs a C++ compiler, and seconds for each new combination of types and layouts.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +32,7 @@ def layernorm_bwd_torch(
     dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, normalized_shape: tuple[int, ...]
 ) -> Gradients:
     """The gradients of functional.layer_norm: dx, dweight, dbias."""
-    return _gradients(lambda x, w, b: functional.layer_norm(x, normalized_shape, w, b, eps), dy, x, weight, bias)
+    return gradients(lambda x, w, b: functional.layer_norm(x, normalized_shape, w, b, eps), dy, x, weight, bias)
 
 
 def rmsnorm_fwd_torch(x: Tensor, weight: Tensor | None, eps: float, normalized_shape: tuple[int, ...]) -> Tensor:
@@ -40,7 +44,7 @@ def rmsnorm_bwd_torch(
     dy: Tensor, x: Tensor, weight: Tensor | None, eps: float, normalized_shape: tuple[int, ...]
 ) -> Gradients:
     """The gradients of functional.rms_norm: dx, dweight."""
-    return _gradients(lambda x, w: functional.rms_norm(x, normalized_shape, w, eps), dy, x, weight)
+    return gradients(lambda x, w: functional.rms_norm(x, normalized_shape, w, eps), dy, x, weight)
 
 
 def groupnorm_fwd_torch(
@@ -63,7 +67,7 @@ def groupnorm_bwd_torch(
     dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, num_groups: int, eps: float
 ) -> Gradients:
     """The gradients of `groupnorm_fwd_torch`'s y: dx, dweight, dbias."""
-    return _gradients(lambda x, w, b: groupnorm_fwd_torch(x, w, b, num_groups, eps)[0], dy, x, weight, bias)
+    return gradients(lambda x, w, b: groupnorm_fwd_torch(x, w, b, num_groups, eps)[0], dy, x, weight, bias)
 
 
 def batchnorm_fwd(
@@ -92,7 +96,7 @@ def batchnorm_bwd(
     On the CPU it takes them in the type that torch's own forward saves them in, that of the parameters.
     """
     if not x.numel():
-        return _gradients(
+        return gradients(
             lambda x, w, b: functional.batch_norm(x, running_mean, running_var, w, b, training, 0.0),
             dy, x, weight, bias,
         )  # fmt: skip
@@ -113,12 +117,110 @@ def instancenorm_fwd(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps:
 
 def instancenorm_bwd(dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Gradients:
     """The gradients of functional.instance_norm: dx, dweight, dbias."""
-    return _gradients(
+    return gradients(
         lambda x, w, b: functional.instance_norm(x, None, None, w, b, True, 0.0, eps), dy, x, weight, bias
     )
 
 
-def _gradients(function: Callable[..., Any], dy: Tensor, *leaves: Tensor | None) -> Gradients:
+def layernorm_fwd_torch_compiled(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, normalized_shape: tuple[int, ...]
+) -> Tensor:
+    """functional.layer_norm under torch.compile: y."""
+    return _compiled(functional.layer_norm, x, normalized_shape, weight, bias, eps)
+
+
+def layernorm_bwd_torch_compiled(
+    dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, normalized_shape: tuple[int, ...]
+) -> Gradients:
+    """The gradients of functional.layer_norm under torch.compile: dx, dweight, dbias."""
+    return gradients(
+        lambda x, w, b: _compiled(functional.layer_norm, x, normalized_shape, w, b, eps), dy, x, weight, bias
+    )
+
+
+def rmsnorm_fwd_torch_compiled(
+    x: Tensor, weight: Tensor | None, eps: float, normalized_shape: tuple[int, ...]
+) -> Tensor:
+    """functional.rms_norm under torch.compile: y."""
+    return _compiled(functional.rms_norm, x, normalized_shape, weight, eps)
+
+
+def rmsnorm_bwd_torch_compiled(
+    dy: Tensor, x: Tensor, weight: Tensor | None, eps: float, normalized_shape: tuple[int, ...]
+) -> Gradients:
+    """The gradients of functional.rms_norm under torch.compile: dx, dweight."""
+    return gradients(lambda x, w: _compiled(functional.rms_norm, x, normalized_shape, w, eps), dy, x, weight)
+
+
+def groupnorm_fwd_torch_compiled(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, num_groups: int, eps: float
+) -> Tensor:
+    """functional.group_norm under torch.compile: y."""
+    return _compiled(functional.group_norm, x, num_groups, weight, bias, eps)
+
+
+def groupnorm_bwd_torch_compiled(
+    dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, num_groups: int, eps: float
+) -> Gradients:
+    """The gradients of functional.group_norm under torch.compile: dx, dweight, dbias."""
+    return gradients(
+        lambda x, w, b: _compiled(functional.group_norm, x, num_groups, w, b, eps), dy, x, weight, bias
+    )
+
+
+def batchnorm_fwd_torch_compiled(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None, running_var: Tensor | None,
+    training: bool, momentum: float, eps: float,
+) -> Tensor:  # fmt: skip
+    """functional.batch_norm under torch.compile: y; the running statistics are updated in place."""
+    return _compiled(functional.batch_norm, x, running_mean, running_var, weight, bias, training, momentum, eps)
+
+
+def batchnorm_bwd_torch_compiled(
+    dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None,
+    running_var: Tensor | None, training: bool, eps: float,
+) -> Gradients:  # fmt: skip
+    """The gradients of functional.batch_norm under torch.compile, which takes the statistics itself."""
+    kept = [None if t is None else t.clone() for t in (running_mean, running_var)]
+    return gradients(
+        lambda x, w, b: _compiled(functional.batch_norm, x, *kept, w, b, training, 0.1, eps), dy, x, weight, bias
+    )
+
+
+def instancenorm_fwd_torch_compiled(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """functional.instance_norm under torch.compile: y."""
+    return _compiled(functional.instance_norm, x, None, None, weight, bias, True, 0.0, eps)
+
+
+def instancenorm_bwd_torch_compiled(
+    dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Gradients:
+    """The gradients of functional.instance_norm under torch.compile: dx, dweight, dbias."""
+    return gradients(
+        lambda x, w, b: _compiled(functional.instance_norm, x, None, None, w, b, True, 0.0, eps), dy, x, weight, bias
+    )
+
+
+@functools.cache
+def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
+    def norm(*arguments: Any) -> Any:
+        return function(*arguments)
+
+    return torch.compile(norm, dynamic=True, fullgraph=True)
+
+
+def _compiled(function: Callable[..., Any], *arguments: Any) -> Any:
+    """`function` as torch.compile has it, however many combinations of arguments there have been.
+
+    Beyond eight it would be called uncompiled, which a verdict on compiled code must not rest on.
+    """
+    import torch._dynamo  # torch.compile's own part of torch, which takes a second to import
+
+    with torch._dynamo.config.patch(recompile_limit=2**20, accumulated_recompile_limit=2**20):
+        return _compile(function)(*arguments)
+
+
+def gradients(function: Callable[..., Any], dy: Tensor, *leaves: Tensor | None) -> Gradients:
     """The gradients of ⟨dy, function(*leaves)⟩ with respect to each leaf, in the strides it has; None for None."""
     leaves = tuple(None if t is None else t.detach().requires_grad_() for t in leaves)
     given = [t for t in leaves if t is not None]

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from verify_norm import limits, modules
 from verify_norm.bind import FEATURES, Said, UsageError, bind, meant, parse, signature
-from verify_norm.execute import Refused, named
+from verify_norm.execute import RefusedError, named
 from verify_norm.limits import Limits
 from verify_norm.ops import OPS
 from verify_norm.spec import Contract, Kernel, Op
@@ -103,19 +103,20 @@ def offered(op: Op) -> tuple[str, ...]:
 def _function(target: Any, name: str, op: Op, said: Said, contract: Contract, *,
               autograd: bool = False) -> tuple[Call, Limits]:  # fmt: skip
     """A function, or an autograd.Function: its forward pass without ctx, called by `apply`."""
-    function, positional, parameters = target, False, []
-    if inspect.isclass(target):
-        function, positional, parameters = target.apply, True, signature(target.forward, name)
-        if target.setup_context is torch.autograd.Function.setup_context:
-            parameters = parameters[1:]  # ctx
-    else:
-        parameters = signature(target, name)
-    outputs = () if autograd else tuple(t.name for t in op.outputs if t.name not in offered(op))
+    positional = inspect.isclass(target)
+    function = target.apply if positional else target
+    parameters = signature(target.forward if positional else target, name)
+    if positional and target.setup_context is torch.autograd.Function.setup_context:
+        parameters = parameters[1:]  # ctx
+    outputs = tuple(t.name for t in op.outputs if t.name not in offered(op))
     binding = bind(name, parameters, op, said, offered(op), outputs=outputs, positional=positional)
-    within = limits.of_function(name, binding, op, autograd=autograd)
+    written = tuple(pair.partition(":")[2] for pair in contract.inplace)
+    within = limits.of_function(name, binding, op, autograd=autograd, written=written)
     if binding.plain and not contract.inplace and not positional:
         return _Itself(target), within
     into = [n for n in outputs if n in binding.sources]
+    if autograd and into:
+        raise WritesError(f"{name} writes into {', '.join(into)}, where no gradient passes: say --op {op.name}")
 
     def call(given: Mapping[str, Any]) -> Any:
         written = {n: _blank(n, op, contract, given) for n in into}
@@ -126,6 +127,10 @@ def _function(target: Any, name: str, op: Op, said: Said, contract: Contract, *,
         return _merged(returned, written, op) if written else returned
 
     return _answering(call, op, binding.returns), within
+
+
+class WritesError(UsageError):
+    """There are no gradients of what writes its results into its arguments."""
 
 
 class _Itself:
@@ -213,25 +218,36 @@ def _gradients(call: Call, op: Op) -> Call:
     """The backward of a forward pass, by torch.autograd.grad."""
     forward = OPS[str(op.forward)]
 
-    def gradients(given: Mapping[str, Any]) -> dict[str, Tensor | None]:
-        frozen = given["frozen"]
-        offer, leaves = _leaves(given, frozen)
-        wanted = {f"d{n}": None for n in ("x", "weight", "bias") if any(t.name == f"d{n}" for t in op.outputs)}
-        if not leaves:
-            return wanted
+    def results(offer: Mapping[str, Any]) -> dict[str, Any]:
         with torch.enable_grad():
             returned = named(call(offer), forward)
         if isinstance(returned, str):
             raise TypeError(returned)
-        pairs = [("y", given["dy"]), ("residual_out", given.get("dresidual_out"))]
-        outs = {n: _differentiable(returned.get(n), n, leaves) for n, cotangent in pairs if cotangent is not None}
-        cotangents = [cotangent for _, cotangent in pairs if cotangent is not None]
-        found = torch.autograd.grad(list(outs.values()), list(leaves.values()), cotangents, allow_unused=True)
+        return returned
+
+    def gradients(given: Mapping[str, Any]) -> dict[str, Tensor | None]:
+        offer, leaves = _leaves(given, given["frozen"])
+        wanted: dict[str, Tensor | None] = {t.name: None for t in op.outputs}
+        if not leaves:
+            return wanted
+        returned = results(offer)
+        pairs = {"y": given["dy"], "residual_out": given.get("dresidual_out")}
+        cotangents = {n: cotangent for n, cotangent in pairs.items() if cotangent is not None}
+        for n in cotangents:
+            if returned.get(n) is None:
+                raise RefusedError(f"it returns no {n}, whose gradient is given")
+            if not returned[n].requires_grad:
+                said = f"its {n} has no gradient: autograd does not know how it was made"
+                if not results(_leaves(given, ())[0])[n].requires_grad:
+                    raise RefusedError(f"{said}; --op {forward.name} checks the forward alone")
+                raise TypeError(f"{said} where {' and '.join(given['frozen'])} need none")
+        outs = [returned[n] for n in cotangents]
+        found = torch.autograd.grad(outs, list(leaves.values()), list(cotangents.values()), allow_unused=True)
         by_name = dict(zip(leaves, found, strict=True))
-        dx, dresidual = by_name.get("x"), by_name.get("residual", by_name.get("x"))
-        if (dx is None) != (dresidual is None) or not (dx is dresidual or torch.equal(_bits(dx), _bits(dresidual))):
+        dx, dresidual = by_name.get("x"), by_name.pop("residual", by_name.get("x"))
+        if (dx is None) != (dresidual is None) or not torch.equal(_bits(dx), _bits(dresidual)):
             raise ValueError("the gradients of x and of residual differ, which have one: that of their sum")
-        return wanted | {f"d{n}": g for n, g in by_name.items() if n != "residual"}
+        return wanted | {f"d{n}": gradient for n, gradient in by_name.items()}
 
     return gradients
 
@@ -258,15 +274,6 @@ def _leaves(given: Mapping[str, Any], frozen: tuple[str, ...]) -> tuple[dict[str
             if (n if n != "residual" else "x") not in frozen:
                 leaves[n] = offer[n] = offer[n].requires_grad_()
     return offer, leaves
-
-
-def _differentiable(value: Any, name: str, leaves: Mapping[str, Tensor]) -> Tensor:
-    if value is None:
-        raise Refused(f"it returns no {name}, whose gradient is given")
-    if not isinstance(value, Tensor) or not value.requires_grad:
-        said = f"its {name} has no gradient: autograd does not know how it was made"
-        raise Refused(f"{said}; --op …_fwd checks the forward alone") if "x" in leaves else TypeError(said)
-    return value
 
 
 def of_kernel(kernel: Kernel, target: Any) -> Adapted:

@@ -53,8 +53,8 @@ def audit(
     op
         what it computes; "layernorm", without a direction, is its forward and its gradients. May be left out where the
         name tells.
-    checks
-        their names; all that apply if there are none.
+    dtypes, checks
+        types of x; names of checks, all that apply if there are none.
     examples, seconds, seed
         how many random cases after the corner table, the time for all of it, and the seed of the random cases.
     device

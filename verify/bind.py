@@ -193,15 +193,14 @@ def bind(
     theirs_to_ours = {theirs: ours for ours, theirs in said.names.items()}
     fixed = {
         ours: value for key, value in said.constants.items()
-        if (ours := meant(key, offered)) in (*NUMBERS, "weight", "bias") and (value is None) == (ours not in NUMBERS)
+        if (ours := meant(key, offered) or "") in (*NUMBERS, "weight", "bias") and (value is None) == (ours not in NUMBERS)
     }  # fmt: skip
     arguments: list[Argument] = []
     unknown = []
     for p in named:
         in_order = positional or p.kind is p.POSITIONAL_ONLY
-        source = theirs_to_ours.get(p.name) or _fitting(
-            p, offered, outputs, {*theirs_to_ours.values(), *_taken(arguments)}
-        )
+        taken = {*theirs_to_ours.values(), *_taken(arguments)}
+        source = theirs_to_ours.get(p.name) or _fitting(p, offered, outputs, taken)
         if p.name in said.constants and source not in fixed:
             arguments.append(Argument(p.name, None, said.constants[p.name], in_order))
         elif source is not None:

@@ -29,6 +29,12 @@ _KERNEL = typer.Option("--kernel", "-k", help="A kernel's name (see list), packa
 _DEVICE = typer.Option("--device", help="cpu, cuda or cuda:N; the first GPU where there is one, else the CPU.")
 _JSON = typer.Option("--json", help="Write the report there; - for standard output.")
 _IN_PROCESS = typer.Option("--in-process", help="Run the kernel in this process, as for a debugger: crashes end it.")
+_OP = typer.Option("--op", help="What it computes, if no name tells: layernorm_fwd; layernorm is both directions.")
+_BIND = typer.Option(
+    "--bind",
+    help="Whose argument is whose: x=hidden_states,eps=variance_epsilon (the operator's name = the kernel's), "
+    'mode="llama",eps=1e-6 (constants), and after an arrow what is returned: -> y,rstd,_',
+)
 _CHECKS = typer.Option("--checks", help="Only these checks, as accuracy,signature.")
 
 
@@ -36,7 +42,8 @@ _CHECKS = typer.Option("--checks", help="Only these checks, as accuracy,signatur
 def verify(
     context: typer.Context,
     kernel: Annotated[str, _KERNEL] = "",
-    op: Annotated[str, typer.Option("--op", help="What the kernel computes, if its name does not say.")] = "",
+    op: Annotated[str, _OP] = "",
+    bind: Annotated[str, _BIND] = "",
     dtype: Annotated[str, typer.Option("--dtype", help="Types of x, as fp32,bf16.")] = "float32,float16,bfloat16",
     checks: Annotated[str, _CHECKS] = "",
     examples: Annotated[int, typer.Option("--examples", min=0, help="Random cases, after the corner table.")] = 400,
@@ -61,14 +68,14 @@ def verify(
         return
     if not kernel:
         raise typer.BadParameter("name a kernel: --kernel layernorm_bwd (verify-norm list shows them)")
-    session.err.print(f"verify-norm {__version__}: {escape(kernel)}")
+    session.err.print(f"verify-norm {__version__}: {escape(kernel)}", soft_wrap=True)
     with session.usage_errors():
         from verify_norm.registry import one_of
 
         place = session.device(device)
         session.writable(json_path)
         one_of("set of shapes", shapes, ("fuzz", "models", "all"))
-        loaded = session.load(kernel, op or None, place)
+        kernels = session.load_all(kernel, op or None, place, bind)
         from verify_norm.checks import CHECKS
         from verify_norm.report.model import Settings
 
@@ -76,7 +83,7 @@ def verify(
             dtypes=tuple(session.dtype(name) for name in session.split(dtype)),
             checks=tuple(one_of("check", name, CHECKS) for name in session.split(checks)),
             examples=0 if shapes == "models" else examples,
-            seconds=seconds,
+            seconds=seconds / len(kernels),
             seed=seed,
             device=place,
             shapes=shapes,
@@ -84,8 +91,12 @@ def verify(
             isolate=not in_process,
         )
         if sanitize:
-            session.deliver(_sanitize(loaded, settings, sanitize), json_path)
-        session.deliver(_search(loaded, settings, resume=resume), json_path)
+            session.deliver(*(_sanitize(loaded, settings, sanitize) for loaded in kernels), json_path=json_path)
+        reports = [_search(kernels[0], settings, resume=resume)]
+        for loaded in kernels[1:]:
+            if not reports[-1].interrupted:
+                reports.append(_search(loaded, settings, resume=resume))
+        session.deliver(*reports, json_path=json_path, all_of_them=bool(op))
 
 
 @app.command("list")
@@ -97,7 +108,7 @@ def list_() -> None:
     from verify_norm.checks import CHECKS
     from verify_norm.entry_points import registered
     from verify_norm.ops import OPS
-    from verify_norm.registry import BUILTIN
+    from verify_norm.registry import BUILTIN, PEERS, missing
     from verify_norm.report.terminal import console
 
     theirs = registered()
@@ -105,6 +116,7 @@ def list_() -> None:
         session.complain(line)
     for title, rows in (
         ("kernels", [(k.name, k.op, k.summary) for k in BUILTIN.values()]),
+        ("kernels of other libraries", [(k.name, k.op, missing(k) or k.summary) for k in PEERS.values()]),
         ("kernels of other packages", [(k.name, k.op, _theirs(k)) for k in theirs.kernels.values()]),
         ("operators", [(o.name, ", ".join(t.name for t in o.outputs), o.summary) for o in OPS.values()]),
         ("checks", [(c.name, "", c.summary) for c in CHECKS.values()]),
@@ -131,7 +143,7 @@ def show(name: Annotated[str, typer.Argument(help="A kernel, check or operator."
     from verify_norm.checks import CHECKS
     from verify_norm.entry_points import registered
     from verify_norm.ops import OPS
-    from verify_norm.registry import BOTH, BUILTIN, find, one_of
+    from verify_norm.registry import BOTH, BUILTIN, PEERS, find, one_of
 
     console = Console(highlight=False)
     with session.usage_errors():
@@ -142,8 +154,8 @@ def show(name: Annotated[str, typer.Argument(help="A kernel, check or operator."
         if name in OPS and name not in BUILTIN:
             _show_op(name, console)
             return
-        if ":" not in name and name not in BUILTIN:
-            one_of("kernel, check or operator", name, [*BUILTIN, *registered().kernels, *CHECKS, *OPS])
+        if ":" not in name and name not in BUILTIN and name not in PEERS:
+            one_of("kernel, check or operator", name, [*BUILTIN, *PEERS, *registered().kernels, *CHECKS, *OPS])
         kernel = find(name)
         whose = f", from {kernel.origin}" if kernel.origin else ""
         console.print(f"kernel {kernel.name} for {kernel.op}\n{escape(kernel.summary)}\n")
@@ -167,6 +179,7 @@ def _show_op(name: str, console: Console) -> None:
 @app.command()
 def replay(
     spec: Annotated[str, typer.Argument(help="The line of JSON that a finding shows.")],
+    bind: Annotated[str, _BIND] = "",
     device: Annotated[str, _DEVICE] = "auto",
     checks: Annotated[str, _CHECKS] = "",
     timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds, else it hangs.")] = 60.0,
@@ -182,7 +195,7 @@ def replay(
         name, op, case = read_spec(spec)
         place = session.device(device)
         session.writable(json_path)
-        kernel = session.load(name, op, place)
+        kernel = session.load(name, op, place, bind)
         from verify_norm.checks import CHECKS
         from verify_norm.report.model import Settings
         from verify_norm.search import replay as run
@@ -193,7 +206,7 @@ def replay(
             report = run(kernel, case, settings)
         except ValueError as error:  # the reference refuses shapes that do not fit the operator
             raise UsageError(f"the spec is not one of {kernel.op}: {error}") from error
-        session.deliver(report, json_path)
+        session.deliver(report, json_path=json_path)
 
 
 @app.command()
@@ -218,7 +231,56 @@ def power(
         report = _search(loaded, Settings(checks=checks, examples=examples, seconds=seconds, seed=seed, device=place))
         if report.power and json_path != "-":
             show_power(report, console())
-        session.deliver(report, json_path)
+        session.deliver(report, json_path=json_path)
+
+
+@app.command()
+def zoo(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Specimens, by their names' beginnings; all if none.")
+    ] = None,
+    against: Annotated[str, typer.Option("--against", help="Other people's policies too: all, or some.")] = "",
+    examples: Annotated[int, typer.Option("--examples", min=0, help="Random cases, after the corner table.")] = 400,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Time for each kernel.")] = 55.0,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the random cases.")] = 0,
+    jobs: Annotated[int, typer.Option("--jobs", min=0, help="Kernels at a time; 0: one for each core.")] = 0,
+    device: Annotated[str, _DEVICE] = "auto",
+    json_path: Annotated[str, _JSON] = "",
+) -> None:
+    """Prove how strong the verifier is: known bugs it is to convict, and unusual kernels it is to pass."""
+    with session.usage_errors():
+        place = session.device(device)
+        session.interpret(always=place == "cpu")
+        session.writable(json_path)
+        from verify_norm import zoo as menagerie
+        from verify_norm.policies import POLICIES
+        from verify_norm.registry import UsageError, one_of
+        from verify_norm.report import zoo as form
+        from verify_norm.report.model import Settings
+        from verify_norm.report.terminal import console
+
+        chosen = [s for s in menagerie.ZOO.values() if not names or any(s.name.startswith(name) for name in names)]
+        if not chosen:
+            raise UsageError(
+                f"no specimen's name begins with {' or '.join(names or [])}; verify-norm zoo runs them all"
+            )
+        run = [s for s in chosen if s in list(menagerie.shown(place))]
+        wanted = (
+            tuple(POLICIES)
+            if against == "all"
+            else tuple(one_of("policy", p, POLICIES) for p in session.split(against))
+        )
+        settings = Settings(examples=examples, seconds=seconds, seed=seed, device=place)
+        outcomes = []
+        for outcome in menagerie.audit_all(settings, run, against=wanted, jobs=jobs):
+            outcomes.append(outcome)
+            done = "as it should be" if outcome.right else "NOT as it should be"
+            session.err.print(f"{len(outcomes)} of {len(run)}: {outcome.specimen.name} {done}")
+        if json_path != "-":
+            form.show(outcomes, [s for s in chosen if s not in run], console())
+        text = json.dumps(menagerie.dump(outcomes, settings), indent=1, ensure_ascii=False) + "\n"
+        session.write(text if json_path else "", json_path)
+        raise typer.Exit(0 if all(outcome.right for outcome in outcomes) else 1)
 
 
 @app.command()

@@ -26,6 +26,7 @@ ROW_CORNERS: tuple[_Row, ...] = (
     ((9, 50), {"dy_layout": "expanded"}),
     ((3, 128), {"x_layout": "every_other", "dy_layout": "offset"}),
     ((4, 257), {"x_layout": "offset"}),  # misaligned
+    ((3, 256), {"x_layout": "offset", "dy_layout": "offset"}),  # … in rows that a vector load divides
     ((3, 100), {"weight_layout": "every_other", "bias_layout": "offset"}),
     ((2, 77), {"dy_layout": "row_strided", "x_layout": "row_strided"}),
     ((5, 48), {"x_layout": "expanded"}),
@@ -80,6 +81,11 @@ ROW_CORNERS: tuple[_Row, ...] = (
     ((4, 12), {"x_layout": "far"}),  # … and one that they do, but not its multiples
     ((2, 17), {"dy_layout": "far"}),
     ((4, 13), {"dy_layout": "far"}),
+)
+GPU_ROW_CORNERS: tuple[_Row, ...] = (  # what a laptop's interpreter would take minutes for
+    ((16384, 256), {}),  # so many programs that those which share a lock or a buffer meet
+    ((16385, 256), {"offset": 10.0}),
+    ((4096, 1024), {"x_layout": "row_strided", "dy_layout": "offset"}),
 )
 GROUP_CORNERS: tuple[_Row, ...] = (
     ((2, 4, 3), {"num_groups": 2}),
@@ -204,15 +210,17 @@ CHANNEL_CORNERS: tuple[_Row, ...] = (  # each in training, and again in evaluati
 )
 
 
-def corners(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False) -> list[CaseSpec]:
+def corners(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool = False) -> list[CaseSpec]:
     """The table of corners: each line exercises what the half-line beside it says; the dtypes take turns.
 
-    `frozen`: with the inputs that need no gradient, where torch's autograd is what asks for them.
+    `frozen`: with the inputs that need no gradient, where torch's autograd is what asks for them. `gpu`: with those
+    that are too large for a CPU.
     """
     turn = cycle(dtypes)
+    large = GPU_ROW_CORNERS if gpu and op.view == "rows" else ()
     names = {tensor.name for tensor in op.inputs}
     specs = []
-    for number, (shape, options) in enumerate(_table(op)):
+    for number, (shape, options) in enumerate((*_table(op), *large)):
         dtype = next(turn)
         spec = CaseSpec(shape=shape, dtype=dtype, seed=number, **_scaled(options, dtype))
         if "bias" not in names:

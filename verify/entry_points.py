@@ -49,7 +49,7 @@ def registered(name: str = "") -> Registered:
             continue
         for kernel in found:
             if kernel.name in BUILTIN:
-                complaints.append(_ours(entry, kernel.name))
+                complaints.append(_ours(entry, kernel.name, kernel.target))
             elif kernel.name in kernels:
                 first = kernels[kernel.name].origin
                 complaints.append(f"{_whose(entry)}: {first} registers {kernel.name!r} too, and has the name")
@@ -60,7 +60,7 @@ def registered(name: str = "") -> Registered:
 
 def shadowed(name: str = "") -> tuple[str, ...]:
     """A line for each entry point that has the name of a kernel of ours, or that name alone; it imports nothing."""
-    return tuple(_ours(e, e.name) for e in _entries() if e.name in BUILTIN and name in ("", e.name))
+    return tuple(_ours(e, e.name, e.value) for e in _entries() if e.name in BUILTIN and name in ("", e.name))
 
 
 def _entries() -> list[EntryPoint]:
@@ -108,5 +108,5 @@ def _whose(entry: EntryPoint) -> str:
     return f"kernel {entry.name!r} of {_origin(entry)}"
 
 
-def _ours(entry: EntryPoint, name: str) -> str:
-    return f"{_whose(entry)}: {name} is a kernel of verify-norm's own; --kernel {entry.value} is theirs"
+def _ours(entry: EntryPoint, name: str, target: str) -> str:
+    return f"{_whose(entry)}: {name} is a kernel of verify-norm's own; --kernel {target} is theirs"

@@ -18,11 +18,10 @@ import torch
 from verify_norm import guards, judge, memory
 from verify_norm.spec import Case, Kernel, Op, Output, Run
 
-
 NEEDS_GPU = re.compile(r"\b(cuda|gpu)\b|is_cuda|cpu tensor\?|active drivers", re.IGNORECASE)
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """What an adapter raises where a case is none that the callable takes, which only calling it could tell."""
 
 
@@ -60,7 +59,7 @@ def execute(kernel: Kernel, case: Case) -> Run:
             warnings.simplefilter("ignore")  # a warning is no failure, even where the caller makes warnings errors
             returned = kernel.run(**bound(kernel, case))
         outputs = named(returned, case.op)
-    except Refused as refusal:
+    except RefusedError as refusal:
         return Run(kernel, case, {}, problem=str(refusal), refused=True)
     except Exception as error:
         problem = f"{type(error).__name__}: {_first_line(error)}"

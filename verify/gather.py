@@ -111,6 +111,7 @@ class Gathered:
             layouts=dict(sorted(self.layouts.items())),
             power=tuple(sorted((_power(key, sensed) for key, sensed in self.sensed.items()), key=self._position)),
             interrupted=self.interrupted,
+            bind=kernel.bind,
         )
 
     def _result(self, check: Check) -> CheckResult:

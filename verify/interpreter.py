@@ -65,6 +65,7 @@ def enable() -> str:
     os.environ["TRITON_INTERPRET"] = "1"
     if not hasattr(interpreter, MENDED):
         interpreter._convert_float = _round_to_bfloat16(interpreter._convert_float)
+        interpreter._implicit_cvt = _with_float_scalars(interpreter._implicit_cvt)
         interpreter.GridExecutor.__call__ = _without_warnings(interpreter.GridExecutor.__call__)
         reductions: Any = getattr(interpreter, "ReduceOps", None)
         if hasattr(reductions, "generic_reduce") and hasattr(interpreter, "_patch_lang_tensor"):
@@ -72,6 +73,8 @@ def enable() -> str:
             reductions.generic_reduce = _in_a_tree(reductions.generic_reduce)
         if hasattr(reductions, "sum"):
             reductions.sum = _sum_in_a_tree(reductions.sum)
+        _untimed(triton.runtime.autotuner.Autotuner)
+        _fill_libdevice()
         prove()
         setattr(interpreter, MENDED, True)
     return f"Triton {triton.__version__} interpreter on the CPU, fp32→bf16 mended to round to nearest even"
@@ -217,6 +220,43 @@ def _tree(reduction: Any, inputs: Any) -> list[Any] | None:
     if reduction.keep_dims:
         ends = [e.reshape([1] * len(shape)) if flat else np.expand_dims(e, axis) for e in ends]
     return [reduction.to_tensor(e, t.dtype) for e, t in zip(ends, inputs, strict=True)]
+
+
+def _with_float_scalars(convert: Any) -> Any:
+    """Wrap what makes a kernel's arguments: a Python float is a float32 scalar, as for a compiled kernel.
+
+    Triton leaves it a Python float, which has no `.to` that a kernel could call.
+    """
+    import triton.language as tl
+    from triton.runtime.interpreter import TensorHandle
+
+    @functools.wraps(convert)
+    def mended(argument: Any) -> Any:
+        if isinstance(argument, float):
+            return tl.tensor(TensorHandle(np.array([argument], np.float32), tl.float32), tl.float32)
+        return convert(argument)
+
+    return mended
+
+
+def _untimed(autotuner: Any) -> None:
+    """Let @triton.autotune take its first configuration: to time them takes a GPU, and Triton raises without one."""
+    autotuner._bench = lambda self, *args, config, **meta: [0.0]
+
+
+def _fill_libdevice() -> None:
+    """Give libdevice's functions that Triton's own language has too (rsqrt, exp, erf, …) a body, which here is its own.
+
+    They are empty until a GPU's library fills them, and return None.
+    """
+    math, libdevice = (importlib.import_module(f"triton.language.{name}") for name in ("math", "extra.libdevice"))
+    for name in {name for name in vars(libdevice) if not name.startswith("_")} & vars(math).keys():
+        if getattr(getattr(libdevice, name), "__module__", "") == libdevice.__name__:
+            setattr(libdevice, name, functools.partial(_from_language, math, name))
+
+
+def _from_language(module: Any, name: str, *operands: Any) -> Any:
+    return getattr(module, name)(*operands)  # found at the call: a kernel's run puts another in its place
 
 
 def _without_warnings(call: Any) -> Any:

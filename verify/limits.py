@@ -11,7 +11,7 @@ from verify_norm.bind import Binding, UsageError
 from verify_norm.spec import CaseSpec, Op, View
 
 ELEMENTS = 2**17  # of x, about: a module of many features gets fewer rows
-WORDS = {  # field: what is said of a case that has another value
+WORDS: dict[str, dict[Any, str]] = {  # field: what is said of a case that has another value
     "bias": {False: "it takes no bias", True: "it always has a bias"},
     "weight": {False: "it takes no weight", True: "it always has a weight"},
     "weight_offset": {0.0: "it adds nothing to its weight"},
@@ -27,7 +27,8 @@ class Limits:
     """The cases that a callable takes. It crosses to the kernel's process, as all of a Kernel does.
 
     `fields` are the values that CaseSpec's fields have to have; `affine` is the shape of an instance's weight; `ranks`
-    are x's dimensions, any if there are none. `tied`: a bias "follows" the weight, or "needs" one. `own` is what the
+    are x's dimensions, any if there are none. `tied`: a bias "follows" the weight, or "needs" one, or is "untold": then
+    a weight has to tell its type. What is `written` in place cannot have elements that share memory. `own` is what the
     kernel's record says itself.
     """
 
@@ -36,6 +37,7 @@ class Limits:
     affine: tuple[int, ...] | None = None
     ranks: tuple[int, ...] = ()
     tied: str = ""
+    written: tuple[str, ...] = ()
     own: Callable[[CaseSpec], str | None] | None = None
 
     def fit(self, spec: CaseSpec) -> CaseSpec:
@@ -55,7 +57,10 @@ class Limits:
             held["normalized_ndim"] = len(normalized)
         else:
             held["shape"] = self._channels(spec, held)
-        fitted = replace(spec, **held)
+        shared = [f"{n}_layout" for n in self.written if getattr(spec, f"{n}_layout", "") in ("expanded", "scalar")]
+        fitted = replace(spec, **held, **dict.fromkeys(shared, "contiguous"))
+        if self.tied == "untold":
+            return fitted if fitted.weight else replace(fitted, weight_dtype=None)
         if self.tied:
             fitted = replace(fitted, bias=fitted.weight and (fitted.bias or self.tied == "follows"))
         return fitted
@@ -94,7 +99,7 @@ def _fewer(lead: tuple[int, ...], each: int) -> tuple[int, ...]:
     return lead if prod(lead) <= rows else (rows,)
 
 
-def of_function(name: str, binding: Binding, op: Op, *, autograd: bool) -> Limits:
+def of_function(name: str, binding: Binding, op: Op, *, autograd: bool, written: tuple[str, ...] = ()) -> Limits:
     """The limits of a function, from what it takes; raises UsageError where it takes too little to be of `op`."""
     takes, fixed = {*binding.sources, *binding.fixed}, dict(binding.fixed)
     inputs, backward = {tensor.name: tensor for tensor in op.inputs}, op.forward is not None
@@ -124,4 +129,5 @@ def of_function(name: str, binding: Binding, op: Op, *, autograd: bool) -> Limit
         held["normalized_ndim"] = 1
     if not autograd:
         held["frozen"] = ()
-    return Limits(op.view, tuple(held.items()))
+    untold = backward and "bias" in inputs and "bias" not in takes
+    return Limits(op.view, tuple(held.items()), tied="untold" if untold else "", written=written)

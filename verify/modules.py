@@ -82,7 +82,8 @@ def _constructor(cls: Any, name: str, op: Op, said: Said, inputs: tuple[str, ...
     offered = (*attrs, FEATURES, *(n for n in flags if n != "bias" or any(t.name == n for t in op.inputs)))
     theirs = [p.name for p in signature(cls.forward, name)]
     elsewhere = {*inputs, *theirs, *op.attrs, *flags, "weight"}
-    return bind(name, signature(cls, name), op, said, offered, elsewhere=elsewhere)
+    own = [p for p in signature(cls, name) if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return bind(name, own, op, said, offered, elsewhere=elsewhere)
 
 
 def _constructed(cls: Any, binding: Binding, values: Mapping[str, Any], name: str) -> nn.Module:

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from verify_norm.pytest_searches import Searches
 
 MARK = "verify_norm"
-# The names of verify_norm.checks.CHECKS, in its order: importing them would import torch.
+# The names of verify_norm.checks.CHECKS: importing them would import torch.
 CHECK_NAMES = (
-    "crash", "batch_invariance", "degenerate", "determinism", "gradient", "identities", "memory", "nonfinite",
-    "signature", "accuracy", "statistics",
+    "crash", "signature", "accuracy", "statistics", "nonfinite", "memory", "determinism", "gradient", "identities",
+    "degenerate", "batch_invariance",
 )  # fmt: skip
 FOLDER = "verify_norm_folder"  # of an xdist worker's input: where all workers keep what their searches found
 
@@ -77,12 +77,16 @@ def parametrize_checks(
 
     Parameters
     ----------
-    targets : kernels, as the command's --kernel names them: "layernorm_bwd" (ours, or a package's that registers it),
+    targets
+        kernels, as the command's --kernel names them: "layernorm_bwd" (ours, or a package's that registers it),
         "package.module:attr" or "path/file.py:attr", the path from pytest's rootdir. They are not imported before the
         first test runs.
-    op : the operator, as the command's --op, where the attribute's name does not say it.
-    bind : the arguments, as the command's --bind, where their names do not say them.
-    expected_failures : why a check is to fail, by its name. If it passes, the test fails and says so.
+    op
+        the operator, as the command's --op, where the attribute's name does not say it.
+    bind
+        the arguments, as the command's --bind, where their names do not say them.
+    expected_failures
+        why a check is to fail, by its name. If it passes, the test fails and says so.
 
     Raises
     ------
@@ -243,9 +247,9 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     reports = [text.rstrip() for record in _records(config) for text in record.get("reports", ())]
     try:
         json_form.write("[" + ",\n".join(reports) + "]\n", path)
-    except UsageError as error:  # the folder was there at the start
-        session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
-        session.shouldfail = str(error)
+    except UsageError as error:  # there was a place for it at the start
+        session.exitstatus = pytest.ExitCode.USAGE_ERROR
+        config.get_terminal_writer().line(f"\nERROR: {error}", red=True)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:

@@ -14,11 +14,10 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from verify_norm.registry import BUILTIN, UsageError
+from verify_norm.registry import UsageError
 
 if TYPE_CHECKING:
-    from verify_norm.report.model import Report, Tally
-    from verify_norm.spec import Finding
+    from verify_norm.report.model import Report
 
 
 def main() -> None:
@@ -37,9 +36,9 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
 
     Parameters
     ----------
-    request : `target`, `op` and `bind` as `registry.load_all` takes them; `checks`, by name; `settings`, those of
-        `Settings` that are not to be as the command has them; `device`; `worker`, the number that spreads workers over
-        GPUs; `path`, the sys.path of the tests.
+    request : `target`, `op`, `bind` and `checks` as `api.audit` takes them; `settings`, its other arguments where they
+        are not to be as it has them; `device`; `worker`, the number that spreads workers over GPUs; `path`, the
+        sys.path of the tests.
 
     Returns
     -------
@@ -48,20 +47,17 @@ def answer(request: Mapping[str, Any]) -> dict[str, Any]:
     """
     try:
         sys.path[:] = request["path"]
-        from verify_norm import session
+        from verify_norm.api import Reports, audit
 
-        chosen = dict(request["settings"])
-        if "dtypes" in chosen:
-            chosen["dtypes"] = tuple(session.dtype(name) for name in chosen["dtypes"])
-        device = place(request["device"], request["worker"])
-        if device == "cpu":
-            session.interpret(always=True)  # before anything imports Triton
-        from verify_norm.registry import load_all
-        from verify_norm.report.model import Settings
-        from verify_norm.search import search
-
-        settings = Settings(checks=tuple(request["checks"]), device=device, **chosen)
-        return told([search(k, settings) for k in load_all(request["target"], request["op"], request["bind"])])
+        said = audit(
+            request["target"],
+            request["op"],
+            bind=request["bind"],
+            checks=request["checks"],
+            device=place(request["device"], request["worker"]),
+            **request["settings"],
+        )
+        return told(said if isinstance(said, Reports) else (said,))
     except UsageError as error:
         return {"error": str(error)}
     except Exception as error:  # a defect of ours: one line for each test, the traceback once
@@ -88,6 +84,7 @@ def told(reports: Sequence[Report]) -> dict[str, Any]:
     findings of checks that nobody asked for, as a crash where only accuracy was to be looked at.
     """
     from verify_norm.report import json as json_form
+    from verify_norm.report.text import failure
 
     names = reports[0].settings.checks
     others = [failure(r, finding) for r in reports for finding in r.findings if finding.check not in names]
@@ -102,15 +99,13 @@ def told(reports: Sequence[Report]) -> dict[str, Any]:
 
 
 def _basis(report: Report) -> str:
-    """What the verdict on a kernel rests on, in half a line, with the largest error of each output in any type."""
-    worst: dict[str, Tally] = {}
+    """What the verdict on a kernel rests on, with the largest error of each output against its bound."""
+    worst: dict[str, float] = {}
     for tally in report.tallies:
-        known = worst.get(tally.output)
-        if known is None or known.ulp.maximum < tally.ulp.maximum:
-            worst[tally.output] = tally
-    ulps = ", ".join(f"{t.output} {t.ulp.maximum:.3g} ({t.dtype})" for t in worst.values())
+        worst[tally.output] = max(worst.get(tally.output, 0.0), tally.ratio)
     said = f"{report.cases} cases in {report.seconds:.1f} s on {report.settings.device}"
-    return f"{said}, max ULP {ulps}" if ulps else said
+    ratios = ", ".join(f"{output} {ratio:.2g}" for output, ratio in worst.items())
+    return f"{said}, error/bound {ratios}" if ratios else said
 
 
 def _notes(report: Report) -> Iterator[str]:
@@ -121,12 +116,14 @@ def _notes(report: Report) -> Iterator[str]:
 
 
 def _verdict(reports: Sequence[Report], name: str) -> dict[str, Any]:
+    from verify_norm.report.text import failure, replay_line
+
     found = [(report, finding) for report in reports for finding in report.findings if finding.check == name]
     if found:
         return {
             "outcome": "failed",
             "said": "\n".join(failure(*pair) for pair in found),
-            "replays": [replay(*pair) for pair in found],
+            "replays": [replay_line(report, finding.spec) for report, finding in found],
         }
     cases = sum(result.cases for report in reports for result in report.checks if result.name == name)
     if cases:
@@ -147,24 +144,6 @@ def _idle(report: Report, name: str) -> str:
     why = f"; the kernel does not return {missing}" if missing else ""
     hint = "" if "signature" in report.settings.checks else "; the check signature tells whether the kernel runs at all"
     return f"had nothing to look at in {report.cases} cases{why}{hint}"
-
-
-def failure(report: Report, finding: Finding) -> str:
-    """A finding in words: what is wrong, got and wanted, in how many cases, and what replays the smallest."""
-    lines = [finding.message]
-    if finding.got is not None and finding.want is not None:
-        lines.append(f"  got {finding.got!r}   want {finding.want!r}")
-    lines.append(f"  seen in {finding.cases} case{'s' * (finding.cases != 1)}; this is the smallest found")
-    lines.append(f"  replay: {replay(report, finding)}")
-    return "\n".join(lines)
-
-
-def replay(report: Report, finding: Finding) -> str:
-    """The command that runs the finding's case again."""
-    from verify_norm.report.json import spec_text
-
-    op = None if report.kernel in BUILTIN else report.op
-    return f"verify-norm replay '{spec_text(report.kernel, finding.spec, op)}'"
 
 
 if __name__ == "__main__":

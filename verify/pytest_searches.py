@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -17,7 +18,7 @@ import pytest
 
 from verify_norm.pytest_plugin import CHECK_NAMES, NormKernel, _given
 
-GRACE = 10.0  # seconds that the process has to end when no more is asked
+GRACE = 3.0  # seconds that the process has to end, by itself and after a SIGINT
 
 
 class Searches:
@@ -31,6 +32,8 @@ class Searches:
         self.config = config
         self.answers: dict[NormKernel, dict[str, Any]] = {}
         self._folder = None if folder is None else Path(folder)
+        digits = getattr(config, "workerinput", {}).get("workerid", "").removeprefix("gw")
+        self._worker = int(digits) if digits.isdigit() else 0  # 3 for gw3; 0 without xdist
         self._process: subprocess.Popen[str] | None = None
 
     def of(self, kernel: NormKernel, items: Iterable[pytest.Item]) -> dict[str, Any]:
@@ -71,7 +74,7 @@ class Searches:
             "checks": checks,
             "settings": {name: value for name, value in settings.items() if value is not None},
             "device": option.norm_device,
-            "worker": _worker(),
+            "worker": self._worker,
             "path": sys.path,
         }
         return {"target": kernel.target, "expected": expected} | self._exchange(request)
@@ -116,15 +119,10 @@ class Searches:
         assert process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             process.stdin.close()
-        try:
-            process.wait(GRACE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        for stop in (None, signal.SIGINT, signal.SIGKILL):  # it may be searching still, where the tests were stopped
+            if stop is not None:
+                process.send_signal(stop)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE)
+                break
         process.stdout.close()
-
-
-def _worker() -> int:
-    """The number of this worker of xdist: 3 for gw3; 0 without xdist."""
-    digits = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
-    return int(digits) if digits.isdigit() else 0

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from verify_norm.bind import UsageError as UsageError
-from verify_norm.kernels import KERNELS
+from verify_norm.kernels import KERNELS, THIRD_PARTY
 from verify_norm.ops import OPS
 from verify_norm.spec import Contract, Kernel
 
 BUILTIN: dict[str, Kernel] = {kernel.name: kernel for kernel in KERNELS}
+PEERS: dict[str, Kernel] = {kernel.name: kernel for kernel in THIRD_PARTY}  # of other libraries, which may be missing
 BOTH: dict[str, tuple[str, str]] = {  # what is differentiable has both directions: layernorm: its forward and backward
     op.forward.removesuffix("_fwd"): (op.forward, op.name) for op in OPS.values() if op.forward is not None
 }
@@ -44,7 +45,7 @@ def one_of(kind: str, name: str, names: Iterable[str]) -> str:
 
 
 def infer(attribute: str) -> str | None:
-    """The operator that an attribute's name tells; without a direction where it tells none; None where it tells nothing.
+    """The operator that an attribute's name tells, without a direction where it tells none; None if it tells nothing.
 
     >>> infer("layernorm_bwd"), infer("rms_norm_forward"), infer("Qwen2RMSNorm"), infer("LigerLayerNormFunction.apply")
     ('layernorm_bwd', 'rmsnorm_fwd', 'rmsnorm', 'layernorm')
@@ -70,10 +71,25 @@ def find(name: str, op: str | None = None, bind: str = "") -> Kernel:
     """
     if ":" in name:
         return _record(attribute(name), name, name, op, bind)
-    kernel = BUILTIN[name] if name in BUILTIN else _registered(name)
+    kernel = (BUILTIN | PEERS).get(name) or _registered(name)
     if op not in (None, kernel.op, *BOTH.get(kernel.op, ())):
         raise UsageError(f"{name} is a kernel for {kernel.op}, not for {one_of('op', str(op), (*OPS, *BOTH))}")
     return replace(kernel, op=op or kernel.op, bind=bind or kernel.bind)
+
+
+def missing(kernel: Kernel) -> str | None:
+    """Why a kernel of another library cannot run here, as far as can be told without importing it."""
+    there = importlib.util.find_spec(kernel.origin) is not None
+    return None if there else f"{kernel.origin} is not installed here: pip install 'verify-norm[third-party]'"
+
+
+def _require(kernel: Kernel) -> None:
+    """Import the library that a kernel is of; raises UsageError where that cannot be done."""
+    if kernel.name in PEERS:
+        reason = missing(kernel)
+        if reason is not None:
+            raise UsageError(reason)
+        _imported(kernel.origin)
 
 
 def _registered(name: str) -> Kernel:
@@ -111,6 +127,7 @@ def load_all(
     if isinstance(kernel, str):
         target = attribute(kernel) if ":" in kernel else None
         record = find(kernel, op, bind) if target is None else _record(target, kernel, kernel, op, bind)
+        _require(record)
         target = attribute(record.target) if target is None else target
     else:
         target, where = kernel, target_of(kernel)
@@ -118,7 +135,20 @@ def load_all(
             raise UsageError(f"{target!r:.60} is a {type(target).__name__}, not a callable")
         record = _record(target, where or _called(target), where, op, bind)
     record = replace(record, contract=contract or record.contract)
-    return [_bound(replace(record, op=name), target) for name in BOTH.get(record.op, (record.op,))]
+    forward, *backward = (replace(record, op=name) for name in BOTH.get(record.op, (record.op,)))
+    return [_bound(forward, target), *_gradients(backward, target, asked=record.op == op)]
+
+
+def _gradients(kernels: list[Kernel], target: Any, *, asked: bool) -> list[Kernel]:
+    """The backward that comes with a forward; none where nobody `asked` for it and there can be none."""
+    from verify_norm.adapt import WritesError
+
+    try:
+        return [_bound(kernel, target) for kernel in kernels]
+    except WritesError:
+        if asked:
+            raise
+        return []
 
 
 def load(name: str, op: str | None = None, bind: str = "") -> Kernel:
@@ -178,14 +208,7 @@ def attribute(target: str) -> Any:
     if ":" not in target:
         raise UsageError(f"{target!r} names no attribute; it is to be like path/file.py:fn or package.module:fn")
     where, _, name = target.rpartition(":")
-    try:
-        value = _from_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
-    except UsageError:
-        raise
-    except (Exception, SystemExit) as error:
-        said = str(error).strip().splitlines() or ["(no message)"]
-        raise UsageError(f"{where} cannot be imported: {type(error).__name__}: {said[0]}") from error
-    found = where
+    value, found = _imported(where), where
     for part in name.split("."):
         if not hasattr(value, part):
             beside = getattr(value, "__dict__", {}).items()
@@ -195,6 +218,17 @@ def attribute(target: str) -> Any:
     if not callable(value):
         raise UsageError(f"{target} is a {type(value).__name__}, not a callable")
     return value
+
+
+def _imported(where: str) -> Any:
+    """The module of that name, or in that file; raises UsageError where it cannot be imported."""
+    try:
+        return _from_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:
+        said = str(error).strip().splitlines() or ["(no message)"]
+        raise UsageError(f"{where} cannot be imported: {type(error).__name__}: {said[0]}") from error
 
 
 def target_of(value: Any) -> str:

@@ -71,7 +71,7 @@ def search(
             raise _Over(f"the {settings.seconds:g} s were over")
         if state.hangs >= HANGS:
             raise _Over(f"the kernel had hung {state.hangs} times")
-        largest = _try(state, spec)
+        largest = _try(state, spec if kernel.fit is None else kernel.fit(spec))
         if any(until(finding) for finding in state.findings.values()):
             raise _Over("what was looked for was found")
         progress(state.cases, planned, len(state.findings))
@@ -90,7 +90,7 @@ def search(
                 state.skipped["cases", str(over)] += planned - state.cases
             sought = [finding for finding in state.findings.values() if until(finding)]
             for finding in sought or state.findings.values():
-                reduced.append(_reduced(state, finding, deadline))  # noqa: PERF401 — what is done stays if interrupted
+                reduced.append(_reduced(state, finding, deadline, [other.spec for other in reduced]))
     except KeyboardInterrupt:
         state.interrupted = True
         state.skipped["cases", "the run was interrupted"] += planned - state.cases
@@ -133,9 +133,11 @@ def replay(kernel: Kernel, spec: CaseSpec, settings: Settings) -> Report:
 def _table(state: Gathered, dtypes: tuple[str, ...]) -> list[CaseSpec]:
     """What is run before anything is drawn."""
     op, settings = OPS[state.kernel.op], state.settings
-    table = corners.corners(op, dtypes, frozen=state.kernel.autograd) if dtypes and settings.shapes != "models" else []
+    gpu = settings.device != "cpu"
+    corner = corners.corners(op, dtypes, frozen=state.kernel.autograd, gpu=gpu) if dtypes else []
+    table = corner if settings.shapes != "models" else []
     if settings.shapes != "fuzz":
-        models, left_out = shapes.model_cases(op, full=settings.device != "cpu", dtypes=dtypes)
+        models, left_out = shapes.model_cases(op, full=gpu, dtypes=dtypes)
         table += models
         for name in left_out:
             state.skipped[f"model {name}", "one of its groups is too large for a CPU"] += 1
@@ -167,8 +169,7 @@ def _explore(strategy: Any, one: Callable[[CaseSpec], float], settings: Settings
 
 
 def _try(state: Gathered, spec: CaseSpec) -> float:
-    """Run one case, or the nearest that the kernel takes; enter what it gives, and return its largest error/bound."""
-    spec = state.kernel.fit(spec) if state.kernel.fit is not None else spec
+    """Run one case, enter what it gives, and return its largest error/bound."""
     if spec in state.seen:
         return 0.0
     state.seen.add(spec)
@@ -190,8 +191,11 @@ def _examine(state: Gathered, spec: CaseSpec, checks: tuple[str, ...], timeout: 
     return examined
 
 
-def _reduced(state: Gathered, finding: Finding, deadline: float) -> Finding:
-    """The same finding on the smallest case that still shows it, in a process that has run nothing else if it can."""
+def _reduced(state: Gathered, finding: Finding, deadline: float, small: list[CaseSpec]) -> Finding:
+    """The same finding on the smallest case that still shows it, in a process that has run nothing else if it can.
+
+    What was small enough for other findings is tried first: one mistake has many faces.
+    """
     key = (finding.check, finding.output)
     shown = {finding.spec: finding}
 
@@ -204,7 +208,8 @@ def _reduced(state: Gathered, finding: Finding, deadline: float) -> Finding:
         shown[spec] = same[0] if same else finding
         return bool(same)
 
-    smallest = reduce(finding.spec, OPS[state.kernel.op], fails)
+    start = next((spec for spec in dict.fromkeys(small) if fails(spec)), finding.spec)
+    smallest = reduce(start, OPS[state.kernel.op], fails)
     for spec in dict.fromkeys((smallest, finding.spec)):
         if not state.runner.fresh() or fails(spec) or time.perf_counter() > deadline:
             return state.counted(shown[spec])

@@ -12,9 +12,11 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from verify_norm.bind import UsageError
+
 if TYPE_CHECKING:
     from verify_norm.report.model import Report
-    from verify_norm.spec import Kernel
+    from verify_norm.spec import Contract, Kernel
 
 err = Console(stderr=True, highlight=False)
 INTERRUPTED = 130  # the shell's own status after Ctrl-C
@@ -31,8 +33,6 @@ DTYPES = {
 @contextmanager
 def usage_errors() -> Iterator[None]:
     """A user's mistake is one line and exit status 2."""
-    from verify_norm.registry import UsageError
-
     try:
         yield
     except UsageError as error:
@@ -45,7 +45,7 @@ def complain(message: str) -> None:
     err.print(f"verify-norm: {escape(message)}", soft_wrap=True)
 
 
-def load(name: str, op: str | None, device: str) -> Kernel:
+def load(name: str, op: str | None, device: str, bind: str = "") -> Kernel:
     """Load a kernel, in Triton's interpreter where it is to run on the CPU."""
     if device == "cpu":
         interpret(always=True)
@@ -54,14 +54,31 @@ def load(name: str, op: str | None, device: str) -> Kernel:
 
     for line in shadowed(name):
         complain(line)
-    return registry.load(name, op)
+    return registry.load(name, op, bind)
+
+
+def load_all(
+    kernel: object, op: str | None, device: str, bind: str = "", *, contract: Contract | None = None
+) -> list[Kernel]:
+    """As `load`; of what is differentiable a kernel for each direction. Takes a callable as well as a name."""
+    if device == "cpu":
+        try:
+            interpret(always=True)
+        except UsageError:
+            if isinstance(kernel, str) or _gpus():
+                raise
+            os.environ["TRITON_INTERPRET"] = "1"  # the caller has imported Triton: the kernel's own process interprets
+    from verify_norm import registry
+    from verify_norm.entry_points import shadowed
+
+    for line in shadowed(kernel) if isinstance(kernel, str) else ():
+        complain(line)
+    return registry.load_all(kernel, op, bind, contract=contract)
 
 
 def interpret(*, always: bool = False) -> None:
     """Turn Triton's interpreter on, where there is no GPU or `always`: it must be on before Triton is imported."""
     from verify_norm import interpreter
-    from verify_norm.registry import UsageError
-
     if always or not _gpus():
         try:
             interpreter.enable()
@@ -71,8 +88,6 @@ def interpret(*, always: bool = False) -> None:
 
 def device(name: str) -> str:
     """The device of that name, "auto" being the first GPU where there is one; UsageError where there is no such."""
-    from verify_norm.registry import UsageError
-
     count = _gpus()
     if name == "auto":
         return "cuda:0" if count else "cpu"
@@ -107,8 +122,6 @@ def split(text: str) -> list[str]:
 
 def writable(path: str) -> None:
     """Find out before the run, not after it, that the report cannot be written."""
-    from verify_norm.registry import UsageError
-
     if path in ("", "-"):
         return
     folder = os.path.dirname(path) or "."
@@ -118,20 +131,27 @@ def writable(path: str) -> None:
         raise UsageError(f"cannot write {path}: no writable folder {folder}")
 
 
-def deliver(report: Report, json_path: str) -> None:
-    """Show and write the report, and exit with its status."""
+def deliver(*reports: Report, json_path: str, all_of_them: bool = True) -> None:
+    """Show and write the reports, and exit with the status of all: the worst.
+
+    A report that checked nothing is an error where `all_of_them` were asked for; else only where none checked anything.
+    """
     from verify_norm.report import json as json_form
     from verify_norm.report import terminal
 
     if json_path != "-":
-        terminal.show(report, terminal.console())
-    write(json_form.dump(report) if json_path else "", json_path)
-    if not report.checked:
-        complain("nothing was checked. " + "; ".join(f"{skip.what}: {skip.reason}" for skip in report.skipped))
-        raise typer.Exit(2)
-    if report.interrupted and not report.findings:
+        for report in reports:
+            terminal.show(report, terminal.console())
+    write(json_form.dump(*reports) if json_path else "", json_path)
+    unchecked = [report for report in reports if not report.checked]
+    for report in unchecked:
+        what = f"nothing was checked of {report.op}" if len(reports) > 1 else "nothing was checked"
+        complain(f"{what}. " + "; ".join(f"{skip.what}: {skip.reason}" for skip in report.skipped))
+    if any(report.findings for report in reports):
+        raise typer.Exit(1)
+    if any(report.interrupted for report in reports if report.checked):
         raise typer.Exit(INTERRUPTED)
-    raise typer.Exit(0 if report.ok else 1)
+    raise typer.Exit(2 if unchecked and (all_of_them or len(unchecked) == len(reports)) else 0)
 
 
 def write(text: str, path: str) -> None:

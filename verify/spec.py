@@ -144,10 +144,10 @@ class Kernel:
     """A thing under test: a callable on torch tensors whose arguments are bound by name.
 
     `target` says where it is found ("package.module:attr" or "path/file.py:attr"); `run` is set once it is loaded.
-    `unsupported(spec)` returns why a case is outside what the kernel offers, None where it is inside; `fit(spec)` is the
-    nearest case that is inside. `forward` names the kernel that a backward is the gradient of, `forward_run` is set once
-    that is loaded. `bind` says how the arguments are bound (`verify_norm.bind`). An `autograd` kernel is a backward that
-    torch makes of a forward pass: it is offered `frozen` too. `origin` is the package that registered the kernel.
+    `unsupported(spec)` returns why a case is outside what the kernel offers, None where it is inside; `fit(spec)` is
+    the nearest case that is inside. `forward` names the kernel that a backward is the gradient of, `forward_run` is set
+    once that is loaded. `bind` says how the arguments are bound (`verify_norm.bind`). An `autograd` kernel is a
+    backward that torch makes of a forward pass: it is offered `frozen` too. `origin` is the package that registered it.
     """
 
     name: str

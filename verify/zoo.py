@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
-from verify_norm import corners, registry
+import pebble
+import torch
+
+from verify_norm import corners, interpreter, isolate, policies, registry
 from verify_norm.checks import CHECKS
+from verify_norm.environment import environment
 from verify_norm.examine import examine
 from verify_norm.kernels.zoo import ZOO, Specimen
 from verify_norm.ops import OPS
+from verify_norm.policies import Verdict
+from verify_norm.report.json import jsonable
 from verify_norm.report.model import Settings
 from verify_norm.search import search
 from verify_norm.spec import Finding
 
+POLICY_SECONDS = 60.0
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run has made of one specimen."""
+    """What a run has made of one specimen.
+
+    `findings` are those of a right kernel, or the one that convicts a wrong one of what is wrong with it, reduced; else
+    whatever was found. `policies` is what the specimen meets under other people's.
+    """
 
     specimen: Specimen
     findings: tuple[Finding, ...]
     cases: int
     seconds: float
+    policies: dict[str, Verdict] = field(default_factory=dict)
 
     @property
     def right(self) -> bool:
@@ -31,10 +48,15 @@ class Outcome:
             return not self.findings
         return any(names(self.specimen, finding) for finding in self.findings)
 
-    @property
-    def checks(self) -> tuple[tuple[str, str | None], ...]:
-        """Which checks have found something, and on which output."""
-        return tuple(sorted({(f.check, f.output) for f in self.findings}, key=str))
+    def jsonable(self) -> dict[str, Any]:
+        """As JSON has it."""
+        one = self.specimen
+        facts = {"name": one.name, "op": one.kernel.op, "class": one.kind, "wrong": one.wrong, "source": one.source}
+        rest = {"right": self.right, "cases": self.cases, "seconds": round(self.seconds, 2)}
+        found = [asdict(finding) for finding in self.findings]
+        judged = {name: asdict(verdict) for name, verdict in self.policies.items()}
+        line: dict[str, Any] = jsonable(facts | rest | {"findings": found, "policies": judged})
+        return line
 
 
 def names(specimen: Specimen, finding: Finding) -> bool:
@@ -48,16 +70,62 @@ def shown(device: str) -> Iterator[Specimen]:
     return (specimen for specimen in ZOO.values() if specimen.needs in there)
 
 
-def audit(specimen: Specimen, settings: Settings) -> Outcome:
-    """A whole run over one specimen."""
-    report = search(registry.ready(specimen.kernel), settings)
-    return Outcome(specimen, report.findings, report.cases, report.seconds)
+def audit(specimen: Specimen, settings: Settings, against: tuple[str, ...] = ()) -> Outcome:
+    """A run over one specimen, which ends with the conviction of a wrong one; then other people's policies."""
+    started = time.perf_counter()
+    kernel = registry.ready(specimen.kernel)
+    until: Callable[[Finding], bool] = lambda finding: specimen.wrong and names(specimen, finding)  # noqa: E731
+    report = search(kernel, settings, until=until)
+    seconds = time.perf_counter() - started
+    judged = {name: _under(name, specimen) for name in against}
+    return Outcome(specimen, report.findings, report.cases, seconds, judged)
 
 
-def audit_all(settings: Settings, specimens: Iterable[Specimen] | None = None) -> Iterator[Outcome]:
-    """A run over each: over all whose bug can show on the settings' device, if none are given."""
-    for specimen in shown(settings.device) if specimens is None else specimens:
-        yield audit(specimen, settings)
+def audit_all(
+    settings: Settings, specimens: Iterable[Specimen] | None = None, *, against: tuple[str, ...] = (), jobs: int = 0
+) -> Iterator[Outcome]:
+    """A run over each, as they end: over all whose bug can show on the settings' device, if none are given."""
+    chosen = list(shown(settings.device) if specimens is None else specimens)
+    with ProcessPoolExecutor(jobs or os.cpu_count(), mp_context=isolate.context()) as pool:
+        pending = [pool.submit(_audit, specimen.name, settings, against) for specimen in chosen]
+        for future in as_completed(pending):
+            yield future.result()
+
+
+def _audit(name: str, settings: Settings, against: tuple[str, ...]) -> Outcome:
+    if settings.device == "cpu":
+        interpreter.enable()
+    return audit(ZOO[name], settings, against)
+
+
+def _under(policy: str, specimen: Specimen) -> Verdict:
+    """What one policy says, in a process that the kernel may crash: nothing guards the memory around its tensors."""
+    started = time.perf_counter()
+    with pebble.ProcessPool(1, context=isolate.context()) as pool:
+        future = pool.schedule(_judge, args=(policy, specimen.name), timeout=POLICY_SECONDS)
+        try:
+            verdict: Verdict = future.result()
+        except TimeoutError:
+            return Verdict(None, f"not done after {POLICY_SECONDS:g} s", 0, POLICY_SECONDS)
+        except pebble.ProcessExpired as error:
+            return Verdict(True, f"its process ended with status {error.exitcode}", 0, time.perf_counter() - started)
+    return verdict
+
+
+def _judge(policy: str, name: str) -> Verdict:
+    if not torch.cuda.is_available():
+        interpreter.enable()
+    return policies.POLICIES[policy].judge(registry.ready(ZOO[name].kernel))
+
+
+def dump(outcomes: list[Outcome], settings: Settings) -> dict[str, Any]:
+    """All of it as JSON has it, with what it depends on."""
+    told = {name: asdict(replace(policy)) for name, policy in policies.POLICIES.items()}
+    used = {name for outcome in outcomes for name in outcome.policies}
+    sources = {name: {k: v for k, v in told[name].items() if isinstance(v, str)} for name in sorted(used)}
+    facts = {"environment": environment(settings.device), "settings": asdict(settings), "policies": sources}
+    whole: dict[str, Any] = jsonable(facts) | {"outcomes": [outcome.jsonable() for outcome in outcomes]}
+    return whole
 
 
 def convict(specimen: Specimen, settings: Settings) -> Finding | None:

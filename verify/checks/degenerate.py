@@ -5,9 +5,9 @@ Checked here, since no bound says it:
 =====================  ==========================================================  ===================================
 case                   what is right                                               why
 =====================  ==========================================================  ===================================
-eps = 0, no variance   rstd, y, dx and dweight of a row of zeros, or of one        0·∞; as torch. A guard that returns
-                       element with its mean, are no numbers; dbias is one. Not    0 hides a division by zero; in
-                       of BatchNorm and InstanceNorm, where either is right        these two, torch has one
+eps = 0, no variance   rstd, y, dx and dweight of a row of zeros are no numbers;   0·∞; as torch. A guard that returns
+                       dbias is one. Not of one element less its mean, where x̂     0 hides a division by zero; in
+                       may be 0 by itself; nor of BatchNorm and InstanceNorm       these two, torch has one
 dy = 0                 dx = 0 (or what a fused addition passes on), dweight =      every gradient is linear in dy
                        dbias = 0, exactly
 eps huge               y = b, rstd = 1/√eps; mean and sums as with any eps         x̂ vanishes against b, for
@@ -71,11 +71,11 @@ class Rule:
 
 
 def _vanishing(run: Run) -> Any:
-    """Which rows have a variance of exactly 0 in every arithmetic, kept as axes of size 1."""
+    """Which rows have a variance of exactly 0 in every arithmetic, and not by definition, kept as axes of size 1."""
     x = normalized(run)
     view = view_of(run.case, x)
     zero = (x.reshape(view.shape) == 0).all(view.axes, keepdims=True)
-    return zero | (view.count == 1 and has_mean(run.case))
+    return zero & (view.count > 1 or not has_mean(run.case))
 
 
 def _no_variance(run: Run) -> bool:

@@ -18,9 +18,12 @@ _REPORT = TypeAdapter(Report)
 _SPEC = TypeAdapter(CaseSpec)
 
 
-def dump(report: Report) -> str:
-    """The report as JSON text: a line for each of its fields, and for each finding and tally."""
-    lines = [f"{json.dumps(key)}: {_lines(value)}" for key, value in _jsonable(asdict(report)).items()]
+def dump(*reports: Report) -> str:
+    """The report as JSON text: a line for each of its fields, and for each finding and tally. A list if several."""
+    if len(reports) != 1:
+        return "[" + ",\n".join(dump(report).rstrip() for report in reports) + "]\n"
+    (report,) = reports
+    lines = [f"{json.dumps(key)}: {_lines(value)}" for key, value in jsonable(asdict(report)).items()]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
@@ -45,7 +48,7 @@ def spec_text(kernel: str, spec: CaseSpec, op: str | None = None) -> str:
     default = {f.name: f.default for f in fields(CaseSpec) if f.default is not MISSING}
     changed = {k: v for k, v in asdict(spec).items() if k not in default or default[k] != v}
     named = {"kernel": kernel} | ({"op": op} if op else {})
-    return json.dumps(_jsonable(named | changed), ensure_ascii=False)
+    return json.dumps(jsonable(named | changed), ensure_ascii=False)
 
 
 def read_spec(text: str) -> tuple[str, str | None, CaseSpec]:
@@ -101,15 +104,16 @@ def _lines(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _jsonable(value: Any) -> Any:
+def jsonable(value: Any) -> Any:
+    """The value in types that JSON has: what is no number, or infinite, as a word."""
     if isinstance(value, float) and value != value:
         return "NaN"
     if isinstance(value, float) and value in (float("inf"), float("-inf")):
         return "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, dict):
-        return {key: _jsonable(item) for key, item in value.items()}
+        return {key: jsonable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_jsonable(item) for item in value]
+        return [jsonable(item) for item in value]
     return value
 
 

@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from verify_norm.report.json import spec_text
 from verify_norm.report.model import Power, Report, Tally
+from verify_norm.report.text import replay_line
 from verify_norm.spec import Finding
 
 LEAST_WIDTH = 104  # the table of errors needs it; a narrower terminal wraps lines rather than losing columns
@@ -106,14 +106,11 @@ def show_power(report: Report, console: Console) -> None:
 
 
 def _finding(report: Report, finding: Finding, console: Console) -> None:
-    op = report.op if ":" in report.kernel else None
     console.print(f"\n[red bold]{finding.check}[/] {escape(finding.message)}")
     if finding.got is not None and finding.want is not None:
         console.print(f"  got {finding.got!r}   want {finding.want!r}")
     console.print(f"  seen in {finding.cases} case{'s' * (finding.cases != 1)}; this is the smallest found")
-    console.print(
-        f"  replay: verify-norm replay '{escape(spec_text(report.kernel, finding.spec, op))}'", soft_wrap=True
-    )
+    console.print(f"  replay: {escape(replay_line(report, finding.spec))}", soft_wrap=True)
 
 
 def _verdict(report: Report) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from verify_norm.registry import BUILTIN
 from verify_norm.report.json import spec_text
 from verify_norm.report.model import Report
 from verify_norm.spec import CaseSpec, Finding
@@ -9,7 +10,7 @@ from verify_norm.spec import CaseSpec, Finding
 
 def replay_line(report: Report, spec: CaseSpec) -> str:
     """The command that runs a case again, or where no command can find the kernel, the call."""
-    text = spec_text(report.kernel, spec, report.op if ":" in report.kernel or not report.target else None)
+    text = spec_text(report.kernel, spec, None if report.kernel in BUILTIN else report.op)
     if not report.target:
         return f"verify_norm.replay(<the kernel>, {text!r})"
     bind = f" --bind '{report.bind}'" if report.bind else ""

@@ -1,0 +1,158 @@
+"""The Python door: audit, replay, the decorator, and what they say."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import verify_norm
+from verify_norm import Contract, FindingsError, UsageError, audit, replay
+from verify_norm.report.json import spec_text
+
+FAST = {"dtypes": ["fp32"], "checks": ["signature", "accuracy"], "examples": 3, "device": "cpu"}
+
+
+def rms(X, W, eps=1e-6):
+    wide = X.double()
+    y = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + eps)
+    return (y if W is None else y * W.double()).to(X.dtype)
+
+
+@verify_norm.kernel(op="rmsnorm_fwd", contract=Contract(xhat="x"))
+def declared(X, W, eps):
+    xhat = rms(X, None, eps)
+    return xhat if W is None else (xhat.double() * W.double()).to(X.dtype)
+
+
+def forgets_eps(X, W, eps):
+    return rms(X, W, 0.0)
+
+
+def test_a_function_of_a_module_runs_in_a_process_of_its_own():
+    report = audit(rms, "rmsnorm_fwd", **FAST)
+    assert report.ok
+    assert report.kernel == report.target == f"{__file__}:rms"
+    assert report.environment["isolation"] == "a process of its own"
+    report.raise_for_findings()
+
+
+def test_what_cannot_be_found_again_runs_here():
+    report = audit(lambda x, weight, eps: rms(x, weight, eps), "rmsnorm_fwd", **FAST)
+    assert report.ok
+    assert report.target == ""
+    assert report.environment["isolation"].startswith("none: the kernel is no attribute")
+    assert report.kernel == "<lambda>"
+
+
+def test_both_directions_are_two_reports_that_are_asked_as_one():
+    reports = audit(rms, "rmsnorm", **FAST)
+    assert reports.ok
+    assert [report.op for report in reports] == ["rmsnorm_fwd", "rmsnorm_bwd"]
+    reports.raise_for_findings()
+    wrong = audit(forgets_eps, "rmsnorm", **FAST)
+    assert not wrong.ok
+    assert {f.output for f in wrong.findings} == {"y", "dx", "dweight"}
+    with pytest.raises(
+        FindingsError, match=r"(?s)forgets_eps \(rmsnorm_fwd\): 1 finding .*\(rmsnorm_bwd\): 2 findings"
+    ):
+        wrong.raise_for_findings()
+
+
+def test_findings_read_as_an_assertion_and_their_line_replays():
+    report = audit(forgets_eps, "rmsnorm_fwd", **FAST)
+    assert not report.ok
+    with pytest.raises(AssertionError) as caught:
+        report.raise_for_findings()
+    title, finding, values, line = str(caught.value).splitlines()
+    assert title == f"{__file__}:forgets_eps (rmsnorm_fwd): 1 finding in {report.cases} cases"
+    assert finding.startswith("accuracy: y[0] is ")
+    assert "ULP (float32) from float64; allowed" in finding
+    assert values.startswith("  got ")
+    spec = spec_text(report.kernel, report.findings[0].spec, "rmsnorm_fwd")
+    assert line == f"  replay: verify-norm replay '{spec}'"
+    again = replay(forgets_eps, spec, device="cpu", checks=["accuracy"])
+    assert [f.message for f in again.findings] == [f.message for f in report.findings]
+    assert replay(rms, report.findings[0].spec, "rmsnorm_fwd", device="cpu").ok
+
+
+def test_a_bound_kernel_replays_as_it_was_bound():
+    report = audit(f"{__file__}:forgets_eps", "rmsnorm_fwd", bind="eps=0.5", **FAST)
+    assert report.bind == "eps=0.5"
+    with pytest.raises(FindingsError, match=r"\"eps\": 0\.5.*' --bind 'eps=0\.5'"):
+        report.raise_for_findings()
+
+
+def test_what_no_command_can_find_is_replayed_by_a_call():
+    report = audit(lambda x, weight, eps: forgets_eps(x, weight, eps), "rmsnorm_fwd", **FAST)
+    with pytest.raises(FindingsError, match=r"replay: verify_norm\.replay\(<the kernel>, '\{\"kernel\""):
+        report.raise_for_findings()
+
+
+def test_nothing_checked_is_no_pass():
+    report = audit(rms, "rmsnorm_fwd", **(FAST | {"checks": ["statistics"]}))
+    assert not report.ok
+    with pytest.raises(FindingsError, match="nothing was checked"):
+        report.raise_for_findings()
+
+
+def test_a_declaration_is_found_and_changes_nothing():
+    assert declared(torch.ones(2, 3), None, 0.0).tolist() == [[1.0] * 3] * 2
+    report = audit(declared, **(FAST | {"dtypes": ["bf16"]}))
+    assert report.op == "rmsnorm_fwd"
+    assert report.contract.xhat == "x"
+    assert report.ok
+    assert not audit(declared, contract=Contract(), **(FAST | {"dtypes": ["bf16"]})).ok
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "said"),
+    [
+        ((3,), {}, "3 is a int, not a callable"),
+        ((lambda x: x,), {}, "'<lambda>' is not an op's name, so say which op it is: --op layernorm_fwd|"),
+        (("nothing",), {}, "unknown kernel 'nothing'"),
+        ((rms, "rmsnorm"), {"checks": ["acuracy"]}, "unknown check 'acuracy' (did you mean accuracy?)"),
+        ((rms, "rmsnorm"), {"dtypes": ["int8"]}, "unknown dtype 'int8'"),
+        ((rms, "rmsnorm"), {"device": "tpu"}, "unknown device 'tpu'"),
+        ((rms, "rmsnorm"), {"bind": "y"}, "--bind 'y' is not to be understood"),
+    ],
+)
+def test_mistakes_are_usage_errors(arguments, options, said):
+    with pytest.raises(UsageError) as caught:
+        audit(*arguments, **options)
+    assert said in str(caught.value)
+
+
+TRITON_FIRST = """
+import triton
+import triton.language as tl
+import torch
+import verify_norm
+@triton.jit
+def _copy(X, Y, N: tl.constexpr):
+    cols = tl.arange(0, N)
+    tl.store(Y + cols, tl.load(X + cols))
+def rmsnorm_fwd(x, weight, eps):
+    y = torch.empty_like(x)
+    _copy[(1,)](x, y, N=1)
+    return y
+report = verify_norm.audit(rmsnorm_fwd, device="cpu", checks=["signature"], examples=0)
+try:
+    report.raise_for_findings()
+except verify_norm.FindingsError as error:
+    print(error)
+print(report.checked, len(report.findings))
+"""
+
+
+def test_a_triton_kernel_of_a_script_that_has_no_interpreter(tmp_path):
+    """The script cannot be imported again, so its kernels run as they were compiled: for a GPU."""
+    if torch.cuda.is_available():
+        pytest.skip("says so where there is no GPU")
+    path = tmp_path / "script.py"
+    path.write_text(TRITON_FIRST)
+    run = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, env={"PATH": "", "HOME": "/tmp"})
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.splitlines()[-1] == "False 0"
+    assert "nothing was checked. " in run.stdout
+    assert "it does not take CPU tensors (" in run.stdout

@@ -1,0 +1,337 @@
+"""The pytest plugin as a user meets it: outcomes, messages, selection, workers, reports, and what it costs."""
+
+import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import verify_norm
+from verify_norm import pytest_search
+from verify_norm.checks import CHECKS
+from verify_norm.pytest_plugin import CHECK_NAMES, NormKernel, parametrize_checks
+from verify_norm.report import json as json_form
+from verify_norm.report.model import CheckResult, Report, Settings, Skip, Tally
+from verify_norm.spec import CaseSpec, Contract, Finding
+from verify_norm.ulp import UlpStats
+
+pytest_plugins = ["pytester"]
+
+HEAVY = ("torch", "triton", "numpy", "hypothesis", "pydantic", "rich", "typer", "scipy")
+LIMIT = 20e3  # µs: what the plugin may cost a run that does not use it
+FEW = ("--norm-examples", "5", "--norm-dtype", "fp16", "--norm-device", "cpu")
+NORMS = """
+import multiprocessing
+import os
+import torch
+
+if multiprocessing.parent_process() is None:  # the process that searches, not the one that runs the kernel
+    with open("imported", "a") as file:
+        file.write("x")
+
+def rmsnorm_fwd(x, weight, eps, weight_offset, normalized_shape):
+    dims = tuple(range(x.dim() - len(normalized_shape), x.dim()))
+    y = x.double() * torch.rsqrt(x.double().pow(2).mean(dims, keepdim=True) + eps)
+    return (y if weight is None else y * (weight.double() + weight_offset)).to(x.dtype)
+
+def biased(x, weight, eps, weight_offset, normalized_shape):
+    y = rmsnorm_fwd(x, weight, eps, weight_offset, normalized_shape)
+    return (y * 1.0078125).to(x.dtype)
+
+def ends(x, weight, eps, weight_offset, normalized_shape):
+    if x.numel() > 3000:
+        os._exit(3)
+    return rmsnorm_fwd(x, weight, eps, weight_offset, normalized_shape)
+"""
+ENDS = "import os\nos._exit(7)\n"
+TESTS = """
+import verify_norm
+
+@verify_norm.parametrize_checks("norms:rmsnorm_fwd", expected_failures={"nonfinite": "it once leaked"})
+def test_right(kernel, check):
+    assert kernel.target == "norms:rmsnorm_fwd"
+    check(kernel)
+
+@verify_norm.parametrize_checks("norms.py:biased", op="rmsnorm_fwd", expected_failures={"accuracy": "a factor"})
+def test_known(kernel, check):
+    check(kernel)
+
+class TestBad:
+    @verify_norm.parametrize_checks("norms:absent", "ender:rmsnorm_fwd", op="rmsnorm_fwd",
+                                    expected_failures={"accuracy": "no matter"})
+    def test_bad(self, kernel, check):
+        check(kernel)
+"""
+
+
+@pytest.fixture
+def project(pytester):
+    """A user's project: a package of kernels beside its tests."""
+    pytester.makepyfile(norms=NORMS, ender=ENDS, test_norms=TESTS)
+    pytester.makeini("[pytest]\npythonpath = .\nfilterwarnings = error\naddopts = --strict-markers\n")
+    return pytester
+
+
+def outcomes(path):
+    """Outcome, message and properties of each test in a JUnit file, by its name, as "right rmsnorm_fwd-accuracy"."""
+    found = {}
+    for case in ElementTree.parse(path).iter("testcase"):
+        result = next((child for child in case if child.tag != "properties"), None)
+        properties = [(p.get("name"), p.get("value")) for p in case.iter("property")]
+        name = case.get("name").partition("@")[0].removeprefix("test_").replace("[", " ").rstrip("]")
+        kind, text = ("passed", "") if result is None else (result.tag, f"{result.get('message')}\n{result.text}")
+        found[name] = (kind if result is None or not result.get("type") else result.get("type"), text, properties)
+    return found
+
+
+def test_a_whole_run_and_then_the_failed_ones_alone(project):
+    run = project.runpytest_subprocess(*FEW, "--junitxml=j.xml", "--norm-report=r.json", "-rA")
+    said = outcomes(project.path / "j.xml")
+    kernels = ("right rmsnorm_fwd", "known biased", "bad absent", "bad rmsnorm_fwd")
+    assert set(said) == {f"{kernel}-{check}" for kernel in kernels for check in CHECKS}
+
+    # what is right passes, what does not apply or never looked skips, an expected failure that passes is told
+    right = {check: said[f"right rmsnorm_fwd-{check}"] for check in CHECKS}
+    assert right["accuracy"][0] == right["crash"][0] == right["signature"][0] == "passed"
+    assert ("max_ulp.y.float16", "0.5") in [(n, f"{float(v):.1g}") for n, v in right["accuracy"][2]]
+    assert right["gradient"][0] == "pytest.skip"
+    assert "gradient does not apply to rmsnorm_fwd" in right["gradient"][1]
+    assert right["statistics"][0] == "pytest.skip"
+    assert "statistics had nothing to look at in" in right["statistics"][1]
+    assert "does not return rstd" in right["statistics"][1]
+    assert right["nonfinite"][0] == "failure"
+    assert "expected to fail (it once leaked) but passes: nothing found in" in right["nonfinite"][1]
+
+    # what is wrong fails as it was said to, with what replays it
+    kind, text, properties = said["known biased-accuracy"]
+    assert kind == "pytest.xfail"
+    assert "a factor" in text
+    (replay,) = [value for name, value in properties if name == "replay"]
+    assert replay.startswith("""verify-norm replay '{"kernel": "norms.py:biased", "op": "rmsnorm_fwd",""")
+    replayed = json_form.read_spec(shlex.split(replay)[2])
+    assert replayed[:2] == ("norms.py:biased", "rmsnorm_fwd")
+
+    # what cannot be had is an error of each of its tests, in a line, whatever is expected
+    for check in CHECKS:
+        assert said[f"bad absent-{check}"][0] == said[f"bad rmsnorm_fwd-{check}"][0] == "error"
+        assert "norms has no 'absent'; its callables are: rmsnorm_fwd, biased, ends" in said[f"bad absent-{check}"][1]
+        assert "ended the process that searched it, with exit status 7" in said[f"bad rmsnorm_fwd-{check}"][1]
+    text = run.stdout.str()
+    assert "Traceback" not in text
+    assert "pytest_plugin.py" not in text
+
+    # a line a kernel, with what was not checked
+    run.stdout.fnmatch_lines(
+        [
+            "*= verify-norm =*",
+            "FAIL norms:rmsnorm_fwd: nonfinite was expected to fail and passes; * checks; * cases *, error/bound y 1",
+            "  not checked: output rstd (* cases): norms:rmsnorm_fwd does not return it",
+            "* norms.py:biased: *accuracy failed as expected (a factor); *",
+            "ERROR norms:absent: norms has no 'absent'*",
+            "ERROR ender:rmsnorm_fwd: *exit status 7",
+        ]
+    )
+    reports = json.loads((project.path / "r.json").read_text())
+    assert [r["kernel"] for r in reports] == ["norms:rmsnorm_fwd", "norms.py:biased"]
+    assert {check["name"] for check in reports[0]["checks"]} == set(CHECKS) - {"gradient"}
+    (finding,) = json_form.load(json.dumps(reports[1])).findings
+    assert (finding.check, finding.spec) == ("accuracy", replayed[2])
+
+    # --lf has the same ids, and the search looks for nothing else
+    project.path.joinpath("imported").unlink()
+    again = project.runpytest_subprocess(*FEW, "--lf", "-v", "--norm-report=r.json", "-k", "right")
+    again.assert_outcomes(failed=1)
+    again.stdout.fnmatch_lines(["test_norms.py::test_right[[]rmsnorm_fwd-nonfinite[]] FAILED*"])
+    assert [c["name"] for c in json.loads((project.path / "r.json").read_text())[0]["checks"]] == ["nonfinite"]
+
+
+def test_collecting_imports_no_kernel_and_nothing_heavy(project):
+    project.makeconftest(
+        "import sys\n"
+        "def pytest_unconfigure():\n"
+        f"    print('loaded', [m for m in {(*HEAVY, 'norms', 'verify_norm.pytest_search')} if m in sys.modules])\n"
+    )
+    run = project.runpytest_subprocess("--collect-only", "-q", "-p", "no:hypothesispytest", "-p", "no:xdist")
+    assert run.ret == 0
+    run.stdout.fnmatch_lines(["test_norms.py::test_right[[]rmsnorm_fwd-accuracy[]]", "loaded [[][]]"])
+    assert not (project.path / "imported").exists()
+
+
+def test_workers_share_one_search(project):
+    selected = "rmsnorm_fwd and (accuracy or signature or memory) and right"
+    run = project.runpytest_subprocess(*FEW, "-n", "2", "-k", selected, "--norm-report=r.json")
+    run.assert_outcomes(passed=3)
+    assert (project.path / "imported").read_text() == "x"
+    (report,) = json.loads((project.path / "r.json").read_text())
+    assert [check["name"] for check in report["checks"]] == [
+        name for name in CHECKS if name in ("memory", "signature", "accuracy")
+    ]
+    run.stdout.fnmatch_lines(["pass norms:rmsnorm_fwd: 3 checks; *"])
+    assert "INTERNALERROR" not in run.stdout.str()
+
+
+def test_a_failure_reads_as_on_the_command_line_and_an_unselected_check_is_not_lost(project):
+    project.makepyfile(
+        test_norms="import verify_norm\n"
+        "@verify_norm.parametrize_checks('norms:biased', 'norms:ends', op='rmsnorm_fwd',\n"
+        "                                expected_failures={'accuracy': 'known'})\n"
+        "def test_norm(kernel, check):\n"
+        "    check(kernel)\n"
+    )
+    run = project.runpytest_subprocess(*FEW, "-k", "accuracy", "--runxfail", "--junitxml=j.xml", "-n", "1",
+                                       "--dist=loadgroup")  # fmt: skip
+    run.assert_outcomes(failed=2)
+    said = outcomes(project.path / "j.xml")
+    assert re.search(
+        r"\ny\[.*\] is \S+ ULP \((\w+)\) from float64; allowed \S+ \(\d+ terms summed in float32, then one rounding "
+        r"to \1\).*\n  got \S+   want \S+\n"
+        r"  replay: verify-norm replay '{\"kernel\": \"norms:biased\", \"op\": \"rmsnorm_fwd\", .*}'\n?$",
+        said["norm biased-accuracy"][1],
+    )
+    assert "it ended its process with exit status 3" in said["norm ends-accuracy"][1]  # of the check crash
+    run.stdout.fnmatch_lines(["FAIL norms:ends: a check that was not selected found something; *"])
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--norm-dtype", "fp7"], "ERROR: unknown dtype 'fp7'*"),
+        (
+            ["--norm-report", "/no/such/folder/r.json"],
+            "ERROR: cannot write /no/such/folder/r.json: no writable folder*",
+        ),
+        (["--norm-examples", "-1"], "*--norm-examples: -1 is negative"),
+        (["--norm-seconds", "soon"], "*--norm-seconds: invalid float value: 'soon'"),
+    ],
+)
+def test_mistakes_in_the_options_are_told_at_once(project, options, said):
+    run = project.runpytest_subprocess(*options)
+    assert run.ret == pytest.ExitCode.USAGE_ERROR
+    run.stderr.fnmatch_lines([said])
+    assert "Traceback" not in run.stderr.str()
+
+
+def test_a_report_that_cannot_be_written_after_all_is_told(pytester):
+    pytester.makepyfile("def test_nothing(): pass")
+    pytester.makeconftest("import os\ndef pytest_collection_finish(): os.mkdir('r.json')")
+    run = pytester.runpytest_subprocess("--norm-report=r.json")
+    assert run.ret == pytest.ExitCode.USAGE_ERROR
+    run.stdout.fnmatch_lines(["ERROR: cannot write r.json: *"])
+
+
+def test_ctrl_c_ends_the_search_too(project):
+    command = [sys.executable, "-m", "pytest", "-q", "-k", "rmsnorm_fwd-accuracy and right", "--norm-examples=100000"]
+    run = subprocess.Popen(command, cwd=project.path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    imported = project.path / "imported"
+    deadline = time.monotonic() + 60
+    while not imported.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    (searching,) = (int(p) for p in Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split())
+    run.send_signal(signal.SIGINT)  # to it alone, as a CI's runner may do
+    said, _ = run.communicate(timeout=30)
+    assert "KeyboardInterrupt" in said
+    assert run.returncode == pytest.ExitCode.INTERRUPTED
+    assert not Path(f"/proc/{searching}").exists()
+
+
+def test_a_device_that_is_not_there_is_told():
+    request = {"path": sys.path, "settings": {}, "device": "cuda:99", "worker": 0, "target": "rmsnorm_fwd", "op": None,
+               "bind": "", "checks": ["accuracy"]}  # fmt: skip
+    assert pytest_search.answer(request)["error"].startswith("no device cuda:99: ")
+
+
+def test_workers_are_spread_over_gpus(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert [pytest_search.place("auto", worker) for worker in (0, 1, 5)] == ["cuda:0", "cuda:1", "cuda:1"]
+    assert pytest_search.place("cuda", 3) == "cuda:3"
+    assert pytest_search.place("cuda:2", 3) == "cuda:2"
+    assert pytest_search.place("cpu", 3) == "cpu"
+
+
+def test_the_names_of_the_checks_are_those_there_are():
+    assert sorted(CHECK_NAMES) == sorted(CHECKS)  # their order says nothing
+
+
+def test_mistakes_in_the_decorator_are_told():
+    with pytest.raises(ValueError, match="there is no check determinsm; there are: crash, "):
+        parametrize_checks("a:b", expected_failures={"determinsm": "why"})
+    with pytest.raises(ValueError, match="takes kernels' names"):
+        parametrize_checks()
+    with pytest.raises(ValueError, match="takes kernels' names"):
+        parametrize_checks(print)
+    assert verify_norm.parametrize_checks is parametrize_checks
+
+
+def test_ids_tell_kernels_apart():
+    from verify_norm.pytest_plugin import _ids
+
+    kernels = [NormKernel(target) for target in ("a:norm", "b:norm", "c.py:other", "layernorm_fwd")]
+    assert list(_ids(kernels)) == ["a:norm", "b:norm", "other", "layernorm_fwd"]
+    assert list(_ids([NormKernel("a:norm", "rmsnorm_fwd"), NormKernel("a:norm", "rmsnorm_bwd")])) == [
+        "a:norm(rmsnorm_fwd)",
+        "a:norm(rmsnorm_bwd)",
+    ]
+
+
+def test_what_it_costs_a_run_that_does_not_use_it():
+    """The best of three: what loading it adds, once pytest is there."""
+    code = f"import pytest, sys; import verify_norm.pytest_plugin; print([m for m in {HEAVY} if m in sys.modules])"
+    costs = []
+    for _ in range(3):
+        ran = subprocess.run(
+            [sys.executable, "-X", "importtime", "-c", code], capture_output=True, text=True, check=True
+        )
+        assert ran.stdout.strip() == "[]"
+        rows = [line.split("|") for line in ran.stderr.splitlines() if "verify_norm" in line]
+        costs.append(sum(float(row[1]) for row in rows if not row[2].startswith("   ")))
+    assert 0 < min(costs) < LIMIT
+
+
+def report(**changes):
+    """A report on a kernel that two checks looked at."""
+    spec = CaseSpec((4, 8))
+    tally = Tally("y", "float16", 1, 32, ulp=UlpStats(count=32, maximum=0.75), worst=spec)
+    made = Report(
+        kernel="norms:k", op="rmsnorm_fwd", target="norms:k", backend="torch", contract=Contract(),
+        settings=Settings(checks=("signature", "accuracy"), device="cpu"), environment={}, cases=9, seconds=1.5,
+        seconds_in_kernel=0.5, findings=(), tallies=(tally,),
+        checks=(CheckResult("signature", "s", 9, 0), CheckResult("accuracy", "a", 4, 0)), skipped=(), layouts={},
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+def test_both_directions_of_a_kernel_are_one_verdict():
+    finding = Finding("norms:k", "accuracy", "dx", "fail", "dx is wrong", CaseSpec((4, 8)))
+    said = pytest_search.told([report(), report(op="rmsnorm_bwd", findings=(finding,))])
+    assert said["verdicts"]["signature"] == {"outcome": "passed", "said": "nothing found in 18 cases", "replays": []}
+    assert said["verdicts"]["accuracy"]["outcome"] == "failed"
+    assert '"op": "rmsnorm_bwd"' in said["verdicts"]["accuracy"]["replays"][0]
+    assert said["max_ulp"] == {"y.float16": 0.75}
+    assert len(said["reports"]) == 2
+
+
+def test_a_check_that_never_looked_says_why():
+    idle = (CheckResult("signature", "s", 9, 0), CheckResult("accuracy", "a", 0, 0))
+    assert pytest_search.told([report(checks=idle)])["verdicts"]["accuracy"]["said"] == (
+        "accuracy had nothing to look at in 9 cases"
+    )
+    alone = report(checks=idle[1:], settings=Settings(checks=("accuracy",)))
+    assert pytest_search.told([alone])["verdicts"]["accuracy"]["said"] == (
+        "accuracy had nothing to look at in 9 cases; the check signature tells whether the kernel runs at all"
+    )
+    skips = (Skip("dtype float16", "k offers float32"), Skip("cases", "too small", 3))
+    nothing = report(cases=0, checks=(), skipped=skips)
+    assert pytest_search.told([nothing])["verdicts"]["accuracy"]["said"] == (
+        "accuracy had no case to look at; not checked: dtype float16: k offers float32; "
+        "not checked: cases (3 cases): too small"
+    )
