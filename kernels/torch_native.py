@@ -52,11 +52,11 @@ def groupnorm_fwd_torch(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """torch.native_group_norm, called as functional.group_norm calls it: y, mean and rstd.
 
-    That makes every argument contiguous first, x in its own memory format; the native function would read what lies
-    between the elements.
+    That makes every argument contiguous first, on a CPU x in its own memory format; the native function would read what
+    lies between the elements.
     """
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
-    if last is None or not x.is_contiguous(memory_format=last):
+    if x.device.type != "cpu" or last is None or not x.is_contiguous(memory_format=last):
         x = x.contiguous()
     w, b = (None if t is None else t.contiguous() for t in (weight, bias))
     size = x.shape[0], x.shape[1], math.prod(x.shape[2:])

@@ -1,5 +1,6 @@
 """The Python door: audit, replay, the decorator, and what they say."""
 
+import importlib.util
 import subprocess
 import sys
 
@@ -121,6 +122,12 @@ def test_mistakes_are_usage_errors(arguments, options, said):
     with pytest.raises(UsageError) as caught:
         audit(*arguments, **options)
     assert said in str(caught.value)
+
+
+def test_no_module_has_the_name_of_a_public_function():
+    """Importing it would put the module in the function's place."""
+    names = [name for name in verify_norm.__all__ if name.isidentifier()]
+    assert [name for name in names if importlib.util.find_spec(f"verify_norm.{name}") is not None] == []
 
 
 TRITON_FIRST = """

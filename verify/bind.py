@@ -193,7 +193,7 @@ def bind(
     theirs_to_ours = {theirs: ours for ours, theirs in said.names.items()}
     fixed = {
         ours: value for key, value in said.constants.items()
-        if (ours := meant(key, offered) or "") in (*NUMBERS, "weight", "bias") and (value is None) == (ours not in NUMBERS)
+        if (ours := meant(key, offered) or "") in (NUMBERS if value is not None else ("weight", "bias"))
     }  # fmt: skip
     arguments: list[Argument] = []
     unknown = []

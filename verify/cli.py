@@ -27,7 +27,7 @@ app = typer.Typer(
 )
 _KERNEL = typer.Option("--kernel", "-k", help="A kernel's name (see list), package.module:attr, or path/file.py:attr.")
 _DEVICE = typer.Option("--device", help="cpu, cuda or cuda:N; the first GPU where there is one, else the CPU.")
-_JSON = typer.Option("--json", help="Write the report there; - for standard output.")
+_JSON = typer.Option("--json", help="Write the report there, of both directions a list; - for standard output.")
 _IN_PROCESS = typer.Option("--in-process", help="Run the kernel in this process, as for a debugger: crashes end it.")
 _OP = typer.Option("--op", help="What it computes, if no name tells: layernorm_fwd; layernorm is both directions.")
 _BIND = typer.Option(

@@ -32,5 +32,5 @@ def environment(device: str) -> dict[str, str]:
 def _interpreter() -> str:
     try:
         return interpreter.enable()
-    except RuntimeError as error:  # a caller's own import: what runs in a process of its own is interpreted all the same
+    except RuntimeError as error:  # a caller's own import: what runs in a process of its own is interpreted
         return f"off here: {error}"

@@ -73,6 +73,7 @@ def enable() -> str:
             reductions.generic_reduce = _in_a_tree(reductions.generic_reduce)
         if hasattr(reductions, "sum"):
             reductions.sum = _sum_in_a_tree(reductions.sum)
+        _widened(interpreter.InterpreterBuilder)
         _untimed(triton.runtime.autotuner.Autotuner)
         _fill_libdevice()
         prove()
@@ -130,7 +131,7 @@ def _round_to_bfloat16(convert: Any) -> Any:
         if source == tl.float32 and target == tl.bfloat16 and rounding != truncate:
             return np.asarray(data, np.float32).astype(ml_dtypes.bfloat16).view(np.uint16)
         if source == tl.bfloat16 and target == tl.float32:
-            return np.left_shift(np.asarray(data).view(np.uint16).astype(np.uint32), np.uint32(16))
+            return _widen(data)
         return convert(data, source, target, rounding)  # type: ignore[no-any-return]
 
     return mended
@@ -220,6 +221,44 @@ def _tree(reduction: Any, inputs: Any) -> list[Any] | None:
     if reduction.keep_dims:
         ends = [e.reshape([1] * len(shape)) if flat else np.expand_dims(e, axis) for e in ends]
     return [reduction.to_tensor(e, t.dtype) for e, t in zip(ends, inputs, strict=True)]
+
+
+def _widened(builder: Any) -> None:
+    """Let arithmetic on bfloat16 be done in float32, and rounded to bfloat16 again.
+
+    Triton keeps bfloat16 as 16-bit integers, and adds, multiplies and compares those. One operation in float32, which
+    has more than twice the bits and two more, rounds to the same bfloat16 as the exact result.
+    """
+    arithmetic = ("create_fadd", "create_fsub", "create_fmul", "create_fdiv", "create_precise_divf", "create_frem",
+                  "create_fma", *(name for name in dir(builder) if name.startswith(("create_min", "create_max"))),
+                  *(name for name in dir(builder) if name.startswith("create_fcmp")))  # fmt: skip
+    for name in arithmetic:
+        if hasattr(builder, name):
+            setattr(builder, name, _in_float32(getattr(builder, name)))
+
+
+def _in_float32(operation: Any) -> Any:
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    @functools.wraps(operation)
+    def mended(self: Any, *operands: Any, **options: Any) -> Any:
+        if any(operand.dtype.scalar != tl.bfloat16 for operand in operands):
+            return operation(self, *operands, **options)
+        wide = [
+            interpreter.TensorHandle(_widen(operand.data).view(np.float32), tl.float32) for operand in operands
+        ]
+        result = operation(self, *wide, **options)
+        if result.data.dtype != np.float32:
+            return result  # a comparison
+        return interpreter.TensorHandle(result.data.astype(ml_dtypes.bfloat16).view(np.uint16), tl.bfloat16)
+
+    return mended
+
+
+def _widen(bits: NDArray[Any]) -> NDArray[np.uint32]:
+    """The bits of the float32 that equals a bfloat16."""
+    return np.left_shift(np.asarray(bits).view(np.uint16).astype(np.uint32), np.uint32(16))
 
 
 def _with_float_scalars(convert: Any) -> Any:

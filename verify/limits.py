@@ -58,7 +58,7 @@ class Limits:
         else:
             held["shape"] = self._channels(spec, held)
         shared = [f"{n}_layout" for n in self.written if getattr(spec, f"{n}_layout", "") in ("expanded", "scalar")]
-        fitted = replace(spec, **held, **dict.fromkeys(shared, "contiguous"))
+        fitted = replace(spec, **(held | dict.fromkeys(shared, "contiguous")))
         if self.tied == "untold":
             return fitted if fitted.weight else replace(fitted, weight_dtype=None)
         if self.tied:

@@ -79,6 +79,7 @@ def load_all(
 def interpret(*, always: bool = False) -> None:
     """Turn Triton's interpreter on, where there is no GPU or `always`: it must be on before Triton is imported."""
     from verify_norm import interpreter
+
     if always or not _gpus():
         try:
             interpreter.enable()

@@ -57,6 +57,7 @@ from verify_norm.checks import (  # noqa: E402 — they enter themselves
     crash,  # noqa: F401
     degenerate,  # noqa: F401
     determinism,  # noqa: F401
+    distribution,  # noqa: F401
     gradient,  # noqa: F401
     identities,  # noqa: F401
     invariance,  # noqa: F401
@@ -67,7 +68,7 @@ from verify_norm.checks import (  # noqa: E402 — they enter themselves
 )
 
 _ORDER = (  # in which they are reported: what says most of a wrong kernel first
-    "crash", "signature", "accuracy", "statistics", "nonfinite", "memory", "determinism", "gradient", "identities",
-    "degenerate", "batch_invariance",
+    "crash", "signature", "accuracy", "statistics", "distribution", "nonfinite", "memory", "determinism", "gradient",
+    "identities", "degenerate", "batch_invariance",
 )  # fmt: skip
 CHECKS = {name: CHECKS[name] for name in sorted(CHECKS, key=_ORDER.index)}  # a check without a place is an error

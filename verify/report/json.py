@@ -77,6 +77,8 @@ def _refuse_nonsense(spec: CaseSpec) -> None:
     one_of("dtype", spec.dtype, FORMATS)
     one_of("dtype", spec.weight_dtype or spec.dtype, FORMATS)
     one_of("data family", spec.data, FAMILIES)
+    for name in spec.frozen:
+        one_of("frozen input", name, ("x", "weight", "bias"))
     for name in (f.name for f in fields(CaseSpec) if f.name.endswith("_layout")):
         one_of(name, getattr(spec, name), LAYOUTS)
     if any(n < 0 for n in spec.shape) or not spec.shape:
