@@ -18,11 +18,22 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from importlib.metadata import PackageNotFoundError, version
+from math import isfinite
 from pathlib import Path
 
+from third_party_judgements import JUDGEMENTS, Judgement
+from verify_norm.report import json as json_form
+from verify_norm.report.model import Report
+from verify_norm.spec import Finding
+
 RESULTS = Path(__file__).parent / "results" / "third_party"
+DOCUMENT = Path(__file__).parents[1] / "kernels" / "THIRD_PARTY.md"
+BEGIN, END = "<!-- printed by benchmarks/third_party.py table -->", "<!-- end of what it prints -->"
+DEVICES = {"cpu": "On a CPU", "h200": "On an H200"}
+SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
 def names(patterns: list[str]) -> list[str]:
@@ -40,7 +51,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-def run(options: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> int:
     """Each kernel in a process of its own: one that breaks its library breaks no other's report."""
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "versions.json").write_text(json.dumps(versions(), indent=1) + "\n")
@@ -62,6 +73,102 @@ def run(options: argparse.Namespace) -> None:
     with ThreadPoolExecutor(options.jobs) as pool:
         for line in pool.map(one, names(options.kernels)):
             print(line, flush=True)
+    return 0
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the reports of one kernel say of one judgement."""
+
+    device: str
+    kernel: str
+    verdict: str
+    reason: str
+    findings: tuple[Finding, ...]
+    report: Report
+
+
+def reports(device: str) -> Iterator[Report]:
+    for path in sorted((RESULTS / device).glob("*.json")):
+        if path.name != "versions.json":
+            yield json_form.load(path.read_text())
+
+
+def judged() -> tuple[list[Row], list[str]]:
+    """A row for each judgement that has findings, and a line for each finding without one, and the reverse."""
+    rows, used = [], set()
+    wrong = []
+    for device in DEVICES:
+        for report in reports(device):
+            of: dict[Judgement, list[Finding]] = {}
+            for finding in report.findings:
+                found = next((j for j in JUDGEMENTS if j.about(device, finding)), None)
+                if found is None:
+                    wrong.append(f"no judgement: {device} {finding.kernel} {finding.check} {finding.output}")
+                else:
+                    of.setdefault(found, []).append(finding)
+            used |= of.keys()
+            rows += [Row(device, report.kernel, j.verdict, j.reason, tuple(f), report) for j, f in of.items()]
+    wrong += [f"no finding: {j.devices} {j.kernel} {j.checks} {j.outputs}" for j in JUDGEMENTS if j not in used]
+    order = [j.reason for j in JUDGEMENTS]
+    return sorted(rows, key=lambda row: (DEVICES.index(row.device), order.index(row.reason))), wrong
+
+
+def size(row: Row) -> str:
+    """The worst error against its bound, in each type that has one beyond it, and its ulp in the smallest case."""
+    numbers = [f for f in row.findings if f.ulp is not None and f.allowed]
+    if not numbers:
+        return "–"
+    outputs = {f.output for f in numbers}
+    worst: dict[str, float] = {}
+    for tally in row.report.tallies:
+        if tally.output in outputs and tally.ratio > 1:
+            worst[tally.dtype] = max(tally.ratio, worst.get(tally.dtype, 0.0))
+    first = numbers[0]
+    cells = [f"{SHORT[dtype]} {ratio:.2g}×" if isfinite(ratio) else f"{SHORT[dtype]} NaN or ∞" for dtype, ratio in worst.items()]
+    return f"{', '.join(cells)}; {first.output} {first.ulp:.3g} ulp of {first.allowed:.2g} in the smallest case"
+
+
+def told(row: Row) -> str:
+    by: dict[str, list[str]] = {}
+    for finding in row.findings:
+        by.setdefault(finding.check, []).append(finding.output or "")
+    return "; ".join(f"{check} {', '.join(filter(None, outputs))}".strip() for check, outputs in by.items())
+
+
+def table() -> int:
+    rows, wrong = judged()
+    lines = []
+    for device, words in DEVICES.items():
+        mine = [row for row in rows if row.device == device]
+        if not mine:
+            continue
+        found = list(reports(device))
+        versions_there = json.loads((RESULTS / device / "versions.json").read_text())
+        environment = found[0].environment
+        lines += [f"### {words}", "", f"{environment['device']}, {environment['date']}: "
+                  + ", ".join(f"{name} {number}" for name, number in versions_there.items()) + ".", ""]  # fmt: skip
+        lines += ["| | kernel | op | found by | error against its bound | judgement |", "|--:|---|---|---|---|---|"]
+        for row in mine:
+            number = rows.index(row) + 1
+            cells = [str(number), f"`{row.kernel}`", row.report.op, told(row), size(row), f"**{row.verdict}**: {row.reason}"]
+            lines.append("| " + " | ".join(cells) + " |")
+        clean = [f"`{r.kernel}` ({r.cases})" for r in found if not r.findings and r.checked]
+        lines += ["", f"Nothing found, with the number of cases: {', '.join(clean)}.", "", "Smallest cases:", "", "```sh"]
+        lines += [f"# {rows.index(row) + 1}\n" + replay(row, device) for row in mine]
+        lines += ["```", ""]
+    text = DOCUMENT.read_text()
+    start, end = (text.index(mark) for mark in (BEGIN, END))
+    DOCUMENT.write_text(text[: start + len(BEGIN)] + "\n" + "\n".join(lines).rstrip() + "\n" + text[end:])
+    for line in wrong:
+        print(line, file=sys.stderr)
+    return bool(wrong)
+
+
+def replay(row: Row, device: str) -> str:
+    first = row.findings[0]
+    line = json_form.spec_text(row.kernel, first.spec)
+    return f"verify-norm replay '{line}'{'' if device == 'h200' else ' --device cpu'}"
 
 
 def main() -> int:
@@ -77,8 +184,7 @@ def main() -> int:
     running.add_argument("--jobs", type=int, default=2)
     commands.add_parser("table")
     options = parser.parse_args()
-    run(options)
-    return 0
+    return table() if options.command == "table" else run(options)
 
 
 if __name__ == "__main__":

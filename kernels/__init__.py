@@ -39,6 +39,13 @@ def _one_value(spec: CaseSpec) -> str | None:
     return "torch's instance_norm needs more than one value a channel" if prod(spec.shape[2:]) == 1 else None
 
 
+def _one_value_a_group(spec: CaseSpec) -> str | None:
+    """What functional.group_norm refuses, as its check counts."""
+    samples, channels, *space = spec.shape
+    one = samples * channels // (spec.num_groups or 1) * prod(space) == 1
+    return "torch's group_norm needs more than one value a channel" if one else None
+
+
 def _needs_weight(spec: CaseSpec) -> str | None:
     """What Liger's fused addition does not take."""
     return None if spec.weight else "it needs a weight"
@@ -162,7 +169,10 @@ THIRD_PARTY: tuple[Kernel, ...] = tuple(
             "torch", "torch_native", "torch", (
                 ("layernorm_{}_torch_compiled", "layernorm", STRICT, None, "functional.layer_norm, compiled"),
                 ("rmsnorm_{}_torch_compiled", "rmsnorm", STRICT, None, "functional.rms_norm, compiled"),
-                ("groupnorm_{}_torch_compiled", "groupnorm", STRICT, None, "functional.group_norm, compiled"),
+                (
+                    "groupnorm_{}_torch_compiled", "groupnorm", EXPANDED, _one_value_a_group,
+                    "functional.group_norm, compiled",
+                ),
                 ("batchnorm_{}_torch_compiled", "batchnorm", STRICT, None, "functional.batch_norm, compiled"),
                 (
                     "instancenorm_{}_torch_compiled", "instancenorm", STRICT, _one_value,

@@ -16,7 +16,8 @@ from verify_norm import corners, interpreter, isolate, policies, registry
 from verify_norm.checks import CHECKS
 from verify_norm.environment import environment
 from verify_norm.examine import examine
-from verify_norm.kernels.zoo import ZOO, Specimen
+from verify_norm.kernels.zoo import ZOO as ZOO
+from verify_norm.kernels.zoo import Specimen
 from verify_norm.ops import OPS
 from verify_norm.policies import Verdict
 from verify_norm.report.json import jsonable

@@ -138,8 +138,8 @@ def described(tree: Tree) -> str:
 
 
 def _by_parts(tree: Tree, n: int) -> str | None:
-    """Equal parts, of one shape, that are added first: runs of neighbours, or lanes that take turns."""
-    nodes = _nodes(tree)
+    """Equal parts, of one shape, that are added first: runs of neighbours, or lanes that take turns; the shortest words."""
+    nodes, found = _nodes(tree), []
     for size in (b for b in range(n // 2, 1, -1) if n % b == 0):
         lanes = n // size
         for words, parts in (
@@ -148,11 +148,12 @@ def _by_parts(tree: Tree, n: int) -> str | None:
         ):
             inner = [nodes.get(frozenset(part)) for part in parts]
             shapes = {described(part) for part in inner if part is not None}
-            if None in inner or len(shapes) != 1 or shapes.pop().startswith("irregular"):
+            if None in inner or len(shapes) != 1:
                 continue
             of = {leaf: p for p, part in enumerate(parts) for leaf in part}
-            return f"{words} ({described(inner[0])}), then {described(_quotient(tree, of, size))}"  # type: ignore[arg-type]
-    return None
+            found.append(f"{words} ({shapes.pop()}), then {described(_quotient(tree, of, size))}")
+    regular = [words for words in found if "irregular" not in words]
+    return min(regular, key=len, default=None)
 
 
 def _nodes(tree: Tree) -> dict[frozenset[int], Tree]:

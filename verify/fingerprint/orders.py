@@ -14,6 +14,7 @@ from verify_norm.fingerprint.statement import Statement, Tree, undecided
 from verify_norm.fingerprint.sums import Sum, squares
 
 LENGTH, SQUARES, LONG = 64, 32, 4096  # summands; of Σx²; of a sum that no blocked one adds one after the other
+CHANNELS = 32  # summands of a channel, of which there is one a pair
 RANDOM = 64  # sums of random numbers that a tree is to explain
 MASK = 60  # a mask in units, as a power of two: above the 53 bits of float64 and the number of units
 
@@ -29,7 +30,8 @@ def orders(found: Sum, seen: Bits | None) -> Iterator[Statement]:
     """The order of a short sum as a tree, and whether a long one is sequential."""
     if seen is None:
         return
-    n, mask, name = LENGTH, _mask(seen, LENGTH), f"{found.name} order"
+    n, name = CHANNELS if found.rig.op.view == "groups" and found.kind in ("dweight", "dbias") else LENGTH, f"{found.name} order"
+    mask = _mask(seen, n)
     first, second = order.pairs(n)
     left = found.read(order.masked(n, first, second, mask=mask, unit=UNIT))
     sizes = None if left is None else order.counts(_snapped(left / UNIT, found), n)

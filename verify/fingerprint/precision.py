@@ -16,7 +16,9 @@ LENGTH = 1024  # long enough for partial sums to be stored and added up in turn
 UNIT = 2.0**-10  # with it and 2**25 times as much, a float16 tells float32 from less
 TYPES = {FORMATS[name].precision: name for name in ("bfloat16", "float16", "float32", "float64")}
 EVEN = {12: 11, 54: 53}  # the first even exponent that is lost, and the odd precision that it is lost at
-HIGHEST = {"float16": 25}  # exponents of the largest mask in units; else 60, beyond float64's 53 bits
+EXPONENTS = np.array([2, 3, 4, *range(6, 14), *range(21, 27), *range(50, 56), 60])  # about each type's precision
+ULPS = np.array([2.9, 4.7, 6.6, 9.3])  # sums of small squares, in ulps: no power of two times the number of them
+HIGHEST = {"float16": 25}  # a mask of more units is no float16
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +41,15 @@ def triples(n: int) -> list[tuple[int, int, int]]:
 def bits_of(found: Sum, n: int = LENGTH) -> Bits | None:
     """How many bits of a running sum `found` keeps; None where the outputs do not show it.
 
-    2**e, 1 and −2**e are added in the places of a triple, all else being 0. A sum of p bits keeps the 1 beside 2**e for
-    e < p, loses it for e ≥ p (at e = p it is half an ulp, a tie that goes to even) and what is left is 1 or 0.
+    m = 1.5·2**e, 1 and −m are added in the places of a triple, all else being 0. A sum of p bits keeps the 1 beside m
+    for e < p, loses it for e ≥ p (at e = p it is half an ulp, a tie that goes to even), and what is left is 1 or 0.
     """
-    exponents = np.arange(2, HIGHEST.get(found.dtype, 60) + 1)
+    exponents = EXPONENTS[EXPONENTS <= HIGHEST.get(found.dtype, 60)]
     places = triples(n)
     terms = np.zeros((len(places), len(exponents), n))
     for row, (i, j, k) in zip(terms, places, strict=True):
-        row[:, i], row[:, j], row[:, k] = np.ldexp(UNIT, exponents), -np.ldexp(UNIT, exponents), UNIT
+        mask = np.ldexp(1.5 * UNIT, exponents)
+        row[:, i], row[:, j], row[:, k] = mask, -mask, UNIT
     left = found.read(terms.reshape(-1, n))
     if left is None:
         return None
@@ -62,7 +65,7 @@ def bits(survived: Array, exponents: Array) -> Bits:
     Bits(most=8, least=8, why='')
     """
     if not survived[:, :2].all():
-        return Bits(why="a 1 does not show even beside 4 and 8")
+        return Bits(why="a 1 does not show even beside small numbers")
     if (np.diff(survived.astype(int), axis=1) > 0).any():
         return Bits(why="a 1 is lost beside a number and kept beside a larger one, as in no plain sum")
     lost = [int(exponents[np.argmin(row)]) for row in survived if not row.all()]
@@ -93,10 +96,10 @@ def accumulators(found: Sum, seen: Bits | None) -> Iterator[Statement]:
 def squares_bits(rig: Rig, dtype: str, n: int = 64) -> Bits | None:
     """How many bits RMSNorm's Σx² keeps; None where that is not to be seen.
 
-    1 and 2**−e are added, for even e. Then 1 and so small numbers that each is lost beside it, but 2 ulp in all: a sum
-    that gives 1 + 2 ulp wherever the 1 stands has more bits than its result, and nothing can be said of it.
+    1 and 2**−e are added, for even e. Then 1 and so small numbers that each is lost beside it, but some ulp in all: a
+    sum that has all of these wherever the 1 stands has more bits than its result, and nothing can be said of it.
     """
-    exponents = np.arange(2, 57 if dtype != "float16" else 29, 2)
+    exponents = np.arange(2, 29 if dtype == "float16" else 57, 2)
     places = [(0, 1), (0, n - 1), (n // 2, 1), (n - 1, n // 2)]
     x = np.zeros((len(places), len(exponents), n))
     for row, (i, k) in zip(x, places, strict=True):
@@ -110,11 +113,12 @@ def squares_bits(rig: Rig, dtype: str, n: int = 64) -> Bits | None:
     if seen.why or seen.least != seen.most:
         return seen
     p = EVEN.get(seen.least, seen.least)
-    small = np.full((4, n), np.sqrt(np.ldexp(2.0, 1 - p) / (n - 1)))
+    ones = [0, n // 2 - 1, n // 2, n - 1]
+    small = np.repeat(np.sqrt(np.ldexp(ULPS, 1 - p) / (n - 1)), len(ones))[:, None] * np.ones(n)
     small = FORMATS[dtype].round(small)
-    small[np.arange(4), [0, n // 2 - 1, n // 2, n - 1]] = 1.0
-    all_kept = squares(rig, small, dtype)
-    whole = np.ldexp(2.0, 1 - p)
-    if all_kept is None or (np.abs(all_kept - whole) < whole / 8).all():
+    small[np.arange(len(small)), ones * len(ULPS)] = 1.0
+    whole = np.rint((np.square(small).sum(1) - 1) * 2.0 ** (p - 1))
+    kept = squares(rig, small, dtype)
+    if kept is None or (np.abs(kept * 2.0 ** (p - 1) - whole) < 0.25).all():
         return Bits(why=f"the result has {p} bits, and the sum has more")
     return Bits(p, p)

@@ -76,7 +76,8 @@ def batchnorm(spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor]:
 
     y = stock(norm, some(inputs, "x"), inputs["weight"], inputs["bias"])
     for name, t in running.items():
-        t.copy_(wide[name])
+        if wide[name] is not t:
+            t.copy_(wide[name])
     return {"y": y, **running}
 
 

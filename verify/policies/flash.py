@@ -76,24 +76,25 @@ def samples(kernel: Kernel, device: str, hidden: tuple[int, ...], eps: float,
     on_cpu = device == "cpu"
     if on_cpu and kernel.unsupported is few_rows:  # a program a row
         hidden = hidden[:1] + hidden[-1:]
-    modes = ("prenorm", "") if name.startswith("add_") and backward(kernel) else ("",)
-    for size in hidden:
-        for dtype, weights in types.items():
-            for weight in weights:
-                shape, form = (BATCH, SHORT if on_cpu else LENGTH, size), getattr(torch, dtype)
+    pairs = [(dtype, weight) for dtype, weights in types.items() for weight in weights]
+    wide, narrow = pairs[:1], pairs[1:]
+    for turn, size in enumerate(hidden):
+        for dtype, weight in [*wide, narrow[turn % len(narrow)]] if on_cpu else pairs:
+            shape, form = (BATCH, SHORT if on_cpu else LENGTH, size), getattr(torch, dtype)
 
-                def normal(shape: tuple[int, ...], form: torch.dtype) -> Tensor:
-                    return torch.randn(shape, generator=random).to(form)
+            def normal(shape: tuple[int, ...], form: torch.dtype) -> Tensor:
+                return torch.randn(shape, generator=random).to(form)
 
-                inputs: dict[str, Tensor | None] = {"x": normal(shape, form)}
-                if name.startswith("add_"):
-                    inputs["residual"] = normal(shape, form)
-                inputs["weight"] = normal(shape[-1:], getattr(torch, weight))
-                inputs["bias"] = None if "rms" in name else normal(shape[-1:], getattr(torch, weight))
-                cotangents = {"y": normal(shape, form) / BATCH}
-                spec = CaseSpec(shape, dtype, None if weight == dtype else weight, eps=eps, bias="rms" not in name)
-                for mode in modes:
-                    yield place(Sample(spec, inputs, cotangents, mode), device)
+            inputs: dict[str, Tensor | None] = {"x": normal(shape, form)}
+            if name.startswith("add_"):
+                inputs["residual"] = normal(shape, form)
+            inputs["weight"] = normal(shape[-1:], getattr(torch, weight))
+            inputs["bias"] = None if "rms" in name else normal(shape[-1:], getattr(torch, weight))
+            cotangents = {"y": normal(shape, form) / BATCH}
+            spec = CaseSpec(shape, dtype, None if weight == dtype else weight, eps=eps, bias="rms" not in name)
+            both = name.startswith("add_") and backward(kernel)
+            for mode in ("prenorm", "")[: 1 if on_cpu and turn else 2] if both else ("",):
+                yield place(Sample(spec, inputs, cotangents, mode), device)
 
 
 Slack = Callable[[str, Sample], tuple[float, float]]
@@ -139,8 +140,9 @@ FLASH = Policy(
     "and rms_norm_ref of flash_attn/ops/triton/layer_norm.py at fd2fc9d for eager and, upcast, for the truth. Batch 8, "
     "hidden sizes 192, 2048, 2560, 3000, 4096, eps = 1e-6, normal inputs, dy/8, prenorm (y times the sum's sigmoid) "
     "and not, k = 2, atol 1e-4, 1e-2 where a type is float16, 5e-2 where one is bfloat16; the kernel first. Values are "
-    "drawn in float32 by torch's CPU generator, seed 0, and rounded. Length 512 becomes 32 on a CPU, where a kernel "
-    "with a program a row also meets only hidden sizes 192 and 4096. Types: x and residual alike, the weight like them "
+    "drawn in float32 by torch's CPU generator, seed 0, and rounded. On a CPU length 512 becomes 32, "
+    "each size meets float32 and one of the narrow pairs of types in turn, not prenorm is for size 192 alone, and a "
+    "kernel with a program a row meets sizes 192 and 4096. Types: x and residual alike, the weight like them "
     "or float32; left out are a residual wider than x, a float16 weight of bfloat16 inputs, narrow weights of float32 "
     "ones, dropout, row scales, a second input x1 or weight1, none of which our operators have.",
     partial(
