@@ -1,4 +1,4 @@
-"""Does `distribution` flag a right kernel, and what does it see that the bound of each element does not?
+"""The check `distribution`: whether it flags a right kernel, and what it sees that no bound of an element does.
 
     python benchmarks/distribution.py [--cases 2000] [--seed 0] [--out benchmarks/results/distribution.json]
 

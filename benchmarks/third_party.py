@@ -25,6 +25,7 @@ from math import isfinite
 from pathlib import Path
 
 from third_party_judgements import JUDGEMENTS, Judgement
+
 from verify_norm.report import json as json_form
 from verify_norm.report.model import Report
 from verify_norm.spec import Finding
@@ -33,6 +34,7 @@ RESULTS = Path(__file__).parent / "results" / "third_party"
 DOCUMENT = Path(__file__).parents[1] / "kernels" / "THIRD_PARTY.md"
 BEGIN, END = "<!-- printed by benchmarks/third_party.py table -->", "<!-- end of what it prints -->"
 DEVICES = {"cpu": "On a CPU", "h200": "On an H200"}
+ALONE = "OMP_NUM_THREADS=1"  # torch's CPU kernels sum by threads
 SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
@@ -64,7 +66,7 @@ def run(options: argparse.Namespace) -> int:
             str(options.seconds), "--timeout", str(options.timeout), "--seed", str(options.seed), "--json", str(path),
         ]  # fmt: skip
         path.unlink(missing_ok=True)
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+        environment = {**os.environ, **dict([ALONE.split("=")]), "NO_COLOR": "1"}
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         verdict = {0: "pass", 1: "FAIL", 2: "none"}.get(done.returncode, f"status {done.returncode}")
         last = done.stderr.strip().splitlines()[-1:] if done.returncode not in (0, 1) else []
@@ -110,8 +112,8 @@ def judged() -> tuple[list[Row], list[str]]:
             used |= of.keys()
             rows += [Row(device, report.kernel, j.verdict, j.reason, tuple(f), report) for j, f in of.items()]
     wrong += [f"no finding: {j.devices} {j.kernel} {j.checks} {j.outputs}" for j in JUDGEMENTS if j not in used]
-    order = [j.reason for j in JUDGEMENTS]
-    return sorted(rows, key=lambda row: (DEVICES.index(row.device), order.index(row.reason))), wrong
+    devices, order = [*DEVICES], [j.reason for j in JUDGEMENTS]
+    return sorted(rows, key=lambda row: (devices.index(row.device), order.index(row.reason))), wrong
 
 
 def size(row: Row) -> str:
@@ -125,7 +127,10 @@ def size(row: Row) -> str:
         if tally.output in outputs and tally.ratio > 1:
             worst[tally.dtype] = max(tally.ratio, worst.get(tally.dtype, 0.0))
     first = numbers[0]
-    cells = [f"{SHORT[dtype]} {ratio:.2g}×" if isfinite(ratio) else f"{SHORT[dtype]} NaN or ∞" for dtype, ratio in worst.items()]
+    cells = [
+        f"{SHORT[dtype]} {ratio:.2g}×" if isfinite(ratio) else f"{SHORT[dtype]} NaN or ∞"
+        for dtype, ratio in worst.items()
+    ]
     return f"{', '.join(cells)}; {first.output} {first.ulp:.3g} ulp of {first.allowed:.2g} in the smallest case"
 
 
@@ -151,10 +156,24 @@ def table() -> int:
         lines += ["| | kernel | op | found by | error against its bound | judgement |", "|--:|---|---|---|---|---|"]
         for row in mine:
             number = rows.index(row) + 1
-            cells = [str(number), f"`{row.kernel}`", row.report.op, told(row), size(row), f"**{row.verdict}**: {row.reason}"]
-            lines.append("| " + " | ".join(cells) + " |")
+            cells = [
+                str(number),
+                f"`{row.kernel}`",
+                row.report.op,
+                told(row),
+                size(row),
+                f"**{row.verdict}**: {row.reason}",
+            ]
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
         clean = [f"`{r.kernel}` ({r.cases})" for r in found if not r.findings and r.checked]
-        lines += ["", f"Nothing found, with the number of cases: {', '.join(clean)}.", "", "Smallest cases:", "", "```sh"]
+        lines += [
+            "",
+            f"Nothing found, with the number of cases: {', '.join(clean)}.",
+            "",
+            "Smallest cases:",
+            "",
+            "```sh",
+        ]
         lines += [f"# {rows.index(row) + 1}\n" + replay(row, device) for row in mine]
         lines += ["```", ""]
     text = DOCUMENT.read_text()
@@ -168,7 +187,7 @@ def table() -> int:
 def replay(row: Row, device: str) -> str:
     first = row.findings[0]
     line = json_form.spec_text(row.kernel, first.spec)
-    return f"verify-norm replay '{line}'{'' if device == 'h200' else ' --device cpu'}"
+    return f"verify-norm replay '{line}'" if device == "h200" else f"{ALONE} verify-norm replay '{line}' --device cpu"
 
 
 def main() -> int:

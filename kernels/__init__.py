@@ -1,7 +1,9 @@
 """The kernels under test, and their table. Importing it loads neither torch nor Triton."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from math import prod
+from typing import Literal
 
 from verify_norm.spec import CaseSpec, Contract, Kernel
 
@@ -157,6 +159,58 @@ _ATOMIC = Contract(summation="atomic", deterministic=False)
 
 # Other people's kernels, each under the name of its library: the strict contract, but for what the library documents.
 # `origin` is the module to import, which need not be there. "{}" is the direction.
+_Row = tuple[str, str, Contract, Callable[[CaseSpec], str | None] | None, str]
+_LIBRARIES: tuple[tuple[str, str, Literal["torch", "triton", "cuda"], tuple[_Row, ...]], ...] = (
+    (
+        "torch", "torch_native", "torch", (
+            ("layernorm_{}_torch_compiled", "layernorm", STRICT, None, "functional.layer_norm, compiled"),
+            ("rmsnorm_{}_torch_compiled", "rmsnorm", STRICT, None, "functional.rms_norm, compiled"),
+            (
+                "groupnorm_{}_torch_compiled", "groupnorm", EXPANDED, _one_value_a_group,
+                "functional.group_norm, compiled",
+            ),
+            ("batchnorm_{}_torch_compiled", "batchnorm", STRICT, None, "functional.batch_norm, compiled"),
+            (
+                "instancenorm_{}_torch_compiled", "instancenorm", STRICT, _one_value,
+                "functional.instance_norm, compiled",
+            ),
+        ),
+    ),
+    (
+        "liger_kernel", "third_party", "triton", (
+            ("liger_layernorm_{}", "layernorm", STRICT, _needs_both, "Liger's layer_norm"),
+            (
+                "liger_rmsnorm_llama_{}", "rmsnorm", replace(_LLAMA, inplace=("dx:dy",)), None,
+                "Liger's rms_norm, casting_mode llama",
+            ),
+            ("liger_rmsnorm_gemma_{}", "rmsnorm", STRICT, None, "Liger's rms_norm, casting_mode gemma"),
+            ("liger_rmsnorm_none_{}", "rmsnorm", STRICT, None, "Liger's rms_norm, casting_mode none"),
+            ("liger_groupnorm_{}", "groupnorm", _ATOMIC, _liger_groups, "Liger's group_norm"),
+            (
+                "liger_add_rmsnorm_{}", "add_rmsnorm", replace(_LLAMA, residual="rounded"), _needs_weight,
+                "Liger's fused_add_rms_norm, casting_mode llama",
+            ),
+        ),
+    ),
+    (
+        "fla", "third_party", "triton", (
+            ("fla_layernorm_{}", "layernorm", STRICT, _short_rows, "fla's layer_norm"),
+            ("fla_rmsnorm_{}", "rmsnorm", STRICT, _short_rows, "fla's rms_norm"),
+            ("fla_groupnorm_{}", "groupnorm", STRICT, _last_dimension, "fla's group_norm"),
+            ("fla_add_rmsnorm_{}", "add_rmsnorm", STRICT, _short_rows, "fla's rms_norm with a residual"),
+        ),
+    ),
+    (
+        "quack", "third_party", "cuda", (
+            ("quack_layernorm_{}", "layernorm", STRICT, _float32_weight, "quack's layernorm"),
+            ("quack_rmsnorm_{}", "rmsnorm", STRICT, _offset_needs_weight, "quack's rmsnorm"),
+            (
+                "quack_add_rmsnorm_{}", "add_rmsnorm", STRICT, _offset_needs_weight,
+                "quack's rmsnorm with a residual",
+            ),
+        ),
+    ),
+)  # fmt: skip
 THIRD_PARTY: tuple[Kernel, ...] = tuple(
     Kernel(
         name.format(way), f"{op}_{way}", f"verify_norm.kernels.{module}:{name.format(way)}", backend, dtypes,
@@ -164,58 +218,8 @@ THIRD_PARTY: tuple[Kernel, ...] = tuple(
         summary if way == "fwd" else f"the gradients of {summary}",
         unsupported, forward=name.format("fwd") if way == "bwd" else None, origin=origin,
     )
-    for origin, module, backend, rows in (
-        (
-            "torch", "torch_native", "torch", (
-                ("layernorm_{}_torch_compiled", "layernorm", STRICT, None, "functional.layer_norm, compiled"),
-                ("rmsnorm_{}_torch_compiled", "rmsnorm", STRICT, None, "functional.rms_norm, compiled"),
-                (
-                    "groupnorm_{}_torch_compiled", "groupnorm", EXPANDED, _one_value_a_group,
-                    "functional.group_norm, compiled",
-                ),
-                ("batchnorm_{}_torch_compiled", "batchnorm", STRICT, None, "functional.batch_norm, compiled"),
-                (
-                    "instancenorm_{}_torch_compiled", "instancenorm", STRICT, _one_value,
-                    "functional.instance_norm, compiled",
-                ),
-            ),
-        ),
-        (
-            "liger_kernel", "third_party", "triton", (
-                ("liger_layernorm_{}", "layernorm", STRICT, _needs_both, "Liger's layer_norm"),
-                (
-                    "liger_rmsnorm_llama_{}", "rmsnorm", replace(_LLAMA, inplace=("dx:dy",)), None,
-                    "Liger's rms_norm, casting_mode llama",
-                ),
-                ("liger_rmsnorm_gemma_{}", "rmsnorm", STRICT, None, "Liger's rms_norm, casting_mode gemma"),
-                ("liger_rmsnorm_none_{}", "rmsnorm", STRICT, None, "Liger's rms_norm, casting_mode none"),
-                ("liger_groupnorm_{}", "groupnorm", _ATOMIC, _liger_groups, "Liger's group_norm"),
-                (
-                    "liger_add_rmsnorm_{}", "add_rmsnorm", replace(_LLAMA, residual="rounded"), _needs_weight,
-                    "Liger's fused_add_rms_norm, casting_mode llama",
-                ),
-            ),
-        ),
-        (
-            "fla", "third_party", "triton", (
-                ("fla_layernorm_{}", "layernorm", STRICT, _short_rows, "fla's layer_norm"),
-                ("fla_rmsnorm_{}", "rmsnorm", STRICT, _short_rows, "fla's rms_norm"),
-                ("fla_groupnorm_{}", "groupnorm", STRICT, _last_dimension, "fla's group_norm"),
-                ("fla_add_rmsnorm_{}", "add_rmsnorm", STRICT, _short_rows, "fla's rms_norm with a residual"),
-            ),
-        ),
-        (
-            "quack", "third_party", "cuda", (
-                ("quack_layernorm_{}", "layernorm", STRICT, _float32_weight, "quack's layernorm"),
-                ("quack_rmsnorm_{}", "rmsnorm", STRICT, _offset_needs_weight, "quack's rmsnorm"),
-                (
-                    "quack_add_rmsnorm_{}", "add_rmsnorm", STRICT, _offset_needs_weight,
-                    "quack's rmsnorm with a residual",
-                ),
-            ),
-        ),
-    )
+    for origin, module, backend, rows in _LIBRARIES
     for name, op, contract, unsupported, summary in rows
-    for dtypes in (("float32",) if "_none_" in name else ("float32", "float16", "bfloat16"),)  # it computes in that of x
+    for dtypes in (("float32",) if "_none_" in name else ("float32", "float16", "bfloat16"),)  # computes in that of x
     for way in ("fwd", "bwd")
 )  # fmt: skip

@@ -73,9 +73,7 @@ def liger_groupnorm_fwd(x: Tensor, weight: Tensor, bias: Tensor, num_groups: int
     return y, mean, rstd
 
 
-def liger_groupnorm_bwd(
-    dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, num_groups: int, eps: float
-) -> Gradients:
+def liger_groupnorm_bwd(dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor, num_groups: int, eps: float) -> Gradients:
     """The gradients of LigerGroupNormFunction: dx, dweight, dbias."""
     from liger_kernel.ops import LigerGroupNormFunction
 
@@ -84,9 +82,7 @@ def liger_groupnorm_bwd(
     )
 
 
-def liger_add_rmsnorm_fwd(
-    x: Tensor, residual: Tensor, weight: Tensor, eps: float, weight_offset: float
-) -> Outputs:
+def liger_add_rmsnorm_fwd(x: Tensor, residual: Tensor, weight: Tensor, eps: float, weight_offset: float) -> Outputs:
     """LigerFusedAddRMSNormFunction with its defaults, casting_mode="llama": y, residual_out, and the rstd it saves."""
     from liger_kernel.ops import LigerFusedAddRMSNormFunction
 
@@ -107,7 +103,7 @@ def liger_add_rmsnorm_bwd(
 
 
 def fla_layernorm_fwd(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Outputs:
-    """fla's layer_norm: y, and the mean and rstd it saves."""
+    """The fla package's layer_norm: y, and the mean and rstd it saves."""
     from fla.modules.norm.layernorm import LayerNormFunction
 
     (y,), (*_, mean, rstd) = _saving(LayerNormFunction.apply, x, weight, bias, None, eps)
@@ -122,7 +118,7 @@ def fla_layernorm_bwd(dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor
 
 
 def fla_rmsnorm_fwd(x: Tensor, weight: Tensor | None, eps: float) -> Outputs:
-    """fla's rms_norm without a bias: y, and the rstd it saves."""
+    """The fla package's rms_norm without a bias: y, and the rstd it saves."""
     from fla.modules.norm.layernorm import LayerNormFunction
 
     (y,), (*_, rstd) = _saving(LayerNormFunction.apply, x, weight, None, None, eps, False, False, True)
@@ -137,7 +133,7 @@ def fla_rmsnorm_bwd(dy: Tensor, x: Tensor, weight: Tensor | None, eps: float) ->
 
 
 def fla_groupnorm_fwd(x: Tensor, weight: Tensor | None, bias: Tensor | None, num_groups: int, eps: float) -> Outputs:
-    """fla's group_norm of (B, C), groups of the last dimension: y, and the mean and rstd it saves."""
+    """The fla package's group_norm of (B, C), groups of the last dimension: y, and the mean and rstd it saves."""
     from fla.modules.norm.layernorm import LayerNormFunction
 
     every = weight, bias, None, eps, False, False, False, num_groups
@@ -155,7 +151,7 @@ def fla_groupnorm_bwd(
 
 
 def fla_add_rmsnorm_fwd(x: Tensor, residual: Tensor, weight: Tensor | None, eps: float) -> Outputs:
-    """fla's rms_norm with a residual and prenorm=True: y, residual_out, and the rstd it saves."""
+    """The fla package's rms_norm with a residual and prenorm=True: y, residual_out, and the rstd it saves."""
     from fla.modules.norm.layernorm import LayerNormFunction
 
     (y, summed), (*_, rstd) = _saving(LayerNormFunction.apply, x, weight, None, residual, eps, True, False, True)
@@ -174,7 +170,7 @@ def fla_add_rmsnorm_bwd(
 
 
 def quack_layernorm_fwd(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Outputs:
-    """quack's layernorm_fwd of rows: y, mean and rstd."""
+    """The quack package's layernorm_fwd of rows: y, mean and rstd."""
     from quack.rmsnorm import layernorm_fwd
 
     every = _packed(weight), _packed(bias), eps
@@ -185,7 +181,7 @@ def quack_layernorm_fwd(x: Tensor, weight: Tensor, bias: Tensor | None, eps: flo
 def quack_layernorm_bwd(
     dy: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, mean: Tensor, rstd: Tensor
 ) -> Gradients:
-    """quack's layernorm_bwd, which has no autograd function and is given mean and rstd: dx, dweight, dbias."""
+    """The quack package's layernorm_bwd, which is no autograd function and is given mean and rstd: three gradients."""
     from quack.rmsnorm import layernorm_bwd
 
     dx, dw, db = layernorm_bwd(_rows(x), _packed(weight), _rows(dy), rstd, mean, has_bias=bias is not None)
@@ -193,7 +189,7 @@ def quack_layernorm_bwd(
 
 
 def quack_rmsnorm_fwd(x: Tensor, weight: Tensor | None, eps: float, weight_offset: float) -> Outputs:
-    """quack's rmsnorm_fwd of rows: y and rstd."""
+    """The quack package's rmsnorm_fwd of rows: y and rstd."""
     from quack.rmsnorm import rmsnorm_fwd
 
     y, _, rstd = rmsnorm_fwd(_rows(x), _packed(weight), eps=eps, store_rstd=True, weight_offset=weight_offset)
@@ -210,12 +206,10 @@ def quack_rmsnorm_bwd(dy: Tensor, x: Tensor, weight: Tensor | None, eps: float, 
 def quack_add_rmsnorm_fwd(
     x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, weight_offset: float
 ) -> Outputs:
-    """quack's rmsnorm with a residual and prenorm=True: y and residual_out."""
+    """The quack package's rmsnorm with a residual and prenorm=True: y and residual_out."""
     from quack.rmsnorm import rmsnorm
 
-    y, summed = rmsnorm(
-        x, _packed(weight), residual=residual, eps=eps, prenorm=True, weight_offset=weight_offset
-    )
+    y, summed = rmsnorm(x, _packed(weight), residual=residual, eps=eps, prenorm=True, weight_offset=weight_offset)
     return y, summed
 
 
@@ -252,7 +246,7 @@ def _saving(function: Callable[..., Any], x: Tensor, *rest: Any) -> tuple[tuple[
     with torch.enable_grad():
         returned = function(x.detach().requires_grad_(), *rest)
     outputs = returned if isinstance(returned, tuple) else (returned,)
-    return tuple(y.detach() for y in outputs), tuple(outputs[0].grad_fn.saved_tensors)  # type: ignore[union-attr]
+    return tuple(y.detach() for y in outputs), tuple(outputs[0].grad_fn.saved_tensors)
 
 
 def _gradients_of_sum(

@@ -117,9 +117,7 @@ def instancenorm_fwd(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps:
 
 def instancenorm_bwd(dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Gradients:
     """The gradients of functional.instance_norm: dx, dweight, dbias."""
-    return gradients(
-        lambda x, w, b: functional.instance_norm(x, None, None, w, b, True, 0.0, eps), dy, x, weight, bias
-    )
+    return gradients(lambda x, w, b: functional.instance_norm(x, None, None, w, b, True, 0.0, eps), dy, x, weight, bias)
 
 
 def layernorm_fwd_torch_compiled(
@@ -163,9 +161,7 @@ def groupnorm_bwd_torch_compiled(
     dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, num_groups: int, eps: float
 ) -> Gradients:
     """The gradients of functional.group_norm under torch.compile: dx, dweight, dbias."""
-    return gradients(
-        lambda x, w, b: _compiled(functional.group_norm, x, num_groups, w, b, eps), dy, x, weight, bias
-    )
+    return gradients(lambda x, w, b: _compiled(functional.group_norm, x, num_groups, w, b, eps), dy, x, weight, bias)
 
 
 def batchnorm_fwd_torch_compiled(

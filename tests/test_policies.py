@@ -1,4 +1,4 @@
-"""Other projects' tests, emulated: right kernels pass them, obviously wrong ones do not, and each has its own traits."""
+"""Other projects' tests, emulated: right kernels pass them, obviously wrong ones do not."""
 
 from dataclasses import replace
 
@@ -62,7 +62,7 @@ def test_half_as_much_again_is_caught_at_the_first_case(policy, name):
 
 
 @pytest.mark.parametrize("policy", GRADCHECKS)
-@pytest.mark.parametrize("name", ["layernorm_bwd_torch", "rmsnorm_bwd_torch", "batchnorm_bwd", "instancenorm_bwd"])
+@pytest.mark.parametrize("name", ["layernorm_bwd_torch", "rmsnorm_bwd_torch"])
 def test_gradcheck_in_float64(policy, name):
     right = POLICIES[policy].judge(registry.load(name))
     assert right.caught is False, right.detail

@@ -40,7 +40,7 @@ def verify(
     shapes: Annotated[
         str, typer.Option("--shapes", help="fuzz, models (norm shapes of real models), or all.")
     ] = "fuzz",
-    timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds for one case, else it hangs.")] = 20.0,
+    timeout: Annotated[float | None, options.TIMEOUT] = None,
     in_process: Annotated[bool, options.IN_PROCESS] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where the same command was killed.")] = False,
     sanitize: Annotated[str, typer.Option("--sanitize", help="Corners under compute-sanitizer: memcheck, …")] = "",
@@ -92,7 +92,7 @@ def replay(
     bind: Annotated[str, options.BIND] = "",
     device: Annotated[str, options.DEVICE] = "auto",
     checks: Annotated[str, options.CHECKS] = "",
-    timeout: Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds, else it hangs.")] = 60.0,
+    timeout: Annotated[float | None, options.TIMEOUT] = None,
     in_process: Annotated[bool, options.IN_PROCESS] = False,
     json_path: Annotated[str, options.JSON] = "",
 ) -> None:

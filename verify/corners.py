@@ -33,6 +33,7 @@ ROW_CORNERS: tuple[_Row, ...] = (
     ((2, 3, 20), {}),  # rank 3
     ((2, 3, 2, 10), {"x_layout": "transposed", "dy_layout": "every_other"}),  # rank 4, not collapsible
     ((2, 1, 2, 2, 9), {}),  # rank 5
+    ((2, 3, 2, 12), {"x_layout": "channels_last", "dy_layout": "channels_last"}),
     ((30,), {}),  # rank 1: one row
     ((4, 6, 10), {"normalized_ndim": 2}),
     ((3, 2, 3, 7), {"normalized_ndim": 3, "x_layout": "transposed"}),

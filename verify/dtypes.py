@@ -60,6 +60,25 @@ class Format:
             rounded = np.rint(value / step) * step
         return np.where(np.abs(rounded) > self.largest, np.copysign(np.inf, value), rounded)
 
+    def is_rounding(self, got: Array, value: Array) -> NDArray[np.bool_]:
+        """Whether `got` is what rounding `value` to this format gives; NaN is the rounding of NaN.
+
+        Beyond the largest number of an 8-bit format there are two answers, and both are right: the OCP's specification
+        (OFP8, revision 1.0, section 5.2) defines a saturating conversion, to that number, and another, to an infinity
+        or, in e4m3fn, which has none, NaN. Kernels and hardware saturate; torch did not always.
+
+        >>> FORMATS["float8_e4m3fn"].is_rounding(np.array([448.0, np.nan, np.inf]), np.array([1e3, 1e3, 1.0])).tolist()
+        [True, True, False]
+        """
+        nearest = self.round(value)
+        same: NDArray[np.bool_] = (got == nearest) | (np.isnan(got) & np.isnan(value))
+        if self.dtype.itemsize > 1:
+            return same
+        beyond = np.isinf(nearest)
+        saturated = beyond & (got == np.copysign(self.largest, value))
+        same |= saturated | (beyond & np.isnan(got) & (self.name == "float8_e4m3fn"))
+        return same
+
 
 def _format(name: str) -> Format:
     dtype = np.dtype(getattr(ml_dtypes, name) if hasattr(ml_dtypes, name) else name)

@@ -188,10 +188,13 @@ def _sum_in_a_tree(own: Any) -> Any:
     def total(self: Any, input: Any) -> Any:
         data, axis = input.handle.data, self.axis
         part = data.ravel() if axis is None else np.moveaxis(data, axis, -1)
-        if data.dtype.kind != "f" or part.shape[-1].bit_count() != 1:
+        narrow = str(input.dtype.scalar) == "bf16"  # which Triton keeps as integers, and would add as such
+        if (data.dtype.kind != "f" and not narrow) or part.shape[-1].bit_count() != 1:
             return own(self, input)
+        part = part.view(ml_dtypes.bfloat16) if narrow else part
         while (half := part.shape[-1] // 2) > 0:
             part = part[..., :half] + part[..., half:]
+        part = part.view(np.uint16) if narrow else part
         kept = part.reshape([1] * data.ndim) if axis is None else np.moveaxis(part, -1, axis)
         return self.to_tensor(kept if self.keep_dims else part[..., 0], input.dtype)
 
@@ -245,9 +248,7 @@ def _in_float32(operation: Any) -> Any:
     def mended(self: Any, *operands: Any, **options: Any) -> Any:
         if any(operand.dtype.scalar != tl.bfloat16 for operand in operands):
             return operation(self, *operands, **options)
-        wide = [
-            interpreter.TensorHandle(_widen(operand.data).view(np.float32), tl.float32) for operand in operands
-        ]
+        wide = [interpreter.TensorHandle(_widen(operand.data).view(np.float32), tl.float32) for operand in operands]
         result = operation(self, *wide, **options)
         if result.data.dtype != np.float32:
             return result  # a comparison

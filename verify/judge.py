@@ -23,7 +23,7 @@ def ratio(got: Array, expected: Expected) -> Array:
     """|got − want| / allowed: above 1, no rounding of anything within δ of the truth gives `got`.
 
     An infinity is right (0) where something within δ of the truth overflows the format with that sign, and NaN never
-    is. Where nothing is judged the ratio is 0.
+    is; an 8-bit format may also saturate (`Format.is_rounding`). Where nothing is judged the ratio is 0.
     """
     form = FORMATS[expected.dtype]
     want, delta = expected.value, expected.delta
@@ -31,4 +31,6 @@ def ratio(got: Array, expected: Expected) -> Array:
         off = np.abs(got - want) / allowed(expected)
         farthest = form.round(want + np.copysign(delta, got))
         off = np.where(np.isfinite(got), off, np.where(got == farthest, 0.0, np.inf))
+        largest = want + np.copysign(delta, want)
+        off = np.where(np.isinf(form.round(largest)) & form.is_rounding(got, largest), 0.0, off)
     return np.where(judged(expected), off, 0.0)

@@ -28,6 +28,7 @@ from verify_norm.spec import CaseSpec, Finding, Kernel
 Progress = Callable[[int, int, int], None]  # cases done, cases planned, findings so far
 ELEMENTS = {"cpu": 2**14, "cuda": 2**19}  # of x: Triton's interpreter takes 5 ms a program, a GPU is seldom the limit
 REDUCING = 0.2  # share of the time that is kept for making failures small, once there is one
+TIMEOUT = {"cpu": 20.0, "cuda": 90.0}  # seconds for one case: on a GPU a first one compiles, among other work
 HANGS = 4  # so many, and the run ends
 PATIENCE = 10.0  # how many times longer than the slowest case so far one may take, once the kernel has hung
 ALONE = "alone, in a new process, the case does not show it: what the kernel keeps from earlier calls matters"
@@ -144,6 +145,10 @@ def _table(state: Gathered, dtypes: tuple[str, ...]) -> list[CaseSpec]:
     return table
 
 
+def _timeout(settings: Settings) -> float:
+    return settings.timeout or TIMEOUT[torch.device(settings.device).type]
+
+
 def _elements(device: str) -> int:
     return ELEMENTS[torch.device(device).type]
 
@@ -175,7 +180,7 @@ def _try(state: Gathered, spec: CaseSpec) -> float:
     state.seen.add(spec)
     examined = state.journal.done.get(spec)
     if examined is None:
-        examined = _examine(state, spec, state.names(), state.settings.timeout)
+        examined = _examine(state, spec, state.names(), _timeout(state.settings))
         state.journal.enter(examined)
     state.enter(examined)
     return examined.ratio
@@ -203,7 +208,7 @@ def _reduced(state: Gathered, finding: Finding, deadline: float, small: list[Cas
         if time.perf_counter() > deadline:
             return False
         left = max(deadline - time.perf_counter(), 1.0)
-        said = _examine(state, spec, (finding.during or finding.check,), min(state.settings.timeout, left)).findings
+        said = _examine(state, spec, (finding.during or finding.check,), min(_timeout(state.settings), left)).findings
         same = [f for f in said if (f.check, f.output) == key]
         shown[spec] = same[0] if same else finding
         return bool(same)

@@ -25,8 +25,9 @@ def distance(got: Array, want: Array, form: Format) -> Array:
     """
     with np.errstate(invalid="ignore", over="ignore"):
         ulps = np.abs(got - want) / form.ulp(want)
-        same = (got == form.round(want)) | (np.isnan(got) & np.isnan(want))
-    beyond = ~np.isfinite(got) | ~np.isfinite(want)
+        same = form.is_rounding(got, want)
+        saturated = same & np.isinf(form.round(want))
+    beyond = ~np.isfinite(got) | ~np.isfinite(want) | saturated
     return np.where(beyond, np.where(same, 0.0, np.inf), ulps)
 
 
@@ -58,7 +59,7 @@ class UlpStats:
             sign = np.where(np.abs(got) >= np.abs(want), 1.0, -1.0).ravel()
             place = np.floor(np.log2(np.where(finite, ulps, 1.0)) * PER_OCTAVE) - LOWEST * PER_OCTAVE + 1
             bins = np.where(finite, np.clip(place, 0, BINS - 1), BINS - 1).astype(np.int64)
-            correct = np.count_nonzero((got == form.round(want)) | (np.isnan(got) & np.isnan(want)))
+            correct = np.count_nonzero(form.is_rounding(got, want))
         return cls(
             count=ulps.size,
             nonfinite=int(ulps.size - np.count_nonzero(finite)),

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pebble
-import torch
 
 from verify_norm import corners, interpreter, isolate, policies, registry
 from verify_norm.checks import CHECKS
@@ -78,7 +77,7 @@ def audit(specimen: Specimen, settings: Settings, against: tuple[str, ...] = ())
     until: Callable[[Finding], bool] = lambda finding: specimen.wrong and names(specimen, finding)  # noqa: E731
     report = search(kernel, settings, until=until)
     seconds = time.perf_counter() - started
-    judged = {name: _under(name, specimen) for name in against}
+    judged = {name: _under(name, specimen, settings.device) for name in against}
     return Outcome(specimen, report.findings, report.cases, seconds, judged)
 
 
@@ -99,11 +98,11 @@ def _audit(name: str, settings: Settings, against: tuple[str, ...]) -> Outcome:
     return audit(ZOO[name], settings, against)
 
 
-def _under(policy: str, specimen: Specimen) -> Verdict:
+def _under(policy: str, specimen: Specimen, device: str) -> Verdict:
     """What one policy says, in a process that the kernel may crash: nothing guards the memory around its tensors."""
     started = time.perf_counter()
     with pebble.ProcessPool(1, context=isolate.context()) as pool:
-        future = pool.schedule(_judge, args=(policy, specimen.name), timeout=POLICY_SECONDS)
+        future = pool.schedule(_judge, args=(policy, specimen.name, device), timeout=POLICY_SECONDS)
         try:
             verdict: Verdict = future.result()
         except TimeoutError:
@@ -113,10 +112,10 @@ def _under(policy: str, specimen: Specimen) -> Verdict:
     return verdict
 
 
-def _judge(policy: str, name: str) -> Verdict:
-    if not torch.cuda.is_available():
+def _judge(policy: str, name: str, device: str) -> Verdict:
+    if device == "cpu":
         interpreter.enable()
-    return policies.POLICIES[policy].judge(registry.ready(ZOO[name].kernel))
+    return policies.POLICIES[policy].judge(registry.ready(ZOO[name].kernel), device=device)
 
 
 def dump(outcomes: list[Outcome], settings: Settings) -> dict[str, Any]:

@@ -1,17 +1,18 @@
 """The hunt: a search for the inputs on which a kernel's error is largest, against its bound and in ulp.
 
 Three stages share the time. Hypothesis draws specs as an ordinary run does and steers by `target`. A differential
-evolution (scipy) then moves the numbers of the worst specs, offset, scale, eps and size, each trial with data of another
-seed; and last the data themselves are moved: signs, and steps along random directions, which no spec can say, so that
-what is gained there is told as a number. Errors in 16 bits are mostly the last rounding, half an ulp of which the bound
-has: they reach 1 in any kernel, and tell nothing. So float32 is searched, where a kernel offers it.
+evolution (scipy) then moves the numbers of the worst specs, offset, scale, eps and size, each trial with data of
+another seed; and last the data themselves are moved: signs, exchanges, and steps along random directions, which no spec
+can say, so that what is gained there is told as a number. Errors in 16 bits are mostly the last rounding, half an ulp,
+which the bound has too: they come near 1 in any kernel, and tell nothing. So float32 is searched, where a kernel offers
+it.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from math import inf, isfinite, log2, log10, prod
 from typing import Any
 
@@ -27,7 +28,7 @@ from verify_norm.spec import CaseSpec, Kernel
 from verify_norm.ulp import distance
 
 ELEMENTS = {"cpu": 2**11, "cuda": 2**17}  # of x: the more cases, the better
-SHARES = (0.35, 0.85)  # of the time: when drawing ends, and when specs are left for their data
+SHARES = (0.25, 0.85)  # of the time: when drawing ends, and when specs are left for their data
 KEPT = 6  # worst specs of each measure
 POPULATION, GENERATIONS = 10, 8
 MOST = 1e6  # more is as good
@@ -89,6 +90,9 @@ class _Chase:
         if time.perf_counter() > self.deadline:
             raise _OverError
         op, kernel = OPS[self.kernel.op], self.kernel
+        near = {f.name: "contiguous" for f in fields(spec) if f.name.endswith("_layout")}
+        shared = {name: getattr(spec, name) for name in near if getattr(spec, name) in ("expanded", "scalar")}
+        spec = replace(spec, **(near | shared))  # elsewhere a layout changes no value
         spec = spec if kernel.fit is None else kernel.fit(spec)
         if data.refusal(spec, op) or (kernel.unsupported is not None and kernel.unsupported(spec)):
             return {}
@@ -130,13 +134,22 @@ def hunt(
 
     Parameters
     ----------
-    kernel : ready to run, as `registry.load` returns it; it runs in this process.
-    output : the one that counts; all, if none is named.
-    device : where it runs.
-    seed : of the search; with the same seed the same cases are tried, as far as the time goes.
-    dtypes : of x; float32 where the kernel offers it, else all that it does.
-    corpus : cases that are run first (`corpus.load`).
-    elements : of x, at most about; few on a CPU, since cases are worth more than elements.
+    kernel
+        ready to run, as `registry.load` returns it; it runs in this process.
+    seconds
+        of the search; the corpus is run first, whatever it takes.
+    output
+        the one that counts; all, if none is named.
+    device
+        where it runs.
+    seed
+        of the search; with the same seed the same cases are drawn, as far as the time goes.
+    dtypes
+        of x; float32 where the kernel offers it, else all that it does.
+    corpus
+        cases that are run first (`corpus.load`).
+    elements
+        of x, at most about; few on a CPU, since cases are worth more than elements.
 
     Raises
     ------
@@ -155,11 +168,12 @@ def hunt(
     left = max(seconds - (began - started), 0.0)
     rng = np.random.default_rng(seed)
     moved: dict[tuple[str, str], float] = {}
-    for stage, share, act in (
+    stages: tuple[tuple[str, float, Callable[[], None]], ...] = (
         ("drawn", SHARES[0], lambda: _draw(chase, strategies.specs(op, dtypes, elements), seed)),
         ("evolved", SHARES[1], lambda: _evolve(chase, rng, elements)),
         ("moved", 1.0, lambda: _move(chase, rng, moved)),
-    ):
+    )
+    for stage, share, act in stages:
         chase.stage, chase.deadline = stage, began + share * left
         try:
             act()
@@ -167,8 +181,8 @@ def hunt(
             continue
     worst = []
     for (name, what), kept in sorted(chase.best.items(), key=lambda item: (names.index(item[0][0]), item[0][1])):
-        value, spec, found = kept[0] if kept else (0.0, None, "")
-        if spec is not None:
+        if kept:
+            value, spec, found = kept[0]
             worst.append(Worst(name, what, value, spec, found, max(moved.get((name, what), 0.0), value)))
     counts, took = chase.counts, time.perf_counter() - started
     return Hunt(kernel.name, kernel.op, took, sum(counts.values()), counts["drawn"], counts["evolved"],
@@ -204,17 +218,20 @@ def _evolve(chase: _Chase, rng: np.random.Generator, elements: int) -> None:
     while True:
         keys = [key for key, kept in chase.best.items() if kept and kept[0][0] < MOST]
         keys = [key for key in keys if key[1] == "ratio"] * 2 + [key for key in keys if key[1] == "ulp"]
-        if not keys:
-            keys = list(chase.best)
+        keys = keys or [key for key, kept in chase.best.items() if kept]
         if not keys:
             raise _OverError
         key = keys[turn % len(keys)]
-        kept = chase.best[key]
-        start = kept[turn // len(keys) % len(kept)][1]
+        start = chase.best[key][min(int(rng.exponential(1.5)), len(chase.best[key]) - 1)][1]
         turn += 1
+
+        def cost(v: Array, key: tuple[str, str] = key, start: CaseSpec = start) -> float:
+            return -_value(chase, _moved_spec(start, v, rng, elements), key)
+
         optimize.differential_evolution(
-            lambda v, key=key, start=start: -_value(chase, _moved_spec(start, v, rng, elements), key),
-            _BOUNDS, maxiter=GENERATIONS, popsize=1, init=rng.random((POPULATION, len(_BOUNDS))) * _WIDTHS + _LOWS,
+            cost,
+            optimize.Bounds(_LOWS, _LOWS + _WIDTHS),
+            maxiter=GENERATIONS, popsize=1, init=rng.random((POPULATION, len(_BOUNDS))) * _WIDTHS + _LOWS,
             polish=False, tol=0.0, mutation=(0.4, 0.9), rng=rng,
         )  # fmt: skip
 
@@ -253,7 +270,11 @@ def _value(chase: _Chase, spec: CaseSpec, key: tuple[str, str]) -> float:
 
 def _move(chase: _Chase, rng: np.random.Generator, moved: dict[tuple[str, str], float]) -> None:
     """Move the data of the worst specs, a few elements or one direction at a time, and keep what is worse."""
-    worst = {key: kept[0] for key, kept in chase.best.items() if kept and kept[0][0] < MOST}
+    worst = {
+        key: kept[0]
+        for key, kept in chase.best.items()
+        if kept and kept[0][0] < MOST and kept[0][1].special is None and prod(kept[0][1].shape) > 0
+    }
     state: dict[tuple[str, str], tuple[float, dict[str, Array | None]]] = {}
     op = OPS[chase.kernel.op]
     while worst:
@@ -277,6 +298,8 @@ def _other_data(spec: CaseSpec, exact: dict[str, Array | None], rng: np.random.G
     if getattr(spec, f"{name}_layout", "contiguous") in ("expanded", "scalar"):
         return dict(exact)
     values = np.array(exact[name])
+    if not np.isfinite(values).all():
+        return dict(exact)
     flat, form = values.reshape(-1), FORMATS[spec.dtype]
     some = rng.integers(flat.size, size=max(1, int(flat.size ** rng.random())))
     how = rng.integers(3)

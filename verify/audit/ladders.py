@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import inf, isfinite, log2
-from typing import Any
 
 import numpy as np
 
@@ -94,11 +93,18 @@ def ladders(
 
     Parameters
     ----------
-    kernel : ready to run, as `registry.load` returns it.
-    device : where it runs; in Triton's interpreter ("cpu") rows are few.
-    dtype : of x; float32 if the kernel offers it, for narrow results hide what is lost.
-    seed : of the data.
-    seconds : what a rung may take; a ladder stops where one takes longer.
+    kernel
+        ready to run, as `registry.load` returns it; it runs in this process.
+    device
+        where it runs; in Triton's interpreter ("cpu") rows are few.
+    dtype
+        of x; float32 if the kernel offers it, for narrow results hide what is lost.
+    seed
+        of the data.
+    seconds
+        what a rung may take; a ladder stops where one takes longer.
+    names
+        of the ladders; all, if none is named.
 
     Raises
     ------
@@ -120,21 +126,18 @@ def _powers(low: float, high: float, step: float) -> tuple[float, ...]:
 
 
 def _plans(op: Op, dtype: str, device: str, seed: int) -> Iterator[_Plan]:
-    sized = lambda m, n: _shape(op, m, n)  # noqa: E731
     plain = op.forward is None and any(tensor.name == "bias" for tensor in op.inputs)  # a bias only hides what y loses
-    base = replace(sized(4, LENGTH), dtype=dtype, bias=not plain, seed=seed)
+    base = replace(_shape(op, 4, LENGTH), dtype=dtype, bias=not plain, seed=seed)
     largest = FORMATS[dtype].largest
     yield _Plan("offset", "offset/scale", _powers(0, 6, 0.5), lambda v: replace(base, offset=v))
     scales = tuple(v for v in _powers(-30, 30, 5) if v * 8 < largest)
     yield _Plan("scale", "scale of x", scales, lambda v: replace(base, log2_scale=round(log2(v))))
     yield _Plan("eps", "eps/scale²", _powers(-12, 6, 2), lambda v: replace(base, eps=v))
     lengths = tuple(float(4**k) for k in range(2 if op.view == "channels" else 0, 10))
-    few = lambda n: replace(base, **_sizes(sized(2, int(n))))  # noqa: E731
-    yield _Plan("length", "N", lengths, few, sums=True)
+    yield _Plan("length", "N", lengths, lambda n: _sized(base, _shape(op, 2, int(n))), sums=True)
     if any(t.extent == "affine" and t.role == "output" and t.name.startswith("d") for t in op.outputs):
         rows = tuple(float(4**k) for k in range(2 if op.view == "channels" else 0, 9))
-        many = lambda m: replace(base, **_sizes(sized(int(m), 32)))  # noqa: E731
-        yield _Plan("rows", "M", rows, many, outputs=("dweight", "dbias"))
+        yield _Plan("rows", "M", rows, lambda m: _sized(base, _shape(op, int(m), 32)), outputs=("dweight", "dbias"))
     yield _Plan("channel", "largest channel/others", _powers(0, 6, 1), lambda _: base,
                 lambda v, exact: _largest(v, exact, base, op))  # fmt: skip
 
@@ -149,8 +152,8 @@ def _shape(op: Op, m: int, n: int) -> CaseSpec:
     return CaseSpec((m, 2, max(n // 2, 1)) if grouped else (m, 2, n), num_groups=1 if grouped else None)
 
 
-def _sizes(spec: CaseSpec) -> dict[str, Any]:
-    return {"shape": spec.shape, "num_groups": spec.num_groups}
+def _sized(spec: CaseSpec, other: CaseSpec) -> CaseSpec:
+    return replace(spec, shape=other.shape, num_groups=other.num_groups)
 
 
 def _largest(v: float, exact: dict[str, Array | None], spec: CaseSpec, op: Op) -> dict[str, Array | None]:
@@ -265,6 +268,8 @@ def _like(rungs: list[Rung]) -> tuple[str, ...]:
 
 
 def _apart(rungs: list[Rung], name: str) -> float:
-    clipped = lambda v: log2(min(max(v, FLOOR), CEILING))  # noqa: E731
+    def clipped(v: float) -> float:
+        return log2(min(max(v, FLOOR), CEILING))
+
     both = [(clipped(r.error_ulp) - clipped(r.textbook[name])) ** 2 for r in rungs if name in r.textbook]
     return float(np.sqrt(np.mean(both)))

@@ -5,9 +5,9 @@ reference is known in float64, and so is its own rounding, so nothing is assumed
 Elements count by ω = ulp/max(ulp, ulp of the output's root mean square), so that small ones, whose ulp is small beside
 what their row shares, do not drown the rest.
 
-**Bias.** T = Σ φ·(got − round(want)), φ = ω·sgn(want)/ulp, has the mean Σ ω·sgn·ε where the fraction of want in its ulp
-is uniform. The analysis of `verify_norm.reference.rounding` tells what of ε a row shares, its factor ρ' and its shift S,
-and what each element has alone, e. A row's share meets sums of φ, in which signs cancel, and not sums of |φ|:
+**Bias.** T = Σ φ·(got − round(want)), φ = ω·sgn(want)/ulp, has the mean Σ ω·sgn·ε where the fraction of want in its
+ulp is uniform. The analysis of `verify_norm.reference.rounding` tells what of ε a row shares, its factor ρ' and its
+shift S, and what each element has alone, e. A row's share meets sums of φ, in which signs cancel, and not sums of |φ|:
 
     y        |ET| ≤ Σ rows ρ|Σφ·w·x̂| + S|Σφ·w|  +  Σ|φ|·e
     dx       `stages.sum_error`, with this φ
@@ -20,8 +20,9 @@ hides it. Elsewhere the systematic part is Σ|φ|δ.
 by Hoeffding's inequality a sum of terms within ±c exceeds √(2L·Σc²) with a probability below α, L = ln(2/α). Equal x̂
 are rounded alike, and count as one term. (The roundings of rstd to a narrow type are not like that: rows of one
 distribution have nearly one rstd. They stay in ρ.) Narrow partial sums of dweight and dbias: the roundings of
-s_k = Σ_{i≤k} t_i are martingale differences within ±u|s_k|, by Azuma's inequality as good as independent, and for
-exchangeable terms the mean of Σ s_k² is below R·(Σt² + s_R²) =: V/u², where the bound of each element takes R²·(Σ|t|)².
+s_k = Σ_{i≤k} t_i are martingale differences within ±u|s_k|, by Azuma's inequality as good as independent. In a random
+order the mean of s_k² is below k/R·Σt² + (k/R)²·s_R², so that of Σs_k² about R·(Σt²/2 + s_R²/3); V = u²R·(Σt² + s_R²)
+is about twice that, where the bound of each element takes u²R²·(Σ|t|)².
 
 The last rounding makes of ε a whole number of ulps with that mean, a variance of at most min(δ, ¼), and within 1 of it:
 Bernstein's inequality (Boucheron, Lugosi & Massart, Concentration Inequalities, 2013, section 2.8) allows
@@ -48,7 +49,14 @@ from verify_norm.dtypes import FORMATS, Array
 from verify_norm.reference import rounding
 from verify_norm.spec import CaseSpec, Expected, Op, Output, Run
 from verify_norm.stages import (
-    Stages, dbias_apart, dweight_apart, own_statistics, projection, stages, sum_error, y_apart,
+    Stages,
+    dbias_apart,
+    dweight_apart,
+    own_statistics,
+    projection,
+    stages,
+    sum_error,
+    y_apart,
 )  # fmt: skip
 
 ALPHA = 1e-9  # probability of a false alarm, of each sum
@@ -107,9 +115,9 @@ class Moments:
 
     def merge(self, other: Moments) -> Moments:
         """Both sets of elements together."""
+        sums: dict[str, Any] = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)[2:]}
         most = {"alike": max(self.alike, other.alike), "largest": max(self.largest, other.largest)}
-        names = [f.name for f in fields(self) if f.name not in ("output", "dtype", *most)]
-        return replace(self, **most, **{name: getattr(self, name) + getattr(other, name) for name in names})
+        return replace(self, **(sums | most))
 
 
 def bernstein(variance: float, largest: float) -> float:
@@ -177,7 +185,12 @@ def _of(run: Run, s: Stages, name: str, output: Output, expected: Expected) -> M
     explained = np.where(partial[keep] > 0, mean, np.minimum(mean * mean, mean))
     value = np.unique(size[keep], return_inverse=True)[1].ravel()
     times = np.bincount(value)[value]
-    partial, delta, omega, gain = partial[keep], delta[keep], omega[keep], (np.abs(output.got - want) / unit - off)[keep]
+    partial, delta, omega, gain = (
+        partial[keep],
+        delta[keep],
+        omega[keep],
+        (np.abs(output.got - want) / unit - off)[keep],
+    )
     most = 2 * np.minimum(delta, mean + 1)
     return Moments(
         name, expected.dtype, len(gain), float(omega.sum()), float((np.abs(phi * want)).sum()),

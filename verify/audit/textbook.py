@@ -52,8 +52,10 @@ class Algorithm:
     partials: str = "float32"
 
 
-VARIANCES = tuple(Algorithm(name, variance=name) for name in ("two_pass", "welford", "one_pass", "shifted_one_pass"))  # type: ignore[arg-type]
-SUMS = tuple(Algorithm(f"{name} sums", total=name) for name in ("sequential", "pairwise", "blocked", "compensated"))  # type: ignore[arg-type]
+_VARIANCES: tuple[Variance, ...] = ("two_pass", "welford", "one_pass", "shifted_one_pass")
+_SUMS: tuple[Sum, ...] = ("sequential", "pairwise", "blocked", "compensated")
+VARIANCES = tuple(Algorithm(name, variance=name) for name in _VARIANCES)
+SUMS = tuple(Algorithm(f"{name} sums", total=name) for name in _SUMS)
 PARTIALS = tuple(Algorithm(f"partials in {name}", partials=name) for name in ("float32", "float16", "bfloat16"))
 
 
@@ -110,7 +112,8 @@ def total(t: F, how: Sum) -> F:
     parts = np.pad(t, ((0, 0), (0, length * lanes - n))).reshape(K, length, lanes)
     if how == "blocked":
         return _tree(np.add.accumulate(parts, axis=1)[:, -1])
-    run, lost = np.zeros((K, lanes), F32), np.zeros((K, lanes), F32)
+    run: F = np.zeros((K, lanes), F32)
+    lost: F = np.zeros((K, lanes), F32)
     for i in range(length):
         run, lost = _added(run, lost, parts[:, i])
     while (n := run.shape[-1]) > 1:
@@ -137,6 +140,8 @@ def _tree(t: F) -> F:
 def statistics(x: F, eps: float, how: Algorithm, *, centred: bool) -> tuple[F, F]:
     """Mean (0 where the norm has none) and rstd of every row."""
     n = F32(x.shape[-1])
+    mean: F
+    var: F
     if not centred:
         mean, var = np.zeros((len(x), 1), F32), total(x * x, how.total) / n
     elif how.variance == "welford":
@@ -153,7 +158,8 @@ def statistics(x: F, eps: float, how: Algorithm, *, centred: bool) -> tuple[F, F
 
 
 def _welford(x: F) -> tuple[F, F]:
-    mean, squares = np.zeros(len(x), F32), np.zeros(len(x), F32)
+    mean: F = np.zeros(len(x), F32)
+    squares: F = np.zeros(len(x), F32)
     for i, column in enumerate(np.ascontiguousarray(x.T)):
         delta = column - mean
         mean = mean + delta / F32(i + 1)
@@ -193,7 +199,9 @@ def _forward(case: Case, view: View, how: Algorithm) -> dict[str, F]:
 
 def _backward(case: Case, view: View, how: Algorithm) -> dict[str, F]:
     exact, centred = case.exact, any(tensor.name == "mean" for tensor in case.op.inputs)
-    x, dy = (_laid(view, exact.get(name), view.axes) for name in ("residual_out" if "residual_out" in exact else "x", "dy"))
+    x, dy = (
+        _laid(view, exact.get(name), view.axes) for name in ("residual_out" if "residual_out" in exact else "x", "dy")
+    )
     w, passed = (_laid(view, exact.get(name), view.axes) for name in ("weight", "dresidual_out"))
     rstd, saved = exact["rstd"], exact.get("mean")
     assert x is not None
@@ -218,7 +226,7 @@ def _partial(terms: F, how: Algorithm) -> F:
     if how.partials == "float32":
         return total(terms, how.total)
     kind = FORMATS[how.partials].dtype
-    run = np.zeros(len(terms), F32)
+    run: F = np.zeros(len(terms), F32)
     for column in np.ascontiguousarray(terms.T):
         run = (run + column).astype(kind).astype(F32)
     return run

@@ -52,7 +52,7 @@ def said(one: Moments) -> str:
         )
     if one.excess > one.excess_allowed:
         return (
-            f"{words} the mean error is {one.excess / one.weight:.3g} ULP above that of correct rounding; explained are "
-            f"{one.excess_allowed / one.weight:.3g}"
+            f"{words} the mean error is {one.excess / one.weight:.3g} ULP above that of correct rounding; the bound "
+            f"explains {one.excess_allowed / one.weight:.3g}"
         )
     return ""

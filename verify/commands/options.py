@@ -23,6 +23,7 @@ BIND = typer.Option(
     'mode="llama",eps=1e-6 (constants), and after an arrow what is returned: -> y,rstd,_',
 )
 CHECKS = typer.Option("--checks", help="Only these checks, as accuracy,signature.")
+TIMEOUT = typer.Option("--timeout", min=0.1, help="Seconds for one case, else it hangs; 20, or 90 on a GPU.")
 EXAMPLES = typer.Option("--examples", min=0, help="Random cases, after the corner table.")
 SEED = typer.Option("--seed", min=0, help="Of the random cases.")
 

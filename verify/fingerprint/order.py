@@ -5,8 +5,8 @@ any k ≤ n, loses every unit that meets either before they meet each other. Tha
 ancestor of i and j in the tree of additions, so what comes out, (n − size of that subtree)·u, tells the size; and the
 sizes of all pairs tell the tree. This is the idea of Xie, Gao, Wang & Xue, "Revealing floating-point accumulation
 orders in software/hardware implementations" (USENIX ATC 2025). They ask for as few pairs as they can; here a row or a
-column is a question of its own, so that one run asks for all of them, and the answers that one does not need say whether
-there is such a tree at all.
+column is a question of its own, so that one run asks for all of them, and the answers that one does not need say
+whether there is such a tree at all.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def described(tree: Tree) -> str:
 
 
 def _by_parts(tree: Tree, n: int) -> str | None:
-    """Equal parts, of one shape, that are added first: runs of neighbours, or lanes that take turns; the shortest words."""
+    """Equal parts, of one shape, that are added first: runs of neighbours, or lanes that take turns; in few words."""
     nodes, found = _nodes(tree), []
     for size in (b for b in range(n // 2, 1, -1) if n % b == 0):
         lanes = n // size

@@ -6,17 +6,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from verify_norm.dtypes import FORMATS, Array
+from verify_norm.dtypes import FORMATS
 from verify_norm.fingerprint.rig import Rig
 from verify_norm.fingerprint.statement import Statement, undecided
 from verify_norm.fingerprint.sums import Sum, squares
 
-LENGTH = 1024  # long enough for partial sums to be stored and added up in turn
+LENGTH = 1024  # rows: enough for partial sums to be stored and added up in turn
+ROW = 256  # elements of a row
 UNIT = 2.0**-10  # with it and 2**25 times as much, a float16 tells float32 from less
 TYPES = {FORMATS[name].precision: name for name in ("bfloat16", "float16", "float32", "float64")}
 EVEN = {12: 11, 54: 53}  # the first even exponent that is lost, and the odd precision that it is lost at
-EXPONENTS = np.array([2, 3, 4, *range(6, 14), *range(21, 27), *range(50, 56), 60])  # about each type's precision
+EXPONENTS = (2, 3, 4, *range(6, 14), *range(21, 27), *range(50, 56), 60)  # about each type's precision
 ULPS = np.array([2.9, 4.7, 6.6, 9.3])  # sums of small squares, in ulps: no power of two times the number of them
 HIGHEST = {"float16": 25}  # a mask of more units is no float16
 
@@ -38,13 +40,14 @@ def triples(n: int) -> list[tuple[int, int, int]]:
     ]  # fmt: skip
 
 
-def bits_of(found: Sum, n: int = LENGTH) -> Bits | None:
+def bits_of(found: Sum) -> Bits | None:
     """How many bits of a running sum `found` keeps; None where the outputs do not show it.
 
     m = 1.5·2**e, 1 and −m are added in the places of a triple, all else being 0. A sum of p bits keeps the 1 beside m
     for e < p, loses it for e ≥ p (at e = p it is half an ulp, a tie that goes to even), and what is left is 1 or 0.
     """
-    exponents = EXPONENTS[EXPONENTS <= HIGHEST.get(found.dtype, 60)]
+    n = LENGTH if found.kind in ("dweight", "dbias") else ROW
+    exponents = np.array([e for e in EXPONENTS if e <= HIGHEST.get(found.dtype, 60)])
     places = triples(n)
     terms = np.zeros((len(places), len(exponents), n))
     for row, (i, j, k) in zip(terms, places, strict=True):
@@ -58,7 +61,7 @@ def bits_of(found: Sum, n: int = LENGTH) -> Bits | None:
     return bits(survived, exponents)
 
 
-def bits(survived: Array, exponents: Array) -> Bits:
+def bits(survived: NDArray[np.bool_], exponents: NDArray[np.integer]) -> Bits:
     """What the rows of `survived` say, one for each place and in it one for each exponent.
 
     >>> bits(np.array([[True, True, False], [True, True, True]]), np.array([6, 7, 8]))
@@ -74,9 +77,8 @@ def bits(survived: Array, exponents: Array) -> Bits:
     return Bits(max(lost), min(lost))
 
 
-def accumulators(found: Sum, seen: Bits | None) -> Iterator[Statement]:
+def accumulators(name: str, dtype: str, seen: Bits | None) -> Iterator[Statement]:
     """The statements about the type of one sum, and of its partial sums."""
-    name, dtype = found.name, found.dtype
     if seen is None:
         return
     if seen.why:
@@ -88,7 +90,7 @@ def accumulators(found: Sum, seen: Bits | None) -> Iterator[Statement]:
             if seen.most != seen.least:
                 shown += f"; between 2^{seen.least} and 2^{seen.most}, depending on where the summands are"
             sure = 0.95 if seen.most == seen.least or what == "partials" else 0.8
-            yield Statement(f"{name} {what}", TYPES[p], f"{shown} ({LENGTH} summands)", sure, dtype)
+            yield Statement(f"{name} {what}", TYPES[p], shown, sure, dtype)
         else:
             yield undecided(f"{name} {what}", f"a 1 is lost beside 2^{p}: no type has {p} bits", dtype)
 
@@ -116,8 +118,8 @@ def squares_bits(rig: Rig, dtype: str, n: int = 64) -> Bits | None:
     ones = [0, n // 2 - 1, n // 2, n - 1]
     small = np.repeat(np.sqrt(np.ldexp(ULPS, 1 - p) / (n - 1)), len(ones))[:, None] * np.ones(n)
     small = FORMATS[dtype].round(small)
+    whole = np.rint(np.square(small[:, 0]) * (n - 1) * 2.0 ** (p - 1))
     small[np.arange(len(small)), ones * len(ULPS)] = 1.0
-    whole = np.rint((np.square(small).sum(1) - 1) * 2.0 ** (p - 1))
     kept = squares(rig, small, dtype)
     if kept is None or (np.abs(kept * 2.0 ** (p - 1) - whole) < 0.25).all():
         return Bits(why=f"the result has {p} bits, and the sum has more")

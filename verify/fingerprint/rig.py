@@ -12,7 +12,7 @@ from verify_norm import cases, data
 from verify_norm.dtypes import FORMATS, Array
 from verify_norm.execute import execute
 from verify_norm.ops import OPS
-from verify_norm.spec import CaseSpec, Kernel, Op
+from verify_norm.spec import CaseSpec, Kernel, Op, Output
 
 CHANNELS = 4  # of a group that serves as a row
 SPACE = 8  # positions of a channel, where dweight and dbias add up samples and positions
@@ -84,7 +84,14 @@ class Rig:
         return self._run(shape, x, dy, mean, rstd, dtype, weight_dtype, eps, weight, bias)
 
     def columns(
-        self, terms: Array, x: Array | None = None, *, dtype: str = "float32", weight_dtype: str | None = None
+        self,
+        terms: Array,
+        x: Array | None = None,
+        *,
+        dtype: str = "float32",
+        weight_dtype: str | None = None,
+        mean: Array | None = None,
+        rstd: Array | None = None,
     ) -> Outputs | None:
         """Run a backward whose dbias[c] is the sum of terms[:, c]; dweight[c] too, up to the sign, where x is None.
 
@@ -100,7 +107,7 @@ class Rig:
             shape = (count // space, width, space)
             terms, x = (t.reshape(count // space, space, width).swapaxes(1, 2) for t in (terms, x))
         eps = 2.0**-40  # lost beside a variance of 1
-        return self._run(shape, x, terms, None, None, dtype, weight_dtype, eps, 1.0, 0.0)
+        return self._run(shape, x, terms, mean, rstd, dtype, weight_dtype, eps, 1.0, 0.0)
 
     def _run(
         self, shape: tuple[int, ...], x: Array, dy: Array | None, mean: Array | None, rstd: Array | None, dtype: str,
@@ -130,14 +137,12 @@ class Rig:
             return None
         return self._outputs(run.outputs, shape, prod(affine))
 
-    def _outputs(self, outputs: Mapping[str, object], shape: tuple[int, ...], columns: int) -> Outputs:
+    def _outputs(self, outputs: Mapping[str, Output | None], shape: tuple[int, ...], columns: int) -> Outputs:
         rows = shape[0]
         sizes = {"data": (rows, prod(shape[1:])), "statistic": (rows,), "affine": (columns,)}
         values, dtypes = {}, {}
         for tensor in self.op.outputs:
-            found = outputs.get(tensor.name)
-            want = sizes[tensor.extent]
-            got = getattr(found, "got", None)
-            if got is not None and got.size == prod(want):
-                values[tensor.name], dtypes[tensor.name] = got.reshape(want), found.dtype  # type: ignore[union-attr]
+            found, want = outputs.get(tensor.name), sizes[tensor.extent]
+            if found is not None and found.got.size == prod(want):
+                values[tensor.name], dtypes[tensor.name] = found.got.reshape(want), found.dtype
         return Outputs(values, dtypes)

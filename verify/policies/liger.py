@@ -120,9 +120,9 @@ LIGER = Policy(
     "test/utils.py at 009798e. Shapes, eps = 1e-6, weights of ones and biases of zeros as their modules start, who "
     "comes first, and the tolerances. GroupNorm's fourth shape, there drawn anew at each import (hidden size up to "
     "8192), is 13x98x300 in 14 groups. A kernel has one order of rounding: the references Llama (no offset) and Gemma "
-    "(offset 1, where the kernel takes one) are used, not the third, which computes in the type of x; Gemma is left out for "
-    "kernels with a program a row on a CPU. Left out: "
-    "in_place=True, a mode of their kernels; the functional tests, which compare Liger with itself. Values are drawn "
+    "(offset 1, where the kernel takes one) are used, not the third, which computes in the type of x; Gemma is left "
+    "out for kernels with a program a row on a CPU. Left out: in_place=True, a mode of their "
+    "kernels; the functional tests, which compare Liger with itself. Values are drawn "
     "in float32 by torch's CPU generator and rounded. Not applicable: BatchNorm (test_batch_norm.py "
     "was found in one commit alone, 889b519), and InstanceNorm and a fused LayerNorm, of which no test was found.",
     samples,

@@ -104,7 +104,7 @@ class Settings:
     seed: int = 0
     device: str = "cpu"
     shapes: str = "fuzz"
-    timeout: float = 20.0  # seconds for one case, and as many times more as it is larger than a fuzzed one
+    timeout: float | None = None  # seconds for one case, more for larger ones; None: the device's (search.TIMEOUT)
     isolate: bool = True
 
 

@@ -1,0 +1,206 @@
+"""The check `distribution`: kernels that only it convicts, right ones in every arithmetic, and its arithmetic."""
+
+import doctest
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from verify_norm import cases
+from verify_norm.audit import moments as module
+from verify_norm.audit.moments import L, Moments, bernstein, moments
+from verify_norm.checks import CHECKS
+from verify_norm.checks.distribution import said
+from verify_norm.dtypes import FORMATS
+from verify_norm.execute import execute
+from verify_norm.ops import OPS
+from verify_norm.spec import CaseSpec, Contract, Finding, Kernel, Power
+
+TWO_PASS, LLAMA = Contract(variance="two_pass"), Contract(xhat="x")
+FAR = CaseSpec((32, 4096), "bfloat16", offset=300.0, seed=2)  # the bound of an element has δμ in it, which cancels
+SUMS = CaseSpec((512, 64), "bfloat16", seed=2)
+NARROW = Contract(partials="x")
+
+
+def layernorm_fwd(how=""):
+    def run(x, weight, bias, eps):
+        r = x.float()
+        mean = r.mean(1, keepdim=True)
+        var = (r - mean).square().mean(1, keepdim=True)
+        if how == "n - 1":
+            var = var * (r.shape[1] / (r.shape[1] - 1))
+        xhat = (r - mean) * (var + eps).rsqrt()
+        if how == "grown":
+            xhat = xhat * (1 + 2.0**-13)
+        return (xhat * weight.float() + bias.float()).to(x.dtype)
+
+    return run
+
+
+def rmsnorm_fwd():
+    def run(x, weight, eps):
+        r = x.float()
+        xhat = (r * (r.square().mean(1, keepdim=True) + eps).rsqrt()).to(x.dtype)
+        return (xhat.float() * weight.float()).to(x.dtype)
+
+    return run
+
+
+def layernorm_bwd(how=""):
+    def run(dy, x, weight, bias, mean, rstd):
+        d, xhat = dy.float(), (x.float() - mean[:, None]) * rstd[:, None]
+        g = d * weight.float()
+        dx = rstd[:, None] * (g - g.mean(1, keepdim=True) - xhat * (g * xhat).mean(1, keepdim=True))
+        if how == "last rows":
+            xhat[-250:], d[-250:] = 0.0, 0.0
+        if how == "stale":
+            d = torch.cat((d, d[:250].roll(1, 1)))
+            xhat = torch.cat((xhat, xhat[:250].roll(1, 1)))
+        return dx.to(x.dtype), narrow(d * xhat, x.dtype, how), narrow(d, x.dtype, how)
+
+    return run
+
+
+def narrow(terms, dtype, how):
+    """A running sum in x's type, or, where `how` says so, one that truncates."""
+    total = torch.zeros(terms.shape[1])
+    for row in terms:
+        total = total + row
+        total = (
+            (total.view(torch.int32) & -(2**16)).view(torch.float32) if how == "truncated" else total.to(dtype).float()
+        )
+    return total.to(dtype)
+
+
+def findings(function, spec, op="layernorm_fwd", contract=None):
+    """What all checks say that look at this one run."""
+    contract = contract or Contract()
+    run = execute(Kernel("k", op, run=function, contract=contract), cases.make(spec, OPS[op], contract))
+    assert run.problem is None, run.problem
+    assert CHECKS["distribution"].looks(run)
+    names = ("signature", "accuracy", "statistics", "distribution", "nonfinite", "identities", "degenerate")
+    checks = [CHECKS[name] for name in names if CHECKS[name].looks(run)]
+    return [f for c in checks for f in c.function(run) if isinstance(f, Finding)]
+
+
+@pytest.mark.parametrize(("how", "spec", "op", "contract", "output", "words"), [
+    (layernorm_fwd("n - 1"), FAR, "layernorm_fwd", TWO_PASS, "y", "too small"),
+    (layernorm_fwd("n - 1"), replace(FAR, dtype="float32", offset=1e3), "layernorm_fwd", TWO_PASS, "y", "too small"),
+    (layernorm_fwd("grown"), FAR, "layernorm_fwd", TWO_PASS, "y", "too large"),
+    (layernorm_bwd("last rows"), SUMS, "layernorm_bwd", NARROW, "dweight", "too small"),
+    (layernorm_bwd("stale"), SUMS, "layernorm_bwd", NARROW, "dweight", "mean error"),
+    (layernorm_bwd("truncated"), SUMS, "layernorm_bwd", NARROW, "dweight", "too small"),
+])  # fmt: skip
+def test_a_wrong_kernel_that_no_other_check_sees(how, spec, op, contract, output, words):
+    found = findings(how, spec, op, contract)
+    assert {f.check for f in found} == {"distribution"}
+    assert output in {f.output for f in found}
+    assert any(words in f.message and f.output == output for f in found)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize(("how", "op", "contract"), [
+    (layernorm_fwd(), "layernorm_fwd", TWO_PASS),
+    (layernorm_fwd(), "layernorm_fwd", Contract()),
+    (rmsnorm_fwd(), "rmsnorm_fwd", LLAMA),
+    (layernorm_bwd(), "layernorm_bwd", NARROW),
+])  # fmt: skip
+@pytest.mark.parametrize("fields", [
+    {}, {"data": "heavy"}, {"data": "channel"}, {"offset": 100.0}, {"eps": 1e3}, {"log2_scale": -6}, {"shape": (1, 16)},
+    {"shape": (700, 16)}, {"weight_data": "some_zero"}, {"weight_dtype": "float32"}, {"seed": 8},
+])  # fmt: skip
+def test_a_right_kernel_passes(how, op, contract, dtype, fields):
+    spec = replace(CaseSpec((40, 256), dtype, seed=2), **fields)
+    assert [f for f in findings(how, spec, op, contract) if f.check == "distribution"] == []
+
+
+@pytest.mark.parametrize("spec", [
+    replace(FAR, data="constant"), replace(FAR, data="integers"), replace(FAR, data="zero"), replace(FAR, seed=3),
+    replace(FAR, x_layout="expanded"), replace(FAR, special="nan"), replace(FAR, shape=(4, 8)), replace(FAR, eps=0.0),
+    replace(FAR, shape=(0, 64)),
+])  # fmt: skip
+def test_structured_data_are_not_looked_at(spec):
+    case = cases.make(spec, OPS["layernorm_fwd"], Contract())
+    run = execute(Kernel("k", "layernorm_fwd", run=layernorm_fwd()), case)
+    assert not CHECKS["distribution"].looks(run)
+
+
+def test_values_like_ties_are_not_judged():
+    """y = x̂·w + b where x̂·w vanishes beside b, and b lies between two numbers of the output's type."""
+    spec = CaseSpec((64, 64), "bfloat16", weight_dtype="float32", eps=1e30, weight=False, seed=2)
+    drawn = cases.draw(spec, OPS["layernorm_fwd"])
+    middle = 1.0 + 2.0**-8 - 2.0**-23  # beside a tie of bfloat16
+    case = cases.build(spec, OPS["layernorm_fwd"], Contract(), "cpu", drawn | {"bias": np.full(64, middle)}, truth=True)
+
+    def nudged(x, bias):
+        return torch.full(x.shape, 1 + 2.0**-7).to(x.dtype)
+
+    run = execute(Kernel("k", "layernorm_fwd", run=nudged), case)
+    assert moments(run) == {}
+
+
+def test_the_power_is_what_it_says():
+    """A relative error of all elements just above it is found, and half of it is not."""
+    right = execute(Kernel("k", "layernorm_fwd", run=layernorm_fwd(), contract=TWO_PASS),
+                    cases.make(FAR, OPS["layernorm_fwd"], TWO_PASS))  # fmt: skip
+    (power,) = [p.smallest for p in CHECKS["distribution"].function(right) if isinstance(p, Power)]
+    assert 1e-6 < power < 1 / (2 * 4096)
+
+    def grown(factor):
+        def run(x, weight, bias, eps):
+            r = x.double()
+            xhat = (r - r.mean(1, keepdim=True)) / (r.var(1, correction=0, keepdim=True) + eps).sqrt()
+            return ((xhat * weight.double() + bias.double()) * (1 + factor)).float().to(x.dtype)
+
+        return {f.check for f in findings(run, FAR, contract=TWO_PASS)}
+
+    assert "distribution" in grown(1.5 * power) | grown(-1.5 * power)
+    assert "distribution" not in grown(0.5 * power) | grown(-0.5 * power)
+
+
+def test_sums_of_cases_see_what_no_case_does():
+    """N − 1 in cases of four rows each: none shows it, all together do."""
+    both = {"right": layernorm_fwd(), "wrong": layernorm_fwd("n - 1")}
+    alone, together = {}, {}
+    for name, function in both.items():
+        ones = []
+        for seed in range(0, 24, 2):
+            spec = replace(FAR, shape=(4, 4096), offset=400.0, seed=seed)
+            kernel = Kernel("k", "layernorm_fwd", run=function, contract=TWO_PASS)
+            ones.append(moments(execute(kernel, cases.make(spec, OPS["layernorm_fwd"], TWO_PASS)))["y"])
+        pooled = Moments("y", "bfloat16")
+        for one in ones:
+            pooled = pooled.merge(one)
+        alone[name], together[name] = any(said(one) for one in ones), bool(said(pooled))
+        assert pooled.count == sum(one.count for one in ones)
+    assert alone == {"right": False, "wrong": False}
+    assert together == {"right": False, "wrong": True}
+
+
+def test_correct_rounding_of_the_truth_has_no_excess_and_no_bias():
+    def exact(x, weight, bias, eps):
+        r = x.double()
+        xhat = (r - r.mean(1, keepdim=True)) / (r.var(1, correction=0, keepdim=True) + eps).sqrt()
+        y = (xhat * weight.double() + bias.double()).numpy()
+        return torch.from_numpy(FORMATS["bfloat16"].round(y)).to(x.dtype)
+
+    spec = replace(FAR, offset=0.0)
+    run = execute(Kernel("k", "layernorm_fwd", run=exact), cases.make(spec, OPS["layernorm_fwd"], Contract()))
+    one = moments(run)["y"]
+    assert abs(one.signed) < 1
+    assert 0 <= one.excess < 1
+    assert one.count > 0.9 * 32 * 4096
+
+
+@pytest.mark.parametrize("p", [0.5, 0.01, 1e-4])
+def test_bernstein_bounds_what_it_is_to_bound(p):
+    """Of 2000 sums of 10,000 signs that are 0 but with probability p, none comes near."""
+    rng = np.random.default_rng(0)
+    sums = rng.binomial(10_000, p / 2, 2000) - rng.binomial(10_000, p / 2, 2000)
+    allowed = bernstein(10_000 * p, 1.0)
+    assert np.abs(sums).max() < allowed < np.sqrt(2 * L * 10_000 * p) + L
+
+
+def test_doctests():
+    assert doctest.testmod(module).failed == 0
