@@ -83,7 +83,7 @@ def examine(
         observed=tuple((name, item.held) for name, items in said for item in items if isinstance(item, Observed)),
         layouts=tuple(f"{t.name} {_layout(ran, t.name)}" for t in op.inputs if t.role != "saved"),
         missing=tuple(t.name for t in op.outputs if ran.problem is None and t.name not in ran.outputs),
-        sensed=tuple(sensitivities(ran)) if looks(ran) else (),
+        sensed=sensitivities(ran) if looks(ran) else (),
         seconds=clock.seconds,
         dead=dead or _dead(device),
     )

@@ -6,7 +6,7 @@ the same verdict: whether an element is beyond its bound. What passes it is not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf, prod
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from verify_norm import cases, judge
 from verify_norm.dtypes import FORMATS, Array
-from verify_norm.spec import Expected, Output, Run
+from verify_norm.spec import Run
 
 ELEMENTS = 4096  # of x, at most, in an ordinary run
 EVERY = 4  # and one case of so many
@@ -50,53 +50,51 @@ def looks(run: Run) -> bool:
     return plain and spec.seed % EVERY == 0 and 0 < prod(spec.shape) <= ELEMENTS
 
 
-def sensitivities(run: Run) -> Iterator[Sensitivity]:
+def sensitivities(run: Run) -> tuple[Sensitivity, ...]:
     """What each output of one run could have hidden; outputs that are wrong already, or not judged, are left out."""
     rng = np.random.Generator(np.random.Philox(key=[run.case.spec.seed, 0xC2B2AE35]))
-    dropped = _dropped(run)
-    for name, output in run.outputs.items():
-        expected = run.case.expected[name]
-        if output is None or expected is None or output.ratio is None or not output.got.size or output.ratio.max() > 1:
-            continue
-        live = judge.judged(expected) & (expected.value != 0)
-        if not live.any():
-            continue
-        index = tuple(rng.choice(np.argwhere(live)))
-        sign, shows = rng.choice((-1.0, 1.0)), _verdict(output, expected)
-        one = np.zeros(output.got.shape)
-        with np.errstate(invalid="ignore"):  # elsewhere there may be infinities
-            one[index] = sign * judge.allowed(expected)[index]
-        row = np.zeros(output.got.shape)
-        row[index[:-1] if output.got.ndim > 1 else index] = 1.0
-        yield Sensitivity(
-            name,
-            expected.dtype,
-            element=_least(BOUNDS, lambda k, one=one, shows=shows: shows(k * one)),  # type: ignore[misc]
-            row=_least(FACTORS, lambda k, row=row, shows=shows, got=output.got: shows(k * row * got)),  # type: ignore[misc]
-            bias=_least(FACTORS, lambda k, sign=sign, shows=shows, got=output.got: shows(sign * k * got)),  # type: ignore[misc]
-            dropped=shows(dropped[name]) if name in dropped else None,
-        )
+    with np.errstate(all="ignore"):  # infinities, and 0 times them, are no verdict's concern
+        dropped = _dropped(run)
+        sensed = (_sensitivity(run, name, dropped.get(name), rng) for name in run.outputs)
+        return tuple(one for one in sensed if one is not None)
 
 
-def _verdict(output: Output, expected: Expected) -> Callable[[Array], bool]:
-    """Whether an error added to the output shows."""
-    form = FORMATS[expected.dtype]
+def _sensitivity(run: Run, name: str, dropped: Array | None, rng: np.random.Generator) -> Sensitivity | None:
+    output, expected = run.outputs[name], run.case.expected[name]
+    if output is None or expected is None or output.ratio is None or not output.got.size or output.ratio.max() > 1:
+        return None
+    live = judge.judged(expected) & (expected.value != 0)
+    if not live.any():
+        return None
+    got, form = output.got, FORMATS[expected.dtype]
 
     def shows(error: Array) -> bool:
-        with np.errstate(all="ignore"):
-            return bool((judge.ratio(form.round(output.got + error), expected) > 1).any())
+        return bool((judge.ratio(form.round(got + error), expected) > 1).any())
 
-    return shows
+    index = tuple(rng.choice(np.argwhere(live)))
+    sign = rng.choice((-1.0, 1.0))
+    element, row = np.zeros(got.shape), np.zeros(got.shape)
+    element[index] = sign * judge.allowed(expected)[index]
+    line = index[:-1] if got.ndim > 1 else index
+    row[line] = sign * got[line]
+    return Sensitivity(
+        name,
+        expected.dtype,
+        element=_least(BOUNDS, shows, element),
+        row=_least(FACTORS, shows, row),
+        bias=_least(FACTORS, shows, sign * got),
+        dropped=None if dropped is None else shows(dropped),
+    )
 
 
-def _least(grades: tuple[float, ...], shows: Callable[[float], bool]) -> float:
+def _least(grades: tuple[float, ...], shows: Callable[[Array], bool], error: Array) -> float:
     """The smallest grade that shows; inf where the largest does not. Larger ones are taken to show too."""
-    if not shows(grades[-1]):
+    if not shows(grades[-1] * error):
         return inf
     low, high = -1, len(grades) - 1
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if shows(grades[middle]) else (middle, high)
+        low, high = (low, middle) if shows(grades[middle] * error) else (middle, high)
     return grades[high]
 
 
@@ -116,11 +114,10 @@ def _dropped(run: Run) -> dict[str, Array]:
     last[..., -1] = 0.0
     lowest[-1] = 0.0
     changes = {}
-    with np.errstate(all="ignore"):
-        without = {
-            "data": cases.call(case.op.reference, offered | {name: last}),
-            "affine": cases.call(case.op.reference, offered | {name: lowest}),
-        }
+    without = {
+        "data": cases.call(case.op.reference, offered | {name: last}),
+        "affine": cases.call(case.op.reference, offered | {name: lowest}),
+    }
     for position, tensor in enumerate(case.op.outputs):
         expected = case.expected[tensor.name]
         if expected is None or tensor.role != "output" or (tensor.extent == "affine" and name == "x"):

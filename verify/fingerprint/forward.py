@@ -98,7 +98,7 @@ def statistics(rig: Rig, dtype: str) -> Iterator[Statement]:
     x = FORMATS[dtype].round(1 + noise(32, 48))
     out = rig.rows(x, dtype=dtype)
     names = [] if out is None else [name for name in ("mean", "rstd") if name in out]
-    if out is None or not names:
+    if out is None or not names or not all(np.isfinite(out[name]).all() for name in names):
         return
     held = {}
     for name in names:

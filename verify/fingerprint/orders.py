@@ -15,7 +15,7 @@ from verify_norm.fingerprint.statement import Statement, Tree, undecided
 from verify_norm.fingerprint.sums import Sum, squares
 
 LENGTH, SQUARES, LONG = 64, 32, 4096  # summands; of Σx²; of a sum that no blocked one adds one after the other
-CHANNELS = 32  # summands of a channel, of which there is one a pair
+SHORT = 32  # summands of a channel, of which there is one a pair; of a slow kernel
 MASK = 60  # a mask in units, as a power of two: above the 53 bits of float64 and the number of units
 
 
@@ -31,7 +31,8 @@ def orders(found: Sum, seen: Bits | None) -> Iterator[Statement]:
     if seen is None:
         return
     name = f"{found.name} order"
-    n = CHANNELS if found.rig.op.view == "groups" and found.kind in ("dweight", "dbias") else LENGTH
+    by_channel = found.rig.op.view == "groups" and found.kind in ("dweight", "dbias")
+    n = SHORT if by_channel or found.rig.slow else LENGTH
     mask = _mask(seen, n)
     first, second = order.pairs(n)
     left = found.read(order.masked(n, first, second, mask=mask, unit=UNIT))
@@ -67,7 +68,8 @@ def _explained(found: Sum, tree: Tree, seen: Bits, count: int) -> int | None:
     if found.kind == "row" or type_ is None:
         return None
     n = len(order.leaves_of(tree))
-    terms = FORMATS["float32"].round(np.random.default_rng(1).standard_normal((count, n)))
+    form = FORMATS[min(type_, "float32", key=lambda name: FORMATS[name].precision)]  # or the terms would be rounded
+    terms = form.round(np.random.default_rng(1).standard_normal((count, n)))
     got = order.total(tree, terms, FORMATS[type_].round)
     if found.kind == "mean":
         out = found.rig.rows(terms)

@@ -73,6 +73,7 @@ def sums(rig: Rig, dtype: str = "float32") -> Iterator[Sum]:
         yield Sum(rig, "row", "mean", dtype)
 
 
+@np.errstate(all="ignore")
 def rstds(out: Outputs, x: Array, *, centred: bool = True) -> Array | None:
     """Rstd of each row: what is returned, else by what y differs where x does, weight 1 and bias 0; None if unknown."""
     if "rstd" in out:
@@ -87,6 +88,7 @@ def rstds(out: Outputs, x: Array, *, centred: bool = True) -> Array | None:
     return np.asarray((out["y"][rows, high] - out["y"][rows, low]) / (x[rows, high] - x[rows, low]))
 
 
+@np.errstate(all="ignore")
 def means(out: Outputs, x: Array) -> Array | None:
     """The mean of each row: what is returned, else by what y is where x is next to 0; None if unknown."""
     if "mean" in out:
