@@ -30,7 +30,7 @@ clean:
 
 # A strict editable install links each file, so that mypy and import-linter see the packages under their import names;
 # it has to be made again when a file comes or goes, which changes the time of its folder.
-$(STAMP): pyproject.toml $(CONSTRAINTS) verify/. verify/audit verify/certify verify/checks verify/commands verify/fingerprint verify/policies verify/report reference kernels kernels/zoo
+$(STAMP): pyproject.toml $(CONSTRAINTS) verify/. verify/auditing verify/certify verify/checks verify/commands verify/fingerprint verify/policies verify/report reference kernels kernels/zoo
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --group test --group lint \

@@ -24,7 +24,7 @@ from bounds import draw_method, log_uniform, machine
 from emulate import Method
 
 from verify_norm import cases
-from verify_norm.audit.moments import moments
+from verify_norm.auditing.moments import moments
 from verify_norm.execute import execute
 from verify_norm.ops import OPS
 from verify_norm.spec import CaseSpec, Contract

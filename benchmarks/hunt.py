@@ -22,7 +22,7 @@ from bounds import machine
 from emulate import Method
 
 from verify_norm import cases, strategies
-from verify_norm.audit.hunt import ELEMENTS, hunt, measure
+from verify_norm.auditing.hunt import ELEMENTS, hunt, measure
 from verify_norm.ops import OPS
 from verify_norm.spec import CaseSpec, Contract, Kernel
 

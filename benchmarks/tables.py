@@ -117,10 +117,40 @@ def summary(folder: str) -> str:
     )
 
 
+def zoo() -> str:
+    """Wrong kernels convicted, by class, and right ones accused: by this tool, and under other people's policies."""
+    runs = {path.stem: json.loads(path.read_text()) for path in sorted((RESULTS / "zoo").glob("*.json"))}
+    there = {o["name"]: o for name, run in runs.items() if name.startswith("h200") for o in run["outcomes"]}
+    here = [list(run["outcomes"]) for name, run in runs.items() if name.startswith("cpu")]
+    policies = [p for p in next(iter(there.values()))["policies"] if not p.startswith("gradcheck")]
+
+    def share(outcomes: list[dict[str, Any]], policy: str) -> str:
+        said = [o["policies"][policy]["caught"] for o in outcomes]
+        judged = [caught for caught in said if caught is not None]
+        return f"{sum(judged)} of {len(judged)}" if judged else "–"
+
+    rows = []
+    wrong = [o for o in there.values() if o["wrong"]]
+    for kind in [*sorted({o["class"] for o in wrong}), "all wrong kernels"]:
+        ours = [o for o in wrong if kind in (o["class"], "all wrong kernels")]
+        seeds = [[o for o in run if o["wrong"] and kind in (o["class"], "all wrong kernels")] for run in here]
+        seeds = [outcomes for outcomes in seeds if outcomes]
+        least = min((sum(o["right"] for o in outcomes) for outcomes in seeds), default=0)
+        cpu = f"{least} of {len(seeds[0])}" if seeds else "needs a GPU"
+        rows.append([kind, cpu, f"{sum(o['right'] for o in ours)} of {len(ours)}", *(share(ours, p) for p in policies)])
+    right = [o for o in there.values() if not o["wrong"]]
+    alarms = [o for run in here for o in run if not o["wrong"]]
+    accused = f"{sum(not o['right'] for o in alarms)} of {len(alarms)}"
+    rows.append(["right kernels accused", accused, f"{sum(not o['right'] for o in right)} of {len(right)}",
+                 *(share(right, p) for p in policies)])  # fmt: skip
+    return table(["", "verify-norm, CPU", "verify-norm, H200", *policies], rows)
+
+
 if __name__ == "__main__":
     parts = {
         "Error bounds, by benchmarks/bounds.py": bounds(),
         "Gradient checks, by benchmarks/gradcheck.py": gradients(),
+        "The zoo, by verify-norm zoo --against all": zoo(),
         "The kernels on an H200, by benchmarks/verify_all.py": summary("h200") + "\n\n" + reports("h200"),
     }
     print("\n\n".join(f"## {title}\n\n{text}" for title, text in parts.items()))

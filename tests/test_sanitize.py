@@ -32,7 +32,9 @@ def test_what_it_says_is_a_finding_of_the_case_before_it():
 
 
 def test_a_clean_run_says_nothing():
-    assert not list(sanitize.read("k", "memcheck", "verify-norm case {\"shape\": [2]}\n========= ERROR SUMMARY: 0 errors\n"))
+    assert not list(
+        sanitize.read("k", "memcheck", 'verify-norm case {"shape": [2]}\n========= ERROR SUMMARY: 0 errors\n')
+    )
 
 
 @pytest.mark.parametrize(

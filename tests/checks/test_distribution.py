@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from verify_norm import cases
-from verify_norm.audit import moments as module
-from verify_norm.audit.moments import L, Moments, bernstein, moments
+from verify_norm.auditing import moments as module
+from verify_norm.auditing.moments import L, Moments, bernstein, moments
 from verify_norm.checks import CHECKS
 from verify_norm.checks.distribution import said
 from verify_norm.dtypes import FORMATS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from verify_norm.audit.moments import Moments, moments, random
+from verify_norm.auditing.moments import Moments, moments, random
 from verify_norm.checks import check, finding
 from verify_norm.spec import Finding, Op, Power, Run
 from verify_norm.stages import own_statistics
@@ -29,7 +29,7 @@ def distribution(run: Run) -> Iterator[Finding | Power]:
     """The mean error and the bias of an output are what rounding and the bound explain.
 
     In random data an error that all elements share shows in their sum long before it shows in any of them. How large
-    the sums may be is derived in `verify_norm.audit.moments`, with a probability of 1e-9 that a right kernel exceeds
+    the sums may be is derived in `verify_norm.auditing.moments`, with a probability of 1e-9 that a right kernel exceeds
     one. The power is the relative error of all elements that would have shown.
     """
     for name, one in moments(run).items():

@@ -41,17 +41,17 @@ def orders(found: Sum, seen: Bits | None) -> Iterator[Statement]:
     if tree is None:
         why = "what is left is no number of units" if sizes is None else "the sizes contradict each other"
         yield undecided(name, f"{len(first)} pairs of {n} summands masked: {why}, as in no fixed tree of additions")
-    else:
-        shown = f"{len(first)} pairs of {n} summands masked: all agree with this tree"
-        right = _explained(found, tree, seen, len(first))
-        if right is not None:
-            shown += f", and it gives {right} of {len(first)} sums of random numbers to the bit"
-        if right is not None and right < len(first) / 2:
-            yield undecided(name, shown)
-        else:
-            sure = 0.9 if right is None else 0.99 if right == len(first) else 0.8
-            yield Statement(name, order.described(tree), shown, sure, tree=tree)
-    yield from _long(found, seen)
+        return
+    shown, sure = f"{len(first)} pairs of {n} summands masked: all agree with this tree", 0.9
+    right = _explained(found, tree, seen, len(first))
+    if right is not None:
+        shown += f", and it gives {right} of {len(first)} sums of random numbers to the bit"
+        sure = 0.99 if right == len(first) else 0.8
+    if right is not None and right < len(first) / 2:
+        yield undecided(name, f"{shown}: more than a tree of additions, as compensated sums are")
+        return
+    yield Statement(name, order.described(tree), shown, sure, tree=tree)
+    yield from _long(found, seen, 0.7 if right is None else 0.95)  # unexplained, it may be compensated
 
 
 def _snapped(kept: Array, found: Sum) -> Array:
@@ -80,7 +80,7 @@ def _explained(found: Sum, tree: Tree, seen: Bits, count: int) -> int | None:
     return None if left is None else int((FORMATS["float32"].round(got) == left).sum())
 
 
-def _long(found: Sum, seen: Bits) -> Iterator[Statement]:
+def _long(found: Sum, seen: Bits, sure: float) -> Iterator[Statement]:
     """Sequential from the first summand, if the common subtree of it and of the j-th has j + 1 leaves for every j."""
     name, n = f"long {found.name} sum", LONG
     other = np.unique(np.concatenate([np.arange(1, 4), np.arange(1, 8) * n // 8 + 1, [n - 2, n - 1]]))
@@ -90,7 +90,7 @@ def _long(found: Sum, seen: Bits) -> Iterator[Statement]:
         return
     straight = sizes == other + 1
     shown = f"{int(straight.sum())} of {len(other)} summands among {n} are added to the sum of all before them"
-    yield Statement(name, "sequential" if straight.all() else "in parts", shown, 0.95)
+    yield Statement(name, "sequential" if straight.all() else "in parts", shown, sure)
 
 
 def squares_order(rig: Rig, seen: Bits | None) -> Iterator[Statement]:

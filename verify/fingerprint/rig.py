@@ -16,7 +16,7 @@ from verify_norm.ops import OPS
 from verify_norm.spec import CaseSpec, Kernel, Op, Output
 
 CHANNELS = 4  # of a group that serves as a row
-SLOW = 2e-5  # seconds an element
+SLOW = 6e-3  # seconds a row, of which all pairs of 64 summands have two thousand
 SPACE = 8  # positions of a channel, where dweight and dbias add up samples and positions
 
 
@@ -43,7 +43,7 @@ class Rig:
     runs: int = 0
     op: Op = field(init=False)
     _columns: dict[tuple[object, ...], Outputs | None] = field(default_factory=dict)  # dweight and dbias, of one run
-    _pace: list[float] = field(default_factory=list)  # seconds an element, by run
+    _took: list[tuple[float, int]] = field(default_factory=list)  # seconds and rows of every run
 
     def __post_init__(self) -> None:
         self.op = OPS[self.kernel.op]
@@ -61,7 +61,8 @@ class Rig:
     @property
     def slow(self) -> bool:
         """Whether it is so slow that fewer questions have to do: some kernels are in Triton's interpreter."""
-        return len(self._pace) > 1 and min(self._pace) > SLOW
+        later = self._took[1:]  # the first run may compile
+        return bool(later) and sum(t for t, _ in later) > SLOW * sum(rows for _, rows in later)
 
     def takes(self, dtype: str) -> bool:
         """Whether the kernel offers x of this type."""
@@ -147,7 +148,7 @@ class Rig:
         case = cases.build(spec, self.op, self.kernel.contract, self.device, exact)
         started = time.perf_counter()
         run = execute(self.kernel, case)
-        self._pace.append((time.perf_counter() - started) / prod(shape))
+        self._took.append((time.perf_counter() - started, shape[0]))
         if run.problem is not None:
             return None
         return self._outputs(run.outputs, shape, prod(affine))

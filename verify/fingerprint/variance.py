@@ -39,8 +39,7 @@ def variance(rig: Rig, seen: Bits | None, divisor: str, *, from_y: bool) -> Iter
         got = probe.measured(2.0**rung)
         if got is None:
             return
-        with np.errstate(all="ignore"):
-            error = np.abs(1 / np.square(got.rstd) / got.truth - 1)
+        error = np.abs(1 / np.square(got.rstd) / got.truth - 1)
         errors.append(float(np.where(np.isfinite(error), error, np.inf).max()))
     at = ", ".join(f"{e:.1e} at 2^{rung}" for e, rung in zip(errors, RUNGS, strict=True))
     shown = f"the variance is off by {at} σ of offset"
@@ -87,9 +86,8 @@ class Probe:
         """Rows at this offset, in units of the noise; None where rstd is not to be had."""
         x = FORMATS["float32"].round(SCALE * (offset + noise(ROWS, LENGTH)))
         out = self.outputs(x)
-        with np.errstate(all="ignore"):
-            rstd = None if out is None else rstds(out, x)
-            used = None if out is None else means(out, x)
+        rstd = None if out is None else rstds(out, x)
+        used = None if out is None else means(out, x)
         return None if rstd is None or used is None else Measured(x.var(1) * self.times, x.mean(1), rstd, used)
 
 
@@ -125,7 +123,6 @@ def _shifted(probe: Probe) -> bool:
     x = np.full((3, n), unit)
     x[0, 3], x[0, 9] = x[1, n // 2], x[1, n - 1] = mask, -mask
     x[2, 0], x[2, 5] = mask, -mask
-    with np.errstate(all="ignore"):
-        out = probe.outputs(x)
-        mean = None if out is None else means(out, x)
+    out = probe.outputs(x)
+    mean = None if out is None else means(out, x)
     return mean is not None and bool((np.abs(mean / unit - [1, 1, 0]) < 2.0**-8).all())

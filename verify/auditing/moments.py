@@ -18,11 +18,12 @@ hides it. Elsewhere the systematic part is Σ|φ|δ.
 
 **What averages out.** Where the contract rounds x̂ to a narrow type, the roundings of the elements have no common sign:
 by Hoeffding's inequality a sum of terms within ±c exceeds √(2L·Σc²) with a probability below α, L = ln(2/α). Equal x̂
-are rounded alike, and count as one term. (The roundings of rstd to a narrow type are not like that: rows of one
-distribution have nearly one rstd. They stay in ρ.) Narrow partial sums of dweight and dbias: the roundings of
-s_k = Σ_{i≤k} t_i are martingale differences within ±u|s_k|, by Azuma's inequality as good as independent. In a random
-order the mean of s_k² is below k/R·Σt² + (k/R)²·s_R², so that of Σs_k² about R·(Σt²/2 + s_R²/3); V = u²R·(Σt² + s_R²)
-is about twice that, where the bound of each element takes u²R²·(Σ|t|)².
+are rounded alike, and count as one term; and since nearly equal ones are too (the large channel's x̂ is nearly √N in
+every row), what the roundings of the exact x̂ and w·dy add up to is allowed besides. (The roundings of rstd to a narrow
+type are not like that: rows of one distribution have nearly one rstd. They stay in ρ.) Narrow partial sums of dweight
+and dbias: the roundings of s_k = Σ_{i≤k} t_i are martingale differences within ±u|s_k|, by Azuma's inequality as good
+as independent. In a random order the mean of s_k² is below k/R·Σt² + (k/R)²·s_R², so that of Σs_k² about
+R·(Σt²/2 + s_R²/3); V = u²R·(Σt² + s_R²) is about twice that, where the bound of each element takes u²R²·(Σ|t|)².
 
 The last rounding makes of ε a whole number of ulps with that mean, a variance of at most min(δ, ¼), and within 1 of it:
 Bernstein's inequality (Boucheron, Lugosi & Massart, Concentration Inequalities, 2013, section 2.8) allows
@@ -214,6 +215,12 @@ def _together(run: Run, s: Stages, name: str, phi: Array, expected: Expected) ->
     promised = ops.arithmetic(run.kernel.contract, case.spec.dtype)
     least = promised.narrow_tiny if promised.xhat_u else 0.0  # what a rounding loses of a subnormal
     rounded = promised.xhat_u * s.largest + least  # of x̂
+    kept = run.kernel.contract.xhat
+    form = FORMATS[case.spec.dtype if kept == "x" else kept] if kept is not None and promised.xhat_u else None
+
+    def lost(values: Array) -> Array:
+        return np.zeros(values.shape) if form is None else form.round(values) - values
+
     weight = 1.0 if s.weight is None else s.weight
     if case.exact.get("residual") is not None or view.axes == view.shared:  # other sums: of a fused addition, BatchNorm
         return np.inf, 0.0
@@ -228,7 +235,8 @@ def _together(run: Run, s: Stages, name: str, phi: Array, expected: Expected) ->
         phi = phi.reshape(view.shape)
         alone = np.where(phi != 0, np.abs(phi) * y_apart(s, 0.0), 0.0)
         c = np.abs(phi * weight) * rounded
-        return float(coherent(phi * weight * s.xhat, phi * weight) + alone.sum()), _grouped(c, s.xhat)
+        alike = np.abs((phi * weight * lost(s.xhat)).sum())
+        return float(coherent(phi * weight * s.xhat, phi * weight) + alone.sum() + alike), _grouped(c, s.xhat)
     assert dy is not None
     dy = dy.reshape(view.shape)
     if name == "dx":
@@ -240,13 +248,17 @@ def _together(run: Run, s: Stages, name: str, phi: Array, expected: Expected) ->
         one, two = np.abs(total(phi)) / n, np.abs(total(phi * s.xhat)) / n
         c = rounded * (np.abs(phi * p.c1) + two * np.abs(p.g))
         c = c + (promised.xhat_u * np.abs(p.g) + least) * (np.abs(phi) + one + two * s.largest)
-        return float(rows.sum()), _grouped(c * s.rstd * (1.0 + s.z.factor), s.xhat)
+        mean, slope = total(phi) / n, total(phi * s.xhat) / n
+        alike = np.abs((s.rstd * (phi * p.c1 + p.g * slope) * lost(s.xhat)).sum())
+        alike = alike + np.abs((s.rstd * (phi - (mean if s.centred else 0.0) - s.xhat * slope) * lost(p.g)).sum())
+        return float(rows.sum() + alike), _grouped(c * s.rstd * (1.0 + s.z.factor), s.xhat)
     phi = phi.reshape(view.affine)
     if name == "dweight":
         still = replace(s, arithmetic=replace(a, partials_u=0.0))
         alone = dweight_apart(still, dy, 0.0)
         c = np.abs(phi * dy) * rounded
-        return float(coherent(phi * dy * s.xhat, phi * dy) + (np.abs(phi) * alone).sum()), _grouped(c, s.xhat)
+        alike = np.abs((phi * dy * lost(s.xhat)).sum())
+        return float(coherent(phi * dy * s.xhat, phi * dy) + (np.abs(phi) * alone).sum() + alike), _grouped(c, s.xhat)
     return float((np.abs(phi) * dbias_apart(replace(s, arithmetic=replace(a, partials_u=0.0)), dy)).sum()), 0.0
 
 

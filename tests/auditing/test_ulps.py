@@ -8,8 +8,8 @@ import torch
 from pydantic import TypeAdapter
 
 from verify_norm import cases, judge
-from verify_norm.audit import ulps
-from verify_norm.audit.ulps import UlpReport, survey
+from verify_norm.auditing import ulps
+from verify_norm.auditing.ulps import UlpReport, survey
 from verify_norm.checks import CHECKS
 from verify_norm.dtypes import FORMATS
 from verify_norm.examine import examine

@@ -8,8 +8,8 @@ import torch
 from pydantic import TypeAdapter
 
 from verify_norm import cases
-from verify_norm.audit import corpus
-from verify_norm.audit.hunt import Hunt, hunt, measure
+from verify_norm.auditing import corpus
+from verify_norm.auditing.hunt import Hunt, hunt, measure
 from verify_norm.bind import UsageError
 from verify_norm.ops import OPS
 from verify_norm.spec import CaseSpec, Contract, Kernel
@@ -40,9 +40,9 @@ def found():
 
 
 def test_what_it_finds_replays(found):
-    assert found.seconds < 8
-    assert found.drawn > 20
-    assert found.evolved > 50
+    assert 6 <= found.seconds < 20
+    assert found.drawn > 10
+    assert found.evolved > 20
     assert found.moved > 10
     assert {(w.output, w.measure) for w in found.worst} == {("y", "ratio"), ("y", "ulp")}
     for w in found.worst:

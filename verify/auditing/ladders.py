@@ -10,7 +10,7 @@ from math import inf, isfinite, log2
 import numpy as np
 
 from verify_norm import cases, data
-from verify_norm.audit import textbook
+from verify_norm.auditing import textbook
 from verify_norm.dtypes import FORMATS, Array
 from verify_norm.execute import execute
 from verify_norm.ops import OPS

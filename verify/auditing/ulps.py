@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from verify_norm import cases, judge
-from verify_norm.audit.moments import Moments, moments
+from verify_norm.auditing.moments import Moments, moments
 from verify_norm.dtypes import FORMATS
 from verify_norm.execute import execute, worst
 from verify_norm.ops import OPS

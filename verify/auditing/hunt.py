@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
-from math import inf, isfinite, log2, log10, prod
+from math import inf, isfinite, log2, prod
 from typing import Any
 
 import hypothesis
@@ -21,6 +21,8 @@ import numpy as np
 from scipy import optimize
 
 from verify_norm import cases, data, judge, strategies
+from verify_norm.auditing import moves
+from verify_norm.corners import corners
 from verify_norm.dtypes import FORMATS, Array
 from verify_norm.execute import execute
 from verify_norm.ops import OPS
@@ -29,6 +31,7 @@ from verify_norm.ulp import distance
 
 ELEMENTS = {"cpu": 2**11, "cuda": 2**17}  # of x: the more cases, the better
 SHARES = (0.25, 0.85)  # of the time: when drawing ends, and when specs are left for their data
+FIRST = 16  # lines of the corner table, so that there is something to begin with
 KEPT = 6  # worst specs of each measure
 POPULATION, GENERATIONS = 10, 8
 MOST = 1e6  # more is as good
@@ -164,12 +167,19 @@ def hunt(
     chase = _Chase(kernel, device, (output,) if output else names, inf)
     for spec in corpus:
         chase.measured(spec)
+    first, left = corners(op, dtypes)[:FIRST], max(seconds - (time.perf_counter() - started), 0.0)
+    if left:  # whatever is imported or compiled once is not the search's
+        chase.stage = "drawn"
+        chase.measured(first[0])
     began = time.perf_counter()
-    left = max(seconds - (began - started), 0.0)
     rng = np.random.default_rng(seed)
     moved: dict[tuple[str, str], float] = {}
     stages: tuple[tuple[str, float, Callable[[], None]], ...] = (
-        ("drawn", SHARES[0], lambda: _draw(chase, strategies.specs(op, dtypes, elements), seed)),
+        (
+            "drawn",
+            SHARES[0],
+            lambda: _draw(chase, corners(op, dtypes)[:FIRST], strategies.specs(op, dtypes, elements), seed),
+        ),
         ("evolved", SHARES[1], lambda: _evolve(chase, rng, elements)),
         ("moved", 1.0, lambda: _move(chase, rng, moved)),
     )
@@ -189,8 +199,10 @@ def hunt(
                 counts["moved"], tuple(worst))  # fmt: skip
 
 
-def _draw(chase: _Chase, strategy: Any, seed: int) -> None:
+def _draw(chase: _Chase, first: list[CaseSpec], strategy: Any, seed: int) -> None:
     """Let Hypothesis draw specs and steer towards the largest error of each output, in either measure."""
+    for spec in first:
+        chase.measured(spec)
 
     @hypothesis.seed(seed)
     @hypothesis.settings(
@@ -226,41 +238,14 @@ def _evolve(chase: _Chase, rng: np.random.Generator, elements: int) -> None:
         turn += 1
 
         def cost(v: Array, key: tuple[str, str] = key, start: CaseSpec = start) -> float:
-            return -_value(chase, _moved_spec(start, v, rng, elements), key)
+            return -_value(chase, moves.spec_near(start, v, rng, elements), key)
 
         optimize.differential_evolution(
             cost,
-            optimize.Bounds(_LOWS, _LOWS + _WIDTHS),
-            maxiter=GENERATIONS, popsize=1, init=rng.random((POPULATION, len(_BOUNDS))) * _WIDTHS + _LOWS,
+            optimize.Bounds(moves.LOWS, moves.LOWS + moves.WIDTHS),
+            maxiter=GENERATIONS, popsize=1, init=rng.random((POPULATION, len(moves.LOWS))) * moves.WIDTHS + moves.LOWS,
             polish=False, tol=0.0, mutation=(0.4, 0.9), rng=rng,
         )  # fmt: skip
-
-
-# Of a spec: what is added to log10 of the offset and of eps, to log2 of the scales and of the two sizes.
-_BOUNDS = ((-1.5, 1.5), (-2.0, 2.0), (-6.0, 6.0), (-6.0, 6.0), (-1.5, 1.5), (-1.5, 1.5))
-_LOWS = np.array([low for low, _ in _BOUNDS])
-_WIDTHS = np.array([high - low for low, high in _BOUNDS])
-
-
-def _moved_spec(spec: CaseSpec, v: Any, rng: np.random.Generator, elements: int) -> CaseSpec:
-    """A spec near this one: within half of the bounds nothing changes, so that one number can move alone."""
-    v = np.where(np.abs(v) < np.abs(_LOWS) / 2, 0.0, np.sign(v) * (np.abs(v) - np.abs(_LOWS) / 2) * 2)
-    shape = list(spec.shape)
-    fixed = spec.num_groups is not None or spec.normalized_ndim > 1
-    for axis, move in ((-1, v[4]), (0, v[5])):
-        if move and not (fixed and len(shape) + axis in (1, len(shape))) and shape[axis] > 0:
-            shape[axis] = max(1, round(shape[axis] * 2**move))
-    if prod(shape) > elements:
-        shape = list(spec.shape)
-    return replace(
-        spec,
-        shape=tuple(shape),
-        offset=float(spec.offset * 10 ** v[0]),
-        eps=float(10 ** (log10(spec.eps) + v[1])) if spec.eps > 0 else spec.eps,
-        log2_scale=spec.log2_scale + round(float(v[2])),
-        dy_log2_scale=spec.dy_log2_scale + round(float(v[3])),
-        seed=int(rng.integers(2**32)),
-    )
 
 
 def _value(chase: _Chase, spec: CaseSpec, key: tuple[str, str]) -> float:
@@ -282,31 +267,10 @@ def _move(chase: _Chase, rng: np.random.Generator, moved: dict[tuple[str, str], 
             if time.perf_counter() > chase.deadline:
                 return
             at, exact = state.get(key) or (value, cases.draw(spec, op))
-            trial = _other_data(spec, exact, rng)
+            trial = moves.other_data(spec, exact, rng)
             trial |= cases.saved(spec, op, trial)
             case = cases.build(spec, op, chase.kernel.contract, chase.device, trial, truth=True)
             chase.counts["moved"] += 1
             found = measure(chase.kernel, case, (key[0],)).get(key[0], (0.0, 0.0))[key[1] == "ulp"]
             state[key] = (found, trial) if found > at else (at, exact)
             moved[key] = state[key][0]
-
-
-def _other_data(spec: CaseSpec, exact: dict[str, Array | None], rng: np.random.Generator) -> dict[str, Array | None]:
-    """One of the inputs with some signs swapped, some elements exchanged, or a step along a random direction."""
-    names = [name for name in ("x", "residual", "residual_out", "dy") if exact.get(name) is not None]
-    name = str(rng.choice(names))
-    if getattr(spec, f"{name}_layout", "contiguous") in ("expanded", "scalar"):
-        return dict(exact)
-    values = np.array(exact[name])
-    if not np.isfinite(values).all():
-        return dict(exact)
-    flat, form = values.reshape(-1), FORMATS[spec.dtype]
-    some = rng.integers(flat.size, size=max(1, int(flat.size ** rng.random())))
-    how = rng.integers(3)
-    if how == 0:
-        flat[some] = -flat[some] if not spec.offset or name == "dy" else 2 * flat.mean() - flat[some]
-    elif how == 1:
-        flat[some] = flat[rng.permutation(some)]
-    else:
-        flat[some] += rng.standard_normal(some.size) * flat.std() * 2.0 ** -rng.integers(0, 20)
-    return exact | {name: form.round(np.clip(values, -form.largest, form.largest))}

@@ -9,9 +9,9 @@ import torch
 from pydantic import TypeAdapter
 
 from verify_norm import cases, registry
-from verify_norm.audit import textbook
-from verify_norm.audit.ladders import Ladder, ladders
-from verify_norm.audit.textbook import Algorithm, compute
+from verify_norm.auditing import textbook
+from verify_norm.auditing.ladders import Ladder, ladders
+from verify_norm.auditing.textbook import Algorithm, compute
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.ops import OPS
 from verify_norm.spec import CaseSpec, Contract, Kernel
