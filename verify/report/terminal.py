@@ -100,8 +100,9 @@ def show_power(report: Report, console: Console) -> None:
         table.add_row(p.output, p.dtype, str(p.cases), f"{p.element:.2f} bounds", *sizes, share)
     console.print(table)
     console.print(
-        "The smallest error that a typical case shows: of one element in units of its bound; relative, of one row and of "
-        "all elements; the smallest such bias that any case shows; and in how many cases a term left out of the sums does."
+        "The smallest error that a typical case shows: of one element in units of its bound; relative, of one row and "
+        "of all elements; the smallest such bias that any case shows; and in how many cases a term left out of the "
+        "sums does."
     )
 
 
