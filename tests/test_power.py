@@ -98,7 +98,7 @@ def test_a_wrong_kernel_is_convicted(name, tmp_path, monkeypatch):
     _, _, wrong, size = MUTANTS[name]
     result, report = verify(altered(name, tmp_path), tmp_path / "report.json", "--examples", "60", "--seconds", "30")
     assert result.exit_code == 1, result.output
-    outputs = {finding.output for finding in report.findings}
+    outputs = {finding.output for finding in report.findings if finding.check != "crash"}  # which has none
     assert outputs
     assert outputs <= wrong, result.output
     smallest = min(report.findings, key=lambda f: prod(f.spec.shape))

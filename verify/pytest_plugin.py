@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 MARK = "verify_norm"
 # The names of verify_norm.checks.CHECKS: importing them would import torch.
 CHECK_NAMES = (
-    "crash", "signature", "accuracy", "statistics", "nonfinite", "memory", "determinism", "gradient", "identities",
-    "degenerate", "batch_invariance",
+    "crash", "signature", "accuracy", "statistics", "distribution", "nonfinite", "memory", "determinism", "gradient",
+    "identities", "degenerate", "batch_invariance",
 )  # fmt: skip
 FOLDER = "verify_norm_folder"  # of an xdist worker's input: where all workers keep what their searches found
 
