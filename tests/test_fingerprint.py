@@ -11,9 +11,11 @@ import pytest
 import torch
 from pydantic import TypeAdapter
 
-from verify_norm import fingerprint as package
-from verify_norm.fingerprint import NAMES, Fingerprint, Statement, compare, disagreements, fingerprint, order, precision
+from verify_norm.fingerprint import compare, order, precision, probing
 from verify_norm.fingerprint import statement as statements
+from verify_norm.fingerprint.compare import disagreements
+from verify_norm.fingerprint.probing import fingerprint
+from verify_norm.fingerprint.statement import NAMES, Fingerprint, Statement
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.registry import load, ready
 from verify_norm.spec import Contract, Kernel
@@ -244,7 +246,7 @@ def test_an_emulated_kernel_is_told_and_what_it_breaks(what):
     assert time.perf_counter() - started < 30
     for statement in found.statements:
         assert statement.evidence
-        assert (statement.said == package.UNDECIDED) == (statement.confidence == 0)
+        assert (statement.said == probing.UNDECIDED) == (statement.confidence == 0)
 
 
 @pytest.mark.parametrize("name", REAL)
@@ -293,7 +295,7 @@ def noisy(x, weight, bias, eps):
 @pytest.mark.parametrize("function", [fails, ones, nans, noisy])
 def test_what_is_no_norm_is_said_nothing_false_of(function):
     found = fingerprint(em.kernel(LN, function))
-    said = {s.name: s.said for s in found.statements if s.said != package.UNDECIDED}
+    said = {s.name: s.said for s in found.statements if s.said != probing.UNDECIDED}
     deterministic, invariant = ("no", "no") if function is noisy else ("yes", "yes")
     allowed = {"deterministic": deterministic, "batch invariant": invariant}
     if function is noisy:
@@ -308,7 +310,7 @@ def test_a_kernel_of_one_type_and_few_outputs():
 
     kernel = replace(em.kernel(RMS, picky), dtypes=("float16",))
     found = fingerprint(kernel)
-    assert {s.name for s in found.statements if s.said != package.UNDECIDED} == {"xhat"}
+    assert {s.name for s in found.statements if s.said != probing.UNDECIDED} == {"xhat"}
     assert found.said("xhat", "float16") == "not rounded"
 
 
@@ -374,7 +376,7 @@ def test_disagreements_need_a_sure_statement_and_a_stronger_promise():
 
     assert against(Contract(), ("row accumulator", BF16, "e", 0.7)) == ()
     assert against(Contract(), ("row accumulator", "float64", "e", 0.9)) == ()
-    assert against(Contract(), ("variance", package.UNDECIDED, "e", 0.9)) == ()
+    assert against(Contract(), ("variance", probing.UNDECIDED, "e", 0.9)) == ()
     assert against(Contract(variance="shifted"), ("variance", "welford", "e", 0.9)) == ()
     assert against(Contract(variance="two_pass"), ("variance", "welford", "e", 0.9)) != ()
     assert against(Contract(xhat="x", partials="x", stats="x", expanded=True, summation="sequential"),
@@ -397,7 +399,7 @@ def test_every_name_is_explained():
     assert seen <= set(NAMES)
 
 
-@pytest.mark.parametrize("module", [package, compare, order, precision, statements])
+@pytest.mark.parametrize("module", [probing, compare, order, precision, statements])
 def test_doctests(module):
     assert doctest.testmod(module).failed == 0
 
@@ -406,4 +408,4 @@ def test_a_kernel_that_is_not_asked_for_float32():
     kernel: Kernel = replace(load("rmsnorm_fwd"), dtypes=(BF16,))
     found = fingerprint(kernel)
     assert found.said("row accumulator", BF16) == "float32"
-    assert all(s.dtype == BF16 for s in found.statements if s.said != package.UNDECIDED)
+    assert all(s.dtype == BF16 for s in found.statements if s.said != probing.UNDECIDED)

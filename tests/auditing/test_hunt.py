@@ -9,7 +9,8 @@ from pydantic import TypeAdapter
 
 from verify_norm import cases
 from verify_norm.auditing import corpus
-from verify_norm.auditing.hunt import Hunt, hunt, measure
+from verify_norm.auditing.hunt import hunt, measure
+from verify_norm.auditing.model import Hunt
 from verify_norm.bind import UsageError
 from verify_norm.ops import OPS
 from verify_norm.spec import CaseSpec, Contract, Kernel

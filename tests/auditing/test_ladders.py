@@ -10,7 +10,8 @@ from pydantic import TypeAdapter
 
 from verify_norm import cases, registry
 from verify_norm.auditing import textbook
-from verify_norm.auditing.ladders import Ladder, ladders
+from verify_norm.auditing.ladders import ladders
+from verify_norm.auditing.model import Ladder
 from verify_norm.auditing.textbook import Algorithm, compute
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.ops import OPS

@@ -22,6 +22,7 @@ from scipy import optimize
 
 from verify_norm import cases, data, judge, strategies
 from verify_norm.auditing import moves
+from verify_norm.auditing.model import Hunt, Worst
 from verify_norm.corners import corners
 from verify_norm.dtypes import FORMATS, Array
 from verify_norm.execute import execute
@@ -36,40 +37,6 @@ KEPT = 6  # worst specs of each measure
 POPULATION, GENERATIONS = 10, 8
 MOST = 1e6  # more is as good
 Measure = dict[str, tuple[float, float]]  # output: error/bound, ULP
-
-
-@dataclass(frozen=True, slots=True)
-class Worst:
-    """The worst case of one output: by error/bound, or in ulp.
-
-    `found` tells by which stage: "corpus", "drawn" or "evolved". `beyond` is what moving the data made of it: as large
-    or larger.
-    """
-
-    output: str
-    measure: str  # "ratio" or "ulp"
-    value: float
-    spec: CaseSpec
-    found: str
-    beyond: float
-
-
-@dataclass(frozen=True, slots=True)
-class Hunt:
-    """What a hunt found: for each output the worst case in either measure, and how much was tried."""
-
-    kernel: str
-    op: str
-    seconds: float
-    cases: int
-    drawn: int
-    evolved: int
-    moved: int
-    worst: tuple[Worst, ...]
-
-    def ratio(self, output: str | None = None) -> float:
-        """The largest error/bound that a spec replays, of one output or of any."""
-        return max((w.value for w in self.worst if w.measure == "ratio" and output in (None, w.output)), default=0.0)
 
 
 class _OverError(BaseException):

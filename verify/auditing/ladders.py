@@ -11,6 +11,7 @@ import numpy as np
 
 from verify_norm import cases, data
 from verify_norm.auditing import textbook
+from verify_norm.auditing.model import Ladder, Rung
 from verify_norm.dtypes import FORMATS, Array
 from verify_norm.execute import execute
 from verify_norm.ops import OPS
@@ -21,55 +22,6 @@ FLOOR, CEILING = 2.0**-4, 2.0**24  # ulp: below the first all are as good, above
 NEAR = 1.0  # in powers of 2, on average: so near is a likeness
 APART = 1.0  # and so much farther is no likeness
 LENGTH = 256  # of a row, where that is not what changes
-
-
-@dataclass(frozen=True, slots=True)
-class Rung:
-    """One step of a ladder.
-
-    Parameters
-    ----------
-    value : what changes.
-    error_ulp : the error of the worst row, its Euclidean norm over √N, in ulps of the row's root mean square; inf where
-        there is no number. Of dweight and dbias, of all elements together.
-    ratio : the largest error/bound of any element; 0 where none is judged.
-    textbook : the same error for each algorithm.
-    spec : the case, where a spec says it.
-    """
-
-    value: float
-    error_ulp: float
-    ratio: float
-    textbook: dict[str, float]
-    spec: CaseSpec | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Ladder:
-    """How the error of one output grows.
-
-    Parameters
-    ----------
-    name, unit : what changes, and what it is measured in.
-    first_over : the value of the first rung beyond its bound; None where all are within.
-    like : the algorithms whose errors the kernel's resemble, the nearest first; several where they cannot be told
-        apart, none where it is like none.
-    stopped : why the ladder ends before its last rung; "" where it does not.
-    """
-
-    name: str
-    unit: str
-    output: str
-    dtype: str
-    rungs: tuple[Rung, ...]
-    first_over: float | None = None
-    like: tuple[str, ...] = ()
-    stopped: str = ""
-
-    @property
-    def resembles(self) -> str | None:
-        """The one algorithm that the kernel is like; None where it is like none, or like several."""
-        return self.like[0] if len(self.like) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)

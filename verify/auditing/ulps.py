@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from verify_norm import cases, judge
+from verify_norm.auditing.model import Averages, UlpReport, WorstCase
 from verify_norm.auditing.moments import Moments, moments
 from verify_norm.dtypes import FORMATS
 from verify_norm.execute import execute, worst
@@ -18,56 +19,6 @@ from verify_norm.spec import CaseSpec, Kernel, Run
 from verify_norm.ulp import HIGHEST, LOWEST, PER_OCTAVE, UlpStats, distance
 
 WORST = 5  # cases of each kind
-
-
-@dataclass(frozen=True, slots=True)
-class WorstCase:
-    """One element of one case: its error in ulp and against its bound, where it is, and the case that replays it."""
-
-    ulp: float
-    ratio: float
-    got: float
-    want: float
-    index: tuple[int, ...]
-    spec: CaseSpec
-
-
-@dataclass(frozen=True, slots=True)
-class UlpReport:
-    """The errors of one output in one type, over all cases.
-
-    Parameters
-    ----------
-    cases, elements, unjudged : how much was looked at, and to how many elements no bound applies.
-    maximum, mean, p50, p99, p999 : in ulp; quantiles are right within 19 %.
-    nonfinite : elements that are finite where the truth is not, or the reverse.
-    correct : share of the values that are the nearest number of their type.
-    bias : mean signed error in ulp, positive where results are too large in magnitude.
-    ratio : the largest error/bound.
-    histogram : how many errors lie below each power of 2 (the first number of each pair) and not below the one before;
-        the last holds what is larger or not finite.
-    by_ulp, by_ratio : the worst cases, an element of each, the worst first.
-    sums : the mean error and the bias in random data, against what explains them; None where none was random.
-    """
-
-    output: str
-    dtype: str
-    cases: int
-    elements: int
-    unjudged: int
-    maximum: float
-    mean: float
-    p50: float
-    p99: float
-    p999: float
-    nonfinite: int
-    correct: float
-    bias: float
-    ratio: float
-    histogram: tuple[tuple[float, int], ...]
-    by_ulp: tuple[WorstCase, ...]
-    by_ratio: tuple[WorstCase, ...]
-    sums: Moments | None = None
 
 
 @dataclass(slots=True)
@@ -119,7 +70,7 @@ class Survey:
                 summary(self.tallies[key]),
                 by_ulp=tuple(self.by_ulp.get(key, ())),
                 by_ratio=tuple(self.by_ratio.get(key, ())),
-                sums=self.sums.get(key),
+                averages=averages(self.sums[key]) if key in self.sums else None,
             )
             for key in order
         )
@@ -156,8 +107,16 @@ def summary(tally: Tally) -> UlpReport:
     return UlpReport(
         tally.output, tally.dtype, tally.cases, tally.elements, tally.unjudged, ulp.maximum, ulp.mean, **quantiles,
         nonfinite=ulp.nonfinite, correct=ulp.correctly_rounded, bias=ulp.bias, ratio=tally.ratio,
-        histogram=octaves(ulp), by_ulp=(), by_ratio=(),
+        histogram=octaves(ulp),
     )  # fmt: skip
+
+
+def averages(sums: Moments) -> Averages:
+    """The sums, an element."""
+    weight = sums.weight or 1.0
+    return Averages(
+        sums.count, *(v / weight for v in (sums.excess, sums.excess_allowed, sums.signed, sums.bias_allowed))
+    )
 
 
 def octaves(ulp: UlpStats) -> tuple[tuple[float, int], ...]:

@@ -9,36 +9,55 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from verify_norm.auditing.model import Audit
 from verify_norm.dtypes import FORMATS
 from verify_norm.registry import UsageError, one_of
 from verify_norm.report.model import SCHEMA, Report
 from verify_norm.spec import FAMILIES, LAYOUTS, CaseSpec
 
+Document = Report | Audit
 _REPORT = TypeAdapter(Report)
+_AUDIT = TypeAdapter(Audit)
 _SPEC = TypeAdapter(CaseSpec)
 
 
-def dump(*reports: Report) -> str:
-    """The report as JSON text: a line for each of its fields, and for each finding and tally. A list if several."""
-    if len(reports) != 1:
-        return "[" + ",\n".join(dump(report).rstrip() for report in reports) + "]\n"
-    (report,) = reports
-    lines = [f"{json.dumps(key)}: {_lines(value)}" for key, value in jsonable(asdict(report)).items()]
-    return "{\n" + ",\n".join(lines) + "\n}\n"
+def dump(*documents: Document) -> str:
+    """Reports or audits as JSON text: a line for each field, and for each finding, tally, rung, … A list if several."""
+    if len(documents) != 1:
+        return "[" + ",\n".join(dump(document).rstrip() for document in documents) + "]\n"
+    return _fields(jsonable(asdict(documents[0]))) + "\n"
 
 
 def load(text: str) -> Report:
     """The report that `dump` wrote; raises UsageError where the text is not one, or of another schema."""
+    found = load_all(text)
+    if len(found) != 1 or not isinstance(found[0], Report):
+        raise UsageError(
+            "not the report of one run of verify-norm, but " + ("an audit" if len(found) == 1 else "several")
+        )
+    return found[0]
+
+
+def load_all(text: str) -> tuple[Document, ...]:
+    """The reports and audits that `dump` wrote, one or a list; raises UsageError as `load` does."""
     try:
         data = json.loads(text)
     except json.JSONDecodeError as error:
-        raise UsageError(f"not a JSON file: {error}") from error
-    if not isinstance(data, dict) or "schema" not in data or "kernel" not in data:
+        raise UsageError(f"not a JSON file, or not all of one: {error}") from error
+    if isinstance(data, list) and data:
+        return tuple(_document(one) for one in data)
+    return (_document(data),)
+
+
+def _document(data: Any) -> Document:
+    if not isinstance(data, dict) or "schema" not in data or not data.keys() & {"kernel", "report"}:
         raise UsageError("not a report of verify-norm: it has no kernel and schema")
     if data["schema"] != SCHEMA:
-        raise UsageError(f"the report has schema {data['schema']}; this version reads schema {SCHEMA}")
+        newer = isinstance(data["schema"], int) and data["schema"] > SCHEMA
+        hint = "; a newer verify-norm wrote it" if newer else ""
+        raise UsageError(f"the report has schema {data['schema']}; this version reads schema {SCHEMA}{hint}")
     try:
-        return _REPORT.validate_python(data)
+        return _AUDIT.validate_python(data) if "report" in data else _REPORT.validate_python(data)
     except ValidationError as error:
         raise UsageError(f"not a report of verify-norm: {_first(error)}") from error
 
@@ -100,7 +119,14 @@ def write(text: str, path: str) -> None:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
 
+def _fields(value: dict[str, Any]) -> str:
+    """An object with a line for each of its fields, and for each member of a list in it."""
+    return "{\n" + ",\n".join(f"{json.dumps(key)}: {_lines(item)}" for key, item in value.items()) + "\n}"
+
+
 def _lines(value: Any) -> str:
+    if isinstance(value, dict) and "schema" in value:
+        return _fields(value)
     if isinstance(value, list) and value and isinstance(value[0], dict):
         return "[\n " + ",\n ".join(json.dumps(item, ensure_ascii=False) for item in value) + "\n]"
     return json.dumps(value, ensure_ascii=False)
