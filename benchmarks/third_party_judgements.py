@@ -116,7 +116,7 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         "allows; contiguous, they pass",
     ),
     Judgement(
-        "cpu",
+        "*",
         "groupnorm_bwd_torch_compiled",
         "*",
         "*",
@@ -140,6 +140,25 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         "defect",
         "the same half statistics; dbias and dweight are summed over samples in the type of x",
     ),
+    # PyTorch on a GPU
+    Judgement(
+        "h200",
+        "groupnorm_?wd_torch",
+        "signature",
+        "none",
+        "refusal",
+        "float32 weights with a 16-bit x: RuntimeError on CUDA, where the CPU takes them",
+    ),
+    Judgement(
+        "h200",
+        "groupnorm_fwd_torch",
+        "*",
+        "y|mean|rstd",
+        "defect",
+        "16 bits: y is made of a mean and rstd that were rounded to the type of x, so that a group with a mean beside "
+        "its deviation loses it; under torch.compile, which keeps float32, and in float32 it is right",
+    ),
+    Judgement("h200", "groupnorm_bwd_torch", "*", "dx|dweight", "defect", f"{_HALF}, as on a CPU"),
     # PyTorch on a GPU
     Judgement(
         "h200",
