@@ -47,7 +47,7 @@ def names(patterns: list[str]) -> list[str]:
 
 def versions() -> dict[str, str]:
     found = {}
-    for library in ("torch", "triton", "liger-kernel", "fla-core", "quack-kernels"):
+    for library in ("torch", "triton", "liger-kernel", "fla-core", "quack-kernels", "flash-attn"):
         with suppress(PackageNotFoundError):
             found[library] = version(library)
     return found

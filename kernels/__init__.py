@@ -71,6 +71,16 @@ def _short_rows(spec: CaseSpec) -> str | None:
     return "fla's norms take rows of up to 64 KB" if long else None
 
 
+def _flash(spec: CaseSpec) -> str | None:
+    """What flash-attn's Triton norms do not take: they raise, or have no argument for it."""
+    if not spec.weight:
+        return "flash-attn's norms need a weight"
+    if spec.weight_offset not in (0.0, 1.0):
+        return "flash-attn's norms have an offset of 0 or 1 alone (zero_centered_weight)"
+    long = spec.shape[-1] * (4 if spec.dtype == "float32" else 2) > 2**16
+    return "flash-attn's norms take rows of up to 64 KB" if long else None
+
+
 def _last_dimension(spec: CaseSpec) -> str | None:
     """What fla's group_norm is not: it knows no space, and groups the last dimension of each token."""
     return "fla's group_norm takes (B, C), without space" if len(spec.shape) > 2 else None
@@ -198,6 +208,13 @@ _LIBRARIES: tuple[tuple[str, str, Literal["torch", "triton", "cuda"], tuple[_Row
             ("fla_rmsnorm_{}", "rmsnorm", STRICT, _short_rows, "fla's rms_norm"),
             ("fla_groupnorm_{}", "groupnorm", STRICT, _last_dimension, "fla's group_norm"),
             ("fla_add_rmsnorm_{}", "add_rmsnorm", STRICT, _short_rows, "fla's rms_norm with a residual"),
+        ),
+    ),
+    (
+        "flash_attn", "flash_attn", "triton", (
+            ("flash_layernorm_{}", "layernorm", STRICT, _flash, "flash-attn's layer_norm_fn"),
+            ("flash_rmsnorm_{}", "rmsnorm", STRICT, _flash, "flash-attn's rms_norm_fn"),
+            ("flash_add_rmsnorm_{}", "add_rmsnorm", STRICT, _flash, "flash-attn's rms_norm_fn with a residual"),
         ),
     ),
     (

@@ -20,7 +20,7 @@ def liger_layernorm_fwd(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> 
     """LigerLayerNormFunction: y, and the mean and rstd it saves."""
     from liger_kernel.ops import LigerLayerNormFunction
 
-    (y,), (*_, mean, rstd) = _saving(LigerLayerNormFunction.apply, x, weight, bias, eps)
+    (y,), (*_, mean, rstd) = saving(LigerLayerNormFunction.apply, x, weight, bias, eps)
     return y, mean, rstd
 
 
@@ -69,7 +69,7 @@ def liger_groupnorm_fwd(x: Tensor, weight: Tensor, bias: Tensor, num_groups: int
     """LigerGroupNormFunction: y, and the mean and rstd it saves."""
     from liger_kernel.ops import LigerGroupNormFunction
 
-    (y,), (*_, mean, rstd) = _saving(LigerGroupNormFunction.apply, x, weight, bias, x.shape[1], num_groups, eps)
+    (y,), (*_, mean, rstd) = saving(LigerGroupNormFunction.apply, x, weight, bias, x.shape[1], num_groups, eps)
     return y, mean, rstd
 
 
@@ -86,7 +86,7 @@ def liger_add_rmsnorm_fwd(x: Tensor, residual: Tensor, weight: Tensor, eps: floa
     """LigerFusedAddRMSNormFunction with its defaults, casting_mode="llama": y, residual_out, and the rstd it saves."""
     from liger_kernel.ops import LigerFusedAddRMSNormFunction
 
-    (y, summed), (*_, rstd) = _saving(LigerFusedAddRMSNormFunction.apply, x, residual, weight, eps, weight_offset)
+    (y, summed), (*_, rstd) = saving(LigerFusedAddRMSNormFunction.apply, x, residual, weight, eps, weight_offset)
     return y, summed, rstd
 
 
@@ -96,7 +96,7 @@ def liger_add_rmsnorm_bwd(
     """The gradients of LigerFusedAddRMSNormFunction with its defaults, in_place=False among them: dx, dweight."""
     from liger_kernel.ops import LigerFusedAddRMSNormFunction
 
-    return _gradients_of_sum(
+    return gradients_of_sum(
         lambda x, r, w: LigerFusedAddRMSNormFunction.apply(x, r, w, eps, weight_offset),
         dy, dresidual_out, residual_out, weight,
     )  # fmt: skip
@@ -106,7 +106,7 @@ def fla_layernorm_fwd(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps
     """The fla package's layer_norm: y, and the mean and rstd it saves."""
     from fla.modules.norm.layernorm import LayerNormFunction
 
-    (y,), (*_, mean, rstd) = _saving(LayerNormFunction.apply, x, weight, bias, None, eps)
+    (y,), (*_, mean, rstd) = saving(LayerNormFunction.apply, x, weight, bias, None, eps)
     return y, mean, rstd
 
 
@@ -121,7 +121,7 @@ def fla_rmsnorm_fwd(x: Tensor, weight: Tensor | None, eps: float) -> Outputs:
     """The fla package's rms_norm without a bias: y, and the rstd it saves."""
     from fla.modules.norm.layernorm import LayerNormFunction
 
-    (y,), (*_, rstd) = _saving(LayerNormFunction.apply, x, weight, None, None, eps, False, False, True)
+    (y,), (*_, rstd) = saving(LayerNormFunction.apply, x, weight, None, None, eps, False, False, True)
     return y, rstd
 
 
@@ -137,7 +137,7 @@ def fla_groupnorm_fwd(x: Tensor, weight: Tensor | None, bias: Tensor | None, num
     from fla.modules.norm.layernorm import LayerNormFunction
 
     every = weight, bias, None, eps, False, False, False, num_groups
-    (y,), (*_, mean, rstd) = _saving(LayerNormFunction.apply, x, *every)
+    (y,), (*_, mean, rstd) = saving(LayerNormFunction.apply, x, *every)
     return y, *(None if t is None else t.view(x.shape[0], num_groups) for t in (mean, rstd))
 
 
@@ -154,7 +154,7 @@ def fla_add_rmsnorm_fwd(x: Tensor, residual: Tensor, weight: Tensor | None, eps:
     """The fla package's rms_norm with a residual and prenorm=True: y, residual_out, and the rstd it saves."""
     from fla.modules.norm.layernorm import LayerNormFunction
 
-    (y, summed), (*_, rstd) = _saving(LayerNormFunction.apply, x, weight, None, residual, eps, True, False, True)
+    (y, summed), (*_, rstd) = saving(LayerNormFunction.apply, x, weight, None, residual, eps, True, False, True)
     return y, summed, rstd
 
 
@@ -164,7 +164,7 @@ def fla_add_rmsnorm_bwd(
     """The gradients of fla's rms_norm with a residual and prenorm=True: dx, dweight."""
     from fla.modules.norm.layernorm import rms_norm
 
-    return _gradients_of_sum(
+    return gradients_of_sum(
         lambda x, r, w: rms_norm(x, w, None, residual=r, eps=eps, prenorm=True), dy, dresidual_out, residual_out, weight
     )
 
@@ -220,7 +220,7 @@ def quack_add_rmsnorm_bwd(
     """The gradients of quack's rmsnorm with a residual and prenorm=True: dx, dweight."""
     from quack.rmsnorm import rmsnorm
 
-    return _gradients_of_sum(
+    return gradients_of_sum(
         lambda x, r, w: rmsnorm(x, w, residual=r, eps=eps, prenorm=True, weight_offset=weight_offset),
         dy, dresidual_out, residual_out, _packed(weight),
     )  # fmt: skip
@@ -229,7 +229,7 @@ def quack_add_rmsnorm_bwd(
 def _liger_rms(x: Tensor, weight: Tensor | None, eps: float, offset: float, mode: str) -> Outputs:
     from liger_kernel.ops import LigerRMSNormFunction
 
-    (y,), (*_, rstd) = _saving(LigerRMSNormFunction.apply, x, weight, eps, offset, mode)
+    (y,), (*_, rstd) = saving(LigerRMSNormFunction.apply, x, weight, eps, offset, mode)
     return y, rstd
 
 
@@ -241,7 +241,7 @@ def _liger_rms_gradients(
     return gradients(lambda x, w: LigerRMSNormFunction.apply(x, w, eps, offset, mode, in_place), dy, x, weight)
 
 
-def _saving(function: Callable[..., Any], x: Tensor, *rest: Any) -> tuple[tuple[Tensor, ...], tuple[Any, ...]]:
+def saving(function: Callable[..., Any], x: Tensor, *rest: Any) -> tuple[tuple[Tensor, ...], tuple[Any, ...]]:
     """What an autograd function returns, and what it saves for its backward."""
     with torch.enable_grad():
         returned = function(x.detach().requires_grad_(), *rest)
@@ -249,7 +249,7 @@ def _saving(function: Callable[..., Any], x: Tensor, *rest: Any) -> tuple[tuple[
     return tuple(y.detach() for y in outputs), tuple(outputs[0].grad_fn.saved_tensors)
 
 
-def _gradients_of_sum(
+def gradients_of_sum(
     function: Callable[..., Any], dy: Tensor, dsum: Tensor | None, total: Tensor, weight: Tensor | None
 ) -> Gradients:
     """The gradients of a fused addition with respect to x, which the residual's are to equal, and to the weight.

@@ -13,12 +13,12 @@ import resource
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pebble
 
@@ -32,6 +32,13 @@ _STAGE = 64  # bytes: the longest name of a check
 GRACE = 3.0  # seconds after its time limit, a child whose parent is gone ends itself
 
 
+T = TypeVar("T")
+
+
+class LostError(Exception):
+    """The child ended, or did not come back: the message says how."""
+
+
 @dataclass(slots=True)
 class InProcess:
     """Runs the kernel here: nothing protects the caller from it."""
@@ -43,6 +50,10 @@ class InProcess:
     def examine(self, spec: CaseSpec, checks: tuple[str, ...], timeout: float) -> Examined:
         """`examine.examine`, without a time limit."""
         return examine(self.kernel, spec, checks, self.device)
+
+    def call(self, function: Callable[..., T], timeout: float, *args: Any) -> T:
+        """`function(kernel, *args)`, without a time limit. Raises what it raises."""
+        return function(self.kernel, *args)
 
     def fresh(self) -> bool:
         """Whether what follows runs in a new process: never."""
@@ -83,18 +94,29 @@ class Isolated:
             if not during or examined.startswith(HANGS):
                 return Examined(spec, findings=tuple(lost), looked=("crash",), hung=examined.startswith(HANGS))
 
-    def _once(self, spec: CaseSpec, checks: tuple[str, ...], timeout: float) -> Examined | str:
-        """What the child says, or how it ended."""
+    def call(self, function: Callable[..., T], timeout: float, *args: Any) -> T:
+        """`function(kernel, *args)` in the child. Raises what it raises, and LostError where it does not come back.
+
+        `function` is one that a module defines.
+        """
         if self._pool is None:
             self._pool = pebble.ProcessPool(1, initializer=_begin, initargs=self._sent, context=self._context)
         self._stage.write("")
-        future = self._pool.schedule(_examine, args=(spec, checks, timeout), timeout=timeout)
+        future = self._pool.schedule(_call, args=(function, timeout, *args), timeout=timeout)
         try:
-            examined: Examined = future.result()
+            result: T = future.result()
         except TimeoutError:
-            return f"{HANGS} after {timeout:.3g} s"
+            raise LostError(f"{HANGS} after {timeout:.3g} s") from None
         except pebble.ProcessExpired as error:
-            return _ending(error.exitcode)
+            raise LostError(_ending(error.exitcode)) from None
+        return result
+
+    def _once(self, spec: CaseSpec, checks: tuple[str, ...], timeout: float) -> Examined | str:
+        """What the child says, or how it ended."""
+        try:
+            examined = self.call(_examine, timeout, spec, checks)
+        except LostError as lost:
+            return str(lost)
         if examined.dead:
             self.fresh()
         return examined
@@ -193,15 +215,21 @@ def _begin(sent: bytes, device: str, stage: str) -> None:
     _child = registry.ready(pickle.loads(sent)), device, _Stage(open(stage, "r+b"))  # noqa: SIM115
 
 
-def _examine(spec: CaseSpec, checks: tuple[str, ...], timeout: float) -> Examined:
-    """In the child: as `examine.examine`. An alarm that nobody handles ends even a loop that never meets Python."""
+def _call(function: Callable[..., T], timeout: float, *args: Any) -> T:
+    """In the child: `function` of the kernel. An alarm that nobody handles ends even a loop that never meets Python."""
     assert _child is not None
-    kernel, device, stage = _child
     signal.setitimer(signal.ITIMER_REAL, timeout + GRACE)
     try:
-        return examine(kernel, spec, checks, device, stage.write)
+        return function(_child[0], *args)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _examine(kernel: Kernel, spec: CaseSpec, checks: tuple[str, ...]) -> Examined:
+    """In the child: as `examine.examine`."""
+    assert _child is not None
+    _, device, stage = _child
+    return examine(kernel, spec, checks, device, stage.write)
 
 
 def _memory() -> int:

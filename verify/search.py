@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
@@ -44,12 +44,14 @@ def search(
     progress: Progress = lambda done, planned, found: None,
     journal: Journal = NO_JOURNAL,
     until: Callable[[Finding], bool] = lambda finding: False,
+    first: Iterable[CaseSpec] = (),
 ) -> Report:
     """Run the checks that `settings` names (all that apply, if none) over corners and random cases; reduce failures.
 
     The same kernel, settings and versions give the same cases. Ends by itself after `settings.seconds`, or once the
     kernel has hung four times, and reports what there is so far when it is interrupted (Ctrl-C). What `journal` holds
     is not run again. `until` ends the search at the first finding for which it is true, and only such are reported.
+    The cases of `first`, a corpus, are run before all others.
     """
     started = time.perf_counter()
     op = OPS[kernel.op]
@@ -61,7 +63,7 @@ def search(
     for dtype in set(settings.dtypes) - set(dtypes):
         state.skipped[f"dtype {dtype}", f"{kernel.name} offers {', '.join(kernel.dtypes)}"] += 1
 
-    table = _table(state, dtypes)
+    table = [*(spec for spec in first if spec.dtype in dtypes), *_table(state, dtypes)]
     planned = len(table) + settings.examples
     deadline = started + settings.seconds
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from verify_norm.dtypes import FORMATS
 from verify_norm.execute import execute, worst
 from verify_norm.ops import OPS
 from verify_norm.report.model import Tally
-from verify_norm.spec import CaseSpec, Kernel, Run
+from verify_norm.spec import CaseSpec, Kernel, Op, Run
 from verify_norm.ulp import HIGHEST, LOWEST, PER_OCTAVE, UlpStats, distance
 
 WORST = 5  # cases of each kind
@@ -82,16 +84,46 @@ def _keep(kept: list[WorstCase], case: WorstCase, *, by_ulp: bool) -> None:
     del kept[WORST:]
 
 
-def survey(kernel: Kernel, specs: Iterable[CaseSpec], device: str = "cpu") -> tuple[UlpReport, ...]:
+def survey(
+    kernel: Kernel, specs: Iterable[CaseSpec], device: str = "cpu", *, seconds: float = inf
+) -> tuple[UlpReport, ...]:
     """Run `kernel` in this process on these cases, and report the errors of every output and type.
 
-    Cases that the kernel does not take are left out. Raises ValueError where a spec is not one of the operator.
+    Cases that the kernel does not take are left out; none is begun when the `seconds` are over. Raises ValueError where
+    a spec is not one of the operator.
     """
-    gathered = Survey.of(kernel)
+    gathered, began = Survey.of(kernel), time.perf_counter()
     for spec in specs:
+        if time.perf_counter() - began > seconds:
+            break
         if kernel.unsupported is None or kernel.unsupported(spec) is None:
             gathered.enter(execute(kernel, cases.make(spec, OPS[kernel.op], kernel.contract, device)))
     return gathered.reports()
+
+
+def typical(op: Op, dtypes: tuple[str, ...], device: str, seed: int, count: int) -> Iterator[CaseSpec]:
+    """`count` cases such as networks have: random rows of usual lengths, around 0 or some deviations from it.
+
+    Averages of errors mean something over such data; what is hardest for a kernel is for the checks and the hunt.
+    """
+    rng = np.random.default_rng(seed)
+    rows = 4 if device == "cpu" else 64  # Triton's interpreter takes milliseconds a program
+    for index in range(count):
+        n = int(rng.choice([64, 100, 256, 768, 1000, 1024]) if device == "cpu" else rng.choice([768, 1000, 4096, 8192]))
+        groups = int(rng.choice([2, 4]))
+        shape: tuple[int, ...] = (rows, n)
+        if op.view == "groups":
+            shape = (max(rows // 4, 1), 2 * groups, max(n // 32, 4), 16)
+        elif op.view == "channels":
+            shape = (rows, 8, max(n // 16, 4), 4)
+        grouped = "num_groups" in op.attrs
+        yield CaseSpec(
+            shape, dtypes[index % len(dtypes)], weight_dtype="float32" if rng.random() < 0.3 else None,
+            num_groups=groups if grouped else None, eps=float(rng.choice([1e-6, 1e-5])),
+            data=str(rng.choice(["normal", "channel", "heavy"], p=[0.7, 0.2, 0.1])),
+            offset=float(rng.choice([0.0, 0.0, 1.0, -10.0])), log2_scale=int(rng.integers(-4, 5)),
+            seed=int(rng.integers(2**32)),
+        )  # fmt: skip
 
 
 def summary(tally: Tally) -> UlpReport:

@@ -48,11 +48,11 @@ def _errors(tallies: tuple[Tally, ...]) -> Table:
             tally.dtype,
             str(tally.cases),
             f"{tally.elements:,}",
-            _number(ulp.maximum),
-            _number(ulp.quantile(0.99)),
-            _number(ulp.mean),
+            number(ulp.maximum),
+            number(ulp.quantile(0.99)),
+            number(ulp.mean),
             f"{100 * ulp.correctly_rounded:.2f} %",
-            f"[{'red' if tally.ratio > 1 else 'green'}]{_number(tally.ratio)}[/]",
+            f"[{'red' if tally.ratio > 1 else 'green'}]{number(tally.ratio)}[/]",
             _place(tally),
         )
     return table
@@ -127,5 +127,6 @@ def _verdict(report: Report) -> str:
     return f"[green bold]pass[/] {escape(report.kernel)}: {basis}"
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """Two decimals, or a power of ten."""
     return f"{value:.2f}" if value < 1000 else f"{value:.0e}".replace("e+0", "e+")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from verify_norm.registry import BUILTIN
 from verify_norm.report.json import spec_text
 from verify_norm.report.model import Report
@@ -10,11 +12,15 @@ from verify_norm.spec import CaseSpec, Finding
 
 def replay_line(report: Report, spec: CaseSpec) -> str:
     """The command that runs a case again, or where no command can find the kernel, the call."""
-    text = spec_text(report.kernel, spec, None if report.kernel in BUILTIN else report.op)
     if not report.target:
-        return f"verify_norm.replay(<the kernel>, {text!r})"
-    bind = f" --bind '{report.bind}'" if report.bind else ""
-    return f"verify-norm replay '{text}'{bind}"
+        return f"verify_norm.replay(<the kernel>, {spec_text(report.kernel, spec, report.op)!r})"
+    return command(report.kernel, report.op, spec, report.bind)
+
+
+def command(kernel: str, op: str, spec: CaseSpec, bind: str = "") -> str:
+    """The command that runs a case of a kernel again; its parts are quoted for a shell."""
+    text = spec_text(kernel, spec, None if kernel in BUILTIN else op)
+    return f"verify-norm replay {shlex.quote(text)}" + (f" --bind {shlex.quote(bind)}" if bind else "")
 
 
 def failure(report: Report, finding: Finding) -> str:
