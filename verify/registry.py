@@ -22,6 +22,8 @@ PEERS: dict[str, Kernel] = {kernel.name: kernel for kernel in THIRD_PARTY}  # of
 BOTH: dict[str, tuple[str, str]] = {  # what is differentiable has both directions: layernorm: its forward and backward
     op.forward.removesuffix("_fwd"): (op.forward, op.name) for op in OPS.values() if op.forward is not None
 }
+EXTRA = "'verify-norm[third-party]'"
+BUILT = {"flash_attn": "flash-attn --no-build-isolation"}  # what no extra can install: it is compiled for minutes
 FAMILIES = (  # letters of a name that tell the operator, the most telling first
     (r"(add|residual).*rmsnorm", "add_rmsnorm"),
     (r"(add|residual).*layernorm", "add_layernorm"),
@@ -79,8 +81,9 @@ def find(name: str, op: str | None = None, bind: str = "") -> Kernel:
 
 def missing(kernel: Kernel) -> str | None:
     """Why a kernel of another library cannot run here, as far as can be told without importing it."""
-    there = importlib.util.find_spec(kernel.origin) is not None
-    return None if there else f"{kernel.origin} is not installed here: pip install 'verify-norm[third-party]'"
+    if importlib.util.find_spec(kernel.origin) is not None:
+        return None
+    return f"{kernel.origin} is not installed here: pip install {BUILT.get(kernel.origin, EXTRA)}"
 
 
 def _require(kernel: Kernel) -> None:

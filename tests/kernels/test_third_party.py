@@ -40,12 +40,13 @@ def test_a_row_is_whole(record):
     assert record.name not in registry.BUILTIN
 
 
-@pytest.mark.parametrize("library", ["liger_kernel", "fla", "quack"])
+@pytest.mark.parametrize("library", ["liger_kernel", "fla", "flash_attn", "quack"])
 def test_a_library_that_is_not_there_is_told_in_one_line(library, monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == library else found(name))
     name = next(kernel.name for kernel in THIRD_PARTY if kernel.origin == library)
-    said = f"{library} is not installed here: pip install 'verify-norm[third-party]'"
+    how = "flash-attn --no-build-isolation" if library == "flash_attn" else "'verify-norm[third-party]'"
+    said = f"{library} is not installed here: pip install {how}"
     with pytest.raises(UsageError) as caught:
         load(name)
     assert str(caught.value) == said
