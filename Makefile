@@ -4,7 +4,7 @@ CONSTRAINTS ?= constraints.txt
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: verify test lint format bounds clean
+.PHONY: verify test lint format bounds bench clean
 
 verify: $(STAMP)
 	$(BIN)/verify-norm --kernel layernorm_bwd
@@ -25,12 +25,15 @@ format: $(STAMP)
 bounds: $(STAMP)
 	$(BIN)/python benchmarks/bounds.py
 
+bench: $(STAMP)
+	$(BIN)/python benchmarks/run.py
+
 clean:
 	rm -rf .venv build *.egg-info
 
 # A strict editable install links each file, so that mypy and import-linter see the packages under their import names;
 # it has to be made again when a file comes or goes, which changes the time of its folder.
-$(STAMP): pyproject.toml $(CONSTRAINTS) verify/. verify/auditing verify/certify verify/checks verify/commands verify/fingerprint verify/policies verify/report reference kernels kernels/zoo
+$(STAMP): pyproject.toml $(CONSTRAINTS) verify/. verify/auditing verify/certify verify/checks verify/commands verify/fingerprint verify/policies verify/report verify/report/html reference kernels kernels/cuda kernels/zoo
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --group test --group lint \

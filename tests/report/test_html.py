@@ -10,8 +10,12 @@ from math import inf, nan
 import pytest
 
 from verify_norm.bind import UsageError
-from verify_norm.report import html, html_checks, html_errors, html_ladders, markup, summation, words
 from verify_norm.report import json as json_form
+from verify_norm.report.html import checks as html_checks
+from verify_norm.report.html import errors as html_errors
+from verify_norm.report.html import ladders as html_ladders
+from verify_norm.report.html import markup, summation, words
+from verify_norm.report.html import page as html
 
 from .documents import AUDIT, DOCUMENTS, EMPTY, HEAT, LADDERS, NOTHING, PASSING, REPORT, ULPS, halves, sequential
 

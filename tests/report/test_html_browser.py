@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from verify_norm.report import html
 from verify_norm.report import json as json_form
+from verify_norm.report.html import page as html
 
 from .browser import CHROMIUM, Chromium
 from .documents import AUDIT, DOCUMENTS, FINDING, HOSTILE, PASSING, REPORT

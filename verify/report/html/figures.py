@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from math import ceil, floor
 from typing import Any
 
-from verify_norm.report.markup import Html, tag
-from verify_norm.report.words import number, step
+from verify_norm.report.html.markup import Html, tag
+from verify_norm.report.html.words import number, step
 
 Figure = dict[str, Any]
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from verify_norm.fingerprint.statement import Tree
-from verify_norm.report.markup import Html, join, tag
+from verify_norm.report.html.markup import Html, join, tag
 
 MOST = 64  # summands or folded parts that are drawn
 WIDE = 16  # terms of one addition that are drawn where not all summands are

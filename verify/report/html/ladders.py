@@ -8,10 +8,10 @@ from math import floor, isfinite, log10
 from typing import Any
 
 from verify_norm.auditing.model import Audit, Ladder, Rung
-from verify_norm.report.figures import Drawn, Figure, axis, decades, layout, note, said, short, upright
-from verify_norm.report.markup import Html, folded, join, judged, label, replay, table, tag
+from verify_norm.report.html.figures import Drawn, Figure, axis, decades, layout, note, said, short, upright
+from verify_norm.report.html.markup import Html, folded, join, judged, label, replay, table, tag
+from verify_norm.report.html.words import algorithm, climb, number, step, unjudged
 from verify_norm.report.model import Report
-from verify_norm.report.words import algorithm, climb, number, step, unjudged
 
 HEADINGS = {
     "offset": "A mean far from zero", "scale": "Large and small numbers", "eps": "The weight of eps",

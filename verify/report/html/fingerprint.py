@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from verify_norm.auditing.model import Audit
 from verify_norm.fingerprint.statement import NAMES, UNDECIDED, Statement, Tree
-from verify_norm.report.markup import Html, folded, join, table, tag
-from verify_norm.report.summation import draw
-from verify_norm.report.words import sentence
+from verify_norm.report.html.markup import Html, folded, join, table, tag
+from verify_norm.report.html.summation import draw
+from verify_norm.report.html.words import sentence
 
 HEADS = ("property", "what it is", "evidence", "type of x", "confidence")
 KEY = (

@@ -6,11 +6,11 @@ from dataclasses import fields
 from math import ceil, inf, isfinite, log2
 
 from verify_norm.auditing.model import Audit, Heat
-from verify_norm.report.figures import CORRECT, Drawn, Figure, axis, layout, power_of_two, said
-from verify_norm.report.markup import Html, folded, join, replay, table, tag
+from verify_norm.report.html.figures import CORRECT, Drawn, Figure, axis, layout, power_of_two, said
+from verify_norm.report.html.markup import Html, folded, join, replay, table, tag
+from verify_norm.report.html.words import case, contract, number, report_of, skip_line
 from verify_norm.report.model import CheckResult, Power, Report, Skip
 from verify_norm.report.terminal import power_line
-from verify_norm.report.words import case, contract, number, report_of, skip_line
 from verify_norm.spec import LAYOUTS
 
 LEAST = -3  # log2 of the least error, in ulp, that a map tells from none

@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from verify_norm.report.html.words import number
 from verify_norm.report.model import Report
 from verify_norm.report.text import replay_line
-from verify_norm.report.words import number
 from verify_norm.spec import CaseSpec
 
 VOID = ("br", "link", "meta")

@@ -15,14 +15,14 @@ from importlib.util import find_spec
 from verify_norm import __version__
 from verify_norm.auditing.model import Audit
 from verify_norm.bind import UsageError
-from verify_norm.report.figures import Drawn
-from verify_norm.report.html_checks import checks, environment, rows
-from verify_norm.report.html_errors import errors
-from verify_norm.report.html_fingerprint import fingerprint
-from verify_norm.report.html_ladders import ladders
-from verify_norm.report.markup import Html, data, pairs, replay, tag, verbatim
+from verify_norm.report.html.checks import checks, environment, rows
+from verify_norm.report.html.errors import errors
+from verify_norm.report.html.figures import Drawn
+from verify_norm.report.html.fingerprint import fingerprint
+from verify_norm.report.html.ladders import ladders
+from verify_norm.report.html.markup import Html, data, pairs, replay, tag, verbatim
+from verify_norm.report.html.words import contract, count, evidence, number, report_of, verdict
 from verify_norm.report.model import Report
-from verify_norm.report.words import contract, count, evidence, number, report_of, verdict
 from verify_norm.spec import Finding
 
 Document = Report | Audit
@@ -91,7 +91,7 @@ def pages(*documents: Document, title: str = "") -> str:
 
 
 def _file(name: str) -> str:
-    return resources.files("verify_norm.report").joinpath(name).read_text(encoding="utf-8")
+    return resources.files("verify_norm.report.html").joinpath(name).read_text(encoding="utf-8")
 
 
 def _top(documents: tuple[Document, ...], title: str) -> Html:

@@ -7,10 +7,10 @@ from itertools import groupby
 from math import ceil, floor, log2
 
 from verify_norm.auditing.model import Audit, UlpReport, WorstCase
-from verify_norm.report.figures import CORRECT, Drawn, Figure, axis, layout, note, power_of_two, short, upright
-from verify_norm.report.markup import Html, folded, join, judged, label, replay, table, tag
+from verify_norm.report.html.figures import CORRECT, Drawn, Figure, axis, layout, note, power_of_two, short, upright
+from verify_norm.report.html.markup import Html, folded, join, judged, label, replay, table, tag
+from verify_norm.report.html.words import case, number, place, report_of, step
 from verify_norm.report.model import Report
-from verify_norm.report.words import case, number, place, report_of, step
 from verify_norm.ulp import HIGHEST, LOWEST
 
 BEYOND = 2.0 ** (HIGHEST + 1)  # ulp: the upper edge that is drawn for what is larger, or no number
