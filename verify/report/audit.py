@@ -32,7 +32,8 @@ def show(audit: Audit, console: Console) -> None:
             )  # fmt: skip
     if audit.ladders:
         console.print(
-            "\n[bold]ladders[/]: the error of the worst row as one thing about the data grows, in ULP of its size"
+            "\n[bold]ladders[/]: the error of the worst row, in ULP of its size, as one thing about the data grows; and "
+            "which textbook algorithms lose as much on the same data"
         )
         console.print(_ladders(audit.ladders))
     if audit.fingerprint is not None and audit.fingerprint.statements:
@@ -100,8 +101,16 @@ def _ladders(ladders: tuple[Ladder, ...]) -> Table:
         over = "never" if one.first_over is None else f"[red]from {one.first_over:.3g}[/]"
         ends = (f"{one.rungs[0].value:.3g}", f"{one.rungs[-1].value:.3g}") if one.rungs else ("", "")
         spread = [_error(min(errors)), _error(max(errors))] if errors else ["", ""]
-        table.add_row(escape(one.unit), one.output, *ends, *spread, over, escape(", ".join(one.like)) or "none")
+        table.add_row(escape(one.unit), one.output, *ends, *spread, over, _likeness(one))
     return table
+
+
+def _likeness(one: Ladder) -> str:
+    """The algorithms that the kernel resembles."""
+    known = {name for rung in one.rungs for name in rung.textbook}
+    if len(known) > 1 and known == set(one.like):
+        return "any of them"  # where they do not differ
+    return escape(", ".join(ladder.like)) or "none of them"
 
 
 def _error(value: float) -> str:
@@ -110,8 +119,8 @@ def _error(value: float) -> str:
 
 def _fingerprint(audit: Audit) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for head in ("property", "x", "is", "sure", "evidence"):
-        table.add_column(head, overflow="fold", no_wrap=head != "evidence")
+    for head, most in (("property", None), ("x", None), ("is", 32), ("sure", None), ("evidence", None)):
+        table.add_column(head, overflow="fold", no_wrap=head in ("property", "x", "sure"), max_width=most)
     assert audit.fingerprint is not None
     for one in audit.fingerprint.statements:
         sure = f"{100 * one.confidence:.0f} %" if one.confidence else "–"
