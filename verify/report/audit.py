@@ -32,8 +32,8 @@ def show(audit: Audit, console: Console) -> None:
             )  # fmt: skip
     if audit.ladders:
         console.print(
-            "\n[bold]ladders[/]: the error of the worst row, in ULP of its size, as one thing about the data grows; and "
-            "which textbook algorithms lose as much on the same data"
+            "\n[bold]ladders[/]: the error of the worst row, in ULP of its size, as one thing about the data grows; "
+            "and which textbook algorithms lose as much on the same data"
         )
         console.print(_ladders(audit.ladders))
     if audit.fingerprint is not None and audit.fingerprint.statements:
@@ -110,7 +110,8 @@ def _likeness(one: Ladder) -> str:
     known = {name for rung in one.rungs for name in rung.textbook}
     if len(known) > 1 and known == set(one.like):
         return "any of them"  # where they do not differ
-    return escape(", ".join(ladder.like)) or "none of them"
+    sums = " sums" * (len(one.like) > 1 and all(name.endswith(" sums") for name in one.like))
+    return escape(", ".join(name.removesuffix(sums) for name in one.like) + sums) or "none of them"
 
 
 def _error(value: float) -> str:
