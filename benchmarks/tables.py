@@ -120,30 +120,77 @@ def summary(folder: str) -> str:
 def zoo() -> str:
     """Wrong kernels convicted, by class, and right ones accused: by this tool, and under other people's policies."""
     runs = {path.stem: json.loads(path.read_text()) for path in sorted((RESULTS / "zoo").glob("*.json"))}
+    seeds = runs.pop("cpu-right-seeds", None)
     there = {o["name"]: o for name, run in runs.items() if name.startswith("h200") for o in run["outcomes"]}
     here = [list(run["outcomes"]) for name, run in runs.items() if name.startswith("cpu")]
     policies = [p for p in next(iter(there.values()))["policies"] if not p.startswith("gradcheck")]
-
-    def share(outcomes: list[dict[str, Any]], policy: str) -> str:
-        said = [o["policies"][policy]["caught"] for o in outcomes]
-        judged = [caught for caught in said if caught is not None]
-        return f"{sum(judged)} of {len(judged)}" if judged else "–"
 
     rows = []
     wrong = [o for o in there.values() if o["wrong"]]
     for kind in [*sorted({o["class"] for o in wrong}), "all wrong kernels"]:
         ours = [o for o in wrong if kind in (o["class"], "all wrong kernels")]
-        seeds = [[o for o in run if o["wrong"] and kind in (o["class"], "all wrong kernels")] for run in here]
-        seeds = [outcomes for outcomes in seeds if outcomes]
-        least = min((sum(o["right"] for o in outcomes) for outcomes in seeds), default=0)
-        cpu = f"{least} of {len(seeds[0])}" if seeds else "needs a GPU"
+        known = [[o for o in run if o["wrong"] and kind in (o["class"], "all wrong kernels")] for run in here]
+        known = [outcomes for outcomes in known if outcomes]
+        least = min((sum(o["right"] for o in outcomes) for outcomes in known), default=0)
+        cpu = f"{least} of {len(known[0])}" if known else "needs a GPU"
         rows.append([kind, cpu, f"{sum(o['right'] for o in ours)} of {len(ours)}", *(share(ours, p) for p in policies)])
     right = [o for o in there.values() if not o["wrong"]]
-    alarms = [o for run in here for o in run if not o["wrong"]]
-    accused = f"{sum(not o['right'] for o in alarms)} of {len(alarms)}"
+    alarms = {o["name"]: [] for run in here for o in run if not o["wrong"]}
+    for o in (o for run in here for o in run if not o["wrong"]):
+        alarms[o["name"]] += o["findings"]
+    for finding in (finding for run in (seeds or {"runs": []})["runs"] for finding in run["findings"]):
+        alarms[finding["kernel"]].append(finding)
+    accused = f"{sum(map(bool, alarms.values()))} of {len(alarms)}"
     rows.append(["right kernels accused", accused, f"{sum(not o['right'] for o in right)} of {len(right)}",
                  *(share(right, p) for p in policies)])  # fmt: skip
-    return table(["", "verify-norm, CPU", "verify-norm, H200", *policies], rows)
+    told = [table(["", "verify-norm, CPU", "verify-norm, H200", *policies], rows)]
+    told += [over_seeds(seeds)] if seeds else []
+    told += [on_a_cpu(runs["cpu-against"], there, policies)] if "cpu-against" in runs else []
+    return "\n\n".join(told)
+
+
+def share(outcomes: list[dict[str, Any]], policy: str) -> str:
+    """How many of those to which the policy applies it catches."""
+    said = [o["policies"][policy]["caught"] for o in outcomes]
+    judged = [caught for caught in said if caught is not None]
+    return f"{sum(judged)} of {len(judged)}" if judged else "–"
+
+
+def over_seeds(found: dict[str, Any]) -> str:
+    """What benchmarks/zoo_seeds.py found."""
+    runs = found["runs"]
+    fewest = min(run["fewest"] for run in runs)
+    accused = {finding["kernel"] for run in runs for finding in run["findings"]}
+    return (
+        f"The right kernels on a CPU at {len(runs)} seeds, by benchmarks/zoo_seeds.py: {runs[0]['kernels']} kernels, "
+        f"{sum(run['cases'] for run in runs):,} cases (at least {fewest} for each at each seed), {len(accused)} of them "
+        "accused."
+    )
+
+
+def on_a_cpu(run: dict[str, Any], there: dict[str, dict[str, Any]], policies: list[str]) -> str:
+    """The policies' verdicts on a CPU, and where they differ from those on an H200."""
+    here = {o["name"]: o for o in run["outcomes"]}
+    wrong, right = ([o for o in here.values() if o["wrong"] is is_wrong] for is_wrong in (True, False))
+    found, alarms = sum(o["right"] for o in wrong), sum(not o["right"] for o in right)
+    ours = ["verify-norm", f"{found} of {len(wrong)}", f"{alarms} of {len(right)}"]
+    rows = [ours, *([p, share(wrong, p), share(right, p)] for p in policies)]
+    words = {None: "does not judge it", True: "fails it", False: "passes it"}
+    differ = []
+    for policy in policies:
+        for name in sorted(here.keys() & there.keys()):
+            cpu, gpu = here[name]["policies"][policy]["caught"], there[name]["policies"][policy]["caught"]
+            if cpu is not gpu:
+                differ.append(f"{policy} on {name}: {words[cpu]}, on an H200 it {words[gpu]}")
+    undone = sum(v["detail"].startswith("not done") for o in here.values() for v in o["policies"].values())
+    return (
+        f"All of it on a CPU, {run['cores']} cores, in {run['seconds'] / 60:.0f} minutes; {undone} verdicts were not "
+        "reached in time:\n\n"
+        + table(["under the policy of", "wrong kernels caught", "right ones accused"], rows)
+        + "\n\nVerdicts that differ on a CPU: "
+        + ("; ".join(differ) or "none")
+        + "."
+    )
 
 
 if __name__ == "__main__":

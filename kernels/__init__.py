@@ -1,13 +1,16 @@
 """The kernels under test, and their table. Importing it loads neither torch nor Triton."""
 
+import importlib.util
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from math import prod
 from typing import Literal
 
 from verify_norm.spec import CaseSpec, Contract, Kernel
 
 TWO_PASS = Contract(variance="two_pass", batch_invariant=True)
+MERGED = Contract(variance="centered", batch_invariant=True)  # by Chan, where a group's parts are merged
 STRICT, EXPANDED = Contract(), Contract(expanded=True)
 
 
@@ -97,6 +100,22 @@ def _offset_needs_weight(spec: CaseSpec) -> str | None:
     return "quack's rmsnorm has no offset without a weight" if spec.weight_offset and not spec.weight else None
 
 
+@cache
+def _no_cuda() -> str | None:
+    """Why CUDA C++ cannot be compiled and run here."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return "it is CUDA C++, and torch sees no GPU here"
+    there = importlib.util.find_spec("cuda") is not None and importlib.util.find_spec("cuda.core") is not None
+    return None if there else "cuda-core is not installed here: pip install 'verify-norm[cuda]'"
+
+
+def _needs_cuda(spec: CaseSpec) -> str | None:
+    """What the CUDA ladder cannot do without, whatever the case."""
+    return _no_cuda()
+
+
 _TRITON: tuple[Kernel, ...] = tuple(
     Kernel(
         name, op, f"verify_norm.kernels.{module}:{name}", "triton", contract=contract, summary=summary,
@@ -116,12 +135,15 @@ _TRITON: tuple[Kernel, ...] = tuple(
         ("add_layernorm_bwd", "add_layernorm_bwd", "add_norm", TWO_PASS, "its gradients, sums in two stages"),
         ("add_rmsnorm_fwd", "add_rmsnorm_fwd", "add_rmsnorm", TWO_PASS, "Addition and RMSNorm in one kernel"),
         ("add_rmsnorm_bwd", "add_rmsnorm_bwd", "add_rmsnorm", TWO_PASS, "its gradients, sums in two stages"),
-        ("groupnorm_fwd", "groupnorm_fwd", "groupnorm", TWO_PASS, "GroupNorm, any strides, channels_last included"),
-        ("groupnorm_bwd", "groupnorm_bwd", "groupnorm", TWO_PASS, "GroupNorm's gradients, from sums per channel"),
+        ("groupnorm_fwd", "groupnorm_fwd", "groupnorm", MERGED, "GroupNorm, any strides, channels_last included"),
+        ("groupnorm_bwd", "groupnorm_bwd", "groupnorm", MERGED, "GroupNorm's gradients, from sums per channel"),
+        ("groupnorm_silu_fwd", "groupnorm_silu_fwd", "groupnorm", MERGED, "GroupNorm and SiLU in one kernel"),
+        ("groupnorm_silu_bwd", "groupnorm_silu_bwd", "groupnorm", MERGED, "its gradients, from sums per channel"),
+        ("groupnorm_gelu_fwd", "groupnorm_gelu_fwd", "groupnorm", MERGED, "GroupNorm and GELU in one kernel"),
+        ("groupnorm_gelu_bwd", "groupnorm_gelu_bwd", "groupnorm", MERGED, "its gradients, from sums per channel"),
         (
             "groupnorm_fwd_welford", "groupnorm_fwd", "groupnorm_welford",
-            Contract(variance="centered", batch_invariant=True),
-            "GroupNorm, statistics in one pass by Welford and Chan",
+            MERGED, "GroupNorm, statistics in one pass by Welford and Chan",
         ),
     )
 )  # fmt: skip
@@ -160,7 +182,23 @@ _TORCH: tuple[Kernel, ...] = tuple(
     )
 )  # fmt: skip
 
-KERNELS: tuple[Kernel, ...] = _TRITON + _TORCH
+# A ladder of CUDA C++, held to the strict contract like any other: of its steps 4 and 5, whose variance is
+# E[x²] − E[x]², there is none that says so, since no bound could be derived for what cancels without limit.
+_CUDA: tuple[Kernel, ...] = tuple(
+    Kernel(
+        f"layernorm_fwd_cuda{step}", "layernorm_fwd", f"verify_norm.kernels.cuda.layernorm:layernorm_fwd_cuda{step}",
+        "cuda", contract=contract, summary=f"CUDA C++ ladder: {summary}", unsupported=_needs_cuda,
+    )
+    for step, contract, summary in (
+        (1, replace(TWO_PASS, summation="sequential"), "a thread a row"),
+        (2, TWO_PASS, "kernels for mean, rstd and y, shared memory"),
+        (3, TWO_PASS, "a warp a row, cooperative groups"),
+        (4, TWO_PASS, "a warp a row, E[x²] − E[x]²: wrong at large offsets"),
+        (5, TWO_PASS, "a block a row in two stages, E[x²] − E[x]²: wrong at large offsets"),
+    )
+)  # fmt: skip
+
+KERNELS: tuple[Kernel, ...] = _TRITON + _TORCH + _CUDA
 
 # What casting_mode="llama" is documented to match, Llama's own module: x̂ is rounded to the type of x before it meets
 # the weight, and so is each term of dweight, its product with dy.

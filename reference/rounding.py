@@ -46,7 +46,8 @@ the roundings of eps and of the addition.
 element, e = 2u of a magnitude m = (1 + ρ)(|x̂| + rδμ); for x·a + b, m = (1 + ρ)r(|x| + |μ| + δμ) and e = 3u.
 Hence |x̂' − x̂| ≤ S + ρ|x̂| + e·m.
 
-**Gradients.** S and ρ belong to the row, so in c1 = mean(g·x̂) they meet |c2| and |c1|, not the far larger means of
+**Gradients.** g itself may be off, by δg of each element, where an activation's derivative is in it (`activation`):
+`lost` below. S and ρ belong to the row, so in c1 = mean(g·x̂) they meet |c2| and |c1|, not the far larger means of
 absolute values: δc1 = ρ|c1| + S|c2| + γ(h + 2)·mean|g|m + …, which is what makes the bound of dx tight.
 """
 
@@ -243,24 +244,30 @@ def affine_error(y: Array, xhat: Array, rstd: Array, weight: Array | None, bias:
 
 def projection_error(g: Array, c1: Array, c2: Array | None, dx: Array, xhat: Array, rstd: Array,
                      weight: Array | None, z: XhatError, view: View, a: Arithmetic, *,
-                     offset: bool = False) -> Array:  # fmt: skip
-    """δdx of dx = r(g − c2 − x̂·c1), in that form or as r/n·(n·g − Σg − x̂·Σgx̂); c2 is None where there is no mean."""
+                     offset: bool = False, lost: Array | float = 0.0) -> Array:  # fmt: skip
+    """δdx of dx = r(g − c2 − x̂·c1), in that form or as r/n·(n·g − Σg − x̂·Σgx̂); c2 is None where there is no mean.
+
+    `lost` is what g is off by before it is rounded here.
+    """
     n, axes = view.count, view.axes
     eg = compound(a.gamma((weight is not None) + offset), a.xhat_u)
     lost_g = a.tiny + (a.narrow_tiny if a.xhat_u else 0.0)
-    size = np.abs(g)
+    lost = np.broadcast_to(lost, g.shape)
+    size = np.abs(g) + lost
     mean_g = size.mean(axes, keepdims=True)
     mean_gm = (size * z.magnitude).mean(axes, keepdims=True)
     per_term = (1.0 + eg) * (z.floor * mean_g + lost_g * (1.0 + z.shift + z.factor) + 3 * a.tiny)
+    per_term = per_term + (lost * z.magnitude).mean(axes, keepdims=True)
     dc1 = compound(a.gamma(a.terms(n, products=True) + 2), z.unit, eg) * mean_gm + z.factor * np.abs(c1) + per_term
     row = np.zeros_like(c1)
     if c2 is not None:
         dc1 = dc1 + z.shift * np.abs(c2)
         dc2 = compound(a.gamma(a.terms(n, products=False) + 2), eg) * mean_g + lost_g + 3 * a.tiny
+        dc2 = dc2 + lost.mean(axes, keepdims=True)
         row = dc2 + 2 * a.u * (np.abs(c2) + dc2)
     c1_most = np.abs(c1) + dc1
     row = row + (z.shift + z.floor) * c1_most + lost_g + 3 * a.tiny
-    inner = size * (eg + 2 * a.u * (1.0 + eg)) + row
+    inner = size * (eg + 2 * a.u * (1.0 + eg)) + lost + row
     inner += np.abs(xhat) * (z.factor * c1_most + dc1)
     inner += z.magnitude * ((z.unit + 4 * a.u * (1.0 + z.unit)) * c1_most)
     last = (1.0 + z.factor) * (1.0 + a.gamma(3))  # r', and the roundings of the last differences and products
@@ -274,20 +281,22 @@ def projection_error(g: Array, c1: Array, c2: Array | None, dx: Array, xhat: Arr
     return finite_below(delta, (n * n) * (mean_g + mean_gm) * (1.0 + rstd), a.huge)
 
 
-def weight_error(dy: Array, xhat: Array, z: XhatError, view: View, a: Arithmetic) -> Array:
-    """δ of dweight = Σ dy·x̂ over all that one weight serves."""
+def weight_error(dy: Array, xhat: Array, z: XhatError, view: View, a: Arithmetic, *,
+                 lost: Array | float = 0.0) -> Array:  # fmt: skip
+    """δ of dweight = Σ dy·x̂ over all that one weight serves; `lost` is what dy is off by."""
     R, h = view.repeats, a.gamma(a.terms(view.repeats, products=True))
-    size = np.abs(dy)
+    size = np.abs(dy) + lost
     kappa = compound(h, z.unit) + R * a.partials_u
     spread = np.abs(xhat) * z.factor + z.magnitude * kappa + (z.shift + z.floor) * (1.0 + kappa)
-    delta = (size * spread).sum(view.shared, keepdims=True) + R * (2 * a.tiny + a.narrow_tiny)
+    delta = (size * spread + lost * z.magnitude).sum(view.shared, keepdims=True) + R * (2 * a.tiny + a.narrow_tiny)
     largest = (size * z.magnitude).sum(view.shared, keepdims=True)
     return finite_below(delta, largest, a.narrow_huge if a.partials_u else a.huge)
 
 
-def bias_error(dy: Array, view: View, a: Arithmetic) -> Array:
-    """δ of dbias = Σ dy over all that one bias serves."""
+def bias_error(dy: Array, view: View, a: Arithmetic, *, lost: Array | float = 0.0) -> Array:
+    """δ of dbias = Σ dy over all that one bias serves; `lost` is what dy is off by."""
     R, h = view.repeats, a.gamma(a.terms(view.repeats, products=False))
-    total = np.abs(dy).sum(view.shared, keepdims=True)
-    delta = (h + R * a.partials_u) * total + R * (a.tiny + a.narrow_tiny)
+    lost = np.broadcast_to(lost, dy.shape)
+    total = (np.abs(dy) + lost).sum(view.shared, keepdims=True)
+    delta = lost.sum(view.shared, keepdims=True) + (h + R * a.partials_u) * total + R * (a.tiny + a.narrow_tiny)
     return finite_below(delta, total, a.narrow_huge if a.partials_u else a.huge)

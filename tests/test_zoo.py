@@ -27,6 +27,8 @@ def test_the_command_convicts_passes_and_scores(tmp_path):
     assert "signature dweight" in result.stdout
     data = json.loads(path.read_text())
     assert data["environment"]["torch"]
+    assert data["cores"] >= 1
+    assert data["seconds"] >= max(outcome["seconds"] for outcome in data["outcomes"])
     lines = {outcome["name"]: outcome for outcome in data["outcomes"]}
     assert lines["A05_row_tile_unmasked"]["findings"][0]["check"] == "memory"
     assert lines["A34_dw_missing"]["class"] == "options"

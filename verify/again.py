@@ -14,6 +14,7 @@ from verify_norm import cases, ops
 from verify_norm.dtypes import FORMATS, Array
 from verify_norm.execute import execute
 from verify_norm.spec import Case, CaseSpec, Output, Run
+from verify_norm.stages import cotangent, stages
 
 ELEMENTS = {"cpu": 2**12, "cuda": 2**19}  # of x: Triton's interpreter takes 5 ms a program
 
@@ -112,7 +113,14 @@ def _reordering(run: Run, output: str, dtype: str, a: Array, b: Array) -> Array 
     dy = case.exact["dy"]
     assert dy is not None
     with np.errstate(all="ignore"):
-        terms = np.abs(dy) * (_largest_xhat(run) if output == "dweight" else 1.0)
+        largest: Any = 1.0
+        if case.op.activation is not None:
+            s = stages(run)
+            dz, lost = cotangent(s, dy)
+            dy, largest = (np.abs(dz) + lost).reshape(dy.shape), s.largest.reshape(dy.shape)
+        elif output == "dweight":
+            largest = _largest_xhat(run)
+        terms = np.abs(dy) * (largest if output == "dweight" else 1.0)
         total = terms.reshape(-1, a.size).sum(0) if case.op.view == "rows" else _channels(terms)
         count = dy.size // max(a.size, 1)
         lost = arithmetic.gamma(arithmetic.terms(count, products=output == "dweight")) + count * arithmetic.partials_u

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
-from verify_norm import __version__, session
-from verify_norm.commands import about, options, proof
+from verify_norm import __version__, config, session
+from verify_norm.commands import about, auditing, options, proof, results
 
 if TYPE_CHECKING:
     from verify_norm.report.model import Report, Settings
     from verify_norm.spec import Kernel
 
 app = typer.Typer(
+    cls=config.Group,
     add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -31,7 +32,7 @@ def verify(
     kernel: Annotated[str, options.KERNEL] = "",
     op: Annotated[str, options.OP] = "",
     bind: Annotated[str, options.BIND] = "",
-    dtype: Annotated[str, typer.Option("--dtype", help="Types of x, as fp32,bf16.")] = "float32,float16,bfloat16",
+    dtype: Annotated[str, options.DTYPE] = "float32,float16,bfloat16",
     checks: Annotated[str, options.CHECKS] = "",
     examples: Annotated[int, options.EXAMPLES] = 400,
     seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Time for the whole search.")] = 55.0,
@@ -44,7 +45,10 @@ def verify(
     in_process: Annotated[bool, options.IN_PROCESS] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on where the same command was killed.")] = False,
     sanitize: Annotated[str, typer.Option("--sanitize", help="Corners under compute-sanitizer: memcheck, …")] = "",
+    corpus: Annotated[str, options.CORPUS] = "",
+    baseline: Annotated[str, options.BASELINE] = "",
     json_path: Annotated[str, options.JSON] = "",
+    html_path: Annotated[str, options.HTML] = "",
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     """Check one kernel: corners first, then random cases, each element against a derived bound."""
@@ -56,12 +60,13 @@ def verify(
     if not kernel:
         raise typer.BadParameter("name a kernel: --kernel layernorm_bwd (verify-norm list shows them)")
     session.err.print(f"verify-norm {__version__}: {escape(kernel)}", soft_wrap=True)
+    config.announce(context)
     with session.usage_errors():
         from verify_norm.registry import one_of
 
         place = session.device(device)
-        session.writable(json_path)
-        one_of("set of shapes", shapes, ("fuzz", "models", "all"))
+        outputs = session.Outputs(json_path, html_path, baseline)
+        one_of("set of shapes", shapes, config.SHAPES)
         kernels = session.load_all(kernel, op or None, place, bind)
         from verify_norm.checks import CHECKS
         from verify_norm.report.model import Settings
@@ -78,15 +83,16 @@ def verify(
             isolate=not in_process,
         )
         if sanitize:
-            session.deliver(*(_sanitize(loaded, settings, sanitize) for loaded in kernels), json_path=json_path)
-        reports = [options.search(kernels[0], settings, resume=resume)]
-        for loaded in kernels[1:]:
-            if not reports[-1].interrupted:
-                reports.append(options.search(loaded, settings, resume=resume))
-        session.deliver(*reports, json_path=json_path, all_of_them=bool(op))
+            session.deliver(*(_sanitize(loaded, settings, sanitize) for loaded in kernels), outputs=outputs)
+        reports: list[Report] = []
+        for loaded in kernels:
+            if not reports or not reports[-1].interrupted:
+                first = session.corpus(corpus, loaded)
+                reports.append(options.search(loaded, settings, resume=resume, first=first))
+        session.deliver(*reports, outputs=outputs, all_of_them=bool(op))
 
 
-@app.command()
+@app.command(cls=config.Command)
 def replay(
     spec: Annotated[str, typer.Argument(help="The line of JSON that a finding shows.")],
     bind: Annotated[str, options.BIND] = "",
@@ -120,9 +126,9 @@ def replay(
 
 
 app.command("list")(about.list_)
-app.command()(about.show)
-for command in (proof.power, proof.zoo, proof.certify, proof.gradcheck):
-    app.command()(command)
+for command in (about.show, auditing.audit, auditing.hunt, results.compare, results.schema, proof.power, proof.zoo,
+                proof.certify, proof.gradcheck):  # fmt: skip
+    app.command(cls=config.Command)(command)
 
 
 def main() -> None:

@@ -9,6 +9,8 @@ var + eps is the same, whatever the algorithm (two passes, Welford, shifted, x·
 root by a power or by Newton's method may depend on the exponent, by γ(5) each time. So mean, residual_out and dbias
 scale exactly, and the others within `stages.*_apart` of that root, twice.
 
+An activation moves with what it is applied to, and dbias with it then.
+
 **Scale of dy.** −2^k·dy scales every gradient exactly, bit by bit: they are linear, and rounding is symmetric.
 
 **Linearity.** dy = dy∘m + dy∘(1 − m), without a rounding. mean, rstd and x̂' are the same bits in all three runs, so
@@ -33,7 +35,7 @@ from verify_norm.adjoint import reference_at
 from verify_norm.dtypes import FORMATS, Array
 from verify_norm.nearby import Equation, Equations, format_of, half_ulps, judged, pairs, rerun
 from verify_norm.spec import Run
-from verify_norm.stages import Stages, dbias_apart, dweight_apart, dx_apart, has_mean, stages, y_apart
+from verify_norm.stages import Stages, cotangent, dbias_apart, dweight_apart, dx_apart, has_mean, stages, y_apart
 
 POWERS = {  # of 2^k, where x is scaled by 2^k
     "x": 1, "residual": 1, "residual_out": 1, "mean": 1, "rstd": -1, "running_mean": 1, "running_var": 2, "y": 0,
@@ -114,12 +116,15 @@ def _root_apart(run: Run, s: Stages, name: str, got: Array) -> Array:
         return ((s.root + u) * (1 + s.root) * np.abs(got)).ravel()
     if name == "y":
         return y_apart(s, s.root).ravel()
-    if name == "dx" and dy is not None:
-        return dx_apart(s, dy, passed, s.root).ravel()
-    if name == "dweight" and dy is not None:
-        return dweight_apart(s, dy, s.root).ravel()
-    if name == "dbias" and dy is not None and not run.kernel.contract.deterministic:
-        return dbias_apart(s, dy).ravel()
+    if dy is None:
+        return np.zeros(1)
+    dy, lost = cotangent(s, dy)
+    if name == "dx":
+        return dx_apart(s, dy, passed, s.root, lost=lost).ravel()
+    if name == "dweight":
+        return dweight_apart(s, dy, s.root, lost=lost).ravel()
+    if name == "dbias" and not (run.kernel.contract.deterministic and s.activation is None):
+        return dbias_apart(s, dy, lost=lost).ravel()
     return np.zeros(1)
 
 
@@ -140,7 +145,7 @@ def scale_dy(run: Run) -> Equations:
         right = -right * 2.0**-k
         tolerance = _subnormal(run, name, left, right, k)
         if not contract.deterministic and name != "dx":
-            apart = (dweight_apart(s, dy, 0.0) if name == "dweight" else dbias_apart(s, dy)).reshape(left.shape)
+            apart = _apart(s, name, *cotangent(s, dy), None).reshape(left.shape)
             tolerance = tolerance + 2 * apart + half_ulps(run, name, left, right)
         words = f"−2^{k}·dy is to give exactly −2^{k} times it"
         found.append(Equation(words, name, left, right, judged(run, name, tolerance, k)))
@@ -168,8 +173,9 @@ def linearity(run: Run) -> Equations:
     changed = [{"dy": d} if p is None else {"dy": d, "dresidual_out": p} for d, p in halves]
     runs, values = [rerun(run, half) for half in changed], [reference_at(case.op, case, half) for half in changed]
     s, found = stages(run), []
+    parts = [(*cotangent(s, d), p) for d, p in ((dy, passed), *halves)]
     for (name, whole, one), (_, _, two) in zip(*(pairs(run, r) for r in runs), strict=True):
-        apart = sum((_apart(s, name, d, p) for d, p in ((dy, passed), *halves)), np.zeros(())).reshape(whole.shape)
+        apart = sum((_apart(s, name, *part) for part in parts), np.zeros(())).reshape(whole.shape)
         tolerance = apart + half_ulps(run, name, *(np.abs(v) + apart for v in (whole, one, two)))
         most = np.maximum(*(np.abs(getattr(v, name)) for v in values)) + apart
         known = most < format_of(run, name).largest / 2  # a half may overflow where the whole does not
@@ -178,11 +184,11 @@ def linearity(run: Run) -> Equations:
     return found
 
 
-def _apart(s: Stages, name: str, dy: Array, passed: Array | None) -> Array:
+def _apart(s: Stages, name: str, dy: Array, lost: Array | float, passed: Array | None) -> Array:
     """What the roundings after x̂' may come to, in one gradient."""
     if name == "dx":
-        return dx_apart(s, dy, passed, 0.0)
-    return dweight_apart(s, dy, 0.0) if name == "dweight" else dbias_apart(s, dy)
+        return dx_apart(s, dy, passed, 0.0, lost=lost)
+    return dweight_apart(s, dy, 0.0, lost=lost) if name == "dweight" else dbias_apart(s, dy, lost=lost)
 
 
 def shift(run: Run) -> Equations:

@@ -6,7 +6,8 @@ conversion and proves the mend with a kernel. It also silences NumPy's floating-
 hardware has none, and a kernel may well meet NaN and infinity.
 
 A reduction by a function of the kernel's own runs in Triton's interpreter one element at a time, in Python: seconds a
-call. `enable` has it combine whole arrays of neighbours instead, log2 n times.
+call. `enable` has it combine whole arrays of neighbours instead, log2 n times. What surrounds the arithmetic is made
+quicker as well (`quicken`), which changes no result.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
+
+from verify_norm.quicken import quicken
 
 MENDED = "_verify_norm_mended"
 
@@ -76,6 +79,7 @@ def enable() -> str:
         _widened(interpreter.InterpreterBuilder)
         _untimed(triton.runtime.autotuner.Autotuner)
         _fill_libdevice()
+        quicken(interpreter)
         prove()
         setattr(interpreter, MENDED, True)
     return f"Triton {triton.__version__} interpreter on the CPU, fp32→bf16 mended to round to nearest even"

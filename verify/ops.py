@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from verify_norm.dtypes import FORMATS
-from verify_norm.reference import addnorm, batchnorm, groupnorm, instancenorm, layernorm, rmsnorm
+from verify_norm.reference import activated, addnorm, batchnorm, groupnorm, instancenorm, layernorm, rmsnorm
 from verify_norm.reference.rounding import Arithmetic
 from verify_norm.spec import Contract, Op, Tensor
 
@@ -96,6 +96,52 @@ OPS: dict[str, Op] = {
             error=groupnorm.backward_error,
             forward="groupnorm_fwd",
             summary="the gradients of groupnorm_fwd",
+        ),
+        Op(
+            "groupnorm_silu_fwd",
+            inputs=(X, WEIGHT, BIAS),
+            outputs=(Y, MEAN, RSTD),
+            attrs=("num_groups", "eps"),
+            view="groups",
+            reference=activated.silu_forward,
+            error=activated.silu_forward_error,
+            activation="silu",
+            summary="y = z·σ(z), SiLU, of groupnorm_fwd's z = (x − mean)·rstd·weight + bias",
+        ),
+        Op(
+            "groupnorm_silu_bwd",
+            inputs=(DY, X, WEIGHT, BIAS, SAVED_MEAN, SAVED_RSTD),
+            outputs=(DX, DWEIGHT, DBIAS),
+            attrs=("num_groups", "eps"),
+            view="groups",
+            reference=activated.silu_backward,
+            error=activated.silu_backward_error,
+            forward="groupnorm_silu_fwd",
+            activation="silu",
+            summary="the gradients of groupnorm_silu_fwd",
+        ),
+        Op(
+            "groupnorm_gelu_fwd",
+            inputs=(X, WEIGHT, BIAS),
+            outputs=(Y, MEAN, RSTD),
+            attrs=("num_groups", "eps"),
+            view="groups",
+            reference=activated.gelu_forward,
+            error=activated.gelu_forward_error,
+            activation="gelu",
+            summary="y = z·Φ(z), the exact GELU, of groupnorm_fwd's z = (x − mean)·rstd·weight + bias",
+        ),
+        Op(
+            "groupnorm_gelu_bwd",
+            inputs=(DY, X, WEIGHT, BIAS, SAVED_MEAN, SAVED_RSTD),
+            outputs=(DX, DWEIGHT, DBIAS),
+            attrs=("num_groups", "eps"),
+            view="groups",
+            reference=activated.gelu_backward,
+            error=activated.gelu_backward_error,
+            forward="groupnorm_gelu_fwd",
+            activation="gelu",
+            summary="the gradients of groupnorm_gelu_fwd",
         ),
         Op(
             "batchnorm_fwd",

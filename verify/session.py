@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import typer
@@ -15,11 +16,17 @@ from rich.markup import escape
 from verify_norm.bind import UsageError
 
 if TYPE_CHECKING:
+    from verify_norm.auditing.model import Audit
+    from verify_norm.report.comparison import Comparison, Limits
     from verify_norm.report.model import Report
-    from verify_norm.spec import Contract, Kernel
+    from verify_norm.spec import CaseSpec, Contract, Kernel
+
+    Document = Report | Audit
 
 err = Console(stderr=True, highlight=False)
 INTERRUPTED = 130  # the shell's own status after Ctrl-C
+SUMMARY = "GITHUB_STEP_SUMMARY"  # names the file that GitHub Actions shows after a step
+KERNEL_DTYPES = ("float32", "float16", "bfloat16")  # of x
 DTYPES = {
     "fp64": "float64",
     "fp32": "float32",
@@ -109,7 +116,7 @@ def _gpus() -> int:
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
-def dtype(name: str, known: tuple[str, ...] = ("float32", "float16", "bfloat16")) -> str:
+def dtype(name: str, known: tuple[str, ...] = KERNEL_DTYPES) -> str:
     """The full name of a type: "float16" for fp16."""
     from verify_norm.registry import one_of
 
@@ -132,27 +139,117 @@ def writable(path: str) -> None:
         raise UsageError(f"cannot write {path}: no writable folder {folder}")
 
 
-def deliver(*reports: Report, json_path: str, all_of_them: bool = True) -> None:
-    """Show and write the reports, and exit with the status of all: the worst.
+@dataclass(slots=True)
+class Outputs:
+    """Where the reports go, and what they are compared with, found out before the run.
+
+    Raises UsageError where a file cannot be written, no page can be made, or the baseline is none.
+    """
+
+    json_path: str = ""
+    html_path: str = ""
+    baseline: str = ""
+    stored: tuple[Document, ...] = field(init=False, default=())
+    limits: Limits | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        """Look at the files, and read the baseline."""
+        writable(self.json_path)
+        writable(self.html_path)
+        if self.json_path and self.json_path == self.html_path:
+            raise UsageError(f"--json and --html are both {self.json_path}")
+        if self.html_path:
+            from verify_norm.report.html.page import missing
+
+            if reason := missing():
+                raise UsageError(reason)
+        if self.baseline:
+            from verify_norm import config
+            from verify_norm.report import json as json_form
+
+            if not os.path.lexists(self.baseline):
+                hint = f"a run with --json {self.baseline} --baseline '' writes it"
+                raise UsageError(f"there is no baseline {self.baseline}; {hint}")
+            self.limits = config.limits()
+            self.stored = json_form.read(self.baseline)
+
+    @property
+    def shown(self) -> bool:
+        """Whether standard output is for people."""
+        return "-" not in (self.json_path, self.html_path)
+
+
+def corpus(path: str, kernel: Kernel) -> tuple[CaseSpec, ...]:
+    """The cases of a corpus that are to be run first, none where there is none yet; raises UsageError as it is read."""
+    from verify_norm.auditing import corpus as file
+
+    if path and not os.path.exists(path):
+        complain(f"there is no corpus {path} yet")
+    return file.load(path, kernel) if path else ()
+
+
+def deliver(
+    *documents: Document, outputs: Outputs | None = None, json_path: str = "", all_of_them: bool = True
+) -> None:
+    """Show and write reports or audits, compare them with the baseline, and exit with the status of all: the worst.
 
     A report that checked nothing is an error where `all_of_them` were asked for; else only where none checked anything.
+    `json_path` is for a command that has no other outputs.
     """
+    from verify_norm.auditing.model import Audit
+    from verify_norm.report import audit, markdown, terminal
     from verify_norm.report import json as json_form
-    from verify_norm.report import terminal
 
-    if json_path != "-":
-        for report in reports:
-            terminal.show(report, terminal.console())
-    write(json_form.dump(*reports) if json_path else "", json_path)
+    outputs = outputs or Outputs(json_path)
+    for document in documents if outputs.shown else ():
+        show = audit.show if isinstance(document, Audit) else terminal.show
+        show(document, terminal.console())  # type: ignore[arg-type]
+    write(json_form.dump(*documents) if outputs.json_path else "", outputs.json_path)
+    if outputs.html_path:
+        from verify_norm.report.html.page import pages
+
+        write(pages(*documents), outputs.html_path)
+    reports = [document.report if isinstance(document, Audit) else document for document in documents]
+    interrupted = any(report.interrupted for report in reports)
+    compared = _compared(documents, outputs) if outputs.baseline and not interrupted else None
+    summarize(markdown.of(*documents) + ("\n" + markdown.of_comparison(compared) if compared else ""))
     unchecked = [report for report in reports if not report.checked]
     for report in unchecked:
         what = f"nothing was checked of {report.op}" if len(reports) > 1 else "nothing was checked"
         complain(f"{what}. " + "; ".join(f"{skip.what}: {skip.reason}" for skip in report.skipped))
-    if any(report.findings for report in reports):
+    against = any(isinstance(document, Audit) and document.disagreements for document in documents)
+    if against or any(report.findings for report in reports) or (compared is not None and compared.worse):
         raise typer.Exit(1)
     if any(report.interrupted for report in reports if report.checked):
         raise typer.Exit(INTERRUPTED)
     raise typer.Exit(2 if unchecked and (all_of_them or len(unchecked) == len(reports)) else 0)
+
+
+def _compared(documents: tuple[Document, ...], outputs: Outputs) -> Comparison | None:
+    """The documents beside the baseline's, of which the other kernels do not matter here; shown where people look."""
+    from dataclasses import replace
+
+    from verify_norm.report import difference, terminal
+    from verify_norm.report.compare import compare
+
+    compared = replace(compare(outputs.stored, documents, outputs.limits), old_alone=())
+    for name in compared.new_alone:
+        complain(f"the baseline {outputs.baseline} has no {name} to compare with")
+    if not compared.pairs:
+        return None
+    difference.show(compared, terminal.console() if outputs.shown else err)
+    return compared
+
+
+def summarize(text: str) -> None:
+    """Append Markdown to what GitHub Actions shows of the step; that it cannot be written is no error of the run."""
+    path = os.environ.get(SUMMARY)
+    if path:
+        try:
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(text + "\n")
+        except (OSError, ValueError) as error:
+            complain(f"cannot write the summary {path}: {getattr(error, 'strerror', None) or error}")
 
 
 def write(text: str, path: str) -> None:
@@ -160,6 +257,6 @@ def write(text: str, path: str) -> None:
     from verify_norm.report import json as json_form
 
     if path == "-":
-        sys.stdout.write(text)
+        sys.stdout.write(text.encode("utf-8", "backslashreplace").decode("utf-8"))
     elif path:
         json_form.write(text, path)

@@ -46,7 +46,7 @@ class Op:
     `reference` and `error` take the float64 arguments they name; `error` also takes `arithmetic`, and returns, per
     element of every output, how far a kernel of that arithmetic may be from the truth before the final rounding.
     `view` says what is normalized together: the last dimensions, a group of channels of one sample, or a channel of all
-    samples.
+    samples. `activation` is what y has been through last, `verify_norm.reference.activation`.
     """
 
     name: str
@@ -58,6 +58,7 @@ class Op:
     forward: str | None = None
     view: View = "rows"
     summary: str = ""
+    activation: Literal["silu", "gelu"] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ import numpy as np
 from verify_norm import data, ops
 from verify_norm.dtypes import FORMATS, Array
 from verify_norm.reference import batchnorm, layernorm, rmsnorm, rounding
+from verify_norm.reference.activation import ACTIVATIONS, Activation, nearby, pulled
 from verify_norm.reference.addnorm import nearest
 from verify_norm.reference.rounding import Arithmetic, XhatError
 from verify_norm.reference.view import View, groups, rows
@@ -38,6 +39,19 @@ class Stages:
     weight: Array | None  # what x̂ is multiplied by, with the offset
     bias: Array | None
     offset: bool
+    activation: Activation | None = None
+
+    @property
+    def before(self) -> Array:
+        """What the activation is applied to, w·x̂ + b."""
+        product = self.xhat if self.weight is None else self.weight * self.xhat
+        return np.asarray(product if self.bias is None else product + self.bias)
+
+    @property
+    def before_error(self) -> Array:
+        """How far a kernel may be from it."""
+        return rounding.affine_error(self.before, self.xhat, self.rstd, self.weight, self.bias, self.z, self.view,
+                                     self.arithmetic, offset=self.offset)  # fmt: skip
 
     @property
     def root(self) -> float:
@@ -118,7 +132,19 @@ def stages(run: Run) -> Stages:
     z = rounding.xhat_error(x.reshape(view.shape), mean, dmean, xhat, rstd, rho, a)
     z = replace(z, shift=np.broadcast_to(z.shift, rstd.shape), magnitude=z.magnitude + 2 * rstd * lost)
     largest = np.abs(xhat) * (1.0 + rho) + z.shift + 2 * rstd * lost
-    return Stages(view, a, centred, rstd, xhat, largest, z, weight, bias, offset != 0.0)
+    activation = None if case.op.activation is None else ACTIVATIONS[case.op.activation]
+    return Stages(view, a, centred, rstd, xhat, largest, z, weight, bias, offset != 0.0, activation)
+
+
+@np.errstate(all="ignore")
+def cotangent(s: Stages, dy: Array) -> tuple[Array, Array | float]:
+    """The gradient with respect to w·x̂ + b, and how far a kernel's may be off: dy itself where there is no activation.
+
+    The second is a full bound, also of two runs that have all bits of w·x̂ + b in common.
+    """
+    if s.activation is None:
+        return dy, 0.0
+    return pulled(s.activation, dy.reshape(s.view.shape), s.before, s.before_error, s.arithmetic)
 
 
 @np.errstate(all="ignore")
@@ -135,37 +161,48 @@ def y_apart(s: Stages, factor: float) -> Array:
     """How far y is from what exact operations make of the common bits."""
     z, product = s.common(factor), s.largest * (1.0 if s.weight is None else np.abs(s.weight))
     most = product + (0.0 if s.bias is None else np.abs(s.bias))
-    return rounding.affine_error(most, s.largest, s.rstd, s.weight, s.bias, z, s.view, s.arithmetic, offset=s.offset)
+    apart = rounding.affine_error(most, s.largest, s.rstd, s.weight, s.bias, z, s.view, s.arithmetic, offset=s.offset)
+    if s.activation is None:
+        return apart
+    return s.activation.steepest * apart + nearby(s.activation.value_error, s.before, s.before_error, s.arithmetic)
 
 
 @np.errstate(all="ignore")
-def dx_apart(s: Stages, dy: Array, passed: Array | None, factor: float) -> Array:
-    """The same of dx; `passed` is what a fused addition adds to it."""
+def dx_apart(s: Stages, dy: Array, passed: Array | None, factor: float, *, lost: Array | float = 0.0) -> Array:
+    """The same of dx; `passed` is what a fused addition adds to it, `lost` what dy is off by (`cotangent`)."""
     p, a = projection(s, dy), s.arithmetic
     c2 = 0.0 if p.c2 is None else np.abs(p.c2)
     c1 = np.abs(p.c1) * (1.0 + s.z.factor) + s.z.shift * c2
     terms = s.rstd * (1.0 + s.z.factor) * (np.abs(p.g) + c2 + s.largest * c1)
     delta = rounding.projection_error(p.g, c1, p.c2, terms, s.largest, s.rstd, s.weight, s.common(factor), s.view, a,
-                                      offset=s.offset)  # fmt: skip
+                                      offset=s.offset, lost=_weighted(s, lost))  # fmt: skip
     if passed is None:
         return delta
     return delta + a.gamma(1) * (terms + delta) + a.gamma(3) * np.abs(passed.reshape(delta.shape)) + 4 * a.tiny
 
 
 @np.errstate(all="ignore")
-def dweight_apart(s: Stages, dy: Array, factor: float) -> Array:
+def dweight_apart(s: Stages, dy: Array, factor: float, *, lost: Array | float = 0.0) -> Array:
     """The same of dweight, in the shape that the weight is seen in."""
-    return rounding.weight_error(dy.reshape(s.view.shape), s.largest, s.common(factor), s.view, s.arithmetic)
+    dy = dy.reshape(s.view.shape)
+    return rounding.weight_error(dy, s.largest, s.common(factor), s.view, s.arithmetic, lost=lost)
 
 
 @np.errstate(all="ignore")
-def dbias_apart(s: Stages, dy: Array) -> Array:
-    """The same of dbias: all of its rounding, since it has nothing to do with x."""
-    return rounding.bias_error(dy.reshape(s.view.shape), s.view, s.arithmetic)
+def dbias_apart(s: Stages, dy: Array, *, lost: Array | float = 0.0) -> Array:
+    """The same of dbias: all of its rounding, since it has nothing to do with x but through an activation."""
+    return rounding.bias_error(dy.reshape(s.view.shape), s.view, s.arithmetic, lost=lost)
+
+
+def _weighted(s: Stages, lost: Array | float) -> Array | float:
+    """What g = w·dy is off by."""
+    return lost if s.weight is None else lost * np.abs(s.weight)
 
 
 @np.errstate(all="ignore")
-def sum_error(s: Stages, dy: Array, passed: Array | None, delta: Array, phi: Array) -> Array:
+def sum_error(
+    s: Stages, dy: Array, passed: Array | None, delta: Array, phi: Array, *, lost: Array | float = 0.0
+) -> Array:
     """How far Σφ·dx over what is normalized together may be off, before dx is rounded into its type.
 
     dx' = r'(g' − c2' − x̂'·c1'), with c1' = c1 + d1 and c2' = c2 + d2. All that is common to a row meets Σφ, all that
@@ -175,22 +212,26 @@ def sum_error(s: Stages, dy: Array, passed: Array | None, delta: Array, phi: Arr
 
         e = (ε + 2u(1 + ε))|g| + 2u(|c2| + δc2) + ((e_x̂ + 4u(1 + e_x̂))·m + floor)·C1      C1 = |c1| + δc1
 
-    where ε is what g is rounded by, and the stages are those of `rounding.projection_error`. With φ = 1 or φ = x̂ two
-    of the three sums vanish, or nearly, so a mean that is off, or a c1, no longer excuses all elements.
+    where ε is what g is rounded by, to which `lost` adds what dy is off by, and the stages are those of
+    `rounding.projection_error`. With φ = 1 or φ = x̂ two of the three sums vanish, or nearly, so a mean that is off, or
+    a c1, no longer excuses all elements.
     """
     p, a, z, axes = projection(s, dy), s.arithmetic, s.z, s.view.axes
-    n, size, u = s.view.count, np.abs(p.g), a.u
+    off = np.broadcast_to(_weighted(s, lost), p.g.shape)
+    n, size, u = s.view.count, np.abs(p.g) + off, a.u
     eg = rounding.compound(a.gamma((s.weight is not None) + s.offset), a.xhat_u)
-    lost = a.tiny + (a.narrow_tiny if a.xhat_u else 0.0)
+    floor = a.tiny + (a.narrow_tiny if a.xhat_u else 0.0)
     mean_g, mean_gm = size.mean(axes, keepdims=True), (size * z.magnitude).mean(axes, keepdims=True)
-    floors = (1.0 + eg) * (z.floor * mean_g + lost * (1.0 + z.shift + z.factor) + 3 * a.tiny)
+    floors = (1.0 + eg) * (z.floor * mean_g + floor * (1.0 + z.shift + z.factor) + 3 * a.tiny)
+    floors = floors + (off * z.magnitude).mean(axes, keepdims=True)
     c2 = np.zeros_like(p.c1) if p.c2 is None else np.abs(p.c2)
     dc1 = rounding.compound(a.gamma(a.terms(n, products=True) + 2), z.unit, eg) * mean_gm + floors
     dc1 = dc1 + z.factor * np.abs(p.c1) + z.shift * c2
-    dc2 = rounding.compound(a.gamma(a.terms(n, products=False) + 2), eg) * mean_g + lost + 3 * a.tiny
+    dc2 = rounding.compound(a.gamma(a.terms(n, products=False) + 2), eg) * mean_g + floor + 3 * a.tiny
+    dc2 = dc2 + off.mean(axes, keepdims=True)
     dc2 = dc2 if s.centred else np.zeros_like(dc2)
     most = np.abs(p.c1) + dc1
-    e = size * (eg + 2 * u * (1.0 + eg)) + 2 * u * (c2 + dc2) + lost + 3 * a.tiny
+    e = size * (eg + 2 * u * (1.0 + eg)) + off + 2 * u * (c2 + dc2) + floor + 3 * a.tiny
     e = e + ((z.unit + 4 * u * (1.0 + z.unit)) * z.magnitude + z.floor) * most
 
     def total(values: Array) -> Array:

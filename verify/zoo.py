@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
+from multiprocessing import forkserver
 from typing import Any
 
 import pebble
+import torch
 
 from verify_norm import corners, interpreter, isolate, policies, registry
 from verify_norm.checks import CHECKS
@@ -24,7 +26,7 @@ from verify_norm.report.model import Settings
 from verify_norm.search import search
 from verify_norm.spec import Finding
 
-POLICY_SECONDS = 60.0
+POLICY_SECONDS = 120.0  # ten times what the slowest takes alone, so that loads decide nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,8 @@ class Outcome:
     """What a run has made of one specimen.
 
     `findings` are those of a right kernel, or the one that convicts a wrong one of what is wrong with it, reduced; else
-    whatever was found. `policies` is what the specimen meets under other people's.
+    whatever was found. `policies` is what the specimen meets under other people's. `ended` is when it was done, in
+    seconds from the beginning of the run over all.
     """
 
     specimen: Specimen
@@ -40,6 +43,7 @@ class Outcome:
     cases: int
     seconds: float
     policies: dict[str, Verdict] = field(default_factory=dict)
+    ended: float = 0.0
 
     @property
     def right(self) -> bool:
@@ -84,12 +88,30 @@ def audit(specimen: Specimen, settings: Settings, against: tuple[str, ...] = ())
 def audit_all(
     settings: Settings, specimens: Iterable[Specimen] | None = None, *, against: tuple[str, ...] = (), jobs: int = 0
 ) -> Iterator[Outcome]:
-    """A run over each, as they end: over all whose bug can show on the settings' device, if none are given."""
-    chosen = list(shown(settings.device) if specimens is None else specimens)
-    with ProcessPoolExecutor(jobs or os.cpu_count(), mp_context=isolate.context()) as pool:
+    """A run over each, as they end: over all whose bug can show on the settings' device, if none are given.
+
+    The right ones come first: nothing but the number of cases or the time ends theirs.
+    """
+    started = time.perf_counter()
+    chosen = sorted(shown(settings.device) if specimens is None else specimens, key=lambda specimen: specimen.wrong)
+    with ProcessPoolExecutor(jobs or os.cpu_count(), isolate.context(), _begin, (settings.device,)) as pool:
         pending = [pool.submit(_audit, specimen.name, settings, against) for specimen in chosen]
         for future in as_completed(pending):
-            yield future.result()
+            yield replace(future.result(), ended=time.perf_counter() - started)
+
+
+def _begin(device: str) -> None:
+    """In a worker: start the server of its processes, with what they need; wait, so that no kernel's time pays for it.
+
+    Without this module in it, a process would take a quarter of a second for its imports. On a GPU it is left out: it
+    imports Triton, which there is the kernel's to import.
+    """
+    if device != "cpu":
+        return
+    forkserver.set_forkserver_preload(["verify_norm.preload", "verify_norm.zoo"])
+    forkserver.ensure_running()
+    with pebble.ProcessPool(1, context=isolate.context()) as pool:
+        pool.schedule(os.getpid).result()
 
 
 def _audit(name: str, settings: Settings, against: tuple[str, ...]) -> Outcome:
@@ -115,6 +137,7 @@ def _under(policy: str, specimen: Specimen, device: str) -> Verdict:
 def _judge(policy: str, name: str, device: str) -> Verdict:
     if device == "cpu":
         interpreter.enable()
+        torch.set_num_threads(1)  # as many specimens as there are cores are at work
     return policies.POLICIES[policy].judge(registry.ready(ZOO[name].kernel), device=device)
 
 
@@ -123,7 +146,10 @@ def dump(outcomes: list[Outcome], settings: Settings) -> dict[str, Any]:
     told = {name: asdict(replace(policy)) for name, policy in policies.POLICIES.items()}
     used = {name for outcome in outcomes for name in outcome.policies}
     sources = {name: {k: v for k, v in told[name].items() if isinstance(v, str)} for name in sorted(used)}
-    facts = {"environment": environment(settings.device), "settings": asdict(settings), "policies": sources}
+    facts: dict[str, Any] = {"environment": environment(settings.device), "settings": asdict(settings)}
+    facts["policies"] = sources
+    facts["seconds"] = round(max((outcome.ended for outcome in outcomes), default=0.0))
+    facts["cores"] = os.cpu_count()
     whole: dict[str, Any] = jsonable(facts) | {"outcomes": [outcome.jsonable() for outcome in outcomes]}
     return whole
 

@@ -23,7 +23,7 @@ from verify_norm.report.model import Report, Settings, Skip
 from verify_norm.spec import CaseSpec, Kernel
 
 CASES = 300  # of the survey of errors, or what fits in its time
-SECONDS = 25.0  # of that survey; a rung of a ladder takes up to 2 s
+SECONDS = 10.0  # of that survey; a rung of a ladder takes up to 2 s
 PATIENCE = 240.0  # seconds after which a part is given up
 
 

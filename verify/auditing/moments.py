@@ -222,8 +222,8 @@ def _together(run: Run, s: Stages, name: str, phi: Array, expected: Expected) ->
         return np.zeros(values.shape) if form is None else form.round(values) - values
 
     weight = 1.0 if s.weight is None else s.weight
-    if case.exact.get("residual") is not None or view.axes == view.shared:  # other sums: of a fused addition, BatchNorm
-        return np.inf, 0.0
+    if case.exact.get("residual") is not None or view.axes == view.shared or s.activation is not None:
+        return np.inf, 0.0  # other sums: of a fused addition, BatchNorm; or bent
 
     def total(values: Array) -> Array:
         return np.asarray(np.broadcast_to(values, view.shape).sum(axes, keepdims=True))

@@ -10,8 +10,8 @@ eps = 0, no variance   rstd, y, dx and dweight of a row of zeros are no numbers;
                        may be 0 by itself; nor of BatchNorm and InstanceNorm       these two, torch has one
 dy = 0                 dx = 0 (or what a fused addition passes on), dweight =      every gradient is linear in dy
                        dbias = 0, exactly
-eps huge               y = b, rstd = 1/√eps; mean and sums as with any eps         x̂ vanishes against b, for
-                                                                                   eps ≥ (2⁴⁰·max|x|)²
+eps huge               y = b, or the activation of b, rstd = 1/√eps; mean and      x̂ vanishes against b, for
+                       sums as with any eps                                        eps ≥ (2⁴⁰·max|x|)²
 equal rows             equal results, bit by bit, where the contract promises      the same numbers, the same
                        that a row does not depend on the others                    operations
 =====================  ==========================================================  ===================================
@@ -47,11 +47,12 @@ from typing import Any
 
 import numpy as np
 
-from verify_norm import judge
+from verify_norm import judge, ops
 from verify_norm.checks import check, finding
 from verify_norm.checks.invariance import has_rows, same_rows
 from verify_norm.dtypes import FORMATS, Array
 from verify_norm.nearby import NearbyError, format_of, half_ulps, pairs, rerun
+from verify_norm.reference.activation import ACTIVATIONS, pushed
 from verify_norm.spec import Finding, Run
 from verify_norm.stages import has_mean, normalized, own_statistics, view_of
 
@@ -134,8 +135,11 @@ def _eps_can_be_huge(run: Run) -> bool:
 
 
 def _eps_decides(run: Run) -> Iterator[Wrong]:
-    """With √eps = 2^k, x̂ ≤ 2·max|x|/2^k ≤ 2^(1 − HUGE), so y is a rounding of b + w·x̂, by way of float32."""
-    case, x = run.case, normalized(run)
+    """With √eps = 2^k, x̂ ≤ 2·max|x|/2^k ≤ 2^(1 − HUGE), so y is a rounding of b + w·x̂, by way of float32.
+
+    An activation is applied to that, and to be evaluated as its error bound says.
+    """
+    case, x, contract = run.case, normalized(run), run.kernel.contract
     most = max(float(np.abs(x).max(initial=0.0)), 1.0)
     k = math.ceil(math.log2(most)) + HUGE
     other = rerun(run, {}, replace(case.spec, eps=4.0**k))
@@ -143,16 +147,21 @@ def _eps_decides(run: Run) -> Iterator[Wrong]:
     weight, bias = view.weight(case.exact.get("weight")), view.weight(case.exact.get("bias"))
     gain = 1.0 if weight is None else np.abs(weight + case.arguments.get("weight_offset", 0.0))
     tau = gain * 2.0 ** (2 - HUGE)  # twice x̂'s bound: room for every rounding of x̂ itself
-    if run.kernel.contract.expanded:  # x·a + (b − mean·a)
+    if contract.expanded:  # x·a + (b − mean·a)
         tau = 2 * tau
     b = np.broadcast_to(0.0 if bias is None else bias, view.shape)
+    tau = tau + single.u * np.abs(b)
+    if case.op.activation is not None:
+        act = ACTIVATIONS[case.op.activation]
+        b, tau = act.value(b), pushed(act, b, tau, ops.arithmetic(contract, case.spec.dtype))
     for name, left, right in pairs(run, other):
         if name == "y":
             want = b.reshape(left.shape)
-            delta = np.broadcast_to(tau + single.u * np.abs(b), view.shape).reshape(left.shape)
+            delta = np.broadcast_to(tau, view.shape).reshape(left.shape)
             wrong = ~(np.abs(right - want) <= delta + half_ulps(run, name, np.abs(want) + delta))
             wrong = wrong & (np.abs(want) < format_of(run, name).largest / 2)
-            yield name, right, want, wrong, f"the bias: eps is 4^{k}, beside which x vanishes"
+            what = "the bias" if case.op.activation is None else f"{case.op.activation} of the bias"
+            yield name, right, want, wrong, f"{what}: eps is 4^{k}, beside which x vanishes"
         elif name == "rstd":
             want = np.full_like(left, 2.0**-k)
             wrong = ~(np.abs(right - want) <= 8 * single.u * want)  # γ(5), and its own last rounding

@@ -11,7 +11,8 @@ with b what the backward may be off by. Sums of roundings are bounded by chance 
 (`verify_norm.gradient`), by the worst case where not. κ leaves room for a forward whose third derivative differs from
 the reference's, that it differs being for `accuracy` to tell, and the step balances κ|T| against the forward's
 rounding. Every row is an experiment of its own with its own direction, every column one for its weight or bias, so the
-cost is linear, and a local error is not averaged away. y is linear in weight and bias: they need no small step.
+cost is linear, and a local error is not averaged away. y is linear in weight and bias, which need no small step, but
+for an activation.
 """
 
 from __future__ import annotations
@@ -216,11 +217,13 @@ def _columns(run: Run) -> Iterable[Comparison | None]:
     forward = ops.OPS[str(case.op.forward)]
     plus, minus, whose = {}, {}, (np.arange(size) + turn) % len(names)
     rng = np.random.Generator(np.random.Philox(key=[case.spec.seed, 0x85EBCA6B]))
+    step = 1 / 2 if case.op.activation is None else 1 / 16
     for number, name in enumerate(names):
         value = case.exact[name]
         assert value is not None
         form = FORMATS[case.spec.weight_dtype or case.spec.dtype]
-        v = np.where(whose == number, rng.choice((-1.0, 1.0), size), 0.0).reshape(value.shape) * (1 + np.abs(value)) / 2
+        v = np.where(whose == number, rng.choice((-1.0, 1.0), size), 0.0).reshape(value.shape) * (1 + np.abs(value))
+        v = v * step
         plus[name], minus[name] = form.round(value + v), form.round(value - v)
     moved = move(run, forward, plus, minus)
     for number, name in enumerate(names):
@@ -241,13 +244,15 @@ def _column(run: Run, name: str, d: Array, moved: Moved, mine: np.ndarray[Any, A
         return np.asarray(parts[mine])
 
     d = d.reshape(-1)[mine]
-    left, right = sums(dy * moved.kernel), output.got.reshape(-1)[mine] * d
+    tangent = expected.value.reshape(-1)[mine] * d
+    T = sums(dy * moved.reference) - tangent if case.op.activation is not None else np.zeros(d.shape)  # 0: it is linear
+    left, right = sums(dy * moved.kernel) - T, output.got.reshape(-1)[mine] * d
     most = sums(np.abs(dy) * moved.most)
     random = case.spec.dy_layout not in ("expanded", "scalar")
     by_chance = lam * np.sqrt(sums((dy * moved.allowed) ** 2)) if random else most
     off = judge.allowed(expected).reshape(-1)[mine] * np.abs(d)
-    crumbs = 4 * dy.size * FORMATS["float64"].u * sums(np.abs(dy * moved.reference))
-    tolerance = np.minimum(most, by_chance) + off + crumbs
+    crumbs = 4 * dy.size * FORMATS["float64"].u * (sums(np.abs(dy * moved.reference)) + np.abs(tangent))
+    tolerance = np.minimum(most, by_chance) + off + crumbs + KAPPA * np.abs(T)
     unknown = _overflows(expected).reshape(-1)[mine] | ~np.isfinite(tolerance)
     tolerance = np.where(unknown, np.inf, tolerance)
     return Comparison("its own axis", f"d{name}", "column", left, right, tolerance, np.abs(right))

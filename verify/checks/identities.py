@@ -15,7 +15,7 @@ from verify_norm.covariance import linearity, scale, scale_dy, shift
 from verify_norm.dtypes import FORMATS, Array
 from verify_norm.nearby import Equation, Equations, NearbyError, half_ulps, judged, pairs, rerun
 from verify_norm.spec import Finding, Run
-from verify_norm.stages import dbias_apart, dweight_apart, own_statistics, stages, sum_error
+from verify_norm.stages import cotangent, dbias_apart, dweight_apart, own_statistics, stages, sum_error
 
 ELEMENTS = 4096  # of x, at most: an identity runs the kernel once or twice more
 
@@ -43,7 +43,9 @@ def permutation(run: Run) -> Equations:
             first = left
             if by_row and dy is not None:  # the terms are the same bits, in another order
                 s = stages(run)
-                apart = (dweight_apart(s, dy, 0.0) if name == "dweight" else dbias_apart(s, dy)).reshape(left.shape)
+                dz, lost = cotangent(s, dy)
+                apart = dweight_apart(s, dz, 0.0, lost=lost) if name == "dweight" else dbias_apart(s, dz, lost=lost)
+                apart = apart.reshape(left.shape)
                 tolerance = 2 * apart + half_ulps(run, name, np.abs(left) + apart, np.abs(right) + apart)
             tolerance = judged(run, name, tolerance)
         found.append(Equation("its rows in another order are to give it in that order", name, first, right, tolerance))
@@ -107,6 +109,7 @@ def _sums(run: Run) -> Iterator[Equation]:
     dx, delta = output.got.reshape(shape), expected.delta.reshape(shape)
     passed = None if passed is None else passed.reshape(shape)
     half = 0.5 * FORMATS[expected.dtype].ulp(np.abs(expected.value) + expected.delta).reshape(shape)
+    dy, lost = cotangent(s, dy)
     g = dy.reshape(shape) * (1.0 if s.weight is None else s.weight)
     c1 = (g * s.xhat).mean(axes, keepdims=True)
     along = s.rstd * c1 * s.view.count * run.case.spec.eps * s.rstd * s.rstd
@@ -121,7 +124,9 @@ def _sums(run: Run) -> Iterator[Equation]:
             terms = terms + np.abs(phi * passed)
         crumbs = 4 * s.view.count * FORMATS["float64"].u * terms.sum(axes, keepdims=True)  # float64's own
         crumbs = crumbs + (np.abs(dx) * _float64_xhat(s.xhat, s.rstd, run)).sum(axes, keepdims=True)
-        tolerance = sum_error(s, dy, passed, delta, phi) + (np.abs(phi) * half).sum(axes, keepdims=True) + crumbs
+        tolerance = (
+            sum_error(s, dy, passed, delta, phi, lost=lost) + (np.abs(phi) * half).sum(axes, keepdims=True) + crumbs
+        )
         left = (phi * dx).sum(axes, keepdims=True)
         yield Equation(words, "dx", left.ravel(), want.ravel(), np.where(known, tolerance, np.inf).ravel())
 

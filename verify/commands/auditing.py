@@ -18,7 +18,7 @@ def audit(
     bind: Annotated[str, options.BIND] = "",
     dtype: Annotated[str, options.DTYPE] = "float32,float16,bfloat16",
     examples: Annotated[int, options.EXAMPLES] = 200,
-    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Time for the checks, before the rest.")] = 45.0,
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Time for the checks, before the rest.")] = 30.0,
     seed: Annotated[int, options.SEED] = 0,
     device: Annotated[str, options.DEVICE] = "auto",
     corpus: Annotated[str, options.CORPUS] = "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import typer
@@ -10,7 +11,7 @@ from verify_norm import session
 
 if TYPE_CHECKING:
     from verify_norm.report.model import Report, Settings
-    from verify_norm.spec import Kernel
+    from verify_norm.spec import CaseSpec, Kernel
 
 KERNEL = typer.Option("--kernel", "-k", help="A kernel's name (see list), package.module:attr, or path/file.py:attr.")
 DEVICE = typer.Option("--device", help="cpu, cuda or cuda:N; the first GPU where there is one, else the CPU.")
@@ -26,9 +27,13 @@ CHECKS = typer.Option("--checks", help="Only these checks, as accuracy,signature
 TIMEOUT = typer.Option("--timeout", min=0.1, help="Seconds for one case, else it hangs; 20, or 90 on a GPU.")
 EXAMPLES = typer.Option("--examples", min=0, help="Random cases, after the corner table.")
 SEED = typer.Option("--seed", min=0, help="Of the random cases.")
+DTYPE = typer.Option("--dtype", help="Types of x, as fp32,bf16.")
+HTML = typer.Option("--html", help="Write a page of the reports there, which works offline.")
+BASELINE = typer.Option("--baseline", help="Compare with the reports in that file: what got worse is exit status 1.")
+CORPUS = typer.Option("--corpus", help="A file of the worst cases that a hunt found, which are run first.")
 
 
-def search(kernel: Kernel, settings: Settings, *, resume: bool = False) -> Report:
+def search(kernel: Kernel, settings: Settings, *, resume: bool = False, first: Iterable[CaseSpec] = ()) -> Report:
     """`search.search` with a progress bar on standard error, and a journal."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -46,4 +51,4 @@ def search(kernel: Kernel, settings: Settings, *, resume: bool = False) -> Repor
             said = f"{kernel.name}: {found} finding{'s' * (found != 1)}" if found else kernel.name
             bar.update(task, completed=done, total=planned, description=said)
 
-        return run(kernel, settings, update, journal)
+        return run(kernel, settings, update, journal, first=first)

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from verify_norm.auditing.model import Audit
 from verify_norm.dtypes import FORMATS
 from verify_norm.registry import UsageError, one_of
+from verify_norm.report.comparison import Comparison
 from verify_norm.report.model import SCHEMA, Report
 from verify_norm.spec import FAMILIES, LAYOUTS, CaseSpec
 
@@ -28,6 +29,11 @@ def dump(*documents: Document) -> str:
     return _fields(jsonable(asdict(documents[0]))) + "\n"
 
 
+def dump_comparison(found: Comparison) -> str:
+    """A comparison as JSON text, with its verdict in front."""
+    return _fields({"worse": found.worse} | jsonable(asdict(found))) + "\n"
+
+
 def load(text: str) -> Report:
     """The report that `dump` wrote; raises UsageError where the text is not one, or of another schema."""
     found = load_all(text)
@@ -42,24 +48,47 @@ def load_all(text: str) -> tuple[Document, ...]:
     """The reports and audits that `dump` wrote, one or a list; raises UsageError as `load` does."""
     try:
         data = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UsageError(f"not a JSON file, or not all of one: {error}") from error
+    except (ValueError, RecursionError) as error:  # a number of 5000 digits is a ValueError, and no JSONDecodeError
+        said = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
+        raise UsageError(f"not a JSON file, or not all of one: {said}") from error
     if isinstance(data, list) and data:
         return tuple(_document(one) for one in data)
     return (_document(data),)
 
 
+def read(path: str) -> tuple[Document, ...]:
+    """The reports and audits in a file; raises UsageError, with the file's name, where none can be read."""
+    try:
+        return load_all(Path(path).read_text(encoding="utf-8-sig"))  # as some editors write it
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path}: not a JSON file: it is not in UTF-8") from error
+    except (OSError, ValueError) as error:  # ValueError: a name with a NUL
+        raise UsageError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from error
+
+
 def _document(data: Any) -> Document:
+    if data == []:
+        raise UsageError("not a report of verify-norm: an empty list")
     if not isinstance(data, dict) or "schema" not in data or not data.keys() & {"kernel", "report"}:
         raise UsageError("not a report of verify-norm: it has no kernel and schema")
-    if data["schema"] != SCHEMA:
-        newer = isinstance(data["schema"], int) and data["schema"] > SCHEMA
-        hint = "; a newer verify-norm wrote it" if newer else ""
-        raise UsageError(f"the report has schema {data['schema']}; this version reads schema {SCHEMA}{hint}")
+    _refuse_schema(data["schema"])
+    if isinstance(data.get("report"), dict) and "schema" in data["report"]:
+        _refuse_schema(data["report"]["schema"])
     try:
         return _AUDIT.validate_python(data) if "report" in data else _REPORT.validate_python(data)
     except ValidationError as error:
         raise UsageError(f"not a report of verify-norm: {_first(error)}") from error
+
+
+def _refuse_schema(found: Any) -> None:
+    """Raise UsageError where this version does not read that schema."""
+    if type(found) is int and found == SCHEMA:
+        return
+    newer = type(found) is int and found > SCHEMA
+    hint = "; a newer verify-norm wrote it" if newer else "; write it anew with this one"
+    raise UsageError(f"the report has schema {_short(found)}; this version reads schema {SCHEMA}{hint}")
 
 
 def spec_text(kernel: str, spec: CaseSpec, op: str | None = None) -> str:
@@ -113,7 +142,7 @@ def write(text: str, path: str) -> None:
     target = Path(path)
     try:
         temporary = target.with_name(target.name + ".part")
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")  # half a pair of UTF-16: as JSON has it
         temporary.replace(target)
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
@@ -148,4 +177,9 @@ def jsonable(value: Any) -> Any:
 def _first(error: ValidationError) -> str:
     detail = error.errors()[0]
     place = ".".join(map(str, detail["loc"])) or "value"
-    return f"{place}: {detail['msg']}, not {str(detail['input'])[:60]}"
+    return f"{place}: {detail['msg']}, not {_short(detail['input'])}"
+
+
+def _short(value: Any) -> str:
+    """A value from a file, on one line and not long."""
+    return " ".join(json.dumps(value, ensure_ascii=False, default=str).split())[:60]

@@ -1,0 +1,213 @@
+"""What is timed: this project's kernels and any of a user's by name, and the same work done by other libraries.
+
+A library's forward is called as its users call it, its backward through torch.autograd.grad from one forward pass, so
+that its own saved tensors are used and only the backward is timed. Each is held to the contract it is verified under.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - its usual name
+from work import Work
+
+from verify_norm import registry
+from verify_norm.bind import UsageError
+from verify_norm.ops import OPS
+from verify_norm.spec import Contract, Op
+
+
+@dataclass(frozen=True, slots=True)
+class Contestant:
+    """Somebody's way to do the work. `prepare` takes the arguments and returns the call to time."""
+
+    name: str
+    prepare: Callable[[Mapping[str, Any]], Callable[[], Any]]
+    contracts: tuple[Contract, ...]  # any one of which it may keep
+    peer: bool = False
+    dtypes: Mapping[str, str] = field(default_factory=dict)  # of outputs that are not as the operator has them
+
+
+def ours(name: str, op: str) -> Contestant:
+    """A kernel of the registry, or a user's "path.py:attr", for this operator; UsageError where there is none."""
+    label, _, block = name.partition("@")  # layernorm_fwd_cuda3@256: a step of the ladder at a block size
+    kernel = registry.load(label, op)
+    run = kernel.run
+    if block:
+        from verify_norm.kernels.cuda import layernorm
+
+        if not label.startswith("layernorm_fwd_cuda") or not block.isdigit():
+            raise UsageError(f"{name!r} is no step of the CUDA ladder at a block size, as layernorm_fwd_cuda3@256")
+        step, size = int(label[-1]), int(block)
+
+        def run(x: Tensor, weight: Tensor, bias: Tensor, eps: float, normalized_shape: Any) -> Any:
+            return layernorm.forward(step, x, weight, bias, eps, normalized_shape, block=size)
+
+    def prepare(given: Mapping[str, Any]) -> Callable[[], Any]:
+        takes = inspect.signature(run).parameters
+        every = any(p.kind is p.VAR_KEYWORD for p in takes.values())
+        bound = {key: value for key, value in given.items() if every or key in takes}
+        return lambda: run(**bound)
+
+    return Contestant(name, prepare, (kernel.contract,))
+
+
+def _stock(base: str) -> Callable[..., Any]:
+    """What a user of stock torch writes, of plain arguments: y, or y and the sum."""
+
+    def norm(x: Tensor, residual: Tensor | None, weight: Tensor, bias: Any, shape: Any, groups: Any, eps: float) -> Any:
+        total = x if residual is None else x + residual
+        if base == "groupnorm":
+            y = F.group_norm(total, groups, weight, bias, eps)
+        elif base.endswith("rmsnorm"):
+            y = F.rms_norm(total, shape, weight, eps)
+        else:
+            y = F.layer_norm(total, shape, weight, bias, eps)
+        return y if residual is None else (y, total)
+
+    return norm
+
+
+def _named(norm: Callable[..., Any]) -> Callable[[Any], Any]:
+    names = ("x", "residual", "weight", "bias", "normalized_shape", "num_groups", "eps")
+    return lambda t: norm(*(getattr(t, name, None) for name in names))
+
+
+def _torch(base: str) -> Callable[[Any], Any]:
+    return _named(_stock(base))
+
+
+def _compiled(base: str) -> Callable[[Any], Any]:
+    """The same under torch.compile for this very size, which is the best it can do."""
+    torch._dynamo.reset()  # a function is compiled for eight sizes and no more
+    return _named(torch.compile(_stock(base), dynamic=False, fullgraph=True))
+
+
+def _liger(base: str) -> Callable[[Any], Any]:
+    from liger_kernel import ops
+
+    return {
+        "layernorm": lambda t: ops.LigerLayerNormFunction.apply(t.x, t.weight, t.bias, t.eps),
+        "rmsnorm": lambda t: ops.LigerRMSNormFunction.apply(t.x, t.weight, t.eps, 0.0, "llama", False),
+        "groupnorm": lambda t: ops.LigerGroupNormFunction.apply(
+            t.x, t.weight, t.bias, t.x.shape[1], t.num_groups, t.eps
+        ),
+        "add_rmsnorm": lambda t: ops.LigerFusedAddRMSNormFunction.apply(t.x, t.residual, t.weight, t.eps, 0.0),
+    }[base]
+
+
+def _fla(base: str) -> Callable[[Any], Any]:
+    from fla.modules.norm.layernorm import layer_norm, rms_norm
+
+    return {
+        "layernorm": lambda t: layer_norm(t.x, t.weight, t.bias, eps=t.eps),
+        "rmsnorm": lambda t: rms_norm(t.x, t.weight, None, eps=t.eps),
+        "add_rmsnorm": lambda t: rms_norm(t.x, t.weight, None, residual=t.residual, eps=t.eps, prenorm=True),
+    }[base]
+
+
+def _quack(base: str) -> Callable[[Any], Any]:
+    from quack.rmsnorm import rmsnorm
+
+    return {
+        "rmsnorm": lambda t: rmsnorm(t.x, t.weight, eps=t.eps),
+        "add_rmsnorm": lambda t: rmsnorm(t.x, t.weight, residual=t.residual, eps=t.eps, prenorm=True),
+    }[base]
+
+
+def _quack_layernorm(op: str) -> Callable[[Mapping[str, Any]], Callable[[], Any]]:
+    """Two functions and no autograd, float32 parameters, rows: prepared outside of what is timed."""
+    from quack.rmsnorm import layernorm_bwd, layernorm_fwd
+
+    def prepare(given: Mapping[str, Any]) -> Callable[[], Any]:
+        x, weight, bias = given["x"], given["weight"].float(), given["bias"].float()
+        if op == "layernorm_bwd":
+            dy, mean, rstd = given["dy"], given["mean"], given["rstd"]
+            return lambda: layernorm_bwd(x, weight, dy, rstd, mean, has_bias=True)
+
+        def forward() -> Any:
+            y, rstd, mean = layernorm_fwd(x, weight, bias, given["eps"], return_rstd=True, return_mean=True)
+            return y, mean, rstd
+
+        return forward
+
+    return prepare
+
+
+def _apex(base: str) -> Callable[[Any], Any]:
+    from apex.normalization.fused_layer_norm import fused_layer_norm_affine, fused_rms_norm_affine
+
+    return {
+        "layernorm": lambda t: fused_layer_norm_affine(t.x, t.weight, t.bias, t.normalized_shape, t.eps),
+        "rmsnorm": lambda t: fused_rms_norm_affine(t.x, t.weight, t.normalized_shape, t.eps),
+    }[base]
+
+
+NORMS = ("layernorm", "rmsnorm", "groupnorm", "add_layernorm", "add_rmsnorm")
+PEERS: dict[str, tuple[str, tuple[str, ...], Callable[[str], Callable[[Any], Any]] | None]] = {
+    "torch": ("torch", NORMS, _torch),
+    "compile": ("torch", NORMS, _compiled),
+    "liger": ("liger_kernel", ("layernorm", "rmsnorm", "groupnorm", "add_rmsnorm"), _liger),
+    "fla": ("fla", ("layernorm", "rmsnorm", "add_rmsnorm"), _fla),
+    "quack": ("quack", ("layernorm", "rmsnorm", "add_rmsnorm"), _quack),
+    "apex": ("apex", ("layernorm", "rmsnorm"), _apex),
+}
+
+
+def missing(name: str) -> str | None:
+    """Why a peer cannot take part here; UsageError where nobody has that name."""
+    module = PEERS[registry.one_of("peer", name, PEERS)][0]
+    return None if importlib.util.find_spec(module) is not None else f"{module} is not installed here"
+
+
+def peer(name: str, work: Work) -> Contestant | None:
+    """The peer's way to do the work; None where it has none. `prepare` imports its library."""
+    _, offered, make = PEERS[name]
+    if work.base not in offered:
+        return None
+    # Stock torch rounds the norm's dx to 16 bits before it adds dresidual_out: other work, to no bound of a fused one.
+    if name == "torch" and work.op.startswith("add_") and work.op.endswith("_bwd") and work.dtype != "float32":
+        return None
+    contracts = _contracts(name, work)
+    if (name, work.base) == ("quack", "layernorm"):
+        wide = {"dweight": "float32", "dbias": "float32"}
+        return Contestant(name, lambda given: _quack_layernorm(work.op)(given), contracts, True, wide)
+    return Contestant(name, lambda given: _through_autograd(make(work.base), given, OPS[work.op]), contracts, True)
+
+
+def _contracts(name: str, work: Work) -> tuple[Contract, ...]:
+    way = work.op.rpartition("_")[2]
+    stem = {"liger": {"rmsnorm": "rmsnorm_llama"}.get(work.base, work.base)}.get(name, work.base)
+    known = {"torch": f"{work.op}_torch", "compile": f"{work.op}_torch_compiled"}.get(name, f"{name}_{stem}_{way}")
+    found = (registry.BUILTIN | registry.PEERS).get(known)
+    contract = Contract() if found is None else found.contract
+    unfused = name in ("torch", "compile") and work.base.startswith("add_")  # it may round the sum first, or may not
+    return (contract, replace(contract, residual="rounded")) if unfused else (contract,)
+
+
+def _through_autograd(function: Callable[[Any], Any], given: Mapping[str, Any], op: Op) -> Callable[[], Any]:
+    """The forward, or the gradients of one forward pass, in the operator's order."""
+    if op.forward is None:
+        t = SimpleNamespace(**given)
+        return lambda: function(t)
+    own = {name: value for name, value in given.items() if name in ("x", "weight", "bias")}
+    if "residual_out" in given:  # the sum and nothing are as good as any x and residual
+        own = {"x": given["residual_out"], "residual": torch.zeros_like(given["residual_out"]), **own}
+    leaves = {name: value.detach().requires_grad_() for name, value in own.items()}
+    with torch.enable_grad():
+        results = function(SimpleNamespace(**{**given, **leaves}))
+    outputs = results if isinstance(results, tuple) else (results,)
+    cotangents = [given["dy"], given.get("dresidual_out")][: len(outputs)]
+
+    def backward() -> Any:
+        dx, *rest = torch.autograd.grad(outputs, tuple(leaves.values()), cotangents, retain_graph=True)
+        return (dx, *(rest[1:] if "residual" in leaves else rest))
+
+    return backward

@@ -1,0 +1,95 @@
+"""The tables and plots that this project is to reproduce, as jobs, and the pictures of what comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from plots import dots, lines
+from table import STEP
+from work import Job, Work
+
+ALL = ("torch", "compile", "liger", "fla", "quack", "apex")
+LIBRARIES = ("torch", "liger", "fla", "quack", "apex")  # what is compiled once for many sizes, or quickly
+FEW = (64, 512, 1024, 2240)  # PERF.md's sizes of seed 003's work, at which the slow or slow to compile take part too
+BLOCKS = (32, 64, 128, 256, 512, 1024)  # those of llm.c's own ladder, which seed 004 explains
+
+
+def perf() -> list[Job]:
+    """PERF.md: its sizes, in bfloat16; fused additions, Stable Diffusion's GroupNorm, one size where Python shows."""
+    small, wide, tall, large, square = (4096, 1024), (4096, 8192), (32768, 1024), (32768, 4096), (16384, 16384)
+    rows = {
+        "layernorm_fwd": ((8, 1024), small, wide, (4096, 15872), tall, large, square),
+        "layernorm_bwd": ((8, 1024), wide, (4096, 15872), tall, large, square),
+        "rmsnorm_fwd": (small, wide, large, square),
+        "rmsnorm_bwd": (wide, tall, large, square),
+        "add_layernorm_fwd": (wide,), "add_layernorm_bwd": (wide,), "add_rmsnorm_fwd": (wide,),
+        "add_rmsnorm_bwd": (wide,),
+    }  # fmt: skip
+    works = [Work(op, shape) for op, shapes in rows.items() for shape in shapes]
+    works += [Work("groupnorm_fwd", (1, 32, x, x), "float32", 8) for x in FEW]
+    works += [Work("groupnorm_fwd", (8, 320, 64, 64), layout=layout) for layout in ("contiguous", "channels_last")]
+    return [Job(work, (work.op,), ALL) for work in works]
+
+
+def seed001() -> list[Job]:
+    """The plot layer-norm-backward: M = 4096, float16, N = 1024, 1536, … 15872."""
+    works = [Work("layernorm_bwd", (4096, n), "float16") for n in range(1024, 15873, 512)]
+    return [Job(work, ("layernorm_bwd",), LIBRARIES) for work in works]
+
+
+def seed003() -> list[Job]:
+    """The GroupNorm plot: float32 (1, 32, X, X), X = 64, 96, … 2240, 8 groups."""
+    jobs = []
+    for x in range(64, 2241, 32):
+        work = Work("groupnorm_fwd", (1, 32, x, x), "float32", 8)
+        jobs.append(Job(work, ("groupnorm_fwd",), ("torch", "compile", "liger") if x in FEW else ("torch",)))
+    return jobs
+
+
+def seed004() -> list[Job]:
+    """The ladder by block size: B·T = 8·1024 rows of C = 768, float32, as llm.c has it; mean 0, where all are right."""
+    steps = tuple(f"layernorm_fwd_cuda{step}@{block}" for step in range(1, 6) for block in BLOCKS)
+    work = Work("layernorm_fwd", (8192, 768), "float32", mean=0.0)
+    return [Job(work, ("layernorm_fwd", *steps), ("torch", "compile"))]
+
+
+PRESETS = {"perf": perf, "seed001": seed001, "seed003": seed003, "seed004": seed004}
+
+
+def picture(rows: Sequence[Any], device: str) -> str:
+    """The picture that fits: the ladder over block sizes, lines over the last dimension, or dots for unlike works."""
+    timed = [row for row in rows if row.times is not None]
+    if any(STEP.fullmatch(row.name) for row in rows):
+        return _ladder(timed, device)
+    works = list(dict.fromkeys(row.work for row in rows))
+    first, alike = works[0], {(w.op, w.dtype, w.layout, len(w.shape), w.shape[0]) for w in works}
+    if len(alike) > 1 or len(works) < 4:
+        found: dict[str, dict[str, float]] = {work.title: {} for work in works}
+        for row in timed:
+            found[row.work.title]["ours" if row.name == row.work.op else row.name] = row.of_copy
+        return dots(found, f"Speed as a fraction of a copy of as many bytes, {device}", "fraction of copy")
+    series: dict[str, list[tuple[float, float]]] = {}
+    copies: dict[float, float] = {}
+    for row in timed:
+        series.setdefault(row.name, []).append((row.work.shape[-1], row.gbs))
+        copies[row.work.shape[-1]] = row.work.size / row.copy_us / 1e3
+    square = len(first.shape) == 4
+    size = f"{first.shape[0]} × {first.shape[1]} × X × X" if square else f"{first.shape[0]} × N"
+    return lines(
+        {**series, "copy": sorted(copies.items())}, f"{first.op}, {size}, {first.dtype}, {device}", size[-1], "GB/s",
+        log_x=square, subject=first.op, level=("copy",),
+    )  # fmt: skip
+
+
+def _ladder(rows: Sequence[Any], device: str) -> str:
+    series: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        step = STEP.fullmatch(row.name)
+        if step:
+            series.setdefault(f"kernel {step[1]}", []).append((int(step[2]), row.gbs))
+    blocks = sorted({x for some in series.values() for x, _ in some})
+    others = {row.name: row.gbs for row in rows if not STEP.fullmatch(row.name)}
+    flat = {name: [(x, value) for x in (blocks[0], blocks[-1])] for name, value in others.items() if blocks}
+    title = f"CUDA ladder, {rows[0].work.title if rows else 'nothing'}, {device}"
+    return lines({**series, **flat}, title, "threads a block", "GB/s", log_x=True, level=tuple(flat))

@@ -1,0 +1,90 @@
+"""Rows as text: what is printed while a run goes on, and the Markdown tables at its end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+STEP = re.compile(r"layernorm_fwd_cuda(\d)@(\d+)")
+
+
+def span(us: float) -> str:
+    """A time with three digits.
+
+    >>> span(5.4321), span(15898.0)
+    ('5.43 µs', '15.9 ms')
+    """
+    return f"{us:.3g} µs" if us < 999.5 else f"{us / 1000:.3g} ms"
+
+
+def lines_of(rows: Sequence[Any]) -> list[str]:
+    """One piece of work: a line for it, and one for each contestant, the fastest first, then those without a time."""
+    work = rows[0].work
+    lines = [f"{work.title}: {work.size / 1e6:.1f} MB, a copy takes {span(rows[0].copy_us)}"]
+    for row in sorted(rows, key=lambda row: row.times.best if row.times else float("inf")):
+        if row.times is None:
+            lines.append(f"  {row.name:<28} {row.status}: {row.reason}")
+            continue
+        t = row.times
+        cells = [f"{span(t.best):>9}", f"{row.gbs:6.0f} GB/s", f"{row.of_copy:5.2f} of copy"]
+        if not row.peer and row.of_best is not None:
+            cells.append(f"{row.of_best:.2f} × the best peer")
+        cells.append(f"eager {span(t.eager)}")
+        if t.host is not None:
+            cells.append(f"host {span(t.host)}")
+        cells.append(f"error/bound {max(row.errors.values(), default=0.0):.2f}")
+        lines.append(f"  {row.name:<28} {'  '.join(cells)}{'  ' + t.note if t.note else ''}")
+    return lines
+
+
+def summary(rows: Sequence[Any]) -> str:
+    """Markdown: a line for each piece of work, GB/s for each contestant; the ladder's steps by block size."""
+    rungs = [row for row in rows if STEP.fullmatch(row.name)]
+    rest = [row for row in rows if not STEP.fullmatch(row.name)]
+    return "\n\n".join(part for part in (_works(rest), _ladder(rungs)) if part)
+
+
+def _works(rows: Sequence[Any]) -> str:
+    if not rows:
+        return ""
+    mine = list(dict.fromkeys(row.name for row in rows if not row.peer))
+    theirs = list(dict.fromkeys(row.name for row in rows if row.peer))
+    theirs = [name for name in theirs if any(row.name == name and row.times for row in rows)]
+    ours = "ours" if len({row.work.op for row in rows if not row.peer}) == len(mine) else None  # one kernel for an op
+    columns = [ours] if ours else mine
+    head = ["GB/s", "copy", *(f"{name} (of copy, of best peer)" for name in columns), *theirs]
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "--:|" * (len(head) - 1)]
+    for work in dict.fromkeys(row.work for row in rows):
+        found = {"ours" if ours and not row.peer else row.name: row for row in rows if row.work == work}
+        one = next(iter(found.values()))
+        cells = [work.title, f"{work.size / one.copy_us / 1e3:.0f}" if one.copy_us else "–"]
+        cells += [_cell(found.get(name)) for name in (*columns, *theirs)]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _cell(row: Any) -> str:
+    if row is None:
+        return "–"
+    if row.times is None:
+        return row.status
+    if row.peer:
+        return f"{row.gbs:.0f}"
+    best = "" if row.of_best is None else f", {row.of_best:.2f}×"
+    return f"**{row.gbs:.0f}** ({row.of_copy:.2f}{best})"
+
+
+def _ladder(rows: Sequence[Any]) -> str:
+    """Seed 004's table, for every block size."""
+    if not rows:
+        return ""
+    at = {tuple(map(int, STEP.fullmatch(row.name).groups())): row for row in rows}
+    steps, blocks = (sorted({key[axis] for key in at}) for axis in (0, 1))
+    head = [f"GB/s, {rows[0].work.title}", *(f"block {block}" for block in blocks)]
+    lines = ["| " + " | ".join(head) + " |", "|---|" + "--:|" * len(blocks)]
+    for step in steps:
+        found = [at.get((step, block)) for block in blocks]
+        cells = ["–" if row is None else row.status if row.times is None else f"{row.gbs:.0f}" for row in found]
+        lines.append("| " + " | ".join([f"kernel {step}", *cells]) + " |")
+    return "\n".join(lines)

@@ -1,0 +1,132 @@
+"""Times on a GPU: medians between events, the L2 cache flushed before each, in a CUDA graph and without one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+
+Call = Callable[[], Any]
+FLUSHED = 2**28  # bytes written before each timed run: several times the L2 of any GPU
+FEWEST, MOST = 5, 100  # runs a median is of
+HOST_CALLS = 50  # far fewer launches than the queue of a GPU holds, so that none waits
+HOST_LIMIT = 1000.0  # µs: beyond, a call is not limited by the host
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Microseconds of one call.
+
+    kernel : on the GPU alone, replayed from a CUDA graph; None where that cannot be captured, `note` saying why.
+    eager : between events around an ordinary call; Python shows where the GPU waits for it.
+    host : until an ordinary call returns to Python; None where the GPU takes longer than `HOST_LIMIT`.
+    """
+
+    kernel: float | None
+    eager: float
+    host: float | None
+    runs: int
+    note: str = ""
+
+    @property
+    def best(self) -> float:
+        """The kernel's time; the call's where there is no other."""
+        return self.eager if self.kernel is None else self.kernel
+
+
+class Clock:
+    """Times calls on one device, on a stream of its own, for about so many seconds each."""
+
+    def __init__(self, device: str, seconds: float = 0.1) -> None:
+        self.device, self.seconds = torch.device(device), seconds
+        self._copies: dict[int, Times] = {}
+        if self.device.type == "cuda":
+            self.stream = torch.cuda.Stream(self.device)
+            self._flush = torch.empty(FLUSHED, dtype=torch.int8, device=self.device)
+
+    def __enter__(self) -> Clock:
+        """Make the stream current: what autograd runs backward on is the stream of the forward, and is captured."""
+        if self.device.type == "cuda":
+            self._on = torch.cuda.stream(self.stream)
+            self._on.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.device.type == "cuda":
+            self._on.__exit__(*error)
+
+    def measure(self, call: Call, check: Callable[[Any], None] = lambda result: None) -> Times:
+        """Time a call that has run before.
+
+        `check` is given the results of a replay, whose memory held NaN before it: what was timed is what was right.
+        """
+        if self.device.type != "cuda":
+            began = time.perf_counter()
+            result = call()
+            spent = 1e6 * (time.perf_counter() - began)
+            check(result)
+            return Times(None, spent, None, 1, "no GPU")
+        eager, runs = self._timed(call)
+        host = self._host(call) if eager < HOST_LIMIT else None
+        graph, result = torch.cuda.CUDAGraph(), None
+        try:
+            graph.capture_begin()  # torch.cuda.graph would empty the allocator's cache each time
+            try:
+                result = call()
+            finally:
+                graph.capture_end()
+        except Exception as error:  # what a library does that cannot be captured
+            torch.cuda.synchronize(self.device)
+            lines = str(error).strip().splitlines() or ["(no message)"]
+            return Times(None, eager, host, runs, f"no graph: {lines[0][:100]}")
+        kernel, runs = self._timed(graph.replay)
+        for output in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(output, torch.Tensor):
+                output.detach().fill_(torch.nan)
+        graph.replay()
+        check(result)
+        return Times(kernel, eager, host, runs)
+
+    def copy(self, size: int) -> Times:
+        """Time a copy that moves so many bytes, half of them read and half written."""
+        if size not in self._copies:
+            source = torch.randint(0, 255, (max(size // 2, 1),), dtype=torch.uint8, device=self.device)
+            target = torch.empty_like(source)
+
+            def call() -> None:
+                target.copy_(source)
+
+            call()
+            self._copies[size] = self.measure(call)
+        return self._copies[size]
+
+    def _timed(self, call: Call) -> tuple[float, int]:
+        """The median, and of how many runs."""
+        first = median(self._runs(call, 3))
+        count = int(1e6 * self.seconds / (first + 100.0))  # the flush takes 100 µs itself
+        count = min(max(count, FEWEST), MOST)
+        return median(self._runs(call, count)), count
+
+    def _runs(self, call: Call, count: int) -> list[float]:
+        pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]
+        for start, end in pairs:
+            self._flush.zero_()
+            start.record()
+            call()
+            end.record()
+        torch.cuda.synchronize(self.device)
+        return [1e3 * start.elapsed_time(end) for start, end in pairs]
+
+    def _host(self, call: Call) -> float:
+        torch.cuda.synchronize(self.device)
+        spent = []
+        for _ in range(HOST_CALLS):
+            began = time.perf_counter()
+            call()
+            spent.append(1e6 * (time.perf_counter() - began))
+        torch.cuda.synchronize(self.device)
+        return median(spent)

@@ -1,0 +1,85 @@
+"""What is timed: an operator at a size, and its arguments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from oracle import values
+
+from verify_norm.ops import OPS
+
+EPS = 1e-5
+SHORT = {"layernorm": "LN", "rmsnorm": "RMS", "groupnorm": "GN", "add_layernorm": "add+LN", "add_rmsnorm": "add+RMS"}
+TORCH_TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One operator at one size: what all contestants of a row do."""
+
+    op: str
+    shape: tuple[int, ...]
+    dtype: str = "bfloat16"
+    num_groups: int = 32
+    layout: str = "contiguous"
+    mean: float = -2.3  # of x, whose deviation is 0.5: as in seed 001, so that a mean matters
+
+    @property
+    def base(self) -> str:
+        """The operator without its direction."""
+        return self.op.rpartition("_")[0]
+
+    @property
+    def title(self) -> str:
+        """As "LN 4096×1024 bfloat16 forward"."""
+        way = "forward" if self.op.endswith("_fwd") else "backward"
+        last = f", {self.layout}" if self.layout != "contiguous" else ""
+        return f"{SHORT[self.base]} {'×'.join(map(str, self.shape))} {self.dtype} {way}{last}"
+
+    @property
+    def size(self) -> int:
+        """Bytes that have to be moved: every tensor as large as x, read or written once."""
+        op = OPS[self.op]
+        tensors = sum(t.extent == "data" for t in (*op.inputs, *op.outputs))
+        return tensors * prod(self.shape) * TORCH_TYPES[self.dtype].itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A piece of work, and who is to do it: kernels by their names, peers by theirs."""
+
+    work: Work
+    kernels: tuple[str, ...]
+    peers: tuple[str, ...]
+
+
+def arguments(work: Work, device: str) -> dict[str, Any]:
+    """Random arguments of the operator, by name; what a forward has saved is the truth, rounded."""
+    op, dtype = OPS[work.op], TORCH_TYPES[work.dtype]
+    torch.manual_seed(0)
+    affine = work.shape[1:2] if op.view == "groups" else work.shape[-1:]
+    given: dict[str, Any] = {
+        "eps": EPS,
+        "normalized_shape": affine,
+        "num_groups": work.num_groups,
+        "weight_offset": 0.0,
+    }
+    given = {name: given[name] for name in op.attrs}
+    for tensor in op.inputs:
+        if tensor.extent == "data":
+            scale, mean = (0.1, 0.0) if tensor.role == "cotangent" else (0.5, work.mean)
+            x = torch.randn(work.shape, device=device) * scale + mean
+            form = torch.channels_last if work.layout == "channels_last" else torch.contiguous_format
+            given[tensor.name] = x.to(dtype).contiguous(memory_format=form)
+        elif tensor.extent == "affine":
+            given[tensor.name] = torch.rand(affine, device=device).to(dtype)
+    if op.forward is not None:
+        x = given.get("x", given.get("residual_out"))
+        zero = torch.zeros_like(x) if "residual_out" in given else None
+        saved = values(OPS[op.forward], {**given, "x": x, "residual": zero})
+        statistics = {t.name: getattr(saved, t.name) for t in op.inputs if t.role == "saved"}
+        given |= {name: value.tensor.float() for name, value in statistics.items()}
+    return given

@@ -1,0 +1,174 @@
+"""SiLU and GELU: their values, first derivatives, and how far a kernel's own evaluation of them may be off.
+
+    SiLU   a(z) = z·σ(z), σ = 1/(1 + e^−z)          a' = σ(1 + z(1 − σ))
+    GELU   a(z) = z·Φ(z), Φ = (1 + erf(z/√2))/2     a' = Φ + z·φ,  φ = e^(−z²/2)/√(2π)
+
+An activated normalization is a(z) with z = w·x̂ + b. Its gradients are those of the normalization at dz = dy·a'(z).
+
+**Assumed of a kernel**, u being the unit roundoff of its arithmetic and an ulp at most 2u of its number:
+
+    e^t    2 + 1.173|t| ulp: CUDA's __expf, or ex2.approx of t·log₂e, which rounds the product
+    a/b    2 ulp: CUDA's __fdividef, div.full
+    erf    2 ulp: CUDA's erff
+
+(CUDA C++ Programming Guide, "Mathematical Functions": maximum errors of standard and intrinsic functions). A hardware
+tanh, off by 2⁻¹¹, does not keep this, nor does GELU's approximation by tanh, off by up to 5e-4.
+
+**Evaluation.** With ε = (4 + 2.35|z|)u, σ errs by the factor (1 − σ)ε + 5u, where e^−z may overflow by all of itself;
+z·σ by one rounding more. In 1 + erf(t), t = z/√2, the sum errs by 4u|erf| + u(1 + erf), and t's two roundings put in
+erf'(t)|t|·2u < u; GELU is |z|/2 times that, and three roundings, one of which a kernel may put on z·erf. Of SiLU's a',
+∂a'/∂σ = 1 + z(1 − 2σ) is at most 1 + |z|, and what remains are six roundings of terms below σ(1 + |z|). Of GELU's, Φ
+errs by half of the sum above, and z·φ by the exponential at z²/2 and that argument's three roundings, and four more.
+
+**Propagation.** |a'| has a maximum, and |a''| too: an error δz moves a by at most that of a' on the way, and a' by
+max|a''|·δz. Of a kernel's own evaluation somewhere within δz, the largest of the ends and z itself is taken, twice:
+where δz is so large that more lies between, it is itself what counts.
+
+Φ is math.erfc of the standard library, element by element: float64's own error is |z|·2⁻⁵² of Φ's, and less than that
+of 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from verify_norm.reference.rounding import Arithmetic
+from verify_norm.reference.view import Array
+
+_erfc = np.frompyfunc(math.erfc, 1, 1)
+ROOT_HALF, DENSITY = math.sqrt(0.5), 1.0 / math.sqrt(2.0 * math.pi)
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """One activation.
+
+    Parameters
+    ----------
+    value, slope : a and a' of z.
+    value_error, slope_error : how far a kernel's own a and a' of its z may be off: of z and the arithmetic.
+    steepest : the maximum of |a'|.
+    bend : the maximum of |a''|.
+    """
+
+    name: str
+    value: Callable[[Array], Array]
+    slope: Callable[[Array], Array]
+    value_error: Callable[[Array, Arithmetic], Array]
+    slope_error: Callable[[Array, Arithmetic], Array]
+    steepest: float
+    bend: float
+
+
+def sigmoid(z: Array) -> Array:
+    """1/(1 + e^−z), without overflow.
+
+    >>> sigmoid(np.array([-800.0, 0.0, 800.0])).tolist()
+    [0.0, 0.5, 1.0]
+    """
+    small = np.exp(-np.abs(z))
+    return np.asarray(np.where(z < 0, small, 1.0) / (1.0 + small))
+
+
+def normal(z: Array) -> Array:
+    """Φ(z), the normal distribution's: without cancellation where z is far below 0.
+
+    >>> normal(np.array([-np.inf, 0.0, np.inf])).tolist()
+    [0.0, 0.5, 1.0]
+    """
+    return 0.5 * np.asarray(_erfc(-ROOT_HALF * z), np.float64)
+
+
+def density(z: Array) -> Array:
+    """φ(z), its derivative.
+
+    >>> round(float(density(np.zeros(()))), 4)
+    0.3989
+    """
+    return np.asarray(DENSITY * np.exp(-0.5 * z * z))
+
+
+def _silu(z: Array) -> Array:
+    return np.asarray(z * sigmoid(z))
+
+
+def _silu_slope(z: Array) -> Array:
+    return np.asarray(sigmoid(z) * (1.0 + z * sigmoid(-z)))
+
+
+def _sigmoid_error(z: Array, a: Arithmetic) -> Array:
+    """Of σ, relative."""
+    lost = sigmoid(-z) * (4.0 + 2.35 * np.abs(z)) * a.u + 5.0 * a.u
+    return np.asarray(np.where(-z < math.log(a.huge) - 1.0, lost / (1.0 - np.minimum(lost, 0.5)), 1.0))
+
+
+def _silu_error(z: Array, a: Arithmetic) -> Array:
+    return np.asarray(np.abs(_silu(z)) * ((1.0 + a.u) * _sigmoid_error(z, a) + a.u) + 4 * a.tiny)
+
+
+def _silu_slope_error(z: Array, a: Arithmetic) -> Array:
+    most = sigmoid(z) * (1.0 + np.abs(z))
+    return np.asarray(most * (_sigmoid_error(z, a) + 6.0 * a.u) + 4 * a.tiny * (1.0 + np.abs(z)))
+
+
+def _gelu(z: Array) -> Array:
+    return np.asarray(np.where(np.isneginf(z), 0.0, z) * normal(z))
+
+
+def _gelu_slope(z: Array) -> Array:
+    return np.asarray(normal(z) + np.where(np.isinf(z), 0.0, z) * density(z))
+
+
+def _normal_error(z: Array, a: Arithmetic) -> Array:
+    """Of 1 + erf(z/√2)."""
+    return np.asarray((4.0 * np.abs(1.0 - 2.0 * normal(-np.abs(z))) + 2.0 * normal(z) + 1.0) * a.u)
+
+
+def _gelu_error(z: Array, a: Arithmetic) -> Array:
+    size = 0.5 * np.abs(z)
+    return np.asarray(size * (_normal_error(z, a) + a.u) + 3.0 * a.u * np.abs(_gelu(z)) + 4 * a.tiny)
+
+
+def _gelu_slope_error(z: Array, a: Arithmetic) -> Array:
+    half = 0.5 * z * z
+    lost = np.abs(z) * density(z) * (8.0 + 5.35 * half) * a.u + 0.5 * _normal_error(z, a)
+    return np.asarray(lost + 2.0 * a.u * np.abs(_gelu_slope(z)) + 4 * a.tiny * (1.0 + np.abs(z)))
+
+
+# |a'| is largest where a'' = σ(1 − σ)(2 + z(1 − 2σ)) is 0, and φ(z)(2 − z²); these are largest at 0: 1/2 and 2φ(0)
+SILU = Activation("silu", _silu, _silu_slope, _silu_error, _silu_slope_error, 1.0998394, 0.5)
+GELU = Activation("gelu", _gelu, _gelu_slope, _gelu_error, _gelu_slope_error, 1.1289042, 0.7978846)
+ACTIVATIONS = {one.name: one for one in (SILU, GELU)}
+
+
+def nearby(error: Callable[[Array, Arithmetic], Array], z: Array, dz: Array, a: Arithmetic) -> Array:
+    """What an evaluation within δz of z may be off by."""
+    return error(z, a) + np.maximum(error(z - dz, a), error(z + dz, a))
+
+
+def pushed(act: Activation, z: Array, dz: Array, a: Arithmetic) -> Array:
+    """δ of a(z'), where |z' − z| ≤ δz and a kernel evaluates it.
+
+    >>> float32 = Arithmetic(u=2**-24, tiny=2**-126, huge=3.4028235e38)
+    >>> bool(pushed(SILU, np.ones(()), np.zeros(()), float32) < 1e-6)
+    True
+    """
+    steep = np.minimum(np.abs(act.slope(z)) + act.bend * dz, act.steepest)
+    return np.asarray(steep * dz + nearby(act.value_error, z, dz, a))
+
+
+def pulled(act: Activation, dy: Array, z: Array, dz: Array, a: Arithmetic) -> tuple[Array, Array]:
+    """The gradient dy·a'(z), and how far a kernel's may be off where |z' − z| ≤ δz.
+
+    >>> float32 = Arithmetic(u=2**-24, tiny=2**-126, huge=3.4028235e38)
+    >>> value, lost = pulled(GELU, np.ones(()), np.zeros(()), np.zeros(()), float32)
+    >>> float(value), bool(lost < 1e-6)
+    (0.5, True)
+    """
+    slope = act.slope(z)
+    off = act.bend * dz + nearby(act.slope_error, z, dz, a)
+    return np.asarray(dy * slope), np.asarray(np.abs(dy) * (off + a.u * (np.abs(slope) + off)) + a.tiny)
