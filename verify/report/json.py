@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import MISSING, asdict, fields
+from dataclasses import MISSING, asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ def dump(*documents: Document) -> str:
     """Reports or audits as JSON text: a line for each field, and for each finding, tally, rung, … A list if several."""
     if len(documents) != 1:
         return "[" + ",\n".join(dump(document).rstrip() for document in documents) + "]\n"
-    return _fields(jsonable(asdict(documents[0]))) + "\n"
+    return _fields(jsonable(_plain(documents[0]))) + "\n"
 
 
 def dump_comparison(found: Comparison) -> str:
@@ -93,10 +93,25 @@ def _refuse_schema(found: Any) -> None:
 
 def spec_text(kernel: str, spec: CaseSpec, op: str | None = None) -> str:
     """One line of JSON that replays a case: the kernel, and what differs from the defaults of CaseSpec."""
-    default = {f.name: f.default for f in fields(CaseSpec) if f.default is not MISSING}
-    changed = {k: v for k, v in asdict(spec).items() if k not in default or default[k] != v}
     named = {"kernel": kernel} | ({"op": op} if op else {})
-    return json.dumps(jsonable(named | changed), ensure_ascii=False)
+    return json.dumps(jsonable(named | _changed(spec)), ensure_ascii=False)
+
+
+def _changed(spec: CaseSpec) -> dict[str, Any]:
+    """What of a case is not the default; the shape has none."""
+    default = {f.name: f.default for f in fields(CaseSpec) if f.default is not MISSING}
+    return {k: v for k, v in asdict(spec).items() if k not in default or default[k] != v}
+
+
+def _plain(value: Any) -> Any:
+    """As `asdict`, with the cases short."""
+    if isinstance(value, CaseSpec):
+        return _changed(value)
+    if is_dataclass(value):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def read_spec(text: str) -> tuple[str, str | None, CaseSpec]:
