@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 
 from verify_norm import session
 from verify_norm.commands import options
@@ -43,7 +44,7 @@ def audit(
         audits = []
         for loaded in kernels:
             report = options.search(loaded, settings, first=session.corpus(corpus, loaded))
-            say = lambda part, name=loaded.name: session.err.print(f"{name}: {part}")  # noqa: E731
+            say = lambda part, name=loaded.name: session.err.print(escape(f"{name}: {part}"), soft_wrap=True)  # noqa: E731
             audits.append(look(loaded, report, settings, say))
             if report.interrupted:
                 break
