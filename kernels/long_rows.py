@@ -13,7 +13,8 @@ from torch import Tensor
 
 from verify_norm.kernels.launch import jit, launch, programs
 from verify_norm.kernels.row_plan import TOGETHER, fold
-from verify_norm.kernels.rows import factor, load, parameter, store, xhat
+from verify_norm.kernels.rows import factor, load, parameter, store
+from verify_norm.kernels.rows_backward import xhat
 
 Strides = tuple[int, ...]
 

@@ -18,16 +18,19 @@ from verify_norm.kernels.launch import check_backward, check_shapes, normalized,
 from verify_norm.kernels.row_plan import HELD, backward_plan, fold, forward_plan
 
 Shape = int | Sequence[int] | None
-Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
+Gradients = tuple[Any, Tensor | None, Tensor | None]  # dx is a Tensor, or None where it is not wanted
 
 _known: dict[tuple[Any, ...], tuple[int, int, int]] = {}
 
 
 def geometry(x: Tensor, weight: Tensor | None, bias: Tensor | None, normalized_shape: Shape) -> tuple[int, int, int]:
-    """Rows, columns, and how many dimensions the rows have; after the checks of `launch.normalized`, made once a form."""
+    """Rows, columns, and how many dimensions count rows; the checks of `launch.normalized` are made once a form."""
     if not isinstance(x, Tensor):
         raise TypeError(f"x must be a torch.Tensor, not {type(x).__name__}")
     shape = tuple(normalized_shape) if isinstance(normalized_shape, list) else normalized_shape
+    if torch.compiler.is_compiling():  # which would take a size that is looked up for a constant
+        shape = normalized(x, weight, bias, shape)
+        return (*split(x, shape), x.dim() - len(shape))
     key = (
         x.shape, x.dtype, x.device, shape, weight is None or (weight.shape, weight.dtype, weight.device),
         bias is None or (bias.shape, bias.dtype, bias.device),
@@ -89,7 +92,7 @@ def forward(
     m, n, lead = geometry(x, weight, bias, normalized_shape)
     y = _empty(x)
     h = None if residual is None else torch.empty_like(y)
-    rstd = torch.empty((m,), dtype=torch.float32, device=x.device)
+    rstd = torch.empty(m, dtype=torch.float32, device=x.device)
     mean = torch.empty_like(rstd) if centered else None
     if not m:
         return y, h, mean, rstd
@@ -140,7 +143,7 @@ def backward(
     a, sam, san, also = (None, 0, 1, 0) if dh is None or dx is None else _rows(dh, m, n, lead)
     w, w_type, aligned = _dense(weight)
     vec = 1 if (bits | more | also | aligned) & 15 else 16 // x.element_size()
-    mean, rstd = _dense(mean)[0], _dense(rstd)[0]
+    mean, rstd = _dense(mean)[0], rstd.contiguous()
     factor = float(offset) if offset else None
     if n > (HELD["backward"] if vec > 1 else HELD["backward"] // 2):
         strides = (sdm, sdn, sxm, sxn, sam, san)
@@ -160,4 +163,3 @@ def backward(
     if lines is not None:
         fold(lines, dw, db)
     return dx, dw, db
-

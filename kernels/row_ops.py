@@ -4,12 +4,14 @@ An operator's way through torch's dispatcher costs more than a small kernel, and
 through a launch, and is told instead what shapes and types come out.
 """
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from verify_norm.kernels import row_norm
+from verify_norm.kernels.launch import normalized
 from verify_norm.kernels.row_norm import Gradients, Shape
 
 NAMESPACE = __name__.partition(".")[0]  # "verify_norm"; of its own for a copy of the package
@@ -30,7 +32,7 @@ def _(
     x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, eps: float, offset: float,
     normalized_shape: list[int], centered: bool,
 ) -> list[Tensor]:  # fmt: skip
-    m = x.shape[: x.dim() - len(normalized_shape)].numel()
+    m = math.prod(x.shape[: x.dim() - len(normalized_shape)])
     like_x = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(1 if residual is None else 2)]
     return like_x + [x.new_empty((m,), dtype=torch.float32) for _ in range(1 + centered)]
 
@@ -63,7 +65,7 @@ def forward(
     """`row_norm.forward`, or its operator where a compiler looks on."""
     if not torch.compiler.is_compiling():
         return row_norm.forward(x, residual, weight, bias, eps, offset, normalized_shape, centered)
-    shape = row_norm.normalized(x, weight, bias, normalized_shape)
+    shape = normalized(x, weight, bias, normalized_shape)
     found = iter(_forward(x, residual, weight, bias, float(eps), float(offset), list(shape), centered))
     return next(found), None if residual is None else next(found), next(found) if centered else None, next(found)
 

@@ -15,11 +15,12 @@ import torch
 import triton
 from torch import Tensor
 
-from verify_norm.kernels import rows
+from verify_norm.kernels import rows, rows_backward
 from verify_norm.kernels.launch import CPU_PROGRAMS, LANES
 
 HELD = {"forward": 2**15, "backward": 2**14}  # elements of the longest row that registers hold
 TOGETHER = 128  # sums side by side down a column, at least: the longer their runs, the larger their error
+RESERVED = 8 * 2**10  # bytes of shared memory that reductions take
 AHEAD = 48 * 2**10  # bytes a multiprocessor that the forward prefetches: a few tiles, and a tenth of the L2
 Type = torch.dtype | None
 
@@ -84,17 +85,19 @@ def backward_plan(
     most = CPU_PROGRAMS
     if device.type == "cuda":
         most = max((2 if n <= 1024 else 1) * multiprocessors(device), TOGETHER)
+        buffer = cut["ROWS"] * cut["CHUNK"] * cut["CHUNKS"] * dtype.itemsize * (2 + added)  # one a stage but the last
+        cut["STAGES"] = min(cut["STAGES"], max(1, 1 + (shared_memory(device) - RESERVED) // buffer))
     constants = {"VEC": vec, "PTX": ptx(device), "EVEN": _even(n, cut), "DWEIGHT": dweight, "DBIAS": dbias,
                  "SUMS": 1 if over else cut["ROWS"]}  # fmt: skip
-    return Plan(rows.backward, constants | cut, device, vec, cut["ROWS"], most)
+    return Plan(rows_backward.backward, constants | cut, device, vec, cut["ROWS"], most)
 
 
 @cache
 def fold_plan(device: torch.device, vec: int, dweight: Type, dbias: Type) -> Plan:
     """The sums of the lines that the backward leaves."""
-    cut = _on(device, {"ROWS": 128, "CHUNK": 16, "num_warps": 4}) | ({} if device.type == "cuda" else {"CHUNK": 1024})
+    cut = {"ROWS": 128, "CHUNK": 16, "num_warps": 4} if device.type == "cuda" else {"ROWS": CPU_PROGRAMS, "CHUNK": 4096}
     constants = {"VEC": vec, "PTX": ptx(device)} | cut | ({"launch_pdl": True} if ptx(device) else {})
-    return Plan(rows.fold, constants, device, vec, cut["ROWS"])
+    return Plan(rows_backward.fold, constants, device, vec, cut["ROWS"])
 
 
 def fold(lines: Tensor, dw: Tensor | None, db: Tensor | None) -> None:
@@ -149,13 +152,19 @@ def _on(device: torch.device, cut: dict[str, int]) -> dict[str, int]:
     """The cut for a device: an interpreted program is worth more rows."""
     if device.type == "cuda":
         return cut
-    return cut | {"ROWS": max(1, LANES["cpu"] // (cut["CHUNK"] * cut.get("CHUNKS", 1)))}
+    return cut | {"ROWS": max(1, LANES["cpu"] // (cut["CHUNK"] * triton.next_power_of_2(cut["CHUNKS"])))}
 
 
 @cache
 def multiprocessors(device: torch.device) -> int:
     """How many the device has; a few for a CPU."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else CPU_PROGRAMS
+
+
+def shared_memory(device: torch.device) -> int:
+    """Bytes that one program may have of it."""
+    properties = torch.cuda.get_device_properties(device)
+    return int(getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_block))
 
 
 @cache
