@@ -94,18 +94,6 @@ def positions(block, stride, blocks, S, BLOCK_S: tl.constexpr):
 
 
 @jit
-def over_group(values, CG, ONE: tl.constexpr):
-    """Each channel's sum of `values` (1, C) over its group; ONE says that there is no other."""
-    if ONE:
-        total = tl.broadcast_to(tl.sum(values, axis=1)[:, None], values.shape)
-    else:
-        group = tl.arange(0, values.shape[1]) // CG
-        same = group[:, None] == group[None, :]
-        total = tl.sum(tl.where(same, tl.broadcast_to(values, same.shape), 0.0), axis=1)[None, :]
-    return total
-
-
-@jit
 def unit_of(unit, C, UC):
     """A unit's sample, its first channel there, and how many it has: the last of a sample may have fewer."""
     per = tl.cdiv(C, UC)
@@ -145,60 +133,61 @@ def forward_sums(
 
 
 @jit
-def parts(first, members, wide, blocks, live, S, RANKS: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr):
-    """What members from `first` on have summed up: its places, whether it is any, of how many elements."""
-    rank = first + tl.arange(0, RANKS)[:, None]
-    col = tl.arange(0, BLOCK_C)[None, :]
-    there = (rank < members) & (rank % wide * BLOCK_C + col < live)
-    count = tl.where(there, positions(rank // wide, members // wide, blocks, S, BLOCK_S), 0)
-    return rank * BLOCK_C + col, there, count.to(tl.float32)
+def parts(first, low, high, members, wide, RANKS: tl.constexpr, COLS: tl.constexpr, BLOCK_C: tl.constexpr):
+    """Of members from `first` on: their ranks, where their sums of channels low … high − 1 are, and which there are.
+
+    There is one group from `low` on, or it has several channel tiles and is the only one.
+    """
+    rank, col = first + tl.arange(0, RANKS)[:, None], low + tl.arange(0, COLS)[None, :]
+    return rank, rank * BLOCK_C + col, (rank < members) & (rank % wide * BLOCK_C + col < high)
 
 
 @jit
 def statistics(
-    P, plane, Mean, Rstd, heads, unit, C, G, CG, UC, S, members, eps, ONE: tl.constexpr, RANKS: tl.constexpr,
+    P, plane, Mean, Rstd, saves, unit, number, C, G, CG, UC, S, members, eps, RANKS: tl.constexpr, COLS: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr,
 ):  # fmt: skip
-    """Mean and rstd of each channel's group, of means and sums of squares of its parts (Chan, Golub, LeVeque).
-
-    Saved where `heads` says so, and the channel is the first of its group.
-    """
+    """Mean and rstd of one group of a unit, of means and sums of squares of its parts (Chan, Golub, LeVeque)."""
     sample, first, live = unit_of(unit, C, UC)
+    low, high = number * CG, tl.minimum(number * CG + CG, live)
     wide, blocks, start = tl.cdiv(UC, BLOCK_C), tl.cdiv(S, BLOCK_S), P + (members * BLOCK_C).to(tl.int64) * unit
-    N = (CG.to(tl.int64) * S).to(tl.float32)
-    total = tl.zeros([RANKS, BLOCK_C], tl.float32)
+    stride, N = members // wide, (CG.to(tl.int64) * S).to(tl.float32)
+    total = tl.zeros([RANKS, COLS], tl.float32)
     for rank in range(0, members, RANKS):
-        at, there, count = parts(rank, members, wide, blocks, live, S, RANKS, BLOCK_C, BLOCK_S)
-        total += count * tl.load(start + at, mask=there, other=0.0)
-    mean = tl.div_rn(over_group(tl.sum(total, axis=0)[None, :], CG, ONE), N)
-    total = tl.zeros([RANKS, BLOCK_C], tl.float32)
+        ranks, at, there = parts(rank, low, high, members, wide, RANKS, COLS, BLOCK_C)
+        count = positions(ranks // wide, stride, blocks, S, BLOCK_S).to(tl.float32)
+        total += tl.where(there, count * tl.load(start + at, mask=there, other=0.0), 0.0)
+    mean = tl.div_rn(tl.sum(tl.sum(total, axis=1), axis=0), N)
+    total = tl.zeros([RANKS, COLS], tl.float32)
     for rank in range(0, members, RANKS):
-        at, there, count = parts(rank, members, wide, blocks, live, S, RANKS, BLOCK_C, BLOCK_S)
-        off = tl.where(there, tl.load(start + at, mask=there, other=0.0) - mean, 0.0)
-        total += tl.load(start + plane + at, mask=there, other=0.0) + count * off * off
-    variance = tl.div_rn(over_group(tl.sum(total, axis=0)[None, :], CG, ONE), N)
+        ranks, at, there = parts(rank, low, high, members, wide, RANKS, COLS, BLOCK_C)
+        count = positions(ranks // wide, stride, blocks, S, BLOCK_S).to(tl.float32)
+        off = tl.load(start + at, mask=there, other=0.0) - mean
+        total += tl.where(there, tl.load(start + plane + at, mask=there, other=0.0) + count * off * off, 0.0)
+    variance = tl.div_rn(tl.sum(tl.sum(total, axis=1), axis=0), N)
     rstd = tl.div_rn(1.0, tl.sqrt_rn(variance + eps))
-    cols = tl.arange(0, BLOCK_C)[None, :]
-    saves = heads & (cols % CG == 0) & (cols < live)
-    tl.store(Mean + sample * G + (first + cols) // CG, mean, mask=saves)
-    tl.store(Rstd + sample * G + (first + cols) // CG, rstd, mask=saves)
+    tl.store(Mean + sample * G + first // CG + number, mean, mask=saves & (low < live))
+    tl.store(Rstd + sample * G + first // CG + number, rstd, mask=saves & (low < live))
     return mean, rstd
 
 
 @jit
 def forward_merge(
-    P, Mean, Rstd, begin, plane, C, G, CG, UC, S, members, eps, ONE: tl.constexpr, RANKS: tl.constexpr,
+    P, Mean, Rstd, begin, plane, C, G, CG, UC, S, members, eps, RANKS: tl.constexpr, COLS: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr,
 ):  # fmt: skip
-    """A unit's statistics, where there are too many sums for every program of its results to merge them."""
-    unit = begin + tl.program_id(0)
-    statistics(P, plane, Mean, Rstd, True, unit, C, G, CG, UC, S, members, eps, ONE, RANKS, BLOCK_C, BLOCK_S)
+    """A group's statistics, where not every program of the results merges them for itself."""
+    unit, number = begin + tl.program_id(0) // (UC // CG), tl.program_id(0) % (UC // CG)
+    statistics(
+        P, plane, Mean, Rstd, tl.program_id(0) >= 0, unit, number, C, G, CG, UC, S, members, eps, RANKS, COLS, BLOCK_C,
+        BLOCK_S,
+    )  # fmt: skip
 
 
 @vectors
 def forward_results(
     X, Y, W, B, Mean, Rstd, P, begin, plane, C, G, CG, UC, S, members, steps, sxb, sxc, sxs, syb, syc, sys, eps,
-    ACT: tl.constexpr, INNER: tl.constexpr, VEC: tl.constexpr, ONE: tl.constexpr, RANKS: tl.constexpr,
+    ACT: tl.constexpr, INNER: tl.constexpr, VEC: tl.constexpr, RANKS: tl.constexpr, COLS: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """So many steps of blocks of one unit, the last ones first. RANKS is 0 where its statistics are merged already."""
@@ -211,12 +200,11 @@ def forward_results(
     c, channel, there = cols[None, :, None], (first + cols)[None, :], (cols < live)[None, :]
     if RANKS > 0:
         mean, rstd = statistics(
-            P, plane, Mean, Rstd, part == 0, unit, C, G, CG, UC, S, members, eps, ONE, RANKS, BLOCK_C, BLOCK_S
+            P, plane, Mean, Rstd, part == 0, unit, 0, C, G, CG, UC, S, members, eps, RANKS, COLS, BLOCK_C, BLOCK_S
         )
     else:
-        mean = tl.load(Mean + sample * G + channel // CG, mask=there, other=0.0)
-        rstd = tl.load(Rstd + sample * G + channel // CG, mask=there, other=0.0)
-    mean, rstd = mean[:, :, None], rstd[:, :, None]
+        mean = tl.load(Mean + sample * G + channel // CG, mask=there, other=0.0)[:, :, None]
+        rstd = tl.load(Rstd + sample * G + channel // CG, mask=there, other=0.0)[:, :, None]
     w, b = parameter(W, channel, there, 1.0)[:, :, None], parameter(B, channel, there, 0.0)[:, :, None]
     from_x, from_y = sample * sxb + first.to(tl.int64) * sxc, sample * syb + first.to(tl.int64) * syc
     end = tl.minimum(part // wide * steps + steps, blocks)

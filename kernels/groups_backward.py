@@ -8,7 +8,7 @@ dx = rstd·(w·g − c2 − x̂·c1).
 import triton.language as tl
 
 from verify_norm.kernels.activation import slope
-from verify_norm.kernels.groups import over_group, parameter, places, unit_of, vectors, within
+from verify_norm.kernels.groups import parameter, parts, places, unit_of, vectors, within
 from verify_norm.kernels.launch import jit
 
 
@@ -92,38 +92,37 @@ def known(Mean, Rstd, W, B, group, channel, there):
 
 @jit
 def backward_merge(
-    P, W, DW, DB, Along, Total, begin, plane, C, G, CG, UC, members, ONE: tl.constexpr, RANKS: tl.constexpr,
+    P, W, DW, DB, Along, Total, begin, plane, C, G, CG, UC, members, RANKS: tl.constexpr, COLS: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """A channel tile of a unit: its Σ g·x̂ and Σ g over all members; and a unit's Σ w·g·x̂ and Σ w·g, a group each."""
-    wide = tl.cdiv(UC, BLOCK_C)
-    unit, tile = begin + tl.program_id(0) // wide, tl.program_id(0) % wide
+    """A group's Σ w·g·x̂ and Σ w·g; and Σ g·x̂ and Σ g of its channels, of one tile of these if it has several."""
+    wide, several = tl.cdiv(UC, BLOCK_C), UC // CG
+    unit, number = begin + tl.program_id(0) // (wide * several), tl.program_id(0) // wide % several
+    tile = tl.program_id(0) % wide
     sample, first, live = unit_of(unit, C, UC)
-    start, col = P + (members * BLOCK_C).to(tl.int64) * unit, tl.arange(0, BLOCK_C)[None, :]
-    along = tl.zeros([RANKS, BLOCK_C], tl.float32)
-    total = tl.zeros([RANKS, BLOCK_C], tl.float32)
-    dw = tl.zeros([RANKS, BLOCK_C], tl.float32)
-    db = tl.zeros([RANKS, BLOCK_C], tl.float32)
+    low, high = number * CG, tl.minimum(number * CG + CG, live)
+    start = P + (members * BLOCK_C).to(tl.int64) * unit
+    along = tl.zeros([RANKS, COLS], tl.float32)
+    total = tl.zeros([RANKS, COLS], tl.float32)
+    dw = tl.zeros([RANKS, COLS], tl.float32)
+    db = tl.zeros([RANKS, COLS], tl.float32)
     for member in range(0, members, RANKS):
-        ranks = member + tl.arange(0, RANKS)[:, None]
-        channel, at = ranks % wide * BLOCK_C + col, ranks * BLOCK_C + col
-        there = (ranks < members) & (channel < live)
+        ranks, at, there = parts(member, low, high, members, wide, RANKS, COLS, BLOCK_C)
         dw_part = tl.load(start + at, mask=there, other=0.0)
         db_part = tl.load(start + plane + at, mask=there, other=0.0)
-        w = parameter(W, first + channel, there, 1.0)
+        w = parameter(W, first + ranks % wide * BLOCK_C + low + tl.arange(0, COLS)[None, :], there, 1.0)
         along += w * dw_part
         total += w * db_part
         dw += tl.where(ranks % wide == tile, dw_part, 0.0)
         db += tl.where(ranks % wide == tile, db_part, 0.0)
-    mine = first + tile * BLOCK_C + col
+    channel = tile * BLOCK_C + low + tl.arange(0, COLS)
     if DW is not None:
-        tl.store(DW + sample * C + mine, tl.sum(dw, axis=0)[None, :], mask=tile * BLOCK_C + col < live)
+        tl.store(DW + sample * C + first + channel, tl.sum(dw, axis=0), mask=channel < high)
     if DB is not None:
-        tl.store(DB + sample * C + mine, tl.sum(db, axis=0)[None, :], mask=tile * BLOCK_C + col < live)
-    saves = (tile == 0) & (col % CG == 0) & (col < live)
-    group = sample * G + (first + col) // CG
-    tl.store(Along + group, over_group(tl.sum(along, axis=0)[None, :], CG, ONE), mask=saves)
-    tl.store(Total + group, over_group(tl.sum(total, axis=0)[None, :], CG, ONE), mask=saves)
+        tl.store(DB + sample * C + first + channel, tl.sum(db, axis=0), mask=channel < high)
+    saves, group = (tile == 0) & (low < live), sample * G + first // CG + number
+    tl.store(Along + group, tl.sum(tl.sum(along, axis=1), axis=0), mask=saves)
+    tl.store(Total + group, tl.sum(tl.sum(total, axis=1), axis=0), mask=saves)
 
 
 @vectors

@@ -21,11 +21,11 @@ erf'(t)|t|·2u < u; GELU is |z|/2 times that, and three roundings, one of which 
 errs by half of the sum above, and z·φ by the exponential at z²/2 and that argument's three roundings, and four more.
 
 **Propagation.** |a'| has a maximum, and |a''| too: an error δz moves a by at most that of a' on the way, and a' by
-max|a''|·δz. Of a kernel's own evaluation somewhere within δz, the largest of the ends and z itself is taken, twice:
-where δz is so large that more lies between, it is itself what counts.
+max|a''|·δz. What an evaluation within δz of z is off by is taken as the largest of the ends and z itself: where δz is
+so large that more lies between them, δz is what counts.
 
-Φ is math.erfc of the standard library, element by element: float64's own error is |z|·2⁻⁵² of Φ's, and less than that
-of 1.
+Φ is math.erfc of the standard library, element by element; the rounding of its argument makes it err by z²·2⁻⁵³ of
+itself at most, far below 1 beside a float32 kernel's u.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ ACTIVATIONS = {one.name: one for one in (SILU, GELU)}
 
 def nearby(error: Callable[[Array, Arithmetic], Array], z: Array, dz: Array, a: Arithmetic) -> Array:
     """What an evaluation within δz of z may be off by."""
-    return error(z, a) + np.maximum(error(z - dz, a), error(z + dz, a))
+    return np.maximum(error(z, a), np.maximum(error(z - dz, a), error(z + dz, a)))
 
 
 def pushed(act: Activation, z: Array, dz: Array, a: Arithmetic) -> Array:

@@ -148,8 +148,8 @@ GROUP_CORNERS: tuple[_Row, ...] = (
     ((2, 4, 6, 6), {"num_groups": 2, "offset": 1e3, "x_layout": "channels_last"}),  # for which kernels are others
     ((2, 4, 6, 6), {"num_groups": 2, "offset": -1e4, "x_layout": "channels_last", "dy_layout": "channels_last"}),
     ((2, 4, 6, 7), {"num_groups": 2, "offset": 1e4, "x_layout": "channels_last", "dy_layout": "channels_last"}),
-    ((3, 4, 6), {"num_groups": 2, "x_layout": "far", "dy_layout": "far"}),  # offsets beyond 32 bits
     ((1, 2, 70, 71), {"num_groups": 1, "data": "heavy"}),  # x̂ so far out that an activation's exponential overflows
+    ((3, 4, 6), {"num_groups": 2, "x_layout": "far", "dy_layout": "far"}),  # offsets beyond 32 bits
 )
 CHANNEL_CORNERS: tuple[_Row, ...] = (  # each in training, and again in evaluation by running statistics
     ((2, 1), {}),  # the smallest: running_var is to double the variance

@@ -102,12 +102,12 @@ def batchnorm(x, weight, bias, running_mean, running_var, training, momentum, ep
     n = x.numel() // x.shape[1]
     if training and n == 1:
         raise ValueError(f"expected more than 1 value per channel when training, got shape {tuple(x.shape)}")
-    dims = (0, *range(2, x.dim()))
     broadcast = (1, -1, *(1,) * (x.dim() - 2))
     values = x.float()
     if training:
-        mean = values.mean(dims)
-        var = (values - mean.reshape(broadcast)).square().mean(dims)
+        channels = values.movedim(1, 0).reshape(x.shape[1], n)  # dense: over two dimensions torch's CPU adds one by one
+        mean = channels.mean(1)
+        var = (channels - mean[:, None]).square().mean(1)
         if running_mean is not None and (n > 0 or not skip_empty):
             learned = var * (n / (n - 1)) if unbiased else var
             running_mean.copy_(running_mean.float() * (1 - momentum) + mean * momentum)
