@@ -135,7 +135,7 @@ def zoo() -> str:
         cpu = f"{least} of {len(known[0])}" if known else "needs a GPU"
         rows.append([kind, cpu, f"{sum(o['right'] for o in ours)} of {len(ours)}", *(share(ours, p) for p in policies)])
     right = [o for o in there.values() if not o["wrong"]]
-    alarms = {o["name"]: [] for run in here for o in run if not o["wrong"]}
+    alarms: dict[str, list[Any]] = {o["name"]: [] for run in here for o in run if not o["wrong"]}
     for o in (o for run in here for o in run if not o["wrong"]):
         alarms[o["name"]] += o["findings"]
     for finding in (finding for run in (seeds or {"runs": []})["runs"] for finding in run["findings"]):
@@ -159,12 +159,11 @@ def share(outcomes: list[dict[str, Any]], policy: str) -> str:
 def over_seeds(found: dict[str, Any]) -> str:
     """What benchmarks/zoo_seeds.py found."""
     runs = found["runs"]
-    fewest = min(run["fewest"] for run in runs)
+    cases, fewest = sum(run["cases"] for run in runs), min(run["fewest"] for run in runs)
     accused = {finding["kernel"] for run in runs for finding in run["findings"]}
     return (
         f"The right kernels on a CPU at {len(runs)} seeds, by benchmarks/zoo_seeds.py: {runs[0]['kernels']} kernels, "
-        f"{sum(run['cases'] for run in runs):,} cases (at least {fewest} for each at each seed), {len(accused)} of them "
-        "accused."
+        f"{cases:,} cases (at least {fewest} for each at each seed), {len(accused)} accused."
     )
 
 
