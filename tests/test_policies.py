@@ -139,7 +139,11 @@ def test_verdicts_that_follow_from_what_a_policy_does(policy, name, caught):
     assert POLICIES[policy].judge(ZOO[name].kernel).caught is caught
 
 
-@pytest.mark.parametrize("op", [op for op in OPS if op.endswith("_bwd")])
+def test_every_operator_has_eager_torch_to_compare_with():
+    assert set(eager.TORCH) == {name.removesuffix("_fwd") for name, op in OPS.items() if op.forward is None}
+
+
+@pytest.mark.parametrize("op", [name for name, op in OPS.items() if op.forward and op.activation is None])
 def test_the_gradients_of_eager_torch_through_the_statistics_that_kernels_get(op):
     """Of each operator: what is saved for a backward is what its forward saves."""
     kernel = made(lambda **_: None, op)

@@ -97,10 +97,17 @@ def added(norm: Eager) -> Eager:
     return of_sum
 
 
+def activated(norm: Eager, activation: Callable[[Tensor], Tensor]) -> Eager:
+    """The norm, and an activation of its y."""
+    return lambda spec, inputs: {"y": activation(norm(spec, inputs)["y"])}
+
+
 TORCH: dict[str, Eager] = {
     "layernorm": layernorm,
     "rmsnorm": rmsnorm,
     "groupnorm": groupnorm,
+    "groupnorm_silu": activated(groupnorm, functional.silu),
+    "groupnorm_gelu": activated(groupnorm, functional.gelu),
     "batchnorm": batchnorm,
     "instancenorm": instancenorm,
     "add_layernorm": added(layernorm),
