@@ -10,6 +10,7 @@ from typing import Literal
 from verify_norm.spec import CaseSpec, Contract, Kernel
 
 TWO_PASS = Contract(variance="two_pass", batch_invariant=True)
+MERGED = Contract(variance="centered", batch_invariant=True)  # by Chan, where a group's parts are merged
 STRICT, EXPANDED = Contract(), Contract(expanded=True)
 
 
@@ -134,12 +135,15 @@ _TRITON: tuple[Kernel, ...] = tuple(
         ("add_layernorm_bwd", "add_layernorm_bwd", "add_norm", TWO_PASS, "its gradients, sums in two stages"),
         ("add_rmsnorm_fwd", "add_rmsnorm_fwd", "add_rmsnorm", TWO_PASS, "Addition and RMSNorm in one kernel"),
         ("add_rmsnorm_bwd", "add_rmsnorm_bwd", "add_rmsnorm", TWO_PASS, "its gradients, sums in two stages"),
-        ("groupnorm_fwd", "groupnorm_fwd", "groupnorm", TWO_PASS, "GroupNorm, any strides, channels_last included"),
-        ("groupnorm_bwd", "groupnorm_bwd", "groupnorm", TWO_PASS, "GroupNorm's gradients, from sums per channel"),
+        ("groupnorm_fwd", "groupnorm_fwd", "groupnorm", MERGED, "GroupNorm, any strides, channels_last included"),
+        ("groupnorm_bwd", "groupnorm_bwd", "groupnorm", MERGED, "GroupNorm's gradients, from sums per channel"),
+        ("groupnorm_silu_fwd", "groupnorm_silu_fwd", "groupnorm", MERGED, "GroupNorm and SiLU in one kernel"),
+        ("groupnorm_silu_bwd", "groupnorm_silu_bwd", "groupnorm", MERGED, "its gradients, from sums per channel"),
+        ("groupnorm_gelu_fwd", "groupnorm_gelu_fwd", "groupnorm", MERGED, "GroupNorm and GELU in one kernel"),
+        ("groupnorm_gelu_bwd", "groupnorm_gelu_bwd", "groupnorm", MERGED, "its gradients, from sums per channel"),
         (
             "groupnorm_fwd_welford", "groupnorm_fwd", "groupnorm_welford",
-            Contract(variance="centered", batch_invariant=True),
-            "GroupNorm, statistics in one pass by Welford and Chan",
+            MERGED, "GroupNorm, statistics in one pass by Welford and Chan",
         ),
     )
 )  # fmt: skip

@@ -8,6 +8,7 @@ from verify_norm import cases
 from verify_norm.checks import CHECKS
 from verify_norm.execute import execute
 from verify_norm.ops import OPS
+from verify_norm.registry import load
 from verify_norm.spec import CaseSpec, Contract, Kernel
 
 SPECS = (
@@ -80,6 +81,11 @@ def findings(kernel):
                     if hasattr(f, "output") and hasattr(f, "message")
                 }
     return found
+
+
+@pytest.mark.parametrize("name", [f"groupnorm_{act}_{way}" for act in SLOPES for way in ("fwd", "bwd")])
+def test_ours_pass_every_check(name):
+    assert findings(load(name)) == set()
 
 
 @pytest.mark.parametrize("act", SLOPES)

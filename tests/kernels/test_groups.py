@@ -1,0 +1,184 @@
+"""GroupNorm's groups that many programs share, made small; what a plan may depend on; and that all loops compile."""
+
+import itertools
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch.nn import functional
+
+from verify_norm.kernels import group_launch, group_plan
+from verify_norm.kernels.groupnorm import GroupNorm, GroupNormFunction
+
+F32, BF16 = torch.float32, torch.bfloat16
+SHAPES = [  # each with several blocks, and with the last one short
+    ((2, 6, 7, 11), 2), ((1, 4, 8, 16), 1), ((2, 9, 5, 5), 1), ((3, 8, 70), 4),
+    ((2, 130, 1), 1), ((2, 300), 1),  # more channels than a block, and no space: several tiles of channels
+    ((2, 34, 3, 5), 17),  # channels_last: units of 16 groups and of one
+]  # fmt: skip
+LAYOUTS = [("contiguous", "contiguous"), ("channels_last", "channels_last"), ("channels_last", "contiguous"),
+           ("transposed", "expanded"), ("offset", "every_other")]  # fmt: skip
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """A group is shared from 64 values on, in blocks of 128, and a batch has a unit or two."""
+    monkeypatch.setattr(group_plan, "WHOLE", dict.fromkeys(group_plan.WHOLE, 64))
+    monkeypatch.setattr(group_plan, "BLOCK", dict.fromkeys(group_plan.BLOCK, 128))
+    monkeypatch.setattr(group_plan, "SUMMED", 2)
+    monkeypatch.setattr(group_launch, "COMPUTED", 2)
+    monkeypatch.setattr(group_launch, "CACHE", {1: 2000, 2: 2000})
+    group_plan.plan.cache_clear()
+    yield monkeypatch
+    group_plan.plan.cache_clear()
+
+
+def draw(norms, shape, groups, dtype, device, layouts=("contiguous", "contiguous")):
+    x = norms.draw(shape, dtype, device, seed=1, mean=3.0, layout=layouts[0] if len(shape) > 3 else "contiguous")
+    dy = norms.draw(shape, dtype, device, seed=2, layout=layouts[1] if len(shape) > 3 else "contiguous")
+    w, b = (norms.draw(shape[1:2], F32, device, seed=s, mean=0.5) for s in (3, 4))
+    return dy, x, w, b, groups, 1e-5
+
+
+def ours(dy, x, w, b, groups, eps, activation=None):
+    y, mean, rstd = group_launch.forward(x, w, b, groups, eps, activation)
+    return y, *group_launch.backward(dy, x, w, b, mean, rstd, groups, activation, (True, True, True))
+
+
+def exact(dy, x, w, b, groups, eps, activation=None):
+    leaves = [t.double().detach().clone().requires_grad_() for t in (x, w, b)]
+    y = functional.group_norm(leaves[0], groups, leaves[1], leaves[2], eps)
+    y = y if activation is None else getattr(functional, activation)(y)
+    return y.detach(), *torch.autograd.grad(y, leaves, dy.double())
+
+
+def agree(norms, got, want, terms):
+    for name, a, b in zip(("y", "dx", "dweight", "dbias"), got, want, strict=True):
+        # a sum of so many terms, each with a few roundings, of the size of the largest result
+        norms.close(name, a, b, 4 * norms.bounds.__globals__["height"](terms) * 2.0**-24 * b.abs().max() * 4)
+
+
+@pytest.mark.parametrize(
+    ("shape", "groups", "layouts"),
+    [(*case, layouts) for case in SHAPES for layouts in (LAYOUTS if len(case[0]) == 4 else LAYOUTS[:1])],
+)
+def test_shared_groups(norms, device, small, shape, groups, layouts):
+    case = draw(norms, shape, groups, F32, device, layouts)
+    agree(norms, ours(*case), exact(*case), case[1].numel())
+
+
+@pytest.mark.parametrize("together", [0, 2048], ids=["merged apart", "merged by the results"])
+@pytest.mark.parametrize("activation", [None, "silu", "gelu"])
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+def test_either_way_of_merging(norms, device, small, together, activation, layout):
+    small.setattr(group_plan, "TOGETHER", max(together, 512))
+    group_plan.plan.cache_clear()
+    if not together:
+        own = group_plan.plan
+        small.setattr(group_launch, "plan", lambda *arguments: own(*arguments)._replace(itself=False))
+    case = draw(norms, (2, 6, 7, 11), 2, F32, device, (layout, layout))
+    agree(norms, ours(*case, activation), exact(*case, activation), case[1].numel())
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+def test_a_sample_is_the_same_alone_and_among_others(norms, device, small, layout):
+    dy, x, w, b, groups, eps = draw(norms, (5, 6, 7, 11), 2, BF16, device, (layout, layout))
+    y, dx, _, _ = ours(dy, x, w, b, groups, eps)
+    for number in range(5):
+        one = slice(number, number + 1)
+        alone = ours(dy[one], x[one], w, b, groups, eps)
+        assert torch.equal(alone[0], y[one])
+        assert torch.equal(alone[1], dx[one])
+
+
+@pytest.mark.parametrize("large", [100.0, 1e4])
+def test_shared_statistics_do_not_cancel(norms, device, small, large):
+    x = norms.draw((2, 4, 300), F32, device, seed=5, mean=large)
+    _, mean, rstd = group_launch.forward(x, None, None, 2, 1e-5, None)
+    rows = x.double().reshape(4, -1)
+    var = (rows - rows.mean(1, keepdim=True)).square().mean(1)
+    norms.close("mean", mean.reshape(-1), rows.mean(1), 8 * 2.0**-24 * large)
+    # merging means of parts: their rounding meets the deviations once
+    norms.close("rstd", rstd.reshape(-1), (var + 1e-5).rsqrt(), 20 * 2.0**-24 * (1 + large) * torch.ones(4).to(device))
+
+
+def test_a_unit_has_a_line_of_memory_and_fills_its_lanes():
+    for group, itemsize in itertools.product((1, 3, 4, 10, 16, 20, 40, 200), (2, 4)):
+        vec = 16 // itemsize
+        groups, block = group_plan._unit(32 * group, 32, vec, itemsize)
+        width = groups * group
+        assert groups == 1 or (width <= block <= 128 and width * itemsize >= group_plan.LINE)
+        assert width % vec == 0 or groups == 1
+
+
+def test_what_a_group_of_any_size_is_divided_into_covers_it():
+    for channels, space, inner in itertools.product(
+        (1, 5, 64, 5000), (1, 49, 5000, 300000), ("positions", "channels", "")
+    ):
+        for device, arrays in itertools.product(("cuda", "cpu"), (1, 2)):
+            p = group_plan.plan(4 * channels, space, 4, inner, 4, 4, arrays, device)
+            width = p.groups * channels
+            if p.members:
+                assert p.members % p.wide == 0
+                assert p.wide * p.constants["BLOCK_C"] >= width
+                assert p.blocks * p.constants["BLOCK_S"] >= space
+                assert p.members <= max(group_plan.MEMBERS, p.wide)
+            else:
+                assert p.constants["BLOCK_C"] >= channels
+                assert p.constants["BLOCK_S"] >= space
+
+
+def test_autograd_and_module_take_an_activation(norms, device):
+    module = GroupNorm(2, 4, activation="silu", device=device)
+    assert repr(module).endswith(", activation=silu)")
+    assert "activation" not in repr(GroupNorm(2, 4))
+    x = norms.draw((2, 4, 5), F32, device, seed=1).requires_grad_()
+    (got,) = torch.autograd.grad(module(x).sum(), x)
+    want = exact(torch.ones_like(x), x, module.weight, module.bias, 2, 1e-5, "silu")[1]
+    norms.close("dx", got, want, 64 * 2.0**-24 * torch.ones_like(want))
+    with pytest.raises(ValueError, match="activation must be None or one of silu, gelu, not 'relu'"):
+        GroupNormFunction.apply(x, None, None, 2, 1e-5, "relu")
+
+
+COMPILE = """
+import re
+from triton import compile
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from verify_norm.kernels import groups, groups_backward
+
+TYPES = {"eps": "fp32", "plane": "i64"}
+TYPES |= dict.fromkeys(("Mean", "Rstd", "DW", "DB", "P", "Along", "Total", "OutW"), "*fp32")
+TYPES |= dict.fromkeys(("X", "Y", "W", "B", "DX", "DY", "OutB"), "*bf16")
+BLOCK = {"BLOCK_G": 1, "BLOCK_C": 4, "BLOCK_S": 1024, "BLOCK_M": 128, "STAGES": 3, "COLS": 4, "VEC": 8}
+
+def build(kernel, **constants):
+    constants = {k: v for k, v in (BLOCK | constants).items() if k in kernel.arg_names}
+    types = {n: "constexpr" if n in constants else TYPES.get(n, "i32") for n in kernel.arg_names}
+    wide = {(i,): [["tt.divisibility", 16]] for i, n in enumerate(kernel.arg_names) if n in ("X", "Y", "DX", "DY")}
+    return compile(ASTSource(kernel, types, constants, wide), target=GPUTarget("cuda", 90, 32)).asm["ptx"]
+
+for number, (inner, act) in enumerate((("positions", "silu"), ("channels", "gelu"), ("", None))):
+    absent = {} if act else {"W": None, "B": None, "DW": None, "DB": None}
+    for kernel in (groups.forward_whole, groups.forward_sums, groups.forward_results, groups_backward.backward_whole,
+                   groups_backward.backward_sums, groups_backward.backward_results):
+        text = build(kernel, INNER=inner, ACT=act, RANKS=64 * (inner == "positions"), **absent)
+        if inner == "positions":  # 16 bytes a load, and blocks loaded ahead
+            stores = "Y" in kernel.arg_names or "DX" in kernel.arg_names
+            assert "ld.global.v4" in text or "cp.async.cg" in text, kernel
+            assert re.search(r"st\\.global\\S*v4", text) or not stores, kernel
+    build(groups.forward_merge, RANKS=64)
+    build(groups_backward.backward_merge, RANKS=64, **absent)
+build(groups_backward.over_samples)
+print("compiled")
+"""
+
+
+def test_compiles_for_a_gpu_with_wide_loads(tmp_path):
+    script = tmp_path / "build.py"
+    script.write_text(COMPILE)
+    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, str(script)], env=env, capture_output=True, text=True, check=False)
+    assert done.stdout == "compiled\n", done.stderr
