@@ -1,6 +1,6 @@
 """Residual addition with RMSNorm: h = x + residual, y = RMSNorm(h), and h rounded to x's type.
 
-The kernels are those of add_norm without a mean. The weight may have an offset, which is added in float32.
+The kernels are `rows` and `long_rows` without a mean. The weight may have an offset, which is added in float32.
 """
 
 from typing import Any
@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from verify_norm.kernels.add_norm import Shape, check_like, run_backward, run_forward
-from verify_norm.kernels.launch import check_backward, normalized, split
+from verify_norm.kernels import row_ops
+from verify_norm.kernels.row_norm import Shape, check_like, checked, geometry
 
 
 def add_rmsnorm_fwd(
@@ -22,7 +22,8 @@ def add_rmsnorm_fwd(
     normalized_shape: Shape = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """RMSNorm of h = x + residual: y, residual_out and rstd, as in `add_layernorm_fwd`."""
-    y, h, _, rstd = run_forward(x, residual, weight, None, eps, weight_offset, normalized_shape, centered=False)
+    check_like(x, "x", residual=residual)
+    y, h, _, rstd = row_ops.forward(x, residual, weight, None, eps, weight_offset, normalized_shape, False)
     return y, h, rstd
 
 
@@ -40,11 +41,9 @@ def add_rmsnorm_bwd(
 
     dx = rstd·(g − x̂·mean(g·x̂)) + dresidual_out with x̂ = residual_out·rstd and g = (w + offset)·dy.
     """
-    m, n = split(residual_out, normalized(residual_out, weight, None, normalized_shape))
-    check_backward(residual_out, dy, m, rstd=rstd)
-    check_like(residual_out, "residual_out", dresidual_out=dresidual_out)
+    shape = checked(dy, dresidual_out, residual_out, weight, None, None, rstd, normalized_shape, "residual_out")
     wanted = (True, weight, None)
-    return run_backward(dy, dresidual_out, residual_out, weight, None, rstd, m, n, float(weight_offset), wanted)[:2]
+    return row_ops.backward(dy, dresidual_out, residual_out, weight, None, rstd, weight_offset, shape, wanted)[:2]
 
 
 class AddRMSNormFunction(torch.autograd.Function):
@@ -56,8 +55,8 @@ class AddRMSNormFunction(torch.autograd.Function):
         """The two outputs, keeping what the gradients need."""
         y, h, rstd = add_rmsnorm_fwd(x, residual, weight, eps, weight_offset, normalized_shape)
         ctx.save_for_backward(h, weight, rstd)
-        ctx.split = split(x, normalized(x, weight, None, normalized_shape))
-        ctx.offset = float(weight_offset)
+        ctx.shape = geometry(x, weight, None, normalized_shape)
+        ctx.offset = weight_offset
         ctx.set_materialize_grads(False)
         return y, h
 
@@ -70,5 +69,5 @@ class AddRMSNormFunction(torch.autograd.Function):
         wanted = (need[0] or need[1], weight if need[2] else None, None)
         dx, dweight = dh, None
         if dy is not None:
-            dx, dweight, _ = run_backward(dy, dh, h, weight, None, rstd, *ctx.split, ctx.offset, wanted)
+            dx, dweight, _ = row_ops.backward(dy, dh, h, weight, None, rstd, ctx.offset, ctx.shape, wanted)
         return dx if need[0] else None, dx if need[1] else None, dweight, None, None, None

@@ -1,76 +1,18 @@
 """RMSNorm: y = x · rstd · (w + offset) over each row, with rstd = 1/√(mean(x²) + eps).
 
 The offset is for weights stored as their distance from 1, as Gemma does: w + 1 is formed in float32, never in the
-weight's own type. Without a weight the factor is 1, whatever the offset. All arithmetic is float32; long rows are
-walked in tiles.
+weight's own type. Without a weight the factor is 1, whatever the offset. All arithmetic is float32. The kernels are
+`rows` and `long_rows`, without a mean.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from verify_norm.kernels import affine
-from verify_norm.kernels.launch import check_backward, dense, jit, launch, normalized, offsets, rows, split, tile, unit
-
-Shape = int | Sequence[int] | None
-
-
-@jit
-def _forward(
-    X, Y, W, Rstd, M, N, sxm, sxn, eps, offset,
-    UNIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    squares = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    for start in range(0, N, BLOCK_N):
-        cols = start + tl.arange(0, BLOCK_N)
-        mask = (row < M)[:, None] & (cols < N)[None, :]
-        x = tl.load(X + offsets(row, sxm, cols, sxn, UNIT), mask=mask, other=0.0).to(tl.float32)
-        squares += x * x
-    rstd = tl.div_rn(1.0, tl.sqrt_rn(tl.sum(squares, axis=1) / N + eps))
-    tl.store(Rstd + row, rstd, mask=row < M)
-
-    for start in range(0, N, BLOCK_N):
-        cols = start + tl.arange(0, BLOCK_N)
-        mask = (row < M)[:, None] & (cols < N)[None, :]
-        y = tl.load(X + offsets(row, sxm, cols, sxn, UNIT), mask=mask, other=0.0).to(tl.float32) * rstd[:, None]
-        if W is not None:
-            y *= (tl.load(W + cols, mask=cols < N, other=0.0).to(tl.float32) + offset)[None, :]
-        tl.store(Y + offsets(row, N, cols, 1, True), y, mask=mask)
-
-
-@jit
-def _dx(
-    DX, DY, X, W, Rstd, M, N, sdm, sdn, sxm, sxn, offset,
-    UNIT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-    rstd = tl.load(Rstd + row, mask=row < M, other=0.0)[:, None]
-    along = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    for start in range(0, N, BLOCK_N):
-        cols = start + tl.arange(0, BLOCK_N)
-        mask = (row < M)[:, None] & (cols < N)[None, :]
-        x = tl.load(X + offsets(row, sxm, cols, sxn, UNIT), mask=mask, other=0.0).to(tl.float32)
-        g = tl.load(DY + offsets(row, sdm, cols, sdn, UNIT), mask=mask, other=0.0).to(tl.float32)
-        if W is not None:
-            g *= (tl.load(W + cols, mask=cols < N, other=0.0).to(tl.float32) + offset)[None, :]
-        along += g * (x * rstd)
-    c1 = (tl.sum(along, axis=1) / N)[:, None]
-
-    for start in range(0, N, BLOCK_N):
-        cols = start + tl.arange(0, BLOCK_N)
-        mask = (row < M)[:, None] & (cols < N)[None, :]
-        x = tl.load(X + offsets(row, sxm, cols, sxn, UNIT), mask=mask, other=0.0).to(tl.float32)
-        g = tl.load(DY + offsets(row, sdm, cols, sdn, UNIT), mask=mask, other=0.0).to(tl.float32)
-        if W is not None:
-            g *= (tl.load(W + cols, mask=cols < N, other=0.0).to(tl.float32) + offset)[None, :]
-        dx = rstd * (g - x * rstd * c1)
-        tl.store(DX + offsets(row, N, cols, 1, True), dx, mask=mask)
+from verify_norm.kernels import row_ops
+from verify_norm.kernels.row_norm import Shape, checked, geometry
 
 
 def rmsnorm_fwd(
@@ -103,16 +45,7 @@ def rmsnorm_fwd(
     ValueError, TypeError
         As `launch.normalized` says: a shape that does not fit, a type that would lose bits in silence.
     """
-    shape = normalized(x, weight, None, normalized_shape)
-    m, n = split(x, shape)
-    x2 = rows(x, m, n)
-    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    rstd = torch.empty(m, dtype=torch.float32, device=x.device)
-    block = tile(n, x)
-    launch(
-        _forward, triton.cdiv(m, block["BLOCK_M"]), x2, y, dense(weight), rstd, m, n, *x2.stride(), float(eps),
-        float(weight_offset), UNIT=unit(x2), **block,
-    )  # fmt: skip
+    y, _, _, rstd = row_ops.forward(x, None, weight, None, eps, weight_offset, normalized_shape, False)
     return y, rstd
 
 
@@ -137,26 +70,8 @@ def rmsnorm_bwd(
     ValueError, TypeError
         As in the forward, and if dy is not like x or rstd not float32, one a row.
     """
-    m, n = split(x, normalized(x, weight, None, normalized_shape))
-    check_backward(x, dy, m, rstd=rstd)
-    return _backward(dy, x, weight, rstd, m, n, float(weight_offset), (True, weight))
-
-
-def _backward(
-    dy: Tensor, x: Tensor, weight: Tensor | None, rstd: Any, m: int, n: int, offset: float,
-    wanted: tuple[bool, Tensor | None],
-) -> tuple[Any, Tensor | None]:  # fmt: skip
-    """The gradients in `wanted`: whether dx, and the weight if its own."""
-    dy2, x2, rstd = rows(dy, m, n), rows(x, m, n), dense(rstd)
-    dx = None
-    if wanted[0]:
-        dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-        block = tile(n, x)
-        launch(
-            _dx, triton.cdiv(m, block["BLOCK_M"]), dx, dy2, x2, dense(weight), rstd, m, n, *dy2.stride(), *x2.stride(),
-            offset, UNIT=unit(dy2, x2), **block,
-        )  # fmt: skip
-    return dx, affine.gradients(dy2, x2, None, rstd, wanted[1], None)[0]
+    shape = checked(dy, None, x, weight, None, None, rstd, normalized_shape, "x")
+    return row_ops.backward(dy, None, x, weight, None, rstd, weight_offset, shape, (True, weight, None))[:2]
 
 
 class RMSNormFunction(torch.autograd.Function):
@@ -165,10 +80,10 @@ class RMSNormFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, normalized_shape: Shape):
         """y, keeping what the gradients need."""
-        y, rstd = rmsnorm_fwd(x, weight, eps, weight_offset, normalized_shape)
+        y, _, _, rstd = row_ops.forward(x, None, weight, None, eps, weight_offset, normalized_shape, False)
         ctx.save_for_backward(x, weight, rstd)
-        ctx.split = split(x, normalized(x, weight, None, normalized_shape))
-        ctx.offset = float(weight_offset)
+        ctx.shape = geometry(x, weight, None, normalized_shape)
+        ctx.offset = weight_offset
         return y
 
     @staticmethod
@@ -177,8 +92,9 @@ class RMSNormFunction(torch.autograd.Function):
         """The gradients that are asked for, and no others."""
         x, weight, rstd = ctx.saved_tensors
         need = ctx.needs_input_grad
-        wanted = (need[0], weight if need[1] else None)
-        return *_backward(dy, x, weight, rstd, *ctx.split, ctx.offset, wanted), None, None, None
+        wanted = (need[0], weight if need[1] else None, None)
+        dx, dweight, _ = row_ops.backward(dy, None, x, weight, None, rstd, ctx.offset, ctx.shape, wanted)
+        return dx, dweight, None, None, None
 
 
 class RMSNorm(torch.nn.RMSNorm):

@@ -27,14 +27,14 @@ def layernorm_bwd(dy, x, weight, bias, mean, rstd, eps, normalized_shape=None):
 """
 RENAME = ("layernorm.py", "def layernorm_bwd(", "def right(")
 
-MASKED = "mask = (row < M)[:, None] & (cols < N)[None, :]\n        x = tl.load"
-LINES = "dw = torch.empty((lines, n), dtype=torch.float32, device=x.device)"
-LOADED = "g *= tl.load(W + cols, mask=cols < N, other=0.0)"
+MASKED = "mask=(row < M)[:, None] & (cols < N)[None, :], other=0.0, cache_modifier=CACHE)"
+LINES = "lines = torch.empty((parts, programs, n), dtype=torch.float32, device=x.device)"
+ADDED = "mask=(line < lines)[:, None] & (cols < N)[None, :], other=0.0)"
 
 # name -> edits of the sources, what is appended to layernorm.py, outputs that are wrong, most elements of x at the end
 MUTANTS = {
-    "no c2": ([("layernorm.py", "c2 = (tl.sum(total, axis=1) / N)[:, None]", "c2 = 0.0")], "", {"dx"}, 4),
-    "weight left out of dx": ([("layernorm.py", LOADED, LOADED.replace("tl.load", "1 + 0 * tl.load"))], "", {"dx"}, 4),
+    "no c2": ([("rows_backward.py", "c2 = (c2 / N)[:, None]", "c2 = 0.0")], "", {"dx"}, 4),
+    "weight left out of dx": ([("rows_backward.py", "g *= ws[c]", "g *= 1.0")], "", {"dx"}, 4),
     "N - 1 in the variance": (
         [RENAME], RECOMPUTED.format(correction=1, rstd="1 / (var + eps).sqrt()"), {"dx", "dweight"}, 8,
     ),
@@ -43,28 +43,30 @@ MUTANTS = {
     ),
     "partials in the input type": (
         [
-            ("affine.py", LINES, LINES.replace("torch.float32", "x.dtype")),
-            ("affine.py", "other=0.0)\n    tl.store(Out", "other=0.0).to(tl.float32)\n    tl.store(Out"),
+            ("row_norm.py", LINES, LINES.replace("torch.float32", "x.dtype")),
+            ("rows_backward.py", ADDED, f"{ADDED}.to(tl.float32)"),
         ],
         "", {"dweight", "dbias"}, 400,
     ),
     "partials longer than the rows written": (
-        [("affine.py", LINES, LINES.replace("lines,", "lines + 3,"))], "", {"dweight", "dbias"}, 4,
+        [("row_norm.py", LINES, LINES.replace("programs,", "programs + 3,"))], "", {"dweight", "dbias"}, 4,
     ),
     "dy read with x's strides": (
-        [("layernorm.py", "offsets(row, sdm, cols, sdn, UNIT)", "offsets(row, sxm, cols, sxn, UNIT)")], "", {"dx"}, 6,
+        [("rows_backward.py", "load(DY, row, sdm, cols, sdn,", "load(DY, row, sxm, cols, sxn,")],
+        "", {"dx", "dweight", "dbias"}, 6,
     ),
-    "last partial block unmasked": (
-        [("affine.py", MASKED, MASKED.replace("row < M", "row >= 0"))], "", {"dweight", "dbias"}, 4,
+    "a row beyond the last unmasked": (
+        [("rows.py", MASKED, MASKED.replace("row < M", "row <= M"))], "", {"dweight", "dbias"}, 4,
     ),
     "xhat rounded to bfloat16": (
-        [("affine.py", "dy * (x * rstd[:, None])", "dy * (x * rstd[:, None]).to(tl.bfloat16).to(tl.float32)")],
+        [("rows_backward.py", "_down(d * x, SUMS)", "_down(d * x.to(tl.bfloat16).to(tl.float32), SUMS)")],
         "", {"dweight"}, 8,
     ),
     "one-pass variance": (
         [
-            ("layernorm.py", "xc = tl.where(mask, x - mean[:, None], 0.0)", "xc = tl.where(mask, x, 0.0)"),
-            ("layernorm.py", "axis=1) / N + eps", "axis=1) / N - mean * mean + eps"),
+            ("rows.py", "x = xs[c] - mean[:, None]", "x = xs[c]"),
+            ("rows.py", "axis=1) / N + eps", "axis=1) / N - mean * mean + eps"),
+            ("rows.py", "y = xs[c] * rstd", "y = (xs[c] - mean[:, None]) * rstd"),
         ],
         "", {"rstd", "y"}, 8,
     ),

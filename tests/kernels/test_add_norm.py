@@ -1,9 +1,6 @@
 """add_layernorm and add_rmsnorm against torch's float64 autograd of the same rounded inputs."""
 
 import math
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -16,7 +13,7 @@ EPS = 1e-5
 KINDS = ["layernorm", "rmsnorm"]
 SHAPES = [
     (1,), (5, 1), (0, 5), (3, 64), (4, 65), (150, 65),  # one block and one more; more tiles than programs
-    (2, 1, 3, 17), (18, 1023), (2, 1025), (3, 5000),
+    (2, 1, 3, 17), (18, 1023), (2, 1025), (3, 5000), (2, 12352), (2, 33000),  # loaded again; walked in tiles
 ]  # fmt: skip
 TYPES = [(F16, F16), (F16, F32), (BF16, BF16), (BF16, F32)]
 DATA = ("x", "residual", "dy", "dresidual_out")
@@ -252,30 +249,3 @@ def test_refusals_of_the_backward(change, error, message):
         add_norm.add_layernorm_bwd(**arguments, bias=None, mean=h[:, 0])
     with pytest.raises(error, match=message):
         add_rmsnorm.add_rmsnorm_bwd(**arguments)
-
-
-# Runs in a process of its own, since this one may interpret; the interpreter accepts much that the compiler does not.
-COMPILE = """
-from triton import compile
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-from verify_norm.kernels import add_norm
-
-TYPES = dict.fromkeys(("eps", "offset"), "fp32") | dict.fromkeys(("Mean", "Rstd"), "*fp32")
-TYPES |= dict.fromkeys(("X", "R", "H", "Y", "W", "B", "DX", "DY", "DH"), "*bf16")
-for unit, absent in ((True, ()), (False, ("W", "B", "Mean", "DH"))):
-    for kernel in (add_norm._forward, add_norm._dx):
-        constants = {"BLOCK_M": 4, "BLOCK_N": 1024, "UNIT": unit} | dict.fromkeys(absent)
-        constants = {k: v for k, v in constants.items() if k in kernel.arg_names}
-        types = {n: "constexpr" if n in constants else TYPES.get(n, "i32") for n in kernel.arg_names}
-        compile(ASTSource(kernel, types, constants), target=GPUTarget("cuda", 90, 32), options={"num_warps": 8})
-print("compiled")
-"""
-
-
-def test_compiles_for_a_gpu(tmp_path):
-    script = tmp_path / "build.py"
-    script.write_text(COMPILE)
-    env = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"} | {"TRITON_CACHE_DIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, str(script)], env=env, capture_output=True, text=True, check=False)
-    assert done.stdout == "compiled\n", done.stderr

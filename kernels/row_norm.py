@@ -1,0 +1,165 @@
+"""LayerNorm and RMSNorm over rows, forward and backward, with or without a residual: what four operators share.
+
+LayerNorm subtracts the mean (`centered`), RMSNorm does not and may add an offset to its weight; a residual is added in
+float32, and the sum normalized before it is rounded. All arithmetic is float32, the variance is that of centred values.
+Rows that registers hold are read once (`rows`), longer ones are walked in tiles (`long_rows`). A row's results do not
+depend on how many others there are: the cut of a row follows from its length, its types, its strides and its
+alignment alone.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from verify_norm.kernels import long_rows
+from verify_norm.kernels.launch import check_backward, check_shapes, normalized, split
+from verify_norm.kernels.row_plan import HELD, backward_plan, fold, forward_plan
+
+Shape = int | Sequence[int] | None
+Gradients = tuple[Any, Tensor | None, Tensor | None]  # dx is a Tensor, or None where it is not wanted
+
+_known: dict[tuple[Any, ...], tuple[int, int, int]] = {}
+
+
+def geometry(x: Tensor, weight: Tensor | None, bias: Tensor | None, normalized_shape: Shape) -> tuple[int, int, int]:
+    """Rows, columns, and how many dimensions count rows; the checks of `launch.normalized` are made once a form."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"x must be a torch.Tensor, not {type(x).__name__}")
+    shape = tuple(normalized_shape) if isinstance(normalized_shape, list) else normalized_shape
+    if torch.compiler.is_compiling():  # which would take a size that is looked up for a constant
+        shape = normalized(x, weight, bias, shape)
+        return (*split(x, shape), x.dim() - len(shape))
+    key = (
+        x.shape, x.dtype, x.device, shape, weight is None or (weight.shape, weight.dtype, weight.device),
+        bias is None or (bias.shape, bias.dtype, bias.device),
+    )  # fmt: skip
+    found = _known.get(key)
+    if found is None:
+        shape = normalized(x, weight, bias, shape)
+        found = (*split(x, shape), x.dim() - len(shape))
+        if len(_known) >= 4096:  # ragged batches have a shape each
+            _known.clear()
+        _known[key] = found
+    return found
+
+
+def check_like(t: Tensor, name: str, **others: Tensor | None) -> None:
+    """Refuse what is to be added to `t`, or is its gradient, in another shape or type or elsewhere."""
+    check_shapes(tuple(t.shape), **others)
+    for other, value in others.items():
+        if value is not None and value.dtype != t.dtype:
+            raise TypeError(f"{other} must be {t.dtype} like {name}, not {value.dtype}")
+        if value is not None and value.device != t.device:
+            raise ValueError(f"{other} is on {value.device}, {name} on {t.device}")
+
+
+def _rows(t: Tensor, m: int, n: int, lead: int) -> tuple[Tensor, int, int, int]:
+    """`t` as m rows of n, the strides of rows and columns, and bits whose last four are 0 where vectors can load it.
+
+    A copy is made only where the dimensions do not collapse to one stride each. A dimension of size 1 counts too: the
+    stride that its rows would have may not decide over one row when it does over many.
+    """
+    size, bits = t.element_size(), t.data_ptr()
+    for stride in t.stride()[:lead]:
+        bits |= stride * size
+    if t.is_contiguous():
+        return t, n, 1, bits | n * size
+    t = t.reshape(m, n)
+    row, column = t.stride()
+    return t, row, column, bits | t.data_ptr() | row * size | n * size | (column != 1)
+
+
+def _dense(t: Tensor | None) -> tuple[Tensor | None, torch.dtype | None, int]:
+    """A parameter or statistic in one dense run, its type, and the bits of its address."""
+    if t is None:
+        return None, None, 0
+    t = t if t.is_contiguous() else t.contiguous()
+    return t, t.dtype, t.data_ptr()
+
+
+def _empty(t: Tensor) -> Tensor:
+    """A contiguous tensor of the same shape and type."""
+    return torch.empty_like(t) if t.is_contiguous() else torch.empty(t.shape, dtype=t.dtype, device=t.device)
+
+
+def forward(
+    x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, eps: float, offset: float,
+    normalized_shape: Shape, centered: bool,
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:  # fmt: skip
+    """Y, the sum with the residual, the mean and rstd; None for the sum without a residual, and for no mean."""
+    m, n, lead = geometry(x, weight, bias, normalized_shape)
+    y = _empty(x)
+    h = None if residual is None else torch.empty_like(y)
+    rstd = torch.empty(m, dtype=torch.float32, device=x.device)
+    mean = torch.empty_like(rstd) if centered else None
+    if not m:
+        return y, h, mean, rstd
+    x, sxm, sxn, bits = _rows(x, m, n, lead)
+    r, srm, srn = None, 0, 1
+    if residual is not None:
+        r, srm, srn, more = _rows(residual, m, n, lead)
+        bits |= more
+    w, w_type, more = _dense(weight)
+    b, b_type, also = _dense(bias)
+    vec = 1 if (bits | more | also) & 15 else 16 // x.element_size()
+    factor = float(offset) if offset else None
+    if n > HELD["forward"]:
+        long_rows.forward(x, r, h, y, w, b, mean, rstd, m, n, (sxm, sxn, srm, srn), float(eps), factor, vec)
+        return y, h, mean, rstd
+    plan = forward_plan(x.device, n, vec, x.dtype, w_type, b_type, r is not None, centered, factor is not None)
+    plan.launch(
+        -(-m // plan.rows), x, r, h, y, w, b, mean, rstd, m, n // vec, sxm // vec, sxn, srm // vec, srn, plan.ahead,
+        float(eps), factor,
+    )  # fmt: skip
+    return y, h, mean, rstd
+
+
+def checked(
+    dy: Tensor, dh: Tensor | None, x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor | None,
+    rstd: Tensor, normalized_shape: Shape, name: str,
+) -> tuple[int, int, int]:  # fmt: skip
+    """The geometry of a backward pass, once its arguments fit each other; `name` is what x is called there."""
+    found = geometry(x, weight, bias, normalized_shape)
+    check_backward(x, dy, found[0], **({"rstd": rstd} if mean is None else {"mean": mean, "rstd": rstd}))
+    check_like(x, name, dresidual_out=dh)
+    return found
+
+
+def backward(
+    dy: Tensor, dh: Tensor | None, x: Tensor, weight: Tensor | None, mean: Tensor | None, rstd: Tensor, offset: float,
+    shape: tuple[int, int, int], wanted: tuple[bool, Tensor | None, Tensor | None],
+) -> Gradients:  # fmt: skip
+    """The gradients in `wanted`: whether dx, and the weight and bias if theirs. `dh` is added to dx."""
+    m, n, lead = shape
+    dx = _empty(x) if wanted[0] else None
+    dw, db = (None if t is None else _empty(t) for t in wanted[1:])
+    parts = (dw is not None) + (db is not None)
+    if not (m and dx is not None) and not parts:
+        return dx, dw, db
+    x, sxm, sxn, bits = _rows(x, m, n, lead)
+    d, sdm, sdn, more = _rows(dy, m, n, lead)
+    a, sam, san, also = (None, 0, 1, 0) if dh is None or dx is None else _rows(dh, m, n, lead)
+    w, w_type, aligned = _dense(weight)
+    vec = 1 if (bits | more | also | aligned) & 15 else 16 // x.element_size()
+    mean, rstd = _dense(mean)[0], rstd.contiguous()
+    factor = float(offset) if offset else None
+    if n > (HELD["backward"] if vec > 1 else HELD["backward"] // 2):
+        strides = (sdm, sdn, sxm, sxn, sam, san)
+        long_rows.backward(dx, d, x, a, w, mean, rstd, dw, db, m, n, strides, factor, vec)
+        return dx, dw, db
+    plan = backward_plan(
+        x.device, n, vec, x.dtype, w_type, a is not None, mean is not None, factor is not None, dx is not None,
+        dw is not None, db is not None,
+    )  # fmt: skip
+    tiles = -(-m // plan.rows)
+    programs = -(-tiles // -(-tiles // plan.most)) if m else 1  # one without rows writes lines of zeros
+    lines = torch.empty((parts, programs, n), dtype=torch.float32, device=x.device) if parts else None
+    plan.launch(
+        programs, dx, d, x, a, w, mean, rstd, lines, m, n // vec, sdm // vec, sdn, sxm // vec, sxn, sam // vec, san,
+        factor,
+    )  # fmt: skip
+    if lines is not None:
+        fold(lines, dw, db)
+    return dx, dw, db

@@ -1,0 +1,175 @@
+"""How rows of one length are cut, and how their kernels are launched with little Python before them.
+
+Triton's own launch looks at every argument to find the compiled variant that belongs to it, which takes longer than
+many a kernel. A plan is looked up by what tells variants apart, keeps the compiled kernel, and calls it as Triton
+would. What tells them apart is complete because `launch.jit` lets Triton specialize on no size, stride, address or
+float: there remain the types of the pointers, which of them are None, the constants, and the device. Triton's launch
+hooks do not see these calls.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from verify_norm.kernels import rows, rows_backward
+from verify_norm.kernels.launch import CPU_PROGRAMS, LANES
+
+HELD = {"forward": 2**15, "backward": 2**14}  # elements of the longest row that registers hold
+TOGETHER = 128  # sums side by side down a column, at least: the longer their runs, the larger their error
+RESERVED = 8 * 2**10  # bytes of shared memory that reductions take
+AHEAD = 48 * 2**10  # bytes a multiprocessor that the forward prefetches: a few tiles, and a tenth of the L2
+Type = torch.dtype | None
+
+
+@dataclass(slots=True)
+class Plan:
+    """A kernel with its constants, for one type and form of every argument, on one device.
+
+    vec : elements that strides and lengths are counted in
+    rows : rows a tile
+    most : programs that are to be on the device at a time
+    ahead : tiles between one and that which it prefetches
+    """
+
+    kernel: Any
+    constants: dict[str, Any]
+    device: torch.device
+    vec: int
+    rows: int
+    most: int = 0
+    ahead: int = 0
+    compiled: tuple[Any, ...] | None = None
+
+    def launch(self, programs: int, *arguments: Any) -> None:
+        """Run so many programs on the device's current stream."""
+        index = self.device.index
+        if index is not None and torch.cuda.current_device() != index:
+            with torch.cuda.device(index):
+                self.launch(programs, *arguments)
+        elif self.compiled is None:
+            compiled = self.kernel[(programs,)](*arguments, **self.constants)
+            if compiled is not None:  # as it is in the interpreter
+                constants = (None,) * (len(self.kernel.arg_names) - len(arguments))  # the places that are compiled in
+                self.compiled = (compiled.run, compiled.function, compiled.packed_metadata, constants)
+        else:
+            run, function, metadata, constants = self.compiled
+            stream = torch._C._cuda_getCurrentRawStream(index)
+            run(programs, 1, 1, stream, function, metadata, None, None, None, *arguments, *constants)
+
+
+@cache
+def forward_plan(
+    device: torch.device, n: int, vec: int, dtype: torch.dtype, weight: Type, bias: Type, residual: bool,
+    centered: bool, offset: bool,
+) -> Plan:  # fmt: skip
+    """The forward of rows of n elements of type `dtype`, which vectors of `vec` load."""
+    cut = _on(device, _forward_cut(n, vec))
+    size = cut["ROWS"] * n * dtype.itemsize * (1 + residual)
+    ahead = -(-multiprocessors(device) * AHEAD // size)
+    constants = {"VEC": vec, "PTX": ptx(device), "EVEN": _even(n, cut)} | cut
+    return Plan(rows.forward, constants, device, vec, cut["ROWS"], ahead=ahead)
+
+
+@cache
+def backward_plan(
+    device: torch.device, n: int, vec: int, dtype: torch.dtype, weight: Type, added: bool, centered: bool,
+    offset: bool, dx: bool, dweight: bool, dbias: bool,
+) -> Plan:  # fmt: skip
+    """The backward of rows of n elements of type `dtype`, which vectors of `vec` load."""
+    cut = _on(device, _backward_cut(n, vec, dtype.itemsize, dweight + dbias))
+    over = cut["CHUNK"] >= 256 * cut["num_warps"]  # a thread has the same columns of every row, and adds them up
+    most = CPU_PROGRAMS
+    if device.type == "cuda":
+        most = max((2 if n <= 1024 else 1) * multiprocessors(device), TOGETHER)
+        buffer = cut["ROWS"] * cut["CHUNK"] * cut["CHUNKS"] * dtype.itemsize * (2 + added)  # one a stage but the last
+        cut["STAGES"] = min(cut["STAGES"], max(1, 1 + (shared_memory(device) - RESERVED) // buffer))
+    constants = {"VEC": vec, "PTX": ptx(device), "EVEN": _even(n, cut), "DWEIGHT": dweight, "DBIAS": dbias,
+                 "SUMS": 1 if over else cut["ROWS"]}  # fmt: skip
+    return Plan(rows_backward.backward, constants | cut, device, vec, cut["ROWS"], most)
+
+
+@cache
+def fold_plan(device: torch.device, vec: int, dweight: Type, dbias: Type) -> Plan:
+    """The sums of the lines that the backward leaves."""
+    cut = {"ROWS": 128, "CHUNK": 16, "num_warps": 4} if device.type == "cuda" else {"ROWS": CPU_PROGRAMS, "CHUNK": 4096}
+    constants = {"VEC": vec, "PTX": ptx(device)} | cut | ({"launch_pdl": True} if ptx(device) else {})
+    return Plan(rows_backward.fold, constants, device, vec, cut["ROWS"])
+
+
+def fold(lines: Tensor, dw: Tensor | None, db: Tensor | None) -> None:
+    """Add `lines` (parts, count, n), float32, into dw and db, whichever are given, in one order."""
+    parts, count, n = lines.shape
+    vec = 4 if n % 4 == 0 else 1
+    plan = fold_plan(lines.device, vec, None if dw is None else dw.dtype, None if db is None else db.dtype)
+    plan.launch(parts * -(-n // plan.constants["CHUNK"]), lines, dw, db, count, n // vec)
+
+
+def _forward_cut(n: int, vec: int) -> dict[str, int]:
+    """32 elements of a tile a thread: vectors enough in flight, at a third of the registers."""
+    if n <= 1024:
+        return {"ROWS": 2048 // _block(n, vec), "CHUNK": _block(n, vec), "CHUNKS": 1, "num_warps": 2}
+    warps = max(4, triton.next_power_of_2(-(-n // 1024)))
+    return {"ROWS": 2 if n <= 2048 else 1, **_chunks(n, warps)}
+
+
+def _backward_cut(n: int, vec: int, size: int, sums: int) -> dict[str, int]:
+    """32 elements of a tile a thread, or 64 of which none is held, beside the sums down as many columns.
+
+    Half of that where elements are loaded one by one: their addresses take registers too.
+    """
+    held = {"AGAIN": 0, "STAGES": 3 if vec > 1 else 1}
+    if n <= 1024:
+        tile = 4096 if vec > 1 else 2048
+        return held | {"ROWS": tile // _block(n, vec), "CHUNK": _block(n, vec), "CHUNKS": 1, "num_warps": 4}
+    if n <= 8192 and vec > 1:
+        return held | {"ROWS": max(8192 // (2048 * -(-n // 2048)), 1), **_chunks(n, 8)}
+    if vec == 1:
+        return held | {"ROWS": 1, **_chunks(n, 8 if n <= 4096 else 16)}
+    if sums == 2 or size == 4:
+        return {"AGAIN": 2, "STAGES": 1, "ROWS": 1, **_chunks(n, 8)}
+    return {"AGAIN": 1, "STAGES": 1, "ROWS": 1, **_chunks(n, 16)}
+
+
+def _chunks(n: int, warps: int) -> dict[str, int]:
+    """Columns of 16 bytes a thread, in 16 bits an element, as often as a row needs."""
+    return {"CHUNK": 256 * warps, "CHUNKS": -(-n // (256 * warps)), "num_warps": warps}
+
+
+def _block(n: int, vec: int) -> int:
+    """Columns of a short row. Few sizes, since each is compiled anew; more for those whose speed is that of memory."""
+    return max(64, triton.next_power_of_2(n)) if vec > 1 else 64 if n <= 64 else 256 if n <= 256 else 1024
+
+
+def _even(n: int, cut: dict[str, int]) -> bool:
+    return n >= 1024 and n % cut["CHUNK"] == 0
+
+
+def _on(device: torch.device, cut: dict[str, int]) -> dict[str, int]:
+    """The cut for a device: an interpreted program is worth more rows."""
+    if device.type == "cuda":
+        return cut
+    return cut | {"ROWS": max(1, LANES["cpu"] // (cut["CHUNK"] * triton.next_power_of_2(cut["CHUNKS"])))}
+
+
+@cache
+def multiprocessors(device: torch.device) -> int:
+    """How many the device has; a few for a CPU."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else CPU_PROGRAMS
+
+
+def shared_memory(device: torch.device) -> int:
+    """Bytes that one program may have of it."""
+    properties = torch.cuda.get_device_properties(device)
+    return int(getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_block))
+
+
+@cache
+def ptx(device: torch.device) -> bool:
+    """Whether kernels may use instructions of sm_90."""
+    if device.type != "cuda" or torch.version.hip is not None or triton.knobs.runtime.interpret:
+        return False
+    return torch.cuda.get_device_capability(device) >= (9, 0)

@@ -1,0 +1,161 @@
+"""Rows that registers hold: every normalization of rows, each element read from memory once. Here, the forward.
+
+A program takes a tile of ROWS rows at a time, in CHUNKS chunks of CHUNK columns: a tuple of tensors, since a tensor's
+extents are powers of two and a row's length is not. Only the last chunk can be short, and only it is masked. What is
+optional is None: a residual R to add first, the weight W, the bias B, the mean (RMSNorm subtracts none).
+
+VEC is how many elements make the 16 bytes of a vector load, where rows are dense and each begins at a multiple of 16
+bytes; else it is 1. Lengths and strides come counted in such vectors, so that the compiler can see what divides them;
+nothing else about a size, a stride or an address is compiled in. What differs between tiles and between programs is
+only who computes which rows: a row's bits are the same whatever the others are.
+
+PTX says that the target has sm_90's instructions, which the interpreter and other GPUs have not.
+"""
+
+# A tuple grows while it is compiled:
+# mypy: disable-error-code="assignment, misc"
+
+import triton.language as tl
+
+from verify_norm.kernels.launch import jit
+
+
+@jit
+def wide(t, PTX: tl.constexpr):
+    """float32 values: a bfloat16 is the high half of one. Triton takes three instructions for a pair, where two do."""
+    if PTX and t.dtype == tl.bfloat16:
+        asm: tl.constexpr = "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;"
+        w = tl.inline_asm_elementwise(asm, "=f,=f,r", [t], dtype=tl.float32, is_pure=True, pack=2)
+    else:
+        w = t.to(tl.float32)
+    return w
+
+
+@jit
+def prefetch(P, tile, stride, M, NV, VEC: tl.constexpr, ROWS: tl.constexpr):
+    """Ask for a whole tile to be in the L2 soon, where its rows are adjacent: one instruction of one thread.
+
+    The memory then has work while the program reduces, which no load in flight would need registers for.
+    """
+    if (tile + 1) * ROWS <= M and (ROWS == 1 or stride == NV):
+        asm: tl.constexpr = """{
+            .reg .pred first; .reg .u32 thread;
+            mov.u32 thread, %tid.x; setp.eq.u32 first, thread, 0;
+            @first cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0; }"""
+        p = (P + tile * ROWS * (stride * VEC)).to(tl.int64, bitcast=True)
+        size = (ROWS * 16 * NV).to(tl.int32)
+        tl.inline_asm_elementwise(asm, "=r,l,r", [p, size], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@jit
+def _addresses(P, row, stride, cols, step, VEC: tl.constexpr):
+    along = cols
+    if VEC == 1:
+        along = cols.to(tl.int64) * step
+    p = P + (row.to(tl.int64)[:, None] * stride * VEC + along[None, :])
+    if VEC > 1:
+        p = tl.multiple_of(p, (1, 16))  # in bytes
+    return p
+
+
+@jit
+def load(P, row, stride, cols, step, M, N, INSIDE: tl.constexpr, VEC: tl.constexpr, CACHE: tl.constexpr):
+    """A tile in its own type, 0 outside; INSIDE says that all these columns are columns of the row."""
+    p = _addresses(P, row, stride, cols, step, VEC)
+    if row.shape[0] > 1 and INSIDE:
+        t = tl.load(p, mask=(row < M)[:, None], other=0.0, cache_modifier=CACHE)
+    elif row.shape[0] > 1:
+        t = tl.load(p, mask=(row < M)[:, None] & (cols < N)[None, :], other=0.0, cache_modifier=CACHE)
+    elif INSIDE:  # a tile of one row is a row
+        t = tl.load(p, cache_modifier=CACHE)
+    else:
+        t = tl.load(p, mask=(cols < N)[None, :], other=0.0, cache_modifier=CACHE)
+    return t
+
+
+@jit
+def store(P, value, row, stride, cols, M, N, INSIDE: tl.constexpr, VEC: tl.constexpr):
+    """Write a tile of a tensor with adjacent columns."""
+    p = _addresses(P, row, stride, cols, 1, VEC)
+    if row.shape[0] > 1 and INSIDE:
+        tl.store(p, value, mask=(row < M)[:, None])
+    elif row.shape[0] > 1:
+        tl.store(p, value, mask=(row < M)[:, None] & (cols < N)[None, :])
+    elif INSIDE:
+        tl.store(p, value)
+    else:
+        tl.store(p, value, mask=(cols < N)[None, :])
+
+
+@jit
+def parameter(P, cols, N, INSIDE: tl.constexpr, VEC: tl.constexpr):
+    """These columns of a dense weight or bias, as one row, in its own type."""
+    p = P + cols[None, :]
+    if VEC > 1:
+        p = tl.multiple_of(p, (1, 16))
+    if INSIDE:
+        t = tl.load(p, eviction_policy="evict_last")  # every row needs it again
+    else:
+        t = tl.load(p, mask=(cols < N)[None, :], other=0.0, eviction_policy="evict_last")
+    return t
+
+
+@jit
+def factor(W, cols, N, offset, INSIDE: tl.constexpr, VEC: tl.constexpr, PTX: tl.constexpr):
+    """What x̂ is multiplied by: these columns of the weight, and its offset, in float32."""
+    w = wide(parameter(W, cols, N, INSIDE, VEC), PTX)
+    if offset is not None:
+        w += offset
+    return w
+
+
+@jit
+def forward(
+    X, R, H, Y, W, B, Mean, Rstd, M: tl.int64, NV: tl.int64, sxm: tl.int64, sxn: tl.int64, srm: tl.int64,
+    srn: tl.int64, ahead: tl.int64, eps: tl.float32, offset,
+    VEC: tl.constexpr, PTX: tl.constexpr, EVEN: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
+    CHUNKS: tl.constexpr,
+):  # fmt: skip
+    """Y, Mean and Rstd of a tile of X, or of X + R, which goes to H. EVEN says that CHUNK divides a row."""
+    N = (NV * VEC).to(tl.int32)
+    tile = tl.program_id(0).to(tl.int64)
+    row = tile * ROWS + tl.arange(0, ROWS)
+    lane = tl.arange(0, CHUNK)
+    if PTX and VEC > 1:
+        prefetch(X, tile + ahead, sxm, M, NV, VEC, ROWS)
+        if R is not None:
+            prefetch(R, tile + ahead, srm, M, NV, VEC, ROWS)
+    xs = ()
+    for c in tl.static_range(CHUNKS):
+        cols = c * CHUNK + lane
+        x = wide(load(X, row, sxm, cols, sxn, M, N, EVEN or c < CHUNKS - 1, VEC, ""), PTX and VEC > 1)
+        if R is not None:
+            x += wide(load(R, row, srm, cols, srn, M, N, EVEN or c < CHUNKS - 1, VEC, ""), PTX and VEC > 1)
+            store(H, x, row, NV, cols, M, N, EVEN or c < CHUNKS - 1, VEC)
+        xs += (x,)
+    if Mean is not None:
+        total = xs[0]
+        for c in tl.static_range(1, CHUNKS):
+            total += xs[c]
+        mean = tl.sum(total, axis=1) / N
+        tl.store(Mean + row, mean, mask=row < M)
+        centered = ()
+        for c in tl.static_range(CHUNKS):
+            x = xs[c] - mean[:, None]
+            if not EVEN and c == CHUNKS - 1:
+                x = tl.where((c * CHUNK + lane < N)[None, :], x, 0.0)  # else each lane beyond the row adds mean²
+            centered += (x,)
+        xs = centered
+    squares = xs[0] * xs[0]
+    for c in tl.static_range(1, CHUNKS):
+        squares += xs[c] * xs[c]
+    rstd = tl.div_rn(1.0, tl.sqrt_rn(tl.sum(squares, axis=1) / N + eps))
+    tl.store(Rstd + row, rstd, mask=row < M)
+    for c in tl.static_range(CHUNKS):
+        cols = c * CHUNK + lane
+        y = xs[c] * rstd[:, None]
+        if W is not None:
+            y *= factor(W, cols, N, offset, EVEN or c < CHUNKS - 1, VEC, False)
+        if B is not None:
+            y += parameter(B, cols, N, EVEN or c < CHUNKS - 1, VEC).to(tl.float32)
+        store(Y, y, row, NV, cols, M, N, EVEN or c < CHUNKS - 1, VEC)

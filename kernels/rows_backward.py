@@ -1,0 +1,189 @@
+"""Rows that registers hold: the gradients of every normalization of rows, each element read from memory once.
+
+dweight and dbias are sums down columns, across rows that different programs hold. Every program keeps its own in
+registers and leaves them as a line of a buffer; `fold` adds the lines. No locks and no atomics: the same bits at every
+run. The names are those of `rows`.
+"""
+
+# A tuple grows while it is compiled:
+# mypy: disable-error-code="assignment, misc"
+
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from verify_norm.kernels.launch import jit
+from verify_norm.kernels.rows import factor, load, prefetch, store, wide
+
+
+@jit
+def _line(Lines, line, NV, cols, VEC: tl.constexpr):
+    p = Lines + (line * (NV * VEC) + cols)
+    if VEC > 1 and len(cols.shape) == 2:
+        p = tl.multiple_of(p, (1, 16))
+    elif VEC > 1:
+        p = tl.multiple_of(p, 16)
+    return p
+
+
+@jit
+def _down(t, SUMS: tl.constexpr):
+    if t.shape[0] > SUMS:
+        t = tl.sum(t, axis=0)[None, :]
+    return t
+
+
+@jit
+def _pairwise(a, b, c, d):
+    return a + c, b + d
+
+
+@jit
+def xhat(X, row, sxm, cols, sxn, M, N, mean, rstd, CENTERED: tl.constexpr, INSIDE: tl.constexpr, VEC: tl.constexpr,
+         PTX: tl.constexpr, CACHE: tl.constexpr):  # fmt: skip
+    """x̂ of a tile; 0 in lanes beyond a row.
+
+    There (0 − mean)·rstd may overflow, and infinity times the lane's gradient, 0, is a NaN in the row's sum.
+    """
+    x = wide(load(X, row, sxm, cols, sxn, M, N, INSIDE, VEC, CACHE), PTX)
+    if CENTERED:
+        x -= mean
+    x *= rstd
+    if CENTERED and not INSIDE:
+        x = tl.where((cols < N)[None, :], x, 0.0)
+    return x
+
+
+@jit
+def _weighted(d, W, ws, c: tl.constexpr, cols, N, offset, AGAIN: tl.constexpr, INSIDE: tl.constexpr,
+              VEC: tl.constexpr, PTX: tl.constexpr):  # fmt: skip
+    g = d
+    if W is not None and AGAIN > 0:
+        g *= factor(W, cols, N, offset, INSIDE, VEC, PTX)
+    elif W is not None:
+        g *= ws[c]
+    return g
+
+
+@jit
+def backward(
+    DX, DY, X, DH, W, Mean, Rstd, Lines, M: tl.int64, NV: tl.int64, sdm: tl.int64, sdn: tl.int64, sxm: tl.int64,
+    sxn: tl.int64, shm: tl.int64, shn: tl.int64, offset,
+    VEC: tl.constexpr, PTX: tl.constexpr, EVEN: tl.constexpr, DWEIGHT: tl.constexpr, DBIAS: tl.constexpr,
+    AGAIN: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, SUMS: tl.constexpr,
+    STAGES: tl.constexpr,
+):  # fmt: skip
+    """DX, with DH added where there is one, and this program's share of dweight and dbias: a line of each in Lines.
+
+    Programs take the tiles by turns, so that all of them read from one region of memory, and keep their sums in
+    registers to the end, SUMS for every column. What those leave no room for is loaded AGAIN, from a cache: 1 the
+    weight, 2 the row too. With one stage the next tile is prefetched into the L2, with more into shared memory.
+    """
+    N = (NV * VEC).to(tl.int32)
+    lane = tl.arange(0, CHUNK)
+    dw = ()
+    db = ()
+    ws = ()
+    for c in tl.static_range(CHUNKS):
+        if DWEIGHT:
+            dw += (tl.zeros([SUMS, CHUNK], tl.float32),)
+        if DBIAS:
+            db += (tl.zeros([SUMS, CHUNK], tl.float32),)
+        if W is not None and AGAIN == 0:
+            ws += (factor(W, c * CHUNK + lane, N, offset, EVEN or c < CHUNKS - 1, VEC, False),)
+
+    programs = tl.num_programs(0).to(tl.int64)
+    for tile in tl.range(tl.program_id(0).to(tl.int64), (M + ROWS - 1) // ROWS, programs, num_stages=STAGES):
+        if PTX and VEC > 1 and STAGES == 1:
+            prefetch(X, tile + programs, sxm, M, NV, VEC, ROWS)
+            prefetch(DY, tile + programs, sdm, M, NV, VEC, ROWS)
+            if DH is not None:
+                prefetch(DH, tile + programs, shm, M, NV, VEC, ROWS)
+        row = tile * ROWS + tl.arange(0, ROWS)
+        rstd = tl.load(Rstd + row, mask=row < M, other=0.0)[:, None]
+        mean = rstd
+        if Mean is not None:
+            mean = tl.load(Mean + row, mask=row < M, other=0.0)[:, None]
+        along = tl.zeros([ROWS, CHUNK], tl.float32)
+        total = tl.zeros([ROWS, CHUNK], tl.float32)
+        xs = ()
+        ds = ()
+        for c in tl.static_range(CHUNKS):
+            cols = c * CHUNK + lane
+            x = xhat(X, row, sxm, cols, sxn, M, N, mean, rstd, Mean is not None, EVEN or c < CHUNKS - 1, VEC,
+                      PTX and VEC > 1, "")  # fmt: skip
+            d = load(DY, row, sdm, cols, sdn, M, N, EVEN or c < CHUNKS - 1, VEC, "")
+            g = _weighted(wide(d, PTX and VEC > 1), W, ws, c, cols, N, offset, AGAIN, EVEN or c < CHUNKS - 1, VEC,
+                          PTX and VEC > 1)  # fmt: skip
+            along += g * x
+            total += g
+            xs += (x,)
+            ds += (d,)
+        c2 = 0.0
+        if Mean is not None:
+            c1, c2 = tl.reduce((along, total), 1, _pairwise)  # at once: they wait for the other warps once
+            c2 = (c2 / N)[:, None]
+        else:
+            c1 = tl.sum(along, axis=1)
+        c1 = (c1 / N)[:, None]
+
+        new_dw = ()
+        new_db = ()
+        for c in tl.static_range(CHUNKS):
+            cols = c * CHUNK + lane
+            x = xs[c]
+            d = ds[c]
+            if AGAIN == 2:  # with ".ca" it is another load than the first, or the compiler would merge them
+                x = xhat(X, row, sxm, cols, sxn, M, N, mean, rstd, Mean is not None, EVEN or c < CHUNKS - 1, VEC,
+                          PTX and VEC > 1, ".ca")  # fmt: skip
+                d = load(DY, row, sdm, cols, sdn, M, N, EVEN or c < CHUNKS - 1, VEC, ".ca")
+            d = wide(d, PTX and VEC > 1)
+            if DWEIGHT:
+                new_dw += (dw[c] + _down(d * x, SUMS),)
+            if DBIAS:
+                new_db += (db[c] + _down(d, SUMS),)
+            if DX is not None:
+                g = _weighted(d, W, ws, c, cols, N, offset, AGAIN, EVEN or c < CHUNKS - 1, VEC, PTX and VEC > 1)
+                dx = rstd * (g - (c2 + x * c1))
+                if DH is not None:  # added to the norm's gradient, not to dy, which the norm would project
+                    h = load(DH, row, shm, cols, shn, M, N, EVEN or c < CHUNKS - 1, VEC, "")
+                    dx += wide(h, PTX and VEC > 1)
+                store(DX, dx, row, NV, cols, M, N, EVEN or c < CHUNKS - 1, VEC)
+        if DWEIGHT:
+            dw = new_dw
+        if DBIAS:
+            db = new_db
+
+    if PTX:
+        gdc_launch_dependents()
+    line = tl.program_id(0).to(tl.int64)
+    for c in tl.static_range(CHUNKS):
+        cols = c * CHUNK + lane
+        if DWEIGHT:
+            tl.store(_line(Lines, line, NV, cols, VEC), tl.sum(dw[c], axis=0), mask=cols < N)
+        if DBIAS:
+            part = programs if DWEIGHT else 0
+            tl.store(_line(Lines, part + line, NV, cols, VEC), tl.sum(db[c], axis=0), mask=cols < N)
+
+
+@jit
+def fold(
+    Lines, DW, DB, lines: tl.int64, NV: tl.int64,
+    VEC: tl.constexpr, PTX: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Sums of the lines of both parts, in one order, whoever wrote them first. Launched before they are all written."""
+    N = NV * VEC
+    blocks = (N + CHUNK - 1) // CHUNK
+    part = tl.program_id(0) // blocks
+    cols = tl.program_id(0) % blocks * CHUNK + tl.arange(0, CHUNK)
+    total = tl.zeros([ROWS, CHUNK], tl.float32)
+    if PTX:
+        gdc_wait()
+    for start in tl.range(0, lines, ROWS, num_stages=1):
+        line = start + tl.arange(0, ROWS)
+        p = _line(Lines, (part * lines + line.to(tl.int64))[:, None], NV, cols[None, :], VEC)
+        total += tl.load(p, mask=(line < lines)[:, None] & (cols < N)[None, :], other=0.0)
+    total = tl.sum(total, axis=0)
+    if DW is not None and (DB is None or part == 0):
+        tl.store(DW + cols, total, mask=cols < N)
+    if DB is not None and (DW is None or part == 1):
+        tl.store(DB + cols, total, mask=cols < N)

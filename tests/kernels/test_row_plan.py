@@ -1,0 +1,174 @@
+"""How rows are cut, which vectors load them, and how a kernel that is compiled is launched again."""
+
+import itertools
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from verify_norm.kernels import row_norm, row_plan
+
+GPU, F32, BF16 = torch.device("cuda", 0), torch.float32, torch.bfloat16
+LENGTHS = [*range(1, 70), *range(120, 20000, 61), *(2**i + d for i in range(7, 16) for d in (-1, 0, 1)), 2**15]
+
+
+@pytest.fixture
+def h200(monkeypatch):
+    """The plans that an H200 gets."""
+    for function in (row_plan.forward_plan, row_plan.backward_plan, row_plan.fold_plan):
+        monkeypatch.setattr(row_plan, function.__name__, function.__wrapped__)  # without its cache
+    monkeypatch.setattr(row_plan, "multiprocessors", lambda device: 132)
+    monkeypatch.setattr(row_plan, "shared_memory", lambda device: 232448)
+    monkeypatch.setattr(row_plan, "ptx", lambda device: True)
+
+
+def plans(n, dtype, vec):
+    if n <= row_plan.HELD["forward"]:
+        yield row_plan.forward_plan(GPU, n, vec, dtype, dtype, dtype, False, True, False)
+    if n <= row_plan.HELD["backward"] // (2 if vec == 1 else 1):
+        for centered in (True, False):
+            yield row_plan.backward_plan(GPU, n, vec, dtype, dtype, True, centered, False, True, True, centered)
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16])
+def test_chunks_cover_a_row_and_only_the_last_is_short(h200, dtype):
+    for n in LENGTHS:
+        for vec in {1, 16 // dtype.itemsize} if n * dtype.itemsize % 16 == 0 else {1}:
+            for plan in plans(n, dtype, vec):
+                c = SimpleNamespace(**plan.constants)
+                assert (c.CHUNKS - 1) * c.CHUNK < n <= c.CHUNKS * c.CHUNK, (n, plan)
+                assert n % c.CHUNK == 0 or not c.EVEN
+                assert all(size.bit_count() == 1 for size in (c.CHUNK, c.ROWS, c.num_warps)), (n, plan)
+                assert c.CHUNK % vec == 0
+
+
+def test_registers_hold_what_a_plan_says(h200):
+    """Of 64 Ki registers a multiprocessor has, the sums and what is held take at most three quarters."""
+    for n in LENGTHS:
+        for plan in list(plans(n, BF16, 8 if n % 8 == 0 else 1)):
+            c = plan.constants
+            threads, tile = 32 * c["num_warps"], c["ROWS"] * c["CHUNK"] * c["CHUNKS"]
+            sums = c.get("SUMS", 0) * c["CHUNK"] * c["CHUNKS"] * (c.get("DWEIGHT", 0) + c.get("DBIAS", 0))
+            weight = c["CHUNK"] * c["CHUNKS"] if c.get("AGAIN") == 0 else 0
+            held = 0 if c.get("AGAIN") == 2 else tile * (1.5 if "SUMS" in c else 1)
+            assert (sums + weight + held) / threads <= 192, (n, plan)
+            assert (sums + weight + held) <= 3 * 2**14, (n, plan)
+
+
+def test_columns_have_many_sums_side_by_side(h200):
+    """Runs of a hundredth of the rows are what the error bound of a sum over rows allows for."""
+    for n in LENGTHS:
+        for plan in plans(n, BF16, 1):
+            assert plan.most == 0 or plan.most >= row_plan.TOGETHER
+
+
+def test_less_shared_memory_gets_fewer_stages(h200, monkeypatch):
+    arguments = (GPU, 8192, 4, F32, F32, True, True, False, True, True, True)
+    assert row_plan.backward_plan(*arguments).constants["STAGES"] == 3  # two buffers of 96 KiB
+    monkeypatch.setattr(row_plan, "shared_memory", lambda device: 101376)  # of sm_86 and sm_89
+    assert row_plan.backward_plan(*arguments).constants["STAGES"] == 1
+
+
+def bits(t, lead=None):
+    lead = t.dim() - 1 if lead is None else lead
+    m, n = t.shape[:lead].numel(), t.shape[lead:].numel()
+    return row_norm._rows(t, m, n, lead)[3] & 15
+
+
+def test_vectors_load_what_is_aligned_and_nothing_else():
+    x = torch.zeros(6, 48, dtype=BF16)
+    assert bits(x) == bits(x[1:]) == bits(x[:, :40]) == bits(x[:1].expand(6, 48)) == bits(x.view(2, 3, 48)) == 0
+    assert bits(x.view(6, 6, 8), lead=1) == 0
+    flat = torch.zeros(300, dtype=BF16)
+    misplaced = {
+        "begins between vectors": flat[1:97].view(2, 48),
+        "ends between vectors": torch.zeros(4, 41, dtype=BF16),
+        "rows begin between vectors": torch.zeros(4, 51, dtype=BF16)[:, :48],
+        "columns apart": torch.zeros(4, 96, dtype=BF16)[:, ::2],
+        "one row of such": torch.zeros(4, 51, dtype=BF16)[:1, :48],  # torch calls it contiguous
+        "one row of such, of rank 3": torch.zeros(4, 51, dtype=BF16)[:1, :48].unsqueeze(1),
+    }
+    for words, t in misplaced.items():
+        assert bits(t) != 0, words
+
+
+def test_a_row_is_cut_alike_alone_and_in_its_batch():
+    """Else its bits would tell how many others there are."""
+    batch = torch.zeros(9, 51, dtype=BF16)[:, :48]
+    for rows in (batch, batch[3:4], batch[8:], batch.unsqueeze(1), batch[2:3].unsqueeze(1)):
+        assert bits(rows) != 0
+    for rows in (batch.contiguous(), batch.contiguous()[3:4], batch.contiguous()[2:3].unsqueeze(1)):
+        assert bits(rows) == 0
+
+
+def test_a_compiled_kernel_is_launched_as_triton_launches_it(monkeypatch):
+    calls, current = [], [1]
+
+    class Kernel:
+        arg_names = ("X", "n", "A", "B")
+
+        def __getitem__(self, grid):
+            def first(*arguments, **constants):
+                calls.append(("first", current[0], grid, arguments, constants))
+                run = lambda *all: calls.append(("run", current[0], *all))  # noqa: E731
+                return SimpleNamespace(run=run, function="function", packed_metadata="metadata")
+
+            return first
+
+    class Device:
+        def __init__(self, index):
+            self.index, self.before = index, current[0]
+
+        def __enter__(self):
+            current[0] = self.index
+
+        def __exit__(self, *error):
+            current[0] = self.before
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[0])
+    monkeypatch.setattr(torch.cuda, "device", Device)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: f"stream of {index}", raising=False)
+    plan = row_plan.Plan(Kernel(), {"A": 1, "B": 2}, GPU, 8, 1)
+    plan.launch(3, "x", 7)
+    plan.launch(5, "y", 8)
+    assert calls == [
+        ("first", 0, (3,), ("x", 7), {"A": 1, "B": 2}),
+        ("run", 0, 5, 1, 1, "stream of 0", "function", "metadata", None, None, None, "y", 8, None, None),
+    ]
+    assert current == [1]
+
+
+def test_a_plan_meets_one_signature_alone(monkeypatch):
+    """A type, or a missing argument, that a kernel was not compiled for would be read as another."""
+    seen = {}
+
+    def launch(plan, programs, *arguments):
+        assert len(arguments) + len(set(plan.constants) & set(plan.kernel.arg_names)) == len(plan.kernel.arg_names)
+        types = tuple(a.dtype if isinstance(a, torch.Tensor) else type(a).__name__ for a in arguments)
+        seen.setdefault(id(plan), (plan, set()))[1].add(types)
+
+    monkeypatch.setattr(row_plan.Plan, "launch", launch)
+    calls = 0
+    for n, dtype, w_type, b_type, offset, residual in itertools.product(
+        (16, 40, 2048), (F32, BF16), (F32, BF16, None), (F32, BF16, None), (0.0, 1.0), (False, True)
+    ):
+        if dtype == F32 and BF16 in (w_type, b_type):
+            continue
+        x = torch.zeros(3, n, dtype=dtype)
+        w, b = (None if t is None else torch.zeros(n, dtype=t) for t in (w_type, b_type))
+        for rows, centered in ((x, True), (x[:2], True), (x, False), (torch.zeros(3, n + 1, dtype=dtype)[:, :n], True)):
+            mean, rstd = row_norm.forward(rows, rows if residual else None, w, b, 1e-5, offset, None, centered)[2:]
+            shape = (len(rows), n, 1)
+            for wanted in ((True, w, b), (True, w, None), (False, w, b), (True, None, None)):
+                row_norm.backward(rows, rows if residual else None, rows, w, mean, rstd, offset, shape, wanted)
+                calls += 1
+    assert calls > 1000
+    assert 100 < len(seen) < calls
+    assert all(len(signatures) == 1 for _, signatures in seen.values())
+
+
+def test_forms_are_forgotten_before_they_are_too_many(monkeypatch):
+    monkeypatch.setattr(row_norm, "_known", dict.fromkeys(range(4096)))
+    x = torch.zeros(2, 4)
+    assert row_norm.geometry(x, None, None, None) == row_norm.geometry(x, None, None, [4]) == (2, 4, 1)
+    assert len(row_norm._known) == 2
