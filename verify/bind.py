@@ -37,6 +37,7 @@ ALIASES: dict[str, tuple[str, ...]] = {  # ours: theirs, upper and lower case al
     "rstd": ("inv_std", "invstd", "inv_var", "invvar", "rrms", "inv_rms", "save_rstd", "saved_rstd", "save_invstd"),
     "running_mean": ("moving_mean",),
     "running_var": ("moving_var", "running_variance"),
+    "scale": ("output_scale", "out_scale", "y_scale", "scale_y", "quant_scale"),
     "eps": ("epsilon", "variance_epsilon", "norm_eps", "layer_norm_eps", "layer_norm_epsilon", "rms_norm_eps"),
     "num_groups": ("G", "groups", "n_groups", "ngroups", "num_group"),
     "weight_offset": ("offset", "unit_offset"),
@@ -50,11 +51,19 @@ ALIASES: dict[str, tuple[str, ...]] = {  # ours: theirs, upper and lower case al
     "affine": ("elementwise_affine", "use_affine"),
     "running": ("track_running_stats",),
     "y": ("out", "output", "result"),
+    "amax": ("abs_max", "absmax"),
     "dx": ("grad_input", "grad_x", "dinput", "out", "output"),
     "dweight": ("dw", "dgamma", "grad_weight", "grad_gamma"),
     "dbias": ("db", "dbeta", "grad_bias", "grad_beta"),
 }  # fmt: skip
-NUMBERS = ("eps", "num_groups", "weight_offset", "training", "momentum")  # what a constant can hold for all cases
+NUMBERS = (
+    "eps",
+    "num_groups",
+    "weight_offset",
+    "training",
+    "momentum",
+    "scale",
+)  # what a constant can hold for all cases
 
 
 def meant(name: str, offered: Iterable[str]) -> str | None:

@@ -67,17 +67,23 @@ def build(
 
 
 def _truth(spec: CaseSpec, op: Op, contract: Contract, exact: Mapping[str, Array | None]) -> dict[str, Expected | None]:
-    offered = {**exact, **attributes(spec, op)}
-    rounded = FORMATS[spec.dtype].round if contract.residual == "rounded" else None
+    offered = offer(spec, op, contract, exact)
     with np.errstate(all="ignore"):  # NaN, infinities and overflow are among the inputs, and the checks judge them
         values = call(op.reference, offered)
-        deltas = call(op.error, {**offered, "arithmetic": ops.arithmetic(contract, spec.dtype), "rounded": rounded})
+        deltas = call(op.error, {**offered, "arithmetic": ops.arithmetic(contract, spec.dtype)})
     return {
         tensor.name: None
         if value is None or tensor.name.removeprefix("d") in spec.frozen
         else Expected(value, delta, _output_dtype(tensor, spec, contract))
         for tensor, value, delta in zip(op.outputs, values, deltas, strict=True)
     }
+
+
+def offer(spec: CaseSpec, op: Op, contract: Contract, exact: Mapping[str, Array | None]) -> dict[str, Any]:
+    """What a reference may take: the inputs, the attributes, and what the contract says of roundings."""
+    y = FORMATS[_output_dtype(op.outputs[0], spec, contract)]
+    rounded = FORMATS[spec.dtype].round if contract.residual == "rounded" else None
+    return {**exact, **attributes(spec, op), "rounded": rounded, "largest": y.largest}
 
 
 def call(function: Callable[..., Any], offered: Mapping[str, Any]) -> Any:

@@ -12,6 +12,9 @@ from verify_norm.spec import LAYOUTS, CaseSpec, Op
 
 _Row = tuple[tuple[int, ...], dict[str, Any]]
 SUBNORMAL, LARGEST = "subnormal", "largest"  # a log2_scale, which is another in every type
+# What a quantized y is multiplied by: 1, what leaves most values normal in every format, what saturates some, and
+# nearly all of them, what leaves subnormals, or hardly anything, what no power of two is.
+OUTPUT_SCALES = (1.0, 100.0, 300.0, 1e6, 2.0**-6, 2.0**-14, 40.7)
 ROW_CORNERS: tuple[_Row, ...] = (
     ((2, 3), {}),  # the smallest that has everything
     ((1, 1), {}),  # N = 1: x̂ = 0
@@ -236,6 +239,8 @@ def corners(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool 
             )  # fmt: skip
         if "weight_offset" in op.attrs and number % 4 == 3:
             spec = replace(spec, weight_offset=1.0)  # Gemma's
+        if op.quantized:
+            spec = replace(spec, scale=OUTPUT_SCALES[number % len(OUTPUT_SCALES)])
         if "num_groups" not in op.attrs:
             spec = replace(spec, num_groups=None)  # InstanceNorm
         specs.append(spec)

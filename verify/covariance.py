@@ -35,11 +35,21 @@ from verify_norm.adjoint import reference_at
 from verify_norm.dtypes import FORMATS, Array
 from verify_norm.nearby import Equation, Equations, format_of, half_ulps, judged, pairs, rerun
 from verify_norm.spec import Run
-from verify_norm.stages import Stages, cotangent, dbias_apart, dweight_apart, dx_apart, has_mean, stages, y_apart
+from verify_norm.stages import (
+    Stages,
+    cotangent,
+    dbias_apart,
+    dweight_apart,
+    dx_apart,
+    has_mean,
+    stages,
+    y_apart,
+    z_apart,
+)
 
 POWERS = {  # of 2^k, where x is scaled by 2^k
     "x": 1, "residual": 1, "residual_out": 1, "mean": 1, "rstd": -1, "running_mean": 1, "running_var": 2, "y": 0,
-    "dx": -1, "dresidual_out": -1, "dweight": 0, "dbias": 0,
+    "amax": 0, "dx": -1, "dresidual_out": -1, "dweight": 0, "dbias": 0,
 }  # fmt: skip
 MODERATE = 24  # log2 |x| and log2 |dy| at most: far from where a square, a product of three or r³ leaves float32
 
@@ -116,6 +126,8 @@ def _root_apart(run: Run, s: Stages, name: str, got: Array) -> Array:
         return ((s.root + u) * (1 + s.root) * np.abs(got)).ravel()
     if name == "y":
         return y_apart(s, s.root).ravel()
+    if name == "amax":
+        return np.asarray(z_apart(s, s.root).max()).reshape(1)
     if dy is None:
         return np.zeros(1)
     dy, lost = cotangent(s, dy)

@@ -51,7 +51,7 @@ def refusal(spec: CaseSpec, op: Op) -> str | None:
 
 def input_dtype(tensor: Tensor, spec: CaseSpec) -> str:
     """The type of an argument."""
-    return {"x": spec.dtype, "weight": spec.weight_dtype or spec.dtype}.get(tensor.dtype, "float32")
+    return {"x": spec.dtype, "weight": spec.weight_dtype or spec.dtype}.get(tensor.dtype, tensor.dtype)
 
 
 def layout_of(spec: CaseSpec, name: str) -> str:
@@ -72,6 +72,8 @@ def draw(spec: CaseSpec, op: Op, tensor: Tensor) -> Array | None:
             values = np.ldexp(values + spec.offset, spec.log2_scale)
         else:
             values = np.maximum(np.ldexp(0.5 + np.abs(values), 2 * spec.log2_scale), form.ulp(np.zeros(())))
+    elif tensor.extent == "one":
+        values = np.array([spec.scale])
     elif tensor.extent == "affine":
         values = rng.standard_normal(affine_shape(spec, op))
         if tensor.name == "weight":  # far from 1, of both signs, so that a forgotten weight shows

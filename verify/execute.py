@@ -123,8 +123,8 @@ def _output(value: torch.Tensor | None, case: Case, name: str) -> Output | None:
     shape, ratio = tuple(value.shape), None
     if expected is not None:
         extent = next(tensor.extent for tensor in case.op.outputs if tensor.name == name)
-        if extent == "statistic" and got.size == expected.value.size:
-            got = got.reshape(expected.value.shape)  # (M, 1) and (*leading, 1) are as good as (M,)
+        if extent in ("statistic", "one") and got.size == expected.value.size:
+            got = got.reshape(expected.value.shape)  # (M, 1) and (*leading, 1) are as good as (M,), () as (1,)
         if got.shape == expected.value.shape:
             ratio = judge.ratio(got, expected)
     return Output(memory.dtype_name(value), shape, got, ratio)

@@ -2,8 +2,8 @@
 
 Triton 3.6 to 3.9 cut float32 to bfloat16 by dropping bits, in an explicit cast and in a store alike, where a GPU
 rounds to nearest, ties to even. Half of all bfloat16 results would then look one ulp wrong, so `enable` mends the
-conversion and proves the mend with a kernel. It also silences NumPy's floating-point warnings inside kernels: the
-hardware has none, and a kernel may well meet NaN and infinity.
+conversions (`conversions`) and proves the mend with a kernel. It also silences NumPy's floating-point warnings inside
+kernels: the hardware has none, and a kernel may well meet NaN and infinity.
 
 A reduction by a function of the kernel's own runs in Triton's interpreter one element at a time, in Python: seconds a
 call. `enable` has it combine whole arrays of neighbours instead, log2 n times. What surrounds the arithmetic is made
@@ -22,23 +22,12 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from verify_norm import conversions
 from verify_norm.quicken import quicken
 
 MENDED = "_verify_norm_mended"
 
 combining = False  # whether a reduction's function is being called on arrays in place of scalars
-tl: Any = None  # Triton's language, once it may be imported: a kernel sees the globals of its module
-
-# Bit patterns whose rounding tells conversions apart: ties to either side, one bit off a tie, subnormals with theirs,
-# the carry from the largest subnormal, the last number that stays finite, the tie that overflows, infinities, zero.
-PROBES = np.array(
-    [
-        0x3F808000, 0x3F818000, 0x3F808001, 0x3F807FFF, 0x3FFF8000, 0x00008000, 0x00018000, 0x00000001,
-        0x007FFFFF, 0x007F8000, 0x7F7F7FFF, 0x7F7F8000, 0x7F7FFFFF, 0x7F800000, 0xFF800000, 0x80000000, 0xC0490FDB,
-    ],
-    np.uint32,
-)  # fmt: skip
-NANS = np.array([0x7FC00000, 0x7F800001, 0xFFFFFFFF], np.uint32)  # a quiet one; two that truncation or a carry loses
 
 
 def enable() -> str:
@@ -67,7 +56,7 @@ def enable() -> str:
         )
     os.environ["TRITON_INTERPRET"] = "1"
     if not hasattr(interpreter, MENDED):
-        interpreter._convert_float = _round_to_bfloat16(interpreter._convert_float)
+        interpreter._convert_float = conversions.mended(interpreter._convert_float)
         interpreter._implicit_cvt = _with_float_scalars(interpreter._implicit_cvt)
         interpreter.GridExecutor.__call__ = _without_warnings(interpreter.GridExecutor.__call__)
         reductions: Any = getattr(interpreter, "ReduceOps", None)
@@ -80,65 +69,9 @@ def enable() -> str:
         _untimed(triton.runtime.autotuner.Autotuner)
         _fill_libdevice()
         quicken(interpreter)
-        prove()
+        conversions.prove()
         setattr(interpreter, MENDED, True)
     return f"Triton {triton.__version__} interpreter on the CPU, fp32→bf16 mended to round to nearest even"
-
-
-def prove() -> None:
-    """Run a small kernel that turns float32 into bfloat16 by a cast and by a store, and compare the bits.
-
-    Raises
-    ------
-    RuntimeError
-        If any of them is not the value rounded to nearest even.
-    """
-    import torch
-    import triton
-
-    global tl
-    tl = importlib.import_module("triton.language")
-    bits = np.concatenate([PROBES, NANS])
-    x = torch.from_numpy(bits.view(np.float32))
-    outputs = [torch.zeros(len(bits), dtype=torch.bfloat16) for _ in range(2)]
-    triton.jit(_cast)[(len(bits),)](x, *outputs)
-    want = bits[: len(PROBES)].view(np.float32).astype(ml_dtypes.bfloat16).view(np.uint16)
-    where = f"Triton {triton.__version__} interpreter"
-    for how, out in zip(("cast", "store"), outputs, strict=True):
-        got = out.view(torch.int16).numpy().view(np.uint16)[: len(PROBES)]
-        wrong = np.flatnonzero(got != want)
-        if wrong.size:
-            i = wrong[0]
-            raise RuntimeError(
-                f"{where}: a {how} of float32 0x{PROBES[i]:08x} to bfloat16 gives 0x{got[i]:04x}, "
-                f"round to nearest even gives 0x{want[i]:04x}"
-            )
-        if not torch.isnan(out[len(PROBES) :]).all():
-            raise RuntimeError(f"{where}: a {how} of NaN to bfloat16 does not give NaN")
-
-
-def _cast(x_ptr: Any, explicit_ptr: Any, stored_ptr: Any) -> None:
-    x = tl.load(x_ptr + tl.program_id(0))
-    tl.store(explicit_ptr + tl.program_id(0), x.to(tl.bfloat16))
-    tl.store(stored_ptr + tl.program_id(0), x)
-
-
-def _round_to_bfloat16(convert: Any) -> Any:
-    """Wrap Triton's conversion: float32 to bfloat16 rounds, bfloat16 to float32 is exact, the rest is untouched."""
-    import triton.language as tl
-    from triton._C.libtriton import ir
-
-    truncate = ir.ROUNDING_MODE.RTZ
-
-    @functools.wraps(convert)
-    def mended(data: NDArray[Any], source: Any, target: Any, rounding: Any) -> NDArray[Any]:
-        if source == tl.float32 and target == tl.bfloat16 and rounding != truncate:
-            return np.asarray(data, np.float32).astype(ml_dtypes.bfloat16).view(np.uint16)
-        if source == tl.bfloat16 and target == tl.float32:
-            return _widen(data)
-        return convert(data, source, target, rounding)  # type: ignore[no-any-return]
-
-    return mended
 
 
 def _in_a_tree(reduce: Any) -> Any:

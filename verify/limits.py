@@ -15,6 +15,7 @@ WORDS: dict[str, dict[Any, str]] = {  # field: what is said of a case that has a
     "bias": {False: "it takes no bias", True: "it always has a bias"},
     "weight": {False: "it takes no weight", True: "it always has a weight"},
     "weight_offset": {0.0: "it adds nothing to its weight"},
+    "scale": {1.0: "it takes no scale"},
     "frozen": {(): "only what torch differentiates has frozen inputs"},
     "dresidual_out": {False: "it takes no gradient of residual_out"},
     "running": {False: "it has no running statistics", True: "it always has running statistics"},
@@ -103,7 +104,7 @@ def of_function(name: str, binding: Binding, op: Op, *, autograd: bool, written:
     """The limits of a function, from what it takes; raises UsageError where it takes too little to be of `op`."""
     takes, fixed = {*binding.sources, *binding.fixed}, dict(binding.fixed)
     inputs, backward = {tensor.name: tensor for tensor in op.inputs}, op.forward is not None
-    essential = [n for n, t in inputs.items() if not t.optional and t.role in ("input", "cotangent")]
+    essential = [n for n, t in inputs.items() if not t.optional and t.extent == "data"]
     missing = [n for n in essential if n not in takes]
     knows = "rstd" in takes or (backward and not binding.sources)
     needed = [n for n in ("eps", "num_groups") if n in op.attrs and n not in takes and not knows]
@@ -121,6 +122,8 @@ def of_function(name: str, binding: Binding, op: Op, *, autograd: bool, written:
         held["weight_offset"] = 0.0
     if op.view == "channels" and "running_mean" not in takes:
         held |= {"running": False, "training": True}
+    if "scale" in inputs and "scale" not in takes:
+        held["scale"] = 1.0
     if "momentum" in op.attrs and "momentum" not in takes:
         held["momentum"] = 0.1  # torch's own
     if "training" in op.attrs and "training" not in takes:

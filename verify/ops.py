@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from verify_norm.dtypes import FORMATS
-from verify_norm.reference import activated, addnorm, batchnorm, groupnorm, instancenorm, layernorm, rmsnorm
+from verify_norm.reference import activated, addnorm, batchnorm, groupnorm, instancenorm, layernorm, quantized, rmsnorm
 from verify_norm.reference.rounding import Arithmetic
 from verify_norm.spec import Contract, Op, Tensor
 
@@ -22,10 +22,13 @@ RUNNING_MEAN = Tensor("running_mean", "affine", "input", dtype="weight", optiona
 RUNNING_VAR = Tensor("running_var", "affine", "input", dtype="weight", optional=True)
 
 RESIDUAL = Tensor("residual", "data", "input")
+SCALE = Tensor("scale", "one", "input", dtype="float32")
 SAVED_SUM = Tensor("residual_out", "data", "input")
 DRESIDUAL_OUT = Tensor("dresidual_out", "data", "cotangent", optional=True)
 
 Y = Tensor("y", "data", "output")
+QUANTIZED = Tensor("y", "data", "output", dtype="float8_e4m3fn")
+AMAX = Tensor("amax", "one", "output", dtype="float32")
 MEAN = Tensor("mean", "statistic", "output", dtype="float32")
 RSTD = Tensor("rstd", "statistic", "output", dtype="float32")
 RESIDUAL_OUT = Tensor("residual_out", "data", "output")
@@ -75,6 +78,26 @@ OPS: dict[str, Op] = {
             error=rmsnorm.backward_error,
             forward="rmsnorm_fwd",
             summary="the gradients of rmsnorm_fwd",
+        ),
+        Op(
+            "layernorm_fp8_fwd",
+            inputs=(X, WEIGHT, BIAS, SCALE),
+            outputs=(QUANTIZED, AMAX, MEAN, RSTD),
+            attrs=("eps", "normalized_shape"),
+            reference=quantized.layernorm_forward,
+            error=quantized.layernorm_error,
+            quantized=True,
+            summary="y = layernorm_fwd's z times scale, saturated to 8 bits; amax = max |z|",
+        ),
+        Op(
+            "rmsnorm_fp8_fwd",
+            inputs=(X, WEIGHT, SCALE),
+            outputs=(QUANTIZED, AMAX, RSTD),
+            attrs=("eps", "weight_offset", "normalized_shape"),
+            reference=quantized.rmsnorm_forward,
+            error=quantized.rmsnorm_error,
+            quantized=True,
+            summary="y = rmsnorm_fwd's z times scale, saturated to 8 bits; amax = max |z|",
         ),
         Op(
             "groupnorm_fwd",

@@ -25,6 +25,8 @@ BOTH: dict[str, tuple[str, str]] = {  # what is differentiable has both directio
 EXTRA = "'verify-norm[third-party]'"
 BUILT = {"flash_attn": "flash-attn --no-build-isolation"}  # what no extra can install: it is compiled for minutes
 FAMILIES = (  # letters of a name that tell the operator, the most telling first
+    (r"rmsnorm.*(fp8|float8|e4m3|e5m2)|(fp8|float8).*rmsnorm", "rmsnorm_fp8"),
+    (r"layernorm.*(fp8|float8|e4m3|e5m2)|(fp8|float8).*layernorm", "layernorm_fp8"),
     (r"(add|residual).*rmsnorm", "add_rmsnorm"),
     (r"(add|residual).*layernorm", "add_layernorm"),
     (r"rmsnorm|t5layernorm", "rmsnorm"),  # T5LayerNorm has neither a mean nor a bias
@@ -61,6 +63,8 @@ def infer(attribute: str) -> str | None:
     base = next((name for pattern, name in FAMILIES if re.search(pattern, letters)), None)
     if base is None or last in OPS:
         return last if last in OPS else None
+    if base not in BOTH:
+        return f"{base}_fwd"
     directions = {"_fwd": r"fwd|forward", "_bwd": r"bwd|backward"}
     told = [suffix for suffix, pattern in directions.items() if re.search(pattern, letters)]
     return base + told[0] if len(told) == 1 else base

@@ -105,7 +105,7 @@ def _dropped(run: Run) -> dict[str, Array]:
     for the sums over rows the last row of dy.
     """
     case = run.case
-    offered = {**case.exact, **cases.attributes(case.spec, case.op)}
+    offered = cases.offer(case.spec, case.op, run.kernel.contract, case.exact)
     name = "dy" if case.op.forward else "x"
     values = case.exact[name]
     if values is None or values.ndim < 2 or values.shape[-1] < 2 or values.shape[0] < 2:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 Role = Literal["input", "weight", "saved", "cotangent", "state", "output"]
-Extent = Literal["data", "affine", "statistic"]
+Extent = Literal["data", "affine", "statistic", "one"]
 View = Literal["rows", "groups", "channels"]
 Status = Literal["fail", "error"]
 
@@ -27,15 +27,15 @@ WEIGHTS = ("random", "zero", "some_zero")
 class Tensor:
     """An argument or a result of an operator.
 
-    `extent` says which shape it has: "data" as x, "affine" as weight, "statistic" one value a row or group. A "state"
-    is changed in place, and comes out as the output of its name.
-    `dtype` says which type it has: "x" as x, "weight" as weight, or "float32".
+    `extent` says which shape it has: "data" as x, "affine" as weight, "statistic" one value a row or group, "one" one
+    value in all. A "state" is changed in place, and comes out as the output of its name.
+    `dtype` says which type it has: "x" as x, "weight" as weight, or that of its name.
     """
 
     name: str
     extent: Extent
     role: Role
-    dtype: Literal["x", "weight", "float32"] = "x"
+    dtype: Literal["x", "weight", "float32", "float8_e4m3fn"] = "x"
     optional: bool = False
 
 
@@ -46,7 +46,8 @@ class Op:
     `reference` and `error` take the float64 arguments they name; `error` also takes `arithmetic`, and returns, per
     element of every output, how far a kernel of that arithmetic may be from the truth before the final rounding.
     `view` says what is normalized together: the last dimensions, a group of channels of one sample, or a channel of all
-    samples. `activation` is what y has been through last, `verify_norm.reference.activation`.
+    samples. `activation` is what y has been through last, `verify_norm.reference.activation`. What is `quantized` has
+    been multiplied by a scale and saturated, `verify_norm.reference.quantized`.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Op:
     view: View = "rows"
     summary: str = ""
     activation: Literal["silu", "gelu"] | None = None
+    quantized: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ class Contract:
     inplace : outputs that may overwrite an input, as "dx:dy".
     residual : what a fused addition normalizes: the "sum" as float32 has it, or the sum "rounded" to the type of x, as
         it is returned (vLLM's CUDA kernel, vLLM issue 52104).
-    output : type of y and dx, None if it is that of x.
+    output : type of y and dx, None if it is that of x; of what is quantized, float8_e4m3fn.
     """
 
     accumulate: str = "float32"
@@ -107,7 +109,8 @@ class CaseSpec:
     `shape` is x's. LayerNorm and RMSNorm normalize its last `normalized_ndim` dimensions, GroupNorm each of
     `num_groups` groups of channels. Values are (offset + noise of family `data`) · 2**log2_scale. Every tensor has its
     own layout in memory, and the gaps of its storage hold poison. `training`, `momentum` and `running` (whether running
-    statistics are kept) are BatchNorm's. `frozen` inputs need no gradient, where a gradient is torch's to ask for.
+    statistics are kept) are BatchNorm's, `scale` is what y is multiplied by where it is quantized. `frozen` inputs need
+    no gradient, where a gradient is torch's to ask for.
     """
 
     shape: tuple[int, ...]
@@ -136,6 +139,7 @@ class CaseSpec:
     training: bool = True
     momentum: float = 0.1
     running: bool = True
+    scale: float = 1.0
     frozen: tuple[str, ...] = ()
     seed: int = 0
 

@@ -20,6 +20,7 @@ from verify_norm.dtypes import FORMATS, Array
 from verify_norm.reference import batchnorm, layernorm, rmsnorm, rounding
 from verify_norm.reference.activation import ACTIVATIONS, Activation, nearby, pulled
 from verify_norm.reference.addnorm import nearest
+from verify_norm.reference.quantized import product_error
 from verify_norm.reference.rounding import Arithmetic, XhatError
 from verify_norm.reference.view import View, groups, rows
 from verify_norm.spec import Case, Run
@@ -40,6 +41,7 @@ class Stages:
     bias: Array | None
     offset: bool
     activation: Activation | None = None
+    scale: Array | None = None  # what y is multiplied by after all, where it is quantized
 
     @property
     def before(self) -> Array:
@@ -133,7 +135,8 @@ def stages(run: Run) -> Stages:
     z = replace(z, shift=np.broadcast_to(z.shift, rstd.shape), magnitude=z.magnitude + 2 * rstd * lost)
     largest = np.abs(xhat) * (1.0 + rho) + z.shift + 2 * rstd * lost
     activation = None if case.op.activation is None else ACTIVATIONS[case.op.activation]
-    return Stages(view, a, centred, rstd, xhat, largest, z, weight, bias, offset != 0.0, activation)
+    scale = case.exact.get("scale")
+    return Stages(view, a, centred, rstd, xhat, largest, z, weight, bias, offset != 0.0, activation, scale)
 
 
 @np.errstate(all="ignore")
@@ -158,7 +161,18 @@ def projection(s: Stages, dy: Array) -> Projection:
 
 @np.errstate(all="ignore")
 def y_apart(s: Stages, factor: float) -> Array:
-    """How far y is from what exact operations make of the common bits."""
+    """How far y is from what exact operations make of the common bits, a scale included where it has one."""
+    apart = z_apart(s, factor)
+    if s.scale is None:
+        return apart
+    return product_error(
+        apart, np.abs(s.before) + 2 * (0.0 if s.bias is None else np.abs(s.bias)), s.scale, s.arithmetic
+    )
+
+
+@np.errstate(all="ignore")
+def z_apart(s: Stages, factor: float) -> Array:
+    """The same of what a scale multiplies, whose largest magnitude is amax."""
     z, product = s.common(factor), s.largest * (1.0 if s.weight is None else np.abs(s.weight))
     most = product + (0.0 if s.bias is None else np.abs(s.bias))
     apart = rounding.affine_error(most, s.largest, s.rstd, s.weight, s.bias, z, s.view, s.arithmetic, offset=s.offset)

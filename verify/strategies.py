@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from verify_norm.corners import freezable
+from verify_norm.corners import OUTPUT_SCALES, freezable
 from verify_norm.spec import FAMILIES, LAYOUTS, WEIGHTS, CaseSpec, Op, Tensor
 
 # Row lengths: a power of two, its neighbours, odd ones, tiles' edges, and hidden sizes of models.
@@ -35,13 +35,16 @@ def specs(draw: st.DrawFn, op: Op, dtypes: tuple[str, ...], elements: int, *, fr
     """Specs for `op` of at most about `elements` elements; with `frozen`, some inputs may need no gradient."""
     shape, options = draw(_shape(op, elements))
     dtype = draw(st.sampled_from(dtypes))
-    names = {t.name: t for t in op.inputs if t.role != "saved" and not t.name.startswith("running_")}
+    placed = (t for t in op.inputs if t.role != "saved" and t.extent != "one" and not t.name.startswith("running_"))
+    names = {t.name: t for t in placed}
     options |= {
         f"{name}_layout": draw(st.one_of(st.just("contiguous"), st.sampled_from(_layouts(names[name]))))
         for name in names
     }
     if "weight_offset" in op.attrs:
         options["weight_offset"] = draw(st.sampled_from((0.0, 1.0)))
+    if op.quantized:
+        options["scale"] = draw(st.sampled_from(OUTPUT_SCALES))
     if op.view == "channels":
         options |= draw(_mode(shape))
     if frozen and freezable(op):

@@ -13,7 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
-from verify_norm import interpreter, kernels
+from verify_norm import conversions, interpreter, kernels
+from verify_norm.dtypes import FORMATS
 from verify_norm.kernels import groupnorm_welford
 
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="compiled kernels do not pass the interpreter")
@@ -57,7 +58,7 @@ def test_proof_notices_truncation(monkeypatch):
     module = importlib.import_module("triton.runtime.interpreter")
     monkeypatch.setattr(module, "_convert_float", module._convert_float.__wrapped__)
     with pytest.raises(RuntimeError, match="nearest even"):
-        interpreter.prove()
+        conversions.prove()
 
 
 @triton.jit
@@ -257,3 +258,40 @@ def test_equal_rows_are_summed_exactly_in_a_tree(device):
     for _ in range(256):
         one_by_one = np.float32(one_by_one + x[0, 0].item())
     assert one_by_one != out[0].item()
+
+
+@triton.jit
+def narrowed(X, Out, Back, N: tl.constexpr):
+    i = tl.arange(0, N)
+    y = tl.load(X + i).to(Out.dtype.element_ty)
+    tl.store(Out + i, y)
+    tl.store(Back + i, y.to(tl.float32))
+
+
+@interpreted
+@pytest.mark.parametrize("source", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["float8_e4m3fn", "float8_e5m2"])
+def test_into_8_bits_and_back(kind, source):
+    form, rng = FORMATS[kind], np.random.default_rng(1)
+    every = np.arange(256, dtype=np.uint8).view(form.dtype).astype(np.float32)
+    every = np.sort(every[np.isfinite(every)])
+    ties = (every[1:] + every[:-1]) / 2
+    wide = np.concatenate([every, ties, ties * 1.0001, ties * 0.9999, np.float32([1e6, -1e30, np.inf, -np.inf])])
+    wide = np.concatenate([wide, rng.standard_normal(2048 - len(wide)).astype(np.float32)])
+    x = torch.from_numpy(wide.astype(np.float32)).to(source)
+    out, back = torch.zeros(2048, dtype=getattr(torch, kind)), torch.zeros(2048)
+    narrowed[(1,)](x, out, back, 2048)
+    exact = x.double().numpy()
+    want = np.clip(form.round(np.clip(exact, -form.largest, form.largest)), -form.largest, form.largest)
+    assert np.array_equal(out.float().numpy(), want)
+    assert np.array_equal(back.numpy(), want)
+
+
+@interpreted
+def test_nan_stays_nan_in_8_bits():
+    x = torch.full((16,), torch.nan)
+    for kind in (torch.float8_e4m3fn, torch.float8_e5m2):
+        out, back = torch.zeros(16, dtype=kind), torch.zeros(16)
+        narrowed[(1,)](x, out, back, 16)
+        assert out.float().isnan().all()
+        assert back.isnan().all()

@@ -152,7 +152,7 @@ def moments(run: Run) -> dict[str, Moments]:
     known = stages(plain)
     for tensor in run.case.op.outputs:
         output, expected = run.outputs.get(tensor.name), run.case.expected.get(tensor.name)
-        usual = tensor.role == "output" and tensor.extent != "statistic" and not tensor.name.startswith("running_")
+        usual = tensor.extent in ("data", "affine") and not tensor.name.startswith("running_")
         if not usual or output is None or expected is None or output.ratio is None or output.ratio.max(initial=0) > 1:
             continue
         if output.dtype == expected.dtype:
@@ -234,6 +234,7 @@ def _together(run: Run, s: Stages, name: str, phi: Array, expected: Expected) ->
     if name == "y":
         phi = phi.reshape(view.shape)
         alone = np.where(phi != 0, np.abs(phi) * y_apart(s, 0.0), 0.0)
+        phi = phi if s.scale is None else phi * s.scale
         c = np.abs(phi * weight) * rounded
         alike = np.abs((phi * weight * lost(s.xhat)).sum())
         return float(coherent(phi * weight * s.xhat, phi * weight) + alone.sum() + alike), _grouped(c, s.xhat)

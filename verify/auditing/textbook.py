@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from verify_norm import data
 from verify_norm.dtypes import FORMATS, Array
 from verify_norm.reference import batchnorm
+from verify_norm.reference.quantized import saturated
 from verify_norm.reference.view import View, groups, rows
 from verify_norm.spec import Case
 
@@ -194,7 +195,11 @@ def _forward(case: Case, view: View, how: Algorithm) -> dict[str, F]:
     y = (x - mean) * rstd
     y = y if w is None else y * (w + F32(case.arguments.get("weight_offset", 0.0)))
     y = y if b is None else y + b
-    return {"y": _back(view, y), "residual_out": _back(view, x), "mean": mean, "rstd": rstd}
+    amax = np.abs(y).max(initial=0.0).reshape(1)
+    scale, expected = exact.get("scale"), case.expected.get("y")
+    if scale is not None and expected is not None:
+        y = saturated(y * scale.astype(F32), FORMATS[expected.dtype].largest)
+    return {"y": _back(view, y), "residual_out": _back(view, x), "mean": mean, "rstd": rstd, "amax": amax}
 
 
 def _backward(case: Case, view: View, how: Algorithm) -> dict[str, F]:

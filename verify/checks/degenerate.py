@@ -53,6 +53,7 @@ from verify_norm.checks.invariance import has_rows, same_rows
 from verify_norm.dtypes import FORMATS, Array
 from verify_norm.nearby import NearbyError, format_of, half_ulps, pairs, rerun
 from verify_norm.reference.activation import ACTIVATIONS, pushed
+from verify_norm.reference.quantized import product_error, saturated
 from verify_norm.spec import Finding, Run
 from verify_norm.stages import has_mean, normalized, own_statistics, view_of
 
@@ -154,13 +155,23 @@ def _eps_decides(run: Run) -> Iterator[Wrong]:
     if case.op.activation is not None:
         act = ACTIVATIONS[case.op.activation]
         b, tau = act.value(b), pushed(act, b, tau, ops.arithmetic(contract, case.spec.dtype))
+    before, off = np.abs(b).max(initial=0.0), np.max(tau, initial=0.0)
+    scale = case.exact.get("scale")
+    if scale is not None:
+        tau = product_error(tau, np.abs(b), scale, ops.arithmetic(contract, case.spec.dtype))
+        b = saturated(b * scale, format_of(run, "y").largest)
     for name, left, right in pairs(run, other):
-        if name == "y":
+        if name == "amax":
+            want = np.full_like(left, before)
+            wrong = ~(np.abs(right - want) <= off + half_ulps(run, name, want + off))
+            yield name, right, want, wrong, f"the largest |bias|: eps is 4^{k}, beside which x vanishes"
+        elif name == "y":
             want = b.reshape(left.shape)
             delta = np.broadcast_to(tau, view.shape).reshape(left.shape)
             wrong = ~(np.abs(right - want) <= delta + half_ulps(run, name, np.abs(want) + delta))
             wrong = wrong & (np.abs(want) < format_of(run, name).largest / 2)
             what = "the bias" if case.op.activation is None else f"{case.op.activation} of the bias"
+            what = what if scale is None else f"scale times {what}"
             yield name, right, want, wrong, f"{what}: eps is 4^{k}, beside which x vanishes"
         elif name == "rstd":
             want = np.full_like(left, 2.0**-k)
@@ -175,7 +186,7 @@ def _rows_are_equal(run: Run) -> bool:
     case, spec = run.case, run.case.spec
     if not run.kernel.contract.batch_invariant or not has_rows(case) or case.op.view == "channels" or spec.special:
         return False
-    inputs = {t.name: case.exact[t.name] for t in case.op.inputs if t.extent != "affine"}
+    inputs = {t.name: case.exact[t.name] for t in case.op.inputs if t.extent in ("data", "statistic")}
     leading = {
         name: None if a is None else a.reshape(spec.shape[0], -1) for name, a in inputs.items()
     }  # fmt: skip
@@ -186,7 +197,7 @@ def _rows_that_differ(run: Run) -> Iterator[Wrong]:
     count = run.case.spec.shape[0]
     for tensor in run.case.op.outputs:
         output = run.outputs.get(tensor.name)
-        if tensor.extent == "affine" or output is None or output.ratio is None:
+        if tensor.extent in ("affine", "one") or output is None or output.ratio is None:
             continue
         rows = output.got.reshape(count, -1)
         first = np.broadcast_to(rows[:1], rows.shape)

@@ -41,7 +41,9 @@ def permutation(run: Run) -> Equations:
             tolerance = np.where(np.isfinite(known), 0.0 if by_row else tolerance, np.inf)
         else:
             first = left
-            if by_row and dy is not None:  # the terms are the same bits, in another order
+            if by_row and extents[name] == "one":
+                tolerance = np.zeros(left.shape)  # a maximum rounds nothing
+            elif by_row and dy is not None:  # the terms are the same bits, in another order
                 s = stages(run)
                 dz, lost = cotangent(s, dy)
                 apart = dweight_apart(s, dz, 0.0, lost=lost) if name == "dweight" else dbias_apart(s, dz, lost=lost)

@@ -26,7 +26,7 @@ def taken(case: Case, index: Any) -> dict[str, Array | None]:
     count = case.spec.shape[0]
 
     def of(values: Array | None, extent: str) -> Array | None:
-        if values is None or extent == "affine" or (extent == "statistic" and case.op.view == "channels"):
+        if values is None or extent in ("affine", "one") or (extent == "statistic" and case.op.view == "channels"):
             return values
         if extent == "data":
             return np.ascontiguousarray(values[index])
@@ -124,7 +124,7 @@ def _by_row(run: Run, other: Run) -> Iterator[tuple[str, Array, Array]]:
     """The outputs that have a part for every row, of both runs."""
     for tensor in run.case.op.outputs:
         one, two = run.outputs.get(tensor.name), other.outputs.get(tensor.name)
-        if tensor.extent == "affine" or one is None or two is None:
+        if tensor.extent in ("affine", "one") or one is None or two is None:
             continue
         if run.case.expected and one.ratio is None:
             continue  # of a wrong shape

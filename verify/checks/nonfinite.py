@@ -16,11 +16,12 @@ def nonfinite(run: Run) -> Iterable[Finding]:
     """NaN or infinity in the input comes out where it must, and never as a plausible number.
 
     That it does not leak into other rows is for `accuracy` to tell, which allows NaN nowhere. With eps = 0 there is
-    nothing to tell: a row without variance divides zero by zero, and a kernel's rounding may hide that.
+    nothing to tell: a row without variance divides zero by zero, and a kernel's rounding may hide that. Nor of amax:
+    the maximum of torch keeps a NaN, those of C and of GPUs pass over it (IEEE 754-2019, maximum and maximumNumber).
     """
     for name, output in run.outputs.items():
         expected = run.case.expected[name]
-        if output is None or expected is None or output.ratio is None:
+        if output is None or expected is None or output.ratio is None or name == "amax":
             continue
         swallowed = ~np.isfinite(expected.value) & np.isfinite(output.got)
         if not swallowed.any():

@@ -1,0 +1,126 @@
+"""Conversions of Triton's interpreter, made to round as a GPU's do, and the proof that they now do.
+
+Triton 3.6 to 3.9 cut float32 to bfloat16 by dropping bits, and to 8 bits with subnormals, NaN and what is too large
+wrong. A GPU rounds to nearest, ties to even, and into 8 bits it saturates: PTX has `cvt.rn.satfinite` alone for them,
+which Triton compiles such a conversion to from sm_89 on.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from verify_norm.dtypes import FORMATS
+
+TYPES = {  # Triton's names of the types that it keeps as integers; float8_e4m3fn is its float8e4nv
+    "bf16": ("bfloat16", np.uint16), "fp8e4nv": ("float8_e4m3fn", np.uint8), "fp8e5": ("float8_e5m2", np.uint8),
+}  # fmt: skip
+PLAIN = {"fp32": (np.float32, np.uint32), "fp16": (np.float16, np.uint16)}
+
+NANS = np.array([0x7FC00000, 0x7F800001, 0xFFFFFFFF], np.uint32)  # a quiet one; two that truncation or a carry loses
+
+tl: Any = None  # Triton's language, once it may be imported: a kernel sees the globals of its module
+
+
+def probes(name: str) -> NDArray[np.float32]:
+    """Float32 values at which a conversion to this type can go wrong.
+
+    Ties to either side, one bit off a tie, the carry into the next power of two, subnormals with theirs, the last
+    number that stays finite, the tie that overflows, infinities, zero.
+
+    >>> [len(probes(name)) > 20 for name in ("bfloat16", "float8_e4m3fn")]
+    [True, True]
+    """
+    form = FORMATS[name]
+    step = 2.0 * form.u
+    low, one = form.smallest_normal, np.array([1.0, 1.0 + step, 2.0 - step, 1.0 + 3 * step])
+    halves = np.concatenate([one, one + step / 2])
+    small = low * step * np.array([0.25, 0.5, 0.75, 1.0, 1.5, 2.5, 1 / step - 0.5])
+    end = form.largest + float(form.ulp(np.array(form.largest))) * np.array([0.0, 0.4375, 0.5, 0.5625, 4.0])
+    exact = np.concatenate([halves, halves * 16.0, small, end, [0.0]])
+    with np.errstate(over="ignore"):
+        wide = np.minimum(exact, float(np.finfo(np.float32).max)).astype(np.float32)
+        beside = np.concatenate([wide, np.nextafter(wide, np.float32(0)), np.nextafter(wide, np.float32(np.inf))])
+    return np.concatenate([beside, -beside, np.array([np.inf, -np.inf], np.float32)])
+
+
+def rounded(values: NDArray[Any], name: str) -> NDArray[Any]:
+    """The nearest numbers of this type, as a GPU has them: into 8 bits, what is too large becomes the largest.
+
+    >>> rounded(np.array([1e9, -np.inf, 3.3], np.float32), "float8_e4m3fn").astype(float).tolist()
+    [448.0, -448.0, 3.25]
+    """
+    form = FORMATS[name]
+    wide = np.asarray(values, np.float32)
+    with np.errstate(all="ignore"):
+        return (np.clip(wide, -form.largest, form.largest) if form.dtype.itemsize == 1 else wide).astype(form.dtype)
+
+
+def mended(convert: Any) -> Any:
+    """Wrap Triton's conversion: into `TYPES` it rounds, from them it is exact, the rest is as it was."""
+    from triton._C.libtriton import ir
+
+    truncate = ir.ROUNDING_MODE.RTZ
+
+    @functools.wraps(convert)
+    def rounding(data: NDArray[Any], source: Any, target: Any, how: Any) -> NDArray[Any]:
+        known = {source.name, target.name} <= TYPES.keys() | PLAIN.keys() and {source.name, target.name} & TYPES.keys()
+        if not known or (how == truncate and target.name in TYPES):
+            return convert(data, source, target, how)  # type: ignore[no-any-return]
+        if source.name in TYPES:
+            name, bits = TYPES[source.name]
+            wide = np.asarray(data).view(bits).view(FORMATS[name].dtype).astype(np.float32)
+        else:
+            wide = np.asarray(data).view(PLAIN[source.name][0]).astype(np.float32)
+        if target.name in TYPES:
+            name, bits = TYPES[target.name]
+            return rounded(wide, name).view(bits)
+        kind, bits = PLAIN[target.name]
+        return wide.astype(kind).view(bits)
+
+    return rounding
+
+
+def prove() -> None:
+    """Run a small kernel that turns float32 into each type by a cast and by a store, and compare the bits.
+
+    Raises
+    ------
+    RuntimeError
+        If any of them is not the value rounded to nearest even.
+    """
+    import torch
+    import triton
+
+    global tl
+    tl = importlib.import_module("triton.language")
+    where = f"Triton {triton.__version__} interpreter"
+    for name, bits in TYPES.values():
+        form, values = FORMATS[name], probes(name)
+        x = torch.full((256,), torch.nan)
+        x[: len(values)], x[len(values) : len(values) + len(NANS)] = map(torch.from_numpy, (values, NANS.view("f4")))
+        outputs = [torch.zeros(len(x), dtype=getattr(torch, name)) for _ in range(2)]
+        triton.jit(_cast)[(1,)](x, *outputs)
+        want = rounded(values, name).view(bits)
+        for how, out in zip(("cast", "store"), outputs, strict=True):
+            got = out.view(torch.uint8).numpy().view(bits)[: len(values)]
+            wrong = np.flatnonzero(got != want)
+            if wrong.size:
+                i = wrong[0]
+                raise RuntimeError(
+                    f"{where}: a {how} of {values[i]!r} to {name} gives {got[i : i + 1].view(form.dtype)[0]}, "
+                    f"round to nearest even gives {want[i : i + 1].view(form.dtype)[0]}"
+                )
+            if not torch.isnan(out[len(values) :].float()).all():
+                raise RuntimeError(f"{where}: a {how} of NaN to {name} does not give NaN")
+
+
+def _cast(x_ptr: Any, explicit_ptr: Any, stored_ptr: Any) -> None:
+    i = tl.arange(0, 256)
+    x = tl.load(x_ptr + i)
+    tl.store(explicit_ptr + i, x.to(explicit_ptr.dtype.element_ty))
+    tl.store(stored_ptr + i, x)
