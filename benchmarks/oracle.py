@@ -1,7 +1,7 @@
 """The float64 reference and its bounds on a GPU: the reference's own lines, on torch tensors.
 
 `reference/` is NumPy, and uses array operations alone. `OnDevice` takes those of them that the references of
-LayerNorm, RMSNorm, GroupNorm and the fused additions use, by NumPy's own protocols, so that every element of a result
+LayerNorm, RMSNorm, GroupNorm, the fused additions and those into 8 bits use, by NumPy's own protocols, so that every element of a result
 of 10⁸ elements is held to the same bound as in a verification, in less time than a kernel takes to compile.
 """
 
@@ -105,8 +105,8 @@ class OnDevice(NDArrayOperatorsMixin):
         """As NumPy's."""
         return OnDevice(self.tensor.sum(axes, keepdim=keepdims))
 
-    def max(self, axes: tuple[int, ...], keepdims: bool = False, initial: float = -np.inf) -> OnDevice:
-        """As NumPy's."""
+    def max(self, axes: tuple[int, ...] = (), keepdims: bool = False, initial: float = -np.inf) -> OnDevice:
+        """As NumPy's, over all axes if none is named."""
         return OnDevice(self.tensor.amax(axes, keepdim=keepdims).clamp_min(initial))
 
     def __getitem__(self, index: Any) -> OnDevice:
@@ -138,11 +138,12 @@ def expected(op: Op, arguments: Mapping[str, Any], contract: Contract, dtypes: M
 
     `arguments` are tensors, None and numbers, by the names of the operator.
     """
-    exact, of_x = _exact(arguments), dtypes["x"]
+    of_x = dtypes["x"]
     rounded = FORMATS[of_x].round if contract.residual == "rounded" else None
-    given = {**exact, "arithmetic": ops.arithmetic(contract, of_x), "rounded": rounded}
+    given = {**_exact(arguments), "rounded": rounded, "largest": FORMATS[dtypes[op.outputs[0].name]].largest}
     with np.errstate(all="ignore"):
-        wanted, deltas = _call(op.reference, exact), _call(op.error, given)
+        wanted = _call(op.reference, given)
+        deltas = _call(op.error, {**given, "arithmetic": ops.arithmetic(contract, of_x)})
     return {
         tensor.name: None if value is None else Expected(value, delta, dtypes[tensor.name])
         for tensor, value, delta in zip(op.outputs, wanted, deltas, strict=True)

@@ -56,7 +56,8 @@ def ours(name: str, op: str) -> Contestant:
         bound = {key: value for key, value in given.items() if every or key in takes}
         return lambda: run(**bound)
 
-    return Contestant(name, prepare, (kernel.contract,))
+    wide = {} if kernel.contract.output is None else {"y": kernel.contract.output}
+    return Contestant(name, prepare, (kernel.contract,), dtypes=wide)
 
 
 def _stock(base: str) -> Callable[..., Any]:
@@ -75,19 +76,36 @@ def _stock(base: str) -> Callable[..., Any]:
     return norm
 
 
-def _named(norm: Callable[..., Any]) -> Callable[[Any], Any]:
-    names = ("x", "residual", "weight", "bias", "normalized_shape", "num_groups", "eps")
+def _stock_fp8(base: str) -> Callable[..., Any]:
+    """The same of a norm into 8 bits: in float32, for rounded to 16 bits first it would be rounded twice."""
+
+    def norm(x: Tensor, scale: Tensor, weight: Tensor, bias: Any, shape: Any, eps: float) -> Any:
+        if base.startswith("rmsnorm"):
+            z = F.rms_norm(x.float(), shape, weight.float(), eps)
+        else:
+            z = F.layer_norm(x.float(), shape, weight.float(), bias.float(), eps)
+        return (z * scale).clamp(-448.0, 448.0).to(torch.float8_e4m3fn), z.abs().amax().reshape(1)
+
+    return norm
+
+
+def _function(base: str, change: Callable[[Any], Any] = lambda function: function) -> Callable[[Any], Any]:
+    """What stock torch does about it, or what `change` makes of that, of arguments by name."""
+    own = base.endswith("_fp8")
+    names = ("x", "scale" if own else "residual", "weight", "bias", "normalized_shape")
+    names += ("eps",) if own else ("num_groups", "eps")
+    norm = change(_stock_fp8(base) if own else _stock(base))
     return lambda t: norm(*(getattr(t, name, None) for name in names))
 
 
 def _torch(base: str) -> Callable[[Any], Any]:
-    return _named(_stock(base))
+    return _function(base)
 
 
 def _compiled(base: str) -> Callable[[Any], Any]:
     """The same under torch.compile for this very size, which is the best it can do."""
     torch._dynamo.reset()  # a function is compiled for eight sizes and no more
-    return _named(torch.compile(_stock(base), dynamic=False, fullgraph=True))
+    return _function(base, lambda norm: torch.compile(norm, dynamic=False, fullgraph=True))
 
 
 def _liger(base: str) -> Callable[[Any], Any]:
@@ -150,7 +168,7 @@ def _apex(base: str) -> Callable[[Any], Any]:
     }[base]
 
 
-NORMS = ("layernorm", "rmsnorm", "groupnorm", "add_layernorm", "add_rmsnorm")
+NORMS = ("layernorm", "rmsnorm", "groupnorm", "add_layernorm", "add_rmsnorm", "layernorm_fp8", "rmsnorm_fp8")
 PEERS: dict[str, tuple[str, tuple[str, ...], Callable[[str], Callable[[Any], Any]] | None]] = {
     "torch": ("torch", NORMS, _torch),
     "compile": ("torch", NORMS, _compiled),

@@ -27,9 +27,12 @@ def perf() -> list[Job]:
         "add_rmsnorm_bwd": (wide,),
     }  # fmt: skip
     works = [Work(op, shape) for op, shapes in rows.items() for shape in shapes]
+    into_8_bits = [
+        Job(Work(f"{norm}_fp8_fwd", wide), (f"{norm}_fwd_e4m3fn",), ALL) for norm in ("layernorm", "rmsnorm")
+    ]
     works += [Work("groupnorm_fwd", (1, 32, x, x), "float32", 8) for x in FEW]
     works += [Work("groupnorm_fwd", (8, 320, 64, 64), layout=layout) for layout in ("contiguous", "channels_last")]
-    return [Job(work, (work.op,), ALL) for work in works]
+    return [Job(work, (work.op,), ALL) for work in works] + into_8_bits
 
 
 def seed001() -> list[Job]:

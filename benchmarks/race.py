@@ -83,8 +83,8 @@ def judged(
     `known` keeps the truths of this work, by contract.
     """
     op = OPS[work.op]
-    of_weight = {t.name: work.dtype if t.dtype != "float32" else "float32" for t in op.outputs}
-    dtypes = {"x": work.dtype, **of_weight, **contestant.dtypes}
+    own = {t.name: work.dtype if t.dtype in ("x", "weight") else t.dtype for t in op.outputs}
+    dtypes = {"x": work.dtype, **own, **contestant.dtypes}
     truths = []
     for contract in contestant.contracts:
         key = contract, tuple(contestant.dtypes.items())

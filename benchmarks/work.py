@@ -12,7 +12,11 @@ from oracle import values
 from verify_norm.ops import OPS
 
 EPS = 1e-5
-SHORT = {"layernorm": "LN", "rmsnorm": "RMS", "groupnorm": "GN", "add_layernorm": "add+LN", "add_rmsnorm": "add+RMS"}
+SCALE = 64.0  # of what goes into 8 bits: a few of its values saturate
+SHORT = {
+    "layernorm": "LN", "rmsnorm": "RMS", "groupnorm": "GN", "add_layernorm": "add+LN", "add_rmsnorm": "add+RMS",
+    "layernorm_fp8": "LN→fp8", "rmsnorm_fp8": "RMS→fp8",
+}  # fmt: skip
 TORCH_TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -42,9 +46,9 @@ class Work:
     @property
     def size(self) -> int:
         """Bytes that have to be moved: every tensor as large as x, read or written once."""
-        op = OPS[self.op]
-        tensors = sum(t.extent == "data" for t in (*op.inputs, *op.outputs))
-        return tensors * prod(self.shape) * TORCH_TYPES[self.dtype].itemsize
+        op, of_x = OPS[self.op], TORCH_TYPES[self.dtype].itemsize
+        sizes = [of_x if t.dtype == "x" else 1 for t in (*op.inputs, *op.outputs) if t.extent == "data"]
+        return sum(sizes) * prod(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,8 @@ def arguments(work: Work, device: str) -> dict[str, Any]:
             x = torch.randn(work.shape, device=device) * scale + mean
             form = torch.channels_last if work.layout == "channels_last" else torch.contiguous_format
             given[tensor.name] = x.to(dtype).contiguous(memory_format=form)
+        elif tensor.extent == "one":
+            given[tensor.name] = torch.full((1,), SCALE, device=device)
         elif tensor.extent == "affine":
             given[tensor.name] = torch.rand(affine, device=device).to(dtype)
     if op.forward is not None:

@@ -15,7 +15,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from verify_norm.kernels.affine import column_sums
 from verify_norm.kernels.launch import (
     check_backward,
     dense,
@@ -29,6 +28,7 @@ from verify_norm.kernels.launch import (
     unit,
     xhat,
 )
+from verify_norm.kernels.row_plan import fold
 
 
 @jit
@@ -107,20 +107,19 @@ def layernorm_bwd_locked(
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     block = tile(n, x)
     tiles = triton.cdiv(m, block["BLOCK_M"])
-    dw = db = lock = None
+    dw, db = (None if t is None else torch.empty(t.shape, dtype=t.dtype, device=x.device) for t in (weight, bias))
+    sums = lock = None
     buffers = max(1, min(tiles, group_size(n)))
-    if weight is not None or bias is not None:
-        dw, db = (torch.zeros((buffers, n), dtype=torch.float32, device=x.device) for _ in range(2))
+    if dw is not None or db is not None:
+        sums = torch.zeros((2, buffers, n), dtype=torch.float32, device=x.device)
         lock = torch.zeros(buffers, dtype=torch.int32, device=x.device)
     launch(
-        _dx_and_locked_sums, tiles, dx, dy2, x2, dense(weight), dense(mean), dense(rstd), dw, db, lock, m, n,
-        *dy2.stride(), *x2.stride(), buffers, UNIT=unit(dy2, x2), **block,
+        _dx_and_locked_sums, tiles, dx, dy2, x2, dense(weight), dense(mean), dense(rstd),
+        *((None, None) if sums is None else sums), lock, m, n,        *dy2.stride(), *x2.stride(), buffers, UNIT=unit(dy2, x2), **block,
     )  # fmt: skip
-    return (
-        dx,
-        None if weight is None or dw is None else column_sums(dw, weight),
-        None if bias is None or db is None else column_sums(db, bias),
-    )
+    if sums is not None:
+        fold(sums[dw is None : 1 + (db is not None)], dw, db)
+    return dx, dw, db
 
 
 def group_size(n: int) -> int:

@@ -121,7 +121,8 @@ def saturated(values: Array, largest: float) -> Array:
 
 def most(z: Array) -> Array:
     """Max |z| as (1,): 0 of nothing, NaN where there is one."""
-    return np.asarray(np.abs(z).max(initial=0.0)).reshape(1)
+    largest: Array = np.abs(z).max(initial=0.0, keepdims=True).reshape(1)
+    return largest
 
 
 def product_error(dz: Array | float, terms: Array, scale: Array, a: Arithmetic) -> Array:
@@ -154,7 +155,7 @@ def most_error(z: Array, dz: Array) -> Array:
     >>> most_error(np.array([1.0, -2.0]), np.array([1.5, 0.25])).tolist()
     [0.5]
     """
-    if not np.isfinite(dz).all():
-        return np.array([np.inf])
-    up, down = (np.abs(z) + dz).max(initial=0.0) - most(z), most(z) - (np.abs(z) - dz).max(initial=0.0)
-    return np.asarray(np.maximum(up, down))
+    known = np.where(np.isfinite(dz), dz, np.inf)
+    up, down = most(np.abs(z) + known) - most(z), most(z) - most(np.maximum(np.abs(z) - known, 0.0))
+    error: Array = np.maximum(up, down)
+    return error
