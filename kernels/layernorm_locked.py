@@ -115,7 +115,8 @@ def layernorm_bwd_locked(
         lock = torch.zeros(buffers, dtype=torch.int32, device=x.device)
     launch(
         _dx_and_locked_sums, tiles, dx, dy2, x2, dense(weight), dense(mean), dense(rstd),
-        *((None, None) if sums is None else sums), lock, m, n,        *dy2.stride(), *x2.stride(), buffers, UNIT=unit(dy2, x2), **block,
+        *((None, None) if sums is None else sums), lock, m, n, *dy2.stride(), *x2.stride(),
+        buffers, UNIT=unit(dy2, x2), **block,
     )  # fmt: skip
     if sums is not None:
         fold(sums[dw is None : 1 + (db is not None)], dw, db)
