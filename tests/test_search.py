@@ -71,7 +71,7 @@ def test_a_run_covers_every_dtype_and_layout():
     for layout in LAYOUTS:
         assert report.layouts[f"dy {layout}"]
         assert layout == "scalar" or report.layouts[f"x {layout}"]
-    assert 1 - report.seconds_in_kernel / report.seconds < 0.25
+    assert (report.seconds - report.seconds_in_kernel) / report.cases < 0.1  # a case costs little beside the kernel
     gradient = next(check for check in report.checks if check.name == "gradient")
     assert gradient.cases > 10
     assert 0 < gradient.power < 0.1

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from verify_norm import data
+from verify_norm.dtypes import FORMATS
 from verify_norm.spec import CaseSpec, Op
 
 Inputs = Mapping[str, Tensor | None]
@@ -102,9 +103,22 @@ def activated(norm: Eager, activation: Callable[[Tensor], Tensor]) -> Eager:
     return lambda spec, inputs: {"y": activation(norm(spec, inputs)["y"])}
 
 
+def into_8_bits(norm: Eager) -> Eager:
+    """The norm, its y times a scale and saturated, and the largest magnitude before that."""
+
+    def scaled(spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor]:
+        z, largest = norm(spec, inputs)["y"].float(), FORMATS["float8_e4m3fn"].largest
+        amax = z.abs().max() if z.numel() else z.new_zeros(())
+        return {"y": (z * some(inputs, "scale")).clamp(-largest, largest).to(torch.float8_e4m3fn), "amax": amax.reshape(1)}
+
+    return scaled
+
+
 TORCH: dict[str, Eager] = {
     "layernorm": layernorm,
     "rmsnorm": rmsnorm,
+    "layernorm_fp8": into_8_bits(layernorm),
+    "rmsnorm_fp8": into_8_bits(rmsnorm),
     "groupnorm": groupnorm,
     "groupnorm_silu": activated(groupnorm, functional.silu),
     "groupnorm_gelu": activated(groupnorm, functional.gelu),
