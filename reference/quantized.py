@@ -38,8 +38,9 @@ def layernorm_forward(x: Array, weight: Array | None, bias: Array | None, scale:
                       largest: float = E4M3FN) -> LayerNorm:  # fmt: skip
     """LayerNorm z, multiplied by a scale and saturated: y = min(max(s·z, −L), L), and amax = max |z| of all elements.
 
-    Where training in 8 bits delays its scaling, amax tells the scale of later steps (Micikevicius et al., "FP8 formats
-    for deep learning", 2022, arXiv 2209.05433, section 3). It is that of z before the scale, and 0 of no elements.
+    In 8 bits every tensor has a scale of its own (Micikevicius et al., "FP8 formats for deep learning", 2022, arXiv
+    2209.05433); where it is delayed, amax of one step tells the scale of the next. It is that of z before the scale,
+    and 0 of no elements.
 
     Parameters
     ----------

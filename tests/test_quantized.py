@@ -1,5 +1,6 @@
 """Norms into 8 bits: right kernels pass, unusual ones too, and each usual mistake is convicted by name."""
 
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -12,7 +13,7 @@ from verify_norm.corners import OUTPUT_SCALES, corners
 from verify_norm.execute import execute
 from verify_norm.fingerprint.probing import fingerprint
 from verify_norm.ops import OPS
-from verify_norm.registry import infer
+from verify_norm.registry import infer, load
 from verify_norm.spec import CaseSpec, Contract, Finding, Kernel
 
 LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
@@ -159,3 +160,19 @@ def test_no_fingerprint_is_read_off_8_bits():
 )
 def test_names_tell_the_operator(name, op):
     assert infer(name) == op
+
+
+def test_a_kernel_that_writes_into_its_arguments(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "import torch\n"
+        "def rms_norm_static_fp8_quant(out, amax, input, weight, scale, epsilon):\n"
+        "    z = input.float() * torch.rsqrt(input.float().square().mean(-1, keepdim=True) + epsilon)\n"
+        "    z = z if weight is None else z * weight.float()\n"
+        "    out.copy_((z * scale).clamp(-448, 448).to(torch.float8_e4m3fn))\n"
+        "    amax.copy_(z.abs().max() if z.numel() else z.new_zeros(()))\n"
+    )
+    theirs = load(f"{path}:rms_norm_static_fp8_quant")
+    assert theirs.op == "rmsnorm_fp8_fwd"
+    specs = [replace(s, bias=True) for s in SPECS if s.normalized_ndim == 1 and not s.weight_offset]
+    assert findings(theirs, specs) == set()

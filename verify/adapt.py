@@ -171,8 +171,11 @@ def _blank(name: str, op: Op, contract: Contract, given: Mapping[str, Any]) -> T
     tensor = next(t for t in op.outputs if t.name == name)
     x: Tensor = given["residual_out"] if "x" not in given else given["x"]
     if tensor.extent == "data":
-        wide = getattr(torch, contract.output) if contract.output and name in ("y", "dx") else x.dtype
+        own = x.dtype if tensor.dtype == "x" else getattr(torch, tensor.dtype)
+        wide = getattr(torch, contract.output) if contract.output and name in ("y", "dx") else own
         return torch.empty(x.shape, dtype=wide, device=x.device)
+    if tensor.extent == "one":
+        return torch.empty(1, dtype=getattr(torch, tensor.dtype), device=x.device)
     if tensor.extent == "affine":
         of = given.get(name.removeprefix("d"))
         return None if of is None else torch.empty(of.shape, dtype=of.dtype, device=of.device)

@@ -109,7 +109,8 @@ def into_8_bits(norm: Eager) -> Eager:
     def scaled(spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor]:
         z, largest = norm(spec, inputs)["y"].float(), FORMATS["float8_e4m3fn"].largest
         amax = z.abs().max() if z.numel() else z.new_zeros(())
-        return {"y": (z * some(inputs, "scale")).clamp(-largest, largest).to(torch.float8_e4m3fn), "amax": amax.reshape(1)}
+        y = (z * some(inputs, "scale")).clamp(-largest, largest).to(torch.float8_e4m3fn)
+        return {"y": y, "amax": amax.reshape(1)}
 
     return scaled
 
