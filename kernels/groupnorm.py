@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from verify_norm.kernels import group_launch
+from verify_norm.kernels import group_ops
 from verify_norm.kernels.activation import ACTIVATIONS
 from verify_norm.kernels.launch import check_backward, check_shapes, check_types
 
@@ -118,7 +118,7 @@ def _checked_forward(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, num_groups: int, eps: float, activation: str | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     grouped(x, weight, bias, num_groups)
-    return group_launch.forward(x, weight, bias, num_groups, eps, activation)
+    return group_ops.forward(x, weight, bias, num_groups, eps, activation)
 
 
 def _checked_backward(
@@ -127,7 +127,7 @@ def _checked_backward(
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
     grouped(x, weight, bias, num_groups)
     check_backward(x, dy, x.shape[0] * num_groups, mean=mean, rstd=rstd)
-    return group_launch.backward(dy, x, weight, bias, mean, rstd, num_groups, activation, (True, True, True))
+    return group_ops.backward(dy, x, weight, bias, mean, rstd, num_groups, activation, (True, True, True))
 
 
 class GroupNormFunction(torch.autograd.Function):
@@ -152,7 +152,7 @@ class GroupNormFunction(torch.autograd.Function):
         """The gradients that are asked for, and no others."""
         x, weight, bias, mean, rstd = ctx.saved_tensors
         wanted = tuple(ctx.needs_input_grad[:3])
-        gradients = group_launch.backward(dy, x, weight, bias, mean, rstd, ctx.num_groups, ctx.activation, wanted)
+        gradients = group_ops.backward(dy, x, weight, bias, mean, rstd, ctx.num_groups, ctx.activation, wanted)
         return *gradients, None, None, None
 
 

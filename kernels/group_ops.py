@@ -1,0 +1,76 @@
+"""GroupNorm's launches as operators of torch, which torch.compile keeps whole; called eagerly, the launches alone."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from verify_norm.kernels import group_launch
+from verify_norm.kernels.row_ops import NAMESPACE
+
+
+def _like(x: Tensor) -> Tensor:
+    """A tensor of x's shape and type in the memory format of what `group_launch` returns."""
+    x3 = x.flatten(2) if x.dim() > 2 else x[..., None]
+    return torch.empty_like(x3).view(x.shape)
+
+
+@torch.library.custom_op(f"{NAMESPACE}::group_norm_forward", mutates_args=())
+def _forward(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, num_groups: int, eps: float, activation: str | None
+) -> list[Tensor]:
+    return list(group_launch.forward(x, weight, bias, num_groups, eps, activation))
+
+
+@_forward.register_fake
+def _(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, num_groups: int, eps: float, activation: str | None
+) -> list[Tensor]:
+    return [_like(x), *(x.new_empty((x.shape[0], num_groups), dtype=torch.float32) for _ in range(2))]
+
+
+@torch.library.custom_op(f"{NAMESPACE}::group_norm_backward", mutates_args=())
+def _backward(
+    dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, rstd: Tensor, num_groups: int,
+    activation: str | None, wanted: list[bool],
+) -> list[Tensor]:  # fmt: skip
+    """Those of dx, dweight and dbias that are wanted."""
+    first, second, third = wanted
+    found = group_launch.backward(dy, x, weight, bias, mean, rstd, num_groups, activation, (first, second, third))
+    return [t for t in found if t is not None]
+
+
+@_backward.register_fake
+def _(
+    dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, rstd: Tensor, num_groups: int,
+    activation: str | None, wanted: list[bool],
+) -> list[Tensor]:  # fmt: skip
+    found = [_like(x)] if wanted[0] else []
+    return found + [
+        torch.empty_like(t, memory_format=torch.contiguous_format)
+        for t, want in zip((weight, bias), wanted[1:], strict=True)
+        if want and t is not None
+    ]
+
+
+def forward(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, num_groups: int, eps: float, activation: str | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`group_launch.forward`, or its operator where a compiler looks on."""
+    if not torch.compiler.is_compiling():
+        return group_launch.forward(x, weight, bias, num_groups, eps, activation)
+    y, mean, rstd = _forward(x, weight, bias, num_groups, float(eps), activation)
+    return y, mean, rstd
+
+
+def backward(
+    dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, rstd: Tensor, num_groups: int,
+    activation: str | None, wanted: tuple[bool, bool, bool],
+) -> tuple[Any, Tensor | None, Tensor | None]:  # fmt: skip
+    """`group_launch.backward`, or its operator where a compiler looks on."""
+    if not torch.compiler.is_compiling():
+        return group_launch.backward(dy, x, weight, bias, mean, rstd, num_groups, activation, wanted)
+    found = iter(_backward(dy, x, weight, bias, mean, rstd, num_groups, activation, list(wanted)))
+    there = (wanted[0], wanted[1] and weight is not None, wanted[2] and bias is not None)
+    dx, dweight, dbias = (next(found) if one else None for one in there)
+    return dx, dweight, dbias
