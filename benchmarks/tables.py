@@ -192,11 +192,27 @@ def on_a_cpu(run: dict[str, Any], there: dict[str, dict[str, Any]], policies: li
     )
 
 
+def speed(*names: str) -> str:
+    """What benchmarks/run.py measured under these presets, those that are there."""
+    from race import Row
+    from table import summary as table_of
+
+    told = []
+    for name in names:
+        path = RESULTS / "bench" / f"{name}.json"
+        if path.exists():
+            found = json.loads(path.read_text())
+            about = ", ".join(f"{key} {value}" for key, value in found["environment"].items())
+            told.append(f"`--preset {name}`: {about}\n\n{table_of([Row.read(record) for record in found['rows']])}")
+    return "\n\n".join(told)
+
+
 if __name__ == "__main__":
     parts = {
         "Error bounds, by benchmarks/bounds.py": bounds(),
         "Gradient checks, by benchmarks/gradcheck.py": gradients(),
         "The zoo, by verify-norm zoo --against all": zoo(),
         "The kernels on an H200, by benchmarks/verify_all.py": summary("h200") + "\n\n" + reports("h200"),
+        "Speed, by benchmarks/run.py": speed("perf", "seed001", "seed003", "seed004"),
     }
     print("\n\n".join(f"## {title}\n\n{text}" for title, text in parts.items()))

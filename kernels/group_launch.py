@@ -1,62 +1,117 @@
-"""GroupNorm's launches: the loops of `groups` and `groups_backward`, by the plans of `group_plan`."""
+"""GroupNorm's launches: the loops of `groups` and `group_held`, by the plans of `group_plan`.
 
-from collections.abc import Iterator
-from typing import Any
+What follows from the form of the arguments alone (types, sizes, strides, alignment) is found once, and kept: a chain of
+launches that lacks only the tensors.
+"""
+
+import functools
+import itertools
+import math
+from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 
-from verify_norm.kernels.group_plan import COMPUTED, Plan, adjacent, plan
-from verify_norm.kernels.groups import forward_merge, forward_results, forward_sums, forward_whole
-from verify_norm.kernels.groups_backward import (
-    backward_merge,
-    backward_results,
-    backward_sums,
-    backward_whole,
-    over_samples,
-)
-from verify_norm.kernels.launch import dense
+from verify_norm.kernels import group_held, group_held_backward, group_plan, groups, groups_backward
+from verify_norm.kernels.row_plan import Plan, ptx
 
-# Bytes of x, or of x and dy, that are summed over before results are computed: about what the L2 cache keeps. Backward
-# has a launch more a batch, and is better off with fewer.
-CACHE = {1: 40 << 20, 2: 96 << 20}
+Type = torch.dtype | None
+Numbers = tuple[int, ...]
+MODULES = (group_held, group_held_backward, groups, groups_backward)
+OPTIONS = ("num_warps", "maxnreg", "launch_pdl")
+
+
+class Launch(NamedTuple):
+    """A kernel, how many programs run it, and what follows the tensors in its arguments."""
+
+    kernel: Plan
+    programs: int
+    numbers: tuple[Any, ...]
+
+    def __call__(self, *tensors: Tensor | None) -> None:
+        """Run it."""
+        self.kernel.launch(self.programs, *tensors, *self.numbers)
+
+
+class Chain(NamedTuple):
+    """All launches of a call: of groups that programs hold `whole`, or else of the others, and room for their sums."""
+
+    whole: Launch | None = None
+    room: int = 0
+    sums: Any = None  # a Launch where there is room
+    merge: Launch | None = None
+    turns: tuple[Launch, ...] = ()
+    over: Launch | None = None  # the last one, of dweight and dbias
+
+
+@functools.cache
+def _kernel(name: str, device: torch.device, types: tuple[Any, ...], constants: tuple[tuple[str, Any], ...]) -> Plan:
+    """A kernel for arguments of these types, with those of the constants that it has."""
+    kernel = next(getattr(module, name) for module in MODULES if hasattr(module, name))
+    return Plan(kernel, {k: v for k, v in constants if k in kernel.arg_names or k in OPTIONS}, device, 1, 1)
 
 
 def forward(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, num_groups: int, eps: float, activation: str | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Y, mean and rstd of x (B, C, *spatial), whose channels the groups divide."""
-    b, c = x.shape[:2]
-    x3, group = x.flatten(2) if x.dim() > 2 else x[..., None], c // num_groups
-    s = x3.shape[2]
-    y3 = torch.empty_like(x3)
-    mean, rstd = (torch.empty((b, num_groups), dtype=torch.float32, device=x.device) for _ in range(2))
-    p = plan(c, s, num_groups, *adjacent(x3, y3), x.itemsize, 1, x.device.type)
-    tensors, strides = (x3, y3, dense(weight), dense(bias), mean, rstd), (*x3.stride(), *y3.stride(), float(eps))
-    with torch.cuda.device_of(x):
-        if p.merging is None and b:
-            programs, sizes = (
-                triton.cdiv(b * num_groups, p.constants["BLOCK_G"]),
-                (b * num_groups, num_groups, group, s),
-            )
-            forward_whole[(programs,)](*tensors, *sizes, *strides, ACT=activation, **p.constants)
-        elif p.merging is not None and b:
-            sums, plane = _sums(p, x3, num_groups)
-            for begin, units in _batches(p, x3, num_groups, 1):
-                extents = (begin, plane, c, num_groups, group, p.groups * group, s, p.members)
-                forward_sums[(units * p.members,)](
-                    x3, sums, begin, plane, c, p.groups * group, s, p.members, *x3.stride(), **p.constants
-                )
-                if not p.itself:
-                    forward_merge[(units * p.groups,)](
-                        sums, mean, rstd, *extents, float(eps), BLOCK_S=p.constants["BLOCK_S"], **p.merging
-                    )
-                forward_results[(_parts(p, units),)](
-                    *tensors, sums, *extents, COMPUTED, *strides, ACT=activation, COLS=p.merging["COLS"],
-                    RANKS=p.merging["RANKS"] if p.itself else 0, **p.constants,
-                )  # fmt: skip
-    return y3.view(x.shape), mean, rstd
+    y = torch.empty_like(x)
+    mean = torch.empty((len(x), num_groups), dtype=torch.float32, device=x.device)
+    rstd = torch.empty_like(mean)
+    if not len(x):
+        return y, mean, rstd
+    w, w_type, w_at = _dense(weight, x)
+    b, b_type, b_at = _dense(bias, x)
+    at = x.data_ptr() | y.data_ptr() | w_at | b_at | 16
+    chain = forward_chain(
+        x.device, x.dtype, w_type, b_type, x.shape, num_groups, x.stride(), y.stride(), at & -at, float(eps),
+        activation,
+    )  # fmt: skip
+    if chain is None:  # no three strides lead through x
+        y, mean, rstd = forward(x.flatten(2), weight, bias, num_groups, eps, activation)
+        return y.view(x.shape), mean, rstd
+    if chain.whole is not None:
+        chain.whole(x, y, w, b, mean, rstd)
+        return y, mean, rstd
+    sums = torch.empty(chain.room, dtype=torch.float32, device=x.device)
+    chain.sums(x, sums)
+    if chain.merge is not None:
+        chain.merge(sums, mean, rstd)
+    for turn in chain.turns:
+        turn(x, y, w, b, mean, rstd, sums)
+    return y, mean, rstd
+
+
+@functools.lru_cache(4096)
+def forward_chain(
+    device: torch.device, dtype: torch.dtype, weight: Type, bias: Type, shape: Numbers, num_groups: int, x: Numbers,
+    y: Numbers, aligned: int, eps: float, activation: str | None,
+) -> Chain | None:  # fmt: skip
+    """The launches for x (B, C, *spatial) and y of these strides, or None where these do not collapse to three."""
+    (b, c, *_), s, at_x, at_y = shape, math.prod(shape[2:]), _three(shape, x), _three(shape, y)
+    if at_x is None or at_y is None:
+        return None
+    group, size = c // num_groups, dtype.itemsize
+    inner = group_plan.adjacent(aligned, size, (b, c, s), at_x, at_y)
+    p = group_plan.plan(c, s, num_groups, *inner, size, 1, device.type)
+    build = _builder(p, device, (dtype, weight, bias), activation)
+    if p.merging is None:
+        few, sizes = p.constants.get("BLOCK_G"), (num_groups, group, s, *at_x, *at_y, eps)
+        if few is None:
+            return Chain(build("forward_held", b * num_groups, sizes))
+        return Chain(build("forward_whole", triton.cdiv(b * num_groups, few), (b * num_groups, *sizes)))
+    units, plane, sizes = _extents(p, (b, c, s), num_groups)
+    first, turns = group_plan.turns(p, units, p.groups * group * s * size)
+    return Chain(
+        room=3 * plane,
+        sums=build("forward_sums", first, (plane, c, p.groups * group, s, p.members, *at_x)),
+        merge=None if p.itself else build("forward_merge", units * p.groups, (plane, *sizes, eps), early=True),
+        turns=tuple(
+            build("forward_turn", _programs(p, t), (*t[:3], plane, *sizes, *at_x, *at_y, eps), early=True)
+            for t in turns
+        ),
+    )
 
 
 def backward(
@@ -64,66 +119,131 @@ def backward(
     activation: str | None, wanted: tuple[bool, bool, bool],
 ) -> tuple[Any, Tensor | None, Tensor | None]:  # fmt: skip
     """The gradients that are wanted, of x, weight and bias."""
-    b, c = x.shape[:2]
-    x3, dy3 = (t.flatten(2) if t.dim() > 2 else t[..., None] for t in (x, dy))
-    s, group = x3.shape[2], c // num_groups
-    dx3 = torch.empty_like(x3)  # for its strides where it is not wanted
-    gradients = [
+    n, c = x.shape[:2]
+    dx = torch.empty_like(x)  # for its strides where it is not wanted
+    dw, db = (
         torch.empty(p.shape, dtype=p.dtype, device=x.device) if want and p is not None else None
         for p, want in ((weight, wanted[1]), (bias, wanted[2]))
-    ]
+    )
+    (w, w_type, w_at), (b, b_type, b_at) = _dense(weight, x), _dense(bias, x)
+    known = (w, b, mean.contiguous(), rstd.contiguous())
+    at = x.data_ptr() | dy.data_ptr() | dx.data_ptr() | w_at | b_at | 16
+    chain = backward_chain(
+        x.device, x.dtype, w_type, b_type, x.shape, num_groups, dx.stride(), dy.stride(), x.stride(), at & -at,
+        activation, (wanted[0], dw is not None, db is not None),
+    )  # fmt: skip
+    if chain is None:  # no three strides lead through one of them
+        dy3, x3 = (t.reshape(n, c, math.prod(x.shape[2:])) for t in (dy, x))
+        dx, dw, db = backward(dy3, x3, weight, bias, mean, rstd, num_groups, activation, wanted)
+        return dx if dx is None else dx.view(x.shape), dw, db
+    out = dx if wanted[0] else None
+    if chain.room:
+        sums = torch.empty(chain.room, dtype=torch.float32, device=x.device)
+        means: list[Tensor | None] = [None, None]
+        chain.sums(x, dy, *known, sums)
+        if chain.merge is not None:
+            means = [torch.empty_like(known[2]), torch.empty_like(known[2])]
+            chain.merge(sums, w, *means)
+        for turn in chain.turns:
+            turn(dx, dy, x, *known, *means, sums)
+        if chain.over is not None:
+            chain.over(sums, dw, db)
+        return out, dw, db
     # of one sample they are the gradients already
-    channels = [None if t is None else t if b == 1 else t.new_empty((b, c), dtype=torch.float32) for t in gradients]
-    p = plan(c, s, num_groups, *adjacent(x3, dy3, dx3), x.itemsize, 2, x.device.type)
-    out, known = dx3 if wanted[0] else None, (dense(weight), dense(bias), dense(mean), dense(rstd))
-    strides = (*dx3.stride(), *dy3.stride(), *x3.stride())
-    with torch.cuda.device_of(x):
-        if p.merging is None and b:
-            programs, sizes = (
-                triton.cdiv(b * num_groups, p.constants["BLOCK_G"]),
-                (b * num_groups, num_groups, group, s),
-            )
-            backward_whole[(programs,)](
-                out, dy3, x3, *known, *channels, *sizes, *strides, ACT=activation, **p.constants
-            )
-        elif p.merging is not None and b:
-            sums, plane = _sums(p, x3, num_groups)
-            means = tuple(torch.empty((b, num_groups), dtype=torch.float32, device=x.device) for _ in range(2))
-            sizes = (c, num_groups, group, p.groups * group)
-            for begin, units in _batches(p, x3, num_groups, 2):
-                backward_sums[(units * p.members,)](
-                    x3, dy3, *known, sums, begin, plane, *sizes, s, p.members, *x3.stride(), *dy3.stride(),
-                    ACT=activation, **p.constants,
-                )  # fmt: skip
-                backward_merge[(units * p.groups * p.wide,)](
-                    sums, known[0], *channels, *means, begin, plane, *sizes, p.members, **p.merging
-                )
-                if out is not None:
-                    backward_results[(_parts(p, units),)](
-                        dx3, dy3, x3, *known, *means, begin, *sizes, s, COMPUTED, *strides, ACT=activation,
-                        **p.constants,
-                    )  # fmt: skip
-        if b != 1 and any(t is not None for t in gradients):
-            block = {"BLOCK_M": 128, "BLOCK_C": 32 if x.is_cuda else 256, "num_warps": 4}
-            over_samples[(triton.cdiv(c, block["BLOCK_C"]),)](*channels, *gradients, b, c, **block)
-    return dx3.view(x.shape) if wanted[0] else None, gradients[0], gradients[1]
+    parts = [None if t is None else t if n == 1 else t.new_empty((n, c), dtype=torch.float32) for t in (dw, db)]
+    if chain.whole is not None:
+        chain.whole(out, dy, x, *known, *parts)
+    if chain.over is not None:
+        chain.over(*parts, dw, db)
+    return out, dw, db
 
 
-def _sums(p: Plan, x3: Tensor, num_groups: int) -> tuple[Tensor, int]:
-    """Room for two sums of every channel of every member of all units, and how far apart the two are."""
-    plane = len(x3) * triton.cdiv(num_groups, p.groups) * p.members * p.constants["BLOCK_C"]
-    return torch.empty(2 * plane, dtype=torch.float32, device=x3.device), plane
+@functools.lru_cache(4096)
+def backward_chain(
+    device: torch.device, dtype: torch.dtype, weight: Type, bias: Type, shape: Numbers, num_groups: int, dx: Numbers,
+    dy: Numbers, x: Numbers, aligned: int, activation: str | None, wanted: tuple[bool, bool, bool],
+) -> Chain | None:  # fmt: skip
+    """The launches for x, dy and dx of these strides, or None where these do not collapse to three."""
+    (b, c, *_), s, at = shape, math.prod(shape[2:]), [_three(shape, t) for t in (dx, dy, x)]
+    strides = [t for t in at if t is not None]
+    if len(strides) < 3:
+        return None
+    at_dx, at_dy, at_x = strides
+    group, size = c // num_groups, dtype.itemsize
+    inner = group_plan.adjacent(aligned, size, (b, c, s), *strides)
+    p = group_plan.plan(c, s, num_groups, *inner, size, 2, device.type)
+    # the sums of a sample's channels are float32, but those of one sample have the parameters' types
+    build, parameters = _builder(p, device, (dtype, weight, bias, wanted, b == 1), activation), any(wanted[1:])
+    if p.merging is None or not b:
+        over = {"BLOCK_M": 128, "BLOCK_C": 32 if device.type == "cuda" else 256, "num_warps": 4}
+        programs, numbers = triton.cdiv(b * num_groups, p.constants.get("BLOCK_G", 1)), (num_groups, group, s)
+        return Chain(
+            build("backward_whole", programs, (b * num_groups, *numbers, *at_dx, *at_dy, *at_x)) if b else None,
+            over=build("over_samples", triton.cdiv(c, over["BLOCK_C"]), (b, c), early=b > 0, **over)
+            if parameters and b != 1 else None,
+        )  # fmt: skip
+    units, plane, sizes = _extents(p, (b, c, s), num_groups)
+    first, turns = group_plan.turns(p, units, 2 * p.groups * group * s * size)
+    if not wanted[0]:
+        first, turns = units * p.members, []
+    channels = min(p.constants["BLOCK_C"], 8)  # whose sums are adjacent: 32 bytes
+    return Chain(
+        room=2 * plane,
+        sums=build("backward_sums", first, (plane, *sizes, *at_dy, *at_x)),
+        merge=build("backward_merge", units * p.groups, (plane, *sizes), early=True)
+        if wanted[0] and not p.itself else None,
+        turns=tuple(
+            build("backward_turn", _programs(p, t), (*t[:3], plane, *sizes, *at_dx, *at_dy, *at_x),
+                  early=True)
+            for t in turns
+        ),
+        over=build("over_members", units // b * p.wide * p.constants["BLOCK_C"] // channels,
+                   (plane, b, c, p.groups * group, p.members), early=True, LINES=2048 // channels, CHANNELS=channels)
+        if parameters else None,
+    )  # fmt: skip
 
 
-def _parts(p: Plan, units: int) -> int:
-    """How many programs compute the results of so many units."""
-    return units * p.wide * triton.cdiv(p.blocks, COMPUTED)
+def _dense(t: Tensor | None, x: Tensor) -> tuple[Tensor | None, Type, int]:
+    """A parameter in one dense run, its type, and its address as if its elements had the size of x's."""
+    if t is None:
+        return None, None, 0
+    t = t if t.is_contiguous() else t.contiguous()
+    return t, t.dtype, t.data_ptr() * x.element_size() // t.element_size()
 
 
-def _batches(p: Plan, x3: Tensor, num_groups: int, arrays: int) -> Iterator[tuple[int, int]]:
-    """The first and the number of units of every batch; of about as many each."""
-    units = len(x3) * triton.cdiv(num_groups, p.groups)
-    most = max(CACHE[arrays] * units // (x3.numel() * x3.itemsize * arrays), 1)
-    many = triton.cdiv(units, triton.cdiv(units, most))
-    for begin in range(0, units, many):
-        yield begin, min(many, units - begin)
+def _three(shape: Numbers, strides: Numbers) -> Numbers | None:
+    """The strides of (B, C, S), where one stride leads through all spatial dimensions."""
+    spatial = [(n, stride) for n, stride in zip(shape[2:], strides[2:], strict=True) if n != 1]
+    if any(stride != n * inner for (_, stride), (n, inner) in itertools.pairwise(spatial)):
+        return None
+    return *strides[:2], spatial[-1][1] if spatial else 1
+
+
+def _extents(p: group_plan.Plan, shape: tuple[int, int, int], num_groups: int) -> tuple[int, int, Numbers]:
+    """How many units there are, how many sums of one kind, and what tells a kernel where they are."""
+    b, c, s = shape
+    units, group = b * triton.cdiv(num_groups, p.groups), c // num_groups
+    plane = units * p.members * p.constants["BLOCK_C"]
+    return units, plane, (c, num_groups, group, p.groups * group, s, p.members)
+
+
+def _programs(p: group_plan.Plan, turn: group_plan.Turn) -> int:
+    """How many programs a turn has."""
+    return turn.summed + turn.units * p.wide * -(-p.blocks // int(p.constants["COMPUTED"]))
+
+
+def _builder(p: group_plan.Plan, device: torch.device, types: tuple[Any, ...], activation: str | None) -> Any:
+    """What makes launches with a plan's constants; `early` ones begin while the launch before still runs."""
+    constants = {"ACT": activation, "PTX": ptx(device), **p.constants, **(p.merging or {})}
+
+    def build(name: str, programs: int, numbers: tuple[Any, ...], *, early: bool = False, **more: Any) -> Launch:
+        own = constants | more
+        if name.endswith("_turn") and not p.itself:
+            own["RANKS"] = 0
+        if not own["PTX"]:
+            own.pop("maxnreg", None)
+        elif early:
+            own["launch_pdl"] = True
+        return Launch(_kernel(name, device, types, tuple(own.items())), programs, numbers)
+
+    return build

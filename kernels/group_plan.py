@@ -8,16 +8,19 @@ import math
 from typing import Any, NamedTuple
 
 import triton
-from torch import Tensor
 
-WHOLE = {"cuda": 32768, "cpu": 8192}  # lanes of x, or of x and dy, that a program may hold of whole groups
-FEW = {"cuda": 1024, "cpu": 16384}  # lanes that smaller groups fill together
-BLOCK = {"cuda": 2048, "cpu": 4096}  # lanes of a block of a shared group
-SUMMED, COMPUTED = 8, 4  # blocks that one program sums over, if there are enough, and computes
-STAGES = 4  # blocks that are loaded ahead
+FEW = {"cuda": 1024, "cpu": 16384}  # lanes that small groups fill together
+WHOLE = {"cuda": 32768, "cpu": 8192}  # lanes of x and dy, or of x unaligned, that a program may hold of whole groups
+HELD = {"cuda": 96 << 10, "cpu": 32 << 10}  # bytes of x that a program may hold, as blocks
+REGISTERS = 20  # of a thread that hold a group, or up to twice as many
+BLOCK = {"cuda": 2048, "cpu": 4096}  # lanes of a block of a shared group; as many bytes of any type in channels_last
+SUMMED = 32 << 10  # bytes that a program sums over, if there are enough for all; twice that if channels are adjacent
 MEMBERS = 512  # of a unit at most: more than fill a GPU
+COMPUTED = 4  # blocks that a program computes: 64 of a thread's registers hold them
 TOGETHER = 2048  # sums that every program of the results may merge for itself
 LINE = 64  # bytes that have to be adjacent, or memory is read at less than its speed
+BATCH = 18 << 20  # bytes of units whose sums are made while the results of as many before are computed
+LARGE = 40 << 20  # bytes of a unit, of which the L2 cache would not keep enough until its results are computed
 
 
 class Plan(NamedTuple):
@@ -36,19 +39,33 @@ class Plan(NamedTuple):
     itself: bool = False
 
 
+class Turn(NamedTuple):
+    """A launch: so many members are `summed`, from `summing` on, and the results of `units` computed, from `begin`."""
+
+    summing: int
+    summed: int
+    begin: int
+    units: int
+
+
 @functools.lru_cache(4096)
 def plan(C: int, S: int, G: int, inner: str, vec: int, itemsize: int, arrays: int, device: str) -> Plan:
     """The plan for x (B, C, S) in G groups, of so many bytes an element, where a program holds so many such arrays.
 
-    >>> plan(320, 4096, 32, "positions", 8, 2, 1, "cuda")[1:5]  # of Stable Diffusion: ten channels a group
-    (1, 10, 2, 10)
-    >>> plan(32, 4096, 8, "positions", 4, 4, 1, "cuda").members  # a group of 16384 values is held as it is
-    0
+    >>> plan(320, 4096, 32, "positions", 8, 2, 1, "cuda").constants["WIDE"]  # of Stable Diffusion: ten channels a group
+    10
+    >>> plan(128, 512 * 512, 32, "positions", 8, 2, 1, "cuda")[1:5]
+    (1, 4, 128, 64)
     """
     group = C // G
     channels, positions = triton.next_power_of_2(group), triton.next_power_of_2(max(S, 1))
-    if channels * positions * arrays <= WHOLE[device]:
-        if channels * positions <= FEW[device]:  # sizes that differ little share one compiled variant
+    lanes = channels * positions
+    if lanes > FEW[device] and arrays == 1:
+        constants = _held(group, S, inner, math.gcd(vec, group) if inner == "channels" else vec, itemsize, device)
+        if constants is not None:
+            return Plan(constants)
+    elif lanes * arrays <= WHOLE[device]:
+        if lanes <= FEW[device]:  # sizes that differ little share one compiled variant
             channels, positions = (n << (n.bit_length() - 1) % 2 for n in (channels, positions))  # powers of four
         few = max(FEW[device] // (channels * positions), 1)
         warps = min(max(few * channels * positions * arrays // 1024, 4), 16)
@@ -56,19 +73,63 @@ def plan(C: int, S: int, G: int, inner: str, vec: int, itemsize: int, arrays: in
         constants = {"INNER": inner, "VEC": vec, "BLOCK_C": channels, "BLOCK_S": positions, "num_warps": warps}
         return Plan(constants | {"BLOCK_G": few})
     lanes = BLOCK[device]
-    groups, block_c = _unit(C, G, vec, itemsize) if inner == "channels" else (1, _channels(group, S, lanes))
+    if inner == "channels":
+        lanes, summed = lanes * 4 // itemsize, 2 * SUMMED
+        groups, block_c = _unit(C, G, vec, itemsize)
+    else:
+        lanes, summed = lanes // 2 if lanes <= S < COMPUTED * lanes else lanes, SUMMED
+        groups, block_c = 1, _channels(group, S, lanes)
     block_s, width = max(lanes // block_c, 1), groups * group
     wide, blocks = triton.cdiv(width, block_c), triton.cdiv(S, block_s)
-    members = wide * min(max(blocks // SUMMED, 1), max(MEMBERS // wide, 1))
-    vec = math.gcd(vec, width) if inner == "channels" else vec
+    members = wide * min(max(blocks // max(summed * arrays // (lanes * itemsize), 1), 1), max(MEMBERS // wide, 1))
+    large = width * S * itemsize * arrays > LARGE
+    computed = min(COMPUTED if large else COMPUTED // arrays, triton.next_power_of_2(blocks))
+    itself = inner != "channels" and members * block_c <= TOGETHER
     cols = min(channels, block_c)
-    ranks = min(16 if members <= 16 else MEMBERS, max(2 * TOGETHER // cols, 1))
+    ranks = next((n for n in (16, 64, 256) if members <= n), MEMBERS)
+    ranks = ranks if itself else min(ranks, max(2 * TOGETHER // cols, 1))
     return Plan(
-        {"INNER": inner, "VEC": vec, "BLOCK_C": block_c, "BLOCK_S": block_s, "STAGES": STAGES, "num_warps": 4},
-        groups, wide, blocks, members,
-        {"BLOCK_C": block_c, "RANKS": ranks, "COLS": cols, "num_warps": 8},
-        inner != "channels" and members * block_c <= TOGETHER,
+        {
+            "INNER": inner, "VEC": math.gcd(vec, width) if inner == "channels" else vec,
+            "EVEN": S % (block_s * computed) == 0 and width % block_c == 0 and C % width == 0, "BLOCK_C": block_c,
+            "BLOCK_S": block_s, "STAGES": 4 if inner != "channels" and (large or arrays == 1) else 3,
+            "COMPUTED": computed, "STREAM": large, "EVICT": "" if large and arrays == 1 else "evict_first",
+            "num_warps": 4,
+        },
+        groups, wide, blocks, members, {"RANKS": ranks, "COLS": cols, "ONCE": members <= ranks}, itself,
     )  # fmt: skip
+
+
+def _held(group: int, S: int, inner: str, vec: int, itemsize: int, device: str) -> dict[str, Any] | None:
+    """The blocks of one group that a program holds, with the fewest lanes idle, then of a vector for every thread.
+
+    Where loads are not of vectors, or a group is small, there is one block: few sizes, since each is compiled anew.
+    """
+    channels, positions = triton.next_power_of_2(group), triton.next_power_of_2(max(S, 1))
+    vectors = vec * itemsize >= 8 and group * S >= 2 * FEW[device]
+    size = (group * S if vectors else channels * positions) * itemsize
+    warps = min(max(triton.next_power_of_2(triton.cdiv(size, 4 * 32 * REGISTERS)), 2), 16)
+    blocks = [(channels, positions)] if channels * positions <= WHOLE[device] else []
+    if vectors:
+        fewest = channels if inner == "channels" else 1  # adjacent ones are loaded together
+        rows = [2**i for i in range(channels.bit_length()) if 2**i >= fewest]
+        blocks = [(c, 2**i) for c in rows for i in range(positions.bit_length())]
+
+    def many(block: tuple[int, int]) -> tuple[int, int]:
+        return triton.cdiv(group, block[0]), triton.cdiv(max(S, 1), block[1])
+
+    def cost(block: tuple[int, int]) -> tuple[int, float]:
+        return math.prod(many(block)) * math.prod(block), abs(math.log2(math.prod(block) / (32 * warps * vec)))
+
+    blocks = [b for b in blocks if math.prod(many(b)) <= 20 and cost(b)[0] * itemsize <= HELD[device]]
+    if not blocks:
+        return None
+    best = min(blocks, key=cost)
+    limit = {"maxnreg": 64} if warps == 16 else {}  # so that a multiprocessor has two programs
+    return limit | {
+        "INNER": inner, "VEC": vec, "BLOCK_C": best[0], "BLOCK_S": best[1], "WIDE": many(best)[0],
+        "BLOCKS": many(best)[1], "EVEN": cost(best)[0] == group * S, "num_warps": warps,
+    }  # fmt: skip
 
 
 def _unit(C: int, G: int, vec: int, itemsize: int) -> tuple[int, int]:
@@ -94,17 +155,40 @@ def _channels(group: int, S: int, lanes: int) -> int:
     return min(powers, key=lambda c: (triton.cdiv(group, c) * triton.cdiv(S, lanes // c), c))
 
 
-def adjacent(*tensors: Tensor) -> tuple[str, int]:
-    """Which axis of all these (B, C, S) has adjacent elements, and of how many from each multiple of it a load can be.
+def turns(p: Plan, units: int, size: int) -> tuple[int, list[Turn]]:
+    """How many members the first launch of a chain sums over, and the turns after it; `size` is a unit's bytes.
 
-    >>> import torch
-    >>> adjacent(torch.empty(2, 4, 6)), adjacent(torch.empty(2, 6, 4).mT), adjacent(torch.empty(2, 4, 6)[..., ::2])
-    (('positions', 2), ('channels', 4), ('', 1))
+    While a batch's results are computed, the next one's sums are made: the memory always has work, and a batch is in
+    the L2 cache when its turn comes. Units too large for that, or whose sums are merged by a launch, are one batch.
+
+    >>> first, after = turns(Plan({}, members=4, itself=True), 3, BATCH)
+    >>> first, [tuple(turn) for turn in after]
+    (4, [(4, 4, 0, 1), (8, 4, 1, 1), (12, 0, 2, 1)])
+    >>> turns(Plan({}, members=4, itself=True), 2, LARGE + 1)
+    (8, [Turn(summing=8, summed=0, begin=0, units=2)])
     """
-    shape = tensors[0].shape
-    for inner, axis, others in (("positions", 2, (0, 1)), ("channels", 1, (0, 2))):
-        if shape[axis] > 1 and all(t.stride(axis) == 1 for t in tensors):
-            apart = (shape[axis], *(t.stride(other) for t in tensors for other in others if shape[other] > 1))
-            aligned = all(t.data_ptr() % 16 == 0 for t in tensors)
-            return inner, math.gcd(16 // tensors[0].itemsize, *apart) if aligned else 1
+    most = max(BATCH // size, 1) if p.itself and size <= LARGE else units
+    many = triton.cdiv(units, triton.cdiv(units, most))
+    ends = [min(begin + many, units) for begin in range(0, units, many)]
+    return p.members * many, [
+        Turn(p.members * end, p.members * (min(end + many, units) - end), begin, end - begin)
+        for begin, end in zip(range(0, units, many), ends, strict=True)
+    ]
+
+
+def adjacent(aligned: int, itemsize: int, shape: tuple[int, ...], *strides: tuple[int, ...]) -> tuple[str, int]:
+    """Which axis of all tensors (B, C, S) has adjacent elements, and how many from each multiple of it one load can be.
+
+    `aligned` is of how many bytes, up to 16, all addresses are multiples. The distance of samples counts also if there
+    is only one: it may not have wider loads than it would have among others, for bits may depend on that.
+
+    >>> adjacent(16, 4, (2, 4, 6), (24, 6, 1)), adjacent(16, 4, (2, 4, 6), (24, 1, 4), (24, 1, 4))
+    (('positions', 2), ('channels', 4))
+    >>> adjacent(16, 4, (2, 4, 6), (48, 12, 2)), adjacent(8, 4, (1, 4, 6), (24, 1, 4))
+    (('', 1), ('channels', 2))
+    """
+    for inner, axis, other in (("positions", 2, 1), ("channels", 1, 2)):
+        if shape[axis] > 1 and all(t[axis] == 1 for t in strides):
+            apart = [shape[axis], *(t[0] for t in strides), *(t[other] for t in strides if shape[other] > 1)]
+            return inner, math.gcd(aligned // itemsize, *apart)
     return "", 1

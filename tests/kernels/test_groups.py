@@ -12,14 +12,22 @@ from torch.nn import functional
 from verify_norm.kernels import group_launch, group_plan
 from verify_norm.kernels.groupnorm import GroupNorm, GroupNormFunction
 
-F32, BF16 = torch.float32, torch.bfloat16
+PLAN = group_plan.plan
+F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 SHAPES = [  # each with several blocks, and with the last one short
     ((2, 6, 7, 11), 2), ((1, 4, 8, 16), 1), ((2, 9, 5, 5), 1), ((3, 8, 70), 4),
     ((2, 130, 1), 1), ((2, 300), 1),  # more channels than a block, and no space: several tiles of channels
+    ((2, 4, 16, 32), 2), ((1, 32, 8, 16), 2),  # even blocks
     ((2, 34, 3, 5), 17),  # channels_last: units of 16 groups and of one
 ]  # fmt: skip
 LAYOUTS = [("contiguous", "contiguous"), ("channels_last", "channels_last"), ("channels_last", "contiguous"),
            ("transposed", "expanded"), ("offset", "every_other")]  # fmt: skip
+
+
+def forget():
+    """What follows from the constants."""
+    for kept in (PLAN, group_launch.forward_chain, group_launch.backward_chain):
+        kept.cache_clear()
 
 
 @pytest.fixture
@@ -27,12 +35,14 @@ def small(monkeypatch):
     """A group is shared from 64 values on, in blocks of 128, and a batch has a unit or two."""
     monkeypatch.setattr(group_plan, "WHOLE", dict.fromkeys(group_plan.WHOLE, 64))
     monkeypatch.setattr(group_plan, "BLOCK", dict.fromkeys(group_plan.BLOCK, 128))
-    monkeypatch.setattr(group_plan, "SUMMED", 2)
-    monkeypatch.setattr(group_launch, "COMPUTED", 2)
-    monkeypatch.setattr(group_launch, "CACHE", {1: 2000, 2: 2000})
-    group_plan.plan.cache_clear()
+    monkeypatch.setattr(group_plan, "HELD", dict.fromkeys(group_plan.HELD, 256))
+    monkeypatch.setattr(group_plan, "FEW", dict.fromkeys(group_plan.FEW, 16))
+    monkeypatch.setattr(group_plan, "SUMMED", 512)
+    monkeypatch.setattr(group_plan, "COMPUTED", 2)
+    monkeypatch.setattr(group_plan, "BATCH", 2000)
+    forget()
     yield monkeypatch
-    group_plan.plan.cache_clear()
+    forget()
 
 
 def draw(norms, shape, groups, dtype, device, layouts=("contiguous", "contiguous")):
@@ -74,12 +84,35 @@ def test_shared_groups(norms, device, small, shape, groups, layouts):
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
 def test_either_way_of_merging(norms, device, small, together, activation, layout):
     small.setattr(group_plan, "TOGETHER", max(together, 512))
-    group_plan.plan.cache_clear()
+    forget()
     if not together:
         own = group_plan.plan
-        small.setattr(group_launch, "plan", lambda *arguments: own(*arguments)._replace(itself=False))
+        small.setattr(group_plan, "plan", lambda *arguments: own(*arguments)._replace(itself=False))
     case = draw(norms, (2, 6, 7, 11), 2, F32, device, (layout, layout))
     agree(norms, ours(*case, activation), exact(*case, activation), case[1].numel())
+
+
+@pytest.mark.parametrize("activation", [None, "silu"])
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+@pytest.mark.parametrize("shape", [(2, 6, 7, 11), (2, 4, 16, 32)])
+def test_units_that_no_cache_keeps(norms, device, small, shape, layout, activation):
+    small.setattr(group_plan, "LARGE", 0)
+    case = draw(norms, shape, 2, F32, device, (layout, layout))
+    agree(norms, ours(*case, activation), exact(*case, activation), case[1].numel())
+
+
+@pytest.mark.parametrize("shape", [(3, 40, 96), (2, 20, 17, 13), (2, 40, 16, 16)])
+@pytest.mark.parametrize("dtype", [F32, F16, BF16])
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+def test_groups_held_as_several_blocks(norms, device, monkeypatch, shape, dtype, layout):
+    monkeypatch.setattr(group_plan, "FEW", dict.fromkeys(group_plan.FEW, 64))
+    forget()
+    x = norms.draw(shape, dtype, device, seed=1, mean=3.0, layout=layout if len(shape) > 3 else "contiguous")
+    w, b = (norms.draw(shape[1:2], F32, device, seed=s, mean=0.5) for s in (3, 4))
+    y, _, _ = group_launch.forward(x, w, b, 2, 1e-5, "silu")
+    want = functional.silu(functional.group_norm(x.double(), 2, w.double(), b.double(), 1e-5))
+    norms.close("y", y, want, 64 * 2.0**-24 * want.abs().max())
+    forget()
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
@@ -104,6 +137,41 @@ def test_shared_statistics_do_not_cancel(norms, device, small, large):
     norms.close("rstd", rstd.reshape(-1), (var + 1e-5).rsqrt(), 20 * 2.0**-24 * (1 + large) * torch.ones(4).to(device))
 
 
+def test_one_sample_has_a_kernel_of_its_own(device):
+    """Its sums of channels are the gradients, of the parameters' type; those of several samples are float32."""
+    dev = torch.empty(0, device=device).device
+    form = {"device": dev, "dtype": BF16, "weight": BF16, "bias": None, "num_groups": 2, "aligned": 16,
+            "activation": None, "wanted": (True, True, False)}  # fmt: skip
+    kernels = [
+        group_launch.backward_chain(shape=(n, 4, 8), dx=(32, 8, 1), dy=(32, 8, 1), x=(32, 8, 1), **form).whole.kernel
+        for n in (1, 2, 3)
+    ]
+    assert kernels[0] is not kernels[1]
+    assert kernels[1] is kernels[2]
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16])
+@pytest.mark.parametrize("shape", [(1, 2, 500), (1, 3, 700), (2, 4, 130), (1, 130, 1)])
+def test_merging_lanes_without_an_element(norms, device, small, dtype, shape):
+    """Beyond 1.8e19 a square overflows; the variance does not, since all of a group's values are one."""
+    x = torch.full(shape, 2.0**66, dtype=dtype, device=device)
+    y, mean, rstd = group_launch.forward(x, None, None, 1, 1e-5, None)
+    assert torch.equal(mean, torch.full((shape[0], 1), 2.0**66, device=device))
+    norms.close("rstd", rstd, torch.full_like(mean, 1e-5**-0.5, dtype=torch.float64), 4 * 2.0**-24 * 1e-5**-0.5)
+    assert torch.equal(y, torch.zeros_like(x))
+
+
+@pytest.mark.parametrize("shape", [(4, 5, 6), (3, 6, 10), (3, 10, 7)])
+def test_loads_of_a_sample_are_as_wide_alone_as_among_others(shape):
+    x = torch.zeros(shape)
+    for t in (x, x.mT.contiguous().mT, x.bfloat16()):
+        ways = set()
+        for part in (t, *t.split(1)):
+            at = part.data_ptr() | 16
+            ways.add(group_plan.adjacent(at & -at, t.itemsize, part.shape, part.stride()))
+        assert len(ways) == 1
+
+
 def test_a_unit_has_a_line_of_memory_and_fills_its_lanes():
     for group, itemsize in itertools.product((1, 3, 4, 10, 16, 20, 40, 200), (2, 4)):
         vec = 16 // itemsize
@@ -126,8 +194,8 @@ def test_what_a_group_of_any_size_is_divided_into_covers_it():
                 assert p.blocks * p.constants["BLOCK_S"] >= space
                 assert p.members <= max(group_plan.MEMBERS, p.wide)
             else:
-                assert p.constants["BLOCK_C"] >= channels
-                assert p.constants["BLOCK_S"] >= space
+                assert p.constants["BLOCK_C"] * p.constants.get("WIDE", 1) >= channels
+                assert p.constants["BLOCK_S"] * p.constants.get("BLOCKS", 1) >= space
 
 
 def test_autograd_and_module_take_an_activation(norms, device):
@@ -147,31 +215,36 @@ import re
 from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from verify_norm.kernels import groups, groups_backward
+from verify_norm.kernels import group_held, group_held_backward, groups, groups_backward
 
-TYPES = {"eps": "fp32", "plane": "i64"}
-TYPES |= dict.fromkeys(("Mean", "Rstd", "DW", "DB", "P", "Along", "Total", "OutW"), "*fp32")
-TYPES |= dict.fromkeys(("X", "Y", "W", "B", "DX", "DY", "OutB"), "*bf16")
-BLOCK = {"BLOCK_G": 1, "BLOCK_C": 4, "BLOCK_S": 1024, "BLOCK_M": 128, "STAGES": 3, "COLS": 4, "VEC": 8}
+FLOATS = dict.fromkeys(("Mean", "Rstd", "DW", "DB", "P", "C1", "C2", "OutW"), "*fp32")
+BLOCK = {"BLOCK_G": 1, "BLOCK_C": 4, "BLOCK_S": 1024, "BLOCK_M": 128, "STAGES": 3, "COLS": 4, "VEC": 8, "PTX": True,
+         "WIDE": 1, "BLOCKS": 2, "COMPUTED": 2, "LINES": 64, "ONCE": True, "EVICT": "evict_first",
+         "CHANNELS": 4}
 
 def build(kernel, **constants):
     constants = {k: v for k, v in (BLOCK | constants).items() if k in kernel.arg_names}
-    types = {n: "constexpr" if n in constants else TYPES.get(n, "i32") for n in kernel.arg_names}
-    wide = {(i,): [["tt.divisibility", 16]] for i, n in enumerate(kernel.arg_names) if n in ("X", "Y", "DX", "DY")}
-    return compile(ASTSource(kernel, types, constants, wide), target=GPUTarget("cuda", 90, 32)).asm["ptx"]
+    types = {p.name: "constexpr" if p.name in constants else p.annotation_type or FLOATS.get(p.name, "*bf16")
+             for p in kernel.params}
+    return compile(ASTSource(kernel, types, constants), target=GPUTarget("cuda", 90, 32)).asm["ptx"]
 
-for number, (inner, act) in enumerate((("positions", "silu"), ("channels", "gelu"), ("", None))):
+for inner, act, even in (("positions", "silu", True), ("channels", "gelu", False), ("", None, False)):
     absent = {} if act else {"W": None, "B": None, "DW": None, "DB": None}
-    for kernel in (groups.forward_whole, groups.forward_sums, groups.forward_results, groups_backward.backward_whole,
-                   groups_backward.backward_sums, groups_backward.backward_results):
-        text = build(kernel, INNER=inner, ACT=act, RANKS=64 * (inner == "positions"), **absent)
-        if inner == "positions":  # 16 bytes a load, and blocks loaded ahead
+    for kernel in (group_held.forward_whole, group_held.forward_held, groups.forward_sums, groups.forward_turn,
+                   group_held_backward.backward_whole, groups_backward.backward_sums, groups_backward.backward_turn):
+        vec = 8 if inner == "positions" else 4 if inner else 1
+        text = build(kernel, INNER=inner, ACT=act, EVEN=even, STREAM=not even, RANKS=64 * even, VEC=vec, **absent)
+        if inner:  # 16 bytes a load, or 8
+            wide = "v4" if vec == 8 else "v2"
             stores = "Y" in kernel.arg_names or "DX" in kernel.arg_names
-            assert "ld.global.v4" in text or "cp.async.cg" in text, kernel
-            assert re.search(r"st\\.global\\S*v4", text) or not stores, kernel
+            assert re.search(r"ld\\.global\\S*" + wide + r"|cp\\.async\\.c[ag]\\S* \\[.*, 0x(8|10)", text), kernel
+            assert re.search(r"st\\.global\\S*" + wide, text) or not stores, kernel
+        if kernel in (groups.forward_turn, groups_backward.backward_turn):
+            assert "griddepcontrol.wait" in text and "griddepcontrol.launch_dependents" in text
     build(groups.forward_merge, RANKS=64)
     build(groups_backward.backward_merge, RANKS=64, **absent)
-build(groups_backward.over_samples)
+    build(groups_backward.over_members, **absent)
+build(group_held_backward.over_samples)
 print("compiled")
 """
 

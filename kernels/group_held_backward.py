@@ -1,0 +1,79 @@
+"""GroupNorm's backward of groups that registers hold: x and dy are read once. The formulas are in `groups_backward`."""
+
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from verify_norm.kernels.activation import slope
+from verify_norm.kernels.group_tiles import parameter, places, within
+from verify_norm.kernels.launch import jit
+
+
+@jit
+def normal(x, dy, mask, mean, rstd, w, b, ACT: tl.constexpr, EVEN: tl.constexpr):
+    """x̂ and g of a tile: 0 where no element is, for (0 − mean)·rstd may overflow there, and meet a 0."""
+    g = dy.to(tl.float32)
+    xhat = (x.to(tl.float32) - mean) * rstd
+    if not EVEN:
+        xhat = tl.where(mask, xhat, 0.0)
+    if ACT is not None:
+        g *= slope(xhat * w + b, ACT)
+    return xhat, g
+
+
+@jit
+def backward_whole(
+    DX, DY, X, W, B, Mean, Rstd, DW, DB, M: tl.int64, G: tl.int32, CG: tl.int32, S: tl.int32, sgb: tl.int64,
+    sgc: tl.int64, sgs: tl.int64, sdb: tl.int64, sdc: tl.int64, sds: tl.int64, sxb: tl.int64, sxc: tl.int64,
+    sxs: tl.int64, ACT: tl.constexpr, INNER: tl.constexpr, VEC: tl.constexpr, PTX: tl.constexpr,
+    BLOCK_G: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr,
+):  # fmt: skip
+    """BLOCK_G groups as one block: dx, and the sums of their channels."""
+    if PTX:
+        gdc_launch_dependents()
+    row = tl.program_id(0).to(tl.int64) * BLOCK_G + tl.arange(0, BLOCK_G)
+    cols = tl.arange(0, BLOCK_C)
+    c, s = cols[None, :, None], tl.arange(0, BLOCK_S)[None, None, :]
+    mask = (row < M)[:, None, None] & within(c, s, CG, S, INNER, VEC)
+    sample, first = (row // G)[:, None, None], (row % G * CG)[:, None, None]
+    channel, there = (row % G * CG)[:, None] + cols[None, :], (row < M)[:, None] & (cols < CG)[None, :]
+    w, b = parameter(W, channel, there, 1.0, "", 1), parameter(B, channel, there, 0.0, "", 1)
+    mean = tl.load(Mean + row, mask=row < M, other=0.0)[:, None, None]
+    rstd = tl.load(Rstd + row, mask=row < M, other=0.0)[:, None, None]
+    x = tl.load(places(X, sample * sxb + first * sxc, c, s, sxc, sxs, INNER, VEC), mask=mask, other=0.0)
+    d = tl.load(places(DY, sample * sdb + first * sdc, c, s, sdc, sds, INNER, VEC), mask=mask, other=0.0)
+    xhat, g = normal(x, d, mask, mean, rstd, w[:, :, None], b[:, :, None], ACT, False)
+    dw, db = tl.sum(g * xhat, axis=2), tl.sum(g, axis=2)
+    at = row[:, None] * CG + cols[None, :]
+    if DW is not None:
+        tl.store(DW + at, dw, mask=there)
+    if DB is not None:
+        tl.store(DB + at, db, mask=there)
+    if DX is not None:
+        N = (CG * S).to(tl.float32)
+        c1 = tl.div_rn(tl.sum(w * dw, axis=1), N)[:, None, None]
+        c2 = tl.div_rn(tl.sum(w * db, axis=1), N)[:, None, None]
+        dx = rstd * (g * w[:, :, None] - (c2 + xhat * c1))
+        tl.store(places(DX, sample * sgb + first * sgc, c, s, sgc, sgs, INNER, VEC), dx, mask=mask)
+
+
+@jit
+def over_samples(
+    DW, DB, OutW, OutB, M: tl.int32, C: tl.int32, PTX: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_C: tl.constexpr
+):
+    """The sums of BLOCK_C channels over all samples. Launched before they are all written."""
+    if PTX:
+        gdc_wait()
+    c = tl.program_id(0) * BLOCK_C + tl.arange(0, BLOCK_C)
+    dw = tl.zeros([BLOCK_M, BLOCK_C], tl.float32)
+    db = tl.zeros([BLOCK_M, BLOCK_C], tl.float32)
+    for start in range(0, M, BLOCK_M):
+        sample = (start + tl.arange(0, BLOCK_M)).to(tl.int64)
+        at, mask = sample[:, None] * C + c[None, :], (sample < M)[:, None] & (c < C)[None, :]
+        if OutW is not None:
+            dw += tl.load(DW + at, mask=mask, other=0.0)
+        if OutB is not None:
+            db += tl.load(DB + at, mask=mask, other=0.0)
+    if OutW is not None:
+        tl.store(OutW + c, tl.sum(dw, axis=0), mask=c < C)
+    if OutB is not None:
+        tl.store(OutB + c, tl.sum(db, axis=0), mask=c < C)
