@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from verify_norm.kernels import row_ops
 from verify_norm.kernels.row_norm import Gradients, Shape, check_like, checked, geometry
@@ -33,7 +32,8 @@ def add_layernorm_fwd(
         As `launch.normalized` says, and if residual has not x's shape, type and device.
     """
     check_like(x, "x", residual=residual)
-    return row_ops.forward(x, residual, weight, bias, eps, 0.0, normalized_shape, True)
+    shape = geometry(x, weight, bias, normalized_shape)
+    return row_ops.forward(x, residual, weight, bias, eps, 0.0, shape, True)
 
 
 def add_layernorm_bwd(
@@ -77,7 +77,7 @@ class AddLayerNormFunction(torch.autograd.Function):
         return y, h
 
     @staticmethod
-    @once_differentiable
+    @row_ops.once
     def backward(ctx: Any, dy: Tensor | None, dh: Tensor | None):
         """The gradients that are asked for, and no others; from one output alone where the other has none."""
         h, weight, bias, mean, rstd = ctx.saved_tensors

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from verify_norm.kernels import row_ops
 from verify_norm.kernels.row_norm import Shape, check_like, checked, geometry
@@ -23,7 +22,8 @@ def add_rmsnorm_fwd(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """RMSNorm of h = x + residual: y, residual_out and rstd, as in `add_layernorm_fwd`."""
     check_like(x, "x", residual=residual)
-    y, h, _, rstd = row_ops.forward(x, residual, weight, None, eps, weight_offset, normalized_shape, False)
+    shape = geometry(x, weight, None, normalized_shape)
+    y, h, _, rstd = row_ops.forward(x, residual, weight, None, eps, weight_offset, shape, False)
     return y, h, rstd
 
 
@@ -61,7 +61,7 @@ class AddRMSNormFunction(torch.autograd.Function):
         return y, h
 
     @staticmethod
-    @once_differentiable
+    @row_ops.once
     def backward(ctx: Any, dy: Tensor | None, dh: Tensor | None):
         """The gradients that are asked for, and no others; from one output alone where the other has none."""
         h, weight, rstd = ctx.saved_tensors

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from verify_norm.kernels import row_ops
 from verify_norm.kernels.row_norm import Gradients, Shape, checked, geometry
@@ -42,7 +41,8 @@ def layernorm_fwd(
     ValueError, TypeError
         As `launch.normalized` says: a shape that does not fit, a type that would lose bits in silence.
     """
-    y, _, mean, rstd = row_ops.forward(x, None, weight, bias, eps, 0.0, normalized_shape, True)
+    shape = geometry(x, weight, bias, normalized_shape)
+    y, _, mean, rstd = row_ops.forward(x, None, weight, bias, eps, 0.0, shape, True)
     return y, mean, rstd
 
 
@@ -78,13 +78,13 @@ class LayerNormFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, normalized_shape: Shape):
         """y, keeping what the gradients need."""
-        y, _, mean, rstd = row_ops.forward(x, None, weight, bias, eps, 0.0, normalized_shape, True)
+        ctx.shape = shape = geometry(x, weight, bias, normalized_shape)
+        y, _, mean, rstd = row_ops.forward(x, None, weight, bias, eps, 0.0, shape, True)
         ctx.save_for_backward(x, weight, bias, mean, rstd)
-        ctx.shape = geometry(x, weight, bias, normalized_shape)
         return y
 
     @staticmethod
-    @once_differentiable
+    @row_ops.once
     def backward(ctx: Any, dy: Tensor):
         """The gradients that are asked for, and no others."""
         x, weight, bias, mean, rstd = ctx.saved_tensors

@@ -81,7 +81,8 @@ def _dx(
     total = tl.zeros([1, CHUNK], tl.float32)
     for start in range(0, N, CHUNK):
         cols = start + tl.arange(0, CHUNK)
-        x = xhat(X, row, sxm, cols, sxn, M, N, mean, rstd, Mean is not None, False, VEC, False, "")
+        x = load(X, row, sxm, cols, sxn, M, N, False, VEC, "")
+        x = xhat(x, cols, N, mean, rstd, Mean is not None, False, False)
         g = load(DY, row, sdm, cols, sdn, M, N, False, VEC, "").to(tl.float32)
         if W is not None:
             g *= factor(W, cols, N, offset, False, VEC, False)
@@ -94,7 +95,8 @@ def _dx(
 
     for start in range(0, N, CHUNK):
         cols = start + tl.arange(0, CHUNK)
-        x = xhat(X, row, sxm, cols, sxn, M, N, mean, rstd, Mean is not None, False, VEC, False, "")
+        x = load(X, row, sxm, cols, sxn, M, N, False, VEC, "")
+        x = xhat(x, cols, N, mean, rstd, Mean is not None, False, False)
         g = load(DY, row, sdm, cols, sdn, M, N, False, VEC, "").to(tl.float32)
         if W is not None:
             g *= factor(W, cols, N, offset, False, VEC, False)
@@ -121,7 +123,8 @@ def _partials(
         mean = rstd
         if Mean is not None:
             mean = tl.load(Mean + row, mask=row < M, other=0.0)[:, None]
-        x = xhat(X, row, sxm, cols, sxn, M, N, mean, rstd, Mean is not None, False, VEC, False, "")
+        x = load(X, row, sxm, cols, sxn, M, N, False, VEC, "")
+        x = xhat(x, cols, N, mean, rstd, Mean is not None, False, False)
         d = load(DY, row, sdm, cols, sdn, M, N, False, VEC, "").to(tl.float32)
         dw += d * x
         db += d

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from verify_norm.kernels import row_ops
 from verify_norm.kernels.row_norm import Shape, checked, geometry
@@ -45,7 +44,8 @@ def rmsnorm_fwd(
     ValueError, TypeError
         As `launch.normalized` says: a shape that does not fit, a type that would lose bits in silence.
     """
-    y, _, _, rstd = row_ops.forward(x, None, weight, None, eps, weight_offset, normalized_shape, False)
+    shape = geometry(x, weight, None, normalized_shape)
+    y, _, _, rstd = row_ops.forward(x, None, weight, None, eps, weight_offset, shape, False)
     return y, rstd
 
 
@@ -80,14 +80,14 @@ class RMSNormFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, normalized_shape: Shape):
         """y, keeping what the gradients need."""
-        y, _, _, rstd = row_ops.forward(x, None, weight, None, eps, weight_offset, normalized_shape, False)
+        ctx.shape = shape = geometry(x, weight, None, normalized_shape)
+        y, _, _, rstd = row_ops.forward(x, None, weight, None, eps, weight_offset, shape, False)
         ctx.save_for_backward(x, weight, rstd)
-        ctx.shape = geometry(x, weight, None, normalized_shape)
         ctx.offset = weight_offset
         return y
 
     @staticmethod
-    @once_differentiable
+    @row_ops.once
     def backward(ctx: Any, dy: Tensor):
         """The gradients that are asked for, and no others."""
         x, weight, rstd = ctx.saved_tensors

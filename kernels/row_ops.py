@@ -4,17 +4,30 @@ An operator's way through torch's dispatcher costs more than a small kernel, and
 through a launch, and is told instead what shapes and types come out.
 """
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from verify_norm.kernels import row_norm
-from verify_norm.kernels.launch import normalized
-from verify_norm.kernels.row_norm import Gradients, Shape
+from verify_norm.kernels.row_norm import Gradients
 
 NAMESPACE = __name__.partition(".")[0]  # "verify_norm"; of its own for a copy of the package
+
+
+def once(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """`once_differentiable`, of which nothing is done where no graph of the gradients is asked for."""
+    strict = once_differentiable(backward)
+
+    @functools.wraps(backward)
+    def either(ctx: Any, *grads: Tensor | None) -> Any:
+        return strict(ctx, *grads) if torch.is_grad_enabled() else backward(ctx, *grads)
+
+    return either
 
 
 @torch.library.custom_op(f"{NAMESPACE}::row_norm_forward", mutates_args=())
@@ -23,7 +36,8 @@ def _forward(
     normalized_shape: list[int], centered: bool,
 ) -> list[Tensor]:  # fmt: skip
     """Those of y, the sum with the residual, mean and rstd that there are."""
-    found = row_norm.forward(x, residual, weight, bias, eps, offset, tuple(normalized_shape), centered)
+    shape = row_norm.geometry(x, weight, bias, normalized_shape)
+    found = row_norm.forward(x, residual, weight, bias, eps, offset, shape, centered)
     return [t for t in found if t is not None]
 
 
@@ -60,13 +74,13 @@ def _(
 
 def forward(
     x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, eps: float, offset: float,
-    normalized_shape: Shape, centered: bool,
+    shape: tuple[int, int, int], centered: bool,
 ) -> Any:  # fmt: skip
     """`row_norm.forward`, or its operator where a compiler looks on."""
     if not torch.compiler.is_compiling():
-        return row_norm.forward(x, residual, weight, bias, eps, offset, normalized_shape, centered)
-    shape = normalized(x, weight, bias, normalized_shape)
-    found = iter(_forward(x, residual, weight, bias, float(eps), float(offset), list(shape), centered))
+        return row_norm.forward(x, residual, weight, bias, eps, offset, shape, centered)
+    normalized_shape = list(x.shape[shape[2] :])
+    found = iter(_forward(x, residual, weight, bias, float(eps), float(offset), normalized_shape, centered))
     return next(found), None if residual is None else next(found), next(found) if centered else None, next(found)
 
 

@@ -101,12 +101,18 @@ def parameter(P, cols, N, INSIDE: tl.constexpr, VEC: tl.constexpr):
 
 
 @jit
-def factor(W, cols, N, offset, INSIDE: tl.constexpr, VEC: tl.constexpr, PTX: tl.constexpr):
-    """What x̂ is multiplied by: these columns of the weight, and its offset, in float32."""
-    w = wide(parameter(W, cols, N, INSIDE, VEC), PTX)
+def plus(w, offset, PTX: tl.constexpr):
+    """A weight as it was loaded, and its offset, in float32."""
+    w = wide(w, PTX)
     if offset is not None:
         w += offset
     return w
+
+
+@jit
+def factor(W, cols, N, offset, INSIDE: tl.constexpr, VEC: tl.constexpr, PTX: tl.constexpr):
+    """What x̂ is multiplied by: these columns of the weight, and its offset, in float32."""
+    return plus(parameter(W, cols, N, INSIDE, VEC), offset, PTX)
 
 
 @jit

@@ -12,7 +12,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from verify_norm.kernels.launch import jit
-from verify_norm.kernels.rows import factor, load, prefetch, store, wide
+from verify_norm.kernels.rows import factor, load, parameter, plus, prefetch, store, wide
 
 
 @jit
@@ -38,19 +38,39 @@ def _pairwise(a, b, c, d):
 
 
 @jit
-def xhat(X, row, sxm, cols, sxn, M, N, mean, rstd, CENTERED: tl.constexpr, INSIDE: tl.constexpr, VEC: tl.constexpr,
-         PTX: tl.constexpr, CACHE: tl.constexpr):  # fmt: skip
-    """x̂ of a tile; 0 in lanes beyond a row.
+def _statistics(Mean, Rstd, row, M):
+    """Mean and rstd of these rows; where there is no mean, rstd in its place."""
+    rstd = tl.load(Rstd + row, mask=row < M, other=0.0)[:, None]
+    mean = rstd
+    if Mean is not None:
+        mean = tl.load(Mean + row, mask=row < M, other=0.0)[:, None]
+    return mean, rstd
+
+
+@jit
+def xhat(x, cols, N, mean, rstd, CENTERED: tl.constexpr, INSIDE: tl.constexpr, PTX: tl.constexpr):
+    """x̂ of a tile of x; 0 in lanes beyond a row.
 
     There (0 − mean)·rstd may overflow, and infinity times the lane's gradient, 0, is a NaN in the row's sum.
     """
-    x = wide(load(X, row, sxm, cols, sxn, M, N, INSIDE, VEC, CACHE), PTX)
+    x = wide(x, PTX)
     if CENTERED:
         x -= mean
     x *= rstd
     if CENTERED and not INSIDE:
         x = tl.where((cols < N)[None, :], x, 0.0)
     return x
+
+
+@jit
+def _again(X, DY, W, row, sxm, sxn, sdm, sdn, cols, M, N, INSIDE: tl.constexpr, VEC: tl.constexpr):
+    """A chunk of x, dy and the weight. With ".ca" it is another load than the first: the compiler would merge them."""
+    x = load(X, row, sxm, cols, sxn, M, N, INSIDE, VEC, ".ca")
+    d = load(DY, row, sdm, cols, sdn, M, N, INSIDE, VEC, ".ca")
+    w = d
+    if W is not None:
+        w = parameter(W, cols, N, INSIDE, VEC)
+    return x, d, w
 
 
 @jit
@@ -76,7 +96,8 @@ def backward(
 
     Programs take the tiles by turns, so that all of them read from one region of memory, and keep their sums in
     registers to the end, SUMS for every column. What those leave no room for is loaded AGAIN, from a cache: 1 the
-    weight, 2 the row too. With one stage the next tile is prefetched into the L2, with more into shared memory.
+    weight, 2 the row too. With one stage the next tile is prefetched into the L2, and its statistics into registers,
+    since a program would wait for memory at every tile; with more stages all of it into shared memory.
     """
     N = (NV * VEC).to(tl.int32)
     lane = tl.arange(0, CHUNK)
@@ -92,6 +113,8 @@ def backward(
             ws += (factor(W, c * CHUNK + lane, N, offset, EVEN or c < CHUNKS - 1, VEC, False),)
 
     programs = tl.num_programs(0).to(tl.int64)
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    ahead = _statistics(Mean, Rstd, row, M)
     for tile in tl.range(tl.program_id(0).to(tl.int64), (M + ROWS - 1) // ROWS, programs, num_stages=STAGES):
         if PTX and VEC > 1 and STAGES == 1:
             prefetch(X, tile + programs, sxm, M, NV, VEC, ROWS)
@@ -99,19 +122,20 @@ def backward(
             if DH is not None:
                 prefetch(DH, tile + programs, shm, M, NV, VEC, ROWS)
         row = tile * ROWS + tl.arange(0, ROWS)
-        rstd = tl.load(Rstd + row, mask=row < M, other=0.0)[:, None]
-        mean = rstd
-        if Mean is not None:
-            mean = tl.load(Mean + row, mask=row < M, other=0.0)[:, None]
+        if STAGES == 1:
+            mean, rstd = ahead
+            ahead = _statistics(Mean, Rstd, row + programs * ROWS, M)
+        else:
+            mean, rstd = _statistics(Mean, Rstd, row, M)
         along = tl.zeros([ROWS, CHUNK], tl.float32)
         total = tl.zeros([ROWS, CHUNK], tl.float32)
         xs = ()
         ds = ()
         for c in tl.static_range(CHUNKS):
             cols = c * CHUNK + lane
-            x = xhat(X, row, sxm, cols, sxn, M, N, mean, rstd, Mean is not None, EVEN or c < CHUNKS - 1, VEC,
-                      PTX and VEC > 1, "")  # fmt: skip
+            x = load(X, row, sxm, cols, sxn, M, N, EVEN or c < CHUNKS - 1, VEC, "")
             d = load(DY, row, sdm, cols, sdn, M, N, EVEN or c < CHUNKS - 1, VEC, "")
+            x = xhat(x, cols, N, mean, rstd, Mean is not None, EVEN or c < CHUNKS - 1, PTX and VEC > 1)
             g = _weighted(wide(d, PTX and VEC > 1), W, ws, c, cols, N, offset, AGAIN, EVEN or c < CHUNKS - 1, VEC,
                           PTX and VEC > 1)  # fmt: skip
             along += g * x
@@ -128,21 +152,27 @@ def backward(
 
         new_dw = ()
         new_db = ()
+        if AGAIN == 2:
+            chunk = _again(X, DY, W, row, sxm, sxn, sdm, sdn, lane, M, N, EVEN or CHUNKS > 1, VEC)
         for c in tl.static_range(CHUNKS):
             cols = c * CHUNK + lane
             x = xs[c]
             d = ds[c]
-            if AGAIN == 2:  # with ".ca" it is another load than the first, or the compiler would merge them
-                x = xhat(X, row, sxm, cols, sxn, M, N, mean, rstd, Mean is not None, EVEN or c < CHUNKS - 1, VEC,
-                          PTX and VEC > 1, ".ca")  # fmt: skip
-                d = load(DY, row, sdm, cols, sdn, M, N, EVEN or c < CHUNKS - 1, VEC, ".ca")
+            if AGAIN == 2:
+                x, d, w = chunk
+                x = xhat(x, cols, N, mean, rstd, Mean is not None, EVEN or c < CHUNKS - 1, PTX and VEC > 1)
+                if c + 1 < CHUNKS:  # before this chunk is stored: the compiler moves no load across a store
+                    chunk = _again(X, DY, W, row, sxm, sxn, sdm, sdn, cols + CHUNK, M, N, EVEN or c < CHUNKS - 2, VEC)
             d = wide(d, PTX and VEC > 1)
             if DWEIGHT:
                 new_dw += (dw[c] + _down(d * x, SUMS),)
             if DBIAS:
                 new_db += (db[c] + _down(d, SUMS),)
             if DX is not None:
-                g = _weighted(d, W, ws, c, cols, N, offset, AGAIN, EVEN or c < CHUNKS - 1, VEC, PTX and VEC > 1)
+                if AGAIN == 2 and W is not None:
+                    g = d * plus(w, offset, PTX and VEC > 1)
+                else:
+                    g = _weighted(d, W, ws, c, cols, N, offset, AGAIN, EVEN or c < CHUNKS - 1, VEC, PTX and VEC > 1)
                 dx = rstd * (g - (c2 + x * c1))
                 if DH is not None:  # added to the norm's gradient, not to dy, which the norm would project
                     h = load(DH, row, shm, cols, shn, M, N, EVEN or c < CHUNKS - 1, VEC, "")

@@ -94,3 +94,14 @@ def test_operators_keep_the_rules_of_torch(norms, device):
     one = torch.ones(3, device=device)
     torch.library.opcheck(row_ops._backward, (dy, r, x, w, None, one, 0.0, [3, 20, 1], True, w, None))
     torch.library.opcheck(row_ops._backward, (dy, None, x, w, one, one, 0.0, [3, 20, 1], False, w, w))
+
+
+@pytest.mark.parametrize("name", ["layernorm", "rmsnorm", "add_layernorm", "add_rmsnorm"])
+def test_gradients_of_gradients_are_refused(norms, device, name):
+    function, leaves = functions(norms, device)[name]
+    leaves = [t.clone().requires_grad_() for t in leaves]
+    outputs = function(*leaves)
+    y = outputs[0] if isinstance(outputs, tuple) else outputs
+    dx = torch.autograd.grad(y.square().sum(), leaves[0], create_graph=True)[0]
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        dx.sum().backward()

@@ -138,6 +138,21 @@ def test_a_compiled_kernel_is_launched_as_triton_launches_it(monkeypatch):
     assert current == [1]
 
 
+def test_launching_needs_no_more_python_than_triton_has(monkeypatch):
+    """Above a function in C there is only what allocates scratch memory, in the version whose arguments are known."""
+    names = ("launch", "launch_cooperative_grid", "launch_pdl", "global_scratch_size", "profile_scratch_size")
+    run = SimpleNamespace(**dict(zip(names, ("in C", "grid", "pdl", 0, 0), strict=True)))
+    compiled = SimpleNamespace(run=run, function="function", packed_metadata="metadata")
+    monkeypatch.setattr(row_plan.triton, "__version__", "3.6.0")
+    options = ("function", "grid", "pdl", None, None, "metadata", None, None, None)
+    assert row_plan._launcher(compiled) == ("in C", options)
+    run.global_scratch_size = 128
+    assert row_plan._launcher(compiled) == (run, ("function", "metadata", None, None, None))
+    run.global_scratch_size = 0
+    monkeypatch.setattr(row_plan.triton, "__version__", "3.7.1")
+    assert row_plan._launcher(compiled)[0] is run
+
+
 def test_a_plan_meets_one_signature_alone(monkeypatch):
     """A type, or a missing argument, that a kernel was not compiled for would be read as another."""
     seen = {}
@@ -157,8 +172,8 @@ def test_a_plan_meets_one_signature_alone(monkeypatch):
         x = torch.zeros(3, n, dtype=dtype)
         w, b = (None if t is None else torch.zeros(n, dtype=t) for t in (w_type, b_type))
         for rows, centered in ((x, True), (x[:2], True), (x, False), (torch.zeros(3, n + 1, dtype=dtype)[:, :n], True)):
-            mean, rstd = row_norm.forward(rows, rows if residual else None, w, b, 1e-5, offset, None, centered)[2:]
             shape = (len(rows), n, 1)
+            mean, rstd = row_norm.forward(rows, rows if residual else None, w, b, 1e-5, offset, shape, centered)[2:]
             for wanted in ((True, w, b), (True, w, None), (False, w, b), (True, None, None)):
                 row_norm.backward(rows, rows if residual else None, rows, w, mean, rstd, offset, shape, wanted)
                 calls += 1
