@@ -129,6 +129,16 @@ _TRITON: tuple[Kernel, ...] = tuple(
             Contract(variance="two_pass", summation="atomic", deterministic=False, batch_invariant=True),
             "LayerNorm's gradients, partial sums in shared buffers under spin locks",
         ),
+        ("layernorm_fwd_e4m3fn", "layernorm_fp8_fwd", "quantized", TWO_PASS, "LayerNorm into 8 bits, e4m3fn"),
+        (
+            "layernorm_fwd_e5m2", "layernorm_fp8_fwd", "quantized", replace(TWO_PASS, output="float8_e5m2"),
+            "LayerNorm into 8 bits, e5m2",
+        ),
+        ("rmsnorm_fwd_e4m3fn", "rmsnorm_fp8_fwd", "quantized", TWO_PASS, "RMSNorm into 8 bits, e4m3fn"),
+        (
+            "rmsnorm_fwd_e5m2", "rmsnorm_fp8_fwd", "quantized", replace(TWO_PASS, output="float8_e5m2"),
+            "RMSNorm into 8 bits, e5m2",
+        ),
         ("rmsnorm_fwd", "rmsnorm_fwd", "rmsnorm", TWO_PASS, "RMSNorm, with an optional offset of the weight"),
         ("rmsnorm_bwd", "rmsnorm_bwd", "rmsnorm", TWO_PASS, "RMSNorm's gradients, sums in two stages"),
         ("add_layernorm_fwd", "add_layernorm_fwd", "add_norm", TWO_PASS, "Addition and LayerNorm in one kernel"),

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from verify_norm.kernels.launch import jit, launch, programs
 from verify_norm.kernels.row_plan import TOGETHER, fold
-from verify_norm.kernels.rows import factor, load, parameter, store
+from verify_norm.kernels.rows import factor, load, parameter, saturated, store
 from verify_norm.kernels.rows_backward import xhat
 
 Strides = tuple[int, ...]
@@ -29,8 +29,8 @@ def _sum(X, R, row, sxm, sxn, srm, srn, cols, M, N, VEC: tl.constexpr):
 
 @jit
 def _forward(
-    X, R, H, Y, W, B, Mean, Rstd, M: tl.int64, NV: tl.int64, sxm: tl.int64, sxn: tl.int64, srm: tl.int64,
-    srn: tl.int64, eps: tl.float32, offset,
+    X, R, H, Y, W, B, Mean, Rstd, Scale, Most, M: tl.int64, NV: tl.int64, sxm: tl.int64, sxn: tl.int64,
+    srm: tl.int64, srn: tl.int64, eps: tl.float32, offset,
     VEC: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     N = (NV * VEC).to(tl.int32)
@@ -52,6 +52,10 @@ def _forward(
     rstd = tl.div_rn(1.0, tl.sqrt_rn(tl.sum(squares, axis=1) / N + eps))
     tl.store(Rstd + row, rstd)
 
+    most = tl.zeros([1, CHUNK], tl.float32)
+    scale = 1.0
+    if Scale is not None:
+        scale = tl.load(Scale)
     for start in range(0, N, CHUNK):
         cols = start + tl.arange(0, CHUNK)
         x = _sum(X, R, row, sxm, sxn, srm, srn, cols, M, N, VEC)
@@ -62,7 +66,12 @@ def _forward(
             y *= factor(W, cols, N, offset, False, VEC, False)
         if B is not None:
             y += parameter(B, cols, N, False, VEC).to(tl.float32)
+        if Scale is not None:
+            most = tl.maximum(most, tl.where((cols < N)[None, :], tl.abs(y), 0.0))
+            y = saturated(y * scale, Y)
         store(Y, y, row, NV, cols, M, N, False, VEC)
+    if Scale is not None:
+        tl.store(Most + row, tl.max(most, axis=1))
 
 
 @jit
@@ -138,12 +147,13 @@ def _partials(
 
 def forward(
     x: Tensor, r: Tensor | None, h: Tensor | None, y: Tensor, w: Tensor | None, b: Tensor | None, mean: Tensor | None,
-    rstd: Tensor, m: int, n: int, strides: Strides, eps: float, offset: float | None, vec: int,
+    rstd: Tensor, scale: Tensor | None, most: Tensor | None, m: int, n: int, strides: Strides, eps: float,
+    offset: float | None, vec: int,
 ) -> None:  # fmt: skip
-    """Fill y, h, mean and rstd, one program a row; `strides` are those of x and r, in elements."""
+    """Fill y, h, mean, rstd and most, one program a row; `strides` are those of x and r, in elements."""
     launch(
-        _forward, m, x, r, h, y, w, b, mean, rstd, m, n // vec, *_counted(strides, vec), eps, offset, VEC=vec,
-        **_tile(x),
+        _forward, m, x, r, h, y, w, b, mean, rstd, scale, most, m, n // vec, *_counted(strides, vec), eps, offset,
+        VEC=vec, **_tile(x),
     )  # fmt: skip
 
 

@@ -95,19 +95,20 @@ def _empty(t: Tensor) -> Tensor:
 
 def forward(
     x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, eps: float, offset: float,
-    shape: tuple[int, int, int], centered: bool,
-) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor]:  # fmt: skip
-    """Y, the sum with the residual, the mean and rstd; None for the sum without a residual, and for no mean.
+    shape: tuple[int, int, int], centered: bool, scale: Tensor | None = None, dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor | None]:  # fmt: skip
+    """Y, the sum with the residual, the mean, rstd, and the largest magnitudes; None for what there is not.
 
-    `shape` is that of `geometry`.
+    `shape` is that of `geometry`. With a scale, y is of type `dtype`, and the last result has the largest magnitude
+    before that scale of every tile, if there is one.
     """
     m, n, lead = shape
-    y = _empty(x)
+    y = _empty(x) if dtype is None else torch.empty(x.shape, dtype=dtype, device=x.device)
     h = None if residual is None else torch.empty_like(y)
     rstd = torch.empty(m, dtype=torch.float32, device=x.device)
     mean = torch.empty_like(rstd) if centered else None
     if not m:
-        return y, h, mean, rstd
+        return y, h, mean, rstd, None
     x, sxm, sxn, bits = _rows(x, m, n, lead)
     r, srm, srn = None, 0, 1
     if residual is not None:
@@ -118,14 +119,18 @@ def forward(
     vec = 1 if (bits | more | also) & 15 else 16 // x.element_size()
     factor = float(offset) if offset else None
     if n > HELD["forward"]:
-        long_rows.forward(x, r, h, y, w, b, mean, rstd, m, n, (sxm, sxn, srm, srn), float(eps), factor, vec)
-        return y, h, mean, rstd
-    plan = forward_plan(x.device, n, vec, x.dtype, w_type, b_type, r is not None, centered, factor is not None)
+        most = None if scale is None else torch.empty_like(rstd)
+        strides = (sxm, sxn, srm, srn)
+        long_rows.forward(x, r, h, y, w, b, mean, rstd, scale, most, m, n, strides, float(eps), factor, vec)
+        return y, h, mean, rstd, most
+    plan = forward_plan(x.device, n, vec, x.dtype, w_type, b_type, r is not None, centered, factor is not None, dtype)
+    tiles = -(-m // plan.rows)
+    most = None if scale is None else torch.empty(tiles, dtype=torch.float32, device=x.device)
     plan.launch(
-        -(-m // plan.rows), x, r, h, y, w, b, mean, rstd, m, n // vec, sxm // vec, sxn, srm // vec, srn, plan.ahead,
+        tiles, x, r, h, y, w, b, mean, rstd, scale, most, m, n // vec, sxm // vec, sxn, srm // vec, srn, plan.ahead,
         float(eps), factor,
     )  # fmt: skip
-    return y, h, mean, rstd
+    return y, h, mean, rstd, most
 
 
 def checked(
@@ -170,7 +175,7 @@ def backward(
     )  # fmt: skip
     tiles = -(-m // plan.rows)
     programs = -(-tiles // -(-tiles // plan.most)) if m else 1  # one without rows writes lines of zeros
-    lines = torch.empty((parts, programs, n), dtype=torch.float32, device=x.device) if parts else None
+    lines = rstd.new_empty((parts, programs, n)) if parts else None  # float32: torch.empty takes twice as long
     plan.launch(
         programs, dx, d, x, a, w, mean, rstd, lines, m, n // vec, sdm // vec, sdn, sxm // vec, sxn, sam // vec, san,
         factor,

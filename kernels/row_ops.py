@@ -37,7 +37,7 @@ def _forward(
 ) -> list[Tensor]:  # fmt: skip
     """Those of y, the sum with the residual, mean and rstd that there are."""
     shape = row_norm.geometry(x, weight, bias, normalized_shape)
-    found = row_norm.forward(x, residual, weight, bias, eps, offset, shape, centered)
+    found = row_norm.forward(x, residual, weight, bias, eps, offset, shape, centered)[:4]
     return [t for t in found if t is not None]
 
 
@@ -78,7 +78,7 @@ def forward(
 ) -> Any:  # fmt: skip
     """`row_norm.forward`, or its operator where a compiler looks on."""
     if not torch.compiler.is_compiling():
-        return row_norm.forward(x, residual, weight, bias, eps, offset, shape, centered)
+        return row_norm.forward(x, residual, weight, bias, eps, offset, shape, centered)[:4]
     normalized_shape = list(x.shape[shape[2] :])
     found = iter(_forward(x, residual, weight, bias, float(eps), float(offset), normalized_shape, centered))
     return next(found), None if residual is None else next(found), next(found) if centered else None, next(found)

@@ -19,6 +19,8 @@ from verify_norm.kernels import rows, rows_backward
 from verify_norm.kernels.launch import CPU_PROGRAMS, LANES
 
 HELD = {"forward": 2**15, "backward": 2**14}  # elements of the longest row that registers hold
+FEWER_WARPS = 12288  # columns up to which 8 warps take the forward of a row of more than 8192
+TWO_SUMS = 12288  # columns of two sums that registers hold beside a row
 TOGETHER = 128  # sums side by side down a column, at least: the longer their runs, the larger their error
 RESERVED = 8 * 2**10  # bytes of shared memory that reductions take
 AHEAD = 48 * 2**10  # bytes a multiprocessor that the forward prefetches: a few tiles, and a tenth of the L2
@@ -76,9 +78,9 @@ def _launcher(compiled: Any) -> tuple[Any, tuple[Any, ...]]:
 @cache
 def forward_plan(
     device: torch.device, n: int, vec: int, dtype: torch.dtype, weight: Type, bias: Type, residual: bool,
-    centered: bool, offset: bool,
+    centered: bool, offset: bool, quantized: Type = None,
 ) -> Plan:  # fmt: skip
-    """The forward of rows of n elements of type `dtype`, which vectors of `vec` load."""
+    """The forward of rows of n elements of type `dtype`, which vectors of `vec` load, into 8 bits if `quantized`."""
     cut = _on(device, _forward_cut(n, vec))
     size = cut["ROWS"] * n * dtype.itemsize * (1 + residual)
     ahead = -(-multiprocessors(device) * AHEAD // size)
@@ -127,7 +129,7 @@ def _forward_cut(n: int, vec: int) -> dict[str, int]:
     """32 elements of a tile a thread: vectors enough in flight, at a third of the registers."""
     if n <= 1024:
         return {"ROWS": 2048 // _block(n, vec), "CHUNK": _block(n, vec), "CHUNKS": 1, "num_warps": 2}
-    warps = max(4, triton.next_power_of_2(-(-n // 1024)))
+    warps = max(4, triton.next_power_of_2(-(-n // 1024))) if n > FEWER_WARPS or n <= 8192 else 8
     return {"ROWS": 2 if n <= 2048 else 1, **_chunks(n, warps)}
 
 
@@ -144,7 +146,7 @@ def _backward_cut(n: int, vec: int, size: int, sums: int) -> dict[str, int]:
         return held | {"ROWS": max(8192 // (2048 * -(-n // 2048)), 1), **_chunks(n, 8)}
     if vec == 1:
         return held | {"ROWS": 1, **_chunks(n, 8 if n <= 4096 else 16)}
-    if sums == 2 or size == 4:
+    if size == 4 or (sums == 2 and n > TWO_SUMS):
         again = {"AGAIN": 2, "STAGES": 1, "ROWS": 1, **_chunks(n, 8)}
         wide = n % 4096 == 0 and size == 2  # more loads in flight; a last chunk that is short would need more registers
         return again | ({"CHUNK": 4096, "CHUNKS": n // 4096} if wide else {})

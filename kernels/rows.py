@@ -54,7 +54,7 @@ def _addresses(P, row, stride, cols, step, VEC: tl.constexpr):
         along = cols.to(tl.int64) * step
     p = P + (row.to(tl.int64)[:, None] * stride * VEC + along[None, :])
     if VEC > 1:
-        p = tl.multiple_of(p, (1, 16))  # in bytes
+        p = tl.multiple_of(p, (1, VEC * P.dtype.element_ty.primitive_bitwidth // 8))  # in bytes
     return p
 
 
@@ -88,6 +88,13 @@ def store(P, value, row, stride, cols, M, N, INSIDE: tl.constexpr, VEC: tl.const
 
 
 @jit
+def saturated(value, P):
+    """The values within what P's type of 8 bits can hold; NaN stays. Not every GPU saturates when it converts."""
+    limit: tl.constexpr = 448.0 if P.dtype.element_ty == tl.float8e4nv else 57344.0
+    return tl.clamp(value, -limit, limit, propagate_nan=tl.PropagateNan.ALL)
+
+
+@jit
 def parameter(P, cols, N, INSIDE: tl.constexpr, VEC: tl.constexpr):
     """These columns of a dense weight or bias, as one row, in its own type."""
     p = P + cols[None, :]
@@ -117,12 +124,15 @@ def factor(W, cols, N, offset, INSIDE: tl.constexpr, VEC: tl.constexpr, PTX: tl.
 
 @jit
 def forward(
-    X, R, H, Y, W, B, Mean, Rstd, M: tl.int64, NV: tl.int64, sxm: tl.int64, sxn: tl.int64, srm: tl.int64,
-    srn: tl.int64, ahead: tl.int64, eps: tl.float32, offset,
+    X, R, H, Y, W, B, Mean, Rstd, Scale, Most, M: tl.int64, NV: tl.int64, sxm: tl.int64, sxn: tl.int64,
+    srm: tl.int64, srn: tl.int64, ahead: tl.int64, eps: tl.float32, offset,
     VEC: tl.constexpr, PTX: tl.constexpr, EVEN: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr,
     CHUNKS: tl.constexpr,
 ):  # fmt: skip
-    """Y, Mean and Rstd of a tile of X, or of X + R, which goes to H. EVEN says that CHUNK divides a row."""
+    """Y, Mean and Rstd of a tile of X, or of X + R, which goes to H. EVEN says that CHUNK divides a row.
+
+    With a Scale, Y is multiplied by it and saturates, and the largest magnitude before that goes to Most, one a tile.
+    """
     N = (NV * VEC).to(tl.int32)
     tile = tl.program_id(0).to(tl.int64)
     row = tile * ROWS + tl.arange(0, ROWS)
@@ -157,6 +167,10 @@ def forward(
         squares += xs[c] * xs[c]
     rstd = tl.div_rn(1.0, tl.sqrt_rn(tl.sum(squares, axis=1) / N + eps))
     tl.store(Rstd + row, rstd, mask=row < M)
+    most = tl.zeros([ROWS, CHUNK], tl.float32)
+    scale = 1.0
+    if Scale is not None:
+        scale = tl.load(Scale)
     for c in tl.static_range(CHUNKS):
         cols = c * CHUNK + lane
         y = xs[c] * rstd[:, None]
@@ -164,4 +178,9 @@ def forward(
             y *= factor(W, cols, N, offset, EVEN or c < CHUNKS - 1, VEC, False)
         if B is not None:
             y += parameter(B, cols, N, EVEN or c < CHUNKS - 1, VEC).to(tl.float32)
+        if Scale is not None:
+            most = tl.maximum(most, tl.abs(y))
+            y = saturated(y * scale, Y)
         store(Y, y, row, NV, cols, M, N, EVEN or c < CHUNKS - 1, VEC)
+    if Scale is not None:
+        tl.store(Most + tile, tl.max(tl.max(tl.where((row < M)[:, None], most, 0.0), axis=1), axis=0))

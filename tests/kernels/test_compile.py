@@ -12,10 +12,10 @@ COMPILE = """
 from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from verify_norm.kernels import affine, groupnorm_welford, layernorm_locked, long_rows
+from verify_norm.kernels import groupnorm_welford, layernorm_locked, long_rows
 
 TYPES = {"eps": "fp32", "offset": "fp32", "Lock": "*i32"}
-TYPES |= dict.fromkeys(("Mean", "Rstd", "DW", "DB", "Lines"), "*fp32")
+TYPES |= dict.fromkeys(("Mean", "Rstd", "DW", "DB", "Lines", "Scale", "Most"), "*fp32")
 TYPES |= dict.fromkeys(("X", "R", "H", "Y", "W", "B", "DX", "DY", "DH", "Out"), "*bf16")
 
 def build(kernel, constants, absent, warps=8):
@@ -31,10 +31,12 @@ for flag, absent in ((True, ()), (False, ("W", "B"))):
             if kernel := getattr(module, name, None):
                 sizes = {"BLOCK_M": 4, "BLOCK_N": 1024, "BLOCK": 1024, "UNIT": flag, "CHANNELS_INNER": flag}
                 build(kernel, sizes, absent)
-build(affine._fold, {"BLOCK_M": 16, "BLOCK_N": 128}, ())
-for vec, absent in ((8, ("offset",)), (1, ("W", "B", "R", "H", "Mean", "DH", "offset"))):
+plain = ("offset", "Scale", "Most")
+for vec, absent in ((8, plain), (1, ("W", "B", "R", "H", "Mean", "DH", *plain))):
     for kernel in (long_rows._forward, long_rows._dx, long_rows._partials):
         build(kernel, {"VEC": vec, "ROWS": 4, "CHUNK": 1024, "DWEIGHT": True, "DBIAS": vec > 1}, absent)
+TYPES["Y"] = "*fp8e5"
+build(long_rows._forward, {"VEC": 8, "CHUNK": 1024}, ("R", "H", "offset"))
 print("compiled")
 """
 
@@ -65,7 +67,8 @@ def look(title, plan, absent):
     print(title, *words, sep=", ")
 
 def forward(title, n, vec, bias, residual, centered, offset, *absent):
-    look(title, row_plan.forward_plan(H200, n, vec, BF16, BF16, bias, residual, centered, offset), absent)
+    plan = row_plan.forward_plan(H200, n, vec, BF16, BF16, bias, residual, centered, offset)
+    look(title, plan, absent if "8 bits" in title else (*absent, "Scale", "Most"))
 
 def backward(title, n, added, centered, offset, *absent):
     look(title, row_plan.backward_plan(H200, n, 8, BF16, BF16, added, centered, offset, True, True, centered), absent)
@@ -74,7 +77,9 @@ for n in (1024, 8192):
     forward(f"forward {n}", n, 8, BF16, False, True, False, "R", "H", "offset")
 forward("forward with a residual", 4096, 8, None, True, False, True, "B", "Mean")
 forward("forward one by one", 1023, 1, BF16, False, True, False, "R", "H", "offset")
-for n in (1024, 8192, 16384):
+for TYPES["Y"] in ("*fp8e4nv", "*fp8e5"):
+    forward("forward into 8 bits", 4096, 8, BF16, False, True, False, "R", "H", "offset")
+for n in (1024, 8192, 8704, 12288, 16384):
     backward(f"backward {n}", n, False, True, False, "DH", "offset")
 backward("backward without a mean", 16384, True, False, True, "Mean")
 look("fold", row_plan.fold_plan(H200, False, 4, BF16, BF16), ())
@@ -101,8 +106,12 @@ def test_rows_are_loaded_in_vectors_and_held_in_registers(tmp_path):
         f"forward 8192, in registers, {ahead}",
         f"forward with a residual, in registers, {ahead}",
         "forward one by one, in registers, 16 bits at a time",
+        f"forward into 8 bits, in registers, {ahead}",
+        f"forward into 8 bits, in registers, {ahead}",
         f"backward 1024, in registers, {staged}",
         f"backward 8192, in registers, {staged}",
+        f"backward 8704, in registers, {ahead}",
+        f"backward 12288, in registers, {ahead}",
         f"backward 16384, in registers, {ahead}",
         f"backward without a mean, in registers, {ahead}",
         "fold, in registers, griddepcontrol.wait",

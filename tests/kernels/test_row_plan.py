@@ -173,7 +173,7 @@ def test_a_plan_meets_one_signature_alone(monkeypatch):
         w, b = (None if t is None else torch.zeros(n, dtype=t) for t in (w_type, b_type))
         for rows, centered in ((x, True), (x[:2], True), (x, False), (torch.zeros(3, n + 1, dtype=dtype)[:, :n], True)):
             shape = (len(rows), n, 1)
-            mean, rstd = row_norm.forward(rows, rows if residual else None, w, b, 1e-5, offset, shape, centered)[2:]
+            mean, rstd = row_norm.forward(rows, rows if residual else None, w, b, 1e-5, offset, shape, centered)[2:4]
             for wanted in ((True, w, b), (True, w, None), (False, w, b), (True, None, None)):
                 row_norm.backward(rows, rows if residual else None, rows, w, mean, rstd, offset, shape, wanted)
                 calls += 1
