@@ -79,9 +79,13 @@ def reports(folder: str) -> str:
         kernel, shapes = path.stem.rsplit("-", 1)
         found.setdefault(kernel, {})[shapes] = json.loads(path.read_text())
     rows = []
+    at_full_size = any("models" in by for by in found.values())
     for kernel, by in found.items():
         row = [kernel]
-        for shapes in ("fuzz", "models"):
+        for shapes in ("fuzz", "models") if at_full_size else ("fuzz",):
+            if shapes not in by:
+                row += ["–"] * 4
+                continue
             report = by[shapes]
             single = max(t["ratio"] for t in report["tallies"] if t["dtype"] == "float32")
             elements = sum(t["elements"] for t in report["tallies"]) / 1e6
@@ -95,11 +99,11 @@ def reports(folder: str) -> str:
         rows.append(row)
     environment = next(iter(found.values()))["fuzz"]["environment"]
     head = ["kernel", "findings", "cases", "elements", "time", "error/bound fp32"]
-    return (
-        ", ".join(f"{key} {value}" for key, value in environment.items())
-        + "; on the right the norm shapes of real models, at full size:\n\n"
-        + table([*head, "findings", "cases", "elements", "time"], rows)
-    )
+    told = ", ".join(f"{key} {value}" for key, value in environment.items())
+    if at_full_size:
+        head += ["findings", "cases", "elements", "time"]
+        told += "; on the right the norm shapes of real models, at full size"
+    return f"{told}:\n\n{table(head, rows)}"
 
 
 def summary(folder: str) -> str:
@@ -110,10 +114,10 @@ def summary(folder: str) -> str:
     elements = sum(tally["elements"] for report in found for tally in report["tallies"]) / 1e6
     findings = sum(len(report["findings"]) for report in found)
     full = sum(report["cases"] for report in models)
+    sized = f" and {full} norm inputs of real models at full size" if full else ""
     return (
         f"{len(fuzz)} kernels, {sum(cases):,} random cases (at least {min(cases):,} each, the slowest in "
-        f"{slowest:.0f} s) and {full} norm inputs of real models at full size, {elements:,.0f} million elements: "
-        f"{findings} findings."
+        f"{slowest:.0f} s){sized}, {elements:,.0f} million elements: {findings} findings."
     )
 
 
