@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+import variants
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - its usual name
 from work import Work
@@ -37,9 +38,10 @@ class Contestant:
 
 def ours(name: str, op: str) -> Contestant:
     """A kernel of the registry, or a user's "path.py:attr", for this operator; UsageError where there is none."""
-    label, _, block = name.partition("@")  # layernorm_fwd_cuda3@256: a step of the ladder at a block size
+    label, _, how = name.partition("@")  # layernorm_fwd_cuda3@256: a step of the ladder at a block size
     kernel = registry.load(label, op)
-    run = kernel.run
+    run, block = kernel.run, "" if "=" in how else how
+    constants = variants.parse(how) if "=" in how else {}
     if block:
         from verify_norm.kernels.cuda import layernorm
 
@@ -54,6 +56,7 @@ def ours(name: str, op: str) -> Contestant:
         takes = inspect.signature(run).parameters
         every = any(p.kind is p.VAR_KEYWORD for p in takes.values())
         bound = {key: value for key, value in given.items() if every or key in takes}
+        variants.plan_by(constants)
         return lambda: run(**bound)
 
     wide = {} if kernel.contract.output is None else {"y": kernel.contract.output}

@@ -13,13 +13,14 @@ import pytest
 import torch
 
 from verify_norm import cases, judge
+from verify_norm.bind import UsageError
 from verify_norm.dtypes import FORMATS
 from verify_norm.ops import OPS, arithmetic
 from verify_norm.spec import CaseSpec, Contract, Expected
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 NORMS = ("layernorm", "rmsnorm", "groupnorm", "add_layernorm", "add_rmsnorm")
-EVERY = [f"{norm}_{way}" for norm in NORMS for way in ("fwd", "bwd")]
+EVERY = [f"{norm}_{way}" for norm in NORMS for way in ("fwd", "bwd")] + ["layernorm_fp8_fwd", "rmsnorm_fp8_fwd"]
 on_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, where this would not be a smoke test")
 RMS = (
     "import torch\n"
@@ -36,7 +37,7 @@ RIGHT = "(x.float() * rstd * weight.float()).to(x.dtype)"
 def bench():
     """The modules of benchmarks/, which lie in no package."""
     sys.path.insert(0, str(BENCHMARKS))
-    names = ("oracle", "work", "timing", "peers", "race", "table", "plots", "presets", "plan", "run")
+    names = ("oracle", "work", "timing", "peers", "race", "table", "plots", "presets", "plan", "run", "variants")
     modules = {name: importlib.import_module(name) for name in names}
     yield type("Bench", (), modules)
     sys.path.remove(str(BENCHMARKS))
@@ -62,16 +63,17 @@ def test_the_reference_on_tensors_is_the_reference(bench, name, dtype):
     """The same values and the same bounds as NumPy's, for every operator that is timed."""
     op, shape = OPS[name], (2, 6, 4, 5) if OPS[name].view == "groups" else (7, 33)
     for contract in (Contract(), Contract(variance="two_pass", expanded=True, residual="rounded")):
-        spec = CaseSpec(shape, dtype, num_groups=3, offset=3.0, seed=5)
+        spec = CaseSpec(shape, dtype, num_groups=3, offset=3.0, scale=200.0, seed=5)
         case = cases.make(spec, op, contract)
         given = {**case.arguments, "normalized_shape": shape[-1:]}
         given = {n: given[n] for n in (*(t.name for t in op.inputs), *op.attrs)}
-        found = bench.oracle.expected(op, given, contract, {"x": dtype, **{t.name: dtype for t in op.outputs}})
+        dtypes = {name: want.dtype for name, want in case.expected.items() if want is not None}
+        found = bench.oracle.expected(op, given, contract, {"x": dtype, **dtypes})
         for output, want in case.expected.items():
             got = found[output]
             np.testing.assert_allclose(got.value.tensor.numpy(), want.value, rtol=1e-12, atol=1e-12)
             np.testing.assert_allclose(got.delta.tensor.numpy(), want.delta, rtol=1e-9)
-            allowed = judge.allowed(Expected(want.value, want.delta, dtype))
+            allowed = judge.allowed(want)
             np.testing.assert_allclose(judge.allowed(got).tensor.numpy(), allowed, rtol=1e-9)
 
 
@@ -158,6 +160,38 @@ def test_a_gradient_that_is_not_there_is_less_work_and_wrong(bench, tmp_path):
 def test_a_kernel_that_raises_is_refused_with_its_words(bench, tmp_path):
     row = attempt(bench, kernel(tmp_path, "1 / 0"), bench.work.Work("rmsnorm_fwd", (8, 64)))
     assert (row.status, row.reason) == ("refused", "ZeroDivisionError: division by zero")
+
+
+@on_cpu
+@pytest.mark.parametrize("name", ["layernorm_fwd_e4m3fn", "rmsnorm_fwd_e5m2"])
+def test_norms_into_8_bits_are_timed_and_held_to_their_bound(bench, name):
+    work = bench.work.Work(f"{name.partition('_')[0]}_fp8_fwd", (8, 64))
+    assert work.size == 3 * 8 * 64
+    row = attempt(bench, name, work)
+    assert row.status == "ok", row.reason
+    assert set(row.errors) >= {"y", "amax", "rstd"}
+
+
+def test_a_variant_is_planned_by_its_constant_and_the_next_kernel_is_not(bench, monkeypatch):
+    seen = []
+    monkeypatch.setattr(bench.variants, "KEPT", ())
+    work = bench.work.Work("layernorm_fwd", (4, 32), "float32")
+    for name in ("layernorm_fwd@row_plan.FEWER_WARPS=64+group_plan.BLOCK=8", "layernorm_fwd"):
+        bench.peers.ours(name, work.op).prepare({})
+        seen.append((bench.variants.row_plan.FEWER_WARPS, bench.variants.group_plan.BLOCK["cuda"]))
+    assert seen == [(64, 8), (12288, 2048)]
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("FEWER_WARPS=1", "unknown constant of the plans 'FEWER_WARPS'"),
+        ("row_plan.FEWER_WARPS=x", "sets no constant; it is to be like row_plan.TWO_SUMS=8192"),
+    ],
+)
+def test_a_constant_that_there_is_not(bench, how, words):
+    with pytest.raises(UsageError, match=words):
+        bench.peers.ours(f"layernorm_fwd@{how}", "layernorm_fwd")
 
 
 @pytest.mark.parametrize("name", EVERY)
