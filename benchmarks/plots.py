@@ -9,7 +9,7 @@ from html import escape
 Points = Sequence[tuple[float, float]]
 COLOURS = ("#d62728", "#1f77b4", "#2ca02c", "#9467bd", "#ff7f0e", "#8c564b", "#17becf", "#e377c2", "#7f7f7f", "#bcbd22")
 STYLE = "text{font:12px sans-serif;fill:#222}.e{text-anchor:end}.m{text-anchor:middle}.t{font-weight:bold}"
-WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 860, 460, 70, 40, 190, 50
+WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 860, 476, 70, 56, 190, 50
 
 
 def lines(
@@ -33,10 +33,12 @@ def lines(
         _, y = place(low, value)
         drawn.append(f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="#ddd"/>')
         drawn.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" class="e">{value:g}</text>')
-    sizes = sorted({x for x, _ in points})
-    for size in sizes[:: max(1, -(-len(sizes) // 10))]:
+    last = -math.inf
+    for size in sorted({x for x, _ in points}):
         x, _ = place(size, 0)
-        drawn.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" class="m">{size:g}</text>')
+        if x - last >= along / 12:  # so that no label meets the next
+            drawn.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" class="m">{size:g}</text>')
+            last = x
     for number, (name, some) in enumerate(series.items()):
         colour, thick = COLOURS[number % len(COLOURS)], 3 if name == subject else 1.6
         dashes = ' stroke-dasharray="5 4"' if name in level else ""

@@ -69,8 +69,10 @@ def picture(rows: Sequence[Any], device: str) -> str:
     first, alike = works[0], {(w.op, w.dtype, w.layout, len(w.shape), w.shape[0]) for w in works}
     if len(alike) > 1 or len(works) < 4:
         found: dict[str, dict[str, float]] = {work.title: {} for work in works}
+        alone = all(sum(not row.peer for row in timed if row.work == work) < 2 for work in works)
         for row in timed:
-            found[row.work.title]["ours" if row.name == row.work.op else row.name] = row.of_copy
+            mine = row.name == row.work.op or (alone and not row.peer)
+            found[row.work.title]["ours" if mine else row.name] = row.of_copy
         return dots(found, f"Speed as a fraction of a copy of as many bytes, {device}", "fraction of copy")
     series: dict[str, list[tuple[float, float]]] = {}
     copies: dict[float, float] = {}

@@ -175,10 +175,10 @@ EMULATED = {
     ),
 }  # fmt: skip
 
-TWO_STAGES = "16 lanes interleaved (sequential), then runs of 4 (folded in halves), then folded in halves"
+TWO_STAGES = "runs of 8 (folded in halves), then folded in halves"
 REAL = {
     "layernorm_fwd": {**LN_PLAIN, "long row sum": "in parts", "xhat/bfloat16": "not rounded"},
-    "layernorm_bwd": {**GRADIENT, "row order": "folded in halves", "long dbias sum": "in parts"},
+    "layernorm_bwd": {**GRADIENT, "row order": "pairwise", "long dbias sum": "in parts"},
     "rmsnorm_fwd": {**PLAIN, "row order": "folded in halves", "xhat/bfloat16": "not rounded"},
     "groupnorm_fwd": {**LN_PLAIN, "row order": "runs of 16 (folded in halves), then folded in halves"},  # by channel
     "add_rmsnorm_bwd": {k: v for k, v in GRADIENT.items() if not k.startswith("dbias")},

@@ -228,7 +228,10 @@ def test_a_report_that_cannot_be_written_after_all_is_told(pytester):
 
 def test_ctrl_c_ends_the_search_too(project):
     command = [sys.executable, "-m", "pytest", "-q", "-k", "rmsnorm_fwd-accuracy and right", "--norm-examples=100000"]
-    run = subprocess.Popen(command, cwd=project.path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    run = subprocess.Popen(
+        command, cwd=project.path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    )  # fmt: skip
     imported = project.path / "imported"
     deadline = time.monotonic() + 60
     while not imported.exists() and time.monotonic() < deadline:
