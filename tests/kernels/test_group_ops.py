@@ -10,23 +10,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:Dep
 NAMES = {"verify_norm.group_norm_forward.default", "verify_norm.group_norm_backward.default"}
 
 
-@pytest.fixture
-def compiled():
-    """A compiler that keeps what it compiles: the names of all operators of all graphs, forward and backward."""
-    from functorch.compile import make_boxed_func
-    from torch._dynamo.backends.common import aot_autograd
-
-    names = []
-
-    def keep(module, inputs):
-        names.extend(str(node.target) for node in module.graph.nodes if node.op == "call_function")
-        return make_boxed_func(module)
-
-    torch._dynamo.reset()
-    yield lambda function: torch.compile(function, backend=aot_autograd(fw_compiler=keep), fullgraph=True), names
-    torch._dynamo.reset()
-
-
 @pytest.mark.parametrize("activation", [None, "silu", "gelu"])
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last", "transposed"])
 def test_whole_in_the_graph_and_the_same_bits(norms, device, compiled, activation, layout):

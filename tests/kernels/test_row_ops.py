@@ -31,26 +31,6 @@ def results(function, leaves):
     return [*outputs, *grads]
 
 
-@pytest.fixture
-def compiled():
-    """A compiler that keeps what it compiles: the names of all operators of all graphs, forward and backward."""
-    from functorch.compile import make_boxed_func
-    from torch._dynamo.backends.common import aot_autograd
-
-    names = []
-
-    def keep(module, inputs):
-        names.extend(str(node.target) for node in module.graph.nodes if node.op == "call_function")
-        return make_boxed_func(module)
-
-    def compiler(function, **options):
-        return torch.compile(function, backend=aot_autograd(fw_compiler=keep), fullgraph=True, **options)
-
-    torch._dynamo.reset()
-    yield compiler, names
-    torch._dynamo.reset()
-
-
 @pytest.mark.parametrize("name", ["layernorm", "rmsnorm", "add_layernorm", "add_rmsnorm"])
 def test_whole_in_the_graph_and_the_same_bits(norms, device, compiled, name):
     compiler, names = compiled
