@@ -41,7 +41,9 @@ def add_rmsnorm_bwd(
 
     dx = rstd·(g − x̂·mean(g·x̂)) + dresidual_out with x̂ = residual_out·rstd and g = (w + offset)·dy.
     """
-    shape = checked(dy, dresidual_out, residual_out, weight, None, None, rstd, normalized_shape, "residual_out")
+    shape = checked(
+        dy, dresidual_out, residual_out, weight, None, None, rstd, normalized_shape, "residual_out", centered=False
+    )
     wanted = (True, weight, None)
     return row_ops.backward(dy, dresidual_out, residual_out, weight, None, rstd, weight_offset, shape, wanted)[:2]
 

@@ -14,6 +14,7 @@ import triton
 from torch import Tensor
 
 from verify_norm.kernels import group_held, group_held_backward, group_plan, groups, groups_backward
+from verify_norm.kernels.launch import stored
 from verify_norm.kernels.row_plan import Plan, ptx
 
 Type = torch.dtype | None
@@ -56,11 +57,12 @@ def forward(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, num_groups: int, eps: float, activation: str | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Y, mean and rstd of x (B, C, *spatial), whose channels the groups divide."""
+    x = stored(x)
     y = torch.empty_like(x)
     mean = torch.empty((len(x), num_groups), dtype=torch.float32, device=x.device)
     rstd = torch.empty_like(mean)
-    if not len(x):
-        return y, mean, rstd
+    if not len(x) or not x.shape[1]:
+        return y, mean.fill_(torch.nan), rstd.fill_(torch.nan)  # of no elements
     w, w_type, w_at = _dense(weight, x)
     b, b_type, b_at = _dense(bias, x)
     at = x.data_ptr() | y.data_ptr() | w_at | b_at | 16
@@ -83,13 +85,13 @@ def forward(
     return y, mean, rstd
 
 
-@functools.lru_cache(4096)
+@functools.lru_cache(512)
 def forward_chain(
     device: torch.device, dtype: torch.dtype, weight: Type, bias: Type, shape: Numbers, num_groups: int, x: Numbers,
     y: Numbers, aligned: int, eps: float, activation: str | None,
 ) -> Chain | None:  # fmt: skip
     """The launches for x (B, C, *spatial) and y of these strides, or None where these do not collapse to three."""
-    (b, c, *_), s, at_x, at_y = shape, math.prod(shape[2:]), _three(shape, x), _three(shape, y)
+    (b, c, *_), s, at_x, at_y = shape, math.prod(shape[2:]), three(shape, x), three(shape, y)
     if at_x is None or at_y is None:
         return None
     group, size = c // num_groups, dtype.itemsize
@@ -119,14 +121,17 @@ def backward(
     activation: str | None, wanted: tuple[bool, bool, bool],
 ) -> tuple[Any, Tensor | None, Tensor | None]:  # fmt: skip
     """The gradients that are wanted, of x, weight and bias."""
+    dy, x = stored(dy), stored(x)
     n, c = x.shape[:2]
     dx = torch.empty_like(x)  # for its strides where it is not wanted
     dw, db = (
         torch.empty(p.shape, dtype=p.dtype, device=x.device) if want and p is not None else None
         for p, want in ((weight, wanted[1]), (bias, wanted[2]))
     )
+    if not c:
+        return dx if wanted[0] else None, dw, db
     (w, w_type, w_at), (b, b_type, b_at) = _dense(weight, x), _dense(bias, x)
-    known = (w, b, mean.contiguous(), rstd.contiguous())
+    known = (w, b, stored(mean).contiguous(), stored(rstd).contiguous())
     at = x.data_ptr() | dy.data_ptr() | dx.data_ptr() | w_at | b_at | 16
     chain = backward_chain(
         x.device, x.dtype, w_type, b_type, x.shape, num_groups, dx.stride(), dy.stride(), x.stride(), at & -at,
@@ -158,13 +163,13 @@ def backward(
     return out, dw, db
 
 
-@functools.lru_cache(4096)
+@functools.lru_cache(512)
 def backward_chain(
     device: torch.device, dtype: torch.dtype, weight: Type, bias: Type, shape: Numbers, num_groups: int, dx: Numbers,
     dy: Numbers, x: Numbers, aligned: int, activation: str | None, wanted: tuple[bool, bool, bool],
 ) -> Chain | None:  # fmt: skip
     """The launches for x, dy and dx of these strides, or None where these do not collapse to three."""
-    (b, c, *_), s, at = shape, math.prod(shape[2:]), [_three(shape, t) for t in (dx, dy, x)]
+    (b, c, *_), s, at = shape, math.prod(shape[2:]), [three(shape, t) for t in (dx, dy, x)]
     strides = [t for t in at if t is not None]
     if len(strides) < 3:
         return None
@@ -207,11 +212,12 @@ def _dense(t: Tensor | None, x: Tensor) -> tuple[Tensor | None, Type, int]:
     """A parameter in one dense run, its type, and its address as if its elements had the size of x's."""
     if t is None:
         return None, None, 0
+    t = stored(t)
     t = t if t.is_contiguous() else t.contiguous()
     return t, t.dtype, t.data_ptr() * x.element_size() // t.element_size()
 
 
-def _three(shape: Numbers, strides: Numbers) -> Numbers | None:
+def three(shape: Numbers, strides: Numbers) -> Numbers | None:
     """The strides of (B, C, S), where one stride leads through all spatial dimensions."""
     spatial = [(n, stride) for n, stride in zip(shape[2:], strides[2:], strict=True) if n != 1]
     if any(stride != n * inner for (_, stride), (n, inner) in itertools.pairwise(spatial)):

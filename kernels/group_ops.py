@@ -9,10 +9,12 @@ from verify_norm.kernels import group_launch
 from verify_norm.kernels.row_ops import NAMESPACE
 
 
-def _like(x: Tensor) -> Tensor:
+def _like(x: Tensor, *others: Tensor) -> Tensor:
     """A tensor of x's shape and type in the memory format of what `group_launch` returns."""
-    x3 = x.flatten(2) if x.dim() > 2 else x[..., None]
-    return torch.empty_like(x3).view(x.shape)
+    like = torch.empty_like(x)
+    if all(group_launch.three(x.shape, t.stride()) is not None for t in (like, x, *others)):
+        return like
+    return torch.empty_like(x.flatten(2)).view(x.shape)
 
 
 @torch.library.custom_op(f"{NAMESPACE}::group_norm_forward", mutates_args=())
@@ -45,7 +47,7 @@ def _(
     dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, rstd: Tensor, num_groups: int,
     activation: str | None, wanted: list[bool],
 ) -> list[Tensor]:  # fmt: skip
-    found = [_like(x)] if wanted[0] else []
+    found = [_like(x, dy)] if wanted[0] else []
     return found + [
         torch.empty_like(t, memory_format=torch.contiguous_format)
         for t, want in zip((weight, bias), wanted[1:], strict=True)
@@ -59,7 +61,8 @@ def forward(
     """`group_launch.forward`, or its operator where a compiler looks on."""
     if not torch.compiler.is_compiling():
         return group_launch.forward(x, weight, bias, num_groups, eps, activation)
-    y, mean, rstd = _forward(x, weight, bias, num_groups, float(eps), activation)
+    with torch.no_grad():  # as the eager call has no gradient, whatever the parameters ask for
+        y, mean, rstd = _forward(x, weight, bias, num_groups, float(eps), activation)
     return y, mean, rstd
 
 
@@ -70,7 +73,8 @@ def backward(
     """`group_launch.backward`, or its operator where a compiler looks on."""
     if not torch.compiler.is_compiling():
         return group_launch.backward(dy, x, weight, bias, mean, rstd, num_groups, activation, wanted)
-    found = iter(_backward(dy, x, weight, bias, mean, rstd, num_groups, activation, list(wanted)))
+    with torch.no_grad():
+        found = iter(_backward(dy, x, weight, bias, mean, rstd, num_groups, activation, list(wanted)))
     there = (wanted[0], wanted[1] and weight is not None, wanted[2] and bias is not None)
     dx, dweight, dbias = (next(found) if one else None for one in there)
     return dx, dweight, dbias

@@ -10,11 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from verify_norm.kernels import group_ops
+from verify_norm.kernels import group_ops, row_ops
 from verify_norm.kernels.activation import ACTIVATIONS
-from verify_norm.kernels.launch import check_backward, check_shapes, check_types
+from verify_norm.kernels.launch import check_backward, check_length, check_shapes, check_types
 
 
 def grouped(x: Tensor, weight: Tensor | None, bias: Tensor | None, num_groups: int) -> tuple[int, int, int]:
@@ -23,9 +22,12 @@ def grouped(x: Tensor, weight: Tensor | None, bias: Tensor | None, num_groups: i
     if x.dim() < 2:
         raise ValueError(f"x must have at least 2 dimensions (B, C, *spatial), not shape {tuple(x.shape)}")
     channels = x.shape[1]
+    if not isinstance(num_groups, int):
+        raise TypeError(f"num_groups must be an integer, not {num_groups!r}")
     if num_groups < 1 or channels % num_groups:
         raise ValueError(f"x has {channels} channels, which num_groups = {num_groups} does not divide")
     check_shapes((channels,), weight=weight, bias=bias)
+    check_length(math.prod(x.shape[2:]))
     return x.shape[0], channels, math.prod(x.shape[2:])
 
 
@@ -130,6 +132,12 @@ def _checked_backward(
     return group_ops.backward(dy, x, weight, bias, mean, rstd, num_groups, activation, (True, True, True))
 
 
+def _known(activation: str | None) -> str | None:
+    if activation not in (None, *ACTIVATIONS):
+        raise ValueError(f"activation must be None or one of {', '.join(ACTIVATIONS)}, not {activation!r}")
+    return activation
+
+
 class GroupNormFunction(torch.autograd.Function):
     """GroupNorm for autograd: apply(x, weight, bias, num_groups, eps, activation=None) -> y. Differentiable once."""
 
@@ -139,15 +147,13 @@ class GroupNormFunction(torch.autograd.Function):
         activation: str | None = None,
     ):  # fmt: skip
         """y, keeping what the gradients need."""
-        if activation not in (None, *ACTIVATIONS):
-            raise ValueError(f"activation must be None or one of {', '.join(ACTIVATIONS)}, not {activation!r}")
-        y, mean, rstd = _checked_forward(x, weight, bias, num_groups, eps, activation)
+        y, mean, rstd = _checked_forward(x, weight, bias, num_groups, eps, _known(activation))
         ctx.save_for_backward(x, weight, bias, mean, rstd)
         ctx.num_groups, ctx.activation = num_groups, activation
         return y
 
     @staticmethod
-    @once_differentiable
+    @row_ops.once
     def backward(ctx: Any, dy: Tensor):
         """The gradients that are asked for, and no others."""
         x, weight, bias, mean, rstd = ctx.saved_tensors
@@ -161,7 +167,7 @@ class GroupNorm(torch.nn.GroupNorm):
 
     def __init__(self, *args: Any, activation: str | None = None, **kwargs: Any):
         super().__init__(*args, **kwargs)
-        self.activation = activation
+        self.num_groups, self.activation = int(self.num_groups), _known(activation)
 
     def forward(self, input: Tensor) -> Tensor:
         """The normalized input."""

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
 BLOCKS = (64, 1024, 4096)  # few, since each is compiled anew; a longer row is walked in tiles of the last
 LANES = {"cuda": 4096, "cpu": 16384}  # elements a tile: what registers hold; what makes an interpreted program worth it
+LONGEST = 2**31 - 2**15  # elements of a row, or positions of a channel: their numbers are 32-bit integers
 CPU_PROGRAMS = 4  # the interpreter runs them one after another
 
 
@@ -71,14 +73,19 @@ def unit(*tensors: Tensor) -> bool:
     return all(t.stride(-1) == 1 for t in tensors)
 
 
+def stored(t: Tensor) -> Tensor:
+    """The tensor with its own signs in its storage: torch negates z.conj().imag by a flag that no kernel would see."""
+    return t.resolve_neg() if t.is_neg() else t
+
+
 def dense(t: Tensor | None) -> Tensor | None:
     """The tensor in one dense run: a weight or statistic is small, one copy cheaper than a stride at every load."""
-    return None if t is None else t.reshape(-1).contiguous()
+    return None if t is None else stored(t).reshape(-1).contiguous()
 
 
 def rows(t: Tensor, m: int, n: int) -> Tensor:
     """The tensor as m rows of n; a copy only where its dimensions do not collapse to one stride each."""
-    return t.reshape(m, n)
+    return stored(t).reshape(m, n)
 
 
 def normalized(
@@ -94,17 +101,38 @@ def normalized(
         If a type is not one of `TYPES`, or the weight's is neither float32 nor x's.
     """
     check_types(x, weight, bias)
-    if isinstance(normalized_shape, int):
-        shape: tuple[int, ...] = (normalized_shape,)
-    elif normalized_shape is not None:
-        shape = tuple(normalized_shape)
+    if normalized_shape is not None:
+        shape = integers(normalized_shape)
     else:
         affine = bias if weight is None else weight
         shape = tuple(x.shape[-1:] if affine is None else affine.shape)
     if not shape or tuple(x.shape[-len(shape) :]) != shape:
         raise ValueError(f"x has shape {tuple(x.shape)}, which does not end in normalized_shape {shape}")
     check_shapes(shape, weight=weight, bias=bias)
+    check_length(math.prod(shape))
     return shape
+
+
+def integers(shape: int | Sequence[int]) -> tuple[int, ...]:
+    """A shape as a tuple of Python's own integers, of which NumPy's are no instances.
+
+    Raises
+    ------
+    TypeError
+        If it is none.
+    """
+    try:
+        if isinstance(shape, Sequence):
+            return tuple(map(operator.index, shape))
+        return (operator.index(shape),)
+    except TypeError:
+        raise TypeError(f"normalized_shape must be an integer or a tuple of them, not {shape!r}") from None
+
+
+def check_length(n: int) -> None:
+    """Refuse what 32-bit integers cannot count."""
+    if n > LONGEST:
+        raise ValueError(f"a row of {n} elements is too long: these kernels take at most {LONGEST}")
 
 
 def check_types(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> None:
@@ -120,6 +148,8 @@ def check_types(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> None:
     for name, t in (("weight", weight), ("bias", bias)):
         if t is None:
             continue
+        if not isinstance(t, Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor or None, not {type(t).__name__}")
         if t.dtype not in (x.dtype, torch.float32):
             raise TypeError(f"{name} must be {x.dtype} like x, or torch.float32, not {t.dtype}")
         if t.device != x.device:
@@ -135,6 +165,9 @@ def check_shapes(shape: tuple[int, ...], **tensors: Tensor | None) -> None:
 
 def check_backward(x: Tensor, dy: Tensor, count: int, **statistics: Tensor) -> None:
     """Refuse a cotangent that is not like x, and saved statistics that are not float32, one a row or group."""
+    for name, t in {"dy": dy, **statistics}.items():
+        if not isinstance(t, Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, not {type(t).__name__}")
     check_shapes(tuple(x.shape), dy=dy)
     if dy.dtype != x.dtype:
         raise TypeError(f"dy must be {x.dtype} like x, not {dy.dtype}")

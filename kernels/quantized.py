@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from verify_norm.kernels import row_norm
+from verify_norm.kernels.launch import stored
 from verify_norm.kernels.row_norm import Shape
 from verify_norm.kernels.row_ops import NAMESPACE
 
@@ -94,10 +95,15 @@ def quantized(
     normalized_shape: Shape, centered: bool, dtype: torch.dtype,
 ) -> list[Tensor]:  # fmt: skip
     """Y, amax, the mean if the norm is `centered`, and rstd; an operator where torch.compile looks on."""
+    if torch.is_grad_enabled() and isinstance(x, Tensor) and x.requires_grad:
+        raise ValueError(
+            "what is rounded to 8 bits has no gradient here: call it under torch.no_grad() or with x.detach()"
+        )
     if torch.compiler.is_compiling():
         shape = [normalized_shape] if isinstance(normalized_shape, int) else normalized_shape
-        return _operator(x, weight, bias, scale, float(eps), float(offset), None if shape is None else list(shape),
-                         centered, dtype)  # fmt: skip
+        with torch.no_grad():
+            return _operator(x, weight, bias, scale, float(eps), float(offset), None if shape is None else list(shape),
+                             centered, dtype)  # fmt: skip
     return _launched(x, weight, bias, scale, eps, offset, normalized_shape, centered, dtype)
 
 
@@ -105,13 +111,16 @@ def _launched(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, scale: Tensor, eps: float, offset: float,
     normalized_shape: Shape, centered: bool, dtype: torch.dtype,
 ) -> list[Tensor]:  # fmt: skip
+    shape = row_norm.geometry(x, weight, bias, normalized_shape)
+    if not isinstance(scale, Tensor):
+        raise TypeError(f"scale must be a torch.Tensor of one float32, not {type(scale).__name__}")
     if scale.dtype != torch.float32 or scale.numel() != 1 or scale.device != x.device:
         raise ValueError(
             f"scale must be one float32 on {x.device}, not {scale.numel()} of {scale.dtype} on {scale.device}"
         )
     if torch.version.hip is None and x.is_cuda and torch.cuda.get_device_capability(x.device) < (8, 9):
         raise ValueError("Triton converts to 8 bits from compute capability 8.9 on")
-    shape = row_norm.geometry(x, weight, bias, normalized_shape)
+    scale = stored(scale)
     y, _, mean, rstd, most = row_norm.forward(x, None, weight, bias, eps, offset, shape, centered, scale, dtype)
     amax = torch.zeros(1, dtype=torch.float32, device=x.device) if most is None else most.amax(0, keepdim=True)
     return [y, amax, rstd] if mean is None else [y, amax, mean, rstd]

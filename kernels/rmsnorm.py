@@ -70,7 +70,7 @@ def rmsnorm_bwd(
     ValueError, TypeError
         As in the forward, and if dy is not like x or rstd not float32, one a row.
     """
-    shape = checked(dy, None, x, weight, None, None, rstd, normalized_shape, "x")
+    shape = checked(dy, None, x, weight, None, None, rstd, normalized_shape, "x", centered=False)
     return row_ops.backward(dy, None, x, weight, None, rstd, weight_offset, shape, (True, weight, None))[:2]
 
 

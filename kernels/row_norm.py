@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from verify_norm.kernels import long_rows
-from verify_norm.kernels.launch import check_backward, check_shapes, normalized, split
+from verify_norm.kernels.launch import check_backward, check_shapes, integers, normalized, split, stored
 from verify_norm.kernels.row_plan import HELD, backward_plan, fold, forward_plan
 
 Shape = int | Sequence[int] | None
@@ -27,14 +27,11 @@ def geometry(x: Tensor, weight: Tensor | None, bias: Tensor | None, normalized_s
     """Rows, columns, and how many dimensions count rows; the checks of `launch.normalized` are made once a form."""
     if not isinstance(x, Tensor):
         raise TypeError(f"x must be a torch.Tensor, not {type(x).__name__}")
-    shape = tuple(normalized_shape) if isinstance(normalized_shape, list) else normalized_shape
+    shape = normalized_shape if normalized_shape is None else integers(normalized_shape)
     if torch.compiler.is_compiling():  # which would take a size that is looked up for a constant
         shape = normalized(x, weight, bias, shape)
         return (*split(x, shape), x.dim() - len(shape))
-    key = (
-        x.shape, x.dtype, x.device, shape, weight is None or (weight.shape, weight.dtype, weight.device),
-        bias is None or (bias.shape, bias.dtype, bias.device),
-    )  # fmt: skip
+    key = (x.shape, x.dtype, x.device, shape, _form(weight), _form(bias))
     found = _known.get(key)
     if found is None:
         shape = normalized(x, weight, bias, shape)
@@ -45,23 +42,30 @@ def geometry(x: Tensor, weight: Tensor | None, bias: Tensor | None, normalized_s
     return found
 
 
-def check_like(t: Tensor, name: str, **others: Tensor | None) -> None:
+def _form(t: Any) -> Any:
+    return (t.shape, t.dtype, t.device) if isinstance(t, Tensor) else t is None or id(t)  # no tensor is refused anew
+
+
+def check_like(t: Tensor, name: str, **others: Tensor) -> None:
     """Refuse what is to be added to `t`, or is its gradient, in another shape or type or elsewhere."""
+    for other, value in {name: t, **others}.items():
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{other} must be a torch.Tensor, not {type(value).__name__}")
     check_shapes(tuple(t.shape), **others)
     for other, value in others.items():
-        if value is not None and value.dtype != t.dtype:
+        if value.dtype != t.dtype:
             raise TypeError(f"{other} must be {t.dtype} like {name}, not {value.dtype}")
-        if value is not None and value.device != t.device:
+        if value.device != t.device:
             raise ValueError(f"{other} is on {value.device}, {name} on {t.device}")
 
 
 def _like(t: Tensor, x: Tensor) -> bool:
     """Whether `check_like` would find nothing to refuse, in a third of its time."""
-    return t.shape == x.shape and t.dtype == x.dtype and t.device == x.device
+    return isinstance(t, Tensor) and t.shape == x.shape and t.dtype == x.dtype and t.device == x.device
 
 
 def _statistic(t: Tensor, x: Tensor, m: int) -> bool:
-    return t.numel() == m and t.dtype == torch.float32 and t.device == x.device
+    return isinstance(t, Tensor) and t.numel() == m and t.dtype == torch.float32 and t.device == x.device
 
 
 def _rows(t: Tensor, m: int, n: int, lead: int) -> tuple[Tensor, int, int, int]:
@@ -70,6 +74,7 @@ def _rows(t: Tensor, m: int, n: int, lead: int) -> tuple[Tensor, int, int, int]:
     A copy is made only where the dimensions do not collapse to one stride each. A dimension of size 1 counts too: the
     stride that its rows would have may not decide over one row when it does over many.
     """
+    t = stored(t)
     size, bits = t.element_size(), t.data_ptr()
     for stride in t.stride()[:lead]:
         bits |= stride * size
@@ -84,6 +89,7 @@ def _dense(t: Tensor | None) -> tuple[Tensor | None, torch.dtype | None, int]:
     """A parameter or statistic in one dense run, its type, and the bits of its address."""
     if t is None:
         return None, None, 0
+    t = stored(t)
     t = t if t.is_contiguous() else t.contiguous()
     return t, t.dtype, t.data_ptr()
 
@@ -107,7 +113,10 @@ def forward(
     h = None if residual is None else torch.empty_like(y)
     rstd = torch.empty(m, dtype=torch.float32, device=x.device)
     mean = torch.empty_like(rstd) if centered else None
-    if not m:
+    if not m or not n:
+        for statistic in (mean, rstd):
+            if statistic is not None:
+                statistic.fill_(torch.nan)  # of no elements
         return y, h, mean, rstd, None
     x, sxm, sxn, bits = _rows(x, m, n, lead)
     r, srm, srn = None, 0, 1
@@ -135,14 +144,17 @@ def forward(
 
 def checked(
     dy: Tensor, dh: Tensor | None, x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor | None,
-    rstd: Tensor, normalized_shape: Shape, name: str,
+    rstd: Tensor, normalized_shape: Shape, name: str, *, centered: bool = True,
 ) -> tuple[int, int, int]:  # fmt: skip
     """The geometry of a backward pass, once its arguments fit each other; `name` is what x is called there."""
     found = geometry(x, weight, bias, normalized_shape)
+    if centered and mean is None:
+        raise TypeError("mean must be a torch.Tensor: without one, the gradient would be RMSNorm's")
     if not (_like(dy, x) and (dh is None or _like(dh, x)) and _statistic(rstd, x, found[0])
             and (mean is None or _statistic(mean, x, found[0]))):  # fmt: skip
         check_backward(x, dy, found[0], **({"rstd": rstd} if mean is None else {"mean": mean, "rstd": rstd}))
-        check_like(x, name, dresidual_out=dh)
+        if dh is not None:
+            check_like(x, name, dresidual_out=dh)
     return found
 
 
@@ -156,14 +168,14 @@ def backward(
     _, dw, db = wanted
     dw, db = None if dw is None else _empty(dw), None if db is None else _empty(db)
     parts = (dw is not None) + (db is not None)
-    if not (m and dx is not None) and not parts:
+    if not n or (not (m and dx is not None) and not parts):
         return dx, dw, db
     x, sxm, sxn, bits = _rows(x, m, n, lead)
     d, sdm, sdn, more = _rows(dy, m, n, lead)
     a, sam, san, also = (None, 0, 1, 0) if dh is None or dx is None else _rows(dh, m, n, lead)
     w, w_type, aligned = _dense(weight)
     vec = 1 if (bits | more | also | aligned) & 15 else 16 // x.element_size()
-    mean, rstd = _dense(mean)[0], rstd.contiguous()
+    mean, rstd = _dense(mean)[0], stored(rstd).contiguous()
     factor = float(offset) if offset else None
     if n > (HELD["backward"] if vec > 1 else HELD["backward"] // 2):
         strides = (sdm, sdn, sxm, sxn, sam, san)

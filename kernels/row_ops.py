@@ -20,12 +20,18 @@ NAMESPACE = __name__.partition(".")[0]  # "verify_norm"; of its own for a copy o
 
 
 def once(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """`once_differentiable`, of which nothing is done where no graph of the gradients is asked for."""
+    """`once_differentiable`, but quick where no graph of the gradients is asked for, and whole where one is.
+
+    Torch's refuses to differentiate gradients if the cotangent depends on something. They depend on x whatever that
+    does, and a gradient penalty of a frozen head would silently lack its second derivatives.
+    """
     strict = once_differentiable(backward)
 
     @functools.wraps(backward)
     def either(ctx: Any, *grads: Tensor | None) -> Any:
-        return strict(ctx, *grads) if torch.is_grad_enabled() else backward(ctx, *grads)
+        if not torch.is_grad_enabled():
+            return backward(ctx, *grads)
+        return strict(ctx, *(g if g is None else g.detach().requires_grad_() for g in grads))
 
     return either
 
@@ -80,7 +86,8 @@ def forward(
     if not torch.compiler.is_compiling():
         return row_norm.forward(x, residual, weight, bias, eps, offset, shape, centered)[:4]
     normalized_shape = list(x.shape[shape[2] :])
-    found = iter(_forward(x, residual, weight, bias, float(eps), float(offset), normalized_shape, centered))
+    with torch.no_grad():  # as the eager call has no gradient, whatever the parameters ask for
+        found = iter(_forward(x, residual, weight, bias, float(eps), float(offset), normalized_shape, centered))
     return next(found), None if residual is None else next(found), next(found) if centered else None, next(found)
 
 
@@ -91,6 +98,7 @@ def backward(
     """`row_norm.backward`, or its operator where a compiler looks on."""
     if not torch.compiler.is_compiling():
         return row_norm.backward(dy, dh, x, weight, mean, rstd, offset, shape, wanted)
-    found = iter(_backward(dy, dh, x, weight, mean, rstd, float(offset), list(shape), *wanted))
+    with torch.no_grad():
+        found = iter(_backward(dy, dh, x, weight, mean, rstd, float(offset), list(shape), *wanted))
     dx, dweight, dbias = (next(found) if t is not None and t is not False else None for t in wanted)
     return dx, dweight, dbias
