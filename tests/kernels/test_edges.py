@@ -92,7 +92,7 @@ def test_a_mean_that_is_missing_makes_no_rmsnorm(device):
     x, rstd = torch.ones(2, 8, device=device), torch.ones(2, device=device)
     with pytest.raises(TypeError, match="without one, the gradient would be RMSNorm"):
         layernorm.layernorm_bwd(x, x, None, None, None, rstd, EPS)
-    with pytest.raises(TypeError, match="residual must be .*, not NoneType"):
+    with pytest.raises(TypeError, match="not NoneType"):
         add_norm.add_layernorm_fwd(x, None, None, None, EPS)
 
 
