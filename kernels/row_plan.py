@@ -69,7 +69,8 @@ def _launcher(compiled: Any) -> tuple[Any, tuple[Any, ...]]:
     need none: 1.4 of 7 µs.
     """
     run = compiled.run
-    if triton.__version__.startswith("3.6.") and not (run.global_scratch_size or run.profile_scratch_size):
+    scratch = any(getattr(run, f"{name}_scratch_size", True) for name in ("global", "profile"))
+    if triton.__version__.startswith("3.6.") and not scratch:
         flags = (run.launch_cooperative_grid, run.launch_pdl)
         return run.launch, (compiled.function, *flags, None, None, compiled.packed_metadata, None, None, None)
     return run, (compiled.function, compiled.packed_metadata, None, None, None)
