@@ -1,7 +1,7 @@
 """The float64 reference and its bounds on a GPU: the reference's own lines, on torch tensors.
 
 `reference/` is NumPy, and uses array operations alone. `OnDevice` takes those of them that the references of
-LayerNorm, RMSNorm, GroupNorm, the fused additions and those into 8 bits use, by NumPy's own protocols, so that every
+LayerNorm, RMSNorm, GroupNorm, the fusions of these use, by NumPy's own protocols, so that every
 element of a result of 10⁸ elements is held to the same bound as in a verification, in less time than a kernel takes to
 compile.
 """
@@ -43,10 +43,11 @@ UFUNCS: dict[str, Callable[..., Any]] = {
     "bitwise_and": torch.logical_and, "bitwise_or": torch.logical_or, "isfinite": torch.isfinite,
     "isnan": torch.isnan, "isinf": torch.isinf, "frexp": frexp, "ldexp": ldexp, "exp": torch.exp, "tanh": torch.tanh,
     "square": torch.square, "logical_and": torch.logical_and, "logical_or": torch.logical_or, "erf": torch.erf,
-    "logical_not": torch.logical_not, "sign": torch.sign,
+    "logical_not": torch.logical_not, "sign": torch.sign, "erfc (vectorized)": torch.erfc,
 }  # fmt: skip
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.where: torch.where, np.clip: torch.clamp, np.zeros_like: torch.zeros_like, np.broadcast_to: torch.broadcast_to,
+    np.isneginf: torch.isneginf,
 }  # fmt: skip
 
 

@@ -68,8 +68,9 @@ def _stock(base: str) -> Callable[..., Any]:
 
     def norm(x: Tensor, residual: Tensor | None, weight: Tensor, bias: Any, shape: Any, groups: Any, eps: float) -> Any:
         total = x if residual is None else x + residual
-        if base == "groupnorm":
+        if base.startswith("groupnorm"):
             y = F.group_norm(total, groups, weight, bias, eps)
+            y = {"groupnorm_silu": F.silu, "groupnorm_gelu": F.gelu}.get(base, lambda y: y)(y)
         elif base.endswith("rmsnorm"):
             y = F.rms_norm(total, shape, weight, eps)
         else:
@@ -171,7 +172,10 @@ def _apex(base: str) -> Callable[[Any], Any]:
     }[base]
 
 
-NORMS = ("layernorm", "rmsnorm", "groupnorm", "add_layernorm", "add_rmsnorm", "layernorm_fp8", "rmsnorm_fp8")
+NORMS = (
+    "layernorm", "rmsnorm", "groupnorm", "add_layernorm", "add_rmsnorm", "layernorm_fp8", "rmsnorm_fp8",
+    "groupnorm_silu", "groupnorm_gelu",
+)  # fmt: skip
 PEERS: dict[str, tuple[str, tuple[str, ...], Callable[[str], Callable[[Any], Any]] | None]] = {
     "torch": ("torch", NORMS, _torch),
     "compile": ("torch", NORMS, _compiled),
@@ -206,7 +210,8 @@ def peer(name: str, work: Work) -> Contestant | None:
 def _contracts(name: str, work: Work) -> tuple[Contract, ...]:
     way = work.op.rpartition("_")[2]
     stem = {"liger": {"rmsnorm": "rmsnorm_llama"}.get(work.base, work.base)}.get(name, work.base)
-    known = {"torch": f"{work.op}_torch", "compile": f"{work.op}_torch_compiled"}.get(name, f"{name}_{stem}_{way}")
+    op = work.op.replace("_silu", "").replace("_gelu", "")  # of the norm, whatever follows it
+    known = {"torch": f"{op}_torch", "compile": f"{op}_torch_compiled"}.get(name, f"{name}_{stem}_{way}")
     found = (registry.BUILTIN | registry.PEERS).get(known)
     contract = Contract() if found is None else found.contract
     unfused = name in ("torch", "compile") and work.base.startswith("add_")  # it may round the sum first, or may not

@@ -32,6 +32,7 @@ def perf() -> list[Job]:
     ]
     works += [Work("groupnorm_fwd", (1, 32, x, x), "float32", 8) for x in FEW]
     works += [Work("groupnorm_fwd", (8, 320, 64, 64), layout=layout) for layout in ("contiguous", "channels_last")]
+    works += [Work(f"groupnorm_silu_{way}", (8, 320, 64, 64)) for way in ("fwd", "bwd")]
     return [Job(work, (work.op,), ALL) for work in works] + into_8_bits
 
 

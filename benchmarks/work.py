@@ -15,7 +15,7 @@ EPS = 1e-5
 SCALE = 64.0  # of what goes into 8 bits: a few of its values saturate
 SHORT = {
     "layernorm": "LN", "rmsnorm": "RMS", "groupnorm": "GN", "add_layernorm": "add+LN", "add_rmsnorm": "add+RMS",
-    "layernorm_fp8": "LN→fp8", "rmsnorm_fp8": "RMS→fp8",
+    "layernorm_fp8": "LN→fp8", "rmsnorm_fp8": "RMS→fp8", "groupnorm_silu": "GN+SiLU", "groupnorm_gelu": "GN+GELU",
 }  # fmt: skip
 TORCH_TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 

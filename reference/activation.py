@@ -28,11 +28,15 @@ so large that more lies between them, δz is what counts.
 itself at most, far below 1 beside a float32 kernel's u.
 """
 
+# No np.asarray: these lines run on other arrays too, such as tensors on a GPU (benchmarks/oracle.py).
+# mypy: disable-error-code="no-any-return"
+
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -71,7 +75,7 @@ def sigmoid(z: Array) -> Array:
     [0.0, 0.5, 1.0]
     """
     small = np.exp(-np.abs(z))
-    return np.asarray(np.where(z < 0, small, 1.0) / (1.0 + small))
+    return np.where(z < 0, small, 1.0) / (1.0 + small)
 
 
 def normal(z: Array) -> Array:
@@ -80,7 +84,8 @@ def normal(z: Array) -> Array:
     >>> normal(np.array([-np.inf, 0.0, np.inf])).tolist()
     [0.0, 0.5, 1.0]
     """
-    return 0.5 * np.asarray(_erfc(-ROOT_HALF * z), np.float64)
+    tail: Any = _erfc(-ROOT_HALF * z)
+    return 0.5 * (tail.astype(np.float64) if isinstance(tail, np.ndarray) else tail)  # of objects; a number of 0-d z
 
 
 def density(z: Array) -> Array:
@@ -89,54 +94,54 @@ def density(z: Array) -> Array:
     >>> round(float(density(np.zeros(()))), 4)
     0.3989
     """
-    return np.asarray(DENSITY * np.exp(-0.5 * z * z))
+    return DENSITY * np.exp(-0.5 * z * z)
 
 
 def _silu(z: Array) -> Array:
-    return np.asarray(z * sigmoid(z))
+    return z * sigmoid(z)
 
 
 def _silu_slope(z: Array) -> Array:
-    return np.asarray(sigmoid(z) * (1.0 + z * sigmoid(-z)))
+    return sigmoid(z) * (1.0 + z * sigmoid(-z))
 
 
 def _sigmoid_error(z: Array, a: Arithmetic) -> Array:
     """Of σ, relative."""
     lost = sigmoid(-z) * (4.0 + 2.35 * np.abs(z)) * a.u + 5.0 * a.u
-    return np.asarray(np.where(-z < math.log(a.huge) - 1.0, lost / (1.0 - np.minimum(lost, 0.5)), 1.0))
+    return np.where(-z < math.log(a.huge) - 1.0, lost / (1.0 - np.minimum(lost, 0.5)), 1.0)
 
 
 def _silu_error(z: Array, a: Arithmetic) -> Array:
-    return np.asarray(np.abs(_silu(z)) * ((1.0 + a.u) * _sigmoid_error(z, a) + a.u) + 4 * a.tiny)
+    return np.abs(_silu(z)) * ((1.0 + a.u) * _sigmoid_error(z, a) + a.u) + 4 * a.tiny
 
 
 def _silu_slope_error(z: Array, a: Arithmetic) -> Array:
     most = sigmoid(z) * (1.0 + np.abs(z))
-    return np.asarray(most * (_sigmoid_error(z, a) + 6.0 * a.u) + 4 * a.tiny * (1.0 + np.abs(z)))
+    return most * (_sigmoid_error(z, a) + 6.0 * a.u) + 4 * a.tiny * (1.0 + np.abs(z))
 
 
 def _gelu(z: Array) -> Array:
-    return np.asarray(np.where(np.isneginf(z), 0.0, z) * normal(z))
+    return np.where(np.isneginf(z), 0.0, z) * normal(z)
 
 
 def _gelu_slope(z: Array) -> Array:
-    return np.asarray(normal(z) + np.where(np.isinf(z), 0.0, z) * density(z))
+    return normal(z) + np.where(np.isinf(z), 0.0, z) * density(z)
 
 
 def _normal_error(z: Array, a: Arithmetic) -> Array:
     """Of 1 + erf(z/√2)."""
-    return np.asarray((4.0 * np.abs(1.0 - 2.0 * normal(-np.abs(z))) + 2.0 * normal(z) + 1.0) * a.u)
+    return (4.0 * np.abs(1.0 - 2.0 * normal(-np.abs(z))) + 2.0 * normal(z) + 1.0) * a.u
 
 
 def _gelu_error(z: Array, a: Arithmetic) -> Array:
     size = 0.5 * np.abs(z)
-    return np.asarray(size * (_normal_error(z, a) + a.u) + 3.0 * a.u * np.abs(_gelu(z)) + 4 * a.tiny)
+    return size * (_normal_error(z, a) + a.u) + 3.0 * a.u * np.abs(_gelu(z)) + 4 * a.tiny
 
 
 def _gelu_slope_error(z: Array, a: Arithmetic) -> Array:
     half = 0.5 * z * z
     lost = np.abs(z) * density(z) * (8.0 + 5.35 * half) * a.u + 0.5 * _normal_error(z, a)
-    return np.asarray(lost + 2.0 * a.u * np.abs(_gelu_slope(z)) + 4 * a.tiny * (1.0 + np.abs(z)))
+    return lost + 2.0 * a.u * np.abs(_gelu_slope(z)) + 4 * a.tiny * (1.0 + np.abs(z))
 
 
 # |a'| is largest where a'' = σ(1 − σ)(2 + z(1 − 2σ)) is 0, and φ(z)(2 − z²); these are largest at 0: 1/2 and 2φ(0)
@@ -158,7 +163,7 @@ def pushed(act: Activation, z: Array, dz: Array, a: Arithmetic) -> Array:
     True
     """
     steep = np.minimum(np.abs(act.slope(z)) + act.bend * dz, act.steepest)
-    return np.asarray(steep * dz + nearby(act.value_error, z, dz, a))
+    return steep * dz + nearby(act.value_error, z, dz, a)
 
 
 def pulled(act: Activation, dy: Array, z: Array, dz: Array, a: Arithmetic) -> tuple[Array, Array]:
@@ -171,4 +176,4 @@ def pulled(act: Activation, dy: Array, z: Array, dz: Array, a: Arithmetic) -> tu
     """
     slope = act.slope(z)
     off = act.bend * dz + nearby(act.slope_error, z, dz, a)
-    return np.asarray(dy * slope), np.asarray(np.abs(dy) * (off + a.u * (np.abs(slope) + off)) + a.tiny)
+    return dy * slope, np.abs(dy) * (off + a.u * (np.abs(slope) + off)) + a.tiny

@@ -21,6 +21,7 @@ from verify_norm.spec import CaseSpec, Contract, Expected
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 NORMS = ("layernorm", "rmsnorm", "groupnorm", "add_layernorm", "add_rmsnorm")
 EVERY = [f"{norm}_{way}" for norm in NORMS for way in ("fwd", "bwd")] + ["layernorm_fp8_fwd", "rmsnorm_fp8_fwd"]
+EVERY += [f"groupnorm_{act}_{way}" for act in ("silu", "gelu") for way in ("fwd", "bwd")]
 on_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, where this would not be a smoke test")
 RMS = (
     "import torch\n"
