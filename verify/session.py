@@ -16,12 +16,10 @@ from rich.markup import escape
 from verify_norm.bind import UsageError
 
 if TYPE_CHECKING:
-    from verify_norm.auditing.model import Audit
+    from verify_norm.auditing.model import Document
     from verify_norm.report.comparison import Comparison, Limits
-    from verify_norm.report.model import Report
     from verify_norm.spec import CaseSpec, Contract, Kernel
 
-    Document = Report | Audit
 
 err = Console(stderr=True, highlight=False)
 INTERRUPTED = 130  # the shell's own status after Ctrl-C
@@ -196,7 +194,7 @@ def deliver(
     A report that checked nothing is an error where `all_of_them` were asked for; else only where none checked anything.
     `json_path` is for a command that has no other outputs.
     """
-    from verify_norm.auditing.model import Audit
+    from verify_norm.auditing.model import Audit, report_of
     from verify_norm.report import audit, markdown, terminal
     from verify_norm.report import json as json_form
 
@@ -209,7 +207,7 @@ def deliver(
         from verify_norm.report.html.page import pages
 
         write(pages(*documents), outputs.html_path)
-    reports = [document.report if isinstance(document, Audit) else document for document in documents]
+    reports = [report_of(document) for document in documents]
     interrupted = any(report.interrupted for report in reports)
     compared = _compared(documents, outputs) if outputs.baseline and not interrupted else None
     summarize(markdown.of(*documents) + ("\n" + markdown.of_comparison(compared) if compared else ""))

@@ -207,3 +207,11 @@ class Audit:
     def ok(self) -> bool:
         """Whether the checks pass, and the arithmetic that shows is what the contract says."""
         return self.report.ok and not self.disagreements
+
+
+Document = Report | Audit
+
+
+def report_of(document: Document) -> Report:
+    """The report, also of an audit."""
+    return document.report if isinstance(document, Audit) else document

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from verify_norm.auditing.model import Audit
+from verify_norm.auditing.model import Audit, Document, report_of
 from verify_norm.corners import corners
 from verify_norm.ops import OPS
 from verify_norm.report.comparison import Change, Comparison, Errors, Limits, Pair, Row, Way
@@ -28,7 +28,6 @@ from verify_norm.report.noise import footing, losses, of_survey, of_tally
 from verify_norm.report.text import replay_line
 from verify_norm.spec import Finding
 
-Document = Report | Audit
 CHANCE = 0.01  # that one run of two alone sees something so early
 ORDER: tuple[Way, ...] = ("worse", "better", "changed", "same")
 
@@ -67,11 +66,6 @@ def _matched(old: list[Document], new: list[Document]) -> Matched:
             left.remove(same[2][0])
             unmatched.remove(document)
     return pairs, (left, unmatched)
-
-
-def report_of(document: Document) -> Report:
-    """The report, also of an audit."""
-    return document.report if isinstance(document, Audit) else document
 
 
 def _key(document: Document) -> tuple[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
-from verify_norm.auditing.model import Audit
+from verify_norm.auditing.model import Audit, Document, report_of
 from verify_norm.report.comparison import Change, Limits
 from verify_norm.report.model import Report
 
@@ -59,9 +59,9 @@ def _checks(one: Report, other: Report, way: Any) -> Iterator[Change]:
         yield Change("coverage", way, f"check {check.name}", was, now)
 
 
-def notes(before: Report | Audit, after: Report | Audit, *, same: bool) -> Iterator[str]:
+def notes(before: Document, after: Document, *, same: bool) -> Iterator[str]:
     """What else differs, in words, since numbers may differ by it."""
-    old, new = (one.report if isinstance(one, Audit) else one for one in (before, after))
+    old, new = report_of(before), report_of(after)
     if old.kernel != new.kernel:
         yield f"another kernel: {old.kernel} → {new.kernel}"
     for field in fields(old.contract):

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import log2
 
-from verify_norm.auditing.model import Audit, Ladder
+from verify_norm.auditing.model import Audit, Document, Ladder
 from verify_norm.dtypes import FORMATS
 from verify_norm.fingerprint.statement import UNDECIDED, Fingerprint, Statement
 from verify_norm.report.comparison import Change, Way
-from verify_norm.report.model import Report
 
 FLOOR, CEILING = 2.0**-4, 2.0**24  # ulp: below the first all errors are as good, above the last as bad
 SAME_SEED, OTHER_SEED = (1, 1.0), (2, 4.0)  # rungs, and powers of 2 on average over the rungs, that count
@@ -32,7 +31,7 @@ LONG = (("in parts",), ("sequential",))
 TYPED = (" accumulator", " partials", "statistics")  # ends of the names of statements that say a type
 
 
-def drift(before: Report | Audit, after: Report | Audit) -> Iterator[Change]:
+def drift(before: Document, after: Document) -> Iterator[Change]:
     """The changes between two audits; none where one of the two is none."""
     if not isinstance(before, Audit) or not isinstance(after, Audit):
         return

@@ -9,14 +9,13 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from verify_norm.auditing.model import Audit
+from verify_norm.auditing.model import Audit, Document
 from verify_norm.dtypes import FORMATS
 from verify_norm.registry import UsageError, one_of
 from verify_norm.report.comparison import Comparison
 from verify_norm.report.model import SCHEMA, Report
 from verify_norm.spec import FAMILIES, LAYOUTS, CaseSpec
 
-Document = Report | Audit
 _REPORT = TypeAdapter(Report)
 _AUDIT = TypeAdapter(Audit)
 _SPEC = TypeAdapter(CaseSpec)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from verify_norm.auditing.model import Audit, Ladder
+from verify_norm.auditing.model import Audit, Document, Ladder, report_of
 from verify_norm.report import difference
 from verify_norm.report.comparison import Change, Comparison, Errors, Pair, Way
 from verify_norm.report.model import CheckResult, Report, Skip
@@ -51,7 +51,7 @@ def _line(text: str, longest: int) -> str:
     return line if len(line) <= longest else line[:longest] + " …"
 
 
-def of(*documents: Report | Audit) -> str:
+def of(*documents: Document) -> str:
     """The Markdown of reports and audits, one after the other."""
     return "\n".join("\n".join(_document(document)) + "\n" for document in documents)
 
@@ -65,8 +65,8 @@ def of_comparison(found: Comparison) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _document(document: Report | Audit) -> Iterator[str]:
-    report = document.report if isinstance(document, Audit) else document
+def _document(document: Document) -> Iterator[str]:
+    report = report_of(document)
     failed = report.findings or (isinstance(document, Audit) and document.disagreements)
     yield f"### {'❌' if failed else '✅' if document.ok else '⚠️'} {_verdict(document, report)}"
     yield ""
@@ -82,7 +82,7 @@ def _document(document: Report | Audit) -> Iterator[str]:
     yield from _folded("checks, and what was not checked", details)
 
 
-def _verdict(document: Report | Audit, report: Report) -> str:
+def _verdict(document: Document, report: Report) -> str:
     name = f"{code(report.kernel)} {escaped(report.op) if report.op not in report.kernel else ''}".rstrip()
     basis = f"{report.cases} cases in {report.seconds:.1f} s"
     if not report.checked:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import fields
 from math import ceil, inf, isfinite, log2
 
-from verify_norm.auditing.model import Audit, Heat
+from verify_norm.auditing.model import Audit, Document, Heat, report_of
 from verify_norm.report.html.figures import CORRECT, Drawn, Figure, axis, layout, power_of_two, said
 from verify_norm.report.html.markup import Html, folded, join, replay, table, tag
-from verify_norm.report.html.words import case, contract, number, report_of, skip_line
-from verify_norm.report.model import CheckResult, Power, Report, Skip
+from verify_norm.report.html.words import case, contract, number, skip_line
+from verify_norm.report.model import CheckResult, Power, Skip
 from verify_norm.report.terminal import power_line
 from verify_norm.spec import LAYOUTS
 
@@ -93,7 +93,7 @@ def _ticks(names: list[str]) -> Figure:
     return {"tickvals": list(range(0, len(names), each)), "ticktext": [name.split("–")[0] for name in names[::each]]}
 
 
-def checks(document: Report | Audit) -> Html:
+def checks(document: Document) -> Html:
     """What was checked, what was not and why, with which layouts, and how small an error would have shown."""
     report = report_of(document)
     listed = [
@@ -147,7 +147,7 @@ def _layouts(layouts: dict[str, int]) -> Html | None:
     return join((tag("h4", "Layouts in memory"), body)) if met else None
 
 
-def environment(document: Report | Audit) -> Html:
+def environment(document: Document) -> Html:
     """What the numbers depend on: versions, machine, kernel, contract, settings."""
     report = report_of(document)
     kernel = {

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from math import ceil, floor, log2
 
-from verify_norm.auditing.model import Audit, UlpReport, WorstCase
+from verify_norm.auditing.model import Audit, Document, UlpReport, WorstCase, report_of
 from verify_norm.report.html.figures import CORRECT, Drawn, Figure, axis, layout, note, power_of_two, short, upright
 from verify_norm.report.html.markup import Html, folded, join, judged, label, replay, table, tag
-from verify_norm.report.html.words import case, number, place, report_of, step
+from verify_norm.report.html.words import case, number, place, step
 from verify_norm.report.model import Report
 from verify_norm.ulp import HIGHEST, LOWEST
 
@@ -25,7 +25,7 @@ HEADS = (
 AVERAGES = ("output", "type", "elements", "beyond rounding", "allowed", "bias", "allowed, ±")
 
 
-def errors(document: Report | Audit, drawn: Drawn) -> Html | None:
+def errors(document: Document, drawn: Drawn) -> Html | None:
     """The whole part; of an audit in typical data, else over the cases of the checks. None where nothing is known."""
     report = report_of(document)
     ulps = document.ulps if isinstance(document, Audit) else ()

@@ -13,7 +13,7 @@ from importlib import resources
 from importlib.util import find_spec
 
 from verify_norm import __version__
-from verify_norm.auditing.model import Audit
+from verify_norm.auditing.model import Audit, Document, report_of
 from verify_norm.bind import UsageError
 from verify_norm.report.html.checks import checks, environment, rows
 from verify_norm.report.html.errors import errors
@@ -21,11 +21,10 @@ from verify_norm.report.html.figures import Drawn
 from verify_norm.report.html.fingerprint import fingerprint
 from verify_norm.report.html.ladders import ladders
 from verify_norm.report.html.markup import Html, data, pairs, replay, tag, verbatim
-from verify_norm.report.html.words import contract, count, evidence, number, report_of, verdict
+from verify_norm.report.html.words import contract, count, evidence, number, verdict
 from verify_norm.report.model import Report
 from verify_norm.spec import Finding
 
-Document = Report | Audit
 BEGIN = 'document.documentElement.classList.add("js");'  # before anything is shown
 POLICY = (  # plotly sets styles as it draws, and draws maps as images of its own
     "default-src 'none'; script-src {}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"

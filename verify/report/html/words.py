@@ -7,7 +7,7 @@ from dataclasses import MISSING, dataclass, fields
 from math import inf, isfinite
 from typing import Any, Literal
 
-from verify_norm.auditing.model import Audit, Ladder, Rung
+from verify_norm.auditing.model import Audit, Document, Ladder, Rung, report_of
 from verify_norm.report.model import Report, Skip
 from verify_norm.spec import CaseSpec, Contract
 
@@ -27,12 +27,7 @@ class Verdict:
     line: str
 
 
-def report_of(document: Report | Audit) -> Report:
-    """The report, also of an audit."""
-    return document.report if isinstance(document, Audit) else document
-
-
-def verdict(document: Report | Audit) -> Verdict:
+def verdict(document: Document) -> Verdict:
     """What the page says first.
 
     It judges as `Audit.ok` does: a kernel whose arithmetic is not what its contract says does not pass.
