@@ -136,20 +136,8 @@ def _backward_error(act: Activation, dy: Array, x: Array, weight: Array | None, 
     """Z is computed anew, of the mean and rstd that the kernel is given."""
     view = groups(x, num_groups)
     forward, s = layernorm.normalize(view, x, weight, bias, eps)
-    w, b = view.weight(weight), view.weight(bias)
-    dmean, rho = layernorm.statistics_error(view, x, s, a)
-    dmean, rho = rounding.saved(s.mean, dmean, a), rounding.saved(s.rstd, s.rstd * rho, a) / s.rstd
-    e = rounding.xhat_error(x.reshape(view.shape), s.mean, dmean, s.xhat, s.rstd, rho, a)
-    z = forward.y.reshape(view.shape)
-    dz, lost = pulled(act, dy.reshape(view.shape), z, rounding.affine_error(z, s.xhat, s.rstd, w, b, e, view, a), a)
+    z, e = forward.y.reshape(view.shape), layernorm.saved_error(view, x, s, a)
+    off = rounding.affine_error(z, s.xhat, s.rstd, view.weight(weight), view.weight(bias), e, view, a)
+    dz, lost = pulled(act, dy.reshape(view.shape), z, off, a)
     value, s, p = layernorm.differentiate(view, dz.reshape(x.shape), x, weight, bias, eps)
-    g_lost = lost if w is None else np.abs(w) * lost
-    dx = rounding.projection_error(p.g, p.c1, p.c2, value.dx.reshape(view.shape), s.xhat, s.rstd, weight, e, view, a,
-                                   lost=g_lost)  # fmt: skip
-    dweight = None if weight is None else rounding.weight_error(dz, s.xhat, e, view, a, lost=lost)
-    dbias = None if bias is None else rounding.bias_error(dz, view, a, lost=lost)
-    return Backward(
-        dx.reshape(x.shape),
-        None if dweight is None or weight is None else dweight.reshape(weight.shape),
-        None if dbias is None or bias is None else dbias.reshape(bias.shape),
-    )
+    return layernorm.differentiate_error(view, dz, x, weight, value, s, p, a, lost=lost)

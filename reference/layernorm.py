@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from verify_norm.reference import rounding
-from verify_norm.reference.rounding import Arithmetic
+from verify_norm.reference.rounding import Arithmetic, XhatError
 from verify_norm.reference.view import Array, View, rows
 
 
@@ -262,19 +262,25 @@ def normalize_error(view: View, x: Array, weight: Array | None, bias: Array | No
 
 @np.errstate(all="ignore")
 def differentiate_error(view: View, dy: Array, x: Array, weight: Array | None, value: Backward, s: Statistics,
-                        p: Projection, a: Arithmetic) -> Backward:  # fmt: skip
-    """`backward_error` for any view of the data, given the exact values."""
-    dmean, rho = statistics_error(view, x, s, a)
-    dmean, rho = rounding.saved(s.mean, dmean, a), rounding.saved(s.rstd, s.rstd * rho, a) / s.rstd
-    z = rounding.xhat_error(x.reshape(view.shape), s.mean, dmean, s.xhat, s.rstd, rho, a)
-    dx = rounding.projection_error(p.g, p.c1, p.c2, value.dx.reshape(view.shape), s.xhat, s.rstd, weight, z, view, a)
+                        p: Projection, a: Arithmetic, *, lost: Array | float = 0.0) -> Backward:  # fmt: skip
+    """`backward_error` for any view of the data, given the exact values; `lost` is what dy is off by, as the view."""
+    z, w = saved_error(view, x, s, a), view.weight(weight)
+    dx = rounding.projection_error(p.g, p.c1, p.c2, value.dx.reshape(view.shape), s.xhat, s.rstd, weight, z, view, a,
+                                   lost=lost if w is None else np.abs(w) * lost)  # fmt: skip
     dweight, dbias = value.dweight, value.dbias
     dy = dy.reshape(view.shape)
     if dweight is not None:
-        dweight = rounding.weight_error(dy, s.xhat, z, view, a).reshape(dweight.shape)
+        dweight = rounding.weight_error(dy, s.xhat, z, view, a, lost=lost).reshape(dweight.shape)
     if dbias is not None:
-        dbias = rounding.bias_error(dy, view, a).reshape(dbias.shape)
+        dbias = rounding.bias_error(dy, view, a, lost=lost).reshape(dbias.shape)
     return Backward(dx.reshape(x.shape), dweight, dbias)
+
+
+def saved_error(view: View, x: Array, s: Statistics, a: Arithmetic) -> XhatError:
+    """The error of x̂' that a backward makes of the mean and rstd which it is given."""
+    dmean, rho = statistics_error(view, x, s, a)
+    dmean, rho = rounding.saved(s.mean, dmean, a), rounding.saved(s.rstd, s.rstd * rho, a) / s.rstd
+    return rounding.xhat_error(x.reshape(view.shape), s.mean, dmean, s.xhat, s.rstd, rho, a)
 
 
 def statistics_error(view: View, x: Array, s: Statistics, a: Arithmetic) -> tuple[Array, Array]:
