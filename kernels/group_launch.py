@@ -14,7 +14,7 @@ import triton
 from torch import Tensor
 
 from verify_norm.kernels import group_held, group_held_backward, group_plan, groups, groups_backward
-from verify_norm.kernels.launch import stored
+from verify_norm.kernels.launch import located, stored
 from verify_norm.kernels.row_plan import Plan, ptx
 
 Type = torch.dtype | None
@@ -210,11 +210,8 @@ def backward_chain(
 
 def _dense(t: Tensor | None, x: Tensor) -> tuple[Tensor | None, Type, int]:
     """A parameter in one dense run, its type, and its address as if its elements had the size of x's."""
-    if t is None:
-        return None, None, 0
-    t = stored(t)
-    t = t if t.is_contiguous() else t.contiguous()
-    return t, t.dtype, t.data_ptr() * x.element_size() // t.element_size()
+    t, dtype, at = located(t)
+    return t, dtype, 0 if t is None else at * x.element_size() // t.element_size()
 
 
 def three(shape: Numbers, strides: Numbers) -> Numbers | None:

@@ -83,6 +83,15 @@ def dense(t: Tensor | None) -> Tensor | None:
     return None if t is None else stored(t).reshape(-1).contiguous()
 
 
+def located(t: Tensor | None) -> tuple[Tensor | None, torch.dtype | None, int]:
+    """A parameter or statistic in one dense run of its own shape, its type and its address."""
+    if t is None:
+        return None, None, 0
+    t = stored(t)
+    t = t if t.is_contiguous() else t.contiguous()
+    return t, t.dtype, t.data_ptr()
+
+
 def rows(t: Tensor, m: int, n: int) -> Tensor:
     """The tensor as m rows of n; a copy only where its dimensions do not collapse to one stride each."""
     return stored(t).reshape(m, n)

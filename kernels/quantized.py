@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from verify_norm.kernels import row_norm
-from verify_norm.kernels.launch import stored
+from verify_norm.kernels.launch import integers, stored
 from verify_norm.kernels.row_norm import Shape
 from verify_norm.kernels.row_ops import NAMESPACE
 
@@ -100,10 +100,9 @@ def quantized(
             "what is rounded to 8 bits has no gradient here: call it under torch.no_grad() or with x.detach()"
         )
     if torch.compiler.is_compiling():
-        shape = [normalized_shape] if isinstance(normalized_shape, int) else normalized_shape
+        shape = None if normalized_shape is None else list(integers(normalized_shape))
         with torch.no_grad():
-            return _operator(x, weight, bias, scale, float(eps), float(offset), None if shape is None else list(shape),
-                             centered, dtype)  # fmt: skip
+            return _operator(x, weight, bias, scale, float(eps), float(offset), shape, centered, dtype)
     return _launched(x, weight, bias, scale, eps, offset, normalized_shape, centered, dtype)
 
 

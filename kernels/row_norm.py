@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from verify_norm.kernels import long_rows
-from verify_norm.kernels.launch import check_backward, check_shapes, integers, normalized, split, stored
+from verify_norm.kernels.launch import check_backward, check_shapes, integers, located, normalized, split, stored
 from verify_norm.kernels.row_plan import HELD, backward_plan, fold, forward_plan
 
 Shape = int | Sequence[int] | None
@@ -85,15 +85,6 @@ def _rows(t: Tensor, m: int, n: int, lead: int) -> tuple[Tensor, int, int, int]:
     return t, row, column, bits | t.data_ptr() | row * size | n * size | (column != 1)
 
 
-def _dense(t: Tensor | None) -> tuple[Tensor | None, torch.dtype | None, int]:
-    """A parameter or statistic in one dense run, its type, and the bits of its address."""
-    if t is None:
-        return None, None, 0
-    t = stored(t)
-    t = t if t.is_contiguous() else t.contiguous()
-    return t, t.dtype, t.data_ptr()
-
-
 def _empty(t: Tensor) -> Tensor:
     """A contiguous tensor of the same shape and type."""
     return torch.empty_like(t) if t.is_contiguous() else torch.empty(t.shape, dtype=t.dtype, device=t.device)
@@ -123,8 +114,8 @@ def forward(
     if residual is not None:
         r, srm, srn, more = _rows(residual, m, n, lead)
         bits |= more
-    w, w_type, more = _dense(weight)
-    b, b_type, also = _dense(bias)
+    w, w_type, more = located(weight)
+    b, b_type, also = located(bias)
     vec = 1 if (bits | more | also) & 15 else 16 // x.element_size()
     factor = float(offset) if offset else None
     if n > HELD["forward"]:
@@ -173,9 +164,9 @@ def backward(
     x, sxm, sxn, bits = _rows(x, m, n, lead)
     d, sdm, sdn, more = _rows(dy, m, n, lead)
     a, sam, san, also = (None, 0, 1, 0) if dh is None or dx is None else _rows(dh, m, n, lead)
-    w, w_type, aligned = _dense(weight)
+    w, w_type, aligned = located(weight)
     vec = 1 if (bits | more | also | aligned) & 15 else 16 // x.element_size()
-    mean, rstd = _dense(mean)[0], stored(rstd).contiguous()
+    mean, rstd = located(mean)[0], stored(rstd).contiguous()
     factor = float(offset) if offset else None
     if n > (HELD["backward"] if vec > 1 else HELD["backward"] // 2):
         strides = (sdm, sdn, sxm, sxn, sam, san)
