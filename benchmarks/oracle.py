@@ -19,7 +19,6 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from torch import Tensor
 
 from verify_norm import judge, ops
-from verify_norm.dtypes import FORMATS
 from verify_norm.spec import Contract, Expected, Op
 
 FLOAT = torch.float64
@@ -141,8 +140,7 @@ def expected(op: Op, arguments: Mapping[str, Any], contract: Contract, dtypes: M
     `arguments` are tensors, None and numbers, by the names of the operator.
     """
     of_x = dtypes["x"]
-    rounded = FORMATS[of_x].round if contract.residual == "rounded" else None
-    given = {**_exact(arguments), "rounded": rounded, "largest": FORMATS[dtypes[op.outputs[0].name]].largest}
+    given = {**_exact(arguments), **ops.roundings(contract, of_x, dtypes[op.outputs[0].name])}
     with np.errstate(all="ignore"):
         wanted = _call(op.reference, given)
         deltas = _call(op.error, {**given, "arithmetic": ops.arithmetic(contract, of_x)})

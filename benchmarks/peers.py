@@ -59,8 +59,7 @@ def ours(name: str, op: str) -> Contestant:
         variants.plan_by(constants)
         return lambda: run(**bound)
 
-    wide = {} if kernel.contract.output is None else {"y": kernel.contract.output}
-    return Contestant(name, prepare, (kernel.contract,), dtypes=wide)
+    return Contestant(name, prepare, (kernel.contract,))
 
 
 def _stock(base: str) -> Callable[..., Any]:

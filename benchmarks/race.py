@@ -15,7 +15,7 @@ from timing import Clock, Times
 from work import Job, Work, arguments
 
 from verify_norm.execute import named
-from verify_norm.ops import OPS
+from verify_norm.ops import OPS, output_dtype
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ def judged(
     `known` keeps the truths of this work, by contract.
     """
     op = OPS[work.op]
-    own = {t.name: work.dtype if t.dtype in ("x", "weight") else t.dtype for t in op.outputs}
+    own = {t.name: output_dtype(t, contestant.contracts[0], work.dtype) for t in op.outputs}
     dtypes = {"x": work.dtype, **own, **contestant.dtypes}
     truths = []
     for contract in contestant.contracts:

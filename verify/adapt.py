@@ -19,7 +19,7 @@ from verify_norm import limits, modules
 from verify_norm.bind import FEATURES, Said, UsageError, bind, meant, parse, signature
 from verify_norm.execute import RefusedError, named
 from verify_norm.limits import Limits
-from verify_norm.ops import OPS
+from verify_norm.ops import OPS, output_dtype
 from verify_norm.spec import Contract, Kernel, Op
 
 Call = Callable[[Mapping[str, Any]], Any]  # from what an operator offers, by its names, to what the callable returns
@@ -170,12 +170,9 @@ def _blank(name: str, op: Op, contract: Contract, given: Mapping[str, Any]) -> T
     """An uninitialized tensor for an output, in its shape and type; None for the gradient of what is None."""
     tensor = next(t for t in op.outputs if t.name == name)
     x: Tensor = given["residual_out"] if "x" not in given else given["x"]
-    if tensor.extent == "data":
-        own = x.dtype if tensor.dtype == "x" else getattr(torch, tensor.dtype)
-        wide = getattr(torch, contract.output) if contract.output and name in ("y", "dx") else own
-        return torch.empty(x.shape, dtype=wide, device=x.device)
-    if tensor.extent == "one":
-        return torch.empty(1, dtype=getattr(torch, tensor.dtype), device=x.device)
+    kind = getattr(torch, output_dtype(tensor, contract, str(x.dtype).removeprefix("torch.")))
+    if tensor.extent in ("data", "one"):
+        return torch.empty(x.shape if tensor.extent == "data" else 1, dtype=kind, device=x.device)
     if tensor.extent == "affine":
         of = given.get(name.removeprefix("d"))
         return None if of is None else torch.empty(of.shape, dtype=of.dtype, device=of.device)
@@ -184,8 +181,7 @@ def _blank(name: str, op: Op, contract: Contract, given: Mapping[str, Any]) -> T
         shape = (x.shape[0], given.get("num_groups", x.shape[1]))
     elif op.view == "channels":
         shape = (x.shape[1],)
-    kept = x.dtype if contract.stats == "x" else getattr(torch, contract.stats)
-    return torch.empty(shape, dtype=kept, device=x.device)
+    return torch.empty(shape, dtype=kind, device=x.device)
 
 
 def _merged(returned: Any, written: dict[str, Any], op: Op) -> dict[str, Any] | Any:

@@ -10,7 +10,7 @@ import numpy as np
 
 from verify_norm import data, memory, ops
 from verify_norm.dtypes import FORMATS, Array
-from verify_norm.spec import Case, CaseSpec, Contract, Expected, Op, Tensor
+from verify_norm.spec import Case, CaseSpec, Contract, Expected, Op
 
 
 def make(spec: CaseSpec, op: Op, contract: Contract, device: str = "cpu") -> Case:
@@ -74,16 +74,15 @@ def _truth(spec: CaseSpec, op: Op, contract: Contract, exact: Mapping[str, Array
     return {
         tensor.name: None
         if value is None or tensor.name.removeprefix("d") in spec.frozen
-        else Expected(value, delta, _output_dtype(tensor, spec, contract))
+        else Expected(value, delta, ops.output_dtype(tensor, contract, spec.dtype, spec.weight_dtype))
         for tensor, value, delta in zip(op.outputs, values, deltas, strict=True)
     }
 
 
 def offer(spec: CaseSpec, op: Op, contract: Contract, exact: Mapping[str, Array | None]) -> dict[str, Any]:
     """What a reference may take: the inputs, the attributes, and what the contract says of roundings."""
-    y = FORMATS[_output_dtype(op.outputs[0], spec, contract)]
-    rounded = FORMATS[spec.dtype].round if contract.residual == "rounded" else None
-    return {**exact, **attributes(spec, op), "rounded": rounded, "largest": y.largest}
+    first = ops.output_dtype(op.outputs[0], contract, spec.dtype, spec.weight_dtype)
+    return {**exact, **attributes(spec, op), **ops.roundings(contract, spec.dtype, first)}
 
 
 def call(function: Callable[..., Any], offered: Mapping[str, Any]) -> Any:
@@ -107,11 +106,3 @@ def attributes(spec: CaseSpec, op: Op) -> dict[str, Any]:
         "momentum": spec.momentum,
     }
     return {name: offered[name] for name in op.attrs}
-
-
-def _output_dtype(tensor: Tensor, spec: CaseSpec, contract: Contract) -> str:
-    if tensor.extent == "statistic" and tensor.dtype == "float32":
-        return spec.dtype if contract.stats == "x" else contract.stats
-    if tensor.name in ("y", "dx") and contract.output is not None:
-        return contract.output
-    return data.input_dtype(tensor, spec)

@@ -51,7 +51,7 @@ def refusal(spec: CaseSpec, op: Op) -> str | None:
 
 def input_dtype(tensor: Tensor, spec: CaseSpec) -> str:
     """The type of an argument."""
-    return {"x": spec.dtype, "weight": spec.weight_dtype or spec.dtype}.get(tensor.dtype, tensor.dtype)
+    return tensor.among(spec.dtype, spec.weight_dtype)
 
 
 def layout_of(spec: CaseSpec, name: str) -> str:

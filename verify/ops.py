@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from verify_norm.dtypes import FORMATS
@@ -274,3 +276,18 @@ def arithmetic(contract: Contract, dtype: str) -> Arithmetic:
         narrow_tiny=max((float(f.ulp(np.zeros(()))) / 2 for f in narrower), default=0.0),
         narrow_huge=min((f.largest for f in narrower), default=np.inf),
     )
+
+
+def output_dtype(tensor: Tensor, contract: Contract, dtype: str, weight_dtype: str | None = None) -> str:
+    """The type of an output, for x and weights of these types."""
+    if tensor.extent == "statistic" and tensor.dtype == "float32":
+        return dtype if contract.stats == "x" else contract.stats
+    if tensor.name in ("y", "dx") and contract.output is not None:
+        return contract.output
+    return tensor.among(dtype, weight_dtype)
+
+
+def roundings(contract: Contract, dtype: str, output: str) -> dict[str, Any]:
+    """What a reference may ask of the types of x and of the first output: how a sum is rounded, where y saturates."""
+    rounded = FORMATS[dtype].round if contract.residual == "rounded" else None
+    return {"rounded": rounded, "largest": FORMATS[output].largest}

@@ -38,6 +38,10 @@ class Tensor:
     dtype: Literal["x", "weight", "float32", "float8_e4m3fn"] = "x"
     optional: bool = False
 
+    def among(self, dtype: str, weight_dtype: str | None) -> str:
+        """Its type, for an x and weights of these types; None: weights are as x."""
+        return {"x": dtype, "weight": weight_dtype or dtype}.get(self.dtype, self.dtype)
+
 
 @dataclass(frozen=True, slots=True)
 class Op:
