@@ -56,14 +56,8 @@ ALIASES: dict[str, tuple[str, ...]] = {  # ours: theirs, upper and lower case al
     "dweight": ("dw", "dgamma", "grad_weight", "grad_gamma"),
     "dbias": ("db", "dbeta", "grad_bias", "grad_beta"),
 }  # fmt: skip
-NUMBERS = (
-    "eps",
-    "num_groups",
-    "weight_offset",
-    "training",
-    "momentum",
-    "scale",
-)  # what a constant can hold for all cases
+# what a constant can hold for all cases
+NUMBERS = ("eps", "num_groups", "weight_offset", "training", "momentum", "scale")
 
 
 def meant(name: str, offered: Iterable[str]) -> str | None:

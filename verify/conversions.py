@@ -60,6 +60,12 @@ def rounded(values: NDArray[Any], name: str) -> NDArray[Any]:
         return (np.clip(wide, -form.largest, form.largest) if form.dtype.itemsize == 1 else wide).astype(form.dtype)
 
 
+def widened(data: NDArray[Any], kind: str) -> NDArray[np.float32]:
+    """The float32 values of what Triton keeps as integers, under its name of their type."""
+    name, bits = TYPES[kind]
+    return np.asarray(data).view(bits).view(FORMATS[name].dtype).astype(np.float32)
+
+
 def mended(convert: Any) -> Any:
     """Wrap Triton's conversion: into `TYPES` it rounds, from them it is exact, the rest is as it was."""
     from triton._C.libtriton import ir
@@ -72,8 +78,7 @@ def mended(convert: Any) -> Any:
         if not known or (how == truncate and target.name in TYPES):
             return convert(data, source, target, how)  # type: ignore[no-any-return]
         if source.name in TYPES:
-            name, bits = TYPES[source.name]
-            wide = np.asarray(data).view(bits).view(FORMATS[name].dtype).astype(np.float32)
+            wide = widened(data, source.name)
         else:
             wide = np.asarray(data).view(PLAIN[source.name][0]).astype(np.float32)
         if target.name in TYPES:

@@ -130,14 +130,10 @@ def _root_apart(run: Run, s: Stages, name: str, got: Array) -> Array:
         return np.asarray(z_apart(s, s.root).max()).reshape(1)
     if dy is None:
         return np.zeros(1)
-    dy, lost = cotangent(s, dy)
-    if name == "dx":
-        return dx_apart(s, dy, passed, s.root, lost=lost).ravel()
-    if name == "dweight":
-        return dweight_apart(s, dy, s.root, lost=lost).ravel()
-    if name == "dbias" and not (run.kernel.contract.deterministic and s.activation is None):
-        return dbias_apart(s, dy, lost=lost).ravel()
-    return np.zeros(1)
+    settled = name == "dbias" and run.kernel.contract.deterministic and s.activation is None
+    if name not in ("dx", "dweight", "dbias") or settled:
+        return np.zeros(1)
+    return gradient_apart(s, name, *cotangent(s, dy), passed, s.root).ravel()
 
 
 def scale_dy(run: Run) -> Equations:
@@ -157,7 +153,7 @@ def scale_dy(run: Run) -> Equations:
         right = -right * 2.0**-k
         tolerance = _subnormal(run, name, left, right, k)
         if not contract.deterministic and name != "dx":
-            apart = _apart(s, name, *cotangent(s, dy), None).reshape(left.shape)
+            apart = gradient_apart(s, name, *cotangent(s, dy), None).reshape(left.shape)
             tolerance = tolerance + 2 * apart + half_ulps(run, name, left, right)
         words = f"−2^{k}·dy is to give exactly −2^{k} times it"
         found.append(Equation(words, name, left, right, judged(run, name, tolerance, k)))
@@ -187,7 +183,7 @@ def linearity(run: Run) -> Equations:
     s, found = stages(run), []
     parts = [(*cotangent(s, d), p) for d, p in ((dy, passed), *halves)]
     for (name, whole, one), (_, _, two) in zip(*(pairs(run, r) for r in runs), strict=True):
-        apart = sum((_apart(s, name, *part) for part in parts), np.zeros(())).reshape(whole.shape)
+        apart = sum((gradient_apart(s, name, *part) for part in parts), np.zeros(())).reshape(whole.shape)
         tolerance = apart + half_ulps(run, name, *(np.abs(v) + apart for v in (whole, one, two)))
         most = np.maximum(*(np.abs(getattr(v, name)) for v in values)) + apart
         known = most < format_of(run, name).largest / 2  # a half may overflow where the whole does not
@@ -196,11 +192,13 @@ def linearity(run: Run) -> Equations:
     return found
 
 
-def _apart(s: Stages, name: str, dy: Array, lost: Array | float, passed: Array | None) -> Array:
+def gradient_apart(
+    s: Stages, name: str, dy: Array, lost: Array | float, passed: Array | None, factor: float = 0.0
+) -> Array:
     """What the roundings after x̂' may come to, in one gradient."""
     if name == "dx":
-        return dx_apart(s, dy, passed, 0.0, lost=lost)
-    return dweight_apart(s, dy, 0.0, lost=lost) if name == "dweight" else dbias_apart(s, dy, lost=lost)
+        return dx_apart(s, dy, passed, factor, lost=lost)
+    return dweight_apart(s, dy, factor, lost=lost) if name == "dweight" else dbias_apart(s, dy, lost=lost)
 
 
 def shift(run: Run) -> Equations:

@@ -20,7 +20,6 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from numpy.typing import NDArray
 
 from verify_norm import conversions
 from verify_norm.quicken import quicken
@@ -185,18 +184,13 @@ def _in_float32(operation: Any) -> Any:
     def mended(self: Any, *operands: Any, **options: Any) -> Any:
         if any(operand.dtype.scalar != tl.bfloat16 for operand in operands):
             return operation(self, *operands, **options)
-        wide = [interpreter.TensorHandle(_widen(operand.data).view(np.float32), tl.float32) for operand in operands]
+        wide = [interpreter.TensorHandle(conversions.widened(operand.data, "bf16"), tl.float32) for operand in operands]
         result = operation(self, *wide, **options)
         if result.data.dtype != np.float32:
             return result  # a comparison
-        return interpreter.TensorHandle(result.data.astype(ml_dtypes.bfloat16).view(np.uint16), tl.bfloat16)
+        return interpreter.TensorHandle(conversions.rounded(result.data, "bfloat16").view(np.uint16), tl.bfloat16)
 
     return mended
-
-
-def _widen(bits: NDArray[Any]) -> NDArray[np.uint32]:
-    """The bits of the float32 that equals a bfloat16."""
-    return np.left_shift(np.asarray(bits).view(np.uint16).astype(np.uint32), np.uint32(16))
 
 
 def _with_float_scalars(convert: Any) -> Any:

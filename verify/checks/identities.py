@@ -11,11 +11,11 @@ import numpy as np
 from verify_norm import judge
 from verify_norm.checks import check, finding
 from verify_norm.checks.invariance import has_rows, taken
-from verify_norm.covariance import linearity, scale, scale_dy, shift
+from verify_norm.covariance import gradient_apart, linearity, scale, scale_dy, shift
 from verify_norm.dtypes import FORMATS, Array
 from verify_norm.nearby import Equation, Equations, NearbyError, half_ulps, judged, pairs, rerun
 from verify_norm.spec import Finding, Run
-from verify_norm.stages import cotangent, dbias_apart, dweight_apart, own_statistics, stages, sum_error
+from verify_norm.stages import cotangent, own_statistics, stages, sum_error
 
 ELEMENTS = 4096  # of x, at most: an identity runs the kernel once or twice more
 
@@ -45,9 +45,7 @@ def permutation(run: Run) -> Equations:
                 tolerance = np.zeros(left.shape)  # a maximum rounds nothing
             elif by_row and dy is not None:  # the terms are the same bits, in another order
                 s = stages(run)
-                dz, lost = cotangent(s, dy)
-                apart = dweight_apart(s, dz, 0.0, lost=lost) if name == "dweight" else dbias_apart(s, dz, lost=lost)
-                apart = apart.reshape(left.shape)
+                apart = gradient_apart(s, name, *cotangent(s, dy), None).reshape(left.shape)
                 tolerance = 2 * apart + half_ulps(run, name, np.abs(left) + apart, np.abs(right) + apart)
             tolerance = judged(run, name, tolerance)
         found.append(Equation("its rows in another order are to give it in that order", name, first, right, tolerance))
