@@ -1,7 +1,11 @@
 import pytest
 import torch
 
-from verify_norm import interpreter
+from verify_norm import cases, interpreter
+from verify_norm.checks import CHECKS
+from verify_norm.execute import execute
+from verify_norm.ops import OPS
+from verify_norm.spec import Finding
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
@@ -11,3 +15,20 @@ if DEVICE == "cpu":
 @pytest.fixture(scope="session")
 def device() -> str:
     return DEVICE
+
+
+@pytest.fixture(scope="session")
+def findings(device):
+    """What all checks say of a kernel over a few cases: the last message of each, by (check, output)."""
+
+    def of(kernel, specs):
+        found = {}
+        for spec in specs:
+            run = execute(kernel, cases.make(spec, OPS[kernel.op], kernel.contract, device))
+            assert run.problem is None, run.problem
+            looking = [c for c in CHECKS.values() if c.applies(run.case.op) and c.looks(run)]
+            said = [f for c in looking for f in c.function(run) if isinstance(f, Finding)]
+            found |= {(f.check, f.output): f.message for f in said}
+        return found
+
+    return of

@@ -4,10 +4,6 @@ import pytest
 import torch
 from torch.nn import functional
 
-from verify_norm import cases
-from verify_norm.checks import CHECKS
-from verify_norm.execute import execute
-from verify_norm.ops import OPS
 from verify_norm.registry import load
 from verify_norm.spec import CaseSpec, Contract, Kernel
 
@@ -67,39 +63,23 @@ def backward(act, mistake=""):
     return run
 
 
-def findings(kernel):
-    """Which outputs each check accuses, over a few cases."""
-    found = set()
-    for spec in SPECS:
-        run = execute(kernel, cases.make(spec, OPS[kernel.op], kernel.contract))
-        assert run.problem is None, run.problem
-        for check in CHECKS.values():
-            if check.applies(OPS[kernel.op]) and check.looks(run):
-                found |= {
-                    (check.name, f.output)
-                    for f in check.function(run)
-                    if hasattr(f, "output") and hasattr(f, "message")
-                }
-    return found
-
-
 @pytest.mark.parametrize("name", [f"groupnorm_{act}_{way}" for act in SLOPES for way in ("fwd", "bwd")])
-def test_ours_pass_every_check(name):
-    assert findings(load(name)) == set()
+def test_ours_pass_every_check(name, findings):
+    assert findings(load(name), SPECS) == {}
 
 
 @pytest.mark.parametrize("act", SLOPES)
-def test_torchs_operations_pass(act):
+def test_torchs_operations_pass(act, findings):
     own = getattr(functional, act)
-    assert findings(Kernel("k", f"groupnorm_{act}_fwd", run=forward(own))) == set()
-    assert findings(Kernel("k", f"groupnorm_{act}_bwd", run=backward(act), forward_run=forward(own))) == set()
+    assert findings(Kernel("k", f"groupnorm_{act}_fwd", run=forward(own)), SPECS) == {}
+    assert findings(Kernel("k", f"groupnorm_{act}_bwd", run=backward(act), forward_run=forward(own)), SPECS) == {}
 
 
-def test_a_wider_exponential_is_no_mistake():
+def test_a_wider_exponential_is_no_mistake(findings):
     def exact(z):
         return (z.double() * torch.sigmoid(z.double())).float()
 
-    assert findings(Kernel("k", "groupnorm_silu_fwd", run=forward(exact))) == set()
+    assert findings(Kernel("k", "groupnorm_silu_fwd", run=forward(exact)), SPECS) == {}
 
 
 @pytest.mark.parametrize(
@@ -113,8 +93,8 @@ def test_a_wider_exponential_is_no_mistake():
     ],
     ids=["tanh for erf", "silu for gelu", "none", "σ in bfloat16", "a coarse tanh"],
 )
-def test_wrong_values_are_convicted(op, act):
-    assert ("accuracy", "y") in findings(Kernel("k", op, run=forward(act)))
+def test_wrong_values_are_convicted(op, act, findings):
+    assert ("accuracy", "y") in findings(Kernel("k", op, run=forward(act)), SPECS)
 
 
 @pytest.mark.parametrize("act", SLOPES)
@@ -127,15 +107,15 @@ def test_wrong_values_are_convicted(op, act):
         ("dweight of dy", {"dweight"}),
     ],
 )
-def test_wrong_gradients_are_convicted_by_name(act, mistake, outputs):
+def test_wrong_gradients_are_convicted_by_name(act, mistake, outputs, findings):
     kernel = Kernel(
         "k", f"groupnorm_{act}_bwd", run=backward(act, mistake), forward_run=forward(getattr(functional, act))
     )
-    found = findings(kernel)
+    found = findings(kernel, SPECS)
     assert {output for check, output in found if check == "accuracy"} == outputs
     assert {output for check, output in found if check == "gradient"} == outputs
 
 
-def test_an_x_rounded_before_the_activation_is_not_the_strict_contract():
+def test_an_x_rounded_before_the_activation_is_not_the_strict_contract(findings):
     rounded = forward(lambda z: functional.silu(z.bfloat16().float()))
-    assert ("accuracy", "y") in findings(Kernel("k", "groupnorm_silu_fwd", run=rounded, contract=Contract()))
+    assert ("accuracy", "y") in findings(Kernel("k", "groupnorm_silu_fwd", run=rounded, contract=Contract()), SPECS)

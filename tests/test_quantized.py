@@ -8,13 +8,11 @@ import pytest
 import torch
 
 from verify_norm import cases
-from verify_norm.checks import CHECKS
 from verify_norm.corners import OUTPUT_SCALES, corners
-from verify_norm.execute import execute
 from verify_norm.fingerprint.probing import fingerprint
 from verify_norm.ops import OPS
 from verify_norm.registry import infer, load
-from verify_norm.spec import CaseSpec, Contract, Finding, Kernel
+from verify_norm.spec import CaseSpec, Contract, Kernel
 
 LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
 SPECS = (
@@ -75,28 +73,16 @@ def norm(output="float8_e4m3fn", mistake=""):
     return run
 
 
-def findings(kernel, specs=SPECS):
-    """Which outputs each check accuses."""
-    found = set()
-    for spec in specs:
-        run = execute(kernel, cases.make(spec, OPS[kernel.op], kernel.contract))
-        assert run.problem is None, run.problem
-        for check in CHECKS.values():
-            if check.applies(OPS[kernel.op]) and check.looks(run):
-                found |= {(check.name, f.output) for f in check.function(run) if isinstance(f, Finding)}
-    return found
-
-
 def kernel(run, output="float8_e4m3fn"):
     return Kernel("k", "layernorm_fp8_fwd", run=run, contract=Contract(output=output))
 
 
 @pytest.mark.parametrize("output", LARGEST)
 @pytest.mark.parametrize("unusual", ["", "scale folded into the weight", "amax without NaN"])
-def test_right_kernels_pass_every_check(output, unusual):
+def test_right_kernels_pass_every_check(output, unusual, findings):
     table = corners(OPS["layernorm_fp8_fwd"], ("float32", "float16", "bfloat16"))
     specs = (*SPECS, *(s for s in table if prod(s.shape) < 2000 and "far" not in (s.x_layout, s.dy_layout)))
-    assert findings(kernel(norm(output, unusual), output), specs) == set()
+    assert findings(kernel(norm(output, unusual), output), specs) == {}
 
 
 @pytest.mark.parametrize("output", LARGEST)
@@ -113,21 +99,21 @@ def test_right_kernels_pass_every_check(output, unusual):
         ("amax of the first row", "amax"),
     ],
 )
-def test_mistakes_are_convicted_by_name(output, mistake, accused):
-    found = findings(kernel(norm(output, mistake), output))
+def test_mistakes_are_convicted_by_name(output, mistake, accused, findings):
+    found = findings(kernel(norm(output, mistake), output), SPECS)
     assert {name for check, name in found if check == "accuracy"} == {accused}
 
 
-def test_infinity_is_no_saturation():
-    assert ("accuracy", "y") in findings(kernel(norm("float8_e5m2", "infinity"), "float8_e5m2"))
+def test_infinity_is_no_saturation(findings):
+    assert ("accuracy", "y") in findings(kernel(norm("float8_e5m2", "infinity"), "float8_e5m2"), SPECS)
 
 
-def test_the_other_e4m3s_largest_number_is_not_this_ones():
-    assert ("accuracy", "y") in findings(kernel(norm(mistake="the other e4m3's largest")))
+def test_the_other_e4m3s_largest_number_is_not_this_ones(findings):
+    assert ("accuracy", "y") in findings(kernel(norm(mistake="the other e4m3's largest")), SPECS)
 
 
-def test_the_wrong_format_is_told():
-    assert ("signature", "y") in findings(kernel(norm("float8_e5m2"), "float8_e4m3fn"))
+def test_the_wrong_format_is_told(findings):
+    assert ("signature", "y") in findings(kernel(norm("float8_e5m2"), "float8_e4m3fn"), SPECS)
 
 
 def test_saturation_has_no_error_and_what_is_near_it_has():
@@ -162,7 +148,7 @@ def test_names_tell_the_operator(name, op):
     assert infer(name) == op
 
 
-def test_a_kernel_that_writes_into_its_arguments(tmp_path):
+def test_a_kernel_that_writes_into_its_arguments(tmp_path, findings):
     path = tmp_path / "mine.py"
     path.write_text(
         "import torch\n"
@@ -175,4 +161,4 @@ def test_a_kernel_that_writes_into_its_arguments(tmp_path):
     theirs = load(f"{path}:rms_norm_static_fp8_quant")
     assert theirs.op == "rmsnorm_fp8_fwd"
     specs = [replace(s, bias=True) for s in SPECS if s.normalized_ndim == 1 and not s.weight_offset]
-    assert findings(theirs, specs) == set()
+    assert findings(theirs, specs) == {}
