@@ -20,7 +20,7 @@ from verify_norm.kernels.launch import CPU_PROGRAMS, LANES
 
 HELD = {"forward": 2**15, "backward": 2**14}  # elements of the longest row that registers hold
 FEWER_WARPS = 12288  # columns up to which 8 warps take the forward of a row of more than 8192
-TWO_SUMS = 12288  # columns of two sums that registers hold beside a row
+BESIDE = 12288  # columns up to which registers hold a row beside its sums as a matter of course
 TOGETHER = 128  # sums side by side down a column, at least: the longer their runs, the larger their error
 RESERVED = 8 * 2**10  # bytes of shared memory that reductions take
 AHEAD = 48 * 2**10  # bytes a multiprocessor that the forward prefetches: a few tiles, and a tenth of the L2
@@ -82,7 +82,7 @@ def forward_plan(
     centered: bool, offset: bool, quantized: Type = None,
 ) -> Plan:  # fmt: skip
     """The forward of rows of n elements of type `dtype`, which vectors of `vec` load, into 8 bits if `quantized`."""
-    cut = _on(device, _forward_cut(n, vec))
+    cut = _on(device, _forward_cut(n, vec, residual))
     size = cut["ROWS"] * n * dtype.itemsize * (1 + residual)
     ahead = -(-multiprocessors(device) * AHEAD // size)
     constants = {"VEC": vec, "PTX": ptx(device), "EVEN": _even(n, cut)} | cut
@@ -95,11 +95,11 @@ def backward_plan(
     offset: bool, dx: bool, dweight: bool, dbias: bool,
 ) -> Plan:  # fmt: skip
     """The backward of rows of n elements of type `dtype`, which vectors of `vec` load."""
-    cut = _on(device, _backward_cut(n, vec, dtype.itemsize, dweight + dbias))
+    cut = _on(device, _backward_cut(n, vec, dtype.itemsize, dweight + dbias, added))
     over = cut["CHUNK"] >= 256 * cut["num_warps"]  # a thread has the same columns of every row, and adds them up
     most = CPU_PROGRAMS
     if device.type == "cuda":
-        most = max((4 if n <= 1024 else 1) * multiprocessors(device), TOGETHER)
+        most = max(max(8 // cut["num_warps"], 1) * multiprocessors(device), TOGETHER)
         buffer = cut["ROWS"] * cut["CHUNK"] * cut["CHUNKS"] * dtype.itemsize * (2 + added)  # one a stage but the last
         cut["STAGES"] = min(cut["STAGES"], max(1, 1 + (shared_memory(device) - RESERVED) // buffer))
     constants = {"VEC": vec, "PTX": ptx(device), "EVEN": _even(n, cut), "DWEIGHT": dweight, "DBIAS": dbias,
@@ -126,32 +126,35 @@ def fold(lines: Tensor, dw: Tensor | None, db: Tensor | None) -> None:
     plan.launch(parts * -(-n // plan.constants["CHUNK"]), lines, dw, db, count, n // vec)
 
 
-def _forward_cut(n: int, vec: int) -> dict[str, int]:
-    """32 elements of a tile a thread: vectors enough in flight, at a third of the registers."""
+def _forward_cut(n: int, vec: int, residual: bool) -> dict[str, int]:
+    """32 elements of a tile a thread, or 16 of each of two: vectors enough in flight, at a third of the registers."""
     if n <= 1024:
         return {"ROWS": 2048 // _block(n, vec), "CHUNK": _block(n, vec), "CHUNKS": 1, "num_warps": 2}
     warps = max(4, triton.next_power_of_2(-(-n // 1024))) if n > FEWER_WARPS or n <= 8192 else 8
+    warps = min(2 * warps, 32) if residual else warps
     return {"ROWS": 2 if n <= 2048 else 1, **_chunks(n, warps)}
 
 
-def _backward_cut(n: int, vec: int, size: int, sums: int) -> dict[str, int]:
-    """32 elements of a tile a thread, or 64 of which none is held, beside the sums down as many columns.
+def _backward_cut(n: int, vec: int, size: int, sums: int, added: bool) -> dict[str, int]:
+    """32 to 64 elements of a tile a thread, beside the sums down as many columns, in three stages.
 
     Half of that where elements are loaded one by one: their addresses take registers too.
     """
-    held = {"AGAIN": 0, "STAGES": 3 if vec > 1 else 1}
+    held = {"AGAIN": 0, "RAW": 0, "STAGES": 3 if vec > 1 else 1}
     if n <= 1024:  # many small programs: one computes while another waits for a sum or for memory
         tile = 2048 if vec > 1 else 1024
         return held | {"ROWS": tile // _block(n, vec), "CHUNK": _block(n, vec), "CHUNKS": 1, "num_warps": 2}
-    if n <= 8192 and vec > 1:
-        return held | {"ROWS": max(8192 // (2048 * -(-n // 2048)), 1), **_chunks(n, 8)}
     if vec == 1:
         return held | {"ROWS": 1, **_chunks(n, 8 if n <= 4096 else 16)}
-    if size == 4 or (sums == 2 and n > TWO_SUMS):
-        again = {"AGAIN": 2, "STAGES": 1, "ROWS": 1, **_chunks(n, 8)}
-        wide = n % 4096 == 0 and size == 2  # more loads in flight; a last chunk that is short would need more registers
-        return again | ({"CHUNK": 4096, "CHUNKS": n // 4096} if wide else {})
-    return {"AGAIN": 1, "STAGES": 1, "ROWS": 1, **_chunks(n, 16)}
+    if n <= 6144:
+        return held | {"ROWS": 2, **_chunks(n, 4 if n <= 3072 else 8)}
+    if n <= 8192:
+        return held | {"ROWS": 1, **_chunks(n, 8)} | ({"STAGES": 4} if n < 8192 and not added else {})
+    if n <= BESIDE or (size == 2 and (sums == 2 or added)):
+        return held | {"RAW": 1, "ROWS": 1, **_chunks(n, 8)} | ({"STAGES": 2} if n > BESIDE and added else {})
+    if size == 2:
+        return held | {"AGAIN": 1, "STAGES": 1, "ROWS": 1, **_chunks(n, 16)}
+    return held | {"AGAIN": 2, "STAGES": 1, "ROWS": 1, **_chunks(n, 8)}
 
 
 def _chunks(n: int, warps: int) -> dict[str, int]:

@@ -32,6 +32,27 @@ def wide(t, PTX: tl.constexpr):
 
 
 @jit
+def anew(t, PTX: tl.constexpr):
+    """`wide` once more, by other instructions, of what is kept in its own type.
+
+    ptxas sees that the same instruction has run before, and would keep its float32 result ever since, in twice the
+    registers; of these it does not know that they say the same.
+    """
+    if PTX and t.dtype == tl.bfloat16:
+        bf: tl.constexpr = "prmt.b32 $0, $2, 0, 0x1044; prmt.b32 $1, $2, 0, 0x3244;"
+        w = tl.inline_asm_elementwise(bf, "=f,=f,r", [t], dtype=tl.float32, is_pure=False, pack=2)
+    elif PTX and t.dtype == tl.float16:
+        half: tl.constexpr = """{
+            .reg .b16 low, high; .reg .b32 turned;
+            prmt.b32 turned, $2, $2, 0x1032; mov.b32 {high, low}, turned;
+            cvt.f32.f16 $0, low; cvt.f32.f16 $1, high; }"""
+        w = tl.inline_asm_elementwise(half, "=f,=f,r", [t], dtype=tl.float32, is_pure=False, pack=2)
+    else:
+        w = t.to(tl.float32)
+    return w
+
+
+@jit
 def prefetch(P, tile, stride, M, NV, VEC: tl.constexpr, ROWS: tl.constexpr):
     """Ask for a whole tile to be in the L2 soon, where its rows are adjacent: one instruction of one thread.
 
@@ -141,13 +162,20 @@ def forward(
         prefetch(X, tile + ahead, sxm, M, NV, VEC, ROWS)
         if R is not None:
             prefetch(R, tile + ahead, srm, M, NV, VEC, ROWS)
+    loaded = ()
+    for c in tl.static_range(CHUNKS):  # all of them before anything is stored: the compiler moves no load across that
+        cols = c * CHUNK + lane
+        x = load(X, row, sxm, cols, sxn, M, N, EVEN or c < CHUNKS - 1, VEC, "")
+        r = x
+        if R is not None:
+            r = load(R, row, srm, cols, srn, M, N, EVEN or c < CHUNKS - 1, VEC, "")
+        loaded += ((x, r),)
     xs = ()
     for c in tl.static_range(CHUNKS):
-        cols = c * CHUNK + lane
-        x = wide(load(X, row, sxm, cols, sxn, M, N, EVEN or c < CHUNKS - 1, VEC, ""), PTX and VEC > 1)
+        x = wide(loaded[c][0], PTX and VEC > 1)
         if R is not None:
-            x += wide(load(R, row, srm, cols, srn, M, N, EVEN or c < CHUNKS - 1, VEC, ""), PTX and VEC > 1)
-            store(H, x, row, NV, cols, M, N, EVEN or c < CHUNKS - 1, VEC)
+            x += wide(loaded[c][1], PTX and VEC > 1)
+            store(H, x, row, NV, c * CHUNK + lane, M, N, EVEN or c < CHUNKS - 1, VEC)
         xs += (x,)
     if Mean is not None:
         total = xs[0]

@@ -12,16 +12,14 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from verify_norm.kernels.launch import jit
-from verify_norm.kernels.rows import factor, load, parameter, plus, prefetch, store, wide
+from verify_norm.kernels.rows import anew, factor, load, parameter, plus, prefetch, store, wide
 
 
 @jit
 def _line(Lines, line, NV, cols, VEC: tl.constexpr):
     p = Lines + (line * (NV * VEC) + cols)
-    if VEC > 1 and len(cols.shape) == 2:
+    if VEC > 1:
         p = tl.multiple_of(p, (1, 16))
-    elif VEC > 1:
-        p = tl.multiple_of(p, 16)
     return p
 
 
@@ -74,11 +72,15 @@ def _again(X, DY, W, row, sxm, sxn, sdm, sdn, cols, M, N, INSIDE: tl.constexpr, 
 
 
 @jit
-def _weighted(d, W, ws, c: tl.constexpr, cols, N, offset, AGAIN: tl.constexpr, INSIDE: tl.constexpr,
-              VEC: tl.constexpr, PTX: tl.constexpr):  # fmt: skip
+def _weighted(d, W, ws, c: tl.constexpr, cols, N, offset, AGAIN: tl.constexpr, RAW: tl.constexpr, SECOND: tl.constexpr,
+              INSIDE: tl.constexpr, VEC: tl.constexpr, PTX: tl.constexpr):  # fmt: skip
     g = d
     if W is not None and AGAIN > 0:
         g *= factor(W, cols, N, offset, INSIDE, VEC, PTX)
+    elif W is not None and RAW and SECOND:
+        g *= plus(anew(ws[c], PTX), offset, False)
+    elif W is not None and RAW:
+        g *= plus(ws[c], offset, PTX)
     elif W is not None:
         g *= ws[c]
     return g
@@ -89,14 +91,14 @@ def backward(
     DX, DY, X, DH, W, Mean, Rstd, Lines, M: tl.int64, NV: tl.int64, sdm: tl.int64, sdn: tl.int64, sxm: tl.int64,
     sxn: tl.int64, shm: tl.int64, shn: tl.int64, offset,
     VEC: tl.constexpr, PTX: tl.constexpr, EVEN: tl.constexpr, DWEIGHT: tl.constexpr, DBIAS: tl.constexpr,
-    AGAIN: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr, SUMS: tl.constexpr,
-    STAGES: tl.constexpr,
+    AGAIN: tl.constexpr, RAW: tl.constexpr, ROWS: tl.constexpr, CHUNK: tl.constexpr, CHUNKS: tl.constexpr,
+    SUMS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """DX, with DH added where there is one, and this program's share of dweight and dbias: a line of each in Lines.
 
     Programs take the tiles by turns, so that all of them read from one region of memory, and keep their sums in
-    registers to the end, SUMS for every column. What those leave no room for is loaded AGAIN, from a cache: 1 the
-    weight, 2 the row too. With one stage the next tile is prefetched into the L2, and its statistics into registers,
+    registers to the end, SUMS for every column. Beside many of those, what is read is kept RAW, in its own type, and
+    converted twice; what they leave no room for is loaded AGAIN, from a cache: 1 the weight, 2 the row too. With one stage the next tile is prefetched into the L2, and its statistics into registers,
     since a program would wait for memory at every tile; with more stages all of it into shared memory.
     """
     N = (NV * VEC).to(tl.int32)
@@ -109,7 +111,9 @@ def backward(
             dw += (tl.zeros([SUMS, CHUNK], tl.float32),)
         if DBIAS:
             db += (tl.zeros([SUMS, CHUNK], tl.float32),)
-        if W is not None and AGAIN == 0:
+        if W is not None and RAW:
+            ws += (parameter(W, c * CHUNK + lane, N, EVEN or c < CHUNKS - 1, VEC),)
+        elif W is not None and AGAIN == 0:
             ws += (factor(W, c * CHUNK + lane, N, offset, EVEN or c < CHUNKS - 1, VEC, False),)
 
     programs = tl.num_programs(0).to(tl.int64)
@@ -131,17 +135,27 @@ def backward(
         total = tl.zeros([ROWS, CHUNK], tl.float32)
         xs = ()
         ds = ()
+        if RAW:  # all of it before anything is computed
+            for c in tl.static_range(CHUNKS):
+                cols = c * CHUNK + lane
+                xs += (load(X, row, sxm, cols, sxn, M, N, EVEN or c < CHUNKS - 1, VEC, ""),)
+                ds += (load(DY, row, sdm, cols, sdn, M, N, EVEN or c < CHUNKS - 1, VEC, ""),)
         for c in tl.static_range(CHUNKS):
             cols = c * CHUNK + lane
-            x = load(X, row, sxm, cols, sxn, M, N, EVEN or c < CHUNKS - 1, VEC, "")
-            d = load(DY, row, sdm, cols, sdn, M, N, EVEN or c < CHUNKS - 1, VEC, "")
+            if RAW:
+                x = xs[c]
+                d = ds[c]
+            else:
+                x = load(X, row, sxm, cols, sxn, M, N, EVEN or c < CHUNKS - 1, VEC, "")
+                d = load(DY, row, sdm, cols, sdn, M, N, EVEN or c < CHUNKS - 1, VEC, "")
             x = xhat(x, cols, N, mean, rstd, Mean is not None, EVEN or c < CHUNKS - 1, PTX and VEC > 1)
-            g = _weighted(wide(d, PTX and VEC > 1), W, ws, c, cols, N, offset, AGAIN, EVEN or c < CHUNKS - 1, VEC,
-                          PTX and VEC > 1)  # fmt: skip
+            g = _weighted(wide(d, PTX and VEC > 1), W, ws, c, cols, N, offset, AGAIN, RAW, False,
+                          EVEN or c < CHUNKS - 1, VEC, PTX and VEC > 1)  # fmt: skip
             along += g * x
             total += g
-            xs += (x,)
-            ds += (d,)
+            if not RAW:
+                xs += (x,)
+                ds += (d,)
         c2 = 0.0
         if Mean is not None:
             c1, c2 = tl.reduce((along, total), 1, _pairwise)  # at once: they wait for the other warps once
@@ -163,7 +177,12 @@ def backward(
                 x = xhat(x, cols, N, mean, rstd, Mean is not None, EVEN or c < CHUNKS - 1, PTX and VEC > 1)
                 if c + 1 < CHUNKS:  # before this chunk is stored: the compiler moves no load across a store
                     chunk = _again(X, DY, W, row, sxm, sxn, sdm, sdn, cols + CHUNK, M, N, EVEN or c < CHUNKS - 2, VEC)
-            d = wide(d, PTX and VEC > 1)
+            if RAW:
+                x = anew(x, PTX and VEC > 1)
+                x = xhat(x, cols, N, mean, rstd, Mean is not None, EVEN or c < CHUNKS - 1, PTX and VEC > 1)
+                d = anew(d, PTX and VEC > 1)
+            else:
+                d = wide(d, PTX and VEC > 1)
             if DWEIGHT:
                 new_dw += (dw[c] + _down(d * x, SUMS),)
             if DBIAS:
@@ -172,7 +191,8 @@ def backward(
                 if AGAIN == 2 and W is not None:
                     g = d * plus(w, offset, PTX and VEC > 1)
                 else:
-                    g = _weighted(d, W, ws, c, cols, N, offset, AGAIN, EVEN or c < CHUNKS - 1, VEC, PTX and VEC > 1)
+                    g = _weighted(d, W, ws, c, cols, N, offset, AGAIN, RAW, True, EVEN or c < CHUNKS - 1, VEC,
+                                  PTX and VEC > 1)  # fmt: skip
                 dx = rstd * (g - (c2 + x * c1))
                 if DH is not None:  # added to the norm's gradient, not to dy, which the norm would project
                     h = load(DH, row, shm, cols, shn, M, N, EVEN or c < CHUNKS - 1, VEC, "")
@@ -187,12 +207,12 @@ def backward(
         gdc_launch_dependents()
     line = tl.program_id(0).to(tl.int64)
     for c in tl.static_range(CHUNKS):
-        cols = c * CHUNK + lane
+        cols = (c * CHUNK + lane)[None, :]
         if DWEIGHT:
-            tl.store(_line(Lines, line, NV, cols, VEC), tl.sum(dw[c], axis=0), mask=cols < N)
+            tl.store(_line(Lines, line, NV, cols, VEC), _down(dw[c], 1), mask=cols < N)
         if DBIAS:
             part = programs if DWEIGHT else 0
-            tl.store(_line(Lines, part + line, NV, cols, VEC), tl.sum(db[c], axis=0), mask=cols < N)
+            tl.store(_line(Lines, part + line, NV, cols, VEC), _down(db[c], 1), mask=cols < N)
 
 
 @jit
