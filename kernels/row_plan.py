@@ -20,7 +20,10 @@ from verify_norm.kernels.launch import CPU_PROGRAMS, LANES
 
 HELD = {"forward": 2**15, "backward": 2**14}  # elements of the longest row that registers hold
 FEWER_WARPS = 12288  # columns up to which 8 warps take the forward of a row of more than 8192
-BESIDE = 12288  # columns up to which registers hold a row beside its sums as a matter of course
+PAIRED = 3072  # columns up to which a multiprocessor has two programs of the backward
+TWO_ROWS = 6144  # columns from which the backward takes rows one by one
+CONVERTED = 8192  # columns up to which registers hold a row in float32 beside its sums
+RAW = 12288  # columns up to which they hold it in its own type, whatever that is
 TOGETHER = 128  # sums side by side down a column, at least: the longer their runs, the larger their error
 RESERVED = 8 * 2**10  # bytes of shared memory that reductions take
 AHEAD = 48 * 2**10  # bytes a multiprocessor that the forward prefetches: a few tiles, and a tenth of the L2
@@ -136,25 +139,27 @@ def _forward_cut(n: int, vec: int, residual: bool) -> dict[str, int]:
 
 
 def _backward_cut(n: int, vec: int, size: int, sums: int, added: bool) -> dict[str, int]:
-    """32 to 64 elements of a tile a thread, beside the sums down as many columns, in three stages.
+    """32 to 64 elements of a tile a thread, beside the sums down as many columns.
 
-    Half of that where elements are loaded one by one: their addresses take registers too.
+    Half of that where elements are loaded one by one, whose addresses take registers too, or where one sum is all.
     """
-    held = {"AGAIN": 0, "RAW": 0, "STAGES": 3 if vec > 1 else 1}
+    alone = size == 2 and sums < 2 and not added
+    held = {"AGAIN": 0, "RAW": 0, "STAGES": 3 if vec > 1 else 1, "ROWS": 1}
+    again = held | {"AGAIN": 1, "STAGES": 1, **_chunks(n, 16)}
     if n <= 1024:  # many small programs: one computes while another waits for a sum or for memory
         tile = 2048 if vec > 1 else 1024
         return held | {"ROWS": tile // _block(n, vec), "CHUNK": _block(n, vec), "CHUNKS": 1, "num_warps": 2}
     if vec == 1:
-        return held | {"ROWS": 1, **_chunks(n, 8 if n <= 4096 else 16)}
-    if n <= 6144:
-        return held | {"ROWS": 2, **_chunks(n, 4 if n <= 3072 else 8)}
-    if n <= 8192:
-        return held | {"ROWS": 1, **_chunks(n, 8)} | ({"STAGES": 4} if n < 8192 and not added else {})
-    if n <= BESIDE or (size == 2 and (sums == 2 or added)):
-        return held | {"RAW": 1, "ROWS": 1, **_chunks(n, 8)} | ({"STAGES": 2} if n > BESIDE and added else {})
-    if size == 2:
-        return held | {"AGAIN": 1, "STAGES": 1, "ROWS": 1, **_chunks(n, 16)}
-    return held | {"AGAIN": 2, "STAGES": 1, "ROWS": 1, **_chunks(n, 8)}
+        return held | _chunks(n, 8 if n <= 4096 else 16)
+    if n < TWO_ROWS:
+        return held | {"ROWS": 2, **_chunks(n, 4 if n <= PAIRED else 8)}
+    if n < CONVERTED or (n == CONVERTED and not alone):
+        return held | {"STAGES": 4 if n < CONVERTED and not added else 3, **_chunks(n, 8)}
+    if n == CONVERTED:
+        return again | {"ROWS": 2}
+    if n <= RAW or (size == 2 and not alone):
+        return held | {"RAW": 1, "STAGES": 2 if n > RAW and added else 3, **_chunks(n, 8)}
+    return again if alone else held | {"AGAIN": 2, "STAGES": 1, **_chunks(n, 8)}
 
 
 def _chunks(n: int, warps: int) -> dict[str, int]:

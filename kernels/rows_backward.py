@@ -6,7 +6,7 @@ run. The names are those of `rows`.
 """
 
 # A tuple grows while it is compiled:
-# mypy: disable-error-code="assignment, misc"
+# mypy: disable-error-code="assignment, misc, var-annotated"
 
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
@@ -97,9 +97,10 @@ def backward(
     """DX, with DH added where there is one, and this program's share of dweight and dbias: a line of each in Lines.
 
     Programs take the tiles by turns, so that all of them read from one region of memory, and keep their sums in
-    registers to the end, SUMS for every column. Beside many of those, what is read is kept RAW, in its own type, and
-    converted twice; what they leave no room for is loaded AGAIN, from a cache: 1 the weight, 2 the row too. With one stage the next tile is prefetched into the L2, and its statistics into registers,
-    since a program would wait for memory at every tile; with more stages all of it into shared memory.
+    registers to the end, SUMS for every column. Where those leave less room, what is read is kept RAW, in its own type,
+    and converted twice; what still has none is loaded AGAIN, from a cache: 1 the weight, 2 the row too. With one stage
+    the next tile is prefetched into the L2, and its statistics into registers, since a program would wait for memory at
+    every tile; with more stages all of it into shared memory.
     """
     N = (NV * VEC).to(tl.int32)
     lane = tl.arange(0, CHUNK)

@@ -187,7 +187,7 @@ def test_a_variant_is_planned_by_its_constant_and_the_next_kernel_is_not(bench, 
     ("how", "words"),
     [
         ("FEWER_WARPS=1", "unknown constant of the plans 'FEWER_WARPS'"),
-        ("row_plan.FEWER_WARPS=x", "sets no constant; it is to be like row_plan.TWO_SUMS=8192"),
+        ("row_plan.FEWER_WARPS=x", "sets no constant; it is to be like row_plan.CONVERTED=8192"),
     ],
 )
 def test_a_constant_that_there_is_not(bench, how, words):
