@@ -18,6 +18,12 @@ def span(us: float) -> str:
     return f"{us:.3g} µs" if us < 999.5 else f"{us / 1000:.3g} ms"
 
 
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of these cells, all columns but the first to the right."""
+    lines = [head, ["---", *["--:"] * (len(head) - 1)], *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
 def lines_of(rows: Sequence[Any]) -> list[str]:
     """One piece of work: a line for it, and one for each contestant, the fastest first, then those without a time."""
     work = rows[0].work

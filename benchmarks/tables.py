@@ -9,6 +9,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from table import markdown as table
+from table import summary as table_of
+
 RESULTS = Path(__file__).parent / "results"
 MISTAKES = {
     "eps_outside": "eps outside the root",
@@ -19,11 +22,6 @@ MISTAKES = {
     "stats_bf16": "statistics saved in bf16",
     "xhat_bf16": "x̂ rounded to bf16",
 }
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    lines = [head, ["---", *["--:"] * (len(head) - 1)], *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def bounds() -> str:
@@ -199,7 +197,6 @@ def on_a_cpu(run: dict[str, Any], there: dict[str, dict[str, Any]], policies: li
 def speed(*names: str) -> str:
     """What benchmarks/run.py measured under these presets, those that are there."""
     from race import Row
-    from table import summary as table_of
 
     told = []
     for name in names:
@@ -211,6 +208,15 @@ def speed(*names: str) -> str:
     return "\n\n".join(told)
 
 
+def profiles() -> str:
+    """What benchmarks/ncu.py counted."""
+    from ncu import lines
+
+    found = json.loads((RESULTS / "bench" / "ncu.json").read_text())
+    about = ", ".join(f"{key} {value}" for key, value in found["environment"].items())
+    return f"{about}\n\n{lines(found['profiles'])}"
+
+
 if __name__ == "__main__":
     parts = {
         "Error bounds, by benchmarks/bounds.py": bounds(),
@@ -218,5 +224,6 @@ if __name__ == "__main__":
         "The zoo, by verify-norm zoo --against all": zoo(),
         "The kernels on an H200, by benchmarks/verify_all.py": summary("h200") + "\n\n" + reports("h200"),
         "Speed, by benchmarks/run.py": speed("perf", "seed001", "seed003", "seed004"),
+        "Profiles, by benchmarks/ncu.py": profiles(),
     }
     print("\n\n".join(f"## {title}\n\n{text}" for title, text in parts.items()))

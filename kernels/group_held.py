@@ -6,8 +6,8 @@
 import triton.language as tl
 
 from verify_norm.kernels.activation import activate
-from verify_norm.kernels.group_tiles import below, block, parameter, places, widened, within
-from verify_norm.kernels.launch import jit
+from verify_norm.kernels.group_tiles import below, block, parameter, places, within
+from verify_norm.kernels.launch import anew, jit
 
 
 @jit
@@ -59,13 +59,13 @@ def forward_held(
         there = below(c, CG, INNER, VEC)
         ws += (parameter(W, first + c, there, 1.0, INNER, VEC)[:, None],)
         bs += (parameter(B, first + c, there, 0.0, INNER, VEC)[:, None],)
-    total = widened(xs[0], PTX and VEC > 1)
+    total = anew(xs[0], PTX and VEC > 1)
     for i in tl.static_range(1, WIDE * BLOCKS):
-        total += widened(xs[i], PTX and VEC > 1)
+        total += anew(xs[i], PTX and VEC > 1)
     mean = tl.div_rn(tl.sum(total), N)
     squares = tl.zeros([BLOCK_C, BLOCK_S], tl.float32)
     for i in tl.static_range(WIDE * BLOCKS):
-        x = widened(xs[i], PTX and VEC > 1) - mean
+        x = anew(xs[i], PTX and VEC > 1) - mean
         if not EVEN:  # else every lane beyond the group would add mean²
             c, s = (i // BLOCKS * BLOCK_C + cols)[:, None], (i % BLOCKS * BLOCK_S + along)[None, :]
             x = tl.where(within(c, s, CG, S, INNER, VEC), x, 0.0)
@@ -75,7 +75,7 @@ def forward_held(
     tl.store(Rstd + group, rstd)
     for i in tl.static_range(WIDE * BLOCKS):
         c, s = (i // BLOCKS * BLOCK_C + cols)[:, None], (i % BLOCKS * BLOCK_S + along)[None, :]
-        x = widened(xs[i], PTX and VEC > 1) - mean
+        x = anew(xs[i], PTX and VEC > 1) - mean
         y = activate(x * rstd * ws[i // BLOCKS] + bs[i // BLOCKS], ACT)
         p = places(Y, from_y, c, s, syc, sys, INNER, VEC)
         if EVEN:

@@ -79,6 +79,26 @@ def unit_of(unit, C, UC):
 
 
 @jit
+def of_member(number, members, C, UC, BLOCK_C: tl.constexpr):
+    """A member's unit, sample and rank, its first block and the way to the next, and its channels in the unit."""
+    wide = tl.cdiv(UC, BLOCK_C)
+    unit, rank = number // members, number % members
+    sample, first, live = unit_of(unit, C, UC)
+    return unit, sample, first, live, rank, rank // wide, members // wide, rank % wide * BLOCK_C + tl.arange(0, BLOCK_C)
+
+
+@jit
+def of_results(number, begin, C, UC, S, BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr, COMPUTED: tl.constexpr):
+    """Of a program that computes: its unit, sample and number there, its channels in the unit, its first position."""
+    wide = tl.cdiv(UC, BLOCK_C)
+    each = wide * tl.cdiv(tl.cdiv(S, BLOCK_S), COMPUTED)
+    unit, turn = begin + number // each, number % each
+    sample, first, live = unit_of(unit, C, UC)
+    cols, along = turn % wide * BLOCK_C + tl.arange(0, BLOCK_C), turn // wide * COMPUTED * BLOCK_S
+    return unit, sample, first, live, turn, cols, along
+
+
+@jit
 def role(summed):
     """Whether this program is one of the `summed` that sum, and its number; results are numbered backwards.
 
@@ -100,21 +120,3 @@ def parts(first, low, high, members, wide, RANKS: tl.constexpr, COLS: tl.constex
     """
     rank, col = first + tl.arange(0, RANKS)[:, None], low + tl.arange(0, COLS)[None, :]
     return rank, rank * BLOCK_C + col, (rank < members) & (rank % wide * BLOCK_C + col < high)
-
-
-@jit
-def widened(t, PTX: tl.constexpr):
-    """float32 values of elements that stay in registers as they are.
-
-    The compiler must not keep what it has converted for one loop until the next, in twice the registers: it cannot
-    know that two of these instructions are the same.
-    """
-    if PTX and t.dtype == tl.bfloat16:
-        bf: tl.constexpr = "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;"
-        w = tl.inline_asm_elementwise(bf, "=f,=f,r", [t], dtype=tl.float32, is_pure=False, pack=2)
-    elif PTX and t.dtype == tl.float16:
-        half: tl.constexpr = "{.reg .b16 l, h; mov.b32 {l, h}, $2; cvt.f32.f16 $0, l; cvt.f32.f16 $1, h;}"
-        w = tl.inline_asm_elementwise(half, "=f,=f,r", [t], dtype=tl.float32, is_pure=False, pack=2)
-    else:
-        w = t.to(tl.float32)
-    return w

@@ -25,7 +25,18 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from verify_norm.kernels.activation import activate
-from verify_norm.kernels.group_tiles import below, block, parameter, parts, places, role, unit_of, within
+from verify_norm.kernels.group_tiles import (
+    below,
+    block,
+    of_member,
+    of_results,
+    parameter,
+    parts,
+    places,
+    role,
+    unit_of,
+    within,
+)
 from verify_norm.kernels.launch import jit
 
 
@@ -35,11 +46,9 @@ def member(
     EVEN: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Of each channel over its blocks: the mean into P, the sum of squares around it `plane` later, then the count."""
-    wide, blocks = tl.cdiv(UC, BLOCK_C), tl.cdiv(S, BLOCK_S)
-    unit, rank, stride = number // members, number % members, members // wide
-    sample, first, live = unit_of(unit, C, UC)
-    cols, mine = rank % wide * BLOCK_C + tl.arange(0, BLOCK_C), rank // wide
-    c, base, own = cols[:, None], sample * sxb + first.to(tl.int64) * sxc, tl.cdiv(blocks - mine, stride)
+    unit, sample, first, live, rank, mine, stride, cols = of_member(number, members, C, UC, BLOCK_C)
+    c, base = cols[:, None], sample * sxb + first.to(tl.int64) * sxc
+    own = tl.cdiv(tl.cdiv(S, BLOCK_S) - mine, stride)
     middle = tl.zeros([BLOCK_C, BLOCK_S], tl.float32)  # Welford's of every lane
     around = tl.zeros([BLOCK_C, BLOCK_S], tl.float32)
     seen = tl.full([], 0.0, tl.float32)
@@ -157,11 +166,7 @@ def results(
     COMPUTED: tl.constexpr, EVICT: tl.constexpr,
 ):  # fmt: skip
     """So many blocks of one unit, which are loaded before what they wait for. RANKS is 0 if that is merged already."""
-    wide, blocks = tl.cdiv(UC, BLOCK_C), tl.cdiv(S, BLOCK_S)
-    each = wide * tl.cdiv(blocks, COMPUTED)
-    unit, turn = begin + number // each, number % each
-    sample, first, live = unit_of(unit, C, UC)
-    cols, along = turn % wide * BLOCK_C + tl.arange(0, BLOCK_C), turn // wide * COMPUTED * BLOCK_S
+    unit, sample, first, live, turn, cols, along = of_results(number, begin, C, UC, S, BLOCK_C, BLOCK_S, COMPUTED)
     c, channel, there = cols[:, None], first + cols, below(cols, live, INNER, VEC)
     from_x, from_y = sample * sxb + first.to(tl.int64) * sxc, sample * syb + first.to(tl.int64) * syc
     xs = ()

@@ -12,7 +12,18 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from verify_norm.kernels.group_held_backward import normal
-from verify_norm.kernels.group_tiles import below, block, parameter, parts, places, role, unit_of, within
+from verify_norm.kernels.group_tiles import (
+    below,
+    block,
+    of_member,
+    of_results,
+    parameter,
+    parts,
+    places,
+    role,
+    unit_of,
+    within,
+)
 from verify_norm.kernels.launch import jit
 
 
@@ -32,16 +43,13 @@ def member(
     BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Σ g·x̂ of each of its channels over its blocks into P, Σ g `plane` later."""
-    wide, blocks = tl.cdiv(UC, BLOCK_C), tl.cdiv(S, BLOCK_S)
-    unit, rank, stride = number // members, number % members, members // wide
-    sample, first, live = unit_of(unit, C, UC)
-    cols, mine = rank % wide * BLOCK_C + tl.arange(0, BLOCK_C), rank // wide
+    unit, sample, first, live, rank, mine, stride, cols = of_member(number, members, C, UC, BLOCK_C)
     c, channel, there = cols[:, None], first + cols, below(cols, live, INNER, VEC)
     mean, rstd, w, b = known(Mean, Rstd, W, B, sample * G + channel // CG, channel, there, INNER, VEC)
     from_x, from_d = sample * sxb + first.to(tl.int64) * sxc, sample * sdb + first.to(tl.int64) * sdc
     along = tl.zeros([BLOCK_C, BLOCK_S], tl.float32)
     total = tl.zeros([BLOCK_C, BLOCK_S], tl.float32)
-    for step in tl.range(0, tl.cdiv(blocks - mine, stride), num_stages=STAGES):
+    for step in tl.range(0, tl.cdiv(tl.cdiv(S, BLOCK_S) - mine, stride), num_stages=STAGES):
         s = ((mine + step * stride) * BLOCK_S + tl.arange(0, BLOCK_S))[None, :]
         mask = within(c, s, live, S, INNER, VEC)
         x = block(X, from_x, c, s, sxc, sxs, live, S, INNER, VEC, EVEN, "")
@@ -119,11 +127,7 @@ def results(
 
     RANKS is 0 if the unit's sums are merged already.
     """
-    wide, blocks = tl.cdiv(UC, BLOCK_C), tl.cdiv(S, BLOCK_S)
-    each = wide * tl.cdiv(blocks, COMPUTED)
-    unit, turn = begin + number // each, number % each
-    sample, first, live = unit_of(unit, C, UC)
-    cols, along = turn % wide * BLOCK_C + tl.arange(0, BLOCK_C), turn // wide * COMPUTED * BLOCK_S
+    unit, sample, first, live, _, cols, along = of_results(number, begin, C, UC, S, BLOCK_C, BLOCK_S, COMPUTED)
     c, channel, there = cols[:, None], first + cols, below(cols, live, INNER, VEC)
     from_x, from_d = sample * sxb + first.to(tl.int64) * sxc, sample * sdb + first.to(tl.int64) * sdc
     to = sample * sgb + first.to(tl.int64) * sgc

@@ -75,6 +75,19 @@ def _forward(
 
 
 @jit
+def _normal(
+    X, DY, W, row, sxm, sxn, sdm, sdn, cols, M, N, mean, rstd, offset, CENTERED: tl.constexpr, VEC: tl.constexpr
+):
+    """x̂ of a tile, and what flows into it."""
+    x = load(X, row, sxm, cols, sxn, M, N, False, VEC, "")
+    x = xhat(x, cols, N, mean, rstd, CENTERED, False, False)
+    g = load(DY, row, sdm, cols, sdn, M, N, False, VEC, "").to(tl.float32)
+    if W is not None:
+        g *= factor(W, cols, N, offset, False, VEC, False)
+    return x, g
+
+
+@jit
 def _dx(
     DX, DY, X, DH, W, Mean, Rstd, M: tl.int64, NV: tl.int64, sdm: tl.int64, sdn: tl.int64, sxm: tl.int64,
     sxn: tl.int64, shm: tl.int64, shn: tl.int64, offset,
@@ -90,11 +103,7 @@ def _dx(
     total = tl.zeros([1, CHUNK], tl.float32)
     for start in range(0, N, CHUNK):
         cols = start + tl.arange(0, CHUNK)
-        x = load(X, row, sxm, cols, sxn, M, N, False, VEC, "")
-        x = xhat(x, cols, N, mean, rstd, Mean is not None, False, False)
-        g = load(DY, row, sdm, cols, sdn, M, N, False, VEC, "").to(tl.float32)
-        if W is not None:
-            g *= factor(W, cols, N, offset, False, VEC, False)
+        x, g = _normal(X, DY, W, row, sxm, sxn, sdm, sdn, cols, M, N, mean, rstd, offset, Mean is not None, VEC)
         along += g * x
         total += g
     c1 = (tl.sum(along, axis=1) / N)[:, None]
@@ -104,11 +113,7 @@ def _dx(
 
     for start in range(0, N, CHUNK):
         cols = start + tl.arange(0, CHUNK)
-        x = load(X, row, sxm, cols, sxn, M, N, False, VEC, "")
-        x = xhat(x, cols, N, mean, rstd, Mean is not None, False, False)
-        g = load(DY, row, sdm, cols, sdn, M, N, False, VEC, "").to(tl.float32)
-        if W is not None:
-            g *= factor(W, cols, N, offset, False, VEC, False)
+        x, g = _normal(X, DY, W, row, sxm, sxn, sdm, sdn, cols, M, N, mean, rstd, offset, Mean is not None, VEC)
         dx = rstd * (g - (c2 + x * c1))
         if DH is not None:
             dx += load(DH, row, shm, cols, shn, M, N, False, VEC, "").to(tl.float32)
@@ -132,9 +137,7 @@ def _partials(
         mean = rstd
         if Mean is not None:
             mean = tl.load(Mean + row, mask=row < M, other=0.0)[:, None]
-        x = load(X, row, sxm, cols, sxn, M, N, False, VEC, "")
-        x = xhat(x, cols, N, mean, rstd, Mean is not None, False, False)
-        d = load(DY, row, sdm, cols, sdn, M, N, False, VEC, "").to(tl.float32)
+        x, d = _normal(X, DY, None, row, sxm, sxn, sdm, sdn, cols, M, N, mean, rstd, None, Mean is not None, VEC)
         dw += d * x
         db += d
     p = Lines + line.to(tl.int64) * (NV * VEC) + cols

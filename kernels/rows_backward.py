@@ -11,8 +11,8 @@ run. The names are those of `rows`.
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from verify_norm.kernels.launch import jit
-from verify_norm.kernels.rows import anew, factor, load, parameter, plus, prefetch, store, wide
+from verify_norm.kernels.launch import anew, jit, wide
+from verify_norm.kernels.rows import factor, load, parameter, plus, prefetch, store
 
 
 @jit
