@@ -38,7 +38,7 @@ RIGHT = "(x.float() * rstd * weight.float()).to(x.dtype)"
 def bench():
     """The modules of benchmarks/, which lie in no package."""
     sys.path.insert(0, str(BENCHMARKS))
-    names = ("oracle", "work", "timing", "peers", "race", "table", "plots", "presets", "plan", "run", "variants")
+    names = ("oracle", "work", "timing", "peers", "race", "table", "plots", "presets", "plan", "run", "variants", "ncu")
     modules = {name: importlib.import_module(name) for name in names}
     yield type("Bench", (), modules)
     sys.path.remove(str(BENCHMARKS))
@@ -377,3 +377,37 @@ def test_the_contracts_of_the_bounds_are_those_of_verification(bench):
     assert of["liger", "rmsnorm_fwd"].xhat == "x"
     assert arithmetic(of["fla", "layernorm_fwd"], "float16").xhat_u == 0.0
     assert not of["compile", "layernorm_bwd"].expanded
+
+
+def test_what_ncu_prints_is_read_by_its_columns(bench):
+    """Its CSV stands between the lines of the program and its own, with the units under the names of the columns."""
+    ncu = bench.ncu
+    metrics = list(ncu.COUNTED.values())
+    head = ["ID", "Kernel Name", "Grid Size", *reversed(metrics)]
+    counts = {metric: str(10 + i) for i, metric in enumerate(metrics)} | {ncu.COUNTED["ns"]: "1,234.5"}
+    rows = [head, ["", "", "", *["unit"] * len(metrics)], ["0", "fold", "(8, 1, 1)", *(counts[m] for m in head[3:])]]
+    text = "==PROF== Connected\nsaid by the program\n" + "\n".join(
+        ",".join(f'"{cell}"' for cell in row) for row in rows
+    )
+    (launch,) = ncu.read(text)
+    assert launch["name"] == "fold"
+    assert launch["grid"] == "(8, 1, 1)"
+    assert launch["ns"] == 1234.5
+    assert launch["memory_percent"] == 11
+    last = ncu.REASONS[-1]
+    assert ncu.stalls(launch, most=1) == f"{last.replace('_', ' ')} {9 + len(metrics):.1f}"
+    table = ncu.lines([{"kernel": "k", "shape": "4x8", "dtype": "float32", "launches": [launch]}])
+    assert "| k 4x8 float32 | fold (8, 1, 1) | 1.2 | 11 % |" in table
+    assert ncu.read("==ERROR== no kernel\n") == []
+
+
+@on_cpu
+def test_a_profile_needs_a_gpu(bench, capsys):
+    for argv, words in (
+        ([], "a profile needs a GPU and NVIDIA's ncu, and one of them is not here"),
+        (["--kernel", "nope"], "unknown kernel 'nope'"),
+        (["--shapes", "4096"], "'4096' has no rows"),
+        (["--dtype", "int8"], "unknown dtype 'int8'"),
+    ):
+        assert bench.ncu.main(argv) == 2
+        assert words in capsys.readouterr().err
