@@ -1,32 +1,34 @@
 """Profile kernels with NVIDIA Nsight Compute: what limits each of their launches.
 
-    python benchmarks/ncu.py --kernel layernorm_bwd --shapes 4096x8192,16384x16384 [--dtype bf16] [--json FILE]
+    python benchmarks/ncu.py --kernel layernorm_bwd --shapes 4096x8192,16384x16384 [--json FILE]
 
-Each launch of ours runs once for every group of counters, at the GPU's own clock, from an empty cache: so a kernel that
-counts on what the one before has left in the L2 is slower here than in its place. Needs a GPU and `ncu`, which comes
-with CUDA. Exit status: 0, 2 for a usage error.
+It takes the options of run.py that say what is run. Each launch runs once for every group of counters, at the GPU's own
+clock, from an empty cache: so a kernel that counts on what the one before has left in the L2 is slower here than in its
+place. Needs a GPU and `ncu`, which comes with CUDA. Exit status: 0, 2 for a usage error.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from plan import Parser, shapes
+from plan import options, plan
 from run import facts
 from table import markdown
 
-from verify_norm import registry, session
+from verify_norm import session
 from verify_norm.bind import UsageError
-from verify_norm.ops import OPS
 from verify_norm.report import json as json_form
+
+if TYPE_CHECKING:
+    from work import Work
 
 STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 REASONS = (
@@ -45,20 +47,26 @@ COUNTED = {
     "spilled": "smsp__inst_executed_op_local_st.sum",
     **{f"stalled_{reason}": STALL.format(reason) for reason in REASONS},
 }
-OURS = "regex:^_?(forward|backward|fold|dx|partials|over|mean|rstd|normalize|layernorm)"
+OURS = "regex:^_?(forward|backward|fold|dx|partials|over)|_a_row|_of_rows|normalize_elements"
 
 
 def read(text: str) -> list[dict[str, Any]]:
-    """The launches in what `ncu --csv --page raw` prints: name, grid, and what is COUNTED.
+    """The launches in what `ncu --csv --page raw` prints: name, grid, and what is COUNTED and has a number.
 
-    Lines that are not CSV are the program's own; under the names of the columns is a line of units.
+    Lines that are not of its table are the program's own; under the names of the columns is a line of units.
     """
-    table = list(csv.reader(line for line in text.splitlines() if line.startswith('"')))
-    found = []
-    for line in table[2:]:
-        cells = dict(zip(table[0], line, strict=True))
-        counts = {name: float(cells[metric].replace(",", "")) for name, metric in COUNTED.items() if cells.get(metric)}
-        found.append({"name": cells["Kernel Name"], "grid": cells["Grid Size"], **counts})
+    quoted = csv.reader(line for line in text.splitlines() if line.startswith('"'))
+    head, found = None, []
+    for line in quoted:
+        if head is None and "Kernel Name" in line:
+            head = line
+        elif head is not None and len(line) == len(head):
+            cells = dict(zip(head, line, strict=True))
+            launch: dict[str, Any] = {"name": cells["Kernel Name"], "grid": cells["Grid Size"]}
+            for name, metric in COUNTED.items():
+                with suppress(ValueError):  # "n/a", or nothing, where a GPU does not count it
+                    launch[name] = float(cells.get(metric, "").replace(",", ""))
+            found += [launch] if launch["name"] else []  # the units have none
     return found
 
 
@@ -70,21 +78,26 @@ def stalls(launch: dict[str, Any], most: int = 3) -> str:
 
 def lines(profiles: list[dict[str, Any]]) -> str:
     """Markdown's table of all launches."""
-    head = ["kernel", "launch", "µs", "memory", "L2", "issue slots", "registers", "waits, cycles an instruction"]
-    rows = [
-        [f"{p['kernel']} {p['shape']} {p['dtype']}", f"{launch['name']} {launch['grid']}", f"{launch['ns'] / 1e3:.1f}",
-         *(f"{launch[k]:.0f} %" for k in ("memory_percent", "l2_percent", "issue_percent")),
-         f"{launch['registers']:.0f}", stalls(launch)]
-        for p in profiles
-        for launch in p["launches"]
-    ]  # fmt: skip
+    head = ["kernel", "launch", "µs", "memory", "L2", "issue slots", "registers", "spilling stores",
+            "waits, cycles an instruction"]  # fmt: skip
+    rows = []
+    for p in profiles:
+        for launch in p["launches"]:
+            told = {k: f"{v:,.0f}" for k, v in launch.items() if isinstance(v, float)}
+            percent = [f"{told[k]} %" if k in told else "–" for k in ("memory_percent", "l2_percent", "issue_percent")]
+            time = f"{launch['ns'] / 1e3:.1f}" if "ns" in launch else "–"
+            what = [f"{p['kernel']} {p['shape']} {p['dtype']}", f"{launch['name']} {launch['grid']}"]
+            counts = [told.get(k, "–") for k in ("registers", "spilled")]
+            rows.append([*what, time, *percent, *counts, stalls(launch)])
     return markdown(head, rows)
 
 
-def profile(kernel: str, shape: str, dtype: str) -> dict[str, Any]:
+def profile(kernel: str, work: Work) -> dict[str, Any]:
     """Run one kernel at one shape under ncu; raises UsageError where that fails."""
-    ours = [sys.executable, str(Path(__file__).with_name("run.py")), "--kernel", kernel, "--shapes", shape, "--dtype",
-            dtype, "--peers", "none", "--shard", "0/1"]  # fmt: skip
+    shape = "x".join(map(str, work.shape))
+    ours = [sys.executable, str(Path(__file__).with_name("run.py")), "--kernel", kernel, "--op", work.op, "--shapes",
+            shape, "--dtype", work.dtype, "--groups", str(work.num_groups), "--layout", work.layout, "--mean",
+            str(work.mean), "--peers", "none", "--shard", "0/1"]  # fmt: skip
     command = ["ncu", "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base", "--kernel-name",
                OURS, "--metrics", ",".join(COUNTED.values()), *ours]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -92,32 +105,29 @@ def profile(kernel: str, shape: str, dtype: str) -> dict[str, Any]:
     if not launches:
         said = (done.stdout + done.stderr).strip().splitlines() or ["(no output)"]
         raise UsageError(f"ncu found no launch of {kernel} at {shape}; it said: {said[-1]}")
-    return {"kernel": kernel, "shape": shape, "dtype": dtype, "launches": launches}
+    return {"kernel": kernel, "shape": shape, "dtype": work.dtype, "launches": launches}
 
 
 def main(argv: list[str] | None = None) -> int:
     """Profile, print and keep."""
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kernel", default="layernorm_bwd", help="names, separated by commas")
-    parser.add_argument("--shapes", default="4096x8192")
-    parser.add_argument("--dtype", default="bf16", help="fp32, fp16 or bf16")
-    parser.add_argument("--json", default="", metavar="FILE")
     try:
-        o = parser.parse_args(argv)
+        o = options([*(sys.argv[1:] if argv is None else argv), "--peers", "none"], str(__doc__))
         session.writable(o.json)
-        kernels, dtype = session.split(o.kernel), session.dtype(o.dtype)
-        for name in kernels:
-            shapes(o.shapes, OPS[registry.find(name, None).op].view, 32)
+        if o.preset:
+            raise UsageError("a preset is too much to profile; name a --kernel and its --shapes")
+        jobs = [(kernel, job.work) for job in plan(o)[""] for kernel in job.kernels]
+        if not jobs:
+            raise UsageError("nothing to profile: --kernel and --shapes name no kernel at no shape")
         if not torch.cuda.is_available() or shutil.which("ncu") is None:
             raise UsageError("a profile needs a GPU and NVIDIA's ncu, and one of them is not here")
-        found = [profile(name, shape, dtype) for name in kernels for shape in session.split(o.shapes)]
+        found = [profile(kernel, work) for kernel, work in jobs]
+        print(lines(found))
+        if o.json:
+            report = {"environment": facts("cuda:0"), "counters": COUNTED, "profiles": found}
+            json_form.write(json.dumps(report, indent=1, ensure_ascii=False) + "\n", o.json)
     except UsageError as error:
         print(f"ncu.py: {error}", file=sys.stderr)
         return 2
-    print(lines(found))
-    if o.json:
-        report = {"environment": facts("cuda:0"), "counters": COUNTED, "profiles": found}
-        json_form.write(json.dumps(report, indent=1, ensure_ascii=False) + "\n", o.json)
     return 0
 
 

@@ -8,7 +8,7 @@ Every result is held, element by element, to the float64 reference and the bound
 and as it was timed: a kernel that is wrong is reported as wrong and has no time. Times are medians with the L2 cache
 flushed before each run: of the kernel, replayed from a CUDA graph; of the eager call; of Python alone (host). The limit
 is a copy of as many bytes, in the same run. layernorm_fwd_cuda3@256 is a step of the CUDA ladder at a block size,
-layernorm_bwd@row_plan.CONVERTED=8192 our kernel with another constant in its plan (variants.py).
+layernorm_bwd@row_plan.PAIRED=1024 our kernel with another constant in its plan (variants.py).
 Without a GPU all this is a smoke test, whose times mean nothing. Exit status: 0, 1 where a kernel (not a peer) is wrong
 or refused, 2 for a usage error.
 """

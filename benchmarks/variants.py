@@ -1,4 +1,4 @@
-"""Other values of the constants that our kernels are planned by: layernorm_bwd@row_plan.CONVERTED=8192 in run.py.
+"""Other values of the constants that our kernels are planned by: layernorm_bwd@row_plan.PAIRED=1024 in run.py.
 
 They are those of kernels/row_plan.py and kernels/group_plan.py, several joined by +. That is how a choice is measured
 against others in one run; what is shipped has the values that stand in the source.
@@ -32,14 +32,14 @@ NAMES = {f"{module.__name__.rpartition('.')[2]}.{name}": (module, name) for modu
 def parse(text: str) -> dict[str, int]:
     """Read NAME=VALUE+NAME=VALUE; raises UsageError.
 
-    >>> parse("row_plan.CONVERTED=8192+group_plan.BATCH=9437184")
-    {'row_plan.CONVERTED': 8192, 'group_plan.BATCH': 9437184}
+    >>> parse("row_plan.PAIRED=1024+group_plan.BATCH=9437184")
+    {'row_plan.PAIRED': 1024, 'group_plan.BATCH': 9437184}
     """
     found = {}
     for part in text.split("+"):
         said = re.fullmatch(r"([\w.]+)=(\d+)", part)
         if said is None:
-            raise UsageError(f"{part!r} sets no constant; it is to be like row_plan.CONVERTED=8192")
+            raise UsageError(f"{part!r} sets no constant; it is to be like row_plan.PAIRED=1024")
         found[one_of("constant of the plans", said[1], NAMES)] = int(said[2])
     return found
 

@@ -20,10 +20,10 @@ from verify_norm.kernels.launch import CPU_PROGRAMS, LANES
 
 HELD = {"forward": 2**15, "backward": 2**14}  # elements of the longest row that registers hold
 FEWER_WARPS = 12288  # columns up to which 8 warps take the forward of a row of more than 8192
-PAIRED = 3072  # columns up to which a multiprocessor has two programs of the backward
-TWO_ROWS = 6144  # columns from which the backward takes rows one by one
+PAIRED = 3072  # columns, if more than 1024, up to which a multiprocessor has two programs of the backward
+TWO_ROWS = 6144  # columns, if more than 1024, below which a tile of the backward has two rows
 CONVERTED = 8192  # columns up to which registers hold a row in float32 beside its sums
-RAW = 12288  # columns up to which they hold it in its own type, whatever that is
+RAW = 12288  # columns up to which they hold it in its own type, whatever that is; beyond, of 16 bits
 TOGETHER = 128  # sums side by side down a column, at least: the longer their runs, the larger their error
 RESERVED = 8 * 2**10  # bytes of shared memory that reductions take
 AHEAD = 48 * 2**10  # bytes a multiprocessor that the forward prefetches: a few tiles, and a tenth of the L2
@@ -98,7 +98,8 @@ def backward_plan(
     offset: bool, dx: bool, dweight: bool, dbias: bool,
 ) -> Plan:  # fmt: skip
     """The backward of rows of n elements of type `dtype`, which vectors of `vec` load."""
-    cut = _on(device, _backward_cut(n, vec, dtype.itemsize, dweight + dbias, added))
+    mixed, raw = weight is not None and weight.itemsize > dtype.itemsize, device.type != "cuda" or ptx(device)
+    cut = _on(device, _backward_cut(n, vec, dtype.itemsize, dweight + dbias, added, mixed, raw))
     over = cut["CHUNK"] >= 256 * cut["num_warps"]  # a thread has the same columns of every row, and adds them up
     most = CPU_PROGRAMS
     if device.type == "cuda":
@@ -138,10 +139,11 @@ def _forward_cut(n: int, vec: int, residual: bool) -> dict[str, int]:
     return {"ROWS": 2 if n <= 2048 else 1, **_chunks(n, warps)}
 
 
-def _backward_cut(n: int, vec: int, size: int, sums: int, added: bool) -> dict[str, int]:
-    """32 to 64 elements of a tile a thread, beside the sums down as many columns.
+def _backward_cut(n: int, vec: int, size: int, sums: int, added: bool, mixed: bool, raw: bool) -> dict[str, int]:
+    """32 to 64 elements of a tile a thread, beside the sums down as many columns; half of that in twice the threads.
 
-    Half of that where elements are loaded one by one, whose addresses take registers too, or where one sum is all.
+    Half of that also where elements are loaded one by one, whose addresses take registers too. `mixed` says that the
+    weight has more bytes than x, and `raw` that the compiler can be kept from holding both forms of what is kept RAW.
     """
     alone = size == 2 and sums < 2 and not added
     held = {"AGAIN": 0, "RAW": 0, "STAGES": 3 if vec > 1 else 1, "ROWS": 1}
@@ -153,13 +155,15 @@ def _backward_cut(n: int, vec: int, size: int, sums: int, added: bool) -> dict[s
         return held | _chunks(n, 8 if n <= 4096 else 16)
     if n < TWO_ROWS:
         return held | {"ROWS": 2, **_chunks(n, 4 if n <= PAIRED else 8)}
-    if n < CONVERTED or (n == CONVERTED and not alone):
-        return held | {"STAGES": 4 if n < CONVERTED and not added else 3, **_chunks(n, 8)}
-    if n == CONVERTED:
+    if n == 8192 and alone and not mixed:  # faster for this length, and for none near it
         return again | {"ROWS": 2}
-    if n <= RAW or (size == 2 and not alone):
+    if n <= CONVERTED:
+        return held | {"STAGES": 4 if n < 8192 and not added else 3, **_chunks(n, 8)}
+    if raw and (n <= RAW or (size == 2 and not alone and not mixed)):
         return held | {"RAW": 1, "STAGES": 2 if n > RAW and added else 3, **_chunks(n, 8)}
-    return again if alone else held | {"AGAIN": 2, "STAGES": 1, **_chunks(n, 8)}
+    if size == 2 and (n <= RAW or alone):
+        return again
+    return held | {"AGAIN": 2, "STAGES": 1, **_chunks(n, 8)}
 
 
 def _chunks(n: int, warps: int) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -187,7 +188,7 @@ def test_a_variant_is_planned_by_its_constant_and_the_next_kernel_is_not(bench, 
     ("how", "words"),
     [
         ("FEWER_WARPS=1", "unknown constant of the plans 'FEWER_WARPS'"),
-        ("row_plan.FEWER_WARPS=x", "sets no constant; it is to be like row_plan.CONVERTED=8192"),
+        ("row_plan.FEWER_WARPS=x", "sets no constant; it is to be like row_plan.PAIRED=1024"),
     ],
 )
 def test_a_constant_that_there_is_not(bench, how, words):
@@ -379,26 +380,64 @@ def test_the_contracts_of_the_bounds_are_those_of_verification(bench):
     assert not of["compile", "layernorm_bwd"].expanded
 
 
-def test_what_ncu_prints_is_read_by_its_columns(bench):
-    """Its CSV stands between the lines of the program and its own, with the units under the names of the columns."""
-    ncu = bench.ncu
+def ncu_prints(ncu, **changed):
+    """A table of one launch, as ncu prints it: between lines of the program and its own, with units under the names."""
     metrics = list(ncu.COUNTED.values())
     head = ["ID", "Kernel Name", "Grid Size", *reversed(metrics)]
     counts = {metric: str(10 + i) for i, metric in enumerate(metrics)} | {ncu.COUNTED["ns"]: "1,234.5"}
+    counts |= {ncu.COUNTED[name]: value for name, value in changed.items()}
     rows = [head, ["", "", "", *["unit"] * len(metrics)], ["0", "fold", "(8, 1, 1)", *(counts[m] for m in head[3:])]]
-    text = "==PROF== Connected\nsaid by the program\n" + "\n".join(
-        ",".join(f'"{cell}"' for cell in row) for row in rows
-    )
-    (launch,) = ncu.read(text)
+    said = ["==PROF== Connected", '"said", by the program']
+    return "\n".join([*said, *(",".join(f'"{cell}"' for cell in row) for row in rows)]) + "\n"
+
+
+def test_what_ncu_prints_is_read_by_its_columns(bench):
+    ncu = bench.ncu
+    (launch,) = ncu.read(ncu_prints(ncu))
     assert launch["name"] == "fold"
     assert launch["grid"] == "(8, 1, 1)"
     assert launch["ns"] == 1234.5
     assert launch["memory_percent"] == 11
     last = ncu.REASONS[-1]
-    assert ncu.stalls(launch, most=1) == f"{last.replace('_', ' ')} {9 + len(metrics):.1f}"
-    table = ncu.lines([{"kernel": "k", "shape": "4x8", "dtype": "float32", "launches": [launch]}])
-    assert "| k 4x8 float32 | fold (8, 1, 1) | 1.2 | 11 % |" in table
+    assert ncu.stalls(launch, most=1) == f"{last.replace('_', ' ')} {9 + len(ncu.COUNTED):.1f}"
+    profile = {"kernel": "k", "shape": "4x8", "dtype": "float32", "launches": [launch]}
+    assert "| k 4x8 float32 | fold (8, 1, 1) | 1.2 | 11 % | 14 % | 15 % | 17 | 18 |" in ncu.lines([profile])
     assert ncu.read("==ERROR== no kernel\n") == []
+
+
+def test_what_a_gpu_does_not_count_is_left_out(bench):
+    (launch,) = bench.ncu.read(ncu_prints(bench.ncu, memory_percent="n/a", spilled="", ns="n/a"))
+    assert not {"memory_percent", "spilled", "ns"} & set(launch)
+    profile = {"kernel": "k", "shape": "4x8", "dtype": "float32", "launches": [launch]}
+    assert "| fold (8, 1, 1) | – | – | 14 % | 15 % | 17 | – |" in bench.ncu.lines([profile])
+
+
+def test_a_profile_is_of_the_kernel_and_size_that_were_asked_for(bench, tmp_path, monkeypatch, capsys):
+    """With an ncu that runs what it is to run, here, and then prints a table."""
+    text, seen = tmp_path / "table", tmp_path / "seen"
+    text.write_text(ncu_prints(bench.ncu))
+    fake = tmp_path / "ncu"
+    fake.write_text(f'#!/bin/sh\necho "$@" >> {seen}\nwhile [ "$1" != {sys.executable} ]; do shift; done\n'
+                    f'"$@" || exit 1\ncat {text}\n')  # fmt: skip
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(bench.ncu, "facts", lambda device: {"device": device})
+    variant = "groupnorm_fwd@group_plan.COMPUTED=2"
+    for argv in (["--kernel", "layernorm_fwd", "--shapes", "4x64"],
+                 ["--kernel", variant, "--shapes", "1x8x4x4", "--groups", "4", "--dtype", "fp32"]):  # fmt: skip
+        assert bench.ncu.main([*argv, "--json", str(tmp_path / "out.json")]) == 0, capsys.readouterr().err
+    report = json.loads((tmp_path / "out.json").read_text())
+    (found,) = report["profiles"]
+    assert found["kernel"] == variant
+    assert found["shape"] == "1x8x4x4"
+    assert found["launches"][0]["ns"] == 1234.5
+    first, second = seen.read_text().splitlines()
+    assert "--kernel layernorm_fwd --op layernorm_fwd --shapes 4x64 --dtype bfloat16" in first
+    assert "--groups 4" in second
+    text.write_text("==WARNING== No kernels were profiled.\n")
+    assert bench.ncu.main(["--shapes", "4x64"]) == 2
+    assert "ncu found no launch of layernorm_fwd at 4x64; it said: ==WARNING==" in capsys.readouterr().err
 
 
 @on_cpu
@@ -407,6 +446,8 @@ def test_a_profile_needs_a_gpu(bench, capsys):
         ([], "a profile needs a GPU and NVIDIA's ncu, and one of them is not here"),
         (["--kernel", "nope"], "unknown kernel 'nope'"),
         (["--shapes", "4096"], "'4096' has no rows"),
+        (["--shapes", ","], "nothing to profile"),
+        (["--preset", "perf"], "a preset is too much to profile"),
         (["--dtype", "int8"], "unknown dtype 'int8'"),
     ):
         assert bench.ncu.main(argv) == 2

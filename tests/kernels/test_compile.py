@@ -59,7 +59,7 @@ def look(title, plan, absent):
         usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     ptx = kernel.asm["ptx"]
     stack = int(re.search("STACK:([0-9]+)", usage)[1])
-    words = ["in registers" if stack <= 16 else f"{stack} bytes on the stack"]  # 16: addresses for after the loop
+    words = ["in registers" if stack <= 16 else f"{stack} bytes on the stack"]  # 16 where none is free
     if re.search(r"(ld|st)\\.global[.a-z0-9:]*\\.b16", ptx):
         words.append("16 bits at a time")
     special = ("cp.async.cg.shared.global", "cp.async.bulk.prefetch", "griddepcontrol.wait")
@@ -70,8 +70,9 @@ def forward(title, n, vec, bias, residual, centered, offset, *absent):
     plan = row_plan.forward_plan(H200, n, vec, BF16, BF16, bias, residual, centered, offset)
     look(title, plan, absent if "8 bits" in title else (*absent, "Scale", "Most"))
 
-def backward(title, n, added, centered, offset, *absent):
-    look(title, row_plan.backward_plan(H200, n, 8, BF16, BF16, added, centered, offset, True, True, centered), absent)
+def backward(title, n, added, centered, offset, *absent, weight=BF16):
+    TYPES["W"] = "*bf16" if weight == BF16 else "*fp32"
+    look(title, row_plan.backward_plan(H200, n, 8, BF16, weight, added, centered, offset, True, True, centered), absent)
 
 for n in (1024, 8192):
     forward(f"forward {n}", n, 8, BF16, False, True, False, "R", "H", "offset")
@@ -79,10 +80,13 @@ forward("forward with a residual", 4096, 8, None, True, False, True, "B", "Mean"
 forward("forward one by one", 1023, 1, BF16, False, True, False, "R", "H", "offset")
 for TYPES["Y"] in ("*fp8e4nv", "*fp8e5"):
     forward("forward into 8 bits", 4096, 8, BF16, False, True, False, "R", "H", "offset")
-for n in (1024, 3072, 6144, 8192, 12288, 16384):
+for n in (1024, 3072, 6144, 7168, 8192, 12288, 16384):
     backward(f"backward {n}", n, False, True, False, "DH", "offset")
 backward("backward without a mean", 16384, False, False, True, "DH", "Mean")
 backward("backward with an addition", 12288, True, True, False, "offset")
+backward("backward of a float32 weight", 12288, False, True, False, "DH", "offset", weight=torch.float32)
+backward("backward of a float32 weight", 16384, False, True, False, "DH", "offset", weight=torch.float32)
+TYPES["W"] = "*bf16"
 look("fold", row_plan.fold_plan(H200, False, 4, BF16, BF16), ())
 """
 
@@ -112,10 +116,13 @@ def test_rows_are_loaded_in_vectors_and_held_in_registers(tmp_path):
         f"backward 1024, in registers, {staged}",
         f"backward 3072, in registers, {staged}",
         f"backward 6144, in registers, {staged}",
+        f"backward 7168, in registers, {staged}",
         f"backward 8192, in registers, {staged}",
         f"backward 12288, in registers, {staged}",
         f"backward 16384, in registers, {staged}",
         f"backward without a mean, in registers, {ahead}",
         f"backward with an addition, in registers, {staged}",
+        f"backward of a float32 weight, in registers, {staged}",
+        f"backward of a float32 weight, in registers, {ahead}",
         "fold, in registers, griddepcontrol.wait",
     ]

@@ -23,11 +23,15 @@ def h200(monkeypatch):
 
 
 def plans(n, dtype, vec):
-    if n <= row_plan.HELD["forward"]:
-        yield row_plan.forward_plan(GPU, n, vec, dtype, dtype, dtype, False, True, False)
-    if n <= row_plan.HELD["backward"] // (2 if vec == 1 else 1):
-        for centered in (True, False):
-            yield row_plan.backward_plan(GPU, n, vec, dtype, dtype, True, centered, False, True, True, centered)
+    """All that there are for rows of n elements: with a residual or without, of one sum or two, of either weight."""
+    for added, centered in itertools.product((False, True), repeat=2):
+        if n <= row_plan.HELD["forward"]:
+            yield row_plan.forward_plan(GPU, n, vec, dtype, dtype, dtype, added, centered, False)
+        if n <= row_plan.HELD["backward"] // (2 if vec == 1 else 1):
+            for weight in {dtype, F32}:
+                yield row_plan.backward_plan(
+                    GPU, n, vec, dtype, weight, added, centered, False, True, True, centered
+                )  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16])
@@ -42,18 +46,37 @@ def test_chunks_cover_a_row_and_only_the_last_is_short(h200, dtype):
                 assert c.CHUNK % vec == 0
 
 
-def test_registers_hold_what_a_plan_says(h200):
-    """Of 64 Ki registers a multiprocessor has, the sums and what is held take at most seven eighths."""
-    for n in LENGTHS:
-        for plan in list(plans(n, BF16, 8 if n % 8 == 0 else 1)):
-            c = plan.constants
-            columns = c["CHUNK"] * c["CHUNKS"]
-            threads, tile, raw = 32 * c["num_warps"], c["ROWS"] * columns, c.get("RAW", 0)
-            sums = c.get("SUMS", 0) * columns * (c.get("DWEIGHT", 0) + c.get("DBIAS", 0))
-            weight = 0 if c.get("AGAIN") != 0 else columns * (0.5 if raw else 1)  # two of 16 bits are one register
-            held = 0 if c.get("AGAIN") == 2 else tile * (1.5 if "SUMS" in c and not raw else 1)
-            assert (sums + weight + held) / threads <= 224, (n, plan)
-            assert (sums + weight + held) * max(1, plan.most // 132) <= 7 * 2**13, (n, plan)
+@pytest.mark.parametrize(("dtype", "weight"), [(F32, F32), (BF16, BF16), (BF16, F32)])
+def test_registers_hold_what_a_plan_says(h200, dtype, weight):
+    """Of 64 Ki registers a multiprocessor has, the sums and what is held take at most fifteen sixteenths."""
+    seen = set()
+    for n, added, centered in itertools.product(LENGTHS, (False, True), (False, True)):
+        vec = 16 // dtype.itemsize if n * dtype.itemsize % 16 == 0 else 1
+        if n > row_plan.HELD["backward"] // (2 if vec == 1 else 1):
+            continue
+        plan = row_plan.backward_plan(GPU, n, vec, dtype, weight, added, centered, False, True, True, centered)
+        c = plan.constants
+        columns, threads = c["CHUNK"] * c["CHUNKS"], 32 * c["num_warps"]
+        own, form = dtype.itemsize / 4, weight.itemsize / 4  # registers that an element takes in its own type
+        held = c["SUMS"] * (c["DWEIGHT"] + c["DBIAS"])
+        if c["AGAIN"] == 0:
+            held += form if c["RAW"] else 1
+        if c["AGAIN"] < 2:
+            held += c["ROWS"] * (2 * own if c["RAW"] else 1 + own)  # x and dy, or x̂ and dy
+        assert held * columns / threads <= 240, (n, plan)
+        assert held * columns * max(1, plan.most // 132) <= 15 * 2**12, (n, plan)
+        seen.add((c["AGAIN"], c["RAW"], c["STAGES"]))
+    assert {(0, 0, 3), (0, 0, 4), (0, 1, 3), (0, 0, 1)} <= seen
+    assert ((1, 0, 1) in seen) == (dtype == BF16)
+    assert ((2, 0, 1) in seen) == (weight == F32)
+
+
+@pytest.mark.parametrize("n", [8704, 12288, 16384])
+def test_rows_are_kept_raw_only_where_the_compiler_can_be_kept_from_converting_them_early(h200, monkeypatch, n):
+    arguments = (GPU, n, 8, BF16, BF16, False, True, False, True, True, True)
+    assert row_plan.backward_plan(*arguments).constants["RAW"] == 1
+    monkeypatch.setattr(row_plan, "ptx", lambda device: False)
+    assert row_plan.backward_plan(*arguments).constants["RAW"] == 0
 
 
 def test_columns_have_many_sums_side_by_side(h200):
