@@ -1,9 +1,8 @@
 """The float64 reference and its bounds on a GPU: the reference's own lines, on torch tensors.
 
-`reference/` is NumPy, and uses array operations alone. `OnDevice` takes those of them that the references of
-LayerNorm, RMSNorm, GroupNorm, the fusions of these use, by NumPy's own protocols, so that every
-element of a result of 10⁸ elements is held to the same bound as in a verification, in less time than a kernel takes to
-compile.
+`reference/` is NumPy, and uses array operations alone. `OnDevice` takes those of them that the references of LayerNorm,
+RMSNorm, GroupNorm and their fusions use, by NumPy's own protocols, so that every element of a result of 10⁸ elements is
+held to the same bound as in a verification, in less time than a kernel takes to compile.
 """
 
 from __future__ import annotations

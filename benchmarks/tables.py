@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from table import markdown as table
+from table import markdown
 from table import summary as table_of
 
 RESULTS = Path(__file__).parent / "results"
@@ -47,7 +47,7 @@ def bounds() -> str:
     return (
         f"{found['cases']:,} cases, seed {found['seed']}, {found['date']}: {alarms} false alarms. "
         "Largest error/bound of correct kernels:\n\n"
-        + table(["output", "LayerNorm fp32", "RMSNorm fp32", "GroupNorm fp32", "all, fp16", "all, bf16"], right)
+        + markdown(["output", "LayerNorm fp32", "RMSNorm fp32", "GroupNorm fp32", "all, fp16", "all, bf16"], right)
         + f"\n\nOf kernels with one mistake ({', '.join(MISTAKES.values())}) each exceeds its bound in every type, "
         f"{least[1]} in {least[2]} by the least, {least[0]:.0f} times."
     )
@@ -68,7 +68,7 @@ def gradients() -> str:
             else:
                 cells.append(f"would take {row['would_take_seconds'] / 60:,.0f} min")
         rows.append([method, *cells])
-    return table(["", *("×".join(map(str, shape)) for shape in shapes)], rows)
+    return markdown(["", *("×".join(map(str, shape)) for shape in shapes)], rows)
 
 
 def reports(folder: str) -> str:
@@ -101,7 +101,7 @@ def reports(folder: str) -> str:
     if at_full_size:
         head += ["findings", "cases", "elements", "time"]
         told += "; on the right the norm shapes of real models, at full size"
-    return f"{told}:\n\n{table(head, rows)}"
+    return f"{told}:\n\n{markdown(head, rows)}"
 
 
 def summary(folder: str) -> str:
@@ -145,7 +145,7 @@ def zoo() -> str:
     accused = f"{sum(map(bool, alarms.values()))} of {len(alarms)}"
     rows.append(["right kernels accused", accused, f"{sum(not o['right'] for o in right)} of {len(right)}",
                  *(share(right, p) for p in policies)])  # fmt: skip
-    told = [table(["", "verify-norm, CPU", "verify-norm, H200", *policies], rows)]
+    told = [markdown(["", "verify-norm, CPU", "verify-norm, H200", *policies], rows)]
     told += [over_seeds(seeds)] if seeds else []
     told += [on_a_cpu(runs["cpu-against"], there, policies)] if "cpu-against" in runs else []
     return "\n\n".join(told)
@@ -187,7 +187,7 @@ def on_a_cpu(run: dict[str, Any], there: dict[str, dict[str, Any]], policies: li
     return (
         f"All of it on a CPU, {run['cores']} cores, in {run['seconds'] / 60:.0f} minutes; {undone} verdicts were not "
         "reached in time:\n\n"
-        + table(["under the policy of", "wrong kernels caught", "right ones accused"], rows)
+        + markdown(["under the policy of", "wrong kernels caught", "right ones accused"], rows)
         + "\n\nVerdicts that differ on a CPU: "
         + ("; ".join(differ) or "none")
         + "."

@@ -44,6 +44,7 @@ def forward_held(
     WIDE: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
     """One group, as WIDE·BLOCKS blocks of (channels, positions), kept in their own type. EVEN says none is short."""
+    FAST: tl.constexpr = PTX and VEC > 1
     group = tl.program_id(0)
     sample, first = (group // G).to(tl.int64), group % G * CG
     cols, along, N = tl.arange(0, BLOCK_C), tl.arange(0, BLOCK_S), (CG * S).to(tl.float32)
@@ -59,13 +60,13 @@ def forward_held(
         there = below(c, CG, INNER, VEC)
         ws += (parameter(W, first + c, there, 1.0, INNER, VEC)[:, None],)
         bs += (parameter(B, first + c, there, 0.0, INNER, VEC)[:, None],)
-    total = anew(xs[0], PTX and VEC > 1)
+    total = anew(xs[0], FAST)
     for i in tl.static_range(1, WIDE * BLOCKS):
-        total += anew(xs[i], PTX and VEC > 1)
+        total += anew(xs[i], FAST)
     mean = tl.div_rn(tl.sum(total), N)
     squares = tl.zeros([BLOCK_C, BLOCK_S], tl.float32)
     for i in tl.static_range(WIDE * BLOCKS):
-        x = anew(xs[i], PTX and VEC > 1) - mean
+        x = anew(xs[i], FAST) - mean
         if not EVEN:  # else every lane beyond the group would add mean²
             c, s = (i // BLOCKS * BLOCK_C + cols)[:, None], (i % BLOCKS * BLOCK_S + along)[None, :]
             x = tl.where(within(c, s, CG, S, INNER, VEC), x, 0.0)
@@ -75,7 +76,7 @@ def forward_held(
     tl.store(Rstd + group, rstd)
     for i in tl.static_range(WIDE * BLOCKS):
         c, s = (i // BLOCKS * BLOCK_C + cols)[:, None], (i % BLOCKS * BLOCK_S + along)[None, :]
-        x = anew(xs[i], PTX and VEC > 1) - mean
+        x = anew(xs[i], FAST) - mean
         y = activate(x * rstd * ws[i // BLOCKS] + bs[i // BLOCKS], ACT)
         p = places(Y, from_y, c, s, syc, sys, INNER, VEC)
         if EVEN:

@@ -103,7 +103,8 @@ def backward_plan(
     over = cut["CHUNK"] >= 256 * cut["num_warps"]  # a thread has the same columns of every row, and adds them up
     most = CPU_PROGRAMS
     if device.type == "cuda":
-        most = max(max(8 // cut["num_warps"], 1) * multiprocessors(device), TOGETHER)
+        each = max(8 // cut["num_warps"], 1)  # programs of a multiprocessor, whose registers 8 warps fill
+        most = max(each * multiprocessors(device), TOGETHER)
         buffer = cut["ROWS"] * cut["CHUNK"] * cut["CHUNKS"] * dtype.itemsize * (2 + added)  # one a stage but the last
         cut["STAGES"] = min(cut["STAGES"], max(1, 1 + (shared_memory(device) - RESERVED) // buffer))
     constants = {"VEC": vec, "PTX": ptx(device), "EVEN": _even(n, cut), "DWEIGHT": dweight, "DBIAS": dbias,

@@ -122,11 +122,12 @@ def forward(
 
     With a Scale, Y is multiplied by it and saturates, and the largest magnitude before that goes to Most, one a tile.
     """
+    FAST: tl.constexpr = PTX and VEC > 1
     N = (NV * VEC).to(tl.int32)
     tile = tl.program_id(0).to(tl.int64)
     row = tile * ROWS + tl.arange(0, ROWS)
     lane = tl.arange(0, CHUNK)
-    if PTX and VEC > 1:
+    if FAST:
         prefetch(X, tile + ahead, sxm, M, NV, VEC, ROWS)
         if R is not None:
             prefetch(R, tile + ahead, srm, M, NV, VEC, ROWS)
@@ -140,9 +141,9 @@ def forward(
         loaded += ((x, r),)
     xs = ()
     for c in tl.static_range(CHUNKS):
-        x = wide(loaded[c][0], PTX and VEC > 1)
+        x = wide(loaded[c][0], FAST)
         if R is not None:
-            x += wide(loaded[c][1], PTX and VEC > 1)
+            x += wide(loaded[c][1], FAST)
             store(H, x, row, NV, c * CHUNK + lane, M, N, EVEN or c < CHUNKS - 1, VEC)
         xs += (x,)
     if Mean is not None:

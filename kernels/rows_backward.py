@@ -102,6 +102,7 @@ def backward(
     the next tile is prefetched into the L2, and its statistics into registers, since a program would wait for memory at
     every tile; with more stages all of it into shared memory.
     """
+    FAST: tl.constexpr = PTX and VEC > 1
     N = (NV * VEC).to(tl.int32)
     lane = tl.arange(0, CHUNK)
     dw = ()
@@ -121,7 +122,7 @@ def backward(
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     ahead = _statistics(Mean, Rstd, row, M)
     for tile in tl.range(tl.program_id(0).to(tl.int64), (M + ROWS - 1) // ROWS, programs, num_stages=STAGES):
-        if PTX and VEC > 1 and STAGES == 1:
+        if FAST and STAGES == 1:
             prefetch(X, tile + programs, sxm, M, NV, VEC, ROWS)
             prefetch(DY, tile + programs, sdm, M, NV, VEC, ROWS)
             if DH is not None:
@@ -149,9 +150,9 @@ def backward(
             else:
                 x = load(X, row, sxm, cols, sxn, M, N, EVEN or c < CHUNKS - 1, VEC, "")
                 d = load(DY, row, sdm, cols, sdn, M, N, EVEN or c < CHUNKS - 1, VEC, "")
-            x = xhat(x, cols, N, mean, rstd, Mean is not None, EVEN or c < CHUNKS - 1, PTX and VEC > 1)
-            g = _weighted(wide(d, PTX and VEC > 1), W, ws, c, cols, N, offset, AGAIN, RAW, False,
-                          EVEN or c < CHUNKS - 1, VEC, PTX and VEC > 1)  # fmt: skip
+            x = xhat(x, cols, N, mean, rstd, Mean is not None, EVEN or c < CHUNKS - 1, FAST)
+            g = _weighted(wide(d, FAST), W, ws, c, cols, N, offset, AGAIN, RAW, False,
+                          EVEN or c < CHUNKS - 1, VEC, FAST)  # fmt: skip
             along += g * x
             total += g
             if not RAW:
@@ -175,29 +176,29 @@ def backward(
             d = ds[c]
             if AGAIN == 2:
                 x, d, w = chunk
-                x = xhat(x, cols, N, mean, rstd, Mean is not None, EVEN or c < CHUNKS - 1, PTX and VEC > 1)
+                x = xhat(x, cols, N, mean, rstd, Mean is not None, EVEN or c < CHUNKS - 1, FAST)
                 if c + 1 < CHUNKS:  # before this chunk is stored: the compiler moves no load across a store
                     chunk = _again(X, DY, W, row, sxm, sxn, sdm, sdn, cols + CHUNK, M, N, EVEN or c < CHUNKS - 2, VEC)
             if RAW:
-                x = anew(x, PTX and VEC > 1)
-                x = xhat(x, cols, N, mean, rstd, Mean is not None, EVEN or c < CHUNKS - 1, PTX and VEC > 1)
-                d = anew(d, PTX and VEC > 1)
+                x = anew(x, FAST)
+                x = xhat(x, cols, N, mean, rstd, Mean is not None, EVEN or c < CHUNKS - 1, FAST)
+                d = anew(d, FAST)
             else:
-                d = wide(d, PTX and VEC > 1)
+                d = wide(d, FAST)
             if DWEIGHT:
                 new_dw += (dw[c] + _down(d * x, SUMS),)
             if DBIAS:
                 new_db += (db[c] + _down(d, SUMS),)
             if DX is not None:
                 if AGAIN == 2 and W is not None:
-                    g = d * plus(w, offset, PTX and VEC > 1)
+                    g = d * plus(w, offset, FAST)
                 else:
                     g = _weighted(d, W, ws, c, cols, N, offset, AGAIN, RAW, True, EVEN or c < CHUNKS - 1, VEC,
-                                  PTX and VEC > 1)  # fmt: skip
+                                  FAST)  # fmt: skip
                 dx = rstd * (g - (c2 + x * c1))
                 if DH is not None:  # added to the norm's gradient, not to dy, which the norm would project
                     h = load(DH, row, shm, cols, shn, M, N, EVEN or c < CHUNKS - 1, VEC, "")
-                    dx += wide(h, PTX and VEC > 1)
+                    dx += wide(h, FAST)
                 store(DX, dx, row, NV, cols, M, N, EVEN or c < CHUNKS - 1, VEC)
         if DWEIGHT:
             dw = new_dw

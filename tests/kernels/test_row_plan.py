@@ -29,9 +29,7 @@ def plans(n, dtype, vec):
             yield row_plan.forward_plan(GPU, n, vec, dtype, dtype, dtype, added, centered, False)
         if n <= row_plan.HELD["backward"] // (2 if vec == 1 else 1):
             for weight in {dtype, F32}:
-                yield row_plan.backward_plan(
-                    GPU, n, vec, dtype, weight, added, centered, False, True, True, centered
-                )  # fmt: skip
+                yield row_plan.backward_plan(GPU, n, vec, dtype, weight, added, centered, False, True, True, centered)
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16])
@@ -48,7 +46,7 @@ def test_chunks_cover_a_row_and_only_the_last_is_short(h200, dtype):
 
 @pytest.mark.parametrize(("dtype", "weight"), [(F32, F32), (BF16, BF16), (BF16, F32)])
 def test_registers_hold_what_a_plan_says(h200, dtype, weight):
-    """Of 64 Ki registers a multiprocessor has, the sums and what is held take at most fifteen sixteenths."""
+    """Of 64 Ki registers a multiprocessor has, the sums and what is held take at most three quarters, raw more."""
     seen = set()
     for n, added, centered in itertools.product(LENGTHS, (False, True), (False, True)):
         vec = 16 // dtype.itemsize if n * dtype.itemsize % 16 == 0 else 1
@@ -63,8 +61,9 @@ def test_registers_hold_what_a_plan_says(h200, dtype, weight):
             held += form if c["RAW"] else 1
         if c["AGAIN"] < 2:
             held += c["ROWS"] * (2 * own if c["RAW"] else 1 + own)  # x and dy, or x̂ and dy
-        assert held * columns / threads <= 240, (n, plan)
-        assert held * columns * max(1, plan.most // 132) <= 15 * 2**12, (n, plan)
+        most = 240 if c["RAW"] else 192
+        assert held * columns / threads <= most, (n, plan)
+        assert held * columns * max(1, plan.most // 132) <= most * 2**8, (n, plan)
         seen.add((c["AGAIN"], c["RAW"], c["STAGES"]))
     assert {(0, 0, 3), (0, 0, 4), (0, 1, 3), (0, 0, 1)} <= seen
     assert ((1, 0, 1) in seen) == (dtype == BF16)
