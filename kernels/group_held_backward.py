@@ -4,8 +4,8 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from verify_norm.kernels.activation import slope
-from verify_norm.kernels.group_tiles import parameter, places, within
-from verify_norm.kernels.launch import jit
+from verify_norm.kernels.group_tiles import below, block, parameter, places, within
+from verify_norm.kernels.launch import anew, jit, wide
 
 
 @jit
@@ -54,6 +54,69 @@ def backward_whole(
         c2 = tl.div_rn(tl.sum(w * db, axis=1), N)[:, None, None]
         dx = rstd * (g * w[:, :, None] - (c2 + xhat * c1))
         tl.store(places(DX, sample * sgb + first * sgc, c, s, sgc, sgs, INNER, VEC), dx, mask=mask)
+
+
+@jit
+def backward_held(
+    DX, DY, X, W, B, Mean, Rstd, DW, DB, G: tl.int32, CG: tl.int32, S: tl.int32, sgb: tl.int64, sgc: tl.int64,
+    sgs: tl.int64, sdb: tl.int64, sdc: tl.int64, sds: tl.int64, sxb: tl.int64, sxc: tl.int64, sxs: tl.int64,
+    ACT: tl.constexpr, INNER: tl.constexpr, VEC: tl.constexpr, PTX: tl.constexpr, EVEN: tl.constexpr,
+    BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr, WIDE: tl.constexpr, BLOCKS: tl.constexpr,
+):  # fmt: skip
+    """One group, as WIDE·BLOCKS blocks of (channels, positions) of x and dy, kept in their own type until dx."""
+    if PTX:
+        gdc_launch_dependents()
+    group = tl.program_id(0)
+    sample, first = (group // G).to(tl.int64), group % G * CG
+    cols, along, N = tl.arange(0, BLOCK_C), tl.arange(0, BLOCK_S), (CG * S).to(tl.float32)
+    from_x, from_d = sample * sxb + first.to(tl.int64) * sxc, sample * sdb + first.to(tl.int64) * sdc
+    to = sample * sgb + first.to(tl.int64) * sgc
+    mean, rstd = tl.load(Mean + group), tl.load(Rstd + group)
+    xs = ()
+    ds = ()
+    for i in tl.static_range(WIDE * BLOCKS):
+        c, s = (i // BLOCKS * BLOCK_C + cols)[:, None], (i % BLOCKS * BLOCK_S + along)[None, :]
+        xs += (block(X, from_x, c, s, sxc, sxs, CG, S, INNER, VEC, EVEN, ""),)
+        ds += (block(DY, from_d, c, s, sdc, sds, CG, S, INNER, VEC, EVEN, ""),)
+    c1 = tl.full([], 0.0, tl.float32)
+    c2 = tl.full([], 0.0, tl.float32)
+    for i in tl.static_range(WIDE):
+        channel = i * BLOCK_C + cols
+        there = below(channel, CG, INNER, VEC)
+        w = parameter(W, first + channel, there, 1.0, INNER, VEC)
+        b = parameter(B, first + channel, there, 0.0, INNER, VEC)[:, None]
+        dw = tl.zeros([BLOCK_C, BLOCK_S], tl.float32)
+        db = tl.zeros([BLOCK_C, BLOCK_S], tl.float32)
+        for j in tl.static_range(BLOCKS):
+            mask = within(channel[:, None], (j * BLOCK_S + along)[None, :], CG, S, INNER, VEC)
+            x, d = wide(xs[i * BLOCKS + j], PTX and VEC > 1), wide(ds[i * BLOCKS + j], PTX and VEC > 1)
+            xhat, g = normal(x, d, mask, mean, rstd, w[:, None], b, ACT, EVEN)
+            dw += g * xhat
+            db += g
+        dw = tl.sum(dw, axis=1)
+        db = tl.sum(db, axis=1)
+        c1 += tl.sum(w * dw)
+        c2 += tl.sum(w * db)
+        at = group.to(tl.int64) * CG + channel
+        if DW is not None:
+            tl.store(DW + at, dw, mask=there)
+        if DB is not None:
+            tl.store(DB + at, db, mask=there)
+    c1, c2 = tl.div_rn(c1, N), tl.div_rn(c2, N)
+    if DX is not None:
+        for i in tl.static_range(WIDE * BLOCKS):
+            channel, s = i // BLOCKS * BLOCK_C + cols, (i % BLOCKS * BLOCK_S + along)[None, :]
+            there = below(channel, CG, INNER, VEC)
+            w = parameter(W, first + channel, there, 1.0, INNER, VEC)[:, None]
+            b = parameter(B, first + channel, there, 0.0, INNER, VEC)[:, None]
+            mask = within(channel[:, None], s, CG, S, INNER, VEC)
+            x, d = anew(xs[i], PTX and VEC > 1), anew(ds[i], PTX and VEC > 1)
+            xhat, g = normal(x, d, mask, mean, rstd, w, b, ACT, EVEN)
+            p = places(DX, to, channel[:, None], s, sgc, sgs, INNER, VEC)
+            if EVEN:
+                tl.store(p, rstd * (g * w - (c2 + xhat * c1)))
+            else:
+                tl.store(p, rstd * (g * w - (c2 + xhat * c1)), mask=mask)
 
 
 @jit

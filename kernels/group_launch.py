@@ -181,9 +181,11 @@ def backward_chain(
     build, parameters = _builder(p, device, (dtype, weight, bias, wanted, b == 1), activation), any(wanted[1:])
     if p.merging is None or not b:
         over = {"BLOCK_M": 128, "BLOCK_C": 32 if device.type == "cuda" else 256, "num_warps": 4}
-        programs, numbers = triton.cdiv(b * num_groups, p.constants.get("BLOCK_G", 1)), (num_groups, group, s)
+        few, numbers = p.constants.get("BLOCK_G"), (num_groups, group, s, *at_dx, *at_dy, *at_x)
+        whole = build("backward_held", b * num_groups, numbers) if few is None else build(
+            "backward_whole", triton.cdiv(b * num_groups, few), (b * num_groups, *numbers))  # fmt: skip
         return Chain(
-            build("backward_whole", programs, (b * num_groups, *numbers, *at_dx, *at_dy, *at_x)) if b else None,
+            whole if b else None,
             over=build("over_samples", triton.cdiv(c, over["BLOCK_C"]), (b, c), early=b > 0, **over)
             if parameters and b != 1 else None,
         )  # fmt: skip

@@ -12,6 +12,7 @@ import triton
 FEW = {"cuda": 1024, "cpu": 16384}  # lanes that small groups fill together
 WHOLE = {"cuda": 32768, "cpu": 8192}  # lanes of x and dy, or of x unaligned, that a program may hold of whole groups
 HELD = {"cuda": 96 << 10, "cpu": 32 << 10}  # bytes of x that a program may hold, as blocks
+VECTOR = 8  # bytes of a load, at least, where a group is held as several blocks
 REGISTERS = 20  # of a thread that hold a group, or up to twice as many
 BLOCK = {"cuda": 2048, "cpu": 4096}  # lanes of a block of a shared group; as many bytes of any type in channels_last
 SUMMED = 32 << 10  # bytes that a program sums over, if there are enough for all; twice that if channels are adjacent
@@ -60,8 +61,9 @@ def plan(C: int, S: int, G: int, inner: str, vec: int, itemsize: int, arrays: in
     group = C // G
     channels, positions = triton.next_power_of_2(group), triton.next_power_of_2(max(S, 1))
     lanes = channels * positions
-    if lanes > FEW[device] and arrays == 1:
-        constants = _held(group, S, inner, math.gcd(vec, group) if inner == "channels" else vec, itemsize, device)
+    if lanes > FEW[device] and (arrays == 1 or lanes * arrays > WHOLE[device]):
+        held = math.gcd(vec, group) if inner == "channels" else vec
+        constants = _held(group, S, inner, held, itemsize, arrays, device)
         if constants is not None:
             return Plan(constants)
     elif lanes * arrays <= WHOLE[device]:
@@ -100,15 +102,15 @@ def plan(C: int, S: int, G: int, inner: str, vec: int, itemsize: int, arrays: in
     )  # fmt: skip
 
 
-def _held(group: int, S: int, inner: str, vec: int, itemsize: int, device: str) -> dict[str, Any] | None:
+def _held(group: int, S: int, inner: str, vec: int, itemsize: int, arrays: int, device: str) -> dict[str, Any] | None:
     """The blocks of one group that a program holds, with the fewest lanes idle, then of a vector for every thread.
 
     Where loads are not of vectors, or a group is small, there is one block: few sizes, since each is compiled anew.
     """
     channels, positions = triton.next_power_of_2(group), triton.next_power_of_2(max(S, 1))
-    vectors = vec * itemsize >= 8 and group * S >= 2 * FEW[device]
+    vectors = vec * itemsize >= VECTOR and group * S >= 2 * FEW[device]
     size = (group * S if vectors else channels * positions) * itemsize
-    warps = min(max(triton.next_power_of_2(triton.cdiv(size, 4 * 32 * REGISTERS)), 2), 16)
+    warps = min(max(triton.next_power_of_2(triton.cdiv(size * arrays, 4 * 32 * REGISTERS)), 2), 16)
     blocks = [(channels, positions)] if channels * positions <= WHOLE[device] else []
     if vectors:
         fewest = channels if inner == "channels" else 1  # adjacent ones are loaded together
@@ -125,7 +127,7 @@ def _held(group: int, S: int, inner: str, vec: int, itemsize: int, device: str) 
     if not blocks:
         return None
     best = min(blocks, key=cost)
-    limit = {"maxnreg": 64} if warps == 16 else {}  # so that a multiprocessor has two programs
+    limit = {"maxnreg": 64} if warps == 16 and arrays == 1 else {}  # so that a multiprocessor has two programs
     return limit | {
         "INNER": inner, "VEC": vec, "BLOCK_C": best[0], "BLOCK_S": best[1], "WIDE": many(best)[0],
         "BLOCKS": many(best)[1], "EVEN": cost(best)[0] == group * S, "num_warps": warps,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from verify_norm.kernels import group_launch, group_plan
+from verify_norm.kernels import group_held_backward, group_launch, group_plan
 from verify_norm.kernels.groupnorm import GroupNorm, GroupNormFunction
 
 PLAN = group_plan.plan
@@ -112,6 +112,25 @@ def test_groups_held_as_several_blocks(norms, device, monkeypatch, shape, dtype,
     y, _, _ = group_launch.forward(x, w, b, 2, 1e-5, "silu")
     want = functional.silu(functional.group_norm(x.double(), 2, w.double(), b.double(), 1e-5))
     norms.close("y", y, want, 64 * 2.0**-24 * want.abs().max())
+    forget()
+
+
+@pytest.mark.parametrize("activation", [None, "silu", "gelu"])
+@pytest.mark.parametrize("shape", [(3, 40, 96), (2, 20, 17, 16), (2, 40, 16, 16), (1, 8, 40, 40)])
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+def test_gradients_of_groups_held_as_several_blocks(norms, device, monkeypatch, shape, layout, activation):
+    monkeypatch.setattr(group_plan, "FEW", dict.fromkeys(group_plan.FEW, 64))
+    monkeypatch.setattr(group_plan, "WHOLE", dict.fromkeys(group_plan.WHOLE, 128))
+    forget()
+    layout = layout if len(shape) > 3 else "contiguous"
+    case = draw(norms, shape, 2, F32, device, (layout, layout))
+    agree(norms, ours(*case, activation), exact(*case, activation), case[1].numel())
+    dy, x = case[:2]
+    chain = group_launch.backward_chain(
+        x.device, x.dtype, F32, F32, x.shape, 2, *(t.stride() for t in (x, dy, x)), 16, activation, (True, True, True)
+    )
+    assert chain.room == 0
+    assert chain.whole.kernel.kernel is group_held_backward.backward_held
     forget()
 
 
@@ -231,7 +250,8 @@ def build(kernel, **constants):
 for inner, act, even in (("positions", "silu", True), ("channels", "gelu", False), ("", None, False)):
     absent = {} if act else {"W": None, "B": None, "DW": None, "DB": None}
     for kernel in (group_held.forward_whole, group_held.forward_held, groups.forward_sums, groups.forward_turn,
-                   group_held_backward.backward_whole, groups_backward.backward_sums, groups_backward.backward_turn):
+                   group_held_backward.backward_whole, group_held_backward.backward_held,
+                   groups_backward.backward_sums, groups_backward.backward_turn):
         vec = 8 if inner == "positions" else 4 if inner else 1
         text = build(kernel, INNER=inner, ACT=act, EVEN=even, STREAM=not even, RANKS=64 * even, VEC=vec, **absent)
         if inner:  # 16 bytes a load, or 8
