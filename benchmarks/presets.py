@@ -19,7 +19,7 @@ def perf() -> list[Job]:
     """PERF.md: its sizes, in bfloat16; fused additions, Stable Diffusion's GroupNorm, one size where Python shows."""
     small, wide, tall, large, square = (4096, 1024), (4096, 8192), (32768, 1024), (32768, 4096), (16384, 16384)
     rows = {
-        "layernorm_fwd": ((8, 1024), small, wide, (4096, 15872), tall, large, square),
+        "layernorm_fwd": ((8, 1024), small, (4096, 4096), wide, (4096, 15872), tall, large, square),
         "layernorm_bwd": ((8, 1024), wide, (4096, 15872), tall, large, square),
         "rmsnorm_fwd": (small, wide, large, square),
         "rmsnorm_bwd": (wide, tall, large, square),
@@ -31,7 +31,9 @@ def perf() -> list[Job]:
         Job(Work(f"{norm}_fp8_fwd", wide), (f"{norm}_fwd_e4m3fn",), ALL) for norm in ("layernorm", "rmsnorm")
     ]
     works += [Work("groupnorm_fwd", (1, 32, x, x), "float32", 8) for x in FEW]
-    works += [Work("groupnorm_fwd", (8, 320, 64, 64), layout=layout) for layout in ("contiguous", "channels_last")]
+    diffusion = ((8, 320, 64, 64), (8, 640, 32, 32), (8, 1280, 16, 16), (8, 1280, 8, 8))
+    both = ("contiguous", "channels_last")
+    works += [Work("groupnorm_fwd", shape, layout=layout) for shape in diffusion for layout in both]
     works += [Work(f"groupnorm_silu_{way}", (8, 320, 64, 64)) for way in ("fwd", "bwd")]
     return [Job(work, (work.op,), ALL) for work in works] + into_8_bits
 
