@@ -1,10 +1,12 @@
 """Profile kernels with NVIDIA Nsight Compute: what limits each of their launches.
 
-    python benchmarks/ncu.py --kernel layernorm_bwd --shapes 4096x8192,16384x16384 [--json FILE]
+    python benchmarks/ncu.py --kernel layernorm_bwd --shapes 4096x8192,16384x16384 [--in-place] [--json FILE]
 
 It takes the options of run.py that say what is run. Each launch runs once for every group of counters, at the GPU's own
 clock, from an empty cache: so a kernel that counts on what the one before has left in the L2 is slower here than in its
-place. Needs a GPU and `ncu`, which comes with CUDA. Exit status: 0, 2 for a usage error.
+place. With --in-place all of the program runs once for every group of counters, and the cache is as the launch before
+has left it; only that no launch overlaps another. Needs a GPU and `ncu`, which comes with CUDA. Exit status: 0, 2 for a
+usage error.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from plan import options, plan
+from plan import parser, plan
 from run import facts
 from table import markdown
 
@@ -40,6 +42,7 @@ COUNTED = {
     "memory_percent": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
     "read_bytes": "dram__bytes_read.sum",
     "written_bytes": "dram__bytes_write.sum",
+    "l2_hit_percent": "lts__t_sector_hit_rate.pct",
     "l2_percent": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
     "issue_percent": "smsp__issue_active.avg.pct_of_peak_sustained_active",
     "warps_percent": "sm__warps_active.avg.pct_of_peak_sustained_active",
@@ -78,49 +81,55 @@ def stalls(launch: dict[str, Any], most: int = 3) -> str:
 
 def lines(profiles: list[dict[str, Any]]) -> str:
     """Markdown's table of all launches."""
-    head = ["kernel", "launch", "µs", "memory", "L2", "issue slots", "registers", "spilling stores",
-            "waits, cycles an instruction"]  # fmt: skip
+    head = ["kernel", "launch", "µs", "memory", "read", "written", "L2", "L2 hits", "issue slots", "registers",
+            "spilling stores", "waits, cycles an instruction"]  # fmt: skip
     rows = []
     for p in profiles:
         for launch in p["launches"]:
-            told = {k: f"{v:,.0f}" for k, v in launch.items() if isinstance(v, float)}
-            percent = [f"{told[k]} %" if k in told else "–" for k in ("memory_percent", "l2_percent", "issue_percent")]
-            time = f"{launch['ns'] / 1e3:.1f}" if "ns" in launch else "–"
-            what = [f"{p['kernel']} {p['shape']} {p['dtype']}", f"{launch['name']} {launch['grid']}"]
-            counts = [told.get(k, "–") for k in ("registers", "spilled")]
-            rows.append([*what, time, *percent, *counts, stalls(launch)])
+
+            def told(name: str, form: str, each: float = 1.0, of: dict[str, Any] = launch) -> str:
+                return form.format(of[name] / each) if name in of else "–"
+
+            cells = [told("ns", "{:.1f}", 1e3), told("memory_percent", "{:.0f} %")]
+            cells += [told(f"{way}_bytes", "{:.1f} MB", 1e6) for way in ("read", "written")]
+            cells += [told(f"{name}_percent", "{:.0f} %") for name in ("l2", "l2_hit", "issue")]
+            cells += [told("registers", "{:.0f}"), told("spilled", "{:,.0f}"), stalls(launch)]
+            what = " ".join([p["kernel"], p["shape"], p["dtype"], *p.get("how", ())])
+            rows.append([what, f"{launch['name']} {launch['grid']}", *cells])
     return markdown(head, rows)
 
 
-def profile(kernel: str, work: Work) -> dict[str, Any]:
+def profile(kernel: str, work: Work, in_place: bool) -> dict[str, Any]:
     """Run one kernel at one shape under ncu; raises UsageError where that fails."""
     shape = "x".join(map(str, work.shape))
     ours = [sys.executable, str(Path(__file__).with_name("run.py")), "--kernel", kernel, "--op", work.op, "--shapes",
             shape, "--dtype", work.dtype, "--groups", str(work.num_groups), "--layout", work.layout, "--mean",
             str(work.mean), "--peers", "none", "--shard", "0/1"]  # fmt: skip
-    command = ["ncu", "--clock-control", "none", "--csv", "--page", "raw", "--print-units", "base", "--kernel-name",
-               OURS, "--metrics", ",".join(COUNTED.values()), *ours]  # fmt: skip
+    kept = ["--replay-mode", "application", "--cache-control", "none"] if in_place else []
+    command = ["ncu", "--clock-control", "none", *kept, "--csv", "--page", "raw", "--print-units", "base",
+               "--kernel-name", OURS, "--metrics", ",".join(COUNTED.values()), *ours]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     launches = read(done.stdout) if done.returncode == 0 else []
     if not launches:
         said = (done.stdout + done.stderr).strip().splitlines() or ["(no output)"]
         raise UsageError(f"ncu found no launch of {kernel} at {shape}; it said: {said[-1]}")
-    return {"kernel": kernel, "shape": shape, "dtype": work.dtype, "launches": launches}
+    how = [*(["channels_last"] if work.layout == "channels_last" else []), *(["in place"] if in_place else [])]
+    return {"kernel": kernel, "shape": shape, "dtype": work.dtype, "how": how, "launches": launches}
 
 
 def main(argv: list[str] | None = None) -> int:
     """Profile, print and keep."""
     try:
-        o = options([*(sys.argv[1:] if argv is None else argv), "--peers", "none"], str(__doc__))
+        made = parser(str(__doc__))
+        made.add_argument("--in-place", action="store_true", help="keep what the launch before has left in the L2")
+        o = made.parse_args(argv)
         session.writable(o.json)
-        if o.preset:
-            raise UsageError("a preset is too much to profile; name a --kernel and its --shapes")
         jobs = [(kernel, job.work) for job in plan(o)[""] for kernel in job.kernels]
         if not jobs:
             raise UsageError("nothing to profile: --kernel and --shapes name no kernel at no shape")
         if not torch.cuda.is_available() or shutil.which("ncu") is None:
             raise UsageError("a profile needs a GPU and NVIDIA's ncu, and one of them is not here")
-        found = [profile(kernel, work) for kernel, work in jobs]
+        found = [profile(kernel, work, o.in_place) for kernel, work in jobs]
         print(lines(found))
         if o.json:
             report = {"environment": facts("cuda:0"), "counters": COUNTED, "profiles": found}

@@ -25,30 +25,35 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(message)
 
 
+def parser(description: str) -> Parser:
+    """The options that say what is run, and on what."""
+    made = Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--kernel", default="", help=f"names or path.py:attr, separated by commas [{KERNELS}]")
+    made.add_argument("--op", help="the operator of kernels whose names do not tell it")
+    made.add_argument("--shapes", default="", help="as 4096x8192,1x32x64x64 [a few]")
+    made.add_argument("--dtype", default="bf16", help="fp32, fp16 or bf16")
+    made.add_argument("--groups", type=int, default=32, help="of GroupNorm's channels")
+    made.add_argument("--layout", choices=("contiguous", "channels_last"), default="contiguous")
+    made.add_argument("--mean", type=float, default=-2.3, help="of x, whose deviation is 0.5")
+    made.add_argument("--json", default="", metavar="FILE")
+    made.set_defaults(peers="none", preset="", seconds=0.1, plot="", out="")
+    return made
+
+
 def options(argv: list[str] | None, description: str = "") -> argparse.Namespace:
-    """What the command line says; raises UsageError."""
-    parser = Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kernel", default="", help=f"names or path.py:attr, separated by commas [{KERNELS}]")
-    parser.add_argument("--op", help="the operator of kernels whose names do not tell it")
-    parser.add_argument(
-        "--peers", default="", help="of torch, compile, liger, fla, quack, apex; none [those installed]"
-    )
-    parser.add_argument("--shapes", default="", help="as 4096x8192,1x32x64x64 [a few]")
-    parser.add_argument("--dtype", default="bf16", help="fp32, fp16 or bf16")
-    parser.add_argument("--groups", type=int, default=32, help="of GroupNorm's channels")
-    parser.add_argument("--layout", choices=("contiguous", "channels_last"), default="contiguous")
-    parser.add_argument("--mean", type=float, default=-2.3, help="of x, whose deviation is 0.5")
-    parser.add_argument("--preset", default="", help="perf, seed001, seed003, seed004: known tables and plots")
-    parser.add_argument("--seconds", type=float, default=0.1, help="for each median")
-    parser.add_argument("--json", default="", metavar="FILE")
-    parser.add_argument("--plot", default="", metavar="FILE.svg")
-    parser.add_argument("--out", default="", metavar="FOLDER", help="a preset's name.json and name.svg")
-    parser.add_argument(
+    """What the command line of run.py says; raises UsageError."""
+    made = parser(description)
+    made.add_argument("--peers", default="", help="of torch, compile, liger, fla, quack, apex; none [those installed]")
+    made.add_argument("--preset", default="", help="perf, seed001, seed003, seed004: known tables and plots")
+    made.add_argument("--seconds", type=float, default=0.1, help="for each median")
+    made.add_argument("--plot", default="", metavar="FILE.svg")
+    made.add_argument("--out", default="", metavar="FOLDER", help="a preset's name.json and name.svg")
+    made.add_argument(
         "--warm", type=int, default=0, metavar="N", help="let N processes fill the compilers' caches first"
     )
-    parser.add_argument("--show", default="", metavar="FILE", help="print a JSON of an earlier run, and --plot it")
-    parser.add_argument("--shard", default="", help=argparse.SUPPRESS)
-    return parser.parse_args(argv)
+    made.add_argument("--show", default="", metavar="FILE", help="print a JSON of an earlier run, and --plot it")
+    made.add_argument("--shard", default="", help=argparse.SUPPRESS)
+    return made.parse_args(argv)
 
 
 def plan(o: argparse.Namespace) -> dict[str, list[Job]]:

@@ -212,9 +212,12 @@ def profiles() -> str:
     """What benchmarks/ncu.py counted."""
     from ncu import lines
 
-    found = json.loads((RESULTS / "bench" / "ncu.json").read_text())
-    about = ", ".join(f"{key} {value}" for key, value in found["environment"].items())
-    return f"{about}\n\n{lines(found['profiles'])}"
+    told = []
+    for path in sorted((RESULTS / "bench").glob("ncu*.json")):
+        found = json.loads(path.read_text())
+        about = ", ".join(f"{key} {value}" for key, value in found["environment"].items())
+        told.append(f"{about}\n\n{lines(found['profiles'])}")
+    return "\n\n".join(told)
 
 
 if __name__ == "__main__":

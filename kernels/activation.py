@@ -10,27 +10,42 @@ DENSITY = tl.constexpr(0.3989422804014327)  # 1/√(2π)
 
 
 @jit
-def activate(z, ACT: tl.constexpr):
-    """SiLU z·σ(z), GELU z·Φ(z), or z itself. Where exp(−z) overflows, z/∞ is the −0 that z·σ(z) underflows to."""
+def sigmoid(z, PTX: tl.constexpr):
+    """σ(z) = 1/(1 + e^−z), 0 where e^−z overflows; PTX says that the target is an NVIDIA GPU.
+
+    There, five instructions instead of ten: without scaling for arguments that are subnormal, or whose reciprocal is.
+    A quarter of the sum has a reciprocal that is normal.
+    """
+    if PTX:
+        asm: tl.constexpr = """{
+            .reg .f32 t;
+            mul.f32 t, $1, 0fBFB8AA3B; ex2.approx.ftz.f32 t, t; fma.rn.f32 t, t, 0f3E800000, 0f3E800000;
+            rcp.approx.ftz.f32 t, t; mul.f32 $0, t, 0f3E800000; }"""
+        s = tl.inline_asm_elementwise(asm, "=f,f", [z], dtype=tl.float32, is_pure=True, pack=1)
+    else:
+        s = 1.0 / (1.0 + tl.exp(-z))
+    return s
+
+
+@jit
+def activate(z, ACT: tl.constexpr, PTX: tl.constexpr):
+    """SiLU z·σ(z), GELU z·Φ(z), or z itself."""
     if ACT == "silu":
-        z = z / (1.0 + tl.exp(-z))
+        z *= sigmoid(z, PTX)
     elif ACT == "gelu":
         z = 0.5 * z * (1.0 + tl.erf(z * SQRT_HALF))
     return z
 
 
 @jit
-def slope(z, ACT: tl.constexpr):
+def slope(z, ACT: tl.constexpr, PTX: tl.constexpr):
     """The derivative at z: σ(1 + z(1 − σ)) and Φ(z) + z·φ(z).
 
-    1 − σ is σ of −z, taken as e^−|z| over the same sum: neither exponential nor difference loses anything at large |z|.
+    1 − σ is off by u at most, of which a' gets σ|z|u: a rounding more of a term below σ(1 + |z|), as the bound has six.
     """
     if ACT == "silu":
-        small = tl.exp(-tl.abs(z))
-        ratio = 1.0 / (1.0 + small)
-        up = tl.where(z < 0.0, small * ratio, ratio)
-        down = tl.where(z < 0.0, ratio, small * ratio)
-        z = up * (1.0 + z * down)
+        up = sigmoid(z, PTX)
+        z = up * (1.0 + z * (1.0 - up))
     elif ACT == "gelu":
         z = 0.5 * (1.0 + tl.erf(z * SQRT_HALF)) + z * DENSITY * tl.exp(-0.5 * z * z)
     return z

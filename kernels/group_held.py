@@ -14,7 +14,8 @@ from verify_norm.kernels.launch import anew, jit
 def forward_whole(
     X, Y, W, B, Mean, Rstd, M: tl.int64, G: tl.int32, CG: tl.int32, S: tl.int32, sxb: tl.int64, sxc: tl.int64,
     sxs: tl.int64, syb: tl.int64, syc: tl.int64, sys: tl.int64, eps: tl.float32, ACT: tl.constexpr,
-    INNER: tl.constexpr, VEC: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr,
+    INNER: tl.constexpr, VEC: tl.constexpr, PTX: tl.constexpr, BLOCK_G: tl.constexpr, BLOCK_C: tl.constexpr,
+    BLOCK_S: tl.constexpr,
 ):  # fmt: skip
     """BLOCK_G small groups, as one block."""
     row = tl.program_id(0).to(tl.int64) * BLOCK_G + tl.arange(0, BLOCK_G)
@@ -32,7 +33,7 @@ def forward_whole(
     tl.store(Rstd + row, rstd, mask=row < M)
     channel, there = (row % G * CG)[:, None] + cols[None, :], (row < M)[:, None] & (cols < CG)[None, :]
     w, b = parameter(W, channel, there, 1.0, "", 1)[:, :, None], parameter(B, channel, there, 0.0, "", 1)[:, :, None]
-    y = activate(xc * rstd[:, None, None] * w + b, ACT)
+    y = activate(xc * rstd[:, None, None] * w + b, ACT, PTX)
     tl.store(places(Y, sample * syb + first * syc, c, s, syc, sys, INNER, VEC), y, mask=mask)
 
 
@@ -77,7 +78,7 @@ def forward_held(
     for i in tl.static_range(WIDE * BLOCKS):
         c, s = (i // BLOCKS * BLOCK_C + cols)[:, None], (i % BLOCKS * BLOCK_S + along)[None, :]
         x = anew(xs[i], FAST) - mean
-        y = activate(x * rstd * ws[i // BLOCKS] + bs[i // BLOCKS], ACT)
+        y = activate(x * rstd * ws[i // BLOCKS] + bs[i // BLOCKS], ACT, PTX)
         p = places(Y, from_y, c, s, syc, sys, INNER, VEC)
         if EVEN:
             tl.store(p, y)

@@ -1,5 +1,8 @@
 """GroupNorm's backward of groups that registers hold: x and dy are read once. The formulas are in `groups_backward`."""
 
+# A tuple grows while it is compiled:
+# mypy: disable-error-code="assignment, misc"
+
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
@@ -9,14 +12,14 @@ from verify_norm.kernels.launch import anew, jit, wide
 
 
 @jit
-def normal(x, dy, mask, mean, rstd, w, b, ACT: tl.constexpr, EVEN: tl.constexpr):
+def normal(x, dy, mask, mean, rstd, w, b, ACT: tl.constexpr, PTX: tl.constexpr, EVEN: tl.constexpr):
     """x̂ and g of a tile: 0 where no element is, for (0 − mean)·rstd may overflow there, and meet a 0."""
     g = dy.to(tl.float32)
     xhat = (x.to(tl.float32) - mean) * rstd
     if not EVEN:
         xhat = tl.where(mask, xhat, 0.0)
     if ACT is not None:
-        g *= slope(xhat * w + b, ACT)
+        g *= slope(xhat * w + b, ACT, PTX)
     return xhat, g
 
 
@@ -41,7 +44,7 @@ def backward_whole(
     rstd = tl.load(Rstd + row, mask=row < M, other=0.0)[:, None, None]
     x = tl.load(places(X, sample * sxb + first * sxc, c, s, sxc, sxs, INNER, VEC), mask=mask, other=0.0)
     d = tl.load(places(DY, sample * sdb + first * sdc, c, s, sdc, sds, INNER, VEC), mask=mask, other=0.0)
-    xhat, g = normal(x, d, mask, mean, rstd, w[:, :, None], b[:, :, None], ACT, False)
+    xhat, g = normal(x, d, mask, mean, rstd, w[:, :, None], b[:, :, None], ACT, PTX, False)
     dw, db = tl.sum(g * xhat, axis=2), tl.sum(g, axis=2)
     at = row[:, None] * CG + cols[None, :]
     if DW is not None:
@@ -90,7 +93,7 @@ def backward_held(
         for j in tl.static_range(BLOCKS):
             mask = within(channel[:, None], (j * BLOCK_S + along)[None, :], CG, S, INNER, VEC)
             x, d = wide(xs[i * BLOCKS + j], PTX and VEC > 1), wide(ds[i * BLOCKS + j], PTX and VEC > 1)
-            xhat, g = normal(x, d, mask, mean, rstd, w[:, None], b, ACT, EVEN)
+            xhat, g = normal(x, d, mask, mean, rstd, w[:, None], b, ACT, PTX, EVEN)
             dw += g * xhat
             db += g
         dw = tl.sum(dw, axis=1)
@@ -111,7 +114,7 @@ def backward_held(
             b = parameter(B, first + channel, there, 0.0, INNER, VEC)[:, None]
             mask = within(channel[:, None], s, CG, S, INNER, VEC)
             x, d = anew(xs[i], PTX and VEC > 1), anew(ds[i], PTX and VEC > 1)
-            xhat, g = normal(x, d, mask, mean, rstd, w, b, ACT, EVEN)
+            xhat, g = normal(x, d, mask, mean, rstd, w, b, ACT, PTX, EVEN)
             p = places(DX, to, channel[:, None], s, sgc, sgs, INNER, VEC)
             if EVEN:
                 tl.store(p, rstd * (g * w - (c2 + xhat * c1)))

@@ -243,8 +243,8 @@ def _builder(p: group_plan.Plan, device: torch.device, types: tuple[Any, ...], a
 
     def build(name: str, programs: int, numbers: tuple[Any, ...], *, early: bool = False, **more: Any) -> Launch:
         own = constants | more
-        if name.endswith("_turn") and not p.itself:
-            own["RANKS"] = 0
+        if name.endswith("_turn"):
+            own |= {"SUMS": numbers[1] > 0} | ({} if p.itself else {"RANKS": 0})
         if not own["PTX"]:
             own.pop("maxnreg", None)
         elif early:

@@ -12,10 +12,10 @@ import triton
 FEW = {"cuda": 1024, "cpu": 16384}  # lanes that small groups fill together
 WHOLE = {"cuda": 32768, "cpu": 8192}  # lanes of x and dy, or of x unaligned, that a program may hold of whole groups
 HELD = {"cuda": 96 << 10, "cpu": 32 << 10}  # bytes of x that a program may hold, as blocks
-VECTOR = 8  # bytes of a load, at least, where a group is held as several blocks
+BOTH = {"cuda": 128 << 10, "cpu": 64 << 10}  # bytes of x and dy that a program of the backward may hold
 REGISTERS = 20  # of a thread that hold a group, or up to twice as many
-BLOCK = {"cuda": 2048, "cpu": 4096}  # lanes of a block of a shared group; as many bytes of any type in channels_last
-SUMMED = 32 << 10  # bytes that a program sums over, if there are enough for all; twice that if channels are adjacent
+BLOCK = {"cuda": 2048, "cpu": 4096}  # lanes of a block of a shared group; in channels_last 4 bytes of all inputs each
+SUMMED = 32 << 10  # bytes of each input that a program sums over, if there are enough; in channels_last 64 KiB of all
 MEMBERS = 512  # of a unit at most: more than fill a GPU
 COMPUTED = 4  # blocks that a program computes: 64 of a thread's registers hold them
 TOGETHER = 2048  # sums that every program of the results may merge for itself
@@ -76,24 +76,25 @@ def plan(C: int, S: int, G: int, inner: str, vec: int, itemsize: int, arrays: in
         return Plan(constants | {"BLOCK_G": few})
     lanes = BLOCK[device]
     if inner == "channels":
-        lanes, summed = lanes * 4 // itemsize, 2 * SUMMED
+        lanes, summed = lanes * 4 // (itemsize * arrays), 2 * SUMMED
         groups, block_c = _unit(C, G, vec, itemsize)
     else:
-        lanes, summed = lanes // 2 if lanes <= S < COMPUTED * lanes else lanes, SUMMED
+        lanes, summed = lanes // 2 if lanes <= S < COMPUTED * lanes else lanes, SUMMED * arrays
         groups, block_c = 1, _channels(group, S, lanes)
     block_s, width = max(lanes // block_c, 1), groups * group
     wide, blocks = triton.cdiv(width, block_c), triton.cdiv(S, block_s)
-    members = wide * min(max(blocks // max(summed * arrays // (lanes * itemsize), 1), 1), max(MEMBERS // wide, 1))
+    members = wide * min(max(blocks // max(summed // (lanes * itemsize * arrays), 1), 1), max(MEMBERS // wide, 1))
     large = width * S * itemsize * arrays > LARGE
     computed = min(COMPUTED if large else COMPUTED // arrays, triton.next_power_of_2(blocks))
     itself = inner != "channels" and members * block_c <= TOGETHER
     cols = min(channels, block_c)
     ranks = next((n for n in (16, 64, 256) if members <= n), MEMBERS)
     ranks = ranks if itself else min(ranks, max(2 * TOGETHER // cols, 1))
+    even = S % (block_s * computed) == 0 and width % block_c == 0 and C % width == 0
     return Plan(
         {
             "INNER": inner, "VEC": math.gcd(vec, width) if inner == "channels" else vec,
-            "EVEN": S % (block_s * computed) == 0 and width % block_c == 0 and C % width == 0, "BLOCK_C": block_c,
+            "SHORT": "positions" if S % block_s else "" if even else "channels", "BLOCK_C": block_c,
             "BLOCK_S": block_s, "STAGES": 4 if inner != "channels" and (large or arrays == 1) else 3,
             "COMPUTED": computed, "STREAM": large, "EVICT": "" if large and arrays == 1 else "evict_first",
             "num_warps": 4,
@@ -108,7 +109,7 @@ def _held(group: int, S: int, inner: str, vec: int, itemsize: int, arrays: int, 
     Where loads are not of vectors, or a group is small, there is one block: few sizes, since each is compiled anew.
     """
     channels, positions = triton.next_power_of_2(group), triton.next_power_of_2(max(S, 1))
-    vectors = vec * itemsize >= VECTOR and group * S >= 2 * FEW[device]
+    vectors = vec * itemsize >= 8 and group * S >= 2 * FEW[device]
     size = (group * S if vectors else channels * positions) * itemsize
     warps = min(max(triton.next_power_of_2(triton.cdiv(size * arrays, 4 * 32 * REGISTERS)), 2), 16)
     blocks = [(channels, positions)] if channels * positions <= WHOLE[device] else []
@@ -123,7 +124,8 @@ def _held(group: int, S: int, inner: str, vec: int, itemsize: int, arrays: int, 
     def cost(block: tuple[int, int]) -> tuple[int, float]:
         return math.prod(many(block)) * math.prod(block), abs(math.log2(math.prod(block) / (32 * warps * vec)))
 
-    blocks = [b for b in blocks if math.prod(many(b)) <= 20 and cost(b)[0] * itemsize <= HELD[device]]
+    most = HELD[device] if arrays == 1 else BOTH[device]
+    blocks = [b for b in blocks if math.prod(many(b)) <= 20 and cost(b)[0] * itemsize * arrays <= most]
     if not blocks:
         return None
     best = min(blocks, key=cost)

@@ -3,7 +3,10 @@
 INNER names the axis whose elements are adjacent in memory, "channels" in channels_last, "positions" in contiguous
 tensors, "" if neither is; runs of VEC elements along it start at multiples of VEC in every tensor and of as many
 elements' bytes in memory, so that loads can be wide. Nothing else about a size, a stride or an address is compiled in.
-PTX says that the target has sm_90's instructions, which the interpreter and other GPUs have not.
+SHORT tells what the blocks of shared groups lack: "" nothing; "channels" channels, or all of a block: what is loaded
+there is 0, as statistics and parameters are, and nothing of it is used; "positions" a part of the positions too, which
+a sum has to leave out. PTX says that the target has sm_90's instructions, which the interpreter and other GPUs have
+not.
 """
 
 import triton.language as tl
@@ -99,12 +102,15 @@ def of_results(number, begin, C, UC, S, BLOCK_C: tl.constexpr, BLOCK_S: tl.const
 
 
 @jit
-def role(summed):
+def role(summed, SUMS: tl.constexpr):
     """Whether this program is one of the `summed` that sum, and its number; results are numbered backwards.
 
-    Every other program sums, from the first on, until one kind is used up.
+    Every other program sums, from the first on, until one kind is used up. SUMS says whether any does: what is not
+    compiled takes no registers.
     """
     number, results = tl.program_id(0), tl.num_programs(0) - summed
+    if not SUMS:
+        return False, results - 1 - number
     pairs = tl.minimum(summed, results)
     paired = number < 2 * pairs
     sums = tl.where(paired, number % 2 == 0, summed > results)

@@ -43,7 +43,7 @@ from verify_norm.kernels.launch import jit
 @jit
 def member(
     X, P, number, plane, C, UC, S, members, sxb, sxc, sxs, INNER: tl.constexpr, VEC: tl.constexpr, PTX: tl.constexpr,
-    EVEN: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr, STAGES: tl.constexpr,
+    SHORT: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Of each channel over its blocks: the mean into P, the sum of squares around it `plane` later, then the count."""
     unit, sample, first, live, rank, mine, stride, cols = of_member(number, members, C, UC, BLOCK_C)
@@ -55,20 +55,20 @@ def member(
     for step in tl.range(0, own, num_stages=STAGES):
         s = ((mine + step * stride) * BLOCK_S + tl.arange(0, BLOCK_S))[None, :]
         seen += 1.0
-        x = block(X, base, c, s, sxc, sxs, live, S, INNER, VEC, EVEN, "").to(tl.float32)
+        x = block(X, base, c, s, sxc, sxs, live, S, INNER, VEC, SHORT == "", "").to(tl.float32)
         delta = x - middle
-        if not EVEN:  # in the last block some lanes stay as they are
+        if SHORT == "positions":  # in the last block some lanes stay as they are
             delta = tl.where(within(c, s, live, S, INNER, VEC), delta, 0.0)
         middle += delta * tl.div_rn(1.0, seen)
         around += delta * (x - middle)
     count = tl.zeros([1, BLOCK_S], tl.float32) + own.to(tl.float32)
-    if not EVEN:
+    if SHORT == "positions":
         beyond = (mine + (own - 1) * stride) * BLOCK_S + tl.arange(0, BLOCK_S) >= S
         count -= tl.where(beyond, 1.0, 0.0)[None, :]
     elements = tl.sum(count)
     average = tl.div_rn(tl.sum(count * middle, axis=1), elements)
     off = middle - average[:, None]
-    if not EVEN:  # mean² of a lane without an element may be infinite, and meet a 0
+    if SHORT == "positions":  # mean² of a lane without an element may be infinite, and meet a 0
         off = tl.where(count > 0.0, off, 0.0)
     squares = tl.sum(around + count * off * off, axis=1)
     at = (members * BLOCK_C).to(tl.int64) * unit + rank * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -82,14 +82,14 @@ def member(
 @jit
 def forward_sums(
     X, P, plane: tl.int64, C: tl.int32, UC: tl.int32, S: tl.int32, members: tl.int32, sxb: tl.int64, sxc: tl.int64,
-    sxs: tl.int64, INNER: tl.constexpr, VEC: tl.constexpr, PTX: tl.constexpr, EVEN: tl.constexpr,
+    sxs: tl.int64, INNER: tl.constexpr, VEC: tl.constexpr, PTX: tl.constexpr, SHORT: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """The first launch of a chain: the sums of the first units' members."""
     if PTX:
         gdc_launch_dependents()
     member(
-        X, P, tl.program_id(0), plane, C, UC, S, members, sxb, sxc, sxs, INNER, VEC, PTX, EVEN, BLOCK_C, BLOCK_S,
+        X, P, tl.program_id(0), plane, C, UC, S, members, sxb, sxc, sxs, INNER, VEC, PTX, SHORT, BLOCK_C, BLOCK_S,
         STAGES,
     )  # fmt: skip
 
@@ -161,7 +161,7 @@ def forward_merge(
 @jit
 def results(
     X, Y, W, B, Mean, Rstd, P, number, begin, plane, C, G, CG, UC, S, members, sxb, sxc, sxs, syb, syc, sys, eps,
-    ACT: tl.constexpr, INNER: tl.constexpr, VEC: tl.constexpr, PTX: tl.constexpr, EVEN: tl.constexpr,
+    ACT: tl.constexpr, INNER: tl.constexpr, VEC: tl.constexpr, PTX: tl.constexpr, SHORT: tl.constexpr,
     ONCE: tl.constexpr, RANKS: tl.constexpr, COLS: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr,
     COMPUTED: tl.constexpr, EVICT: tl.constexpr,
 ):  # fmt: skip
@@ -172,7 +172,7 @@ def results(
     xs = ()
     for i in tl.static_range(COMPUTED):
         s = (along + i * BLOCK_S + tl.arange(0, BLOCK_S))[None, :]
-        xs += (block(X, from_x, c, s, sxc, sxs, live, S, INNER, VEC, EVEN, EVICT),)
+        xs += (block(X, from_x, c, s, sxc, sxs, live, S, INNER, VEC, SHORT == "", EVICT),)
     w = parameter(W, channel, there, 1.0, INNER, VEC)[:, None]
     b = parameter(B, channel, there, 0.0, INNER, VEC)[:, None]
     if PTX:
@@ -186,9 +186,9 @@ def results(
         rstd = tl.load(Rstd + sample * G + channel // CG, mask=there, other=0.0)[:, None]
     for i in tl.static_range(COMPUTED):
         s = (along + i * BLOCK_S + tl.arange(0, BLOCK_S))[None, :]
-        y = activate((xs[i].to(tl.float32) - mean) * rstd * w + b, ACT)
+        y = activate((xs[i].to(tl.float32) - mean) * rstd * w + b, ACT, PTX)
         p = places(Y, from_y, c, s, syc, sys, INNER, VEC)
-        if EVEN:
+        if SHORT == "":
             tl.store(p, y, eviction_policy=EVICT)
         else:
             tl.store(p, y, mask=within(c, s, live, S, INNER, VEC), eviction_policy=EVICT)
@@ -199,21 +199,21 @@ def forward_turn(
     X, Y, W, B, Mean, Rstd, P, summing: tl.int32, summed: tl.int32, begin: tl.int32, plane: tl.int64, C: tl.int32,
     G: tl.int32, CG: tl.int32, UC: tl.int32, S: tl.int32, members: tl.int32, sxb: tl.int64, sxc: tl.int64,
     sxs: tl.int64, syb: tl.int64, syc: tl.int64, sys: tl.int64, eps: tl.float32, ACT: tl.constexpr,
-    INNER: tl.constexpr, VEC: tl.constexpr, PTX: tl.constexpr, EVEN: tl.constexpr, ONCE: tl.constexpr,
+    INNER: tl.constexpr, VEC: tl.constexpr, PTX: tl.constexpr, SHORT: tl.constexpr, ONCE: tl.constexpr,
     RANKS: tl.constexpr, COLS: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr, STAGES: tl.constexpr,
-    COMPUTED: tl.constexpr, EVICT: tl.constexpr,
+    COMPUTED: tl.constexpr, EVICT: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
     """Sums of so many members from `summing` on, and results of units from `begin` on."""
     if PTX:
         gdc_launch_dependents()
-    sums, number = role(summed)
+    sums, number = role(summed, SUMS)
     if sums:
         member(
-            X, P, summing + number, plane, C, UC, S, members, sxb, sxc, sxs, INNER, VEC, PTX, EVEN, BLOCK_C, BLOCK_S,
+            X, P, summing + number, plane, C, UC, S, members, sxb, sxc, sxs, INNER, VEC, PTX, SHORT, BLOCK_C, BLOCK_S,
             STAGES,
         )  # fmt: skip
     else:
         results(
             X, Y, W, B, Mean, Rstd, P, number, begin, plane, C, G, CG, UC, S, members, sxb, sxc, sxs, syb, syc, sys,
-            eps, ACT, INNER, VEC, PTX, EVEN, ONCE, RANKS, COLS, BLOCK_C, BLOCK_S, COMPUTED, EVICT,
+            eps, ACT, INNER, VEC, PTX, SHORT, ONCE, RANKS, COLS, BLOCK_C, BLOCK_S, COMPUTED, EVICT,
         )  # fmt: skip

@@ -39,7 +39,7 @@ def known(Mean, Rstd, W, B, group, channel, there, INNER: tl.constexpr, VEC: tl.
 @jit
 def member(
     X, DY, W, B, Mean, Rstd, P, number, plane, C, G, CG, UC, S, members, sdb, sdc, sds, sxb, sxc, sxs,
-    ACT: tl.constexpr, INNER: tl.constexpr, VEC: tl.constexpr, PTX: tl.constexpr, EVEN: tl.constexpr,
+    ACT: tl.constexpr, INNER: tl.constexpr, VEC: tl.constexpr, PTX: tl.constexpr, SHORT: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Σ g·x̂ of each of its channels over its blocks into P, Σ g `plane` later."""
@@ -52,9 +52,9 @@ def member(
     for step in tl.range(0, tl.cdiv(tl.cdiv(S, BLOCK_S) - mine, stride), num_stages=STAGES):
         s = ((mine + step * stride) * BLOCK_S + tl.arange(0, BLOCK_S))[None, :]
         mask = within(c, s, live, S, INNER, VEC)
-        x = block(X, from_x, c, s, sxc, sxs, live, S, INNER, VEC, EVEN, "")
-        d = block(DY, from_d, c, s, sdc, sds, live, S, INNER, VEC, EVEN, "")
-        xhat, g = normal(x, d, mask, mean, rstd, w, b, ACT, EVEN)
+        x = block(X, from_x, c, s, sxc, sxs, live, S, INNER, VEC, SHORT == "", "")
+        d = block(DY, from_d, c, s, sdc, sds, live, S, INNER, VEC, SHORT == "", "")
+        xhat, g = normal(x, d, mask, mean, rstd, w, b, ACT, PTX, SHORT != "positions")
         along += g * xhat
         total += g
     at = (members * BLOCK_C).to(tl.int64) * unit + rank * BLOCK_C + tl.arange(0, BLOCK_C)
@@ -70,7 +70,7 @@ def member(
 def backward_sums(
     X, DY, W, B, Mean, Rstd, P, plane: tl.int64, C: tl.int32, G: tl.int32, CG: tl.int32, UC: tl.int32, S: tl.int32,
     members: tl.int32, sdb: tl.int64, sdc: tl.int64, sds: tl.int64, sxb: tl.int64, sxc: tl.int64, sxs: tl.int64,
-    ACT: tl.constexpr, INNER: tl.constexpr, VEC: tl.constexpr, PTX: tl.constexpr, EVEN: tl.constexpr,
+    ACT: tl.constexpr, INNER: tl.constexpr, VEC: tl.constexpr, PTX: tl.constexpr, SHORT: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """The first launch of a chain: the sums of the first units' members."""
@@ -78,7 +78,7 @@ def backward_sums(
         gdc_launch_dependents()
     member(
         X, DY, W, B, Mean, Rstd, P, tl.program_id(0), plane, C, G, CG, UC, S, members, sdb, sdc, sds, sxb, sxc, sxs,
-        ACT, INNER, VEC, PTX, EVEN, BLOCK_C, BLOCK_S, STAGES,
+        ACT, INNER, VEC, PTX, SHORT, BLOCK_C, BLOCK_S, STAGES,
     )  # fmt: skip
 
 
@@ -120,7 +120,7 @@ def backward_merge(
 def results(
     DX, DY, X, W, B, Mean, Rstd, C1, C2, P, number, begin, plane, C, G, CG, UC, S, members, sgb, sgc, sgs, sdb, sdc,
     sds, sxb, sxc, sxs, ACT: tl.constexpr, INNER: tl.constexpr, VEC: tl.constexpr, PTX: tl.constexpr,
-    EVEN: tl.constexpr, STREAM: tl.constexpr, RANKS: tl.constexpr, COLS: tl.constexpr, BLOCK_C: tl.constexpr,
+    SHORT: tl.constexpr, STREAM: tl.constexpr, RANKS: tl.constexpr, COLS: tl.constexpr, BLOCK_C: tl.constexpr,
     BLOCK_S: tl.constexpr, STAGES: tl.constexpr, COMPUTED: tl.constexpr, EVICT: tl.constexpr,
 ):  # fmt: skip
     """So many blocks of one unit, which are loaded before what they wait for, or one by one if there are many more.
@@ -136,8 +136,8 @@ def results(
     if not STREAM:
         for i in tl.static_range(COMPUTED):
             s = (along + i * BLOCK_S + tl.arange(0, BLOCK_S))[None, :]
-            xs += (block(X, from_x, c, s, sxc, sxs, live, S, INNER, VEC, EVEN, EVICT),)
-            ds += (block(DY, from_d, c, s, sdc, sds, live, S, INNER, VEC, EVEN, EVICT),)
+            xs += (block(X, from_x, c, s, sxc, sxs, live, S, INNER, VEC, SHORT == "", EVICT),)
+            ds += (block(DY, from_d, c, s, sdc, sds, live, S, INNER, VEC, SHORT == "", EVICT),)
     group = sample * G + channel // CG
     mean, rstd, w, b = known(Mean, Rstd, W, B, group, channel, there, INNER, VEC)
     if PTX:
@@ -150,25 +150,30 @@ def results(
     if STREAM:
         for i in tl.range(0, COMPUTED, num_stages=STAGES):
             s = (along + (COMPUTED - 1 - i) * BLOCK_S + tl.arange(0, BLOCK_S))[None, :]
-            x = block(X, from_x, c, s, sxc, sxs, live, S, INNER, VEC, EVEN, EVICT)
-            d = block(DY, from_d, c, s, sdc, sds, live, S, INNER, VEC, EVEN, EVICT)
-            dx(DX, to, c, s, sgc, sgs, live, S, x, d, mean, rstd, w, b, c1, c2, ACT, INNER, VEC, EVEN, EVICT)
+            x = block(X, from_x, c, s, sxc, sxs, live, S, INNER, VEC, SHORT == "", EVICT)
+            d = block(DY, from_d, c, s, sdc, sds, live, S, INNER, VEC, SHORT == "", EVICT)
+            dx(
+                DX, to, c, s, sgc, sgs, live, S, x, d, mean, rstd, w, b, c1, c2, ACT, INNER, VEC, PTX, SHORT, EVICT
+            )  # fmt: skip
     else:
         for i in tl.static_range(COMPUTED):
             s = (along + i * BLOCK_S + tl.arange(0, BLOCK_S))[None, :]
-            dx(DX, to, c, s, sgc, sgs, live, S, xs[i], ds[i], mean, rstd, w, b, c1, c2, ACT, INNER, VEC, EVEN, EVICT)
+            dx(
+                DX, to, c, s, sgc, sgs, live, S, xs[i], ds[i], mean, rstd, w, b, c1, c2, ACT, INNER, VEC, PTX, SHORT,
+                EVICT,
+            )  # fmt: skip
 
 
 @jit
 def dx(
     DX, to, c, s, sgc, sgs, live, S, x, d, mean, rstd, w, b, c1, c2, ACT: tl.constexpr, INNER: tl.constexpr,
-    VEC: tl.constexpr, EVEN: tl.constexpr, EVICT: tl.constexpr,
+    VEC: tl.constexpr, PTX: tl.constexpr, SHORT: tl.constexpr, EVICT: tl.constexpr,
 ):  # fmt: skip
     """The gradient of a block, from x and dy."""
     mask = within(c, s, live, S, INNER, VEC)
-    xhat, g = normal(x, d, mask, mean, rstd, w, b, ACT, EVEN)
+    xhat, g = normal(x, d, mask, mean, rstd, w, b, ACT, PTX, SHORT != "positions")
     p = places(DX, to, c, s, sgc, sgs, INNER, VEC)
-    if EVEN:
+    if SHORT == "":
         tl.store(p, rstd * (g * w - (c2 + xhat * c1)), eviction_policy=EVICT)
     else:
         tl.store(p, rstd * (g * w - (c2 + xhat * c1)), mask=mask, eviction_policy=EVICT)
@@ -180,22 +185,22 @@ def backward_turn(
     plane: tl.int64, C: tl.int32, G: tl.int32, CG: tl.int32, UC: tl.int32, S: tl.int32, members: tl.int32,
     sgb: tl.int64, sgc: tl.int64, sgs: tl.int64, sdb: tl.int64, sdc: tl.int64, sds: tl.int64, sxb: tl.int64,
     sxc: tl.int64, sxs: tl.int64, ACT: tl.constexpr, INNER: tl.constexpr, VEC: tl.constexpr, PTX: tl.constexpr,
-    EVEN: tl.constexpr, STREAM: tl.constexpr, RANKS: tl.constexpr, COLS: tl.constexpr, BLOCK_C: tl.constexpr,
-    BLOCK_S: tl.constexpr, STAGES: tl.constexpr, COMPUTED: tl.constexpr, EVICT: tl.constexpr,
+    SHORT: tl.constexpr, STREAM: tl.constexpr, RANKS: tl.constexpr, COLS: tl.constexpr, BLOCK_C: tl.constexpr,
+    BLOCK_S: tl.constexpr, STAGES: tl.constexpr, COMPUTED: tl.constexpr, EVICT: tl.constexpr, SUMS: tl.constexpr,
 ):  # fmt: skip
     """Sums of so many members from `summing` on, and results of units from `begin` on."""
     if PTX:
         gdc_launch_dependents()
-    sums, number = role(summed)
+    sums, number = role(summed, SUMS)
     if sums:
         member(
             X, DY, W, B, Mean, Rstd, P, summing + number, plane, C, G, CG, UC, S, members, sdb, sdc, sds, sxb, sxc,
-            sxs, ACT, INNER, VEC, PTX, EVEN, BLOCK_C, BLOCK_S, STAGES,
+            sxs, ACT, INNER, VEC, PTX, SHORT, BLOCK_C, BLOCK_S, STAGES,
         )  # fmt: skip
     else:
         results(
             DX, DY, X, W, B, Mean, Rstd, C1, C2, P, number, begin, plane, C, G, CG, UC, S, members, sgb, sgc, sgs,
-            sdb, sdc, sds, sxb, sxc, sxs, ACT, INNER, VEC, PTX, EVEN, STREAM, RANKS, COLS, BLOCK_C, BLOCK_S, STAGES,
+            sdb, sdc, sds, sxb, sxc, sxs, ACT, INNER, VEC, PTX, SHORT, STREAM, RANKS, COLS, BLOCK_C, BLOCK_S, STAGES,
             COMPUTED, EVICT,
         )  # fmt: skip
 

@@ -393,7 +393,7 @@ def ncu_prints(ncu, **changed):
 
 def test_what_ncu_prints_is_read_by_its_columns(bench):
     ncu = bench.ncu
-    (launch,) = ncu.read(ncu_prints(ncu))
+    (launch,) = ncu.read(ncu_prints(ncu, read_bytes="2,500,000"))
     assert launch["name"] == "fold"
     assert launch["grid"] == "(8, 1, 1)"
     assert launch["ns"] == 1234.5
@@ -401,7 +401,8 @@ def test_what_ncu_prints_is_read_by_its_columns(bench):
     last = ncu.REASONS[-1]
     assert ncu.stalls(launch, most=1) == f"{last.replace('_', ' ')} {9 + len(ncu.COUNTED):.1f}"
     profile = {"kernel": "k", "shape": "4x8", "dtype": "float32", "launches": [launch]}
-    assert "| k 4x8 float32 | fold (8, 1, 1) | 1.2 | 11 % | 14 % | 15 % | 17 | 18 |" in ncu.lines([profile])
+    cells = "| k 4x8 float32 | fold (8, 1, 1) | 1.2 | 11 % | 2.5 MB | 0.0 MB | 15 % | 14 % | 16 % | 18 | 19 |"
+    assert cells in ncu.lines([profile])
     assert ncu.read("==ERROR== no kernel\n") == []
 
 
@@ -409,7 +410,7 @@ def test_what_a_gpu_does_not_count_is_left_out(bench):
     (launch,) = bench.ncu.read(ncu_prints(bench.ncu, memory_percent="n/a", spilled="", ns="n/a"))
     assert not {"memory_percent", "spilled", "ns"} & set(launch)
     profile = {"kernel": "k", "shape": "4x8", "dtype": "float32", "launches": [launch]}
-    assert "| fold (8, 1, 1) | – | – | 14 % | 15 % | 17 | – |" in bench.ncu.lines([profile])
+    assert "| fold (8, 1, 1) | – | – | 0.0 MB | 0.0 MB | 15 % | 14 % | 16 % | 18 | – |" in bench.ncu.lines([profile])
 
 
 def test_a_profile_is_of_the_kernel_and_size_that_were_asked_for(bench, tmp_path, monkeypatch, capsys):
@@ -425,16 +426,19 @@ def test_a_profile_is_of_the_kernel_and_size_that_were_asked_for(bench, tmp_path
     monkeypatch.setattr(bench.ncu, "facts", lambda device: {"device": device})
     variant = "groupnorm_fwd@group_plan.COMPUTED=2"
     for argv in (["--kernel", "layernorm_fwd", "--shapes", "4x64"],
-                 ["--kernel", variant, "--shapes", "1x8x4x4", "--groups", "4", "--dtype", "fp32"]):  # fmt: skip
+                 ["--kernel", variant, "--shapes", "1x8x4x4", "--groups", "4", "--dtype", "fp32", "--layout",
+                  "channels_last", "--in-place"]):  # fmt: skip
         assert bench.ncu.main([*argv, "--json", str(tmp_path / "out.json")]) == 0, capsys.readouterr().err
     report = json.loads((tmp_path / "out.json").read_text())
     (found,) = report["profiles"]
     assert found["kernel"] == variant
     assert found["shape"] == "1x8x4x4"
     assert found["launches"][0]["ns"] == 1234.5
+    assert "float32 channels_last in place |" in bench.ncu.lines([found])
     first, second = seen.read_text().splitlines()
     assert "--kernel layernorm_fwd --op layernorm_fwd --shapes 4x64 --dtype bfloat16" in first
     assert "--groups 4" in second
+    assert ("--replay-mode application" in second, "--replay-mode" in first) == (True, False)
     text.write_text("==WARNING== No kernels were profiled.\n")
     assert bench.ncu.main(["--shapes", "4x64"]) == 2
     assert "ncu found no launch of layernorm_fwd at 4x64; it said: ==WARNING==" in capsys.readouterr().err
@@ -447,7 +451,7 @@ def test_a_profile_needs_a_gpu(bench, capsys):
         (["--kernel", "nope"], "unknown kernel 'nope'"),
         (["--shapes", "4096"], "'4096' has no rows"),
         (["--shapes", ","], "nothing to profile"),
-        (["--preset", "perf"], "a preset is too much to profile"),
+        (["--preset", "perf"], "unrecognized arguments: --preset perf"),
         (["--dtype", "int8"], "unknown dtype 'int8'"),
     ):
         assert bench.ncu.main(argv) == 2

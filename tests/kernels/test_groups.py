@@ -247,13 +247,15 @@ def build(kernel, **constants):
              for p in kernel.params}
     return compile(ASTSource(kernel, types, constants), target=GPUTarget("cuda", 90, 32)).asm["ptx"]
 
-for inner, act, even in (("positions", "silu", True), ("channels", "gelu", False), ("", None, False)):
+for inner, act, short in (("positions", "silu", ""), ("channels", "gelu", "channels"), ("", None, "positions")):
+    even = not short
     absent = {} if act else {"W": None, "B": None, "DW": None, "DB": None}
     for kernel in (group_held.forward_whole, group_held.forward_held, groups.forward_sums, groups.forward_turn,
                    group_held_backward.backward_whole, group_held_backward.backward_held,
                    groups_backward.backward_sums, groups_backward.backward_turn):
         vec = 8 if inner == "positions" else 4 if inner else 1
-        text = build(kernel, INNER=inner, ACT=act, EVEN=even, STREAM=not even, RANKS=64 * even, VEC=vec, **absent)
+        text = build(kernel, INNER=inner, ACT=act, EVEN=even, SHORT=short, STREAM=not even, RANKS=64 * even,
+                     SUMS=even, VEC=vec, **absent)
         if inner:  # 16 bytes a load, or 8
             wide = "v4" if vec == 8 else "v2"
             stores = "Y" in kernel.arg_names or "DX" in kernel.arg_names
