@@ -72,7 +72,7 @@ def plan(o: argparse.Namespace) -> dict[str, list[Job]]:
     if names and own:
         raise UsageError(f"a preset has its own {', '.join(own)}")
     if o.seconds <= 0 or o.groups < 1:
-        raise UsageError("--seconds and --groups are to be greater than 0")
+        raise UsageError(f"{'--seconds' if o.seconds <= 0 else '--groups'} is to be greater than 0")
     if o.out and not names:
         raise UsageError("--out is for presets; --json and --plot name one file each")
     if len(names) > 1 and (o.json or o.plot):

@@ -11,7 +11,7 @@ DENSITY = tl.constexpr(0.3989422804014327)  # 1/√(2π)
 
 @jit
 def sigmoid(z, PTX: tl.constexpr):
-    """σ(z) = 1/(1 + e^−z), 0 where e^−z overflows; PTX says that the target is an NVIDIA GPU.
+    """σ(z) = 1/(1 + e^−z), 0 where e^−z overflows; PTX says that the target has sm_90's instructions.
 
     There, five instructions instead of ten: without scaling for arguments that are subnormal, or whose reciprocal is.
     A quarter of the sum has a reciprocal that is normal.
@@ -41,7 +41,7 @@ def activate(z, ACT: tl.constexpr, PTX: tl.constexpr):
 def slope(z, ACT: tl.constexpr, PTX: tl.constexpr):
     """The derivative at z: σ(1 + z(1 − σ)) and Φ(z) + z·φ(z).
 
-    1 − σ is off by u at most, of which a' gets σ|z|u: a rounding more of a term below σ(1 + |z|), as the bound has six.
+    The rounding of 1 − σ adds at most σ|z|u to a', one of the six that the bound allows.
     """
     if ACT == "silu":
         up = sigmoid(z, PTX)

@@ -61,7 +61,7 @@ def forward(
     y = torch.empty_like(x)
     mean = torch.empty((len(x), num_groups), dtype=torch.float32, device=x.device)
     rstd = torch.empty_like(mean)
-    if not len(x) or not x.shape[1]:
+    if not x.numel():
         return y, mean.fill_(torch.nan), rstd.fill_(torch.nan)  # of no elements
     w, w_type, w_at = _dense(weight, x)
     b, b_type, b_at = _dense(bias, x)
@@ -128,7 +128,8 @@ def backward(
         torch.empty(p.shape, dtype=p.dtype, device=x.device) if want and p is not None else None
         for p, want in ((weight, wanted[1]), (bias, wanted[2]))
     )
-    if not c:
+    if not x.numel():
+        dw, db = (t if t is None else t.zero_() for t in (dw, db))
         return dx if wanted[0] else None, dw, db
     (w, w_type, w_at), (b, b_type, b_at) = _dense(weight, x), _dense(bias, x)
     known = (w, b, stored(mean).contiguous(), stored(rstd).contiguous())
@@ -176,17 +177,19 @@ def backward_chain(
     at_dx, at_dy, at_x = strides
     group, size = c // num_groups, dtype.itemsize
     inner = group_plan.adjacent(aligned, size, (b, c, s), *strides)
-    p = group_plan.plan(c, s, num_groups, *inner, size, 2, device.type)
+    # erf takes the registers that x and dy would be held in; elsewhere compilers keep both in float32 too (`anew`)
+    spare = activation != "gelu" and (device.type != "cuda" or ptx(device))
+    p = group_plan.plan(c, s, num_groups, *inner, size, 2, device.type, spare)
     # the sums of a sample's channels are float32, but those of one sample have the parameters' types
     build, parameters = _builder(p, device, (dtype, weight, bias, wanted, b == 1), activation), any(wanted[1:])
-    if p.merging is None or not b:
+    if p.merging is None:
         over = {"BLOCK_M": 128, "BLOCK_C": 32 if device.type == "cuda" else 256, "num_warps": 4}
         few, numbers = p.constants.get("BLOCK_G"), (num_groups, group, s, *at_dx, *at_dy, *at_x)
         whole = build("backward_held", b * num_groups, numbers) if few is None else build(
             "backward_whole", triton.cdiv(b * num_groups, few), (b * num_groups, *numbers))  # fmt: skip
         return Chain(
-            whole if b else None,
-            over=build("over_samples", triton.cdiv(c, over["BLOCK_C"]), (b, c), early=b > 0, **over)
+            whole,
+            over=build("over_samples", triton.cdiv(c, over["BLOCK_C"]), (b, c), early=True, **over)
             if parameters and b != 1 else None,
         )  # fmt: skip
     units, plane, sizes = _extents(p, (b, c, s), num_groups)

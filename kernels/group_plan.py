@@ -12,9 +12,9 @@ import triton
 FEW = {"cuda": 1024, "cpu": 16384}  # lanes that small groups fill together
 WHOLE = {"cuda": 32768, "cpu": 8192}  # lanes of x and dy, or of x unaligned, that a program may hold of whole groups
 HELD = {"cuda": 96 << 10, "cpu": 32 << 10}  # bytes of x that a program may hold, as blocks
-BOTH = {"cuda": 128 << 10, "cpu": 64 << 10}  # bytes of x and dy that a program of the backward may hold
+BOTH = {"cuda": 96 << 10, "cpu": 64 << 10}  # bytes of x and dy that a program may hold, and a third more of idle lanes
 REGISTERS = 20  # of a thread that hold a group, or up to twice as many
-BLOCK = {"cuda": 2048, "cpu": 4096}  # lanes of a block of a shared group; in channels_last 4 bytes of all inputs each
+BLOCK = {"cuda": 2048, "cpu": 4096}  # lanes of a block of a shared group; in channels_last of 4 bytes of all inputs
 SUMMED = 32 << 10  # bytes of each input that a program sums over, if there are enough; in channels_last 64 KiB of all
 MEMBERS = 512  # of a unit at most: more than fill a GPU
 COMPUTED = 4  # blocks that a program computes: 64 of a thread's registers hold them
@@ -50,8 +50,12 @@ class Turn(NamedTuple):
 
 
 @functools.lru_cache(4096)
-def plan(C: int, S: int, G: int, inner: str, vec: int, itemsize: int, arrays: int, device: str) -> Plan:
+def plan(
+    C: int, S: int, G: int, inner: str, vec: int, itemsize: int, arrays: int, device: str, spare: bool = True
+) -> Plan:  # fmt: skip
     """The plan for x (B, C, S) in G groups, of so many bytes an element, where a program holds so many such arrays.
+
+    `spare` says that beside x and dy, kept in their own type, there are registers for what a backward computes.
 
     >>> plan(320, 4096, 32, "positions", 8, 2, 1, "cuda").constants["WIDE"]  # of Stable Diffusion: ten channels a group
     10
@@ -61,7 +65,7 @@ def plan(C: int, S: int, G: int, inner: str, vec: int, itemsize: int, arrays: in
     group = C // G
     channels, positions = triton.next_power_of_2(group), triton.next_power_of_2(max(S, 1))
     lanes = channels * positions
-    if lanes > FEW[device] and (arrays == 1 or lanes * arrays > WHOLE[device]):
+    if lanes > FEW[device] and (arrays == 1 or (lanes * arrays > WHOLE[device] and spare)):
         held = math.gcd(vec, group) if inner == "channels" else vec
         constants = _held(group, S, inner, held, itemsize, arrays, device)
         if constants is not None:
@@ -85,7 +89,7 @@ def plan(C: int, S: int, G: int, inner: str, vec: int, itemsize: int, arrays: in
     wide, blocks = triton.cdiv(width, block_c), triton.cdiv(S, block_s)
     members = wide * min(max(blocks // max(summed // (lanes * itemsize * arrays), 1), 1), max(MEMBERS // wide, 1))
     large = width * S * itemsize * arrays > LARGE
-    computed = min(COMPUTED if large else COMPUTED // arrays, triton.next_power_of_2(blocks))
+    computed = min(COMPUTED if large else COMPUTED // arrays, triton.next_power_of_2(max(blocks, 1)))
     itself = inner != "channels" and members * block_c <= TOGETHER
     cols = min(channels, block_c)
     ranks = next((n for n in (16, 64, 256) if members <= n), MEMBERS)
@@ -124,7 +128,9 @@ def _held(group: int, S: int, inner: str, vec: int, itemsize: int, arrays: int, 
     def cost(block: tuple[int, int]) -> tuple[int, float]:
         return math.prod(many(block)) * math.prod(block), abs(math.log2(math.prod(block) / (32 * warps * vec)))
 
-    most = HELD[device] if arrays == 1 else BOTH[device]
+    if arrays > 1 and (not vectors or group * S * itemsize * arrays > BOTH[device]):
+        return None  # registers would spill
+    most = HELD[device] if arrays == 1 else BOTH[device] * 4 // 3
     blocks = [b for b in blocks if math.prod(many(b)) <= 20 and cost(b)[0] * itemsize * arrays <= most]
     if not blocks:
         return None

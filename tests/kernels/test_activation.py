@@ -32,7 +32,7 @@ def run(z, name, device):
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_within_the_bound_at_every_size(device, name):
-    """From where a value is subnormal to where e^−z overflows, with all that lies between 2^126 and 2^128 of it."""
+    """From where a value is subnormal to where e^−z overflows, and densely where it is 2^126 to 2^128."""
     act, sizes = activation.ACTIVATIONS[name], np.ldexp(1.0, np.arange(-149, 128))
     parts = [np.linspace(-110, 110, 5 * TILE), np.linspace(-89, -87, TILE), -sizes, sizes]
     z = np.zeros(7 * TILE)

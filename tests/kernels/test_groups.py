@@ -18,7 +18,8 @@ SHAPES = [  # each with several blocks, and with the last one short
     ((2, 6, 7, 11), 2), ((1, 4, 8, 16), 1), ((2, 9, 5, 5), 1), ((3, 8, 70), 4),
     ((2, 130, 1), 1), ((2, 300), 1),  # more channels than a block, and no space: several tiles of channels
     ((2, 4, 16, 32), 2), ((1, 32, 8, 16), 2),  # even blocks
-    ((2, 34, 3, 5), 17),  # channels_last: units of 16 groups and of one
+    ((2, 34, 3, 5), 17), ((2, 34, 8, 8), 17),  # channels_last: units of 16 groups and of one
+    ((2, 6, 12, 16), 2), ((2, 10, 8, 8), 2),  # whole blocks that lack channels, and positions that lack blocks
 ]  # fmt: skip
 LAYOUTS = [("contiguous", "contiguous"), ("channels_last", "channels_last"), ("channels_last", "contiguous"),
            ("transposed", "expanded"), ("offset", "every_other")]  # fmt: skip
@@ -36,6 +37,7 @@ def small(monkeypatch):
     monkeypatch.setattr(group_plan, "WHOLE", dict.fromkeys(group_plan.WHOLE, 64))
     monkeypatch.setattr(group_plan, "BLOCK", dict.fromkeys(group_plan.BLOCK, 128))
     monkeypatch.setattr(group_plan, "HELD", dict.fromkeys(group_plan.HELD, 256))
+    monkeypatch.setattr(group_plan, "BOTH", dict.fromkeys(group_plan.BOTH, 256))
     monkeypatch.setattr(group_plan, "FEW", dict.fromkeys(group_plan.FEW, 16))
     monkeypatch.setattr(group_plan, "SUMMED", 512)
     monkeypatch.setattr(group_plan, "COMPUTED", 2)
@@ -64,8 +66,8 @@ def exact(dy, x, w, b, groups, eps, activation=None):
     return y.detach(), *torch.autograd.grad(y, leaves, dy.double())
 
 
-def agree(norms, got, want, terms):
-    for name, a, b in zip(("y", "dx", "dweight", "dbias"), got, want, strict=True):
+def agree(norms, got, want, terms, names=("y", "dx", "dweight", "dbias")):
+    for name, a, b in zip(names, got, want, strict=True):
         # a sum of so many terms, each with a few roundings, of the size of the largest result
         norms.close(name, a, b, 4 * norms.bounds.__globals__["height"](terms) * 2.0**-24 * b.abs().max() * 4)
 
@@ -115,23 +117,49 @@ def test_groups_held_as_several_blocks(norms, device, monkeypatch, shape, dtype,
     forget()
 
 
-@pytest.mark.parametrize("activation", [None, "silu", "gelu"])
-@pytest.mark.parametrize("shape", [(3, 40, 96), (2, 20, 17, 16), (2, 40, 16, 16), (1, 8, 40, 40)])
-@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
-def test_gradients_of_groups_held_as_several_blocks(norms, device, monkeypatch, shape, layout, activation):
+@pytest.fixture
+def holding(monkeypatch):
+    """Groups of some hundred values are held as several blocks."""
     monkeypatch.setattr(group_plan, "FEW", dict.fromkeys(group_plan.FEW, 64))
     monkeypatch.setattr(group_plan, "WHOLE", dict.fromkeys(group_plan.WHOLE, 128))
     forget()
-    layout = layout if len(shape) > 3 else "contiguous"
-    case = draw(norms, shape, 2, F32, device, (layout, layout))
-    agree(norms, ours(*case, activation), exact(*case, activation), case[1].numel())
-    dy, x = case[:2]
-    chain = group_launch.backward_chain(
-        x.device, x.dtype, F32, F32, x.shape, 2, *(t.stride() for t in (x, dy, x)), 16, activation, (True, True, True)
-    )
-    assert chain.room == 0
-    assert chain.whole.kernel.kernel is group_held_backward.backward_held
+    yield
     forget()
+
+
+def chain_of(dy, x, groups, activation=None):
+    strides = (t.stride() for t in (x, dy, x))
+    return group_launch.backward_chain(
+        x.device, x.dtype, F32, F32, x.shape, groups, *strides, 16, activation, (True, True, True)
+    )
+
+
+@pytest.mark.parametrize("activation", [None, "silu"])
+@pytest.mark.parametrize("dtype", [F32, F16, BF16])
+@pytest.mark.parametrize("shape", [(3, 40, 96), (2, 24, 17, 16), (2, 40, 16, 16), (1, 8, 40, 40)])
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+def test_gradients_of_groups_held_as_several_blocks(norms, device, holding, shape, dtype, layout, activation):
+    layout = layout if len(shape) > 3 else "contiguous"
+    case = draw(norms, shape, 2, dtype, device, (layout, layout))
+    dy, x, w, b, groups, eps = case
+    assert chain_of(dy, x, groups, activation).whole.kernel.kernel is group_held_backward.backward_held
+    agree(norms, ours(*case, activation), exact(*case, activation), x.numel())
+    _, mean, rstd = group_launch.forward(x, None, b, groups, eps, activation)
+    dx, dw, db = group_launch.backward(dy, x, None, b, mean, rstd, groups, activation, (False, True, True))
+    assert dx is dw is None
+    want = exact(dy, x, torch.ones_like(w), b, groups, eps, activation)
+    agree(norms, [db], want[3:], x.numel(), names=["dbias"])
+
+
+def test_what_registers_would_not_hold_is_shared(norms, device, holding):
+    """GELU's derivative, loads of no vectors, and more bytes than `BOTH`: ptxas reports spills of all three."""
+    dy, x, *_ = draw(norms, (2, 40, 16, 16), 2, BF16, device)
+    assert chain_of(dy, x, 2).room == 0
+    assert chain_of(dy, x, 2, "gelu").room > 0
+    odd = x[..., :15].contiguous(), dy[..., :15].contiguous()
+    assert chain_of(*(t[:, :, :15] for t in odd), 2).room > 0
+    assert group_plan.plan(640, 1024, 32, "positions", 8, 2, 2, "cuda").members == 0
+    assert group_plan.plan(960, 1024, 32, "positions", 8, 2, 2, "cuda").members > 0
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
@@ -143,6 +171,36 @@ def test_a_sample_is_the_same_alone_and_among_others(norms, device, small, layou
         alone = ours(dy[one], x[one], w, b, groups, eps)
         assert torch.equal(alone[0], y[one])
         assert torch.equal(alone[1], dx[one])
+
+
+def test_the_shapes_above_take_every_way(norms, device, small):
+    """Each kind of lack, both layouts, forward and backward; and a last unit with fewer groups."""
+    seen = set()
+
+    def kept(*form):
+        p = PLAN(*form)
+        if p.merging is not None:
+            seen.update((form[6], form[3], what) for what in (p.constants["SHORT"], G % p.groups and "fewer groups"))
+        return p
+
+    small.setattr(group_plan, "plan", kept)
+    for (shape, G), layout in itertools.product(SHAPES, ("contiguous", "channels_last")):
+        dy, x, *_ = draw(norms, shape, G, F32, device, (layout, layout))
+        group_launch.forward_chain(x.device, F32, F32, F32, x.shape, G, x.stride(), x.stride(), 16, 1e-5, None)
+        chain_of(dy, x, G)
+    assert seen >= set(itertools.product((1, 2), ("positions", "channels"), ("", "channels", "positions")))
+    assert seen >= {(1, "channels", "fewer groups"), (2, "channels", "fewer groups")}
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 0), (2, 40000, 0), (0, 6, 8), (2, 0, 4, 4)])
+def test_no_elements(device, shape):
+    """No mean, and sums of nothing: also of so many channels that a group of one position each would be shared."""
+    x, w = torch.ones(shape, device=device), torch.ones(shape[1], device=device)
+    y, mean, rstd = group_launch.forward(x, w, w, 1, 1e-5, None)
+    assert (y.shape, mean.isnan().all(), rstd.isnan().all()) == (x.shape, True, True)
+    dx, dw, db = group_launch.backward(x, x, w, w, mean, rstd, 1, "silu", (True, True, True))
+    assert dx.shape == x.shape
+    assert (dw.tolist(), db.tolist()) == ([0.0] * shape[1], [0.0] * shape[1])
 
 
 @pytest.mark.parametrize("large", [100.0, 1e4])
