@@ -83,20 +83,26 @@ def lines(profiles: list[dict[str, Any]]) -> str:
     """Markdown's table of all launches."""
     head = ["kernel", "launch", "µs", "memory", "read", "written", "L2", "L2 hits", "issue slots", "registers",
             "spilling stores", "waits, cycles an instruction"]  # fmt: skip
-    rows = []
-    for p in profiles:
-        for launch in p["launches"]:
-
-            def told(name: str, form: str, each: float = 1.0, of: dict[str, Any] = launch) -> str:
-                return form.format(of[name] / each) if name in of else "–"
-
-            cells = [told("ns", "{:.1f}", 1e3), told("memory_percent", "{:.0f} %")]
-            cells += [told(f"{way}_bytes", "{:.1f} MB", 1e6) for way in ("read", "written")]
-            cells += [told(f"{name}_percent", "{:.0f} %") for name in ("l2", "l2_hit", "issue")]
-            cells += [told("registers", "{:.0f}"), told("spilled", "{:,.0f}"), stalls(launch)]
-            what = " ".join([p["kernel"], p["shape"], p["dtype"], *p.get("how", ())])
-            rows.append([what, f"{launch['name']} {launch['grid']}", *cells])
+    rows = [
+        [" ".join([p["kernel"], p["shape"], p["dtype"], *p.get("how", ())]), *cells(launch)]
+        for p in profiles
+        for launch in p["launches"]
+    ]
     return markdown(head, rows)
+
+
+def cells(launch: dict[str, Any]) -> list[str]:
+    """A launch's part of its line."""
+
+    def told(name: str, form: str, each: float = 1.0) -> str:
+        return form.format(launch[name] / each) if name in launch else "–"
+
+    return [
+        f"{launch['name']} {launch['grid']}", told("ns", "{:.1f}", 1e3), told("memory_percent", "{:.0f} %"),
+        *(told(f"{way}_bytes", "{:.1f} MB", 1e6) for way in ("read", "written")),
+        *(told(f"{name}_percent", "{:.0f} %") for name in ("l2", "l2_hit", "issue")),
+        told("registers", "{:.0f}"), told("spilled", "{:,.0f}"), stalls(launch),
+    ]  # fmt: skip
 
 
 def profile(kernel: str, work: Work, in_place: bool) -> dict[str, Any]:

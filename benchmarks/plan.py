@@ -26,7 +26,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser(description: str) -> Parser:
-    """The options that say what is run, and on what."""
+    """The options that say what is run, and on what; for `plan`, those of run.py have their defaults."""
     made = Parser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--kernel", default="", help=f"names or path.py:attr, separated by commas [{KERNELS}]")
     made.add_argument("--op", help="the operator of kernels whose names do not tell it")
@@ -45,7 +45,7 @@ def options(argv: list[str] | None, description: str = "") -> argparse.Namespace
     made = parser(description)
     made.add_argument("--peers", default="", help="of torch, compile, liger, fla, quack, apex; none [those installed]")
     made.add_argument("--preset", default="", help="perf, seed001, seed003, seed004: known tables and plots")
-    made.add_argument("--seconds", type=float, default=0.1, help="for each median")
+    made.add_argument("--seconds", type=float, help="for each median")
     made.add_argument("--plot", default="", metavar="FILE.svg")
     made.add_argument("--out", default="", metavar="FOLDER", help="a preset's name.json and name.svg")
     made.add_argument(
@@ -71,8 +71,9 @@ def plan(o: argparse.Namespace) -> dict[str, list[Job]]:
     own = [f"--{n}" for n in ("kernel", "shapes") if getattr(o, n)]
     if names and own:
         raise UsageError(f"a preset has its own {', '.join(own)}")
-    if o.seconds <= 0 or o.groups < 1:
-        raise UsageError(f"{'--seconds' if o.seconds <= 0 else '--groups'} is to be greater than 0")
+    for name in ("seconds", "groups"):
+        if getattr(o, name) <= 0:
+            raise UsageError(f"--{name} is to be greater than 0")
     if o.out and not names:
         raise UsageError("--out is for presets; --json and --plot name one file each")
     if len(names) > 1 and (o.json or o.plot):

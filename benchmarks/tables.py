@@ -24,6 +24,11 @@ MISTAKES = {
 }
 
 
+def about(run: dict[str, Any]) -> str:
+    """On what it ran, with which versions, and when."""
+    return ", ".join(f"{key} {value}" for key, value in run["environment"].items())
+
+
 def bounds() -> str:
     found = json.loads((RESULTS / "bounds.json").read_text())
     strict, wrong = found["strict"], found["wrong"]
@@ -95,9 +100,8 @@ def reports(folder: str) -> str:
             if shapes == "fuzz":
                 row.append(f"{max(t['ratio'] for t in report['tallies'] if t['dtype'] == 'float32'):.2f}")
         rows.append(row)
-    environment = next(iter(found.values()))["fuzz"]["environment"]
     head = ["kernel", "findings", "cases", "elements", "time", "error/bound fp32"]
-    told = ", ".join(f"{key} {value}" for key, value in environment.items())
+    told = about(next(iter(found.values()))["fuzz"])
     if at_full_size:
         head += ["findings", "cases", "elements", "time"]
         told += "; on the right the norm shapes of real models, at full size"
@@ -203,8 +207,9 @@ def speed(*names: str) -> str:
         path = RESULTS / "bench" / f"{name}.json"
         if path.exists():
             found = json.loads(path.read_text())
-            about = ", ".join(f"{key} {value}" for key, value in found["environment"].items())
-            told.append(f"`--preset {name}`: {about}\n\n{table_of([Row.read(record) for record in found['rows']])}")
+            told.append(
+                f"`--preset {name}`: {about(found)}\n\n{table_of([Row.read(record) for record in found['rows']])}"
+            )
     return "\n\n".join(told)
 
 
@@ -215,8 +220,7 @@ def profiles() -> str:
     told = []
     for path in sorted((RESULTS / "bench").glob("ncu*.json")):
         found = json.loads(path.read_text())
-        about = ", ".join(f"{key} {value}" for key, value in found["environment"].items())
-        told.append(f"{about}\n\n{lines(found['profiles'])}")
+        told.append(f"{about(found)}\n\n{lines(found['profiles'])}")
     return "\n\n".join(told)
 
 

@@ -44,8 +44,8 @@ def slope(z, ACT: tl.constexpr, PTX: tl.constexpr):
     The rounding of 1 − σ adds at most σ|z|u to a', one of the six that the bound allows.
     """
     if ACT == "silu":
-        up = sigmoid(z, PTX)
-        z = up * (1.0 + z * (1.0 - up))
+        s = sigmoid(z, PTX)
+        z = s * (1.0 + z * (1.0 - s))
     elif ACT == "gelu":
         z = 0.5 * (1.0 + tl.erf(z * SQRT_HALF)) + z * DENSITY * tl.exp(-0.5 * z * z)
     return z

@@ -24,6 +24,21 @@ def normal(x, dy, mask, mean, rstd, w, b, ACT: tl.constexpr, PTX: tl.constexpr, 
 
 
 @jit
+def store_dx(
+    DX, to, c, s, sgc, sgs, live, S, x, d, mean, rstd, w, b, c1, c2, ACT: tl.constexpr, INNER: tl.constexpr,
+    VEC: tl.constexpr, PTX: tl.constexpr, SHORT: tl.constexpr, EVICT: tl.constexpr,
+):  # fmt: skip
+    """The gradient of a block, from x and dy."""
+    mask = within(c, s, live, S, INNER, VEC)
+    xhat, g = normal(x, d, mask, mean, rstd, w, b, ACT, PTX, SHORT != "positions")
+    p = places(DX, to, c, s, sgc, sgs, INNER, VEC)
+    if SHORT == "":
+        tl.store(p, rstd * (g * w - (c2 + xhat * c1)), eviction_policy=EVICT)
+    else:
+        tl.store(p, rstd * (g * w - (c2 + xhat * c1)), mask=mask, eviction_policy=EVICT)
+
+
+@jit
 def backward_whole(
     DX, DY, X, W, B, Mean, Rstd, DW, DB, M: tl.int64, G: tl.int32, CG: tl.int32, S: tl.int32, sgb: tl.int64,
     sgc: tl.int64, sgs: tl.int64, sdb: tl.int64, sdc: tl.int64, sds: tl.int64, sxb: tl.int64, sxc: tl.int64,
@@ -67,6 +82,7 @@ def backward_held(
     BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr, WIDE: tl.constexpr, BLOCKS: tl.constexpr,
 ):  # fmt: skip
     """One group, as WIDE·BLOCKS blocks of (channels, positions) of x and dy, kept in their own type until dx."""
+    FAST: tl.constexpr = PTX and VEC > 1
     if PTX:
         gdc_launch_dependents()
     group = tl.program_id(0)
@@ -92,7 +108,7 @@ def backward_held(
         db = tl.zeros([BLOCK_C, BLOCK_S], tl.float32)
         for j in tl.static_range(BLOCKS):
             mask = within(channel[:, None], (j * BLOCK_S + along)[None, :], CG, S, INNER, VEC)
-            x, d = wide(xs[i * BLOCKS + j], PTX and VEC > 1), wide(ds[i * BLOCKS + j], PTX and VEC > 1)
+            x, d = wide(xs[i * BLOCKS + j], FAST), wide(ds[i * BLOCKS + j], FAST)
             xhat, g = normal(x, d, mask, mean, rstd, w[:, None], b, ACT, PTX, EVEN)
             dw += g * xhat
             db += g
@@ -112,14 +128,10 @@ def backward_held(
             there = below(channel, CG, INNER, VEC)
             w = parameter(W, first + channel, there, 1.0, INNER, VEC)[:, None]
             b = parameter(B, first + channel, there, 0.0, INNER, VEC)[:, None]
-            mask = within(channel[:, None], s, CG, S, INNER, VEC)
-            x, d = anew(xs[i], PTX and VEC > 1), anew(ds[i], PTX and VEC > 1)
-            xhat, g = normal(x, d, mask, mean, rstd, w, b, ACT, PTX, EVEN)
-            p = places(DX, to, channel[:, None], s, sgc, sgs, INNER, VEC)
-            if EVEN:
-                tl.store(p, rstd * (g * w - (c2 + xhat * c1)))
-            else:
-                tl.store(p, rstd * (g * w - (c2 + xhat * c1)), mask=mask)
+            store_dx(
+                DX, to, channel[:, None], s, sgc, sgs, CG, S, anew(xs[i], FAST), anew(ds[i], FAST), mean, rstd, w, b,
+                c1, c2, ACT, INNER, VEC, PTX, "" if EVEN else "positions", "",
+            )  # fmt: skip
 
 
 @jit

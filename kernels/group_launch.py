@@ -143,24 +143,23 @@ def backward(
         dx, dw, db = backward(dy3, x3, weight, bias, mean, rstd, num_groups, activation, wanted)
         return dx if dx is None else dx.view(x.shape), dw, db
     out = dx if wanted[0] else None
-    if chain.room:
-        sums = torch.empty(chain.room, dtype=torch.float32, device=x.device)
-        means: list[Tensor | None] = [None, None]
-        chain.sums(x, dy, *known, sums)
-        if chain.merge is not None:
-            means = [torch.empty_like(known[2]), torch.empty_like(known[2])]
-            chain.merge(sums, w, *means)
-        for turn in chain.turns:
-            turn(dx, dy, x, *known, *means, sums)
-        if chain.over is not None:
-            chain.over(sums, dw, db)
-        return out, dw, db
-    # of one sample they are the gradients already
-    parts = [None if t is None else t if n == 1 else t.new_empty((n, c), dtype=torch.float32) for t in (dw, db)]
     if chain.whole is not None:
+        # of one sample they are the gradients already
+        parts = [None if t is None else t if n == 1 else t.new_empty((n, c), dtype=torch.float32) for t in (dw, db)]
         chain.whole(out, dy, x, *known, *parts)
+        if chain.over is not None:
+            chain.over(*parts, dw, db)
+        return out, dw, db
+    sums = torch.empty(chain.room, dtype=torch.float32, device=x.device)
+    means: list[Tensor | None] = [None, None]
+    chain.sums(x, dy, *known, sums)
+    if chain.merge is not None:
+        means = [torch.empty_like(known[2]), torch.empty_like(known[2])]
+        chain.merge(sums, w, *means)
+    for turn in chain.turns:
+        turn(dx, dy, x, *known, *means, sums)
     if chain.over is not None:
-        chain.over(*parts, dw, db)
+        chain.over(sums, dw, db)
     return out, dw, db
 
 
@@ -185,8 +184,10 @@ def backward_chain(
     if p.merging is None:
         over = {"BLOCK_M": 128, "BLOCK_C": 32 if device.type == "cuda" else 256, "num_warps": 4}
         few, numbers = p.constants.get("BLOCK_G"), (num_groups, group, s, *at_dx, *at_dy, *at_x)
-        whole = build("backward_held", b * num_groups, numbers) if few is None else build(
-            "backward_whole", triton.cdiv(b * num_groups, few), (b * num_groups, *numbers))  # fmt: skip
+        if few is None:
+            whole = build("backward_held", b * num_groups, numbers)
+        else:
+            whole = build("backward_whole", triton.cdiv(b * num_groups, few), (b * num_groups, *numbers))
         return Chain(
             whole,
             over=build("over_samples", triton.cdiv(c, over["BLOCK_C"]), (b, c), early=True, **over)

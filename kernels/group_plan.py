@@ -63,7 +63,7 @@ def plan(
     (1, 4, 128, 64)
     """
     group = C // G
-    channels, positions = triton.next_power_of_2(group), triton.next_power_of_2(max(S, 1))
+    channels, positions = triton.next_power_of_2(group), triton.next_power_of_2(S)
     lanes = channels * positions
     if lanes > FEW[device] and (arrays == 1 or (lanes * arrays > WHOLE[device] and spare)):
         held = math.gcd(vec, group) if inner == "channels" else vec
@@ -89,7 +89,7 @@ def plan(
     wide, blocks = triton.cdiv(width, block_c), triton.cdiv(S, block_s)
     members = wide * min(max(blocks // max(summed // (lanes * itemsize * arrays), 1), 1), max(MEMBERS // wide, 1))
     large = width * S * itemsize * arrays > LARGE
-    computed = min(COMPUTED if large else COMPUTED // arrays, triton.next_power_of_2(max(blocks, 1)))
+    computed = min(COMPUTED if large else COMPUTED // arrays, triton.next_power_of_2(blocks))
     itself = inner != "channels" and members * block_c <= TOGETHER
     cols = min(channels, block_c)
     ranks = next((n for n in (16, 64, 256) if members <= n), MEMBERS)
@@ -110,12 +110,15 @@ def plan(
 def _held(group: int, S: int, inner: str, vec: int, itemsize: int, arrays: int, device: str) -> dict[str, Any] | None:
     """The blocks of one group that a program holds, with the fewest lanes idle, then of a vector for every thread.
 
-    Where loads are not of vectors, or a group is small, there is one block: few sizes, since each is compiled anew.
+    Where loads are not of vectors, or a group is small, there is one block: few sizes, since each is compiled anew. Of
+    x and dy such a block would spill.
     """
-    channels, positions = triton.next_power_of_2(group), triton.next_power_of_2(max(S, 1))
+    channels, positions = triton.next_power_of_2(group), triton.next_power_of_2(S)
     vectors = vec * itemsize >= 8 and group * S >= 2 * FEW[device]
-    size = (group * S if vectors else channels * positions) * itemsize
-    warps = min(max(triton.next_power_of_2(triton.cdiv(size * arrays, 4 * 32 * REGISTERS)), 2), 16)
+    size = (group * S if vectors else channels * positions) * itemsize * arrays
+    if arrays > 1 and (not vectors or size > BOTH[device]):
+        return None
+    warps = min(max(triton.next_power_of_2(triton.cdiv(size, 4 * 32 * REGISTERS)), 2), 16)
     blocks = [(channels, positions)] if channels * positions <= WHOLE[device] else []
     if vectors:
         fewest = channels if inner == "channels" else 1  # adjacent ones are loaded together
@@ -123,13 +126,11 @@ def _held(group: int, S: int, inner: str, vec: int, itemsize: int, arrays: int, 
         blocks = [(c, 2**i) for c in rows for i in range(positions.bit_length())]
 
     def many(block: tuple[int, int]) -> tuple[int, int]:
-        return triton.cdiv(group, block[0]), triton.cdiv(max(S, 1), block[1])
+        return triton.cdiv(group, block[0]), triton.cdiv(S, block[1])
 
     def cost(block: tuple[int, int]) -> tuple[int, float]:
         return math.prod(many(block)) * math.prod(block), abs(math.log2(math.prod(block) / (32 * warps * vec)))
 
-    if arrays > 1 and (not vectors or group * S * itemsize * arrays > BOTH[device]):
-        return None  # registers would spill
     most = HELD[device] if arrays == 1 else BOTH[device] * 4 // 3
     blocks = [b for b in blocks if math.prod(many(b)) <= 20 and cost(b)[0] * itemsize * arrays <= most]
     if not blocks:

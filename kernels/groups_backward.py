@@ -11,7 +11,7 @@ dx = rstd·(w·g − c2 − x̂·c1).
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from verify_norm.kernels.group_held_backward import normal
+from verify_norm.kernels.group_held_backward import normal, store_dx
 from verify_norm.kernels.group_tiles import (
     below,
     block,
@@ -19,7 +19,6 @@ from verify_norm.kernels.group_tiles import (
     of_results,
     parameter,
     parts,
-    places,
     role,
     unit_of,
     within,
@@ -152,31 +151,16 @@ def results(
             s = (along + (COMPUTED - 1 - i) * BLOCK_S + tl.arange(0, BLOCK_S))[None, :]
             x = block(X, from_x, c, s, sxc, sxs, live, S, INNER, VEC, SHORT == "", EVICT)
             d = block(DY, from_d, c, s, sdc, sds, live, S, INNER, VEC, SHORT == "", EVICT)
-            dx(
+            store_dx(
                 DX, to, c, s, sgc, sgs, live, S, x, d, mean, rstd, w, b, c1, c2, ACT, INNER, VEC, PTX, SHORT, EVICT
             )  # fmt: skip
     else:
         for i in tl.static_range(COMPUTED):
             s = (along + i * BLOCK_S + tl.arange(0, BLOCK_S))[None, :]
-            dx(
+            store_dx(
                 DX, to, c, s, sgc, sgs, live, S, xs[i], ds[i], mean, rstd, w, b, c1, c2, ACT, INNER, VEC, PTX, SHORT,
                 EVICT,
             )  # fmt: skip
-
-
-@jit
-def dx(
-    DX, to, c, s, sgc, sgs, live, S, x, d, mean, rstd, w, b, c1, c2, ACT: tl.constexpr, INNER: tl.constexpr,
-    VEC: tl.constexpr, PTX: tl.constexpr, SHORT: tl.constexpr, EVICT: tl.constexpr,
-):  # fmt: skip
-    """The gradient of a block, from x and dy."""
-    mask = within(c, s, live, S, INNER, VEC)
-    xhat, g = normal(x, d, mask, mean, rstd, w, b, ACT, PTX, SHORT != "positions")
-    p = places(DX, to, c, s, sgc, sgs, INNER, VEC)
-    if SHORT == "":
-        tl.store(p, rstd * (g * w - (c2 + xhat * c1)), eviction_policy=EVICT)
-    else:
-        tl.store(p, rstd * (g * w - (c2 + xhat * c1)), mask=mask, eviction_policy=EVICT)
 
 
 @jit
