@@ -57,7 +57,7 @@ def run(name: str, jobs: list[Job], o: argparse.Namespace, device: str) -> list[
     """Race, print, and keep what there is so far after every piece of work."""
     from presets import picture
     from race import race
-    from table import lines_of, summary
+    from table import lines_of, span, summary
     from timing import Clock
 
     from verify_norm.report import json as json_form
@@ -68,16 +68,19 @@ def run(name: str, jobs: list[Job], o: argparse.Namespace, device: str) -> list[
     about, rows = facts(device), []
 
     with Clock(device, o.seconds) as clock:
+        empty = None if device == "cpu" else clock.host(lambda: torch.empty(8, device=device))
         for found in race(jobs, clock, device):
             rows += found
             print("\n".join(lines_of(found)), flush=True)
             report = {"preset": name or None, "environment": about, "smoke": device == "cpu", "seconds": o.seconds,
-                      "rows": [row.record() for row in rows]}  # fmt: skip
+                      "empty_host_us": empty, "rows": [row.record() for row in rows]}  # fmt: skip
             if to_json:
                 json_form.write(json.dumps(report, indent=1, ensure_ascii=False) + "\n", to_json)
     if to_plot:
         json_form.write(picture(rows, about["device"]), to_plot)
     print(f"\n{summary(rows)}\n")
+    if empty is not None:
+        print(f"Of a call's host time, each tensor that it allocates takes {span(empty)}.\n")
     return rows
 
 

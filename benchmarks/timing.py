@@ -71,7 +71,7 @@ class Clock:
             check(result)
             return Times(None, spent, None, 1, "no GPU")
         eager, runs = self._timed(call)
-        host = self._host(call) if eager < HOST_LIMIT else None
+        host = self.host(call) if eager < HOST_LIMIT else None
         graph, result = torch.cuda.CUDAGraph(), None
         try:
             graph.capture_begin()  # torch.cuda.graph would empty the allocator's cache each time
@@ -126,7 +126,8 @@ class Clock:
         torch.cuda.synchronize(self.device)
         return [1e3 * start.elapsed_time(end) for start, end in pairs]
 
-    def _host(self, call: Call) -> float:
+    def host(self, call: Call) -> float:
+        """Microseconds until a call returns to Python, with the GPU idle before."""
         torch.cuda.synchronize(self.device)
         spent = []
         for _ in range(HOST_CALLS):

@@ -20,6 +20,7 @@ MEMBERS = 512  # of a unit at most: more than fill a GPU
 COMPUTED = 4  # blocks that a program computes: 64 of a thread's registers hold them
 TOGETHER = 2048  # sums that every program of the results may merge for itself
 LINE = 64  # bytes that have to be adjacent, or memory is read at less than its speed
+TILED = 1024  # channels of a unit that several tiles fill, at most
 BATCH = 18 << 20  # bytes of units whose sums are made while the results of as many before are computed
 LARGE = 40 << 20  # bytes of a unit, of which the L2 cache would not keep enough until its results are computed
 
@@ -91,8 +92,8 @@ def plan(
     large = width * S * itemsize * arrays > LARGE
     computed = min(COMPUTED if large else COMPUTED // arrays, triton.next_power_of_2(blocks))
     itself = inner != "channels" and members * block_c <= TOGETHER
-    cols = min(channels, block_c)
-    ranks = next((n for n in (16, 64, 256) if members <= n), MEMBERS)
+    lines, cols = (members, min(channels, block_c)) if groups == 1 else (members // wide, channels)
+    ranks = next((n for n in (16, 64, 256) if lines <= n), MEMBERS)
     ranks = ranks if itself else min(ranks, max(2 * TOGETHER // cols, 1))
     even = S % (block_s * computed) == 0 and width % block_c == 0 and C % width == 0
     return Plan(
@@ -103,7 +104,7 @@ def plan(
             "COMPUTED": computed, "STREAM": large, "EVICT": "" if large and arrays == 1 else "evict_first",
             "num_warps": 4,
         },
-        groups, wide, blocks, members, {"RANKS": ranks, "COLS": cols, "ONCE": members <= ranks}, itself,
+        groups, wide, blocks, members, {"RANKS": ranks, "COLS": cols, "ONCE": lines <= ranks}, itself,
     )  # fmt: skip
 
 
@@ -146,18 +147,27 @@ def _held(group: int, S: int, inner: str, vec: int, itemsize: int, arrays: int, 
 def _unit(C: int, G: int, vec: int, itemsize: int) -> tuple[int, int]:
     """How many groups are a unit where channels are adjacent, and how many channels a block has.
 
-    So many groups that lines of memory are read, that vectors stay as wide as they are, and that the fewest lanes idle.
+    So many groups that lines of memory are read, that vectors stay as wide as they are, and that the fewest lanes idle;
+    then the fewest tiles of channels, of the most groups.
     """
     group = C // G
-    several = [n for n in range(1, G + 1) if n * group <= 128 and (n * group * itemsize >= LINE or n == G)]
+    most = min(128, triton.next_power_of_2(C))
+    tiles = [2**k for k in range(8) if 2**k * itemsize >= LINE and 2**k <= most] or [most]
+    several = [
+        (n, tile)
+        for n in range(1, G + 1)
+        for tile in tiles
+        if n * group <= (TILED if n * group % tile == 0 else tile) and (n * group * itemsize >= LINE or n == G)
+    ]
     if not several:
-        return 1, min(128, triton.next_power_of_2(group))
+        return 1, most
 
-    def cost(n: int) -> tuple[int, int, int]:
-        return -math.gcd(vec, n * group), triton.cdiv(G, n) * triton.next_power_of_2(n * group), -n
+    def cost(unit: tuple[int, int]) -> tuple[int, int, int, int]:
+        n, tile = unit
+        wide = triton.cdiv(n * group, tile)
+        return -math.gcd(vec, n * group), triton.cdiv(G, n) * wide * tile, wide, -n
 
-    best = min(several, key=cost)
-    return best, triton.next_power_of_2(best * group)
+    return min(several, key=cost)
 
 
 def _channels(group: int, S: int, lanes: int) -> int:

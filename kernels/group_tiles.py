@@ -119,10 +119,19 @@ def role(summed, SUMS: tl.constexpr):
 
 
 @jit
-def parts(first, low, high, members, wide, RANKS: tl.constexpr, COLS: tl.constexpr, BLOCK_C: tl.constexpr):
-    """Of members from `first` on: their ranks, where their sums of channels low … high − 1 are, and which there are.
+def lines(members, CG, UC, BLOCK_C: tl.constexpr):
+    """How a unit's sums lie: in so many lines, of so many tiles of channels each, one line so long.
 
-    There is one group from `low` on, or it has several channel tiles and is the only one.
+    Of several groups the sums of all tiles are one line, of one group those of each tile: it may have too many.
     """
+    wide = tl.cdiv(UC, BLOCK_C)
+    together = tl.where(CG < UC, wide, 1)
+    return members // together, wide // together, BLOCK_C * together
+
+
+@jit
+def parts(first, low, high, count, wide, line, RANKS: tl.constexpr, COLS: tl.constexpr):
+    """Of lines from `first` on: their channels, where their sums of channels low … high − 1 are, which there are."""
     rank, col = first + tl.arange(0, RANKS)[:, None], low + tl.arange(0, COLS)[None, :]
-    return rank, rank * BLOCK_C + col, (rank < members) & (rank % wide * BLOCK_C + col < high)
+    channel = rank % wide * line + col
+    return channel, rank * line + col, (rank < count) & (channel < high)

@@ -28,6 +28,7 @@ from verify_norm.kernels.activation import activate
 from verify_norm.kernels.group_tiles import (
     below,
     block,
+    lines,
     of_member,
     of_results,
     parameter,
@@ -113,27 +114,28 @@ def statistics(
     """
     sample, first, live = unit_of(unit, C, UC)
     low, high = number * CG, tl.minimum(number * CG + CG, live)
-    wide, start = tl.cdiv(UC, BLOCK_C), P + (members * BLOCK_C).to(tl.int64) * unit
+    start = P + (members * BLOCK_C).to(tl.int64) * unit
+    count, wide, line = lines(members, CG, UC, BLOCK_C)
     N = (CG.to(tl.int64) * S).to(tl.float32)
     if ONCE:
-        _, at, there = parts(0, low, high, members, wide, RANKS, COLS, BLOCK_C)
-        average, squares, count = part(start, at, there, plane)
-        mean = tl.div_rn(tl.sum(count * average), N)
+        _, at, there = parts(0, low, high, count, wide, line, RANKS, COLS)
+        average, squares, seen = part(start, at, there, plane)
+        mean = tl.div_rn(tl.sum(seen * average), N)
         off = tl.where(there, average - mean, 0.0)
-        variance = tl.div_rn(tl.sum(squares + count * off * off), N)
+        variance = tl.div_rn(tl.sum(squares + seen * off * off), N)
     else:
         total = tl.zeros([RANKS, COLS], tl.float32)
-        for rank in range(0, members, RANKS):
-            _, at, there = parts(rank, low, high, members, wide, RANKS, COLS, BLOCK_C)
-            average, _, count = part(start, at, there, plane)
-            total += count * average
+        for rank in range(0, count, RANKS):
+            _, at, there = parts(rank, low, high, count, wide, line, RANKS, COLS)
+            average, _, seen = part(start, at, there, plane)
+            total += seen * average
         mean = tl.div_rn(tl.sum(total), N)
         total = tl.zeros([RANKS, COLS], tl.float32)
-        for rank in range(0, members, RANKS):
-            _, at, there = parts(rank, low, high, members, wide, RANKS, COLS, BLOCK_C)
-            average, squares, count = part(start, at, there, plane)
+        for rank in range(0, count, RANKS):
+            _, at, there = parts(rank, low, high, count, wide, line, RANKS, COLS)
+            average, squares, seen = part(start, at, there, plane)
             off = tl.where(there, average - mean, 0.0)
-            total += squares + count * off * off
+            total += squares + seen * off * off
         variance = tl.div_rn(tl.sum(total), N)
     rstd = tl.div_rn(1.0, tl.sqrt_rn(variance + eps))
     tl.store(Mean + sample * G + first // CG + number, mean, mask=saves & (low < live))

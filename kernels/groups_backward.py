@@ -15,6 +15,7 @@ from verify_norm.kernels.group_held_backward import normal, store_dx
 from verify_norm.kernels.group_tiles import (
     below,
     block,
+    lines,
     of_member,
     of_results,
     parameter,
@@ -87,13 +88,14 @@ def means(
 ):
     """c1 and c2 of one group of a unit."""
     _, first, live = unit_of(unit, C, UC)
-    low, high, wide = number * CG, tl.minimum(number * CG + CG, live), tl.cdiv(UC, BLOCK_C)
+    low, high = number * CG, tl.minimum(number * CG + CG, live)
+    count, wide, line = lines(members, CG, UC, BLOCK_C)
     start, N = P + (members * BLOCK_C).to(tl.int64) * unit, (CG.to(tl.int64) * S).to(tl.float32)
     along = tl.zeros([RANKS, COLS], tl.float32)
     total = tl.zeros([RANKS, COLS], tl.float32)
-    for rank in range(0, members, RANKS):
-        ranks, at, there = parts(rank, low, high, members, wide, RANKS, COLS, BLOCK_C)
-        w = parameter(W, first + ranks % wide * BLOCK_C + low + tl.arange(0, COLS)[None, :], there, 1.0, "", 1)
+    for rank in range(0, count, RANKS):
+        channel, at, there = parts(rank, low, high, count, wide, line, RANKS, COLS)
+        w = parameter(W, first + channel, there, 1.0, "", 1)
         along += w * tl.load(start + at, mask=there, other=0.0, cache_modifier=".cg")
         total += w * tl.load(start + plane + at, mask=there, other=0.0, cache_modifier=".cg")
     return tl.div_rn(tl.sum(along), N), tl.div_rn(tl.sum(total), N)

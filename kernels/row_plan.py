@@ -85,7 +85,7 @@ def forward_plan(
     centered: bool, offset: bool, quantized: Type = None,
 ) -> Plan:  # fmt: skip
     """The forward of rows of n elements of type `dtype`, which vectors of `vec` load, into 8 bits if `quantized`."""
-    cut = _on(device, _forward_cut(n, vec, residual))
+    cut = _on(device, _forward_cut(n, vec, dtype.itemsize, residual))
     size = cut["ROWS"] * n * dtype.itemsize * (1 + residual)
     ahead = -(-multiprocessors(device) * AHEAD // size)
     constants = {"VEC": vec, "PTX": ptx(device), "EVEN": _even(n, cut)} | cut
@@ -131,10 +131,15 @@ def fold(lines: Tensor, dw: Tensor | None, db: Tensor | None) -> None:
     plan.launch(parts * -(-n // plan.constants["CHUNK"]), lines, dw, db, count, n // vec)
 
 
-def _forward_cut(n: int, vec: int, residual: bool) -> dict[str, int]:
-    """32 elements of a tile a thread, or 16 of each of two: vectors enough in flight, at a third of the registers."""
+def _forward_cut(n: int, vec: int, size: int, residual: bool) -> dict[str, int]:
+    """32 elements of a tile a thread, or 16 of each of two: vectors enough in flight, at a third of the registers.
+
+    Of short rows it is 64 bytes, and no lane is idle where 3/4 of a power of two are a row, as 768 columns often are.
+    """
     if n <= 1024:
-        return {"ROWS": 2048 // _block(n, vec), "CHUNK": _block(n, vec), "CHUNKS": 1, "num_warps": 2}
+        block = _block(n, vec)
+        short = {"ROWS": 4096 // size // block, "CHUNK": block, "CHUNKS": 1, "num_warps": 2}
+        return short | {"CHUNK": block // 4, "CHUNKS": 3} if vec > 1 and 4 * n == 3 * block else short
     warps = max(4, triton.next_power_of_2(-(-n // 1024))) if n > FEWER_WARPS or n <= 8192 else 8
     warps = min(2 * warps, 32) if residual else warps
     return {"ROWS": 2 if n <= 2048 else 1, **_chunks(n, warps)}
@@ -178,7 +183,7 @@ def _block(n: int, vec: int) -> int:
 
 
 def _even(n: int, cut: dict[str, int]) -> bool:
-    return n >= 1024 and n % cut["CHUNK"] == 0
+    return (n >= 1024 or cut["CHUNKS"] > 1) and n % cut["CHUNK"] == 0
 
 
 def _on(device: torch.device, cut: dict[str, int]) -> dict[str, int]:

@@ -12,7 +12,7 @@ U = 2.0**-24
 EPS = 1e-5
 KINDS = ["layernorm", "rmsnorm"]
 SHAPES = [
-    (1,), (5, 1), (0, 5), (3, 64), (4, 65), (150, 65),  # one block and one more; more tiles than programs
+    (1,), (5, 1), (0, 5), (3, 64), (4, 65), (150, 65), (5, 96),  # a block and one more; more tiles than programs; 3/4
     (2, 1, 3, 17), (18, 1023), (2, 1025), (3, 5000), (2, 12352), (2, 33000),  # loaded again; walked in tiles
 ]  # fmt: skip
 TYPES = [(F16, F16), (F16, F32), (BF16, BF16), (BF16, F32)]

@@ -75,7 +75,7 @@ def backward(title, n, added, centered, offset, *absent, weight=BF16):
     plan = row_plan.backward_plan(H200, n, 8, BF16, weight, added, centered, offset, True, True, centered)
     look(title, plan, absent, 16 if plan.constants["RAW"] and n == 16384 else 8)  # there no register is free
 
-for n in (1024, 8192):
+for n in (768, 1024, 8192):
     forward(f"forward {n}", n, 8, BF16, False, True, False, "R", "H", "offset")
 forward("forward with a residual", 4096, 8, None, True, False, True, "B", "Mean")
 forward("forward one by one", 1023, 1, BF16, False, True, False, "R", "H", "offset")
@@ -107,6 +107,7 @@ def test_compiles_for_a_gpu(tmp_path):
 def test_rows_are_loaded_in_vectors_and_held_in_registers(tmp_path):
     ahead, staged = "cp.async.bulk.prefetch", "cp.async.cg.shared.global"
     assert run(COMPILE + ROWS, tmp_path).splitlines() == [
+        f"forward 768, in registers, {ahead}",
         f"forward 1024, in registers, {ahead}",
         f"forward 8192, in registers, {ahead}",
         f"forward with a residual, in registers, {ahead}",

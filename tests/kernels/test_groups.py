@@ -18,7 +18,8 @@ SHAPES = [  # each with several blocks, and with the last one short
     ((2, 6, 7, 11), 2), ((1, 4, 8, 16), 1), ((2, 9, 5, 5), 1), ((3, 8, 70), 4),
     ((2, 130, 1), 1), ((2, 300), 1),  # more channels than a block, and no space: several tiles of channels
     ((2, 4, 16, 32), 2), ((1, 32, 8, 16), 2),  # even blocks
-    ((2, 34, 3, 5), 17), ((2, 34, 8, 8), 17),  # channels_last: units of 16 groups and of one
+    ((2, 34, 3, 5), 17), ((2, 34, 8, 8), 17),  # channels_last: units of 8 groups and of one
+    ((2, 80, 4, 8), 8), ((2, 80, 3, 5), 2), ((1, 216, 3, 5), 3),  # and of several tiles, one of them short of a group
     ((2, 6, 12, 16), 2), ((2, 10, 8, 8), 2),  # whole blocks that lack channels, and positions that lack blocks
 ]  # fmt: skip
 LAYOUTS = [("contiguous", "contiguous"), ("channels_last", "channels_last"), ("channels_last", "contiguous"),
@@ -258,8 +259,11 @@ def test_a_unit_has_a_line_of_memory_and_fills_its_lanes():
         vec = 16 // itemsize
         groups, block = group_plan._unit(32 * group, 32, vec, itemsize)
         width = groups * group
-        assert groups == 1 or (width <= block <= 128 and width * itemsize >= group_plan.LINE)
-        assert width % vec == 0 or groups == 1
+        assert block <= 128
+        assert groups == 1 or min(width, block) * itemsize >= group_plan.LINE
+        assert groups == 1 or width <= block or (width % block == 0 and width <= group_plan.TILED)
+        assert groups == 1 or width % vec == 0
+    assert group_plan._unit(320, 32, 8, 2) == (32, 64)  # of Stable Diffusion: no lane is idle
 
 
 def test_what_a_group_of_any_size_is_divided_into_covers_it():

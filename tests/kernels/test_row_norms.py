@@ -9,7 +9,7 @@ from verify_norm.kernels import layernorm, layernorm_locked, rmsnorm
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 SHAPES = [
-    (1,), (7,), (1, 1), (5, 1), (0, 5), (3, 64), (4, 65),  # one block and one more
+    (1,), (7,), (1, 1), (5, 1), (0, 5), (3, 64), (4, 65), (5, 96),  # one block and one more; three quarters
     (65, 3), (257, 2), (150, 65),  # more rows than a tile, more tiles than programs that share them
     (2, 3, 100), (2, 1, 3, 17), (2, 2, 1, 2, 5), (18, 1023), (2, 1025), (3, 5000), (1, 20000),
     (5, 2048), (3, 3072), (3, 6152), (2, 12352), (2, 33000),  # in chunks, whole and not; loaded again; walked in tiles

@@ -10,6 +10,7 @@ from verify_norm.kernels import row_norm, row_plan
 
 GPU, F32, BF16 = torch.device("cuda", 0), torch.float32, torch.bfloat16
 LENGTHS = [*range(1, 70), *range(120, 20000, 61), *(2**i + d for i in range(7, 16) for d in (-1, 0, 1)), 2**15]
+LENGTHS += [3 * 2**i for i in range(5, 13)]
 
 
 @pytest.fixture
