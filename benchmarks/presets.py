@@ -60,7 +60,29 @@ def seed004() -> list[Job]:
     return [Job(work, ("layernorm_fwd", *steps), ("torch", "compile"))]
 
 
-PRESETS = {"perf": perf, "seed001": seed001, "seed003": seed003, "seed004": seed004}
+def choices() -> list[Job]:
+    """Our kernels as they are planned, and by other constants: what NOTES.md says that was tried, and is shipped."""
+
+    def job(op: str, shape: tuple[int, ...], constants: str, *how: Any) -> Job:
+        module = "group_plan" if len(shape) == 4 else "row_plan"
+        return Job(Work(op, shape, *how), (op, *(f"{op}@{module}.{one}" for one in constants.split())), ())
+
+    seed, diffusion, last = ("float32", 8), ("bfloat16", 32), ("bfloat16", 32, "channels_last")
+    shared = "BLOCK=1024 BLOCK=4096 SUMMED=16384 SUMMED=65536"
+    return [
+        *(job("layernorm_fwd", shape, "AHEAD=1 AHEAD=196608") for shape in ((4096, 8192), (32768, 4096))),
+        job("layernorm_bwd", (4096, 8192), "CONVERTED=4096 TWO_ROWS=16384 TOGETHER=264"),
+        *(job("groupnorm_fwd", (1, 32, x, x), f"BATCH=9437184 BATCH=37748736 {shared}", *seed) for x in (512, 1024)),
+        job("groupnorm_fwd", (1, 32, 2240, 2240), shared, *seed),
+        job("groupnorm_fwd", (8, 320, 64, 64), f"TILED=0 COMPUTED=2 {shared}", *last),
+        job("groupnorm_silu_bwd", (8, 320, 64, 64), f"TILED=0 {shared}", *last),
+        job("groupnorm_silu_bwd", (8, 320, 64, 64), "BOTH=196608", *diffusion),
+        *(job("groupnorm_silu_bwd", (8, 640, 32, 32), "BOTH=0", *how) for how in (diffusion, last)),
+        job("groupnorm_fwd", (8, 640, 32, 32), "HELD=4096", *last),
+    ]
+
+
+PRESETS = {"perf": perf, "seed001": seed001, "seed003": seed003, "seed004": seed004, "choices": choices}
 
 
 def picture(rows: Sequence[Any], device: str) -> str:

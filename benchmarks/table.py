@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 STEP = re.compile(r"layernorm_fwd_cuda(\d)@(\d+)")
+CHOICE = re.compile(r"\w+@(\w+\.\w+=.+)")
 
 
 def span(us: float) -> str:
@@ -45,10 +46,26 @@ def lines_of(rows: Sequence[Any]) -> list[str]:
 
 
 def summary(rows: Sequence[Any]) -> str:
-    """Markdown: a line for each piece of work, GB/s for each contestant; the ladder's steps by block size."""
+    """Markdown: a line for each piece of work, GB/s for each contestant; steps by block size; constants below each."""
     rungs = [row for row in rows if STEP.fullmatch(row.name)]
-    rest = [row for row in rows if not STEP.fullmatch(row.name)]
-    return "\n\n".join(part for part in (_works(rest), _ladder(rungs)) if part)
+    chosen = {row.work for row in rows if CHOICE.fullmatch(row.name)}
+    choices = [row for row in rows if row.work in chosen]
+    rest = [row for row in rows if row.work not in chosen and not STEP.fullmatch(row.name)]
+    return "\n\n".join(part for part in (_works(rest), _choices(choices), _ladder(rungs)) if part)
+
+
+def _choices(rows: Sequence[Any]) -> str:
+    """A line for each contestant, of which some are kernels with other constants in their plans."""
+    if not rows:
+        return ""
+    cells, before = [], None
+    for row in rows:
+        constants = CHOICE.fullmatch(row.name)
+        name = constants[1] if constants else row.name
+        taken = [row.status, "–"] if row.times is None else [span(row.times.best), f"{row.of_copy:.2f}"]
+        cells.append([row.work.title if row.work != before else "", name, *taken])
+        before = row.work
+    return markdown(["", "", "time", "of copy"], cells)
 
 
 def _works(rows: Sequence[Any]) -> str:

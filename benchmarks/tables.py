@@ -230,7 +230,7 @@ if __name__ == "__main__":
         "Gradient checks, by benchmarks/gradcheck.py": gradients(),
         "The zoo, by verify-norm zoo --against all": zoo(),
         "The kernels on an H200, by benchmarks/verify_all.py": summary("h200") + "\n\n" + reports("h200"),
-        "Speed, by benchmarks/run.py": speed("perf", "seed001", "seed003", "seed004"),
+        "Speed, by benchmarks/run.py": speed("perf", "seed001", "seed003", "seed004", "choices"),
         "Profiles, by benchmarks/ncu.py": profiles(),
     }
     print("\n\n".join(f"## {title}\n\n{text}" for title, text in parts.items()))

@@ -157,7 +157,8 @@ def _unit(C: int, G: int, vec: int, itemsize: int) -> tuple[int, int]:
         (n, tile)
         for n in range(1, G + 1)
         for tile in tiles
-        if n * group <= (TILED if n * group % tile == 0 else tile) and (n * group * itemsize >= LINE or n == G)
+        if (n * group <= tile or (n * group % tile == 0 and n * group <= TILED))
+        and (n * group * itemsize >= LINE or n == G)
     ]
     if not several:
         return 1, most

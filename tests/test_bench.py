@@ -258,6 +258,17 @@ def test_the_ladder_is_a_table_of_its_own(bench):
     assert "kernel 3" not in svg  # nothing that is wrong is drawn
 
 
+def test_other_constants_are_lines_below_their_work(bench):
+    other = "layernorm_fwd@row_plan.AHEAD=1"
+    large = bench.work.Work("layernorm_fwd", (2000, 1000))
+    rows = [row(bench, "layernorm_fwd", 8.0), row(bench, other, 16.0), row(bench, other, None, work=large)]
+    lines = bench.table.summary([*rows, row(bench, "rmsnorm_fwd", 8.0, work=bench.work.Work("rmsnorm_fwd", (8, 8)))])
+    assert "| LN 1000×1000 bfloat16 forward | layernorm_fwd | 8 µs | 1.25 |\n" in lines
+    assert "|  | row_plan.AHEAD=1 | 16 µs | 0.62 |\n" in lines
+    assert "| LN 2000×1000 bfloat16 forward | row_plan.AHEAD=1 | wrong | – |" in lines
+    assert "| RMS 8×8 bfloat16 forward |" in lines.split("\n\n")[0]
+
+
 def test_pictures_are_svg_with_everyone_who_has_a_time(bench):
     works = [bench.work.Work("layernorm_bwd", (4096, n), "float16") for n in (1024, 2048, 4096, 8192)]
     rows = [row(bench, name, 5.0 + i, work=w) for i, w in enumerate(works) for name in ("layernorm_bwd", "a<b")]
