@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
@@ -77,9 +78,10 @@ def test_a_run_covers_every_dtype_and_layout():
     assert 0 < gradient.power < 0.1
 
 
+@pytest.mark.parametrize("gpu", [False, True], ids=["a CPU", "a GPU"])
 @pytest.mark.parametrize("op", OPS)
-def test_corners_are_specs_of_their_operator(op):
-    table = corners.corners(OPS[op], DTYPES)
+def test_corners_are_specs_of_their_operator(op, gpu):
+    table = corners.corners(OPS[op], DTYPES, gpu=gpu)
     assert len(table) == len(set(table)) > 40
     assert {spec.dtype for spec in table} == set(DTYPES)
     assert not [spec for spec in table if data.refusal(spec, OPS[op])]
@@ -87,6 +89,15 @@ def test_corners_are_specs_of_their_operator(op):
     assert {spec.num_groups is None for spec in table} == {"num_groups" not in OPS[op].attrs}
     zero = [spec for spec in table if spec.data == "zero"]
     assert {0.0} < {spec.eps for spec in zero}
+
+
+def test_every_type_has_groups_that_no_program_holds_alone_in_either_layout():
+    table = (corners.corners(OPS["groupnorm_bwd"], DTYPES, gpu=gpu) for gpu in (True, False))
+    large = set.difference(*map(set, table))
+    assert {(s.dtype, s.x_layout, s.dy_layout) for s in large} == {
+        (dtype, layout, layout) for dtype in DTYPES for layout in ("contiguous", "channels_last")
+    }
+    assert min(prod(s.shape) // s.shape[0] // s.num_groups for s in large) > 2**14
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -154,6 +154,15 @@ GROUP_CORNERS: tuple[_Row, ...] = (
     ((1, 2, 70, 71), {"num_groups": 1, "data": "heavy"}),  # x̂ so far out that an activation's exponential overflows
     ((3, 4, 6), {"num_groups": 2, "x_layout": "far", "dy_layout": "far"}),  # offsets beyond 32 bits
 )
+_LAST = {"x_layout": "channels_last", "dy_layout": "channels_last"}
+GPU_GROUP_CORNERS: tuple[_Row, ...] = (  # groups that many programs share; three each, so that every type has its turn
+    ((1, 160, 56, 56), {"num_groups": 16, **_LAST}),  # lines of memory that hold parts of groups
+    ((1, 160, 57, 55), {"num_groups": 16, **_LAST}),
+    ((2, 160, 56, 56), {"num_groups": 16, "offset": 1e3, **_LAST}),
+    ((1, 16, 224, 224), {"num_groups": 2}),
+    ((2, 6, 181, 199), {"num_groups": 2}),
+    ((1, 16, 224, 224), {"num_groups": 2, "offset": 1e3}),
+)
 CHANNEL_CORNERS: tuple[_Row, ...] = (  # each in training, and again in evaluation by running statistics
     ((2, 1), {}),  # the smallest: running_var is to double the variance
     ((2, 4, 3), {}),
@@ -222,7 +231,7 @@ def corners(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool 
     that are too large for a CPU.
     """
     turn = cycle(dtypes)
-    large = GPU_ROW_CORNERS if gpu and op.view == "rows" else ()
+    large = {"rows": GPU_ROW_CORNERS, "groups": GPU_GROUP_CORNERS}.get(op.view, ()) if gpu else ()
     names = {tensor.name for tensor in op.inputs}
     specs = []
     for number, (shape, options) in enumerate((*_table(op), *large)):
