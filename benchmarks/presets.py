@@ -61,7 +61,7 @@ def seed004() -> list[Job]:
 
 
 def choices() -> list[Job]:
-    """Our kernels as they are planned, and by other constants: what NOTES.md says that was tried, and is shipped."""
+    """Our kernels as they are planned, and by other constants: on what NOTES.md calls one of them the fastest."""
 
     def job(op: str, shape: tuple[int, ...], constants: str, *how: Any) -> Job:
         module = "group_plan" if len(shape) == 4 else "row_plan"

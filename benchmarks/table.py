@@ -59,7 +59,7 @@ def _choices(rows: Sequence[Any]) -> str:
     if not rows:
         return ""
     cells, before = [], None
-    for row in rows:
+    for row in (row for row in rows if row.times is not None or not row.peer):  # no peer that is not here
         constants = CHOICE.fullmatch(row.name)
         name = constants[1] if constants else row.name
         taken = [row.status, "–"] if row.times is None else [span(row.times.best), f"{row.of_copy:.2f}"]

@@ -148,11 +148,12 @@ def _unit(C: int, G: int, vec: int, itemsize: int) -> tuple[int, int]:
     """How many groups are a unit where channels are adjacent, and how many channels a block has.
 
     So many groups that lines of memory are read, that vectors stay as wide as they are, and that the fewest lanes idle;
-    then the fewest tiles of channels, of the most groups.
+    then the fewest tiles of channels, of the most groups. Several tiles of several groups have no idle lane at all; one
+    group that is too large for that has the largest tiles.
     """
     group = C // G
     most = min(128, triton.next_power_of_2(C))
-    tiles = [2**k for k in range(8) if 2**k * itemsize >= LINE and 2**k <= most] or [most]
+    tiles = [2**k for k in range(most.bit_length()) if 2**k * itemsize >= LINE] or [most]
     several = [
         (n, tile)
         for n in range(1, G + 1)

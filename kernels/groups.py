@@ -1,10 +1,10 @@
 """GroupNorm's forward of groups that many programs share, in a chain of launches that overlap.
 
-A unit is one group or, where channels are adjacent, as many as make a line of memory. The members of a unit sum over
-their blocks of it; then other programs merge all sums and compute a few blocks each, the last blocks first, for they
-are the most likely to be in the L2 cache still. No program waits for another of its own launch, and every sum has its
-own place and is merged in the order of places, so that the bits depend neither on who was first nor on how many units
-there are.
+A unit is one group or, where channels are adjacent, as many as fill lines of memory and tiles of channels. The members
+of a unit sum over their blocks of it; then other programs merge all sums and compute a few blocks each, the last blocks
+first, for they are the most likely to be in the L2 cache still. No program waits for another of its own launch, and
+every sum has its own place and is merged in the order of places, so that the bits depend neither on who was first nor
+on how many units there are.
 
 A launch of `forward_turn` sums over some units, and computes the results of others, whose sums earlier launches have
 made. On sm_90 it begins while the launch before still ends (programmatic dependent launch): what sums has nothing to

@@ -123,7 +123,7 @@ def forward(
     With a Scale, Y is multiplied by it and saturates, and the largest magnitude before that goes to Most, one a tile.
     """
     FAST: tl.constexpr = PTX and VEC > 1
-    SHORT: tl.constexpr = VEC > 1 and CHUNKS * CHUNK <= 1024  # parameters are held too: memory is waited for once
+    EARLY: tl.constexpr = VEC > 1 and CHUNKS * CHUNK <= 1024  # parameters are held too: memory is waited for once
     N = (NV * VEC).to(tl.int32)
     tile = tl.program_id(0).to(tl.int64)
     row = tile * ROWS + tl.arange(0, ROWS)
@@ -142,12 +142,11 @@ def forward(
         loaded += ((x, r),)
     ws = ()
     bs = ()
-    if SHORT:
-        for c in tl.static_range(CHUNKS):
-            if W is not None:
-                ws += (parameter(W, c * CHUNK + lane, N, EVEN or c < CHUNKS - 1, VEC),)
-            if B is not None:
-                bs += (parameter(B, c * CHUNK + lane, N, EVEN or c < CHUNKS - 1, VEC),)
+    for c in tl.static_range(CHUNKS if EARLY else 0):
+        if W is not None:
+            ws += (parameter(W, c * CHUNK + lane, N, EVEN or c < CHUNKS - 1, VEC),)
+        if B is not None:
+            bs += (parameter(B, c * CHUNK + lane, N, EVEN or c < CHUNKS - 1, VEC),)
     xs = ()
     for c in tl.static_range(CHUNKS):
         x = wide(loaded[c][0], FAST)
@@ -181,9 +180,9 @@ def forward(
         cols = c * CHUNK + lane
         y = xs[c] * rstd[:, None]
         if W is not None:
-            y *= plus(ws[c] if SHORT else parameter(W, cols, N, EVEN or c < CHUNKS - 1, VEC), offset, False)
+            y *= plus(ws[c] if EARLY else parameter(W, cols, N, EVEN or c < CHUNKS - 1, VEC), offset, False)
         if B is not None:
-            y += (bs[c] if SHORT else parameter(B, cols, N, EVEN or c < CHUNKS - 1, VEC)).to(tl.float32)
+            y += (bs[c] if EARLY else parameter(B, cols, N, EVEN or c < CHUNKS - 1, VEC)).to(tl.float32)
         if Scale is not None:
             most = tl.maximum(most, tl.abs(y))
             y = saturated(y * scale, Y)

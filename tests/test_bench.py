@@ -266,6 +266,8 @@ def test_other_constants_are_lines_below_their_work(bench):
     assert "| LN 1000×1000 bfloat16 forward | layernorm_fwd | 8 µs | 1.25 |\n" in lines
     assert "|  | row_plan.AHEAD=1 | 16 µs | 0.62 |\n" in lines
     assert "| LN 2000×1000 bfloat16 forward | row_plan.AHEAD=1 | wrong | – |" in lines
+    absent = replace(row(bench, "quack", None), peer=True, status="missing")
+    assert "quack" not in bench.table.summary([*rows, absent])
     assert "| RMS 8×8 bfloat16 forward |" in lines.split("\n\n")[0]
 
 
@@ -298,6 +300,11 @@ def test_presets_are_the_plots_of_the_seeds(bench):
         ("rmsnorm_fwd", (16384, 16384)),
         ("groupnorm_fwd", (1, 32, 64, 64)),
     } <= table
+    (last,) = {job.work for job in jobs["choices"] if "groupnorm_fwd@group_plan.TILED=0" in job.kernels}
+    assert (last.shape, last.layout) == ((8, 320, 64, 64), "channels_last")
+    for job in jobs["choices"]:
+        assert job.kernels[0] == job.work.op
+        assert len({str(bench.variants.parse(name.partition("@")[2])) for name in job.kernels[1:]}) >= 1
     few = bench.plan.plan(bench.plan.options(["--preset", "perf,seed004", "--peers", "torch"]))
     assert {peer for some in few.values() for job in some for peer in job.peers} == {"torch"}
     assert [len(some) for some in few.values()] == [len(jobs["perf"]), 1]
@@ -344,6 +351,7 @@ def test_the_smoke_test_says_that_its_times_mean_nothing(bench, tmp_path, capsys
     assert capsys.readouterr().out.startswith("no GPU here: a smoke test at tiny sizes, whose times mean nothing\n")
     report = json.loads(to.read_text())
     assert report["smoke"] is True
+    assert report["empty_host_us"] is None
     assert {"date", "torch", "device", "interpreter"} <= report["environment"].keys()
     assert [(r["kernel"], r["status"]) for r in report["rows"]] == [
         ("layernorm_fwd", "ok"), ("torch", "ok"), ("rmsnorm_bwd", "ok"), ("torch", "ok"),

@@ -97,6 +97,7 @@ def test_every_type_has_groups_that_no_program_holds_alone_in_either_layout():
     assert {(s.dtype, s.x_layout, s.dy_layout) for s in large} == {
         (dtype, layout, layout) for dtype in DTYPES for layout in ("contiguous", "channels_last")
     }
+    assert {s.offset for s in large} == {0.0, 1e3}
     assert min(prod(s.shape) // s.shape[0] // s.num_groups for s in large) > 2**14
 
 

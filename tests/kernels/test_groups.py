@@ -112,6 +112,19 @@ def test_either_way_of_merging(norms, device, small, together, activation, layou
     agree(norms, ours(*case, activation), exact(*case, activation), case[1].numel())
 
 
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+@pytest.mark.parametrize(
+    ("shape", "groups"),
+    [((2, 6, 7, 11), 2), ((2, 80, 5, 13), 2), ((2, 80, 8, 13), 8), ((1, 216, 8, 9), 3), ((1, 300, 3, 1), 1)],
+)
+def test_more_sums_than_are_merged_at_once(norms, device, small, shape, groups, layout):
+    small.setattr(group_plan, "TOGETHER", 2)
+    small.setattr(group_plan, "SUMMED", 1)
+    forget()
+    case = draw(norms, shape, groups, F32, device, (layout, layout))
+    agree(norms, ours(*case), exact(*case), case[1].numel())
+
+
 @pytest.mark.parametrize("activation", [None, "silu"])
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
 @pytest.mark.parametrize("shape", [(2, 6, 7, 11), (2, 4, 16, 32)])
@@ -264,6 +277,7 @@ def test_a_unit_has_a_line_of_memory_and_fills_its_lanes():
         assert groups == 1 or width <= block or (width % block == 0 and width <= group_plan.TILED)
         assert groups == 1 or width % vec == 0
     assert group_plan._unit(320, 32, 8, 2) == (32, 64)  # of Stable Diffusion: no lane is idle
+    assert group_plan._unit(132, 4, 4, 4) == (2, 128)  # 66 channels, two a load, and not 99 one by one
 
 
 def test_what_a_group_of_any_size_is_divided_into_covers_it():

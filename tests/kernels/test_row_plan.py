@@ -45,6 +45,13 @@ def test_chunks_cover_a_row_and_only_the_last_is_short(h200, dtype):
                 assert c.CHUNK % vec == 0
 
 
+@pytest.mark.parametrize(("dtype", "rows"), [(F32, 1), (BF16, 2)])
+def test_a_thread_has_64_bytes_of_a_short_row_and_no_lane_is_idle_at_768_columns(h200, dtype, rows):
+    for n, vec, chunk, chunks in ((1024, 4, 1024, 1), (768, 4, 256, 3), (768, 1, 1024, 1), (767, 1, 1024, 1)):
+        c = row_plan.forward_plan(GPU, n, vec, dtype, dtype, dtype, False, True, False).constants
+        assert (c["ROWS"], c["CHUNK"], c["CHUNKS"], c["EVEN"]) == (rows, chunk, chunks, n % chunk == 0)
+
+
 @pytest.mark.parametrize(("dtype", "weight"), [(F32, F32), (BF16, BF16), (BF16, F32)])
 def test_registers_hold_what_a_plan_says(h200, dtype, weight):
     """Of 64 Ki registers a multiprocessor has, the sums and what is held take at most three quarters, raw more."""
