@@ -213,6 +213,14 @@ def speed(*names: str) -> str:
     return "\n\n".join(told)
 
 
+def host_times() -> str:
+    """What benchmarks/host.py measured."""
+    from host import lines
+
+    found = json.loads((RESULTS / "bench" / "host.json").read_text())
+    return f"{about(found)}; medians and the least of {found['rounds']} rounds:\n\n{lines(found['rows'])}"
+
+
 def profiles() -> str:
     """What benchmarks/ncu.py counted."""
     from ncu import lines

@@ -128,11 +128,15 @@ class Clock:
 
     def host(self, call: Call) -> float:
         """Microseconds until a call returns to Python, with the GPU idle before."""
-        torch.cuda.synchronize(self.device)
+        self._wait()
         spent = []
         for _ in range(HOST_CALLS):
             began = time.perf_counter()
             call()
             spent.append(1e6 * (time.perf_counter() - began))
-        torch.cuda.synchronize(self.device)
+        self._wait()
         return median(spent)
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)

@@ -171,6 +171,8 @@ class GroupNorm(torch.nn.GroupNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """The normalized input."""
+        if not row_ops.recorded():
+            return _checked_forward(input, self.weight, self.bias, self.num_groups, self.eps, self.activation)[0]
         return GroupNormFunction.apply(input, self.weight, self.bias, self.num_groups, self.eps, self.activation)
 
     def extra_repr(self) -> str:

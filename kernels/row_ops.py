@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
 from verify_norm.kernels import row_norm
@@ -34,6 +35,14 @@ def once(backward: Callable[..., Any]) -> Callable[..., Any]:
         return strict(ctx, *(g if g is None else g.detach().requires_grad_() for g in grads))
 
     return either
+
+
+def recorded() -> bool:
+    """Whether autograd may want to know of what follows: for gradients, or for tangents, which no_grad does not end.
+
+    Telling it takes as long as all the rest of a call does on the host.
+    """
+    return torch.is_grad_enabled() or forward_ad._current_level >= 0
 
 
 @torch.library.custom_op(f"{NAMESPACE}::row_norm_forward", mutates_args=())

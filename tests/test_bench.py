@@ -39,7 +39,8 @@ RIGHT = "(x.float() * rstd * weight.float()).to(x.dtype)"
 def bench():
     """The modules of benchmarks/, which lie in no package."""
     sys.path.insert(0, str(BENCHMARKS))
-    names = ("oracle", "work", "timing", "peers", "race", "table", "plots", "presets", "plan", "run", "variants", "ncu")
+    names = ("oracle", "work", "timing", "peers", "race", "table", "plots", "presets", "plan", "run", "variants", "ncu",
+             "host")  # fmt: skip
     modules = {name: importlib.import_module(name) for name in names}
     yield type("Bench", (), modules)
     sys.path.remove(str(BENCHMARKS))
@@ -368,6 +369,20 @@ def test_the_smoke_test_says_that_its_times_mean_nothing(bench, tmp_path, capsys
         assert bench.run.main(["--show", str(to)]) == 2
         out, err = capsys.readouterr()
         assert (out, err.count("\n"), "holds no results of a benchmark" in err) == ("", 1, True)
+
+
+@on_cpu
+def test_host_times_are_kept_and_shown(bench, tmp_path, capsys):
+    kept = tmp_path / "host.json"
+    assert bench.host.main(["--json", str(kept)]) == 0
+    report, said = json.loads(kept.read_text()), capsys.readouterr().out
+    assert said.startswith("no GPU here: a smoke test, whose times mean nothing\n")
+    assert report["smoke"] is True
+    assert bench.host.lines(report["rows"]) in said
+    assert len({row["call"] for row in report["rows"]}) == len(report["rows"]) > 10
+    assert all(0 < row["least_us"] <= row["host_us"] for row in report["rows"])
+    assert bench.host.main(["--rounds", "0"]) == 2
+    assert capsys.readouterr().err == "host.py: --rounds is to be at least 1, not 0\n"
 
 
 @on_cpu

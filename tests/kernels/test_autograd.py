@@ -1,9 +1,11 @@
 """The autograd functions and the modules that stand in for torch's."""
 
+import inspect
 import itertools
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from verify_norm.kernels import groupnorm, layernorm, rmsnorm
 
@@ -46,6 +48,31 @@ def test_drop_in(norms, device, name, arguments, options):
     module.reset_parameters()
     fresh = ours(*arguments, **options, device=device)
     assert all(torch.equal(p, q) for p, q in zip(module.parameters(), fresh.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(("name", "arguments", "options"), CASES)
+@pytest.mark.parametrize("off", [torch.no_grad, torch.inference_mode])
+def test_autograd_is_told_nothing_where_it_records_nothing(norms, device, monkeypatch, name, arguments, options, off):
+    module = MODULES[name][0](*arguments, **options, device=device)
+    x = norms.draw((2, 4, 3, 5), F32, device, seed=8, mean=2.0)
+    want, function = module(x), getattr(inspect.getmodule(MODULES[name][0]), f"{name}Function")
+    monkeypatch.setattr(function, "apply", lambda *_: pytest.fail("autograd was asked"))
+    with off():
+        assert torch.equal(module(x), want.detach())
+        with pytest.raises(ValueError, match="x "):  # as checked as elsewhere
+            module(x[..., :2, :2].flatten())
+    with pytest.raises(pytest.fail.Exception):
+        module(x)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # which torch itself uses
+@pytest.mark.parametrize("name", MODULES)
+def test_no_tangent_is_dropped_in_silence(norms, device, name):
+    ours, _, ((arguments, options), *_) = MODULES[name]
+    module = ours(*arguments, **options, device=device)
+    x = norms.draw((2, 4, 3, 5), F32, device, seed=8)
+    with torch.no_grad(), forward_ad.dual_level(), pytest.raises(NotImplementedError, match="forward mode"):
+        module(forward_ad.make_dual(x, torch.ones_like(x)))
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16])
