@@ -214,10 +214,13 @@ def speed(*names: str) -> str:
 
 
 def host_times() -> str:
-    """What benchmarks/host.py measured."""
+    """What benchmarks/host.py measured, if that is there."""
     from host import lines
 
-    found = json.loads((RESULTS / "bench" / "host.json").read_text())
+    path = RESULTS / "bench" / "host.json"
+    if not path.exists():
+        return ""
+    found = json.loads(path.read_text())
     return f"{about(found)}; medians and the least of {found['rounds']} rounds:\n\n{lines(found['rows'])}"
 
 
@@ -239,6 +242,7 @@ if __name__ == "__main__":
         "The zoo, by verify-norm zoo --against all": zoo(),
         "The kernels on an H200, by benchmarks/verify_all.py": summary("h200") + "\n\n" + reports("h200"),
         "Speed, by benchmarks/run.py": speed("perf", "seed001", "seed003", "seed004", "choices"),
+        "Host time, by benchmarks/host.py": host_times(),
         "Profiles, by benchmarks/ncu.py": profiles(),
     }
-    print("\n\n".join(f"## {title}\n\n{text}" for title, text in parts.items()))
+    print("\n\n".join(f"## {title}\n\n{text}" for title, text in parts.items() if text))
