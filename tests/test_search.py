@@ -132,6 +132,8 @@ def test_models(op):
     full, none = shapes.model_cases(OPS[op], full=True, dtypes=DTYPES)
     assert len(small) + len(too_large) == len(full) >= 6
     assert not none
+    layouts = {"contiguous", "channels_last"} if OPS[op].view == "groups" and full[0].num_groups else {"contiguous"}
+    assert {spec.x_layout for spec in small} == {spec.dy_layout for spec in full} == layouts
     for few, all_ in zip(small, full[: len(small)], strict=True):
         if few.num_groups is None:
             assert few.shape[-1] == all_.shape[-1]

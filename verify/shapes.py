@@ -21,12 +21,14 @@ class ModelShape:
     weight_dtype: str | None = None
     num_groups: int | None = None
     weight_offset: float = 0.0
+    layout: str = "contiguous"
 
 
 CPU_ELEMENTS = 2**22  # what float64 references of a few arrays hold in half a gibibyte
 
 _HF = "config.json of "
 _UNET = "U-Net with norm_num_groups 32, the default"
+_LAST = _UNET + ", in channels_last: the documentation of diffusers, Memory and speed"
 _VISION = "torchvision/models/"
 _EXAMPLES = "pytorch/examples, "
 _STYLE = _EXAMPLES + "fast_neural_style/neural_style/transformer_net.py at 256×256"
@@ -48,6 +50,12 @@ MODELS = (
     ModelShape("Stable Diffusion 1.5", "groupnorm", (2, 320, 64, 64), 1e-5, _UNET, "float16", None, 32),
     ModelShape("Stable Diffusion 1.5", "groupnorm", (2, 640, 32, 32), 1e-5, _UNET, "float16", None, 32),
     ModelShape("Stable Diffusion 1.5", "groupnorm", (2, 2560, 8, 8), 1e-5, _UNET, "float16", None, 32),
+    ModelShape(
+        "Stable Diffusion 1.5", "groupnorm", (2, 320, 64, 64), 1e-5, _LAST, "float16", None, 32, layout="channels_last"
+    ),
+    ModelShape(
+        "Stable Diffusion 1.5", "groupnorm", (2, 960, 64, 64), 1e-5, _LAST, "float16", None, 32, layout="channels_last"
+    ),
     ModelShape("Stable Diffusion VAE", "groupnorm", (1, 128, 512, 512), 1e-6, "its decoder", "bfloat16", None, 32),
     ModelShape("X = 64", "groupnorm", (1, 32, 64, 64), 1e-5, "FlyMy.AI's benchmark", "float32", None, 8),
     ModelShape("X = 512", "groupnorm", (1, 32, 512, 512), 1e-5, "FlyMy.AI's benchmark", "float32", None, 8),
@@ -91,6 +99,8 @@ def _spec(model: ModelShape) -> CaseSpec:
         eps=model.eps,
         weight_offset=model.weight_offset,
         data="channel",
+        x_layout=model.layout,
+        dy_layout=model.layout,
     )
 
 
