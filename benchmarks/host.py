@@ -1,0 +1,129 @@
+"""Time what an eager call takes on the host before the GPU has anything to do, and what that consists of.
+
+    python benchmarks/host.py [--rounds 9] [--json FILE]
+
+At 8×1024 a GPU is never what is waited for. All calls take turns, in rounds, for a machine is faster in one minute than
+in the next: the table has the median and the least of the rounds, each of which is a median itself. Without a GPU this
+is a smoke test, whose times mean nothing. Exit status: 0, 2 for a usage error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from statistics import median
+from typing import Any
+
+import torch
+from run import facts
+from table import markdown
+from timing import Call, Clock
+from torch import Tensor
+from torch.nn import functional
+
+from verify_norm import session
+from verify_norm.bind import UsageError
+from verify_norm.report import json as json_form
+
+M, N, EPS = 8, 1024, 1e-5
+
+
+class Nothing(torch.autograd.Function):
+    """What autograd takes by itself: a function of as many tensors as a norm that computes nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """Room for y."""
+        ctx.save_for_backward(weight, bias)
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, ...]:
+        """Tensors of the right shapes, which are there already."""
+        return dy, *ctx.saved_tensors
+
+
+def calls(device: str) -> dict[str, Call]:
+    """What is timed, by its name; each has run once."""
+    from verify_norm.kernels import layernorm, rmsnorm
+    from verify_norm.kernels.row_plan import forward_plan
+
+    form: Any = {"dtype": torch.bfloat16, "device": device}
+    x, dy, weight, bias = (torch.ones(shape, **form) for shape in ((M, N), (M, N), N, N))
+    y, mean, rstd = layernorm.layernorm_fwd(x, weight, bias, EPS)
+    plan = forward_plan(x.device, N, 8, x.dtype, x.dtype, x.dtype, False, True, False)
+    strides = (M, N // plan.vec, N // plan.vec, 1, 0, 1, plan.ahead, EPS, None)
+    leaves = [t.clone().requires_grad_() for t in (x, weight, bias)]
+    modules = layernorm.LayerNorm(N, **form), torch.nn.LayerNorm(N, **form)
+
+    def inferred(module: Any) -> Call:
+        return torch.no_grad()(lambda: module(x))
+
+    def both(function: Any) -> Call:
+        return lambda: torch.autograd.grad(function(*leaves), leaves, dy, allow_unused=True)
+
+    found: dict[str, Call] = {
+        "a tensor is allocated": lambda: torch.empty_like(x),
+        "a kernel is launched": lambda: plan.launch(
+            -(-M // plan.rows), x, None, None, y, weight, bias, mean, rstd, None, None, *strides
+        ),
+        "LN forward, ours": lambda: layernorm.layernorm_fwd(x, weight, bias, EPS),
+        "LN forward, torch": lambda: torch.native_layer_norm(x, (N,), weight, bias, EPS),
+        "RMS forward, ours": lambda: rmsnorm.rmsnorm_fwd(x, weight, EPS),
+        "RMS forward, torch": lambda: functional.rms_norm(x, (N,), weight, EPS),
+        "LN module in no_grad, ours": inferred(modules[0]),
+        "LN module in no_grad, torch": inferred(modules[1]),
+        "forward and backward of nothing": both(Nothing.apply),
+        "LN forward and backward, ours": both(lambda *t: layernorm.LayerNormFunction.apply(*t, EPS, None)),
+        "LN forward and backward, torch": both(lambda x, w, b: functional.layer_norm(x, (N,), w, b, EPS)),
+        "RMS forward and backward, ours": both(lambda x, w, _: rmsnorm.RMSNormFunction.apply(x, w, EPS, 0.0, None)),
+        "RMS forward and backward, torch": both(lambda x, w, _: functional.rms_norm(x, (N,), w, EPS)),
+    }
+    for call in found.values():
+        call()
+    return found
+
+
+def lines(rows: list[dict[str, Any]]) -> str:
+    """Markdown's table."""
+    return markdown(
+        ["host time", "median", "least"],
+        [[row["call"], f"{row['host_us']:.1f} µs", f"{row['least_us']:.1f} µs"] for row in rows],
+    )
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Time, print and keep."""
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--rounds", type=int, default=9, help="of all calls")
+    made.add_argument("--json", default="", metavar="FILE")
+    o = made.parse_args(argv)
+    try:
+        if o.rounds < 1:
+            raise UsageError(f"--rounds is to be at least 1, not {o.rounds}")
+        session.writable(o.json)
+    except UsageError as error:
+        print(f"host.py: {error}", file=sys.stderr)
+        return 2
+    on_gpu = torch.cuda.is_available()
+    if not on_gpu:
+        from verify_norm import interpreter
+
+        interpreter.enable()  # before anything imports Triton
+        print("no GPU here: a smoke test, whose times mean nothing")
+    device, rounds = ("cuda:0", o.rounds) if on_gpu else ("cpu", 1)
+    with Clock(device) as clock:
+        timed = calls(device)
+        spent = [{name: clock.host(call) for name, call in timed.items()} for _ in range(rounds)]
+    each = {name: [one[name] for one in spent] for name in timed}
+    rows = [{"call": name, "host_us": median(us), "least_us": min(us)} for name, us in each.items()]
+    print(lines(rows))
+    if o.json:
+        report = {"environment": facts(device), "smoke": not on_gpu, "shape": [M, N], "rounds": rounds, "rows": rows}
+        json_form.write(json.dumps(report, indent=1, ensure_ascii=False) + "\n", o.json)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
