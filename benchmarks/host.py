@@ -16,6 +16,7 @@ from statistics import median
 from typing import Any
 
 import torch
+from plan import Parser
 from run import facts
 from table import markdown
 from timing import Call, Clock
@@ -53,7 +54,7 @@ def calls(device: str) -> dict[str, Call]:
     x, dy, weight, bias = (torch.ones(shape, **form) for shape in ((M, N), (M, N), N, N))
     y, mean, rstd = layernorm.layernorm_fwd(x, weight, bias, EPS)
     plan = forward_plan(x.device, N, 8, x.dtype, x.dtype, x.dtype, False, True, False)
-    strides = (M, N // plan.vec, N // plan.vec, 1, 0, 1, plan.ahead, EPS, None)
+    numbers = (M, N // plan.vec, N // plan.vec, 1, 0, 1, plan.ahead, EPS, None)
     leaves = [t.clone().requires_grad_() for t in (x, weight, bias)]
     modules = layernorm.LayerNorm(N, **form), torch.nn.LayerNorm(N, **form)
 
@@ -66,7 +67,7 @@ def calls(device: str) -> dict[str, Call]:
     found: dict[str, Call] = {
         "a tensor is allocated": lambda: torch.empty_like(x),
         "a kernel is launched": lambda: plan.launch(
-            -(-M // plan.rows), x, None, None, y, weight, bias, mean, rstd, None, None, *strides
+            -(-M // plan.rows), x, None, None, y, weight, bias, mean, rstd, None, None, *numbers
         ),
         "LN forward, ours": lambda: layernorm.layernorm_fwd(x, weight, bias, EPS),
         "LN forward, torch": lambda: torch.native_layer_norm(x, (N,), weight, bias, EPS),
@@ -95,11 +96,11 @@ def lines(rows: list[dict[str, Any]]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Time, print and keep."""
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     made.add_argument("--rounds", type=int, default=9, help="of all calls")
     made.add_argument("--json", default="", metavar="FILE")
-    o = made.parse_args(argv)
     try:
+        o = made.parse_args(argv)
         if o.rounds < 1:
             raise UsageError(f"--rounds is to be at least 1, not {o.rounds}")
         session.writable(o.json)

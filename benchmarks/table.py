@@ -54,6 +54,18 @@ def summary(rows: Sequence[Any]) -> str:
     return "\n\n".join(part for part in (_works(rest), _choices(choices), _ladder(rungs)) if part)
 
 
+def brief(rows: Sequence[Any]) -> str:
+    """A line for each piece of work, in README's form: a copy, ours, the best peer, torch."""
+    lines = []
+    for work in dict.fromkeys(row.work for row in rows):
+        found = {row.name: row for row in rows if row.work == work}
+        ours = next(row for row in found.values() if not row.peer)
+        best = min((row for row in found.values() if row.peer and row.times), key=lambda row: row.times.best)
+        cells = [f"{work.size / ours.copy_us / 1e3:.0f}", _cell(ours), f"{best.gbs:.0f}, {best.name}"]
+        lines.append("| " + " | ".join([work.title, *cells, _cell(found.get("torch"))]) + " |")
+    return "\n".join(lines)
+
+
 def _choices(rows: Sequence[Any]) -> str:
     """A line for each contestant, of which some are kernels with other constants in their plans."""
     if not rows:

@@ -1,15 +1,17 @@
-"""Print README's tables from the results in benchmarks/results.
+"""Print the tables from the results in benchmarks/results.
 
-python benchmarks/tables.py
+python benchmarks/tables.py             RESULTS.md
+python benchmarks/tables.py readme      what README has of them: every line of its table of speed is one of these
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
-from table import markdown
+from table import brief, markdown
 from table import summary as table_of
 
 RESULTS = Path(__file__).parent / "results"
@@ -24,9 +26,13 @@ MISTAKES = {
 }
 
 
-def about(run: dict[str, Any]) -> str:
-    """On what it ran, with which versions, and when."""
-    return ", ".join(f"{key} {value}" for key, value in run["environment"].items())
+def about(*runs: dict[str, Any]) -> str:
+    """On what they ran, with which versions, and when."""
+    told = []
+    for key in runs[0]["environment"]:
+        values = dict.fromkeys(str(run["environment"][key]) for run in runs)
+        told.append(f"{key} {' and '.join(sorted(values))}")
+    return ", ".join(told)
 
 
 def bounds() -> str:
@@ -101,7 +107,7 @@ def reports(folder: str) -> str:
                 row.append(f"{max(t['ratio'] for t in report['tallies'] if t['dtype'] == 'float32'):.2f}")
         rows.append(row)
     head = ["kernel", "findings", "cases", "elements", "time", "error/bound fp32"]
-    told = about(next(iter(found.values()))["fuzz"])
+    told = about(*(report for both in found.values() for report in both.values()))
     if at_full_size:
         head += ["findings", "cases", "elements", "time"]
         told += "; on the right the norm shapes of real models, at full size"
@@ -198,6 +204,14 @@ def on_a_cpu(run: dict[str, Any], there: dict[str, dict[str, Any]], policies: li
     )
 
 
+def readme() -> str:
+    """What README says of the verification on an H200, and every line that its table of speed may have."""
+    from race import Row
+
+    found = json.loads((RESULTS / "bench" / "perf.json").read_text())
+    return f"{summary('h200')}\n\n{brief([Row.read(record) for record in found['rows']])}"
+
+
 def speed(*names: str) -> str:
     """What benchmarks/run.py measured under these presets, those that are there."""
     from race import Row
@@ -235,7 +249,8 @@ def profiles() -> str:
     return "\n\n".join(told)
 
 
-if __name__ == "__main__":
+def results() -> str:
+    """RESULTS.md."""
     parts = {
         "Error bounds, by benchmarks/bounds.py": bounds(),
         "Gradient checks, by benchmarks/gradcheck.py": gradients(),
@@ -245,4 +260,8 @@ if __name__ == "__main__":
         "Host time, by benchmarks/host.py": host_times(),
         "Profiles, by benchmarks/ncu.py": profiles(),
     }
-    print("\n\n".join(f"## {title}\n\n{text}" for title, text in parts.items() if text))
+    return "\n\n".join(f"## {title}\n\n{text}" for title, text in parts.items() if text)
+
+
+if __name__ == "__main__":
+    print(readme() if sys.argv[1:] == ["readme"] else results())

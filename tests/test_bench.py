@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -383,6 +384,24 @@ def test_host_times_are_kept_and_shown(bench, tmp_path, capsys):
     assert all(0 < row["least_us"] <= row["host_us"] for row in report["rows"])
     assert bench.host.main(["--rounds", "0"]) == 2
     assert capsys.readouterr().err == "host.py: --rounds is to be at least 1, not 0\n"
+    assert bench.host.main(["--rounds", "few"]) == 2
+    assert capsys.readouterr().err == "host.py: argument --rounds: invalid int value: 'few'\n"
+
+
+def test_what_the_documents_say_is_what_was_measured():
+    def printed(*arguments):
+        command = [sys.executable, str(BENCHMARKS / "tables.py"), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    assert printed() == (BENCHMARKS / "RESULTS.md").read_text()
+    text, rows = (BENCHMARKS.parent / "README.md").read_text(), printed("readme").splitlines()
+    said = [line for line in text.splitlines() if re.match(r"\| (LN|RMS|GN|add).* (forward|backward)", line)]
+    assert len(said) > 10
+    assert set(said) <= set(rows)
+    kernels, cases, least, models = re.search(
+        r"(\S+) kernels, (\S+) random .*least (\S+) .* (\S+) norm", rows[0]
+    ).groups()
+    assert f"{kernels} kernels, {cases} cases under every check (at least {least} each), {models} norm inputs" in text
 
 
 @on_cpu

@@ -15,6 +15,7 @@ SUBNORMAL, LARGEST = "subnormal", "largest"  # a log2_scale, which is another in
 # What a quantized y is multiplied by: 1, what leaves most values normal in every format, what saturates some, and
 # nearly all of them, what leaves subnormals, or hardly anything, what no power of two is.
 OUTPUT_SCALES = (1.0, 100.0, 300.0, 1e6, 2.0**-6, 2.0**-14, 40.7)
+_LAST = {"x_layout": "channels_last", "dy_layout": "channels_last"}
 ROW_CORNERS: tuple[_Row, ...] = (
     ((2, 3), {}),  # the smallest that has everything
     ((1, 1), {}),  # N = 1: x̂ = 0
@@ -36,7 +37,7 @@ ROW_CORNERS: tuple[_Row, ...] = (
     ((2, 3, 20), {}),  # rank 3
     ((2, 3, 2, 10), {"x_layout": "transposed", "dy_layout": "every_other"}),  # rank 4, not collapsible
     ((2, 1, 2, 2, 9), {}),  # rank 5
-    ((2, 3, 2, 12), {"x_layout": "channels_last", "dy_layout": "channels_last"}),
+    ((2, 3, 2, 12), _LAST),
     ((30,), {}),  # rank 1: one row
     ((4, 6, 10), {"normalized_ndim": 2}),
     ((3, 2, 3, 7), {"normalized_ndim": 3, "x_layout": "transposed"}),
@@ -149,12 +150,11 @@ GROUP_CORNERS: tuple[_Row, ...] = (
     ((2, 4, 12), {"num_groups": 2, "log2_scale": LARGEST, "data": "constant", "offset": 8.0}),  # sums that overflow
     ((2, 4, 20), {"num_groups": 2, "eps": 1e3}),  # rstd no longer matters
     ((2, 4, 6, 6), {"num_groups": 2, "offset": 1e3, "x_layout": "channels_last"}),  # for which kernels are others
-    ((2, 4, 6, 6), {"num_groups": 2, "offset": -1e4, "x_layout": "channels_last", "dy_layout": "channels_last"}),
-    ((2, 4, 6, 7), {"num_groups": 2, "offset": 1e4, "x_layout": "channels_last", "dy_layout": "channels_last"}),
+    ((2, 4, 6, 6), {"num_groups": 2, "offset": -1e4, **_LAST}),
+    ((2, 4, 6, 7), {"num_groups": 2, "offset": 1e4, **_LAST}),
     ((1, 2, 70, 71), {"num_groups": 1, "data": "heavy"}),  # x̂ so far out that an activation's exponential overflows
     ((3, 4, 6), {"num_groups": 2, "x_layout": "far", "dy_layout": "far"}),  # offsets beyond 32 bits
 )
-_LAST = {"x_layout": "channels_last", "dy_layout": "channels_last"}
 GPU_GROUP_CORNERS: tuple[_Row, ...] = (  # groups that many programs share; three each, so that every type has its turn
     ((1, 160, 56, 56), {"num_groups": 16, **_LAST}),  # lines of memory that hold parts of groups
     ((1, 160, 57, 55), {"num_groups": 16, **_LAST}),
@@ -173,10 +173,10 @@ CHANNEL_CORNERS: tuple[_Row, ...] = (  # each in training, and again in evaluati
     ((2, 3, 0), {}),  # no space
     ((1, 3, 7), {}),  # one sample: InstanceNorm's statistics
     ((4, 6, 5, 7), {}),
-    ((4, 6, 5, 7), {"x_layout": "channels_last", "dy_layout": "channels_last"}),
+    ((4, 6, 5, 7), _LAST),
     ((2, 10, 4, 4), {"x_layout": "channels_last"}),
     ((2, 10, 4, 4), {"dy_layout": "channels_last"}),
-    ((3, 4, 6, 6), {"x_layout": "channels_last", "dy_layout": "channels_last", "offset": 1e3}),
+    ((3, 4, 6, 6), {**_LAST, "offset": 1e3}),
     ((2, 3, 2, 2, 5), {}),  # rank 5
     ((2, 3, 40), {"x_layout": "transposed"}),
     ((2, 3, 40), {"x_layout": "row_strided", "dy_layout": "transposed"}),
