@@ -64,6 +64,21 @@ def calls(device: str) -> dict[str, Call]:
     def both(function: Any) -> Call:
         return lambda: torch.autograd.grad(function(*leaves), leaves, dy, allow_unused=True)
 
+    def here(function: Any) -> Call:
+        call = both(function)
+
+        def alone() -> Any:
+            with torch.autograd.set_multithreading_enabled(False):
+                return call()
+
+        return alone
+
+    def ours(*t: Tensor) -> Any:
+        return layernorm.LayerNormFunction.apply(*t, EPS, None)
+
+    def theirs(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        return functional.layer_norm(x, (N,), weight, bias, EPS)
+
     found: dict[str, Call] = {
         "a tensor is allocated": lambda: torch.empty_like(x),
         "a kernel is launched": lambda: plan.launch(
@@ -76,10 +91,13 @@ def calls(device: str) -> dict[str, Call]:
         "LN module in no_grad, ours": inferred(modules[0]),
         "LN module in no_grad, torch": inferred(modules[1]),
         "forward and backward of nothing": both(Nothing.apply),
-        "LN forward and backward, ours": both(lambda *t: layernorm.LayerNormFunction.apply(*t, EPS, None)),
-        "LN forward and backward, torch": both(lambda x, w, b: functional.layer_norm(x, (N,), w, b, EPS)),
+        "LN forward and backward, ours": both(ours),
+        "LN forward and backward, torch": both(theirs),
         "RMS forward and backward, ours": both(lambda x, w, _: rmsnorm.RMSNormFunction.apply(x, w, EPS, 0.0, None)),
         "RMS forward and backward, torch": both(lambda x, w, _: functional.rms_norm(x, (N,), w, EPS)),
+        "nothing, backward in the calling thread": here(Nothing.apply),
+        "LN, backward in the calling thread, ours": here(ours),
+        "LN, backward in the calling thread, torch": here(theirs),
     }
     for call in found.values():
         call()

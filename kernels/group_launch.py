@@ -59,7 +59,7 @@ def forward(
     """Y, mean and rstd of x (B, C, *spatial), whose channels the groups divide."""
     x = stored(x)
     y = torch.empty_like(x)
-    mean = torch.empty((len(x), num_groups), dtype=torch.float32, device=x.device)
+    mean = x.new_empty(x.shape[0], num_groups, dtype=torch.float32)
     rstd = torch.empty_like(mean)
     if not x.numel():
         return y, mean.fill_(torch.nan), rstd.fill_(torch.nan)  # of no elements
@@ -76,7 +76,7 @@ def forward(
     if chain.whole is not None:
         chain.whole(x, y, w, b, mean, rstd)
         return y, mean, rstd
-    sums = torch.empty(chain.room, dtype=torch.float32, device=x.device)
+    sums = mean.new_empty(chain.room)
     chain.sums(x, sums)
     if chain.merge is not None:
         chain.merge(sums, mean, rstd)
@@ -145,12 +145,12 @@ def backward(
     out = dx if wanted[0] else None
     if chain.whole is not None:
         # of one sample they are the gradients already
-        parts = [None if t is None else t if n == 1 else t.new_empty((n, c), dtype=torch.float32) for t in (dw, db)]
+        parts = [None if t is None else t if n == 1 else t.new_empty(n, c, dtype=torch.float32) for t in (dw, db)]
         chain.whole(out, dy, x, *known, *parts)
         if chain.over is not None:
             chain.over(*parts, dw, db)
         return out, dw, db
-    sums = torch.empty(chain.room, dtype=torch.float32, device=x.device)
+    sums = x.new_empty(chain.room, dtype=torch.float32)
     means: list[Tensor | None] = [None, None]
     chain.sums(x, dy, *known, sums)
     if chain.merge is not None:

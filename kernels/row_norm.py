@@ -102,7 +102,7 @@ def forward(
     m, n, lead = shape
     y = _empty(x) if dtype is None else torch.empty(x.shape, dtype=dtype, device=x.device)
     h = None if residual is None else torch.empty_like(y)
-    rstd = torch.empty(m, dtype=torch.float32, device=x.device)
+    rstd = x.new_empty(m, dtype=torch.float32)  # torch.empty, and sizes in a tuple, take twice as long
     mean = torch.empty_like(rstd) if centered else None
     if not m or not n:
         for statistic in (mean, rstd):
@@ -125,7 +125,7 @@ def forward(
         return y, h, mean, rstd, most
     plan = forward_plan(x.device, n, vec, x.dtype, w_type, b_type, r is not None, centered, factor is not None, dtype)
     tiles = -(-m // plan.rows)
-    most = None if scale is None else torch.empty(tiles, dtype=torch.float32, device=x.device)
+    most = None if scale is None else rstd.new_empty(tiles)
     plan.launch(
         tiles, x, r, h, y, w, b, mean, rstd, scale, most, m, n // vec, sxm // vec, sxn, srm // vec, srn, plan.ahead,
         float(eps), factor,
@@ -178,7 +178,7 @@ def backward(
     )  # fmt: skip
     tiles = -(-m // plan.rows)
     programs = -(-tiles // -(-tiles // plan.most)) if m else 1  # one without rows writes lines of zeros
-    lines = rstd.new_empty((parts, programs, n)) if parts else None  # float32: torch.empty takes twice as long
+    lines = rstd.new_empty(parts, programs, n) if parts else None
     plan.launch(
         programs, dx, d, x, a, w, mean, rstd, lines, m, n // vec, sdm // vec, sdn, sxm // vec, sxn, sam // vec, san,
         factor,

@@ -52,7 +52,7 @@ class Plan:
     def launch(self, programs: int, *arguments: Any) -> None:
         """Run so many programs on the device's current stream."""
         index = self.device.index
-        if index is not None and torch.cuda.current_device() != index:
+        if index is not None and torch._C._cuda_getDevice() != index:
             with torch.cuda.device(index):
                 self.launch(programs, *arguments)
         elif self.compiled is None:

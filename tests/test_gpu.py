@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 
@@ -9,12 +10,16 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from verify_norm import registry, sanitize
+from verify_norm import memory, registry, sanitize
 from verify_norm.cli import app
+from verify_norm.examine import examine
+from verify_norm.kernels.zoo import ZOO
 from verify_norm.registry import BUILTIN
 from verify_norm.report import json as json_form
 from verify_norm.report.model import Settings
 from verify_norm.search import search
+from verify_norm.spec import CaseSpec
+from verify_norm.zoo import convict
 
 HOSTILE = Path(__file__).parent / "hostile_cuda.py"
 
@@ -26,12 +31,26 @@ pytestmark = [
 
 @pytest.mark.parametrize("name", [name for name, kernel in BUILTIN.items() if kernel.backend == "triton"])
 def test_every_kernel_passes_on_the_gpu(name):
-    arguments = ["--kernel", name, "--examples", "60", "--seconds", "60", "--seed", "11", "--json", "-"]
+    arguments = ["--kernel", name, "--examples", "60", "--seconds", "150", "--seed", "11", "--json", "-"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     report = json_form.load(result.stdout)
     assert report.cases > 80
     assert "interpreter" not in report.environment
+
+
+def test_what_far_tensors_took_is_given_back():
+    kernel, far = registry.load("rmsnorm_fwd"), CaseSpec(shape=(3, 4), dtype="bfloat16", x_layout="far")
+    for spec, taken in ((far, True), (replace(far, x_layout="contiguous"), False)):
+        examined = examine(kernel, spec, ("accuracy",), "cuda:0")
+        assert examined.looked
+        assert not examined.findings
+        assert ("x far" in examined.layouts) is taken
+        assert (torch.cuda.memory_reserved() > memory.FAR) is taken
+
+
+def test_an_offset_that_wraps_at_32_bits_is_seen():
+    assert convict(ZOO["A16_int32_row_offset"], Settings(device="cuda:0")) is not None
 
 
 def test_a_kernel_that_fails_only_there_is_convicted(tmp_path):

@@ -71,6 +71,18 @@ def test_far_rows_are_beyond_32_bits_and_cost_no_memory():
         assert memory.placement(shape, "far") == memory.placement(shape, "contiguous")
 
 
+@pytest.mark.parametrize(("reserved", "allocated", "times"), [(9, 1, 1), (9, 8, 0), (2, 0, 1), (1, 0, 0)])
+def test_much_that_a_gpu_keeps_for_no_tensor_is_given_back(monkeypatch, reserved, allocated, times):
+    called = []
+    monkeypatch.setattr(memory.torch.cuda, "memory_reserved", lambda device: reserved * 2**30)
+    monkeypatch.setattr(memory.torch.cuda, "memory_allocated", lambda device: allocated * 2**30)
+    monkeypatch.setattr(memory.torch.cuda, "empty_cache", lambda: called.append("empty"))
+    memory.release("cuda:0")
+    assert len(called) == times
+    memory.release("cpu")
+    assert len(called) == times
+
+
 @pytest.mark.parametrize("error", [OSError(12, "Cannot allocate memory"), ValueError("mmap length is too large")])
 def test_far_without_room_is_contiguous(monkeypatch, error):
     def refuse(*args, **kwargs):

@@ -1,6 +1,11 @@
 """The zoo's command: what it runs, says and writes. The specimens themselves are tested in tests/kernels."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 
 import pytest
@@ -36,6 +41,26 @@ def test_the_command_convicts_passes_and_scores(tmp_path):
     assert lines["A05_row_tile_unmasked"]["findings"][0]["check"] == "memory"
     assert lines["A34_dw_missing"]["class"] == "options"
     assert lines["U08_one_column"]["findings"] == []
+
+
+def test_what_is_done_is_kept_when_it_is_interrupted(tmp_path):
+    path = tmp_path / "zoo.json"
+    options = ["--seconds", "100", "--examples", "100000", "--jobs", "4", "--json", path]
+    command = [sys.executable, "-m", "verify_norm", "zoo", "A34", "U02", "U08", *map(str, options)]
+    told = []
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        for line in process.stderr:
+            told.append(line)
+            if line.startswith("1 of 4"):
+                os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+                began = time.perf_counter()
+    assert process.returncode == 130, told
+    assert time.perf_counter() - began < 20
+    assert "3 of 4 specimens were not done" in told[-1]
+    assert "Traceback" not in "".join(told)
+    data = json.loads(path.read_text())
+    assert data["interrupted"]
+    assert [outcome["name"] for outcome in data["outcomes"]] == ["A34_dw_missing"]
 
 
 def test_other_policies_stand_beside_it():

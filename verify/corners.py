@@ -221,6 +221,7 @@ CHANNEL_CORNERS: tuple[_Row, ...] = (  # each in training, and again in evaluati
     ((3, 4, 10), {"special": "inf"}),
     ((17, 2, 3), {}),
     ((2, 2, 70, 70), {}),  # a channel of more than one tile
+    ((3, 4, 6), {"x_layout": "far", "dy_layout": "far"}),  # offsets beyond 32 bits
 )
 
 
@@ -228,14 +229,17 @@ def corners(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool 
     """The table of corners: each line exercises what the half-line beside it says; the dtypes take turns.
 
     `frozen`: with the inputs that need no gradient, where torch's autograd is what asks for them. `gpu`: with those
-    that are too large for a CPU.
+    that are too large for a CPU, and with "far" in 16 bits, for which there is room soonest.
     """
     turn = cycle(dtypes)
+    narrow = cycle([dtype for dtype in dtypes if FORMATS[dtype].dtype.itemsize == 2] or dtypes)
     large = {"rows": GPU_ROW_CORNERS, "groups": GPU_GROUP_CORNERS}.get(op.view, ()) if gpu else ()
     names = {tensor.name for tensor in op.inputs}
     specs = []
     for number, (shape, options) in enumerate((*_table(op), *large)):
         dtype = next(turn)
+        if gpu and "far" in options.values():
+            dtype = next(narrow)
         spec = CaseSpec(shape=shape, dtype=dtype, seed=number, **_scaled(options, dtype))
         if "bias" not in names:
             spec = replace(spec, bias=True, bias_layout="contiguous")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from verify_norm import cases, data, judge
+from verify_norm import cases, data, judge, memory
 from verify_norm.checks import CHECKS
 from verify_norm.dtypes import FORMATS
 from verify_norm.execute import Clock, execute, worst
@@ -24,8 +24,8 @@ class Examined:
     """What the checks say of one case: it crosses from the process of the kernel to ours, and lies in the journal.
 
     `looked` names the checks that had something to look at. `unsupported` is the reason why the kernel was not run.
-    `dead` tells that the process can run nothing more, since the kernel has broken its CUDA context; `hung`, that the
-    kernel did not come back.
+    `near` names the tensors whose rows were to be far apart, and had no room. `dead` tells that the process can run
+    nothing more, since the kernel has broken its CUDA context; `hung`, that the kernel did not come back.
     """
 
     spec: CaseSpec
@@ -37,6 +37,7 @@ class Examined:
     observed: tuple[tuple[str, bool], ...] = ()
     layouts: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    near: tuple[str, ...] = ()
     sensed: tuple[Sensitivity, ...] = ()
     seconds: float = 0.0  # inside the kernel
     dead: bool = False
@@ -63,6 +64,7 @@ def examine(
     reason = kernel.unsupported(spec) if kernel.unsupported else None
     if reason is not None:
         return Examined(spec, unsupported=reason)
+    memory.release(device)
     op, clock = OPS[kernel.op], Clock()
     run, forward_run = (clock.around(function, device) for function in (kernel.run, kernel.forward_run))
     ran = execute(replace(kernel, run=run, forward_run=forward_run), cases.make(spec, op, kernel.contract, device))
@@ -82,6 +84,7 @@ def examine(
         powers=tuple((name, item.smallest) for name, items in said for item in items if isinstance(item, Power)),
         observed=tuple((name, item.held) for name, items in said for item in items if isinstance(item, Observed)),
         layouts=tuple(f"{t.name} {_layout(ran, t.name)}" for t in op.inputs if t.role != "saved"),
+        near=tuple(t.name for t in op.inputs if t.role != "saved" and _near(ran, t.name)),
         missing=tuple(t.name for t in op.outputs if ran.problem is None and t.name not in ran.outputs),
         sensed=sensitivities(ran) if looks(ran) else (),
         seconds=clock.seconds,
@@ -94,6 +97,12 @@ def _layout(run: Run, name: str) -> str:
     layout, tensor = data.layout_of(run.case.spec, name), run.case.arguments[name]
     near = layout == "far" and (tensor is None or tensor.is_contiguous())
     return "contiguous" if near else layout
+
+
+def _near(run: Run, name: str) -> bool:
+    """Whether its rows would be far apart, had there been room."""
+    layout, tensor = data.layout_of(run.case.spec, name), run.case.arguments[name]
+    return layout == "far" and tensor is not None and tensor.is_contiguous() and memory.spreads(tuple(tensor.shape))
 
 
 def _dead(device: str) -> bool:

@@ -71,6 +71,8 @@ class Gathered:
         self.failed.update({finding.check for finding in examined.findings})
         for name in examined.missing:
             self.skipped[f"output {name}", f"{self.kernel.name} does not return it"] += 1
+        for name in examined.near:
+            self.skipped[f"{name} beyond 2³¹ elements", "there was no room for as much memory"] += 1
         for name, power in examined.powers:
             self.powers[name].append(power)
         for sensed in examined.sensed:

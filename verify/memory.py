@@ -66,14 +66,15 @@ def placement(shape: tuple[int, ...], layout: str) -> Placement:
     elif layout == "scalar":
         strides = [0] * rank
     front = GUARD
-    if layout == "far" and _far_applies(shape):
+    if layout == "far" and spreads(shape):
         strides[0] = max(size // max(shape[0], 1), -(-FAR // (shape[0] - 1) // GUARD) * GUARD)
         front += FAR
     last = sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) if prod(shape) else 0
     return Placement(tuple(strides), front + shift, last + 1)
 
 
-def _far_applies(shape: tuple[int, ...]) -> bool:
+def spreads(shape: tuple[int, ...]) -> bool:
+    """Whether "far" has a first dimension to move apart."""
     return len(shape) > 1 and 1 < shape[0] <= FAR_ROWS and prod(shape) > 0
 
 
@@ -114,13 +115,14 @@ def _untouched(size: int, dtype: str, device: str) -> torch.Tensor | None:
     """So many elements of address space; None where there is no room.
 
     On a CPU memory comes with the first touch of a page. The mapping is shared and without a reservation, so that
-    neither the kernel's accounting nor a limit on a process's data counts it. A GPU has to have all of it: a type of 16
-    bits only, and half of what is free.
+    neither the kernel's accounting nor a limit on a process's data counts it. A GPU has to have all of it: of what
+    is free it may take half.
     """
     wanted = size * _TORCH[dtype].itemsize
     try:
         if torch.device(device).type != "cpu":
-            fits = _TORCH[dtype].itemsize == 2 and 2 * wanted <= torch.cuda.mem_get_info(device)[0]
+            release(device)
+            fits = 2 * wanted <= torch.cuda.mem_get_info(device)[0]
             return torch.empty(size, dtype=_TORCH[dtype], device=device) if fits else None
         if sys.platform != "linux":
             return None
@@ -129,6 +131,18 @@ def _untouched(size: int, dtype: str, device: str) -> torch.Tensor | None:
         return torch.frombuffer(pages, dtype=_TORCH[dtype])  # which keeps the mapping alive
     except (OSError, ValueError, torch.OutOfMemoryError):
         return None
+
+
+def release(device: str) -> None:
+    """Give back what torch keeps of a GPU's memory for no tensor, where it is much, as after a case with "far".
+
+    Other processes count on what is free, as `_untouched` does: one that kept it would leave no room for theirs, and on
+    a smaller GPU none for its own next.
+    """
+    if torch.device(device).type != "cuda":
+        return
+    if torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device) >= FAR:  # bytes
+        torch.cuda.empty_cache()
 
 
 def to_float64(tensor: torch.Tensor) -> Array:

@@ -107,7 +107,8 @@ def search(
 @contextmanager
 def _interruptible(state: Gathered) -> Iterator[None]:
     """Let Ctrl-C be remembered, since code that swallows every exception may run when it comes."""
-    if threading.current_thread() is not threading.main_thread():
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # as in a process whose parent ends it then
+    if ignored or threading.current_thread() is not threading.main_thread():
         yield
         return
 

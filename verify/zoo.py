@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
-from multiprocessing import forkserver
+from multiprocessing import active_children, forkserver
 from typing import Any
 
 import pebble
@@ -27,6 +29,7 @@ from verify_norm.search import search
 from verify_norm.spec import Finding
 
 POLICY_SECONDS = 300.0  # ten times what the slowest takes alone, so that loads decide nothing
+PATIENCE = 10.0  # seconds that workers have to end
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +93,30 @@ def audit_all(
 ) -> Iterator[Outcome]:
     """A run over each, as they end: over all whose bug can show on the settings' device, if none are given.
 
-    The right ones come first: nothing but the number of cases or the time ends theirs.
+    The right ones come first: nothing but the number of cases or the time ends theirs. What is at work when the caller
+    stops, as Ctrl-C makes it, is ended.
     """
-    started = time.perf_counter()
+    started, others = time.perf_counter(), active_children()
     chosen = sorted(shown(settings.device) if specimens is None else specimens, key=lambda specimen: specimen.wrong)
     with ProcessPoolExecutor(jobs or os.cpu_count(), isolate.context(), _begin, (settings.device,)) as pool:
         pending = [pool.submit(_audit, specimen.name, settings, against) for specimen in chosen]
-        for future in as_completed(pending):
-            yield replace(future.result(), ended=time.perf_counter() - started)
+        try:
+            for future in as_completed(pending):
+                yield replace(future.result(), ended=time.perf_counter() - started)
+        finally:
+            if not all(future.done() for future in pending):
+                pool.shutdown(wait=False, cancel_futures=True)
+                _end(set(active_children()).difference(others))
+
+
+def _end(workers: set[Any]) -> None:
+    """Let the workers end, and what they have started; those that do not are killed."""
+    for worker in workers:
+        worker.terminate()
+    deadline = time.monotonic() + PATIENCE
+    for worker in workers:
+        worker.join(max(0.0, deadline - time.monotonic()))
+        worker.kill()
 
 
 def _begin(device: str) -> None:
@@ -106,6 +125,8 @@ def _begin(device: str) -> None:
     Without this module in it, a process would take a quarter of a second for its imports. On a GPU it is left out: it
     imports Triton, which there is the kernel's to import.
     """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends this process
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     if device != "cpu":
         return
     forkserver.set_forkserver_preload(["verify_norm.preload", "verify_norm.zoo"])
@@ -141,7 +162,7 @@ def _judge(policy: str, name: str, device: str) -> Verdict:
     return policies.POLICIES[policy].judge(registry.ready(ZOO[name].kernel), device=device)
 
 
-def dump(outcomes: list[Outcome], settings: Settings) -> dict[str, Any]:
+def dump(outcomes: list[Outcome], settings: Settings, *, interrupted: bool = False) -> dict[str, Any]:
     """All of it as JSON has it, with what it depends on."""
     told = {name: asdict(replace(policy)) for name, policy in policies.POLICIES.items()}
     used = {name for outcome in outcomes for name in outcome.policies}
@@ -150,6 +171,7 @@ def dump(outcomes: list[Outcome], settings: Settings) -> dict[str, Any]:
     facts["policies"] = sources
     facts["seconds"] = round(max((outcome.ended for outcome in outcomes), default=0.0))
     facts["cores"] = os.cpu_count()
+    facts["interrupted"] = interrupted
     whole: dict[str, Any] = jsonable(facts) | {"outcomes": [outcome.jsonable() for outcome in outcomes]}
     return whole
 
@@ -158,7 +180,8 @@ def convict(specimen: Specimen, settings: Settings) -> Finding | None:
     """The first finding that names what is wrong, by the checks that are to name it, in the corner table alone."""
     kernel, op = registry.ready(specimen.kernel), OPS[specimen.kernel.op]
     checks = tuple(name for name in specimen.caught_by if name in CHECKS and CHECKS[name].applies(op))
-    for spec in corners.corners(op, tuple(d for d in settings.dtypes if d in kernel.dtypes)):
+    dtypes = tuple(d for d in settings.dtypes if d in kernel.dtypes)
+    for spec in corners.corners(op, dtypes, gpu=settings.device != "cpu"):
         for finding in examine(kernel, spec, checks, settings.device).findings:
             if names(specimen, finding):
                 return finding

@@ -74,16 +74,21 @@ def zoo(
             else tuple(one_of("policy", p, POLICIES) for p in session.split(against))
         )
         settings = Settings(examples=examples, seconds=seconds, seed=seed, device=place)
-        outcomes = []
-        for outcome in menagerie.audit_all(settings, run, against=wanted, jobs=jobs):
-            outcomes.append(outcome)
-            done = "as it should be" if outcome.right else "NOT as it should be"
-            session.err.print(f"{len(outcomes)} of {len(run)}: {outcome.specimen.name} {done}")
+        outcomes, interrupted = [], False
+        try:
+            for outcome in menagerie.audit_all(settings, run, against=wanted, jobs=jobs):
+                outcomes.append(outcome)
+                done = "as it should be" if outcome.right else "NOT as it should be"
+                session.err.print(f"{len(outcomes)} of {len(run)}: {outcome.specimen.name} {done}")
+        except KeyboardInterrupt:
+            interrupted = True
+            session.complain(f"interrupted: {len(run) - len(outcomes)} of {len(run)} specimens were not done")
         if json_path != "-":
             form.show(outcomes, [s for s in chosen if s not in run], console())
-        text = json.dumps(menagerie.dump(outcomes, settings), indent=1, ensure_ascii=False) + "\n"
-        session.write(text if json_path else "", json_path)
-        raise typer.Exit(0 if all(outcome.right for outcome in outcomes) else 1)
+        told = menagerie.dump(outcomes, settings, interrupted=interrupted)
+        session.write(json.dumps(told, indent=1, ensure_ascii=False) + "\n" if json_path else "", json_path)
+        passed = all(outcome.right for outcome in outcomes)
+        raise typer.Exit(session.INTERRUPTED if interrupted else 0 if passed else 1)
 
 
 def certify(
