@@ -102,7 +102,7 @@ def forward(
     m, n, lead = shape
     y = _empty(x) if dtype is None else torch.empty(x.shape, dtype=dtype, device=x.device)
     h = None if residual is None else torch.empty_like(y)
-    rstd = x.new_empty(m, dtype=torch.float32)  # torch.empty, and sizes in a tuple, take twice as long
+    rstd = x.new_empty(m, dtype=torch.float32)  # torch.empty, and sizes in a tuple, take longer
     mean = torch.empty_like(rstd) if centered else None
     if not m or not n:
         for statistic in (mean, rstd):

@@ -17,6 +17,7 @@ from verify_norm.spec import Case, CaseSpec, Output, Run
 from verify_norm.stages import cotangent, stages
 
 ELEMENTS = {"cpu": 2**12, "cuda": 2**19}  # of x: Triton's interpreter takes 5 ms a program
+CROWDED = {"cuda": 2**23}  # the interpreter runs one program after another
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,12 @@ def device_of(case: Case) -> str:
 def cheap(run: Run) -> bool:
     """Whether x is so small that a few more runs cost little."""
     return prod(run.case.spec.shape) <= ELEMENTS[torch.device(device_of(run.case)).type]
+
+
+def crowded(run: Run) -> bool:
+    """Whether x is larger than that, but not so large that its truth takes longer than several runs of the kernel."""
+    most = CROWDED.get(torch.device(device_of(run.case)).type, 0)
+    return not cheap(run) and prod(run.case.spec.shape) <= most
 
 
 def again(

@@ -121,9 +121,8 @@ def _untouched(size: int, dtype: str, device: str) -> torch.Tensor | None:
     wanted = size * _TORCH[dtype].itemsize
     try:
         if torch.device(device).type != "cpu":
-            release(device)
-            fits = 2 * wanted <= torch.cuda.mem_get_info(device)[0]
-            return torch.empty(size, dtype=_TORCH[dtype], device=device) if fits else None
+            free = torch.cuda.mem_get_info(device)[0] + _kept(device)
+            return torch.empty(size, dtype=_TORCH[dtype], device=device) if 2 * wanted <= free else None
         if sys.platform != "linux":
             return None
         without_reservation = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python names it from 3.13 on
@@ -136,13 +135,15 @@ def _untouched(size: int, dtype: str, device: str) -> torch.Tensor | None:
 def release(device: str) -> None:
     """Give back what torch keeps of a GPU's memory for no tensor, where it is much, as after a case with "far".
 
-    Other processes count on what is free, as `_untouched` does: one that kept it would leave no room for theirs, and on
-    a smaller GPU none for its own next.
+    Other processes count on what is free, as `_untouched` does: one that kept it would leave no room for theirs.
     """
-    if torch.device(device).type != "cuda":
-        return
-    if torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device) >= FAR:  # bytes
+    if torch.device(device).type == "cuda" and _kept(device) >= FAR:
         torch.cuda.empty_cache()
+
+
+def _kept(device: str) -> int:
+    """Bytes of a GPU that torch keeps for no tensor."""
+    return torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
 def to_float64(tensor: torch.Tensor) -> Array:

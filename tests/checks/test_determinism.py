@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from verify_norm import cases
-from verify_norm.again import again, differences
+from verify_norm.again import CROWDED, again, differences
 from verify_norm.checks import CHECKS
 from verify_norm.checks.determinism import _other_shape
 from verify_norm.corners import corners
@@ -224,3 +224,22 @@ def test_our_kernel_with_locks_is_within_what_it_declares():
     spec = CaseSpec(shape=(300, 6), dtype="float16")
     result = execute(kernel, cases.make(spec, OP, kernel.contract))
     assert list(CHECKS["determinism"].function(result)) == []
+
+
+def test_a_race_that_few_runs_of_a_large_case_show(monkeypatch):
+    monkeypatch.setitem(CROWDED, "cpu", 2**14)
+    calls = []
+
+    def racing(dy, x, weight, bias, eps):
+        calls.append(x.shape)
+        dx, dw, db = backward(dy, x, weight, bias, eps)
+        return dx, dw, db - (dy[0].to(db.dtype) if len(calls) == 4 else 0)
+
+    large = replace(SPEC, shape=(64, 65), seed=1)
+    assert ("determinism", "dbias") in found(racing, large)
+    assert calls == [large.shape] * 4  # once it is known, no more
+    calls.clear()
+    assert ("determinism", "dbias") in found(racing, large, contract=ATOMIC)
+    calls.clear()
+    assert not found(racing, replace(SPEC, shape=(252, 66), seed=1))  # whose truth takes longer than runs of it
+    assert len(calls) == 1
