@@ -28,7 +28,7 @@ def layernorm_bwd(dy, x, weight, bias, mean, rstd, eps, normalized_shape=None):
 RENAME = ("layernorm.py", "def layernorm_bwd(", "def right(")
 
 MASKED = "mask=(row < M)[:, None] & (cols < N)[None, :], other=0.0, cache_modifier=CACHE)"
-LINES = "lines = rstd.new_empty((parts, programs, n))"
+LINES = "lines = rstd.new_empty(parts, programs, n)"
 ADDED = "mask=(line < lines)[:, None] & (cols < N)[None, :], other=0.0)"
 
 # name -> edits of the sources, what is appended to layernorm.py, outputs that are wrong, most elements of x at the end
@@ -43,7 +43,7 @@ MUTANTS = {
     ),
     "partials in the input type": (
         [
-            ("row_norm.py", LINES, LINES.replace("n))", "n), dtype=x.dtype)")),
+            ("row_norm.py", LINES, LINES.replace("n)", "n, dtype=x.dtype)")),
             ("rows_backward.py", ADDED, f"{ADDED}.to(tl.float32)"),
         ],
         "", {"dweight", "dbias"}, 400,

@@ -1,5 +1,7 @@
 """What a run covers, counts and reports."""
 
+import importlib
+import sys
 from collections import Counter
 from dataclasses import replace
 from math import prod
@@ -9,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.internal.conjecture import providers
 
 from verify_norm import corners, data, memory, shapes, strategies
 from verify_norm.dtypes import FORMATS
@@ -54,13 +57,16 @@ def test_drawn_specs_fit_their_operator(op, elements):
             assert 1 <= spec.normalized_ndim <= len(spec.shape) <= 5
             assert min(spec.shape[len(spec.shape) - spec.normalized_ndim :]) > 0
         seen.update((spec.dtype, getattr(spec, f"{source}_layout"), spec.data, len(spec.shape), spec.weight_data))
+        seen["alike"] += spec.dy_layout == getattr(spec, f"{source}_layout") != "contiguous"
         seen.update((("training", spec.training), ("running", spec.running), ("momentum", spec.momentum)))
 
-    drawn()
+    with strategies.whatever_is_imported():
+        drawn()
     assert set(DTYPES) <= set(seen)
     assert len(set(LAYOUTS) & set(seen)) >= 5  # all of them are in the corner table
     assert set(FAMILIES) | set(WEIGHTS) <= set(seen)
     modes = {("training", False), ("running", False), ("momentum", 1.0), ("momentum", 0.0)}
+    assert op.endswith("_fwd") or seen["alike"] > 30  # of 300
     assert modes & set(seen) == (modes if op.startswith("batchnorm") else set())
 
 
@@ -76,6 +82,27 @@ def test_a_run_covers_every_dtype_and_layout():
     gradient = next(check for check in report.checks if check.name == "gradient")
     assert gradient.cases > 10
     assert 0 < gradient.power < 0.1
+
+
+def test_what_is_imported_does_not_change_what_is_drawn(tmp_path, monkeypatch):
+    cases = []
+
+    def recorded(x, weight, eps, weight_offset, normalized_shape):
+        cases.append((tuple(x.shape), eps, x.dtype))
+        return rmsnorm_fwd(x, weight, eps, weight_offset, normalized_shape)
+
+    def drawn():
+        cases.clear()
+        run(recorded, examples=200, checks=("signature",), isolate=False)
+        return tuple(cases)
+
+    before = drawn()
+    (tmp_path / "full_of_numbers.py").write_text(f"NUMBERS = {list(range(1, 601))}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(providers, "is_local_module_file", lambda path: "full_of_numbers" in path)
+    monkeypatch.setitem(sys.modules, "full_of_numbers", importlib.import_module("full_of_numbers"))
+    assert 600 in providers._get_local_constants().set_for_type("integer")
+    assert drawn() == before
 
 
 @pytest.mark.parametrize("gpu", [False, True], ids=["a CPU", "a GPU"])

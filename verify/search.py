@@ -107,14 +107,14 @@ def search(
 @contextmanager
 def _interruptible(state: Gathered) -> Iterator[None]:
     """Let Ctrl-C be remembered, since code that swallows every exception may run when it comes."""
-    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # as in a process whose parent ends it then
-    if ignored or threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
 
     def remember(number: int, frame: Any) -> None:
         state.interrupted = True
-        raise KeyboardInterrupt
+        if frame is None or frame.f_code.co_name != "gc_callback":  # Hypothesis's: Python prints what such a one raises
+            raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGINT, remember)
     try:
@@ -173,7 +173,8 @@ def _explore(strategy: Any, one: Callable[[CaseSpec], float], settings: Settings
     def attempt(spec: CaseSpec) -> None:
         hypothesis.target(min(one(spec), 1e6), label="error/bound")
 
-    attempt()
+    with strategies.whatever_is_imported():
+        attempt()
 
 
 def _try(state: Gathered, spec: CaseSpec) -> float:

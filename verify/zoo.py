@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import active_children, forkserver
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import pebble
@@ -29,7 +29,7 @@ from verify_norm.search import search
 from verify_norm.spec import Finding
 
 POLICY_SECONDS = 300.0  # ten times what the slowest takes alone, so that loads decide nothing
-PATIENCE = 10.0  # seconds that workers have to end
+PATIENCE = 5.0  # seconds that workers have to end, twice
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,16 @@ def shown(device: str) -> Iterator[Specimen]:
 
 
 def audit(specimen: Specimen, settings: Settings, against: tuple[str, ...] = ()) -> Outcome:
-    """A run over one specimen, which ends with the conviction of a wrong one; then other people's policies."""
+    """A run over one specimen, which ends with the conviction of a wrong one; then other people's policies.
+
+    Raises KeyboardInterrupt where the run was interrupted, since it says nothing then.
+    """
     started = time.perf_counter()
     kernel = registry.ready(specimen.kernel)
     until: Callable[[Finding], bool] = lambda finding: specimen.wrong and names(specimen, finding)  # noqa: E731
     report = search(kernel, settings, until=until)
+    if report.interrupted:
+        raise KeyboardInterrupt
     seconds = time.perf_counter() - started
     judged = {name: _under(name, specimen, settings.device) for name in against}
     return Outcome(specimen, report.findings, report.cases, seconds, judged)
@@ -109,14 +114,14 @@ def audit_all(
                 _end(set(active_children()).difference(others))
 
 
-def _end(workers: set[Any]) -> None:
-    """Let the workers end, and what they have started; those that do not are killed."""
-    for worker in workers:
-        worker.terminate()
-    deadline = time.monotonic() + PATIENCE
-    for worker in workers:
-        worker.join(max(0.0, deadline - time.monotonic()))
-        worker.kill()
+def _end(workers: set[BaseProcess]) -> None:
+    """Let the workers end, which Ctrl-C has reached as well; interrupt those that it has not, and kill the rest."""
+    for number in (signal.SIGINT, signal.SIGKILL):
+        deadline = time.monotonic() + PATIENCE
+        for worker in workers:
+            worker.join(max(0.0, deadline - time.monotonic()))
+        for pid in [worker.pid for worker in workers if worker.is_alive() and worker.pid]:
+            os.kill(pid, number)
 
 
 def _begin(device: str) -> None:
@@ -125,8 +130,7 @@ def _begin(device: str) -> None:
     Without this module in it, a process would take a quarter of a second for its imports. On a GPU it is left out: it
     imports Triton, which there is the kernel's to import.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends this process
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, and for a search
     if device != "cpu":
         return
     forkserver.set_forkserver_preload(["verify_norm.preload", "verify_norm.zoo"])

@@ -156,7 +156,7 @@ def test_a_compiled_kernel_is_launched_as_triton_launches_it(monkeypatch):
         def __exit__(self, *error):
             current[0] = self.before
 
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[0])
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: current[0], raising=False)
     monkeypatch.setattr(torch.cuda, "device", Device)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: f"stream of {index}", raising=False)
     plan = row_plan.Plan(Kernel(), {"A": 1, "B": 2}, GPU, 8, 1)

@@ -187,8 +187,9 @@ def _draw(chase: _Chase, first: list[CaseSpec], strategy: Any, seed: int) -> Non
             hypothesis.target(min(ratio, MOST), label=f"{name} error/bound")
             hypothesis.target(log2(min(max(ulp, 2.0**-9), MOST)), label=f"{name} ulp")
 
-    while True:
-        attempt()
+    with strategies.whatever_is_imported():
+        while True:
+            attempt()
 
 
 def _evolve(chase: _Chase, rng: np.random.Generator, elements: int) -> None:
