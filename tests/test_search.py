@@ -118,6 +118,20 @@ def test_corners_are_specs_of_their_operator(op, gpu):
     assert {0.0} < {spec.eps for spec in zero}
 
 
+@pytest.mark.parametrize(("weight", "said"), [(True, None), (False, "no input needs a gradient")])
+def test_a_case_has_something_to_differentiate(weight, said):
+    op, spec = OPS["rmsnorm_bwd"], CaseSpec((2, 3), weight=weight, frozen=("x",))
+    assert data.refusal(spec, op) == said
+    assert data.refusal(replace(spec, frozen=()), op) is None
+
+    @settings(max_examples=500, deadline=None, derandomize=True, database=None)
+    @given(strategies.specs(op, DTYPES, 2**10, frozen=True))
+    def drawn(spec):
+        assert data.refusal(spec, op) is None
+
+    drawn()
+
+
 @pytest.mark.parametrize("op", OPS)
 def test_a_gpu_has_offsets_beyond_32_bits_in_types_for_which_it_has_room(op):
     def far(*dtypes, gpu=True):

@@ -32,7 +32,8 @@ def row_length(spec: CaseSpec, op: Op) -> int:
 def refusal(spec: CaseSpec, op: Op) -> str | None:
     """Why there is no such case, beyond what the shape itself says; None where there is one.
 
-    BatchNorm's definition leaves out a variance of one value, and evaluation by statistics that are not kept.
+    BatchNorm's definition leaves out a variance of one value, and evaluation by statistics that are not kept. Where all
+    inputs are frozen that there are, there is nothing to check.
 
     >>> from verify_norm.ops import OPS
     >>> refusal(CaseSpec((1, 3)), OPS["batchnorm_fwd"])
@@ -46,6 +47,10 @@ def refusal(spec: CaseSpec, op: Op) -> str | None:
         return "training needs more than one value a channel"
     if spec.special is not None and not prod(spec.shape):
         return f"an x without elements holds no {spec.special}"
+    given = [name for name in ("x", "weight", "bias") if name == "x" or getattr(spec, name)]
+    outputs = {tensor.name for tensor in op.outputs}
+    if spec.frozen and not any(f"d{name}" in outputs and name not in spec.frozen for name in given):
+        return "no input needs a gradient"
     return None
 
 

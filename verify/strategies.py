@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.internal.conjecture import providers
 
 from verify_norm.corners import OUTPUT_SCALES, freezable
+from verify_norm.data import refusal
 from verify_norm.spec import FAMILIES, LAYOUTS, WEIGHTS, CaseSpec, Op, Tensor
 
 # Row lengths: a power of two, its neighbours, odd ones, tiles' edges, and hidden sizes of models.
@@ -78,7 +80,7 @@ def specs(draw: st.DrawFn, op: Op, dtypes: tuple[str, ...], elements: int, *, fr
         options |= draw(_mode(shape))
     if frozen and freezable(op):
         options["frozen"] = draw(st.sampled_from(((),) * 3 * len(freezable(op)) + freezable(op)))  # a case in four
-    return CaseSpec(
+    spec = CaseSpec(
         shape=shape,
         dtype=dtype,
         weight_dtype=draw(st.sampled_from((None, "float32"))) if dtype != "float32" else None,
@@ -95,6 +97,7 @@ def specs(draw: st.DrawFn, op: Op, dtypes: tuple[str, ...], elements: int, *, fr
         seed=draw(st.integers(0, 2**16)),
         **options,
     )
+    return replace(spec, frozen=()) if refusal(spec, op) else spec  # all that there is may be frozen
 
 
 def _layouts(tensor: Tensor) -> tuple[str, ...]:
