@@ -7,6 +7,7 @@ from itertools import combinations, cycle
 from math import ceil, log2
 from typing import Any
 
+from verify_norm.data import differentiable
 from verify_norm.dtypes import FORMATS
 from verify_norm.spec import LAYOUTS, CaseSpec, Op
 
@@ -266,7 +267,7 @@ def corners(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool 
 
 def freezable(op: Op) -> tuple[tuple[str, ...], ...]:
     """The sets of inputs of a backward that may need no gradient: all but none and all of them."""
-    names = [name for name in ("x", "weight", "bias") if any(tensor.name == f"d{name}" for tensor in op.outputs)]
+    names = differentiable(op)
     return tuple(some for size in range(1, len(names)) for some in combinations(names, size))
 
 

@@ -47,11 +47,16 @@ def refusal(spec: CaseSpec, op: Op) -> str | None:
         return "training needs more than one value a channel"
     if spec.special is not None and not prod(spec.shape):
         return f"an x without elements holds no {spec.special}"
-    given = [name for name in ("x", "weight", "bias") if name == "x" or getattr(spec, name)]
-    outputs = {tensor.name for tensor in op.outputs}
-    if spec.frozen and not any(f"d{name}" in outputs and name not in spec.frozen for name in given):
+    given = [name for name in differentiable(op) if name == "x" or getattr(spec, name)]
+    if spec.frozen and not set(given).difference(spec.frozen):
         return "no input needs a gradient"
     return None
+
+
+def differentiable(op: Op) -> list[str]:
+    """The inputs of which a backward has gradients, but for those that are added."""
+    outputs = {tensor.name for tensor in op.outputs}
+    return [name for name in ("x", "weight", "bias") if f"d{name}" in outputs]
 
 
 def input_dtype(tensor: Tensor, spec: CaseSpec) -> str:

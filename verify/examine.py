@@ -101,8 +101,8 @@ def _layout(run: Run, name: str) -> str:
 
 def _near(run: Run, name: str) -> bool:
     """Whether its rows would be far apart, had there been room."""
-    layout, tensor = data.layout_of(run.case.spec, name), run.case.arguments[name]
-    return layout == "far" and tensor is not None and tensor.is_contiguous() and memory.spreads(tuple(tensor.shape))
+    fallen = data.layout_of(run.case.spec, name) == "far" != _layout(run, name)
+    return fallen and run.case.arguments[name] is not None and memory.spreads(run.case.arguments[name].shape)
 
 
 def _dead(device: str) -> bool:

@@ -137,7 +137,7 @@ def release(device: str) -> None:
 
     Other processes count on what is free, as `_untouched` does: one that kept it would leave no room for theirs.
     """
-    if torch.device(device).type == "cuda" and _kept(device) >= FAR:
+    if torch.device(device).type == "cuda" and _kept(device) >= FAR:  # bytes, fewer than any such case takes
         torch.cuda.empty_cache()
 
 

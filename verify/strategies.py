@@ -65,7 +65,7 @@ def specs(draw: st.DrawFn, op: Op, dtypes: tuple[str, ...], elements: int, *, fr
     dtype = draw(st.sampled_from(dtypes))
     placed = (t for t in op.inputs if t.role != "saved" and t.extent != "one" and not t.name.startswith("running_"))
     names = {t.name: t for t in placed}
-    alike = draw(st.sampled_from((None,) * 3 * len(_ALIKE) + _ALIKE))
+    alike = draw(_one_in_four(_ALIKE, None))
     options |= {
         f"{name}_layout": alike
         if alike and tensor.role != "weight"
@@ -79,7 +79,7 @@ def specs(draw: st.DrawFn, op: Op, dtypes: tuple[str, ...], elements: int, *, fr
     if op.view == "channels":
         options |= draw(_mode(shape))
     if frozen and freezable(op):
-        options["frozen"] = draw(st.sampled_from(((),) * 3 * len(freezable(op)) + freezable(op)))  # a case in four
+        options["frozen"] = draw(_one_in_four(freezable(op), ()))
     spec = CaseSpec(
         shape=shape,
         dtype=dtype,
@@ -98,6 +98,10 @@ def specs(draw: st.DrawFn, op: Op, dtypes: tuple[str, ...], elements: int, *, fr
         **options,
     )
     return replace(spec, frozen=()) if refusal(spec, op) else spec  # all that there is may be frozen
+
+
+def _one_in_four(some: tuple[Any, ...], none: Any) -> st.SearchStrategy[Any]:
+    return st.sampled_from((none,) * 3 * len(some) + some)
 
 
 def _layouts(tensor: Tensor) -> tuple[str, ...]:
