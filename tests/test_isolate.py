@@ -101,7 +101,7 @@ def test_state_from_earlier_calls_is_told():
     """Wrong from the fifth call on: no case alone shows it."""
     report = search(kernel_of_state(), Settings(examples=0, checks=("accuracy",), **OPTIONS))
     (finding,) = report.findings
-    assert "what the kernel keeps from earlier calls matters" in finding.message
+    assert "a race, or what the kernel keeps from earlier calls" in finding.message
 
 
 def kernel_of_state():

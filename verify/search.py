@@ -31,7 +31,7 @@ REDUCING = 0.2  # share of the time that is kept for making failures small, once
 TIMEOUT = {"cpu": 20.0, "cuda": 90.0}  # seconds for one case: on a GPU a first one compiles, among other work
 HANGS = 4  # so many, and the run ends
 PATIENCE = 10.0  # how many times longer than the slowest case so far one may take, once the kernel has hung
-ALONE = "alone, in a new process, the case does not show it: what the kernel keeps from earlier calls matters"
+ALONE = "alone, in a new process, the case does not show it: a race, or what the kernel keeps from earlier calls"
 
 
 class _Over(BaseException):
