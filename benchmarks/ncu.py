@@ -50,7 +50,7 @@ COUNTED = {
     "spilled": "smsp__inst_executed_op_local_st.sum",
     **{f"stalled_{reason}": STALL.format(reason) for reason in REASONS},
 }
-OURS = "regex:^_?(forward|backward|fold|dx|partials|over)|_a_row|_of_rows|normalize_elements"
+OURS = "regex:^_?(forward|backward|fold|largest|dx|partials|over)|_a_row|_of_rows|normalize_elements"
 
 
 def read(text: str) -> list[dict[str, Any]]:

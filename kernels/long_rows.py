@@ -68,7 +68,7 @@ def _forward(
             y += parameter(B, cols, N, False, VEC).to(tl.float32)
         if Scale is not None:
             most = tl.maximum(most, tl.where((cols < N)[None, :], tl.abs(y), 0.0))
-            y = saturated(y * scale, Y)
+            y = saturated(y * scale, Y, False)
         store(Y, y, row, NV, cols, M, N, False, VEC)
     if Scale is not None:
         tl.store(Most + row, tl.max(most, axis=1))

@@ -5,13 +5,18 @@ and a byte an element is written. amax is the largest of every tile's, a maximum
 that of z before the scale, which tells the scale of the next step where scaling is delayed.
 """
 
+from functools import cache
+
 import torch
+import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_wait
 
 from verify_norm.kernels import row_norm
-from verify_norm.kernels.launch import integers, stored
+from verify_norm.kernels.launch import integers, jit, stored
 from verify_norm.kernels.row_norm import Shape
 from verify_norm.kernels.row_ops import NAMESPACE
+from verify_norm.kernels.row_plan import Plan, ptx
 
 TYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
 
@@ -72,6 +77,25 @@ def rmsnorm_fwd_e5m2(
     return y, amax, rstd
 
 
+@jit
+def largest(Most, Amax, tiles: tl.int64, PTX: tl.constexpr, BLOCK: tl.constexpr):
+    """Amax, the largest of all tiles'. Launched before they are all written; a load is from the L2, where they are."""
+    most = tl.zeros([BLOCK], tl.float32)
+    if PTX:
+        gdc_wait()
+    for start in range(0, tiles, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        most = tl.maximum(most, tl.load(Most + at, mask=at < tiles, other=0.0, cache_modifier=".cg"))
+    tl.store(Amax, tl.max(most, axis=0))
+
+
+@cache
+def _largest_plan(device: torch.device) -> Plan:
+    """One program: to begin another launch takes longer than to read a number for each of many rows."""
+    constants = {"PTX": ptx(device), "BLOCK": 8192, "num_warps": 16}
+    return Plan(largest, constants | ({"launch_pdl": True} if ptx(device) else {}), device, 1, 1)
+
+
 @torch.library.custom_op(f"{NAMESPACE}::row_norm_quantized", mutates_args=())
 def _operator(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, scale: Tensor, eps: float, offset: float,
@@ -121,5 +145,9 @@ def _launched(
         raise ValueError("Triton converts to 8 bits from compute capability 8.9 on")
     scale = stored(scale)
     y, _, mean, rstd, most = row_norm.forward(x, None, weight, bias, eps, offset, shape, centered, scale, dtype)
-    amax = torch.zeros(1, dtype=torch.float32, device=x.device) if most is None else most.amax(0, keepdim=True)
+    amax = rstd.new_empty(1)
+    if most is None:
+        amax.zero_()
+    else:
+        _largest_plan(x.device).launch(1, most, amax, most.numel())
     return [y, amax, rstd] if mean is None else [y, amax, mean, rstd]

@@ -16,6 +16,7 @@ PTX says that the target has sm_90's instructions, which the interpreter and oth
 # mypy: disable-error-code="assignment, misc"
 
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents
 
 from verify_norm.kernels.launch import jit, wide
 
@@ -77,10 +78,12 @@ def store(P, value, row, stride, cols, M, N, INSIDE: tl.constexpr, VEC: tl.const
 
 
 @jit
-def saturated(value, P):
-    """The values within what P's type of 8 bits can hold; NaN stays. Not every GPU saturates when it converts."""
-    limit: tl.constexpr = 448.0 if P.dtype.element_ty == tl.float8e4nv else 57344.0
-    return tl.clamp(value, -limit, limit, propagate_nan=tl.PropagateNan.ALL)
+def saturated(value, P, PTX: tl.constexpr):
+    """The values within what P's type of 8 bits can hold; NaN stays. PTX's conversions to them saturate themselves."""
+    if not PTX:
+        limit: tl.constexpr = 448.0 if P.dtype.element_ty == tl.float8e4nv else 57344.0
+        value = tl.clamp(value, -limit, limit, propagate_nan=tl.PropagateNan.ALL)
+    return value
 
 
 @jit
@@ -123,11 +126,17 @@ def forward(
     With a Scale, Y is multiplied by it and saturates, and the largest magnitude before that goes to Most, one a tile.
     """
     FAST: tl.constexpr = PTX and VEC > 1
+    LEAST: tl.constexpr = FAST and Scale is not None  # instructions: into 8 bits they are the limit, not the memory
     EARLY: tl.constexpr = VEC > 1 and CHUNKS * CHUNK <= 1024  # parameters are held too: memory is waited for once
     N = (NV * VEC).to(tl.int32)
     tile = tl.program_id(0).to(tl.int64)
     row = tile * ROWS + tl.arange(0, ROWS)
     lane = tl.arange(0, CHUNK)
+    scale = 1.0
+    if Scale is not None:
+        scale = tl.load(Scale)
+        if PTX:
+            gdc_launch_dependents()  # of what takes the largest of Most
     if FAST:
         prefetch(X, tile + ahead, sxm, M, NV, VEC, ROWS)
         if R is not None:
@@ -173,19 +182,16 @@ def forward(
     rstd = tl.div_rn(1.0, tl.sqrt_rn(tl.sum(squares, axis=1) / N + eps))
     tl.store(Rstd + row, rstd, mask=row < M)
     most = tl.zeros([ROWS, CHUNK], tl.float32)
-    scale = 1.0
-    if Scale is not None:
-        scale = tl.load(Scale)
     for c in tl.static_range(CHUNKS):
         cols = c * CHUNK + lane
         y = xs[c] * rstd[:, None]
         if W is not None:
-            y *= plus(ws[c] if EARLY else parameter(W, cols, N, EVEN or c < CHUNKS - 1, VEC), offset, False)
+            y *= plus(ws[c] if EARLY else parameter(W, cols, N, EVEN or c < CHUNKS - 1, VEC), offset, LEAST)
         if B is not None:
-            y += (bs[c] if EARLY else parameter(B, cols, N, EVEN or c < CHUNKS - 1, VEC)).to(tl.float32)
+            y += wide(bs[c] if EARLY else parameter(B, cols, N, EVEN or c < CHUNKS - 1, VEC), LEAST)
         if Scale is not None:
             most = tl.maximum(most, tl.abs(y))
-            y = saturated(y * scale, Y)
+            y = saturated(y * scale, Y, PTX)
         store(Y, y, row, NV, cols, M, N, EVEN or c < CHUNKS - 1, VEC)
     if Scale is not None:
         tl.store(Most + tile, tl.max(tl.max(tl.where((row < M)[:, None], most, 0.0), axis=1), axis=0))
