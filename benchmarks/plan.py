@@ -44,7 +44,9 @@ def options(argv: list[str] | None, description: str = "") -> argparse.Namespace
     """What the command line of run.py says; raises UsageError."""
     made = parser(description)
     made.add_argument("--peers", default="", help="of torch, compile, liger, fla, quack, apex; none [those installed]")
-    made.add_argument("--preset", default="", help="perf, seed001, seed003, seed004, choices: known tables and plots")
+    made.add_argument(
+        "--preset", default="", help="perf, fp8, seed001, seed003, seed004, choices: known tables and plots"
+    )
     made.add_argument("--seconds", type=float, help="for each median")
     made.add_argument("--plot", default="", metavar="FILE.svg")
     made.add_argument("--out", default="", metavar="FOLDER", help="a preset's name.json and name.svg")

@@ -27,15 +27,22 @@ def perf() -> list[Job]:
         "add_rmsnorm_bwd": (wide,),
     }  # fmt: skip
     works = [Work(op, shape) for op, shapes in rows.items() for shape in shapes]
-    into_8_bits = [
-        Job(Work(f"{norm}_fp8_fwd", wide), (f"{norm}_fwd_e4m3fn",), ALL) for norm in ("layernorm", "rmsnorm")
-    ]
     works += [Work("groupnorm_fwd", (1, 32, x, x), "float32", 8) for x in FEW]
     diffusion = ((8, 320, 64, 64), (8, 640, 32, 32), (8, 1280, 16, 16), (8, 1280, 8, 8))
     both = ("contiguous", "channels_last")
     works += [Work("groupnorm_fwd", shape, layout=layout) for shape in diffusion for layout in both]
     works += [Work(f"groupnorm_silu_{way}", (8, 320, 64, 64)) for way in ("fwd", "bwd")]
-    return [Job(work, (work.op,), ALL) for work in works] + into_8_bits
+    return [Job(work, (work.op,), ALL) for work in works]
+
+
+def fp8() -> list[Job]:
+    """Into 8 bits: rows of models' lengths, in bfloat16."""
+    shapes = ((4096, 8192), (32768, 4096), (16384, 5120), (16384, 16384))
+    return [
+        Job(Work(f"{norm}_fp8_fwd", shape), (f"{norm}_fwd_e4m3fn",), ("torch", "compile"))
+        for norm in ("layernorm", "rmsnorm")
+        for shape in shapes
+    ]
 
 
 def seed001() -> list[Job]:
@@ -82,7 +89,7 @@ def choices() -> list[Job]:
     ]
 
 
-PRESETS = {"perf": perf, "seed001": seed001, "seed003": seed003, "seed004": seed004, "choices": choices}
+PRESETS = {"perf": perf, "fp8": fp8, "seed001": seed001, "seed003": seed003, "seed004": seed004, "choices": choices}
 
 
 def picture(rows: Sequence[Any], device: str) -> str:

@@ -2,7 +2,7 @@
 
     python benchmarks/run.py                                        a few sizes, every library that is here
     python benchmarks/run.py --kernel layernorm_bwd --peers torch,quack --shapes 4096x8192 --json F --plot F.svg
-    python benchmarks/run.py --preset perf,seed001,seed003,seed004,choices --out FOLDER     known tables and plots
+    python benchmarks/run.py --preset perf,fp8,seed001,seed003,seed004,choices --out FOLDER     known tables and plots
 
 Every result is held, element by element, to the float64 reference and the bound of its contract, before it is timed
 and as it was timed: a kernel that is wrong is reported as wrong and has no time. Times are medians with the L2 cache

@@ -208,8 +208,8 @@ def readme() -> str:
     """What README says of the verification on an H200, and every line that its table of speed may have."""
     from race import Row
 
-    found = json.loads((RESULTS / "bench" / "perf.json").read_text())
-    return f"{summary('h200')}\n\n{brief([Row.read(record) for record in found['rows']])}"
+    found = [json.loads((RESULTS / "bench" / f"{name}.json").read_text()) for name in ("perf", "fp8")]
+    return f"{summary('h200')}\n\n{brief([Row.read(record) for report in found for record in report['rows']])}"
 
 
 def speed(*names: str) -> str:
@@ -256,7 +256,7 @@ def results() -> str:
         "Gradient checks, by benchmarks/gradcheck.py": gradients(),
         "The zoo, by verify-norm zoo --against all": zoo(),
         "The kernels on an H200, by benchmarks/verify_all.py": summary("h200") + "\n\n" + reports("h200"),
-        "Speed, by benchmarks/run.py": speed("perf", "seed001", "seed003", "seed004", "choices"),
+        "Speed, by benchmarks/run.py": speed("perf", "fp8", "seed001", "seed003", "seed004", "choices"),
         "Host time, by benchmarks/host.py": host_times(),
         "Profiles, by benchmarks/ncu.py": profiles(),
     }

@@ -90,7 +90,7 @@ def largest(Most, Amax, tiles: tl.int64, PTX: tl.constexpr, BLOCK: tl.constexpr)
 
 
 @cache
-def _largest_plan(device: torch.device) -> Plan:
+def largest_plan(device: torch.device) -> Plan:
     """One program: to begin another launch takes longer than to read a number for each of many rows."""
     constants = {"PTX": ptx(device), "BLOCK": 8192, "num_warps": 16}
     return Plan(largest, constants | ({"launch_pdl": True} if ptx(device) else {}), device, 1, 1)
@@ -149,5 +149,5 @@ def _launched(
     if most is None:
         amax.zero_()
     else:
-        _largest_plan(x.device).launch(1, most, amax, most.numel())
+        largest_plan(x.device).launch(1, most, amax, most.numel())
     return [y, amax, rstd] if mean is None else [y, amax, mean, rstd]

@@ -20,6 +20,8 @@ from verify_norm.kernels.launch import CPU_PROGRAMS, LANES
 
 HELD = {"forward": 2**15, "backward": 2**14}  # elements of the longest row that registers hold
 FEWER_WARPS = 12288  # columns up to which 8 warps take the forward of a row of more than 8192
+LONG = 20480  # columns of 16 bits up to which 8 warps take that of one of more than 16384, two a multiprocessor
+NARROW = 112  # elements of two rows that a thread holds at most, where results have 8 bits
 PAIRED = 3072  # columns, if more than 1024, up to which a multiprocessor has two programs of the backward
 TWO_ROWS = 6144  # columns, if more than 1024, below which a tile of the backward has two rows
 CONVERTED = 8192  # columns up to which registers hold a row in float32 beside its sums
@@ -85,7 +87,7 @@ def forward_plan(
     centered: bool, offset: bool, quantized: Type = None,
 ) -> Plan:  # fmt: skip
     """The forward of rows of n elements of type `dtype`, which vectors of `vec` load, into 8 bits if `quantized`."""
-    cut = _on(device, _forward_cut(n, vec, dtype.itemsize, residual))
+    cut = _on(device, _forward_cut(n, vec, dtype.itemsize, residual, quantized is not None))
     size = cut["ROWS"] * n * dtype.itemsize * (1 + residual)
     ahead = -(-multiprocessors(device) * AHEAD // size)
     constants = {"VEC": vec, "PTX": ptx(device), "EVEN": _even(n, cut)} | cut
@@ -131,18 +133,24 @@ def fold(lines: Tensor, dw: Tensor | None, db: Tensor | None) -> None:
     plan.launch(parts * -(-n // plan.constants["CHUNK"]), lines, dw, db, count, n // vec)
 
 
-def _forward_cut(n: int, vec: int, size: int, residual: bool) -> dict[str, int]:
+def _forward_cut(n: int, vec: int, size: int, residual: bool, quantized: bool) -> dict[str, int]:
     """32 elements of a tile a thread, or 16 of each of two: vectors enough in flight, at a third of the registers.
 
     Of short rows it is 64 bytes, and no lane is idle where 3/4 of a power of two are a row, as 768 columns often are.
+    From 16 bits into 8 it is two to three times as much: less is moved, so that instructions count, and many of them
+    are those of a thread, whatever it holds.
     """
     if n <= 1024:
         block = _block(n, vec)
         short = {"ROWS": 4096 // size // block, "CHUNK": block, "CHUNKS": 1, "num_warps": 2}
         return short | {"CHUNK": block // 4, "CHUNKS": 3} if vec > 1 and 4 * n == 3 * block else short
-    warps = max(4, triton.next_power_of_2(-(-n // 1024))) if n > FEWER_WARPS or n <= 8192 else 8
-    warps = min(2 * warps, 32) if residual else warps
-    return {"ROWS": 2 if n <= 2048 else 1, **_chunks(n, warps)}
+    if quantized and size == 2:
+        warps = triton.next_power_of_2(-(-2 * n // (32 * NARROW)))
+        return {"ROWS": 2 if n < 8192 else 1, **_chunks(n, min(max(warps, 2), 8 if n <= 24576 else 16))}
+    warps = max(4, triton.next_power_of_2(-(-n // 1024))) if n <= 8192 or FEWER_WARPS < n <= 2**14 else 8
+    if n > (2**14 if residual or size > 2 else LONG):
+        warps = 16 if size == 2 else 32
+    return {"ROWS": 2 if n <= 2048 else 1, **_chunks(n, min(2 * warps, 32) if residual else warps)}
 
 
 def _backward_cut(n: int, vec: int, size: int, sums: int, added: bool, mixed: bool, raw: bool) -> dict[str, int]:

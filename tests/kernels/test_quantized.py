@@ -45,6 +45,16 @@ def test_of_scale_one_it_is_the_norm_rounded(norms, device, kind):
     assert torch.equal(fused[2], rstd)
 
 
+@pytest.mark.parametrize("place", [0, 8191, 8192, 20000])
+def test_amax_is_the_largest_of_all_tiles(device, place):
+    most = torch.ones(20001, device=device)
+    most[place] = 7.0
+    amax = torch.full((1,), torch.nan, device=device)
+    for count, largest in ((place + 1, 7.0), (max(place, 1), 1.0 if place else 7.0)):
+        quantized.largest_plan(most.device).launch(1, most, amax, count)
+        assert amax.item() == largest
+
+
 @pytest.mark.parametrize(
     "scale", [torch.ones(2), torch.ones(1, dtype=torch.float64), torch.ones(1, device="meta")], ids=str
 )

@@ -28,6 +28,9 @@ def plans(n, dtype, vec):
     for added, centered in itertools.product((False, True), repeat=2):
         if n <= row_plan.HELD["forward"]:
             yield row_plan.forward_plan(GPU, n, vec, dtype, dtype, dtype, added, centered, False)
+            if not added:
+                quantized = torch.float8_e4m3fn
+                yield row_plan.forward_plan(GPU, n, vec, dtype, dtype, dtype, added, centered, False, quantized)
         if n <= row_plan.HELD["backward"] // (2 if vec == 1 else 1):
             for weight in {dtype, F32}:
                 yield row_plan.backward_plan(GPU, n, vec, dtype, weight, added, centered, False, True, True, centered)
