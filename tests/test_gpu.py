@@ -10,7 +10,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from verify_norm import memory, registry, sanitize
+from verify_norm import late, memory, registry, sanitize
+from verify_norm.checks import determinism
 from verify_norm.cli import app
 from verify_norm.examine import examine
 from verify_norm.kernels.zoo import ZOO
@@ -19,7 +20,7 @@ from verify_norm.report import json as json_form
 from verify_norm.report.model import Settings
 from verify_norm.search import search
 from verify_norm.spec import CaseSpec
-from verify_norm.zoo import convict
+from verify_norm.zoo import convict, shown
 
 HOSTILE = Path(__file__).parent / "hostile_cuda.py"
 
@@ -51,6 +52,33 @@ def test_what_far_tensors_took_is_given_back():
 
 def test_an_offset_that_wraps_at_32_bits_is_seen():
     assert convict(ZOO["A16_int32_row_offset"], Settings(device="cuda:0")) is not None
+
+
+@pytest.mark.parametrize("name", ["A38_default_stream", "A39_no_dependency_wait", "A40_amax_too_early"])
+def test_a_launch_that_does_not_wait_is_seen(name):
+    specimen = ZOO[name]
+    if specimen not in shown("cuda:0"):
+        pytest.skip(specimen.reason)
+    found = convict(specimen, Settings(device="cuda:0", checks=("determinism",)))
+    assert found is not None
+    assert "does not wait for the one before" in found.message
+
+
+@pytest.mark.parametrize("name", ["layernorm_bwd", "groupnorm_silu_bwd", "rmsnorm_fwd_e4m3fn", "layernorm_fwd_cuda3"])
+def test_inputs_that_arrive_late_change_no_bit_of_a_kernel_that_waits(name, monkeypatch):
+    kernel, arriving, seen = registry.load(name), late.arriving, []
+    monkeypatch.setattr(late, "arriving", lambda case: (seen.append(case), arriving(case))[1])
+    settings = Settings(device="cuda:0", examples=60, seconds=60.0, checks=("determinism",), isolate=False)
+    assert search(kernel, settings).ok
+    assert len(seen) > 10
+
+
+def test_without_a_pause_all_is_over_before_it_is_read(monkeypatch):
+    """Why the inputs are late: the same wrong kernel, on the same cases, shows nothing in an idle stream."""
+    monkeypatch.setattr(determinism, "_late", lambda run: ())
+    kernel = registry.ready(ZOO["A38_default_stream"].kernel)
+    settings = Settings(device="cuda:0", examples=30, seconds=30.0, checks=("determinism",), isolate=False)
+    assert search(kernel, settings).ok
 
 
 def test_a_kernel_that_fails_only_there_is_convicted(tmp_path):

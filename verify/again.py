@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -52,17 +53,18 @@ def again(
     *,
     spec: CaseSpec | None = None,
     poison: float | None = None,
+    within: Callable[[Case], AbstractContextManager[None]] | None = None,
 ) -> Run:
     """Run the kernel once more, from fresh buffers; with other values, on another shape or in other poison if given.
 
     `exact` holds what differs from the run's inputs, and has to fit `spec` and be exact in its formats. Nothing is
-    judged against the truth: the outputs hold their values alone.
+    judged against the truth: the outputs hold their values alone. `within` makes of a case what to run it within.
     """
     case = run.case
     values = {**case.exact, **(exact or {})}
     poison = case.poison if poison is None else poison
     built = cases.build(spec or case.spec, case.op, run.kernel.contract, device_of(case), values, poison=poison)
-    return execute(run.kernel, built)
+    return execute(run.kernel, built, within(built) if within else None)
 
 
 def differences(first: Run, second: Run, names: tuple[str, str]) -> Iterator[Difference]:

@@ -9,6 +9,7 @@ import re
 import time
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,12 +51,15 @@ class Clock:
         return timed
 
 
-def execute(kernel: Kernel, case: Case) -> Run:
-    """Run `kernel` once. What it raises becomes the run's `problem`, never an exception here."""
+def execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | None = None) -> Run:
+    """Run `kernel` once. What it raises becomes the run's `problem`, never an exception here.
+
+    What it allocates is poisoned and guarded, unless it is to run `within` something else.
+    """
     assert kernel.run is not None, "registry.load sets run"
     given = guards.Arguments(case.arguments)
     try:
-        with guards.PoisonEmpty(case.poison) as made, warnings.catch_warnings():
+        with within or guards.PoisonEmpty(case.poison) as made, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a warning is no failure, even where the caller makes warnings errors
             returned = kernel.run(**bound(kernel, case))
         outputs = named(returned, case.op)
@@ -70,7 +74,7 @@ def execute(kernel: Kernel, case: Case) -> Run:
         return Run(kernel, case, {}, problem=outputs)
     states = _states(case.op)
     writable = [*states, *(argument for _, argument in inplace(kernel))]
-    damage = (*given.damage(writable), *made.damage(outputs))
+    damage = (*given.damage(writable), *(made.damage(outputs) if made else ()))
     overlaps = tuple(guards.overlaps(outputs, case.arguments))
     outputs |= {name: case.arguments[name] for name in states}  # changed in place, whatever is returned
     return Run(kernel, case, {name: _output(value, case, name) for name, value in outputs.items()}, damage, overlaps)

@@ -166,19 +166,19 @@ class Arguments:
         for name, tensor in arguments.items():
             if isinstance(tensor, torch.Tensor) and tensor.numel():
                 whole = tensor.untyped_storage().nbytes() <= LIMIT
-                self._taken.append(_Snapshot(name, tensor.detach(), _content(tensor, whole).clone(), whole))
+                self._taken.append(_Snapshot(name, tensor.detach(), content(tensor, whole).clone(), whole))
 
     def damage(self, writable: Iterable[str]) -> Iterator[Damage]:
         """What has changed since; the elements of `writable` arguments may."""
         writable = frozenset(writable)
         for taken in self._taken:
-            now = _content(taken.tensor, taken.whole)
+            now = content(taken.tensor, taken.whole)
             if not torch.equal(now, taken.before):
                 changed = _changed(taken, now)
                 yield from (d for d in changed if not (d.where == "in" and d.buffer in writable))
 
 
-def _content(tensor: torch.Tensor, whole: bool) -> torch.Tensor:
+def content(tensor: torch.Tensor, whole: bool) -> torch.Tensor:
     """The bytes of the tensor's storage, or of its elements alone."""
     if not whole:
         return tensor.detach().contiguous().view(-1).view(torch.uint8)

@@ -73,7 +73,10 @@ def names(specimen: Specimen, finding: Finding) -> bool:
 
 def shown(device: str) -> Iterator[Specimen]:
     """Those specimens whose bug can show on the device."""
-    there = ("cpu",) if device == "cpu" else ("cpu", "gpu")
+    there = {"cpu"} if device == "cpu" else {"cpu", "gpu"}
+    nvidia = torch.version.hip is None and torch.cuda.is_available()
+    if device != "cpu" and nvidia and torch.cuda.get_device_capability(device) >= (9, 0):
+        there.add("sm_90")
     return (specimen for specimen in ZOO.values() if specimen.needs in there)
 
 

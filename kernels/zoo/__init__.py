@@ -15,6 +15,7 @@ Kind = Literal[
     "masking", "coverage", "memory", "layout", "alignment", "index", "numerics", "dtype", "eps", "gradient", "shape",
     "options", "aliasing", "state", "degenerate", "race", "determinism", "check", "unusual",
 ]  # fmt: skip
+Needs = Literal["cpu", "gpu", "sm_90", "none"]
 WHERE = "verify_norm.kernels.zoo."
 
 
@@ -30,7 +31,7 @@ class Specimen:
     wrong : whether a verifier is to convict it.
     caught_by : the checks of which at least one names it.
     outputs : the outputs that are wrong, as a finding names them; empty where no output is, but the call itself.
-    needs : where it shows: on a "cpu", only on a "gpu", or in "none" of our operators.
+    needs : where it shows: on a "cpu", only on a "gpu", or on one from "sm_90" on, or in "none" of our operators.
     reason : why it does not show on a CPU, or why no operator of ours can say it.
     """
 
@@ -40,7 +41,7 @@ class Specimen:
     wrong: bool = True
     caught_by: tuple[str, ...] = ("accuracy",)
     outputs: tuple[str, ...] = ()
-    needs: Literal["cpu", "gpu", "none"] = "cpu"
+    needs: Needs = "cpu"
     reason: str = ""
 
     @property
@@ -64,7 +65,7 @@ def own_eps(spec: CaseSpec) -> str | None:
 
 def specimen(
     name: str, op: str, where: str, kind: Kind, line: str, source: str, *, outputs: tuple[str, ...] = (),
-    caught_by: tuple[str, ...] = ("accuracy",), wrong: bool = True, needs: Literal["cpu", "gpu", "none"] = "cpu",
+    caught_by: tuple[str, ...] = ("accuracy",), wrong: bool = True, needs: Needs = "cpu",
     reason: str = "", contract: Contract | None = None, forward: str | None = None, backend: str = "triton",
     few: bool = False, own: bool = False,
 ) -> Specimen:  # fmt: skip

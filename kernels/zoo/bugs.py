@@ -204,4 +204,22 @@ BUGS: tuple[Specimen, ...] = (
         "the running variance is that over n, not over n − 1",
         "trident bed3c4d", outputs=("running_var",), caught_by=VALUES, backend="torch",
     ),
+    specimen(
+        "A38_default_stream", "layernorm_fwd", "layernorm:default_stream", "race",
+        "the launch is not in torch's current stream",
+        "pytorch #22470", outputs=("y", "mean", "rstd"), caught_by=("determinism",), needs="gpu",
+        reason="a CPU has no streams",
+    ),
+    specimen(
+        "A39_no_dependency_wait", "rmsnorm_fwd", "rmsnorm:no_dependency_wait", "race",
+        "a dependent launch loads before the launch ahead of it has stored",
+        "sglang #38290", outputs=("y", "rstd"), caught_by=("determinism",), needs="sm_90",
+        reason="no other device has dependent launches",
+    ),
+    specimen(
+        "A40_amax_too_early", "rmsnorm_fp8_fwd", "rmsnorm:amax_too_early", "race",
+        "a dependent launch loads what the kernel's launch before it has not stored yet",
+        "cutlass #2760", outputs=("amax",), caught_by=("accuracy", "determinism"), needs="sm_90",
+        reason="no other device has dependent launches",
+    ),
 )  # fmt: skip

@@ -71,6 +71,11 @@ RIGHT: tuple[Specimen, ...] = (
         "U12_same_value_by_many", "layernorm_fwd", "unusual:same_value_by_many", "unusual",
         "many programs store the same number in the same place", LADDER, few=True,
     ),
+    _right(
+        "U13_own_stream", "layernorm_fwd", "unusual:own_stream", "unusual",
+        "a stream of its own, which waits for the current one and is waited for", "CUDA's streams", needs="gpu",
+        reason="a CPU has no streams",
+    ),
     _right("H01_layernorm_fwd", "layernorm_fwd", "layernorm:right_fwd", "unusual", "the host without a bug", "ours"),
     _right("H02_layernorm_bwd", "layernorm_bwd", "layernorm:right_bwd", "unusual", "the host without a bug", "ours"),
     _right("H03_rmsnorm_fwd", "rmsnorm_fwd", "rmsnorm:right_fwd", "unusual", "the host without a bug", "ours"),

@@ -6,8 +6,9 @@ import torch
 import triton
 import triton.language as tl
 
+from verify_norm.kernels import quantized, row_norm
 from verify_norm.kernels.add_rmsnorm import add_rmsnorm_bwd
-from verify_norm.kernels.launch import normalized, programs, rows, split
+from verify_norm.kernels.launch import launch, normalized, programs, rows, split, tile
 from verify_norm.kernels.rmsnorm import rmsnorm_bwd, rmsnorm_fwd
 from verify_norm.kernels.zoo import hosts
 from verify_norm.kernels.zoo.layernorm import overwrite
@@ -40,6 +41,24 @@ def _backward(dy, x, weight, rstd, weight_offset, normalized_shape, *, lines=Non
 def normalize_drops_col_stride(x, weight, eps, weight_offset, normalized_shape):
     """X + col·stride became X + col in the pass that normalizes."""
     return _forward(x, weight, eps, weight_offset, normalized_shape, second_stride=1)
+
+
+def no_dependency_wait(x, weight, eps, weight_offset, normalized_shape):
+    """The launch may begin before the one ahead of it in the stream has ended, and lost its wait for that."""
+    m, n = split(x, normalized(x, weight, None, normalized_shape))
+    return _forward(x, weight, eps, weight_offset, normalized_shape, block={**tile(n, x), "launch_pdl": m > 0})
+
+
+def amax_too_early(x, weight, scale, eps, weight_offset, normalized_shape):
+    """The second launch may begin before the first has ended, and lost its wait for that."""
+    shape = row_norm.geometry(x, weight, None, normalized_shape)
+    made = row_norm.forward(x, None, weight, None, eps, weight_offset, shape, False, scale, torch.float8_e4m3fn)
+    y, _, _, rstd, most = made
+    if most is None:
+        return y, torch.zeros(1, device=x.device), rstd
+    amax = torch.empty(1, device=x.device)
+    launch(quantized.largest, 1, most, amax, most.numel(), PTX=False, BLOCK=8192, num_warps=16, launch_pdl=True)
+    return y, amax, rstd
 
 
 def int32_row_offset(x, weight, eps, weight_offset, normalized_shape):

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+import torch
+
 from verify_norm import cases, data
-from verify_norm.again import Difference, again, cheap, crowded, differences
+from verify_norm.again import Difference, again, cheap, crowded, device_of, differences
 from verify_norm.checks import check, finding
 from verify_norm.spec import CaseSpec, Finding, Run
 
 EVERY = 3  # one case of so many, by its seed: see checks.gradient
+WHY = "a launch is not in torch's current stream, or does not wait for the one before"
 RUNS = 4  # more, where so many programs run that those meet which share a lock or a buffer: few runs show a race
 
 
@@ -22,7 +25,8 @@ def _looks(run: Run) -> bool:
 def determinism(run: Run) -> Iterable[Finding]:
     """The same inputs in fresh buffers give the same bits, also when a case of another shape came between.
 
-    A large case runs several times instead, for races, which need many programs and show now and then.
+    A large case runs several times instead, for races, which need many programs and show now and then. On an NVIDIA GPU
+    the inputs also arrive late once, in a busy stream (`late`), for what counts on the host being slow.
 
     Where the contract says that it is not deterministic, sums over rows may differ by the rounding of another order
     (`again.differences` derives how much), and nothing else may.
@@ -30,6 +34,7 @@ def determinism(run: Run) -> Iterable[Finding]:
     found: list[Difference] = []
     for _ in range(RUNS if crowded(run) else 1):
         found = found or list(differences(run, again(run), ("in one run", "in the next")))
+    found = found or list(_late(run))
     other = None if found or crowded(run) else _other_shape(run)
     if other is not None:
         again(run, cases.draw(other, run.case.op), spec=other)
@@ -37,6 +42,17 @@ def determinism(run: Run) -> Iterable[Finding]:
         found = list(differences(run, again(run), (f"before {after.removeprefix('after ')}", after)))
     for difference in found:
         yield finding(run, "determinism", difference.output, difference.said)
+
+
+def _late(run: Run) -> Iterator[Difference]:
+    """What differs where the inputs arrive late."""
+    if torch.device(device_of(run.case)).type != "cuda":
+        return
+    from verify_norm import late  # Triton is not imported before its interpreter may be enabled
+
+    if late.possible(run.case):
+        for found in differences(run, again(run, within=late.arriving), ("as usual", "where its inputs arrive late")):
+            yield replace(found, said=f"{found.said}; {WHY}")
 
 
 def _other_shape(run: Run) -> CaseSpec | None:
