@@ -62,6 +62,22 @@ def test_torchs_own_pass_in_both_directions(target, spec):
     assert set().union(*found.values()) == set(), found
 
 
+def test_a_gradient_that_autograd_hands_through_is_no_fault():
+    """Of what is added to a row of rank 1, torch gives dy itself as the gradient."""
+
+    def layernorm(x, weight, bias, eps):
+        xc = x - x.mean(-1, keepdim=True)
+        return xc * (xc.square().mean(-1, keepdim=True) + eps).rsqrt() * weight + bias
+
+    x, bias, dy = (torch.ones(4, requires_grad=value) for value in (True, True, False))
+    (given,) = torch.autograd.grad(layernorm(x, torch.ones(4), bias, 1e-5), bias, dy)
+    assert given.data_ptr() == dy.data_ptr()
+    backward = load_all(layernorm, "layernorm", contract=LOOSE)[1]
+    examined = examine(backward, backward.fit(CaseSpec((4,))), ("accuracy", "memory"), "cpu")
+    assert examined.looked == ("accuracy", "memory")
+    assert not examined.findings
+
+
 def test_batch_norms_running_statistics_are_looked_at():
     class BatchNorm1d(nn.BatchNorm1d):
         def forward(self, x):
