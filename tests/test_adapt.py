@@ -327,8 +327,10 @@ def test_what_a_function_does_not_take_no_case_has(function, spec, fitted):
 
 
 @pytest.mark.parametrize(
-    "target", [nn.LayerNorm(24), nn.BatchNorm2d, nn.GroupNorm(2, 8), functional.rms_norm, "rmsnorm_fwd"]
-)
+    "target",
+    [nn.LayerNorm(24), nn.BatchNorm2d, nn.GroupNorm(2, 8), functional.rms_norm, "rmsnorm_fwd",
+     nn.LayerNorm(24, bias=False), nn.RMSNorm(24, eps=1e-5, elementwise_affine=False)],  # of which all may be frozen
+)  # fmt: skip
 def test_every_corner_can_be_fitted_and_fitting_twice_is_fitting_once(target):
     for kernel in load_all(target):
         for spec in corners.corners(OPS[kernel.op], ("float32", "bfloat16"), frozen=kernel.autograd):
