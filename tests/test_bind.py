@@ -115,6 +115,9 @@ def test_outputs_to_write_into():
                      "normalized_shape, features; f asks for x, weight, gate"),
         ("gates=gate", "--bind gates=gate: there is no gates: layernorm_fwd offers x, "),
         ("mode=3", "--bind mode=3: there is no argument mode: layernorm_fwd offers x, "),
+        ('eps="a"', "--bind eps='a': eps is to be a finite number, 0 or more, not 'a'"),
+        ("epsilon=-1", "--bind epsilon=-1: eps is to be a finite number, 0 or more, not -1"),
+        ("eps=1e999", "--bind eps=inf: eps is to be a finite number, 0 or more, not inf"),
         ("", "f asks for gate; layernorm_fwd offers, by name: x, weight, bias, eps, normalized_shape, features "
              "(--bind x=gate, or gate=<a constant>)"),
     ],
@@ -124,6 +127,12 @@ def test_a_wrong_binding_is_told_with_both_lists(text, said):
         bound(lambda x, weight, gate: x, text)
     assert str(caught.value).startswith(said)
     assert "\n" not in str(caught.value)
+
+
+def test_a_flag_is_a_number():
+    assert bound(lambda x, weight, unit_offset: x, "unit_offset=True", OPS["rmsnorm_fwd"]).fixed == {
+        "weight_offset": True
+    }
 
 
 @pytest.mark.parametrize("text", ["x", "x=", "x=f()", "x=a,,", "**{}", "x=a -> y z", "1=x", "x=a)+f("])

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from verify_norm.ranges import wrong
 from verify_norm.spec import Op
 
 
@@ -191,6 +192,9 @@ def bind(
     for key in said.constants:
         if key not in takes and meant(key, offered) is None and key not in elsewhere and not open_ended:
             raise UsageError(f"--bind {key}={said.constants[key]!r}: there is no argument {key}: {asks}")
+        refused = wrong(meant(key, (*offered, *op.attrs)) or "", said.constants[key])
+        if refused is not None and said.constants[key] is not None:
+            raise UsageError(f"--bind {key}={said.constants[key]!r:.60}: {refused}")
     if not named and any(p.kind is p.VAR_POSITIONAL for p in parameters) and not open_ended:
         return Binding(tuple(Argument(n, n, positional=True) for n in offered), {}, said.returns)
     theirs_to_ours = {theirs: ours for ours, theirs in said.names.items()}
