@@ -114,13 +114,14 @@ def replay(kernel: object, spec: str | CaseSpec, op: str | None = None, *, check
     Raises UsageError where the spec is malformed, or none of the operator.
     """
     from verify_norm import session
-    from verify_norm.registry import UsageError, one_of
-    from verify_norm.report.json import read_spec
+    from verify_norm.registry import one_of
+    from verify_norm.report.json import read_spec, refuse_nonsense
 
     if isinstance(spec, str):
         _, named, case = read_spec(spec)
         op = op or named
     else:
+        refuse_nonsense(spec)
         case = spec
     place = session.device(device)
     kernels = session.load_all(kernel, op, place, bind, contract=contract)
@@ -130,10 +131,8 @@ def replay(kernel: object, spec: str | CaseSpec, op: str | None = None, *, check
 
     wanted = tuple(one_of("check", name, CHECKS) for name in checks)
     settings = Settings((case.dtype,), wanted, examples=0, device=place, isolate=isolate)
-    try:
+    with session.one_case(case, kernels[0].op):
         reports = Reports(run(loaded, case, settings) for loaded in kernels)
-    except ValueError as error:
-        raise UsageError(f"the spec is not one of {kernels[0].op}: {error}") from error
     return reports[0] if len(reports) == 1 else reports
 
 

@@ -105,7 +105,7 @@ def replay(
     """Run one case again, as a finding's replay line has it."""
     with session.usage_errors():
         session.interpret()
-        from verify_norm.registry import UsageError, one_of
+        from verify_norm.registry import one_of
         from verify_norm.report.json import read_spec
 
         name, op, case = read_spec(spec)
@@ -118,10 +118,8 @@ def replay(
 
         wanted = tuple(one_of("check", check, CHECKS) for check in session.split(checks))
         settings = Settings((case.dtype,), wanted, examples=0, device=place, timeout=timeout, isolate=not in_process)
-        try:
+        with session.one_case(case, kernel.op):
             report = run(kernel, case, settings)
-        except ValueError as error:  # the reference refuses shapes that do not fit the operator
-            raise UsageError(f"the spec is not one of {kernel.op}: {error}") from error
         session.deliver(report, json_path=json_path)
 
 

@@ -45,6 +45,21 @@ def usage_errors() -> Iterator[None]:
         raise typer.Exit(2) from None
 
 
+@contextmanager
+def one_case(spec: CaseSpec, op: str) -> Iterator[None]:
+    """What cannot be made of the one spec that a user gives is a UsageError."""
+    from verify_norm.ops import OPS
+
+    if spec.num_groups is not None and "num_groups" not in OPS[op].attrs:
+        raise UsageError(f"the spec is not one of {op}: it has no num_groups")
+    try:
+        yield
+    except ValueError as error:  # the reference refuses shapes that do not fit the operator
+        raise UsageError(f"the spec is not one of {op}: {error}") from error
+    except MemoryError as error:
+        raise UsageError(f"the spec's shape is too large for this machine: {error}") from error
+
+
 def complain(message: str) -> None:
     """One line on standard error."""
     err.print(f"verify-norm: {escape(message)}", soft_wrap=True)
