@@ -375,6 +375,7 @@ class Asks(nn.Module):
     ("target", "op", "said"),
     [
         (lambda x, weight: x, "rmsnorm_fwd", "takes no eps: say which it has, as --bind eps=1e-5"),
+        (lambda input, gamma, **kw: input, "rmsnorm_fwd", "--bind eps=1e-5, or hand it to **kw, as --bind eps=eps"),
         (lambda weight, eps: weight, "rmsnorm_fwd", "takes no x that is known as such; rmsnorm_fwd offers x, weight"),
         (lambda x, weight, eps: x, "groupnorm_fwd", "takes no num_groups: say which it has, as --bind num_groups=8"),
         (lambda x, weight, eps: x, "add_rmsnorm_fwd", "takes no residual that is known as such"),

@@ -86,6 +86,18 @@ def test_positional_arguments_and_stars():
     assert bound(only, positional=True).arguments[2].positional
 
 
+def test_what_no_argument_has_goes_to_the_rest_where_a_user_says_so():
+    def f(input, gamma, beta, **kwargs):
+        return input, gamma, beta, kwargs
+
+    assert called(f) == ("<x>", "<weight>", "<bias>", {})
+    assert called(f, 'eps=eps, mode="llama"') == ("<x>", "<weight>", "<bias>", {"eps": "<eps>", "mode": "llama"})
+    assert called(f, "eps=variance_epsilon")[-1] == {"variance_epsilon": "<eps>"}
+    assert called(f, "eps=1e-5")[-1] == {}, "a constant of the operator's own is all cases'"
+    with pytest.raises(UsageError, match="there is no argument eps"):
+        bound(f, "eps=eps", positional=True)
+
+
 def test_what_a_user_says():
     def f(a, b, casting_mode, in_place=True, variance_epsilon=0.0):
         return a, b, casting_mode, in_place, variance_epsilon

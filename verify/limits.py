@@ -115,7 +115,8 @@ def of_function(name: str, binding: Binding, op: Op, *, autograd: bool, written:
                          f"{', '.join(inputs)}: --bind {missing[0]}=<its argument>")  # fmt: skip
     if needed:
         example = {"eps": "1e-5", "num_groups": "8"}[needed[0]]
-        raise UsageError(f"{name} takes no {needed[0]}: say which it has, as --bind {needed[0]}={example}")
+        handed = f", or hand it to **{binding.rest}, as --bind {needed[0]}={needed[0]}" if binding.rest else ""
+        raise UsageError(f"{name} takes no {needed[0]}: say which it has, as --bind {needed[0]}={example}{handed}")
     held: dict[str, Any] = {n: v is not None if n in ("weight", "bias") else v for n, v in fixed.items()}
     for n in ("weight", "bias", "dresidual_out"):
         if n in inputs and n not in takes:
