@@ -85,6 +85,13 @@ def test_the_same_seed_is_the_same_run():
     [
         (["--kernel", "layernrm_bwd"], "did you mean layernorm_bwd?"),
         (["--kernel", "layernorm_bwd", "--dtype", "fp8"], "unknown dtype 'fp8'; there are: float32, float16, bfloat16"),
+        (["--kernel", "layernorm_bwd", "--dtype", ","], "no dtype is named, as in fp32,bf16; there are: float32, "),
+        (["audit", "--kernel", "layernorm_bwd", "--dtype", ""], "no dtype is named, as in fp32,bf16"),
+        (["hunt", "--kernel", "layernorm_bwd", "--dtype", ","], "no dtype is named, as in fp32,bf16"),
+        (
+            ["--kernel", "layernorm_bwd", "--corpus", "/no/such/c.jsonl"],
+            "/no/such/c.jsonl: there is no folder /no/such",
+        ),
         (["--kernel", "layernorm_bwd", "--checks", "acuracy"], "unknown check 'acuracy' (did you mean accuracy?)"),
         (["--kernel", "layernorm_bwd", "--op", "rmsnorm_fwd"], "layernorm_bwd is a kernel for layernorm_bwd, not for"),
         (["--kernel", "layernorm_bwd", "--device", "tpu"], "unknown device 'tpu'; there are: cpu, cuda, cuda:N"),
