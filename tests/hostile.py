@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import sys
 import time
 
 import torch
@@ -38,6 +39,7 @@ def _grow():
 segfaults = _where_large(lambda: ctypes.string_at(8))
 aborts = _where_large(os.abort)
 exits = _where_large(lambda: os._exit(3))
+leaves = _where_large(lambda: sys.exit(0))
 spins = _where_large(_spin)
 grows = _where_large(_grow)
 kills = _where_large(lambda: os.kill(os.getpid(), 9))

@@ -62,6 +62,22 @@ def test_torchs_own_pass_in_both_directions(target, spec):
     assert set().union(*found.values()) == set(), found
 
 
+def test_a_gradient_that_autograd_hands_through_is_no_fault():
+    """Of what is added to a row of rank 1, torch gives dy itself as the gradient."""
+
+    def layernorm(x, weight, bias, eps):
+        xc = x - x.mean(-1, keepdim=True)
+        return xc * (xc.square().mean(-1, keepdim=True) + eps).rsqrt() * weight + bias
+
+    x, bias, dy = (torch.ones(4, requires_grad=value) for value in (True, True, False))
+    (given,) = torch.autograd.grad(layernorm(x, torch.ones(4), bias, 1e-5), bias, dy)
+    assert given.data_ptr() == dy.data_ptr()
+    backward = load_all(layernorm, "layernorm", contract=LOOSE)[1]
+    examined = examine(backward, backward.fit(CaseSpec((4,))), ("accuracy", "memory"), "cpu")
+    assert examined.looked == ("accuracy", "memory")
+    assert not examined.findings
+
+
 def test_batch_norms_running_statistics_are_looked_at():
     class BatchNorm1d(nn.BatchNorm1d):
         def forward(self, x):
@@ -311,8 +327,10 @@ def test_what_a_function_does_not_take_no_case_has(function, spec, fitted):
 
 
 @pytest.mark.parametrize(
-    "target", [nn.LayerNorm(24), nn.BatchNorm2d, nn.GroupNorm(2, 8), functional.rms_norm, "rmsnorm_fwd"]
-)
+    "target",
+    [nn.LayerNorm(24), nn.BatchNorm2d, nn.GroupNorm(2, 8), functional.rms_norm, "rmsnorm_fwd",
+     nn.LayerNorm(24, bias=False), nn.RMSNorm(24, eps=1e-5, elementwise_affine=False)],  # of which all may be frozen
+)  # fmt: skip
 def test_every_corner_can_be_fitted_and_fitting_twice_is_fitting_once(target):
     for kernel in load_all(target):
         for spec in corners.corners(OPS[kernel.op], ("float32", "bfloat16"), frozen=kernel.autograd):
@@ -357,6 +375,7 @@ class Asks(nn.Module):
     ("target", "op", "said"),
     [
         (lambda x, weight: x, "rmsnorm_fwd", "takes no eps: say which it has, as --bind eps=1e-5"),
+        (lambda input, gamma, **kw: input, "rmsnorm_fwd", "--bind eps=1e-5, or hand it to **kw, as --bind eps=eps"),
         (lambda weight, eps: weight, "rmsnorm_fwd", "takes no x that is known as such; rmsnorm_fwd offers x, weight"),
         (lambda x, weight, eps: x, "groupnorm_fwd", "takes no num_groups: say which it has, as --bind num_groups=8"),
         (lambda x, weight, eps: x, "add_rmsnorm_fwd", "takes no residual that is known as such"),

@@ -114,6 +114,12 @@ def test_a_declaration_is_found_and_changes_nothing():
         (("nothing",), {}, "unknown kernel 'nothing'"),
         ((rms, "rmsnorm"), {"checks": ["acuracy"]}, "unknown check 'acuracy' (did you mean accuracy?)"),
         ((rms, "rmsnorm"), {"dtypes": ["int8"]}, "unknown dtype 'int8'"),
+        ((rms, "rmsnorm"), {"dtypes": "zz"}, "unknown dtype 'zz'"),
+        ((rms, "rmsnorm"), {"dtypes": []}, "no dtype is named, as in fp32,bf16"),
+        ((rms, "rmsnorm"), {"checks": "signature,acuracy"}, "unknown check 'acuracy'"),
+        ((rms, "rmsnorm"), {"examples": -1}, "examples is to be a whole number, 0 or more, not -1"),
+        ((rms, "rmsnorm"), {"seconds": -1.0}, "seconds is to be a number, 0.1 or more, not -1.0"),
+        ((rms, "rmsnorm"), {"seed": -1}, "seed is to be a whole number, 0 or more, not -1"),
         ((rms, "rmsnorm"), {"device": "tpu"}, "unknown device 'tpu'"),
         ((rms, "rmsnorm"), {"bind": "y"}, "--bind 'y' is not to be understood"),
     ],
@@ -122,6 +128,18 @@ def test_mistakes_are_usage_errors(arguments, options, said):
     with pytest.raises(UsageError) as caught:
         audit(*arguments, **options)
     assert said in str(caught.value)
+
+
+def test_types_and_checks_are_named_as_on_the_command_line():
+    report = audit(rms, "rmsnorm_fwd", **(FAST | {"dtypes": "fp32,bf16", "checks": "signature, accuracy"}))
+    assert report.ok
+    assert {tally.dtype for tally in report.tallies} == {"float32", "bfloat16"}
+    assert {check.name for check in report.checks} == {"signature", "accuracy"}
+
+
+def test_a_case_that_python_code_makes_is_looked_at_as_a_line_is():
+    with pytest.raises(UsageError, match="eps is to be a finite number, 0 or more, not -1"):
+        replay(rms, verify_norm.CaseSpec((2, 3), eps=-1), "rmsnorm_fwd", device="cpu")
 
 
 def test_no_module_has_the_name_of_a_public_function():

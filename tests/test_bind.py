@@ -86,6 +86,18 @@ def test_positional_arguments_and_stars():
     assert bound(only, positional=True).arguments[2].positional
 
 
+def test_what_no_argument_has_goes_to_the_rest_where_a_user_says_so():
+    def f(input, gamma, beta, **kwargs):
+        return input, gamma, beta, kwargs
+
+    assert called(f) == ("<x>", "<weight>", "<bias>", {})
+    assert called(f, 'eps=eps, mode="llama"') == ("<x>", "<weight>", "<bias>", {"eps": "<eps>", "mode": "llama"})
+    assert called(f, "eps=variance_epsilon")[-1] == {"variance_epsilon": "<eps>"}
+    assert called(f, "eps=1e-5")[-1] == {}, "a constant of the operator's own is all cases'"
+    with pytest.raises(UsageError, match="there is no argument eps"):
+        bound(f, "eps=eps", positional=True)
+
+
 def test_what_a_user_says():
     def f(a, b, casting_mode, in_place=True, variance_epsilon=0.0):
         return a, b, casting_mode, in_place, variance_epsilon
@@ -115,6 +127,9 @@ def test_outputs_to_write_into():
                      "normalized_shape, features; f asks for x, weight, gate"),
         ("gates=gate", "--bind gates=gate: there is no gates: layernorm_fwd offers x, "),
         ("mode=3", "--bind mode=3: there is no argument mode: layernorm_fwd offers x, "),
+        ('eps="a"', "--bind eps='a': eps is to be a finite number, 0 or more, not 'a'"),
+        ("epsilon=-1", "--bind epsilon=-1: eps is to be a finite number, 0 or more, not -1"),
+        ("eps=1e999", "--bind eps=inf: eps is to be a finite number, 0 or more, not inf"),
         ("", "f asks for gate; layernorm_fwd offers, by name: x, weight, bias, eps, normalized_shape, features "
              "(--bind x=gate, or gate=<a constant>)"),
     ],
@@ -124,6 +139,12 @@ def test_a_wrong_binding_is_told_with_both_lists(text, said):
         bound(lambda x, weight, gate: x, text)
     assert str(caught.value).startswith(said)
     assert "\n" not in str(caught.value)
+
+
+def test_a_flag_is_a_number():
+    assert bound(lambda x, weight, unit_offset: x, "unit_offset=True", OPS["rmsnorm_fwd"]).fixed == {
+        "weight_offset": True
+    }
 
 
 @pytest.mark.parametrize("text", ["x", "x=", "x=f()", "x=a,,", "**{}", "x=a -> y z", "1=x", "x=a)+f("])

@@ -85,6 +85,13 @@ def test_the_same_seed_is_the_same_run():
     [
         (["--kernel", "layernrm_bwd"], "did you mean layernorm_bwd?"),
         (["--kernel", "layernorm_bwd", "--dtype", "fp8"], "unknown dtype 'fp8'; there are: float32, float16, bfloat16"),
+        (["--kernel", "layernorm_bwd", "--dtype", ","], "no dtype is named, as in fp32,bf16; there are: float32, "),
+        (["audit", "--kernel", "layernorm_bwd", "--dtype", ""], "no dtype is named, as in fp32,bf16"),
+        (["hunt", "--kernel", "layernorm_bwd", "--dtype", ","], "no dtype is named, as in fp32,bf16"),
+        (
+            ["--kernel", "layernorm_bwd", "--corpus", "/no/such/c.jsonl"],
+            "/no/such/c.jsonl: there is no folder /no/such",
+        ),
         (["--kernel", "layernorm_bwd", "--checks", "acuracy"], "unknown check 'acuracy' (did you mean accuracy?)"),
         (["--kernel", "layernorm_bwd", "--op", "rmsnorm_fwd"], "layernorm_bwd is a kernel for layernorm_bwd, not for"),
         (["--kernel", "layernorm_bwd", "--device", "tpu"], "unknown device 'tpu'; there are: cpu, cuda, cuda:N"),
@@ -108,6 +115,24 @@ def test_the_same_seed_is_the_same_run():
         (["replay", '{"kernel": "layernorm_bwd", "shape": [2], "normalized_ndim": 2}'], "normalized_ndim 2 is to be"),
         (["replay", '{"kernel": "groupnorm_bwd", "shape": [2, 3], "num_groups": 2}'], "3 channels cannot be divided"),
         (["replay", '{"kernel": "groupnorm_bwd", "shape": [2, 3]}'], "groupnorm_bwd needs num_groups"),
+        (
+            ["replay", '{"kernel": "layernorm_fwd", "shape": [2, 3], "num_groups": 2}'],
+            "of layernorm_fwd: it has no num_groups",
+        ),
+        (["replay", '{"kernel": "groupnorm_fwd", "shape": [2, 4], "num_groups": 0}'], "num_groups is to be a whole"),
+        (["replay", '{"kernel": "layernorm_fwd", "shape": [2], "eps": -1}'], "eps is to be a finite number, 0 or more"),
+        (["replay", '{"kernel": "layernorm_fwd", "shape": [2], "eps": Infinity}'], "eps is to be a finite number"),
+        (["replay", '{"kernel": "layernorm_fwd", "shape": [2], "offset": NaN}'], "offset is to be a finite number"),
+        (["replay", '{"kernel": "layernorm_fwd", "shape": [2], "log2_scale": 5000}'], "number from -1074 to 1024, not"),
+        (["replay", '{"kernel": "layernorm_fwd", "shape": [2], "weight": "yes"}'], "weight: Input should be a valid"),
+        (["replay", '{"kernel": "layernorm_fwd", "shape": [2], "weight_data": "x"}'], "unknown weight_data 'x'"),
+        (
+            ["replay", '{"kernel": "layernorm_fwd", "shape": [true]}'],
+            "shape.0: Input should be a valid integer, not true",
+        ),
+        (["replay", '{"kernel": 3, "shape": [2]}'], "the spec's kernel is to be a name, not 3"),
+        (["replay", '{"kernel": "layernorm_fwd", "shape": [1000000, 1000000]}'], "has 1e+12 elements; 2**36 are the"),
+        (["replay", '{"kernel": "layernorm_fwd", "shape": [0, 1000000000000]}'], "too large for this machine: Unable"),
     ],
 )
 def test_a_mistake_is_one_line_and_status_2(arguments, said):

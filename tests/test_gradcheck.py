@@ -8,7 +8,9 @@ import pytest
 import torch
 from torch.nn import functional
 
+from verify_norm.dtypes import FORMATS
 from verify_norm.gradcheck import gradcheck
+from verify_norm.gradhygiene import Subject, _precision, gradients
 from verify_norm.gradinputs import parse_shapes
 from verify_norm.registry import UsageError
 from verify_norm.report.gradcheck import dump, text
@@ -121,6 +123,58 @@ def test_float64_that_is_not_is_no_false_alarm():
     assert checks(lambda x: functional.layer_norm(x.float(), x.shape[1:]).double(), {"x": (16, 64)}) == set()
 
 
+def in_float32(x, w, bias):
+    x32 = x.float()
+    rstd = torch.rsqrt(x32.square().mean(-1, keepdim=True) + 1e-6)
+    return (x32 * rstd * w.float() + bias.float()).to(x.dtype)
+
+
+def test_float32_inside_float64_passes():
+    assert checks(lambda x, w: in_float32(x, w, torch.zeros(64)), {"x": (4, 64), "w": (64,)}) == set()
+
+
+@pytest.mark.parametrize(("M", "N"), [(4, 64), (64, 64), (300, 5)])
+def test_float32_inside_float64_is_what_the_layout_is_held_to(M, N):
+    shapes = {"x": (M, N), "w": (N,), "bias": (N,)}
+    for seed in range(5):
+        assert "layout" not in {check for check, _ in checks(in_float32, shapes, seed=seed)}
+
+
+def test_float32_inside_float64_does_not_hide_how_dy_is_read():
+    class Contiguous(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, *args):
+            ctx.save_for_backward(*args)
+            return in_float32(*args)
+
+        @staticmethod
+        def backward(ctx, dy):
+            leaves = [value.detach().requires_grad_() for value in ctx.saved_tensors]
+            with torch.enable_grad():
+                y = in_float32(*leaves)
+            return torch.autograd.grad(y, leaves, torch.as_strided(dy, dy.shape, y.stride()))
+
+    shapes = {"x": (4, 64), "w": (64,), "bias": (64,)}
+    report = gradcheck(lambda x, w, bias: Contiguous.apply(x, w, bias), shapes=shapes)
+    for when in ("transposed", "expanded"):
+        assert {f.output for f in report.findings if when in f.message} == {"x", "w", "bias"}
+    assert {f.check for f in report.findings} == {"layout"}
+
+
+def test_precision_is_the_arithmetics_where_it_is_not_the_types():
+    def precision(function, dtype):
+        points = {"x": torch.linspace(-3, 3, 40, dtype=torch.float64).reshape(8, 5)}
+        subject = Subject("f", function, points, points, dtype)
+        dy = [torch.linspace(1, 2, 40, dtype=torch.float64).reshape(8, 5).to(getattr(torch, dtype))]
+        return _precision(subject, dy, gradients(subject, dy))["x"]
+
+    for dtype in ("float64", "float32", "bfloat16"):
+        u = FORMATS[dtype].u
+        assert precision(torch.sin, dtype) == precision(torch.relu, dtype) == precision(lambda x: x * 0, dtype) == u
+        inside = precision(lambda x: x.float().sin().to(x.dtype), dtype)
+        assert inside == u if dtype != "float64" else 2**-26 < inside < 2**-23
+
+
 @pytest.mark.parametrize("steepness", [1e2, 1e4, 1e6, 1e9])
 def test_a_steep_function_is_right_or_not_judged(steepness):
     report = gradcheck(lambda x: torch.atan(steepness * x), shapes={"x": (1, 40)})
@@ -152,13 +206,26 @@ def scaling(x):
         (lambda x: x.argmax(), "no floating-point tensor"),
         (lambda x: x @ x, "cannot be called"),
         (lambda x: x / 0, "NaN or infinity"),
-        (lambda quantity: quantity, "--shapes"),
+        (lambda quantity: quantity, "--shapes quantity=4x64 where"),
+        (lambda x, eps: x + eps, "needs eps: .* a default, or leave --shapes out and write make_inputs"),
     ],
 )
 def test_what_cannot_be_checked_is_told_in_one_line(function, words):
     with pytest.raises(UsageError, match=words) as error:
         gradcheck(function)
     assert "\n" not in str(error.value)
+
+
+def test_an_empty_input_is_told_in_one_line():
+    for shapes in ({"x": (0, 64), "w": (64,)}, {"x": (4, 0), "w": (0,)}):
+        with pytest.raises(UsageError, match=r"x of <lambda> is empty \([04]×(64|0)\), so there is nothing to check"):
+            gradcheck(lambda x, w: x * w, shapes=shapes)
+
+
+def test_an_unknown_operator_is_said_before_anything_else():
+    for target in (lambda x, eps: x + eps, "no/such/file.py:f"):
+        with pytest.raises(UsageError, match=r"unknown operator .layernrm. .did you mean layernorm"):
+            gradcheck(target, op="layernrm")
 
 
 def test_shapes_are_read():

@@ -50,6 +50,14 @@ def test_what_no_process_survives_is_a_finding(name, how):
     assert accuracy.failed == 0
 
 
+@pytest.mark.parametrize("isolated", [True, False])
+def test_a_kernel_that_leaves_as_if_all_were_well_is_a_finding(isolated):
+    report = search(kernel("leaves"), Settings(examples=20, checks=CHECKS, isolate=isolated, **OPTIONS))
+    (finding,) = report.findings
+    assert (finding.check, finding.message) == ("signature", "SystemExit: 0")
+    assert next(check.cases for check in report.checks if check.name == "accuracy") > 40
+
+
 def test_memory_without_end_is_a_finding():
     report = search(kernel("grows"), Settings(examples=0, checks=CHECKS, **OPTIONS))
     (finding,) = report.findings

@@ -118,6 +118,16 @@ def test_corners_are_specs_of_their_operator(op, gpu):
     assert {0.0} < {spec.eps for spec in zero}
 
 
+@pytest.mark.parametrize("op", OPS)
+def test_every_type_has_many_rows_and_long_ones_of_ordinary_data(op):
+    """A mistake that begins at a size shows nothing where most values under- or overflow, or in another type."""
+    table = corners.corners(OPS[op], DTYPES)
+    usual = [spec for spec in table if spec.data == "normal" and not (spec.special or spec.log2_scale)]
+    many = {spec.dtype for spec in usual if spec.shape[0] > 128}
+    long = {spec.dtype for spec in usual if prod(spec.shape[1:]) > 2048 and spec.offset}
+    assert many == long == set(DTYPES)
+
+
 @pytest.mark.parametrize(("weight", "said"), [(True, None), (False, "no input needs a gradient")])
 def test_a_case_has_something_to_differentiate(weight, said):
     op, spec = OPS["rmsnorm_bwd"], CaseSpec((2, 3), weight=weight, frozen=("x",))

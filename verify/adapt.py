@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from verify_norm import limits, modules
 from verify_norm.bind import FEATURES, Said, UsageError, bind, meant, parse, signature
+from verify_norm.data import differentiable
 from verify_norm.execute import RefusedError, named
 from verify_norm.limits import Limits
 from verify_norm.ops import OPS, output_dtype
@@ -59,6 +60,7 @@ def adapt(target: Any, name: str, op: Op, said: Said, contract: Contract) -> Ada
     forward = OPS[op.forward]
     call, within = _forward(target, name, forward, said, contract, autograd=True)
     run = _kernel(_gradients(call, op), target, op, ("frozen",))
+    within = replace(within, differentiated=tuple(differentiable(op)))
     return Adapted(run, _kernel(call, target, forward, ()), True, within)
 
 

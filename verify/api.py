@@ -39,8 +39,8 @@ class Reports(tuple["Report", ...]):
 
 
 def audit(
-    kernel: object, op: str | None = None, *, dtypes: Iterable[str] = ("float32", "float16", "bfloat16"),
-    checks: Iterable[str] = (), examples: int = 400, seconds: float = 55.0, device: str = "auto", seed: int = 0,
+    kernel: object, op: str | None = None, *, dtypes: str | Iterable[str] = ("float32", "float16", "bfloat16"),
+    checks: str | Iterable[str] = (), examples: int = 400, seconds: float = 55.0, device: str = "auto", seed: int = 0,
     contract: Contract | None = None, bind: str = "", isolate: bool = True,
 ) -> Report | Reports:  # fmt: skip
     """Check a kernel as `verify-norm --kernel` does.
@@ -54,7 +54,7 @@ def audit(
         what it computes; "layernorm", without a direction, is its forward and its gradients. May be left out where the
         name tells.
     dtypes, checks
-        types of x; names of checks, all that apply if there are none.
+        types of x; names of checks, all that apply if there are none. Lists, or as on the command line: "fp32,bf16".
     examples, seconds, seed
         how many random cases after the corner table, the time for all of it, and the seed of the random cases.
     device
@@ -76,7 +76,7 @@ def audit(
     Raises
     ------
     UsageError
-        the kernel cannot be found, imported or bound, or an option names nothing.
+        the kernel cannot be found, imported or bound, or an option names nothing or is out of range.
 
     Examples
     --------
@@ -84,18 +84,18 @@ def audit(
     >>> report.ok, report.op
     (True, 'rmsnorm_fwd')
     """
-    from verify_norm import session
-    from verify_norm.registry import one_of
+    from verify_norm import config, session
 
+    for name, value in (("examples", examples), ("seconds", seconds), ("seed", seed)):
+        config.require(name, value)
     place = session.device(device)
     kernels = session.load_all(kernel, op, place, bind, contract=contract)
-    from verify_norm.checks import CHECKS
     from verify_norm.report.model import Settings
     from verify_norm.search import search
 
     settings = Settings(
-        dtypes=tuple(session.dtype(name) for name in dtypes),
-        checks=tuple(one_of("check", name, CHECKS) for name in checks),
+        dtypes=session.dtypes(dtypes),
+        checks=session.checks(checks),
         examples=examples,
         seconds=seconds / len(kernels),
         seed=seed,
@@ -106,7 +106,7 @@ def audit(
     return reports[0] if len(reports) == 1 else reports
 
 
-def replay(kernel: object, spec: str | CaseSpec, op: str | None = None, *, checks: Iterable[str] = (),
+def replay(kernel: object, spec: str | CaseSpec, op: str | None = None, *, checks: str | Iterable[str] = (),
            device: str = "auto", contract: Contract | None = None, bind: str = "", isolate: bool = True
            ) -> Report | Reports:  # fmt: skip
     """Run one case again: `spec` is the line of JSON that a finding shows, or a CaseSpec. Options as `audit`'s.
@@ -114,26 +114,22 @@ def replay(kernel: object, spec: str | CaseSpec, op: str | None = None, *, check
     Raises UsageError where the spec is malformed, or none of the operator.
     """
     from verify_norm import session
-    from verify_norm.registry import UsageError, one_of
-    from verify_norm.report.json import read_spec
+    from verify_norm.report.json import read_spec, refuse_nonsense
 
     if isinstance(spec, str):
         _, named, case = read_spec(spec)
         op = op or named
     else:
+        refuse_nonsense(spec)
         case = spec
     place = session.device(device)
     kernels = session.load_all(kernel, op, place, bind, contract=contract)
-    from verify_norm.checks import CHECKS
     from verify_norm.report.model import Settings
     from verify_norm.search import replay as run
 
-    wanted = tuple(one_of("check", name, CHECKS) for name in checks)
-    settings = Settings((case.dtype,), wanted, examples=0, device=place, isolate=isolate)
-    try:
+    settings = Settings((case.dtype,), session.checks(checks), examples=0, device=place, isolate=isolate)
+    with session.one_case(case, kernels[0].op):
         reports = Reports(run(loaded, case, settings) for loaded in kernels)
-    except ValueError as error:
-        raise UsageError(f"the spec is not one of {kernels[0].op}: {error}") from error
     return reports[0] if len(reports) == 1 else reports
 
 

@@ -6,6 +6,7 @@ Other people's names are known from one table, ALIASES; a user's `--bind` settle
     eps=variance_epsilon      … and its eps their variance_epsilon
     casting_mode="llama"      their argument gets this constant (a literal on the right)
     eps=1e-6, bias=None       a constant of the operator's own: all cases have it, and where they take it they get it
+    eps=eps                   a name that no argument has goes to their **kwargs, where they have it
     … -> y, rstd, _, mean     what they return, in this order; _ is looked at by nobody
 """
 
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from verify_norm.ranges import wrong
 from verify_norm.spec import Op
 
 
@@ -130,12 +132,14 @@ class Binding:
     """How a callable is called: its arguments in order.
 
     `fixed` holds what of the operator all cases have to agree with, `every` what it takes by name beyond its arguments.
+    `rest` is the name of its **kwargs, "" where it has none.
     """
 
     arguments: tuple[Argument, ...]
     fixed: Mapping[str, Any]
     returns: tuple[str, ...] = ()
     every: tuple[str, ...] = ()
+    rest: str = ""
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -182,16 +186,19 @@ def bind(
     asks = (
         f"{op.name} offers {', '.join((*offered, *outputs))}; {name} asks for {', '.join(p.name for p in parameters)}"
     )
-    open_ended = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    rest = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD and not positional), "")
     for ours, theirs in said.names.items():
         if ours not in (*offered, *outputs) and ours not in elsewhere:
             raise UsageError(f"--bind {ours}={theirs}: there is no {ours}: {asks}")
-        if theirs not in takes and theirs not in elsewhere:
+        if theirs not in takes and theirs not in elsewhere and not rest:
             raise UsageError(f"--bind {ours}={theirs}: there is no argument {theirs}: {asks}")
     for key in said.constants:
-        if key not in takes and meant(key, offered) is None and key not in elsewhere and not open_ended:
+        if key not in takes and meant(key, offered) is None and key not in elsewhere and not rest:
             raise UsageError(f"--bind {key}={said.constants[key]!r}: there is no argument {key}: {asks}")
-    if not named and any(p.kind is p.VAR_POSITIONAL for p in parameters) and not open_ended:
+        refused = wrong(meant(key, (*offered, *op.attrs)) or "", said.constants[key])
+        if refused is not None and said.constants[key] is not None:
+            raise UsageError(f"--bind {key}={said.constants[key]!r:.60}: {refused}")
+    if not named and any(p.kind is p.VAR_POSITIONAL for p in parameters) and not rest:
         return Binding(tuple(Argument(n, n, positional=True) for n in offered), {}, said.returns)
     theirs_to_ours = {theirs: ours for ours, theirs in said.names.items()}
     fixed = {
@@ -218,10 +225,14 @@ def bind(
             f"{name} asks for {', '.join(unknown)}; {op.name} offers, by name: {', '.join(offered)} ({example})"
         )
     every: tuple[str, ...] = ()
-    if open_ended and all(a.source in (None, a.name) for a in arguments):  # it speaks the operator's language
-        every = tuple(n for n in offered if n not in (*_taken(arguments), FEATURES))
-        arguments += [Argument(k, None, v) for k, v in said.constants.items() if k not in takes and k not in fixed]
-    return Binding(tuple(arguments), fixed, said.returns, every)
+    if rest:
+        beyond = {theirs: ours for theirs, ours in theirs_to_ours.items() if ours in (*offered, *outputs)}
+        arguments += [Argument(n, ours) for n, ours in beyond.items() if n not in takes and n not in elsewhere]
+        constants = {k: v for k, v in said.constants.items() if meant(k, offered) not in fixed}
+        arguments += [Argument(k, None, v) for k, v in constants.items() if k not in takes and k not in elsewhere]
+        if all(a.source in (None, a.name) for a in arguments):  # it speaks the operator's language
+            every = tuple(n for n in offered if n not in (*_taken(arguments), FEATURES))
+    return Binding(tuple(arguments), fixed, said.returns, every, rest)
 
 
 def _taken(arguments: Iterable[Argument]) -> list[str]:

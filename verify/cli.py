@@ -68,12 +68,11 @@ def verify(
         outputs = session.Outputs(json_path, html_path, baseline)
         one_of("set of shapes", shapes, config.SHAPES)
         kernels = session.load_all(kernel, op or None, place, bind)
-        from verify_norm.checks import CHECKS
         from verify_norm.report.model import Settings
 
         settings = Settings(
-            dtypes=tuple(session.dtype(name) for name in session.split(dtype)),
-            checks=tuple(one_of("check", name, CHECKS) for name in session.split(checks)),
+            dtypes=session.dtypes(dtype),
+            checks=session.checks(checks),
             examples=0 if shapes == "models" else examples,
             seconds=seconds / len(kernels),
             seed=seed,
@@ -105,23 +104,19 @@ def replay(
     """Run one case again, as a finding's replay line has it."""
     with session.usage_errors():
         session.interpret()
-        from verify_norm.registry import UsageError, one_of
         from verify_norm.report.json import read_spec
 
         name, op, case = read_spec(spec)
         place = session.device(device)
         session.writable(json_path)
         kernel = session.load(name, op, place, bind)
-        from verify_norm.checks import CHECKS
         from verify_norm.report.model import Settings
         from verify_norm.search import replay as run
 
-        wanted = tuple(one_of("check", check, CHECKS) for check in session.split(checks))
+        wanted = session.checks(checks)
         settings = Settings((case.dtype,), wanted, examples=0, device=place, timeout=timeout, isolate=not in_process)
-        try:
+        with session.one_case(case, kernel.op):
             report = run(kernel, case, settings)
-        except ValueError as error:  # the reference refuses shapes that do not fit the operator
-            raise UsageError(f"the spec is not one of {kernel.op}: {error}") from error
         session.deliver(report, json_path=json_path)
 
 

@@ -161,6 +161,12 @@ def limits(start: Path | None = None) -> Limits:
     return Limits(**mine)
 
 
+def require(key: str, value: Any) -> None:
+    """Raise UsageError where a value that Python code says is none that the table could."""
+    if KEYS[key].read(value, Path()) is None:
+        raise UsageError(f"{key} is to be {KEYS[key].wanted}, not {repr(value)[:60]}")
+
+
 def _known(path: Path, where: str, keys: Iterable[str], known: Iterable[str]) -> None:
     from verify_norm.registry import one_of  # it takes a moment, and there seldom is a table
 

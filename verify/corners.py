@@ -87,6 +87,12 @@ ROW_CORNERS: tuple[_Row, ...] = (
     ((4, 12), {"x_layout": "far"}),  # … and one that they do, but not its multiples
     ((2, 17), {"dy_layout": "far"}),
     ((4, 13), {"dy_layout": "far"}),
+    ((260, 20), {}),  # so many rows in every type: what is lost of a few is seen
+    ((261, 17), {}),
+    ((259, 24), {}),
+    ((2, 4096), {"offset": 100.0}),  # such long ones, in every type
+    ((2, 4099), {"offset": 10.0}),
+    ((2, 5000), {"offset": -100.0}),
 )
 GPU_ROW_CORNERS: tuple[_Row, ...] = (  # what a laptop's interpreter would take minutes for
     ((16384, 256), {}),  # so many programs that those which share a lock or a buffer meet
@@ -155,6 +161,12 @@ GROUP_CORNERS: tuple[_Row, ...] = (
     ((2, 4, 6, 7), {"num_groups": 2, "offset": 1e4, **_LAST}),
     ((1, 2, 70, 71), {"num_groups": 1, "data": "heavy"}),  # x̂ so far out that an activation's exponential overflows
     ((3, 4, 6), {"num_groups": 2, "x_layout": "far", "dy_layout": "far"}),  # offsets beyond 32 bits
+    ((140, 4, 5), {"num_groups": 2}),  # so many groups in every type
+    ((141, 4, 3), {"num_groups": 2}),
+    ((139, 4, 4), {"num_groups": 2}),
+    ((1, 4, 50, 50), {"num_groups": 2, "offset": 100.0}),  # such large ones, in every type
+    ((1, 4, 51, 49), {"num_groups": 2, "offset": 10.0}),
+    ((1, 2, 80, 60), {"num_groups": 1, "offset": -100.0}),
 )
 GPU_GROUP_CORNERS: tuple[_Row, ...] = (  # groups that many programs share; three each, so that every type has its turn
     ((1, 160, 56, 56), {"num_groups": 16, **_LAST}),  # lines of memory that hold parts of groups
@@ -223,6 +235,12 @@ CHANNEL_CORNERS: tuple[_Row, ...] = (  # each in training, and again in evaluati
     ((17, 2, 3), {}),
     ((2, 2, 70, 70), {}),  # a channel of more than one tile
     ((3, 4, 6), {"x_layout": "far", "dy_layout": "far"}),  # offsets beyond 32 bits
+    ((280, 2, 3), {}),  # so many samples in every type
+    ((281, 3), {}),
+    ((279, 4), {}),
+    ((2, 1, 50, 50), {"offset": 100.0}),  # such large channels, in every type
+    ((2, 1, 49, 51), {"offset": 10.0}),
+    ((3, 2, 2000), {"offset": -100.0}),
 )
 
 

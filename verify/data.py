@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 from math import prod
 
 import numpy as np
@@ -47,10 +48,15 @@ def refusal(spec: CaseSpec, op: Op) -> str | None:
         return "training needs more than one value a channel"
     if spec.special is not None and not prod(spec.shape):
         return f"an x without elements holds no {spec.special}"
-    given = [name for name in differentiable(op) if name == "x" or getattr(spec, name)]
-    if spec.frozen and not set(given).difference(spec.frozen):
+    if all_frozen(spec, differentiable(op)):
         return "no input needs a gradient"
     return None
+
+
+def all_frozen(spec: CaseSpec, names: Iterable[str]) -> bool:
+    """Whether there are frozen inputs, and of those of these names that there are, no other."""
+    given = {name for name in names if name == "x" or getattr(spec, name)}
+    return bool(spec.frozen) and given <= set(spec.frozen)
 
 
 def differentiable(op: Op) -> list[str]:

@@ -65,7 +65,7 @@ def execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | N
         outputs = named(returned, case.op)
     except RefusedError as refusal:
         return Run(kernel, case, {}, problem=str(refusal), refused=True)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # sys.exit() would end the tool, as if all were well
         problem = f"{type(error).__name__}: {_first_line(error)}"
         if NEEDS_GPU.search(problem) and _on_cpu(case):
             return Run(kernel, case, {}, problem=f"it does not take CPU tensors ({problem})", refused=True)
@@ -76,8 +76,10 @@ def execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | N
     writable = [*states, *(argument for _, argument in inplace(kernel))]
     damage = (*given.damage(writable), *(made.damage(outputs) if made else ()))
     overlaps = tuple(guards.overlaps(outputs, case.arguments))
+    returned = {name: value for name, value in outputs.items() if value is not None}
     outputs |= {name: case.arguments[name] for name in states}  # changed in place, whatever is returned
-    return Run(kernel, case, {name: _output(value, case, name) for name, value in outputs.items()}, damage, overlaps)
+    values = {name: _output(value, case, name) for name, value in outputs.items()}
+    return Run(kernel, case, values, damage, overlaps, returned=returned)
 
 
 def inplace(kernel: Kernel) -> list[tuple[str, str]]:

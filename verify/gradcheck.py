@@ -45,12 +45,17 @@ def gradcheck(target: str | Callable[..., Any], *, shapes: str | Mapping[str, Se
     (True, ('float64',), True)
     """
     started = time.perf_counter()
+    op = None if op is None else second.operator(op)
     function = registry.attribute(target) if isinstance(target, str) else target
     name = target if isinstance(target, str) else getattr(target, "__name__", type(target).__name__)
     arguments, keyword = arguments_of(function, name, shapes, seed)
     points = {n: v.detach().double() for n, v in arguments.items() if isinstance(v, Tensor) and v.is_floating_point()}
     if not points:
         raise UsageError(f"{name} got no floating-point tensor to differentiate with respect to")
+    for argument, point in points.items():
+        if not point.numel():
+            size = "×".join(map(str, point.shape))
+            raise UsageError(f"{argument} of {name} is empty ({size}), so there is nothing to check; give it elements")
     plain = Subject(name, function, arguments, points, "float64", keyword)
     chosen, notes = (tuple(registry.one_of("dtype", d, DTYPES) for d in dtypes), []) if dtypes else _supported(plain)
     compared: list[Compared] = []

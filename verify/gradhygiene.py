@@ -17,6 +17,7 @@ from verify_norm.registry import UsageError
 from verify_norm.report.gradcheck import GradFinding
 
 AGAIN = 64  # times √n·u: what another order of the same sums may change
+FRACTIONS = (5 / 8, 6 / 8, 7 / 8)  # of dy: it is rounded anew in any arithmetic, and nothing can overflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,16 +178,33 @@ def _recorded(functions: Iterable[Any], names: Mapping[int, str], wrong: dict[st
 
 def consistency(subject: Subject, dy: Sequence[Tensor], grads: Mapping[str, Tensor | None]) -> list[GradFinding]:
     """The same gradients whatever the memory of dy, and whichever other inputs are frozen."""
-    found = []
+    found, u = [], _precision(subject, dy, grads)
     strided = [_transposed(d) for d in dy]
-    found += _same(subject, "layout", "dy is not contiguous (transposed)", grads, grads, (strided, ()))
+    found += _same(subject, "layout", "dy is not contiguous (transposed)", grads, (grads, u), (strided, ()))
     expanded = [d[:1].expand_as(d) if d.dim() else d for d in dy]
     dense = gradients(subject, [e.contiguous() for e in expanded])
-    found += _same(subject, "layout", "dy is expanded (a stride of 0)", dense, grads, (expanded, ()))
+    found += _same(subject, "layout", "dy is expanded (a stride of 0)", dense, (grads, u), (expanded, ()))
     for name in grads if len(grads) > 1 else ():
         rest = {other: grad for other, grad in grads.items() if other != name}
-        found += _same(subject, "frozen", f"{name} is frozen", rest, grads, (dy, (name,)))
+        found += _same(subject, "frozen", f"{name} is frozen", rest, (grads, u), (dy, (name,)))
     return found
+
+
+def _precision(subject: Subject, dy: Sequence[Tensor], grads: Mapping[str, Tensor | None]) -> dict[str, float]:
+    """Each gradient's relative rounding: its type's u, or what it shows where AGAIN·u does not explain that.
+
+    A right backward is linear in dy, so what is left of gradient(c·dy)/c − gradient(dy) is the rounding of whatever
+    arithmetic computes it, as float32's in a function that takes float64. The point stays, so that no corner of the
+    function adds to it; dy changes, so that it shows where a gradient depends on nothing else, as a bias's does.
+    """
+    u, shown = FORMATS[subject.dtype].u, dict.fromkeys(grads, 0.0)
+    for c in FRACTIONS:
+        for name, part in gradients(subject, [c * d for d in dy]).items():
+            whole = grads[name]
+            if part is not None and whole is not None and whole.any():
+                off = float((part.double() / c - whole.double()).abs().max())
+                shown[name] = max(shown[name], off / float(whole.abs().max()))
+    return {name: rounding if rounding > AGAIN * u else u for name, rounding in shown.items()}
 
 
 def _transposed(d: Tensor) -> Tensor:
@@ -196,8 +214,11 @@ def _transposed(d: Tensor) -> Tensor:
     return torch.stack([d, d], -1)[..., 0] if d.dim() else d
 
 
-def _same(subject: Subject, check: str, when: str, want: Mapping[str, Tensor | None], size: Mapping[str, Tensor | None],
+def _same(subject: Subject, check: str, when: str, want: Mapping[str, Tensor | None],
+          size: tuple[Mapping[str, Tensor | None], Mapping[str, float]],
           given: tuple[Sequence[Tensor], Sequence[str]]) -> list[GradFinding]:  # fmt: skip
+    """Where the gradients are not `want`: `size` is how large they are, and how precise; `given`, what is special."""
+    grads, u = size
     finding = GradFinding(check, "", subject.dtype, "")
     try:
         got = gradients(subject, *given)
@@ -205,19 +226,14 @@ def _same(subject: Subject, check: str, when: str, want: Mapping[str, Tensor | N
         return [replace(finding, message=f"the backward fails where {when}: {first_line(error)}")]
     found = []
     for name, expected in want.items():
-        actual, scale = got.get(name), size[name]
+        actual, scale = got.get(name), grads[name]
         if expected is None or scale is None:
             continue
         if actual is None:
             found.append(replace(finding, output=name, message=f"the gradient of {name} is None where {when}"))
             continue
         off = float((actual.double() - expected.double()).abs().max()) if actual.numel() else 0.0
-        allowed = (
-            AGAIN
-            * math.sqrt(expected.numel())
-            * FORMATS[subject.dtype].u
-            * float(max(scale.abs().max(), expected.abs().max()))
-        )
+        allowed = AGAIN * math.sqrt(expected.numel()) * u[name] * float(max(scale.abs().max(), expected.abs().max()))
         if not off <= allowed:
             message = (
                 f"the gradient of {name} differs by {off:.3g} where {when}; another order of sums gives {allowed:.2g}"

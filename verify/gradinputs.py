@@ -68,9 +68,14 @@ def arguments_of(function: Any, name: str, shapes: Any, seed: int) -> tuple[dict
         if p.name in names and p.default is p.empty and p.name not in wanted:
             wanted[p.name] = USUAL.get(p.name)
     unknown = [n for n, shape in wanted.items() if shape is None]
-    if unknown or not wanted:
-        asks = ", ".join(unknown) or "its arguments"
-        raise UsageError(f"{name} needs {asks}: say --shapes x=4x64,w=64, or write make_inputs() beside it")
+    if unknown:
+        tensors = ",".join(f"{n}=4x64" for n in unknown)
+        raise UsageError(
+            f"{name} needs {', '.join(unknown)}: say --shapes {tensors} where that is a tensor; give what is none a "
+            "default, or leave --shapes out and write make_inputs() beside it, which returns all arguments"
+        )
+    if not wanted:
+        raise UsageError(f"{name} needs its arguments: say --shapes x=4x64,w=64, or write make_inputs() beside it")
     ordered = [n for n in (p.name for p in parameters) if n in wanted] if not loose else list(wanted)
     positional = loose or any(p.kind is p.POSITIONAL_ONLY for p in parameters)
     return {n: _noise(n, wanted[n], seed + i) for i, n in enumerate(ordered)}, not positional

@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from verify_norm.bind import Binding, UsageError
+from verify_norm.data import all_frozen
 from verify_norm.spec import CaseSpec, Op, View
 
 ELEMENTS = 2**17  # of x, about: a module of many features gets fewer rows
@@ -16,7 +17,7 @@ WORDS: dict[str, dict[Any, str]] = {  # field: what is said of a case that has a
     "weight": {False: "it takes no weight", True: "it always has a weight"},
     "weight_offset": {0.0: "it adds nothing to its weight"},
     "scale": {1.0: "it takes no scale"},
-    "frozen": {(): "only what torch differentiates has frozen inputs"},
+    "frozen": {(): "only what torch differentiates has frozen inputs, and not all of them"},
     "dresidual_out": {False: "it takes no gradient of residual_out"},
     "running": {False: "it has no running statistics", True: "it always has running statistics"},
     "normalized_ndim": {1: "it normalizes one dimension"},
@@ -29,8 +30,8 @@ class Limits:
 
     `fields` are the values that CaseSpec's fields have to have; `affine` is the shape of an instance's weight; `ranks`
     are x's dimensions, any if there are none. `tied`: a bias "follows" the weight, or "needs" one, or is "untold": then
-    a weight has to tell its type. What is `written` in place cannot have elements that share memory. `own` is what the
-    kernel's record says itself.
+    a weight has to tell its type. What is `written` in place cannot have elements that share memory. Of the inputs that
+    are `differentiated`, one at least is not frozen. `own` is what the kernel's record says itself.
     """
 
     view: View = "rows"
@@ -39,6 +40,7 @@ class Limits:
     ranks: tuple[int, ...] = ()
     tied: str = ""
     written: tuple[str, ...] = ()
+    differentiated: tuple[str, ...] = ()
     own: Callable[[CaseSpec], str | None] | None = None
 
     def fit(self, spec: CaseSpec) -> CaseSpec:
@@ -64,7 +66,7 @@ class Limits:
             return fitted if fitted.weight else replace(fitted, weight_dtype=None)
         if self.tied:
             fitted = replace(fitted, bias=fitted.weight and (fitted.bias or self.tied == "follows"))
-        return fitted
+        return replace(fitted, frozen=()) if all_frozen(fitted, self.differentiated) else fitted
 
     def _channels(self, spec: CaseSpec, held: dict[str, Any]) -> tuple[int, ...]:
         """The shape (B, C, *spatial): its channels as many as there are, its rank one of those that are taken."""
@@ -113,7 +115,8 @@ def of_function(name: str, binding: Binding, op: Op, *, autograd: bool, written:
                          f"{', '.join(inputs)}: --bind {missing[0]}=<its argument>")  # fmt: skip
     if needed:
         example = {"eps": "1e-5", "num_groups": "8"}[needed[0]]
-        raise UsageError(f"{name} takes no {needed[0]}: say which it has, as --bind {needed[0]}={example}")
+        handed = f", or hand it to **{binding.rest}, as --bind {needed[0]}={needed[0]}" if binding.rest else ""
+        raise UsageError(f"{name} takes no {needed[0]}: say which it has, as --bind {needed[0]}={example}{handed}")
     held: dict[str, Any] = {n: v is not None if n in ("weight", "bias") else v for n, v in fixed.items()}
     for n in ("weight", "bias", "dresidual_out"):
         if n in inputs and n not in takes:

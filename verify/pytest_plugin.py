@@ -140,8 +140,8 @@ def pytest_configure(config: pytest.Config) -> None:
     from verify_norm.registry import UsageError
 
     try:
-        for name in session.split(dtype or ""):
-            session.dtype(name)
+        if dtype is not None:
+            session.dtypes(dtype)
         session.writable(report or "")
     except UsageError as error:
         raise pytest.UsageError(str(error)) from None

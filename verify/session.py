@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -43,6 +43,21 @@ def usage_errors() -> Iterator[None]:
     except UsageError as error:
         complain(str(error))
         raise typer.Exit(2) from None
+
+
+@contextmanager
+def one_case(spec: CaseSpec, op: str) -> Iterator[None]:
+    """What cannot be made of the one spec that a user gives is a UsageError."""
+    from verify_norm.ops import OPS
+
+    if spec.num_groups is not None and "num_groups" not in OPS[op].attrs:
+        raise UsageError(f"the spec is not one of {op}: it has no num_groups")
+    try:
+        yield
+    except ValueError as error:  # the reference refuses shapes that do not fit the operator
+        raise UsageError(f"the spec is not one of {op}: {error}") from error
+    except MemoryError as error:
+        raise UsageError(f"the spec's shape is too large for this machine: {error}") from error
 
 
 def complain(message: str) -> None:
@@ -121,9 +136,25 @@ def dtype(name: str, known: tuple[str, ...] = KERNEL_DTYPES) -> str:
     return one_of("dtype", DTYPES.get(name, name), known)
 
 
-def split(text: str) -> list[str]:
-    """The parts of a list that commas separate."""
-    return [part.strip() for part in text.split(",") if part.strip()]
+def dtypes(names: str | Iterable[str]) -> tuple[str, ...]:
+    """The full names of the types of x; raises UsageError where there is none."""
+    found = tuple(dtype(name) for name in split(names))
+    if not found:
+        raise UsageError(f"no dtype is named, as in fp32,bf16; there are: {', '.join(KERNEL_DTYPES)}")
+    return found
+
+
+def checks(names: str | Iterable[str]) -> tuple[str, ...]:
+    """The names of checks, all of which there are."""
+    from verify_norm.checks import CHECKS
+    from verify_norm.registry import one_of
+
+    return tuple(one_of("check", name, CHECKS) for name in split(names))
+
+
+def split(names: str | Iterable[str]) -> list[str]:
+    """The parts of a list that commas separate, where it is not one already."""
+    return [part.strip() for part in names.split(",") if part.strip()] if isinstance(names, str) else list(names)
 
 
 def writable(path: str) -> None:
@@ -182,6 +213,9 @@ def corpus(path: str, kernel: Kernel) -> tuple[CaseSpec, ...]:
     from verify_norm.auditing import corpus as file
 
     if path and not os.path.exists(path):
+        folder = os.path.dirname(path) or "."
+        if not os.path.isdir(folder):
+            raise UsageError(f"there is no corpus {path}: there is no folder {folder}")
         complain(f"there is no corpus {path} yet")
     return file.load(path, kernel) if path else ()
 

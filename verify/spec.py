@@ -275,3 +275,4 @@ class Run:
     overlaps: tuple[tuple[str, str], ...] = ()  # an output, and the argument or other output it shares memory with
     problem: str | None = None  # why there are no outputs: what the kernel raised, or what it returned instead
     refused: bool = False  # the problem is no fault of the kernel's, but a case that it does not take
+    returned: Mapping[str, Any] = field(default_factory=dict)  # the tensors: none gets their memory while they are held

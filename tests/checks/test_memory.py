@@ -91,6 +91,17 @@ def test_a_write_past_an_output(where, said, make, seed):
     assert ("from 80 bytes off" in messages["memory", "dx"]) == (where(torch.empty(24)) == 64)
 
 
+def test_an_output_that_the_next_call_changes():
+    kept = {}
+
+    def kernel(dy, x, weight, bias, mean, rstd, eps, normalized_shape):
+        dx, dweight, dbias = backward(dy, x, weight, bias, mean, rstd, eps, normalized_shape)
+        return dx, kept.setdefault(dweight.shape, torch.empty_like(dweight)).copy_(dweight), dbias
+
+    said = "dweight of one call shares memory with dweight of the call before, which is changed by it"
+    assert found(kernel) == {("memory", "dweight"): said}
+
+
 def test_a_write_past_a_buffer_that_is_not_returned():
     def kernel(dy, x, weight, bias, mean, rstd, eps, normalized_shape):
         partial = torch.zeros(3, 6, dtype=torch.float32)

@@ -14,6 +14,7 @@ from math import isnan
 from verify_norm.again import again, cheap, differences
 from verify_norm.checks import check, finding
 from verify_norm.execute import inplace
+from verify_norm.guards import overlaps
 from verify_norm.spec import Damage, Finding, Run
 
 EVERY = 2  # one case of so many is run with the other poison, by its seed: see checks.gradient
@@ -33,6 +34,7 @@ def memory(run: Run) -> Iterable[Finding]:
     poison, other = POISONS if isnan(run.case.poison) else POISONS[::-1]
     second = again(run, poison=other)
     yield from _damaged(run, [d for d in second.damage if d.buffer not in {seen.buffer for seen in run.damage}])
+    yield from _reused(run, second)
     names = (f"with {poison:g} in memory that nobody wrote", f"with {other:g} there")
     found = list(differences(run, second, names))
     if not found:
@@ -61,7 +63,12 @@ def _words(d: Damage) -> str:
 
 
 def _shared(run: Run) -> Iterable[Finding]:
-    """Outputs that share memory with what they are not to share it with."""
+    """Outputs that share memory with what they are not to share it with.
+
+    Where torch's autograd makes the gradients, dy itself may be one of them, as it is of what is added.
+    """
+    if run.kernel.autograd and run.case.op.forward is not None:
+        return
     declared = set(inplace(run.kernel))
     for output in dict.fromkeys(output for output, _ in run.overlaps):
         others = [other for name, other in run.overlaps if name == output and other != output]
@@ -71,4 +78,14 @@ def _shared(run: Run) -> Iterable[Finding]:
                 f"{output} shares memory with {' and '.join(others)}: who changes one changes the other; "
                 f'a contract may declare it, as inplace=("{output}:{others[0]}",)'
             )
+            yield finding(run, "memory", output, message)
+
+
+def _reused(run: Run, second: Run) -> Iterable[Finding]:
+    """Outputs that lie where another call's do, whose outputs are still held."""
+    for output, tensor in second.returned.items():
+        others = [other for _, other in overlaps({output: tensor}, run.returned)]
+        if others:
+            before = " and ".join(others)
+            message = f"{output} of one call shares memory with {before} of the call before, which is changed by it"
             yield finding(run, "memory", output, message)

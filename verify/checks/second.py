@@ -81,12 +81,10 @@ def second_order(function: Callable[..., Any], op_name: str, *, seed: int = 0, d
     >>> [(d.quantity, d.outcome) for d in found][-2:]
     [('double backward weight', 'agrees'), ('jvp', 'agrees')]
     """
-    from verify_norm.certify import base, shipped
+    from verify_norm.certify import shipped
     from verify_norm.certify.problems import draw
-    from verify_norm.reference import second
-    from verify_norm.registry import one_of
 
-    op = one_of("operator", base(op_name), second.JVP)
+    op = operator(op_name)
     references, problem = shipped(op), draw(op, "second order", (3, 6, 2, 5) if op == "groupnorm" else (4, 37),
                                             offset=1.0, seed=seed)  # fmt: skip
     refusals = []
@@ -103,6 +101,19 @@ def second_order(function: Callable[..., Any], op_name: str, *, seed: int = 0, d
             continue
         return list(_derivatives(case, y))
     return [Derivative("forward", "not offered", "it takes none of the types: " + "; ".join(refusals))]
+
+
+def operator(name: str) -> str:
+    """The operator of that name, without a direction; raises UsageError where there is none.
+
+    >>> operator("layernorm_bwd")
+    'layernorm'
+    """
+    from verify_norm.certify import base
+    from verify_norm.reference import second
+    from verify_norm.registry import one_of
+
+    return one_of("operator", base(name), second.JVP)
 
 
 def _derivatives(case: _Case, y: torch.Tensor) -> Iterator[Derivative]:

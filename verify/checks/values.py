@@ -50,6 +50,7 @@ def _compare(run: Run, name: str, outputs: set[str]) -> Iterable[Finding]:
         unit = float(FORMATS[expected.dtype].ulp(expected.value[index]))
         most = float(judge.allowed(expected)[index]) / unit
         wrong = int((result.ratio > 1).sum())
+        digits = next((n for n in range(3, 17) if f"{ulp:.{n}g}" != f"{most:.{n}g}"), 17)  # until they differ
         place = f"{output}[{', '.join(map(str, index))}]"
         yield Finding(
             kernel=run.kernel.name,
@@ -57,7 +58,7 @@ def _compare(run: Run, name: str, outputs: set[str]) -> Iterable[Finding]:
             output=output,
             status="fail",
             message=(
-                f"{place} is {ulp:.3g} ULP ({expected.dtype}) from float64; allowed {most:.3g} "
+                f"{place} is {ulp:.{digits}g} ULP ({expected.dtype}) from float64; allowed {most:.{digits}g} "
                 f"({_reason(run, output, expected)}); {wrong} of {result.ratio.size} elements are beyond their bound"
             ),
             spec=run.case.spec,

@@ -38,7 +38,7 @@ def audit(
         from verify_norm.report.model import Settings
 
         settings = Settings(
-            dtypes=tuple(session.dtype(name) for name in session.split(dtype)), examples=examples,
+            dtypes=session.dtypes(dtype), examples=examples,
             seconds=seconds / len(kernels), seed=seed, device=place, timeout=timeout, isolate=not in_process,
         )  # fmt: skip
         audits = []
@@ -79,7 +79,7 @@ def hunt(
         from verify_norm.report.json import jsonable
         from verify_norm.report.terminal import console
 
-        dtypes = tuple(session.dtype(name) for name in session.split(dtype))
+        dtypes = session.dtypes(dtype) if dtype else ()
         every = [(loaded, tensor.name) for loaded in kernels for tensor in OPS[loaded.op].outputs]
         if output:
             one_of("output", output, dict.fromkeys(name for _, name in every))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import MISSING, asdict, fields, is_dataclass
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from verify_norm.auditing.model import Audit, Document
 from verify_norm.dtypes import FORMATS
+from verify_norm.ranges import wrong
 from verify_norm.registry import UsageError, one_of
 from verify_norm.report.comparison import Comparison
 from verify_norm.report.model import SCHEMA, Report
-from verify_norm.spec import FAMILIES, LAYOUTS, CaseSpec
+from verify_norm.spec import FAMILIES, LAYOUTS, WEIGHTS, CaseSpec
 
+ELEMENTS = 2**36  # of x, at most: half a tebibyte in float64, which no machine has room for
 _REPORT = TypeAdapter(Report)
 _AUDIT = TypeAdapter(Audit)
 _SPEC = TypeAdapter(CaseSpec)
@@ -125,26 +128,37 @@ def read_spec(text: str) -> tuple[str, str | None, CaseSpec]:
         if required not in data:
             raise UsageError(f"the spec has no {required!r}")
     kernel, op = data.pop("kernel"), data.pop("op", None)
+    for key, name in (("kernel", kernel), ("op", op or "")):
+        if not isinstance(name, str):
+            raise UsageError(f"the spec's {key} is to be a name, not {_short(name)}")
     for name in data:
         one_of("field of the spec", name, [f.name for f in fields(CaseSpec)])
     try:
-        spec = _SPEC.validate_python(data)
+        spec = _SPEC.validate_json(json.dumps(data), strict=True)  # JSON has lists alone, which are to be tuples
     except ValidationError as error:
         raise UsageError(f"the spec is malformed: {_first(error)}") from error
-    _refuse_nonsense(spec)
+    refuse_nonsense(spec)
     return kernel, op, spec
 
 
-def _refuse_nonsense(spec: CaseSpec) -> None:
+def refuse_nonsense(spec: CaseSpec) -> None:
+    """Raise UsageError where a value of the case is none that its field can have, whatever the operator."""
     one_of("dtype", spec.dtype, FORMATS)
     one_of("dtype", spec.weight_dtype or spec.dtype, FORMATS)
     one_of("data family", spec.data, FAMILIES)
+    one_of("weight_data", spec.weight_data, WEIGHTS)
     for name in spec.frozen:
         one_of("frozen input", name, ("x", "weight", "bias"))
     for name in (f.name for f in fields(CaseSpec) if f.name.endswith("_layout")):
         one_of(name, getattr(spec, name), LAYOUTS)
+    for name, value in asdict(spec).items():
+        refused = wrong(name, value) if value is not None else None
+        if refused is not None:
+            raise UsageError(refused)
     if any(n < 0 for n in spec.shape) or not spec.shape:
         raise UsageError(f"the spec's shape {list(spec.shape)} is to have one or more sizes, none negative")
+    if prod(spec.shape) > ELEMENTS:
+        raise UsageError(f"the spec's shape {list(spec.shape)} has {prod(spec.shape):.3g} elements; 2**36 are the most")
     if not 1 <= spec.normalized_ndim <= len(spec.shape):
         raise UsageError(f"normalized_ndim {spec.normalized_ndim} is to be from 1 to the {len(spec.shape)} of shape")
     if not 0 <= spec.seed < 2**64:

@@ -116,7 +116,9 @@ def _finding(report: Report, finding: Finding, console: Console) -> None:
 
 def _verdict(report: Report) -> str:
     inside = 100 * report.seconds_in_kernel / max(report.seconds, 1e-9)
-    basis = f"{report.cases} cases in {report.seconds:.1f} s, {inside:.0f} % of it in the kernel"
+    left = sum(skip.cases for skip in report.skipped if skip.what == "cases")
+    cases = f"{report.cases} of {report.cases + left}" if left else f"{report.cases}"
+    basis = f"{cases} cases in {report.seconds:.1f} s, {inside:.0f} % of it in the kernel"
     if not report.checked:
         return f"[red bold]nothing checked[/]: {escape(report.kernel)}"
     if report.findings:
