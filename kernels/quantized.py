@@ -16,7 +16,7 @@ from verify_norm.kernels import row_norm
 from verify_norm.kernels.launch import integers, jit, stored
 from verify_norm.kernels.row_norm import Shape
 from verify_norm.kernels.row_ops import NAMESPACE
-from verify_norm.kernels.row_plan import Plan, ptx
+from verify_norm.kernels.row_plan import Plan, dependent
 
 TYPES = (torch.float8_e4m3fn, torch.float8_e5m2)
 
@@ -92,8 +92,7 @@ def largest(Most, Amax, tiles: tl.int64, PTX: tl.constexpr, BLOCK: tl.constexpr)
 @cache
 def largest_plan(device: torch.device) -> Plan:
     """One program: to begin another launch takes longer than to read a number for each of many rows."""
-    constants = {"PTX": ptx(device), "BLOCK": 8192, "num_warps": 16}
-    return Plan(largest, constants | ({"launch_pdl": True} if ptx(device) else {}), device, 1, 1)
+    return Plan(largest, {"BLOCK": 8192, "num_warps": 16} | dependent(device), device, 1, 1)
 
 
 @torch.library.custom_op(f"{NAMESPACE}::row_norm_quantized", mutates_args=())

@@ -120,8 +120,7 @@ def fold_plan(device: torch.device, short: bool, vec: int, dweight: Type, dbias:
     cut = {"ROWS": CPU_PROGRAMS, "CHUNK": 4096}
     if device.type == "cuda":
         cut = {"ROWS": 256, "CHUNK": 8, "num_warps": 8} if short else {"ROWS": 128, "CHUNK": 16, "num_warps": 4}
-    constants = {"VEC": vec, "PTX": ptx(device)} | cut | ({"launch_pdl": True} if ptx(device) else {})
-    return Plan(rows_backward.fold, constants, device, vec, cut["ROWS"])
+    return Plan(rows_backward.fold, {"VEC": vec} | cut | dependent(device), device, vec, cut["ROWS"])
 
 
 def fold(lines: Tensor, dw: Tensor | None, db: Tensor | None) -> None:
@@ -211,6 +210,11 @@ def shared_memory(device: torch.device) -> int:
     """Bytes that one program may have of it."""
     properties = torch.cuda.get_device_properties(device)
     return int(getattr(properties, "shared_memory_per_block_optin", properties.shared_memory_per_block))
+
+
+def dependent(device: torch.device) -> dict[str, bool]:
+    """The constants of a kernel that waits for the launch before, and so may begin before that ends: on sm_90."""
+    return {"PTX": True, "launch_pdl": True} if ptx(device) else {"PTX": False}
 
 
 @cache

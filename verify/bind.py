@@ -196,7 +196,7 @@ def bind(
         if key not in takes and meant(key, offered) is None and key not in elsewhere and not rest:
             raise UsageError(f"--bind {key}={said.constants[key]!r}: there is no argument {key}: {asks}")
         refused = wrong(meant(key, (*offered, *op.attrs)) or "", said.constants[key])
-        if refused is not None and said.constants[key] is not None:
+        if refused is not None:
             raise UsageError(f"--bind {key}={said.constants[key]!r:.60}: {refused}")
     if not named and any(p.kind is p.VAR_POSITIONAL for p in parameters) and not rest:
         return Binding(tuple(Argument(n, n, positional=True) for n in offered), {}, said.returns)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -48,15 +49,15 @@ def refusal(spec: CaseSpec, op: Op) -> str | None:
         return "training needs more than one value a channel"
     if spec.special is not None and not prod(spec.shape):
         return f"an x without elements holds no {spec.special}"
-    if all_frozen(spec, differentiable(op)):
+    if spec.frozen != thawed(spec, differentiable(op)).frozen:
         return "no input needs a gradient"
     return None
 
 
-def all_frozen(spec: CaseSpec, names: Iterable[str]) -> bool:
-    """Whether there are frozen inputs, and of those of these names that there are, no other."""
+def thawed(spec: CaseSpec, names: Iterable[str]) -> CaseSpec:
+    """The spec with no input frozen, where of those of these names that there are no other is."""
     given = {name for name in names if name == "x" or getattr(spec, name)}
-    return bool(spec.frozen) and given <= set(spec.frozen)
+    return replace(spec, frozen=()) if given <= set(spec.frozen) else spec
 
 
 def differentiable(op: Op) -> list[str]:

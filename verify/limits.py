@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from verify_norm.bind import Binding, UsageError
-from verify_norm.data import all_frozen
+from verify_norm.data import thawed
 from verify_norm.spec import CaseSpec, Op, View
 
 ELEMENTS = 2**17  # of x, about: a module of many features gets fewer rows
@@ -66,7 +66,7 @@ class Limits:
             return fitted if fitted.weight else replace(fitted, weight_dtype=None)
         if self.tied:
             fitted = replace(fitted, bias=fitted.weight and (fitted.bias or self.tied == "follows"))
-        return replace(fitted, frozen=()) if all_frozen(fitted, self.differentiated) else fitted
+        return thawed(fitted, self.differentiated)
 
     def _channels(self, spec: CaseSpec, held: dict[str, Any]) -> tuple[int, ...]:
         """The shape (B, C, *spatial): its channels as many as there are, its rank one of those that are taken."""

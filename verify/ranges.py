@@ -43,10 +43,12 @@ RANGES: dict[str, Range] = {
 
 
 def wrong(name: str, value: Any) -> str | None:
-    """What is wrong with the value of that field of a CaseSpec; None where nothing is, or it is no number.
+    """What is wrong with the value of that field of a CaseSpec; None where nothing is: without a value, or of no range.
 
     >>> wrong("eps", -1), wrong("eps", 0.0)
     ('eps is to be a finite number, 0 or more, not -1', None)
     """
     known = RANGES.get(name)
-    return None if known is None or known.holds(value) else f"{name} is to be {known}, not {value!r:.60}"
+    if known is None or value is None or known.holds(value):
+        return None
+    return f"{name} is to be {known}, not {value!r:.60}"

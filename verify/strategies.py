@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.internal.conjecture import providers
 
 from verify_norm.corners import OUTPUT_SCALES, freezable
-from verify_norm.data import refusal
+from verify_norm.data import differentiable, thawed
 from verify_norm.spec import FAMILIES, LAYOUTS, WEIGHTS, CaseSpec, Op, Tensor
 
 # Row lengths: a power of two, its neighbours, odd ones, tiles' edges, and hidden sizes of models.
@@ -97,7 +96,7 @@ def specs(draw: st.DrawFn, op: Op, dtypes: tuple[str, ...], elements: int, *, fr
         seed=draw(st.integers(0, 2**16)),
         **options,
     )
-    return replace(spec, frozen=()) if refusal(spec, op) else spec  # all that there is may be frozen
+    return thawed(spec, differentiable(op))
 
 
 def _one_in_four(some: tuple[Any, ...], none: Any) -> st.SearchStrategy[Any]:

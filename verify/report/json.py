@@ -152,7 +152,7 @@ def refuse_nonsense(spec: CaseSpec) -> None:
     for name in (f.name for f in fields(CaseSpec) if f.name.endswith("_layout")):
         one_of(name, getattr(spec, name), LAYOUTS)
     for name, value in asdict(spec).items():
-        refused = wrong(name, value) if value is not None else None
+        refused = wrong(name, value)
         if refused is not None:
             raise UsageError(refused)
     if any(n < 0 for n in spec.shape) or not spec.shape:
