@@ -13,7 +13,7 @@ def test_all_bytes_arrive_where_they_belong(device):
     targets = [torch.zeros(10000, dtype=torch.uint8, device=device), torch.zeros(20, dtype=torch.uint8, device=device)]
     at = [targets[0].data_ptr(), targets[1].data_ptr() + 3]
     table = torch.tensor([[s.data_ptr(), t, s.numel()] for s, t in zip(sources, at, strict=True)], device=device)
-    late.arrive[(3, 2)](table, EARLY=False, NAPS=0, BLOCK=1024)
+    late.arrive[(3, 2)](table, EARLY=False, DELAY=0, BLOCK=1024)
     assert torch.equal(targets[0], sources[0])
     assert targets[1].tolist() == [0] * 3 + [9] * 7 + [0] * 10
 

@@ -57,15 +57,18 @@ def execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | N
     What it allocates is poisoned and guarded, unless it is to run `within` something else.
     """
     assert kernel.run is not None, "registry.load sets run"
-    given = guards.Arguments(case.arguments)
+    given, begun = guards.Arguments(case.arguments), False
     try:
         with within or guards.PoisonEmpty(case.poison) as made, warnings.catch_warnings():
+            begun = True
             warnings.simplefilter("ignore")  # a warning is no failure, even where the caller makes warnings errors
             returned = kernel.run(**bound(kernel, case))
         outputs = named(returned, case.op)
     except RefusedError as refusal:
         return Run(kernel, case, {}, problem=str(refusal), refused=True)
     except (Exception, SystemExit) as error:  # sys.exit() would end the tool, as if all were well
+        if not begun:  # nothing of the kernel's
+            raise
         problem = f"{type(error).__name__}: {_first_line(error)}"
         if NEEDS_GPU.search(problem) and _on_cpu(case):
             return Run(kernel, case, {}, problem=f"it does not take CPU tensors ({problem})", refused=True)

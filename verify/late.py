@@ -14,31 +14,32 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents
+from triton.language.extra.cuda import gdc_launch_dependents, globaltimer
 
 from verify_norm.guards import content
 from verify_norm.spec import Case
 
 LIMIT = 2**28  # bytes of the inputs' storages: larger ones are not copied
 NAN = 255  # a byte: of such, NaN consists in every format
-NAPS = 16  # 2 ms or so, in which the host is to make all launches of a call; then the inputs come
+DELAY = 2_000_000  # nanoseconds, in which the host is to make all launches of a call; then the inputs come
 PROGRAMS = 4  # for each input: all have to be on the GPU before what depends on them may begin
 BLOCK = 4096
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def arrive(Table: Any, EARLY: tl.constexpr, NAPS: tl.constexpr, BLOCK: tl.constexpr) -> None:
+def arrive(Table, EARLY: tl.constexpr, DELAY: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
     """Copy bytes after a while; the rows of `Table` are address, address to copy to, and count."""
     if EARLY:
         gdc_launch_dependents()
-    for _ in range(NAPS):
-        nap: tl.constexpr = "nanosleep.u32 125000; mov.u32 $0, 0;"
-        tl.inline_asm_elementwise(nap, "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+    if DELAY:
+        started = globaltimer()
+        now = started
+        while now - started < DELAY:
+            now = globaltimer()
     row = Table + 3 * tl.program_id(1)
     source = tl.load(row).to(tl.pointer_type(tl.uint8))
     target = tl.load(row + 1).to(tl.pointer_type(tl.uint8))
@@ -70,7 +71,7 @@ def arriving(case: Case) -> Iterator[None]:
             t.fill_(NAN)
         torch.cuda.synchronize(device)
         try:
-            arrive[(PROGRAMS, len(rows))](table, EARLY=early, NAPS=NAPS, BLOCK=BLOCK)
+            arrive[(PROGRAMS, len(rows))](table, EARLY=early, DELAY=DELAY, BLOCK=BLOCK)
             yield
         finally:
             torch.cuda.synchronize(device)

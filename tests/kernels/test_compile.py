@@ -12,9 +12,10 @@ COMPILE = """
 from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from verify_norm import late
 from verify_norm.kernels import groupnorm_welford, layernorm_locked, long_rows
 
-TYPES = {"eps": "fp32", "offset": "fp32", "Lock": "*i32"}
+TYPES = {"eps": "fp32", "offset": "fp32", "Lock": "*i32", "Table": "*i64"}
 TYPES |= dict.fromkeys(("Mean", "Rstd", "DW", "DB", "Lines", "Scale", "Most"), "*fp32")
 TYPES |= dict.fromkeys(("X", "R", "H", "Y", "W", "B", "DX", "DY", "DH", "Out"), "*bf16")
 
@@ -37,6 +38,7 @@ for vec, absent in ((8, plain), (1, ("W", "B", "R", "H", "Mean", "DH", *plain)))
         build(kernel, {"VEC": vec, "ROWS": 4, "CHUNK": 1024, "DWEIGHT": True, "DBIAS": vec > 1}, absent)
 TYPES["Y"] = "*fp8e5"
 build(long_rows._forward, {"VEC": 8, "CHUNK": 1024}, ("R", "H", "offset"))
+build(late.arrive, {"EARLY": True, "DELAY": late.DELAY, "BLOCK": late.BLOCK}, ())
 print("compiled")
 """
 
