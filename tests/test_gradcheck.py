@@ -140,6 +140,40 @@ def test_float32_inside_float64_is_what_the_layout_is_held_to(M, N):
         assert "layout" not in {check for check, _ in checks(in_float32, shapes, seed=seed)}
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, w: (x.float() + w.float()).to(x.dtype),
+        lambda x, w: (x.float() * w.float()).to(x.dtype),
+        lambda x, w: in_float32(x, w, torch.zeros_like(w)),
+        lambda x, w: x * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + 1e-6) * w,
+    ],
+    ids=["sum", "product", "rmsnorm", "rstd alone"],
+)
+def test_few_elements_that_round_alike_are_no_false_alarm(function):
+    """One element that moves may be rounded alike at all seven points: it looks exact, and its slope is not."""
+    for seed in range(20):
+        for M, N in ((1, 2), (1, 9), (3, 5)):
+            report = gradcheck(function, shapes={"x": (M, N), "w": (N,)}, seed=seed)
+            assert report.ok, (seed, M, N, report.findings)
+            assert any("computes in about float32" in note for note in report.notes)
+
+
+def test_float32_inside_float64_does_not_hide_a_gradient_that_is_a_thousandth_off():
+    class Factor(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, w):
+            ctx.save_for_backward(x, w)
+            return (x.float() * w.float()).to(x.dtype)
+
+        @staticmethod
+        def backward(ctx, dy):
+            x, w = ctx.saved_tensors
+            return (dy.float() * w.float() * 1.001).to(x.dtype), (dy.float() * x.float()).sum(0).to(w.dtype)
+
+    assert checks(lambda x, w: Factor.apply(x, w), {"x": (4, 64), "w": (64,)}) == {("value", "x")}
+
+
 def test_float32_inside_float64_does_not_hide_how_dy_is_read():
     class Contiguous(torch.autograd.Function):
         @staticmethod

@@ -18,15 +18,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from verify_norm import gradhygiene, registry
+from verify_norm import gradhygiene, gradnoise, registry
 from verify_norm.checks import second
 from verify_norm.gradhygiene import Subject
-from verify_norm.gradient import SIXTH, SPREAD, Comparison, Forward, compare, difference, settle, step_length
+from verify_norm.gradient import Comparison, Forward, compare, difference, step_length
 from verify_norm.gradinputs import arguments_of
+from verify_norm.gradnoise import DTYPES
 from verify_norm.registry import UsageError
 from verify_norm.report.gradcheck import Compared, GradFinding, GradReport
 
-DTYPES = ("float64", "float32", "bfloat16", "float16")
 TRIES = 4  # how often a step is made shorter, fourfold each time
 KINDS = ("one coordinate", "the mean", "the input itself")
 
@@ -96,13 +96,16 @@ def _supported(subject: Subject) -> tuple[tuple[str, ...], list[str]]:
 
 def _one(subject: Subject, seed: int) -> tuple[list[Compared], list[GradFinding], list[str]]:
     """All checks in one type."""
-    h = step_length(subject.dtype)
-    settled = {n: settle(p.numpy(), 3 * h * _scale(p), subject.dtype) for n, p in subject.points.items()}
-    subject = replace(subject, points={n: torch.from_numpy(np.asarray(p)) for n, (p, _) in settled.items()})
+    subject, grids = gradnoise.settled(subject)
     outputs = gradhygiene.validate(subject)
     notes = [
         f"it takes {subject.dtype} and returns {y.dtype}" for y in outputs if y.dtype != getattr(torch, subject.dtype)
     ]
+    inner = gradnoise.inner_type(subject, grids, np.random.Generator(np.random.Philox(key=[seed, 3])))
+    if inner:
+        notes.append(f"it takes {subject.dtype} and computes in about {inner}, to which it is held")
+        subject, grids = gradnoise.settled(replace(subject, inner=inner))
+        outputs = gradhygiene.validate(subject)
     rng = np.random.Generator(np.random.Philox(key=[seed, 2]))
     dy = [torch.from_numpy(rng.standard_normal(tuple(y.shape))).to(y.dtype) for y in outputs]
     grads, findings = gradhygiene.watched(subject, dy)
@@ -110,9 +113,9 @@ def _one(subject: Subject, seed: int) -> tuple[list[Compared], list[GradFinding]
         return [], findings, notes
     findings += gradhygiene.consistency(subject, dy, grads)
     compared = []
-    errors = _backward_errors(subject, dy, grads, {n: torch.from_numpy(grid) for n, (_, grid) in settled.items()}, rng)
+    errors = gradnoise.backward_errors(subject, dy, grids, rng)
     for name, gradient in grads.items():
-        about = (name, gradient, errors[name], torch.from_numpy(settled[name][1]))
+        about = (name, gradient, errors[name], grids[name])
         found = _directions(subject, about, [d.double() for d in dy], rng)
         if gradient is None:
             if any(np.abs(c.left).max(initial=0) > 0 and c.ratio.max() > 1 for c in found):
@@ -145,28 +148,6 @@ def _summary(c: Comparison, dtype: str) -> Compared:
     return Compared(c.output, dtype, c.direction, c.left.size, c.judged, float(c.ratio.max(initial=0.0)), *finite)
 
 
-def _backward_errors(subject: Subject, dy: Sequence[Tensor], grads: Mapping[str, Tensor | None],
-                     grids: Mapping[str, Tensor], rng: np.random.Generator) -> dict[str, Tensor]:  # fmt: skip
-    """How far off each element of each gradient is: what sixth differences leave of it, all inputs moving together.
-
-    That is its rounding, and much more where the function has a corner narrower than a step, as a norm has in a row of
-    two equal elements: no difference of the forward could tell the slope in it, and so it is not held to one.
-    """
-    h = step_length(subject.dtype)
-    steps = {}
-    for name, point in subject.points.items():
-        v = torch.from_numpy(rng.uniform(-1.0, 1.0, tuple(point.shape)))  # elements that are equal part
-        steps[name] = torch.round(h * _scale(point) * v / grids[name]) * grids[name]
-    total = {name: torch.zeros_like(point) for name, point in subject.points.items()}
-    for k in range(-3, 4):
-        moved = {name: point + k * steps[name] for name, point in subject.points.items()}
-        found = gradhygiene.gradients(replace(subject, points=moved), dy) if k else grads
-        for name, gradient in found.items():
-            if gradient is not None:
-                total[name].add_(gradient.double(), alpha=SIXTH[abs(k)] / SPREAD)
-    return total
-
-
 def _directions(subject: Subject, about: tuple[str, Tensor | None, Tensor, Tensor], dy: list[Tensor],
                 rng: np.random.Generator) -> list[Comparison]:  # fmt: skip
     """Every comparison for one input: `about` is its name, gradient, that one's errors, and the grid of its values."""
@@ -181,7 +162,7 @@ def _directions(subject: Subject, about: tuple[str, Tensor | None, Tensor, Tenso
 
     base = forward(point)
     g = torch.zeros_like(point) if gradient is None else gradient.double()
-    scale, h = _scale(point), step_length(subject.dtype)
+    scale, h = gradnoise.scale_of(point), step_length(subject.arithmetic)
     rows = _independent(forward, point, base, scale * h, grid, rng)
     units = point.shape[0] if rows else 1
     unit = "row" if rows else "tensor"
@@ -192,15 +173,15 @@ def _directions(subject: Subject, about: tuple[str, Tensor | None, Tensor, Tenso
     v = scale * torch.from_numpy(rng.choice((-1.0, 1.0), tuple(point.shape)))
     for _ in range(TRIES):
         step = along(v, h)
-        found = difference(forward, point, step, dy, base, units, signs=True, dtype=subject.dtype)
+        found = difference(forward, point, step, dy, base, units, signs=True, dtype=subject.arithmetic)
         if float(found.truncation.median()) <= float(found.rounding.median()):
             break
         h /= 4
-    result = [compare("random signs", name, unit, found, g, errors, step, signs=True, dtype=subject.dtype)]
+    result = [compare("random signs", name, unit, found, g, errors, step, signs=True, dtype=subject.arithmetic)]
     for label, w in _structured(point, units, scale, rng):
         step = along(w, h)
-        found = difference(forward, point, step, dy, base, units, signs=False, dtype=subject.dtype)
-        result.append(compare(label, name, unit, found, g, errors, step, signs=False, dtype=subject.dtype))
+        found = difference(forward, point, step, dy, base, units, signs=False, dtype=subject.arithmetic)
+        result.append(compare(label, name, unit, found, g, errors, step, signs=False, dtype=subject.arithmetic))
     return result
 
 
@@ -235,9 +216,3 @@ def _independent(forward: Forward, point: Tensor, base: list[Tensor], size: floa
         if not all(torch.equal(a[still], b[still]) for a, b in zip(forward(moved), base, strict=True)):
             return False
     return True
-
-
-def _scale(point: Tensor) -> float:
-    """The standard deviation, or the size where there is none."""
-    spread = float(point.std(correction=0)) if point.numel() else 0.0
-    return spread or (float(point.abs().max()) if point.numel() else 0.0) or 1.0

@@ -25,6 +25,7 @@ class Subject:
     """A function, its arguments, and the type to call it in.
 
     `arguments` are by name and in order; those in `points` are differentiated, and hold there their exact values.
+    `inner`: the type that it computes in, where that is found to be a narrower one than it is called in.
     """
 
     name: str
@@ -33,6 +34,12 @@ class Subject:
     points: Mapping[str, Tensor]
     dtype: str
     keyword: bool = True
+    inner: str = ""
+
+    @property
+    def arithmetic(self) -> str:
+        """The type whose rounding its values show."""
+        return self.inner or self.dtype
 
     def call(self, changed: Mapping[str, Tensor]) -> list[Tensor]:
         """The function's outputs, with some arguments replaced; raises what the function raises."""

@@ -125,8 +125,8 @@ def gradcheck(
     with session.usage_errors():
         session.interpret()
         session.writable(json_path)
-        from verify_norm.gradcheck import DTYPES
         from verify_norm.gradcheck import gradcheck as check
+        from verify_norm.gradnoise import DTYPES
         from verify_norm.report import gradcheck as form
 
         report = check(
