@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.internal.conjecture import providers
 
-from verify_norm import corners, data, memory, shapes, strategies
+from verify_norm import cases, corners, data, memory, shapes, strategies
 from verify_norm.dtypes import FORMATS
+from verify_norm.examine import NO_ROOM
 from verify_norm.ops import OPS
 from verify_norm.registry import load
 from verify_norm.report.model import Settings
@@ -286,3 +287,19 @@ def test_examples_are_drawn_from_the_seed():
     unrelated()
     assert one == run(seed=1).tallies
     assert one != run(seed=2).tallies
+
+
+def test_a_case_that_the_gpu_has_no_room_for_is_told_and_ends_nothing(monkeypatch):
+    make = cases.make
+
+    def full(spec, *args):
+        if spec.dtype == "float32":
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return make(spec, *args)
+
+    monkeypatch.setattr(cases, "make", full)
+    report = run(isolate=False)
+    assert report.ok
+    assert report.cases > 20
+    assert any(skip.reason == NO_ROOM and skip.cases > 10 for skip in report.skipped)
+    assert {tally.dtype for tally in report.tallies} == {"float16", "bfloat16"}

@@ -18,6 +18,8 @@ from verify_norm.sensitivity import Sensitivity, looks, sensitivities
 from verify_norm.spec import CaseSpec, Finding, Kernel, Observed, Power, Run
 from verify_norm.ulp import UlpStats
 
+NO_ROOM = "the GPU has no room for its tensors and the checks' own"
+
 
 @dataclass(frozen=True, slots=True)
 class Examined:
@@ -58,9 +60,19 @@ def examine(
 ) -> Examined:
     """Run `kernel` on the case that `spec` describes, and what `checks` names on what it returns.
 
-    `announce` is told the name of each check before it begins. Nothing that the kernel raises is raised here. Raises
-    ValueError where the spec is not one of the operator.
+    `announce` is told the name of each check before it begins. Nothing that the kernel raises is raised here, nor what
+    a full GPU makes us raise. Raises ValueError where the spec is not one of the operator.
     """
+    try:
+        return _examine(kernel, spec, checks, device, announce)
+    except torch.OutOfMemoryError:  # not the kernel's, which is the run's problem
+        torch.cuda.empty_cache()
+        return Examined(spec, unsupported=NO_ROOM)
+
+
+def _examine(
+    kernel: Kernel, spec: CaseSpec, checks: tuple[str, ...], device: str, announce: Callable[[str], None]
+) -> Examined:
     reason = kernel.unsupported(spec) if kernel.unsupported else None
     if reason is not None:
         return Examined(spec, unsupported=reason)
