@@ -11,6 +11,7 @@ from verify_norm.kernels.zoo import ZOO
 from verify_norm.ops import OPS
 from verify_norm.policies import POLICIES, Verdict, eager
 from verify_norm.policies.pytorch import computes_in_float64, opinfo
+from verify_norm.policies.trial import NotApplicableError
 from verify_norm.spec import CaseSpec, Kernel
 
 QUICK = ("assert_close", "Liger")
@@ -120,6 +121,17 @@ def test_operators_that_a_policy_has_no_test_of():
         ("flash-attention", "groupnorm_bwd"),
     ):
         assert name[:9] in not_applicable(POLICIES[policy].judge(registry.load(name)))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("op", OPS)
+def test_of_every_operator_a_policy_has_samples_or_says_that_it_does_not_apply(policy, op):
+    first = None
+    try:
+        first = next(iter(POLICIES[policy].samples(made(lambda **arguments: None, op), "cpu")))
+    except NotApplicableError as reason:
+        assert str(reason)
+    assert first is None or first.inputs["x"] is not None
 
 
 @pytest.mark.parametrize(

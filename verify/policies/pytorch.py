@@ -91,6 +91,8 @@ FOUND = (
 def opinfo(kernel: Kernel, device: str, dtypes: tuple[str, ...]) -> Iterator[Sample]:
     """The samples of the kernel's operator."""
     name = family(kernel)
+    if name not in SAMPLES:
+        raise NotApplicableError(f"there is no OpInfo of {name}")
     random = torch.Generator().manual_seed(0)
     for dtype in dtypes:
         form = getattr(torch, dtype)
