@@ -12,9 +12,9 @@ wait for and keeps the memory busy, and what computes results waits for the laun
 
 1. The first launch of a chain is a plain one: everything that the chain reads from outside is there, and nobody else
    uses its buffers any more, before any program of it runs.
-2. Every program waits for the launch before (`gdc_wait`) before it ends: so a launch is over only after all that came
-   before it in the chain, and who waits for one launch has waited for all. Whatever follows the chain waits for its
-   last launch, be it in a stream, a graph or the caching allocator's reuse of memory.
+2. Every launch but the first has programs that wait for the launch before (`gdc_wait`), those of results: so a launch
+   is over only after all that came before it in the chain, and who waits for one launch has waited for all. Whatever
+   follows the chain waits for its last launch, be it in a stream, a graph or the caching allocator's reuse of memory.
 3. What other launches of the chain have written is read after that wait only, and nothing is written twice.
 """
 
@@ -43,7 +43,7 @@ from verify_norm.kernels.launch import jit
 
 @jit
 def member(
-    X, P, number, plane, C, UC, S, members, sxb, sxc, sxs, INNER: tl.constexpr, VEC: tl.constexpr, PTX: tl.constexpr,
+    X, P, number, plane, C, UC, S, members, sxb, sxc, sxs, INNER: tl.constexpr, VEC: tl.constexpr,
     SHORT: tl.constexpr, BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Of each channel over its blocks: the mean into P, the sum of squares around it `plane` later, then the count."""
@@ -73,8 +73,6 @@ def member(
         off = tl.where(count > 0.0, off, 0.0)
     squares = tl.sum(around + count * off * off, axis=1)
     at = (members * BLOCK_C).to(tl.int64) * unit + rank * BLOCK_C + tl.arange(0, BLOCK_C)
-    if PTX:
-        gdc_wait()
     tl.store(P + at, average)
     tl.store(P + plane + at, squares)
     tl.store(P + 2 * plane + at, tl.zeros([BLOCK_C], tl.float32) + elements)
@@ -89,10 +87,7 @@ def forward_sums(
     """The first launch of a chain: the sums of the first units' members."""
     if PTX:
         gdc_launch_dependents()
-    member(
-        X, P, tl.program_id(0), plane, C, UC, S, members, sxb, sxc, sxs, INNER, VEC, PTX, SHORT, BLOCK_C, BLOCK_S,
-        STAGES,
-    )  # fmt: skip
+    member(X, P, tl.program_id(0), plane, C, UC, S, members, sxb, sxc, sxs, INNER, VEC, SHORT, BLOCK_C, BLOCK_S, STAGES)
 
 
 @jit
@@ -211,9 +206,8 @@ def forward_turn(
     sums, number = role(summed, SUMS)
     if sums:
         member(
-            X, P, summing + number, plane, C, UC, S, members, sxb, sxc, sxs, INNER, VEC, PTX, SHORT, BLOCK_C, BLOCK_S,
-            STAGES,
-        )  # fmt: skip
+            X, P, summing + number, plane, C, UC, S, members, sxb, sxc, sxs, INNER, VEC, SHORT, BLOCK_C, BLOCK_S, STAGES
+        )
     else:
         results(
             X, Y, W, B, Mean, Rstd, P, number, begin, plane, C, G, CG, UC, S, members, sxb, sxc, sxs, syb, syc, sys,

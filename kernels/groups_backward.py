@@ -60,8 +60,6 @@ def member(
     at = (members * BLOCK_C).to(tl.int64) * unit + rank * BLOCK_C + tl.arange(0, BLOCK_C)
     along = tl.sum(along, axis=1)
     total = tl.sum(total, axis=1)
-    if PTX:
-        gdc_wait()
     tl.store(P + at, along)
     tl.store(P + plane + at, total)
 

@@ -233,15 +233,34 @@ def overlaps(outputs: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterat
 def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
     if a.layout is not torch.strided or not (a.numel() and b.numel()) or a.device != b.device:
         return False
-    ends = []
-    for t in (a, b):
-        extent = 1 + sum((n - 1) * stride for n, stride in zip(t.shape, t.stride(), strict=True))
-        ends.append((t.data_ptr(), t.data_ptr() + extent * t.element_size()))
-    if ends[0][0] >= ends[1][1] or ends[1][0] >= ends[0][1]:
+    extents = [1 + sum((n - 1) * stride for n, stride in zip(t.shape, t.stride(), strict=True)) for t in (a, b)]
+    low = max(a.data_ptr(), b.data_ptr())
+    high = min(t.data_ptr() + n * t.element_size() for t, n in zip((a, b), extents, strict=True))
+    if low >= high:
         return False
+    if all(_without_gaps(t) for t in (a, b)):
+        return True
     unit = min(a.element_size(), b.element_size())  # which divides the other, and both addresses
-    first, second = (
-        np.add.outer(t.data_ptr() + _offsets(t) * t.element_size(), np.arange(0, t.element_size(), unit)).ravel()
-        for t in (a, b)
-    )
-    return bool(np.intersect1d(first, second).size)
+    first, second = (_units(t, unit, low, high) for t in (a, b))
+    if high - low > LIMIT:
+        return bool(np.intersect1d(first, second).size)
+    there = np.zeros((high - low) // unit, bool)
+    there[first] = True
+    return bool(there[second].any())
+
+
+def _without_gaps(tensor: torch.Tensor) -> bool:
+    """Whether every element between the tensor's first and last is its own, once."""
+    size = 1
+    for stride, n in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if n > 1 and stride != size:
+            return False
+        size *= n
+    return True
+
+
+def _units(tensor: torch.Tensor, unit: int, low: int, high: int) -> NDArray[np.int64]:
+    """Which of the units from one address to another are the tensor's, counted from the first."""
+    each = np.arange(0, tensor.element_size(), unit)
+    at = np.add.outer(tensor.data_ptr() - low + _offsets(tensor) * tensor.element_size(), each).ravel()
+    return np.asarray(at[(at >= 0) & (at < high - low)] // unit)
