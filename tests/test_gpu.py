@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 from verify_norm import late, memory, registry, sanitize
 from verify_norm.checks import determinism
 from verify_norm.cli import app
-from verify_norm.examine import NO_ROOM, examine
+from verify_norm.examine import examine
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.registry import BUILTIN
 from verify_norm.report import json as json_form
 from verify_norm.report.model import Settings
-from verify_norm.search import replay, search
+from verify_norm.search import search
 from verify_norm.spec import CaseSpec
 from verify_norm.zoo import convict, shown
 
@@ -140,18 +140,3 @@ def test_the_sanitizer_sees_what_lies_past_the_end():
     assert prod(finding.spec.shape) > 3000
     clean = sanitize.sanitize(registry.load("rmsnorm_fwd"), settings, "memcheck", path)
     assert clean.ok, clean.findings
-
-
-def test_a_case_without_room_is_told_and_ends_nothing():
-    kernel = registry.load("rmsnorm_fwd")
-    settings = Settings(device="cuda:0", isolate=False)
-    torch.cuda.empty_cache()
-    total = torch.cuda.get_device_properties(0).total_memory
-    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved(0) + 2**26) / total)
-    try:
-        report = replay(kernel, CaseSpec(shape=(4096, 8192)), settings)
-        assert [skip.reason for skip in report.skipped if skip.what == "cases"] == [NO_ROOM]
-        assert not report.findings
-        assert replay(kernel, CaseSpec(shape=(4, 8)), settings).ok
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)

@@ -7,6 +7,8 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from verify_norm import cases, guards
 from verify_norm.corners import corners
@@ -202,3 +204,36 @@ def test_results_do_not_depend_on_the_guards(name):
     ]
     for spec in table if stock else table[::5]:
         assert results(kernel, spec, guarded=True) == results(kernel, spec, guarded=False), spec
+
+
+@st.composite
+def views(draw):
+    """Where a view of 256 bytes lies: its type, shape, strides and offset."""
+    dtype = draw(st.sampled_from([torch.uint8, torch.float16, torch.float64]))
+    room = 256 // dtype.itemsize
+    shape = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
+    strides = draw(st.tuples(st.integers(0, 6), st.integers(0, 3)))
+    extent = 1 + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+    assume(extent <= room)
+    return dtype, shape, strides, draw(st.integers(0, room - extent))
+
+
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@given(views(), views())
+def test_tensors_overlap_where_they_have_a_byte_in_common(first, second):
+    memory = torch.zeros(256, dtype=torch.uint8)
+    tensors = [
+        memory.view(dtype).as_strided(shape, strides, offset) for dtype, shape, strides, offset in (first, second)
+    ]
+    own = []
+    for tensor in tensors:  # its elements' bytes, one more dimension
+        size = tensor.element_size()
+        memory.zero_()
+        strides = [stride * size for stride in tensor.stride()]
+        memory.as_strided((*tensor.shape, size), (*strides, 1), tensor.storage_offset() * size).fill_(1)
+        own.append(memory.bool())
+    common = bool((own[0] & own[1]).any())
+    for limit in (guards.LIMIT, 0):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(guards, "LIMIT", limit)
+            assert bool(list(guards.overlaps({"y": tensors[0]}, {"x": tensors[1]}))) == common

@@ -1,5 +1,6 @@
 """Other projects' tests, emulated: right kernels pass them, obviously wrong ones do not."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -126,12 +127,9 @@ def test_operators_that_a_policy_has_no_test_of():
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("op", OPS)
 def test_of_every_operator_a_policy_has_samples_or_says_that_it_does_not_apply(policy, op):
-    first = None
-    try:
-        first = next(iter(POLICIES[policy].samples(made(lambda **arguments: None, op), "cpu")))
-    except NotApplicableError as reason:
-        assert str(reason)
-    assert first is None or first.inputs["x"] is not None
+    samples = POLICIES[policy].samples(made(lambda **arguments: None, op), "cpu")
+    with suppress(NotApplicableError):
+        assert next(iter(samples)).inputs["x"] is not None
 
 
 @pytest.mark.parametrize(

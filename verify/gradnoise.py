@@ -19,7 +19,7 @@ from verify_norm.gradhygiene import Subject
 from verify_norm.gradient import SIXTH, SPREAD, settle, step_length
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
-ASKED = 32  # elements at least: where an output has fewer, they are asked along several lines
+ASKED, ENOUGH = 32, 2**14  # elements: where an output has fewer, along several lines; where it has more, some of them
 SHARE = 1 / 16  # of the elements at least show the noise of the arithmetic, beyond those that may have a corner
 CORNERS = 4  # times h, in standard deviations: the share of elements that a corner within three steps is near to
 LOOSE = 16  # so many times smaller than u may that noise be
@@ -51,7 +51,8 @@ def inner_type(subject: Subject, grids: Mapping[str, Tensor], rng: np.random.Gen
     for i, y in outputs.items():
         if y is not None and y.any():
             left = torch.cat([line[i].abs().reshape(-1) for line in lines])
-            noise = max(noise, float(np.quantile(left.numpy(), 1 - share)) / float(y.double().square().mean().sqrt()))
+            left = left[:: -(-left.numel() // ENOUGH)]
+            noise = max(noise, float(left.quantile(1 - share)) / float(y.double().square().mean().sqrt()))
     narrower = [d for d in DTYPES if u < FORMATS[d].u <= LOOSE * noise]
     return max(narrower, key=lambda d: FORMATS[d].u, default="") if noise > gradhygiene.AGAIN * u else ""
 
@@ -79,7 +80,8 @@ def _left_over(subject: Subject, grids: Mapping[str, Tensor], rng: np.random.Gen
         moved = {name: point + k * steps[name] for name, point in subject.points.items()}
         for name, value in values(replace(subject, points=moved)).items():
             if value is not None:
-                total[name] = total.get(name, torch.zeros(())) + SIXTH[abs(k)] / SPREAD * value.double()
+                total.setdefault(name, torch.zeros(value.shape, dtype=torch.float64))
+                total[name].add_(value.double(), alpha=SIXTH[abs(k)] / SPREAD)
     return total
 
 
