@@ -15,7 +15,7 @@ from verify_norm.report.comparison import Change, Comparison, Errors, Pair, Way
 from verify_norm.report.model import CheckResult, Report, Skip
 from verify_norm.report.noise import of_survey, of_tally
 from verify_norm.report.terminal import number
-from verify_norm.report.text import replay_line
+from verify_norm.report.text import cases, replay_line
 from verify_norm.spec import Finding
 
 LONGEST, LONGEST_CODE = 600, 4000  # characters of what a kernel wrote: GitHub takes 1 MiB for a step
@@ -84,7 +84,7 @@ def _document(document: Document) -> Iterator[str]:
 
 def _verdict(document: Document, report: Report) -> str:
     name = f"{code(report.kernel)} {escaped(report.op) if report.op not in report.kernel else ''}".rstrip()
-    basis = f"{report.cases} cases in {report.seconds:.1f} s"
+    basis = f"{cases(report)} in {report.seconds:.1f} s"
     if not report.checked:
         return f"nothing checked: {name}"
     against = len(document.disagreements) if isinstance(document, Audit) else 0

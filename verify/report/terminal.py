@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from verify_norm.report.model import Power, Report, Tally
-from verify_norm.report.text import replay_line
+from verify_norm.report.text import cases, replay_line
 from verify_norm.spec import Finding
 
 LEAST_WIDTH = 104  # the table of errors needs it; a narrower terminal wraps lines rather than losing columns
@@ -116,9 +116,7 @@ def _finding(report: Report, finding: Finding, console: Console) -> None:
 
 def _verdict(report: Report) -> str:
     inside = 100 * report.seconds_in_kernel / max(report.seconds, 1e-9)
-    left = sum(skip.cases for skip in report.skipped if skip.what == "cases")
-    cases = f"{report.cases} of {report.cases + left}" if left else f"{report.cases}"
-    basis = f"{cases} cases in {report.seconds:.1f} s, {inside:.0f} % of it in the kernel"
+    basis = f"{cases(report)} in {report.seconds:.1f} s, {inside:.0f} % of it in the kernel"
     if not report.checked:
         return f"[red bold]nothing checked[/]: {escape(report.kernel)}"
     if report.findings:

@@ -23,6 +23,12 @@ def command(kernel: str, op: str, spec: CaseSpec, bind: str = "") -> str:
     return f"verify-norm replay {shlex.quote(text)}" + (f" --bind {shlex.quote(bind)}" if bind else "")
 
 
+def cases(report: Report) -> str:
+    """How many cases were checked, and of how many, where the time or the kernel left some out."""
+    left = sum(skip.cases for skip in report.skipped if skip.what == "cases")
+    return f"{report.cases} of {report.cases + left} cases" if left else f"{report.cases} cases"
+
+
 def failure(report: Report, finding: Finding) -> str:
     """One finding, as an assertion shows it."""
     lines = [finding.message]
@@ -37,7 +43,7 @@ def failures(report: Report) -> str:
     title = f"{report.kernel} ({report.op})" if report.op not in report.kernel else report.kernel
     if report.findings:
         kinds = len(report.findings)
-        first = f"{title}: {kinds} finding{'s' * (kinds != 1)} in {report.cases} cases"
+        first = f"{title}: {kinds} finding{'s' * (kinds != 1)} in {cases(report)}"
         return "\n".join((first, *(f"{f.check}: {failure(report, f)}" for f in report.findings)))
     if not report.checked:
         return f"{title}: nothing was checked. " + "; ".join(f"{skip.what}: {skip.reason}" for skip in report.skipped)
