@@ -129,6 +129,24 @@ def in_float32(x, w, bias):
     return (x32 * rstd * w.float() + bias.float()).to(x.dtype)
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: functional.layer_norm(x + 1000.0, x.shape[1:]),
+        lambda x: (x + 1000.0) - (x + 1000.0).mean(1, keepdim=True),
+        lambda x: x.cumsum(1),
+    ],
+    ids=["layernorm", "centred", "cumsum"],
+)
+def test_errors_that_a_row_shares_are_no_false_alarm(function, dtype):
+    """One number may be small by chance on all seven points of a line: elements that share it tell it only once."""
+    for seed in range(25):
+        for shape in ((1, 256), (4, 64)):
+            report = gradcheck(function, shapes={"x": shape}, seed=seed, dtypes=(dtype,))
+            assert report.ok, (seed, shape, report.findings)
+
+
 def test_float32_inside_float64_passes():
     assert checks(lambda x, w: in_float32(x, w, torch.zeros(64)), {"x": (4, 64), "w": (64,)}) == set()
 
@@ -157,6 +175,13 @@ def test_few_elements_that_round_alike_are_no_false_alarm(function):
             report = gradcheck(function, shapes={"x": (M, N), "w": (N,)}, seed=seed)
             assert report.ok, (seed, M, N, report.findings)
             assert any("computes in about float32" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("steepness", [10, 100, 1000, 10000])
+def test_a_steep_function_is_not_taken_for_one_that_rounds(steepness):
+    report = gradcheck(lambda x: torch.sin(steepness * x), shapes={"x": (4, 64)}, dtypes=("float64",))
+    assert report.ok
+    assert report.notes == ()
 
 
 def test_float32_inside_float64_does_not_hide_a_gradient_that_is_a_thousandth_off():

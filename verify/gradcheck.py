@@ -23,7 +23,7 @@ from verify_norm.checks import second
 from verify_norm.gradhygiene import Subject
 from verify_norm.gradient import Comparison, Forward, compare, difference, step_length
 from verify_norm.gradinputs import arguments_of
-from verify_norm.gradnoise import DTYPES
+from verify_norm.gradnoise import DTYPES, Noise
 from verify_norm.registry import UsageError
 from verify_norm.report.gradcheck import Compared, GradFinding, GradReport
 
@@ -113,9 +113,9 @@ def _one(subject: Subject, seed: int) -> tuple[list[Compared], list[GradFinding]
         return [], findings, notes
     findings += gradhygiene.consistency(subject, dy, grads)
     compared = []
-    errors = gradnoise.backward_errors(subject, dy, grids, rng)
+    forward, backward = gradnoise.noise(subject, dy, grids, rng)
     for name, gradient in grads.items():
-        about = (name, gradient, errors[name], grids[name])
+        about = (name, gradient, (forward, backward[name]), grids[name])
         found = _directions(subject, about, [d.double() for d in dy], rng)
         if gradient is None:
             if any(np.abs(c.left).max(initial=0) > 0 and c.ratio.max() > 1 for c in found):
@@ -148,10 +148,10 @@ def _summary(c: Comparison, dtype: str) -> Compared:
     return Compared(c.output, dtype, c.direction, c.left.size, c.judged, float(c.ratio.max(initial=0.0)), *finite)
 
 
-def _directions(subject: Subject, about: tuple[str, Tensor | None, Tensor, Tensor], dy: list[Tensor],
+def _directions(subject: Subject, about: tuple[str, Tensor | None, tuple[list[Noise], Noise], Tensor], dy: list[Tensor],
                 rng: np.random.Generator) -> list[Comparison]:  # fmt: skip
-    """Every comparison for one input: `about` is its name, gradient, that one's errors, and the grid of its values."""
-    name, gradient, errors, grid = about
+    """Every comparison for one input: `about` is its name, gradient, outputs' and gradient's noise, and its grid."""
+    name, gradient, noise, grid = about
     point = subject.points[name]
 
     others = {other: subject.cast(p) for other, p in subject.points.items() if other != name}
@@ -162,10 +162,12 @@ def _directions(subject: Subject, about: tuple[str, Tensor | None, Tensor, Tenso
 
     base = forward(point)
     g = torch.zeros_like(point) if gradient is None else gradient.double()
-    scale, h = gradnoise.scale_of(point), step_length(subject.arithmetic)
+    scale, said = gradnoise.scale_of(point), subject.arithmetic
+    h = step_length(said)
     rows = _independent(forward, point, base, scale * h, grid, rng)
     units = point.shape[0] if rows else 1
     unit = "row" if rows else "tensor"
+    least, own = [n.bound(units) for n in noise[0]], noise[1].bound(units)
 
     def along(v: Tensor, size: float) -> Tensor:
         return torch.round(size * v / grid) * grid
@@ -173,15 +175,15 @@ def _directions(subject: Subject, about: tuple[str, Tensor | None, Tensor, Tenso
     v = scale * torch.from_numpy(rng.choice((-1.0, 1.0), tuple(point.shape)))
     for _ in range(TRIES):
         step = along(v, h)
-        found = difference(forward, point, step, dy, base, units, signs=True, dtype=subject.arithmetic)
+        found = difference(forward, point, step, dy, base, units, signs=True, dtype=said, least=least)
         if float(found.truncation.median()) <= float(found.rounding.median()):
             break
         h /= 4
-    result = [compare("random signs", name, unit, found, g, errors, step, signs=True, dtype=subject.arithmetic)]
+    result = [compare("random signs", name, unit, found, g, own, step, signs=True, dtype=said)]
     for label, w in _structured(point, units, scale, rng):
         step = along(w, h)
-        found = difference(forward, point, step, dy, base, units, signs=False, dtype=subject.arithmetic)
-        result.append(compare(label, name, unit, found, g, errors, step, signs=False, dtype=subject.arithmetic))
+        found = difference(forward, point, step, dy, base, units, signs=False, dtype=said, least=least)
+        result.append(compare(label, name, unit, found, g, own, step, signs=False, dtype=said))
     return result
 
 

@@ -102,14 +102,21 @@ def validate(subject: Subject) -> list[Tensor]:
 
 def gradients(subject: Subject, dy: Sequence[Tensor], frozen: Sequence[str] = ()) -> dict[str, Tensor | None]:
     """The gradients of Σ⟨dy, y⟩ with respect to all that is not frozen; raises RuntimeError where autograd refuses."""
+    return outputs_and_gradients(subject, dy, frozen)[1]
+
+
+def outputs_and_gradients(subject: Subject, dy: Sequence[Tensor], frozen: Sequence[str] = ()
+                          ) -> tuple[list[Tensor], dict[str, Tensor | None]]:  # fmt: skip
+    """The outputs, and the gradients as above."""
     leaves = subject.leaves(frozen)
     wanted = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
-    outputs = [(y, d) for y, d in zip(subject.call(leaves), dy, strict=True) if y.requires_grad]
-    if not outputs:
-        return dict.fromkeys(wanted)
-    found = torch.autograd.grad([y for y, _ in outputs], list(wanted.values()), [d for _, d in outputs],
+    outputs = subject.call(leaves)
+    pairs = [(y, d) for y, d in zip(outputs, dy, strict=True) if y.requires_grad]
+    if not pairs:
+        return outputs, dict.fromkeys(wanted)
+    found = torch.autograd.grad([y for y, _ in pairs], list(wanted.values()), [d for _, d in pairs],
                                 allow_unused=True)  # fmt: skip
-    return dict(zip(wanted, found, strict=True))
+    return outputs, dict(zip(wanted, found, strict=True))
 
 
 def watched(subject: Subject, dy: Sequence[Tensor]) -> tuple[dict[str, Tensor | None], list[GradFinding]]:

@@ -13,11 +13,13 @@ that no step is rounded: `settle` rounds the point to a grid on which all of the
 * its truncation: |D6 − D4|, D4 = (8 d1 − d2)/12 being one order worse. Where the orders do not converge
   (|D6 − D4| > |D4 − D2|/8, beyond rounding), the step is too long for the function and nothing is judged;
 * the forward's rounding: a sixth difference of a smooth function is O(h⁶), so what is left of it is noise, of √924
-  times the size of one value's (Moré & Wild, SIAM J. Sci. Comput. 33, 2011). A function that says float64 and computes
-  in float32 is therefore measured as what it is. It is not taken to be less than the output's own rounding. A size
-  that is estimated from n errors is uncertain: Student's t with n degrees of freedom takes λ's place.
+  times the size of one value's (Moré & Wild, SIAM J. Sci. Comput. 33, 2011). It is not taken to be less than the
+  output's own rounding. A size that is estimated from n errors is uncertain: Student's t with n degrees of freedom
+  takes λ's place.
 
-The backward's rounding is measured in the same way, once: its gradients at seven points near by.
+Seven points of one line may say too little: all errors of a row are one number where they come from its mean, and one
+number may be small by chance. So the noise is also measured along several lines, the backward's too, and counts as
+many degrees of freedom as its variation from line to line shows (`gradnoise`).
 
 The step balances the two: h = u^(1/5) standard deviations, for a truncation of O(h⁴) and a rounding of O(u/h); it is
 made shorter while truncation is still the larger.
@@ -33,7 +35,7 @@ the chance is in dy, which is ours. Likewise for the backward's errors, where th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,7 +118,7 @@ def confidence(comparisons: int) -> float:
     return math.sqrt(2 * math.log(2 * max(comparisons, 1) / UNLUCKY))
 
 
-def student(values: int, comparisons: int) -> float:
+def student(values: float, comparisons: int) -> float:
     """The same where the size of the errors was estimated from so many values.
 
     >>> round(student(2, 1)), round(student(8, 1), 1), round(student(10**6, 1), 2)
@@ -147,8 +149,10 @@ class Differences:
 
 
 def difference(forward: Forward, point: Tensor, step: Tensor, dy: list[Tensor], base: list[Tensor], units: int,
-               *, signs: bool, dtype: str) -> Differences:  # fmt: skip
+               *, signs: bool, dtype: str, least: Sequence[Tensor] = ()) -> Differences:  # fmt: skip
     """The derivative of ⟨dy, forward(point)⟩ along `step`, by seven points; `base` is forward(point).
+
+    `least` bounds each output's noise from other lines, a unit each, and here it is not taken to be less.
 
     `signs`: the step moves every element, so that all values are rounded anew at each point, and their rounding is as
     good as uniform. Where most stay where they are, the rounding may hide up to half an ulp of each.
@@ -168,7 +172,7 @@ def difference(forward: Forward, point: Tensor, step: Tensor, dy: list[Tensor], 
     for i, array in enumerate(sixth):
         size = torch.maximum(_mean_square(base[i], units), _mean_square(plus[i], units))  # plus: the farthest point
         own = confidence(units) * _half_ulp(dtype, size) * (UNIFORM if signs else 1.0)
-        bound = torch.maximum(own, scatter(array, units) / SPREAD) ** 2
+        bound = torch.maximum(torch.maximum(own, least[i]) if least else own, scatter(array, units) / SPREAD) ** 2
         rounding += AMPLIFIED * (bound * _inner(dy[i], dy[i], units)).sqrt()
     gap, before = (d6 - d4).abs(), (d4 - slopes[0] / 2).abs()
     truncation = torch.where(gap <= before / CONVERGING + 2 * rounding, gap, math.inf)
@@ -196,16 +200,17 @@ def step_length(dtype: str) -> float:
     return float(min(FORMATS[dtype].u ** 0.2, LONGEST))
 
 
-def compare(name: str, output: str, unit: str, found: Differences, gradient: Tensor, errors: Tensor, step: Tensor, *,
+def compare(name: str, output: str, unit: str, found: Differences, gradient: Tensor, noise: Tensor, step: Tensor, *,
             signs: bool, dtype: str) -> Comparison:  # fmt: skip
     """The identity along `step`. `signs`: those of the step are random, so that the backward's roundings average out.
 
-    `errors` are the gradient's own, as measured, and not taken to be less than half an ulp, its final rounding.
+    `noise` bounds the gradient's own errors, a unit each, and is not taken to be less than half an ulp, its final
+    rounding.
     """
     units = found.derivative.numel()
     terms, lam = gradient * step, confidence(units)
     own = lam * _half_ulp(dtype, _mean_square(gradient, units))
-    each = torch.maximum(own, scatter(errors, units))
+    each = torch.maximum(own, noise)
     n = max(step.numel() // units, 1)
     together = 1.0 if signs else max(math.sqrt(n) / lam, 1.0)  # the worst case is √n, by Cauchy and Schwarz
     backward = together * each * _inner(step, step, units).sqrt()

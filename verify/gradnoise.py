@@ -2,12 +2,15 @@
 
 A function may be called in float64 and compute in float32, as many norms do. It is then held to float32: its points and
 steps lie on that one's grid, where its first conversion rounds nothing, and the steps have the length that suits it.
+
+How much noise there is cannot be told from one line of points, on which the errors of a row's mean may be small by
+chance, and with them those of the whole row: several lines tell it, and how uncertain that is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,13 +19,15 @@ from torch import Tensor
 from verify_norm import gradhygiene
 from verify_norm.dtypes import FORMATS
 from verify_norm.gradhygiene import Subject
-from verify_norm.gradient import SIXTH, SPREAD, settle, step_length
+from verify_norm.gradient import SIXTH, SPREAD, settle, step_length, student
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 ASKED, ENOUGH = 32, 2**14  # elements: where an output has fewer, along several lines; where it has more, some of them
 SHARE = 1 / 16  # of the elements at least show the noise of the arithmetic, beyond those that may have a corner
 CORNERS = 4  # times h, in standard deviations: the share of elements that a corner within three steps is near to
-LOOSE = 16  # so many times smaller than u may that noise be
+LINES = 8  # of which each tells a number at least of how large the noise is
+LOOSE = 16  # so many times smaller than u may that noise be, or become with the step
+SHORTER = 1 / 16  # of a step, where what is no rounding is 16⁶ times smaller
 
 
 def settled(subject: Subject) -> tuple[Subject, dict[str, Tensor]]:
@@ -36,6 +41,19 @@ def settled(subject: Subject) -> tuple[Subject, dict[str, Tensor]]:
 def inner_type(subject: Subject, grids: Mapping[str, Tensor], rng: np.random.Generator) -> str:
     """The narrower type that explains the forward's noise, as float32 in a function of float64; "" where none has to.
 
+    Rounding is what does not shrink with the step: what does belongs to a function that is steep, and rounds no more.
+    """
+    u = FORMATS[subject.dtype].u
+    noise = _noise(subject, grids, rng)
+    narrower = [d for d in DTYPES if u < FORMATS[d].u <= LOOSE * noise]
+    if not narrower or noise <= gradhygiene.AGAIN * u or _noise(subject, grids, rng, SHORTER) < noise / LOOSE:
+        return ""
+    return max(narrower, key=lambda d: FORMATS[d].u)
+
+
+def _noise(subject: Subject, grids: Mapping[str, Tensor], rng: np.random.Generator, shorter: float = 1.0) -> float:
+    """What most sixth differences of an output leave, relative to the output's RMS; of all outputs the largest.
+
     An element may be rounded alike at all points of a line and looks exact along it: so many are asked, few along
     several lines. And some may have a corner on it: so more of them than those have to show the noise.
     """
@@ -44,34 +62,72 @@ def inner_type(subject: Subject, grids: Mapping[str, Tensor], rng: np.random.Gen
     def forward(at: Subject) -> dict[str, Tensor | None]:
         return {str(i): y for i, y in enumerate(at.call({}))}
 
-    noise, u, share = 0.0, FORMATS[subject.dtype].u, SHARE + CORNERS * step_length(subject.dtype)
+    noise, share = 0.0, SHARE + CORNERS * step_length(subject.dtype)
     outputs = forward(subject)
     fewest = min(y.numel() for y in outputs.values() if y is not None)
-    lines = [_left_over(subject, grids, rng, forward) for _ in range(-(-ASKED // max(fewest, 1)))]
+    lines = [_left_over(subject, grids, rng, forward, shorter) for _ in range(-(-ASKED // max(fewest, 1)))]
     for i, y in outputs.items():
         if y is not None and y.any():
             left = torch.cat([line[i].abs().reshape(-1) for line in lines])
             left = left[:: -(-left.numel() // ENOUGH)]
             noise = max(noise, float(left.quantile(1 - share)) / float(y.double().square().mean().sqrt()))
-    narrower = [d for d in DTYPES if u < FORMATS[d].u <= LOOSE * noise]
-    return max(narrower, key=lambda d: FORMATS[d].u, default="") if noise > gradhygiene.AGAIN * u else ""
+    return noise
 
 
-def backward_errors(subject: Subject, dy: Sequence[Tensor], grids: Mapping[str, Tensor],
-                     rng: np.random.Generator) -> dict[str, Tensor]:  # fmt: skip
-    """How far off each element of each gradient is: what sixth differences leave of it, all inputs moving together.
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """How noisy an array is: mean squares of what sixth differences leave, a row a line.
 
-    That is its rounding, and much more where the function has a corner narrower than a step, as a norm has in a row of
-    two equal elements: no difference of the forward could tell the slope in it, and so it is not held to one.
+    A column is a slice of the array's first dimension, of `count` elements.
     """
-    left = _left_over(subject, grids, rng, lambda at: gradhygiene.gradients(at, dy))
-    return {name: left.get(name, torch.zeros_like(point)) for name, point in subject.points.items()}
+
+    squares: Tensor
+    count: int
+
+    def bound(self, units: int) -> Tensor:
+        """How large a sum of n such errors with random signs may be, over √n, in each unit: λ times their RMS.
+
+        Errors may be one error: of a mean, which all of its row share. Then a line tells no more than one number does.
+        The mean of n independent squares varies by 2/n of its square from line to line: half as many numbers are
+        counted as that tells of.
+        """
+        squares = self.squares if self.squares.shape[1] == units else self.squares.mean(1, keepdim=True)
+        mean, lines = squares.mean(0), squares.shape[0]
+        varies = float((squares.var(0) / mean**2)[mean > 0].nan_to_num().mean()) if mean.any() else 0.0
+        told = min(max(1 / varies, 1.0), self.count) if varies else self.count
+        each = mean.sqrt() * student(lines * told, units)
+        return torch.maximum(each, mean.mean().sqrt() * student(lines * told * units, units))
+
+
+def noise(subject: Subject, dy: Sequence[Tensor], grids: Mapping[str, Tensor],
+          rng: np.random.Generator) -> tuple[list[Noise], dict[str, Noise]]:  # fmt: skip
+    """How noisy each output is, and each gradient, along lines in which all inputs move together.
+
+    That is rounding, and much more where the function has a corner narrower than a step, as a norm has in a row of
+    two equal elements: no difference of the forward could tell the slope in it, and so no gradient is held to one.
+    """
+
+    def both(at: Subject) -> dict[str, Tensor | None]:
+        outputs, gradients = gradhygiene.outputs_and_gradients(at, dy)
+        return {**{f"{i}": y.detach() for i, y in enumerate(outputs)}, **{f"d{n}": g for n, g in gradients.items()}}
+
+    squares: dict[str, list[Tensor]] = {}
+    counts: dict[str, int] = {}
+    for _ in range(LINES):
+        for name, left in _left_over(subject, grids, rng, both).items():
+            slices = left.shape[0] if left.dim() else 1
+            squares.setdefault(name, []).append(left.reshape(slices, -1).square().mean(1))
+            counts[name] = left.numel() // max(slices, 1)
+    found = {name: Noise(torch.stack(each), counts[name]) for name, each in squares.items()}
+    none = Noise(torch.zeros(LINES, 1), 1)
+    return [found[f"{i}"] for i in range(len(dy))], {name: found.get(f"d{name}", none) for name in subject.points}
 
 
 def _left_over(subject: Subject, grids: Mapping[str, Tensor], rng: np.random.Generator,
-               values: Callable[[Subject], Mapping[str, Tensor | None]]) -> dict[str, Tensor]:  # fmt: skip
+               values: Callable[[Subject], Mapping[str, Tensor | None]],
+               shorter: float = 1.0) -> dict[str, Tensor]:  # fmt: skip
     """What sixth differences leave of values by name, along a line in which all inputs move together."""
-    h, steps = step_length(subject.arithmetic), {}
+    h, steps = step_length(subject.arithmetic) * shorter, {}
     for name, point in subject.points.items():
         v = torch.from_numpy(rng.uniform(-1.0, 1.0, tuple(point.shape)))  # elements that are equal part
         steps[name] = torch.round(h * scale_of(point) * v / grids[name]) * grids[name]
