@@ -107,6 +107,30 @@ def test_rows_that_depend_on_each_other_are_one_unit():
     assert {c.units for c in gradcheck(lambda x: x.sin(), shapes={"x": (6, 32)}).compared} == {6}
 
 
+def test_statistics_that_require_no_gradient_are_left_out():
+    def norm(x):
+        rstd = torch.rsqrt(x.square().mean(1, keepdim=True) + 1e-6)
+        return x * rstd, rstd.detach().float()
+
+    report = gradcheck(norm, shapes={"x": (4, 64)})
+    assert report.ok
+    assert report.notes == ("output 1, of shape (4, 1), requires no gradient and is left out",)
+    assert report.compared[0].local < 1e-9
+
+
+@pytest.mark.parametrize("empty", [lambda x: x[:0], lambda x: x[:, :0], lambda x: x[0, :0]])
+def test_empty_outputs_are_no_obstacle(empty):
+    report = gradcheck(lambda x: (x.sin(), empty(x)), shapes={"x": (4, 5)})
+    assert report.ok
+    assert all(c.judged == c.units for c in report.compared)
+    with pytest.raises(UsageError, match="returns empty tensors, so there is nothing to check"):
+        gradcheck(empty, shapes={"x": (4, 5)})
+
+
+def test_an_input_may_be_one_number():
+    assert gradcheck(lambda x, w: x * w, shapes={"x": (4, 5), "w": ()}).ok
+
+
 def test_a_wider_type_that_is_refused_is_noted():
     def float32_only(x):
         if x.dtype != torch.float32:

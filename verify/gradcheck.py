@@ -99,6 +99,13 @@ def _one(subject: Subject, seed: int) -> tuple[list[Compared], list[GradFinding]
     subject, grids = gradnoise.settled(subject)
     outputs = gradhygiene.validate(subject)
     notes = [
+        f"output {i}, of shape {tuple(y.shape)}, requires no gradient and is left out"
+        for i, y in enumerate(outputs)
+        if not y.requires_grad
+    ]
+    subject = replace(subject, outputs=tuple(i for i, y in enumerate(outputs) if y.requires_grad and y.numel()))
+    outputs = [outputs[i] for i in subject.outputs or ()]
+    notes += [
         f"it takes {subject.dtype} and returns {y.dtype}" for y in outputs if y.dtype != getattr(torch, subject.dtype)
     ]
     inner = gradnoise.inner_type(subject, grids, np.random.Generator(np.random.Philox(key=[seed, 3])))

@@ -26,6 +26,7 @@ class Subject:
 
     `arguments` are by name and in order; those in `points` are differentiated, and hold there their exact values.
     `inner`: the type that it computes in, where that is found to be a narrower one than it is called in.
+    `outputs`: which of the floating-point tensors that it returns are looked at, where not all are.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Subject:
     dtype: str
     keyword: bool = True
     inner: str = ""
+    outputs: tuple[int, ...] | None = None
 
     @property
     def arithmetic(self) -> str:
@@ -43,7 +45,8 @@ class Subject:
 
     def call(self, changed: Mapping[str, Tensor]) -> list[Tensor]:
         """The function's outputs, with some arguments replaced; raises what the function raises."""
-        return tensors(self.raw(changed), self.name)
+        found = tensors(self.raw(changed), self.name)
+        return found if self.outputs is None else [found[i] for i in self.outputs]
 
     def raw(self, changed: Mapping[str, Tensor]) -> Any:
         """What the function returns."""
@@ -74,7 +77,7 @@ def tensors(returned: Any, name: str) -> list[Tensor]:
 
 
 def validate(subject: Subject) -> list[Tensor]:
-    """The outputs at the point; raises UsageError, in one line, where no gradient check makes sense."""
+    """The outputs at the point, which tell what requires a gradient; raises UsageError where no check makes sense."""
     name, leaves = subject.name, subject.leaves()
     try:
         outputs = subject.call(leaves)
@@ -89,6 +92,8 @@ def validate(subject: Subject) -> list[Tensor]:
             raise UsageError(f"{name} mutates its input {argument}: differences would be taken at another point")
     if not any(output.requires_grad for output in outputs):
         raise UsageError(f"{name} is not differentiable: what it returns has no grad_fn, whatever its inputs require")
+    if not any(output.requires_grad and output.numel() for output in outputs):
+        raise UsageError(f"{name} returns empty tensors, so there is nothing to check; give other inputs")
     if not all(output.isfinite().all() for output in outputs):
         raise UsageError(f"{name} returns NaN or infinity at the inputs it was given; give others")
     again = subject.call(subject.leaves())
@@ -97,7 +102,7 @@ def validate(subject: Subject) -> list[Tensor]:
         size = float(first.detach().abs().max()) if first.numel() else 0.0
         if first.shape != second.shape or not (first - second).abs().le(allowed * size).all():
             raise UsageError(f"{name} is random: two calls with the same input differ (dropout? seed it inside)")
-    return [output.detach() for output in outputs]
+    return outputs
 
 
 def gradients(subject: Subject, dy: Sequence[Tensor], frozen: Sequence[str] = ()) -> dict[str, Tensor | None]:

@@ -91,10 +91,12 @@ class Noise:
         The mean of n independent squares varies by 2/n of its square from line to line: half as many numbers are
         counted as that tells of.
         """
-        squares = self.squares if self.squares.shape[1] == units else self.squares.mean(1, keepdim=True)
+        squares, count = self.squares, self.count
+        if squares.shape[1] != units:
+            squares, count = squares.mean(1, keepdim=True).nan_to_num(), count * squares.shape[1]
         mean, lines = squares.mean(0), squares.shape[0]
         varies = float((squares.var(0) / mean**2)[mean > 0].nan_to_num().mean()) if mean.any() else 0.0
-        told = min(max(1 / varies, 1.0), self.count) if varies else self.count
+        told = min(max(1 / varies, 1.0), count) if varies else count
         each = mean.sqrt() * student(lines * told, units)
         return torch.maximum(each, mean.mean().sqrt() * student(lines * told * units, units))
 
@@ -115,10 +117,10 @@ def noise(subject: Subject, dy: Sequence[Tensor], grids: Mapping[str, Tensor],
     counts: dict[str, int] = {}
     for _ in range(LINES):
         for name, left in _left_over(subject, grids, rng, both).items():
-            slices = left.shape[0] if left.dim() else 1
-            squares.setdefault(name, []).append(left.reshape(slices, -1).square().mean(1))
-            counts[name] = left.numel() // max(slices, 1)
-    found = {name: Noise(torch.stack(each), counts[name]) for name, each in squares.items()}
+            each = left.square().flatten(1).mean(1).nan_to_num() if left.dim() > 1 else left.square().reshape(-1)
+            squares.setdefault(name, []).append(each)
+            counts[name] = left.numel() // max(len(each), 1)
+    found = {name: Noise(torch.stack(lines), counts[name]) for name, lines in squares.items()}
     none = Noise(torch.zeros(LINES, 1), 1)
     return [found[f"{i}"] for i in range(len(dy))], {name: found.get(f"d{name}", none) for name in subject.points}
 
