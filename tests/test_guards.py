@@ -233,7 +233,7 @@ def test_tensors_overlap_where_they_have_a_byte_in_common(first, second):
         memory.as_strided((*tensor.shape, size), (*strides, 1), tensor.storage_offset() * size).fill_(1)
         own.append(memory.bool())
     common = bool((own[0] & own[1]).any())
-    for limit in (guards.LIMIT, 0):
+    for sparse in (guards.SPARSE, 0):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(guards, "LIMIT", limit)
+            patch.setattr(guards, "SPARSE", sparse)
             assert bool(list(guards.overlaps({"y": tensors[0]}, {"x": tensors[1]}))) == common

@@ -18,6 +18,7 @@ from verify_norm.spec import Damage
 
 LIMIT = 2**28  # bytes: a larger buffer gets no guards, and of a larger argument only the elements are compared
 HELD = 2**30  # bytes that one call may allocate between guards, all kept to its end; what it allocates then has none
+SPARSE = 64  # times as many units as two tensors have: there are too many to mark which are theirs
 NARROWEST, WIDEST = 1024, 65536  # bytes of a guard: as wide as its buffer, since what misses often misses by a row
 dlpack: Any = importlib.import_module("torch.utils.dlpack")  # which torch does not type
 
@@ -242,9 +243,10 @@ def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
         return True
     unit = min(a.element_size(), b.element_size())  # which divides the other, and both addresses
     first, second = (_units(t, unit, low, high) for t in (a, b))
-    if high - low > LIMIT:
+    size = (high - low) // unit
+    if size > SPARSE * (first.size + second.size):
         return bool(np.intersect1d(first, second).size)
-    there = np.zeros((high - low) // unit, bool)
+    there = np.zeros(size, bool)
     there[first] = True
     return bool(there[second].any())
 
