@@ -114,7 +114,7 @@ def test_statistics_that_require_no_gradient_are_left_out():
 
     report = gradcheck(norm, shapes={"x": (4, 64)})
     assert report.ok
-    assert report.notes == ("output 1, of shape (4, 1), requires no gradient and is left out",)
+    assert report.notes == ("floating-point output 1, of shape (4, 1), requires no gradient and is left out",)
     assert report.compared[0].local < 1e-9
 
 
@@ -169,6 +169,57 @@ def test_errors_that_a_row_shares_are_no_false_alarm(function, dtype):
         for shape in ((1, 256), (4, 64)):
             report = gradcheck(function, shapes={"x": shape}, seed=seed, dtypes=(dtype,))
             assert report.ok, (seed, shape, report.findings)
+
+
+def shifted(function, offset):
+    """The function of data far from 0."""
+    generator = torch.Generator().manual_seed(0)
+    function.make_inputs = lambda: {"x": offset + torch.randn(8, 64, generator=generator, dtype=torch.float64)}
+    return function
+
+
+@pytest.mark.parametrize(("dtype", "offset"), [("float32", 700.0), ("float32", 1e4), ("float64", 1e8)])
+def test_data_far_from_0_are_not_taken_for_a_narrow_type(dtype, offset):
+    class Five(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return functional.layer_norm(x, x.shape[1:])
+
+        @staticmethod
+        def backward(ctx, dy):
+            x = ctx.saved_tensors[0].detach().requires_grad_()
+            with torch.enable_grad():
+                y = functional.layer_norm(x, x.shape[1:])
+            return 5 * torch.autograd.grad(y, x, dy)[0]
+
+    for seed in range(5):
+        right = gradcheck(shifted(lambda x: x - x.mean(0), offset), dtypes=(dtype,), seed=seed)
+        assert right.ok
+        assert right.notes == ()
+    wrong = gradcheck(shifted(lambda x: Five.apply(x), offset), dtypes=(dtype,))
+    assert {(f.check, f.output) for f in wrong.findings} == {("value", "x")}
+
+
+def test_a_row_without_a_value_near_by_leaves_the_others_judged():
+    class Root(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.sqrt().sum(1)
+
+        @staticmethod
+        def backward(ctx, dy):
+            return dy[:, None] / ctx.saved_tensors[0].sqrt() * torch.tensor([1.0, -1.0, -1.0, 1.0])
+
+    def function(x):
+        return Root.apply(x)
+
+    x = torch.rand(50, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.5
+    x[3, 2] = 1e-3
+    function.make_inputs = lambda: {"x": x}
+    assert not gradcheck(function, dtypes=("float32",)).ok
+    assert gradcheck(lambda x: x * 1e-170, shapes={"x": (4, 64)}, dtypes=("float64",)).dtypes == ("float64",)
 
 
 def test_float32_inside_float64_passes():

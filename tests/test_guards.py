@@ -237,3 +237,12 @@ def test_tensors_overlap_where_they_have_a_byte_in_common(first, second):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(guards, "SPARSE", sparse)
             assert bool(list(guards.overlaps({"y": tensors[0]}, {"x": tensors[1]}))) == common
+
+
+def test_tensors_that_are_misaligned_to_each_other_overlap_byte_by_byte():
+    memory = bytearray(4096)
+    first = torch.frombuffer(memory, dtype=torch.float32, count=40)[::2]
+    second = torch.frombuffer(memory, dtype=torch.float32, count=100, offset=1)[::2]
+    third = torch.frombuffer(memory, dtype=torch.uint8, count=200, offset=4)[::8]
+    assert list(guards.overlaps({"y": first}, {"x": second})) == [("y", "x")]
+    assert list(guards.overlaps({"y": first}, {"x": third})) == []

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.internal.conjecture import providers
 
 from verify_norm import cases, corners, data, memory, shapes, strategies
+from verify_norm.checks import CHECKS
 from verify_norm.dtypes import FORMATS
 from verify_norm.examine import NO_ROOM
 from verify_norm.ops import OPS
@@ -303,3 +304,15 @@ def test_a_case_that_the_gpu_has_no_room_for_is_told_and_ends_nothing(monkeypatc
     assert report.cases > 20
     assert any(skip.reason == NO_ROOM and skip.cases > 10 for skip in report.skipped)
     assert {tally.dtype for tally in report.tallies} == {"float16", "bfloat16"}
+
+
+def test_a_check_that_the_gpu_has_no_room_for_takes_no_other_finding_with_it(monkeypatch):
+    def full(ran):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    kernel = Kernel("k", "rmsnorm_fwd", run=lambda x, weight, eps, weight_offset, normalized_shape: x * 2)
+    monkeypatch.setitem(CHECKS, "identities", replace(CHECKS["identities"], function=full, looks=lambda ran: True))
+    report = replay(kernel, CaseSpec(shape=(3, 5)), Settings(isolate=False))
+    assert "accuracy" in {finding.check for finding in report.findings}
+    assert ("check identities", NO_ROOM) in {(skip.what, skip.reason) for skip in report.skipped}
+    assert {result.name: result.cases for result in report.checks}["identities"] == 0

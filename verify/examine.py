@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,13 +26,15 @@ NO_ROOM = "the GPU has no room for its tensors and the checks' own"
 class Examined:
     """What the checks say of one case: it crosses from the process of the kernel to ours, and lies in the journal.
 
-    `looked` names the checks that had something to look at. `unsupported` is the reason why the kernel was not run.
-    `near` names the tensors whose rows were to be far apart, and had no room. `dead` tells that the process can run
-    nothing more, since the kernel has broken its CUDA context; `hung`, that the kernel did not come back.
+    `looked` names the checks that had something to look at, `left_out` those for which the GPU had no room.
+    `unsupported` is the reason why the kernel was not run. `near` names the tensors whose rows were to be far apart,
+    and had no room. `dead` tells that the process can run nothing more, since the kernel has broken its CUDA context;
+    `hung`, that the kernel did not come back.
     """
 
     spec: CaseSpec
     unsupported: str | None = None
+    left_out: tuple[str, ...] = ()
     tallies: tuple[Tally, ...] = ()
     findings: tuple[Finding, ...] = ()
     looked: tuple[str, ...] = ()
@@ -63,11 +66,10 @@ def examine(
     `announce` is told the name of each check before it begins. Nothing that the kernel raises is raised here, nor what
     a full GPU makes us raise. Raises ValueError where the spec is not one of the operator.
     """
-    try:
+    with suppress(torch.OutOfMemoryError):  # not the kernel's, which is the run's problem
         return _examine(kernel, spec, checks, device, announce)
-    except torch.OutOfMemoryError:  # not the kernel's, which is the run's problem
-        torch.cuda.empty_cache()
-        return Examined(spec, unsupported=NO_ROOM)
+    torch.cuda.empty_cache()
+    return Examined(spec, unsupported=NO_ROOM)
 
 
 def _examine(
@@ -83,16 +85,21 @@ def _examine(
     if ran.refused:
         return Examined(spec, unsupported=ran.problem)
     dead = ran.problem is not None and _dead(device)
-    looking = [CHECKS[name] for name in checks if CHECKS[name].looks(ran)]
-    said = []
-    for check in looking:
-        announce(check.name)
-        said.append((check.name, tuple(check.function(ran))))
+    said, left_out = [], []
+    for name in checks:
+        if CHECKS[name].looks(ran):
+            announce(name)
+            found = None
+            with suppress(torch.OutOfMemoryError):
+                found = tuple(CHECKS[name].function(ran))
+            said.append((name, found or ()))
+            left_out += [name] * (found is None)
     return Examined(
         spec,
         tallies=tuple(tally for name in ran.outputs if (tally := _tally(ran, name)) is not None),
         findings=tuple(item for _, items in said for item in items if isinstance(item, Finding)),
-        looked=tuple(check.name for check in looking),
+        looked=tuple(name for name, _ in said if name not in left_out),
+        left_out=tuple(left_out),
         powers=tuple((name, item.smallest) for name, items in said for item in items if isinstance(item, Power)),
         observed=tuple((name, item.held) for name, items in said for item in items if isinstance(item, Observed)),
         layouts=tuple(f"{t.name} {_layout(ran, t.name)}" for t in op.inputs if t.role != "saved"),

@@ -11,7 +11,7 @@ import numpy as np
 from verify_norm.checks import CHECKS, Check
 from verify_norm.dtypes import FORMATS
 from verify_norm.environment import environment
-from verify_norm.examine import Examined
+from verify_norm.examine import NO_ROOM, Examined
 from verify_norm.isolate import InProcess, Isolated
 from verify_norm.journal import Journal
 from verify_norm.ops import OPS
@@ -69,6 +69,8 @@ class Gathered:
         self.layouts.update(examined.layouts)
         self.held.update(examined.observed)
         self.failed.update({finding.check for finding in examined.findings})
+        for name in examined.left_out:
+            self.skipped[f"check {name}", NO_ROOM] += 1
         for name in examined.missing:
             self.skipped[f"output {name}", f"{self.kernel.name} does not return it"] += 1
         for name in examined.near:

@@ -99,7 +99,7 @@ def _one(subject: Subject, seed: int) -> tuple[list[Compared], list[GradFinding]
     subject, grids = gradnoise.settled(subject)
     outputs = gradhygiene.validate(subject)
     notes = [
-        f"output {i}, of shape {tuple(y.shape)}, requires no gradient and is left out"
+        f"floating-point output {i}, of shape {tuple(y.shape)}, requires no gradient and is left out"
         for i, y in enumerate(outputs)
         if not y.requires_grad
     ]

@@ -9,6 +9,7 @@ chance, and with them those of the whole row: several lines tell it, and how unc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,8 +26,9 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 ASKED, ENOUGH = 32, 2**14  # elements: where an output has fewer, along several lines; where it has more, some of them
 SHARE = 1 / 16  # of the elements at least show the noise of the arithmetic, beyond those that may have a corner
 CORNERS = 4  # times h, in standard deviations: the share of elements that a corner within three steps is near to
-LINES = 8  # of which each tells a number at least of how large the noise is
-LOOSE = 16  # so many times smaller than u may that noise be, or become with the step
+LINES, SMALL = {True: 16, False: 8}, 2**12  # each tells a number at least of how large the noise is; elements
+LOOSE = 4  # so many times smaller than u may that noise be
+ROOM = 4  # spacings of a type's grid at least in a step, or it is not taken for the type that is computed in
 SHORTER = 1 / 16  # of a step, where what is no rounding is 16⁶ times smaller
 
 
@@ -45,10 +47,21 @@ def inner_type(subject: Subject, grids: Mapping[str, Tensor], rng: np.random.Gen
     """
     u = FORMATS[subject.dtype].u
     noise = _noise(subject, grids, rng)
-    narrower = [d for d in DTYPES if u < FORMATS[d].u <= LOOSE * noise]
-    if not narrower or noise <= gradhygiene.AGAIN * u or _noise(subject, grids, rng, SHORTER) < noise / LOOSE:
+    narrower = [d for d in DTYPES if u < FORMATS[d].u <= LOOSE * noise and _fits(subject, d)]
+    if not narrower or noise <= gradhygiene.AGAIN * u or _noise(subject, grids, rng, SHORTER) < SHORTER * noise:
         return ""
     return max(narrower, key=lambda d: FORMATS[d].u)
+
+
+def _fits(subject: Subject, dtype: str) -> bool:
+    """Whether the type tells a step's points apart: where it does not, noise comes of data that are far from 0."""
+    h = step_length(dtype)
+    reaches = {name: (p, h * scale_of(p)) for name, p in subject.points.items() if p.numel()}
+    return all(ROOM * settle(p.numpy(), 3 * step, dtype)[1].max() <= step for p, step in reaches.values())
+
+
+def _small(subject: Subject) -> bool:
+    return sum(p.numel() for p in subject.points.values()) <= SMALL
 
 
 def _noise(subject: Subject, grids: Mapping[str, Tensor], rng: np.random.Generator, shorter: float = 1.0) -> float:
@@ -65,12 +78,14 @@ def _noise(subject: Subject, grids: Mapping[str, Tensor], rng: np.random.Generat
     noise, share = 0.0, SHARE + CORNERS * step_length(subject.dtype)
     outputs = forward(subject)
     fewest = min(y.numel() for y in outputs.values() if y is not None)
-    lines = [_left_over(subject, grids, rng, forward, shorter) for _ in range(-(-ASKED // max(fewest, 1)))]
+    count = min(-(-ASKED // max(fewest, 1)), ASKED if _small(subject) else LINES[False])
+    lines = [_left_over(subject, grids, rng, forward, shorter) for _ in range(count)]
     for i, y in outputs.items():
         if y is not None and y.any():
-            left = torch.cat([line[i].abs().reshape(-1) for line in lines])
+            largest = y.double().abs().max()
+            left = torch.cat([line[i].abs().reshape(-1) for line in lines]) / largest
             left = left[:: -(-left.numel() // ENOUGH)]
-            noise = max(noise, float(left.quantile(1 - share)) / float(y.double().square().mean().sqrt()))
+            noise = max(noise, float(left.quantile(1 - share)) / float((y.double() / largest).square().mean().sqrt()))
     return noise
 
 
@@ -89,16 +104,16 @@ class Noise:
 
         Errors may be one error: of a mean, which all of its row share. Then a line tells no more than one number does.
         The mean of n independent squares varies by 2/n of its square from line to line: half as many numbers are
-        counted as that tells of.
+        counted as that tells of. Where nothing is finite, nothing is known: NaN.
         """
-        squares, count = self.squares, self.count
+        squares, count = torch.where(self.squares.isfinite(), self.squares, math.nan), self.count
         if squares.shape[1] != units:
-            squares, count = squares.mean(1, keepdim=True).nan_to_num(), count * squares.shape[1]
-        mean, lines = squares.mean(0), squares.shape[0]
-        varies = float((squares.var(0) / mean**2)[mean > 0].nan_to_num().mean()) if mean.any() else 0.0
-        told = min(max(1 / varies, 1.0), count) if varies else count
+            squares, count = squares.nanmean(1, keepdim=True), count * squares.shape[1]
+        mean, lines = squares.nanmean(0), squares.shape[0]
+        varies = float(((squares / mean - 1) ** 2).nanmean(0)[mean > 0].nanmean())
+        told = min(max(1 / varies, 1.0), count) if varies > 0 else count
         each = mean.sqrt() * student(lines * told, units)
-        return torch.maximum(each, mean.mean().sqrt() * student(lines * told * units, units))
+        return torch.maximum(each, mean.nanmean().sqrt() * student(lines * told * units, units))
 
 
 def noise(subject: Subject, dy: Sequence[Tensor], grids: Mapping[str, Tensor],
@@ -115,13 +130,13 @@ def noise(subject: Subject, dy: Sequence[Tensor], grids: Mapping[str, Tensor],
 
     squares: dict[str, list[Tensor]] = {}
     counts: dict[str, int] = {}
-    for _ in range(LINES):
+    for _ in range(LINES[_small(subject)]):
         for name, left in _left_over(subject, grids, rng, both).items():
-            each = left.square().flatten(1).mean(1).nan_to_num() if left.dim() > 1 else left.square().reshape(-1)
+            each = left.square().flatten(1).mean(1) if left.dim() > 1 else left.square().reshape(-1)
             squares.setdefault(name, []).append(each)
             counts[name] = left.numel() // max(len(each), 1)
     found = {name: Noise(torch.stack(lines), counts[name]) for name, lines in squares.items()}
-    none = Noise(torch.zeros(LINES, 1), 1)
+    none = Noise(torch.zeros(1, 1), 1)
     return [found[f"{i}"] for i in range(len(dy))], {name: found.get(f"d{name}", none) for name in subject.points}
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from math import isnan
 from typing import Any
 
 import numpy as np
@@ -141,7 +141,7 @@ def _poison(dtype: torch.dtype, poison: float) -> float:
     """What a buffer of this type is filled with. Integers: neither 0 nor 1, which a lock may have to be."""
     if dtype.is_floating_point or dtype.is_complex:
         return poison
-    return True if dtype is torch.bool else 7 if isnan(poison) else 113
+    return True if dtype is torch.bool else 7 if math.isnan(poison) else 113
 
 
 def _bits(flat: torch.Tensor) -> Bits:
@@ -241,7 +241,7 @@ def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
     if all(_without_gaps(t) for t in (a, b)):
         return True
-    unit = min(a.element_size(), b.element_size())  # which divides the other, and both addresses
+    unit = math.gcd(a.element_size(), b.element_size(), a.data_ptr(), b.data_ptr())
     first, second = (_units(t, unit, low, high) for t in (a, b))
     size = (high - low) // unit
     if size > SPARSE * (first.size + second.size):

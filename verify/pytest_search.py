@@ -100,10 +100,12 @@ def told(reports: Sequence[Report]) -> dict[str, Any]:
 
 def _basis(report: Report) -> str:
     """What the verdict on a kernel rests on, with the largest error of each output against its bound."""
+    from verify_norm.report.text import cases
+
     worst: dict[str, float] = {}
     for tally in report.tallies:
         worst[tally.output] = max(worst.get(tally.output, 0.0), tally.ratio)
-    said = f"{report.cases} cases in {report.seconds:.1f} s on {report.settings.device}"
+    said = f"{cases(report)} in {report.seconds:.1f} s on {report.settings.device}"
     ratios = ", ".join(f"{output} {ratio:.2g}" for output, ratio in worst.items())
     return f"{said}, error/bound {ratios}" if ratios else said
 

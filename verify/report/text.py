@@ -26,7 +26,8 @@ def command(kernel: str, op: str, spec: CaseSpec, bind: str = "") -> str:
 def cases(report: Report) -> str:
     """How many cases were checked, and of how many, where the time or the kernel left some out."""
     left = sum(skip.cases for skip in report.skipped if skip.what == "cases")
-    return f"{report.cases} of {report.cases + left} cases" if left else f"{report.cases} cases"
+    said = f"{report.cases} of {report.cases + left}" if left else f"{report.cases}"
+    return f"{said} case{'s' * (left > 0 or report.cases != 1)}"
 
 
 def failure(report: Report, finding: Finding) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from verify_norm.auditing.model import Audit, Document, Ladder, Rung, report_of
 from verify_norm.report.model import Report, Skip
+from verify_norm.report.text import cases
 from verify_norm.spec import CaseSpec, Contract
 
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -34,7 +35,7 @@ def verdict(document: Document) -> Verdict:
     """
     report = report_of(document)
     against = len(document.disagreements) if isinstance(document, Audit) else 0
-    basis = f"{count(report.cases, 'case')} in {report.seconds:.1f} s"
+    basis = f"{cases(report)} in {report.seconds:.1f} s"
     broken = f"the fingerprint disagrees with the contract in {count(against, 'point')}" if against else ""
     if report.findings:
         also = f", and {broken}" if broken else ""
