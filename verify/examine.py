@@ -89,16 +89,15 @@ def _examine(
     for name in checks:
         if CHECKS[name].looks(ran):
             announce(name)
-            found = None
-            with suppress(torch.OutOfMemoryError):
-                found = tuple(CHECKS[name].function(ran))
-            said.append((name, found or ()))
-            left_out += [name] * (found is None)
+            try:
+                said.append((name, tuple(CHECKS[name].function(ran))))
+            except torch.OutOfMemoryError:
+                left_out.append(name)
     return Examined(
         spec,
         tallies=tuple(tally for name in ran.outputs if (tally := _tally(ran, name)) is not None),
         findings=tuple(item for _, items in said for item in items if isinstance(item, Finding)),
-        looked=tuple(name for name, _ in said if name not in left_out),
+        looked=tuple(name for name, _ in said),
         left_out=tuple(left_out),
         powers=tuple((name, item.smallest) for name, items in said for item in items if isinstance(item, Power)),
         observed=tuple((name, item.held) for name, items in said for item in items if isinstance(item, Observed)),

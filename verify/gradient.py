@@ -187,8 +187,13 @@ def scatter(errors: Tensor, units: int) -> Tensor:
     if not errors.numel():
         return torch.zeros(units, dtype=torch.float64)
     square = _mean_square(errors, units)
-    each = square.sqrt() * student(errors.numel() // units, units)
-    return torch.maximum(each, square.mean().sqrt() * student(errors.numel(), units))
+    return uncertain(square, square.mean(), errors.numel() // units)
+
+
+def uncertain(square: Tensor, mean: Tensor, values: float) -> Tensor:
+    """λ times the RMS of each unit, whose square this is, or of all, `mean`: a unit's is told by so many values."""
+    units = square.numel()
+    return torch.maximum(square.sqrt() * student(values, units), mean.sqrt() * student(values * units, units))
 
 
 def step_length(dtype: str) -> float:

@@ -20,13 +20,13 @@ from torch import Tensor
 from verify_norm import gradhygiene
 from verify_norm.dtypes import FORMATS
 from verify_norm.gradhygiene import Subject
-from verify_norm.gradient import SIXTH, SPREAD, settle, step_length, student
+from verify_norm.gradient import SIXTH, SPREAD, settle, step_length, uncertain
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 ASKED, ENOUGH = 32, 2**14  # elements: where an output has fewer, along several lines; where it has more, some of them
 SHARE = 1 / 16  # of the elements at least show the noise of the arithmetic, beyond those that may have a corner
 CORNERS = 4  # times h, in standard deviations: the share of elements that a corner within three steps is near to
-LINES, SMALL = {True: 16, False: 8}, 2**12  # each tells a number at least of how large the noise is; elements
+LINES, SMALL = 8, 2**12  # each tells a number at least of how large the noise is: more of inputs of few elements
 LOOSE = 4  # so many times smaller than u may that noise be
 ROOM = 4  # spacings of a type's grid at least in a step, or it is not taken for the type that is computed in
 SHORTER = 1 / 16  # of a step, where what is no rounding is 16⁶ times smaller
@@ -46,9 +46,9 @@ def inner_type(subject: Subject, grids: Mapping[str, Tensor], rng: np.random.Gen
     Rounding is what does not shrink with the step: what does belongs to a function that is steep, and rounds no more.
     """
     u = FORMATS[subject.dtype].u
-    noise = _noise(subject, grids, rng)
+    noise = _relative(subject, grids, rng)
     narrower = [d for d in DTYPES if u < FORMATS[d].u <= LOOSE * noise and _fits(subject, d)]
-    if not narrower or noise <= gradhygiene.AGAIN * u or _noise(subject, grids, rng, SHORTER) < SHORTER * noise:
+    if not narrower or noise <= gradhygiene.AGAIN * u or _relative(subject, grids, rng, SHORTER) < SHORTER * noise:
         return ""
     return max(narrower, key=lambda d: FORMATS[d].u)
 
@@ -60,11 +60,12 @@ def _fits(subject: Subject, dtype: str) -> bool:
     return all(ROOM * settle(p.numpy(), 3 * step, dtype)[1].max() <= step for p, step in reaches.values())
 
 
-def _small(subject: Subject) -> bool:
-    return sum(p.numel() for p in subject.points.values()) <= SMALL
+def _lines(subject: Subject, small: int) -> int:
+    """How many lines can be afforded: so many where the inputs are small."""
+    return small if sum(p.numel() for p in subject.points.values()) <= SMALL else LINES
 
 
-def _noise(subject: Subject, grids: Mapping[str, Tensor], rng: np.random.Generator, shorter: float = 1.0) -> float:
+def _relative(subject: Subject, grids: Mapping[str, Tensor], rng: np.random.Generator, shorter: float = 1.0) -> float:
     """What most sixth differences of an output leave, relative to the output's RMS; of all outputs the largest.
 
     An element may be rounded alike at all points of a line and looks exact along it: so many are asked, few along
@@ -78,7 +79,7 @@ def _noise(subject: Subject, grids: Mapping[str, Tensor], rng: np.random.Generat
     noise, share = 0.0, SHARE + CORNERS * step_length(subject.dtype)
     outputs = forward(subject)
     fewest = min(y.numel() for y in outputs.values() if y is not None)
-    count = min(-(-ASKED // max(fewest, 1)), ASKED if _small(subject) else LINES[False])
+    count = min(-(-ASKED // max(fewest, 1)), _lines(subject, ASKED))
     lines = [_left_over(subject, grids, rng, forward, shorter) for _ in range(count)]
     for i, y in outputs.items():
         if y is not None and y.any():
@@ -112,8 +113,7 @@ class Noise:
         mean, lines = squares.nanmean(0), squares.shape[0]
         varies = float(((squares / mean - 1) ** 2).nanmean(0)[mean > 0].nanmean())
         told = min(max(1 / varies, 1.0), count) if varies > 0 else count
-        each = mean.sqrt() * student(lines * told, units)
-        return torch.maximum(each, mean.nanmean().sqrt() * student(lines * told * units, units))
+        return uncertain(mean, mean.nanmean(), lines * told)
 
 
 def noise(subject: Subject, dy: Sequence[Tensor], grids: Mapping[str, Tensor],
@@ -130,7 +130,7 @@ def noise(subject: Subject, dy: Sequence[Tensor], grids: Mapping[str, Tensor],
 
     squares: dict[str, list[Tensor]] = {}
     counts: dict[str, int] = {}
-    for _ in range(LINES[_small(subject)]):
+    for _ in range(_lines(subject, 2 * LINES)):
         for name, left in _left_over(subject, grids, rng, both).items():
             each = left.square().flatten(1).mean(1) if left.dim() > 1 else left.square().reshape(-1)
             squares.setdefault(name, []).append(each)
