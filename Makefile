@@ -1,16 +1,19 @@
-# make verify: set up and run the main job. make test, make lint: set up and check the project itself.
+# make verify sets up and runs the main job. make test, make quick (the fast tests) and make lint check the project.
 PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: verify test lint format bounds bench clean
+.PHONY: verify test quick lint format bounds bench clean
 
 verify: $(STAMP)
 	$(BIN)/verify-norm --kernel layernorm_bwd
 
 test: $(STAMP)
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
+
+quick: $(STAMP)
+	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -33,7 +36,7 @@ clean:
 
 # A strict editable install links each file, so that mypy and import-linter see the packages under their import names;
 # it has to be made again when a file comes or goes, which changes the time of its folder.
-$(STAMP): pyproject.toml $(CONSTRAINTS) verify/. verify/auditing verify/certify verify/checks verify/commands verify/fingerprint verify/policies verify/report verify/report/html reference kernels kernels/cuda kernels/zoo
+$(STAMP): pyproject.toml $(CONSTRAINTS) $(shell find verify/. reference/. kernels/. -type d -not -name __pycache__)
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --group test --group lint \

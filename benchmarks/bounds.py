@@ -1,14 +1,12 @@
-"""Are the error bounds of `verify_norm.reference` sound and tight? Correct float32 kernels against them.
+"""Test whether the error bounds of `verify_norm.reference` are sound and tight, on float32 kernels.
 
     python benchmarks/bounds.py [--cases 20000] [--seed 0] [--jobs 2] [--out benchmarks/results/bounds.json]
 
-Every case draws an operator, types, shape, data, and a way to compute; runs it in real float32 arithmetic; and takes,
-for every element, its error over the error allowed, δ + ½ ulp. Above 1 is a false alarm. One case in four is also run
-with a mistake in it, or, as a control, by the same plain kernel without one. Exit status 1 where there is a false
-alarm, where the bounds are not met as closely as they are meant to be, or where a mistake goes unseen.
+Every case draws an operator, types, a shape, data, and a method of computation, and runs it in float32 arithmetic. The
+ratio of an element is its error over the allowed error, δ + ½ ulp; a ratio above 1 is a false alarm. One case in four
+also runs a plain kernel with a mistake or, as a control, the plain kernel without one. Exit status 1 if there is a
+false alarm, if the largest ratio stays below the expected one, or if a mistake is not detected.
 """
-
-from __future__ import annotations
 
 import argparse
 import datetime
@@ -29,23 +27,23 @@ import numpy as np
 import torch
 from emulate import F32, Method
 
-from verify_norm.dtypes import FORMATS
-from verify_norm.judge import ratio
+from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.judge import ratio
+from verify_norm.core.spec import Expected
 from verify_norm.reference import groupnorm, layernorm, rmsnorm
-from verify_norm.reference.rounding import Arithmetic
-from verify_norm.spec import Expected
+from verify_norm.reference.arithmetic import Arithmetic
 
 FAMILIES = ("normal", "heavy", "channel", "constant", "identical", "integers", "alternating")
-WANTED = {"float32": 0.1, "float16": 0.95, "bfloat16": 0.95}  # the largest ratio that tight bounds reach
+WANTED = {"float32": 0.1, "float16": 0.95, "bfloat16": 0.95}  # the largest ratio that correct kernels must reach
 CONTROL = "none (control)"
-WANTED_Y = 0.3  # y in float32: few roundings, so the bound is met more closely
-ELEMENTS = 1 << 20  # at most so many a case: 64 rows of 16384
+WANTED_Y = 0.3  # y in float32 has few roundings, so kernels come closer to the bound
+ELEMENTS = 1 << 20  # the most elements of a case: 64 rows of 16384
 SINGLE = {"u": 2.0**-24, "tiny": 2.0**-126, "huge": FORMATS["float32"].largest}
 
 
 @dataclass(frozen=True)
 class Draw:
-    """A case: the arguments in float64, and how they are computed."""
+    """A case: the arguments in float64, and the method that computes them."""
 
     op: str
     dtype: str
@@ -56,12 +54,12 @@ class Draw:
     groups: int
     offset: float  # of the weight
     arrays: dict[str, Any]
-    kind: str  # "strict", or the weaker promise that the method makes
+    kind: str  # "strict", or the weaker contract of the method
     words: str
 
 
 def data(rng: np.random.Generator, shape: tuple[int, ...], family: str) -> Any:
-    """Noise of one family, of size about one."""
+    """Return noise of one family, of magnitude about 1."""
     K, n = shape
     z = rng.standard_normal(shape)
     if family == "heavy":
@@ -84,7 +82,7 @@ def log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
 
 
 def draw_shape(rng: np.random.Generator, op: str) -> tuple[tuple[int, ...], int]:
-    """Shape of x, and the number of groups: long rows, many rows, groups; powers of two and their neighbours."""
+    """Return the shape of x and the number of groups: long rows, many rows, groups; around powers of two."""
     n = int(log_uniform(rng, 1, 16385))
     if rng.random() < 0.3:
         n = max(1, 2 ** round(math.log2(n)) + int(rng.integers(-1, 2)))
@@ -100,24 +98,30 @@ def draw_shape(rng: np.random.Generator, op: str) -> tuple[tuple[int, ...], int]
 
 
 def draw_method(rng: np.random.Generator, op: str) -> tuple[Method, Arithmetic, str]:
-    """A way to compute, the arithmetic that a kernel of this kind would declare, and its kind."""
+    """Return a method, the arithmetic that a kernel of this kind would declare, and its kind."""
     coin = lambda p: bool(rng.random() < p)  # noqa: E731
     centred = op != "rmsnorm"
     variance = str(rng.choice(["two_pass", "welford", "chan", "shifted"])) if centred else "two_pass"
     sequential = coin(0.1)
     m = Method(
         total="sequential" if sequential else str(rng.choice(emulate.BLOCKED)),
-        fused=coin(0.4), reciprocal=coin(0.5), variance=variance, lanes=int(rng.choice([128, 256, 512, 1024])),
-        rsqrt_ulps=None if coin(0.5) else int(rng.integers(0, 3)), fold=coin(0.3), sums=coin(0.5), given=coin(0.5),
+        fused=coin(0.4),
+        reciprocal=coin(0.5),
+        variance=variance,
+        lanes=int(rng.choice([128, 256, 512, 1024])),
+        rsqrt_ulps=None if coin(0.5) else int(rng.integers(0, 3)),
+        fold=coin(0.3),
+        sums=coin(0.5),
+        given=coin(0.5),
         flush=coin(0.5),
-    )  # fmt: skip
+    )
     kind = str(rng.choice(["strict", "expanded", "stats", "xhat", "partials"], p=[0.72, 0.07, 0.07, 0.07, 0.07]))
     narrow = str(rng.choice(["float16", "bfloat16"]))
     if kind == "expanded":
         m, kind = replace(m, expanded=centred), kind if centred else "strict"
     elif kind in ("stats", "xhat", "partials"):
         m = replace(m, **{kind: narrow}, fold=False)
-    two = variance == "two_pass" and coin(0.5)  # a two-pass kernel may also declare the weaker "centered"
+    two = variance == "two_pass" and coin(0.5)  # a two-pass kernel may declare the weaker "centered"
     u = FORMATS[narrow].u
     if kind == "strict" and (sequential or variance == "shifted"):
         kind = "sequential" if sequential else "shifted"
@@ -125,15 +129,18 @@ def draw_method(rng: np.random.Generator, op: str) -> tuple[Method, Arithmetic, 
         **SINGLE,
         summation="sequential" if sequential else "blocked",
         variance="shifted" if variance == "shifted" else "two_pass" if two else "centered",
-        expanded=m.expanded, stats_u=u * bool(m.stats), xhat_u=u * bool(m.xhat), partials_u=u * bool(m.partials),
+        expanded=m.expanded,
+        stats_u=u * bool(m.stats),
+        xhat_u=u * bool(m.xhat),
+        partials_u=u * bool(m.partials),
         narrow_tiny=float(FORMATS[narrow].ulp(np.float64(0.0)) / 2) if m.stats or m.xhat or m.partials else 0.0,
         narrow_huge=FORMATS[narrow].largest,
-    )  # fmt: skip
+    )
     return m, declared, kind
 
 
 def draw(seed: int, index: int) -> Draw:
-    """Case number `index`."""
+    """Return case number `index`."""
     rng = np.random.default_rng((seed, index))
     op, dtype = str(rng.choice(["layernorm", "rmsnorm", "groupnorm"])), str(rng.choice(list(WANTED)))
     wdtype = dtype if rng.random() < 0.6 else "float32"
@@ -161,18 +168,24 @@ def draw(seed: int, index: int) -> Draw:
 
 
 def expected(d: Draw, arithmetic: Arithmetic) -> tuple[Any, Any, Any, Any]:
-    """Values and bounds, forward and backward."""
-    a, common = d.arrays, {"eps": d.eps, "arithmetic": arithmetic}
+    """Return values and bounds of the forward pass, then of the backward pass."""
+    a, options = d.arrays, {"eps": d.eps}
     if d.op == "rmsnorm":
-        f = rmsnorm.forward_with_error(a["x"], a["weight"], weight_offset=d.offset, **common)
-        return *f, *rmsnorm.backward_with_error(a["dy"], a["x"], a["weight"], weight_offset=d.offset, **common)
-    module, more = (groupnorm, {"num_groups": d.groups}) if d.op == "groupnorm" else (layernorm, {})
-    f = module.forward_with_error(a["x"], a["weight"], a["bias"], **common, **more)
-    return *f, *module.backward_with_error(a["dy"], a["x"], a["weight"], a["bias"], **common, **more)
+        module, args, options = rmsnorm, (a["x"], a["weight"]), options | {"weight_offset": d.offset}
+    else:
+        module, args = layernorm, (a["x"], a["weight"], a["bias"])
+    if d.op == "groupnorm":
+        module, options = groupnorm, options | {"num_groups": d.groups}
+    return (
+        module.forward(*args, **options),
+        module.forward_error(*args, **options, arithmetic=arithmetic),
+        module.backward(a["dy"], *args, **options),
+        module.backward_error(a["dy"], *args, **options, arithmetic=arithmetic),
+    )
 
 
 def computed(d: Draw, m: Method, truth: Any) -> dict[str, Any]:
-    """The outputs of a float32 kernel, before their final rounding."""
+    """Return the outputs of a float32 kernel, before the final rounding."""
     x = d.arrays["x"]
     shape = (x.shape[0], d.groups, -1, math.prod(x.shape[2:])) if d.op == "groupnorm" else x.shape
     K = x.shape[0] * d.groups
@@ -205,9 +218,9 @@ def computed(d: Draw, m: Method, truth: Any) -> dict[str, Any]:
 
 
 def measured(d: Draw, m: Method, arithmetic: Arithmetic) -> Iterator[tuple[str, str, Any, Any]]:
-    """Per output: its name, its type, the ratios of its elements, and which of them are judged."""
+    """Yield for each output its name, its type, the ratios of its elements, and the mask of bounded elements."""
     value, error, dvalue, derror = expected(d, arithmetic)
-    torch.set_flush_denormal(m.flush)  # of this thread, and so of NumPy's float32 too
+    torch.set_flush_denormal(m.flush)  # for this thread, so for NumPy's float32 too
     with np.errstate(all="ignore"):
         out = computed(d, m, value)
     torch.set_flush_denormal(False)
@@ -219,7 +232,7 @@ def measured(d: Draw, m: Method, arithmetic: Arithmetic) -> Iterator[tuple[str, 
 
 
 def study(seed: int, indices: range) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """The tables of a share of the cases: strict kernels, kernels that promise less, and wrong ones."""
+    """Return the tables of some cases: strict kernels, kernels with a weaker contract, and wrong kernels."""
     torch.set_num_threads(1)
     strict: dict[str, Any] = {}
     weaker: dict[str, Any] = {}
@@ -249,7 +262,7 @@ def study(seed: int, indices: range) -> tuple[dict[str, Any], dict[str, Any], di
 
 
 def joined(tables: list[dict[str, Any]]) -> dict[str, Any]:
-    """One table of many."""
+    """Return the union of many tables: counts are added, the largest ratio is kept."""
     out: dict[str, Any] = {}
     for table in tables:
         for key, row in table.items():
@@ -260,7 +273,7 @@ def joined(tables: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def failures(strict: dict[str, Any], weaker: dict[str, Any], wrong: dict[str, Any]) -> Iterator[str]:
-    """What keeps the bounds from being sound, tight and powerful."""
+    """Yield one line for each bound that is not sound, not tight, or that misses a mistake."""
     for key, row in (strict | weaker).items():
         if row["alarms"]:
             yield f"{key}: {row['alarms']} false alarms"
@@ -268,16 +281,16 @@ def failures(strict: dict[str, Any], weaker: dict[str, Any], wrong: dict[str, An
         _, output, dtype = key.split()
         wanted = WANTED_Y if output == "y" and dtype == "float32" else WANTED[dtype]
         if row["largest"] < wanted:
-            yield f"{key}: largest ratio {row['largest']:.2f}, wanted {wanted}"
+            yield f"{key}: largest ratio {row['largest']:.2f}, expected at least {wanted}"
     for key, row in wrong.items():
         if key.startswith(CONTROL) and row["alarms"]:
             yield f"{key}: {row['alarms']} false alarms"
         elif not key.startswith(CONTROL) and not row["alarms"]:
-            yield f"{key}: not caught"
+            yield f"{key}: not detected"
 
 
 def machine() -> dict[str, Any]:
-    """The processor, without names of hosts or paths."""
+    """Return the processor, without names of hosts or paths."""
     names = [
         n.split(":")[1].strip() for n in Path("/proc/cpuinfo").read_text().splitlines() if n.startswith("model name")
     ]
@@ -285,7 +298,7 @@ def machine() -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Are the error bounds sound and tight?")
+    parser = argparse.ArgumentParser(description="Test whether the error bounds are sound and tight.")
     parser.add_argument("--cases", type=int, default=20000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
@@ -296,17 +309,24 @@ def main() -> int:
         results = list(pool.map(study, [options.seed] * len(shares), shares))
     strict, weaker, wrong = (joined(list(tables)) for tables in zip(*results, strict=True))
     report = {
-        "cases": options.cases, "seed": options.seed, "seconds": round(time.time() - began),
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(), "machine": machine(),
+        "cases": options.cases,
+        "seed": options.seed,
+        "seconds": round(time.time() - began),
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "machine": machine(),
         "versions": {"python": platform.python_version(), "numpy": np.__version__, "torch": torch.__version__},
-        "strict": strict, "weaker": weaker, "wrong": wrong,
-    }  # fmt: skip
+        "strict": strict,
+        "weaker": weaker,
+        "wrong": wrong,
+    }
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(report, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
     for key, row in (strict | weaker | wrong).items():
         judged = row["judged"] / max(row["elements"], 1)
-        print(f"{key:<40} {row['cases']:>6} cases {row['elements']:>11} elements  {judged:7.2%} judged  "
-              f"largest {row['largest']:9.3g}  alarms {row['alarms']}")  # fmt: skip
+        print(
+            f"{key:<40} {row['cases']:>6} cases {row['elements']:>11} elements  {judged:7.2%} judged  "
+            f"largest {row['largest']:9.3g}  alarms {row['alarms']}"
+        )
     complaints = list(failures(strict, weaker, wrong))
     print(*complaints, f"{report['seconds']} s", sep="\n")
     return 1 if complaints else 0

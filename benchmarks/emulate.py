@@ -1,9 +1,7 @@
-"""Normalization kernels in real float32 arithmetic, in the many ways a GPU may order it, and some wrong ones.
+"""Normalization kernels in float32 arithmetic, in the many orders that a GPU may use, and some wrong kernels.
 
-Everything works on rows: LayerNorm's and RMSNorm's, or GroupNorm's groups laid out as rows of C/G·S.
+All functions work on rows: those of LayerNorm and RMSNorm, or GroupNorm's groups laid out as rows of C/G·S elements.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from verify_norm.dtypes import FORMATS
+from verify_norm.core.dtypes import FORMATS
 
 F = NDArray[Any]  # float32 throughout
 F32 = np.float32
@@ -22,32 +20,32 @@ WRONG = ("one_pass", "n_minus_1", "eps_outside", "no_c2", "xhat_bf16", "partials
 
 @dataclass(frozen=True)
 class Method:
-    """One way to compute: every field is a choice that a correct kernel is free to make, but for `bug`."""
+    """A method of computation. Every field but `bug` is a choice of a correct kernel."""
 
     total: str = "pairwise"
-    fused: bool = False  # products added without a rounding of their own, where lanes are summed
-    reciprocal: bool = False  # sums times a rounded 1/n instead of divided by n
+    fused: bool = False  # fused multiply-add where lanes are summed
+    reciprocal: bool = False  # multiply sums by a rounded 1/n instead of dividing by n
     variance: str = "two_pass"  # two_pass, welford, chan, shifted
     lanes: int = 256
-    rsqrt_ulps: int | None = None  # None: 1/√; otherwise a correctly rounded rsqrt, off by up to so many ulp
+    rsqrt_ulps: int | None = None  # None: 1/√; otherwise the error of rsqrt, in ulp of the correctly rounded one
     fold: bool = False  # (x − mean)·(rstd·w) instead of ((x − mean)·rstd)·w
     expanded: bool = False
     sums: bool = False  # r/n·(n·g − Σg − x̂·Σgx̂) instead of r(g − c2 − x̂·c1)
     given: bool = False  # backward reads saved statistics instead of computing them
     flush: bool = False  # subnormal numbers count as zero
-    stats: str | None = None  # narrower types, where one is used
+    stats: str | None = None  # the narrower type of the saved statistics; None: float32
     xhat: str | None = None
     partials: str | None = None
     bug: str | None = None
 
 
 def quantized(value: F, name: str | None) -> F:
-    """Rounded to nearest even in the format, as float32."""
+    """Return values rounded to nearest even in the format, as float32."""
     return value if name is None else FORMATS[name].round(value.astype(np.float64)).astype(F32)
 
 
 def halves(t: F) -> F:
-    """A tree over the last axis: the two halves are added until one is left."""
+    """Return the sum over the last axis, in a tree: add the two halves until one element is left."""
     while (n := t.shape[-1]) > 1:
         h = (n + 1) // 2
         t = np.concatenate([t[..., : n - h] + t[..., h:], t[..., n - h : h]], axis=-1)
@@ -55,7 +53,7 @@ def halves(t: F) -> F:
 
 
 def laid_out(t: F, lanes: int, strided: bool) -> F:
-    """(runs, rows, lanes): what each lane adds one after the other, filled up with zeros."""
+    """Return t as (runs, rows, lanes), padded with zeros; each lane adds its runs in sequence."""
     K, n = t.shape
     length = -(-n // lanes)
     t = np.pad(t, ((0, 0), (0, length * lanes - n)))
@@ -63,7 +61,7 @@ def laid_out(t: F, lanes: int, strided: bool) -> F:
 
 
 def total(a: F, b: F | None, m: Method) -> F:
-    """Σ a, or Σ a·b, along the last axis, in the order that the method says; of shape (rows, 1)."""
+    """Return Σ a or Σ a·b along the last axis, shape (rows, 1), in the method's order of summation."""
     how = m.total
     if a.shape[-1] == 0:
         return np.zeros((a.shape[0], 1), F32)
@@ -91,13 +89,13 @@ def total(a: F, b: F | None, m: Method) -> F:
 
 
 def mean(a: F, b: F | None, m: Method, n: int | None = None) -> F:
-    """The same sum, divided by the number of terms."""
+    """Return `total` divided by the number of terms."""
     count = F32(n or a.shape[-1])
     return total(a, b, m) * (F32(1) / count) if m.reciprocal else total(a, b, m) / count
 
 
 def merged(mu: F, m2: F, count: F) -> tuple[F, F]:
-    """Chan, Golub & LeVeque: the means and sums of squares of lanes, merged in a tree."""
+    """Return the mean and the sum of squares over all lanes, merged in a tree (Chan, Golub & LeVeque)."""
     while (n := mu.shape[-1]) > 1:
         h = (n + 1) // 2
         a, b = slice(0, n - h), slice(h, n)
@@ -110,7 +108,7 @@ def merged(mu: F, m2: F, count: F) -> tuple[F, F]:
 
 
 def welford(x: F, lanes: int) -> tuple[F, F]:
-    """One running mean and sum of squares a lane, then a merge of the lanes."""
+    """Return mean and variance: one running mean and sum of squares a lane (Welford), then a merge of the lanes."""
     n = x.shape[-1]
     parts = laid_out(x, min(lanes, n), True)
     mu, m2, count = (np.zeros(parts.shape[1:], F32) for _ in range(3))
@@ -125,7 +123,7 @@ def welford(x: F, lanes: int) -> tuple[F, F]:
 
 
 def chan(x: F, tile: int, m: Method) -> tuple[F, F]:
-    """Two passes inside each tile, then a merge of the tiles."""
+    """Return mean and variance: two passes inside each tile, then a merge of the tiles."""
     n = x.shape[-1]
     tiles = [x[:, i : i + tile] for i in range(0, n, tile)]
     mus = [mean(t, None, m) for t in tiles]
@@ -136,7 +134,7 @@ def chan(x: F, tile: int, m: Method) -> tuple[F, F]:
 
 
 def statistics(x: F, eps: float, m: Method, *, centred: bool) -> tuple[F, F]:
-    """Mean (zero for RMSNorm) and rstd of every row."""
+    """Return mean (zero for RMSNorm) and rstd of every row."""
     n = x.shape[-1]
     if not centred:
         mu, var = np.zeros((x.shape[0], 1), F32), mean(x, x, m)
@@ -166,7 +164,7 @@ def statistics(x: F, eps: float, m: Method, *, centred: bool) -> tuple[F, F]:
 
 
 def forward(x: F, w: F | None, b: F | None, eps: float, m: Method, *, centred: bool) -> tuple[F, F, F]:
-    """y, mean and rstd; w and b as large as x."""
+    """Return y, mean and rstd; w and b have the shape of x."""
     mu, r = statistics(x, eps, m, centred=centred)
     if m.expanded:
         a = r if w is None else r * w
@@ -182,9 +180,8 @@ def forward(x: F, w: F | None, b: F | None, eps: float, m: Method, *, centred: b
     return (y if b is None else y + b), mu, r
 
 
-def backward(dy: F, x: F, w: F | None, eps: float, m: Method, *, centred: bool,
-             given: tuple[F, F]) -> tuple[F, F, F]:  # fmt: skip
-    """dx, and the terms dy·x̂ as the pair (dy, x̂), to be summed by `reduced`."""
+def backward(dy: F, x: F, w: F | None, eps: float, m: Method, *, centred: bool, given: tuple[F, F]) -> tuple[F, F, F]:
+    """Return dx, dy and x̂; `reduced` sums the products dy·x̂."""
     n = F32(x.shape[-1])
     mu, r = given if m.given else statistics(x, eps, m, centred=centred)
     narrow = "bfloat16" if m.bug == "stats_bf16" else m.stats
@@ -204,7 +201,7 @@ def backward(dy: F, x: F, w: F | None, eps: float, m: Method, *, centred: bool,
 
 
 def reduced(dy: F, xhat: F | None, m: Method) -> F:
-    """Σ dy·x̂, or Σ dy, over the last axis: one value a weight."""
+    """Return Σ dy·x̂, or Σ dy without x̂, over the last axis: one value for each weight."""
     narrow = "bfloat16" if m.bug == "partials_bf16" else m.partials
     if narrow is None:
         return total(dy, xhat, m)[:, 0]

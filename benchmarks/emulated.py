@@ -1,6 +1,4 @@
-"""The emulated kernels of `emulate` as kernels that verify-norm runs: real float32 arithmetic on torch tensors."""
-
-from __future__ import annotations
+"""The kernels of `emulate`, wrapped as kernels that verify-norm runs: float32 arithmetic on torch tensors."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,12 +8,12 @@ import numpy as np
 import torch
 from emulate import F32, Method
 
-from verify_norm.dtypes import FORMATS
-from verify_norm.spec import Contract, Kernel
+from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.spec import Contract, Kernel
 
 
 def kernel(op: str, m: Method, contract: Contract, output: Callable[[Any, str], Any] | None = None) -> Kernel:
-    """A kernel for LayerNorm, RMSNorm or GroupNorm, computing as `m` says; `output` is what rounds, in the end."""
+    """Return a kernel for LayerNorm, RMSNorm or GroupNorm with method `m`; `output` rounds the result."""
     run = _backward if op.endswith("_bwd") else _forward
 
     def call(**given: Any) -> dict[str, Any]:
@@ -34,7 +32,7 @@ def _tensor(value: Any, dtype: torch.dtype, shape: Any, output: Callable[[Any, s
 
 
 def _rows(op: str, given: dict[str, Any]) -> tuple[int, Callable[[Any], Any], Callable[[Any], Any]]:
-    """How many rows there are, what lays x out in rows, and what lays out a weight so."""
+    """Return the number of rows, the function that lays x out in rows, and the one that lays out a weight."""
     x = given["x"]
     if op.startswith("groupnorm"):
         B, C, G = x.shape[0], x.shape[1], given["num_groups"]
@@ -87,6 +85,8 @@ def _backward(op: str, m: Method, given: dict[str, Any], output: Callable[[Any, 
         given_one = given.get(name)
         if name in given:
             terms = None if other is None else by_weight(other)
-            out[f"d{name}"] = None if given_one is None else _tensor(
-                emulate.reduced(by_weight(dy), terms, m), given_one.dtype, given_one.shape, output)  # fmt: skip
+            out[f"d{name}"] = None
+            if given_one is not None:
+                total = emulate.reduced(by_weight(dy), terms, m)
+                out[f"d{name}"] = _tensor(total, given_one.dtype, given_one.shape, output)
     return out

@@ -1,12 +1,10 @@
-"""Which gradient checker catches what, and what it costs: torch's gradcheck (slow and fast), JAX's check, and ours.
+"""Measure the detection and the cost of gradient checkers: torch's gradcheck (slow and fast), JAX's check, and ours.
 
-    python benchmarks/gradcheck.py                         all of it, below ten minutes
-    python benchmarks/gradcheck.py --false-alarms 5000     only that, into the JSON that is there
+    python benchmarks/gradcheck.py                         everything, in less than ten minutes
+    python benchmarks/gradcheck.py --false-alarms 5000     only the false alarms, added to the existing JSON
 
-Writes benchmarks/results/gradcheck.json and gradcheck.svg. One thread, so that the times can be compared.
+Writes benchmarks/results/gradcheck.json and gradcheck.svg. Runs on one thread, so that the times are comparable.
 """
-
-from __future__ import annotations
 
 import argparse
 import datetime
@@ -24,37 +22,43 @@ import hypothesis
 import numpy as np
 import torch
 
-from verify_norm import cases, strategies
+from verify_norm.cases import make, strategies
 from verify_norm.checks import gradient
-from verify_norm.execute import execute
-from verify_norm.gradcheck import gradcheck
-from verify_norm.ops import OPS
-from verify_norm.spec import Kernel
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import Kernel
+from verify_norm.gradcheck.gradcheck import gradcheck
+from verify_norm.running.execute import execute
 
 RESULTS = Path(__file__).parent / "results"
 KINDS = ("layernorm", "rmsnorm", "groupnorm")
 SHAPES = ((4, 64), (16, 256), (64, 1024), (256, 4096))
 MUTANTS = (
-    "no c2", "weight left out of dx", "N - 1", "one element wrong by 1 %", "one row zeroed",
-    "rstd of the neighbouring row", "dy read transposed", "dweight of one column doubled",
-)  # fmt: skip
-JAX = {"float64": 1e-5, "float32": 2e-3, "bfloat16": 1e-1}  # its default_gradient_tolerance, atol and rtol; eps is 1e-4
-SLOW_ELEMENTS = 4096  # gradcheck's slow mode beyond: elements² Jacobians, 32 GiB at (64, 1024)
+    "no c2",
+    "weight left out of dx",
+    "N - 1",
+    "one element wrong by 1 %",
+    "one row zeroed",
+    "rstd of the neighbouring row",
+    "dy read transposed",
+    "dweight of one column doubled",
+)
+JAX = {"float64": 1e-5, "float32": 2e-3, "bfloat16": 1e-1}  # JAX's default_gradient_tolerance; eps is 1e-4
+SLOW_ELEMENTS = 4096  # the most for gradcheck's slow mode; its Jacobians grow as elements²: 32 GiB at (64, 1024)
 GROUPS, CHANNELS = 4, 8
 
 
 def flat(kind: str, t: Any, groups: int = GROUPS, n: int | None = None) -> Any:
-    """Data as (rows, n): what is normalized together is a row."""
+    """Return data as (rows, n); each row is normalized."""
     return t.reshape(t.shape[0] * groups, -1) if kind == "groupnorm" else t.reshape(-1, n or t.shape[-1])
 
 
 def spread(kind: str, p: Any, x: Any) -> Any:
-    """A weight or bias in x's shape."""
+    """Return a weight or bias in the shape of x."""
     return p.reshape(-1, *(1,) * (x.dim() - 2)).expand(x.shape) if kind == "groupnorm" else p.expand(x.shape)
 
 
 def gathered(kind: str, t: Any, p: Any) -> Any:
-    """The gradient of a weight or bias, from that of its copies."""
+    """Return the gradient of a weight or bias: the sum over its copies."""
     return (
         t.reshape(*t.shape[:2], -1).sum((0, 2)) if kind == "groupnorm" else t.reshape(-1, p.numel()).sum(0).view_as(p)
     )
@@ -67,7 +71,7 @@ def statistics(kind: str, rows: Any, eps: float, lost: int = 0) -> tuple[Any, An
 
 
 def norm(kind: str, mutant: str = "") -> Any:
-    """A norm as an autograd.Function, float64-capable; its backward wrong in the way that `mutant` says."""
+    """Return a norm as an autograd.Function; `mutant` names the mistake in its backward, "" for none."""
 
     class Norm(torch.autograd.Function):
         @staticmethod
@@ -87,7 +91,7 @@ def norm(kind: str, mutant: str = "") -> Any:
             g = d if mutant == "weight left out of dx" else d * flat(kind, spread(kind, w, x))
             c1, c2 = (g * xhat).mean(1, keepdim=True), g.mean(1, keepdim=True)
             if mutant == "no c2" and kind == "rmsnorm":
-                c1 = 0.0  # it has no c2: its one mean is left out instead
+                c1 = 0.0  # RMSNorm has no c2; the mutant drops its only mean
             dx = r * (g - xhat * c1 - (0.0 if mutant == "no c2" or kind == "rmsnorm" else c2))
             if mutant == "one element wrong by 1 %":
                 dx[dx.shape[0] // 2, dx.shape[1] // 2] *= 1.01
@@ -115,15 +119,18 @@ def inputs(kind: str, shape: tuple[int, int], seed: int, dtype: torch.dtype) -> 
 
 
 def torch_check(kind: str, mutant: str, shape: tuple[int, int], seed: int, fast: bool) -> bool:
-    """Its verdict. Where fast mode fails it runs slow mode to explain itself, for hours at (64, 1024): left out."""
+    """Return torch's verdict. A failing fast mode would rerun in slow mode, for hours at (64, 1024): disabled here."""
     torch.manual_seed(seed)
     sys.modules["torch.autograd.gradcheck"]._run_slow_mode_and_get_error = lambda *a, **k: ""  # type: ignore
-    return bool(torch.autograd.gradcheck(norm(kind, mutant), inputs(kind, shape, seed, torch.float64),
-                                         fast_mode=fast, raise_exception=False))  # fmt: skip
+    return bool(
+        torch.autograd.gradcheck(
+            norm(kind, mutant), inputs(kind, shape, seed, torch.float64), fast_mode=fast, raise_exception=False
+        )
+    )
 
 
 def jax_check(kind: str, mutant: str, shape: tuple[int, int], seed: int, dtype: str) -> bool:
-    """One random direction, one random cotangent, eps 1e-4, JAX's default tolerance: its check_vjp, in torch."""
+    """Return the verdict of JAX's check_vjp in torch: one random direction and cotangent, eps 1e-4."""
     f, a = norm(kind, mutant), inputs(kind, shape, seed, getattr(torch, dtype))
     v = [torch.randn_like(t) for t in a]
     y = f(*a)
@@ -148,7 +155,7 @@ METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 def measure(name: str, shape: tuple[int, int]) -> dict[str, Any]:
-    """Seconds for a right function (the median of five), the mutants caught, and the right functions accused."""
+    """Return the median seconds for a right function, the mutants detected, and right functions falsely flagged."""
     check, options = METHODS[name]
     slow = name.startswith("gradcheck, slow")
     few = slow or shape == SHAPES[-1]
@@ -157,24 +164,30 @@ def measure(name: str, shape: tuple[int, int]) -> dict[str, Any]:
         return {"method": name, "shape": shape, "run": False}
     seconds: list[float] = []
     killed: dict[str, float] = {}
-    accused = 0
+    flagged = 0
     for kind in KINDS:
         for seed in (0,) if few else (0, 0, 1, 2, 3):  # the first warms up
             started = time.perf_counter()
-            accused += not check(kind, "", shape, seed, **options)
+            flagged += not check(kind, "", shape, seed, **options)
             seconds.append(time.perf_counter() - started)
         for mutant in MUTANTS:
-            caught = [not check(kind, mutant, shape, seed, **options) for seed in seeds]
-            killed[f"{kind}: {mutant}"] = sum(caught) / len(caught)
+            detected = [not check(kind, mutant, shape, seed, **options) for seed in seeds]
+            killed[f"{kind}: {mutant}"] = sum(detected) / len(detected)
     return {
-        "method": name, "shape": shape, "run": True, "seconds": float(np.median(seconds)), "accused": accused,
-        "right_functions": len(seconds), "killed": sum(killed.values()), "mutants": len(killed),
+        "method": name,
+        "shape": shape,
+        "run": True,
+        "seconds": float(np.median(seconds)),
+        "accused": flagged,
+        "right_functions": len(seconds),
+        "killed": sum(killed.values()),
+        "mutants": len(killed),
         "missed": {mutant: rate for mutant, rate in killed.items() if rate < 1},
-    }  # fmt: skip
+    }
 
 
 def extrapolate(table: list[dict[str, Any]]) -> None:
-    """What was not run: as many calls as elements, each as long as there are elements, so elements²."""
+    """Add the estimated time of each method that was not run: it grows as elements² (one linear call an element)."""
     for row in table:
         if not row["run"]:
             last = [r for r in table if r["method"] == row["method"] and r["run"]][-1]
@@ -184,31 +197,35 @@ def extrapolate(table: list[dict[str, Any]]) -> None:
 
 
 def linear() -> dict[str, Any]:
-    """Our time over three decades of elements: by the clock, in user mode, and in the kernel.
+    """Return our time over three decades of elements: wall clock, user mode and kernel mode.
 
-    A line a + b·elements is fitted to the user time. The clock bends away from it beyond 2^18 elements, by page faults:
-    with GLIBC_TUNABLES=glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=8589934592, under which glibc
-    keeps the pages of arrays of 32 MiB, 2^22 elements took 4.7 s instead of 12.9 s.
+    A line a + b·elements is fitted to the user time. Beyond 2^18 elements the wall clock leaves the line because of
+    page faults. GLIBC_TUNABLES=glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=8589934592 makes
+    glibc keep the pages of arrays of 32 MiB; 2^22 elements then took 4.7 s instead of 12.9 s.
     """
     f, rows = norm("layernorm"), []
     for M in (4, 16, 64, 256, 1024, 4096):
         size, before, times = shapes("layernorm", (M, 1024)), os.times(), []
         for _ in range(max(1024 // M, 1)):
-            times.append(gradcheck(f, shapes=size, dtypes=["float64"]).seconds)  # noqa: PERF401 - it is what is timed
+            times.append(gradcheck(f, shapes=size, dtypes=["float64"]).seconds)  # noqa: PERF401 - this call is timed
         spent = [(now - then) / len(times) for now, then in zip(os.times()[:2], before[:2], strict=True)]
         rows.append((M * 1024, float(np.median(times)), *spent))
     elements, clock, user, system = (np.array(column) for column in zip(*rows, strict=True))
     line = np.polynomial.Polynomial.fit(elements, user, 1, w=1 / user).convert()
     return {
-        "elements": elements.tolist(), "seconds": clock.tolist(), "user_seconds": user.tolist(),
-        "system_seconds": system.tolist(), "line_seconds": line.coef[0], "line_seconds_per_element": line.coef[1],
+        "elements": elements.tolist(),
+        "seconds": clock.tolist(),
+        "user_seconds": user.tolist(),
+        "system_seconds": system.tolist(),
+        "line_seconds": line.coef[0],
+        "line_seconds_per_element": line.coef[1],
         "user_over_line": (user / line(elements)).tolist(),
         "exponents_of_the_clock": (np.diff(np.log(clock)) / np.diff(np.log(elements))).tolist(),
-    }  # fmt: skip
+    }
 
 
 def pair(kind: str) -> Kernel:
-    """A right forward and backward: float32 inside, one rounding at the end."""
+    """Return a correct forward and backward: float32 inside, one rounding at the end."""
 
     def prepared(x: Any, offered: dict[str, Any]) -> tuple[Any, Any, Any, Any]:
         n = math.prod(offered["normalized_shape"]) if "normalized_shape" in offered else None
@@ -239,21 +256,26 @@ def pair(kind: str) -> Kernel:
 
 
 def alarms_of_the_check(kind: str, count: int) -> dict[str, Any]:
-    """The check `gradient` on random cases of every family, offset, scale and layout, on right kernels."""
+    """Return the false alarms of the check `gradient` on correct kernels, over random cases of every kind."""
     kernel, op = pair(kind), OPS[f"{kind}_bwd"]
     total = {"cases": 0, "comparisons": 0, "judged": 0, "alarms": 0, "largest error/allowed": 0.0}
 
     @hypothesis.seed(7)
-    @hypothesis.settings(max_examples=4 * count, database=None, deadline=None, phases=(hypothesis.Phase.generate,),
-                         suppress_health_check=list(hypothesis.HealthCheck))  # fmt: skip
+    @hypothesis.settings(
+        max_examples=4 * count,
+        database=None,
+        deadline=None,
+        phases=(hypothesis.Phase.generate,),
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
     @hypothesis.given(strategies.specs(op, ("float32", "float16", "bfloat16"), gradient.ELEMENTS))
     def one(spec: Any) -> None:
         if total["cases"] >= count:
             return
-        spec = replace(spec, seed=spec.seed * gradient.EVERY, special=None, eps=spec.eps or 1e-5)
+        spec = replace(spec, special=None, eps=spec.eps or 1e-5)
         if not math.prod(spec.shape) or math.prod(spec.shape) > gradient.ELEMENTS:
             return
-        run = execute(kernel, cases.make(spec, op, kernel.contract))
+        run = execute(kernel, make.case(spec, op, kernel.contract))
         assert run.problem is None, run.problem
         total["cases"] += 1
         for c in gradient.comparisons(run):
@@ -267,7 +289,7 @@ def alarms_of_the_check(kind: str, count: int) -> dict[str, Any]:
 
 
 def alarms_of_ours(count: int) -> dict[str, Any]:
-    """`verify-norm gradcheck` on right functions of random shapes, a third of them in each type."""
+    """Return the false alarms of `verify-norm gradcheck` on correct functions of random shapes, in three types."""
     rng, total = np.random.default_rng(7), {"cases": 0, "alarms": 0, "largest error/allowed": 0.0}
     for case in range(count):
         kind, dtype = KINDS[case % 3], ("float32", "float16", "bfloat16")[case // 3 % 3]
@@ -290,7 +312,7 @@ def false_alarms(count: int) -> dict[str, Any]:
 
 
 def picture(table: list[dict[str, Any]]) -> str:
-    """A grid: a row a method, a column a size; the mutants caught, the time, and false alarms."""
+    """Return a grid as SVG, a row for each method and a column for each size: detection, time, false alarms."""
     left, width, height = 230, 150, 40
     cells = []
     for column, shape in enumerate(SHAPES):
@@ -305,20 +327,22 @@ def picture(table: list[dict[str, Any]]) -> str:
             colour = "#e4e4e4" if rate is None else f"hsl({round(120 * rate)},55%,78%)"
             cells.append(f'<rect x="{x}" y="{y}" width="{width - 6}" height="{height - 5}" rx="3" fill="{colour}"/>')
             if rate is None:
-                said = f"not run, ~{span(row['would_take_seconds'])}"
+                label = f"not run, ~{span(row['would_take_seconds'])}"
             else:
-                said = f"{row['killed']:.3g} of {row['mutants']} · {span(row['seconds'])}"
-                said += f" · {row['accused']} false" if row["accused"] else ""
-            cells.append(f'<text x="{x + 72}" y="{y + 22}" class="c">{said}</text>')
+                label = f"{row['killed']:.3g} of {row['mutants']} · {span(row['seconds'])}"
+                label += f" · {row['accused']} false" if row["accused"] else ""
+            cells.append(f'<text x="{x + 72}" y="{y + 22}" class="c">{label}</text>')
     size = f'width="{left + 4 * width}" height="{66 + len(METHODS) * height}"'
     style = "text{font:12px sans-serif}.m{text-anchor:end}.h,.c{text-anchor:middle}.h{font-weight:bold}"
-    title = "Wrong backwards caught, and the time for a right one (LayerNorm, RMSNorm, GroupNorm; one CPU thread)"
-    return (f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{style}</style><rect width="100%" height="100%" '
-            f'fill="white"/><text x="10" y="20" class="t">{title}</text>{"".join(cells)}</svg>\n')  # fmt: skip
+    title = "Wrong backwards detected, and the time for a right one (LayerNorm, RMSNorm, GroupNorm; one CPU thread)"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size}><style>{style}</style><rect width="100%" height="100%" '
+        f'fill="white"/><text x="10" y="20" class="t">{title}</text>{"".join(cells)}</svg>\n'
+    )
 
 
 def span(seconds: float) -> str:
-    """As "9 ms"."""
+    """Return a time with its unit, for example "9 ms"."""
     for unit, length in (("years", 3.15e7), ("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0)):
         if seconds >= length:
             return f"{seconds / length:.3g} {unit}"
@@ -326,18 +350,31 @@ def span(seconds: float) -> str:
 
 
 def machine() -> dict[str, Any]:
-    cpu = next((line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
-                if line.startswith("model name")), platform.machine())  # fmt: skip
+    cpu = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.machine(),
+    )
     return {
-        "date": datetime.datetime.now(datetime.UTC).date().isoformat(), "cpu": cpu, "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(), "python": platform.python_version(), "torch": torch.__version__,
-        "numpy": np.__version__, "hypothesis": hypothesis.__version__,
-    }  # fmt: skip
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "hypothesis": hypothesis.__version__,
+    }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--false-alarms", type=int, default=0, metavar="CASES", help="only the search for false alarms")
+    parser.add_argument(
+        "--false-alarms", type=int, default=0, metavar="CASES", help="run only the search for false alarms"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     path = RESULTS / "gradcheck.json"

@@ -1,13 +1,11 @@
-"""Time what an eager call takes on the host before the GPU has anything to do, and what that consists of.
+"""Time the host side of an eager call, and its parts.
 
     python benchmarks/host.py [--rounds 9] [--json FILE]
 
-At 8×1024 a GPU is never what is waited for. All calls take turns, in rounds, for a machine is faster in one minute than
-in the next: the table has the median and the least of the rounds, each of which is a median itself. Without a GPU this
-is a smoke test, whose times mean nothing. Exit status: 0, 2 for a usage error.
+At 8×1024 no call waits for the GPU. The speed of a machine changes from minute to minute, so all calls run in
+alternation, in rounds. The table has the median and the minimum over the rounds; each round is a median too. Without a
+GPU this is a smoke test; its times mean nothing. Exit status: 0, 2 for a usage error.
 """
-
-from __future__ import annotations
 
 import argparse
 import json
@@ -23,32 +21,31 @@ from timing import Call, Clock
 from torch import Tensor
 from torch.nn import functional
 
-from verify_norm import session
-from verify_norm.bind import UsageError
-from verify_norm.report import json as json_form
+from verify_norm.core import serial
+from verify_norm.core.errors import UsageError
 
 M, N, EPS = 8, 1024, 1e-5
 
 
 class Nothing(torch.autograd.Function):
-    """What autograd takes by itself: a function of as many tensors as a norm that computes nothing."""
+    """A function that takes as many tensors as a norm and computes nothing: the cost of autograd alone."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        """Room for y."""
+        """Allocate y."""
         ctx.save_for_backward(weight, bias)
         return torch.empty_like(x)
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, ...]:
-        """Tensors of the right shapes, which are there already."""
+        """Return existing tensors of the right shapes."""
         return dy, *ctx.saved_tensors
 
 
 def calls(device: str) -> dict[str, Call]:
-    """What is timed, by its name; each has run once."""
+    """Return the calls to time, by name; each has run once."""
     from verify_norm.kernels import layernorm, rmsnorm
-    from verify_norm.kernels.row_plan import forward_plan
+    from verify_norm.kernels.rows.plan import forward_plan
 
     form: Any = {"dtype": torch.bfloat16, "device": device}
     x, dy, weight, bias = (torch.ones(shape, **form) for shape in ((M, N), (M, N), N, N))
@@ -105,32 +102,32 @@ def calls(device: str) -> dict[str, Call]:
 
 
 def lines(rows: list[dict[str, Any]]) -> str:
-    """Markdown's table."""
+    """Return the host times as a Markdown table."""
     return markdown(
-        ["host time", "median", "least"],
+        ["host time", "median", "minimum"],
         [[row["call"], f"{row['host_us']:.1f} µs", f"{row['least_us']:.1f} µs"] for row in rows],
     )
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Time, print and keep."""
+    """Time the calls, print the table, write the JSON; return the exit status."""
     made = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--rounds", type=int, default=9, help="of all calls")
+    made.add_argument("--rounds", type=int, default=9, help="rounds over all calls [9]")
     made.add_argument("--json", default="", metavar="FILE")
     try:
         o = made.parse_args(argv)
         if o.rounds < 1:
-            raise UsageError(f"--rounds is to be at least 1, not {o.rounds}")
-        session.writable(o.json)
+            raise UsageError(f"--rounds: expected at least 1, got {o.rounds}")
+        serial.writable(o.json)
     except UsageError as error:
         print(f"host.py: {error}", file=sys.stderr)
         return 2
     on_gpu = torch.cuda.is_available()
     if not on_gpu:
-        from verify_norm import interpreter
+        from verify_norm.running.interpreter import patch
 
-        interpreter.enable()  # before anything imports Triton
-        print("no GPU here: a smoke test, whose times mean nothing")
+        patch.enable()  # before anything imports Triton
+        print("no GPU: this is a smoke test; its times mean nothing")
     device, rounds = ("cuda:0", o.rounds) if on_gpu else ("cpu", 1)
     with Clock(device) as clock:
         timed = calls(device)
@@ -140,7 +137,7 @@ def main(argv: list[str] | None = None) -> int:
     print(lines(rows))
     if o.json:
         report = {"environment": facts(device), "smoke": not on_gpu, "shape": [M, N], "rounds": rounds, "rows": rows}
-        json_form.write(json.dumps(report, indent=1, ensure_ascii=False) + "\n", o.json)
+        serial.write(json.dumps(report, indent=1, ensure_ascii=False) + "\n", o.json)
     return 0
 
 

@@ -1,8 +1,8 @@
-"""The float64 reference and its bounds on a GPU: the reference's own lines, on torch tensors.
+"""The float64 reference and its bounds on a GPU: the code of `reference/`, run on torch tensors.
 
-`reference/` is NumPy, and uses array operations alone. `OnDevice` takes those of them that the references of LayerNorm,
-RMSNorm, GroupNorm and their fusions use, by NumPy's own protocols, so that every element of a result of 10⁸ elements is
-held to the same bound as in a verification, in less time than a kernel takes to compile.
+`reference/` is written in NumPy array operations. `OnDevice` implements the operations that the references of
+LayerNorm, RMSNorm, GroupNorm and their fusions use, through NumPy's protocols. So every element of a result of 10⁸
+elements is compared with the same bound as in a verification, in less time than a kernel takes to compile.
 """
 
 from __future__ import annotations
@@ -17,40 +17,46 @@ import torch
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from torch import Tensor
 
-from verify_norm import judge, ops
-from verify_norm.spec import Contract, Expected, Op
+from verify_norm.core import judge, ops
+from verify_norm.core.spec import Contract, Expected, Op
 
 FLOAT = torch.float64
 
 
 def ldexp(value: Tensor, exponent: Tensor) -> Tensor:
-    """`value` · 2^exponent, exact: torch's own goes by way of a float32 power. For normal powers of two."""
+    """Return `value` · 2^exponent, exact for normal powers of two; torch.ldexp rounds through a float32 power."""
     return value * ((exponent.to(torch.int64) + 1023) << 52).view(FLOAT)
 
 
 def frexp(value: Tensor) -> tuple[Tensor, Tensor]:
     mantissa, exponent = torch.frexp(value)
-    return mantissa, exponent.to(FLOAT)  # scalars become float64 as well, and small integers are exact
+    return mantissa, exponent.to(FLOAT)  # scalars are float64 too; small integers are exact
 
 
-UFUNCS: dict[str, Callable[..., Any]] = {
-    "add": torch.add, "subtract": torch.sub, "multiply": torch.mul, "divide": torch.div, "negative": torch.neg,
-    "absolute": torch.abs, "sqrt": torch.sqrt, "rint": torch.round, "copysign": torch.copysign,
-    "maximum": torch.maximum, "minimum": torch.minimum, "less": torch.lt, "less_equal": torch.le,
-    "greater": torch.gt, "greater_equal": torch.ge, "equal": torch.eq, "not_equal": torch.ne,
-    "bitwise_and": torch.logical_and, "bitwise_or": torch.logical_or, "isfinite": torch.isfinite,
-    "isnan": torch.isnan, "isinf": torch.isinf, "frexp": frexp, "ldexp": ldexp, "exp": torch.exp, "tanh": torch.tanh,
-    "square": torch.square, "logical_and": torch.logical_and, "logical_or": torch.logical_or, "erf": torch.erf,
-    "logical_not": torch.logical_not, "sign": torch.sign, "erfc (vectorized)": torch.erfc,
-}  # fmt: skip
+SAME_NAME = (
+    "add subtract multiply divide negative absolute sqrt copysign maximum minimum less less_equal greater "
+    "greater_equal not_equal isfinite isnan isinf exp tanh square sign erf logical_and logical_or logical_not"
+)
+UFUNCS: dict[str, Callable[..., Any]] = {name: getattr(torch, name) for name in SAME_NAME.split()} | {
+    "rint": torch.round,
+    "equal": torch.eq,
+    "bitwise_and": torch.logical_and,
+    "bitwise_or": torch.logical_or,
+    "frexp": frexp,
+    "ldexp": ldexp,
+    "erfc (vectorized)": torch.erfc,
+}
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
-    np.where: torch.where, np.clip: torch.clamp, np.zeros_like: torch.zeros_like, np.broadcast_to: torch.broadcast_to,
+    np.where: torch.where,
+    np.clip: torch.clamp,
+    np.zeros_like: torch.zeros_like,
+    np.broadcast_to: torch.broadcast_to,
     np.isneginf: torch.isneginf,
-}  # fmt: skip
+}
 
 
 class OnDevice(NDArrayOperatorsMixin):
-    """A tensor that NumPy's functions compute with; a name that is none of theirs here raises TypeError."""
+    """A tensor that NumPy's functions accept; a function not listed above raises TypeError."""
 
     __slots__ = ("tensor",)
 
@@ -58,7 +64,7 @@ class OnDevice(NDArrayOperatorsMixin):
         self.tensor = tensor
 
     def _plain(self, value: Any) -> Any:
-        """A tensor of this one's device: numbers become float64 ones, and so does an array of one number repeated."""
+        """Return a float64 tensor on this device; an array that repeats one number becomes that number."""
         if isinstance(value, OnDevice):
             return value.tensor
         if isinstance(value, tuple):  # a shape
@@ -85,28 +91,28 @@ class OnDevice(NDArrayOperatorsMixin):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """As NumPy's, a plain tuple."""
+        """The shape, as a plain tuple like NumPy's."""
         return tuple(self.tensor.shape)
 
     @property
     def ndim(self) -> int:
-        """How many axes."""
+        """The number of axes."""
         return self.tensor.ndim
 
     def reshape(self, *shape: Any) -> OnDevice:
-        """As NumPy's."""
+        """Return the reshaped array, as NumPy does."""
         return OnDevice(self.tensor.reshape(*shape))
 
     def mean(self, axes: tuple[int, ...], keepdims: bool = False) -> OnDevice:
-        """As NumPy's."""
+        """Return the mean over these axes, as NumPy does."""
         return OnDevice(self.tensor.mean(axes, keepdim=keepdims))
 
     def sum(self, axes: tuple[int, ...], keepdims: bool = False) -> OnDevice:
-        """As NumPy's."""
+        """Return the sum over these axes, as NumPy does."""
         return OnDevice(self.tensor.sum(axes, keepdim=keepdims))
 
     def max(self, axes: tuple[int, ...] = (), keepdims: bool = False, initial: float = -np.inf) -> OnDevice:
-        """As NumPy's, over all axes if none is named."""
+        """Return the maximum over these axes, or over all axes by default, as NumPy does."""
         return OnDevice(self.tensor.amax(axes, keepdim=keepdims).clamp_min(initial))
 
     def __getitem__(self, index: Any) -> OnDevice:
@@ -115,7 +121,7 @@ class OnDevice(NDArrayOperatorsMixin):
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The worst |got − want| / allowed of one output, and how many of its elements there was a bound for."""
+    """The largest |got − want| / allowed of one output, its elements, and how many of them have a bound."""
 
     ratio: float
     elements: int
@@ -123,20 +129,20 @@ class Judged:
 
     @property
     def right(self) -> bool:
-        """Whether every element had a bound and is within it."""
+        """Whether every element has a bound and is within it."""
         return self.ratio <= 1 and self.judged == self.elements
 
 
 def values(op: Op, arguments: Mapping[str, Any]) -> Any:
-    """The reference of these arguments, in float64 and by output; tensors stay where they are."""
+    """Return the float64 outputs of the reference for these arguments, on the device of the tensors."""
     with np.errstate(all="ignore"):
         return _call(op.reference, _exact(arguments))
 
 
 def expected(op: Op, arguments: Mapping[str, Any], contract: Contract, dtypes: Mapping[str, str]) -> dict[str, Any]:
-    """What is to come out of each output and how far off it may be, for a kernel of this contract; `dtypes` by output.
+    """Return the expected value and error bound of each output for a kernel of this contract.
 
-    `arguments` are tensors, None and numbers, by the names of the operator.
+    `arguments` are tensors, None and numbers, by the operator's names; `dtypes` are the types of x and of each output.
     """
     of_x = dtypes["x"]
     given = {**_exact(arguments), **ops.roundings(contract, of_x, dtypes[op.outputs[0].name])}
@@ -150,7 +156,7 @@ def expected(op: Op, arguments: Mapping[str, Any], contract: Contract, dtypes: M
 
 
 def compare(got: Tensor, want: Expected) -> Judged:
-    """Hold a result to its bound. NaN is wrong wherever there is a bound."""
+    """Return how far a result is from its bound. NaN is wrong wherever there is a bound."""
     value, allowed = want.value.tensor, judge.allowed(want).tensor
     bounded = torch.isfinite(allowed) & torch.isfinite(value)
     ratio = (got.detach().to(FLOAT).reshape(value.shape) - value).abs() / allowed

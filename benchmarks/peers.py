@@ -1,10 +1,8 @@
-"""What is timed: this project's kernels and any of a user's by name, and the same work done by other libraries.
+"""The timed contestants: this project's kernels, a user's kernels, and other libraries on the same work.
 
-A library's forward is called as its users call it, its backward through torch.autograd.grad from one forward pass, so
-that its own saved tensors are used and only the backward is timed. Each is held to the contract it is verified under.
+A library's forward is called as its users call it. Its backward is torch.autograd.grad after one forward pass, so it
+uses its own saved tensors and only the backward is timed. Each contestant has the contract it is verified under.
 """
-
-from __future__ import annotations
 
 import importlib.util
 import inspect
@@ -19,34 +17,37 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - its usual name
 from work import Work
 
-from verify_norm import registry
-from verify_norm.bind import UsageError
-from verify_norm.ops import OPS
-from verify_norm.spec import Contract, Op
+from verify_norm.core import errors
+from verify_norm.core.errors import UsageError
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import Contract, Op
+from verify_norm.loading import builtin, registry
 
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """Somebody's way to do the work. `prepare` takes the arguments and returns the call to time."""
+    """One implementation of the work. `prepare` takes the arguments and returns the call to time."""
 
     name: str
     prepare: Callable[[Mapping[str, Any]], Callable[[], Any]]
-    contracts: tuple[Contract, ...]  # any one of which it may keep
+    contracts: tuple[Contract, ...]  # a result has to satisfy one of them
     peer: bool = False
-    dtypes: Mapping[str, str] = field(default_factory=dict)  # of outputs that are not as the operator has them
+    dtypes: Mapping[str, str] = field(default_factory=dict)  # of outputs whose type differs from the operator's
 
 
 def ours(name: str, op: str) -> Contestant:
-    """A kernel of the registry, or a user's "path.py:attr", for this operator; UsageError where there is none."""
+    """Return a kernel of the registry or a user's "path.py:attr" for this operator; raise UsageError if unknown."""
     label, _, how = name.partition("@")  # layernorm_fwd_cuda3@256: a step of the ladder at a block size
     kernel = registry.load(label, op)
     run, block = kernel.run, "" if "=" in how else how
     constants = variants.parse(how) if "=" in how else {}
     if block:
-        from verify_norm.kernels.cuda import layernorm
+        from verify_norm.kernels.variants.cuda import layernorm
 
         if not label.startswith("layernorm_fwd_cuda") or not block.isdigit():
-            raise UsageError(f"{name!r} is no step of the CUDA ladder at a block size, as layernorm_fwd_cuda3@256")
+            raise UsageError(
+                f"{name!r}: expected a step of the CUDA ladder at a block size, like layernorm_fwd_cuda3@256"
+            )
         step, size = int(label[-1]), int(block)
 
         def run(x: Tensor, weight: Tensor, bias: Tensor, eps: float, normalized_shape: Any) -> Any:
@@ -63,7 +64,7 @@ def ours(name: str, op: str) -> Contestant:
 
 
 def _stock(base: str) -> Callable[..., Any]:
-    """What a user of stock torch writes, of plain arguments: y, or y and the sum."""
+    """Return the function that a user of stock torch writes; it returns y, or y and the sum."""
 
     def norm(x: Tensor, residual: Tensor | None, weight: Tensor, bias: Any, shape: Any, groups: Any, eps: float) -> Any:
         total = x if residual is None else x + residual
@@ -80,7 +81,7 @@ def _stock(base: str) -> Callable[..., Any]:
 
 
 def _stock_fp8(base: str) -> Callable[..., Any]:
-    """The same of a norm into 8 bits: in float32, for rounded to 16 bits first it would be rounded twice."""
+    """Return stock torch's norm with 8-bit output, in float32: a rounding to 16 bits first would round twice."""
 
     def norm(x: Tensor, scale: Tensor, weight: Tensor, bias: Any, shape: Any, eps: float) -> Any:
         if base.startswith("rmsnorm"):
@@ -93,7 +94,7 @@ def _stock_fp8(base: str) -> Callable[..., Any]:
 
 
 def _function(base: str, change: Callable[[Any], Any] = lambda function: function) -> Callable[[Any], Any]:
-    """What stock torch does about it, or what `change` makes of that, of arguments by name."""
+    """Return stock torch's call, or `change` of it, as a function of a namespace of arguments."""
     own = base.endswith("_fp8")
     names = ("x", "scale" if own else "residual", "weight", "bias", "normalized_shape")
     names += ("eps",) if own else ("num_groups", "eps")
@@ -106,8 +107,8 @@ def _torch(base: str) -> Callable[[Any], Any]:
 
 
 def _compiled(base: str) -> Callable[[Any], Any]:
-    """The same under torch.compile for this very size, which is the best it can do."""
-    torch._dynamo.reset()  # a function is compiled for eight sizes and no more
+    """Return stock torch's call under torch.compile for this exact size, its best case."""
+    torch._dynamo.reset()  # torch compiles a function for eight sizes at most
     return _function(base, lambda norm: torch.compile(norm, dynamic=False, fullgraph=True))
 
 
@@ -144,7 +145,7 @@ def _quack(base: str) -> Callable[[Any], Any]:
 
 
 def _quack_layernorm(op: str) -> Callable[[Mapping[str, Any]], Callable[[], Any]]:
-    """Two functions and no autograd, float32 parameters, rows: prepared outside of what is timed."""
+    """Return the preparation of quack's LayerNorm: no autograd, float32 parameters; it is not timed."""
     from quack.rmsnorm import layernorm_bwd, layernorm_fwd
 
     def prepare(given: Mapping[str, Any]) -> Callable[[], Any]:
@@ -172,9 +173,16 @@ def _apex(base: str) -> Callable[[Any], Any]:
 
 
 NORMS = (
-    "layernorm", "rmsnorm", "groupnorm", "add_layernorm", "add_rmsnorm", "layernorm_fp8", "rmsnorm_fp8",
-    "groupnorm_silu", "groupnorm_gelu",
-)  # fmt: skip
+    "layernorm",
+    "rmsnorm",
+    "groupnorm",
+    "add_layernorm",
+    "add_rmsnorm",
+    "layernorm_fp8",
+    "rmsnorm_fp8",
+    "groupnorm_silu",
+    "groupnorm_gelu",
+)
 PEERS: dict[str, tuple[str, tuple[str, ...], Callable[[str], Callable[[Any], Any]] | None]] = {
     "torch": ("torch", NORMS, _torch),
     "compile": ("torch", NORMS, _compiled),
@@ -186,17 +194,17 @@ PEERS: dict[str, tuple[str, tuple[str, ...], Callable[[str], Callable[[Any], Any
 
 
 def missing(name: str) -> str | None:
-    """Why a peer cannot take part here; UsageError where nobody has that name."""
-    module = PEERS[registry.one_of("peer", name, PEERS)][0]
+    """Return why a peer cannot take part here; raise UsageError for an unknown name."""
+    module = PEERS[errors.one_of("peer", name, PEERS)][0]
     return None if importlib.util.find_spec(module) is not None else f"{module} is not installed here"
 
 
 def peer(name: str, work: Work) -> Contestant | None:
-    """The peer's way to do the work; None where it has none. `prepare` imports its library."""
+    """Return the peer's implementation, or None; `prepare` imports its library."""
     _, offered, make = PEERS[name]
     if work.base not in offered:
         return None
-    # Stock torch rounds the norm's dx to 16 bits before it adds dresidual_out: other work, to no bound of a fused one.
+    # Stock torch rounds the norm's dx to 16 bits before it adds dresidual_out: other work than a fused kernel's.
     if name == "torch" and work.op.startswith("add_") and work.op.endswith("_bwd") and work.dtype != "float32":
         return None
     contracts = _contracts(name, work)
@@ -209,21 +217,21 @@ def peer(name: str, work: Work) -> Contestant | None:
 def _contracts(name: str, work: Work) -> tuple[Contract, ...]:
     way = work.op.rpartition("_")[2]
     stem = {"liger": {"rmsnorm": "rmsnorm_llama"}.get(work.base, work.base)}.get(name, work.base)
-    op = work.op.replace("_silu", "").replace("_gelu", "")  # of the norm, whatever follows it
+    op = work.op.replace("_silu", "").replace("_gelu", "")  # the norm without its activation
     known = {"torch": f"{op}_torch", "compile": f"{op}_torch_compiled"}.get(name, f"{name}_{stem}_{way}")
-    found = (registry.BUILTIN | registry.PEERS).get(known)
+    found = (builtin.BUILTIN | builtin.PEERS).get(known)
     contract = Contract() if found is None else found.contract
-    unfused = name in ("torch", "compile") and work.base.startswith("add_")  # it may round the sum first, or may not
+    unfused = name in ("torch", "compile") and work.base.startswith("add_")  # it may or may not round the sum first
     return (contract, replace(contract, residual="rounded")) if unfused else (contract,)
 
 
 def _through_autograd(function: Callable[[Any], Any], given: Mapping[str, Any], op: Op) -> Callable[[], Any]:
-    """The forward, or the gradients of one forward pass, in the operator's order."""
+    """Return the call to time: the forward, or the gradients of one forward pass in the operator's order."""
     if op.forward is None:
         t = SimpleNamespace(**given)
         return lambda: function(t)
     own = {name: value for name, value in given.items() if name in ("x", "weight", "bias")}
-    if "residual_out" in given:  # the sum and nothing are as good as any x and residual
+    if "residual_out" in given:  # the sum and zero stand for x and residual
         own = {"x": given["residual_out"], "residual": torch.zeros_like(given["residual_out"]), **own}
     leaves = {name: value.detach().requires_grad_() for name, value in own.items()}
     with torch.enable_grad():

@@ -1,6 +1,4 @@
-"""Pictures of results as SVG, written by hand: lines over a size, and one dot a contestant for each piece of work."""
-
-from __future__ import annotations
+"""Plots of results as SVG: lines over a size, or one dot for each contestant and piece of work."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,13 +11,19 @@ WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 860, 476, 70, 56, 190, 50
 
 
 def lines(
-    series: Mapping[str, Points], title: str, x_label: str, y_label: str, *,
-    log_x: bool = False, subject: str = "", level: Sequence[str] = (),
-) -> str:  # fmt: skip
-    """One line a name: the `subject` thickest, those to be compared with (`level`) dashed."""
+    series: Mapping[str, Points],
+    title: str,
+    x_label: str,
+    y_label: str,
+    *,
+    log_x: bool = False,
+    subject: str = "",
+    level: Sequence[str] = (),
+) -> str:
+    """Return a plot with one line for each name: the `subject` is thickest, the lines in `level` are dashed."""
     points = [p for some in series.values() for p in some]
     if not points:
-        return _page(title, ["<text x='70' y='80'>nothing was right and timed</text>"], WIDTH, HEIGHT)
+        return _page(title, ["<text x='70' y='80'>no result is both right and timed</text>"], WIDTH, HEIGHT)
     low, high = min(x for x, _ in points), max(x for x, _ in points)
     top = _round_up(max(y for _, y in points))
     along, across = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
@@ -36,7 +40,7 @@ def lines(
     last = -math.inf
     for size in sorted({x for x, _ in points}):
         x, _ = place(size, 0)
-        if x - last >= along / 12:  # so that no label meets the next
+        if x - last >= along / 12:  # labels must not overlap
             drawn.append(f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" class="m">{size:g}</text>')
             last = x
     for number, (name, some) in enumerate(series.items()):
@@ -53,7 +57,7 @@ def lines(
 
 
 def dots(rows: Mapping[str, Mapping[str, float]], title: str, label: str) -> str:
-    """A line for each piece of work, with a dot for each name at its value, of 0 to 1 or a little more."""
+    """Return a plot with a row for each piece of work and a dot for each name at its value, about 0 to 1."""
     names = list(dict.fromkeys(name for row in rows.values() for name in row))
     left, step = 330, 24
     along, height = WIDTH - left - RIGHT, TOP + 24 + step * len(rows) + 40
@@ -93,7 +97,7 @@ def _share(x: float, low: float, high: float, *, log: bool) -> float:
 
 
 def _round_up(value: float) -> float:
-    """The next of 1, 1.5, 2, 3, 4, 5, 6, 8, 10 times a power of ten.
+    """Return the smallest of 1, 1.5, 2, 3, 4, 5, 6, 8, 10 times a power of ten that is not below the value.
 
     >>> _round_up(4139.0), _round_up(0.7)
     (5000.0, 0.8)

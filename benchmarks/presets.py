@@ -1,6 +1,4 @@
-"""The tables and plots that this project is to reproduce, as jobs, and the pictures of what comes out."""
-
-from __future__ import annotations
+"""The presets of run.py: the jobs and the plots of this project's tables."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,22 +8,24 @@ from table import STEP
 from work import Job, Work
 
 ALL = ("torch", "compile", "liger", "fla", "quack", "apex")
-LIBRARIES = ("torch", "liger", "fla", "quack", "apex")  # what is compiled once for many sizes, or quickly
-FEW = (64, 512, 1024, 2240)  # PERF.md's sizes of seed 003's work, at which the slow or slow to compile take part too
-BLOCKS = (32, 64, 128, 256, 512, 1024)  # those of llm.c's own ladder, which seed 004 explains
+LIBRARIES = ("torch", "liger", "fla", "quack", "apex")  # peers that compile quickly, or once for many sizes
+FEW = (64, 512, 1024, 2240)  # X of seed 003 where slow peers and slow compilers take part too
+BLOCKS = (32, 64, 128, 256, 512, 1024)  # block sizes of llm.c's kernels, which seed 004 explains
 
 
 def perf() -> list[Job]:
-    """PERF.md: its sizes, in bfloat16; fused additions, Stable Diffusion's GroupNorm, one size where Python shows."""
+    """Return the jobs of the main table: bfloat16 rows, additions, GroupNorm, and one size that host time limits."""
     small, wide, tall, large, square = (4096, 1024), (4096, 8192), (32768, 1024), (32768, 4096), (16384, 16384)
     rows = {
         "layernorm_fwd": ((8, 1024), small, (4096, 4096), wide, (4096, 15872), tall, large, square),
         "layernorm_bwd": ((8, 1024), wide, (4096, 15872), tall, large, square),
         "rmsnorm_fwd": (small, wide, large, square),
         "rmsnorm_bwd": (wide, tall, large, square),
-        "add_layernorm_fwd": (wide,), "add_layernorm_bwd": (wide,), "add_rmsnorm_fwd": (wide,),
+        "add_layernorm_fwd": (wide,),
+        "add_layernorm_bwd": (wide,),
+        "add_rmsnorm_fwd": (wide,),
         "add_rmsnorm_bwd": (wide,),
-    }  # fmt: skip
+    }
     works = [Work(op, shape) for op, shapes in rows.items() for shape in shapes]
     works += [Work("groupnorm_fwd", (1, 32, x, x), "float32", 8) for x in FEW]
     diffusion = ((8, 320, 64, 64), (8, 640, 32, 32), (8, 1280, 16, 16), (8, 1280, 8, 8))
@@ -36,7 +36,7 @@ def perf() -> list[Job]:
 
 
 def fp8() -> list[Job]:
-    """Into 8 bits: rows of models' lengths, in bfloat16."""
+    """Return the jobs of norms with 8-bit output: bfloat16 rows of models' lengths."""
     shapes = ((4096, 8192), (32768, 4096), (16384, 5120), (16384, 16384))
     return [
         Job(Work(f"{norm}_fp8_fwd", shape), (f"{norm}_fwd_e4m3fn",), ("torch", "compile"))
@@ -46,13 +46,13 @@ def fp8() -> list[Job]:
 
 
 def seed001() -> list[Job]:
-    """The plot layer-norm-backward: M = 4096, float16, N = 1024, 1536, … 15872."""
+    """Return the jobs of the plot layer-norm-backward: M = 4096, float16, N = 1024, 1536, … 15872."""
     works = [Work("layernorm_bwd", (4096, n), "float16") for n in range(1024, 15873, 512)]
     return [Job(work, ("layernorm_bwd",), LIBRARIES) for work in works]
 
 
 def seed003() -> list[Job]:
-    """The GroupNorm plot: float32 (1, 32, X, X), X = 64, 96, … 2240, 8 groups."""
+    """Return the jobs of the GroupNorm plot: float32 (1, 32, X, X), X = 64, 96, … 2240, 8 groups."""
     jobs = []
     for x in range(64, 2241, 32):
         work = Work("groupnorm_fwd", (1, 32, x, x), "float32", 8)
@@ -61,14 +61,14 @@ def seed003() -> list[Job]:
 
 
 def seed004() -> list[Job]:
-    """The ladder by block size: B·T = 8·1024 rows of C = 768, float32, as llm.c has it; mean 0, where all are right."""
+    """Return the jobs of the ladder by block size: 8192×768, float32, as in llm.c; all steps are right at mean 0."""
     steps = tuple(f"layernorm_fwd_cuda{step}@{block}" for step in range(1, 6) for block in BLOCKS)
     work = Work("layernorm_fwd", (8192, 768), "float32", mean=0.0)
     return [Job(work, ("layernorm_fwd", *steps), ("torch", "compile"))]
 
 
 def choices() -> list[Job]:
-    """Our kernels as they are planned, and by other constants: on what NOTES.md calls one of them the fastest."""
+    """Return the jobs that compare our plans with other constants; NOTES.md discusses them."""
 
     def job(op: str, shape: tuple[int, ...], constants: str, *how: Any) -> Job:
         module = "group_plan" if len(shape) == 4 else "row_plan"
@@ -93,7 +93,7 @@ PRESETS = {"perf": perf, "fp8": fp8, "seed001": seed001, "seed003": seed003, "se
 
 
 def picture(rows: Sequence[Any], device: str) -> str:
-    """The picture that fits: the ladder over block sizes, lines over the last dimension, or dots for unlike works."""
+    """Return the plot of the results: the ladder over block sizes, lines over the last dimension, or dots."""
     timed = [row for row in rows if row.times is not None]
     if any(STEP.fullmatch(row.name) for row in rows):
         return _ladder(timed, device)
@@ -114,9 +114,14 @@ def picture(rows: Sequence[Any], device: str) -> str:
     square = len(first.shape) == 4
     size = f"{first.shape[0]} × {first.shape[1]} × X × X" if square else f"{first.shape[0]} × N"
     return lines(
-        {**series, "copy": sorted(copies.items())}, f"{first.op}, {size}, {first.dtype}, {device}", size[-1], "GB/s",
-        log_x=square, subject=first.op, level=("copy",),
-    )  # fmt: skip
+        {**series, "copy": sorted(copies.items())},
+        f"{first.op}, {size}, {first.dtype}, {device}",
+        size[-1],
+        "GB/s",
+        log_x=square,
+        subject=first.op,
+        level=("copy",),
+    )
 
 
 def _ladder(rows: Sequence[Any], device: str) -> str:

@@ -1,6 +1,4 @@
-"""Rows as text: what is printed while a run goes on, and the Markdown tables at its end."""
-
-from __future__ import annotations
+"""Rows of a race as text: the lines printed during it, and the Markdown tables at its end."""
 
 import re
 from collections.abc import Sequence
@@ -11,7 +9,7 @@ CHOICE = re.compile(r"\w+@(\w+\.\w+=.+)")
 
 
 def span(us: float) -> str:
-    """A time with three digits.
+    """Return a time with three digits and its unit.
 
     >>> span(5.4321), span(15898.0)
     ('5.43 µs', '15.9 ms')
@@ -20,13 +18,13 @@ def span(us: float) -> str:
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of these cells, all columns but the first to the right."""
+    """Return a Markdown table of these cells; all columns but the first are right-aligned."""
     lines = [head, ["---", *["--:"] * (len(head) - 1)], *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def lines_of(rows: Sequence[Any]) -> list[str]:
-    """One piece of work: a line for it, and one for each contestant, the fastest first, then those without a time."""
+    """Return a line for the work and one for each contestant: the fastest first, those without a time last."""
     work = rows[0].work
     lines = [f"{work.title}: {work.size / 1e6:.1f} MB, a copy takes {span(rows[0].copy_us)}"]
     for row in sorted(rows, key=lambda row: row.times.best if row.times else float("inf")):
@@ -46,16 +44,16 @@ def lines_of(rows: Sequence[Any]) -> list[str]:
 
 
 def summary(rows: Sequence[Any]) -> str:
-    """Markdown: a line for each piece of work, GB/s for each contestant; steps by block size; constants below each."""
-    rungs = [row for row in rows if STEP.fullmatch(row.name)]
+    """Return Markdown tables: GB/s by work and contestant, times of other constants, and the ladder by block size."""
+    steps = [row for row in rows if STEP.fullmatch(row.name)]
     chosen = {row.work for row in rows if CHOICE.fullmatch(row.name)}
     choices = [row for row in rows if row.work in chosen]
     rest = [row for row in rows if row.work not in chosen and not STEP.fullmatch(row.name)]
-    return "\n\n".join(part for part in (_works(rest), _choices(choices), _ladder(rungs)) if part)
+    return "\n\n".join(part for part in (_works(rest), _choices(choices), _ladder(steps)) if part)
 
 
 def brief(rows: Sequence[Any]) -> str:
-    """A line for each piece of work, in README's form: a copy, ours, the best peer, torch."""
+    """Return a line for each piece of work in README's columns: copy, ours, best peer, torch."""
     lines = []
     for work in dict.fromkeys(row.work for row in rows):
         found = {row.name: row for row in rows if row.work == work}
@@ -67,11 +65,11 @@ def brief(rows: Sequence[Any]) -> str:
 
 
 def _choices(rows: Sequence[Any]) -> str:
-    """A line for each contestant, of which some are kernels with other constants in their plans."""
+    """Return the table of kernels beside the same kernels with other constants in their plans."""
     if not rows:
         return ""
     cells, before = [], None
-    for row in (row for row in rows if row.times is not None or not row.peer):  # no peer that is not here
+    for row in (row for row in rows if row.times is not None or not row.peer):  # without missing peers
         constants = CHOICE.fullmatch(row.name)
         name = constants[1] if constants else row.name
         taken = [row.status, "–"] if row.times is None else [span(row.times.best), f"{row.of_copy:.2f}"]
@@ -86,7 +84,8 @@ def _works(rows: Sequence[Any]) -> str:
     mine = list(dict.fromkeys(row.name for row in rows if not row.peer))
     theirs = list(dict.fromkeys(row.name for row in rows if row.peer))
     theirs = [name for name in theirs if any(row.name == name and row.times for row in rows)]
-    ours = "ours" if len({row.work.op for row in rows if not row.peer}) == len(mine) else None  # one kernel for an op
+    one_each = len({row.work.op for row in rows if not row.peer}) == len(mine)
+    ours = "ours" if one_each else None
     columns = [ours] if ours else mine
     head = ["GB/s", "copy", *(f"{name} (of copy, of best peer)" for name in columns), *theirs]
     lines = ["| " + " | ".join(head) + " |", "|---|" + "--:|" * (len(head) - 1)]
@@ -111,7 +110,7 @@ def _cell(row: Any) -> str:
 
 
 def _ladder(rows: Sequence[Any]) -> str:
-    """Seed 004's table, for every block size."""
+    """Return the table of seed 004: steps of the ladder by block size."""
     if not rows:
         return ""
     at = {tuple(map(int, STEP.fullmatch(row.name).groups())): row for row in rows}

@@ -1,10 +1,8 @@
 """Print the tables from the results in benchmarks/results.
 
-python benchmarks/tables.py             RESULTS.md
-python benchmarks/tables.py readme      what README has of them: every line of its table of speed is one of these
+python benchmarks/tables.py             print RESULTS.md
+python benchmarks/tables.py readme      print the summary and the lines that README's speed table takes
 """
-
-from __future__ import annotations
 
 import json
 import sys
@@ -24,18 +22,28 @@ MISTAKES = {
     "stats_bf16": "statistics saved in bf16",
     "xhat_bf16": "x̂ rounded to bf16",
 }
+TITLE = "# Results\n\n`python benchmarks/tables.py` prints this page from `benchmarks/results`."
+SPEED = (
+    "GB/s of the bytes that must move. `copy` copies as many bytes in the same run. In parentheses: our speed relative "
+    "to this copy and to the fastest peer whose results are right. A `wrong` result exceeds its bound; it is not timed."
+)
+PROFILES = (
+    "Memory, L2 and issue slots: percent of their peak. L2 hits: percent of all sectors. `in place`: the L2 keeps what "
+    "the previous launch left there; other rows start with an empty cache."
+)
 
 
 def about(*runs: dict[str, Any]) -> str:
-    """On what they ran, with which versions, and when."""
-    told = []
+    """Return the environment of these runs: versions, device and dates."""
+    text = []
     for key in runs[0]["environment"]:
         values = dict.fromkeys(str(run["environment"][key]) for run in runs)
-        told.append(f"{key} {' and '.join(sorted(values))}")
-    return ", ".join(told)
+        text.append(f"{key} {' and '.join(sorted(values))}")
+    return ", ".join(text)
 
 
 def bounds() -> str:
+    """Return the error bounds' false alarms, and the largest error/bound of correct and of wrong kernels."""
     found = json.loads((RESULTS / "bounds.json").read_text())
     strict, wrong = found["strict"], found["wrong"]
 
@@ -45,10 +53,14 @@ def bounds() -> str:
 
     outputs = ("y", "mean", "rstd", "dx", "dweight", "dbias")
     right = [
-        [output, *(largest(output, "float32", (op,)) for op in ("layernorm", "rmsnorm", "groupnorm")),
-         largest(output, "float16"), largest(output, "bfloat16")]
+        [
+            output,
+            *(largest(output, "float32", (op,)) for op in ("layernorm", "rmsnorm", "groupnorm")),
+            largest(output, "float16"),
+            largest(output, "bfloat16"),
+        ]
         for output in outputs
-    ]  # fmt: skip
+    ]
     least = min(
         (wrong[f"{name} {dtype}"]["largest"], words, dtype)
         for name, words in MISTAKES.items()
@@ -57,14 +69,15 @@ def bounds() -> str:
     alarms = sum(row["alarms"] for kind in ("strict", "weaker") for row in found[kind].values())
     return (
         f"{found['cases']:,} cases, seed {found['seed']}, {found['date']}: {alarms} false alarms. "
-        "Largest error/bound of correct kernels:\n\n"
+        "The largest error/bound of correct kernels:\n\n"
         + markdown(["output", "LayerNorm fp32", "RMSNorm fp32", "GroupNorm fp32", "all, fp16", "all, bf16"], right)
-        + f"\n\nOf kernels with one mistake ({', '.join(MISTAKES.values())}) each exceeds its bound in every type, "
-        f"{least[1]} in {least[2]} by the least, {least[0]:.0f} times."
+        + f"\n\nEach kernel with one mistake ({', '.join(MISTAKES.values())}) exceeds its bound in every type. "
+        f"The smallest error/bound among them is {least[0]:.0f}, of {least[1]} in {least[2]}."
     )
 
 
 def gradients() -> str:
+    """Return the table of wrong backwards that gradient checks detect, by shape."""
     found = json.loads((RESULTS / "gradcheck.json").read_text())
     shapes = [tuple(row["shape"]) for row in found["table"]]
     shapes = sorted(set(shapes))
@@ -79,10 +92,15 @@ def gradients() -> str:
             else:
                 cells.append(f"would take {row['would_take_seconds'] / 60:,.0f} min")
         rows.append([method, *cells])
-    return markdown(["", *("×".join(map(str, shape)) for shape in shapes)], rows)
+    table = markdown(["method", *("×".join(map(str, shape)) for shape in shapes)], rows)
+    return (
+        "Wrong backwards detected, the median time for a right one, and the number of right ones falsely flagged "
+        f'("false"), on one CPU thread:\n\n{table}'
+    )
 
 
 def reports(folder: str) -> str:
+    """Return the table of all kernels' reports in a folder of results."""
     found: dict[str, dict[str, Any]] = {}
     for path in sorted((RESULTS / folder).glob("*.json")):
         kernel, shapes = path.stem.rsplit("-", 1)
@@ -107,14 +125,15 @@ def reports(folder: str) -> str:
                 row.append(f"{max(t['ratio'] for t in report['tallies'] if t['dtype'] == 'float32'):.2f}")
         rows.append(row)
     head = ["kernel", "findings", "cases", "elements", "time", "error/bound fp32"]
-    told = about(*(report for both in found.values() for report in both.values()))
+    text = about(*(report for both in found.values() for report in both.values()))
     if at_full_size:
         head += ["findings", "cases", "elements", "time"]
-        told += "; on the right the norm shapes of real models, at full size"
-    return f"{told}:\n\n{markdown(head, rows)}"
+        text += ". The last four columns are the norm shapes of real models, at full size"
+    return f"{text}:\n\n{markdown(head, rows)}"
 
 
 def summary(folder: str) -> str:
+    """Return one sentence about all reports in a folder of results."""
     found = [json.loads(path.read_text()) for path in sorted((RESULTS / folder).glob("*.json"))]
     fuzz, models = ([r for r in found if r["settings"]["shapes"] == shapes] for shapes in ("fuzz", "models"))
     cases = [report["cases"] for report in fuzz]
@@ -124,13 +143,13 @@ def summary(folder: str) -> str:
     full = sum(report["cases"] for report in models)
     sized = f" and {full} norm inputs of real models at full size" if full else ""
     return (
-        f"{len(fuzz)} kernels, {sum(cases):,} random cases (at least {min(cases):,} each, the slowest in "
+        f"{len(fuzz)} kernels, {sum(cases):,} random cases (at least {min(cases):,} for each kernel, in at most "
         f"{slowest:.0f} s){sized}, {elements:,.0f} million elements: {findings} findings."
     )
 
 
 def zoo() -> str:
-    """Wrong kernels convicted, by class, and right ones accused: by this tool, and under other people's policies."""
+    """Return the table of wrong kernels detected, by class of bug, and of right ones flagged, for every policy."""
     runs = {path.stem: json.loads(path.read_text()) for path in sorted((RESULTS / "zoo").glob("*.json"))}
     seeds = runs.pop("cpu-right-seeds", None)
     there = {o["name"]: o for name, run in runs.items() if name.startswith("h200") for o in run["outcomes"]}
@@ -152,60 +171,70 @@ def zoo() -> str:
         alarms[o["name"]] += o["findings"]
     for finding in (finding for run in (seeds or {"runs": []})["runs"] for finding in run["findings"]):
         alarms[finding["kernel"]].append(finding)
-    accused = f"{sum(map(bool, alarms.values()))} of {len(alarms)}"
-    rows.append(["right kernels accused", accused, f"{sum(not o['right'] for o in right)} of {len(right)}",
-                 *(share(right, p) for p in policies)])  # fmt: skip
-    told = [markdown(["", "verify-norm, CPU", "verify-norm, H200", *policies], rows)]
-    told += [over_seeds(seeds)] if seeds else []
-    told += [on_a_cpu(runs["cpu-against"], there, policies)] if "cpu-against" in runs else []
-    return "\n\n".join(told)
+    flagged = f"{sum(map(bool, alarms.values()))} of {len(alarms)}"
+    rows.append(
+        [
+            "right kernels flagged",
+            flagged,
+            f"{sum(not o['right'] for o in right)} of {len(right)}",
+            *(share(right, p) for p in policies),
+        ]
+    )
+    text = [
+        "Wrong kernels that each policy detects, by class of bug, of those to which it applies. The last row counts "
+        "the right kernels that it flags. The published policies ran on the H200.",
+        markdown(["class of bug", "verify-norm, CPU", "verify-norm, H200", *policies], rows),
+    ]
+    text += [over_seeds(seeds)] if seeds else []
+    text += [on_a_cpu(runs["cpu-against"], there, policies)] if "cpu-against" in runs else []
+    return "\n\n".join(text)
 
 
 def share(outcomes: list[dict[str, Any]], policy: str) -> str:
-    """How many of those to which the policy applies it catches."""
-    said = [o["policies"][policy]["caught"] for o in outcomes]
-    judged = [caught for caught in said if caught is not None]
+    """Return how many kernels the policy fails, of those to which it applies."""
+    verdicts = [o["policies"][policy]["caught"] for o in outcomes]
+    judged = [caught for caught in verdicts if caught is not None]
     return f"{sum(judged)} of {len(judged)}" if judged else "–"
 
 
 def over_seeds(found: dict[str, Any]) -> str:
-    """What benchmarks/zoo_seeds.py found."""
+    """Return the results of benchmarks/zoo_seeds.py in a sentence."""
     runs = found["runs"]
     cases, fewest = sum(run["cases"] for run in runs), min(run["fewest"] for run in runs)
-    accused = {finding["kernel"] for run in runs for finding in run["findings"]}
+    flagged = {finding["kernel"] for run in runs for finding in run["findings"]}
     return (
-        f"The right kernels on a CPU at {len(runs)} seeds, by benchmarks/zoo_seeds.py: {runs[0]['kernels']} kernels, "
-        f"{cases:,} cases (at least {fewest} for each at each seed), {len(accused)} accused."
+        f"The right kernels on a CPU with {len(runs)} seeds, by benchmarks/zoo_seeds.py: {runs[0]['kernels']} "
+        f"kernels, {cases:,} cases (at least {fewest} for each kernel and seed), {len(flagged)} flagged."
     )
 
 
 def on_a_cpu(run: dict[str, Any], there: dict[str, dict[str, Any]], policies: list[str]) -> str:
-    """The policies' verdicts on a CPU, and where they differ from those on an H200."""
+    """Return the policies' verdicts on a CPU, and the verdicts that differ from those on an H200."""
     here = {o["name"]: o for o in run["outcomes"]}
     wrong, right = ([o for o in here.values() if o["wrong"] is is_wrong] for is_wrong in (True, False))
     found, alarms = sum(o["right"] for o in wrong), sum(not o["right"] for o in right)
     ours = ["verify-norm", f"{found} of {len(wrong)}", f"{alarms} of {len(right)}"]
     rows = [ours, *([p, share(wrong, p), share(right, p)] for p in policies)]
-    words = {None: "does not judge it", True: "fails it", False: "passes it"}
-    differ = []
+    words = {None: "not judged", True: "fail", False: "pass"}
+    differ: dict[tuple[str, str, str], list[str]] = {}
     for policy in policies:
         for name in sorted(here.keys() & there.keys()):
             cpu, gpu = here[name]["policies"][policy]["caught"], there[name]["policies"][policy]["caught"]
             if cpu is not gpu:
-                differ.append(f"{policy} on {name}: {words[cpu]}, on an H200 it {words[gpu]}")
+                differ.setdefault((policy, words[cpu], words[gpu]), []).append(name)
+    differing = [[", ".join(names), *verdicts] for verdicts, names in differ.items()]
     undone = sum(v["detail"].startswith("not done") for o in here.values() for v in o["policies"].values())
     return (
-        f"All of it on a CPU, {run['cores']} cores, in {run['seconds'] / 60:.0f} minutes; {undone} verdicts were not "
-        "reached in time:\n\n"
-        + markdown(["under the policy of", "wrong kernels caught", "right ones accused"], rows)
-        + "\n\nVerdicts that differ on a CPU: "
-        + ("; ".join(differ) or "none")
-        + "."
+        f"The same comparison on a CPU with {run['cores']} cores took {run['seconds'] / 60:.0f} minutes; {undone} "
+        "verdicts were cut by a time limit:\n\n"
+        + markdown(["policy", "wrong kernels detected", "right ones flagged"], rows)
+        + "\n\nVerdicts that differ between the CPU and the H200:"
+        + (f"\n\n{markdown(['kernels', 'policy', 'CPU', 'H200'], differing)}" if differing else " none.")
     )
 
 
 def readme() -> str:
-    """What README says of the verification on an H200, and every line that its table of speed may have."""
+    """Return the summary of the verification on an H200, and all lines that README's speed table may take."""
     from race import Row
 
     found = [json.loads((RESULTS / "bench" / f"{name}.json").read_text()) for name in ("perf", "fp8")]
@@ -213,44 +242,44 @@ def readme() -> str:
 
 
 def speed(*names: str) -> str:
-    """What benchmarks/run.py measured under these presets, those that are there."""
+    """Return the tables of these presets of benchmarks/run.py; a preset without results is left out."""
     from race import Row
 
-    told = []
+    text = [SPEED]
     for name in names:
         path = RESULTS / "bench" / f"{name}.json"
         if path.exists():
             found = json.loads(path.read_text())
-            told.append(
+            text.append(
                 f"`--preset {name}`: {about(found)}\n\n{table_of([Row.read(record) for record in found['rows']])}"
             )
-    return "\n\n".join(told)
+    return "\n\n".join(text)
 
 
 def host_times() -> str:
-    """What benchmarks/host.py measured, if that is there."""
+    """Return the table of benchmarks/host.py, or "" without results."""
     from host import lines
 
     path = RESULTS / "bench" / "host.json"
     if not path.exists():
         return ""
     found = json.loads(path.read_text())
-    return f"{about(found)}; medians and the least of {found['rounds']} rounds:\n\n{lines(found['rows'])}"
+    return f"{about(found)}; the median and the minimum of {found['rounds']} rounds:\n\n{lines(found['rows'])}"
 
 
 def profiles() -> str:
-    """What benchmarks/ncu.py counted."""
+    """Return the tables of benchmarks/ncu.py."""
     from ncu import lines
 
-    told = []
+    text = [PROFILES]
     for path in sorted((RESULTS / "bench").glob("ncu*.json")):
         found = json.loads(path.read_text())
-        told.append(f"{about(found)}\n\n{lines(found['profiles'])}")
-    return "\n\n".join(told)
+        text.append(f"{about(found)}\n\n{lines(found['profiles'])}")
+    return "\n\n".join(text)
 
 
 def results() -> str:
-    """RESULTS.md."""
+    """Return the text of RESULTS.md."""
     parts = {
         "Error bounds, by benchmarks/bounds.py": bounds(),
         "Gradient checks, by benchmarks/gradcheck.py": gradients(),
@@ -260,7 +289,7 @@ def results() -> str:
         "Host time, by benchmarks/host.py": host_times(),
         "Profiles, by benchmarks/ncu.py": profiles(),
     }
-    return "\n\n".join(f"## {title}\n\n{text}" for title, text in parts.items() if text)
+    return "\n\n".join([TITLE, *(f"## {title}\n\n{text}" for title, text in parts.items() if text)])
 
 
 if __name__ == "__main__":

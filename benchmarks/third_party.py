@@ -1,13 +1,12 @@
-"""Check stock torch and the kernels of other libraries on one device, keep the reports, and print what was found.
+"""Check stock torch and other libraries' kernels on one device, write reports, and print the table of findings.
 
     python benchmarks/third_party.py run --out benchmarks/results/third_party/cpu --seconds 60 --jobs 2
-    python benchmarks/third_party.py table              # kernels/THIRD_PARTY.md, from the reports and judgements.json
+    python benchmarks/third_party.py table
 
-`run` writes <out>/<kernel>.json for each kernel that can be loaded here, and says why the others cannot. `table` ends
-with status 1 where a finding has no judgement, or a judgement no finding.
+`run` writes <out>/<kernel>.json for each kernel that loads on this machine, and prints why the others do not load.
+`table` writes the tables of THIRD_PARTY.md from the reports and third_party_judgements.py. Exit status 1 if a finding
+has no judgement, or a judgement no finding.
 """
-
-from __future__ import annotations
 
 import argparse
 import json
@@ -26,23 +25,24 @@ from pathlib import Path
 
 from third_party_judgements import JUDGEMENTS, Judgement
 
-from verify_norm.report import json as json_form
-from verify_norm.report.model import Report
-from verify_norm.spec import Finding
+from verify_norm.core import serial
+from verify_norm.core.results import Report
+from verify_norm.core.spec import Finding
+from verify_norm.report import documents
 
 RESULTS = Path(__file__).parent / "results" / "third_party"
-DOCUMENT = Path(__file__).parents[1] / "kernels" / "THIRD_PARTY.md"
-BEGIN, END = "<!-- printed by benchmarks/third_party.py table -->", "<!-- end of what it prints -->"
+DOCUMENT = Path(__file__).parents[1] / "kernels" / "adapters" / "THIRD_PARTY.md"
+BEGIN, END = "<!-- printed by benchmarks/third_party.py table -->", "<!-- end of the printed tables -->"
 DEVICES = {"cpu": "On a CPU", "h200": "On an H200"}
 ALONE = "OMP_NUM_THREADS=1"  # torch's CPU kernels sum by threads
 SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
 
 def names(patterns: list[str]) -> list[str]:
-    from verify_norm import registry
+    from verify_norm.loading import builtin
 
-    stock = [kernel.name for kernel in registry.BUILTIN.values() if kernel.backend == "torch"]
-    return [name for name in [*stock, *registry.PEERS] if any(fnmatch(name, pattern) for pattern in patterns)]
+    stock = [kernel.name for kernel in builtin.BUILTIN.values() if kernel.backend == "torch"]
+    return [name for name in [*stock, *builtin.PEERS] if any(fnmatch(name, pattern) for pattern in patterns)]
 
 
 def versions() -> dict[str, str]:
@@ -54,7 +54,7 @@ def versions() -> dict[str, str]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Each kernel in a process of its own: one that breaks its library breaks no other's report."""
+    """Run each kernel in its own process: a kernel that breaks its library breaks no other report."""
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "versions.json").write_text(json.dumps(versions(), indent=1) + "\n")
 
@@ -62,9 +62,22 @@ def run(options: argparse.Namespace) -> int:
         started = time.perf_counter()
         path = options.out / f"{name}.json"
         command = [
-            sys.executable, "-m", "verify_norm", "--kernel", name, "--examples", str(options.examples), "--seconds",
-            str(options.seconds), "--timeout", str(options.timeout), "--seed", str(options.seed), "--json", str(path),
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "verify_norm",
+            "--kernel",
+            name,
+            "--examples",
+            str(options.examples),
+            "--seconds",
+            str(options.seconds),
+            "--timeout",
+            str(options.timeout),
+            "--seed",
+            str(options.seed),
+            "--json",
+            str(path),
+        ]
         path.unlink(missing_ok=True)
         environment = {**os.environ, **dict([ALONE.split("=")]), "NO_COLOR": "1"}
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
@@ -80,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True)
 class Row:
-    """What the reports of one kernel say of one judgement."""
+    """The findings of one kernel's report that share one judgement."""
 
     device: str
     kernel: str
@@ -93,11 +106,11 @@ class Row:
 def reports(device: str) -> Iterator[Report]:
     for path in sorted((RESULTS / device).glob("*.json")):
         if path.name != "versions.json":
-            yield json_form.load(path.read_text())
+            yield documents.load(path.read_text())
 
 
 def judged() -> tuple[list[Row], list[str]]:
-    """A row for each judgement that has findings, and a line for each finding without one, and the reverse."""
+    """Return a row for each kernel and judgement, and a line for each finding or judgement without the other."""
     rows, used = [], set()
     wrong = []
     for device in DEVICES:
@@ -117,7 +130,7 @@ def judged() -> tuple[list[Row], list[str]]:
 
 
 def size(row: Row) -> str:
-    """The worst error against its bound, in each type that has one beyond it, and its ulp in the smallest case."""
+    """Return the largest error/bound for each type that exceeds it, and the error of the smallest case in ulp."""
     numbers = [f for f in row.findings if f.ulp is not None and f.allowed]
     if not numbers:
         return "–"
@@ -131,10 +144,11 @@ def size(row: Row) -> str:
         f"{SHORT[dtype]} {ratio:.2g}×" if isfinite(ratio) else f"{SHORT[dtype]} NaN or ∞"
         for dtype, ratio in worst.items()
     ]
-    return f"{', '.join(cells)}; {first.output} {first.ulp:.3g} ulp of {first.allowed:.2g} in the smallest case"
+    return f"{', '.join(cells)}; smallest case: {first.output} {first.ulp:.3g} ulp, {first.allowed:.2g} allowed"
 
 
-def told(row: Row) -> str:
+def checks(row: Row) -> str:
+    """Return the checks with findings, each with its outputs."""
     by: dict[str, list[str]] = {}
     for finding in row.findings:
         by.setdefault(finding.check, []).append(finding.output or "")
@@ -151,16 +165,22 @@ def table() -> int:
         found = list(reports(device))
         versions_there = json.loads((RESULTS / device / "versions.json").read_text())
         environment = found[0].environment
-        lines += [f"### {words}", "", f"{environment['device']}, {environment['date']}: "
-                  + ", ".join(f"{name} {number}" for name, number in versions_there.items()) + ".", ""]  # fmt: skip
-        lines += ["| | kernel | op | found by | error against its bound | judgement |", "|--:|---|---|---|---|---|"]
+        lines += [
+            f"### {words}",
+            "",
+            f"{environment['device']}, {environment['date']}: "
+            + ", ".join(f"{name} {number}" for name, number in versions_there.items())
+            + ".",
+            "",
+        ]
+        lines += ["| | kernel | op | found by | largest error/bound | judgement |", "|--:|---|---|---|---|---|"]
         for row in mine:
             number = rows.index(row) + 1
             cells = [
                 str(number),
                 f"`{row.kernel}`",
                 row.report.op,
-                told(row),
+                checks(row),
                 size(row),
                 f"**{row.verdict}**: {row.reason}",
             ]
@@ -168,9 +188,9 @@ def table() -> int:
         clean = [f"`{r.kernel}` ({r.cases})" for r in found if not r.findings and r.checked]
         lines += [
             "",
-            f"Nothing found, with the number of cases: {', '.join(clean)}.",
+            f"No findings, with the number of cases: {', '.join(clean)}.",
             "",
-            "Smallest cases:",
+            "The smallest case of each finding:",
             "",
             "```sh",
         ]
@@ -186,7 +206,7 @@ def table() -> int:
 
 def replay(row: Row, device: str) -> str:
     first = row.findings[0]
-    line = json_form.spec_text(row.kernel, first.spec)
+    line = serial.spec_text(row.kernel, first.spec)
     return f"verify-norm replay '{line}'" if device == "h200" else f"{ALONE} verify-norm replay '{line}' --device cpu"
 
 
@@ -198,7 +218,7 @@ def main() -> int:
     running.add_argument("--kernels", nargs="*", default=["*"], help="patterns as liger_*")
     running.add_argument("--examples", type=int, default=300)
     running.add_argument("--seconds", type=float, default=60.0)
-    running.add_argument("--timeout", type=float, default=60.0, help="for one case: torch.compile takes its time")
+    running.add_argument("--timeout", type=float, default=60.0, help="seconds for one case; torch.compile is slow")
     running.add_argument("--seed", type=int, default=0)
     running.add_argument("--jobs", type=int, default=2)
     commands.add_parser("table")

@@ -1,21 +1,19 @@
-"""What was made of each finding about other people's kernels, after looking into it: read by third_party.py.
+"""The judgement of each finding about third-party kernels, after inspection; third_party.py reads it.
 
-"defect" is said of what breaks the library's documentation, or what its own path of higher precision does; "refusal" of
-an error in place of a result; "outside" of what the library does not claim; "open" of what is not settled yet.
+A "defect" contradicts the library's documentation, or its own path of higher precision. A "refusal" is an error in
+place of a result. "outside" is beyond what the library claims. "open" is not settled yet.
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Literal
 
-from verify_norm.spec import Finding
+from verify_norm.core.spec import Finding
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """Of findings whose device, kernel, check and output match: patterns as in a shell."""
+    """A judgement of the findings whose device, kernel, check and output match shell patterns."""
 
     devices: str
     kernel: str
@@ -25,7 +23,7 @@ class Judgement:
     reason: str
 
     def about(self, device: str, finding: Finding) -> bool:
-        """Whether it is this finding that was judged."""
+        """Return whether this judgement applies to a finding."""
         texts = (device, finding.kernel, finding.check, finding.output or "none")
         patterns = (self.devices, self.kernel, self.checks, self.outputs)
         return all(
@@ -33,7 +31,7 @@ class Judgement:
         )
 
 
-_HALF = "mean and rstd are kept in half precision between forward and backward"
+_HALF = "mean and rstd are stored in half precision between forward and backward"
 
 JUDGEMENTS: tuple[Judgement, ...] = (
     # PyTorch on a CPU
@@ -43,8 +41,8 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         "accuracy|identities",
         "dx|dweight",
         "defect",
-        f"{_HALF} where x and weight are half, and dweight is summed in half; with float32 statistics, as CUDA has "
-        "them and the CPU too for float32 weights, dx is right",
+        f"{_HALF} if x and weight are half, and dweight is summed in half. With float32 statistics (on CUDA, and on a "
+        "CPU with float32 weights) dx is right",
     ),
     Judgement(
         "cpu",
@@ -52,7 +50,7 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         "accuracy|identities",
         "dbias",
         "defect",
-        "dbias is summed in the type of x, even where bias and its gradient are float32; CUDA sums in float32",
+        "dbias is summed in the type of x, even if bias and its gradient are float32; CUDA sums in float32",
     ),
     Judgement(
         "cpu",
@@ -60,7 +58,7 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         "signature|statistics",
         "mean|rstd",
         "defect",
-        "the cause of the above: what native_layer_norm saves is rounded to the type of x; y itself is right",
+        "the cause of the wrong dx: native_layer_norm rounds the statistics that it saves to the type of x; y is right",
     ),
     Judgement(
         "cpu",
@@ -68,8 +66,8 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         "*",
         "*",
         "defect",
-        "torch.compile's decomposition rounds mean and rstd to the type of x on a CPU, for float32 weights too, for "
-        "which eager keeps float32; the same code on a GPU passes",
+        "on a CPU, torch.compile's decomposition rounds mean and rstd to the type of x, also with float32 weights, for "
+        "which eager keeps float32; the same code passes on a GPU",
     ),
     Judgement(
         "cpu",
@@ -77,7 +75,7 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         "accuracy",
         "y",
         "defect",
-        "channels_last alone: the variance is E[x²] − mean², which cancels; the same x, contiguous, is right",
+        "only in channels_last: the variance is E[x²] − mean², which cancels; the same x in contiguous layout is right",
     ),
     Judgement(
         "cpu",
@@ -85,18 +83,16 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         "gradient",
         "dx|dbias",
         "defect",
-        "channels_last alone, in float32: the forward that it is the gradient of has lost its variance",
+        "only in channels_last, in float32: its forward loses the variance, so the gradient does not match it",
     ),
-    Judgement(
-        "cpu", "groupnorm_fwd_torch", "signature|statistics", "mean|rstd", "defect", f"{_HALF}; y itself is right"
-    ),
+    Judgement("cpu", "groupnorm_fwd_torch", "signature|statistics", "mean|rstd", "defect", f"{_HALF}; y is right"),
     Judgement(
         "cpu",
         "groupnorm_bwd_torch",
         "*",
         "*",
         "defect",
-        f"{_HALF}: rstd beyond 65504 becomes infinite and dx NaN; with float32 weights they are float32 and it passes",
+        f"{_HALF}: rstd above 65504 becomes infinite and dx NaN. With float32 weights they are float32, and it passes",
     ),
     Judgement(
         "cpu",
@@ -104,7 +100,7 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         "*",
         "*",
         "defect",
-        "all in half: y is made of a mean and rstd that were rounded to half; with float32 parameters it is right",
+        "x and parameters in half: y uses a mean and rstd rounded to half; with float32 parameters it is right",
     ),
     Judgement(
         "cpu",
@@ -112,8 +108,8 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         "*",
         "*",
         "defect",
-        "all in half: where x and dy are not both contiguous, x̂ and the sums are half too, and lose more than that "
-        "allows; contiguous, they pass",
+        "all tensors in half: unless x and dy are both contiguous, x̂ and the sums are half too and exceed the bound; "
+        "contiguous tensors pass",
     ),
     Judgement(
         "*",
@@ -121,7 +117,7 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         "*",
         "*",
         "defect",
-        "the decomposition rounds mean and rstd to the type of x, as eager keeps them, on any device",
+        "the decomposition rounds mean and rstd to the type of x on every device, as eager does",
     ),
     Judgement(
         "cpu",
@@ -129,9 +125,11 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         "*",
         "*",
         "defect",
-        "all in half, on a CPU alone: the decomposition rounds mean and rstd to the type of x; it passes on a GPU",
+        "all tensors in half, only on a CPU: the decomposition rounds mean and rstd to the type of x; a GPU passes",
     ),
-    Judgement("cpu", "instancenorm_fwd", "*", "*", "defect", "batch_norm of one sample, with the same half statistics"),
+    Judgement(
+        "cpu", "instancenorm_fwd", "*", "*", "defect", "it is batch_norm of one sample, with the same half statistics"
+    ),
     Judgement(
         "cpu",
         "instancenorm_bwd",
@@ -147,7 +145,7 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         "signature",
         "none",
         "refusal",
-        "float32 weights with a 16-bit x: RuntimeError on CUDA, where the CPU takes them",
+        "float32 weights with a 16-bit x: RuntimeError on CUDA; a CPU accepts them",
     ),
     Judgement(
         "h200",
@@ -155,11 +153,10 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         "*",
         "y|mean|rstd",
         "defect",
-        "16 bits: y is made of a mean and rstd that were rounded to the type of x, so that a group with a mean beside "
-        "its deviation loses it; under torch.compile, which keeps float32, and in float32 it is right",
+        "16 bits: y uses a mean and rstd rounded to the type of x, so a group whose mean is large beside its deviation "
+        "loses accuracy. It is right in float32, and under torch.compile, which keeps float32",
     ),
     Judgement("h200", "groupnorm_bwd_torch", "*", "dx|dweight", "defect", f"{_HALF}, as on a CPU"),
-    # PyTorch on a GPU
     Judgement(
         "h200",
         "layernorm_?wd_torch",
@@ -174,7 +171,7 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         "signature",
         "*",
         "refusal",
-        "a bias without a weight has no gradient on CUDA (an error, or one of shape (0,)); on a CPU it has",
+        "a bias without a weight gets no gradient on CUDA (an error, or a shape of (0,)); on a CPU it gets one",
     ),
     Judgement(
         "h200",
@@ -190,8 +187,8 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         "*",
         "*",
         "defect",
-        "half x that is neither contiguous nor channels_last: the mean is rounded to half, and y and running_mean are "
-        "made of it; contiguous, it is right (the ∞ in fp32: x near the largest number, which is outside)",
+        "half x that is neither contiguous nor channels_last: the mean is rounded to half, and y and running_mean use "
+        "it; contiguous x is right (the ∞ in fp32 is outside: x is near the largest number)",
     ),
     Judgement(
         "h200",
@@ -199,7 +196,7 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         "accuracy",
         "dx|dweight",
         "outside",
-        "|x| at the largest half: Σdy·(x − mean) overflows before it meets rstd",
+        "|x| at the largest half number: Σdy·(x − mean) overflows before it is multiplied by rstd",
     ),
     Judgement(
         "h200",
@@ -207,7 +204,7 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         "determinism|identities",
         "*",
         "open",
-        "an x with a stride beyond 2³¹: other results at another time; not settled",
+        "x with a stride beyond 2³¹: results differ from call to call; the cause is not settled",
     ),
     Judgement(
         "h200",
@@ -215,8 +212,8 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         "*",
         "*",
         "defect",
-        "half x, float32 weights included: gradients like those of half statistics and sums; layer_norm of the same "
-        "rows is right on this GPU",
+        "half x, also with float32 weights: the gradients are like those of half statistics and half sums; layer_norm "
+        "of the same rows is right on this GPU",
     ),
     # Liger
     Judgement(
@@ -225,7 +222,7 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         "signature",
         "none",
         "refusal",
-        "no samples: a view of 0 elements raises; torch's is empty",
+        "no samples: a view of 0 elements raises; torch returns an empty tensor",
     ),
     Judgement(
         "*",
@@ -233,22 +230,22 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         "*",
         "y",
         "defect",
-        "the variance is E[x²] − mean², which cancels, in float32 too; in half the squares are half, so that it comes "
-        "out negative and y NaN. Its tests are float32 around 0",
+        "the variance is E[x²] − mean², which cancels, also in float32; in half the squares are half, so it becomes "
+        "negative and y NaN. The library tests float32 data around 0",
     ),
-    Judgement("*", "liger_groupnorm_fwd", "*", "mean|rstd", "defect", "the same; and they are saved in the type of x"),
+    Judgement("*", "liger_groupnorm_fwd", "*", "mean|rstd", "defect", "the same; they are also saved in the type of x"),
     Judgement(
         "*",
         "liger_groupnorm_bwd",
         "*",
         "dweight|dbias",
         "defect",
-        "half: added up by atomics in half, for fp16 after a rounding to bf16 (any type of x but float32 gets it)",
+        "half: atomics add it up in half, for fp16 after a rounding to bf16 (which every x but float32 gets)",
     ),
-    Judgement("*", "liger_groupnorm_bwd", "*", "dx", "defect", "made of the forward's mean and rstd, in float32 too"),
+    Judgement("*", "liger_groupnorm_bwd", "*", "dx", "defect", "it uses the forward's mean and rstd, also in float32"),
     # fla
     Judgement(
-        "*", "fla_*_bwd", "signature", "none", "refusal", "no rows: ZeroDivisionError, where its forward returns"
+        "*", "fla_*_bwd", "signature", "none", "refusal", "no rows: ZeroDivisionError, though its forward returns"
     ),
     # quack
     Judgement(
@@ -257,7 +254,7 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         "signature|gradient",
         "none",
         "refusal",
-        "some 16-bit rows, the shortest of one element, do not compile (an internal error of the compiler), and "
-        "misaligned tensors raise; no number was wrong",
+        "some 16-bit rows, the shortest of one element, do not compile (an internal compiler error), and misaligned "
+        "tensors raise; no number was wrong",
     ),
 )

@@ -1,4 +1,4 @@
-"""Times on a GPU: medians between events, the L2 cache flushed before each, in a CUDA graph and without one."""
+"""Times on a GPU: medians between events, each after a flush of the L2 cache, in a CUDA graph and as an eager call."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import torch
 
 Call = Callable[[], Any]
 FLUSHED = 2**28  # bytes written before each timed run: several times the L2 of any GPU
-FEWEST, MOST = 5, 100  # runs a median is of
-HOST_CALLS = 50  # far fewer launches than the queue of a GPU holds, so that none waits
-HOST_LIMIT = 1000.0  # µs: beyond, a call is not limited by the host
+FEWEST, MOST = 5, 100  # runs of a median
+HOST_CALLS = 50  # far fewer launches than a GPU's queue holds, so that no launch waits
+HOST_LIMIT = 1000.0  # µs: longer calls are not limited by the host
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
     """Microseconds of one call.
 
-    kernel : on the GPU alone, replayed from a CUDA graph; None where that cannot be captured, `note` saying why.
-    eager : between events around an ordinary call; Python shows where the GPU waits for it.
-    host : until an ordinary call returns to Python; None where the GPU takes longer than `HOST_LIMIT`.
+    kernel : on the GPU, replayed from a CUDA graph; None if the call cannot be captured (`note` explains it).
+    eager : between events around an eager call; it includes Python's time where the GPU waits for Python.
+    host : until an eager call returns to Python; None if the GPU takes longer than `HOST_LIMIT`.
     """
 
     kernel: float | None
@@ -34,12 +34,12 @@ class Times:
 
     @property
     def best(self) -> float:
-        """The kernel's time; the call's where there is no other."""
+        """The time of the kernel, or of the eager call if there is no graph."""
         return self.eager if self.kernel is None else self.kernel
 
 
 class Clock:
-    """Times calls on one device, on a stream of its own, for about so many seconds each."""
+    """A clock for calls on one device: on a separate stream, for about `seconds` each."""
 
     def __init__(self, device: str, seconds: float = 0.1) -> None:
         self.device, self.seconds = torch.device(device), seconds
@@ -49,7 +49,7 @@ class Clock:
             self._flush = torch.empty(FLUSHED, dtype=torch.int8, device=self.device)
 
     def __enter__(self) -> Clock:
-        """Make the stream current: what autograd runs backward on is the stream of the forward, and is captured."""
+        """Make the stream current. Autograd runs a backward on the stream of its forward, so a graph captures it."""
         if self.device.type == "cuda":
             self._on = torch.cuda.stream(self.stream)
             self._on.__enter__()
@@ -60,9 +60,9 @@ class Clock:
             self._on.__exit__(*error)
 
     def measure(self, call: Call, check: Callable[[Any], None] = lambda result: None) -> Times:
-        """Time a call that has run before.
+        """Return the times of a call that has run before.
 
-        `check` is given the results of a replay, whose memory held NaN before it: what was timed is what was right.
+        `check` gets the results of a replay into memory that held NaN: so the timed code is the checked code.
         """
         if self.device.type != "cuda":
             began = time.perf_counter()
@@ -74,12 +74,12 @@ class Clock:
         host = self.host(call) if eager < HOST_LIMIT else None
         graph, result = torch.cuda.CUDAGraph(), None
         try:
-            graph.capture_begin()  # torch.cuda.graph would empty the allocator's cache each time
+            graph.capture_begin()  # torch.cuda.graph would also empty the allocator's cache
             try:
                 result = call()
             finally:
                 graph.capture_end()
-        except Exception as error:  # what a library does that cannot be captured
+        except Exception as error:  # a library may do what a graph cannot capture
             torch.cuda.synchronize(self.device)
             lines = str(error).strip().splitlines() or ["(no message)"]
             return Times(None, eager, host, runs, f"no graph: {lines[0][:100]}")
@@ -92,9 +92,10 @@ class Clock:
         return Times(kernel, eager, host, runs)
 
     def copy(self, size: int) -> Times:
-        """Time a copy that moves so many bytes, half of them read and half written: the limit of all that do.
+        """Return the times of a copy that moves `size` bytes, half of them read and half written: the limit.
 
-        In a graph or called, whichever is faster: of 512 MiB and more, a graph's copies are often far from the limit.
+        The kernel time is that of a graph or of an eager call, whichever is faster. From 512 MiB on, copies in a graph
+        are often far from the limit.
         """
         if size not in self._copies:
             source = torch.randint(0, 255, (max(size // 2, 1),), dtype=torch.uint8, device=self.device)
@@ -110,7 +111,7 @@ class Clock:
         return self._copies[size]
 
     def _timed(self, call: Call) -> tuple[float, int]:
-        """The median, and of how many runs."""
+        """Return the median in µs, and the number of runs."""
         first = median(self._runs(call, 3))
         count = int(1e6 * self.seconds / (first + 100.0))  # the flush takes 100 µs itself
         count = min(max(count, FEWEST), MOST)
@@ -127,7 +128,7 @@ class Clock:
         return [1e3 * start.elapsed_time(end) for start, end in pairs]
 
     def host(self, call: Call) -> float:
-        """Microseconds until a call returns to Python, with the GPU idle before."""
+        """Return the median time in µs until a call returns to Python; the GPU is idle before the first call."""
         self._wait()
         spent = []
         for _ in range(HOST_CALLS):

@@ -1,12 +1,10 @@
-"""Verify every kernel of the project on one device, and keep the reports.
+"""Verify every kernel of the project on one device, and write the reports.
 
     python benchmarks/verify_all.py --out benchmarks/results/h200 --examples 1000 --seconds 90
     python benchmarks/verify_all.py --out benchmarks/results/h200 --shapes models --seconds 300
 
-Writes <out>/<kernel>-<shapes>.json, prints a line for each, and exits 1 if any kernel fails.
+Writes <out>/<kernel>-<shapes>.json and prints a line for each kernel. Exit status 1 if a kernel fails.
 """
-
-from __future__ import annotations
 
 import argparse
 import os
@@ -31,16 +29,18 @@ def main() -> int:
     if not on_gpu:
         os.environ["TRITON_INTERPRET"] = "1"
 
-    from verify_norm import interpreter, registry
-    from verify_norm.report import json
-    from verify_norm.report.model import Settings
-    from verify_norm.search import search
+    from verify_norm.core import serial
+    from verify_norm.core.results import Settings
+    from verify_norm.loading import builtin, registry
+    from verify_norm.report import documents
+    from verify_norm.running.interpreter import patch
+    from verify_norm.search.search import search
 
     if not on_gpu:
-        interpreter.enable()
+        patch.enable()
     options.out.mkdir(parents=True, exist_ok=True)
     failed = 0
-    for name in options.kernels or registry.BUILTIN:
+    for name in options.kernels or builtin.BUILTIN:
         started = time.perf_counter()
         settings = Settings(
             examples=0 if options.shapes == "models" else options.examples,
@@ -50,7 +50,7 @@ def main() -> int:
             shapes=options.shapes,
         )
         report = search(registry.load(name), settings)
-        json.write(json.dump(report), str(options.out / f"{name}-{options.shapes}.json"))
+        serial.write(documents.dump(report), str(options.out / f"{name}-{options.shapes}.json"))
         failed += not report.ok
         gibibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         print(
@@ -60,7 +60,7 @@ def main() -> int:
         )
         for finding in report.findings:
             print(f"     {finding.check} {finding.output} ({finding.cases} cases): {finding.message}")
-            print(f"     {json.spec_text(name, finding.spec)}", flush=True)
+            print(f"     {serial.spec_text(name, finding.spec)}", flush=True)
         for skip in report.skipped:
             print(f"     not checked: {skip.what} ({skip.cases}): {skip.reason}")
     return bool(failed)

@@ -1,6 +1,4 @@
-"""What is timed: an operator at a size, and its arguments."""
-
-from __future__ import annotations
+"""The timed work: an operator at a size, and its arguments."""
 
 from dataclasses import dataclass
 from math import prod
@@ -9,27 +7,34 @@ from typing import Any
 import torch
 from oracle import values
 
-from verify_norm.ops import OPS
+from verify_norm.core.ops import OPS
 
 EPS = 1e-5
-SCALE = 64.0  # of what goes into 8 bits: a few of its values saturate
+SCALE = 64.0  # before the rounding to 8 bits; a few values saturate
 SHORT = {
-    "layernorm": "LN", "rmsnorm": "RMS", "groupnorm": "GN", "add_layernorm": "add+LN", "add_rmsnorm": "add+RMS",
-    "layernorm_fp8": "LN→fp8", "rmsnorm_fp8": "RMS→fp8", "groupnorm_silu": "GN+SiLU", "groupnorm_gelu": "GN+GELU",
-}  # fmt: skip
+    "layernorm": "LN",
+    "rmsnorm": "RMS",
+    "groupnorm": "GN",
+    "add_layernorm": "add+LN",
+    "add_rmsnorm": "add+RMS",
+    "layernorm_fp8": "LN→fp8",
+    "rmsnorm_fp8": "RMS→fp8",
+    "groupnorm_silu": "GN+SiLU",
+    "groupnorm_gelu": "GN+GELU",
+}
 TORCH_TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One operator at one size: what all contestants of a row do."""
+    """One operator at one size: the work of all contestants."""
 
     op: str
     shape: tuple[int, ...]
     dtype: str = "bfloat16"
     num_groups: int = 32
     layout: str = "contiguous"
-    mean: float = -2.3  # of x, whose deviation is 0.5: as in seed 001, so that a mean matters
+    mean: float = -2.3  # of x, as in seed 001; the standard deviation is 0.5
 
     @property
     def base(self) -> str:
@@ -38,14 +43,14 @@ class Work:
 
     @property
     def title(self) -> str:
-        """As "LN 4096×1024 bfloat16 forward"."""
+        """The work in words, for example "LN 4096×1024 bfloat16 forward"."""
         way = "forward" if self.op.endswith("_fwd") else "backward"
         last = f", {self.layout}" if self.layout != "contiguous" else ""
         return f"{SHORT[self.base]} {'×'.join(map(str, self.shape))} {self.dtype} {way}{last}"
 
     @property
     def size(self) -> int:
-        """Bytes that have to be moved: every tensor as large as x, read or written once."""
+        """The bytes that the work must move: every tensor of the size of x, read or written once."""
         op, of_x = OPS[self.op], TORCH_TYPES[self.dtype].itemsize
         sizes = [of_x if t.dtype == "x" else 1 for t in (*op.inputs, *op.outputs) if t.extent == "data"]
         return sum(sizes) * prod(self.shape)
@@ -53,7 +58,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A piece of work, and who is to do it: kernels by their names, peers by theirs."""
+    """A piece of work, and the names of its contestants: kernels and peers."""
 
     work: Work
     kernels: tuple[str, ...]
@@ -61,7 +66,7 @@ class Job:
 
 
 def arguments(work: Work, device: str) -> dict[str, Any]:
-    """Random arguments of the operator, by name; what a forward has saved is the truth, rounded."""
+    """Return random arguments of the operator, by name; saved statistics are the exact ones, rounded to float32."""
     op, dtype = OPS[work.op], TORCH_TYPES[work.dtype]
     torch.manual_seed(0)
     affine = work.shape[1:2] if op.view == "groups" else work.shape[-1:]

@@ -1,13 +1,11 @@
-"""Is any right kernel of the zoo ever accused? All of them, at several seeds, with as many cases whatever the load.
+"""Count the false alarms on the right kernels of the zoo, with several seeds.
 
     python benchmarks/zoo_seeds.py [--seeds 10] [--examples 60] [--jobs 2] [--out FILE]
 
-Each run is the corner table and then `--examples` random cases; time limits are so wide that they cut none. The file is
-written after every seed; seeds that it has already, of the same settings and versions, are not run again. Exit
-status 1 where there is a finding.
+Each run takes the corner table, then `--examples` random cases. Its time limits are so wide that a loaded machine runs
+as many cases as an idle one. The file is written after every seed. A seed that the file has for the same settings and
+versions is not run again. Exit status 1 if there is a finding.
 """
-
-from __future__ import annotations
 
 import argparse
 import json
@@ -24,27 +22,31 @@ ON_GPU = torch.cuda.is_available()
 if not ON_GPU:
     os.environ["TRITON_INTERPRET"] = "1"
 
-from verify_norm import zoo  # noqa: E402 — Triton learns of its interpreter first
-from verify_norm.environment import environment  # noqa: E402
-from verify_norm.report.json import jsonable  # noqa: E402
-from verify_norm.report.model import Settings  # noqa: E402
+from verify_norm.core.results import Settings  # noqa: E402
+from verify_norm.core.serial import jsonable  # noqa: E402
+from verify_norm.running.environment import environment  # noqa: E402
+from verify_norm.validation import zoo  # noqa: E402 — TRITON_INTERPRET is set first
 
-SECONDS = 1800.0  # for a kernel: far more than it takes
-TIMEOUT = 180.0  # for a case: a loaded machine is no finding
+SECONDS = 1800.0  # for a kernel, far more than it takes
+TIMEOUT = 180.0  # for a case, so that a loaded machine causes no finding
 
 
 def at(seed: int, options: argparse.Namespace) -> dict[str, Any]:
-    """One seed: how many cases each right kernel was given, and all that was found."""
+    """Return the number of cases of each right kernel, and all findings, for one seed."""
     settings = Settings(examples=options.examples, seconds=SECONDS, seed=seed, device=options.device, timeout=TIMEOUT)
-    right = [specimen for specimen in zoo.shown(options.device) if not specimen.wrong]
-    outcomes = list(zoo.audit_all(settings, right, jobs=options.jobs))
-    cases = {outcome.specimen.name: outcome.cases for outcome in outcomes}
+    right = [example for example in zoo.detectable(options.device) if not example.wrong]
+    outcomes = list(zoo.run_all(settings, right, jobs=options.jobs))
+    cases = {outcome.example.name: outcome.cases for outcome in outcomes}
     findings = [asdict(finding) for outcome in outcomes for finding in outcome.findings]
     return {
-        "seed": seed, "kernels": len(cases), "cases": sum(cases.values()), "fewest": min(cases.values()),
-        "seconds": round(sum(outcome.seconds for outcome in outcomes)), "findings": jsonable(findings),
+        "seed": seed,
+        "kernels": len(cases),
+        "cases": sum(cases.values()),
+        "fewest": min(cases.values()),
+        "seconds": round(sum(outcome.seconds for outcome in outcomes)),
+        "findings": jsonable(findings),
         "by_kernel": dict(sorted(cases.items())),
-    }  # fmt: skip
+    }
 
 
 def main() -> int:
@@ -65,12 +67,15 @@ def main() -> int:
         if seed not in done:
             done[seed] = at(seed, options) | {"date": date}
         rows = [done[s] for s in sorted(done)]
-        told = {"settings": settings, "environment": facts, "runs": rows}
+        result = {"settings": settings, "environment": facts, "runs": rows}
         options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n")
+        options.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
         row = done[seed]
         alarms = Counter(finding["kernel"] for finding in row["findings"])
-        print(f"seed {seed}: {row['kernels']} right kernels, {row['cases']} cases, {len(alarms)} accused", flush=True)
+        print(
+            f"seed {seed}: {row['kernels']} right kernels, {row['cases']} cases, {len(alarms)} falsely flagged",
+            flush=True,
+        )
         for finding in row["findings"]:
             print(f"  {finding['kernel']}: {finding['check']} {finding['output']}: {finding['message']}", flush=True)
     return int(any(row["findings"] for row in done.values()))

@@ -11,7 +11,7 @@ DENSITY = tl.constexpr(0.3989422804014327)  # 1/√(2π)
 
 @jit
 def sigmoid(z, PTX: tl.constexpr):
-    """σ(z) = 1/(1 + e^−z), 0 where e^−z overflows; PTX says that the target has sm_90's instructions.
+    """Return σ(z) = 1/(1 + e^−z), 0 where e^−z overflows; PTX says that the target has sm_90's instructions.
 
     There, five instructions instead of ten: without scaling for arguments that are subnormal, or whose reciprocal is.
     A quarter of the sum has a reciprocal that is normal.
@@ -29,7 +29,7 @@ def sigmoid(z, PTX: tl.constexpr):
 
 @jit
 def activate(z, ACT: tl.constexpr, PTX: tl.constexpr):
-    """SiLU z·σ(z), GELU z·Φ(z), or z itself."""
+    """Return SiLU z·σ(z), GELU z·Φ(z), or z itself."""
     if ACT == "silu":
         z *= sigmoid(z, PTX)
     elif ACT == "gelu":
@@ -39,7 +39,7 @@ def activate(z, ACT: tl.constexpr, PTX: tl.constexpr):
 
 @jit
 def slope(z, ACT: tl.constexpr, PTX: tl.constexpr):
-    """The derivative at z: σ(1 + z(1 − σ)) and Φ(z) + z·φ(z).
+    """Return the derivative at z: σ(1 + z(1 − σ)) and Φ(z) + z·φ(z).
 
     The rounding of 1 − σ adds at most σ|z|u to a', one of the six that the bound allows.
     """

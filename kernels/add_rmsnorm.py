@@ -1,6 +1,6 @@
 """Residual addition with RMSNorm: h = x + residual, y = RMSNorm(h), and h rounded to x's type.
 
-The kernels are `rows` and `long_rows` without a mean. The weight may have an offset, which is added in float32.
+The kernels are those of `rows`, without a mean. The weight may have an offset, which is added in float32.
 """
 
 from typing import Any
@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from verify_norm.kernels import row_ops
-from verify_norm.kernels.row_norm import Shape, check_like, checked, geometry
+from verify_norm.kernels.arguments import Shape, check_like
+from verify_norm.kernels.autograd import once
+from verify_norm.kernels.rows import operators
+from verify_norm.kernels.rows.launch import check_gradient, norm_of
 
 
 def add_rmsnorm_fwd(
@@ -20,10 +22,10 @@ def add_rmsnorm_fwd(
     weight_offset: float = 0.0,
     normalized_shape: Shape = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """RMSNorm of h = x + residual: y, residual_out and rstd, as in `add_layernorm_fwd`."""
+    """Return y, residual_out and rstd of RMSNorm of h = x + residual, as `add_layernorm_fwd` does."""
     check_like(x, "x", residual=residual)
-    shape = geometry(x, weight, None, normalized_shape)
-    y, h, _, rstd = row_ops.forward(x, residual, weight, None, eps, weight_offset, shape, False)
+    norm = norm_of(x, weight, None, normalized_shape, False, weight_offset)
+    y, h, _, rstd = operators.forward(x, residual, weight, None, eps, norm)
     return y, h, rstd
 
 
@@ -37,39 +39,43 @@ def add_rmsnorm_bwd(
     weight_offset: float = 0.0,
     normalized_shape: Shape = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Gradients of `add_rmsnorm_fwd`: dx (dresidual is the same) and dweight, as in `add_layernorm_bwd`.
+    """Return dx (dresidual is the same) and dweight of `add_rmsnorm_fwd`, as `add_layernorm_bwd` does.
 
     dx = rstd·(g − x̂·mean(g·x̂)) + dresidual_out with x̂ = residual_out·rstd and g = (w + offset)·dy.
     """
-    shape = checked(
-        dy, dresidual_out, residual_out, weight, None, None, rstd, normalized_shape, "residual_out", centered=False
-    )
-    wanted = (True, weight, None)
-    return row_ops.backward(dy, dresidual_out, residual_out, weight, None, rstd, weight_offset, shape, wanted)[:2]
+    norm = norm_of(residual_out, weight, None, normalized_shape, False, weight_offset)
+    check_gradient(norm, dy, residual_out, None, rstd, dresidual_out, "residual_out")
+    return operators.backward(dy, dresidual_out, residual_out, weight, None, rstd, norm, (True, weight, None))[:2]
 
 
 class AddRMSNormFunction(torch.autograd.Function):
     """For autograd: apply(x, residual, weight, eps, weight_offset, normalized_shape) -> y, residual_out, once."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, weight_offset: float,
-                normalized_shape: Shape):  # fmt: skip
-        """The two outputs, keeping what the gradients need."""
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        residual: Tensor,
+        weight: Tensor | None,
+        eps: float,
+        weight_offset: float,
+        normalized_shape: Shape,
+    ):
+        """Return the two outputs, and save what the gradients need."""
         y, h, rstd = add_rmsnorm_fwd(x, residual, weight, eps, weight_offset, normalized_shape)
         ctx.save_for_backward(h, weight, rstd)
-        ctx.shape = geometry(x, weight, None, normalized_shape)
-        ctx.offset = weight_offset
+        ctx.norm = norm_of(x, weight, None, normalized_shape, False, weight_offset)
         ctx.set_materialize_grads(False)
         return y, h
 
     @staticmethod
-    @row_ops.once
+    @once
     def backward(ctx: Any, dy: Tensor | None, dh: Tensor | None):
-        """The gradients that are asked for, and no others; from one output alone where the other has none."""
+        """Return the gradients that are asked for, and no others; an output without a gradient adds none."""
         h, weight, rstd = ctx.saved_tensors
         need = ctx.needs_input_grad
         wanted = (need[0] or need[1], weight if need[2] else None, None)
         dx, dweight = dh, None
         if dy is not None:
-            dx, dweight, _ = row_ops.backward(dy, dh, h, weight, None, rstd, ctx.offset, ctx.shape, wanted)
+            dx, dweight, _ = operators.backward(dy, dh, h, weight, None, rstd, ctx.norm, wanted)
         return dx if need[0] else None, dx if need[1] else None, dweight, None, None, None

@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from verify_norm.kernels import group_ops, row_ops
 from verify_norm.kernels.activation import ACTIVATIONS
-from verify_norm.kernels.launch import check_backward, check_length, check_shapes, check_types
+from verify_norm.kernels.arguments import Gradients, check_backward, check_length, check_shapes, check_types
+from verify_norm.kernels.autograd import once, recorded
+from verify_norm.kernels.groups import operators
 
 
 def grouped(x: Tensor, weight: Tensor | None, bias: Tensor | None, num_groups: int) -> tuple[int, int, int]:
-    """B, C and S of x (B, C, *spatial), after the checks that forward and backward share."""
+    """Return B, C and S of x (B, C, *spatial), after the checks that forward and backward share."""
     check_types(x, weight, bias)
     if x.dim() < 2:
         raise ValueError(f"x must have at least 2 dimensions (B, C, *spatial), not shape {tuple(x.shape)}")
@@ -32,14 +33,14 @@ def grouped(x: Tensor, weight: Tensor | None, bias: Tensor | None, num_groups: i
 
 
 def channels_inner(x3: Tensor) -> bool:
-    """Whether neighbours in memory are neighbouring channels, as in channels_last."""
+    """Return whether neighbours in memory are neighbouring channels, as in channels_last."""
     return x3.stride(1) < x3.stride(2)
 
 
 def groupnorm_fwd(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, num_groups: int, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """GroupNorm of x (B, C, *spatial), of any strides: y, mean and rstd.
+    """Return y, mean and rstd of GroupNorm of x (B, C, *spatial), of any strides.
 
     Parameters
     ----------
@@ -70,27 +71,33 @@ def groupnorm_fwd(
 def groupnorm_silu_fwd(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, num_groups: int, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """SiLU of GroupNorm, as `groupnorm_fwd`."""
+    """Return SiLU of GroupNorm, with mean and rstd, as `groupnorm_fwd`."""
     return _checked_forward(x, weight, bias, num_groups, eps, "silu")
 
 
 def groupnorm_gelu_fwd(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, num_groups: int, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """GELU z·Φ(z), the exact one, of GroupNorm, as `groupnorm_fwd`."""
+    """Return GELU z·Φ(z), the exact one, of GroupNorm, with mean and rstd, as `groupnorm_fwd`."""
     return _checked_forward(x, weight, bias, num_groups, eps, "gelu")
 
 
 def groupnorm_bwd(
-    dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, rstd: Tensor, num_groups: int,
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor,
+    rstd: Tensor,
+    num_groups: int,
     eps: float,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
-    """Gradients of GroupNorm, from dy like x and the forward's mean and rstd: dx, dweight, dbias.
+) -> Gradients:
+    """Return dx, dweight and dbias of GroupNorm, from dy like x and the forward's mean and rstd.
 
     With x̂ = (x − mean)·rstd and g = w·dy: dx = rstd·(g − mean(g) − x̂·mean(g·x̂)) with means over the group,
     dweight = Σ dy·x̂ and dbias = Σ dy over samples and positions. The sums per sample and channel are made once,
     and serve all three. dx has x's type, dweight and dbias those of weight and bias, and None stays None. `eps`
-    is in rstd already; it is an argument because it is one of the operator.
+    is in rstd already; it is an argument because the operator has it.
 
     Raises
     ------
@@ -101,18 +108,30 @@ def groupnorm_bwd(
 
 
 def groupnorm_silu_bwd(
-    dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, rstd: Tensor, num_groups: int,
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor,
+    rstd: Tensor,
+    num_groups: int,
     eps: float,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
-    """Gradients of SiLU of GroupNorm: those of GroupNorm at dy·silu'(z), z = w·x̂ + b computed anew."""
+) -> Gradients:
+    """Return the gradients of SiLU of GroupNorm: those of GroupNorm at dy·silu'(z), z = w·x̂ + b computed anew."""
     return _checked_backward(dy, x, weight, bias, mean, rstd, num_groups, "silu")
 
 
 def groupnorm_gelu_bwd(
-    dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, rstd: Tensor, num_groups: int,
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor,
+    rstd: Tensor,
+    num_groups: int,
     eps: float,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
-    """Gradients of GELU of GroupNorm: those of GroupNorm at dy·gelu'(z), z = w·x̂ + b computed anew."""
+) -> Gradients:
+    """Return the gradients of GELU of GroupNorm: those of GroupNorm at dy·gelu'(z), z = w·x̂ + b computed anew."""
     return _checked_backward(dy, x, weight, bias, mean, rstd, num_groups, "gelu")
 
 
@@ -120,16 +139,22 @@ def _checked_forward(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, num_groups: int, eps: float, activation: str | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     grouped(x, weight, bias, num_groups)
-    return group_ops.forward(x, weight, bias, num_groups, eps, activation)
+    return operators.forward(x, weight, bias, num_groups, eps, activation)
 
 
 def _checked_backward(
-    dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, rstd: Tensor, num_groups: int,
+    dy: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor,
+    rstd: Tensor,
+    num_groups: int,
     activation: str | None,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
+) -> Gradients:
     grouped(x, weight, bias, num_groups)
     check_backward(x, dy, x.shape[0] * num_groups, mean=mean, rstd=rstd)
-    return group_ops.backward(dy, x, weight, bias, mean, rstd, num_groups, activation, (True, True, True))
+    return operators.backward(dy, x, weight, bias, (mean, rstd), num_groups, activation, (True, True, True))
 
 
 def _known(activation: str | None) -> str | None:
@@ -143,22 +168,27 @@ class GroupNormFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, num_groups: int, eps: float,
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        num_groups: int,
+        eps: float,
         activation: str | None = None,
-    ):  # fmt: skip
-        """y, keeping what the gradients need."""
+    ):
+        """Return y, and save what the gradients need."""
         y, mean, rstd = _checked_forward(x, weight, bias, num_groups, eps, _known(activation))
         ctx.save_for_backward(x, weight, bias, mean, rstd)
         ctx.num_groups, ctx.activation = num_groups, activation
         return y
 
     @staticmethod
-    @row_ops.once
+    @once
     def backward(ctx: Any, dy: Tensor):
-        """The gradients that are asked for, and no others."""
+        """Return the gradients that are asked for, and no others."""
         x, weight, bias, mean, rstd = ctx.saved_tensors
         wanted = tuple(ctx.needs_input_grad[:3])
-        gradients = group_ops.backward(dy, x, weight, bias, mean, rstd, ctx.num_groups, ctx.activation, wanted)
+        gradients = operators.backward(dy, x, weight, bias, (mean, rstd), ctx.num_groups, ctx.activation, wanted)
         return *gradients, None, None, None
 
 
@@ -170,12 +200,12 @@ class GroupNorm(torch.nn.GroupNorm):
         self.num_groups, self.activation = int(self.num_groups), _known(activation)
 
     def forward(self, input: Tensor) -> Tensor:
-        """The normalized input."""
-        if not row_ops.recorded():
+        """Return the normalized input."""
+        if not recorded():
             return _checked_forward(input, self.weight, self.bias, self.num_groups, self.eps, self.activation)[0]
         return GroupNormFunction.apply(input, self.weight, self.bias, self.num_groups, self.eps, self.activation)
 
     def extra_repr(self) -> str:
-        """As torch's, and the activation if there is one."""
-        said = super().extra_repr()
-        return said if self.activation is None else f"{said}, activation={self.activation}"
+        """Return torch's, and the activation if there is one."""
+        text = super().extra_repr()
+        return text if self.activation is None else f"{text}, activation={self.activation}"

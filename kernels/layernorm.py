@@ -1,7 +1,7 @@
 """LayerNorm: y = (x − mean(x)) · rstd · w + b over each row, with rstd = 1/√(var(x) + eps).
 
 All arithmetic is float32. The variance is that of centred values, in a second pass over the row: E[x²] − E[x]²
-cancels when the mean is large. The kernels are `rows` and `long_rows`.
+cancels when the mean is large. The kernels are those of `rows`.
 """
 
 from typing import Any
@@ -9,14 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from verify_norm.kernels import row_ops
-from verify_norm.kernels.row_norm import Gradients, Shape, checked, geometry
+from verify_norm.kernels.arguments import Gradients, Shape
+from verify_norm.kernels.autograd import once, recorded
+from verify_norm.kernels.rows import operators
+from verify_norm.kernels.rows.launch import check_gradient, norm_of
 
 
 def layernorm_fwd(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, normalized_shape: Shape = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """LayerNorm of x (…, *normalized_shape), of any strides: y, mean and rstd.
+    """Return y, mean and rstd of LayerNorm of x (…, *normalized_shape), of any strides.
 
     Parameters
     ----------
@@ -39,10 +41,10 @@ def layernorm_fwd(
     Raises
     ------
     ValueError, TypeError
-        As `launch.normalized` says: a shape that does not fit, a type that would lose bits in silence.
+        As `arguments.normalized` raises: a shape that does not fit, a type that would lose bits in silence.
     """
-    shape = geometry(x, weight, bias, normalized_shape)
-    y, _, mean, rstd = row_ops.forward(x, None, weight, bias, eps, 0.0, shape, True)
+    norm = norm_of(x, weight, bias, normalized_shape)
+    y, _, mean, rstd = operators.forward(x, None, weight, bias, eps, norm)
     return y, mean, rstd
 
 
@@ -56,20 +58,21 @@ def layernorm_bwd(
     eps: float,
     normalized_shape: Shape = None,
 ) -> Gradients:
-    """Gradients of LayerNorm, from dy like x and the forward's mean and rstd: dx, dweight, dbias.
+    """Return dx, dweight and dbias of LayerNorm, from dy like x and the forward's mean and rstd.
 
     With x̂ = (x − mean)·rstd and g = w·dy: dx = rstd·(g − mean(g) − x̂·mean(g·x̂)), dweight = Σ dy·x̂ and dbias =
     Σ dy over the rows. dx has x's type, dweight and dbias those of weight and bias, and None stays None. A row's
     dx does not depend on any other row, and every sum is the same at every run. `eps` is in rstd already; it is
-    an argument because it is one of the operator.
+    an argument because the operator has it.
 
     Raises
     ------
     ValueError, TypeError
         As in the forward, and if dy is not like x or a statistic not float32, one a row.
     """
-    shape = checked(dy, None, x, weight, bias, mean, rstd, normalized_shape, "x")
-    return row_ops.backward(dy, None, x, weight, mean, rstd, 0.0, shape, (True, weight, bias))
+    norm = norm_of(x, weight, bias, normalized_shape)
+    check_gradient(norm, dy, x, mean, rstd)
+    return operators.backward(dy, None, x, weight, mean, rstd, norm, (True, weight, bias))
 
 
 class LayerNormFunction(torch.autograd.Function):
@@ -77,27 +80,27 @@ class LayerNormFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, normalized_shape: Shape):
-        """y, keeping what the gradients need."""
-        ctx.shape = shape = geometry(x, weight, bias, normalized_shape)
-        y, _, mean, rstd = row_ops.forward(x, None, weight, bias, eps, 0.0, shape, True)
+        """Return y, and save what the gradients need."""
+        ctx.norm = norm = norm_of(x, weight, bias, normalized_shape)
+        y, _, mean, rstd = operators.forward(x, None, weight, bias, eps, norm)
         ctx.save_for_backward(x, weight, bias, mean, rstd)
         return y
 
     @staticmethod
-    @row_ops.once
+    @once
     def backward(ctx: Any, dy: Tensor):
-        """The gradients that are asked for, and no others."""
+        """Return the gradients that are asked for, and no others."""
         x, weight, bias, mean, rstd = ctx.saved_tensors
         need = ctx.needs_input_grad
         wanted = (need[0], weight if need[1] else None, bias if need[2] else None)
-        return *row_ops.backward(dy, None, x, weight, mean, rstd, 0.0, ctx.shape, wanted), None, None
+        return *operators.backward(dy, None, x, weight, mean, rstd, ctx.norm, wanted), None, None
 
 
 class LayerNorm(torch.nn.LayerNorm):
     """torch.nn.LayerNorm, computed by this kernel: same arguments, parameters and state."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """The normalized input."""
-        if not row_ops.recorded():
+        """Return the normalized input."""
+        if not recorded():
             return layernorm_fwd(input, self.weight, self.bias, self.eps, self.normalized_shape)[0]
         return LayerNormFunction.apply(input, self.weight, self.bias, self.eps, self.normalized_shape)

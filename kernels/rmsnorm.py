@@ -2,7 +2,7 @@
 
 The offset is for weights stored as their distance from 1, as Gemma does: w + 1 is formed in float32, never in the
 weight's own type. Without a weight the factor is 1, whatever the offset. All arithmetic is float32. The kernels are
-`rows` and `long_rows`, without a mean.
+those of `rows`, without a mean.
 """
 
 from typing import Any
@@ -10,14 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from verify_norm.kernels import row_ops
-from verify_norm.kernels.row_norm import Shape, checked, geometry
+from verify_norm.kernels.arguments import Shape
+from verify_norm.kernels.autograd import once, recorded
+from verify_norm.kernels.rows import operators
+from verify_norm.kernels.rows.launch import check_gradient, norm_of
 
 
 def rmsnorm_fwd(
     x: Tensor, weight: Tensor | None, eps: float, weight_offset: float = 0.0, normalized_shape: Shape = None
 ) -> tuple[Tensor, Tensor]:
-    """RMSNorm of x (…, *normalized_shape), of any strides: y and rstd.
+    """Return y and rstd of RMSNorm of x (…, *normalized_shape), of any strides.
 
     Parameters
     ----------
@@ -42,10 +44,10 @@ def rmsnorm_fwd(
     Raises
     ------
     ValueError, TypeError
-        As `launch.normalized` says: a shape that does not fit, a type that would lose bits in silence.
+        As `arguments.normalized` raises: a shape that does not fit, a type that would lose bits in silence.
     """
-    shape = geometry(x, weight, None, normalized_shape)
-    y, _, _, rstd = row_ops.forward(x, None, weight, None, eps, weight_offset, shape, False)
+    norm = norm_of(x, weight, None, normalized_shape, False, weight_offset)
+    y, _, _, rstd = operators.forward(x, None, weight, None, eps, norm)
     return y, rstd
 
 
@@ -58,20 +60,21 @@ def rmsnorm_bwd(
     weight_offset: float = 0.0,
     normalized_shape: Shape = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Gradients of RMSNorm, from dy like x and the forward's rstd: dx, dweight.
+    """Return dx and dweight of RMSNorm, from dy like x and the forward's rstd.
 
     With x̂ = x·rstd and g = (w + offset)·dy: dx = rstd·(g − x̂·mean(g·x̂)), and dweight = Σ dy·x̂ over the rows.
     dx has x's type, dweight the weight's, None without one. A row's dx does not depend on any other row, and
-    every sum is the same at every run. `eps` is in rstd already; it is an argument because it is one of the
-    operator.
+    every sum is the same at every run. `eps` is in rstd already; it is an argument because the operator has
+    it.
 
     Raises
     ------
     ValueError, TypeError
         As in the forward, and if dy is not like x or rstd not float32, one a row.
     """
-    shape = checked(dy, None, x, weight, None, None, rstd, normalized_shape, "x", centered=False)
-    return row_ops.backward(dy, None, x, weight, None, rstd, weight_offset, shape, (True, weight, None))[:2]
+    norm = norm_of(x, weight, None, normalized_shape, False, weight_offset)
+    check_gradient(norm, dy, x, None, rstd)
+    return operators.backward(dy, None, x, weight, None, rstd, norm, (True, weight, None))[:2]
 
 
 class RMSNormFunction(torch.autograd.Function):
@@ -79,21 +82,20 @@ class RMSNormFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float, weight_offset: float, normalized_shape: Shape):
-        """y, keeping what the gradients need."""
-        ctx.shape = shape = geometry(x, weight, None, normalized_shape)
-        y, _, _, rstd = row_ops.forward(x, None, weight, None, eps, weight_offset, shape, False)
+        """Return y, and save what the gradients need."""
+        ctx.norm = norm = norm_of(x, weight, None, normalized_shape, False, weight_offset)
+        y, _, _, rstd = operators.forward(x, None, weight, None, eps, norm)
         ctx.save_for_backward(x, weight, rstd)
-        ctx.offset = weight_offset
         return y
 
     @staticmethod
-    @row_ops.once
+    @once
     def backward(ctx: Any, dy: Tensor):
-        """The gradients that are asked for, and no others."""
+        """Return the gradients that are asked for, and no others."""
         x, weight, rstd = ctx.saved_tensors
         need = ctx.needs_input_grad
         wanted = (need[0], weight if need[1] else None, None)
-        dx, dweight, _ = row_ops.backward(dy, None, x, weight, None, rstd, ctx.offset, ctx.shape, wanted)
+        dx, dweight, _ = operators.backward(dy, None, x, weight, None, rstd, ctx.norm, wanted)
         return dx, dweight, None, None, None
 
 
@@ -104,8 +106,8 @@ class RMSNorm(torch.nn.RMSNorm):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        """The normalized input."""
+        """Return the normalized input."""
         eps = torch.finfo(torch.float32).eps if self.eps is None else self.eps
-        if not row_ops.recorded():
+        if not recorded():
             return rmsnorm_fwd(x, self.weight, eps, 0.0, self.normalized_shape)[0]
         return RMSNormFunction.apply(x, self.weight, eps, 0.0, self.normalized_shape)

@@ -1,5 +1,6 @@
-"""The oracle: float64 references with manual gradients, and what rounding may do to a kernel that computes the same.
+"""The oracle: float64 references with manual gradients, and bounds on the rounding errors of correct kernels.
 
-Imports NumPy alone. One module per operator, forward above backward, the derivation in its docstring; `rounding` holds
-the error model that they share.
+It imports NumPy alone. One module per operator holds the derivation, forward above backward. `norm` is the algebra that
+they share, `view` how they see their arrays, `arithmetic` and `rounding` the error analysis. `jvp` and
+`double_backward` are of second order.
 """

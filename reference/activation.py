@@ -5,30 +5,30 @@
 
 An activated normalization is a(z) with z = w·x̂ + b. Its gradients are those of the normalization at dz = dy·a'(z).
 
-**Assumed of a kernel**, u being the unit roundoff of its arithmetic and an ulp at most 2u of its number:
+**Assumed of a kernel**, where u is the unit roundoff of its arithmetic and an ulp is at most 2u of its number:
 
     e^t    2 + 1.173|t| ulp: CUDA's __expf, or ex2.approx of t·log₂e, which rounds the product
     a/b    2 ulp: CUDA's __fdividef, div.full
     erf    2 ulp: CUDA's erff
 
 (CUDA C++ Programming Guide, "Mathematical Functions": maximum errors of standard and intrinsic functions). A hardware
-tanh, off by 2⁻¹¹, does not keep this, nor does GELU's approximation by tanh, off by up to 5e-4.
+tanh, off by 2⁻¹¹, is less accurate than this, and so is GELU's approximation by tanh, off by up to 5e-4.
 
-**Evaluation.** With ε = (4 + 2.35|z|)u, σ errs by the factor (1 − σ)ε + 5u, where e^−z may overflow by all of itself;
-z·σ by one rounding more. In 1 + erf(t), t = z/√2, the sum errs by 4u|erf| + u(1 + erf), and t's two roundings put in
-erf'(t)|t|·2u < u; GELU is |z|/2 times that, and three roundings, one of which a kernel may put on z·erf. Of SiLU's a',
-∂a'/∂σ = 1 + z(1 − 2σ) is at most 1 + |z|, and what remains are six roundings of terms below σ(1 + |z|). Of GELU's, Φ
-errs by half of the sum above, and z·φ by the exponential at z²/2 and that argument's three roundings, and four more.
+**Evaluation.** With ε = (4 + 2.35|z|)u, σ errs by the factor (1 − σ)ε + 5u; where e^−z may overflow, it errs by all of
+itself. z·σ rounds once more. In 1 + erf(t), t = z/√2, the sum errs by 4u|erf| + u(1 + erf), and the two roundings of t
+add erf'(t)|t|·2u < u. GELU is |z|/2 times that, with three roundings more, one of which may fall on z·erf. In SiLU's
+a', ∂a'/∂σ = 1 + z(1 − 2σ) is at most 1 + |z|, and six roundings of terms below σ(1 + |z|) remain. In GELU's a', Φ errs
+by half of the sum above, and z·φ by the exponential at z²/2, the three roundings of that argument, and four more.
 
-**Propagation.** |a'| has a maximum, and |a''| too: an error δz moves a by at most that of a' on the way, and a' by
-max|a''|·δz. What an evaluation within δz of z is off by is taken as the largest of the ends and z itself: where δz is
-so large that more lies between them, δz is what counts.
+**Propagation.** |a'| and |a''| have a maximum. An error δz moves a by at most δz times the largest |a'| on the way, and
+a' by max|a''|·δz. The evaluation error within δz of z is taken as the largest at z and at both ends. Where δz is so
+large that more lies between them, δz itself dominates.
 
-Φ is math.erfc of the standard library, element by element; the rounding of its argument makes it err by z²·2⁻⁵³ of
-itself at most, far below 1 beside a float32 kernel's u.
+Φ is math.erfc of the standard library, element by element. The rounding of its argument changes it by at most z²·2⁻⁵³
+of itself, which is negligible beside a float32 kernel's u.
 """
 
-# No np.asarray: these lines run on other arrays too, such as tensors on a GPU (benchmarks/oracle.py).
+# No np.asarray: these lines also run on other arrays, such as tensors on a GPU (benchmarks/oracle.py).
 # mypy: disable-error-code="no-any-return"
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from typing import Any
 
 import numpy as np
 
-from verify_norm.reference.rounding import Arithmetic
+from verify_norm.reference.arithmetic import Arithmetic
 from verify_norm.reference.view import Array
 
 _erfc = np.frompyfunc(math.erfc, 1, 1)
@@ -49,12 +49,13 @@ ROOT_HALF, DENSITY = math.sqrt(0.5), 1.0 / math.sqrt(2.0 * math.pi)
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """One activation.
+    """An activation function a(z).
 
     Parameters
     ----------
-    value, slope : a and a' of z.
-    value_error, slope_error : how far a kernel's own a and a' of its z may be off: of z and the arithmetic.
+    name : the name in `ACTIVATIONS`.
+    value, slope : a and a', functions of z.
+    value_error, slope_error : how far a kernel's a and a' of its own z may be off, functions of z and the arithmetic.
     steepest : the maximum of |a'|.
     bend : the maximum of |a''|.
     """
@@ -69,7 +70,7 @@ class Activation:
 
 
 def sigmoid(z: Array) -> Array:
-    """1/(1 + e^−z), without overflow.
+    """Return σ(z) = 1/(1 + e^−z), without overflow.
 
     >>> sigmoid(np.array([-800.0, 0.0, 800.0])).tolist()
     [0.0, 0.5, 1.0]
@@ -79,17 +80,19 @@ def sigmoid(z: Array) -> Array:
 
 
 def normal(z: Array) -> Array:
-    """Φ(z), the normal distribution's: without cancellation where z is far below 0.
+    """Return Φ(z), the normal distribution function, without cancellation where z is far below 0.
 
     >>> normal(np.array([-np.inf, 0.0, np.inf])).tolist()
     [0.0, 0.5, 1.0]
     """
     tail: Any = _erfc(-ROOT_HALF * z)
-    return 0.5 * (tail.astype(np.float64) if isinstance(tail, np.ndarray) else tail)  # of objects; a number of 0-d z
+    return 0.5 * (
+        tail.astype(np.float64) if isinstance(tail, np.ndarray) else tail
+    )  # an array of objects, or a number for 0-d z
 
 
 def density(z: Array) -> Array:
-    """φ(z), its derivative.
+    """Return φ(z) = Φ'(z), the normal density.
 
     >>> round(float(density(np.zeros(()))), 4)
     0.3989
@@ -106,7 +109,7 @@ def _silu_slope(z: Array) -> Array:
 
 
 def _sigmoid_error(z: Array, a: Arithmetic) -> Array:
-    """Of σ, relative."""
+    """Return the relative error of σ."""
     lost = sigmoid(-z) * (4.0 + 2.35 * np.abs(z)) * a.u + 5.0 * a.u
     return np.where(-z < math.log(a.huge) - 1.0, lost / (1.0 - np.minimum(lost, 0.5)), 1.0)
 
@@ -129,7 +132,7 @@ def _gelu_slope(z: Array) -> Array:
 
 
 def _normal_error(z: Array, a: Arithmetic) -> Array:
-    """Of 1 + erf(z/√2)."""
+    """Return the error of 1 + erf(z/√2)."""
     return (4.0 * np.abs(1.0 - 2.0 * normal(-np.abs(z))) + 2.0 * normal(z) + 1.0) * a.u
 
 
@@ -144,19 +147,19 @@ def _gelu_slope_error(z: Array, a: Arithmetic) -> Array:
     return lost + 2.0 * a.u * np.abs(_gelu_slope(z)) + 4 * a.tiny * (1.0 + np.abs(z))
 
 
-# |a'| is largest where a'' = σ(1 − σ)(2 + z(1 − 2σ)) is 0, and φ(z)(2 − z²); these are largest at 0: 1/2 and 2φ(0)
+# |a'| is largest where a'' = 0: σ(1 − σ)(2 + z(1 − 2σ)) and φ(z)(2 − z²). |a''| is largest at 0: 1/2 and 2φ(0).
 SILU = Activation("silu", _silu, _silu_slope, _silu_error, _silu_slope_error, 1.0998394, 0.5)
 GELU = Activation("gelu", _gelu, _gelu_slope, _gelu_error, _gelu_slope_error, 1.1289042, 0.7978846)
 ACTIVATIONS = {one.name: one for one in (SILU, GELU)}
 
 
 def nearby(error: Callable[[Array, Arithmetic], Array], z: Array, dz: Array, a: Arithmetic) -> Array:
-    """What an evaluation within δz of z may be off by."""
+    """Return how far an evaluation within δz of z may be off."""
     return np.maximum(error(z, a), np.maximum(error(z - dz, a), error(z + dz, a)))
 
 
 def pushed(act: Activation, z: Array, dz: Array, a: Arithmetic) -> Array:
-    """δ of a(z'), where |z' − z| ≤ δz and a kernel evaluates it.
+    """Return δ of a(z'), where |z' − z| ≤ δz and a kernel evaluates a.
 
     >>> float32 = Arithmetic(u=2**-24, tiny=2**-126, huge=3.4028235e38)
     >>> bool(pushed(SILU, np.ones(()), np.zeros(()), float32) < 1e-6)
@@ -167,7 +170,7 @@ def pushed(act: Activation, z: Array, dz: Array, a: Arithmetic) -> Array:
 
 
 def pulled(act: Activation, dy: Array, z: Array, dz: Array, a: Arithmetic) -> tuple[Array, Array]:
-    """The gradient dy·a'(z), and how far a kernel's may be off where |z' − z| ≤ δz.
+    """Return the gradient dy·a'(z), and how far a kernel's may be off where |z' − z| ≤ δz.
 
     >>> float32 = Arithmetic(u=2**-24, tiny=2**-126, huge=3.4028235e38)
     >>> value, lost = pulled(GELU, np.ones(()), np.zeros(()), np.zeros(()), float32)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from verify_norm.reference import layernorm
+from verify_norm.reference import layernorm, rounding
+from verify_norm.reference.arithmetic import Arithmetic
 from verify_norm.reference.layernorm import Backward, Forward
-from verify_norm.reference.rounding import Arithmetic
 from verify_norm.reference.view import Array, groups
 
-__all__ = [
-    "Backward", "Forward", "backward", "backward_error", "backward_with_error", "forward", "forward_error",
-    "forward_with_error",
-]  # fmt: skip
+__all__ = ["Backward", "Forward", "backward", "backward_error", "forward", "forward_error"]
 
 
 def forward(x: Array, weight: Array | None, bias: Array | None, *, num_groups: int, eps: float) -> Forward:
@@ -20,8 +17,8 @@ def forward(x: Array, weight: Array | None, bias: Array | None, *, num_groups: i
 
         μ = mean x      xc = x − μ      var = mean xc²      r = 1/√(var + eps)      x̂ = r·xc      y = w·x̂ + b
 
-    with means over the n = C/G·S elements of a group, and with w and b of shape (1, G, C/G, 1): they vary inside a
-    group, and are shared by samples and positions.
+    with means over the n = C/G·S elements of a group. w and b have the shape (1, G, C/G, 1): they vary inside a group,
+    and all samples and positions share them.
 
     Parameters
     ----------
@@ -40,7 +37,7 @@ def forward(x: Array, weight: Array | None, bias: Array | None, *, num_groups: i
 
     Raises
     ------
-    ValueError : C is not a multiple of `num_groups`, or x has no channels.
+    ValueError : C is not a multiple of `num_groups`, x has no channels, or a group is empty.
 
     Notes
     -----
@@ -53,26 +50,25 @@ def forward(x: Array, weight: Array | None, bias: Array | None, *, num_groups: i
     >>> forward(x, np.array([5.0, 1.0]), np.array([0.0, 1.0]), num_groups=2, eps=0.5625).y.tolist()
     [[[-4.0, 4.0], [1.0, 1.0]]]
     """
-    return layernorm.normalize(groups(x, num_groups), x, weight, bias, eps)[0]
+    return layernorm.normalize(layernorm.norm(groups(x, num_groups), x, weight, bias, eps))
 
 
-def backward(dy: Array, x: Array, weight: Array | None, bias: Array | None, *, num_groups: int,
-             eps: float) -> Backward:  # fmt: skip
-    """Gradients of ⟨dy, y⟩ with respect to x, weight and bias.
+def backward(dy: Array, x: Array, weight: Array | None, bias: Array | None, *, num_groups: int, eps: float) -> Backward:
+    """Return the gradients of ⟨dy, y⟩ with respect to x, weight and bias.
 
-    LayerNorm's derivation holds for every group as it stands, with means over the group:
+    The derivation of `layernorm.backward` holds for every group, with means over the group:
 
         g = w·dy      c1 = mean(g·x̂)      c2 = mean g      dx = r(g − c2 − x̂·c1)
 
-    The weight belongs inside those means, for it differs between the channels of a group. A channel's weight meets all
-    samples and positions, so dweight = Σ dy·x̂ and dbias = Σ dy over B and S.
+    The weight belongs inside those means, because it differs between the channels of a group. All samples and positions
+    share the weight of a channel, so dweight = Σ dy·x̂ and dbias = Σ dy over B and S.
 
     Parameters
     ----------
     dy
         the gradient with respect to y, as x.
     x, weight, bias, num_groups, eps
-        as in `forward`; the statistics are computed anew from x.
+        as in `forward`; the statistics are computed again from x.
 
     Returns
     -------
@@ -80,7 +76,7 @@ def backward(dy: Array, x: Array, weight: Array | None, bias: Array | None, *, n
 
     Raises
     ------
-    ValueError : C is not a multiple of `num_groups`, or x has no channels.
+    ValueError : as in `forward`.
 
     Notes
     -----
@@ -94,14 +90,15 @@ def backward(dy: Array, x: Array, weight: Array | None, bias: Array | None, *, n
     >>> dx.round(3).tolist(), dweight.tolist(), dbias.tolist()
     ([[[0.144, -0.144]]], [-0.8], [1.0])
     """
-    return layernorm.differentiate(groups(x, num_groups), dy, x, weight, bias, eps)[0]
+    return Backward(*layernorm.norm(groups(x, num_groups), x, weight, bias, eps).gradients(dy))
 
 
-def forward_error(x: Array, weight: Array | None, bias: Array | None, *, num_groups: int, eps: float,
-                  arithmetic: Arithmetic) -> Forward:  # fmt: skip
-    """How far a kernel of this arithmetic may be from `forward`, per element, before the final rounding.
+def forward_error(
+    x: Array, weight: Array | None, bias: Array | None, *, num_groups: int, eps: float, arithmetic: Arithmetic
+) -> Forward:
+    """Return how far a kernel of this arithmetic may be from `forward`, per element, before the final rounding.
 
-    `verify_norm.reference.rounding` explains the stages. Parameters, shapes and costs are those of `forward`.
+    `verify_norm.reference.rounding` explains the stages. Parameters, shapes, errors and costs are those of `forward`.
 
     Returns
     -------
@@ -114,15 +111,23 @@ def forward_error(x: Array, weight: Array | None, bias: Array | None, *, num_gro
     >>> bool(forward_error(np.eye(4), None, None, num_groups=2, eps=1e-5, arithmetic=float32).y.max() < 1e-5)
     True
     """
-    return forward_with_error(x, weight, bias, num_groups=num_groups, eps=eps, arithmetic=arithmetic)[1]
+    return layernorm.normalize_error(layernorm.norm(groups(x, num_groups), x, weight, bias, eps), arithmetic)
 
 
-def backward_error(dy: Array, x: Array, weight: Array | None, bias: Array | None, *, num_groups: int, eps: float,
-                   arithmetic: Arithmetic) -> Backward:  # fmt: skip
-    """How far a kernel of this arithmetic may be from `backward`, per element, before the final rounding.
+def backward_error(
+    dy: Array,
+    x: Array,
+    weight: Array | None,
+    bias: Array | None,
+    *,
+    num_groups: int,
+    eps: float,
+    arithmetic: Arithmetic,
+) -> Backward:
+    """Return how far a kernel of this arithmetic may be from `backward`, per element, before the final rounding.
 
-    Covers statistics that the kernel is given (the truth, rounded to the type they are saved in) and such as it
-    computes itself, and either form of dx. Parameters, shapes and costs are those of `backward`.
+    The bound covers what `layernorm.backward_error` covers. Parameters, shapes, errors and costs are those of
+    `backward`.
 
     Returns
     -------
@@ -136,35 +141,5 @@ def backward_error(dy: Array, x: Array, weight: Array | None, bias: Array | None
     >>> bool(error.dx.max() < 1e-4), error.dweight.shape, error.dbias
     (True, (4,), None)
     """
-    return backward_with_error(dy, x, weight, bias, num_groups=num_groups, eps=eps, arithmetic=arithmetic)[1]
-
-
-def forward_with_error(x: Array, weight: Array | None, bias: Array | None, *, num_groups: int, eps: float,
-                       arithmetic: Arithmetic) -> tuple[Forward, Forward]:  # fmt: skip
-    """`forward` and `forward_error`, computing the statistics once.
-
-    >>> import numpy as np
-    >>> float32 = Arithmetic(u=2**-24, tiny=2**-126, huge=3.4028235e38)
-    >>> value, error = forward_with_error(np.eye(4), None, None, num_groups=2, eps=1e-5, arithmetic=float32)
-    >>> value.mean.shape, error.y.shape
-    ((4, 2), (4, 4))
-    """
-    view = groups(x, num_groups)
-    value, s = layernorm.normalize(view, x, weight, bias, eps)
-    return value, layernorm.normalize_error(view, x, weight, bias, value, s, arithmetic)
-
-
-def backward_with_error(dy: Array, x: Array, weight: Array | None, bias: Array | None, *, num_groups: int, eps: float,
-                        arithmetic: Arithmetic) -> tuple[Backward, Backward]:  # fmt: skip
-    """`backward` and `backward_error`, computing the statistics once.
-
-    >>> import numpy as np
-    >>> float32 = Arithmetic(u=2**-24, tiny=2**-126, huge=3.4028235e38)
-    >>> x = np.eye(4)
-    >>> value, error = backward_with_error(x, x, np.ones(4), None, num_groups=2, eps=1e-5, arithmetic=float32)
-    >>> value.dweight.shape, error.dx.shape
-    ((4,), (4, 4))
-    """
-    view = groups(x, num_groups)
-    value, s, p = layernorm.differentiate(view, dy, x, weight, bias, eps)
-    return value, layernorm.differentiate_error(view, dy, x, weight, value, s, p, arithmetic)
+    n = layernorm.norm(groups(x, num_groups), x, weight, bias, eps)
+    return Backward(*rounding.gradients_error(n, dy, arithmetic))

@@ -1,14 +1,14 @@
 """InstanceNorm: GroupNorm with a group for every channel.
 
-A channel's only position (x of shape (B, C), or one position in space) is normalized to x̂ = 0, hence y = b and dx = 0,
-as a row of one element is in LayerNorm. torch's function refuses it; its kernels return the same.
+A channel of one position (x of shape (B, C), or one position in space) has x̂ = 0, hence y = b and dx = 0, as a row of
+one element has in LayerNorm. torch's function refuses it; its kernels return the same.
 """
 
 from __future__ import annotations
 
 from verify_norm.reference import groupnorm
+from verify_norm.reference.arithmetic import Arithmetic
 from verify_norm.reference.layernorm import Backward, Forward
-from verify_norm.reference.rounding import Arithmetic
 from verify_norm.reference.view import Array
 
 __all__ = ["Backward", "Forward", "backward", "backward_error", "forward", "forward_error"]
@@ -37,7 +37,7 @@ def forward(x: Array, weight: Array | None, bias: Array | None, *, eps: float) -
 
 
 def backward(dy: Array, x: Array, weight: Array | None, bias: Array | None, *, eps: float) -> Backward:
-    """Gradients of ⟨dy, y⟩ with respect to x, weight and bias: `groupnorm.backward`, where a group has one weight.
+    """Return the gradients of ⟨dy, y⟩ with respect to x, weight and bias, as `groupnorm.backward`.
 
     >>> import numpy as np
     >>> x, dy = np.array([[[1.0, 3.0]]]), np.array([[[1.0, 0.0]]])
@@ -47,9 +47,8 @@ def backward(dy: Array, x: Array, weight: Array | None, bias: Array | None, *, e
     return groupnorm.backward(dy, x, weight, bias, num_groups=_channels(x), eps=eps)
 
 
-def forward_error(x: Array, weight: Array | None, bias: Array | None, *, eps: float,
-                  arithmetic: Arithmetic) -> Forward:  # fmt: skip
-    """How far a kernel of this arithmetic may be from `forward`, per element, before the final rounding.
+def forward_error(x: Array, weight: Array | None, bias: Array | None, *, eps: float, arithmetic: Arithmetic) -> Forward:
+    """Return how far a kernel of this arithmetic may be from `forward`, per element, before the final rounding.
 
     >>> import numpy as np
     >>> float32 = Arithmetic(u=2**-24, tiny=2**-126, huge=3.4028235e38)
@@ -59,9 +58,10 @@ def forward_error(x: Array, weight: Array | None, bias: Array | None, *, eps: fl
     return groupnorm.forward_error(x, weight, bias, num_groups=_channels(x), eps=eps, arithmetic=arithmetic)
 
 
-def backward_error(dy: Array, x: Array, weight: Array | None, bias: Array | None, *, eps: float,
-                   arithmetic: Arithmetic) -> Backward:  # fmt: skip
-    """How far a kernel of this arithmetic may be from `backward`, per element, before the final rounding.
+def backward_error(
+    dy: Array, x: Array, weight: Array | None, bias: Array | None, *, eps: float, arithmetic: Arithmetic
+) -> Backward:
+    """Return how far a kernel of this arithmetic may be from `backward`, per element, before the final rounding.
 
     >>> import numpy as np
     >>> float32 = Arithmetic(u=2**-24, tiny=2**-126, huge=3.4028235e38)
@@ -73,4 +73,4 @@ def backward_error(dy: Array, x: Array, weight: Array | None, bias: Array | None
 
 
 def _channels(x: Array) -> int:
-    return x.shape[1] if x.ndim > 1 else 1  # `groups` says what is wrong with the latter
+    return x.shape[1] if x.ndim > 1 else 1  # `view.groups` raises ValueError for x without channels

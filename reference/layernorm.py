@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from verify_norm.reference import rounding
-from verify_norm.reference.rounding import Arithmetic, XhatError
-from verify_norm.reference.view import Array, View, rows
+from verify_norm.reference.arithmetic import Arithmetic
+from verify_norm.reference.norm import Norm
+from verify_norm.reference.view import Array, Shape, View, rows
 
 
 class Forward(NamedTuple):
-    """What the forward pass returns: y as x, mean and rstd one value a row."""
+    """The outputs of the forward pass: y as x, mean and rstd one value a row."""
 
     y: Array
     mean: Array
@@ -21,15 +21,16 @@ class Forward(NamedTuple):
 
 
 class Backward(NamedTuple):
-    """What the backward pass returns: dx as x, the others as the parameters, None where those are None."""
+    """The outputs of the backward pass: dx as x, the others as the parameters, None where those are None."""
 
     dx: Array
     dweight: Array | None
     dbias: Array | None
 
 
-def forward(x: Array, weight: Array | None, bias: Array | None, *, eps: float,
-            normalized_shape: int | Sequence[int] | None = None) -> Forward:  # fmt: skip
+def forward(
+    x: Array, weight: Array | None, bias: Array | None, *, eps: float, normalized_shape: Shape = None
+) -> Forward:
     """Normalize every row of x to mean 0 and variance 1, then scale and shift it.
 
     Along a row of N elements,
@@ -55,7 +56,7 @@ def forward(x: Array, weight: Array | None, bias: Array | None, *, eps: float,
 
     Raises
     ------
-    ValueError : x does not end with `normalized_shape`.
+    ValueError : x does not end with `normalized_shape`, or a row is empty.
 
     Notes
     -----
@@ -66,12 +67,13 @@ def forward(x: Array, weight: Array | None, bias: Array | None, *, eps: float,
     >>> forward(np.array([[1.0, 3.0], [5.0, 5.0]]), None, None, eps=0.5625).y.tolist()
     [[-0.8, 0.8], [0.0, 0.0]]
     """
-    return normalize(rows(x, normalized_shape), x, weight, bias, eps)[0]
+    return normalize(norm(rows(x, normalized_shape), x, weight, bias, eps))
 
 
-def backward(dy: Array, x: Array, weight: Array | None, bias: Array | None, *, eps: float,
-             normalized_shape: int | Sequence[int] | None = None) -> Backward:  # fmt: skip
-    """Gradients of ⟨dy, y⟩ with respect to x, weight and bias.
+def backward(
+    dy: Array, x: Array, weight: Array | None, bias: Array | None, *, eps: float, normalized_shape: Shape = None
+) -> Backward:
+    """Return the gradients of ⟨dy, y⟩ with respect to x, weight and bias.
 
     With g = w·dy, the gradient with respect to x̂, consider a change ẋ of the row. Then
 
@@ -82,15 +84,15 @@ def backward(dy: Array, x: Array, weight: Array | None, bias: Array | None, *, e
 
         c1 = mean(g·x̂)      c2 = mean g      dx = r(g − c2 − x̂·c1)
 
-    and r/N·(N·g − Σg − x̂·Σ(g·x̂)), the form often seen, is this one with N taken out of the bracket. x̂ is the same in
-    every row's y = w·x̂ + b, so dweight = Σ dy·x̂ and dbias = Σ dy over the rows.
+    and r/N·(N·g − Σg − x̂·Σ(g·x̂)), the form often seen, is this one with N taken out of the bracket. Every row has the
+    same w and b, so dweight = Σ dy·x̂ and dbias = Σ dy over the rows. `Norm.gradients` has these lines.
 
     Parameters
     ----------
     dy
         the gradient with respect to y, as x.
     x, weight, bias, eps, normalized_shape
-        as in `forward`; the statistics are computed anew from x.
+        as in `forward`; the statistics are computed again from x.
 
     Returns
     -------
@@ -98,7 +100,7 @@ def backward(dy: Array, x: Array, weight: Array | None, bias: Array | None, *, e
 
     Raises
     ------
-    ValueError : x does not end with `normalized_shape`.
+    ValueError : as in `forward`.
 
     Notes
     -----
@@ -111,14 +113,21 @@ def backward(dy: Array, x: Array, weight: Array | None, bias: Array | None, *, e
     >>> dx.round(3).tolist(), dweight.tolist(), dbias.tolist()
     ([[0.144, -0.144]], [-0.8, 0.0], [1.0, 0.0])
     """
-    return differentiate(rows(x, normalized_shape), dy, x, weight, bias, eps)[0]
+    return Backward(*norm(rows(x, normalized_shape), x, weight, bias, eps).gradients(dy))
 
 
-def forward_error(x: Array, weight: Array | None, bias: Array | None, *, eps: float,
-                  normalized_shape: int | Sequence[int] | None = None, arithmetic: Arithmetic) -> Forward:  # fmt: skip
-    """How far a kernel of this arithmetic may be from `forward`, per element, before the final rounding.
+def forward_error(
+    x: Array,
+    weight: Array | None,
+    bias: Array | None,
+    *,
+    eps: float,
+    normalized_shape: Shape = None,
+    arithmetic: Arithmetic,
+) -> Forward:
+    """Return how far a kernel of this arithmetic may be from `forward`, per element, before the final rounding.
 
-    `verify_norm.reference.rounding` explains the stages. Parameters, shapes and costs are those of `forward`.
+    `verify_norm.reference.rounding` explains the stages. Parameters, shapes, errors and costs are those of `forward`.
 
     Returns
     -------
@@ -132,16 +141,24 @@ def forward_error(x: Array, weight: Array | None, bias: Array | None, *, eps: fl
     >>> bool(near < 1e-5 < 1e-4 < far)  # the mean of large numbers is known less well
     True
     """
-    return forward_with_error(x, weight, bias, eps=eps, normalized_shape=normalized_shape, arithmetic=arithmetic)[1]
+    return normalize_error(norm(rows(x, normalized_shape), x, weight, bias, eps), arithmetic)
 
 
-def backward_error(dy: Array, x: Array, weight: Array | None, bias: Array | None, *, eps: float,
-                   normalized_shape: int | Sequence[int] | None = None,
-                   arithmetic: Arithmetic) -> Backward:  # fmt: skip
-    """How far a kernel of this arithmetic may be from `backward`, per element, before the final rounding.
+def backward_error(
+    dy: Array,
+    x: Array,
+    weight: Array | None,
+    bias: Array | None,
+    *,
+    eps: float,
+    normalized_shape: Shape = None,
+    arithmetic: Arithmetic,
+) -> Backward:
+    """Return how far a kernel of this arithmetic may be from `backward`, per element, before the final rounding.
 
-    Covers statistics that the kernel is given (the truth, rounded to the type they are saved in) and such as it
-    computes itself, and either form of dx. Parameters, shapes and costs are those of `backward`.
+    The bound covers statistics that the kernel is given (the truth, rounded to the type they are saved in) and
+    statistics that it computes itself, and either form of dx. Parameters, shapes, errors and costs are those of
+    `backward`.
 
     Returns
     -------
@@ -154,43 +171,12 @@ def backward_error(dy: Array, x: Array, weight: Array | None, bias: Array | None
     >>> bool(backward_error(dy, x, None, None, eps=0.5625, arithmetic=float32).dx.max() < 1e-6)
     True
     """
-    return backward_with_error(dy, x, weight, bias, eps=eps, normalized_shape=normalized_shape,
-                               arithmetic=arithmetic)[1]  # fmt: skip
-
-
-def forward_with_error(x: Array, weight: Array | None, bias: Array | None, *, eps: float,
-                       normalized_shape: int | Sequence[int] | None = None,
-                       arithmetic: Arithmetic) -> tuple[Forward, Forward]:  # fmt: skip
-    """`forward` and `forward_error`, computing the statistics once.
-
-    >>> float32 = Arithmetic(u=2**-24, tiny=2**-126, huge=3.4028235e38)
-    >>> value, error = forward_with_error(np.array([1.0, 3.0]), None, None, eps=0.5625, arithmetic=float32)
-    >>> value.y.tolist(), bool((error.y < 1e-6).all())
-    ([-0.8, 0.8], True)
-    """
-    view = rows(x, normalized_shape)
-    value, s = normalize(view, x, weight, bias, eps)
-    return value, normalize_error(view, x, weight, bias, value, s, arithmetic)
-
-
-def backward_with_error(dy: Array, x: Array, weight: Array | None, bias: Array | None, *, eps: float,
-                        normalized_shape: int | Sequence[int] | None = None,
-                        arithmetic: Arithmetic) -> tuple[Backward, Backward]:  # fmt: skip
-    """`backward` and `backward_error`, computing the statistics once.
-
-    >>> float32 = Arithmetic(u=2**-24, tiny=2**-126, huge=3.4028235e38)
-    >>> x, dy = np.array([[1.0, 3.0]]), np.array([[1.0, 0.0]])
-    >>> value, error = backward_with_error(dy, x, None, None, eps=0.5625, arithmetic=float32)
-    >>> value.dx.round(3).tolist(), value.dweight, error.dweight, bool((error.dx < 1e-6).all())
-    ([[0.144, -0.144]], None, None, True)
-    """
-    view = rows(x, normalized_shape)
-    value, s, p = differentiate(view, dy, x, weight, bias, eps)
-    return value, differentiate_error(view, dy, x, weight, value, s, p, arithmetic)
+    n = norm(rows(x, normalized_shape), x, weight, bias, eps)
+    return Backward(*rounding.gradients_error(n, dy, arithmetic))
 
 
 class Statistics(NamedTuple):
-    """The statistics of every row or group, kept as axes of size 1, and the normalized data, in the view's shape."""
+    """The statistics of every row or group, on axes of size 1, and the centred and normalized data."""
 
     mean: Array
     xc: Array
@@ -199,20 +185,12 @@ class Statistics(NamedTuple):
     xhat: Array
 
 
-class Projection(NamedTuple):
-    """What dx is made of: g = w·dy, and its means against x̂ and 1, kept as axes of size 1."""
-
-    g: Array
-    c1: Array
-    c2: Array
-
-
 def statistics(view: View, x: Array, eps: float) -> Statistics:
-    """Two passes: the mean, then the variance of what is centred.
+    """Return the statistics of x in two passes: the mean, then the variance of the centred data.
 
-    The mean of numbers far from zero is itself rounded, and xc inherits that as a shift of the row. The mean of xc,
-    which should be 0, is that shift, and is taken off both; without it y errs by u·|μ|·r, 10⁶ ulps where the offset is
-    10⁶ times the scale, as `verify-norm certify` would show.
+    The mean of numbers far from zero is itself rounded, and xc inherits that error as a shift of the row. The mean of
+    xc, which should be 0, is that shift, and both are corrected by it. Without the correction y errs by u·|μ|·r, which
+    is 10⁶ ulps where the offset is 10⁶ times the scale; `verify-norm certify` detects that.
     """
     x = x.reshape(view.shape)
     mean = x.mean(view.axes, keepdims=True)
@@ -225,66 +203,26 @@ def statistics(view: View, x: Array, eps: float) -> Statistics:
 
 
 @np.errstate(all="ignore")
-def normalize(view: View, x: Array, weight: Array | None, bias: Array | None,
-              eps: float) -> tuple[Forward, Statistics]:  # fmt: skip
-    """`forward` for any view of the data: of rows, or of groups."""
-    s, w, b = statistics(view, x, eps), view.weight(weight), view.weight(bias)
-    y = s.xhat if w is None else s.xhat * w
-    y = y if b is None else y + b
-    return Forward(y.reshape(x.shape), s.mean.reshape(view.statistic), s.rstd.reshape(view.statistic)), s
+def norm(view: View, x: Array, weight: Array | None, bias: Array | None, eps: float) -> Norm:
+    """Return x normalized by its own statistics, for any view of it: rows, groups or channels."""
+    s = statistics(view, x, eps)
+    return Norm(view, x.reshape(view.shape), *s, weight=view.weight(weight), bias=view.weight(bias))
 
 
 @np.errstate(all="ignore")
-def differentiate(view: View, dy: Array, x: Array, weight: Array | None, bias: Array | None,
-                  eps: float) -> tuple[Backward, Statistics, Projection]:  # fmt: skip
-    """`backward` for any view of the data: of rows, or of groups."""
-    s, w, dy = statistics(view, x, eps), view.weight(weight), dy.reshape(view.shape)
-    g = dy if w is None else w * dy
-    c1 = (g * s.xhat).mean(view.axes, keepdims=True)
-    c2 = g.mean(view.axes, keepdims=True)
-    dx = s.rstd * (g - c2 - s.xhat * c1)
-    dweight = None if weight is None else (dy * s.xhat).sum(view.shared).reshape(weight.shape)
-    dbias = None if bias is None else dy.sum(view.shared).reshape(bias.shape)
-    return Backward(dx.reshape(x.shape), dweight, dbias), s, Projection(g, c1, c2)
+def normalize(n: Norm) -> Forward:
+    """Return `forward` for any view of the data."""
+    return outside(n.view, n.y, n.mean, n.rstd)
 
 
 @np.errstate(all="ignore")
-def normalize_error(view: View, x: Array, weight: Array | None, bias: Array | None, value: Forward, s: Statistics,
-                    a: Arithmetic) -> Forward:  # fmt: skip
-    """`forward_error` for any view of the data, given the exact values."""
-    dmean, rho = statistics_error(view, x, s, a)
-    z = rounding.xhat_error(x.reshape(view.shape), s.mean, dmean, s.xhat, s.rstd, rho, a)
-    y = rounding.affine_error(value.y.reshape(view.shape), s.xhat, s.rstd, view.weight(weight), view.weight(bias), z,
-                              view, a)  # fmt: skip
-    mean, rstd = rounding.saved(s.mean, dmean, a), rounding.saved(s.rstd, s.rstd * rho, a)
-    return Forward(y.reshape(x.shape), mean.reshape(view.statistic), rstd.reshape(view.statistic))
+def normalize_error(n: Norm, a: Arithmetic) -> Forward:
+    """Return `forward_error` for any view of the data."""
+    e = rounding.statistics_error(n, a)
+    y = rounding.affine_error(n, rounding.xhat_error(n, e, a), a)
+    return outside(n.view, y, rounding.saved(n.mean, e.mean, a), rounding.saved(n.rstd, n.rstd * e.rho, a))
 
 
-@np.errstate(all="ignore")
-def differentiate_error(view: View, dy: Array, x: Array, weight: Array | None, value: Backward, s: Statistics,
-                        p: Projection, a: Arithmetic, *, lost: Array | float = 0.0) -> Backward:  # fmt: skip
-    """`backward_error` for any view of the data, given the exact values; `lost` is what dy is off by, as the view."""
-    z, w = saved_error(view, x, s, a), view.weight(weight)
-    dx = rounding.projection_error(p.g, p.c1, p.c2, value.dx.reshape(view.shape), s.xhat, s.rstd, weight, z, view, a,
-                                   lost=lost if w is None else np.abs(w) * lost)  # fmt: skip
-    dweight, dbias = value.dweight, value.dbias
-    dy = dy.reshape(view.shape)
-    if dweight is not None:
-        dweight = rounding.weight_error(dy, s.xhat, z, view, a, lost=lost).reshape(dweight.shape)
-    if dbias is not None:
-        dbias = rounding.bias_error(dy, view, a, lost=lost).reshape(dbias.shape)
-    return Backward(dx.reshape(x.shape), dweight, dbias)
-
-
-def saved_error(view: View, x: Array, s: Statistics, a: Arithmetic) -> XhatError:
-    """The error of x̂' that a backward makes of the mean and rstd which it is given."""
-    dmean, rho = statistics_error(view, x, s, a)
-    dmean, rho = rounding.saved(s.mean, dmean, a), rounding.saved(s.rstd, s.rstd * rho, a) / s.rstd
-    return rounding.xhat_error(x.reshape(view.shape), s.mean, dmean, s.xhat, s.rstd, rho, a)
-
-
-def statistics_error(view: View, x: Array, s: Statistics, a: Arithmetic) -> tuple[Array, Array]:
-    """δμ and the relative error of rstd, as a kernel computes them, before it saves them."""
-    dmean, size = rounding.mean_error(x.reshape(view.shape), s.xc, s.mean, view, a)
-    low, high = rounding.variance_error(s.var, s.xc, dmean, size, view, a)
-    return dmean, rounding.rstd_error(low, high, s.rstd, a)
+def outside(view: View, y: Array, mean: Array, rstd: Array) -> Forward:
+    """Return the outputs, or their errors, in the shapes that the caller expects."""
+    return Forward(y.reshape(view.data), mean.reshape(view.statistic), rstd.reshape(view.statistic))

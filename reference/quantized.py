@@ -1,23 +1,24 @@
-"""LayerNorm and RMSNorm into 8 bits: y = sat(s·z) for z of the norm and a scale s, and amax = max |z|, which the next
-scale is chosen by.
+"""LayerNorm and RMSNorm to 8 bits: y = sat(s·z) for z of the norm and a scale s, and amax = max |z|.
+
+In 8 bits every tensor has its own scale (Micikevicius et al., "FP8 formats for deep learning", 2022, arXiv 2209.05433).
+With delayed scaling, the amax of one step determines the scale of the next.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from verify_norm.reference import layernorm, rmsnorm, rounding
-from verify_norm.reference.rounding import Arithmetic
-from verify_norm.reference.view import Array, rows
+from verify_norm.reference import layernorm, rmsnorm
+from verify_norm.reference.arithmetic import Arithmetic, finite_below
+from verify_norm.reference.view import Array, Shape, rows
 
 E4M3FN = 448.0  # the largest number of float8_e4m3fn; that of float8_e5m2 is 57344
 
 
 class LayerNorm(NamedTuple):
-    """What the fused forward returns: y as x, amax one value, mean and rstd one value a row."""
+    """The outputs of the fused forward pass: y as x, amax one value, mean and rstd one value a row."""
 
     y: Array
     amax: Array
@@ -26,21 +27,26 @@ class LayerNorm(NamedTuple):
 
 
 class RMSNorm(NamedTuple):
-    """What the fused forward returns: y as x, amax one value, rstd one value a row."""
+    """The outputs of the fused forward pass: y as x, amax one value, rstd one value a row."""
 
     y: Array
     amax: Array
     rstd: Array
 
 
-def layernorm_forward(x: Array, weight: Array | None, bias: Array | None, scale: Array, *, eps: float,
-                      normalized_shape: int | Sequence[int] | None = None,
-                      largest: float = E4M3FN) -> LayerNorm:  # fmt: skip
-    """LayerNorm z, multiplied by a scale and saturated: y = min(max(s·z, −L), L), and amax = max |z| of all elements.
+def layernorm_forward(
+    x: Array,
+    weight: Array | None,
+    bias: Array | None,
+    scale: Array,
+    *,
+    eps: float,
+    normalized_shape: Shape = None,
+    largest: float = E4M3FN,
+) -> LayerNorm:
+    """Return LayerNorm z, scaled and saturated: y = min(max(s·z, −L), L), and amax = max |z| of all elements.
 
-    In 8 bits every tensor has a scale of its own (Micikevicius et al., "FP8 formats for deep learning", 2022, arXiv
-    2209.05433); where it is delayed, amax of one step tells the scale of the next. It is that of z before the scale,
-    and 0 of no elements.
+    amax is that of z before the scale, and 0 of no elements.
 
     Parameters
     ----------
@@ -57,7 +63,7 @@ def layernorm_forward(x: Array, weight: Array | None, bias: Array | None, scale:
 
     Raises
     ------
-    ValueError : x does not end with `normalized_shape`.
+    ValueError : as in `layernorm.forward`.
 
     Examples
     --------
@@ -69,10 +75,17 @@ def layernorm_forward(x: Array, weight: Array | None, bias: Array | None, scale:
     return LayerNorm(saturated(z.y * scale, largest), most(z.y), z.mean, z.rstd)
 
 
-def rmsnorm_forward(x: Array, weight: Array | None, scale: Array, *, eps: float, weight_offset: float = 0.0,
-                    normalized_shape: int | Sequence[int] | None = None,
-                    largest: float = E4M3FN) -> RMSNorm:  # fmt: skip
-    """RMSNorm z, multiplied by a scale and saturated, as `layernorm_forward`.
+def rmsnorm_forward(
+    x: Array,
+    weight: Array | None,
+    scale: Array,
+    *,
+    eps: float,
+    weight_offset: float = 0.0,
+    normalized_shape: Shape = None,
+    largest: float = E4M3FN,
+) -> RMSNorm:
+    """Return RMSNorm z, scaled and saturated, and amax, as `layernorm_forward`.
 
     Examples
     --------
@@ -85,34 +98,47 @@ def rmsnorm_forward(x: Array, weight: Array | None, scale: Array, *, eps: float,
 
 
 @np.errstate(all="ignore")
-def layernorm_error(x: Array, weight: Array | None, bias: Array | None, scale: Array, *, eps: float,
-                    normalized_shape: int | Sequence[int] | None = None, largest: float = E4M3FN,
-                    arithmetic: Arithmetic) -> LayerNorm:  # fmt: skip
-    """How far a kernel of this arithmetic may be from `layernorm_forward`, per element, before the final rounding."""
-    z, dz = layernorm.forward_with_error(
-        x, weight, bias, eps=eps, normalized_shape=normalized_shape, arithmetic=arithmetic
-    )
-    b = rows(x, normalized_shape).weight(bias)
-    alone = 0.0 if b is None else np.broadcast_to(np.abs(b), rows(x, normalized_shape).shape).reshape(x.shape)
+def layernorm_error(
+    x: Array,
+    weight: Array | None,
+    bias: Array | None,
+    scale: Array,
+    *,
+    eps: float,
+    normalized_shape: Shape = None,
+    largest: float = E4M3FN,
+    arithmetic: Arithmetic,
+) -> LayerNorm:
+    """Return how far a kernel may be from `layernorm_forward`, per element, before the final rounding."""
+    n = layernorm.norm(rows(x, normalized_shape), x, weight, bias, eps)
+    z, dz = layernorm.normalize(n), layernorm.normalize_error(n, arithmetic)
+    alone = 0.0 if n.bias is None else np.broadcast_to(np.abs(n.bias), n.view.shape).reshape(x.shape)
     terms = np.abs(z.y) + 2 * alone  # at least |w·x̂| + |b|
-    return LayerNorm(
-        scaled_error(z.y, dz.y, terms, scale, largest, arithmetic), most_error(z.y, dz.y), dz.mean, dz.rstd
-    )
+    y = saturated_error(z.y * scale, product_error(dz.y, terms, scale, arithmetic), largest)
+    return LayerNorm(y, most_error(z.y, dz.y), dz.mean, dz.rstd)
 
 
 @np.errstate(all="ignore")
-def rmsnorm_error(x: Array, weight: Array | None, scale: Array, *, eps: float, weight_offset: float = 0.0,
-                  normalized_shape: int | Sequence[int] | None = None, largest: float = E4M3FN,
-                  arithmetic: Arithmetic) -> RMSNorm:  # fmt: skip
-    """How far a kernel of this arithmetic may be from `rmsnorm_forward`, per element, before the final rounding."""
-    z, dz = rmsnorm.forward_with_error(
-        x, weight, eps=eps, weight_offset=weight_offset, normalized_shape=normalized_shape, arithmetic=arithmetic
-    )
-    return RMSNorm(scaled_error(z.y, dz.y, np.abs(z.y), scale, largest, arithmetic), most_error(z.y, dz.y), dz.rstd)
+def rmsnorm_error(
+    x: Array,
+    weight: Array | None,
+    scale: Array,
+    *,
+    eps: float,
+    weight_offset: float = 0.0,
+    normalized_shape: Shape = None,
+    largest: float = E4M3FN,
+    arithmetic: Arithmetic,
+) -> RMSNorm:
+    """Return how far a kernel may be from `rmsnorm_forward`, per element, before the final rounding."""
+    n = rmsnorm.norm(rows(x, normalized_shape), x, weight, eps, weight_offset)
+    z, dz = rmsnorm.normalize(n), rmsnorm.normalize_error(n, arithmetic)
+    y = saturated_error(z.y * scale, product_error(dz.y, np.abs(z.y), scale, arithmetic), largest)
+    return RMSNorm(y, most_error(z.y, dz.y), dz.rstd)
 
 
 def saturated(values: Array, largest: float) -> Array:
-    """The values cut to ±largest; NaN stays.
+    """Return the values clipped to ±largest; NaN stays.
 
     >>> saturated(np.array([1.0, -1e9, np.inf, np.nan]), 448.0).tolist()
     [1.0, -448.0, 448.0, nan]
@@ -121,37 +147,35 @@ def saturated(values: Array, largest: float) -> Array:
 
 
 def most(z: Array) -> Array:
-    """Max |z| as (1,): 0 of nothing, NaN where there is one."""
+    """Return max |z| as (1,): 0 of no elements, NaN where an element is NaN."""
     largest: Array = np.abs(z).max(initial=0.0, keepdims=True).reshape(1)
     return largest
 
 
 def product_error(dz: Array | float, terms: Array, scale: Array, a: Arithmetic) -> Array:
-    """The error of s·z, z off by dz: s may be multiplied by w and b before, a rounding of each term more.
+    """Return the error of s·z, where z is off by dz.
 
-    `terms` bounds the magnitudes of the terms that z consists of.
+    A kernel may multiply s by w and b first, which rounds each term once more. `terms` bounds the magnitudes of the
+    terms that z is a sum of.
     """
     s = np.abs(scale)
     delta = s * dz + a.gamma(3) * s * (terms + dz) + a.tiny * (4.0 + 4.0 * s)
-    return rounding.finite_below(delta, s * (terms + dz), a.huge)
+    return finite_below(delta, s * (terms + dz), a.huge)
 
 
-def scaled_error(z: Array, dz: Array, terms: Array, scale: Array, largest: float, a: Arithmetic) -> Array:
-    """The error of sat(s·z): none beyond the largest number, where all that is near saturates alike.
+def saturated_error(value: Array, delta: Array, largest: float) -> Array:
+    """Return the error of sat(value), where value is off by delta: 0 where everything within delta saturates.
 
-    >>> a = Arithmetic(u=2**-24, tiny=2**-126, huge=3.4e38)
-    >>> z, dz = np.array([1.0, 448.0, 900.0]), np.array([0.5, 0.5, 0.5])
-    >>> scaled_error(z, dz, z, np.ones(1), 448.0, a).round(3).tolist()
+    >>> saturated_error(np.array([1.0, 448.0, 900.0]), np.full(3, 0.5), 448.0).tolist()
     [0.5, 0.5, 0.0]
     """
-    value, delta = z * scale, product_error(dz, terms, scale, a)
     cut = saturated(value, largest)
     up, down = saturated(value + delta, largest) - cut, cut - saturated(value - delta, largest)
     return np.where(np.isfinite(delta), np.maximum(up, down), delta)
 
 
 def most_error(z: Array, dz: Array) -> Array:
-    """The error of amax: how far the largest that |z| may be, or is at least, is from it; inf where one is unknown.
+    """Return the error of amax = max |z|, where z is off by dz; inf where a dz is not finite.
 
     >>> most_error(np.array([1.0, -2.0]), np.array([1.5, 0.25])).tolist()
     [0.5]

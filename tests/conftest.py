@@ -1,15 +1,16 @@
 import pytest
 import torch
 
-from verify_norm import cases, interpreter
+from verify_norm.cases import make
 from verify_norm.checks import CHECKS
-from verify_norm.execute import execute
-from verify_norm.ops import OPS
-from verify_norm.spec import Finding
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import Finding
+from verify_norm.running.execute import execute
+from verify_norm.running.interpreter import patch
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
-    interpreter.enable()  # before any test module imports Triton
+    patch.enable()  # before any test module imports Triton
 
 
 @pytest.fixture(scope="session")
@@ -24,7 +25,7 @@ def findings(device):
     def of(kernel, specs):
         found = {}
         for spec in specs:
-            run = execute(kernel, cases.make(spec, OPS[kernel.op], kernel.contract, device))
+            run = execute(kernel, make.case(spec, OPS[kernel.op], kernel.contract, device))
             assert run.problem is None, run.problem
             looking = [c for c in CHECKS.values() if c.applies(run.case.op) and c.looks(run)]
             said = [f for c in looking for f in c.function(run) if isinstance(f, Finding)]

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import verify_norm
-from verify_norm import Contract, FindingsError, UsageError, audit, replay
-from verify_norm.report.json import spec_text
+from verify_norm import CaseSpec, Contract, FindingsError, UsageError, audit, replay
+from verify_norm.core.serial import spec_text
 
 FAST = {"dtypes": ["fp32"], "checks": ["signature", "accuracy"], "examples": 3, "device": "cpu"}
 
@@ -42,10 +42,11 @@ def test_what_cannot_be_found_again_runs_here():
     report = audit(lambda x, weight, eps: rms(x, weight, eps), "rmsnorm_fwd", **FAST)
     assert report.ok
     assert report.target == ""
-    assert report.environment["isolation"].startswith("none: the kernel is no attribute")
+    assert report.environment["isolation"].startswith("none: the kernel is not an attribute")
     assert report.kernel == "<lambda>"
 
 
+@pytest.mark.slow
 def test_both_directions_are_two_reports_that_are_asked_as_one():
     reports = audit(rms, "rmsnorm", **FAST)
     assert reports.ok
@@ -60,18 +61,20 @@ def test_both_directions_are_two_reports_that_are_asked_as_one():
         wrong.raise_for_findings()
 
 
+@pytest.mark.slow
 def test_findings_read_as_an_assertion_and_their_line_replays():
     report = audit(forgets_eps, "rmsnorm_fwd", **FAST)
     assert not report.ok
     with pytest.raises(AssertionError) as caught:
         report.raise_for_findings()
-    title, finding, values, line = str(caught.value).splitlines()
+    title, finding, got, expected, line = str(caught.value).splitlines()
     assert title == f"{__file__}:forgets_eps (rmsnorm_fwd): 1 finding in {report.cases} cases"
     assert finding.startswith("accuracy: y[0] is ")
     assert "ULP (float32) from float64; allowed" in finding
-    assert values.startswith("  got ")
+    assert got.startswith("  got       ")
+    assert expected.startswith("  expected  ")
     spec = spec_text(report.kernel, report.findings[0].spec, "rmsnorm_fwd")
-    assert line == f"  replay: verify-norm replay '{spec}'"
+    assert line == f"  replay    verify-norm replay '{spec}'"
     again = replay(forgets_eps, spec, device="cpu", checks=["accuracy"])
     assert [f.message for f in again.findings] == [f.message for f in report.findings]
     assert replay(rms, report.findings[0].spec, "rmsnorm_fwd", device="cpu").ok
@@ -86,7 +89,7 @@ def test_a_bound_kernel_replays_as_it_was_bound():
 
 def test_what_no_command_can_find_is_replayed_by_a_call():
     report = audit(lambda x, weight, eps: forgets_eps(x, weight, eps), "rmsnorm_fwd", **FAST)
-    with pytest.raises(FindingsError, match=r"replay: verify_norm\.replay\(<the kernel>, '\{\"kernel\""):
+    with pytest.raises(FindingsError, match=r"replay    verify_norm\.replay\(<the kernel>, '\{\"kernel\""):
         report.raise_for_findings()
 
 
@@ -109,19 +112,22 @@ def test_a_declaration_is_found_and_changes_nothing():
 @pytest.mark.parametrize(
     ("arguments", "options", "said"),
     [
-        ((3,), {}, "3 is a int, not a callable"),
-        ((lambda x: x,), {}, "'<lambda>' is not an op's name, so say which op it is: --op layernorm_fwd|"),
+        ((3,), {}, "expected a callable, got 3 of type int"),
+        ((lambda x: x,), {}, "cannot infer the op from the name '<lambda>': use --op layernorm_fwd|"),
         (("nothing",), {}, "unknown kernel 'nothing'"),
         ((rms, "rmsnorm"), {"checks": ["acuracy"]}, "unknown check 'acuracy' (did you mean accuracy?)"),
         ((rms, "rmsnorm"), {"dtypes": ["int8"]}, "unknown dtype 'int8'"),
         ((rms, "rmsnorm"), {"dtypes": "zz"}, "unknown dtype 'zz'"),
-        ((rms, "rmsnorm"), {"dtypes": []}, "no dtype is named, as in fp32,bf16"),
+        ((rms, "rmsnorm"), {"dtypes": []}, "dtypes: expected at least one dtype"),
         ((rms, "rmsnorm"), {"checks": "signature,acuracy"}, "unknown check 'acuracy'"),
-        ((rms, "rmsnorm"), {"examples": -1}, "examples is to be a whole number, 0 or more, not -1"),
-        ((rms, "rmsnorm"), {"seconds": -1.0}, "seconds is to be a number, 0.1 or more, not -1.0"),
-        ((rms, "rmsnorm"), {"seed": -1}, "seed is to be a whole number, 0 or more, not -1"),
+        ((rms, "rmsnorm"), {"examples": -1}, "examples: expected a whole number, 0 or more, got -1"),
+        ((rms, "rmsnorm"), {"seconds": -1.0}, "seconds: expected a number, 0.1 or more, got -1.0"),
+        ((rms, "rmsnorm"), {"seed": -1}, "seed: expected a whole number, 0 or more, got -1"),
+        ((rms, "rmsnorm"), {"timeout": 0}, "timeout: expected a number, 0.1 or more, got 0"),
+        ((rms, "rmsnorm"), {"shapes": "large"}, "shapes: expected one of fuzz, models, all, got 'large'"),
+        ((rms, "rmsnorm"), {"corpus": "/no/such/c.jsonl"}, "there is no folder /no/such"),
         ((rms, "rmsnorm"), {"device": "tpu"}, "unknown device 'tpu'"),
-        ((rms, "rmsnorm"), {"bind": "y"}, "--bind 'y' is not to be understood"),
+        ((rms, "rmsnorm"), {"bind": "y"}, "cannot parse --bind 'y'"),
     ],
 )
 def test_mistakes_are_usage_errors(arguments, options, said):
@@ -137,9 +143,30 @@ def test_types_and_checks_are_named_as_on_the_command_line():
     assert {check.name for check in report.checks} == {"signature", "accuracy"}
 
 
+def test_shapes_timeout_and_corpus_are_options_too(tmp_path):
+    (tmp_path / "worst.jsonl").write_text(spec_text(f"{__file__}:forgets_eps", CaseSpec((3, 5)), "rmsnorm_fwd") + "\n")
+    few = {"op": "rmsnorm_fwd", "checks": "accuracy", "dtypes": "fp32", "device": "cpu", "isolate": False}
+    report = audit(forgets_eps, corpus=str(tmp_path / "worst.jsonl"), examples=0, timeout=9, **few)
+    assert report.settings.timeout == 9
+    assert report.findings[0].after == 1  # the case of the corpus is the first
+    models = audit(rms, shapes="models", **few)
+    assert (models.settings.shapes, models.settings.examples) == ("models", 0)
+
+
+def test_the_python_door_loads_no_command_line():
+    code = (
+        "import sys, verify_norm\n"
+        "few = dict(checks='signature', dtypes='fp32', examples=0, device='cpu', isolate=False)\n"
+        "report = verify_norm.audit('rmsnorm_fwd_torch', **few)\n"
+        "print(report.ok, [m for m in ('typer', 'rich', 'click', 'verify_norm.cli') if m in sys.modules])\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.stdout == "True []\n", run.stderr
+
+
 def test_a_case_that_python_code_makes_is_looked_at_as_a_line_is():
-    with pytest.raises(UsageError, match="eps is to be a finite number, 0 or more, not -1"):
-        replay(rms, verify_norm.CaseSpec((2, 3), eps=-1), "rmsnorm_fwd", device="cpu")
+    with pytest.raises(UsageError, match="eps: expected a finite number of 0 or more, got -1"):
+        replay(rms, CaseSpec((2, 3), eps=-1), "rmsnorm_fwd", device="cpu")
 
 
 def test_no_module_has_the_name_of_a_public_function():
@@ -170,6 +197,7 @@ print(report.checked, len(report.findings))
 """
 
 
+@pytest.mark.slow
 def test_a_triton_kernel_of_a_script_that_has_no_interpreter(tmp_path):
     """The script cannot be imported again, so its kernels run as they were compiled: for a GPU."""
     if torch.cuda.is_available():

@@ -8,21 +8,26 @@ from pathlib import Path
 
 import pytest
 import torch
+from detection import detect
 from typer.testing import CliRunner
 
-from verify_norm import late, memory, registry, sanitize
+from verify_norm.cases import placement
 from verify_norm.checks import determinism
-from verify_norm.cli import app
-from verify_norm.examine import examine
+from verify_norm.cli.app import app
+from verify_norm.core import errors
+from verify_norm.core.results import Settings
+from verify_norm.core.spec import CaseSpec
 from verify_norm.kernels.zoo import ZOO
-from verify_norm.registry import BUILTIN
-from verify_norm.report import json as json_form
-from verify_norm.report.model import Settings
-from verify_norm.search import search
-from verify_norm.spec import CaseSpec
-from verify_norm.zoo import convict, shown
+from verify_norm.loading import registry
+from verify_norm.loading.builtin import BUILTIN
+from verify_norm.report import documents
+from verify_norm.running import delayed_inputs
+from verify_norm.search import sanitize
+from verify_norm.search.examine import examine
+from verify_norm.search.search import search
+from verify_norm.validation.zoo import detectable
 
-HOSTILE = Path(__file__).parent / "hostile_cuda.py"
+HOSTILE = Path(__file__).parent / "support" / "hostile_cuda.py"
 
 pytestmark = [
     pytest.mark.gpu,
@@ -35,7 +40,7 @@ def test_every_kernel_passes_on_the_gpu(name):
     arguments = ["--kernel", name, "--examples", "60", "--seconds", "150", "--seed", "11", "--json", "-"]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
-    report = json_form.load(result.stdout)
+    report = documents.load(result.stdout)
     assert report.cases > 80
     assert "interpreter" not in report.environment
 
@@ -47,27 +52,27 @@ def test_what_far_tensors_took_is_given_back():
         assert examined.looked
         assert not examined.findings
         assert ("x far" in examined.layouts) is taken
-        assert (torch.cuda.memory_reserved() > memory.FAR) is taken
+        assert (torch.cuda.memory_reserved() > placement.FAR) is taken
 
 
 def test_an_offset_that_wraps_at_32_bits_is_seen():
-    assert convict(ZOO["A16_int32_row_offset"], Settings(device="cuda:0")) is not None
+    assert detect(ZOO["A16_int32_row_offset"], Settings(device="cuda:0")) is not None
 
 
 @pytest.mark.parametrize("name", ["A38_default_stream", "A39_no_dependency_wait", "A40_amax_too_early"])
 def test_a_launch_that_does_not_wait_is_seen(name):
-    specimen = ZOO[name]
-    if specimen not in shown("cuda:0"):
-        pytest.skip(specimen.reason)
-    found = convict(specimen, Settings(device="cuda:0", checks=("determinism",)))
+    example = ZOO[name]
+    if example not in detectable("cuda:0"):
+        pytest.skip(example.reason)
+    found = detect(example, Settings(device="cuda:0", checks=("determinism",)))
     assert found is not None
     assert "does not wait for the one before" in found.message
 
 
 @pytest.mark.parametrize("name", ["layernorm_bwd", "groupnorm_silu_bwd", "rmsnorm_fwd_e4m3fn", "layernorm_fwd_cuda3"])
 def test_inputs_that_arrive_late_change_no_bit_of_a_kernel_that_waits(name, monkeypatch):
-    kernel, arriving, seen = registry.load(name), late.arriving, []
-    monkeypatch.setattr(late, "arriving", lambda case: (seen.append(case), arriving(case))[1])
+    kernel, arriving, seen = registry.load(name), delayed_inputs.arriving, []
+    monkeypatch.setattr(delayed_inputs, "arriving", lambda case: (seen.append(case), arriving(case))[1])
     settings = Settings(device="cuda:0", examples=60, seconds=60.0, checks=("determinism",), isolate=False)
     assert search(kernel, settings).ok
     assert len(seen) > 10
@@ -101,7 +106,7 @@ def test_triton_kernels_are_interpreted_on_the_cpu_of_a_machine_with_a_gpu():
     result = subprocess.run([sys.executable, "-m", "verify_norm", *command], capture_output=True, text=True)
     # Triton 3.6's interpreter and NumPy 2.4 do not go together; what matters here is that it was the interpreter.
     assert "Traceback" not in result.stderr, result.stderr
-    assert "interpreter" in json_form.load(result.stdout).environment
+    assert "interpreter" in documents.load(result.stdout).environment
 
 
 @pytest.mark.parametrize(
@@ -109,7 +114,7 @@ def test_triton_kernels_are_interpreted_on_the_cpu_of_a_machine_with_a_gpu():
     [
         ("past_the_end", "memory", "behind the last element of y"),
         ("illegal_address", "signature", "illegal memory access"),
-        ("deadlock", "crash", "has not come back"),
+        ("deadlock", "crash", "did not return"),
     ],
 )
 def test_what_breaks_a_cuda_context_is_survived(name, check, words):
@@ -127,13 +132,13 @@ def test_what_breaks_a_cuda_context_is_survived(name, check, words):
 def test_the_sanitizer_sees_what_lies_past_the_end():
     try:
         path = sanitize.find("cuda:0")
-    except registry.UsageError as error:
+    except errors.UsageError as error:
         pytest.skip(str(error))
     settings = Settings(seconds=150.0, device="cuda:0")
     kernel = registry.load(f"{HOSTILE}:past_the_end", "rmsnorm_fwd")
     try:
         report = sanitize.sanitize(kernel, settings, "memcheck", path)
-    except registry.UsageError as error:
+    except errors.UsageError as error:
         pytest.skip(str(error))  # a virtual machine may have it installed, and no right to use it
     (finding,) = report.findings
     assert "Invalid __global__ write" in finding.message

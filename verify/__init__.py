@@ -3,34 +3,22 @@
 Importing it loads neither torch nor Triton nor Hypothesis: the public names are resolved when they are first used.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import Any
 
 __version__ = "0.1.0"
 
-_LAZY = {
-    "CaseSpec": "spec",
-    "Contract": "spec",
-    "Finding": "spec",
-    "FindingsError": "report.model",
-    "Kernel": "spec",
-    "Report": "report.model",
-    "Reports": "api",
-    "Settings": "report.model",
-    "UlpStats": "ulp",
-    "UsageError": "bind",
-    "audit": "api",
-    "kernel": "api",
-    "load": "registry",
-    "parametrize_checks": "pytest_plugin",
-    "replay": "api",
+_NAMES = {
+    "api": ("Reports", "audit", "kernel", "replay"),
+    "core.errors": ("UsageError",),
+    "core.results": ("FindingsError", "Report", "Settings"),
+    "core.spec": ("CaseSpec", "Contract", "Finding", "Kernel"),
+    "core.ulp": ("UlpStats",),
+    "loading.registry": ("load",),
+    "pytest_plugin": ("parametrize_checks",),
 }
-__all__ = [
-    "CaseSpec", "Contract", "Finding", "FindingsError", "Kernel", "Report", "Reports", "Settings", "UlpStats",
-    "UsageError", "__version__", "audit", "kernel", "load", "parametrize_checks", "replay",
-]  # fmt: skip
+_LAZY = {name: module for module, names in _NAMES.items() for name in names}
+__all__ = sorted([*_LAZY, "__version__"])
 
 
 def __getattr__(name: str) -> Any:

@@ -1,82 +1,76 @@
-"""The Python door: `audit` a kernel, `replay` a case of it, and `kernel`, a decorator that says what a function is."""
+"""The Python door: `audit` a kernel, `replay` one case, and `kernel`, a decorator that declares what one computes."""
 
-from __future__ import annotations
-
+import sys
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import replace
+from typing import Literal, TypeVar
 
-from verify_norm.spec import CaseSpec, Contract, Finding, Kernel
-
-if TYPE_CHECKING:
-    from verify_norm.report.model import Report
+from verify_norm.core.results import DEFAULTS, FindingsError, Report, failures
+from verify_norm.core.spec import CaseSpec, Contract, Finding, Kernel
 
 F = TypeVar("F", bound=Callable[..., object])
 
 
-class Reports(tuple["Report", ...]):
-    """The reports of a differentiable kernel, one a direction, which can be asked as one report can."""
-
-    __slots__ = ()
+class Reports(tuple[Report, ...]):
+    """The reports of a differentiable kernel, one a direction, with the properties of one report."""
 
     @property
     def ok(self) -> bool:
-        """Whether all of them are."""
+        """Whether every report is ok."""
         return bool(self) and all(report.ok for report in self)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Those of all."""
+        """The findings of all reports."""
         return tuple(finding for report in self for finding in report.findings)
 
     def raise_for_findings(self) -> None:
-        """Raise FindingsError where one of them has findings, or has checked nothing."""
-        from verify_norm.report.model import FindingsError
-        from verify_norm.report.text import failures
+        """Raise FindingsError if a report has findings, or has checked nothing."""
+        if texts := [text for report in self if (text := failures(report))]:
+            raise FindingsError("\n\n".join(texts))
 
-        said = [text for report in self if (text := failures(report))]
-        if said:
-            raise FindingsError("\n\n".join(said))
+
+def _one_or_all(reports: Iterable[Report]) -> Report | Reports:
+    found = Reports(reports)
+    return found[0] if len(found) == 1 else found
 
 
 def audit(
-    kernel: object, op: str | None = None, *, dtypes: str | Iterable[str] = ("float32", "float16", "bfloat16"),
-    checks: str | Iterable[str] = (), examples: int = 400, seconds: float = 55.0, device: str = "auto", seed: int = 0,
-    contract: Contract | None = None, bind: str = "", isolate: bool = True,
-) -> Report | Reports:  # fmt: skip
-    """Check a kernel as `verify-norm --kernel` does.
+    kernel: object,
+    op: str | None = None,
+    *,
+    dtypes: str | Iterable[str] = DEFAULTS.dtypes,
+    checks: str | Iterable[str] = DEFAULTS.checks,
+    examples: int = DEFAULTS.examples,
+    seconds: float = DEFAULTS.seconds,
+    device: str = "auto",
+    seed: int = DEFAULTS.seed,
+    shapes: Literal["fuzz", "models", "all"] = DEFAULTS.shapes,
+    timeout: float | None = DEFAULTS.timeout,
+    corpus: str = "",
+    contract: Contract | None = None,
+    bind: str = "",
+    isolate: bool = DEFAULTS.isolate,
+) -> Report | Reports:
+    """Check a kernel as `verify-norm --kernel` does; return a report, or Reports where `op` has no direction.
 
     Parameters
     ----------
-    kernel
-        a name (`verify-norm list`), "package.module:attr", "path/file.py:attr", or the callable: a function, a
+    kernel : a name (`verify-norm list`), "package.module:attr", "path/file.py:attr", or the callable: a function, a
         torch.autograd.Function, an nn.Module's class or an instance.
-    op
-        what it computes; "layernorm", without a direction, is its forward and its gradients. May be left out where the
-        name tells.
-    dtypes, checks
-        types of x; names of checks, all that apply if there are none. Lists, or as on the command line: "fp32,bf16".
-    examples, seconds, seed
-        how many random cases after the corner table, the time for all of it, and the seed of the random cases.
-    device
-        "cpu", "cuda", "cuda:1"; "auto" is the first GPU where there is one.
-    contract
-        what the kernel promises; the default is strict.
-    bind
-        whose argument is whose, as `--bind`: "x=hidden_states, eps=1e-6 -> y, rstd".
-    isolate
-        run it in a process of its own. What no other process could find by its name, as a function within a function or
-        what the running script defines, runs here.
-
-    Returns
-    -------
-    Report or Reports
-        one report; one for each direction, as Reports, where `op` has none. Both have `ok`, `findings` and
-        `raise_for_findings()`.
+    op, bind, contract : the operator, optional if the name tells; "layernorm" is both directions. The names of the
+        kernel's arguments, as "x=hidden_states, eps=1e-6 -> y, rstd". What it promises; the default is strict.
+    dtypes, checks : types of x; names of checks, all that apply if there are none. Lists, or text: "fp32,bf16".
+    examples, seconds, seed : random cases after the corner table, the time for all cases, the random cases' seed.
+    corpus : a file of cases to run first, as `verify-norm hunt --corpus` writes it.
+    device, shapes : "cpu", "cuda", "cuda:1" or "auto", the first GPU if there is one; random shapes ("fuzz"), norm
+        shapes of real models ("models") or both ("all").
+    timeout, isolate : seconds for one case, 20 or, on a GPU, 90 if None; run the kernel in a process of its own. What
+        cannot be imported there (a nested function, one of the running script) runs in this process.
 
     Raises
     ------
-    UsageError
-        the kernel cannot be found, imported or bound, or an option names nothing or is out of range.
+    UsageError : the kernel cannot be found, imported or bound, or an option is unknown or out of range.
 
     Examples
     --------
@@ -84,37 +78,36 @@ def audit(
     >>> report.ok, report.op
     (True, 'rmsnorm_fwd')
     """
-    from verify_norm import config, session
+    from verify_norm.search.request import request
 
-    for name, value in (("examples", examples), ("seconds", seconds), ("seed", seed)):
-        config.require(name, value)
-    place = session.device(device)
-    kernels = session.load_all(kernel, op, place, bind, contract=contract)
-    from verify_norm.report.model import Settings
-    from verify_norm.search import search
+    given = {"dtypes": dtypes, "checks": checks, "examples": examples, "seconds": seconds, "seed": seed}
+    given |= {"device": device, "shapes": shapes, "timeout": timeout}
+    asked = request(kernel, given, op=op, bind=bind, contract=contract, isolate=isolate, corpus=corpus)
+    for note in asked.notes:
+        print(f"verify-norm: {note}", file=sys.stderr)
+    from verify_norm.search.search import search
 
-    settings = Settings(
-        dtypes=session.dtypes(dtypes),
-        checks=session.checks(checks),
-        examples=examples,
-        seconds=seconds / len(kernels),
-        seed=seed,
-        device=place,
-        isolate=isolate,
-    )
-    reports = Reports(search(loaded, settings) for loaded in kernels)
-    return reports[0] if len(reports) == 1 else reports
+    return _one_or_all(search(one, asked.settings, first=first) for one, first in asked.runs())
 
 
-def replay(kernel: object, spec: str | CaseSpec, op: str | None = None, *, checks: str | Iterable[str] = (),
-           device: str = "auto", contract: Contract | None = None, bind: str = "", isolate: bool = True
-           ) -> Report | Reports:  # fmt: skip
-    """Run one case again: `spec` is the line of JSON that a finding shows, or a CaseSpec. Options as `audit`'s.
+def replay(
+    kernel: object,
+    spec: str | CaseSpec,
+    op: str | None = None,
+    *,
+    checks: str | Iterable[str] = DEFAULTS.checks,
+    device: str = "auto",
+    timeout: float | None = DEFAULTS.timeout,
+    contract: Contract | None = None,
+    bind: str = "",
+    isolate: bool = DEFAULTS.isolate,
+) -> Report | Reports:
+    """Run one case again: `spec` is the JSON of a replay line, or a CaseSpec. The options are those of `audit`.
 
-    Raises UsageError where the spec is malformed, or none of the operator.
+    Raises UsageError if the spec is malformed, or does not fit the operator.
     """
-    from verify_norm import session
-    from verify_norm.report.json import read_spec, refuse_nonsense
+    from verify_norm.core.serial import read_spec, refuse_nonsense
+    from verify_norm.search.request import request
 
     if isinstance(spec, str):
         _, named, case = read_spec(spec)
@@ -122,39 +115,38 @@ def replay(kernel: object, spec: str | CaseSpec, op: str | None = None, *, check
     else:
         refuse_nonsense(spec)
         case = spec
-    place = session.device(device)
-    kernels = session.load_all(kernel, op, place, bind, contract=contract)
-    from verify_norm.report.model import Settings
-    from verify_norm.search import replay as run
+    given = {"checks": checks, "examples": 0, "device": device, "timeout": timeout}
+    asked = request(kernel, given, op=op, bind=bind, contract=contract, isolate=isolate)
+    from verify_norm.search.search import replay as run
 
-    settings = Settings((case.dtype,), session.checks(checks), examples=0, device=place, isolate=isolate)
-    with session.one_case(case, kernels[0].op):
-        reports = Reports(run(loaded, case, settings) for loaded in kernels)
-    return reports[0] if len(reports) == 1 else reports
+    return _one_or_all(run(one, case, asked.settings) for one in asked.kernels)
 
 
 def kernel(
-    op: str = "", *, contract: Contract | None = None, bind: str = "", forward: str | None = None,
-    unsupported: Callable[[CaseSpec], str | None] | None = None, summary: str = "",
-) -> Callable[[F], F]:  # fmt: skip
-    """Say beside a callable what it computes and promises; it comes back as it was.
+    op: str = "",
+    *,
+    contract: Contract | None = None,
+    bind: str = "",
+    forward: str | None = None,
+    unsupported: Callable[[CaseSpec], str | None] | None = None,
+    summary: str = "",
+) -> Callable[[F], F]:
+    """Return a decorator that declares what a callable computes and promises; the callable itself does not change.
 
-    `op` may be left out where the name tells; `forward` names the kernel that a backward is the gradient of;
-    `unsupported(spec)` tells why a case is none for it, or None; `bind` is as `audit`'s.
+    `op` is optional where the name tells; `forward` names the kernel whose gradient a backward computes;
+    `unsupported(spec)` returns why the kernel does not take a case, or None; `bind` is as in `audit`.
 
     >>> @kernel(op="rmsnorm_fwd", contract=Contract(xhat="x"))
     ... def fused(x, weight, eps): ...
     >>> fused.__verify_norm__.op
     'rmsnorm_fwd'
     """
+    promised = contract or Contract()
+    declared = Kernel("", op, "", contract=promised, bind=bind, forward=forward, unsupported=unsupported)
 
     def declare(function: F) -> F:
         name = str(getattr(function, "__qualname__", type(function).__name__))
-        record = Kernel(
-            name, op, contract=contract or Contract(), bind=bind, forward=forward, unsupported=unsupported,
-            summary=summary,
-        )  # fmt: skip
-        function.__verify_norm__ = record  # type: ignore[attr-defined]
+        function.__verify_norm__ = replace(declared, name=name, summary=summary)  # type: ignore[attr-defined]
         return function
 
     return declare

@@ -4,8 +4,9 @@ import torch
 import triton
 import triton.language as tl
 
+from verify_norm.kernels.arguments import dense
 from verify_norm.kernels.groupnorm import grouped, groupnorm_bwd
-from verify_norm.kernels.launch import dense, jit, launch
+from verify_norm.kernels.launch import jit, launch
 from verify_norm.kernels.zoo import hosts
 
 
@@ -52,9 +53,23 @@ def right_fwd(x, weight, bias, num_groups, eps, *, whole=False):
     mean, rstd = (torch.empty((b, num_groups), dtype=torch.float32, device=x.device) for _ in range(2))
     block_c = triton.next_power_of_2(c // num_groups)
     launch(
-        _forward, b * num_groups, x.contiguous(), y, dense(weight), dense(bias), mean, rstd, c, num_groups,
-        c // num_groups, s, float(eps), WHOLE=whole, BLOCK_C=block_c, BLOCK_S=max(4096 // block_c, 16),
-    )  # fmt: skip
+        _forward,
+        b * num_groups,
+        x.contiguous(),
+        y,
+        dense(weight),
+        dense(bias),
+        mean,
+        rstd,
+        c,
+        num_groups,
+        c // num_groups,
+        s,
+        float(eps),
+        WHOLE=whole,
+        BLOCK_C=block_c,
+        BLOCK_S=max(4096 // block_c, 16),
+    )
     return y, mean, rstd
 
 

@@ -4,11 +4,12 @@ Called as they are, they are right: LayerNorm where `centered`, else RMSNorm, of
 float32. What a bug changes is an argument: the strides of a pass, how many rows or columns a mask admits, a tile, or
 one of a few named variants of a line. They are for reading, not for speed.
 
-A bug that writes beyond its buffer does so for at most SLACK elements, fewer than any guard zone has: what is to be
-seen is the write, not what it would destroy. One that reads beyond is given zeros after the storage's end.
+A bug that writes beyond its buffer does so for at most SLACK elements, fewer than any guard zone has: the write has
+to show, and destroy nothing. One that reads beyond gets zeros after the storage's end.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,18 +17,45 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from verify_norm.kernels.launch import dense, jit, launch, normalized, rows, split, tile
+from verify_norm.kernels.arguments import dense, normalized, rows, split
+from verify_norm.kernels.blocks import tile
+from verify_norm.kernels.launch import jit, launch
 
 SLACK = 60
 Shape = int | Sequence[int] | None
 
 
+@dataclass(frozen=True)
+class ForwardConstants:
+    """The constants of `_forward`; the first four are arguments of `forward`."""
+
+    VARIANCE: str
+    EPS: str
+    SUM: Any
+    WIDE: bool
+    BLOCK_M: int
+    BLOCK_N: int
+
+
+@dataclass(frozen=True)
+class GradientConstants:
+    """The constants of `_dx`; the first is an argument of `input_gradient`."""
+
+    KEEP: bool
+    BLOCK_M: int
+    BLOCK_N: int
+
+
 @jit
 def _forward(
-    X, Y, W, B, Mean, Rstd, M, N, admitted, walked, sxm, sxn, snn, sym, syn, reach, eps, offset,
-    VARIANCE: tl.constexpr, EPS: tl.constexpr, SUM: tl.constexpr, WIDE: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
+    X, Y, W, B, Mean, Rstd, M, N, admitted, walked, sxm, sxn, snn, sym, syn, reach, eps, offset, K: tl.constexpr
+):
+    VARIANCE: tl.constexpr = K.VARIANCE
+    EPS: tl.constexpr = K.EPS
+    SUM: tl.constexpr = K.SUM
+    WIDE: tl.constexpr = K.WIDE
+    BLOCK_M: tl.constexpr = K.BLOCK_M
+    BLOCK_N: tl.constexpr = K.BLOCK_N
     pid = tl.program_id(0)
     if WIDE:
         pid = pid.to(tl.int64)
@@ -80,10 +108,10 @@ def _forward(
 
 
 @jit
-def _dx(
-    DX, DY, X, W, Mean, Rstd, M, N, sgm, sdm, sdn, sxm, sxn, dx_reach, dy_reach, weights, offset,
-    KEEP: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
+def _dx(DX, DY, X, W, Mean, Rstd, M, N, sgm, sdm, sdn, sxm, sxn, dx_reach, dy_reach, weights, offset, K: tl.constexpr):
+    KEEP: tl.constexpr = K.KEEP
+    BLOCK_M: tl.constexpr = K.BLOCK_M
+    BLOCK_N: tl.constexpr = K.BLOCK_N
     row = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     mean = tl.zeros([BLOCK_M, 1], tl.float32)
     if Mean is not None:
@@ -123,8 +151,8 @@ def _dx(
 
 @jit
 def _columns(
-    X, DY, Mean, Rstd, DW, DB, M, N, sxm, sxn, sdm, sdn, dy_reach, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
+    X, DY, Mean, Rstd, DW, DB, M, N, sxm, sxn, sdm, sdn, dy_reach, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+):
     """One line of partial sums from each tile of rows."""
     line = tl.program_id(0).to(tl.int64)
     row = line * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -144,13 +172,26 @@ def _columns(
 
 
 def forward(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, offset: float = 0.0,
-    normalized_shape: Shape = None, *, centered: bool, variance: str = "two_pass", place_of_eps: str = "inside",
-    sums: Any = tl.float32, wide: bool = True, block: dict[str, int] | None = None, admit: int | None = None,
-    walk: int | None = None, second_stride: int | None = None, y: Tensor | None = None,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    offset: float = 0.0,
+    normalized_shape: Shape = None,
+    *,
+    centered: bool,
+    variance: str = "two_pass",
+    place_of_eps: str = "inside",
+    sums: Any = tl.float32,
+    wide: bool = True,
+    block: dict[str, int] | None = None,
+    admit: int | None = None,
+    walk: int | None = None,
+    second_stride: int | None = None,
+    y: Tensor | None = None,
     y_strides: tuple[int, int] | None = None,
-) -> tuple[Tensor, Tensor | None, Tensor]:  # fmt: skip
-    """y, mean (None unless `centered`) and rstd of the rows of x.
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Return y, mean (None unless `centered`) and rstd of the rows of x.
 
     Where a mistake goes: `variance` is "two_pass", "unmasked" (lanes beyond the row count), "one_pass" or "clipped"
     (one pass, at least 0); `place_of_eps` "inside" the root, "outside" it, or "on_sum" of the squares; `sums` the type
@@ -163,41 +204,63 @@ def forward(
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device) if y is None else y
     rstd = torch.empty(m, dtype=torch.float32, device=x.device)
     mean = torch.empty_like(rstd) if centered else None
-    block = fitting(m, n, x) if block is None else block
-    launch(
-        _forward, triton.cdiv(m, block["BLOCK_M"]), x2, y, dense(weight), dense(bias), mean, rstd, m, n,
-        m if admit is None else admit, n if walk is None else walk, *x2.stride(),
-        x2.stride(1) if second_stride is None else second_stride, *((n, 1) if y_strides is None else y_strides),
-        y.numel() + SLACK, float(eps), float(offset), VARIANCE=variance, EPS=place_of_eps, SUM=sums, WIDE=wide, **block,
-    )  # fmt: skip
+    block_m, block_n, options = cut(fitting(m, n, x) if block is None else block)
+    tensors = (x2, y, dense(weight), dense(bias), mean, rstd)
+    sizes = (m, n, m if admit is None else admit, n if walk is None else walk)
+    last = x2.stride(1) if second_stride is None else second_stride
+    strides = (*x2.stride(), last, *((n, 1) if y_strides is None else y_strides))
+    numbers = (*sizes, *strides, y.numel() + SLACK, float(eps), float(offset))
+    constants = ForwardConstants(variance, place_of_eps, sums, wide, block_m, block_n)
+    launch(_forward, triton.cdiv(m, block_m), *tensors, *numbers, constants, **options)
     return y, mean, rstd
 
 
 def input_gradient(
-    dy2: Tensor, x2: Tensor, weight: Tensor | None, mean: Tensor | None, rstd: Tensor, out: Tensor, offset: float = 0.0,
-    *, dy_strides: tuple[int, int] | None = None, dx_stride: int | None = None, keep: bool = True,
+    dy2: Tensor,
+    x2: Tensor,
+    weight: Tensor | None,
+    mean: Tensor | None,
+    rstd: Tensor,
+    out: Tensor,
+    offset: float = 0.0,
+    *,
+    dy_strides: tuple[int, int] | None = None,
+    dx_stride: int | None = None,
+    keep: bool = True,
     block: dict[str, int] | None = None,
-) -> Tensor:  # fmt: skip
-    """Of (M, N) rows, written to `out`.
+) -> Tensor:
+    """Return the gradient of (M, N) rows, written to `out`.
 
-    Where a mistake goes: `dy_strides` and `dx_stride` are the strides by which dy is read and dx is written; `keep`
-    tells whether a row's sum keeps its dimension, and so is the row's own.
+    Where a mistake goes: `dy_strides` and `dx_stride` are the strides by which dy is read and dx is written; without
+    `keep` a row's sum loses its dimension, and is another row's.
     """
     m, n = x2.shape
-    block = fitting(m, n, x2) if block is None else block
-    launch(
-        _dx, triton.cdiv(m, block["BLOCK_M"]), out, dy2, x2, dense(weight), dense(mean), dense(rstd), m, n,
-        n if dx_stride is None else dx_stride, *(dy2.stride() if dy_strides is None else dy_strides), *x2.stride(),
-        out.numel() + SLACK, reach(dy2), n if weight is None else weight.numel(), float(offset), KEEP=keep, **block,
-    )  # fmt: skip
+    block_m, block_n, options = cut(fitting(m, n, x2) if block is None else block)
+    tensors = (out, dy2, x2, dense(weight), dense(mean), dense(rstd))
+    strides = (n if dx_stride is None else dx_stride, *(dy_strides or dy2.stride()), *x2.stride())
+    ends = (out.numel() + SLACK, reach(dy2), n if weight is None else weight.numel())
+    constants = GradientConstants(keep, block_m, block_n)
+    launch(_dx, triton.cdiv(m, block_m), *tensors, m, n, *strides, *ends, float(offset), constants, **options)
     return out
 
 
+def cut(block: dict[str, int]) -> tuple[int, int, dict[str, int]]:
+    """Return rows and columns of a tile, and Triton's options."""
+    options = {name: value for name, value in block.items() if not name.startswith("BLOCK")}
+    return block["BLOCK_M"], block["BLOCK_N"], options
+
+
 def partial_sums(
-    dy2: Tensor, x2: Tensor, mean: Tensor | None, rstd: Tensor, *, lines: int | None = None, row_tile: int = 8,
+    dy2: Tensor,
+    x2: Tensor,
+    mean: Tensor | None,
+    rstd: Tensor,
+    *,
+    lines: int | None = None,
+    row_tile: int = 8,
     dy_strides: tuple[int, int] | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Σ dy·x̂ and Σ dy over each tile of rows, float32 (tiles, N); of the first `lines` tiles only, if given."""
+) -> tuple[Tensor, Tensor]:
+    """Return Σ dy·x̂ and Σ dy over each tile of rows, float32 (tiles, N); of the first `lines` tiles only, if given."""
     m, n = x2.shape
     lines = triton.cdiv(m, row_tile) if lines is None else lines
     dw, db = (torch.empty((lines, n), dtype=torch.float32, device=x2.device) for _ in range(2))

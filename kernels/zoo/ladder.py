@@ -4,7 +4,8 @@ import torch
 import triton
 import triton.language as tl
 
-from verify_norm.kernels.launch import dense, jit, launch, normalized, rows, split
+from verify_norm.kernels.arguments import dense, normalized, rows, split
+from verify_norm.kernels.launch import jit, launch
 from verify_norm.kernels.zoo.layernorm import onepass_variance, right_fwd
 
 WARP = 32
@@ -80,9 +81,21 @@ def dropped_warp(x, weight, bias, eps, normalized_shape, *, threads=100, warps=1
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     mean, rstd = (torch.empty(m, dtype=torch.float32, device=x.device) for _ in range(2))
     launch(
-        _in_warps, m, rows(x, m, n).contiguous(), y, dense(weight), dense(bias), mean, rstd, m, n, float(eps), threads,
-        warps, LANES=triton.next_power_of_2(threads),
-    )  # fmt: skip
+        _in_warps,
+        m,
+        rows(x, m, n).contiguous(),
+        y,
+        dense(weight),
+        dense(bias),
+        mean,
+        rstd,
+        m,
+        n,
+        float(eps),
+        threads,
+        warps,
+        LANES=triton.next_power_of_2(threads),
+    )
     return y, mean, rstd
 
 

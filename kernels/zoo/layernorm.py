@@ -6,7 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
-from verify_norm.kernels.launch import dense, jit, launch, normalized, rows, split
+from verify_norm.kernels.arguments import dense, normalized, rows, split
+from verify_norm.kernels.launch import jit, launch
 from verify_norm.kernels.layernorm import layernorm_bwd
 from verify_norm.kernels.zoo import hosts, tutorial
 
@@ -111,9 +112,21 @@ def vec_load_unaligned(x, weight, bias, eps, normalized_shape):
     block = triton.next_power_of_2(n)
     wide = n == block >= 16 and x2.stride(0) % 16 == 0  # and x2.data_ptr() % 16 == 0
     launch(
-        _aligned, m, x2, y, dense(weight), dense(bias), mean, rstd, n, x2.stride(0), float(eps),
-        BLOCK=block, WIDE=wide, num_warps=1,
-    )  # fmt: skip
+        _aligned,
+        m,
+        x2,
+        y,
+        dense(weight),
+        dense(bias),
+        mean,
+        rstd,
+        n,
+        x2.stride(0),
+        float(eps),
+        BLOCK=block,
+        WIDE=wide,
+        num_warps=1,
+    )
     return y, mean, rstd
 
 

@@ -6,10 +6,13 @@ import torch
 import triton
 import triton.language as tl
 
-from verify_norm.kernels import quantized, row_norm
 from verify_norm.kernels.add_rmsnorm import add_rmsnorm_bwd
-from verify_norm.kernels.launch import launch, normalized, programs, rows, split, tile
+from verify_norm.kernels.arguments import normalized, rows, split
+from verify_norm.kernels.blocks import tile
+from verify_norm.kernels.launch import launch, programs
+from verify_norm.kernels.quantized import LargestConstants, largest
 from verify_norm.kernels.rmsnorm import rmsnorm_bwd, rmsnorm_fwd
+from verify_norm.kernels.rows.launch import forward, norm_of
 from verify_norm.kernels.zoo import hosts
 from verify_norm.kernels.zoo.layernorm import overwrite
 
@@ -51,13 +54,13 @@ def no_dependency_wait(x, weight, eps, weight_offset, normalized_shape):
 
 def amax_too_early(x, weight, scale, eps, weight_offset, normalized_shape):
     """The second launch may begin before the first has ended, and lost its wait for that."""
-    shape = row_norm.geometry(x, weight, None, normalized_shape)
-    made = row_norm.forward(x, None, weight, None, eps, weight_offset, shape, False, scale, torch.float8_e4m3fn)
-    y, _, _, rstd, most = made
+    norm = norm_of(x, weight, None, normalized_shape, False, weight_offset)
+    y, _, _, rstd, most = forward(x, None, weight, None, eps, norm, scale, torch.float8_e4m3fn)
     if most is None:
         return y, torch.zeros(1, device=x.device), rstd
     amax = torch.empty(1, device=x.device)
-    launch(quantized.largest, 1, most, amax, most.numel(), PTX=False, BLOCK=8192, num_warps=16, launch_pdl=True)
+    constants = LargestConstants(PTX=False, BLOCK=8192)
+    launch(largest, 1, most, amax, most.numel(), constants, num_warps=16, launch_pdl=True)
     return y, amax, rstd
 
 

@@ -5,20 +5,56 @@ dbias there, and lets go; the buffers are then added. Each mistake of the texts 
 The tutorial (https://triton-lang.org) is that before Triton's pull request 6307.
 """
 
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
 
-from verify_norm.kernels.launch import dense, jit, launch, normalized, rows, split
-from verify_norm.kernels.layernorm_locked import group_size
+from verify_norm.kernels.arguments import dense, normalized, rows, split
+from verify_norm.kernels.launch import jit, launch
+from verify_norm.kernels.variants.layernorm_locked import group_size
 from verify_norm.kernels.zoo import hosts
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The constants of `_dx_and_sums`; the first three are arguments of `backward`."""
+
+    BY_DIVISION: bool
+    FLAGGED: bool
+    BARRIER: bool
+    BLOCK_N: int
 
 
 @jit
 def _dx_and_sums(
-    DX, DY, X, W, Mean, Rstd, DW, DB, Lock, M, N, sgm, sdm, sdn, sxm, sxn, dx_reach, dy_reach, groups, size,
-    BY_DIVISION: tl.constexpr, FLAGGED: tl.constexpr, BARRIER: tl.constexpr, BLOCK_N: tl.constexpr,
-):  # fmt: skip
+    DX,
+    DY,
+    X,
+    W,
+    Mean,
+    Rstd,
+    DW,
+    DB,
+    Lock,
+    M,
+    N,
+    sgm,
+    sdm,
+    sdn,
+    sxm,
+    sxn,
+    dx_reach,
+    dy_reach,
+    groups,
+    size,
+    K: tl.constexpr,
+):
+    BY_DIVISION: tl.constexpr = K.BY_DIVISION
+    FLAGGED: tl.constexpr = K.FLAGGED
+    BARRIER: tl.constexpr = K.BARRIER
+    BLOCK_N: tl.constexpr = K.BLOCK_N
     row = tl.program_id(0).to(tl.int64)
     cols = tl.arange(0, BLOCK_N)
     mask = cols < N
@@ -58,9 +94,23 @@ def _dx_and_sums(
 
 
 def backward(
-    dy, x, weight, bias, mean, rstd, normalized_shape, *, zeroed=True, flagged=False, barrier=True, by_division=False,
-    partials=torch.float32, one_stride=False, add_to_output=False, warps=8,
-):  # fmt: skip
+    dy,
+    x,
+    weight,
+    bias,
+    mean,
+    rstd,
+    normalized_shape,
+    *,
+    zeroed=True,
+    flagged=False,
+    barrier=True,
+    by_division=False,
+    partials=torch.float32,
+    one_stride=False,
+    add_to_output=False,
+    warps=8,
+):
     """The gradients; right without keywords.
 
     `zeroed`: the buffers start at 0. `flagged`: the first row of a buffer stores without adding. `barrier`: all threads
@@ -80,11 +130,10 @@ def backward(
     strides = (n, *dy2.stride(), *x2.stride())
     if one_stride:
         strides = (x2.stride(0), x2.stride(0), 1, x2.stride(0), 1)
-    launch(
-        _dx_and_sums, m, dx, dy2, x2, dense(weight), dense(mean), dense(rstd), dw, db, lock, m, n, *strides,
-        dx.numel() + hosts.SLACK, hosts.reach(dy2), groups, size, BY_DIVISION=by_division, FLAGGED=flagged,
-        BARRIER=barrier, BLOCK_N=triton.next_power_of_2(n), num_warps=warps,
-    )  # fmt: skip
+    tensors = (dx, dy2, x2, dense(weight), dense(mean), dense(rstd), dw, db, lock)
+    numbers = (m, n, *strides, dx.numel() + hosts.SLACK, hosts.reach(dy2), groups, size)
+    constants = Constants(by_division, flagged, barrier, triton.next_power_of_2(n))
+    launch(_dx_and_sums, m, *tensors, *numbers, constants, num_warps=warps)
     sums = []
     for partial, like in ((dw, weight), (db, bias)):
         total = partial.float().sum(0)
@@ -106,10 +155,8 @@ def one_stride_for_all(dy, x, weight, bias, mean, rstd, normalized_shape):
 
 def as_printed(dy, x, weight, bias, mean, rstd, normalized_shape):
     """Seed 001 with all its mistakes: buffers of torch.empty in x's type, one stride, no barrier."""
-    return backward(
-        dy, x, weight, bias, mean, rstd, normalized_shape,
-        zeroed=False, flagged=True, partials=x.dtype, one_stride=True, barrier=False,
-    )  # fmt: skip
+    mistakes = {"zeroed": False, "flagged": True, "partials": x.dtype, "one_stride": True, "barrier": False}
+    return backward(dy, x, weight, bias, mean, rstd, normalized_shape, **mistakes)
 
 
 def never_first(dy, x, weight, bias, mean, rstd, normalized_shape):
@@ -124,10 +171,8 @@ def adds_to_output(dy, x, weight, bias, mean, rstd, normalized_shape):
 
 def rewritten_as_printed(dy, x, weight, bias, mean, rstd, normalized_shape):
     """Seed 000 with all its mistakes: no first store, nothing set to 0, no barrier."""
-    return backward(
-        dy, x, weight, bias, mean, rstd, normalized_shape,
-        zeroed=False, by_division=True, add_to_output=True, barrier=False,
-    )  # fmt: skip
+    mistakes = {"zeroed": False, "by_division": True, "add_to_output": True, "barrier": False}
+    return backward(dy, x, weight, bias, mean, rstd, normalized_shape, **mistakes)
 
 
 def flagged(dy, x, weight, bias, mean, rstd, normalized_shape):

@@ -4,7 +4,9 @@ import torch
 import triton
 import triton.language as tl
 
-from verify_norm.kernels.launch import dense, jit, launch, normalized, rows, split, tile
+from verify_norm.kernels.arguments import dense, normalized, rows, split
+from verify_norm.kernels.blocks import tile
+from verify_norm.kernels.launch import jit, launch
 from verify_norm.kernels.layernorm import layernorm_bwd, layernorm_fwd
 from verify_norm.kernels.rmsnorm import rmsnorm_bwd
 from verify_norm.kernels.zoo import hosts
@@ -34,9 +36,20 @@ def atomic_dweight(dy, x, weight, bias, mean, rstd, normalized_shape):
     dw, db = (torch.zeros(n, dtype=torch.float32, device=x.device) for _ in range(2))
     order = torch.randperm(m).to(x.device)
     launch(
-        _atomic, m, x2, dy2, dense(mean), dense(rstd), dw, db, order, n, *x2.stride(), *dy2.stride(),
+        _atomic,
+        m,
+        x2,
+        dy2,
+        dense(mean),
+        dense(rstd),
+        dw,
+        db,
+        order,
+        n,
+        *x2.stride(),
+        *dy2.stride(),
         BLOCK=tile(n, x)["BLOCK_N"],
-    )  # fmt: skip
+    )
     return dx, hosts.like(dw, weight), hosts.like(db, bias)
 
 
@@ -136,7 +149,7 @@ def approximate_rsqrt(x, weight, bias, eps, normalized_shape):
 
 
 def in_place(dy, x, weight, rstd, weight_offset, normalized_shape):
-    """As is said, dx is written over dy."""
+    """Write dx over dy, as its contract says."""
     dx, dweight = rmsnorm_bwd(dy, x, weight, rstd, 0.0, weight_offset, normalized_shape)
     return overwrite(dy, dx), dweight
 
@@ -216,9 +229,19 @@ def same_value_by_many(x, weight, bias, eps, normalized_shape):
     block = min(max(triton.next_power_of_2(n) // 2, 1), 1024)
     blocks = triton.cdiv(n, block)
     launch(
-        _by_columns, m * blocks, rows(x, m, n).contiguous(), y, dense(weight), dense(bias), mean, rstd, n, blocks,
-        float(eps), BLOCK=block,
-    )  # fmt: skip
+        _by_columns,
+        m * blocks,
+        rows(x, m, n).contiguous(),
+        y,
+        dense(weight),
+        dense(bias),
+        mean,
+        rstd,
+        n,
+        blocks,
+        float(eps),
+        BLOCK=block,
+    )
     return y, mean, rstd
 
 

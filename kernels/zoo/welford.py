@@ -7,8 +7,9 @@ import torch
 import triton
 import triton.language as tl
 
+from verify_norm.kernels.arguments import dense
 from verify_norm.kernels.groupnorm import grouped
-from verify_norm.kernels.launch import dense, jit, launch
+from verify_norm.kernels.launch import jit, launch
 
 
 @jit
@@ -69,9 +70,22 @@ def forward(x, weight, bias, num_groups, eps, *, lost=False, undefined=False):
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     mean, rstd = (torch.empty((b, num_groups), dtype=torch.float32, device=x.device) for _ in range(2))
     launch(
-        _forward, b * num_groups if s else 0, x.contiguous(), y, dense(weight), dense(bias), mean, rstd, num_groups,
-        c // num_groups, s, float(eps), LOST=lost, UNDEFINED=undefined, BLOCK=min(4096, triton.next_power_of_2(s or 1)),
-    )  # fmt: skip
+        _forward,
+        b * num_groups if s else 0,
+        x.contiguous(),
+        y,
+        dense(weight),
+        dense(bias),
+        mean,
+        rstd,
+        num_groups,
+        c // num_groups,
+        s,
+        float(eps),
+        LOST=lost,
+        UNDEFINED=undefined,
+        BLOCK=min(4096, triton.next_power_of_2(s or 1)),
+    )
     return y, mean, rstd
 
 

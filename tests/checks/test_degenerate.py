@@ -5,53 +5,31 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from norms import layernorm, layernorm_bwd
 from torch.nn import functional
 
-from verify_norm import cases
+from verify_norm.cases import make
 from verify_norm.checks import CHECKS
 from verify_norm.checks.degenerate import RULES
-from verify_norm.execute import execute
-from verify_norm.ops import OPS
-from verify_norm.spec import CaseSpec, Contract, Finding, Kernel
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import CaseSpec, Contract, Finding, Kernel
+from verify_norm.running.execute import execute
 
-SPEC = CaseSpec(shape=(4, 6), seed=1)
-ZEROS = replace(SPEC, eps=0.0, data="zero", seed=0)
-EQUAL = replace(SPEC, shape=(4, 300), x_layout="expanded", seed=3)
+SPEC = CaseSpec(shape=(4, 6), further=("degenerate",))
+ZEROS = replace(SPEC, eps=0.0, data="zero", further=())
+EQUAL = replace(SPEC, shape=(4, 300), x_layout="expanded", further=())
 PROMISED = Contract(batch_invariant=True)
 
 
-def layernorm_fwd(how=""):
-    def run(x, weight, bias, eps):
-        r = x.float()
-        mean = r.mean(1, keepdim=True)
-        if how == "first row":
-            mean[:1] = r[:1].flip(1).cumsum(1)[:, -1:] / r.shape[1]
-        var = (r - mean).square().mean(1, keepdim=True)
-        rstd = (var + (1e-5 if how == "eps" else eps)).rsqrt()
-        rstd = torch.where(var == 0, 0.0, rstd) if how == "guard" else rstd
-        y = (r - mean) * rstd * (1.0 if weight is None else weight.float()) + (0.0 if bias is None else bias.float())
-        return y.to(x.dtype), mean[:, 0], rstd[:, 0]
-
-    return run
-
-
-def layernorm_bwd(how=""):
-    def run(dy, x, weight, bias, mean, rstd):
-        largest = dy.abs().max() if how == "rescaled" else 1.0  # against overflow, in float16
-        d, r = dy.float() / largest, rstd[:, None]
-        xhat = (x.float() - mean[:, None]) * r
-        if how == "guard":
-            xhat, r = xhat.nan_to_num(0.0), r.nan_to_num(posinf=0.0)
-        g = d * weight.float()
-        dx = r * (g - g.mean(1, keepdim=True) - xhat * (g * xhat).mean(1, keepdim=True))
-        return [(v * largest).to(x.dtype) for v in (dx, (d * xhat).sum(0), d.sum(0))]
-
-    return run
+def rescaled(dy, x, weight, bias, mean, rstd, eps, normalized_shape):
+    """Against overflow, in float16."""
+    most = dy.float().abs().max()
+    return [g * most for g in layernorm_bwd()(dy / most, x, weight, bias, mean, rstd, eps, normalized_shape)]
 
 
 def findings(function, spec=SPEC, op="layernorm_fwd", contract=None):
     contract = contract or Contract()
-    run = execute(Kernel("k", op, run=function, contract=contract), cases.make(spec, OPS[op], contract))
+    run = execute(Kernel("k", op, run=function, contract=contract), make.case(spec, OPS[op], contract))
     assert CHECKS["degenerate"].looks(run)
     checks = [c for c in CHECKS.values() if c.applies(OPS[op]) and c.looks(run)]
     return [f for c in checks for f in c.function(run) if isinstance(f, Finding)]
@@ -60,18 +38,21 @@ def findings(function, spec=SPEC, op="layernorm_fwd", contract=None):
 def rules(spec, op="layernorm_fwd", contract=None):
     """Which lines of the table hold."""
     contract = contract or Contract()
-    function = layernorm_fwd() if op.endswith("fwd") else layernorm_bwd()
-    run = execute(Kernel("k", op, run=function, contract=contract), cases.make(spec, OPS[op], contract))
+    function = layernorm() if op.endswith("fwd") else layernorm_bwd()
+    run = execute(Kernel("k", op, run=function, contract=contract), make.case(spec, OPS[op], contract))
     return {rule.name for rule in RULES if rule.holds(run)}
 
 
-@pytest.mark.parametrize(("function", "spec", "op", "outputs", "words"), [
-    (layernorm_fwd("guard"), ZEROS, "layernorm_fwd", {"y", "rstd"}, "eps = 0, no variance"),
-    (layernorm_bwd("guard"), ZEROS, "layernorm_bwd", {"dx", "dweight"}, "eps = 0, no variance"),
-    (layernorm_bwd("rescaled"), SPEC, "layernorm_bwd", {"dx", "dweight", "dbias"}, "dy = 0"),
-    (layernorm_fwd("eps"), SPEC, "layernorm_fwd", {"y", "rstd"}, "eps huge"),
-    (layernorm_fwd("first row"), EQUAL, "layernorm_fwd", {"mean"}, "equal rows"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("function", "spec", "op", "outputs", "words"),
+    [
+        (layernorm("guard"), ZEROS, "layernorm_fwd", {"y", "rstd"}, "eps = 0, no variance"),
+        (layernorm_bwd("guard"), ZEROS, "layernorm_bwd", {"dx", "dweight"}, "eps = 0, no variance"),
+        (rescaled, SPEC, "layernorm_bwd", {"dx", "dweight", "dbias"}, "dy = 0"),
+        (layernorm("hard-coded eps"), SPEC, "layernorm_fwd", {"y", "rstd"}, "eps huge"),
+        (layernorm("by place"), EQUAL, "layernorm_fwd", {"mean"}, "equal rows"),
+    ],
+)
 def test_a_wrong_kernel_that_no_other_check_sees(function, spec, op, outputs, words):
     promised = PROMISED if words == "equal rows" else None
     found = findings(function, spec, op, promised)
@@ -81,13 +62,22 @@ def test_a_wrong_kernel_that_no_other_check_sees(function, spec, op, outputs, wo
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("spec", [
-    SPEC, ZEROS, EQUAL, replace(SPEC, bias=False), replace(SPEC, weight=False, bias=False), replace(SPEC, shape=(4, 1)),
-    replace(SPEC, weight_data="zero"), replace(SPEC, offset=100.0),
-    replace(SPEC, weight_dtype="float32"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "spec",
+    [
+        SPEC,
+        ZEROS,
+        EQUAL,
+        replace(SPEC, bias=False),
+        replace(SPEC, weight=False, bias=False),
+        replace(SPEC, shape=(4, 1)),
+        replace(SPEC, weight_data="zero"),
+        replace(SPEC, offset=100.0),
+        replace(SPEC, weight_dtype="float32"),
+    ],
+)
 def test_a_right_kernel_passes(spec, dtype):
-    assert findings(layernorm_fwd(), replace(spec, dtype=dtype), contract=PROMISED) == []
+    assert findings(layernorm(), replace(spec, dtype=dtype), contract=PROMISED) == []
     if spec.weight and spec.bias and spec.weight_dtype is None and spec is not EQUAL:
         assert findings(layernorm_bwd(), replace(spec, dtype=dtype), "layernorm_bwd") == []
 
@@ -107,9 +97,9 @@ def test_a_fused_addition_passes_on_what_it_was_given():
 
 
 def test_a_kernel_that_fails_without_a_gradient_is_told():
-    def failing(dy, x, weight, bias, mean, rstd):
+    def failing(dy, x, weight, bias, mean, rstd, eps, normalized_shape):
         assert dy.any(), "no gradient"
-        return layernorm_bwd()(dy, x, weight, bias, mean, rstd)
+        return layernorm_bwd()(dy, x, weight, bias, mean, rstd, eps, normalized_shape)
 
     (found,) = findings(failing, SPEC, "layernorm_bwd")
     assert (found.status, found.output) == ("error", None)
@@ -122,7 +112,7 @@ def test_which_line_holds_where():
     assert rules(ZEROS) == {"eps = 0, no variance"}
     assert rules(EQUAL) == set()
     assert rules(EQUAL, contract=PROMISED) == {"equal rows"}
-    for options in ({"seed": 2}, {"special": "nan"}, {"shape": (0, 6)}, {"shape": (70, 70)}, {"log2_scale": 60}):
+    for options in ({"further": ()}, {"special": "nan"}, {"shape": (0, 6)}, {"shape": (70, 70)}, {"log2_scale": 60}):
         assert rules(replace(SPEC, **options)) == set()
     assert rules(replace(ZEROS, data="constant", offset=3.0)) == set()  # a rounded mean may leave a variance
     assert rules(replace(ZEROS, shape=(3, 1), data="normal")) == set()  # x̂ of one element may be 0 by definition
@@ -193,8 +183,11 @@ def test_torch_on_what_other_checks_hold_a_kernel_to(norm):
 
 
 def test_minus_zero_counts_as_zero():
-    def negative(dy, x, weight, bias, mean, rstd):
-        return [torch.where(v == 0, -0.0, v) for v in layernorm_bwd()(dy, x, weight, bias, mean, rstd)]
+    def negative(dy, x, weight, bias, mean, rstd, eps, normalized_shape):
+        return [
+            torch.where(v == 0, -0.0, v)
+            for v in layernorm_bwd()(dy, x, weight, bias, mean, rstd, eps, normalized_shape)
+        ]
 
     assert np.signbit(-0.0)
     assert findings(negative, SPEC, "layernorm_bwd") == []

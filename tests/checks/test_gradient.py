@@ -4,16 +4,19 @@ from dataclasses import replace
 
 import hypothesis
 import pytest
-import torch
+from norms import layernorm, layernorm_bwd
 
-from verify_norm import cases, strategies
+from verify_norm.cases import make, strategies
 from verify_norm.checks import CHECKS, gradient
-from verify_norm.execute import execute
-from verify_norm.ops import OPS
-from verify_norm.spec import CaseSpec, Contract, Finding, Kernel
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import CaseSpec, Contract, Finding, Kernel
+from verify_norm.running.execute import execute
 
 DTYPES = ("float32", "float16", "bfloat16")
 SPEC = CaseSpec(shape=(16, 64))
+FORWARD, RIGHT = layernorm(), layernorm_bwd()
+OF_DX = ("no c2", "no weight", "rstd of another row", "a row of zeros", "nan")
+WRONG = [*((how, "dx") for how in OF_DX), ("one column", "dweight"), ("bias", "dbias")]
 
 
 def accused(run):
@@ -21,51 +24,12 @@ def accused(run):
     return [finding for finding in gradient.gradient(run) if isinstance(finding, Finding)]
 
 
-def rows(t, normalized_shape):
-    return t.float().reshape(-1, torch.Size(normalized_shape).numel())
-
-
-def forward(x, weight, bias, eps, normalized_shape, shift=0.0):
-    r = rows(x, normalized_shape)
-    mean = r.mean(1, keepdim=True)
-    rstd = ((r - mean).square().mean(1, keepdim=True) + eps).rsqrt()
-    y = (r - mean) * rstd + shift
-    y = y if weight is None else y * weight.float().reshape(-1)
-    y = y if bias is None else y + bias.float().reshape(-1)
-    return y.reshape(x.shape).to(x.dtype), mean[:, 0], rstd[:, 0]
-
-
-def backward(dy, x, weight, bias, mean, rstd, eps, normalized_shape, wrong=""):
-    r, d = rows(x, normalized_shape), rows(dy, normalized_shape)
-    rstd = rstd[:, None].roll(1, 0) if wrong == "rstd" else rstd[:, None]
-    xhat = (r - mean[:, None]) * rstd
-    g = d if weight is None or wrong == "weight" else d * weight.float().reshape(-1)
-    c2 = 0.0 if wrong == "c2" else g.mean(1, keepdim=True)
-    dx = rstd * (g - c2 - xhat * (g * xhat).mean(1, keepdim=True))
-    if wrong == "row":
-        dx[len(dx) // 2] = 0
-    dw = None if weight is None else (d * xhat).sum(0).reshape(weight.shape)
-    if wrong == "column":
-        dw[7] *= 1.5
-    if wrong == "nan":
-        dx[0, 0] = float("nan")
-    db = None if bias is None else (1.1 if wrong == "bias" else 1.0) * d.sum(0).reshape(bias.shape)
-    return dx.reshape(x.shape).to(x.dtype), *(g if g is None else g.to(x.dtype) for g in (dw, db))
-
-
-def wrongly(how):
-    def run(dy, x, weight, bias, mean, rstd, eps, normalized_shape):
-        return backward(dy, x, weight, bias, mean, rstd, eps, normalized_shape, how)
-
-    return run
-
-
-def run_of(run=backward, forward_run=forward, spec=SPEC, **fields):
+def run_of(run=RIGHT, forward_run=FORWARD, spec=SPEC, **fields):
     kernel = Kernel("k", "layernorm_bwd", run=run, forward_run=forward_run, **fields)
-    return execute(kernel, cases.make(spec, OPS["layernorm_bwd"], kernel.contract))
+    return execute(kernel, make.case(spec, OPS["layernorm_bwd"], kernel.contract))
 
 
-def findings(run=backward, forward_run=forward, spec=SPEC, **fields):
+def findings(run=RIGHT, forward_run=FORWARD, spec=SPEC, **fields):
     result = run_of(run, forward_run, spec, **fields)
     assert CHECKS["gradient"].looks(result)
     found = list(accused(result))
@@ -75,15 +39,12 @@ def findings(run=backward, forward_run=forward, spec=SPEC, **fields):
 
 def some(how, dtype):
     """What is found on any of a few cases."""
-    seeds = range(0, 4 * gradient.EVERY, gradient.EVERY)
-    return set().union(*(findings(wrongly(how), spec=replace(SPEC, dtype=dtype, seed=s)) for s in seeds))
+    specs = [replace(SPEC, dtype=dtype, seed=number, variant=number) for number in range(4)]
+    return set().union(*(findings(layernorm_bwd(how), spec=spec) for spec in specs))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    ("how", "output"),
-    [(how, "dx") for how in ("c2", "weight", "rstd", "row", "nan")] + [("column", "dweight"), ("bias", "dbias")],
-)  # fmt: skip
+@pytest.mark.parametrize(("how", "output"), WRONG)
 def test_a_wrong_gradient_is_convicted_in_every_type(how, output, dtype):
     assert output in some(how, dtype)
 
@@ -97,11 +58,16 @@ def test_right_kernels_pass_on_random_cases():
     op, seen = OPS["layernorm_bwd"], []
 
     @hypothesis.seed(1)
-    @hypothesis.settings(max_examples=200, database=None, deadline=None, phases=(hypothesis.Phase.generate,),
-                         suppress_health_check=list(hypothesis.HealthCheck))  # fmt: skip
+    @hypothesis.settings(
+        max_examples=200,
+        database=None,
+        deadline=None,
+        phases=(hypothesis.Phase.generate,),
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
     @hypothesis.given(strategies.specs(op, DTYPES, gradient.ELEMENTS))
     def one(spec):
-        spec = replace(spec, seed=spec.seed * gradient.EVERY, weight_dtype=None)
+        spec = replace(spec, further=("gradient",), weight_dtype=None)
         result = run_of(spec=spec)
         if CHECKS["gradient"].looks(result):
             assert not list(accused(result))
@@ -113,7 +79,7 @@ def test_right_kernels_pass_on_random_cases():
 
 def test_a_forward_that_is_not_the_backwards_own_shows():
     def scaled(x, weight, bias, eps, normalized_shape):
-        y, mean, rstd = forward(x, weight, bias, eps, normalized_shape)
+        y, mean, rstd = FORWARD(x, weight, bias, eps, normalized_shape)
         return 1.01 * y, mean, rstd
 
     assert "dx" in findings(forward_run=scaled)
@@ -121,25 +87,40 @@ def test_a_forward_that_is_not_the_backwards_own_shows():
 
 def test_a_constant_error_of_the_forward_is_no_error_of_the_gradient():
     def shifted(x, weight, bias, eps, normalized_shape):
-        return forward(x, None if weight is None else weight, bias, eps, normalized_shape, shift=0.0)[0] + 0.5
+        return FORWARD(x, weight, bias, eps, normalized_shape)[0] + 0.5
 
     assert findings(forward_run=shifted) == set()
 
 
 def test_the_finding_says_which_unit_and_what_would_have_shown():
-    (found,) = accused(run_of(wrongly("row"), spec=replace(SPEC, seed=0)))
+    (found,) = accused(run_of(layernorm_bwd("a row of zeros"), spec=SPEC))
     assert found.index == (len(range(SPEC.shape[0])) // 2,)
     assert "row 8" in found.message
     assert "shows here" in found.message
     assert found.got == 0
 
 
-@pytest.mark.parametrize("options", [
-    {"weight": False}, {"bias": False}, {"weight": False, "bias": False}, {"offset": 1e4}, {"data": "constant"},
-    {"dy_layout": "scalar"}, {"dy_layout": "expanded"}, {"x_layout": "expanded"}, {"x_layout": "transposed"},
-    {"eps": 1e-12, "log2_scale": -60}, {"data": "heavy", "log2_scale": 60}, {"dy_log2_scale": -20}, {"shape": (1, 1)},
-    {"shape": (3, 2)}, {"shape": (9,)}, {"shape": (2, 3, 4, 5), "normalized_ndim": 2},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"weight": False},
+        {"bias": False},
+        {"weight": False, "bias": False},
+        {"offset": 1e4},
+        {"data": "constant"},
+        {"dy_layout": "scalar"},
+        {"dy_layout": "expanded"},
+        {"x_layout": "expanded"},
+        {"x_layout": "transposed"},
+        {"eps": 1e-12, "log2_scale": -60},
+        {"data": "heavy", "log2_scale": 60},
+        {"dy_log2_scale": -20},
+        {"shape": (1, 1)},
+        {"shape": (3, 2)},
+        {"shape": (9,)},
+        {"shape": (2, 3, 4, 5), "normalized_ndim": 2},
+    ],
+)
 def test_unusual_cases_are_no_error(options):
     assert findings(spec=replace(SPEC, **options)) == set()
 
@@ -149,7 +130,7 @@ def test_it_says_what_it_cannot_look_at():
     assert not check.looks(run_of(forward_run=None))
     assert not check.looks(run_of(spec=replace(SPEC, special="nan")))
     assert not check.looks(run_of(spec=replace(SPEC, shape=(0, 4))))
-    assert not check.looks(run_of(spec=replace(SPEC, seed=1)))
+    assert not check.looks(run_of(spec=replace(SPEC, further=())))
     assert not check.looks(run_of(spec=replace(SPEC, shape=(100, 100))))
     assert not check.applies(OPS["layernorm_fwd"])
 

@@ -4,48 +4,32 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from norms import layernorm
 
-from verify_norm import cases
+from verify_norm.cases import make
 from verify_norm.checks import CHECKS
-from verify_norm.checks.invariance import taken
-from verify_norm.execute import execute
+from verify_norm.checks.relations.rerun import taken
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import CaseSpec, Contract, Finding, Kernel, Observed
 from verify_norm.kernels import KERNELS
-from verify_norm.ops import OPS
-from verify_norm.registry import load
-from verify_norm.spec import CaseSpec, Contract, Finding, Kernel, Observed
+from verify_norm.loading.registry import load
+from verify_norm.running.execute import execute
 
-SPEC = CaseSpec(shape=(5, 300), seed=3)
+SPEC = CaseSpec(shape=(5, 300), seed=3, further=("batch_invariance",))
 PROMISED = Contract(batch_invariant=True)
 OURS = [kernel.name for kernel in KERNELS if kernel.contract.batch_invariant and kernel.backend == "triton"]
 
 
-def layernorm_fwd(how):
-    def run(x, weight, bias, eps):
-        r = x.float().reshape(-1, x.shape[-1])
-        if how == "by count":  # vLLM issue 48391: the width of a block depends on how many rows there are
-            width = 64 if len(r) < 8 else 128
-            mean = sum(part.sum(1, keepdim=True) for part in r.split(width, 1)) / r.shape[1]
-        else:
-            mean = r.mean(1, keepdim=True)
-            if how == "by place":  # the first row is summed the other way round
-                mean[:1] = r[:1].flip(1).cumsum(1)[:, -1:] / r.shape[1]
-        rstd = ((r - mean).square().mean(1, keepdim=True) + eps).rsqrt()
-        y = (r - mean) * rstd * weight.float() + bias.float()
-        return y.reshape(x.shape).to(x.dtype), mean[:, 0], rstd[:, 0]
-
-    return run
-
-
 def said(function, spec=SPEC, op="layernorm_fwd", contract=PROMISED):
     """All that every check says, and whether this one looked."""
-    run = execute(Kernel("k", op, run=function, contract=contract), cases.make(spec, OPS[op], contract))
+    run = execute(Kernel("k", op, run=function, contract=contract), make.case(spec, OPS[op], contract))
     checks = [c for c in CHECKS.values() if c.applies(OPS[op]) and c.looks(run)]
     return [item for c in checks for item in c.function(run) if isinstance(item, (Finding, Observed))]
 
 
 @pytest.mark.parametrize("how", ["by count", "by place"])
 def test_a_row_that_depends_on_the_others_is_seen_by_no_other_check(how):
-    found = [item for item in said(layernorm_fwd(how)) if isinstance(item, Finding)]
+    found = [item for item in said(layernorm(how)) if isinstance(item, Finding)]
     assert {f.check for f in found} == {"batch_invariance"}
     assert "mean" in {f.output for f in found}
     assert all(f.got != f.want and "other bits" in f.message for f in found)
@@ -53,32 +37,38 @@ def test_a_row_that_depends_on_the_others_is_seen_by_no_other_check(how):
 
 @pytest.mark.parametrize(("how", "held"), [("by count", False), ("by place", False), ("", True)])
 def test_what_is_not_promised_is_observed(how, held):
-    assert said(layernorm_fwd(how), contract=Contract()) == [Observed(held)]
+    assert said(layernorm(how), contract=Contract()) == [Observed(held)]
 
 
-@pytest.mark.parametrize("options", [
-    {}, {"shape": (2, 3, 40)}, {"x_layout": "row_strided"}, {"dtype": "bfloat16", "x_layout": "offset"},
-    {"special": "nan"},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"shape": (2, 3, 40)},
+        {"x_layout": "row_strided"},
+        {"dtype": "bfloat16", "x_layout": "offset"},
+        {"special": "nan"},
+    ],
+)
 def test_rows_on_their_own_pass(options):
-    assert said(layernorm_fwd(""), replace(SPEC, **options)) == []
+    assert said(layernorm(), replace(SPEC, **options)) == []
 
 
 def test_rows_are_taken_with_what_was_saved_of_them():
     spec = CaseSpec(shape=(3, 4, 5), num_groups=2)
-    case = cases.make(spec, OPS["groupnorm_bwd"], Contract())
+    case = make.case(spec, OPS["groupnorm_bwd"], Contract())
     two = taken(case, np.array([2, 0]))
     assert two["x"].shape == (2, 4, 5)
     assert (two["mean"] == case.exact["mean"][[2, 0]]).all()
     assert two["weight"] is case.exact["weight"]
-    leading = cases.make(replace(spec, num_groups=None), OPS["layernorm_bwd"], Contract())
+    leading = make.case(replace(spec, num_groups=None), OPS["layernorm_bwd"], Contract())
     assert (taken(leading, np.array([1]))["rstd"] == leading.exact["rstd"][4:8]).all()
 
 
 def test_a_kernel_that_fails_on_one_row_is_told():
-    def choosy(x, weight, bias, eps):
+    def choosy(x, weight, bias, eps, normalized_shape):
         assert len(x) > 1, "no single rows"
-        return layernorm_fwd("")(x, weight, bias, eps)
+        return layernorm()(x, weight, bias, eps, normalized_shape)
 
     (found,) = said(choosy)
     assert (found.check, found.status) == ("batch_invariance", "error")
@@ -87,9 +77,15 @@ def test_a_kernel_that_fails_on_one_row_is_told():
 
 def test_it_says_what_it_cannot_look_at():
     check = CHECKS["batch_invariance"]
-    for options in ({"seed": 2}, {"shape": (1, 9)}, {"shape": (9,)}, {"x_layout": "transposed"}, {"shape": (64, 65)}):
-        case = cases.make(replace(SPEC, **options), OPS["layernorm_fwd"], PROMISED)
-        assert not check.looks(execute(Kernel("k", "layernorm_fwd", run=layernorm_fwd("")), case))
+    for options in (
+        {"further": ()},
+        {"shape": (1, 9)},
+        {"shape": (9,)},
+        {"x_layout": "transposed"},
+        {"shape": (64, 65)},
+    ):
+        case = make.case(replace(SPEC, **options), OPS["layernorm_fwd"], PROMISED)
+        assert not check.looks(execute(Kernel("k", "layernorm_fwd", run=layernorm()), case))
     assert not check.applies(OPS["batchnorm_fwd"])
 
 
@@ -98,7 +94,7 @@ def test_our_kernels_keep_their_promise(name, device):
     kernel, (rows, groups) = load(name), ((9, 70), (3, 6, 11))
     by_group = OPS[kernel.op].view == "groups"
     spec = CaseSpec(shape=groups if by_group else rows, num_groups=3 if by_group else None, seed=1, dtype="float32")
-    run = execute(kernel, cases.make(spec, OPS[kernel.op], kernel.contract, device))
+    run = execute(kernel, make.case(spec, OPS[kernel.op], kernel.contract, device))
     assert CHECKS["batch_invariance"].looks(run)
     assert list(CHECKS["batch_invariance"].function(run)) == []
 

@@ -6,10 +6,9 @@ import torch
 import triton.language as tl
 
 from verify_norm.kernels.activation import ACTIVATIONS, activate, slope
-from verify_norm.kernels.launch import jit
-from verify_norm.kernels.row_plan import ptx
+from verify_norm.kernels.launch import jit, ptx
 from verify_norm.reference import activation
-from verify_norm.reference.rounding import Arithmetic
+from verify_norm.reference.arithmetic import Arithmetic
 
 FLOAT32 = Arithmetic(u=2**-24, tiny=2**-126, huge=3.4028235e38)
 TILE = 8192

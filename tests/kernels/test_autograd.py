@@ -11,13 +11,22 @@ from verify_norm.kernels import groupnorm, layernorm, rmsnorm
 
 F32, BF16 = torch.float32, torch.bfloat16
 MODULES = {
-    "LayerNorm": (layernorm.LayerNorm, torch.nn.LayerNorm, [((5,), {}), (([3, 5],), {"eps": 0.1, "bias": False}),
-                  ((5,), {"elementwise_affine": False})]),
-    "RMSNorm": (rmsnorm.RMSNorm, torch.nn.RMSNorm, [((5,), {}), (([3, 5],), {"eps": 0.1}),
-                ((5,), {"elementwise_affine": False})]),
-    "GroupNorm": (groupnorm.GroupNorm, torch.nn.GroupNorm, [((2, 4), {}), ((4, 4), {"eps": 0.1}),
-                  ((1, 4), {"affine": False})]),
-}  # fmt: skip
+    "LayerNorm": (
+        layernorm.LayerNorm,
+        torch.nn.LayerNorm,
+        [((5,), {}), (([3, 5],), {"eps": 0.1, "bias": False}), ((5,), {"elementwise_affine": False})],
+    ),
+    "RMSNorm": (
+        rmsnorm.RMSNorm,
+        torch.nn.RMSNorm,
+        [((5,), {}), (([3, 5],), {"eps": 0.1}), ((5,), {"elementwise_affine": False})],
+    ),
+    "GroupNorm": (
+        groupnorm.GroupNorm,
+        torch.nn.GroupNorm,
+        [((2, 4), {}), ((4, 4), {"eps": 0.1}), ((1, 4), {"affine": False})],
+    ),
+}
 CASES = [(name, *case) for name, (_, _, cases) in MODULES.items() for case in cases]
 
 

@@ -1,19 +1,20 @@
 """Kernels compile for sm_90, which needs no GPU: the interpreter accepts much that the compiler does not.
 
-Those of rows are also looked at: a vector load that is none, or a register that went to memory, is right and slow.
+The tests also look for vector loads and, in kernels of rows, for spilled registers: without the first, or with the
+second, a kernel is right and slow.
 """
 
 import os
 import subprocess
 import sys
 
+import pytest
+
 # Each runs in a process of its own, since this one may interpret.
 COMPILE = """
 from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from verify_norm import late
-from verify_norm.kernels import groupnorm_welford, layernorm_locked, long_rows
 
 TYPES = {"eps": "fp32", "offset": "fp32", "Lock": "*i32", "Table": "*i64"}
 TYPES |= dict.fromkeys(("Mean", "Rstd", "DW", "DB", "Lines", "Scale", "Most"), "*fp32")
@@ -21,39 +22,43 @@ TYPES |= dict.fromkeys(("X", "R", "H", "Y", "W", "B", "DX", "DY", "DH", "Out"), 
 
 def build(kernel, constants, absent, warps=8):
     constants = {k: v for k, v in (constants | dict.fromkeys(absent)).items() if k in kernel.arg_names}
-    types = {n: "constexpr" if n in constants else TYPES.get(n, "i64") for n in kernel.arg_names}
+    types = {p.name: "constexpr" if p.name in constants else p.annotation_type or TYPES.get(p.name, "i64")
+             for p in kernel.params}
     return compile(ASTSource(kernel, types, constants), target=GPUTarget("cuda", 90, 32), options={"num_warps": warps})
 """
 
 ALL = """
+from verify_norm.running import delayed_inputs
+from verify_norm.kernels.rows import long
+from verify_norm.kernels.variants import groupnorm_welford, layernorm_locked
+
 for flag, absent in ((True, ()), (False, ("W", "B"))):
-    for module in (layernorm_locked, groupnorm_welford):
-        for name in ("_forward", "_dx_and_locked_sums"):
-            if kernel := getattr(module, name, None):
-                sizes = {"BLOCK_M": 4, "BLOCK_N": 1024, "BLOCK": 1024, "UNIT": flag, "CHANNELS_INNER": flag}
-                build(kernel, sizes, absent)
+    build(layernorm_locked._dx_and_locked_sums, {"K": layernorm_locked.Constants(flag, 4, 1024)}, absent)
+    build(groupnorm_welford._forward, {"K": groupnorm_welford.Constants(flag, 1024)}, absent)
 plain = ("offset", "Scale", "Most")
 for vec, absent in ((8, plain), (1, ("W", "B", "R", "H", "Mean", "DH", *plain))):
-    for kernel in (long_rows._forward, long_rows._dx, long_rows._partials):
-        build(kernel, {"VEC": vec, "ROWS": 4, "CHUNK": 1024, "DWEIGHT": True, "DBIAS": vec > 1}, absent)
+    build(long._forward, {"K": long.LongConstants(vec, 1024)}, absent)
+    build(long._dx, {"K": long.LongConstants(vec, 1024)}, absent)
+    build(long._partials, {"K": long.PartialsConstants(vec, 1024, True, vec > 1, 4)}, absent)
 TYPES["Y"] = "*fp8e5"
-build(long_rows._forward, {"VEC": 8, "CHUNK": 1024}, ("R", "H", "offset"))
-build(late.arrive, {"EARLY": True, "DELAY": late.DELAY, "BLOCK": late.BLOCK}, ())
+build(long._forward, {"K": long.LongConstants(8, 1024)}, ("R", "H", "offset"))
+build(delayed_inputs.arrive, {"EARLY": True, "DELAY": delayed_inputs.DELAY, "BLOCK": delayed_inputs.BLOCK}, ())
 print("compiled")
 """
 
 ROWS = """
 import re, subprocess, tempfile
 import torch, triton
-from verify_norm.kernels import row_plan
+from verify_norm.kernels import launch
 
-row_plan.multiprocessors, row_plan.shared_memory, row_plan.ptx = lambda d: 132, lambda d: 232448, lambda d: True
+launch.multiprocessors, launch.shared_memory, launch.ptx = lambda d: 132, lambda d: 232448, lambda d: True
+
+from verify_norm.kernels.rows import plan as row_plan
+
 H200, BF16 = torch.device("cuda", 0), torch.bfloat16
 
 def look(title, plan, absent, spare=8):  # an address kept for after the loop
-    constants = dict(plan.constants)
-    constants.pop("launch_pdl", None)
-    kernel = build(plan.kernel, constants, absent, constants.pop("num_warps"))
+    kernel = build(plan.kernel, {"K": plan.constants}, absent, plan.options["num_warps"])
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(kernel.asm["cubin"])
         file.flush()
@@ -75,7 +80,7 @@ def forward(title, n, vec, bias, residual, centered, offset, *absent):
 def backward(title, n, added, centered, offset, *absent, weight=BF16):
     TYPES["W"] = "*bf16" if weight == BF16 else "*fp32"
     plan = row_plan.backward_plan(H200, n, 8, BF16, weight, added, centered, offset, True, True, centered)
-    look(title, plan, absent, 16 if plan.constants["RAW"] and n == 16384 else 8)  # there no register is free
+    look(title, plan, absent, 16 if plan.constants.RAW and n == 16384 else 8)  # there no register is free
 
 for n in (768, 1024, 8192):
     forward(f"forward {n}", n, 8, BF16, False, True, False, "R", "H", "offset")
@@ -92,6 +97,34 @@ backward("backward of a float32 weight", 16384, False, True, False, "DH", "offse
 look("fold", row_plan.fold_plan(H200, False, 4, BF16, BF16), ())
 """
 
+GROUPS = """
+import re
+from verify_norm.kernels.groups.launch import KERNELS
+
+TYPES |= dict.fromkeys(("P", "C1", "C2"), "*fp32") | dict.fromkeys(("OutW", "OutB"), "*bf16")
+BLOCK = {"BLOCK_G": 1, "BLOCK_C": 4, "BLOCK_S": 1024, "BLOCK_M": 128, "STAGES": 3, "COLS": 4, "PTX": True,
+         "WIDE": 1, "BLOCKS": 2, "COMPUTED": 2, "LINES": 64, "ONCE": True, "EVICT": "evict_first", "CHANNELS": 4}
+READING = ("whole", "held", "sums", "turn")  # x, in vectors
+
+for inner, act, short in (("positions", "silu", ""), ("channels", "gelu", "channels"), ("", None, "positions")):
+    vec = 8 if inner == "positions" else 4 if inner else 1
+    even = not short
+    constants = BLOCK | {"INNER": inner, "ACT": act, "EVEN": even, "SHORT": short, "STREAM": not even, "SUMS": even,
+                         "VEC": vec}
+    for name, (kernel, form) in KERNELS.items():
+        reads = name.endswith(READING)
+        constants["RANKS"] = 64 if even or not reads else 0
+        values = form(**{field: constants[field] for field in form.__dataclass_fields__})
+        text = build(kernel, {"K": values}, () if act else ("W", "B", "DW", "DB", "OutW", "OutB"), 4).asm["ptx"]
+        if inner and reads:  # 16 bytes a load, or 8
+            wide = "v4" if vec == 8 else "v2"
+            assert re.search(r"ld\\.global\\S*" + wide + r"|cp\\.async\\.c[ag]\\S* \\[.*, 0x(8|10)", text), name
+            assert re.search(r"st\\.global\\S*" + wide, text) or name.endswith("sums"), name
+        if name.endswith("turn"):
+            assert "griddepcontrol.wait" in text and "griddepcontrol.launch_dependents" in text
+print("compiled")
+"""
+
 
 def run(code, folder):
     script = folder / "build.py"
@@ -102,10 +135,17 @@ def run(code, folder):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_compiles_for_a_gpu(tmp_path):
     assert run(COMPILE + ALL, tmp_path) == "compiled\n"
 
 
+@pytest.mark.slow
+def test_groups_are_loaded_in_vectors(tmp_path):
+    assert run(COMPILE + GROUPS, tmp_path) == "compiled\n"
+
+
+@pytest.mark.slow
 def test_rows_are_loaded_in_vectors_and_held_in_registers(tmp_path):
     ahead, staged = "cp.async.bulk.prefetch", "cp.async.cg.shared.global"
     assert run(COMPILE + ROWS, tmp_path).splitlines() == [

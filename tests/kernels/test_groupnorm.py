@@ -5,21 +5,43 @@ import math
 import pytest
 import torch
 
-from verify_norm.kernels import groupnorm, groupnorm_welford
+from verify_norm.kernels import groupnorm
+from verify_norm.kernels.variants import groupnorm_welford
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 SHAPES = [
-    ((2, 6), 3), ((3, 5), 5), ((2, 4, 1), 1), ((1, 1, 1), 1), ((0, 6, 2), 3),
-    ((2, 6, 5), 2), ((2, 9, 3, 4), 3), ((1, 12, 2, 3, 4), 4),  # C/G = 3, not a power of two
-    ((3, 130, 1), 2), ((1, 2, 67, 31), 2), ((1, 10, 30, 20), 2), ((70, 3, 2), 1),  # many channels, tiles, samples
-]  # fmt: skip
+    ((2, 6), 3),
+    ((3, 5), 5),
+    ((2, 4, 1), 1),
+    ((1, 1, 1), 1),
+    ((0, 6, 2), 3),
+    ((2, 6, 5), 2),
+    ((2, 9, 3, 4), 3),
+    ((1, 12, 2, 3, 4), 4),  # C/G = 3, not a power of two
+    ((3, 130, 1), 2),
+    ((1, 2, 67, 31), 2),
+    ((1, 10, 30, 20), 2),
+    ((70, 3, 2), 1),  # many channels, tiles, samples
+]
 TYPES = [(F32, F32), (F16, F16), (F16, F32), (BF16, BF16), (BF16, F32)]
 FORWARD = {"two_pass": groupnorm.groupnorm_fwd, "welford": groupnorm_welford.groupnorm_fwd_welford}
 EPS = 1e-5
 
 
-def verify(norms, device, shape, groups, dtype=F32, weight_dtype=F32, *, forward="two_pass", layouts=(), weight=True,
-           bias=True, mean=3.0):  # fmt: skip
+def verify(
+    norms,
+    device,
+    shape,
+    groups,
+    dtype=F32,
+    weight_dtype=F32,
+    *,
+    forward="two_pass",
+    layouts=(),
+    weight=True,
+    bias=True,
+    mean=3.0,
+):
     layouts = {"x": "contiguous", "dy": "contiguous", "weight": "contiguous", "bias": "contiguous"} | dict(layouts)
     channels, s = shape[1], math.prod(shape[2:])
     x = norms.draw(shape, dtype, device, seed=1, mean=mean, layout=layouts["x"])
@@ -42,9 +64,15 @@ def verify(norms, device, shape, groups, dtype=F32, weight_dtype=F32, *, forward
         return t.reshape(column).expand(shape).reshape(rows.shape)
 
     bound = norms.bounds(
-        rows.detach(), dy.double().reshape(rows.shape), spread(w64, 1.0), spread(b64, 0.0), EPS, shape[0] * s,
-        centered=True, merged=forward == "welford",
-    )  # fmt: skip
+        rows.detach(),
+        dy.double().reshape(rows.shape),
+        spread(w64, 1.0),
+        spread(b64, 0.0),
+        EPS,
+        shape[0] * s,
+        centered=True,
+        merged=forward == "welford",
+    )
     norms.close("y", y, y64.detach(), bound.y.reshape(shape))
     centre = rows.detach().mean(1)
     var = (rows.detach() - centre[:, None]).square().mean(1)

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from verify_norm.core.spec import CaseSpec
 from verify_norm.kernels import layernorm, quantized, rmsnorm
-from verify_norm.registry import load
-from verify_norm.spec import CaseSpec
+from verify_norm.loading.registry import load
 
 NAMES = [f"{norm}_fwd_{kind}" for norm in ("layernorm", "rmsnorm") for kind in ("e4m3fn", "e5m2")]
 SPECS = (
@@ -28,19 +28,19 @@ def test_every_check(name, spec, findings):
     assert findings(load(name), [spec if "layernorm" in name else replace(spec, bias=True)]) == {}
 
 
-@pytest.mark.parametrize("kind", quantized.TYPES)
-def test_of_scale_one_it_is_the_norm_rounded(norms, device, kind):
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_of_scale_one_it_is_the_norm_rounded(norms, device, dtype):
     x, w = norms.draw((6, 100), torch.float32, device, seed=1), norms.draw((100,), torch.float32, device, seed=2)
     one = torch.ones(1, device=device)
     y, mean, rstd = layernorm.layernorm_fwd(x, w, None, 1e-5)
-    fused = quantized.quantized(x, w, None, one, 1e-5, 0.0, None, True, kind)
-    assert torch.equal(fused[0].float(), y.to(kind).float())
+    fused = quantized.quantized(x, w, None, one, 1e-5, quantized.Kind(dtype), None)
+    assert torch.equal(fused[0].float(), y.to(dtype).float())
     assert torch.equal(fused[1], y.abs().max().reshape(1))
     assert torch.equal(fused[2], mean)
     assert torch.equal(fused[3], rstd)
     y, rstd = rmsnorm.rmsnorm_fwd(x, w, 1e-5, 1.0)
-    fused = quantized.quantized(x, w, None, one, 1e-5, 1.0, None, False, kind)
-    assert torch.equal(fused[0].float(), y.to(kind).float())
+    fused = quantized.quantized(x, w, None, one, 1e-5, quantized.Kind(dtype, False, 1.0), None)
+    assert torch.equal(fused[0].float(), y.to(dtype).float())
     assert torch.equal(fused[1], y.abs().max().reshape(1))
     assert torch.equal(fused[2], rstd)
 

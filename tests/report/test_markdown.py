@@ -8,20 +8,41 @@ import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 
+from verify_norm.auditing.fingerprint.statement import Fingerprint, Statement
 from verify_norm.auditing.model import Audit, Ladder, Rung, UlpReport
-from verify_norm.fingerprint.statement import Fingerprint, Statement
+from verify_norm.core.results import CheckResult, Report, Settings, Skip, Tally
+from verify_norm.core.spec import CaseSpec, Contract, Finding
+from verify_norm.core.ulp import UlpStats
 from verify_norm.report import markdown
-from verify_norm.report.compare import compare
-from verify_norm.report.model import CheckResult, Report, Settings, Skip, Tally
-from verify_norm.spec import CaseSpec, Contract, Finding
-from verify_norm.ulp import UlpStats
+from verify_norm.report.compare.compare import compare
 
 NASTY = (
-    "a|b", "`code`", "``x` y", "<b>bold</b>", "<script>alert(1)</script>", "line\nbreak", "# heading", "*x* _y_ ~z~",
-    "[text](http://example.org)", "![i](x)", "https://example.org", "www.example.org", "&lt;amp;", "$x$", "\\|",
-    "- item", "> quote", "1. one", "tab\there", "\x1b[31mred", "a@b.example", "\ud800", "</details>",
-    "| a | b |\n|---|---|", "\u202eab",
-)  # fmt: skip
+    "a|b",
+    "`code`",
+    "``x` y",
+    "<b>bold</b>",
+    "<script>alert(1)</script>",
+    "line\nbreak",
+    "# heading",
+    "*x* _y_ ~z~",
+    "[text](http://example.org)",
+    "![i](x)",
+    "https://example.org",
+    "www.example.org",
+    "&lt;amp;",
+    "$x$",
+    "\\|",
+    "- item",
+    "> quote",
+    "1. one",
+    "tab\there",
+    "\x1b[31mred",
+    "a@b.example",
+    "\ud800",
+    "</details>",
+    "| a | b |\n|---|---|",
+    "\u202eab",
+)
 RENDERER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
 
 
@@ -29,12 +50,23 @@ def report(words="fine", **other):
     finding = Finding("k", "accuracy", "y", "fail", words, CaseSpec((2,)))
     ulp = UlpStats(4, 1, 3, np.inf, 2.0, 0.5, (0,) * 32 + (3,) + (0,) * 128 + (1,))
     made = Report(
-        kernel=words, op="layernorm_fwd", target=words, backend="python", contract=Contract(), settings=Settings(),
-        environment={"device": words}, cases=9, seconds=2.0, seconds_in_kernel=1.0, findings=(finding,),
+        kernel=words,
+        op="layernorm_fwd",
+        target=words,
+        backend="python",
+        contract=Contract(),
+        settings=Settings(),
+        environment={"device": words},
+        cases=9,
+        seconds=2.0,
+        seconds_in_kernel=1.0,
+        findings=(finding,),
         tallies=(Tally("y", "float16", 9, 4, ulp=ulp, ratio=2.5),),
         checks=(CheckResult("accuracy", "x", 9, 1), CheckResult("statistics", "x", 0, 0)),
-        skipped=(Skip(words, words, 3),), layouts={}, bind=words,
-    )  # fmt: skip
+        skipped=(Skip(words, words, 3),),
+        layouts={},
+        bind=words,
+    )
     return replace(made, **other)
 
 
@@ -105,11 +137,20 @@ def test_a_table_has_a_cell_for_each_head():
 
 def test_it_says_what_counts():
     text = markdown.of(audit("k"))
-    for part in ("### ❌ FAIL `k`", "1 finding and 1 disagreement with its contract", "**2.50**", "**accuracy** k",
-                 "replay: `verify-norm replay", "errors in typical data", "**from 1**", "fma (float32): **k**",
-                 "not checked: k (3 cases): k", "statistics: nothing to look at"):  # fmt: skip
+    for part in (
+        "### ❌ FAIL `k`",
+        "1 finding and 1 disagreement with its contract",
+        "**2.50**",
+        "**FAIL accuracy**: k",
+        "replay: `verify-norm replay",
+        "errors in typical data",
+        "**from 1**",
+        "fma (float32): **k**",
+        "not checked: k (3 cases): k",
+        "statistics: nothing to check",
+    ):
         assert part in text.replace("\\", ""), part
-    assert markdown.of(report(findings=())).startswith("### ✅ pass `fine`")
+    assert markdown.of(report(findings=())).startswith("### ✅ PASS `fine`")
     assert markdown.of(report(findings=(), interrupted=True)).startswith("### ⚠️ interrupted")
     assert markdown.of(report(findings=(), checks=())).startswith("### ⚠️ nothing checked")
     both = markdown.of(report("one"), report("two"))

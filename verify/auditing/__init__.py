@@ -1,6 +1,5 @@
-"""The audit: where a kernel loses accuracy, and what is to be blamed for it.
+"""Shows where a kernel loses accuracy, and which arithmetic it really uses.
 
-`moments` says how large a mean error and a bias rounding explains, `ulps` what the errors of every output are,
-`ladders` how they grow with the data beside textbook algorithms (`textbook`), and `hunt` searches the worst cases,
-which `corpus` keeps.
+`survey` reports the errors of every output, `ladders` how errors grow with the data next to `textbook` algorithms,
+`fingerprint` infers the arithmetic from the outputs, and `hunt` searches for the worst inputs.
 """

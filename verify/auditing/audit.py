@@ -1,117 +1,88 @@
-"""The audit of one kernel: its errors in ulp, a map of them, ladders and a fingerprint, beside the checks' report."""
-
-from __future__ import annotations
+"""The audit of one kernel: errors in ulp, heat maps, ladders and a fingerprint, added to the report of the checks."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
 from typing import Any
 
-from verify_norm import cases
-from verify_norm.auditing.heat import heat
-from verify_norm.auditing.hunt import hunt
+from verify_norm.auditing.fingerprint.probing import fingerprint
+from verify_norm.auditing.fingerprint.statement import Fingerprint, disagreements
+from verify_norm.auditing.hunt import HuntOptions, hunt
 from verify_norm.auditing.ladders import ladders
-from verify_norm.auditing.model import Audit, Heat, Hunt, Ladder, UlpReport
-from verify_norm.auditing.ulps import survey, typical
-from verify_norm.bind import UsageError
-from verify_norm.execute import execute
-from verify_norm.fingerprint.compare import disagreements
-from verify_norm.fingerprint.probing import fingerprint
-from verify_norm.fingerprint.statement import Fingerprint
-from verify_norm.isolate import InProcess, Isolated, LostError, runner
-from verify_norm.ops import OPS
-from verify_norm.report.model import Report, Settings, Skip
-from verify_norm.spec import CaseSpec, Kernel
+from verify_norm.auditing.model import Audit, Heat, Hunt, UlpReport
+from verify_norm.auditing.survey import heat, survey, typical
+from verify_norm.cases import make
+from verify_norm.core.errors import UsageError
+from verify_norm.core.ops import OPS
+from verify_norm.core.results import Report, Settings, Skip
+from verify_norm.core.spec import Kernel
+from verify_norm.running.execute import execute
+from verify_norm.running.isolate import LostError, runner
 
-CASES = 300  # of the survey of errors, or what fits in its time
-SECONDS = 10.0  # of that survey; a rung of a ladder takes up to 2 s
-PATIENCE = 240.0  # seconds after which a part is given up
+CASES = 300  # of the survey, unless SECONDS pass first
+SECONDS = 10.0  # time of the survey
+PATIENCE = 240.0  # seconds after which a part counts as lost
 
 
-def audit(kernel: Kernel, report: Report, settings: Settings, say: Callable[[str], None] = lambda part: None) -> Audit:
-    """All parts of an audit but the checks, whose report is given; a part in which the kernel is lost is skipped.
+def audit(
+    kernel: Kernel, report: Report, settings: Settings, announce: Callable[[str], None] = lambda part: None
+) -> Audit:
+    """Return the audit of `kernel`; a part in which the kernel crashes or hangs is skipped, with the reason.
 
-    Parameters
-    ----------
-    kernel
-        ready to run, as `registry.load` returns it.
-    report
-        of the checks.
-    settings
-        its types, seed and device are used; `isolate` says whether the kernel runs in a process of its own.
-    say
-        is told the name of each part before it begins.
+    `report` is that of the checks. `settings` supplies dtypes, seed, device, and whether the kernel runs in a child
+    process. `announce` is called with the name of each part before it starts.
     """
     started = time.perf_counter()
-    device, dtypes = settings.device, tuple(d for d in settings.dtypes if d in kernel.dtypes)
+    device, seed = settings.device, settings.seed
+    dtypes = tuple(dtype for dtype in settings.dtypes if dtype in kernel.dtypes)
+    parts: dict[str, Callable[[Kernel], Any]] = {
+        "errors": partial(_errors, device=device, dtypes=dtypes, seed=seed, count=CASES),
+        "ladders": partial(ladders, device=device, seed=seed),
+        "fingerprint": partial(fingerprint, device=device),
+    }
     found: dict[str, Any] = {}
     skipped: list[Skip] = []
-    parts: tuple[tuple[str, Callable[..., Any], tuple[Any, ...]], ...] = (
-        ("errors", _errors, (device, dtypes, settings.seed)),
-        ("ladders", _ladders, (device, settings.seed)),
-        ("fingerprint", fingerprint, (device,)),
-    )
-    for name, function, args in parts:
-        say(name)
-        where = runner(kernel, device, isolate=settings.isolate)
+    for name, part in parts.items():
+        announce(name)
         try:
-            found[name] = _done(where, function, args)
+            with closing(runner(kernel, device, isolate=settings.isolate)) as process:
+                found[name] = process.call(part, PATIENCE)
         except LostError as lost:
             skipped.append(Skip(name, f"the kernel was lost: {lost}"))
-        finally:
-            where.close()
-    ulps, grids = found.get("errors", ((), ()))
-    climbed: tuple[Ladder, ...] = found.get("ladders", ())
+    ulps, maps = found.get("errors", ((), ()))
     printed: Fingerprint | None = found.get("fingerprint")
-    against = disagreements(kernel.contract, printed) if printed is not None else ()
     if printed is not None and not printed.statements:
-        skipped.append(Skip("fingerprint", f"no probe of {kernel.op} gave anything"))
+        skipped.append(Skip("fingerprint", f"no probe of {kernel.op} returned a result"))
+    contradicted = () if printed is None else disagreements(kernel.contract, printed)
     seconds = report.seconds + time.perf_counter() - started
-    return Audit(report, ulps, grids, climbed, printed, against, tuple(skipped), seconds)
-
-
-def _done(where: InProcess | Isolated, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    return where.call(function, PATIENCE, *args)
+    return Audit(report, ulps, maps, found.get("ladders", ()), printed, contradicted, tuple(skipped), seconds)
 
 
 def _errors(
-    kernel: Kernel, device: str, dtypes: tuple[str, ...], seed: int
+    kernel: Kernel, device: str, dtypes: tuple[str, ...], seed: int, count: int
 ) -> tuple[tuple[UlpReport, ...], tuple[Heat, ...]]:
-    """The errors in typical data; and a map of the worst case of each output, in the widest type."""
+    """Return the errors in typical data, and a heat map of the worst case of each output."""
     op = OPS[kernel.op]
-    found = survey(kernel, typical(op, dtypes, device, seed, CASES), device, seconds=SECONDS)
-    return found, tuple(_maps(kernel, found, device))
+    reports = survey(kernel, typical(op, dtypes, device, seed, count), device, seconds=SECONDS)
+    worst = {one.output: one.by_ulp[0].spec for one in reversed(reports) if one.by_ulp}  # in the first dtype
+    names = [name for name in dict.fromkeys(one.output for one in reports) if name in worst]
+    maps = (
+        heat(execute(kernel, make.case(worst[name], op, kernel.contract, device)), name)
+        for name in names
+        if name not in ("mean", "rstd")
+    )
+    return reports, tuple(one for one in maps if one is not None)
 
 
-def _maps(kernel: Kernel, found: tuple[UlpReport, ...], device: str) -> Iterator[Heat]:
-    for name in dict.fromkeys(one.output for one in found):
-        worst = next((one.by_ulp[0] for one in found if one.output == name and one.by_ulp), None)
-        if worst is not None and name not in ("mean", "rstd"):
-            made = heat(execute(kernel, cases.make(worst.spec, OPS[kernel.op], kernel.contract, device)), name)
-            yield from [] if made is None else [made]
+def hunted(kernel: Kernel, options: HuntOptions, *, isolate: bool) -> Hunt:
+    """Return the result of `hunt`, run in a child process if `isolate`.
 
-
-def _ladders(kernel: Kernel, device: str, seed: int) -> tuple[Ladder, ...]:
-    return ladders(kernel, device, seed=seed)
-
-
-def hunted(
-    kernel: Kernel, seconds: float, output: str | None, device: str, seed: int, dtypes: tuple[str, ...],
-    corpus: tuple[CaseSpec, ...], isolate: bool,
-) -> Hunt:  # fmt: skip
-    """`hunt.hunt`, in a process of the kernel's own; raises UsageError where the kernel is lost."""
-    where = runner(kernel, device, isolate=isolate)
+    Raises UsageError: the kernel ended the child process, or did not return.
+    """
     try:
-        return where.call(_hunt, seconds + PATIENCE, seconds, output, device, seed, dtypes, corpus)
+        with closing(runner(kernel, options.device, isolate=isolate)) as process:
+            return process.call(partial(hunt, options=options), options.seconds + PATIENCE)
     except LostError as lost:
-        raise UsageError(
-            f"{kernel.name} was lost in the hunt: {lost}; verify-norm --kernel tells in which case"
-        ) from lost
-    finally:
-        where.close()
-
-
-def _hunt(
-    kernel: Kernel, seconds: float, output: str | None, device: str, seed: int, dtypes: tuple[str, ...],
-    corpus: tuple[CaseSpec, ...],
-) -> Hunt:  # fmt: skip
-    return hunt(kernel, seconds, output, device, seed, dtypes=dtypes or None, corpus=corpus)
+        hint = "run verify-norm --kernel to see in which case"
+        raise UsageError(f"{kernel.name} was lost during the hunt: {lost}; {hint}") from lost

@@ -1,90 +1,113 @@
-"""The hunt: a search for the inputs on which a kernel's error is largest, against its bound and in ulp.
+"""The hunt: a search for the inputs with the largest errors of a kernel, by error/bound and in ulp.
 
-Three stages share the time. Hypothesis draws specs as an ordinary run does and steers by `target`. A differential
-evolution (scipy) then moves the numbers of the worst specs, offset, scale, eps and size, each trial with data of
-another seed; and last the data themselves are moved: signs, exchanges, and steps along random directions, which no spec
-can say, so that what is gained there is told as a number. Errors in 16 bits are mostly the last rounding, half an ulp,
-which the bound has too: they come near 1 in any kernel, and tell nothing. So float32 is searched, where a kernel offers
-it.
+Three stages share the time. Hypothesis draws specs like an ordinary run, steered by `hypothesis.target`. A differential
+evolution (scipy) then changes offset, scales, eps and size of the worst specs, with a new seed for every trial. Last,
+the data of the worst specs change: signs, exchanged elements, steps in random directions. No spec expresses such data,
+so the result holds only how far the error grew. The hunt uses float32 if the kernel takes it: an error in 16 bits is
+mostly the last rounding, which the bound contains too, so error/bound is near 1 for any kernel.
 """
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
-from math import inf, isfinite, log2, prod
+from itertools import count, product
+from math import inf, isfinite, log2, log10, prod
 from typing import Any
 
-import hypothesis
 import numpy as np
 from scipy import optimize
 
-from verify_norm import cases, data, judge, strategies
-from verify_norm.auditing import moves
 from verify_norm.auditing.model import Hunt, Worst
-from verify_norm.corners import corners
-from verify_norm.dtypes import FORMATS, Array
-from verify_norm.execute import execute
-from verify_norm.ops import OPS
-from verify_norm.spec import CaseSpec, Kernel
-from verify_norm.ulp import distance
+from verify_norm.cases import make, strategies, turns
+from verify_norm.cases.corners import corners
+from verify_norm.cases.strategies import MOST, explore
+from verify_norm.core import geometry, judge
+from verify_norm.core.dtypes import FORMATS, Array
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import Case, CaseSpec, Kernel
+from verify_norm.core.ulp import distance
+from verify_norm.running.execute import execute
 
-ELEMENTS = {"cpu": 2**11, "cuda": 2**17}  # of x: the more cases, the better
-SHARES = (0.25, 0.85)  # of the time: when drawing ends, and when specs are left for their data
-FIRST = 16  # lines of the corner table, so that there is something to begin with
-KEPT = 6  # worst specs of each measure
+ELEMENTS = {"cpu": 2**11, "cuda": 2**17}  # of x; small, because many cases find more than large ones
+DRAWN, EVOLVED = 0.25, 0.85  # fractions of the time at which these stages end
+FIRST = 16  # lines of the corner table to start from
+KEPT = 6  # worst specs of each output and measure
 POPULATION, GENERATIONS = 10, 8
-MOST = 1e6  # more is as good
-Measure = dict[str, tuple[float, float]]  # output: error/bound, ULP
+# Bounds of what is added to log10 of offset and eps, to log2 of the scales of x and dy, to log2 of two sizes.
+LIMITS = np.array([1.5, 2.0, 6.0, 6.0, 1.5, 1.5])
+Key = tuple[str, str]  # output, and "ratio" (error/bound) or "ulp"
 
 
-class _OverError(BaseException):
-    """The time is over: not an Exception, so that Hypothesis does not take it for a failure."""
+@dataclass(frozen=True, slots=True)
+class HuntOptions:
+    """The options of a hunt."""
+
+    seconds: float  # of the search, after the corpus
+    output: str | None = None  # the only output whose error counts
+    device: str = "cpu"
+    seed: int = 0
+    dtypes: tuple[str, ...] = ()  # of x; by default float32 if the kernel takes it, else all that it takes
+    corpus: tuple[CaseSpec, ...] = ()  # cases to run first
+
+
+class _TimeIsUpError(BaseException):
+    """The stage ends. It is no Exception, because Hypothesis takes an Exception for a failure of the test."""
 
 
 @dataclass(slots=True)
-class _Chase:
-    """What has been found so far."""
+class _Search:
+    """The state of a hunt: the worst specs so far, each with its error and the stage that found it."""
 
     kernel: Kernel
     device: str
     outputs: tuple[str, ...]
-    deadline: float
+    rng: np.random.Generator
+    elements: int  # the largest size of x
+    deadline: float = inf
     stage: str = "corpus"
-    counts: dict[str, int] = field(default_factory=lambda: {"corpus": 0, "drawn": 0, "evolved": 0, "moved": 0})
-    best: dict[tuple[str, str], list[tuple[float, CaseSpec, str]]] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+    best: dict[Key, list[tuple[float, CaseSpec, str]]] = field(default_factory=dict)
+    moved: dict[Key, float] = field(default_factory=dict)
 
-    def measured(self, spec: CaseSpec) -> Measure:
-        """Run one case, and remember it where it is among the worst; raises _OverError when the time is over."""
+    def check_time(self) -> None:
+        """Raise _TimeIsUpError after the deadline."""
         if time.perf_counter() > self.deadline:
-            raise _OverError
+            raise _TimeIsUpError
+
+    def run(self, spec: CaseSpec) -> dict[Key, float]:
+        """Run one case and keep it if it is among the worst; return nothing if the kernel does not take it."""
+        self.check_time()
         op, kernel = OPS[self.kernel.op], self.kernel
-        near = {f.name: "contiguous" for f in fields(spec) if f.name.endswith("_layout")}
-        shared = {name: getattr(spec, name) for name in near if getattr(spec, name) in ("expanded", "scalar")}
-        spec = replace(spec, **(near | shared))  # elsewhere a layout changes no value
+        layouts = [f.name for f in fields(spec) if f.name.endswith("_layout")]
+        plain: Any = {name: "contiguous" for name in layouts if getattr(spec, name) not in ("expanded", "scalar")}
+        spec = replace(spec, **(plain | turns.EVERYTHING))  # these layouts do not change the values
         spec = spec if kernel.fit is None else kernel.fit(spec)
-        if data.refusal(spec, op) or (kernel.unsupported is not None and kernel.unsupported(spec)):
+        if geometry.refusal(spec, op) or kernel.refuses(spec):
             return {}
         self.counts[self.stage] += 1
-        found = measure(kernel, cases.make(spec, op, kernel.contract, self.device), self.outputs)
-        for output, values in found.items():
-            for name, value in zip(("ratio", "ulp"), values, strict=True):
-                self._enter((output, name), value, spec)
+        found = measure(kernel, make.case(spec, op, kernel.contract, self.device), self.outputs)
+        for key, value in found.items():
+            kept = self.best.setdefault(key, [])
+            if value > 0 and all(spec != other for _, other, _ in kept):
+                kept.append((value, spec, self.stage))
+                kept.sort(key=lambda one: -one[0])
+                del kept[KEPT:]
         return found
 
-    def _enter(self, key: tuple[str, str], value: float, spec: CaseSpec) -> None:
-        kept = self.best.setdefault(key, [])
-        if value > 0 and (len(kept) < KEPT or value > kept[-1][0]) and all(spec != other for _, other, _ in kept):
-            kept.append((value, spec, self.stage))
-            kept.sort(key=lambda one: -one[0])
-            del kept[KEPT:]
+    def worst(self) -> Iterator[Worst]:
+        """Yield the worst case of each output in each measure."""
+        for key in product(self.outputs, ("ratio", "ulp")):
+            if kept := self.best.get(key):
+                value, spec, stage = kept[0]
+                yield Worst(*key, value, spec, stage, max(self.moved.get(key, 0.0), value))
 
 
-def measure(kernel: Kernel, case: Any, outputs: tuple[str, ...]) -> Measure:
-    """The largest error/bound and the largest distance in ulp of every output of one case, of what is judged."""
+def measure(kernel: Kernel, case: Case, outputs: tuple[str, ...]) -> dict[Key, float]:
+    """Return the largest error/bound and the largest error in ulp of these outputs, over the elements with a bound."""
     run = execute(kernel, case)
-    found: Measure = {}
+    found: dict[Key, float] = {}
     for name, output in run.outputs.items():
         expected = case.expected[name]
         if name not in outputs or output is None or expected is None or output.ratio is None or not output.got.size:
@@ -92,153 +115,150 @@ def measure(kernel: Kernel, case: Any, outputs: tuple[str, ...]) -> Measure:
         known = judge.judged(expected)
         if known.any():
             ulps = distance(output.got[known], expected.value[known], FORMATS[expected.dtype])
-            found[name] = float(output.ratio.max()), float(ulps.max())
+            found |= {(name, "ratio"): float(output.ratio.max()), (name, "ulp"): float(ulps.max())}
     return found
 
 
-def hunt(
-    kernel: Kernel, seconds: float, output: str | None = None, device: str = "cpu", seed: int = 0, *,
-    dtypes: tuple[str, ...] | None = None, corpus: Iterable[CaseSpec] = (), elements: int | None = None,
-) -> Hunt:  # fmt: skip
-    """Search for `seconds` the inputs on which the errors of `kernel` are largest.
+def hunt(kernel: Kernel, options: HuntOptions) -> Hunt:
+    """Return the inputs with the largest errors that a search finds; the kernel runs in this process.
 
-    Parameters
-    ----------
-    kernel
-        ready to run, as `registry.load` returns it; it runs in this process.
-    seconds
-        of the search; the corpus is run first, whatever it takes.
-    output
-        the one that counts; all, if none is named.
-    device
-        where it runs.
-    seed
-        of the search; with the same seed the same cases are drawn, as far as the time goes.
-    dtypes
-        of x; float32 where the kernel offers it, else all that it does.
-    corpus
-        cases that are run first (`corpus.load`).
-    elements
-        of x, at most about; few on a CPU, since cases are worth more than elements.
+    The same seed draws the same cases, as far as the time goes.
 
-    Raises
-    ------
-    ValueError : the operator has no such output.
+    Raises ValueError: the operator has no output `options.output`.
     """
     op, started = OPS[kernel.op], time.perf_counter()
     names = tuple(tensor.name for tensor in op.outputs)
-    if output is not None and output not in names:
-        raise ValueError(f"{op.name} has no output {output!r}; it has {', '.join(names)}")
-    dtypes = dtypes or (("float32",) if "float32" in kernel.dtypes else kernel.dtypes)
-    elements = elements or ELEMENTS["cpu" if device == "cpu" else "cuda"]
-    chase = _Chase(kernel, device, (output,) if output else names, inf)
-    for spec in corpus:
-        chase.measured(spec)
-    first, left = corners(op, dtypes)[:FIRST], max(seconds - (time.perf_counter() - started), 0.0)
-    if left:  # whatever is imported or compiled once is not the search's
-        chase.stage = "drawn"
-        chase.measured(first[0])
+    if options.output is not None and options.output not in names:
+        raise ValueError(f"{op.name} has no output {options.output!r}; it has {', '.join(names)}")
+    dtypes = options.dtypes or (("float32",) if "float32" in kernel.dtypes else kernel.dtypes)
+    outputs = (options.output,) if options.output else names
+    elements = ELEMENTS["cpu" if options.device == "cpu" else "cuda"]
+    search = _Search(kernel, options.device, outputs, np.random.default_rng(options.seed), elements)
+    for spec in options.corpus:
+        search.run(spec)
+    first = corners(op, dtypes)[:FIRST]
+    left = max(options.seconds - (time.perf_counter() - started), 0.0)
+    search.stage = "drawn"
+    if left:
+        search.run(first[0])  # imports and compilation do not count as search time
     began = time.perf_counter()
-    rng = np.random.default_rng(seed)
-    moved: dict[tuple[str, str], float] = {}
     stages: tuple[tuple[str, float, Callable[[], None]], ...] = (
-        (
-            "drawn",
-            SHARES[0],
-            lambda: _draw(chase, corners(op, dtypes)[:FIRST], strategies.specs(op, dtypes, elements), seed),
-        ),
-        ("evolved", SHARES[1], lambda: _evolve(chase, rng, elements)),
-        ("moved", 1.0, lambda: _move(chase, rng, moved)),
+        ("drawn", DRAWN, lambda: _draw(search, first, dtypes, options.seed)),
+        ("evolved", EVOLVED, lambda: _evolve(search)),
+        ("moved", 1.0, lambda: _move(search)),
     )
-    for stage, share, act in stages:
-        chase.stage, chase.deadline = stage, began + share * left
-        try:
-            act()
-        except _OverError:
-            continue
-    worst = []
-    for (name, what), kept in sorted(chase.best.items(), key=lambda item: (names.index(item[0][0]), item[0][1])):
-        if kept:
-            value, spec, found = kept[0]
-            worst.append(Worst(name, what, value, spec, found, max(moved.get((name, what), 0.0), value)))
-    counts, took = chase.counts, time.perf_counter() - started
-    return Hunt(kernel.name, kernel.op, took, sum(counts.values()), counts["drawn"], counts["evolved"],
-                counts["moved"], tuple(worst))  # fmt: skip
+    for name, end, stage in stages:
+        search.stage, search.deadline = name, began + end * left
+        with suppress(_TimeIsUpError):
+            stage()
+    counts, seconds = search.counts, time.perf_counter() - started
+    by_stage = {name: counts[name] for name, _, _ in stages}
+    return Hunt(kernel.name, kernel.op, seconds, counts.total(), **by_stage, worst=tuple(search.worst()))
 
 
-def _draw(chase: _Chase, first: list[CaseSpec], strategy: Any, seed: int) -> None:
-    """Let Hypothesis draw specs and steer towards the largest error of each output, in either measure."""
+def _draw(search: _Search, first: list[CaseSpec], dtypes: tuple[str, ...], seed: int) -> None:
+    """Let Hypothesis draw specs, with the errors of every output as its targets."""
     for spec in first:
-        chase.measured(spec)
+        search.run(spec)
 
-    @hypothesis.seed(seed)
-    @hypothesis.settings(
-        max_examples=10**6,
-        database=None,
-        deadline=None,
-        phases=(hypothesis.Phase.generate, hypothesis.Phase.target),
-        suppress_health_check=list(hypothesis.HealthCheck),
-        verbosity=hypothesis.Verbosity.quiet,
-    )
-    @hypothesis.given(strategy)
-    def attempt(spec: CaseSpec) -> None:
-        found = chase.measured(spec)
-        for name, (ratio, ulp) in found.items():
-            hypothesis.target(min(ratio, MOST), label=f"{name} error/bound")
-            hypothesis.target(log2(min(max(ulp, 2.0**-9), MOST)), label=f"{name} ulp")
+    def targets(spec: CaseSpec) -> dict[str, float]:
+        return {
+            f"{name} {what}": value if what == "ratio" else log2(min(max(value, 2.0**-9), MOST))
+            for (name, what), value in search.run(spec).items()
+        }
 
-    with strategies.whatever_is_imported():
-        while True:
-            attempt()
-
-
-def _evolve(chase: _Chase, rng: np.random.Generator, elements: int) -> None:
-    """Differential evolution over the numbers of the worst specs, by turns; every trial has data of its own."""
-    turn = 0
+    strategy = strategies.specs(OPS[search.kernel.op], dtypes, search.elements)
     while True:
-        keys = [key for key, kept in chase.best.items() if kept and kept[0][0] < MOST]
-        keys = [key for key in keys if key[1] == "ratio"] * 2 + [key for key in keys if key[1] == "ulp"]
-        keys = keys or [key for key, kept in chase.best.items() if kept]
-        if not keys:
-            raise _OverError
-        key = keys[turn % len(keys)]
-        start = chase.best[key][min(int(rng.exponential(1.5)), len(chase.best[key]) - 1)][1]
-        turn += 1
+        explore(strategy, targets, examples=10**6, seed=seed)
 
-        def cost(v: Array, key: tuple[str, str] = key, start: CaseSpec = start) -> float:
-            return -_value(chase, moves.spec_near(start, v, rng, elements), key)
+
+def _evolve(search: _Search) -> None:
+    """Run a differential evolution near one of the worst specs of each output and measure in turn, until time is up."""
+    rng = search.rng
+    for turn in count():
+        keys = [key for key, kept in search.best.items() if kept and kept[0][0] < MOST]
+        keys = [key for key in keys if key[1] == "ratio"] * 2 + [key for key in keys if key[1] == "ulp"]
+        keys = keys or [key for key, kept in search.best.items() if kept]
+        if not keys:
+            return
+        key = keys[turn % len(keys)]
+        start = search.best[key][min(int(rng.exponential(1.5)), len(search.best[key]) - 1)][1]
+
+        def cost(v: Array, key: Key = key, start: CaseSpec = start) -> float:
+            value = search.run(spec_near(start, v, rng, search.elements)).get(key, 0.0)
+            return -min(value, MOST) if isfinite(value) else -MOST
 
         optimize.differential_evolution(
             cost,
-            optimize.Bounds(moves.LOWS, moves.LOWS + moves.WIDTHS),
-            maxiter=GENERATIONS, popsize=1, init=rng.random((POPULATION, len(moves.LOWS))) * moves.WIDTHS + moves.LOWS,
-            polish=False, tol=0.0, mutation=(0.4, 0.9), rng=rng,
-        )  # fmt: skip
+            optimize.Bounds(-LIMITS, LIMITS),
+            maxiter=GENERATIONS,
+            popsize=1,
+            init=rng.random((POPULATION, len(LIMITS))) * 2 * LIMITS - LIMITS,
+            polish=False,
+            tol=0.0,
+            mutation=(0.4, 0.9),
+            rng=rng,
+        )
 
 
-def _value(chase: _Chase, spec: CaseSpec, key: tuple[str, str]) -> float:
-    found = chase.measured(spec).get(key[0], (0.0, 0.0))[key[1] == "ulp"]
-    return min(found, MOST) if isfinite(found) else MOST
+def spec_near(spec: CaseSpec, v: Array, rng: np.random.Generator, elements: int) -> CaseSpec:
+    """Return a spec near this one with new data, of at most `elements` elements if it grows.
+
+    A component of `v` within half of its limit changes nothing, so that one property can change alone.
+    """
+    v = np.where(np.abs(v) < LIMITS / 2, 0.0, np.sign(v) * (np.abs(v) - LIMITS / 2) * 2)
+    shape = list(spec.shape)
+    for axis, step in ((len(shape) - 1, v[4]), (0, v[5])):
+        if step and shape[axis] and (axis != 1 or spec.num_groups is None):  # the groups keep dividing the channels
+            shape[axis] = max(1, round(shape[axis] * 2**step))
+    if prod(shape) > elements:
+        shape = list(spec.shape)
+    return replace(
+        spec,
+        shape=tuple(shape),
+        offset=float(spec.offset * 10 ** v[0]),
+        eps=float(10 ** (log10(spec.eps) + v[1])) if spec.eps > 0 else spec.eps,
+        log2_scale=spec.log2_scale + round(float(v[2])),
+        dy_log2_scale=spec.dy_log2_scale + round(float(v[3])),
+        seed=int(rng.integers(2**32)),
+    )
 
 
-def _move(chase: _Chase, rng: np.random.Generator, moved: dict[tuple[str, str], float]) -> None:
-    """Move the data of the worst specs, a few elements or one direction at a time, and keep what is worse."""
-    worst = {
-        key: kept[0]
-        for key, kept in chase.best.items()
-        if kept and kept[0][0] < MOST and kept[0][1].special is None and prod(kept[0][1].shape) > 0
-    }
-    state: dict[tuple[str, str], tuple[float, dict[str, Array | None]]] = {}
-    op = OPS[chase.kernel.op]
+def _move(search: _Search) -> None:
+    """Change the data of the worst specs step by step, and keep a change that enlarges the error, until time is up."""
+    kernel, op = search.kernel, OPS[search.kernel.op]
+    worst = {key: kept[0] for key, kept in search.best.items() if kept and kept[0][0] < MOST}
+    worst = {key: one for key, one in worst.items() if one[1].special is None and prod(one[1].shape) > 0}
+    state: dict[Key, tuple[float, dict[str, Array | None]]] = {}
     while worst:
         for key, (value, spec, _) in worst.items():
-            if time.perf_counter() > chase.deadline:
-                return
-            at, exact = state.get(key) or (value, cases.draw(spec, op))
-            trial = moves.other_data(spec, exact, rng)
-            trial |= cases.saved(spec, op, trial)
-            case = cases.build(spec, op, chase.kernel.contract, chase.device, trial, truth=True)
-            chase.counts["moved"] += 1
-            found = measure(chase.kernel, case, (key[0],)).get(key[0], (0.0, 0.0))[key[1] == "ulp"]
-            state[key] = (found, trial) if found > at else (at, exact)
-            moved[key] = state[key][0]
+            search.check_time()
+            largest, exact = state.get(key) or (value, make.exact_inputs(spec, op))
+            trial = other_data(spec, exact, search.rng)
+            trial |= make.saved(spec, op, trial)
+            case = make.build(spec, op, kernel.contract, search.device, trial, truth=True)
+            search.counts[search.stage] += 1
+            found = measure(kernel, case, (key[0],)).get(key, 0.0)
+            state[key] = (found, trial) if found > largest else (largest, exact)
+            search.moved[key] = state[key][0]
+
+
+def other_data(spec: CaseSpec, exact: dict[str, Array | None], rng: np.random.Generator) -> dict[str, Array | None]:
+    """Return the inputs with one of them changed: some signs flipped, some elements exchanged, or noise added."""
+    names = [name for name in ("x", "residual", "residual_out", "dy") if exact.get(name) is not None]
+    name = str(rng.choice(names))
+    if getattr(spec, f"{name}_layout", "contiguous") in ("expanded", "scalar"):
+        return dict(exact)
+    values = np.array(exact[name])
+    if not np.isfinite(values).all():
+        return dict(exact)
+    flat, form = values.reshape(-1), FORMATS[spec.dtype]
+    some = rng.integers(flat.size, size=max(1, int(flat.size ** rng.random())))
+    change = ("flip", "exchange", "noise")[rng.integers(3)]
+    if change == "flip":  # around the offset of x
+        flat[some] = -flat[some] if not spec.offset or name == "dy" else 2 * flat.mean() - flat[some]
+    elif change == "exchange":
+        flat[some] = flat[rng.permutation(some)]
+    else:
+        flat[some] += rng.standard_normal(some.size) * flat.std() * 2.0 ** -rng.integers(0, 20)
+    return exact | {name: form.round(np.clip(values, -form.largest, form.largest))}

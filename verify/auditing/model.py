@@ -1,17 +1,16 @@
-"""What an audit finds, as frozen data: errors in ulp, a map of them over the rows, ladders, hunts, and the whole."""
-
-from __future__ import annotations
+"""The results of an audit as frozen data: errors in ulp, heat maps, ladders, hunts and the whole audit."""
 
 from dataclasses import dataclass
 
-from verify_norm.fingerprint.statement import Fingerprint
-from verify_norm.report.model import SCHEMA, Report, Skip
-from verify_norm.spec import CaseSpec
+from verify_norm.auditing.fingerprint.statement import Fingerprint
+from verify_norm.core.results import SCHEMA, Report, Skip, Tally
+from verify_norm.core.spec import CaseSpec
+from verify_norm.core.ulp import HIGHEST, LOWEST, PER_OCTAVE, UlpStats
 
 
 @dataclass(frozen=True, slots=True)
 class WorstCase:
-    """One element of one case: its error in ulp and against its bound, where it is, and the case that replays it."""
+    """One element of one case: its error in ulp, its error/bound, its values, its index and the spec to replay."""
 
     ulp: float
     ratio: float
@@ -23,148 +22,127 @@ class WorstCase:
 
 @dataclass(frozen=True, slots=True)
 class Averages:
-    """Averages over the elements of one output in random data, in ulp, and what rounding and the bound explain of them.
+    """Average errors of one output over random data, in ulp, and how large a kernel of this contract may have them."""
 
-    Parameters
-    ----------
-    count : elements.
-    excess : mean of |got − want| − |round(want) − want|: what the errors have beyond the one unavoidable rounding.
-    excess_allowed : the largest that a kernel of this contract has.
-    bias : mean signed error, beyond that rounding; positive where results are too large in magnitude.
-    bias_allowed : the largest in magnitude.
-    """
-
-    count: int
-    excess: float
+    count: int  # elements
+    excess: float  # mean of |got − want| − |round(want) − want|, the error beyond one correct rounding
     excess_allowed: float
-    bias: float
+    bias: float  # mean of (got − round(want))·sgn(want): positive where results are too large in magnitude
     bias_allowed: float
 
 
 @dataclass(frozen=True, slots=True)
 class UlpReport:
-    """The errors of one output in one type, over all cases.
-
-    Parameters
-    ----------
-    cases, elements, unjudged : how much was looked at, and to how many elements no bound applies.
-    maximum, mean, p50, p99, p999 : in ulp; quantiles are right within 19 %.
-    nonfinite : elements that are finite where the truth is not, or the reverse.
-    correct : share of the values that are the nearest number of their type.
-    bias : mean signed error in ulp, positive where results are too large in magnitude.
-    ratio : the largest error/bound.
-    histogram : how many errors lie below each power of 2 (the first number of each pair) and not below the one before;
-        the last holds what is larger or not finite.
-    by_ulp, by_ratio : the worst cases, an element of each, the worst first.
-    averages : the mean error and the bias in random data; None where none was random.
-    """
+    """The errors of one output in one dtype over all cases, in ulp; a quantile is right within 19 %."""
 
     output: str
     dtype: str
     cases: int
     elements: int
-    unjudged: int
+    unjudged: int  # elements without a bound
     maximum: float
     mean: float
     p50: float
     p99: float
     p999: float
-    nonfinite: int
-    correct: float
-    bias: float
-    ratio: float
-    histogram: tuple[tuple[float, int], ...]
-    by_ulp: tuple[WorstCase, ...] = ()
+    nonfinite: int  # elements that are finite where the truth is not, or the reverse
+    correct: float  # fraction of correctly rounded values
+    bias: float  # mean signed error: positive where results are too large in magnitude
+    ratio: float  # the largest error/bound
+    histogram: tuple[tuple[float, int], ...]  # (upper edge, count) of each octave; the last with larger and non-finite
+    by_ulp: tuple[WorstCase, ...] = ()  # the worst element of each of the worst cases, worst first
     by_ratio: tuple[WorstCase, ...] = ()
-    averages: Averages | None = None
+    averages: Averages | None = None  # None if no case was random
+
+
+def summary(tally: Tally) -> UlpReport:
+    """Return the report of a tally, without worst cases and averages.
+
+    >>> import numpy as np
+    >>> from verify_norm.core.dtypes import FORMATS
+    >>> stats = UlpStats.of(np.array([1.0, 1.0078125]), np.array([1.001953125, 1.0]), FORMATS["bfloat16"])
+    >>> summary(Tally("y", "bfloat16", 1, 2, ulp=stats)).histogram
+    ((0.5, 1), (1.0, 0), (2.0, 1))
+    """
+    ulp = tally.ulp
+    p50, p99, p999 = (ulp.quantile(q) for q in (0.5, 0.99, 0.999))
+    counts = tally.output, tally.dtype, tally.cases, tally.elements, tally.unjudged
+    errors = ulp.maximum, ulp.mean, p50, p99, p999, ulp.nonfinite, ulp.correctly_rounded, ulp.bias
+    values = (*counts, *errors, tally.ratio, _octaves(ulp))
+    return UlpReport(*values)
+
+
+def _octaves(ulp: UlpStats) -> tuple[tuple[float, int], ...]:
+    """Return (upper edge, count) of each octave, from the first to the last that is not empty."""
+    below, *fine, above = ulp.histogram
+    octaves = [sum(fine[first : first + PER_OCTAVE]) for first in range(0, len(fine), PER_OCTAVE)]
+    edges = [2.0**power for power in range(LOWEST, HIGHEST + 1)]
+    counts = list(zip((*edges, float("inf")), (below, *octaves, above), strict=True))
+    filled = [i for i, (_, count) in enumerate(counts) if count]
+    return tuple(counts[filled[0] : filled[-1] + 1]) if filled else ()
 
 
 @dataclass(frozen=True, slots=True)
 class Heat:
-    """Where in its rows one case is wrong: the largest error, in ulp, in each cell of a grid over the output.
-
-    Parameters
-    ----------
-    rows, columns : the output's size as rows (samples, groups or channels) of elements.
-    cells : of each block of rows one tuple, with a number for each block of columns; NaN errors are infinite.
-    """
+    """A heat map of one case: the largest error, in ulp, in each cell of a grid over the output."""
 
     output: str
     dtype: str
-    rows: int
-    columns: int
-    cells: tuple[tuple[float, ...], ...]
+    rows: int  # of the output: samples, groups or channels
+    columns: int  # elements of a row
+    cells: tuple[tuple[float, ...], ...]  # a tuple for each block of rows; inf where a value is NaN
     spec: CaseSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One step of a ladder.
+    """One step of a ladder: the largest error of a row, and those of textbook algorithms on the same data.
 
-    Parameters
-    ----------
-    value : what changes.
-    error_ulp : the error of the worst row, its Euclidean norm over √N, in ulps of the row's root mean square; inf where
-        there is no number. Of dweight and dbias, of all elements together.
-    ratio : the largest error/bound of any element; 0 where none is judged.
-    textbook : the same error for each algorithm.
-    spec : the case, where a spec says it.
+    The error of a row is its root mean square in ulps of the row's root mean square, inf where a value is not a number.
+    For dweight and dbias it is the error of all elements together.
     """
 
-    value: float
+    value: float  # of what the ladder changes
     error_ulp: float
-    ratio: float
+    ratio: float  # the largest error/bound of an element; 0 where no element has a bound
     textbook: dict[str, float]
-    spec: CaseSpec | None = None
+    spec: CaseSpec | None = None  # None where no spec expresses the data
 
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """How the error of one output grows.
+    """How the error of one output grows with one property of the data."""
 
-    Parameters
-    ----------
-    name, unit : what changes, and what it is measured in.
-    first_over : the value of the first rung beyond its bound; None where all are within.
-    like : the algorithms whose errors the kernel's resemble, the nearest first; several where they cannot be told
-        apart, none where it is like none.
-    stopped : why the ladder ends before its last rung; "" where it does not.
-    """
-
-    name: str
+    name: str  # of the property
     unit: str
     output: str
     dtype: str
-    rungs: tuple[Rung, ...]
-    first_over: float | None = None
-    like: tuple[str, ...] = ()
-    stopped: str = ""
+    rungs: tuple[Rung, ...]  # the steps
+    first_over: float | None = None  # value of the first step that exceeds its bound
+    like: tuple[str, ...] = ()  # textbook algorithms with errors like the kernel's, nearest first
+    stopped: str = ""  # why the ladder ends early
 
     @property
     def resembles(self) -> str | None:
-        """The one algorithm that the kernel is like; None where it is like none, or like several."""
+        """The only algorithm in `like`; None if there are none or several."""
         return self.like[0] if len(self.like) == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Worst:
-    """The worst case of one output: by error/bound, or in ulp.
-
-    `found` tells by which stage: "corpus", "drawn" or "evolved". `beyond` is what moving the data made of it: as large
-    or larger.
-    """
+    """The worst case of one output in one measure."""
 
     output: str
-    measure: str  # "ratio" or "ulp"
+    measure: str  # "ratio" (error/bound) or "ulp"
     value: float
     spec: CaseSpec
-    found: str
-    beyond: float
+    found: str  # the stage of the hunt: "corpus", "drawn" or "evolved"
+    beyond: float  # the error after the hunt also changed the data of the case; at least `value`
 
 
 @dataclass(frozen=True, slots=True)
 class Hunt:
-    """What a hunt found: for each output the worst case in either measure, and how much was tried."""
+    """The worst cases that a hunt found, and how many cases each of its stages ran."""
 
     kernel: str
     op: str
@@ -176,36 +154,27 @@ class Hunt:
     worst: tuple[Worst, ...]
 
     def ratio(self, output: str | None = None) -> float:
-        """The largest error/bound that a spec replays, of one output or of any."""
+        """Return the largest error/bound that a spec replays, of one output or of all."""
         return max((w.value for w in self.worst if w.measure == "ratio" and output in (None, w.output)), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """All that an audit finds of one kernel.
+    """The results of an audit of one kernel; a part that was skipped is empty or None."""
 
-    Parameters
-    ----------
-    report : the checks' verdict, as an ordinary run has it.
-    ulps, heat, ladders, fingerprint : as their types say; empty, or None, where that part was not done.
-    disagreements : what the kernel does that its contract excludes, a line each.
-    skipped : the parts that were not done, and why.
-    seconds : of all of it.
-    """
-
-    report: Report
+    report: Report  # of the checks
     ulps: tuple[UlpReport, ...] = ()
     heat: tuple[Heat, ...] = ()
     ladders: tuple[Ladder, ...] = ()
     fingerprint: Fingerprint | None = None
-    disagreements: tuple[str, ...] = ()
+    disagreements: tuple[str, ...] = ()  # a line for each property that the contract excludes
     skipped: tuple[Skip, ...] = ()
-    seconds: float = 0.0
+    seconds: float = 0.0  # with the time of the checks
     schema: int = SCHEMA
 
     @property
     def ok(self) -> bool:
-        """Whether the checks pass, and the arithmetic that shows is what the contract says."""
+        """Whether the checks pass and the fingerprint agrees with the contract."""
         return self.report.ok and not self.disagreements
 
 
@@ -213,5 +182,5 @@ Document = Report | Audit
 
 
 def report_of(document: Document) -> Report:
-    """The report, also of an audit."""
+    """Return the report of the checks in a report or an audit."""
     return document.report if isinstance(document, Audit) else document

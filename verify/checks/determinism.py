@@ -1,25 +1,23 @@
 """Determinism: the same case gives the same bits, at once and after a case of another shape."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import torch
 
-from verify_norm import cases, data
-from verify_norm.again import Difference, again, cheap, crowded, device_of, differences
-from verify_norm.checks import check, finding
-from verify_norm.spec import CaseSpec, Finding, Run
+from verify_norm.cases import make, turns
+from verify_norm.checks.check import check, finding
+from verify_norm.checks.relations.rerun import Difference, cheap, crowded, device_of, differences, rerun
+from verify_norm.core import geometry
+from verify_norm.core.spec import CaseSpec, Finding, Run
 
-NOT_ALWAYS = "a replay may take several tries to show it"
-EVERY = 3  # one case of so many, by its seed: see checks.gradient
+NOT_ALWAYS = "a replay may take several tries to show it"  # where values differ, which may be a race
 WHY = "a launch is not in torch's current stream, or does not wait for the one before"
-RUNS = 4  # more, where so many programs run that those meet which share a lock or a buffer: few runs show a race
+RUNS = 4  # of a large case
 
 
 def _looks(run: Run) -> bool:
-    return run.problem is None and (crowded(run) or (run.case.spec.seed % EVERY == 0 and cheap(run)))
+    return run.problem is None and (crowded(run) or ("determinism" in run.case.spec.further and cheap(run)))
 
 
 @check(looks=_looks)
@@ -27,55 +25,53 @@ def determinism(run: Run) -> Iterable[Finding]:
     """The same inputs in fresh buffers give the same bits, also when a case of another shape came between.
 
     A large case runs several times instead, for races, which need many programs and show now and then. On an NVIDIA GPU
-    the inputs also arrive late once, in a busy stream (`late`), for what counts on the host being slow.
+    the inputs also arrive late once, in a busy stream: that shows a kernel that relies on a slow host.
 
-    Where the contract says that it is not deterministic, sums over rows may differ by the rounding of another order
-    (`again.differences` derives how much), and nothing else may.
+    Where the contract is not deterministic, sums over rows may differ by the rounding of another order
+    (`relations.rerun.differences` derives how much), and nothing else may.
     """
     found: list[Difference] = []
     for _ in range(RUNS if crowded(run) else 1):
-        found = found or [_seldom(d) for d in differences(run, again(run), ("in one run", "in the next"))]
+        seen = differences(run, rerun(run), ("in one run", "in the next"))
+        found = [replace(d, words=f"{d.words}; {NOT_ALWAYS}") if d.index is not None else d for d in seen]
+        if found:
+            break
     found = found or list(_late(run))
     other = None if found or crowded(run) else _other_shape(run)
     if other is not None:
-        again(run, cases.draw(other, run.case.op), spec=other)
-        after = f"after a run of shape {other.shape}"
-        found = list(differences(run, again(run), (f"before {after.removeprefix('after ')}", after)))
+        rerun(run, make.exact_inputs(other, run.case.op), spec=other)
+        between = f"a run of shape {other.shape}"
+        found = list(differences(run, rerun(run), (f"before {between}", f"after {between}")))
     for difference in found:
-        yield finding(run, "determinism", difference.output, difference.said)
-
-
-def _seldom(difference: Difference) -> Difference:
-    """Where values differ: a race shows in some runs and not in others."""
-    return difference if difference.index is None else replace(difference, said=f"{difference.said}; {NOT_ALWAYS}")
+        yield finding(run, "determinism", difference.output, difference.words)
 
 
 def _late(run: Run) -> Iterator[Difference]:
-    """What differs where the inputs arrive late."""
+    """Yield what differs where the inputs arrive late."""
     if torch.device(device_of(run.case)).type != "cuda":
         return
-    from verify_norm import late  # Triton is not imported before its interpreter may be enabled
+    from verify_norm.running import delayed_inputs  # Triton is not imported before its interpreter may be enabled
 
-    if late.possible(run.case):
-        for found in differences(run, again(run, within=late.arriving), ("as usual", "where its inputs arrive late")):
-            yield replace(found, said=f"{found.said}; {WHY}")
+    if delayed_inputs.possible(run.case):
+        late = rerun(run, within=delayed_inputs.arriving)
+        for found in differences(run, late, ("as usual", "where its inputs arrive late")):
+            yield replace(found, words=f"{found.words}; {WHY}")
 
 
 def _other_shape(run: Run) -> CaseSpec | None:
-    """More rows, longer ones, or both, by turns, for a cache may be keyed by either; None where there is no such case.
+    """Return a case of more rows, of longer ones, or of both; None where the kernel or the operator has no such case.
 
-    They are more, not fewer: what a larger case has left behind is what a smaller one finds.
+    A cache may be keyed by either. They are more, not fewer: a smaller case finds what a larger one has left behind.
     """
     spec, op = run.case.spec, run.case.op
     shape = list(spec.shape)
     if op.view == "rows" and len(shape) == spec.normalized_ndim:
         shape = [1, *shape]
-    turn = spec.seed // EVERY % 3
-    if turn != 1:
+    way = turns.variant(spec, ("rows", "length", "both"))
+    if way != "length":
         shape[0] = 2 * shape[0] + 1
-    if turn != 0:
+    if way != "rows":
         channels = op.view != "rows" and len(shape) == 2
         shape[-1] = 2 * shape[-1] if channels else 2 * shape[-1] + 1  # channels stay divisible by the groups
     other = replace(spec, shape=tuple(shape))
-    refused = data.refusal(other, op) or (run.kernel.unsupported and run.kernel.unsupported(other))
-    return None if refused else other
+    return other if (geometry.refusal(other, op) or run.kernel.refuses(other)) is None else None

@@ -1,48 +1,40 @@
 """Errors added up over an output: a mean or a bias beyond what rounding and the bound explain."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
-from dataclasses import replace
 
-from verify_norm.auditing.moments import Moments, moments, random
-from verify_norm.checks import check, finding
-from verify_norm.spec import Finding, Op, Power, Run
-from verify_norm.stages import own_statistics
-
-EVERY = 2  # one case of so many, by its seed
+from verify_norm.checks.check import check, finding
+from verify_norm.checks.relations.moments import Moments, moments, random
+from verify_norm.core.spec import Finding, Op, Run, SmallestError
 
 
 def _applies(op: Op) -> bool:
-    """BatchNorm's sums are factored in ways that leave no more than the bound of each element."""
+    """Not to BatchNorm: its sums are factored in ways that leave no more than the bound of each element."""
     return op.view != "channels"
 
 
 def _looks(run: Run) -> bool:
-    case = run.case
-    usual = run.problem is None and case.spec.seed % EVERY == 0 and random(case.spec, case.op)
-    return usual and own_statistics(case)
+    return run.problem is None and "distribution" in run.case.spec.further and random(run.case)
 
 
 @check(applies=_applies, looks=_looks)
-def distribution(run: Run) -> Iterator[Finding | Power]:
+def distribution(run: Run) -> Iterator[Finding | SmallestError]:
     """The mean error and the bias of an output are what rounding and the bound explain.
 
-    In random data an error that all elements share shows in their sum long before it shows in any of them. How large
-    the sums may be is derived in `verify_norm.auditing.moments`, with a probability of 1e-9 that a right kernel exceeds
-    one. The power is the relative error of all elements that would have shown.
+    In random data an error that all elements share shows in their sum long before it shows in any of them. Derived in
+    `verify_norm.checks.relations.moments`: a right kernel exceeds a sum with a probability of 1e-9. The power is the
+    relative error of all elements that would have shown.
     """
     for name, one in moments(run).items():
         if one.size:
-            yield Power(name, one.bias_allowed / one.size)
-        message = said(one)
+            yield SmallestError(name, one.bias_allowed / one.size)
+        message = excess(one)
         if message:
-            yield replace(finding(run, "distribution", name, message), ulp=one.signed / one.weight,
-                          allowed=one.bias_allowed / one.weight)  # fmt: skip
+            ulp, allowed = one.signed / one.weight, one.bias_allowed / one.weight
+            yield finding(run, "distribution", name, message, ulp=ulp, allowed=allowed)
 
 
-def said(one: Moments) -> str:
-    """What is wrong with these sums, in words; "" where nothing is."""
+def excess(one: Moments) -> str:
+    """Return what exceeds its limit in these sums, in words; "" where nothing does."""
     words = f"over {one.count} elements of {one.output} ({one.dtype})"
     if abs(one.signed) > one.bias_allowed:
         way = "large" if one.signed > 0 else "small"

@@ -1,71 +1,68 @@
 """Memory: what is written outside of the outputs, and whether anything is read that nobody wrote.
 
 Every argument lies among poison, and is compared bit by bit with what it was, gaps and guards included. What the kernel
-allocates by torch has poison on both sides, and within where it is to be uninitialized. A value that depends on such
-poison is found by a second run with another: NaN shows in most arithmetic, but is legal where an input holds one and
-vanishes in comparisons and `nan_to_num`; the other is an ordinary number, which 0 times it forgets.
+allocates by torch has poison on both sides, and inside where torch leaves it uninitialized. A second run with another
+poison finds a value that depends on it: NaN shows in most arithmetic, but is legal where an input holds one and
+vanishes in comparisons and `nan_to_num`; a finite number shows there, but vanishes in a product with 0.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from math import isnan
 
-from verify_norm.again import again, cheap, differences
-from verify_norm.checks import check, finding
-from verify_norm.execute import inplace
-from verify_norm.guards import overlaps
-from verify_norm.spec import Damage, Finding, Run
+from verify_norm.cases.make import POISONS
+from verify_norm.checks.check import check, finding
+from verify_norm.checks.relations.rerun import cheap, differences, rerun
+from verify_norm.core.spec import Damage, Finding, Run
+from verify_norm.running.execute import inplace
+from verify_norm.running.guards import overlaps
 
-EVERY = 2  # one case of so many is run with the other poison, by its seed: see checks.gradient
-POISONS = (float("nan"), 4096.0)
+SIDES = {"before": "before the first element", "after": "behind the last element", "between": "between the elements"}
 
 
 @check(looks=lambda run: run.problem is None)
 def memory(run: Run) -> Iterable[Finding]:
     """Nothing is written but outputs in memory of their own, and no result depends on memory that nobody wrote.
 
-    Arguments have to keep their bits, but for what the contract declares in place; gaps and guard zones theirs.
+    Arguments keep their bits, except what the contract declares in place; gaps and guard zones keep theirs.
     """
     yield from _damaged(run, run.damage)
     yield from _shared(run)
-    if run.case.spec.seed % EVERY or not cheap(run):
+    if "memory" not in run.case.spec.further or not cheap(run):
         return
-    poison, other = POISONS if isnan(run.case.poison) else POISONS[::-1]
-    second = again(run, poison=other)
+    poison = run.case.poison
+    other = POISONS["finite" if isnan(poison) else "nan"]
+    second = rerun(run, poison=other)
     yield from _damaged(run, [d for d in second.damage if d.buffer not in {seen.buffer for seen in run.damage}])
     yield from _reused(run, second)
     names = (f"with {poison:g} in memory that nobody wrote", f"with {other:g} there")
     found = list(differences(run, second, names))
     if not found:
         return
-    third, fourth = again(run), again(run, poison=other)
-    if any(True for pair in ((run, third), (second, fourth)) for _ in differences(*pair, names)):
-        return  # it differs by itself, which `determinism` tells
+    pairs = ((run, rerun(run)), (second, rerun(run, poison=other)))
+    if any(True for pair in pairs for _ in differences(*pair, names)):
+        return  # it differs without a change of poison, which `determinism` reports
     for difference in found:
-        yield finding(run, "memory", difference.output, difference.said)
+        yield finding(run, "memory", difference.output, difference.words)
 
 
 def _damaged(run: Run, damage: Sequence[Damage]) -> Iterable[Finding]:
-    """One finding for each output whose buffer is damaged about, and one for all other memory."""
+    """Yield one finding for each output whose buffer is damaged, and one for all other memory."""
     for output in dict.fromkeys(d.output for d in damage):
-        said = "; ".join(_words(d) for d in damage if d.output == output)
-        yield finding(run, "memory", output, f"it writes where it is not to: {said}")
+        places = "; ".join(_words(d) for d in damage if d.output == output)
+        yield finding(run, "memory", output, f"expected writes to the outputs only, got {places}")
 
 
 def _words(d: Damage) -> str:
     if d.where == "in":
-        return f"{d.count} bytes of {d.buffer} are changed, which is an input"
-    side = {"before": "before the first element", "after": "behind the last element", "between": "between the elements"}
+        return f"{d.count} bytes in {d.buffer}, an input"
     near = "next to it" if d.nearest == 0 else f"from {d.nearest} bytes off"
-    near = "" if d.where == "between" else f", {near}"
-    return f"{d.count} bytes {side[d.where]} of {d.buffer}{near}"
+    return f"{d.count} bytes {SIDES[d.where]} of {d.buffer}" + ("" if d.where == "between" else f", {near}")
 
 
 def _shared(run: Run) -> Iterable[Finding]:
-    """Outputs that share memory with what they are not to share it with.
+    """Yield the outputs that share memory with an argument or another output, and do not declare it.
 
-    Where torch's autograd makes the gradients, dy itself may be one of them, as it is of what is added.
+    Where torch's autograd makes the gradients, dy itself may be one of them: the gradient of a summand is.
     """
     if run.kernel.autograd and run.case.op.forward is not None:
         return
@@ -75,17 +72,17 @@ def _shared(run: Run) -> Iterable[Finding]:
         others = [other for other in others if (output, other) not in declared]
         if others:
             message = (
-                f"{output} shares memory with {' and '.join(others)}: who changes one changes the other; "
-                f'a contract may declare it, as inplace=("{output}:{others[0]}",)'
+                f"{output} shares memory with {' and '.join(others)}, so writing to one changes the other; "
+                f'a contract may declare it: inplace=("{output}:{others[0]}",)'
             )
             yield finding(run, "memory", output, message)
 
 
 def _reused(run: Run, second: Run) -> Iterable[Finding]:
-    """Outputs that lie where another call's do, whose outputs are still held."""
+    """Yield the outputs that lie in the outputs of an earlier call, which are still in use."""
     for output, tensor in second.returned.items():
         others = [other for _, other in overlaps({output: tensor}, run.returned)]
         if others:
             before = " and ".join(others)
-            message = f"{output} of one call shares memory with {before} of the call before, which is changed by it"
+            message = f"{output} of one call shares memory with {before} of the call before, and overwrites it"
             yield finding(run, "memory", output, message)

@@ -1,11 +1,19 @@
-"""What a kernel returns, before any value is looked at."""
-
-from __future__ import annotations
+"""Whether a kernel comes back at all, and what it returns, before any value is looked at."""
 
 from collections.abc import Iterable
 
-from verify_norm.checks import check, finding
-from verify_norm.spec import Finding, Run
+from verify_norm.checks.check import check, finding
+from verify_norm.core.spec import Finding, Run
+
+
+@check(looks=lambda run: False)
+def crash(run: Run) -> Iterable[Finding]:
+    """The kernel comes back: it does not crash, end its process, or hang.
+
+    Only another process can see this, so `verify_norm.search.examine` counts the cases and writes the findings. What
+    the kernel raises is a finding of `signature`.
+    """
+    return ()
 
 
 @check()
@@ -13,17 +21,20 @@ def signature(run: Run) -> Iterable[Finding]:
     """The kernel runs, and every output has the right presence, shape and dtype."""
     if run.problem is not None:
         yield finding(run, "signature", None, run.problem, status="error")
-        return
     for name, output in run.outputs.items():
         expected = run.case.expected[name]
-        if output is None or expected is None:
-            if output is not None:
-                yield finding(run, "signature", name, f"{name} is a tensor; it is to be None, as what it belongs to is")
-            elif expected is not None:
-                yield finding(run, "signature", name, f"{name} is None; a {expected.dtype} tensor is to come out")
+        if expected is None and output is not None:
+            source = name.removeprefix("d")
+            why = f"{source} needs no gradient" if source in run.case.spec.frozen else f"{source} is None"
+            message = f"expected None because {why}, got a {output.dtype} tensor"
+            yield finding(run, "signature", name, f"{name}: {message}")
+        if expected is None:
             continue
-        want = expected.value.shape
+        if output is None:
+            yield finding(run, "signature", name, f"{name}: expected a {expected.dtype} tensor, got None")
+            continue
         if output.ratio is None:
-            yield finding(run, "signature", name, f"{name} has shape {output.shape}; it is to have {want}")
+            message = f"{name}: expected shape {expected.value.shape}, got {output.shape}"
+            yield finding(run, "signature", name, message)
         if output.dtype != expected.dtype:
-            yield finding(run, "signature", name, f"{name} is {output.dtype}; it is to be {expected.dtype}")
+            yield finding(run, "signature", name, f"{name}: expected {expected.dtype}, got {output.dtype}")

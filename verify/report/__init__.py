@@ -1,1 +1,1 @@
-"""A run's results: the Report, and its forms. The forms read a Report; none computes."""
+"""Renders and compares results; runs nothing."""

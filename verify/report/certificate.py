@@ -1,34 +1,34 @@
-"""A Certificate for people: one line for every quantity, a column for every method, and what failed in words."""
+"""A Certificate for people: a line for each quantity, a column for each method, and the failures in words."""
 
-from __future__ import annotations
-
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from verify_norm.certify import Certificate, Result
+from verify_norm.report.terminal import table
+from verify_norm.validation.certify import Certificate, Result
 
-COLUMNS = (  # method, heading
-    ("complex step", "complex step"),
-    ("scipy", "scipy"),
-    ("central difference", "central diff."),
-    ("50 digits", "ulp, terms"),
-    ("50 digits, of the value", "value"),
-    ("as published", "float32"),
-)
+COLUMNS = {  # a method and its heading
+    "complex step": "complex step",
+    "scipy": "scipy",
+    "central difference": "central diff.",
+    "50 digits": "ulp, terms",
+    "50 digits, of the value": "value",
+    "as published": "float32",
+}
 LEGEND = (
-    "the largest error of each method / what is allowed there; complex step, scipy, central differences: relative to "
+    "the largest error of each method / the allowed error; complex step, scipy, central differences: relative to "
     "the terms; ulp: distance from fifty digits; float32: the usual check, differences with h = 1e-5, not judged"
 )
 
 
-def show(certificate: Certificate, console: Console) -> None:
+def show_certificate(certificate: Certificate, console: Console) -> None:
     """Print the whole certificate.
 
-    >>> show(Certificate(()), Console(width=80))
+    >>> show_certificate(Certificate(()), Console(width=80))
     nothing was certified
     """
     for op, results in groupby(certificate.results, key=lambda result: result.op):
@@ -43,32 +43,29 @@ def show(certificate: Certificate, console: Console) -> None:
 
 
 def _table(op: str, results: tuple[Result, ...]) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", title=op, title_justify="left", title_style="bold")
-    table.add_column("quantity", no_wrap=True)
-    for _, heading in COLUMNS:
-        table.add_column(heading, justify="right", no_wrap=True)
+    made = table("quantity", *COLUMNS.values(), words=1, title=op)
     for quantity in dict.fromkeys(result.quantity for result in results):
         mine = [result for result in results if result.quantity == quantity]
-        table.add_row(quantity, *(_cell([r for r in mine if r.method == method]) for method, _ in COLUMNS))
-    return table
+        made.add_row(quantity, *(_cell([r for r in mine if r.method == method]) for method in COLUMNS))
+    return made
 
 
 def _cell(results: list[Result]) -> str:
-    """The worst of the families."""
+    """Return the worst result of all families."""
     if not results:
         return ""
     worst = max(results, key=lambda r: (not r.ok, r.error / r.allowed if r.allowed else r.error))
     if worst.allowed is None:
         return f"[dim]{worst.error:.2g}[/]"
     text = f"{worst.error:.2g} / {worst.allowed:.1g}" if worst.allowed < 1 else f"{worst.error:.2g} / {worst.allowed:g}"
-    return f"[red]{text}[/]" if not worst.ok else text
+    return text if worst.ok else f"[red]{text}[/]"
 
 
-def _failures(failures: Iterable[Result]) -> Iterable[str]:
-    """One line for a quantity and a method, with all the families in which it failed."""
-    grouped: dict[tuple[str, str, str], list[Result]] = {}
+def _failures(failures: Iterable[Result]) -> Iterator[str]:
+    """Yield a line for each quantity and method, with all the families in which it failed."""
+    grouped: defaultdict[tuple[str, str, str], list[Result]] = defaultdict(list)
     for result in failures:
-        grouped.setdefault((result.op, result.quantity, result.method), []).append(result)
+        grouped[result.op, result.quantity, result.method].append(result)
     for (op, quantity, method), results in grouped.items():
         worst = max(results, key=lambda r: r.error)
         families = ", ".join(result.family for result in results)

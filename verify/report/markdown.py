@@ -1,32 +1,32 @@
 """Reports, audits and comparisons as Markdown, for GitHub's $GITHUB_STEP_SUMMARY.
 
-All that comes from a kernel or a file is escaped: no name or message of it can end a cell, begin a heading, a link or
-an HTML element, or mention somebody.
+Every text that comes from a kernel or a file is escaped: no name or message can end a cell, begin a heading, a link or
+an HTML element, or mention a user.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from verify_norm.auditing.model import Audit, Document, Ladder, report_of
+from verify_norm.core.results import CheckResult, Report, cases, replay_line
+from verify_norm.core.spec import Finding
 from verify_norm.report import difference
-from verify_norm.report.comparison import Change, Comparison, Errors, Pair, Way
-from verify_norm.report.model import CheckResult, Report, Skip
-from verify_norm.report.noise import of_survey, of_tally
+from verify_norm.report.compare.errors import of_survey, of_tally
+from verify_norm.report.compare.model import Change, Errors, Pair, RunComparison, Way
 from verify_norm.report.terminal import number
-from verify_norm.report.text import cases, replay_line
-from verify_norm.spec import Finding
+from verify_norm.report.words import count, percent, skip_line
 
-LONGEST, LONGEST_CODE = 600, 4000  # characters of what a kernel wrote: GitHub takes 1 MiB for a step
+LONGEST, LONGEST_CODE = 600, 4000  # characters of one text of a kernel: GitHub accepts 1 MiB for a step
 MOST = 50  # lines of one kind
 MARKS: dict[Way, str] = {"worse": "❌", "better": "✅", "changed": "⚠️", "same": "➖"}
+ERRORS = ("output", "dtype", "cases", "mean ULP", "bias", "p99", "correctly rounded", "error/bound")
+LADDERS = ("what grows", "output", "over its bound", "like")
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>()#+\-!|~&$@]|:(?=//)|(?<=(?i:www))\.|(?<=\d)\.(?=\s|$))")
 _INVISIBLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]+")
 
 
 def escaped(text: str) -> str:
-    r"""Text of any origin, on one line, so that Markdown shows it as it is.
+    r"""Return a text of any origin on one line, so that Markdown shows it as it is.
 
     >>> escaped("a|b\n<b>*c*</b>")
     'a\\|b \\<b\\>\\*c\\*\\</b\\>'
@@ -35,7 +35,7 @@ def escaped(text: str) -> str:
 
 
 def code(text: str) -> str:
-    """The same as a code span, which is no place for a table.
+    """Return a text of any origin as a code span; a cell of a table must not hold one.
 
     >>> code("a`b")
     '``a`b``'
@@ -52,12 +52,12 @@ def _line(text: str, longest: int) -> str:
 
 
 def of(*documents: Document) -> str:
-    """The Markdown of reports and audits, one after the other."""
+    """Return the Markdown of reports and audits, one after the other."""
     return "\n".join("\n".join(_document(document)) + "\n" for document in documents)
 
 
-def of_comparison(found: Comparison) -> str:
-    """The Markdown of a comparison, its verdict first."""
+def of_comparison(found: RunComparison) -> str:
+    """Return the Markdown of a comparison, its verdict first."""
     lines = [f"### {'❌' if found.worse else '✅'} {escaped(difference.verdict(found))}", ""]
     for pair in found.pairs:
         lines += [*_pair(pair), ""]
@@ -77,7 +77,7 @@ def _document(document: Document) -> Iterator[str]:
         yield from _audit(document)
     skipped = (*report.skipped, *(document.skipped if isinstance(document, Audit) else ()))
     details = [_check(check) for check in report.checks]
-    details += [_skip(skip) for skip in skipped]
+    details += [f"not checked: {escaped(skip_line(skip))}" for skip in skipped]
     details += [escaped(", ".join(f"{name} {value}" for name, value in report.environment.items()))]
     yield from _folded("checks, and what was not checked", details)
 
@@ -87,39 +87,31 @@ def _verdict(document: Document, report: Report) -> str:
     basis = f"{cases(report)} in {report.seconds:.1f} s"
     if not report.checked:
         return f"nothing checked: {name}"
-    against = len(document.disagreements) if isinstance(document, Audit) else 0
-    parts = [_count(len(report.findings), "finding")] * bool(report.findings)
-    parts += [_count(against, "disagreement") + " with its contract"] * bool(against)
+    disagreements = len(document.disagreements) if isinstance(document, Audit) else 0
+    parts = [count(len(report.findings), "finding")] * bool(report.findings)
+    parts += [count(disagreements, "disagreement") + " with its contract"] * bool(disagreements)
     if parts:
         return f"FAIL {name}: {' and '.join(parts)}; {basis}"
-    return f"interrupted {name}: no finding so far; {basis}" if report.interrupted else f"pass {name}: {basis}"
+    return f"interrupted {name}: no finding so far; {basis}" if report.interrupted else f"PASS {name}: {basis}"
 
 
 def _check(check: CheckResult) -> str:
-    said = f"failed in {check.failed} of {_count(check.cases, 'case')}" if check.failed else _count(check.cases, "case")
-    return f"{escaped(check.name)}: {said if check.cases else 'nothing to look at'}"
-
-
-def _skip(skip: Skip) -> str:
-    times = f" ({skip.cases} cases)" if skip.cases > 1 else ""
-    return f"not checked: {escaped(skip.what)}{times}: {escaped(skip.reason)}"
+    checked = f"failed in {check.failed} of " * bool(check.failed) + count(check.cases, "case")
+    return f"{escaped(check.name)}: {checked if check.cases else 'nothing to check'}"
 
 
 def _errors(errors: Iterable[Errors], title: str = "") -> Iterator[str]:
-    rows = [
-        (escaped(e.output), escaped(e.dtype), str(e.cases), number(e.mean), f"{e.bias:+.2g}", number(e.p99),
-         f"{100 * e.correct:.2f} %", f"{'**' * (e.ratio > 1)}{number(e.ratio)}{'**' * (e.ratio > 1)}")
-        for e in errors
-    ]  # fmt: skip
+    rows = []
+    for e in errors:
+        numbers = (str(e.cases), number(e.mean), f"{e.bias:+.2g}", number(e.p99), percent(e.correct))
+        bold = "**" * (e.ratio > 1)
+        rows.append((escaped(e.output), escaped(e.dtype), *numbers, f"{bold}{number(e.ratio)}{bold}"))
     if rows:
-        heads = ("output", "dtype", "cases", "mean ULP", "bias", "p99", "rounded right", "error/bound")
-        yield from _table(heads, rows, words=2, title=title)
+        yield from _table(ERRORS, rows, words=2, title=title)
 
 
-def _table(
-    heads: tuple[str, ...], rows: Iterable[tuple[str, ...]], *, words: int, title: str = ""
-) -> Iterator[str]:  # fmt: skip
-    """A table whose first columns are words, and whose others are numbers."""
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, words: int, title: str = "") -> Iterator[str]:
+    """Yield a table whose first columns are words, and whose others are numbers."""
     if title:
         yield from (f"**{title}**", "")
     yield f"| {' | '.join(heads)} |"
@@ -130,8 +122,9 @@ def _table(
 
 
 def _finding(report: Report, finding: Finding) -> Iterator[str]:
-    yield f"- **{escaped(finding.check)}** {escaped(finding.message)}"
-    yield f"  seen in {_count(finding.cases, 'case')}; replay: {code(replay_line(report, finding.spec))}"
+    values = "" if finding.got is None or finding.want is None else f"got {finding.got!r}, expected {finding.want!r}; "
+    yield f"- **FAIL {escaped(finding.check)}**: {escaped(finding.message)}"
+    yield f"  {values}seen in {count(finding.cases, 'case')}; replay: {code(replay_line(report, finding.spec))}"
     yield ""
 
 
@@ -142,12 +135,10 @@ def _audit(audit: Audit) -> Iterator[str]:
     if audit.disagreements:
         yield ""
     if audit.ladders:
-        yield from _table(
-            ("what grows", "output", "over its bound", "like"), map(_ladder, audit.ladders), words=4, title="ladders"
-        )
+        yield from _table(LADDERS, map(_ladder, audit.ladders), words=4, title="ladders")
     if audit.fingerprint is not None and audit.fingerprint.statements:
-        said = [f"{escaped(s.name)} ({escaped(s.dtype)}): **{escaped(s.said)}**" for s in audit.fingerprint.statements]
-        yield from _folded("fingerprint", said)
+        lines = [f"{escaped(s.name)} ({escaped(s.dtype)}): **{escaped(s.said)}**" for s in audit.fingerprint.statements]
+        yield from _folded("fingerprint", lines)
 
 
 def _ladder(ladder: Ladder) -> tuple[str, ...]:
@@ -156,7 +147,7 @@ def _ladder(ladder: Ladder) -> tuple[str, ...]:
 
 
 def _folded(summary: str, lines: list[str]) -> Iterator[str]:
-    """A list that is shown when its title is clicked."""
+    """Yield a list that a click on its title shows."""
     yield f"<details><summary>{summary}</summary>"
     yield ""
     yield from (f"- {line}" for line in lines[:MOST])
@@ -172,10 +163,10 @@ def _pair(pair: Pair) -> Iterator[str]:
     if len(changes) > MOST:
         yield f"- … and {len(changes) - MOST} more"
     if same := len(pair.of("same")):
-        yield f"- {MARKS['same']} {_count(same, 'finding')} as before"
+        yield f"- {MARKS['same']} {count(same, 'finding')} as before"
     yield ""
-    cells = ((escaped(row.new.output), escaped(row.new.dtype), "typical" if row.new.typical else "cases",
-              *difference.columns(row.old, row.new)) for row in pair.rows)  # fmt: skip
+    names = ((escaped(r.new.output), escaped(r.new.dtype), "typical" if r.new.typical else "cases") for r in pair.rows)
+    cells = ((*name, *difference.columns(r.old, r.new)) for name, r in zip(names, pair.rows, strict=True))
     yield from _table(difference.HEADS, cells, words=3)
     if pair.notes:
         yield from _folded("what else differs", [escaped(note) for note in pair.notes])
@@ -184,7 +175,3 @@ def _pair(pair: Pair) -> Iterator[str]:
 def _change(change: Change) -> str:
     replay = f"; replay: {code(change.replay)}" if change.replay else ""
     return f"- {MARKS[change.way]} {change.way}: {escaped(difference.sentence(change))}{replay}"
-
-
-def _count(number_of: int, noun: str) -> str:
-    return f"{number_of} {noun}{'s' * (number_of != 1)}"

@@ -1,6 +1,4 @@
-"""The JSON Schema of what verify-norm writes, by the types themselves: see `verify-norm schema`."""
-
-from __future__ import annotations
+"""The JSON Schema of what verify-norm writes, made from the types: see `verify-norm schema`."""
 
 import json
 from dataclasses import fields
@@ -12,38 +10,37 @@ from pydantic_core import core_schema
 
 from verify_norm import __version__
 from verify_norm.auditing.model import Audit
-from verify_norm.dtypes import FORMATS
-from verify_norm.report import comparison
-from verify_norm.report.comparison import Comparison
-from verify_norm.report.model import SCHEMA, Report
-from verify_norm.spec import FAMILIES, LAYOUTS, WEIGHTS, CaseSpec
+from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.results import SCHEMA, Report
+from verify_norm.core.spec import FAMILIES, LAYOUTS, WEIGHTS, CaseSpec
+from verify_norm.report.compare import model as comparison
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-KINDS: dict[str, tuple[Any, int, str]] = {  # what is described, the version of its shape, and what it is
+KINDS: dict[str, tuple[Any, int, str]] = {  # a document's type, the version of its shape, and its title
     "report": (Report, SCHEMA, "verify-norm's report of one kernel"),
     "audit": (Audit, SCHEMA, "verify-norm's audit of one kernel"),
-    "comparison": (Comparison, comparison.SCHEMA, "verify-norm's comparison of two runs"),
+    "comparison": (comparison.RunComparison, comparison.SCHEMA, "verify-norm's comparison of two runs"),
     "case": (CaseSpec, SCHEMA, "a case of verify-norm, as its replay lines have it"),
 }
 
 
 class _Words(GenerateJsonSchema):
-    """JSON has no number that is infinite or none: such a float is a word in what we write."""
+    """A schema where a float may be a word: JSON has no infinite numbers and no NaN."""
 
     def float_schema(self, schema: core_schema.FloatSchema) -> dict[str, Any]:
-        """A number, or one of the words."""
+        """Return the schema of a number or one of the words."""
         return {"anyOf": [super().float_schema(schema), {"enum": ["NaN", "Infinity", "-Infinity"]}]}
 
 
 def text(kind: str) -> str:
-    """The schema of one of KINDS as JSON text."""
+    """Return the schema of one of KINDS as JSON text."""
     return json.dumps(schema(kind), indent=1, ensure_ascii=False) + "\n"
 
 
 def schema(kind: str) -> dict[str, Any]:
-    """The schema of one of KINDS. Of a differentiable kernel a file holds a list, with an item for each direction.
+    """Return the schema of one of KINDS. A differentiable kernel's file is a list with an item for each direction.
 
-    Fields that an older verify-norm did not write are not required, and those that a newer one adds are allowed.
+    Fields that an older verify-norm did not write are not required; fields that a newer one adds are allowed.
 
     >>> schema("report")["properties"]["schema"]["const"], schema("case")["required"]
     (1, ['shape', 'kernel'])
@@ -52,7 +49,7 @@ def schema(kind: str) -> dict[str, Any]:
     made = TypeAdapter(described).json_schema(schema_generator=_Words)
     made = {"$schema": DIALECT, "$comment": f"schema {version}, of verify-norm {__version__}"} | made | {"title": title}
     if kind == "case":
-        _replayed(made)
+        _restrict(made)
     else:
         made["properties"]["schema"] = {"const": version, "title": "Schema"}
         made["required"] = [*made["required"], "schema"]
@@ -61,15 +58,15 @@ def schema(kind: str) -> dict[str, Any]:
     return made
 
 
-def _replayed(made: dict[str, Any]) -> None:
-    """What `replay` asks of a case beyond its type: a kernel, and names that there are."""
-    told: dict[str, dict[str, Any]] = made["properties"]
+def _restrict(made: dict[str, Any]) -> None:
+    """Add what `replay` requires of a case beyond its type: a kernel, and names that exist."""
+    properties: dict[str, dict[str, Any]] = made["properties"]
     for name in ("kernel", "op"):
-        told[name] = {"type": "string", "title": name.capitalize()}
+        properties[name] = {"type": "string", "title": name.capitalize()}
     allowed = {"dtype": FORMATS, "data": FAMILIES, "weight_data": WEIGHTS}
     allowed |= {f.name: LAYOUTS for f in fields(CaseSpec) if f.name.endswith("_layout")}
     for name, values in allowed.items():
-        told[name]["enum"] = list(values)
-    told["shape"] |= {"minItems": 1, "items": {"type": "integer", "minimum": 0}}
+        properties[name]["enum"] = list(values)
+    properties["shape"] |= {"minItems": 1, "items": {"type": "integer", "minimum": 0}}
     made["required"] = [*made["required"], "kernel"]
     made["additionalProperties"] = False

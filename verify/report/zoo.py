@@ -1,6 +1,4 @@
-"""What the verifier has made of the zoo, for people: the matrix, the false alarms, the score of every class."""
-
-from __future__ import annotations
+"""The results of the zoo for people: the matrix, the false alarms, and the score of every class."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -9,84 +7,83 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from verify_norm.kernels.zoo import Specimen
-from verify_norm.report.json import spec_text
-from verify_norm.spec import Finding
-from verify_norm.zoo import Outcome, names
+from verify_norm.core.serial import spec_text
+from verify_norm.core.spec import Finding
+from verify_norm.kernels.zoo import Example
+from verify_norm.report.terminal import table
+from verify_norm.validation.zoo import Outcome, explains
+
+POLICY = {None: "–", True: "detected", False: "passed"}
 
 
-def show(outcomes: list[Outcome], left_out: Iterable[Specimen], console: Console) -> None:
+def show_zoo(outcomes: list[Outcome], left_out: Iterable[Example], console: Console) -> None:
     """Print all of it."""
-    wrong = [outcome for outcome in outcomes if outcome.specimen.wrong]
-    right = [outcome for outcome in outcomes if not outcome.specimen.wrong]
+    wrong = [outcome for outcome in outcomes if outcome.example.wrong]
+    correct = [outcome for outcome in outcomes if not outcome.example.wrong]
     policies = sorted({name for outcome in outcomes for name in outcome.policies})
-    if wrong:
-        console.print(_matrix("wrong kernels", wrong, policies))
-    if right:
-        console.print(_matrix("right kernels, some of them unusual", right, policies))
-    for outcome in right:
+    for title, some in (("wrong kernels", wrong), ("correct kernels, some of them unusual", correct)):
+        if some:
+            console.print(_matrix(title, some, policies))
+    for outcome in correct:
         for finding in outcome.findings:
-            console.print(f"[red]false alarm[/]: {outcome.specimen.name}: {finding.check} {escape(finding.message)}")
-            console.print(f"  replay: verify-norm replay '{escape(spec_text(outcome.specimen.name, finding.spec))}'")
-    for specimen in left_out:
-        console.print(f"[dim]not run: {specimen.name}: {escape(specimen.reason or 'it needs a GPU')}[/]")
+            console.print(f"[red]false alarm[/]: {outcome.example.name}: {finding.check} {escape(finding.message)}")
+            line = spec_text(outcome.example.name, finding.spec)
+            console.print(f"  replay: verify-norm replay '{escape(line)}'", soft_wrap=True)
+    for example in left_out:
+        console.print(f"[dim]not run: {example.name}: {escape(example.reason or 'it needs a GPU')}[/]")
     if wrong:
         console.print(_score(wrong))
     for name in policies:
-        console.print(escape(_policy(name, wrong, right)))
-    caught, passed = sum(o.right for o in wrong), sum(o.right for o in right)
-    color = "green" if caught == len(wrong) and passed == len(right) else "red"
+        console.print(escape(_policy(name, wrong, correct)))
+    detected, flagged = sum(o.as_expected for o in wrong), sum(not o.as_expected for o in correct)
+    color = "green" if detected == len(wrong) and not flagged else "red"
     console.print(
-        f"[{color} bold]{caught} of {len(wrong)} wrong kernels convicted, {len(right) - passed} false alarms on "
-        f"{len(right)} right ones[/]"
+        f"[{color} bold]{detected} of {len(wrong)} wrong kernels detected, {flagged} of {len(correct)} correct kernels "
+        "falsely flagged[/]"
     )
 
 
 def _matrix(title: str, outcomes: list[Outcome], policies: list[str]) -> Table:
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold", title_style="bold")
-    for head in ("kernel", "class", "verdict", "after", "seconds", "smallest case", *policies):
-        table.add_column(head, justify="right" if head in ("after", "seconds") else "left", overflow="fold")
-    for outcome in sorted(outcomes, key=lambda o: o.specimen.name):
-        first = convicting(outcome)
-        said = [{None: "–", True: "caught", False: "passed"}[outcome.policies[p].caught] for p in policies]
+    words = ("kernel", "class", "verdict", "smallest case", *policies)
+    made = table(*words[:3], "after", "seconds", *words[3:], words=3, folded=words, title=title)
+    for outcome in sorted(outcomes, key=lambda o: o.example.name):
+        example, first = outcome.example, detecting(outcome)
         after = str(first.after if first else outcome.cases)
         case = "" if first is None else "×".join(map(str, first.spec.shape)) + f" {first.spec.dtype}"
-        verdict = _verdict(outcome, first)
-        table.add_row(
-            outcome.specimen.name, outcome.specimen.kind, verdict, after, f"{outcome.seconds:.1f}", case, *said
+        others = [POLICY[outcome.policies[name].caught] for name in policies]
+        made.add_row(
+            example.name, example.kind, _verdict(outcome, first), after, f"{outcome.seconds:.1f}", case, *others
         )
-    return table
+    return made
 
 
-def convicting(outcome: Outcome) -> Finding | None:
-    """The finding that names what is wrong; of a right kernel any."""
-    found = (f for f in outcome.findings if not outcome.specimen.wrong or names(outcome.specimen, f))
+def detecting(outcome: Outcome) -> Finding | None:
+    """Return the first finding that names what is wrong, of a correct kernel any finding; None where there is none."""
+    found = (f for f in outcome.findings if not outcome.example.wrong or explains(outcome.example, f))
     return next(found, None)
 
 
 def _verdict(outcome: Outcome, first: Finding | None) -> str:
     if first is None:
-        return "[red]MISSED[/]" if outcome.specimen.wrong else "[green]passes[/]"
+        return "[red]MISSED[/]" if outcome.example.wrong else "[green]passes[/]"
     words = f"{first.check} {first.output or ''}".strip()
-    return f"[green]{words}[/]" if outcome.specimen.wrong else f"[red]{words}[/]"
+    return f"[green]{words}[/]" if outcome.example.wrong else f"[red]{words}[/]"
 
 
 def _score(wrong: list[Outcome]) -> Table:
     classes: defaultdict[str, list[bool]] = defaultdict(list)
     for outcome in wrong:
-        classes[outcome.specimen.kind].append(outcome.right)
-    table = Table(title="score", title_justify="left", box=None, show_header=False, pad_edge=False, title_style="bold")
-    for kind, caught in sorted(classes.items()):
-        table.add_row(kind, f"{sum(caught)} of {len(caught)}")
-    return table
+        classes[outcome.example.kind].append(outcome.as_expected)
+    made = table(title="score")
+    made.show_header = False
+    for kind, detected in sorted(classes.items()):
+        made.add_row(kind, f"{sum(detected)} of {len(detected)}")
+    return made
 
 
-def _policy(name: str, wrong: list[Outcome], right: list[Outcome]) -> str:
-    """How many of those to which it applies are caught under one policy, and how many right ones."""
-    judged = [o.policies[name].caught for o in wrong if name in o.policies]
-    alarms = [o.policies[name].caught for o in right if name in o.policies]
-    applies, accused = [c for c in judged if c is not None], [c for c in alarms if c is not None]
-    return (
-        f"under {name}'s policy: {sum(applies)} of {len(applies)} wrong kernels are caught "
-        f"({len(judged) - len(applies)} not applicable), {sum(accused)} of {len(accused)} right ones accused"
-    )
+def _policy(name: str, wrong: list[Outcome], correct: list[Outcome]) -> str:
+    """Return how many of the kernels to which a policy applies it detects, and how many correct ones it flags."""
+    judged, alarms = ([o.policies[name].caught for o in some if name in o.policies] for some in (wrong, correct))
+    applies, flagged = ([caught for caught in some if caught is not None] for some in (judged, alarms))
+    detected = f"{sum(applies)} of {len(applies)} wrong kernels detected ({len(judged) - len(applies)} not applicable)"
+    return f"under {name}'s policy: {detected}, {sum(flagged)} of {len(flagged)} correct kernels falsely flagged"

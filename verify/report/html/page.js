@@ -28,7 +28,7 @@
 
   function draw(place, fixed = false) {
     const { data, layout } = coloured(figures[place.id], getComputedStyle(root));
-    if (fixed) { // paper does not tell that it is of another size
+    if (fixed) { // plotly cannot measure the paper
       layout.width = place.clientWidth;
       const edges = layout.margin.t + layout.margin.b;
       layout.height = edges + 0.7 * (layout.height - edges);
@@ -101,7 +101,7 @@
     select(Math.max(asked(), 0), false);
   }
 
-  // Copying: by the clipboard, else as it was done before there was one, else the line is left selected.
+  // Copying: by the clipboard, else by the older command, else the line is left selected.
   const live = document.querySelector(".live");
   for (const line of document.querySelectorAll(".replay")) {
     const button = document.createElement("button");

@@ -1,0 +1,1 @@
+"""Groups of channels: GroupNorm and its fused forms."""

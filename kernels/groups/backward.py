@@ -1,0 +1,237 @@
+"""GroupNorm's backward of groups that many programs share: the units, members and chain of launches of `forward`.
+
+With x̂ = (x − mean)·rstd, z = w·x̂ + b and g = dy·act'(z), a channel's sums Σ g·x̂ and Σ g serve all three gradients:
+over samples they are dweight and dbias, and weighted over a group they are N·c1 and N·c2 of
+dx = rstd·(w·g − c2 − x̂·c1).
+"""
+
+# A tuple grows while it is compiled:
+# mypy: disable-error-code="assignment, misc"
+
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from verify_norm.kernels.groups.held_backward import normal, store_dx
+from verify_norm.kernels.groups.tiles import (
+    below,
+    block,
+    lines,
+    of_member,
+    of_results,
+    origin,
+    parameter,
+    parts,
+    role,
+    unit_of,
+    within,
+)
+from verify_norm.kernels.launch import jit
+
+
+@jit
+def loaded(Mean, Rstd, W, B, group, channel, there, K: tl.constexpr):
+    """Return mean, rstd, weight and bias of these channels, for every position."""
+    INNER: tl.constexpr = K.INNER
+    VEC: tl.constexpr = K.VEC
+    mean = tl.load(Mean + group, mask=there, other=0.0)[:, None]
+    rstd = tl.load(Rstd + group, mask=there, other=0.0)[:, None]
+    w = parameter(W, channel, there, 1.0, INNER, VEC)[:, None]
+    return mean, rstd, w, parameter(B, channel, there, 0.0, INNER, VEC)[:, None]
+
+
+@jit
+def member(X, DY, W, B, Mean, Rstd, P, number, plane, size, sd, sx, K: tl.constexpr):
+    """Store Σ g·x̂ of each of the member's channels over its blocks in P, Σ g `plane` later. K is a `BackwardSums`.
+
+    `size` has C, G, channels of a group, channels of a unit, S, and members of a unit.
+    """
+    SHORT: tl.constexpr = K.SHORT
+    BLOCK_C: tl.constexpr = K.BLOCK_C
+    BLOCK_S: tl.constexpr = K.BLOCK_S
+    STAGES: tl.constexpr = K.STAGES
+    C, G, CG, UC, S, members = size
+    unit, sample, first, live, rank, mine, stride, cols = of_member(number, members, C, UC, BLOCK_C)
+    c, channel, there = cols[:, None], first + cols, below(cols, live, K)
+    known = loaded(Mean, Rstd, W, B, sample * G + channel // CG, channel, there, K)
+    from_x, from_d = origin(sample, first, sx), origin(sample, first, sd)
+    along = tl.zeros([BLOCK_C, BLOCK_S], tl.float32)
+    total = tl.zeros([BLOCK_C, BLOCK_S], tl.float32)
+    for step in tl.range(0, tl.cdiv(tl.cdiv(S, BLOCK_S) - mine, stride), num_stages=STAGES):
+        s = ((mine + step * stride) * BLOCK_S + tl.arange(0, BLOCK_S))[None, :]
+        mask = within(c, s, live, S, K)
+        x = block(X, from_x, c, s, sx, live, S, SHORT == "", "", K)
+        d = block(DY, from_d, c, s, sd, live, S, SHORT == "", "", K)
+        xhat, g = normal(x, d, mask, known, K, SHORT != "positions")
+        along += g * xhat
+        total += g
+    at = (members * BLOCK_C).to(tl.int64) * unit + rank * BLOCK_C + tl.arange(0, BLOCK_C)
+    along = tl.sum(along, axis=1)
+    total = tl.sum(total, axis=1)
+    tl.store(P + at, along)
+    tl.store(P + plane + at, total)
+
+
+@jit(int64="plane sdb sdc sds sxb sxc sxs", int32="C G CG UC S members")
+def backward_sums(
+    X, DY, W, B, Mean, Rstd, P, plane, C, G, CG, UC, S, members, sdb, sdc, sds, sxb, sxc, sxs, K: tl.constexpr
+):
+    """Store the sums of the first units' members: the first launch of a chain. K is a `BackwardSums`."""
+    if K.PTX:
+        gdc_launch_dependents()
+    size = (C, G, CG, UC, S, members)
+    member(X, DY, W, B, Mean, Rstd, P, tl.program_id(0), plane, size, (sdb, sdc, sds), (sxb, sxc, sxs), K)
+
+
+@jit
+def means(P, W, plane, unit, number, size, K: tl.constexpr):
+    """Return c1 and c2 of one group of a unit; `size` is that of `member`."""
+    RANKS: tl.constexpr = K.RANKS
+    COLS: tl.constexpr = K.COLS
+    BLOCK_C: tl.constexpr = K.BLOCK_C
+    C, _, CG, UC, S, members = size
+    _, first, live = unit_of(unit, C, UC)
+    low, high = number * CG, tl.minimum(number * CG + CG, live)
+    count, wide, line = lines(members, CG, UC, BLOCK_C)
+    sums, N = P + (members * BLOCK_C).to(tl.int64) * unit, (CG.to(tl.int64) * S).to(tl.float32)
+    along = tl.zeros([RANKS, COLS], tl.float32)
+    total = tl.zeros([RANKS, COLS], tl.float32)
+    for rank in range(0, count, RANKS):
+        channel, at, there = parts(rank, low, high, count, wide, line, RANKS, COLS)
+        w = parameter(W, first + channel, there, 1.0, "", 1)
+        along += w * tl.load(sums + at, mask=there, other=0.0, cache_modifier=".cg")
+        total += w * tl.load(sums + plane + at, mask=there, other=0.0, cache_modifier=".cg")
+    return tl.div_rn(tl.sum(along), N), tl.div_rn(tl.sum(total), N)
+
+
+@jit(int64="plane", int32="C G CG UC S members")
+def backward_merge(P, W, C1, C2, plane, C, G, CG, UC, S, members, K: tl.constexpr):
+    """Store a group's c1 and c2, where not every program of the results merges them itself. K is a `BackwardMerge`."""
+    if K.PTX:
+        gdc_launch_dependents()
+        gdc_wait()
+    unit, number = tl.program_id(0) // (UC // CG), tl.program_id(0) % (UC // CG)
+    c1, c2 = means(P, W, plane, unit, number, (C, G, CG, UC, S, members), K)
+    sample, first, live = unit_of(unit, C, UC)
+    tl.store(C1 + sample * G + first // CG + number, c1, mask=number * CG < live)
+    tl.store(C2 + sample * G + first // CG + number, c2, mask=number * CG < live)
+
+
+@jit
+def results(DX, DY, X, W, B, Mean, Rstd, C1, C2, P, number, begin, plane, size, strides, K: tl.constexpr):
+    """Store dx of COMPUTED blocks of one unit. K is a `BackwardTurn`.
+
+    The blocks are loaded before the wait for c1 and c2, or one by one with STREAM. `size` is that of `member`, and
+    `strides` are those of DX, DY and X.
+    """
+    SHORT: tl.constexpr = K.SHORT
+    BLOCK_S: tl.constexpr = K.BLOCK_S
+    COMPUTED: tl.constexpr = K.COMPUTED
+    EVICT: tl.constexpr = K.EVICT
+    STAGES: tl.constexpr = K.STAGES
+    C, G, CG, UC, S, _ = size
+    sg, sd, sx = strides
+    unit, sample, first, live, _, cols, along = of_results(number, begin, C, UC, S, K)
+    c, channel, there = cols[:, None], first + cols, below(cols, live, K)
+    from_x, from_d, to = origin(sample, first, sx), origin(sample, first, sd), origin(sample, first, sg)
+    xs = ()
+    ds = ()
+    if not K.STREAM:
+        for i in tl.static_range(COMPUTED):
+            s = (along + i * BLOCK_S + tl.arange(0, BLOCK_S))[None, :]
+            xs += (block(X, from_x, c, s, sx, live, S, SHORT == "", EVICT, K),)
+            ds += (block(DY, from_d, c, s, sd, live, S, SHORT == "", EVICT, K),)
+    group = sample * G + channel // CG
+    known = loaded(Mean, Rstd, W, B, group, channel, there, K)
+    if K.PTX:
+        gdc_wait()
+    if K.RANKS > 0:
+        c1, c2 = means(P, W, plane, unit, 0, size, K)
+    else:
+        c1 = tl.load(C1 + group, mask=there, other=0.0)[:, None]
+        c2 = tl.load(C2 + group, mask=there, other=0.0)[:, None]
+    if K.STREAM:
+        for i in tl.range(0, COMPUTED, num_stages=STAGES):
+            s = (along + (COMPUTED - 1 - i) * BLOCK_S + tl.arange(0, BLOCK_S))[None, :]
+            x = block(X, from_x, c, s, sx, live, S, SHORT == "", EVICT, K)
+            d = block(DY, from_d, c, s, sd, live, S, SHORT == "", EVICT, K)
+            store_dx(DX, to, c, s, sg, live, S, x, d, known, (c1, c2), K)
+    else:
+        for i in tl.static_range(COMPUTED):
+            s = (along + i * BLOCK_S + tl.arange(0, BLOCK_S))[None, :]
+            store_dx(DX, to, c, s, sg, live, S, xs[i], ds[i], known, (c1, c2), K)
+
+
+@jit(int64="plane sgb sgc sgs sdb sdc sds sxb sxc sxs", int32="summing summed begin C G CG UC S members")
+def backward_turn(
+    DX,
+    DY,
+    X,
+    W,
+    B,
+    Mean,
+    Rstd,
+    C1,
+    C2,
+    P,
+    summing,
+    summed,
+    begin,
+    plane,
+    C,
+    G,
+    CG,
+    UC,
+    S,
+    members,
+    sgb,
+    sgc,
+    sgs,
+    sdb,
+    sdc,
+    sds,
+    sxb,
+    sxc,
+    sxs,
+    K: tl.constexpr,
+):
+    """Store sums of so many members from `summing` on, and results of units from `begin` on. K is a `BackwardTurn`."""
+    if K.PTX:
+        gdc_launch_dependents()
+    size = (C, G, CG, UC, S, members)
+    sg, sd, sx = (sgb, sgc, sgs), (sdb, sdc, sds), (sxb, sxc, sxs)
+    sums, number = role(summed, K.SUMS)
+    if sums:
+        member(X, DY, W, B, Mean, Rstd, P, summing + number, plane, size, sd, sx, K)
+    else:
+        results(DX, DY, X, W, B, Mean, Rstd, C1, C2, P, number, begin, plane, size, (sg, sd, sx), K)
+
+
+@jit(int64="plane", int32="samples C UC members")
+def over_members(P, DW, DB, plane, samples, C, UC, members, K: tl.constexpr):
+    """Store dweight and dbias of CHANNELS channels of a unit's tile: sums of all samples' members, in a fixed order.
+
+    K is an `OverMembers`.
+    """
+    LINES: tl.constexpr = K.LINES
+    CHANNELS: tl.constexpr = K.CHANNELS
+    BLOCK_C: tl.constexpr = K.BLOCK_C
+    if K.PTX:
+        gdc_wait()
+    wide, per, pieces = tl.cdiv(UC, BLOCK_C), tl.cdiv(C, UC), BLOCK_C // CHANNELS
+    tile, each = tl.program_id(0) // pieces, members // wide
+    number, tile = tile // wide, tile % wide
+    cols = tl.program_id(0) % pieces * CHANNELS + tl.arange(0, CHANNELS)
+    dw = tl.zeros([LINES, CHANNELS], tl.float32)
+    db = tl.zeros([LINES, CHANNELS], tl.float32)
+    for start in range(0, samples * each, LINES):
+        line = start + tl.arange(0, LINES)[:, None]
+        unit, rank = (line // each * per + number).to(tl.int64), line % each * wide + tile
+        at, mask = (unit * members + rank) * BLOCK_C + cols[None, :], line < samples * each
+        dw += tl.load(P + at, mask=mask, other=0.0, cache_modifier=".cg")
+        db += tl.load(P + plane + at, mask=mask, other=0.0, cache_modifier=".cg")
+    channel = tile * BLOCK_C + cols  # of the unit
+    mask = (channel < UC) & (number * UC + channel < C)
+    if DW is not None:
+        tl.store(DW + number * UC + channel, tl.sum(dw, axis=0), mask=mask)
+    if DB is not None:
+        tl.store(DB + number * UC + channel, tl.sum(db, axis=0), mask=mask)

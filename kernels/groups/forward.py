@@ -1,0 +1,229 @@
+"""GroupNorm's forward of groups that many programs share, in a chain of launches that overlap.
+
+A unit is one group or, where channels are adjacent, as many as fill lines of memory and tiles of channels. The members
+of a unit sum over their blocks of it; then other programs merge all sums and compute a few blocks each, the last blocks
+first, since they are the most likely to be in the L2 cache. No program waits for another of its own launch. Every sum
+has its own place, and sums are merged in the order of places, so the bits depend neither on which program is first nor
+on how many units there are.
+
+A launch of `forward_turn` sums over some units, and computes the results of others, whose sums earlier launches made.
+On sm_90 it begins while the launch before still runs (programmatic dependent launch): programs that sum have nothing to
+wait for and keep the memory busy, and programs of results wait for the launch before. Three rules make this right:
+
+1. The first launch of a chain is a plain one: before any of its programs runs, all that the chain reads from outside is
+   written, and nothing else uses the chain's buffers.
+2. Every launch but the first has programs that wait for the launch before (`gdc_wait`), those of results. So a launch
+   ends only after all launches before it in the chain, and a wait for one launch is a wait for all before it. Whatever
+   follows the chain waits for its last launch, be it in a stream, a graph or the caching allocator's reuse of memory.
+3. What other launches of the chain write is read only after that wait, and nothing is written twice.
+"""
+
+# A tuple grows while it is compiled:
+# mypy: disable-error-code="assignment, misc, unreachable"
+
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from verify_norm.kernels.activation import activate
+from verify_norm.kernels.groups.tiles import (
+    below,
+    block,
+    lines,
+    of_member,
+    of_results,
+    origin,
+    parameter,
+    parts,
+    places,
+    role,
+    unit_of,
+    within,
+)
+from verify_norm.kernels.launch import jit
+
+
+@jit
+def member(X, P, number, plane, C, UC, S, members, sx, K: tl.constexpr):
+    """Store statistics of each channel over the member's blocks: the mean in P, `plane` later the sum of squares around
+    it, and then the count. K is a `ForwardSums`.
+    """
+    SHORT: tl.constexpr = K.SHORT
+    BLOCK_C: tl.constexpr = K.BLOCK_C
+    BLOCK_S: tl.constexpr = K.BLOCK_S
+    STAGES: tl.constexpr = K.STAGES
+    unit, sample, first, live, rank, mine, stride, cols = of_member(number, members, C, UC, BLOCK_C)
+    c, base = cols[:, None], origin(sample, first, sx)
+    own = tl.cdiv(tl.cdiv(S, BLOCK_S) - mine, stride)
+    middle = tl.zeros([BLOCK_C, BLOCK_S], tl.float32)  # Welford's of every lane
+    around = tl.zeros([BLOCK_C, BLOCK_S], tl.float32)
+    seen = tl.full([], 0.0, tl.float32)
+    for step in tl.range(0, own, num_stages=STAGES):
+        s = ((mine + step * stride) * BLOCK_S + tl.arange(0, BLOCK_S))[None, :]
+        seen += 1.0
+        x = block(X, base, c, s, sx, live, S, SHORT == "", "", K).to(tl.float32)
+        delta = x - middle
+        if SHORT == "positions":  # in the last block some lanes stay as they are
+            delta = tl.where(within(c, s, live, S, K), delta, 0.0)
+        middle += delta * tl.div_rn(1.0, seen)
+        around += delta * (x - middle)
+    count = tl.zeros([1, BLOCK_S], tl.float32) + own.to(tl.float32)
+    if SHORT == "positions":
+        beyond = (mine + (own - 1) * stride) * BLOCK_S + tl.arange(0, BLOCK_S) >= S
+        count -= tl.where(beyond, 1.0, 0.0)[None, :]
+    elements = tl.sum(count)
+    average = tl.div_rn(tl.sum(count * middle, axis=1), elements)
+    off = middle - average[:, None]
+    if SHORT == "positions":  # mean² of a lane without an element may be infinite, and meet a 0
+        off = tl.where(count > 0.0, off, 0.0)
+    squares = tl.sum(around + count * off * off, axis=1)
+    at = (members * BLOCK_C).to(tl.int64) * unit + rank * BLOCK_C + tl.arange(0, BLOCK_C)
+    tl.store(P + at, average)
+    tl.store(P + plane + at, squares)
+    tl.store(P + 2 * plane + at, tl.zeros([BLOCK_C], tl.float32) + elements)
+
+
+@jit(int64="plane sxb sxc sxs", int32="C UC S members")
+def forward_sums(X, P, plane, C, UC, S, members, sxb, sxc, sxs, K: tl.constexpr):
+    """Store the sums of the first units' members: the first launch of a chain. K is a `ForwardSums`."""
+    if K.PTX:
+        gdc_launch_dependents()
+    member(X, P, tl.program_id(0), plane, C, UC, S, members, (sxb, sxc, sxs), K)
+
+
+@jit
+def part(P, at, there, plane):
+    """Return means, sums of squares and counts of members, from the L2, where the stores of other launches are."""
+    average = tl.load(P + at, mask=there, other=0.0, cache_modifier=".cg")
+    squares = tl.load(P + plane + at, mask=there, other=0.0, cache_modifier=".cg")
+    return average, squares, tl.load(P + 2 * plane + at, mask=there, other=0.0, cache_modifier=".cg")
+
+
+@jit
+def statistics(P, plane, Mean, Rstd, saves, unit, number, size, eps, K: tl.constexpr):
+    """Return mean and rstd of one group of a unit, merged from its parts (Chan, Golub, LeVeque); store them if `saves`.
+
+    `size` has C, G, channels of a group, channels of a unit, S, and members of a unit.
+    """
+    RANKS: tl.constexpr = K.RANKS
+    COLS: tl.constexpr = K.COLS
+    BLOCK_C: tl.constexpr = K.BLOCK_C
+    C, G, CG, UC, S, members = size
+    sample, first, live = unit_of(unit, C, UC)
+    low, high = number * CG, tl.minimum(number * CG + CG, live)
+    sums = P + (members * BLOCK_C).to(tl.int64) * unit
+    count, wide, line = lines(members, CG, UC, BLOCK_C)
+    N = (CG.to(tl.int64) * S).to(tl.float32)
+    if K.ONCE:
+        _, at, there = parts(0, low, high, count, wide, line, RANKS, COLS)
+        average, squares, seen = part(sums, at, there, plane)
+        mean = tl.div_rn(tl.sum(seen * average), N)
+        off = tl.where(there, average - mean, 0.0)
+        variance = tl.div_rn(tl.sum(squares + seen * off * off), N)
+    else:
+        total = tl.zeros([RANKS, COLS], tl.float32)
+        for rank in range(0, count, RANKS):
+            _, at, there = parts(rank, low, high, count, wide, line, RANKS, COLS)
+            average, _, seen = part(sums, at, there, plane)
+            total += seen * average
+        mean = tl.div_rn(tl.sum(total), N)
+        total = tl.zeros([RANKS, COLS], tl.float32)
+        for rank in range(0, count, RANKS):
+            _, at, there = parts(rank, low, high, count, wide, line, RANKS, COLS)
+            average, squares, seen = part(sums, at, there, plane)
+            off = tl.where(there, average - mean, 0.0)
+            total += squares + seen * off * off
+        variance = tl.div_rn(tl.sum(total), N)
+    rstd = tl.div_rn(1.0, tl.sqrt_rn(variance + eps))
+    tl.store(Mean + sample * G + first // CG + number, mean, mask=saves & (low < live))
+    tl.store(Rstd + sample * G + first // CG + number, rstd, mask=saves & (low < live))
+    return mean, rstd
+
+
+@jit(int64="plane", int32="C G CG UC S members", float32="eps")
+def forward_merge(P, Mean, Rstd, plane, C, G, CG, UC, S, members, eps, K: tl.constexpr):
+    """Store a group's statistics, where not every program of the results merges them itself. K is a `ForwardMerge`."""
+    if K.PTX:
+        gdc_launch_dependents()
+        gdc_wait()
+    unit, number = tl.program_id(0) // (UC // CG), tl.program_id(0) % (UC // CG)
+    saves = tl.program_id(0) >= 0
+    statistics(P, plane, Mean, Rstd, saves, unit, number, (C, G, CG, UC, S, members), eps, K)
+
+
+@jit
+def results(X, Y, W, B, Mean, Rstd, P, number, begin, plane, size, sx, sy, eps, K: tl.constexpr):
+    """Store COMPUTED blocks of one unit, which are loaded before the wait for their statistics. K is a `ForwardTurn`.
+
+    `size` is that of `statistics`.
+    """
+    SHORT: tl.constexpr = K.SHORT
+    BLOCK_S: tl.constexpr = K.BLOCK_S
+    COMPUTED: tl.constexpr = K.COMPUTED
+    ACT: tl.constexpr = K.ACT
+    INNER: tl.constexpr = K.INNER
+    VEC: tl.constexpr = K.VEC
+    EVICT: tl.constexpr = K.EVICT
+    C, G, CG, UC, S, _ = size
+    unit, sample, first, live, turn, cols, along = of_results(number, begin, C, UC, S, K)
+    c, channel, there = cols[:, None], first + cols, below(cols, live, K)
+    from_x, from_y = origin(sample, first, sx), origin(sample, first, sy)
+    xs = ()
+    for i in tl.static_range(COMPUTED):
+        s = (along + i * BLOCK_S + tl.arange(0, BLOCK_S))[None, :]
+        xs += (block(X, from_x, c, s, sx, live, S, SHORT == "", EVICT, K),)
+    w = parameter(W, channel, there, 1.0, INNER, VEC)[:, None]
+    b = parameter(B, channel, there, 0.0, INNER, VEC)[:, None]
+    if K.PTX:
+        gdc_wait()
+    if K.RANKS > 0:
+        mean, rstd = statistics(P, plane, Mean, Rstd, turn == 0, unit, 0, size, eps, K)
+    else:
+        mean = tl.load(Mean + sample * G + channel // CG, mask=there, other=0.0)[:, None]
+        rstd = tl.load(Rstd + sample * G + channel // CG, mask=there, other=0.0)[:, None]
+    for i in tl.static_range(COMPUTED):
+        s = (along + i * BLOCK_S + tl.arange(0, BLOCK_S))[None, :]
+        y = activate((xs[i].to(tl.float32) - mean) * rstd * w + b, ACT, K.PTX)
+        p = places(Y, from_y, c, s, sy, K)
+        if SHORT == "":
+            tl.store(p, y, eviction_policy=EVICT)
+        else:
+            tl.store(p, y, mask=within(c, s, live, S, K), eviction_policy=EVICT)
+
+
+@jit(int64="plane sxb sxc sxs syb syc sys", int32="summing summed begin C G CG UC S members", float32="eps")
+def forward_turn(
+    X,
+    Y,
+    W,
+    B,
+    Mean,
+    Rstd,
+    P,
+    summing,
+    summed,
+    begin,
+    plane,
+    C,
+    G,
+    CG,
+    UC,
+    S,
+    members,
+    sxb,
+    sxc,
+    sxs,
+    syb,
+    syc,
+    sys,
+    eps,
+    K: tl.constexpr,
+):
+    """Store sums of so many members from `summing` on, and results of units from `begin` on. K is a `ForwardTurn`."""
+    if K.PTX:
+        gdc_launch_dependents()
+    size = (C, G, CG, UC, S, members)
+    sums, number = role(summed, K.SUMS)
+    if sums:
+        member(X, P, summing + number, plane, C, UC, S, members, (sxb, sxc, sxs), K)
+    else:
+        results(X, Y, W, B, Mean, Rstd, P, number, begin, plane, size, (sxb, sxc, sxs), (syb, syc, sys), eps, K)

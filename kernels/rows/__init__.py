@@ -1,0 +1,1 @@
+"""Rows of any length: LayerNorm, RMSNorm and their fused forms."""

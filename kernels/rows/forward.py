@@ -1,0 +1,217 @@
+"""Rows that registers hold: every normalization of rows, each element read from memory once. Here, the forward.
+
+A program takes a tile of ROWS rows at a time, in CHUNKS chunks of CHUNK columns: a tuple of tensors, since a tensor's
+extents are powers of two and a row's length is not. Only the last chunk can be short, and only it is masked. What is
+optional is None: a residual R to add first, the weight W, the bias B, the mean (RMSNorm subtracts none).
+
+Lengths and strides are counted in vectors of VEC elements, so that the compiler can see what divides them; nothing else
+about a size, a stride or an address is compiled in. Tiles and programs differ only in which rows they compute: a row's
+bits do not depend on the other rows.
+"""
+
+# A tuple grows while it is compiled:
+# mypy: disable-error-code="assignment, misc"
+
+from dataclasses import dataclass
+
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents
+
+from verify_norm.kernels.launch import jit
+from verify_norm.kernels.widening import wide
+
+
+@dataclass(frozen=True)
+class ForwardConstants:
+    """The constants of `forward`.
+
+    VEC : elements of a vector load of 16 bytes, where rows are dense and begin at multiples of 16 bytes; else 1
+    PTX : the target has sm_90's instructions, which the interpreter and other GPUs do not have
+    EVEN : CHUNK divides a row
+    ROWS : rows of a tile
+    CHUNK, CHUNKS : columns of a chunk, and chunks of a row
+    """
+
+    VEC: int
+    PTX: bool
+    EVEN: bool
+    ROWS: int
+    CHUNK: int
+    CHUNKS: int
+
+
+@jit
+def prefetch(P, tile, stride, M, NV, VEC: tl.constexpr, ROWS: tl.constexpr):
+    """Prefetch a whole tile into the L2, where its rows are adjacent: one instruction of one thread.
+
+    The memory then has work while the program reduces, and no load in flight needs registers for it.
+    """
+    if (tile + 1) * ROWS <= M and (ROWS == 1 or stride == NV):
+        asm: tl.constexpr = """{
+            .reg .pred first; .reg .u32 thread;
+            mov.u32 thread, %tid.x; setp.eq.u32 first, thread, 0;
+            @first cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0; }"""
+        p = (P + tile * ROWS * (stride * VEC)).to(tl.int64, bitcast=True)
+        size = (ROWS * 16 * NV).to(tl.int32)
+        tl.inline_asm_elementwise(asm, "=r,l,r", [p, size], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@jit
+def _addresses(P, row, stride, cols, step, VEC: tl.constexpr):
+    along = cols
+    if VEC == 1:
+        along = cols.to(tl.int64) * step
+    p = P + (row.to(tl.int64)[:, None] * stride * VEC + along[None, :])
+    if VEC > 1:
+        p = tl.multiple_of(p, (1, VEC * P.dtype.element_ty.primitive_bitwidth // 8))  # in bytes
+    return p
+
+
+@jit
+def load(P, row, stride, cols, step, M, N, INSIDE: tl.constexpr, VEC: tl.constexpr, CACHE: tl.constexpr):
+    """Return a tile in its own type, 0 outside; INSIDE says that all these columns are columns of the row."""
+    p = _addresses(P, row, stride, cols, step, VEC)
+    if row.shape[0] > 1 and INSIDE:
+        t = tl.load(p, mask=(row < M)[:, None], other=0.0, cache_modifier=CACHE)
+    elif row.shape[0] > 1:
+        t = tl.load(p, mask=(row < M)[:, None] & (cols < N)[None, :], other=0.0, cache_modifier=CACHE)
+    elif INSIDE:  # a tile of one row is a row
+        t = tl.load(p, cache_modifier=CACHE)
+    else:
+        t = tl.load(p, mask=(cols < N)[None, :], other=0.0, cache_modifier=CACHE)
+    return t
+
+
+@jit
+def store(P, value, row, stride, cols, M, N, INSIDE: tl.constexpr, VEC: tl.constexpr):
+    """Write a tile of a tensor with adjacent columns."""
+    p = _addresses(P, row, stride, cols, 1, VEC)
+    if row.shape[0] > 1 and INSIDE:
+        tl.store(p, value, mask=(row < M)[:, None])
+    elif row.shape[0] > 1:
+        tl.store(p, value, mask=(row < M)[:, None] & (cols < N)[None, :])
+    elif INSIDE:
+        tl.store(p, value)
+    else:
+        tl.store(p, value, mask=(cols < N)[None, :])
+
+
+@jit
+def saturated(value, P, PTX: tl.constexpr):
+    """Return values clamped to what P's type of 8 bits holds; NaN stays. With PTX the conversion itself saturates."""
+    if not PTX:
+        limit: tl.constexpr = 448.0 if P.dtype.element_ty == tl.float8e4nv else 57344.0
+        value = tl.clamp(value, -limit, limit, propagate_nan=tl.PropagateNan.ALL)
+    return value
+
+
+@jit
+def parameter(P, cols, N, INSIDE: tl.constexpr, VEC: tl.constexpr):
+    """Return these columns of a dense weight or bias, as one row, in its own type."""
+    p = P + cols[None, :]
+    if VEC > 1:
+        p = tl.multiple_of(p, (1, 16))
+    if INSIDE:
+        t = tl.load(p, eviction_policy="evict_last")  # every row needs it again
+    else:
+        t = tl.load(p, mask=(cols < N)[None, :], other=0.0, eviction_policy="evict_last")
+    return t
+
+
+@jit
+def plus(w, offset, PTX: tl.constexpr):
+    """Return a loaded weight plus its offset, in float32."""
+    w = wide(w, PTX)
+    if offset is not None:
+        w += offset
+    return w
+
+
+@jit
+def factor(W, cols, N, offset, INSIDE: tl.constexpr, VEC: tl.constexpr, PTX: tl.constexpr):
+    """Return what x̂ is multiplied by: these columns of the weight plus its offset, in float32."""
+    return plus(parameter(W, cols, N, INSIDE, VEC), offset, PTX)
+
+
+@jit(int64="M NV sxm sxn srm srn ahead", float32="eps")
+def forward(X, R, H, Y, W, B, Mean, Rstd, Scale, Most, M, NV, sxm, sxn, srm, srn, ahead, eps, offset, K: tl.constexpr):
+    """Store Y, Mean and Rstd of a tile of X, or of X + R, which goes to H. K is a `ForwardConstants`.
+
+    With a Scale, Y is multiplied by it and saturates, and the largest magnitude before that goes to Most, one a tile.
+    """
+    VEC: tl.constexpr = K.VEC
+    PTX: tl.constexpr = K.PTX
+    EVEN: tl.constexpr = K.EVEN
+    ROWS: tl.constexpr = K.ROWS
+    CHUNK: tl.constexpr = K.CHUNK
+    CHUNKS: tl.constexpr = K.CHUNKS
+    FAST: tl.constexpr = PTX and VEC > 1
+    LEAST: tl.constexpr = FAST and Scale is not None  # instructions: into 8 bits they are the limit, not the memory
+    EARLY: tl.constexpr = VEC > 1 and CHUNKS * CHUNK <= 1024  # parameters are held too: memory is waited for once
+    N = (NV * VEC).to(tl.int32)
+    tile = tl.program_id(0).to(tl.int64)
+    row = tile * ROWS + tl.arange(0, ROWS)
+    lane = tl.arange(0, CHUNK)
+    scale = 1.0
+    if Scale is not None:
+        scale = tl.load(Scale)
+        if PTX:
+            gdc_launch_dependents()  # of what takes the largest of Most
+    if FAST:
+        prefetch(X, tile + ahead, sxm, M, NV, VEC, ROWS)
+        if R is not None:
+            prefetch(R, tile + ahead, srm, M, NV, VEC, ROWS)
+    loaded = ()
+    for c in tl.static_range(CHUNKS):  # all of them before anything is stored: the compiler moves no load across that
+        cols = c * CHUNK + lane
+        x = load(X, row, sxm, cols, sxn, M, N, EVEN or c < CHUNKS - 1, VEC, "")
+        r = x
+        if R is not None:
+            r = load(R, row, srm, cols, srn, M, N, EVEN or c < CHUNKS - 1, VEC, "")
+        loaded += ((x, r),)
+    ws = ()
+    bs = ()
+    for c in tl.static_range(CHUNKS if EARLY else 0):
+        if W is not None:
+            ws += (parameter(W, c * CHUNK + lane, N, EVEN or c < CHUNKS - 1, VEC),)
+        if B is not None:
+            bs += (parameter(B, c * CHUNK + lane, N, EVEN or c < CHUNKS - 1, VEC),)
+    xs = ()
+    for c in tl.static_range(CHUNKS):
+        x = wide(loaded[c][0], FAST)
+        if R is not None:
+            x += wide(loaded[c][1], FAST)
+            store(H, x, row, NV, c * CHUNK + lane, M, N, EVEN or c < CHUNKS - 1, VEC)
+        xs += (x,)
+    if Mean is not None:
+        total = xs[0]
+        for c in tl.static_range(1, CHUNKS):
+            total += xs[c]
+        mean = tl.sum(total, axis=1) / N
+        tl.store(Mean + row, mean, mask=row < M)
+        centered = ()
+        for c in tl.static_range(CHUNKS):
+            x = xs[c] - mean[:, None]
+            if not EVEN and c == CHUNKS - 1:
+                x = tl.where((c * CHUNK + lane < N)[None, :], x, 0.0)  # else each lane beyond the row adds mean²
+            centered += (x,)
+        xs = centered
+    squares = xs[0] * xs[0]
+    for c in tl.static_range(1, CHUNKS):
+        squares += xs[c] * xs[c]
+    rstd = tl.div_rn(1.0, tl.sqrt_rn(tl.sum(squares, axis=1) / N + eps))
+    tl.store(Rstd + row, rstd, mask=row < M)
+    most = tl.zeros([ROWS, CHUNK], tl.float32)
+    for c in tl.static_range(CHUNKS):
+        cols = c * CHUNK + lane
+        y = xs[c] * rstd[:, None]
+        if W is not None:
+            y *= plus(ws[c] if EARLY else parameter(W, cols, N, EVEN or c < CHUNKS - 1, VEC), offset, LEAST)
+        if B is not None:
+            y += wide(bs[c] if EARLY else parameter(B, cols, N, EVEN or c < CHUNKS - 1, VEC), LEAST)
+        if Scale is not None:
+            most = tl.maximum(most, tl.abs(y))
+            y = saturated(y * scale, Y, PTX)
+        store(Y, y, row, NV, cols, M, N, EVEN or c < CHUNKS - 1, VEC)
+    if Scale is not None:
+        tl.store(Most + tile, tl.max(tl.max(tl.where((row < M)[:, None], most, 0.0), axis=1), axis=0))

@@ -1,0 +1,210 @@
+"""LayerNorm and RMSNorm over rows, forward and backward, with or without a residual: what four operators share.
+
+LayerNorm subtracts the mean (`centered`), RMSNorm does not and may add an offset to its weight; a residual is added in
+float32, and the sum normalized before it is rounded. All arithmetic is float32, the variance is that of centred values.
+Rows that registers hold are read once (`forward`, `backward`); longer ones are walked in tiles (`long`). A row's
+results do not depend on how many other rows there are: its length, types, strides and alignment decide how it is cut.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from verify_norm.kernels.arguments import (
+    Gradients,
+    Shape,
+    check_backward,
+    check_like,
+    integers,
+    located,
+    normalized,
+    split,
+    stored,
+)
+from verify_norm.kernels.rows import long
+from verify_norm.kernels.rows.plan import HELD, backward_plan, fold, forward_plan
+
+Wanted = tuple[bool, Tensor | None, Tensor | None]  # whether dx is wanted, and the weight and bias whose gradients are
+
+
+class Norm(NamedTuple):
+    """What is normalized, and how.
+
+    rows, columns : how many rows there are, and elements of each
+    lead : how many dimensions count rows
+    centered : the mean is subtracted
+    offset : what is added to the weight, or None
+    """
+
+    rows: int
+    columns: int
+    lead: int
+    centered: bool
+    offset: float | None
+
+
+_known: dict[tuple[Any, ...], Norm] = {}
+
+
+def norm_of(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    normalized_shape: Shape,
+    centered: bool = True,
+    offset: float = 0.0,
+) -> Norm:
+    """Return the norm of x; the checks of `arguments.normalized` are made once for each form of the arguments."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"x must be a torch.Tensor, not {type(x).__name__}")
+    shape = normalized_shape if normalized_shape is None else integers(normalized_shape)
+    if torch.compiler.is_compiling():  # a compiler would take a size that is looked up for a constant
+        shape = normalized(x, weight, bias, shape)
+        return Norm(*split(x, shape), x.dim() - len(shape), centered, float(offset) if offset else None)
+    key = (x.shape, x.dtype, x.device, shape, centered, offset, _form(weight), _form(bias))
+    found = _known.get(key)
+    if found is None:
+        shape = normalized(x, weight, bias, shape)
+        found = Norm(*split(x, shape), x.dim() - len(shape), centered, float(offset) if offset else None)
+        if len(_known) >= 4096:  # ragged batches have a shape each
+            _known.clear()
+        _known[key] = found
+    return found
+
+
+def _form(t: Any) -> Any:
+    return (t.shape, t.dtype, t.device) if isinstance(t, Tensor) else t is None or id(t)  # what is no tensor raises
+
+
+def _like(t: Tensor, x: Tensor) -> bool:
+    """Return whether `check_like` would accept t, in a third of its time."""
+    return isinstance(t, Tensor) and t.shape == x.shape and t.dtype == x.dtype and t.device == x.device
+
+
+def _statistic(t: Tensor, x: Tensor, m: int) -> bool:
+    return isinstance(t, Tensor) and t.numel() == m and t.dtype == torch.float32 and t.device == x.device
+
+
+def _rows(t: Tensor, m: int, n: int, lead: int) -> tuple[Tensor, int, int, int]:
+    """Return t as m rows of n, the strides of rows and columns, and bits whose last four are 0 if vectors can load it.
+
+    A copy is made only where the dimensions do not collapse to one stride each. A dimension of size 1 counts too: the
+    stride that its rows would have decides over one row as it does over many.
+    """
+    t = stored(t)
+    size, bits = t.element_size(), t.data_ptr()
+    for stride in t.stride()[:lead]:
+        bits |= stride * size
+    if t.is_contiguous():
+        return t, n, 1, bits | n * size
+    t = t.reshape(m, n)
+    row, column = t.stride()
+    return t, row, column, bits | t.data_ptr() | row * size | n * size | (column != 1)
+
+
+def _empty(t: Tensor) -> Tensor:
+    """Return a contiguous tensor of the same shape and type."""
+    return torch.empty_like(t) if t.is_contiguous() else torch.empty(t.shape, dtype=t.dtype, device=t.device)
+
+
+def forward(
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    norm: Norm,
+    scale: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor | None]:
+    """Return y, the sum with the residual, the mean, rstd and the largest magnitudes; None for what does not exist.
+
+    With a scale, y is of type `dtype`, and the last result has the largest magnitude before that scale of every tile,
+    if there is one.
+    """
+    m, n, lead, centered, offset = norm
+    y = _empty(x) if dtype is None else torch.empty(x.shape, dtype=dtype, device=x.device)
+    h = None if residual is None else torch.empty_like(y)
+    rstd = x.new_empty(m, dtype=torch.float32)  # torch.empty, and sizes in a tuple, take longer
+    mean = torch.empty_like(rstd) if centered else None
+    if not m or not n:
+        for statistic in (mean, rstd):
+            if statistic is not None:
+                statistic.fill_(torch.nan)  # of no elements
+        return y, h, mean, rstd, None
+    x, sxm, sxn, bits = _rows(x, m, n, lead)
+    r, srm, srn = None, 0, 1
+    if residual is not None:
+        r, srm, srn, more = _rows(residual, m, n, lead)
+        bits |= more
+    w, w_type, more = located(weight)
+    b, b_type, also = located(bias)
+    vec = 1 if (bits | more | also) & 15 else 16 // x.element_size()
+    eps, nv, sxm, srm = float(eps), n // vec, sxm // vec, srm // vec
+    if n > HELD["forward"]:
+        most = None if scale is None else torch.empty_like(rstd)
+        tensors = (x, r, h, y, w, b, mean, rstd, scale, most)
+        long.forward(tensors, (m, nv, sxm, sxn, srm, srn, eps, offset), vec)
+        return y, h, mean, rstd, most
+    plan = forward_plan(x.device, n, vec, x.dtype, w_type, b_type, r is not None, centered, offset is not None, dtype)
+    tiles = -(-m // plan.rows)
+    most = None if scale is None else rstd.new_empty(tiles)
+    ahead = plan.ahead
+    plan.launch(tiles, x, r, h, y, w, b, mean, rstd, scale, most, m, nv, sxm, sxn, srm, srn, ahead, eps, offset)
+    return y, h, mean, rstd, most
+
+
+def check_gradient(
+    norm: Norm, dy: Tensor, x: Tensor, mean: Tensor | None, rstd: Tensor, dh: Tensor | None = None, name: str = "x"
+) -> None:
+    """Raise an error unless the arguments of a backward fit each other; `name` is what x is called there."""
+    if norm.centered and mean is None:
+        raise TypeError("mean must be a torch.Tensor: without one, the gradient would be RMSNorm's")
+    m = norm.rows
+    fits = _like(dy, x) and (dh is None or _like(dh, x))
+    if not (fits and _statistic(rstd, x, m) and (mean is None or _statistic(mean, x, m))):
+        check_backward(x, dy, m, **({"rstd": rstd} if mean is None else {"mean": mean, "rstd": rstd}))
+        if dh is not None:
+            check_like(x, name, dresidual_out=dh)
+
+
+def backward(
+    dy: Tensor,
+    dh: Tensor | None,
+    x: Tensor,
+    weight: Tensor | None,
+    mean: Tensor | None,
+    rstd: Tensor,
+    norm: Norm,
+    wanted: Wanted,
+) -> Gradients:
+    """Return dx, dweight and dbias, None for those that are not wanted. `dh` is added to dx."""
+    m, n, lead, _, offset = norm
+    dx = _empty(x) if wanted[0] else None
+    _, dw, db = wanted
+    dw, db = None if dw is None else _empty(dw), None if db is None else _empty(db)
+    has_dx, has_dw, has_db = dx is not None, dw is not None, db is not None
+    parts = has_dw + has_db
+    if not n or (not (m and has_dx) and not parts):
+        return dx, dw, db
+    x, sxm, sxn, bits = _rows(x, m, n, lead)
+    d, sdm, sdn, more = _rows(dy, m, n, lead)
+    a, sam, san, also = (None, 0, 1, 0) if dh is None or dx is None else _rows(dh, m, n, lead)
+    w, w_type, aligned = located(weight)
+    vec = 1 if (bits | more | also | aligned) & 15 else 16 // x.element_size()
+    mean, rstd = located(mean)[0], stored(rstd).contiguous()
+    nv, sdm, sxm, sam = n // vec, sdm // vec, sxm // vec, sam // vec
+    if n > (HELD["backward"] if vec > 1 else HELD["backward"] // 2):
+        numbers = (m, nv, sdm, sdn, sxm, sxn, sam, san, offset)
+        long.backward((d, x, a, w, mean, rstd), (dx, dw, db), numbers, vec)
+        return dx, dw, db
+    added, centered, shifted = a is not None, mean is not None, offset is not None
+    plan = backward_plan(x.device, n, vec, x.dtype, w_type, added, centered, shifted, has_dx, has_dw, has_db)
+    tiles = -(-m // plan.rows)
+    programs = -(-tiles // -(-tiles // plan.most)) if m else 1  # one without rows writes lines of zeros
+    lines = rstd.new_empty(parts, programs, n) if parts else None
+    plan.launch(programs, dx, d, x, a, w, mean, rstd, lines, m, nv, sdm, sdn, sxm, sxn, sam, san, offset)
+    if lines is not None:
+        fold(lines, dw, db)
+    return dx, dw, db

@@ -1,0 +1,1 @@
+"""Other algorithms for the same operators, as published texts have them."""

@@ -1,0 +1,111 @@
+"""The arithmetic that a kernel promises, in numbers: unit roundoff, range, order of summation.
+
+**Roundings.** k roundings in a row change a value by at most γ(k) = ku/(1 − ku) of itself (Higham, Accuracy and
+Stability of Numerical Algorithms, 2nd ed., lemma 3.1), where u is the unit roundoff.
+
+**Sums.** A sum of n terms, in any order, errs by at most γ(n − 1)·Σ|t|, and a sum of n products by γ(n)·Σ|t| (Higham,
+section 4.2). A sequential sum may reach this. A blocked sum is a tree over runs, and errs by at most h·u·Σ|t| with
+
+    h = min(n, log2 n + n/384 + 6)
+
+The first part, log2 n, is the tree (Higham, eq. 4.6). The second, n/384, is the loss of the runs on the worst data that
+does not target one order of summation: n equal terms (repeated rows, a constant row). While a running sum of L equal
+terms stays in one binade, each addition rounds the same way by at most half an ulp. So the last binade loses L/4·u, the
+one before L/16·u, and all of them L/3·u, for runs of n/128 terms. 128 lanes are the fewest of a usual block; a kernel
+that sums in fewer lanes counts as sequential once its runs are long. The third, 6, covers the few roundings at each end
+of the tree (vector load, warp, block). benchmarks/bounds.py measures how closely kernels approach these bounds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from verify_norm.reference.view import Array
+
+LANES = 128
+TREE_ENDS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """The arithmetic of a kernel.
+
+    Parameters
+    ----------
+    u : unit roundoff of the accumulation type (float32: 2**-24).
+    tiny : its smallest normal number. An underflow loses at most this, because subnormals may be flushed to zero.
+    huge : its largest finite number. A sum that may exceed it is not judged.
+    summation : "blocked" (runs, then a tree, in any order) or "sequential" (one running sum).
+    variance : "two_pass", "centered" (Welford, Chan), "shifted" (by the row's first element).
+    expanded : x·a + b instead of (x − mean)·a.
+    stats_u : unit roundoff of the narrower type that mean and rstd are saved in; 0 if they keep the accumulation type.
+    xhat_u : unit roundoff of the narrower type that x̂ is rounded to before the weight (and g before x̂); 0 if none.
+    partials_u : unit roundoff of the narrower type that holds partial sums of dweight and dbias; 0 if none.
+    narrow_tiny : largest loss by underflow in those narrower types (float16: 2**-25).
+    narrow_huge : their largest finite number. A value that may exceed it is not judged (float16: 65504).
+
+    >>> Arithmetic(u=2**-24, tiny=2**-126, huge=3.4028235e38).variance
+    'centered'
+    """
+
+    u: float
+    tiny: float
+    huge: float
+    summation: Literal["blocked", "sequential"] = "blocked"
+    variance: Literal["two_pass", "centered", "shifted"] = "centered"
+    expanded: bool = False
+    stats_u: float = 0.0
+    xhat_u: float = 0.0
+    partials_u: float = 0.0
+    narrow_tiny: float = 0.0
+    narrow_huge: float = math.inf
+
+    def gamma(self, roundings: float) -> float:
+        """Return γ(k), the largest relative change by k roundings in a row; inf where it has no bound.
+
+        >>> Arithmetic(u=0.25, tiny=0.0, huge=1.0).gamma(2)
+        1.0
+        """
+        lost = roundings * self.u
+        return lost / (1.0 - lost) if lost < 1.0 else math.inf
+
+    def terms(self, n: int, *, products: bool) -> float:
+        """Return the h of a sum of n terms, or of n products: its error is at most γ(h)·Σ|t|.
+
+        >>> float32 = Arithmetic(u=2**-24, tiny=2**-126, huge=3.4028235e38)
+        >>> [float32.terms(n, products=True) for n in (1, 2, 384, 16384)]
+        [1, 2, 15.584962500721156, 62.666666666666664]
+        """
+        most = max(n if products else n - 1, 0)
+        if self.summation == "sequential" or n < 2:
+            return most
+        return min(most, math.log2(n) + n / (3 * LANES) + TREE_ENDS)
+
+    def updates(self, n: int) -> float:
+        """Return the k of a running mean of n terms: how many of its roundings may reach the variance.
+
+        >>> Arithmetic(u=2**-24, tiny=2**-126, huge=3.4028235e38).updates(1024)
+        21.333333333333332
+        """
+        return n if self.summation == "sequential" else min(n, math.log2(n) + 2 * n / (3 * LANES) + TREE_ENDS)
+
+
+def compound(*relative: float) -> float:
+    """Return the relative change that these relative changes make, one after another.
+
+    >>> compound(0.5, 0.5)
+    1.25
+    """
+    return math.prod(1.0 + change for change in relative) - 1.0
+
+
+def finite_below(bound: Array, magnitude: Array, huge: float) -> Array:
+    """Return `bound` where `magnitude` cannot overflow, and inf where it may, or is NaN.
+
+    A bound above `huge` also becomes inf: it bounds a difference whose terms overflow, where inf − inf = NaN is right.
+    """
+    return np.where((magnitude < huge) & (bound < huge), bound, np.inf)

@@ -1,0 +1,106 @@
+"""What add_layernorm and add_rmsnorm share: h = x + residual, y = norm(h), its gradients and rounding errors.
+
+The forward pass returns y and residual_out, which is h rounded to x's type: the stream that the next layer adds to. The
+contract decides which h the statistics and y are computed from. The strict default is the float32 sum (flash-attn's
+Triton kernel, quack's, FlashInfer's FusedAddRMSNorm, vLLM's native operator). The alternative is the rounded
+residual_out (vLLM's CUDA kernel, see its issue 52104, and Liger's). The two differ by a rounding to 16 bits, and so do
+their results.
+
+**Backward.** A change ẋ of x, or of residual, changes h by as much. It reaches ⟨dy, y⟩ through the norm and
+⟨dresidual_out, residual_out⟩ directly (rounding counts as the identity), so
+
+    dx = dresidual = vjp(dy; h) + dresidual_out
+
+and not vjp(dy + dresidual_out). The forward pass saves residual_out in place of h, so the norm is differentiated there;
+dweight and dbias are those of the norm.
+
+**Errors of the forward pass.** One addition is a single operation, so its result is known to the bit: h̃, the exact sum
+rounded to the accumulation type, or by contract to x's. A kernel is within the norm's δ(h̃) of norm(h̃), hence within
+
+    |norm(h̃) − norm(h)| + δ(h̃)
+
+of the truth, which also admits a kernel that keeps more of h than it promises. Rounding first to float32 and then to a
+type of p bits gives what rounding at once gives where 24 ≥ 2p + 2 (Figueroa, "When is double rounding innocuous?",
+SIGNUM Newsletter 30, 1995; formally proved by Roux, J. Formalized Reasoning 7, 2014), so for both 16-bit types
+residual_out has one right value. A subnormal x, residual or sum may each be flushed to zero: three times the underflow
+of a norm.
+
+**Errors of the backward pass.** A kernel may add the terms r·g, r·c2, r·x̂·c1 and dresidual_out in any order. Each term
+of the norm meets at most one addition more than without dresidual_out, and dresidual_out itself meets k, 2 for RMSNorm
+and 3 for LayerNorm:
+
+    δdx = δvjp + u·(r(|g| + |c2| + |x̂·c1|) + δvjp) + γ(k)·|dresidual_out|
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from verify_norm.reference.arithmetic import Arithmetic, finite_below
+from verify_norm.reference.norm import Norm
+from verify_norm.reference.view import Array
+
+Rounding = Callable[[Array], Array]
+
+
+def nearest(value: Array, a: Arithmetic) -> Array:
+    """Return the number of the accumulation type nearest to `value`, ties to even; an infinity beyond its largest.
+
+    >>> nearest(np.array([1 + 2**-30, 0.1]), Arithmetic(u=2**-24, tiny=2**-126, huge=3.4e38)) == np.float32([1, 0.1])
+    array([ True,  True])
+    """
+    binade = np.frexp(np.maximum(np.abs(value), a.tiny))[1] - 1
+    step = np.ldexp(2 * a.u, binade)
+    result: Array = np.rint(value / step) * step
+    return np.where(np.abs(result) > a.huge, np.copysign(np.inf, value), result)
+
+
+@np.errstate(all="ignore")
+def kept(h: Array, a: Arithmetic, rounded: Rounding | None) -> Array:
+    """Return h̃, what a kernel of this contract keeps of h."""
+    return nearest(h, a) if rounded is None else rounded(h)
+
+
+def flushing(a: Arithmetic) -> Arithmetic:
+    """Return the arithmetic of a norm whose input may lose three subnormal numbers."""
+    return replace(a, tiny=3 * a.tiny)
+
+
+def added(x: Array, other: Array, name: str) -> Array:
+    """Return x + other; raise ValueError, which names `other`, where their shapes differ."""
+    if other.shape != x.shape:
+        raise ValueError(f"{name}: expected the shape {x.shape}, got {other.shape}")
+    return x + other
+
+
+@np.errstate(all="ignore")
+def sum_error(h: Array, a: Arithmetic) -> Array:
+    """Return δ of residual_out: 0 wherever the accumulation type holds the sum of two numbers of a narrower one."""
+    return finite_below(np.abs(nearest(h, a) - h) + 3 * a.tiny, np.abs(h), a.huge)
+
+
+@np.errstate(all="ignore")
+def apart(exact: Sequence[Array], kept: Sequence[Array], error: Sequence[Array]) -> list[Array]:
+    """Return |norm(h̃) − norm(h)| + δ(h̃) of every output."""
+    return [np.abs(k - w) + e for w, k, e in zip(exact, kept, error, strict=True)]
+
+
+def joined(dx: Array, dresidual_out: Array | None) -> Array:
+    """Return dx with the gradient that comes through residual_out."""
+    return dx if dresidual_out is None else added(dx, dresidual_out, "dresidual_out")
+
+
+@np.errstate(all="ignore")
+def joined_error(n: Norm, dy: Array, delta: Array, dresidual_out: Array | None, a: Arithmetic) -> Array:
+    """Return δdx by the last line of the module's docstring; `delta` is δvjp."""
+    if dresidual_out is None:
+        return delta
+    p, additions = n.gradient(dy.reshape(n.view.shape)), 3 if n.centred else 2
+    size = np.abs(p.g) if p.c2 is None else np.abs(p.g) + np.abs(p.c2)
+    terms = (n.rstd * (size + np.abs(n.xhat * p.c1))).reshape(delta.shape) + delta
+    passed = np.abs(dresidual_out)
+    delta = delta + a.gamma(1) * terms + a.gamma(additions) * passed + (additions + 1) * a.tiny
+    return finite_below(delta, terms + passed, a.huge)

@@ -1,0 +1,84 @@
+"""The corner table: specs of every operator, and what it has to reach."""
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+import pytest
+
+from verify_norm.cases import corners, draw, turns
+from verify_norm.core import geometry
+from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import WEIGHTS
+
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+@pytest.mark.parametrize("gpu", [False, True], ids=["a CPU", "a GPU"])
+@pytest.mark.parametrize("op", OPS)
+def test_corners_are_specs_of_their_operator(op, gpu):
+    table = corners.corners(OPS[op], DTYPES, gpu=gpu)
+    assert len(table) == len(set(table)) > 40
+    assert {spec.dtype for spec in table} == set(DTYPES)
+    assert not [spec for spec in table if geometry.refusal(spec, OPS[op])]
+    assert {spec.weight_data for spec in table} == set(WEIGHTS)
+    assert {spec.num_groups is None for spec in table} == {"num_groups" not in OPS[op].attrs}
+    zero = [spec for spec in table if spec.data == "zero"]
+    assert {0.0} < {spec.eps for spec in zero}
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_every_type_has_many_rows_and_long_ones_of_ordinary_data(op):
+    """A mistake that begins at a size shows nothing where most values under- or overflow, or in another type."""
+    table = corners.corners(OPS[op], DTYPES)
+    usual = [spec for spec in table if spec.data == "normal" and not (spec.special or spec.log2_scale)]
+    many = {spec.dtype for spec in usual if spec.shape[0] > 128}
+    long = {spec.dtype for spec in usual if prod(spec.shape[1:]) > 2048 and spec.offset}
+    assert many == long == set(DTYPES)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_a_gpu_has_offsets_beyond_32_bits_in_types_for_which_it_has_room(op):
+    def far(*dtypes, gpu=True):
+        table = corners.corners(OPS[op], dtypes, gpu=gpu)
+        return [s for s in table if "far" in (s.x_layout, s.dy_layout, s.residual_layout, s.residual_out_layout)]
+
+    assert {s.dtype for s in far(*DTYPES)} <= {"float16", "bfloat16"}
+    assert len(far(*DTYPES)) == len(far(*DTYPES, gpu=False)) == len(far("float32")) > 0
+
+
+def test_every_type_has_groups_that_no_program_holds_alone_in_either_layout():
+    table = (corners.corners(OPS["groupnorm_bwd"], DTYPES, gpu=gpu) for gpu in (True, False))
+    large = {s for s in set.difference(*map(set, table)) if s.x_layout != "far"}
+    assert {(s.dtype, s.x_layout, s.dy_layout) for s in large} == {
+        (dtype, layout, layout) for dtype in DTYPES for layout in ("contiguous", "channels_last")
+    }
+    assert {s.offset for s in large} == {0.0, 1e3}
+    assert min(prod(s.shape) // s.shape[0] // s.num_groups for s in large) > 2**14
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", ["rmsnorm_fwd", "groupnorm_fwd", "batchnorm_fwd"])
+def test_corners_reach_both_ends_of_every_type(op, dtype):
+    form, (low, high) = FORMATS[dtype], (set(), set())
+    for spec in corners.corners(OPS[op], (dtype,)):
+        x = np.abs(draw.tensor(spec, OPS[op], next(t for t in OPS[op].inputs if t.name == "x")))
+        x = x[np.isfinite(x)]
+        if x.size and 0 < x.max() < 4 * form.smallest_normal:
+            low.add((x < form.smallest_normal).any())
+        if x.size:
+            high.add(x.max() == form.largest)
+    assert low == {True}
+    assert True in high
+
+
+def test_batchnorms_corners_are_in_training_and_in_evaluation():
+    table = corners.corners(OPS["batchnorm_fwd"], ("float32",))
+    training, fixed = (
+        {replace(spec, training=True, seed=0, **turns.EVERYTHING) for spec in table if spec.training is mode}
+        for mode in (True, False)
+    )
+    assert {spec for spec in training if spec.running} < fixed
+    assert {spec.shape for spec in fixed - training} == {(1, 3, 1)}  # one value a channel
+    assert {spec.momentum for spec in table} >= {0.0, 1e-3, 0.1, 1.0}

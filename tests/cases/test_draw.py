@@ -1,0 +1,98 @@
+"""The values of a case's inputs: every family of data, each tensor from its own random stream."""
+
+import numpy as np
+import pytest
+
+from verify_norm.cases import make
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import FAMILIES, WEIGHTS, CaseSpec, Contract
+
+
+def made(op="layernorm_bwd", **fields):
+    return make.case(CaseSpec(**{"shape": (3, 8)} | fields), OPS[op], Contract())
+
+
+@pytest.mark.parametrize("data", FAMILIES)
+@pytest.mark.parametrize("op", ["layernorm_fwd", "groupnorm_fwd"])
+def test_families(data, op):
+    x = made(op, shape=(64, 32, 4), num_groups=4, data=data).exact["x"]
+    assert x.shape == (64, 32, 4)
+    assert np.isfinite(x).all()
+    rows = x.reshape(64, -1) if op == "groupnorm_fwd" else x
+    if data == "constant":
+        assert (rows == rows[..., :1]).all()
+        assert np.unique(rows[..., 0]).size > 1
+    elif data == "channel":
+        axis = 1 if op == "groupnorm_fwd" else 2
+        size = np.sort(np.abs(x).mean(tuple(i for i in range(3) if i != axis)))
+        assert size[-1] > 300 * size[-2]
+    elif data == "alternating":
+        assert set(np.unique(x)) == {-1.0, 1.0}
+    elif data == "integers":
+        assert (x == np.rint(x)).all()
+    elif data == "zero":
+        assert not x.any()
+    else:
+        assert 0.5 < np.median(np.abs(x)) < 1.0
+
+
+@pytest.mark.parametrize("data", ["constant", "channel"])
+def test_families_by_channel(data):
+    x = made("batchnorm_fwd", shape=(5, 8, 3), data=data).exact["x"].transpose(1, 0, 2).reshape(8, -1)
+    if data == "constant":
+        assert (x == x[:, :1]).all()
+        assert np.unique(x[:, 0]).size == 8
+    else:
+        size = np.sort(np.abs(x).mean(1))
+        assert size[-1] > 300 * size[-2]
+
+
+@pytest.mark.parametrize("weight_data", WEIGHTS)
+def test_weights_that_vanish(weight_data):
+    for op, shape, offset in (
+        ("layernorm_bwd", (2, 30), 0.0),
+        ("rmsnorm_bwd", (2, 30), 1.0),
+        ("groupnorm_bwd", (2, 30, 4), 0.0),
+    ):
+        case = made(op, shape=shape, num_groups=2, weight_data=weight_data, weight_offset=offset)
+        zero = case.exact["weight"] + offset == 0
+        assert zero.mean() == {"random": 0.0, "zero": 1.0, "some_zero": 1 / 3}[weight_data]
+        assert (case.expected["dx"].value == 0).all() == (weight_data == "zero")
+        assert case.expected["dweight"].value.all()
+
+
+def test_leaving_out_one_tensor_changes_no_other():
+    full, without = made(), made(bias=False, weight=False)
+    assert without.arguments["weight"] is None
+    assert without.arguments["bias"] is None
+    assert without.expected["dweight"] is None
+    assert np.array_equal(full.exact["x"], without.exact["x"])
+    assert np.array_equal(full.exact["dy"], without.exact["dy"])
+
+
+def test_weights_are_away_from_one_and_zero():
+    weight = made(shape=(2, 500)).exact["weight"]
+    assert np.abs(weight).min() >= 0.49
+    assert (weight < 0).any()
+    gemma = made("rmsnorm_fwd", shape=(2, 500), weight_offset=1.0).exact["weight"]
+    assert np.abs(gemma + 1.0).min() >= 0.49
+
+
+def test_scale_offset_and_special():
+    x = made(log2_scale=-20, offset=1e3, shape=(50, 50)).exact["x"]
+    assert abs(x.mean() - 1e3 * 2.0**-20) < 1e-4 * 2.0**-10
+    assert np.isnan(made(special="nan").exact["x"][0, 0])
+    assert np.isfinite(made(dtype="float16", log2_scale=15, offset=4.0).exact["x"]).all()
+
+
+@pytest.mark.parametrize("layout", ["expanded", "scalar"])
+def test_expanded_gradients_hold_what_they_can(layout):
+    dy = made(dy_layout=layout).exact["dy"]
+    assert (dy == dy[:1]).all()
+    assert (np.unique(dy).size == 1) == (layout == "scalar")
+
+
+def test_the_same_spec_is_the_same_case():
+    one, two = made(seed=5), made(seed=5)
+    assert np.array_equal(one.exact["x"], two.exact["x"])
+    assert not np.array_equal(one.exact["x"], made(seed=6).exact["x"])

@@ -1,0 +1,102 @@
+"""From a spec to a case: the arguments, and the truth at the rounded inputs."""
+
+import numpy as np
+import pytest
+import torch
+
+from verify_norm.cases import make, placement
+from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import CaseSpec, Contract
+
+
+def made(op="layernorm_bwd", **fields):
+    return make.case(CaseSpec(**{"shape": (3, 8)} | fields), OPS[op], Contract())
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_arguments_are_what_the_operator_takes(op):
+    case = made(op, shape=(2, 4, 3), num_groups=2, dtype="bfloat16", weight_dtype="float32")
+    assert set(case.arguments) == {t.name for t in OPS[op].inputs} | set(OPS[op].attrs)
+    assert case.arguments["x" if "x" in case.arguments else "residual_out"].dtype == torch.bfloat16
+    assert case.arguments["weight"].dtype == torch.float32
+    for name in ("mean", "rstd"):
+        if name in case.arguments:
+            assert case.arguments[name].dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_the_truth_is_taken_at_the_inputs_the_kernel_gets(dtype):
+    case = made(dtype=dtype, offset=100.0, shape=(4, 16))
+    for name in ("x", "dy", "weight", "bias"):
+        assert np.array_equal(placement.to_float64(case.arguments[name]), case.exact[name])
+    x, w, b = (torch.tensor(case.exact[n], requires_grad=True) for n in ("x", "weight", "bias"))
+    y = torch.nn.functional.layer_norm(x, (16,), w, b, case.spec.eps)
+    dx, dweight, dbias = torch.autograd.grad(y, (x, w, b), torch.tensor(case.exact["dy"]))
+    for name, want in (("dx", dx), ("dweight", dweight), ("dbias", dbias)):
+        assert np.allclose(case.expected[name].value, want.numpy(), rtol=1e-9, atol=1e-12), name
+
+
+def test_saved_statistics_are_the_truth_rounded():
+    case = made(offset=10.0)
+    mean = case.exact["x"].mean(-1)
+    assert np.array_equal(placement.to_float64(case.arguments["mean"]), FORMATS["float32"].round(mean))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(("dtype", "weight_dtype"), [("float32", None), ("bfloat16", None), ("float16", "float32")])
+def test_running_statistics(training, dtype, weight_dtype):
+    """They have the weight's type, as torch wants it, and a positive variance; training alone moves them."""
+    for log2_scale in (0, -20, 16):
+        fields = {"shape": (4, 3, 5), "dtype": dtype, "weight_dtype": weight_dtype, "log2_scale": log2_scale}
+        case = made("batchnorm_fwd", training=training, **fields)
+        for name in ("running_mean", "running_var"):
+            assert case.arguments[name].dtype == case.arguments["weight"].dtype
+            assert case.expected[name].dtype == str(case.arguments["weight"].dtype).removeprefix("torch.")
+            assert (case.expected[name].value == case.exact[name]).all() == (not training)
+            assert np.isfinite(case.exact[name]).all()
+        assert (case.exact["running_var"] > 0).all()
+        assert {"training", "momentum", "eps"} <= set(case.arguments)
+        assert "momentum" not in made("batchnorm_bwd", training=training, **fields).arguments
+    none = made("batchnorm_fwd", shape=(4, 3), running=False)
+    assert none.arguments["running_mean"] is none.expected["running_var"] is None
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_saved_statistics_are_those_that_made_y(training):
+    case = made("batchnorm_bwd", shape=(4, 3, 5), training=training)
+    x, want = case.exact["x"], case.exact["running_mean"]
+    mean = x.mean((0, 2)) if training else want
+    assert np.array_equal(placement.to_float64(case.arguments["mean"]), FORMATS["float32"].round(mean))
+
+
+@pytest.mark.parametrize(
+    ("op", "fields", "said"),
+    [
+        ("groupnorm_fwd", {"shape": (2, 3)}, "needs num_groups"),
+        ("batchnorm_fwd", {"shape": (1, 3)}, "more than one value a channel"),
+        ("batchnorm_bwd", {"shape": (1, 3, 1)}, "more than one value a channel"),
+        ("batchnorm_fwd", {"shape": (4, 3), "training": False, "running": False}, "needs running statistics"),
+        ("layernorm_fwd", {"shape": (0, 3), "special": "nan"}, "holds no nan"),
+    ],
+)
+def test_what_is_no_case_is_refused(op, fields, said):
+    with pytest.raises(ValueError, match=said):
+        made(op, **fields)
+
+
+def test_one_value_a_channel_is_a_case_of_evaluation():
+    assert made("batchnorm_fwd", shape=(1, 3), training=False).expected["y"].value.shape == (1, 3)
+    assert made("instancenorm_fwd", shape=(1, 3)).expected["mean"].value.shape == (1, 3)
+
+
+def test_a_looser_contract_allows_more():
+    spec = CaseSpec(shape=(8, 64), dtype="bfloat16", offset=10.0)
+    strict = make.case(spec, OPS["rmsnorm_bwd"], Contract()).expected["dweight"].delta
+    for loose in (
+        Contract(xhat="x"),
+        Contract(stats="bfloat16"),
+        Contract(partials="x"),
+        Contract(accumulate="float16"),
+    ):
+        assert (make.case(spec, OPS["rmsnorm_bwd"], loose).expected["dweight"].delta > 2 * strict).all(), loose

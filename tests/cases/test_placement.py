@@ -1,0 +1,94 @@
+"""Layouts, guards and poison: what the kernels are handed."""
+
+import doctest
+import resource
+
+import numpy as np
+import pytest
+import torch
+
+from verify_norm.cases import placement
+from verify_norm.core.spec import LAYOUTS
+
+SHAPES = [(5,), (3, 4), (2, 3, 4), (2, 3, 4, 5), (2, 2, 3, 2, 3), (0, 4), (1, 1)]
+
+
+def test_doctests():
+    assert doctest.testmod(placement).failed == 0
+
+
+@pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if layout != "far"])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_a_placed_tensor_holds_its_values_and_nothing_else_does(layout, shape, dtype):
+    values = placement.shared(np.arange(1.0, 1 + np.prod(shape)).reshape(shape), layout)
+    tensor = placement.place(values, dtype, layout, np.nan, "cpu")
+    assert tensor.shape == shape
+    assert placement.dtype_name(tensor) == dtype
+    assert np.array_equal(placement.to_float64(tensor), values)
+    storage = torch.as_strided(tensor, (tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)
+    assert int((~storage.isnan()).sum()) == np.unique(values).size  # every element once, and poison everywhere else
+
+
+def test_layouts_are_what_they_are_called():
+    def tensor(layout, shape=(4, 6)):
+        return placement.place(placement.shared(np.ones(shape), layout), "float32", layout, np.nan, "cpu")
+
+    assert tensor("contiguous").is_contiguous()
+    assert tensor("transposed").T.is_contiguous()
+    assert tensor("row_strided").stride() == (9, 1)
+    assert tensor("every_other").stride() == (12, 2)
+    assert tensor("expanded").stride() == (0, 1)
+    assert tensor("scalar").stride() == (0, 0)
+    assert tensor("offset").is_contiguous()
+    assert tensor("offset").storage_offset() % 2 == 1
+    assert tensor("channels_last", (2, 3, 4, 5)).is_contiguous(memory_format=torch.channels_last)
+    assert tensor("channels_last", (2, 3, 2, 4, 5)).is_contiguous(memory_format=torch.channels_last_3d)
+
+
+def test_both_sides_are_guarded():
+    tensor = placement.place(np.ones((2, 3)), "float16", "contiguous", 7.0, "cpu")
+    assert tensor.storage_offset() >= placement.GUARD
+    assert tensor.untyped_storage().nbytes() // 2 - tensor.storage_offset() - 6 >= placement.GUARD
+
+
+def test_far_rows_are_beyond_32_bits_and_cost_no_memory():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for shape in ((2, 3), (3, 4), (7, 2, 5), (1000, 2)):
+        where = placement.placement(shape, "far")
+        stride = where.strides[0]
+        assert (shape[0] - 1) * stride >= 2**31
+        assert (stride >= 2**31) == (shape[0] == 2)
+        assert where.offset >= 2**31  # where an offset that wrapped to a negative number leads
+        for dtype in ("bfloat16", "float32"):
+            values = np.arange(np.prod(shape)).reshape(shape) % 128.0
+            tensor = placement.place(values, dtype, "far", np.nan, "cpu")
+            assert tensor.stride() == where.strides
+            assert np.array_equal(placement.to_float64(tensor), values)
+            assert float(tensor.as_strided((1,), (1,), 0)) == 0.0
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**17  # KiB: of some 100 GiB
+    for shape in ((5,), (1, 4), (0, 4), (placement.FAR_ROWS + 1, 2)):
+        assert placement.placement(shape, "far") == placement.placement(shape, "contiguous")
+
+
+@pytest.mark.parametrize(("reserved", "allocated", "times"), [(9, 1, 1), (9, 8, 0), (2, 0, 1), (1, 0, 0)])
+def test_much_that_a_gpu_keeps_for_no_tensor_is_given_back(monkeypatch, reserved, allocated, times):
+    called = []
+    monkeypatch.setattr(placement.torch.cuda, "memory_reserved", lambda device: reserved * 2**30)
+    monkeypatch.setattr(placement.torch.cuda, "memory_allocated", lambda device: allocated * 2**30)
+    monkeypatch.setattr(placement.torch.cuda, "empty_cache", lambda: called.append("empty"))
+    placement.release("cuda:0")
+    assert len(called) == times
+    placement.release("cpu")
+    assert len(called) == times
+
+
+@pytest.mark.parametrize("error", [OSError(12, "Cannot allocate memory"), ValueError("mmap length is too large")])
+def test_far_without_room_is_contiguous(monkeypatch, error):
+    def refuse(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(placement.mmap, "mmap", refuse)
+    tensor = placement.place(np.ones((2, 3)), "float16", "far", np.nan, "cpu")
+    assert tensor.is_contiguous()
+    assert tensor.storage_offset() >= placement.GUARD

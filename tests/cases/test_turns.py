@@ -1,0 +1,87 @@
+"""What a case turns on: drawn, named in the spec, and read from there alone, never from the seed."""
+
+from dataclasses import replace
+from zlib import crc32
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from verify_norm.cases import make, strategies, turns
+from verify_norm.cases.corners import corners
+from verify_norm.checks import CHECKS, power
+from verify_norm.core.ops import OPS
+from verify_norm.core.serial import read_spec, spec_text
+from verify_norm.core.spec import FURTHER, LAWS, CaseSpec, Contract, Kernel
+from verify_norm.running.execute import execute
+
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+def laws(op):
+    return set(LAWS if op.forward else ("scale", "shift", "permutation"))
+
+
+@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("dtypes", [DTYPES, DTYPES[1:], DTYPES[:1]])
+def test_the_corner_table_meets_every_further_run_in_every_type(name, dtypes):
+    op = OPS[name]
+    table = corners(op, dtypes, frozen=True)
+    met = {(further, spec.dtype) for spec in table for further in spec.further}
+    assert met == {(further, dtype) for further in (*turns.SHARES, *laws(op)) for dtype in dtypes}
+    assert {(spec.poison, spec.dtype) for spec in table} == {(p, dtype) for p in make.POISONS for dtype in dtypes}
+
+
+@pytest.mark.parametrize("name", ["layernorm_bwd", "groupnorm_fwd"])
+def test_drawn_cases_meet_it_in_the_shares_of_the_table(name):
+    op, plain = OPS[name], CaseSpec((2, 3))
+    specs = [turns.drawn(plain, crc32(str(number).encode()), op) for number in range(2000)]
+    for further, (share, _) in turns.SHARES.items():
+        assert sum(further in spec.further for spec in specs) == pytest.approx(2000 / share, rel=0.15)
+    for law in laws(op):
+        assert sum(law in spec.further for spec in specs) == pytest.approx(1000 / len(laws(op)), rel=0.3)
+    assert all(len(turns.laws(spec)) <= 1 for spec in specs)
+    assert {spec.variant for spec in specs} == set(range(turns.VARIANTS))
+
+
+@pytest.mark.parametrize("name", ["layernorm_bwd", "batchnorm_fwd"])
+def test_editing_the_seed_changes_the_data_and_nothing_else(name):
+    op, kernel = OPS[name], Kernel("k", name, run=lambda **arguments: None, forward_run=lambda **arguments: None)
+
+    @hypothesis.seed(0)
+    @hypothesis.settings(max_examples=60, database=None, deadline=None, phases=(hypothesis.Phase.generate,),
+                         suppress_health_check=list(hypothesis.HealthCheck))  # fmt: skip
+    @hypothesis.given(strategies.specs(op, DTYPES, 200), st.integers(0, 2**32))
+    def one(spec, seed):
+        runs = [
+            replace(execute(kernel, make.case(s, op, Contract())), problem=None)
+            for s in (spec, replace(spec, seed=seed))
+        ]
+        looking = [{c.name for c in CHECKS.values() if c.applies(op) and c.looks(run)} for run in runs]
+        assert looking[0] == looking[1]
+        assert power.looks(runs[0]) == power.looks(runs[1])
+        assert runs[0].case.poison == pytest.approx(runs[1].case.poison, nan_ok=True)
+
+    one()
+
+
+def test_a_spec_that_names_nothing_makes_every_further_run():
+    spec = read_spec('{"kernel": "layernorm_bwd", "shape": [2, 3], "seed": 7}')[2]
+    assert spec.further == FURTHER
+    assert turns.laws(spec) == LAWS
+    assert spec == replace(spec, **turns.EVERYTHING)
+    assert spec_text("k", spec) == '{"kernel": "k", "shape": [2, 3], "seed": 7}'
+
+
+def test_a_spec_names_what_it_makes():
+    spec = CaseSpec((2, 3), poison="finite", further=("memory", "shift"), variant=3)
+    text = spec_text("k", spec)
+    named = '"poison": "finite", "further": ["memory", "shift"], "variant": 3'
+    assert text == f'{{"kernel": "k", "shape": [2, 3], {named}}}'
+    assert read_spec(text)[2] == spec
+
+
+def test_variants_take_turns():
+    spec = CaseSpec((2, 3), variant=4)
+    assert turns.variant(spec, ("a", "b", "c")) == "b"
+    assert turns.from_variant(spec, ("a", "b", "c")) == ("b", "c", "a")

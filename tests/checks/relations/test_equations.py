@@ -1,0 +1,35 @@
+"""A comparison's ratio and power, and the bound on sums with random signs."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from verify_norm.checks.relations.equations import Comparison, confidence
+
+
+def test_the_power_is_the_smallest_error_that_shows():
+    numbers = (np.array([v]) for v in (2.0, 2.0, 1e-6, 0.5))
+    comparison = Comparison("d", "dx", *numbers, "row")
+    assert comparison.power == 5e-7
+    assert comparison.local == 2e-6
+    for error, caught in ((4e-7, False), (6e-7, True)):
+        wrong = replace(comparison, right=comparison.right * (1 + error))
+        assert bool(wrong.ratio.max() > 1) is caught
+
+
+def test_a_gradient_of_nan_is_wrong_and_what_is_not_judged_is_not():
+    def comparison(right, tolerance):
+        return Comparison("d", "dx", np.ones(1), np.array([right]), np.array([tolerance]), np.ones(1), "row")
+
+    assert comparison(math.nan, 1.0).ratio == math.inf
+    assert comparison(5.0, math.inf).ratio == 0
+    assert comparison(5.0, math.inf).judged == 0
+    assert comparison(5.0, math.inf).power == math.inf
+
+
+def test_hoeffding_holds_for_the_worst_errors():
+    rng = np.random.default_rng(0)
+    for errors in (np.ones(64), rng.standard_t(2, 64), np.eye(64)[0]):
+        sums = (rng.choice((-1, 1), (20000, 64)) * errors).sum(1)
+        assert (np.abs(sums) <= confidence(20000) * np.linalg.norm(errors)).all()

@@ -1,0 +1,25 @@
+"""`list` and `show`."""
+
+import pytest
+from typer.testing import CliRunner
+
+from verify_norm.cli.app import app
+from verify_norm.loading import builtin
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+@pytest.mark.parametrize("name", ["layernorm_bwd", "rmsnorm_fwd", "accuracy", "groupnorm_bwd"])
+def test_show(name):
+    result = run("show", name)
+    assert result.exit_code == 0
+    assert name in result.stdout
+
+
+def test_list_names_everything():
+    result = run("list")
+    assert result.exit_code == 0
+    for name in [*builtin.BUILTIN, "accuracy", "statistics", "signature", "nonfinite", "groupnorm_bwd"]:
+        assert name in result.stdout

@@ -1,0 +1,122 @@
+"""`audit` and `hunt` as commands: what they print and write, the corpus that later runs replay, and bad input."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from verify_norm.auditing.model import Audit
+from verify_norm.cli.app import app
+from verify_norm.report import documents
+
+KERNEL = """
+import torch
+
+def rmsnorm_fwd(x, weight, eps):
+    r = x.double()
+    y = r * (r.square().mean(-1, keepdim=True) + eps).rsqrt()
+    return (y if weight is None else y * weight.double()).to(x.dtype)
+
+def raises(x, weight, eps):
+    raise RuntimeError("not today")
+
+def no_eps(x, weight, eps):
+    return rmsnorm_fwd(x, weight, 0.0)
+"""
+
+
+@pytest.fixture
+def path(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(KERNEL)
+    return file
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [*map(str, arguments), "--device", "cpu"])
+
+
+def audited(path, attribute, *more):
+    quick = ("--dtype", "fp32", "--examples", "3", "--seconds", "8", "--in-process")
+    return run("audit", "--kernel", f"{path}:{attribute}", "--op", "rmsnorm_fwd", *quick, *more)
+
+
+@pytest.mark.slow
+def test_an_audit_is_printed_and_written(path, tmp_path):
+    result = audited(path, "rmsnorm_fwd", "--json", tmp_path / "a.json", "--html", tmp_path / "a.html")
+    assert result.exit_code == 0, result.output
+    for part in (
+        "errors in typical data",
+        "ladders",
+        "fingerprint",
+        "PASS ",
+        "every check passes, and the arithmetic agrees",
+    ):
+        assert part in " ".join(result.output.split())
+    (audit,) = documents.load_all((tmp_path / "a.json").read_text())
+    assert isinstance(audit, Audit)
+    assert audit.ok
+    assert audit.ladders
+    assert audit.ulps
+    assert (tmp_path / "a.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_a_kernel_that_always_raises_has_a_whole_report(path, tmp_path):
+    result = audited(path, "raises", "--json", tmp_path / "a.json")
+    assert result.exit_code == 1
+    assert "RuntimeError: not today" in result.output
+    assert "Traceback" not in result.output
+    (audit,) = documents.load_all((tmp_path / "a.json").read_text())
+    assert not audit.ok
+
+
+def hunted(path, attribute, *more):
+    return run("hunt", "--kernel", f"{path}:{attribute}", "--op", "rmsnorm_fwd", "--in-process", *more)
+
+
+@pytest.mark.slow
+def test_later_runs_replay_the_corpus_of_a_hunt_first(path, tmp_path):
+    corpus = tmp_path / "worst.jsonl"
+    found = hunted(path, "no_eps", "--output", "y", "--seconds", "4", "--corpus", corpus, "--json", tmp_path / "h.json")
+    assert found.exit_code == 1, found.output
+    assert "replay: verify-norm replay " in found.output
+    hunt = json.loads((tmp_path / "h.json").read_text())
+    assert max(float(worst["value"]) for worst in hunt["worst"] if worst["measure"] == "ratio") > 1
+    assert hunt["environment"]["date"]
+    first = json.loads(corpus.read_text().splitlines()[0])
+    assert first["kernel"] == f"{path}:no_eps"
+    one = ("--op", "rmsnorm_fwd", "--examples", "0", "--checks", "accuracy", "--in-process", "--json", "-")
+    report = run("--kernel", f"{path}:no_eps", "--corpus", corpus, *one)
+    (finding,) = json.loads(report.stdout)["findings"]
+    assert finding["after"] == 1  # the very first case
+
+
+@pytest.mark.slow
+def test_a_hunt_within_all_bounds_passes(path):
+    result = hunted(path, "rmsnorm_fwd", "--seconds", "2")
+    assert result.exit_code == 0, result.output
+    assert "y error/bound 0." in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("hunt", "--output", "dz"), "unknown output 'dz'"),
+        (("hunt", "--corpus", "{folder}/torn.jsonl"), "line 1 of the corpus"),
+        (("hunt", "--corpus", "{folder}/no/where"), "cannot write"),
+        (("audit", "--corpus", "{folder}/torn.jsonl"), "line 1 of the corpus"),
+        (("audit", "--html", "{folder}/no/page.html"), "cannot write"),
+        (("audit", "--html", "{folder}"), "it is a folder"),
+        (("audit", "--dtype", "fp12"), "unknown dtype 'fp12'"),
+    ],
+)
+def test_bad_input_is_one_line(path, tmp_path, arguments, said):
+    (tmp_path / "torn.jsonl").write_text('{"kernel": "k", "sha')
+    before = sorted(tmp_path.iterdir())
+    command, *rest = (part.format(folder=tmp_path) for part in arguments)
+    result = run(command, "--kernel", f"{path}:rmsnorm_fwd", "--op", "rmsnorm_fwd", "--in-process", *rest)
+    assert result.exit_code == 2
+    lines = [line for line in result.output.splitlines() if line.strip()]
+    assert said in lines[-1]
+    assert "Traceback" not in result.output
+    assert sorted(p for p in tmp_path.iterdir() if p.name != "__pycache__") == before

@@ -1,0 +1,86 @@
+"""Where reports go, and the exit status of what they say."""
+
+from dataclasses import replace
+
+import pytest
+
+from verify_norm.cli import outputs
+from verify_norm.cli.outputs import Destinations, deliver
+from verify_norm.core.errors import UsageError
+from verify_norm.core.results import CheckResult, Report, Settings
+from verify_norm.core.spec import CaseSpec, Contract, Finding
+
+FINDING = Finding("k", "accuracy", "y", "fail", "y is wrong", CaseSpec((4, 8)))
+
+
+def report(**changes):
+    made = Report(
+        kernel="k",
+        op="rmsnorm_fwd",
+        target="norms:k",
+        backend="torch",
+        contract=Contract(),
+        settings=Settings(),
+        environment={},
+        cases=9,
+        seconds=1.5,
+        seconds_in_kernel=0.5,
+        findings=(),
+        tallies=(),
+        checks=(CheckResult("accuracy", "a", 9, 0),),
+        skipped=(),
+        layouts={},
+    )
+    return replace(made, **changes)
+
+
+NOTHING = report(checks=())
+
+
+@pytest.mark.parametrize(
+    ("reports", "status"),
+    [
+        ((report(),), 0),
+        ((report(findings=(FINDING,)),), 1),
+        ((report(interrupted=True),), 130),
+        ((report(interrupted=True, findings=(FINDING,)),), 1),
+        ((NOTHING,), 2),
+        ((report(), NOTHING), 2),
+    ],
+)
+def test_the_status_is_the_worst_of_all(reports, status):
+    assert deliver(*reports, to=Destinations()) == status
+
+
+def test_one_direction_that_cannot_be_checked_is_no_error_where_it_was_not_asked_for():
+    assert deliver(report(), NOTHING, to=Destinations(), all_of_them=False) == 0
+    assert deliver(NOTHING, NOTHING, to=Destinations(), all_of_them=False) == 2
+
+
+def test_files_are_looked_at_before_the_run(tmp_path):
+    with pytest.raises(UsageError, match="no writable folder"):
+        Destinations(json_path=str(tmp_path / "none" / "r.json"))
+    with pytest.raises(UsageError, match="--json and --html are both"):
+        Destinations(json_path="-", html_path="-")
+    with pytest.raises(UsageError, match="there is no baseline"):
+        Destinations(baseline=str(tmp_path / "base.json"))
+
+
+def test_a_run_is_compared_with_its_baseline(tmp_path, capsys):
+    path = str(tmp_path / "base.json")
+    assert deliver(report(), to=Destinations(json_path=path)) == 0
+    assert deliver(report(), to=Destinations(baseline=path)) == 0
+    assert "nothing got worse" in capsys.readouterr().out
+    assert deliver(report(kernel="other", op="rmsnorm_bwd"), to=Destinations(baseline=path)) == 0
+    assert "has no other" in capsys.readouterr().err
+
+
+def test_the_summary_of_a_ci_step_is_appended(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "summary.md"
+    monkeypatch.setenv(outputs.SUMMARY, str(path))
+    deliver(report(), to=Destinations())
+    outputs.summarize("and this")
+    assert path.read_text().endswith("and this\n")
+    monkeypatch.setenv(outputs.SUMMARY, str(tmp_path))
+    assert deliver(report(), to=Destinations()) == 0
+    assert "cannot write the summary" in capsys.readouterr().err

@@ -1,0 +1,85 @@
+"""Rounding and ulps against every number of the 16-bit formats, and against torch's own conversions."""
+
+import doctest
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from verify_norm.core import dtypes
+from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.errors import UsageError
+
+SMALL = ("float16", "bfloat16", "float8_e5m2", "float8_e4m3fn")
+
+
+def every_number(name):
+    """All finite numbers of a format, in order, without −0."""
+    form = FORMATS[name]
+    bits = np.arange(2 ** (8 * form.dtype.itemsize)).astype(f"u{form.dtype.itemsize}")
+    with np.errstate(invalid="ignore"):  # signalling NaN
+        values = bits.view(form.dtype).astype(np.float64)
+    return np.unique(values[np.isfinite(values)])
+
+
+def test_doctests():
+    assert doctest.testmod(dtypes).failed == 0
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_ulp_is_the_distance_to_the_next_number_in_the_binade(name):
+    form, numbers = FORMATS[name], every_number(name)
+    positive = numbers[numbers >= 0]
+    gaps = np.diff(positive)
+    assert np.array_equal(form.ulp(positive[:-1]), gaps)
+    assert np.array_equal(form.ulp(-positive[:-1]), gaps)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_rounding_is_to_the_nearest_with_ties_to_even(name):
+    form, numbers = FORMATS[name], every_number(name)
+    for share in (0.25, 0.5, 0.75):
+        between = numbers[:-1] + share * np.diff(numbers)
+        nearest = numbers[:-1] if share < 0.5 else numbers[1:]
+        if share == 0.5:
+            even = np.abs(np.array([lower for lower, _ in pairwise(numbers)]) / form.ulp(between)) % 2 == 0
+            nearest = np.where(even, numbers[:-1], numbers[1:])
+        assert np.array_equal(form.round(between), nearest)
+    assert np.array_equal(form.round(numbers), numbers)
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32"])
+def test_rounding_agrees_with_torch(name):
+    rng = np.random.default_rng(0)
+    with np.errstate(over="ignore"):
+        values = np.ldexp(rng.standard_normal(20_000), rng.integers(-160, 130, 20_000)).astype(np.float32).astype(float)
+    torchs = torch.from_numpy(values).to(torch.float32).to(getattr(torch, name)).double().numpy()
+    assert np.array_equal(FORMATS[name].round(values), torchs)
+
+
+def test_rounding_does_not_round_twice():
+    # Just above the middle of two bfloat16 numbers, by less than float32 holds: through float32 it would fall to even.
+    value = np.array([1 + 2.0**-8 + 2.0**-40])
+    assert FORMATS["bfloat16"].round(value).tolist() == [1 + 2.0**-7]
+
+
+def test_overflow_and_specials():
+    form = FORMATS["float16"]
+    special = np.array([65519.99, 65520.0, -1e300, np.inf, -np.inf, np.nan])
+    assert np.array_equal(
+        form.round(special), np.array([65504, np.inf, -np.inf, np.inf, -np.inf, np.nan]), equal_nan=True
+    )
+
+
+@pytest.mark.parametrize(("name", "u"), [("float32", 2.0**-24), ("float16", 2.0**-11), ("bfloat16", 2.0**-8)])
+def test_unit_roundoff(name, u):
+    assert FORMATS[name].u == u
+
+
+def test_short_names_of_types():
+    assert dtypes.dtype_name("bf16") == dtypes.dtype_name("bfloat16") == "bfloat16"
+    assert dtypes.dtype_name("fp64", ("float64",)) == "float64"
+    assert set(dtypes.ALIASES.values()) | set(dtypes.KERNEL_DTYPES) <= set(FORMATS)
+    with pytest.raises(UsageError, match="unknown dtype 'float64'"):
+        dtypes.dtype_name("float64")

@@ -1,0 +1,52 @@
+"""The verdict on a value: what is a rounding of something within δ, and what is not."""
+
+import numpy as np
+import pytest
+
+from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.judge import ratio
+from verify_norm.core.spec import Expected
+
+
+def verdict(got, want, delta, dtype="float16"):
+    expected = Expected(np.array([want], dtype=float), np.array([delta], dtype=float), dtype)
+    return float(ratio(np.array([got], dtype=float), expected)[0])
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32"])
+def test_every_rounding_of_what_is_within_delta_passes(name):
+    rng = np.random.default_rng(0)
+    form = FORMATS[name]
+    want = np.ldexp(rng.standard_normal(50_000), rng.integers(-30, 15, 50_000))
+    delta = np.abs(want) * form.u * rng.exponential(1.0, 50_000)
+    got = form.round(want + delta * rng.uniform(-1, 1, 50_000))
+    assert ratio(got, Expected(want, delta, name)).max() <= 1
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32"])
+def test_a_neighbour_too_far_fails(name):
+    rng = np.random.default_rng(0)
+    form = FORMATS[name]
+    want = 1.0 + rng.uniform(0.01, 0.99, 1000)  # away from the ends of the binade
+    delta = np.full(1000, 0.25 * form.ulp(np.array(1.5)))
+    right = form.round(want)
+    assert (ratio(right + form.ulp(want) * np.sign(right - want), Expected(want, delta, name)) > 1).all()
+
+
+@pytest.mark.parametrize(
+    ("got", "want", "delta", "passes"),
+    [
+        (np.inf, 65530.0, 0.0, True),  # overflow is right where the truth overflows
+        (np.inf, 65510.0, 20.0, True),  # or something within δ of it
+        (np.inf, 65510.0, 1.0, False),
+        (-np.inf, 65530.0, 0.0, False),
+        (65504.0, 1e6, 10.0, False),  # saturating is not rounding
+        (np.nan, 1.0, 0.1, False),
+        (np.nan, 1.0, np.inf, True),  # nothing is known here
+        (7.0, np.nan, 1.0, True),  # for `nonfinite` to tell
+        (0.0, 2.0**-26, 0.0, True),  # underflow
+        (2.0**-24, 2.0**-26, 0.0, False),
+    ],
+)
+def test_specials(got, want, delta, passes):
+    assert (verdict(got, want, delta) <= 1) == passes

@@ -1,0 +1,91 @@
+"""ULP distances against counted neighbours, and statistics that merge."""
+
+import doctest
+
+import numpy as np
+import pytest
+
+from verify_norm.core import ulp
+from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.ulp import UlpStats, distance
+
+
+def test_doctests():
+    assert doctest.testmod(ulp).failed == 0
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_distance_counts_neighbours_within_a_binade(name):
+    form = FORMATS[name]
+    bits = np.arange(2**15, dtype=np.uint16)
+    with np.errstate(invalid="ignore"):  # signalling NaN
+        numbers = bits.view(form.dtype).astype(np.float64)
+    finite = np.isfinite(numbers)
+    for steps in (0, 1, 2, 7):
+        want, got = numbers[: -8 or None], np.roll(numbers, -steps)[:-8]
+        same_binade = finite[:-8] & np.isfinite(got) & (form.ulp(got) == form.ulp(want))
+        assert same_binade.sum() > 20_000
+        assert np.array_equal(distance(got, want, form)[same_binade], np.full(same_binade.sum(), float(steps)))
+
+
+def test_distance_to_what_is_not_a_number_of_the_format():
+    form = FORMATS["bfloat16"]
+    assert distance(np.array([1.0]), np.array([1 + 2.0**-9]), form).tolist() == [0.25]
+
+
+@pytest.mark.parametrize(
+    ("got", "want", "expected"),
+    [
+        (np.inf, 65520.0, 0.0),  # rounds to infinity
+        (np.inf, 65519.0, np.inf),  # rounds to 65504
+        (65504.0, 65520.0, 0.5),  # the last finite number, half a step below
+        (np.nan, np.nan, 0.0),
+        (np.nan, 1.0, np.inf),
+        (1.0, np.nan, np.inf),
+        (-np.inf, np.inf, np.inf),
+        (0.0, 2.0**-25, 0.5),  # half the smallest subnormal
+    ],
+)
+def test_distance_of_specials(got, want, expected):
+    assert float(distance(np.array(got), np.array(want), FORMATS["float16"])) == expected
+
+
+def test_statistics_of_rounding_are_those_of_rounding():
+    rng = np.random.default_rng(0)
+    want = rng.standard_normal(200_000)
+    form = FORMATS["bfloat16"]
+    stats = UlpStats.of(form.round(want), want, form)
+    assert stats.maximum <= 0.5
+    assert abs(stats.mean - 0.25) < 0.01
+    assert stats.correctly_rounded == 1.0
+    assert abs(stats.bias) < 0.01
+    assert 0.45 <= stats.quantile(0.99) <= 0.5
+    truncated = UlpStats.of(np.trunc(want / form.ulp(want)) * form.ulp(want), want, form)
+    assert abs(truncated.mean - 0.5) < 0.01
+    assert truncated.bias < -0.49
+    assert abs(truncated.correctly_rounded - 0.5) < 0.01
+
+
+def test_merging_is_the_same_as_taking_all_at_once():
+    rng = np.random.default_rng(1)
+    form = FORMATS["float16"]
+    want = rng.standard_normal(3000)
+    got = form.round(want * (1 + 2.0**-9 * rng.standard_normal(3000)))
+    got[5] = np.nan
+    whole = UlpStats.of(got, want, form)
+    parts = UlpStats.of(got[:1000], want[:1000], form).merge(UlpStats.of(got[1000:], want[1000:], form))
+    assert parts.histogram == whole.histogram
+    assert (parts.count, parts.nonfinite, parts.correct, parts.maximum) == (3000, 1, whole.correct, np.inf)
+    assert parts.mean == pytest.approx(whole.mean)
+    assert UlpStats().merge(whole) == whole
+
+
+@pytest.mark.parametrize("fraction", [0.5, 0.9, 0.99])
+def test_quantiles_are_right_within_a_bin(fraction):
+    rng = np.random.default_rng(2)
+    form = FORMATS["float32"]
+    want = 1.0 + rng.random(50_000) / 2
+    errors = rng.exponential(8.0, 50_000).round()
+    got = form.round(want) + errors * form.ulp(want)
+    exact = np.quantile(distance(got, want, form), fraction)
+    assert exact <= UlpStats.of(got, want, form).quantile(fraction) <= exact * 2**0.25 * (1 + 1e-12)

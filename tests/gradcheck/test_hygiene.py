@@ -1,0 +1,52 @@
+"""The layout of dy, and the precision that gradients are held to."""
+
+import pytest
+import torch
+from functions import checks, in_float32
+
+from verify_norm.core.dtypes import FORMATS
+from verify_norm.gradcheck.gradcheck import gradcheck
+from verify_norm.gradcheck.hygiene import _precision
+from verify_norm.gradcheck.subject import Subject, gradients
+
+
+@pytest.mark.parametrize(("M", "N"), [(4, 64), (64, 64), (300, 5)])
+def test_the_layout_is_held_to_float32_inside_float64(M, N):
+    shapes = {"x": (M, N), "w": (N,), "bias": (N,)}
+    for seed in range(5):
+        assert "layout" not in {check for check, _ in checks(in_float32, shapes, seed=seed)}
+
+
+def test_float32_inside_float64_does_not_hide_how_dy_is_read():
+    class Contiguous(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, *args):
+            ctx.save_for_backward(*args)
+            return in_float32(*args)
+
+        @staticmethod
+        def backward(ctx, dy):
+            leaves = [value.detach().requires_grad_() for value in ctx.saved_tensors]
+            with torch.enable_grad():
+                y = in_float32(*leaves)
+            return torch.autograd.grad(y, leaves, torch.as_strided(dy, dy.shape, y.stride()))
+
+    shapes = {"x": (4, 64), "w": (64,), "bias": (64,)}
+    report = gradcheck(lambda x, w, bias: Contiguous.apply(x, w, bias), shapes=shapes)
+    for when in ("transposed", "expanded"):
+        assert {f.output for f in report.findings if when in f.message} == {"x", "w", "bias"}
+    assert {f.check for f in report.findings} == {"layout"}
+
+
+def test_precision_is_that_of_a_narrower_arithmetic():
+    def precision(function, dtype):
+        points = {"x": torch.linspace(-3, 3, 40, dtype=torch.float64).reshape(8, 5)}
+        subject = Subject("f", function, points, points, dtype)
+        dy = [torch.linspace(1, 2, 40, dtype=torch.float64).reshape(8, 5).to(getattr(torch, dtype))]
+        return _precision(subject, dy, gradients(subject, dy))["x"]
+
+    for dtype in ("float64", "float32", "bfloat16"):
+        u = FORMATS[dtype].u
+        assert precision(torch.sin, dtype) == precision(torch.relu, dtype) == precision(lambda x: x * 0, dtype) == u
+        inside = precision(lambda x: x.float().sin().to(x.dtype), dtype)
+        assert inside == u if dtype != "float64" else 2**-26 < inside < 2**-23

@@ -1,0 +1,411 @@
+"""Any callable as a kernel: what it is called with, what comes back, and which cases it meets."""
+
+import ctypes
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from verify_norm.cases import corners, make
+from verify_norm.core.errors import UsageError
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.loading import registry
+from verify_norm.loading.registry import load_directions
+from verify_norm.running.execute import execute
+from verify_norm.search.examine import examine
+
+VALUES = ("signature", "accuracy", "statistics")
+ROWS = CaseSpec((3, 16), seed=1)
+GROUPS = CaseSpec((2, 6, 4), num_groups=3)
+LOOSE = Contract(expanded=True, summation="sequential")  # torch's own
+
+
+def both(target, spec, op=None, bind="", **options):
+    """The findings of each direction on one case, fitted."""
+    found = {}
+    for kernel in load_directions(target, op, bind, contract=LOOSE):
+        examined = examine(kernel, kernel.fit(spec), VALUES, "cpu")
+        assert examined.unsupported is None
+        found[kernel.op] = {(f.check, f.output) for f in examined.findings}
+        assert "accuracy" in examined.looked or found[kernel.op]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("target", "spec"),
+    [
+        (nn.LayerNorm, CaseSpec((2, 3, 8))),
+        (nn.LayerNorm, CaseSpec((4, 2, 8), normalized_ndim=2, bias=False)),
+        (nn.LayerNorm, CaseSpec((4, 8), weight=False, bias=False)),
+        (nn.LayerNorm, CaseSpec((4, 8), weight=False, bias=True)),  # there is no such module: it is fitted
+        (nn.LayerNorm(24, eps=1e-3), ROWS),
+        (nn.LayerNorm((4, 6), elementwise_affine=False), ROWS),
+        (nn.RMSNorm, ROWS),
+        (nn.GroupNorm, GROUPS),
+        (nn.GroupNorm(2, 8, eps=1e-2), GROUPS),
+        (nn.InstanceNorm2d, GROUPS),
+        (nn.BatchNorm1d, CaseSpec((5, 3))),
+        (nn.BatchNorm2d, CaseSpec((5, 3))),
+        (nn.BatchNorm2d, CaseSpec((4, 3, 5), training=False)),
+        (nn.BatchNorm2d, CaseSpec((4, 3, 5), running=False)),
+        (nn.BatchNorm3d, CaseSpec((4, 3, 5, 2, 2), momentum=0.5, bias=False)),
+        (nn.BatchNorm2d(7, eps=1e-3, momentum=0.3), CaseSpec((4, 3, 5))),
+        (functional.layer_norm, ROWS),
+        (functional.group_norm, GROUPS),
+        (functional.batch_norm, CaseSpec((4, 3, 5))),
+        (functional.batch_norm, CaseSpec((4, 3, 5), training=False)),
+    ],
+)
+def test_torchs_own_pass_in_both_directions(target, spec):
+    found = both(target, spec)
+    assert len(found) == 2
+    assert set().union(*found.values()) == set(), found
+
+
+def test_a_gradient_that_autograd_hands_through_is_no_fault():
+    """Of what is added to a row of rank 1, torch gives dy itself as the gradient."""
+
+    def layernorm(x, weight, bias, eps):
+        xc = x - x.mean(-1, keepdim=True)
+        return xc * (xc.square().mean(-1, keepdim=True) + eps).rsqrt() * weight + bias
+
+    x, bias, dy = (torch.ones(4, requires_grad=value) for value in (True, True, False))
+    (given,) = torch.autograd.grad(layernorm(x, torch.ones(4), bias, 1e-5), bias, dy)
+    assert given.data_ptr() == dy.data_ptr()
+    backward = load_directions(layernorm, "layernorm", contract=LOOSE)[1]
+    examined = examine(backward, backward.fit(CaseSpec((4,))), ("accuracy", "memory"), "cpu")
+    assert examined.looked == ("accuracy", "memory")
+    assert not examined.findings
+
+
+def test_batch_norms_running_statistics_are_looked_at():
+    class BatchNorm1d(nn.BatchNorm1d):
+        def forward(self, x):
+            y = super().forward(x)
+            self.running_var.mul_(1.5)
+            return y
+
+    assert both(BatchNorm1d, CaseSpec((5, 3)))["batchnorm_fwd"] == {("accuracy", "running_var")}
+
+
+def test_a_modules_own_parameters_and_mode_stay():
+    module = nn.BatchNorm1d(3).eval()
+    before = {name: value.clone() for name, value in module.state_dict().items() if name != "num_batches_tracked"}
+    both(module, CaseSpec((5, 3)))
+    assert not module.training
+    assert all(torch.equal(module.state_dict()[name], value) for name, value in before.items())
+    assert all(parameter.grad is None for parameter in module.parameters())
+
+
+class Scaled(torch.autograd.Function):
+    """RMSNorm, whose dx is right by its own lights alone."""
+
+    @staticmethod
+    def forward(ctx, X, W, eps):
+        rstd = torch.rsqrt(X.double().pow(2).mean(-1, keepdim=True) + eps)
+        ctx.save_for_backward(X, W, rstd)
+        return (X.double() * rstd * W.double()).to(X.dtype)
+
+    @staticmethod
+    def backward(ctx, dY):
+        X, W, rstd = ctx.saved_tensors
+        xhat, g = X.double() * rstd, dY.double() * W.double()
+        dX = rstd * (g - xhat * (g * xhat).mean(-1, keepdim=True))
+        return dX.to(X.dtype), (dY.double() * xhat).reshape(-1, len(W)).sum(0).to(W.dtype), None
+
+
+class Frozen(Scaled):
+    """Its dx is wrong where the weight needs no gradient: no other case shows it."""
+
+    @staticmethod
+    def backward(ctx, dY):
+        dX, dW, _ = Scaled.backward(ctx, dY)
+        return dX if ctx.needs_input_grad[1] else dX / ctx.saved_tensors[1], dW, None
+
+
+class Placed(Scaled):
+    """Its gradients change places where x is frozen: torch adds up what is too large for the weight."""
+
+    @staticmethod
+    def backward(ctx, dY):
+        dX, dW, _ = Scaled.backward(ctx, dY)
+        return (dX, dW, None) if ctx.needs_input_grad[0] else (None, dX, None)
+
+
+class Detached(Scaled):
+    """It is cut from the graph where x is frozen."""
+
+    @staticmethod
+    def forward(ctx, X, W, eps):
+        y = Scaled.forward(ctx, X, W, eps)
+        if not ctx.needs_input_grad[0]:
+            ctx.mark_non_differentiable(y)
+        return y
+
+
+def frozen_corners():
+    table = corners.corners(OPS["rmsnorm_bwd"], ("float32",), frozen=True)
+    assert {spec.frozen for spec in table} == {(), ("x",), ("weight",)}
+    return table
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("function", "frozen", "seen"),
+    [
+        (Scaled, {}, None),
+        (Frozen, {("weight",)}, ("accuracy", "dx")),
+        (Placed, {("x",)}, ("accuracy", "dweight")),
+        (Detached, {("x",)}, ("signature", None)),
+    ],
+)
+def test_only_frozen_inputs_show_some_bugs(function, frozen, seen):
+    _, kernel = load_directions(function, "rmsnorm", "weight_offset=0.0")
+    assert kernel.autograd
+    for spec in frozen_corners():
+        if spec.weight and spec.shape[0] > 0 and spec.normalized_ndim == 1 and spec.special is None and spec.eps:
+            findings = examine(kernel, kernel.fit(spec), VALUES, "cpu").findings
+            assert {(f.check, f.output) for f in findings} == ({seen} if spec.frozen in frozen else set()), spec
+
+
+def test_only_what_torch_differentiates_meets_frozen_inputs():
+    kernel = registry.load("layernorm_bwd")
+    assert not kernel.autograd
+    assert "frozen" in kernel.unsupported(CaseSpec((2, 3), frozen=("x",)))
+    assert kernel.fit(CaseSpec((2, 3), frozen=("x",))).frozen == ()
+
+
+def test_frozen_inputs_have_no_truth_and_get_no_gradient():
+    spec = CaseSpec((3, 8), frozen=("weight", "bias"))
+    case = make.case(spec, OPS["layernorm_bwd"], LOOSE)
+    assert {name for name, expected in case.expected.items() if expected is None} == {"dweight", "dbias"}
+    run = execute(load_directions(nn.LayerNorm)[1], case)
+    assert {name for name, output in run.outputs.items() if output is None} == {"dweight", "dbias"}
+    assert (run.outputs["dx"].ratio <= 1).all()
+
+
+def fused_add(x, residual, weight, eps):
+    summed = x + residual
+    y = summed.double() * torch.rsqrt(summed.double().pow(2).mean(-1, keepdim=True) + eps)
+    return (y if weight is None else y * weight.double()).to(x.dtype), summed
+
+
+def test_a_fused_addition_is_differentiated_at_its_sum():
+    for spec in (CaseSpec((3, 8)), CaseSpec((3, 8), dresidual_out=False, residual_out_layout="transposed")):
+        assert set().union(*both(fused_add, spec, "add_rmsnorm").values()) == set()
+
+
+def test_a_sum_whose_gradient_is_lost_shows():
+    def lost(x, residual, weight, eps):
+        y, summed = fused_add(x, residual.detach(), weight, eps)
+        return y, summed
+
+    (forward, backward) = both(lost, CaseSpec((3, 8)), "add_rmsnorm").values()
+    assert (forward, backward) == (set(), {("signature", None)})
+
+
+def test_what_returns_no_sum_meets_no_gradient_of_it():
+    _, kernel = load_directions(lambda x, residual, weight, eps: fused_add(x, residual, weight, eps)[0], "add_rmsnorm")
+    examined = examine(kernel, kernel.fit(CaseSpec((3, 8))), VALUES, "cpu")
+    assert examined.unsupported == "it returns no residual_out, whose gradient is given"
+    assert not examine(kernel, kernel.fit(CaseSpec((3, 8), dresidual_out=False)), VALUES, "cpu").findings
+
+
+def writes(out, x, weight, bias, eps, mean, rstd):
+    m = x.double().mean(-1, keepdim=True)
+    r = torch.rsqrt(x.double().var(-1, correction=0, keepdim=True) + eps)
+    y = (x.double() - m) * r
+    y = y if weight is None else y * weight.double()
+    out.copy_(y if bias is None else y + bias.double())
+    mean.copy_(m.flatten())
+    rstd.copy_(r.flatten())
+
+
+def test_outputs_that_are_written_into():
+    (kernel,) = load_directions(writes, "layernorm_fwd")
+    run = execute(kernel, make.case(ROWS, OPS["layernorm_fwd"], Contract()))
+    assert all((run.outputs[name].ratio <= 1).all() for name in ("y", "mean", "rstd"))
+
+
+def test_what_is_written_beside_an_output_shows():
+    def past(out, x, weight, eps):
+        ctypes.memset(out.data_ptr() + 4 * out.numel(), 0, 4)
+        out.copy_(x)
+
+    (kernel,) = load_directions(past, "rmsnorm_fwd")
+    findings = examine(kernel, kernel.fit(ROWS), ("memory",), "cpu").findings
+    assert any("behind the last element of y, made by torch.empty" in f.message for f in findings)
+
+
+def test_what_is_not_written_is_poison():
+    (kernel,) = load_directions(lambda out, x, weight, eps: None, "rmsnorm_fwd")
+    run = execute(kernel, make.case(CaseSpec((2, 3)), OPS["rmsnorm_fwd"], Contract()))
+    assert (run.outputs["y"].got != run.outputs["y"].got).all()
+
+
+def test_in_place_by_contract():
+    def inplace(x, weight, eps):
+        x.copy_(x.double() * torch.rsqrt(x.double().pow(2).mean(-1, keepdim=True) + eps))
+
+    (kernel,) = load_directions(inplace, "rmsnorm_fwd", "weight=None", contract=Contract(inplace=("y:x",)))
+    spec = kernel.fit(CaseSpec((2, 3), x_layout="expanded"))
+    assert (spec.x_layout, spec.weight) == ("contiguous", False)  # elements that share memory cannot be written
+    assert not examine(kernel, spec, (*VALUES, "memory"), "cpu").findings
+
+
+def test_the_order_of_what_is_returned():
+    def reordered(x, weight, bias, eps):
+        y, mean, rstd = torch.native_layer_norm(x, x.shape[-1:], weight, bias, eps)
+        return y, rstd.flatten(), mean.flatten(), 3
+
+    assert both(reordered, ROWS, "layernorm_fwd")["layernorm_fwd"] == {("signature", None)}
+    bind = "-> y, rstd, mean, _"
+    assert both(reordered, ROWS, "layernorm_fwd", bind)["layernorm_fwd"] == set()
+    with pytest.raises(UsageError, match="layernorm_fwd has no inv_std; it has y, mean, rstd"):
+        load_directions(reordered, "layernorm_fwd", "-> y, inv_std, mean, _")
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (lambda y: (y, y, y, y), "it returned 4 values; rmsnorm_fwd has 2: y, rstd"),
+        (lambda y: {"y": y, "mean": y}, "it returned mean; rmsnorm_fwd has y, rstd"),
+        (lambda y: {"y": 1.0}, "y is a float, not a tensor"),
+        (lambda y: [y.numpy()], "y is a ndarray, not a tensor"),
+        (lambda y: None, "y: expected a float32 tensor, got None"),
+    ],
+)
+def test_a_wrong_number_or_kind_of_outputs_is_a_finding(returned, said):
+    (kernel,) = load_directions(lambda x, weight, eps: returned(x), "rmsnorm_fwd")
+    (finding,) = examine(kernel, kernel.fit(ROWS), ("signature",), "cpu").findings
+    assert (finding.check, finding.message) == ("signature", said)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("assert x.is_cuda", "AssertionError: assert x.is_cuda"),
+        (
+            'raise RuntimeError("Pointer argument (at 0) cannot be accessed from Triton (cpu tensor?)")',
+            "RuntimeError: Pointer argument (at 0) cannot be accessed",
+        ),
+        ('raise ValueError("x must be on the GPU\\nhere it is not")', "ValueError: x must be on the GPU)"),
+    ],
+)
+def test_a_kernel_for_gpus_alone_is_not_blamed_on_the_cpu(tmp_path, line, said):
+    (tmp_path / "gpu.py").write_text(f"def rmsnorm_fwd(x, weight, eps):\n    {line}\n")
+    (kernel,) = load_directions(f"{tmp_path / 'gpu.py'}:rmsnorm_fwd")
+    examined = examine(kernel, kernel.fit(ROWS), VALUES, "cpu")
+    assert examined.unsupported.startswith(f"it does not take CPU tensors ({said}")
+    assert examined.findings == ()
+
+
+def test_a_forward_that_is_not_differentiable_is_not_blamed_for_it():
+    _, kernel = load_directions(lambda x, weight, eps: x.detach().clone(), "rmsnorm")
+    examined = examine(kernel, kernel.fit(ROWS), VALUES, "cpu")
+    assert examined.unsupported == (
+        "its y has no gradient: autograd does not know how it was made; --op rmsnorm_fwd checks the forward alone"
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "spec", "fitted"),
+    [
+        (lambda x, weight, eps: x, {"bias": False, "weight_offset": 1.0}, {"bias": False, "weight_offset": 0.0}),
+        (lambda x, eps: x, {}, {"weight": False}),
+        (lambda x, weight, eps: x, {"shape": (4, 2, 8), "normalized_ndim": 2},
+         {"shape": (4, 16), "normalized_ndim": 1}),
+        (lambda x, weight, eps, offset: x, {"weight_offset": 1.0}, {"weight_offset": 1.0}),
+    ],
+)  # fmt: skip
+def test_what_a_function_does_not_take_no_case_has(function, spec, fitted):
+    (kernel,) = load_directions(function, "rmsnorm_fwd")
+    case = CaseSpec(**{"shape": (3, 8), **spec})
+    got = kernel.fit(case)
+    assert {name: getattr(got, name) for name in fitted} == fitted
+    assert kernel.unsupported(got) is None
+    assert (kernel.unsupported(case) is None) == (case == got)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [nn.LayerNorm(24), nn.BatchNorm2d, nn.GroupNorm(2, 8), functional.rms_norm, "rmsnorm_fwd",
+     nn.LayerNorm(24, bias=False), nn.RMSNorm(24, eps=1e-5, elementwise_affine=False)],  # of which all may be frozen
+)  # fmt: skip
+def test_every_corner_can_be_fitted_and_fitting_twice_is_fitting_once(target):
+    for kernel in load_directions(target):
+        for spec in corners.corners(OPS[kernel.op], ("float32", "bfloat16"), frozen=kernel.autograd):
+            fitted = kernel.fit(spec)
+            assert kernel.fit(fitted) == fitted
+            assert kernel.unsupported(fitted) is None
+            make.exact_inputs(fitted, OPS[kernel.op])
+
+
+class NoEps(nn.Module):
+    def forward(self, x):
+        return x
+
+
+class Two(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.gamma, self.scale = nn.Parameter(torch.ones(dim)), nn.Parameter(torch.ones(dim))
+        self.eps = 1e-5
+
+    def forward(self, x):
+        return x
+
+
+class Raises(nn.Module):
+    def __init__(self, dim):
+        raise ValueError("dim is to be 4096")
+
+    def forward(self, x):
+        return x
+
+
+class Asks(nn.Module):
+    def __init__(self, dim, sharding):
+        super().__init__()
+
+    def forward(self, x):
+        return x
+
+
+@pytest.mark.parametrize(
+    ("target", "op", "said"),
+    [
+        (lambda x, weight: x, "rmsnorm_fwd", "has no argument for eps: give its value, as --bind eps=1e-5"),
+        (lambda input, gamma, **kw: input, "rmsnorm_fwd", "--bind eps=1e-5, or pass it to **kw by --bind eps=eps"),
+        (lambda weight, eps: weight, "rmsnorm_fwd", "has no argument for x; rmsnorm_fwd offers x, weight"),
+        (
+            lambda x, weight, eps: x,
+            "groupnorm_fwd",
+            "has no argument for num_groups: give its value, as --bind num_groups=8",
+        ),
+        (lambda x, weight, eps: x, "add_rmsnorm_fwd", "has no argument for residual"),
+        (lambda out, x, weight, eps: x, "rmsnorm", "writes into y, which has no gradient: use --op rmsnorm_fwd"),
+        (lambda out, x, weight, eps: x, "rmsnorm_bwd", "writes into y, which has no gradient"),
+        (NoEps, "rmsnorm_fwd", "has no attribute for eps: give its value, as --bind eps=1e-5"),
+        (Two, "rmsnorm_fwd", "has two parameters that could be its weight: gamma and scale"),
+        (Raises, "rmsnorm_fwd", "(dim=8) cannot be constructed: ValueError: dim is to be 4096"),
+        (Asks, "rmsnorm_fwd", "needs sharding; rmsnorm_fwd offers eps, normalized_shape, features"),
+        (dict, "rmsnorm_fwd", "is a class, but neither an nn.Module nor a torch.autograd.Function"),
+        (print, "rmsnorm_fwd", "print"),
+    ],
+)
+def test_what_cannot_be_bound_is_told_in_one_line(target, op, said):
+    with pytest.raises(UsageError) as caught:
+        load_directions(target, op)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_triton_kernel_itself_is_not_what_to_name():
+    from verify_norm.kernels.rows import forward
+
+    raw = forward.forward
+    with pytest.raises(UsageError, match="is a Triton kernel, which takes a grid and pointers: name a function"):
+        load_directions(raw, "rmsnorm_fwd")

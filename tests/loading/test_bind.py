@@ -1,0 +1,155 @@
+"""Whose argument is whose: aliases, what a user says, and what is said back."""
+
+import inspect
+
+import pytest
+
+from verify_norm.core.errors import UsageError
+from verify_norm.core.ops import OPS
+from verify_norm.loading.bind import ALIASES, FEATURES, Candidate, bind, meant, parse
+
+FORWARD, BACKWARD = OPS["layernorm_fwd"], OPS["layernorm_bwd"]
+
+
+def offered(op):
+    return (*(tensor.name for tensor in op.inputs), *op.attrs, FEATURES)
+
+
+def bound(function, text="", op=FORWARD, **options):
+    parameters = list(inspect.signature(function).parameters.values())
+    return bind(Candidate(function, "f", op, parse(text)), parameters, offered(op), **options)
+
+
+def given(op=FORWARD):
+    return {name: f"<{name}>" for name in (*offered(op), "y")}
+
+
+def called(function, text="", op=FORWARD, **options):
+    """What the function is called with."""
+    return bound(function, text, op, **options).call(function, given(op))
+
+
+@pytest.mark.parametrize(
+    ("names", "op", "ours"),
+    [
+        ("X W B eps", "layernorm_fwd", "x weight bias eps"),
+        ("hidden_states weight variance_epsilon", "rmsnorm_fwd", "x weight eps"),
+        ("inp g b epsilon", "layernorm_fwd", "x weight bias eps"),
+        ("X W eps offset", "rmsnorm_fwd", "x weight eps weight_offset"),
+        ("x G gamma beta eps", "groupnorm_fwd", "x num_groups weight bias eps"),
+        ("input groups w b", "groupnorm_fwd", "x num_groups weight bias"),
+        ("dY X W B Mean RSTD", "layernorm_bwd", "dy x weight bias mean rstd"),
+        ("grad_output input weight mu inv_std", "layernorm_bwd", "dy x weight mean rstd"),
+        ("dout x w mean invvar N", "layernorm_bwd", "dy x weight mean rstd features"),
+        ("dY dS_out S W RSTD", "add_rmsnorm_bwd", "dy dresidual_out residual_out weight rstd"),
+        ("dy x weight rstd dresidual", "add_rmsnorm_bwd", "dy residual_out weight rstd dresidual_out"),
+        ("X R W eps", "add_rmsnorm_fwd", "x residual weight eps"),
+        ("input running_mean running_var is_training momentum", "batchnorm_fwd",
+         "x running_mean running_var training momentum"),
+    ],
+)  # fmt: skip
+def test_other_peoples_names(names, op, ours):
+    parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in names.split()]
+    candidate = Candidate(None, "f", OPS[op])
+    assert bind(candidate, parameters, offered(OPS[op])).sources == tuple(ours.split())
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_the_operators_own_names_are_never_taken_for_others(op):
+    assert all(meant(name, offered(OPS[op])) == name for name in offered(OPS[op]))
+
+
+def test_no_alias_is_a_name_of_ours():
+    """But x, the sum where a fused addition's backward has no x, and scale, a weight where nothing is quantized."""
+    theirs = {name for names in ALIASES.values() for name in names}
+    assert theirs & set(ALIASES) == {"x", "scale"}
+
+
+def test_defaults_stay_where_nothing_fits():
+    def f(x, weight=None, eps=1e-5, mode="fast", dim=-1):
+        return x, weight, eps, mode, dim
+
+    assert called(f) == ("<x>", "<weight>", "<eps>", "fast", -1)
+
+
+def test_positional_arguments_and_stars():
+    def only(x, w, /, *, epsilon):
+        return x, w, epsilon
+
+    def stars(*args):
+        return args
+
+    def everything(x, **more):
+        return sorted(more)
+
+    assert called(only) == ("<x>", "<weight>", "<eps>")
+    assert called(stars) == tuple(given()[name] for name in offered(FORWARD))
+    assert called(everything) == ["bias", "eps", "normalized_shape", "weight"]
+    assert bound(only, positional=True).arguments[2].positional
+
+
+def test_what_no_argument_has_goes_to_the_rest_where_a_user_says_so():
+    def f(input, gamma, beta, **kwargs):
+        return input, gamma, beta, kwargs
+
+    assert called(f) == ("<x>", "<weight>", "<bias>", {})
+    assert called(f, 'eps=eps, mode="llama"') == ("<x>", "<weight>", "<bias>", {"eps": "<eps>", "mode": "llama"})
+    assert called(f, "eps=variance_epsilon")[-1] == {"variance_epsilon": "<eps>"}
+    assert called(f, "eps=1e-5")[-1] == {}, "a constant of the operator's own is all cases'"
+    with pytest.raises(UsageError, match="unknown argument eps"):
+        bound(f, "eps=eps", positional=True)
+
+
+def test_what_a_user_says():
+    def f(a, b, casting_mode, in_place=True, variance_epsilon=0.0):
+        return a, b, casting_mode, in_place, variance_epsilon
+
+    text = 'x=a, weight=b, casting_mode="llama", in_place=False, eps=1e-6 -> y, _, mean'
+    assert called(f, text) == ("<x>", "<weight>", "llama", False, "<eps>")
+    assert bound(f, text).fixed == {"eps": 1e-6}  # every case has it, so what is given is that
+    assert bound(f, text).returns == ("y", "_", "mean")
+
+
+def test_constants_of_the_operator_need_no_argument():
+    assert bound(lambda x, weight: x, "eps=1e-6, bias=None").fixed == {"eps": 1e-6, "bias": None}
+
+
+def test_outputs_to_write_into():
+    def f(out, x, weight, bias, eps, out_mean=None):
+        return out
+
+    assert bound(f, outputs=("y", "mean", "rstd")).sources == ("y", "x", "weight", "bias", "eps")
+    assert bound(f, "mean=out_mean", outputs=("y", "mean", "rstd")).sources[-1] == "mean"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x=hidden", "--bind x=hidden: unknown argument hidden; layernorm_fwd offers x, weight, bias, eps, "
+                     "normalized_shape, features; f takes x, weight, gate"),
+        ("gates=gate", "--bind gates=gate: unknown input gates; layernorm_fwd offers x, "),
+        ("mode=3", "--bind mode=3: unknown argument mode; layernorm_fwd offers x, "),
+        ('eps="a"', "--bind eps='a': eps: expected a finite number of 0 or more, got 'a'"),
+        ("epsilon=-1", "--bind epsilon=-1: eps: expected a finite number of 0 or more, got -1"),
+        ("eps=1e999", "--bind eps=inf: eps: expected a finite number of 0 or more, got inf"),
+        ("", "f needs gate; layernorm_fwd offers x, weight, bias, eps, normalized_shape, features "
+             "(--bind x=gate, or gate=<a constant>)"),
+    ],
+)  # fmt: skip
+def test_a_wrong_binding_is_told_with_both_lists(text, said):
+    with pytest.raises(UsageError) as caught:
+        bound(lambda x, weight, gate: x, text)
+    assert str(caught.value).startswith(said)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_flag_is_a_number():
+    assert bound(lambda x, weight, unit_offset: x, "unit_offset=True", OPS["rmsnorm_fwd"]).fixed == {
+        "weight_offset": True
+    }
+
+
+@pytest.mark.parametrize("text", ["x", "x=", "x=f()", "x=a,,", "**{}", "x=a -> y z", "1=x", "x=a)+f("])
+def test_what_is_not_the_syntax(text):
+    with pytest.raises(UsageError, match="; expected something like x=hidden_states"):
+        parse(text)

@@ -1,0 +1,78 @@
+"""A search is the command line in another process: what it is asked, and what its end says."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from verify_norm.pytest_plugin import searches
+from verify_norm.pytest_plugin.items import NormKernel
+
+NOTHING = dict.fromkeys(searches.OPTIONS)
+
+
+def config(path, worker="", **options):
+    option = SimpleNamespace(**(NOTHING | options))
+    return SimpleNamespace(option=option, rootpath=path, workerinput={"workerid": worker})
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """The arguments of every command that would run; each ends with a mistake."""
+    commands = []
+
+    def run(arguments):
+        commands.append(arguments)
+        return 2, "a kernel prints\nverify-norm: unknown kernel 'k'\nand prints\n"
+
+    monkeypatch.setattr(searches, "_run", run)
+    return commands
+
+
+def test_only_what_is_given_overrides_the_command(asked, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    search = searches.Searches(config(tmp_path, "gw3", norm_examples=5, norm_device="auto"), None)
+    wanted = {"accuracy": "a factor", "signature": None}
+    answer = search.of(NormKernel("norms.py:k", "rmsnorm_fwd", "eps=1e-6"), wanted)
+    assert answer == {"target": "norms.py:k", "expected": {"accuracy": "a factor"}, "error": "unknown kernel 'k'"}
+    (command,) = asked
+    kernel = ["--kernel=norms.py:k", "--op=rmsnorm_fwd", "--bind=eps=1e-6", "--checks=signature,accuracy"]
+    assert command[:-1] == ["--no-config", *kernel, "--examples=5", "--device=auto", "--worker=3"]
+    assert command[-1].startswith("--json=")
+
+
+def test_a_kernel_is_searched_once_by_all_workers(asked, tmp_path):
+    one, other = (searches.Searches(config(tmp_path, worker), str(tmp_path)) for worker in ("gw0", "gw1"))
+    kernel = NormKernel("norms:k")
+    assert one.of(kernel, {"accuracy": None}) == one.of(kernel, {"accuracy": None})
+    assert other.of(kernel, {"accuracy": None}) == one.answers[kernel]
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "reason"),
+    [
+        (7, "", "norms:k ended the process that searched it, with exit status 7"),
+        (2, "nothing of ours", "norms:k ended the process that searched it, with exit status 2"),
+        (-11, "", "norms:k ended the process that searched it, with exit status -11"),
+        (1, "Traceback (most recent call last):\nTypeError: no", "verify-norm itself failed: TypeError: no"),
+    ],
+)
+def test_an_end_without_a_report_is_one_line(status, said, reason):
+    assert searches._reason("norms:k", status, said) == reason
+
+
+@pytest.mark.slow
+def test_a_device_that_is_not_there_is_an_error(tmp_path):
+    search = searches.Searches(config(tmp_path, norm_device="cuda:99"), None)
+    assert search.of(NormKernel("rmsnorm_fwd"), {"accuracy": None})["error"].startswith("no device cuda:99: ")
+
+
+def test_the_process_has_the_import_path_of_the_tests(tmp_path, monkeypatch, capsys):
+    shell = tmp_path / "python"
+    shell.write_text('#!/bin/sh\necho "$PYTHONPATH" "$@"\nexit 3\n')
+    shell.chmod(0o755)
+    monkeypatch.setattr(sys, "path", ["", "/one/folder", "/another"])
+    monkeypatch.setattr(sys, "executable", str(shell))
+    assert searches._run(["--version"]) == (3, "/one/folder:/another -P -m verify_norm --version\n")
+    assert capsys.readouterr().err == "/one/folder:/another -P -m verify_norm --version\n"

@@ -1,0 +1,18 @@
+"""The examples in the docstrings of every module of the reference."""
+
+import doctest
+import importlib
+import pkgutil
+
+import pytest
+
+from verify_norm import reference
+
+MODULES = [module.name for module in pkgutil.iter_modules(reference.__path__)]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings(name):
+    result = doctest.testmod(importlib.import_module(f"verify_norm.reference.{name}"))
+    assert result.failed == 0
+    assert result.attempted or name in ("fixed", "norm", "rounding")  # whose functions take a whole Norm

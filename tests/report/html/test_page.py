@@ -1,0 +1,193 @@
+"""The page as text: all of it is there and escaped, and plotly accepts its figures."""
+
+import importlib.util
+import json
+import re
+from math import inf
+
+import pytest
+from documents import AUDIT, DOCUMENTS, EMPTY, PASSING, REPORT
+
+from verify_norm.core.errors import UsageError
+from verify_norm.report import documents
+from verify_norm.report.html import page as html
+from verify_norm.report.html.figures import resource
+
+CHARTS = [name for name in DOCUMENTS if name not in ("nothing", "empty")]
+
+
+@pytest.mark.parametrize("absent", ["plotly", "jinja2"])
+def test_a_missing_package_is_named_in_one_line(monkeypatch, absent):
+    assert html.missing() is None
+    monkeypatch.setattr(html, "find_spec", lambda name: None if name == absent else importlib.util.find_spec(name))
+    assert html.missing() == f"an HTML page needs {absent}: pip install 'verify-norm[html]'"
+    with pytest.raises(UsageError, match=f"needs {absent}"):
+        html.pages(REPORT)
+
+
+def test_a_page_of_nothing_is_a_mistake():
+    with pytest.raises(ValueError, match="got none"):
+        html.pages()
+
+
+def test_the_page_says_what_was_found(pages):
+    text = pages["audit"].text
+    for part in (
+        "accuracy · y · float32",
+        "y[1] is 1.14e+04 ULP from float64",
+        "got1.5",
+        "expected1.25",
+        "error11,433 ULP",
+        "allowed813.35 ULP",
+        "allowed1.3 × 10⁻⁴s",
+        "seen in13 cases",
+        "first incase 28",
+        'verify-norm replay \'{"kernel"',
+        "the contract says variance=centered",
+        "44.80 %",
+        "50,627",
+        "−6.10",
+        "1.2 × 10⁻⁴",
+        "Like one-pass.",
+        "Over its bound first at offset/scale 10.",
+        "No bound applies at 1 step, first at 10⁶.",
+        "Like all of these",
+        "It ends early: the rung at 1 would take about 9 s.",
+        "float32, bfloat16",
+        "undecided",
+        "row order and dbias order",
+        "in row 2–4 at place 43–85",
+        "✗ failed",
+        "– nothing to check",
+        "– not promised",
+        "It held in 38 of 39.",
+        "output rstd (9 cases): onepass does not return it",
+        "hunt: not asked for",
+        "would have detected 1.2× the bound in one element",
+        "transposed",
+        "mine.py:onepass",
+        "strict: float32 throughout",
+    ):
+        assert part in text, part
+    assert "Nothing to show: the kernel was lost: it hung." in pages["empty"].text
+    assert "Nothing to show: this part was not done." in pages["empty"].text
+    assert "1 of 54" not in pages["report"].text
+    assert "2⁻⁸" not in pages["report"].text
+    assert "92.59 %" in pages["report"].text  # of a report without an audit, the errors of its checks' cases
+
+
+def test_a_page_is_made_of_what_json_keeps():
+    again = documents.load_all(documents.dump(PASSING, REPORT))
+    assert html.pages(*again) == html.pages(PASSING, REPORT)
+
+
+def foreign(page):
+    """Return the elements and attributes of a page of hostile documents that its templates do not write."""
+    wrong = [tag for tag, _ in page.elements if tag in ("img", "b-")]
+    wrong += [name for _, attributes in page.elements for name in attributes if name.startswith("on")]
+    return wrong + ["script"] * (sum(tag == "script" for tag, _ in page.elements) - 4)
+
+
+def test_hostile_names_and_messages_are_escaped(pages):
+    page = pages["hostile"]
+    assert foreign(page) == []
+    usual = {(tag, *sorted(attributes)) for tag, attributes in pages["audit"].elements}
+    assert {(tag, *sorted(attributes)) for tag, attributes in page.elements} <= usual
+    for part in (
+        "<script>window.hacked = 1</script>",
+        '"><img src=x onerror="window.hacked = 2">',
+        "␀␛",
+        "&lt;b&gt;",
+        "?",
+    ):
+        assert part in page.text
+    labels = json.dumps(json.loads(page.scripts["figures"]), ensure_ascii=False)
+    assert "&lt;script&gt;" in labels
+    assert "<script" not in labels
+    assert "<img" not in labels
+    html.pages(DOCUMENTS["hostile"]).encode()
+
+
+def test_autoescape_is_what_escapes_them(monkeypatch, read):
+    environment = html._environment()
+    environment.autoescape = False
+    monkeypatch.setattr(html, "_environment", lambda: environment)
+    assert {"img", "onerror"} & set(foreign(read(html.pages(DOCUMENTS["hostile"]))))
+
+
+def test_the_data_of_figures_cannot_end_their_script():
+    template = html._environment().from_string("{{ value | tojson }}")
+    assert template.render(value=["</script>", "<!--", "\u2028"]) == '["\\u003c/script\\u003e","\\u003c!--","\\u2028"]'
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        template.render(value=inf)
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_page_is_small_and_asks_for_nothing(name, pages):
+    page = html.pages(DOCUMENTS[name])
+    assert len(page.encode()) < 6e6
+    assert not [
+        v
+        for _, a in pages[name].elements
+        for k, v in a.items()
+        if k in ("src", "href") and v[:1] != "#" and v != "data:,"
+    ]
+    assert "url(" not in pages[name].scripts["style"]
+    policy = next(a["content"] for tag, a in pages[name].elements if "http-equiv" in a)
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe" not in policy.split("style-src")[0]
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_plotly_takes_every_figure(name, pages):
+    graph_objects = pytest.importorskip("plotly.graph_objects")
+    figures = json.loads(pages[name].scripts["figures"], parse_constant=pytest.fail)
+    assert len(figures) == sum(a.get("class") == "figure" for _, a in pages[name].elements)
+    for figure in figures.values():
+        graph_objects.Figure(figure)  # which refuses a property that there is not
+        variables = set(re.findall(r"var\((--\w+)\)", json.dumps(figure)))
+        assert variables <= set(re.findall(r"(--\w+):", pages[name].scripts["style"]))
+
+
+def test_several_documents_are_one_page(pages, read):
+    page = read(html.pages(PASSING, AUDIT, title="both"))
+    ids = [a["id"] for _, a in page.elements if "id" in a]
+    assert len(ids) == len(set(ids))
+    assert {"run-1-ladders", "run-2-ladders"} <= set(ids)
+    assert {a["href"][1:] for tag, a in page.elements if tag == "a"} <= set(ids)
+    assert page.text.index("twopass") < page.text.index("onepass")
+    assert len(json.loads(page.scripts["figures"])) == 2 * len(json.loads(pages["audit"].scripts["figures"]))
+
+
+def test_text_can_be_read_in_light_and_dark():
+    """WCAG 2: a contrast of 4.5 for text, 3 for lines."""
+    light, dark = (dict(re.findall(r"(--\w+): (#\w+)", part)) for part in resource("page.css").split("@media", 2)[:2])
+
+    def luminance(colour):
+        digits = colour[1:] if len(colour) == 7 else "".join(2 * c for c in colour[1:])
+        parts = (int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4))
+        return sum(
+            w * (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4)
+            for w, c in zip((0.2126, 0.7152, 0.0722), parts, strict=True)
+        )
+
+    for theme in (light, dark):
+        for name, least in {
+            "--ink": 7,
+            "--soft": 4.5,
+            "--good": 4.5,
+            "--bad": 4.5,
+            "--none": 4.5,
+            "--link": 4.5,
+            **{f"--line{i}": 3 for i in range(1, 7)},
+        }.items():
+            low, high = sorted((luminance(theme[name]), luminance(theme["--page"])))
+            assert (high + 0.05) / (low + 0.05) >= least, (name, theme[name])
+
+
+def test_an_empty_audit_has_all_its_parts(pages):
+    headings = [a["id"] for tag, a in pages["empty"].elements if tag == "section" and "id" in a]
+    assert headings == [
+        f"run-1-{part}" for part in ("errors", "ladders", "fingerprint", "rows", "checks", "environment")
+    ]
+    assert EMPTY.ulps == ()

@@ -1,0 +1,57 @@
+"""A report as text: its tables, its findings, its verdict."""
+
+import io
+from dataclasses import replace
+
+from documents import REPORT, SHORT
+from rich.console import Console
+
+from verify_norm.report import terminal
+
+
+def text(report):
+    console = Console(file=io.StringIO(), width=120, highlight=False)
+    terminal.show_report(report, console)
+    return console.file.getvalue()
+
+
+def test_the_text_has_what_counts():
+    shown = text(SHORT)
+    for part in (
+        "dx",
+        "bfloat16",
+        "2×3 offset -10",
+        "✗ 7 of 9 cases",
+        "right [sic]",
+        "– nothing to check",
+        "not checked: output rstd (9 cases): k does not return it",
+        "FAIL k: 1 finding; 9 cases in 2.0 s (75 % in the kernel)",
+    ):
+        assert part in shown, shown
+    assert "\nPASS k: 9 cases" in text(replace(SHORT, findings=()))
+    assert "\ninterrupted k: no finding so far; 9 cases" in text(replace(SHORT, findings=(), interrupted=True))
+    assert "nothing checked: k" in text(replace(SHORT, findings=(), checks=(), cases=0))
+
+
+def test_a_finding_has_a_row_for_each_fact():
+    lines = text(SHORT).splitlines()
+    start = lines.index("FAIL accuracy: dx[0, 1] is [inf] ULP")
+    line = '{"kernel": "k", "op": "layernorm_bwd", "shape": [2, 3], "dtype": "bfloat16", "offset": -10.0, '
+    assert lines[start + 1 : start + 7] == [
+        "  case      2×3 bfloat16, offset -10.0, x transposed",
+        "  element   dx[0, 1]",
+        "  got       nan",
+        "  expected  -inf   inf ULP away, 0.5 allowed",
+        "  seen in   7 cases",
+        f'  replay    verify-norm replay \'{line}"x_layout": "transposed"}}\'',
+    ]
+    assert "  expected  1.25   1.14e+04 ULP away, 813 allowed" in text(REPORT)
+    assert "  seen in   13 cases, first in case 28" in text(REPORT)
+    during = replace(SHORT, findings=(replace(SHORT.findings[0], during="second", got=None, index=None),))
+    assert "  during    second" in text(during)
+    assert "element" not in text(during).partition("FAIL")[2]
+
+
+def test_what_would_have_been_detected_is_one_line():
+    line = "would have detected: 1.2× the bound in one element, 0.05 % in one row, 0.05 % everywhere"
+    assert line in text(REPORT).splitlines()

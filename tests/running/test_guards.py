@@ -1,0 +1,246 @@
+"""Guard zones about what is allocated: they are found damaged, and change nothing else."""
+
+import ctypes
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from verify_norm.cases import make
+from verify_norm.cases.corners import corners
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import Kernel
+from verify_norm.kernels.adapters import torch_native
+from verify_norm.loading.registry import load
+from verify_norm.running import guards
+from verify_norm.running.execute import bound
+
+TRITON = (
+    "layernorm_fwd", "layernorm_bwd", "layernorm_bwd_locked", "rmsnorm_fwd", "rmsnorm_bwd", "add_layernorm_fwd",
+    "add_layernorm_bwd", "add_rmsnorm_fwd", "add_rmsnorm_bwd", "groupnorm_fwd", "groupnorm_bwd",
+    "groupnorm_fwd_welford",
+)  # fmt: skip
+STOCK = (
+    "layernorm_fwd", "layernorm_bwd", "rmsnorm_fwd", "rmsnorm_bwd", "groupnorm_fwd", "groupnorm_bwd", "batchnorm_fwd",
+    "batchnorm_bwd", "instancenorm_fwd", "instancenorm_bwd",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("poison", [math.nan, 4096.0])
+def test_fresh_memory_is_poisoned_and_initialized_memory_is_not(poison):
+    source = torch.ones(3, 4, dtype=torch.bfloat16)
+    with guards.PoisonEmpty(poison):
+        fresh = [
+            torch.empty(3, 4),
+            torch.empty_like(source),
+            source.new_empty(5),
+            torch.empty_strided((2, 3), (3, 1), dtype=torch.float16),
+            source.new_empty_strided((2, 2), (2, 1)),
+        ]
+        clean = [torch.zeros(3), torch.ones(3), source * 2, torch.full((2,), 3.0), source.clone(), source.float()]
+        integers = [torch.empty(4, dtype=dtype) for dtype in (torch.int32, torch.uint8, torch.bool)]
+    for tensor in fresh:
+        assert torch.equal(tensor.double().nan_to_num(-1), torch.full_like(tensor, poison).double().nan_to_num(-1))
+    assert all(tensor.isfinite().all() and (tensor != 4096).all() for tensor in clean)
+    assert [t.tolist()[0] for t in integers] == [7 if math.isnan(poison) else 113] * 2 + [True]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.empty(3, 4),
+        lambda: torch.empty(2, 1, 5, dtype=torch.bfloat16),
+        lambda: torch.empty_strided((2, 3), (7, 2), dtype=torch.float16),
+        lambda: torch.empty_strided((3, 4), (0, 1)),
+        lambda: torch.empty(2, 3, 4, 4, memory_format=torch.channels_last),
+        lambda: torch.zeros(5, dtype=torch.int64),
+        lambda: torch.full((2, 2), 1.5, dtype=torch.float64),
+        lambda: torch.ones(3, dtype=torch.complex64),
+        lambda: torch.zeros(3, dtype=torch.bool),
+        lambda: torch.zeros(3, dtype=torch.float8_e4m3fn),
+        lambda: torch.arange(12.0).view(3, 4).t().clone(),
+        lambda: torch.arange(12.0).view(3, 4).t().contiguous(),
+        lambda: torch.arange(6).to(torch.float16),
+        lambda: torch.empty(0, 3),
+        lambda: torch.empty(()),
+        lambda: torch.zeros(3, requires_grad=True),
+        lambda: torch.empty(3, device="meta"),
+        lambda: torch.eye(3).to_sparse().clone(),
+    ],
+)
+def test_a_guarded_tensor_is_like_any_other(make):
+    plain = make()
+    with guards.PoisonEmpty(7.0):
+        guarded = make()
+    for what in ("shape", "dtype", "layout", "device", "requires_grad", "is_leaf"):
+        assert getattr(guarded, what) == getattr(plain, what)
+    if plain.layout is torch.strided:
+        assert (guarded.stride(), guarded.storage_offset()) == (plain.stride(), plain.storage_offset())
+        assert guarded.untyped_storage().nbytes() == plain.untyped_storage().nbytes()
+        assert not guarded._is_view()
+        assert guarded.data_ptr() % 64 == 0
+
+
+def test_contents_are_kept():
+    x = torch.arange(24.0).view(2, 3, 4)
+    with guards.PoisonEmpty(math.nan):
+        for made, like in (
+            (x.permute(2, 0, 1).contiguous(), x.permute(2, 0, 1)),
+            (x.clone(), x),
+            (x[:, ::2, 1:].clone(), x[:, ::2, 1:]),
+            (x.expand(2, 2, 3, 4).clone(), x.expand(2, 2, 3, 4)),
+            (x.half(), x),
+            (torch.full_like(x, 3), x * 0 + 3),
+            (x.new_ones(2), torch.ones(2)),
+        ):
+            assert torch.equal(made.float(), like)
+
+
+def test_a_guarded_tensor_may_grow():
+    with guards.PoisonEmpty(math.nan) as made, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, that an output is resized
+        kept = torch.arange(4.0).clone()
+        kept.resize_(40)[4:] = 1.0
+        out = torch.empty(1, 3)
+        torch.add(torch.ones(5, 5), 1, out=out)
+    assert kept[:5].tolist() == [0, 1, 2, 3, 1]
+    assert out.tolist() == [[2.0] * 5] * 5
+    assert list(made.damage({})) == []
+
+
+def test_what_is_huge_is_left_alone():
+    with guards.PoisonEmpty(math.nan) as made:
+        far = torch.empty_strided((2, 3), (2**31, 1), dtype=torch.float16)
+        large = torch.empty(guards.LIMIT + 1, dtype=torch.uint8)
+    assert far.isnan().all()  # its elements alone
+    assert far.stride() == (2**31, 1)
+    assert large.numel() == guards.LIMIT + 1
+    assert list(made.damage({"y": far})) == []
+
+
+def test_damage_says_where():
+    with guards.PoisonEmpty(4096.0) as made:
+        first, second = torch.empty(3, 5, dtype=torch.float16), torch.zeros(4, dtype=torch.int32)
+        words = (ctypes.c_uint16 * 32).from_address(first.data_ptr() - 16)
+        words[7] = words[4] = 1  # the last before, and three before that
+        words[8] = 1  # its own
+        (ctypes.c_int32 * 8).from_address(second.data_ptr())[6] = 0
+        np.asarray(second.numpy())[:] = 9
+    assert list(made.damage({"dx": first.view(-1), "dweight": None})) == [
+        guards.Damage("dx, made by torch.empty (3, 5) float16", "before", 4, 0, "dx"),
+        guards.Damage("torch.zeros (4,) int32, allocation 2", "after", 4, 8),
+    ]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here")
+@pytest.mark.parametrize("poison", [math.nan, 4096.0])
+def test_guards_on_a_gpu(poison):
+    with guards.PoisonEmpty(poison) as made:
+        first = torch.empty(3, 5, dtype=torch.bfloat16, device="cuda")
+        second = torch.zeros(4, device="cuda")
+        first.record_stream(torch.cuda.Stream())
+    assert first.data_ptr() % 256 == second.data_ptr() % 256 == 0
+    assert first.untyped_storage().nbytes() == 30
+    assert list(made.damage({"dx": first})) == []
+    allocation = made._allocations[0]
+    allocation.base[allocation.front + allocation.extent] = 1
+    assert list(made.damage({"dx": first})) == [
+        guards.Damage("dx, made by torch.empty (3, 5) bfloat16", "after", 2, 0, "dx")
+    ]
+
+
+def test_torch_compile_compiles():
+    traced = []
+
+    def backend(graph, inputs):
+        traced.append(graph)
+        return graph.forward
+
+    @torch.compile(backend=backend)
+    def double(x):
+        y = torch.empty_like(x)
+        return y.copy_(x) * 2
+
+    with guards.PoisonEmpty(math.nan):
+        assert torch.equal(double(torch.ones(3)), torch.full((3,), 2.0))
+    assert len(traced) == 1
+
+
+def results(kernel, spec, *, guarded):
+    arguments = bound(kernel, make.case(spec, OPS[kernel.op], kernel.contract))
+    try:
+        if guarded:
+            with guards.PoisonEmpty(math.nan) as made:
+                returned = kernel.run(**arguments)
+            assert list(made.damage({})) == []
+        else:
+            returned = kernel.run(**arguments)
+    except Exception as error:
+        return [type(error).__name__]
+    returned = returned if isinstance(returned, (tuple, list)) else (returned,)
+    return [
+        None
+        if t is None
+        else (t.dtype, t.shape, t.stride(), t.detach().contiguous().view(-1).view(torch.uint8).tolist())
+        for t in returned
+    ]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", [*TRITON, *(f"{name} of torch" for name in STOCK)])
+def test_results_do_not_depend_on_the_guards(name):
+    op, _, stock = name.partition(" ")
+    if stock:
+        function = getattr(torch_native, f"{op}_torch", None) or getattr(torch_native, op)
+        kernel = Kernel(op, op, run=function)
+    else:
+        kernel = load(name)
+    table = [
+        spec for spec in corners(OPS[kernel.op], ("float32", "float16", "bfloat16")) if math.prod(spec.shape) < 600
+    ]
+    for spec in table if stock else table[::5]:
+        assert results(kernel, spec, guarded=True) == results(kernel, spec, guarded=False), spec
+
+
+@st.composite
+def views(draw):
+    """Where a view of 256 bytes lies: its type, shape, strides and offset."""
+    dtype = draw(st.sampled_from([torch.uint8, torch.float16, torch.float64]))
+    room = 256 // dtype.itemsize
+    shape = draw(st.tuples(st.integers(1, 4), st.integers(1, 4)))
+    strides = draw(st.tuples(st.integers(0, 6), st.integers(0, 3)))
+    extent = 1 + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+    assume(extent <= room)
+    return dtype, shape, strides, draw(st.integers(0, room - extent))
+
+
+@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@given(views(), views())
+def test_tensors_overlap_where_they_have_a_byte_in_common(first, second):
+    memory = torch.zeros(256, dtype=torch.uint8)
+    tensors = [
+        memory.view(dtype).as_strided(shape, strides, offset) for dtype, shape, strides, offset in (first, second)
+    ]
+    own = []
+    for tensor in tensors:  # its elements' bytes, one more dimension
+        size = tensor.element_size()
+        memory.zero_()
+        strides = [stride * size for stride in tensor.stride()]
+        memory.as_strided((*tensor.shape, size), (*strides, 1), tensor.storage_offset() * size).fill_(1)
+        own.append(memory.bool())
+    common = bool((own[0] & own[1]).any())
+    assert bool(list(guards.overlaps({"y": tensors[0]}, {"x": tensors[1]}))) == common
+
+
+def test_tensors_that_are_misaligned_to_each_other_overlap_byte_by_byte():
+    memory = bytearray(4096)
+    first = torch.frombuffer(memory, dtype=torch.float32, count=40)[::2]
+    second = torch.frombuffer(memory, dtype=torch.float32, count=100, offset=1)[::2]
+    third = torch.frombuffer(memory, dtype=torch.uint8, count=200, offset=4)[::8]
+    assert list(guards.overlaps({"y": first}, {"x": second})) == [("y", "x")]
+    assert list(guards.overlaps({"y": first}, {"x": third})) == []

@@ -1,0 +1,200 @@
+"""No kernel ends the run: it becomes a finding, and the cases around it are judged as ever."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from math import prod
+from pathlib import Path
+
+import pytest
+
+from verify_norm.core.results import Settings
+from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.loading import registry
+from verify_norm.report.documents import load as load_report
+from verify_norm.running import isolate
+from verify_norm.search.examine import examine_in
+from verify_norm.search.search import search
+
+SUPPORT = Path(__file__).parents[1] / "support"
+HOSTILE = SUPPORT / "hostile.py"
+OPTIONS = {"dtypes": ("float32", "float16", "bfloat16"), "seconds": 30.0}
+CHECKS = ("crash", "signature", "accuracy", "nonfinite")
+
+
+def kernel(name):
+    return registry.load(f"{HOSTILE}:{name}", "rmsnorm_fwd")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("segfaults", "by SIGSEGV"),
+        ("aborts", "by SIGABRT"),
+        ("exits", "with exit status 3"),
+        ("kills", "by SIGKILL, as when memory is exhausted"),
+        ("spins", "it did not return within"),
+    ],
+)
+def test_what_no_process_survives_is_a_finding(name, how):
+    report = search(kernel(name), Settings(examples=20, timeout=3.0, checks=CHECKS, **OPTIONS))
+    (finding,) = report.findings
+    assert (finding.check, finding.output, finding.status) == ("crash", None, "error")
+    assert how in finding.message
+    assert prod(finding.spec.shape) > 3000
+    assert name == "spins" or finding.spec.shape[0] < 3100  # it shrinks
+    accuracy = next(check for check in report.checks if check.name == "accuracy")
+    assert accuracy.cases > 40  # the cases around it
+    assert accuracy.failed == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("isolated", [True, False])
+def test_a_kernel_that_leaves_as_if_all_were_well_is_a_finding(isolated):
+    report = search(kernel("leaves"), Settings(examples=20, checks=CHECKS, isolate=isolated, **OPTIONS))
+    (finding,) = report.findings
+    assert (finding.check, finding.message) == ("signature", "SystemExit: 0")
+    assert next(check.cases for check in report.checks if check.name == "accuracy") > 40
+
+
+@pytest.mark.slow
+def test_memory_without_end_is_a_finding():
+    report = search(kernel("grows"), Settings(examples=0, checks=CHECKS, **OPTIONS))
+    (finding,) = report.findings
+    assert finding.check == "signature"
+    assert "can't allocate memory" in finding.message
+    assert next(check.cases for check in report.checks if check.name == "accuracy") > 40
+
+
+def test_a_further_run_that_crashes_costs_one_check():
+    spec = CaseSpec(shape=(2, 751), seed=31)  # `batch_invariance` doubles the rows
+    runner = isolate.runner(kernel("exits"), "cpu", isolate=True)
+    try:
+        examined = examine_in(runner, spec, ("signature", "accuracy", "batch_invariance", "crash"), 20.0)
+    finally:
+        runner.close()
+    (finding,) = examined.findings
+    assert finding.during == "batch_invariance"
+    assert "in a further run near this case that the check batch_invariance makes" in finding.message
+    assert {"signature", "accuracy"} <= set(examined.looked)
+
+
+def test_what_cannot_be_imported_runs_here_and_that_is_said():
+    function = kernel("right").run
+    report = search(Kernel("k", "rmsnorm_fwd", run=function), Settings(examples=0, checks=CHECKS, **OPTIONS))
+    assert report.ok
+    assert report.environment["isolation"].startswith("none: the kernel is not an attribute of a module")
+    assert next(check.cases for check in report.checks if check.name == "crash") == 0
+
+
+def test_state_from_earlier_calls_is_told():
+    """Wrong from the fifth call on: no case alone shows it."""
+    report = search(kernel_of_state(), Settings(examples=0, checks=("accuracy",), **OPTIONS))
+    (finding,) = report.findings
+    assert "a race, or what the kernel keeps from earlier calls" in finding.message
+
+
+def kernel_of_state():
+    return registry.load(f"{SUPPORT / 'stateful.py'}:rmsnorm_fwd")
+
+
+def command(*arguments, name="slow", **options):
+    line = [sys.executable, "-m", "verify_norm", "--kernel", f"{HOSTILE}:{name}", "--op", "rmsnorm_fwd", *arguments]
+    return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+
+
+def test_control_c_prints_the_report_so_far(tmp_path):
+    path = tmp_path / "report.json"
+    environment = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
+    process = command("--json", str(path), "--examples", "2000", env=environment, start_new_session=True)
+    wait_for_cases(tmp_path, 30)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "interrupted" in out
+    assert "Traceback" not in err
+    report = load_report(path.read_text())
+    assert report.interrupted
+    assert report.cases >= 30
+    assert not report.ok
+
+
+def test_a_killed_run_resumes_and_has_lost_nothing_but_the_case_in_flight(tmp_path):
+    arguments = ("--examples", "40", "--seconds", "50", "--checks", "accuracy,signature")
+    environment = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
+    process = command(*arguments, env=environment)
+    journal, done = wait_for_cases(tmp_path, 30)
+    process.kill()
+    process.communicate()
+    left = len(journal.read_text().splitlines())
+    assert left >= done
+    journal.write_text(journal.read_text() + '{"spec": {"sha')  # a line that the kill has cut
+    path = tmp_path / "report.json"
+    resumed = command(*arguments, "--resume", "--json", str(path), env=environment)
+    out, err = resumed.communicate(timeout=100)
+    assert resumed.returncode == 0, out + err
+    assert f"{left} cases are already done" in err
+    report = load_report(path.read_text())
+    whole = search(kernel("slow"), Settings(examples=40, seconds=50.0, checks=("accuracy", "signature")))
+    assert report.cases == whole.cases
+    assert report.tallies == whole.tallies
+    assert not list(tmp_path.glob("verify-norm/*.jsonl"))  # it is needed no more
+
+
+def wait_for_cases(folder, count):
+    for _ in range(600):
+        for path in folder.glob("verify-norm/*.jsonl"):
+            done = len(path.read_text().splitlines())
+            if done >= count:
+                return path, done
+        time.sleep(0.1)
+    raise AssertionError(f"no journal of {count} cases in {folder}")
+
+
+def test_nothing_to_resume_is_said(tmp_path):
+    environment = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
+    process = command("--resume", "--examples", "0", "--checks", "signature", name="right", env=environment)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "nothing to resume" in err
+
+
+def test_what_a_kernel_prints_is_no_part_of_the_report(tmp_path):
+    environment = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
+    arguments = ("--json", "-", "--examples", "0", "--checks", "signature")
+    out, err = command(*arguments, name="prints", env=environment).communicate(timeout=60)
+    assert json.loads(out)["kernel"].endswith(":prints")
+    assert "a kernel that talks" in err
+
+
+def test_no_child_outlives_its_run_for_long(tmp_path):
+    environment = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
+    line = [sys.executable, "-m", "verify_norm", "--kernel", f"{HOSTILE}:spins", "--op", "rmsnorm_fwd"]
+    line += ["--checks", "accuracy", "--timeout", "5"]
+    process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
+    wait_for_cases(tmp_path, 30)
+    children = descendants(process.pid)
+    assert children
+    process.kill()
+    process.wait()
+    for _ in range(200):
+        if not any(alive(pid) for pid in children):
+            return
+        time.sleep(0.1)
+    raise AssertionError("a child still runs")
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def descendants(pid):
+    children = [int(c) for t in Path(f"/proc/{pid}/task").iterdir() for c in (t / "children").read_text().split()]
+    return children + [c for child in children for c in descendants(child)]

@@ -1,0 +1,126 @@
+"""What a run covers, and when it ends."""
+
+import importlib
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.internal.conjecture import providers
+from small_runs import rmsnorm_fwd, run
+
+from verify_norm.cases import models
+from verify_norm.core.errors import UsageError
+from verify_norm.core.ops import OPS
+from verify_norm.core.results import Settings
+from verify_norm.core.spec import LAYOUTS, CaseSpec, Kernel
+from verify_norm.loading.registry import load
+from verify_norm.search.search import replay, search
+
+DTYPES = ("float32", "float16", "bfloat16")
+
+
+@pytest.mark.slow
+def test_a_run_covers_every_dtype_and_layout():
+    report = search(load("layernorm_bwd"), Settings(examples=80, seconds=600))
+    assert report.ok
+    assert report.cases >= 250
+    assert {t.dtype for t in report.tallies if t.output == "dx"} == set(DTYPES)
+    for layout in LAYOUTS:
+        assert report.layouts[f"dy {layout}"]
+        assert layout == "scalar" or report.layouts[f"x {layout}"]
+    gradient = next(check for check in report.checks if check.name == "gradient")
+    assert gradient.cases > 10
+    assert 0 < gradient.power < 0.1
+
+
+@pytest.mark.slow
+def test_what_is_imported_does_not_change_what_is_drawn(tmp_path, monkeypatch):
+    cases = []
+
+    def recorded(x, weight, eps, weight_offset, normalized_shape):
+        cases.append((tuple(x.shape), eps, x.dtype))
+        return rmsnorm_fwd(x, weight, eps, weight_offset, normalized_shape)
+
+    def drawn():
+        cases.clear()
+        run(recorded, examples=100, checks=("signature",))
+        return tuple(cases)
+
+    before = drawn()
+    (tmp_path / "full_of_numbers.py").write_text(f"NUMBERS = {list(range(1, 601))}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(providers, "is_local_module_file", lambda path: "full_of_numbers" in path)
+    monkeypatch.setitem(sys.modules, "full_of_numbers", importlib.import_module("full_of_numbers"))
+    assert 600 in providers._get_local_constants().set_for_type("integer")
+    assert drawn() == before
+
+
+@pytest.mark.slow
+def test_models_at_full_row_length_pass():
+    report = search(load("layernorm_bwd"), Settings(examples=0, seconds=600, shapes="models"))
+    assert report.ok
+    assert report.cases == len(models.model_cases(OPS["layernorm_bwd"], full=False, dtypes=DTYPES)[0])
+
+
+def test_models_too_large_for_a_cpu_are_said_to_be_left_out():
+    def nothing(x):
+        raise RuntimeError
+
+    report = search(Kernel("k", "groupnorm_fwd", run=nothing), Settings(examples=0, seconds=9, shapes="models"))
+    assert "model X = 2240" in {skip.what for skip in report.skipped}
+
+
+def test_a_kernel_that_supports_nothing_passes_nothing():
+    report = run(unsupported=lambda spec: "nothing")
+    assert not report.ok
+    assert report.cases == 0
+
+
+@pytest.mark.slow
+def test_findings_count_and_shrink():
+    def wrong_in_long_rows(x, weight, eps, weight_offset, normalized_shape):
+        y = rmsnorm_fwd(x, weight, eps, weight_offset, normalized_shape)
+        return y * 2 if x.shape[-1] > 100 else y
+
+    report = run(wrong_in_long_rows)
+    (finding,) = report.findings
+    assert (finding.check, finding.output) == ("accuracy", "y")
+    assert finding.spec == CaseSpec(shape=(101,))
+    failed = next(check.failed for check in report.checks if check.name == "accuracy")
+    assert failed == finding.cases > 5
+
+
+def test_examples_are_drawn_from_the_seed():
+    @settings(max_examples=1)
+    @given(st.none())
+    def unrelated(_):
+        pass
+
+    def tallies(seed):
+        return run(seed=seed, examples=20, checks=("accuracy",)).tallies
+
+    one = tallies(1)
+    unrelated()
+    assert one == tallies(1)
+    assert one != tallies(2)
+
+
+def test_the_search_ends_at_the_finding_that_it_is_for():
+    kernel = Kernel("k", "rmsnorm_fwd", run=lambda x, weight, eps, weight_offset, normalized_shape: x * 2)
+    sought = search(kernel, Settings(examples=50), until=lambda finding: finding.check == "accuracy")
+    assert [finding.check for finding in sought.findings] == ["accuracy"]
+    assert ("cases", "the search was for this finding") in {(skip.what, skip.reason) for skip in sought.skipped}
+
+
+def test_the_time_is_kept():
+    report = run(examples=10**6, checks=("signature",), seconds=0.2)
+    assert ("cases", "the 0.2 s were over") in {(skip.what, skip.reason) for skip in report.skipped}
+
+
+def test_a_case_of_another_operator_is_refused():
+    kernel = Kernel("k", "groupnorm_fwd", run=lambda x: x)
+    with pytest.raises(UsageError, match=r"the spec does not fit groupnorm_fwd: .*cannot be divided"):
+        replay(kernel, CaseSpec((2, 3), num_groups=2), Settings())
+    with pytest.raises(UsageError, match="the spec does not fit rmsnorm_fwd, which has no num_groups"):
+        replay(Kernel("k", "rmsnorm_fwd", run=lambda x: x), CaseSpec((2, 3), num_groups=3), Settings())

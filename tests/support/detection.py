@@ -1,0 +1,23 @@
+"""Whether the checks that name an example's bug detect it."""
+
+from verify_norm.cases import corners
+from verify_norm.checks import CHECKS
+from verify_norm.core.ops import OPS
+from verify_norm.core.results import Settings
+from verify_norm.core.spec import Finding
+from verify_norm.kernels.zoo import Example
+from verify_norm.loading import registry
+from verify_norm.search.examine import examine
+from verify_norm.validation.zoo import explains
+
+
+def detect(example: Example, settings: Settings) -> Finding | None:
+    """Return the first finding on a wrong output in the corner table, by the checks in `example.caught_by`."""
+    kernel, op = registry.ready(example.kernel), OPS[example.kernel.op]
+    checks = tuple(name for name in example.caught_by if name in CHECKS and CHECKS[name].applies(op))
+    dtypes = tuple(d for d in settings.dtypes if d in kernel.dtypes)
+    for spec in corners.corners(op, dtypes, gpu=settings.device != "cpu"):
+        for finding in examine(kernel, spec, checks, settings.device).findings:
+            if explains(example, finding):
+                return finding
+    return None

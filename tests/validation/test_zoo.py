@@ -1,0 +1,137 @@
+"""The zoo's command: what it runs, prints and writes. tests/kernels tests the example kernels themselves."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from verify_norm.cli.app import app
+from verify_norm.core.results import Settings
+from verify_norm.core.spec import CaseSpec, Finding
+from verify_norm.kernels.zoo import ZOO
+from verify_norm.loading import registry
+from verify_norm.search.examine import examine
+from verify_norm.validation import zoo
+from verify_norm.validation.zoo import Outcome, detectable, explains
+
+FEW = ["--seconds", "12", "--examples", "5"]
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["zoo", *map(str, arguments)])
+
+
+@pytest.mark.slow
+def test_the_command_detects_passes_and_scores(tmp_path):
+    path = tmp_path / "zoo.json"
+    result = run("A05", "A34", "U08", *FEW, "--json", path)
+    assert result.exit_code == 0, result.output
+    assert "2 of 2 wrong kernels detected, 0 of 1 correct kernels falsely flagged" in result.output
+    assert "memory y" in result.stdout
+    assert "signature dweight" in result.stdout
+    data = json.loads(path.read_text())
+    assert data["environment"]["torch"]
+    assert data["cores"] >= 1
+    assert data["seconds"] + 1 > max(outcome["seconds"] for outcome in data["outcomes"])
+    lines = {outcome["name"]: outcome for outcome in data["outcomes"]}
+    assert lines["A05_row_tile_unmasked"]["findings"][0]["check"] == "memory"
+    assert lines["A34_dw_missing"]["class"] == "options"
+    assert lines["U08_one_column"]["findings"] == []
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_keeps_what_is_done(tmp_path):
+    path = tmp_path / "zoo.json"
+    options = ["--seconds", "100", "--examples", "100000", "--jobs", "2", "--json", path]
+    command = [sys.executable, "-m", "verify_norm", "zoo", "A34", "U08", *map(str, options)]
+    lines = []
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        for line in process.stderr:
+            lines.append(line)
+            if len(lines) == 1:  # interrupted amid a line, it is printed again
+                os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    assert process.returncode == 130, lines
+    assert "1 of 2 examples were not run" in lines[-1]
+    assert "Traceback" not in "".join(lines)
+    data = json.loads(path.read_text())
+    assert data["interrupted"]
+    assert [outcome["name"] for outcome in data["outcomes"]] == ["A34_dw_missing"]
+
+
+@pytest.mark.slow
+def test_verdicts_of_other_policies_are_printed():
+    result = run("A34", *FEW, "--against", "tutorial,assert_close")
+    assert result.exit_code == 0, result.output
+    assert "under tutorial's policy" in result.stdout
+    assert "under assert_close's policy: 1 of 1 wrong kernels detected" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(["Z99"], "no example's name begins with Z99"), (["A34", "--against", "tutrial"], "did you mean tutorial?")],
+)
+def test_an_unknown_name_is_a_usage_error(arguments, words):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert words in result.output
+
+
+def test_an_example_for_a_gpu_is_not_run_without_one():
+    assert "A27_lock_no_barrier" not in {example.name for example in detectable("cpu")}
+    assert "A27_lock_no_barrier" in {example.name for example in detectable("cuda:0")}
+    assert "A09_gated_recompute_pregate" not in {example.name for example in detectable("cuda:0")}
+
+
+def finding(output):
+    return Finding("k", "accuracy", output, "fail", "", CaseSpec(shape=(2, 3)))
+
+
+def test_a_finding_on_a_right_output_does_not_count():
+    wrong = ZOO["A31_dx_over_dy"]
+    assert Outcome(wrong, (finding("dx"),), 1, 0.1).as_expected
+    assert not Outcome(wrong, (finding("dweight"),), 1, 0.1).as_expected
+    assert not Outcome(wrong, (), 1, 0.1).as_expected
+    unusual = ZOO["U08_one_column"]
+    assert Outcome(unusual, (), 1, 0.1).as_expected
+    assert not Outcome(unusual, (finding("dx"),), 1, 0.1).as_expected
+    assert explains(ZOO["A35_empty_rows_launch"], finding(None))
+
+
+def test_a_run_ends_when_the_bug_is_detected():
+    outcome = zoo.run(ZOO["A34_dw_missing"], Settings(examples=50, seconds=30.0))
+    assert outcome.as_expected
+    assert outcome.cases < 5
+    (found,) = outcome.findings
+    assert (found.check, found.output, found.after) == ("signature", "dweight", 1)
+
+
+def test_a_policy_that_is_not_done_in_time_gives_no_verdict(monkeypatch):
+    monkeypatch.setattr(zoo, "POLICY_SECONDS", 0.5)
+    verdict = zoo._under("tutorial", ZOO["H11_ladder_tail"], "cpu")  # 147,000 programs in the interpreter
+    assert (verdict.caught, verdict.detail) == (None, "not done after 0.5 s")
+
+
+def test_the_file_has_the_seconds_of_the_whole_run():
+    outcomes = [Outcome(ZOO["U08_one_column"], (), 9, 3.0, ended=ended) for ended in (3.4, 7.6)]
+    whole = zoo.dump(outcomes, Settings())
+    assert whole["seconds"] == 8
+    assert whole["cores"] >= 1
+
+
+def test_a_sequential_mean_exceeds_the_bound_of_a_blocked_sum():
+    """Found at seed 0 with 400 cases: H07 took its mean so, and torch's CPU then adds the values one by one."""
+    kernel = registry.ready(ZOO["H07_batchnorm_fwd"].kernel)
+    spec = CaseSpec((79, 2, 2), eps=1e-5, data="constant", offset=-10.0, momentum=0.1)
+    assert examine(kernel, spec, ("accuracy", "statistics"), "cpu").findings == ()
+
+    def by_one(x, weight, bias, running_mean, running_var, training, momentum, eps):
+        y, _, rstd = kernel.run(x, weight, bias, running_mean, running_var, training, momentum, eps)
+        return y, x.mean((0, 2)), rstd
+
+    found = examine(replace(kernel, run=by_one), spec, ("statistics",), "cpu").findings
+    assert [finding.output for finding in found] == ["mean"]

@@ -1,0 +1,104 @@
+"""CaseSpec -> Case: arguments in hostile memory, and the truth with its error bound."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from verify_norm.cases import draw, placement
+from verify_norm.core import geometry, ops
+from verify_norm.core.dtypes import FORMATS, Array
+from verify_norm.core.spec import Case, CaseSpec, Contract, Expected, Op
+
+Exact = Mapping[str, Array | None]
+POISONS = {"nan": np.nan, "finite": 4096.0}  # in gaps, guards and fresh allocations: code may pass over NaN
+
+
+def case(spec: CaseSpec, op: Op, contract: Contract, device: str = "cpu") -> Case:
+    """Return the case of `op` that `spec` describes, its arguments on `device`, with the truth of each output.
+
+    The inputs are first rounded to their types; the reference is evaluated at the rounded values. Raises ValueError if
+    the operator has no such case, as with a shape that does not fit it.
+    """
+    return build(spec, op, contract, device, exact_inputs(spec, op), truth=True)
+
+
+def exact_inputs(spec: CaseSpec, op: Op) -> dict[str, Array | None]:
+    """Return the exact values of every input: drawn, or computed by the reference for what a forward saves."""
+    refused = geometry.refusal(spec, op)
+    if refused is not None:
+        raise ValueError(refused)
+    exact = {tensor.name: draw.tensor(spec, op, tensor) for tensor in op.inputs if tensor.role != "saved"}
+    return exact | saved(spec, op, exact)
+
+
+def saved(spec: CaseSpec, op: Op, exact: Exact) -> dict[str, Array | None]:
+    """Return the exact values of what a forward saves of these inputs, by the names of inputs of `op`."""
+    names = [tensor.name for tensor in op.inputs if tensor.role == "saved"]
+    if not names:
+        return {}
+    forward = ops.OPS[str(op.forward)]
+    summed = exact.get("residual_out")  # a fused addition saves the statistics of the sum
+    inputs = exact if summed is None else {**exact, "x": summed, "residual": np.zeros_like(summed)}
+    with np.errstate(all="ignore"):
+        statistics = call(forward.reference, {**inputs, **attributes(spec, forward)})
+    return {name: FORMATS["float32"].round(getattr(statistics, name)) for name in names}
+
+
+def build(
+    spec: CaseSpec,
+    op: Op,
+    contract: Contract,
+    device: str,
+    exact: Exact,
+    *,
+    truth: bool = False,
+    poison: float | None = None,
+) -> Case:
+    """Return a case with these exact values, which the formats of `spec` hold; `truth` adds the expected outputs."""
+    poison = POISONS[spec.poison] if poison is None else poison
+    tensors = {}
+    for tensor in op.inputs:
+        values, dtype = exact[tensor.name], geometry.input_dtype(tensor, spec)
+        layout = geometry.layout_of(spec, tensor.name)
+        tensors[tensor.name] = None if values is None else placement.place(values, dtype, layout, poison, device)
+    expected = _truth(spec, op, contract, exact) if truth else {}
+    return Case(spec, op, {**tensors, **attributes(spec, op)}, exact, expected, poison)
+
+
+def _truth(spec: CaseSpec, op: Op, contract: Contract, exact: Exact) -> dict[str, Expected | None]:
+    offered = offer(spec, op, contract, exact)
+    with np.errstate(all="ignore"):  # the inputs contain NaN, infinities and overflow; the checks judge them
+        values = call(op.reference, offered)
+        deltas = call(op.error, {**offered, "arithmetic": ops.arithmetic(contract, spec.dtype)})
+    return {
+        tensor.name: None
+        if value is None or tensor.name.removeprefix("d") in spec.frozen
+        else Expected(value, delta, ops.output_dtype(tensor, contract, spec.dtype, spec.weight_dtype))
+        for tensor, value, delta in zip(op.outputs, values, deltas, strict=True)
+    }
+
+
+def offer(spec: CaseSpec, op: Op, contract: Contract, exact: Exact) -> dict[str, Any]:
+    """Return the arguments that a reference may take: inputs, attributes, and how the contract rounds."""
+    first = ops.output_dtype(op.outputs[0], contract, spec.dtype, spec.weight_dtype)
+    return {**exact, **attributes(spec, op), **ops.roundings(contract, spec.dtype, first)}
+
+
+def call(function: Callable[..., Any], offered: Mapping[str, Any]) -> Any:
+    """Call `function` with those of the offered arguments that it names, and return its result."""
+    return function(**named(function, offered))
+
+
+def named(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of the offered arguments that the function's signature names; all of them for **kwargs."""
+    parameters = inspect.signature(function).parameters
+    every = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    return {name: value for name, value in offered.items() if every or name in parameters}
+
+
+def attributes(spec: CaseSpec, op: Op) -> dict[str, Any]:
+    """Return the arguments that are no tensors."""
+    derived = {"normalized_shape": geometry.affine_shape(spec, op)}
+    return {name: derived[name] if name in derived else getattr(spec, name) for name in op.attrs}

@@ -1,0 +1,205 @@
+"""Hypothesis strategies that draw specs instead of arrays, and the exploration that steers towards large values."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from math import prod
+from typing import Any
+from zlib import crc32
+
+import hypothesis
+from hypothesis import strategies as st
+from hypothesis.internal.conjecture import providers
+
+from verify_norm.cases import turns
+from verify_norm.cases.corners import OUTPUT_SCALES, freezable
+from verify_norm.core.geometry import differentiable, thawed
+from verify_norm.core.spec import FAMILIES, LAYOUTS, WEIGHTS, CaseSpec, Op, Tensor
+
+# Row lengths: powers of two, their neighbours, odd numbers, tile edges, and hidden sizes of models.
+_LENGTHS = (
+    *(1, 2, 3, 5, 7, 8, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 200, 255, 256, 257, 320, 511, 512, 513),
+    *(640, 768, 1000, 1023, 1024, 1025, 1280, 1600, 2047, 2048, 2049, 3584, 4095, 4096, 4097, 5120, 8192, 8193, 12288),
+    16384,
+)
+# Rows: none, one, odd numbers, and the neighbours of every count of blocks, partial buffers and programs in use.
+_ROWS = (
+    *(0, 1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 31, 32, 33, 63, 64, 65, 95, 97, 127, 128, 129, 255, 256, 257, 1000, 4097),
+    65537,
+)
+_EPS = (1e-5, 1e-5, 1e-6, 1e-12, 1e-3, 1e-1, 0.0, 1e3)
+_OFFSETS = (0.0, 0.0, 1.0, -10.0, 100.0, -1e3, 1e4)
+_SCALES = {  # log2: none, small beside every eps, squares underflow, subnormals, near overflow, the largest
+    "float16": (0, 0, 0, 0, -8, -12, -15, -20, 11, 16),
+    "float32": (0, 0, 0, 0, -20, -70, -127, -140, 60, 125, 128),
+    "bfloat16": (0, 0, 0, 0, -20, -70, -127, -131, 60, 125, 128),
+}
+# In one case of four a gradient has the layout of its tensor: kernels often take another path for it.
+_ALIKE = tuple(layout for layout in LAYOUTS if layout not in ("contiguous", "scalar"))
+_MOMENTA = (0.1, 0.1, 1e-3, 0.5, 1.0, 0.0)
+MOST = 1e6  # Hypothesis takes finite numbers; a larger one is as good as this
+
+
+@contextmanager
+def whatever_is_imported() -> Iterator[None]:
+    """Let a seed draw the same cases, whatever modules are imported.
+
+    Hypothesis also draws the constants that it finds in imported modules of the user. A change of a constant in the
+    kernel's module would change all cases, and no run could be compared with an earlier one.
+    """
+    kept = {name: getattr(providers, name, None) for name in ("_get_local_constants", "CONSTANTS_CACHE")}
+    if None in kept.values():  # an older or newer Hypothesis
+        yield
+        return
+    none = type(providers.GLOBAL_CONSTANTS)()
+    try:
+        providers._get_local_constants = lambda: none
+        providers.CONSTANTS_CACHE = type(providers.CONSTANTS_CACHE)(1024)  # of the constants allowed in each place
+        yield
+    finally:
+        for name, value in kept.items():
+            setattr(providers, name, value)
+
+
+@st.composite
+def specs(draw: st.DrawFn, op: Op, dtypes: tuple[str, ...], elements: int, *, frozen: bool = False) -> CaseSpec:
+    """Draw specs of `op` with at most about `elements` elements; `frozen` lets some inputs need no gradient."""
+    shape, options = draw(_shape(op, elements))
+    dtype = draw(st.sampled_from(dtypes))
+    placed = (t for t in op.inputs if t.role != "saved" and t.extent != "one" and not t.name.startswith("running_"))
+    names = {t.name: t for t in placed}
+    alike = draw(_one_in_four(_ALIKE, None))
+    options |= {
+        f"{name}_layout": alike
+        if alike and tensor.role != "weight"
+        else draw(st.one_of(st.just("contiguous"), st.sampled_from(_layouts(tensor))))
+        for name, tensor in names.items()
+    }
+    if "weight_offset" in op.attrs:
+        options["weight_offset"] = draw(st.sampled_from((0.0, 1.0)))
+    if op.quantized:
+        options["scale"] = draw(st.sampled_from(OUTPUT_SCALES))
+    if op.view == "channels":
+        options |= draw(_mode(shape))
+    if frozen and freezable(op):
+        options["frozen"] = draw(_one_in_four(freezable(op), ()))
+    spec = CaseSpec(
+        shape=shape,
+        dtype=dtype,
+        weight_dtype=draw(st.sampled_from((None, "float32"))) if dtype != "float32" else None,
+        eps=draw(st.sampled_from(_EPS)),
+        data=draw(st.sampled_from(FAMILIES)),
+        offset=draw(st.sampled_from(_OFFSETS)),
+        log2_scale=draw(st.sampled_from(_SCALES[dtype])),
+        dy_log2_scale=draw(st.sampled_from((0, 0, 0, -12, 10))),
+        special=draw(st.sampled_from((None,) * 18 + ("nan", "inf"))) if prod(shape) else None,
+        weight=draw(st.sampled_from((True, True, True, False))),
+        weight_data=draw(st.sampled_from(WEIGHTS[:1] * 6 + WEIGHTS)),
+        bias="bias" not in names or draw(st.sampled_from((True, True, True, False))),
+        dresidual_out="dresidual_out" not in names or draw(st.booleans()),
+        seed=draw(st.integers(0, 2**16)),
+        **options,
+    )
+    # Where Hypothesis climbs it repeats the numbers of one case, so this one is a digest, which any change makes anew.
+    return turns.drawn(thawed(spec, differentiable(op)), crc32(repr(spec).encode()), op)
+
+
+def _one_in_four(some: tuple[Any, ...], none: Any) -> st.SearchStrategy[Any]:
+    return st.sampled_from((none,) * 3 * len(some) + some)
+
+
+def _layouts(tensor: Tensor) -> tuple[str, ...]:
+    if tensor.role == "weight":
+        return ("every_other", "offset")
+    return tuple(n for n in LAYOUTS if tensor.role == "cotangent" or n != "scalar")  # a scalar x has no variance
+
+
+def _shape(op: Op, elements: int) -> st.SearchStrategy[tuple[tuple[int, ...], dict[str, Any]]]:
+    if op.view == "rows":
+        return _row_shape(elements)
+    if "num_groups" in op.attrs:
+        return _group_shape(elements)
+    samples = (1, 2, 3, 0, 5, 17) if op.view == "groups" else (1, 2, 3, 0, 5, 17, 64, 257, 1000)
+    return _channel_shape(elements, samples)
+
+
+@st.composite
+def _mode(draw: st.DrawFn, shape: tuple[int, ...]) -> dict[str, Any]:
+    """Draw the mode of BatchNorm: evaluation if a channel has a single value, and only with running statistics."""
+    training = prod(shape[:1] + shape[2:]) != 1 and draw(st.sampled_from((True, True, False)))
+    running = not training or draw(st.sampled_from((True, True, True, False)))
+    return {"training": training, "running": running, "momentum": draw(st.sampled_from(_MOMENTA))}
+
+
+@st.composite
+def _row_shape(draw: st.DrawFn, elements: int) -> tuple[tuple[int, ...], dict[str, Any]]:
+    usual = [n for n in _LENGTHS if n <= elements]
+    length = draw(st.one_of(st.sampled_from(usual), st.integers(1, min(elements, 600))))
+    most = max(elements // length, 1)
+    rows = draw(st.one_of(st.sampled_from([m for m in _ROWS if m <= most]), st.integers(1, min(most, 70))))
+    normalized: tuple[int, ...] = (length,)
+    if draw(st.integers(0, 4)) == 4:  # normalized_shape of two dimensions
+        first = draw(st.sampled_from([k for k in (1, 2, 3, 5) if length % k == 0]))
+        normalized = (first, length // first)
+    rank = draw(st.integers(0, 5 - len(normalized)))
+    if rank == 0:
+        return normalized, {"normalized_ndim": len(normalized)}
+    leading: list[int] = []
+    for _ in range(rank - 1):
+        leading.append(draw(st.integers(1, max(min(3, most // prod(leading)), 1))))
+    rows = rows // prod(leading) if rows >= prod(leading) else min(rows, 1)
+    return (*leading, rows, *normalized), {"normalized_ndim": len(normalized)}
+
+
+@st.composite
+def _group_shape(draw: st.DrawFn, elements: int) -> tuple[tuple[int, ...], dict[str, Any]]:
+    groups = draw(st.sampled_from((1, 2, 3, 4, 8, 32)))
+    channels = groups * draw(st.sampled_from([c for c in (1, 2, 3, 5, 10) if groups * c <= max(elements // 256, 32)]))
+    samples = draw(st.sampled_from((1, 2, 3, 0, 5, 17)))
+    space = draw(_space(max(elements // (channels * max(samples, 1)), 1)))
+    return (samples, channels, *space), {"num_groups": groups}
+
+
+@st.composite
+def _channel_shape(draw: st.DrawFn, elements: int, samples: tuple[int, ...]) -> tuple[tuple[int, ...], dict[str, Any]]:
+    channels = draw(st.sampled_from((1, 2, 3, 5, 8, 32)))
+    batch = draw(st.sampled_from([n for n in samples if n * channels <= elements]))
+    return (batch, channels, *draw(_space(max(elements // (channels * max(batch, 1)), 1)))), {}
+
+
+@st.composite
+def _space(draw: st.DrawFn, most: int) -> tuple[int, ...]:
+    """Draw up to three spatial dimensions of at most `most` positions."""
+    size = draw(st.one_of(st.integers(1, min(most, 64)), st.integers(1, most)))
+    rank = draw(st.integers(0, 3))
+    if rank < 2:
+        return (size,) * rank
+    side = max(int(size ** (1 / rank)), 1)
+    return (side,) * (rank - 1) + (max(size // side ** (rank - 1), 1),)
+
+
+def explore(
+    strategy: st.SearchStrategy[CaseSpec], one: Callable[[CaseSpec], Mapping[str, float]], *, examples: int, seed: int
+) -> None:
+    """Draw `examples` specs and call `one` with each; it returns the values to maximize, by label.
+
+    The same strategy, seed and returned values draw the same specs. To end early, `one` raises a BaseException that is
+    no Exception: Hypothesis does not try to reproduce it.
+    """
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=examples,
+        database=None,
+        deadline=None,
+        derandomize=False,
+        phases=(hypothesis.Phase.generate, hypothesis.Phase.target),
+        suppress_health_check=list(hypothesis.HealthCheck),
+        verbosity=hypothesis.Verbosity.quiet,
+    )
+    @hypothesis.given(strategy)
+    def attempt(spec: CaseSpec) -> None:
+        for label, value in one(spec).items():
+            hypothesis.target(min(value, MOST), label=label)
+
+    with whatever_is_imported():
+        attempt()

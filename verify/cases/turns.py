@@ -1,0 +1,63 @@
+"""What a case turns on besides its data: what unwritten memory holds, which checks run the kernel again, and how.
+
+A further run costs as much as the case itself, so a check makes one in a share of the cases only. This module draws
+it, `CaseSpec.poison`, `further` and `variant` name it, and the checks read it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal, TypeVar
+
+from verify_norm.core.spec import FURTHER, LAWS, CaseSpec, Op
+
+T = TypeVar("T")
+EVERYTHING: dict[str, Any] = {"poison": "nan", "further": FURTHER, "variant": 0}
+# A check makes its further run in one case of so many: where the case's number has this remainder.
+SHARES = {
+    "memory": (2, 0),
+    "distribution": (2, 0),
+    "batch_invariance": (2, 1),
+    "determinism": (3, 0),
+    "gradient": (3, 0),
+    "degenerate": (4, 1),
+    "power": (4, 0),
+}
+LAW_SHARE = 2  # one case of so many tries one law of `identities`
+OF_DY = ("scale_dy", "linearity")  # laws of a backward
+ROUND = 12  # numbers after which all shares begin anew
+VARIANTS = 120  # a multiple of every number of options
+STRIDE = 53  # coprime to 2, 3 and 5: a short table meets all remainders, and many variants
+
+
+def drawn(spec: CaseSpec, number: int, op: Op) -> CaseSpec:
+    """Return the case with the poison, the further runs and the variant that a random number stands for."""
+    laws = LAWS if op.forward else tuple(law for law in LAWS if law not in OF_DY)
+    further = [name for name, (share, first) in SHARES.items() if number % share == first]
+    if number % LAW_SHARE == 0:
+        further.append(laws[number // LAW_SHARE % len(laws)])
+    poison: Literal["nan", "finite"] = "finite" if number // 2 % 2 else "nan"
+    return replace(spec, poison=poison, further=tuple(further), variant=number // ROUND % VARIANTS)
+
+
+def of_row(spec: CaseSpec, row: int, dtypes: int, op: Op) -> CaseSpec:
+    """Return the same for a row of a table in which so many types take turns: each type meets everything.
+
+    Rows of one type are `dtypes` apart, so the row's number alone would tie what it makes to its type.
+    """
+    return drawn(spec, STRIDE * (row // dtypes + row % dtypes), op)
+
+
+def laws(spec: CaseSpec) -> tuple[str, ...]:
+    """Return the laws that the case names."""
+    return tuple(law for law in LAWS if law in spec.further)
+
+
+def variant(spec: CaseSpec, options: Sequence[T]) -> T:
+    """Return the option that the case's variant stands for."""
+    return options[spec.variant % len(options)]
+
+
+def from_variant(spec: CaseSpec, options: Sequence[T]) -> tuple[T, ...]:
+    """Return all options, from the case's variant on."""
+    first = spec.variant % len(options)
+    return (*options[first:], *options[:first])

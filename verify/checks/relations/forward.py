@@ -1,0 +1,72 @@
+"""A kernel's own forward near a case: called at moved inputs, beside the reference and what may lie between them."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from verify_norm.cases import make, placement
+from verify_norm.checks.relations.rerun import NearbyError, device_of
+from verify_norm.core import geometry, judge, ops
+from verify_norm.core.dtypes import Array
+from verify_norm.core.spec import Case, Expected, Op, Run
+from verify_norm.running import execute
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The change of y between two inputs, as the kernel has it and as the reference does, and what may be off."""
+
+    kernel: Array
+    reference: Array
+    allowed: Array  # √(a+² + a−²), for random signs
+    most: Array  # a+ + a−
+
+
+def forward_of(case: Case) -> Op:
+    """Return the forward operator of a backward's case."""
+    return ops.OPS[str(case.op.forward)]
+
+
+def _offered(case: Case, changed: dict[str, Array]) -> dict[str, Any]:
+    attrs = {name: case.arguments[name] for name in case.op.attrs}
+    return {**case.exact, **attrs, **changed}
+
+
+def reference_at(op: Op, case: Case, changed: dict[str, Array] | None = None) -> Any:
+    """Return what the operator's reference returns, with some of the case's inputs changed."""
+    return make.call(op.reference, _offered(case, changed or {}))
+
+
+def expected_at(run: Run, changed: dict[str, Array]) -> Expected:
+    """Return the truth about the forward's y there, and what the kernel's contract allows."""
+    forward, offered = forward_of(run.case), _offered(run.case, changed)
+    value = make.call(forward.reference, offered).y
+    arithmetic = ops.arithmetic(run.kernel.contract, run.case.spec.dtype)
+    return Expected(value, make.call(forward.error, offered | {"arithmetic": arithmetic}).y, run.case.spec.dtype)
+
+
+def move(run: Run, plus: dict[str, Array], minus: dict[str, Array]) -> Moved:
+    """Return the change between both ends of a step; raise NearbyError where the kernel's forward fails at one."""
+    (F1, f1, a1), (F2, f2, a2) = (_at(run, changed) for changed in (plus, minus))
+    return Moved(F1 - F2, f1 - f2, np.hypot(a1, a2), a1 + a2)
+
+
+def _at(run: Run, changed: dict[str, Array]) -> tuple[Array, Array, Array]:
+    """Return y of the kernel's forward, y of the reference, and how far apart they may be."""
+    case, spec, forward = run.case, run.case.spec, forward_of(run.case)
+    offered, truth = _offered(case, changed), expected_at(run, changed)
+    expected = {tensor.name: truth if tensor.name == "y" else None for tensor in forward.outputs}
+    device = device_of(case)
+    arguments = {name: case.arguments[name] for name in forward.attrs}
+    for tensor in forward.inputs:
+        array, dtype = offered[tensor.name], geometry.input_dtype(tensor, spec)
+        layout = geometry.layout_of(spec, tensor.name)
+        layout = "contiguous" if layout in ("expanded", "scalar") else layout  # rows move apart
+        arguments[tensor.name] = None if array is None else placement.place(array, dtype, layout, case.poison, device)
+    kernel = replace(run.kernel, op=forward.name, run=run.kernel.forward_run)
+    result = execute.execute(kernel, Case(spec, forward, arguments, offered, expected, case.poison))
+    y = result.outputs.get("y")
+    if y is None or y.ratio is None:
+        raise NearbyError(result.problem or "it returns no y of the right shape")
+    return y.got, truth.value, judge.allowed(truth)

@@ -1,0 +1,201 @@
+"""Further runs of a kernel: the same case again, or with other values, rows or poison; and how two runs differ."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+
+from verify_norm.cases import make
+from verify_norm.checks.relations.stages import cotangent, given, stages
+from verify_norm.core import ops
+from verify_norm.core.dtypes import FORMATS, Array
+from verify_norm.core.spec import Case, CaseSpec, Output, Run
+from verify_norm.running.execute import execute
+
+ELEMENTS = {"cpu": 2**12, "cuda": 2**19}  # of x: Triton's interpreter takes 5 ms a program
+CROWDED = {"cuda": 2**23}  # the interpreter runs one program after another
+
+
+class NearbyError(Exception):
+    """The kernel fails on a case near the run's: why; without words, it does not offer that case."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """An output in which two runs of one case differ: the worst element, how many there are, and both in words."""
+
+    output: str | None  # None: one of the two runs has failed
+    words: str
+    index: tuple[int, ...] | None = None
+    count: int = 0
+
+
+def device_of(case: Case) -> str:
+    """Return the device of the case's tensors."""
+    return next(str(value.device) for value in case.arguments.values() if hasattr(value, "device"))
+
+
+def cheap(run: Run) -> bool:
+    """Return whether x is so small that a few more runs cost little."""
+    return prod(run.case.spec.shape) <= ELEMENTS[torch.device(device_of(run.case)).type]
+
+
+def small(run: Run, most: int = 2**12) -> bool:
+    """Return whether the kernel ran on a case without NaN or infinity, of so few elements, and of some."""
+    spec = run.case.spec
+    return run.problem is None and spec.special is None and 0 < prod(spec.shape) <= most
+
+
+def crowded(run: Run) -> bool:
+    """Return whether x is larger than that, but so small that its truth takes less time than several runs."""
+    most = CROWDED.get(torch.device(device_of(run.case)).type, 0)
+    return not cheap(run) and prod(run.case.spec.shape) <= most
+
+
+def element(output: str, index: Sequence[int]) -> str:
+    """Return an element's name, as dx[0, 17]."""
+    return f"{output}[{', '.join(map(str, index))}]"
+
+
+def has_rows(case: Case) -> bool:
+    """Return whether the first dimension of x counts rows, more than one."""
+    spec = case.spec
+    inner = spec.normalized_ndim if case.op.view == "rows" else 1
+    return len(spec.shape) > inner and spec.shape[0] > 1 and prod(spec.shape) > 0
+
+
+def taken(case: Case, index: Any) -> dict[str, Array | None]:
+    """Return the case's inputs with these rows alone, in this order: `index` into the first dimension of x.
+
+    What has been saved is taken with its row, not computed anew; in BatchNorm a statistic belongs to no row.
+    """
+    count = case.spec.shape[0]
+
+    def of(values: Array | None, extent: str) -> Array | None:
+        if values is None or extent in ("affine", "one") or (extent == "statistic" and case.op.view == "channels"):
+            return values
+        if extent == "data":
+            return np.ascontiguousarray(values[index])
+        return np.asarray(values.reshape(count, -1)[index].reshape(-1, *values.shape[1:]))
+
+    return {tensor.name: of(case.exact[tensor.name], tensor.extent) for tensor in case.op.inputs}
+
+
+def rerun(
+    run: Run,
+    exact: Mapping[str, Array | None] | None = None,
+    *,
+    spec: CaseSpec | None = None,
+    poison: float | None = None,
+    truth: bool = False,
+    within: Callable[[Case], AbstractContextManager[None]] | None = None,
+) -> Run:
+    """Run the kernel once more, from fresh buffers; with other values, on another shape or in other poison if given.
+
+    `exact` holds what differs from the run's inputs, fits `spec` and is exact in its formats. Only with `truth` are the
+    outputs judged; otherwise they hold their values alone. `within` makes of a case the context to run it in.
+    """
+    case = run.case
+    values, poison = {**case.exact, **(exact or {})}, case.poison if poison is None else poison
+    device, contract = device_of(case), run.kernel.contract
+    built = make.build(spec or case.spec, case.op, contract, device, values, truth=truth, poison=poison)
+    return execute(run.kernel, built, within(built) if within else None)
+
+
+def nearby(run: Run, exact: Mapping[str, Array | None], spec: CaseSpec | None = None, *, truth: bool = False) -> Run:
+    """Return `rerun` on a case near the run's; raise NearbyError where the kernel fails or does not offer it."""
+    if spec is not None and run.kernel.refuses(spec) is not None:
+        raise NearbyError
+    other = rerun(run, exact, spec=spec, truth=truth)
+    if other.problem is not None:
+        raise NearbyError(other.problem)
+    return other
+
+
+def differences(first: Run, second: Run, names: tuple[str, str]) -> Iterator[Difference]:
+    """Yield where two runs of one case differ in bits, or by more than a contract without determinism allows.
+
+    `names` says in words which run is which. NaN equals NaN, and 0 does not equal −0.
+    """
+    if second.problem is not None:
+        yield Difference(None, f"{names[1]} it fails: {second.problem}")
+        return
+    for output in (tensor.name for tensor in first.case.op.outputs):
+        one, two = first.outputs.get(output), second.outputs.get(output)
+        if _form(one) != _form(two):
+            yield Difference(output, f"{output} is {_form(one)} {names[0]}, {_form(two)} {names[1]}")
+        elif one is not None and two is not None:
+            yield from _values(first, output, (one, two), names)
+
+
+def _form(output: Output | None) -> str:
+    return "missing" if output is None else f"{output.dtype} {output.shape}"
+
+
+def _values(first: Run, name: str, outputs: tuple[Output, Output], names: tuple[str, str]) -> Iterator[Difference]:
+    a, b = (output.got.ravel() for output in outputs)
+    with np.errstate(all="ignore"):
+        off = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
+        off = np.where(np.isnan(off), np.inf, off)
+        reordered = not first.kernel.contract.deterministic and name in ("dweight", "dbias")
+        allowed = _reordering(first, name, outputs[0].dtype, a, b) if reordered else np.zeros(a.shape)
+    wrong = off > allowed
+    if not reordered:
+        wrong |= (np.signbit(a) != np.signbit(b)) & ~np.isnan(a)
+    if not wrong.any():
+        return
+    flat = int(np.argmax(np.where(wrong, off, -1.0)))
+    index = tuple(int(i) for i in np.unravel_index(flat, outputs[0].shape))
+    beyond = f", where another order of the sum explains {allowed[flat]:.3g}" if reordered else ""
+    count = int(wrong.sum())
+    words = (
+        f"{element(name, index)} is {a[flat]:.9g} {names[0]}, {b[flat]:.9g} {names[1]}, {off[flat]:.3g} apart{beyond}; "
+        f"{count} of {a.size} elements differ"
+    )
+    yield Difference(name, words, index, count)
+
+
+def _reordering(run: Run, output: str, dtype: str, a: Array, b: Array) -> Array:
+    """Return how far apart two sums over rows may be where each adds them up in an order of its own.
+
+    Each order errs by at most γ(h)·Σ|t| (`reference.rounding`), so two of them are at most twice that apart, and one
+    ulp more once each is rounded to the output's type. The terms are the kernel's own, dy·x̂′ or dy, the same in both:
+    |x̂′| ≤ |x̂| + δx̂.
+    """
+    case, arithmetic = run.case, ops.arithmetic(run.kernel.contract, run.case.spec.dtype)
+    dy = given(case, "dy")
+    largest: Any = 1.0
+    if case.op.activation is not None:
+        s = stages(run)
+        dz, off = cotangent(s, dy)
+        dy, largest = (np.abs(dz) + off).reshape(dy.shape), s.largest.reshape(dy.shape)
+    elif output == "dweight":
+        largest = _largest_xhat(run)
+    terms = np.abs(dy) * (largest if output == "dweight" else 1.0)
+    rows = case.op.view == "rows"
+    total = terms.reshape(-1, a.size).sum(0) if rows else terms.reshape(*terms.shape[:2], -1).sum((0, 2))
+    count = dy.size // max(a.size, 1)
+    lost = arithmetic.gamma(arithmetic.terms(count, products=output == "dweight")) + count * arithmetic.partials_u
+    allowed = 2 * (lost * total + count * (2 * arithmetic.tiny + arithmetic.narrow_tiny))
+    form = FORMATS[dtype]
+    # an infinity is like a number that a rounding of something within reach makes infinite
+    reached = np.isinf(b) & (form.round(a + np.copysign(allowed, b)) == b)
+    reached |= np.isinf(a) & (form.round(b + np.copysign(allowed, a)) == a)
+    allowed = allowed + form.ulp(np.fmax(np.abs(a), np.abs(b)))
+    return np.where(reached | ~np.isfinite(total) | ~(total < arithmetic.huge), np.inf, allowed)
+
+
+def _largest_xhat(run: Run) -> Any:
+    """Return |x̂| + δx̂: what the forward without weight and bias gives, and how far that may be off."""
+    case = run.case
+    forward = ops.OPS[str(case.op.forward)]
+    summed = case.exact.get("residual_out")
+    values = {**case.exact, **make.attributes(case.spec, forward), "weight": None, "bias": None, "rounded": None}
+    if summed is not None:
+        values |= {"x": summed, "residual": np.zeros_like(summed)}
+    values["arithmetic"] = ops.arithmetic(run.kernel.contract, case.spec.dtype)
+    return np.abs(make.call(forward.reference, values).y) + make.call(forward.error, values).y

@@ -1,0 +1,192 @@
+"""The stages of the rounding analysis at one case: what a row shares, and what each element is rounded by on its own.
+
+`verify_norm.reference.rounding` bounds how far a kernel is from the truth. Two runs of one kernel may have much in
+common, though: where only dy differs, mean, rstd and every x̂' are the same bits, and what these are off by drops out.
+With r' = r(1 + ρ'), x̂' = x̂(1 + ρ') + s + e (s and ρ' of the row, e of the element), let `factor` be what of ρ' two
+runs may not share: 0, or γ(5) for a reciprocal root that is taken anew of a scaled number. Each run is then within the
+analysis with no shift and that factor of what exact operations would make of the common bits. The functions below give
+that distance; magnitudes are those of x̂', hence up to (1 + ρ)|x̂| + S.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from verify_norm.core import geometry, ops
+from verify_norm.core.dtypes import FORMATS, Array
+from verify_norm.core.spec import Case, Run
+from verify_norm.reference import batchnorm, layernorm, rmsnorm, rounding
+from verify_norm.reference.activation import ACTIVATIONS, Activation, nearby, pulled
+from verify_norm.reference.arithmetic import Arithmetic
+from verify_norm.reference.norm import Norm
+from verify_norm.reference.quantized import product_error
+from verify_norm.reference.residual_sum import nearest
+from verify_norm.reference.rounding import XhatError
+from verify_norm.reference.view import View, groups, rows
+
+
+@dataclass(frozen=True, slots=True)
+class Stages:
+    """The exact normalization of one case and its errors, in the shape of its view."""
+
+    norm: Norm
+    arithmetic: Arithmetic
+    largest: Array  # of |x̂'|
+    z: XhatError
+    activation: Activation | None = None
+    scale: Array | None = None  # multiplies y last, where y is quantized
+
+    @property
+    def before_error(self) -> Array:
+        """How far a kernel may be from w·x̂ + b, the input of the activation."""
+        return rounding.affine_error(self.norm, self.z, self.arithmetic)
+
+    def row_sum(self, values: Array) -> Array:
+        """Return the sums over what is normalized together; axes are kept."""
+        return np.asarray(np.broadcast_to(values, self.norm.view.shape).sum(self.norm.view.axes, keepdims=True))
+
+    def common(self, factor: float) -> XhatError:
+        """Return the error of x̂' where two runs share a row's shift, and its factor up to this one."""
+        return replace(self.z, shift=np.zeros_like(self.z.shift), factor=np.full_like(self.z.factor, factor))
+
+
+def given(case: Case, name: str) -> Array:
+    """Return the exact values of an input that the case has."""
+    values = case.exact[name]
+    assert values is not None, name
+    return values
+
+
+def has_mean(case: Case) -> bool:
+    """Return whether a mean of its own is subtracted from x."""
+    return any(t.name == "mean" for t in (*case.op.inputs, *case.op.outputs)) and own_statistics(case)
+
+
+def own_statistics(case: Case) -> bool:
+    """Return whether x is normalized by its own statistics: not in BatchNorm's evaluation."""
+    return case.op.view != "channels" or case.spec.training
+
+
+def view_of(case: Case, x: Array) -> View:
+    """Return the view of the case's data: which elements are normalized together."""
+    if case.op.view == "rows":
+        return rows(x, geometry.affine_shape(case.spec, case.op))
+    if case.op.view == "groups":
+        return groups(x, geometry.groups(case.spec, case.op))
+    return batchnorm.channels(x, True)
+
+
+def normalized(run: Run) -> Array:
+    """Return x, or the sum of a fused addition as the contract keeps it."""
+    exact = run.case.exact
+    x, residual = exact.get("residual_out", exact.get("x")), exact.get("residual")
+    assert x is not None
+    if residual is None:
+        return x
+    if run.kernel.contract.residual == "rounded":
+        return FORMATS[run.case.spec.dtype].round(x + residual)
+    return nearest(x + residual, ops.arithmetic(run.kernel.contract, run.case.spec.dtype))
+
+
+def stages(run: Run) -> Stages:
+    """Return the statistics of a case that has its own, and their errors under the kernel's contract."""
+    case, x = run.case, normalized(run)
+    a, view = ops.arithmetic(run.kernel.contract, case.spec.dtype), view_of(case, x)
+    weight, bias = case.exact.get("weight"), case.exact.get("bias")
+    if has_mean(case):
+        n = layernorm.norm(view, x, weight, bias, case.spec.eps)
+    else:
+        n = rmsnorm.norm(view, x, weight, case.spec.eps, case.arguments.get("weight_offset", 0.0))
+    e = rounding.saved_error(n, a)
+    if case.exact.get("residual") is not None:  # a kernel may keep more of the sum than it promises
+        lost = FORMATS[case.spec.dtype].u * (np.abs(x) + np.abs(x).max(initial=0.0)).reshape(view.shape)
+    else:
+        lost = np.zeros(())
+    z = rounding.xhat_error(n, e, a)
+    z = replace(z, magnitude=z.magnitude + 2 * n.rstd * lost)
+    largest = np.abs(n.xhat) * (1.0 + e.rho) + z.shift + 2 * n.rstd * lost
+    activation = None if case.op.activation is None else ACTIVATIONS[case.op.activation]
+    return Stages(n, a, largest, z, activation, case.exact.get("scale"))
+
+
+def cotangent(s: Stages, dy: Array) -> tuple[Array, Array | float]:
+    """Return the gradient with respect to w·x̂ + b, and how far a kernel's may be off: dy itself without an activation.
+
+    The second is a full bound, also of two runs that have all bits of w·x̂ + b in common.
+    """
+    if s.activation is None:
+        return dy, 0.0
+    return pulled(s.activation, dy.reshape(s.norm.view.shape), s.norm.y, s.before_error, s.arithmetic)
+
+
+def y_apart(s: Stages, factor: float) -> Array:
+    """Return how far y is from what exact operations make of the common bits, with a scale where it has one."""
+    apart, n = z_apart(s, factor), s.norm
+    most = np.abs(n.y) + 2 * (0.0 if n.bias is None else np.abs(n.bias))
+    return apart if s.scale is None else product_error(apart, most, s.scale, s.arithmetic)
+
+
+def z_apart(s: Stages, factor: float) -> Array:
+    """Return the same of the values before the scale, whose largest magnitude is amax."""
+    n = s.norm
+    weight, bias = (None if p is None else np.abs(p) for p in (n.weight, n.bias))
+    apart = rounding.affine_error(replace(n, xhat=s.largest, weight=weight, bias=bias), s.common(factor), s.arithmetic)
+    if s.activation is None:
+        return apart
+    return s.activation.steepest * apart + nearby(s.activation.value_error, s.norm.y, s.before_error, s.arithmetic)
+
+
+def gradient_apart(
+    s: Stages, name: str, dy: Array, lost: Array | float = 0.0, passed: Array | None = None, factor: float = 0.0
+) -> Array:
+    """Return the same of dx, dweight or dbias, a parameter's in the shape that it is seen in.
+
+    `lost` is what dy is off by (`cotangent`), `passed` what a fused addition adds to dx. All of dbias's rounding
+    counts, since only an activation ties it to x.
+    """
+    dy, a = dy.reshape(s.norm.view.shape), s.arithmetic
+    if name == "dbias":
+        return rounding.bias_error(s.norm, dy, a, lost=lost)
+    largest, common = replace(s.norm, xhat=s.largest), s.common(factor)
+    if name == "dweight":
+        return rounding.weight_error(largest, dy, common, a, lost=lost)
+    p = s.norm.gradient(dy)
+    c2 = 0.0 if p.c2 is None else np.abs(p.c2)
+    c1 = np.abs(p.c1) * (1.0 + s.z.factor) + s.z.shift * c2
+    terms = s.norm.rstd * (1.0 + s.z.factor) * (np.abs(p.g) + c2 + s.largest * c1)
+    delta = rounding.projection_error(largest, replace(p, c1=c1, dx=terms), common, a, lost=lost)
+    if passed is None:
+        return delta
+    return delta + a.gamma(1) * (terms + delta) + a.gamma(3) * np.abs(passed.reshape(delta.shape)) + 4 * a.tiny
+
+
+def sum_error(
+    s: Stages, dy: Array, passed: Array | None, delta: Array, phi: Array, *, lost: Array | float = 0.0
+) -> Array:
+    """Return how far Σφ·dx over a row or group may be off, before dx is rounded into its type.
+
+    dx' = r'(g' − c2' − x̂'·c1'), with c1' = c1 + d1 and c2' = c2 + d2. All that is common to a row meets Σφ, all that
+    is proportional to x̂ meets Σφ·x̂, a factor of the row meets Σφ·dx, and the roundings of elements alone Σ|φ|:
+
+        |Σφ(dx' − dx)| ≤ ρ|Σφ·dx| + r(1 + ρ)·(|Σφ|·(δc2 + S·C1) + |Σφ·x̂|·(δc1 + ρ·C1) + Σ|φ|·e) + γ(3)·Σ|φ|(|dx| + δ)
+
+        e = (ε + 2u(1 + ε))|g| + 2u(|c2| + δc2) + ((e_x̂ + 4u(1 + e_x̂))·m + floor)·C1      C1 = |c1| + δc1
+
+    where ε is what g is rounded by, to which `lost` adds what dy is off by, and the stages are those of
+    `rounding.projection_error`. With φ = 1 or φ = x̂ two of the three sums vanish, or nearly, so a mean that is off, or
+    a c1, no longer excuses all elements.
+    """
+    n, a, z, total = s.norm, s.arithmetic, s.z, s.row_sum
+    p = n.gradient(dy.reshape(n.view.shape))
+    d, u = rounding.means_error(n, p, z, a, lost), a.u
+    c2 = np.zeros_like(p.c1) if p.c2 is None else np.abs(p.c2)
+    most = np.abs(p.c1) + d.dc1
+    e = d.size * (d.unit + 2 * u * (1.0 + d.unit)) + d.lost + 2 * u * (c2 + d.dc2) + d.floor + 3 * a.tiny
+    e = e + ((z.unit + 4 * u * (1.0 + z.unit)) * z.magnitude + z.floor) * most
+    inner = np.abs(total(phi)) * (d.dc2 + z.shift * most) + np.abs(total(phi * n.xhat)) * (d.dc1 + z.factor * most)
+    bound = z.factor * np.abs(total(phi * p.dx)) + n.rstd * (1.0 + z.factor) * (inner + total(np.abs(phi) * e))
+    bound = bound + a.gamma(3) * total(np.abs(phi) * (np.abs(p.dx) + delta)) + 2 * n.view.count * a.tiny
+    if passed is not None:
+        terms = n.rstd * (d.size + c2 + np.abs(n.xhat * p.c1)) + delta
+        bound = bound + total(np.abs(phi) * (a.gamma(1) * terms + a.gamma(3) * np.abs(passed)))
+    return np.asarray(bound)

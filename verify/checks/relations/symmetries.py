@@ -1,0 +1,240 @@
+"""What a kernel's results do when its inputs change in a way whose effect is known, and how exactly.
+
+Each law runs the kernel again near a case and compares results with results, never with the truth: errors that two
+runs share drop out, so the tolerance holds none of them. A law returns None where it says nothing of a case.
+
+**Scale.** x·2^k and eps·4^k, and all that is saved accordingly. Sums, differences, products, quotients, square roots
+and conversions are exactly homogeneous in powers of two while nothing overflows or underflows, so every bit up to
+var + eps is the same, whatever the algorithm (two passes, Welford, shifted, x·a + b, float64 inside). Only a reciprocal
+root by a power or by Newton's method may depend on the exponent, by γ(5) each time. So mean, residual_out and dbias
+scale exactly, and the others within `stages.*_apart` of that root, twice.
+
+An activation moves with what it is applied to, and dbias with it then.
+
+**Scale of dy.** −2^k·dy scales every gradient exactly, bit by bit: they are linear, and rounding is symmetric.
+
+**Linearity.** dy = dy∘m + dy∘(1 − m), without a rounding. mean, rstd and x̂' are the same bits in all three runs, so
+the gradients add up within the roundings that follow them: three times `stages.*_apart` with nothing off in the root.
+
+**Shift.** x' = round(x + c), with c a power of two beyond x, and x'' = x' − c, which is exact, have the same y, rstd
+and gradients, and means c apart. The runs share nothing, so either is allowed its own bound.
+
+**Permutation.** With its rows in another order, a row's results are the same bits where the contract says so
+(`batch_invariant`), else both within their bound; dweight and dbias are sums in another order.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from verify_norm.cases import make, turns
+from verify_norm.checks.relations import equations, stages
+from verify_norm.checks.relations.equations import Equation, Equations
+from verify_norm.checks.relations.forward import reference_at
+from verify_norm.checks.relations.rerun import has_rows, nearby, taken
+from verify_norm.core import geometry, judge
+from verify_norm.core.dtypes import FORMATS, Array
+from verify_norm.core.spec import Run
+
+# Of 2^k, where x is scaled by 2^k.
+POWERS = {"x": 1, "residual": 1, "residual_out": 1, "mean": 1, "rstd": -1, "running_mean": 1, "running_var": 2}
+POWERS |= {"y": 0, "amax": 0, "dx": -1, "dresidual_out": -1, "dweight": 0, "dbias": 0}
+MODERATE = 24  # log2 |x| and log2 |dy| at most: far from where a square, a product of three or r³ leaves float32
+SHARED = {"expanded", "scalar"}  # layouts whose elements share memory
+
+
+def _subnormal(run: Run, name: str, left: Array, right: Array, power: int) -> Array:
+    """Return what the roundings of subnormal numbers may add, 0 for normal ones; `right` has been scaled back."""
+    form = equations.format_of(run, name)
+    there = right * 2.0**power
+    low = np.minimum(np.abs(left), np.abs(there)) < 2 * form.smallest_normal
+    return np.where(low, 0.5 * form.ulp(left) + 0.5 * form.ulp(there) * 2.0**-power, 0.0)
+
+
+def _moderate(values: Array | None) -> bool:
+    most = 0.0 if values is None else np.abs(values).max(initial=0.0)
+    return bool(most == 0.0 or 2.0**-MODERATE <= most <= 2.0**MODERATE)
+
+
+def _fits(run: Run, powers: dict[str, int]) -> bool:
+    """Return whether these inputs, each multiplied by its power of two, are exact in their types, and moderate."""
+    for tensor in run.case.op.inputs:
+        values = run.case.exact[tensor.name]
+        if tensor.name in powers and values is not None:
+            scaled = values * 2.0 ** powers[tensor.name]
+            form = FORMATS[geometry.input_dtype(tensor, run.case.spec)]
+            if not _moderate(scaled) or not (form.round(scaled) == scaled).all():
+                return False
+    return True
+
+
+def _homogeneous(run: Run) -> bool:
+    """Return whether the arithmetic is wide, its values far from the ends of its range, and statistics always the same.
+
+    BatchNorm's statistics are sums over rows.
+    """
+    op, contract, exact = run.case.op, run.kernel.contract, run.case.exact
+    data = [t.name for t in op.inputs if t.extent == "data"]
+    wide = contract.accumulate in ("float32", "float64") and (op.view != "channels" or contract.deterministic)
+    return wide and all(_moderate(exact[name]) for name in (*data, "weight", "bias") if name in exact)
+
+
+def scale(run: Run) -> Equations:
+    """Compare the kernel at 2^k times x and 4^k times eps."""
+    case = run.case
+    names = [t.name for t in case.op.inputs if t.name in POWERS]
+    reach = turns.from_variant(case.spec, (-8, 8, -5, 5, -2, 2, -1, 1))
+    k = next((k for k in reach if _fits(run, {name: k * POWERS[name] for name in names})), None)
+    x = case.exact.get("residual_out", case.exact.get("x"))
+    if k is None or x is None or not x.any() or not _homogeneous(run):
+        return None
+    s = stages.stages(run)
+    scaled = {name: None if (v := case.exact[name]) is None else v * 2.0 ** (k * POWERS[name]) for name in names}
+    other = nearby(run, scaled, replace(case.spec, eps=case.spec.eps * 4.0**k))
+    found = []
+    for name, left, right in equations.pairs(run, other):
+        power = k * POWERS[name]
+        right = right * 2.0**-power
+        apart = 2 * np.broadcast_to(_root_apart(run, s, name, left), left.size).reshape(left.shape)
+        rounded = np.where(apart > 0, equations.half_ulps(run, name, np.abs(left) + apart, np.abs(right) + apart), 0.0)
+        tolerance = apart + rounded + _subnormal(run, name, left, right, power)
+        words = f"x·2^{k} and eps·4^{k} multiply it by 2^{power}"
+        found.append(Equation(words, name, left, right, equations.judged(run, name, tolerance, power)))
+    return found
+
+
+def _root_apart(run: Run, s: stages.Stages, name: str, got: Array) -> Array:
+    """Return what an output may be off by, once every bit up to the reciprocal root is settled; flat.
+
+    The root is off by γ(5): the roundings of eps, of the addition, and of an approximate reciprocal root.
+    """
+    root, dy = s.arithmetic.gamma(5), run.case.exact.get("dy")
+    if name == "rstd":
+        return ((root + s.arithmetic.stats_u) * (1 + root) * np.abs(got)).ravel()
+    if name == "y":
+        return stages.y_apart(s, root).ravel()
+    if name == "amax":
+        return np.asarray(stages.z_apart(s, root).max()).reshape(1)
+    settled = name == "dbias" and run.kernel.contract.deterministic and s.activation is None
+    if dy is None or name not in ("dx", "dweight", "dbias") or settled:
+        return np.zeros(1)
+    return stages.gradient_apart(s, name, *stages.cotangent(s, dy), run.case.exact.get("dresidual_out"), root).ravel()
+
+
+def scale_dy(run: Run) -> Equations:
+    """Compare the kernel at −2^k times dy."""
+    case, contract = run.case, run.kernel.contract
+    reach = turns.from_variant(case.spec, (10, -3, 1, -10, 3, -1))
+    k = next((k for k in reach if _fits(run, {"dy": k, "dresidual_out": k})), None)
+    narrow = {contract.xhat, contract.partials, contract.stats} - {None, "float32"}
+    if k is None or narrow or not _homogeneous(run):  # a narrow intermediate may underflow
+        return None
+    s, changed = stages.stages(run), {"dy": stages.given(case, "dy"), "dresidual_out": case.exact.get("dresidual_out")}
+    other = nearby(run, {name: -v * 2.0**k for name, v in changed.items() if v is not None})
+    found = []
+    for name, left, right in equations.pairs(run, other):
+        right = -right * 2.0**-k
+        tolerance = _subnormal(run, name, left, right, k)
+        if not contract.deterministic and name != "dx":
+            apart = stages.gradient_apart(s, name, *stages.cotangent(s, stages.given(case, "dy"))).reshape(left.shape)
+            tolerance = tolerance + 2 * apart + equations.half_ulps(run, name, left, right)
+        words = f"−2^{k}·dy multiplies it by exactly −2^{k}"
+        found.append(Equation(words, name, left, right, equations.judged(run, name, tolerance, k)))
+    return found
+
+
+def linearity(run: Run) -> Equations:
+    """Compare the kernel at either half of dy."""
+    case, spec = run.case, run.case.spec
+    dy, passed = stages.given(case, "dy"), case.exact.get("dresidual_out")
+    if {spec.dy_layout, spec.dresidual_out_layout} & SHARED or not _homogeneous(run):
+        return None  # halves of dy do not fit into one shared element
+    rng = np.random.Generator(np.random.Philox(key=[spec.seed, 0xA5A5A5A5]))
+    mask = rng.integers(0, 2, dy.shape).astype(np.float64)
+    halves = [(dy * m, None if passed is None else passed * m) for m in (mask, 1.0 - mask)]
+    changed = [{"dy": d} if p is None else {"dy": d, "dresidual_out": p} for d, p in halves]
+    runs, values = [nearby(run, half) for half in changed], [reference_at(case.op, case, half) for half in changed]
+    s, found = stages.stages(run), []
+    parts = [(*stages.cotangent(s, d), p) for d, p in ((dy, passed), *halves)]
+    for (name, whole, one), (_, _, two) in zip(*(equations.pairs(run, r) for r in runs), strict=True):
+        apart = sum((stages.gradient_apart(s, name, *part) for part in parts), np.zeros(())).reshape(whole.shape)
+        tolerance = apart + equations.half_ulps(run, name, *(np.abs(v) + apart for v in (whole, one, two)))
+        most = np.maximum(*(np.abs(getattr(v, name)) for v in values)) + apart
+        known = most < equations.format_of(run, name).largest / 2  # a half may overflow where the whole does not
+        tolerance = np.where(known, equations.judged(run, name, tolerance), np.inf)
+        found.append(Equation("it is the sum of what two halves of dy give", name, whole, one + two, tolerance))
+    return found
+
+
+def shift(run: Run) -> Equations:
+    """Compare the kernel at x + c and at x."""
+    case, spec = run.case, run.case.spec
+    name = "residual_out" if "residual_out" in case.exact else "x"
+    x, form = stages.given(case, name), FORMATS[spec.dtype]
+    most = float(np.abs(x).max(initial=0.0))
+    if (
+        not stages.has_mean(case)
+        or not spec.eps > 0
+        or not 0.0 < most < form.largest / 2**12
+        or most < form.smallest_normal
+    ):
+        return None
+    c = 2.0 ** (math.ceil(math.log2(most)) + turns.variant(spec, (1, 4, 9)))
+    far = form.round(x + c)
+    near = far - c
+    if not (np.isfinite(far).all() and (form.round(near) == near).all()):
+        return None
+    moved = [{**case.exact, name: values} for values in (far, near)]
+    runs = [nearby(run, values | make.saved(spec, case.op, values), truth=True) for values in moved]
+    one, two = (equations.compared(r) for r in runs)
+    found = []
+    for output in (name for name in one if name in two and not name.startswith("running_")):
+        (left, a), (right, b) = one[output], two[output]
+        if not left.dtype == right.dtype == a.dtype:
+            continue
+        known = judge.judged(a) & judge.judged(b)
+        known = known & (np.maximum(np.abs(a.value), np.abs(b.value)) + a.delta + b.delta < form.largest / 2)
+        tolerance = np.where(known, judge.allowed(a) + judge.allowed(b), np.inf)
+        moves = c if output in ("mean", "residual_out") else 0.0
+        words = f"it moves by {c:g} with x" if moves else f"it does not change with x + {c:g}"
+        found.append(Equation(words, output, left.got - moves, right.got, tolerance))
+    return found
+
+
+def permutation(run: Run) -> Equations:
+    """Compare the kernel on the same rows in another order."""
+    case = run.case
+    if not has_rows(case):
+        return None
+    count = case.spec.shape[0]
+    order = np.random.Generator(np.random.Philox(key=[case.spec.seed, 0xC0FFEE])).permutation(count)
+    other, found = nearby(run, taken(case, order)), []
+    extents = {tensor.name: tensor.extent for tensor in case.op.outputs}
+    by_row = run.kernel.contract.batch_invariant and case.op.view != "channels"
+
+    def moved(values: Array) -> Array:
+        return values.reshape(count, -1)[order].reshape(values.shape)
+
+    for name, left, right in equations.pairs(run, other):
+        dy, tolerance = case.exact.get("dy"), 2 * judge.allowed(equations.truth(run, name))
+        if extents[name] == "data" or (extents[name] == "statistic" and case.op.view != "channels"):
+            known = np.isfinite(equations.judged(run, name, np.zeros(left.shape)))
+            tolerance = np.where(moved(known), 0.0 if by_row else moved(tolerance), np.inf)
+            left = moved(left)
+        else:
+            if by_row and extents[name] == "one":
+                tolerance = np.zeros(left.shape)  # a maximum rounds nothing
+            elif by_row and dy is not None:  # the terms are the same bits, in another order
+                s = stages.stages(run)
+                apart = stages.gradient_apart(s, name, *stages.cotangent(s, dy)).reshape(left.shape)
+                tolerance = 2 * apart + equations.half_ulps(run, name, np.abs(left) + apart, np.abs(right) + apart)
+            tolerance = equations.judged(run, name, tolerance)
+        found.append(Equation("its rows in another order give it in that order", name, left, right, tolerance))
+    return found
+
+
+LAWS: dict[str, Callable[[Run], Equations]] = {
+    law.__name__: law for law in (scale, scale_dy, linearity, shift, permutation)
+}

@@ -1,0 +1,129 @@
+"""The command line: `verify-norm --kernel K`, and its commands."""
+
+import sys
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from verify_norm import __version__
+from verify_norm.cli import about, auditing, config, console, options, proof, results
+from verify_norm.cli.outputs import Destinations, deliver
+from verify_norm.core.errors import one_of
+from verify_norm.core.results import DEFAULTS, Report
+from verify_norm.search.request import Request, request
+
+app = typer.Typer(
+    cls=config.Group,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Check whether a normalization kernel is correct, and how accurate it is.",
+)
+NO_CONFIG = typer.Option(
+    "--no-config", is_eager=True, callback=config.load, help="Ignore [tool.verify-norm] in pyproject.toml."
+)
+
+
+@app.callback(invoke_without_command=True)
+def verify(
+    context: typer.Context,
+    kernel: Annotated[str, options.KERNEL] = "",
+    op: Annotated[str, options.OP] = "",
+    bind: Annotated[str, options.BIND] = "",
+    dtypes: Annotated[str, options.DTYPE] = options.DTYPES,
+    checks: Annotated[str, options.CHECKS] = "",
+    examples: Annotated[int, options.EXAMPLES] = DEFAULTS.examples,
+    seconds: Annotated[float, options.SECONDS] = DEFAULTS.seconds,
+    seed: Annotated[int, options.SEED] = DEFAULTS.seed,
+    device: Annotated[str, options.DEVICE] = "auto",
+    worker: Annotated[int, options.WORKER] = 0,
+    shapes: Annotated[str, options.SHAPES] = DEFAULTS.shapes,
+    timeout: Annotated[float | None, options.TIMEOUT] = None,
+    in_process: Annotated[bool, options.IN_PROCESS] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the same run after it was killed.")] = False,
+    sanitize: Annotated[str, options.SANITIZE] = "",
+    corpus: Annotated[str, options.CORPUS] = "",
+    baseline: Annotated[str, options.BASELINE] = "",
+    json_path: Annotated[str, options.JSON] = "",
+    html: Annotated[str, options.HTML] = "",
+    no_config: Annotated[bool, NO_CONFIG] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> int:
+    """Check one kernel: corner cases first, then random cases, each element against a derived bound."""
+    if version:
+        print(f"verify-norm {__version__}")
+        return 0
+    if context.invoked_subcommand is not None:
+        return 0
+    if not kernel:
+        raise typer.BadParameter("expected a kernel, as --kernel layernorm_bwd; verify-norm list shows them")
+    console.status(f"verify-norm {__version__}: {kernel}")
+    config.announce(context)
+    to = Destinations(json_path, html, baseline, context.obj.limits)
+    given = {"dtypes": dtypes, "checks": checks, "examples": examples, "seconds": seconds, "seed": seed}
+    given |= {"device": device, "shapes": shapes, "timeout": timeout}
+    asked = request(kernel, given, op=op or None, bind=bind, isolate=not in_process, corpus=corpus, worker=worker)
+    console.noted(asked)
+    reports = _sanitized(asked, sanitize) if sanitize else _searched(asked, resume=resume)
+    return deliver(*reports, to=to, all_of_them=bool(op or sanitize))
+
+
+def _searched(asked: Request, *, resume: bool) -> list[Report]:
+    """Return the report of each direction, up to one that was interrupted."""
+    reports: list[Report] = []
+    for loaded, first in asked.runs():
+        reports.append(console.search(loaded, asked.settings, resume=resume, first=first))
+        if reports[-1].interrupted:
+            break
+    return reports
+
+
+def _sanitized(asked: Request, tool: str) -> list[Report]:
+    from verify_norm.search import sanitize
+
+    one_of("tool", tool, sanitize.TOOLS)
+    path = sanitize.find(asked.settings.device)
+    return [sanitize.sanitize(loaded, asked.settings, tool, path) for loaded in asked.kernels]
+
+
+@app.command(cls=config.Command)
+def replay(
+    spec: Annotated[str, typer.Argument(help="The JSON of a replay line.")],
+    bind: Annotated[str, options.BIND] = "",
+    device: Annotated[str, options.DEVICE] = "auto",
+    checks: Annotated[str, options.CHECKS] = "",
+    timeout: Annotated[float | None, options.TIMEOUT] = None,
+    in_process: Annotated[bool, options.IN_PROCESS] = False,
+    json_path: Annotated[str, options.JSON] = "",
+) -> int:
+    """Run one case again, from the replay line of a finding."""
+    from verify_norm.core.serial import read_spec
+
+    name, op, case = read_spec(spec)
+    to = Destinations(json_path)
+    given = {"checks": checks, "examples": 0, "device": device, "timeout": timeout}
+    asked = console.noted(request(name, given, op=op, bind=bind, isolate=not in_process))
+    from verify_norm.search.search import replay as run
+
+    return deliver(run(asked.only(), case, asked.settings), to=to)
+
+
+app.command("list")(about.list_)
+COMMANDS: tuple[Callable[..., int | None], ...] = (about.show, auditing.audit, auditing.hunt, results.compare)
+for command in (*COMMANDS, results.schema, proof.power, proof.zoo, proof.certify, proof.gradcheck):
+    app.command(cls=config.Command)(command)
+
+
+def main() -> None:
+    """Run the console script. A mistake in the options is one line, like any other."""
+    try:
+        status = app(standalone_mode=False)
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # typer's own errors have one
+            raise
+        console.complain(error.format_message())
+        status = 2
+    sys.exit(status if isinstance(status, int) else 0)

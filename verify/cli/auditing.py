@@ -1,0 +1,106 @@
+"""Beyond pass or fail: the audit of a kernel's accuracy, and the hunt for its worst inputs."""
+
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from verify_norm.cli import console, options
+from verify_norm.cli.outputs import Destinations, deliver, write_json
+from verify_norm.core import serial
+from verify_norm.core.errors import one_of
+from verify_norm.core.ops import OPS
+from verify_norm.core.results import DEFAULTS
+from verify_norm.search.request import request
+
+
+def audit(
+    context: typer.Context,
+    kernel: Annotated[str, options.KERNEL],
+    op: Annotated[str, options.OP] = "",
+    bind: Annotated[str, options.BIND] = "",
+    dtypes: Annotated[str, options.DTYPE] = options.DTYPES,
+    examples: Annotated[int, options.EXAMPLES] = 200,
+    seconds: Annotated[float, options.SECONDS] = 30.0,
+    seed: Annotated[int, options.SEED] = DEFAULTS.seed,
+    device: Annotated[str, options.DEVICE] = "auto",
+    corpus: Annotated[str, options.CORPUS] = "",
+    baseline: Annotated[str, options.BASELINE] = "",
+    timeout: Annotated[float | None, options.TIMEOUT] = None,
+    in_process: Annotated[bool, options.IN_PROCESS] = False,
+    json_path: Annotated[str, options.JSON] = "",
+    html: Annotated[str, options.HTML] = "",
+) -> int:
+    """Show where a kernel loses accuracy, and which arithmetic it uses.
+
+    Measures errors in ULP, climbs ladders of harder and harder inputs, and takes a fingerprint.
+    """
+    to = Destinations(json_path, html, baseline, context.obj.limits)
+    given = {"dtypes": dtypes, "examples": examples, "seconds": seconds, "seed": seed, "device": device}
+    given["timeout"] = timeout
+    asked = console.noted(request(kernel, given, op=op or None, bind=bind, isolate=not in_process, corpus=corpus))
+    from verify_norm.auditing.audit import audit as examine
+
+    audits = []
+    for loaded, first in asked.runs():
+        report = console.search(loaded, asked.settings, first=first)
+        audits.append(examine(loaded, report, asked.settings, partial(_announce, loaded.name)))
+        if report.interrupted:
+            break
+    return deliver(*audits, to=to, all_of_them=bool(op))
+
+
+def _announce(kernel: str, part: str) -> None:
+    console.status(f"{kernel}: {part}")
+
+
+def hunt(
+    kernel: Annotated[str, options.KERNEL],
+    output: Annotated[str, typer.Option("--output", help="Count the errors of this output alone, as dx.")] = "",
+    op: Annotated[str, options.OP] = "",
+    bind: Annotated[str, options.BIND] = "",
+    dtype: Annotated[str, typer.Option("--dtype", help="Types of x; fp32 alone if the kernel takes it.")] = "",
+    seconds: Annotated[float, options.SECONDS] = 30.0,
+    seed: Annotated[int, options.SEED] = DEFAULTS.seed,
+    device: Annotated[str, options.DEVICE] = "auto",
+    corpus: Annotated[str, options.CORPUS] = "",
+    in_process: Annotated[bool, options.IN_PROCESS] = False,
+    json_path: Annotated[str, options.JSON] = "",
+) -> int:
+    """Hunt for the inputs with the largest errors.
+
+    --corpus keeps them for later runs.
+    """
+    serial.writable(json_path)
+    serial.writable(corpus)
+    given = {"seconds": seconds, "seed": seed, "device": device} | ({"dtypes": dtype} if dtype else {})
+    asked = console.noted(request(kernel, given, op=op or None, bind=bind, isolate=not in_process, corpus=corpus))
+    outputs = [[tensor.name for tensor in OPS[loaded.op].outputs] for loaded in asked.kernels]
+    if output:
+        one_of("output", output, dict.fromkeys(name for names in outputs for name in names))
+    from verify_norm.auditing.audit import hunted
+    from verify_norm.auditing.hunt import HuntOptions
+    from verify_norm.report import terminal
+    from verify_norm.report.audit import show_hunt
+    from verify_norm.running.environment import environment
+    from verify_norm.search import corpus as file
+
+    settings = asked.settings
+    wanted = HuntOptions(settings.seconds, output or None, settings.device, seed, settings.dtypes if dtype else ())
+    found = []
+    for (loaded, first), names in zip(asked.runs(), outputs, strict=True):
+        if output and output not in names:
+            continue
+        one = hunted(loaded, replace(wanted, corpus=first), isolate=not in_process)
+        found.append(one)
+        if corpus:
+            kept = file.save(corpus, loaded, [worst.spec for worst in one.worst])
+            console.complain(f"{corpus} now has {kept} cases of {loaded.name}")
+        if json_path != "-":
+            show_hunt(one, terminal.console(), bind)
+    facts = {"environment": environment(settings.device)}
+    lines = serial.jsonable([asdict(one) | facts for one in found])
+    write_json(lines[0] if len(lines) == 1 else lines, json_path)
+    over = any(worst.measure == "ratio" and worst.value > 1 for one in found for worst in one.worst)
+    return 1 if over else 0 if any(one.worst for one in found) else 2

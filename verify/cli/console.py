@@ -1,0 +1,65 @@
+"""Standard error: lines for the user, a mistake as one line, and a search with a progress bar."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from verify_norm.core.errors import UsageError
+from verify_norm.core.results import Report, Settings
+from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.search.request import Request
+
+err = Console(stderr=True, highlight=False)
+INTERRUPTED = 130  # the shell's own status after Ctrl-C
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Turn a user's mistake into one line and exit status 2."""
+    try:
+        yield
+    except UsageError as error:
+        complain(str(error))
+        raise typer.Exit(2) from None
+
+
+def complain(message: str) -> None:
+    """Print one line on standard error."""
+    err.print(f"verify-norm: {escape(message)}", soft_wrap=True)
+
+
+def noted(asked: Request) -> Request:
+    """Return the request, and print its notes."""
+    for note in asked.notes:
+        complain(note)
+    return asked
+
+
+def status(message: str) -> None:
+    """Print how far a command is, on standard error."""
+    err.print(escape(message), soft_wrap=True)
+
+
+def search(kernel: Kernel, settings: Settings, *, resume: bool = False, first: Iterable[CaseSpec] = ()) -> Report:
+    """Return the report of a search that has a journal and, on a terminal, a progress bar."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from verify_norm.search.journal import Journal, path_of
+    from verify_norm.search.search import search as run
+
+    journal = Journal(path_of(kernel, settings), resume=resume)
+    if resume:
+        done = len(journal.done)
+        complain(f"{done} cases are already done" if done else "nothing to resume: the search starts anew")
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
+        task = bar.add_task(kernel.name, total=None)
+
+        def update(done: int, planned: int, found: int) -> None:
+            text = f"{kernel.name}: {found} finding{'s' * (found != 1)}" if found else kernel.name
+            bar.update(task, completed=done, total=planned, description=text)
+
+        return run(kernel, settings, update, journal, first=first)

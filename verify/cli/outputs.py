@@ -1,0 +1,137 @@
+"""Where reports go: to the terminal, to files, beside a baseline, to the summary of a CI step; and the exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from verify_norm.cli.console import INTERRUPTED, complain, err
+from verify_norm.core import serial
+from verify_norm.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from verify_norm.auditing.model import Document
+    from verify_norm.report.compare.model import RegressionLimits, RunComparison
+
+SUMMARY = "GITHUB_STEP_SUMMARY"  # names the file that GitHub Actions shows after a step
+
+
+@dataclass(slots=True)
+class Destinations:
+    """Where reports go and what they are compared with. Everything is checked before the run.
+
+    Raises UsageError if a file cannot be written, no page can be made, or the baseline cannot be read.
+    """
+
+    json_path: str = ""
+    html_path: str = ""
+    baseline: str = ""
+    limits: RegressionLimits | None = None  # of the comparison; None: the usual ones
+    stored: tuple[Document, ...] = field(init=False, default=())
+
+    def __post_init__(self) -> None:
+        """Check the files, and read the baseline."""
+        serial.writable(self.json_path)
+        serial.writable(self.html_path)
+        if self.json_path and self.json_path == self.html_path:
+            raise UsageError(f"--json and --html are both {self.json_path}")
+        if self.html_path:
+            from verify_norm.report.html.page import missing
+
+            if reason := missing():
+                raise UsageError(reason)
+        if self.baseline:
+            from verify_norm.report import documents
+
+            if not os.path.lexists(self.baseline):
+                hint = f"a run with --json {self.baseline} --baseline '' writes it"
+                raise UsageError(f"there is no baseline {self.baseline}; {hint}")
+            self.stored = documents.read(self.baseline)
+
+    @property
+    def shown(self) -> bool:
+        """Whether standard output is for people."""
+        return "-" not in (self.json_path, self.html_path)
+
+
+def deliver(*documents: Document, to: Destinations, all_of_them: bool = True) -> int:
+    """Show and write reports or audits, compare them with the baseline, and return the exit status: the worst of all.
+
+    A report that checked nothing is an error if `all_of_them` were asked for, else only if none checked anything.
+    """
+    from verify_norm.auditing.model import Audit, report_of
+    from verify_norm.report import audit, markdown, terminal
+    from verify_norm.report.documents import dump
+
+    for document in documents if to.shown else ():
+        if isinstance(document, Audit):
+            audit.show_audit(document, terminal.console())
+        else:
+            terminal.show_report(document, terminal.console())
+    if to.json_path:
+        write(dump(*documents), to.json_path)
+    if to.html_path:
+        from verify_norm.report.html.page import pages
+
+        write(pages(*documents), to.html_path)
+    reports = [report_of(document) for document in documents]
+    interrupted = any(report.interrupted for report in reports)
+    compared, unequal = None, False
+    if to.baseline and not interrupted:
+        try:
+            compared = _compared(documents, to)
+        except UsageError as error:  # the verdict on the run itself stands
+            complain(f"baseline {to.baseline}: {error}")
+            unequal = True
+    summarize(markdown.of(*documents) + ("\n" + markdown.of_comparison(compared) if compared else ""))
+    unchecked = [report for report in reports if not report.checked]
+    for report in unchecked:
+        what = f"nothing was checked of {report.op}" if len(reports) > 1 else "nothing was checked"
+        complain(f"{what}. " + "; ".join(f"{skip.what}: {skip.reason}" for skip in report.skipped))
+    against = any(isinstance(document, Audit) and document.disagreements for document in documents)
+    if against or any(report.findings for report in reports) or (compared is not None and compared.worse):
+        return 1
+    if any(report.interrupted for report in reports if report.checked):
+        return INTERRUPTED
+    return 2 if unequal or (unchecked and (all_of_them or len(unchecked) == len(reports))) else 0
+
+
+def _compared(documents: tuple[Document, ...], to: Destinations) -> RunComparison | None:
+    """Compare with the baseline and show it where people look; None if the baseline has none of these kernels."""
+    from verify_norm.report import difference, terminal
+    from verify_norm.report.compare.compare import compare
+
+    compared = replace(compare(to.stored, documents, to.limits), old_alone=())
+    for name in compared.new_alone:
+        complain(f"the baseline {to.baseline} has no {name} to compare with")
+    if not compared.pairs:
+        return None
+    difference.show_comparison(compared, terminal.console() if to.shown else err)
+    return compared
+
+
+def summarize(text: str) -> None:
+    """Append Markdown to the summary of a step in GitHub Actions. A file that cannot be written is no error."""
+    path = os.environ.get(SUMMARY)
+    if path:
+        try:
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(text + "\n")
+        except (OSError, ValueError) as error:
+            complain(f"cannot write the summary {path}: {getattr(error, 'strerror', None) or error}")
+
+
+def write(text: str, path: str) -> None:
+    """Write to a file; "-" is standard output, and "" is nowhere."""
+    if path == "-":
+        sys.stdout.write(text.encode("utf-8", "backslashreplace").decode("utf-8"))
+    elif path:
+        serial.write(text, path)
+
+
+def write_json(value: Any, path: str) -> None:
+    """Write a value as JSON, one field a line."""
+    write(json.dumps(value, indent=1, ensure_ascii=False) + "\n" if path else "", path)

@@ -1,0 +1,131 @@
+"""How far the tool can be trusted: its power on a kernel, the zoo, the references' certificate, the gradient check."""
+
+from typing import Annotated
+
+import typer
+
+from verify_norm.cli import console, options
+from verify_norm.cli.outputs import Destinations, deliver, write, write_json
+from verify_norm.core import serial
+from verify_norm.core.dtypes import dtype_name
+from verify_norm.core.errors import UsageError, one_of
+from verify_norm.core.results import DEFAULTS, Settings
+from verify_norm.search.request import device as existing
+from verify_norm.search.request import interpret, request, split
+
+NEEDED = ("crash", "signature", "accuracy", "statistics")  # the checks whose power is measured
+
+
+def power(
+    kernel: Annotated[str, options.KERNEL],
+    op: Annotated[str, options.OP] = "",
+    bind: Annotated[str, options.BIND] = "",
+    examples: Annotated[int, options.EXAMPLES] = DEFAULTS.examples,
+    seconds: Annotated[float, options.SECONDS] = DEFAULTS.seconds,
+    seed: Annotated[int, options.SEED] = DEFAULTS.seed,
+    device: Annotated[str, options.DEVICE] = "auto",
+    json_path: Annotated[str, options.JSON] = "",
+) -> int:
+    """Measure the smallest errors that a run would find. Puts errors of graded sizes into the results of the kernel."""
+    to = Destinations(json_path)
+    given = {"checks": NEEDED, "examples": examples, "seconds": seconds, "seed": seed, "device": device}
+    asked = console.noted(request(kernel, given, op=op or None, bind=bind))
+    report = console.search(asked.only(), asked.settings)
+    if report.power and to.shown:
+        from verify_norm.report import terminal
+
+        terminal.show_power(report, terminal.console())
+    return deliver(report, to=to)
+
+
+def zoo(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Example kernels, by the beginnings of their names; all if none.")
+    ] = None,
+    against: Annotated[
+        str, typer.Option("--against", help="Also run other projects' test policies: all, or some by name.")
+    ] = "",
+    examples: Annotated[int, options.EXAMPLES] = DEFAULTS.examples,
+    seconds: Annotated[float, options.SECONDS] = DEFAULTS.seconds,
+    seed: Annotated[int, options.SEED] = DEFAULTS.seed,
+    jobs: Annotated[int, typer.Option("--jobs", min=0, help="Number of kernels at a time; 0 is one per core.")] = 0,
+    device: Annotated[str, options.DEVICE] = "auto",
+    json_path: Annotated[str, options.JSON] = "",
+) -> int:
+    """Run the verifier on kernels with known bugs, and on right ones.
+
+    It has to detect every bug and to pass every right kernel.
+    """
+    place = existing(device)
+    interpret(always=place == "cpu")
+    serial.writable(json_path)
+    from verify_norm.report import terminal
+    from verify_norm.report import zoo as form
+    from verify_norm.validation import zoo as collection
+    from verify_norm.validation.policies import POLICIES
+
+    chosen = [s for s in collection.ZOO.values() if s.name.startswith(tuple(names or [""]))]
+    if not chosen:
+        raise UsageError(f"no example's name begins with {' or '.join(names or [])}; verify-norm zoo runs all")
+    there = list(collection.detectable(place))
+    run = [s for s in chosen if s in there]
+    wanted = tuple(POLICIES if against == "all" else (one_of("policy", name, POLICIES) for name in split(against)))
+    settings = Settings(examples=examples, seconds=seconds, seed=seed, device=place)
+    outcomes, interrupted = [], False
+    try:
+        for outcome in collection.run_all(settings, run, against=wanted, jobs=jobs):
+            outcomes.append(outcome)
+            done = "as expected" if outcome.as_expected else "NOT as expected"
+            console.status(f"{len(outcomes)} of {len(run)}: {outcome.example.name} {done}")
+    except KeyboardInterrupt:
+        interrupted = True
+        console.complain(f"interrupted: {len(run) - len(outcomes)} of {len(run)} examples were not run")
+    if json_path != "-":
+        form.show_zoo(outcomes, [s for s in chosen if s not in run], terminal.console())
+    write_json(collection.dump(outcomes, settings, interrupted=interrupted), json_path)
+    if interrupted:
+        return console.INTERRUPTED
+    return 0 if all(outcome.as_expected for outcome in outcomes) else 1
+
+
+def certify(
+    ops: Annotated[list[str] | None, typer.Argument(help="layernorm, rmsnorm, groupnorm; all if none.")] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random points.")] = 0,
+    json_path: Annotated[str, options.JSON] = "",
+) -> int:
+    """Check the gradients of the references. By complex step, scipy, central differences, and with fifty digits."""
+    serial.writable(json_path)
+    from verify_norm.report import certificate as form
+    from verify_norm.report import terminal
+    from verify_norm.validation.certify import certify as prove
+
+    proved = prove(ops or None, seed)
+    if json_path != "-":
+        form.show_certificate(proved, terminal.console())
+    write_json(proved.jsonable(), json_path)
+    return 0 if proved.ok else 1 if proved.failures else 2
+
+
+def gradcheck(
+    function: Annotated[
+        str, typer.Argument(help="A differentiable torch function: path/file.py:fn or package.module:fn.")
+    ],
+    shapes: Annotated[str, typer.Option("--shapes", help="Shapes of its inputs, as x=4x64,weight=64.")] = "",
+    dtype: Annotated[str, typer.Option("--dtype", help="Types, as fp64,bf16; without it the widest it takes.")] = "",
+    op: Annotated[str, typer.Option("--op", help="layernorm, …: also check second order and forward mode.")] = "",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the inputs and directions.")] = 0,
+    json_path: Annotated[str, options.JSON] = "",
+) -> int:
+    """Check the gradients of any differentiable torch function. It needs no reference."""
+    interpret()
+    serial.writable(json_path)
+    from verify_norm.gradcheck import report as form
+    from verify_norm.gradcheck.gradcheck import gradcheck as check
+    from verify_norm.gradcheck.noise import DTYPES
+
+    dtypes = [dtype_name(name, DTYPES) for name in split(dtype)]
+    report = check(function, shapes=shapes or None, dtypes=dtypes, seed=seed, op=op or None)
+    if json_path != "-":
+        print(form.text(report))
+    write(form.dump(report) + "\n" if json_path else "", json_path)
+    return 2 if not report.checked else 0 if report.ok else 1

@@ -1,0 +1,7 @@
+"""The names of the checks, in the order of reports: what says most about a wrong kernel comes first."""
+
+# The keys of verify_norm.checks.CHECKS, whose import loads torch.
+CHECK_NAMES = (
+    *("crash", "signature", "accuracy", "statistics", "distribution", "nonfinite", "memory", "determinism"),
+    *("gradient", "identities", "degenerate", "batch_invariance"),
+)

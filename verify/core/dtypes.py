@@ -1,0 +1,102 @@
+"""Floating-point formats: names, constants, ulp, and exact rounding of float64 values."""
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from verify_norm.core.errors import one_of
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A binary floating-point format with gradual underflow.
+
+    `precision` counts the hidden bit; `emin` and `emax` are the exponents of the smallest normal and of the largest
+    finite number; `largest` is the largest finite number.
+    """
+
+    name: str
+    precision: int
+    emin: int
+    emax: int
+    largest: float
+    dtype: np.dtype[np.generic]
+
+    @property
+    def u(self) -> float:
+        """Return the unit roundoff of round to nearest: half the distance from 1 to the next number."""
+        return 2.0**-self.precision
+
+    @property
+    def smallest_normal(self) -> float:
+        """Return the smallest normal number: below it, precision is lost or the value is flushed to zero."""
+        return 2.0**self.emin
+
+    def ulp(self, value: Array) -> Array:
+        """Return the distance between neighbours in the binade of `value`, at least that of subnormals (Muller, 2018).
+
+        >>> FORMATS["bfloat16"].ulp(np.array([1.0, 1.99, 2.0, 0.0])).tolist()
+        [0.0078125, 0.0078125, 0.015625, 9.183549615799121e-41]
+        """
+        _, exponent = np.frexp(value)  # value = m·2**exponent with ½ ≤ |m| < 1, and exponent 0 for 0, inf and NaN
+        exponent = np.where(value == 0, self.emin, np.clip(exponent - 1, self.emin, self.emax))
+        step: Array = np.ldexp(1.0, exponent - self.precision + 1)
+        return step
+
+    def round(self, value: Array) -> Array:
+        """Return the nearest number of this format, ties to even, as float64; an infinity beyond the largest.
+
+        Exact, because it scales by powers of two; a conversion through float32 would round twice.
+
+        >>> FORMATS["float16"].round(np.array([1 + 2**-11, 1 + 3 * 2**-11, 65519.9, 65520.0])).tolist()
+        [1.0, 1.001953125, 65504.0, inf]
+        """
+        step = self.ulp(value)
+        with np.errstate(invalid="ignore", over="ignore"):
+            rounded = np.rint(value / step) * step
+        return np.where(np.abs(rounded) > self.largest, np.copysign(np.inf, value), rounded)
+
+    def is_rounding(self, got: Array, value: Array) -> NDArray[np.bool_]:
+        """Return whether `got` is `value` rounded to this format; NaN rounds to NaN.
+
+        Beyond the largest number of an 8-bit format two answers are right. The OCP specification (OFP8, revision 1.0,
+        section 5.2) defines a saturating conversion to that number, and a conversion to an infinity, or to NaN in
+        e4m3fn, which has no infinity. Kernels and hardware saturate; some versions of torch do not.
+
+        >>> FORMATS["float8_e4m3fn"].is_rounding(np.array([448.0, np.nan, np.inf]), np.array([1e3, 1e3, 1.0])).tolist()
+        [True, True, False]
+        """
+        nearest = self.round(value)
+        same: NDArray[np.bool_] = (got == nearest) | (np.isnan(got) & np.isnan(value))
+        if self.dtype.itemsize > 1:
+            return same
+        beyond = np.isinf(nearest)
+        saturated = beyond & (got == np.copysign(self.largest, value))
+        same |= saturated | (beyond & np.isnan(got) & (self.name == "float8_e4m3fn"))
+        return same
+
+
+def _format(name: str) -> Format:
+    dtype = np.dtype(getattr(ml_dtypes, name) if hasattr(ml_dtypes, name) else name)
+    info = ml_dtypes.finfo(dtype)
+    largest = float(info.max)
+    return Format(name, info.nmant + 1, int(info.minexp), int(np.frexp(largest)[1]) - 1, largest, dtype)
+
+
+FORMATS = {n: _format(n) for n in ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")}
+KERNEL_DTYPES = ("float32", "float16", "bfloat16")  # the types that x can have
+ALIASES = {"fp64": "float64", "fp32": "float32", "f32": "float32", "bf16": "bfloat16"}
+ALIASES |= {"fp16": "float16", "half": "float16"}
+
+
+def dtype_name(text: str, known: tuple[str, ...] = KERNEL_DTYPES) -> str:
+    """Return the full name of a type; raises UsageError unless it is among `known`.
+
+    >>> dtype_name("fp16")
+    'float16'
+    """
+    return one_of("dtype", ALIASES.get(text, text), known)

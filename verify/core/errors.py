@@ -1,0 +1,40 @@
+"""Errors: a user's mistake as one line, and any other error in one line. Standard library only."""
+
+import difflib
+import linecache
+from collections.abc import Iterable
+
+
+class UsageError(Exception):
+    """The user asked for something impossible; the message is one line: what is wrong, and what would be right."""
+
+
+def one_of(kind: str, name: str, names: Iterable[str]) -> str:
+    """Return `name` if it is among `names`; else raise a UsageError that lists them and guesses which was meant."""
+    names = list(names)
+    if name in names:
+        return name
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    guess = f" (did you mean {close[0]}?)" if close else ""
+    raise UsageError(f"unknown {kind} {name!r}{guess}; there are: {', '.join(names)}")
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of the message; without a message, the line of code that raised the error.
+
+    >>> first_line(ValueError("expected 2 values\\ngot 3"))
+    'expected 2 values'
+    """
+    lines = str(error).strip().splitlines()
+    if lines:
+        return lines[0]
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    code = linecache.getline(frame.tb_frame.f_code.co_filename, frame.tb_lineno).strip() if frame is not None else ""
+    return code or "(no message)"
+
+
+def one_line(error: BaseException) -> str:
+    """Return the error's type and first line, as "ValueError: expected 2 values"."""
+    return f"{type(error).__name__}: {first_line(error)}"

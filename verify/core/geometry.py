@@ -1,0 +1,78 @@
+"""Shapes, types and layouts that a spec gives to an operator's tensors, and which specs are valid for an operator."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from math import prod
+
+from verify_norm.core.spec import CaseSpec, Op, Tensor
+
+
+def affine_shape(spec: CaseSpec, op: Op) -> tuple[int, ...]:
+    """Return the shape of weight and bias."""
+    return spec.shape[len(spec.shape) - spec.normalized_ndim :] if op.view == "rows" else spec.shape[1:2]
+
+
+def groups(spec: CaseSpec, op: Op) -> int:
+    """Return the number of groups of a sample's channels: that of the spec; for InstanceNorm, one per channel."""
+    return spec.num_groups or 1 if "num_groups" in op.attrs else spec.shape[1]
+
+
+def row_length(spec: CaseSpec, op: Op) -> int:
+    """Return how many elements are normalized together."""
+    if op.view == "channels":
+        return prod(spec.shape[:1] + spec.shape[2:])
+    return prod(spec.shape[1:]) // groups(spec, op) if op.view == "groups" else prod(affine_shape(spec, op))
+
+
+def refusal(spec: CaseSpec, op: Op) -> str | None:
+    """Return why the operator has no such case, beyond the ranges of the fields; None if it has.
+
+    BatchNorm defines no variance of a single value, and evaluation needs running statistics. If every input is frozen,
+    there is nothing to check.
+
+    >>> from verify_norm.core.ops import OPS
+    >>> refusal(CaseSpec((1, 3)), OPS["batchnorm_fwd"])
+    'training needs more than one value a channel'
+    """
+    if "num_groups" in op.attrs and spec.num_groups is None:
+        return f"{op.name} needs num_groups"
+    if op.view == "channels" and not spec.training and not spec.running:
+        return "evaluation needs running statistics"
+    if op.view == "channels" and spec.training and row_length(spec, op) == 1:
+        return "training needs more than one value a channel"
+    if spec.special is not None and not prod(spec.shape):
+        return f"an x without elements holds no {spec.special}"
+    if spec.frozen != thawed(spec, differentiable(op)).frozen:
+        return "no input needs a gradient"
+    return None
+
+
+def thawed(spec: CaseSpec, names: Iterable[str]) -> CaseSpec:
+    """Return the spec; without frozen inputs if all of the inputs `names` would be frozen."""
+    given = {name for name in names if name == "x" or getattr(spec, name)}
+    return replace(spec, frozen=()) if given <= set(spec.frozen) else spec
+
+
+def differentiable(op: Op) -> list[str]:
+    """Return the inputs whose gradients a backward returns; residual has that of x."""
+    outputs = {tensor.name for tensor in op.outputs}
+    return [name for name in ("x", "weight", "bias") if f"d{name}" in outputs]
+
+
+def input_dtype(tensor: Tensor, spec: CaseSpec) -> str:
+    """Return the type of an argument."""
+    return tensor.among(spec.dtype, spec.weight_dtype)
+
+
+def layout_of(spec: CaseSpec, name: str) -> str:
+    """Return the layout of an argument; one that the spec does not name is contiguous."""
+    return getattr(spec, f"{name}_layout", "contiguous")
+
+
+def extent(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Return how many elements lie from a tensor's first to its last, in a storage with these strides.
+
+    >>> extent((2, 3), (8, 1)), extent((2, 0), (8, 1))
+    (11, 1)
+    """
+    return 1 + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) if 0 not in shape else 1

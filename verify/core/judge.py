@@ -1,0 +1,39 @@
+"""The verdict on values: the error of a result, relative to the bound of its arithmetic."""
+
+import numpy as np
+
+from verify_norm.core.dtypes import FORMATS, Array
+from verify_norm.core.spec import Expected
+
+
+def allowed(expected: Expected) -> Array:
+    """Return δ + ½ ulp(|want| + δ) per element: the error before the final rounding, plus that rounding."""
+    form = FORMATS[expected.dtype]
+    return expected.delta + 0.5 * form.ulp(np.abs(expected.value) + expected.delta)
+
+
+def judged(expected: Expected) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    """Return where a result can be judged: the truth and its bound are finite."""
+    return np.isfinite(expected.value) & np.isfinite(expected.delta)
+
+
+def worst(ratio: Array) -> tuple[int, ...]:
+    """Return the index of the largest ratio."""
+    return tuple(int(i) for i in np.unravel_index(int(np.argmax(ratio)), ratio.shape))
+
+
+def ratio(got: Array, expected: Expected) -> Array:
+    """Return |got − want| / allowed: above 1, no rounding of any value within δ of the truth gives `got`.
+
+    An infinity counts as right (0) if a value within δ of the truth overflows the format with that sign. NaN is never
+    right. An 8-bit format may also saturate (`Format.is_rounding`). Elements that are not judged have a ratio of 0.
+    """
+    form = FORMATS[expected.dtype]
+    want, delta = expected.value, expected.delta
+    with np.errstate(invalid="ignore", over="ignore"):
+        off = np.abs(got - want) / allowed(expected)
+        farthest = form.round(want + np.copysign(delta, got))
+        off = np.where(np.isfinite(got), off, np.where(got == farthest, 0.0, np.inf))
+        largest = want + np.copysign(delta, want)
+        off = np.where(np.isinf(form.round(largest)) & form.is_rounding(got, largest), 0.0, off)
+    return np.where(judged(expected), off, 0.0)

@@ -1,0 +1,210 @@
+"""The Report: everything that a run found, as frozen data, and its findings as text."""
+
+import shlex
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal, Self
+
+from annotated_types import Ge
+
+from verify_norm.core.dtypes import FORMATS, KERNEL_DTYPES
+from verify_norm.core.judge import judged, worst
+from verify_norm.core.serial import spec_text
+from verify_norm.core.spec import CaseSpec, Contract, Expected, Finding, Output
+from verify_norm.core.ulp import UlpStats
+
+SCHEMA = 1
+
+
+class FindingsError(AssertionError):
+    """A kernel has findings, or could not be checked; a test fails with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """The errors of one output in one type over all cases, in ulp, and the worst error relative to its bound.
+
+    `unjudged` counts elements without a bound, because the truth or the declared arithmetic overflows.
+    """
+
+    output: str
+    dtype: str
+    cases: int = 0
+    elements: int = 0
+    unjudged: int = 0
+    ulp: UlpStats = field(default_factory=UlpStats)
+    ratio: float = 0.0
+    worst: CaseSpec | None = None
+    index: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(cls, name: str, output: Output, expected: Expected, spec: CaseSpec) -> Self:
+        """Return the tally of one output in one case; `output.ratio` is not None."""
+        assert output.ratio is not None
+        known, ratio = judged(expected), float(output.ratio.max(initial=0.0))
+        return cls(
+            name,
+            expected.dtype,
+            cases=1,
+            elements=known.size,
+            unjudged=int(known.size - known.sum()),
+            ulp=UlpStats.of(output.got[known], expected.value[known], FORMATS[expected.dtype]),
+            ratio=ratio,
+            worst=spec if ratio > 0 else None,
+            index=worst(output.ratio) if ratio > 0 else None,
+        )
+
+    def merge(self, other: Self) -> Self:
+        """Return the errors of both sets of cases together."""
+        worse = other if other.ratio > self.ratio else self
+        cases, elements = self.cases + other.cases, self.elements + other.elements
+        unjudged, ulp = self.unjudged + other.unjudged, self.ulp.merge(other.ulp)
+        return replace(worse, cases=cases, elements=elements, unjudged=unjudged, ulp=ulp)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """One check over a run: the cases that it checked, and those in which it found something.
+
+    `power` is the smallest relative error that it would have detected in a typical comparison. A property that the
+    kernel does not promise `held` in so many of the `observed` cases.
+    """
+
+    name: str
+    summary: str
+    cases: int
+    failed: int
+    power: float | None = None
+    held: int = 0
+    observed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """The smallest errors of one output in one type that a run would have detected, measured by planted errors.
+
+    Medians over `cases` cases: `element` is the error of one element in units of its bound, `row` the relative error
+    of all elements of one row, `bias` that of all elements. `least` is the smallest such bias detected in any case.
+    `dropped` is the share of the cases that detect a term left out of the sums, None if that was not tried.
+    """
+
+    output: str
+    dtype: str
+    cases: int
+    element: float
+    row: float
+    bias: float
+    least: float
+    dropped: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """What was not checked, why, and in how many cases."""
+
+    what: str
+    reason: str
+    cases: int = 1
+
+
+Count = Annotated[int, Ge(0)]
+Seconds = Annotated[float, Ge(0.1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a kernel is searched. The defaults and ranges of every door (command line, Python, pytest) are these."""
+
+    dtypes: tuple[str, ...] = KERNEL_DTYPES  # of x
+    checks: tuple[str, ...] = ()  # names; all that apply if there are none
+    examples: Count = 400  # random cases after the corner table
+    seconds: Seconds = 55.0  # for the whole search
+    seed: Count = 0  # of the random cases
+    device: str = "cpu"
+    shapes: Literal["fuzz", "models", "all"] = "fuzz"  # random shapes, norm shapes of real models, or both
+    timeout: Seconds | None = None  # seconds for one case, more for a larger one; None is the device's own limit
+    isolate: bool = True  # whether the kernel runs in a process of its own
+
+
+DEFAULTS = Settings()
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The verdict on one kernel, and all the evidence for it."""
+
+    kernel: str
+    op: str
+    target: str
+    backend: str
+    contract: Contract
+    settings: Settings
+    environment: dict[str, str]
+    cases: int
+    seconds: float
+    seconds_in_kernel: float
+    findings: tuple[Finding, ...]
+    tallies: tuple[Tally, ...]
+    checks: tuple[CheckResult, ...]
+    skipped: tuple[Skip, ...]
+    layouts: dict[str, int]
+    power: tuple[Power, ...] = ()
+    interrupted: bool = False
+    bind: str = ""
+    schema: int = SCHEMA
+
+    def raise_for_findings(self) -> None:
+        """Raise FindingsError with all findings if there are any, or if nothing was checked."""
+        if text := failures(self):
+            raise FindingsError(text)
+
+    @property
+    def checked(self) -> bool:
+        """Return whether any check had something to check."""
+        return any(check.cases for check in self.checks)
+
+    @property
+    def ok(self) -> bool:
+        """Return whether the run was complete, checked something, and found nothing."""
+        return self.checked and not self.findings and not self.interrupted
+
+
+def replay_line(report: Report, spec: CaseSpec) -> str:
+    """Return the command that runs a case again; a call, if no command can find the kernel."""
+    if not report.target:
+        return f"verify_norm.replay(<the kernel>, {spec_text(report.kernel, spec, report.op)!r})"
+    return command(report.kernel, report.op, spec, report.bind)
+
+
+def command(kernel: str, op: str, spec: CaseSpec, bind: str = "") -> str:
+    """Return the command that runs a case of a kernel again, quoted for a shell."""
+    text = spec_text(kernel, spec, None if kernel == op else op)
+    return f"verify-norm replay {shlex.quote(text)}" + (f" --bind {shlex.quote(bind)}" if bind else "")
+
+
+def cases(report: Report) -> str:
+    """Return how many cases were checked, as "478 cases", or "400 of 478 cases" if some were left out."""
+    left_out = sum(skip.cases for skip in report.skipped if skip.what == "cases")
+    if left_out:
+        return f"{report.cases} of {report.cases + left_out} cases"
+    return f"{report.cases} case{'s' * (report.cases != 1)}"
+
+
+def failure(report: Report, finding: Finding) -> str:
+    """Return a finding as text: its message, and below it the values and the command that replays it."""
+    rows = {}
+    if finding.got is not None and finding.want is not None:
+        rows = {"got": repr(finding.got), "expected": repr(finding.want)}
+    rows["replay"] = replay_line(report, finding.spec)
+    return "\n".join((finding.message, *(f"  {name:<9} {text}" for name, text in rows.items())))
+
+
+def failures(report: Report) -> str:
+    """Return all findings of a report, or why it does not pass without any; "" if it passes."""
+    title = f"{report.kernel} ({report.op})" if report.op not in report.kernel else report.kernel
+    if report.findings:
+        kinds = len(report.findings)
+        first = f"{title}: {kinds} finding{'s' * (kinds != 1)} in {cases(report)}"
+        return "\n".join((first, *(f"{f.check}: {failure(report, f)}" for f in report.findings)))
+    if not report.checked:
+        return f"{title}: nothing was checked. " + "; ".join(f"{skip.what}: {skip.reason}" for skip in report.skipped)
+    return "" if report.ok else f"{title}: the run was interrupted"

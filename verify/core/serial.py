@@ -1,0 +1,166 @@
+"""Specs and documents as JSON text, and files that are written whole or not at all."""
+
+import json
+import os
+from dataclasses import MISSING, asdict, fields, is_dataclass
+from math import isfinite, prod
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.errors import UsageError, one_of
+from verify_norm.core.spec import FAMILIES, FURTHER, LARGEST, LAYOUTS, WEIGHTS, CaseSpec
+
+ELEMENTS = 2**36  # the most that x can have: half a tebibyte in float64, more than any machine holds
+_SPEC = TypeAdapter(CaseSpec)
+_RANGES = {
+    name: part
+    for name, hint in get_type_hints(CaseSpec, include_extras=True).items()
+    for part in (hint, *get_args(hint))
+    if get_origin(part) is Annotated
+}
+
+
+def spec_text(kernel: str, spec: CaseSpec, op: str | None = None) -> str:
+    """Return one line of JSON that replays a case: the kernel, and what differs from the defaults of CaseSpec."""
+    named = {"kernel": kernel} | ({"op": op} if op else {})
+    return json.dumps(jsonable(named | _changed(spec)), ensure_ascii=False)
+
+
+def _changed(spec: CaseSpec) -> dict[str, Any]:
+    default = {f.name: f.default for f in fields(CaseSpec) if f.default is not MISSING}
+    return {k: v for k, v in asdict(spec).items() if k not in default or default[k] != v}
+
+
+def read_spec(text: str) -> tuple[str, str | None, CaseSpec]:
+    """Return the kernel, the op if named, and the case of a replay line; raises UsageError that says what is wrong."""
+    try:
+        data = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise UsageError(f"cannot parse the spec as JSON: {error}") from error
+    if not isinstance(data, dict):
+        wanted = 'an object like {"kernel": …, "shape": […]}'
+        raise UsageError(f"the spec: expected {wanted}, got a {type(data).__name__}")
+    for required in ("kernel", "shape"):
+        if required not in data:
+            raise UsageError(f"the spec has no {required!r}")
+    kernel, op = data.pop("kernel"), data.pop("op", None)
+    for key, name in (("kernel", kernel), ("op", op or "")):
+        if not isinstance(name, str):
+            raise UsageError(f"the spec's {key}: expected a name, got {short(name)}")
+    for name in data:
+        one_of("field of the spec", name, [f.name for f in fields(CaseSpec)])
+    try:
+        spec = _SPEC.validate_json(json.dumps(data), strict=True)  # strict JSON: a list is a tuple
+    except ValidationError as error:
+        name, value = error.errors()[0]["loc"][0], error.errors()[0]["input"]
+        raise UsageError(out_of_range(str(name), value) or f"the spec: {first_error(error)}") from error
+    refuse_nonsense(spec)
+    return kernel, op, spec
+
+
+def refuse_nonsense(spec: CaseSpec) -> None:
+    """Raise UsageError if a value of the case is impossible for its field, whatever the operator."""
+    one_of("dtype", spec.dtype, FORMATS)
+    one_of("dtype", spec.weight_dtype or spec.dtype, FORMATS)
+    one_of("data family", spec.data, FAMILIES)
+    one_of("weight_data", spec.weight_data, WEIGHTS)
+    for name in spec.frozen:
+        one_of("frozen input", name, ("x", "weight", "bias"))
+    for name in spec.further:
+        one_of("further run", name, FURTHER)
+    for name, value in asdict(spec).items():
+        if name.endswith("_layout"):
+            one_of(name, value, LAYOUTS)
+        if refused := out_of_range(name, value):
+            raise UsageError(refused)
+    if any(n < 0 for n in spec.shape) or not spec.shape:
+        raise UsageError(f"shape: expected one or more sizes, none negative, got {list(spec.shape)}")
+    if prod(spec.shape) > ELEMENTS:
+        raise UsageError(f"shape: expected at most 2**36 elements, got {prod(spec.shape):.3g} in {list(spec.shape)}")
+    if spec.normalized_ndim > len(spec.shape):
+        raise UsageError(f"normalized_ndim: expected 1 to the rank of x, {len(spec.shape)}, got {spec.normalized_ndim}")
+
+
+def out_of_range(name: str, value: Any) -> str | None:
+    """Return what is wrong with a number for that field of CaseSpec; None if it is right, or the field has no range.
+
+    A flag counts as 0 or 1, as in unit_offset=True.
+
+    >>> out_of_range("eps", -1), out_of_range("eps", 0.0)
+    ('eps: expected a finite number of 0 or more, got -1', None)
+    """
+    if name not in _RANGES or value is None:
+        return None
+    kind, bounds = get_args(_RANGES[name])
+    least, most = bounds.ge, LARGEST if bounds.le is None else bounds.le
+    if isinstance(value, int if kind is int else (int, float)) and least <= value <= most:
+        return None
+    words = "a whole number" if kind is int else "a finite number"
+    if most < LARGEST:
+        words += f" from {least} to {most}"
+    elif least > -LARGEST:
+        words += f" of {least} or more"
+    return f"{name}: expected {words}, got {value!r:.60}"
+
+
+def write(text: str, path: str) -> None:
+    """Write text to a file, whole or not at all; raises UsageError if that fails."""
+    target = Path(path)
+    try:
+        temporary = target.with_name(target.name + ".part")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")  # lone surrogates, escaped as in JSON
+        temporary.replace(target)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from error
+
+
+def writable(path: str) -> None:
+    """Raise UsageError, before a run, if its report cannot be written there; "" and "-" are no files."""
+    if path in ("", "-"):
+        return
+    folder = Path(path).parent
+    if Path(path).is_dir():
+        raise UsageError(f"cannot write {path}: it is a folder")
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise UsageError(f"cannot write {path}: no writable folder {folder}")
+
+
+def by_lines(value: dict[str, Any]) -> str:
+    """Return an object as JSON, with one line for each field and for each member of a list in it."""
+    return "{\n" + ",\n".join(f"{json.dumps(key)}: {_lines(item)}" for key, item in value.items()) + "\n}"
+
+
+def _lines(value: Any) -> str:
+    if isinstance(value, dict) and "schema" in value:
+        return by_lines(value)
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return "[\n " + ",\n ".join(json.dumps(item, ensure_ascii=False) for item in value) + "\n]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def jsonable(value: Any) -> Any:
+    """Return the value in JSON's types: NaN and infinities become words, a CaseSpec what is not its default."""
+    if isinstance(value, float) and not isfinite(value):
+        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, CaseSpec):
+        value = _changed(value)
+    elif is_dataclass(value):
+        value = {f.name: getattr(value, f.name) for f in fields(value)}
+    if isinstance(value, dict):
+        return {key: jsonable(item) for key, item in value.items()}
+    return [jsonable(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def first_error(error: ValidationError) -> str:
+    """Return the first of pydantic's errors, on one line."""
+    detail = error.errors()[0]
+    place = ".".join(map(str, detail["loc"])) or "value"
+    return f"{place}: {detail['msg']}, got {short(detail['input'])}"
+
+
+def short(value: Any) -> str:
+    """Return a value from a file, on one line of at most 60 characters."""
+    return " ".join(json.dumps(value, ensure_ascii=False, default=str).split())[:60]

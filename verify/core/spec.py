@@ -1,0 +1,298 @@
+"""The nouns of every module: frozen dataclasses of plain data. Loads no torch."""
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from annotated_types import Interval
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Extent = Literal["data", "affine", "statistic", "one"]
+View = Literal["rows", "groups", "channels"]
+Status = Literal["fail", "error"]
+
+LARGEST = sys.float_info.max
+Finite = Annotated[float, Interval(ge=-LARGEST, le=LARGEST)]
+NotNegative = Annotated[float, Interval(ge=0, le=LARGEST)]
+Positive = Annotated[int, Interval(ge=1)]
+Exponent = Annotated[int, Interval(ge=-1074, le=1024)]  # of two: float64's smallest number to beyond its largest
+Seed = Annotated[int, Interval(ge=0, le=2**64 - 1)]
+
+LAYOUTS = (
+    *("contiguous", "row_strided", "transposed", "every_other", "offset", "expanded", "channels_last", "far"),
+    "scalar",
+)
+FAMILIES = ("normal", "heavy", "channel", "constant", "alternating", "integers", "zero")
+WEIGHTS = ("random", "zero", "some_zero")
+LAWS = ("scale", "scale_dy", "linearity", "shift", "permutation")
+FURTHER = ("memory", "distribution", "batch_invariance", "determinism", "gradient", "degenerate", "power", *LAWS)
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """An argument or a result of an operator.
+
+    `extent` is its shape: "data" that of x, "affine" that of weight, "statistic" one value a row or group, "one" a
+    single value. `dtype` is its type: "x" that of x, "weight" that of weight, or the name of a type. A tensor of role
+    "state" is changed in place, and is the output of the same name.
+    """
+
+    name: str
+    extent: Extent
+    role: Literal["input", "weight", "saved", "cotangent", "state", "output"]
+    dtype: Literal["x", "weight", "float32", "float8_e4m3fn"] = "x"
+    optional: bool = False
+
+    def among(self, dtype: str, weight_dtype: str | None) -> str:
+        """Return its type, given the types of x and of weight; a weight_dtype of None means that of x."""
+        return {"x": dtype, "weight": weight_dtype or dtype}.get(self.dtype, self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operator: its inputs and outputs, its reference, and the reference's rounding analysis.
+
+    `reference` and `error` take the float64 arguments that they name. `error` also takes `arithmetic`; it returns, for
+    each element of every output, how far a kernel of that arithmetic may be from the truth before the final rounding.
+    `view` says which elements are normalized together: the last dimensions, a group of channels of one sample, or a
+    channel of all samples. `activation` is applied to y last (`verify_norm.reference.activation`). A `quantized` y is
+    multiplied by a scale and saturated (`verify_norm.reference.quantized`).
+    """
+
+    name: str
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    attrs: tuple[str, ...]
+    reference: Callable[..., tuple[Array | None, ...]]
+    error: Callable[..., tuple[Array | None, ...]]
+    forward: str | None = None
+    view: View = "rows"
+    summary: str = ""
+    activation: Literal["silu", "gelu"] | None = None
+    quantized: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """What a kernel promises about its arithmetic; the error bound follows from it.
+
+    The default is strict: float32 everywhere, sums in blocks, a variance of centred values, one rounding at the end,
+    the same bits in every run.
+
+    Parameters
+    ----------
+    accumulate : type of every intermediate and every sum.
+    stats : type in which mean and rstd are saved between forward and backward.
+    xhat : type to which x̂ is rounded before the weight ("x": that of x, as in Llama's RMSNorm); None: no rounding.
+    partials : type of the partial sums of dweight and dbias.
+    summation : "blocked" (runs of bounded length, then a tree), "sequential" (one running sum), "atomic" (blocked, in
+        an order that changes from run to run).
+    variance : "two_pass"; "centered" (two-pass, Welford or Chan merging); "shifted" (E[d²] − E[d]², d = x − x[0]).
+    expanded : True if (x − mean)·a + b is computed as x·a + (b − mean·a), which cancels at large offsets.
+    deterministic : the same bits in every run; if False, sums over rows may differ by a reordering's rounding.
+    batch_invariant : the same bits for a row, whatever the other rows and its position.
+    inplace : outputs that may overwrite an input, as "dx:dy".
+    residual : what a fused addition normalizes: the float32 "sum", or the sum "rounded" to the type of x, as returned
+        (vLLM's CUDA kernel, vLLM issue 52104).
+    output : type of y and dx; None: that of x, or float8_e4m3fn for a quantized y.
+    """
+
+    accumulate: str = "float32"
+    stats: str = "float32"
+    xhat: str | None = None
+    partials: str = "float32"
+    summation: Literal["blocked", "sequential", "atomic"] = "blocked"
+    variance: Literal["two_pass", "centered", "shifted"] = "centered"
+    expanded: bool = False
+    deterministic: bool = True
+    batch_invariant: bool = False
+    inplace: tuple[str, ...] = ()
+    residual: Literal["sum", "rounded"] = "sum"
+    output: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CaseSpec:
+    """Everything that determines a case: Hypothesis draws it, and one line of JSON holds it.
+
+    `shape` is that of x. LayerNorm and RMSNorm normalize its last `normalized_ndim` dimensions, GroupNorm each of
+    `num_groups` groups of channels. Values are (offset + noise of family `data`) · 2**log2_scale. Every tensor has its
+    own layout in memory, and the gaps of its storage hold poison. `training`, `momentum` and `running` (whether there
+    are running statistics) belong to BatchNorm; a quantized y is multiplied by `scale`. `frozen` inputs need no
+    gradient, where torch's autograd makes the backward. Annotations hold the allowed ranges of the numbers.
+
+    `poison` is what unwritten memory holds. `further` names the checks and laws that run the kernel again, `variant`
+    chooses among their directions (`verify_norm.cases.turns`). By default all of them run, so that a line written by
+    hand or by an older version checks more, not less. `seed` is only the key of random numbers: it changes data, and
+    rows, columns, orders and directions that a check takes at random, never what is checked.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    weight_dtype: str | None = None  # None: that of x
+    normalized_ndim: Positive = 1
+    num_groups: Positive | None = None
+    eps: NotNegative = 1e-5
+    data: str = "normal"
+    offset: Finite = 0.0
+    log2_scale: Exponent = 0
+    dy_log2_scale: Exponent = 0
+    special: Literal["nan", "inf", "-inf"] | None = None  # one such value in x's first row
+    x_layout: str = "contiguous"
+    dy_layout: str = "contiguous"
+    weight_layout: str = "contiguous"
+    bias_layout: str = "contiguous"
+    residual_layout: str = "contiguous"
+    residual_out_layout: str = "contiguous"
+    dresidual_out_layout: str = "contiguous"
+    weight: bool = True
+    bias: bool = True
+    dresidual_out: bool = True
+    weight_offset: Finite = 0.0
+    weight_data: str = "random"
+    training: bool = True
+    momentum: Annotated[float, Interval(ge=0, le=1)] = 0.1
+    running: bool = True
+    scale: NotNegative = 1.0
+    frozen: tuple[str, ...] = ()
+    seed: Seed = 0
+    poison: Literal["nan", "finite"] = "nan"
+    further: tuple[str, ...] = FURTHER
+    variant: Annotated[int, Interval(ge=0)] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel under test: a callable on torch tensors whose arguments are bound by name.
+
+    `target` says where to find it ("package.module:attr" or "path/file.py:attr"); loading sets `run`.
+    `unsupported(spec)` returns why the kernel does not take a case, None if it does; `fit(spec)` returns the nearest
+    case that it takes. `forward` names the forward kernel of a backward; loading sets `forward_run`. `bind` says how
+    the arguments are bound (`verify_norm.loading.bind`). An `autograd` kernel is a backward that torch makes of a
+    forward pass: it also takes `frozen`. `origin` is the package that registered the kernel.
+    """
+
+    name: str
+    op: str
+    target: str = ""
+    backend: Literal["triton", "torch", "cuda", "python"] = "python"
+    dtypes: tuple[str, ...] = ("float32", "float16", "bfloat16")
+    contract: Contract = field(default_factory=Contract)
+    summary: str = ""
+    unsupported: Callable[[CaseSpec], str | None] | None = None
+    forward: str | None = None
+    bind: str = ""
+    autograd: bool = False
+    origin: str = ""
+    fit: Callable[[CaseSpec], CaseSpec] | None = field(default=None, repr=False)
+    run: Callable[..., Any] | None = None
+    forward_run: Callable[..., Any] | None = None
+
+    def refuses(self, spec: CaseSpec) -> str | None:
+        """Return why the kernel does not take this case; None if it does."""
+        return None if self.unsupported is None else self.unsupported(spec)
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The truth for one output: float64 values, the error allowed before the final rounding, the output's type."""
+
+    value: Array
+    delta: Array
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A spec made real for one op: torch arguments, their exact values, the truth of each output, the poison.
+
+    `expected` is empty unless the truth was asked for.
+    """
+
+    spec: CaseSpec
+    op: Op
+    arguments: Mapping[str, Any]
+    exact: Mapping[str, Array | None]
+    expected: Mapping[str, Expected | None]
+    poison: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One way in which a kernel is wrong, with the smallest case that shows it.
+
+    `during` names the check whose extra runs showed it. `cases` counts the cases that showed it, `after` the cases run
+    until the first of them.
+    """
+
+    kernel: str
+    check: str
+    output: str | None
+    status: Status
+    message: str
+    spec: CaseSpec
+    index: tuple[int, ...] | None = None
+    got: float | None = None
+    want: float | None = None
+    ulp: float | None = None
+    allowed: float | None = None
+    cases: int = 1
+    after: int = 1
+    during: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SmallestError:
+    """The smallest relative error of an output that a check would have detected in one case."""
+
+    output: str
+    smallest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Whether a property held in one case, though the kernel does not promise it."""
+
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Memory that a kernel must not change, but did: in which buffer, and where relative to its elements."""
+
+    buffer: str  # an argument's name, or a description of the kernel's allocation
+    where: str  # "before", "after" or "between" its elements, or "in" them
+    count: int  # bytes of all changed elements
+    nearest: int  # bytes from them to the nearest element; 0 in them
+    output: str | None = None  # the output in the buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One returned output: its own type and shape, its values in float64, and its error relative to the bound.
+
+    `ratio` is |got − want| / allowed, element by element, 0 where no bound applies; None if the shapes differ or there
+    is no truth.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    got: Array
+    ratio: Array | None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One call of a kernel on one case. A missing output was not returned; an output of None was returned as None."""
+
+    kernel: Kernel
+    case: Case
+    outputs: Mapping[str, Output | None]
+    damage: tuple[Damage, ...] = ()
+    overlaps: tuple[tuple[str, str], ...] = ()  # an output, and an argument or output that shares its memory
+    problem: str | None = None  # why there are no outputs: what the kernel raised, or what it returned instead
+    refused: bool = False  # the kernel does not take the case: the problem is not its fault
+    returned: Mapping[str, Any] = field(default_factory=dict)  # the tensors: holding them keeps their memory in use

@@ -1,0 +1,1 @@
+"""Checks the gradients of any torch function."""

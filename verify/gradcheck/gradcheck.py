@@ -1,0 +1,223 @@
+"""Checks the gradients of any differentiable torch function, with no reference: `verify-norm gradcheck path.py:fn`.
+
+Types: those asked for; else the widest that the function takes. Every input is moved along several directions
+(`differences`): random signs, and single coordinates, the mean and the input itself, one of these a row in turn where
+rows do not depend on each other. `hygiene` checks types, mutation, the layout of dy, frozen inputs.
+"""
+
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from verify_norm.checks.relations.equations import Comparison
+from verify_norm.core.errors import UsageError, one_line, one_of
+from verify_norm.gradcheck import hygiene, noise, second
+from verify_norm.gradcheck.differences import Claim, Direction, Local, compare, difference, step_length
+from verify_norm.gradcheck.inputs import arguments_of
+from verify_norm.gradcheck.noise import DTYPES, Noises
+from verify_norm.gradcheck.report import Compared, GradFinding, GradReport
+from verify_norm.gradcheck.subject import Subject
+from verify_norm.loading import targets
+
+TRIES = 4  # steps, each a quarter of the one before
+KINDS = ("one coordinate", "the mean", "the input itself")  # directions that a random one averages away
+
+
+def gradcheck(
+    target: str | Callable[..., Any],
+    *,
+    shapes: str | Mapping[str, Sequence[int]] | None = None,
+    dtypes: Sequence[str] = (),
+    seed: int = 0,
+    op: str | None = None,
+) -> GradReport:
+    """Return a report on the gradients of `target`, a function or its name: "path/file.py:fn", "package.module:fn".
+
+    `op`, the operator that it computes, adds its second derivatives and forward mode, compared with the reference's.
+    Raises UsageError, in one line, where it cannot be checked: it cannot be called with such inputs, returns something
+    else than tensors, is not differentiable, is random, or mutates its input.
+
+    >>> report = gradcheck(torch.nn.functional.softplus, shapes="input=3x5")
+    >>> report.ok, report.dtypes, report.compared[0].power < 1e-8
+    (True, ('float64',), True)
+    """
+    started = time.perf_counter()
+    op = None if op is None else second.operator(op)
+    function = targets.attribute(target) if isinstance(target, str) else target
+    name = target if isinstance(target, str) else getattr(target, "__name__", type(target).__name__)
+    plain = _subject(function, name, shapes, seed)
+    chosen, notes = (tuple(one_of("dtype", d, DTYPES) for d in dtypes), []) if dtypes else _widest(plain)
+    results = [_check(replace(plain, dtype=dtype), seed) for dtype in chosen]
+    compared = tuple(c for result in results for c in result[0])
+    findings = [finding for result in results for finding in result[1]]
+    notes += [note for result in results for note in result[2]]
+    if op is not None:
+        derivatives = second.second_order(function, op, seed=seed)
+        wrong = [d for d in derivatives if d.outcome == "finding"]
+        findings += [GradFinding("second order", d.quantity, "", d.message) for d in wrong]
+        notes += [f"{d.quantity}: {d.outcome}: {d.message}" for d in derivatives if d not in wrong]
+    facts = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
+    sizes = {n: tuple(p.shape) for n, p in plain.points.items()}
+    seconds = time.perf_counter() - started
+    return GradReport(name, chosen, sizes, compared, tuple(findings), tuple(notes), seconds, seed, facts)
+
+
+def _subject(
+    function: Callable[..., Any], name: str, shapes: str | Mapping[str, Sequence[int]] | None, seed: int
+) -> Subject:
+    """Return the function with its arguments; raises UsageError where there is nothing to differentiate."""
+    arguments, keyword = arguments_of(function, name, shapes, seed)
+    points = {n: v.detach().double() for n, v in arguments.items() if isinstance(v, Tensor) and v.is_floating_point()}
+    if not points:
+        raise UsageError(f"{name} got no floating-point tensor to differentiate with respect to")
+    for argument, point in points.items():
+        if not point.numel():
+            size = "×".join(map(str, point.shape))
+            raise UsageError(f"{argument} of {name} is empty ({size}), so there is nothing to check; give it elements")
+    return Subject(name, function, arguments, points, "float64", keyword)
+
+
+def _widest(subject: Subject) -> tuple[tuple[str, ...], list[str]]:
+    """Return the widest type that the function takes, and why it refuses the wider ones."""
+    refused: list[str] = []
+    for dtype in DTYPES:
+        try:
+            with torch.no_grad():
+                replace(subject, dtype=dtype).raw({})
+            return (dtype,), refused
+        except Exception as error:
+            refused.append(f"not in {dtype}: {one_line(error)}")
+    raise UsageError(f"{subject.name} cannot be called: {refused[0].removeprefix('not in float64: ')}")
+
+
+def _check(subject: Subject, seed: int) -> tuple[list[Compared], list[GradFinding], list[str]]:
+    """Return the results of all checks in one type: comparisons, findings and notes."""
+    subject, outputs, notes = _selected(subject, seed)
+    rng = np.random.Generator(np.random.Philox(key=[seed, 2]))
+    dy = [torch.from_numpy(rng.standard_normal(tuple(y.shape))).to(y.dtype) for y in outputs]
+    grads, findings = hygiene.watched(subject, dy)
+    if not grads:
+        return [], findings, notes
+    findings += hygiene.consistency(subject, dy, grads)
+    compared: list[Compared] = []
+    noises = noise.noise(subject, dy, rng)
+    for name, gradient in grads.items():
+        found = _comparisons(subject, name, gradient, noises, dy, rng)
+        if gradient is None:
+            if any(np.abs(c.left).max(initial=0) > 0 and c.ratio.max() > 1 for c in found):
+                message = f"the gradient of {name} is None, but the outputs depend on {name}"
+                findings.append(GradFinding("none", name, subject.dtype, message))
+            continue
+        for c in found:
+            powers = [value if np.isfinite(value) else None for value in (c.power, c.local)]
+            worst = float(c.ratio.max(initial=0.0))
+            compared.append(Compared(c.output, subject.dtype, c.name, c.left.size, c.judged, worst, *powers))
+        findings += _finding(found, name, subject.dtype)
+        if not any(c.judged for c in found):
+            notes.append(f"{name}: nothing could be judged: no step is short enough ({subject.dtype})")
+    return compared, findings, notes
+
+
+def _selected(subject: Subject, seed: int) -> tuple[Subject, list[Tensor], list[str]]:
+    """Return the subject on its grid, held to the type it computes in; its outputs that can be checked; and notes."""
+    subject = noise.settled(subject)
+    outputs = hygiene.validate(subject)
+    notes = [
+        f"floating-point output {i}, of shape {tuple(y.shape)}, requires no gradient and is left out"
+        for i, y in enumerate(outputs)
+        if not y.requires_grad
+    ]
+    chosen = tuple(i for i, y in enumerate(outputs) if y.requires_grad and y.numel())
+    subject, outputs = replace(subject, outputs=chosen), [outputs[i] for i in chosen]
+    others = [y.dtype for y in outputs if y.dtype != getattr(torch, subject.dtype)]
+    notes += [f"it takes {subject.dtype} and returns {dtype}" for dtype in others]
+    inner = noise.inner_type(subject, np.random.Generator(np.random.Philox(key=[seed, 3])))
+    if inner:
+        notes.append(f"it takes {subject.dtype} and computes in about {inner}, whose tolerance applies")
+        subject = noise.settled(replace(subject, inner=inner))
+        outputs = hygiene.validate(subject)
+    return subject, outputs, notes
+
+
+def _finding(found: Sequence[Comparison], name: str, dtype: str) -> list[GradFinding]:
+    """Return the finding of the worst comparison, if that exceeds its tolerance."""
+    c = max(found, key=lambda c: float(c.ratio.max()))
+    if not c.ratio.max() > 1:
+        return []
+    i, wrong = c.worst, sum(int((c.ratio > 1).sum()) for c in found)
+    where = f" in {c.unit} {i}" if c.left.size > 1 else ""
+    message = (
+        f"the gradient of {name} is wrong{where}: along {c.name}, ⟨dy, y⟩ changes by {c.left[i]:.8g} and "
+        f"⟨gradient, v⟩ is {c.right[i]:.8g}; {abs(c.left[i] - c.right[i]):.2g} apart, {c.tolerance[i]:.2g} allowed; "
+        f"{wrong} of {sum(c.judged for c in found)} comparisons are off"
+    )
+    return [GradFinding("value", name, dtype, message)]
+
+
+def _comparisons(
+    subject: Subject, name: str, gradient: Tensor | None, noises: Noises, dy: list[Tensor], rng: np.random.Generator
+) -> list[Comparison]:
+    point = subject.points[name]
+    others = {other: subject.cast(p) for other, p in subject.points.items() if other != name}
+
+    @torch.no_grad()
+    def forward(values: Tensor) -> list[Tensor]:
+        return [y.double() for y in subject.call({**others, name: values.to(getattr(torch, subject.dtype))})]
+
+    grid, scale, h = subject.grids[name], noise.scale_of(point), step_length(subject.arithmetic)
+    near = Local(forward, point, forward(point), [d.double() for d in dy], 1, subject.arithmetic)
+    units = point.shape[0] if _independent(near, torch.round(scale * h / grid) * grid, rng) else 1
+    near = replace(near, units=units, least=[n.bound(units) for n in noises[0]])
+    slope = torch.zeros_like(point) if gradient is None else gradient.double()
+    claim = Claim(name, slope, noises[1][name].bound(units))
+
+    def direction(label: str, v: Tensor, size: float, signs: bool = False) -> Direction:
+        return Direction(label, torch.round(size * v / grid) * grid, signs)
+
+    v = scale * torch.from_numpy(rng.choice((-1.0, 1.0), tuple(point.shape)))
+    for _ in range(TRIES):
+        along = direction("random signs", v, h, signs=True)
+        found = difference(near, along)
+        if float(found.truncation.median()) <= float(found.rounding.median()):
+            break
+        h /= 4
+    structured = [direction(label, w, h) for label, w in _structured(point, units, scale, rng)]
+    rest = [compare(near, along, difference(near, along), claim) for along in structured]
+    return [compare(near, along, found, claim), *rest]
+
+
+def _structured(point: Tensor, units: int, scale: float, rng: np.random.Generator) -> list[tuple[str, Tensor]]:
+    """Return directions that a random one averages away, one a row in turn where there are rows enough."""
+    flat = point.reshape(units, -1)
+    n = flat.shape[1]
+    one = torch.zeros_like(flat)
+    one[torch.arange(units), torch.from_numpy(rng.integers(0, n, units))] = scale
+    centred = flat - flat.mean(1, keepdim=True)
+    each = [one, torch.full_like(flat, scale), centred if n > 1 else flat]
+    if units < len(KINDS):
+        kinds = KINDS if point.dim() > 1 else KINDS[:1]  # of a weight or bias, one is enough
+        return [(kind, v.reshape(point.shape)) for kind, v in zip(kinds, each, strict=False)]
+    mixed = torch.empty_like(flat)
+    for turn, v in enumerate(each):
+        mixed[turn :: len(KINDS)] = v[turn :: len(KINDS)]
+    return [("one coordinate, the mean, the input itself, by row", mixed.reshape(point.shape))]
+
+
+def _independent(near: Local, step: Tensor, rng: np.random.Generator) -> bool:
+    """Return whether rows of y depend on no other rows of the input: where half of them move, the others' y stays."""
+    point, base = near.point, near.base
+    if point.dim() < 2 or point.shape[0] < 2 or any(y.dim() < 1 or y.shape[0] != point.shape[0] for y in base):
+        return False
+    rows = point.shape[0]
+    for _ in range(2):
+        still = torch.from_numpy(rng.permutation(rows) < rows // 2)
+        moved = torch.where(still.reshape(-1, *(1,) * (point.dim() - 1)), point, point + step)
+        if not all(torch.equal(a[still], b[still]) for a, b in zip(near.forward(moved), base, strict=True)):
+            return False
+    return True

@@ -1,0 +1,82 @@
+"""The result of `verify-norm gradcheck`, as frozen data, JSON and text."""
+
+import json
+from dataclasses import asdict, dataclass
+
+ROW = "{:<14}{:<10}{:>8}{:>15}{:>13}{:>13}  {}"  # of a comparison in the text
+
+
+@dataclass(frozen=True, slots=True)
+class GradFinding:
+    """One way in which a gradient is wrong: the check, the input, the type and a message."""
+
+    check: str
+    output: str
+    dtype: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One direction of one input: the worst unit's error over its tolerance, and the smallest errors it can detect.
+
+    `power` is the smallest relative error of a whole gradient that the typical unit detects, `local` that of one
+    element; None where nothing was judged.
+    """
+
+    output: str
+    dtype: str
+    direction: str
+    units: int
+    judged: int
+    ratio: float
+    power: float | None
+    local: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GradReport:
+    """The verdict on the gradients of one function, and the data behind it."""
+
+    target: str
+    dtypes: tuple[str, ...]
+    inputs: dict[str, tuple[int, ...]]
+    compared: tuple[Compared, ...]
+    findings: tuple[GradFinding, ...]
+    notes: tuple[str, ...]
+    seconds: float
+    seed: int
+    environment: dict[str, str]
+
+    @property
+    def checked(self) -> bool:
+        """Whether a direction of an input was judged, or there is a finding."""
+        return bool(self.findings) or any(c.judged for c in self.compared)
+
+    @property
+    def ok(self) -> bool:
+        """Whether something was checked, and there is no finding."""
+        return self.checked and not self.findings
+
+
+def dump(report: GradReport) -> str:
+    """Return the report as JSON."""
+    return json.dumps({**asdict(report), "ok": report.ok}, ensure_ascii=False)
+
+
+def text(report: GradReport) -> str:
+    """Return the report for people: a line a comparison, the findings, the notes, the verdict."""
+    shapes = ", ".join(f"{name} {'×'.join(map(str, shape)) or 'scalar'}" for name, shape in report.inputs.items())
+    lines = [f"{report.target} of {shapes}, in {', '.join(report.dtypes)}"]
+    if report.compared:
+        lines.append(ROW.format("gradient", "dtype", "units", "error/allowed", "would show", "one element", "along"))
+    for c in report.compared:
+        units = f"{c.judged}/{c.units}" if c.judged < c.units else str(c.units)
+        powers = ("nothing" if power is None else f"{power:.1e}" for power in (c.power, c.local))
+        lines.append(ROW.format(c.output, c.dtype, units, f"{c.ratio:.2g}", *powers, c.direction))
+    lines += [f"✗ {f.check} ({f.dtype}): {f.message}" for f in report.findings]
+    lines += [f"note: {note}" for note in report.notes]
+    count = len(report.findings)
+    verdict = f"FAIL: {count} finding{'s' * (count != 1)}" if count else "pass"
+    lines.append(f"{verdict if report.checked else 'nothing checked'}; {report.seconds:.2f} s")
+    return "\n".join(lines)

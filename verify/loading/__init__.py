@@ -1,0 +1,1 @@
+"""Turns a user's name into a Kernel that can be called."""

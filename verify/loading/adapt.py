@@ -1,0 +1,258 @@
+"""Any callable as a kernel: functions, autograd.Functions, modules, and functions that write into given tensors.
+
+A function with an argument for dy is a backward. For any other, the backward is torch's autograd of its forward pass
+(`Kernel.autograd`): then some cases have frozen inputs, whose gradients are None.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from verify_norm.cases import make
+from verify_norm.core.errors import UsageError
+from verify_norm.core.geometry import differentiable
+from verify_norm.core.ops import OPS, output_dtype
+from verify_norm.core.spec import Contract, Kernel, Op
+from verify_norm.loading import domain, modules
+from verify_norm.loading.bind import FEATURES, Candidate, bind, features, meant, parse, signature
+from verify_norm.loading.domain import Domain
+from verify_norm.loading.returned import RefusedError, named
+
+Call = Callable[[Mapping[str, Any]], Any]  # from an operator's values, by name, to what the callable returns
+MOMENTUM = 0.1  # for a forward that runs in a backward: a backward has no momentum, and no result depends on it
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """A callable as a kernel of an operator: what runs it, its forward pass, and the cases it takes."""
+
+    run: Callable[..., Any]
+    forward_run: Callable[..., Any] | None
+    autograd: bool
+    domain: Domain
+
+
+class WritesError(UsageError):
+    """A function that writes its results into its arguments has no gradients."""
+
+
+def of_kernel(kernel: Kernel, target: Any) -> Adapted:
+    """Return the callable adapted to the kernel's record; raises UsageError."""
+    return adapt(Candidate(target, kernel.name, OPS[kernel.op], parse(kernel.bind), kernel.contract))
+
+
+def adapt(candidate: Candidate) -> Adapted:
+    """Return the callable as a kernel of the operator; raises UsageError, in one line, if that is impossible.
+
+    Examples
+    --------
+    >>> rms = adapt(Candidate(torch.nn.RMSNorm, "RMSNorm", OPS["rmsnorm_bwd"]))
+    >>> x, w = torch.ones(2, 4), torch.ones(4)
+    >>> given = {"dy": x, "x": x, "weight": w, "eps": 0.0, "normalized_shape": (4,), "frozen": ("weight",)}
+    >>> gradients = rms.run(**given, weight_offset=0.0, rstd=None)
+    >>> gradients["dx"].tolist() == torch.zeros(2, 4).tolist(), gradients["dweight"]
+    (True, None)
+    """
+    candidate = replace(candidate, target=_supported(candidate.target, candidate.name))
+    op = candidate.op
+    if op.forward is None:
+        call, within = _forward(candidate)
+        return Adapted(_kernel(call, candidate), None, False, within)
+    if _is_backward(candidate):
+        call, within = _function(candidate)
+        return Adapted(_kernel(call, candidate), None, False, within)
+    forward = replace(candidate, op=OPS[op.forward])
+    call, within = _forward(forward, autograd=True)
+    within = replace(within, differentiated=tuple(differentiable(op)))
+    return Adapted(_kernel(_gradients(call, op), candidate, "frozen"), _kernel(call, forward), True, within)
+
+
+def _supported(target: Any, name: str) -> Any:
+    """Return the target, or the autograd.Function whose `apply` it is; raises UsageError if it cannot be a kernel."""
+    owner = getattr(target, "__self__", None)
+    if inspect.isclass(owner) and issubclass(owner, torch.autograd.Function):
+        return owner
+    if inspect.isclass(target) and not issubclass(target, (torch.autograd.Function, torch.nn.Module)):
+        raise UsageError(f"{name} is a class, but neither an nn.Module nor a torch.autograd.Function")
+    if type(target).__module__.partition(".")[0] == "triton":
+        raise UsageError(
+            f"{name} is a Triton kernel, which takes a grid and pointers: name a function that launches it"
+        )
+    return target
+
+
+def _is_backward(candidate: Candidate) -> bool:
+    """Return whether a function is itself a backward: it has an argument for dy, or takes anything."""
+    target, name = candidate.target, candidate.name
+    if inspect.isclass(target) or isinstance(target, torch.nn.Module):
+        return False
+    exact = [p for p in signature(target, name) if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return not exact or "dy" in candidate.option.names or any(meant(p.name, ("dy",)) for p in exact)
+
+
+def _forward(candidate: Candidate, *, autograd: bool = False) -> tuple[Call, Domain]:
+    target = candidate.target
+    if isinstance(target, torch.nn.Module) or (inspect.isclass(target) and issubclass(target, torch.nn.Module)):
+        call, within = modules.adapt(candidate, autograd=autograd)
+        return _with_names(call, candidate.op, candidate.option.returns), within
+    return _function(candidate, autograd=autograd)
+
+
+def offered(op: Op) -> tuple[str, ...]:
+    """Return the names of what a callable may take."""
+    return (*(tensor.name for tensor in op.inputs), *op.attrs, FEATURES)
+
+
+def _function(candidate: Candidate, *, autograd: bool = False) -> tuple[Call, Domain]:
+    """Return the call of a function, or of an autograd.Function's `apply`, and its domain."""
+    target, name, op, contract = candidate.target, candidate.name, candidate.op, candidate.contract
+    positional = inspect.isclass(target)
+    function = target.apply if positional else target
+    parameters = signature(target.forward if positional else target, name)
+    if positional and target.setup_context is torch.autograd.Function.setup_context:
+        parameters = parameters[1:]  # ctx
+    outputs = tuple(t.name for t in op.outputs if t.name not in offered(op))
+    binding = bind(candidate, parameters, offered(op), outputs=outputs, positional=positional)
+    within = domain.of_function(candidate, binding, autograd=autograd)
+    if binding.plain and not contract.inplace and not positional:
+        return partial(make.call, target), within
+    into = [n for n in outputs if n in binding.sources]
+    if autograd and into:
+        raise WritesError(f"{name} writes into {', '.join(into)}, which has no gradient: use --op {op.name}")
+
+    def call(given: Mapping[str, Any]) -> Any:
+        written = {n: _blank(n, op, contract, given) for n in into}
+        returned = binding.call(function, {**given, FEATURES: features(op, given), **written})
+        if returned is None and not written:
+            pairs = (pair.partition(":") for pair in contract.inplace)
+            return {output: given[argument] for output, _, argument in pairs} or None
+        return _merged(returned, written, op) if written else returned
+
+    return _with_names(call, op, binding.returns), within
+
+
+def _kernel(call: Call, candidate: Candidate, *more: str) -> Callable[..., Any]:
+    """Return what a Kernel runs: a function of all that the operator offers, by name, that wraps the target."""
+    if isinstance(call, partial):  # a function that is called as it is
+        return call.args[0]  # type: ignore[no-any-return]
+    target = candidate.target
+
+    def run(**given: Any) -> Any:
+        return call(given)
+
+    names = [n for n in (*offered(candidate.op), *more) if n != FEATURES]
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    run.__signature__ = inspect.Signature([inspect.Parameter(n, keyword) for n in names])  # type: ignore[attr-defined]
+    run.__wrapped__ = type(target) if isinstance(target, torch.nn.Module) else target  # type: ignore[attr-defined]
+    return run
+
+
+def _blank(name: str, op: Op, contract: Contract, given: Mapping[str, Any]) -> Tensor | None:
+    """Return an uninitialized tensor in an output's shape and type; None for the gradient of None."""
+    tensor = next(t for t in op.outputs if t.name == name)
+    x: Tensor = given["residual_out"] if "x" not in given else given["x"]
+    dtype = getattr(torch, output_dtype(tensor, contract, str(x.dtype).removeprefix("torch.")))
+    shape: tuple[int, ...] = tuple(x.shape) if tensor.extent == "data" else (1,)  # "one"
+    if tensor.extent == "affine":
+        of = given.get(name.removeprefix("d"))
+        return None if of is None else torch.empty(of.shape, dtype=of.dtype, device=of.device)
+    if tensor.extent == "statistic":
+        if op.view == "rows":
+            shape = (x.numel() // max(features(op, given), 1),)
+        else:
+            shape = (x.shape[0], given.get("num_groups", x.shape[1])) if op.view == "groups" else (x.shape[1],)
+    return torch.empty(shape, dtype=dtype, device=x.device)
+
+
+def _merged(returned: Any, written: dict[str, Any], op: Op) -> dict[str, Any] | Any:
+    """Return the tensors written into, and the other returned values, by name."""
+    values = returned if isinstance(returned, (tuple, list)) else (returned,)
+    rest = [v for v in values if v is not None and not any(v is t for t in written.values())]
+    names = [t.name for t in op.outputs if t.name not in written]
+    if len(rest) > len(names):
+        raise TypeError(f"expected {', '.join(written)} to be written into, got {len(rest)} returned values too")
+    return {**written, **dict(zip(names, rest, strict=False))}
+
+
+def _with_names(call: Call, op: Op, returns: tuple[str, ...]) -> Call:
+    known = [t.name for t in op.outputs]
+    for n in returns:
+        if n not in (*known, "_"):
+            raise UsageError(f"--bind … -> {', '.join(returns)}: {op.name} has no {n}; it has {', '.join(known)}")
+    if not returns:
+        return call
+
+    def named_call(given: Mapping[str, Any]) -> Any:
+        returned = call(given)
+        values = returned if isinstance(returned, (tuple, list)) else (returned,)
+        if len(values) != len(returns):
+            raise TypeError(f"it returned {len(values)} values; --bind names {len(returns)}: {', '.join(returns)}")
+        return {n: value for n, value in zip(returns, values, strict=True) if n != "_"}
+
+    return named_call
+
+
+def _gradients(call: Call, op: Op) -> Call:
+    """Return the backward of a forward pass, by torch.autograd.grad."""
+    forward = OPS[str(op.forward)]
+
+    def results(offer: Mapping[str, Any]) -> dict[str, Any]:
+        with torch.enable_grad():
+            returned = named(call(offer), forward)
+        if isinstance(returned, str):
+            raise TypeError(returned)
+        return returned
+
+    def gradients(given: Mapping[str, Any]) -> dict[str, Tensor | None]:
+        offer, leaves = _leaves(given, given["frozen"])
+        wanted: dict[str, Tensor | None] = {t.name: None for t in op.outputs}
+        if not leaves:
+            return wanted
+        returned = results(offer)
+        pairs = {"y": given["dy"], "residual_out": given.get("dresidual_out")}
+        cotangents = {n: cotangent for n, cotangent in pairs.items() if cotangent is not None}
+        for n in cotangents:
+            if returned.get(n) is None:
+                raise RefusedError(f"it returns no {n}, whose gradient is given")
+            if not returned[n].requires_grad:
+                problem = f"its {n} has no gradient: autograd does not know how it was made"
+                if not results(_leaves(given, ())[0])[n].requires_grad:
+                    raise RefusedError(f"{problem}; --op {forward.name} checks the forward alone")
+                raise TypeError(f"{problem} if {' and '.join(given['frozen'])} need none")
+        outs = [returned[n] for n in cotangents]
+        found = torch.autograd.grad(outs, list(leaves.values()), list(cotangents.values()), allow_unused=True)
+        by_name = dict(zip(leaves, found, strict=True))
+        dx, dresidual = by_name.get("x"), by_name.pop("residual", by_name.get("x"))
+        if dx is None or dresidual is None:
+            same = dx is dresidual
+        else:
+            same = torch.allclose(dx, dresidual, rtol=0, atol=0, equal_nan=True)
+        if not same:
+            raise ValueError("the gradients of x and residual differ; both are that of their sum")
+        return wanted | {f"d{n}": gradient for n, gradient in by_name.items()}
+
+    return gradients
+
+
+def _leaves(given: Mapping[str, Any], frozen: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the arguments of the forward, and those of them that need a gradient.
+
+    The backward of a fused addition knows only the sum: x is the sum, and residual is zero. BatchNorm's forward changes
+    the running statistics, so it gets copies.
+    """
+    offer = {**given, "momentum": MOMENTUM}
+    if "residual_out" in given:
+        offer |= {"x": given["residual_out"], "residual": torch.zeros_like(given["residual_out"])}
+    offer |= {n: offer[n].clone() for n in ("running_mean", "running_var") if offer.get(n) is not None}
+    leaves = {}
+    for n in ("x", "residual", "weight", "bias"):
+        if offer.get(n) is not None:
+            offer[n] = offer[n].detach()
+            if (n if n != "residual" else "x") not in frozen:
+                leaves[n] = offer[n] = offer[n].requires_grad_()
+    return offer, leaves

@@ -1,0 +1,272 @@
+"""Binds an operator's inputs and attributes to the arguments of a callable, by name.
+
+ALIASES lists the names that other people use. A user's `--bind` settles the rest, in the syntax of a call:
+
+    x=hidden_states           the operator's x is the argument hidden_states (a name on the right)
+    eps=variance_epsilon      … and its eps is variance_epsilon
+    casting_mode="llama"      an argument gets a constant (a literal on the right)
+    eps=1e-6, bias=None       a constant of the operator: all cases have it, and an argument for it gets it
+    eps=eps                   a name that no argument has goes to **kwargs, if the callable has them
+    … -> y, rstd, _, mean     the names of the returned values, in order; _ is ignored
+"""
+
+import ast
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from verify_norm.core.errors import UsageError
+from verify_norm.core.serial import out_of_range
+from verify_norm.core.spec import Contract, Op
+
+FEATURES = "features"  # the number of elements of weight
+ALIASES = {  # our name: other names, in any case unless another line has the exact spelling
+    name: tuple(others.split())
+    for name, others in {
+        "x": "input inputs inp hidden_states hidden h src x_in",
+        "residual": "r res resid skip residual_in",
+        "weight": "w weights gamma g scale gain",
+        "bias": "b beta shift use_bias with_bias",
+        "dy": "grad_output grad_outputs grad_out grad_y grad do dout gy",
+        "dresidual_out": "dresidual ds ds_out dres grad_residual_out",
+        "residual_out": "s summed x_plus_residual x input hidden_states",  # the x of a fused addition's backward
+        "mean": "mu means save_mean saved_mean",
+        "rstd": "inv_std invstd inv_var invvar rrms inv_rms save_rstd saved_rstd save_invstd",
+        "running_mean": "moving_mean",
+        "running_var": "moving_var running_variance",
+        "scale": "output_scale out_scale y_scale scale_y quant_scale",
+        "eps": "epsilon variance_epsilon norm_eps layer_norm_eps layer_norm_epsilon rms_norm_eps",
+        "num_groups": "G groups n_groups ngroups num_group",
+        "weight_offset": "offset unit_offset",
+        "training": "is_training train",
+        "momentum": "",
+        "normalized_shape": "norm_shape",
+        FEATURES: "hidden_size hidden_dim hidden dim d d_model n_embd embed_dim ndim size n c n_cols ncols "
+        "num_features num_channels n_channels channels",
+        "affine": "elementwise_affine use_affine",
+        "running": "track_running_stats",
+        "y": "out output result",
+        "amax": "abs_max absmax",
+        "dx": "grad_input grad_x dinput out output",
+        "dweight": "dw dgamma grad_weight grad_gamma",
+        "dbias": "db dbeta grad_bias grad_beta",
+    }.items()
+}
+NUMBERS = ("eps", "num_groups", "weight_offset", "training", "momentum", "scale")  # a constant can fix them
+
+
+def meant(name: str, offered: Iterable[str]) -> str | None:
+    """Return which of the offered names an argument's name stands for; None if it stands for none.
+
+    >>> meant("dY", ("dy", "x")), meant("G", ("weight", "num_groups")), meant("g", ("weight", "num_groups"))
+    ('dy', 'num_groups', 'weight')
+    >>> meant("gate", ("x", "weight")) is None
+    True
+    """
+    offered = tuple(offered)
+    for spelling in dict.fromkeys((name, name.lower())):
+        if spelling in offered:
+            return spelling
+        for ours in offered:
+            if spelling in ALIASES.get(ours, ()):
+                return ours
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class BindOption:
+    """A parsed `--bind`: names (ours: theirs), constants (theirs, or ours: the value), names of returned values."""
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    constants: Mapping[str, Any] = field(default_factory=dict)
+    returns: tuple[str, ...] = ()
+
+
+def parse(text: str) -> BindOption:
+    """Return the parsed text of `--bind`; raises UsageError.
+
+    >>> option = parse('x=inp, mode="llama", in_place=False -> y, _, rstd')
+    >>> option.names, option.constants, option.returns
+    ({'x': 'inp'}, {'mode': 'llama', 'in_place': False}, ('y', '_', 'rstd'))
+    """
+    pairs, arrow, returned = text.partition("->")
+    returns = tuple(part.strip() for part in returned.split(",")) if arrow else ()
+    names, constants = {}, {}
+    try:
+        call = ast.parse(f"f({pairs.strip()})", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args or not all(name.isidentifier() for name in returns):
+            raise SyntaxError
+        for keyword in call.keywords:
+            if keyword.arg is None:
+                raise SyntaxError
+            if isinstance(keyword.value, ast.Name):
+                names[keyword.arg] = keyword.value.id
+            else:
+                constants[keyword.arg] = ast.literal_eval(keyword.value)
+    except (SyntaxError, ValueError) as error:
+        example = 'x=hidden_states,eps=1e-6,mode="llama" -> y,rstd'
+        raise UsageError(f"cannot parse --bind {text!r}; expected something like {example}") from error
+    return BindOption(names, constants, returns)
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A callable that may become a kernel of `op`: its name in messages, the user's --bind, and its contract."""
+
+    target: Any
+    name: str
+    op: Op
+    option: BindOption = field(default_factory=BindOption)
+    contract: Contract = field(default_factory=Contract)
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of a callable: the operator's name of its value, or a constant if `source` is None."""
+
+    name: str
+    source: str | None
+    value: Any = None
+    positional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """How to call a callable: its arguments in order.
+
+    `fixed` holds values of the operator that all cases must have, `every` what it takes by name beyond its arguments.
+    `rest` is the name of its **kwargs, "" if it has none.
+    """
+
+    arguments: tuple[Argument, ...]
+    fixed: Mapping[str, Any]
+    returns: tuple[str, ...] = ()
+    every: tuple[str, ...] = ()
+    rest: str = ""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Return the operator's names that the callable takes."""
+        return (*_taken(self.arguments), *self.every)
+
+    @property
+    def plain(self) -> bool:
+        """Return whether all arguments have the operator's own names and nothing else is needed."""
+        own = all(a.source == a.name != FEATURES and not a.positional for a in self.arguments)
+        return own and not self.returns
+
+    def call(self, function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+        """Call the function with the values `given` by the operator's names, and return its result."""
+        values = [(a, a.value if a.source is None else given[a.source]) for a in self.arguments]
+        named = {a.name: value for a, value in values if not a.positional}
+        return function(*(v for a, v in values if a.positional), **{name: given[name] for name in self.every}, **named)
+
+
+def signature(function: Any, name: str) -> list[inspect.Parameter]:
+    """Return the function's parameters; raises UsageError if Python does not know them."""
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"{name} has no signature to bind arguments by: {error}") from error
+
+
+def bind(
+    candidate: Candidate,
+    parameters: list[inspect.Parameter],
+    offered: tuple[str, ...],
+    *,
+    outputs: tuple[str, ...] = (),
+    positional: bool = False,
+    elsewhere: Collection[str] = (),
+) -> Binding:
+    """Return how to call a callable of these `parameters` with what is `offered`, and `outputs` to write into.
+
+    A parameter that fits nothing keeps its default; so does an output or a size with a default that is no size.
+    `positional` gives all arguments in order, as autograd.Function.apply takes them. `elsewhere` names what the other
+    part of a module takes: its constructor, if this is its forward pass, or the reverse.
+
+    Raises UsageError: a parameter without a default fits nothing, or part of the --bind option does.
+    """
+    option = candidate.option
+    named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    rest = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD and not positional), "")
+    _validate(candidate, [p.name for p in named], offered, outputs, elsewhere, rest)
+    if not named and any(p.kind is p.VAR_POSITIONAL for p in parameters) and not rest:
+        return Binding(tuple(Argument(n, n, positional=True) for n in offered), {}, option.returns)
+    fixed = {
+        ours: value
+        for key, value in option.constants.items()
+        if (ours := meant(key, offered) or "") in (NUMBERS if value is not None else ("weight", "bias"))
+    }
+    ours_of = {theirs: ours for ours, theirs in option.names.items()}
+    arguments: list[Argument] = []
+    unknown = []
+    for p in named:
+        in_order = positional or p.kind is p.POSITIONAL_ONLY
+        source = ours_of.get(p.name) or _fitting(p, offered, outputs, {*ours_of.values(), *_taken(arguments)})
+        if p.name in option.constants and source not in fixed:
+            arguments.append(Argument(p.name, None, option.constants[p.name], in_order))
+        elif source is not None:
+            arguments.append(Argument(p.name, source, None, in_order))
+        elif p.default is p.empty:
+            unknown.append(p.name)
+        elif in_order:
+            arguments.append(Argument(p.name, None, p.default, in_order))
+    if unknown:
+        offers = f"{candidate.op.name} offers {', '.join(offered)}"
+        example = f"--bind {offered[0]}={unknown[0]}, or {unknown[0]}=<a constant>"
+        raise UsageError(f"{candidate.name} needs {', '.join(unknown)}; {offers} ({example})")
+    if not rest:
+        return Binding(tuple(arguments), fixed, option.returns)
+    known = {*elsewhere, *(p.name for p in named)}
+    beyond = {theirs: ours for theirs, ours in ours_of.items() if ours in (*offered, *outputs) and theirs not in known}
+    arguments += [Argument(theirs, ours) for theirs, ours in beyond.items()]
+    constants = {k: v for k, v in option.constants.items() if meant(k, offered) not in fixed and k not in known}
+    arguments += [Argument(k, None, v) for k, v in constants.items()]
+    every: tuple[str, ...] = ()
+    if all(a.source in (None, a.name) for a in arguments):  # the callable uses the operator's names
+        every = tuple(n for n in offered if n not in (*_taken(arguments), FEATURES))
+    return Binding(tuple(arguments), fixed, option.returns, every, rest)
+
+
+def features(op: Op, given: Mapping[str, Any]) -> int:
+    """Return the number of elements of weight."""
+    return prod(given["normalized_shape"]) if op.view == "rows" else given["x"].shape[1]
+
+
+def _validate(
+    candidate: Candidate,
+    takes: list[str],
+    offered: tuple[str, ...],
+    outputs: tuple[str, ...],
+    elsewhere: Collection[str],
+    rest: str,
+) -> None:
+    op = candidate.op
+    lists = f"{op.name} offers {', '.join((*offered, *outputs))}; {candidate.name} takes {', '.join(takes)}"
+    for ours, theirs in candidate.option.names.items():
+        if ours not in (*offered, *outputs, *elsewhere):
+            raise UsageError(f"--bind {ours}={theirs}: unknown input {ours}; {lists}")
+        if theirs not in (*takes, *elsewhere) and not rest:
+            raise UsageError(f"--bind {ours}={theirs}: unknown argument {theirs}; {lists}")
+    for key, value in candidate.option.constants.items():
+        if key not in (*takes, *elsewhere) and meant(key, offered) is None and not rest:
+            raise UsageError(f"--bind {key}={value!r}: unknown argument {key}; {lists}")
+        refused = out_of_range(meant(key, (*offered, *op.attrs)) or "", value)
+        if refused is not None:
+            raise UsageError(f"--bind {key}={value!r:.60}: {refused}")
+
+
+def _taken(arguments: Iterable[Argument]) -> list[str]:
+    return [a.source for a in arguments if a.source is not None]
+
+
+def _fitting(p: inspect.Parameter, offered: tuple[str, ...], outputs: tuple[str, ...], taken: set[str]) -> str | None:
+    """Return what a parameter stands for, among the names that no other parameter has taken."""
+    source = meant(p.name, (n for n in offered if n not in taken))
+    size = isinstance(p.default, int) and not isinstance(p.default, bool) and p.default > 0
+    if source is not None and (source != FEATURES or p.default is p.empty or size):
+        return source
+    return meant(p.name, [n for n in outputs if n not in taken]) if p.default is p.empty else None

@@ -1,0 +1,56 @@
+"""The table of kernels by name, and which operator a name stands for."""
+
+import importlib.util
+import re
+
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import Kernel
+from verify_norm.kernels import KERNELS, THIRD_PARTY
+
+BUILTIN: dict[str, Kernel] = {kernel.name: kernel for kernel in KERNELS}
+PEERS: dict[str, Kernel] = {kernel.name: kernel for kernel in THIRD_PARTY}  # of other libraries, which may be missing
+BOTH: dict[str, tuple[str, str]] = {  # the two directions of an operator: layernorm: (layernorm_fwd, layernorm_bwd)
+    op.forward.removesuffix("_fwd"): (op.forward, op.name) for op in OPS.values() if op.forward is not None
+}
+EXTRA = "'verify-norm[third-party]'"
+BUILT = {"flash_attn": "flash-attn --no-build-isolation"}  # no extra installs it: its build takes minutes
+FAMILIES = (  # patterns of names, the most specific first
+    (r"rmsnorm.*(fp8|float8|e4m3|e5m2)|(fp8|float8).*rmsnorm", "rmsnorm_fp8"),
+    (r"layernorm.*(fp8|float8|e4m3|e5m2)|(fp8|float8).*layernorm", "layernorm_fp8"),
+    (r"(add|residual).*rmsnorm", "add_rmsnorm"),
+    (r"(add|residual).*layernorm", "add_layernorm"),
+    (r"rmsnorm|t5layernorm", "rmsnorm"),  # T5LayerNorm has neither a mean nor a bias
+    (r"layernorm", "layernorm"),
+    (r"groupnorm", "groupnorm"),
+    (r"batchnorm", "batchnorm"),
+    (r"instancenorm", "instancenorm"),
+)
+METHODS = ("apply", "forward", "__call__")  # here the name of the class tells more
+
+
+def infer(attribute: str) -> str | None:
+    """Return the operator that an attribute's name suggests, with a direction if it has one; None if it suggests none.
+
+    >>> infer("layernorm_bwd"), infer("rms_norm_forward"), infer("Qwen2RMSNorm"), infer("LigerLayerNormFunction.apply")
+    ('layernorm_bwd', 'rmsnorm_fwd', 'rmsnorm', 'layernorm')
+    >>> infer("fused_add_rms_norm"), infer("fused")
+    ('add_rmsnorm', None)
+    """
+    *owners, last = attribute.split(".")
+    if owners and last in METHODS:
+        last = owners[-1]
+    letters = re.sub(r"[^a-z0-9]", "", last.lower())
+    base = next((name for pattern, name in FAMILIES if re.search(pattern, letters)), None)
+    if base is None or last in OPS:
+        return last if last in OPS else None
+    if base not in BOTH:
+        return f"{base}_fwd"
+    told = [f"_{d}wd" for d, word in (("f", "forward"), ("b", "backward")) if f"{d}wd" in letters or word in letters]
+    return base + told[0] if len(told) == 1 else base
+
+
+def missing(kernel: Kernel) -> str | None:
+    """Return why a kernel of another library cannot run here, without importing the library; None if it can."""
+    if importlib.util.find_spec(kernel.origin) is not None:
+        return None
+    return f"{kernel.origin} is not installed here: pip install {BUILT.get(kernel.origin, EXTRA)}"

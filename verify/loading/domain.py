@@ -1,0 +1,137 @@
+"""The cases that a callable takes, derived from its arguments: other cases are fitted, or left out with a reason."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from math import prod
+from typing import Any
+
+from verify_norm.core.errors import UsageError
+from verify_norm.core.geometry import thawed
+from verify_norm.core.spec import CaseSpec, View
+from verify_norm.loading.bind import Binding, Candidate
+
+ELEMENTS = 2**17  # of x, about: a module of many features gets fewer rows
+WORDS: dict[str, dict[Any, str]] = {  # field: why a case with another value than this is left out
+    "bias": {False: "it takes no bias", True: "it always has a bias"},
+    "weight": {False: "it takes no weight", True: "it always has a weight"},
+    "weight_offset": {0.0: "it adds nothing to its weight"},
+    "scale": {1.0: "it takes no scale"},
+    "frozen": {(): "only a backward by torch's autograd has frozen inputs, and not all of them"},
+    "dresidual_out": {False: "it takes no gradient of residual_out"},
+    "running": {False: "it has no running statistics", True: "it always has running statistics"},
+    "normalized_ndim": {1: "it normalizes one dimension"},
+}
+# What a function does without an argument of this name: the values of fields that all cases have then.
+FIXED: dict[str, dict[str, Any]] = {
+    "weight_offset": {"weight_offset": 0.0},
+    "momentum": {"momentum": 0.1},  # torch's default
+    "training": {"training": True},
+    "normalized_shape": {"normalized_ndim": 1},
+    "scale": {"scale": 1.0},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """The cases that a callable takes. It is pickled for the kernel's process, like the rest of a Kernel.
+
+    `fields` are values that fields of CaseSpec must have; `affine` is the shape of an instance's weight; `ranks` are
+    the allowed ranks of x, any if empty. `tied`: a bias "follows" the weight, or "needs" one, or is "untold": then only
+    a weight tells its type. An argument `written` in place must not have elements that share memory. At least one of
+    the `differentiated` inputs is not frozen. `own` is the `unsupported` of the kernel's record.
+    """
+
+    view: View = "rows"
+    fields: tuple[tuple[str, Any], ...] = ()
+    affine: tuple[int, ...] | None = None
+    ranks: tuple[int, ...] = ()
+    tied: str = ""
+    written: tuple[str, ...] = ()
+    differentiated: tuple[str, ...] = ()
+    own: Callable[[CaseSpec], str | None] | None = None
+
+    def fit(self, spec: CaseSpec) -> CaseSpec:
+        """Return the nearest case in the domain: the case itself, if it is.
+
+        >>> Domain(fields=(("eps", 1e-6),), affine=(64,)).fit(CaseSpec((2, 3, 8))).shape
+        (2, 3, 64)
+        """
+        held = dict(self.fields)
+        shape, inner = spec.shape, spec.normalized_ndim
+        if self.view == "rows":
+            normalized = shape[len(shape) - inner :] if self.affine is None else self.affine
+            if held.get("normalized_ndim") == 1 and self.affine is None:
+                normalized = (prod(normalized),)
+            lead = shape[: len(shape) - inner]
+            held["shape"] = (*(lead if self.affine is None else _fewer(lead, prod(normalized))), *normalized)
+            held["normalized_ndim"] = len(normalized)
+        else:
+            held["shape"] = self._channels(spec, held)
+        shared = [f"{n}_layout" for n in self.written if getattr(spec, f"{n}_layout", "") in ("expanded", "scalar")]
+        fitted = replace(spec, **(held | dict.fromkeys(shared, "contiguous")))
+        if self.tied == "untold":
+            return fitted if fitted.weight else replace(fitted, weight_dtype=None)
+        if self.tied:
+            fitted = replace(fitted, bias=fitted.weight and (fitted.bias or self.tied == "follows"))
+        return thawed(fitted, self.differentiated)
+
+    def _channels(self, spec: CaseSpec, held: dict[str, Any]) -> tuple[int, ...]:
+        """Return a shape (B, C, *spatial) with an allowed number of channels and an allowed rank."""
+        if len(spec.shape) < 2:
+            return spec.shape  # the operator refuses it
+        samples, channels, *space = spec.shape
+        if self.affine is not None:
+            channels = prod(self.affine)
+        elif "num_groups" in held:
+            channels = held["num_groups"] * max(channels // (spec.num_groups or 1), 1)
+        if self.ranks and len(spec.shape) not in self.ranks:
+            rank = self.ranks[-1] - 2
+            space = [*space[: rank - 1], prod(space[rank - 1 :])] if len(space) > rank else space
+            space += [1] * (rank - len(space))
+        if self.affine is not None:
+            (samples,) = _fewer((samples,), channels * prod(space))
+        return (samples, channels, *space)
+
+    def unsupported(self, spec: CaseSpec) -> str | None:
+        """Return why the callable does not take the case; None if it does."""
+        fitted = self.fit(spec)
+        for name in (f.name for f in fields(CaseSpec)):
+            value = getattr(fitted, name)
+            if value != getattr(spec, name):
+                return WORDS.get(name, {}).get(value, f"it takes {name} = {value} only")
+        return self.own(spec) if self.own else None
+
+
+def _fewer(lead: tuple[int, ...], each: int) -> tuple[int, ...]:
+    """Return the leading dimensions; one dimension of fewer rows, if they hold too many rows of `each` elements."""
+    rows = max(ELEMENTS // max(each, 1), 3)
+    return lead if prod(lead) <= rows else (rows,)
+
+
+def of_function(candidate: Candidate, binding: Binding, *, autograd: bool) -> Domain:
+    """Return the domain of a function, from its arguments; raises UsageError if it lacks an essential one."""
+    name, op = candidate.name, candidate.op
+    takes, inputs, backward = {*binding.sources, *binding.fixed}, {t.name: t for t in op.inputs}, op.forward is not None
+    for n, tensor in inputs.items():
+        if not tensor.optional and tensor.extent == "data" and n not in takes:
+            bind = f"--bind {n}=<its argument>"
+            raise UsageError(f"{name} has no argument for {n}; {op.name} offers {', '.join(inputs)}: {bind}")
+    if "rstd" not in takes and (not backward or binding.sources):
+        for n, example in (("eps", "1e-5"), ("num_groups", "8")):
+            if n in op.attrs and n not in takes:
+                rest = f", or pass it to **{binding.rest} by --bind {n}={n}" if binding.rest else ""
+                raise UsageError(f"{name} has no argument for {n}: give its value, as --bind {n}={example}{rest}")
+    held: dict[str, Any] = {n: v is not None if n in ("weight", "bias") else v for n, v in binding.fixed.items()}
+    for n in ("weight", "bias", "dresidual_out"):
+        if n in inputs and n not in takes:
+            held[n] = backward and n == "bias"  # a backward needs no bias, only whether there is one
+    if op.view == "channels" and "running_mean" not in takes:
+        held |= {"running": False, "training": True}
+    for n, values in FIXED.items():
+        if n in (*op.attrs, *inputs) and n not in takes:
+            held |= values
+    if not autograd:
+        held["frozen"] = ()
+    untold = backward and "bias" in inputs and "bias" not in takes
+    written = tuple(pair.partition(":")[2] for pair in candidate.contract.inplace)
+    return Domain(op.view, tuple(held.items()), tied="untold" if untold else "", written=written)

@@ -1,0 +1,149 @@
+"""An nn.Module as a kernel: a class is constructed for each case, an instance gets the cases that fit it.
+
+During a call the case's weight, bias and running statistics replace the module's own (torch.func.functional_call): no
+module is changed, and gradients are those of the case's tensors.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import nn
+
+from verify_norm.core.errors import UsageError
+from verify_norm.core.spec import Op
+from verify_norm.loading.bind import FEATURES, Binding, Candidate, bind, features, meant, signature
+from verify_norm.loading.domain import Domain
+
+ROLES = ("weight", "bias", "running_mean", "running_var")
+RANKS = {"1": (2, 3), "2": (4,), "3": (5,)}  # of x, by the last digit in BatchNorm1d and the like
+TRIAL = {"eps": 1e-5, "normalized_shape": (8,), FEATURES: 8, "num_groups": 2, "momentum": 0.1}
+
+
+def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[str, Any]], Any], Domain]:
+    """Return a function that calls the module with what the operator offers, and its domain; raises UsageError."""
+    target, name, op = candidate.target, candidate.name, candidate.op
+    inputs = tuple(tensor.name for tensor in op.inputs if tensor.role == "input")
+    made = _constructor(candidate, inputs) if inspect.isclass(target) else None
+    module = target
+    if made is not None:
+        flags = {"bias": True, "affine": True, "running": op.view == "channels"}
+        module = _constructed(candidate, made, {**TRIAL, **flags, **made.fixed})
+    inner = getattr(module, "_orig_mod", module)  # torch.compile wraps it
+    elsewhere = {*op.attrs, FEATURES, "weight", "bias", *([p.name for p in signature(target, name)] if made else ())}
+    call_binding = bind(candidate, signature(inner.forward, name), inputs, elsewhere=elsewhere)
+    for n in inputs:
+        if n not in call_binding.sources:
+            raise UsageError(f"{name} has no argument for {n}: --bind {n}=<its argument>")
+
+    def call(given: Mapping[str, Any]) -> Any:
+        used = module
+        if made is not None:
+            weight, bias, running = (given.get(n) is not None for n in ("weight", "bias", "running_mean"))
+            more = {FEATURES: features(op, given), "bias": bias, "affine": weight or bias, "running": running}
+            used = _constructed(candidate, made, {**given, **more}).to(given["x"].device)
+        tensors = {
+            key: given[role].reshape(attrgetter(key)(used).shape)
+            for role, key in _roles(used, name).items()
+            if given.get(role) is not None
+        }
+        was = used.training
+        try:
+            used.train(given.get("training", True))
+            return call_binding.call(lambda *a, **k: torch.func.functional_call(used, tensors, a, k), given)
+        finally:
+            used.train(was)
+
+    return call, _domain(candidate, module, made, autograd=autograd)
+
+
+def _constructor(candidate: Candidate, inputs: tuple[str, ...]) -> Binding:
+    cls, name, op = candidate.target, candidate.name, candidate.op
+    attrs = [n for n in op.attrs if n not in ("training", "weight_offset")]
+    flags = [n for n in ("bias", "affine", "running") if n != "running" or op.view == "channels"]
+    offered = (*attrs, FEATURES, *(n for n in flags if n != "bias" or any(t.name == n for t in op.inputs)))
+    elsewhere = {*inputs, *(p.name for p in signature(cls.forward, name)), *op.attrs, *flags, "weight"}
+    own = [p for p in signature(cls, name) if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    return bind(candidate, own, offered, elsewhere=elsewhere)
+
+
+def _constructed(candidate: Candidate, binding: Binding, values: Mapping[str, Any]) -> nn.Module:
+    try:
+        made: nn.Module = binding.call(candidate.target, values)
+    except Exception as error:
+        given = [(a.name, values.get(a.source, a.value) if a.source else repr(a.value)) for a in binding.arguments]
+        shown = f"{candidate.name}({', '.join(f'{name}={value}' for name, value in given)})"
+        raise UsageError(f"{shown} cannot be constructed: {type(error).__name__}: {error}") from error
+    return made
+
+
+def _roles(module: nn.Module, name: str) -> dict[str, str]:
+    """Return which of the module's parameters and buffers is the weight, the bias, a running statistic."""
+    roles: dict[str, str] = {}
+    for key in (*dict(module.named_parameters()), *dict(module.named_buffers())):
+        role = meant(key.rpartition(".")[2], ROLES)
+        if role in roles:
+            raise UsageError(f"{name} has two parameters that could be its {role}: {roles[role]} and {key}")
+        if role is not None:
+            roles[role] = key
+    return roles
+
+
+def _domain(candidate: Candidate, module: nn.Module, made: Binding | None, *, autograd: bool) -> Domain:
+    """Return the cases that the module takes; `made` is how its class is constructed, None for an instance."""
+    name, op, roles = candidate.name, candidate.op, _roles(module, candidate.name)
+    varies = set() if made is None else set(made.sources) - set(made.fixed)
+    held: dict[str, Any] = {"weight_layout": "contiguous", "bias_layout": "contiguous"}
+    held |= {} if autograd else {"frozen": ()}
+    attributes = vars(getattr(module, "_orig_mod", module))
+    own = {ours: v for n, v in attributes.items() if (ours := meant(n, (*op.attrs, FEATURES))) is not None}
+    own |= {ours: v for n, v in candidate.option.constants.items() if (ours := meant(n, op.attrs)) is not None}
+    for n in ("eps", "num_groups", "momentum"):
+        if n not in op.attrs or n in varies:
+            continue
+        if not isinstance(own.get(n), (int, float)):
+            raise UsageError(f"{name} has no attribute for {n}: give its value, as --bind {n}=1e-5")
+        held[n] = own[n]
+    if "weight_offset" in op.attrs:
+        held["weight_offset"] = own.get("weight_offset", 0.0)
+    if "affine" not in varies:
+        held["weight"] = "weight" in roles
+    tied = ""
+    if any(tensor.name == "bias" for tensor in op.inputs):
+        if "bias" not in roles or not varies & {"bias", "affine"}:
+            held["bias"] = "bias" in roles
+        else:
+            tied = "needs" if "bias" in varies else "follows"
+    if op.view == "channels" and "running" not in varies:
+        held["running"] = "running_mean" in roles
+    if held.get("running") is False:
+        held["training"] = True
+    affine = None if made is not None else _affine(module, name, roles, own)
+    if op.view == "rows" and made is not None and "normalized_shape" not in varies:
+        held["normalized_ndim"] = 1
+    return Domain(op.view, tuple(held.items()), affine, _ranks(module, op), tied)
+
+
+def _ranks(module: nn.Module, op: Op) -> tuple[int, ...]:
+    """Return the ranks of x that the name of a class as BatchNorm2d allows; any rank if empty."""
+    name = type(module).__name__
+    digit = re.search(r"([123])d$", name, re.IGNORECASE)
+    if digit is None or op.view == "rows":
+        return ()
+    if "Instance" in name and digit.group(1) == "1":
+        return (3,)  # two dimensions are one sample without a batch
+    return RANKS[digit.group(1)]
+
+
+def _affine(module: nn.Module, name: str, roles: Mapping[str, str], own: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the shape of an instance's weight; raises UsageError if nothing tells it."""
+    for role in ("weight", "bias", "running_mean"):
+        if role in roles:
+            return tuple(attrgetter(roles[role])(module).shape)
+    shape = own.get("normalized_shape", own.get(FEATURES))
+    if shape is None:
+        raise UsageError(f"{name} has neither a weight nor an attribute for its size: name its class instead")
+    return tuple(shape) if isinstance(shape, (tuple, list, torch.Size)) else (int(shape),)

@@ -1,0 +1,132 @@
+"""Finds kernels by name: "layernorm_bwd", "package.module:attr" or "path/file.py:attr"; or takes a callable."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from verify_norm.core.errors import UsageError, one_of
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import Contract, Kernel
+from verify_norm.loading import adapt
+from verify_norm.loading.adapt import WritesError
+from verify_norm.loading.builtin import BOTH, BUILTIN, PEERS, infer, missing
+from verify_norm.loading.entry_points import registered
+from verify_norm.loading.targets import attribute, called, imported, module_name, target_of
+
+
+def find(name: str, op: str | None = None, bind: str = "") -> Kernel:
+    """Return the kernel's record; its op is the given one, else the declared, else inferred. Raises UsageError.
+
+    A kernel of the table is not imported. `op` may lack a direction: "layernorm" is layernorm_fwd and layernorm_bwd.
+    """
+    if ":" in name:
+        return _record(attribute(name), name, name, op, bind)
+    kernel = (BUILTIN | PEERS).get(name) or _registered(name)
+    if op not in (None, kernel.op, *BOTH.get(kernel.op, ())):
+        raise UsageError(f"{name} is a kernel for {kernel.op}, not for {one_of('op', str(op), (*OPS, *BOTH))}")
+    return replace(kernel, op=op or kernel.op, bind=bind or kernel.bind)
+
+
+def _registered(name: str) -> Kernel:
+    found = registered(name)  # an entry point of its name needs only the import of its own package
+    if name not in found.kernels:
+        found = registered()
+    broken = [line for line in found.complaints if line.startswith(f"kernel {name!r} of ")]
+    if name not in found.kernels and broken:
+        raise UsageError(broken[0])
+    kernels = BUILTIN | found.kernels
+    return kernels[one_of("kernel", name, kernels)]
+
+
+def _record(target: Any, name: str, where: str, op: str | None, bind: str) -> Kernel:
+    """Return the record of a callable that is not in the table, from its declaration and the given options."""
+    declared = getattr(target, "__verify_norm__", None)
+    kernel = declared if isinstance(declared, Kernel) else Kernel(name, "")
+    last = name.rpartition(":")[2]
+    op = op or kernel.op or infer(last) or infer(called(target))
+    if op is None:
+        raise UsageError(f"cannot infer the op from the name {last!r}: use --op {'|'.join((*OPS, *BOTH))}")
+    return replace(kernel, name=name, op=one_of("op", op, (*OPS, *BOTH)), target=where, bind=bind or kernel.bind)
+
+
+def load_directions(
+    kernel: object, op: str | None = None, bind: str = "", *, contract: Contract | None = None
+) -> list[Kernel]:
+    """Return the kernels of a name, a target or a callable, ready to run: both directions if `op` names none.
+
+    Raises UsageError if it cannot be found, imported or bound.
+    """
+    if isinstance(kernel, str):
+        target = attribute(kernel) if ":" in kernel else None
+        record = find(kernel, op, bind) if target is None else _record(target, kernel, kernel, op, bind)
+        if record.name in PEERS:
+            if (reason := missing(record)) is not None:
+                raise UsageError(reason)
+            imported(record.origin)
+        target = attribute(record.target) if target is None else target
+    else:
+        target, where = kernel, target_of(kernel)
+        if not callable(target):
+            raise UsageError(f"expected a callable, got {target!r:.60} of type {type(target).__name__}")
+        record = _record(target, where or called(target), where, op, bind)
+    record = replace(record, contract=contract or record.contract)
+    forward, *backward = (replace(record, op=name) for name in BOTH.get(record.op, (record.op,)))
+    return [_bound(forward, target), *_gradients(backward, target, asked=record.op == op)]
+
+
+def _gradients(kernels: list[Kernel], target: Any, *, asked: bool) -> list[Kernel]:
+    """Return the backward of a forward; none if it has none and the user has not `asked` for it."""
+    try:
+        return [_bound(kernel, target) for kernel in kernels]
+    except WritesError:
+        if asked:
+            raise
+        return []
+
+
+def load(name: str, op: str | None = None, bind: str = "") -> Kernel:
+    """Return the kernel of that name, ready to run; raises UsageError as `load_directions`, or if there are two."""
+    return only(load_directions(name, op, bind))
+
+
+def only(kernels: Sequence[Kernel]) -> Kernel:
+    """Return the one kernel; raises UsageError if there are two, one a direction."""
+    first, *others = kernels
+    if others:
+        raise UsageError(f"{first.name} has two directions: choose --op {first.op} or --op {others[0].op}")
+    return first
+
+
+def ready(kernel: Kernel) -> Kernel:
+    """Return the same kernel with its functions, found by their names; raises UsageError."""
+    return _running(kernel, attribute(kernel.target))
+
+
+def _bound(kernel: Kernel, target: Any) -> Kernel:
+    within = replace(adapt.of_kernel(kernel, target).domain, own=kernel.unsupported)
+    return replace(_running(kernel, target), unsupported=within.unsupported, fit=within.fit)
+
+
+def _running(kernel: Kernel, target: Any) -> Kernel:
+    adapted = adapt.of_kernel(kernel, target)
+    forward_run = adapted.forward_run or _forward(kernel, target)
+    return replace(kernel, run=adapted.run, forward_run=forward_run, autograd=adapted.autograd)
+
+
+def _forward(kernel: Kernel, target: Any) -> Any:
+    """Return the forward of a backward: the one it names, else the one in its module with the op's name."""
+    forward = OPS[kernel.op].forward
+    if forward is None:
+        return None
+    if kernel.forward is not None:
+        return load(kernel.forward, forward).run
+    where = kernel.target.rpartition(":")[0]
+    module = sys.modules.get(module_name(where) if where else getattr(target, "__module__", ""))
+    beside = getattr(module, forward, None)
+    if not callable(beside):
+        return None
+    try:
+        return adapt.of_kernel(replace(kernel, op=forward, bind=""), beside).run
+    except UsageError:
+        return None  # the user has not asked for it

@@ -1,0 +1,198 @@
+"""The pytest plugin: one test for each kernel and check.
+
+    @verify_norm.parametrize_checks("mypkg.norms:layernorm_bwd", expected_failures={"determinism": "atomic dweight"})
+    def test_norm(kernel, check):
+        check(kernel)
+
+A kernel is searched once, at the set-up of its first test, with all the checks that were selected; each test reports
+what its own check found. Every run of pytest of our users imports this module, so it loads nothing heavy: a search runs
+the command line in another process.
+
+PYTEST_DONT_REWRITE: nothing here is an assertion of a test.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from verify_norm.core.check_names import CHECK_NAMES
+from verify_norm.pytest_plugin.items import NormCheck, NormKernel, ids, of_item, wanted
+
+if TYPE_CHECKING:
+    from verify_norm.pytest_plugin.searches import Searches
+
+MARK = "verify_norm"
+
+FOLDER = "verify_norm_folder"  # of an xdist worker's input: where all workers keep the answers of their searches
+
+
+def parametrize_checks(
+    *targets: str, op: str | None = None, bind: str = "", expected_failures: Mapping[str, str] | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a test of `kernel` and `check` into one test for each kernel and check, with ids as layernorm_bwd-accuracy.
+
+    Parameters
+    ----------
+    targets : kernels, as the command's --kernel names them: "layernorm_bwd" (ours, or a package's that registers it),
+        "package.module:attr" or "path/file.py:attr", the path from pytest's rootdir. The first test imports them.
+    op, bind : the operator and the arguments, as the command's --op and --bind, if the names do not tell them.
+    expected_failures : the reason of an expected failure, by the check's name. If the check passes, its test fails.
+
+    Raises ValueError: there is no target, or a check is unknown.
+
+    Examples
+    --------
+    >>> @parametrize_checks("layernorm_bwd_locked", expected_failures={"batch_invariance": "rows share a buffer"})
+    ... def test_norm(kernel, check):
+    ...     check(kernel)
+    """
+    if not targets or not all(isinstance(target, str) and target for target in targets):
+        raise ValueError(f"parametrize_checks: expected kernels' names, as 'package.module:attr', got {targets}")
+    expected = dict(expected_failures or {})
+    if unknown := [name for name in expected if name not in CHECK_NAMES]:
+        raise ValueError(f"unknown check {', '.join(unknown)}; there are: {', '.join(CHECK_NAMES)}")
+    return getattr(pytest.mark, MARK)(targets, op, bind, expected)  # type: ignore[no-any-return]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add one group of options. An option that is not given has the default of the command verify-norm."""
+    add = parser.getgroup("verify-norm", "normalization kernels (verify-norm)").addoption
+    add("--norm-examples", type=int, metavar="N", help="Number of random cases a kernel, after the corner table.")
+    add("--norm-seconds", type=float, metavar="S", help="Time for the search of one kernel.")
+    add("--norm-dtype", metavar="TYPES", help="Types of x, as fp32,bf16.")
+    add("--norm-seed", type=int, metavar="N", help="Seed of the random cases.")
+    add("--norm-device", default="auto", metavar="D", help="cpu, cuda or cuda:N. Workers of xdist share the GPUs.")
+    add("--norm-report", metavar="FILE", help="Write the reports of all kernels to this file, as a list in JSON.")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse a mistake in the options before anything is collected."""
+    config.addinivalue_line("markers", f"{MARK}(targets, op, bind, expected): made by verify_norm.parametrize_checks")
+    named = {"examples": "examples", "seconds": "seconds", "seed": "seed", "dtypes": "dtype"}
+    given = {key: getattr(config.option, f"norm_{name}") for key, name in named.items()}
+    given = {key: value for key, value in given.items() if value is not None}
+    report = config.option.norm_report or ""
+    if not given and not report:
+        return
+    from verify_norm.core import serial
+    from verify_norm.core.errors import UsageError
+    from verify_norm.search.request import options
+
+    try:
+        options(**given)
+        serial.writable(report)
+    except UsageError as error:
+        raise pytest.UsageError(f"verify-norm: {error}") from None
+
+
+_SEARCHES = pytest.StashKey["Searches"]()
+_COMMON = pytest.StashKey[str]()  # FOLDER, in the process that xdist's workers belong to
+
+
+def _searches(config: pytest.Config) -> Searches:
+    if _SEARCHES not in config.stash:
+        from verify_norm.pytest_plugin.searches import Searches
+
+        config.stash[_SEARCHES] = Searches(config, getattr(config, "workerinput", {}).get(FOLDER))
+    return config.stash[_SEARCHES]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give a marked function one parameter set for each kernel and check, all of a kernel to one worker of xdist."""
+    marks = [mark.args for mark in metafunc.definition.iter_markers(MARK)]
+    if not marks:
+        return
+    config = metafunc.config
+    answers, strict = _searches(config).answers, not config.option.runxfail
+    named = [(NormKernel(target, op, bind), expected) for targets, op, bind, expected in marks for target in targets]
+    grouped = config.pluginmanager.hasplugin("xdist")
+    sets = [
+        pytest.param(
+            kernel,
+            NormCheck(check, answers, expected.get(check), strict),
+            id=f"{name}-{check}",
+            marks=[pytest.mark.xdist_group(name)] if grouped else [],
+        )
+        for name, (kernel, expected) in zip(ids([kernel for kernel, _ in named]), named, strict=True)
+        for check in CHECK_NAMES
+    ]
+    metafunc.parametrize(("kernel", "check"), sets)
+
+
+@pytest.hookimpl(trylast=True)  # after the user's fixtures, which may build the kernel
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Search the kernel, if that is not done; a kernel that cannot be searched is an error of each of its tests."""
+    pair = of_item(item)
+    if pair is None:
+        return
+    kernel, check = pair
+    answer = _searches(item.config).of(kernel, wanted(kernel, item.session.items))
+    if "error" in answer:
+        pytest.fail(answer["error"], pytrace=False)
+    item.user_properties += [(f"max_ulp.{output}", most) for output, most in answer["max_ulp"].items()]
+    item.user_properties += [("replay", command) for command in answer["verdicts"][check.name]["replays"]]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """With xdist: tell a worker the folder of all answers."""
+    stash = node.config.stash
+    if _COMMON not in stash:
+        stash[_COMMON] = tempfile.mkdtemp(prefix="verify-norm-tests-")
+    node.workerinput[FOLDER] = stash[_COMMON]
+
+
+def _records(config: pytest.Config) -> list[dict[str, Any]]:
+    """Return the answers, kernel by kernel, of this process or of xdist's workers."""
+    if folder := config.stash.get(_COMMON, None):
+        texts = [path.read_text(encoding="utf-8") for path in sorted(Path(folder).glob("*.json"))]
+        return sorted(map(json.loads, texts), key=lambda record: str(record["target"]))
+    searches = config.stash.get(_SEARCHES, None)
+    return list(searches.answers.values()) if searches else []
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Write the reports."""
+    config = session.config
+    path = config.option.norm_report
+    if path is None or hasattr(config, "workerinput") or config.option.collectonly:
+        return
+    from verify_norm.core import serial
+    from verify_norm.core.errors import UsageError
+
+    reports = [text.rstrip() for record in _records(config) for text in record.get("reports", ())]
+    try:
+        serial.write("[" + ",\n".join(reports) + "]\n", path)
+    except UsageError as error:  # the file could be written at the start
+        session.exitstatus = pytest.ExitCode.USAGE_ERROR
+        config.get_terminal_writer().line(f"\nERROR: {error}", red=True)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Print a line a kernel, and what was not checked."""
+    records = _records(config)
+    if not records:
+        return
+    from verify_norm.pytest_plugin.verdicts import line
+
+    terminalreporter.section("verify-norm")
+    for record in records:
+        word, text = line(record)
+        colour = {"pass": "green", "nothing checked": "yellow"}.get(word, "red")
+        terminalreporter.write(word, bold=True, **{colour: True})
+        terminalreporter.write_line(f" {record['target']}: {text}")
+        for note in record.get("notes", ()):
+            terminalreporter.write_line(f"  {note}", light=True)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the answers of the workers."""
+    if folder := config.stash.get(_COMMON, None):
+        shutil.rmtree(folder, ignore_errors=True)

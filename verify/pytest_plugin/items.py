@@ -1,0 +1,73 @@
+"""What the plugin's tests get as `kernel` and `check`."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+
+@dataclass(frozen=True, slots=True)
+class NormKernel:
+    """What a test gets as `kernel`: where to find it, and its operator and its arguments' names if they are given."""
+
+    target: str
+    op: str | None = None
+    bind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NormCheck:
+    """What a test gets as `check`. Called with the kernel, it fails, skips or returns, as the search found.
+
+    `verdicts` holds the answer of the search for each kernel. `expected` is the reason of an expected failure.
+    """
+
+    name: str
+    verdicts: Mapping[NormKernel, Mapping[str, Any]] = field(repr=False, hash=False)
+    expected: str | None = None
+    strict: bool = True  # an expected failure that passes fails
+
+    def __call__(self, kernel: NormKernel) -> None:
+        """Fail, skip or return."""
+        __tracebackhide__ = True
+        if not isinstance(kernel, NormKernel):
+            raise TypeError(f"check: expected the kernel that the test was given, got a {type(kernel).__name__}")
+        answer = self.verdicts[kernel]
+        verdict = answer["verdicts"][self.name]
+        if answer["others"]:
+            pytest.fail(answer["others"], pytrace=False)
+        if verdict["outcome"] == "failed":
+            if self.expected is not None:
+                pytest.xfail(self.expected)  # does nothing with --runxfail
+            pytest.fail(verdict["reason"], pytrace=False)
+        if verdict["outcome"] == "skipped":
+            pytest.skip(verdict["reason"])
+        if self.expected is not None and self.strict:
+            pytest.fail(f"expected to fail ({self.expected}) but passes: {verdict['reason']}", pytrace=False)
+
+
+def of_item(item: pytest.Item) -> tuple[NormKernel, NormCheck] | None:
+    """Return the kernel and the check of a test; None if it is not one of ours."""
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    kernel, check = params.get("kernel"), params.get("check")
+    return (kernel, check) if isinstance(kernel, NormKernel) and isinstance(check, NormCheck) else None
+
+
+def wanted(kernel: NormKernel, items: Iterable[pytest.Item]) -> dict[str, str | None]:
+    """Return the checks that tests want of a kernel, each with the reason of an expected failure."""
+    pairs = [pair for item in items if (pair := of_item(item)) is not None]
+    return {check.name: check.expected for other, check in pairs if other == kernel}
+
+
+def ids(kernels: list[NormKernel]) -> Iterable[str]:
+    """Yield short ids that differ: the attribute's name, else the target, else the target and the operator."""
+    short = [kernel.target.rpartition(":")[2] for kernel in kernels]
+    for name, kernel in zip(short, kernels, strict=True):
+        if Counter(short)[name] == 1:
+            yield name
+        elif [other.target for other in kernels].count(kernel.target) == 1:
+            yield kernel.target
+        else:
+            yield f"{kernel.target}({kernel.op})"

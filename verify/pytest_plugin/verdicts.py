@@ -1,0 +1,95 @@
+"""What the reports of a kernel say of each check, as plain data."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from verify_norm.core.results import Report, cases, failure, replay_line
+from verify_norm.report import documents
+
+
+def answer(text: str) -> dict[str, Any]:
+    """Return `summary` of the reports that the command line wrote, and their JSON texts as `reports`."""
+    reports = [document for document in documents.load_all(text) if isinstance(document, Report)]
+    return summary(reports) | {"reports": [documents.dump(report) for report in reports]}
+
+
+def summary(reports: Sequence[Report]) -> dict[str, Any]:
+    """Return what the plugin shows of a kernel's reports, one for each direction.
+
+    `verdicts` has for each check an `outcome` (passed, failed or skipped), the `reason`, and the `replays`. `others`
+    are the findings of checks that were not asked for, as a crash in a run that checks accuracy alone.
+    """
+    names = reports[0].settings.checks
+    others = [failure(report, f) for report in reports for f in report.findings if f.check not in names]
+    return {
+        "verdicts": {name: _verdict(reports, name) for name in names},
+        "others": "\n".join(others),
+        "max_ulp": {f"{t.output}.{t.dtype}": t.ulp.maximum for report in reports for t in report.tallies},
+        "basis": "; ".join(map(_basis, reports)),
+        "notes": list(dict.fromkeys(note for report in reports for note in _notes(report))),
+    }
+
+
+def line(record: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the verdict on a kernel in a word, and what it rests on."""
+    if "error" in record:
+        return "ERROR", record["error"]
+    expected = record["expected"]
+    outcomes = {name: verdict["outcome"] for name, verdict in record["verdicts"].items()}
+    failed = [name for name, outcome in outcomes.items() if outcome == "failed"]
+    known = [name for name in failed if name in expected]
+    unknown = [name for name in failed if name not in known]
+    passing = [name for name, outcome in outcomes.items() if outcome == "passed" and name in expected]
+    checked = [name for name, outcome in outcomes.items() if outcome != "skipped"]
+    parts = [", ".join(unknown)] if unknown else []
+    parts += ["a check that was not selected found something"] * bool(record["others"])
+    parts += [f"{name} failed as expected ({expected[name]})" for name in known]
+    parts += [f"{name} was expected to fail and passes" for name in passing]
+    parts += [f"{len(checked)} check{'s' * (len(checked) != 1)}", record["basis"]]
+    bad = unknown or passing or record["others"]
+    return "FAIL" if bad else "pass" if checked else "nothing checked", "; ".join(parts)
+
+
+def _basis(report: Report) -> str:
+    """Return what the verdict on a kernel rests on, with the largest error of each output against its bound."""
+    worst: dict[str, float] = {}
+    for tally in report.tallies:
+        worst[tally.output] = max(worst.get(tally.output, 0.0), tally.ratio)
+    text = f"{cases(report)} in {report.seconds:.1f} s on {report.settings.device}"
+    ratios = ", ".join(f"{output} {ratio:.2g}" for output, ratio in worst.items())
+    return f"{text}, error/bound {ratios}" if ratios else text
+
+
+def _notes(report: Report) -> Iterator[str]:
+    """Yield what was not checked. Checks that do not apply are tests that skip."""
+    for skip in report.skipped:
+        if not skip.what.startswith("check "):
+            yield f"not checked: {skip.what}{f' ({skip.cases} cases)' * (skip.cases > 1)}: {skip.reason}"
+
+
+def _verdict(reports: Sequence[Report], name: str) -> dict[str, Any]:
+    found = [(report, finding) for report in reports for finding in report.findings if finding.check == name]
+    if found:
+        return {
+            "outcome": "failed",
+            "reason": "\n".join(failure(*pair) for pair in found),
+            "replays": [replay_line(report, finding.spec) for report, finding in found],
+        }
+    checked = sum(result.cases for report in reports for result in report.checks if result.name == name)
+    if checked:
+        return {"outcome": "passed", "reason": f"nothing found in {checked} cases", "replays": []}
+    why = list(dict.fromkeys(_skipped(report, name) for report in reports))
+    return {"outcome": "skipped", "reason": f"{name} {'; '.join(why)}", "replays": []}
+
+
+def _skipped(report: Report, name: str) -> str:
+    """Return why a check was skipped, as far as the report tells."""
+    reason = next((s.reason for s in report.skipped if s.what == f"check {name}"), None)
+    if reason is not None:
+        return reason
+    if not report.cases:
+        return f"had no case to check; {'; '.join(_notes(report)) or 'there was none'}"
+    missing = ", ".join(skip.what.removeprefix("output ") for skip in report.skipped if skip.what.startswith("output "))
+    why = f"; the kernel does not return {missing}" if missing else ""
+    hint = "" if "signature" in report.settings.checks else "; the check signature tells whether the kernel runs at all"
+    return f"had nothing to check in {report.cases} cases{why}{hint}"

@@ -1,0 +1,1 @@
+"""Compare the reports of two runs: what got worse, what got better, what changed."""

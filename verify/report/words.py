@@ -1,0 +1,212 @@
+"""The parts of a report in words and numbers: its verdict, a case, an error. The page uses most of them."""
+
+import html
+from dataclasses import dataclass, fields
+from math import inf, isfinite
+from typing import Literal
+
+from verify_norm.auditing.model import Audit, Document, Ladder, Rung, report_of
+from verify_norm.core.results import Report, Skip, cases
+from verify_norm.core.spec import CaseSpec, Contract
+
+CONTROLS = {code: 0x2400 + code for code in range(32) if code not in (9, 10)} | {127: 0x2421}  # to their pictures
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+ALGORITHMS = {
+    "two_pass": "two-pass",
+    "one_pass": "one-pass",
+    "shifted_one_pass": "shifted one-pass",
+    "welford": "Welford",
+}
+FIELDS = {"log2_scale": "scale 2^{}", "dy_log2_scale": "scale of dy 2^{}"}
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """A verdict in one word or two, and in a sentence."""
+
+    kind: Literal["pass", "fail", "none", "part"]
+    word: str
+    line: str
+
+
+def headline(document: Document) -> Headline:
+    """Return the verdict. As for `Audit.ok`, a disagreement with the contract fails a kernel."""
+    report = report_of(document)
+    disagreements = len(document.disagreements) if isinstance(document, Audit) else 0
+    basis = f"{cases(report)} in {report.seconds:.1f} s"
+    broken = f"the fingerprint disagrees with the contract in {count(disagreements, 'point')}" if disagreements else ""
+    if report.findings:
+        also = f", and {broken}" if broken else ""
+        cut = "; the run was interrupted" if report.interrupted else ""
+        return Headline("fail", "FAIL", f"{count(len(report.findings), 'finding')} in {basis}{also}{cut}.")
+    if broken:
+        return Headline("fail", "FAIL", f"No finding in {basis}, but {broken}.")
+    if not report.checked:
+        why = "; ".join(skip_line(skip) for skip in report.skipped)
+        return Headline("none", "Nothing checked", f"This is not a pass. {sentence(why)}".strip())
+    if report.interrupted:
+        return Headline("part", "Interrupted", f"No finding so far, in {basis}. This is not a pass.")
+    ran = sum(check.cases > 0 for check in report.checks)
+    return Headline("pass", "PASS", f"No finding by {count(ran, 'check')} in {basis}.")
+
+
+def evidence(report: Report) -> str:
+    """Return the warning of a run without a GPU that it says nothing about one; "" where it ran on a GPU."""
+    if not report.checked or ("interpreter" not in report.environment and report.settings.device != "cpu"):
+        return ""
+    if report.backend == "torch":
+        return "It ran on the CPU: this is no evidence about a GPU."
+    where = "in Triton’s interpreter" if report.backend == "triton" else "on the CPU, Triton’s part in its interpreter"
+    return f"It ran {where}: this is no evidence about a GPU."
+
+
+def printable(value: object) -> str:
+    """Return the value as text that UTF-8 can encode, with control characters as their pictures.
+
+    >>> printable("a\\x00b")
+    'a␀b'
+    """
+    return str(value).translate(CONTROLS).encode("utf-8", "replace").decode()
+
+
+def label(value: object) -> str:
+    """Return the value as a label of plotly, which interprets a few HTML tags.
+
+    >>> label("<b>a & b</b>")
+    '&lt;b&gt;a &amp; b&lt;/b&gt;'
+    """
+    return html.escape(printable(value), quote=False)
+
+
+def sentence(plain: str) -> str:
+    """Return the text with a full stop at its end, "" unchanged."""
+    return plain + "." * bool(plain and plain[-1] not in ".!?…")
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number of things, as "1 case" or "2,000 cases"."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def skip_line(skip: Skip) -> str:
+    """Return what was not checked, in how many cases, and why."""
+    times = f" ({count(skip.cases, 'case')})" if skip.cases > 1 else ""
+    return f"{skip.what}{times}: {skip.reason}"
+
+
+def number(value: float) -> str:
+    """Return an error in ulp or in bounds: with two decimals, or with a power of ten.
+
+    >>> number(0.5), number(12345.6), number(1.2e-9), number(float("inf"))
+    ('0.50', '12,346', '1.2 × 10⁻⁹', '∞')
+    """
+    if value != value:
+        return "NaN"
+    sign = "−" if value < 0 else ""
+    size = abs(value)
+    if size == inf:
+        return sign + "∞"
+    if size == 0 or 0.005 <= size < 999.995:
+        return f"{sign}{size:.2f}" if size else "0"
+    if 999.995 <= size < 999_999.5:
+        return f"{sign}{size:,.0f}"
+    digits, power = f"{size:.1e}".split("e")
+    return f"{sign}{digits} × 10{str(int(power)).translate(RAISED)}"
+
+
+def step(value: float) -> str:
+    """Return a value that is set, as an offset or a length: short, and whole where it is whole.
+
+    >>> step(262144.0), step(1e-30), step(31.622776)
+    ('262,144', '10⁻³⁰', '31.6')
+    """
+    if isfinite(value) and value == int(value) and abs(value) < 1e6:
+        return f"{int(value):,}".replace("-", "−")
+    if not isfinite(value) or 1e-3 <= abs(value) < 1e6:
+        return f"{value:.3g}".replace("-", "−")
+    digits, power = f"{value:.2e}".split("e")
+    times = "" if float(digits) == 1 else f"{float(digits):g} × "
+    return f"{times}10{str(int(power)).translate(RAISED)}"
+
+
+def short(value: float) -> float:
+    """Return the value with four digits: a figure shows no more."""
+    return float(f"{value:.4g}")
+
+
+def percent(share: float) -> str:
+    """Return a share as a percentage with two decimals."""
+    return f"{100 * share:.2f} %"
+
+
+def case(spec: CaseSpec) -> str:
+    """Return a case in a few words: its shape and type, and its fields that differ from the defaults.
+
+    >>> case(CaseSpec((2, 3), offset=-10.0, x_layout="transposed", log2_scale=4))
+    '2×3 float32, offset -10.0, scale 2^4, x transposed'
+    """
+    words = [f"{'×'.join(map(str, spec.shape))} {spec.dtype}"]
+    for one in fields(spec):
+        value = getattr(spec, one.name)
+        if one.name in ("shape", "dtype", "seed", "poison", "further", "variant") or value == one.default:
+            continue
+        if one.name.endswith("_layout"):
+            words.append(f"{one.name.removesuffix('_layout')} {value}")
+        elif one.name == "data":
+            words.append(str(value))
+        else:
+            words.append(FIELDS.get(one.name, one.name.replace("_", " ") + " {}").format(value))
+    return ", ".join(words)
+
+
+def contract(promised: Contract) -> str:
+    """Return the fields of a contract that differ from the strict one, in words."""
+    odd = [f"{f.name}={getattr(promised, f.name)}" for f in fields(promised) if getattr(promised, f.name) != f.default]
+    return ", ".join(odd) or "strict: float32 throughout, one rounding at the end"
+
+
+def setting(value: object) -> str:
+    """Return a setting of a run in words."""
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value)) or "all"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "the default" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def algorithm(name: str) -> str:
+    """Return a textbook algorithm's name, as it is written in prose."""
+    return ALGORITHMS.get(name, name)
+
+
+def likeness(ladder: Ladder) -> str:
+    """Return a sentence on the algorithms that the kernel's errors resemble; "" where there is no algorithm."""
+    names = [algorithm(name) for name in ladder.like]
+    if len(names) == 1:
+        return f"Like {names[0]}."
+    if names and set(ladder.like) == {name for rung in ladder.rungs for name in rung.textbook}:
+        return "Like all of these: this data does not tell them apart."
+    if names:
+        return f"Like {', '.join(names[:-1])} or {names[-1]}: this data does not tell them apart."
+    return "Like none of these." if any(rung.textbook for rung in ladder.rungs) else ""
+
+
+def unjudged(rung: Rung) -> bool:
+    """Return whether no bound applies to the errors of a step."""
+    return rung.ratio == 0 and rung.error_ulp != 0
+
+
+def climb(ladder: Ladder) -> str:
+    """Return whether and where a ladder exceeds its bound, and why it ends."""
+    unbounded = [rung for rung in ladder.rungs if unjudged(rung)]
+    words = []
+    if ladder.first_over is not None:
+        words.append(f"Over its bound first at {ladder.unit} {step(ladder.first_over)}.")
+    elif len(unbounded) < len(ladder.rungs):
+        words.append("Within its bound at every step that has one." if unbounded else "Within its bound at every step.")
+    if unbounded:
+        words.append(f"No bound applies at {count(len(unbounded), 'step')}, first at {step(unbounded[0].value)}.")
+    words.append(likeness(ladder))
+    if ladder.stopped:
+        words.append(f"It ends early: {sentence(ladder.stopped)}")
+    return " ".join(filter(None, words))

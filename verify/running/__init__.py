@@ -1,0 +1,1 @@
+"""Runs a kernel once: guarded, poisoned, isolated."""

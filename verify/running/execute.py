@@ -1,0 +1,108 @@
+"""Calls a kernel on a case: binds arguments by name, poisons its allocations, and reads what it returns."""
+
+import functools
+import re
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from verify_norm.cases import make, placement
+from verify_norm.core import judge
+from verify_norm.core.errors import one_line
+from verify_norm.core.spec import Case, Kernel, Output, Run
+from verify_norm.loading.returned import RefusedError, named
+from verify_norm.running import guards
+
+NEEDS_GPU = re.compile(r"\b(cuda|gpu)\b|is_cuda|cpu tensor\?|active drivers", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class Clock:
+    """Adds up the time inside the functions that it wraps."""
+
+    seconds: float = 0.0
+
+    def around(self, function: Callable[..., Any] | None, device: str) -> Callable[..., Any] | None:
+        """Return the same function, timed to the end of its work on the GPU."""
+        if function is None:
+            return None
+
+        @functools.wraps(function)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            started = time.perf_counter()
+            try:
+                result = function(*args, **kwargs)
+                if device != "cpu":
+                    torch.cuda.synchronize(device)
+                return result
+            finally:
+                self.seconds += time.perf_counter() - started
+
+        return timed
+
+
+def execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | None = None) -> Run:
+    """Run `kernel` once and return the run; an exception of the kernel becomes the run's `problem`.
+
+    The kernel's allocations are poisoned and guarded, unless it runs `within` another context.
+    """
+    assert kernel.run is not None, "registry.load sets run"
+    given, begun = guards.Arguments(case.arguments), False
+    try:
+        with within or guards.PoisonEmpty(case.poison) as made, warnings.catch_warnings():
+            begun = True
+            warnings.simplefilter("ignore")  # a warning is no failure, even if the caller turns warnings into errors
+            returned = kernel.run(**bound(kernel, case))
+        outputs = named(returned, case.op)
+    except RefusedError as refusal:
+        return Run(kernel, case, {}, problem=str(refusal), refused=True)
+    except (Exception, SystemExit) as error:  # sys.exit() would end the tool as a success
+        if not begun:  # not the kernel's error
+            raise
+        problem = one_line(error)
+        tensors = [value for value in case.arguments.values() if isinstance(value, torch.Tensor)]
+        if NEEDS_GPU.search(problem) and all(tensor.is_cpu for tensor in tensors):
+            return Run(kernel, case, {}, problem=f"it does not take CPU tensors ({problem})", refused=True)
+        return Run(kernel, case, {}, problem=problem)
+    if isinstance(outputs, str):
+        return Run(kernel, case, {}, problem=outputs)
+    states = [tensor.name for tensor in case.op.inputs if tensor.role == "state"]
+    writable = [*states, *(argument for _, argument in inplace(kernel))]
+    damage = (*given.damage(writable), *(made.damage(outputs) if made else ()))
+    overlaps = tuple(guards.overlaps(outputs, case.arguments))
+    returned = {name: value for name, value in outputs.items() if value is not None}
+    outputs |= {name: case.arguments[name] for name in states}  # changed in place, whatever is returned
+    values = {name: _output(value, case, name) for name, value in outputs.items()}
+    return Run(kernel, case, values, damage, overlaps, returned=returned)
+
+
+def inplace(kernel: Kernel) -> list[tuple[str, str]]:
+    """Return what the contract lets the kernel overwrite, as (output, argument)."""
+    return [(output, argument) for output, _, argument in (pair.partition(":") for pair in kernel.contract.inplace)]
+
+
+def bound(kernel: Kernel, case: Case) -> dict[str, Any]:
+    """Return the case's arguments that the kernel's signature names; all of them for **kwargs."""
+    assert kernel.run is not None
+    asks = kernel.autograd and case.op.forward is not None
+    return make.named(kernel.run, {**case.arguments, "frozen": case.spec.frozen} if asks else case.arguments)
+
+
+def _output(value: torch.Tensor | None, case: Case, name: str) -> Output | None:
+    if value is None:
+        return None
+    expected = case.expected.get(name)
+    got = placement.to_float64(value)
+    shape, ratio = tuple(value.shape), None
+    if expected is not None:
+        extent = next(tensor.extent for tensor in case.op.outputs if tensor.name == name)
+        if extent in ("statistic", "one") and got.size == expected.value.size:
+            got = got.reshape(expected.value.shape)  # (M, 1) and (*leading, 1) are accepted for (M,), () for (1,)
+        if got.shape == expected.value.shape:
+            ratio = judge.ratio(got, expected)
+    return Output(placement.dtype_name(value), shape, got, ratio)

@@ -1,0 +1,120 @@
+"""Patches the conversions of Triton's interpreter to round as a GPU does, and checks them.
+
+Triton 3.6 to 3.9 truncate float32 to bfloat16, and convert subnormals, NaN and large numbers to 8 bits wrongly. A GPU
+rounds to nearest, ties to even, and saturates 8-bit types: from sm_89 on Triton compiles such a conversion to PTX's
+`cvt.rn.satfinite`, the only instruction for it.
+"""
+
+import importlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from verify_norm.core.dtypes import FORMATS
+
+TYPES = {  # Triton's names of the types that it stores as integers; float8_e4m3fn is its float8e4nv
+    "bf16": ("bfloat16", np.uint16),
+    "fp8e4nv": ("float8_e4m3fn", np.uint8),
+    "fp8e5": ("float8_e5m2", np.uint8),
+}
+PLAIN = {"fp32": (np.float32, np.uint32), "fp16": (np.float16, np.uint16)}
+
+NANS = np.array([0x7FC00000, 0x7F800001, 0xFFFFFFFF], np.uint32)  # a quiet NaN, and two that a carry loses
+
+tl: Any = None  # Triton's language, imported late: a kernel sees the globals of its module
+
+
+def probes(name: str) -> NDArray[np.float32]:
+    """Return float32 values at which a conversion to this type can go wrong.
+
+    Ties to either side, one bit beside a tie, the carry into the next power of two, the same among subnormals, the last
+    number that stays finite, the tie that overflows, infinities, zero.
+
+    >>> [len(probes(name)) > 20 for name in ("bfloat16", "float8_e4m3fn")]
+    [True, True]
+    """
+    form = FORMATS[name]
+    step = 2.0 * form.u
+    low, one = form.smallest_normal, np.array([1.0, 1.0 + step, 2.0 - step, 1.0 + 3 * step])
+    halves = np.concatenate([one, one + step / 2])
+    small = low * step * np.array([0.25, 0.5, 0.75, 1.0, 1.5, 2.5, 1 / step - 0.5])
+    end = form.largest + float(form.ulp(np.array(form.largest))) * np.array([0.0, 0.4375, 0.5, 0.5625, 4.0])
+    exact = np.concatenate([halves, halves * 16.0, small, end, [0.0]])
+    with np.errstate(over="ignore"):
+        wide = np.minimum(exact, float(np.finfo(np.float32).max)).astype(np.float32)
+        beside = np.concatenate([wide, np.nextafter(wide, np.float32(0)), np.nextafter(wide, np.float32(np.inf))])
+    return np.concatenate([beside, -beside, np.array([np.inf, -np.inf], np.float32)])
+
+
+def rounded(values: NDArray[Any], name: str) -> NDArray[Any]:
+    """Return the nearest numbers of this type, as on a GPU: 8-bit types saturate to the largest number.
+
+    >>> rounded(np.array([1e9, -np.inf, 3.3], np.float32), "float8_e4m3fn").astype(float).tolist()
+    [448.0, -448.0, 3.25]
+    """
+    form = FORMATS[name]
+    wide = np.asarray(values, np.float32)
+    with np.errstate(all="ignore"):
+        return (np.clip(wide, -form.largest, form.largest) if form.dtype.itemsize == 1 else wide).astype(form.dtype)
+
+
+def widened(data: NDArray[Any], kind: str) -> NDArray[np.float32]:
+    """Return the float32 values of a type that Triton stores as integers, by its name of the type."""
+    name, bits = TYPES[kind]
+    return np.asarray(data).view(bits).view(FORMATS[name].dtype).astype(np.float32)
+
+
+def convert(own: Any, data: NDArray[Any], source: Any, target: Any, how: Any) -> Any:
+    """Return what Triton's `own` conversion should: into `TYPES` rounded, from them exact, from others unchanged."""
+    known = {source.name, target.name} <= TYPES.keys() | PLAIN.keys() and {source.name, target.name} & TYPES.keys()
+    if not known or (how is not None and how.name == "RTZ" and target.name in TYPES):
+        return own(data, source, target, how)
+    wide = (
+        np.asarray(data).view(PLAIN[source.name][0]).astype("f4")
+        if source.name in PLAIN
+        else widened(data, source.name)
+    )
+    if target.name in TYPES:
+        name, bits = TYPES[target.name]
+        return rounded(wide, name).view(bits)
+    kind, bits = PLAIN[target.name]
+    return wide.astype(kind).view(bits)
+
+
+def prove() -> None:
+    """Run a small kernel that converts float32 to each type by a cast and by a store, and compare the bits.
+
+    Raises RuntimeError if a result is not the value rounded to nearest, ties to even.
+    """
+    import torch
+    import triton
+
+    global tl
+    tl = importlib.import_module("triton.language")
+    where = f"Triton {triton.__version__} interpreter"
+    for name, bits in TYPES.values():
+        form, values = FORMATS[name], probes(name)
+        x = torch.full((256,), torch.nan)
+        x[: len(values)], x[len(values) : len(values) + len(NANS)] = map(torch.from_numpy, (values, NANS.view("f4")))
+        outputs = [torch.zeros(len(x), dtype=getattr(torch, name)) for _ in range(2)]
+        triton.jit(_cast)[(1,)](x, *outputs)
+        want = rounded(values, name).view(bits)
+        for how, out in zip(("cast", "store"), outputs, strict=True):
+            got = out.view(torch.uint8).numpy().view(bits)[: len(values)]
+            wrong = np.flatnonzero(got != want)
+            if wrong.size:
+                i = wrong[0]
+                raise RuntimeError(
+                    f"{where}: a {how} of {values[i]!r} to {name} gives {got[i : i + 1].view(form.dtype)[0]}, "
+                    f"round to nearest even gives {want[i : i + 1].view(form.dtype)[0]}"
+                )
+            if not torch.isnan(out[len(values) :].float()).all():
+                raise RuntimeError(f"{where}: a {how} of NaN to {name} does not give NaN")
+
+
+def _cast(x_ptr: Any, explicit_ptr: Any, stored_ptr: Any) -> None:
+    i = tl.arange(0, 256)
+    x = tl.load(x_ptr + i)
+    tl.store(explicit_ptr + i, x.to(explicit_ptr.dtype.element_ty))
+    tl.store(stored_ptr + i, x)

@@ -1,0 +1,209 @@
+"""Runs a kernel in its own process: a crash, an exit or a hang costs one case.
+
+A fork server that has imported torch starts a process in some hundredths of a second. The child finds the kernel by its
+target. A kernel without one, as a function made in a test, runs in the calling process, and the report says so.
+"""
+
+import mmap
+import os
+import pickle
+import resource
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pebble
+
+from verify_norm.core.spec import Kernel
+from verify_norm.loading import registry
+from verify_norm.running.interpreter import patch
+
+MEMORY = 0.5  # share of the machine's memory that a kernel may allocate on the CPU
+_STAGE = 64  # bytes: the longest name of a check
+GRACE = 3.0  # seconds after its time limit, when a child without a parent ends itself
+T = TypeVar("T")
+
+
+class LostError(Exception):
+    """The child ended, or did not return in time (`hung`); the message says how."""
+
+    def __init__(self, message: str, *, hung: bool = False) -> None:
+        super().__init__(message)
+        self.hung = hung
+
+
+@dataclass(slots=True)
+class InProcess:
+    """Runs the kernel in this process, without protection from it."""
+
+    kernel: Kernel
+    device: str
+    note: str = "none: a crash of the kernel ends the run"
+    isolated: bool = False
+
+    def stage(self) -> str:
+        """Return "": this process needs no announcements."""
+        return ""
+
+    def call(self, function: Callable[..., T], timeout: float, *args: Any) -> T:
+        """Return `function(kernel, *args)`, without a time limit; raises what it raises."""
+        return function(self.kernel, *args)
+
+    def fresh(self) -> bool:
+        """Return False: the next call runs in the same process."""
+        return False
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class Isolated:
+    """Runs the kernel in a child process, and replaces a child that the kernel has ended or broken."""
+
+    note = "a process of its own"
+    isolated = True
+
+    def __init__(self, kernel: Kernel, device: str, preload: str) -> None:
+        self.kernel, self.device = kernel, device
+        self._context = context(preload)
+        self._file = tempfile.NamedTemporaryFile(prefix="verify-norm-")  # noqa: SIM115
+        self._file.truncate(_STAGE)
+        self._stage = mmap.mmap(self._file.fileno(), _STAGE)  # the check that the child announced last
+        self._sent = pickle.dumps(replace(kernel, run=None, forward_run=None)), device, self._file.name
+        self._pool: pebble.ProcessPool | None = None
+
+    def call(self, function: Callable[..., T], timeout: float, *args: Any) -> T:
+        """Return `function(kernel, *args)` of the child; raises what it raises, and LostError if the child is lost.
+
+        `function` is a module's attribute.
+        """
+        if self._pool is None:
+            self._pool = pebble.ProcessPool(1, initializer=_begin, initargs=self._sent, context=self._context)
+        self._stage[:] = bytes(_STAGE)
+        future = self._pool.schedule(_call, args=(function, timeout, *args), timeout=timeout)
+        try:
+            result: T = future.result()
+        except TimeoutError:
+            raise LostError(f"it did not return within {timeout:.3g} s", hung=True) from None
+        except pebble.ProcessExpired as error:
+            raise LostError(_ending(error.exitcode)) from None
+        return result
+
+    def stage(self) -> str:
+        """Return what the child announced last in this call, even if it crashed since; "" if nothing."""
+        return self._stage[:].rstrip(b"\0").decode()
+
+    def fresh(self) -> bool:
+        """Let the next call run in a new process, and return True."""
+        if self._pool is not None:
+            self._pool.stop()  # type: ignore[no-untyped-call]
+            self._pool.join()
+            self._pool = None
+        return True
+
+    def close(self) -> None:
+        """End the child."""
+        self.fresh()
+        self._file.close()
+
+
+Runner = InProcess | Isolated
+
+
+def runner(kernel: Kernel, device: str, *, isolate: bool, preload: str = __name__) -> Runner:
+    """Return where to run the kernel: in a child if `isolate` asks for it and the child can find it by its name.
+
+    `preload` names the module that the children's server imports once for all of them.
+    """
+    if not isolate:
+        return InProcess(kernel, device)
+    if not kernel.target:
+        return InProcess(kernel, device, "none: the kernel is not an attribute of a module that can be imported")
+    try:
+        return Isolated(kernel, device, preload)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        return InProcess(kernel, device, f"none: {error}")
+
+
+def _ending(status: int | None) -> str:
+    if status is not None and status < 0:
+        name = signal.Signals(-status).name
+        hint = ", as when memory is exhausted" if name == "SIGKILL" else ""
+        return f"it ended its process by {name}{hint}"
+    return f"it ended its process with exit status {status}"
+
+
+class _Process(ForkServerProcess):
+    """A child that does not import the caller's script again: the script needs no `if __name__` guard."""
+
+    @staticmethod
+    def _Popen(process_obj: Any) -> Any:  # noqa: N802 — multiprocessing's name
+        with _no_main():
+            return ForkServerProcess._Popen(process_obj)
+
+
+class _Context(ForkServerContext):
+    Process = _Process
+
+
+def context(preload: str) -> ForkServerContext:
+    """Return a context whose processes start fast, from a server that has imported the module `preload`."""
+    made = _Context()
+    made.set_forkserver_preload([preload])
+    return made
+
+
+@contextmanager
+def _no_main() -> Iterator[None]:
+    main = sys.modules["__main__"]
+    kept: dict[str, Any] = {name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__}
+    main.__spec__ = None
+    try:
+        yield
+    finally:
+        main.__dict__.update(kept)
+
+
+_child: tuple[Kernel, mmap.mmap] | None = None
+
+
+def _begin(sent: bytes, device: str, stage: str) -> None:
+    """In the child: load the kernel, and limit the child's memory and signals."""
+    global _child
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which ends this process
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    os.dup2(2, 1)  # the kernel's output is not part of the report
+    if device == "cpu":
+        patch.enable()
+        resource.setrlimit(resource.RLIMIT_DATA, (int(MEMORY * _memory()), resource.RLIM_INFINITY))
+    with open(stage, "r+b") as file:
+        _child = registry.ready(pickle.loads(sent)), mmap.mmap(file.fileno(), _STAGE)
+
+
+def _call(function: Callable[..., T], timeout: float, *args: Any) -> T:
+    """In the child: return `function` of the kernel. An unhandled alarm ends even a loop outside of Python."""
+    assert _child is not None
+    signal.setitimer(signal.ITIMER_REAL, timeout + GRACE)
+    try:
+        return function(_child[0], *args)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def announce(name: str) -> None:
+    """Tell the parent process which check begins; do nothing outside a child."""
+    if _child is not None:
+        _child[1][:] = name.encode().ljust(_STAGE, b"\0")
+
+
+def _memory() -> int:
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    text = limit.read_text().strip() if limit.is_file() else "max"
+    return min(physical, int(text)) if text.isdigit() else physical

@@ -1,0 +1,1 @@
+"""Runs many cases of a kernel and makes its Report."""

@@ -1,0 +1,153 @@
+"""Collects what a run finds: tallies, findings, and what was checked; and makes the report."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from verify_norm.checks import CHECKS
+from verify_norm.checks.check import Check
+from verify_norm.checks.power import Sensitivity
+from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.ops import OPS
+from verify_norm.core.results import CheckResult, Power, Report, Settings, Skip, Tally
+from verify_norm.core.spec import CaseSpec, Finding, Kernel
+from verify_norm.running.environment import environment
+from verify_norm.running.isolate import Runner
+from verify_norm.search.examine import NO_ROOM, Examined
+from verify_norm.search.journal import Journal
+
+NO_JOURNAL = Journal(None, resume=False)
+
+
+@dataclass(slots=True)
+class Collector:
+    """What a run has found so far.
+
+    `looked` and `failed` count the cases of each check, `held` those in which a property that is not promised held or
+    not, `failing` the cases of each finding, `skipped` what was not checked, by reason; `seconds` are in the kernel.
+    """
+
+    kernel: Kernel
+    settings: Settings
+    runner: Runner
+    journal: Journal = NO_JOURNAL
+    checks: tuple[Check, ...] = ()
+    tallies: dict[tuple[str, str], Tally] = field(default_factory=dict)
+    findings: dict[tuple[str, str | None], Finding] = field(default_factory=dict)
+    looked: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    held: Counter[tuple[str, bool]] = field(default_factory=Counter)
+    powers: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    failing: Counter[tuple[str, str | None]] = field(default_factory=Counter)
+    layouts: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[tuple[str, str]] = field(default_factory=Counter)
+    sensed: defaultdict[tuple[str, str], list[Sensitivity]] = field(default_factory=lambda: defaultdict(list))
+    seen: set[CaseSpec] = field(default_factory=set)
+    cases: int = 0
+    hangs: int = 0
+    slowest: float = 0.2  # seconds for one case
+    seconds: float = 0.0  # inside the kernel
+    interrupted: bool = False
+
+    def __post_init__(self) -> None:
+        """Choose the checks that apply."""
+        wanted = self.settings.checks or CHECKS
+        self.checks = tuple(c for name, c in CHECKS.items() if name in wanted and c.applies(OPS[self.kernel.op]))
+
+    def enter(self, examined: Examined) -> None:
+        """Add the results of one case."""
+        if examined.unsupported is not None:
+            self.skipped["cases", examined.unsupported] += 1
+            return
+        self.cases += 1
+        self.hangs += examined.hung
+        self.seconds += examined.seconds
+        self.looked.update(examined.looked)
+        self.layouts.update(examined.layouts)
+        self.held.update(examined.observed)
+        self.failed.update({finding.check for finding in examined.findings})
+        for name in examined.left_out:
+            self.skipped[f"check {name}", NO_ROOM] += 1
+        for name in examined.missing:
+            self.skipped[f"output {name}", f"{self.kernel.name} does not return it"] += 1
+        for name in examined.near:
+            self.skipped[f"{name} beyond 2³¹ elements", "there is not enough memory"] += 1
+        for name, power in examined.powers:
+            self.powers[name].append(power)
+        for sensed in examined.sensed:
+            self.sensed[sensed.output, sensed.dtype].append(sensed)
+        for finding in examined.findings:
+            key = (finding.check, finding.output)
+            self.failing[key] += 1
+            kept = self.findings.get(key)
+            if kept is None or (kept.during and not finding.during):  # keep the one of the case itself
+                self.findings[key] = replace(finding, after=self.cases)
+        for tally in examined.tallies:
+            where = (tally.output, tally.dtype)
+            old = self.tallies.get(where)
+            self.tallies[where] = old.merge(tally) if old else tally
+
+    def counted(self, finding: Finding) -> Finding:
+        """Return the finding with the number of cases that show it."""
+        key = (finding.check, finding.output)
+        return replace(finding, cases=self.failing[key], after=self.findings[key].after)
+
+    def report(self, findings: Iterable[Finding], seconds: float) -> Report:
+        """Return the report, with these findings for those that were collected."""
+        return make_report(
+            self.kernel,
+            self.settings,
+            {"isolation": self.runner.note},
+            cases=self.cases,
+            seconds=seconds,
+            seconds_in_kernel=self.seconds,
+            findings=tuple(sorted(findings, key=lambda f: list(CHECKS).index(f.check))),
+            tallies=tuple(sorted(self.tallies.values(), key=self._position)),
+            checks=tuple(self._result(check) for check in self.checks),
+            skipped=tuple(Skip(what, reason, count) for (what, reason), count in self.skipped.items()),
+            layouts=dict(sorted(self.layouts.items())),
+            power=tuple(sorted((_power(key, sensed) for key, sensed in self.sensed.items()), key=self._position)),
+            interrupted=self.interrupted,
+        )
+
+    def _result(self, check: Check) -> CheckResult:
+        powers, name = self.powers[check.name], check.name
+        power = float(np.median(powers)) if powers else None
+        held, broken = self.held[name, True], self.held[name, False]
+        return CheckResult(name, check.summary, self.looked[name], self.failed[name], power, held, held + broken)
+
+    def _position(self, tally: Tally | Power) -> tuple[int, int]:
+        names = [tensor.name for tensor in OPS[self.kernel.op].outputs]
+        return names.index(tally.output), list(FORMATS).index(tally.dtype)
+
+
+def make_report(kernel: Kernel, settings: Settings, facts: dict[str, str], **found: Any) -> Report:
+    """Return the report of a run: who the kernel is and where it ran, with `found`, the other fields of Report."""
+    return Report(
+        kernel=kernel.name,
+        op=kernel.op,
+        target=kernel.target,
+        backend=kernel.backend,
+        contract=kernel.contract,
+        settings=settings,
+        environment=environment(settings.device) | facts,
+        bind=kernel.bind,
+        **found,
+    )
+
+
+def _power(key: tuple[str, str], sensed: list[Sensitivity]) -> Power:
+    """Return the medians over the cases: what a typical one shows."""
+    dropped = [one.dropped for one in sensed if one.dropped is not None]
+    return Power(
+        *key,
+        cases=len(sensed),
+        element=float(np.median([one.element for one in sensed])),
+        row=float(np.median([one.row for one in sensed])),
+        bias=float(np.median([one.bias for one in sensed])),
+        least=min(one.bias for one in sensed),
+        dropped=sum(dropped) / len(dropped) if dropped else None,
+    )

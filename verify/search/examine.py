@@ -1,0 +1,166 @@
+"""One kernel on one case: runs the checks and returns their results as small frozen data."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import torch
+
+from verify_norm.cases import make, placement
+from verify_norm.checks import CHECKS
+from verify_norm.checks.power import Sensitivity, looks, sensitivities
+from verify_norm.core import geometry
+from verify_norm.core.ops import OPS
+from verify_norm.core.results import Tally
+from verify_norm.core.spec import CaseSpec, Finding, Kernel, Observed, Run, SmallestError
+from verify_norm.running.execute import Clock, execute
+from verify_norm.running.isolate import LostError, Runner, announce
+
+PRELOAD = "verify_norm.search.preload"  # what a child that examines cases has imported
+NO_ROOM = "the case does not fit into GPU memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """The results of the checks on one case. They cross from the kernel's process to ours, and are in the journal.
+
+    `looked` names the checks that had something to check, `left_out` those that did not fit into GPU memory.
+    `unsupported` is the reason why the kernel was not run. `near` names the tensors whose "far" layout did not fit into
+    memory. `dead`: the kernel broke its CUDA context, so its process can run nothing more. `hung`: it did not return.
+    """
+
+    spec: CaseSpec
+    unsupported: str | None = None
+    left_out: tuple[str, ...] = ()
+    tallies: tuple[Tally, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    looked: tuple[str, ...] = ()
+    powers: tuple[tuple[str, float], ...] = ()
+    observed: tuple[tuple[str, bool], ...] = ()
+    layouts: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    near: tuple[str, ...] = ()
+    sensed: tuple[Sensitivity, ...] = ()
+    seconds: float = 0.0  # inside the kernel
+    dead: bool = False
+    hung: bool = False
+
+    @property
+    def ratio(self) -> float:
+        """The largest error/bound of any output."""
+        return max((tally.ratio for tally in self.tallies), default=0.0)
+
+
+def examine_in(runner: Runner, spec: CaseSpec, checks: tuple[str, ...], timeout: float) -> Examined:
+    """Return `examine` of the runner's kernel; in a child process, a crash or a hang becomes a finding "crash".
+
+    A check may run the kernel again, near the case. If it crashes there, the other checks run without that check.
+    """
+    lost: list[Finding] = []
+    while True:
+        try:
+            examined = runner.call(examine, timeout, spec, checks, runner.device, announce)
+        except LostError as error:
+            during = runner.stage()
+            where = f", in a further run near this case that the check {during} makes" if during else ""
+            name = runner.kernel.name
+            lost.append(Finding(name, "crash", None, "error", f"{error}{where}", spec, during=during or None))
+            checks = tuple(check for check in checks if check != during)
+            if not during or error.hung:
+                return Examined(spec, findings=tuple(lost), looked=("crash",), hung=error.hung)
+            continue
+        if examined.dead:
+            runner.fresh()
+        crash = runner.isolated and ("crash" in checks or lost)
+        looked = (*examined.looked, "crash") if crash else examined.looked
+        return replace(examined, looked=looked, findings=(*examined.findings, *lost))
+
+
+def examine(
+    kernel: Kernel,
+    spec: CaseSpec,
+    checks: tuple[str, ...],
+    device: str,
+    announce: Callable[[str], None] = lambda _: None,
+) -> Examined:
+    """Run `kernel` on the case of `spec`, and these checks on its outputs.
+
+    `announce` is called with the name of each check before it begins. Exceptions of the kernel, and a full GPU, are
+    results. Raises ValueError if the spec does not fit the operator.
+    """
+    with suppress(torch.OutOfMemoryError):  # ours: the kernel's own is a problem of its run
+        return _examine(kernel, spec, checks, device, announce)
+    torch.cuda.empty_cache()
+    return Examined(spec, unsupported=NO_ROOM)
+
+
+def _examine(
+    kernel: Kernel, spec: CaseSpec, checks: tuple[str, ...], device: str, announce: Callable[[str], None]
+) -> Examined:
+    if (reason := kernel.refuses(spec)) is not None:
+        return Examined(spec, unsupported=reason)
+    placement.release(device)
+    op, clock = OPS[kernel.op], Clock()
+    run, forward_run = (clock.around(function, device) for function in (kernel.run, kernel.forward_run))
+    ran = execute(replace(kernel, run=run, forward_run=forward_run), make.case(spec, op, kernel.contract, device))
+    if ran.refused:
+        return Examined(spec, unsupported=ran.problem)
+    dead = ran.problem is not None and _dead(device)
+    given = [tensor.name for tensor in op.inputs if tensor.role != "saved"]
+    yielded: list[tuple[str, object]] = []
+    looked, left_out = [], []
+    for name in checks:
+        if CHECKS[name].looks(ran):
+            announce(name)
+            try:
+                yielded += [(name, item) for item in CHECKS[name].function(ran)]
+                looked.append(name)
+            except torch.OutOfMemoryError:
+                left_out.append(name)
+    return Examined(
+        spec,
+        tallies=tuple(tally for name in ran.outputs if (tally := _tally(ran, name)) is not None),
+        findings=tuple(item for _, item in yielded if isinstance(item, Finding)),
+        looked=tuple(looked),
+        left_out=tuple(left_out),
+        powers=tuple((name, item.smallest) for name, item in yielded if isinstance(item, SmallestError)),
+        observed=tuple((name, item.held) for name, item in yielded if isinstance(item, Observed)),
+        layouts=tuple(f"{name} {_layout(ran, name)}" for name in given),
+        near=tuple(name for name in given if _near(ran, name)),
+        missing=tuple(t.name for t in op.outputs if ran.problem is None and t.name not in ran.outputs),
+        sensed=sensitivities(ran) if looks(ran) else (),
+        seconds=clock.seconds,
+        dead=dead or _dead(device),
+    )
+
+
+def _layout(run: Run, name: str) -> str:
+    """Return the layout that a tensor has: without memory for "far" it is contiguous."""
+    layout, tensor = geometry.layout_of(run.case.spec, name), run.case.arguments[name]
+    near = layout == "far" and (tensor is None or tensor.is_contiguous())
+    return "contiguous" if near else layout
+
+
+def _near(run: Run, name: str) -> bool:
+    """Return whether a tensor is contiguous for lack of memory, although its layout is "far"."""
+    fallen = geometry.layout_of(run.case.spec, name) == "far" != _layout(run, name)
+    return fallen and run.case.arguments[name] is not None and placement.spreads(run.case.arguments[name].shape)
+
+
+def _dead(device: str) -> bool:
+    """Return whether every later CUDA call fails too."""
+    if device == "cpu":
+        return False
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        return True
+    return False
+
+
+def _tally(run: Run, name: str) -> Tally | None:
+    """Return the errors of one output; None if there is nothing to compare."""
+    output, expected = run.outputs[name], run.case.expected[name]
+    if output is None or expected is None or output.ratio is None:
+        return None
+    return Tally.of(name, output, expected, run.case.spec)

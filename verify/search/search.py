@@ -1,0 +1,253 @@
+"""One kernel against its checks: the corner table, the models' shapes, then Hypothesis; failures are made small."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from math import inf, prod
+from typing import Any, TypeVar
+
+from verify_norm.cases import corners, models, strategies
+from verify_norm.cases.strategies import explore
+from verify_norm.checks import CHECKS
+from verify_norm.core.errors import UsageError
+from verify_norm.core.ops import OPS
+from verify_norm.core.results import Report, Settings
+from verify_norm.core.spec import CaseSpec, Finding, Kernel
+from verify_norm.running.isolate import runner
+from verify_norm.search.collector import NO_JOURNAL, Collector
+from verify_norm.search.examine import PRELOAD, Examined, examine_in
+from verify_norm.search.journal import Journal
+from verify_norm.search.shrink import reduce
+
+T = TypeVar("T", int, float)
+Progress = Callable[[int, int, int], None]  # cases done, cases planned, findings so far
+ELEMENTS = {"cpu": 2**14, "cuda": 2**19}  # of x: Triton's interpreter takes 5 ms a program, a GPU is seldom the limit
+REDUCING = 0.2  # the share of the time that is kept for making failures small, once there is one
+TIMEOUT = {"cpu": 20.0, "cuda": 90.0}  # seconds for one case: on a GPU the first case of a shape compiles
+HANGS = 4  # after this many, the run ends
+PATIENCE = 10.0  # once the kernel has hung, a case may take this many times as long as the slowest one so far
+ALONE = "alone, in a new process, the case does not show it: a race, or what the kernel keeps from earlier calls"
+
+
+class _Over(BaseException):
+    """Ends Hypothesis's run, for a reason. Not an Exception, so that Hypothesis does not take it for a failure."""
+
+
+@dataclass(slots=True)
+class _Search:
+    """A search under way: what it has collected, and what ends it."""
+
+    state: Collector
+    progress: Progress
+    until: Callable[[Finding], bool]
+    deadline: float
+    planned: int = 0
+    reduced: list[Finding] = field(default_factory=list)
+
+    def run(self, first: Iterable[CaseSpec]) -> None:
+        """Run the cases of `first`, the table and random ones, until they or the time are over."""
+        state, settings = self.state, self.state.settings
+        dtypes = _dtypes(state)
+        table = [*(spec for spec in first if spec.dtype in dtypes), *_table(state, dtypes)]
+        self.planned = len(table) + settings.examples
+        try:
+            for spec in table:
+                self.one(spec)
+            if dtypes and settings.examples and state.checks:
+                most, op = _on(ELEMENTS, settings), OPS[state.kernel.op]
+                drawn = strategies.specs(op, dtypes, most, frozen=state.kernel.autograd)
+                explore(drawn, self.measured, examples=settings.examples, seed=settings.seed)
+        except _Over as over:
+            self.left_out(str(over))
+
+    def measured(self, spec: CaseSpec) -> dict[str, float]:
+        return {"error/bound": self.one(spec)}
+
+    def one(self, spec: CaseSpec) -> float:
+        """Run one case and return its largest error/bound; raises _Over at the end of the search."""
+        state, settings = self.state, self.state.settings
+        if state.interrupted:  # and the exception got lost on its way
+            raise KeyboardInterrupt
+        if time.perf_counter() > self.deadline - settings.seconds * REDUCING * bool(state.findings):
+            raise _Over(f"the {settings.seconds:g} s were over")
+        if state.hangs >= HANGS:
+            raise _Over(f"the kernel had hung {state.hangs} times")
+        largest = _try(state, spec if state.kernel.fit is None else state.kernel.fit(spec))
+        if any(self.until(finding) for finding in state.findings.values()):
+            raise _Over("the search was for this finding")
+        self.progress(state.cases, self.planned, len(state.findings))
+        return largest
+
+    def reduce_all(self) -> None:
+        """Make the findings small, or the wanted ones where there are such."""
+        found = self.state.findings.values()
+        wanted = [finding for finding in found if self.until(finding)]
+        for finding in wanted or found:
+            small = [other.spec for other in self.reduced]
+            self.reduced.append(_reduced(self.state, finding, self.deadline, small))
+
+    def interrupt(self) -> None:
+        """Keep the findings as they are."""
+        self.state.interrupted = True
+        self.left_out("the run was interrupted")
+        rest = list(self.state.findings.values())[len(self.reduced) :]
+        self.reduced += [self.state.counted(finding) for finding in rest]
+
+    def left_out(self, reason: str) -> None:
+        """Count the planned cases that were not run."""
+        self.state.skipped["cases", reason] += self.planned - self.state.cases
+
+
+def search(
+    kernel: Kernel,
+    settings: Settings,
+    progress: Progress = lambda done, planned, found: None,
+    journal: Journal = NO_JOURNAL,
+    until: Callable[[Finding], bool] = lambda finding: False,
+    first: Iterable[CaseSpec] = (),
+) -> Report:
+    """Run the checks over the cases of `first`, the corner table and random cases; make failures small.
+
+    The same kernel, settings and versions give the same cases. The search ends after `settings.seconds`, or once the
+    kernel has hung four times; interrupted (Ctrl-C), it reports what it has. Cases in `journal` are not run again.
+    `until` ends the search at the first finding for which it is true; then only such findings are reported.
+    """
+    started = time.perf_counter()
+    state = _collector(kernel, settings, journal)
+    searching = _Search(state, progress, until, started + settings.seconds)
+    try:
+        with _interruptible(state):
+            searching.run(first)
+            searching.reduce_all()
+    except KeyboardInterrupt:
+        searching.interrupt()
+    finally:
+        state.runner.close()
+        journal.close(complete=not state.interrupted)
+    return state.report(searching.reduced, time.perf_counter() - started)
+
+
+def replay(kernel: Kernel, spec: CaseSpec, settings: Settings) -> Report:
+    """Run the checks on one case, of whatever type, and reduce nothing.
+
+    Raises UsageError if the spec does not fit the operator.
+    """
+    started = time.perf_counter()
+    if spec.num_groups is not None and "num_groups" not in OPS[kernel.op].attrs:
+        raise UsageError(f"the spec does not fit {kernel.op}, which has no num_groups")
+    state = _collector(kernel, replace(settings, dtypes=(spec.dtype,)))
+    try:
+        _try(state, spec)
+    except ValueError as error:  # the reference refuses shapes that do not fit the operator
+        raise UsageError(f"the spec does not fit {kernel.op}: {error}") from error
+    except MemoryError as error:
+        raise UsageError(f"the spec's shape is too large for this machine: {error}") from error
+    finally:
+        state.runner.close()
+    return state.report(state.findings.values(), time.perf_counter() - started)
+
+
+def _collector(kernel: Kernel, settings: Settings, journal: Journal = NO_JOURNAL) -> Collector:
+    where = runner(kernel, settings.device, isolate=settings.isolate, preload=PRELOAD)
+    return Collector(kernel, settings, where, journal)
+
+
+@contextmanager
+def _interruptible(state: Collector) -> Iterator[None]:
+    """Remember Ctrl-C, since it may come while code runs that swallows every exception."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def remember(number: int, frame: Any) -> None:
+        state.interrupted = True
+        if frame is None or frame.f_code.co_name != "gc_callback":  # Hypothesis's: Python prints what it raises
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, remember)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _dtypes(state: Collector) -> tuple[str, ...]:
+    """Return the types of x that are asked for and that the kernel offers; note what does not apply."""
+    kernel, settings, op = state.kernel, state.settings, OPS[state.kernel.op]
+    for name in settings.checks or CHECKS:
+        if not CHECKS[name].applies(op):
+            state.skipped[f"check {name}", f"does not apply to {op.name}"] += 1
+    for dtype in settings.dtypes:
+        if dtype not in kernel.dtypes:
+            state.skipped[f"dtype {dtype}", f"{kernel.name} offers {', '.join(kernel.dtypes)}"] += 1
+    return tuple(dtype for dtype in settings.dtypes if dtype in kernel.dtypes)
+
+
+def _table(state: Collector, dtypes: tuple[str, ...]) -> list[CaseSpec]:
+    """Return the cases that are not random: the corner table, and shapes of models where they are asked for."""
+    op, settings = OPS[state.kernel.op], state.settings
+    gpu = settings.device != "cpu"
+    corner = corners.corners(op, dtypes, frozen=state.kernel.autograd, gpu=gpu) if dtypes else []
+    table = corner if settings.shapes != "models" else []
+    if settings.shapes != "fuzz":
+        found, left_out = models.model_cases(op, full=gpu, dtypes=dtypes)
+        table += found
+        for name in left_out:
+            state.skipped[f"model {name}", "one of its groups is too large for a CPU"] += 1
+    return table
+
+
+def _on(limits: dict[str, T], settings: Settings) -> T:
+    return limits[settings.device.partition(":")[0]]
+
+
+def _try(state: Collector, spec: CaseSpec) -> float:
+    """Run one case, collect what it gives, and return its largest error/bound."""
+    if spec in state.seen:
+        return 0.0
+    state.seen.add(spec)
+    examined = state.journal.done.get(spec)
+    if examined is None:
+        examined = _examine(state, spec, tuple(check.name for check in state.checks))
+        state.journal.enter(examined)
+    state.enter(examined)
+    return examined.ratio
+
+
+def _examine(state: Collector, spec: CaseSpec, checks: tuple[str, ...], left: float = inf) -> Examined:
+    longer = max(1.0, prod(spec.shape) / _on(ELEMENTS, state.settings) / 8)  # models' shapes are far larger
+    patience = PATIENCE * state.slowest if state.hangs else inf
+    timeout = min(state.settings.timeout or _on(TIMEOUT, state.settings), patience, left)
+    started = time.perf_counter()
+    examined = examine_in(state.runner, spec, checks, timeout * longer)
+    if not examined.hung:
+        state.slowest = max(state.slowest, time.perf_counter() - started)
+    return examined
+
+
+def _reduced(state: Collector, finding: Finding, deadline: float, small: list[CaseSpec]) -> Finding:
+    """Return the same finding on the smallest case that shows it, if possible in a process that has run nothing else.
+
+    The small cases of other findings are tried first, since one mistake often shows in several outputs or checks.
+    """
+    key = (finding.check, finding.output)
+    shown = {finding.spec: finding}
+
+    def fails(spec: CaseSpec) -> bool:
+        if time.perf_counter() > deadline:
+            return False
+        left = max(deadline - time.perf_counter(), 1.0)
+        examined = _examine(state, spec, (finding.during or finding.check,), left)
+        same = [other for other in examined.findings if (other.check, other.output) == key]
+        shown[spec] = same[0] if same else finding
+        return bool(same)
+
+    start = next((spec for spec in dict.fromkeys(small) if fails(spec)), finding.spec)
+    smallest = reduce(start, OPS[state.kernel.op], fails)
+    for spec in dict.fromkeys((smallest, finding.spec)):
+        if not state.runner.fresh() or fails(spec) or time.perf_counter() > deadline:
+            return state.counted(shown[spec])
+    return state.counted(replace(finding, message=f"{finding.message}; {ALONE}"))

@@ -1,0 +1,76 @@
+"""Makes a failing case small: the smallest shape and the fewest unusual settings that still fail.
+
+Hypothesis does not shrink explicit examples, as the corner table is, and its shrinking takes no time limit.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from math import prod
+
+from verify_norm.core import geometry
+from verify_norm.core.spec import CaseSpec, Op
+
+
+def reduce(spec: CaseSpec, op: Op, fails: Callable[[CaseSpec], bool]) -> CaseSpec:
+    """Return the simplest failing spec that single steps reach from `spec`.
+
+    `fails` is called once for each spec; to end the search, it returns False from then on.
+    """
+    tried = {spec}
+    while True:
+        for candidate in _candidates(spec, op):
+            if candidate in tried or _cost(candidate) >= _cost(spec) or geometry.refusal(candidate, op):
+                continue
+            tried.add(candidate)
+            if fails(candidate):
+                spec = candidate
+                break
+        else:
+            return spec
+
+
+def _cost(spec: CaseSpec) -> tuple[int, int, int, int, float]:
+    """Return how hard a spec is to read: its size, its rank, then the number of fields that are not the default."""
+    default = CaseSpec(shape=spec.shape, num_groups=spec.num_groups)
+    unusual = sum(getattr(spec, f.name) != getattr(default, f.name) for f in fields(CaseSpec) if f.name != "seed")
+    size, numbers = prod(n + 1 for n in spec.shape), (spec.num_groups or 0) + spec.seed
+    return size, len(spec.shape), unusual, numbers, abs(spec.offset)
+
+
+def _candidates(spec: CaseSpec, op: Op) -> Iterator[CaseSpec]:
+    """Yield simpler specs, the largest steps first."""
+    yield from (replace(spec, shape=shape, normalized_ndim=ndim) for shape, ndim in _smaller(spec, op))
+    if spec.num_groups is not None and spec.num_groups > 1:
+        for groups in (1, 2):
+            if groups < spec.num_groups:
+                channels = spec.shape[1] // spec.num_groups
+                yield replace(spec, num_groups=groups, shape=(spec.shape[0], groups * channels, *spec.shape[2:]))
+                yield replace(spec, num_groups=groups)
+    default = CaseSpec(shape=spec.shape)
+    for f in fields(CaseSpec):
+        value = getattr(default, f.name)
+        if f.name not in ("shape", "num_groups", "normalized_ndim") and getattr(spec, f.name) != value:
+            yield replace(spec, **{f.name: value})
+    if spec.offset:
+        yield replace(spec, offset=spec.offset / 10)
+
+
+def _smaller(spec: CaseSpec, op: Op) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Yield smaller shapes, each with its normalized_ndim."""
+    shape, ndim = spec.shape, spec.normalized_ndim
+    group = op.view != "rows"
+    lowest = 2 if group else ndim
+    if ndim > 1:
+        yield (*shape[:-ndim], prod(shape[len(shape) - ndim :])), 1
+    if not group and len(shape) > ndim + 1:
+        rows = prod(shape[:-ndim])
+        yield (rows, *shape[len(shape) - ndim :]), ndim
+    if op.view == "channels" and len(shape) > 2:
+        yield (prod(shape) // max(shape[1], 1), shape[1]), ndim  # the same values, all of them samples
+    if len(shape) > lowest:
+        yield (shape[:-1] if group else shape[1:]), ndim
+    for axis, size in enumerate(shape):
+        step = spec.num_groups or 1 if group and axis == 1 else 1  # channels stay divisible by the groups
+        for smaller in sorted({step, 2 * step, size // 4, size // 2, 3 * size // 4, size - step}):
+            if step <= smaller < size and smaller % step == 0:
+                yield (*shape[:axis], smaller, *shape[axis + 1 :]), ndim

@@ -1,0 +1,1 @@
+"""Shows whether the verifier itself can be trusted."""

@@ -1,0 +1,120 @@
+"""Every operator in eager torch, the reference of most tests of kernels: y, and what else it returns, by name."""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from verify_norm.core import geometry
+from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.spec import CaseSpec, Op
+
+Inputs = Mapping[str, Any]  # tensors by name, None for what is not given
+Eager = Callable[[CaseSpec, Inputs], dict[str, Tensor]]
+
+
+def as_on_gpu(function: Callable[..., Tensor], x: Tensor, *others: Tensor | None) -> Tensor:
+    """Return `function` of torch as a GPU computes it: in float32 where the types are narrower, then rounded.
+
+    On a CPU torch sums the gradients of float16 weights in float16: at the tutorial's shape they are 0.08 off, and a
+    right kernel would fail a test that it passes on a GPU. Here types may be mixed, which torch does not take.
+    """
+    given = [t for t in (x, *others) if t is not None]
+    wide = torch.float64 if x.dtype == torch.float64 else torch.float32
+    if all(t.dtype == x.dtype for t in given) and (x.dtype == wide or not x.is_cpu):
+        return function(x, *others)
+    return function(*(None if t is None else t.to(wide) for t in (x, *others))).to(x.dtype)
+
+
+def affine(norm: Callable[..., Tensor], spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor]:
+    """Return y = norm(spec, x, weight, bias)."""
+    return {"y": as_on_gpu(partial(norm, spec), inputs["x"], inputs["weight"], inputs["bias"])}
+
+
+def normalized(spec: CaseSpec) -> tuple[int, ...]:
+    """Return the extents of the last dimensions, which are normalized together."""
+    return spec.shape[len(spec.shape) - spec.normalized_ndim :]
+
+
+layernorm = partial(affine, lambda spec, x, w, b: functional.layer_norm(x, normalized(spec), w, b, spec.eps))
+groupnorm = partial(affine, lambda spec, x, w, b: functional.group_norm(x, spec.num_groups or 1, w, b, spec.eps))
+instancenorm = partial(affine, lambda spec, x, w, b: functional.instance_norm(x, weight=w, bias=b, eps=spec.eps))
+
+
+def rmsnorm(spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor]:
+    """Return functional.rms_norm, its weight with the offset."""
+
+    def norm(x: Tensor, w: Tensor | None) -> Tensor:
+        w = w if w is None or spec.weight_offset == 0.0 else w + spec.weight_offset
+        return functional.rms_norm(x, normalized(spec), w, spec.eps)
+
+    return {"y": as_on_gpu(norm, inputs["x"], inputs["weight"])}
+
+
+def batchnorm(spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor]:
+    """Return functional.batch_norm, and the running statistics, which change in place."""
+    running = {name: t for name in ("running_mean", "running_var") if (t := inputs.get(name)) is not None}
+    wide = {name: t.to(torch.promote_types(t.dtype, torch.float32)) for name, t in running.items()}
+    moving = wide.get("running_mean"), wide.get("running_var")
+
+    def norm(spec: CaseSpec, x: Tensor, w: Tensor | None, b: Tensor | None) -> Tensor:
+        return functional.batch_norm(x, *moving, w, b, spec.training, spec.momentum, spec.eps)
+
+    y = affine(norm, spec, inputs)
+    for name, t in running.items():
+        if wide[name] is not t:
+            t.copy_(wide[name])
+    return {**y, **running}
+
+
+def added(norm: Eager, spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor]:
+    """Return the norm of x + residual, and that sum, rounded before the norm."""
+    total = inputs["x"] + inputs["residual"]
+    return {**norm(spec, {**inputs, "x": total}), "residual_out": total}
+
+
+def into_8_bits(norm: Eager, spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor]:
+    """Return y of the norm times a scale, saturated, in float8_e4m3fn, and amax, the largest |y| before the scale."""
+    z, largest = norm(spec, inputs)["y"].float(), FORMATS["float8_e4m3fn"].largest
+    amax = z.abs().max() if z.numel() else z.new_zeros(())
+    return {"y": (z * inputs["scale"]).clamp(-largest, largest).to(torch.float8_e4m3fn), "amax": amax.reshape(1)}
+
+
+TORCH: dict[str, Eager] = {
+    "layernorm": layernorm,
+    "rmsnorm": rmsnorm,
+    "layernorm_fp8": partial(into_8_bits, layernorm),
+    "rmsnorm_fp8": partial(into_8_bits, rmsnorm),
+    "groupnorm": groupnorm,
+    "groupnorm_silu": lambda spec, inputs: {"y": functional.silu(groupnorm(spec, inputs)["y"])},
+    "groupnorm_gelu": lambda spec, inputs: {"y": functional.gelu(groupnorm(spec, inputs)["y"])},
+    "batchnorm": batchnorm,
+    "instancenorm": instancenorm,
+    "add_layernorm": partial(added, layernorm),
+    "add_rmsnorm": partial(added, rmsnorm),
+}
+
+
+@torch.no_grad()
+def statistics(op: Op, spec: CaseSpec, inputs: Inputs) -> tuple[Tensor | None, Tensor]:
+    """Return the mean (None in RMSNorm) and rstd of x in the op's shapes; float32, of a float64 x float64."""
+    x = inputs["x"]
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    if op.view == "channels" and not spec.training:
+        mean, var = (inputs[name].to(x.dtype) for name in ("running_mean", "running_var"))
+        return mean, (var + spec.eps).rsqrt()
+    n = geometry.row_length(spec, op)
+    if op.view == "rows":
+        x = x.reshape(math.prod(spec.shape[: len(spec.shape) - spec.normalized_ndim]), n)
+    elif op.view == "groups":
+        x = x.reshape(spec.shape[0], geometry.groups(spec, op), n)
+    else:
+        x = x.movedim(1, 0).reshape(spec.shape[1], n)
+    if not any(tensor.name == "mean" for tensor in op.inputs):
+        return None, (x.square().mean(-1) + spec.eps).rsqrt()
+    mean = x.mean(-1, keepdim=True)
+    return mean.squeeze(-1), ((x - mean).square().mean(-1) + spec.eps).rsqrt()

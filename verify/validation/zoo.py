@@ -1,0 +1,179 @@
+"""The verifier on the zoo: whether it detects each wrong kernel by an output that is wrong, and flags no right one."""
+
+import os
+import signal
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, field, replace
+from multiprocessing import active_children, forkserver
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import pebble
+import torch
+
+from verify_norm.core.results import Settings
+from verify_norm.core.serial import jsonable
+from verify_norm.core.spec import Finding
+from verify_norm.kernels.zoo import ZOO as ZOO
+from verify_norm.kernels.zoo import Example
+from verify_norm.loading import registry
+from verify_norm.running import isolate
+from verify_norm.running.environment import environment
+from verify_norm.running.interpreter import patch
+from verify_norm.search.examine import PRELOAD
+from verify_norm.search.search import search
+from verify_norm.validation.policies import POLICIES, Verdict
+
+POLICY_SECONDS = 300.0  # ten times what the slowest takes alone, so that a loaded machine changes no verdict
+PATIENCE = 5.0  # seconds in which workers may end, before each of two signals
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of a run on one example kernel, and the verdicts of other projects' tests.
+
+    `findings` are all of a right kernel, or the reduced one that detects the bug of a wrong kernel; else whatever was
+    found. `ended` counts seconds from the start of the run over all examples.
+    """
+
+    example: Example
+    findings: tuple[Finding, ...]
+    cases: int
+    seconds: float
+    policies: dict[str, Verdict] = field(default_factory=dict)
+    ended: float = 0.0
+
+    @property
+    def as_expected(self) -> bool:
+        """Whether a wrong kernel's bug is detected, or a right kernel has no finding."""
+        if not self.example.wrong:
+            return not self.findings
+        return any(explains(self.example, finding) for finding in self.findings)
+
+    def jsonable(self) -> dict[str, Any]:
+        """Return plain data for json.dumps."""
+        one = self.example
+        facts: dict[str, Any] = {"name": one.name, "op": one.kernel.op, "class": one.kind, "wrong": one.wrong}
+        facts |= {"source": one.source, "right": self.as_expected, "cases": self.cases}
+        facts |= {"seconds": round(self.seconds, 2), "findings": [asdict(finding) for finding in self.findings]}
+        facts["policies"] = {name: asdict(verdict) for name, verdict in self.policies.items()}
+        return dict(jsonable(facts))
+
+
+def explains(example: Example, finding: Finding) -> bool:
+    """Return whether the finding is about an output that is wrong, or about the call where no output is."""
+    return finding.output in example.outputs if example.outputs else finding.output is None
+
+
+def detectable(device: str) -> Iterator[Example]:
+    """Yield the examples whose bug can show on the device."""
+    there = {"cpu"} if device == "cpu" else {"cpu", "gpu"}
+    nvidia = torch.version.hip is None and torch.cuda.is_available()
+    if device != "cpu" and nvidia and torch.cuda.get_device_capability(device) >= (9, 0):
+        there.add("sm_90")
+    return (example for example in ZOO.values() if example.needs in there)
+
+
+def run(example: Example, settings: Settings, against: tuple[str, ...] = ()) -> Outcome:
+    """Search one example, a wrong one until its bug is detected; then apply the policies named in `against`.
+
+    Raises KeyboardInterrupt where the search was interrupted, because its result says nothing then.
+    """
+    started = time.perf_counter()
+    kernel = registry.ready(example.kernel)
+    report = search(kernel, settings, until=lambda found: example.wrong and explains(example, found))
+    if report.interrupted:
+        raise KeyboardInterrupt
+    seconds = time.perf_counter() - started
+    verdicts = {name: _under(name, example, settings.device) for name in against}
+    return Outcome(example, report.findings, report.cases, seconds, verdicts)
+
+
+def run_all(
+    settings: Settings, examples: Iterable[Example] | None = None, *, against: tuple[str, ...] = (), jobs: int = 0
+) -> Iterator[Outcome]:
+    """Yield the outcome of each example as it ends; by default of all whose bug can show on the settings' device.
+
+    Right kernels start first: only the number of cases or the time ends their runs. When the caller stops, as after
+    Ctrl-C, the workers are ended.
+    """
+    started, others = time.perf_counter(), active_children()
+    chosen = sorted(detectable(settings.device) if examples is None else examples, key=lambda example: example.wrong)
+    workers, context = jobs or os.cpu_count(), isolate.context(PRELOAD)
+    with ProcessPoolExecutor(workers, context, _start_server, (settings.device,)) as pool:
+        pending = [pool.submit(_run, example.name, settings, against) for example in chosen]
+        try:
+            for future in as_completed(pending):
+                yield replace(future.result(), ended=time.perf_counter() - started)
+        finally:
+            if not all(future.done() for future in pending):
+                pool.shutdown(wait=False, cancel_futures=True)
+                _end(set(active_children()).difference(others))
+
+
+def _end(workers: set[BaseProcess]) -> None:
+    """Wait for the workers, which Ctrl-C reaches too; interrupt those that it does not reach, and kill the rest."""
+    for number in (signal.SIGINT, signal.SIGKILL):
+        deadline = time.monotonic() + PATIENCE
+        for worker in workers:
+            worker.join(max(0.0, deadline - time.monotonic()))
+        for pid in [worker.pid for worker in workers if worker.is_alive() and worker.pid]:
+            os.kill(pid, number)
+
+
+def _start_server(device: str) -> None:
+    """Start the worker's fork server with the imports that its processes need, so that no kernel's time includes them.
+
+    Not on a GPU: this module imports Triton, and there the kernel has to.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent and the search handle Ctrl-C
+    if device != "cpu":
+        return
+    forkserver.set_forkserver_preload([PRELOAD, __name__])
+    forkserver.ensure_running()
+    with pebble.ProcessPool(1, context=isolate.context(PRELOAD)) as pool:
+        pool.schedule(os.getpid).result()
+
+
+def _run(name: str, settings: Settings, against: tuple[str, ...]) -> Outcome:
+    if settings.device == "cpu":
+        patch.enable()
+    return run(ZOO[name], settings, against)
+
+
+def _under(policy: str, example: Example, device: str) -> Verdict:
+    """Return a policy's verdict, from a process that the kernel may crash: its tensors have no guarded memory."""
+    started = time.perf_counter()
+    with pebble.ProcessPool(1, context=isolate.context(PRELOAD)) as pool:
+        future = pool.schedule(_judge, args=(policy, example.name, device), timeout=POLICY_SECONDS)
+        try:
+            verdict: Verdict = future.result()
+        except TimeoutError:
+            return Verdict(None, f"not done after {POLICY_SECONDS:g} s", 0, POLICY_SECONDS)
+        except pebble.ProcessExpired as error:
+            return Verdict(True, f"its process ended with status {error.exitcode}", 0, time.perf_counter() - started)
+    return verdict
+
+
+def _judge(policy: str, name: str, device: str) -> Verdict:
+    if device == "cpu":
+        patch.enable()
+        torch.set_num_threads(1)  # one worker runs on each core
+    example = ZOO[name]
+    return POLICIES[policy].judge(registry.ready(example.kernel), device=device, few=example.few)
+
+
+def dump(outcomes: list[Outcome], settings: Settings, *, interrupted: bool = False) -> dict[str, Any]:
+    """Return all outcomes, the settings, the environment and the policies as plain data for json.dumps."""
+    used = [POLICIES[name] for name in sorted({name for outcome in outcomes for name in outcome.policies})]
+    facts = {
+        "environment": environment(settings.device),
+        "settings": asdict(settings),
+        "policies": {p.name: {"name": p.name, "summary": p.summary, "source": p.source} for p in used},
+        "seconds": round(max((outcome.ended for outcome in outcomes), default=0.0)),
+        "cores": os.cpu_count(),
+        "interrupted": interrupted,
+    }
+    return dict(jsonable(facts)) | {"outcomes": [outcome.jsonable() for outcome in outcomes]}
