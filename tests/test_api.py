@@ -153,6 +153,7 @@ def test_shapes_timeout_and_corpus_are_options_too(tmp_path):
     assert (models.settings.shapes, models.settings.examples) == ("models", 0)
 
 
+@pytest.mark.slow
 def test_the_python_door_loads_no_command_line():
     code = (
         "import sys, verify_norm\n"

@@ -79,6 +79,7 @@ def gradients(narrow=None, *, sequential=False):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("narrow", "sequential", "like"),
     [

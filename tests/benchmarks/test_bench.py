@@ -372,6 +372,7 @@ def test_the_smoke_test_says_that_its_times_mean_nothing(bench, tmp_path, capsys
         assert (out, err.count("\n"), "expected the JSON of a benchmark" in err) == ("", 1, True)
 
 
+@pytest.mark.slow
 @on_cpu
 def test_host_times_are_kept_and_shown(bench, tmp_path, capsys):
     kept = tmp_path / "host.json"
@@ -388,6 +389,7 @@ def test_host_times_are_kept_and_shown(bench, tmp_path, capsys):
     assert capsys.readouterr().err == "host.py: argument --rounds: invalid int value: 'few'\n"
 
 
+@pytest.mark.slow
 def test_what_the_documents_say_is_what_was_measured():
     def printed(*arguments):
         command = [sys.executable, str(BENCHMARKS / "tables.py"), *arguments]
@@ -412,6 +414,7 @@ def test_presets_are_smoked_too(bench, tmp_path, capsys):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @on_cpu
 def test_a_wrong_kernel_fails_the_run(tmp_path):
     wrong = kernel(tmp_path, RIGHT.replace("* weight.float()", ""))
@@ -466,6 +469,7 @@ def test_what_a_gpu_does_not_count_is_left_out(bench):
     assert "| fold (8, 1, 1) | – | – | 0.0 MB | 0.0 MB | 15 % | 14 % | 16 % | 18 | – |" in bench.ncu.lines([profile])
 
 
+@pytest.mark.slow
 def test_a_profile_is_of_the_kernel_and_size_that_were_asked_for(bench, tmp_path, monkeypatch, capsys):
     """A fake ncu runs its command on this machine, then prints a table."""
     text, seen = tmp_path / "table", tmp_path / "seen"

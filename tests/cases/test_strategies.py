@@ -18,6 +18,7 @@ DTYPES = ("float32", "float16", "bfloat16")
 LARGE = ("layernorm_bwd", "groupnorm_bwd", "batchnorm_bwd")  # one of each kind of shape
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("op", "elements"), [*((op, 2**14) for op in OPS), *((op, 2**19) for op in LARGE)])
 def test_drawn_specs_fit_their_operator(op, elements):
     seen = Counter()

@@ -37,6 +37,7 @@ def audit(run, op="layernorm_fwd", **fields):
     return {(f.check, f.output) for f in report.findings}
 
 
+@pytest.mark.slow
 def test_a_right_kernel_passes_everywhere():
     assert audit(layernorm_fwd) == set()
 
@@ -140,11 +141,13 @@ def test_nonfinite_catches_what_hides_it(special):
     assert findings(layernorm_fwd, spec) == set()
 
 
+@pytest.mark.slow
 def test_a_declared_rounding_order_is_no_error_and_an_undeclared_one_is():
     assert audit(rmsnorm("llama"), "rmsnorm_fwd", contract=Contract(xhat="x")) == set()
     assert audit(rmsnorm("llama"), "rmsnorm_fwd") == {("accuracy", "y")}
 
 
+@pytest.mark.slow
 def test_more_accurate_than_declared_is_no_error():
     for contract in (
         Contract(accumulate="float16"),
@@ -186,6 +189,7 @@ def add_rmsnorm_bwd(dy, dresidual_out, residual_out, weight, eps, normalized_sha
     return dx.to(dy.dtype), dweight[0].to(weight.dtype) if dweight else None
 
 
+@pytest.mark.slow
 def test_fused_addition_normalizes_the_sum_or_says_that_it_rounds_it():
     unoffset = {"unsupported": lambda spec: "no weight_offset" if spec.weight_offset else None}
 
@@ -201,6 +205,7 @@ def test_fused_addition_normalizes_the_sum_or_says_that_it_rounds_it():
         assert audit(function, "add_rmsnorm_fwd", contract=Contract(residual="rounded"), **unoffset) == set()
 
 
+@pytest.mark.slow
 def test_the_residual_gradient_is_added_after_the_norm():
     unoffset = {"unsupported": lambda spec: "no weight_offset" if spec.weight_offset else None}
 

@@ -54,6 +54,7 @@ def test_a_right_gradient_passes(dtype):
     assert some("", dtype) == set()
 
 
+@pytest.mark.slow
 def test_right_kernels_pass_on_random_cases():
     op, seen = OPS["layernorm_bwd"], []
 

@@ -121,6 +121,7 @@ RIGHT = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(RIGHT)))
 def test_right_kernels_pass_on_random_cases(number):
     """A slice of a study of ten thousand cases over all ops."""

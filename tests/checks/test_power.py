@@ -80,6 +80,7 @@ def test_the_least_of_graded_errors():
     assert found == [1.0, 4.0, 8.0, inf]
 
 
+@pytest.mark.slow
 def test_the_command_and_every_ordinary_report_say_it(tmp_path):
     path = tmp_path / "report.json"
     arguments = ["--kernel", "rmsnorm_fwd", "--examples", "5", "--json", str(path)]

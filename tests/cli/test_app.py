@@ -25,6 +25,7 @@ def run(*arguments):
     return CliRunner().invoke(app, [str(a) for a in arguments])
 
 
+@pytest.mark.slow
 def test_a_right_kernel_passes(tmp_path):
     path = tmp_path / "report.json"
     result = run("--kernel", "layernorm_bwd", *FEW, "--checks", "signature,accuracy,statistics", "--json", path)
@@ -177,6 +178,7 @@ def test_a_mistake_in_the_options_is_one_line_too(arguments, said):
     assert result.stdout == ""
 
 
+@pytest.mark.slow
 def test_nothing_checked_is_no_pass(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(

@@ -114,6 +114,7 @@ def verify(target, report, *options):
     return result, load_report(report.read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_wrong_kernel_is_detected(name, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
@@ -129,6 +130,7 @@ def test_a_wrong_kernel_is_detected(name, tmp_path, monkeypatch):
     assert replayed.exit_code == 1, replayed.output
 
 
+@pytest.mark.slow
 def test_the_unaltered_copy_passes(tmp_path, monkeypatch):
     MUTANTS["nothing"] = ([], "", set(), 0)
     monkeypatch.syspath_prepend(tmp_path)

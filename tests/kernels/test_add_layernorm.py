@@ -114,6 +114,7 @@ def verify(
             norms.close(name, g, v, getattr(bound, name).sum(0).reshape(normalized))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_shapes(norms, device, kind, shape):

@@ -107,6 +107,7 @@ def command(*arguments, name="slow", **options):
     return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
 
+@pytest.mark.slow
 def test_control_c_prints_the_report_so_far(tmp_path):
     path = tmp_path / "report.json"
     environment = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
@@ -123,6 +124,7 @@ def test_control_c_prints_the_report_so_far(tmp_path):
     assert not report.ok
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_and_has_lost_nothing_but_the_case_in_flight(tmp_path):
     arguments = ("--examples", "40", "--seconds", "50", "--checks", "accuracy,signature")
     environment = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
@@ -155,6 +157,7 @@ def wait_for_cases(folder, count):
     raise AssertionError(f"no journal of {count} cases in {folder}")
 
 
+@pytest.mark.slow
 def test_nothing_to_resume_is_said(tmp_path):
     environment = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
     process = command("--resume", "--examples", "0", "--checks", "signature", name="right", env=environment)
@@ -163,6 +166,7 @@ def test_nothing_to_resume_is_said(tmp_path):
     assert "nothing to resume" in err
 
 
+@pytest.mark.slow
 def test_what_a_kernel_prints_is_no_part_of_the_report(tmp_path):
     environment = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
     arguments = ("--json", "-", "--examples", "0", "--checks", "signature")
@@ -171,6 +175,7 @@ def test_what_a_kernel_prints_is_no_part_of_the_report(tmp_path):
     assert "a kernel that talks" in err
 
 
+@pytest.mark.slow
 def test_no_child_outlives_its_run_for_long(tmp_path):
     environment = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
     line = [sys.executable, "-m", "verify_norm", "--kernel", f"{HOSTILE}:spins", "--op", "rmsnorm_fwd"]

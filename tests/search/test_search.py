@@ -63,6 +63,7 @@ def test_models_at_full_row_length_pass():
     assert report.cases == len(models.model_cases(OPS["layernorm_bwd"], full=False, dtypes=DTYPES)[0])
 
 
+@pytest.mark.slow
 def test_models_too_large_for_a_cpu_are_said_to_be_left_out():
     def nothing(x):
         raise RuntimeError

@@ -291,6 +291,7 @@ def differences(found, expected):
     return wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", EMULATED)
 def test_an_emulated_kernel_has_its_fingerprint_and_breaks_its_promises(what):
     example = EMULATED[what]

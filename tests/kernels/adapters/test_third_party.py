@@ -78,6 +78,7 @@ def test_what_is_there_passes_where_it_is_right(record):
     assert judged >= 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "spec"),
     [
@@ -104,6 +105,7 @@ def test_compiled_torch_is_compiled(monkeypatch):
     assert torch._dynamo.config.recompile_limit < 2**20
 
 
+@pytest.mark.slow
 @on_cpu
 @pytest.mark.parametrize(
     ("name", "spec", "lost", "least"),

@@ -102,6 +102,7 @@ def agree(norms, got, want, terms, names=("y", "dx", "dweight", "dbias")):
         norms.close(name, a, b, 4 * norms.bounds.__globals__["height"](terms) * 2.0**-24 * b.abs().max() * 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "groups", "layouts"),
     [(*case, layouts) for case in SHAPES for layouts in (LAYOUTS if len(case[0]) == 4 else LAYOUTS[:1])],
@@ -124,6 +125,7 @@ def test_either_way_of_merging(norms, device, small, together, activation, layou
     agree(norms, ours(*case, activation), exact(*case, activation), case[1].numel())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
 @pytest.mark.parametrize(
     ("shape", "groups"),
@@ -164,6 +166,7 @@ def chain_of(dy, x, groups, activation=None):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", [None, "silu"])
 @pytest.mark.parametrize("dtype", [F32, F16, BF16])
 @pytest.mark.parametrize("shape", [(3, 40, 96), (2, 24, 17, 16), (2, 40, 16, 16), (1, 8, 40, 40)])

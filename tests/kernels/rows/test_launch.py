@@ -111,6 +111,7 @@ def verify(
     norms.close("rstd", rstd, 1 / ((rows - centre[:, None]).square().mean(1) + EPS).sqrt(), bound.rstd)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_shapes(norms, device, kind, shape):

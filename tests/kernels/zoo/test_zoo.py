@@ -27,6 +27,7 @@ def ids(examples):
     return [example.name for example in examples]
 
 
+@pytest.mark.slow
 @interpreted
 @pytest.mark.parametrize("example", WRONG, ids=ids(WRONG))
 def test_a_wrong_kernel_is_detected_by_a_wrong_output(example):
@@ -35,6 +36,7 @@ def test_a_wrong_kernel_is_detected_by_a_wrong_output(example):
     assert finding.check in example.caught_by
 
 
+@pytest.mark.slow
 @interpreted
 @pytest.mark.parametrize("example", RIGHT, ids=ids(RIGHT))
 def test_a_right_kernel_is_not_flagged(example):

@@ -41,6 +41,7 @@ def ratios(step, spec, block=layernorm.BLOCK):
     return {n: float(execute._output(t, case, n).ratio.max(initial=0.0)) for n, t in outputs.items()}
 
 
+@pytest.mark.slow
 @on_cpu
 @pytest.mark.parametrize("step", STEPS)
 def test_without_a_gpu_it_says_so_in_one_line(step):
@@ -97,6 +98,7 @@ def test_missing_headers_are_told_in_one_line(monkeypatch, tmp_path):
         layernorm.includes.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="there is no nvcc here")
 def test_the_source_compiles_for_every_type(tmp_path):
     """Without a GPU: nvcc takes what NVRTC takes, as one program."""
