@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.equations import compared, format_of, half_ulps, pairs, truth
+from verify_norm.checks.relations.equations import arithmetic_of, compared, format_of, half_ulps, pairs, truth
 from verify_norm.checks.relations.rerun import NearbyError, element, has_rows, nearby, small
 from verify_norm.checks.relations.stages import given, has_mean, normalized, own_statistics, view_of
-from verify_norm.core import judge, ops
+from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.judge import worst
 from verify_norm.core.spec import Finding, Run
@@ -148,7 +148,7 @@ def _eps_decides(run: Run) -> Iterator[Compared]:
 def _bias_alone(run: Run) -> tuple[Array, Array, float, float]:
     """Return y where x̂ vanishes, how far off a kernel may be, and the same two of amax."""
     case, contract = run.case, run.kernel.contract
-    view, arithmetic = view_of(case, normalized(run)), ops.arithmetic(contract, case.spec.dtype)
+    view, arithmetic = view_of(case, normalized(run)), arithmetic_of(run)
     weight, bias = view.weight(case.exact.get("weight")), view.weight(case.exact.get("bias"))
     gain = 1.0 if weight is None else np.abs(weight + case.arguments.get("weight_offset", 0.0))
     tau = gain * 2.0 ** (2 - HUGE)  # twice x̂'s bound: room for every rounding of x̂ itself

@@ -23,10 +23,10 @@ import numpy as np
 
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.equations import Comparison, compared, confidence, truth
-from verify_norm.checks.relations.forward import Moved, expected_at, forward_of, move, reference_at
+from verify_norm.checks.relations.forward import Moved, expected_at, move, reference_at
 from verify_norm.checks.relations.rerun import NearbyError, small
 from verify_norm.checks.relations.stages import given
-from verify_norm.core import geometry, judge
+from verify_norm.core import geometry, judge, ops
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.spec import Expected, Finding, Op, Run, SmallestError
 
@@ -91,7 +91,7 @@ def _rows(run: Run) -> Comparison:
     n = geometry.row_length(case.spec, case.op)
     units = x.size // n
     lam = confidence(units + n)
-    rstd = reference_at(forward_of(case), case).rstd.reshape(units, 1)
+    rstd = reference_at(ops.forward_of(case.op), case).rstd.reshape(units, 1)
     v, names = _directions(run, units, n, rstd)
     h = _step(run, v, lam)
     form, rows = FORMATS[case.spec.dtype], x.reshape(units, n)
@@ -166,7 +166,7 @@ def _step(run: Run, v: Array, lam: float) -> Array:
     shift = v.reshape(x.shape) * start
 
     def change(size: float) -> Array:
-        ends = [reference_at(forward_of(case), case, {"x": x + sign * size * shift}).y for sign in (1, -1)]
+        ends = [reference_at(ops.forward_of(case.op), case, {"x": x + sign * size * shift}).y for sign in (1, -1)]
         return np.asarray(ends[0] - ends[1])
 
     third = (change(1.0) - 2 * change(0.5)).reshape(units, -1) * (4 / 3)  # T(h) − 2·T(h/2) = ¾·T(h)

@@ -218,6 +218,11 @@ def base(name: str) -> str:
     return name.removesuffix("_fwd").removesuffix("_bwd")
 
 
+def forward_of(op: Op) -> Op:
+    """Return the forward operator of a backward; raises KeyError for a forward."""
+    return OPS[str(op.forward)]
+
+
 def arithmetic(contract: Contract, dtype: str) -> Arithmetic:
     """Return the arithmetic that `contract` promises for an x of type `dtype`, as the error bounds take it."""
     form = FORMATS[contract.accumulate]

@@ -16,7 +16,7 @@ from torch import Tensor
 from verify_norm.cases import make
 from verify_norm.core.errors import UsageError
 from verify_norm.core.geometry import differentiable
-from verify_norm.core.ops import OPS, output_dtype
+from verify_norm.core.ops import OPS, forward_of, output_dtype
 from verify_norm.core.spec import Contract, Kernel, Op
 from verify_norm.loading import domain, modules
 from verify_norm.loading.bind import FEATURES, Candidate, bind, features, meant, parse, signature
@@ -199,7 +199,7 @@ def _with_names(call: Call, op: Op, returns: tuple[str, ...]) -> Call:
 
 def _gradients(call: Call, op: Op) -> Call:
     """Return the backward of a forward pass, by torch.autograd.grad."""
-    forward = OPS[str(op.forward)]
+    forward = forward_of(op)
 
     def results(offer: Mapping[str, Any]) -> dict[str, Any]:
         with torch.enable_grad():

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from verify_norm.core import judge
+from verify_norm.core import judge, ops
 from verify_norm.core.dtypes import FORMATS, Array, Format
 from verify_norm.core.spec import Expected, Output, Run
+from verify_norm.reference.arithmetic import Arithmetic
 
 UNLUCKY = 1e-9  # the probability that one call reports a right gradient as wrong, by chance
 
@@ -78,6 +79,11 @@ def confidence(comparisons: int) -> float:
     (6.54, 7.53)
     """
     return math.sqrt(2 * math.log(2 * max(comparisons, 1) / UNLUCKY))
+
+
+def arithmetic_of(run: Run) -> Arithmetic:
+    """Return the arithmetic that the kernel's contract promises in this case."""
+    return ops.arithmetic(run.kernel.contract, run.case.spec.dtype)
 
 
 def compared(run: Run) -> dict[str, tuple[Output, Expected]]:

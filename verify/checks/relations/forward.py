@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from verify_norm.cases import make, placement
+from verify_norm.checks.relations.equations import arithmetic_of
 from verify_norm.checks.relations.rerun import NearbyError, device_of
 from verify_norm.core import geometry, judge, ops
 from verify_norm.core.dtypes import Array
@@ -23,11 +24,6 @@ class Moved:
     most: Array  # a+ + a−
 
 
-def forward_of(case: Case) -> Op:
-    """Return the forward operator of a backward's case."""
-    return ops.OPS[str(case.op.forward)]
-
-
 def _offered(case: Case, changed: dict[str, Array]) -> dict[str, Any]:
     attrs = {name: case.arguments[name] for name in case.op.attrs}
     return {**case.exact, **attrs, **changed}
@@ -40,10 +36,10 @@ def reference_at(op: Op, case: Case, changed: dict[str, Array] | None = None) ->
 
 def expected_at(run: Run, changed: dict[str, Array]) -> Expected:
     """Return the truth about the forward's y there, and what the kernel's contract allows."""
-    forward, offered = forward_of(run.case), _offered(run.case, changed)
+    forward, offered = ops.forward_of(run.case.op), _offered(run.case, changed)
     value = make.call(forward.reference, offered).y
-    arithmetic = ops.arithmetic(run.kernel.contract, run.case.spec.dtype)
-    return Expected(value, make.call(forward.error, offered | {"arithmetic": arithmetic}).y, run.case.spec.dtype)
+    delta = make.call(forward.error, offered | {"arithmetic": arithmetic_of(run)}).y
+    return Expected(value, delta, run.case.spec.dtype)
 
 
 def move(run: Run, plus: dict[str, Array], minus: dict[str, Array]) -> Moved:
@@ -54,7 +50,7 @@ def move(run: Run, plus: dict[str, Array], minus: dict[str, Array]) -> Moved:
 
 def _at(run: Run, changed: dict[str, Array]) -> tuple[Array, Array, Array]:
     """Return y of the kernel's forward, y of the reference, and how far apart they may be."""
-    case, spec, forward = run.case, run.case.spec, forward_of(run.case)
+    case, spec, forward = run.case, run.case.spec, ops.forward_of(run.case.op)
     offered, truth = _offered(case, changed), expected_at(run, changed)
     expected = {tensor.name: truth if tensor.name == "y" else None for tensor in forward.outputs}
     device = device_of(case)

@@ -46,8 +46,8 @@ from typing import Any
 import numpy as np
 
 from verify_norm.checks.relations import stages
-from verify_norm.checks.relations.equations import compared
-from verify_norm.core import geometry, judge, ops
+from verify_norm.checks.relations.equations import arithmetic_of, compared
+from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.spec import Case, Expected, Output, Run
 from verify_norm.reference import rounding
@@ -194,7 +194,7 @@ def _together(run: Run, s: stages.Stages, name: str, phi: Array, expected: Expec
     still = replace(s, arithmetic=replace(s.arithmetic, partials_u=0.0))
     if name == "dbias":
         return float((np.abs(phi) * stages.gradient_apart(still, name, dy)).sum()), 0.0
-    promised, kept = ops.arithmetic(run.kernel.contract, case.spec.dtype), run.kernel.contract.xhat
+    promised, kept = arithmetic_of(run), run.kernel.contract.xhat
     least = promised.narrow_tiny if promised.xhat_u else 0.0  # what a rounding loses of a subnormal
     rounded = promised.xhat_u * s.largest + least  # of x̂
     form = FORMATS[case.spec.dtype if kept == "x" else kept] if kept is not None and promised.xhat_u else None

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from verify_norm.cases import make
+from verify_norm.checks.relations.equations import arithmetic_of
 from verify_norm.checks.relations.stages import cotangent, given, stages
 from verify_norm.core import ops
 from verify_norm.core.dtypes import FORMATS, Array
@@ -166,7 +167,7 @@ def _reordering(run: Run, output: str, dtype: str, a: Array, b: Array) -> Array:
     ulp more once each is rounded to the output's type. The terms are the kernel's own, dy·x̂′ or dy, the same in both:
     |x̂′| ≤ |x̂| + δx̂.
     """
-    case, arithmetic = run.case, ops.arithmetic(run.kernel.contract, run.case.spec.dtype)
+    case, arithmetic = run.case, arithmetic_of(run)
     dy = given(case, "dy")
     largest: Any = 1.0
     if case.op.activation is not None:
@@ -192,10 +193,10 @@ def _reordering(run: Run, output: str, dtype: str, a: Array, b: Array) -> Array:
 def _largest_xhat(run: Run) -> Any:
     """Return |x̂| + δx̂: what the forward without weight and bias gives, and how far that may be off."""
     case = run.case
-    forward = ops.OPS[str(case.op.forward)]
+    forward = ops.forward_of(case.op)
     summed = case.exact.get("residual_out")
     values = {**case.exact, **make.attributes(case.spec, forward), "weight": None, "bias": None, "rounded": None}
     if summed is not None:
         values |= {"x": summed, "residual": np.zeros_like(summed)}
-    values["arithmetic"] = ops.arithmetic(run.kernel.contract, case.spec.dtype)
+    values["arithmetic"] = arithmetic_of(run)
     return np.abs(make.call(forward.reference, values).y) + make.call(forward.error, values).y

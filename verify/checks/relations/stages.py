@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from verify_norm.core import geometry, ops
+from verify_norm.checks.relations.equations import arithmetic_of
+from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.spec import Case, Run
 from verify_norm.reference import batchnorm, layernorm, rmsnorm, rounding
@@ -85,13 +86,13 @@ def normalized(run: Run) -> Array:
         return x
     if run.kernel.contract.residual == "rounded":
         return FORMATS[run.case.spec.dtype].round(x + residual)
-    return nearest(x + residual, ops.arithmetic(run.kernel.contract, run.case.spec.dtype))
+    return nearest(x + residual, arithmetic_of(run))
 
 
 def stages(run: Run) -> Stages:
     """Return the statistics of a case that has its own, and their errors under the kernel's contract."""
     case, x = run.case, normalized(run)
-    a, view = ops.arithmetic(run.kernel.contract, case.spec.dtype), view_of(case, x)
+    a, view = arithmetic_of(run), view_of(case, x)
     weight, bias = case.exact.get("weight"), case.exact.get("bias")
     if has_mean(case):
         n = layernorm.norm(view, x, weight, bias, case.spec.eps)
