@@ -96,6 +96,7 @@ OPS: dict[str, Op] = {
                 attrs=("eps", "weight_offset", "normalized_shape"),
                 reference=rmsnorm.forward,
                 error=rmsnorm.forward_error,
+                centred=False,
                 summary="y = x·rstd·(weight + weight_offset) over the last dimensions",
             ),
             (DY, X, WEIGHT, SAVED_RSTD),
@@ -120,6 +121,7 @@ OPS: dict[str, Op] = {
             reference=quantized.rmsnorm_forward,
             error=quantized.rmsnorm_error,
             quantized=True,
+            centred=False,
             summary="y = rmsnorm_fwd's z times scale, saturated to 8 bits; amax = max |z|",
         ),
         *_centered(
@@ -202,6 +204,7 @@ OPS: dict[str, Op] = {
                 attrs=("eps", "weight_offset", "normalized_shape"),
                 reference=add_rmsnorm.forward,
                 error=add_rmsnorm.forward_error,
+                centred=False,
                 summary="residual_out = x + residual, y = its RMSNorm",
             ),
             (DY, DRESIDUAL_OUT, SAVED_SUM, WEIGHT, SAVED_RSTD),

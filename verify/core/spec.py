@@ -59,7 +59,7 @@ class Op:
     each element of every output, how far a kernel of that arithmetic may be from the truth before the final rounding.
     `view` says which elements are normalized together: the last dimensions, a group of channels of one sample, or a
     channel of all samples. `activation` is applied to y last (`verify_norm.reference.activation`). A `quantized` y is
-    multiplied by a scale and saturated (`verify_norm.reference.quantized`).
+    multiplied by a scale and saturated (`verify_norm.reference.quantized`). A `centred` norm subtracts the mean.
     """
 
     name: str
@@ -73,6 +73,7 @@ class Op:
     summary: str = ""
     activation: Literal["silu", "gelu"] | None = None
     quantized: bool = False
+    centred: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ class Rig:
     def __post_init__(self) -> None:
         self.op = OPS[self.kernel.op]
         self.backward = self.op.forward is not None
-        self.centred = "rmsnorm" not in self.op.name
+        self.centred = self.op.centred
 
     @property
     def slow(self) -> bool:
