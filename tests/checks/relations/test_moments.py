@@ -1,6 +1,7 @@
 """Sums of errors: what they leave out, what they are for a right kernel, and the bound on sums of random terms."""
 
 import doctest
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from checking import run_of
 
 from verify_norm.cases import make
 from verify_norm.checks.relations import moments as module
-from verify_norm.checks.relations.moments import L, bernstein, moments
+from verify_norm.checks.relations.moments import L, Moments, bernstein, moments
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
@@ -55,3 +56,27 @@ def test_bernstein_bounds_what_it_is_to_bound(p):
 
 def test_doctests():
     assert doctest.testmod(module).failed == 0
+
+
+def test_sums_merge_and_the_largest_element_stays_the_largest():
+    one = Moments("y", "float32", count=3, weight=2.0, signed=-1.0, systematic=4.0, alike=0.5, largest=2.0)
+    both = one.merge(replace(one, count=5, signed=3.0, alike=0.25, largest=7.0))
+    assert (both.output, both.count, both.weight, both.signed, both.systematic) == ("y", 8, 4.0, 2.0, 8.0)
+    assert (both.alike, both.largest) == (0.5, 7.0)
+
+
+def test_what_averages_out_counts_by_its_root_and_what_has_one_sign_in_full():
+    averaging = Moments("y", "float32", averaging=1.0)
+    assert replace(averaging, averaging=100.0).bias_allowed == pytest.approx(10 * averaging.bias_allowed)
+    assert Moments("y", "float32", systematic=7.0).bias_allowed == 7.0
+    assert Moments("y", "float32", explained=5.0).excess_allowed == 5.0
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [({}, True), ({"data": "integers"}, False), ({"eps": 0.0}, False), ({"shape": (4, 15)}, False),
+     ({"dy_layout": "scalar"}, False), ({"special": "inf"}, False), ({"shape": (0, 64)}, False)],
+)
+def test_which_data_are_random(fields, expected):
+    spec = replace(CaseSpec((4, 64)), **fields)
+    assert module.random(make.case(spec, OPS["layernorm_bwd"], Contract())) == expected

@@ -32,3 +32,14 @@ def test_a_law_says_nothing_where_its_effect_is_unknown():
     assert scale(run_of(layernorm(), replace(ROWS, log2_scale=60))) is None  # squares would overflow
     assert linearity(run_of(layernorm_bwd(), replace(ROWS, dy_layout="scalar"), "layernorm_bwd")) is None
     assert shift(run_of(rmsnorm("llama"), op="rmsnorm_fwd", xhat="x")) is None
+
+
+@pytest.mark.parametrize(
+    ("law", "how", "output"),
+    [(scale, "hard-coded eps", "dx"), (scale_dy, "clamped", "dx"), (linearity, "clamped", "dbias")],
+)
+def test_a_law_that_is_broken_is_beyond_its_tolerance(law, how, output):
+    by_output = {e.output: e for e in law(run_of(layernorm_bwd(how), op="layernorm_bwd"))}
+    right = {e.output: e for e in law(run_of(layernorm_bwd(), op="layernorm_bwd"))}
+    assert right[output].ratio.max() <= 1
+    assert (by_output[output].ratio.max() > 1) == (output == "dx")  # dbias has no dy that is clamped
