@@ -7,7 +7,7 @@ import torch
 
 from verify_norm.core.errors import UsageError
 from verify_norm.loading.registry import load
-from verify_norm.loading.targets import target_of
+from verify_norm.loading.targets import attribute, called, module_name, target_of
 
 GOOD = "import torch\ndef layernorm_fwd(x, eps, weight=None, bias=None):\n    return x\n"
 
@@ -53,3 +53,34 @@ def test_where_a_callable_is_found_again(tmp_path, monkeypatch):
     assert target_of(shadowed_norms.layernorm_fwd) == "shadowed_norms:layernorm_fwd"
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(tmp_path)])
     assert target_of(shadowed_norms.layernorm_fwd) == f"{tmp_path}/shadowed_norms.py:layernorm_fwd"
+
+
+def test_only_what_is_callable_has_a_target():
+    with pytest.raises(UsageError, match=r"^'math' names no attribute; expected path/file.py:fn or package.module:fn$"):
+        attribute("math")
+    with pytest.raises(UsageError, match=r"^math:pi: expected a callable, got a float$"):
+        attribute("math:pi")
+    assert attribute("torch.nn:LayerNorm.forward") is torch.nn.LayerNorm.forward
+
+
+def test_what_the_running_script_defines_has_no_target(monkeypatch):
+    """Another process would run the script again."""
+    function = test_what_the_running_script_defines_has_no_target
+    monkeypatch.setattr(function, "__module__", "__main__", raising=False)
+    assert target_of(function) == ""
+
+
+def test_a_name_that_now_means_something_else_is_no_target(monkeypatch):
+    one = test_only_what_is_callable_has_a_target
+    monkeypatch.setitem(globals(), one.__name__, lambda: None)
+    assert target_of(one) == ""
+
+
+def test_the_name_of_what_has_no_target():
+    def inner():
+        pass
+
+    assert called(inner) == "inner"
+    assert called(torch.nn.LayerNorm(3)) == "LayerNorm"
+    assert module_name("some/folder/mine.py") == "verify_norm_user_mine"
+    assert module_name("package.mine") == "package.mine"

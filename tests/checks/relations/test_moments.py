@@ -74,8 +74,15 @@ def test_what_averages_out_counts_by_its_root_and_what_has_one_sign_in_full():
 
 @pytest.mark.parametrize(
     ("fields", "expected"),
-    [({}, True), ({"data": "integers"}, False), ({"eps": 0.0}, False), ({"shape": (4, 15)}, False),
-     ({"dy_layout": "scalar"}, False), ({"special": "inf"}, False), ({"shape": (0, 64)}, False)],
+    [
+        ({}, True),
+        ({"data": "integers"}, False),
+        ({"eps": 0.0}, False),
+        ({"shape": (4, 15)}, False),
+        ({"dy_layout": "scalar"}, False),
+        ({"special": "inf"}, False),
+        ({"shape": (0, 64)}, False),
+    ],
 )
 def test_which_data_are_random(fields, expected):
     spec = replace(CaseSpec((4, 64)), **fields)

@@ -7,8 +7,15 @@ import pytest
 from checking import ROWS, run_of
 from norms import layernorm, layernorm_bwd, rmsnorm
 
-from verify_norm.checks.relations.stages import cotangent, gradient_apart, has_mean, normalized, stages
-from verify_norm.checks.relations.stages import sum_error, y_apart
+from verify_norm.checks.relations.stages import (
+    cotangent,
+    gradient_apart,
+    has_mean,
+    normalized,
+    stages,
+    sum_error,
+    y_apart,
+)
 from verify_norm.core.spec import CaseSpec
 
 
