@@ -66,7 +66,9 @@ def test_only_what_is_callable_has_a_target():
 def test_what_the_running_script_defines_has_no_target(monkeypatch):
     """Another process would run the script again."""
     function = test_what_the_running_script_defines_has_no_target
-    monkeypatch.setattr(function, "__module__", "__main__", raising=False)
+    monkeypatch.setattr(function, "__module__", "__main__")
+    for name, value in ((function.__name__, function), ("__file__", __file__)):
+        monkeypatch.setattr(sys.modules["__main__"], name, value, raising=False)
     assert target_of(function) == ""
 
 

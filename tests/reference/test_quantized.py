@@ -27,6 +27,8 @@ def test_values_by_hand():
     np.testing.assert_allclose(value.amax, [1.6], rtol=1e-15)  # of z, before the scale
     wide = quantized.layernorm_forward(x, np.array([1.0, 2.0]), None, scale, eps=0.5625, largest=57344.0)
     np.testing.assert_allclose(wide.y, [[-320.0, 640.0]], rtol=1e-15)
+    rms = quantized.rmsnorm_forward(np.array([[3.0, 5.0]]), None, 2 * scale, eps=47.0)  # rstd = ⅛
+    assert (rms.y.tolist(), rms.amax.tolist(), rms.rstd.tolist()) == ([[300.0, 448.0]], [0.625], [0.125])
     assert quantized.rmsnorm_forward(x[:0], None, scale, eps=EPS).amax.tolist() == [0.0]
 
 

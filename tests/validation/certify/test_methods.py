@@ -1,5 +1,7 @@
 """Each method passes a right derivative, detects one that is off by little, and counts what is not finite as wrong."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -43,6 +45,16 @@ def test_a_method_that_allows_too_much_has_checked_nothing():
     one, exact = probe(), np.zeros(2)
     assert agreement(exact, np.full(2, RESOLVES * 2.0), one)[2]
     assert not agreement(exact, np.full(2, RESOLVES * 2.1), one)[2]
+
+
+def test_richardsons_step_removes_the_h_squared_of_a_cubic():
+    """D(h) = 1 + h² of t + t³: what is left is round-off, far below the step."""
+    cubic = replace(
+        probe(), path=lambda t: np.array([t + t**3]), claim=np.ones(1), size=np.ones(1), magnitude=np.ones(1)
+    )
+    error, allowed, ok = METHODS["central difference"](cubic)
+    assert ok
+    assert error < 1e-11 < 1e-10 < allowed
 
 
 def test_the_published_check_by_hand():

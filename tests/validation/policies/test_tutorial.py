@@ -36,11 +36,11 @@ def test_errors_below_a_hundredth_pass_whatever_the_value(off, said):
 
 
 def test_the_kernel_shares_x_with_the_reference_and_runs_first():
-    """So a kernel that overwrites x with its result is compared with the norm of that."""
+    """So a kernel that changes x and normalizes that is compared with the norm of the changed x."""
 
     def run(x, weight, bias, eps, normalized_shape):
-        return x.copy_(torch.nn.functional.layer_norm(x.float(), normalized_shape, eps=eps))
+        return torch.nn.functional.layer_norm(x.square_().float(), normalized_shape, eps=eps).half()
 
     inputs = {name: t.clone() for name, t in NARROW.inputs.items()}
     assert tutorial.compare(made(run, "layernorm_fwd"), Sample(NARROW.spec, inputs, NARROW.cotangents)) is None
-    assert not torch.equal(inputs["x"], NARROW.inputs["x"])
+    assert torch.equal(inputs["x"], NARROW.inputs["x"].square())
