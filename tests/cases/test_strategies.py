@@ -83,6 +83,7 @@ def test_a_seed_draws_the_same_specs():
     assert explored(1) == explored(1) != explored(2)
 
 
+@pytest.mark.slow
 def test_large_values_are_sought():
     aimed, blind = (explored(3, value, 300) for value in (lambda spec: float(spec.seed), lambda spec: 0.0))
     assert sum(spec.seed for spec in aimed) > 1.2 * sum(spec.seed for spec in blind)
