@@ -50,6 +50,8 @@ def patch(builder: Any) -> None:
         around(builder, f"create_{name}", _shifted)
     for name in ("idiv", "srem", "urem"):
         around(builder, f"create_{name}", _divided)
+    for name in ("sqrt", "rsqrt", "exp2", "log", "log2"):
+        around(builder, f"create_{name}", _flushing)
     around(builder, "create_fma", _fma)
     around(builder, "create_clampf", _clamp)
     around(builder, "create_umulhi", _high_half)
@@ -131,6 +133,20 @@ def _fma(own: Operation, self: Any, x: Any, y: Any, z: Any) -> Any:
     return _narrow(exact) if _is(z, "bf16") else _handle(exact.astype(z.data.dtype), z.dtype.scalar)
 
 
+def flushed(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the values with zeros in place of float32's subnormal numbers."""
+    small = np.abs(values) < np.finfo(np.float32).tiny
+    return np.where(small, np.copysign(np.zeros_like(values), values), values) if small.any() else values
+
+
+def _flushing(own: Operation, self: Any, x: Any) -> Any:
+    """Take subnormal numbers for zeros, as sqrt.approx.ftz.f32 and its like do."""
+    if not _is(x, "fp32"):
+        return own(self, x)
+    result = own(self, _handle(flushed(x.data), x.dtype))
+    return _handle(flushed(result.data), x.dtype)
+
+
 def _of_booleans(of_bits: Any, own: Operation, self: Any, lhs: Any, rhs: Any) -> Any:
     """Compute in one bit, where 1 + 1 = 0."""
     if lhs.data.dtype == np.bool_ and rhs.data.dtype == np.bool_:
@@ -159,7 +175,7 @@ def _high_half(own: Operation, self: Any, lhs: Any, rhs: Any) -> Any:
 
 
 def _all_ones(own: Operation, self: Any, kind: Any) -> Any:
-    form = self.get_null_value(kind).data.dtype
+    form = self.get_null_value(kind.scalar).data.dtype
     return _handle(np.array([-1]).astype(form), kind.scalar)
 
 
@@ -178,17 +194,25 @@ def _cast(own: Operation, self: Any, source: Any, kind: Any) -> Any:
 
     target, data = kind.scalar, source.data
     if target.name in conversions.TYPES:
-        whole = data.dtype == np.bool_ or source.dtype.scalar.is_int()
-        given = _handle(data.astype(np.float32), tl.float32) if whole else source  # compiled, by way of float32 too
+        given = _handle(_exact(data), tl.float64) if source.dtype.scalar.is_int() else source
         return self.create_fp_to_fp(given, kind, None)
     if target.is_int() and data.dtype.kind == "f":
-        return _handle(_to_integers(data, self.get_null_value(kind).data.dtype), target)
+        return _handle(_to_integers(data, self.get_null_value(target).data.dtype), target)
     return own(self, source, kind)
 
 
+def _exact(whole: NDArray[Any]) -> NDArray[np.float64]:
+    """Return integers in float64: those beyond 53 bits rounded to odd, so that they round once to a narrower type."""
+    if whole.itemsize < 8:
+        return whole.astype(np.float64)
+    below = whole & whole.dtype.type(0x7FF)
+    odd = (whole - below) | (below != 0).astype(whole.dtype) << whole.dtype.type(11)
+    return np.where(np.abs(whole.astype(np.float64)) < 2.0**53, whole, odd).astype(np.float64)
+
+
 def _to_integers(values: NDArray[Any], form: np.dtype[Any]) -> NDArray[Any]:
-    """Return numbers without their fractions: the nearest of 32 or 64 bits, cut to the type; 0 for NaN."""
-    kind = np.dtype(f"{form.kind}{max(form.itemsize, 4)}")
+    """Return numbers without their fractions: the nearest of 16 bits or more, cut to the type; 0 for NaN."""
+    kind = np.dtype(f"{form.kind}{max(form.itemsize, 2)}")
     least, most = np.iinfo(kind).min, np.iinfo(kind).max
     whole = np.trunc(values.astype(np.float64))
     inside = (whole >= np.iinfo(form).min) & (whole < float(np.iinfo(form).max) + 1)

@@ -1,4 +1,5 @@
 """The functions of NVIDIA's libdevice for Triton's interpreter, by NumPy in float64, rounded once.
+Those that compute, and do not only round or test, take subnormal numbers for zeros, as Triton compiles them.
 
 Without a GPU's library Triton leaves them empty, and they return None. A GPU's results differ by some ulp.
 """
@@ -9,6 +10,8 @@ import math
 from typing import Any
 
 import numpy as np
+
+from verify_norm.running.interpreter.arithmetic import flushed
 
 NEEDS_GPU = "{} needs a GPU: Triton's interpreter has no such function"
 
@@ -34,6 +37,10 @@ FUNCTIONS: dict[str, Any] = {  # by libdevice's names, without the f of float32
     "fast_exp": np.exp, "fast_log": np.log, "fast_log2": np.log2, "fast_log10": np.log10, "fast_pow": np.power,
     "fast_sin": np.sin, "fast_cos": np.cos, "fast_tan": np.tan, "fast_exp10": lambda x: np.power(10.0, x),
 }  # fmt: skip
+
+
+EXACT = [FUNCTIONS[name] for name in ("floor", "ceil", "trunc", "rint", "round", "copysign", "fabs", "fadd_rn",
+    "fsub_rn", "fmul_rn", "fdiv_rn", "fsqrt_rn", "frcp_rn", "frsqrt_rn")]  # fmt: skip
 
 
 def _normal(x: Any) -> Any:
@@ -69,12 +76,12 @@ def _elementwise(self: Any, library: str, path: str, symbol: str, operands: Any,
     name, form = symbol.removeprefix("__nv_"), self.get_null_value(kind.scalar).data.dtype
     if name in ("fma", "fmaf", "fma_rn", "fmaf_rn"):
         return self.create_fma(*operands)
-    shorter = name.replace("f_rn", "_rn") if name.endswith("f_rn") else name.removesuffix("d" if name[:2] == "is" else "f")
-    function = FUNCTIONS.get(name) or FUNCTIONS.get(shorter)
+    function = FUNCTIONS.get(name) or FUNCTIONS.get(name[:-1] if name[-1] in "fd" else "")
     if function is None:
         raise NotImplementedError(NEEDS_GPU.format(symbol))
-    wide = [o.data.astype(np.float64) if o.data.dtype.kind == "f" else o.data for o in operands]
-    return TensorHandle(np.asarray(function(*wide)).astype(form), kind.scalar)
+    flush = flushed if form == np.float32 and function not in EXACT else lambda values: values
+    wide = [flush(o.data).astype(np.float64) if o.data.dtype.kind == "f" else o.data for o in operands]
+    return TensorHandle(flush(np.asarray(function(*wide)).astype(form)), kind.scalar)
 
 
 def _inline_asm(self: Any, *_: Any) -> Any:
