@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 RESULTS = Path(__file__).parent / "results" / "interpreter.json"
 
 KNOWN: dict[str, str] = {  # why each of these programs gives other results than a GPU
-    "dot_tf32": "tensor cores drop 13 bits of float32, and the interpreter multiplies all of them",
+    "dot_tf32": "tensor cores drop 13 bits of float32, and the interpreter multiplies all of them"
 }
 
 
@@ -106,10 +106,9 @@ def main() -> int:
         from verify_norm.running.interpreter import patch
 
         patch.enable()
-    import interpreted
-    import interpreted_kernels
+    from interpreted import PROGRAMS  # Triton is not imported before its interpreter may be enabled
 
-    programs = [p for p in (*interpreted.PROGRAMS, *interpreted_kernels.PROGRAMS) if options.only in p.name]
+    programs = [program for program in PROGRAMS if options.only in program.name]
     if options.gpu:
         options.out.write_text(json.dumps(measure(programs), indent=0) + "\n")
         return 0

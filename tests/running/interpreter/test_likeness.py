@@ -13,8 +13,7 @@ pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU noth
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))  # its scripts import one another
 interpreter = importlib.import_module("interpreter")
-NAMES = ("interpreted", "interpreted_kernels")
-PROGRAMS = {p.name: p for name in NAMES for p in importlib.import_module(name).PROGRAMS}
+PROGRAMS = {program.name: program for program in importlib.import_module("interpreted").PROGRAMS}
 sys.path.remove(str(BENCHMARKS))
 RECORD = json.loads(interpreter.RESULTS.read_text())
 COMPARED = [program for program in PROGRAMS.values() if not program.undefined]

@@ -1,4 +1,4 @@
-"""Statements of a kernel in the interpreter: what a compiled loop, branch or argument is, and far rows that they reach."""
+"""Statements of a kernel in the interpreter, typed as compiled ones are, and the far rows that they reach."""
 
 import importlib
 from dataclasses import replace

@@ -1,7 +1,8 @@
 """Gives the operations of Triton's interpreter the results that a GPU gives.
 
-Triton stores bfloat16 as 16-bit integers, and adds, scales, multiplies and casts those. With NaN, signed zeros, booleans
-and fma it follows NumPy, where PTX differs. What is not imitated is named in `otherwise` when a kernel does it.
+Triton stores bfloat16 as 16-bit integers, and scales, multiplies and casts those. With NaN, signed zeros, subnormal
+numbers, booleans and fma it follows NumPy, where PTX differs. What is not imitated is named in `otherwise` when a
+kernel does it.
 """
 
 import functools

@@ -83,7 +83,7 @@ def widened(data: NDArray[Any], kind: str) -> NDArray[np.float32]:
 
 
 def convert(own: Any, data: NDArray[Any], source: Any, target: Any, how: Any) -> Any:
-    """Return the bits of `data` in the type `target`, rounded as `how` says; of other types what Triton's `own` gives."""
+    """Return the bits of `data` in the type `target`, rounded as `how` says; `own` is Triton's conversion."""
     if not {source.name, target.name} <= TYPES.keys() | PLAIN.keys():
         return own(data, source, target, how)
     plain = source.name in PLAIN

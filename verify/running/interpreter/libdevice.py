@@ -1,7 +1,7 @@
 """The functions of NVIDIA's libdevice for Triton's interpreter, by NumPy in float64, rounded once.
-Those that compute, and do not only round or test, take subnormal numbers for zeros, as Triton compiles them.
 
-Without a GPU's library Triton leaves them empty, and they return None. A GPU's results differ by some ulp.
+Without a GPU's library Triton leaves them empty, and they return None. A GPU's results differ by some ulp. Functions
+that do not only round or test take subnormal numbers for zeros, as Triton compiles them.
 """
 
 import functools
@@ -20,11 +20,9 @@ def _rounded_away(x: Any) -> Any:
     return np.copysign(np.floor(np.abs(x) + 0.5), x)
 
 
-FUNCTIONS: dict[str, Any] = {  # by libdevice's names, without the f of float32
-    name: getattr(np, name)
-    for name in ("sin cos tan sinh cosh tanh exp exp2 expm1 log log2 log10 log1p sqrt cbrt hypot copysign fmod "
-                 "floor ceil trunc rint isnan isinf signbit ldexp").split()
-} | {
+ALIKE = """sin cos tan sinh cosh tanh exp exp2 expm1 log log2 log10 log1p sqrt cbrt hypot copysign fmod floor ceil trunc
+    rint isnan isinf signbit ldexp"""  # of the same name in NumPy
+FUNCTIONS: dict[str, Any] = {name: getattr(np, name) for name in ALIKE.split()} | {  # without the f of float32
     "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "atan2": np.arctan2,
     "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
     "pow": np.power, "powi": np.power, "fabs": np.abs, "fdim": lambda x, y: np.maximum(x - y, 0),

@@ -1,10 +1,10 @@
 """Patches Triton's interpreter to compute as a GPU does, and to reduce in a tree.
 
 `conversions` rounds to bfloat16 and 8 bits, `arithmetic` mends operations, `syntax` the statements of a kernel, and
-`libdevice` adds its functions; here numbers that a kernel is called with get the types of a compiled kernel's. All of it
-is held to what an H200 gave, program by program, in benchmarks/results/interpreter.json, and proved at every start in
-`conversions.prove` and `prove`. Without it half of all bfloat16 results would look one ulp wrong, and a loop over int64
-bounds would overflow.
+`libdevice` adds its functions; here the numbers that a kernel is called with get the types that a compiled kernel's
+have. All of it is held to what a GPU gave, program by program, in benchmarks/results/interpreter.json. Two kernels, in
+`conversions.prove` and `prove`, prove casts and loops at every start. Without the patches half of all bfloat16 results
+would look one ulp wrong, and a loop over int64 bounds would overflow.
 
 What differs still: the order of sums, the last bits of functions, and x·y + z, which a GPU contracts into one fma. The
 error bounds allow for these. An operation of `arithmetic.otherwise` is named in the findings of a kernel that uses it.
@@ -56,7 +56,7 @@ def enable() -> str:
         conversions.prove()
         prove()
         setattr(interpreter, PATCHED, True)
-    return f"Triton {triton.__version__} interpreter on the CPU, patched: rounding, types of loops, NaN"
+    return f"Triton {triton.__version__} interpreter on the CPU, patched to round and to type its loops as a GPU does"
 
 
 def _patch(interpreter: Any) -> None:
@@ -256,10 +256,10 @@ def _loops(out_ptr: Any, far: Any, near: Any, big: Any) -> None:
         tl.store(out_ptr + 5, t.dtype.primitive_bitwidth - 32)
     for t in tl.range(start, start - 1, -7):
         tl.store(out_ptr + 1, t)
-    t, end = start, far + 2 * near
-    while t < end:
-        t += near
-    tl.store(out_ptr + 2, t)
+    u, end = start, far + 2 * near
+    while u < end:
+        u += near
+    tl.store(out_ptr + 2, u)
     for t in range(2, 3):
         tl.store(out_ptr + 3, t * big)
     for t in tl.static_range(7, 8):

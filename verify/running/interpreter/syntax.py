@@ -2,8 +2,8 @@
 
 Triton's interpreter runs a kernel as Python. What the compiler turns into operations on typed scalars then stays
 Python's: the variable of a loop is an int without a type, `and` looks at one truth value for a whole array, a branch
-`1.0 if c else 0.0` gives a float that takes the type of its other operand. `enable` rewrites these statements into calls
-of the functions below, which are after `visit_For`, `visit_BoolOp`, … of triton/compiler/code_generator.py.
+`1.0 if c else 0.0` gives a float that takes the type of its other operand. `Transformer` rewrites these statements into
+calls of the functions below, which follow `visit_For`, `visit_BoolOp`, … of triton/compiler/code_generator.py.
 
 What stays: a variable that changes its type in a loop or a branch is an error of the compiler, and none here.
 """
@@ -21,7 +21,7 @@ NAME = "verify_norm_syntax"  # this module, among the globals of a kernel
 class Transformer(ast.NodeTransformer):
     """Rewrites a kernel; it replaces Triton's own, which rewrites assignments to one name only."""
 
-    def visit_Assign(self, node: ast.Assign) -> ast.Assign:  # noqa: N802 — ast's names
+    def visit_Assign(self, node: ast.Assign) -> ast.Assign:
         """Turn the numbers that are assigned into typed scalars; raises ValueError for a = b = c, like the compiler."""
         if len(node.targets) > 1:
             raise ValueError("Multiple assignments are not supported")
@@ -29,60 +29,60 @@ class Transformer(ast.NodeTransformer):
         node.value = _call("assigned", node.value)
         return node
 
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:  # noqa: N802
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
         """Ignore an annotation, as the compiler does, but for constexpr."""
         if node.value is None or ast.unparse(node.annotation).endswith("constexpr"):
             return self.generic_visit(node)
         return self.visit_Assign(ast.Assign([node.target], node.value))
 
-    def visit_AugAssign(self, node: ast.AugAssign) -> ast.Assign:  # noqa: N802
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.Assign:
         """Turn `a += b` into `a = a + b`."""
         read = ast.parse(ast.unparse(node.target), mode="eval").body
         return self.visit_Assign(ast.Assign([node.target], ast.BinOp(read, node.op, node.value)))
 
-    def visit_For(self, node: ast.For) -> ast.AST:  # noqa: N802
+    def visit_For(self, node: ast.For) -> ast.AST:
         """Give the variable of a loop over `range` its type."""
         self.generic_visit(node)
         if isinstance(node.iter, ast.Call):
             node.iter = _call("called", node.iter.func, *node.iter.args, keywords=node.iter.keywords)
         return node
 
-    def visit_Call(self, node: ast.Call) -> ast.AST:  # noqa: N802
+    def visit_Call(self, node: ast.Call) -> ast.AST:
         """Let `min` and `max` be Triton's, where the kernel's module has none of its own."""
         self.generic_visit(node)
         if isinstance(node.func, ast.Name) and node.func.id in ("min", "max"):
             return _call("called", node.func, *node.args, keywords=node.keywords)
         return node
 
-    def visit_If(self, node: ast.If) -> ast.AST:  # noqa: N802
+    def visit_If(self, node: ast.If) -> ast.AST:
         """Refuse the truth value of an array."""
         self.generic_visit(node)
         node.test = _call("truth", node.test)
         return node
 
-    def visit_While(self, node: ast.While) -> ast.AST:  # noqa: N802
+    def visit_While(self, node: ast.While) -> ast.AST:
         """Refuse the truth value of an array."""
         self.generic_visit(node)
         node.test = _call("truth", node.test)
         return node
 
-    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:  # noqa: N802
+    def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
         """Type the value of `a if c else b`, where c is no constant."""
         self.generic_visit(node)
         return _call("chosen", node.test, _later(node.body), _later(node.orelse))
 
-    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:  # noqa: N802
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
         """Combine arrays element by element."""
         self.generic_visit(node)
         name = "logical_and" if isinstance(node.op, ast.And) else "logical_or"
         return _call("joined", ast.Constant(name), *(_later(value) for value in node.values))
 
-    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:  # noqa: N802
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
         """Negate arrays element by element."""
         self.generic_visit(node)
         return _call("negated", node.operand) if isinstance(node.op, ast.Not) else node
 
-    def visit_Assert(self, node: ast.Assert) -> ast.AST:  # noqa: N802
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
         """Leave assertions out: a kernel is compiled without them."""
         return ast.Pass()
 
@@ -137,12 +137,16 @@ def induction(arg1: Any, arg2: Any = None, step: Any = None, **_: Any) -> Iterat
     bounds = [semantic.to_tensor(bound) for bound in given]
     if not all(bound.dtype.is_int() for bound in bounds):
         raise TypeError(f"For loop bounds and step must all be ints, are {[str(bound.dtype) for bound in bounds]}")
-    kind = semantic.integer_promote_impl(semantic.integer_promote_impl(bounds[0].dtype, bounds[1].dtype), bounds[2].dtype)
+    kind = semantic.integer_promote_impl(
+        semantic.integer_promote_impl(bounds[0].dtype, bounds[1].dtype), bounds[2].dtype
+    )
     first, last, stride = (int(semantic.cast(bound, kind).handle.data.item()) for bound in bounds)
     if stride <= 0 and _is_tensor(given[2]):
         if first >= last:
             return
-        raise ValueError(f"the step {stride} of a loop from {first} to {last} is no constant: compiled, it does not end")
+        raise ValueError(
+            f"the step {stride} of a loop from {first} to {last} is no constant: compiled, it does not end"
+        )
     form = interpreter._get_np_dtype(kind)
     for number in range(first, last, stride):
         yield language.tensor(interpreter.TensorHandle(np.array([number], form), kind), kind)
