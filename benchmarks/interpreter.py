@@ -30,9 +30,12 @@ def run(program: Any, device: str) -> list[bytes]:
     import torch
 
     inputs = [value.to(device, copy=True) if isinstance(value, torch.Tensor) else value for value in program.inputs]
-    outputs = [torch.zeros(size, dtype=getattr(torch, dtype), device=device) for dtype, size in program.outputs]
+    types = [getattr(torch, dtype) for dtype, _ in program.outputs]
+    sizes = [kind.itemsize * size for kind, (_, size) in zip(types, program.outputs, strict=True)]
+    zeros = [torch.zeros(size, dtype=torch.uint8, device=device) for size in sizes]
+    outputs = [data.view(kind) for data, kind in zip(zeros, types, strict=True)]
     program.kernel[(program.grid,)](*inputs, *outputs, **program.constants)
-    return [output.cpu().view(torch.uint8).numpy().tobytes() for output in outputs]
+    return [data.cpu().numpy().tobytes() for data in zeros]
 
 
 def values(data: bytes, dtype: str) -> NDArray[Any]:
@@ -61,8 +64,13 @@ def unlike(dtype: str, got: bytes, want: bytes, ulp: float) -> NDArray[Any]:
     return np.flatnonzero(~alike)
 
 
-def compare(program: Any, recorded: list[str]) -> list[str]:
-    """Return a line for each output of the interpreted program that differs from the recorded one."""
+def compare(program: Any, recorded: list[str] | str) -> list[str]:
+    """Return a line for each output of the interpreted program that differs from the recorded one.
+
+    `recorded` is in base64, or an error of the compiler.
+    """
+    if isinstance(recorded, str):
+        return [f"a GPU gives no result: {recorded}"]
     lines = []
     for number, (got, want) in enumerate(zip(run(program, "cpu"), map(base64.b64decode, recorded), strict=True)):
         dtype = program.outputs[number][0]
@@ -79,7 +87,7 @@ def measure(programs: list[Any]) -> dict[str, Any]:
     import torch
     import triton
 
-    outputs = {}
+    outputs: dict[str, list[str] | str] = {}
     for program in programs:
         try:
             outputs[program.name] = [base64.b64encode(data).decode() for data in run(program, "cuda")]

@@ -253,7 +253,7 @@ def _loops(out_ptr: Any, far: Any, near: Any, big: Any) -> None:
     start = tl.program_id(0) + far
     for t in range(start, start + near, near):
         tl.store(out_ptr, t + tl.program_id(0))
-        tl.store(out_ptr + 5, t.dtype.primitive_bitwidth - 32)
+        tl.store(out_ptr + 5, (t + tl.program_id(0)).dtype.primitive_bitwidth - 32)
     for t in tl.range(start, start - 1, -7):
         tl.store(out_ptr + 1, t)
     u, end = start, far + 2 * near
