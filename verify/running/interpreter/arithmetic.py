@@ -26,8 +26,10 @@ Operation = Callable[..., Any]
 
 
 def around(owner: Any, name: str, wrapper: Operation) -> None:
-    """Replace a function or method of Triton by `wrapper`, which gets the original before the arguments."""
-    own = getattr(owner, name)
+    """Replace a function or method, where Triton has it, by `wrapper`, which gets the original before the arguments."""
+    own = getattr(owner, name, None)
+    if own is None:
+        return
 
     @functools.wraps(own)
     def patched(*args: Any, **options: Any) -> Any:
