@@ -53,4 +53,9 @@ def finding(
     run: Run, check: str, output: str | None, message: str, *, status: Status = "fail", **numbers: Any
 ) -> Finding:
     """Return a finding about the run's case; `numbers` are its index, got, want, ulp and allowed."""
+    if run.otherwise:
+        used = " and ".join(run.otherwise)
+        message += (
+            f"; this kernel uses {used}, which Triton's interpreter computes otherwise than a GPU: confirm on a GPU"
+        )
     return Finding(run.kernel.name, check, output, status, message, run.case.spec, **numbers)

@@ -297,3 +297,4 @@ class Run:
     problem: str | None = None  # why there are no outputs: what the kernel raised, or what it returned instead
     refused: bool = False  # the kernel does not take the case: the problem is not its fault
     returned: Mapping[str, Any] = field(default_factory=dict)  # the tensors: holding them keeps their memory in use
+    otherwise: tuple[str, ...] = ()  # operations that ran in Triton's interpreter, and that a GPU computes otherwise

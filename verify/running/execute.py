@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from verify_norm.core.errors import one_line
 from verify_norm.core.spec import Case, Kernel, Output, Run
 from verify_norm.loading.returned import RefusedError, named
 from verify_norm.running import guards
+from verify_norm.running.interpreter.arithmetic import otherwise
 
 NEEDS_GPU = re.compile(r"\b(cuda|gpu)\b|is_cuda|cpu tensor\?|active drivers", re.IGNORECASE)
 
@@ -51,6 +52,11 @@ def execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | N
 
     The kernel's allocations are poisoned and guarded, unless it runs `within` another context.
     """
+    otherwise.clear()
+    return replace(_execute(kernel, case, within), otherwise=tuple(sorted(otherwise)))
+
+
+def _execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | None) -> Run:
     assert kernel.run is not None, "registry.load sets run"
     given, begun = guards.Arguments(case.arguments), False
     try:

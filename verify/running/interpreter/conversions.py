@@ -18,7 +18,7 @@ TYPES = {  # Triton's names of the types that it stores as integers; float8_e4m3
     "fp8e4nv": ("float8_e4m3fn", np.uint8),
     "fp8e5": ("float8_e5m2", np.uint8),
 }
-PLAIN = {"fp32": (np.float32, np.uint32), "fp16": (np.float16, np.uint16)}
+PLAIN = {"fp64": (np.float64, np.uint64), "fp32": (np.float32, np.uint32), "fp16": (np.float16, np.uint16)}
 
 NANS = np.array([0x7FC00000, 0x7F800001, 0xFFFFFFFF], np.uint32)  # a quiet NaN, and two that a carry loses
 
@@ -54,9 +54,26 @@ def rounded(values: NDArray[Any], name: str) -> NDArray[Any]:
     [448.0, -448.0, 3.25]
     """
     form = FORMATS[name]
-    wide = np.asarray(values, np.float32)
+    wide = odd(values) if values.dtype == np.float64 else np.asarray(values, np.float32)
     with np.errstate(all="ignore"):
         return (np.clip(wide, -form.largest, form.largest) if form.dtype.itemsize == 1 else wide).astype(form.dtype)
+
+
+def odd(values: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return float64 values in float32, rounded to odd: rounded again to a narrower type, they are rounded once."""
+    with np.errstate(all="ignore"):
+        near = values.astype(np.float32)
+        return to_odd(near, values - near)
+
+
+def to_odd(near: NDArray[Any], error: NDArray[Any]) -> NDArray[Any]:
+    """Return the odd neighbour of near + error, where near is that sum rounded to nearest: near itself if exact.
+
+    Source: Boldo and Melquiond, Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd.
+    """
+    even = near.view(f"u{near.itemsize}") & 1 == 0
+    beside = np.nextafter(near, np.copysign(near.dtype.type(np.inf), error).astype(near.dtype))
+    return np.where(even & (error != 0) & ~np.isnan(error), beside, near)
 
 
 def widened(data: NDArray[Any], kind: str) -> NDArray[np.float32]:
@@ -66,20 +83,22 @@ def widened(data: NDArray[Any], kind: str) -> NDArray[np.float32]:
 
 
 def convert(own: Any, data: NDArray[Any], source: Any, target: Any, how: Any) -> Any:
-    """Return what Triton's `own` conversion should: into `TYPES` rounded, from them exact, from others unchanged."""
-    known = {source.name, target.name} <= TYPES.keys() | PLAIN.keys() and {source.name, target.name} & TYPES.keys()
-    if not known or (how is not None and how.name == "RTZ" and target.name in TYPES):
+    """Return the bits of `data` in the type `target`, rounded as `how` says; `own` is Triton's conversion."""
+    if not {source.name, target.name} <= TYPES.keys() | PLAIN.keys():
         return own(data, source, target, how)
-    wide = (
-        np.asarray(data).view(PLAIN[source.name][0]).astype("f4")
-        if source.name in PLAIN
-        else widened(data, source.name)
-    )
-    if target.name in TYPES:
-        name, bits = TYPES[target.name]
-        return rounded(wide, name).view(bits)
-    kind, bits = PLAIN[target.name]
-    return wide.astype(kind).view(bits)
+    plain = source.name in PLAIN
+    wide = np.asarray(data).view(PLAIN[source.name][0]) if plain else widened(data, source.name)
+    with np.errstate(all="ignore"):
+        if target.name in TYPES:
+            name, bits = TYPES[target.name]
+            near: NDArray[Any] = rounded(wide, name)
+        else:
+            kind, bits = PLAIN[target.name]
+            near = wide.astype(kind)
+        result = near.view(bits)
+        if how is not None and how.name == "RTZ":  # one step towards zero where it was rounded away from it
+            result = result - (np.abs(near.astype(np.float64)) > np.abs(wide)).astype(bits)
+    return result
 
 
 def prove() -> None:

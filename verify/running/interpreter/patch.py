@@ -1,33 +1,39 @@
-"""Patches Triton's interpreter to round and to reduce in a tree, as a GPU does.
+"""Patches Triton's interpreter to compute as a GPU does, and to reduce in a tree.
 
-Without patched `conversions`, half of all bfloat16 results would look one ulp wrong. `enable` also silences NumPy's
-floating-point warnings inside kernels, where NaN and infinity are usual.
+`conversions` rounds to bfloat16 and 8 bits, `arithmetic` mends operations, `syntax` the statements of a kernel, and
+`libdevice` adds its functions; here the numbers that a kernel is called with get the types that a compiled kernel's
+have. All of it is held to what a GPU gave, program by program, in benchmarks/results/interpreter.json. Two kernels, in
+`conversions.prove` and `prove`, prove casts and loops at every start. Without the patches half of all bfloat16 results
+would look one ulp wrong, and a loop over int64 bounds would overflow.
 
-Triton reduces with a function of the kernel one element at a time, in Python: seconds a call. `enable` combines whole
-arrays of neighbours, log2 n times. `speedups` make the rest faster without a change of any result.
+What differs still: the order of sums, the last bits of functions, and x·y + z, which a GPU contracts into one fma. The
+error bounds allow for these. An operation of `arithmetic.otherwise` is named in the findings of a kernel that uses it.
+
+`enable` also silences NumPy's floating-point warnings inside kernels, where NaN and infinity are usual. Triton reduces
+with a function of the kernel one element at a time, in Python: seconds a call. `enable` combines whole arrays of
+neighbours, log2 n times. `speedups` make the rest faster without a change of any result.
 """
 
-import functools
+import dataclasses
 import importlib
 import os
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from verify_norm.running.interpreter import conversions, speedups
+from verify_norm.running.interpreter import arithmetic, conversions, libdevice, speedups, syntax
 
 PATCHED = "_verify_norm_patched"
 
-combining = False  # whether the function of a reduction is called on arrays instead of scalars
+tl: Any = None  # Triton's language, imported late: a kernel sees the globals of its module
 
 
 def enable() -> str:
     """Turn on and patch Triton's interpreter, and return a description of it; call it before Triton is imported.
 
-    Raises RuntimeError if Triton was imported without its interpreter, or if a patched cast rounds wrongly.
+    Raises RuntimeError if Triton was imported without its interpreter, or if a patched cast or loop is wrong.
     """
     if "triton" not in sys.modules:
         os.environ["TRITON_INTERPRET"] = "1"
@@ -42,65 +48,132 @@ def enable() -> str:
         )
     os.environ["TRITON_INTERPRET"] = "1"
     if not hasattr(interpreter, PATCHED):
-        _around(interpreter, "_convert_float", conversions.convert)
-        _around(interpreter, "_implicit_cvt", _with_float_scalars)
-        _around(interpreter.GridExecutor, "__call__", _without_warnings)
-        reductions: Any = getattr(interpreter, "ReduceOps", None)
-        if hasattr(reductions, "generic_reduce") and hasattr(interpreter, "_patch_lang_tensor"):
-            _around(interpreter, "_patch_lang_tensor", _without_blind_truth)
-            _around(reductions, "generic_reduce", _in_a_tree)
-        if hasattr(reductions, "sum"):
-            _around(reductions, "sum", _sum_in_a_tree)
-        _compute_bfloat16_in_float32(interpreter.InterpreterBuilder)
+        _patch(interpreter)
         # @triton.autotune takes its first configuration: timing needs a GPU, and Triton raises without one
         triton.runtime.autotuner.Autotuner._bench = lambda self, *args, config, **meta: [0.0]
-        _fill_libdevice()
         speedups.patch_once(interpreter, triton.language)
         speedups.make_types_once(triton.language.core)
         conversions.prove()
+        prove()
         setattr(interpreter, PATCHED, True)
-    return f"Triton {triton.__version__} interpreter on the CPU, fp32→bf16 patched to round to nearest even"
+    return f"Triton {triton.__version__} interpreter on the CPU, patched to round and to type its loops as a GPU does"
 
 
-def _around(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
-    """Replace a function or method of Triton by `wrapper`, which gets the original before the arguments."""
-    own = getattr(owner, name)
+def _patch(interpreter: Any) -> None:
+    around = arithmetic.around
+    arithmetic.patch(interpreter.InterpreterBuilder)
+    libdevice.fill(interpreter)
+    setattr(interpreter, syntax.NAME, syntax)
+    interpreter.FunctionRewriter.ast_transformer = syntax.Transformer()
+    # without an option `debug`, an overflow that is looked for changes nothing
+    options = dataclasses.replace(interpreter.interpreter_builder.options, sanitize_overflow=False)
+    interpreter.interpreter_builder.options = options
+    around(interpreter, "_convert_float", conversions.convert)
+    around(interpreter, "_implicit_cvt", _argument)
+    around(interpreter.InterpretedFunction, "run", _with_declared_types)
+    around(interpreter, "_patch_lang_core", _with_typed_range)
+    around(interpreter.GridExecutor, "__call__", _without_warnings)
+    around(interpreter.ReduceOps, "apply_impl", _reduced)
+    around(interpreter.ReduceOps, "generic_reduce", _in_a_tree)
+    around(interpreter.ReduceOps, "sum", _sum_in_a_tree)
+    around(interpreter.ScanOps, "generic_scan", _rewritten)
+    for name in ("cumsum", "cumprod"):
+        around(interpreter.ScanOps, name, _scanned)
 
-    @functools.wraps(own)
-    def patched(*args: Any, **options: Any) -> Any:
-        return wrapper(own, *args, **options)
 
-    setattr(owner, name, patched)
+@dataclasses.dataclass(frozen=True)
+class _Declared:
+    """A number that a kernel is called with, in the type that its signature declares, or that its value has."""
+
+    value: float
+    type: str
+
+
+def _with_declared_types(own: Any, self: Any, *args: Any, **options: Any) -> Any:
+    """Give numbers the types that the signature declares; with do_not_specialize, 1 is no constant either."""
+    from triton.runtime.jit import _normalize_ty, mangle_type, type_canonicalisation_dict
+
+    unspecialized = self.kwargs.get("do_not_specialize") or ()
+    types = set(type_canonicalisation_dict.values())
+
+    def declared(name: str, value: Any) -> Any:
+        if type(value) not in (int, float, bool):
+            return value
+        given = self.fn.__annotations__.get(name, "")
+        kind = _normalize_ty(given) if given != "" else ""
+        if kind in types:
+            return _Declared(value, kind)
+        general = {name, self.arg_names.index(name)} & set(unspecialized) and "constexpr" not in kind
+        return _Declared(value, mangle_type(value)) if general else value
+
+    positional = (declared(name, value) for name, value in zip(self.arg_names, args, strict=False))
+    named = {name: declared(name, value) if name in self.arg_names else value for name, value in options.items()}
+    return own(self, *positional, *args[len(self.arg_names) :], **named)
+
+
+def _argument(own: Any, value: Any) -> Any:
+    """Convert a kernel's argument: a number becomes a scalar of its type, and a 1 a constant, as on a GPU."""
+    from triton import language
+    from triton.runtime import interpreter
+    from triton.runtime.jit import mangle_type
+
+    if type(value) in (int, float, bool):
+        if value == 1 and type(value) is int:
+            return 1
+        value = _Declared(value, "fp32" if type(value) is float else mangle_type(value))
+    if not isinstance(value, _Declared):
+        return own(value)
+    kind = language.str_to_ty(value.type, None)
+    if value.type == "fp32":  # scalar_constant would build it twice
+        handle = interpreter.TensorHandle(np.array([value.value], np.float32), kind)
+        return language.tensor(handle, kind)
+    return interpreter.interpreter_semantic.scalar_constant(value.value, kind)
+
+
+def _with_typed_range(own: Any, language: Any, scope: Any) -> None:
+    own(language, scope)
+    scope.set_attr(language, "range", syntax.induction)
+
+
+def _rewritten(own: Any, self: Any, input: Any) -> Any:
+    """Run a reduction or scan with its function rewritten, as other functions of a kernel are."""
+    function = self.combine_fn
+    self.combine_fn = _Rewritten(function.rewrite()) if hasattr(function, "rewrite") else function
+    try:
+        return own(self, input)
+    finally:
+        self.combine_fn = function
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rewritten:
+    fn: Any
+
+
+def _reduced(own: Any, self: Any, input: Any) -> Any:
+    """Reduce by the function that a GPU reduces by: NumPy's maximum and its index differ with NaN and −0."""
+    return self.sum(input[0]) if self.combine_fn == _language().standard._sum_combine else self.generic_reduce(input)
+
+
+def _scanned(own: Any, self: Any, input: Any) -> Any:
+    return self.generic_scan((input,)) if str(input.dtype.scalar) == "bf16" else own(self, input)
+
+
+def _language() -> Any:
+    return importlib.import_module("triton.language")
 
 
 def _in_a_tree(own: Any, self: Any, input: Any) -> Any:
     """Reduce in a tree where possible, else in Triton's loop, which also raises the errors."""
-    global combining
-    combining = True
-    try:
-        outputs = _tree(self, input)
-    except Exception:
-        outputs = None
-    finally:
-        combining = False
-    return own(self, input) if outputs is None else outputs
 
+    def reduce(self: Any, input: Any) -> Any:
+        try:
+            outputs = _tree(self, input)
+        except Exception:  # as a branch, which would be the same for all elements
+            outputs = None
+        return own(self, input) if outputs is None else outputs
 
-def _without_blind_truth(own: Any, tensor: Any, *scope: Any) -> None:
-    """Set the truth value of Triton's tensors, at every call of a function.
-
-    To Triton every array is true. A function that uses `if`, `and`, `or` or `not` on its operands, as Triton's maximum
-    with index, would take one branch for all elements: an error sends it to the loop over scalars.
-    """
-    own(tensor, *scope)
-    blind = tensor.__bool__
-
-    def truth(self: Any) -> bool:
-        if combining and self.handle.data.size != 1:
-            raise ValueError("an array has no truth value")
-        return bool(blind(self))
-
-    tensor.__bool__ = truth
+    return _rewritten(reduce, self, input)
 
 
 def _sum_in_a_tree(own: Any, self: Any, input: Any) -> Any:
@@ -147,58 +220,47 @@ def _tree(reduction: Any, inputs: Any) -> list[Any] | None:
     return [reduction.to_tensor(e, t.dtype) for e, t in zip(ends, inputs, strict=True)]
 
 
-def _compute_bfloat16_in_float32(builder: Any) -> None:
-    """Compute bfloat16 operations in float32, and round to bfloat16.
-
-    Triton stores bfloat16 as 16-bit integers, and adds, multiplies and compares those. One operation in float32, with
-    more than 2p + 2 bits, rounds to the same bfloat16 as the exact result.
-    """
-    prefixes = ("create_min", "create_max", "create_fcmp")
-    names = ["create_fadd", "create_fsub", "create_fmul", "create_fdiv", "create_precise_divf", "create_frem"]
-    names += ["create_fma", *(name for name in dir(builder) if name.startswith(prefixes))]
-    for name in names:
-        if hasattr(builder, name):
-            _around(builder, name, _in_float32)
-
-
-def _in_float32(own: Any, self: Any, *operands: Any, **options: Any) -> Any:
-    import triton.language as tl
-    from triton.runtime.interpreter import TensorHandle
-
-    if any(operand.dtype.scalar != tl.bfloat16 for operand in operands):
-        return own(self, *operands, **options)
-    wide = [TensorHandle(conversions.widened(operand.data, "bf16"), tl.float32) for operand in operands]
-    result = own(self, *wide, **options)
-    if result.data.dtype != np.float32:
-        return result  # a comparison
-    return TensorHandle(conversions.rounded(result.data, "bfloat16").view(np.uint16), tl.bfloat16)
-
-
-def _with_float_scalars(own: Any, argument: Any) -> Any:
-    """Convert a kernel's argument: a Python float, which has no `.to`, becomes a float32 scalar, as on a GPU."""
-    import triton.language as tl
-    from triton.runtime.interpreter import TensorHandle
-
-    if isinstance(argument, float):
-        return tl.tensor(TensorHandle(np.array([argument], np.float32), tl.float32), tl.float32)
-    return own(argument)
-
-
-def _fill_libdevice() -> None:
-    """Let libdevice's functions (rsqrt, exp, erf, …) call those of Triton's language with the same name.
-
-    Without a GPU's library they are empty, and return None.
-    """
-    math, libdevice = (importlib.import_module(f"triton.language.{name}") for name in ("math", "extra.libdevice"))
-    for name in {name for name in vars(libdevice) if not name.startswith("_")} & vars(math).keys():
-        if getattr(getattr(libdevice, name), "__module__", "") == libdevice.__name__:
-            setattr(libdevice, name, functools.partial(_from_language, math, name))
-
-
-def _from_language(module: Any, name: str, *operands: Any) -> Any:
-    return getattr(module, name)(*operands)  # looked up at the call: a kernel's run replaces it
-
-
 def _without_warnings(own: Any, *args: Any, **options: Any) -> Any:
     with np.errstate(all="ignore"):
         return own(*args, **options)
+
+
+FAR = 3 * 2**31  # an offset that needs 64 bits
+
+
+def prove() -> None:
+    """Run a small kernel with loops of each kind, and compare the offsets that it computes.
+
+    Raises RuntimeError if a loop variable has not the type that the compiler gives it.
+    """
+    import torch
+    import triton
+
+    global tl
+    tl = _language()
+    out = torch.zeros(6, dtype=torch.int64)
+    try:
+        triton.jit(_loops)[(1,)](out, FAR, 7, 2**30)
+        got = str(out.tolist())
+    except Exception as error:
+        got = str(error)
+    want = [FAR, FAR, FAR + 14, -(2**31), 7, 32]
+    if got != str(want):
+        raise RuntimeError(f"Triton {triton.__version__} interpreter: loops give {got}, a GPU gives {want}")
+
+
+def _loops(out_ptr: Any, far: Any, near: Any, big: Any) -> None:
+    start = tl.program_id(0) + far
+    for t in range(start, start + near, near):
+        tl.store(out_ptr, t + tl.program_id(0))
+        tl.store(out_ptr + 5, (t + tl.program_id(0)).dtype.primitive_bitwidth - 32)
+    for t in tl.range(start, start - 1, -7):
+        tl.store(out_ptr + 1, t)
+    u, end = start, far + 2 * near
+    while u < end:
+        u += near
+    tl.store(out_ptr + 2, u)
+    for t in range(2, 3):
+        tl.store(out_ptr + 3, t * big)
+    for t in tl.static_range(7, 8):
+        tl.store(out_ptr + 4, t)
