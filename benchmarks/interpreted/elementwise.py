@@ -247,7 +247,7 @@ MATHEMATICS = [
       "sine", "cosine", "error_function", "sigmoid", "softmax", "library_tanh", "library_expm1", "library_erf",
       "library_exp")),
     *(elementwise(op, "float32", given("float32"), ulp=APPROXIMATE, mark="_edges") for op in ("exponential",
-      "power_of_two", "logarithm", "error_function", "library_tanh", "library_exp")),
+      "power_of_two", "logarithm", "logarithm_2", "error_function", "library_tanh", "library_exp")),
     *(elementwise(op, "float32", tensor("float32", MODERATE), ulp=APPROXIMATE) for op in ("library_cbrt",
       "logarithm", "logarithm_2", "library_log1p")),
     *(elementwise(op, "float32", given("float32"), ulp=DIVIDED) for op in ("root", "inverse_root", "library_rsqrt")),

@@ -53,7 +53,7 @@ def patch(builder: Any) -> None:
         around(builder, f"create_{name}", _shifted)
     for name in ("idiv", "srem", "urem"):
         around(builder, f"create_{name}", _divided)
-    for name in ("sqrt", "rsqrt", "exp2", "log", "log2"):
+    for name in ("sqrt", "rsqrt", "exp2", "floor", "ceil"):
         around(builder, f"create_{name}", _flushing)
     around(builder, "create_fma", _fma)
     around(builder, "create_clampf", _clamp)
