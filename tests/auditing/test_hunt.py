@@ -1,18 +1,17 @@
-"""The hunt finds more than random cases do, and its worst cases can be replayed."""
+"""The hunt finds more than random cases do, its worst cases replay, and what it tries are cases of the operator."""
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from pydantic import TypeAdapter
 
-from verify_norm.auditing.hunt import HuntOptions, hunt, measure
+from verify_norm.auditing.hunt import LIMITS, HuntOptions, hunt, measure, other_data, spec_near
 from verify_norm.auditing.model import Hunt
 from verify_norm.cases import make
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
-
-pytestmark = pytest.mark.slow
 
 
 def layernorm_fwd(one_pass=False):
@@ -39,6 +38,7 @@ def found():
     return hunt(RIGHT, HuntOptions(6.0, "y", seed=1))
 
 
+@pytest.mark.slow
 def test_its_worst_cases_can_be_replayed(found):
     assert found.drawn > 10
     assert found.evolved > 20
@@ -51,11 +51,13 @@ def test_its_worst_cases_can_be_replayed(found):
         assert w.found in ("drawn", "evolved")
 
 
+@pytest.mark.slow
 def test_a_right_kernel_stays_within_its_bound(found):
     assert 0.3 < found.ratio() <= 1
     assert all(w.beyond <= 1 for w in found.worst if w.measure == "ratio")
 
 
+@pytest.mark.slow
 def test_it_finds_more_than_as_many_random_cases_do(found):
     """Half as many are enough here: the comparison with 10,000 cases is benchmarks/hunt.py."""
     largest = 0.0
@@ -66,6 +68,7 @@ def test_it_finds_more_than_as_many_random_cases_do(found):
     assert found.ratio("y") > largest
 
 
+@pytest.mark.slow
 def test_a_wrong_kernel_exceeds_its_bound_and_the_corpus_replays_it():
     first = hunt(WRONG, HuntOptions(2.0))
     assert first.ratio() > 10
@@ -76,6 +79,7 @@ def test_a_wrong_kernel_exceeds_its_bound_and_the_corpus_replays_it():
     assert {w.found for w in later.worst} == {"corpus"}
 
 
+@pytest.mark.slow
 def test_an_unknown_output_and_a_kernel_that_always_fails():
     with pytest.raises(ValueError, match="no output 'dx'; it has y, mean, rstd"):
         hunt(RIGHT, HuntOptions(1.0, "dx"))
@@ -88,6 +92,34 @@ def test_an_unknown_output_and_a_kernel_that_always_fails():
     assert nothing.ratio() == 0
 
 
+@pytest.mark.slow
 def test_a_hunt_goes_to_json_and_back(found):
     kind = TypeAdapter(Hunt)
     assert kind.validate_json(kind.dump_json(found)) == found
+
+
+def test_a_small_step_changes_the_seed_alone():
+    spec = CaseSpec((4, 64), offset=3.0)
+    near = spec_near(spec, LIMITS / 2.001, np.random.default_rng(0), 4096)
+    assert near.seed != spec.seed
+    assert (near.shape, near.offset, near.eps, near.log2_scale) == (spec.shape, 3.0, spec.eps, spec.log2_scale)
+
+
+def test_the_largest_step_changes_all_but_the_groups():
+    spec = CaseSpec((4, 6, 8), num_groups=3, offset=2.0)
+    near = spec_near(spec, LIMITS, np.random.default_rng(0), 10**6)
+    assert near.shape == (11, 6, 23)
+    assert near.offset == pytest.approx(2.0 * 10**1.5)
+    assert near.eps == pytest.approx(spec.eps * 100)
+    assert spec_near(spec, LIMITS, np.random.default_rng(0), 100).shape == spec.shape  # it would be too large
+
+
+def test_other_data_change_one_input_and_stay_in_its_dtype():
+    spec, op = CaseSpec((4, 32), "bfloat16", offset=1.0), OPS["layernorm_bwd"]
+    exact = make.exact_inputs(spec, op)
+    seen = set()
+    for seed in range(20):
+        changed = other_data(spec, exact, np.random.default_rng(seed))
+        seen |= {name for name in exact if changed[name] is not exact[name]}
+        make.build(spec, op, Contract(), "cpu", changed, truth=True)
+    assert seen == {"x", "dy"}

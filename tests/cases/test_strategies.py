@@ -1,4 +1,4 @@
-"""Drawn specs fit their operator and reach every setting."""
+"""Drawn specs fit their operator and reach every setting; a seed draws the same ones, and large values are sought."""
 
 from collections import Counter
 from dataclasses import replace
@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 
 from verify_norm.cases import strategies
+from verify_norm.cases.strategies import explore
 from verify_norm.core import geometry
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import FAMILIES, LAYOUTS, WEIGHTS, CaseSpec
@@ -65,3 +66,35 @@ def test_a_case_has_something_to_differentiate(weight, said):
         assert geometry.refusal(spec, op) is None
 
     drawn()
+
+
+def explored(seed, value=lambda spec: 0.0, examples=60):
+    seen = []
+
+    def one(spec):
+        seen.append(spec)
+        return {"value": value(spec)}
+
+    explore(strategies.specs(OPS["rmsnorm_fwd"], ("float32",), 2**10), one, examples=examples, seed=seed)
+    return seen
+
+
+def test_a_seed_draws_the_same_specs():
+    assert explored(1) == explored(1) != explored(2)
+
+
+@pytest.mark.slow
+def test_large_values_are_sought():
+    aimed, blind = (explored(3, value, 300) for value in (lambda spec: float(spec.seed), lambda spec: 0.0))
+    assert sum(spec.seed for spec in aimed) > 1.2 * sum(spec.seed for spec in blind)
+
+
+def test_what_ends_the_run_is_raised():
+    class Over(BaseException):
+        pass
+
+    def one(spec):
+        raise Over
+
+    with pytest.raises(Over):
+        explore(strategies.specs(OPS["rmsnorm_fwd"], ("float32",), 2**10), one, examples=5, seed=0)

@@ -5,19 +5,18 @@ from dataclasses import replace
 import hypothesis
 import pytest
 import torch
+from checking import ROWS, run_of
 from norms import layernorm, layernorm_bwd, rmsnorm, rmsnorm_bwd
 from torch import Tensor
 
-from verify_norm.cases import make, strategies
+from verify_norm.cases import strategies
 from verify_norm.checks import CHECKS
-from verify_norm.checks.relations.stages import stages, sum_error
-from verify_norm.checks.relations.symmetries import LAWS, linearity, scale, scale_dy, shift
+from verify_norm.checks.relations.stages import stages
+from verify_norm.checks.relations.symmetries import LAWS
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import FURTHER, CaseSpec, Contract, Finding, Kernel
-from verify_norm.running.execute import execute
+from verify_norm.core.spec import FURTHER, CaseSpec, Finding
 
 DTYPES = ("float32", "float16", "bfloat16")
-SPEC = CaseSpec(shape=(16, 64))
 VARIANTS = {"shift": 2}  # a shift by 2⁹ times the largest x
 
 
@@ -29,11 +28,6 @@ def remembering(function):
         return tuple(t.clone() for t in known.setdefault(x.shape, function(x, weight, bias, eps, normalized_shape)))
 
     return run
-
-
-def run_of(function, spec=SPEC, op="layernorm_fwd", **contract):
-    kernel = Kernel("k", op, run=function, contract=Contract(**contract))
-    return execute(kernel, make.case(spec, OPS[op], kernel.contract))
 
 
 def findings(run):
@@ -55,7 +49,7 @@ def test_a_wrong_forward_that_no_other_check_sees(function, identity, outputs, w
     if dtype != "float32" and identity == "shift":
         pytest.skip("16 bits do not hold x + c far away")
     spec = replace(
-        SPEC, dtype=dtype, further=(identity,), variant=VARIANTS.get(identity, 0), data="integers"
+        ROWS, dtype=dtype, further=(identity,), variant=VARIANTS.get(identity, 0), data="integers"
     )  # exact in float16 at 2⁻⁸ times, too
     found = findings(run_of(function or remembering(layernorm()), spec))
     assert {f.check for f in found} == {"identities"}
@@ -73,7 +67,7 @@ def test_a_wrong_forward_that_no_other_check_sees(function, identity, outputs, w
     ],
 )
 def test_a_wrong_backward_that_no_other_check_sees(function, identity, words, dtype):
-    spec = replace(SPEC, dtype=dtype, further=(identity,), data="integers")
+    spec = replace(ROWS, dtype=dtype, further=(identity,), data="integers")
     found = findings(run_of(function, spec, "layernorm_bwd"))
     assert {f.check for f in found} == {"identities"}
     assert "dx" in {f.output for f in found}
@@ -83,7 +77,7 @@ def test_a_wrong_backward_that_no_other_check_sees(function, identity, words, dt
 @pytest.mark.parametrize("direction", ["Σdx = ", "Σdx·x̂ = "])
 def test_the_sums_see_errors_that_all_point_one_way(direction):
     """Every element stays within its own bound, and their sum does not."""
-    spec = replace(SPEC, shape=(4, 1024), further=())
+    spec = replace(ROWS, shape=(4, 1024), further=())
     right = run_of(layernorm_bwd(), spec, "layernorm_bwd")
     delta, xhat = right.case.expected["dx"].delta, stages(right).norm.xhat
     push = torch.from_numpy(0.9 * delta * (1.0 if direction == "Σdx = " else xhat / abs(xhat)))
@@ -96,14 +90,6 @@ def test_the_sums_see_errors_that_all_point_one_way(direction):
     (found,) = findings(run_of(pushed, spec, "layernorm_bwd"))
     assert (found.check, found.output) == ("identities", "dx")
     assert f"allowed: {direction}" in found.message
-
-
-def test_the_sums_allow_less_than_their_elements_do():
-    run = run_of(layernorm_bwd(), replace(SPEC, shape=(4, 1024)), "layernorm_bwd")
-    s, delta, dy = stages(run), run.case.expected["dx"].delta, run.case.exact["dy"]
-    for phi in (0 * s.norm.xhat + 1, s.norm.xhat):
-        elements = (abs(phi) * delta).sum(1, keepdims=True)
-        assert (sum_error(s, dy, None, delta, phi) < 0.75 * elements).all()
 
 
 EXPANDED, SHIFTED = {"expanded": True}, {"variance": "shifted"}
@@ -147,23 +133,6 @@ def test_right_kernels_pass_on_random_cases(number):
     assert seen.count("identities") > 15
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("law", LAWS.values())
-def test_every_identity_judges_what_it_looks_at(law, dtype):
-    equations = law(run_of(layernorm_bwd(), replace(SPEC, dtype=dtype, variant=1), "layernorm_bwd"))
-    assert {e.output for e in equations} == {"dx", "dweight", "dbias"}
-    for e in equations:
-        assert (e.ratio <= 1).all()
-        assert (e.tolerance < abs(e.left).max()).mean() > 0.9
-
-
-def test_exact_identities_allow_nothing():
-    for e in scale_dy(run_of(layernorm_bwd(), SPEC, "layernorm_bwd")):
-        assert (e.tolerance == 0).all()
-    (mean,) = (e for e in scale(run_of(layernorm())) if e.output == "mean")
-    assert (mean.tolerance == 0).all()
-
-
 @pytest.mark.parametrize("op", ["groupnorm_bwd", "batchnorm_bwd", "instancenorm_bwd"])
 @pytest.mark.parametrize("law", LAWS)
 def test_groups_and_channels_have_identities_too(op, law):
@@ -200,10 +169,7 @@ def test_a_kernel_that_fails_near_by_is_told():
 def test_it_says_what_it_cannot_look_at():
     looks = CHECKS["identities"].looks
     assert looks(run_of(layernorm()))
-    assert not looks(run_of(layernorm(), replace(SPEC, further=())))  # a forward has no sums
-    assert looks(run_of(layernorm_bwd(), replace(SPEC, further=()), "layernorm_bwd"))
+    assert not looks(run_of(layernorm(), replace(ROWS, further=())))  # a forward has no sums
+    assert looks(run_of(layernorm_bwd(), replace(ROWS, further=()), "layernorm_bwd"))
     for options in ({"shape": (0, 8)}, {"shape": (100, 100)}, {"special": "nan"}):
-        assert not looks(run_of(layernorm(), replace(SPEC, **options)))
-    assert scale(run_of(layernorm(), replace(SPEC, log2_scale=60))) is None  # squares would overflow
-    assert linearity(run_of(layernorm_bwd(), replace(SPEC, dy_layout="scalar"), "layernorm_bwd")) is None
-    assert shift(run_of(rmsnorm("llama"), op="rmsnorm_fwd", xhat="x")) is None
+        assert not looks(run_of(layernorm(), replace(ROWS, **options)))

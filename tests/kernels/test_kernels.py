@@ -1,4 +1,4 @@
-"""The table of kernels."""
+"""The table of kernels names what exists."""
 
 import importlib
 import inspect

@@ -240,37 +240,6 @@ def test_the_published_check_detects_nothing(few):
     assert max(r.error for r in results if r.method == "central difference" and r.quantity == "dx") < 1e-8
 
 
-def test_the_fifty_digits_are_right():
-    """Against the definition at a point where it can be worked by hand, and against the mean of a constant."""
-    problem = next(p for p in problems.every("layernorm") if p.family == "x alone")
-    x = np.array([[1.0, 3.0]])
-    by_hand = replace(
-        problem,
-        args={"x": x, "weight": None, "bias": None},
-        dy=np.array([[1.0, 0.0]]),
-        tangents={"x": np.array([[0.0, 1.0]]), "weight": None, "bias": None},
-        options={"eps": 0.5625},
-        index=np.array([[0, 1]]),
-    )
-    truth = exact.evaluate(by_hand)
-    assert truth["values"]["y"].astype(float).tolist() == [-0.8, 0.8]
-    np.testing.assert_allclose(truth["gradients"]["dx"].astype(float), [0.144, -0.144], rtol=1e-15)
-    np.testing.assert_allclose(truth["jvp"]["y"].astype(float), [-0.144, 0.144], rtol=1e-15)
-    # 1.25 = √(1 + 0.5625): y₂ = −y₁ = δ/√(δ² + eps) with δ = (x₂ − x₁)/2, whose second derivative is −3δ·eps/1.25⁵
-    curvature = -3 * 0.5625 / 1.25**5 / 4
-    np.testing.assert_allclose(truth["second"]["x"].astype(float), [curvature, -curvature], rtol=1e-15)
-
-
 @pytest.mark.parametrize("module", [problems, sizes, exact, table])
 def test_the_examples(module):
     assert doctest.testmod(module).failed == 0
-
-
-@pytest.mark.slow
-def test_sizes_bound_the_results():
-    for problem in problems.every("groupnorm"):
-        truth, mine = exact.evaluate(problem), sizes.Sizes(problem)
-        for kind, size in (("values", mine.values()), ("gradients", mine.gradients())):
-            for name in set(truth[kind]) & set(size):
-                room = 3 if kind == "values" else 4 * np.sqrt(problem.dy.size)  # of as many terms, of either sign
-                assert (np.abs(truth[kind][name].astype(float)) <= room * size[name]).all(), (problem.family, name)

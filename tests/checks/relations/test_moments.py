@@ -1,0 +1,89 @@
+"""Sums of errors: what they leave out, what they are for a right kernel, and the bound on sums of random terms."""
+
+import doctest
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from checking import run_of
+
+from verify_norm.cases import make
+from verify_norm.checks.relations import moments as module
+from verify_norm.checks.relations.moments import L, Moments, bernstein, moments
+from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.running.execute import execute
+
+
+def test_values_like_ties_are_not_judged():
+    """y = x̂·w + b where x̂·w vanishes beside b, and b lies between two numbers of the output's type."""
+    spec = CaseSpec((64, 64), "bfloat16", weight_dtype="float32", eps=1e30, weight=False, seed=2)
+    drawn = make.exact_inputs(spec, OPS["layernorm_fwd"])
+    middle = 1.0 + 2.0**-8 - 2.0**-23  # beside a tie of bfloat16
+    case = make.build(spec, OPS["layernorm_fwd"], Contract(), "cpu", drawn | {"bias": np.full(64, middle)}, truth=True)
+
+    def nudged(x, bias):
+        return torch.full(x.shape, 1 + 2.0**-7).to(x.dtype)
+
+    run = execute(Kernel("k", "layernorm_fwd", run=nudged), case)
+    assert moments(run) == {}
+
+
+def test_correct_rounding_of_the_truth_has_no_excess_and_no_bias():
+    def exact(x, weight, bias, eps):
+        r = x.double()
+        xhat = (r - r.mean(1, keepdim=True)) / (r.var(1, correction=0, keepdim=True) + eps).sqrt()
+        y = (xhat * weight.double() + bias.double()).numpy()
+        return torch.from_numpy(FORMATS["bfloat16"].round(y)).to(x.dtype)
+
+    run = run_of(exact, CaseSpec((32, 4096), "bfloat16"))
+    one = moments(run)["y"]
+    assert abs(one.signed) < 1
+    assert 0 <= one.excess < 1
+    assert one.count > 0.9 * 32 * 4096
+
+
+@pytest.mark.parametrize("p", [0.5, 0.01, 1e-4])
+def test_bernstein_bounds_what_it_is_to_bound(p):
+    """Of 2000 sums of 10,000 signs that are 0 but with probability p, none comes near."""
+    rng = np.random.default_rng(0)
+    sums = rng.binomial(10_000, p / 2, 2000) - rng.binomial(10_000, p / 2, 2000)
+    allowed = bernstein(10_000 * p, 1.0)
+    assert np.abs(sums).max() < allowed < np.sqrt(2 * L * 10_000 * p) + L
+
+
+def test_doctests():
+    assert doctest.testmod(module).failed == 0
+
+
+def test_sums_merge_and_the_largest_element_stays_the_largest():
+    one = Moments("y", "float32", count=3, weight=2.0, signed=-1.0, systematic=4.0, alike=0.5, largest=2.0)
+    both = one.merge(replace(one, count=5, signed=3.0, alike=0.25, largest=7.0))
+    assert (both.output, both.count, both.weight, both.signed, both.systematic) == ("y", 8, 4.0, 2.0, 8.0)
+    assert (both.alike, both.largest) == (0.5, 7.0)
+
+
+def test_what_averages_out_counts_by_its_root_and_what_has_one_sign_in_full():
+    averaging = Moments("y", "float32", averaging=1.0)
+    assert replace(averaging, averaging=100.0).bias_allowed == pytest.approx(10 * averaging.bias_allowed)
+    assert Moments("y", "float32", systematic=7.0).bias_allowed == 7.0
+    assert Moments("y", "float32", explained=5.0).excess_allowed == 5.0
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, True),
+        ({"data": "integers"}, False),
+        ({"eps": 0.0}, False),
+        ({"shape": (4, 15)}, False),
+        ({"dy_layout": "scalar"}, False),
+        ({"special": "inf"}, False),
+        ({"shape": (0, 64)}, False),
+    ],
+)
+def test_which_data_are_random(fields, expected):
+    spec = replace(CaseSpec((4, 64)), **fields)
+    assert module.random(make.case(spec, OPS["layernorm_bwd"], Contract())) == expected

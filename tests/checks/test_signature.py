@@ -1,0 +1,54 @@
+"""The check `signature`: every form of the right outputs passes, and another presence, shape or type does not."""
+
+from collections import namedtuple
+from dataclasses import replace
+
+import pytest
+import torch
+from checking import SPEC, findings, layernorm_fwd
+
+Result = namedtuple("Result", "y mean rstd")
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda y, mean, rstd: {"rstd": rstd, "y": y, "mean": mean},
+        lambda y, mean, rstd: Result(y, mean, rstd),
+        lambda y, mean, rstd: [y, mean, rstd],
+        lambda y, mean, rstd: (y, mean[:, None], rstd[:, None]),
+        lambda y, mean, rstd: (y, mean),
+        lambda y, mean, rstd: y,
+        lambda y, mean, rstd: (y.T.contiguous().T, mean, rstd),  # another memory format is no error
+    ],
+)
+def test_every_way_of_returning_is_understood(form):
+    assert findings(lambda x, weight, bias, eps: form(*layernorm_fwd(x, weight, bias, eps, (6,)))) == set()
+
+
+@pytest.mark.parametrize(
+    ("form", "output"),
+    [
+        (lambda y, mean, rstd: (y.float(), mean, rstd), "y"),
+        (lambda y, mean, rstd: (y, mean.half(), rstd), "mean"),
+        (lambda y, mean, rstd: (y[:-1], mean, rstd), "y"),
+        (lambda y, mean, rstd: (y.reshape(-1), mean, rstd), "y"),
+        (lambda y, mean, rstd: (y, mean, None), "rstd"),
+        (lambda y, mean, rstd: (y, mean, rstd, y), None),
+        (lambda y, mean, rstd: {"out": y}, None),
+        (lambda y, mean, rstd: (y, 0.5, rstd), None),
+        (lambda y, mean, rstd: 1 / 0, None),
+    ],
+)
+def test_signature_catches(form, output):
+    found = findings(lambda x, weight, bias, eps: form(*layernorm_fwd(x, weight, bias, eps, (6,))))
+    assert ("signature", output) in found
+    assert {check for check, _ in found} <= {"signature", "statistics"}  # a mean in half precision is also inaccurate
+
+
+def test_signature_catches_a_gradient_of_nothing():
+    def backward(dy, x, weight, bias):
+        return torch.zeros_like(x), torch.zeros(6), torch.zeros(6)
+
+    found = findings(backward, replace(SPEC, weight=False, bias=False), "layernorm_bwd")
+    assert {("signature", "dweight"), ("signature", "dbias")} <= found

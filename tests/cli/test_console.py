@@ -1,0 +1,30 @@
+"""Standard error: a mistake is one line and status 2, and what a user typed is printed as it is."""
+
+import pytest
+import typer
+
+from verify_norm.cli import console
+from verify_norm.core.errors import UsageError
+
+
+def test_a_mistake_is_one_line_and_status_2(capsys):
+    with pytest.raises(typer.Exit) as caught, console.usage_errors():
+        raise UsageError("no file [red]mine.py[/] " + "x" * 300)
+    assert caught.value.exit_code == 2
+    said = capsys.readouterr()
+    assert said.err == f"verify-norm: no file [red]mine.py[/] {'x' * 300}\n"  # neither wrapped nor taken for markup
+    assert said.out == ""
+
+
+def test_any_other_error_is_raised_as_it_is(capsys):
+    with pytest.raises(ZeroDivisionError), console.usage_errors():
+        1 / 0  # noqa: B018
+    assert capsys.readouterr().err == ""
+
+
+def test_notes_are_printed_and_the_request_comes_back(capsys):
+    class Asked:
+        notes = ("first", "second [bold]")
+
+    assert console.noted(Asked) is Asked
+    assert capsys.readouterr().err == "verify-norm: first\nverify-norm: second [bold]\n"

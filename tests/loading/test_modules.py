@@ -1,0 +1,103 @@
+"""An nn.Module as a kernel: a class or an instance, its own parameters left alone, and what cannot be one."""
+
+import pytest
+import torch
+from directions import GROUPS, ROWS, both
+from torch import nn
+
+from verify_norm.core.errors import UsageError
+from verify_norm.core.spec import CaseSpec
+from verify_norm.loading.registry import load_directions
+
+
+@pytest.mark.parametrize(
+    ("target", "spec"),
+    [
+        (nn.LayerNorm, CaseSpec((2, 3, 8))),
+        (nn.LayerNorm, CaseSpec((4, 2, 8), normalized_ndim=2, bias=False)),
+        (nn.LayerNorm, CaseSpec((4, 8), weight=False, bias=False)),
+        (nn.LayerNorm, CaseSpec((4, 8), weight=False, bias=True)),  # there is no such module: it is fitted
+        (nn.LayerNorm(24, eps=1e-3), ROWS),
+        (nn.LayerNorm((4, 6), elementwise_affine=False), ROWS),
+        (nn.RMSNorm, ROWS),
+        (nn.GroupNorm, GROUPS),
+        (nn.GroupNorm(2, 8, eps=1e-2), GROUPS),
+        (nn.InstanceNorm2d, GROUPS),
+        (nn.BatchNorm1d, CaseSpec((5, 3))),
+        (nn.BatchNorm2d, CaseSpec((5, 3))),
+        (nn.BatchNorm2d, CaseSpec((4, 3, 5), training=False)),
+        (nn.BatchNorm2d, CaseSpec((4, 3, 5), running=False)),
+        (nn.BatchNorm3d, CaseSpec((4, 3, 5, 2, 2), momentum=0.5, bias=False)),
+        (nn.BatchNorm2d(7, eps=1e-3, momentum=0.3), CaseSpec((4, 3, 5))),
+    ],
+)
+def test_torchs_own_modules_pass_in_both_directions(target, spec):
+    found = both(target, spec)
+    assert len(found) == 2
+    assert set().union(*found.values()) == set(), found
+
+
+def test_batch_norms_running_statistics_are_looked_at():
+    class BatchNorm1d(nn.BatchNorm1d):
+        def forward(self, x):
+            y = super().forward(x)
+            self.running_var.mul_(1.5)
+            return y
+
+    assert both(BatchNorm1d, CaseSpec((5, 3)))["batchnorm_fwd"] == {("accuracy", "running_var")}
+
+
+def test_a_modules_own_parameters_and_mode_stay():
+    module = nn.BatchNorm1d(3).eval()
+    before = {name: value.clone() for name, value in module.state_dict().items() if name != "num_batches_tracked"}
+    both(module, CaseSpec((5, 3)))
+    assert not module.training
+    assert all(torch.equal(module.state_dict()[name], value) for name, value in before.items())
+    assert all(parameter.grad is None for parameter in module.parameters())
+
+
+class NoEps(nn.Module):
+    def forward(self, x):
+        return x
+
+
+class Two(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.gamma, self.scale = nn.Parameter(torch.ones(dim)), nn.Parameter(torch.ones(dim))
+        self.eps = 1e-5
+
+    def forward(self, x):
+        return x
+
+
+class Raises(nn.Module):
+    def __init__(self, dim):
+        raise ValueError("dim is to be 4096")
+
+    def forward(self, x):
+        return x
+
+
+class Asks(nn.Module):
+    def __init__(self, dim, sharding):
+        super().__init__()
+
+    def forward(self, x):
+        return x
+
+
+@pytest.mark.parametrize(
+    ("target", "op", "said"),
+    [
+        (NoEps, "rmsnorm_fwd", "has no attribute for eps: give its value, as --bind eps=1e-5"),
+        (Two, "rmsnorm_fwd", "has two parameters that could be its weight: gamma and scale"),
+        (Raises, "rmsnorm_fwd", "(dim=8) cannot be constructed: ValueError: dim is to be 4096"),
+        (Asks, "rmsnorm_fwd", "needs sharding; rmsnorm_fwd offers eps, normalized_shape, features"),
+    ],
+)
+def test_a_module_that_cannot_be_bound_is_told_in_one_line(target, op, said):
+    with pytest.raises(UsageError) as caught:
+        load_directions(target, op)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
