@@ -26,6 +26,7 @@ import emulate
 import numpy as np
 import torch
 from emulate import F32, Method
+from scipy.special import ndtri
 
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.judge import ratio
@@ -33,7 +34,7 @@ from verify_norm.core.spec import Expected
 from verify_norm.reference import groupnorm, layernorm, rmsnorm
 from verify_norm.reference.arithmetic import Arithmetic
 
-FAMILIES = ("normal", "heavy", "channel", "constant", "identical", "integers", "alternating")
+FAMILIES = ("normal", "heavy", "channel", "constant", "identical", "integers", "alternating", "sorted", "ramp", "steps")
 WANTED = {"float32": 0.1, "float16": 0.95, "bfloat16": 0.95}  # the largest ratio that correct kernels must reach
 CONTROL = "none (control)"
 WANTED_Y = 0.3  # y in float32 has few roundings, so kernels come closer to the bound
@@ -72,6 +73,9 @@ def data(rng: np.random.Generator, shape: tuple[int, ...], family: str) -> Any:
         return np.repeat(z[:1], K, axis=0)
     elif family == "integers":
         return np.rint(4 * z)
+    elif family in ("sorted", "ramp", "steps"):
+        place = (np.arange(n) + 0.5) / n
+        return {"sorted": ndtri(place), "ramp": 2 * place, "steps": np.floor(8 * place) / 4}[family] + z / 64
     elif family == "alternating":
         return np.broadcast_to(np.where(np.arange(n) % 2, 1.0, -1.0) * (1 + abs(z[:, :1])), shape)
     return z
@@ -110,6 +114,7 @@ def draw_method(rng: np.random.Generator, op: str) -> tuple[Method, Arithmetic, 
         variance=variance,
         lanes=int(rng.choice([128, 256, 512, 1024])),
         rsqrt_ulps=None if coin(0.5) else int(rng.integers(0, 3)),
+        approximate=int(rng.choice([0, 1, -1], p=[0.6, 0.2, 0.2])),
         fold=coin(0.3),
         sums=coin(0.5),
         given=coin(0.5),
@@ -146,7 +151,7 @@ def draw(seed: int, index: int) -> Draw:
     wdtype = dtype if rng.random() < 0.6 else "float32"
     shape, G = draw_shape(rng, op)
     method, arithmetic, kind = draw_method(rng, op)
-    family, dy_family = (str(rng.choice(FAMILIES, p=[0.4, *[0.1] * 6])) for _ in range(2))
+    family, dy_family = (str(rng.choice(FAMILIES, p=[0.28, *[0.08] * 9])) for _ in range(2))
     scale, relative = log_uniform(rng, 1e-3, 1e2), 0.0 if rng.random() < 0.3 else log_uniform(rng, 0.1, 1e4)
     if dtype == "float32" and rng.random() < 0.04:
         scale *= float(rng.choice([1e-20, 1e-15, 1e-8, 1e8, 1e14, 1e17]))  # squares underflow, or overflow

@@ -28,6 +28,7 @@ class Method:
     variance: str = "two_pass"  # two_pass, welford, chan, shifted
     lanes: int = 256
     rsqrt_ulps: int | None = None  # None: 1/√; otherwise the error of rsqrt, in ulp of the correctly rounded one
+    approximate: int = 0  # 1, −1: quotients and roots are off to that side as far as div.full and sqrt.approx may be
     fold: bool = False  # (x − mean)·(rstd·w) instead of ((x − mean)·rstd)·w
     expanded: bool = False
     sums: bool = False  # r/n·(n·g − Σg − x̂·Σgx̂) instead of r(g − c2 − x̂·c1)
@@ -88,10 +89,25 @@ def total(a: F, b: F | None, m: Method) -> F:
     return np.sum(t[:, ::-1].copy() if how == "reversed" else t, axis=-1, keepdims=True)
 
 
+def quotient(a: Any, b: Any, m: Method) -> Any:
+    """Return a/b; where the method is approximate, 1 ulp from the nearest number: div.full may err by 2.
+
+    A quotient by a power of two stays exact: its reciprocal is.
+    """
+    nearest = np.asarray(a / b, F32)
+    off = (np.frexp(b)[0] != 0.5) & (nearest != 0) & np.isfinite(nearest)
+    return np.where(off, np.nextafter(nearest, F32(m.approximate * np.inf)), nearest) if m.approximate else nearest
+
+
+def root(value: F, m: Method) -> F:
+    """Return √value; where the method is approximate, off by 2u: u, and a rounding."""
+    return (np.sqrt(value.astype(np.float64)) * (1 + m.approximate * 2.0**-24)).astype(F32)
+
+
 def mean(a: F, b: F | None, m: Method, n: int | None = None) -> F:
     """Return `total` divided by the number of terms."""
     count = F32(n or a.shape[-1])
-    return total(a, b, m) * (F32(1) / count) if m.reciprocal else total(a, b, m) / count
+    return total(a, b, m) * quotient(F32(1), count, m) if m.reciprocal else quotient(total(a, b, m), count, m)
 
 
 def merged(mu: F, m2: F, count: F) -> tuple[F, F]:
@@ -107,19 +123,19 @@ def merged(mu: F, m2: F, count: F) -> tuple[F, F]:
     return mu, m2
 
 
-def welford(x: F, lanes: int) -> tuple[F, F]:
+def welford(x: F, m: Method) -> tuple[F, F]:
     """Return mean and variance: one running mean and sum of squares a lane (Welford), then a merge of the lanes."""
     n = x.shape[-1]
-    parts = laid_out(x, min(lanes, n), True)
+    parts = laid_out(x, min(m.lanes, n), True)
     mu, m2, count = (np.zeros(parts.shape[1:], F32) for _ in range(3))
     filled = np.arange(parts.shape[0] * parts.shape[2]).reshape(parts.shape[0], 1, -1) < n
     for part, valid in zip(parts, filled, strict=True):
         count = count + valid.astype(F32)
         delta = np.where(valid, part - mu, F32(0))
-        mu = mu + delta / np.maximum(count, F32(1))
+        mu = mu + quotient(delta, np.maximum(count, F32(1)), m)
         m2 = m2 + delta * np.where(valid, part - mu, F32(0))
     mu, m2 = merged(mu, m2, count)
-    return mu, m2 / F32(n)
+    return mu, quotient(m2, F32(n), m)
 
 
 def chan(x: F, tile: int, m: Method) -> tuple[F, F]:
@@ -130,7 +146,7 @@ def chan(x: F, tile: int, m: Method) -> tuple[F, F]:
     m2s = [total(t - mu, t - mu, m) for t, mu in zip(tiles, mus, strict=True)]
     counts = [np.full_like(mu, t.shape[-1]) for t, mu in zip(tiles, mus, strict=True)]
     mu, m2 = merged(np.concatenate(mus, -1), np.concatenate(m2s, -1), np.concatenate(counts, -1))
-    return mu, m2 / F32(n)
+    return mu, quotient(m2, F32(n), m)
 
 
 def statistics(x: F, eps: float, m: Method, *, centred: bool) -> tuple[F, F]:
@@ -146,7 +162,7 @@ def statistics(x: F, eps: float, m: Method, *, centred: bool) -> tuple[F, F]:
         s = mean(d, None, m)
         mu, var = x[:, :1] + s, np.maximum(mean(d, d, m) - s * s, F32(0))
     elif m.variance == "welford":
-        mu, var = welford(x, m.lanes)
+        mu, var = welford(x, m)
     elif m.variance == "chan":
         mu, var = chan(x, m.lanes, m)
     else:
@@ -157,10 +173,10 @@ def statistics(x: F, eps: float, m: Method, *, centred: bool) -> tuple[F, F]:
     if m.bug == "eps_outside":
         return mu, F32(1) / (np.sqrt(var) + F32(eps))
     if m.rsqrt_ulps is None:
-        return mu, F32(1) / np.sqrt(var + F32(eps))
-    root = (1.0 / np.sqrt((var + F32(eps)).astype(np.float64))).astype(F32)
-    ulps = np.arange(root.size, dtype=np.int32).reshape(root.shape) * 7 % (2 * m.rsqrt_ulps + 1) - m.rsqrt_ulps
-    return mu, (root.view(np.int32) + ulps).view(F32)
+        return mu, quotient(F32(1), root(var + F32(eps), m), m)
+    nearest = (1.0 / np.sqrt((var + F32(eps)).astype(np.float64))).astype(F32)
+    ulps = np.arange(nearest.size, dtype=np.int32).reshape(nearest.shape) * 7 % (2 * m.rsqrt_ulps + 1) - m.rsqrt_ulps
+    return mu, (nearest.view(np.int32) + ulps).view(F32)
 
 
 def forward(x: F, w: F | None, b: F | None, eps: float, m: Method, *, centred: bool) -> tuple[F, F, F]:
@@ -195,7 +211,7 @@ def backward(dy: F, x: F, w: F | None, eps: float, m: Method, *, centred: bool, 
         return r * g + (slope * x + (-slope * mu - db * r / n)), dy, xhat
     if m.sums:
         s1, s2 = total(g, xhat, m), F32(0) if drop else total(g, None, m)
-        return (r / n) * ((n * g - s2) - xhat * s1), dy, xhat
+        return quotient(r, n, m) * ((n * g - s2) - xhat * s1), dy, xhat
     c1, c2 = mean(g, xhat, m), F32(0) if drop else mean(g, None, m)
     return (g - (xhat * c1 + c2)) * r, dy, xhat
 

@@ -6,20 +6,25 @@ Stability of Numerical Algorithms, 2nd ed., lemma 3.1), where u is the unit roun
 **Sums.** A sum of n terms, in any order, errs by at most γ(n − 1)·Σ|t|, and a sum of n products by γ(n)·Σ|t| (Higham,
 section 4.2). A sequential sum may reach this. A blocked sum is a tree over runs, and errs by at most h·u·Σ|t| with
 
-    h = min(n, log2 n + n/384 + 6)
+    h = min(n, log2 n + n/(3·lanes) + 6)
 
-The first part, log2 n, is the tree (Higham, eq. 4.6). The second, n/384, is the loss of the runs on the worst data that
-does not target one order of summation: n equal terms (repeated rows, a constant row). While a running sum of L equal
-terms stays in one binade, each addition rounds the same way by at most half an ulp. So the last binade loses L/4·u, the
-one before L/16·u, and all of them L/3·u, for runs of n/128 terms. 128 lanes are the fewest of a usual block; a kernel
-that sums in fewer lanes counts as sequential once its runs are long. The third, 6, covers the few roundings at each end
-of the tree (vector load, warp, block). benchmarks/bounds.py measures how closely kernels approach these bounds.
+The first part, log2 n, is the tree (Higham, eq. 4.6). The second is the loss of the runs on the worst data that does
+not target one order of summation: n equal terms (repeated rows, a constant row). While a running sum of L equal terms
+stays in one binade, each addition rounds the same way by at most half an ulp. So the last binade loses L/4·u, the one
+before L/16·u, and all of them L/3·u, for runs of L = n/lanes terms. 128 lanes are the fewest of a usual block on a GPU.
+A matrix product on a CPU has fewer: a contract says how many. The third, 6, covers the few roundings at each end of the
+tree (vector load, warp, block). benchmarks/bounds.py measures how closely kernels approach these bounds.
+
+**Divisions and roots.** A quotient counts as DIVISION roundings and a square root as ROOT. Triton compiles `/` to
+div.full.f32, whose largest error is 2 ulp, at most 4u of the result, and tl.sqrt to sqrt.approx.ftz.f32, whose largest
+relative error is 2⁻²³ = 2u (NVIDIA, PTX ISA 8.5, sections 9.7.3.8 and 9.7.3.15). rsqrt.approx.ftz.f32, 2^-22.9 = 2.2u
+(9.7.3.17), is better than 1/√. Results that are rounded to nearest are better than all of these.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -28,6 +33,8 @@ from verify_norm.reference.view import Array
 
 LANES = 128
 TREE_ENDS = 6
+DIVISION = 4
+ROOT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,8 @@ class Arithmetic:
     partials_u : unit roundoff of the narrower type that holds partial sums of dweight and dbias; 0 if none.
     narrow_tiny : largest loss by underflow in those narrower types (float16: 2**-25).
     narrow_huge : their largest finite number. A value that may exceed it is not judged (float16: 65504).
+    lanes : how many runs a blocked sum has at least, before its tree.
+    atomic : sums over rows have one running sum, in any order (one atomic addition a row).
 
     >>> Arithmetic(u=2**-24, tiny=2**-126, huge=3.4028235e38).variance
     'centered'
@@ -63,6 +72,8 @@ class Arithmetic:
     partials_u: float = 0.0
     narrow_tiny: float = 0.0
     narrow_huge: float = math.inf
+    lanes: int = LANES
+    atomic: bool = False
 
     def gamma(self, roundings: float) -> float:
         """Return γ(k), the largest relative change by k roundings in a row; inf where it has no bound.
@@ -83,7 +94,12 @@ class Arithmetic:
         most = max(n if products else n - 1, 0)
         if self.summation == "sequential" or n < 2:
             return most
-        return min(most, math.log2(n) + n / (3 * LANES) + TREE_ENDS)
+        return min(most, math.log2(n) + n / (3 * self.lanes) + TREE_ENDS)
+
+    def over_rows(self, n: int, *, products: bool) -> float:
+        """Return the h of a sum over n rows, as dweight and dbias are; one atomic addition a row is a running sum."""
+        one = replace(self, summation="sequential") if self.atomic else self
+        return one.terms(n, products=products)
 
     def updates(self, n: int) -> float:
         """Return the k of a running mean of n terms: how many of its roundings may reach the variance.
@@ -91,7 +107,7 @@ class Arithmetic:
         >>> Arithmetic(u=2**-24, tiny=2**-126, huge=3.4028235e38).updates(1024)
         21.333333333333332
         """
-        return n if self.summation == "sequential" else min(n, math.log2(n) + 2 * n / (3 * LANES) + TREE_ENDS)
+        return n if self.summation == "sequential" else min(n, math.log2(n) + 2 * n / (3 * self.lanes) + TREE_ENDS)
 
 
 def compound(*relative: float) -> float:

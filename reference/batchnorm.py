@@ -16,11 +16,11 @@ and n/(n − 1) infinite. n = 0 in training returns an empty y and keeps the run
 would poison them; mean and rstd are NaN, and the gradients of weight and bias 0.
 
 **Errors in training** are those of `layernorm`, with sums of n terms. Underflow counts max(1, |w|) times, as kernels
-may multiply by w last. With k = n/(n − 1), and 4 roundings (of m, of 1 − m or a difference, a product, a sum) and 2
-more for the unbiased variance, in either form of the average, (1 − m)·s + m·t or s + m·(t − s),
+may multiply by w last. With k = n/(n − 1), a division and a product (5 roundings), and 4 roundings (of m, of 1 − m or a
+difference, a product, a sum) in either form of the average, (1 − m)·s + m·t or s + m·(t − s),
 
     δrunning_mean = m·δμ + γ(4)(|running_mean| + m(|μ| + δμ))
-    δrunning_var = m·k·δvar + γ(6)(running_var + m·k(var + δvar))
+    δrunning_var = m·k·δv + γ(4)(running_var + m·k(var + δv)), δv = δvar + γ(5)(var + δvar)
 
 A channel has one r, which kernels (torch, cuDNN) take out of the sums: with D = Σ dy·(x − μ), dweight = r·D and
 dx = w·r(dy − mean dy − (x − μ)·k), k = D·r²/n. That has the same roundings, but where a product underflows D loses
@@ -37,7 +37,7 @@ from typing import NamedTuple
 import numpy as np
 
 from verify_norm.reference import fixed, layernorm, rounding
-from verify_norm.reference.arithmetic import Arithmetic, finite_below
+from verify_norm.reference.arithmetic import DIVISION, Arithmetic, finite_below
 from verify_norm.reference.layernorm import Backward
 from verify_norm.reference.norm import Norm
 from verify_norm.reference.view import Array, View, channels_of
@@ -206,7 +206,9 @@ def forward_error(
     n = layernorm.norm(view, x, weight, bias, eps)
     e, m, k = rounding.statistics_error(n, a), abs(momentum), view.count / (view.count - 1)
     moved_mean = _moved_error(n, running_mean, m, n.mean, e.mean, a.gamma(4), a)
-    moved_var = _moved_error(n, running_var, m * k, n.var, np.maximum(e.low, e.high), a.gamma(6), a)
+    var = np.maximum(e.low, e.high)
+    var = var + a.gamma(DIVISION + 1) * (n.var + var)
+    moved_var = _moved_error(n, running_var, m * k, n.var, var, a.gamma(4), a)
     return Forward(*layernorm.normalize_error(n, a), moved_mean, moved_var)
 
 

@@ -6,12 +6,14 @@ the final rounding to the output's type. Products of errors are kept, so the bou
 element whose bound is not finite is not judged: its row has NaN or Inf, or a sum or product may overflow, or underflow
 to nothing. γ(k) bounds k roundings in a row, and h stands for the roundings that a sum may feel (`arithmetic`).
 
-**Mean.** δμ = γ(h + 2)·mean|x|: the sum, and a division or a product with a rounded 1/n. The mean of one element is
-exact. A mean relative to the first element x0 adds u|μ| + γ(h + 3)·mean|x − x0|.
+**Mean.** δμ = γ(h + q)·mean|x|, q = 5: the sum, and a division, or a product with a 1/n that a division made
+(`arithmetic`). The mean of one element is exact. Where the variance is centered, the mean may be Welford's, and h is
+the larger of h and k below: each update rounds the mean itself. A mean relative to the first element x0 adds
+u|μ| + γ(h + q + 1)·mean|x − x0|.
 
 **Variance.** All n deviations share the error e of the mean, and Σ(x − μ) = 0, so mean (xc − e)² = var + e²: e enters
 at second order, and never lessens the variance. With 2 roundings of x − μ squared, the sum and the division,
-two_pass:  −γ(h + 4)·var ≤ var' − var ≤ δμ² + γ(h + 4)·(var + δμ²).
+two_pass:  −γ(h + q + 2)·var ≤ var' − var ≤ δμ² + γ(h + q + 2)·(var + δμ²).
 centered (Welford's updates, or the merging of Chan, Golub & LeVeque, The American Statistician 37, 1983): each
 deviation is from its own running mean, which is off by u·mean|x| for each update before it, and which Σ(x − mean) does
 not cancel. This adds k·u·mean|x|·mean|xc| to either side, with
@@ -23,19 +25,20 @@ since one run of L updates lost up to 0.66L·u in measurements (ramps and steps,
 difference of two means by a count, and the mean of an empty part is 0 (torch's LayerNorm starts so). So where n·max x²
 may overflow, 0·inf = NaN is right, and nothing is judged.
 shifted: E[d²] − E[d]² with d = x − x0 and s = |μ − x0| subtracts numbers of size s² + var:
-γ(h + 4)·(var + s² + 2s·mean|d|) to either side.
+γ(h + q + 2)·(var + s² + 2s·mean|d|) to either side.
 
 **Reciprocal root.** With low ≤ var' − var ≤ high, r' = r(1 + ρ') where |ρ'| ≤ ρ, the larger of
-1/√(1 − low/(var + eps)) − 1 and 1 − 1/√(1 + high/(var + eps)), and 5u: 4u for an approximate rsqrt (2 ulp), and half of
+1/√(1 − low/(var + eps)) − 1 and 1 − 1/√(1 + high/(var + eps)), and 7u: a root, a division (`arithmetic`), and half of
 the roundings of eps and of the addition.
 
 **x̂.** x̂' = r'(x − μ') has one shift S = r(1 + ρ)δμ for its row, one factor 1 + ρ' for its row, and roundings of each
-element, e = 2u of a magnitude m = (1 + ρ)(|x̂| + rδμ); for x·a + b, m = (1 + ρ)r(|x| + |μ| + δμ) and e = 3u.
+element, e = 2u of a magnitude m = (1 + ρ)(|x̂| + rδμ); for x·a + b, m = (1 + ρ)r(|x| + |μ| + δμ) and e = 3u. A kernel
+that divides by √(var + eps) saves a division in r, and pays it here: 7u + 2u cover both.
 Hence |x̂' − x̂| ≤ S + ρ|x̂| + e·m.
 
 **Gradients.** dy itself may be off, by `lost` of each element, where it holds an activation's derivative
 (`activation`). S and ρ belong to the row, so in c1 = mean(g·x̂) they meet |c2| and |c1|, not the far larger means of
-absolute values: δc1 = ρ|c1| + S|c2| + γ(h + 2)·mean|g|m + …. This makes the bound of dx tight.
+absolute values: δc1 = ρ|c1| + S|c2| + γ(h + q)·mean|g|m + …. This makes the bound of dx tight.
 """
 
 from __future__ import annotations
@@ -45,9 +48,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from verify_norm.reference.arithmetic import Arithmetic, compound, finite_below
+from verify_norm.reference.arithmetic import DIVISION, ROOT, Arithmetic, compound, finite_below
 from verify_norm.reference.norm import Norm, Projection
 from verify_norm.reference.view import Array
+
+QUOTIENT = DIVISION + 1  # roundings of a division by n, or of 1/n and a product
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +115,13 @@ def mean_error(n: Norm, a: Arithmetic) -> tuple[Array, Array]:
     """Return δμ of every row, and the mean of |x| in it."""
     N = n.view.count
     size = n.average(np.abs(n.x))
-    delta = (a.gamma(a.terms(N, products=False) + 2) if N > 1 else 0.0) * size + 4 * a.tiny
+    terms = a.terms(N, products=False)
+    if a.variance == "centered":
+        terms = max(terms, a.updates(N))
+    delta = (a.gamma(terms + QUOTIENT) if N > 1 else 0.0) * size + 4 * a.tiny
     if a.variance == "shifted":
         from_first = np.abs(first(n)) + n.average(np.abs(n.xc))
-        delta = delta + a.u * np.abs(n.mean) + a.gamma(a.terms(N, products=False) + 3) * from_first
+        delta = delta + a.u * np.abs(n.mean) + a.gamma(terms + QUOTIENT + 1) * from_first
     return finite_below(delta, N * size, a.huge), size
 
 
@@ -125,7 +133,7 @@ def first(n: Norm) -> Array:
 def variance_error(n: Norm, dmean: Array, size: Array, a: Arithmetic) -> tuple[Array, Array]:
     """Return how much too small and how much too large var may be: (low, high), both positive; `size` is mean|x|."""
     N = n.view.count
-    lost = a.gamma(a.terms(N, products=True) + 4)
+    lost = a.gamma(a.terms(N, products=True) + QUOTIENT + 2)
     low = lost * n.var + 4 * a.tiny
     deviation = 0.0 if a.variance == "two_pass" else n.average(np.abs(n.xc))
     magnitude = n.var + dmean * dmean
@@ -143,7 +151,7 @@ def variance_error(n: Norm, dmean: Array, size: Array, a: Arithmetic) -> tuple[A
 def mean_square_error(n: Norm, a: Arithmetic) -> tuple[Array, Array]:
     """Return (low, high) of a mean of squares: a sum of products and a division."""
     N = n.view.count
-    low = a.gamma(a.terms(N, products=True) + 2) * n.var + 4 * a.tiny
+    low = a.gamma(a.terms(N, products=True) + QUOTIENT) * n.var + 4 * a.tiny
     return low, finite_below(low, N * n.var, a.huge)
 
 
@@ -154,7 +162,7 @@ def rstd_error(low: Array, high: Array, rstd: Array, a: Arithmetic) -> Array:
     up = np.where(below < 1.0, 1.0 / np.sqrt(np.maximum(1.0 - below, 0.0)) - 1.0, np.inf)
     down = 1.0 - 1.0 / np.sqrt(1.0 + high * precision)
     down = np.where(high < np.inf, down, np.inf)
-    return (1.0 + np.maximum(up, down)) * (1.0 + a.gamma(5)) - 1.0
+    return (1.0 + np.maximum(up, down)) * (1.0 + a.gamma(ROOT + DIVISION + 1)) - 1.0
 
 
 def saved(value: Array, delta: Array, a: Arithmetic) -> Array:
@@ -203,8 +211,8 @@ def means_error(n: Norm, p: Projection, z: XhatError, a: Arithmetic, lost: Array
 
     With |g|⁺ = |g| + |w|·lost, and the floors of what underflows,
 
-        δc1 = (γ(h + 2) ∘ e ∘ ε)·mean(|g|⁺m) + ρ|c1| + mean(|w|·lost·m) + S|c2| + floors
-        δc2 = (γ(h + 2) ∘ ε)·mean|g|⁺ + mean(|w|·lost) + floors
+        δc1 = (γ(h + q) ∘ e ∘ ε)·mean(|g|⁺m) + ρ|c1| + mean(|w|·lost·m) + S|c2| + floors
+        δc2 = (γ(h + q) ∘ ε)·mean|g|⁺ + mean(|w|·lost) + floors
 
     where ∘ is one relative change after another.
     """
@@ -216,12 +224,16 @@ def means_error(n: Norm, p: Projection, z: XhatError, a: Arithmetic, lost: Array
     mean_g, mean_gm = n.average(size), n.average(size * z.magnitude)
     floors = (1.0 + unit) * (z.floor * mean_g + floor * (1.0 + z.shift + z.factor) + 3 * a.tiny)
     per_term = floors + n.average(lost * z.magnitude)
-    dc1 = compound(a.gamma(a.terms(N, products=True) + 2), z.unit, unit) * mean_gm + z.factor * np.abs(p.c1) + per_term
+    dc1 = (
+        compound(a.gamma(a.terms(N, products=True) + QUOTIENT), z.unit, unit) * mean_gm
+        + z.factor * np.abs(p.c1)
+        + per_term
+    )
     if p.c2 is None:
         dc2 = np.zeros_like(dc1)
     else:
         dc1 = dc1 + z.shift * np.abs(p.c2)
-        dc2 = compound(a.gamma(a.terms(N, products=False) + 2), unit) * mean_g + floor + 3 * a.tiny
+        dc2 = compound(a.gamma(a.terms(N, products=False) + QUOTIENT), unit) * mean_g + floor + 3 * a.tiny
         dc2 = dc2 + n.average(lost)
     return MeansError(lost, size, unit, floor, mean_g, mean_gm, dc1, dc2)
 
@@ -233,7 +245,7 @@ def projection_error(n: Norm, p: Projection, z: XhatError, a: Arithmetic, *, los
 
         row = δc2 + 2u(|c2| + δc2) + S·C1 + floors
 
-    and with the roundings of the last differences and products, last = (1 + ρ)(1 + γ(3)),
+    and with the roundings of the last differences, products and r/n, last = (1 + ρ)(1 + γ(2 + 4)),
 
         inner = |g|⁺(ε + 2u(1 + ε)) + |w|·lost + row + |x̂|(ρ·C1 + δc1) + m·(e + 4u(1 + e))·C1
         δdx   = inner·r·last + |dx|(last − 1)
@@ -246,7 +258,7 @@ def projection_error(n: Norm, p: Projection, z: XhatError, a: Arithmetic, *, los
     inner = d.size * (d.unit + 2 * a.u * (1.0 + d.unit)) + d.lost + row
     inner = inner + np.abs(n.xhat) * (z.factor * largest_c1 + d.dc1)
     inner = inner + z.magnitude * ((z.unit + 4 * a.u * (1.0 + z.unit)) * largest_c1)
-    last = (1.0 + z.factor) * (1.0 + a.gamma(3))
+    last = (1.0 + z.factor) * (1.0 + a.gamma(2 + DIVISION))
     delta = inner * (n.rstd * last) + np.abs(p.dx) * (last - 1.0) + 2 * a.tiny
     cube = n.rstd * n.rstd * n.rstd  # r·g − x·Σ(g·x)·r³/n is usual too: r³/n must neither underflow nor overflow
     delta = np.where((cube > N * a.tiny) & (cube < a.huge), delta, np.inf)
@@ -261,7 +273,7 @@ def weight_error(n: Norm, dy: Array, z: XhatError, a: Arithmetic, *, lost: Array
     """Return δ of dweight = Σ dy·x̂ over all that one weight serves; `lost` is what dy is off by."""
     R = n.view.repeats
     size = np.abs(dy) + lost
-    kappa = compound(a.gamma(a.terms(R, products=True)), z.unit) + R * a.partials_u
+    kappa = compound(a.gamma(a.over_rows(R, products=True)), z.unit) + R * a.partials_u
     spread = np.abs(n.xhat) * z.factor + z.magnitude * kappa + (z.shift + z.floor) * (1.0 + kappa)
     delta = n.total(size * spread + lost * z.magnitude) + R * (2 * a.tiny + a.narrow_tiny)
     return finite_below(delta, n.total(size * z.magnitude), a.narrow_huge if a.partials_u else a.huge)
@@ -272,7 +284,7 @@ def bias_error(n: Norm, dy: Array, a: Arithmetic, *, lost: Array | float = 0.0) 
     R = n.view.repeats
     lost = np.broadcast_to(lost, dy.shape)
     largest = n.total(np.abs(dy) + lost)
-    unit = a.gamma(a.terms(R, products=False)) + R * a.partials_u
+    unit = a.gamma(a.over_rows(R, products=False)) + R * a.partials_u
     delta = n.total(lost) + unit * largest + R * (a.tiny + a.narrow_tiny)
     return finite_below(delta, largest, a.narrow_huge if a.partials_u else a.huge)
 

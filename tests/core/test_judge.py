@@ -45,6 +45,11 @@ def test_a_neighbour_too_far_fails(name):
         (np.nan, 1.0, np.inf, True),  # nothing is known here
         (7.0, np.nan, 1.0, True),  # for `nonfinite` to tell
         (0.0, 2.0**-26, 0.0, True),  # underflow
+        (1.0, 1.0, 0.0, True),
+        (1.0 - 2.0**-11, 1.0, 0.0, False),  # the number below a power of two is half an ulp of it away
+        (1.0 - 2.0**-11, 1.0, 2.0**-11.9, True),
+        (1.0 + 2.0**-10, 1.0 + 2.0**-11, 0.0, False),  # a tie goes to the even one
+        (1.0 + 2.0**-10, 1.0 + 2.0**-11, 2.0**-30, True),
         (2.0**-24, 2.0**-26, 0.0, False),
     ],
 )

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from references import FLOAT32
 
+from verify_norm.core.judge import ratio
+from verify_norm.core.spec import Expected
 from verify_norm.reference import groupnorm, layernorm, rmsnorm
 
 LOOSER = [
@@ -20,6 +22,8 @@ LOOSER = [
     {"stats_u": 2.0**-8},
     {"xhat_u": 2.0**-8},
     {"partials_u": 2.0**-8},
+    {"lanes": 8},
+    {"atomic": True},
     {"tiny": 1e-10},
 ]
 
@@ -116,6 +120,52 @@ def bounds(monkeypatch):
     for name in ("bounds", "emulate"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     return importlib.import_module("bounds")
+
+
+def reached(kernel, x, eps, arithmetic=FLOAT32):
+    """Return the largest error over the allowed error of y, mean and rstd of float32 rows."""
+    value = layernorm.forward(x.astype(float), None, None, eps=eps)
+    error = layernorm.forward_error(x.astype(float), None, None, eps=eps, arithmetic=arithmetic)
+    got = [np.reshape(out, want.shape).astype(float) for out, want in zip(kernel(x), value, strict=True)]
+    expected = [Expected(want, delta, "float32") for want, delta in zip(value, error, strict=True)]
+    return max(ratio(out, truth).max() for out, truth in zip(got, expected, strict=True))
+
+
+@pytest.mark.parametrize("family", ["ramp", "descending", "steps", "sine"])
+@pytest.mark.parametrize("approximate", [0, 1, -1])
+def test_welford_on_ordered_rows_is_no_false_alarm(bounds, family, approximate):
+    """A running mean of 2048 updates a lane loses more than a sum of as many terms."""
+    n = 1 << 18
+    place = np.arange(n) / n
+    row = {"ramp": place, "descending": 1 - place, "steps": np.floor(8 * place), "sine": np.sin(2 * np.pi * place)}
+    method = bounds.Method(variance="welford", lanes=128, approximate=approximate)
+    for offset, scale in ((0.0, 0.0037), (1.0, 0.0037), (100.0, 1.3)):
+        x, eps = ((row[family] + offset) * scale).astype(np.float32)[None], 1e-5 * scale * scale
+        assert reached(lambda x: bounds.emulate.forward(x, None, None, eps, method, centred=True), x, eps) <= 1  # noqa: B023
+
+
+def test_a_sum_of_few_lanes_passes_where_the_contract_says_so(bounds):
+    """A CPU's matrix product adds a row in 8 to 32 runs (here 8): of equal terms that loses more than 128 runs do."""
+    x = np.full((1, 1 << 17), 0.7, np.float32)
+    total = bounds.emulate.halves(np.add.accumulate((x * x).reshape(1, 8, -1), axis=-1)[..., -1])
+    rstd = 1 / np.sqrt(total / np.float32(x.size) + np.float32(1e-5))
+    value, options = rmsnorm.forward(x.astype(float), None, eps=1e-5).rstd, {"weight_offset": 0.0, "eps": 1e-5}
+
+    def allowed(lanes):
+        error = rmsnorm.forward_error(x.astype(float), None, **options, arithmetic=replace(FLOAT32, lanes=lanes)).rstd
+        return ratio(rstd.astype(float), Expected(value, error, "float32")).max()
+
+    assert allowed(8) <= 1 < allowed(128)
+
+
+def test_one_atomic_addition_a_row_is_a_running_sum():
+    dy, x, w, b = arrays((1024, 256), 256)
+    atomic, one = (
+        layernorm.backward_error(dy, x, w, b, eps=1e-5, arithmetic=replace(FLOAT32, **change))
+        for change in ({"atomic": True}, {"summation": "sequential"})
+    )
+    assert (atomic.dbias == one.dbias).all()
+    assert (atomic.dx < one.dx).all()  # rows are still summed in lanes
 
 
 @pytest.mark.slow

@@ -4,10 +4,11 @@ import zlib
 from math import prod
 
 import numpy as np
+from scipy.special import ndtri
 
 from verify_norm.cases import placement
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.geometry import affine_shape, input_dtype, layout_of
+from verify_norm.core.geometry import affine_shape, input_dtype, layout_of, row_length
 from verify_norm.core.spec import CaseSpec, Op, Tensor
 
 
@@ -40,6 +41,18 @@ def tensor(spec: CaseSpec, op: Op, one: Tensor) -> Array | None:
     return placement.shared(values, layout_of(spec, one.name))
 
 
+def _place(spec: CaseSpec, op: Op) -> Array:
+    """Return where each element of x stands among those that are normalized together, between 0 and 1."""
+    n, shape = row_length(spec, op), spec.shape
+    if op.view == "channels":
+        space = prod(shape[2:])
+        place = np.add.outer(np.arange(shape[0]) * space, np.arange(space))[:, None]
+        place = np.broadcast_to(place, (*shape[:2], space))
+    else:
+        place = np.arange(prod(shape)) % max(n, 1)
+    return ((place + 0.5) / max(n, 1)).reshape(shape)
+
+
 def _zeros(spec: CaseSpec, shape: tuple[int, ...]) -> Array:
     """Return 0 where the weight vanishes, else 1."""
     vanish = {"random": 0, "zero": 1, "some_zero": np.arange(prod(shape)).reshape(shape) % 3 == 0}[spec.weight_data]
@@ -64,6 +77,10 @@ def _family(spec: CaseSpec, op: Op, rng: np.random.Generator) -> Array:
         return np.ascontiguousarray(np.broadcast_to(one, shape))
     if spec.data == "alternating":  # +1, −1, …: the largest sums that cancel
         return np.where(np.arange(prod(shape)) % 2, -1.0, 1.0).reshape(shape)
+    if spec.data in ("sorted", "ramp", "steps"):
+        place = _place(spec, op)  # running sums and means of ordered data lose the most
+        ordered = {"sorted": ndtri(place), "ramp": 2 * place, "steps": np.floor(8 * place) / 4}[spec.data]
+        return ordered + rng.standard_normal(shape) / 64
     if spec.data == "zero":
         return np.zeros(shape)
     if spec.data == "integers":  # exact in every format, with ties

@@ -17,6 +17,7 @@ from verify_norm.checks import (  # noqa: F401 — they enter themselves
     memory,
     nonfinite,
     signature,
+    sums,
     values,
 )
 from verify_norm.checks.check import CHECKS as _ENTERED

@@ -138,7 +138,7 @@ def _eps_decides(run: Run) -> Iterator[Compared]:
             words = ("scale times " if case.op.quantized else "") + words + because
         elif name == "rstd":
             want, words = np.full_like(left, 2.0**-k), "1/√eps" + because
-            wrong = ~(np.abs(right - want) <= 8 * single.u * want)  # γ(5), and its own last rounding
+            wrong = ~(np.abs(right - want) <= 8 * single.u * want)  # γ(ROOT + DIVISION + 1), and its own last rounding
         else:
             want, words = left, "the same for any eps"
             wrong = (right != left) & judge.judged(truth(run, name))

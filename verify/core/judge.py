@@ -5,6 +5,8 @@ import numpy as np
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.spec import Expected
 
+ABOVE = float(np.nextafter(1.0, 2.0))
+
 
 def allowed(expected: Expected) -> Array:
     """Return δ + ½ ulp(|want| + δ) per element: the error before the final rounding, plus that rounding."""
@@ -23,16 +25,20 @@ def worst(ratio: Array) -> tuple[int, ...]:
 
 
 def ratio(got: Array, expected: Expected) -> Array:
-    """Return |got − want| / allowed: above 1, no rounding of any value within δ of the truth gives `got`.
+    """Return |got − want| / allowed, above 1 where no rounding of any value within δ of the truth gives `got`.
 
-    An infinity counts as right (0) if a value within δ of the truth overflows the format with that sign. NaN is never
-    right. An 8-bit format may also saturate (`Format.is_rounding`). Elements that are not judged have a ratio of 0.
+    Rounding is monotonic, so those are the numbers from the rounded want − δ to the rounded want + δ. Half an ulp is
+    too wide only below a power of two. An infinity counts as right (0) if a value within δ of the truth overflows the
+    format with that sign. NaN is never right. An 8-bit format may also saturate (`Format.is_rounding`). Elements that
+    are not judged have a ratio of 0.
     """
     form = FORMATS[expected.dtype]
     want, delta = expected.value, expected.delta
     with np.errstate(invalid="ignore", over="ignore"):
         off = np.abs(got - want) / allowed(expected)
         farthest = form.round(want + np.copysign(delta, got))
+        reached = (form.round(want - delta) <= got) & (got <= form.round(want + delta))
+        off = np.where(reached, np.minimum(off, 1.0), np.maximum(off, ABOVE))
         off = np.where(np.isfinite(got), off, np.where(got == farthest, 0.0, np.inf))
         largest = want + np.copysign(delta, want)
         off = np.where(np.isinf(form.round(largest)) & form.is_rounding(got, largest), 0.0, off)

@@ -248,6 +248,8 @@ def arithmetic(contract: Contract, dtype: str) -> Arithmetic:
         partials_u=roundoff.get("partials", 0.0),
         narrow_tiny=max((float(f.ulp(np.zeros(()))) / 2 for f in narrower), default=0.0),
         narrow_huge=min((f.largest for f in narrower), default=np.inf),
+        lanes=contract.lanes,
+        atomic=contract.summation == "atomic",
     )
 
 

@@ -25,7 +25,7 @@ LAYOUTS = (
     *("contiguous", "row_strided", "transposed", "every_other", "offset", "expanded", "channels_last", "far"),
     "scalar",
 )
-FAMILIES = ("normal", "heavy", "channel", "constant", "alternating", "integers", "zero")
+FAMILIES = ("normal", "heavy", "channel", "constant", "alternating", "integers", "zero", "sorted", "ramp", "steps")
 WEIGHTS = ("random", "zero", "some_zero")
 LAWS = ("scale", "scale_dy", "linearity", "shift", "permutation")
 FURTHER = ("memory", "distribution", "batch_invariance", "determinism", "gradient", "degenerate", "power", *LAWS)
@@ -89,8 +89,9 @@ class Contract:
     stats : type in which mean and rstd are saved between forward and backward.
     xhat : type to which x̂ is rounded before the weight ("x": that of x, as in Llama's RMSNorm); None: no rounding.
     partials : type of the partial sums of dweight and dbias.
-    summation : "blocked" (runs of bounded length, then a tree), "sequential" (one running sum), "atomic" (blocked, in
-        an order that changes from run to run).
+    summation : "blocked" (`lanes` runs, then a tree), "sequential" (one running sum), "atomic" (blocked within a row or
+        group; over rows, one running sum in any order, as of one atomic addition for each row or each program).
+    lanes : how many runs a blocked sum has at least: 128, as a block of a GPU; a matrix product of a CPU has 8 to 32.
     variance : "two_pass"; "centered" (two-pass, Welford or Chan merging); "shifted" (E[d²] − E[d]², d = x − x[0]).
     expanded : True if (x − mean)·a + b is computed as x·a + (b − mean·a), which cancels at large offsets.
     deterministic : the same bits in every run; if False, sums over rows may differ by a reordering's rounding.
@@ -106,6 +107,7 @@ class Contract:
     xhat: str | None = None
     partials: str = "float32"
     summation: Literal["blocked", "sequential", "atomic"] = "blocked"
+    lanes: Positive = 128
     variance: Literal["two_pass", "centered", "shifted"] = "centered"
     expanded: bool = False
     deterministic: bool = True

@@ -37,6 +37,7 @@ from verify_norm.checks.relations.rerun import has_rows, nearby, taken
 from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.spec import Run
+from verify_norm.reference.arithmetic import DIVISION, ROOT
 
 # Of 2^k, where x is scaled by 2^k.
 POWERS = {"x": 1, "residual": 1, "residual_out": 1, "mean": 1, "rstd": -1, "running_mean": 1, "running_var": 2}
@@ -108,9 +109,9 @@ def scale(run: Run) -> Equations:
 def _root_apart(run: Run, s: stages.Stages, name: str, got: Array) -> Array:
     """Return what an output may be off by, once every bit up to the reciprocal root is settled; flat.
 
-    The root is off by γ(5): the roundings of eps, of the addition, and of an approximate reciprocal root.
+    The root is off by what `rounding.rstd_error` adds: the roundings of eps, of the addition, a root and a division.
     """
-    root, dy = s.arithmetic.gamma(5), run.case.exact.get("dy")
+    root, dy = s.arithmetic.gamma(ROOT + DIVISION + 1), run.case.exact.get("dy")
     if name == "rstd":
         return ((root + s.arithmetic.stats_u) * (1 + root) * np.abs(got)).ravel()
     if name == "y":

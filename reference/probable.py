@@ -1,0 +1,112 @@
+"""How far the sums of a correct kernel are from the truth by chance, where the worst case is much farther.
+
+`rounding` bounds every error in the worst case, in which all roundings have one sign: the bound of a sum of n terms
+grows like n, its error in random data like √n. Here each rounding counts as a random number of mean 0 within ±u of its
+result, independent of the others. A sum of such errors within ±c_i exceeds λ·√Σc_i² with a probability below
+2·exp(−λ²/2) (Hoeffding, J. Am. Stat. Assoc. 58, 1963). That is a model for round to nearest, and a theorem for
+stochastic rounding (Higham & Mary, SIAM J. Sci. Comput. 41, 2019; Connolly, Higham & Mary, SIAM J. Sci. Comput. 43,
+2021). So it serves random data alone, and stands beside `rounding`, never in its place. It does not hold for a sum of
+one sign in which few terms are large: beside them all others are rounded to one side.
+
+**A sum** of n terms t, in runs of L terms and a tree over them, rounds each of its partial sums s. In random order the
+mean of s² after k terms is k/n·Σt² + (k/n)²·(Σt)². Over all runs, and the log2(n/L) + 1 levels of the tree,
+
+    V = Σt²·((L + 1)/2 + log2(n/L) + 1) + (Σt)²·((L + 1)(2L + 1)/(6n) + 2)
+
+bounds the sum of these means, and λ·u·√V the error. L is n over the contract's lanes. A program may add up to RUN
+terms in one run, so L is at least that; a kernel with one running sum of more has to say so.
+
+**What is not random** counts in full: the division by n and the reciprocal root err alike in all rows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from verify_norm.reference import rounding
+from verify_norm.reference.arithmetic import DIVISION, ROOT, Arithmetic
+from verify_norm.reference.norm import Norm
+from verify_norm.reference.rounding import QUOTIENT, StatisticsError, XhatError
+from verify_norm.reference.view import Array
+
+RUN = 512
+ALIKE = ROOT + DIVISION + 4  # roundings that may err alike in all rows: of the reciprocal root, x̂ and the product
+
+
+def spread(terms: Array, axes: tuple[int, ...], a: Arithmetic) -> Array:
+    """Return u·√V of the sum of `terms` over `axes`, which are kept.
+
+    >>> single = Arithmetic(u=2**-24, tiny=2**-126, huge=3.4e38)
+    >>> bool(spread(np.ones((4, 1)), (0,), single)[0, 0] < 2**-20)
+    True
+    """
+    n = max(math.prod(terms.shape[axis] for axis in axes), 1)
+    run = n if a.summation == "sequential" else max(n / a.lanes, min(n, RUN))
+    levels = math.log2(n / run) + 1
+    squares, total = (t.sum(axes, keepdims=True) for t in (terms * terms, terms))
+    variance = squares * ((run + 1) / 2 + levels) + total * total * ((run + 1) * (2 * run + 1) / (6 * n) + 2)
+    return np.asarray(a.u * np.sqrt(variance))
+
+
+def statistics_error(n: Norm, a: Arithmetic, lam: float) -> StatisticsError:
+    """Return the errors of the statistics of x that a kernel makes by chance, not more often than λ says.
+
+    Welford's updates round a running mean of which each deviation feels another part: of random sign, so that one
+    rounding of the mean is left of them.
+    """
+    N, mean = n.view.count, np.zeros_like(n.rstd)
+    if n.centred:
+        mean = lam * spread(n.x, n.view.axes, a) / N + QUOTIENT * a.u * np.abs(n.mean) + 4 * a.tiny
+    lost = lam * spread(n.xc * n.xc, n.view.axes, a) / N + (QUOTIENT + 2) * a.u * n.var + 4 * a.tiny
+    if n.centred and a.variance != "two_pass":
+        lost = lost + 2 * lam * a.u * n.average(np.abs(n.x)) * n.average(np.abs(n.xc))
+    high = lost + mean * mean
+    return StatisticsError(mean, lost, high, rounding.rstd_error(lost, high, n.rstd, a))
+
+
+def weight_error(n: Norm, dy: Array, z: XhatError, a: Arithmetic, lam: float) -> Array:
+    """Return the error of dweight = Σ dy·x̂, over all that one weight serves, by chance; `z` is x̂'s."""
+    terms = dy * n.xhat
+    each = dy * dy * ((z.magnitude * (z.unit + a.u)) ** 2 + (z.factor * n.xhat) ** 2 + (z.shift + z.floor) ** 2)
+    by_chance = np.hypot(spread(terms, n.view.shared, _over_rows(a)), np.sqrt(n.total(each)))
+    return np.asarray(lam * by_chance + ALIKE * a.u * np.abs(n.total(terms)) + n.view.repeats * a.tiny)
+
+
+def bias_error(n: Norm, dy: Array, a: Arithmetic, lam: float) -> Array:
+    """Return the error of dbias = Σ dy, over all that one bias serves, by chance."""
+    return lam * spread(dy, n.view.shared, _over_rows(a)) + n.view.repeats * a.tiny
+
+
+def row_sum_error(n: Norm, dy: Array, z: XhatError, a: Arithmetic, lam: float, phi: Array) -> Array:
+    """Return the error of Σφ·dx over each row or group by chance, before dx is rounded into its type.
+
+    It is `stages.sum_error` with errors of chance in the means c1 = mean(g·x̂) and c2 = mean g, g = w·dy, and with
+    √Σ(φe)² in place of Σ|φ|e for what each element is rounded by.
+    """
+    p, N, u = n.gradient(dy), n.view.count, a.u
+
+    def total(values: Array) -> Array:
+        return np.asarray(np.broadcast_to(values, n.view.shape).sum(n.view.axes, keepdims=True))
+
+    def root(values: Array) -> Array:
+        return np.sqrt(total(values * values))
+
+    weights = a.u * ((n.weight is not None) + n.offset)
+    c1, c2 = np.abs(p.c1), np.zeros_like(p.c1) if p.c2 is None else np.abs(p.c2)
+    dc1 = lam * (spread(p.g * n.xhat, n.view.axes, a) + root(p.g * z.magnitude * (z.unit + weights + u))) / N
+    dc1 = dc1 + (QUOTIENT * u + z.factor) * c1 + z.shift * c2
+    dc2 = lam * (spread(p.g, n.view.axes, a) + weights * root(p.g)) / N + QUOTIENT * u * c2
+    dc2 = np.zeros_like(c2) if p.c2 is None else dc2
+    most = c1 + dc1
+    each = np.abs(p.g) * (weights + 2 * u) + 2 * u * (c2 + dc2) + (z.unit + 4 * u) * z.magnitude * most
+    each = n.rstd * (each + z.floor * most) + (DIVISION + 2) * u * np.abs(p.dx)
+    shared = np.abs(total(phi)) * (dc2 + z.shift * most) + np.abs(total(phi * n.xhat)) * (dc1 + z.factor * most)
+    row = (z.factor + (DIVISION + 2) * u) * np.abs(total(phi * p.dx)) + n.rstd * shared
+    return np.asarray(row + lam * root(phi * each) + 2 * N * a.tiny)
+
+
+def _over_rows(a: Arithmetic) -> Arithmetic:
+    return replace(a, summation="sequential") if a.atomic else a

@@ -1,0 +1,112 @@
+"""The check `sums`: mistakes that hide in the bound of a long sum, and right kernels in several orders."""
+
+import numpy as np
+import pytest
+import torch
+from norms import layernorm, layernorm_bwd
+
+from verify_norm.cases import make
+from verify_norm.checks import CHECKS
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import CaseSpec, Contract, Finding, Kernel
+from verify_norm.running.execute import execute
+
+TALL, WIDE = CaseSpec((16384, 4)), CaseSpec((2, 65536))
+BOUNDED = ("signature", "accuracy", "statistics", "sums")
+
+
+def convicting(function, spec, op, contract=None):
+    """Return the checks among `BOUNDED` that find something, each with its output."""
+    contract = contract or Contract()
+    run = execute(Kernel("k", op, run=function, contract=contract), make.case(spec, OPS[op], contract))
+    assert run.problem is None, run.problem
+    checks = [CHECKS[name] for name in BOUNDED if CHECKS[name].applies(OPS[op]) and CHECKS[name].looks(run)]
+    return {(f.check, f.output) for c in checks for f in c.function(run) if isinstance(f, Finding)}
+
+
+def changed(**by):
+    """A right backward, whose named outputs are changed afterwards."""
+
+    def run(dy, x, weight, bias, mean, rstd, eps, normalized_shape):
+        outputs = layernorm_bwd()(dy, x, weight, bias, mean, rstd, eps, normalized_shape)
+        named = dict(zip(("dx", "dweight", "dbias"), outputs, strict=True))
+        return tuple(by[name](t) if name in by else t for name, t in named.items())
+
+    return run
+
+
+@pytest.mark.parametrize("name", ["dweight", "dbias"])
+def test_a_relative_error_of_a_sum_over_rows(name):
+    wrong = changed(**{name: lambda t: t * (1 + 2e-5)})
+    assert convicting(wrong, TALL, "layernorm_bwd") == {("sums", name)}
+    assert convicting(changed(), TALL, "layernorm_bwd") == set()
+
+
+@pytest.mark.parametrize("how", ["float16 partial sums", "tf32 products"])
+def test_a_narrow_type_inside_a_sum_over_rows(how):
+    def run(dy, x, weight, bias, mean, rstd, eps, normalized_shape):
+        dx, _, dbias = layernorm_bwd()(dy, x, weight, bias, mean, rstd, eps, normalized_shape)
+        d, xhat = dy, (x - mean[:, None]) * rstd[:, None]
+        if how == "tf32 products":
+            d, xhat = ((t.view(torch.int32) + 0x1000 & ~0x1FFF).view(torch.float32) for t in (d, xhat))
+        parts = (d * xhat).split(128)
+        parts = [part.sum(0).half().float() if how.startswith("float16") else part.sum(0) for part in parts]
+        return dx, torch.stack(parts).sum(0), dbias
+
+    assert ("sums", "dweight") in convicting(run, CaseSpec((65536, 4)), "layernorm_bwd")
+
+
+def test_another_eps_in_long_rows():
+    def run(x, weight, bias, eps, normalized_shape):
+        return layernorm()(x, weight, bias, eps / 10, normalized_shape)
+
+    assert convicting(run, WIDE, "layernorm_fwd") == {("sums", "rstd")}
+    assert convicting(layernorm(), WIDE, "layernorm_fwd") == set()
+
+
+@pytest.mark.parametrize("count", [-1, 1])
+def test_means_over_another_count_in_long_rows(count):
+    def run(dy, x, weight, bias, mean, rstd, eps, normalized_shape):
+        _, dweight, dbias = layernorm_bwd()(dy, x, weight, bias, mean, rstd, eps, normalized_shape)
+        xhat, g, n = (x - mean[:, None]) * rstd[:, None], dy * weight, x.shape[1]
+        c1, c2 = ((t.sum(1, keepdim=True) / (n + count)) for t in (g * xhat, g))
+        return rstd[:, None] * (g - c2 - xhat * c1), dweight, dbias
+
+    found = convicting(run, CaseSpec((4, 16384)), "layernorm_bwd")
+    assert ("sums", "dx") in found
+
+
+@pytest.mark.parametrize("lanes", [8, 128, 1024])
+@pytest.mark.parametrize("spec", [TALL, CaseSpec((16384, 4), offset=100.0), CaseSpec((4096, 7), data="heavy")], ids=str)
+def test_any_order_of_many_lanes_passes(lanes, spec):
+    def total(t):
+        padded = np.zeros((-(-len(t) // lanes) * lanes, t.shape[1]), np.float32)
+        padded[: len(t)] = t.numpy()
+        return torch.from_numpy(np.add.accumulate(padded.reshape(-1, lanes, t.shape[1]), 0)[-1].sum(0))
+
+    def run(dy, x, weight, bias, mean, rstd, eps, normalized_shape):
+        dx, _, _ = layernorm_bwd()(dy, x, weight, bias, mean, rstd, eps, normalized_shape)
+        return dx, total(dy * ((x - mean[:, None]) * rstd[:, None])), total(dy)
+
+    assert convicting(run, spec, "layernorm_bwd") == set()
+
+
+@pytest.mark.parametrize(
+    "contract", [Contract(), Contract(summation="sequential"), Contract(summation="atomic")], ids=str
+)
+def test_one_running_sum_passes(contract):
+    def run(dy, x, weight, bias, mean, rstd, eps, normalized_shape):
+        dx, _, _ = layernorm_bwd()(dy, x, weight, bias, mean, rstd, eps, normalized_shape)
+        terms = (dy * ((x - mean[:, None]) * rstd[:, None])).numpy(), dy.numpy()
+        return dx, *(torch.from_numpy(np.add.accumulate(t, 0)[-1]) for t in terms)
+
+    assert convicting(run, TALL, "layernorm_bwd", contract) == set()
+
+
+def test_equal_rows_and_narrow_contracts_are_left_to_the_bound():
+    for spec, contract in ((CaseSpec((512, 8), data="constant"), Contract()), (TALL, Contract(partials="bfloat16"))):
+        run = execute(
+            Kernel("k", "layernorm_bwd", run=layernorm_bwd(), contract=contract),
+            make.case(spec, OPS["layernorm_bwd"], contract),
+        )
+        assert not CHECKS["sums"].looks(run)

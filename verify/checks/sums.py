@@ -1,0 +1,122 @@
+"""Long sums beside their probable error: what hides in a worst case that grows with the number of terms."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from verify_norm.checks.check import check, finding
+from verify_norm.checks.relations.equations import compared, confidence, truth
+from verify_norm.checks.relations.moments import FAMILIES
+from verify_norm.checks.relations.rerun import element
+from verify_norm.checks.relations.stages import Stages, cotangent, given, own_statistics, stages
+from verify_norm.core import geometry, judge
+from verify_norm.core.dtypes import FORMATS, Array
+from verify_norm.core.spec import Case, Finding, Run, SmallestError
+from verify_norm.reference import probable, rounding
+
+LONG = 256  # terms: the worst case of a shorter sum is near its probable error
+EXPONENTS = 20  # of x and dy: beyond them float32 may underflow
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """A sum of many terms that a kernel returns or that its dx implies: element by element, and what it may err by."""
+
+    output: str
+    words: str
+    got: Array
+    want: Array
+    tolerance: Array
+
+
+def _random(case: Case) -> bool:
+    spec, op = case.spec, case.op
+    layouts = {geometry.layout_of(spec, tensor.name) for tensor in op.inputs if tensor.extent == "data"}
+    plain = spec.data in FAMILIES and spec.special is None and spec.eps > 0 and not layouts & {"expanded", "scalar"}
+    return plain and max(abs(spec.log2_scale), abs(spec.dy_log2_scale)) <= EXPONENTS and own_statistics(case)
+
+
+def _looks(run: Run) -> bool:
+    contract, sizes = run.kernel.contract, [t.ndim and t.size for t in run.case.exact.values() if t is not None]
+    wide = contract.partials == "float32" and contract.xhat is None and contract.stats == "float32"
+    return run.problem is None and wide and bool(compared(run)) and max(sizes, default=0) >= LONG and _random(run.case)
+
+
+@check(looks=_looks)
+def sums(run: Run) -> Iterator[Finding | SmallestError]:
+    """Long sums are as close to the truth as roundings of random sign leave them.
+
+    In random data the roundings of a sum of n terms add up like √n, the bound of `accuracy` like n. This looks at
+    mean, rstd, dweight and dbias of 256 terms and more, and at Σdx and Σdx·x̂ of long rows, in which an error of c1 or
+    c2 adds up. `verify_norm.reference.probable` derives the tolerance from the contract (lanes, summation); a right
+    kernel exceeds it with a probability of 1e-9 a case.
+    """
+    s = stages(run)
+    for one in _sums(run, s):
+        ratio = np.abs(one.got - one.want) / one.tolerance
+        size = np.abs(one.want)
+        told = size > 0
+        if told.any() and not one.words:
+            yield SmallestError(one.output, float(np.median(one.tolerance[told] / size[told])))
+        if not (ratio <= 1).all():
+            yield _found(run, one, np.where(np.isnan(ratio), np.inf, ratio))
+
+
+def _sums(run: Run, s: Stages) -> Iterator[Sum]:
+    n, a, outputs = s.norm, s.arithmetic, compared(run)
+    lam = confidence(sum(o.got.size for o, _ in outputs.values()))
+    even = run.case.spec.data == "normal"  # beside a few large squares all others are rounded to one side
+    error = probable.statistics_error(n, a, lam) if even else rounding.statistics_error(n, a)
+    z = rounding.xhat_error(n, error, a)
+    if n.view.count >= LONG and even:
+        for name, delta in (("mean", error.mean), ("rstd", n.rstd * error.rho)):
+            if name in outputs:
+                yield _of(run, name, delta)
+    if "dy" not in run.case.exact:
+        return
+    dy, lost = cotangent(s, given(run.case, "dy"))
+    dy = dy.reshape(n.view.shape)
+    if n.view.repeats >= LONG:
+        if "dweight" in outputs:
+            yield _of(run, "dweight", probable.weight_error(n, dy, z, a, lam) + n.total(lost * z.magnitude))
+        if "dbias" in outputs:
+            yield _of(run, "dbias", probable.bias_error(n, dy, a, lam) + n.total(np.broadcast_to(lost, dy.shape)))
+    added = any(run.case.exact.get(name) is not None for name in ("residual_out", "dresidual_out"))
+    if n.view.count >= LONG and "dx" in outputs and not (a.expanded or added or s.activation):
+        yield from _of_dx(run, s, dy, z, lam)
+
+
+def _of(run: Run, name: str, delta: Array) -> Sum:
+    output, expected = compared(run)[name]
+    delta = np.minimum(delta.reshape(expected.value.shape), expected.delta)
+    rounded = 0.5 * FORMATS[expected.dtype].ulp(np.abs(expected.value) + delta)
+    tolerance = np.where(judge.judged(expected), delta + rounded, np.inf)
+    return Sum(name, "", output.got, expected.value, tolerance)
+
+
+def _of_dx(run: Run, s: Stages, dy: Array, z: rounding.XhatError, lam: float) -> Iterator[Sum]:
+    n, (output, expected) = s.norm, compared(run)["dx"]
+    want, got = (v.reshape(n.view.shape) for v in (expected.value, output.got))
+    half = 0.5 * FORMATS[expected.dtype].ulp(np.abs(want) + expected.delta.reshape(n.view.shape))
+    known = judge.judged(expected).reshape(n.view.shape).all(n.view.axes, keepdims=True)
+    for words, phi in (("Σdx", np.ones_like(want)), ("Σdx·x̂", n.xhat)):
+        if words == "Σdx" and not n.centred:
+            continue
+        delta = probable.row_sum_error(n, dy, z, s.arithmetic, lam, phi)
+        tolerance = delta + lam * np.sqrt(s.row_sum((phi * half) ** 2))
+        left, right = s.row_sum(phi * got), s.row_sum(phi * want)
+        yield Sum("dx", words, left.ravel(), right.ravel(), np.where(known, tolerance, np.inf).ravel())
+
+
+def _found(run: Run, one: Sum, ratio: Array) -> Finding:
+    index = judge.worst(ratio)
+    got, want, allowed = (float(v[index]) for v in (one.got, one.want, one.tolerance))
+    place = f"{one.words} of row {index[0]}" if one.words else element(one.output, index)
+    message = (
+        f"{place}: expected {want:.9g}, got {got:.9g}, {abs(got - want):.3g} apart; in random data roundings explain "
+        f"{allowed:.3g}; {int((ratio > 1).sum())} of {ratio.size} are off. If the kernel adds in one running sum, "
+        "declare summation='sequential'; if in few, declare lanes"
+    )
+    ulp = None if one.words else abs(got - want) / float(FORMATS[truth(run, one.output).dtype].ulp(np.array(want)))
+    return finding(run, "sums", one.output, message, index=index, got=got, want=want, allowed=allowed, ulp=ulp)
