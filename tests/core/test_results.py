@@ -1,0 +1,92 @@
+"""The verdict of a report, and that of several."""
+
+from dataclasses import replace
+
+import pytest
+
+from verify_norm.core.errors import Exit
+from verify_norm.core.results import CheckResult, Coverage, FindingsError, Report, Settings, Skip, unchecked, worst_of
+from verify_norm.core.spec import CaseSpec, Contract, Finding
+
+WHOLE = Coverage(planned=475, corners=75, corners_done=75, refused=0, compared=400, outputs={"y": 400})
+CUT = replace(WHOLE, corners_done=3, compared=3, ended="the 1 s were over")
+LOOKED = (CheckResult("accuracy", "a", 9, 0),)
+IDLE = (CheckResult("accuracy", "a", 0, 0, no_data="it raised"),)
+FINDING = Finding("k", "accuracy", "y", "fail", "y is wrong", CaseSpec((4, 8)))
+
+
+def report(coverage=WHOLE, **changes):
+    made = Report(
+        kernel="k",
+        op="rmsnorm_fwd",
+        target="norms:k",
+        backend="torch",
+        contract=Contract(),
+        settings=Settings(),
+        environment={},
+        cases=400,
+        seconds=1.5,
+        seconds_in_kernel=0.5,
+        findings=(),
+        tallies=(),
+        checks=LOOKED,
+        skipped=(),
+        layouts={},
+        coverage=coverage,
+    )
+    return replace(made, **changes)
+
+
+@pytest.mark.parametrize(
+    ("made", "verdict", "accepted"),
+    [
+        (report(), Exit.PASS, Exit.PASS),
+        (report(findings=(FINDING,)), Exit.FINDINGS, Exit.FINDINGS),
+        (report(CUT, findings=(FINDING,), cases=3), Exit.FINDINGS, Exit.FINDINGS),
+        (report(CUT, cases=3), Exit.INCOMPLETE, Exit.PASS),
+        (report(CUT, cases=3, checks=IDLE), Exit.INCOMPLETE, Exit.NOTHING),
+        (report(replace(CUT, compared=0, corners_done=0), cases=0, checks=IDLE), Exit.INCOMPLETE, Exit.NOTHING),
+        (report(interrupted=True), Exit.INCOMPLETE, Exit.PASS),
+        (report(checks=IDLE), Exit.NOTHING, Exit.NOTHING),
+        (report(replace(WHOLE, compared=40)), Exit.PASS, Exit.PASS),
+        (report(replace(WHOLE, compared=39)), Exit.NOTHING, Exit.NOTHING),
+        (report(replace(WHOLE, compared=39), findings=(FINDING,)), Exit.FINDINGS, Exit.FINDINGS),
+        (report(replace(WHOLE, refused=361, compared=39), cases=39), Exit.NOTHING, Exit.NOTHING),
+        (report(replace(CUT, compared=0), cases=3), Exit.NOTHING, Exit.NOTHING),
+        (report(replace(WHOLE, corners=0, corners_done=0)), Exit.PASS, Exit.PASS),
+        (report(None), Exit.PASS, Exit.PASS),  # of an older verify-norm
+        (report(None, interrupted=True), Exit.INCOMPLETE, Exit.PASS),
+        (report(None, checks=IDLE), Exit.NOTHING, Exit.NOTHING),
+    ],
+)
+def test_a_verdict_follows_from_what_ran_and_what_was_found(made, verdict, accepted):
+    assert made.verdict is verdict
+    assert made.ok is (verdict is Exit.PASS)
+    if verdict is Exit.PASS:
+        made.raise_for_findings()
+    else:
+        with pytest.raises(FindingsError):
+            made.raise_for_findings()
+    assert replace(made, settings=Settings(allow_incomplete=True)).verdict is accepted
+
+
+def test_of_several_verdicts_a_finding_counts_most():
+    found, nothing, cut, fine = Exit.FINDINGS, Exit.NOTHING, Exit.INCOMPLETE, Exit.PASS
+    assert worst_of((fine, cut, nothing, found)) is found
+    assert worst_of((cut, nothing)) is nothing
+    assert worst_of((fine, cut)) is cut
+    assert worst_of((fine, fine)) is fine
+    assert worst_of((fine, nothing), every=False) is fine
+    assert worst_of((cut, nothing), every=False) is cut
+    assert worst_of((nothing, nothing), every=False) is nothing
+
+
+def test_what_was_not_checked_has_its_reasons():
+    skips = (Skip("cases", "it takes no NaN", 361), Skip("output rstd", "k does not return it", 39))
+    few = report(replace(WHOLE, refused=361, compared=39), cases=39, skipped=skips)
+    assert (
+        unchecked(few) == "almost nothing was checked: outputs were compared in 39 of 400 cases. cases: it takes no NaN"
+    )
+    assert unchecked(report(checks=IDLE, skipped=skips[1:])) == (
+        "nothing was checked. output rstd: k does not return it; it raised"
+    )
