@@ -185,7 +185,7 @@ def table() -> int:
                 f"**{row.verdict}**: {row.reason}",
             ]
             lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-        clean = [f"`{r.kernel}` ({r.cases})" for r in found if not r.findings and r.checked]
+        clean = [f"`{r.kernel}` ({r.cases})" for r in found if r.ok]
         lines += [
             "",
             f"No findings, with the number of cases: {', '.join(clean)}.",

@@ -30,7 +30,7 @@ def main() -> int:
         os.environ["TRITON_INTERPRET"] = "1"
 
     from verify_norm.core import serial
-    from verify_norm.core.results import Settings
+    from verify_norm.core.results import Settings, gap
     from verify_norm.loading import builtin, registry
     from verify_norm.report import documents
     from verify_norm.running.interpreter import patch
@@ -61,6 +61,8 @@ def main() -> int:
         for finding in report.findings:
             print(f"     {finding.check} {finding.output} ({finding.cases} cases): {finding.message}")
             print(f"     {serial.spec_text(name, finding.spec)}", flush=True)
+        if missing := gap(report):
+            print(f"     {missing}")
         for skip in report.skipped:
             print(f"     not checked: {skip.what} ({skip.cases}): {skip.reason}")
     return bool(failed)

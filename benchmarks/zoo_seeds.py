@@ -45,6 +45,7 @@ def at(seed: int, options: argparse.Namespace) -> dict[str, Any]:
         "fewest": min(cases.values()),
         "seconds": round(sum(outcome.seconds for outcome in outcomes)),
         "findings": jsonable(findings),
+        "gaps": {outcome.example.name: outcome.gap for outcome in outcomes if outcome.gap},
         "by_kernel": dict(sorted(cases.items())),
     }
 
@@ -78,7 +79,9 @@ def main() -> int:
         )
         for finding in row["findings"]:
             print(f"  {finding['kernel']}: {finding['check']} {finding['output']}: {finding['message']}", flush=True)
-    return int(any(row["findings"] for row in done.values()))
+        for name, gap in row.get("gaps", {}).items():
+            print(f"  {name}: {gap}", flush=True)
+    return int(any(row["findings"] or row.get("gaps") for row in done.values()))
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ class Reports(tuple[Report, ...]):
         return tuple(finding for report in self for finding in report.findings)
 
     def raise_for_findings(self) -> None:
-        """Raise FindingsError if a report has findings, or has checked nothing."""
+        """Raise FindingsError if a report has findings, has checked nothing, or is incomplete."""
         if texts := [text for report in self if (text := failures(report))]:
             raise FindingsError("\n\n".join(texts))
 
@@ -51,6 +51,7 @@ def audit(
     contract: Contract | None = None,
     bind: str = "",
     isolate: bool = DEFAULTS.isolate,
+    allow_incomplete: bool = DEFAULTS.allow_incomplete,
 ) -> Report | Reports:
     """Check a kernel as `verify-norm --kernel` does; return a report, or Reports where `op` has no direction.
 
@@ -67,6 +68,7 @@ def audit(
         shapes of real models ("models") or both ("all").
     timeout, isolate : seconds for one case, 20 or, on a GPU, 90 if None; run the kernel in a process of its own. What
         cannot be imported there (a nested function, one of the running script) runs in this process.
+    allow_incomplete : accept a run that ends, by its time or Ctrl-C, before all corner cases.
 
     Raises
     ------
@@ -81,7 +83,7 @@ def audit(
     from verify_norm.search.request import request
 
     given = {"dtypes": dtypes, "checks": checks, "examples": examples, "seconds": seconds, "seed": seed}
-    given |= {"device": device, "shapes": shapes, "timeout": timeout}
+    given |= {"device": device, "shapes": shapes, "timeout": timeout, "allow_incomplete": allow_incomplete}
     asked = request(kernel, given, op=op, bind=bind, contract=contract, isolate=isolate, corpus=corpus)
     for note in asked.notes:
         print(f"verify-norm: {note}", file=sys.stderr)

@@ -1,6 +1,7 @@
 """`audit` and `hunt` as commands: what they print and write, the corpus that later runs replay, and bad input."""
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -10,7 +11,10 @@ from verify_norm.cli.app import app
 from verify_norm.report import documents
 
 KERNEL = """
+import itertools
 import torch
+
+CALLS = itertools.count()
 
 def rmsnorm_fwd(x, weight, eps):
     r = x.double()
@@ -19,6 +23,11 @@ def rmsnorm_fwd(x, weight, eps):
 
 def raises(x, weight, eps):
     raise RuntimeError("not today")
+
+def seldom(x, weight, eps):
+    if next(CALLS) % 20:
+        raise RuntimeError("not this time")
+    return rmsnorm_fwd(x, weight, eps)
 
 def no_eps(x, weight, eps):
     return rmsnorm_fwd(x, weight, 0.0)
@@ -96,6 +105,13 @@ def test_a_hunt_within_all_bounds_passes(path):
     result = hunted(path, "rmsnorm_fwd", "--seconds", "2")
     assert result.exit_code == 0, result.output
     assert "y error/bound 0." in result.output
+
+
+@pytest.mark.parametrize("attribute", ["raises", "seldom"])
+def test_a_hunt_that_compares_almost_nothing_is_no_pass(path, attribute):
+    result = hunted(path, attribute, "--seconds", "0.5")
+    assert result.exit_code == 2, result.output
+    assert re.search(r"too little was checked: rmsnorm_fwd was compared in \d+ of \d+ cases", result.stderr)
 
 
 @pytest.mark.parametrize(

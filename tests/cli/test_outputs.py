@@ -42,7 +42,9 @@ NOTHING = report(checks=())
     [
         ((report(),), 0),
         ((report(findings=(FINDING,)),), 1),
-        ((report(interrupted=True),), 130),
+        ((report(interrupted=True),), 3),
+        ((report(interrupted=True), NOTHING), 2),
+        ((report(interrupted=True, settings=Settings(allow_incomplete=True)),), 0),
         ((report(interrupted=True, findings=(FINDING,)),), 1),
         ((NOTHING,), 2),
         ((report(), NOTHING), 2),

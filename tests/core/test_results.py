@@ -1,4 +1,4 @@
-"""The Report: tallies that merge, the command that replays a case, and what a failing test says."""
+"""Tallies that merge, the command that replays a case, what a failing test says, and the verdict of a report."""
 
 import shlex
 from dataclasses import replace
@@ -8,16 +8,48 @@ import numpy as np
 import pytest
 
 from verify_norm.core import results, serial
-from verify_norm.core.results import CheckResult, FindingsError, Report, Settings, Skip, Tally
+from verify_norm.core.errors import Exit
+from verify_norm.core.results import (
+    CheckResult,
+    Coverage,
+    FindingsError,
+    Report,
+    Settings,
+    Skip,
+    Tally,
+    unchecked,
+    worst_of,
+)
 from verify_norm.core.spec import CaseSpec, Contract, Expected, Finding, Output
 
 SPEC = CaseSpec((2, 3))
-FINDING = Finding("k", "accuracy", "y", "fail", "y[0] is off", SPEC, got=1.5, want=0.1)
-CHECKED = CheckResult("accuracy", "right", 4, 0)
-REPORT = Report(
-    *("mine.py:k", "rmsnorm_fwd", "mine.py:k", "python", Contract(), Settings(), {}, 4, 1.0, 0.5),
-    *((), (), (CHECKED,), (), {}),
-)
+WHOLE = Coverage(planned=475, corners=75, corners_done=75, refused=0, compared=400, outputs={"y": 400})
+CUT = replace(WHOLE, corners_done=3, compared=3, ended="the 1 s were over")
+LOOKED = (CheckResult("accuracy", "a", 9, 0),)
+IDLE = (CheckResult("accuracy", "a", 0, 0, no_data="it raised"),)
+FINDING = Finding("k", "accuracy", "y", "fail", "y is wrong", CaseSpec((4, 8)))
+
+
+def report(coverage=WHOLE, **changes):
+    made = Report(
+        kernel="k",
+        op="rmsnorm_fwd",
+        target="norms:k",
+        backend="torch",
+        contract=Contract(),
+        settings=Settings(),
+        environment={},
+        cases=400,
+        seconds=1.5,
+        seconds_in_kernel=0.5,
+        findings=(),
+        tallies=(),
+        checks=LOOKED,
+        skipped=(),
+        layouts={},
+        coverage=coverage,
+    )
+    return replace(made, **changes)
 
 
 def tally(ratio, spec=SPEC):
@@ -52,29 +84,73 @@ def test_the_command_that_replays_a_case_is_quoted_for_a_shell(name, op):
 
 
 def test_a_callable_without_a_target_is_replayed_in_python():
-    line = results.replay_line(replace(REPORT, target="", kernel="<lambda>"), SPEC)
+    line = results.replay_line(report(target="", kernel="<lambda>"), SPEC)
     assert line.startswith("verify_norm.replay(<the kernel>, ")
     assert "verify-norm replay" not in line
 
 
 def test_what_a_failing_test_says():
-    report = replace(REPORT, findings=(FINDING,), skipped=(Skip("cases", "too long", 3), Skip("output rstd", "no")))
+    finding = replace(FINDING, got=1.5, want=0.1)
+    made = report(findings=(finding,), skipped=(Skip("cases", "too long", 3), Skip("output rstd", "no")), cases=4)
     with pytest.raises(FindingsError) as caught:
-        report.raise_for_findings()
+        made.raise_for_findings()
     first, message, got, expected, replay = str(caught.value).splitlines()
-    assert first == "mine.py:k (rmsnorm_fwd): 1 finding in 4 of 7 cases"
-    assert message == "accuracy: y[0] is off"
+    assert first == "k (rmsnorm_fwd): 1 finding in 4 of 7 cases"
+    assert message == "accuracy: y is wrong"
     assert (got.split(), expected.split()) == (["got", "1.5"], ["expected", "0.1"])
     assert replay.split()[0] == "replay"
 
 
-def test_a_run_that_checked_nothing_or_was_interrupted_is_no_pass():
-    assert REPORT.ok
-    REPORT.raise_for_findings()
-    nothing = replace(REPORT, checks=(replace(CHECKED, cases=0),), skipped=(Skip("accuracy", "no case fits"),))
-    assert not nothing.ok
-    assert results.failures(nothing).endswith("nothing was checked. accuracy: no case fits")
-    stopped = replace(REPORT, interrupted=True)
-    assert not stopped.ok
-    assert results.failures(stopped).endswith("the run was interrupted")
-    assert results.cases(replace(REPORT, cases=1)) == "1 case"
+@pytest.mark.parametrize(
+    ("made", "verdict", "accepted"),
+    [
+        (report(), Exit.PASS, Exit.PASS),
+        (report(findings=(FINDING,)), Exit.FINDINGS, Exit.FINDINGS),
+        (report(CUT, findings=(FINDING,), cases=3), Exit.FINDINGS, Exit.FINDINGS),
+        (report(CUT, cases=3), Exit.INCOMPLETE, Exit.PASS),
+        (report(CUT, cases=3, checks=IDLE), Exit.INCOMPLETE, Exit.NOTHING),
+        (report(replace(CUT, compared=0, corners_done=0), cases=0, checks=IDLE), Exit.INCOMPLETE, Exit.NOTHING),
+        (report(interrupted=True), Exit.INCOMPLETE, Exit.PASS),
+        (report(checks=IDLE), Exit.NOTHING, Exit.NOTHING),
+        (report(replace(WHOLE, compared=40)), Exit.PASS, Exit.PASS),
+        (report(replace(WHOLE, compared=39)), Exit.NOTHING, Exit.NOTHING),
+        (report(replace(WHOLE, compared=39), findings=(FINDING,)), Exit.FINDINGS, Exit.FINDINGS),
+        (report(replace(WHOLE, refused=361, compared=39), cases=39), Exit.NOTHING, Exit.NOTHING),
+        (report(replace(CUT, compared=0), cases=3), Exit.NOTHING, Exit.NOTHING),
+        (report(replace(WHOLE, corners=0, corners_done=0)), Exit.PASS, Exit.PASS),
+        (report(None), Exit.PASS, Exit.PASS),  # of an older verify-norm
+        (report(None, interrupted=True), Exit.INCOMPLETE, Exit.PASS),
+        (report(None, checks=IDLE), Exit.NOTHING, Exit.NOTHING),
+    ],
+)
+def test_a_verdict_follows_from_what_ran_and_what_was_found(made, verdict, accepted):
+    assert made.verdict is verdict
+    assert made.ok is (verdict is Exit.PASS)
+    if verdict is Exit.PASS:
+        made.raise_for_findings()
+    else:
+        with pytest.raises(FindingsError):
+            made.raise_for_findings()
+    assert replace(made, settings=Settings(allow_incomplete=True)).verdict is accepted
+
+
+def test_of_several_verdicts_a_finding_counts_most():
+    found, nothing, cut, fine = Exit.FINDINGS, Exit.NOTHING, Exit.INCOMPLETE, Exit.PASS
+    assert worst_of((fine, cut, nothing, found)) is found
+    assert worst_of((cut, nothing)) is nothing
+    assert worst_of((fine, cut)) is cut
+    assert worst_of((fine, fine)) is fine
+    assert worst_of((fine, nothing), every=False) is fine
+    assert worst_of((cut, nothing), every=False) is cut
+    assert worst_of((nothing, nothing), every=False) is nothing
+
+
+def test_what_was_not_checked_has_its_reasons():
+    skips = (Skip("cases", "it takes no NaN", 361), Skip("output rstd", "k does not return it", 39))
+    few = report(replace(WHOLE, refused=361, compared=39), cases=39, skipped=skips)
+    assert (
+        unchecked(few) == "almost nothing was checked: outputs were compared in 39 of 400 cases. cases: it takes no NaN"
+    )
+    assert unchecked(report(checks=IDLE, skipped=skips[1:])) == (
+        "nothing was checked. output rstd: k does not return it; it raised"
+    )

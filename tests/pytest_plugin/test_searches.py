@@ -31,13 +31,14 @@ def asked(monkeypatch):
 
 def test_only_what_is_given_overrides_the_command(asked, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    search = searches.Searches(config(tmp_path, "gw3", norm_examples=5, norm_device="auto"), None)
+    options = {"norm_examples": 0, "norm_device": "auto", "norm_allow_incomplete": True}
+    search = searches.Searches(config(tmp_path, "gw3", **options), None)
     wanted = {"accuracy": "a factor", "signature": None}
     answer = search.of(NormKernel("norms.py:k", "rmsnorm_fwd", "eps=1e-6"), wanted)
     assert answer == {"target": "norms.py:k", "expected": {"accuracy": "a factor"}, "error": "unknown kernel 'k'"}
     (command,) = asked
     kernel = ["--kernel=norms.py:k", "--op=rmsnorm_fwd", "--bind=eps=1e-6", "--checks=signature,accuracy"]
-    assert command[:-1] == ["--no-config", *kernel, "--examples=5", "--device=auto", "--worker=3"]
+    assert command[:-1] == ["--no-config", *kernel, "--examples=0", "--device=auto", "--allow-incomplete", "--worker=3"]
     assert command[-1].startswith("--json=")
 
 
@@ -55,6 +56,7 @@ def test_a_kernel_is_searched_once_by_all_workers(asked, tmp_path):
         (7, "", "norms:k ended the process that searched it, with exit status 7"),
         (2, "nothing of ours", "norms:k ended the process that searched it, with exit status 2"),
         (-11, "", "norms:k ended the process that searched it, with exit status -11"),
+        (70, "verify-norm: internal error: KeyError: 1; report it", "internal error: KeyError: 1; report it"),
         (1, "Traceback (most recent call last):\nTypeError: no", "verify-norm itself failed: TypeError: no"),
     ],
 )

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from verify_norm.core.results import CheckResult, Report, Settings, Skip, Tally
+from verify_norm.core.results import CheckResult, Coverage, Report, Settings, Skip, Tally
 from verify_norm.core.spec import CaseSpec, Contract, Finding
 from verify_norm.core.ulp import UlpStats
 from verify_norm.pytest_plugin.verdicts import answer, line, summary
@@ -43,20 +43,37 @@ def test_both_directions_of_a_kernel_are_one_verdict():
 
 
 def test_a_check_that_never_looked_says_why():
-    idle = (CheckResult("signature", "s", 9, 0), CheckResult("accuracy", "a", 0, 0))
-    assert summary([report(checks=idle)])["verdicts"]["accuracy"]["reason"] == (
-        "accuracy had nothing to check in 9 cases"
-    )
-    alone = report(checks=idle[1:], settings=Settings(checks=("accuracy",)))
-    assert summary([alone])["verdicts"]["accuracy"]["reason"] == (
-        "accuracy had nothing to check in 9 cases; the check signature tells whether the kernel runs at all"
-    )
+    idle = (CheckResult("signature", "s", 9, 0), CheckResult("accuracy", "a", 0, 0, no_data="it raised"))
+    empty = {"outcome": "unchecked", "reason": "accuracy: no data: it raised", "replays": []}
+    assert summary([report(checks=idle)])["verdicts"]["accuracy"] == empty
+    accepted = Settings(checks=("signature", "accuracy"), allow_incomplete=True)
+    skipped = empty | {"outcome": "skipped"}
+    assert summary([report(checks=idle, settings=accepted)])["verdicts"]["accuracy"] == skipped
+    lacking = (idle[0], replace(idle[1], offered=False))
+    assert summary([report(checks=lacking)])["verdicts"]["accuracy"] == skipped
+    assert summary([report(), report(checks=idle)])["verdicts"]["accuracy"] == empty, "one direction has no data"
+    assert summary([report(), report(checks=lacking)])["verdicts"]["accuracy"]["outcome"] == "passed"
+
     skips = (Skip("dtype float16", "k offers float32"), Skip("cases", "too small", 3))
-    nothing = report(cases=0, checks=(), skipped=skips)
-    assert summary([nothing])["verdicts"]["accuracy"]["reason"] == (
-        "accuracy had no case to check; not checked: dtype float16: k offers float32; "
-        "not checked: cases (3 cases): too small"
-    )
+    nothing = report(cases=0, checks=idle[1:], skipped=skips)
+    reason = summary([nothing])["verdicts"]["accuracy"]["reason"]
+    assert reason.startswith("accuracy: nothing was checked. dtype float16: k offers float32; cases: too small")
+    alone = summary([report(), nothing], every=False)["verdicts"]["accuracy"]
+    assert alone["outcome"] == "passed", "a direction that nobody asked for"
+    inapplicable = report(checks=idle[:1], skipped=(Skip("check accuracy", "does not apply to k"),))
+    found = summary([inapplicable])["verdicts"]["accuracy"]
+    assert (found["outcome"], found["reason"]) == ("skipped", "accuracy does not apply to k")
+
+
+def test_no_check_passes_in_a_run_that_is_incomplete():
+    cut = report(coverage=Coverage(475, 75, 3, 0, 3, {"y": 3}, "the 1 s were over"), cases=3)
+    found = summary([cut])
+    assert {verdict["outcome"] for verdict in found["verdicts"].values()} == {"unchecked"}
+    said = "incomplete: 3 of 75 corner cases ran: the 1 s were over"
+    assert found["verdicts"]["signature"]["reason"] == f"signature: {said}"
+    assert line({"target": "norms:k", "expected": {}} | found)[1].startswith(said)
+    accepted = summary([replace(cut, settings=replace(cut.settings, allow_incomplete=True))])
+    assert {verdict["outcome"] for verdict in accepted["verdicts"].values()} == {"passed"}
 
 
 def test_an_answer_is_plain_data_with_the_reports_as_written():

@@ -7,6 +7,7 @@ from documents import AUDIT, EMPTY, INFINITE, PASSING, ULPS
 from rich.console import Console
 
 from verify_norm.auditing.model import Averages
+from verify_norm.core.results import Skip
 from verify_norm.report import audit as form
 
 
@@ -38,9 +39,12 @@ def test_the_verdict_is_one_line():
     passes = "PASS[/] twopass: every check passes, and the arithmetic agrees with its contract; audit of 61 s"
     assert passes in form.verdict(PASSING)
     assert "nothing checked" in form.verdict(EMPTY)
-    assert "FAIL[/] twopass: interrupted" in form.verdict(
-        replace(PASSING, report=replace(PASSING.report, interrupted=True))
-    )
+    cut = form.verdict(replace(PASSING, report=replace(PASSING.report, interrupted=True)))
+    assert "INCOMPLETE[/] twopass: no finding so far; the run was interrupted after 99 cases" in cut
+    lost = form.verdict(replace(PASSING, skipped=(Skip("ladders", "the kernel was lost: it hung"),)))
+    assert "INCOMPLETE[/] twopass: no finding so far; not done: ladders" in lost
+    unprinted = form.verdict(replace(PASSING, fingerprint=None))
+    assert "PASS[/] twopass: every check passes; audit" in unprinted, "no fingerprint agrees with nothing"
     assert text(INFINITE)
 
 

@@ -147,11 +147,13 @@ def test_it_says_what_counts():
         "**from 1**",
         "fma (float32): **k**",
         "not checked: k (3 cases): k",
-        "statistics: nothing to check",
+        "statistics: no data",
     ):
         assert part in text.replace("\\", ""), part
     assert markdown.of(report(findings=())).startswith("### ✅ PASS `fine`")
-    assert markdown.of(report(findings=(), interrupted=True)).startswith("### ⚠️ interrupted")
+    assert markdown.of(report(findings=(), interrupted=True)).startswith(
+        "### ⚠️ incomplete `fine` layernorm\\_fwd: no finding so far; 9 cases"
+    )
     assert markdown.of(report(findings=(), checks=())).startswith("### ⚠️ nothing checked")
     both = markdown.of(report("one"), report("two"))
     assert [token.type for token in RENDERER.parse(both)].count("heading_open") == 2

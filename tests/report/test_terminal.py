@@ -23,13 +23,15 @@ def test_the_text_has_what_counts():
         "2×3 offset -10",
         "✗ 7 of 9 cases",
         "right [sic]",
-        "– nothing to check",
+        "– no data  statistics — saved",
         "not checked: output rstd (9 cases): k does not return it",
         "FAIL k: 1 finding; 9 cases in 2.0 s (75 % in the kernel)",
     ):
         assert part in shown, shown
     assert "\nPASS k: 9 cases" in text(replace(SHORT, findings=()))
-    assert "\ninterrupted k: no finding so far; 9 cases" in text(replace(SHORT, findings=(), interrupted=True))
+    cut = text(replace(SHORT, findings=(), interrupted=True))
+    assert "\nINCOMPLETE k: no finding so far; 9 cases" in cut
+    assert "the run was interrupted after 9 cases" in cut
     assert "nothing checked: k" in text(replace(SHORT, findings=(), checks=(), cases=0))
 
 

@@ -18,8 +18,8 @@ from verify_norm.report.html.page import pages
         (REPORT, "FAIL", "2 findings in 99 cases in 9.5 s."),
         (replace(PASSING, disagreements=("a", "b")), "FAIL", "disagrees with the contract in 2 points."),
         (PASSING, "PASS", "No finding by 3 checks in 99 cases"),
-        (NOTHING, "Nothing checked", "This is not a pass. output rstd (9 cases): onepass does not return it."),
-        (replace(REPORT, findings=(), interrupted=True), "Interrupted", "This is not a pass."),
+        (NOTHING, "Nothing checked", "This is not a pass: nothing was checked. output rstd: onepass does"),
+        (replace(REPORT, findings=(), interrupted=True), "Incomplete", "This is not a pass."),
         (replace(REPORT, interrupted=True), "FAIL", "the run was interrupted"),
     ],
 )

@@ -1,15 +1,18 @@
-"""One case that does not fit into GPU memory."""
+"""One case: what each check looks at, and what does not fit into GPU memory."""
 
 from dataclasses import replace
 
+import partial
+import pytest
 import torch
 from small_runs import run
 
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS
+from verify_norm.core.check_names import CHECK_NAMES
 from verify_norm.core.results import Settings
 from verify_norm.core.spec import CaseSpec, Kernel
-from verify_norm.search.examine import NO_ROOM
+from verify_norm.search.examine import NO_ROOM, examine
 from verify_norm.search.search import replay
 
 
@@ -39,3 +42,36 @@ def test_a_check_that_the_gpu_has_no_room_for_takes_no_other_finding_with_it(mon
     assert "accuracy" in {finding.check for finding in report.findings}
     assert ("check identities", NO_ROOM) in {(skip.what, skip.reason) for skip in report.skipped}
     assert {result.name: result.cases for result in report.checks}["identities"] == 0
+
+
+NAN = CaseSpec((4, 30), special="nan")
+SMALL = CaseSpec((5, 64))
+
+
+@pytest.mark.parametrize(
+    ("function", "spec", "looked"),
+    [
+        ("raises", NAN, {"signature"}),
+        ("returns_nothing", NAN, {"signature"}),
+        ("returns_none", SMALL, {"signature"}),
+        ("returns_another_shape", NAN, {"signature", "memory", "determinism"}),
+        ("right", NAN, {"signature", "accuracy", "nonfinite", "memory", "determinism", "batch_invariance"}),
+        ("right", CaseSpec((0, 8)), {"signature", "memory", "determinism"}),
+        ("right", SMALL, set(CHECK_NAMES) - {"crash", "statistics", "nonfinite", "gradient"}),
+        ("right", replace(SMALL, further=()), {"signature", "accuracy", "memory"}),
+    ],
+)
+def test_a_check_looks_only_at_what_there_is(function, spec, looked):
+    kernel = Kernel("k", "rmsnorm_fwd", run=getattr(partial, function))
+    found = examine(kernel, spec, CHECK_NAMES, "cpu").looked
+    assert set(found) == looked
+
+
+def test_a_check_whose_further_runs_the_kernel_refuses_has_no_data():
+    def only(spec):
+        return None if (spec.shape, spec.eps) == (SMALL.shape, SMALL.eps) else "another case"
+
+    kernel = Kernel("k", "rmsnorm_fwd", run=partial.right, unsupported=only)
+    assert "batch_invariance" not in examine(kernel, SMALL, CHECK_NAMES, "cpu").looked
+    assert "degenerate" not in examine(kernel, SMALL, CHECK_NAMES, "cpu").looked
+    assert "identities" in examine(replace(kernel, unsupported=None), SMALL, CHECK_NAMES, "cpu").looked

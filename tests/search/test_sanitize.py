@@ -1,11 +1,15 @@
 """What compute-sanitizer says, read; and one line where it cannot run."""
 
 import shutil
+import subprocess
 
 import pytest
 from typer.testing import CliRunner
 
 from verify_norm.cli.app import app
+from verify_norm.core.errors import Exit
+from verify_norm.core.results import Settings
+from verify_norm.core.spec import Kernel
 from verify_norm.search import sanitize
 
 SAID = """========= COMPUTE-SANITIZER
@@ -49,6 +53,34 @@ def test_where_it_cannot_run_one_line_says_why(arguments, words):
     assert result.exit_code == 2
     assert words in result.output
     assert "Traceback" not in result.output
+
+
+LINE = 'verify-norm case {"shape": [2, 3]}\n'
+CALM = "========= ERROR SUMMARY: 0 errors\n"
+
+
+@pytest.mark.parametrize(
+    ("said", "late", "verdict", "done"),
+    [
+        (LINE * 75 + CALM, False, Exit.PASS, 75),
+        (LINE * 40 + CALM, False, Exit.INCOMPLETE, 40),
+        (LINE * 40, True, Exit.INCOMPLETE, 39),
+        ("", True, Exit.INCOMPLETE, 0),
+        ((LINE + "the kernel raised ValueError: no\n") * 75 + CALM, False, Exit.NOTHING, 75),
+        (SAID, True, Exit.FINDINGS, 2),
+    ],
+)
+def test_it_passes_only_after_all_corner_cases(said, late, verdict, done, monkeypatch):
+    def run(*args, **options):
+        if late:
+            raise subprocess.TimeoutExpired("compute-sanitizer", 9.0, output=said.encode())
+        return subprocess.CompletedProcess(args, 0, stdout=said.encode())
+
+    monkeypatch.setattr(sanitize.subprocess, "run", run)
+    kernel = Kernel("k", "rmsnorm_fwd", run=lambda x, weight, eps: x)
+    report = sanitize.sanitize(kernel, Settings(seconds=9.0), "memcheck", "compute-sanitizer")
+    assert report.verdict is verdict
+    assert report.coverage.corners_done == done
 
 
 def test_it_is_looked_for(monkeypatch):

@@ -2,24 +2,29 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from verify_norm.cli.app import app
+from verify_norm.core.errors import Exit
 from verify_norm.core.results import Settings
 from verify_norm.core.spec import CaseSpec, Finding
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.loading import registry
+from verify_norm.search import search
 from verify_norm.search.examine import examine
 from verify_norm.validation import zoo
 from verify_norm.validation.zoo import Outcome, detectable, explains
 
-FEW = ["--seconds", "12", "--examples", "5"]
+FEW = ["--seconds", "100", "--examples", "5"]
 
 
 def run(*arguments):
@@ -55,7 +60,7 @@ def test_an_interrupted_run_keeps_what_is_done(tmp_path):
             lines.append(line)
             if len(lines) == 1:  # interrupted amid a line, it is printed again
                 os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    assert process.returncode == 130, lines
+    assert process.returncode == 3, lines
     assert "1 of 2 examples were not run" in lines[-1]
     assert "Traceback" not in "".join(lines)
     data = json.loads(path.read_text())
@@ -100,6 +105,23 @@ def test_a_finding_on_a_right_output_does_not_count():
     assert Outcome(unusual, (), 1, 0.1).as_expected
     assert not Outcome(unusual, (finding("dx"),), 1, 0.1).as_expected
     assert explains(ZOO["A35_empty_rows_launch"], finding(None))
+
+
+def test_the_verdict_on_an_example_says_what_is_not_as_expected():
+    wrong, right = ZOO["A31_dx_over_dy"], ZOO["U08_one_column"]
+    assert Outcome(wrong, (finding("dx"),), 1, 0.1).verdict is Exit.PASS
+    assert Outcome(wrong, (), 1, 0.1).verdict is Exit.FINDINGS
+    assert Outcome(right, (finding("dx"),), 1, 0.1, gap="incomplete").verdict is Exit.FINDINGS
+    assert Outcome(right, (), 1, 0.1, gap="incomplete").verdict is Exit.INCOMPLETE
+
+
+def test_a_right_kernel_passes_only_after_all_corner_cases(monkeypatch):
+    monkeypatch.setattr(search, "time", SimpleNamespace(perf_counter=count().__next__))
+    settings = Settings(("float32",), examples=0, seconds=9.0, isolate=False)
+    outcome = zoo.run(ZOO["U08_one_column"], settings)
+    assert not outcome.as_expected
+    assert re.fullmatch(r"incomplete: \d+ of \d+ corner cases ran: the 9 s were over", outcome.gap)
+    assert zoo.run(ZOO["U08_one_column"], replace(settings, allow_incomplete=True)).as_expected
 
 
 def test_a_run_ends_when_the_bug_is_detected():

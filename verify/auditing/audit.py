@@ -10,7 +10,7 @@ from verify_norm.auditing.fingerprint.probing import fingerprint
 from verify_norm.auditing.fingerprint.statement import Fingerprint, disagreements
 from verify_norm.auditing.hunt import HuntOptions, hunt
 from verify_norm.auditing.ladders import ladders
-from verify_norm.auditing.model import Audit, Heat, Hunt, UlpReport
+from verify_norm.auditing.model import LOST, Audit, Heat, Hunt, UlpReport
 from verify_norm.auditing.survey import heat, survey, typical
 from verify_norm.cases import make
 from verify_norm.core.errors import UsageError
@@ -49,7 +49,7 @@ def audit(
             with closing(runner(kernel, device, isolate=settings.isolate)) as process:
                 found[name] = process.call(part, PATIENCE)
         except LostError as lost:
-            skipped.append(Skip(name, f"the kernel was lost: {lost}"))
+            skipped.append(Skip(name, f"{LOST}{lost}"))
     ulps, maps = found.get("errors", ((), ()))
     printed: Fingerprint | None = found.get("fingerprint")
     if printed is not None and not printed.statements:

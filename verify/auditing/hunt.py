@@ -70,6 +70,8 @@ class _Search:
     counts: Counter[str] = field(default_factory=Counter)
     best: dict[Key, list[tuple[float, CaseSpec, str]]] = field(default_factory=dict)
     moved: dict[Key, float] = field(default_factory=dict)
+    tried: int = 0
+    compared: int = 0
 
     def check_time(self) -> None:
         """Raise _TimeIsUpError after the deadline."""
@@ -84,10 +86,14 @@ class _Search:
         plain: Any = {name: "contiguous" for name in layouts if getattr(spec, name) not in ("expanded", "scalar")}
         spec = replace(spec, **(plain | turns.EVERYTHING))  # these layouts do not change the values
         spec = spec if kernel.fit is None else kernel.fit(spec)
-        if geometry.refusal(spec, op) or kernel.refuses(spec):
+        if geometry.refusal(spec, op):
+            return {}
+        self.tried += 1
+        if kernel.refuses(spec):
             return {}
         self.counts[self.stage] += 1
         found = measure(kernel, make.case(spec, op, kernel.contract, self.device), self.outputs)
+        self.compared += bool(found)
         for key, value in found.items():
             kept = self.best.setdefault(key, [])
             if value > 0 and all(spec != other for _, other, _ in kept):
@@ -153,7 +159,8 @@ def hunt(kernel: Kernel, options: HuntOptions) -> Hunt:
             stage()
     counts, seconds = search.counts, time.perf_counter() - started
     by_stage = {name: counts[name] for name, _, _ in stages}
-    return Hunt(kernel.name, kernel.op, seconds, counts.total(), **by_stage, worst=tuple(search.worst()))
+    seen = {"tried": search.tried, "compared": search.compared}
+    return Hunt(kernel.name, kernel.op, seconds, counts.total(), **by_stage, worst=tuple(search.worst()), **seen)
 
 
 def _draw(search: _Search, first: list[CaseSpec], dtypes: tuple[str, ...], seed: int) -> None:

@@ -3,9 +3,12 @@
 from dataclasses import dataclass
 
 from verify_norm.auditing.fingerprint.statement import Fingerprint
-from verify_norm.core.results import SCHEMA, Report, Skip, Tally
+from verify_norm.core.errors import Exit
+from verify_norm.core.results import LEAST_COMPARED, SCHEMA, Report, Skip, Tally, worst_of
 from verify_norm.core.spec import CaseSpec
 from verify_norm.core.ulp import HIGHEST, LOWEST, PER_OCTAVE, UlpStats
+
+LOST = "the kernel was lost: "  # begins the reason of a part that is missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +155,15 @@ class Hunt:
     evolved: int
     moved: int
     worst: tuple[Worst, ...]
+    tried: int = 0  # cases, with those that the kernel does not take
+    compared: int = 0  # cases in which an output has a bound
+
+    @property
+    def verdict(self) -> Exit:
+        """FINDINGS where an error exceeds its bound; NOTHING where fewer than a tenth of the cases were compared."""
+        if self.ratio() > 1:
+            return Exit.FINDINGS
+        return Exit.NOTHING if not self.compared or self.compared < LEAST_COMPARED * self.tried else Exit.PASS
 
     def ratio(self, output: str | None = None) -> float:
         """Return the largest error/bound that a spec replays, of one output or of all."""
@@ -173,9 +185,22 @@ class Audit:
     schema: int = SCHEMA
 
     @property
+    def lost(self) -> tuple[str, ...]:
+        """The parts in which the kernel crashed or hung, so that they are missing."""
+        return tuple(skip.what for skip in self.skipped if skip.reason.startswith(LOST))
+
+    @property
+    def verdict(self) -> Exit:
+        """The verdict of the checks; with it, a disagreement counts as a finding, and a lost part as incomplete."""
+        if self.disagreements:
+            return Exit.FINDINGS
+        missing = self.lost and not self.report.settings.allow_incomplete
+        return worst_of((self.report.verdict, Exit.INCOMPLETE if missing else Exit.PASS))
+
+    @property
     def ok(self) -> bool:
-        """Whether the checks pass and the fingerprint agrees with the contract."""
-        return self.report.ok and not self.disagreements
+        """Whether the checks pass, the fingerprint agrees with the contract, and no part was lost."""
+        return self.verdict is Exit.PASS
 
 
 Document = Report | Audit

@@ -1,15 +1,16 @@
 """A check: a function from a run to its findings, entered by one decorator line."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
 import numpy as np
 
-from verify_norm.core.spec import Finding, Observed, Op, Run, SmallestError, Status
+from verify_norm.core.spec import Finding, Kernel, NoData, Observed, Op, Run, SmallestError, Status
 
-CheckFunction = Callable[[Run], Iterable[Finding | SmallestError | Observed]]
+Item = Finding | SmallestError | Observed | NoData
+CheckFunction = Callable[[Run], Iterable[Item]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,13 +18,15 @@ class Check:
     """A named check.
 
     `applies(op)` says whether it is about this operator at all, `looks(run)` whether it has anything to look at in this
-    run: a check that never looks does not pass.
+    run, which the function may still deny by NoData: a check that never looks does not pass. `lacks(kernel, outputs)`
+    says what the check needs and the kernel does not offer, given the outputs that it returns; "" if nothing.
     """
 
     name: str
     summary: str
     applies: Callable[[Op], bool]
     looks: Callable[[Run], bool]
+    lacks: Callable[[Kernel, Collection[str]], str]
     function: CheckFunction
 
 
@@ -31,19 +34,31 @@ CHECKS: dict[str, Check] = {}
 
 
 def check(
-    *, applies: Callable[[Op], bool] = lambda op: True, looks: Callable[[Run], bool] = lambda run: True
+    *,
+    applies: Callable[[Op], bool] = lambda op: True,
+    looks: Callable[[Run], bool] = lambda run: True,
+    lacks: Callable[[Kernel, Collection[str]], str] = lambda kernel, outputs: "",
+    of_outputs: bool = True,
 ) -> Callable[[CheckFunction], CheckFunction]:
-    """Enter a function into CHECKS under its own name; NumPy warns of nothing in it."""
+    """Enter a function into CHECKS under its own name; NumPy warns of nothing in it.
+
+    A check `of_outputs` looks only at runs in which the kernel came back with an output.
+    """
 
     def enter(function: CheckFunction) -> CheckFunction:
         @wraps(function)
-        def quiet(run: Run) -> tuple[Finding | SmallestError | Observed, ...]:
+        def quiet(run: Run) -> tuple[Item, ...]:
             with np.errstate(all="ignore"):  # NaN, infinities and overflow are among the inputs
                 return tuple(function(run))
 
         assert function.__doc__, f"check {function.__name__}: expected a docstring, whose first line users see"
         summary = function.__doc__.strip().splitlines()[0]
-        CHECKS[function.__name__] = Check(function.__name__, summary, applies, looks, quiet)
+
+        def looking(run: Run) -> bool:
+            returned = run.problem is None and any(output is not None for output in run.outputs.values())
+            return (returned or not of_outputs) and looks(run)
+
+        CHECKS[function.__name__] = Check(function.__name__, summary, applies, looking, lacks, quiet)
         return quiet
 
     return enter

@@ -33,7 +33,7 @@ from verify_norm.checks.relations.stages import given, has_mean, normalized, own
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.judge import worst
-from verify_norm.core.spec import Finding, Run
+from verify_norm.core.spec import Finding, NoData, Run
 from verify_norm.reference.activation import ACTIVATIONS, pushed
 from verify_norm.reference.quantized import product_error, saturated
 
@@ -197,18 +197,20 @@ RULES = (
 )
 
 
-@check(looks=lambda run: run.problem is None and any(rule.holds(run) for rule in RULES))
-def degenerate(run: Run) -> Iterator[Finding]:
+@check(looks=lambda run: any(rule.holds(run) for rule in RULES))
+def degenerate(run: Run) -> Iterator[Finding | NoData]:
     """No variance with eps = 0, dy = 0, a huge eps and equal rows give exactly what they must."""
     reported: set[str] = set()
+    looked = False
     for rule in (rule for rule in RULES if rule.holds(run)):
         try:
             compared = list(rule.compare(run))
         except NearbyError as error:
             if str(error):
-                message = f"the kernel fails with {rule.name}: {error}"
+                looked, message = True, f"the kernel fails with {rule.name}: {error}"
                 yield finding(run, "degenerate", None, message, status="error")
             continue
+        looked = looked or bool(compared)
         for one in compared:
             if one.wrong.any() and one.output not in reported:
                 reported.add(one.output)
@@ -217,3 +219,5 @@ def degenerate(run: Run) -> Iterator[Finding]:
                 message = f"{rule.name}: {element(one.output, index)}: expected {one.words}, got {got:.9g}; "
                 message += f"{int(one.wrong.sum())} of {one.wrong.size} elements are wrong"
                 yield finding(run, "degenerate", one.output, message, index=index, got=got, want=want)
+    if not looked:
+        yield NoData()

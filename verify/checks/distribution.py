@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.moments import Moments, moments, random
-from verify_norm.core.spec import Finding, Op, Run, SmallestError
+from verify_norm.core.spec import Finding, NoData, Op, Run, SmallestError
 
 
 def _applies(op: Op) -> bool:
@@ -13,18 +13,21 @@ def _applies(op: Op) -> bool:
 
 
 def _looks(run: Run) -> bool:
-    return run.problem is None and "distribution" in run.case.spec.further and random(run.case)
+    return "distribution" in run.case.spec.further and random(run.case)
 
 
 @check(applies=_applies, looks=_looks)
-def distribution(run: Run) -> Iterator[Finding | SmallestError]:
+def distribution(run: Run) -> Iterator[Finding | SmallestError | NoData]:
     """The mean error and the bias of an output are what rounding and the bound explain.
 
     In random data an error that all elements share shows in their sum long before it shows in any of them. Derived in
     `verify_norm.checks.relations.moments`: a right kernel exceeds a sum with a probability of 1e-9. The power is the
     relative error of all elements that would have shown.
     """
-    for name, one in moments(run).items():
+    found = moments(run)
+    if not found:
+        yield NoData()
+    for name, one in found.items():
         if one.size:
             yield SmallestError(name, one.bias_allowed / one.size)
         message = excess(one)

@@ -14,7 +14,7 @@ experiment of its own with its own direction, every column one for its weight or
 local error is not averaged away. y is linear in weight and bias, which need no small step without an activation.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -28,7 +28,7 @@ from verify_norm.checks.relations.rerun import NearbyError, small
 from verify_norm.checks.relations.stages import given
 from verify_norm.core import geometry, judge, ops
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.spec import Expected, Finding, Op, Run, SmallestError
+from verify_norm.core.spec import Expected, Finding, Kernel, NoData, Op, Run, SmallestError
 
 ELEMENTS = 2048  # of x, at most: four calls of the forward are then a small part of a search
 KAPPA = 1 / 8
@@ -48,8 +48,12 @@ def _applies(op: Op) -> bool:
     return op.forward is not None and op.view != "channels" and {tensor.name for tensor in op.inputs} <= known
 
 
-@check(applies=_applies, looks=_looks)
-def gradient(run: Run) -> Iterable[Finding | SmallestError]:
+def _no_forward(kernel: Kernel, _: Collection[str]) -> str:
+    return "the kernel names no forward" if kernel.forward_run is None else ""
+
+
+@check(applies=_applies, looks=_looks, lacks=_no_forward)
+def gradient(run: Run) -> Iterable[Finding | SmallestError | NoData]:
     """The kernel's own forward changes along every direction as its gradients say.
 
     ⟨dy, J v⟩ = ⟨dx, v⟩ row by row, and for the weight and bias of every column, with J v by differences of the
@@ -61,6 +65,8 @@ def gradient(run: Run) -> Iterable[Finding | SmallestError]:
     except NearbyError as error:
         yield finding(run, "gradient", None, f"its forward fails near this case: {error}", status="error")
         return
+    if not any(c.judged for c in found):
+        yield NoData()
     yield from (SmallestError(c.output, c.power) for c in found if c.judged)
     for output in ("dx", "dweight", "dbias"):
         of_output = [c for c in found if c.output == output and c.ratio.max(initial=0.0) > 1]

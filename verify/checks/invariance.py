@@ -9,7 +9,7 @@ import numpy as np
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.rerun import has_rows, rerun, taken
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.spec import Finding, Observed, Op, Run
+from verify_norm.core.spec import Finding, NoData, Observed, Op, Run
 
 ELEMENTS = 4096  # of x, at most: the case is run again twice, once doubled
 LAYOUTS = ("contiguous", "row_strided", "offset")  # whose inner strides stay as they are when rows come or go
@@ -19,7 +19,7 @@ SPIKE = 64.0  # a power of two: what is multiplied by it stays exact
 def _looks(run: Run) -> bool:
     spec = run.case.spec
     layouts = {getattr(spec, f"{t.name}_layout", "contiguous") for t in run.case.op.inputs if t.extent == "data"}
-    if run.problem is not None or "batch_invariance" not in spec.further or prod(spec.shape) > ELEMENTS:
+    if "batch_invariance" not in spec.further or prod(spec.shape) > ELEMENTS:
         return False
     return has_rows(run.case) and layouts <= set(LAYOUTS)
 
@@ -30,17 +30,17 @@ def _applies(op: Op) -> bool:
 
 
 @check(applies=_applies, looks=_looks)
-def batch_invariance(run: Run) -> Iterator[Finding | Observed]:
+def batch_invariance(run: Run) -> Iterator[Finding | Observed | NoData]:
     """A row alone, in another place, among a few and among twice as many rows gives the same bits.
 
     Of y, mean, rstd, dx and residual_out; dweight and dbias are of all rows. Few kernels promise it
     (`Contract.batch_invariant`): where one does not, the check observes what it does and finds nothing.
     """
     differences = list(_differences(run))
-    if not run.kernel.contract.batch_invariant:
+    if NoData() in differences or run.kernel.contract.batch_invariant:
+        yield from differences
+    else:
         yield Observed(held=not differences)
-        return
-    yield from differences
 
 
 def _spiked(run: Run, column: int) -> Run:
@@ -57,7 +57,7 @@ def _spiked(run: Run, column: int) -> Run:
     return rerun(run, {name: None if a is None else a * scale for name, a in data.items()})
 
 
-def _differences(run: Run) -> Iterator[Finding]:
+def _differences(run: Run) -> Iterator[Finding | NoData]:
     count, length = run.case.spec.shape[0], run.case.spec.shape[-1]
     rng = np.random.Generator(np.random.Philox(key=[run.case.spec.seed, 0xB5297A4D]))
     run, row = _spiked(run, int(rng.integers(length))), int(rng.integers(count))
@@ -68,6 +68,7 @@ def _differences(run: Run) -> Iterator[Finding]:
     few = (row + 1 + np.arange(min(3, count - 1))) % count  # where sums seldom differ, one row is seldom enough
     doubled = (np.arange(2 * count) + 1) % count  # every row one place up, then all of them again
     found: dict[str, Finding] = {}
+    looked = False
     batches = ((np.array([row]), "alone"), (few, "a few"), (doubled, "one place up among twice as many"))
     for index, words in batches[:: 1 if count > 2 else 2]:
         spec = replace(run.case.spec, shape=(len(index), *run.case.spec.shape[1:]))
@@ -75,10 +76,11 @@ def _differences(run: Run) -> Iterator[Finding]:
             continue
         other = rerun(run, taken(run.case, index), spec=spec)
         if other.problem is not None:
-            message = f"the kernel fails where its rows are {words}: {other.problem}"
+            looked, message = True, f"the kernel fails where its rows are {words}: {other.problem}"
             yield finding(run, "batch_invariance", None, message, status="error")
             continue
         for name, before, after in _by_row(run, other):
+            looked = True
             before, after = before.reshape(count, -1)[index], after.reshape(len(index), -1)
             differs = (before != after) & ~(np.isnan(before) & np.isnan(after))
             if name in found or not differs.any():
@@ -91,6 +93,8 @@ def _differences(run: Run) -> Iterator[Finding]:
                 f"contract promises the same (batch_invariant)"
             )
             found[name] = finding(run, "batch_invariance", name, message, index=(number, column), got=got, want=want)
+    if not looked:
+        yield NoData()
     yield from found.values()
 
 

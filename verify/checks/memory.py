@@ -19,7 +19,7 @@ from verify_norm.running.guards import overlaps
 SIDES = {"before": "before the first element", "after": "behind the last element", "between": "between the elements"}
 
 
-@check(looks=lambda run: run.problem is None)
+@check()
 def memory(run: Run) -> Iterable[Finding]:
     """Nothing is written but outputs in memory of their own, and no result depends on memory that nobody wrote.
 

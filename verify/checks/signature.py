@@ -6,7 +6,7 @@ from verify_norm.checks.check import check, finding
 from verify_norm.core.spec import Finding, Run
 
 
-@check(looks=lambda run: False)
+@check(looks=lambda run: False, of_outputs=False)
 def crash(run: Run) -> Iterable[Finding]:
     """The kernel comes back: it does not crash, end its process, or hang.
 
@@ -16,11 +16,25 @@ def crash(run: Run) -> Iterable[Finding]:
     return ()
 
 
-@check()
+def _absent(run: Run) -> str | None:
+    """Return the output that a kernel must return and does not: y of a forward, dx where a backward returns nothing."""
+    first, *others = (tensor.name for tensor in run.case.op.outputs)
+    required = (first, *others) if run.case.op.forward else (first,)
+    return first if run.problem is None and not any(name in run.outputs for name in required) else None
+
+
+@check(of_outputs=False)
 def signature(run: Run) -> Iterable[Finding]:
-    """The kernel runs, and every output has the right presence, shape and dtype."""
+    """The kernel runs, and every output has the right presence, shape and dtype.
+
+    A forward may leave out all that follows y, and a backward all but one gradient.
+    """
     if run.problem is not None:
         yield finding(run, "signature", None, run.problem, status="error")
+    absent = _absent(run)
+    if absent is not None:
+        got = f"{', '.join(run.returned)} alone" if run.returned else "nothing"
+        yield finding(run, "signature", absent, f"{absent}: expected a tensor, but the kernel returned {got}")
     for name, output in run.outputs.items():
         expected = run.case.expected[name]
         if expected is None and output is not None:

@@ -1,6 +1,6 @@
 """Values against the truth, element by element: the outputs (accuracy) and the saved mean and rstd (statistics)."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from math import prod
 
 from verify_norm.checks.check import check, finding
@@ -9,7 +9,8 @@ from verify_norm.checks.relations.rerun import element
 from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.judge import worst
-from verify_norm.core.spec import Expected, Finding, Op, Run
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import Expected, Finding, Kernel, Op, Run
 from verify_norm.core.ulp import distance
 
 
@@ -17,17 +18,23 @@ def _outputs(op: Op, statistics: bool) -> set[str]:
     return {tensor.name for tensor in op.outputs if (tensor.extent == "statistic") == statistics}
 
 
-def _returned(run: Run, statistics: bool) -> bool:
-    return any(run.outputs.get(name) is not None for name in _outputs(run.case.op, statistics))
+def _judged(run: Run, statistics: bool) -> bool:
+    names = _outputs(run.case.op, statistics)
+    return any(name in names and judge.judged(expected).any() for name, (_, expected) in compared(run).items())
 
 
-@check(looks=lambda run: _returned(run, False))
+def _no_statistics(kernel: Kernel, outputs: Collection[str]) -> str:
+    names = [tensor.name for tensor in OPS[kernel.op].outputs if tensor.extent == "statistic"]
+    return "" if set(names) & set(outputs) else f"the kernel does not return {' or '.join(names)}"
+
+
+@check(looks=lambda run: _judged(run, False))
 def accuracy(run: Run) -> Iterable[Finding]:
     """Every element of every output is a rounding of something within the derived bound of the float64 truth."""
     return _compare(run, "accuracy")
 
 
-@check(applies=lambda op: bool(_outputs(op, True)), looks=lambda run: _returned(run, True))
+@check(applies=lambda op: bool(_outputs(op, True)), looks=lambda run: _judged(run, True), lacks=_no_statistics)
 def statistics(run: Run) -> Iterable[Finding]:
     """The saved mean and rstd are within the derived bound of the float64 truth."""
     return _compare(run, "statistics")

@@ -42,6 +42,7 @@ def verify(
     worker: Annotated[int, options.WORKER] = 0,
     shapes: Annotated[str, options.SHAPES] = DEFAULTS.shapes,
     timeout: Annotated[float | None, options.TIMEOUT] = None,
+    allow_incomplete: Annotated[bool, options.ALLOW_INCOMPLETE] = False,
     in_process: Annotated[bool, options.IN_PROCESS] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the same run after it was killed.")] = False,
     sanitize: Annotated[str, options.SANITIZE] = "",
@@ -64,11 +65,11 @@ def verify(
     config.announce(context)
     to = Destinations(json_path, html, baseline, context.obj.limits)
     given = {"dtypes": dtypes, "checks": checks, "examples": examples, "seconds": seconds, "seed": seed}
-    given |= {"device": device, "shapes": shapes, "timeout": timeout}
+    given |= {"device": device, "shapes": shapes, "timeout": timeout, "allow_incomplete": allow_incomplete}
     asked = request(kernel, given, op=op or None, bind=bind, isolate=not in_process, corpus=corpus, worker=worker)
     console.noted(asked)
     reports = _sanitized(asked, sanitize) if sanitize else _searched(asked, resume=resume)
-    return deliver(*reports, to=to, all_of_them=bool(op or sanitize))
+    return deliver(*reports, to=to, all_of_them=bool(op or sanitize), planned=len(asked.kernels))
 
 
 def _searched(asked: Request, *, resume: bool) -> list[Report]:
@@ -122,8 +123,5 @@ def main() -> None:
     try:
         status = app(standalone_mode=False)
     except Exception as error:
-        if not hasattr(error, "format_message"):  # typer's own errors have one
-            raise
-        console.complain(error.format_message())
-        status = 2
-    sys.exit(status if isinstance(status, int) else 0)
+        status = console.ended_by(error)
+    sys.exit(int(status) if isinstance(status, int) else 0)

@@ -9,9 +9,9 @@ import typer
 from verify_norm.cli import console, options
 from verify_norm.cli.outputs import Destinations, deliver, write_json
 from verify_norm.core import serial
-from verify_norm.core.errors import one_of
+from verify_norm.core.errors import Exit, one_of
 from verify_norm.core.ops import OPS
-from verify_norm.core.results import DEFAULTS
+from verify_norm.core.results import DEFAULTS, worst_of
 from verify_norm.search.request import request
 
 
@@ -28,6 +28,7 @@ def audit(
     corpus: Annotated[str, options.CORPUS] = "",
     baseline: Annotated[str, options.BASELINE] = "",
     timeout: Annotated[float | None, options.TIMEOUT] = None,
+    allow_incomplete: Annotated[bool, options.ALLOW_INCOMPLETE] = False,
     in_process: Annotated[bool, options.IN_PROCESS] = False,
     json_path: Annotated[str, options.JSON] = "",
     html: Annotated[str, options.HTML] = "",
@@ -38,7 +39,7 @@ def audit(
     """
     to = Destinations(json_path, html, baseline, context.obj.limits)
     given = {"dtypes": dtypes, "examples": examples, "seconds": seconds, "seed": seed, "device": device}
-    given["timeout"] = timeout
+    given |= {"timeout": timeout, "allow_incomplete": allow_incomplete}
     asked = console.noted(request(kernel, given, op=op or None, bind=bind, isolate=not in_process, corpus=corpus))
     from verify_norm.auditing.audit import audit as examine
 
@@ -48,7 +49,7 @@ def audit(
         audits.append(examine(loaded, report, asked.settings, partial(_announce, loaded.name)))
         if report.interrupted:
             break
-    return deliver(*audits, to=to, all_of_them=bool(op))
+    return deliver(*audits, to=to, all_of_them=bool(op), planned=len(asked.kernels))
 
 
 def _announce(kernel: str, part: str) -> None:
@@ -102,5 +103,7 @@ def hunt(
     facts = {"environment": environment(settings.device)}
     lines = serial.jsonable([asdict(one) | facts for one in found])
     write_json(lines[0] if len(lines) == 1 else lines, json_path)
-    over = any(worst.measure == "ratio" and worst.value > 1 for one in found for worst in one.worst)
-    return 1 if over else 0 if any(one.worst for one in found) else 2
+    for one in found:
+        if one.verdict is Exit.NOTHING:
+            console.complain(f"too little was checked: {one.op} was compared in {one.compared} of {one.tried} cases")
+    return worst_of((one.verdict for one in found), every=bool(op))

@@ -47,9 +47,9 @@ def _table(*keys: str, **tables: Any) -> type[Strict]:
 
 
 COMMANDS = {
-    "audit": _table("dtypes", "examples", "seconds", "seed", "device", "timeout", *FILES),
+    "audit": _table("dtypes", "examples", "seconds", "seed", "device", "timeout", "allow_incomplete", *FILES),
     "hunt": _table("seconds", "seed", "device", "corpus"),
-    "power": _table("examples", "seconds", "seed", "device"),
+    "power": _table("examples", "seconds", "seed", "device", "allow_incomplete"),
     "replay": _table("device", "timeout"),
 }
 MAIN = _table(*KEYS, **COMMANDS, compare=RegressionLimits)
@@ -114,17 +114,17 @@ def _parameters(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def load(context: typer.Context, ignored: bool) -> None:
     """Make the table's values the defaults of all commands: the callback of --no-config, which runs first."""
-    with console.usage_errors():
+    with console.statuses():
         context.obj = (None if ignored else nearest()) or Config()
     context.default_map = context.obj.defaults
 
 
 class Group(TyperGroup):
-    """The main command. A UsageError is one line and status 2; what a command returns is the exit status."""
+    """The main command. What a command returns is the exit status, and what ends it early has one of its own."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command and exit with its status."""
-        with console.usage_errors():
+        with console.statuses():
             raise typer.Exit(super().invoke(ctx) or 0)
 
 

@@ -1,5 +1,6 @@
 """Standard error: lines for the user, a mistake as one line, and a search with a progress bar."""
 
+import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
@@ -7,23 +8,40 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from verify_norm.core.errors import UsageError
+from verify_norm.core.errors import Exit, UsageError, one_line
 from verify_norm.core.results import Report, Settings
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.search.request import Request
 
 err = Console(stderr=True, highlight=False)
-INTERRUPTED = 130  # the shell's own status after Ctrl-C
+REPORT_IT = "this is an error of verify-norm, not of the kernel; report it with the traceback and the command line"
 
 
 @contextmanager
-def usage_errors() -> Iterator[None]:
-    """Turn a user's mistake into one line and exit status 2."""
+def statuses() -> Iterator[None]:
+    """Turn what ends a command early into words and an exit status."""
     try:
         yield
-    except UsageError as error:
-        complain(str(error))
-        raise typer.Exit(2) from None
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
+        if isinstance(error, typer.Exit) or hasattr(error, "format_message"):  # typer's own errors have one
+            raise
+        raise typer.Exit(ended_by(error)) from None
+
+
+def ended_by(error: BaseException) -> Exit:
+    """Say what ended a command, a mistake or Ctrl-C in one line, and return the exit status."""
+    if isinstance(error, UsageError) or hasattr(error, "format_message"):
+        complain(error.format_message() if hasattr(error, "format_message") else str(error))
+        return Exit.NOTHING
+    if isinstance(error, (KeyboardInterrupt, typer.Abort)):
+        complain("interrupted before there was a report")
+        return Exit.INCOMPLETE
+    if isinstance(error, SystemExit):  # rich's, where nobody reads its output any more
+        complain("standard output was closed before the end of the report")
+        return Exit.NOTHING
+    traceback.print_exception(error)
+    complain(f"internal error: {one_line(error)}; {REPORT_IT}")
+    return Exit.INTERNAL
 
 
 def complain(message: str) -> None:

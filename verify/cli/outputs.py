@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from verify_norm.cli.console import INTERRUPTED, complain, err
+from verify_norm.cli.console import complain, err
 from verify_norm.core import serial
-from verify_norm.core.errors import UsageError
+from verify_norm.core.errors import Exit, UsageError
+from verify_norm.core.results import unchecked, worst_of
 
 if TYPE_CHECKING:
     from verify_norm.auditing.model import Document
     from verify_norm.report.compare.model import RegressionLimits, RunComparison
 
+MORE = "run it again with more --seconds, or accept it with --allow-incomplete"
 SUMMARY = "GITHUB_STEP_SUMMARY"  # names the file that GitHub Actions shows after a step
 
 
@@ -57,10 +58,11 @@ class Destinations:
         return "-" not in (self.json_path, self.html_path)
 
 
-def deliver(*documents: Document, to: Destinations, all_of_them: bool = True) -> int:
+def deliver(*documents: Document, to: Destinations, all_of_them: bool = True, planned: int = 0) -> Exit:
     """Show and write reports or audits, compare them with the baseline, and return the exit status: the worst of all.
 
     A report that checked nothing is an error if `all_of_them` were asked for, else only if none checked anything.
+    A baseline is not compared with incomplete runs. Of `planned` directions, those after Ctrl-C have no report.
     """
     from verify_norm.auditing.model import Audit, report_of
     from verify_norm.report import audit, markdown, terminal
@@ -78,25 +80,27 @@ def deliver(*documents: Document, to: Destinations, all_of_them: bool = True) ->
 
         write(pages(*documents), to.html_path)
     reports = [report_of(document) for document in documents]
-    interrupted = any(report.interrupted for report in reports)
+    incomplete = any(report.verdict is Exit.INCOMPLETE for report in reports)
     compared, unequal = None, False
-    if to.baseline and not interrupted:
+    if to.baseline and not incomplete:
         try:
             compared = _compared(documents, to)
         except UsageError as error:  # the verdict on the run itself stands
             complain(f"baseline {to.baseline}: {error}")
             unequal = True
     summarize(markdown.of(*documents) + ("\n" + markdown.of_comparison(compared) if compared else ""))
-    unchecked = [report for report in reports if not report.checked]
-    for report in unchecked:
-        what = f"nothing was checked of {report.op}" if len(reports) > 1 else "nothing was checked"
-        complain(f"{what}. " + "; ".join(f"{skip.what}: {skip.reason}" for skip in report.skipped))
-    against = any(isinstance(document, Audit) and document.disagreements for document in documents)
-    if against or any(report.findings for report in reports) or (compared is not None and compared.worse):
-        return 1
-    if any(report.interrupted for report in reports if report.checked):
-        return INTERRUPTED
-    return 2 if unequal or (unchecked and (all_of_them or len(unchecked) == len(reports))) else 0
+    for report in reports:
+        if report.verdict is Exit.NOTHING:
+            complain(unchecked(report, of=report.op if len(reports) > 1 else ""))
+        elif report.verdict is Exit.INCOMPLETE:
+            complain(f"incomplete: {report.unfinished}; {MORE}")
+    if compared is not None and compared.worse:
+        return Exit.FINDINGS
+    verdict = worst_of((document.verdict for document in documents), every=all_of_them)
+    if len(documents) < planned:
+        complain(f"interrupted: {len(documents)} of {planned} directions ran")
+        verdict = worst_of((verdict, Exit.INCOMPLETE))
+    return Exit.NOTHING if unequal and verdict is Exit.PASS else verdict
 
 
 def _compared(documents: tuple[Document, ...], to: Destinations) -> RunComparison | None:
@@ -127,7 +131,10 @@ def summarize(text: str) -> None:
 def write(text: str, path: str) -> None:
     """Write to a file; "-" is standard output, and "" is nowhere."""
     if path == "-":
-        sys.stdout.write(text.encode("utf-8", "backslashreplace").decode("utf-8"))
+        try:
+            print(text.encode("utf-8", "backslashreplace").decode("utf-8"), end="", flush=True)
+        except OSError as error:  # closed, or on a full disk
+            raise UsageError(f"cannot write to standard output: {error.strerror}") from error
     elif path:
         serial.write(text, path)
 

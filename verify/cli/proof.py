@@ -8,8 +8,8 @@ from verify_norm.cli import console, options
 from verify_norm.cli.outputs import Destinations, deliver, write, write_json
 from verify_norm.core import serial
 from verify_norm.core.dtypes import dtype_name
-from verify_norm.core.errors import UsageError, one_of
-from verify_norm.core.results import DEFAULTS, Settings
+from verify_norm.core.errors import Exit, UsageError, one_of
+from verify_norm.core.results import DEFAULTS, Settings, worst_of
 from verify_norm.search.request import device as existing
 from verify_norm.search.request import interpret, request, split
 
@@ -24,18 +24,24 @@ def power(
     seconds: Annotated[float, options.SECONDS] = DEFAULTS.seconds,
     seed: Annotated[int, options.SEED] = DEFAULTS.seed,
     device: Annotated[str, options.DEVICE] = "auto",
+    allow_incomplete: Annotated[bool, options.ALLOW_INCOMPLETE] = False,
     json_path: Annotated[str, options.JSON] = "",
 ) -> int:
     """Measure the smallest errors that a run would find. Puts errors of graded sizes into the results of the kernel."""
     to = Destinations(json_path)
     given = {"checks": NEEDED, "examples": examples, "seconds": seconds, "seed": seed, "device": device}
+    given["allow_incomplete"] = allow_incomplete
     asked = console.noted(request(kernel, given, op=op or None, bind=bind))
     report = console.search(asked.only(), asked.settings)
     if report.power and to.shown:
         from verify_norm.report import terminal
 
         terminal.show_power(report, terminal.console())
-    return deliver(report, to=to)
+    status = deliver(report, to=to)
+    if report.power or status is not Exit.PASS:
+        return status
+    console.complain("no case showed the power: none has finite results within their bounds to put errors into")
+    return Exit.NOTHING
 
 
 def zoo(
@@ -50,6 +56,7 @@ def zoo(
     seed: Annotated[int, options.SEED] = DEFAULTS.seed,
     jobs: Annotated[int, typer.Option("--jobs", min=0, help="Number of kernels at a time; 0 is one per core.")] = 0,
     device: Annotated[str, options.DEVICE] = "auto",
+    allow_incomplete: Annotated[bool, options.ALLOW_INCOMPLETE] = False,
     json_path: Annotated[str, options.JSON] = "",
 ) -> int:
     """Run the verifier on kernels with known bugs, and on right ones.
@@ -70,12 +77,13 @@ def zoo(
     there = list(collection.detectable(place))
     run = [s for s in chosen if s in there]
     wanted = tuple(POLICIES if against == "all" else (one_of("policy", name, POLICIES) for name in split(against)))
-    settings = Settings(examples=examples, seconds=seconds, seed=seed, device=place)
+    cut = allow_incomplete
+    settings = Settings(examples=examples, seconds=seconds, seed=seed, device=place, allow_incomplete=cut)
     outcomes, interrupted = [], False
     try:
         for outcome in collection.run_all(settings, run, against=wanted, jobs=jobs):
             outcomes.append(outcome)
-            done = "as expected" if outcome.as_expected else "NOT as expected"
+            done = "as expected" if outcome.as_expected else outcome.gap or "NOT as expected"
             console.status(f"{len(outcomes)} of {len(run)}: {outcome.example.name} {done}")
     except KeyboardInterrupt:
         interrupted = True
@@ -83,9 +91,8 @@ def zoo(
     if json_path != "-":
         form.show_zoo(outcomes, [s for s in chosen if s not in run], terminal.console())
     write_json(collection.dump(outcomes, settings, interrupted=interrupted), json_path)
-    if interrupted:
-        return console.INTERRUPTED
-    return 0 if all(outcome.as_expected for outcome in outcomes) else 1
+    verdicts = [outcome.verdict for outcome in outcomes]
+    return worst_of([*verdicts, Exit.INCOMPLETE] if interrupted and not allow_incomplete else verdicts)
 
 
 def certify(
@@ -103,7 +110,7 @@ def certify(
     if json_path != "-":
         form.show_certificate(proved, terminal.console())
     write_json(proved.jsonable(), json_path)
-    return 0 if proved.ok else 1 if proved.failures else 2
+    return Exit.PASS if proved.ok else Exit.FINDINGS if proved.failures else Exit.NOTHING
 
 
 def gradcheck(

@@ -1,8 +1,19 @@
-"""Errors: a user's mistake as one line, and any other error in one line. Standard library only."""
+"""Errors: the exit statuses, a user's mistake as one line, any other error in one line. Standard library only."""
 
 import difflib
 import linecache
 from collections.abc import Iterable
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """The exit status of every command, and the verdict of a report. Of several, the smallest above 0 counts."""
+
+    PASS = 0
+    FINDINGS = 1  # in a comparison: something got worse
+    NOTHING = 2  # a usage error, or nothing was checked
+    INCOMPLETE = 3  # no finding so far, but a part of what has to run did not run
+    INTERNAL = 70  # an error of verify-norm itself: EX_SOFTWARE of sysexits.h
 
 
 class UsageError(Exception):

@@ -1,18 +1,21 @@
 """The Report: everything that a run found, as frozen data, and its findings as text."""
 
 import shlex
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal, Self
 
 from annotated_types import Ge
 
 from verify_norm.core.dtypes import FORMATS, KERNEL_DTYPES
+from verify_norm.core.errors import Exit
 from verify_norm.core.judge import judged, worst
 from verify_norm.core.serial import spec_text
 from verify_norm.core.spec import CaseSpec, Contract, Expected, Finding, Output
 from verify_norm.core.ulp import UlpStats
 
 SCHEMA = 1
+LEAST_COMPARED = 0.1  # the share of the tried cases in which an output has to be compared
 
 
 class FindingsError(AssertionError):
@@ -63,10 +66,11 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One check over a run: the cases that it checked, and those in which it found something.
+    """One check over a run: the cases in which it had something to look at, and those in which it found something.
 
-    `power` is the smallest relative error that it would have detected in a typical comparison. A property that the
-    kernel does not promise `held` in so many of the `observed` cases.
+    `no_data` says why there is no such case; `offered` is False if the kernel does not offer what the check needs, as
+    statistics that it does not return. `power` is the smallest relative error that it would have detected in a typical
+    comparison. A property that the kernel does not promise `held` in so many of the `observed` cases.
     """
 
     name: str
@@ -76,6 +80,8 @@ class CheckResult:
     power: float | None = None
     held: int = 0
     observed: int = 0
+    no_data: str = ""
+    offered: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +112,25 @@ class Skip:
     cases: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How much of a run was done, in cases.
+
+    `planned` are the corner cases and the random ones. Corner cases are all that are not random: those of a corpus, the
+    corner table, shapes of models; `corners_done` of them ran or were `refused`, because the kernel does not take them.
+    At least one output was `compared` with the truth; `outputs` counts the same for each output. `ended` says why the
+    run ended early.
+    """
+
+    planned: int
+    corners: int
+    corners_done: int
+    refused: int
+    compared: int
+    outputs: dict[str, int]
+    ended: str = ""
+
+
 Count = Annotated[int, Ge(0)]
 Seconds = Annotated[float, Ge(0.1)]
 
@@ -123,6 +148,7 @@ class Settings:
     shapes: Literal["fuzz", "models", "all"] = "fuzz"  # random shapes, norm shapes of real models, or both
     timeout: Seconds | None = None  # seconds for one case, more for a larger one; None is the device's own limit
     isolate: bool = True  # whether the kernel runs in a process of its own
+    allow_incomplete: bool = False  # whether a run passes that ended before all corner cases
 
 
 DEFAULTS = Settings()
@@ -150,22 +176,89 @@ class Report:
     power: tuple[Power, ...] = ()
     interrupted: bool = False
     bind: str = ""
+    coverage: Coverage | None = None  # None in a report of an older verify-norm
     schema: int = SCHEMA
 
     def raise_for_findings(self) -> None:
-        """Raise FindingsError with all findings if there are any, or if nothing was checked."""
+        """Raise FindingsError with all findings if there are any, if nothing was checked, or if the run is incomplete.
+
+        An incomplete run is no error with `allow_incomplete`.
+        """
         if text := failures(self):
             raise FindingsError(text)
 
     @property
     def checked(self) -> bool:
-        """Return whether any check had something to check."""
-        return any(check.cases for check in self.checks)
+        """Return whether any check had something to check, and an output was compared in a tenth of the tried cases."""
+        return any(check.cases for check in self.checks) and not self._barely_compared
+
+    @property
+    def unfinished(self) -> str:
+        """Return how many corner cases ran and why not all of them, "" if all ran."""
+        done = self.coverage
+        if done is None:
+            return f"the run was interrupted after {count_cases(self.cases)}" if self.interrupted else ""
+        if done.corners_done == done.corners and not self.interrupted:
+            return ""
+        return f"{done.corners_done} of {done.corners} corner cases ran: {done.ended}"
+
+    @property
+    def verdict(self) -> Exit:
+        """Return the verdict, which is the exit status of the run alone."""
+        if self.findings:
+            return Exit.FINDINGS
+        if self._barely_compared and self._tried:
+            return Exit.NOTHING
+        if self.unfinished and not self.settings.allow_incomplete:
+            return Exit.INCOMPLETE
+        return Exit.PASS if self.checked else Exit.NOTHING
 
     @property
     def ok(self) -> bool:
-        """Return whether the run was complete, checked something, and found nothing."""
-        return self.checked and not self.findings and not self.interrupted
+        """Return whether the run was complete or need not be, checked something, and found nothing."""
+        return self.verdict is Exit.PASS
+
+    @property
+    def _tried(self) -> int:
+        return self.cases + (self.coverage.refused if self.coverage else 0)
+
+    @property
+    def _barely_compared(self) -> bool:
+        done = self.coverage
+        return done is not None and (not done.compared or done.compared < LEAST_COMPARED * self._tried)
+
+
+def worst_of(verdicts: Iterable[Exit], *, every: bool = True) -> Exit:
+    """Return the verdict on several runs; without `every`, those that checked nothing count only if all did."""
+    found = list(verdicts)
+    if not every and any(verdict is not Exit.NOTHING for verdict in found):
+        found = [verdict for verdict in found if verdict is not Exit.NOTHING]
+    return min((verdict for verdict in found if verdict), default=Exit.PASS)
+
+
+def unchecked(report: Report, of: str = "") -> str:
+    """Return that a run checked nothing `of` an operator, or almost nothing, and why."""
+    done, said = report.coverage, "nothing was checked" + (f" of {of}" if of else "")
+    why = [f"{skip.what}: {skip.reason}" for skip in report.skipped]
+    if done is None or not done.compared or done.compared >= LEAST_COMPARED * (report.cases + done.refused):
+        why += [check.no_data for check in report.checks if check.no_data and report.cases]
+    else:
+        tried = count_cases(report.cases + done.refused)
+        said = f"almost {said}: outputs were compared in {done.compared} of {tried}"
+        why = [reason for reason in why if reason.startswith(("cases: ", "outputs: "))]
+    return f"{said}. {'; '.join(dict.fromkeys(why))}"
+
+
+def gap(report: Report) -> str:
+    """Return why a run is no evidence, whatever it found: it checked nothing, or it is incomplete; else ""."""
+    if report.verdict is Exit.NOTHING:
+        return unchecked(report)
+    return f"incomplete: {report.unfinished}" if report.unfinished and not report.settings.allow_incomplete else ""
+
+
+def count_cases(number: int) -> str:
+    """Return a number of cases, as "1 case" or "2 cases"."""
+    return f"{number} case{'s' * (number != 1)}"
 
 
 def replay_line(report: Report, spec: CaseSpec) -> str:
@@ -186,7 +279,7 @@ def cases(report: Report) -> str:
     left_out = sum(skip.cases for skip in report.skipped if skip.what == "cases")
     if left_out:
         return f"{report.cases} of {report.cases + left_out} cases"
-    return f"{report.cases} case{'s' * (report.cases != 1)}"
+    return count_cases(report.cases)
 
 
 def failure(report: Report, finding: Finding) -> str:
@@ -205,6 +298,4 @@ def failures(report: Report) -> str:
         kinds = len(report.findings)
         first = f"{title}: {kinds} finding{'s' * (kinds != 1)} in {cases(report)}"
         return "\n".join((first, *(f"{f.check}: {failure(report, f)}" for f in report.findings)))
-    if not report.checked:
-        return f"{title}: nothing was checked. " + "; ".join(f"{skip.what}: {skip.reason}" for skip in report.skipped)
-    return "" if report.ok else f"{title}: the run was interrupted"
+    return f"{title}: {reason}" if (reason := gap(report)) else ""

@@ -263,6 +263,11 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True)
+class NoData:
+    """Says that a check had nothing to look at in one case, which only its further runs could tell."""
+
+
+@dataclass(frozen=True, slots=True)
 class Damage:
     """Memory that a kernel must not change, but did: in which buffer, and where relative to its elements."""
 

@@ -42,6 +42,8 @@ class NormCheck:
             if self.expected is not None:
                 pytest.xfail(self.expected)  # does nothing with --runxfail
             pytest.fail(verdict["reason"], pytrace=False)
+        if verdict["outcome"] == "unchecked":
+            pytest.fail(verdict["reason"], pytrace=False)
         if verdict["outcome"] == "skipped":
             pytest.skip(verdict["reason"])
         if self.expected is not None and self.strict:

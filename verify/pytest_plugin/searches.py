@@ -20,10 +20,12 @@ from typing import Any
 import pytest
 
 from verify_norm.core.check_names import CHECK_NAMES
+from verify_norm.core.errors import Exit
 from verify_norm.pytest_plugin.items import NormKernel
 
 GRACE = 3.0  # seconds that an interrupted search has to end
-OPTIONS = ("norm_examples", "norm_seconds", "norm_dtype", "norm_seed", "norm_device")  # the command has --examples, …
+# The command has --examples, …
+OPTIONS = ("norm_examples", "norm_seconds", "norm_dtype", "norm_seed", "norm_device", "norm_allow_incomplete")
 
 
 class Searches:
@@ -64,15 +66,16 @@ class Searches:
 
         target = self._located(kernel.target)
         checks = [name for name in CHECK_NAMES if name in wanted]
-        options = {"--kernel": target, "--op": kernel.op, "--bind": kernel.bind, "--checks": ",".join(checks)}
-        options |= {f"--{name.removeprefix('norm_')}": getattr(self.config.option, name) for name in OPTIONS}
-        given = [f"{option}={value}" for option, value in options.items() if value not in (None, "")]
+        options: dict[str, Any] = {"kernel": target, "op": kernel.op, "bind": kernel.bind, "checks": ",".join(checks)}
+        options |= {name.removeprefix("norm_"): getattr(self.config.option, name) for name in OPTIONS}
+        named = {f"--{name.replace('_', '-')}": value for name, value in options.items() if value not in (None, "")}
+        given = [option if value is True else f"{option}={value}" for option, value in named.items()]
         facts = {"target": kernel.target, "expected": {name: why for name, why in wanted.items() if why is not None}}
         with tempfile.TemporaryDirectory(prefix="verify-norm-") as folder:
             path = Path(folder) / "reports.json"
             status, printed = _run(["--no-config", *given, f"--worker={self._worker}", f"--json={path}"])
-            if path.exists():
-                return facts | answer(path.read_text(encoding="utf-8"))
+            if path.exists() and status != Exit.INTERNAL:
+                return facts | answer(path.read_text(encoding="utf-8"), every=bool(kernel.op))
         return facts | {"error": _reason(target, status, printed)}
 
     def _located(self, target: str) -> str:
@@ -109,7 +112,7 @@ def _reason(target: str, status: int, printed: str) -> str:
     """Return why there is no report: the command's own message, or how its process ended."""
     lines = [line for line in printed.splitlines() if line.strip()]
     messages = [line for line in lines if line.startswith("verify-norm: ")]
-    if status == 2 and messages:
+    if status in (Exit.NOTHING, Exit.INTERNAL) and messages:
         return messages[-1].removeprefix("verify-norm: ")
     if status == 1 and "Traceback (most recent call last):" in printed:
         return f"verify-norm itself failed: {lines[-1]}"

@@ -3,27 +3,34 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from verify_norm.core.results import Report, cases, failure, replay_line
+from verify_norm.core.errors import Exit
+from verify_norm.core.results import Report, cases, failure, gap, replay_line
 from verify_norm.report import documents
+from verify_norm.report.words import no_data
 
 
-def answer(text: str) -> dict[str, Any]:
+def answer(text: str, *, every: bool = True) -> dict[str, Any]:
     """Return `summary` of the reports that the command line wrote, and their JSON texts as `reports`."""
     reports = [document for document in documents.load_all(text) if isinstance(document, Report)]
-    return summary(reports) | {"reports": [documents.dump(report) for report in reports]}
+    return summary(reports, every=every) | {"reports": [documents.dump(report) for report in reports]}
 
 
-def summary(reports: Sequence[Report]) -> dict[str, Any]:
+def summary(reports: Sequence[Report], *, every: bool = True) -> dict[str, Any]:
     """Return what the plugin shows of a kernel's reports, one for each direction.
 
-    `verdicts` has for each check an `outcome` (passed, failed or skipped), the `reason`, and the `replays`. `others`
-    are the findings of checks that were not asked for, as a crash in a run that checks accuracy alone.
+    `verdicts` has for each check an `outcome` (passed, failed, unchecked or skipped), the `reason`, and the `replays`.
+    A check is unchecked if its kernel's run is, which `gap` says, or if it has no data. `others` are the findings of
+    checks that were not asked for, as a crash in a run that checks accuracy alone. Without `every`, a direction that
+    checked nothing counts only if all did.
     """
     names = reports[0].settings.checks
+    if not every and any(report.verdict is not Exit.NOTHING for report in reports):
+        reports = [report for report in reports if report.verdict is not Exit.NOTHING]
     others = [failure(report, f) for report in reports for f in report.findings if f.check not in names]
     return {
         "verdicts": {name: _verdict(reports, name) for name in names},
         "others": "\n".join(others),
+        "gap": next(filter(None, map(gap, reports)), ""),
         "max_ulp": {f"{t.output}.{t.dtype}": t.ulp.maximum for report in reports for t in report.tallies},
         "basis": "; ".join(map(_basis, reports)),
         "notes": list(dict.fromkeys(note for report in reports for note in _notes(report))),
@@ -40,14 +47,16 @@ def line(record: Mapping[str, Any]) -> tuple[str, str]:
     known = [name for name in failed if name in expected]
     unknown = [name for name in failed if name not in known]
     passing = [name for name, outcome in outcomes.items() if outcome == "passed" and name in expected]
-    checked = [name for name, outcome in outcomes.items() if outcome != "skipped"]
+    checked = [name for name, outcome in outcomes.items() if outcome in ("passed", "failed")]
+    empty = [name for name, outcome in outcomes.items() if outcome == "unchecked"]
     parts = [", ".join(unknown)] if unknown else []
     parts += ["a check that was not selected found something"] * bool(record["others"])
     parts += [f"{name} failed as expected ({expected[name]})" for name in known]
     parts += [f"{name} was expected to fail and passes" for name in passing]
+    parts += [record["gap"]] if record["gap"] else [f"no data for {', '.join(empty)}"] * bool(empty)
     parts += [f"{len(checked)} check{'s' * (len(checked) != 1)}", record["basis"]]
-    bad = unknown or passing or record["others"]
-    return "FAIL" if bad else "pass" if checked else "nothing checked", "; ".join(parts)
+    bad = unknown or passing or record["others"] or empty
+    return "FAIL" if bad else "pass" if checked else "skipped", "; ".join(parts)
 
 
 def _basis(report: Report) -> str:
@@ -75,21 +84,21 @@ def _verdict(reports: Sequence[Report], name: str) -> dict[str, Any]:
             "reason": "\n".join(failure(*pair) for pair in found),
             "replays": [replay_line(report, finding.spec) for report, finding in found],
         }
-    checked = sum(result.cases for report in reports for result in report.checks if result.name == name)
-    if checked:
-        return {"outcome": "passed", "reason": f"nothing found in {checked} cases", "replays": []}
-    why = list(dict.fromkeys(_skipped(report, name) for report in reports))
-    return {"outcome": "skipped", "reason": f"{name} {'; '.join(why)}", "replays": []}
+    results = [(report, result) for report in reports for result in report.checks if result.name == name]
+    if not results:
+        return {"outcome": "skipped", "reason": f"{name} {_not_applicable(reports, name)}", "replays": []}
+    if missing := next(filter(None, map(gap, reports)), ""):
+        return {"outcome": "unchecked", "reason": f"{name}: {missing}", "replays": []}
+    empty = [(report, result) for report, result in results if not result.cases]
+    needed = [no_data(result) for report, result in empty if result.offered and not report.settings.allow_incomplete]
+    if needed or len(empty) == len(results):
+        why = "; ".join(dict.fromkeys(needed or [no_data(result) for _, result in empty]))
+        return {"outcome": "unchecked" if needed else "skipped", "reason": f"{name}: {why}", "replays": []}
+    checked = sum(result.cases for _, result in results)
+    return {"outcome": "passed", "reason": f"nothing found in {checked} cases", "replays": []}
 
 
-def _skipped(report: Report, name: str) -> str:
-    """Return why a check was skipped, as far as the report tells."""
-    reason = next((s.reason for s in report.skipped if s.what == f"check {name}"), None)
-    if reason is not None:
-        return reason
-    if not report.cases:
-        return f"had no case to check; {'; '.join(_notes(report)) or 'there was none'}"
-    missing = ", ".join(skip.what.removeprefix("output ") for skip in report.skipped if skip.what.startswith("output "))
-    why = f"; the kernel does not return {missing}" if missing else ""
-    hint = "" if "signature" in report.settings.checks else "; the check signature tells whether the kernel runs at all"
-    return f"had nothing to check in {report.cases} cases{why}{hint}"
+def _not_applicable(reports: Sequence[Report], name: str) -> str:
+    """Return why no report has the check."""
+    skips = [skip for report in reports for skip in report.skipped if skip.what == f"check {name}"]
+    return "; ".join(dict.fromkeys(skip.reason for skip in skips)) or "did not run"

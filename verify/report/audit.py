@@ -6,6 +6,7 @@ from rich.table import Table
 
 from verify_norm.auditing.fingerprint.statement import Fingerprint
 from verify_norm.auditing.model import Audit, Hunt, Ladder, UlpReport, WorstCase
+from verify_norm.core.errors import Exit
 from verify_norm.core.results import command, replay_line
 from verify_norm.report import terminal
 from verify_norm.report.terminal import number, table
@@ -38,13 +39,19 @@ def show_audit(audit: Audit, console: Console) -> None:
 def verdict(audit: Audit) -> str:
     """Return one line: the verdict on the checks and on the contract, and the time."""
     name, taken = escape(audit.report.kernel), f"audit of {audit.seconds:.0f} s"
-    if audit.ok:
-        return f"[green bold]PASS[/] {name}: every check passes, and the arithmetic agrees with its contract; {taken}"
-    if not audit.report.checked:
+    if audit.verdict is Exit.PASS:
+        agrees = audit.fingerprint is not None and audit.fingerprint.statements
+        contract = ", and the arithmetic agrees with its contract" if agrees else ""
+        return f"[green bold]PASS[/] {name}: every check passes{contract}; {taken}"
+    if audit.verdict is Exit.NOTHING:
         return f"[red bold]nothing checked[/]: {name}; {taken}"
+    if audit.verdict is Exit.INCOMPLETE:
+        missing = [audit.report.unfinished] * bool(audit.report.unfinished)
+        missing += [f"not done: {', '.join(audit.lost)}"] * bool(audit.lost)
+        return f"[yellow bold]INCOMPLETE[/] {name}: no finding so far; {escape('; '.join(missing))}; {taken}"
     parts = [count(len(audit.report.findings), "finding")] * bool(audit.report.findings)
     parts += [f"{count(len(audit.disagreements), 'disagreement')} with its contract"] * bool(audit.disagreements)
-    return f"[red bold]FAIL[/] {name}: {' and '.join(parts) or 'interrupted'}; {taken}"
+    return f"[red bold]FAIL[/] {name}: {' and '.join(parts)}; {taken}"
 
 
 def _show_errors(audit: Audit, console: Console) -> None:

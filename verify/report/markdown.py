@@ -8,13 +8,14 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from verify_norm.auditing.model import Audit, Document, Ladder, report_of
+from verify_norm.core.errors import Exit
 from verify_norm.core.results import CheckResult, Report, cases, replay_line
 from verify_norm.core.spec import Finding
 from verify_norm.report import difference
 from verify_norm.report.compare.errors import of_survey, of_tally
 from verify_norm.report.compare.model import Change, Errors, Pair, RunComparison, Way
 from verify_norm.report.terminal import number
-from verify_norm.report.words import count, percent, skip_line
+from verify_norm.report.words import count, no_data, percent, skip_line
 
 LONGEST, LONGEST_CODE = 600, 4000  # characters of one text of a kernel: GitHub accepts 1 MiB for a step
 MOST = 50  # lines of one kind
@@ -85,19 +86,22 @@ def _document(document: Document) -> Iterator[str]:
 def _verdict(document: Document, report: Report) -> str:
     name = f"{code(report.kernel)} {escaped(report.op) if report.op not in report.kernel else ''}".rstrip()
     basis = f"{cases(report)} in {report.seconds:.1f} s"
-    if not report.checked:
+    if document.verdict is Exit.NOTHING:
         return f"nothing checked: {name}"
     disagreements = len(document.disagreements) if isinstance(document, Audit) else 0
     parts = [count(len(report.findings), "finding")] * bool(report.findings)
     parts += [count(disagreements, "disagreement") + " with its contract"] * bool(disagreements)
     if parts:
         return f"FAIL {name}: {' and '.join(parts)}; {basis}"
-    return f"interrupted {name}: no finding so far; {basis}" if report.interrupted else f"PASS {name}: {basis}"
+    cut = f"; {escaped(report.unfinished)}" if report.unfinished else ""
+    cut += f"; not done: {escaped(', '.join(document.lost))}" if isinstance(document, Audit) and document.lost else ""
+    found = f"incomplete {name}: no finding so far;" if document.verdict is Exit.INCOMPLETE else f"PASS {name}:"
+    return f"{found} {basis}{cut}"
 
 
 def _check(check: CheckResult) -> str:
     checked = f"failed in {check.failed} of " * bool(check.failed) + count(check.cases, "case")
-    return f"{escaped(check.name)}: {checked if check.cases else 'nothing to check'}"
+    return f"{escaped(check.name)}: {checked if check.cases else escaped(no_data(check))}"
 
 
 def _errors(errors: Iterable[Errors], title: str = "") -> Iterator[str]:

@@ -6,6 +6,7 @@ from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.table import Table
 
+from verify_norm.core.errors import Exit
 from verify_norm.core.results import CheckResult, Power, Report, Tally, cases, replay_line
 from verify_norm.core.spec import Finding
 from verify_norm.report.words import case, count, percent, skip_line
@@ -75,12 +76,13 @@ def _worst(tally: Tally) -> str:
 
 
 def _check(result: CheckResult) -> str:
-    mark = f"[green]✓ {result.cases} cases[/]" if result.cases else "[dim]– nothing to check[/]"
+    mark = f"[green]✓ {result.cases} cases[/]" if result.cases else "[yellow]– no data[/]"
     if result.failed:
         mark = f"[red]✗ {result.failed} of {result.cases} cases[/]"
     power = "" if result.power is None else f" It would have detected a relative error of {result.power:.0e}."
     held = f" Not promised; it held in {result.held} of {result.observed}." if result.observed else ""
-    return f"{mark}  [bold]{result.name}[/] — {escape(result.summary)}{power}{held}"
+    why = f" [yellow]No data: {escape(result.no_data)}.[/]" if result.no_data else ""
+    return f"{mark}  [bold]{result.name}[/] — {escape(result.summary)}{power}{held}{why}"
 
 
 def power_line(power: tuple[Power, ...]) -> str:
@@ -131,13 +133,14 @@ def _finding(report: Report, finding: Finding, console: Console) -> None:
 def _verdict(report: Report) -> str:
     inside = 100 * report.seconds_in_kernel / max(report.seconds, 1e-9)
     kernel, basis = escape(report.kernel), f"{cases(report)} in {report.seconds:.1f} s ({inside:.0f} % in the kernel)"
-    if not report.checked:
+    cut = f"; {escape(report.unfinished)}" if report.unfinished else ""
+    if report.verdict is Exit.FINDINGS:
+        return f"[red bold]FAIL[/] {kernel}: {count(len(report.findings), 'finding')}; {basis}{cut}"
+    if report.verdict is Exit.NOTHING:
         return f"[red bold]nothing checked[/]: {kernel}"
-    if report.findings:
-        return f"[red bold]FAIL[/] {kernel}: {count(len(report.findings), 'finding')}; {basis}"
-    if report.interrupted:
-        return f"[yellow bold]interrupted[/] {kernel}: no finding so far; {basis}"
-    return f"[green bold]PASS[/] {kernel}: {basis}"
+    if report.verdict is Exit.INCOMPLETE:
+        return f"[yellow bold]INCOMPLETE[/] {kernel}: no finding so far; {basis}{cut}"
+    return f"[green bold]PASS[/] {kernel}: {basis}{cut}"
 
 
 def number(value: float) -> str:

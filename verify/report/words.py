@@ -6,7 +6,8 @@ from math import inf, isfinite
 from typing import Literal
 
 from verify_norm.auditing.model import Audit, Document, Ladder, Rung, report_of
-from verify_norm.core.results import Report, Skip, cases
+from verify_norm.core.errors import Exit
+from verify_norm.core.results import CheckResult, Report, Skip, cases, unchecked
 from verify_norm.core.spec import CaseSpec, Contract
 
 CONTROLS = {code: 0x2400 + code for code in range(32) if code not in (9, 10)} | {127: 0x2421}  # to their pictures
@@ -35,19 +36,19 @@ def headline(document: Document) -> Headline:
     disagreements = len(document.disagreements) if isinstance(document, Audit) else 0
     basis = f"{cases(report)} in {report.seconds:.1f} s"
     broken = f"the fingerprint disagrees with the contract in {count(disagreements, 'point')}" if disagreements else ""
+    cut = f"; {report.unfinished}" if report.unfinished else ""
     if report.findings:
         also = f", and {broken}" if broken else ""
-        cut = "; the run was interrupted" if report.interrupted else ""
         return Headline("fail", "FAIL", f"{count(len(report.findings), 'finding')} in {basis}{also}{cut}.")
     if broken:
         return Headline("fail", "FAIL", f"No finding in {basis}, but {broken}.")
-    if not report.checked:
-        why = "; ".join(skip_line(skip) for skip in report.skipped)
-        return Headline("none", "Nothing checked", f"This is not a pass. {sentence(why)}".strip())
-    if report.interrupted:
-        return Headline("part", "Interrupted", f"No finding so far, in {basis}. This is not a pass.")
+    if document.verdict is Exit.NOTHING:
+        return Headline("none", "Nothing checked", f"This is not a pass: {sentence(unchecked(report))}")
+    if document.verdict is Exit.INCOMPLETE:
+        missing = f"; not done: {', '.join(document.lost)}" if isinstance(document, Audit) and document.lost else ""
+        return Headline("part", "Incomplete", f"No finding so far, in {basis}{cut}{missing}. This is not a pass.")
     ran = sum(check.cases > 0 for check in report.checks)
-    return Headline("pass", "PASS", f"No finding by {count(ran, 'check')} in {basis}.")
+    return Headline("pass", "PASS", f"No finding by {count(ran, 'check')} in {basis}{cut}.")
 
 
 def evidence(report: Report) -> str:
@@ -86,6 +87,11 @@ def sentence(plain: str) -> str:
 def count(number: int, noun: str) -> str:
     """Return a number of things, as "1 case" or "2,000 cases"."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def no_data(check: CheckResult) -> str:
+    """Return that a check had nothing to look at, and why."""
+    return f"no data: {check.no_data}" if check.no_data else "no data"
 
 
 def skip_line(skip: Skip) -> str:

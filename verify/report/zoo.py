@@ -35,8 +35,11 @@ def show_zoo(outcomes: list[Outcome], left_out: Iterable[Example], console: Cons
         console.print(_score(wrong))
     for name in policies:
         console.print(escape(_policy(name, wrong, correct)))
-    detected, flagged = sum(o.as_expected for o in wrong), sum(not o.as_expected for o in correct)
-    color = "green" if detected == len(wrong) and not flagged else "red"
+    for outcome in correct:
+        if outcome.gap:
+            console.print(f"[yellow]no verdict[/]: {outcome.example.name}: {escape(outcome.gap)}")
+    detected, flagged = (sum(outcome.detected for outcome in some) for some in (wrong, correct))
+    color = "green" if all(outcome.as_expected for outcome in outcomes) else "red"
     console.print(
         f"[{color} bold]{detected} of {len(wrong)} wrong kernels detected, {flagged} of {len(correct)} correct kernels "
         "falsely flagged[/]"
@@ -64,6 +67,8 @@ def detecting(outcome: Outcome) -> Finding | None:
 
 
 def _verdict(outcome: Outcome, first: Finding | None) -> str:
+    if first is None and outcome.gap:
+        return "[yellow]no verdict[/]"
     if first is None:
         return "[red]MISSED[/]" if outcome.example.wrong else "[green]passes[/]"
     words = f"{first.check} {first.output or ''}".strip()
@@ -73,7 +78,7 @@ def _verdict(outcome: Outcome, first: Finding | None) -> str:
 def _score(wrong: list[Outcome]) -> Table:
     classes: defaultdict[str, list[bool]] = defaultdict(list)
     for outcome in wrong:
-        classes[outcome.example.kind].append(outcome.as_expected)
+        classes[outcome.example.kind].append(outcome.detected)
     made = table(title="score")
     made.show_header = False
     for kind, detected in sorted(classes.items()):

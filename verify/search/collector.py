@@ -12,7 +12,7 @@ from verify_norm.checks.check import Check
 from verify_norm.checks.power import Sensitivity
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.ops import OPS
-from verify_norm.core.results import CheckResult, Power, Report, Settings, Skip, Tally
+from verify_norm.core.results import CheckResult, Coverage, Power, Report, Settings, Skip, Tally, count_cases
 from verify_norm.core.spec import CaseSpec, Finding, Kernel
 from verify_norm.running.environment import environment
 from verify_norm.running.isolate import Runner
@@ -28,6 +28,7 @@ class Collector:
 
     `looked` and `failed` count the cases of each check, `held` those in which a property that is not promised held or
     not, `failing` the cases of each finding, `skipped` what was not checked, by reason; `seconds` are in the kernel.
+    `planned` to `ended` are those of `verify_norm.core.results.Coverage`.
     """
 
     kernel: Kernel
@@ -47,6 +48,13 @@ class Collector:
     sensed: defaultdict[tuple[str, str], list[Sensitivity]] = field(default_factory=lambda: defaultdict(list))
     seen: set[CaseSpec] = field(default_factory=set)
     cases: int = 0
+    planned: int = 0
+    corners: int = 0
+    corners_done: int = 0
+    refused: int = 0
+    compared: int = 0
+    outputs: Counter[str] = field(default_factory=Counter)
+    ended: str = ""
     hangs: int = 0
     slowest: float = 0.2  # seconds for one case
     seconds: float = 0.0  # inside the kernel
@@ -61,8 +69,11 @@ class Collector:
         """Add the results of one case."""
         if examined.unsupported is not None:
             self.skipped["cases", examined.unsupported] += 1
+            self.refused += 1
             return
         self.cases += 1
+        self.compared += bool(examined.tallies)
+        self.outputs.update(tally.output for tally in examined.tallies)
         self.hangs += examined.hung
         self.seconds += examined.seconds
         self.looked.update(examined.looked)
@@ -97,6 +108,9 @@ class Collector:
 
     def report(self, findings: Iterable[Finding], seconds: float) -> Report:
         """Return the report, with these findings for those that were collected."""
+        failed = self.cases - self.compared
+        if failed and "signature" not in {check.name for check in self.checks}:
+            self.skipped["outputs", "none was returned that can be compared; the check signature says why"] = failed
         return make_report(
             self.kernel,
             self.settings,
@@ -111,13 +125,34 @@ class Collector:
             layouts=dict(sorted(self.layouts.items())),
             power=tuple(sorted((_power(key, sensed) for key, sensed in self.sensed.items()), key=self._position)),
             interrupted=self.interrupted,
+            coverage=Coverage(
+                self.planned,
+                self.corners,
+                self.corners_done,
+                self.refused,
+                self.compared,
+                dict(self.outputs),
+                self.ended,
+            ),
         )
 
     def _result(self, check: Check) -> CheckResult:
         powers, name = self.powers[check.name], check.name
         power = float(np.median(powers)) if powers else None
         held, broken = self.held[name, True], self.held[name, False]
-        return CheckResult(name, check.summary, self.looked[name], self.failed[name], power, held, held + broken)
+        counts = (self.looked[name], self.failed[name], power, held, held + broken)
+        return CheckResult(name, check.summary, *counts, *(("", True) if self.looked[name] else self._no_data(check)))
+
+    def _no_data(self, check: Check) -> tuple[str, bool]:
+        """Return why a check had nothing to look at, and whether the kernel offers what it needs."""
+        if not self.cases:
+            return "no case ran", True
+        if check.name == "crash" and not self.runner.isolated:
+            return f"the kernel does not run in a process of its own; isolation {self.runner.note}", False
+        if not self.compared:
+            return f"the kernel returned no output that can be compared in {count_cases(self.cases)}", True
+        lacking = check.lacks(self.kernel, self.outputs)
+        return lacking or f"nothing to look at in {count_cases(self.cases)}", not lacking
 
     def _position(self, tally: Tally | Power) -> tuple[int, int]:
         names = [tensor.name for tensor in OPS[self.kernel.op].outputs]

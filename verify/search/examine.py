@@ -12,7 +12,7 @@ from verify_norm.checks.power import Sensitivity, looks, sensitivities
 from verify_norm.core import geometry
 from verify_norm.core.ops import OPS
 from verify_norm.core.results import Tally
-from verify_norm.core.spec import CaseSpec, Finding, Kernel, Observed, Run, SmallestError
+from verify_norm.core.spec import CaseSpec, Finding, Kernel, NoData, Observed, Run, SmallestError
 from verify_norm.running.execute import Clock, execute
 from verify_norm.running.isolate import LostError, Runner, announce
 
@@ -113,8 +113,9 @@ def _examine(
         if CHECKS[name].looks(ran):
             announce(name)
             try:
-                yielded += [(name, item) for item in CHECKS[name].function(ran)]
-                looked.append(name)
+                items = list(CHECKS[name].function(ran))
+                yielded += [(name, item) for item in items]
+                looked += [name] * (NoData() not in items)
             except torch.OutOfMemoryError:
                 left_out.append(name)
     return Examined(

@@ -78,7 +78,7 @@ def path_of(kernel: Kernel, settings: Settings) -> Path | None:
     if not kernel.target:
         return None
     bare = replace(kernel, run=None, forward_run=None, unsupported=None)
-    lasting = replace(settings, seconds=0.0)  # a resumed run may have more time
+    lasting = replace(settings, seconds=0.0, allow_incomplete=False)  # a resumed run may have more time
     digest = hashlib.sha256(repr((__version__, bare, lasting)).encode() + _source(kernel)).hexdigest()[:16]
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     name = "".join(c if c.isalnum() else "_" for c in kernel.name)[-60:]

@@ -75,6 +75,7 @@ class Options(Strict):
     device: Annotated[str, Field(description='"auto", "cpu", "cuda" or "cuda:N"')] = "auto"
     shapes: Literal["fuzz", "models", "all"] = DEFAULTS.shapes
     timeout: Seconds | None = DEFAULTS.timeout
+    allow_incomplete: bool = DEFAULTS.allow_incomplete
 
 
 def options(**given: Any) -> Options:
@@ -107,6 +108,8 @@ def _expected(schema: Mapping[str, Any]) -> str:
         return str(schema["description"])
     if "enum" in schema:
         return f"one of {', '.join(schema['enum'])}"
+    if schema["type"] == "boolean":
+        return "true or false"
     kind = {"integer": "a whole number", "number": "a number"}[schema["type"]]
     return f"{kind}, {schema['minimum']:g} or more"
 

@@ -25,7 +25,7 @@ from verify_norm.cases import corners, make
 from verify_norm.core import geometry
 from verify_norm.core.errors import UsageError
 from verify_norm.core.ops import OPS
-from verify_norm.core.results import CheckResult, Report, Settings, Skip
+from verify_norm.core.results import CheckResult, Coverage, Report, Settings, Skip
 from verify_norm.core.spec import CaseSpec, Finding, Kernel
 from verify_norm.loading import registry
 from verify_norm.running.execute import bound
@@ -37,7 +37,7 @@ TOOLS = {
     "initcheck": "No global memory is read before it is written.",
     "synccheck": "Every barrier is reached by all threads it waits for.",
 }
-MARK = "verify-norm case "
+MARK, RAISED = "verify-norm case ", "the kernel raised "
 _SPEC = TypeAdapter(CaseSpec)
 _PLACES = ("/usr/local/cuda/bin", "/opt/cuda/bin")
 _ERROR = re.compile(r"^=+ +((?:Invalid|Uninitialized|Error|Warning|Barrier|Race|Potential|Program hit|Target).*)")
@@ -54,18 +54,24 @@ def find(device: str) -> str:
 
 
 def sanitize(kernel: Kernel, settings: Settings, tool: str, path: str) -> Report:
-    """Return the report of `tool` on the corner table; raises UsageError if the tool, at `path`, cannot run."""
+    """Return the report of `tool` on the corner table; raises UsageError if the tool, at `path`, cannot run.
+
+    A case counts as compared in which the kernel did not raise.
+    """
     started = time.perf_counter()
-    asked = json.dumps([kernel.name, kernel.op, settings.device, settings.dtypes])
+    dtypes = tuple(dtype for dtype in settings.dtypes if dtype in kernel.dtypes)
+    table = corners.corners(OPS[kernel.op], dtypes) if dtypes else []
+    refused = sum(kernel.refuses(spec) is not None for spec in table)
+    asked = json.dumps([kernel.name, kernel.op, settings.device, dtypes])
     line = [path, "--tool", tool, "--print-limit", "20", sys.executable, "-m", __name__, asked]
     environment = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "PYTHONUNBUFFERED": "1"}
     try:
         run = subprocess.run(line, env=environment, timeout=settings.seconds, stdout=PIPE, stderr=STDOUT, check=False)
-    except subprocess.TimeoutExpired:
-        raise UsageError(f"{tool} did not end within {settings.seconds:g} s; use a larger --seconds") from None
-    output = run.stdout.decode(errors="replace")
+        output, late = run.stdout.decode(errors="replace"), False
+    except subprocess.TimeoutExpired as error:
+        output, late = (error.stdout or b"").decode(errors="replace"), True
     cases = output.count(MARK)
-    if "SUMMARY" not in output or not cases:
+    if len(table) > refused and not late and ("SUMMARY" not in output or not cases):
         last = next((text for text in reversed(output.splitlines()) if text.strip()), "nothing")
         raise UsageError(f"compute-sanitizer cannot run the kernel; its last line is: {last.strip()}")
     found = list(read(kernel.name, tool, output))
@@ -82,6 +88,15 @@ def sanitize(kernel: Kernel, settings: Settings, tool: str, path: str) -> Report
         checks=(CheckResult(tool, TOOLS[tool], cases, len(failed)),),
         skipped=(Skip("values", "under compute-sanitizer only its own findings count"),),
         layouts={},
+        coverage=Coverage(
+            planned=len(table),
+            corners=len(table),
+            corners_done=cases + refused - (late and cases > 0),  # the time ends amid a case
+            refused=refused,
+            compared=cases - output.count(RAISED),
+            outputs={},
+            ended=f"the {settings.seconds:g} s were over" if late else "the process ended early",
+        ),
     )
 
 
@@ -116,7 +131,7 @@ def main(asked: str) -> None:
             kernel.run(**arguments)
             torch.cuda.synchronize(device)
         except Exception as error:
-            print(f"the kernel raised {type(error).__name__}: {error}", flush=True)
+            print(f"{RAISED}{type(error).__name__}: {error}", flush=True)
 
 
 def _bare(value: Any) -> Any:

@@ -44,7 +44,7 @@ class _Search:
     progress: Progress
     until: Callable[[Finding], bool]
     deadline: float
-    planned: int = 0
+    met: int = 0  # planned cases
     reduced: list[Finding] = field(default_factory=list)
 
     def run(self, first: Iterable[CaseSpec]) -> None:
@@ -52,10 +52,11 @@ class _Search:
         state, settings = self.state, self.state.settings
         dtypes = _dtypes(state)
         table = [*(spec for spec in first if spec.dtype in dtypes), *_table(state, dtypes)]
-        self.planned = len(table) + settings.examples
+        state.planned, state.corners = len(table) + settings.examples, len(table)
         try:
             for spec in table:
                 self.one(spec)
+                state.corners_done += 1
             if dtypes and settings.examples and state.checks:
                 most, op = _on(ELEMENTS, settings), OPS[state.kernel.op]
                 drawn = strategies.specs(op, dtypes, most, frozen=state.kernel.autograd)
@@ -76,9 +77,10 @@ class _Search:
         if state.hangs >= HANGS:
             raise _Over(f"the kernel had hung {state.hangs} times")
         largest = _try(state, spec if state.kernel.fit is None else state.kernel.fit(spec))
+        self.met += 1
         if any(self.until(finding) for finding in state.findings.values()):
             raise _Over("the search was for this finding")
-        self.progress(state.cases, self.planned, len(state.findings))
+        self.progress(state.cases, state.planned, len(state.findings))
         return largest
 
     def reduce_all(self) -> None:
@@ -97,8 +99,11 @@ class _Search:
         self.reduced += [self.state.counted(finding) for finding in rest]
 
     def left_out(self, reason: str) -> None:
-        """Count the planned cases that were not run."""
-        self.state.skipped["cases", reason] += self.planned - self.state.cases
+        """Note why the search ends, and count the planned cases that it has not met."""
+        state, left = self.state, self.state.planned - self.met
+        if left > 0 and not state.ended:
+            state.skipped["cases", reason] += left
+        state.ended = state.ended or reason
 
 
 def search(
@@ -112,7 +117,8 @@ def search(
     """Run the checks over the cases of `first`, the corner table and random cases; make failures small.
 
     The same kernel, settings and versions give the same cases. The search ends after `settings.seconds`, or once the
-    kernel has hung four times; interrupted (Ctrl-C), it reports what it has. Cases in `journal` are not run again.
+    kernel has hung four times; interrupted (Ctrl-C), it reports what it has. Cases in `journal` are not run again; it
+    keeps them unless the corner table is complete.
     `until` ends the search at the first finding for which it is true; then only such findings are reported.
     """
     started = time.perf_counter()
@@ -126,7 +132,7 @@ def search(
         searching.interrupt()
     finally:
         state.runner.close()
-        journal.close(complete=not state.interrupted)
+        journal.close(complete=not state.interrupted and state.corners_done == state.corners)
     return state.report(searching.reduced, time.perf_counter() - started)
 
 
@@ -139,6 +145,7 @@ def replay(kernel: Kernel, spec: CaseSpec, settings: Settings) -> Report:
     if spec.num_groups is not None and "num_groups" not in OPS[kernel.op].attrs:
         raise UsageError(f"the spec does not fit {kernel.op}, which has no num_groups")
     state = _collector(kernel, replace(settings, dtypes=(spec.dtype,)))
+    state.planned = state.corners = state.corners_done = 1
     try:
         _try(state, spec)
     except ValueError as error:  # the reference refuses shapes that do not fit the operator

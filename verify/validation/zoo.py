@@ -13,7 +13,8 @@ from typing import Any
 import pebble
 import torch
 
-from verify_norm.core.results import Settings
+from verify_norm.core.errors import Exit
+from verify_norm.core.results import Settings, gap
 from verify_norm.core.serial import jsonable
 from verify_norm.core.spec import Finding
 from verify_norm.kernels.zoo import ZOO as ZOO
@@ -35,7 +36,8 @@ class Outcome:
     """The result of a run on one example kernel, and the verdicts of other projects' tests.
 
     `findings` are all of a right kernel, or the reduced one that detects the bug of a wrong kernel; else whatever was
-    found. `ended` counts seconds from the start of the run over all examples.
+    found. `ended` counts seconds from the start of the run over all examples. `gap` says why a right kernel without
+    findings has no verdict: its run is incomplete, or checked nothing.
     """
 
     example: Example
@@ -44,19 +46,30 @@ class Outcome:
     seconds: float
     policies: dict[str, Verdict] = field(default_factory=dict)
     ended: float = 0.0
+    gap: str = ""
+
+    @property
+    def detected(self) -> bool:
+        """Whether a wrong kernel's bug is detected, or a right kernel has a finding."""
+        return any(not self.example.wrong or explains(self.example, finding) for finding in self.findings)
+
+    @property
+    def verdict(self) -> Exit:
+        """FINDINGS for a right kernel that is flagged and a wrong one that is missed; INCOMPLETE for a gap."""
+        if self.detected != self.example.wrong:
+            return Exit.FINDINGS
+        return Exit.INCOMPLETE if self.gap else Exit.PASS
 
     @property
     def as_expected(self) -> bool:
-        """Whether a wrong kernel's bug is detected, or a right kernel has no finding."""
-        if not self.example.wrong:
-            return not self.findings
-        return any(explains(self.example, finding) for finding in self.findings)
+        """Whether a wrong kernel's bug is detected, or a right kernel passes."""
+        return self.verdict is Exit.PASS
 
     def jsonable(self) -> dict[str, Any]:
         """Return plain data for json.dumps."""
         one = self.example
         facts: dict[str, Any] = {"name": one.name, "op": one.kernel.op, "class": one.kind, "wrong": one.wrong}
-        facts |= {"source": one.source, "right": self.as_expected, "cases": self.cases}
+        facts |= {"source": one.source, "right": self.as_expected, "gap": self.gap, "cases": self.cases}
         facts |= {"seconds": round(self.seconds, 2), "findings": [asdict(finding) for finding in self.findings]}
         facts["policies"] = {name: asdict(verdict) for name, verdict in self.policies.items()}
         return dict(jsonable(facts))
@@ -88,7 +101,8 @@ def run(example: Example, settings: Settings, against: tuple[str, ...] = ()) -> 
         raise KeyboardInterrupt
     seconds = time.perf_counter() - started
     verdicts = {name: _under(name, example, settings.device) for name in against}
-    return Outcome(example, report.findings, report.cases, seconds, verdicts)
+    missing = "" if example.wrong else gap(report)
+    return Outcome(example, report.findings, report.cases, seconds, verdicts, gap=missing)
 
 
 def run_all(

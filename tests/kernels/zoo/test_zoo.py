@@ -40,7 +40,7 @@ def test_a_wrong_kernel_is_detected_by_a_wrong_output(example):
 @interpreted
 @pytest.mark.parametrize("example", RIGHT, ids=ids(RIGHT))
 def test_a_right_kernel_is_not_flagged(example):
-    outcome = zoo.run(example, Settings(examples=30, seconds=1.5, isolate=False))
+    outcome = zoo.run(example, Settings(examples=30, seconds=1.5, isolate=False, allow_incomplete=True))
     assert outcome.as_expected, outcome.findings
     assert outcome.cases
 

@@ -48,6 +48,14 @@ def test_unequal_cases_are_one_line_that_says_what_to_run(files, good):
     assert "--examples 0 → 50; make the new run again with --examples 0" in result.stderr
 
 
+def test_two_runs_that_checked_nothing_are_not_equal(files, good):
+    nothing = replace(good, checks=tuple(replace(check, cases=0) for check in good.checks), tallies=())
+    result = run("compare", *files(old=nothing, new=nothing))
+    assert result.exit_code == 2
+    assert "neither run checked anything" in result.stderr
+    assert run("compare", *files(fine=good, nothing=nothing)).exit_code == 1
+
+
 def test_bad_files_are_one_line_with_their_name(files, good, tmp_path):
     text = documents.dump(good)
     newer = json.dumps(asdict(good) | {"schema": 2}, default=str)

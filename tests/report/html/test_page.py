@@ -58,7 +58,7 @@ def test_the_page_says_what_was_found(pages):
         "row order and dbias order",
         "in row 2–4 at place 43–85",
         "✗ failed",
-        "– nothing to check",
+        "– no data",
         "– not promised",
         "It held in 38 of 39.",
         "output rstd (9 cases): onepass does not return it",

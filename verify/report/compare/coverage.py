@@ -46,6 +46,9 @@ def unequal(before: Document, after: Document) -> str:
         words = ", ".join(f"{option} {was} → {now}" for option, (was, now) in different.items())
         again = " ".join(f"{option} {was}" for option, (was, _) in different.items())
         return f"the runs differ in {words}; make the new run again with {again}"
+    surveyed = any(isinstance(document, Audit) and document.ulps for document in (before, after))
+    if not surveyed and not old.checked and not new.checked:
+        return "neither run checked anything; verify-norm --kernel says why"
     for which, report in (("old", old), ("new", new)):
         if report.interrupted:
             return f"the {which} run was interrupted after {report.cases} cases; run it again"

@@ -99,8 +99,8 @@ def _environment() -> Environment:
         finalize=lambda value: value if isinstance(value, Markup) else words.printable(value),
     )
     made.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    for name in ("algorithm", "case", "contract", "count", "number", "percent", "setting", "skip_line", "step"):
-        made.filters["quantity" if name == "count" else name] = getattr(words, name)
+    names = ("algorithm", "case", "contract", "no_data", "number", "percent", "setting", "skip_line", "step")
+    made.filters |= {name: getattr(words, name) for name in names} | {"quantity": words.count}
     made.filters |= {"largest": lambda values: max(values, default=0.0), "thousands": "{:,}".format}
     made.globals |= {"power_line": power_line, "replay_line": replay_line}
     return made

@@ -1,0 +1,262 @@
+"""Exit statuses and verdicts, the same through every door: the command line, Python and pytest."""
+
+import sys
+import xml.etree.ElementTree as ElementTree
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from typer.testing import CliRunner
+
+from verify_norm import FindingsError, audit
+from verify_norm.cli.app import app, main
+from verify_norm.core.check_names import CHECK_NAMES
+from verify_norm.core.errors import Exit
+from verify_norm.report import documents
+from verify_norm.running.isolate import InProcess
+from verify_norm.search import search
+
+pytest_plugins = ["pytester"]
+
+PARTIAL = Path(__file__).parent / "support" / "partial.py"
+FWD, BWD = "rmsnorm_fwd", "rmsnorm_bwd"
+VERDICTS = [  # kernel, operator, checks, verdict, what every door says
+    ("returns_nothing", FWD, "", Exit.FINDINGS, "y: expected a tensor, but the kernel returned nothing"),
+    ("returns_no_name", FWD, "", Exit.FINDINGS, "y: expected a tensor, but the kernel returned nothing"),
+    ("returns_rstd_alone", FWD, "", Exit.FINDINGS, "y: expected a tensor, but the kernel returned rstd alone"),
+    ("returns_none", FWD, "", Exit.FINDINGS, "y: expected a float32 tensor, got None"),
+    ("raises", FWD, "", Exit.FINDINGS, "ValueError: not today"),
+    ("raises_mostly", FWD, "", Exit.FINDINGS, "ValueError: not this shape"),
+    ("gradients_of_nothing", BWD, "", Exit.FINDINGS, "dx: expected a tensor, but the kernel returned nothing"),
+    ("gradients_of_none", BWD, "", Exit.FINDINGS, "dx: expected a float32 tensor, got None"),
+    ("gradient_raises", BWD, "", Exit.FINDINGS, "ValueError: not today"),
+    ("returns_nothing", FWD, "accuracy", Exit.NOTHING, "nothing was checked"),
+    ("returns_another_shape", FWD, "accuracy,memory", Exit.NOTHING, "nothing was checked"),
+    ("raises", FWD, "accuracy,nonfinite", Exit.NOTHING, "nothing was checked"),
+    (
+        "raises_mostly",
+        FWD,
+        "accuracy",
+        Exit.NOTHING,
+        "almost nothing was checked: outputs were compared in 1 of 75 cases",
+    ),
+    ("refuses_mostly", FWD, "", Exit.NOTHING, "almost nothing was checked: outputs were compared in 1 of 75 cases"),
+    ("right", FWD, "statistics", Exit.NOTHING, "the kernel does not return rstd"),
+    ("wrong_in_three_dimensions", FWD, "", Exit.FINDINGS, "y["),
+    ("interrupted", FWD, "", Exit.INCOMPLETE, "5 of 75 corner cases ran: the run was interrupted"),
+    ("right", FWD, "", Exit.PASS, ""),
+    ("matrices_alone", FWD, "", Exit.PASS, ""),
+    ("contiguous_alone", FWD, "", Exit.PASS, ""),
+    ("dweight_alone", BWD, "", Exit.PASS, ""),
+]
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path, monkeypatch):
+    """A folder of its own for the journals of incomplete runs."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def command(name, op, *options):
+    few = ("--dtype", "fp32", "--examples", 0, "--in-process", "--device", "cpu")
+    result = run("--kernel", f"{PARTIAL}:{name}", "--op", op, *few, *options)
+    return result, " ".join(result.output.split())
+
+
+def called(name, op, **options):
+    few = {"dtypes": "fp32", "examples": 0, "isolate": False, "device": "cpu"}
+    return audit(f"{PARTIAL}:{name}", op, **(few | options))
+
+
+@pytest.mark.parametrize(("name", "op", "checks", "verdict", "said"), VERDICTS)
+def test_the_command_line_and_python_have_one_verdict(name, op, checks, verdict, said, tmp_path):
+    result, text = command(name, op, "--checks", checks, "--json", tmp_path / "r.json")
+    assert result.exit_code == verdict, result.output
+    assert said in text
+    assert ("PASS" in text) == (verdict is Exit.PASS)
+    assert "Traceback" not in text
+    report = documents.load((tmp_path / "r.json").read_text())
+    assert report.verdict is verdict
+    assert all(bool(check.no_data) == (not check.cases) for check in report.checks)
+
+    report = called(name, op, checks=checks)
+    assert (report.verdict, report.ok) == (verdict, verdict is Exit.PASS)
+    if verdict is Exit.PASS:
+        report.raise_for_findings()
+    else:
+        with pytest.raises(FindingsError) as caught:
+            report.raise_for_findings()
+        assert said in str(caught.value)
+
+
+@pytest.fixture
+def seconds(monkeypatch):
+    """A clock that goes on by a second whenever the search reads it, four times a case."""
+    monkeypatch.setattr(search, "time", SimpleNamespace(perf_counter=count().__next__))
+
+
+def test_a_run_that_runs_out_of_time_is_incomplete(seconds, tmp_path):
+    """The first case of three dimensions is the eighteenth."""
+    options = ("--seconds", 30, "--json", tmp_path / "r.json")
+    result, text = command("wrong_in_three_dimensions", FWD, *options)
+    assert result.exit_code == Exit.INCOMPLETE, text
+    done = documents.load((tmp_path / "r.json").read_text()).coverage
+    assert 0 < done.corners_done == done.compared == done.outputs["y"] < 18
+    said = f"{done.corners_done} of 75 corner cases ran: the 30 s were over"
+    assert said in text
+    assert "INCOMPLETE" in text
+    assert "PASS" not in text
+    accepted, text = command("wrong_in_three_dimensions", FWD, *options, "--allow-incomplete")
+    assert accepted.exit_code == Exit.PASS
+    assert said in text
+    assert command("wrong_in_three_dimensions", FWD, "--seconds", 300)[0].exit_code == Exit.FINDINGS
+
+
+def test_an_incomplete_run_can_be_accepted_in_python_too(seconds):
+    report = called("right", FWD, seconds=30.0)
+    assert report.verdict is Exit.INCOMPLETE
+    with pytest.raises(FindingsError, match="incomplete: 10 of 75 corner cases ran"):
+        report.raise_for_findings()
+    accepted = called("right", FWD, seconds=30.0, allow_incomplete=True)
+    assert accepted.ok
+    accepted.raise_for_findings()
+    assert called("raises", FWD, seconds=30.0, allow_incomplete=True, checks="accuracy").verdict is Exit.NOTHING
+
+
+def test_a_run_may_be_accepted_in_pyproject_toml(seconds, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    table = tmp_path / "pyproject.toml"
+    table.write_text("[tool.verify-norm]\nallow_incomplete = true\n")
+    assert command("right", FWD, "--seconds", 30)[0].exit_code == Exit.PASS
+    assert command("right", FWD, "--seconds", 30, "--no-config")[0].exit_code == Exit.INCOMPLETE
+    table.write_text('[tool.verify-norm]\nallow_incomplete = "yes"\n')
+    result, text = command("right", FWD)
+    assert result.exit_code == Exit.NOTHING
+    assert "allow_incomplete: expected true or false, got 'yes'" in text
+
+
+def test_interruption_before_the_second_direction_leaves_it_unchecked():
+    options = ("--dtype", "fp32", "--examples", 0, "--in-process", "--device", "cpu", "--allow-incomplete")
+    result = run("--kernel", f"{PARTIAL}:interrupted", "--op", "rmsnorm", *options)
+    assert result.exit_code == Exit.INCOMPLETE, result.output
+    assert "1 of 2 directions ran" in result.output
+
+
+def test_a_power_that_no_case_shows_is_no_pass(monkeypatch):
+    monkeypatch.setattr("verify_norm.search.examine.looks", lambda ran: False)
+    monkeypatch.setattr("verify_norm.search.search.runner", lambda kernel, device, **_: InProcess(kernel, device))
+    few = ("--op", FWD, "--examples", 0, "--device", "cpu")
+    result = run("power", "--kernel", f"{PARTIAL}:right", *few)
+    assert result.exit_code == Exit.NOTHING, result.output
+    assert "no case showed the power" in result.stderr
+
+
+COMMANDS = [
+    (("--kernel", "rmsnorm_fwd_torch"), "verify_norm.search.search._try"),
+    (("replay", '{"kernel": "rmsnorm_fwd_torch", "shape": [2]}'), "verify_norm.search.search._try"),
+    (("power", "--kernel", "rmsnorm_fwd_torch"), "verify_norm.search.search._try"),
+    (("audit", "--kernel", "rmsnorm_fwd_torch"), "verify_norm.search.search._try"),
+    (("hunt", "--kernel", "rmsnorm_fwd_torch"), "verify_norm.auditing.audit.hunted"),
+    (("zoo", "U08"), "verify_norm.validation.zoo.detectable"),
+    (("certify",), "verify_norm.validation.certify.certify"),
+    (("gradcheck", f"{PARTIAL}:right"), "verify_norm.gradcheck.gradcheck.gradcheck"),
+    (("schema",), "verify_norm.report.schema.text"),
+    (("list",), "verify_norm.loading.entry_points.registered"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "place"), COMMANDS, ids=[arguments[0] for arguments, _ in COMMANDS])
+def test_an_error_of_the_tool_is_neither_a_finding_nor_a_pass(arguments, place, monkeypatch):
+    def broken(*args, **options):
+        raise KeyError("a mistake of ours")
+
+    monkeypatch.setattr(place, broken)
+    result = run(*arguments)
+    assert result.exit_code == Exit.INTERNAL == 70
+    assert "internal error: KeyError: 'a mistake of ours'; this is an error of verify-norm" in result.stderr
+    assert "report it with the traceback and the command line" in result.stderr
+    assert result.stderr.count("Traceback") == 1
+    monkeypatch.setattr(sys, "argv", ["verify-norm", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 70
+
+
+@pytest.mark.parametrize(("arguments", "place"), COMMANDS, ids=[arguments[0] for arguments, _ in COMMANDS])
+def test_control_c_before_a_report_is_incomplete(arguments, place, monkeypatch):
+    def interrupted(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(place, interrupted)
+    result = run(*arguments)
+    assert result.exit_code == Exit.INCOMPLETE
+    assert "interrupted" in result.stderr
+    assert "Traceback" not in result.output
+
+
+KERNELS = ("right", "matrices_alone", "returns_nothing", "raises", "refuses_mostly")
+TESTS = f"""
+import verify_norm
+
+@verify_norm.parametrize_checks(*(f"{PARTIAL}:{{name}}" for name in {KERNELS}), op="rmsnorm_fwd")
+def test_norm(kernel, check):
+    check(kernel)
+"""
+
+
+def outcomes(path):
+    """Return the outcome and the message of each test in a JUnit file, by its name, as "right-accuracy"."""
+    found = {}
+    for case in ElementTree.parse(path).iter("testcase"):
+        result = next((child for child in case if child.tag != "properties"), None)
+        words = ("passed", "") if result is None else (result.tag, str(result.get("message")))
+        found[case.get("name").partition("[")[2].rstrip("]")] = words
+    return found
+
+
+@pytest.fixture
+def project(pytester):
+    pytester.makepyfile(test_norms=TESTS)
+    return pytester
+
+
+@pytest.mark.slow
+def test_in_pytest_no_check_without_data_passes(project):
+    few = ("--norm-examples=0", "--norm-dtype=fp32", "--norm-device=cpu", "--junitxml=j.xml")
+    run = project.runpytest_subprocess(*few)
+    assert run.ret == pytest.ExitCode.TESTS_FAILED
+    said = outcomes(project.path / "j.xml")
+    lacks = {"gradient", "statistics"}  # one does not apply, the other needs what they do not return
+    for kernel, lacking in (("right", lacks), ("matrices_alone", lacks | {"crash"})):  # a lambda cannot be pickled
+        skipped = {name for name in CHECK_NAMES if said[f"{kernel}-{name}"][0] == "skipped"}
+        assert skipped == lacking
+        assert all(said[f"{kernel}-{name}"][0] == "passed" for name in set(CHECK_NAMES) - skipped)
+    for kernel, passes in (("returns_nothing", {"crash"}), ("raises", {"crash"}), ("refuses_mostly", set())):
+        found = {name: said[f"{kernel}-{name}"] for name in CHECK_NAMES if name != "gradient"}
+        assert {name for name, (outcome, _) in found.items() if outcome == "passed"} == passes, kernel
+        assert all(outcome == "failure" for name, (outcome, _) in found.items() if name not in passes)
+    assert "nonfinite: no data: the kernel returned no output" in said["raises-nonfinite"][1]
+    assert (
+        "accuracy: almost nothing was checked: outputs were compared in 1 of 75" in said["refuses_mostly-accuracy"][1]
+    )
+    assert project.runpytest_subprocess(*few, "-k", "right or matrices_alone").ret == pytest.ExitCode.OK
+
+
+@pytest.mark.slow
+def test_in_pytest_an_incomplete_run_passes_only_where_it_is_accepted(project):
+    """The process of the kernel starts in more than a tenth of a second."""
+    few = ("--norm-seconds=0.1", "--norm-device=cpu", "--junitxml=j.xml", "-k", "right and (accuracy or nonfinite)")
+    run = project.runpytest_subprocess(*few)
+    run.assert_outcomes(failed=2)
+    said = outcomes(project.path / "j.xml")
+    assert "accuracy: incomplete: 1 of 75 corner cases ran: the 0.1 s were over" in said["right-accuracy"][1]
+    run.stdout.fnmatch_lines(["FAIL *partial.py:right: incomplete: 1 of 75 corner cases ran: *"])
+    run = project.runpytest_subprocess(*few, "--norm-allow-incomplete")
+    run.assert_outcomes(passed=1, skipped=1)
+    said = outcomes(project.path / "j.xml")
+    assert "nonfinite: no data: nothing to look at in 1 case" in said["right-nonfinite"][1]
