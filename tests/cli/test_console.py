@@ -8,7 +8,7 @@ from verify_norm.core.errors import UsageError
 
 
 def test_a_mistake_is_one_line_and_status_2(capsys):
-    with pytest.raises(typer.Exit) as caught, console.usage_errors():
+    with pytest.raises(typer.Exit) as caught, console.statuses():
         raise UsageError("no file [red]mine.py[/] " + "x" * 300)
     assert caught.value.exit_code == 2
     said = capsys.readouterr()
@@ -16,10 +16,12 @@ def test_a_mistake_is_one_line_and_status_2(capsys):
     assert said.out == ""
 
 
-def test_any_other_error_is_raised_as_it_is(capsys):
-    with pytest.raises(ZeroDivisionError), console.usage_errors():
+def test_any_other_error_is_ours_and_says_how_to_report_it(capsys):
+    with pytest.raises(typer.Exit) as caught, console.statuses():
         1 / 0  # noqa: B018
-    assert capsys.readouterr().err == ""
+    assert caught.value.exit_code == 70
+    assert "ZeroDivisionError" in (said := capsys.readouterr().err)
+    assert "report it" in said
 
 
 def test_notes_are_printed_and_the_request_comes_back(capsys):

@@ -1,12 +1,12 @@
 """Long sums beside their probable error: what hides in a worst case that grows with the number of terms."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.equations import compared, confidence, truth
+from verify_norm.checks.relations.equations import Equation, compared, confidence, judged, truth
 from verify_norm.checks.relations.moments import FAMILIES
 from verify_norm.checks.relations.rerun import element
 from verify_norm.checks.relations.stages import Stages, cotangent, given, own_statistics, stages
@@ -19,17 +19,6 @@ LONG = 256  # terms: the worst case of a shorter sum is near its probable error
 EXPONENTS = 20  # of x and dy: beyond them float32 may underflow
 
 
-@dataclass(frozen=True, slots=True)
-class Sum:
-    """A sum of many terms that a kernel returns or that its dx implies: element by element, and what it may err by."""
-
-    output: str
-    words: str
-    got: Array
-    want: Array
-    tolerance: Array
-
-
 def _random(case: Case) -> bool:
     spec, op = case.spec, case.op
     layouts = {geometry.layout_of(spec, tensor.name) for tensor in op.inputs if tensor.extent == "data"}
@@ -38,9 +27,11 @@ def _random(case: Case) -> bool:
 
 
 def _looks(run: Run) -> bool:
-    contract, sizes = run.kernel.contract, [t.ndim and t.size for t in run.case.exact.values() if t is not None]
+    contract, spec, op = run.kernel.contract, run.case.spec, run.case.op
     wide = contract.partials == "float32" and contract.xhat is None and contract.stats == "float32"
-    return run.problem is None and wide and bool(compared(run)) and max(sizes, default=0) >= LONG and _random(run.case)
+    repeats = prod(spec.shape) // max(prod(geometry.affine_shape(spec, op)), 1) if op.forward else 0
+    long = max(geometry.row_length(spec, op), repeats) >= LONG
+    return run.problem is None and wide and long and bool(compared(run)) and _random(run.case)
 
 
 @check(looks=_looks)
@@ -54,16 +45,15 @@ def sums(run: Run) -> Iterator[Finding | SmallestError]:
     """
     s = stages(run)
     for one in _sums(run, s):
-        ratio = np.abs(one.got - one.want) / one.tolerance
-        size = np.abs(one.want)
-        told = size > 0
-        if told.any() and not one.words:
+        size = np.abs(one.right)
+        told = np.isfinite(one.tolerance) & (size > 0)
+        if told.any() and not one.name:
             yield SmallestError(one.output, float(np.median(one.tolerance[told] / size[told])))
-        if not (ratio <= 1).all():
-            yield _found(run, one, np.where(np.isnan(ratio), np.inf, ratio))
+        if one.ratio.max(initial=0.0) > 1:
+            yield _found(run, one)
 
 
-def _sums(run: Run, s: Stages) -> Iterator[Sum]:
+def _sums(run: Run, s: Stages) -> Iterator[Equation]:
     n, a, outputs = s.norm, s.arithmetic, compared(run)
     lam = confidence(sum(o.got.size for o, _ in outputs.values()))
     even = run.case.spec.data == "normal"  # beside a few large squares all others are rounded to one side
@@ -87,36 +77,35 @@ def _sums(run: Run, s: Stages) -> Iterator[Sum]:
         yield from _of_dx(run, s, dy, z, lam)
 
 
-def _of(run: Run, name: str, delta: Array) -> Sum:
+def _of(run: Run, name: str, delta: Array) -> Equation:
     output, expected = compared(run)[name]
     delta = np.minimum(delta.reshape(expected.value.shape), expected.delta)
     rounded = 0.5 * FORMATS[expected.dtype].ulp(np.abs(expected.value) + delta)
-    tolerance = np.where(judge.judged(expected), delta + rounded, np.inf)
-    return Sum(name, "", output.got, expected.value, tolerance)
+    return Equation("", name, output.got, expected.value, judged(run, name, delta + rounded))
 
 
-def _of_dx(run: Run, s: Stages, dy: Array, z: rounding.XhatError, lam: float) -> Iterator[Sum]:
+def _of_dx(run: Run, s: Stages, dy: Array, z: rounding.XhatError, lam: float) -> Iterator[Equation]:
     n, (output, expected) = s.norm, compared(run)["dx"]
     want, got = (v.reshape(n.view.shape) for v in (expected.value, output.got))
     half = 0.5 * FORMATS[expected.dtype].ulp(np.abs(want) + expected.delta.reshape(n.view.shape))
-    known = judge.judged(expected).reshape(n.view.shape).all(n.view.axes, keepdims=True)
+    known = np.isfinite(judged(run, "dx", half)).reshape(n.view.shape).all(n.view.axes, keepdims=True)
     for words, phi in (("Σdx", np.ones_like(want)), ("Σdx·x̂", n.xhat)):
         if words == "Σdx" and not n.centred:
             continue
         delta = probable.row_sum_error(n, dy, z, s.arithmetic, lam, phi)
         tolerance = delta + lam * np.sqrt(s.row_sum((phi * half) ** 2))
         left, right = s.row_sum(phi * got), s.row_sum(phi * want)
-        yield Sum("dx", words, left.ravel(), right.ravel(), np.where(known, tolerance, np.inf).ravel())
+        yield Equation(words, "dx", left.ravel(), right.ravel(), np.where(known, tolerance, np.inf).ravel())
 
 
-def _found(run: Run, one: Sum, ratio: Array) -> Finding:
-    index = judge.worst(ratio)
-    got, want, allowed = (float(v[index]) for v in (one.got, one.want, one.tolerance))
-    place = f"{one.words} of row {index[0]}" if one.words else element(one.output, index)
+def _found(run: Run, one: Equation) -> Finding:
+    index = judge.worst(one.ratio)
+    got, want, allowed = (float(v[index]) for v in (one.left, one.right, one.tolerance))
+    place = f"{one.name} of row {index[0]}" if one.name else element(one.output, index)
     message = (
         f"{place}: expected {want:.9g}, got {got:.9g}, {abs(got - want):.3g} apart; in random data roundings explain "
-        f"{allowed:.3g}; {int((ratio > 1).sum())} of {ratio.size} are off. If the kernel adds in one running sum, "
-        "declare summation='sequential'; if in few, declare lanes"
+        f"{allowed:.3g}; {int((one.ratio > 1).sum())} of {one.ratio.size} are off. If the kernel adds in one running "
+        "sum, declare summation='sequential'; if in few, declare lanes"
     )
-    ulp = None if one.words else abs(got - want) / float(FORMATS[truth(run, one.output).dtype].ulp(np.array(want)))
+    ulp = None if one.name else abs(got - want) / float(FORMATS[truth(run, one.output).dtype].ulp(np.array(want)))
     return finding(run, "sums", one.output, message, index=index, got=got, want=want, allowed=allowed, ulp=ulp)
