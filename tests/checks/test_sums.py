@@ -103,6 +103,35 @@ def test_one_running_sum_passes(contract):
     assert convicting(run, TALL, "layernorm_bwd", contract) == set()
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        ("layernorm_bwd", CaseSpec((1, 3, 2, 1, 768))),
+        ("layernorm_bwd", CaseSpec((2, 3, 12, 32), normalized_ndim=2, weight_dtype="float32", dtype="bfloat16")),
+        ("groupnorm_bwd", CaseSpec((1, 4, 33, 33), num_groups=2)),
+        ("groupnorm_silu_bwd", CaseSpec((2, 4, 20, 20), num_groups=2, bias=False)),
+        ("batchnorm_bwd", CaseSpec((3, 4, 20, 20))),
+        ("add_rmsnorm_bwd", CaseSpec((300, 512))),
+        ("rmsnorm_bwd", CaseSpec((300, 512), weight_offset=1.0)),
+    ],
+    ids=str,
+)
+def test_every_view_of_the_data(spec):
+    """A kernel that returns the truth, rounded, has no finding in any shape."""
+    op, spec = spec
+    case = make.case(spec, OPS[op], Contract())
+
+    def run(**_):
+        return {
+            name: None if e is None else torch.from_numpy(e.value).to(getattr(torch, e.dtype))
+            for name, e in case.expected.items()
+        }
+
+    right = execute(Kernel("k", op, run=run), case)
+    assert CHECKS["sums"].looks(right)
+    assert not [f for f in CHECKS["sums"].function(right) if isinstance(f, Finding)]
+
+
 def test_equal_rows_and_narrow_contracts_are_left_to_the_bound():
     for spec, contract in ((CaseSpec((512, 8), data="constant"), Contract()), (TALL, Contract(partials="bfloat16"))):
         run = execute(

@@ -88,7 +88,7 @@ def _of_dx(run: Run, s: Stages, dy: Array, z: rounding.XhatError, lam: float) ->
     n, (output, expected) = s.norm, compared(run)["dx"]
     want, got = (v.reshape(n.view.shape) for v in (expected.value, output.got))
     half = 0.5 * FORMATS[expected.dtype].ulp(np.abs(want) + expected.delta.reshape(n.view.shape))
-    known = np.isfinite(judged(run, "dx", half)).reshape(n.view.shape).all(n.view.axes, keepdims=True)
+    known = np.isfinite(judged(run, "dx", np.zeros(()))).reshape(n.view.shape).all(n.view.axes, keepdims=True)
     for words, phi in (("Σdx", np.ones_like(want)), ("Σdx·x̂", n.xhat)):
         if words == "Σdx" and not n.centred:
             continue
