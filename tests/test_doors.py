@@ -120,7 +120,7 @@ def test_a_run_that_runs_out_of_time_is_incomplete(seconds, tmp_path):
 def test_an_incomplete_run_can_be_accepted_in_python_too(seconds):
     report = called("right", FWD, seconds=30.0)
     assert report.verdict is Exit.INCOMPLETE
-    with pytest.raises(FindingsError, match="incomplete: 10 of 75 corner cases ran"):
+    with pytest.raises(FindingsError, match=r"incomplete: \d+ of 75 corner cases ran"):
         report.raise_for_findings()
     accepted = called("right", FWD, seconds=30.0, allow_incomplete=True)
     assert accepted.ok

@@ -2,11 +2,13 @@
 
 import importlib
 import sys
+import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.internal.conjecture import providers
+from norms import rmsnorm_bwd
 from small_runs import rmsnorm_fwd, run
 
 from verify_norm.cases import models
@@ -125,3 +127,24 @@ def test_a_case_of_another_operator_is_refused():
         replay(kernel, CaseSpec((2, 3), num_groups=2), Settings())
     with pytest.raises(UsageError, match="the spec does not fit rmsnorm_fwd, which has no num_groups"):
         replay(Kernel("k", "rmsnorm_fwd", run=lambda x: x), CaseSpec((2, 3), num_groups=3), Settings())
+
+
+@pytest.mark.slow
+def test_many_rows_are_summed_where_that_takes_little_time():
+    """A backward that adds the first 1024 rows alone is detected; one that is slow for each row passes without them."""
+
+    def backward(kept, pause):
+        def run(dy, x, weight, rstd, eps, weight_offset, normalized_shape):
+            time.sleep(pause * len(rstd))
+            tensors = [t.reshape(-1, *normalized_shape) for t in (dy, x)]
+            dx, _ = rmsnorm_bwd()(dy, x, weight, rstd, eps, normalized_shape, weight_offset)
+            first = (t[:kept] for t in tensors)
+            return dx, rmsnorm_bwd()(*first, weight, rstd[:kept], eps, normalized_shape, weight_offset)[1]
+
+        return Kernel("k", "rmsnorm_bwd", run=run)
+
+    options = Settings(examples=0, seconds=60.0, isolate=False, checks=("accuracy",))
+    assert {f.output for f in search(backward(1024, 0.0), options).findings} == {"dweight"}
+    slow = search(backward(None, 0.002), options)
+    assert slow.ok
+    assert [skip.cases for skip in slow.skipped if "rows are slow" in skip.reason] == [9]

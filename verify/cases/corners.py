@@ -93,10 +93,18 @@ ROW_CORNERS: tuple[_Row, ...] = (
     ((2, 4099), {"offset": 10.0}),
     ((2, 5000), {"offset": -100.0}),
 )
+MANY_ROWS: tuple[_Row, ...] = tuple(  # long sums of dweight and dbias, in every type
+    ((rows + turn, length), {})
+    for rows, lengths in ((1025, (3, 2, 4)), (4097, (2, 1, 4)), (16384, (1, 3, 2)))
+    for turn, length in enumerate(lengths)
+)
 GPU_ROW_CORNERS: tuple[_Row, ...] = (  # these take minutes in the interpreter
     ((16384, 256), {}),  # enough programs for contention on a lock or a buffer
     ((16385, 256), {"offset": 10.0}),
     ((4096, 1024), {"x_layout": "row_strided", "dy_layout": "offset"}),
+    ((2**20, 1), {}),
+    ((2**20 + 1, 2), {}),
+    ((2**20 + 3, 3), {}),
 )
 GROUP_CORNERS: tuple[_Row, ...] = (
     ((2, 4, 3), {"num_groups": 2}),
@@ -247,14 +255,16 @@ def corners(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool 
     """Return the corner cases of an operator; the dtypes take turns.
 
     `frozen` adds cases with inputs that need no gradient, for a backward by torch's autograd. `gpu` adds cases that are
-    too large for a CPU, and puts layout "far" into 16-bit types, which take the least memory.
+    too large for a CPU, and puts layout "far" into 16-bit types, which take the least memory. A backward has MANY_ROWS
+    last: where an interpreter runs a program for each row they take minutes, and a search leaves them out.
     """
     turn = cycle(dtypes)
     narrow = cycle([dtype for dtype in dtypes if FORMATS[dtype].dtype.itemsize == 2] or dtypes)
     large = {"rows": GPU_ROW_CORNERS, "groups": GPU_GROUP_CORNERS}.get(op.view, ()) if gpu else ()
     names = {tensor.name for tensor in op.inputs}
     specs = []
-    for number, (shape, options) in enumerate((*_table(op), *large)):
+    many = MANY_ROWS if op.forward and op.view == "rows" else ()
+    for number, (shape, options) in enumerate((*_table(op), *many, *large)):
         dtype = next(turn)
         if gpu and "far" in options.values():
             dtype = next(narrow)

@@ -24,7 +24,7 @@ _LENGTHS = (
 # Rows: none, one, odd numbers, and the neighbours of every count of blocks, partial buffers and programs in use.
 _ROWS = (
     *(0, 1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 31, 32, 33, 63, 64, 65, 95, 97, 127, 128, 129, 255, 256, 257, 1000, 4097),
-    65537,
+    *(1025, 16384, 65537, 2**18 + 1, 2**20),
 )
 _EPS = (1e-5, 1e-5, 1e-6, 1e-12, 1e-3, 1e-1, 0.0, 1e3)
 _OFFSETS = (0.0, 0.0, 1.0, -10.0, 100.0, -1e3, 1e4)
@@ -61,9 +61,14 @@ def whatever_is_imported() -> Iterator[None]:
 
 
 @st.composite
-def specs(draw: st.DrawFn, op: Op, dtypes: tuple[str, ...], elements: int, *, frozen: bool = False) -> CaseSpec:
-    """Draw specs of `op` with at most about `elements` elements; `frozen` lets some inputs need no gradient."""
-    shape, options = draw(_shape(op, elements))
+def specs(
+    draw: st.DrawFn, op: Op, dtypes: tuple[str, ...], elements: int, *, frozen: bool = False, rows: int = 1100
+) -> CaseSpec:
+    """Draw specs of `op` with at most about `elements` elements; `frozen` lets some inputs need no gradient.
+
+    One case in four has its number of rows drawn first, at most `rows`: an interpreter takes milliseconds for each.
+    """
+    shape, options = draw(_shape(op, elements, rows))
     dtype = draw(st.sampled_from(dtypes))
     placed = (t for t in op.inputs if t.role != "saved" and t.extent != "one" and not t.name.startswith("running_"))
     names = {t.name: t for t in placed}
@@ -113,9 +118,11 @@ def _layouts(tensor: Tensor) -> tuple[str, ...]:
     return tuple(n for n in LAYOUTS if tensor.role == "cotangent" or n != "scalar")  # a scalar x has no variance
 
 
-def _shape(op: Op, elements: int) -> st.SearchStrategy[tuple[tuple[int, ...], dict[str, Any]]]:
+def _shape(op: Op, elements: int, rows: int) -> st.SearchStrategy[tuple[tuple[int, ...], dict[str, Any]]]:
     if op.view == "rows":
-        return _row_shape(elements)
+        return st.sampled_from((False, False, False, True)).flatmap(
+            lambda tall: _tall_shape(elements, rows) if tall else _row_shape(elements)
+        )
     if "num_groups" in op.attrs:
         return _group_shape(elements)
     samples = (1, 2, 3, 0, 5, 17) if op.view == "groups" else (1, 2, 3, 0, 5, 17, 64, 257, 1000)
@@ -128,6 +135,13 @@ def _mode(draw: st.DrawFn, shape: tuple[int, ...]) -> dict[str, Any]:
     training = prod(shape[:1] + shape[2:]) != 1 and draw(st.sampled_from((True, True, False)))
     running = not training or draw(st.sampled_from((True, True, True, False)))
     return {"training": training, "running": running, "momentum": draw(st.sampled_from(_MOMENTA))}
+
+
+@st.composite
+def _tall_shape(draw: st.DrawFn, elements: int, most: int) -> tuple[tuple[int, ...], dict[str, Any]]:
+    """Draw many rows first, as sums over rows need, and then how long they are."""
+    rows = draw(st.sampled_from([m for m in _ROWS if m <= min(elements, most)]))
+    return (rows, draw(st.integers(1, max(min(elements // max(rows, 1), 64), 1)))), {"normalized_ndim": 1}
 
 
 @st.composite

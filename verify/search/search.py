@@ -13,9 +13,10 @@ from verify_norm.cases import corners, models, strategies
 from verify_norm.cases.strategies import explore
 from verify_norm.checks import CHECKS
 from verify_norm.core.errors import UsageError
+from verify_norm.core.geometry import row_length
 from verify_norm.core.ops import OPS
 from verify_norm.core.results import Report, Settings
-from verify_norm.core.spec import CaseSpec, Finding, Kernel
+from verify_norm.core.spec import CaseSpec, Finding, Kernel, Op
 from verify_norm.running.isolate import runner
 from verify_norm.search.collector import NO_JOURNAL, Collector
 from verify_norm.search.examine import PRELOAD, Examined, examine_in
@@ -25,6 +26,8 @@ from verify_norm.search.shrink import reduce
 T = TypeVar("T", int, float)
 Progress = Callable[[int, int, int], None]  # cases done, cases planned, findings so far
 ELEMENTS = {"cpu": 2**14, "cuda": 2**19}  # of x: Triton's interpreter takes 5 ms a program, a GPU is seldom the limit
+FEW, TALL = 300, 1100  # rows that every kernel is run with, and rows that cost an interpreter seconds
+SHARE = 1 / 40  # of the time: more than that, no case of many rows takes
 REDUCING = 0.2  # the share of the time that is kept for making failures small, once there is one
 TIMEOUT = {"cpu": 20.0, "cuda": 90.0}  # seconds for one case: on a GPU the first case of a shape compiles
 HANGS = 4  # after this many, the run ends
@@ -45,24 +48,36 @@ class _Search:
     until: Callable[[Finding], bool]
     deadline: float
     met: int = 0  # planned cases
+    pace: float = 0.0  # seconds a row, of the case with the most rows so far
+    rows: int = 1
     reduced: list[Finding] = field(default_factory=list)
 
     def run(self, first: Iterable[CaseSpec]) -> None:
         """Run the cases of `first`, the table and random ones, until they or the time are over."""
         state, settings = self.state, self.state.settings
-        dtypes = _dtypes(state)
+        dtypes, op = _dtypes(state), OPS[state.kernel.op]
         table = [*(spec for spec in first if spec.dtype in dtypes), *_table(state, dtypes)]
-        state.planned, state.corners = len(table) + settings.examples, len(table)
+        tall = _tall(state, dtypes)
+        state.planned, state.corners = len(table) + len(tall) + settings.examples, len(table) + len(tall)
         try:
-            for spec in table:
+            for spec in (*table, *tall):
+                if spec in tall and not self.affordable(_rows(spec, op)):
+                    state.skipped["cases", f"more than {FEW} rows are slow: {self.pace:.1g} s a row"] += 1
+                    state.planned, state.corners = state.planned - 1, state.corners - 1
+                    continue
                 self.one(spec)
                 state.corners_done += 1
             if dtypes and settings.examples and state.checks:
-                most, op = _on(ELEMENTS, settings), OPS[state.kernel.op]
-                drawn = strategies.specs(op, dtypes, most, frozen=state.kernel.autograd)
+                most = _on(ELEMENTS, settings)
+                rows = max(n for n in (FEW, TALL, most) if n == FEW or self.affordable(n))
+                drawn = strategies.specs(op, dtypes, most, frozen=state.kernel.autograd, rows=rows)
                 explore(drawn, self.measured, examples=settings.examples, seed=settings.seed)
         except _Over as over:
             self.left_out(str(over))
+
+    def affordable(self, rows: int) -> bool:
+        """Return whether a case of so many rows takes a small part of the time, as far as cases of fewer rows tell."""
+        return rows <= FEW or rows * self.pace <= self.state.settings.seconds * SHARE
 
     def measured(self, spec: CaseSpec) -> dict[str, float]:
         return {"error/bound": self.one(spec)}
@@ -76,7 +91,10 @@ class _Search:
             raise _Over(f"the {settings.seconds:g} s were over")
         if state.hangs >= HANGS:
             raise _Over(f"the kernel had hung {state.hangs} times")
+        started = time.perf_counter()
         largest = _try(state, spec if state.kernel.fit is None else state.kernel.fit(spec))
+        if (rows := _rows(spec, OPS[state.kernel.op])) >= self.rows:
+            self.rows, self.pace = rows, (time.perf_counter() - started) / rows
         self.met += 1
         if any(self.until(finding) for finding in state.findings.values()):
             raise _Over("the search was for this finding")
@@ -193,18 +211,32 @@ def _dtypes(state: Collector) -> tuple[str, ...]:
     return tuple(dtype for dtype in settings.dtypes if dtype in kernel.dtypes)
 
 
+def _corners(state: Collector, dtypes: tuple[str, ...]) -> list[CaseSpec]:
+    if not dtypes or state.settings.shapes == "models":
+        return []
+    gpu = state.settings.device != "cpu"
+    return corners.corners(OPS[state.kernel.op], dtypes, frozen=state.kernel.autograd, gpu=gpu)
+
+
+def _tall(state: Collector, dtypes: tuple[str, ...]) -> list[CaseSpec]:
+    """Return the corner cases of many rows."""
+    return [spec for spec in _corners(state, dtypes) if _rows(spec, OPS[state.kernel.op]) > FEW]
+
+
 def _table(state: Collector, dtypes: tuple[str, ...]) -> list[CaseSpec]:
-    """Return the cases that are not random: the corner table, and shapes of models where they are asked for."""
+    """Return the other cases that are not random: the corner table, and shapes of models where they are asked for."""
     op, settings = OPS[state.kernel.op], state.settings
-    gpu = settings.device != "cpu"
-    corner = corners.corners(op, dtypes, frozen=state.kernel.autograd, gpu=gpu) if dtypes else []
-    table = corner if settings.shapes != "models" else []
+    table = [spec for spec in _corners(state, dtypes) if _rows(spec, op) <= FEW]
     if settings.shapes != "fuzz":
-        found, left_out = models.model_cases(op, full=gpu, dtypes=dtypes)
+        found, left_out = models.model_cases(op, full=settings.device != "cpu", dtypes=dtypes)
         table += found
         for name in left_out:
             state.skipped[f"model {name}", "one of its groups is too large for a CPU"] += 1
     return table
+
+
+def _rows(spec: CaseSpec, op: Op) -> int:
+    return prod(spec.shape) // max(row_length(spec, op), 1)
 
 
 def _on(limits: dict[str, T], settings: Settings) -> T:
