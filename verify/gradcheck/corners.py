@@ -51,8 +51,8 @@ def suspects(
 
 def lengths_of(
     subject: Subject, name: str, dy: Sequence[Tensor], layout: Layout, rng: np.random.Generator
-) -> tuple[Tensor, Tensor]:
-    """Return the step of each element of an input, in the usual one; and the shortest, where the gradient rounds alone."""
+) -> Tensor:
+    """Return the step of each element of an input, in the usual one; 0 where it lies at a corner."""
     levels = [1.0]
     while levels[-1] / LEVEL >= 2 * _shortest(subject, name):
         levels.append(levels[-1] / LEVEL)
@@ -60,12 +60,13 @@ def lengths_of(
     rounding = layout.of_input(jumps[-1]).median(1, keepdim=True).values
     gradient = gradients(subject, dy)[name]
     size = torch.zeros(layout.shape) if gradient is None else torch.where(gradient.isfinite(), gradient, 0.0).double()
-    half_ulp = FORMATS[subject.arithmetic].u * layout.of_input(size).square().mean(1, keepdim=True).sqrt()
+    flat = layout.of_input(size)
+    half_ulp = FORMATS[subject.arithmetic].u * torch.maximum(flat.abs(), flat.square().mean(1, keepdim=True).sqrt())
     most = JUMP * torch.maximum(rounding, half_ulp)
     lengths = torch.zeros(layout.shape, dtype=torch.float64)
     for length, jump in zip(reversed(levels), reversed(jumps), strict=True):
         lengths = torch.where((layout.of_input(jump) <= most).reshape(layout.shape), length, lengths)
-    return _quiet(subject, name, dy, layout, lengths, levels, rng), torch.full(layout.shape, levels[-1])
+    return _quiet(subject, name, dy, layout, lengths, levels, rng)
 
 
 def _quiet(

@@ -45,7 +45,7 @@ SPREAD = math.sqrt(924.0)  # Σ of the squares of the sixth difference's coeffic
 AMPLIFIED = math.sqrt(2 * sum(c * c for c in DERIVATIVE.values()))  # of rounding, in D6
 UNIFORM = 1 / math.sqrt(3)  # the RMS, in half ulps, of errors where every element moves; else one may stay and not show
 CONVERGING = 8  # how much better each order must be than the one before
-LONGEST = 1 / 8  # of a standard deviation: three steps stay well inside the data's own scale
+LONGEST = 1 / 4  # of a standard deviation: three steps stay well inside the data's own scale
 
 
 def student(values: Tensor, comparisons: int) -> Tensor:

@@ -221,11 +221,8 @@ def _noises(
     for name, near in inputs.items():
         outputs, slope = noises[0][name], noises[1][name]
         if name in cornered:
-            lengths, shortest = corners.lengths_of(subject, name, dy, near.layout, rng)
-            near = replace(near, lengths=lengths)
-            outputs = noise.noise(subject, dy, {name: near.layout}, rng, {name: lengths})[0][name]
-            still = torch.where(lengths > 0, shortest, 0.0)
-            slope = noise.noise(subject, dy, {name: near.layout}, rng, {name: still})[1][name]
+            near = replace(near, lengths=corners.lengths_of(subject, name, dy, near.layout, rng))
+            outputs, slope = (each[name] for each in noise.noise(subject, dy, {name: near.layout}, rng, {name: near.lengths}))
         gradient = grads[name]
         value = torch.zeros_like(near.point) if gradient is None else gradient.double()
         value = torch.where(value.isfinite(), value, 0.0)

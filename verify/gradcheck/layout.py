@@ -55,8 +55,8 @@ def layout_of(
     """
     shape = tuple(point.shape)
     rows = shape[0] if shape else 1
-    candidates = [_candidates(y, point) for y in base]
-    if rows < 2 or not all(candidates):
+    candidates = [_candidates(y, point) for y in base] if rows > 1 else [[]]
+    if not all(candidates):
         return Layout(shape, 1, ())
     for still in _splits(rows, rng):
         moved = forward(torch.where(still.reshape(-1, *(1,) * (point.dim() - 1)), point, point + step))

@@ -54,7 +54,7 @@ def inner_type(subject: Subject, rng: np.random.Generator) -> str:
     if not narrower or noise <= AGAIN * u:
         return ""
     short = {name: torch.full(tuple(point.shape), SHORTER) for name, point in subject.points.items()}
-    if _relative(subject, rng, short) < noise / 2:
+    if _relative(subject, rng, short) < noise / 8:
         return ""
     return max(narrower, key=lambda d: FORMATS[d].u)
 
@@ -77,7 +77,7 @@ def _relative(subject: Subject, rng: np.random.Generator, lengths: Lengths = Non
     along several lines. Some elements may have a corner on the line: so more elements than those have to show noise.
     """
 
-    noise, share = 0.0, SHARE + CORNERS * step_length(subject.dtype)
+    noise, share = 0.0, min(SHARE + CORNERS * step_length(subject.dtype), 1 / 2)
     outputs = forward(subject)
     fewest = min(y.numel() for y in outputs.values() if y is not None)
     count = min(-(-ASKED // max(fewest, 1)), _lines(subject, ASKED))
