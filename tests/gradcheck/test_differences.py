@@ -19,9 +19,12 @@ def seven(function, point, h, dtype="float64"):
 
     base = forward(settled)
     layout, exact = Layout(tuple(settled.shape), 1, ()), differences.Noise(torch.zeros(1, 1), 1)
-    near = differences.Local(forward, settled, base, [torch.ones_like(base[0])], layout, dtype, exact)
+    rounding = (4 * FORMATS[dtype].u) ** 2 * base[0].square().sum().expand(16, 1)
+    near = differences.Local(
+        forward, settled, base, [torch.ones_like(base[0])], layout, dtype, differences.Noise(rounding, base[0].numel())
+    )
     along = differences.Direction("ones", step, signs=True)
-    claim = differences.Claim("x", torch.zeros_like(settled), exact)
+    claim = differences.Claim("x", torch.zeros_like(settled), exact, FORMATS[dtype].u)
     return differences.compare(near, along, differences.difference(near, along), claim), settled, step
 
 

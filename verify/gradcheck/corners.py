@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from verify_norm.core.dtypes import FORMATS
-from verify_norm.gradcheck.differences import step_length
+from verify_norm.gradcheck.differences import Noise, step_length
 from verify_norm.gradcheck.layout import Layout
-from verify_norm.gradcheck.noise import ROOM, Noise, Values, both, forward, scale_of, sixth_differences
+from verify_norm.gradcheck.noise import ROOM, Values, both, forward, scale_of, sixth_differences
 from verify_norm.gradcheck.subject import Subject, gradients
 
 ROUNDINGS = 8  # times half an ulp of the outputs: more noise than this may come from corners
@@ -34,7 +34,7 @@ def suspects(
     noises: Mapping[str, Noise],
     rng: np.random.Generator,
 ) -> list[str]:
-    """Return the inputs along which the outputs have more noise than rounding explains, and which shrinks with the step."""
+    """Return the inputs along which the outputs have more noise than rounding explains, which shrinks with the step."""
     sizes, seen = _half_ulps(subject), {n: noise.squares.nanmean(0) for n, noise in noises.items()}
     found = [n for n, k in layouts.items() if not (seen[n] <= ROUNDINGS**2 * k.squares(dy, sizes)).all()]
     if not found:
@@ -50,9 +50,12 @@ def suspects(
 
 
 def lengths_of(
-    subject: Subject, name: str, dy: Sequence[Tensor], layout: Layout, rng: np.random.Generator
+    subject: Subject, name: str, dy: Sequence[Tensor], layout: Layout, u: float, rng: np.random.Generator
 ) -> Tensor:
-    """Return the step of each element of an input, in the usual one; 0 where it lies at a corner."""
+    """Return the step of each element of an input, in the usual one; 0 where it lies at a corner.
+
+    `u` is the unit roundoff that its gradient shows.
+    """
     levels = [1.0]
     while levels[-1] / LEVEL >= 2 * _shortest(subject, name):
         levels.append(levels[-1] / LEVEL)
@@ -61,7 +64,7 @@ def lengths_of(
     gradient = gradients(subject, dy)[name]
     size = torch.zeros(layout.shape) if gradient is None else torch.where(gradient.isfinite(), gradient, 0.0).double()
     flat = layout.of_input(size)
-    half_ulp = FORMATS[subject.arithmetic].u * torch.maximum(flat.abs(), flat.square().mean(1, keepdim=True).sqrt())
+    half_ulp = u * torch.maximum(flat.abs(), flat.square().mean(1, keepdim=True).sqrt())
     most = JUMP * torch.maximum(rounding, half_ulp)
     lengths = torch.zeros(layout.shape, dtype=torch.float64)
     for length, jump in zip(reversed(levels), reversed(jumps), strict=True):

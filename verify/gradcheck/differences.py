@@ -45,6 +45,7 @@ SPREAD = math.sqrt(924.0)  # Σ of the squares of the sixth difference's coeffic
 AMPLIFIED = math.sqrt(2 * sum(c * c for c in DERIVATIVE.values()))  # of rounding, in D6
 UNIFORM = 1 / math.sqrt(3)  # the RMS, in half ulps, of errors where every element moves; else one may stay and not show
 CONVERGING = 8  # how much better each order must be than the one before
+UNEXPLAINED = 8  # times the outputs' own rounding: noise that may come from a step too long for the function
 LONGEST = 1 / 4  # of a standard deviation: three steps stay well inside the data's own scale
 
 
@@ -120,18 +121,20 @@ class Direction:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The gradient of the input `output`, and its noise."""
+    """The gradient of the input `output`, its noise, and the unit roundoff that it shows."""
 
     output: str
     gradient: Tensor
     noise: Noise
+    u: float
 
 
 @dataclass(frozen=True, slots=True)
 class Differences:
     """What seven points tell of ⟨dy, y⟩ along a step, unit by unit.
 
-    The derivative D6; D6 − D4 and D4 − D2; the sixth difference; the square of half an ulp of all terms.
+    The derivative D6; D6 − D4 and D4 − D2; the sixth difference; the squares of half an ulp of all terms, and of their
+    change in a step.
     """
 
     derivative: Tensor
@@ -139,6 +142,7 @@ class Differences:
     before: Tensor
     sixth: Tensor
     half_ulps: Tensor
+    change: Tensor
 
 
 def difference(near: Local, direction: Direction) -> Differences:
@@ -157,7 +161,9 @@ def difference(near: Local, direction: Direction) -> Differences:
         sixth += SIXTH[k] * inner([up + down for up, down in zip(plus, minus, strict=True)])
     d6, d4 = (sum((slopes[k - 1] * c for k, c in scheme.items()), torch.zeros(layout.units)) for scheme in SCHEMES)
     farthest = [u * (torch.maximum(y.abs(), far.abs()) + tiny) for y, far in zip(near.base, plus, strict=True)]
-    return Differences(d6, d6 - d4, d4 - slopes[0] / 2, sixth / SPREAD, layout.squares(near.dy, farthest))
+    change = layout.squares(near.dy, [(up - down) / 6 for up, down in zip(plus, minus, strict=True)])
+    half_ulps = layout.squares(near.dy, farthest)
+    return Differences(d6, d6 - d4, d4 - slopes[0] / 2, sixth / SPREAD, half_ulps, change)
 
 
 def step_length(dtype: str) -> float:
@@ -178,25 +184,26 @@ def compare(near: Local, direction: Direction, found: Differences, claim: Claim,
 
     lam, moved = confidence(groups), layout.of_input(step).square().sum(1)
     derivative, gap, before = fold(found.derivative), fold(found.gap).abs(), fold(found.before).abs()
-    own = lam * fold(found.half_ulps).sqrt() * (UNIFORM if direction.signs else 1.0)
-    noise = torch.maximum(own, near.noise.bound(groups))
+    half_ulp, shown = fold(found.half_ulps).sqrt(), near.noise.bound(groups)
+    noise = torch.maximum(lam * half_ulp * (UNIFORM if direction.signs else 1.0), shown)
+    resolved = shown <= torch.maximum(UNEXPLAINED * lam * half_ulp, fold(found.change).sqrt())
     converges = (gap <= before / CONVERGING + 2 * AMPLIFIED * noise) & (fold(found.sixth).abs() <= noise)
     n = claim.gradient.numel() // groups
-    each = lam * _half_ulp(near.dtype, claim.gradient.reshape(groups, -1).square().mean(1))
+    smallest = FORMATS[near.dtype].smallest_normal
+    each = lam * claim.u * (claim.gradient.reshape(groups, -1).square().mean(1).sqrt() + smallest)
     each = torch.maximum(each, claim.noise.bound(groups) / math.sqrt(n))
     together = 1.0 if direction.signs else max(math.sqrt(n) / lam, 1.0)  # worst case √n, by Cauchy and Schwarz
     backward = together * each * fold(moved).sqrt()
     tolerance = gap + AMPLIFIED * noise + torch.where(backward.isfinite(), backward, 0.0)
-    seen = converges & derivative.isfinite() & (fold(moved) > 0)
+    seen = converges & resolved & derivative.isfinite() & (fold(moved) > 0)
     terms = layout.of_input(claim.gradient * step)
     count, square = fold((terms != 0).sum(1).double()), fold(terms.square().sum(1))
-    sides = (derivative, fold(terms.sum(1)), torch.where(seen, tolerance, math.inf), (square / count.clamp(min=1)).sqrt())
+    sides = (
+        derivative,
+        fold(terms.sum(1)),
+        torch.where(seen, tolerance, math.inf),
+        (square / count.clamp(min=1)).sqrt(),
+    )
     left, right, most, typical = (side.numpy() for side in sides)
     name = direction.name + (", all rows as one" if whole and layout.units > 1 else "")
     return Comparison(name, claim.output, left, right, most, typical, "row" if groups > 1 else "tensor")
-
-
-def _half_ulp(dtype: str, mean_square: Tensor) -> Tensor:
-    """Return a bound on the RMS of half an ulp: u·|y|, and half of the smallest step there is."""
-    form = FORMATS[dtype]
-    return form.u * (mean_square.sqrt() + form.smallest_normal)

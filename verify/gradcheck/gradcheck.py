@@ -27,6 +27,7 @@ from verify_norm.gradcheck.subject import Subject
 from verify_norm.loading import targets
 
 TRIES = 4  # steps, each a quarter of the one before
+INNER = "it takes {} and computes in about {}, whose tolerance applies"
 KINDS = ("one coordinate", "the mean", "the input itself")  # directions that a random one averages away
 
 
@@ -116,13 +117,19 @@ def _check(subject: Subject, seed: int) -> _Result:
     grads, findings = hygiene.watched(subject, dy)
     if not grads:
         return _Result((), findings, notes, ())
-    findings += hygiene.consistency(subject, dy, grads)
+    precision = hygiene.precision(subject, dy, grads)
+    if inner := noise.inner_by_gradients(subject, precision):
+        notes.append(INNER.format(subject.dtype, inner))
+        subject = noise.settled(replace(subject, inner=inner))
+        grads, findings = hygiene.watched(subject, dy)
+        precision = hygiene.precision(subject, dy, grads)
+    findings += hygiene.consistency(subject, dy, grads, precision)
     findings += hygiene.finite(subject, grads)
     compared: list[Compared] = []
     untold: list[Untold] = []
     weights = [d.double() for d in dy]
     inputs = {name: _local(subject, name, weights, rng) for name in grads}
-    for name, near, claim in _noises(subject, inputs, grads, dy, rng):
+    for name, near, claim in _noises(subject, inputs, grads, precision, dy, rng):
         found = _comparisons(subject, near, claim, rng, zero=grads[name] is None)
         if grads[name] is None:
             if any(np.abs(c.left).max(initial=0) > 0 and c.ratio.max() > 1 for c in found):
@@ -151,7 +158,11 @@ def _nothing_told(found: Sequence[Comparison]) -> str:
     if all(not c.left[np.isfinite(c.tolerance)].any() and not c.right.any() for c in judged):
         return ""  # the outputs do not move, and the gradient is 0
     least = min(c.power for c in judged)
-    shown = f"an error of {least:.1g} times the gradient would not show" if np.isfinite(least) else "the outputs do not move"
+    shown = (
+        f"an error of {least:.1g} times the gradient would not show"
+        if np.isfinite(least)
+        else "the outputs do not move"
+    )
     return f"the rounding of the outputs hides it: {shown}; use a wider type, or fewer elements"
 
 
@@ -170,7 +181,7 @@ def _selected(subject: Subject, seed: int) -> tuple[Subject, list[Tensor], list[
     notes += [f"it takes {subject.dtype} and returns {dtype}" for dtype in others]
     inner = noise.inner_type(subject, np.random.Generator(np.random.Philox(key=[seed, 3])))
     if inner:
-        notes.append(f"it takes {subject.dtype} and computes in about {inner}, whose tolerance applies")
+        notes.append(INNER.format(subject.dtype, inner))
         subject = noise.settled(replace(subject, inner=inner))
         outputs = hygiene.validate(subject)
     return subject, outputs, notes
@@ -211,6 +222,7 @@ def _noises(
     subject: Subject,
     inputs: Mapping[str, Local],
     grads: Mapping[str, Tensor | None],
+    precision: Mapping[str, float],
     dy: list[Tensor],
     rng: np.random.Generator,
 ) -> Iterator[tuple[str, Local, Claim]]:
@@ -221,12 +233,13 @@ def _noises(
     for name, near in inputs.items():
         outputs, slope = noises[0][name], noises[1][name]
         if name in cornered:
-            near = replace(near, lengths=corners.lengths_of(subject, name, dy, near.layout, rng))
-            outputs, slope = (each[name] for each in noise.noise(subject, dy, {name: near.layout}, rng, {name: near.lengths}))
+            lengths = corners.lengths_of(subject, name, dy, near.layout, precision[name], rng)
+            again = noise.noise(subject, dy, {name: near.layout}, rng, {name: lengths})
+            near, outputs, slope = replace(near, lengths=lengths), again[0][name], again[1][name]
         gradient = grads[name]
         value = torch.zeros_like(near.point) if gradient is None else gradient.double()
         value = torch.where(value.isfinite(), value, 0.0)
-        yield name, replace(near, noise=outputs), Claim(name, value, slope)
+        yield name, replace(near, noise=outputs), Claim(name, value, slope, precision[name])
 
 
 def _on_grid(subject: Subject, name: str, step: Tensor) -> Tensor:
@@ -238,9 +251,7 @@ def _comparisons(
 ) -> list[Comparison]:
     """Return the comparisons of one gradient along every direction; `zero`: there is none."""
     point, layout, h = near.point, near.layout, step_length(subject.arithmetic)
-    scale = noise.scale_of(point)
-    if near.lengths is not None:
-        scale = scale * near.lengths
+    scale = noise.scale_of(point) * (torch.ones(()) if near.lengths is None else near.lengths)
 
     def direction(label: str, v: Tensor, size: float, signs: bool = False) -> Direction:
         return Direction(label, _on_grid(subject, claim.output, size * v * scale), signs)

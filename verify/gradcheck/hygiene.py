@@ -111,9 +111,8 @@ def _recorded(functions: Iterable[Any], names: Mapping[int, str], wrong: dict[st
             function.backward = original
 
 
-def consistency(subject: Subject, dy: Sequence[Tensor], grads: Grads) -> list[GradFinding]:
-    """Return findings where the gradients depend on the memory of dy, or on which other inputs are frozen."""
-    u = _precision(subject, dy, grads)
+def consistency(subject: Subject, dy: Sequence[Tensor], grads: Grads, u: Mapping[str, float]) -> list[GradFinding]:
+    """Return findings where the gradients, of these precisions, depend on dy's memory or on which inputs are frozen."""
 
     def differing(check: str, when: str, want: Grads, dy: Sequence[Tensor], frozen: Sequence[str] = ()) -> None:
         try:
@@ -175,7 +174,7 @@ def _largest(values: Tensor) -> float:
     return float(torch.where(values.isfinite(), values.double().abs(), 0.0).max()) if values.numel() else 0.0
 
 
-def _precision(subject: Subject, dy: Sequence[Tensor], grads: Grads) -> dict[str, float]:
+def precision(subject: Subject, dy: Sequence[Tensor], grads: Grads) -> dict[str, float]:
     """Return each gradient's relative rounding: its type's u, or the observed one where that exceeds AGAIN·u.
 
     A right backward is linear in dy, so gradient(c·dy)/c − gradient(dy) is the rounding of whatever arithmetic computes

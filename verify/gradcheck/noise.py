@@ -27,6 +27,7 @@ LOOSE = 4  # noise may be this many times smaller than u
 ROOM = 4  # grid spacings in a step, at least, for a type to be the one that is computed in
 SHORTER = 1 / 16  # of a step: differences that are not rounding become 16⁶ times smaller
 REACH = 5  # steps: how far a line goes, at most
+NUDGE = 3  # grid spacings: changes the roundings, and little else
 FEW = 8  # outputs of a unit: with fewer, twice as many lines are used
 
 Values = Callable[[Subject], dict[str, Tensor | None]]
@@ -59,6 +60,16 @@ def inner_type(subject: Subject, rng: np.random.Generator) -> str:
     return max(narrower, key=lambda d: FORMATS[d].u)
 
 
+def inner_by_gradients(subject: Subject, precision: Mapping[str, float]) -> str:
+    """Return "float32" where a function of float64 has gradients that round so, though its outputs are exact; else "".
+
+    A norm of two elements is ±1 in any type.
+    """
+    u = FORMATS["float32"].u
+    shown = any(u / LOOSE <= seen <= AGAIN * u for seen in precision.values())
+    return "float32" if shown and subject.arithmetic == "float64" and _fits(subject, "float32") else ""
+
+
 def _fits(subject: Subject, dtype: str) -> bool:
     """Return whether the type separates a step's points; where not, the noise comes from data that are far from 0."""
     h = step_length(dtype)
@@ -76,7 +87,6 @@ def _relative(subject: Subject, rng: np.random.Generator, lengths: Lengths = Non
     An element may be rounded alike at all points of a line and look exact along it: so many elements count, or few
     along several lines. Some elements may have a corner on the line: so more elements than those have to show noise.
     """
-
     noise, share = 0.0, min(SHARE + CORNERS * step_length(subject.dtype), 1 / 2)
     outputs = forward(subject)
     fewest = min(y.numel() for y in outputs.values() if y is not None)
@@ -117,7 +127,10 @@ def noise(
             gradients[name].append(layout.of_input(left.get(f"d{name}", torch.zeros(layout.shape))).square().sum(1))
     return (
         {n: Noise(torch.stack(lines), max(values // layouts[n].units, 1)) for n, lines in outputs.items()},
-        {n: Noise(torch.stack(lines), math.prod(layouts[n].shape) // layouts[n].units) for n, lines in gradients.items()},
+        {
+            n: Noise(torch.stack(lines), math.prod(layouts[n].shape) // layouts[n].units)
+            for n, lines in gradients.items()
+        },
     )
 
 
@@ -144,17 +157,26 @@ def sixth_differences(
 ) -> dict[str, Tensor]:
     """Return sixth differences of values by name, over √924, along a line in which all inputs move together.
 
-    With `lengths`, the inputs that have some move, each element by three quarters of its length to all of it.
+    Every element moves, if only by one spacing of its grid: a rounding that stays the same does not show. With
+    `lengths`, the inputs that have some move, each element by three quarters of its length to all of it; the others
+    move by a few spacings.
     """
-    h, steps = step_length(subject.arithmetic), {}
+    h, steps, starts = step_length(subject.arithmetic), {}, {}
     for name, point in subject.points.items():
+        odd = torch.from_numpy(rng.integers(0, 2, tuple(point.shape)))  # else ties may cancel on every line alike
+        starts[name] = point + odd * subject.grids[name]
         v = torch.from_numpy(rng.uniform(-1.0, 1.0, tuple(point.shape)))  # separates elements that are equal
-        if lengths is not None:
-            v = (v + 3 * v.sign()) / 4 * lengths[name] if name in lengths else torch.zeros_like(v)
-        steps[name] = torch.round(h * scale_of(point) * v / subject.grids[name]) * subject.grids[name]
+        if lengths is None:
+            count = h * scale_of(point) * v / subject.grids[name]
+        elif name in lengths:
+            count = h * scale_of(point) * (v + 3 * v.sign()) / 4 * lengths[name] / subject.grids[name]
+        else:
+            count = NUDGE * v
+        least = v.sign() if lengths is None or name not in lengths else torch.zeros_like(v)
+        steps[name] = torch.where(count.abs() < 1, least, torch.round(count)) * subject.grids[name]
     total: dict[str, Tensor] = {}
     for k in range(-3, 4):
-        moved = {name: point + k * steps[name] for name, point in subject.points.items()}
+        moved = {name: start + k * steps[name] for name, start in starts.items()}
         for name, value in values(replace(subject, points=moved)).items():
             if value is not None:
                 total.setdefault(name, torch.zeros(value.shape, dtype=torch.float64))
