@@ -1,4 +1,4 @@
-"""Right functions at many points, and wrong gradients of functions with few outputs or with corners, for gradcheck.py."""
+"""Right functions at many points, and wrong gradients of functions with few outputs or with corners."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.nn import functional as F
+from torch.nn import functional
 
+from verify_norm.core.errors import UsageError
 from verify_norm.gradcheck.gradcheck import gradcheck
 
 DTYPES = ("float64", "float32", "bfloat16")
@@ -17,7 +18,7 @@ FEW_OUTPUTS: dict[str, Callable[..., Any]] = {
     "logsumexp": lambda x: torch.logsumexp(x, -1),
     "norm": lambda x: x.norm(dim=-1),
     "mean square": lambda x: x.square().mean(),
-    "cross-entropy": lambda x: F.cross_entropy(x, torch.arange(len(x)) % x.shape[1]),
+    "cross-entropy": lambda x: functional.cross_entropy(x, torch.arange(len(x)) % x.shape[1]),
     "variance": lambda x: x.var(-1),
     "sum of sines": lambda x: x.sin().sum(),
 }
@@ -106,22 +107,22 @@ ONE: dict[str, Callable[..., Any]] = (
     | {
         "sin": torch.sin,
         "exp": lambda x: (x / 8).exp(),
-        "softplus": F.softplus,
-        "gelu": F.gelu,
-        "silu": F.silu,
+        "softplus": functional.softplus,
+        "gelu": functional.gelu,
+        "silu": functional.silu,
         "tanh": torch.tanh,
         "sigmoid": torch.sigmoid,
         "square": torch.square,
         "cube": lambda x: x**3,
-        "hardtanh": F.hardtanh,
-        "hardswish": F.hardswish,
-        "leaky relu": F.leaky_relu,
+        "hardtanh": functional.hardtanh,
+        "hardswish": functional.hardswish,
+        "leaky relu": functional.leaky_relu,
         "identity": lambda x: x * 1,
         "softmax": lambda x: x.softmax(-1),
         "log-softmax": lambda x: x.log_softmax(-1),
         "softmax of columns": lambda x: x.softmax(0),
-        "layernorm": lambda x: F.layer_norm(x, x.shape[1:]),
-        "layernorm in float32": lambda x: F.layer_norm(x.float(), x.shape[1:]).to(x.dtype),
+        "layernorm": lambda x: functional.layer_norm(x, x.shape[1:]),
+        "layernorm in float32": lambda x: functional.layer_norm(x.float(), x.shape[1:]).to(x.dtype),
         "rmsnorm": lambda x: rms_norm(x, 1.0),
         "centred": lambda x: x - x.mean(-1, keepdim=True),
         "centred columns": lambda x: x - x.mean(0),
@@ -135,30 +136,28 @@ ONE: dict[str, Callable[..., Any]] = (
         "mean": lambda x: x.mean(),
         "L1": lambda x: x.abs().mean(),
         "sum of relu": lambda x: x.relu().sum(-1),
-        "squared error": lambda x: F.mse_loss(x, torch.ones_like(x)),
-        "Huber": lambda x: F.huber_loss(x, torch.zeros_like(x)),
+        "squared error": lambda x: functional.mse_loss(x, torch.ones_like(x)),
+        "Huber": lambda x: functional.huber_loss(x, torch.zeros_like(x)),
         "hinge": lambda x: (1 - x).clamp(min=0).mean(),
         "total variation": lambda x: (x[..., 1:] - x[..., :-1]).abs().sum(-1) + x[..., 0],
         "of one row": lambda x: x[0].sin(),
         "scalar and rows": lambda x: (x.sin().sum(), x.cos(), x.square().sum(-1)),
         "Gram": lambda x: x @ x.mT / x.shape[-1],
         "perceptron": lambda x: (x @ torch.ones(x.shape[-1], 3, dtype=x.dtype).cumsum(1).sin()).relu(),
-        "relu of layernorm": lambda x: F.layer_norm(x, x.shape[1:]).relu(),
-        "rounded": lambda x: x + x.detach().round(),
+        "relu of layernorm": lambda x: functional.layer_norm(x, x.shape[1:]).relu(),
     }
 )
 TWO: dict[str, Callable[..., Any]] = {
     "product": lambda x, w: x * w,
     "sum of both": lambda x, w: x + w,
     "weighted rmsnorm": rms_norm,
-    "weighted layernorm": lambda x, w: F.layer_norm(x, w.shape, w),
+    "weighted layernorm": lambda x, w: functional.layer_norm(x, w.shape, w),
     "prelu": lambda x, w: torch.where(x > 0, x, x * w),
     "larger": lambda x, w: torch.maximum(x, w),
     "weighted squared error": lambda x, w: (w * x.square()).mean(),
-    "gated": lambda x, w: F.silu(x) * w,
+    "gated": lambda x, w: functional.silu(x) * w,
     "dot products": lambda x, w: x @ w,
 }
-DETACHED = ("rounded",)  # their gradient leaves a part out on purpose: not the derivative of what they return
 
 
 def points(rng: np.random.Generator) -> Iterator[tuple[str, Any]]:
@@ -183,7 +182,7 @@ def right_functions(count: int) -> dict[str, Any]:
     """Return the false alarms on so many right functions × points × types, and how many could be judged."""
     rng = np.random.default_rng(11)
     data = points(rng)
-    every = [(n, f) for n, f in (ONE | TWO).items() if n not in DETACHED]
+    every = list((ONE | TWO).items())
     total: dict[str, Any] = {"functions": len(every), "cases": 0, "accused": 0, "judged": 0, "refused": 0, "alarms": []}
     case = 0
     while total["cases"] < count:
@@ -200,15 +199,14 @@ def right_functions(count: int) -> dict[str, Any]:
             called.make_inputs = lambda arguments=arguments: tuple(arguments.values())  # type: ignore[attr-defined]
             try:
                 report = gradcheck(called, dtypes=(dtype,), seed=case)
-            except Exception as error:
+            except UsageError:  # its value is not finite there, as the variance of one element
                 total["refused"] += 1
-                total.setdefault("refusals", {}).setdefault(f"{name}: {error}"[:120], 0)
-                total["refusals"][f"{name}: {error}"[:120]] += 1
                 continue
             total["cases"] += 1
             total["judged"] += report.checked
             total["accused"] += bool(report.findings)
             for finding in report.findings:
                 total["alarms"].append(f"{name}, {kind}, {tuple(x.shape)}, {dtype}, seed {case}: {finding.message}")
+                print(total["alarms"][-1], flush=True)
         case += 1
     return total

@@ -24,6 +24,7 @@ ROUNDINGS = 8  # times half an ulp of the outputs: more noise than this may come
 SHORTER, SHRINKS = 1 / 16, 4  # on so much shorter a step, noise that is less by this factor is not rounding
 LEVEL = 8  # each step tried is so many times shorter
 TRIALS = (1.5, 1.2, 0.9, 0.6)  # lengths of the lines at each level: further than a check's line, and several
+SLIGHT = 2**-8  # of the gradient: what it changes by within the shortest step may be rounding
 JUMP = 16  # times the rounding of the gradient in the other elements: it jumps
 
 
@@ -49,23 +50,20 @@ def suspects(
     return [name for name in found if shrinks(name)]
 
 
-def lengths_of(
-    subject: Subject, name: str, dy: Sequence[Tensor], layout: Layout, u: float, rng: np.random.Generator
-) -> Tensor:
-    """Return the step of each element of an input, in the usual one; 0 where it lies at a corner.
-
-    `u` is the unit roundoff that its gradient shows.
-    """
+def lengths_of(subject: Subject, name: str, dy: Sequence[Tensor], layout: Layout, rng: np.random.Generator) -> Tensor:
+    """Return the step of each element of an input, in the usual one; 0 where it lies at a corner."""
     levels = [1.0]
     while levels[-1] / LEVEL >= 2 * _shortest(subject, name):
         levels.append(levels[-1] / LEVEL)
     jumps = [_largest(subject, name, torch.full(layout.shape, length), both(dy), f"d{name}", rng) for length in levels]
-    rounding = layout.of_input(jumps[-1]).median(1, keepdim=True).values
     gradient = gradients(subject, dy)[name]
     size = torch.zeros(layout.shape) if gradient is None else torch.where(gradient.isfinite(), gradient, 0.0).double()
-    flat = layout.of_input(size)
-    half_ulp = u * torch.maximum(flat.abs(), flat.square().mean(1, keepdim=True).sqrt())
-    most = JUMP * torch.maximum(rounding, half_ulp)
+    flat, least = layout.of_input(size), layout.of_input(jumps[-1])
+    large = torch.maximum(flat.abs(), flat.square().mean(1, keepdim=True).sqrt())
+    own = torch.where(least <= SLIGHT * large, least, 0.0)  # else it is a jump at the point itself
+    most = JUMP * torch.maximum(
+        torch.maximum(own, least.median(1, keepdim=True).values), FORMATS[subject.arithmetic].u * large
+    )
     lengths = torch.zeros(layout.shape, dtype=torch.float64)
     for length, jump in zip(reversed(levels), reversed(jumps), strict=True):
         lengths = torch.where((layout.of_input(jump) <= most).reshape(layout.shape), length, lengths)

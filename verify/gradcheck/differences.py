@@ -75,19 +75,19 @@ class Noise:
     squares: Tensor
     count: int  # of elements in a unit
 
-    def bound(self, groups: int) -> Tensor:
-        """Return a bound on √Σ (c·e)² times λ, in each unit, or in all as one group; NaN where nothing is finite.
+    def bound(self, rows: Tensor | None = None) -> Tensor:
+        """Return a bound on √Σ (c·e)² times λ, in each unit, or in these as one; NaN where nothing is finite.
 
         Where a row shares the error of its mean, a line counts as one number. The mean of n independent squares varies
         by 2/n of its square from line to line; half of that n counts.
         """
         squares, count = torch.where(self.squares.isfinite(), self.squares, math.nan), self.count
-        if squares.shape[1] != groups:
-            squares, count = squares.sum(1, keepdim=True), count * squares.shape[1]
+        if rows is not None:
+            squares, count = squares[:, rows].sum(1, keepdim=True), count * int(rows.sum())
         mean, lines = squares.nanmean(0), squares.isfinite().sum(0)
         varies = float(((squares / mean - 1) ** 2).nanmean(0)[mean > 0].nanmean())
         independent = min(max(1 / varies, 1.0), count) if varies > 0 else count
-        return mean.sqrt() * student(lines * independent, groups)
+        return mean.sqrt() * student(lines * independent, mean.numel())
 
 
 NOISELESS = Noise(torch.zeros(1, 1), 1)
@@ -121,12 +121,11 @@ class Direction:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The gradient of the input `output`, its noise, and the unit roundoff that it shows."""
+    """The gradient of the input `output`, and its noise."""
 
     output: str
     gradient: Tensor
     noise: Noise
-    u: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,27 +170,30 @@ def step_length(dtype: str) -> float:
     return float(min(FORMATS[dtype].u ** 0.2, LONGEST))
 
 
-def compare(near: Local, direction: Direction, found: Differences, claim: Claim, *, whole: bool = False) -> Comparison:
-    """Return both sides of the identity along the step and their tolerance: in each unit, or of the whole tensor.
+def compare(
+    near: Local, direction: Direction, found: Differences, claim: Claim, *, rows: Tensor | None = None
+) -> Comparison:
+    """Return both sides of the identity along the step and their tolerance: by unit, or of these `rows` as one.
 
     The gradient errs by half an ulp, its final rounding, at least. Roundings average out along random signs.
     """
     layout, step = near.layout, direction.step
-    groups = 1 if whole else layout.units
+    groups = layout.units if rows is None else 1
 
     def fold(units: Tensor) -> Tensor:
-        return units.reshape(groups, -1).sum(1)
+        return units if rows is None else units[rows].sum(0, keepdim=True)
 
     lam, moved = confidence(groups), layout.of_input(step).square().sum(1)
     derivative, gap, before = fold(found.derivative), fold(found.gap).abs(), fold(found.before).abs()
-    half_ulp, shown = fold(found.half_ulps).sqrt(), near.noise.bound(groups)
+    half_ulp, shown = fold(found.half_ulps).sqrt(), near.noise.bound(rows)
     noise = torch.maximum(lam * half_ulp * (UNIFORM if direction.signs else 1.0), shown)
     resolved = shown <= torch.maximum(UNEXPLAINED * lam * half_ulp, fold(found.change).sqrt())
     converges = (gap <= before / CONVERGING + 2 * AMPLIFIED * noise) & (fold(found.sixth).abs() <= noise)
-    n = claim.gradient.numel() // groups
-    smallest = FORMATS[near.dtype].smallest_normal
-    each = lam * claim.u * (claim.gradient.reshape(groups, -1).square().mean(1).sqrt() + smallest)
-    each = torch.maximum(each, claim.noise.bound(groups) / math.sqrt(n))
+    n = claim.gradient.numel() // layout.units * (1 if rows is None else int(rows.sum()))
+    u, smallest = FORMATS[near.dtype].u, FORMATS[near.dtype].smallest_normal
+    size = fold(layout.of_input(claim.gradient).square().sum(1) / n).sqrt()
+    each = lam * u * (size + smallest)
+    each = torch.maximum(each, claim.noise.bound(rows) / math.sqrt(n))
     together = 1.0 if direction.signs else max(math.sqrt(n) / lam, 1.0)  # worst case √n, by Cauchy and Schwarz
     backward = together * each * fold(moved).sqrt()
     tolerance = gap + AMPLIFIED * noise + torch.where(backward.isfinite(), backward, 0.0)
@@ -205,5 +207,5 @@ def compare(near: Local, direction: Direction, found: Differences, claim: Claim,
         (square / count.clamp(min=1)).sqrt(),
     )
     left, right, most, typical = (side.numpy() for side in sides)
-    name = direction.name + (", all rows as one" if whole and layout.units > 1 else "")
+    name = direction.name + ("" if rows is None else ", all rows as one")
     return Comparison(name, claim.output, left, right, most, typical, "row" if groups > 1 else "tensor")

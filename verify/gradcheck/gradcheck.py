@@ -129,7 +129,7 @@ def _check(subject: Subject, seed: int) -> _Result:
     untold: list[Untold] = []
     weights = [d.double() for d in dy]
     inputs = {name: _local(subject, name, weights, rng) for name in grads}
-    for name, near, claim in _noises(subject, inputs, grads, precision, dy, rng):
+    for name, near, claim in _noises(subject, inputs, grads, dy, rng):
         found = _comparisons(subject, near, claim, rng, zero=grads[name] is None)
         if grads[name] is None:
             if any(np.abs(c.left).max(initial=0) > 0 and c.ratio.max() > 1 for c in found):
@@ -145,6 +145,8 @@ def _check(subject: Subject, seed: int) -> _Result:
         reason = "" if wrong else _nothing_told(found)
         if reason:
             untold.append(Untold(name, subject.dtype, reason))
+        if near.lengths is not None and (still := int((near.lengths == 0).sum())):
+            notes.append(f"{still} of {near.lengths.numel()} elements of {name} lie at a corner and are left out")
     return _Result(tuple(compared), findings, notes, tuple(untold))
 
 
@@ -222,7 +224,6 @@ def _noises(
     subject: Subject,
     inputs: Mapping[str, Local],
     grads: Mapping[str, Tensor | None],
-    precision: Mapping[str, float],
     dy: list[Tensor],
     rng: np.random.Generator,
 ) -> Iterator[tuple[str, Local, Claim]]:
@@ -233,13 +234,13 @@ def _noises(
     for name, near in inputs.items():
         outputs, slope = noises[0][name], noises[1][name]
         if name in cornered:
-            lengths = corners.lengths_of(subject, name, dy, near.layout, precision[name], rng)
+            lengths = corners.lengths_of(subject, name, dy, near.layout, rng)
             again = noise.noise(subject, dy, {name: near.layout}, rng, {name: lengths})
             near, outputs, slope = replace(near, lengths=lengths), again[0][name], again[1][name]
         gradient = grads[name]
         value = torch.zeros_like(near.point) if gradient is None else gradient.double()
         value = torch.where(value.isfinite(), value, 0.0)
-        yield name, replace(near, noise=outputs), Claim(name, value, slope, precision[name])
+        yield name, replace(near, noise=outputs), Claim(name, value, slope)
 
 
 def _on_grid(subject: Subject, name: str, step: Tensor) -> Tensor:
@@ -271,7 +272,9 @@ def _comparisons(
     if not zero and claim.gradient.any():
         along = direction("the gradient's signs", claim.gradient.sign(), h)
         found = difference(near, along)
-        results += [compare(near, along, found, claim, whole=whole) for whole in (False, True)[: min(layout.units, 2)]]
+        results.append(by_row := compare(near, along, found, claim))
+        if layout.units > 1 and by_row.judged:
+            results.append(compare(near, along, found, claim, rows=torch.from_numpy(np.isfinite(by_row.tolerance))))
     return results
 
 

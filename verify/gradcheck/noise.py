@@ -66,7 +66,7 @@ def inner_by_gradients(subject: Subject, precision: Mapping[str, float]) -> str:
     A norm of two elements is ±1 in any type.
     """
     u = FORMATS["float32"].u
-    shown = any(u / LOOSE <= seen <= AGAIN * u for seen in precision.values())
+    shown = any(u / LOOSE <= seen <= AGAIN**2 * u for seen in precision.values())
     return "float32" if shown and subject.arithmetic == "float64" and _fits(subject, "float32") else ""
 
 
