@@ -25,6 +25,7 @@ SHORTER, SHRINKS = 1 / 16, 4  # on so much shorter a step, noise that is less by
 LEVEL = 8  # each step tried is so many times shorter
 TRIALS = (1.5, 1.2, 0.9, 0.6)  # lengths of the lines at each level: further than a check's line, and several
 SLIGHT = 2**-8  # of the gradient: what it changes by within the shortest step may be rounding
+STEEP = 1 / 8  # of the gradient: what changes by more within the shortest step is not resolved
 JUMP = 16  # times the rounding of the gradient in the other elements: it jumps
 
 
@@ -61,9 +62,9 @@ def lengths_of(subject: Subject, name: str, dy: Sequence[Tensor], layout: Layout
     flat, least = layout.of_input(size), layout.of_input(jumps[-1])
     large = torch.maximum(flat.abs(), flat.square().mean(1, keepdim=True).sqrt())
     own = torch.where(least <= SLIGHT * large, least, 0.0)  # else it is a jump at the point itself
-    most = JUMP * torch.maximum(
-        torch.maximum(own, least.median(1, keepdim=True).values), FORMATS[subject.arithmetic].u * large
-    )
+    usual = least.median(1, keepdim=True).values
+    most = JUMP * torch.maximum(torch.maximum(own, usual), FORMATS[subject.arithmetic].u * large)
+    most = torch.where(usual <= STEEP * large, most, -1.0)  # else no step resolves the gradient at all
     lengths = torch.zeros(layout.shape, dtype=torch.float64)
     for length, jump in zip(reversed(levels), reversed(jumps), strict=True):
         lengths = torch.where((layout.of_input(jump) <= most).reshape(layout.shape), length, lengths)

@@ -1,8 +1,10 @@
 """Checks the gradients of any differentiable torch function, with no reference: `verify-norm gradcheck path.py:fn`.
 
 Types: those asked for; else the widest that the function takes. Every input is moved along several directions
-(`differences`): random signs, and single coordinates, the mean and the input itself, one of these a row in turn where
-rows do not depend on each other. `hygiene` checks types, mutation, the layout of dy, frozen inputs.
+(`differences`): random signs; single coordinates, the mean and the input itself, one of these a row in turn where rows
+do not depend on each other (`layout`); and the gradient's own signs, along which an error of the whole adds up. Where
+the function has corners, `corners` chooses steps that cross none. `hygiene` checks types, mutation, the layout of dy,
+frozen inputs, NaN. A gradient of which no direction shows an error as large as itself is reported as untold.
 """
 
 import platform
@@ -18,7 +20,8 @@ from torch import Tensor
 from verify_norm.checks.relations.equations import Comparison
 from verify_norm.core.errors import UsageError, one_line, one_of
 from verify_norm.gradcheck import corners, hygiene, noise, second
-from verify_norm.gradcheck.differences import NOISELESS, Claim, Direction, Local, compare, difference, step_length
+from verify_norm.gradcheck.differences import NOISELESS, Claim, Local, step_length
+from verify_norm.gradcheck.directions import comparisons, on_grid
 from verify_norm.gradcheck.inputs import arguments_of
 from verify_norm.gradcheck.layout import layout_of
 from verify_norm.gradcheck.noise import DTYPES
@@ -26,9 +29,7 @@ from verify_norm.gradcheck.report import Compared, GradFinding, GradReport, Unto
 from verify_norm.gradcheck.subject import Subject
 from verify_norm.loading import targets
 
-TRIES = 4  # steps, each a quarter of the one before
 INNER = "it takes {} and computes in about {}, whose tolerance applies"
-KINDS = ("one coordinate", "the mean", "the input itself")  # directions that a random one averages away
 
 
 def gradcheck(
@@ -130,7 +131,7 @@ def _check(subject: Subject, seed: int) -> _Result:
     weights = [d.double() for d in dy]
     inputs = {name: _local(subject, name, weights, rng) for name in grads}
     for name, near, claim in _noises(subject, inputs, grads, dy, rng):
-        found = _comparisons(subject, near, claim, rng, zero=grads[name] is None)
+        found = comparisons(subject, near, claim, rng, zero=grads[name] is None)
         if grads[name] is None:
             if any(np.abs(c.left).max(initial=0) > 0 and c.ratio.max() > 1 for c in found):
                 message = f"the gradient of {name} is None, but the outputs depend on {name}"
@@ -146,7 +147,8 @@ def _check(subject: Subject, seed: int) -> _Result:
         if reason:
             untold.append(Untold(name, subject.dtype, reason))
         if near.lengths is not None and (still := int((near.lengths == 0).sum())):
-            notes.append(f"{still} of {near.lengths.numel()} elements of {name} lie at a corner and are left out")
+            what = f"{still} of {near.lengths.numel()} elements of {name}"
+            notes.append(f"{what} lie at a corner, or where it is too steep, and are left out")
     return _Result(tuple(compared), findings, notes, tuple(untold))
 
 
@@ -215,7 +217,7 @@ def _local(subject: Subject, name: str, dy: list[Tensor], rng: np.random.Generat
 
     base = forward(point)
     signs = torch.from_numpy(rng.choice((-3.0, 3.0), tuple(point.shape)))
-    step = _on_grid(subject, name, noise.scale_of(point) * step_length(subject.arithmetic) * signs)
+    step = on_grid(subject, name, noise.scale_of(point) * step_length(subject.arithmetic) * signs)
     layout = layout_of(forward, point, base, step, rng)
     return Local(forward, point, base, dy, layout, subject.arithmetic, NOISELESS)
 
@@ -241,57 +243,3 @@ def _noises(
         value = torch.zeros_like(near.point) if gradient is None else gradient.double()
         value = torch.where(value.isfinite(), value, 0.0)
         yield name, replace(near, noise=outputs), Claim(name, value, slope)
-
-
-def _on_grid(subject: Subject, name: str, step: Tensor) -> Tensor:
-    return torch.round(step / subject.grids[name]) * subject.grids[name]
-
-
-def _comparisons(
-    subject: Subject, near: Local, claim: Claim, rng: np.random.Generator, *, zero: bool
-) -> list[Comparison]:
-    """Return the comparisons of one gradient along every direction; `zero`: there is none."""
-    point, layout, h = near.point, near.layout, step_length(subject.arithmetic)
-    scale = noise.scale_of(point) * (torch.ones(()) if near.lengths is None else near.lengths)
-
-    def direction(label: str, v: Tensor, size: float, signs: bool = False) -> Direction:
-        return Direction(label, _on_grid(subject, claim.output, size * v * scale), signs)
-
-    v = torch.from_numpy(rng.choice((-1.0, 1.0), tuple(point.shape)))
-    for _ in range(TRIES):
-        along = direction("random signs", v, h, signs=True)
-        found = difference(near, along)
-        first = compare(near, along, found, claim)
-        if first.judged > first.left.size // 2:
-            break
-        h /= 4
-    results = [first]
-    for label, w in _structured(point, layout.units, rng):
-        along = direction(label, w, h)
-        results.append(compare(near, along, difference(near, along), claim))
-    if not zero and claim.gradient.any():
-        along = direction("the gradient's signs", claim.gradient.sign(), h)
-        found = difference(near, along)
-        results.append(by_row := compare(near, along, found, claim))
-        if layout.units > 1 and by_row.judged:
-            results.append(compare(near, along, found, claim, rows=torch.from_numpy(np.isfinite(by_row.tolerance))))
-    return results
-
-
-def _structured(point: Tensor, units: int, rng: np.random.Generator) -> list[tuple[str, Tensor]]:
-    """Return directions that a random one averages away, one a row in turn where there are rows enough."""
-    flat = point.reshape(units, -1)
-    n = flat.shape[1]
-    if n == 1:
-        return []
-    one = torch.zeros_like(flat)
-    one[torch.arange(units), torch.from_numpy(rng.integers(0, n, units))] = 1.0
-    centred = (flat - flat.mean(1, keepdim=True)) / noise.scale_of(point)
-    each = [one, torch.ones_like(flat), centred]
-    if units < len(KINDS):
-        kinds = KINDS if point.dim() > 1 else KINDS[:1]  # of a weight or bias, one is enough
-        return [(kind, v.reshape(point.shape)) for kind, v in zip(kinds, each, strict=False)]
-    mixed = torch.empty_like(flat)
-    for turn, v in enumerate(each):
-        mixed[turn :: len(KINDS)] = v[turn :: len(KINDS)]
-    return [("one coordinate, the mean, the input itself, by row", mixed.reshape(point.shape))]
