@@ -29,6 +29,7 @@ from verify_norm.gradcheck.report import Compared, GradFinding, GradReport, Unto
 from verify_norm.gradcheck.subject import Subject
 from verify_norm.loading import targets
 
+CRAMPED = "{} is so far from 0 that {} has no room for a step; use data nearer to 0, or a wider type"
 INNER = "it takes {} and computes in about {}, whose tolerance applies"
 
 
@@ -131,6 +132,9 @@ def _check(subject: Subject, seed: int) -> _Result:
     weights = [d.double() for d in dy]
     inputs = {name: _local(subject, name, weights, rng) for name in grads}
     for name, near, claim in _noises(subject, inputs, grads, dy, rng):
+        if not noise.room(subject, name):
+            untold.append(Untold(name, subject.dtype, CRAMPED.format(name, subject.arithmetic)))
+            continue
         found = comparisons(subject, near, claim, rng, zero=grads[name] is None)
         if grads[name] is None:
             if any(np.abs(c.left).max(initial=0) > 0 and c.ratio.max() > 1 for c in found):

@@ -24,7 +24,7 @@ SHARE = 1 / 16  # of the elements at least show the noise of the arithmetic, bey
 CORNERS = 4  # times h, in standard deviations: the share of elements with a corner within three steps
 LINES, SMALL = 8, 2**12  # lines at least, each one estimate of the noise; more for inputs of few elements
 LOOSE = 4  # noise may be this many times smaller than u
-ROOM = 4  # grid spacings in a step, at least, for a type to be the one that is computed in
+ROOM = 4  # grid spacings in a step, at least: fewer do not show a slope, nor that a type is the one computed in
 SHORTER = 1 / 16  # of a step: differences that are not rounding become 16⁶ times smaller
 REACH = 5  # steps: how far a line goes, at most
 NUDGE = 3  # grid spacings: changes the roundings, and little else
@@ -55,7 +55,7 @@ def inner_type(subject: Subject, rng: np.random.Generator) -> str:
     if not narrower or noise <= AGAIN * u:
         return ""
     short = {name: torch.full(tuple(point.shape), SHORTER) for name, point in subject.points.items()}
-    if _relative(subject, rng, short) < noise / 8:
+    if _relative(subject, rng, short) < noise / 3:
         return ""
     return max(narrower, key=lambda d: FORMATS[d].u)
 
@@ -75,6 +75,13 @@ def _fits(subject: Subject, dtype: str) -> bool:
     h = step_length(dtype)
     reaches = [(p, h * scale_of(p)) for p in subject.points.values() if p.numel()]
     return all(ROOM * settle(p.numpy(), 3 * step, dtype)[1].max() <= step for p, step in reaches)
+
+
+def room(subject: Subject, name: str) -> bool:
+    """Return whether a step of an input is some spacings of its grid: else what it changes is rounded alike or lost."""
+    return ROOM * float(subject.grids[name].median()) <= step_length(subject.arithmetic) * scale_of(
+        subject.points[name]
+    )
 
 
 def _lines(subject: Subject, small: int) -> int:
