@@ -372,6 +372,25 @@ def machine() -> dict[str, Any]:
     }
 
 
+def save(found: dict[str, Any]) -> None:
+    """Add results to the existing ones, which are read anew: another run may have written some."""
+    path = RESULTS / "gradcheck.json"
+    existing = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(existing | found, indent=1, ensure_ascii=False) + "\n")
+
+
+def everything() -> None:
+    """Measure all methods at all sizes, and our time by size."""
+    started, table = time.perf_counter(), []
+    for name in METHODS:
+        for shape in SHAPES:
+            table.append(measure(name, shape))
+            print(json.dumps(table[-1])[:250], flush=True)
+    extrapolate(table)
+    save({"machine": machine(), "table": table, "linear": linear(), "seconds": time.perf_counter() - started})
+    (RESULTS / "gradcheck.svg").write_text(picture(table))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
@@ -383,34 +402,21 @@ def main() -> int:
     parser.add_argument("--functions", action="store_true", help="run only functions with few outputs or with corners")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    path = RESULTS / "gradcheck.json"
-    result: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    part: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
     if options.functions:
-        part["functions"] = lambda: {"rows": functions.detections()}
+        parts["functions"] = lambda: {"rows": functions.detections()}
     if options.right_functions:
-        part["right_functions"] = lambda: functions.right_functions(options.right_functions)
+        parts["right_functions"] = lambda: functions.right_functions(options.right_functions)
     if options.false_alarms:
-        part["false_alarms"] = lambda: false_alarms(options.false_alarms)
-    if not part:
-        started = time.perf_counter()
-        table = []
-        for name in METHODS:
-            for shape in SHAPES:
-                table.append(measure(name, shape))
-                print(json.dumps(table[-1])[:250], flush=True)
-        extrapolate(table)
-        result |= {"machine": machine(), "table": table, "linear": linear(), "seconds": time.perf_counter() - started}
-        (RESULTS / "gradcheck.svg").write_text(picture(table))
-    for name, measured in part.items():
+        parts["false_alarms"] = lambda: false_alarms(options.false_alarms)
+    for name, measured in parts.items():
         started, spent = time.perf_counter(), time.process_time()
         found = measured()
         seconds = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - spent}
-        current = json.loads(path.read_text()) if path.exists() else {}
-        result = current | {name: {"machine": machine(), **found, **seconds}}
-        print(json.dumps(result[name], indent=1))
-    RESULTS.mkdir(exist_ok=True)
-    path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+        save({name: {"machine": machine(), **found, **seconds}})
+        print(json.dumps({name: found}, indent=1))
+    if not parts:
+        everything()
     return 0
 
 
