@@ -52,8 +52,8 @@ def test_noise_is_told_by_the_lines_that_showed_it():
     """Few lines with one number each tell little, so that Student's t is large; in many numbers it is nearly λ."""
     rng = np.random.default_rng(0)
     few, many = (torch.from_numpy(rng.chisquare(n, (16, 1))) for n in (1, 64))
-    assert 10 < differences.Noise(few, 1).bound().item() < 20
-    assert 6 * 8 < differences.Noise(many, 64).bound().item() < 8 * 8
+    assert 10 < differences.Noise(few, 1).bound.item() < 20
+    assert 6 * 8 < differences.Noise(many, 64).bound.item() < 8 * 8
 
 
 @pytest.mark.parametrize("width", [1e-3, 1e-2, 0.03])

@@ -32,6 +32,7 @@ in dy. The same holds for the backward's errors where the signs of v are random;
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -71,7 +72,7 @@ def settle(point: Array, reach: float, dtype: str) -> tuple[Array, Array]:
     return np.rint(point / grid) * grid, grid
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Noise:
     """The noise that sums over a unit show: a row a line along which it is measured, a column a unit.
 
@@ -81,25 +82,30 @@ class Noise:
     squares: Tensor
     count: int  # of elements in a unit
 
-    def bound(self, rows: Tensor | None = None) -> Tensor:
-        """Return a bound on √Σ (c·e)² times λ, in each unit, or in these as one; NaN where nothing is finite.
+    @cached_property
+    def usual(self) -> Tensor:
+        """Each unit's √Σ (c·e)² as it is on average, with no bound; NaN where nothing is finite."""
+        return self._finite.nanmean(0).sqrt()
+
+    @cached_property
+    def bound(self) -> Tensor:
+        """A bound on each unit's √Σ (c·e)², times λ.
 
         Where a row shares the error of its mean, a line counts as one number. The mean of n independent squares varies
         by 2/n of its square from line to line; half of that n counts.
         """
-        squares, count = self._of(rows), self.count * (1 if rows is None else int(rows.sum()))
-        mean, lines = squares.nanmean(0), squares.isfinite().sum(0)
+        squares, mean, lines = self._finite, self.usual**2, self._finite.isfinite().sum(0)
         varies = float(((squares / mean - 1) ** 2).nanmean(0)[mean > 0].nanmean())
-        independent = min(max(1 / varies, 1.0), count) if varies > 0 else count
-        return mean.sqrt() * student(lines * independent, mean.numel())
+        independent = min(max(1 / varies, 1.0), self.count) if varies > 0 else self.count
+        return self.usual * student(lines * independent, mean.numel())
 
-    def usual(self, rows: Tensor | None = None) -> Tensor:
-        """Return √Σ (c·e)² as it is on average, with no bound."""
-        return self._of(rows).nanmean(0).sqrt()
+    @cached_property
+    def _finite(self) -> Tensor:
+        return torch.where(self.squares.isfinite(), self.squares, math.nan)
 
-    def _of(self, rows: Tensor | None) -> Tensor:
-        squares = torch.where(self.squares.isfinite(), self.squares, math.nan)
-        return squares if rows is None else squares[:, rows].sum(1, keepdim=True)
+    def together(self, rows: Tensor | None) -> "Noise":
+        """Return the noise of these rows as one unit; without any, this."""
+        return self if rows is None else Noise(self.squares[:, rows].sum(1, keepdim=True), self.count * int(rows.sum()))
 
 
 NOISELESS = Noise(torch.zeros(1, 1), 1)
@@ -197,11 +203,11 @@ def compare(
 
     lam, moved = confidence(groups), layout.of_input(step).square().sum(1)
     derivative, gap, before = fold(found.derivative), fold(found.gap).abs(), fold(found.before).abs()
-    half_ulp, shown = fold(found.half_ulps).sqrt(), near.noise.bound(rows)
-    noise = torch.maximum(lam * half_ulp * (UNIFORM if direction.signs else 1.0), shown)
-    resolved = shown <= torch.maximum(UNEXPLAINED * lam * half_ulp, fold(found.change).sqrt())
+    half_ulp, shown = fold(found.half_ulps).sqrt(), near.noise.together(rows)
+    noise = torch.maximum(lam * half_ulp * (UNIFORM if direction.signs else 1.0), shown.bound)
+    resolved = shown.bound <= torch.maximum(UNEXPLAINED * lam * half_ulp, fold(found.change).sqrt())
     sixth = fold(found.sixth).abs()
-    slight = FAR * torch.maximum(half_ulp, near.noise.usual(rows))
+    slight = FAR * torch.maximum(half_ulp, shown.usual)
     if near.lengths is None:
         converges = gap <= before / CONVERGING + 2 * AMPLIFIED * noise
     else:  # a corner that no line of the noise reached shows as little as this
@@ -212,7 +218,7 @@ def compare(
     u, smallest = FORMATS[near.dtype].u, FORMATS[near.dtype].smallest_normal
     size = fold(layout.of_input(claim.gradient).square().sum(1) / n).sqrt()
     each = lam * u * (size + smallest)
-    each = torch.maximum(each, claim.noise.bound(rows) / math.sqrt(n))
+    each = torch.maximum(each, claim.noise.together(rows).bound / math.sqrt(n))
     together = 1.0 if direction.signs else max(math.sqrt(n) / lam, 1.0)  # worst case √n, by Cauchy and Schwarz
     backward = together * each * fold(moved).sqrt()
     tolerance = gap + AMPLIFIED * noise + torch.where(backward.isfinite(), backward, 0.0)

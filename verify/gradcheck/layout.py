@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-FEW = 16  # rows: with more, a dependence shows in many pairs of them, and two halves are enough
+FEW = 8  # rows: with more, a dependence shows in many pairs of them, and two halves are enough
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,13 +22,14 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 ASKED, ENOUGH = 32, 2**14  # elements of an output: with fewer, several lines are used; with more, a part of them
 SHARE = 1 / 16  # of the elements at least show the noise of the arithmetic, beyond those that may have a corner
 CORNERS = 4  # times h, in standard deviations: the share of elements with a corner within three steps
-LINES, SMALL = 8, 2**12  # lines at least, each one estimate of the noise; more for inputs of few elements
+LINES, SMALL = 5, 2**12  # lines at least, each one estimate of the noise; more for inputs of few elements
+ENOUGH_LINES = 16  # for these, and for few outputs; twice as many for both
 LOOSE = 4  # noise may be this many times smaller than u
 ROOM = 4  # grid spacings in a step, at least: fewer do not show a slope, nor that a type is the one computed in
 SHORTER = 1 / 16  # of a step: differences that are not rounding become 16⁶ times smaller
 REACH = 5  # steps: how far a line goes, at most
 NUDGE = 3  # grid spacings: changes the roundings, and little else
-FEW = 8  # outputs of a unit: with fewer, twice as many lines are used
+FEW = 8  # outputs of a unit: with fewer, more lines are used
 
 Values = Callable[[Subject], dict[str, Tensor | None]]
 Lengths = Mapping[str, Tensor] | None
@@ -127,7 +128,8 @@ def noise(
     few = values < FEW * max(layout.units for layout in layouts.values())
     outputs: dict[str, list[Tensor]] = {name: [] for name in layouts}
     gradients: dict[str, list[Tensor]] = {name: [] for name in layouts}
-    for _ in range(_lines(subject, 2 * LINES) * (2 if few else 1)):
+    lines = _lines(subject, ENOUGH_LINES)
+    for _ in range(max(2 * lines, ENOUGH_LINES) if few else lines):
         left = sixth_differences(subject, rng, both(dy), lengths)
         for name, layout in layouts.items():
             outputs[name].append(layout.squares(dy, [left[str(i)] for i in range(len(dy))]))
@@ -179,15 +181,16 @@ def sixth_differences(
             count = h * scale_of(point) * (v + 3 * v.sign()) / 4 * lengths[name] / subject.grids[name]
         else:
             count = NUDGE * v
-        least = v.sign() if lengths is None or name not in lengths else torch.zeros_like(v)
-        steps[name] = torch.where(count.abs() < 1, least, torch.round(count)) * subject.grids[name]
+        count = torch.round(count) if lengths and name in lengths else torch.trunc(count) + v.sign()
+        steps[name] = count * subject.grids[name]
     total: dict[str, Tensor] = {}
     for k in range(-3, 4):
         moved = {name: start + k * steps[name] for name, start in starts.items()}
         for name, value in values(replace(subject, points=moved)).items():
-            if value is not None:
-                total.setdefault(name, torch.zeros(value.shape, dtype=torch.float64))
-                total[name].add_(value.double(), alpha=SIXTH[abs(k)] / SPREAD)
+            if value is not None and name in total:
+                total[name].add_(value, alpha=SIXTH[abs(k)] / SPREAD)
+            elif value is not None:
+                total[name] = value.double() * (SIXTH[abs(k)] / SPREAD)
     return total
 
 
