@@ -1,7 +1,9 @@
 """Measure the detection and the cost of gradient checkers: torch's gradcheck (slow and fast), JAX's check, and ours.
 
     python benchmarks/gradcheck.py                         everything, in less than ten minutes
-    python benchmarks/gradcheck.py --false-alarms 5000     only the false alarms, added to the existing JSON
+    python benchmarks/gradcheck.py --false-alarms 5000     only the false alarms on norms, added to the existing JSON
+    python benchmarks/gradcheck.py --right-functions 5000  only those on right functions × points × types, added to it
+    python benchmarks/gradcheck.py --functions             only wrong losses and functions with corners, added to it
 
 Writes benchmarks/results/gradcheck.json and gradcheck.svg. Runs on one thread, so that the times are comparable.
 """
@@ -18,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import functions
 import hypothesis
 import numpy as np
 import torch
@@ -306,9 +309,8 @@ def alarms_of_ours(count: int) -> dict[str, Any]:
 
 
 def false_alarms(count: int) -> dict[str, Any]:
-    started = time.perf_counter()
     found: dict[str, Any] = {f"check on {k}_bwd": alarms_of_the_check(k, -(-count // 3)) for k in KINDS}
-    return found | {"gradcheck": alarms_of_ours(count), "seconds": time.perf_counter() - started}
+    return found | {"gradcheck": alarms_of_ours(count)}
 
 
 def picture(table: list[dict[str, Any]]) -> str:
@@ -370,30 +372,51 @@ def machine() -> dict[str, Any]:
     }
 
 
+def save(found: dict[str, Any]) -> None:
+    """Add results to the existing ones, which are read anew: another run may have written some."""
+    path = RESULTS / "gradcheck.json"
+    existing = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(existing | found, indent=1, ensure_ascii=False) + "\n")
+
+
+def everything() -> None:
+    """Measure all methods at all sizes, and our time by size."""
+    started, table = time.perf_counter(), []
+    for name in METHODS:
+        for shape in SHAPES:
+            table.append(measure(name, shape))
+            print(json.dumps(table[-1])[:250], flush=True)
+    extrapolate(table)
+    save({"machine": machine(), "table": table, "linear": linear(), "seconds": time.perf_counter() - started})
+    (RESULTS / "gradcheck.svg").write_text(picture(table))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--false-alarms", type=int, default=0, metavar="CASES", help="run only the search for false alarms"
     )
+    parser.add_argument(
+        "--right-functions", type=int, default=0, metavar="CASES", help="run only right functions at many points"
+    )
+    parser.add_argument("--functions", action="store_true", help="run only functions with few outputs or with corners")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    path = RESULTS / "gradcheck.json"
-    result: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    if not options.false_alarms:
-        started = time.perf_counter()
-        table = []
-        for name in METHODS:
-            for shape in SHAPES:
-                table.append(measure(name, shape))
-                print(json.dumps(table[-1])[:250], flush=True)
-        extrapolate(table)
-        result |= {"machine": machine(), "table": table, "linear": linear(), "seconds": time.perf_counter() - started}
-        (RESULTS / "gradcheck.svg").write_text(picture(table))
+    parts: dict[str, Any] = {}
+    if options.functions:
+        parts["functions"] = lambda: {"rows": functions.detections()}
+    if options.right_functions:
+        parts["right_functions"] = lambda: functions.right_functions(options.right_functions)
     if options.false_alarms:
-        result["false_alarms"] = {"machine": machine(), **false_alarms(options.false_alarms)}
-        print(json.dumps(result["false_alarms"], indent=1))
-    RESULTS.mkdir(exist_ok=True)
-    path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+        parts["false_alarms"] = lambda: false_alarms(options.false_alarms)
+    for name, measured in parts.items():
+        started, spent = time.perf_counter(), time.process_time()
+        found = measured()
+        seconds = {"seconds": time.perf_counter() - started, "cpu_seconds": time.process_time() - spent}
+        save({name: {"machine": machine(), **found, **seconds}})
+        print(json.dumps({name: found}, indent=1))
+    if not parts:
+        everything()
     return 0
 
 

@@ -33,6 +33,7 @@ class Halved(torch.autograd.Function):
     @staticmethod
     def backward(ctx, dy): return dy
 def wrong(x): return Halved.apply(x)
+def hidden(x): return (1000 + 1e-3 * x).sum()
 """
 
 
@@ -44,6 +45,9 @@ def test_gradcheck_of_a_function_without_a_reference(tmp_path):
     result = run("gradcheck", f"{path}:wrong", "--dtype", "fp32", "--json", "-")
     assert result.exit_code == 1
     assert {finding["output"] for finding in json.loads(result.stdout)["findings"]} == {"x"}
+    hidden = run("gradcheck", f"{path}:hidden", "--dtype", "bf16")
+    assert hidden.exit_code == 2
+    assert "nothing could be told" in hidden.stdout
     for arguments, said in (([f"{path}:none"], "has no 'none'"), (["mine.py"], "names no attribute")):
         result = run("gradcheck", *arguments)
         assert result.exit_code == 2

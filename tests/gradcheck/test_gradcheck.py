@@ -72,7 +72,7 @@ def test_rows_that_depend_on_each_other_are_one_unit():
     report = gradcheck(lambda x: x - x.mean(0), shapes={"x": (6, 32)})
     assert report.ok
     assert {c.units for c in report.compared} == {1}
-    assert {c.units for c in gradcheck(lambda x: x.sin(), shapes={"x": (6, 32)}).compared} == {6}
+    assert {c.units for c in gradcheck(lambda x: x.sin(), shapes={"x": (6, 32)}).compared} == {1, 6}
 
 
 def test_statistics_that_require_no_gradient_are_left_out():

@@ -6,7 +6,7 @@ from functions import checks, in_float32
 
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.gradcheck.gradcheck import gradcheck
-from verify_norm.gradcheck.hygiene import _precision
+from verify_norm.gradcheck.hygiene import precision as precision_of
 from verify_norm.gradcheck.subject import Subject, gradients
 
 
@@ -43,7 +43,7 @@ def test_precision_is_that_of_a_narrower_arithmetic():
         points = {"x": torch.linspace(-3, 3, 40, dtype=torch.float64).reshape(8, 5)}
         subject = Subject("f", function, points, points, dtype)
         dy = [torch.linspace(1, 2, 40, dtype=torch.float64).reshape(8, 5).to(getattr(torch, dtype))]
-        return _precision(subject, dy, gradients(subject, dy))["x"]
+        return precision_of(subject, dy, gradients(subject, dy))["x"]
 
     for dtype in ("float64", "float32", "bfloat16"):
         u = FORMATS[dtype].u

@@ -1,14 +1,16 @@
 """Checks the gradients of any differentiable torch function, with no reference: `verify-norm gradcheck path.py:fn`.
 
 Types: those asked for; else the widest that the function takes. Every input is moved along several directions
-(`differences`): random signs, and single coordinates, the mean and the input itself, one of these a row in turn where
-rows do not depend on each other. `hygiene` checks types, mutation, the layout of dy, frozen inputs.
+(`differences`): random signs; single coordinates, the mean and the input itself, one of these a row in turn where rows
+do not depend on each other (`layout`); and the gradient's own signs, along which an error of the whole adds up. Where
+the function has corners, `corners` chooses steps that cross none. `hygiene` checks types, mutation, the layout of dy,
+frozen inputs, NaN. A gradient of which no direction shows an error as large as itself is reported as untold.
 """
 
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,16 +19,18 @@ from torch import Tensor
 
 from verify_norm.checks.relations.equations import Comparison
 from verify_norm.core.errors import UsageError, one_line, one_of
-from verify_norm.gradcheck import hygiene, noise, second
-from verify_norm.gradcheck.differences import Claim, Direction, Local, compare, difference, step_length
+from verify_norm.gradcheck import corners, hygiene, noise, second
+from verify_norm.gradcheck.differences import NOISELESS, Claim, Local, step_length
+from verify_norm.gradcheck.directions import comparisons, on_grid
 from verify_norm.gradcheck.inputs import arguments_of
-from verify_norm.gradcheck.noise import DTYPES, Noises
-from verify_norm.gradcheck.report import Compared, GradFinding, GradReport
+from verify_norm.gradcheck.layout import layout_of
+from verify_norm.gradcheck.noise import DTYPES
+from verify_norm.gradcheck.report import Compared, GradFinding, GradReport, Untold
 from verify_norm.gradcheck.subject import Subject
 from verify_norm.loading import targets
 
-TRIES = 4  # steps, each a quarter of the one before
-KINDS = ("one coordinate", "the mean", "the input itself")  # directions that a random one averages away
+CRAMPED = "{} is so far from 0 that {} has no room for a step; use data nearer to 0, or a wider type"
+INNER = "it takes {} and computes in about {}, whose tolerance applies"
 
 
 def gradcheck(
@@ -54,9 +58,10 @@ def gradcheck(
     plain = _subject(function, name, shapes, seed)
     chosen, notes = (tuple(one_of("dtype", d, DTYPES) for d in dtypes), []) if dtypes else _widest(plain)
     results = [_check(replace(plain, dtype=dtype), seed) for dtype in chosen]
-    compared = tuple(c for result in results for c in result[0])
-    findings = [finding for result in results for finding in result[1]]
-    notes += [note for result in results for note in result[2]]
+    compared = tuple(c for result in results for c in result.compared)
+    untold = tuple(u for result in results for u in result.untold)
+    findings = [finding for result in results for finding in result.findings]
+    notes += [note for result in results for note in result.notes]
     if op is not None:
         derivatives = second.second_order(function, op, seed=seed)
         wrong = [d for d in derivatives if d.outcome == "finding"]
@@ -65,7 +70,17 @@ def gradcheck(
     facts = {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__}
     sizes = {n: tuple(p.shape) for n, p in plain.points.items()}
     seconds = time.perf_counter() - started
-    return GradReport(name, chosen, sizes, compared, tuple(findings), tuple(notes), seconds, seed, facts)
+    return GradReport(name, chosen, sizes, compared, tuple(findings), untold, tuple(notes), seconds, seed, facts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Result:
+    """The results of all checks in one type."""
+
+    compared: tuple[Compared, ...]
+    findings: list[GradFinding]
+    notes: list[str]
+    untold: tuple[Untold, ...]
 
 
 def _subject(
@@ -96,20 +111,32 @@ def _widest(subject: Subject) -> tuple[tuple[str, ...], list[str]]:
     raise UsageError(f"{subject.name} cannot be called: {refused[0].removeprefix('not in float64: ')}")
 
 
-def _check(subject: Subject, seed: int) -> tuple[list[Compared], list[GradFinding], list[str]]:
-    """Return the results of all checks in one type: comparisons, findings and notes."""
+def _check(subject: Subject, seed: int) -> _Result:
+    """Return the results of all checks in one type."""
     subject, outputs, notes = _selected(subject, seed)
     rng = np.random.Generator(np.random.Philox(key=[seed, 2]))
     dy = [torch.from_numpy(rng.standard_normal(tuple(y.shape))).to(y.dtype) for y in outputs]
     grads, findings = hygiene.watched(subject, dy)
     if not grads:
-        return [], findings, notes
-    findings += hygiene.consistency(subject, dy, grads)
+        return _Result((), findings, notes, ())
+    precision = hygiene.precision(subject, dy, grads)
+    if inner := noise.inner_by_gradients(subject, precision):
+        notes.append(INNER.format(subject.dtype, inner))
+        subject = noise.settled(replace(subject, inner=inner))
+        grads, findings = hygiene.watched(subject, dy)
+        precision = hygiene.precision(subject, dy, grads)
+    findings += hygiene.consistency(subject, dy, grads, precision)
+    findings += hygiene.finite(subject, grads)
     compared: list[Compared] = []
-    noises = noise.noise(subject, dy, rng)
-    for name, gradient in grads.items():
-        found = _comparisons(subject, name, gradient, noises, dy, rng)
-        if gradient is None:
+    untold: list[Untold] = []
+    weights = [d.double() for d in dy]
+    inputs = {name: _local(subject, name, weights, rng) for name in grads}
+    for name, near, claim in _noises(subject, inputs, grads, dy, rng):
+        if not noise.room(subject, name):
+            untold.append(Untold(name, subject.dtype, CRAMPED.format(name, subject.arithmetic)))
+            continue
+        found = comparisons(subject, near, claim, rng, zero=grads[name] is None)
+        if grads[name] is None:
             if any(np.abs(c.left).max(initial=0) > 0 and c.ratio.max() > 1 for c in found):
                 message = f"the gradient of {name} is None, but the outputs depend on {name}"
                 findings.append(GradFinding("none", name, subject.dtype, message))
@@ -118,10 +145,33 @@ def _check(subject: Subject, seed: int) -> tuple[list[Compared], list[GradFindin
             powers = [value if np.isfinite(value) else None for value in (c.power, c.local)]
             worst = float(c.ratio.max(initial=0.0))
             compared.append(Compared(c.output, subject.dtype, c.name, c.left.size, c.judged, worst, *powers))
-        findings += _finding(found, name, subject.dtype)
-        if not any(c.judged for c in found):
-            notes.append(f"{name}: nothing could be judged: no step is short enough ({subject.dtype})")
-    return compared, findings, notes
+        wrong = _finding(found, name, subject.dtype)
+        findings += wrong
+        reason = "" if wrong else _nothing_told(found)
+        if reason:
+            untold.append(Untold(name, subject.dtype, reason))
+        if near.lengths is not None and (still := int((near.lengths == 0).sum())):
+            what = f"{still} of {near.lengths.numel()} elements of {name}"
+            notes.append(f"{what} lie at a corner, or where it is too steep, and are left out")
+    return _Result(tuple(compared), findings, notes, tuple(untold))
+
+
+def _nothing_told(found: Sequence[Comparison]) -> str:
+    """Return why no comparison tells whether a gradient is right; "" if one does."""
+    if any(c.power < 1 for c in found):
+        return ""
+    judged = [c for c in found if c.judged]
+    if not judged:
+        return "no step is short enough: the function is too steep, or has a corner at this point"
+    if all(not c.left[np.isfinite(c.tolerance)].any() and not c.right.any() for c in judged):
+        return ""  # the outputs do not move, and the gradient is 0
+    least = min(c.power for c in judged)
+    shown = (
+        f"an error of {least:.1g} times the gradient would not show"
+        if np.isfinite(least)
+        else "the outputs do not move"
+    )
+    return f"the rounding of the outputs hides it: {shown}; use a wider type, or fewer elements"
 
 
 def _selected(subject: Subject, seed: int) -> tuple[Subject, list[Tensor], list[str]]:
@@ -139,7 +189,7 @@ def _selected(subject: Subject, seed: int) -> tuple[Subject, list[Tensor], list[
     notes += [f"it takes {subject.dtype} and returns {dtype}" for dtype in others]
     inner = noise.inner_type(subject, np.random.Generator(np.random.Philox(key=[seed, 3])))
     if inner:
-        notes.append(f"it takes {subject.dtype} and computes in about {inner}, whose tolerance applies")
+        notes.append(INNER.format(subject.dtype, inner))
         subject = noise.settled(replace(subject, inner=inner))
         outputs = hygiene.validate(subject)
     return subject, outputs, notes
@@ -160,9 +210,8 @@ def _finding(found: Sequence[Comparison], name: str, dtype: str) -> list[GradFin
     return [GradFinding("value", name, dtype, message)]
 
 
-def _comparisons(
-    subject: Subject, name: str, gradient: Tensor | None, noises: Noises, dy: list[Tensor], rng: np.random.Generator
-) -> list[Comparison]:
+def _local(subject: Subject, name: str, dy: list[Tensor], rng: np.random.Generator) -> Local:
+    """Return the function of one input alone, without its noise."""
     point = subject.points[name]
     others = {other: subject.cast(p) for other, p in subject.points.items() if other != name}
 
@@ -170,54 +219,31 @@ def _comparisons(
     def forward(values: Tensor) -> list[Tensor]:
         return [y.double() for y in subject.call({**others, name: values.to(getattr(torch, subject.dtype))})]
 
-    grid, scale, h = subject.grids[name], noise.scale_of(point), step_length(subject.arithmetic)
-    near = Local(forward, point, forward(point), [d.double() for d in dy], 1, subject.arithmetic)
-    units = point.shape[0] if _independent(near, torch.round(scale * h / grid) * grid, rng) else 1
-    near = replace(near, units=units, least=[n.bound(units) for n in noises[0]])
-    slope = torch.zeros_like(point) if gradient is None else gradient.double()
-    claim = Claim(name, slope, noises[1][name].bound(units))
-
-    def direction(label: str, v: Tensor, size: float, signs: bool = False) -> Direction:
-        return Direction(label, torch.round(size * v / grid) * grid, signs)
-
-    v = scale * torch.from_numpy(rng.choice((-1.0, 1.0), tuple(point.shape)))
-    for _ in range(TRIES):
-        along = direction("random signs", v, h, signs=True)
-        found = difference(near, along)
-        if float(found.truncation.median()) <= float(found.rounding.median()):
-            break
-        h /= 4
-    structured = [direction(label, w, h) for label, w in _structured(point, units, scale, rng)]
-    rest = [compare(near, along, difference(near, along), claim) for along in structured]
-    return [compare(near, along, found, claim), *rest]
+    base = forward(point)
+    signs = torch.from_numpy(rng.choice((-3.0, 3.0), tuple(point.shape)))
+    step = on_grid(subject, name, noise.scale_of(point) * step_length(subject.arithmetic) * signs)
+    layout = layout_of(forward, point, base, step, rng)
+    return Local(forward, point, base, dy, layout, subject.arithmetic, NOISELESS)
 
 
-def _structured(point: Tensor, units: int, scale: float, rng: np.random.Generator) -> list[tuple[str, Tensor]]:
-    """Return directions that a random one averages away, one a row in turn where there are rows enough."""
-    flat = point.reshape(units, -1)
-    n = flat.shape[1]
-    one = torch.zeros_like(flat)
-    one[torch.arange(units), torch.from_numpy(rng.integers(0, n, units))] = scale
-    centred = flat - flat.mean(1, keepdim=True)
-    each = [one, torch.full_like(flat, scale), centred if n > 1 else flat]
-    if units < len(KINDS):
-        kinds = KINDS if point.dim() > 1 else KINDS[:1]  # of a weight or bias, one is enough
-        return [(kind, v.reshape(point.shape)) for kind, v in zip(kinds, each, strict=False)]
-    mixed = torch.empty_like(flat)
-    for turn, v in enumerate(each):
-        mixed[turn :: len(KINDS)] = v[turn :: len(KINDS)]
-    return [("one coordinate, the mean, the input itself, by row", mixed.reshape(point.shape))]
-
-
-def _independent(near: Local, step: Tensor, rng: np.random.Generator) -> bool:
-    """Return whether rows of y depend on no other rows of the input: where half of them move, the others' y stays."""
-    point, base = near.point, near.base
-    if point.dim() < 2 or point.shape[0] < 2 or any(y.dim() < 1 or y.shape[0] != point.shape[0] for y in base):
-        return False
-    rows = point.shape[0]
-    for _ in range(2):
-        still = torch.from_numpy(rng.permutation(rows) < rows // 2)
-        moved = torch.where(still.reshape(-1, *(1,) * (point.dim() - 1)), point, point + step)
-        if not all(torch.equal(a[still], b[still]) for a, b in zip(near.forward(moved), base, strict=True)):
-            return False
-    return True
+def _noises(
+    subject: Subject,
+    inputs: Mapping[str, Local],
+    grads: Mapping[str, Tensor | None],
+    dy: list[Tensor],
+    rng: np.random.Generator,
+) -> Iterator[tuple[str, Local, Claim]]:
+    """Yield each input's name, its function with its noise and steps, and what its gradient claims."""
+    layouts = {name: near.layout for name, near in inputs.items()}
+    noises = noise.noise(subject, dy, layouts, rng)
+    cornered = corners.suspects(subject, dy, layouts, noises[0], rng)
+    for name, near in inputs.items():
+        outputs, slope = noises[0][name], noises[1][name]
+        if name in cornered:
+            lengths = corners.lengths_of(subject, name, dy, near.layout, rng)
+            again = noise.noise(subject, dy, {name: near.layout}, rng, {name: lengths})
+            near, outputs, slope = replace(near, lengths=lengths), again[0][name], again[1][name]
+        gradient = grads[name]
+        value = torch.zeros_like(near.point) if gradient is None else gradient.double()
+        value = torch.where(value.isfinite(), value, 0.0)
+        yield name, replace(near, noise=outputs), Claim(name, value, slope)

@@ -111,9 +111,8 @@ def _recorded(functions: Iterable[Any], names: Mapping[int, str], wrong: dict[st
             function.backward = original
 
 
-def consistency(subject: Subject, dy: Sequence[Tensor], grads: Grads) -> list[GradFinding]:
-    """Return findings where the gradients depend on the memory of dy, or on which other inputs are frozen."""
-    u = _precision(subject, dy, grads)
+def consistency(subject: Subject, dy: Sequence[Tensor], grads: Grads, u: Mapping[str, float]) -> list[GradFinding]:
+    """Return findings where the gradients, of these precisions, depend on dy's memory or on which inputs are frozen."""
 
     def differing(check: str, when: str, want: Grads, dy: Sequence[Tensor], frozen: Sequence[str] = ()) -> None:
         try:
@@ -128,8 +127,8 @@ def consistency(subject: Subject, dy: Sequence[Tensor], grads: Grads) -> list[Gr
             if actual is None:
                 found.append(GradFinding(check, name, subject.dtype, f"the gradient of {name} is None where {when}"))
                 continue
-            off = float((actual.double() - expected.double()).abs().max()) if actual.numel() else 0.0
-            size = float(max(scale.abs().max(), expected.abs().max()))
+            off = float(_apart(actual, expected).max()) if actual.numel() else 0.0
+            size = max(_largest(scale), _largest(expected))
             allowed = AGAIN * math.sqrt(expected.numel()) * u[name] * size
             if not off <= allowed:
                 message = f"the gradient of {name} differs by {off:.3g} where {when}; allowed for sums in another order"
@@ -146,7 +145,36 @@ def consistency(subject: Subject, dy: Sequence[Tensor], grads: Grads) -> list[Gr
     return found
 
 
-def _precision(subject: Subject, dy: Sequence[Tensor], grads: Grads) -> dict[str, float]:
+def finite(subject: Subject, grads: Grads) -> list[GradFinding]:
+    """Return a finding for each gradient with NaN or infinity; the outputs are finite at this point."""
+    found = []
+    for name, gradient in grads.items():
+        wrong = torch.zeros(()) if gradient is None else ~gradient.isfinite()
+        if gradient is None or not wrong.any():
+            continue
+        first = tuple(wrong.nonzero()[0].tolist())
+        place = ", ".join(map(str, first))
+        at, value = float(subject.points[name][first]), float(gradient[first])
+        message = (
+            f"the gradient of {name} is {value} at [{place}], where {name} is {at:.6g} and the outputs are finite; "
+            f"{int(wrong.sum())} of {wrong.numel()} elements are NaN or infinite; expected finite gradients"
+        )
+        found.append(GradFinding("value", name, subject.dtype, message))
+    return found
+
+
+def _apart(a: Tensor, b: Tensor) -> Tensor:
+    """Return |a − b|, 0 where both are the same infinity or both NaN."""
+    same = (a == b) | (a.isnan() & b.isnan())
+    return torch.where(same, 0.0, (a.double() - b.double()).abs())
+
+
+def _largest(values: Tensor) -> float:
+    """Return the largest finite magnitude, or 0."""
+    return float(torch.where(values.isfinite(), values.double().abs(), 0.0).max()) if values.numel() else 0.0
+
+
+def precision(subject: Subject, dy: Sequence[Tensor], grads: Grads) -> dict[str, float]:
     """Return each gradient's relative rounding: its type's u, or the observed one where that exceeds AGAIN·u.
 
     A right backward is linear in dy, so gradient(c·dy)/c − gradient(dy) is the rounding of whatever arithmetic computes
@@ -157,9 +185,9 @@ def _precision(subject: Subject, dy: Sequence[Tensor], grads: Grads) -> dict[str
     for c in FRACTIONS:
         for name, part in gradients(subject, [c * d for d in dy]).items():
             whole = grads[name]
-            if part is not None and whole is not None and whole.any():
-                off = float((part.double() / c - whole.double()).abs().max())
-                shown[name] = max(shown[name], off / float(whole.abs().max()))
+            if part is not None and whole is not None and _largest(whole):
+                off = (part.double() / c - whole.double()).abs()
+                shown[name] = max(shown[name], _largest(off) / _largest(whole))
     return {name: rounding if rounding > AGAIN * u else u for name, rounding in shown.items()}
 
 

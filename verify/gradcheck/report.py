@@ -35,6 +35,15 @@ class Compared:
 
 
 @dataclass(frozen=True, slots=True)
+class Untold:
+    """A gradient of which nothing could be told in this type, and the reason."""
+
+    output: str
+    dtype: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class GradReport:
     """The verdict on the gradients of one function, and the data behind it."""
 
@@ -43,25 +52,47 @@ class GradReport:
     inputs: dict[str, tuple[int, ...]]
     compared: tuple[Compared, ...]
     findings: tuple[GradFinding, ...]
+    untold: tuple[Untold, ...]
     notes: tuple[str, ...]
     seconds: float
     seed: int
     environment: dict[str, str]
 
     @property
+    def told(self) -> tuple[str, ...]:
+        """The gradients that could be judged, each with its type where several types were checked."""
+        untold = {(u.output, u.dtype) for u in self.untold}
+        every = dict.fromkeys((c.output, c.dtype) for c in self.compared)
+        return tuple(self._named(*each) for each in every if each not in untold)
+
+    @property
     def checked(self) -> bool:
-        """Whether a direction of an input was judged, or there is a finding."""
-        return bool(self.findings) or any(c.judged for c in self.compared)
+        """Whether a gradient could be judged, or there is a finding."""
+        return bool(self.findings or self.told)
 
     @property
     def ok(self) -> bool:
-        """Whether something was checked, and there is no finding."""
+        """Whether a gradient could be judged, and there is no finding; `untold` are those that could not."""
         return self.checked and not self.findings
+
+    @property
+    def verdict(self) -> str:
+        """The verdict in words: a pass names the gradients that it does not cover."""
+        count, none = len(self.findings), ", ".join(self._named(u.output, u.dtype) for u in self.untold)
+        if count:
+            return f"FAIL: {count} finding{'s' * (count != 1)}"
+        if not self.told:
+            return "nothing could be told"
+        return f"pass for {', '.join(self.told)}; nothing could be told about {none}" if none else "pass"
+
+    def _named(self, output: str, dtype: str) -> str:
+        return f"{output} ({dtype})" if len(self.dtypes) > 1 else output
 
 
 def dump(report: GradReport) -> str:
     """Return the report as JSON."""
-    return json.dumps({**asdict(report), "ok": report.ok}, ensure_ascii=False)
+    verdict = {"ok": report.ok, "checked": report.checked, "told": report.told, "verdict": report.verdict}
+    return json.dumps({**asdict(report), **verdict}, ensure_ascii=False)
 
 
 def text(report: GradReport) -> str:
@@ -75,8 +106,6 @@ def text(report: GradReport) -> str:
         powers = ("nothing" if power is None else f"{power:.1e}" for power in (c.power, c.local))
         lines.append(ROW.format(c.output, c.dtype, units, f"{c.ratio:.2g}", *powers, c.direction))
     lines += [f"✗ {f.check} ({f.dtype}): {f.message}" for f in report.findings]
+    lines += [f"? {u.output} ({u.dtype}): nothing could be told: {u.reason}" for u in report.untold]
     lines += [f"note: {note}" for note in report.notes]
-    count = len(report.findings)
-    verdict = f"FAIL: {count} finding{'s' * (count != 1)}" if count else "pass"
-    lines.append(f"{verdict if report.checked else 'nothing checked'}; {report.seconds:.2f} s")
-    return "\n".join(lines)
+    return "\n".join([*lines, f"{report.verdict}; {report.seconds:.2f} s"])
