@@ -61,7 +61,7 @@ def statistics_error(n: Norm, a: Arithmetic, lam: float) -> StatisticsError:
     if n.centred:
         mean = lam * spread(n.x, n.view.axes, a) / N + QUOTIENT * a.u * np.abs(n.mean) + 4 * a.tiny
     lost = lam * spread(n.xc * n.xc, n.view.axes, a) / N + (QUOTIENT + 2) * a.u * n.var + 4 * a.tiny
-    if n.centred and a.variance != "two_pass":
+    if n.centred and a.variance == "centered":
         lost = lost + 2 * lam * a.u * n.average(np.abs(n.x)) * n.average(np.abs(n.xc))
     high = lost + mean * mean
     return StatisticsError(mean, lost, high, rounding.rstd_error(lost, high, n.rstd, a))

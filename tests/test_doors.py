@@ -73,6 +73,7 @@ def called(name, op, **options):
     return audit(f"{PARTIAL}:{name}", op, **(few | options))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "op", "checks", "verdict", "said"), VERDICTS)
 def test_the_command_line_and_python_have_one_verdict(name, op, checks, verdict, said, tmp_path):
     result, text = command(name, op, "--checks", checks, "--json", tmp_path / "r.json")
@@ -187,6 +188,7 @@ def test_an_error_of_the_tool_is_neither_a_finding_nor_a_pass(arguments, place, 
     assert ended.value.code == 70
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "place"), COMMANDS, ids=[arguments[0] for arguments, _ in COMMANDS])
 def test_control_c_before_a_report_is_incomplete(arguments, place, monkeypatch):
     def interrupted(*args, **options):

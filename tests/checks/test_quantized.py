@@ -75,6 +75,7 @@ def kernel(run, output="float8_e4m3fn"):
     return Kernel("k", "layernorm_fp8_fwd", run=run, contract=Contract(output=output))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", LARGEST)
 @pytest.mark.parametrize("unusual", ["", "scale folded into the weight", "amax without NaN"])
 def test_right_kernels_pass_every_check(output, unusual, findings):

@@ -39,6 +39,7 @@ def test_a_right_kernel_passes(tmp_path):
     assert documents.dump(report) == path.read_text()
 
 
+@pytest.mark.slow
 def test_a_wrong_kernel_fails_with_a_line_that_replays(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(WRONG)
@@ -83,6 +84,7 @@ def test_only_the_checks_and_dtypes_asked_for(tmp_path):
     assert {tally.dtype for tally in report.tallies if tally.output == "y"} == {"bfloat16"}
 
 
+@pytest.mark.slow
 def test_the_same_seed_is_the_same_run():
     def cases(seed):
         few = (*FEW, "--checks", "accuracy", "--seed", seed, "--json", "-")

@@ -28,6 +28,7 @@ def element_doubled(g):
     return g
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", CORNERED)
 def test_a_hundredth_and_a_row_show(name, dtype):
@@ -40,8 +41,7 @@ def test_a_hundredth_and_a_row_show(name, dtype):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("name", ["relu", "maximum", "clamp", "abs"])
+@pytest.mark.parametrize(("name", "dtype"), [("relu", "float32")])  # benchmarks/gradcheck.py has the others
 def test_a_large_tensor_does_not_hide_them(name, dtype):
     options = {"shapes": {"x": (256, 4096)}, "dtypes": [dtype]}
     assert checks(CORNERED[name], **options) == set()

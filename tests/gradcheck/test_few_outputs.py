@@ -63,6 +63,7 @@ def test_each_input_of_a_loss_is_held_to_its_gradient(dtype):
         assert found == {("value", name) for name in wrong}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [*TYPES, "bfloat16"])
 def test_right_losses_pass_at_unusual_points(dtype):
     for offset in (0.0, 10.0, 1000.0):

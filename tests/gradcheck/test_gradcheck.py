@@ -169,6 +169,7 @@ def test_the_same_seed_gives_the_same_numbers():
     assert first.compared == second.compared != other.compared
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_no_false_alarm_on_random_shapes(dtype):
     rng = np.random.default_rng(0)

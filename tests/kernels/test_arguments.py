@@ -125,6 +125,7 @@ def test_8_bits_are_no_end_of_a_graph(device):
     quantized.rmsnorm_fwd_e4m3fn(x.detach(), torch.ones(8, device=device, requires_grad=True), scale, EPS)
 
 
+@pytest.mark.slow
 def test_compiled_functions_have_no_gradient_either(norms, device):
     x, w = norms.draw((4, 8), torch.float32, device, seed=1), torch.nn.Parameter(torch.ones(8, device=device))
     for call in (

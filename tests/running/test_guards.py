@@ -191,6 +191,7 @@ def results(kernel, spec, *, guarded):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", [*TRITON, *(f"{name} of torch" for name in STOCK)])
 def test_results_do_not_depend_on_the_guards(name):

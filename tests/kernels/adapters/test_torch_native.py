@@ -166,6 +166,7 @@ def forgotten(running_mean, running_var, mean, var, n, momentum, training):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "wrong", "cause"),
     [
