@@ -27,7 +27,8 @@ def _random(case: Case) -> bool:
     return plain and max(abs(spec.log2_scale), abs(spec.dy_log2_scale)) <= EXPONENTS and own_statistics(case)
 
 
-def _looks(run: Run) -> bool:
+def looks(run: Run) -> bool:
+    """Return whether a run has long sums of random data, in a contract without narrow intermediate types."""
     contract, spec, op = run.kernel.contract, run.case.spec, run.case.op
     wide = contract.partials == "float32" and contract.xhat is None and contract.stats == "float32"
     repeats = prod(spec.shape) // max(prod(geometry.affine_shape(spec, op)), 1) if op.forward else 0
@@ -35,7 +36,7 @@ def _looks(run: Run) -> bool:
     return run.problem is None and wide and long and bool(compared(run)) and _random(run.case)
 
 
-@check(looks=_looks)
+@check(looks=looks)
 def sums(run: Run) -> Iterator[Finding | SmallestError]:
     """Long sums are as close to the truth as roundings of random sign leave them.
 
@@ -44,8 +45,7 @@ def sums(run: Run) -> Iterator[Finding | SmallestError]:
     c2 adds up. `verify_norm.reference.probable` derives the tolerance from the contract (lanes, summation); a right
     kernel exceeds it with a probability of 1e-9 a case.
     """
-    s = stages(run)
-    for one in _sums(run, s):
+    for one in equations(run):
         size = np.abs(one.right)
         told = np.isfinite(one.tolerance) & (size > 0)
         if told.any() and not one.name:
@@ -54,8 +54,10 @@ def sums(run: Run) -> Iterator[Finding | SmallestError]:
             yield _found(run, one)
 
 
-def _sums(run: Run, s: Stages) -> Iterator[Equation]:
-    n, a, outputs = s.norm, s.arithmetic, compared(run)
+def equations(run: Run) -> Iterator[Equation]:
+    """Yield the outputs that are long sums beside the truth, and the sums over long rows that dx implies, by name."""
+    s, outputs = stages(run), compared(run)
+    n, a = s.norm, s.arithmetic
     lam = confidence(sum(o.got.size for o, _ in outputs.values()))
     # beside few large squares all others are rounded to one side; a shifted sum has the first element in each term
     even = run.case.spec.data == "normal" and a.variance != "shifted"
