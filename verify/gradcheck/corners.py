@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from verify_norm.core.dtypes import FORMATS
-from verify_norm.gradcheck.differences import Noise, step_length
+from verify_norm.gradcheck.differences import Noise
 from verify_norm.gradcheck.layout import Layout
-from verify_norm.gradcheck.noise import ROOM, Values, both, forward, scale_of, sixth_differences
+from verify_norm.gradcheck.noise import Values, both, forward, shortest, sixth_differences
 from verify_norm.gradcheck.subject import Subject, gradients
 
 ROUNDINGS = 8  # times half an ulp of the outputs: more noise than this may come from corners
@@ -54,7 +54,7 @@ def suspects(
 def lengths_of(subject: Subject, name: str, dy: Sequence[Tensor], layout: Layout, rng: np.random.Generator) -> Tensor:
     """Return the step of each element of an input, in the usual one; 0 where it lies at a corner."""
     levels = [1.0]
-    while levels[-1] / LEVEL >= 2 * _shortest(subject, name):
+    while levels[-1] / LEVEL >= 2 * shortest(subject, name):
         levels.append(levels[-1] / LEVEL)
     jumps = [_largest(subject, name, torch.full(layout.shape, length), both(dy), f"d{name}", rng) for length in levels]
     gradient = gradients(subject, dy)[name]
@@ -120,9 +120,3 @@ def _outputs(line: Mapping[str, Tensor], dy: Sequence[Tensor]) -> list[Tensor]:
 def _half_ulps(subject: Subject) -> list[Tensor]:
     u = FORMATS[subject.arithmetic].u
     return [y.double() * u for y in forward(subject).values() if y is not None]
-
-
-def _shortest(subject: Subject, name: str) -> float:
-    """Return the shortest step, in the usual one, that most elements can make on their grid."""
-    usual = step_length(subject.arithmetic) * scale_of(subject.points[name])
-    return ROOM * float(subject.grids[name].median()) / usual

@@ -78,11 +78,10 @@ def _fits(subject: Subject, dtype: str) -> bool:
     return all(ROOM * settle(p.numpy(), 3 * step, dtype)[1].max() <= step for p, step in reaches)
 
 
-def room(subject: Subject, name: str) -> bool:
-    """Return whether a step of an input is some spacings of its grid: else what it changes is rounded alike or lost."""
-    return ROOM * float(subject.grids[name].median()) <= step_length(subject.arithmetic) * scale_of(
-        subject.points[name]
-    )
+def shortest(subject: Subject, name: str) -> float:
+    """Return the shortest step, in the usual one, that is ROOM spacings of the grid; beyond 1 there is no room."""
+    usual = step_length(subject.arithmetic) * scale_of(subject.points[name])
+    return ROOM * float(subject.grids[name].median()) / usual
 
 
 def _lines(subject: Subject, small: int) -> int:
@@ -126,6 +125,8 @@ def noise(
     """
     values = sum(d.numel() for d in dy)
     few = values < FEW * max(layout.units for layout in layouts.values())
+    if FORMATS[subject.arithmetic].u > FORMATS["float32"].u:  # where the rounding of one element's gradient counts
+        few |= any(math.prod(layout.shape) < FEW * layout.units for layout in layouts.values())
     outputs: dict[str, list[Tensor]] = {name: [] for name in layouts}
     gradients: dict[str, list[Tensor]] = {name: [] for name in layouts}
     lines = _lines(subject, ENOUGH_LINES)
