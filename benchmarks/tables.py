@@ -76,6 +76,29 @@ def bounds() -> str:
     )
 
 
+def long_sums() -> str:
+    """Return where mistakes hide and which check detects them, and how near right kernels come to a probable error."""
+    found, right = (json.loads((RESULTS / f"{name}.json").read_text()) for name in ("mutants", "sums"))
+    rows: dict[str, dict[str, str]] = {}
+    for row in found["table"]:
+        hides = row["seeds"] - max(row["convicted_by"].values(), default=0)
+        bounded = any(check != "sums" for check in row["convicted_by"])
+        words = "hides" if hides == row["seeds"] else "`sums` alone" if not bounded else "detected"
+        name = f"{row['op'].removeprefix('layernorm_')}: {row['mistake']}"
+        size = f"{'×'.join(map(str, row['shape']))} {row['dtype']}"
+        rows.setdefault(size, {})[name] = words
+    names = [name for name in rows[next(iter(rows))] if not name.endswith(": none")]
+    table = [[size, *(", ".join(n for n in names if row[n] == how) or "–" for how in ("`sums` alone", "hides"))]
+             for size, row in rows.items()]  # fmt: skip
+    worst = max(value for key, value in right["largest"].items() if key.endswith("float32"))
+    return (
+        f"LayerNorm with one mistake, {found['date']}: what the check `sums` alone detects, and what no check does. A size "
+        f"with few rows shows no mistake of a sum over rows.\n\n{markdown(['size', '`sums` alone', 'hides'], table)}"
+        f"\n\nRight kernels in {right['looked']:,} random cases ({right['date']}): none exceeds its tolerance, and the "
+        f"largest error over tolerance in float32 is {worst:.2f}."
+    )
+
+
 def gradients() -> str:
     """Return the table of wrong backwards that gradient checks detect, by shape."""
     found = json.loads((RESULTS / "gradcheck.json").read_text())
@@ -300,6 +323,7 @@ def results() -> str:
     """Return the text of RESULTS.md."""
     parts = {
         "Error bounds, by benchmarks/bounds.py": bounds(),
+        "Long sums, by benchmarks/mutants.py and benchmarks/sums.py": long_sums(),
         "Gradient checks, by benchmarks/gradcheck.py": gradients(),
         "The zoo, by verify-norm zoo --against all": zoo(),
         "The kernels on an H200, by benchmarks/verify_all.py": summary("h200") + "\n\n" + reports("h200"),
