@@ -136,7 +136,7 @@ def few_outputs(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         detected = ", ".join(f"{mistake}: {count}" for mistake, count in row["detected"].items())
         name = f"{row['function']} of {'×'.join(map(str, row['shape']))}"
-        lines.append([name, row["dtype"], row["seeds"], detected, row["accused"]])
+        lines.append([name, row["dtype"], str(row["seeds"]), detected, str(row["accused"])])
     return markdown(["function", "dtype", "seeds", "detected", "flagged"], lines)
 
 

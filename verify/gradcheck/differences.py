@@ -232,5 +232,6 @@ def compare(
         (square / count.clamp(min=1)).sqrt(),
     )
     left, right, allowed, typical = (side.numpy() for side in sides)
+    unit = "row" if len(layout.shape) > 1 else "element"
     name = direction.name + ("" if rows is None else ", all rows as one")
-    return Comparison(name, claim.output, left, right, allowed, typical, "row" if groups > 1 else "tensor")
+    return Comparison(name, claim.output, left, right, allowed, typical, unit if groups > 1 else "tensor")
