@@ -92,11 +92,11 @@ def long_sums() -> str:
              for size, row in rows.items()]  # fmt: skip
     worst = max(value for key, value in right["largest"].items() if key.endswith("float32"))
     text = [
-        f"LayerNorm with one mistake, {found['date']}: what the check `sums` alone detects, and what no check does. A size "
-        "with few rows shows no mistake of a sum over rows.",
+        f"LayerNorm with one mistake, {found['date']}: what the check `sums` alone detects, and what no check does. A "
+        "size with few rows shows no mistake of a sum over rows.",
         markdown(["size", "`sums` alone", "hides"], table),
-        f"Right kernels in {right['looked']:,} random cases ({right['date']}): the largest error over tolerance in float32 "
-        f"is {worst:.2f}.",
+        f"Right kernels in {right['looked']:,} random cases ({right['date']}): the largest error over tolerance in "
+        f"float32 is {worst:.2f}.",
     ]
     return "\n\n".join(text)
 
