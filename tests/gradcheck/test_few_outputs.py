@@ -23,7 +23,7 @@ def test_a_thousandth_shows(name):
 @pytest.mark.parametrize("shape", [(4, 64), (64, 1024)])
 @pytest.mark.parametrize("name", FEW_OUTPUTS)
 def test_errors_of_a_loss_show_at_every_seed(name, shape):
-    for seed in range(4):
+    for seed in range(4 if shape[0] < 64 else 2):  # benchmarks/gradcheck.py takes four
         for dtype in TYPES:
             options = {"shapes": {"x": shape}, "dtypes": [dtype], "seed": seed}
             for error in (1e-3, 1e-2, 1.0):

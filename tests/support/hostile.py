@@ -37,12 +37,10 @@ def _grow():
 
 
 segfaults = _where_large(lambda: ctypes.string_at(8))
-aborts = _where_large(os.abort)
 exits = _where_large(lambda: os._exit(3))
 leaves = _where_large(lambda: sys.exit(0))
 spins = _where_large(_spin)
 grows = _where_large(_grow)
-kills = _where_large(lambda: os.kill(os.getpid(), 9))
 slow = _where_large(lambda: time.sleep(0.05))
 right = _where_large(lambda: None)
 
