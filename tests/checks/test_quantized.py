@@ -84,6 +84,7 @@ def test_right_kernels_pass_every_check(output, unusual, findings):
     assert findings(kernel(norm(output, unusual), output), specs) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", LARGEST)
 @pytest.mark.parametrize(
     ("mistake", "output_at_fault"),

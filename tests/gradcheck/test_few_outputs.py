@@ -32,6 +32,7 @@ def test_errors_of_a_loss_show_at_every_seed(name, shape):
             assert checks(FEW_OUTPUTS[name], **options) == set(), options
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", FEW_OUTPUTS)
 def test_other_mistakes_in_a_loss_show(name, dtype):

@@ -131,6 +131,7 @@ def reached(kernel, x, eps, arithmetic=FLOAT32):
     return max(ratio(out, truth).max() for out, truth in zip(got, expected, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["ramp", "descending", "steps", "sine"])
 @pytest.mark.parametrize("approximate", [0, 1, -1])
 def test_welford_on_ordered_rows_is_no_false_alarm(bounds, family, approximate):
