@@ -96,10 +96,10 @@ class Arithmetic:
             return most
         return min(most, math.log2(n) + n / (3 * self.lanes) + TREE_ENDS)
 
-    def over_rows(self, n: int, *, products: bool) -> float:
-        """Return the h of a sum over n rows, as dweight and dbias are; one atomic addition a row is a running sum."""
-        one = replace(self, summation="sequential") if self.atomic else self
-        return one.terms(n, products=products)
+    @property
+    def over_rows(self) -> Arithmetic:
+        """The arithmetic of sums over rows, as dweight and dbias are: one atomic addition a row is a running sum."""
+        return replace(self, summation="sequential") if self.atomic else self
 
     def updates(self, n: int) -> float:
         """Return the k of a running mean of n terms: how many of its roundings may reach the variance.

@@ -22,7 +22,6 @@ terms in one run, so L is at least that; a kernel with one running sum of more h
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 
@@ -71,13 +70,13 @@ def weight_error(n: Norm, dy: Array, z: XhatError, a: Arithmetic, lam: float) ->
     """Return the error of dweight = Σ dy·x̂, over all that one weight serves, by chance; `z` is x̂'s."""
     terms = dy * n.xhat
     each = dy * dy * ((z.magnitude * (z.unit + a.u)) ** 2 + (z.factor * n.xhat) ** 2 + (z.shift + z.floor) ** 2)
-    by_chance = np.hypot(spread(terms, n.view.shared, _over_rows(a)), np.sqrt(n.total(each)))
+    by_chance = np.hypot(spread(terms, n.view.shared, a.over_rows), np.sqrt(n.total(each)))
     return np.asarray(lam * by_chance + ALIKE * a.u * np.abs(n.total(terms)) + n.view.repeats * a.tiny)
 
 
 def bias_error(n: Norm, dy: Array, a: Arithmetic, lam: float) -> Array:
     """Return the error of dbias = Σ dy, over all that one bias serves, by chance."""
-    return lam * spread(dy, n.view.shared, _over_rows(a)) + n.view.repeats * a.tiny
+    return lam * spread(dy, n.view.shared, a.over_rows) + n.view.repeats * a.tiny
 
 
 def row_sum_error(n: Norm, dy: Array, z: XhatError, a: Arithmetic, lam: float, phi: Array) -> Array:
@@ -106,7 +105,3 @@ def row_sum_error(n: Norm, dy: Array, z: XhatError, a: Arithmetic, lam: float, p
     shared = np.abs(total(phi)) * (dc2 + z.shift * most) + np.abs(total(phi * n.xhat)) * (dc1 + z.factor * most)
     row = (z.factor + (DIVISION + 2) * u) * np.abs(total(phi * p.dx)) + n.rstd * shared
     return np.asarray(row + lam * root(phi * each) + 2 * N * a.tiny)
-
-
-def _over_rows(a: Arithmetic) -> Arithmetic:
-    return replace(a, summation="sequential") if a.atomic else a

@@ -273,7 +273,7 @@ def weight_error(n: Norm, dy: Array, z: XhatError, a: Arithmetic, *, lost: Array
     """Return δ of dweight = Σ dy·x̂ over all that one weight serves; `lost` is what dy is off by."""
     R = n.view.repeats
     size = np.abs(dy) + lost
-    kappa = compound(a.gamma(a.over_rows(R, products=True)), z.unit) + R * a.partials_u
+    kappa = compound(a.gamma(a.over_rows.terms(R, products=True)), z.unit) + R * a.partials_u
     spread = np.abs(n.xhat) * z.factor + z.magnitude * kappa + (z.shift + z.floor) * (1.0 + kappa)
     delta = n.total(size * spread + lost * z.magnitude) + R * (2 * a.tiny + a.narrow_tiny)
     return finite_below(delta, n.total(size * z.magnitude), a.narrow_huge if a.partials_u else a.huge)
@@ -284,7 +284,7 @@ def bias_error(n: Norm, dy: Array, a: Arithmetic, *, lost: Array | float = 0.0) 
     R = n.view.repeats
     lost = np.broadcast_to(lost, dy.shape)
     largest = n.total(np.abs(dy) + lost)
-    unit = a.gamma(a.over_rows(R, products=False)) + R * a.partials_u
+    unit = a.gamma(a.over_rows.terms(R, products=False)) + R * a.partials_u
     delta = n.total(lost) + unit * largest + R * (a.tiny + a.narrow_tiny)
     return finite_below(delta, largest, a.narrow_huge if a.partials_u else a.huge)
 

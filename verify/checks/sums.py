@@ -7,24 +7,17 @@ import numpy as np
 
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.equations import Equation, compared, confidence, judged, truth
-from verify_norm.checks.relations.moments import FAMILIES
+from verify_norm.checks.relations.moments import independent
 from verify_norm.checks.relations.rerun import element
-from verify_norm.checks.relations.stages import Stages, cotangent, given, own_statistics, stages
+from verify_norm.checks.relations.stages import Stages, cotangent, given, stages
 from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.spec import Case, Finding, Run, SmallestError
+from verify_norm.core.spec import Finding, Run, SmallestError
 from verify_norm.reference import probable, rounding
 
 LONG = 256  # terms: the worst case of a shorter sum is near its probable error
 FEW_LANES = 20  # times the tolerance: what a sum in fewer runs than declared may come to
 EXPONENTS = 20  # of x and dy: beyond them float32 may underflow
-
-
-def _random(case: Case) -> bool:
-    spec, op = case.spec, case.op
-    layouts = {geometry.layout_of(spec, tensor.name) for tensor in op.inputs if tensor.extent == "data"}
-    plain = spec.data in FAMILIES and spec.special is None and spec.eps > 0 and not layouts & {"expanded", "scalar"}
-    return plain and max(abs(spec.log2_scale), abs(spec.dy_log2_scale)) <= EXPONENTS and own_statistics(case)
 
 
 def looks(run: Run) -> bool:
@@ -33,7 +26,8 @@ def looks(run: Run) -> bool:
     wide = contract.partials == "float32" and contract.xhat is None and contract.stats == "float32"
     repeats = prod(spec.shape) // max(prod(geometry.affine_shape(spec, op)), 1) if op.forward else 0
     long = max(geometry.row_length(spec, op), repeats) >= LONG
-    return run.problem is None and wide and long and bool(compared(run)) and _random(run.case)
+    near_one = max(abs(spec.log2_scale), abs(spec.dy_log2_scale)) <= EXPONENTS
+    return run.problem is None and wide and long and near_one and bool(compared(run)) and independent(run.case)
 
 
 @check(looks=looks)

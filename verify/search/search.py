@@ -56,12 +56,12 @@ class _Search:
         """Run the cases of `first`, the table and random ones, until they or the time are over."""
         state, settings = self.state, self.state.settings
         dtypes, op = _dtypes(state), OPS[state.kernel.op]
-        table = [*(spec for spec in first if spec.dtype in dtypes), *_table(state, dtypes)]
-        tall = _tall(state, dtypes)
+        table, tall = _table(state, dtypes)
+        table = [*(spec for spec in first if spec.dtype in dtypes), *table]
         state.planned, state.corners = len(table) + len(tall) + settings.examples, len(table) + len(tall)
         try:
-            for spec in (*table, *tall):
-                if spec in tall and not self.affordable(_rows(spec, op)):
+            for number, spec in enumerate((*table, *tall)):
+                if number >= len(table) and not self.affordable(_rows(spec, op)):
                     state.skipped["cases", f"more than {FEW} rows are slow: {self.pace:.1g} s a row"] += 1
                     state.planned, state.corners = state.planned - 1, state.corners - 1
                     continue
@@ -211,28 +211,19 @@ def _dtypes(state: Collector) -> tuple[str, ...]:
     return tuple(dtype for dtype in settings.dtypes if dtype in kernel.dtypes)
 
 
-def _corners(state: Collector, dtypes: tuple[str, ...]) -> list[CaseSpec]:
-    if not dtypes or state.settings.shapes == "models":
-        return []
-    gpu = state.settings.device != "cpu"
-    return corners.corners(OPS[state.kernel.op], dtypes, frozen=state.kernel.autograd, gpu=gpu)
-
-
-def _tall(state: Collector, dtypes: tuple[str, ...]) -> list[CaseSpec]:
-    """Return the corner cases of many rows."""
-    return [spec for spec in _corners(state, dtypes) if _rows(spec, OPS[state.kernel.op]) > FEW]
-
-
-def _table(state: Collector, dtypes: tuple[str, ...]) -> list[CaseSpec]:
-    """Return the other cases that are not random: the corner table, and shapes of models where they are asked for."""
+def _table(state: Collector, dtypes: tuple[str, ...]) -> tuple[list[CaseSpec], list[CaseSpec]]:
+    """Return the corner table with shapes of models where they are asked for, and the corner cases of many rows."""
     op, settings = OPS[state.kernel.op], state.settings
-    table = [spec for spec in _corners(state, dtypes) if _rows(spec, op) <= FEW]
+    gpu, corner = settings.device != "cpu", list[CaseSpec]()
+    if dtypes and settings.shapes != "models":
+        corner = corners.corners(op, dtypes, frozen=state.kernel.autograd, gpu=gpu)
+    table, tall = ([spec for spec in corner if (_rows(spec, op) > FEW) is many] for many in (False, True))
     if settings.shapes != "fuzz":
-        found, left_out = models.model_cases(op, full=settings.device != "cpu", dtypes=dtypes)
+        found, left_out = models.model_cases(op, full=gpu, dtypes=dtypes)
         table += found
         for name in left_out:
             state.skipped[f"model {name}", "one of its groups is too large for a CPU"] += 1
-    return table
+    return table, tall
 
 
 def _rows(spec: CaseSpec, op: Op) -> int:

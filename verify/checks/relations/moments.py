@@ -107,12 +107,16 @@ def bernstein(variance: float, largest: float) -> float:
 
 
 def random(case: Case) -> bool:
-    """Return whether errors in the data of a case with its own statistics have no common cause except the kernel."""
+    """Return whether errors in the data of a case have no common cause except the kernel."""
+    return independent(case) and geometry.row_length(case.spec, case.op) >= SHORTEST
+
+
+def independent(case: Case) -> bool:
+    """Return whether the data of a case with its own statistics are random numbers, finite, and none is repeated."""
     spec, op = case.spec, case.op
     layouts = {geometry.layout_of(spec, tensor.name) for tensor in op.inputs if tensor.extent == "data"}
     plain = spec.data in FAMILIES and spec.special is None and spec.eps > 0 and prod(spec.shape) > 0
-    plain = plain and not layouts & {"expanded", "scalar"} and stages.own_statistics(case)
-    return plain and geometry.row_length(spec, op) >= SHORTEST
+    return plain and not layouts & {"expanded", "scalar"} and stages.own_statistics(case)
 
 
 @np.errstate(all="ignore")

@@ -180,7 +180,10 @@ def _reordering(run: Run, output: str, dtype: str, a: Array, b: Array) -> Array:
     rows = case.op.view == "rows"
     total = terms.reshape(-1, a.size).sum(0) if rows else terms.reshape(*terms.shape[:2], -1).sum((0, 2))
     count = dy.size // max(a.size, 1)
-    lost = arithmetic.gamma(arithmetic.over_rows(count, products=output == "dweight")) + count * arithmetic.partials_u
+    lost = (
+        arithmetic.gamma(arithmetic.over_rows.terms(count, products=output == "dweight"))
+        + count * arithmetic.partials_u
+    )
     allowed = 2 * (lost * total + count * (2 * arithmetic.tiny + arithmetic.narrow_tiny))
     form = FORMATS[dtype]
     # an infinity is like a number that a rounding of something within reach makes infinite
