@@ -24,6 +24,7 @@ import functions
 import hypothesis
 import numpy as np
 import torch
+from checkers import CHECKERS, SLOW_ELEMENTS
 
 from verify_norm.cases import make, strategies
 from verify_norm.checks import gradient
@@ -45,8 +46,6 @@ MUTANTS = (
     "dy read transposed",
     "dweight of one column doubled",
 )
-JAX = {"float64": 1e-5, "float32": 2e-3, "bfloat16": 1e-1}  # JAX's default_gradient_tolerance; eps is 1e-4
-SLOW_ELEMENTS = 4096  # the most for gradcheck's slow mode; its Jacobians grow as elements²: 32 GiB at (64, 1024)
 GROUPS, CHANNELS = 4, 8
 
 
@@ -116,50 +115,9 @@ def shapes(kind: str, shape: tuple[int, int]) -> dict[str, tuple[int, ...]]:
     return {"x": x, "weight": affine} | ({} if kind == "rmsnorm" else {"bias": affine})
 
 
-def inputs(kind: str, shape: tuple[int, int], seed: int, dtype: torch.dtype) -> list[Any]:
-    torch.manual_seed(seed)
-    return [torch.randn(s, dtype=dtype, requires_grad=True) for s in shapes(kind, shape).values()]
-
-
-def torch_check(kind: str, mutant: str, shape: tuple[int, int], seed: int, fast: bool) -> bool:
-    """Return torch's verdict. A failing fast mode would rerun in slow mode, for hours at (64, 1024): disabled here."""
-    torch.manual_seed(seed)
-    sys.modules["torch.autograd.gradcheck"]._run_slow_mode_and_get_error = lambda *a, **k: ""  # type: ignore
-    return bool(
-        torch.autograd.gradcheck(
-            norm(kind, mutant), inputs(kind, shape, seed, torch.float64), fast_mode=fast, raise_exception=False
-        )
-    )
-
-
-def jax_check(kind: str, mutant: str, shape: tuple[int, int], seed: int, dtype: str) -> bool:
-    """Return the verdict of JAX's check_vjp in torch: one random direction and cotangent, eps 1e-4."""
-    f, a = norm(kind, mutant), inputs(kind, shape, seed, getattr(torch, dtype))
-    v = [torch.randn_like(t) for t in a]
-    y = f(*a)
-    dy = torch.randn_like(y)
-    found = sum((g * t).sum() for g, t in zip(torch.autograd.grad(y, a, dy), v, strict=True))
-    with torch.no_grad():
-        ends = [f(*(t + sign * 1e-4 * d for t, d in zip(a, v, strict=True))) for sign in (1, -1)]
-        want = ((ends[0] - ends[1]) * (0.5 / 1e-4) * dy).sum()
-    return bool((found - want).abs() <= JAX[dtype] * (1 + want.abs()))
-
-
-def ours(kind: str, mutant: str, shape: tuple[int, int], seed: int, dtype: str) -> bool:
-    return gradcheck(norm(kind, mutant), shapes=shapes(kind, shape), dtypes=[dtype], seed=seed).ok
-
-
-METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "gradcheck, slow (float64)": (torch_check, {"fast": False}),
-    "gradcheck, fast (float64)": (torch_check, {"fast": True}),
-    **{f"JAX's check ({d})": (jax_check, {"dtype": d}) for d in JAX},
-    **{f"verify-norm ({d})": (ours, {"dtype": d}) for d in ("float64", "float32", "bfloat16")},
-}
-
-
 def measure(name: str, shape: tuple[int, int]) -> dict[str, Any]:
     """Return the median seconds for a right function, the mutants detected, and right functions falsely flagged."""
-    check, options = METHODS[name]
+    check = CHECKERS[name]
     slow = name.startswith("gradcheck, slow")
     few = slow or shape == SHAPES[-1]
     seeds = (0,) if few else (0, 1, 2)
@@ -171,10 +129,10 @@ def measure(name: str, shape: tuple[int, int]) -> dict[str, Any]:
     for kind in KINDS:
         for seed in (0,) if few else (0, 0, 1, 2, 3):  # the first warms up
             started = time.perf_counter()
-            flagged += not check(kind, "", shape, seed, **options)
+            flagged += not check(norm(kind), shapes(kind, shape), seed)
             seconds.append(time.perf_counter() - started)
         for mutant in MUTANTS:
-            detected = [not check(kind, mutant, shape, seed, **options) for seed in seeds]
+            detected = [not check(norm(kind, mutant), shapes(kind, shape), seed) for seed in seeds]
             killed[f"{kind}: {mutant}"] = sum(detected) / len(detected)
     return {
         "method": name,
@@ -319,7 +277,7 @@ def picture(table: list[dict[str, Any]]) -> str:
     cells = []
     for column, shape in enumerate(SHAPES):
         cells.append(f'<text x="{left + column * width + 70}" y="44" class="h">{shape[0]} × {shape[1]}</text>')
-    for line, name in enumerate(METHODS):
+    for line, name in enumerate(CHECKERS):
         y = 56 + line * height
         cells.append(f'<text x="{left - 10}" y="{y + 24}" class="m">{name}</text>')
         for column, shape in enumerate(SHAPES):
@@ -334,7 +292,7 @@ def picture(table: list[dict[str, Any]]) -> str:
                 label = f"{row['killed']:.3g} of {row['mutants']} · {span(row['seconds'])}"
                 label += f" · {row['accused']} false" if row["accused"] else ""
             cells.append(f'<text x="{x + 72}" y="{y + 22}" class="c">{label}</text>')
-    size = f'width="{left + 4 * width}" height="{66 + len(METHODS) * height}"'
+    size = f'width="{left + 4 * width}" height="{66 + len(CHECKERS) * height}"'
     style = "text{font:12px sans-serif}.m{text-anchor:end}.h,.c{text-anchor:middle}.h{font-weight:bold}"
     title = "Wrong backwards detected, and the time for a right one (LayerNorm, RMSNorm, GroupNorm; one CPU thread)"
     return (
@@ -382,7 +340,7 @@ def save(found: dict[str, Any]) -> None:
 def everything() -> None:
     """Measure all methods at all sizes, and our time by size."""
     started, table = time.perf_counter(), []
-    for name in METHODS:
+    for name in CHECKERS:
         for shape in SHAPES:
             table.append(measure(name, shape))
             print(json.dumps(table[-1])[:250], flush=True)

@@ -127,19 +127,32 @@ def gradients() -> str:
     return (
         "Wrong backwards detected, the median time for a right one, and the number of right ones falsely flagged "
         f'("false"), on one CPU thread:\n\n{table}\n\n'
-        "Functions with few outputs, or with corners, by verify-norm: seeds at which the error was detected, and at "
-        f"which the right function was falsely flagged:\n\n{few_outputs(found['functions']['rows'])}\n\n{alarms}"
+        "Functions with few outputs, or with corners: for each mistake the number of seeds at which it was detected, "
+        'and of those at which the right function was falsely flagged ("false"). '
+        f"{few_outputs(found['functions']['rows'])}\n\n{alarms}"
     )
 
 
 def few_outputs(rows: list[dict[str, Any]]) -> str:
-    """Return the table of wrong gradients of single functions."""
-    lines = []
-    for row in rows:
-        detected = ", ".join(f"{mistake}: {count}" for mistake, count in row["detected"].items())
-        name = f"{row['function']} of {'×'.join(map(str, row['shape']))}"
-        lines.append([name, row["dtype"], str(row["seeds"]), detected, str(row["accused"])])
-    return markdown(["function", "dtype", "seeds", "detected", "flagged"], lines)
+    """Return a table for each list of mistakes: how many seeds detect each, by function and checker."""
+    tables = []
+    for mistakes in dict.fromkeys(tuple(row["detected"]) for row in rows):
+        some = [row for row in rows if tuple(row["detected"]) == mistakes]
+        by = {(row["function"], tuple(row["shape"]), row["checker"]): row for row in some}
+        checkers = list(dict.fromkeys(row["checker"] for row in some))
+        lines = []
+        for name, shape in dict.fromkeys(key[:2] for key in by):
+            found = [by.get((name, shape, checker)) for checker in checkers]
+            lines.append([f"{name} of {'×'.join(map(str, shape))}", *map(_cell, found)])
+        tables.append(f"{', '.join(mistakes)}:\n\n{markdown(['function', *checkers], lines)}")
+    return "\n\n".join(tables)
+
+
+def _cell(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "not run"
+    false = f", {row['accused']} false" if row["accused"] else ""
+    return f"{' '.join(map(str, row['detected'].values()))} of {row['seeds']}{false}"
 
 
 def reports(folder: str) -> str:
