@@ -116,7 +116,7 @@ class Arithmetic:
         >>> [float32.terms(n, products=True) for n in (1, 2, 384, 16384)]
         [1, 2, 15.709962500721156, 68.0]
         """
-        most = max(n if products else n - 1, 0)
+        most: float = max(n if products else n - 1, 0)
         run = n / self.lanes if self.products == "float32" else max(n / self.lanes, min(n, RUN))
         if self.summation != "sequential" and n > 1:
             most = min(most, math.log2(n) + 3 * run / 8 + TREE_ENDS)
