@@ -6,16 +6,15 @@ Stability of Numerical Algorithms, 2nd ed., lemma 3.1), where u is the unit roun
 **Sums.** A sum of n terms, in any order, errs by at most γ(n − 1)·Σ|t|, and a sum of n products by γ(n)·Σ|t| (Higham,
 section 4.2). A sequential sum may reach this. A blocked sum is a tree over runs, and errs by at most h·u·Σ|t| with
 
-    h = min(n, log2 n + 3n/(8·lanes) + 6)
+    h = min(n, log2 n + n/(3·lanes) + 6)
 
 The first part, log2 n, is the tree (Higham, eq. 4.6). The second is the loss of the runs on the worst data that does
 not target one order of summation: n equal terms (repeated rows, a constant row). While a running sum of L equal terms
-stays in one binade, each addition rounds the same way by at most half an ulp. A sum that ends at s·2^e, 1 ≤ s < 2,
-makes (s − 1)/s of its additions in the last binade, where half an ulp is u/s of the sum, 1/(2s) of them in the one
-before, where it is u/(2s), and so on: L·u·(s − 1 + 1/4 + 1/16 + …)/s² = L·u·(s − ⅔)/s², at most ⅜L·u, for s = 4/3. A
-run has L = n/lanes terms. 128 lanes are the fewest of a usual block on a GPU. A matrix product on a CPU has fewer: a
-contract says how many. The third, 6, covers the few roundings at each end of the tree (vector load, warp, block).
-benchmarks/bounds.py measures how closely kernels approach these bounds.
+stays in one binade, each addition rounds the same way by at most half an ulp. So the last binade loses L/4·u, the one
+before L/16·u, and all of them L/3·u, for runs of L = n/lanes terms. 128 lanes are the fewest of a usual block on a GPU.
+A matrix product on a CPU has as many as its vectors are wide, and a loop of tl.dot has one: a contract says how many.
+The third, 6, covers the few roundings at each end of the tree (vector load, warp, block). benchmarks/bounds.py measures
+how closely kernels approach these bounds.
 
 **Matrix products.** A kernel may sum by a matrix product: of dyᵀ and x̂, or of ones and dy·x̂. Its operands hold d
 significant bits, in k pieces of b = d/k bits (`PRODUCTS`). tl.dot may cut operands off instead of rounding them, by its
@@ -114,12 +113,12 @@ class Arithmetic:
 
         >>> float32 = Arithmetic(u=2**-24, tiny=2**-126, huge=3.4028235e38)
         >>> [float32.terms(n, products=True) for n in (1, 2, 384, 16384)]
-        [1, 2, 15.709962500721156, 68.0]
+        [1, 2, 15.584962500721156, 62.666666666666664]
         """
         most: float = max(n if products else n - 1, 0)
         run = n / self.lanes if self.products == "float32" else max(n / self.lanes, min(n, RUN))
         if self.summation != "sequential" and n > 1:
-            most = min(most, math.log2(n) + 3 * run / 8 + TREE_ENDS)
+            most = min(most, math.log2(n) + run / 3 + TREE_ENDS)
         return most if self.products == "float32" else 2 * most
 
     def summed(self, n: int, more: int = 0) -> float:

@@ -70,9 +70,9 @@ def _reason(run: Run, output: str, expected: Expected, want: float) -> str:
     if contract.products != "float32":
         summed += f" by {contract.products} products"
     if contract.summation == "blocked" and terms >= LONG:
-        summed += f" in lanes={contract.lanes} runs, which a contract may change"
+        summed += f", in {contract.lanes} runs or more unless lanes says fewer"
     if np.isinf(FORMATS[expected.dtype].round(np.asarray(want))):
         last += (
-            f", which {'saturates' if expected.saturate == 'saturate' else 'overflows'}: saturate={expected.saturate}"
+            f", which {'saturates' if expected.saturate == 'saturate' else 'overflows'} (saturate={expected.saturate})"
         )
     return f"{summed}, then {last}"

@@ -99,8 +99,8 @@ class Contract:
     offset_weight : type of weight + weight_offset: "float32", or rounded to that of "weight" (1 + weight in bfloat16).
     summation : "blocked" (`lanes` runs, then a tree), "sequential" (one running sum), "atomic" (blocked within a row or
         group; over rows, one running sum in any order, as of one atomic addition for each row or each program).
-    lanes : how many runs a blocked sum has at least: 128, as a block of a GPU; a matrix product of a CPU has 8 to 32
-        (fewer if it has one row). Runs of `products` on tensor cores may have 512 terms all the same.
+    lanes : how many runs a blocked sum has at least: 128, as a block of a GPU; a matrix product of a CPU has 4 to 32,
+        or 1 if it has one row, a loop of tl.dot 1. With other `products` runs of 512 terms are right in any case.
     variance : "two_pass"; "centered" (two-pass, Welford or Chan merging); "shifted" (E[d²] − E[d]², d = x − x[0]).
     expanded : True if (x − mean)·a + b is computed as x·a + (b − mean·a), which cancels at large offsets.
     deterministic : the same bits in every run; if False, sums over rows may differ by a reordering's rounding.
