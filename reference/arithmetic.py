@@ -21,17 +21,17 @@ significant bits, in k pieces of b = d/k bits (`PRODUCTS`). tl.dot may cut opera
 documentation. So a piece misses at most p = 2^(1 − b) of what it is given, and k pieces p^k = 2^(k − d) of the operand.
 A scheme of k pieces leaves out the products of two small pieces:
 
-    k = 1  a1·b1                             misses what a and b miss:                  2p
-    k = 2  a1·b1 + a1·b2 + a2·b1             misses that, and a2·b2:                    2p² + p²
-    k = 3  those, a2·b2, a1·b3 and a3·b1     misses that, a2·b3, a3·b2 and a3·b3:       2p³ + 2p³ + p⁴
+    k = 1  a1·b1                             misses what a and b miss:     2p
+    k = 2  a1·b1 + a1·b2 + a2·b1             misses that, and a2·b2:       2p² + p²
+    k = 3  those, a2·b2, a1·b3 and a3·b1     misses the other three:       2p³ + p⁴, as 24 bits are all of a float32
 
 (Henry, Tang & Heinecke, "Leveraging the bfloat16 artificial intelligence datatype for higher-precision computations",
-IEEE ARITH 2019). That is at most (k + 1)·p^k, as three pieces of 8 bits hold all 24 bits of float32. A product with a
-one misses p^k, and nothing of a number of d bits: dbias of a 16-bit dy is exact in TF32. Tensor cores align the
-products of a step to the largest, cut off what is below its last bit, and cut off the sum as well; they keep subnormal
-numbers (Fasi, Higham, Mikaitis & Pranesh, PeerJ Computer Science 7:e330, 2021). Cutting off loses up to an ulp, so each
-rounding of the sum counts twice. A product adds in one run as far as a program's loop goes: L is at least min(n, RUN).
-A contract with a longer loop says so by its lanes.
+IEEE ARITH 2019). All are at most (k + 1)·p^k. A product with a one misses p^k, and nothing of a number of d bits: the
+sum of a 16-bit dy, as dbias is, has only the roundings of the sum in TF32. Tensor cores align the products of a step to
+the largest, cut off what is below its last bit, and cut off the sum as well; they keep subnormal numbers (Fasi, Higham,
+Mikaitis & Pranesh, PeerJ Computer Science 7:e330, 2021). Cutting off loses up to an ulp, so each rounding of the sum
+counts twice. A product adds in one run as far as a program's loop goes: L is at least min(n, RUN). A contract with a
+longer loop says so by its lanes.
 
 **Divisions and roots.** A quotient counts as DIVISION roundings and a square root as ROOT. Triton compiles `/` to
 div.full.f32, whose largest error is 2 ulp, at most 4u of the result, and tl.sqrt to sqrt.approx.ftz.f32, whose largest
@@ -139,7 +139,7 @@ class Arithmetic:
     @property
     def product_u(self) -> float:
         """What a product of two such operands misses."""
-        return (PRODUCTS[self.products][1] + 1) * self.operand_u if self.operand_u else 0.0
+        return (PRODUCTS.get(self.products, (0, 0))[1] + 1) * self.operand_u
 
     def missed(self, terms: Array, lost: Array | float = 0.0) -> Array:
         """Return what operands miss of the terms of a sum, which are off by `lost`: nothing of what they can hold.

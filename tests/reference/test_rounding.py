@@ -148,6 +148,18 @@ def test_welford_on_ordered_rows_is_no_false_alarm(bounds, family, approximate):
         assert reached(lambda x: bounds.emulate.forward(x, None, None, eps, method, centred=True), x, eps) <= 1  # noqa: B023
 
 
+def test_the_means_of_tiles_by_matrix_products_are_no_false_alarm(bounds):
+    """In sorted rows tiles differ, so that a merge feels what each mean of a tile is off by."""
+    method, tf32 = bounds.Method(variance="chan", lanes=4, products="tf32"), replace(FLOAT32, products="tf32")
+
+    def kernel(x):
+        return bounds.emulate.forward(x, None, None, 1e-5, method, centred=True)
+
+    for seed, offset in ((s, o) for s in range(5) for o in (0, 3, 10, 100)):
+        x = np.float32(np.sort(np.random.default_rng(seed).standard_normal((4, 16)), axis=1) + offset)
+        assert reached(kernel, x, 1e-5, tf32) <= 1 < reached(kernel, x, 1e-5)
+
+
 def test_a_sum_of_few_lanes_passes_where_the_contract_says_so(bounds):
     """A CPU's matrix product adds a row in 4 to 32 runs (here 8): of equal terms that loses more than 128 runs do."""
     x = np.full((1, 1 << 17), 0.7, np.float32)
