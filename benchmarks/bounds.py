@@ -32,7 +32,7 @@ from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.judge import ratio
 from verify_norm.core.spec import Expected
 from verify_norm.reference import groupnorm, layernorm, rmsnorm
-from verify_norm.reference.arithmetic import Arithmetic
+from verify_norm.reference.arithmetic import PRODUCTS, Arithmetic
 
 FAMILIES = ("normal", "heavy", "channel", "constant", "identical", "integers", "alternating", "sorted", "ramp", "steps")
 WANTED = {"float32": 0.1, "float16": 0.95, "bfloat16": 0.95}  # the largest ratio that correct kernels must reach
@@ -120,12 +120,15 @@ def draw_method(rng: np.random.Generator, op: str) -> tuple[Method, Arithmetic, 
         given=coin(0.5),
         flush=coin(0.5),
     )
-    kind = str(rng.choice(["strict", "expanded", "stats", "xhat", "partials"], p=[0.72, 0.07, 0.07, 0.07, 0.07]))
+    kinds = ["strict", "expanded", "stats", "xhat", "partials", "products"]
+    kind = str(rng.choice(kinds, p=[0.65, 0.07, 0.07, 0.07, 0.07, 0.07]))
     narrow = str(rng.choice(["float16", "bfloat16"]))
     if kind == "expanded":
         m, kind = replace(m, expanded=centred), kind if centred else "strict"
     elif kind in ("stats", "xhat", "partials"):
         m = replace(m, **{kind: narrow}, fold=False)
+    elif kind == "products":
+        m = replace(m, products=str(rng.choice(list(PRODUCTS))), cut=coin(0.5), ones=coin(0.5))
     two = variance == "two_pass" and coin(0.5)  # a two-pass kernel may declare the weaker "centered"
     u = FORMATS[narrow].u
     if kind == "strict" and (sequential or variance == "shifted"):
@@ -135,6 +138,7 @@ def draw_method(rng: np.random.Generator, op: str) -> tuple[Method, Arithmetic, 
         summation="sequential" if sequential else "blocked",
         variance="shifted" if variance == "shifted" else "two_pass" if two else "centered",
         expanded=m.expanded,
+        products=m.products or "float32",
         stats_u=u * bool(m.stats),
         xhat_u=u * bool(m.xhat),
         partials_u=u * bool(m.partials),
@@ -168,6 +172,9 @@ def draw(seed: int, index: int) -> Draw:
         "bias": None if rng.random() < 0.1 or op == "rmsnorm" else rounded(wdtype, rng.standard_normal(channels)),
     }
     eps, offset = log_uniform(rng, 1e-12, 1e-1), float(op == "rmsnorm" and rng.random() < 0.3)
+    if offset and wdtype != "float32" and rng.random() < 0.5:
+        method, arithmetic = replace(method, offset=True), replace(arithmetic, offset_u=FORMATS[wdtype].u)
+        kind = "offset" if kind == "strict" else kind
     words = f"{shape} {family}, offset {relative:.3g}, scale {scale:.3g}, eps {eps:.2g}; dy {dy_family}; {method}"
     return Draw(op, dtype, wdtype, method, arithmetic, eps, G, offset, arrays, kind, words)
 
@@ -207,6 +214,8 @@ def computed(d: Draw, m: Method, truth: Any) -> dict[str, Any]:
 
     single = {name: None if v is None else v.astype(F32) for name, v in d.arrays.items()}
     weight = single["weight"] if single["weight"] is None else single["weight"] + F32(d.offset)
+    if weight is not None and m.offset:
+        weight = emulate.quantized(weight, d.wdtype)
     w, b, centred = spread(weight), spread(single["bias"]), d.op != "rmsnorm"
     rows, dy = single["x"].reshape(K, -1), single["dy"].reshape(K, -1)
     y, mean, rstd = emulate.forward(rows, w, b, d.eps, m, centred=centred)

@@ -11,10 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from verify_norm.core.dtypes import FORMATS
+from verify_norm.reference.arithmetic import PRODUCTS, RUN
 
 F = NDArray[Any]  # float32 throughout
 F32 = np.float32
 BLOCKED = ("pairwise", "torch", "tree", "reversed", "lanes128", "lanes256", "lanes1024", "runs128", "runs1024")
+STEP = 8  # products that a tensor core adds at once
 WRONG = ("one_pass", "n_minus_1", "eps_outside", "no_c2", "xhat_bf16", "partials_bf16", "stats_bf16")
 
 
@@ -37,6 +39,10 @@ class Method:
     stats: str | None = None  # the narrower type of the saved statistics; None: float32
     xhat: str | None = None
     partials: str | None = None
+    products: str | None = None  # of PRODUCTS: sums are matrix products; None: they are not
+    cut: bool = True  # operands of matrix products are cut off instead of rounded
+    ones: bool = False  # products are formed first, and multiplied by ones
+    offset: bool = False  # weight + offset is rounded to the weight's type
     bug: str | None = None
 
 
@@ -61,11 +67,59 @@ def laid_out(t: F, lanes: int, strided: bool) -> F:
     return t.reshape(K, length, lanes).swapaxes(0, 1) if strided else t.reshape(K, lanes, length).transpose(2, 0, 1)
 
 
+def pieces(value: F, products: str, *, cut: bool) -> list[F]:
+    """Return the operands that stand for a value in a matrix product, as float64: each of what the others miss."""
+    bits, count = PRODUCTS[products]
+    rest, found = value.astype(np.float64), []
+    for _ in range(count):
+        mantissa, exponent = np.frexp(rest)
+        whole = np.ldexp(mantissa, bits // count)
+        found.append(np.ldexp(np.trunc(whole) if cut else np.rint(whole), exponent - bits // count))
+        rest = rest - found[-1]
+    return found
+
+
+def accumulated(acc: F, terms: F) -> F:
+    """Return acc plus the sum of exact terms over the last axis, as a tensor core adds them.
+
+    All are aligned to the largest and cut off one bit beyond float32, and so is the sum, to float32 (Fasi, Higham,
+    Mikaitis & Pranesh, PeerJ Computer Science 7:e330, 2021).
+    """
+    terms = np.concatenate([acc[..., None], terms], axis=-1)
+    exponent = np.frexp(np.abs(terms).max(-1))[1]
+    whole = np.trunc(np.ldexp(terms, 25 - exponent[..., None])).sum(-1)
+    result = np.ldexp(whole, exponent - 25)
+    mantissa, exponent = np.frexp(result)
+    return np.asarray(np.ldexp(np.trunc(np.ldexp(mantissa, 24)), exponent - 24))
+
+
+def matrix_product(a: F, b: F | None, m: Method) -> F:
+    """Return Σ a·b or Σ a along the last axis, shape (rows, 1), by matrix products in runs, which a tree adds."""
+    K, n = a.shape
+    length = min(n, RUN)
+    runs = -(-n // length)
+
+    def operands(value: F) -> list[F]:
+        parts = pieces(value, str(m.products), cut=m.cut)
+        return [np.pad(p, ((0, 0), (0, runs * length - n))).reshape(K, runs, length) for p in parts]
+
+    left, right = operands(a), [np.ones(1)] if b is None else operands(np.broadcast_to(b, a.shape))
+    acc, count = np.zeros(left[0].shape[:2]), len(left)
+    for i, j in sorted(np.ndindex(count, len(right)), key=sum, reverse=True):  # the smallest products first
+        if i + j < count:
+            terms = left[i] * right[j]
+            for start in range(0, length, STEP):
+                acc = accumulated(acc, terms[..., start : start + STEP])
+    return halves(acc.astype(F32))[:, None]
+
+
 def total(a: F, b: F | None, m: Method) -> F:
     """Return Σ a or Σ a·b along the last axis, shape (rows, 1), in the method's order of summation."""
     how = m.total
     if a.shape[-1] == 0:
         return np.zeros((a.shape[0], 1), F32)
+    if m.products is not None:
+        return matrix_product(a, b, m) if b is None or not m.ones else matrix_product(a * b, None, m)
     if how.startswith(("lanes", "runs")):
         lanes = min(int(how.lstrip("lanesru")), a.shape[-1])
         parts = laid_out(a, lanes, how.startswith("lanes"))

@@ -144,13 +144,14 @@ def expected(op: Op, arguments: Mapping[str, Any], contract: Contract, dtypes: M
 
     `arguments` are tensors, None and numbers, by the operator's names; `dtypes` are the types of x and of each output.
     """
-    of_x = dtypes["x"]
+    of_x, weight = dtypes["x"], arguments.get("weight")
+    of_weight = None if weight is None else str(weight.dtype).removeprefix("torch.")
     given = {**_exact(arguments), **ops.roundings(contract, of_x, dtypes[op.outputs[0].name])}
     with np.errstate(all="ignore"):
         wanted = _call(op.reference, given)
-        deltas = _call(op.error, {**given, "arithmetic": ops.arithmetic(contract, of_x)})
+        deltas = _call(op.error, {**given, "arithmetic": ops.arithmetic(contract, of_x, of_weight)})
     return {
-        tensor.name: None if value is None else Expected(value, delta, dtypes[tensor.name])
+        tensor.name: None if value is None else Expected(value, delta, dtypes[tensor.name], contract.saturate)
         for tensor, value, delta in zip(op.outputs, wanted, deltas, strict=True)
     }
 

@@ -12,8 +12,26 @@ The first part, log2 n, is the tree (Higham, eq. 4.6). The second is the loss of
 not target one order of summation: n equal terms (repeated rows, a constant row). While a running sum of L equal terms
 stays in one binade, each addition rounds the same way by at most half an ulp. So the last binade loses L/4·u, the one
 before L/16·u, and all of them L/3·u, for runs of L = n/lanes terms. 128 lanes are the fewest of a usual block on a GPU.
-A matrix product on a CPU has fewer: a contract says how many. The third, 6, covers the few roundings at each end of the
-tree (vector load, warp, block). benchmarks/bounds.py measures how closely kernels approach these bounds.
+A matrix product on a CPU has as many as its vectors are wide, and a loop of tl.dot has one: a contract says how many.
+The third, 6, covers the few roundings at each end of the tree (vector load, warp, block). benchmarks/bounds.py measures
+how closely kernels approach these bounds.
+
+**Matrix products.** A kernel may sum by a matrix product: of dyᵀ and x̂, or of ones and dy·x̂. Its operands hold d
+significant bits, in k pieces of b = d/k bits (`PRODUCTS`). tl.dot may cut operands off instead of rounding them, by its
+documentation. So a piece misses at most p = 2^(1 − b) of what it is given, and k pieces p^k = 2^(k − d) of the operand.
+A scheme of k pieces leaves out the products of two small pieces:
+
+    k = 1  a1·b1                             misses what a and b miss:     2p
+    k = 2  a1·b1 + a1·b2 + a2·b1             misses that, and a2·b2:       2p² + p²
+    k = 3  those, a2·b2, a1·b3 and a3·b1     misses the other three:       2p³ + p⁴, as 24 bits are all of a float32
+
+(Henry, Tang & Heinecke, "Leveraging the bfloat16 artificial intelligence datatype for higher-precision computations",
+IEEE ARITH 2019). All are at most (k + 1)·p^k. A product with a one misses p^k, and nothing of a number of d bits: the
+sum of a 16-bit dy, as dbias is, has only the roundings of the sum in TF32. Tensor cores align the products of a step to
+the largest, cut off what is below its last bit, and cut off the sum as well; they keep subnormal numbers (Fasi, Higham,
+Mikaitis & Pranesh, PeerJ Computer Science 7:e330, 2021). Cutting off loses up to an ulp, so each rounding of the sum
+counts twice. A product adds in one run as far as a program's loop goes: L is at least min(n, RUN). A contract with a
+longer loop says so by its lanes.
 
 **Divisions and roots.** A quotient counts as DIVISION roundings and a square root as ROOT. Triton compiles `/` to
 div.full.f32, whose largest error is 2 ulp, at most 4u of the result, and tl.sqrt to sqrt.approx.ftz.f32, whose largest
@@ -32,7 +50,9 @@ import numpy as np
 from verify_norm.reference.view import Array
 
 LANES = 128
+RUN = 512  # terms that a program may add up in one run
 TREE_ENDS = 6
+PRODUCTS = {"tf32": (11, 1), "tf32x3": (22, 2), "bf16": (8, 1), "bf16x3": (16, 2), "bf16x6": (24, 3)}  # bits, pieces
 DIVISION = 4
 ROOT = 2
 
@@ -50,10 +70,12 @@ class Arithmetic:
     variance : "two_pass", "centered" (Welford, Chan), "shifted" (by the row's first element).
     expanded : x·a + b instead of (x − mean)·a.
     stats_u : unit roundoff of the narrower type that mean and rstd are saved in; 0 if they keep the accumulation type.
+    products : how products inside sums are formed: in the accumulation type ("float32"), or as `PRODUCTS` says.
     xhat_u : unit roundoff of the narrower type that x̂ is rounded to before the weight (and g before x̂); 0 if none.
     partials_u : unit roundoff of the narrower type that holds partial sums of dweight and dbias; 0 if none.
     narrow_tiny : largest loss by underflow in those narrower types (float16: 2**-25).
     narrow_huge : their largest finite number. A value that may exceed it is not judged (float16: 65504).
+    offset_u : unit roundoff of the narrower type that weight + offset is rounded to; 0 if none.
     lanes : how many runs a blocked sum has at least, before its tree.
     atomic : sums over rows have one running sum, in any order (one atomic addition a row).
 
@@ -67,9 +89,11 @@ class Arithmetic:
     summation: Literal["blocked", "sequential"] = "blocked"
     variance: Literal["two_pass", "centered", "shifted"] = "centered"
     expanded: bool = False
+    products: Literal["float32", "tf32", "tf32x3", "bf16", "bf16x3", "bf16x6"] = "float32"
     stats_u: float = 0.0
     xhat_u: float = 0.0
     partials_u: float = 0.0
+    offset_u: float = 0.0
     narrow_tiny: float = 0.0
     narrow_huge: float = math.inf
     lanes: int = LANES
@@ -91,10 +115,44 @@ class Arithmetic:
         >>> [float32.terms(n, products=True) for n in (1, 2, 384, 16384)]
         [1, 2, 15.584962500721156, 62.666666666666664]
         """
-        most = max(n if products else n - 1, 0)
-        if self.summation == "sequential" or n < 2:
-            return most
-        return min(most, math.log2(n) + n / (3 * self.lanes) + TREE_ENDS)
+        most: float = max(n if products else n - 1, 0)
+        run = n / self.lanes if self.products == "float32" else max(n / self.lanes, min(n, RUN))
+        if self.summation != "sequential" and n > 1:
+            most = min(most, math.log2(n) + run / 3 + TREE_ENDS)
+        return most if self.products == "float32" else 2 * most
+
+    def summed(self, n: int, more: int = 0) -> float:
+        """Return the relative change of n products by a sum of them and `more` roundings, of Σ|t|.
+
+        >>> tf32 = Arithmetic(u=2**-24, tiny=2**-126, huge=3.4028235e38, products="tf32")
+        >>> 2**-9 < tf32.summed(1000) < 2**-8.9
+        True
+        """
+        return compound(self.gamma(self.terms(n, products=True) + more), self.product_u)
+
+    @property
+    def operand_u(self) -> float:
+        """What an operand of a matrix product misses of a float32, relative to it; 0 without matrix products."""
+        bits, pieces = PRODUCTS.get(self.products, (0, 0))
+        return 2.0 ** (pieces - bits) if bits else 0.0
+
+    @property
+    def product_u(self) -> float:
+        """What a product of two such operands misses."""
+        return (PRODUCTS.get(self.products, (0, 0))[1] + 1) * self.operand_u
+
+    def missed(self, terms: Array, lost: Array | float = 0.0) -> Array:
+        """Return what operands miss of the terms of a sum, which are off by `lost`: nothing of what they can hold.
+
+        >>> tf32 = Arithmetic(u=2**-24, tiny=2**-126, huge=3.4028235e38, products="tf32")
+        >>> tf32.missed(np.array([1.0, 3 + 2.0**-8, 1 + 2.0**-11])) > 0
+        array([False, False,  True])
+        """
+        if not self.operand_u:
+            return np.zeros_like(terms)
+        scaled = np.ldexp(np.frexp(terms)[0], PRODUCTS[self.products][0])
+        held = (scaled == np.rint(scaled)) & (np.asarray(lost) == 0)
+        return np.where(held, 0.0, self.operand_u * (np.abs(terms) + lost))
 
     @property
     def over_rows(self) -> Arithmetic:

@@ -26,12 +26,11 @@ import math
 import numpy as np
 
 from verify_norm.reference import rounding
-from verify_norm.reference.arithmetic import DIVISION, ROOT, Arithmetic
+from verify_norm.reference.arithmetic import DIVISION, ROOT, RUN, Arithmetic
 from verify_norm.reference.norm import Norm
 from verify_norm.reference.rounding import QUOTIENT, StatisticsError, XhatError
 from verify_norm.reference.view import Array
 
-RUN = 512
 ALIKE = ROOT + DIVISION + 4  # roundings that may err alike in all rows: of the reciprocal root, x̂ and the product
 
 
@@ -93,7 +92,7 @@ def row_sum_error(n: Norm, dy: Array, z: XhatError, a: Arithmetic, lam: float, p
     def root(values: Array) -> Array:
         return np.sqrt(total(values * values))
 
-    weights = a.u * ((n.weight is not None) + n.offset)
+    weights = rounding.weight_roundings(n, a)
     c1, c2 = np.abs(p.c1), np.zeros_like(p.c1) if p.c2 is None else np.abs(p.c2)
     dc1 = lam * (spread(p.g * n.xhat, n.view.axes, a) + root(p.g * z.magnitude * (z.unit + weights + u))) / N
     dc1 = dc1 + (QUOTIENT * u + z.factor) * c1 + z.shift * c2

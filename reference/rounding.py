@@ -6,6 +6,10 @@ the final rounding to the output's type. Products of errors are kept, so the bou
 element whose bound is not finite is not judged: its row has NaN or Inf, or a sum or product may overflow, or underflow
 to nothing. γ(k) bounds k roundings in a row, and h stands for the roundings that a sum may feel (`arithmetic`).
 
+Where sums are matrix products, a sum of products errs by γ(h) ∘ `product_u` of Σ|t|, and one of terms alone by
+γ(h)·Σ|t| and by what operands miss of the terms (`Arithmetic.summed`, `Arithmetic.missed`); ∘ is one relative change
+after another.
+
 **Mean.** δμ = γ(h + q)·mean|x|, q = 5: the sum, and a division, or a product with a 1/n that a division made
 (`arithmetic`). The mean of one element is exact. Where the variance is centered, the mean may be Welford's, and h is
 the larger of h and k below: each update rounds the mean itself. A mean relative to the first element x0 adds
@@ -21,9 +25,11 @@ not cancel. This adds k·u·mean|x|·mean|xc| to either side, with
     k = min(n, log2 n + n/192 + 6)
 
 since one run of L updates lost up to 0.66L·u in measurements (ramps and steps, offset by up to 10⁴σ), and the runs of
-128 lanes have n/128 updates; the tree of merges needs no more than that of a sum. A merge multiplies the square of the
-difference of two means by a count, and the mean of an empty part is 0 (torch's LayerNorm starts so). So where n·max x²
-may overflow, 0·inf = NaN is right, and nothing is judged.
+128 lanes have n/128 updates; the tree of merges needs no more than that of a sum. If the means of tiles t are matrix
+products, δ_t ≤ v·mean_t|x| with v = `operand_u`, and as |μ_t − μ| ≤ mean_t|xc|, the merge is off by a weighted mean of
+2|μ_t − μ|δ_t, at most 2v(|μ|·mean|xc| + var). A merge multiplies the square of the difference of two means by a count,
+and the mean of an empty part is 0 (torch's LayerNorm starts so). So where n·max x² may overflow, 0·inf = NaN is right,
+and nothing is judged.
 shifted: E[d²] − E[d]² with d = x − x0 and s = |μ − x0| subtracts numbers of size s² + var:
 γ(h + q + 2)·(var + s² + 2s·mean|d|) to either side.
 
@@ -118,10 +124,11 @@ def mean_error(n: Norm, a: Arithmetic) -> tuple[Array, Array]:
     terms = a.terms(N, products=False)
     if a.variance == "centered":
         terms = max(terms, a.updates(N))
-    delta = (a.gamma(terms + QUOTIENT) if N > 1 else 0.0) * size + 4 * a.tiny
+    missed = n.average(a.missed(n.x))
+    delta = (a.gamma(terms + QUOTIENT) if N > 1 else 0.0) * (size + missed) + missed + 4 * a.tiny
     if a.variance == "shifted":
         from_first = np.abs(first(n)) + n.average(np.abs(n.xc))
-        delta = delta + a.u * np.abs(n.mean) + a.gamma(terms + QUOTIENT + 1) * from_first
+        delta = delta + a.u * np.abs(n.mean) + compound(a.gamma(terms + QUOTIENT + 1), a.operand_u) * from_first
     return finite_below(delta, N * size, a.huge), size
 
 
@@ -133,12 +140,14 @@ def first(n: Norm) -> Array:
 def variance_error(n: Norm, dmean: Array, size: Array, a: Arithmetic) -> tuple[Array, Array]:
     """Return how much too small and how much too large var may be: (low, high), both positive; `size` is mean|x|."""
     N = n.view.count
-    lost = a.gamma(a.terms(N, products=True) + QUOTIENT + 2)
+    lost = a.summed(N, QUOTIENT + 2)
     low = lost * n.var + 4 * a.tiny
     deviation = 0.0 if a.variance == "two_pass" else n.average(np.abs(n.xc))
     magnitude = n.var + dmean * dmean
     if a.variance == "centered":
         low = low + a.gamma(a.updates(N)) * size * deviation
+        tiles = n.average(a.missed(n.x)) > 0
+        low = low + 2 * a.operand_u * tiles * (np.abs(n.mean) * deviation + n.var)
         largest = np.abs(n.xc).max(n.view.axes, keepdims=True, initial=0.0) + size  # at least max |x|
         magnitude = N * magnitude + largest * largest
     if a.variance == "shifted":
@@ -151,7 +160,7 @@ def variance_error(n: Norm, dmean: Array, size: Array, a: Arithmetic) -> tuple[A
 def mean_square_error(n: Norm, a: Arithmetic) -> tuple[Array, Array]:
     """Return (low, high) of a mean of squares: a sum of products and a division."""
     N = n.view.count
-    low = a.gamma(a.terms(N, products=True) + QUOTIENT) * n.var + 4 * a.tiny
+    low = a.summed(N, QUOTIENT) * n.var + 4 * a.tiny
     return low, finite_below(low, N * n.var, a.huge)
 
 
@@ -193,7 +202,7 @@ def xhat_error(n: Norm, e: StatisticsError, a: Arithmetic) -> XhatError:
 
 def affine_error(n: Norm, z: XhatError, a: Arithmetic) -> Array:
     """Return δy of y = w·x̂ + b."""
-    kappa = compound(z.unit, a.gamma((n.weight is not None) + n.offset))
+    kappa = compound(z.unit, weight_roundings(n, a))
     delta = np.abs(n.xhat) * z.factor + z.magnitude * kappa + (z.shift + z.floor)
     largest = z.magnitude
     if n.weight is not None:
@@ -206,6 +215,11 @@ def affine_error(n: Norm, z: XhatError, a: Arithmetic) -> Array:
     return finite_below(delta, largest, a.huge)
 
 
+def weight_roundings(n: Norm, a: Arithmetic) -> float:
+    """Return the relative change by the product with w, and by the sum weight + offset that made w."""
+    return compound(a.gamma((n.weight is not None) + n.offset), a.offset_u * (n.weight is not None and n.offset))
+
+
 def means_error(n: Norm, p: Projection, z: XhatError, a: Arithmetic, lost: Array | float = 0.0) -> MeansError:
     """Return the errors of g and of its two means; `lost` is what dy is off by.
 
@@ -214,27 +228,23 @@ def means_error(n: Norm, p: Projection, z: XhatError, a: Arithmetic, lost: Array
         δc1 = (γ(h + q) ∘ e ∘ ε)·mean(|g|⁺m) + ρ|c1| + mean(|w|·lost·m) + S|c2| + floors
         δc2 = (γ(h + q) ∘ ε)·mean|g|⁺ + mean(|w|·lost) + floors
 
-    where ∘ is one relative change after another.
+    and what matrix products miss.
     """
     N = n.view.count
-    unit = compound(a.gamma((n.weight is not None) + n.offset), a.xhat_u)
+    unit = compound(weight_roundings(n, a), a.xhat_u)
     floor = a.tiny + (a.narrow_tiny if a.xhat_u else 0.0)
     lost = np.broadcast_to(lost if n.weight is None else np.abs(n.weight) * lost, p.g.shape)
     size = np.abs(p.g) + lost
     mean_g, mean_gm = n.average(size), n.average(size * z.magnitude)
     floors = (1.0 + unit) * (z.floor * mean_g + floor * (1.0 + z.shift + z.factor) + 3 * a.tiny)
     per_term = floors + n.average(lost * z.magnitude)
-    dc1 = (
-        compound(a.gamma(a.terms(N, products=True) + QUOTIENT), z.unit, unit) * mean_gm
-        + z.factor * np.abs(p.c1)
-        + per_term
-    )
+    dc1 = compound(a.summed(N, QUOTIENT), z.unit, unit) * mean_gm + z.factor * np.abs(p.c1) + per_term
     if p.c2 is None:
         dc2 = np.zeros_like(dc1)
     else:
         dc1 = dc1 + z.shift * np.abs(p.c2)
         dc2 = compound(a.gamma(a.terms(N, products=False) + QUOTIENT), unit) * mean_g + floor + 3 * a.tiny
-        dc2 = dc2 + n.average(lost)
+        dc2 = dc2 + n.average(lost) + (1.0 + unit) * n.average(a.missed(p.g, lost))
     return MeansError(lost, size, unit, floor, mean_g, mean_gm, dc1, dc2)
 
 
@@ -273,7 +283,7 @@ def weight_error(n: Norm, dy: Array, z: XhatError, a: Arithmetic, *, lost: Array
     """Return δ of dweight = Σ dy·x̂ over all that one weight serves; `lost` is what dy is off by."""
     R = n.view.repeats
     size = np.abs(dy) + lost
-    kappa = compound(a.gamma(a.over_rows.terms(R, products=True)), z.unit) + R * a.partials_u
+    kappa = compound(a.over_rows.summed(R), z.unit) + R * a.partials_u
     spread = np.abs(n.xhat) * z.factor + z.magnitude * kappa + (z.shift + z.floor) * (1.0 + kappa)
     delta = n.total(size * spread + lost * z.magnitude) + R * (2 * a.tiny + a.narrow_tiny)
     return finite_below(delta, n.total(size * z.magnitude), a.narrow_huge if a.partials_u else a.huge)
@@ -285,7 +295,7 @@ def bias_error(n: Norm, dy: Array, a: Arithmetic, *, lost: Array | float = 0.0) 
     lost = np.broadcast_to(lost, dy.shape)
     largest = n.total(np.abs(dy) + lost)
     unit = a.gamma(a.over_rows.terms(R, products=False)) + R * a.partials_u
-    delta = n.total(lost) + unit * largest + R * (a.tiny + a.narrow_tiny)
+    delta = n.total(lost) + unit * largest + (1.0 + unit) * n.total(a.missed(dy, lost)) + R * (a.tiny + a.narrow_tiny)
     return finite_below(delta, largest, a.narrow_huge if a.partials_u else a.huge)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from verify_norm.core.dtypes import FORMATS
-from verify_norm.core.judge import ratio
+from verify_norm.core.judge import ratio, ulps
 from verify_norm.core.spec import Expected
 
 
@@ -55,3 +55,33 @@ def test_a_neighbour_too_far_fails(name):
 )
 def test_specials(got, want, delta, passes):
     assert (verdict(got, want, delta) <= 1) == passes
+
+
+BEYOND = {  # the answers that are right beyond the largest number: that number, an infinity, NaN
+    ("float16", "either"): "infinity",
+    ("float16", "saturate"): "largest",
+    ("float16", "overflow"): "infinity",
+    ("float8_e5m2", "either"): "largest infinity",
+    ("float8_e5m2", "saturate"): "largest",
+    ("float8_e5m2", "overflow"): "infinity",
+    ("float8_e4m3fn", "either"): "largest NaN",
+    ("float8_e4m3fn", "saturate"): "largest",
+    ("float8_e4m3fn", "overflow"): "NaN",
+}
+
+
+@pytest.mark.parametrize(("dtype", "saturate"), BEYOND)
+def test_what_is_right_beyond_the_largest_number(dtype, saturate):
+    """With a truth far beyond it, and with one that only δ takes there."""
+    largest = FORMATS[dtype].largest
+    answers = {"largest": largest, "infinity": np.inf, "NaN": np.nan}
+    if dtype == "float8_e4m3fn":
+        del answers["infinity"]  # it has none
+    for want, delta in ((4 * largest, 1.0), (largest, largest / 8)):
+        for name, got in answers.items():
+            for sign in (1, -1):
+                expected = Expected(np.array([sign * want]), np.array([delta]), dtype, saturate)
+                right = name in BEYOND[dtype, saturate].split() or (name == "largest" and want == largest)
+                assert (ratio(np.array([sign * got]), expected)[0] <= 1) == right
+                if want > largest:
+                    assert (ulps(np.array([sign * got]), expected)[0] <= 0.5) == right

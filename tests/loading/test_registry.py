@@ -5,6 +5,7 @@ import inspect
 import pytest
 import torch
 
+from verify_norm import Contract, kernel
 from verify_norm.core.errors import UsageError
 from verify_norm.core.ops import OPS
 from verify_norm.loading import builtin, targets
@@ -82,3 +83,12 @@ def test_what_writes_into_its_arguments_has_no_gradients_nobody_asked_for(tmp_pa
     assert [kernel.op for kernel in load_directions(f"{path}:rms_norm")] == ["rmsnorm_fwd"]
     with pytest.raises(UsageError, match="which has no gradient"):
         load_directions(f"{path}:rms_norm", "rmsnorm")
+
+
+def test_a_wrong_contract_is_told_in_one_line():
+    declared = kernel(op="rmsnorm_fwd", contract=Contract(products="tf16"))(lambda x, eps: x)
+    for given in ({}, {"contract": Contract(summation="pairwise")}):
+        with pytest.raises(UsageError, match=r"^contract: (products|summation): expected .*, got '(tf16|pairwise)'$"):
+            load_directions(declared, **given)
+    (right,) = load_directions(declared, contract=Contract(products="tf32"))
+    assert right.contract.products == "tf32"

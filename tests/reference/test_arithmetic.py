@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from matrix import EMULATION
 from references import FLOAT32
 
-from verify_norm.reference.arithmetic import Arithmetic, compound, finite_below
+from verify_norm.reference.arithmetic import PRODUCTS, Arithmetic, compound, finite_below
 
 COARSE = Arithmetic(u=0.25, tiny=0.0, huge=1.0)
 
@@ -57,3 +58,42 @@ def test_the_worst_sums_of_each_order_are_within_their_bound_and_one_by_one_is_b
 def test_what_may_overflow_is_not_judged():
     bound = finite_below(np.array([0.5, 0.5, 0.5, 2.0]), np.array([0.9, 1.0, np.nan, 0.1]), 1.0)
     assert bound.tolist() == [0.5, np.inf, np.inf, np.inf]
+
+
+def value_of(products, a, cut):
+    return sum(EMULATION.pieces(a, products, cut=cut))
+
+
+@pytest.mark.parametrize("products", PRODUCTS)
+@pytest.mark.parametrize("cut", [True, False])
+def test_operands_and_products_miss_no_more_than_derived(products, cut):
+    """Random numbers, and those whose bits are all ones, which a cut hurts most."""
+    rng, arithmetic = np.random.default_rng(0), replace(FLOAT32, products=products)
+    ones = np.float32(1 + 2.0 ** -np.arange(1, 24) - 2.0**-23)
+    a, b = (np.concatenate([np.float32(rng.uniform(1, 2, 2000)), ones]) for _ in "ab")
+    exact = a.astype(float) * b
+    missed = np.abs(value_of(products, a, cut) - a)
+    assert (missed <= arithmetic.missed(a.astype(float))).all()
+    by_product = EMULATION.matrix_product(a[:, None], b[:, None], EMULATION.Method(products=products, cut=cut))[:, 0]
+    off = np.abs(by_product - exact) / exact
+    assert off.max() <= arithmetic.summed(1)
+    if cut and products in ("tf32", "bf16"):
+        assert off.max() > 0.9 * arithmetic.product_u
+
+
+def test_what_operands_hold_they_do_not_miss():
+    sixteen = np.float16(np.random.default_rng(0).standard_normal(100)).astype(float)
+    for products, held in (("tf32", True), ("bf16x3", True), ("bf16", False)):
+        assert (replace(FLOAT32, products=products).missed(sixteen) == 0).all() == held
+    assert replace(FLOAT32, products="tf32").missed(np.ones(1), lost=np.array([0.5])) == 1.5 * 2.0**-10
+
+
+def test_a_tensor_core_adds_in_runs_and_cuts_off():
+    tf32 = replace(FLOAT32, products="tf32")
+    assert tf32.terms(128, products=True) == 2 * (7 + 128 / 3 + 6)
+    assert tf32.terms(1 << 16, products=True) == 2 * (16 + 512 / 3 + 6)
+    assert replace(tf32, lanes=8).terms(1 << 16, products=True) == 2 * (16 + 8192 / 3 + 6)
+    terms = np.full((1, 512), 1 + 2.0**-10, np.float32)  # exact operands
+    total = EMULATION.matrix_product(terms, None, EMULATION.Method(products="tf32"))
+    off = abs(float(total[0, 0]) / (512 * terms[0, 0].astype(float)) - 1)
+    assert off <= tf32.gamma(tf32.terms(512, products=False))

@@ -12,6 +12,7 @@ from references import FLOAT32
 from verify_norm.core.judge import ratio
 from verify_norm.core.spec import Expected
 from verify_norm.reference import groupnorm, layernorm, rmsnorm
+from verify_norm.reference.arithmetic import PRODUCTS
 
 LOOSER = [
     {"u": 2.0**-11},
@@ -24,6 +25,8 @@ LOOSER = [
     {"partials_u": 2.0**-8},
     {"lanes": 8},
     {"atomic": True},
+    *({"products": name} for name in PRODUCTS),
+    {"offset_u": 2.0**-8},
     {"tiny": 1e-10},
 ]
 
@@ -145,8 +148,20 @@ def test_welford_on_ordered_rows_is_no_false_alarm(bounds, family, approximate):
         assert reached(lambda x: bounds.emulate.forward(x, None, None, eps, method, centred=True), x, eps) <= 1  # noqa: B023
 
 
+def test_the_means_of_tiles_by_matrix_products_are_no_false_alarm(bounds):
+    """In sorted rows tiles differ, so that a merge feels what each mean of a tile is off by."""
+    method, tf32 = bounds.Method(variance="chan", lanes=4, products="tf32"), replace(FLOAT32, products="tf32")
+
+    def kernel(x):
+        return bounds.emulate.forward(x, None, None, 1e-5, method, centred=True)
+
+    for seed, offset in ((s, o) for s in range(5) for o in (0, 3, 10, 100)):
+        x = np.float32(np.sort(np.random.default_rng(seed).standard_normal((4, 16)), axis=1) + offset)
+        assert reached(kernel, x, 1e-5, tf32) <= 1 < reached(kernel, x, 1e-5)
+
+
 def test_a_sum_of_few_lanes_passes_where_the_contract_says_so(bounds):
-    """A CPU's matrix product adds a row in 8 to 32 runs (here 8): of equal terms that loses more than 128 runs do."""
+    """A CPU's matrix product adds a row in 4 to 32 runs (here 8): of equal terms that loses more than 128 runs do."""
     x = np.full((1, 1 << 17), 0.7, np.float32)
     total = bounds.emulate.halves(np.add.accumulate((x * x).reshape(1, 8, -1), axis=-1)[..., -1])
     rstd = 1 / np.sqrt(total / np.float32(x.size) + np.float32(1e-5))

@@ -27,7 +27,6 @@ from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Case, CaseSpec, Kernel
-from verify_norm.core.ulp import distance
 from verify_norm.running.execute import execute
 
 ELEMENTS = {"cpu": 2**11, "cuda": 2**17}  # of x; small, because many cases find more than large ones
@@ -120,7 +119,7 @@ def measure(kernel: Kernel, case: Case, outputs: tuple[str, ...]) -> dict[Key, f
             continue
         known = judge.judged(expected)
         if known.any():
-            ulps = distance(output.got[known], expected.value[known], FORMATS[expected.dtype])
+            ulps = judge.ulps(output.got, expected)[known]
             found |= {(name, "ratio"): float(output.ratio.max()), (name, "ulp"): float(ulps.max())}
     return found
 

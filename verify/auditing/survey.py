@@ -17,7 +17,6 @@ from verify_norm.core.judge import worst
 from verify_norm.core.ops import OPS
 from verify_norm.core.results import Tally
 from verify_norm.core.spec import CaseSpec, Expected, Kernel, Op, Output, Run
-from verify_norm.core.ulp import distance
 from verify_norm.running.execute import execute
 
 WORST = 5  # cases that are kept for each measure
@@ -39,7 +38,7 @@ class _Errors:
         known, ratios = judge.judged(expected), np.asarray(output.ratio)
         if not known.any():
             return
-        ulps = np.where(known, distance(output.got, expected.value, FORMATS[expected.dtype]), 0.0)
+        ulps = np.where(known, judge.ulps(output.got, expected), 0.0)
 
         def case(errors: Array) -> WorstCase:
             index = worst(errors)
@@ -129,7 +128,7 @@ def heat(run: Run, name: str) -> Heat | None:
     output, expected = run.outputs.get(name), run.case.expected.get(name)
     if output is None or expected is None or output.ratio is None or not output.got.size:
         return None
-    ulps = distance(output.got, expected.value, FORMATS[expected.dtype])
+    ulps = judge.ulps(output.got, expected)
     view = textbook.view_of(run.case)
     by_row = ulps.size == np.prod(view.shape) and name not in ("mean", "rstd")
     grid = textbook.as_rows(ulps.reshape(view.shape), view.axes) if by_row else ulps.reshape(1, -1)

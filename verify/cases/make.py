@@ -71,11 +71,13 @@ def _truth(spec: CaseSpec, op: Op, contract: Contract, exact: Exact) -> dict[str
     offered = offer(spec, op, contract, exact)
     with np.errstate(all="ignore"):  # the inputs contain NaN, infinities and overflow; the checks judge them
         values = call(op.reference, offered)
-        deltas = call(op.error, {**offered, "arithmetic": ops.arithmetic(contract, spec.dtype)})
+        deltas = call(op.error, {**offered, "arithmetic": ops.arithmetic(contract, spec.dtype, spec.weight_dtype)})
     return {
         tensor.name: None
         if value is None or tensor.name.removeprefix("d") in spec.frozen
-        else Expected(value, delta, ops.output_dtype(tensor, contract, spec.dtype, spec.weight_dtype))
+        else Expected(
+            value, delta, ops.output_dtype(tensor, contract, spec.dtype, spec.weight_dtype), contract.saturate
+        )
         for tensor, value, delta in zip(op.outputs, values, deltas, strict=True)
     }
 

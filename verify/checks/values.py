@@ -3,6 +3,8 @@
 from collections.abc import Collection, Iterable
 from math import prod
 
+import numpy as np
+
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.equations import compared
 from verify_norm.checks.relations.rerun import element
@@ -11,7 +13,8 @@ from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.judge import worst
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Expected, Finding, Kernel, Op, Run
-from verify_norm.core.ulp import distance
+
+LONG = 1024  # terms: in longer sums the bound depends on the runs
 
 
 def _outputs(op: Op, statistics: bool) -> set[str]:
@@ -47,20 +50,29 @@ def _compare(run: Run, name: str) -> Iterable[Finding]:
             continue
         index = worst(result.ratio)
         got, want, form = float(result.got[index]), float(expected.value[index]), FORMATS[expected.dtype]
-        ulp = float(distance(result.got[index], expected.value[index], form))
+        ulp = float(judge.ulps(result.got, expected)[index])
         most = float(judge.allowed(expected)[index]) / float(form.ulp(expected.value[index]))
         digits = next((n for n in range(3, 17) if f"{ulp:.{n}g}" != f"{most:.{n}g}"), 17)  # until they differ
         message = (
             f"{element(output, index)} is {ulp:.{digits}g} ULP ({expected.dtype}) from float64; allowed "
-            f"{most:.{digits}g} ({_reason(run, output, expected)}); {int((result.ratio > 1).sum())} of "
+            f"{most:.{digits}g} ({_reason(run, output, expected, want)}); {int((result.ratio > 1).sum())} of "
             f"{result.ratio.size} elements are beyond their bound"
         )
         yield finding(run, name, output, message, index=index, got=got, want=want, ulp=ulp, allowed=most)
 
 
-def _reason(run: Run, output: str, expected: Expected) -> str:
-    """Return what the allowance is for: how much is summed in which type, and the last rounding."""
+def _reason(run: Run, output: str, expected: Expected, want: float) -> str:
+    """Return what the allowance of an element is for: how much is summed how, and the last rounding."""
     spec, op, contract = run.case.spec, run.case.op, run.kernel.contract
     affine = next(tensor.extent for tensor in op.outputs if tensor.name == output) == "affine"
     terms = prod(spec.shape) // max(prod(expected.value.shape), 1) if affine else geometry.row_length(spec, op)
-    return f"{terms} terms summed in {contract.accumulate}, then one rounding to {expected.dtype}"
+    summed, last = f"{terms} terms summed in {contract.accumulate}", f"one rounding to {expected.dtype}"
+    if contract.products != "float32":
+        summed += f" by {contract.products} products"
+    if contract.summation == "blocked" and terms >= LONG:
+        summed += f", in {contract.lanes} runs or more unless lanes says fewer"
+    if np.isinf(FORMATS[expected.dtype].round(np.asarray(want))):
+        last += (
+            f", which {'saturates' if expected.saturate == 'saturate' else 'overflows'} (saturate={expected.saturate})"
+        )
+    return f"{summed}, then {last}"

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from verify_norm.core.errors import one_of
+from verify_norm.core.spec import Beyond
 
 Array = NDArray[np.float64]
 
@@ -60,23 +61,26 @@ class Format:
             rounded = np.rint(value / step) * step
         return np.where(np.abs(rounded) > self.largest, np.copysign(np.inf, value), rounded)
 
-    def is_rounding(self, got: Array, value: Array) -> NDArray[np.bool_]:
+    def is_rounding(self, got: Array, value: Array, saturate: Beyond = "either") -> NDArray[np.bool_]:
         """Return whether `got` is `value` rounded to this format; NaN rounds to NaN.
 
-        Beyond the largest number of an 8-bit format two answers are right. The OCP specification (OFP8, revision 1.0,
+        Beyond the largest number two answers may be right. The OCP specification of 8-bit formats (OFP8, revision 1.0,
         section 5.2) defines a saturating conversion to that number, and a conversion to an infinity, or to NaN in
-        e4m3fn, which has no infinity. Kernels and hardware saturate; some versions of torch do not.
+        e4m3fn, which has no infinity. Kernels and hardware saturate; some versions of torch do not. `saturate` says
+        which is right: "either" of them in an 8-bit format, the infinity in a wider one.
 
         >>> FORMATS["float8_e4m3fn"].is_rounding(np.array([448.0, np.nan, np.inf]), np.array([1e3, 1e3, 1.0])).tolist()
         [True, True, False]
         """
-        nearest = self.round(value)
+        nearest, narrow = self.round(value), self.dtype.itemsize == 1
         same: NDArray[np.bool_] = (got == nearest) | (np.isnan(got) & np.isnan(value))
-        if self.dtype.itemsize > 1:
-            return same
         beyond = np.isinf(nearest)
-        saturated = beyond & (got == np.copysign(self.largest, value))
-        same |= saturated | (beyond & np.isnan(got) & (self.name == "float8_e4m3fn"))
+        if saturate == "saturate":
+            same &= ~beyond
+        elif narrow and self.name == "float8_e4m3fn":
+            same |= beyond & np.isnan(got)
+        if saturate == "saturate" or (narrow and saturate == "either"):
+            same |= beyond & (got == np.copysign(self.largest, value))
         return same
 
 

@@ -4,6 +4,7 @@ import numpy as np
 
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.spec import Expected
+from verify_norm.core.ulp import distance
 
 ABOVE = float(np.nextafter(1.0, 2.0))
 
@@ -19,6 +20,11 @@ def judged(expected: Expected) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]
     return np.isfinite(expected.value) & np.isfinite(expected.delta)
 
 
+def ulps(got: Array, expected: Expected) -> Array:
+    """Return the distance of every element from the truth, in ulps of its binade (`verify_norm.core.ulp.distance`)."""
+    return distance(got, expected.value, FORMATS[expected.dtype], expected.saturate)
+
+
 def worst(ratio: Array) -> tuple[int, ...]:
     """Return the index of the largest ratio."""
     return tuple(int(i) for i in np.unravel_index(int(np.argmax(ratio)), ratio.shape))
@@ -29,17 +35,17 @@ def ratio(got: Array, expected: Expected) -> Array:
 
     Rounding is monotonic, so those are the numbers from the rounded want − δ to the rounded want + δ. Half an ulp is
     too wide only below a power of two. An infinity counts as right (0) if a value within δ of the truth overflows the
-    format with that sign. NaN is never right. An 8-bit format may also saturate (`Format.is_rounding`). Elements that
-    are not judged have a ratio of 0.
+    format with that sign. NaN is never right. `expected.saturate` says where these are otherwise
+    (`Format.is_rounding`). Elements that are not judged have a ratio of 0.
     """
-    form = FORMATS[expected.dtype]
+    form, overflows = FORMATS[expected.dtype], expected.saturate != "saturate"
     want, delta = expected.value, expected.delta
     with np.errstate(invalid="ignore", over="ignore"):
         off = np.abs(got - want) / allowed(expected)
         farthest = form.round(want + np.copysign(delta, got))
         reached = (form.round(want - delta) <= got) & (got <= form.round(want + delta))
         off = np.where(reached, np.minimum(off, 1.0), np.maximum(off, ABOVE))
-        off = np.where(np.isfinite(got), off, np.where(got == farthest, 0.0, np.inf))
+        off = np.where(np.isfinite(got), off, np.where((got == farthest) & overflows, 0.0, np.inf))
         largest = want + np.copysign(delta, want)
-        off = np.where(np.isinf(form.round(largest)) & form.is_rounding(got, largest), 0.0, off)
+        off = np.where(np.isinf(form.round(largest)) & form.is_rounding(got, largest, expected.saturate), 0.0, off)
     return np.where(judged(expected), off, 0.0)

@@ -226,9 +226,12 @@ def forward_of(op: Op) -> Op:
     return OPS[str(op.forward)]
 
 
-def arithmetic(contract: Contract, dtype: str) -> Arithmetic:
-    """Return the arithmetic that `contract` promises for an x of type `dtype`, as the error bounds take it."""
-    form = FORMATS[contract.accumulate]
+def arithmetic(contract: Contract, dtype: str, weight_dtype: str | None = None) -> Arithmetic:
+    """Return the arithmetic that `contract` promises for x and weight of these types, as the error bounds take it.
+
+    A weight_dtype of None means that of x.
+    """
+    form, offset = FORMATS[contract.accumulate], FORMATS[weight_dtype or dtype].u
     narrow = {
         field: FORMATS[dtype if name == "x" else name]
         for field, name in (("stats", contract.stats), ("xhat", contract.xhat), ("partials", contract.partials))
@@ -243,6 +246,8 @@ def arithmetic(contract: Contract, dtype: str) -> Arithmetic:
         summation="sequential" if contract.summation == "sequential" else "blocked",
         variance=contract.variance,
         expanded=contract.expanded,
+        products=contract.products,
+        offset_u=offset if contract.offset_weight == "weight" and offset > form.u else 0.0,
         stats_u=roundoff.get("stats", 0.0),
         xhat_u=roundoff.get("xhat", 0.0),
         partials_u=roundoff.get("partials", 0.0),
@@ -257,12 +262,16 @@ def output_dtype(tensor: Tensor, contract: Contract, dtype: str, weight_dtype: s
     """Return the type of an output, given the types of x and weight."""
     if tensor.extent == "statistic" and tensor.dtype == "float32":
         return dtype if contract.stats == "x" else contract.stats
-    if tensor.name in ("y", "dx") and contract.output is not None:
-        return contract.output
-    return tensor.among(dtype, weight_dtype)
+    promised = {
+        "y": contract.output,
+        "dx": contract.output,
+        "dweight": contract.weight_grad,
+        "dbias": contract.weight_grad,
+    }
+    return promised.get(tensor.name) or tensor.among(dtype, weight_dtype)
 
 
 def roundings(contract: Contract, dtype: str, output: str) -> dict[str, Any]:
     """Return what a reference may ask about types: how a fused sum is rounded, and where a quantized y saturates."""
     rounded = FORMATS[dtype].round if contract.residual == "rounded" else None
-    return {"rounded": rounded, "largest": FORMATS[output].largest}
+    return {"rounded": rounded, "largest": np.inf if contract.saturate == "overflow" else FORMATS[output].largest}

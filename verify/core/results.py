@@ -50,7 +50,7 @@ class Tally:
             cases=1,
             elements=known.size,
             unjudged=int(known.size - known.sum()),
-            ulp=UlpStats.of(output.got[known], expected.value[known], FORMATS[expected.dtype]),
+            ulp=UlpStats.of(output.got[known], expected.value[known], FORMATS[expected.dtype], expected.saturate),
             ratio=ratio,
             worst=spec if ratio > 0 else None,
             index=worst(output.ratio) if ratio > 0 else None,

@@ -6,19 +6,23 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from annotated_types import Interval
+from annotated_types import Interval, Predicate
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 Extent = Literal["data", "affine", "statistic", "one"]
 View = Literal["rows", "groups", "channels"]
 Status = Literal["fail", "error"]
+Float = Literal["float64", "float32", "float16", "bfloat16"]
+Float8 = Literal["float8_e4m3fn", "float8_e5m2"]
+Beyond = Literal["either", "saturate", "overflow"]
 
 LARGEST = sys.float_info.max
 Finite = Annotated[float, Interval(ge=-LARGEST, le=LARGEST)]
 NotNegative = Annotated[float, Interval(ge=0, le=LARGEST)]
 Positive = Annotated[int, Interval(ge=1)]
 Exponent = Annotated[int, Interval(ge=-1074, le=1024)]  # of two: float64's smallest number to beyond its largest
+Pair = Annotated[str, Predicate(lambda pair: len([name for name in pair.split(":") if name]) == 2)]  # "dx:dy"
 Seed = Annotated[int, Interval(ge=0, le=2**64 - 1)]
 
 LAYOUTS = (
@@ -86,12 +90,17 @@ class Contract:
     Parameters
     ----------
     accumulate : type of every intermediate and every sum.
-    stats : type in which mean and rstd are saved between forward and backward.
+    stats : type in which mean and rstd are saved between forward and backward ("x": that of x).
     xhat : type to which x̂ is rounded before the weight ("x": that of x, as in Llama's RMSNorm); None: no rounding.
     partials : type of the partial sums of dweight and dbias.
+    products : operands of the products inside sums, where a kernel sums by matrix products: "float32" as they are
+        (tl.dot's "ieee"); "tf32", "tf32x3", "bf16x3", "bf16x6" as by tl.dot's input_precision; "bf16" rounded to
+        bfloat16. `verify_norm.reference.arithmetic` says what each of them misses.
+    offset_weight : type of weight + weight_offset: "float32", or rounded to that of "weight" (1 + weight in bfloat16).
     summation : "blocked" (`lanes` runs, then a tree), "sequential" (one running sum), "atomic" (blocked within a row or
         group; over rows, one running sum in any order, as of one atomic addition for each row or each program).
-    lanes : how many runs a blocked sum has at least: 128, as a block of a GPU; a matrix product of a CPU has 8 to 32.
+    lanes : how many runs a blocked sum has at least: 128, as a block of a GPU; a matrix product of a CPU has 4 to 32,
+        or 1 if it has one row, a loop of tl.dot 1. With other `products` runs of 512 terms are right in any case.
     variance : "two_pass"; "centered" (two-pass, Welford or Chan merging); "shifted" (E[d²] − E[d]², d = x − x[0]).
     expanded : True if (x − mean)·a + b is computed as x·a + (b − mean·a), which cancels at large offsets.
     deterministic : the same bits in every run; if False, sums over rows may differ by a reordering's rounding.
@@ -100,21 +109,29 @@ class Contract:
     residual : what a fused addition normalizes: the float32 "sum", or the sum "rounded" to the type of x, as returned
         (vLLM's CUDA kernel, vLLM issue 52104).
     output : type of y and dx; None: that of x, or float8_e4m3fn for a quantized y.
+    weight_grad : type of dweight and dbias; None: that of weight.
+    saturate : what is returned beyond the largest number of an output's type: that number ("saturate"), or an infinity,
+        in float8_e4m3fn NaN ("overflow"). "either": a quantized y saturates, another 8-bit y may do either, and wider
+        outputs overflow.
     """
 
-    accumulate: str = "float32"
-    stats: str = "float32"
-    xhat: str | None = None
-    partials: str = "float32"
+    accumulate: Float = "float32"
+    stats: Float | Literal["x"] = "float32"
+    xhat: Float | Literal["x"] | None = None
+    partials: Float | Literal["x"] = "float32"
+    products: Literal["float32", "tf32", "tf32x3", "bf16", "bf16x3", "bf16x6"] = "float32"
+    offset_weight: Literal["float32", "weight"] = "float32"
     summation: Literal["blocked", "sequential", "atomic"] = "blocked"
     lanes: Positive = 128
     variance: Literal["two_pass", "centered", "shifted"] = "centered"
     expanded: bool = False
     deterministic: bool = True
     batch_invariant: bool = False
-    inplace: tuple[str, ...] = ()
+    inplace: tuple[Pair, ...] = ()
     residual: Literal["sum", "rounded"] = "sum"
-    output: str | None = None
+    output: Float | Float8 | None = None
+    weight_grad: Float | None = None
+    saturate: Beyond = "either"
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +218,15 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """The truth for one output: float64 values, the error allowed before the final rounding, the output's type."""
+    """The truth for one output: float64 values, the error allowed before the final rounding, the output's type.
+
+    `saturate` says what is right beyond the type's largest number, as in Contract.
+    """
 
     value: Array
     delta: Array
     dtype: str
+    saturate: Beyond = "either"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,16 +8,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from verify_norm.core.dtypes import Array, Format
+from verify_norm.core.spec import Beyond
 
 LOWEST, HIGHEST, PER_OCTAVE = -8, 32, 4
 BINS = (HIGHEST - LOWEST) * PER_OCTAVE + 2  # one for what is smaller, one for what is larger or not finite
 
 
-def distance(got: Array, want: Array, form: Format) -> Array:
+def distance(got: Array, want: Array, form: Format, saturate: Beyond = "either") -> Array:
     """Return |got − want| in ulps of the binade of `want` in the format `form`; inf if only one of them is finite.
 
     `got` holds numbers of the format, `want` any float64. A correctly rounded value is at most ½ away, an infinity
-    that results from rounding is 0 away, and NaN is 0 away from NaN.
+    that results from rounding is 0 away, as is a number that results from saturation where `saturate` allows it
+    (`Format.is_rounding`), and NaN is 0 away from NaN.
 
     >>> from verify_norm.core.dtypes import FORMATS
     >>> distance(np.array([1.0, 1.0078125]), np.array([1.001953125, 1.0]), FORMATS["bfloat16"]).tolist()
@@ -25,7 +27,7 @@ def distance(got: Array, want: Array, form: Format) -> Array:
     """
     with np.errstate(invalid="ignore", over="ignore"):
         ulps = np.abs(got - want) / form.ulp(want)
-        same = form.is_rounding(got, want)
+        same = form.is_rounding(got, want, saturate)
         saturated = same & np.isinf(form.round(want))
     beyond = ~np.isfinite(got) | ~np.isfinite(want) | saturated
     return np.where(beyond, np.where(same, 0.0, np.inf), ulps)
@@ -48,17 +50,17 @@ class UlpStats:
     histogram: tuple[int, ...] = (0,) * BINS
 
     @classmethod
-    def of(cls, got: Array, want: Array, form: Format) -> Self:
+    def of(cls, got: Array, want: Array, form: Format, saturate: Beyond = "either") -> Self:
         """Return the statistics of `got`, numbers of the format `form`, against the float64 values `want`."""
         if not got.size:
             return cls()
-        ulps = distance(got, want, form).ravel()
+        ulps = distance(got, want, form, saturate).ravel()
         finite = np.isfinite(ulps)
         with np.errstate(invalid="ignore", divide="ignore"):
             sign = np.where(np.abs(got) >= np.abs(want), 1.0, -1.0).ravel()
             place = np.floor(np.log2(np.where(finite, ulps, 1.0)) * PER_OCTAVE) - LOWEST * PER_OCTAVE + 1
             bins = np.where(finite, np.clip(place, 0, BINS - 1), BINS - 1).astype(np.int64)
-            correct = np.count_nonzero(form.is_rounding(got, want))
+            correct = np.count_nonzero(form.is_rounding(got, want, saturate))
         return cls(
             count=ulps.size,
             nonfinite=int(ulps.size - np.count_nonzero(finite)),

@@ -156,11 +156,12 @@ def _blank(name: str, op: Op, contract: Contract, given: Mapping[str, Any]) -> T
     """Return an uninitialized tensor in an output's shape and type; None for the gradient of None."""
     tensor = next(t for t in op.outputs if t.name == name)
     x: Tensor = given["residual_out"] if "x" not in given else given["x"]
-    dtype = getattr(torch, output_dtype(tensor, contract, str(x.dtype).removeprefix("torch.")))
+    of = given.get(name.removeprefix("d")) if tensor.extent == "affine" else None
+    types = [None if t is None else str(t.dtype).removeprefix("torch.") for t in (x, of)]
+    dtype = getattr(torch, output_dtype(tensor, contract, str(types[0]), types[1]))
     shape: tuple[int, ...] = tuple(x.shape) if tensor.extent == "data" else (1,)  # "one"
     if tensor.extent == "affine":
-        of = given.get(name.removeprefix("d"))
-        return None if of is None else torch.empty(of.shape, dtype=of.dtype, device=of.device)
+        return None if of is None else torch.empty(of.shape, dtype=dtype, device=of.device)
     if tensor.extent == "statistic":
         if op.view == "rows":
             shape = (x.numel() // max(features(op, given), 1),)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from verify_norm.core.contracts import checked
 from verify_norm.core.errors import UsageError, one_of
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Contract, Kernel
@@ -70,7 +71,7 @@ def load_directions(
         if not callable(target):
             raise UsageError(f"expected a callable, got {target!r:.60} of type {type(target).__name__}")
         record = _record(target, where or called(target), where, op, bind)
-    record = replace(record, contract=contract or record.contract)
+    record = replace(record, contract=checked(contract or record.contract))
     forward, *backward = (replace(record, op=name) for name in BOTH.get(record.op, (record.op,)))
     return [_bound(forward, target), *_gradients(backward, target, asked=record.op == op)]
 

@@ -83,7 +83,7 @@ def confidence(comparisons: int) -> float:
 
 def arithmetic_of(run: Run) -> Arithmetic:
     """Return the arithmetic that the kernel's contract promises in this case."""
-    return ops.arithmetic(run.kernel.contract, run.case.spec.dtype)
+    return ops.arithmetic(run.kernel.contract, run.case.spec.dtype, run.case.spec.weight_dtype)
 
 
 def compared(run: Run) -> dict[str, tuple[Output, Expected]]:

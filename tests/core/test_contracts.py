@@ -1,0 +1,60 @@
+"""Contracts from fields: each value is validated, and a wrong one has one line that says what is right."""
+
+from dataclasses import asdict, fields
+from typing import get_args, get_type_hints
+
+import pytest
+from pydantic import TypeAdapter
+
+from verify_norm.core import contracts
+from verify_norm.core.errors import UsageError
+from verify_norm.core.spec import Contract
+from verify_norm.reference.arithmetic import PRODUCTS, Arithmetic
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"products": "tf16"}, "products: expected float32, tf32, tf32x3, bf16, bf16x3 or bf16x6, got 'tf16'"),
+        ({"lanes": 0}, "lanes: expected a whole number of 1 or more, got 0"),
+        ({"lanes": "many"}, "lanes: expected a whole number of 1 or more, got 'many'"),
+        ({"expanded": "maybe"}, "expanded: expected true or false, got 'maybe'"),
+        ({"summation": "none"}, "summation: expected blocked, sequential or atomic, got 'none'"),
+        ({"weight_grad": 16}, "weight_grad: expected none, float64, float32, float16 or bfloat16, got 16"),
+        ({"inplace": ("dx",)}, "inplace: expected pairs of an output and an input, as \"dx:dy\", got ('dx',)"),
+        ({"lanes": 8, "saturate": True}, "saturate: expected either, saturate or overflow, got True"),
+    ],
+)
+def test_a_wrong_value_is_one_line_that_says_what_is_right(given, said):
+    with pytest.raises(UsageError, match=r"^contract: ") as raised:
+        contracts.make(given)
+    assert str(raised.value) == f"contract: {said}"
+
+
+def test_an_unknown_field_is_guessed():
+    with pytest.raises(UsageError, match=r"unknown field of a contract 'product' \(did you mean products\?\)"):
+        contracts.make({"product": "tf32"})
+
+
+def test_text_stands_for_values():
+    given = {"lanes": "8", "expanded": "true", "xhat": "bf16", "products": "bf16", "output": "none"}
+    want = Contract(lanes=8, expanded=True, xhat="bfloat16", products="bf16")
+    assert contracts.make(given | {"inplace": "dx:dy, y:x"}) == Contract(**asdict(want) | {"inplace": ("dx:dy", "y:x")})
+
+
+def test_the_strict_contract_is_right_and_every_field_has_words():
+    assert contracts.make({}) == contracts.checked(Contract()) == Contract()
+    with pytest.raises(UsageError, match="residual"):
+        contracts.checked(Contract(residual="kept"))
+    assert all(contracts.allowed(field.name) for field in fields(Contract))
+
+
+def test_the_products_are_those_of_the_reference():
+    names = get_args(get_type_hints(Contract)["products"])
+    assert set(names) == {"float32", *PRODUCTS}
+    assert names == get_args(get_type_hints(Arithmetic)["products"])
+
+
+def test_a_contract_of_an_older_report_is_read():
+    old = '{"accumulate": "float32", "stats": "x", "xhat": null, "inplace": ["dx:dy"], "output": null}'
+    assert TypeAdapter(Contract).validate_json(old) == Contract(stats="x", inplace=("dx:dy",))

@@ -1,0 +1,65 @@
+"""Contracts from fields that a user gives, each validated by its annotation in `Contract`."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from verify_norm.core.dtypes import ALIASES
+from verify_norm.core.errors import UsageError, one_of
+from verify_norm.core.spec import Contract
+
+HINTS: dict[str, Any] = get_type_hints(Contract)
+_CONTRACT = TypeAdapter(Contract)
+
+
+def make(fields: Mapping[str, object]) -> Contract:
+    """Return the contract with these fields, the others strict; raises UsageError for the first wrong one.
+
+    A value may be text, as on a command line: "none", "true", "8", "bf16" for a type, or "dx:dy,y:x" for pairs.
+
+    >>> make({"lanes": "8", "xhat": "bf16"}) == Contract(lanes=8, xhat="bfloat16")
+    True
+    """
+    given = {one_of("field of a contract", name, HINTS): _read(name, value) for name, value in fields.items()}
+    try:
+        return _CONTRACT.validate_python(given)
+    except ValidationError as error:
+        name = str(error.errors()[0]["loc"][0])
+        raise UsageError(f"contract: {name}: expected {allowed(name)}, got {fields[name]!r:.60}") from None
+
+
+def checked(contract: Contract) -> Contract:
+    """Return the contract; raises UsageError for its first wrong field."""
+    return make(asdict(contract))
+
+
+def allowed(name: str) -> str:
+    """Return what a field takes, in words.
+
+    >>> allowed("summation"), allowed("lanes"), allowed("weight_grad")
+    ('blocked, sequential or atomic', 'a whole number of 1 or more', 'none, float64, float32, float16 or bfloat16')
+    """
+    if values := _values(HINTS[name]):
+        return f"{', '.join(values[:-1])} or {values[-1]}"
+    words = {bool: "true or false", int: "a whole number of 1 or more"}
+    return words.get(HINTS[name], 'pairs of an output and an input, as "dx:dy"')
+
+
+def _values(hint: Any) -> list[str]:
+    """Return the values that an annotation lists: those of its Literals, after "none" where it takes None."""
+    if get_origin(hint) is Literal:
+        return list(get_args(hint))
+    parts = sorted(get_args(hint), key=lambda part: part is not type(None))
+    return [value for part in parts for value in (["none"] if part is type(None) else _values(part))]
+
+
+def _read(name: str, value: object) -> object:
+    """Return the value that text stands for; what is no text stays."""
+    values = _values(HINTS[name])
+    if not isinstance(value, str) or value in values[values[:1] == ["none"] :]:
+        return value
+    if name == "inplace":
+        return [pair.strip() for pair in value.split(",") if pair.strip()]
+    return None if value in values else ALIASES.get(value, value)
