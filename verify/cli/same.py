@@ -17,8 +17,8 @@ REPLAY = typer.Option("--replay", help="Compare this one case: the JSON of a rep
 
 
 def same(
-    a: Annotated[str, typer.Argument(help="Kernel A: what --kernel takes.")],
-    b: Annotated[str, typer.Argument(help="Kernel B, of the same operator.")],
+    a: Annotated[str, typer.Argument(metavar="A", help="Kernel A: what --kernel takes.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Kernel B, of the same operator.")],
     op: Annotated[str, options.OP] = "",
     bind: Annotated[str, options.BIND] = "",
     bind_a: Annotated[str, BIND_A] = "",

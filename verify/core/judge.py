@@ -25,7 +25,8 @@ def identical(one: Array, other: Array) -> np.ndarray[tuple[int, ...], np.dtype[
     >>> identical(np.array([0.0, np.nan, 1.0]), np.array([-0.0, -np.nan, 1.0])).tolist()
     [False, True, True]
     """
-    return ((one == other) & (np.signbit(one) == np.signbit(other))) | (np.isnan(one) & np.isnan(other))
+    same: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] = (one == other) & (np.signbit(one) == np.signbit(other))
+    return same | (np.isnan(one) & np.isnan(other))
 
 
 def worst(ratio: Array) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from verify_norm.auditing.fingerprint.order import same_order
 from verify_norm.auditing.fingerprint.probing import fingerprint
 from verify_norm.auditing.fingerprint.statement import CONTRACT_FIELDS, SURE, UNDECIDED, Fingerprint, Statement
 from verify_norm.core.spec import CaseSpec, Contract
-from verify_norm.equality.model import Arithmetic, Contrast, Difference, Exact
+from verify_norm.equality.model import Arithmetic, Contrast, Declared, Difference, Exact
 from verify_norm.equality.onset import resized, size_of
 from verify_norm.equality.walk import SIDES, Walk
 from verify_norm.running.isolate import LostError
@@ -32,7 +32,7 @@ def arithmetic(walk: Walk, differences: tuple[Difference, ...]) -> Arithmetic:
     if len(printed) == len(SIDES):
         found, alike = tuple(contrasts(*printed)), tuple(shared(*printed))
     promised = tuple(declared(*(kernel.contract for kernel in walk.kernels)))
-    return Arithmetic((*found, *promised), alike, exact_sums(walk, differences))
+    return Arithmetic(found, alike, promised, exact_sums(walk, differences))
 
 
 def _pairs(a: Fingerprint, b: Fingerprint) -> Iterator[tuple[Statement, Statement]]:
@@ -70,12 +70,15 @@ def _agree(one: Statement, other: Statement) -> bool:
     return one.said == other.said and same_order(one.tree, other.tree)
 
 
-def declared(a: Contract, b: Contract) -> Iterator[Contrast]:
-    """Yield the fields in which the declared contracts differ."""
-    for one in fields(Contract):
-        first, second = getattr(a, one.name), getattr(b, one.name)
-        if first != second:
-            yield Contrast(one.name, "declared", "", str(first), str(second), ("its contract", "its contract"))
+def declared(a: Contract, b: Contract) -> Iterator[Declared]:
+    """Yield the fields in which the declared contracts differ.
+
+    >>> list(declared(Contract(), Contract(lanes=32)))
+    [Declared(field='lanes', a='128', b='32')]
+    """
+    for name in (one.name for one in fields(Contract)):
+        if getattr(a, name) != getattr(b, name):
+            yield Declared(name, str(getattr(a, name)), str(getattr(b, name)))
 
 
 def exact_sums(walk: Walk, differences: tuple[Difference, ...]) -> Exact | None:

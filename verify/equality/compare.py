@@ -45,7 +45,8 @@ def compare(
     except KeyboardInterrupt:
         walk.interrupted = True
         walk.end("the run was interrupted")
-        found = found or list(shown(walk))
+        reduced = {one.output for one in found}
+        found += [one for one in shown(walk) if one.output not in reduced]
     finally:
         for one in walk.runners:
             one.close()

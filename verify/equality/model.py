@@ -133,6 +133,15 @@ class Contrast:
 
 
 @dataclass(frozen=True, slots=True)
+class Declared:
+    """A field in which the declared contracts differ."""
+
+    field: str
+    a: str
+    b: str
+
+
+@dataclass(frozen=True, slots=True)
 class Exact:
     """What differs in a case whose sums over a row are exact in any order: no outputs if all have the same bits."""
 
@@ -142,10 +151,11 @@ class Exact:
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """Which arithmetic differs: what the fingerprints tell apart, what they find alike, and what exact sums change."""
+    """What fingerprints tell apart and what they find alike, what the contracts declare, and what exact sums change."""
 
     contrasts: tuple[Contrast, ...] = ()
     alike: tuple[tuple[str, str], ...] = ()  # property and value
+    declared: tuple[Declared, ...] = ()
     exact: Exact | None = None
 
 

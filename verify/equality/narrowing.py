@@ -30,8 +30,8 @@ def differs(walk: Walk, spec: CaseSpec | None, output: str | None, end: float) -
 def onsets(walk: Walk) -> Iterator[Onset]:
     """Yield the sizes at which each output begins to differ, for each type of x; the cases that show it are kept."""
     for output, dtype in walk.steady_keys():
-        for axis in AXES if output else ():
-            yield _onset(walk, output, dtype, axis)
+        if output is not None:
+            yield from (_onset(walk, output, dtype, axis) for axis in AXES)
 
 
 def _onset(walk: Walk, output: str, dtype: str, axis: Axis) -> Onset:

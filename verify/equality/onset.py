@@ -46,10 +46,10 @@ def scan(op: Op, dtypes: tuple[str, ...], device: str) -> tuple[CaseSpec, ...]:
     """
     base = CaseSpec((3, 8), further=()) if op.view != "groups" else CaseSpec((3, 4, 2), num_groups=2, further=())
     base = base if "num_groups" in op.attrs else replace(base, num_groups=None)
-    axes: dict[Axis, int] = {"N": LONGEST} | ({"M": MOST} if op.forward else {})
+    axes: tuple[tuple[Axis, int], ...] = (("N", LONGEST), ("M", MOST if op.forward else 0))
     return tuple(
         replace(spec, dtype=dtype, seed=size)
-        for axis, limit in axes.items()
+        for axis, limit in axes
         for size in _sizes(limit)
         for dtype in dtypes
         if size.bit_count() <= 2 and (spec := resized(base, op, axis, size, device)) and not refusal(spec, op)

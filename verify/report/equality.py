@@ -28,11 +28,11 @@ def show(found: Equality, console: Console) -> None:
         console.print(f"[dim]not compared: {escape(skip_line(skip))}[/]")
     for difference in found.differences:
         _difference(found, difference, console)
-    for one in found.unstable:
-        line = f"{one.side} itself differs from run to run, so equal bits mean nothing: {one.gap.words}"
+    for moving in found.unstable:
+        line = f"{moving.side} itself differs from run to run, so equal bits mean nothing: {moving.gap.words}"
         console.print(f"\n[red bold]UNSTABLE[/] {escape(line)}")
         console.print(
-            f"  case      {case(one.spec)}\n  replay    {escape(replay_line(found, one.spec))}", soft_wrap=True
+            f"  case      {case(moving.spec)}\n  replay    {escape(replay_line(found, moving.spec))}", soft_wrap=True
         )
     if found.arithmetic is not None:
         _arithmetic(found.arithmetic, console)
@@ -71,7 +71,10 @@ def _arithmetic(how: Arithmetic, console: Console) -> None:
         perhaps = "" if one.sure else " (not sure)"
         console.print(f"[red bold]contract[/] [bold]{escape(what)}[/]{perhaps}", soft_wrap=True)
         for side, evidence in zip("AB", one.evidence, strict=True):
-            console.print(f"  [dim]{side}: {escape(evidence)}[/]")
+            console.print(f"  [dim]{side}: {escape(evidence)}[/]", soft_wrap=True)
+    if how.declared:
+        fields = "; ".join(f"{one.field}={one.a} in A, {one.b} in B" for one in how.declared)
+        console.print(f"[bold]declared[/] {escape(fields)}", soft_wrap=True)
     if any(one.sure for one in how.contrasts):
         return
     seen = "; ".join(f"{name}: {value}" for name, value in how.alike)
