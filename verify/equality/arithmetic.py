@@ -93,7 +93,8 @@ def exact_sums(walk: Walk, differences: tuple[Difference, ...]) -> Exact | None:
         return None
     plain = replace(of, offset=0.0, log2_scale=0, special=None, eps=EPS, data="normal")
     length = max(size_of(plain, walk.op, "N"), LONG)
-    random = resized(plain, walk.op, "N", length + length % 2, walk.settings.device)
+    sizes = range(length + length % 2, length + LONG, 2)  # the first of whole channels
+    random = next(filter(None, (resized(plain, walk.op, "N", size, walk.settings.device) for size in sizes)), None)
     if random is None:
         return None
     exact = replace(random, data="alternating")

@@ -42,7 +42,8 @@ class Onset:
     """The smallest size at which one output differs with x of one type, and the largest below at which it is equal.
 
     "N" is the length of a row or group, "M" the number of rows or samples. At every size tried below `since` there is
-    no difference. `equal` is None where no smaller size was compared.
+    no difference. `equal` is None where no smaller size was compared. It is `sure` if half of the further cases of the
+    size `since` differ too: a rare difference may begin earlier than it shows.
     """
 
     output: str
@@ -50,6 +51,7 @@ class Onset:
     axis: Axis
     since: int
     equal: int | None = None
+    sure: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,15 +225,13 @@ def per_type(found: Equality) -> list[str]:
 
 
 def since(found: Equality, tally: Tally) -> str:
-    """Return since which sizes an output differs, as "y differs from N = 1025 (identical up to N = 1024)"."""
-    sizes = [
-        f"{onset.axis} = {onset.since} (identical up to {onset.axis} = {onset.equal})"
-        for onset in found.onsets
-        if (onset.output, onset.dtype) == (tally.output, tally.dtype) and onset.equal
-    ]
+    """Return since which sizes an output differs, as "y differs from N = 1025 on (identical up to 1024)"."""
+    here = [one for one in found.onsets if (one.output, one.dtype) == (tally.output, tally.dtype)]
+    sizes = [f"{one.axis} = {one.since} on (identical up to {one.equal})" for one in here if one.equal and one.sure]
     often = f"in {tally.differing} of {count_cases(tally.cases)}"
     often += ", by signs of 0 alone" if tally.zeros == tally.differing else ""
-    return f"{tally.output} differs " + (f"from {' and '.join(sizes)} on, {often}" if sizes else often)
+    often += ", too seldom to say since which size" if not all(one.sure for one in here) and not sizes else ""
+    return f"{tally.output} differs " + (f"from {' and '.join(sizes)}, {often}" if sizes else often)
 
 
 def replay_line(found: Equality, spec: CaseSpec) -> str:

@@ -40,18 +40,25 @@ def _onset(walk: Walk, output: str, dtype: str, axis: Axis) -> Onset:
     known = min(size_of(spec, op, axis) for spec in specs)
     end = walk.until(SCANNED)
 
+    def shows(size: int, seed: int) -> bool | None:
+        spec = resized(base, op, axis, size, walk.settings.device)
+        spec = spec and replace(spec, seed=seed)
+        found = differs(walk, spec, output, end)
+        if found and spec:
+            specs.append(spec)
+        return found
+
     def at(size: int) -> bool | None:
-        spec, found = resized(base, op, axis, size, walk.settings.device), None
+        found: bool | None = None
         for seed in range(max(TRIES, TRIED_ROWS // size if axis == "M" else 0)):
-            found = differs(walk, spec and replace(spec, seed=seed), output, end)
-            if found and spec:
-                specs.append(replace(spec, seed=seed))
+            found = shows(size, seed)
             if found is not False:
                 break
         return found
 
     since, equal = onset(at, known)
-    return Onset(output, dtype, axis, since, equal)
+    further = sum(bool(shows(since, TRIED_ROWS + seed)) for seed in range(TRIES if equal else 0))
+    return Onset(output, dtype, axis, since, equal, sure=equal is None or 2 * further >= TRIES)
 
 
 def _plainness(spec: CaseSpec) -> tuple[int, int]:
