@@ -107,7 +107,7 @@ class Walk:
         for dtype in self.settings.dtypes:
             lacking = [side for side, kernel in zip(SIDES, self.kernels, strict=True) if dtype not in kernel.dtypes]
             if lacking:
-                self.skipped[f"dtype {dtype}", f"{' and '.join(lacking)} do not offer it"] += 1
+                self.skipped[f"dtype {dtype}", f"not offered by {' and '.join(lacking)}"] += 1
             else:
                 yield dtype
 
