@@ -9,11 +9,12 @@ from typing import Any
 __version__ = "0.1.0"
 
 _NAMES = {
-    "api": ("Reports", "audit", "kernel", "replay"),
+    "api": ("Reports", "audit", "kernel", "replay", "same"),
     "core.errors": ("UsageError",),
     "core.results": ("FindingsError", "Report", "Settings"),
     "core.spec": ("CaseSpec", "Contract", "Finding", "Kernel"),
     "core.ulp": ("UlpStats",),
+    "equality.model": ("Equality",),
     "loading.registry": ("load",),
     "pytest_plugin": ("parametrize_checks",),
 }

@@ -1,4 +1,4 @@
-"""The Python door: `audit` a kernel, `replay` one case, and `kernel`, a decorator that declares what one computes."""
+"""The Python door: `audit` a kernel, `replay` a case, `same`: two kernels bit for bit; and the decorator `kernel`."""
 
 import sys
 from collections.abc import Callable, Iterable
@@ -7,6 +7,7 @@ from typing import Literal, TypeVar
 
 from verify_norm.core.results import DEFAULTS, FindingsError, Report, failures
 from verify_norm.core.spec import CaseSpec, Contract, Finding, Kernel
+from verify_norm.equality.model import Equality
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -90,6 +91,50 @@ def audit(
     from verify_norm.search.search import search
 
     return _one_or_all(search(one, asked.settings, first=first) for one, first in asked.runs())
+
+
+def same(
+    a: object,
+    b: object,
+    op: str | None = None,
+    *,
+    dtypes: str | Iterable[str] = DEFAULTS.dtypes,
+    examples: int = 100,
+    seconds: float = DEFAULTS.seconds,
+    device: str = "auto",
+    seed: int = DEFAULTS.seed,
+    shapes: Literal["fuzz", "models", "all"] = DEFAULTS.shapes,
+    timeout: float | None = DEFAULTS.timeout,
+    binds: tuple[str, str] = ("", ""),
+    isolate: bool = DEFAULTS.isolate,
+    allow_incomplete: bool = DEFAULTS.allow_incomplete,
+    replay: str = "",
+) -> Equality:
+    """Compare two kernels of one operator bit for bit, as `verify-norm same` does.
+
+    `a` and `b` are what `audit` takes as a kernel; `binds` holds one text for each. `replay` is the JSON of a replay
+    line: then this case alone is compared. The other options are those of `audit`.
+
+    Raises UsageError as `audit`, or if the operators differ or are several.
+
+    Examples
+    --------
+    >>> same("rmsnorm_fwd", "rmsnorm_fwd", dtypes="fp32", replay='{"kernel": "rmsnorm_fwd", "shape": [2, 8]}').ok
+    True
+    """
+    from verify_norm.core.serial import read_spec
+    from verify_norm.search.request import request_pair
+
+    named, case = read_spec(replay)[1:] if replay else (None, None)
+    given = {"dtypes": dtypes, "examples": examples, "seconds": seconds, "seed": seed}
+    given |= {"device": device, "shapes": shapes, "timeout": timeout, "allow_incomplete": allow_incomplete}
+    first, second = request_pair((a, b), given, op=op or named, binds=binds, isolate=isolate)
+    from verify_norm.equality import compare
+
+    ((one, other),) = compare.pair(first.kernels, second.kernels, single=True)
+    if case is not None:
+        return compare.replay(one, other, case, first.settings)
+    return compare.compare(one, other, first.settings)
 
 
 def replay(

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from verify_norm import __version__
-from verify_norm.cli import about, auditing, config, console, options, proof, results
+from verify_norm.cli import about, auditing, config, console, options, proof, results, same
 from verify_norm.cli.outputs import Destinations, deliver
 from verify_norm.core.errors import one_of
 from verify_norm.core.results import DEFAULTS, Report
@@ -113,7 +113,13 @@ def replay(
 
 
 app.command("list")(about.list_)
-COMMANDS: tuple[Callable[..., int | None], ...] = (about.show, auditing.audit, auditing.hunt, results.compare)
+COMMANDS: tuple[Callable[..., int | None], ...] = (
+    about.show,
+    auditing.audit,
+    auditing.hunt,
+    results.compare,
+    same.same,
+)
 for command in (*COMMANDS, results.schema, proof.power, proof.zoo, proof.certify, proof.gradcheck):
     app.command(cls=config.Command)(command)
 

@@ -5,7 +5,7 @@
     examples = 200
     baseline = "norms/baseline.json"    # relative to this file
 
-    [tool.verify-norm.hunt]             # for one command: audit, hunt, power, replay
+    [tool.verify-norm.hunt]             # for one command: audit, hunt, power, replay, same
     seconds = 60
 
     [tool.verify-norm.compare]          # limits: see verify_norm.report.compare.model.RegressionLimits
@@ -49,6 +49,7 @@ def _table(*keys: str, **tables: Any) -> type[Strict]:
 COMMANDS = {
     "audit": _table("dtypes", "examples", "seconds", "seed", "device", "timeout", "allow_incomplete", *FILES),
     "hunt": _table("seconds", "seed", "device", "corpus"),
+    "same": _table("dtypes", "examples", "seconds", "seed", "device", "shapes", "timeout", "allow_incomplete"),
     "power": _table("examples", "seconds", "seed", "device", "allow_incomplete"),
     "replay": _table("device", "timeout"),
 }

@@ -1,7 +1,7 @@
 """Standard error: lines for the user, a mistake as one line, and a search with a progress bar."""
 
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import typer
@@ -13,7 +13,7 @@ from verify_norm.core.results import Report, Settings
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.search.request import Request
 
-err = Console(stderr=True, highlight=False)
+err = Console(stderr=True, highlight=False, emoji=False)
 REPORT_IT = "this is an error of verify-norm, not of the kernel; report it with the traceback and the command line"
 
 
@@ -63,8 +63,6 @@ def status(message: str) -> None:
 
 def search(kernel: Kernel, settings: Settings, *, resume: bool = False, first: Iterable[CaseSpec] = ()) -> Report:
     """Return the report of a search that has a journal and, on a terminal, a progress bar."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
     from verify_norm.search.journal import Journal, path_of
     from verify_norm.search.search import search as run
 
@@ -72,12 +70,21 @@ def search(kernel: Kernel, settings: Settings, *, resume: bool = False, first: I
     if resume:
         done = len(journal.done)
         complain(f"{done} cases are already done" if done else "nothing to resume: the search starts anew")
+    with progress(kernel.name) as update:
+        return run(kernel, settings, update, journal, first=first)
+
+
+@contextmanager
+def progress(name: str, noun: str = "finding") -> Iterator[Callable[[int, int, int], None]]:
+    """Show a progress bar on a terminal; yield what moves it on: cases done, cases planned, and what was found."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
-        task = bar.add_task(kernel.name, total=None)
+        task = bar.add_task(name, total=None)
 
         def update(done: int, planned: int, found: int) -> None:
-            text = f"{kernel.name}: {found} finding{'s' * (found != 1)}" if found else kernel.name
+            text = f"{name}: {found} {noun}{'s' * (found != 1)}" if found else name
             bar.update(task, completed=done, total=planned, description=text)
 
-        return run(kernel, settings, update, journal, first=first)
+        yield update

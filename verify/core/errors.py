@@ -20,6 +20,10 @@ class UsageError(Exception):
     """The user asked for something impossible; the message is one line: what is wrong, and what would be right."""
 
 
+class UnknownOpError(UsageError):
+    """Neither the user, nor a declaration, nor a name says which operator a callable computes."""
+
+
 def one_of(kind: str, name: str, names: Iterable[str]) -> str:
     """Return `name` if it is among `names`; else raise a UsageError that lists them and guesses which was meant."""
     names = list(names)

@@ -25,6 +25,16 @@ def ulps(got: Array, expected: Expected) -> Array:
     return distance(got, expected.value, FORMATS[expected.dtype], expected.saturate)
 
 
+def identical(one: Array, other: Array) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    """Return where two results have the same bits: NaN equals NaN of any sign and payload, and 0 does not equal −0.
+
+    >>> identical(np.array([0.0, np.nan, 1.0]), np.array([-0.0, -np.nan, 1.0])).tolist()
+    [False, True, True]
+    """
+    same: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] = (one == other) & (np.signbit(one) == np.signbit(other))
+    return same | (np.isnan(one) & np.isnan(other))
+
+
 def worst(ratio: Array) -> tuple[int, ...]:
     """Return the index of the largest ratio."""
     return tuple(int(i) for i in np.unravel_index(int(np.argmax(ratio)), ratio.shape))

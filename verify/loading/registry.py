@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from verify_norm.core.contracts import checked
-from verify_norm.core.errors import UsageError, one_of
+from verify_norm.core.errors import UnknownOpError, UsageError, one_of
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Contract, Kernel
 from verify_norm.loading import adapt
@@ -47,7 +47,7 @@ def _record(target: Any, name: str, where: str, op: str | None, bind: str) -> Ke
     last = name.rpartition(":")[2]
     op = op or kernel.op or infer(last) or infer(called(target))
     if op is None:
-        raise UsageError(f"cannot infer the op from the name {last!r}: use --op {'|'.join((*OPS, *BOTH))}")
+        raise UnknownOpError(f"cannot infer the op from the name {last!r}: use --op {'|'.join((*OPS, *BOTH))}")
     return replace(kernel, name=name, op=one_of("op", op, (*OPS, *BOTH)), target=where, bind=bind or kernel.bind)
 
 

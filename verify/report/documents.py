@@ -11,6 +11,7 @@ from verify_norm.auditing.model import Audit, Document
 from verify_norm.core.errors import UsageError
 from verify_norm.core.results import SCHEMA, Report
 from verify_norm.core.serial import by_lines, first_error, jsonable, short
+from verify_norm.equality.model import Equality
 from verify_norm.report.compare.model import RunComparison
 
 _REPORT = TypeAdapter(Report)
@@ -27,6 +28,12 @@ def dump(*documents: Document) -> str:
 def dump_comparison(found: RunComparison) -> str:
     """A comparison as JSON text, with its verdict in front."""
     return by_lines({"worse": found.worse} | jsonable(asdict(found))) + "\n"
+
+
+def dump_equality(*found: Equality) -> str:
+    """Comparisons of bits as JSON text, each with its verdict in front; a list if several."""
+    texts = [by_lines({"identical": one.ok} | jsonable(one)) for one in found]
+    return (texts[0] if len(texts) == 1 else "[" + ",\n".join(texts) + "]") + "\n"
 
 
 def load(text: str) -> Report:

@@ -13,6 +13,7 @@ from verify_norm.auditing.model import Audit
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.results import SCHEMA, Report
 from verify_norm.core.spec import FAMILIES, LAYOUTS, WEIGHTS, CaseSpec
+from verify_norm.equality import model as equality
 from verify_norm.report.compare import model as comparison
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -20,8 +21,12 @@ KINDS: dict[str, tuple[Any, int, str]] = {  # a document's type, the version of 
     "report": (Report, SCHEMA, "verify-norm's report of one kernel"),
     "audit": (Audit, SCHEMA, "verify-norm's audit of one kernel"),
     "comparison": (comparison.RunComparison, comparison.SCHEMA, "verify-norm's comparison of two runs"),
+    "same": (equality.Equality, equality.SCHEMA, "verify-norm's comparison of the bits of two kernels"),
     "case": (CaseSpec, SCHEMA, "a case of verify-norm, as its replay lines have it"),
 }
+
+
+FIRST = {"comparison": "worse", "same": "identical"}  # the verdict, in front of a document
 
 
 class _Words(GenerateJsonSchema):
@@ -53,8 +58,9 @@ def schema(kind: str) -> dict[str, Any]:
     else:
         made["properties"]["schema"] = {"const": version, "title": "Schema"}
         made["required"] = [*made["required"], "schema"]
-    if kind == "comparison":
-        made["properties"] = {"worse": {"type": "boolean", "title": "Worse"}} | made["properties"]
+    if kind in FIRST:
+        first = FIRST[kind]
+        made["properties"] = {first: {"type": "boolean", "title": first.capitalize()}} | made["properties"]
     return made
 
 

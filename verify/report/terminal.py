@@ -16,7 +16,7 @@ LEAST_WIDTH = 108  # the table of errors needs it; a narrower terminal wraps lin
 
 def console() -> Console:
     """Return standard output, as wide as the tables need."""
-    out = Console(highlight=False)
+    out = Console(highlight=False, emoji=False)  # a kernel may be called :llama
     out.width = max(out.width, LEAST_WIDTH)
     return out
 

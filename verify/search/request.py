@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from verify_norm.core.check_names import CHECK_NAMES
 from verify_norm.core.dtypes import ALIASES, KERNEL_DTYPES, dtype_name
-from verify_norm.core.errors import UsageError, one_of
+from verify_norm.core.errors import UnknownOpError, UsageError, one_of
 from verify_norm.core.results import DEFAULTS, Count, Seconds, Settings
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 
@@ -181,6 +181,30 @@ def request(
             raise UsageError(f"there is no corpus {corpus}: there is no folder {folder}")
         notes = (*notes, f"there is no corpus {corpus} yet")
     return Request(tuple(kernels), settings, tuple(load(corpus, each) if corpus else () for each in kernels), notes)
+
+
+def request_pair(
+    kernels: tuple[object, object],
+    given: Mapping[str, Any],
+    *,
+    op: str | None = None,
+    binds: tuple[str, str] = ("", ""),
+    isolate: bool = True,
+) -> tuple[Request, Request]:
+    """Return `request` of two kernels; one that names no operator has the other's. Raises UsageError."""
+
+    def load(side: int, op: str | None) -> Request:
+        return request(kernels[side], given, op=op, bind=binds[side], isolate=isolate)
+
+    try:
+        first = load(0, op)
+    except UnknownOpError:
+        second = load(1, op)
+        return load(0, second.only().op), second
+    try:
+        return first, load(1, op)
+    except UnknownOpError:
+        return first, load(1, first.only().op)
 
 
 def device(name: str, worker: int = 0) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import inf, prod
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from verify_norm.cases import corners, models, strategies
 from verify_norm.cases.strategies import explore
@@ -32,10 +32,17 @@ REDUCING = 0.2  # the share of the time that is kept for making failures small, 
 TIMEOUT = {"cpu": 20.0, "cuda": 90.0}  # seconds for one case: on a GPU the first case of a shape compiles
 HANGS = 4  # after this many, the run ends
 PATIENCE = 10.0  # once the kernel has hung, a case may take this many times as long as the slowest one so far
+TOO_LARGE = "one of its groups is too large for a CPU"
 ALONE = "alone, in a new process, the case does not show it: a race, or what the kernel keeps from earlier calls"
 
 
-class _Over(BaseException):
+class Interruptible(Protocol):
+    """What remembers Ctrl-C."""
+
+    interrupted: bool
+
+
+class Over(BaseException):
     """Ends Hypothesis's run, for a reason. Not an Exception, so that Hypothesis does not take it for a failure."""
 
 
@@ -56,23 +63,25 @@ class _Search:
         """Run the cases of `first`, the table and random ones, until they or the time are over."""
         state, settings = self.state, self.state.settings
         dtypes, op = _dtypes(state), OPS[state.kernel.op]
-        table, tall = _table(state, dtypes)
+        table, tall, large = table_of(op, settings, dtypes, frozen=state.kernel.autograd)
+        for name in large:
+            state.skipped[f"model {name}", TOO_LARGE] += 1
         table = [*(spec for spec in first if spec.dtype in dtypes), *table]
         state.planned, state.corners = len(table) + len(tall) + settings.examples, len(table) + len(tall)
         try:
             for number, spec in enumerate((*table, *tall)):
-                if number >= len(table) and not self.affordable(_rows(spec, op)):
+                if number >= len(table) and not self.affordable(rows_of(spec, op)):
                     state.skipped["cases", f"more than {FEW} rows are slow: {self.pace:.1g} s a row"] += 1
                     state.planned, state.corners = state.planned - 1, state.corners - 1
                     continue
                 self.one(spec)
                 state.corners_done += 1
             if dtypes and settings.examples and state.checks:
-                most = _on(ELEMENTS, settings)
+                most = on(ELEMENTS, settings)
                 rows = max(n for n in (FEW, TALL, most) if n == FEW or self.affordable(n))
                 drawn = strategies.specs(op, dtypes, most, frozen=state.kernel.autograd, rows=rows)
                 explore(drawn, self.measured, examples=settings.examples, seed=settings.seed)
-        except _Over as over:
+        except Over as over:
             self.left_out(str(over))
 
     def affordable(self, rows: int) -> bool:
@@ -83,21 +92,21 @@ class _Search:
         return {"error/bound": self.one(spec)}
 
     def one(self, spec: CaseSpec) -> float:
-        """Run one case and return its largest error/bound; raises _Over at the end of the search."""
+        """Run one case and return its largest error/bound; raises Over at the end of the search."""
         state, settings = self.state, self.state.settings
         if state.interrupted:  # and the exception got lost on its way
             raise KeyboardInterrupt
         if time.perf_counter() > self.deadline - settings.seconds * REDUCING * bool(state.findings):
-            raise _Over(f"the {settings.seconds:g} s were over")
+            raise Over(f"the {settings.seconds:g} s were over")
         if state.hangs >= HANGS:
-            raise _Over(f"the kernel had hung {state.hangs} times")
+            raise Over(f"the kernel had hung {state.hangs} times")
         started = time.perf_counter()
         largest = _try(state, spec if state.kernel.fit is None else state.kernel.fit(spec))
-        if (rows := _rows(spec, OPS[state.kernel.op])) >= self.rows:
+        if (rows := rows_of(spec, OPS[state.kernel.op])) >= self.rows:
             self.rows, self.pace = rows, (time.perf_counter() - started) / rows
         self.met += 1
         if any(self.until(finding) for finding in state.findings.values()):
-            raise _Over("the search was for this finding")
+            raise Over("the search was for this finding")
         self.progress(state.cases, state.planned, len(state.findings))
         return largest
 
@@ -143,7 +152,7 @@ def search(
     state = _collector(kernel, settings, journal)
     searching = _Search(state, progress, until, started + settings.seconds)
     try:
-        with _interruptible(state):
+        with interruptible(state):
             searching.run(first)
             searching.reduce_all()
     except KeyboardInterrupt:
@@ -160,19 +169,27 @@ def replay(kernel: Kernel, spec: CaseSpec, settings: Settings) -> Report:
     Raises UsageError if the spec does not fit the operator.
     """
     started = time.perf_counter()
-    if spec.num_groups is not None and "num_groups" not in OPS[kernel.op].attrs:
-        raise UsageError(f"the spec does not fit {kernel.op}, which has no num_groups")
     state = _collector(kernel, replace(settings, dtypes=(spec.dtype,)))
     state.planned = state.corners = state.corners_done = 1
     try:
-        _try(state, spec)
-    except ValueError as error:  # the reference refuses shapes that do not fit the operator
-        raise UsageError(f"the spec does not fit {kernel.op}: {error}") from error
-    except MemoryError as error:
-        raise UsageError(f"the spec's shape is too large for this machine: {error}") from error
+        with fitting(spec, kernel.op):
+            _try(state, spec)
     finally:
         state.runner.close()
     return state.report(state.findings.values(), time.perf_counter() - started)
+
+
+@contextmanager
+def fitting(spec: CaseSpec, op: str) -> Iterator[None]:
+    """Raise UsageError if a user's spec does not fit the operator, or this machine."""
+    if spec.num_groups is not None and "num_groups" not in OPS[op].attrs:
+        raise UsageError(f"the spec does not fit {op}, which has no num_groups")
+    try:
+        yield
+    except ValueError as error:  # the reference refuses shapes that do not fit the operator
+        raise UsageError(f"the spec does not fit {op}: {error}") from error
+    except MemoryError as error:
+        raise UsageError(f"the spec's shape is too large for this machine: {error}") from error
 
 
 def _collector(kernel: Kernel, settings: Settings, journal: Journal = NO_JOURNAL) -> Collector:
@@ -181,7 +198,7 @@ def _collector(kernel: Kernel, settings: Settings, journal: Journal = NO_JOURNAL
 
 
 @contextmanager
-def _interruptible(state: Collector) -> Iterator[None]:
+def interruptible(state: Interruptible) -> Iterator[None]:
     """Remember Ctrl-C, since it may come while code runs that swallows every exception."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -211,26 +228,31 @@ def _dtypes(state: Collector) -> tuple[str, ...]:
     return tuple(dtype for dtype in settings.dtypes if dtype in kernel.dtypes)
 
 
-def _table(state: Collector, dtypes: tuple[str, ...]) -> tuple[list[CaseSpec], list[CaseSpec]]:
-    """Return the corner table with shapes of models where they are asked for, and the corner cases of many rows."""
-    op, settings = OPS[state.kernel.op], state.settings
+def table_of(
+    op: Op, settings: Settings, dtypes: tuple[str, ...], *, frozen: bool
+) -> tuple[list[CaseSpec], list[CaseSpec], tuple[str, ...]]:
+    """Return the corner table with shapes of models where they are asked for, and the corner cases of many rows.
+
+    Third are the names of the models that are left out, because one of their groups is too large for a CPU.
+    """
     gpu, corner = settings.device != "cpu", list[CaseSpec]()
+    left_out: Iterable[str] = ()
     if dtypes and settings.shapes != "models":
-        corner = corners.corners(op, dtypes, frozen=state.kernel.autograd, gpu=gpu)
-    table, tall = ([spec for spec in corner if (_rows(spec, op) > FEW) is many] for many in (False, True))
+        corner = corners.corners(op, dtypes, frozen=frozen, gpu=gpu)
+    table, tall = ([spec for spec in corner if (rows_of(spec, op) > FEW) is many] for many in (False, True))
     if settings.shapes != "fuzz":
         found, left_out = models.model_cases(op, full=gpu, dtypes=dtypes)
         table += found
-        for name in left_out:
-            state.skipped[f"model {name}", "one of its groups is too large for a CPU"] += 1
-    return table, tall
+    return table, tall, tuple(left_out)
 
 
-def _rows(spec: CaseSpec, op: Op) -> int:
+def rows_of(spec: CaseSpec, op: Op) -> int:
+    """Return how many rows, groups or channels a case normalizes."""
     return prod(spec.shape) // max(row_length(spec, op), 1)
 
 
-def _on(limits: dict[str, T], settings: Settings) -> T:
+def on(limits: dict[str, T], settings: Settings) -> T:
+    """Return the limit of the settings' device."""
     return limits[settings.device.partition(":")[0]]
 
 
@@ -248,9 +270,9 @@ def _try(state: Collector, spec: CaseSpec) -> float:
 
 
 def _examine(state: Collector, spec: CaseSpec, checks: tuple[str, ...], left: float = inf) -> Examined:
-    longer = max(1.0, prod(spec.shape) / _on(ELEMENTS, state.settings) / 8)  # models' shapes are far larger
+    longer = max(1.0, prod(spec.shape) / on(ELEMENTS, state.settings) / 8)  # models' shapes are far larger
     patience = PATIENCE * state.slowest if state.hangs else inf
-    timeout = min(state.settings.timeout or _on(TIMEOUT, state.settings), patience, left)
+    timeout = min(state.settings.timeout or on(TIMEOUT, state.settings), patience, left)
     started = time.perf_counter()
     examined = examine_in(state.runner, spec, checks, timeout * longer)
     if not examined.hung:

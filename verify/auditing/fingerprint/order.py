@@ -134,6 +134,18 @@ def _canonical(tree: Tree, ranks: dict[int, int]) -> Tree:
     return tuple(sorted((_canonical(child, ranks) for child in tree), key=lambda child: min(leaves_of(child))))
 
 
+def same_order(one: Tree | None, other: Tree | None) -> bool:
+    """Return whether two trees add the same summands in the same order, up to which of two parts comes first.
+
+    >>> same_order(((0, 1), 2), (2, (1, 0))), same_order(((0, 1), 2), (0, (1, 2)))
+    (True, False)
+    """
+    if one is None or other is None:
+        return one is other
+    first, second = ({leaf: leaf for leaf in leaves_of(tree)} for tree in (one, other))
+    return _canonical(one, first) == _canonical(other, second)
+
+
 def _by_parts(tree: Tree, n: int) -> str | None:
     """Return the shortest description by equal parts that are added first: runs of neighbours, or interleaved lanes."""
     found = []

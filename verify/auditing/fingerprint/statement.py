@@ -142,3 +142,10 @@ NAMES: dict[str, str] = {
     "deterministic": "whether every run returns the same bits",
     "batch invariant": "whether the bits of a row are independent of the other rows",
 }
+CONTRACT_FIELDS: dict[str, str] = {  # the fields of the contract that speak of a property; "" if none does
+    **{name: ", ".join(TYPED.get(name, ())) for name in NAMES},
+    **{name: "summation, lanes" for name in NAMES if name.endswith(" order")},
+    **{name: "summation" for name in NAMES if name.startswith("long ")},
+    **{name: name.replace(" ", "_") for name in ("variance", "xhat", "deterministic", "batch invariant")},
+    "form": "expanded",
+}

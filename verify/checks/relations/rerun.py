@@ -14,6 +14,7 @@ from verify_norm.checks.relations.equations import arithmetic_of
 from verify_norm.checks.relations.stages import cotangent, given, stages
 from verify_norm.core import ops
 from verify_norm.core.dtypes import FORMATS, Array
+from verify_norm.core.judge import identical
 from verify_norm.core.spec import Case, CaseSpec, Output, Run
 from verify_norm.running.execute import execute
 
@@ -144,9 +145,7 @@ def _values(first: Run, name: str, outputs: tuple[Output, Output], names: tuple[
         off = np.where(np.isnan(off), np.inf, off)
         reordered = not first.kernel.contract.deterministic and name in ("dweight", "dbias")
         allowed = _reordering(first, name, outputs[0].dtype, a, b) if reordered else np.zeros(a.shape)
-    wrong = off > allowed
-    if not reordered:
-        wrong |= (np.signbit(a) != np.signbit(b)) & ~np.isnan(a)
+    wrong = off > allowed if reordered else ~identical(a, b)
     if not wrong.any():
         return
     flat = int(np.argmax(np.where(wrong, off, -1.0)))

@@ -1,0 +1,1 @@
+"""Compares two kernels of one operator bit for bit, and says since which size and in which arithmetic they differ."""

@@ -1,0 +1,218 @@
+"""Takes two kernels through the corner table and random cases, and keeps what differs."""
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import prod
+
+from verify_norm.cases import strategies
+from verify_norm.cases.strategies import explore
+from verify_norm.core.results import Coverage, Settings
+from verify_norm.core.spec import CaseSpec, Kernel, Op
+from verify_norm.equality import onset
+from verify_norm.equality.model import Gap, Side, Tally, Unstable
+from verify_norm.equality.pair import Returned, called, gaps
+from verify_norm.running.isolate import Runner
+from verify_norm.search import search
+from verify_norm.search.search import Over, Progress, rows_of
+
+SIDES: tuple[Side, Side] = ("A", "B")
+TWICE = ("one run", "the next")
+FOUND = 0.6  # the share of the time after which the cases end once there is a difference: the rest makes it small
+Key = tuple[str | None, str]  # an output, None where a kernel fails, and the type of x
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """One case: the outputs that were compared, and what differs; or why nothing was compared."""
+
+    outputs: tuple[str, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    refused: str = ""  # a kernel does not take the case
+    failed: str = ""  # both kernels fail
+
+    def gap(self, output: str | None) -> Gap | None:
+        """Return what differs in this output; None if nothing does."""
+        return next((gap for gap in self.gaps if gap.output == output), None)
+
+
+@dataclass(slots=True)
+class Walk:
+    """What two kernels have shown so far. `differing` holds the cases in which an output differs."""
+
+    op: Op
+    settings: Settings
+    runners: tuple[Runner, Runner]
+    progress: Progress = lambda done, planned, found: None
+    started: float = field(default_factory=time.perf_counter)
+    interrupted: bool = False
+    seen: dict[CaseSpec, Looked] = field(default_factory=dict)
+    compared: Counter[tuple[str, str]] = field(default_factory=Counter)  # cases by output and type of x
+    gaps: Counter[Key] = field(default_factory=Counter)
+    zeros: Counter[Key] = field(default_factory=Counter)
+    differing: defaultdict[Key, list[CaseSpec]] = field(default_factory=lambda: defaultdict(list))
+    unstable: dict[tuple[Side, str | None], Unstable] = field(default_factory=dict)
+    skipped: Counter[tuple[str, str]] = field(default_factory=Counter)
+    outputs: Counter[str] = field(default_factory=Counter)
+    cases: int = 0  # that both kernels take
+    told: int = 0  # … and that were compared
+    refused: int = 0
+    planned: int = 0
+    corners: int = 0
+    corners_done: int = 0
+    met: int = 0
+    hangs: int = 0
+    ended: str = ""
+    pace: float = 0.0  # seconds a row, of the case with the most rows so far
+    rows: int = 1
+
+    @property
+    def kernels(self) -> tuple[Kernel, Kernel]:
+        """Both kernels."""
+        return self.runners[0].kernel, self.runners[1].kernel
+
+    def until(self, share: float) -> float:
+        """Return the time at which this share of the run is over."""
+        return self.started + share * self.settings.seconds
+
+    def run(self) -> None:
+        """Compare over the corner table and random cases, until they or the time are over."""
+        settings, op, dtypes = self.settings, self.op, tuple(self._dtypes())
+        frozen = any(kernel.autograd for kernel in self.kernels)
+        table, tall, large = search.table_of(op, settings, dtypes, frozen=frozen)
+        for name in large:
+            self.skipped[f"model {name}", search.TOO_LARGE] += 1
+        table += onset.scan(op, dtypes, settings.device)
+        self.corners = len(table) + len(tall)
+        self.planned = self.corners + settings.examples * bool(dtypes)
+        try:
+            for number, spec in enumerate((*table, *tall)):
+                if number >= len(table) and not self._affordable(rows_of(spec, op)):
+                    self.skipped["cases", f"more than {search.FEW} rows are slow: {self.pace:.1g} s a row"] += 1
+                    self.planned, self.corners = self.planned - 1, self.corners - 1
+                    continue
+                self.one(spec)
+                self.corners_done += 1
+            if dtypes and settings.examples:
+                most = search.on(search.ELEMENTS, settings)
+                rows = max(n for n in (search.FEW, search.TALL, most) if self._affordable(n))
+                drawn = strategies.specs(op, dtypes, most, frozen=frozen, rows=rows)
+                explore(drawn, self.one, examples=settings.examples, seed=settings.seed)
+        except Over as over:
+            self.end(str(over))
+
+    def _dtypes(self) -> Iterator[str]:
+        """Yield the types of x that are asked for and that both kernels offer; note the others."""
+        for dtype in self.settings.dtypes:
+            lacking = [side for side, kernel in zip(SIDES, self.kernels, strict=True) if dtype not in kernel.dtypes]
+            if lacking:
+                self.skipped[f"dtype {dtype}", f"not offered by {' and '.join(lacking)}"] += 1
+            else:
+                yield dtype
+
+    def _affordable(self, rows: int) -> bool:
+        return rows <= search.FEW or rows * self.pace <= self.settings.seconds * search.SHARE
+
+    def end(self, reason: str) -> None:
+        """Note why the cases end early, and count those that were not met."""
+        if self.planned > self.met and not self.ended:
+            self.skipped["cases", reason] += self.planned - self.met
+        self.ended = self.ended or reason
+
+    def one(self, spec: CaseSpec) -> dict[str, float]:
+        """Compare one case and count it; raises Over at the end of the cases."""
+        if self.interrupted:  # and the exception got lost on its way
+            raise KeyboardInterrupt
+        if time.perf_counter() > self.until(FOUND if self.differing else 1):
+            raise Over(f"the {self.settings.seconds:g} s were over")
+        if self.hangs >= search.HANGS:
+            raise Over(f"the kernels had hung {self.hangs} times")
+        self.met += 1
+        if (spec := self.fitted(spec)) not in self.seen:
+            begun = time.perf_counter()
+            self._count(spec, self.look(spec))
+            if (rows := rows_of(spec, self.op)) >= self.rows:
+                self.rows, self.pace = rows, (time.perf_counter() - begun) / rows
+        self.progress(self.met, self.planned, len({output for output, _ in self.differing}))
+        return {}
+
+    def fitted(self, spec: CaseSpec) -> CaseSpec:
+        """Return the nearest case that both kernels take, if they say which they take."""
+        for kernel in self.kernels:
+            spec = spec if kernel.fit is None else kernel.fit(spec)
+        return spec
+
+    def _count(self, spec: CaseSpec, looked: Looked) -> None:
+        if looked.refused:
+            self.skipped["cases", looked.refused] += 1
+            self.refused += 1
+            return
+        self.cases += 1
+        if looked.failed:
+            self.skipped["cases", looked.failed] += 1
+        self.told += bool(looked.outputs or looked.gaps)
+        self.outputs.update(looked.outputs)
+        self.compared.update((output, spec.dtype) for output in looked.outputs)
+        for gap in looked.gaps:
+            key = (gap.output, spec.dtype)
+            self.differing[key].append(spec)
+            self.gaps[key] += 1
+            self.zeros[key] += gap.zeros
+
+    def look(self, spec: CaseSpec) -> Looked:
+        """Return what differs in a case. Both kernels run again if the case says so, or if a new output differs."""
+        if spec not in self.seen:
+            first = self.returned(spec)
+            looked = self.seen[spec] = self.between(first)
+            new = any((gap.output, spec.dtype) not in self.differing for gap in looked.gaps)
+            if new or ("determinism" in spec.further and looked.outputs):
+                self.steady(spec, first, self.returned(spec))
+        return self.seen[spec]
+
+    def returned(self, spec: CaseSpec) -> tuple[Returned, Returned]:
+        """Return what both kernels return on a case; the second does not run where the first refuses."""
+        longer = max(1.0, prod(spec.shape) / search.on(search.ELEMENTS, self.settings) / 8)
+        timeout = longer * (self.settings.timeout or search.on(search.TIMEOUT, self.settings))
+        a = called(self.runners[0], spec, timeout)
+        b = Returned() if a.refused else called(self.runners[1], spec, timeout)
+        self.hangs += a.hung + b.hung
+        return a, b
+
+    def between(self, pair: tuple[Returned, Returned]) -> Looked:
+        """Return what differs between the kernels."""
+        for side, one in zip(SIDES, pair, strict=True):
+            if one.refused:
+                return Looked(refused=f"{side} does not take it: {one.refused}")
+        a, b = pair
+        if a.problem and b.problem:
+            return Looked(failed=f"both fail, A with: {a.problem}")
+        if not (a.problem or b.problem):
+            for side, one, other in (("A", a, b), ("B", b, a)):
+                for name in other.outputs.keys() - one.outputs.keys():
+                    self.skipped[f"output {name}", f"{side} does not return it"] = 1
+        there = {name for name, value in a.outputs.items() if value is not None or b.outputs.get(name) is not None}
+        outputs = tuple(tensor.name for tensor in self.op.outputs if tensor.name in there & b.outputs.keys())
+        return Looked(outputs, tuple(gaps(a, b, self.op)))
+
+    def steady(self, spec: CaseSpec, first: tuple[Returned, Returned], again: tuple[Returned, Returned]) -> None:
+        """Note each output in which a kernel differs from itself between two runs of a case."""
+        for side, one, other in zip(SIDES, first, again, strict=True):
+            for gap in gaps(one, other, self.op, TWICE):
+                self.unstable.setdefault((side, gap.output), Unstable(side, gap, spec))
+
+    def steady_keys(self) -> list[Key]:
+        """Return the outputs, by type of x, that differ between the kernels though neither differs from itself."""
+        moving = {output for _, output in self.unstable}
+        return [key for key in self.differing if key[0] not in moving]
+
+    def tallies(self) -> tuple[Tally, ...]:
+        """Return how often each output differs, by type of x."""
+        names, dtypes = [tensor.name for tensor in self.op.outputs], list(self.settings.dtypes)
+        keys = sorted(self.compared, key=lambda key: (names.index(key[0]), dtypes.index(key[1])))
+        return tuple(Tally(*key, self.compared[key], self.gaps[key], self.zeros[key]) for key in keys)
+
+    def coverage(self) -> Coverage:
+        """Return how much of the run was done."""
+        counts = (self.planned, self.corners, self.corners_done, self.refused, self.told)
+        return Coverage(*counts, dict(self.outputs), self.ended)
