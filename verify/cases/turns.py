@@ -18,6 +18,7 @@ SHARES = {
     "distribution": (2, 0),
     "batch_invariance": (2, 1),
     "determinism": (3, 0),
+    "calls": (6, 5),
     "gradient": (3, 0),
     "degenerate": (4, 1),
     "power": (4, 0),

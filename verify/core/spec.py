@@ -28,7 +28,17 @@ LAYOUTS = (
 FAMILIES = ("normal", "heavy", "channel", "constant", "alternating", "integers", "zero", "sorted", "ramp", "steps")
 WEIGHTS = ("random", "zero", "some_zero")
 LAWS = ("scale", "scale_dy", "linearity", "shift", "permutation")
-FURTHER = ("memory", "distribution", "batch_invariance", "determinism", "gradient", "degenerate", "power", *LAWS)
+FURTHER = (
+    "memory",
+    "distribution",
+    "batch_invariance",
+    "determinism",
+    "calls",
+    "gradient",
+    "degenerate",
+    "power",
+    *LAWS,
+)
 
 
 @dataclass(frozen=True, slots=True)
