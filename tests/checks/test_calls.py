@@ -13,6 +13,7 @@ from verify_norm.cases import make
 from verify_norm.checks import CHECKS
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Contract, Finding, Kernel
+from verify_norm.loading.registry import load
 from verify_norm.running.execute import execute
 
 WAYS = {"values": 0, "parameters": 1, "many": 2, "threads": 3}  # the variant that chooses each
@@ -170,3 +171,10 @@ def test_what_differs_in_every_second_call_is_left_to_determinism():
 
     for way in WAYS:
         assert said(layernorm_fwd, way) == {}
+
+
+def test_a_triton_kernel_in_two_threads():
+    kernel = load("rmsnorm_fwd")
+    result = execute(kernel, make.case(replace(ROWS, variant=WAYS["threads"]), OPS[kernel.op], kernel.contract))
+    assert CHECKS["calls"].looks(result)
+    assert list(CHECKS["calls"].function(result)) == []

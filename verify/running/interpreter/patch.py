@@ -54,6 +54,7 @@ def enable() -> str:
         # @triton.autotune takes its first configuration: timing needs a GPU, and Triton raises without one
         triton.runtime.autotuner.Autotuner._bench = lambda self, *args, config, **meta: [0.0]
         speedups.patch_once(interpreter, triton.language)
+        arithmetic.around(interpreter.GridExecutor, "__call__", _launched)
         speedups.make_types_once(triton.language.core)
         conversions.prove()
         prove()
@@ -74,7 +75,6 @@ def _patch(interpreter: Any) -> None:
     around(interpreter, "_implicit_cvt", _argument)
     around(interpreter.InterpretedFunction, "run", _with_declared_types)
     around(interpreter, "_patch_lang_core", _with_typed_range)
-    around(interpreter.GridExecutor, "__call__", _launched)
     around(interpreter.ReduceOps, "apply_impl", _reduced)
     around(interpreter.ReduceOps, "generic_reduce", _in_a_tree)
     around(interpreter.ReduceOps, "sum", _sum_in_a_tree)
