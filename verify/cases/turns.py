@@ -19,6 +19,7 @@ SHARES = {
     "batch_invariance": (2, 1),
     "determinism": (3, 0),
     "calls": (6, 5),
+    "effects": (12, 8),
     "gradient": (3, 0),
     "degenerate": (4, 1),
     "power": (4, 0),

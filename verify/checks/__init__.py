@@ -12,6 +12,7 @@ from verify_norm.checks import (  # noqa: F401 — they enter themselves
     degenerate,
     determinism,
     distribution,
+    effects,
     gradient,
     identities,
     invariance,
