@@ -43,9 +43,6 @@ def elsewhere():
 
 
 CHANGES = {
-    "torch's random": lambda x, *y: torch.manual_seed(0),
-    "NumPy's random": lambda x, *y: np.random.seed(0),  # noqa: NPY002
-    "Python's random": lambda x, *y: random.seed(0),
     "is_grad_enabled() changes from True to False": lambda x, *y: torch.set_grad_enabled(False),
     "is_autocast_enabled('cpu')": lambda x, *y: torch.set_autocast_enabled("cpu", True),
     "is_anomaly_enabled": lambda x, *y: torch.autograd.set_detect_anomaly(True, check_nan=False),
@@ -60,7 +57,7 @@ CHANGES = {
     "cudnn.benchmark": lambda x, *y: setattr(torch.backends.cudnn, "benchmark", True),
     "cudnn.deterministic": lambda x, *y: setattr(torch.backends.cudnn, "deterministic", True),
     "cudnn.allow_tf32": lambda x, *y: setattr(torch.backends.cudnn, "allow_tf32", False),
-    "subnormal": lambda x, *y: torch.set_flush_denormal(True),
+    "keeping of subnormal numbers": lambda x, *y: torch.set_flush_denormal(True),
     "geterr": lambda x, *y: np.seterr(over="raise"),
     "working folder": lambda x, *y: elsewhere(),
     "x.requires_grad changes from False to True": lambda x, *y: x.requires_grad_(),
@@ -86,11 +83,20 @@ def test_every_state_has_a_kernel_that_changes_it():
     )  # autocast twice
 
 
-def test_drawing_numbers_without_a_generator_of_its_own_is_an_effect():
-    assert said(after(lambda x, *y: torch.rand(3)))
+SEEDS = {"torch": torch.manual_seed, "Python": random.seed, "NumPy": np.random.seed}
+
+
+@pytest.mark.parametrize("name", SEEDS)
+def test_seeding_a_global_generator(name):
+    found = said(after(lambda x, *y: SEEDS[name](0)))
+    assert len(found) == 1
+    assert f"a call seeds {name}'s global random generator" in found[0]
+
+
+def test_drawing_numbers_passes():
     own = torch.Generator().manual_seed(3)
-    assert said(after(lambda x, *y: torch.rand(3, generator=own))) == []
-    assert said(after(lambda x, *y: np.random.default_rng(0).random())) == []
+    assert said(after(lambda x, *y: (torch.rand(3), torch.rand(3, generator=own), random.random()))) == []
+    assert said(after(lambda x, *y: (np.random.default_rng(0).random(), np.random.rand(2)))) == []  # noqa: NPY002
 
 
 def test_a_mode_within_the_call_is_its_own_affair():

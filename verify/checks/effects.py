@@ -1,10 +1,12 @@
 """Effects: what a call leaves behind besides its outputs, in the process, in its arguments, and in memory."""
 
 import gc
+import random
 import time
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
@@ -22,10 +24,10 @@ SLOW = 0.01  # seconds: a call that takes longer is not repeated so often
 def effects(run: Run) -> Iterator[Finding]:
     """A call leaves the process and its arguments as they were, and its outputs own their elements.
 
-    It looks at random generators, at modes and flags of torch and NumPy, and at what the arguments are (requires_grad,
-    grad, dtype, shape, strides, address). No element of an output lies in the memory of another one, as in an expanded
-    tensor; gradients that torch's autograd makes may. In some cases it also
-    looks for tensors that remain in memory after each of many calls.
+    It looks at modes and flags of torch and NumPy, and at what the arguments are (requires_grad, grad, dtype, shape,
+    strides, address). No element of an output lies in the memory of another one, as in an expanded tensor; gradients
+    that torch's autograd makes may. In some cases it also looks for a call that seeds a global random generator, and
+    for tensors that remain in memory after each of many calls. To draw from a generator is no effect.
     """
     for words in run.effects:
         yield finding(run, "effects", None, f"{words}; a call must leave it as it was")
@@ -35,7 +37,35 @@ def effects(run: Run) -> Iterator[Finding]:
                 message = f"{name} has strides {tensor.stride()} for shape {tuple(tensor.shape)}: its elements overlap"
                 yield finding(run, "effects", name, f"{message}, so writing to one changes others; return a copy")
     if "effects" in run.case.spec.further and cheap(run):
+        yield from _seeded(run)
         yield from _leaked(run)
+
+
+def _seeded(run: Run) -> Iterator[Finding]:
+    """Yield the generators whose state after a call does not depend on the state before."""
+    states = []
+    with torch.random.fork_rng():
+        kept = random.getstate(), np.random.get_state()  # noqa: NPY002
+        for seed in (1, 2):
+            torch.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed)  # noqa: NPY002
+            rerun(run)
+            now = {"torch": torch.get_rng_state().tolist(), "Python": random.getstate(), "NumPy": _numpy_state()}
+            if torch.cuda.is_initialized():
+                now["CUDA"] = torch.cuda.get_rng_state().tolist()
+            states.append(now)
+        random.setstate(kept[0])
+        np.random.set_state(kept[1])  # noqa: NPY002
+    for name in states[0]:
+        if states[0][name] == states[1][name]:
+            message = f"a call seeds {name}'s global random generator, which belongs to the caller"
+            yield finding(run, "effects", None, f"{message}; draw from a torch.Generator or default_rng of its own")
+
+
+def _numpy_state() -> tuple[bytes, int]:
+    _, key, position, *_ = np.random.get_state()  # noqa: NPY002
+    return np.asarray(key).tobytes(), int(position)
 
 
 def _leaked(run: Run) -> Iterator[Finding]:

@@ -1,7 +1,6 @@
 """What a call must leave as it is, besides memory: state of the whole process, and what its arguments are."""
 
 import os
-import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -11,28 +10,12 @@ import torch
 SUBNORMAL = np.array(2.0**-149, np.float32)
 
 
-def _random_numpy() -> Any:
-    name, key, *rest = np.random.get_state()  # noqa: NPY002 — the state of the old interface is global
-    return name, bytes(np.asarray(key).data), *rest
-
-
-def _restore_numpy(state: Any) -> None:
-    name, key, *rest = state
-    np.random.set_state((name, np.frombuffer(key, np.uint32), *rest))  # noqa: NPY002
-
-
 def _attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
     return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
 
 
 # What it is called, how to read it, how to put it back.
 STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
-    "the state of torch's random generator": (
-        lambda: bytes(torch.get_rng_state().numpy().data),
-        lambda state: torch.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8)),
-    ),
-    "the state of NumPy's random generator": (_random_numpy, _restore_numpy),
-    "the state of Python's random generator": (random.getstate, random.setstate),
     "torch.is_grad_enabled()": (torch.is_grad_enabled, torch.set_grad_enabled),
     "torch.is_autocast_enabled('cpu')": (
         lambda: torch.is_autocast_enabled("cpu"),
@@ -55,7 +38,7 @@ STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
         f"torch.backends.cudnn.{name}": _attribute(torch.backends.cudnn, name)
         for name in ("enabled", "benchmark", "deterministic", "allow_tf32")
     },
-    "whether the processor keeps subnormal numbers": (
+    "the processor's keeping of subnormal numbers": (
         lambda: bool((SUBNORMAL * np.float32(1)) > 0),
         lambda kept: torch.set_flush_denormal(not kept),
     ),
@@ -63,10 +46,6 @@ STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "the working folder": (os.getcwd, os.chdir),
 }
 _CUDA = {
-    "the state of CUDA's random generator": (
-        lambda: bytes(torch.cuda.get_rng_state().numpy().data),
-        lambda state: torch.cuda.set_rng_state(torch.frombuffer(bytearray(state), dtype=torch.uint8)),
-    ),
     "the current CUDA device": (torch.cuda.current_device, torch.cuda.set_device),
     "the current CUDA stream": (torch.cuda.current_stream, torch.cuda.set_stream),
 }
@@ -91,8 +70,7 @@ class Surroundings:
             before, now = self._state[name], read()
             if now != before:
                 restore(before)
-                shown = not name.startswith("the state of")
-                yield f"{name} changes" + (f" from {before} to {now}" if shown else "")
+                yield f"{name} changes from {before} to {now}"
 
     def _of_arguments(self) -> Iterator[str]:
         for name, tensor in self._tensors.items():
