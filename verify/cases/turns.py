@@ -20,6 +20,7 @@ SHARES = {
     "determinism": (3, 0),
     "calls": (6, 5),
     "effects": (12, 8),
+    "modes": (4, 3),
     "gradient": (3, 0),
     "degenerate": (4, 1),
     "power": (4, 0),

@@ -17,6 +17,7 @@ from verify_norm.checks import (  # noqa: F401 — they enter themselves
     identities,
     invariance,
     memory,
+    modes,
     nonfinite,
     signature,
     sums,
