@@ -10,6 +10,7 @@ import torch
 
 from verify_norm.cases import turns
 from verify_norm.checks.check import check, finding
+from verify_norm.checks.relations.equations import Equation
 from verify_norm.checks.relations.rerun import Difference, cheap, device_of, differences, element, rerun
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS
@@ -76,7 +77,7 @@ def modes(run: Run) -> Iterator[Finding]:
 
 
 @contextmanager
-def _within(mode: Mode, case: Case) -> Iterator[PoisonEmpty]:
+def _within(mode: Mode, case: Case) -> Iterator[Any]:
     for name in mode.leaves:
         tensor = case.arguments.get(name)
         if tensor is not None:
@@ -98,7 +99,9 @@ def _cast(run: Run) -> Iterator[Difference]:
             yield Difference(name, f"{AUTOCAST.words} {name} is {output.dtype} {output.shape}")
             continue
         coarse = max((NARROW, output.dtype, expected.dtype), key=lambda dtype: FORMATS[dtype].u)
-        ratio = judge.ratio(FORMATS[coarse].round(output.got), Expected(expected.value, expected.delta, coarse))
+        bound = judge.allowed(Expected(expected.value, expected.delta, coarse))
+        small = judge.judged(expected) & (np.abs(expected.value) + bound < FORMATS[coarse].largest)
+        ratio = Equation("", name, output.got, expected.value, np.where(small, bound, np.inf)).ratio
         if ratio.max(initial=0.0) > 1:
             index = judge.worst(ratio)
             got, want = float(output.got[index]), float(expected.value[index])

@@ -14,8 +14,8 @@ def _attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any]
     return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
 
 
-# What it is called, how to read it, how to put it back.
-STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+State = dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]  # how to read it, how to put it back
+STATE: State = {
     "torch.is_grad_enabled()": (torch.is_grad_enabled, torch.set_grad_enabled),
     "torch.is_autocast_enabled('cpu')": (
         lambda: torch.is_autocast_enabled("cpu"),
@@ -45,7 +45,7 @@ STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "numpy.geterr()": (np.geterr, lambda state: np.seterr(**state)),
     "the working folder": (os.getcwd, os.chdir),
 }
-_CUDA = {
+_CUDA: State = {
     "the current CUDA device": (torch.cuda.current_device, torch.cuda.set_device),
     "the current CUDA stream": (torch.cuda.current_stream, torch.cuda.set_stream),
 }
