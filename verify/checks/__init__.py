@@ -8,13 +8,16 @@ line of its docstring is the sentence that users see.
 """
 
 from verify_norm.checks import (  # noqa: F401 — they enter themselves
+    calls,
     degenerate,
     determinism,
     distribution,
+    effects,
     gradient,
     identities,
     invariance,
     memory,
+    modes,
     nonfinite,
     signature,
     sums,

@@ -2,6 +2,6 @@
 
 # The keys of verify_norm.checks.CHECKS, whose import loads torch.
 CHECK_NAMES = (
-    *("crash", "signature", "accuracy", "statistics", "distribution", "sums", "nonfinite", "memory"),
-    *("determinism", "gradient", "identities", "degenerate", "batch_invariance"),
+    *("crash", "signature", "accuracy", "statistics", "distribution", "sums", "nonfinite", "memory", "effects"),
+    *("determinism", "calls", "modes", "gradient", "identities", "degenerate", "batch_invariance"),
 )

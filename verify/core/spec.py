@@ -32,7 +32,10 @@ LAYOUTS = (
 FAMILIES = ("normal", "heavy", "channel", "constant", "alternating", "integers", "zero", "sorted", "ramp", "steps")
 WEIGHTS = ("random", "zero", "some_zero")
 LAWS = ("scale", "scale_dy", "linearity", "shift", "permutation")
-FURTHER = ("memory", "distribution", "batch_invariance", "determinism", "gradient", "degenerate", "power", *LAWS)
+FURTHER = (
+    *("memory", "distribution", "batch_invariance", "determinism", "calls", "effects", "modes", "gradient"),
+    *("degenerate", "power", *LAWS),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,4 +328,5 @@ class Run:
     problem: str | None = None  # why there are no outputs: what the kernel raised, or what it returned instead
     refused: bool = False  # the kernel does not take the case: the problem is not its fault
     returned: Mapping[str, Any] = field(default_factory=dict)  # the tensors: holding them keeps their memory in use
+    effects: tuple[str, ...] = ()  # what the call changed of the process and of what its arguments are, in words
     otherwise: tuple[str, ...] = ()  # operations that ran in Triton's interpreter, and that a GPU computes otherwise

@@ -6,7 +6,9 @@ module is changed, and gradients are those of the case's tensors.
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from operator import attrgetter
 from typing import Any
 
@@ -21,6 +23,19 @@ from verify_norm.loading.domain import Domain
 ROLES = ("weight", "bias", "running_mean", "running_var")
 RANKS = {"1": (2, 3), "2": (4,), "3": (5,)}  # of x, by the last digit in BatchNorm1d and the like
 TRIAL = {"eps": 1e-5, "normalized_shape": (8,), FEATURES: 8, "num_groups": 2, "momentum": 0.1}
+
+
+_evaluating: ContextVar[bool] = ContextVar("evaluating", default=False)
+
+
+@contextmanager
+def evaluating() -> Iterator[None]:
+    """Let modules run as after eval(), whatever the case says."""
+    token = _evaluating.set(True)
+    try:
+        yield
+    finally:
+        _evaluating.reset(token)
 
 
 def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[str, Any]], Any], Domain]:
@@ -52,7 +67,7 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
         }
         was = used.training
         try:
-            used.train(given.get("training", True))
+            used.train(given.get("training", True) and not _evaluating.get())
             return call_binding.call(lambda *a, **k: torch.func.functional_call(used, tensors, a, k), given)
         finally:
             used.train(was)

@@ -18,6 +18,7 @@ from verify_norm.core.spec import Case, Kernel, Output, Run
 from verify_norm.loading.returned import RefusedError, named
 from verify_norm.running import guards
 from verify_norm.running.interpreter.arithmetic import otherwise
+from verify_norm.running.surroundings import Surroundings
 
 NEEDS_GPU = re.compile(r"\b(cuda|gpu)\b|is_cuda|cpu tensor\?|active drivers", re.IGNORECASE)
 
@@ -53,7 +54,9 @@ def execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | N
     The kernel's allocations are poisoned and guarded, unless it runs `within` another context.
     """
     otherwise.clear()
-    return replace(_execute(kernel, case, within), otherwise=tuple(sorted(otherwise)))
+    before = Surroundings(case.arguments)
+    run = _execute(kernel, case, within)
+    return replace(run, otherwise=tuple(sorted(otherwise)), effects=before.changes())
 
 
 def _execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | None) -> Run:

@@ -18,6 +18,7 @@ import dataclasses
 import importlib
 import os
 import sys
+import threading
 from typing import Any
 
 import ml_dtypes
@@ -26,6 +27,7 @@ import numpy as np
 from verify_norm.running.interpreter import arithmetic, conversions, libdevice, speedups, syntax
 
 PATCHED = "_verify_norm_patched"
+LAUNCH = threading.RLock()
 
 tl: Any = None  # Triton's language, imported late: a kernel sees the globals of its module
 
@@ -52,6 +54,7 @@ def enable() -> str:
         # @triton.autotune takes its first configuration: timing needs a GPU, and Triton raises without one
         triton.runtime.autotuner.Autotuner._bench = lambda self, *args, config, **meta: [0.0]
         speedups.patch_once(interpreter, triton.language)
+        arithmetic.around(interpreter.GridExecutor, "__call__", _launched)
         speedups.make_types_once(triton.language.core)
         conversions.prove()
         prove()
@@ -72,7 +75,6 @@ def _patch(interpreter: Any) -> None:
     around(interpreter, "_implicit_cvt", _argument)
     around(interpreter.InterpretedFunction, "run", _with_declared_types)
     around(interpreter, "_patch_lang_core", _with_typed_range)
-    around(interpreter.GridExecutor, "__call__", _without_warnings)
     around(interpreter.ReduceOps, "apply_impl", _reduced)
     around(interpreter.ReduceOps, "generic_reduce", _in_a_tree)
     around(interpreter.ReduceOps, "sum", _sum_in_a_tree)
@@ -220,8 +222,9 @@ def _tree(reduction: Any, inputs: Any) -> list[Any] | None:
     return [reduction.to_tensor(e, t.dtype) for e, t in zip(ends, inputs, strict=True)]
 
 
-def _without_warnings(own: Any, *args: Any, **options: Any) -> Any:
-    with np.errstate(all="ignore"):
+def _launched(own: Any, *args: Any, **options: Any) -> Any:
+    """Launch a grid without NumPy's warnings. Threads take turns: a launch patches the language."""
+    with LAUNCH, np.errstate(all="ignore"):
         return own(*args, **options)
 
 

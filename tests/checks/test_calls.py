@@ -1,0 +1,180 @@
+"""The check `calls`: kernels that keep something between calls or threads, and right ones that keep what they may."""
+
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from checking import ROWS, layernorm_fwd
+from norms import layernorm
+
+from verify_norm.cases import make
+from verify_norm.checks import CHECKS
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import Contract, Finding, Kernel
+from verify_norm.loading.registry import load
+from verify_norm.running.execute import execute
+
+WAYS = {"values": 0, "parameters": 1, "many": 2, "threads": 3}  # the variant that chooses each
+right = layernorm()
+
+
+def said(run, way, spec=ROWS, **contract):
+    """What `calls` and `determinism` say of a case whose variant chooses the way: messages by check and output."""
+    spec = replace(spec, variant=WAYS[way])
+    kernel = Kernel("k", "layernorm_fwd", run=run, contract=Contract(**contract))
+    result = execute(kernel, make.case(spec, OPS["layernorm_fwd"], kernel.contract))
+    found = [f for name in ("calls",) for f in CHECKS[name].function(result) if isinstance(f, Finding)]
+    return {f.output: f.message for f in found}
+
+
+def keyed_by(key):
+    """A norm that keeps its results by what `key` gives of x and weight."""
+    kept = {}
+
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        mine = key(x, weight)
+        if mine not in kept:
+            kept[mine] = right(x, weight, bias, eps, normalized_shape), x, weight
+        return tuple(t.clone() for t in kept[mine][0])
+
+    return layernorm_fwd
+
+
+@pytest.mark.parametrize(
+    "key", [lambda x, w: x.data_ptr(), lambda x, w: id(x), lambda x, w: (id(x), id(w), x.shape, w.stride())]
+)
+@pytest.mark.parametrize("spec", [ROWS, replace(ROWS, x_layout="expanded"), replace(ROWS, x_layout="every_other")])
+def test_results_kept_by_storage_or_object(key, spec):
+    found = said(keyed_by(key), "values", spec)
+    assert "y" in found
+    assert "where all tensors of the call before hold them now" in found["y"]
+
+
+def test_a_result_kept_by_the_version_of_its_inputs_passes():
+    run = keyed_by(lambda x, w: (id(x), x._version, id(w), w._version))
+    assert said(run, "values") == said(run, "parameters") == {}
+
+
+def test_a_converted_weight_kept_by_its_address():
+    kept = {}
+
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        held = kept.setdefault(weight.data_ptr(), (weight.float(), weight))
+        return right(x, held[0], bias, eps, normalized_shape)
+
+    half = replace(ROWS, dtype="bfloat16")
+    assert "weight and bias" in said(layernorm_fwd, "parameters", half)["y"]
+    assert said(layernorm_fwd, "many", half) == {}  # each of its calls has a weight of its own, which it keeps alive
+
+
+@pytest.mark.parametrize("size", [2, 3, 7])
+def test_outputs_in_a_ring(size):
+    ring, count = [None] * size, [0]
+
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        y, mean, rstd = right(x, weight, bias, eps, normalized_shape)
+        place = count[0] = (count[0] + 1) % size
+        if ring[place] is None or ring[place].shape != y.shape:
+            ring[place] = torch.empty_like(y)
+        return ring[place].copy_(y), mean, rstd
+
+    found = said(layernorm_fwd, "many")
+    assert list(found) == ["y"]
+    assert "although the caller still holds it" in found["y"]
+
+
+def test_a_call_that_goes_wrong_late():
+    count = [0]
+
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        count[0] += 1
+        y, mean, rstd = right(x, weight, bias, eps, normalized_shape)
+        return (y * 2 if count[0] == 60 else y), mean, rstd
+
+    found = said(layernorm_fwd, "many")
+    assert list(found) == ["y"]
+    assert "in call" in found["y"]
+
+
+def test_a_writer_that_comes_after_the_call():
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        y, mean, rstd = right(x, weight, bias, eps, normalized_shape)
+        if threading.active_count() < 40:
+            threading.Timer(0.03, lambda: y.zero_()).start()
+        return y, mean, rstd
+
+    assert "y" in said(layernorm_fwd, "many")
+
+
+def test_a_scratch_buffer_that_threads_share():
+    scratch = {}
+
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        held = scratch.setdefault(x.shape, torch.empty_like(x)).copy_(x)
+        time.sleep(0.002)  # another thread runs here
+        return right(held, weight, bias, eps, normalized_shape)
+
+    found = said(layernorm_fwd, "threads")
+    assert "beside a call in another thread" in found["y"]
+    assert said(layernorm_fwd, "many") == {}
+
+    lock = threading.Lock()
+
+    def guarded(x, weight, bias, eps, normalized_shape):
+        with lock:
+            return layernorm_fwd(x, weight, bias, eps, normalized_shape)
+
+    assert said(guarded, "threads") == {}
+
+
+def test_a_fault_in_another_thread_alone():
+    main = threading.main_thread()
+
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        if threading.current_thread() is not main:
+            raise RuntimeError("no context in this thread")
+        return right(x, weight, bias, eps, normalized_shape)
+
+    assert "no context in this thread" in said(layernorm_fwd, "threads")[None]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_right_kernels_that_keep_what_they_may(way):
+    plans = {}
+
+    def planned(x, weight, bias, eps, normalized_shape):
+        plans.setdefault((x.shape, x.dtype), x.numel())
+        return right(x, weight, bias, eps, normalized_shape)
+
+    assert said(planned, way) == said(layernorm_fwd, way) == {}
+    assert said(planned, way, replace(ROWS, x_layout="expanded", special="nan", weight=False)) == {}
+
+
+def test_a_kernel_in_place():
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        y, mean, rstd = right(x, weight, bias, eps, normalized_shape)
+        return x.copy_(y), mean, rstd
+
+    for way in WAYS:
+        assert said(layernorm_fwd, way, inplace=("y:x",)) == {}
+
+
+def test_what_differs_in_every_second_call_is_left_to_determinism():
+    count = [0]
+
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        count[0] += 1
+        y, mean, rstd = right(x, weight, bias, eps, normalized_shape)
+        return y + count[0] * 1e-3, mean, rstd
+
+    for way in WAYS:
+        assert said(layernorm_fwd, way) == {}
+
+
+def test_a_triton_kernel_in_two_threads():
+    kernel = load("rmsnorm_fwd")
+    result = execute(kernel, make.case(replace(ROWS, variant=WAYS["threads"]), OPS[kernel.op], kernel.contract))
+    assert CHECKS["calls"].looks(result)
+    assert list(CHECKS["calls"].function(result)) == []

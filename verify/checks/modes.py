@@ -1,0 +1,109 @@
+"""Modes: the same inputs where torch records gradients or does not, in evaluation, and under autocast."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from verify_norm.cases import turns
+from verify_norm.checks.check import check, finding
+from verify_norm.checks.relations.equations import Equation
+from verify_norm.checks.relations.rerun import Difference, cheap, device_of, differences, element, rerun
+from verify_norm.core import judge
+from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.spec import Case, Expected, Finding, Run
+from verify_norm.loading import modules
+from verify_norm.running.guards import PoisonEmpty
+
+NARROW = "bfloat16"  # what autocast may round to
+NO_LEAF = ("numpy() on Tensor that requires grad", "leaf Variable that requires grad")  # how a function declines
+
+
+@dataclass(frozen=True, slots=True)
+class Mode:
+    """A mode in which a case runs once more: in words, how it is entered, and which inputs require a gradient."""
+
+    words: str
+    enter: Callable[[str], AbstractContextManager[Any]]  # from a type of device
+    leaves: tuple[str, ...] = ()
+
+
+AUTOCAST = Mode("under autocast", lambda device: torch.autocast(device, torch.bfloat16))
+MODES = (
+    Mode("under torch.no_grad()", lambda device: torch.no_grad()),
+    Mode("under torch.inference_mode()", lambda device: torch.inference_mode()),
+    AUTOCAST,
+)
+# A forward alone: a backward is called where nothing is recorded.
+OF_FORWARDS = (
+    Mode(
+        "where all inputs require a gradient", lambda device: torch.enable_grad(), ("x", "residual", "weight", "bias")
+    ),
+    Mode("where only weight and bias require a gradient", lambda device: torch.enable_grad(), ("weight", "bias")),
+    Mode("where only x requires a gradient", lambda device: torch.enable_grad(), ("x",)),
+    Mode("in evaluation, after eval()", lambda device: modules.evaluating()),
+)
+
+
+def _looks(run: Run) -> bool:
+    return "modes" in run.case.spec.further and cheap(run) and not run.kernel.autograd
+
+
+@check(looks=_looks)
+def modes(run: Run) -> Iterator[Finding]:
+    """The same inputs give the same bits whether gradients are recorded or not, and in evaluation.
+
+    A case tries one mode: no_grad, inference_mode, and in a forward inputs that require gradients, and a module after
+    eval(). Under autocast, the seventh, an output may have another type: it must be within the bound of its type or of
+    bfloat16, the coarser one. What gives other bits in the usual mode too is left to `determinism`.
+    """
+    op = run.case.op
+    of_forwards = OF_FORWARDS[:-1] if op.view == "channels" else OF_FORWARDS  # BatchNorm evaluates something else
+    some = MODES if op.forward else MODES + of_forwards
+    mode = turns.variant(run.case.spec, some)
+    if mode.leaves and (run.kernel.contract.inplace or any(t.role == "state" for t in op.inputs)):
+        return  # torch forbids to overwrite a leaf
+    cast = mode is AUTOCAST
+    other = rerun(run, within=lambda case: _within(mode, case), truth=cast)
+    if other.problem is not None and any(words in other.problem for words in NO_LEAF):
+        return
+    found = list(_cast(other) if cast else differences(run, other, ("as usual", mode.words)))
+    if found and not any(differences(run, rerun(run), ("", ""))):
+        for difference in found:
+            yield finding(run, "modes", difference.output, difference.words, index=difference.index)
+
+
+@contextmanager
+def _within(mode: Mode, case: Case) -> Iterator[Any]:
+    for name in mode.leaves:
+        tensor = case.arguments.get(name)
+        if tensor is not None:
+            tensor.requires_grad_()
+    with mode.enter(torch.device(device_of(case)).type), PoisonEmpty(case.poison) as made:
+        yield made
+
+
+def _cast(run: Run) -> Iterator[Difference]:
+    """Yield the outputs that are beyond the bound of their type, or of bfloat16, under autocast."""
+    if run.problem is not None:
+        yield Difference(None, f"{AUTOCAST.words} it fails: {run.problem}")
+        return
+    for name, output in run.outputs.items():
+        expected = run.case.expected.get(name)
+        if output is None or expected is None:
+            continue
+        if output.got.shape != expected.value.shape or output.dtype not in FORMATS:
+            yield Difference(name, f"{AUTOCAST.words} {name} is {output.dtype} {output.shape}")
+            continue
+        coarse = max((NARROW, output.dtype, expected.dtype), key=lambda dtype: FORMATS[dtype].u)
+        bound = judge.allowed(Expected(expected.value, expected.delta, coarse))
+        small = judge.judged(expected) & (np.abs(expected.value) + bound < FORMATS[coarse].largest)
+        ratio = Equation("", name, output.got, expected.value, np.where(small, bound, np.inf)).ratio
+        if ratio.max(initial=0.0) > 1:
+            index = judge.worst(ratio)
+            got, want = float(output.got[index]), float(expected.value[index])
+            words = f"{AUTOCAST.words} {element(name, index)} is {got:.9g}, expected {want:.9g}"
+            yield Difference(name, f"{words} within the bound of {coarse}", index, int(np.sum(ratio > 1)))
