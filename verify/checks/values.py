@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable
 from math import prod
 
 from verify_norm.checks.check import check, finding
+from verify_norm.checks.hints import hint
 from verify_norm.checks.relations.equations import compared
 from verify_norm.checks.relations.rerun import element
 from verify_norm.core import geometry, judge
@@ -53,7 +54,7 @@ def _compare(run: Run, name: str) -> Iterable[Finding]:
         message = (
             f"{element(output, index)} is {ulp:.{digits}g} ULP ({expected.dtype}) from float64; allowed "
             f"{most:.{digits}g} ({_reason(run, output, expected)}); {int((result.ratio > 1).sum())} of "
-            f"{result.ratio.size} elements are beyond their bound"
+            f"{result.ratio.size} elements are beyond their bound{hint(run, output)}"
         )
         yield finding(run, name, output, message, index=index, got=got, want=want, ulp=ulp, allowed=most)
 

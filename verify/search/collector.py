@@ -16,6 +16,7 @@ from verify_norm.core.results import CheckResult, Coverage, Power, Report, Setti
 from verify_norm.core.spec import CaseSpec, Finding, Kernel
 from verify_norm.running.environment import environment
 from verify_norm.running.isolate import Runner
+from verify_norm.search import limits
 from verify_norm.search.examine import NO_ROOM, Examined
 from verify_norm.search.journal import Journal
 
@@ -28,7 +29,8 @@ class Collector:
 
     `looked` and `failed` count the cases of each check, `held` those in which a property that is not promised held or
     not, `failing` the cases of each finding, `skipped` what was not checked, by reason; `seconds` are in the kernel.
-    `planned` to `ended` are those of `verify_norm.core.results.Coverage`.
+    `planned` to `ended` are those of `verify_norm.core.results.Coverage`. Cases that the kernel refuses in words are
+    `waiting`, with their number, until `settle` knows all that `ran`; `limits` are those found, by their wording.
     """
 
     kernel: Kernel
@@ -47,7 +49,13 @@ class Collector:
     skipped: Counter[tuple[str, str]] = field(default_factory=Counter)
     sensed: defaultdict[tuple[str, str], list[Sensitivity]] = field(default_factory=lambda: defaultdict(list))
     seen: set[CaseSpec] = field(default_factory=set)
+    ran: list[CaseSpec] = field(default_factory=list)
+    raised: list[limits.Raised] = field(default_factory=list)
+    waiting: list[tuple[Examined, int]] = field(default_factory=list)
+    limits: dict[str, str] = field(default_factory=dict)
+    without: dict[str, list[CaseSpec]] = field(default_factory=lambda: defaultdict(list))
     cases: int = 0
+    tried: int = 0
     planned: int = 0
     corners: int = 0
     corners_done: int = 0
@@ -71,6 +79,35 @@ class Collector:
             self.skipped["cases", examined.unsupported] += 1
             self.refused += 1
             return
+        self.tried += 1
+        spec = replace(examined.spec, **{f"{name}_layout": "contiguous" for name in examined.near})
+        if examined.problem is not None:
+            self.raised.append(limits.Raised(spec, examined.problem, examined.limits))
+        elif "crash" not in {finding.check for finding in examined.findings}:
+            self.ran.append(spec)
+        if examined.limits:
+            self.waiting.append((examined, self.tried))
+        else:
+            self._count(examined, self.tried)
+
+    def settle(self, *, alone: bool = False) -> None:
+        """Decide which cases the kernel refuses and in which it fails, now that all have run."""
+        self.limits = limits.stated(self.kernel, self.raised, self.ran, alone=alone)
+        for examined, number in self.waiting:
+            if reason := self.excuse(examined):
+                self.skipped["cases", reason] += 1
+                self.refused += 1
+            else:
+                self._count(examined, number)
+        self.waiting.clear()
+
+    def excuse(self, examined: Examined) -> str | None:
+        """Return the limit of the kernel outside of which a case lies; None if there is none."""
+        if not examined.limits or examined.problem is None:
+            return None
+        return self.limits.get(limits.Raised(examined.spec, examined.problem).wording)
+
+    def _count(self, examined: Examined, number: int) -> None:
         self.cases += 1
         self.compared += bool(examined.tallies)
         self.outputs.update(tally.output for tally in examined.tallies)
@@ -95,7 +132,7 @@ class Collector:
             self.failing[key] += 1
             kept = self.findings.get(key)
             if kept is None or (kept.during and not finding.during):  # keep the one of the case itself
-                self.findings[key] = replace(finding, after=self.cases)
+                self.findings[key] = replace(finding, after=number)
         for tally in examined.tallies:
             where = (tally.output, tally.dtype)
             old = self.tallies.get(where)
