@@ -54,8 +54,8 @@ def _is(got: Array, expected: Expected | None) -> bool:
 def _others(run: Run, name: str, output: str) -> Iterator[tuple[Any, Expected | None]]:
     """Yield other values of an attribute of the operator, each with the truth of the output."""
     case = run.case
-    if name not in case.op.attrs:
-        return
+    if name not in case.op.attrs or (name == "eps" and case.op.forward is not None):
+        return  # dx of a short row is near 0 with any eps
     for value in (1.0,) if name == "weight_offset" else EPS:
         spec = replace(case.spec, **{name: value})
         if value != getattr(case.spec, name):

@@ -75,7 +75,7 @@ def _tensors(values: list[Any]) -> list[Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return a tensor of a subclass as a plain tensor on the same memory: what a subclass computes on reading is not seen."""
+    """Return a tensor of a subclass as a plain one on the same memory, without what the subclass does when it is read."""
     if not isinstance(value, torch.Tensor) or type(value) in (torch.Tensor, torch.nn.Parameter):
         return value
     with torch._C.DisableTorchFunctionSubclass():
@@ -86,6 +86,8 @@ def unreadable(value: Any) -> str | None:
     """Return what a value is if it is no dense tensor of numbers with memory of its own; None if it is one."""
     if not isinstance(value, torch.Tensor):
         return f"a {type(value).__name__}, not a tensor"
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        return f"a {type(value).__name__}, which has no values of its own"
     kind = str(value.dtype).removeprefix("torch.")
     if value.is_nested or value.layout is not torch.strided:
         return f"a {'nested' if value.is_nested else str(value.layout).removeprefix('torch.')} tensor, not a dense one"

@@ -14,24 +14,23 @@ KINDS = {  # what a limit may be about: the words for it
     "rank": r"\b[1-6][- ]?d\b|dimension|\bndim|\.dim\(\)|\brank\b|len\(\w+\.(shape|size\(\))\)|values to unpack|matrix",
     "dtype": r"\b(d|data|scalar)? ?types?\b|float\d*|bfloat16|\bhalf\b|\b(fp|bf)\d+",
     "multiple": r"divisible|multiple|power of|align| % ",
-    "size": r"size|shape|length|hidden|\bdim|features|\brows?\b|\bcol(umn)?s?\b|elements?|values?\b|channels?|\b[MNCD]\b"
-    r"|empty|numel",
+    "size": r"size|shape|length|hidden|\bdims?\b|features|\brows?\b|\bcol(umn)?s?\b|elements?|values?\b|channels?"
+    r"|\b(?-i:[MNC])\b|empty|numel",
     "layout": r"contiguous|strid|layout|memory.format|align",
     "none": r"\bNone\b|NoneType|required|requires|needs?\b|without",
     "eps": r"\beps(ilon)?\b",
 }
 REFUSES = re.compile(
     r"only|must|should|expect|require|need|support|not implemented|cannot|can't|at (most|least)|\btakes?\b|exceed|limit"
-    r"|too (large|small|long|many|few)|maximum|invalid|allowed|has to|have to|without",
+    r"|too (large|small|long|many|few)|maximum|invalid|allowed|has to|have to|without|\bnot\b|wrong|\bbad\b",
     re.IGNORECASE,
 )
-ASSERTED = re.compile(
-    r"AssertionError: assert\b.*(\.(n?dim|dtype|shape|size|stride|is_contiguous|numel|is_cuda)\b| None\b)"
-)
-UNWORDED = re.compile(r"values to unpack \(expected|NoneType")  # Python's own words for a shape or a None
+BARE = "AssertionError: assert "  # without words of its own: the line of code
+ASSERTED = re.compile(r"\.(n?dim|dtype|shape|size|stride|is_contiguous|numel|is_cuda)\b| None\b")
+UNWORDED = {"rank": "values to unpack", "none": "NoneType"}  # Python's own words for another shape, or for a None
 FAILS = re.compile(  # words of torch and CUDA for what goes wrong inside a kernel
     r"cuda error|cublas|illegal (memory|instruction)|out of (memory|range|bounds|resource)|internal assert|device-side"
-    r"|must match the (size|existing)|view size is not|invalid for input of size|mat1 and mat2|broadcast|singleton"
+    r"|must match the (size|existing)|view size|to view|invalid for input of size|mat1 and mat2|broadcast|singleton"
     r"|does not require grad|(inplace|in-place) operation|(positional|keyword) argument|on the same device",
     re.IGNORECASE,
 )
@@ -53,17 +52,11 @@ def limits(error: BaseException, *, on_cpu: bool) -> tuple[str, ...]:
     """
     said = one_line(error)
     about_device = NEEDS_GPU.search(said) is not None
-    if about_device:
-        return ("device", *_stated(error, said)) if on_cpu else ()
-    return _stated(error, said)
-
-
-def _stated(error: BaseException, said: str) -> tuple[str, ...]:
-    if FAILS.search(said):
+    if FAILS.search(said) or (about_device and not on_cpu):
         return ()
-    unworded = UNWORDED.search(said)
+    if unworded := tuple(kind for kind, words in UNWORDED.items() if words in said):
+        return unworded
     deliberate = isinstance(error, (ValueError, TypeError, NotImplementedError, AssertionError, RuntimeError))
-    bare = said.startswith("AssertionError: assert ")
-    if not unworded and (not deliberate or not (ASSERTED if bare else REFUSES).search(said)):
-        return ()
-    return tuple(kind for kind, words in KINDS.items() if kind != "device" and re.search(words, said, re.IGNORECASE))
+    refuses = deliberate and (ASSERTED if BARE in said else REFUSES).search(said)
+    kinds = [kind for kind, words in KINDS.items() if re.search(words, said, re.IGNORECASE)]
+    return tuple(kind for kind in kinds if refuses or kind == "device")

@@ -1,7 +1,7 @@
 """Collects what a run finds: tallies, findings, and what was checked; and makes the report."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -53,7 +53,8 @@ class Collector:
     raised: list[limits.Raised] = field(default_factory=list)
     waiting: list[tuple[Examined, int]] = field(default_factory=list)
     limits: dict[str, str] = field(default_factory=dict)
-    without: dict[str, list[CaseSpec]] = field(default_factory=lambda: defaultdict(list))
+    hints: dict[str, str] = field(default_factory=dict)
+    without: defaultdict[str, list[CaseSpec]] = field(default_factory=lambda: defaultdict(list))
     cases: int = 0
     tried: int = 0
     planned: int = 0
@@ -93,9 +94,9 @@ class Collector:
     def settle(self, *, alone: bool = False) -> None:
         """Decide which cases the kernel refuses and in which it fails, now that all have run."""
         self.limits = limits.stated(self.kernel, self.raised, self.ran, alone=alone)
+        self.hints = limits.hints(self.kernel, self.raised, self.ran)
         for examined, number in self.waiting:
-            if reason := self.excuse(examined):
-                self.skipped["cases", reason] += 1
+            if self.excuse(examined):
                 self.refused += 1
             else:
                 self._count(examined, number)
@@ -105,7 +106,7 @@ class Collector:
         """Return the limit of the kernel outside of which a case lies; None if there is none."""
         if not examined.limits or examined.problem is None:
             return None
-        return self.limits.get(limits.Raised(examined.spec, examined.problem).wording)
+        return self.limits.get(limits.wording(examined.problem))
 
     def _count(self, examined: Examined, number: int) -> None:
         self.cases += 1
@@ -120,7 +121,7 @@ class Collector:
         for name in examined.left_out:
             self.skipped[f"check {name}", NO_ROOM] += 1
         for name in examined.missing:
-            self.skipped[f"output {name}", f"{self.kernel.name} does not return it"] += 1
+            self.without[name].append(examined.spec)
         for name in examined.near:
             self.skipped[f"{name} beyond 2³¹ elements", "there is not enough memory"] += 1
         for name, power in examined.powers:
@@ -139,12 +140,16 @@ class Collector:
             self.tallies[where] = old.merge(tally) if old else tally
 
     def counted(self, finding: Finding) -> Finding:
-        """Return the finding with the number of cases that show it."""
-        key = (finding.check, finding.output)
-        return replace(finding, cases=self.failing[key], after=self.findings[key].after)
+        """Return the finding with the number of cases that show it, and with the limit that they may have in common."""
+        key, message = (finding.check, finding.output), finding.message
+        if finding.check == "signature" and finding.status == "error":
+            hint = self.hints.get(limits.wording(message))
+            message = f"{message}; {hint}" if hint else message
+        return replace(finding, message=message, cases=self.failing[key], after=self.findings[key].after)
 
     def report(self, findings: Iterable[Finding], seconds: float) -> Report:
         """Return the report, with these findings for those that were collected."""
+        lacking = tuple(self._lacking())
         failed = self.cases - self.compared
         if failed and "signature" not in {check.name for check in self.checks}:
             self.skipped["outputs", "none was returned that can be compared; the check signature says why"] = failed
@@ -155,10 +160,10 @@ class Collector:
             cases=self.cases,
             seconds=seconds,
             seconds_in_kernel=self.seconds,
-            findings=tuple(sorted(findings, key=lambda f: list(CHECKS).index(f.check))),
+            findings=tuple(sorted((*findings, *lacking), key=lambda f: list(CHECKS).index(f.check))),
             tallies=tuple(sorted(self.tallies.values(), key=self._position)),
             checks=tuple(self._result(check) for check in self.checks),
-            skipped=tuple(Skip(what, reason, count) for (what, reason), count in self.skipped.items()),
+            skipped=(*(Skip(what, reason, count) for (what, reason), count in self.skipped.items()), *self._stated()),
             layouts=dict(sorted(self.layouts.items())),
             power=tuple(sorted((_power(key, sensed) for key, sensed in self.sensed.items()), key=self._position)),
             interrupted=self.interrupted,
@@ -172,6 +177,26 @@ class Collector:
                 self.ended,
             ),
         )
+
+    def _lacking(self) -> Iterator[Finding]:
+        """Yield the outputs that a forward returns in some cases only; note those that the kernel never returns."""
+        forward = OPS[self.kernel.op].forward is None and "signature" in {check.name for check in self.checks}
+        for name, specs in self.without.items():
+            train = [spec for spec in specs if spec.training]  # BatchNorm saves nothing in evaluation
+            if forward and train and self.outputs[name]:
+                self.failed["signature"] += len(train)
+                message = (
+                    f"{name}: expected in all cases or in none, but the kernel returns it in {self.outputs[name]} "
+                    f"and not in {len(train)}, as this one, which alone shows nothing"
+                )
+                yield Finding(self.kernel.name, "signature", name, "fail", message, train[0], cases=len(train))
+            else:
+                self.skipped[f"output {name}", f"{self.kernel.name} does not return it"] = len(specs)
+
+    def _stated(self) -> Iterator[Skip]:
+        """Yield the limits that the kernel states, each with the number of cases that it leaves out."""
+        counts = Counter(self.limits[one.wording] for one in self.raised if one.wording in self.limits)
+        yield from (Skip("cases", reason, count, limit=True) for reason, count in counts.items())
 
     def _result(self, check: Check) -> CheckResult:
         powers, name = self.powers[check.name], check.name

@@ -10,11 +10,13 @@ from typing import Any
 
 from verify_norm.cases.placement import placement
 from verify_norm.core import geometry
+from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Kernel, Op
 from verify_norm.loading.bind import meant
 
 FEW = 8  # cases that must run before cases that raise without words are compared with them
+MOST_RANKS = 8  # a larger number in words is a threshold
 DECLARE = "declare it with unsupported="
 
 
@@ -28,12 +30,17 @@ class Raised:
 
     @property
     def wording(self) -> str:
-        """The problem without its numbers, by which the refusals of several cases are alike.
+        """The wording of the problem."""
+        return wording(self.problem)
 
-        >>> Raised(CaseSpec((2,)), "ValueError: expected 2-D, got (3, 4, 5)").wording
-        'ValueError: expected #-D, got (#)'
-        """
-        return re.sub(r"\d+(, *\d+)*,?", "#", self.problem)
+
+def wording(problem: str) -> str:
+    """Return a problem without its numbers, by which the refusals of several cases are alike.
+
+    >>> wording("ValueError: expected 2-D, got (3, 4, 5)")
+    'ValueError: expected #-D, got (#)'
+    """
+    return re.sub(r"\d+(, *\d+)*,?", "#", problem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +56,26 @@ class Trait:
     of: Callable[[CaseSpec, Op], Any]
     form: str = ""
 
-    def limit(self, raised: set[Any], ran: set[Any]) -> str | None:
-        """Return what the kernel takes, if these values separate what raised from what ran; None if they do not."""
+    def limit(self, raised: set[Any], ran: set[Any], named: set[int]) -> str | None:
+        """Return what the kernel takes, if these values separate what raised from what ran; None if they do not.
+
+        A rank or a threshold has to be one that the kernel has `named`, if it names any.
+        """
         ran = ran - {None}
         if None in raised or not ran or not raised.isdisjoint(ran):
             return None
         if self.form == "yes":
             return f"{self.words} only" if raised == {False} else None
         if self.form == "ordered":
-            if max(ran) < min(raised):
+            thresholds = {n for n in named if n > MOST_RANKS}
+            if 0 < max(ran) < min(raised) and (
+                not thresholds or any(max(ran) - 1 <= n <= min(raised) + 1 for n in thresholds)
+            ):
                 return f"{self.words} below {min(raised):,g} only"
             return f"{self.words} above {max(raised):,g} only" if min(ran) > max(raised) else None
+        ranks = named & set(range(1, MOST_RANKS + 1))
+        if self.kind == "rank" and ranks and ranks.isdisjoint({min(ran), max(ran), min(raised), max(raised)}):
+            return None
         return f"{self.words.format(' or '.join(sorted(map(str, ran))))} only"
 
 
@@ -106,15 +122,23 @@ def _limit(
     kernel: Kernel, group: list[Raised], ran: Sequence[CaseSpec], kinds: Sequence[str]
 ) -> tuple[str, str] | None:
     """Return the first limit of these kinds that separates the group from what ran, and how to declare it."""
-    op = OPS[kernel.op]
-    traits = (*TRAITS, *_multiples(group[0].problem))
+    op, named = OPS[kernel.op], set[int]()
+    if kinds:
+        named = set.intersection(*(_numbers(one.problem) for one in group))
+    traits = (*TRAITS, *_multiples(group[0].problem if kinds else ""))
     for trait in sorted(
         (t for t in traits if t.kind in kinds or not kinds), key=lambda t: (*kinds, t.kind).index(t.kind)
     ):
-        limit = trait.limit({trait.of(one.spec, op) for one in group}, {trait.of(spec, op) for spec in ran})
+        limit = trait.limit({trait.of(one.spec, op) for one in group}, {trait.of(spec, op) for spec in ran}, named)
         if limit is not None:
             return limit, "choose it with --dtype" if trait.words == "x of {}" else DECLARE
     return None
+
+
+def _numbers(problem: str) -> set[int]:
+    """Return the whole numbers in a text, without those in names as float32; "64KB" is 65,536."""
+    found = re.findall(r"(?<![\w.])(\d+)(\s?ki?b)?", problem, re.IGNORECASE)
+    return {int(digits) * (1024 if unit else 1) for digits, unit in found}
 
 
 def _takes_none(kernel: Kernel, group: list[Raised]) -> bool:
@@ -170,6 +194,7 @@ QUANTITIES: dict[str, Callable[[CaseSpec, Op], int]] = {
     "a number of channels": lambda spec, op: spec.shape[min(1, len(spec.shape) - 1)],
     "a number of rows": lambda spec, op: prod(spec.shape) // max(geometry.row_length(spec, op), 1),
     "a number of elements": lambda spec, op: prod(spec.shape),
+    "a row of bytes": lambda spec, op: geometry.row_length(spec, op) * FORMATS[spec.dtype].dtype.itemsize,
 }
 TRAITS = (
     Trait("rank", "x of {} dimensions", lambda spec, op: len(spec.shape)),
@@ -197,9 +222,12 @@ def _multiples(said: str) -> Iterator[Trait]:
     divisors = [int(k) for k in named if int(k) > 1] or [2**k for k in range(1, 11)]
     for words, of in QUANTITIES.items():
         yield Trait(
-            "multiple", f"{words} of a power of 2", lambda spec, op, of=of: of(spec, op).bit_count() == 1, "yes"
+            "multiple", f"{words} that is a power of 2", lambda spec, op, of=of: of(spec, op).bit_count() == 1, "yes"
         )
         for k in divisors:
             yield Trait(
-                "multiple", f"{words} of a multiple of {k}", lambda spec, op, of=of, k=k: of(spec, op) % k == 0, "yes"
+                "multiple",
+                f"{words} that is a multiple of {k}",
+                lambda spec, op, of=of, k=k: of(spec, op) % k == 0,
+                "yes",
             )
