@@ -9,7 +9,7 @@ from verify_norm.running import refusals
 from verify_norm.running.refusals import limits
 
 
-class Mute(Exception):
+class MuteError(Exception):
     def __str__(self):
         raise RuntimeError("no text")
 
@@ -52,7 +52,7 @@ def test_a_refusal_names_its_limit(error, kind):
         TypeError("f() missing 1 required positional argument: 'bias'"),
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
         ValueError("not today"),
-        Mute(),
+        MuteError(),
         KeyboardInterrupt(),
     ],
 )

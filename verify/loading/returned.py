@@ -75,7 +75,7 @@ def _tensors(values: list[Any]) -> list[Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return a tensor of a subclass as a plain one on the same memory, without what the subclass does when it is read."""
+    """Return a tensor of a subclass as a plain one on the same memory: what the subclass does when read is not seen."""
     if not isinstance(value, torch.Tensor) or type(value) in (torch.Tensor, torch.nn.Parameter):
         return value
     with torch._C.DisableTorchFunctionSubclass():

@@ -25,9 +25,9 @@ class Examined:
     """The results of the checks on one case. They cross from the kernel's process to ours, and are in the journal.
 
     `looked` names the checks that had something to check, `left_out` those that did not fit into GPU memory.
-    `unsupported` is the reason why the kernel was not run. `problem` and `limits` are those of its run. `near` names the
-    tensors whose "far" layout did not fit into memory. `dead`: the kernel broke its CUDA context, so its process can run
-    nothing more. `hung`: it did not return.
+    `unsupported` is the reason why the kernel was not run; `problem` and `limits` are those of its run. `near` names
+    the tensors whose "far" layout did not fit into memory. `dead`: the kernel broke its CUDA context, so its process
+    can run nothing more. `hung`: it did not return.
     """
 
     spec: CaseSpec
