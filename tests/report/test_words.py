@@ -11,7 +11,6 @@ from verify_norm.core.results import Skip
 from verify_norm.report import words
 from verify_norm.report.html.page import pages
 
-
 LIMIT = Skip("cases", "it takes x of 2 dimensions only", 12, limit=True)
 
 

@@ -57,7 +57,8 @@ def _others(run: Run, name: str, output: str) -> Iterator[tuple[Any, Expected | 
     if name not in case.op.attrs or (name == "eps" and case.op.forward is not None):
         return  # dx of a short row is near 0 with any eps
     for value in (1.0,) if name == "weight_offset" else EPS:
-        spec = replace(case.spec, **{name: value})
+        other: dict[str, Any] = {name: value}
+        spec = replace(case.spec, **other)
         if value != getattr(case.spec, name):
             exact = {**case.exact, **make.saved(spec, case.op, case.exact)}
             yield value, make.truths(spec, case.op, run.kernel.contract, exact)[output]

@@ -204,6 +204,7 @@ def bind(
     }
     ours_of = {theirs: ours for ours, theirs in option.names.items()}
     arguments: list[Argument] = []
+    absent = set(ABSENT).difference(t.name.removesuffix("_out") for t in candidate.op.inputs)
     unknown, unset = [], []
     for p in named:
         in_order = positional or p.kind is p.POSITIONAL_ONLY
@@ -212,7 +213,7 @@ def bind(
             arguments.append(Argument(p.name, None, option.constants[p.name], in_order))
         elif source is not None:
             arguments.append(Argument(p.name, source, None, in_order))
-        elif p.default is p.empty and meant(p.name, set(ABSENT).difference(t.name for t in candidate.op.inputs)):
+        elif p.default is p.empty and meant(p.name, absent):
             arguments.append(Argument(p.name, None, None, in_order))
             unset.append(p.name)
         elif p.default is p.empty:

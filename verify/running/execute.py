@@ -62,9 +62,8 @@ def _execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | 
         try:
             with within or guards.PoisonEmpty(case.poison) as made, warnings.catch_warnings():
                 begun = True
-                warnings.simplefilter(
-                    "ignore"
-                )  # a warning is no failure, even if the caller turns warnings into errors
+                # a warning is no failure, even if the caller turns warnings into errors
+                warnings.simplefilter("ignore")
                 returned = kernel.run(**bound(kernel, case))
             outputs = named(returned, case.op)
         except RefusedError as refusal:

@@ -16,9 +16,9 @@ from verify_norm.core.results import CheckResult, Coverage, Power, Report, Setti
 from verify_norm.core.spec import CaseSpec, Finding, Kernel
 from verify_norm.running.environment import environment
 from verify_norm.running.isolate import Runner
-from verify_norm.search import limits
 from verify_norm.search.examine import NO_ROOM, Examined
 from verify_norm.search.journal import Journal
+from verify_norm.search.limits import Raised, hints, stated, wording
 
 NO_JOURNAL = Journal(None, resume=False)
 
@@ -30,7 +30,8 @@ class Collector:
     `looked` and `failed` count the cases of each check, `held` those in which a property that is not promised held or
     not, `failing` the cases of each finding, `skipped` what was not checked, by reason; `seconds` are in the kernel.
     `planned` to `ended` are those of `verify_norm.core.results.Coverage`. Cases that the kernel refuses in words are
-    `waiting`, with their number, until `settle` knows all that `ran`; `limits` are those found, by their wording.
+    `waiting`, with their number, until `settle` knows all that `ran`; `limits` are those found, by their
+    wording; `suggested` are those that no words state. `without` has the cases in which an output was not returned.
     """
 
     kernel: Kernel
@@ -50,10 +51,10 @@ class Collector:
     sensed: defaultdict[tuple[str, str], list[Sensitivity]] = field(default_factory=lambda: defaultdict(list))
     seen: set[CaseSpec] = field(default_factory=set)
     ran: list[CaseSpec] = field(default_factory=list)
-    raised: list[limits.Raised] = field(default_factory=list)
+    raised: list[Raised] = field(default_factory=list)
     waiting: list[tuple[Examined, int]] = field(default_factory=list)
     limits: dict[str, str] = field(default_factory=dict)
-    hints: dict[str, str] = field(default_factory=dict)
+    suggested: dict[str, str] = field(default_factory=dict)
     without: defaultdict[str, list[CaseSpec]] = field(default_factory=lambda: defaultdict(list))
     cases: int = 0
     tried: int = 0
@@ -81,9 +82,10 @@ class Collector:
             self.refused += 1
             return
         self.tried += 1
-        spec = replace(examined.spec, **{f"{name}_layout": "contiguous" for name in examined.near})
+        near: dict[str, Any] = {f"{name}_layout": "contiguous" for name in examined.near}
+        spec = replace(examined.spec, **near)
         if examined.problem is not None:
-            self.raised.append(limits.Raised(spec, examined.problem, examined.limits))
+            self.raised.append(Raised(spec, examined.problem, examined.limits))
         elif "crash" not in {finding.check for finding in examined.findings}:
             self.ran.append(spec)
         if examined.limits:
@@ -93,8 +95,8 @@ class Collector:
 
     def settle(self, *, alone: bool = False) -> None:
         """Decide which cases the kernel refuses and in which it fails, now that all have run."""
-        self.limits = limits.stated(self.kernel, self.raised, self.ran, alone=alone)
-        self.hints = limits.hints(self.kernel, self.raised, self.ran)
+        self.limits = stated(self.kernel, self.raised, self.ran, alone=alone)
+        self.suggested = hints(self.kernel, self.raised, self.ran)
         for examined, number in self.waiting:
             if self.excuse(examined):
                 self.refused += 1
@@ -106,7 +108,7 @@ class Collector:
         """Return the limit of the kernel outside of which a case lies; None if there is none."""
         if not examined.limits or examined.problem is None:
             return None
-        return self.limits.get(limits.wording(examined.problem))
+        return self.limits.get(wording(examined.problem))
 
     def _count(self, examined: Examined, number: int) -> None:
         self.cases += 1
@@ -143,7 +145,7 @@ class Collector:
         """Return the finding with the number of cases that show it, and with the limit that they may have in common."""
         key, message = (finding.check, finding.output), finding.message
         if finding.check == "signature" and finding.status == "error":
-            hint = self.hints.get(limits.wording(message))
+            hint = self.suggested.get(wording(message))
             message = f"{message}; {hint}" if hint else message
         return replace(finding, message=message, cases=self.failing[key], after=self.findings[key].after)
 
@@ -182,14 +184,15 @@ class Collector:
         """Yield the outputs that a forward returns in some cases only; note those that the kernel never returns."""
         forward = OPS[self.kernel.op].forward is None and "signature" in {check.name for check in self.checks}
         for name, specs in self.without.items():
-            train = [spec for spec in specs if spec.training]  # BatchNorm saves nothing in evaluation
-            if forward and train and self.outputs[name]:
-                self.failed["signature"] += len(train)
+            # nothing is saved of an empty x, nor by BatchNorm in evaluation
+            saved = [spec for spec in specs if spec.training and 0 not in spec.shape]
+            if forward and saved and self.outputs[name]:
+                self.failed["signature"] += len(saved)
                 message = (
                     f"{name}: expected in all cases or in none, but the kernel returns it in {self.outputs[name]} "
-                    f"and not in {len(train)}, as this one, which alone shows nothing"
+                    f"and not in {len(saved)}, as this one, which alone shows nothing"
                 )
-                yield Finding(self.kernel.name, "signature", name, "fail", message, train[0], cases=len(train))
+                yield Finding(self.kernel.name, "signature", name, "fail", message, saved[0], cases=len(saved))
             else:
                 self.skipped[f"output {name}", f"{self.kernel.name} does not return it"] = len(specs)
 

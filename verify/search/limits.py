@@ -67,14 +67,13 @@ class Trait:
         if self.form == "yes":
             return f"{self.words} only" if raised == {False} else None
         if self.form == "ordered":
-            thresholds = {n for n in named if n > MOST_RANKS}
-            if 0 < max(ran) < min(raised) and (
-                not thresholds or any(max(ran) - 1 <= n <= min(raised) + 1 for n in thresholds)
-            ):
-                return f"{self.words} below {min(raised):,g} only"
-            return f"{self.words} above {max(raised):,g} only" if min(ran) > max(raised) else None
-        ranks = named & set(range(1, MOST_RANKS + 1))
-        if self.kind == "rank" and ranks and ranks.isdisjoint({min(ran), max(ran), min(raised), max(raised)}):
+            low, high = (max(ran), min(raised)) if max(ran) < min(raised) else (max(raised), min(ran))
+            thresholds = [n for n in named if n > MOST_RANKS and self.kind == "size"]
+            if low >= high or not max(ran) or (thresholds and not any(low - 1 <= n <= high + 1 for n in thresholds)):
+                return None
+            return f"{self.words} below {high:,g} only" if low in ran else f"{self.words} above {low:,g} only"
+        ranks = {n for n in named if n <= MOST_RANKS and self.kind == "rank"}
+        if ranks and ranks.isdisjoint({min(ran), max(ran), min(raised), max(raised)}):
             return None
         return f"{self.words.format(' or '.join(sorted(map(str, ran))))} only"
 
@@ -122,13 +121,11 @@ def _limit(
     kernel: Kernel, group: list[Raised], ran: Sequence[CaseSpec], kinds: Sequence[str]
 ) -> tuple[str, str] | None:
     """Return the first limit of these kinds that separates the group from what ran, and how to declare it."""
-    op, named = OPS[kernel.op], set[int]()
-    if kinds:
-        named = set.intersection(*(_numbers(one.problem) for one in group))
+    op = OPS[kernel.op]
+    named = set.intersection(*(_numbers(one.problem) for one in group)) if kinds else set[int]()
     traits = (*TRAITS, *_multiples(group[0].problem if kinds else ""))
-    for trait in sorted(
-        (t for t in traits if t.kind in kinds or not kinds), key=lambda t: (*kinds, t.kind).index(t.kind)
-    ):
+    chosen = [trait for kind in kinds for trait in traits if trait.kind == kind]
+    for trait in chosen if kinds else traits:
         limit = trait.limit({trait.of(one.spec, op) for one in group}, {trait.of(spec, op) for spec in ran}, named)
         if limit is not None:
             return limit, "choose it with --dtype" if trait.words == "x of {}" else DECLARE
@@ -137,7 +134,7 @@ def _limit(
 
 def _numbers(problem: str) -> set[int]:
     """Return the whole numbers in a text, without those in names as float32; "64KB" is 65,536."""
-    found = re.findall(r"(?<![\w.])(\d+)(\s?ki?b)?", problem, re.IGNORECASE)
+    found = re.findall(r"(?<![\w.])(\d+)(\s?ki?b?\b)?", problem, re.IGNORECASE)
     return {int(digits) * (1024 if unit else 1) for digits, unit in found}
 
 
@@ -157,11 +154,8 @@ def _contiguous(*names: str) -> Callable[[CaseSpec, Op], bool]:
 
     def of(spec: CaseSpec, op: Op) -> bool:
         shapes = {"data": spec.shape, "affine": geometry.affine_shape(spec, op)}
-        given = [
-            t
-            for t in op.inputs
-            if t.extent in shapes and t.name in (names or (t.name,)) and getattr(spec, t.name, True)
-        ]
+        given = [t for t in op.inputs if t.extent in shapes and (not names or t.name in names)]
+        given = [t for t in given if getattr(spec, t.name, True)]  # not None
         return all(_dense(shapes[t.extent], geometry.layout_of(spec, t.name)) for t in given)
 
     return of
@@ -221,13 +215,10 @@ def _multiples(said: str) -> Iterator[Trait]:
     named = re.findall(r"(?:divisible by|multiples? of|%)\s*(\d+)", said)
     divisors = [int(k) for k in named if int(k) > 1] or [2**k for k in range(1, 11)]
     for words, of in QUANTITIES.items():
-        yield Trait(
-            "multiple", f"{words} that is a power of 2", lambda spec, op, of=of: of(spec, op).bit_count() == 1, "yes"
-        )
-        for k in divisors:
-            yield Trait(
-                "multiple",
-                f"{words} that is a multiple of {k}",
-                lambda spec, op, of=of, k=k: of(spec, op) % k == 0,
-                "yes",
-            )
+        yield Trait("multiple", f"{words} that is a power of 2", _such(of, 0), "yes")
+        yield from (Trait("multiple", f"{words} that is a multiple of {k}", _such(of, k), "yes") for k in divisors)
+
+
+def _such(of: Callable[[CaseSpec, Op], int], k: int) -> Callable[[CaseSpec, Op], bool]:
+    """Return the function that says whether a quantity is a multiple of k; for k = 0, whether it is a power of 2."""
+    return lambda spec, op: of(spec, op) % k == 0 if k else of(spec, op).bit_count() == 1
