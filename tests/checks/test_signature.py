@@ -10,6 +10,10 @@ from checking import SPEC, findings, layernorm_fwd
 Result = namedtuple("Result", "y mean rstd")
 
 
+class Labelled(torch.Tensor):
+    """A subclass with memory of its own."""
+
+
 @pytest.mark.parametrize(
     "form",
     [
@@ -19,6 +23,10 @@ Result = namedtuple("Result", "y mean rstd")
         lambda y, mean, rstd: (y, mean[:, None], rstd[:, None]),
         lambda y, mean, rstd: (y, mean),
         lambda y, mean, rstd: y,
+        lambda y, mean, rstd: (y, None, rstd),
+        lambda y, mean, rstd: (y, mean, rstd, 1024, "sum", None),  # numbers and names are no outputs
+        lambda y, mean, rstd: (y, [mean, rstd]),
+        lambda y, mean, rstd: (y.as_subclass(Labelled), mean, rstd),
         lambda y, mean, rstd: (y.T.contiguous().T, mean, rstd),  # another memory format is no error
     ],
 )
@@ -33,7 +41,8 @@ def test_every_way_of_returning_is_understood(form):
         (lambda y, mean, rstd: (y, mean.half(), rstd), "mean"),
         (lambda y, mean, rstd: (y[:-1], mean, rstd), "y"),
         (lambda y, mean, rstd: (y.reshape(-1), mean, rstd), "y"),
-        (lambda y, mean, rstd: (y, mean, None), "rstd"),
+        (lambda y, mean, rstd: (None, mean, rstd), "y"),
+        (lambda y, mean, rstd: (y.to("meta"), mean, rstd), None),
         (lambda y, mean, rstd: (y, mean, rstd, y), None),
         (lambda y, mean, rstd: {"out": y}, None),
         (lambda y, mean, rstd: (y, 0.5, rstd), None),

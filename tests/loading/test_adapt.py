@@ -1,6 +1,7 @@
 """Any callable as a kernel: what it is called with, what comes back, and which cases it meets."""
 
 import ctypes
+from dataclasses import replace
 
 import pytest
 import torch
@@ -210,7 +211,7 @@ def test_the_order_of_what_is_returned():
         y, mean, rstd = torch.native_layer_norm(x, x.shape[-1:], weight, bias, eps)
         return y, rstd.flatten(), mean.flatten(), 3
 
-    assert both(reordered, ROWS, "layernorm_fwd")["layernorm_fwd"] == {("signature", None)}
+    assert both(reordered, ROWS, "layernorm_fwd")["layernorm_fwd"] == {("statistics", "mean"), ("statistics", "rstd")}
     bind = "-> y, rstd, mean, _"
     assert both(reordered, ROWS, "layernorm_fwd", bind)["layernorm_fwd"] == set()
     with pytest.raises(UsageError, match="layernorm_fwd has no inv_std; it has y, mean, rstd"):
@@ -247,3 +248,33 @@ def test_a_triton_kernel_itself_is_not_what_to_name():
     raw = forward.forward
     with pytest.raises(UsageError, match="is a Triton kernel, which takes a grid and pointers: name a function"):
         load_directions(raw, "rmsnorm_fwd")
+
+
+def _gradients(dy, x, weight, mean, rstd):
+    """LayerNorm's dx, dweight and dbias, without an argument for bias."""
+    xhat = (x.double() - mean.double()[:, None]) * rstd.double()[:, None]
+    g = dy.double() if weight is None else dy.double() * weight.double()
+    dx = (g - g.mean(1, keepdim=True) - xhat * (g * xhat).mean(1, keepdim=True)) * rstd.double()[:, None]
+    return dx.to(x.dtype), (dy.double() * xhat).sum(0).to(x.dtype), dy.double().sum(0).to(x.dtype)
+
+
+def test_a_backward_without_bias_is_not_asked_for_dbias_where_there_is_no_weight():
+    def without(dy, x, weight, mean, rstd):
+        dx, dweight, dbias = _gradients(dy, x, weight, mean, rstd)
+        return (dx, None, None) if weight is None else (dx, dweight, dbias)
+
+    def always(dy, x, weight, mean, rstd):
+        dx, dweight, dbias = _gradients(dy, x, weight, mean, rstd)
+        return dx, None if weight is None else dweight, dbias
+
+    def never(dy, x, weight, mean, rstd):
+        return (*_gradients(dy, x, weight, mean, rstd)[:2], None)
+
+    def takes_it(dy, x, weight, bias, mean, rstd):
+        return without(dy, x, weight, mean, rstd)
+
+    bare = replace(ROWS, weight=False)
+    for right in (without, always):
+        assert both(right, bare, "layernorm_bwd") == {"layernorm_bwd": set()}
+    assert both(never, ROWS, "layernorm_bwd") == {"layernorm_bwd": {("signature", "dbias")}}
+    assert both(takes_it, bare, "layernorm_bwd") == {"layernorm_bwd": {("signature", "dbias")}}

@@ -29,6 +29,19 @@ def called(function, text="", op=FORWARD, **options):
     return bound(function, text, op, **options).call(function, given(op))
 
 
+def test_what_the_operator_does_not_have_is_none_where_its_name_is_known():
+    def rms_norm(x, weight, bias, residual, eps, prenorm=False): ...
+
+    op = OPS["rmsnorm_fwd"]
+    found = bound(rms_norm, op=op)
+    assert found.unset == ("bias", "residual")
+    assert {a.name: a.value for a in found.arguments if a.source is None} == {"bias": None, "residual": None}
+    assert bound(rms_norm, "bias=0", op).unset == ("residual",)
+    assert bound(lambda x, weight, bias, residual, eps: x).unset == ("residual",)
+    with pytest.raises(UsageError, match="needs rotary"):
+        bound(lambda x, weight, rotary: x, op=op)
+
+
 @pytest.mark.parametrize(
     ("names", "op", "ours"),
     [

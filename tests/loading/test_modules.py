@@ -10,6 +10,17 @@ from verify_norm.core.spec import CaseSpec
 from verify_norm.loading.registry import load_directions
 
 
+class PrivateRMSNorm(nn.Module):
+    """An RMSNorm whose attribute for eps is private."""
+
+    def __init__(self, dim):
+        super().__init__()
+        self.weight, self._eps = nn.Parameter(torch.ones(dim)), 1e-3
+
+    def forward(self, x):
+        return nn.functional.rms_norm(x, self.weight.shape, self.weight, self._eps)
+
+
 @pytest.mark.parametrize(
     ("target", "spec"),
     [
@@ -20,6 +31,8 @@ from verify_norm.loading.registry import load_directions
         (nn.LayerNorm(24, eps=1e-3), ROWS),
         (nn.LayerNorm((4, 6), elementwise_affine=False), ROWS),
         (nn.RMSNorm, ROWS),
+        (nn.RMSNorm(16, eps=None), CaseSpec((3, 16), dtype="bfloat16", log2_scale=-8)),  # eps is that of float32
+        (PrivateRMSNorm(16), ROWS),
         (nn.GroupNorm, GROUPS),
         (nn.GroupNorm(2, 8, eps=1e-2), GROUPS),
         (nn.InstanceNorm2d, GROUPS),

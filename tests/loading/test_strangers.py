@@ -34,6 +34,9 @@ def run(target, *arguments):
         ("out_style.py:fused_add_rms_norm_fwd", ()),
         ("llm_c_style.py:ln_forward", ("--op", "layernorm_fwd", "--bind", "eps=1e-5 -> y, rstd, mean, _")),
         ("llm_c_style.py:layernorm_backward", ()),
+        ("refusing.py:rms_norm_vectorized_fwd", ()),
+        ("fla_style.py:rms_norm", ()),
+        ("fla_style.py:rms_norm_gemma", ("--bind", "weight_offset=1")),
     ],
 )
 def test_a_right_kernel_passes(target, arguments):
@@ -50,6 +53,8 @@ def test_a_right_kernel_passes(target, arguments):
         ("liger_style.py:RMSNormFunction", ("--bind", 'in_place=False,casting_mode="llama"', "--dtype", "bf16"),
          {("rmsnorm_fwd", "accuracy", "y"), ("rmsnorm_bwd", "gradient", "dweight")}),
         ("out_style.py:rms_norm_but_its_last_row", (), {("rmsnorm_fwd", "accuracy", "y")}),
+        ("refusing.py:rms_norm_of_matrices_but_wrong_fwd", (), {("rmsnorm_fwd", "accuracy", "y")}),
+        ("refusing.py:rms_norm_fails_where_long_fwd", (), {("rmsnorm_fwd", "signature", None)}),
     ],
 )  # fmt: skip
 def test_what_is_wrong_or_not_declared_is_found(target, arguments, found):
@@ -79,6 +84,7 @@ def test_an_instance_meets_cases_of_its_own_size():
     assert all(spec.shape[-1] == 48 and spec.eps == 1e-3 for spec in worst)
 
 
+NAMES = 'rmsnorm_fwd has 2: y, rstd; name what it returns in order, with _ for the rest, as --bind "-> y, rstd, _"'
 BAD = """
 import torch
 from torch import nn
@@ -112,6 +118,7 @@ class RMSNorm(nn.Module):
         ("bad.py:rmsnorm_fwd", (), "needs rotary; rmsnorm_fwd offers x, weight, eps, weight_offset,"),
         ("bad.py:rmsnorm_fwd", ("--bind", "x=rotory"), "--bind x=rotory: unknown argument rotory; rmsnorm_fwd offers"),
         ("bad.py:RMSNorm", (), "bad.py:RMSNorm needs config; rmsnorm_fwd offers "),
+        ("bad.py:RMSNorm", (), "or name an instance of it, as path/file.py:norm"),
         ("bad.py:rms_norm_gpu_forward", (), "nothing was checked. "),
         ("bad.py:rms_norm_gpu_forward", (), "it does not take CPU tensors (AssertionError: assert x.is_cuda)"),
     ],
@@ -132,7 +139,7 @@ def test_a_wrong_number_of_outputs_is_a_finding(tmp_path):
     result = CliRunner().invoke(app, ["--kernel", f"{tmp_path}/bad.py:rms_norm_forward", *FEW, "--json", "-"])
     assert result.exit_code == 1
     (finding,) = documents.load(result.stdout).findings
-    assert (finding.check, finding.message) == ("signature", "it returned 3 values; rmsnorm_fwd has 2: y, rstd")
+    assert (finding.check, finding.message) == ("signature", f"it returned 3 values; {NAMES}")
 
 
 @pytest.mark.slow

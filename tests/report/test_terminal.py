@@ -6,6 +6,7 @@ from dataclasses import replace
 from documents import REPORT, SHORT
 from rich.console import Console
 
+from verify_norm.core.results import Skip
 from verify_norm.report import terminal
 
 
@@ -29,6 +30,11 @@ def test_the_text_has_what_counts():
     ):
         assert part in shown, shown
     assert "\nPASS k: 9 cases" in text(replace(SHORT, findings=()))
+    limited = text(
+        replace(SHORT, findings=(), skipped=(Skip("cases", "it takes x of 2 dimensions only", 3, limit=True),))
+    )
+    assert "\nPASS k, within its limits: 9 of 12 cases" in limited
+    assert "not checked: cases (3 cases): it takes x of 2 dimensions only" in limited
     cut = text(replace(SHORT, findings=(), interrupted=True))
     assert "\nINCOMPLETE k: no finding so far; 9 cases" in cut
     assert "the run was interrupted after 9 cases" in cut

@@ -7,8 +7,11 @@ from math import inf, nan
 import pytest
 from documents import AUDIT, NOTHING, PASSING, REPORT
 
+from verify_norm.core.results import Skip
 from verify_norm.report import words
 from verify_norm.report.html.page import pages
+
+LIMIT = Skip("cases", "it takes x of 2 dimensions only", 12, limit=True)
 
 
 @pytest.mark.parametrize(
@@ -18,6 +21,7 @@ from verify_norm.report.html.page import pages
         (REPORT, "FAIL", "2 findings in 99 cases in 9.5 s."),
         (replace(PASSING, disagreements=("a", "b")), "FAIL", "disagrees with the contract in 2 points."),
         (PASSING, "PASS", "No finding by 3 checks in 99 cases"),
+        (replace(REPORT, findings=(), skipped=(LIMIT,)), "PASS", "99 of 111 cases in 9.5 s, within its limits."),
         (NOTHING, "Nothing checked", "This is not a pass: nothing was checked. output rstd: onepass does"),
         (replace(REPORT, findings=(), interrupted=True), "Incomplete", "This is not a pass."),
         (replace(REPORT, interrupted=True), "FAIL", "the run was interrupted"),

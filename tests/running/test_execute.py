@@ -1,5 +1,6 @@
 """One call of a kernel: what it raises, returns instead, or warns of."""
 
+import signal
 import sys
 import warnings
 from contextlib import contextmanager
@@ -7,13 +8,15 @@ from contextlib import contextmanager
 import pytest
 import torch
 from checking import findings, layernorm_fwd, run_of
-from directions import ROWS, VALUES
+from directions import ROWS
 
+from verify_norm.core.errors import Exit
+from verify_norm.core.results import Settings
 from verify_norm.core.spec import CaseSpec
 from verify_norm.loading.registry import load_directions
 from verify_norm.loading.returned import RefusedError
 from verify_norm.running.execute import Clock, execute
-from verify_norm.search.examine import examine
+from verify_norm.search.search import replay
 
 
 def test_warnings_of_a_kernel_are_no_errors():
@@ -38,9 +41,10 @@ def test_warnings_of_a_kernel_are_no_errors():
 def test_a_kernel_for_gpus_alone_is_not_blamed_on_the_cpu(tmp_path, line, said):
     (tmp_path / "gpu.py").write_text(f"def rmsnorm_fwd(x, weight, eps):\n    {line}\n")
     (kernel,) = load_directions(f"{tmp_path / 'gpu.py'}:rmsnorm_fwd")
-    examined = examine(kernel, kernel.fit(ROWS), VALUES, "cpu")
-    assert examined.unsupported.startswith(f"it does not take CPU tensors ({said}")
-    assert examined.findings == ()
+    report = replay(kernel, kernel.fit(ROWS), Settings(isolate=False))
+    assert report.verdict is Exit.NOTHING
+    (limit,) = (skip for skip in report.skipped if skip.what == "cases")
+    assert limit.reason.startswith(f"it does not take CPU tensors ({said}")
 
 
 @pytest.mark.parametrize(
@@ -54,6 +58,64 @@ def test_a_kernel_for_gpus_alone_is_not_blamed_on_the_cpu(tmp_path, line, said):
 def test_what_a_kernel_raises_or_returns_instead_is_the_runs_problem(body, problem):
     run = run_of(body, op="rmsnorm_fwd")
     assert (run.problem, run.refused, run.outputs) == (problem, False, {})
+
+
+class Wrapper(torch.Tensor):
+    """A subclass without memory that computes when it is read."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        return cls(torch.empty(3)) if func is torch.ops.aten.alias.default else func(*args, **kwargs)
+
+
+class Own(BaseException):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+def leaked(y):
+    inside = []
+    torch.func.vmap(lambda row: inside.append(row) or row)(y)
+    return inside[0]
+
+
+def raised(error):
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (lambda y: y.to_sparse(), "y is a sparse_coo tensor, not a dense one"),
+        (lambda y: torch.nested.nested_tensor([y]), "y is a nested tensor, not a dense one"),
+        (lambda y: y.to("meta"), "y is on meta, expected cpu"),
+        (Wrapper, "y is a Wrapper, which has no values of its own"),
+        (leaked, "y is a tensor without memory"),
+        (lambda y: y.to(torch.complex64), "y is a tensor of complex64, whose values cannot be compared"),
+        (lambda y: y.numpy(), "y is a ndarray, not a tensor"),
+        (lambda y: (row for row in y), "y is a generator, not a tensor"),
+        (lambda y: torch.Tensor, "y is a _TensorMeta, not a tensor"),
+        (lambda y: raised(KeyboardInterrupt("mine")), "KeyboardInterrupt: mine"),
+        (lambda y: raised(GeneratorExit("mine")), "GeneratorExit: mine"),
+        (lambda y: raised(Own()), "Own: raise error"),
+        (lambda y: raised(ExceptionGroup("several", [ValueError("2-D only")])), "ExceptionGroup: several"),
+    ],
+)
+def test_nothing_that_a_kernel_returns_or_raises_ends_the_run(body, said):
+    run = run_of(lambda x: body(x.clone()), op="rmsnorm_fwd")
+    assert run.problem.startswith(said)
+    assert not run.outputs
+
+
+def test_a_kernels_keyboard_interrupt_is_not_the_users():
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        run_of(lambda x: signal.raise_signal(signal.SIGINT), op="rmsnorm_fwd")
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_kernel_that_refuses_a_case_is_not_at_fault_and_an_error_of_the_tool_is_raised():

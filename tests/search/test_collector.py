@@ -1,7 +1,7 @@
 """What a run counts and reports."""
 
 import torch
-from small_runs import run
+from small_runs import rmsnorm_fwd, run
 
 from verify_norm.cases import placement
 from verify_norm.core.results import Settings
@@ -24,6 +24,19 @@ def test_what_is_not_returned_is_said():
     assert report.ok
     assert ("output rstd", "k does not return it") in {(skip.what, skip.reason) for skip in report.skipped}
     assert {check.name: check.cases for check in report.checks}["statistics"] == 0
+
+
+def test_an_output_that_comes_and_goes_is_a_finding():
+    def sometimes(x, weight, eps, weight_offset, normalized_shape):
+        y = rmsnorm_fwd(x, weight, eps, weight_offset, normalized_shape)
+        dims = tuple(range(x.dim() - len(normalized_shape), x.dim()))
+        return y, None if x.shape[0] > 8 else torch.rsqrt(x.double().pow(2).mean(dims) + eps).float()
+
+    report = run(sometimes, examples=0, checks=("signature", "statistics"))
+    (finding,) = report.findings
+    assert (finding.check, finding.output) == ("signature", "rstd")
+    assert "expected in all cases or in none, but the kernel returns it in " in finding.message
+    assert finding.cases == {check.name: check.failed for check in report.checks}["signature"]
 
 
 def test_what_is_not_supported_is_skipped_with_its_reason():

@@ -1,5 +1,7 @@
 """Kernels for RMSNorm of which little or nothing can be checked, and right ones that offer less than others."""
 
+import signal
+
 import torch
 
 from verify_norm import kernel
@@ -61,7 +63,7 @@ def wrong_in_three_dimensions(x, weight, eps, weight_offset, normalized_shape):
 def interrupted(x, weight, eps, weight_offset, normalized_shape):
     """Do what Ctrl-C does, in the sixth row of the corner table."""
     if x.shape == (7, 33):
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
     return right(x, weight, eps, weight_offset, normalized_shape)
 
 

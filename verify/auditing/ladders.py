@@ -126,7 +126,7 @@ def _run_ladder(kernel: Kernel, plan: _Plan, device: str, seconds: float) -> Ite
         started = time.perf_counter()
         run = execute(kernel, case)
         took, before = time.perf_counter() - started, value
-        if run.refused:
+        if run.refused or run.limits:
             stopped = run.problem or ""
             continue
         for key, step in _steps(run, plan, value):

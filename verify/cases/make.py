@@ -63,11 +63,12 @@ def build(
         values, dtype = exact[tensor.name], geometry.input_dtype(tensor, spec)
         layout = geometry.layout_of(spec, tensor.name)
         tensors[tensor.name] = None if values is None else placement.place(values, dtype, layout, poison, device)
-    expected = _truth(spec, op, contract, exact) if truth else {}
+    expected = truths(spec, op, contract, exact) if truth else {}
     return Case(spec, op, {**tensors, **attributes(spec, op)}, exact, expected, poison)
 
 
-def _truth(spec: CaseSpec, op: Op, contract: Contract, exact: Exact) -> dict[str, Expected | None]:
+def truths(spec: CaseSpec, op: Op, contract: Contract, exact: Exact) -> dict[str, Expected | None]:
+    """Return the truth of every output at these exact inputs, with its error bound; None where there is no output."""
     offered = offer(spec, op, contract, exact)
     with np.errstate(all="ignore"):  # the inputs contain NaN, infinities and overflow; the checks judge them
         values = call(op.reference, offered)

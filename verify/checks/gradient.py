@@ -63,7 +63,8 @@ def gradient(run: Run) -> Iterable[Finding | SmallestError | NoData]:
     try:
         found = comparisons(run)
     except NearbyError as error:
-        yield finding(run, "gradient", None, f"its forward fails near this case: {error}", status="error")
+        failed = finding(run, "gradient", None, f"its forward fails near this case: {error}", status="error")
+        yield failed if str(error) else NoData()
         return
     if not any(c.judged for c in found):
         yield NoData()

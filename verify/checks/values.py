@@ -6,6 +6,7 @@ from math import prod
 import numpy as np
 
 from verify_norm.checks.check import check, finding
+from verify_norm.checks.hints import hint
 from verify_norm.checks.relations.equations import compared
 from verify_norm.checks.relations.rerun import element
 from verify_norm.core import geometry, judge
@@ -56,7 +57,7 @@ def _compare(run: Run, name: str) -> Iterable[Finding]:
         message = (
             f"{element(output, index)} is {ulp:.{digits}g} ULP ({expected.dtype}) from float64; allowed "
             f"{most:.{digits}g} ({_reason(run, output, expected, want)}); {int((result.ratio > 1).sum())} of "
-            f"{result.ratio.size} elements are beyond their bound"
+            f"{result.ratio.size} elements are beyond their bound{hint(run, output)}"
         )
         yield finding(run, name, output, message, index=index, got=got, want=want, ulp=ulp, allowed=most)
 

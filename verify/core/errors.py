@@ -40,7 +40,10 @@ def first_line(error: BaseException) -> str:
     >>> first_line(ValueError("expected 2 values\\ngot 3"))
     'expected 2 values'
     """
-    lines = str(error).strip().splitlines()
+    try:
+        lines = str(error).strip().splitlines()
+    except Exception:  # a class of the user's may have no text
+        lines = []
     if lines:
         return lines[0]
     frame = error.__traceback__

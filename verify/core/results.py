@@ -105,11 +105,12 @@ class Power:
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """What was not checked, why, and in how many cases."""
+    """What was not checked, why, and in how many cases; a `limit` is one that the kernel stated when it was called."""
 
     what: str
     reason: str
     cases: int = 1
+    limit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +192,11 @@ class Report:
     def checked(self) -> bool:
         """Return whether any check had something to check, and an output was compared in a tenth of the tried cases."""
         return any(check.cases for check in self.checks) and not self._barely_compared
+
+    @property
+    def within(self) -> str:
+        """Return ", within its limits" of a kernel that refuses cases in words; else ""."""
+        return ", within its limits" * any(skip.limit for skip in self.skipped)
 
     @property
     def unfinished(self) -> str:

@@ -196,6 +196,7 @@ class Kernel:
     case that it takes. `forward` names the forward kernel of a backward; loading sets `forward_run`. `bind` says how
     the arguments are bound (`verify_norm.loading.bind`). An `autograd` kernel is a backward that torch makes of a
     forward pass: it also takes `frozen`. `origin` is the package that registered the kernel.
+    Arguments `unset` are None in every case, since the operator does not have them.
     """
 
     name: str
@@ -210,6 +211,7 @@ class Kernel:
     bind: str = ""
     autograd: bool = False
     origin: str = ""
+    unset: tuple[str, ...] = ()
     fit: Callable[[CaseSpec], CaseSpec] | None = field(default=None, repr=False)
     run: Callable[..., Any] | None = None
     forward_run: Callable[..., Any] | None = None
@@ -327,6 +329,7 @@ class Run:
     overlaps: tuple[tuple[str, str], ...] = ()  # an output, and an argument or output that shares its memory
     problem: str | None = None  # why there are no outputs: what the kernel raised, or what it returned instead
     refused: bool = False  # the kernel does not take the case: the problem is not its fault
+    limits: tuple[str, ...] = ()  # kinds of limits that the problem speaks of: other cases tell whether it refuses
     returned: Mapping[str, Any] = field(default_factory=dict)  # the tensors: holding them keeps their memory in use
     effects: tuple[str, ...] = ()  # what the call changed of the process and of what its arguments are, in words
     otherwise: tuple[str, ...] = ()  # operations that ran in Triton's interpreter, and that a GPU computes otherwise

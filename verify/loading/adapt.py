@@ -119,7 +119,8 @@ def _function(candidate: Candidate, *, autograd: bool = False) -> tuple[Call, Do
     outputs = tuple(t.name for t in op.outputs if t.name not in offered(op))
     binding = bind(candidate, parameters, offered(op), outputs=outputs, positional=positional)
     within = domain.of_function(candidate, binding, autograd=autograd)
-    if binding.plain and not contract.inplace and not positional:
+    untold = within.tied == "untold"
+    if binding.plain and not (contract.inplace or positional or untold):
         return partial(make.call, target), within
     into = [n for n in outputs if n in binding.sources]
     if autograd and into:
@@ -133,7 +134,21 @@ def _function(candidate: Candidate, *, autograd: bool = False) -> tuple[Call, Do
             return {output: given[argument] for output, _, argument in pairs} or None
         return _merged(returned, written, op) if written else returned
 
-    return _with_names(call, op, binding.returns), within
+    named_call = _with_names(call, op, binding.returns)
+    return _unasked(named_call, op) if untold else named_call, within
+
+
+def _unasked(call: Call, op: Op) -> Call:
+    """Return the call of a backward without an argument for bias: without a weight nothing asks it for dbias."""
+
+    def answered(given: Mapping[str, Any]) -> Any:
+        returned = call(given)
+        outputs = named(returned, op) if given["weight"] is None else ""
+        if isinstance(outputs, str) or outputs.get("dbias") is not None:
+            return returned
+        return {name: value for name, value in outputs.items() if name != "dbias"}
+
+    return answered
 
 
 def _kernel(call: Call, candidate: Candidate, *more: str) -> Callable[..., Any]:

@@ -54,6 +54,7 @@ ALIASES = {  # our name: other names, in any case unless another line has the ex
         "dbias": "db dbeta grad_bias grad_beta",
     }.items()
 }
+ABSENT = ("bias", "residual")  # of a library's norm, where the operator has none: they are None
 NUMBERS = ("eps", "num_groups", "weight_offset", "training", "momentum", "scale")  # a constant can fix them
 
 
@@ -137,7 +138,7 @@ class Binding:
     """How to call a callable: its arguments in order.
 
     `fixed` holds values of the operator that all cases must have, `every` what it takes by name beyond its arguments.
-    `rest` is the name of its **kwargs, "" if it has none.
+    `rest` is the name of its **kwargs, "" if it has none. Arguments `unset` stand for what the operator does not have.
     """
 
     arguments: tuple[Argument, ...]
@@ -145,6 +146,7 @@ class Binding:
     returns: tuple[str, ...] = ()
     every: tuple[str, ...] = ()
     rest: str = ""
+    unset: tuple[str, ...] = ()
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -202,7 +204,8 @@ def bind(
     }
     ours_of = {theirs: ours for ours, theirs in option.names.items()}
     arguments: list[Argument] = []
-    unknown = []
+    absent = set(ABSENT).difference(t.name.removesuffix("_out") for t in candidate.op.inputs)
+    unknown, unset = [], []
     for p in named:
         in_order = positional or p.kind is p.POSITIONAL_ONLY
         source = ours_of.get(p.name) or _fitting(p, offered, outputs, {*ours_of.values(), *_taken(arguments)})
@@ -210,6 +213,9 @@ def bind(
             arguments.append(Argument(p.name, None, option.constants[p.name], in_order))
         elif source is not None:
             arguments.append(Argument(p.name, source, None, in_order))
+        elif p.default is p.empty and meant(p.name, absent):
+            arguments.append(Argument(p.name, None, None, in_order))
+            unset.append(p.name)
         elif p.default is p.empty:
             unknown.append(p.name)
         elif in_order:
@@ -219,7 +225,7 @@ def bind(
         example = f"--bind {offered[0]}={unknown[0]}, or {unknown[0]}=<a constant>"
         raise UsageError(f"{candidate.name} needs {', '.join(unknown)}; {offers} ({example})")
     if not rest:
-        return Binding(tuple(arguments), fixed, option.returns)
+        return Binding(tuple(arguments), fixed, option.returns, unset=tuple(unset))
     known = {*elsewhere, *(p.name for p in named)}
     beyond = {theirs: ours for theirs, ours in ours_of.items() if ours in (*offered, *outputs) and theirs not in known}
     arguments += [Argument(theirs, ours) for theirs, ours in beyond.items()]
@@ -228,7 +234,7 @@ def bind(
     every: tuple[str, ...] = ()
     if all(a.source in (None, a.name) for a in arguments):  # the callable uses the operator's names
         every = tuple(n for n in offered if n not in (*_taken(arguments), FEATURES))
-    return Binding(tuple(arguments), fixed, option.returns, every, rest)
+    return Binding(tuple(arguments), fixed, option.returns, every, rest, tuple(unset))
 
 
 def features(op: Op, given: Mapping[str, Any]) -> int:

@@ -38,7 +38,8 @@ class Domain:
     `fields` are values that fields of CaseSpec must have; `affine` is the shape of an instance's weight; `ranks` are
     the allowed ranks of x, any if empty. `tied`: a bias "follows" the weight, or "needs" one, or is "untold": then only
     a weight tells its type. An argument `written` in place must not have elements that share memory. At least one of
-    the `differentiated` inputs is not frozen. `own` is the `unsupported` of the kernel's record.
+    the `differentiated` inputs is not frozen. `own` is the `unsupported` of the kernel's record. `unset` names the
+    arguments that are None in every case, since the operator does not have them.
     """
 
     view: View = "rows"
@@ -49,6 +50,7 @@ class Domain:
     written: tuple[str, ...] = ()
     differentiated: tuple[str, ...] = ()
     own: Callable[[CaseSpec], str | None] | None = None
+    unset: tuple[str, ...] = ()
 
     def fit(self, spec: CaseSpec) -> CaseSpec:
         """Return the nearest case in the domain: the case itself, if it is.
@@ -134,4 +136,5 @@ def of_function(candidate: Candidate, binding: Binding, *, autograd: bool) -> Do
         held["frozen"] = ()
     untold = backward and "bias" in inputs and "bias" not in takes
     written = tuple(pair.partition(":")[2] for pair in candidate.contract.inplace)
-    return Domain(op.view, tuple(held.items()), tied="untold" if untold else "", written=written)
+    tied = "untold" if untold else ""
+    return Domain(op.view, tuple(held.items()), tied=tied, written=written, unset=binding.unset)

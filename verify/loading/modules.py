@@ -15,13 +15,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from verify_norm.core.errors import UsageError
+from verify_norm.core.errors import UsageError, one_line
 from verify_norm.core.spec import Op
 from verify_norm.loading.bind import FEATURES, Binding, Candidate, bind, features, meant, signature
 from verify_norm.loading.domain import Domain
 
 ROLES = ("weight", "bias", "running_mean", "running_var")
 RANKS = {"1": (2, 3), "2": (4,), "3": (5,)}  # of x, by the last digit in BatchNorm1d and the like
+INSTANCE = "or name an instance of it, as path/file.py:norm"
 TRIAL = {"eps": 1e-5, "normalized_shape": (8,), FEATURES: 8, "num_groups": 2, "momentum": 0.1}
 
 
@@ -72,7 +73,7 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
         finally:
             used.train(was)
 
-    return call, _domain(candidate, module, made, autograd=autograd)
+    return call, _domain(candidate, module, made, call_binding.unset, autograd=autograd)
 
 
 def _constructor(candidate: Candidate, inputs: tuple[str, ...]) -> Binding:
@@ -82,7 +83,10 @@ def _constructor(candidate: Candidate, inputs: tuple[str, ...]) -> Binding:
     offered = (*attrs, FEATURES, *(n for n in flags if n != "bias" or any(t.name == n for t in op.inputs)))
     elsewhere = {*inputs, *(p.name for p in signature(cls.forward, name)), *op.attrs, *flags, "weight"}
     own = [p for p in signature(cls, name) if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
-    return bind(candidate, own, offered, elsewhere=elsewhere)
+    try:
+        return bind(candidate, own, offered, elsewhere=elsewhere)
+    except UsageError as error:
+        raise UsageError(f"{error}; {INSTANCE}") from None
 
 
 def _constructed(candidate: Candidate, binding: Binding, values: Mapping[str, Any]) -> nn.Module:
@@ -91,7 +95,7 @@ def _constructed(candidate: Candidate, binding: Binding, values: Mapping[str, An
     except Exception as error:
         given = [(a.name, values.get(a.source, a.value) if a.source else repr(a.value)) for a in binding.arguments]
         shown = f"{candidate.name}({', '.join(f'{name}={value}' for name, value in given)})"
-        raise UsageError(f"{shown} cannot be constructed: {type(error).__name__}: {error}") from error
+        raise UsageError(f"{shown} cannot be constructed: {one_line(error)}; {INSTANCE}") from error
     return made
 
 
@@ -107,14 +111,18 @@ def _roles(module: nn.Module, name: str) -> dict[str, str]:
     return roles
 
 
-def _domain(candidate: Candidate, module: nn.Module, made: Binding | None, *, autograd: bool) -> Domain:
+def _domain(
+    candidate: Candidate, module: nn.Module, made: Binding | None, unset: tuple[str, ...], *, autograd: bool
+) -> Domain:
     """Return the cases that the module takes; `made` is how its class is constructed, None for an instance."""
     name, op, roles = candidate.name, candidate.op, _roles(module, candidate.name)
     varies = set() if made is None else set(made.sources) - set(made.fixed)
     held: dict[str, Any] = {"weight_layout": "contiguous", "bias_layout": "contiguous"}
     held |= {} if autograd else {"frozen": ()}
     attributes = vars(getattr(module, "_orig_mod", module))
-    own = {ours: v for n, v in attributes.items() if (ours := meant(n, (*op.attrs, FEATURES))) is not None}
+    own = {ours: v for n, v in attributes.items() if (ours := meant(n.strip("_"), (*op.attrs, FEATURES))) is not None}
+    if own.get("eps", 0.0) is None:
+        own["eps"] = torch.finfo(torch.float32).eps  # as torch.nn.RMSNorm, for every type of x
     own |= {ours: v for n, v in candidate.option.constants.items() if (ours := meant(n, op.attrs)) is not None}
     for n in ("eps", "num_groups", "momentum"):
         if n not in op.attrs or n in varies:
@@ -139,7 +147,7 @@ def _domain(candidate: Candidate, module: nn.Module, made: Binding | None, *, au
     affine = None if made is not None else _affine(module, name, roles, own)
     if op.view == "rows" and made is not None and "normalized_shape" not in varies:
         held["normalized_ndim"] = 1
-    return Domain(op.view, tuple(held.items()), affine, _ranks(module, op), tied)
+    return Domain(op.view, tuple(held.items()), affine, _ranks(module, op), tied, unset=unset)
 
 
 def _ranks(module: nn.Module, op: Op) -> tuple[int, ...]:

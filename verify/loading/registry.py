@@ -106,7 +106,7 @@ def ready(kernel: Kernel) -> Kernel:
 
 def _bound(kernel: Kernel, target: Any) -> Kernel:
     within = replace(adapt.of_kernel(kernel, target).domain, own=kernel.unsupported)
-    return replace(_running(kernel, target), unsupported=within.unsupported, fit=within.fit)
+    return replace(_running(kernel, target), unsupported=within.unsupported, fit=within.fit, unset=within.unset)
 
 
 def _running(kernel: Kernel, target: Any) -> Kernel:

@@ -1,11 +1,22 @@
-"""Names the outputs that a callable returns."""
+"""Names the outputs that a callable returns, and refuses what is no tensor whose values can be read."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 
+from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.spec import Op
+
+READABLE = {
+    *FORMATS,
+    "bool",
+    "uint8",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+}  # a wrong type among them is shown with values
 
 
 class RefusedError(Exception):
@@ -13,7 +24,11 @@ class RefusedError(Exception):
 
 
 def named(returned: Any, op: Op) -> dict[str, Any] | str:
-    """Return the returned values by output name, or what is wrong with them."""
+    """Return the returned values by output name, or what is wrong with them.
+
+    None for what follows y of a forward is left out, as in a shorter tuple. Beyond the operator's outputs a kernel may
+    return numbers and None, which are no outputs; of more tensors it is not known which are meant.
+    """
     names = [tensor.name for tensor in op.outputs]
     if isinstance(returned, Mapping):
         unknown = [name for name in returned if name not in names]
@@ -21,11 +36,65 @@ def named(returned: Any, op: Op) -> dict[str, Any] | str:
             return f"it returned {', '.join(map(str, unknown))}; {op.name} has {', '.join(names)}"
         found = dict(returned)
     else:
-        values = returned if isinstance(returned, (tuple, list)) else (returned,)
+        values = list(_flat(returned))
         if len(values) > len(names):
-            return f"it returned {len(values)} values; {op.name} has {len(names)}: {', '.join(names)}"
+            values = _tensors(values)
+        if len(values) > len(names):
+            order = ", ".join((*names, *"_" * (len(values) - len(names))))
+            return (
+                f"it returned {len(values)} values; {op.name} has {len(names)}: {', '.join(names)}; name what it "
+                f'returns in order, with _ for the rest, as --bind "-> {order}"'
+            )
         found = dict(zip(names, values, strict=False))
+    if op.forward is None:
+        found = {name: value for name, value in found.items() if value is not None or name == names[0]}
     for name, value in found.items():
-        if value is not None and not isinstance(value, torch.Tensor):
-            return f"{name} is a {type(value).__name__}, not a tensor"
+        if value is None:
+            continue
+        found[name] = value = plain(value)
+        if (problem := unreadable(value)) is not None:
+            return f"{name} is {problem}"
     return found
+
+
+def _flat(returned: Any) -> Iterable[Any]:
+    """Yield the values of nested tuples and lists, as of (y, (mean, rstd))."""
+    if not isinstance(returned, (tuple, list)):
+        yield returned
+        return
+    for value in returned:
+        yield from _flat(value)
+
+
+def _tensors(values: list[Any]) -> list[Any]:
+    """Return the values without numbers, texts and types, and without None at the end."""
+    kept = [value for value in values if value is None or isinstance(value, torch.Tensor)]
+    while kept and kept[-1] is None:
+        kept.pop()
+    return kept
+
+
+def plain(value: Any) -> Any:
+    """Return a tensor of a subclass as a plain one on the same memory: what the subclass does when read is not seen."""
+    if not isinstance(value, torch.Tensor) or type(value) in (torch.Tensor, torch.nn.Parameter):
+        return value
+    with torch._C.DisableTorchFunctionSubclass():
+        return value.as_subclass(torch.Tensor)
+
+
+def unreadable(value: Any) -> str | None:
+    """Return what a value is if it is no dense tensor of numbers with memory of its own; None if it is one."""
+    if not isinstance(value, torch.Tensor):
+        return f"a {type(value).__name__}, not a tensor"
+    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        return f"a {type(value).__name__}, which has no values of its own"
+    kind = str(value.dtype).removeprefix("torch.")
+    if value.is_nested or value.layout is not torch.strided:
+        return f"a {'nested' if value.is_nested else str(value.layout).removeprefix('torch.')} tensor, not a dense one"
+    if kind not in READABLE:
+        return f"a tensor of {kind}, whose values cannot be compared"
+    try:
+        lost = bool(value.numel()) and not value.untyped_storage().data_ptr() and not value.is_meta
+    except (RuntimeError, NotImplementedError):
+        lost = True
+    return "a tensor without memory, as of a subclass that wraps another" if lost else None

@@ -64,7 +64,7 @@ def _basis(report: Report) -> str:
     worst: dict[str, float] = {}
     for tally in report.tallies:
         worst[tally.output] = max(worst.get(tally.output, 0.0), tally.ratio)
-    text = f"{cases(report)} in {report.seconds:.1f} s on {report.settings.device}"
+    text = f"{cases(report)} in {report.seconds:.1f} s on {report.settings.device}{report.within}"
     ratios = ", ".join(f"{output} {ratio:.2g}" for output, ratio in worst.items())
     return f"{text}, error/bound {ratios}" if ratios else text
 

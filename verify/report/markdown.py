@@ -95,7 +95,11 @@ def _verdict(document: Document, report: Report) -> str:
         return f"FAIL {name}: {' and '.join(parts)}; {basis}"
     cut = f"; {escaped(report.unfinished)}" if report.unfinished else ""
     cut += f"; not done: {escaped(', '.join(document.lost))}" if isinstance(document, Audit) and document.lost else ""
-    found = f"incomplete {name}: no finding so far;" if document.verdict is Exit.INCOMPLETE else f"PASS {name}:"
+    found = (
+        f"incomplete {name}: no finding so far;"
+        if document.verdict is Exit.INCOMPLETE
+        else f"PASS {name}{report.within}:"
+    )
     return f"{found} {basis}{cut}"
 
 

@@ -140,7 +140,7 @@ def _verdict(report: Report) -> str:
         return f"[red bold]nothing checked[/]: {kernel}"
     if report.verdict is Exit.INCOMPLETE:
         return f"[yellow bold]INCOMPLETE[/] {kernel}: no finding so far; {basis}{cut}"
-    return f"[green bold]PASS[/] {kernel}: {basis}{cut}"
+    return f"[green bold]PASS[/] {kernel}{report.within}: {basis}{cut}"
 
 
 def number(value: float) -> str:

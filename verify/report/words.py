@@ -48,7 +48,7 @@ def headline(document: Document) -> Headline:
         missing = f"; not done: {', '.join(document.lost)}" if isinstance(document, Audit) and document.lost else ""
         return Headline("part", "Incomplete", f"No finding so far, in {basis}{cut}{missing}. This is not a pass.")
     ran = sum(check.cases > 0 for check in report.checks)
-    return Headline("pass", "PASS", f"No finding by {count(ran, 'check')} in {basis}{cut}.")
+    return Headline("pass", "PASS", f"No finding by {count(ran, 'check')} in {basis}{report.within}{cut}.")
 
 
 def evidence(report: Report) -> str:

@@ -1,11 +1,12 @@
 """Calls a kernel on a case: binds arguments by name, poisons its allocations, and reads what it returns."""
 
 import functools
-import re
+import signal
+import threading
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,11 +17,9 @@ from verify_norm.core import judge
 from verify_norm.core.errors import one_line
 from verify_norm.core.spec import Case, Kernel, Output, Run
 from verify_norm.loading.returned import RefusedError, named
-from verify_norm.running import guards
+from verify_norm.running import guards, refusals
 from verify_norm.running.interpreter.arithmetic import otherwise
 from verify_norm.running.surroundings import Surroundings
-
-NEEDS_GPU = re.compile(r"\b(cuda|gpu)\b|is_cuda|cpu tensor\?|active drivers", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -62,22 +61,24 @@ def execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | N
 def _execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | None) -> Run:
     assert kernel.run is not None, "registry.load sets run"
     given, begun = guards.Arguments(case.arguments), False
-    try:
-        with within or guards.PoisonEmpty(case.poison) as made, warnings.catch_warnings():
-            begun = True
-            warnings.simplefilter("ignore")  # a warning is no failure, even if the caller turns warnings into errors
-            returned = kernel.run(**bound(kernel, case))
-        outputs = named(returned, case.op)
-    except RefusedError as refusal:
-        return Run(kernel, case, {}, problem=str(refusal), refused=True)
-    except (Exception, SystemExit) as error:  # sys.exit() would end the tool as a success
-        if not begun:  # not the kernel's error
-            raise
-        problem = one_line(error)
-        tensors = [value for value in case.arguments.values() if isinstance(value, torch.Tensor)]
-        if NEEDS_GPU.search(problem) and all(tensor.is_cpu for tensor in tensors):
-            return Run(kernel, case, {}, problem=f"it does not take CPU tensors ({problem})", refused=True)
-        return Run(kernel, case, {}, problem=problem)
+    with _ctrl_c() as pressed:
+        try:
+            with within or guards.PoisonEmpty(case.poison) as made, warnings.catch_warnings():
+                begun = True
+                # a warning is no failure, even if the caller turns warnings into errors
+                warnings.simplefilter("ignore")
+                returned = kernel.run(**bound(kernel, case))
+            outputs = named(returned, case.op)
+        except RefusedError as refusal:
+            return Run(kernel, case, {}, problem=str(refusal), refused=True)
+        except BaseException as error:  # sys.exit() or a kernel's own KeyboardInterrupt would end the tool
+            if not begun or pressed:  # not the kernel's error
+                raise
+            return _raised(kernel, case, error)
+    device = _device(case)
+    if not isinstance(outputs, str):
+        elsewhere = [name for name, value in outputs.items() if value is not None and value.device != device]
+        outputs = f"{elsewhere[0]} is on {outputs[elsewhere[0]].device}, expected {device}" if elsewhere else outputs
     if isinstance(outputs, str):
         return Run(kernel, case, {}, problem=outputs)
     states = [tensor.name for tensor in case.op.inputs if tensor.role == "state"]
@@ -88,6 +89,38 @@ def _execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | 
     outputs |= {name: case.arguments[name] for name in states}  # changed in place, whatever is returned
     values = {name: _output(value, case, name) for name, value in outputs.items()}
     return Run(kernel, case, values, damage, overlaps, returned=returned)
+
+
+def _raised(kernel: Kernel, case: Case, error: BaseException) -> Run:
+    """Return the run of a kernel that raised, with the limits that its words speak of."""
+    problem, on_cpu = one_line(error), _device(case).type == "cpu"
+    if refusals.INTERPRETED in problem:
+        return Run(kernel, case, {}, problem=f"it does not take CPU tensors ({problem})", refused=True)
+    return Run(kernel, case, {}, problem=problem, limits=refusals.limits(error, on_cpu=on_cpu))
+
+
+def _device(case: Case) -> torch.device:
+    return next(value.device for value in case.arguments.values() if isinstance(value, torch.Tensor))
+
+
+@contextmanager
+def _ctrl_c() -> Iterator[list[int]]:
+    """Yield a list that Ctrl-C makes longer: it tells the user's KeyboardInterrupt from one that the kernel raises."""
+    pressed: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield pressed
+        return
+
+    def note(number: int, frame: Any) -> None:
+        pressed.append(number)
+        before(number, frame)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def inplace(kernel: Kernel) -> list[tuple[str, str]]:

@@ -1,7 +1,7 @@
 """Collects what a run finds: tallies, findings, and what was checked; and makes the report."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from verify_norm.running.environment import environment
 from verify_norm.running.isolate import Runner
 from verify_norm.search.examine import NO_ROOM, Examined
 from verify_norm.search.journal import Journal
+from verify_norm.search.limits import Raised, hints, stated, wording
 
 NO_JOURNAL = Journal(None, resume=False)
 
@@ -28,7 +29,9 @@ class Collector:
 
     `looked` and `failed` count the cases of each check, `held` those in which a property that is not promised held or
     not, `failing` the cases of each finding, `skipped` what was not checked, by reason; `seconds` are in the kernel.
-    `planned` to `ended` are those of `verify_norm.core.results.Coverage`.
+    `planned` to `ended` are those of `verify_norm.core.results.Coverage`. Cases that the kernel refuses in words are
+    `waiting`, with their number, until `settle` knows all that `ran`; `limits` are those found, by their
+    wording; `suggested` are those that no words state. `without` has the cases in which an output was not returned.
     """
 
     kernel: Kernel
@@ -47,7 +50,14 @@ class Collector:
     skipped: Counter[tuple[str, str]] = field(default_factory=Counter)
     sensed: defaultdict[tuple[str, str], list[Sensitivity]] = field(default_factory=lambda: defaultdict(list))
     seen: set[CaseSpec] = field(default_factory=set)
+    ran: list[CaseSpec] = field(default_factory=list)
+    raised: list[Raised] = field(default_factory=list)
+    waiting: list[tuple[Examined, int]] = field(default_factory=list)
+    limits: dict[str, str] = field(default_factory=dict)
+    suggested: dict[str, str] = field(default_factory=dict)
+    without: defaultdict[str, list[CaseSpec]] = field(default_factory=lambda: defaultdict(list))
     cases: int = 0
+    tried: int = 0
     planned: int = 0
     corners: int = 0
     corners_done: int = 0
@@ -71,6 +81,36 @@ class Collector:
             self.skipped["cases", examined.unsupported] += 1
             self.refused += 1
             return
+        self.tried += 1
+        near: dict[str, Any] = {f"{name}_layout": "contiguous" for name in examined.near}
+        spec = replace(examined.spec, **near)
+        if examined.problem is not None:
+            self.raised.append(Raised(spec, examined.problem, examined.limits))
+        elif "crash" not in {finding.check for finding in examined.findings}:
+            self.ran.append(spec)
+        if examined.limits:
+            self.waiting.append((examined, self.tried))
+        else:
+            self._count(examined, self.tried)
+
+    def settle(self, *, alone: bool = False) -> None:
+        """Decide which cases the kernel refuses and in which it fails, now that all have run."""
+        self.limits = stated(self.kernel, self.raised, self.ran, alone=alone)
+        self.suggested = hints(self.kernel, self.raised, self.ran)
+        for examined, number in self.waiting:
+            if self.excuse(examined):
+                self.refused += 1
+            else:
+                self._count(examined, number)
+        self.waiting.clear()
+
+    def excuse(self, examined: Examined) -> str | None:
+        """Return the limit of the kernel outside of which a case lies; None if there is none."""
+        if not examined.limits or examined.problem is None:
+            return None
+        return self.limits.get(wording(examined.problem))
+
+    def _count(self, examined: Examined, number: int) -> None:
         self.cases += 1
         self.compared += bool(examined.tallies)
         self.outputs.update(tally.output for tally in examined.tallies)
@@ -83,7 +123,7 @@ class Collector:
         for name in examined.left_out:
             self.skipped[f"check {name}", NO_ROOM] += 1
         for name in examined.missing:
-            self.skipped[f"output {name}", f"{self.kernel.name} does not return it"] += 1
+            self.without[name].append(examined.spec)
         for name in examined.near:
             self.skipped[f"{name} beyond 2³¹ elements", "there is not enough memory"] += 1
         for name, power in examined.powers:
@@ -95,19 +135,23 @@ class Collector:
             self.failing[key] += 1
             kept = self.findings.get(key)
             if kept is None or (kept.during and not finding.during):  # keep the one of the case itself
-                self.findings[key] = replace(finding, after=self.cases)
+                self.findings[key] = replace(finding, after=number)
         for tally in examined.tallies:
             where = (tally.output, tally.dtype)
             old = self.tallies.get(where)
             self.tallies[where] = old.merge(tally) if old else tally
 
     def counted(self, finding: Finding) -> Finding:
-        """Return the finding with the number of cases that show it."""
-        key = (finding.check, finding.output)
-        return replace(finding, cases=self.failing[key], after=self.findings[key].after)
+        """Return the finding with the number of cases that show it, and with the limit that they may have in common."""
+        key, message = (finding.check, finding.output), finding.message
+        if finding.check == "signature" and finding.status == "error":
+            hint = self.suggested.get(wording(message))
+            message = f"{message}; {hint}" if hint else message
+        return replace(finding, message=message, cases=self.failing[key], after=self.findings[key].after)
 
     def report(self, findings: Iterable[Finding], seconds: float) -> Report:
         """Return the report, with these findings for those that were collected."""
+        lacking = tuple(self._lacking())
         failed = self.cases - self.compared
         if failed and "signature" not in {check.name for check in self.checks}:
             self.skipped["outputs", "none was returned that can be compared; the check signature says why"] = failed
@@ -118,10 +162,10 @@ class Collector:
             cases=self.cases,
             seconds=seconds,
             seconds_in_kernel=self.seconds,
-            findings=tuple(sorted(findings, key=lambda f: list(CHECKS).index(f.check))),
+            findings=tuple(sorted((*findings, *lacking), key=lambda f: list(CHECKS).index(f.check))),
             tallies=tuple(sorted(self.tallies.values(), key=self._position)),
             checks=tuple(self._result(check) for check in self.checks),
-            skipped=tuple(Skip(what, reason, count) for (what, reason), count in self.skipped.items()),
+            skipped=(*(Skip(what, reason, count) for (what, reason), count in self.skipped.items()), *self._stated()),
             layouts=dict(sorted(self.layouts.items())),
             power=tuple(sorted((_power(key, sensed) for key, sensed in self.sensed.items()), key=self._position)),
             interrupted=self.interrupted,
@@ -135,6 +179,27 @@ class Collector:
                 self.ended,
             ),
         )
+
+    def _lacking(self) -> Iterator[Finding]:
+        """Yield the outputs that a forward returns in some cases only; note those that the kernel never returns."""
+        forward = OPS[self.kernel.op].forward is None and "signature" in {check.name for check in self.checks}
+        for name, specs in self.without.items():
+            # nothing is saved of an empty x, nor by BatchNorm in evaluation
+            saved = [spec for spec in specs if spec.training and 0 not in spec.shape]
+            if forward and saved and self.outputs[name]:
+                self.failed["signature"] += len(saved)
+                message = (
+                    f"{name}: expected in all cases or in none, but the kernel returns it in {self.outputs[name]} "
+                    f"and not in {len(saved)}, as this one, which alone shows nothing"
+                )
+                yield Finding(self.kernel.name, "signature", name, "fail", message, saved[0], cases=len(saved))
+            else:
+                self.skipped[f"output {name}", f"{self.kernel.name} does not return it"] = len(specs)
+
+    def _stated(self) -> Iterator[Skip]:
+        """Yield the limits that the kernel states, each with the number of cases that it leaves out."""
+        counts = Counter(self.limits[one.wording] for one in self.raised if one.wording in self.limits)
+        yield from (Skip("cases", reason, count, limit=True) for reason, count in counts.items())
 
     def _result(self, check: Check) -> CheckResult:
         powers, name = self.powers[check.name], check.name

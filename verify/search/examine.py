@@ -25,12 +25,15 @@ class Examined:
     """The results of the checks on one case. They cross from the kernel's process to ours, and are in the journal.
 
     `looked` names the checks that had something to check, `left_out` those that did not fit into GPU memory.
-    `unsupported` is the reason why the kernel was not run. `near` names the tensors whose "far" layout did not fit into
-    memory. `dead`: the kernel broke its CUDA context, so its process can run nothing more. `hung`: it did not return.
+    `unsupported` is the reason why the kernel was not run; `problem` and `limits` are those of its run. `near` names
+    the tensors whose "far" layout did not fit into memory. `dead`: the kernel broke its CUDA context, so its process
+    can run nothing more. `hung`: it did not return.
     """
 
     spec: CaseSpec
     unsupported: str | None = None
+    problem: str | None = None
+    limits: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     tallies: tuple[Tally, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -120,6 +123,8 @@ def _examine(
                 left_out.append(name)
     return Examined(
         spec,
+        problem=ran.problem,
+        limits=ran.limits,
         tallies=tuple(tally for name in ran.outputs if (tally := _tally(ran, name)) is not None),
         findings=tuple(item for _, item in yielded if isinstance(item, Finding)),
         looked=tuple(looked),

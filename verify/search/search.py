@@ -112,6 +112,7 @@ class _Search:
 
     def reduce_all(self) -> None:
         """Make the findings small, or the wanted ones where there are such."""
+        self.state.settle()
         found = self.state.findings.values()
         wanted = [finding for finding in found if self.until(finding)]
         for finding in wanted or found:
@@ -121,6 +122,7 @@ class _Search:
     def interrupt(self) -> None:
         """Keep the findings as they are."""
         self.state.interrupted = True
+        self.state.settle()
         self.left_out("the run was interrupted")
         rest = list(self.state.findings.values())[len(self.reduced) :]
         self.reduced += [self.state.counted(finding) for finding in rest]
@@ -176,6 +178,7 @@ def replay(kernel: Kernel, spec: CaseSpec, settings: Settings) -> Report:
             _try(state, spec)
     finally:
         state.runner.close()
+    state.settle(alone=True)
     return state.report(state.findings.values(), time.perf_counter() - started)
 
 
@@ -219,6 +222,8 @@ def interruptible(state: Interruptible) -> Iterator[None]:
 def _dtypes(state: Collector) -> tuple[str, ...]:
     """Return the types of x that are asked for and that the kernel offers; note what does not apply."""
     kernel, settings, op = state.kernel, state.settings, OPS[state.kernel.op]
+    for name in kernel.unset:
+        state.skipped[f"argument {name}", f"{op.name} has none, so it is None"] += 1
     for name in settings.checks or CHECKS:
         if not CHECKS[name].applies(op):
             state.skipped[f"check {name}", f"does not apply to {op.name}"] += 1
@@ -293,7 +298,7 @@ def _reduced(state: Collector, finding: Finding, deadline: float, small: list[Ca
             return False
         left = max(deadline - time.perf_counter(), 1.0)
         examined = _examine(state, spec, (finding.during or finding.check,), left)
-        same = [other for other in examined.findings if (other.check, other.output) == key]
+        same = [f for f in examined.findings if (f.check, f.output) == key and not state.excuse(examined)]
         shown[spec] = same[0] if same else finding
         return bool(same)
 

@@ -74,13 +74,17 @@ def test_a_rerun_is_of_fresh_buffers_and_of_the_given_values():
 
 def test_a_case_nearby_that_fails_says_why_and_one_that_is_not_offered_says_nothing():
     def few(x, weight, bias, eps, normalized_shape):
-        assert len(x) < 9, "nine rows are too many"
+        if len(x) == 9:
+            raise IndexError("row 8 is out of bounds")
+        assert len(x) < 9, "more than nine rows are not supported"
         return layernorm()(x, weight, bias, eps, normalized_shape)
 
     run = run_of(few, CaseSpec((4, 8)))
     nine = {"x": np.zeros((9, 8))}
-    with pytest.raises(NearbyError, match="nine rows are too many"):
+    with pytest.raises(NearbyError, match="row 8 is out of bounds"):
         nearby(run, nine, CaseSpec((9, 8)))
     picky = replace(run, kernel=replace(run.kernel, unsupported=lambda spec: "no"))
     with pytest.raises(NearbyError, match=r"^$"):
         nearby(picky, nine, CaseSpec((9, 8)))
+    with pytest.raises(NearbyError, match=r"^$"):  # refused in words
+        nearby(run, {"x": np.zeros((10, 8))}, CaseSpec((10, 8)))

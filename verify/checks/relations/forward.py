@@ -49,7 +49,7 @@ def move(run: Run, plus: dict[str, Array], minus: dict[str, Array]) -> Moved:
 
 
 def _at(run: Run, changed: dict[str, Array]) -> tuple[Array, Array, Array]:
-    """Return y of the kernel's forward, y of the reference, and how far apart they may be."""
+    """Return y of the kernel's forward, y of the reference, and how far apart they may be; raise NearbyError."""
     case, spec, forward = run.case, run.case.spec, ops.forward_of(run.case.op)
     offered, truth = _offered(case, changed), expected_at(run, changed)
     expected = {tensor.name: truth if tensor.name == "y" else None for tensor in forward.outputs}
@@ -64,5 +64,5 @@ def _at(run: Run, changed: dict[str, Array]) -> tuple[Array, Array, Array]:
     result = execute.execute(kernel, Case(spec, forward, arguments, offered, expected, case.poison))
     y = result.outputs.get("y")
     if y is None or y.ratio is None:
-        raise NearbyError(result.problem or "it returns no y of the right shape")
+        raise NearbyError(*[result.problem or "it returns no y of the right shape"] * (not result.limits))
     return y.got, truth.value, judge.allowed(truth)

@@ -114,7 +114,7 @@ def nearby(run: Run, exact: Mapping[str, Array | None], spec: CaseSpec | None = 
         raise NearbyError
     other = rerun(run, exact, spec=spec, truth=truth)
     if other.problem is not None:
-        raise NearbyError(other.problem)
+        raise NearbyError(*[other.problem] * (not other.limits))
     return other
 
 

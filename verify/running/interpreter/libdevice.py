@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from verify_norm.running.interpreter.arithmetic import flushed
+from verify_norm.running.refusals import INTERPRETED
 
-NEEDS_GPU = "{} needs a GPU: Triton's interpreter has no such function"
+NEEDS_GPU = f"{{}} needs a GPU: {INTERPRETED}"
 
 
 def _rounded_away(x: Any) -> Any:

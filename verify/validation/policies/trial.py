@@ -23,7 +23,7 @@ from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Case, CaseSpec, Kernel
 from verify_norm.loading import registry
 from verify_norm.loading.returned import RefusedError, named
-from verify_norm.running import execute, guards
+from verify_norm.running import execute, guards, refusals
 from verify_norm.validation.policies import eager
 from verify_norm.validation.policies.eager import Eager, Inputs
 
@@ -229,7 +229,7 @@ def call(kernel: Kernel, spec: CaseSpec, offered: Inputs) -> dict[str, Tensor | 
     except Exception as error:
         message = one_line(error)
         on_cpu = all(t.is_cpu for t in offered.values() if t is not None)
-        if on_cpu and execute.NEEDS_GPU.search(message):
+        if on_cpu and refusals.NEEDS_GPU.search(message):
             raise NotApplicableError(f"it does not take CPU tensors ({message})") from error
         raise KernelFailedError(f"raised {message}") from error
     made = named(returned, op)

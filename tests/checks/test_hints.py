@@ -1,0 +1,53 @@
+"""The option that would make a wrong output right is named in its finding; a mistake that none mends gets no hint."""
+
+import torch
+from checking import layernorm_fwd
+
+from verify_norm.cases import make
+from verify_norm.checks import CHECKS
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.running.execute import execute
+
+SPEC = CaseSpec((5, 24), eps=1e-3)
+
+
+def messages(function, op, spec=SPEC):
+    """The messages of accuracy and statistics about one case."""
+    kernel = Kernel("k", op, run=function)
+    ran = execute(kernel, make.case(spec, OPS[op], kernel.contract))
+    return {f.output: f.message for name in ("accuracy", "statistics") for f in CHECKS[name].function(ran)}
+
+
+def rmsnorm(x, weight, eps):
+    return (x.double() * torch.rsqrt(x.double().pow(2).mean(-1, keepdim=True) + eps) * weight).to(x.dtype)
+
+
+def test_outputs_in_another_order_are_named():
+    def swapped(x, weight, bias, eps, normalized_shape):
+        y, mean, rstd = layernorm_fwd(x, weight, bias, eps, normalized_shape)
+        return y, rstd, mean
+
+    found = messages(swapped, "layernorm_fwd")
+    assert set(found) == {"mean", "rstd"}
+    assert found["mean"].endswith('it is a right rstd: name what the kernel returns, as --bind "-> y, rstd, mean"')
+
+    def without_mean(x, weight, bias, eps, normalized_shape):
+        y, _, rstd = layernorm_fwd(x, weight, bias, eps, normalized_shape)
+        return y, rstd
+
+    assert messages(without_mean, "layernorm_fwd")["mean"].endswith('--bind "-> y, rstd"')
+
+
+def test_gemmas_offset_and_another_eps_are_named():
+    gemma = messages(lambda x, weight, eps: rmsnorm(x, 1 + weight.double(), eps), "rmsnorm_fwd")["y"]
+    assert gemma.endswith("right with weight_offset=1: if the kernel adds it to its weight, --bind weight_offset=1")
+    own = messages(lambda x, weight: rmsnorm(x, weight, 1e-6), "rmsnorm_fwd")["y"]
+    assert "right with eps=1e-06" in own
+    assert own.endswith("if the kernel has no other, --bind eps=1e-06")
+
+
+def test_what_no_option_makes_right_has_no_hint():
+    for wrong in (lambda x, w, eps: rmsnorm(x, w, eps) * 1.01, lambda x, w, eps: rmsnorm(x, 1 + w, eps) * 1.01):
+        found = messages(lambda x, weight, eps, wrong=wrong: wrong(x, weight, eps), "rmsnorm_fwd")["y"]
+        assert found.endswith("beyond their bound")

@@ -1,0 +1,81 @@
+"""What the words of an exception speak of: a refusal of a class of cases, or a failure."""
+
+import doctest
+
+import pytest
+import torch
+
+from verify_norm.running import refusals
+from verify_norm.running.refusals import limits
+
+
+class MuteError(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ValueError("expected 2D input (got 3D input)"), "rank"),
+        (AssertionError("x must have 2 dimensions"), "rank"),
+        (ValueError("too many values to unpack (expected 2)"), "rank"),
+        (RuntimeError("\"rms_norm\" not implemented for 'Double'; dtype unsupported"), "dtype"),
+        (RuntimeError("expected scalar type Float but found Half"), "dtype"),
+        (NotImplementedError("bf16 only"), "dtype"),
+        (ValueError("hidden_size 7 is not a multiple of 8"), "multiple"),
+        (ValueError("x must be 16-byte aligned"), "multiple"),
+        (RuntimeError("This layer norm doesn't support feature dim >= 64KB."), "size"),
+        (ValueError("Expected more than 1 value per channel when training"), "size"),
+        (RuntimeError("Expected input.is_contiguous() to be true, but got false."), "layout"),
+        (ValueError("bias=None is not supported"), "none"),
+        (AttributeError("'NoneType' object has no attribute 'data_ptr'"), "none"),
+        (ValueError("eps must be positive"), "eps"),
+        (RuntimeError("x must be a CUDA tensor"), "device"),
+    ],
+)
+def test_a_refusal_names_its_limit(error, kind):
+    assert kind in limits(error, on_cpu=True)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        IndexError("expected 2-D x"),  # nobody refuses by it
+        KeyError(torch.bfloat16),
+        ZeroDivisionError("division by zero"),
+        AssertionError("assert blocks <= 4"),
+        RuntimeError("The size of tensor a (3) must match the size of tensor b (5) at non-singleton dimension 1"),
+        RuntimeError("shape '[4, 8]' is invalid for input of size 33"),
+        RuntimeError("view size is not compatible with input tensor's size and stride"),
+        RuntimeError("CUDA error: misaligned address"),
+        TypeError("f() missing 1 required positional argument: 'bias'"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"),
+        ValueError("not today"),
+        MuteError(),
+        KeyboardInterrupt(),
+    ],
+)
+def test_a_failure_speaks_of_no_limit(error):
+    assert limits(error, on_cpu=False) == ()
+
+
+def test_on_a_gpu_no_error_about_cuda_is_a_refusal():
+    assert limits(RuntimeError("Triton needs CUDA tensors of 2 dimensions"), on_cpu=False) == ()
+    assert limits(RuntimeError("Triton needs CUDA tensors of 2 dimensions"), on_cpu=True)[:2] == ("device", "rank")
+
+
+def test_an_assertion_without_words_refuses_if_it_is_about_an_argument():
+    def kinds(line):
+        return limits(AssertionError(f"assert {line}"), on_cpu=True)
+
+    assert "rank" in kinds("x.dim() == 2")
+    assert "layout" in kinds("x.is_contiguous()")
+    assert "dtype" in kinds("x.dtype == torch.float16")
+    assert "none" in kinds("weight is not None")
+    assert kinds("x.is_cuda")[0] == "device"
+    assert kinds("len(found) == size") == ()
+
+
+def test_doctests():
+    assert doctest.testmod(refusals).failed == 0

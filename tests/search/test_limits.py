@@ -1,0 +1,154 @@
+"""Limits that a kernel states: the words and the cases have to agree."""
+
+from pathlib import Path
+
+import pytest
+from small_runs import run
+
+from verify_norm.cases import corners
+from verify_norm.core.errors import Exit
+from verify_norm.core.ops import OPS
+from verify_norm.core.results import Settings
+from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.loading.registry import load_directions
+from verify_norm.running.refusals import limits as kinds
+from verify_norm.search.limits import Raised, hints, stated, wording
+from verify_norm.search.search import replay, search
+
+REFUSING = Path(__file__).parents[1] / "support" / "strangers" / "refusing.py"
+OP = OPS["layernorm_fwd"]
+TABLE = corners.corners(OP, ("float32", "float16", "bfloat16"))
+NOTHING = Kernel("k", OP.name, run=lambda x, weight, bias, eps: x)
+
+
+def told(error, refuses, kernel=NOTHING, say=stated):
+    """What is said of a kernel that raises this in the cases of the corner table that it refuses."""
+    said = f"{type(error).__name__}: {error}"
+    raised = [Raised(spec, said, kinds(error, on_cpu=True)) for spec in TABLE if refuses(spec)]
+    assert raised
+    found = say(kernel, raised, [spec for spec in TABLE if not refuses(spec)])
+    assert set(found) <= {wording(said)}
+    return found.get(wording(said), "")
+
+
+@pytest.mark.parametrize(
+    ("error", "refuses", "limit"),
+    [
+        (ValueError("only 2-D x"), lambda s: len(s.shape) != 2, "x of 2 dimensions only"),
+        (
+            ValueError("too many values to unpack (expected 2)"),
+            lambda s: len(s.shape) > 2,
+            "x of 1 or 2 dimensions only",
+        ),
+        (
+            AssertionError("assert len(normalized_shape.shape) == 1"),
+            lambda s: s.normalized_ndim > 1,
+            "1 normalized dim",
+        ),
+        (
+            TypeError("dtype torch.float32 not supported"),
+            lambda s: s.dtype == "float32",
+            "x of bfloat16 or float16 only",
+        ),
+        (
+            ValueError("expected weight of x's dtype"),
+            lambda s: s.weight_dtype and s.weight,
+            "a weight of x's type only",
+        ),
+        (ValueError("N must be divisible by 8"), lambda s: s.shape[-1] % 8, "that is a multiple of 8 only"),
+        (ValueError("must be a power of 2"), lambda s: s.shape[-1].bit_count() != 1, "that is a power of 2 only"),
+        (ValueError("rows longer than 700 are not supported"), lambda s: s.shape[-1] > 700, "below "),
+        (
+            ValueError("layer norm doesn't support feature dim >= 8KB"),
+            lambda s: s.shape[-1] * (4 if s.dtype == "float32" else 2) >= 2**13,
+            "below ",
+        ),
+        (ValueError("empty x is not supported"), lambda s: 0 in s.shape, "above 0 only"),
+        (RuntimeError("weight must not be None"), lambda s: not s.weight, "cases with a weight only"),
+        (TypeError("'NoneType' is no pointer"), lambda s: not s.bias, "cases with a bias only"),
+        (ValueError("needs weight and bias"), lambda s: not (s.weight and s.bias), "cases with weight and bias only"),
+        (ValueError("eps must be positive"), lambda s: s.eps == 0, "eps above 0 only"),
+    ],
+)  # a limit in words that the cases confirm
+def test_what_is_said_and_holds_is_a_limit(error, refuses, limit):
+    said = told(error, refuses)
+    assert limit in said
+    assert "declare it with unsupported=" in said or "--dtype" in said
+
+
+@pytest.mark.parametrize(
+    ("error", "refuses", "hinted"),
+    [
+        (ValueError("only 2-D x"), lambda s: len(s.shape) == 2 and s.shape[0] > 50, "below "),  # in the wrong cases
+        (ValueError("only 2-D x"), lambda s: len(s.shape) == 3, "x of 1 or 2 or 4 or 5"),  # it takes others
+        (ValueError("more than 1024 elements are not supported"), lambda s: s.shape[-1] > 512, "below "),
+        (ValueError("N must be divisible by 8"), lambda s: s.shape[-1] % 16, "multiple of 16"),  # in more than it says
+        (ValueError("N must be divisible by 8"), lambda s: len(s.shape) > 2, "x of 1 or 2 dimensions"),  # in others
+        (IndexError("index 1024 is out of range"), lambda s: s.shape[-1] > 1024, "below 1,025"),
+        (RuntimeError("CUDA error: an illegal memory access"), lambda s: s.dtype == "bfloat16", "float16 or float32"),
+        (AssertionError("assert blocks <= 4"), lambda s: s.shape[-1] > 1024, "below 1,025"),
+        (RuntimeError("needs a GPU"), lambda s: s.shape[-1] > 1024, "below 1,025"),  # others run on the CPU
+        (KeyError("bfloat16"), lambda s: s.dtype == "bfloat16", "float16 or float32"),
+        (RuntimeError("tensor a (3) must match the size of b"), lambda s: len(s.shape) > 2, "1 or 2 dimensions"),
+    ],
+)
+def test_what_is_not_said_or_does_not_hold_is_a_failure_with_a_hint(error, refuses, hinted):
+    assert told(error, refuses) == ""
+    hint = told(error, refuses, say=hints)
+    assert hint.startswith("the cases that run suggest that it takes ")
+    assert hinted in hint
+
+
+def test_a_kernel_that_offers_none_may_not_fail_on_it():
+    error = AttributeError("'NoneType' object has no attribute 'view'")
+    offers = Kernel("k", OP.name, run=lambda x, weight=None, bias=None, eps=1e-5: x)
+    assert "cases with a weight only" in told(error, lambda s: not s.weight)
+    assert told(error, lambda s: not s.weight, offers) == ""
+    assert "cases with a weight only" in told(ValueError("weight must not be None"), lambda s: not s.weight, offers)
+
+
+def test_where_no_case_runs_nothing_is_checked_and_a_case_alone_proves_no_limit():
+    def bf8(x, weight, eps):
+        raise TypeError("only float8 is supported")
+
+    assert run(bf8, examples=0, checks=("signature",)).verdict is Exit.NOTHING
+    assert (
+        replay(Kernel("k", "rmsnorm_fwd", run=bf8), CaseSpec((3, 5)), Settings(checks=("signature",))).verdict
+        is Exit.FINDINGS
+    )
+
+
+def searched(name):
+    (kernel,) = load_directions(f"{REFUSING}:{name}")
+    return search(kernel, Settings(("float32",), ("signature", "accuracy"), examples=0, isolate=False))
+
+
+def test_a_right_kernel_passes_within_its_limits():
+    report = searched("rms_norm_vectorized_fwd")
+    assert searched("rms_norm_of_matrices_fwd").ok
+    assert report.ok
+    assert report.within == ", within its limits"
+    reasons = {skip.reason.partition(" (")[0]: skip.cases for skip in report.skipped if skip.limit}
+    assert set(reasons) == {
+        "it takes cases with a weight only",
+        "it takes tensors with contiguous rows only",
+        "it takes a row length that is a multiple of 8 only",
+    }
+    assert report.coverage.refused == sum(reasons.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "check", "said"),
+    [
+        ("rms_norm_of_matrices_but_wrong_fwd", "accuracy", "ULP"),
+        ("rms_norm_fails_where_long_fwd", "signature", "suggest that it takes a row length below 1,025 only"),
+        ("rms_norm_refuses_more_than_it_says_fwd", "signature", "a row length that is a multiple of 16 only"),
+    ],
+)
+def test_a_wrong_kernel_fails_whatever_it_refuses(name, check, said):
+    report = searched(name)
+    (finding,) = report.findings
+    assert finding.check == check
+    assert said in finding.message
+    if check == "accuracy":
+        assert "x of 2 dimensions only" in next(skip.reason for skip in report.skipped if skip.limit)

@@ -1,0 +1,64 @@
+"""Which option of the interface would make a wrong output right: another offset, another eps, another order."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from verify_norm.cases import make
+from verify_norm.core import judge
+from verify_norm.core.dtypes import Array
+from verify_norm.core.spec import Expected, Run
+
+ELEMENTS = 2**10  # of x, at most: a hint costs the truth a few times more, and findings end in small cases
+EPS = (1e-5, 1e-6, 1e-8, 1e-12, 1e-3, float(np.finfo(np.float32).eps), 0.0)  # those in use
+
+
+def hint(run: Run, output: str) -> str:
+    """Return the option with which all values of a wrong output are right, as "; …"; "" if no option helps.
+
+    It says what the kernel computes instead, and judges nothing: an eps that it ignores is a mistake all the same.
+    """
+    result = run.outputs[output]
+    if result is None or prod(run.case.spec.shape) > ELEMENTS:
+        return ""
+    order = {name: _meant(run, name) for name in run.returned}
+    if order.get(output, output) not in (output, "_"):
+        return (
+            f'; it is a right {order[output]}: name what the kernel returns, as --bind "-> {", ".join(order.values())}"'
+        )
+    for name, words in (("weight_offset", "adds it to its weight"), ("eps", "has no other")):
+        if right := [f"{value:g}" for value, expected in _others(run, name, output) if _is(result.got, expected)]:
+            return f"; right with {name}={' or '.join(right)}: if the kernel {words}, --bind {name}={right[0]}"
+    return ""
+
+
+def _meant(run: Run, name: str) -> str:
+    """Return the output whose truth a returned value is: its own, else another one, "_" if none."""
+    result, expected = run.outputs.get(name), run.case.expected
+    if result is None:
+        return "_"
+    return next((other for other in (name, *expected) if _is(result.got, expected[other])), "_")
+
+
+def _is(got: Array, expected: Expected | None) -> bool:
+    """Return whether all values are right, and at least one has a bound."""
+    if expected is None or got.size != expected.value.size or not judge.judged(expected).any():
+        return False
+    with np.errstate(all="ignore"):
+        return bool(judge.ratio(got.reshape(expected.value.shape), expected).max() <= 1)
+
+
+def _others(run: Run, name: str, output: str) -> Iterator[tuple[Any, Expected | None]]:
+    """Yield other values of an attribute of the operator, each with the truth of the output."""
+    case = run.case
+    if name not in case.op.attrs or (name == "eps" and case.op.forward is not None):
+        return  # dx of a short row is near 0 with any eps
+    for value in (1.0,) if name == "weight_offset" else EPS:
+        other: dict[str, Any] = {name: value}
+        spec = replace(case.spec, **other)
+        if value != getattr(case.spec, name):
+            exact = {**case.exact, **make.saved(spec, case.op, case.exact)}
+            yield value, make.truths(spec, case.op, run.kernel.contract, exact)[output]

@@ -1,0 +1,62 @@
+"""Tells which exceptions refuse a case in words, and what limit they speak of.
+
+The words alone excuse nothing: `verify_norm.search.limits` compares the cases that raise with those that run.
+"""
+
+import re
+
+from verify_norm.core.errors import one_line
+
+INTERPRETED = "Triton's interpreter has no such function"  # our own words, which no kernel is to blame for
+NEEDS_GPU = re.compile(r"\b(cuda|gpu)\b|is_cuda|cpu tensor\?|active drivers", re.IGNORECASE)
+KINDS = {  # what a limit may be about: the words for it
+    "device": NEEDS_GPU.pattern,
+    "rank": r"\b[1-6][- ]?d\b|dimension|\bndim|\.dim\(\)|\brank\b|len\(\w+\.(shape|size\(\))\)|values to unpack|matrix",
+    "dtype": r"\b(d|data|scalar)? ?types?\b|float\d*|bfloat16|\bhalf\b|\b(fp|bf)\d+",
+    "multiple": r"divisible|multiple|power of|align| % ",
+    "size": r"size|shape|length|hidden|\bdims?\b|features|\brows?\b|\bcol(umn)?s?\b|elements?|values?\b|channels?"
+    r"|\b(?-i:[MNC])\b|empty|numel",
+    "layout": r"contiguous|strid|layout|memory.format|align",
+    "none": r"\bNone\b|NoneType|required|requires|needs?\b|without",
+    "eps": r"\beps(ilon)?\b",
+}
+REFUSES = re.compile(
+    r"only|must|should|expect|require|need|support|not implemented|cannot|can't|at (most|least)|\btakes?\b|exceed|limit"
+    r"|too (large|small|long|many|few)|maximum|invalid|allowed|has to|have to|without|\bnot\b|wrong|\bbad\b",
+    re.IGNORECASE,
+)
+BARE = "AssertionError: assert "  # without words of its own: the line of code
+ASSERTED = re.compile(r"\.(n?dim|dtype|shape|size|stride|is_contiguous|numel|is_cuda)\b| None\b")
+UNWORDED = {"rank": "values to unpack", "none": "NoneType"}  # Python's own words for another shape, or for a None
+FAILS = re.compile(  # words of torch and CUDA for what goes wrong inside a kernel
+    r"cuda error|cublas|illegal (memory|instruction)|out of (memory|range|bounds|resource)|internal assert|device-side"
+    r"|must match the (size|existing)|view size|to view|invalid for input of size|mat1 and mat2|broadcast|singleton"
+    r"|does not require grad|(inplace|in-place) operation|(positional|keyword) argument|on the same device",
+    re.IGNORECASE,
+)
+
+
+def limits(error: BaseException, *, on_cpu: bool) -> tuple[str, ...]:
+    """Return the kinds of limits that an exception of a kernel speaks of; none if it does not refuse the case.
+
+    A limit is stated: the exception is of a type that people raise on purpose, and its words are those of a refusal, or
+    a bare `assert` about an argument. `x, y = t.shape` and an attribute of None count too, since Python says there what
+    was expected. On a GPU an error that speaks of CUDA is a failure, as is torch's complaint about two sizes.
+
+    >>> limits(ValueError("rms_norm supports only 2-D inputs"), on_cpu=True)
+    ('rank',)
+    >>> limits(ValueError("N must be a multiple of 8"), on_cpu=True)
+    ('multiple', 'size')
+    >>> limits(RuntimeError("CUDA error: misaligned address"), on_cpu=False), limits(IndexError("x"), on_cpu=True)
+    ((), ())
+    """
+    said = one_line(error)
+    about_device = NEEDS_GPU.search(said) is not None
+    if FAILS.search(said) or (about_device and not on_cpu):
+        return ()
+    if unworded := tuple(kind for kind, words in UNWORDED.items() if words in said):
+        return unworded
+    deliberate = isinstance(error, (ValueError, TypeError, NotImplementedError, AssertionError, RuntimeError))
+    refuses = deliberate and (ASSERTED if BARE in said else REFUSES).search(said)
+    kinds = [kind for kind, words in KINDS.items() if re.search(words, said, re.IGNORECASE)]
+    return tuple(kind for kind in kinds if refuses or kind == "device")

@@ -1,0 +1,224 @@
+"""Limits that a kernel states itself: it refuses every case of a class in words, and runs in no such case."""
+
+import inspect
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from verify_norm.cases.placement import placement
+from verify_norm.core import geometry
+from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import CaseSpec, Kernel, Op
+from verify_norm.loading.bind import meant
+
+FEW = 8  # cases that must run before cases that raise without words are compared with them
+MOST_RANKS = 8  # a larger number in words is a threshold
+DECLARE = "declare it with unsupported="
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """A case in which the kernel raised: the problem, and the kinds of limits of which it speaks."""
+
+    spec: CaseSpec
+    problem: str
+    kinds: tuple[str, ...] = ()
+
+    @property
+    def wording(self) -> str:
+        """The wording of the problem."""
+        return wording(self.problem)
+
+
+def wording(problem: str) -> str:
+    """Return a problem without its numbers, by which the refusals of several cases are alike.
+
+    >>> wording("ValueError: expected 2-D, got (3, 4, 5)")
+    'ValueError: expected #-D, got (#)'
+    """
+    return re.sub(r"\d+(, *\d+)*,?", "#", problem)
+
+
+@dataclass(frozen=True, slots=True)
+class Trait:
+    """A property of a case that a limit may be about: `of(spec, op)`, None where a case does not have it.
+
+    Of a "yes" property the kernel takes the cases for which it is true, of an "ordered" one those to one side of a
+    threshold, of any other those with some of its few values. `words` say what it takes.
+    """
+
+    kind: str
+    words: str
+    of: Callable[[CaseSpec, Op], Any]
+    form: str = ""
+
+    def limit(self, raised: set[Any], ran: set[Any], named: set[int]) -> str | None:
+        """Return what the kernel takes, if these values separate what raised from what ran; None if they do not.
+
+        A rank or a threshold has to be one that the kernel has `named`, if it names any.
+        """
+        ran = ran - {None}
+        if None in raised or not ran or not raised.isdisjoint(ran):
+            return None
+        if self.form == "yes":
+            return f"{self.words} only" if raised == {False} else None
+        if self.form == "ordered":
+            low, high = (max(ran), min(raised)) if max(ran) < min(raised) else (max(raised), min(ran))
+            thresholds = [n for n in named if n > MOST_RANKS and self.kind == "size"]
+            if low >= high or not max(ran) or (thresholds and not any(low - 1 <= n <= high + 1 for n in thresholds)):
+                return None
+            return f"{self.words} below {high:,g} only" if low in ran else f"{self.words} above {low:,g} only"
+        ranks = {n for n in named if n <= MOST_RANKS and self.kind == "rank"}
+        if ranks and ranks.isdisjoint({min(ran), max(ran), min(raised), max(raised)}):
+            return None
+        return f"{self.words.format(' or '.join(sorted(map(str, ran))))} only"
+
+
+def stated(kernel: Kernel, raised: Iterable[Raised], ran: Sequence[CaseSpec], *, alone: bool = False) -> dict[str, str]:
+    """Return what the kernel says that it does not take, in words for the user, by the wording of what it raises.
+
+    A wording states a limit if its words speak of one, all cases that raise it lie outside of that limit, and no case
+    that ran does. If no case ran, every refusal in words counts: such a run is no pass. A case `alone` shows no limit,
+    except that the kernel needs a GPU.
+    """
+    found: dict[str, str] = {}
+    for words, group in _grouped(raised).items():
+        kinds, said = group[0].kinds, group[0].problem
+        if not kinds or ("NoneType" in said and _takes_none(kernel, group)):
+            continue
+        if not ran:
+            if "device" in kinds:
+                found[words] = f"it does not take CPU tensors ({said})"
+            elif not alone:
+                found[words] = f"it refuses them ({said})"
+        elif told := _limit(kernel, group, ran, kinds):
+            found[words] = f"it takes {told[0]} ({said}); {told[1]}"
+    return found
+
+
+def hints(kernel: Kernel, raised: Iterable[Raised], ran: Sequence[CaseSpec]) -> dict[str, str]:
+    """Return what the kernel may not take, though it states no limit, by the wording of what it raises."""
+    found: dict[str, str] = {}
+    for words, group in _grouped(raised).items():
+        told = _limit(kernel, group, ran, ()) if len(group) > 1 and len(ran) >= FEW else None
+        if told is not None:
+            found[words] = f"the cases that run suggest that it takes {told[0]}: if so, {told[1]}"
+    return found
+
+
+def _grouped(raised: Iterable[Raised]) -> dict[str, list[Raised]]:
+    groups: defaultdict[str, list[Raised]] = defaultdict(list)
+    for one in raised:
+        groups[one.wording].append(one)
+    return groups
+
+
+def _limit(
+    kernel: Kernel, group: list[Raised], ran: Sequence[CaseSpec], kinds: Sequence[str]
+) -> tuple[str, str] | None:
+    """Return the first limit of these kinds that separates the group from what ran, and how to declare it."""
+    op = OPS[kernel.op]
+    named = set.intersection(*(_numbers(one.problem) for one in group)) if kinds else set[int]()
+    traits = (*TRAITS, *_multiples(group[0].problem if kinds else ""))
+    chosen = [trait for kind in kinds for trait in traits if trait.kind == kind]
+    for trait in chosen if kinds else traits:
+        limit = trait.limit({trait.of(one.spec, op) for one in group}, {trait.of(spec, op) for spec in ran}, named)
+        if limit is not None:
+            return limit, "choose it with --dtype" if trait.words == "x of {}" else DECLARE
+    return None
+
+
+def _numbers(problem: str) -> set[int]:
+    """Return the whole numbers in a text, without those in names as float32; "64KB" is 65,536."""
+    found = re.findall(r"(?<![\w.])(\d+)(\s?ki?b?\b)?", problem, re.IGNORECASE)
+    return {int(digits) * (1024 if unit else 1) for digits, unit in found}
+
+
+def _takes_none(kernel: Kernel, group: list[Raised]) -> bool:
+    """Return whether the signature allows the None that all cases of a group have in common."""
+    absent = [role for role in ("weight", "bias") if not any(getattr(one.spec, role) for one in group)]
+    try:
+        parameters = inspect.signature(inspect.unwrap(kernel.run)).parameters.values() if kernel.run else ()
+    except (TypeError, ValueError):
+        return False
+    allows = [p for p in parameters if p.default is None or re.search("None|Optional", str(p.annotation))]
+    return any(meant(p.name, absent) for p in allows)
+
+
+def _contiguous(*names: str) -> Callable[[CaseSpec, Op], bool]:
+    """Return the function that says whether these arguments, all if none are named, are contiguous or None."""
+
+    def of(spec: CaseSpec, op: Op) -> bool:
+        shapes = {"data": spec.shape, "affine": geometry.affine_shape(spec, op)}
+        given = [t for t in op.inputs if t.extent in shapes and (not names or t.name in names)]
+        given = [t for t in given if getattr(spec, t.name, True)]  # not None
+        return all(_dense(shapes[t.extent], geometry.layout_of(spec, t.name)) for t in given)
+
+    return of
+
+
+def _dense(shape: tuple[int, ...], layout: str) -> bool:
+    """Return whether torch calls the tensor contiguous: a dimension of one element may have any stride."""
+    size = 1
+    for n, stride in zip(reversed(shape), reversed(placement(shape, layout).strides), strict=True):
+        if n != 1 and stride != size:
+            return not prod(shape)
+        size *= n
+    return True
+
+
+def _inner(spec: CaseSpec, op: Op) -> bool:
+    """Return whether in x, and in all of its shape, neighbours of the last dimension are neighbours in memory."""
+    layouts = [geometry.layout_of(spec, t.name) for t in op.inputs if t.extent == "data"]
+    return spec.shape[-1] < 2 or all(placement(spec.shape, layout).strides[-1] == 1 for layout in layouts)
+
+
+def _affine_dtype(spec: CaseSpec, op: Op) -> str | None:
+    has = spec.weight or (spec.bias and any(t.name == "bias" for t in op.inputs))
+    return (spec.weight_dtype or spec.dtype) if has else None
+
+
+QUANTITIES: dict[str, Callable[[CaseSpec, Op], int]] = {
+    "a row length": geometry.row_length,
+    "a last dimension": lambda spec, op: spec.shape[-1],
+    "a number of channels": lambda spec, op: spec.shape[min(1, len(spec.shape) - 1)],
+    "a number of rows": lambda spec, op: prod(spec.shape) // max(geometry.row_length(spec, op), 1),
+    "a number of elements": lambda spec, op: prod(spec.shape),
+    "a row of bytes": lambda spec, op: geometry.row_length(spec, op) * FORMATS[spec.dtype].dtype.itemsize,
+}
+TRAITS = (
+    Trait("rank", "x of {} dimensions", lambda spec, op: len(spec.shape)),
+    Trait("rank", "{} normalized dimensions", lambda spec, op: spec.normalized_ndim),
+    Trait("dtype", "x of {}", lambda spec, op: spec.dtype),
+    Trait("dtype", "a weight of x's type", lambda spec, op: _affine_dtype(spec, op) in (None, spec.dtype), "yes"),
+    Trait("dtype", "a weight of {}", _affine_dtype),
+    Trait("layout", "contiguous x", _contiguous("x", "residual_out"), "yes"),
+    Trait("layout", "contiguous dy", _contiguous("dy"), "yes"),
+    Trait("layout", "contiguous weights", _contiguous("weight", "bias"), "yes"),
+    Trait("layout", "tensors with contiguous rows", _inner, "yes"),
+    Trait("layout", "contiguous tensors", _contiguous(), "yes"),
+    Trait("none", "cases with a weight", lambda spec, op: spec.weight, "yes"),
+    Trait("none", "cases with a bias", lambda spec, op: spec.bias, "yes"),
+    Trait("none", "cases with weight and bias", lambda spec, op: spec.weight and spec.bias, "yes"),
+    Trait("none", "cases with dresidual_out", lambda spec, op: spec.dresidual_out, "yes"),
+    Trait("eps", "eps", lambda spec, op: spec.eps, "ordered"),
+    *(Trait("size", words, of, "ordered") for words, of in QUANTITIES.items()),
+)
+
+
+def _multiples(said: str) -> Iterator[Trait]:
+    """Yield the divisors that a problem names, else the powers of two, and whether a number is a power of two."""
+    named = re.findall(r"(?:divisible by|multiples? of|%)\s*(\d+)", said)
+    divisors = [int(k) for k in named if int(k) > 1] or [2**k for k in range(1, 11)]
+    for words, of in QUANTITIES.items():
+        yield Trait("multiple", f"{words} that is a power of 2", _such(of, 0), "yes")
+        yield from (Trait("multiple", f"{words} that is a multiple of {k}", _such(of, k), "yes") for k in divisors)
+
+
+def _such(of: Callable[[CaseSpec, Op], int], k: int) -> Callable[[CaseSpec, Op], bool]:
+    """Return the function that says whether a quantity is a multiple of k; for k = 0, whether it is a power of 2."""
+    return lambda spec, op: of(spec, op) % k == 0 if k else of(spec, op).bit_count() == 1
