@@ -13,7 +13,6 @@ import pytest
 from typer.testing import CliRunner
 
 import verify_norm.kernels
-from verify_norm.cases import corners
 from verify_norm.cli.app import app
 from verify_norm.loading.registry import load
 from verify_norm.report.documents import load as load_report
@@ -95,13 +94,6 @@ MUTANTS = {
 }
 
 
-@pytest.fixture
-def few(monkeypatch):
-    """The search runs the first corner cases alone."""
-    table = corners.corners
-    monkeypatch.setattr(corners, "corners", lambda *arguments, **options: table(*arguments, **options)[:FEW])
-
-
 def altered(name, folder):
     """The target of a mutant: its package is written under `folder`, which must be on sys.path."""
     edits, appended, *_ = MUTANTS[name]
@@ -125,8 +117,9 @@ def verify(target, report, *options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_wrong_kernel_is_detected(name, tmp_path, monkeypatch, few):
+def test_a_wrong_kernel_is_detected(name, tmp_path, monkeypatch, few_corners):
     monkeypatch.syspath_prepend(tmp_path)
+    few_corners(slice(FEW))
     _, _, wrong, size = MUTANTS[name]
     result, report = verify(altered(name, tmp_path), tmp_path / "report.json", "--examples", "0", "--seconds", "30")
     assert result.exit_code == 1, result.output
@@ -140,9 +133,10 @@ def test_a_wrong_kernel_is_detected(name, tmp_path, monkeypatch, few):
 
 
 @pytest.mark.slow
-def test_the_unaltered_copy_passes(tmp_path, monkeypatch, few):
+def test_the_unaltered_copy_passes(tmp_path, monkeypatch, few_corners):
     MUTANTS["nothing"] = ([], "", set(), 0)
     monkeypatch.syspath_prepend(tmp_path)
+    few_corners(slice(FEW))
     try:
         result, report = verify(altered("nothing", tmp_path), tmp_path / "report.json", "--examples", "0")
     finally:
