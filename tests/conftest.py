@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from verify_norm.cases import make
+from verify_norm.cases import corners, make
 from verify_norm.checks import CHECKS
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Finding
@@ -16,6 +16,17 @@ if DEVICE == "cpu":
 @pytest.fixture(scope="session")
 def device() -> str:
     return DEVICE
+
+
+@pytest.fixture
+def few_corners(monkeypatch):
+    """Called with a slice, lets every search of this test run these corner cases alone."""
+    table = corners.corners
+
+    def few(which):
+        monkeypatch.setattr(corners, "corners", lambda *arguments, **options: table(*arguments, **options)[which])
+
+    return few
 
 
 @pytest.fixture(scope="session")

@@ -496,7 +496,7 @@ def test_a_profile_is_of_the_kernel_and_size_that_were_asked_for(bench, tmp_path
     assert "--kernel layernorm_fwd --op layernorm_fwd --shapes 4x64 --dtype bfloat16" in first
     assert "--groups 4" in second
     assert ("--replay-mode application" in second, "--replay-mode" in first) == (True, False)
-    text.write_text("==WARNING== No kernels were profiled.\n")
+    fake.write_text("#!/bin/sh\necho '==WARNING== No kernels were profiled.'\n")
     assert bench.ncu.main(["--shapes", "4x64"]) == 2
     assert (
         "expected a launch of layernorm_fwd at 4x64, ncu found none; its last line: ==WARNING=="

@@ -117,7 +117,7 @@ def test_right_kernels_pass_on_random_cases(number):
 
     @hypothesis.seed(number)
     @hypothesis.settings(
-        max_examples=50,
+        max_examples=30,
         database=None,
         deadline=None,
         phases=(hypothesis.Phase.generate,),
@@ -132,7 +132,7 @@ def test_right_kernels_pass_on_random_cases(number):
                 seen.append(name)
 
     one()
-    assert seen.count("identities") > 15
+    assert seen.count("identities") > 9
 
 
 @pytest.mark.parametrize("op", ["groupnorm_bwd", "batchnorm_bwd", "instancenorm_bwd"])

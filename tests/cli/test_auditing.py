@@ -102,7 +102,7 @@ def test_later_runs_replay_the_corpus_of_a_hunt_first(path, tmp_path):
 
 @pytest.mark.slow
 def test_a_hunt_within_all_bounds_passes(path):
-    result = hunted(path, "rmsnorm_fwd", "--seconds", "2")
+    result = hunted(path, "rmsnorm_fwd", "--seconds", "1")
     assert result.exit_code == 0, result.output
     assert "y error/bound 0." in result.output
 

@@ -17,6 +17,7 @@ from verify_norm.cli.app import app
 from verify_norm.loading.registry import load
 from verify_norm.report.documents import load as load_report
 
+FEW = 12  # corner cases: every wrong edit shows by the eleventh
 SOURCES = Path(verify_norm.kernels.__file__).parent
 RECOMPUTED = """
 
@@ -116,10 +117,11 @@ def verify(target, report, *options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_wrong_kernel_is_detected(name, tmp_path, monkeypatch):
+def test_a_wrong_kernel_is_detected(name, tmp_path, monkeypatch, few_corners):
     monkeypatch.syspath_prepend(tmp_path)
+    few_corners(slice(FEW))
     _, _, wrong, size = MUTANTS[name]
-    result, report = verify(altered(name, tmp_path), tmp_path / "report.json", "--examples", "0", "--seconds", "16")
+    result, report = verify(altered(name, tmp_path), tmp_path / "report.json", "--examples", "0", "--seconds", "30")
     assert result.exit_code == 1, result.output
     outputs = {finding.output for finding in report.findings if finding.check != "crash"}  # which has none
     assert outputs
@@ -131,15 +133,16 @@ def test_a_wrong_kernel_is_detected(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_unaltered_copy_passes(tmp_path, monkeypatch):
+def test_the_unaltered_copy_passes(tmp_path, monkeypatch, few_corners):
     MUTANTS["nothing"] = ([], "", set(), 0)
     monkeypatch.syspath_prepend(tmp_path)
+    few_corners(slice(FEW))
     try:
-        result, report = verify(altered("nothing", tmp_path), tmp_path / "report.json", "--examples", "60")
+        result, report = verify(altered("nothing", tmp_path), tmp_path / "report.json", "--examples", "0")
     finally:
         del MUTANTS["nothing"]
     assert result.exit_code == 0, result.output
-    assert report.cases > 90
+    assert report.cases == FEW
     assert load("layernorm_bwd").run is not None
 
 

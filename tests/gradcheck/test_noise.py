@@ -25,7 +25,7 @@ def test_float32_inside_layernorm_is_no_false_alarm():
 )
 def test_errors_that_a_row_shares_are_no_false_alarm(function, dtype):
     """One number may be small by chance on all seven points of a line: elements that share it count once."""
-    for seed in range(25):
+    for seed in range(12):
         for shape in ((1, 256), (4, 64)):
             report = gradcheck(function, shapes={"x": shape}, seed=seed, dtypes=(dtype,))
             assert report.ok, (seed, shape, report.findings)
@@ -99,7 +99,7 @@ def test_float32_inside_float64_passes():
 )
 def test_few_elements_that_round_alike_are_no_false_alarm(function):
     """One element that moves may be rounded alike at all seven points: it looks exact, but its slope is not."""
-    for seed in range(20):
+    for seed in range(10):
         for M, N in ((1, 2), (1, 9), (3, 5)):
             report = gradcheck(function, shapes={"x": (M, N), "w": (N,)}, seed=seed)
             assert report.ok, (seed, M, N, report.findings)

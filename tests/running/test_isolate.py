@@ -35,7 +35,7 @@ def kernel(name):
     [("segfaults", "by SIGSEGV"), ("exits", "with exit status 3"), ("spins", "it did not return within")],
 )
 def test_what_no_process_survives_is_a_finding(name, how):
-    report = search(kernel(name), Settings(examples=20, timeout=2.0, checks=CHECKS, **OPTIONS | {"seconds": 20.0}))
+    report = search(kernel(name), Settings(examples=0, timeout=2.0, checks=CHECKS, **OPTIONS | {"seconds": 20.0}))
     (finding,) = report.findings
     assert (finding.check, finding.output, finding.status) == ("crash", None, "error")
     assert how in finding.message
@@ -63,7 +63,7 @@ def test_the_end_of_a_process_has_its_words(status, how):
 @pytest.mark.slow
 @pytest.mark.parametrize("isolated", [True, False])
 def test_a_kernel_that_leaves_as_if_all_were_well_is_a_finding(isolated):
-    report = search(kernel("leaves"), Settings(examples=20, checks=CHECKS, isolate=isolated, **OPTIONS))
+    report = search(kernel("leaves"), Settings(examples=0, checks=CHECKS, isolate=isolated, **OPTIONS))
     (finding,) = report.findings
     assert (finding.check, finding.message) == ("signature", "SystemExit: 0")
     assert next(check.cases for check in report.checks if check.name == "accuracy") > 40
