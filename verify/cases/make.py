@@ -10,6 +10,7 @@ from verify_norm.cases import draw, placement
 from verify_norm.core import geometry, ops
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.spec import Case, CaseSpec, Contract, Expected, Op
+from verify_norm.reference.rounding import Given
 
 Exact = Mapping[str, Array | None]
 POISONS = {"nan": np.nan, "finite": 4096.0}  # in gaps, guards and fresh allocations: code may pass over NaN
@@ -68,16 +69,27 @@ def build(
 
 
 def _truth(spec: CaseSpec, op: Op, contract: Contract, exact: Exact) -> dict[str, Expected | None]:
-    offered = offer(spec, op, contract, exact)
     with np.errstate(all="ignore"):  # the inputs contain NaN, infinities and overflow; the checks judge them
-        values = call(op.reference, offered)
-        deltas = call(op.error, {**offered, "arithmetic": ops.arithmetic(contract, spec.dtype)})
+        values = call(op.reference, offer(spec, op, contract, exact))
+    deltas = errors(spec, op, contract, exact)
     return {
         tensor.name: None
         if value is None or tensor.name.removeprefix("d") in spec.frozen
         else Expected(value, delta, ops.output_dtype(tensor, contract, spec.dtype, spec.weight_dtype))
         for tensor, value, delta in zip(op.outputs, values, deltas, strict=True)
     }
+
+
+def errors(
+    spec: CaseSpec, op: Op, contract: Contract, exact: Exact, *, given: bool = False
+) -> tuple[Array | None, ...]:
+    """Return the error bound of each output; if `given`, of a kernel that uses the mean and rstd it is given."""
+    offered = {**offer(spec, op, contract, exact), "arithmetic": ops.arithmetic(contract, spec.dtype)}
+    if given:
+        offered["given"] = Given(exact.get("mean"), exact["rstd"])
+    with np.errstate(all="ignore"):
+        deltas: tuple[Array | None, ...] = call(op.error, offered)
+    return deltas
 
 
 def offer(spec: CaseSpec, op: Op, contract: Contract, exact: Exact) -> dict[str, Any]:
