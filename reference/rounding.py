@@ -187,15 +187,19 @@ def saved(value: Array, delta: Array, a: Arithmetic) -> Array:
 
 
 def given_error(n: Norm, given: Given, a: Arithmetic) -> StatisticsError:
-    """Return how far given statistics are from the exact ones, in the accumulation type and with one underflow."""
+    """Return how far given statistics are from the exact ones, in the accumulation type and with one underflow.
 
-    def off(exact: Array, value: Array) -> Array:
+    Rows in which sums of x may overflow are not judged here either: a kernel may still compute Σg·x.
+    """
+    computed = statistics_error(n, a)
+
+    def off(exact: Array, value: Array, wide: Array) -> Array:
         value = value.reshape(exact.shape)
-        return np.abs(value - exact) + np.abs(nearest(value, a) - value) + a.tiny
+        known = np.abs(value - exact) + np.abs(nearest(value, a) - value) + a.tiny
+        return np.where(np.isfinite(wide), known, np.inf)
 
-    zero = np.zeros_like(n.rstd)
-    mean = zero if given.mean is None else off(n.mean, given.mean)
-    return StatisticsError(mean, zero, zero, off(n.rstd, given.rstd) / n.rstd)
+    mean = computed.mean if given.mean is None else off(n.mean, given.mean, computed.mean)
+    return replace(computed, mean=mean, rho=off(n.rstd, given.rstd, computed.rho) / n.rstd)
 
 
 def saved_error(n: Norm, a: Arithmetic, given: Given | None = None) -> StatisticsError:
