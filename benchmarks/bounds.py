@@ -184,7 +184,9 @@ def expected(d: Draw, arithmetic: Arithmetic) -> tuple[Any, Any, Any, Any, Any]:
     if d.op == "groupnorm":
         module, options = groupnorm, options | {"num_groups": d.groups}
     value, bounding = module.forward(*args, **options), {**options, "arithmetic": arithmetic}
-    given = Given(*(None if v is None else FORMATS["float32"].round(v) for v in (getattr(value, "mean", None), value.rstd)))
+    given = Given(
+        *(None if v is None else FORMATS["float32"].round(v) for v in (getattr(value, "mean", None), value.rstd))
+    )
     return (
         value,
         module.forward_error(*args, **bounding),

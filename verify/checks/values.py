@@ -58,10 +58,7 @@ def _compare(run: Run, name: str) -> Iterable[Finding]:
             f"{result.ratio.size} elements are beyond their bound"
         )
         if output in stricter:
-            message += (
-                f". {output} uses the given mean and rstd, each off by one rounding. If the kernel computes x̂ as "
-                "x·rstd − mean·rstd, declare expanded=True"
-            )
+            message += f": the kernel uses the given {given.names(run.case.op)}, which leaves one rounding of each"
         yield finding(run, name, output, message, index=index, got=got, want=want, ulp=ulp, allowed=most)
 
 

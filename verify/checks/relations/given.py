@@ -1,25 +1,39 @@
 """The bound of a backward that uses the mean and rstd it is given, and the runs that tell whether it does.
 
-A right backward may use them or compute its own; the second may err by a whole sum (`reference.rounding`). Where a run
-fits only the bound of the second, the kernel runs twice more in the very case, so a kernel that uses them in some
-shapes alone is judged by what it does in this one. In both runs dy is 0 at every other element of a row or group; in
-one of them x is half as large there, and mean and rstd stay as given. A dx elsewhere, dweight and dbias then have no
-cause to differ but a statistic, or a sum of x, that the kernel makes of x itself: g·x̂ is 0 at those elements either way.
-So an output with the same bits in both runs uses what it is given, and another one keeps the wide bound: so does one
-that relies on Σ(x − μ) = 0, or that adds in an order of its own at every run.
+A right backward may use them or compute its own, and its own may err by a whole sum (`reference.rounding`). Where a run
+fits only the second bound, the kernel runs again in the very case, so a kernel that uses them in some shapes alone is
+judged by what it does in this one. In all these runs dy is 0 at every other element of a row or group.
+
+1. mean and rstd as given.
+2. x is changed where dy is 0, so that its own mean and rstd would be far from the given ones. All g·x̂ stay the same. So
+   dweight, dbias and the other elements of dx can differ from run 1 only if the kernel makes a statistic, or any sum of
+   x, from x itself.
+3. x is as in 1, and the given mean and rstd are those of 2.
+
+An output with the bits of run 1 in run 2, and with others in run 3, uses what it is given. Any other keeps the wide
+bound: that of a kernel with a mean of its own, or that sums x − μ, or that adds in another order at every run.
 """
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from verify_norm.cases import make, placement
 from verify_norm.checks.relations.equations import compared
-from verify_norm.checks.relations.rerun import NearbyError, nearby
+from verify_norm.checks.relations.rerun import NearbyError, nearby, small
 from verify_norm.checks.relations.stages import given, own_statistics, view_of
 from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.spec import Expected, Output, Run
+from verify_norm.core.spec import Expected, Op, Output, Run
+
+ELEMENTS = 2**23  # of x: beyond it more runs take too long
+FAR = 1 / 8  # of 1/rstd and of rstd: more than any type of an output hides
+
+
+def names(op: Op) -> str:
+    """Return the names of the statistics that an operator is given; "" for a forward."""
+    return " and ".join(tensor.name for tensor in op.inputs if tensor.role == "saved")
 
 
 def stricter(run: Run) -> dict[str, tuple[Output, Expected]]:
@@ -27,50 +41,67 @@ def stricter(run: Run) -> dict[str, tuple[Output, Expected]]:
 
     Each is judged by that bound. BatchNorm's evaluation is left out, whose statistics are given as running ones.
     """
-    case, found = run.case, {}
-    if not any(t.role == "saved" for t in case.op.inputs) or run.kernel.autograd or not own_statistics(case):
+    case = run.case
+    if not names(case.op) or run.kernel.autograd or not own_statistics(case) or not small(run, ELEMENTS):
         return {}
-    bounds = make.errors(case.spec, case.op, run.kernel.contract, case.exact, given=True)
-    for tensor, delta in zip(case.op.outputs, bounds, strict=True):
-        if delta is not None and tensor.name in compared(run):
-            output, expected = compared(run)[tensor.name]
-            tight = replace(expected, delta=np.minimum(delta, expected.delta))
-            ratio = judge.ratio(output.got, tight)
-            if output.ratio is not None and output.ratio.max(initial=0.0) <= 1 < ratio.max(initial=0.0):
-                found[tensor.name] = replace(output, ratio=ratio), tight
+    deltas = make.errors(case.spec, case.op, run.kernel.contract, case.exact, given=True)
+    bounds = {tensor.name: delta for tensor, delta in zip(case.op.outputs, deltas, strict=True)}
+    found = {}
+    for name, (output, expected) in compared(run).items():
+        delta, wide = bounds[name], output.ratio
+        assert delta is not None
+        assert wide is not None
+        tight = replace(expected, delta=delta)
+        ratio = judge.ratio(output.got, tight)
+        if wide.max(initial=0.0) <= 1 < ratio.max(initial=0.0):
+            found[name] = replace(output, ratio=ratio), tight
     used = _using(run) if found else set()
     return {name: one for name, one in found.items() if name in used}
 
 
 def _using(run: Run) -> set[str]:
-    """Return the outputs that do not change with x where dy is 0, and so use the given statistics."""
+    """Return the outputs that change with the given statistics, and not with x where dy is 0."""
     case = run.case
     name = "residual_out" if "residual_out" in case.exact else "x"
-    x, dy = given(case, name), given(case, "dy")
-    view = view_of(case, x)
-    axis = [axis for axis in view.axes if view.shape[axis] > 1][-1:]
-    if not axis:
-        return set()
-    place = np.arange(view.shape[axis[0]]).reshape([-1 if a == axis[0] else 1 for a in range(len(view.shape))])
-    changed = np.broadcast_to(place % 2 == 1, view.shape).reshape(x.shape)
-    quiet = {"dy": np.where(changed, 0.0, dy)}
-    moved = {**quiet, name: np.where(changed, FORMATS[case.spec.dtype].round(x / 2), x)}
-    if not all(_fits(run, n, values) for n, values in moved.items()):
-        return set()
+    x, changed = _changed(run, given(case, name))
+    quiet = {"dy": np.where(changed, 0.0, given(case, "dy"))}
+    layouts = {n: geometry.layout_of(case.spec, n) for n in (name, "dy")}
+    if any((placement.shared(v, layouts[n]) != v).any() for n, v in {**quiet, name: x}.items()):
+        return set()  # elements along a stride of 0 cannot differ
+    others = make.saved(case.spec, case.op, {**case.exact, name: x})
+    apart = [np.abs(given(case, n) - other) for n, other in others.items() if other is not None]
+    scale = [1 / given(case, "rstd"), given(case, "rstd")][-len(apart) :]
+    if not all((off >= FAR * size).all() for off, size in zip(apart, scale, strict=True)):
+        return set()  # eps is far larger than x², or a row is zero
     try:
-        one, two = (nearby(run, values).outputs for values in (quiet, moved))
+        first, second = nearby(run, quiet), nearby(run, {**quiet, name: x})
+        used = {n for n in first.outputs if _same(first, second, n, ~changed)}
+        third = nearby(run, {**quiet, **others}) if used else first
+        return {n for n in used if not _same(first, third, n, ~changed)}
     except NearbyError:
         return set()
-    kept = {"dx": ~changed}
-    return {
-        n for n, a in one.items() if a and (b := two.get(n)) and _equal(a.got, b.got, kept.get(n, np.array(True)))
-    }
 
 
-def _fits(run: Run, name: str, values: Array) -> bool:
-    """Return whether the tensor's layout holds these values: equal ones along a stride of 0."""
-    return bool((placement.shared(values, geometry.layout_of(run.case.spec, name)) == values).all())
+def _changed(run: Run, x: Array) -> tuple[Array, Any]:
+    """Return x with every other element of a row or group changed, and where.
+
+    Of its axes the last that is longer than one counts. The changed elements are 4 times the largest |x|, with the sign
+    that their mean has not. So mean, variance, and the variance about the old mean all change.
+    """
+    view = view_of(run.case, x)
+    last = max((axis for axis in view.axes if view.shape[axis] > 1), default=view.axes[0])
+    mask = np.arange(view.shape[last]).reshape([-1 if axis == last else 1 for axis in range(len(view.shape))]) % 2 == 1
+    rows = x.reshape(view.shape)
+    total = np.where(mask, rows, 0.0).sum(view.axes, keepdims=True)
+    value = -np.copysign(4 * np.abs(rows).max(view.axes, keepdims=True), total)
+    moved = np.where(mask, FORMATS[run.case.spec.dtype].round(value), rows)
+    return moved.reshape(x.shape), np.broadcast_to(mask, view.shape).reshape(x.shape)
 
 
-def _equal(a: Array, b: Array, where: np.ndarray) -> bool:
-    return a.shape == b.shape and bool((~where | (a == b) | (np.isnan(a) & np.isnan(b))).all())
+def _same(run: Run, other: Run, name: str, kept: Any) -> bool:
+    """Return whether two runs have the same bits in an output, of dx where it is `kept`."""
+    a, b = run.outputs[name], other.outputs.get(name)
+    if a is None or b is None or a.got.shape != b.got.shape:
+        return False
+    equal = (a.got == b.got) | (np.isnan(a.got) & np.isnan(b.got))
+    return bool(equal[kept].all() if name == "dx" else equal.all())
