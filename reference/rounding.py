@@ -31,10 +31,10 @@ shifted: E[d²] − E[d]² with d = x − x0 and s = |μ − x0| subtracts numbe
 1/√(1 − low/(var + eps)) − 1 and 1 − 1/√(1 + high/(var + eps)), and 7u: a root, a division (`arithmetic`), and half of
 the roundings of eps and of the addition.
 
-**Given statistics.** A backward that uses the mean μ' and rstd r' that it is given computes none of this. Its δμ and ρ are
-the distances |μ' − μ| and |r'/r − 1|, which are known: one rounding of each, to the type that they are saved in. Since
-Σ(x − μ') is not 0, forms of dx that are equal otherwise differ, as c1 = mean(g·x̂') and mean((g − c2)·x̂') by S·c2, S
-as below. The bound is about the exact statistics, not about the given ones: so it holds for all of these forms.
+**Given statistics.** A backward that uses the mean μ' and rstd r' that it is given computes none of this. Its δμ and ρ
+are the distances |μ' − μ| and |r'/r − 1|, which are known: one rounding of each, to the type that they are saved in.
+Since Σ(x − μ') is not 0, forms of dx that are equal otherwise differ, as c1 = mean(g·x̂') and mean((g − c2)·x̂') by
+S·c2, with S as below. The bound is one around the exact gradient, not around that of μ' and r', so it holds for each.
 
 **x̂.** x̂' = r'(x − μ') has one shift S = r(1 + ρ)δμ for its row, one factor 1 + ρ' for its row, and roundings of each
 element, e = 2u of a magnitude m = (1 + ρ)(|x̂| + rδμ); for x·a + b, m = (1 + ρ)r(|x| + |μ| + δμ) and e = 3u. A kernel

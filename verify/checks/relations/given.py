@@ -69,9 +69,8 @@ def _using(run: Run) -> set[str]:
     if any((placement.shared(v, layouts[n]) != v).any() for n, v in {**quiet, name: x}.items()):
         return set()  # elements along a stride of 0 cannot differ
     others = make.saved(case.spec, case.op, {**case.exact, name: x})
-    apart = [np.abs(given(case, n) - other) for n, other in others.items() if other is not None]
-    scale = [1 / given(case, "rstd"), given(case, "rstd")][-len(apart) :]
-    if not all((off >= FAR * size).all() for off, size in zip(apart, scale, strict=True)):
+    scale = {"mean": 1 / given(case, "rstd"), "rstd": given(case, "rstd")}
+    if not all((np.abs(given(case, n) - np.asarray(other)) >= FAR * scale[n]).all() for n, other in others.items()):
         return set()  # eps is far larger than x², or a row is zero
     try:
         first, second = nearby(run, quiet), nearby(run, {**quiet, name: x})
