@@ -77,8 +77,8 @@ def backward_error(
     >>> backward_error(x, x, np.ones(3), None, eps=1e-5, arithmetic=float32).dweight.shape
     (3,)
     """
-    options = {"num_groups": _channels(x), "eps": eps, "arithmetic": arithmetic, "given": given}
-    return groupnorm.backward_error(dy, x, weight, bias, **options)
+    count = _channels(x)
+    return groupnorm.backward_error(dy, x, weight, bias, num_groups=count, eps=eps, arithmetic=arithmetic, given=given)
 
 
 def _channels(x: Array) -> int:

@@ -77,7 +77,11 @@ def apart(exact: Sequence[Array], kept: Sequence[Array], error: Sequence[Array])
 
 
 def joined(dx: Array, dresidual_out: Array | None) -> Array:
-    """Return dx with the gradient that comes through residual_out."""
+    """Return dx with the gradient that comes through residual_out.
+
+    >>> joined(np.array([0.5]), np.array([1.0])).tolist()
+    [1.5]
+    """
     return dx if dresidual_out is None else added(dx, dresidual_out, "dresidual_out")
 
 

@@ -80,16 +80,13 @@ def _truth(spec: CaseSpec, op: Op, contract: Contract, exact: Exact) -> dict[str
     }
 
 
-def errors(
-    spec: CaseSpec, op: Op, contract: Contract, exact: Exact, *, given: bool = False
-) -> tuple[Array | None, ...]:
-    """Return the error bound of each output; if `given`, of a kernel that uses the mean and rstd it is given."""
+def errors(spec: CaseSpec, op: Op, contract: Contract, exact: Exact, *, given: bool = False) -> tuple[Any, ...]:
+    """Return the error bound of each output, None for None; if `given`, of a kernel that uses the saved statistics."""
     offered = {**offer(spec, op, contract, exact), "arithmetic": ops.arithmetic(contract, spec.dtype)}
     if given:
-        offered["given"] = Given(exact.get("mean"), exact["rstd"])
+        offered["given"] = Given(offered.get("mean"), offered["rstd"])
     with np.errstate(all="ignore"):
-        deltas: tuple[Array | None, ...] = call(op.error, offered)
-    return deltas
+        return tuple(call(op.error, offered))
 
 
 def offer(spec: CaseSpec, op: Op, contract: Contract, exact: Exact) -> dict[str, Any]:

@@ -45,15 +45,11 @@ def stricter(run: Run) -> dict[str, tuple[Output, Expected]]:
     if not names(case.op) or run.kernel.autograd or not own_statistics(case) or not small(run, ELEMENTS):
         return {}
     deltas = make.errors(case.spec, case.op, run.kernel.contract, case.exact, given=True)
-    bounds = {tensor.name: delta for tensor, delta in zip(case.op.outputs, deltas, strict=True)}
-    found = {}
+    bounds, found = dict(zip((tensor.name for tensor in case.op.outputs), deltas, strict=True)), {}
     for name, (output, expected) in compared(run).items():
-        delta, wide = bounds[name], output.ratio
-        assert delta is not None
-        assert wide is not None
-        tight = replace(expected, delta=delta)
+        tight = replace(expected, delta=bounds[name])
         ratio = judge.ratio(output.got, tight)
-        if wide.max(initial=0.0) <= 1 < ratio.max(initial=0.0):
+        if judge.ratio(output.got, expected).max(initial=0.0) <= 1 < ratio.max(initial=0.0):
             found[name] = replace(output, ratio=ratio), tight
     used = _using(run) if found else set()
     return {name: one for name, one in found.items() if name in used}
