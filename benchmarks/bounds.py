@@ -33,6 +33,7 @@ from verify_norm.core.judge import ratio
 from verify_norm.core.spec import Expected
 from verify_norm.reference import groupnorm, layernorm, rmsnorm
 from verify_norm.reference.arithmetic import PRODUCTS, Arithmetic
+from verify_norm.reference.rounding import Given
 
 FAMILIES = ("normal", "heavy", "channel", "constant", "identical", "integers", "alternating", "sorted", "ramp", "steps")
 WANTED = {"float32": 0.1, "float16": 0.95, "bfloat16": 0.95}  # the largest ratio that correct kernels must reach
@@ -118,6 +119,7 @@ def draw_method(rng: np.random.Generator, op: str) -> tuple[Method, Arithmetic, 
         fold=coin(0.3),
         sums=coin(0.5),
         given=coin(0.5),
+        relies=coin(0.2),
         flush=coin(0.5),
     )
     kinds = ["strict", "expanded", "stats", "xhat", "partials", "products"]
@@ -179,8 +181,8 @@ def draw(seed: int, index: int) -> Draw:
     return Draw(op, dtype, wdtype, method, arithmetic, eps, G, offset, arrays, kind, words)
 
 
-def expected(d: Draw, arithmetic: Arithmetic) -> tuple[Any, Any, Any, Any]:
-    """Return values and bounds of the forward pass, then of the backward pass."""
+def expected(d: Draw, arithmetic: Arithmetic) -> tuple[Any, Any, Any, Any, Any]:
+    """Return values and bounds of the forward pass and of the backward pass, and the bound with given statistics."""
     a, options = d.arrays, {"eps": d.eps}
     if d.op == "rmsnorm":
         module, args, options = rmsnorm, (a["x"], a["weight"]), options | {"weight_offset": d.offset}
@@ -188,11 +190,16 @@ def expected(d: Draw, arithmetic: Arithmetic) -> tuple[Any, Any, Any, Any]:
         module, args = layernorm, (a["x"], a["weight"], a["bias"])
     if d.op == "groupnorm":
         module, options = groupnorm, options | {"num_groups": d.groups}
+    value, bounding = module.forward(*args, **options), {**options, "arithmetic": arithmetic}
+    given = Given(
+        *(None if v is None else FORMATS["float32"].round(v) for v in (getattr(value, "mean", None), value.rstd))
+    )
     return (
-        module.forward(*args, **options),
-        module.forward_error(*args, **options, arithmetic=arithmetic),
+        value,
+        module.forward_error(*args, **bounding),
         module.backward(a["dy"], *args, **options),
-        module.backward_error(a["dy"], *args, **options, arithmetic=arithmetic),
+        module.backward_error(a["dy"], *args, **bounding),
+        module.backward_error(a["dy"], *args, **bounding, given=given),
     )
 
 
@@ -232,8 +239,11 @@ def computed(d: Draw, m: Method, truth: Any) -> dict[str, Any]:
 
 
 def measured(d: Draw, m: Method, arithmetic: Arithmetic) -> Iterator[tuple[str, str, Any, Any]]:
-    """Yield for each output its name, its type, the ratios of its elements, and the mask of bounded elements."""
-    value, error, dvalue, derror = expected(d, arithmetic)
+    """Yield for each output its name, its type, the ratios of its elements, and the mask of bounded elements.
+
+    The gradients of a kernel that uses the given statistics are judged twice: also, as "dx/given", by the bound for it.
+    """
+    value, error, dvalue, derror, dgiven = expected(d, arithmetic)
     torch.set_flush_denormal(m.flush)  # for this thread, so for NumPy's float32 too
     with np.errstate(all="ignore"):
         out = computed(d, m, value)
@@ -243,6 +253,9 @@ def measured(d: Draw, m: Method, arithmetic: Arithmetic) -> Iterator[tuple[str, 
         dtype = {"mean": "float32", "rstd": "float32", "dweight": d.wdtype, "dbias": d.wdtype}.get(name, d.dtype)
         rounded = FORMATS[dtype].round(got.astype(np.float64).reshape(want.shape))
         yield name, dtype, ratio(rounded, Expected(want, delta, dtype)), np.isfinite(delta)
+        if m.given and name in ("dx", "dweight"):
+            delta = getattr(dgiven, name)
+            yield f"{name}/given", dtype, ratio(rounded, Expected(want, delta, dtype)), np.isfinite(delta)
 
 
 def study(seed: int, indices: range) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:

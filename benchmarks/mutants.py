@@ -4,7 +4,8 @@
 
 Every kernel is LayerNorm or its backward in float32 NumPy, with one mistake in its sums, its statistics or its types.
 The table says in how many of the seeds each check convicts it. `--large` adds sizes up to 65536 rows or columns and
-500,000 rows. Exit status 1 if a kernel without a mistake is convicted.
+500,000 rows. A second table has mistakes in the use of given statistics, by the offset of x, and how many of them the
+bound of a backward that may compute its own detects. Exit status 1 if a kernel without a mistake is convicted.
 """
 
 import argparse
@@ -40,6 +41,10 @@ BACKWARD = (
     *("last row left out", "one row of 1024 left out", "first 1024 rows only", "tf32 products"),
     *("bfloat16 partial sums", "float16 partial sums", "sums * (1 + 1e-4)", "sums * (1 + 1e-5)"),
 )
+OWN_MEAN = "mean again from x (right)"
+GIVEN = (NONE, OWN_MEAN, "x * rstd - mean * rstd", "mean toward 0 by an ulp", "mean in 20 bits", "rstd * (1 + 1e-6)")
+RIGHT = (NONE, OWN_MEAN)
+OFFSETS = (0.0, 10.0, 100.0, 10000.0)
 SMALL = ((16, 64), (64, 256), (1, 16384), (4096, 4), (1025, 16))
 LARGE = ((4096, 256), (65536, 16), (500_000, 4), (4, 16384), (4, 65536))
 
@@ -96,13 +101,25 @@ def summed(terms: Any, mistake: str) -> Any:
     return total * F32(1 + float(mistake[12:-1])) if mistake.startswith("sums * ") else total
 
 
+def used(mistake: str, rows: Any, mean: Any, rstd: Any) -> tuple[Any, Any]:
+    """Return the mean and rstd that a backward computes with."""
+    if mistake == OWN_MEAN:
+        mean = rows.mean(1, keepdims=True, dtype=F32)
+    if mistake == "mean toward 0 by an ulp":
+        mean = np.nextafter(mean, F32(0))
+    if mistake == "mean in 20 bits":
+        mean = ((mean.view(np.int32) + 8) & np.int32(~15)).view(F32)
+    return mean, rstd * F32(1 + 1e-6) if mistake == "rstd * (1 + 1e-6)" else rstd
+
+
 def backward(mistake: str) -> Callable[..., Any]:
     def layernorm_bwd(
         dy: Any, x: Any, weight: Any, bias: Any, mean: Any, rstd: Any, eps: float, normalized_shape: Any
     ) -> Any:
         n = int(np.prod(normalized_shape))
-        d, r = array(dy, n), array(rstd).reshape(-1, 1)
-        xhat = (array(x, n) - array(mean).reshape(-1, 1)) * r
+        d, rows = array(dy, n), array(x, n)
+        mu, r = used(mistake, rows, *(array(t).reshape(-1, 1) for t in (mean, rstd)))
+        xhat = rows * r - mu * r if mistake == "x * rstd - mean * rstd" else (rows - mu) * r
         g = d * array(weight, n)
         count = F32(n + {"means / (N - 1)": -1, "means / (N + 1)": 1}.get(mistake, 0))
         kept = slice(None, -1) if mistake == "last column left out" else slice(None)
@@ -116,14 +133,30 @@ def backward(mistake: str) -> Callable[..., Any]:
     return layernorm_bwd
 
 
-def convicted(op: str, mistake: str, spec: CaseSpec) -> set[str]:
-    """Return the checks that find something in one run."""
+def convicted(op: str, mistake: str, spec: CaseSpec) -> tuple[set[str], bool]:
+    """Return the checks that find something in one run, and whether an output exceeds the bound of its own truth."""
     function = (forward if op == "layernorm_fwd" else backward)(mistake)
     with np.errstate(all="ignore"):
         run = execute(Kernel(op, op, run=function), make.case(spec, OPS[op], Contract()))
     assert run.problem is None, run.problem
     checks = [CHECKS[name] for name in LOOKING if CHECKS[name].applies(OPS[op])]
-    return {c.name for c in checks if c.looks(run) and any(isinstance(f, Finding) for f in c.function(run))}
+    beyond = any(o is not None and o.ratio is not None and o.ratio.max() > 1 for o in run.outputs.values())
+    found = {c.name for c in checks if c.looks(run) and any(isinstance(f, Finding) for f in c.function(run))}
+    return found, beyond
+
+
+def counted(op: str, mistake: str, seeds: int, **fields: Any) -> dict[str, Any]:
+    """Return a row of the table, and print it."""
+    count: Counter[str] = Counter()
+    for seed in range(seeds):
+        found, beyond = convicted(op, mistake, CaseSpec(**fields, seed=seed, further=()))
+        count.update(found | ({"beyond"} if beyond else set()))
+    beyond = count.pop("beyond", 0)
+    size = "×".join(map(str, fields["shape"]))
+    words = dict(count) or "hides"
+    print(f"{size} {fields['dtype']} {op} offset {fields.get('offset', 0.0):g} | {mistake:26s} | {words}", flush=True)
+    row = {"shape": fields["shape"], "dtype": fields["dtype"], "op": op, "mistake": mistake, "seeds": seeds}
+    return row | {"convicted_by": dict(count), "beyond_own": beyond, "offset": fields.get("offset", 0.0)}
 
 
 def main() -> int:
@@ -133,23 +166,21 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "mutants.json")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    began, table, accused = time.time(), [], 0
+    began, table = time.time(), []
     for shape in (*SMALL, *(LARGE if options.large else ())):
         for dtype, weight_dtype in (("float32", None), ("bfloat16", "float32")):
             for op, mistakes in (("layernorm_fwd", FORWARD), ("layernorm_bwd", BACKWARD)):
-                for mistake in mistakes:
-                    count: Counter[str] = Counter()
-                    for seed in range(options.seeds):
-                        spec = CaseSpec(shape, dtype, weight_dtype=weight_dtype, seed=seed, further=())
-                        found = convicted(op, mistake, spec)
-                        count.update(found or {"hides"})
-                    accused += mistake == NONE and count["hides"] < options.seeds
-                    row = {"shape": shape, "dtype": dtype, "op": op, "mistake": mistake, "seeds": options.seeds}
-                    table.append(row | {"convicted_by": {n: c for n, c in count.items() if n != "hides"}})
-                    print(f"{shape[0]}×{shape[1]} {dtype} {op} | {mistake:26s} | {dict(count)}", flush=True)
+                same = {"shape": shape, "dtype": dtype, "weight_dtype": weight_dtype}
+                table += [counted(op, mistake, options.seeds, **same) for mistake in mistakes]
+    given = [
+        counted("layernorm_bwd", mistake, options.seeds, shape=(64, 256), dtype="float32", offset=offset)
+        for offset in OFFSETS
+        for mistake in GIVEN
+    ]
+    accused = [row for row in table + given if row["mistake"] in RIGHT and row["convicted_by"]]
     versions = {"python": platform.python_version(), "numpy": np.__version__, "torch": torch.__version__}
     facts = {"date": datetime.datetime.now(datetime.UTC).date().isoformat(), "versions": versions}
-    report = facts | {"seconds": round(time.time() - began), "table": table}
+    report = facts | {"seconds": round(time.time() - began), "table": table, "given": given}
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     return 1 if accused else 0

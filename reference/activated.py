@@ -107,9 +107,10 @@ def silu_backward_error(
     num_groups: int,
     eps: float,
     arithmetic: Arithmetic,
+    given: rounding.Given | None = None,
 ) -> Backward:
     """Return how far a kernel of this arithmetic may be from `silu_backward`, per element, before the last rounding."""
-    return _backward_error(SILU, dy, _norm(x, weight, bias, num_groups, eps), arithmetic)
+    return _backward_error(SILU, dy, _norm(x, weight, bias, num_groups, eps), arithmetic, given)
 
 
 def gelu_backward_error(
@@ -121,9 +122,10 @@ def gelu_backward_error(
     num_groups: int,
     eps: float,
     arithmetic: Arithmetic,
+    given: rounding.Given | None = None,
 ) -> Backward:
     """Return how far a kernel of this arithmetic may be from `gelu_backward`, per element, before the last rounding."""
-    return _backward_error(GELU, dy, _norm(x, weight, bias, num_groups, eps), arithmetic)
+    return _backward_error(GELU, dy, _norm(x, weight, bias, num_groups, eps), arithmetic, given)
 
 
 def _norm(x: Array, weight: Array | None, bias: Array | None, num_groups: int, eps: float) -> Norm:
@@ -149,8 +151,8 @@ def _forward_error(act: Activation, n: Norm, a: Arithmetic) -> Forward:
 
 
 @np.errstate(all="ignore")
-def _backward_error(act: Activation, dy: Array, n: Norm, a: Arithmetic) -> Backward:
-    """Return the errors of a kernel that computes z again, from the mean and rstd that it is given."""
-    off = rounding.affine_error(n, rounding.xhat_error(n, rounding.saved_error(n, a), a), a)
+def _backward_error(act: Activation, dy: Array, n: Norm, a: Arithmetic, given: rounding.Given | None) -> Backward:
+    """Return the errors of a kernel that computes z again, from the statistics that it uses."""
+    off = rounding.affine_error(n, rounding.xhat_error(n, rounding.saved_error(n, a, given), a), a)
     dz, lost = pulled(act, dy.reshape(n.view.shape), n.y, off, a)
-    return Backward(*rounding.gradients_error(n, dz, a, lost=lost))
+    return Backward(*rounding.gradients_error(n, dz, a, lost=lost, given=given))

@@ -141,6 +141,7 @@ def backward_error(
     eps: float,
     normalized_shape: Shape = None,
     arithmetic: Arithmetic,
+    given: rounding.Given | None = None,
 ) -> Backward:
     """Return how far a kernel may be from `backward`, per element, before the final rounding.
 
@@ -155,5 +156,5 @@ def backward_error(
     True
     """
     n = layernorm.norm(rows(residual_out, normalized_shape), residual_out, weight, bias, eps)
-    error = Backward(*rounding.gradients_error(n, dy, arithmetic))
+    error = Backward(*rounding.gradients_error(n, dy, arithmetic, given=given))
     return error._replace(dx=residual_sum.joined_error(n, dy, error.dx, dresidual_out, arithmetic))

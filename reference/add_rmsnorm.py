@@ -100,6 +100,7 @@ def backward_error(
     weight_offset: float = 0.0,
     normalized_shape: Shape = None,
     arithmetic: Arithmetic,
+    given: rounding.Given | None = None,
 ) -> Backward:
     """Return how far a kernel may be from `backward`, as in `add_layernorm.backward_error`.
 
@@ -110,5 +111,5 @@ def backward_error(
     True
     """
     n = rmsnorm.norm(rows(residual_out, normalized_shape), residual_out, weight, eps, weight_offset)
-    dx, dweight, _ = rounding.gradients_error(n, dy, arithmetic)
+    dx, dweight, _ = rounding.gradients_error(n, dy, arithmetic, given=given)
     return Backward(residual_sum.joined_error(n, dy, dx, dresidual_out, arithmetic), dweight)

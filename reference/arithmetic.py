@@ -183,3 +183,15 @@ def finite_below(bound: Array, magnitude: Array, huge: float) -> Array:
     A bound above `huge` also becomes inf: it bounds a difference whose terms overflow, where inf − inf = NaN is right.
     """
     return np.where((magnitude < huge) & (bound < huge), bound, np.inf)
+
+
+def nearest(value: Array, a: Arithmetic) -> Array:
+    """Return the number of the accumulation type nearest to `value`, ties to even; an infinity beyond its largest.
+
+    >>> nearest(np.array([1 + 2**-30, 0.1]), Arithmetic(u=2**-24, tiny=2**-126, huge=3.4e38)) == np.float32([1, 0.1])
+    array([ True,  True])
+    """
+    binade = np.frexp(np.maximum(np.abs(value), a.tiny))[1] - 1
+    step = np.ldexp(2 * a.u, binade)
+    result: Array = np.rint(value / step) * step
+    return np.where(np.abs(result) > a.huge, np.copysign(np.inf, value), result)

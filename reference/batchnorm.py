@@ -224,6 +224,7 @@ def backward_error(
     training: bool,
     eps: float,
     arithmetic: Arithmetic,
+    given: rounding.Given | None = None,
 ) -> Backward:
     """Return how far a kernel of this arithmetic may be from `backward`, per element, before the final rounding.
 
@@ -242,7 +243,7 @@ def backward_error(
         return _nothing(x, weight, bias)
     n = layernorm.norm(view, x, weight, bias, eps)
     most = 1.0 if weight is None else float(np.abs(weight).max(initial=1.0))
-    return _factored_error(n, dy, replace(a, tiny=a.tiny * most) if math.isfinite(most) else a)
+    return _factored_error(n, dy, replace(a, tiny=a.tiny * most) if math.isfinite(most) else a, given)
 
 
 def channels(x: Array, training: bool) -> View:
@@ -283,10 +284,10 @@ def _nothing(x: Array, weight: Array | None, bias: Array | None) -> Backward:
     return Backward(0 * x, None if weight is None else zero, None if bias is None else zero)
 
 
-def _factored_error(n: Norm, dy: Array, a: Arithmetic) -> Backward:
+def _factored_error(n: Norm, dy: Array, a: Arithmetic, given: rounding.Given | None) -> Backward:
     """Return `backward_error` in training, for kernels that sum D = Σ dy·(x − μ) first; |w| is in `a.tiny`."""
-    dx, dweight, dbias = rounding.gradients_error(n, dy, a)
-    rho = rounding.statistics_error(n, a).rho
+    dx, dweight, dbias = rounding.gradients_error(n, dy, a, given=given)
+    rho = rounding.saved_error(n, a, given).rho
     r, largest = n.rstd * (1.0 + rho), fixed.largest_sum(n, dy)
     lost = np.abs(n.xhat) * (1.0 + rho) * a.tiny * (1.0 + 2.0 * r * r)
     dx = finite_below(dx.reshape(n.view.shape) + lost, largest, a.huge).reshape(n.view.data)

@@ -123,6 +123,7 @@ def backward_error(
     num_groups: int,
     eps: float,
     arithmetic: Arithmetic,
+    given: rounding.Given | None = None,
 ) -> Backward:
     """Return how far a kernel of this arithmetic may be from `backward`, per element, before the final rounding.
 
@@ -142,4 +143,4 @@ def backward_error(
     (True, (4,), None)
     """
     n = layernorm.norm(groups(x, num_groups), x, weight, bias, eps)
-    return Backward(*rounding.gradients_error(n, dy, arithmetic))
+    return Backward(*rounding.gradients_error(n, dy, arithmetic, given=given))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from verify_norm.reference import groupnorm
 from verify_norm.reference.arithmetic import Arithmetic
 from verify_norm.reference.layernorm import Backward, Forward
+from verify_norm.reference.rounding import Given
 from verify_norm.reference.view import Array
 
 __all__ = ["Backward", "Forward", "backward", "backward_error", "forward", "forward_error"]
@@ -59,7 +60,14 @@ def forward_error(x: Array, weight: Array | None, bias: Array | None, *, eps: fl
 
 
 def backward_error(
-    dy: Array, x: Array, weight: Array | None, bias: Array | None, *, eps: float, arithmetic: Arithmetic
+    dy: Array,
+    x: Array,
+    weight: Array | None,
+    bias: Array | None,
+    *,
+    eps: float,
+    arithmetic: Arithmetic,
+    given: Given | None = None,
 ) -> Backward:
     """Return how far a kernel of this arithmetic may be from `backward`, per element, before the final rounding.
 
@@ -69,7 +77,8 @@ def backward_error(
     >>> backward_error(x, x, np.ones(3), None, eps=1e-5, arithmetic=float32).dweight.shape
     (3,)
     """
-    return groupnorm.backward_error(dy, x, weight, bias, num_groups=_channels(x), eps=eps, arithmetic=arithmetic)
+    count = _channels(x)
+    return groupnorm.backward_error(dy, x, weight, bias, num_groups=count, eps=eps, arithmetic=arithmetic, given=given)
 
 
 def _channels(x: Array) -> int:

@@ -153,6 +153,7 @@ def backward_error(
     eps: float,
     normalized_shape: Shape = None,
     arithmetic: Arithmetic,
+    given: rounding.Given | None = None,
 ) -> Backward:
     """Return how far a kernel of this arithmetic may be from `backward`, per element, before the final rounding.
 
@@ -172,7 +173,7 @@ def backward_error(
     True
     """
     n = norm(rows(x, normalized_shape), x, weight, bias, eps)
-    return Backward(*rounding.gradients_error(n, dy, arithmetic))
+    return Backward(*rounding.gradients_error(n, dy, arithmetic, given=given))
 
 
 class Statistics(NamedTuple):

@@ -39,23 +39,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from verify_norm.reference.arithmetic import Arithmetic, finite_below
+from verify_norm.reference.arithmetic import Arithmetic, finite_below, nearest
 from verify_norm.reference.norm import Norm
 from verify_norm.reference.view import Array
 
 Rounding = Callable[[Array], Array]
-
-
-def nearest(value: Array, a: Arithmetic) -> Array:
-    """Return the number of the accumulation type nearest to `value`, ties to even; an infinity beyond its largest.
-
-    >>> nearest(np.array([1 + 2**-30, 0.1]), Arithmetic(u=2**-24, tiny=2**-126, huge=3.4e38)) == np.float32([1, 0.1])
-    array([ True,  True])
-    """
-    binade = np.frexp(np.maximum(np.abs(value), a.tiny))[1] - 1
-    step = np.ldexp(2 * a.u, binade)
-    result: Array = np.rint(value / step) * step
-    return np.where(np.abs(result) > a.huge, np.copysign(np.inf, value), result)
 
 
 @np.errstate(all="ignore")
@@ -89,7 +77,11 @@ def apart(exact: Sequence[Array], kept: Sequence[Array], error: Sequence[Array])
 
 
 def joined(dx: Array, dresidual_out: Array | None) -> Array:
-    """Return dx with the gradient that comes through residual_out."""
+    """Return dx with the gradient that comes through residual_out.
+
+    >>> joined(np.array([0.5]), np.array([1.0])).tolist()
+    [1.5]
+    """
     return dx if dresidual_out is None else added(dx, dresidual_out, "dresidual_out")
 
 

@@ -149,6 +149,7 @@ def backward_error(
     weight_offset: float = 0.0,
     normalized_shape: Shape = None,
     arithmetic: Arithmetic,
+    given: rounding.Given | None = None,
 ) -> Backward:
     """Return how far a kernel of this arithmetic may be from `backward`, per element, before the final rounding.
 
@@ -167,7 +168,7 @@ def backward_error(
     True
     """
     n = norm(rows(x, normalized_shape), x, weight, eps, weight_offset)
-    dx, dweight, _ = rounding.gradients_error(n, dy, arithmetic)
+    dx, dweight, _ = rounding.gradients_error(n, dy, arithmetic, given=given)
     return Backward(dx, dweight)
 
 

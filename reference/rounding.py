@@ -37,6 +37,11 @@ shifted: E[d²] − E[d]² with d = x − x0 and s = |μ − x0| subtracts numbe
 1/√(1 − low/(var + eps)) − 1 and 1 − 1/√(1 + high/(var + eps)), and 7u: a root, a division (`arithmetic`), and half of
 the roundings of eps and of the addition.
 
+**Given statistics.** A backward that uses the mean μ' and rstd r' that it is given computes none of this. Its δμ and ρ
+are the distances |μ' − μ| and |r'/r − 1|, which are known: one rounding of each, to the type that they are saved in.
+Since Σ(x − μ') is not 0, forms of dx that are equal otherwise differ, as c1 = mean(g·x̂') and mean((g − c2)·x̂') by
+S·c2, with S as below. The bound is one around the exact gradient, not around that of μ' and r', so it holds for each.
+
 **x̂.** x̂' = r'(x − μ') has one shift S = r(1 + ρ)δμ for its row, one factor 1 + ρ' for its row, and roundings of each
 element, e = 2u of a magnitude m = (1 + ρ)(|x̂| + rδμ); for x·a + b, m = (1 + ρ)r(|x| + |μ| + δμ) and e = 3u. A kernel
 that divides by √(var + eps) saves a division in r, and pays it here: 7u + 2u cover both.
@@ -51,10 +56,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from verify_norm.reference.arithmetic import DIVISION, ROOT, Arithmetic, compound, finite_below
+from verify_norm.reference.arithmetic import DIVISION, ROOT, Arithmetic, compound, finite_below, nearest
 from verify_norm.reference.norm import Norm, Projection
 from verify_norm.reference.view import Array
 
@@ -69,6 +75,13 @@ class StatisticsError:
     low: Array
     high: Array
     rho: Array
+
+
+class Given(NamedTuple):
+    """The statistics that a backward is given, in the operator's shapes; the mean is None in RMSNorm."""
+
+    mean: Array | None
+    rstd: Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +195,25 @@ def saved(value: Array, delta: Array, a: Arithmetic) -> Array:
     return finite_below(delta + a.stats_u * largest + a.narrow_tiny, largest, a.narrow_huge)
 
 
-def saved_error(n: Norm, a: Arithmetic) -> StatisticsError:
-    """Return the errors of the mean and rstd that a forward saved, and a backward is given."""
-    e = statistics_error(n, a)
+def given_error(n: Norm, given: Given, a: Arithmetic) -> StatisticsError:
+    """Return how far given statistics are from the exact ones, in the accumulation type and with one underflow.
+
+    Rows in which sums of x may overflow are not judged here either: a kernel may still compute Σg·x.
+    """
+    computed = statistics_error(n, a)
+
+    def off(exact: Array, value: Array, wide: Array) -> Array:
+        value = value.reshape(exact.shape)
+        known = np.abs(value - exact) + np.abs(nearest(value, a) - value) + a.tiny
+        return np.where(np.isfinite(wide), known, np.inf)
+
+    mean = computed.mean if given.mean is None else off(n.mean, given.mean, computed.mean)
+    return replace(computed, mean=mean, rho=off(n.rstd, given.rstd, computed.rho) / n.rstd)
+
+
+def saved_error(n: Norm, a: Arithmetic, given: Given | None = None) -> StatisticsError:
+    """Return the errors of the mean and rstd of a backward: those it is `given`, or by default any right ones."""
+    e = statistics_error(n, a) if given is None else given_error(n, given, a)
     mean = saved(n.mean, e.mean, a) if n.centred else e.mean
     return replace(e, mean=mean, rho=saved(n.rstd, n.rstd * e.rho, a) / n.rstd)
 
@@ -301,14 +330,14 @@ def bias_error(n: Norm, dy: Array, a: Arithmetic, *, lost: Array | float = 0.0) 
 
 @np.errstate(all="ignore")
 def gradients_error(
-    n: Norm, dy: Array, a: Arithmetic, *, lost: Array | float = 0.0
+    n: Norm, dy: Array, a: Arithmetic, *, lost: Array | float = 0.0, given: Given | None = None
 ) -> tuple[Array, Array | None, Array | None]:
-    """Return the errors of `Norm.gradients`: of a kernel that computes the statistics, or is given the saved ones.
+    """Return the errors of `Norm.gradients`: of a kernel that computes the statistics, or uses the saved ones.
 
-    `lost` is what dy is off by, in the shape of the view.
+    `lost` is what dy is off by, in the shape of the view. With `given` the kernel uses these very statistics.
     """
     dy = dy.reshape(n.view.shape)
-    z = xhat_error(n, saved_error(n, a), a)
+    z = xhat_error(n, saved_error(n, a, given), a)
     return n.outside(
         projection_error(n, n.gradient(dy), z, a, lost=lost),
         None if n.weight is None else weight_error(n, dy, z, a, lost=lost),

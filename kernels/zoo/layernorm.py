@@ -145,14 +145,26 @@ def mem_efficient_gamma0(dy, x, weight, bias, mean, rstd, normalized_shape):
     if weight is None:
         return layernorm_bwd(dy, x, weight, bias, mean, rstd, 0.0, normalized_shape)
     m, n = split(x, normalized(x, weight, bias, normalized_shape))
-    g, w = rows(dy, m, n).float(), weight.float().reshape(-1)
+    w = weight.float().reshape(-1)
     b = 0.0 if bias is None else bias.float().reshape(-1)
     y = (rows(x, m, n).float() - mean.reshape(-1, 1)) * rstd.reshape(-1, 1) * w + b
     xhat = (y - b) / torch.copysign(w.abs().clamp(min=1e-5), w)
-    wdy = g * w
-    dx = wdy - wdy.mean(1, keepdim=True) - xhat * (wdy * xhat).mean(1, keepdim=True)
-    dx = (dx * rstd.reshape(-1, 1)).to(x.dtype).reshape(x.shape)
-    return dx, hosts.like((g * xhat).sum(0), weight), hosts.like(g.sum(0), bias)
+    return gradients_from(xhat, dy, x, weight, bias, rstd)
+
+
+def expanded_xhat(dy, x, weight, bias, mean, rstd, normalized_shape):
+    """(x − mean)·rstd became x·rstd − mean·rstd, two numbers that each are rounded before they cancel."""
+    m, n = split(x, normalized(x, weight, bias, normalized_shape))
+    mean, rstd = mean.reshape(-1, 1), rstd.reshape(-1, 1)
+    return gradients_from(rows(x, m, n).float() * rstd - mean * rstd, dy, x, weight, bias, rstd)
+
+
+def gradients_from(xhat, dy, x, weight, bias, rstd):
+    """Return dx, dweight and dbias, in float32 from the x̂ (M, N) of a kernel."""
+    g, rstd = rows(dy, *xhat.shape).float(), rstd.reshape(-1, 1)
+    wdy = g if weight is None else g * weight.float().reshape(-1)
+    dx = (wdy - wdy.mean(1, keepdim=True) - xhat * (wdy * xhat).mean(1, keepdim=True)) * rstd
+    return dx.to(x.dtype).reshape(x.shape), hosts.like((g * xhat).sum(0), weight), hosts.like(g.sum(0), bias)
 
 
 def stats_saved_in_x_dtype(dy, x, weight, bias, mean, rstd, normalized_shape):

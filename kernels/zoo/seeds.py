@@ -138,6 +138,17 @@ SEEDS: tuple[Example, ...] = (
         outputs=("y",),
     ),
     row(
+        "S003_expanded_bwd",
+        "layernorm_bwd",
+        "layernorm:expanded_xhat",
+        "numerics",
+        "the same form in a backward: x·rstd − mean·rstd cancels, from the given mean and rstd",
+        "seed 003, its form of y",
+        outputs=("dx", "dweight"),
+        caught_by=("accuracy",),
+        backend="torch",
+    ),
+    row(
         "S004_k4_onepass",
         "layernorm_fwd",
         "ladder:onepass",

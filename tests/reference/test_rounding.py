@@ -13,6 +13,7 @@ from verify_norm.core.judge import ratio
 from verify_norm.core.spec import Expected
 from verify_norm.reference import groupnorm, layernorm, rmsnorm
 from verify_norm.reference.arithmetic import PRODUCTS
+from verify_norm.reference.rounding import Given
 
 LOOSER = [
     {"u": 2.0**-11},
@@ -174,6 +175,41 @@ def test_a_sum_of_few_lanes_passes_where_the_contract_says_so(bounds):
     assert allowed(8) <= 1 < allowed(128)
 
 
+def given_error(x, arithmetic=FLOAT32, **change):
+    """Return the bound of dx of a kernel that uses the float32 mean and rstd, `change` of them, and of any kernel."""
+    dy, w = np.random.default_rng(2).normal(size=x.shape), np.ones(x.shape[1])
+    value = layernorm.forward(x, None, None, eps=1e-5)
+    given = Given(*(v.astype(np.float32).astype(float) for v in (value.mean, value.rstd)))._replace(**change)
+    options = {"eps": 1e-5, "arithmetic": arithmetic}
+    return [layernorm.backward_error(dy, x, w, w, **options, given=g).dx for g in (given, None)]
+
+
+def test_given_statistics_err_by_their_own_distance():
+    noise = np.random.default_rng(3).normal(size=(64, 256))
+    tight, wide = given_error(noise + 1e4)
+    assert (tight < wide).all()
+    assert np.median(wide / tight) > 10  # a rounding of the mean, not of the sum
+    exact = np.tile([-1.0, 1.0], (2, 8))  # the mean is a number of float32
+    (near, _), (far, _) = given_error(exact), given_error(exact + 2.0**13)
+    assert (far < 1.001 * near).all()
+
+
+def test_given_statistics_of_a_narrower_accumulation_are_rounded_once_more():
+    half, x = replace(FLOAT32, u=2.0**-11), np.tile([-1.0, 1.0], (2, 8))
+    (held, _), (rounded, _) = given_error(x + 128, half), given_error(x + 128.0625, half)  # 11 bits hold 128, 128.125
+    assert (rounded > 1.5 * held).all()
+
+
+def test_given_statistics_that_are_wrong_or_overflow():
+    x = np.random.default_rng(3).normal(size=(4, 64))
+    tight, _ = given_error(x)
+    off, _ = given_error(x, mean=np.full(4, 0.5))
+    assert (off > 100 * tight).all()  # what is given is that far from the truth
+    tight, wide = given_error(np.ldexp(x, 127))
+    assert not np.isfinite(wide).any()
+    assert not np.isfinite(tight).any()  # sums of x may overflow in a right kernel
+
+
 def test_one_atomic_addition_a_row_is_a_running_sum():
     dy, x, w, b = arrays((1024, 256), 256)
     atomic, one = (
@@ -192,6 +228,6 @@ def test_a_small_study_is_sound_tight_and_powerful(bounds, monkeypatch):
     assert [line for line in bounds.failures(strict, weaker, wrong) if "false alarms" in line] == []
     assert {key.split()[0] for key, row in wrong.items() if row["alarms"]} == set(bounds.emulate.WRONG)
     outputs = {key.split()[1] for key in strict}
-    assert outputs == {"y", "mean", "rstd", "dx", "dweight", "dbias"}
+    assert outputs == {"y", "mean", "rstd", "dx", "dweight", "dbias", "dx/given", "dweight/given"}
     for output in outputs:  # few cases: the closest approach over all operators and types
         assert max(row["largest"] for key, row in strict.items() if key.split()[1] == output) > 0.2

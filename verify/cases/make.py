@@ -10,6 +10,7 @@ from verify_norm.cases import draw, placement
 from verify_norm.core import geometry, ops
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.spec import Case, CaseSpec, Contract, Expected, Op
+from verify_norm.reference.rounding import Given
 
 Exact = Mapping[str, Array | None]
 POISONS = {"nan": np.nan, "finite": 4096.0}  # in gaps, guards and fresh allocations: code may pass over NaN
@@ -69,10 +70,9 @@ def build(
 
 def truths(spec: CaseSpec, op: Op, contract: Contract, exact: Exact) -> dict[str, Expected | None]:
     """Return the truth of every output at these exact inputs, with its error bound; None where there is no output."""
-    offered = offer(spec, op, contract, exact)
     with np.errstate(all="ignore"):  # the inputs contain NaN, infinities and overflow; the checks judge them
-        values = call(op.reference, offered)
-        deltas = call(op.error, {**offered, "arithmetic": ops.arithmetic(contract, spec.dtype, spec.weight_dtype)})
+        values = call(op.reference, offer(spec, op, contract, exact))
+    deltas = errors(spec, op, contract, exact)
     return {
         tensor.name: None
         if value is None or tensor.name.removeprefix("d") in spec.frozen
@@ -81,6 +81,16 @@ def truths(spec: CaseSpec, op: Op, contract: Contract, exact: Exact) -> dict[str
         )
         for tensor, value, delta in zip(op.outputs, values, deltas, strict=True)
     }
+
+
+def errors(spec: CaseSpec, op: Op, contract: Contract, exact: Exact, *, given: bool = False) -> tuple[Any, ...]:
+    """Return the error bound of each output, None for None; if `given`, of a kernel that uses the saved statistics."""
+    arithmetic = ops.arithmetic(contract, spec.dtype, spec.weight_dtype)
+    offered = {**offer(spec, op, contract, exact), "arithmetic": arithmetic}
+    if given:
+        offered["given"] = Given(offered.get("mean"), offered["rstd"])
+    with np.errstate(all="ignore"):
+        return tuple(call(op.error, offered))
 
 
 def offer(spec: CaseSpec, op: Op, contract: Contract, exact: Exact) -> dict[str, Any]:

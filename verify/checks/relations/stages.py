@@ -18,10 +18,9 @@ from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.spec import Case, Run
 from verify_norm.reference import batchnorm, layernorm, rmsnorm, rounding
 from verify_norm.reference.activation import ACTIVATIONS, Activation, nearby, pulled
-from verify_norm.reference.arithmetic import Arithmetic
+from verify_norm.reference.arithmetic import Arithmetic, nearest
 from verify_norm.reference.norm import Norm
 from verify_norm.reference.quantized import product_error
-from verify_norm.reference.residual_sum import nearest
 from verify_norm.reference.rounding import XhatError
 from verify_norm.reference.view import View, groups, rows
 
