@@ -8,15 +8,7 @@ import torch
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.spec import Op
 
-READABLE = {
-    *FORMATS,
-    "bool",
-    "uint8",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-}  # a wrong type among them is shown with values
+READABLE = {*FORMATS, *("bool", "uint8", "int8", "int16", "int32", "int64")}  # what a finding can show the values of
 
 
 class RefusedError(Exception):
