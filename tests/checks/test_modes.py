@@ -125,6 +125,16 @@ def test_backwards(way):
     assert set(said(layernorm_bwd_, way, op="layernorm_bwd")) >= {"dx", "dweight"}
 
 
+@pytest.mark.parametrize("way", [mode.words for mode in MODES])
+def test_a_backward_that_uses_autograd_itself(way):
+    def layernorm_bwd(dy, x, weight, bias, eps, normalized_shape):
+        leaves = [t.double().requires_grad_() for t in (x, weight, bias)]
+        y = torch.nn.functional.layer_norm(leaves[0], normalized_shape, *leaves[1:], eps)
+        return [g.to(x.dtype) for g in torch.autograd.grad(y, leaves, dy.double())]
+
+    assert said(layernorm_bwd, way, op="layernorm_bwd") == {}
+
+
 def test_what_is_overwritten_cannot_require_a_gradient():
     def layernorm_fwd(x, weight, bias, eps, normalized_shape):
         y, mean, rstd = right(x, weight, bias, eps, normalized_shape)

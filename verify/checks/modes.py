@@ -19,7 +19,11 @@ from verify_norm.loading import modules
 from verify_norm.running.guards import PoisonEmpty
 
 NARROW = "bfloat16"  # what autocast may round to
-NO_LEAF = ("numpy() on Tensor that requires grad", "leaf Variable that requires grad")  # how a function declines
+# How torch says that a function cannot run in a mode: it goes to NumPy, writes in place, or uses autograd itself.
+DECLINED = (
+    *("numpy() on Tensor that requires grad", "leaf Variable that requires grad"),
+    *("does not require grad and does not have a grad_fn", "Inference tensors cannot be saved for backward"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,7 @@ def modes(run: Run) -> Iterator[Finding]:
         return  # torch forbids to overwrite a leaf
     cast = mode is AUTOCAST
     other = rerun(run, within=lambda case: _within(mode, case), truth=cast)
-    if other.problem is not None and any(words in other.problem for words in NO_LEAF):
+    if other.problem is not None and any(words in other.problem for words in DECLINED):
         return
     found = list(_cast(other) if cast else differences(run, other, ("as usual", mode.words)))
     if found and not any(differences(run, rerun(run), ("", ""))):

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.rerun import device_of
 from verify_norm.core.spec import Finding, Run
 
 
@@ -51,8 +50,5 @@ def signature(run: Run) -> Iterable[Finding]:
         if output.ratio is None:
             message = f"{name}: expected shape {expected.value.shape}, got {output.shape}"
             yield finding(run, "signature", name, message)
-        device, tensor = device_of(run.case), run.returned.get(name)
-        if tensor is not None and str(tensor.device) != device:
-            yield finding(run, "signature", name, f"{name}: expected a tensor on {device}, got one on {tensor.device}")
         if output.dtype != expected.dtype:
             yield finding(run, "signature", name, f"{name}: expected {expected.dtype}, got {output.dtype}")
