@@ -9,25 +9,25 @@ from dataclasses import dataclass, field, replace
 from math import inf, prod
 from typing import Any, TypeVar
 
-from verify_norm.cases import corners, models, strategies
+from verify_norm.cases import corners, models, strategies, turns
 from verify_norm.cases.strategies import explore
 from verify_norm.checks import CHECKS
 from verify_norm.core.errors import UsageError
-from verify_norm.core.geometry import row_length
+from verify_norm.core.geometry import repeated, size
 from verify_norm.core.ops import OPS
 from verify_norm.core.results import Report, Settings
-from verify_norm.core.spec import CaseSpec, Finding, Kernel, Op
+from verify_norm.core.spec import CaseSpec, Finding, Kernel
 from verify_norm.running.isolate import runner
 from verify_norm.search.collector import NO_JOURNAL, Collector
 from verify_norm.search.examine import PRELOAD, Examined, examine_in
 from verify_norm.search.journal import Journal
+from verify_norm.search.pace import ALWAYS, Pace
 from verify_norm.search.shrink import reduce
 
 T = TypeVar("T", int, float)
 Progress = Callable[[int, int, int], None]  # cases done, cases planned, findings so far
 ELEMENTS = {"cpu": 2**14, "cuda": 2**19}  # of x: Triton's interpreter takes 5 ms a program, a GPU is seldom the limit
-FEW, TALL = 300, 1100  # rows that every kernel is run with, and rows that cost an interpreter seconds
-SHARE = 1 / 40  # of the time: more than that, no case of many rows takes
+FEW, TALL = ALWAYS["cpu"][0], 1100  # rows that every kernel is run with, and rows that cost an interpreter seconds
 REDUCING = 0.2  # the share of the time that is kept for making failures small, once there is one
 TIMEOUT = {"cpu": 20.0, "cuda": 90.0}  # seconds for one case: on a GPU the first case of a shape compiles
 HANGS = 4  # after this many, the run ends
@@ -47,37 +47,32 @@ class _Search:
     progress: Progress
     until: Callable[[Finding], bool]
     deadline: float
+    pace: Pace
     met: int = 0  # planned cases
-    pace: float = 0.0  # seconds a row, of the case with the most rows so far
-    rows: int = 1
     reduced: list[Finding] = field(default_factory=list)
 
     def run(self, first: Iterable[CaseSpec]) -> None:
         """Run the cases of `first`, the table and random ones, until they or the time are over."""
         state, settings = self.state, self.state.settings
         dtypes, op = _dtypes(state), OPS[state.kernel.op]
-        table, tall = _table(state, dtypes)
+        table, large = _table(state, dtypes, self.pace)
         table = [*(spec for spec in first if spec.dtype in dtypes), *table]
-        state.planned, state.corners = len(table) + len(tall) + settings.examples, len(table) + len(tall)
+        state.planned, state.corners = len(table) + len(large) + settings.examples, len(table) + len(large)
         try:
-            for number, spec in enumerate((*table, *tall)):
-                if number >= len(table) and not self.affordable(_rows(spec, op)):
-                    state.skipped["cases", f"more than {FEW} rows are slow: {self.pace:.1g} s a row"] += 1
+            for number, spec in enumerate((*table, *large)):
+                if number >= len(table) and not self.pace.allows(size(repeated(spec), op)):
+                    state.skipped["cases", f"many rows are slow: one case would take over {self.pace.most:.2g} s"] += 1
                     state.planned, state.corners = state.planned - 1, state.corners - 1
                     continue
                 self.one(spec)
                 state.corners_done += 1
             if dtypes and settings.examples and state.checks:
                 most = _on(ELEMENTS, settings)
-                rows = max(n for n in (FEW, TALL, most) if n == FEW or self.affordable(n))
+                rows = max(n for n in (FEW, TALL, most) if self.pace.allows((n, most)))
                 drawn = strategies.specs(op, dtypes, most, frozen=state.kernel.autograd, rows=rows)
                 explore(drawn, self.measured, examples=settings.examples, seed=settings.seed)
         except _Over as over:
             self.left_out(str(over))
-
-    def affordable(self, rows: int) -> bool:
-        """Return whether a case of so many rows takes a small part of the time, as far as cases of fewer rows tell."""
-        return rows <= FEW or rows * self.pace <= self.state.settings.seconds * SHARE
 
     def measured(self, spec: CaseSpec) -> dict[str, float]:
         return {"error/bound": self.one(spec)}
@@ -92,14 +87,16 @@ class _Search:
         if state.hangs >= HANGS:
             raise _Over(f"the kernel had hung {state.hangs} times")
         started = time.perf_counter()
-        largest = _try(state, spec if state.kernel.fit is None else state.kernel.fit(spec))
-        if (rows := _rows(spec, OPS[state.kernel.op])) >= self.rows:
-            self.rows, self.pace = rows, (time.perf_counter() - started) / rows
+        examined = _try(state, spec if state.kernel.fit is None else state.kernel.fit(spec))
+        if examined is not None and examined.tallies:
+            batched = not turns.BATCHED.isdisjoint(examined.looked)
+            seconds = max(time.perf_counter() - started, examined.seconds)  # of a case in the journal, those it took
+            self.pace.learn(size(repeated(spec) if batched else spec, OPS[state.kernel.op]), seconds)
         self.met += 1
         if any(self.until(finding) for finding in state.findings.values()):
             raise _Over("the search was for this finding")
         self.progress(state.cases, state.planned, len(state.findings))
-        return largest
+        return 0.0 if examined is None else examined.ratio
 
     def reduce_all(self) -> None:
         """Make the findings small, or the wanted ones where there are such."""
@@ -141,7 +138,8 @@ def search(
     """
     started = time.perf_counter()
     state = _collector(kernel, settings, journal)
-    searching = _Search(state, progress, until, started + settings.seconds)
+    pace = Pace(settings.device.partition(":")[0], settings.seconds)
+    searching = _Search(state, progress, until, started + settings.seconds, pace)
     try:
         with _interruptible(state):
             searching.run(first)
@@ -211,44 +209,43 @@ def _dtypes(state: Collector) -> tuple[str, ...]:
     return tuple(dtype for dtype in settings.dtypes if dtype in kernel.dtypes)
 
 
-def _table(state: Collector, dtypes: tuple[str, ...]) -> tuple[list[CaseSpec], list[CaseSpec]]:
-    """Return the corner table with shapes of models where they are asked for, and the corner cases of many rows."""
+def _table(state: Collector, dtypes: tuple[str, ...], pace: Pace) -> tuple[list[CaseSpec], list[CaseSpec]]:
+    """Return the corner table with shapes of models where they are asked for, and the corner cases that may be slow."""
     op, settings = OPS[state.kernel.op], state.settings
     gpu, corner = settings.device != "cpu", list[CaseSpec]()
     if dtypes and settings.shapes != "models":
         corner = corners.corners(op, dtypes, frozen=state.kernel.autograd, gpu=gpu)
-    table, tall = ([spec for spec in corner if (_rows(spec, op) > FEW) is many] for many in (False, True))
+    if turns.BATCHED.isdisjoint(check.name for check in state.checks):
+        corner = [replace(spec, batch=0) for spec in corner]
+    table, large = ([s for s in corner if pace.usual(size(repeated(s), op)) is usual] for usual in (True, False))
     if settings.shapes != "fuzz":
         found, left_out = models.model_cases(op, full=gpu, dtypes=dtypes)
         table += found
         for name in left_out:
             state.skipped[f"model {name}", "one of its groups is too large for a CPU"] += 1
-    return table, tall
-
-
-def _rows(spec: CaseSpec, op: Op) -> int:
-    return prod(spec.shape) // max(row_length(spec, op), 1)
+    return table, large
 
 
 def _on(limits: dict[str, T], settings: Settings) -> T:
     return limits[settings.device.partition(":")[0]]
 
 
-def _try(state: Collector, spec: CaseSpec) -> float:
-    """Run one case, collect what it gives, and return its largest error/bound."""
+def _try(state: Collector, spec: CaseSpec) -> Examined | None:
+    """Run one case, collect what it gives, and return it; None for a case that has been run."""
     if spec in state.seen:
-        return 0.0
+        return None
     state.seen.add(spec)
     examined = state.journal.done.get(spec)
     if examined is None:
         examined = _examine(state, spec, tuple(check.name for check in state.checks))
         state.journal.enter(examined)
     state.enter(examined)
-    return examined.ratio
+    return examined
 
 
 def _examine(state: Collector, spec: CaseSpec, checks: tuple[str, ...], left: float = inf) -> Examined:
-    longer = max(1.0, prod(spec.shape) / _on(ELEMENTS, state.settings) / 8)  # models' shapes are far larger
+    elements = prod(repeated(spec).shape)
+    longer = max(1.0, elements / _on(ELEMENTS, state.settings) / 8)  # models' shapes are far larger
     patience = PATIENCE * state.slowest if state.hangs else inf
     timeout = min(state.settings.timeout or _on(TIMEOUT, state.settings), patience, left)
     started = time.perf_counter()
