@@ -351,8 +351,8 @@ def corners(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool 
 
     `frozen` adds cases with inputs that need no gradient, for a backward by torch's autograd. `gpu` adds cases that are
     too large for a CPU, and puts layout "far" into 16-bit types, which take the least memory. MANY_ROWS, of a backward,
-    and the batches of serving are last: where an interpreter runs a program for each row they take minutes, and a search
-    leaves them out.
+    and the batches of serving are last: where an interpreter runs a program for each row they take minutes, and a
+    search leaves them out.
     """
     narrow = [dtype for dtype in dtypes if FORMATS[dtype].dtype.itemsize == 2] or dtypes
     specs: list[tuple[int, CaseSpec]] = []  # each with its turn among the types
@@ -406,7 +406,7 @@ def _table(op: Op) -> list[tuple[int, _Row]]:
 
 
 def _in_turn(topics: _Topics) -> Iterator[tuple[int, _Row]]:
-    """Yield the first line of every topic, then the second ones, and so on; lines side by side differ in their turns."""
+    """Yield the first line of every topic, then the second ones, …; neighbours in a topic are one turn apart."""
     for place, lines in enumerate(zip_longest(*topics.values())):
         yield from ((place + topic, line) for topic, line in enumerate(lines) if line is not None)
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from verify_norm.core.spec import FURTHER, LAWS, CaseSpec, Op
 
 T = TypeVar("T")
-EVERYTHING: dict[str, Any] = {"poison": "nan", "further": FURTHER, "variant": 0}
+EVERYTHING: dict[str, Any] = {"poison": "nan", "further": FURTHER, "variant": 0, "batch": 0}
 # A check makes its further run in one case of so many: where the case's number has this remainder.
 SHARES = {
     "memory": (2, 0),

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+import numpy as np
 import torch
 
-import numpy as np
 from verify_norm.cases import make, turns
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.rerun import (
@@ -36,8 +36,8 @@ def determinism(run: Run) -> Iterable[Finding]:
     """The same inputs in fresh buffers give the same bits, also when a case of another shape came between.
 
     A large case runs several times instead, for races, which need many programs and show now and then. A batch of many
-    rows (`CaseSpec.batch`) runs twice. On an NVIDIA GPU the inputs also arrive late once, in a busy stream: that shows a
-    kernel that relies on a slow host.
+    rows (`CaseSpec.batch`) runs twice. On an NVIDIA GPU the inputs also arrive late once, in a busy stream: that shows
+    a kernel that relies on a slow host.
 
     Where the contract is not deterministic, sums over rows may differ by the rounding of another order
     (`relations.rerun.differences` derives how much), and nothing else may.

@@ -1,6 +1,7 @@
 """A row's result does not depend on the other rows."""
 
 from collections.abc import Iterator
+
 import numpy as np
 
 from verify_norm.checks.check import check, finding

@@ -198,6 +198,10 @@ class Kernel:
     run: Callable[..., Any] | None = None
     forward_run: Callable[..., Any] | None = None
 
+    def fitted(self, spec: CaseSpec) -> CaseSpec:
+        """Return the nearest case that the kernel takes, as far as it says."""
+        return spec if self.fit is None else self.fit(spec)
+
     def refuses(self, spec: CaseSpec) -> str | None:
         """Return why the kernel does not take this case; None if it does."""
         return None if self.unsupported is None else self.unsupported(spec)

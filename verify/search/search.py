@@ -87,7 +87,8 @@ class _Search:
         if state.hangs >= HANGS:
             raise _Over(f"the kernel had hung {state.hangs} times")
         started = time.perf_counter()
-        examined = _try(state, spec if state.kernel.fit is None else state.kernel.fit(spec))
+        spec = state.kernel.fitted(spec)
+        examined = _try(state, spec)
         if examined is not None and examined.tallies:
             batched = not turns.BATCHED.isdisjoint(examined.looked)
             seconds = max(time.perf_counter() - started, examined.seconds)  # of a case in the journal, those it took
@@ -217,6 +218,7 @@ def _table(state: Collector, dtypes: tuple[str, ...], pace: Pace) -> tuple[list[
         corner = corners.corners(op, dtypes, frozen=state.kernel.autograd, gpu=gpu)
     if turns.BATCHED.isdisjoint(check.name for check in state.checks):
         corner = [replace(spec, batch=0) for spec in corner]
+    corner = [state.kernel.fitted(spec) for spec in corner]
     table, large = ([s for s in corner if pace.usual(size(repeated(s), op)) is usual] for usual in (True, False))
     if settings.shapes != "fuzz":
         found, left_out = models.model_cases(op, full=gpu, dtypes=dtypes)
