@@ -18,8 +18,9 @@ SUBNORMAL, LARGEST = "subnormal", "largest"  # a log2_scale that differs between
 # nearly all zero; no power of two.
 OUTPUT_SCALES = (1.0, 100.0, 300.0, 1e6, 2.0**-6, 2.0**-14, 40.7)
 _LAST = {"x_layout": "channels_last", "dy_layout": "channels_last"}
-# A run takes the first line of every topic, then the second ones, and so on: its first cases meet all topics. The usual
-# mistakes come first in a topic. Of lines side by side each has another type, so three of a kind meet three types.
+# A run takes the first line of every topic, then the second ones, and so on: its first cases meet all topics. In a topic
+# the usual mistakes come first, then the extremes (none, one, far). Neighbours have different types: of three lines
+# side by side, or two apart, each type meets one.
 ROW_CORNERS: _Topics = {
     "offsets": (  # a one-pass variance cancels; then long rows, in every type
         ((4, 300), {"offset": 1e4}),
@@ -32,19 +33,19 @@ ROW_CORNERS: _Topics = {
     ),
     "lengths": (
         ((2, 1025), {"x_layout": "row_strided"}),  # one element more than a tile
-        ((2, 3), {}),  # the smallest shape with rows and columns
+        ((1, 1), {}),  # N = 1: x̂ = 0
         ((2, 4097), {}),
         ((5, 2), {}),  # N = 2: x̂ is ±1, up to eps
         ((1, 17000), {}),  # a row of more than 64 KB
-        ((1, 1), {}),  # N = 1: x̂ = 0
+        ((2, 3), {}),  # the smallest shape with rows and columns
         ((2, 1024), {}),
         ((3, 1), {"eps": 1e-12}),
     ),
     "layouts of x": (
         ((5, 64), {"x_layout": "row_strided"}),
-        ((2, 16), {"x_layout": "far"}),  # a stride beyond 32 bits
-        ((6, 40), {"x_layout": "transposed"}),
         ((4, 12), {"x_layout": "far"}),  # a stride within 32 bits whose multiples are beyond
+        ((6, 40), {"x_layout": "transposed"}),
+        ((2, 16), {"x_layout": "far"}),  # … and a stride beyond 32 bits
         ((4, 257), {"x_layout": "offset"}),  # misaligned
         ((3, 128), {"x_layout": "every_other", "dy_layout": "offset"}),
         ((5, 48), {"x_layout": "expanded"}),
@@ -60,12 +61,12 @@ ROW_CORNERS: _Topics = {
     ),
     "weights": (
         ((7, 33), {"weight_dtype": "float32"}),  # fp32 weights with half inputs
-        ((4, 33), {"weight_data": "zero"}),  # y = b and dx = 0, but dweight is not
-        ((17, 60), {"weight": False}),
-        ((4, 34), {"weight_data": "some_zero"}),  # a division of y by the weight fails
-        ((17, 61), {"bias": False}),
-        ((4, 20), {"weight_data": "zero", "weight_dtype": "float32", "bias": False}),
         ((3, 62), {"weight": False, "bias": False}),
+        ((4, 33), {"weight_data": "zero"}),  # y = b and dx = 0, but dweight is not
+        ((17, 61), {"bias": False}),
+        ((4, 34), {"weight_data": "some_zero"}),  # a division of y by the weight fails
+        ((17, 60), {"weight": False}),
+        ((4, 20), {"weight_data": "zero", "weight_dtype": "float32", "bias": False}),
         ((3, 100), {"weight_layout": "every_other", "bias_layout": "offset"}),
     ),
     "ranks": (
@@ -85,12 +86,12 @@ ROW_CORNERS: _Topics = {
         ((4, 50), {"eps": 1e3}),  # y is a thirtieth of x, and rstd no longer matters
         ((4, 50), {"eps": 1e3, "log2_scale": -8}),
     ),
-    "rows": (  # enough in every type to detect the loss of a few
+    "rows": (  # three lines, two apart, of enough rows to detect the loss of a few: in every type
         ((260, 20), {}),
-        ((261, 17), {}),
-        ((259, 24), {}),
         ((0, 8), {}),  # no rows: dweight = dbias = 0
+        ((261, 17), {}),
         ((70, 24), {}),  # more rows than programs, and no multiple
+        ((259, 24), {}),
         ((129, 5), {}),
     ),
     "values": (
@@ -186,18 +187,18 @@ GROUP_CORNERS: _Topics = {
     ),
     "weights": (
         ((2, 4, 7, 7), {"num_groups": 2, "weight_dtype": "float32"}),
-        ((2, 6, 9), {"num_groups": 2, "weight_data": "zero"}),  # y = b and dx = 0, but dweight is not
-        ((2, 6, 9), {"num_groups": 2, "weight": False}),
-        ((2, 6, 9), {"num_groups": 2, "weight_data": "some_zero"}),  # groups of zero and other weights
-        ((2, 6, 9), {"num_groups": 2, "bias": False}),
         ((2, 6, 9), {"num_groups": 2, "weight": False, "bias": False}),
+        ((2, 6, 9), {"num_groups": 2, "weight_data": "zero"}),  # y = b and dx = 0, but dweight is not
+        ((2, 6, 9), {"num_groups": 2, "bias": False}),
+        ((2, 6, 9), {"num_groups": 2, "weight_data": "some_zero"}),  # groups of zero and other weights
+        ((2, 6, 9), {"num_groups": 2, "weight": False}),
     ),
     "groups": (
         ((1, 6, 5), {"num_groups": 1}),  # one group
+        ((3, 4), {"num_groups": 4}),  # no spatial dimensions, one channel a group: x̂ = 0
         ((2, 6, 5), {"num_groups": 6}),  # InstanceNorm
         ((1, 4, 2, 3, 5), {"num_groups": 2, "x_layout": "channels_last"}),  # rank 5
         ((3, 6), {"num_groups": 2}),
-        ((3, 4), {"num_groups": 4}),  # no spatial dimensions, one channel a group: x̂ = 0
     ),
     "eps": (
         ((2, 4, 20), {"num_groups": 2, "log2_scale": -8, "eps": 1e-3}),
@@ -208,10 +209,10 @@ GROUP_CORNERS: _Topics = {
     ),
     "samples": (  # enough groups in every type
         ((140, 4, 5), {"num_groups": 2}),
-        ((141, 4, 3), {"num_groups": 2}),
-        ((139, 4, 4), {"num_groups": 2}),
         ((0, 4, 3), {"num_groups": 2}),
+        ((141, 4, 3), {"num_groups": 2}),
         ((17, 2, 3), {"num_groups": 1}),
+        ((139, 4, 4), {"num_groups": 2}),
     ),
     "values": (
         ((2, 4, 10), {"num_groups": 2, "special": "nan"}),
@@ -292,12 +293,12 @@ CHANNEL_CORNERS: _Topics = {  # each in training, and again in evaluation with r
     ),
     "weights": (
         ((2, 4, 7, 7), {"weight_dtype": "float32"}),  # as under autocast
-        ((3, 4, 9), {"weight_data": "zero"}),
-        ((3, 6, 9), {"weight": False}),
-        ((3, 4, 9), {"weight_data": "some_zero"}),
-        ((3, 5, 4), {"weight_dtype": "float32", "weight": False, "bias": False}),  # running statistics in float32
-        ((3, 6, 9), {"bias": False}),
         ((3, 6, 9), {"weight": False, "bias": False}),
+        ((3, 4, 9), {"weight_data": "zero"}),
+        ((3, 6, 9), {"bias": False}),
+        ((3, 4, 9), {"weight_data": "some_zero"}),
+        ((3, 6, 9), {"weight": False}),
+        ((3, 5, 4), {"weight_dtype": "float32", "weight": False, "bias": False}),  # running statistics in float32
         ((2, 5, 9), {"weight_layout": "every_other", "bias_layout": "offset"}),
     ),
     "running statistics": (
@@ -317,10 +318,10 @@ CHANNEL_CORNERS: _Topics = {  # each in training, and again in evaluation with r
     ),
     "samples": (  # enough in every type
         ((280, 2, 3), {}),
-        ((281, 3), {}),
-        ((279, 4), {}),
         ((0, 3, 4), {}),  # no samples: the running statistics do not change
+        ((281, 3), {}),
         ((300, 2), {}),  # no spatial dimensions
+        ((279, 4), {}),
         ((17, 2, 3), {}),
         ((0, 3), {}),
     ),
