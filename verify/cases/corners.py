@@ -86,12 +86,15 @@ ROW_CORNERS: _Topics = {
         ((4, 50), {"eps": 1e3}),  # y is a thirtieth of x, and rstd no longer matters
         ((4, 50), {"eps": 1e3, "log2_scale": -8}),
     ),
-    "rows": (  # three lines, two apart, of enough rows to detect the loss of a few: in every type
+    "rows": (  # in every type enough to detect the loss of a few, and batches as in serving: thresholds of 256 rows
         ((260, 20), {}),
         ((0, 8), {}),  # no rows: dweight = dbias = 0
         ((261, 17), {}),
-        ((70, 24), {}),  # more rows than programs, and no multiple
+        ((64, 1000), {"batch": 300}),
         ((259, 24), {}),
+        ((63, 1016), {"batch": 257}),
+        ((70, 24), {}),  # more rows than programs, and no multiple
+        ((65, 900), {"batch": 256}),
         ((129, 5), {}),
     ),
     "values": (
@@ -101,10 +104,6 @@ ROW_CORNERS: _Topics = {
         ((3, 40), {"data": "zero"}),  # rows of zeros: rstd = 1/√eps
         ((3, 131), {"data": "constant", "offset": 10.0}),
         ((3, 41), {"data": "zero", "eps": 0.0}),  # 0/0
-        ((3, 768), {"data": "channel"}),
-        ((3, 200), {"data": "heavy"}),
-        ((2, 256), {"data": "alternating"}),
-        ((4, 31), {"data": "integers"}),
         ((3, 42), {"data": "zero", "eps": 1e-12}),
     ),
     "scales": (
@@ -118,10 +117,11 @@ ROW_CORNERS: _Topics = {
         ((3, 26), {"log2_scale": SUBNORMAL, "eps": 1e-12, "weight": False}),
         ((3, 25), {"log2_scale": LARGEST, "data": "alternating", "eps": 0.0}),
     ),
-    "batches": (  # as in serving: thresholds of 256 rows, in every type
-        ((64, 1000), {"batch": 300}),
-        ((63, 1016), {"batch": 257}),
-        ((65, 900), {"batch": 256}),
+    "data": (
+        ((3, 768), {"data": "channel"}),
+        ((3, 200), {"data": "heavy"}),
+        ((2, 256), {"data": "alternating"}),
+        ((4, 31), {"data": "integers"}),
     ),
 }
 SERVING_ROWS: tuple[_Row, ...] = (  # from small to large, as far as the kernel's time allows
@@ -207,24 +207,22 @@ GROUP_CORNERS: _Topics = {
         ((2, 4, 20), {"num_groups": 2, "eps": 1e-1}),
         ((2, 4, 20), {"num_groups": 2, "eps": 1e3}),  # rstd no longer matters
     ),
-    "samples": (  # enough groups in every type
+    "samples": (  # in every type enough groups to detect the loss of a few, and batches
         ((140, 4, 5), {"num_groups": 2}),
         ((0, 4, 3), {"num_groups": 2}),
         ((141, 4, 3), {"num_groups": 2}),
-        ((17, 2, 3), {"num_groups": 1}),
+        ((24, 4, 500), {"num_groups": 2, "batch": 150}),
         ((139, 4, 4), {"num_groups": 2}),
+        ((23, 4, 508), {"num_groups": 2, "batch": 129}),
+        ((17, 2, 3), {"num_groups": 1}),
+        ((25, 4, 16, 28), {"num_groups": 2, "batch": 128}),
     ),
     "values": (
         ((2, 4, 10), {"num_groups": 2, "special": "nan"}),
         ((2, 4, 30), {"num_groups": 2, "data": "constant", "offset": 10.0}),
         ((2, 4, 10), {"num_groups": 2, "special": "inf"}),
         ((2, 4, 10), {"num_groups": 2, "data": "zero"}),  # rstd = 1/√eps
-        ((1, 2, 70, 71), {"num_groups": 1, "data": "heavy"}),  # a large x̂: the exponential of an activation overflows
         ((2, 4, 10), {"num_groups": 2, "data": "zero", "eps": 0.0}),  # 0/0
-        ((2, 8, 50), {"num_groups": 2, "data": "channel"}),
-        ((2, 8, 50), {"num_groups": 2, "data": "heavy"}),
-        ((2, 4, 30), {"num_groups": 2, "data": "alternating"}),
-        ((2, 4, 15), {"num_groups": 2, "data": "integers"}),
         ((2, 4, 11), {"num_groups": 2, "data": "zero", "eps": 1e-12}),
     ),
     "scales": (
@@ -238,10 +236,12 @@ GROUP_CORNERS: _Topics = {
         ((2, 4, 13), {"num_groups": 2, "log2_scale": SUBNORMAL, "eps": 1e-12}),
         ((2, 4, 13), {"num_groups": 2, "log2_scale": LARGEST, "data": "alternating"}),
     ),
-    "batches": (  # in every type
-        ((24, 4, 500), {"num_groups": 2, "batch": 150}),
-        ((23, 4, 508), {"num_groups": 2, "batch": 129}),
-        ((25, 4, 16, 28), {"num_groups": 2, "batch": 128}),
+    "data": (
+        ((1, 2, 70, 71), {"num_groups": 1, "data": "heavy"}),  # a large x̂: the exponential of an activation overflows
+        ((2, 8, 50), {"num_groups": 2, "data": "channel"}),
+        ((2, 8, 50), {"num_groups": 2, "data": "heavy"}),
+        ((2, 4, 30), {"num_groups": 2, "data": "alternating"}),
+        ((2, 4, 15), {"num_groups": 2, "data": "integers"}),
     ),
 }
 SERVING_GROUPS: tuple[_Row, ...] = (  # from small to large
@@ -331,10 +331,6 @@ CHANNEL_CORNERS: _Topics = {  # each in training, and again in evaluation with r
         ((3, 4, 10), {"special": "inf"}),
         ((3, 4, 11), {"data": "zero"}),  # rstd = 1/√eps
         ((3, 4, 11), {"data": "zero", "eps": 0.0}),  # 0/0
-        ((3, 8, 50), {"data": "channel"}),
-        ((3, 8, 50), {"data": "heavy"}),
-        ((3, 4, 30), {"data": "alternating"}),
-        ((3, 4, 15), {"data": "integers"}),
     ),
     "scales": (
         ((3, 4, 20), {"log2_scale": 11}),
@@ -343,6 +339,12 @@ CHANNEL_CORNERS: _Topics = {  # each in training, and again in evaluation with r
         ((3, 4, 20), {"dy_log2_scale": 13}),
         ((3, 4, 20), {"dy_log2_scale": -20}),
         ((3, 4, 13), {"log2_scale": SUBNORMAL, "eps": 0.0}),
+    ),
+    "data": (
+        ((3, 8, 50), {"data": "channel"}),
+        ((3, 8, 50), {"data": "heavy"}),
+        ((3, 4, 30), {"data": "alternating"}),
+        ((3, 4, 15), {"data": "integers"}),
     ),
 }
 

@@ -220,6 +220,8 @@ def _table(state: Collector, dtypes: tuple[str, ...], pace: Pace) -> tuple[list[
         corner = [replace(spec, batch=0) for spec in corner]
     corner = [state.kernel.fitted(spec) for spec in corner]
     table, large = ([s for s in corner if pace.usual(size(repeated(s), op)) is usual] for usual in (True, False))
+    if not state.kernel.contract.batch_invariant:  # what is not promised is observed in batches of usual size alone
+        large = [spec for spec in large if not spec.batch]
     if settings.shapes != "fuzz":
         found, left_out = models.model_cases(op, full=gpu, dtypes=dtypes)
         table += found
