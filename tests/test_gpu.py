@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import product
 from math import prod
 from pathlib import Path
 
@@ -11,10 +12,11 @@ import torch
 from detection import detect
 from typer.testing import CliRunner
 
-from verify_norm.cases import placement
+from verify_norm.cases import corners, placement
 from verify_norm.checks import determinism
 from verify_norm.cli.app import app
 from verify_norm.core import errors
+from verify_norm.core.ops import OPS
 from verify_norm.core.results import Settings
 from verify_norm.core.spec import CaseSpec
 from verify_norm.kernels.zoo import ZOO
@@ -57,6 +59,32 @@ def test_what_far_tensors_took_is_given_back():
 
 def test_an_offset_that_wraps_at_32_bits_is_seen():
     assert detect(ZOO["A16_int32_row_offset"], Settings(device="cuda:0")) is not None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "A28_block_depends_on_M",
+        "U16_programs_by_rows",
+        "rmsnorm_fwd",
+        "layernorm_fwd",
+        "layernorm_bwd",
+        "groupnorm_fwd",
+    ],
+)
+def test_a_rows_bits_at_servings_sizes(name):
+    """Only vLLM's RMSNorm changes them at 256 rows, and in each type."""
+    kernel, found, seen = registry.ready(ZOO[name].kernel) if name in ZOO else registry.load(name), [], set()
+    dtypes = ("float32", "float16", "bfloat16")
+    for spec in corners.corners(OPS[kernel.op], dtypes, gpu=True):
+        if spec.batch:
+            examined = examine(kernel, spec, ("batch_invariance", "determinism"), "cuda:0")
+            assert "batch_invariance" in examined.looked, spec
+            found += examined.findings
+            seen.add((spec.batch, spec.shape[1]))
+    assert OPS[kernel.op].view != "rows" or seen >= set(product((255, 256, 257, 300, 4096), (512, 4096, 8192)))
+    assert {f.check for f in found} == ({"batch_invariance"} if name.startswith("A28") else set()), found
+    assert not found or {f.spec.dtype for f in found} == set(dtypes)
 
 
 @pytest.mark.parametrize("name", ["A38_default_stream", "A39_no_dependency_wait", "A40_amax_too_early"])

@@ -94,12 +94,9 @@ def eps_on_sum(x, weight, eps, weight_offset, normalized_shape):
 
 
 def block_depends_on_m(x, weight, eps, weight_offset, normalized_shape):
-    """A block of 256 columns became 256 or 64, by the number of rows: a row's sum is made in another order.
-
-    Upstream 1024 below 256 rows, else 256: scaled to what an interpreter can be asked.
-    """
+    """A block of 1024 columns became one of 256 from 256 rows on: a row's sum is made in another order."""
     m, _ = split(x, normalized(x, weight, None, normalized_shape))
-    block = {"BLOCK_M": 16, "BLOCK_N": 256 if m < 4 else 64}
+    block = {"BLOCK_M": 16, "BLOCK_N": 1024 if m < 256 else 256, "num_warps": 8}
     return _forward(x, weight, eps, weight_offset, normalized_shape, block=block)
 
 

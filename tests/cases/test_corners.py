@@ -1,12 +1,14 @@
 """The corner table: specs of every operator, and what it has to reach."""
 
 from dataclasses import replace
+from itertools import product
 from math import prod
 
 import numpy as np
 import pytest
 
 from verify_norm.cases import corners, draw, turns
+from verify_norm.checks.invariance import LAYOUTS
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.ops import OPS
@@ -36,6 +38,39 @@ def test_every_type_has_many_rows_and_long_ones_of_ordinary_data(op):
     many = {spec.dtype for spec in usual if spec.shape[0] > 128}
     long = {spec.dtype for spec in usual if prod(spec.shape[1:]) > 2048 and spec.offset}
     assert many == long == set(DTYPES)
+
+
+@pytest.mark.parametrize("dtypes", [DTYPES, DTYPES[::-1], ("bfloat16", "float32"), ("float32",)])
+@pytest.mark.parametrize("op", OPS)
+def test_large_offsets_are_in_float32_and_among_the_first_cases(op, dtypes):
+    first = corners.corners(OPS[op], dtypes)[:25]
+    far = [spec for spec in first if abs(spec.offset) >= 1e3 and spec.data == "normal" and spec.log2_scale == 0]
+    assert {spec.dtype for spec in far} == set(dtypes)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_the_first_cases_meet_every_topic(op):
+    first = corners.corners(OPS[op], DTYPES)[:11]
+    assert any(abs(spec.offset) >= 1e3 for spec in first)
+    assert any(spec.special for spec in first)
+    assert any(spec.weight_dtype == "float32" != spec.dtype for spec in first)
+    assert any(spec.log2_scale for spec in first)
+    assert any(spec.shape[0] > 128 for spec in first)
+    assert {spec.x_layout for spec in first} | {spec.residual_out_layout for spec in first} != {"contiguous"}
+    assert OPS[op].forward is None or any(spec.dy_layout != "contiguous" for spec in first)
+
+
+@pytest.mark.parametrize("op", [name for name, op in OPS.items() if op.view != "channels"])
+def test_every_type_has_batches_of_servings_size(op):
+    table, on_gpu = (corners.corners(OPS[op], DTYPES, gpu=gpu) for gpu in (False, True))
+    batches = [spec for spec in table if spec.batch]
+    for least in (128, 4096):
+        assert {spec.dtype for spec in batches if spec.batch >= least} == set(DTYPES)
+    assert all("batch_invariance" in spec.further for spec in batches)
+    assert all({spec.x_layout, spec.residual_layout, spec.dy_layout} <= set(LAYOUTS) for spec in batches)
+    if OPS[op].view == "rows":
+        sizes = {(spec.batch, spec.shape[1]) for spec in on_gpu if spec.batch}
+        assert sizes >= set(product((255, 256, 257, 300, 4096), (512, 4096, 8192)))
 
 
 @pytest.mark.parametrize("op", OPS)

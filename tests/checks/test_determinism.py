@@ -211,6 +211,23 @@ def test_our_kernel_with_locks_is_within_what_it_declares():
     assert list(CHECKS["determinism"].function(result)) == []
 
 
+def test_a_large_batch_runs_twice():
+    calls = []
+
+    def racing(dy, x, weight, bias, eps):
+        calls.append(len(x))
+        dx, dw, db = backward(dy, x, weight, bias, eps)
+        return dx, dw, torch.nextafter(db, 2 * db) if len(calls) % 2 and len(x) > 256 else db
+
+    batch = replace(SPEC, batch=300)
+    messages = found(racing, batch)
+    assert set(messages) == {("determinism", "dbias")}
+    assert "in one run of 300 rows" in messages["determinism", "dbias"]
+    assert calls.count(300) == 2
+    assert found(racing, SPEC) == {}  # no batch, no large run
+    assert found(backward, batch) == {}
+
+
 def test_a_race_that_few_runs_of_a_large_case_show(monkeypatch):
     monkeypatch.setitem(CROWDED, "cpu", 2**14)
     calls = []

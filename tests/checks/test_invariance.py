@@ -4,9 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from norms import layernorm
+import torch
+from checking import run_of
+from norms import layernorm, rows
 
 from verify_norm.cases import make
+from verify_norm.cases.corners import corners
 from verify_norm.checks import CHECKS
 from verify_norm.checks.relations.rerun import taken
 from verify_norm.core.ops import OPS
@@ -47,11 +50,84 @@ def test_what_is_not_promised_is_observed(how, held):
         {"shape": (2, 3, 40)},
         {"x_layout": "row_strided"},
         {"dtype": "bfloat16", "x_layout": "offset"},
+        {"x_layout": "every_other", "batch": 70},
+        {"shape": (64, 65), "batch": 256},
         {"special": "nan"},
     ],
 )
 def test_rows_on_their_own_pass(options):
     assert said(layernorm(), replace(SPEC, **options)) == []
+
+
+def halves(where):
+    """A LayerNorm whose mean is the sum of two halves of a row where `where(rows, length)` says so."""
+
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        r = rows(x, normalized_shape)
+        if not where(*r.shape):
+            return layernorm()(x, weight, bias, eps, normalized_shape)
+        mean = sum(part.cumsum(1)[:, -1:] for part in r.chunk(2, 1)) / r.shape[1]
+        rstd = ((r - mean).square().mean(1, keepdim=True) + eps).rsqrt()
+        y = (r - mean) * rstd * rows(weight, normalized_shape) + rows(bias, normalized_shape)
+        return y.to(x.dtype).reshape(x.shape), mean[:, 0], rstd[:, 0]
+
+    return layernorm_fwd
+
+
+THRESHOLDS = {
+    "256 rows and more": lambda m, n: m >= 256,
+    "fewer than 64 rows": lambda m, n: m < 64,
+    "one row": lambda m, n: m == 1,
+    "more than 2048 rows": lambda m, n: m > 2048,
+    "4096 rows and more": lambda m, n: m >= 4096,
+    "a million elements": lambda m, n: m * n >= 10**6,
+    "multiples of 256 rows": lambda m, n: m % 256 == 0,
+    "odd numbers of rows": lambda m, n: m % 2 == 1,
+    "long rows of a large batch": lambda m, n: m > 256 and n >= 4096,
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("threshold", THRESHOLDS)
+def test_a_sum_in_another_order_from_a_threshold_on_is_seen(threshold, dtype):
+    table = [spec for spec in corners(OPS["layernorm_fwd"], (dtype,)) if spec.batch]
+    found = (
+        f
+        for spec in sorted(table, key=lambda spec: spec.batch * spec.shape[1])
+        for f in said(halves(THRESHOLDS[threshold]), replace(spec, further=("batch_invariance",)))
+        if f.check == "batch_invariance"
+    )
+    first = next(found, None)
+    assert first is not None
+    assert "a batch of" in first.message or "alone" in first.message or "a few" in first.message
+
+
+def test_another_launch_for_many_rows_passes():
+    """From 256 rows on twice as many rows are taken at a time, which changes no row's sum."""
+
+    def chunked(x, weight, bias, eps, normalized_shape):
+        parts = x.split(64 if len(x) < 256 else 128)
+        outputs = [halves(lambda m, n: True)(part, weight, bias, eps, normalized_shape) for part in parts]
+        return tuple(torch.cat(parts) for parts in zip(*outputs, strict=True))
+
+    spec = CaseSpec(shape=(9, 600), batch=300, further=("batch_invariance", "determinism"))
+    assert said(chunked, spec) == []
+
+
+def test_a_batch_that_fails_is_told_and_one_that_is_refused_is_not():
+    def small(x, weight, bias, eps, normalized_shape):
+        assert len(x) < 256, "at most 255 rows"
+        return layernorm()(x, weight, bias, eps, normalized_shape)
+
+    spec = replace(SPEC, batch=256)
+    (found,) = said(small, spec)
+    assert (
+        found.message
+        == "the kernel fails where its rows are one place up in a batch of 256: AssertionError: at most 255 rows"
+    )
+    run = run_of(small, spec, batch_invariant=True)
+    run = replace(run, kernel=replace(run.kernel, unsupported=lambda s: "rows" if s.shape[0] > 255 else None))
+    assert list(CHECKS["batch_invariance"].function(run)) == []
 
 
 def test_rows_are_taken_with_what_was_saved_of_them():
@@ -81,8 +157,9 @@ def test_it_says_what_it_cannot_look_at():
         {"further": ()},
         {"shape": (1, 9)},
         {"shape": (9,)},
-        {"x_layout": "transposed"},
+        {"x_layout": "transposed", "batch": 300},
         {"shape": (64, 65)},
+        {"shape": (9,), "batch": 300},
     ):
         case = make.case(replace(SPEC, **options), OPS["layernorm_fwd"], PROMISED)
         assert not check.looks(execute(Kernel("k", "layernorm_fwd", run=layernorm()), case))
@@ -91,9 +168,10 @@ def test_it_says_what_it_cannot_look_at():
 
 @pytest.mark.parametrize("name", OURS)
 def test_our_kernels_keep_their_promise(name, device):
-    kernel, (rows, groups) = load(name), ((9, 70), (3, 6, 11))
+    kernel = load(name)
     by_group = OPS[kernel.op].view == "groups"
-    spec = CaseSpec(shape=groups if by_group else rows, num_groups=3 if by_group else None, seed=1, dtype="float32")
+    shape = (3, 6, 11) if by_group else (9, 70)
+    spec = CaseSpec(shape=shape, num_groups=3 if by_group else None, seed=1, batch=40)
     run = execute(kernel, make.case(spec, OPS[kernel.op], kernel.contract, device))
     assert CHECKS["batch_invariance"].looks(run)
     assert list(CHECKS["batch_invariance"].function(run)) == []

@@ -6,8 +6,10 @@ import subprocess
 import pytest
 from typer.testing import CliRunner
 
+from verify_norm.cases.corners import corners
 from verify_norm.cli.app import app
 from verify_norm.core.errors import Exit
+from verify_norm.core.ops import OPS
 from verify_norm.core.results import Settings
 from verify_norm.core.spec import Kernel
 from verify_norm.search import sanitize
@@ -57,16 +59,17 @@ def test_where_it_cannot_run_one_line_says_why(arguments, words):
 
 LINE = 'verify-norm case {"shape": [2, 3]}\n'
 CALM = "========= ERROR SUMMARY: 0 errors\n"
+TABLE = len(corners(OPS["rmsnorm_fwd"], Settings().dtypes))
 
 
 @pytest.mark.parametrize(
     ("said", "late", "verdict", "done"),
     [
-        (LINE * 75 + CALM, False, Exit.PASS, 75),
+        (LINE * TABLE + CALM, False, Exit.PASS, TABLE),
         (LINE * 40 + CALM, False, Exit.INCOMPLETE, 40),
         (LINE * 40, True, Exit.INCOMPLETE, 39),
         ("", True, Exit.INCOMPLETE, 0),
-        ((LINE + "the kernel raised ValueError: no\n") * 75 + CALM, False, Exit.NOTHING, 75),
+        ((LINE + "the kernel raised ValueError: no\n") * TABLE + CALM, False, Exit.NOTHING, TABLE),
         (SAID, True, Exit.FINDINGS, 2),
     ],
 )

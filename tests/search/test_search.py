@@ -5,17 +5,18 @@ import sys
 import time
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.internal.conjecture import providers
-from norms import rmsnorm_bwd
+from norms import rmsnorm, rmsnorm_bwd
 from small_runs import rmsnorm_fwd, run
 
-from verify_norm.cases import models
+from verify_norm.cases import corners, models
 from verify_norm.core.errors import UsageError
 from verify_norm.core.ops import OPS
 from verify_norm.core.results import Settings
-from verify_norm.core.spec import LAYOUTS, CaseSpec, Kernel
+from verify_norm.core.spec import LAYOUTS, CaseSpec, Contract, Kernel
 from verify_norm.loading.registry import load
 from verify_norm.search.search import replay, search
 
@@ -147,4 +148,24 @@ def test_many_rows_are_summed_where_that_takes_little_time():
     assert {f.output for f in search(backward(1024, 0.0), options).findings} == {"dweight"}
     slow = search(backward(None, 0.002), options)
     assert slow.ok
-    assert [skip.cases for skip in slow.skipped if "rows are slow" in skip.reason] == [9]
+    assert [skip.cases for skip in slow.skipped if "rows are slow" in skip.reason] == [len(corners.MANY_ROWS)]
+
+
+@pytest.mark.slow
+def test_a_batch_is_as_large_as_the_kernels_time_allows():
+    """What begins at 4096 rows is detected; a kernel that is slow for each row is not run with so many."""
+
+    def forward(pause):
+        def run(x, weight, eps, weight_offset, normalized_shape):
+            time.sleep(pause * len(x))
+            y, rstd = rmsnorm()(x, weight, eps, normalized_shape, weight_offset)
+            return (y, torch.nextafter(rstd, 2 * rstd)) if len(rstd) >= 4096 else (y, rstd)
+
+        return Kernel("k", "rmsnorm_fwd", run=run, contract=Contract(batch_invariant=True))
+
+    options = Settings(dtypes=("float32",), examples=0, seconds=60.0, isolate=False, checks=("batch_invariance",))
+    (finding,) = search(forward(0.0), options, until=lambda finding: True).findings
+    assert (finding.output, finding.spec.batch) == ("rstd", 4096)
+    slow = search(forward(0.001), options)
+    assert slow.ok
+    assert next(skip.cases for skip in slow.skipped if "rows are slow" in skip.reason) >= 5

@@ -12,12 +12,13 @@ from verify_norm.search.shrink import reduce
 
 LARGE = CaseSpec(
     shape=(3, 17, 2, 300), dtype="bfloat16", weight_dtype="float32", normalized_ndim=2, eps=1e-3, data="heavy",
-    offset=1e4, log2_scale=-20, x_layout="transposed", dy_layout="every_other", bias=False, seed=77,
+    offset=1e4, log2_scale=-20, x_layout="transposed", dy_layout="every_other", bias=False, seed=77, batch=300,
 )  # fmt: skip
 CASES = {
     "anything": (lambda s: True, CaseSpec(shape=(1,))),
     "more than 40 columns": (lambda s: s.shape[-1] > 40, CaseSpec(shape=(41,))),
     "dy not contiguous": (lambda s: s.dy_layout != "contiguous", CaseSpec(shape=(1,), dy_layout="every_other")),
+    "a batch": (lambda s: s.batch >= 256 and len(s.shape) > 1, CaseSpec(shape=(1, 1), batch=256)),
     "two rows": (lambda s: len(s.shape) > 1 and s.shape[0] > 1, CaseSpec(shape=(2, 1))),
     "bfloat16 at an offset": (
         lambda s: s.dtype == "bfloat16" and s.offset >= 100,

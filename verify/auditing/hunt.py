@@ -83,8 +83,7 @@ class _Search:
         op, kernel = OPS[self.kernel.op], self.kernel
         layouts = [f.name for f in fields(spec) if f.name.endswith("_layout")]
         plain: Any = {name: "contiguous" for name in layouts if getattr(spec, name) not in ("expanded", "scalar")}
-        spec = replace(spec, **(plain | turns.EVERYTHING))  # these layouts do not change the values
-        spec = spec if kernel.fit is None else kernel.fit(spec)
+        spec = kernel.fitted(replace(spec, **(plain | turns.EVERYTHING)))  # these layouts do not change the values
         if geometry.refusal(spec, op):
             return {}
         self.tried += 1

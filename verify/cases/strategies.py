@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from math import prod
 from typing import Any
 from zlib import crc32
@@ -12,7 +13,7 @@ from hypothesis.internal.conjecture import providers
 
 from verify_norm.cases import turns
 from verify_norm.cases.corners import OUTPUT_SCALES, freezable
-from verify_norm.core.geometry import differentiable, thawed
+from verify_norm.core.geometry import differentiable, size, thawed
 from verify_norm.core.spec import FAMILIES, LAYOUTS, WEIGHTS, CaseSpec, Op, Tensor
 
 # Row lengths: powers of two, their neighbours, odd numbers, tile edges, and hidden sizes of models.
@@ -104,8 +105,19 @@ def specs(
         seed=draw(st.integers(0, 2**16)),
         **options,
     )
+    if batches := _batches(spec, op, 16 * elements, rows):
+        spec = replace(spec, batch=draw(st.sampled_from((0,) * 15 * len(batches) + batches)))
     # Where Hypothesis climbs it repeats the numbers of one case, so this one is a digest, which any change makes anew.
     return turns.drawn(thawed(spec, differentiable(op)), crc32(repr(spec).encode()), op)
+
+
+def _batches(spec: CaseSpec, op: Op, elements: int, rows: int) -> tuple[int, ...]:
+    """Return the batches of more rows than the case has, but at most so many elements and rows."""
+    inner = spec.normalized_ndim if op.view == "rows" else 1
+    if op.view == "channels" or len(spec.shape) <= inner or not prod(spec.shape):
+        return ()
+    one, each = (n // spec.shape[0] for n in size(spec, op))
+    return tuple(m for m in _ROWS if spec.shape[0] < m and m * one <= rows and m * each <= elements)
 
 
 def _one_in_four(some: tuple[Any, ...], none: Any) -> st.SearchStrategy[Any]:

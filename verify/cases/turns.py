@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from verify_norm.core.spec import FURTHER, LAWS, CaseSpec, Op
 
 T = TypeVar("T")
-EVERYTHING: dict[str, Any] = {"poison": "nan", "further": FURTHER, "variant": 0}
+EVERYTHING: dict[str, Any] = {"poison": "nan", "further": FURTHER, "variant": 0, "batch": 0}
 # A check makes its further run in one case of so many: where the case's number has this remainder.
 SHARES = {
     "memory": (2, 0),
@@ -25,6 +25,7 @@ SHARES = {
     "degenerate": (4, 1),
     "power": (4, 0),
 }
+BATCHED = frozenset({"batch_invariance", "determinism"})  # the checks that run a case's batch
 LAW_SHARE = 2  # one case of so many tries one law of `identities`
 OF_DY = ("scale_dy", "linearity")  # laws of a backward
 ROUND = 12  # numbers after which all shares begin anew
@@ -36,18 +37,20 @@ def drawn(spec: CaseSpec, number: int, op: Op) -> CaseSpec:
     """Return the case with the poison, the further runs and the variant that a random number stands for."""
     laws = LAWS if op.forward else tuple(law for law in LAWS if law not in OF_DY)
     further = [name for name, (share, first) in SHARES.items() if number % share == first]
+    if spec.batch and "batch_invariance" not in further:
+        further.append("batch_invariance")  # what the batch is for
     if number % LAW_SHARE == 0:
         further.append(laws[number // LAW_SHARE % len(laws)])
     poison: Literal["nan", "finite"] = "finite" if number // 2 % 2 else "nan"
     return replace(spec, poison=poison, further=tuple(further), variant=number // ROUND % VARIANTS)
 
 
-def of_row(spec: CaseSpec, row: int, dtypes: int, op: Op) -> CaseSpec:
-    """Return the same for a row of a table in which so many types take turns: each type meets everything.
+def of_type(spec: CaseSpec, number: int, dtype: int, op: Op) -> CaseSpec:
+    """Return the same for a case of a table, given its number among those of its type: each type meets everything.
 
-    Rows of one type are `dtypes` apart, so the row's number alone would tie what it makes to its type.
+    The number of the type itself makes neighbours in the table differ.
     """
-    return drawn(spec, STRIDE * (row // dtypes + row % dtypes), op)
+    return drawn(spec, STRIDE * (number + dtype), op)
 
 
 def laws(spec: CaseSpec) -> tuple[str, ...]:

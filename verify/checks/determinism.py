@@ -3,11 +3,21 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from verify_norm.cases import make, turns
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.rerun import Difference, cheap, crowded, device_of, differences, rerun
+from verify_norm.checks.relations.rerun import (
+    Difference,
+    cheap,
+    crowded,
+    device_of,
+    differences,
+    has_rows,
+    on_rows,
+    rerun,
+)
 from verify_norm.core import geometry
 from verify_norm.core.spec import CaseSpec, Finding, Run
 
@@ -17,15 +27,17 @@ RUNS = 4  # of a large case
 
 
 def _looks(run: Run) -> bool:
-    return crowded(run) or ("determinism" in run.case.spec.further and cheap(run))
+    spec = run.case.spec
+    return crowded(run) or ("determinism" in spec.further and (spec.batch > 0 or cheap(run)))
 
 
 @check(looks=_looks)
 def determinism(run: Run) -> Iterable[Finding]:
     """The same inputs in fresh buffers give the same bits, also when a case of another shape came between.
 
-    A large case runs several times instead, for races, which need many programs and show now and then. On an NVIDIA GPU
-    the inputs also arrive late once, in a busy stream: that shows a kernel that relies on a slow host.
+    A large case runs several times instead, for races, which need many programs and show now and then. A batch of many
+    rows (`CaseSpec.batch`) runs twice. On an NVIDIA GPU the inputs also arrive late once, in a busy stream: that shows
+    a kernel that relies on a slow host.
 
     Where the contract is not deterministic, sums over rows may differ by the rounding of another order
     (`relations.rerun.differences` derives how much), and nothing else may.
@@ -36,7 +48,7 @@ def determinism(run: Run) -> Iterable[Finding]:
         found = [replace(d, words=f"{d.words}; {NOT_ALWAYS}") if d.index is not None else d for d in seen]
         if found:
             break
-    found = found or list(_late(run))
+    found = found or list(_late(run)) or list(_batch(run))
     other = None if found or crowded(run) else _other_shape(run)
     if other is not None:
         rerun(run, make.exact_inputs(other, run.case.op), spec=other)
@@ -44,6 +56,17 @@ def determinism(run: Run) -> Iterable[Finding]:
         found = list(differences(run, rerun(run), (f"before {between}", f"after {between}")))
     for difference in found:
         yield finding(run, "determinism", difference.output, difference.words)
+
+
+def _batch(run: Run) -> Iterator[Difference]:
+    """Yield what differs between two runs of the batch that the case names."""
+    spec = run.case.spec
+    if not spec.batch or not has_rows(run.case):
+        return
+    index = np.arange(spec.batch) % spec.shape[0]
+    first, second = on_rows(run, index), on_rows(run, index)
+    if first is not None and second is not None and first.problem is None:  # `batch_invariance` reports a failure
+        yield from differences(first, second, (f"in one run of {spec.batch} rows", "in the next"))
 
 
 def _late(run: Run) -> Iterator[Difference]:

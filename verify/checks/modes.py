@@ -10,7 +10,7 @@ import torch
 
 from verify_norm.cases import turns
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.equations import Equation
+from verify_norm.checks.relations.equations import Equation, compared
 from verify_norm.checks.relations.rerun import Difference, cheap, device_of, differences, element, rerun
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS
@@ -74,7 +74,7 @@ def modes(run: Run) -> Iterator[Finding]:
     other = rerun(run, within=lambda case: _within(mode, case), truth=cast)
     if other.problem is not None and any(words in other.problem for words in DECLINED):
         return
-    found = list(_cast(other) if cast else differences(run, other, ("as usual", mode.words)))
+    found = list(_cast(run, other) if cast else differences(run, other, ("as usual", mode.words)))
     if found and not any(differences(run, rerun(run), ("", ""))):
         for difference in found:
             yield finding(run, "modes", difference.output, difference.words, index=difference.index)
@@ -90,14 +90,19 @@ def _within(mode: Mode, case: Case) -> Iterator[Any]:
         yield made
 
 
-def _cast(run: Run) -> Iterator[Difference]:
-    """Yield the outputs that are beyond the bound of their type, or of bfloat16, under autocast."""
+def _cast(usual: Run, run: Run) -> Iterator[Difference]:
+    """Yield the outputs beyond the bound of their type, or of bfloat16, under autocast alone."""
     if run.problem is not None:
         yield Difference(None, f"{AUTOCAST.words} it fails: {run.problem}")
         return
+    right = {
+        name
+        for name, (output, _) in compared(usual).items()
+        if output.ratio is not None and output.ratio.max(initial=0) <= 1
+    }
     for name, output in run.outputs.items():
         expected = run.case.expected.get(name)
-        if output is None or expected is None:
+        if output is None or expected is None or name not in right:
             continue
         if output.got.shape != expected.value.shape or output.dtype not in FORMATS:
             yield Difference(name, f"{AUTOCAST.words} {name} is {output.dtype} {output.shape}")

@@ -24,6 +24,26 @@ def row_length(spec: CaseSpec, op: Op) -> int:
     return prod(spec.shape[1:]) // groups(spec, op) if op.view == "groups" else prod(affine_shape(spec, op))
 
 
+def repeated(spec: CaseSpec) -> CaseSpec:
+    """Return the case whose first dimension is the spec's `batch`; the spec itself where it has none.
+
+    >>> repeated(CaseSpec((4, 512), batch=300)).shape
+    (300, 512)
+    """
+    return replace(spec, shape=(spec.batch, *spec.shape[1:]), batch=0) if spec.batch else spec
+
+
+def size(spec: CaseSpec, op: Op) -> tuple[int, int]:
+    """Return the rows, groups or channels of x, and its elements.
+
+    >>> from verify_norm.core.ops import OPS
+    >>> size(CaseSpec((4, 2, 512)), OPS["rmsnorm_fwd"])
+    (8, 4096)
+    """
+    elements = prod(spec.shape)
+    return elements // max(row_length(spec, op), 1), elements
+
+
 def refusal(spec: CaseSpec, op: Op) -> str | None:
     """Return why the operator has no such case, beyond the ranges of the fields; None if it has.
 

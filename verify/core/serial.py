@@ -11,6 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.errors import UsageError, one_of
+from verify_norm.core.geometry import repeated
 from verify_norm.core.spec import FAMILIES, FURTHER, LARGEST, LAYOUTS, WEIGHTS, CaseSpec
 
 ELEMENTS = 2**36  # the most that x can have: half a tebibyte in float64, more than any machine holds
@@ -78,8 +79,9 @@ def refuse_nonsense(spec: CaseSpec) -> None:
             raise UsageError(refused)
     if any(n < 0 for n in spec.shape) or not spec.shape:
         raise UsageError(f"shape: expected one or more sizes, none negative, got {list(spec.shape)}")
-    if prod(spec.shape) > ELEMENTS:
-        raise UsageError(f"shape: expected at most 2**36 elements, got {prod(spec.shape):.3g} in {list(spec.shape)}")
+    for name, shape in (("shape", spec.shape), ("batch", repeated(spec).shape)):
+        if prod(shape) > ELEMENTS:
+            raise UsageError(f"{name}: expected at most 2**36 elements, got {prod(shape):.3g} in {list(shape)}")
     if spec.normalized_ndim > len(spec.shape):
         raise UsageError(f"normalized_ndim: expected 1 to the rank of x, {len(spec.shape)}, got {spec.normalized_ndim}")
 

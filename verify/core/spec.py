@@ -147,6 +147,9 @@ class CaseSpec:
     are running statistics) belong to BatchNorm; a quantized y is multiplied by `scale`. `frozen` inputs need no
     gradient, where torch's autograd makes the backward. Annotations hold the allowed ranges of the numbers.
 
+    `batch_invariance` and `determinism` also repeat the rows of x until its first dimension is `batch`; 0: they do not.
+    The truth is that of the case alone, so a batch of serving's size costs the kernel's time and little more.
+
     `poison` is what unwritten memory holds. `further` names the checks and laws that run the kernel again, `variant`
     chooses among their directions (`verify_norm.cases.turns`). By default all of them run, so that a line written by
     hand or by an older version checks more, not less. `seed` is only the key of random numbers: it changes data, and
@@ -185,6 +188,7 @@ class CaseSpec:
     poison: Literal["nan", "finite"] = "nan"
     further: tuple[str, ...] = FURTHER
     variant: Annotated[int, Interval(ge=0)] = 0
+    batch: Annotated[int, Interval(ge=0)] = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +219,10 @@ class Kernel:
     fit: Callable[[CaseSpec], CaseSpec] | None = field(default=None, repr=False)
     run: Callable[..., Any] | None = None
     forward_run: Callable[..., Any] | None = None
+
+    def fitted(self, spec: CaseSpec) -> CaseSpec:
+        """Return the nearest case that the kernel takes, as far as it says."""
+        return spec if self.fit is None else self.fit(spec)
 
     def refuses(self, spec: CaseSpec) -> str | None:
         """Return why the kernel does not take this case; None if it does."""

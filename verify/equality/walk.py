@@ -3,11 +3,12 @@
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from verify_norm.cases import strategies
 from verify_norm.cases.strategies import explore
+from verify_norm.core.geometry import size
 from verify_norm.core.results import Coverage, Settings
 from verify_norm.core.spec import CaseSpec, Kernel, Op
 from verify_norm.equality import onset
@@ -15,7 +16,8 @@ from verify_norm.equality.model import Gap, Side, Tally, Unstable
 from verify_norm.equality.pair import Returned, called, gaps
 from verify_norm.running.isolate import Runner
 from verify_norm.search import search
-from verify_norm.search.search import Over, Progress, rows_of
+from verify_norm.search.pace import Pace
+from verify_norm.search.search import Over, Progress
 
 SIDES: tuple[Side, Side] = ("A", "B")
 TWICE = ("one run", "the next")
@@ -64,8 +66,10 @@ class Walk:
     met: int = 0
     hangs: int = 0
     ended: str = ""
-    pace: float = 0.0  # seconds a row, of the case with the most rows so far
-    rows: int = 1
+    pace: Pace = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.pace = Pace(self.settings.device.partition(":")[0], self.settings.seconds)
 
     @property
     def kernels(self) -> tuple[Kernel, Kernel]:
@@ -80,23 +84,24 @@ class Walk:
         """Compare over the corner table and random cases, until they or the time are over."""
         settings, op, dtypes = self.settings, self.op, tuple(self._dtypes())
         frozen = any(kernel.autograd for kernel in self.kernels)
-        table, tall, large = search.table_of(op, settings, dtypes, frozen=frozen)
-        for name in large:
+        corner, shaped, left_out = search.table_of(op, settings, dtypes, frozen=frozen)
+        for name in left_out:
             self.skipped[f"model {name}", search.TOO_LARGE] += 1
-        table += onset.scan(op, dtypes, settings.device)
-        self.corners = len(table) + len(tall)
+        table, large = self.pace.parted((replace(spec, batch=0) for spec in corner), op)
+        table += [*shaped, *onset.scan(op, dtypes, settings.device)]
+        self.corners = len(table) + len(large)
         self.planned = self.corners + settings.examples * bool(dtypes)
         try:
-            for number, spec in enumerate((*table, *tall)):
-                if number >= len(table) and not self._affordable(rows_of(spec, op)):
-                    self.skipped["cases", f"more than {search.FEW} rows are slow: {self.pace:.1g} s a row"] += 1
+            for number, spec in enumerate((*table, *large)):
+                if number >= len(table) and not self.pace.allows(size(spec, op)):
+                    self.skipped["cases", f"many rows are slow: one case would take over {self.pace.most:.2g} s"] += 1
                     self.planned, self.corners = self.planned - 1, self.corners - 1
                     continue
                 self.one(spec)
                 self.corners_done += 1
             if dtypes and settings.examples:
                 most = search.on(search.ELEMENTS, settings)
-                rows = max(n for n in (search.FEW, search.TALL, most) if self._affordable(n))
+                rows = max(n for n in (search.FEW, search.TALL, most) if self.pace.allows((n, most)))
                 drawn = strategies.specs(op, dtypes, most, frozen=frozen, rows=rows)
                 explore(drawn, self.one, examples=settings.examples, seed=settings.seed)
         except Over as over:
@@ -110,9 +115,6 @@ class Walk:
                 self.skipped[f"dtype {dtype}", f"not offered by {' and '.join(lacking)}"] += 1
             else:
                 yield dtype
-
-    def _affordable(self, rows: int) -> bool:
-        return rows <= search.FEW or rows * self.pace <= self.settings.seconds * search.SHARE
 
     def end(self, reason: str) -> None:
         """Note why the cases end early, and count those that were not met."""
@@ -132,15 +134,14 @@ class Walk:
         if (spec := self.fitted(spec)) not in self.seen:
             begun = time.perf_counter()
             self._count(spec, self.look(spec))
-            if (rows := rows_of(spec, self.op)) >= self.rows:
-                self.rows, self.pace = rows, (time.perf_counter() - begun) / rows
+            self.pace.learn(size(spec, self.op), time.perf_counter() - begun)
         self.progress(self.met, self.planned, len({output for output, _ in self.differing}))
         return {}
 
     def fitted(self, spec: CaseSpec) -> CaseSpec:
         """Return the nearest case that both kernels take, if they say which they take."""
         for kernel in self.kernels:
-            spec = spec if kernel.fit is None else kernel.fit(spec)
+            spec = kernel.fitted(spec)
         return spec
 
     def _count(self, spec: CaseSpec, looked: Looked) -> None:

@@ -95,8 +95,11 @@ class Domain:
         return (samples, channels, *space)
 
     def unsupported(self, spec: CaseSpec) -> str | None:
-        """Return why the callable does not take the case; None if it does."""
+        """Return why the callable does not take the case; None if it does, with any number of rows."""
         fitted = self.fit(spec)
+        inner = spec.normalized_ndim if self.view == "rows" else len(spec.shape) - 1
+        if self.affine is not None and spec.shape[len(spec.shape) - inner :] == fitted.shape[-inner:]:
+            fitted = replace(fitted, shape=spec.shape)  # `fit` leaves rows out to save time alone
         for name in (f.name for f in fields(CaseSpec)):
             value = getattr(fitted, name)
             if value != getattr(spec, name):

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from math import inf, prod
 from typing import Any, Protocol, TypeVar
 
-from verify_norm.cases import corners, models, strategies
+from verify_norm.cases import corners, models, strategies, turns
 from verify_norm.cases.strategies import explore
 from verify_norm.checks import CHECKS
 from verify_norm.core.errors import UsageError
-from verify_norm.core.geometry import row_length
+from verify_norm.core.geometry import repeated, size
 from verify_norm.core.ops import OPS
 from verify_norm.core.results import Report, Settings
 from verify_norm.core.spec import CaseSpec, Finding, Kernel, Op
@@ -21,13 +21,13 @@ from verify_norm.running.isolate import runner
 from verify_norm.search.collector import NO_JOURNAL, Collector
 from verify_norm.search.examine import PRELOAD, Examined, examine_in
 from verify_norm.search.journal import Journal
+from verify_norm.search.pace import ALWAYS, Pace
 from verify_norm.search.shrink import reduce
 
 T = TypeVar("T", int, float)
 Progress = Callable[[int, int, int], None]  # cases done, cases planned, findings so far
 ELEMENTS = {"cpu": 2**14, "cuda": 2**19}  # of x: Triton's interpreter takes 5 ms a program, a GPU is seldom the limit
-FEW, TALL = 300, 1100  # rows that every kernel is run with, and rows that cost an interpreter seconds
-SHARE = 1 / 40  # of the time: more than that, no case of many rows takes
+FEW, TALL = ALWAYS["cpu"][0], 1100  # rows that every kernel is run with, and rows that cost an interpreter seconds
 REDUCING = 0.2  # the share of the time that is kept for making failures small, once there is one
 TIMEOUT = {"cpu": 20.0, "cuda": 90.0}  # seconds for one case: on a GPU the first case of a shape compiles
 HANGS = 4  # after this many, the run ends
@@ -54,39 +54,32 @@ class _Search:
     progress: Progress
     until: Callable[[Finding], bool]
     deadline: float
+    pace: Pace
     met: int = 0  # planned cases
-    pace: float = 0.0  # seconds a row, of the case with the most rows so far
-    rows: int = 1
     reduced: list[Finding] = field(default_factory=list)
 
     def run(self, first: Iterable[CaseSpec]) -> None:
         """Run the cases of `first`, the table and random ones, until they or the time are over."""
         state, settings = self.state, self.state.settings
         dtypes, op = _dtypes(state), OPS[state.kernel.op]
-        table, tall, large = table_of(op, settings, dtypes, frozen=state.kernel.autograd)
-        for name in large:
-            state.skipped[f"model {name}", TOO_LARGE] += 1
+        table, large = _table(state, dtypes, self.pace)
         table = [*(spec for spec in first if spec.dtype in dtypes), *table]
-        state.planned, state.corners = len(table) + len(tall) + settings.examples, len(table) + len(tall)
+        state.planned, state.corners = len(table) + len(large) + settings.examples, len(table) + len(large)
         try:
-            for number, spec in enumerate((*table, *tall)):
-                if number >= len(table) and not self.affordable(rows_of(spec, op)):
-                    state.skipped["cases", f"more than {FEW} rows are slow: {self.pace:.1g} s a row"] += 1
+            for number, spec in enumerate((*table, *large)):
+                if number >= len(table) and not self.pace.allows(size(repeated(spec), op)):
+                    state.skipped["cases", f"many rows are slow: one case would take over {self.pace.most:.2g} s"] += 1
                     state.planned, state.corners = state.planned - 1, state.corners - 1
                     continue
                 self.one(spec)
                 state.corners_done += 1
             if dtypes and settings.examples and state.checks:
                 most = on(ELEMENTS, settings)
-                rows = max(n for n in (FEW, TALL, most) if n == FEW or self.affordable(n))
+                rows = max(n for n in (FEW, TALL, most) if self.pace.allows((n, most)))
                 drawn = strategies.specs(op, dtypes, most, frozen=state.kernel.autograd, rows=rows)
                 explore(drawn, self.measured, examples=settings.examples, seed=settings.seed)
         except Over as over:
             self.left_out(str(over))
-
-    def affordable(self, rows: int) -> bool:
-        """Return whether a case of so many rows takes a small part of the time, as far as cases of fewer rows tell."""
-        return rows <= FEW or rows * self.pace <= self.state.settings.seconds * SHARE
 
     def measured(self, spec: CaseSpec) -> dict[str, float]:
         return {"error/bound": self.one(spec)}
@@ -101,14 +94,17 @@ class _Search:
         if state.hangs >= HANGS:
             raise Over(f"the kernel had hung {state.hangs} times")
         started = time.perf_counter()
-        largest = _try(state, spec if state.kernel.fit is None else state.kernel.fit(spec))
-        if (rows := rows_of(spec, OPS[state.kernel.op])) >= self.rows:
-            self.rows, self.pace = rows, (time.perf_counter() - started) / rows
+        spec = state.kernel.fitted(spec)
+        examined = _try(state, spec)
+        if examined is not None and examined.tallies:
+            batched = not turns.BATCHED.isdisjoint(examined.looked)
+            seconds = max(time.perf_counter() - started, examined.seconds)  # of a case in the journal, those it took
+            self.pace.learn(size(repeated(spec) if batched else spec, OPS[state.kernel.op]), seconds)
         self.met += 1
         if any(self.until(finding) for finding in state.findings.values()):
             raise Over("the search was for this finding")
         self.progress(state.cases, state.planned, len(state.findings))
-        return largest
+        return 0.0 if examined is None else examined.ratio
 
     def reduce_all(self) -> None:
         """Make the findings small, or the wanted ones where there are such."""
@@ -152,7 +148,8 @@ def search(
     """
     started = time.perf_counter()
     state = _collector(kernel, settings, journal)
-    searching = _Search(state, progress, until, started + settings.seconds)
+    pace = Pace(settings.device.partition(":")[0], settings.seconds)
+    searching = _Search(state, progress, until, started + settings.seconds, pace)
     try:
         with interruptible(state):
             searching.run(first)
@@ -233,27 +230,34 @@ def _dtypes(state: Collector) -> tuple[str, ...]:
     return tuple(dtype for dtype in settings.dtypes if dtype in kernel.dtypes)
 
 
+def _table(state: Collector, dtypes: tuple[str, ...], pace: Pace) -> tuple[list[CaseSpec], list[CaseSpec]]:
+    """Return the corner table with shapes of models where they are asked for, and the corner cases that may be slow."""
+    op, kernel = OPS[state.kernel.op], state.kernel
+    corner, shaped, left_out = table_of(op, state.settings, dtypes, frozen=kernel.autograd)
+    for name in left_out:
+        state.skipped[f"model {name}", TOO_LARGE] += 1
+    if turns.BATCHED.isdisjoint(check.name for check in state.checks):
+        corner = [replace(spec, batch=0) for spec in corner]
+    table, large = pace.parted([kernel.fitted(spec) for spec in corner], op)
+    if not kernel.contract.batch_invariant:  # what is not promised is observed in batches of usual size alone
+        large = [spec for spec in large if not spec.batch]
+    return table + shaped, large
+
+
 def table_of(
     op: Op, settings: Settings, dtypes: tuple[str, ...], *, frozen: bool
 ) -> tuple[list[CaseSpec], list[CaseSpec], tuple[str, ...]]:
-    """Return the corner table with shapes of models where they are asked for, and the corner cases of many rows.
+    """Return the corner table, and shapes of models where they are asked for.
 
     Third are the names of the models that are left out, because one of their groups is too large for a CPU.
     """
     gpu, corner = settings.device != "cpu", list[CaseSpec]()
-    left_out: Iterable[str] = ()
     if dtypes and settings.shapes != "models":
         corner = corners.corners(op, dtypes, frozen=frozen, gpu=gpu)
-    table, tall = ([spec for spec in corner if (rows_of(spec, op) > FEW) is many] for many in (False, True))
-    if settings.shapes != "fuzz":
-        found, left_out = models.model_cases(op, full=gpu, dtypes=dtypes)
-        table += found
-    return table, tall, tuple(left_out)
-
-
-def rows_of(spec: CaseSpec, op: Op) -> int:
-    """Return how many rows, groups or channels a case normalizes."""
-    return prod(spec.shape) // max(row_length(spec, op), 1)
+    if settings.shapes == "fuzz":
+        return corner, [], ()
+    shaped, left_out = models.model_cases(op, full=gpu, dtypes=dtypes)
+    return corner, shaped, tuple(left_out)
 
 
 def on(limits: dict[str, T], settings: Settings) -> T:
@@ -261,21 +265,22 @@ def on(limits: dict[str, T], settings: Settings) -> T:
     return limits[settings.device.partition(":")[0]]
 
 
-def _try(state: Collector, spec: CaseSpec) -> float:
-    """Run one case, collect what it gives, and return its largest error/bound."""
+def _try(state: Collector, spec: CaseSpec) -> Examined | None:
+    """Run one case, collect what it gives, and return it; None for a case that has been run."""
     if spec in state.seen:
-        return 0.0
+        return None
     state.seen.add(spec)
     examined = state.journal.done.get(spec)
     if examined is None:
         examined = _examine(state, spec, tuple(check.name for check in state.checks))
         state.journal.enter(examined)
     state.enter(examined)
-    return examined.ratio
+    return examined
 
 
 def _examine(state: Collector, spec: CaseSpec, checks: tuple[str, ...], left: float = inf) -> Examined:
-    longer = max(1.0, prod(spec.shape) / on(ELEMENTS, state.settings) / 8)  # models' shapes are far larger
+    elements = prod(repeated(spec).shape)
+    longer = max(1.0, elements / on(ELEMENTS, state.settings) / 8)  # models' shapes are far larger
     patience = PATIENCE * state.slowest if state.hangs else inf
     timeout = min(state.settings.timeout or on(TIMEOUT, state.settings), patience, left)
     started = time.perf_counter()

@@ -33,12 +33,14 @@ def _cost(spec: CaseSpec) -> tuple[int, int, int, int, float]:
     """Return how hard a spec is to read: its size, its rank, then the number of fields that are not the default."""
     default = CaseSpec(shape=spec.shape, num_groups=spec.num_groups)
     unusual = sum(getattr(spec, f.name) != getattr(default, f.name) for f in fields(CaseSpec) if f.name != "seed")
-    size, numbers = prod(n + 1 for n in spec.shape), (spec.num_groups or 0) + spec.seed
+    size, numbers = prod(n + 1 for n in spec.shape), (spec.num_groups or 0) + spec.batch + spec.seed
     return size, len(spec.shape), unusual, numbers, abs(spec.offset)
 
 
 def _candidates(spec: CaseSpec, op: Op) -> Iterator[CaseSpec]:
     """Yield simpler specs, the largest steps first."""
+    for batch in sorted({0, spec.batch // 4, spec.batch // 2, 3 * spec.batch // 4, max(spec.batch - 1, 0)}):
+        yield replace(spec, batch=batch)
     yield from (replace(spec, shape=shape, normalized_ndim=ndim) for shape, ndim in _smaller(spec, op))
     if spec.num_groups is not None and spec.num_groups > 1:
         for groups in (1, 2):

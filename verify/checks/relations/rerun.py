@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from verify_norm.cases import make
 from verify_norm.checks.relations.equations import arithmetic_of
@@ -106,6 +107,15 @@ def rerun(
     device, contract = device_of(case), run.kernel.contract
     built = make.build(spec or case.spec, case.op, contract, device, values, truth=truth, poison=poison)
     return execute(run.kernel, built, within(built) if within else None)
+
+
+def on_rows(run: Run, index: NDArray[np.intp]) -> Run | None:
+    """Run the kernel on these rows of the case alone, in this order; None where it does not take so many.
+
+    Rows may repeat, as in `np.arange(4096) % count`: a batch of any size needs neither more data nor another truth.
+    """
+    spec = replace(run.case.spec, shape=(len(index), *run.case.spec.shape[1:]))
+    return None if run.kernel.refuses(spec) is not None else rerun(run, taken(run.case, index), spec=spec)
 
 
 def nearby(run: Run, exact: Mapping[str, Array | None], spec: CaseSpec | None = None, *, truth: bool = False) -> Run:

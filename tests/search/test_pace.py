@@ -1,0 +1,35 @@
+"""What a case will take, from what others took."""
+
+import pytest
+
+from verify_norm.search.pace import ALWAYS, SHARE, Pace
+
+
+@pytest.mark.parametrize("device", ALWAYS)
+def test_usual_sizes_are_always_allowed_and_others_only_once_something_was_measured(device):
+    pace, (rows, elements) = Pace(device, 60.0), ALWAYS[device]
+    assert pace.allows((rows, elements))
+    assert not pace.allows((rows + 1, elements))
+    assert not pace.allows((rows, elements + 1))
+    pace.learn((rows, elements), 0.01)
+    assert pace.allows((rows + 1, elements + 1))
+
+
+def test_rows_and_elements_both_cost_time_and_a_larger_case_tells_more():
+    pace = Pace("cpu", 60.0, [((10, 1000), 0.1)])
+    assert pace.most == 60 * SHARE["cpu"]
+    assert not pace.allows((4000, 1000))  # as many programs
+    assert not pace.allows((10, 2**20))
+    pace.learn((300, 300_000), 0.2)  # what a case costs for itself was most of it
+    assert pace.allows((2000, 2**20))
+    assert not pace.allows((2000, 2**24))
+
+
+def test_a_slow_case_does_not_hide_that_another_was_fast():
+    pace = Pace("cpu", 60.0, [((300, 300_000), 30.0), ((300, 300_000), 0.2)])
+    assert pace.allows((1000, 10**6))
+
+
+def test_less_time_allows_less():
+    seen = [((300, 300_000), 0.2)]
+    assert [Pace("cpu", seconds, seen).allows((2000, 10**6)) for seconds in (60.0, 6.0)] == [True, False]

@@ -1,0 +1,56 @@
+"""How long a case takes, as far as the cases so far tell: which sizes a kernel's time allows."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import inf
+
+from verify_norm.core.geometry import repeated, size
+from verify_norm.core.spec import CaseSpec, Op
+
+Size = tuple[int, int]  # rows and elements of x
+# The sizes that every kernel runs: Triton's interpreter takes 5 ms a program, a GPU's host its time for every element.
+ALWAYS: dict[str, Size] = {"cpu": (300, 2**19), "cuda": (300, 2**23)}
+SHARE = {"cpu": 1 / 40, "cuda": 1 / 15}  # of the time: the most that a larger case may take
+
+
+@dataclass(slots=True)
+class Pace:
+    """The sizes and seconds of the cases of a run on one device, which has so many seconds."""
+
+    device: str
+    seconds: float
+    seen: list[tuple[Size, float]] = field(default_factory=list)
+
+    def learn(self, taken: Size, seconds: float) -> None:
+        """Note what a case took."""
+        self.seen.append((taken, seconds))
+
+    def usual(self, wanted: Size) -> bool:
+        """Return whether every kernel runs cases of that size."""
+        rows, elements = ALWAYS[self.device]
+        return wanted[0] <= rows and wanted[1] <= elements
+
+    def parted(self, table: Iterable[CaseSpec], op: Op) -> tuple[list[CaseSpec], list[CaseSpec]]:
+        """Return the cases that every kernel runs, and those whose time must be known first."""
+        table = list(table)
+        usual, large = ([s for s in table if self.usual(size(repeated(s), op)) is so] for so in (True, False))
+        return usual, large
+
+    @property
+    def most(self) -> float:
+        """The seconds that a larger case may take."""
+        return self.seconds * SHARE[self.device]
+
+    def allows(self, wanted: Size) -> bool:
+        """Return whether a case of that size takes a small part of the time.
+
+        A case costs something for itself, for each row and for each element. So one that has k times as many of both,
+        or less, takes at most k times as long.
+
+        >>> pace = Pace("cpu", 60.0, [((300, 150_000), 0.2)])
+        >>> pace.allows((2000, 1_000_000)), pace.allows((4096, 150_000))
+        (True, False)
+        """
+        rows, elements = wanted
+        slower = (max(1.0, rows / max(r, 1), elements / max(e, 1)) * seconds for (r, e), seconds in self.seen)
+        return self.usual(wanted) or min(slower, default=inf) <= self.most
