@@ -46,6 +46,7 @@ def test_a_check_that_the_gpu_has_no_room_for_takes_no_other_finding_with_it(mon
 
 NAN = CaseSpec((4, 30), special="nan")
 SMALL = CaseSpec((5, 64))
+AGAIN = {"memory", "determinism", "calls", "effects", "modes"}  # which look at any output
 
 
 @pytest.mark.parametrize(
@@ -54,11 +55,11 @@ SMALL = CaseSpec((5, 64))
         ("raises", NAN, {"signature"}),
         ("returns_nothing", NAN, {"signature"}),
         ("returns_none", SMALL, {"signature"}),
-        ("returns_another_shape", NAN, {"signature", "memory", "determinism"}),
-        ("right", NAN, {"signature", "accuracy", "nonfinite", "memory", "determinism", "batch_invariance"}),
-        ("right", CaseSpec((0, 8)), {"signature", "memory", "determinism"}),
+        ("returns_another_shape", NAN, {"signature", *AGAIN}),
+        ("right", NAN, {"signature", "accuracy", "nonfinite", "batch_invariance", *AGAIN}),
+        ("right", CaseSpec((0, 8)), {"signature", *AGAIN}),
         ("right", SMALL, set(CHECK_NAMES) - {"crash", "statistics", "sums", "nonfinite", "gradient"}),
-        ("right", replace(SMALL, further=()), {"signature", "accuracy", "memory"}),
+        ("right", replace(SMALL, further=()), {"signature", "accuracy", "memory", "effects"}),
     ],
 )
 def test_a_check_looks_only_at_what_there_is(function, spec, looked):
