@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from verify_norm.checks.check import check, finding
+from verify_norm.checks.power import SIGNS
 from verify_norm.checks.relations.moments import Moments, moments, random
 from verify_norm.core.spec import Finding, NoData, Op, Run, SmallestError
 
@@ -21,16 +22,16 @@ def distribution(run: Run) -> Iterator[Finding | SmallestError | NoData]:
     """The mean error and the bias of an output are what rounding and the bound explain.
 
     In random data an error that all elements share shows in their sum long before it shows in any of them. Derived in
-    `verify_norm.checks.relations.moments`: a right kernel exceeds a sum with a probability of 1e-9. The power is the
-    relative error of all elements that would have shown.
+    `verify_norm.checks.relations.moments`: a right kernel exceeds a sum with a probability of 1e-9.
     """
     found = moments(run)
     if not found:
         yield NoData()
     for name, one in found.items():
-        if one.size:
-            yield SmallestError(name, one.bias_allowed / one.size)
         message = excess(one)
+        if one.size and not message:
+            for sign in SIGNS:
+                yield SmallestError(name, sign, (one.bias_allowed - sign * one.signed) / one.size)
         if message:
             ulp, allowed = one.signed / one.weight, one.bias_allowed / one.weight
             yield finding(run, "distribution", name, message, ulp=ulp, allowed=allowed)

@@ -1,19 +1,17 @@
 """Collects what a run finds: tallies, findings, and what was checked; and makes the report."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
-from verify_norm.checks import CHECKS
+from verify_norm.checks import CHECKS, condition
 from verify_norm.checks.check import Check
-from verify_norm.checks.power import Sensitivity
+from verify_norm.checks.power import RANK, SIGNS
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.ops import OPS
-from verify_norm.core.results import CheckResult, Coverage, Power, Report, Settings, Skip, Tally, count_cases
-from verify_norm.core.spec import CaseSpec, Finding, Kernel
+from verify_norm.core.results import CheckResult, Coverage, Detectable, Report, Settings, Skip, Tally, count_cases
+from verify_norm.core.spec import CaseSpec, Finding, Kernel, SmallestError
 from verify_norm.running.environment import environment
 from verify_norm.running.isolate import Runner
 from verify_norm.search.examine import NO_ROOM, Examined
@@ -28,6 +26,7 @@ class Collector:
 
     `looked` and `failed` count the cases of each check, `held` those in which a property that is not promised held or
     not, `failing` the cases of each finding, `skipped` what was not checked, by reason; `seconds` are in the kernel.
+    `smallest` has the errors that a check, named first, would have detected in an output of a type, case by case.
     `planned` to `ended` are those of `verify_norm.core.results.Coverage`.
     """
 
@@ -41,11 +40,10 @@ class Collector:
     looked: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     held: Counter[tuple[str, bool]] = field(default_factory=Counter)
-    powers: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     failing: Counter[tuple[str, str | None]] = field(default_factory=Counter)
     layouts: Counter[str] = field(default_factory=Counter)
     skipped: Counter[tuple[str, str]] = field(default_factory=Counter)
-    sensed: defaultdict[tuple[str, str], list[Sensitivity]] = field(default_factory=lambda: defaultdict(list))
+    smallest: dict[tuple[str, str, str], list[SmallestError]] = field(default_factory=dict)
     seen: set[CaseSpec] = field(default_factory=set)
     cases: int = 0
     planned: int = 0
@@ -86,10 +84,9 @@ class Collector:
             self.skipped[f"output {name}", f"{self.kernel.name} does not return it"] += 1
         for name in examined.near:
             self.skipped[f"{name} beyond 2³¹ elements", "there is not enough memory"] += 1
-        for name, power in examined.powers:
-            self.powers[name].append(power)
-        for sensed in examined.sensed:
-            self.sensed[sensed.output, sensed.dtype].append(sensed)
+        dtypes = {tally.output: tally.dtype for tally in examined.tallies}
+        for name, error in examined.detectable:
+            self.smallest.setdefault((name, error.output, dtypes[error.output]), []).append(error)
         for finding in examined.findings:
             key = (finding.check, finding.output)
             self.failing[key] += 1
@@ -118,12 +115,16 @@ class Collector:
             cases=self.cases,
             seconds=seconds,
             seconds_in_kernel=self.seconds,
-            findings=tuple(sorted(findings, key=lambda f: list(CHECKS).index(f.check))),
-            tallies=tuple(sorted(self.tallies.values(), key=self._position)),
+            findings=tuple(condition.of_finding(self.kernel, f) for f in sorted(findings, key=_place)),
+            tallies=tuple(
+                condition.of_tally(self.kernel, t) for t in sorted(self.tallies.values(), key=self._position)
+            ),
             checks=tuple(self._result(check) for check in self.checks),
             skipped=tuple(Skip(what, reason, count) for (what, reason), count in self.skipped.items()),
             layouts=dict(sorted(self.layouts.items())),
-            power=tuple(sorted((_power(key, sensed) for key, sensed in self.sensed.items()), key=self._position)),
+            detectable=tuple(
+                sorted((_detectable(*i) for i in self.smallest.items()), key=lambda d: (_place(d), self._position(d)))
+            ),
             interrupted=self.interrupted,
             coverage=Coverage(
                 self.planned,
@@ -137,10 +138,9 @@ class Collector:
         )
 
     def _result(self, check: Check) -> CheckResult:
-        powers, name = self.powers[check.name], check.name
-        power = float(np.median(powers)) if powers else None
+        name = check.name
         held, broken = self.held[name, True], self.held[name, False]
-        counts = (self.looked[name], self.failed[name], power, held, held + broken)
+        counts = (self.looked[name], self.failed[name], held, held + broken)
         return CheckResult(name, check.summary, *counts, *(("", True) if self.looked[name] else self._no_data(check)))
 
     def _no_data(self, check: Check) -> tuple[str, bool]:
@@ -154,9 +154,13 @@ class Collector:
         lacking = check.lacks(self.kernel, self.outputs)
         return lacking or f"nothing to look at in {count_cases(self.cases)}", not lacking
 
-    def _position(self, tally: Tally | Power) -> tuple[int, int]:
+    def _position(self, tally: Tally | Detectable) -> tuple[int, int]:
         names = [tensor.name for tensor in OPS[self.kernel.op].outputs]
         return names.index(tally.output), list(FORMATS).index(tally.dtype)
+
+
+def _place(one: Finding | Detectable) -> int:
+    return list(CHECKS).index(one.check)
 
 
 def make_report(kernel: Kernel, settings: Settings, facts: dict[str, str], **found: Any) -> Report:
@@ -174,15 +178,14 @@ def make_report(kernel: Kernel, settings: Settings, facts: dict[str, str], **fou
     )
 
 
-def _power(key: tuple[str, str], sensed: list[Sensitivity]) -> Power:
-    """Return the medians over the cases: what a typical one shows."""
-    dropped = [one.dropped for one in sensed if one.dropped is not None]
-    return Power(
-        *key,
-        cases=len(sensed),
-        element=float(np.median([one.element for one in sensed])),
-        row=float(np.median([one.row for one in sensed])),
-        bias=float(np.median([one.bias for one in sensed])),
-        least=min(one.bias for one in sensed),
-        dropped=sum(dropped) / len(dropped) if dropped else None,
-    )
+def _detectable(key: tuple[str, str, str], told: list[SmallestError]) -> Detectable:
+    """Return what the cases of one check and one output say of a run: `checks.power` says why the RANK-th smallest."""
+
+    def ranked(name: str) -> float | None:
+        signs = (sorted(e for one in told if one.sign == s and (e := getattr(one, name)) is not None) for s in SIGNS)
+        return max((errors[min(RANK, len(errors)) - 1] for errors in signs if errors), default=None)
+
+    dropped = [one.dropped for one in told if one.dropped is not None]
+    everything, share = ranked("everything"), sum(dropped) / len(dropped) if dropped else None
+    assert everything is not None
+    return Detectable(*key, len(told) // len(SIGNS), everything, ranked("row"), ranked("element"), share)

@@ -123,8 +123,8 @@ def independent(case: Case) -> bool:
 def moments(run: Run) -> dict[str, Moments]:
     """Return the sums of every output of a run that is no statistic and has elements to add up.
 
-    Outputs with an element beyond its own bound are left out, since `accuracy` reports them. So are elements that may
-    overflow or be subnormal.
+    Outputs that are not finite are left out, since other checks report them. So are elements that may overflow or be
+    subnormal.
     """
     found: dict[str, Moments] = {}
     if run.problem is not None or not random(run.case):
@@ -135,8 +135,8 @@ def moments(run: Run) -> dict[str, Moments]:
     ]
     for name in (name for name in added if name in outputs):
         output, expected = outputs[name]
-        within = output.ratio is not None and output.ratio.max(initial=0) <= 1
-        one = _of(run, known, name, output, expected) if within and output.dtype == expected.dtype else None
+        sound = output.dtype == expected.dtype and np.isfinite(output.got).all()
+        one = _of(run, known, name, output, expected) if sound else None
         if one is not None:
             found[name] = one
     return found

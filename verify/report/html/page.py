@@ -24,7 +24,6 @@ from verify_norm.report.html.figures import Figure, resource
 from verify_norm.report.html.fingerprint import fingerprint
 from verify_norm.report.html.ladders import ladders
 from verify_norm.report.html.rows import rows
-from verify_norm.report.terminal import power_line
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -99,10 +98,22 @@ def _environment() -> Environment:
         finalize=lambda value: value if isinstance(value, Markup) else words.printable(value),
     )
     made.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    names = ("algorithm", "case", "contract", "no_data", "number", "percent", "setting", "skip_line", "step")
+    names = (
+        "algorithm",
+        "case",
+        "contract",
+        "no_data",
+        "number",
+        "percent",
+        "relative",
+        "setting",
+        "skip_line",
+        "step",
+    )
     made.filters |= {name: getattr(words, name) for name in names} | {"quantity": words.count}
     made.filters |= {"largest": lambda values: max(values, default=0.0), "thousands": "{:,}".format}
-    made.globals |= {"power_line": power_line, "replay_line": replay_line}
+    told = {name: getattr(words, name) for name in ("detected", "detected_by_all", "worst_cases")}
+    made.globals |= told | {"condition_heads": words.CONDITION, "replay_line": replay_line}
     return made
 
 
