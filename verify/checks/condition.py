@@ -57,19 +57,29 @@ def condition(kernel: Kernel, spec: CaseSpec, output: str, index: tuple[int, ...
     if not own_statistics(run.case) or not prod(spec.shape):
         return None
     n, extent = norm(run), next(tensor.extent for tensor in op.outputs if tensor.name == output)
-    view = n.view
-    shape = {"data": view.data, "affine": view.parameter, "statistic": view.statistic, "one": ()}[extent]
-    size = np.abs(n.mean)
-    offset = _seen(np.where(size == 0, 0.0, size / np.sqrt(n.var)), n, extent, np.max)
-    variance = _seen(n.var / (n.var + spec.eps), n, extent, np.min)
-    if index is None or len(index) != len(shape) or any(i >= most for i, most in zip(index, shape, strict=True)):
-        return Condition(None, float(offset.max()) if n.centred else None, float(variance.min()))
-    at, terms = int(np.ravel_multi_index(index, shape)) if shape else 0, _terms(run, n, output)
-    cancelled = None
-    if terms is not None:
-        whole, left = (float(part.ravel()[at]) for part in terms)
-        cancelled = float(np.divide(whole, abs(left))) if whole else 1.0
-    return Condition(cancelled, float(offset.ravel()[at]) if n.centred else None, float(variance.ravel()[at]))
+    shape = {"data": n.view.data, "affine": n.view.parameter, "statistic": n.view.statistic, "one": ()}[extent]
+    place = index if index is not None and len(index) == len(shape) and np.all(np.less(index, shape)) else None
+    at = None if place is None else int(np.ravel_multi_index(place, shape)) if place else 0
+
+    def statistic(values: Array, worst: Any) -> float:
+        seen = _seen(values, n, extent, worst)
+        return float(worst(seen) if at is None else seen.ravel()[at])
+
+    of_x, size = output not in ("dbias", "residual_out") or op.activation is not None, np.abs(n.mean)
+    return Condition(
+        None if at is None else _cancellation(run, n, output, at),
+        statistic(np.where(size == 0, 0.0, size / np.sqrt(n.var)), np.max) if of_x and n.centred else None,
+        statistic(n.var / (n.var + spec.eps), np.min) if of_x else None,
+    )
+
+
+def _cancellation(run: Run, n: Norm, output: str, at: int) -> float | None:
+    """Return Σ|t|/|Σt| of one element, 1 where all terms are 0; None for what is no such sum."""
+    terms = _terms(run, n, output)
+    if terms is None:
+        return None
+    whole, left = (part.ravel()[at] for part in terms)
+    return float(whole / np.abs(left)) if whole else 1.0
 
 
 def _seen(values: Array, n: Norm, extent: Extent, worst: Any) -> Array:

@@ -230,13 +230,15 @@ class Condition:
     Parameters
     ----------
     cancellation : Σ|t|/|Σt|, t the terms that the element is a sum of. It enlarges their relative errors.
-    offset : |μ|/σ of the row, group or channel. It enlarges the relative errors of x − μ. None without a mean.
+    offset : |μ|/σ of the row, group or channel. It enlarges the relative errors of x − μ.
     variance : var/(var + eps): near 1 eps does not matter, near 0 the data do not.
+
+    Each is None where the element has no such number, as dbias = Σdy has no variance.
     """
 
     cancellation: float | None
     offset: float | None
-    variance: float
+    variance: float | None
 
     def __str__(self) -> str:
         """Return the numbers in words."""

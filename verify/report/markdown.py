@@ -14,18 +14,10 @@ from verify_norm.core.spec import Finding
 from verify_norm.report import difference
 from verify_norm.report.compare.errors import of_survey, of_tally
 from verify_norm.report.compare.model import Change, Errors, Pair, RunComparison, Way
+from verify_norm.report.detected import detected, detected_by_all
 from verify_norm.report.terminal import number
-from verify_norm.report.words import (
-    CONDITION,
-    case,
-    count,
-    detected,
-    detected_by_all,
-    no_data,
-    percent,
-    skip_line,
-    worst_cases,
-)
+from verify_norm.report.words import case, count, no_data, percent, skip_line
+from verify_norm.report.worst import CONDITION, worst_cases
 
 LONGEST, LONGEST_CODE = 600, 4000  # characters of one text of a kernel: GitHub accepts 1 MiB for a step
 MOST = 50  # lines of one kind

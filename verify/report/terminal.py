@@ -9,18 +9,9 @@ from rich.table import Table
 from verify_norm.core.errors import Exit
 from verify_norm.core.results import CheckResult, Report, Tally, cases, replay_line
 from verify_norm.core.spec import CaseSpec, Finding
-from verify_norm.report.words import (
-    CONDITION,
-    Worst,
-    case,
-    count,
-    detected,
-    detected_by_all,
-    percent,
-    relative,
-    skip_line,
-    worst_cases,
-)
+from verify_norm.report.detected import detected, detected_by_all, relative
+from verify_norm.report.words import case, count, percent, skip_line
+from verify_norm.report.worst import CONDITION, Worst, worst_cases
 
 POWER = (
     "a factor of 1 ± e, before the last rounding, on the whole output, on one row of it in every case, or on one "

@@ -1,16 +1,14 @@
 """The parts of a report in words and numbers: its verdict, a case, an error. The page uses most of them."""
 
 import html
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from math import inf, isfinite
 from typing import Literal
 
 from verify_norm.auditing.model import Audit, Document, Ladder, Rung, report_of
-from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.errors import Exit
 from verify_norm.core.results import CheckResult, Report, Skip, cases, unchecked
-from verify_norm.core.spec import CaseSpec, Condition, Contract
+from verify_norm.core.spec import CaseSpec, Contract
 
 CONTROLS = {code: 0x2400 + code for code in range(32) if code not in (9, 10)} | {127: 0x2421}  # to their pictures
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -20,7 +18,6 @@ ALGORITHMS = {
     "shifted_one_pass": "shifted one-pass",
     "welford": "Welford",
 }
-CONDITION = ("Σ|t|/|Σt|", "|μ|/σ", "var/(var + eps)")  # the fields of Condition
 FIELDS = {"log2_scale": "scale 2^{}", "dy_log2_scale": "scale of dy 2^{}"}
 
 
@@ -95,77 +92,6 @@ def count(number: int, noun: str) -> str:
 def no_data(check: CheckResult) -> str:
     """Return that a check had nothing to look at, and why."""
     return f"no data: {check.no_data}" if check.no_data else "no data"
-
-
-def detected(report: Report, check: str = "", errors: str = "everything") -> str:
-    """Return the e of a factor 1 ± e on any one output that would have shown, in words, type by type; "" if untold.
-
-    By this check alone, or by any of the run. Each type has the e of its least sensitive output. `errors` names a field
-    of Detectable.
-    """
-    found: dict[str, dict[str, float]] = {}
-    for one in report.detectable:
-        error = getattr(one, errors)
-        if error is not None and check in ("", one.check):
-            outputs = found.setdefault(one.dtype, {})
-            outputs[one.output] = min(error, outputs.get(one.output, inf))
-    worst = ((dtype, max(outputs, key=lambda name: outputs[name]), outputs) for dtype, outputs in found.items())
-    return ", ".join(f"{relative(outputs[name])} ({dtype} {name})" for dtype, name, outputs in worst)
-
-
-def detected_by_all(report: Report) -> list[tuple[str, str]]:
-    """Return the same of the whole run: where the error is put in, and the e; nothing if untold."""
-    places = {
-        "everything": "all of any output",
-        "row": "one row of it in every case",
-        "element": "one element of it in every case",
-    }
-    found = [(place, detected(report, errors=name)) for name, place in places.items()]
-    return [(place, words) for place, words in found if words]
-
-
-def relative(error: float) -> str:
-    """Return a relative error; from 1 on there is no factor 1 − e to detect.
-
-    >>> relative(1.234e-5), relative(float("inf"))
-    ('1.2e-05', 'none')
-    """
-    return f"{error:.1e}" if error < 1 else "none"
-
-
-@dataclass(frozen=True, slots=True)
-class Worst:
-    """The case of an output's largest error in one measure, "error/bound" or "ULP", and the element's condition."""
-
-    output: str
-    dtype: str
-    measure: str
-    error: float
-    spec: CaseSpec
-    condition: Condition | None
-
-    @property
-    def numbers(self) -> tuple[str, str, str]:
-        """The numbers that CONDITION names."""
-        c = self.condition
-        known = (None,) * 3 if c is None else (c.cancellation, c.offset, c.variance)
-        return tuple("–" if one is None else f"{one:.3g}" for one in known)  # type: ignore[return-value]
-
-    @property
-    def rounding(self) -> bool:
-        """Whether the last rounding alone explains the error."""
-        return self.error <= 1 and (
-            self.measure == "ULP" or FORMATS[self.dtype].precision < FORMATS["float32"].precision
-        )
-
-
-def worst_cases(report: Report) -> Iterator[Worst]:
-    """Yield the case of the largest error/bound, and of the largest error in ulp, of every output and type."""
-    for t in report.tallies:
-        if t.worst is not None:
-            yield Worst(t.output, t.dtype, "error/bound", t.ratio, t.worst, t.condition)
-        if t.farthest is not None:
-            yield Worst(t.output, t.dtype, "ULP", t.ulp.maximum, t.farthest.spec, t.farthest.condition)
 
 
 def skip_line(skip: Skip) -> str:
