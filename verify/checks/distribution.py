@@ -3,9 +3,8 @@
 from collections.abc import Iterator
 
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.power import SIGNS
 from verify_norm.checks.relations.moments import Moments, moments, random
-from verify_norm.core.spec import Finding, NoData, Op, Run, SmallestError
+from verify_norm.core.spec import SIGNS, Finding, NoData, Op, Run, SmallestError
 
 
 def _applies(op: Op) -> bool:
@@ -30,8 +29,7 @@ def distribution(run: Run) -> Iterator[Finding | SmallestError | NoData]:
     for name, one in found.items():
         message = excess(one)
         if one.size and not message:
-            for sign in SIGNS:
-                yield SmallestError(name, sign, (one.bias_allowed - sign * one.signed) / one.size)
+            yield from (SmallestError(name, sign, e) for sign, e in zip(SIGNS, one.smallest, strict=True))
         if message:
             ulp, allowed = one.signed / one.weight, one.bias_allowed / one.weight
             yield finding(run, "distribution", name, message, ulp=ulp, allowed=allowed)

@@ -7,17 +7,15 @@ element in every case, at random places. A figure holds for both signs: it is th
 w. With the factor 1 + e the result is the rounding of |w|(1 + e), up to the kernel's own error. So it is detected
 beyond the tie above round(|w| + δ), and with 1 − e beyond the tie below round(|w| − δ). The least such e of all
 elements counts. In a 16-bit output it is far below an ulp, since some element lies near a tie. A kernel's arithmetic
-has no factor nearer to 1 than u, so u is added. `distribution` and `gradient` compare sums, which the factor changes by
-e times a known size: e = (tolerance − what the sum is off by towards that side)/size.
+has no factor nearer to 1 than u, so u is added. `gradient` compares sums, which the factor changes by e times a known
+size: e = (tolerance − what the sum is off by towards that side)/size. `distribution` adds up what the factor changes in
+each element (`relations.moments`).
 
-**A run** detects by its most sensitive cases. The next run draws others, so a lucky one proves little: RANK cases have
-to detect e. A run of other cases of this kind then has RANK such cases in the mean, and by Poisson's law none with a
-probability of e⁻³ = 5 %.
+`verify_norm.search.detectable` says what a run of many cases detects.
 """
 
 from collections.abc import Collection, Iterator
 from math import inf
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,11 +25,7 @@ from verify_norm.checks.relations.equations import arithmetic_of, compared
 from verify_norm.checks.relations.rerun import small
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS, Array, Format
-from verify_norm.core.spec import Expected, Output, Run, SmallestError
-
-RANK = 3
-Sign = Literal[1, -1]
-SIGNS: tuple[Sign, ...] = (1, -1)
+from verify_norm.core.spec import SIGNS, Expected, Output, Run, Sign, SmallestError
 
 
 def smallest(run: Run, names: Collection[str]) -> Iterator[SmallestError]:
@@ -45,8 +39,9 @@ def smallest(run: Run, names: Collection[str]) -> Iterator[SmallestError]:
         live = judge.judged(expected) & (expected.value != 0)
         if name not in names or output.ratio is None or output.ratio.max(initial=0.0) > 1 or not live.any():
             continue
-        index = tuple(rng.choice(np.argwhere(live)))
-        row = index[:-1] if live.ndim > 1 else index
+        places = np.flatnonzero(live)
+        index = np.unravel_index(places[rng.integers(len(places))], live.shape)
+        row = index[:-1] or index
         change = changes.get(name)
         dropped = None if change is None else _shows(output, expected, change)
         for sign in SIGNS:

@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.power import SIGNS, crossing
+from verify_norm.checks.power import crossing
 from verify_norm.checks.relations.equations import (
     Equation,
     arithmetic_of,
@@ -22,7 +22,7 @@ from verify_norm.checks.relations.rerun import element
 from verify_norm.checks.relations.stages import Stages, cotangent, given, stages
 from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.spec import Finding, OverProbable, Run, SmallestError
+from verify_norm.core.spec import SIGNS, Finding, OverProbable, Run, SmallestError
 from verify_norm.reference import probable, rounding
 
 LONG = 256  # terms: the worst case of a shorter sum is near its probable error

@@ -13,6 +13,7 @@ Array = NDArray[np.float64]
 Extent = Literal["data", "affine", "statistic", "one"]
 View = Literal["rows", "groups", "channels"]
 Status = Literal["fail", "error"]
+Sign = Literal[1, -1]
 
 LARGEST = sys.float_info.max
 Finite = Annotated[float, Interval(ge=-LARGEST, le=LARGEST)]
@@ -28,6 +29,7 @@ LAYOUTS = (
 FAMILIES = ("normal", "heavy", "channel", "constant", "alternating", "integers", "zero", "sorted", "ramp", "steps")
 WEIGHTS = ("random", "zero", "some_zero")
 LAWS = ("scale", "scale_dy", "linearity", "shift", "permutation")
+SIGNS: tuple[Sign, ...] = (1, -1)  # of an error that is put in
 FURTHER = ("memory", "distribution", "batch_invariance", "determinism", "gradient", "degenerate", "power", *LAWS)
 
 
@@ -280,7 +282,7 @@ class SmallestError:
     """
 
     output: str
-    sign: Literal[1, -1]
+    sign: Sign
     everything: float
     row: float | None = None
     element: float | None = None

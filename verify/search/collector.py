@@ -1,19 +1,19 @@
 """Collects what a run finds: tallies, findings, and what was checked; and makes the report."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from verify_norm.checks import CHECKS, condition
 from verify_norm.checks.check import Check
-from verify_norm.checks.power import RANK, SIGNS
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.ops import OPS
 from verify_norm.core.results import CheckResult, Coverage, Detectable, Report, Settings, Skip, Tally, count_cases
-from verify_norm.core.spec import CaseSpec, Finding, Kernel, SmallestError
+from verify_norm.core.spec import CaseSpec, Finding, Kernel
 from verify_norm.running.environment import environment
 from verify_norm.running.isolate import Runner
+from verify_norm.search.detectable import Told
 from verify_norm.search.examine import NO_ROOM, Examined
 from verify_norm.search.journal import Journal
 
@@ -26,7 +26,8 @@ class Collector:
 
     `looked` and `failed` count the cases of each check, `held` those in which a property that is not promised held or
     not, `failing` the cases of each finding, `skipped` what was not checked, by reason; `seconds` are in the kernel.
-    `smallest` has the errors that a check, named first, would have detected in an output of a type, case by case.
+    `told` has what cases say that a check, named first, would have detected in an output of a type; `drawn`: the cases
+    now are random ones.
     `planned` to `ended` are those of `verify_norm.core.results.Coverage`.
     """
 
@@ -43,7 +44,8 @@ class Collector:
     failing: Counter[tuple[str, str | None]] = field(default_factory=Counter)
     layouts: Counter[str] = field(default_factory=Counter)
     skipped: Counter[tuple[str, str]] = field(default_factory=Counter)
-    smallest: dict[tuple[str, str, str], list[SmallestError]] = field(default_factory=dict)
+    told: defaultdict[tuple[str, str, str], Told] = field(default_factory=lambda: defaultdict(Told))
+    drawn: bool = False
     seen: set[CaseSpec] = field(default_factory=set)
     cases: int = 0
     planned: int = 0
@@ -86,7 +88,8 @@ class Collector:
             self.skipped[f"{name} beyond 2³¹ elements", "there is not enough memory"] += 1
         dtypes = {tally.output: tally.dtype for tally in examined.tallies}
         for name, error in examined.detectable:
-            self.smallest.setdefault((name, error.output, dtypes[error.output]), []).append(error)
+            told = self.told[name, error.output, dtypes[error.output]]
+            told.errors.append((error, examined.spec, not self.drawn))
         for finding in examined.findings:
             key = (finding.check, finding.output)
             self.failing[key] += 1
@@ -115,16 +118,14 @@ class Collector:
             cases=self.cases,
             seconds=seconds,
             seconds_in_kernel=self.seconds,
-            findings=tuple(condition.of_finding(self.kernel, f) for f in sorted(findings, key=_place)),
+            findings=tuple(condition.of_finding(self.kernel, f) for f in sorted(findings, key=_check)),
             tallies=tuple(
                 condition.of_tally(self.kernel, t) for t in sorted(self.tallies.values(), key=self._position)
             ),
             checks=tuple(self._result(check) for check in self.checks),
             skipped=tuple(Skip(what, reason, count) for (what, reason), count in self.skipped.items()),
             layouts=dict(sorted(self.layouts.items())),
-            detectable=tuple(
-                sorted((_detectable(*i) for i in self.smallest.items()), key=lambda d: (_place(d), self._position(d)))
-            ),
+            detectable=tuple(sorted((told.detectable(*key) for key, told in self.told.items()), key=self._position)),
             interrupted=self.interrupted,
             coverage=Coverage(
                 self.planned,
@@ -154,12 +155,13 @@ class Collector:
         lacking = check.lacks(self.kernel, self.outputs)
         return lacking or f"nothing to look at in {count_cases(self.cases)}", not lacking
 
-    def _position(self, tally: Tally | Detectable) -> tuple[int, int]:
+    def _position(self, one: Tally | Detectable) -> tuple[int, int, int]:
         names = [tensor.name for tensor in OPS[self.kernel.op].outputs]
-        return names.index(tally.output), list(FORMATS).index(tally.dtype)
+        check = _check(one) if isinstance(one, Detectable) else 0
+        return check, names.index(one.output), list(FORMATS).index(one.dtype)
 
 
-def _place(one: Finding | Detectable) -> int:
+def _check(one: Finding | Detectable) -> int:
     return list(CHECKS).index(one.check)
 
 
@@ -176,16 +178,3 @@ def make_report(kernel: Kernel, settings: Settings, facts: dict[str, str], **fou
         bind=kernel.bind,
         **found,
     )
-
-
-def _detectable(key: tuple[str, str, str], told: list[SmallestError]) -> Detectable:
-    """Return what the cases of one check and one output say of a run: `checks.power` says why the RANK-th smallest."""
-
-    def ranked(name: str) -> float | None:
-        signs = (sorted(e for one in told if one.sign == s and (e := getattr(one, name)) is not None) for s in SIGNS)
-        return max((errors[min(RANK, len(errors)) - 1] for errors in signs if errors), default=None)
-
-    dropped = [one.dropped for one in told if one.dropped is not None]
-    everything, share = ranked("everything"), sum(dropped) / len(dropped) if dropped else None
-    assert everything is not None
-    return Detectable(*key, len(told) // len(SIGNS), everything, ranked("row"), ranked("element"), share)

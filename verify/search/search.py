@@ -67,6 +67,7 @@ class _Search:
                     continue
                 self.one(spec)
                 state.corners_done += 1
+            state.drawn = True
             if dtypes and settings.examples and state.checks:
                 most = _on(ELEMENTS, settings)
                 rows = max(n for n in (FEW, TALL, most) if n == FEW or self.affordable(n))
