@@ -111,8 +111,8 @@ def given() -> str:
     offsets = dict.fromkeys(f"offset {row['offset']:g}" for row in found["given"])
     table = markdown(["mistake", *offsets], [[name, *cells] for name, cells in rows.items()])
     return (
-        f"LayerNorm's backward with one mistake in its use of the given mean and rstd, 64×256 float32, {found['date']}: "
-        "the seeds in which it is detected, and those in which it exceeds the bound of a kernel that computes its own."
+        f"LayerNorm's backward with one mistake in its use of the given mean and rstd, 64×256 float32, {found['date']}:"
+        " the seeds in which it is detected, and those in which it exceeds the bound of a kernel that computes its own."
         f"\n\n{table}"
     )
 
