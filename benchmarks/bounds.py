@@ -119,7 +119,6 @@ def draw_method(rng: np.random.Generator, op: str) -> tuple[Method, Arithmetic, 
         fold=coin(0.3),
         sums=coin(0.5),
         given=coin(0.5),
-        relies=coin(0.2),
         flush=coin(0.5),
     )
     kinds = ["strict", "expanded", "stats", "xhat", "partials", "products"]

@@ -35,7 +35,6 @@ class Method:
     expanded: bool = False
     sums: bool = False  # r/n·(n·g − Σg − x̂·Σgx̂) instead of r(g − c2 − x̂·c1)
     given: bool = False  # backward reads saved statistics instead of computing them
-    relies: bool = False  # on Σx̂ = 0: c1 = mean((g − c2)·x̂), and dx without the mean of x̂
     flush: bool = False  # subnormal numbers count as zero
     stats: str | None = None  # the narrower type of the saved statistics; None: float32
     xhat: str | None = None
@@ -267,11 +266,8 @@ def backward(dy: F, x: F, w: F | None, eps: float, m: Method, *, centred: bool, 
     if m.sums:
         s1, s2 = total(g, xhat, m), F32(0) if drop else total(g, None, m)
         return quotient(r, n, m) * ((n * g - s2) - xhat * s1), dy, xhat
-    c2 = F32(0) if drop else mean(g, None, m)
-    if m.relies and not drop:
-        h = g - c2
-        return (h - (xhat - mean(xhat, None, m)) * mean(h, xhat, m)) * r, dy, xhat
-    return (g - (xhat * mean(g, xhat, m) + c2)) * r, dy, xhat
+    c1, c2 = mean(g, xhat, m), F32(0) if drop else mean(g, None, m)
+    return (g - (xhat * c1 + c2)) * r, dy, xhat
 
 
 def reduced(dy: F, xhat: F | None, m: Method) -> F:

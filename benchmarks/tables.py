@@ -101,6 +101,22 @@ def long_sums() -> str:
     return "\n\n".join(text)
 
 
+def given() -> str:
+    """Return which mistakes in the use of given statistics are detected, by the offset of x."""
+    found = json.loads((RESULTS / "mutants.json").read_text())
+    rows: dict[str, list[str]] = {}
+    for row in found["given"]:
+        count = max(row["convicted_by"].values(), default=0)
+        rows.setdefault(row["mistake"], []).append(f"{count} of {row['seeds']}, {row['beyond_own']}")
+    offsets = dict.fromkeys(f"offset {row['offset']:g}" for row in found["given"])
+    table = markdown(["mistake", *offsets], [[name, *cells] for name, cells in rows.items()])
+    return (
+        f"LayerNorm's backward with one mistake in its use of the given mean and rstd, 64×256 float32, {found['date']}:"
+        " the seeds in which it is detected, and those in which it exceeds the bound of a kernel that computes its own."
+        f"\n\n{table}"
+    )
+
+
 def gradients() -> str:
     """Return the table of wrong backwards that gradient checks detect, by shape."""
     found = json.loads((RESULTS / "gradcheck.json").read_text())
@@ -383,6 +399,7 @@ def results() -> str:
     parts = {
         "Error bounds, by benchmarks/bounds.py": bounds(),
         "Long sums, by benchmarks/mutants.py and benchmarks/sums.py": long_sums(),
+        "Given statistics, by benchmarks/mutants.py": given(),
         "Gradient checks, by benchmarks/gradcheck.py": gradients(),
         "The zoo, by verify-norm zoo --against all": zoo(),
         "The order of the corner table, by benchmarks/order.py": order(),

@@ -228,8 +228,8 @@ def backward_error(
 ) -> Backward:
     """Return how far a kernel of this arithmetic may be from `backward`, per element, before the final rounding.
 
-    The bound covers statistics that the kernel is given and statistics that it computes itself, as in
-    `layernorm.backward_error`.
+    The bound covers statistics that the kernel is given and statistics that it computes itself, and with `given` only
+    the first, as in `layernorm.backward_error`. Evaluation takes no notice of them.
 
     >>> float32 = Arithmetic(u=2**-24, tiny=2**-126, huge=3.4028235e38)
     >>> x, zero, one = np.array([[1.0], [3.0]]), np.zeros(1), np.ones(1)

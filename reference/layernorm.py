@@ -157,9 +157,9 @@ def backward_error(
 ) -> Backward:
     """Return how far a kernel of this arithmetic may be from `backward`, per element, before the final rounding.
 
-    The bound covers statistics that the kernel is given (the truth, rounded to the type they are saved in) and
-    statistics that it computes itself, and either form of dx. Parameters, shapes, errors and costs are those of
-    `backward`.
+    By default the bound covers statistics that the kernel is given (the truth, rounded to the type they are saved in)
+    and statistics that it computes itself. With `given` it is that of a kernel which uses these, each off by what it is
+    from the truth. It covers either form of dx. Other parameters, shapes, errors and costs are those of `backward`.
 
     Returns
     -------
@@ -170,6 +170,11 @@ def backward_error(
     >>> float32 = Arithmetic(u=2**-24, tiny=2**-126, huge=3.4028235e38)
     >>> x, dy = np.array([[1.0, 3.0]]), np.array([[1.0, 0.0]])
     >>> bool(backward_error(dy, x, None, None, eps=0.5625, arithmetic=float32).dx.max() < 2e-6)
+    True
+    >>> x, given = x + 2.0**20, rounding.Given(np.array([2.0**20 + 2]), np.array([0.8]))  # both exact
+    >>> options = {"eps": 0.5625, "arithmetic": float32}
+    >>> wide, tight = (backward_error(dy, x, None, None, **options, given=g).dx for g in (None, given))
+    >>> bool(tight.max() < 2e-6 < 1e-2 < wide.max())
     True
     """
     n = norm(rows(x, normalized_shape), x, weight, bias, eps)

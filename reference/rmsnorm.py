@@ -153,8 +153,8 @@ def backward_error(
 ) -> Backward:
     """Return how far a kernel of this arithmetic may be from `backward`, per element, before the final rounding.
 
-    The bound covers an rstd that the kernel is given (the truth, rounded to the type it is saved in) and one that it
-    computes itself. Parameters, shapes, errors and costs are those of `backward`.
+    By default the bound covers an rstd that the kernel is given (the truth, rounded to the type it is saved in) and one
+    that it computes itself, with `given` only the first. Parameters, shapes, errors and costs are those of `backward`.
 
     Returns
     -------
