@@ -81,7 +81,8 @@ def test_the_least_of_graded_errors():
 
 
 @pytest.mark.slow
-def test_the_command_and_every_ordinary_report_say_it(tmp_path):
+def test_the_command_and_every_ordinary_report_say_it(tmp_path, few_corners):
+    few_corners(slice(0, None, 4))
     path = tmp_path / "report.json"
     arguments = ["--kernel", "rmsnorm_fwd", "--examples", "5", "--json", str(path)]
     result = CliRunner().invoke(app, ["power", *arguments])

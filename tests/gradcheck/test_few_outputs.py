@@ -20,10 +20,10 @@ def test_a_thousandth_shows(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", [(4, 64), (64, 1024)])
+@pytest.mark.parametrize("shape", [(4, 64), (32, 512)])
 @pytest.mark.parametrize("name", FEW_OUTPUTS)
 def test_errors_of_a_loss_show_at_other_seeds_and_in_a_larger_tensor(name, shape):
-    for seed in (1, 2) if shape[0] < 64 else (0,):  # benchmarks/gradcheck.py takes four of each
+    for seed in (1, 2) if shape[0] < 32 else (0,):  # benchmarks/gradcheck.py takes four of each
         for dtype in TYPES:
             options = {"shapes": {"x": shape}, "dtypes": [dtype], "seed": seed}
             for error in (1e-3, 1e-2, 1.0):

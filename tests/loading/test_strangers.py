@@ -40,7 +40,7 @@ def run(target, *arguments):
     ],
 )
 def test_a_right_kernel_passes(target, arguments, few_corners):
-    few_corners(slice(0, None, 4))
+    few_corners(slice(0, 75, 4))
     result = run(target, *arguments)
     assert result.exit_code == 0, result.output
     assert f"PASS {STRANGERS}/{target}" in " ".join(result.stdout.split())

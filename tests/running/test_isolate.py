@@ -10,7 +10,9 @@ from math import prod
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from verify_norm.cli.app import app
 from verify_norm.core.results import Settings
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.loading import registry
@@ -167,12 +169,12 @@ def wait_for_cases(folder, count):
 
 
 @pytest.mark.slow
-def test_nothing_to_resume_is_said(tmp_path):
-    environment = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
-    process = command("--resume", "--examples", "0", "--checks", "signature", name="right", env=environment)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 0
-    assert "nothing to resume" in err
+def test_nothing_to_resume_is_said(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    line = ["--kernel", f"{HOSTILE}:right", "--op", "rmsnorm_fwd", "--resume", "--examples", "0", "--checks", "signature"]
+    result = CliRunner().invoke(app, line)
+    assert result.exit_code == 0
+    assert "nothing to resume" in result.stderr
 
 
 @pytest.mark.slow

@@ -41,10 +41,10 @@ def test_a_wrong_kernel_is_detected_by_a_wrong_output(example):
 @pytest.mark.parametrize("example", RIGHT, ids=ids(RIGHT))
 def test_a_right_kernel_is_not_flagged(example, few_corners):
     """In a case of each kind; `verify-norm zoo` runs all of them, and random ones."""
-    few_corners(slice(2, None, 10))
+    few_corners(slice(7, 75, 10))
     outcome = zoo.run(example, Settings(examples=0, isolate=False))
     assert outcome.as_expected, outcome.findings
-    assert outcome.cases > 5
+    assert outcome.cases > 4
 
 
 def test_every_bug_of_the_list_and_every_unusual_kernel_is_there():
