@@ -48,6 +48,14 @@ def test_every_corner_can_be_fitted_and_fitting_twice_is_fitting_once(target):
             make.exact_inputs(fitted, OPS[kernel.op])
 
 
+def test_a_module_takes_any_number_of_rows_though_few_are_drawn():
+    (kernel, _) = load_directions(nn.LayerNorm(4096))
+    many = CaseSpec((4096, 4096))
+    assert kernel.fit(many).shape[0] < 4096
+    assert kernel.unsupported(many) is None
+    assert kernel.unsupported(CaseSpec((4096, 4095))) == "it takes shape = (32, 4096) only"
+
+
 @pytest.mark.parametrize(
     ("target", "op", "said"),
     [

@@ -18,9 +18,9 @@ SUBNORMAL, LARGEST = "subnormal", "largest"  # a log2_scale that differs between
 # nearly all zero; no power of two.
 OUTPUT_SCALES = (1.0, 100.0, 300.0, 1e6, 2.0**-6, 2.0**-14, 40.7)
 _LAST = {"x_layout": "channels_last", "dy_layout": "channels_last"}
-# A run takes the first line of every topic, then the second ones, and so on: its first cases meet all topics. In each
-# the usual mistakes come first, then the extremes (none, one, far). Neighbours have different types: of three lines
-# side by side, or two apart, each type meets one.
+# A run takes the first line of every topic, then the second ones, and so on: its first cases meet all topics. In a
+# topic the usual mistakes come first, then the extremes (none, one, far). Neighbours have different types: of three
+# lines side by side, or two apart, each type meets one.
 ROW_CORNERS: _Topics = {
     "offsets": (  # a one-pass variance cancels; then long rows, in every type
         ((4, 300), {"offset": 1e4}),
