@@ -13,7 +13,7 @@ from verify_norm.core.results import DEFAULTS, Settings, worst_of
 from verify_norm.search.request import device as existing
 from verify_norm.search.request import interpret, request, split
 
-NEEDED = ("crash", "signature", "accuracy", "statistics", "distribution", "sums", "gradient")  # those that tell power
+NEEDED = ("crash", "signature", "accuracy", "statistics")  # the checks whose power is measured
 
 
 def power(
@@ -33,12 +33,12 @@ def power(
     given["allow_incomplete"] = allow_incomplete
     asked = console.noted(request(kernel, given, op=op or None, bind=bind))
     report = console.search(asked.only(), asked.settings)
-    if report.detectable and to.shown:
+    if report.power and to.shown:
         from verify_norm.report import terminal
 
         terminal.show_power(report, terminal.console())
     status = deliver(report, to=to)
-    if report.detectable or status is not Exit.PASS:
+    if report.power or status is not Exit.PASS:
         return status
     console.complain("no case showed the power: none has finite results within their bounds to put errors into")
     return Exit.NOTHING
