@@ -123,8 +123,7 @@ def test_a_batch_that_fails_is_told_and_one_that_is_refused_is_not():
     spec = replace(SPEC, batch=256)
     (found,) = said(small, spec)
     assert (
-        found.message
-        == "the kernel fails where its rows are one place up in a batch of 256: IndexError: out of range"
+        found.message == "the kernel fails where its rows are one place up in a batch of 256: IndexError: out of range"
     )
     run = run_of(small, spec, batch_invariant=True)
     run = replace(run, kernel=replace(run.kernel, unsupported=lambda s: "rows" if s.shape[0] > 255 else None))

@@ -98,6 +98,7 @@ def test_right_kernels(way, dtype):
 
     for run in (right, native, of_numpy):
         assert said(run, way, spec) == {}
+    assert said(right, way, replace(spec, dtype="float16", log2_scale=-20, dy_log2_scale=-20)) == {}
     assert said(right, way, replace(spec, special="inf", weight=False, x_layout="expanded")) == {}
 
 
@@ -122,6 +123,7 @@ def test_backwards(way):
         return layernorm_bwd()(d, x, weight, bias, mean, rstd, eps, normalized_shape)
 
     assert said(layernorm_bwd(), way, op="layernorm_bwd") == {}
+    assert said(layernorm_bwd(), way, replace(ROWS, dtype="float16", dy_log2_scale=-20), op="layernorm_bwd") == {}
     assert set(said(layernorm_bwd_, way, op="layernorm_bwd")) >= {"dx", "dweight"}
 
 

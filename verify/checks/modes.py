@@ -107,12 +107,14 @@ def _cast(usual: Run, run: Run) -> Iterator[Difference]:
         if output.got.shape != expected.value.shape or output.dtype not in FORMATS:
             yield Difference(name, f"{AUTOCAST.words} {name} is {output.dtype} {output.shape}")
             continue
-        coarse = max((NARROW, output.dtype, expected.dtype), key=lambda dtype: FORMATS[dtype].u)
-        bound = judge.allowed(Expected(expected.value, expected.delta, coarse))
-        small = judge.judged(expected) & (np.abs(expected.value) + bound < FORMATS[coarse].largest)
+        types = (NARROW, output.dtype, expected.dtype)  # of these the coarser one, where numbers are subnormal too
+        bounds = [judge.allowed(Expected(expected.value, expected.delta, dtype)) for dtype in types]
+        bound = np.maximum.reduce(bounds)
+        largest = min(FORMATS[dtype].largest for dtype in types)
+        small = judge.judged(expected) & (np.abs(expected.value) + bound < largest)
         ratio = Equation("", name, output.got, expected.value, np.where(small, bound, np.inf)).ratio
         if ratio.max(initial=0.0) > 1:
             index = judge.worst(ratio)
             got, want = float(output.got[index]), float(expected.value[index])
             words = f"{AUTOCAST.words} {element(name, index)} is {got:.9g}, expected {want:.9g}"
-            yield Difference(name, f"{words} within the bound of {coarse}", index, int(np.sum(ratio > 1)))
+            yield Difference(name, f"{words} within the bound of {NARROW}", index, int(np.sum(ratio > 1)))

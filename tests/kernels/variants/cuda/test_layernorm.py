@@ -61,10 +61,10 @@ def test_without_cuda_core_it_says_what_to_install(monkeypatch):
         domain.no_cuda.cache_clear()
 
 
-def test_tensors_of_a_cpu_are_refused_and_no_fault_of_the_kernel():
+def test_tensors_of_a_cpu_are_refused_in_words_of_the_device():
     kernel = load("layernorm_fwd_cuda3")
     run = execute.execute(kernel, make.case(CaseSpec((2, 3)), OP, kernel.contract))
-    assert (run.refused, run.outputs) == (True, {})
+    assert (run.limits, run.outputs) == (("device",), {})
     assert "CUDA C++ runs on a GPU alone, and x is on cpu" in run.problem
 
 
