@@ -27,6 +27,13 @@ class Graph:
     leaves: Mapping[str, Tensor]
     outputs: Mapping[str, Any]
 
+    def cotangents(self, given: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Return the cotangents that the backward is given, by output; without that of a sum of frozen tensors."""
+        pairs = {"y": given["dy"], "residual_out": given.get("dresidual_out")}
+        if "x" not in self.leaves and self.outputs.get("residual_out") is not None:
+            pairs |= {} if self.outputs["residual_out"].requires_grad else {"residual_out": None}
+        return {n: cotangent for n, cotangent in pairs.items() if cotangent is not None}
+
     def gradients(self, cotangents: Mapping[str, Tensor], **options: Any) -> dict[str, Tensor | None]:
         """Return the gradients by torch.autograd.grad, which takes the options; `cotangents` has names of outputs."""
         outs = [self.outputs[n] for n in cotangents]
@@ -70,12 +77,6 @@ def recorded(call: Call, op: Op, given: Mapping[str, Any], frozen: tuple[str, ..
     return Graph(op, offer, leaves, outputs)
 
 
-def cotangents(given: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the cotangents that a backward is given, by the outputs of its forward."""
-    pairs = {"y": given["dy"], "residual_out": given.get("dresidual_out")}
-    return {n: cotangent for n, cotangent in pairs.items() if cotangent is not None}
-
-
 def backward(call: Call, op: Op) -> Call:
     """Return the backward `op` of a forward pass; it also takes `frozen`."""
 
@@ -84,7 +85,7 @@ def backward(call: Call, op: Op) -> Call:
         graph = recorded(call, op, given, frozen)
         if not graph.leaves:
             return graph.named({})
-        for n in cotangents(given):
+        for n in graph.cotangents(given):
             output = graph.outputs.get(n)
             if output is None:
                 raise RefusedError(f"it returns no {n}, whose gradient is given")
@@ -93,6 +94,6 @@ def backward(call: Call, op: Op) -> Call:
                 if not recorded(call, op, given, ()).outputs[n].requires_grad:
                     raise RefusedError(f"{problem}; --op {forward_of(op).name} checks the forward alone")
                 raise TypeError(f"{problem} if {' and '.join(frozen)} need none")
-        return graph.gradients(cotangents(given))
+        return graph.gradients(graph.cotangents(given))
 
     return gradients
