@@ -308,6 +308,13 @@ def test_statistics_are_differentiated_right_or_marked():
     assert said(with_statistics(marked=False, right=True), "others", replace(SPEC, dtype="float16")) == {}
 
 
+def test_what_is_no_statistic_of_the_operator_is_left_to_others():
+    def rmsnorm(x, weight, eps):
+        return functional.rms_norm(x, x.shape[-1:], weight, eps), x * 2
+
+    assert said(rmsnorm, "others") is None
+
+
 def composed(x, weight, bias, eps):
     """LayerNorm in torch's operators, whose statistics are differentiable."""
     mean = x.float().mean(-1, keepdim=True)
