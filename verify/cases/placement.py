@@ -143,6 +143,13 @@ def _kept(device: str) -> int:
     return torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 
 
+def overwrite(tensor: torch.Tensor, source: torch.Tensor) -> None:
+    """Copy the values of a tensor of the same layout; along a stride of 0 there is one element."""
+    own = tuple(slice(0, 1 if stride == 0 else None) for stride in tensor.stride())
+    with torch.no_grad():
+        tensor[own].copy_(source[own])
+
+
 def to_float64(tensor: torch.Tensor) -> Array:
     """Return the tensor's values, exactly."""
     return tensor.detach().to("cpu", torch.float64).contiguous().numpy()

@@ -21,6 +21,7 @@ SHARES = {
     "calls": (6, 5),
     "effects": (12, 8),
     "modes": (4, 3),
+    "autograd": (6, 1),
     "gradient": (3, 0),
     "degenerate": (4, 1),
     "power": (4, 0),

@@ -8,6 +8,7 @@ line of its docstring is the sentence that users see.
 """
 
 from verify_norm.checks import (  # noqa: F401 — they enter themselves
+    autograd,
     calls,
     degenerate,
     determinism,

@@ -66,17 +66,10 @@ def _overwritten(run: Run, changed: Exact, which: str) -> Iterator[Difference]:
     after = _built(run, changed)
     for name, tensor in after.arguments.items():
         if isinstance(tensor, torch.Tensor):
-            _overwrite(before.arguments[name], tensor)
+            placement.overwrite(before.arguments[name], tensor)
     again = execute(run.kernel, replace(after, arguments=before.arguments))
     words = ("with these values in new tensors", f"where {which} of the call before hold them now")
     yield from differences(rerun(run, changed), again, words)
-
-
-def _overwrite(tensor: torch.Tensor, source: torch.Tensor) -> None:
-    """Copy the values of a tensor of the same layout; along a stride of 0 there is one element."""
-    own = tuple(slice(0, 1 if stride == 0 else None) for stride in tensor.stride())
-    with torch.no_grad():
-        tensor[own].copy_(source[own])
 
 
 def _built(run: Run, changed: Exact) -> Case:

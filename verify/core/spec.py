@@ -33,8 +33,8 @@ FAMILIES = ("normal", "heavy", "channel", "constant", "alternating", "integers",
 WEIGHTS = ("random", "zero", "some_zero")
 LAWS = ("scale", "scale_dy", "linearity", "shift", "permutation")
 FURTHER = (
-    *("memory", "distribution", "batch_invariance", "determinism", "calls", "effects", "modes", "gradient"),
-    *("degenerate", "power", *LAWS),
+    *("memory", "distribution", "batch_invariance", "determinism", "calls", "effects", "modes", "autograd"),
+    *("gradient", "degenerate", "power", *LAWS),
 )
 
 

@@ -16,15 +16,12 @@ from torch import Tensor
 from verify_norm.cases import make
 from verify_norm.core.errors import UsageError
 from verify_norm.core.geometry import differentiable
-from verify_norm.core.ops import OPS, forward_of, output_dtype
+from verify_norm.core.ops import OPS, output_dtype
 from verify_norm.core.spec import Contract, Kernel, Op
-from verify_norm.loading import domain, modules
+from verify_norm.loading import domain, gradients, modules
 from verify_norm.loading.bind import FEATURES, Candidate, bind, features, meant, parse, signature
 from verify_norm.loading.domain import Domain
-from verify_norm.loading.returned import RefusedError, named
-
-Call = Callable[[Mapping[str, Any]], Any]  # from an operator's values, by name, to what the callable returns
-MOMENTUM = 0.1  # for a forward that runs in a backward: a backward has no momentum, and no result depends on it
+from verify_norm.loading.gradients import Call
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +66,7 @@ def adapt(candidate: Candidate) -> Adapted:
     forward = replace(candidate, op=OPS[op.forward])
     call, within = _forward(forward, autograd=True)
     within = replace(within, differentiated=tuple(differentiable(op)))
-    return Adapted(_kernel(_gradients(call, op), candidate, "frozen"), _kernel(call, forward), True, within)
+    return Adapted(_kernel(gradients.backward(call, op), candidate, "frozen"), _kernel(call, forward), True, within)
 
 
 def _supported(target: Any, name: str) -> Any:
@@ -211,64 +208,3 @@ def _with_names(call: Call, op: Op, returns: tuple[str, ...]) -> Call:
         return {n: value for n, value in zip(returns, values, strict=True) if n != "_"}
 
     return named_call
-
-
-def _gradients(call: Call, op: Op) -> Call:
-    """Return the backward of a forward pass, by torch.autograd.grad."""
-    forward = forward_of(op)
-
-    def results(offer: Mapping[str, Any]) -> dict[str, Any]:
-        with torch.enable_grad():
-            returned = named(call(offer), forward)
-        if isinstance(returned, str):
-            raise TypeError(returned)
-        return returned
-
-    def gradients(given: Mapping[str, Any]) -> dict[str, Tensor | None]:
-        offer, leaves = _leaves(given, given["frozen"])
-        wanted: dict[str, Tensor | None] = {t.name: None for t in op.outputs}
-        if not leaves:
-            return wanted
-        returned = results(offer)
-        pairs = {"y": given["dy"], "residual_out": given.get("dresidual_out")}
-        cotangents = {n: cotangent for n, cotangent in pairs.items() if cotangent is not None}
-        for n in cotangents:
-            if returned.get(n) is None:
-                raise RefusedError(f"it returns no {n}, whose gradient is given")
-            if not returned[n].requires_grad:
-                problem = f"its {n} has no gradient: autograd does not know how it was made"
-                if not results(_leaves(given, ())[0])[n].requires_grad:
-                    raise RefusedError(f"{problem}; --op {forward.name} checks the forward alone")
-                raise TypeError(f"{problem} if {' and '.join(given['frozen'])} need none")
-        outs = [returned[n] for n in cotangents]
-        found = torch.autograd.grad(outs, list(leaves.values()), list(cotangents.values()), allow_unused=True)
-        by_name = dict(zip(leaves, found, strict=True))
-        dx, dresidual = by_name.get("x"), by_name.pop("residual", by_name.get("x"))
-        if dx is None or dresidual is None:
-            same = dx is dresidual
-        else:
-            same = torch.allclose(dx, dresidual, rtol=0, atol=0, equal_nan=True)
-        if not same:
-            raise ValueError("the gradients of x and residual differ; both are that of their sum")
-        return wanted | {f"d{n}": gradient for n, gradient in by_name.items()}
-
-    return gradients
-
-
-def _leaves(given: Mapping[str, Any], frozen: tuple[str, ...]) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the arguments of the forward, and those of them that need a gradient.
-
-    The backward of a fused addition knows only the sum: x is the sum, and residual is zero. BatchNorm's forward changes
-    the running statistics, so it gets copies.
-    """
-    offer = {**given, "momentum": MOMENTUM}
-    if "residual_out" in given:
-        offer |= {"x": given["residual_out"], "residual": torch.zeros_like(given["residual_out"])}
-    offer |= {n: offer[n].clone() for n in ("running_mean", "running_var") if offer.get(n) is not None}
-    leaves = {}
-    for n in ("x", "residual", "weight", "bias"):
-        if offer.get(n) is not None:
-            offer[n] = offer[n].detach()
-            if (n if n != "residual" else "x") not in frozen:
-                leaves[n] = offer[n] = offer[n].requires_grad_()
-    return offer, leaves

@@ -1,0 +1,479 @@
+"""The check `autograd`: functions whose gradients depend on how they are asked for, and unusual right ones."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from checking import ROWS
+from torch import nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from verify_norm.cases import make
+from verify_norm.checks import CHECKS, autograd
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import CaseSpec, Contract, Finding
+from verify_norm.loading.registry import load, load_directions
+from verify_norm.running.execute import execute
+
+WAYS = {"again": 0, "data": 1, "parameters": 2, "second": 3, "others": 4, "split": 5}  # the variant that chooses each
+LOOSE = Contract(expanded=True, summation="sequential")  # torch's own
+SPEC = replace(ROWS, shape=(6, 24))
+
+
+def said(target, way, spec=SPEC, op="rmsnorm"):
+    """What `autograd` says of a case whose variant chooses the way, by output; None where it had nothing to look at."""
+    *_, kernel = load_directions(target, op, contract=LOOSE)
+    spec = kernel.fit(replace(spec, variant=WAYS[way]))
+    result = execute(kernel, make.case(spec, OPS[kernel.op], kernel.contract))
+    assert result.problem is None
+    assert CHECKS["autograd"].looks(result)
+    items = CHECKS["autograd"].function(result)
+    found = {f.output: f.message for f in items if isinstance(f, Finding)}
+    return found if found or not items else None
+
+
+def ways(op="rmsnorm"):
+    return [way for way in WAYS if way != "split" or op.startswith("add_")]
+
+
+def gradients(dy, x, weight, rstd):
+    """The gradients of RMSNorm, of float64 intermediates."""
+    xhat, g = x.double() * rstd, dy.double() if weight is None else dy.double() * weight.double()
+    dx = rstd * (g - xhat * (g * xhat).mean(-1, keepdim=True))
+    dw = None if weight is None else (dy.double() * xhat).sum(0).to(weight.dtype)
+    return dx.to(x.dtype), dw
+
+
+class Once(torch.autograd.Function):
+    """RMSNorm, differentiable once; its variants change one thing each."""
+
+    @staticmethod
+    def forward(ctx, x, weight, eps):
+        rstd = (x.double().square().mean(-1, keepdim=True) + eps).rsqrt()
+        y = x.double() * rstd if weight is None else x.double() * rstd * weight.double()
+        ctx.save_for_backward(x, weight, rstd)
+        return y.to(x.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy):
+        return *gradients(dy, *ctx.saved_tensors), None
+
+
+class InPlace(Once):
+    """Its backward scales what it has saved: a second backward finds it changed, and torch does not notice."""
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy):
+        x, weight, rstd = ctx.saved_tensors
+        found = gradients(dy, x, weight, rstd)
+        rstd.data.mul_(2)
+        return *found, None
+
+
+class Released(Once):
+    """It keeps what it saves on ctx, and clears it: a second backward raises the error of None."""
+
+    @staticmethod
+    def forward(ctx, x, weight, eps):
+        y = Once.forward(ctx, x, weight, eps)
+        ctx.x = x.clone()
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy):
+        x, ctx.x = ctx.x, None
+        return *gradients(dy, x, *ctx.saved_tensors[1:]), None
+
+
+class Accumulating(Once):
+    """Its backward also adds to the weight's .grad itself, as fused training loops do."""
+
+    @staticmethod
+    def forward(ctx, x, weight, eps):
+        ctx.weight = weight
+        return Once.forward(ctx, x, weight, eps)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy):
+        dx, dw = gradients(dy, *ctx.saved_tensors)
+        if dw is not None:
+            ctx.weight.grad = dw.clone()
+        return dx, dw, None
+
+
+class Polite(Once):
+    """It refuses a second backward in words."""
+
+    @staticmethod
+    def forward(ctx, x, weight, eps):
+        ctx.done = False
+        return Once.forward(ctx, x, weight, eps)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy):
+        if ctx.done:
+            raise RuntimeError("this function is differentiated once a graph")
+        ctx.done = True
+        return *gradients(dy, *ctx.saved_tensors), None
+
+
+class Growing(Once):
+    """Its backward depends on how often it ran."""
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy):
+        ctx.runs = getattr(ctx, "runs", 0) + 1
+        dx, dw = gradients(dy, *ctx.saved_tensors)
+        return dx * ctx.runs, dw, None
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (InPlace, "second backward"),
+        (Growing, "second backward"),
+        (Released, "it fails"),
+        (Accumulating, "weight.grad set"),
+    ],
+)
+def test_a_second_backward(function, words):
+    found = said(function, "again")
+    assert any(words in message for message in found.values())
+    if function is not Released:
+        assert all(said(function, way) in ({}, None) for way in ways() if way != "again")
+
+
+def test_a_backward_that_refuses_a_second_one_passes():
+    assert said(Polite, "again") == {}
+
+
+def kept(what):
+    """RMSNorm that keeps one tensor past torch's count of versions."""
+
+    class Kept(Once):
+        @staticmethod
+        def forward(ctx, x, weight, eps):
+            y = Once.forward(ctx, x.data if what == "data" else x, weight, eps)
+            ctx.kept = {"x": x.detach(), "weight": weight, "y": y}.get(what)
+            ctx.save_for_backward(*(None if t is ctx.kept or (what == "x" and t is x) else t for t in ctx.to_save))
+            return y
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx, dy):
+            x, weight, rstd = ctx.saved_tensors
+            if what == "y":
+                xhat = ctx.kept.double() / (1.0 if weight is None else weight)
+                dx, dw = gradients(dy, xhat / rstd, weight, rstd)
+                return dx.to(dy.dtype), dw, None
+            x, weight = ctx.kept if what == "x" else x, ctx.kept if what == "weight" else weight
+            return *gradients(dy, x, weight, rstd), None
+
+    return Kept
+
+
+@pytest.mark.parametrize("what", ["x", "data", "weight", "y"])
+def test_what_is_kept_past_the_version_counter(what):
+    way = "parameters" if what == "weight" else "data"
+    found = said(kept(what), way)
+    assert "dx" in found
+    name = "x" if what == "data" else what
+    assert f"where {name} is overwritten between forward and backward and no error is raised" in found["dx"]
+    assert all(said(kept(what), other) in ({}, None) for other in ways() if other != way)
+
+
+class Copied(Once):
+    """It saves copies: later writes are no concern of its."""
+
+    @staticmethod
+    def forward(ctx, x, weight, eps):
+        return Once.forward(ctx, x.clone(), None if weight is None else weight.clone(), eps)
+
+
+class Checking(Once):
+    """It looks at the version of x itself."""
+
+    @staticmethod
+    def forward(ctx, x, weight, eps):
+        ctx.x, ctx.version = x.detach(), x._version
+        return Once.forward(ctx, x, weight, eps)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy):
+        if ctx.x._version != ctx.version:
+            raise ValueError("x has been changed")
+        return *gradients(dy, ctx.x, *ctx.saved_tensors[1:]), None
+
+
+class Constant(Once):
+    """It is differentiable twice, but for rstd, which it saves as a number: the second derivatives are wrong."""
+
+    @staticmethod
+    def backward(ctx, dy):
+        return *gradients(dy, *ctx.saved_tensors), None
+
+
+class Twice(Once):
+    """It is differentiable twice: its backward takes rstd anew."""
+
+    @staticmethod
+    def forward(ctx, x, weight, eps):
+        ctx.eps = eps
+        return Once.forward(ctx, x, weight, eps)
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, weight, _ = ctx.saved_tensors
+        rstd = (x.double().square().mean(-1, keepdim=True) + ctx.eps).rsqrt()
+        return *gradients(dy, x, weight, rstd), None
+
+
+class Unmarked(Once):
+    """Its gradients come without a graph: torch refuses to differentiate them."""
+
+    @staticmethod
+    def backward(ctx, dy):
+        dx, dw = gradients(*(None if t is None else t.detach() for t in (dy, *ctx.saved_tensors)))
+        return dx, dw, None
+
+
+class Halved(Once):
+    """Of its gradients dx alone is differentiated right."""
+
+    @staticmethod
+    def forward(ctx, x, weight, eps):
+        return Twice.forward(ctx, x, weight, eps)
+
+    @staticmethod
+    def backward(ctx, dy):
+        dx, dw, _ = Twice.backward(ctx, dy)
+        return dx, None if dw is None else dw * 0.5 + dw.detach() * 0.5, None
+
+
+def test_second_derivatives():
+    assert "silently wrong" in said(Constant, "second")["dx"]
+    assert set(said(Halved, "second")) == {"dweight"}
+    for function in (Constant, Halved):
+        assert all(said(function, way) in ({}, None) for way in ways() if way != "second")
+    assert said(Twice, "second") == {}
+    assert said(Unmarked, "second") is said(Once, "second") is None
+    assert said(Constant, "second", replace(SPEC, dtype="bfloat16")) is None
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (5, 2), (1, 1000), (300, 8)])
+@pytest.mark.parametrize("eps", [0.0, 1e-5, 4.0])
+def test_right_second_derivatives_in_unusual_shapes(shape, eps):
+    spec = replace(SPEC, shape=shape, eps=eps)
+    assert said(Twice, "second", spec) in ({}, None)
+    assert said(functional.layer_norm, "second", spec, "layernorm") in ({}, None)
+
+
+def with_statistics(marked, right):
+    """RMSNorm that also returns rstd, whose gradient it leaves out, marks as missing, or returns."""
+
+    class Statistics(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weight, eps):
+            y = Once.forward(ctx, x, weight, eps)
+            rstd = ctx.to_save[2].float()
+            if marked:
+                ctx.mark_non_differentiable(rstd)
+            return y, rstd
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx, dy, drstd):
+            x, weight, rstd = ctx.saved_tensors
+            dx, dw = gradients(dy, x, weight, rstd)
+            if right:
+                dx = dx - (drstd.double() * rstd**3 * x.double() / x.shape[-1]).to(x.dtype)
+            return dx, dw, None
+
+    return Statistics
+
+
+def test_statistics_are_differentiated_right_or_marked():
+    found = said(with_statistics(marked=False, right=False), "others")
+    assert "the gradient of rstd, which is not marked as not differentiable" in found["dx"]
+    assert said(with_statistics(marked=True, right=False), "others") is None
+    assert said(with_statistics(marked=False, right=True), "others") == {}
+    assert said(with_statistics(marked=False, right=True), "others", replace(SPEC, dtype="float16")) == {}
+
+
+def test_what_is_no_statistic_of_the_operator_is_left_to_others():
+    def rmsnorm(x, weight, eps):
+        return functional.rms_norm(x, x.shape[-1:], weight, eps), x * 2
+
+    assert said(rmsnorm, "others") is None
+
+
+def composed(x, weight, bias, eps):
+    """LayerNorm in torch's operators, whose statistics are differentiable."""
+    mean = x.float().mean(-1, keepdim=True)
+    rstd = ((x.float() - mean).square().mean(-1, keepdim=True) + eps).rsqrt()
+    y = (x.float() - mean) * rstd
+    y = y if weight is None else y * weight.float()
+    return (y if bias is None else y + bias.float()).to(x.dtype), mean, rstd
+
+
+@pytest.mark.parametrize("way", ways())
+@pytest.mark.parametrize("spec", [SPEC, replace(SPEC, dtype="bfloat16", offset=30.0), replace(SPEC, weight=False)])
+def test_what_torch_composes(way, spec):
+    assert said(composed, way, spec, "layernorm") in ({}, None)
+    if way == "others":
+        assert said(composed, way, spec, "layernorm") == {}
+
+
+def fused(saved="sum", materialize=True):
+    """A fused addition that saves x or the sum; without `materialize`, what nothing depends on has no cotangent."""
+
+    class Fused(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, residual, weight, eps):
+            summed = x + residual
+            y = Once.forward(ctx, summed, weight, eps)
+            ctx.save_for_backward(x if saved == "x" else summed, *ctx.to_save[1:])
+            ctx.set_materialize_grads(materialize)
+            return y, summed
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx, dy, dsum):
+            if dy is None and saved == "checked":
+                return dsum, dsum, None, None
+            dx, dw = gradients(dy, *ctx.saved_tensors)
+            dx = dx if dsum is None else (dx.double() + dsum.double()).to(dx.dtype)
+            return dx, dx, dw, None
+
+    return Fused
+
+
+def test_a_fused_addition_that_saves_x():
+    found = said(fused("x"), "split", op="add_rmsnorm")
+    assert "where x and residual share the same sum" in found["dx"]
+    for way in ways():
+        assert said(fused("x"), way, op="add_rmsnorm") in ({}, None)
+
+
+def test_a_fused_addition_whose_y_has_no_cotangent():
+    found = said(fused(materialize=False), "others", op="add_rmsnorm")
+    assert "asked for the gradients of residual_out alone it fails" in found[None]
+    assert said(fused(), "others", op="add_rmsnorm") == {}
+    assert said(fused("checked", materialize=False), "others", op="add_rmsnorm") == {}
+
+
+def test_a_gradient_of_the_sum_that_is_lost_where_y_has_none():
+    right = fused("checked", materialize=False)
+
+    class Lost(right):
+        @staticmethod
+        def backward(ctx, dy, dsum):
+            return (None, None, None, None) if dy is None else right.backward(ctx, dy, dsum)
+
+    assert set(said(Lost, "others", op="add_rmsnorm")) == {"dx"}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_fused_additions_in_torchs_operators(way, dtype):
+    def add_rmsnorm(x, residual, weight, eps):
+        summed = x + residual
+        y = summed.float() * (summed.float().square().mean(-1, keepdim=True) + eps).rsqrt()
+        return (y if weight is None else y * weight.float()).to(x.dtype), summed
+
+    for spec in (SPEC, replace(SPEC, dresidual_out=False), replace(SPEC, frozen=("x",))):
+        assert said(add_rmsnorm, way, replace(spec, dtype=dtype), "add_rmsnorm") in ({}, None)
+        assert said(fused(), way, replace(spec, dtype=dtype), "add_rmsnorm") in ({}, None)
+
+
+UNUSUAL = (Once, Copied, Checking, Twice, Unmarked, Polite)
+
+
+@pytest.mark.parametrize("way", ways())
+@pytest.mark.parametrize("function", UNUSUAL)
+def test_right_functions(function, way):
+    layouts = {"x_layout": "expanded", "dy_layout": "every_other", "weight_layout": "offset"}
+    for change in ({}, layouts, {"dtype": "bfloat16"}, {"weight": False}, {"frozen": ("weight",)}, {"frozen": ("x",)}):
+        assert said(function, way, replace(SPEC, **change)) in ({}, None)
+
+
+@pytest.mark.parametrize(
+    ("module", "spec"),
+    [
+        (nn.LayerNorm, SPEC),
+        (nn.RMSNorm, SPEC),
+        (nn.GroupNorm, CaseSpec((2, 6, 4), num_groups=3)),
+        (nn.BatchNorm1d, CaseSpec((4, 3, 5))),
+        (nn.BatchNorm1d, CaseSpec((4, 3, 5), training=False)),
+        (nn.InstanceNorm1d, CaseSpec((4, 3, 5))),
+    ],
+)
+def test_torchs_modules(module, spec):
+    for way in ways():
+        for dtype in ("float32", "float16"):
+            assert said(module, way, replace(spec, dtype=dtype), None) in ({}, None)
+
+
+@pytest.mark.parametrize("name", ["layernorm:LayerNormFunction", "add_rmsnorm:AddRMSNormFunction"])
+def test_functions_of_the_kernels(name):
+    op = name.partition(":")[0]
+    *_, kernel = load_directions(f"verify_norm.kernels.{name}", op)
+    for variant in range(len(autograd._ways(OPS[kernel.op]))):
+        spec = kernel.fit(replace(SPEC, shape=(3, 16), variant=variant))
+        result = execute(kernel, make.case(spec, OPS[kernel.op], kernel.contract))
+        assert [f for f in CHECKS["autograd"].function(result) if isinstance(f, Finding)] == []
+
+
+def test_a_custom_operator():
+    @torch.library.custom_op("verify_norm_test::rms", mutates_args=())
+    def rms(x: torch.Tensor, weight: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
+        rstd = (x.double().square().mean(-1, keepdim=True) + eps).rsqrt()
+        return (x.double() * rstd * weight.double()).to(x.dtype), rstd
+
+    @torch.library.custom_op("verify_norm_test::rms_backward", mutates_args=())
+    def rms_backward(dy: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, rstd: torch.Tensor) -> list[torch.Tensor]:
+        return list(gradients(dy, x, weight, rstd))
+
+    def setup(ctx, inputs, output):
+        ctx.save_for_backward(*inputs[:2], output[1])
+        ctx.mark_non_differentiable(output[1])
+
+    def backward(ctx, dy, _):
+        return *rms_backward(dy, *ctx.saved_tensors), None
+
+    rms.register_autograd(backward, setup_context=setup)
+
+    def rmsnorm(x, weight, eps):
+        return rms(x, torch.ones(x.shape[-1], dtype=x.dtype) if weight is None else weight, eps)[0]
+
+    for way in ways():
+        assert said(rmsnorm, way) in ({}, None)
+
+
+def test_what_is_a_backward_of_its_own_has_no_graph():
+    kernel, check = load("layernorm_bwd"), CHECKS["autograd"]
+    assert "a backward of its own" in check.lacks(kernel, ())
+    assert not check.applies(OPS["layernorm_fwd"])
+
+
+def test_gradients_that_differ_in_every_run_are_left_to_determinism():
+    count = [0]
+
+    class Drifting(Once):
+        @staticmethod
+        @once_differentiable
+        def backward(ctx, dy):
+            count[0] += 1
+            dx, dw = gradients(dy, *ctx.saved_tensors)
+            return dx + count[0] * 1e-2, dw, None
+
+    for way in ways():
+        assert said(Drifting, way) in ({}, None)

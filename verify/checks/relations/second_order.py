@@ -1,0 +1,163 @@
+"""Derivatives of gradients by torch's autograd, along one direction an input, against differences of the reference."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from math import prod, sqrt
+from typing import Any
+
+import numpy as np
+import torch
+
+from verify_norm.cases import make, placement
+from verify_norm.checks.relations.equations import arithmetic_of
+from verify_norm.checks.relations.rerun import Difference, device_of
+from verify_norm.checks.relations.stages import given
+from verify_norm.core import geometry
+from verify_norm.core.dtypes import FORMATS, Array
+from verify_norm.core.spec import Case, CaseSpec, NoData, Run
+from verify_norm.loading import gradients
+
+FLOAT32 = FORMATS["float32"]
+TERMS = 16  # of a second derivative: three projections of at most three terms each, and those of an activation
+STEP = 2.0**-13  # of an input, divided by r: a difference is then off by about 2⁻²⁶ of the terms
+WHY = "differentiate every step of backward, also the statistics, or mark it with once_differentiable"
+
+
+def second_order(run: Run) -> Iterator[Difference | NoData]:
+    """Yield the gradients whose own derivatives are silently wrong, in float32, at benign values.
+
+    Of L = ⟨v, dx⟩, and the same of dweight and dbias, the derivative along a direction of each input is compared with
+    the reference's. Where it raises, or a gradient comes without a graph, which torch refuses to differentiate, there
+    is nothing to compare; nor where a contract lets the kernel overwrite dy, which a derivative needs.
+    """
+    spec, contract = _plain(run.case.spec), run.kernel.contract
+    wide = contract.accumulate in ("float32", "float64") and contract.products == "float32"
+    if not wide or contract.inplace or {spec.dtype, spec.weight_dtype or "float32"} != {"float32"}:
+        yield NoData()
+        return
+    case = make.build(spec, run.case.op, contract, device_of(run.case), _benign(run.case, spec))
+    found = list(_derivatives(run, case)) if np.isfinite(given(case, "rstd")).all() else []
+    if not found:
+        yield NoData()
+    wrong: dict[str, Difference] = {}  # one for each output
+    for output, name, derivative in found:
+        for difference in _reference(run, case).compared(output, name, derivative):
+            wrong.setdefault(output, difference)
+    yield from wrong.values()
+
+
+def _derivatives(run: Run, case: Case) -> Iterator[tuple[str, str, torch.Tensor | None]]:
+    """Yield gradients by name, inputs by name, and the derivatives of one with respect to the other."""
+    dy = case.arguments["dy"].requires_grad_()
+    assert run.kernel.forward_run is not None
+    call, reference = partial(make.call, run.kernel.forward_run), _reference(run, case)
+    try:
+        graph = gradients.recorded(call, case.op, case.arguments, case.spec.frozen)
+        first = graph.gradients(graph.cotangents(case.arguments), create_graph=True)
+    except Exception:
+        return
+    sources = {"dy": dy, **{name: leaf for name, leaf in graph.leaves.items() if name != "residual"}}
+    for output, gradient in first.items():
+        if gradient is None:
+            continue
+        v = torch.tensor(reference.direction(output.removeprefix("d"))).to(gradient)
+        for source in sources.values():
+            source.grad = None
+        try:  # backward runs every node, also one that raises and that autograd.grad passes over
+            gradient.backward(v, retain_graph=True)
+        except Exception:
+            continue
+        yield from ((output, name, source.grad) for name, source in sources.items())
+
+
+def _plain(spec: CaseSpec) -> CaseSpec:
+    """Return the case with all tensors contiguous, which a layout with shared elements would tie together."""
+    layouts: dict[str, Any] = {f.name: "contiguous" for f in fields(CaseSpec) if f.name.endswith("_layout")}
+    return replace(spec, **layouts)
+
+
+def _benign(case: Case, spec: CaseSpec) -> dict[str, Array | None]:
+    """Return values at which no gradient and no derivative is small: dy has the sign of x̂, about."""
+    rng = np.random.default_rng(spec.seed)
+    exact = dict(case.exact)
+    x = FLOAT32.round(rng.uniform(-1.5, 2.0, spec.shape))
+    exact["residual_out" if "residual_out" in exact else "x"] = x
+    exact["dy"] = FLOAT32.round(np.copysign(rng.uniform(0.5, 1.0, spec.shape), x - 0.25))
+    if exact.get("dresidual_out") is not None:
+        exact["dresidual_out"] = np.zeros(spec.shape)  # it is added to dx as it is
+    for name in ("weight", "bias"):
+        values = exact.get(name)
+        if values is not None:
+            exact[name] = FLOAT32.round(rng.uniform(0.5, 1.0, values.shape))
+    return exact | make.saved(spec, case.op, exact)
+
+
+def _reference(run: Run, case: Case) -> "_Reference":
+    r = float(given(case, "rstd").max())
+    return _Reference(run, case, r, r * float(np.abs(_exact(case, "x")[1]).max()))
+
+
+def _exact(case: Case, name: str) -> tuple[str, Array]:
+    """Return an input's own name, x being the sum of a fused addition, and its values."""
+    own = "residual_out" if name == "x" and "residual_out" in case.exact else name
+    return own, given(case, own)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    """The reference's gradients at a case, which it differentiates along directions, and a bound on a kernel's."""
+
+    run: Run
+    case: Case
+    r: float  # the largest rstd
+    kappa: float  # r·max|x|, what cancels in x − mean
+
+    def direction(self, name: str) -> Array:
+        """Return the direction of an input, or of its gradient: positive, of x and dy with the signs of dy."""
+        values = _exact(self.case, name)[1]
+        d = FLOAT32.round(np.random.default_rng(values.size).uniform(0.5, 1.0, values.shape))
+        return np.copysign(d, given(self.case, "dy")) if name in ("x", "dy") else d
+
+    def compared(self, output: str, name: str, derivative: torch.Tensor | None) -> Iterator[Difference]:
+        """Yield whether the derivative of ⟨v, output⟩ with respect to one input is off, along its direction."""
+        d = self.direction(name)
+        got = 0.0 if derivative is None else float((placement.to_float64(derivative.detach()) * d).sum())
+        want, allowed = self._difference(output, name, d), self._allowed(output, name)
+        if np.isfinite(want + allowed) and not abs(got - want) <= allowed:
+            words = f"the derivative of {output} with respect to {name} is silently wrong: along a direction it is"
+            values = f"{got:.6g}, expected {want:.6g} within {allowed:.2g}"
+            missing = " (it is not in the graph)" if derivative is None else ""
+            yield Difference(output, f"{words} {values}{missing}; {WHY}")
+
+    def _difference(self, output: str, name: str, d: Array) -> float:
+        case, (own, values) = self.case, _exact(self.case, name)
+        v, step = self.direction(output.removeprefix("d")), STEP / max(self.r, 1.0)
+        place = [tensor.name for tensor in case.op.outputs].index(output)
+
+        def at(moved: Array) -> float:
+            offered = make.offer(case.spec, case.op, self.run.kernel.contract, {**case.exact, own: moved})
+            return float((make.call(case.op.reference, offered)[place] * v).sum())
+
+        return (at(values + step * d) - at(values - step * d)) / (2 * step)
+
+    def _allowed(self, output: str, name: str) -> float:
+        """Return the error allowed.
+
+        Derivatives of gradients are sums of products of v, d, dy, w, x̂ and r (`reference.double_backward`). With
+        |dy| ≤ 1, |w| ≤ W and |x̂| ≤ 2κ, a term, summed over all elements, is at most r²W²·2κ·‖v‖·‖d‖ by
+        Cauchy–Schwarz, where r and 2κ are no less than 1 and norms count a weight once for each element it meets. Each
+        term errs by (4n + 40)(1 + κ)u of that: n terms of sums, rstd by n/2 + 5, x̂ by two more and by κ from what
+        cancels, and no term has more than five such factors.
+        """
+        case, size = self.case, prod(self.case.spec.shape)
+        v, d = self.direction(output.removeprefix("d")), self.direction(name)
+        norms = [float(np.linalg.norm(each)) * sqrt(size / each.size) for each in (v, d)]
+        affine = prod(geometry.affine_shape(case.spec, case.op))
+        n = geometry.row_length(case.spec, case.op) + size // affine
+        most = (
+            max(self.r, 1.0) ** 2 * (1.0 + abs(case.arguments.get("weight_offset", 0.0))) ** 2 * max(2 * self.kappa, 1)
+        )
+        u = max(arithmetic_of(self.run).u, FLOAT32.u)
+        bound: float = TERMS * most * norms[0] * norms[1] * (4 * n + 40) * (1.0 + self.kappa) * u
+        return bound

@@ -1,0 +1,99 @@
+"""The backward of a forward pass, by torch's autograd."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from verify_norm.core.ops import forward_of
+from verify_norm.core.spec import Op
+from verify_norm.loading.returned import RefusedError, named
+
+Call = Callable[[Mapping[str, Any]], Any]  # from an operator's values, by name, to what the callable returns
+MOMENTUM = 0.1  # for a forward that runs in a backward: a backward has no momentum, and no result depends on it
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A forward pass that torch has recorded: its inputs, those that need a gradient, and its outputs, by name.
+
+    `op` is the backward, whose outputs are the gradients.
+    """
+
+    op: Op
+    inputs: Mapping[str, Any]
+    leaves: Mapping[str, Tensor]
+    outputs: Mapping[str, Any]
+
+    def cotangents(self, given: Mapping[str, Any]) -> dict[str, Tensor]:
+        """Return the cotangents that the backward is given, by output; without that of a sum of frozen tensors."""
+        pairs = {"y": given["dy"], "residual_out": given.get("dresidual_out")}
+        if "x" not in self.leaves and self.outputs.get("residual_out") is not None:
+            pairs |= {} if self.outputs["residual_out"].requires_grad else {"residual_out": None}
+        return {n: cotangent for n, cotangent in pairs.items() if cotangent is not None}
+
+    def gradients(self, cotangents: Mapping[str, Tensor], **options: Any) -> dict[str, Tensor | None]:
+        """Return the gradients by torch.autograd.grad, which takes the options; `cotangents` has names of outputs."""
+        outs = [self.outputs[n] for n in cotangents]
+        leaves, weights = list(self.leaves.values()), list(cotangents.values())
+        found = torch.autograd.grad(outs, leaves, weights, allow_unused=True, **options)
+        return self.named(dict(zip(self.leaves, found, strict=True)))
+
+    def named(self, by_leaf: Mapping[str, Tensor | None]) -> dict[str, Tensor | None]:
+        """Return the gradients of leaves as outputs of the backward; raises ValueError if x and residual have two."""
+        by_leaf = dict(by_leaf)
+        dx, dresidual = by_leaf.get("x"), by_leaf.pop("residual", by_leaf.get("x"))
+        if dx is None or dresidual is None:
+            same = dx is dresidual
+        else:
+            same = torch.allclose(dx, dresidual, rtol=0, atol=0, equal_nan=True)
+        if not same:
+            raise ValueError("the gradients of x and residual differ; both are that of their sum")
+        return {t.name: None for t in self.op.outputs} | {f"d{n}": gradient for n, gradient in by_leaf.items()}
+
+
+def recorded(call: Call, op: Op, given: Mapping[str, Any], frozen: tuple[str, ...]) -> Graph:
+    """Return the graph of a forward pass at what the backward `op` is given; raises TypeError as `returned.named`.
+
+    The backward of a fused addition knows only the sum: x is the sum, and residual is zero, unless both are given.
+    BatchNorm's forward changes the running statistics, so it gets copies.
+    """
+    offer = {**given, "momentum": MOMENTUM}
+    if "residual_out" in given and "residual" not in given:
+        offer |= {"x": given["residual_out"], "residual": torch.zeros_like(given["residual_out"])}
+    offer |= {n: offer[n].clone() for n in ("running_mean", "running_var") if offer.get(n) is not None}
+    leaves = {}
+    for n in ("x", "residual", "weight", "bias"):
+        if offer.get(n) is not None:
+            offer[n] = offer[n].detach()
+            if (n if n != "residual" else "x") not in frozen:
+                leaves[n] = offer[n] = offer[n].requires_grad_()
+    with torch.enable_grad():
+        outputs = named(call(offer), forward_of(op))
+    if isinstance(outputs, str):
+        raise TypeError(outputs)
+    return Graph(op, offer, leaves, outputs)
+
+
+def backward(call: Call, op: Op) -> Call:
+    """Return the backward `op` of a forward pass; it also takes `frozen`."""
+
+    def gradients(given: Mapping[str, Any]) -> dict[str, Tensor | None]:
+        frozen = given["frozen"]
+        graph = recorded(call, op, given, frozen)
+        if not graph.leaves:
+            return graph.named({})
+        for n in graph.cotangents(given):
+            output = graph.outputs.get(n)
+            if output is None:
+                raise RefusedError(f"it returns no {n}, whose gradient is given")
+            if not output.requires_grad:
+                problem = f"its {n} has no gradient: autograd does not know how it was made"
+                if not recorded(call, op, given, ()).outputs[n].requires_grad:
+                    raise RefusedError(f"{problem}; --op {forward_of(op).name} checks the forward alone")
+                raise TypeError(f"{problem} if {' and '.join(frozen)} need none")
+        return graph.gradients(graph.cotangents(given))
+
+    return gradients
