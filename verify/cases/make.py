@@ -63,11 +63,11 @@ def build(
         values, dtype = exact[tensor.name], geometry.input_dtype(tensor, spec)
         layout = geometry.layout_of(spec, tensor.name)
         tensors[tensor.name] = None if values is None else placement.place(values, dtype, layout, poison, device)
-    expected = _truth(spec, op, contract, exact) if truth else {}
+    expected = expectation(spec, op, contract, exact) if truth else {}
     return Case(spec, op, {**tensors, **attributes(spec, op)}, exact, expected, poison)
 
 
-def _truth(spec: CaseSpec, op: Op, contract: Contract, exact: Exact) -> dict[str, Expected | None]:
+def expectation(spec: CaseSpec, op: Op, contract: Contract, exact: Exact) -> dict[str, Expected | None]:
     offered = offer(spec, op, contract, exact)
     with np.errstate(all="ignore"):  # the inputs contain NaN, infinities and overflow; the checks judge them
         values = call(op.reference, offered)

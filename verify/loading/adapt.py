@@ -119,7 +119,7 @@ def _function(candidate: Candidate, *, autograd: bool = False) -> tuple[Call, Do
     outputs = tuple(t.name for t in op.outputs if t.name not in offered(op))
     binding = bind(candidate, parameters, offered(op), outputs=outputs, positional=positional)
     within = domain.of_function(candidate, binding, autograd=autograd)
-    if binding.plain and not contract.inplace and not positional:
+    if binding.plain and not positional:
         return partial(make.call, target), within
     into = [n for n in outputs if n in binding.sources]
     if autograd and into:
@@ -128,9 +128,6 @@ def _function(candidate: Candidate, *, autograd: bool = False) -> tuple[Call, Do
     def call(given: Mapping[str, Any]) -> Any:
         written = {n: _blank(n, op, contract, given) for n in into}
         returned = binding.call(function, {**given, FEATURES: features(op, given), **written})
-        if returned is None and not written:
-            pairs = (pair.partition(":") for pair in contract.inplace)
-            return {output: given[argument] for output, _, argument in pairs} or None
         return _merged(returned, written, op) if written else returned
 
     return _with_names(call, op, binding.returns), within

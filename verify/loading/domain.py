@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from verify_norm.core.errors import UsageError
-from verify_norm.core.geometry import thawed
+from verify_norm.core.geometry import apart, thawed
 from verify_norm.core.spec import CaseSpec, View
 from verify_norm.loading.bind import Binding, Candidate
 
@@ -67,8 +67,7 @@ class Domain:
             held["normalized_ndim"] = len(normalized)
         else:
             held["shape"] = self._channels(spec, held)
-        shared = [f"{n}_layout" for n in self.written if getattr(spec, f"{n}_layout", "") in ("expanded", "scalar")]
-        fitted = replace(spec, **(held | dict.fromkeys(shared, "contiguous")))
+        fitted = replace(apart(spec, self.written), **held)
         if self.tied == "untold":
             return fitted if fitted.weight else replace(fitted, weight_dtype=None)
         if self.tied:

@@ -12,13 +12,15 @@ from typing import Any, TypeVar
 from verify_norm.cases import corners, models, strategies
 from verify_norm.cases.strategies import explore
 from verify_norm.checks import CHECKS
+from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.errors import UsageError
 from verify_norm.core.geometry import row_length
 from verify_norm.core.ops import OPS
 from verify_norm.core.results import Report, Settings
-from verify_norm.core.spec import CaseSpec, Finding, Kernel, Op
+from verify_norm.core.spec import CaseSpec, Contract, Finding, Kernel, Op
 from verify_norm.running.isolate import runner
 from verify_norm.search.collector import NO_JOURNAL, Collector
+from verify_norm.search.diagnosis import Trial
 from verify_norm.search.examine import PRELOAD, Examined, examine_in
 from verify_norm.search.journal import Journal
 from verify_norm.search.shrink import reduce
@@ -29,6 +31,7 @@ ELEMENTS = {"cpu": 2**14, "cuda": 2**19}  # of x: Triton's interpreter takes 5 m
 FEW, TALL = 300, 1100  # rows that every kernel is run with, and rows that cost an interpreter seconds
 SHARE = 1 / 40  # of the time: more than that, no case of many rows takes
 REDUCING = 0.2  # the share of the time that is kept for making failures small, once there is one
+EXPLAINING = 0.15  # the share of the time in which weaker contracts are tried on what failed
 TIMEOUT = {"cpu": 20.0, "cuda": 90.0}  # seconds for one case: on a GPU the first case of a shape compiles
 HANGS = 4  # after this many, the run ends
 PATIENCE = 10.0  # once the kernel has hung, a case may take this many times as long as the slowest one so far
@@ -45,7 +48,7 @@ class _Search:
 
     state: Collector
     progress: Progress
-    until: Callable[[Finding], bool]
+    until: Callable[[Finding], bool] | None
     deadline: float
     met: int = 0  # planned cases
     pace: float = 0.0  # seconds a row, of the case with the most rows so far
@@ -87,7 +90,7 @@ class _Search:
         state, settings = self.state, self.state.settings
         if state.interrupted:  # and the exception got lost on its way
             raise KeyboardInterrupt
-        if time.perf_counter() > self.deadline - settings.seconds * REDUCING * bool(state.findings):
+        if time.perf_counter() > self.deadline - settings.seconds * (REDUCING + EXPLAINING) * bool(state.findings):
             raise _Over(f"the {settings.seconds:g} s were over")
         if state.hangs >= HANGS:
             raise _Over(f"the kernel had hung {state.hangs} times")
@@ -96,18 +99,31 @@ class _Search:
         if (rows := _rows(spec, OPS[state.kernel.op])) >= self.rows:
             self.rows, self.pace = rows, (time.perf_counter() - started) / rows
         self.met += 1
-        if any(self.until(finding) for finding in state.findings.values()):
+        if self.until and any(map(self.until, state.findings.values())):
             raise _Over("the search was for this finding")
         self.progress(state.cases, state.planned, len(state.findings))
         return largest
 
     def reduce_all(self) -> None:
         """Make the findings small, or the wanted ones where there are such."""
-        found = self.state.findings.values()
-        wanted = [finding for finding in found if self.until(finding)]
+        found, deadline = self.state.findings.values(), self.deadline - self.state.settings.seconds * EXPLAINING
+        wanted = [finding for finding in found if self.until and self.until(finding)]
         for finding in wanted or found:
             small = [other.spec for other in self.reduced]
-            self.reduced.append(_reduced(self.state, finding, self.deadline, small))
+            self.reduced.append(_reduced(self.state, finding, deadline, small))
+
+    def explain(self) -> tuple[Diagnosis, ...]:
+        """Return which weaker contracts explain the findings; nothing in a search for certain findings."""
+        state, now = self.state, time.perf_counter()
+        if self.until or state.hangs:
+            return ()
+
+        def judge(spec: CaseSpec, checks: tuple[str, ...], contract: Contract) -> Examined:
+            return _examine(state, spec, checks, max(deadline - time.perf_counter(), 1.0), contract)
+
+        deadline = min(self.deadline, now + EXPLAINING * state.settings.seconds)
+        checks = tuple(check.name for check in state.checks)
+        return Trial(state.kernel, checks, state.failing, judge, state.settings.seed, deadline).diagnoses(self.reduced)
 
     def interrupt(self) -> None:
         """Keep the findings as they are."""
@@ -129,10 +145,10 @@ def search(
     settings: Settings,
     progress: Progress = lambda done, planned, found: None,
     journal: Journal = NO_JOURNAL,
-    until: Callable[[Finding], bool] = lambda finding: False,
+    until: Callable[[Finding], bool] | None = None,
     first: Iterable[CaseSpec] = (),
 ) -> Report:
-    """Run the checks over the cases of `first`, the corner table and random cases; make failures small.
+    """Run the checks over the cases of `first`, the corner table and random cases; make failures small, and explain them.
 
     The same kernel, settings and versions give the same cases. The search ends after `settings.seconds`, or once the
     kernel has hung four times; interrupted (Ctrl-C), it reports what it has. Cases in `journal` are not run again; it
@@ -141,17 +157,19 @@ def search(
     """
     started = time.perf_counter()
     state = _collector(kernel, settings, journal)
+    diagnoses: tuple[Diagnosis, ...] = ()
     searching = _Search(state, progress, until, started + settings.seconds)
     try:
         with _interruptible(state):
             searching.run(first)
             searching.reduce_all()
+            diagnoses = searching.explain()
     except KeyboardInterrupt:
         searching.interrupt()
     finally:
         state.runner.close()
         journal.close(complete=not state.interrupted and state.corners_done == state.corners)
-    return state.report(searching.reduced, time.perf_counter() - started)
+    return state.report(searching.reduced, time.perf_counter() - started, diagnoses)
 
 
 def replay(kernel: Kernel, spec: CaseSpec, settings: Settings) -> Report:
@@ -247,12 +265,12 @@ def _try(state: Collector, spec: CaseSpec) -> float:
     return examined.ratio
 
 
-def _examine(state: Collector, spec: CaseSpec, checks: tuple[str, ...], left: float = inf) -> Examined:
+def _examine(state: Collector, spec: CaseSpec, checks: tuple[str, ...], left: float = inf, contract: Contract | None = None) -> Examined:
     longer = max(1.0, prod(spec.shape) / _on(ELEMENTS, state.settings) / 8)  # models' shapes are far larger
     patience = PATIENCE * state.slowest if state.hangs else inf
     timeout = min(state.settings.timeout or _on(TIMEOUT, state.settings), patience, left)
     started = time.perf_counter()
-    examined = examine_in(state.runner, spec, checks, timeout * longer)
+    examined = examine_in(state.runner, spec, checks, timeout * longer, contract)
     if not examined.hung:
         state.slowest = max(state.slowest, time.perf_counter() - started)
     return examined
