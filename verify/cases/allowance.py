@@ -1,4 +1,4 @@
-"""How far a contract lets results be off in one typical case, by the reference's bound: what a weaker contract costs."""
+"""How far a contract lets results be off in one typical case, by the bounds of the references."""
 
 from functools import cache
 

@@ -68,6 +68,7 @@ def build(
 
 
 def expectation(spec: CaseSpec, op: Op, contract: Contract, exact: Exact) -> dict[str, Expected | None]:
+    """Return the truth of each output at these exact values, with the error that the contract allows."""
     offered = offer(spec, op, contract, exact)
     with np.errstate(all="ignore"):  # the inputs contain NaN, infinities and overflow; the checks judge them
         values = call(op.reference, offered)

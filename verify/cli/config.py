@@ -47,9 +47,11 @@ def _table(*keys: str, **tables: Any) -> type[Strict]:
 
 
 COMMANDS = {
-    "audit": _table("dtypes", "examples", "seconds", "seed", "device", "timeout", "allow_incomplete", *FILES),
-    "hunt": _table("seconds", "seed", "device", "corpus"),
-    "power": _table("examples", "seconds", "seed", "device", "allow_incomplete"),
+    "audit": _table(
+        "dtypes", "examples", "seconds", "seed", "device", "timeout", "allow_incomplete", "contract", *FILES
+    ),
+    "hunt": _table("seconds", "seed", "device", "contract", "corpus"),
+    "power": _table("examples", "seconds", "seed", "device", "contract", "allow_incomplete"),
     "replay": _table("device", "timeout"),
 }
 MAIN = _table(*KEYS, **COMMANDS, compare=RegressionLimits)

@@ -4,6 +4,8 @@ A text has names for what libraries do, and fields with values. It changes these
 the name "strict" sets all others back. A field wins over a name, a later name over an earlier one.
 """
 
+import inspect
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, get_args, get_type_hints
@@ -97,6 +99,16 @@ WEAKER = (  # one promise less each, first those that cost no accuracy
 )
 
 
+def meanings() -> dict[str, str]:
+    """Return what each field means, from the docstring of Contract.
+
+    >>> meanings()["accumulate"]
+    'type of every intermediate and every sum.'
+    """
+    entries = re.findall(r"^(\w+) : (.*(?:\n +.*)*)", inspect.cleandoc(Contract.__doc__ or ""), re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in entries}
+
+
 def make(given: Fields) -> Contract:
     """Return the contract with these fields, and all others strict; raises UsageError for an unknown or wrong one.
 
@@ -164,6 +176,12 @@ def read(text: str) -> dict[str, Any]:
         seen.add(name)
     make(named | own)
     return named | own
+
+
+def checked(text: str) -> str:
+    """Return the text, without spaces, if it can be read; raises UsageError as `read`."""
+    read(text)
+    return "".join(text.split())
 
 
 def _value(field: str, text: str) -> Any:

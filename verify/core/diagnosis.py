@@ -7,7 +7,7 @@ from verify_norm.core.contracts import NAMES, joined, read, write
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """How far an output may be off in a typical case, in ulp of `dtype`: by the kernel's own contract and a weaker one."""
+    """How far an output may be off in a typical case, in ulp of `dtype`, by two contracts."""
 
     case: str
     output: str

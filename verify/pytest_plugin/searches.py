@@ -68,6 +68,7 @@ class Searches:
         checks = [name for name in CHECK_NAMES if name in wanted]
         options: dict[str, Any] = {"kernel": target, "op": kernel.op, "bind": kernel.bind, "checks": ",".join(checks)}
         options |= {name.removeprefix("norm_"): getattr(self.config.option, name) for name in OPTIONS}
+        options["contract"] = kernel.contract or self.config.option.norm_contract
         named = {f"--{name.replace('_', '-')}": value for name, value in options.items() if value not in (None, "")}
         given = [option if value is True else f"{option}={value}" for option, value in named.items()]
         facts = {"target": kernel.target, "expected": {name: why for name, why in wanted.items() if why is not None}}

@@ -28,8 +28,8 @@ class Collector:
     """What a run has found so far.
 
     `looked` and `failed` count the cases of each check, `held` those in which a property that is not promised held or
-    not, `failing` has the cases of each finding, `skipped` counts what was not checked, by reason; `seconds` are in the kernel.
-    `planned` to `ended` are those of `verify_norm.core.results.Coverage`.
+    not, `skipped` what was not checked, by reason; `failing` has the cases of each finding; `seconds` are in the
+    kernel. `planned` to `ended` are those of `verify_norm.core.results.Coverage`.
     """
 
     kernel: Kernel

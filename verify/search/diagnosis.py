@@ -15,7 +15,7 @@ from typing import Any
 
 from verify_norm.cases import allowance
 from verify_norm.cases.strategies import explore, specs
-from verify_norm.core.contracts import NAMES, WEAKER, Known, joined, make, read, write
+from verify_norm.core.contracts import NAMES, WEAKER, Known, joined, make, write
 from verify_norm.core.diagnosis import Allowance, Diagnosis
 from verify_norm.core.geometry import apart
 from verify_norm.core.ops import OPS
@@ -23,6 +23,7 @@ from verify_norm.core.spec import CaseSpec, Contract, Finding, Kernel
 from verify_norm.search.examine import Examined
 
 Key = tuple[str, str | None]  # a check and an output
+Candidate = tuple[Known, dict[str, Any]]  # with the fields that it changes of the kernel's own contract
 Judge = Callable[[CaseSpec, tuple[str, ...], Contract], Examined]
 FREE = frozenset(("inplace", "output", "deterministic"))  # fields that change no bound on the error of a result
 OTHERS = 12  # failing cases besides the smallest, spread over all of them
@@ -102,9 +103,10 @@ class _Group:
             return Diagnosis(self.output, untold=LATE)
         return Diagnosis(self.output, tried=self.tried)
 
-    def candidates(self) -> Iterator[tuple[Known, dict[str, Any]]]:
-        """Yield weaker contracts that change the kernel's own, each with the fields that it changes."""
-        free, costly = [], []
+    def candidates(self) -> Iterator[Candidate]:
+        """Yield the weaker contracts that change the kernel's own."""
+        free: list[Candidate] = []
+        costly: list[Candidate] = []
         for known in WEAKER:
             if fields := self.fields(known):
                 (free if fields.keys() <= FREE else costly).append((known, fields))
@@ -124,7 +126,7 @@ class _Group:
         return make(asdict(self.trial.kernel.contract) | fields)
 
     def allowance(self, fields: dict[str, Any]) -> Allowance:
-        """Return what a typical case is allowed; of the call, the output that gains most. In the type that gains most."""
+        """Return what a typical case allows in the type, and for the call in the output, that gains most."""
         op, own, weaker = self.trial.kernel.op, self.trial.kernel.contract, self.weaker(fields)
         found = []
         for dtype in self.dtypes:

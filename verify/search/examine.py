@@ -86,7 +86,7 @@ def examine(
     announce: Callable[[str], None] = lambda _: None,
     contract: Contract | None = None,
 ) -> Examined:
-    """Run `kernel` on the case of `spec`, and these checks on its outputs, under another contract than its own if given.
+    """Run `kernel` on the case of `spec`, and these checks on its outputs, under its own contract or another.
 
     `announce` is called with the name of each check before it begins. Exceptions of the kernel, and a full GPU, are
     results. Raises ValueError if the spec does not fit the operator.

@@ -148,7 +148,7 @@ def search(
     until: Callable[[Finding], bool] | None = None,
     first: Iterable[CaseSpec] = (),
 ) -> Report:
-    """Run the checks over the cases of `first`, the corner table and random cases; make failures small, and explain them.
+    """Run the checks over the cases of `first`, the corner table and random cases; make failures small; explain them.
 
     The same kernel, settings and versions give the same cases. The search ends after `settings.seconds`, or once the
     kernel has hung four times; interrupted (Ctrl-C), it reports what it has. Cases in `journal` are not run again; it
@@ -265,7 +265,9 @@ def _try(state: Collector, spec: CaseSpec) -> float:
     return examined.ratio
 
 
-def _examine(state: Collector, spec: CaseSpec, checks: tuple[str, ...], left: float = inf, contract: Contract | None = None) -> Examined:
+def _examine(
+    state: Collector, spec: CaseSpec, checks: tuple[str, ...], left: float = inf, contract: Contract | None = None
+) -> Examined:
     longer = max(1.0, prod(spec.shape) / _on(ELEMENTS, state.settings) / 8)  # models' shapes are far larger
     patience = PATIENCE * state.slowest if state.hangs else inf
     timeout = min(state.settings.timeout or _on(TIMEOUT, state.settings), patience, left)
