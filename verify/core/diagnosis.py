@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from verify_norm.core.contracts import NAMES, joined, read, write
+from verify_norm.core.known import NAMES, joined, read, write
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Allowance:
     @property
     def loses(self) -> bool:
         """Whether the weaker contract allows larger errors, in two digits."""
-        return f"{self.weaker:.2g}" != f"{self.own:.2g}"
+        return ulps(self.weaker) != ulps(self.own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +46,21 @@ class Diagnosis:
     untold: str = ""
 
 
+def ulps(value: float) -> str:
+    """Return an allowance in two digits.
+
+    >>> ulps(0.5006), ulps(1206.2)
+    ('0.5', '1,206')
+    """
+    return f"{value:.2g}" if value < 100 else f"{value:,.0f}"
+
+
 def sentence(one: Diagnosis, given: str = "") -> str:
     """Return the diagnosis in words; `given` is the --contract of the run."""
     if one.untold:
         return f"it is not known whether a weaker contract explains it: {one.untold}"
     if not one.contract:
-        return f"no contract that verify-norm knows explains it ({one.tried} tried): it is wrong under each of them"
+        return "no contract that verify-norm knows explains it: it is wrong under each of them"
     whose = f" ({one.whose})" if one.whose else ""
     option = option_of((one.contract,), given)
     return f"explained by {one.contract}, {one.words}{whose}: --contract {option} declares it. {_cost(one.allows)}"
@@ -60,7 +69,8 @@ def sentence(one: Diagnosis, given: str = "") -> str:
 def _cost(a: Allowance | None) -> str:
     if a is None or not a.loses:
         return "It allows no larger errors"
-    return f"It loses precision: it allows {a.output} {a.weaker:.2g} ULP of {a.dtype}, not {a.own:.2g} ({a.case})"
+    more, less = ulps(a.weaker), ulps(a.own)
+    return f"It loses precision: it allows {a.output} {more} ULP of {a.dtype}, {less} without it ({a.case})"
 
 
 def option_of(contracts: tuple[str, ...], given: str = "") -> str:

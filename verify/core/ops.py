@@ -257,6 +257,9 @@ def output_dtype(tensor: Tensor, contract: Contract, dtype: str, weight_dtype: s
     """Return the type of an output, given the types of x and weight."""
     if tensor.extent == "statistic" and tensor.dtype == "float32":
         return dtype if contract.stats == "x" else contract.stats
+    if contract.output == "promoted":  # x and a weight of another 16-bit type make float32
+        wider = tensor.name == "y" and weight_dtype not in (None, dtype)
+        return "float32" if wider else tensor.among(dtype, weight_dtype)
     if tensor.name in ("y", "dx") and contract.output is not None:
         return contract.output
     return tensor.among(dtype, weight_dtype)

@@ -99,7 +99,8 @@ class Contract:
     inplace : outputs that may overwrite an input, as "dx:dy".
     residual : what a fused addition normalizes: the float32 "sum", or the sum "rounded" to the type of x, as returned
         (vLLM's CUDA kernel, vLLM issue 52104).
-    output : type of y and dx; None: that of x, or float8_e4m3fn for a quantized y.
+    output : type of y and dx; None: that of x, or float8_e4m3fn for a quantized y; "promoted": that of x, but of y the
+        type to which torch promotes those of x and weight (weight * x̂ in LlamaRMSNorm of transformers).
     """
 
     accumulate: str = "float32"

@@ -132,5 +132,4 @@ def of_function(candidate: Candidate, binding: Binding, *, autograd: bool) -> Do
     if not autograd:
         held["frozen"] = ()
     untold = backward and "bias" in inputs and "bias" not in takes
-    written = tuple(pair.partition(":")[2] for pair in candidate.contract.inplace)
-    return Domain(op.view, tuple(held.items()), tied="untold" if untold else "", written=written)
+    return Domain(op.view, tuple(held.items()), tied="untold" if untold else "")

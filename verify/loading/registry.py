@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from verify_norm.core.contracts import declared, whole
 from verify_norm.core.errors import UsageError, one_of
+from verify_norm.core.known import declared, overwritten, whole
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Contract, Kernel
 from verify_norm.loading import adapt
@@ -110,7 +110,8 @@ def ready(kernel: Kernel) -> Kernel:
 
 
 def _bound(kernel: Kernel, target: Any) -> Kernel:
-    within = replace(adapt.of_kernel(kernel, target).domain, own=kernel.unsupported)
+    written = tuple(argument for _, argument in overwritten(kernel.contract))
+    within = replace(adapt.of_kernel(kernel, target).domain, own=kernel.unsupported, written=written)
     return replace(_running(kernel, target), unsupported=within.unsupported, fit=within.fit)
 
 

@@ -6,7 +6,9 @@ from rich.console import Console
 from rich.markup import escape
 
 from verify_norm.cases.allowance import allowances, words
-from verify_norm.core.contracts import NAMES, STRICT, WEAKER, allowed, declared, meanings
+from verify_norm.core.contracts import allowed
+from verify_norm.core.diagnosis import ulps
+from verify_norm.core.known import NAMES, STRICT, WEAKER, declared, meanings
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Contract
 from verify_norm.report.terminal import table
@@ -55,5 +57,5 @@ def _numbers(text: str, dtype: str) -> dict[str, str]:
     found = {}
     for op in (f"{OP}_fwd", f"{OP}_bwd"):
         for output, most in allowances(op, declared(Contract(), text, OPS[op]), dtype).items():
-            found[output] = f"{most:.2g}" if most < 100 else f"{most:.0f}"
+            found[output] = ulps(most)
     return found

@@ -14,6 +14,7 @@ import torch
 from verify_norm.cases import make, placement
 from verify_norm.core import judge
 from verify_norm.core.errors import one_line
+from verify_norm.core.known import overwritten
 from verify_norm.core.spec import Case, Kernel, Output, Run
 from verify_norm.loading.returned import RefusedError, named
 from verify_norm.running import guards
@@ -94,7 +95,7 @@ def _written(kernel: Kernel, case: Case) -> dict[str, Any] | None:
 
 def inplace(kernel: Kernel) -> list[tuple[str, str]]:
     """Return what the contract lets the kernel overwrite, as (output, argument)."""
-    return [(output, argument) for output, _, argument in (pair.partition(":") for pair in kernel.contract.inplace)]
+    return overwritten(kernel.contract)
 
 
 def bound(kernel: Kernel, case: Case) -> dict[str, Any]:

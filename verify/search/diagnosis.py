@@ -4,20 +4,23 @@ A weaker contract explains an output if under it the checks find nothing about t
 cases, in others that failed, and in fresh random ones, so that it excuses no bug by luck. At least one check that found
 something has to look again: a contract under which no check has anything to say explains nothing. First come the
 fields that cost no accuracy, then the others by what they allow the output in a typical case, then the names that stand
-for libraries, then one of these with a field that costs nothing, as an overwritten input.
+for libraries, then one of these with a field that costs nothing, as an overwritten input. What explains one output is
+tried first on the next: the user declares all of it.
 """
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from math import prod
 from typing import Any
 
 from verify_norm.cases import allowance
 from verify_norm.cases.strategies import explore, specs
-from verify_norm.core.contracts import NAMES, WEAKER, Known, joined, make, write
+from verify_norm.core.contracts import make
 from verify_norm.core.diagnosis import Allowance, Diagnosis
 from verify_norm.core.geometry import apart
+from verify_norm.core.known import NAMES, WEAKER, Known, joined, overwritten, write
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Contract, Finding, Kernel
 from verify_norm.search.examine import Examined
@@ -26,8 +29,8 @@ Key = tuple[str, str | None]  # a check and an output
 Candidate = tuple[Known, dict[str, Any]]  # with the fields that it changes of the kernel's own contract
 Judge = Callable[[CaseSpec, tuple[str, ...], Contract], Examined]
 FREE = frozenset(("inplace", "output", "deterministic"))  # fields that change no bound on the error of a result
-OTHERS = 12  # failing cases besides the smallest, spread over all of them
-FRESH = 16  # random cases, drawn with a seed that the run has not used
+OTHERS = 10  # failing cases besides the smallest, spread over all of them
+FRESH = 12  # random cases, drawn with a seed that the run has not used
 ELEMENTS, ROWS = 2**12, 64  # of a fresh case: an interpreter takes milliseconds a row
 LATE = "the time was over"
 FLEETING = "the smallest case does not show it in every run"
@@ -41,16 +44,19 @@ class _LateError(Exception):
 class Trial:
     """A kernel before weaker contracts.
 
-    `failing` has all cases of each finding. `judge` runs checks on a case under another contract than the kernel's.
+    `failing` has all cases of each finding, `worst` those with the largest error of each output. `judge` runs checks on
+    a case under another contract than the kernel's.
     """
 
     kernel: Kernel
     checks: tuple[str, ...]
     failing: Mapping[Key, Sequence[CaseSpec]]
+    worst: Mapping[str, Sequence[CaseSpec]]
     judge: Judge
     seed: int
     deadline: float
     judged: dict[tuple[CaseSpec, tuple[str, ...], Contract], Examined] = field(default_factory=dict)
+    found: list[Candidate] = field(default_factory=list)  # what explains an output so far
 
     def diagnoses(self, findings: Sequence[Finding]) -> tuple[Diagnosis, ...]:
         """Return a diagnosis of each output that has findings, and of the call if it has any."""
@@ -59,7 +65,7 @@ class Trial:
 
     def under(self, contract: Contract, spec: CaseSpec, checks: tuple[str, ...]) -> Examined:
         """Return the case judged under the contract; raise _LateError after the deadline."""
-        key = apart(spec, (pair.partition(":")[2] for pair in contract.inplace)), checks, contract
+        key = apart(spec, (argument for _, argument in overwritten(contract))), checks, contract
         if key not in self.judged:
             if time.perf_counter() > self.deadline:
                 raise _LateError
@@ -92,19 +98,27 @@ class _Group:
 
     def diagnosis(self) -> Diagnosis:
         """Return the first contract that explains the findings, or that none does."""
+        likely = ""
         try:
+            if any(finding.check == "crash" for finding in self.findings):
+                return Diagnosis(self.output)
             if any(self.gone(finding, {}) for finding in self.findings):
                 return Diagnosis(self.output, untold=FLEETING)
             for known, fields in self.candidates():
                 self.tried += 1
-                if self.explains(fields):
+                if not self.explains(fields):
+                    continue
+                likely = f"; {write(fields)} explains the smallest case"
+                if self.clean(fields):
+                    self.trial.found.append((known, fields))
                     return self.explained(known, fields)
         except _LateError:
-            return Diagnosis(self.output, untold=LATE)
+            return Diagnosis(self.output, untold=LATE + likely)
         return Diagnosis(self.output, tried=self.tried)
 
     def candidates(self) -> Iterator[Candidate]:
-        """Yield the weaker contracts that change the kernel's own."""
+        """Yield the weaker contracts that change the kernel's own, first those that explain other outputs."""
+        yield from self.trial.found
         free: list[Candidate] = []
         costly: list[Candidate] = []
         for known in WEAKER:
@@ -150,8 +164,9 @@ class _Group:
         return self.trial.under(self.weaker(fields), finding.spec, (finding.during or finding.check,))
 
     def explains(self, fields: dict[str, Any]) -> bool:
+        """Return whether it takes each finding from its smallest case, in which a check that found one looks again."""
         looked = any((f.during or f.check) in self.again(f, fields).looked for f in self.findings)
-        return looked and all(self.gone(f, fields) for f in self.findings) and self.clean(fields)
+        return looked and all(self.gone(f, fields) for f in self.findings)
 
     def clean(self, fields: dict[str, Any]) -> bool:
         """Return whether no check finds anything about the output, in failing cases and in fresh ones.
@@ -169,11 +184,14 @@ class _Group:
 
     @cached_property
     def others(self) -> list[CaseSpec]:
-        """The smallest cases, and some that are spread over all that failed."""
+        """The smallest cases, those with the largest errors, and some that are spread over all that failed."""
         lists = [self.trial.failing[f.check, f.output] for f in self.findings]
         most = -(-OTHERS // len(lists))
         spread = [spec for cases in lists for spec in cases[:: -(-len(cases) // most)]]
-        return list(dict.fromkeys((*(f.spec for f in self.findings), *spread)))
+        worst = self.trial.worst.get(self.output or "", ())
+        return sorted(
+            dict.fromkeys((*(f.spec for f in self.findings), *worst, *spread)), key=lambda spec: prod(spec.shape)
+        )
 
     def explained(self, known: Known, fields: dict[str, Any]) -> Diagnosis:
         return Diagnosis(

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError
 
-from verify_norm.core import contracts
+from verify_norm.core import known as named
 from verify_norm.core.check_names import CHECK_NAMES
 from verify_norm.core.dtypes import ALIASES, KERNEL_DTYPES, dtype_name
 from verify_norm.core.errors import UsageError, one_of
@@ -51,7 +51,7 @@ def _said(read: Callable[[T], U], value: T) -> U:
     try:
         return read(value)
     except UsageError as error:
-        raise PydanticCustomError(REFUSED, "{message}", {"message": str(error)}) from None
+        raise PydanticCustomError(REFUSED, "{message}", {"message": str(error).removeprefix("contract: ")}) from None
 
 
 def _dtypes(names: list[str]) -> tuple[str, ...]:
@@ -69,7 +69,7 @@ def _contract(value: Any) -> str:
     """Return a contract as text, checked; raise ValueError for what is neither a text, a Contract nor None."""
     if not isinstance(value, (str, Contract, NoneType)):
         raise ValueError
-    return _said(contracts.checked, contracts.whole(value) if isinstance(value, Contract) else value or "")
+    return _said(named.checked, named.whole(value) if isinstance(value, Contract) else value or "")
 
 
 class Strict(BaseModel):

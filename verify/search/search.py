@@ -3,6 +3,7 @@
 import signal
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -31,7 +32,7 @@ ELEMENTS = {"cpu": 2**14, "cuda": 2**19}  # of x: Triton's interpreter takes 5 m
 FEW, TALL = 300, 1100  # rows that every kernel is run with, and rows that cost an interpreter seconds
 SHARE = 1 / 40  # of the time: more than that, no case of many rows takes
 REDUCING = 0.2  # the share of the time that is kept for making failures small, once there is one
-EXPLAINING = 0.15  # the share of the time in which weaker contracts are tried on what failed
+EXPLAINING = 0.2  # the share that is kept for trying weaker contracts on what failed
 TIMEOUT = {"cpu": 20.0, "cuda": 90.0}  # seconds for one case: on a GPU the first case of a shape compiles
 HANGS = 4  # after this many, the run ends
 PATIENCE = 10.0  # once the kernel has hung, a case may take this many times as long as the slowest one so far
@@ -114,16 +115,18 @@ class _Search:
 
     def explain(self) -> tuple[Diagnosis, ...]:
         """Return which weaker contracts explain the findings; nothing in a search for certain findings."""
-        state, now = self.state, time.perf_counter()
+        state = self.state
         if self.until or state.hangs:
             return ()
 
         def judge(spec: CaseSpec, checks: tuple[str, ...], contract: Contract) -> Examined:
-            return _examine(state, spec, checks, max(deadline - time.perf_counter(), 1.0), contract)
+            return _examine(state, spec, checks, max(self.deadline - time.perf_counter(), 1.0), contract)
 
-        deadline = min(self.deadline, now + EXPLAINING * state.settings.seconds)
-        checks = tuple(check.name for check in state.checks)
-        return Trial(state.kernel, checks, state.failing, judge, state.settings.seed, deadline).diagnoses(self.reduced)
+        checks, worst = tuple(check.name for check in state.checks), defaultdict[str, list[CaseSpec]](list)
+        for tally in state.tallies.values():
+            worst[tally.output] += [tally.worst] if tally.worst and tally.ratio > 1 else []
+        trial = Trial(state.kernel, checks, state.failing, worst, judge, state.settings.seed, self.deadline)
+        return trial.diagnoses(self.reduced)
 
     def interrupt(self) -> None:
         """Keep the findings as they are."""
