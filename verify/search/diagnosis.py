@@ -29,6 +29,7 @@ Key = tuple[str, str | None]  # a check and an output
 Candidate = tuple[Known, dict[str, Any]]  # with the fields that it changes of the kernel's own contract
 Judge = Callable[[CaseSpec, tuple[str, ...], Contract], Examined]
 FREE = frozenset(("inplace", "output", "deterministic"))  # fields that change no bound on the error of a result
+TYPED = frozenset(("output", "stats"))  # fields that change the type of an output
 OTHERS = 10  # failing cases besides the smallest, spread over all of them
 FRESH = 12  # random cases, drawn with a seed that the run has not used
 ELEMENTS, ROWS = 2**12, 64  # of a fresh case: an interpreter takes milliseconds a row
@@ -104,7 +105,7 @@ class _Group:
                 return Diagnosis(self.output)
             if any(self.gone(finding, {}) for finding in self.findings):
                 return Diagnosis(self.output, untold=FLEETING)
-            for known, fields in self.candidates():
+            for known, fields in self.candidates() if self.hopeful() else ():
                 self.tried += 1
                 if not self.explains(fields):
                     continue
@@ -116,6 +117,16 @@ class _Group:
             return Diagnosis(self.output, untold=LATE + likely)
         return Diagnosis(self.output, tried=self.tried)
 
+    def hopeful(self) -> bool:
+        """Return whether all weaker contracts together explain the smallest cases: if not, none does alone.
+
+        An output has one type, so of the contracts that change types only one is among them at a time.
+        """
+        known = [fields for one in WEAKER if (fields := self.fields(one))]
+        together = joined(write(fields) for fields in known if not fields.keys() & TYPED)
+        variants = [together, *(together | fields for fields in known if fields.keys() <= TYPED)]
+        return any(all(self.gone(finding, fields) for finding in self.findings) for fields in variants)
+
     def candidates(self) -> Iterator[Candidate]:
         """Yield the weaker contracts that change the kernel's own, first those that explain other outputs."""
         yield from self.trial.found
@@ -125,8 +136,9 @@ class _Group:
             if fields := self.fields(known):
                 (free if fields.keys() <= FREE else costly).append((known, fields))
         yield from free
-        rest = sorted(costly, key=lambda pair: self.allowance(pair[1]).gain)
-        rest += [(known, fields) for known in NAMES.values() if (fields := self.fields(known))]
+        costly.sort(key=lambda pair: self.allowance(pair[1]).gain)
+        costly += [(known, fields) for known in NAMES.values() if (fields := self.fields(known))]
+        rest = [pair for pair in costly if self.allowance(pair[1]).loses]  # others only keep checks from looking
         yield from rest
         for one, freed in free:
             if any(self.gone(finding, freed) for finding in self.findings):
