@@ -23,7 +23,7 @@ class Allowance:
     @property
     def loses(self) -> bool:
         """Whether the weaker contract allows larger errors, in two digits."""
-        return ulps(self.weaker) != ulps(self.own)
+        return self.gain > 1 and ulps(self.weaker) != ulps(self.own)
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ def _execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | 
             begun = True
             warnings.simplefilter("ignore")  # a warning is no failure, even if the caller turns warnings into errors
             returned = kernel.run(**bound(kernel, case))
-        outputs = named(_written(kernel, case) if returned is None else returned, case.op)
+        outputs = named((_written(kernel, case) or None) if returned is None else returned, case.op)
     except RefusedError as refusal:
         return Run(kernel, case, {}, problem=str(refusal), refused=True)
     except (Exception, SystemExit) as error:  # sys.exit() would end the tool as a success
@@ -88,9 +88,12 @@ def _execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | 
     return Run(kernel, case, values, damage, overlaps, returned=returned)
 
 
-def _written(kernel: Kernel, case: Case) -> dict[str, Any] | None:
-    """Return the arguments that hold the outputs of a kernel which overwrites them and returns nothing."""
-    return {output: case.arguments[given] for output, given in inplace(kernel) if given in case.arguments} or None
+def _written(kernel: Kernel, case: Case) -> dict[str, Any]:
+    """Return the arguments that hold the outputs of a kernel which overwrites them and returns nothing.
+
+    Where an output may overwrite one of several, it is in the first.
+    """
+    return {output: case.arguments[given] for output, given in reversed(inplace(kernel)) if given in case.arguments}
 
 
 def inplace(kernel: Kernel) -> list[tuple[str, str]]:
