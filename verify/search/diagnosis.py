@@ -19,7 +19,7 @@ from verify_norm.cases import allowance
 from verify_norm.cases.strategies import explore, specs
 from verify_norm.core.contracts import make
 from verify_norm.core.diagnosis import Allowance, Diagnosis
-from verify_norm.core.geometry import apart
+from verify_norm.core.geometry import apart, row_length
 from verify_norm.core.known import NAMES, WEAKER, Known, joined, overwritten, write
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Contract, Finding, Kernel
@@ -32,7 +32,7 @@ FREE = frozenset(("inplace", "output", "deterministic"))  # fields that change n
 TYPED = frozenset(("output", "stats"))  # fields that change the type of an output
 OTHERS = 10  # failing cases besides the smallest, spread over all of them
 FRESH = 12  # random cases, drawn with a seed that the run has not used
-ELEMENTS, ROWS = 2**12, 64  # of a fresh case: an interpreter takes milliseconds a row
+ELEMENTS, ROWS = 2**12, 100  # of these cases, but for the worst: an interpreter takes milliseconds a row
 LATE = "the time was over"
 FLEETING = "the smallest case does not show it in every run"
 
@@ -62,7 +62,8 @@ class Trial:
     def diagnoses(self, findings: Sequence[Finding]) -> tuple[Diagnosis, ...]:
         """Return a diagnosis of each output that has findings, and of the call if it has any."""
         outputs = dict.fromkeys(finding.output for finding in findings)
-        return tuple(_Group(self, o, [f for f in findings if f.output == o]).diagnosis() for o in outputs)
+        cheap = sorted(findings, key=lambda finding: prod(finding.spec.shape))  # the first that stays ends a trial
+        return tuple(_Group(self, o, [f for f in cheap if f.output == o]).diagnosis() for o in outputs)
 
     def under(self, contract: Contract, spec: CaseSpec, checks: tuple[str, ...]) -> Examined:
         """Return the case judged under the contract; raise _LateError after the deadline."""
@@ -187,7 +188,8 @@ class _Group:
         """
         contract = self.weaker(fields)
         for spec in self.others:
-            examined = self.trial.under(contract, spec, self.trial.checks)
+            slow = self.rows(spec) > ROWS
+            examined = self.trial.under(contract, spec, self.own if slow else self.trial.checks)
             found = {(one.check, one.output) for one in examined.findings}
             if any(key[1] == self.output or key not in self.trial.failing for key in found):
                 return False
@@ -195,15 +197,24 @@ class _Group:
         return not any(one.output == self.output for examined in fresh for one in examined.findings)
 
     @cached_property
+    def own(self) -> tuple[str, ...]:
+        """The checks that found something."""
+        return tuple(dict.fromkeys(f.during or f.check for f in self.findings))
+
+    @cached_property
     def others(self) -> list[CaseSpec]:
         """The smallest cases, those with the largest errors, and some that are spread over all that failed."""
         lists = [self.trial.failing[f.check, f.output] for f in self.findings]
+        lists = [[spec for spec in cases if self.rows(spec) <= ROWS] for cases in lists]
         most = -(-OTHERS // len(lists))
-        spread = [spec for cases in lists for spec in cases[:: -(-len(cases) // most)]]
+        spread = [spec for cases in lists for spec in cases[:: max(-(-len(cases) // most), 1)]]
         worst = self.trial.worst.get(self.output or "", ())
         return sorted(
             dict.fromkeys((*(f.spec for f in self.findings), *worst, *spread)), key=lambda spec: prod(spec.shape)
         )
+
+    def rows(self, spec: CaseSpec) -> int:
+        return prod(spec.shape) // max(row_length(spec, OPS[self.trial.kernel.op]), 1)
 
     def explained(self, known: Known, fields: dict[str, Any]) -> Diagnosis:
         return Diagnosis(
