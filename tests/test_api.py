@@ -106,7 +106,12 @@ def test_a_declaration_is_found_and_changes_nothing():
     assert report.op == "rmsnorm_fwd"
     assert report.contract.xhat == "x"
     assert report.ok
-    assert not audit(declared, contract=Contract(), **(FAST | {"dtypes": ["bf16"]})).ok
+    strict = audit(declared, contract=Contract(), **(FAST | {"dtypes": ["bf16"]}))
+    assert not strict.ok
+    assert (strict.settings.contract, {one.contract for one in strict.diagnoses}) == ("strict", {"xhat=x"})
+    with pytest.raises(FindingsError, match="--contract strict,xhat=x declares it"):
+        strict.raise_for_findings()
+    assert audit(declared, contract="strict,xhat=x", **(FAST | {"dtypes": ["bf16"]})).ok
 
 
 @pytest.mark.parametrize(
@@ -120,6 +125,9 @@ def test_a_declaration_is_found_and_changes_nothing():
         ((rms, "rmsnorm"), {"dtypes": "zz"}, "unknown dtype 'zz'"),
         ((rms, "rmsnorm"), {"dtypes": []}, "dtypes: expected at least one dtype"),
         ((rms, "rmsnorm"), {"checks": "signature,acuracy"}, "unknown check 'acuracy'"),
+        ((rms, "rmsnorm"), {"contract": 3}, 'contract: expected a contract, as "llama,inplace=y:x", got 3'),
+        ((rms, "rmsnorm"), {"contract": "xhat=y"}, "contract: xhat: expected none, float64, float64, "),
+        ((rms, "rmsnorm"), {"contract": "llam"}, "contract: unknown contract 'llam' (did you mean llama?)"),
         ((rms, "rmsnorm"), {"examples": -1}, "examples: expected a whole number, 0 or more, got -1"),
         ((rms, "rmsnorm"), {"seconds": -1.0}, "seconds: expected a number, 0.1 or more, got -1.0"),
         ((rms, "rmsnorm"), {"seed": -1}, "seed: expected a whole number, 0 or more, got -1"),

@@ -49,7 +49,7 @@ def audit(
     shapes: Literal["fuzz", "models", "all"] = DEFAULTS.shapes,
     timeout: float | None = DEFAULTS.timeout,
     corpus: str = "",
-    contract: Contract | None = None,
+    contract: Contract | str | None = None,
     bind: str = "",
     isolate: bool = DEFAULTS.isolate,
     allow_incomplete: bool = DEFAULTS.allow_incomplete,
@@ -61,7 +61,8 @@ def audit(
     kernel : a name (`verify-norm list`), "package.module:attr", "path/file.py:attr", or the callable: a function, a
         torch.autograd.Function, an nn.Module's class or an instance.
     op, bind, contract : the operator, optional if the name tells; "layernorm" is both directions. The names of the
-        kernel's arguments, as "x=hidden_states, eps=1e-6 -> y, rstd". What it promises; the default is strict.
+        kernel's arguments, as "x=hidden_states, eps=1e-6 -> y, rstd". What it promises: a whole Contract, or what
+        changes in the one it declares, as "llama,inplace=y:x" (`verify-norm show contracts`); the default is strict.
     dtypes, checks : types of x; names of checks, all that apply if there are none. Lists, or text: "fp32,bf16".
     examples, seconds, seed : random cases after the corner table, the time for all cases, the random cases' seed.
     corpus : a file of cases to run first, as `verify-norm hunt --corpus` writes it.
@@ -85,7 +86,8 @@ def audit(
 
     given = {"dtypes": dtypes, "checks": checks, "examples": examples, "seconds": seconds, "seed": seed}
     given |= {"device": device, "shapes": shapes, "timeout": timeout, "allow_incomplete": allow_incomplete}
-    asked = request(kernel, given, op=op, bind=bind, contract=contract, isolate=isolate, corpus=corpus)
+    given["contract"] = contract
+    asked = request(kernel, given, op=op, bind=bind, isolate=isolate, corpus=corpus)
     for note in asked.notes:
         print(f"verify-norm: {note}", file=sys.stderr)
     from verify_norm.search.search import search
@@ -145,7 +147,7 @@ def replay(
     checks: str | Iterable[str] = DEFAULTS.checks,
     device: str = "auto",
     timeout: float | None = DEFAULTS.timeout,
-    contract: Contract | None = None,
+    contract: Contract | str | None = None,
     bind: str = "",
     isolate: bool = DEFAULTS.isolate,
 ) -> Report | Reports:
@@ -162,8 +164,8 @@ def replay(
     else:
         refuse_nonsense(spec)
         case = spec
-    given = {"checks": checks, "examples": 0, "device": device, "timeout": timeout}
-    asked = request(kernel, given, op=op, bind=bind, contract=contract, isolate=isolate)
+    given = {"checks": checks, "examples": 0, "device": device, "timeout": timeout, "contract": contract}
+    asked = request(kernel, given, op=op, bind=bind, isolate=isolate)
     from verify_norm.search.search import replay as run
 
     return _one_or_all(run(one, case, asked.settings) for one in asked.kernels)

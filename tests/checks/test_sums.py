@@ -35,6 +35,18 @@ def changed(**by):
     return run
 
 
+def test_the_statistics_of_a_rounded_sum_are_right_if_the_contract_keeps_it():
+    def rounded(x, residual, weight, eps, normalized_shape):
+        h = (x.float() + residual.float()).to(x.dtype)
+        rstd = torch.rsqrt(h.double().square().mean(-1) + eps)
+        y = h.double() * rstd[..., None] * (1.0 if weight is None else weight.double())
+        return y.to(x.dtype), h, rstd.float().reshape(-1)
+
+    spec = CaseSpec((3, 512), "bfloat16")
+    assert convicting(rounded, spec, "add_rmsnorm_fwd", Contract(residual="rounded")) == set()
+    assert ("sums", "rstd") in convicting(rounded, spec, "add_rmsnorm_fwd")
+
+
 @pytest.mark.parametrize("name", ["dweight", "dbias"])
 def test_a_relative_error_of_a_sum_over_rows(name):
     wrong = changed(**{name: lambda t: t * (1 + 2e-5)})

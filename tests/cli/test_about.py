@@ -18,6 +18,15 @@ def test_show(name):
     assert name in result.stdout
 
 
+def test_show_contracts():
+    result = run("show", "contracts")
+    assert result.exit_code == 0
+    assert "llama" in result.stdout
+    near = run("show", "contract")
+    assert near.exit_code == 2
+    assert "did you mean contracts?" in near.stderr
+
+
 def test_list_names_everything():
     result = run("list")
     assert result.exit_code == 0

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from verify_norm.core import results, serial
+from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.errors import Exit
 from verify_norm.core.results import (
     CheckResult,
@@ -81,6 +82,25 @@ def test_the_command_that_replays_a_case_is_quoted_for_a_shell(name, op):
     program, verb, text, option, bind = shlex.split(line)
     assert (program, verb, option, bind) == ("verify-norm", "replay", "--bind", 'mode="llama" -> y')
     assert serial.read_spec(text) == (name, op, SPEC)
+
+
+def test_a_replay_line_has_the_contract_of_the_run():
+    settings = Settings(contract="llama,inplace=y:x")
+    line = results.replay_line(report(settings=settings), SPEC)
+    assert shlex.split(line)[-2:] == ["--contract", "llama,inplace=y:x"]
+
+
+def test_what_explains_a_finding_is_in_its_text_and_all_of_it_in_one_option():
+    dx = replace(FINDING, output="dx", message="dx is wrong")
+    explained = tuple(Diagnosis(name, text) for name, text in (("y", "xhat=x"), ("dx", "inplace=dx:dy")))
+    made = report(findings=(FINDING, dx), diagnoses=explained)
+    assert "  contract  explained by xhat=x" in results.failures(made)
+    assert results.declaration(made) == "xhat=x,inplace=dx:dy"
+    partly = replace(made, diagnoses=(explained[0], Diagnosis("dx")))
+    assert results.declaration(partly) == ""
+    assert results.explanation(partly, dx).startswith("no contract that verify-norm knows explains it")
+    assert results.explanation(report(), dx) == ""
+    assert made.verdict is Exit.FINDINGS, "until it is declared"
 
 
 def test_a_callable_without_a_target_is_replayed_in_python():

@@ -70,6 +70,35 @@ def test_what_is_wrong_or_not_declared_is_found(target, arguments, found, few_co
         "--bind", "") for report in reports)  # fmt: skip
 
 
+DECLARED = [
+    ("hf_style.py:LlamaRMSNorm", "rmsnorm", "llama,output=promoted"),
+    ("contracts_style.py:fused_add_rms_norm", "add_rmsnorm_fwd", "vllm"),
+    ("contracts_style.py:rounded_sum_fwd", "add_rmsnorm_fwd", "residual=rounded"),
+    ("contracts_style.py:CastingRMSNorm", "rmsnorm", "liger"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("target", "op", "contract"), DECLARED)
+def test_a_failure_names_the_contract_and_with_it_the_kernel_passes(target, op, contract):
+    failed = run(target, "--op", op)
+    assert failed.exit_code == 1
+    assert " ".join(failed.stdout.split()).count("A weaker contract explains all findings: --contract ") >= 1
+    declared = run(target, "--op", op, "--contract", contract)
+    assert declared.exit_code == 0, declared.output
+
+
+def test_a_replay_line_with_a_contract_reproduces():
+    target = f"{STRANGERS}/contracts_style.py:rounded_sum_fwd"
+    spec = serial.spec_text(target, CaseSpec((3, 40), "bfloat16"), "add_rmsnorm_fwd")
+    assert CliRunner().invoke(app, ["replay", spec, "--device", "cpu"]).exit_code == 1
+    declared = ["--contract", "residual=rounded"]
+    assert CliRunner().invoke(app, ["replay", spec, *declared, "--device", "cpu"]).exit_code == 0
+    wrong = CliRunner().invoke(app, ["replay", spec, "--contract", "residual=sums", "--device", "cpu"])
+    assert wrong.exit_code == 2
+    assert "contract: residual: expected sum or rounded, got 'sums'" in wrong.stderr
+
+
 @pytest.mark.slow
 def test_what_is_compiled_is_compiled_and_passes():
     reports = replay(f"{STRANGERS}/compiled_style.py:group_norm", CaseSpec((2, 6, 3), num_groups=3), device="cpu")

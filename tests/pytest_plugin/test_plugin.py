@@ -209,6 +209,7 @@ def test_a_failure_reads_as_on_the_command_line_and_an_unselected_check_is_not_l
             ["--norm-report", "/no/such/folder/r.json"],
             "ERROR: verify-norm: cannot write /no/such/folder/r.json: no writable folder*",
         ),
+        (["--norm-contract", "lama"], "ERROR: verify-norm: contract: unknown contract 'lama' (did you mean llama?)*"),
         (["--norm-examples", "-1"], "ERROR: verify-norm: examples: expected a whole number, 0 or more, got -1"),
         (["--norm-seconds", "soon"], "*--norm-seconds: invalid float value: 'soon'"),
     ],
@@ -264,6 +265,8 @@ def test_mistakes_in_the_decorator_are_told():
         parametrize_checks()
     with pytest.raises(ValueError, match="expected kernels' names"):
         parametrize_checks(print)
+    with pytest.raises(ValueError, match="parametrize_checks: contract: xhat: expected none, float64, "):
+        parametrize_checks("a:b", contract="xhat=y")
     assert verify_norm.parametrize_checks is parametrize_checks
 
 

@@ -42,6 +42,16 @@ def test_only_what_is_given_overrides_the_command(asked, tmp_path, monkeypatch):
     assert command[-1].startswith("--json=")
 
 
+def test_a_contract_of_the_decorator_wins_over_the_option(asked, tmp_path):
+    search = searches.Searches(config(tmp_path, norm_contract="llama"), None)
+    for contract in ("", "vllm,lanes=8"):
+        search.of(NormKernel("norms:k", contract=contract), {"accuracy": None})
+    assert [[part for part in command if part.startswith("--contract")] for command in asked] == [
+        ["--contract=llama"],
+        ["--contract=vllm,lanes=8"],
+    ]
+
+
 def test_a_kernel_is_searched_once_by_all_workers(asked, tmp_path):
     one, other = (searches.Searches(config(tmp_path, worker), str(tmp_path)) for worker in ("gw0", "gw1"))
     kernel = NormKernel("norms:k")

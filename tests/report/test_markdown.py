@@ -10,6 +10,7 @@ from markdown_it import MarkdownIt
 
 from verify_norm.auditing.fingerprint.statement import Fingerprint, Statement
 from verify_norm.auditing.model import Audit, Ladder, Rung, UlpReport
+from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.results import CheckResult, Report, Settings, Skip, Tally
 from verify_norm.core.spec import CaseSpec, Contract, Finding
 from verify_norm.core.ulp import UlpStats
@@ -157,6 +158,15 @@ def test_it_says_what_counts():
     assert markdown.of(report(findings=(), checks=())).startswith("### ⚠️ nothing checked")
     both = markdown.of(report("one"), report("two"))
     assert [token.type for token in RENDERER.parse(both)].count("heading_open") == 2
+
+
+def test_what_explains_a_finding_is_said():
+    made = report()
+    explained = replace(
+        made, diagnoses=tuple({f.output: Diagnosis(f.output, "lanes=8") for f in made.findings}.values())
+    )
+    assert "explainedbylanes=8" in shown(markdown.of(explained))
+    assert "explainedby" not in shown(markdown.of(made))
 
 
 def test_it_stays_small_enough_for_github():

@@ -6,6 +6,7 @@ from dataclasses import replace
 from documents import REPORT, SHORT
 from rich.console import Console
 
+from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.results import Skip
 from verify_norm.report import terminal
 
@@ -58,6 +59,15 @@ def test_a_finding_has_a_row_for_each_fact():
     during = replace(SHORT, findings=(replace(SHORT.findings[0], during="second", got=None, index=None),))
     assert "  during    second" in text(during)
     assert "element" not in text(during).partition("FAIL")[2]
+
+
+def test_what_explains_a_finding_stands_below_it_and_one_option_below_all():
+    shown = text(replace(SHORT, diagnoses=(Diagnosis("dx", "stats=x", "saved narrow", "a library"),)))
+    assert "  contract  explained by stats=x, saved narrow (a library): --contract stats=x declares it." in shown
+    assert "A weaker contract explains all findings: --contract stats=x declares it." in shown
+    unexplained = text(replace(SHORT, diagnoses=(Diagnosis("dx"),)))
+    assert "  contract  no contract that verify-norm knows explains it" in unexplained
+    assert "weaker contract explains all" not in unexplained
 
 
 def test_what_would_have_been_detected_is_one_line():

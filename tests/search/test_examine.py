@@ -58,7 +58,7 @@ AGAIN = {"memory", "determinism", "calls", "effects", "modes"}  # which look at 
         ("returns_another_shape", NAN, {"signature", *AGAIN}),
         ("right", NAN, {"signature", "accuracy", "nonfinite", "batch_invariance", *AGAIN}),
         ("right", CaseSpec((0, 8)), {"signature", *AGAIN}),
-        ("right", SMALL, set(CHECK_NAMES) - {"crash", "statistics", "sums", "nonfinite", "gradient"}),
+        ("right", SMALL, set(CHECK_NAMES) - {"crash", "statistics", "sums", "nonfinite", "gradient", "autograd"}),
         ("right", replace(SMALL, further=()), {"signature", "accuracy", "memory", "effects"}),
     ],
 )

@@ -71,7 +71,7 @@ def test_directions_share_the_time_and_models_have_no_random_cases():
 def test_a_contract_and_a_corpus_are_the_kernels_own(tmp_path):
     path, contract = tmp_path / "worst.jsonl", Contract(xhat="x")
     given = {"device": "cpu"}
-    first = request.request("layernorm_bwd", given, corpus=str(path), contract=contract)
+    first = request.request("layernorm_bwd", given | {"contract": contract}, corpus=str(path))
     assert first.notes == (f"there is no corpus {path} yet",)
     assert first.kernels[0].contract == contract
     corpus.save(path, first.only(), [CaseSpec((2, 3))])

@@ -9,7 +9,7 @@ import numpy as np
 from verify_norm.cases import draw, placement
 from verify_norm.core import geometry, ops
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.spec import Case, CaseSpec, Contract, Expected, Op
+from verify_norm.core.spec import Case, CaseSpec, Contract, Expected, Op, Tensor
 from verify_norm.reference.rounding import Given
 
 Exact = Mapping[str, Array | None]
@@ -76,9 +76,7 @@ def truths(spec: CaseSpec, op: Op, contract: Contract, exact: Exact) -> dict[str
     return {
         tensor.name: None
         if value is None or tensor.name.removeprefix("d") in spec.frozen
-        else Expected(
-            value, delta, ops.output_dtype(tensor, contract, spec.dtype, spec.weight_dtype), contract.saturate
-        )
+        else Expected(value, delta, _dtype(tensor, contract, spec), contract.saturate)
         for tensor, value, delta in zip(op.outputs, values, deltas, strict=True)
     }
 
@@ -93,9 +91,14 @@ def errors(spec: CaseSpec, op: Op, contract: Contract, exact: Exact, *, given: b
         return tuple(call(op.error, offered))
 
 
+def _dtype(tensor: Tensor, contract: Contract, spec: CaseSpec) -> str:
+    weighted = spec.weight or tensor.extent == "affine"  # without a weight, y cannot have its type
+    return ops.output_dtype(tensor, contract, spec.dtype, spec.weight_dtype if weighted else None)
+
+
 def offer(spec: CaseSpec, op: Op, contract: Contract, exact: Exact) -> dict[str, Any]:
     """Return the arguments that a reference may take: inputs, attributes, and how the contract rounds."""
-    first = ops.output_dtype(op.outputs[0], contract, spec.dtype, spec.weight_dtype)
+    first = _dtype(op.outputs[0], contract, spec)
     return {**exact, **attributes(spec, op), **ops.roundings(contract, spec.dtype, first)}
 
 

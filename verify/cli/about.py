@@ -45,9 +45,14 @@ def list_() -> None:
             terminal.console().print(table)
 
 
-def show(name: Annotated[str, typer.Argument(help="A kernel, check or operator.")]) -> None:
-    """Describe a kernel, a check or an operator."""
+def show(name: Annotated[str, typer.Argument(help="A kernel, check or operator; or contracts.")]) -> None:
+    """Describe a kernel, a check or an operator; or the contracts that --contract takes."""
     interpret()
+    if name == "contracts":
+        from verify_norm.report import contracts, terminal
+
+        contracts.show_contracts(terminal.console())
+        return
     from verify_norm.checks import CHECKS
     from verify_norm.loading.builtin import BOTH, BUILTIN, PEERS
     from verify_norm.loading.entry_points import registered
@@ -61,7 +66,7 @@ def show(name: Annotated[str, typer.Argument(help="A kernel, check or operator."
         _describe_op(name)
         return
     if ":" not in name and name not in BUILTIN and name not in PEERS:
-        one_of("kernel, check or operator", name, [*BUILTIN, *PEERS, *registered().kernels, *CHECKS, *OPS])
+        one_of("kernel, check or operator", name, [*BUILTIN, *PEERS, *registered().kernels, *CHECKS, *OPS, "contracts"])
     kernel = find(name)
     whose = f", from {kernel.origin}" if kernel.origin else ""
     _print(f"kernel {kernel.name} for {kernel.op}\n{kernel.summary}\n")

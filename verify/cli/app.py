@@ -33,6 +33,7 @@ def verify(
     kernel: Annotated[str, options.KERNEL] = "",
     op: Annotated[str, options.OP] = "",
     bind: Annotated[str, options.BIND] = "",
+    contract: Annotated[str, options.CONTRACT] = DEFAULTS.contract,
     dtypes: Annotated[str, options.DTYPE] = options.DTYPES,
     checks: Annotated[str, options.CHECKS] = "",
     examples: Annotated[int, options.EXAMPLES] = DEFAULTS.examples,
@@ -66,6 +67,7 @@ def verify(
     to = Destinations(json_path, html, baseline, context.obj.limits)
     given = {"dtypes": dtypes, "checks": checks, "examples": examples, "seconds": seconds, "seed": seed}
     given |= {"device": device, "shapes": shapes, "timeout": timeout, "allow_incomplete": allow_incomplete}
+    given["contract"] = contract
     asked = request(kernel, given, op=op or None, bind=bind, isolate=not in_process, corpus=corpus, worker=worker)
     console.noted(asked)
     reports = _sanitized(asked, sanitize) if sanitize else _searched(asked, resume=resume)
@@ -94,6 +96,7 @@ def _sanitized(asked: Request, tool: str) -> list[Report]:
 def replay(
     spec: Annotated[str, typer.Argument(help="The JSON of a replay line.")],
     bind: Annotated[str, options.BIND] = "",
+    contract: Annotated[str, options.CONTRACT] = DEFAULTS.contract,
     device: Annotated[str, options.DEVICE] = "auto",
     checks: Annotated[str, options.CHECKS] = "",
     timeout: Annotated[float | None, options.TIMEOUT] = None,
@@ -105,7 +108,7 @@ def replay(
 
     name, op, case = read_spec(spec)
     to = Destinations(json_path)
-    given = {"checks": checks, "examples": 0, "device": device, "timeout": timeout}
+    given = {"checks": checks, "examples": 0, "device": device, "timeout": timeout, "contract": contract}
     asked = console.noted(request(name, given, op=op, bind=bind, isolate=not in_process))
     from verify_norm.search.search import replay as run
 

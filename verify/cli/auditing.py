@@ -20,6 +20,7 @@ def audit(
     kernel: Annotated[str, options.KERNEL],
     op: Annotated[str, options.OP] = "",
     bind: Annotated[str, options.BIND] = "",
+    contract: Annotated[str, options.CONTRACT] = DEFAULTS.contract,
     dtypes: Annotated[str, options.DTYPE] = options.DTYPES,
     examples: Annotated[int, options.EXAMPLES] = 200,
     seconds: Annotated[float, options.SECONDS] = 30.0,
@@ -39,7 +40,7 @@ def audit(
     """
     to = Destinations(json_path, html, baseline, context.obj.limits)
     given = {"dtypes": dtypes, "examples": examples, "seconds": seconds, "seed": seed, "device": device}
-    given |= {"timeout": timeout, "allow_incomplete": allow_incomplete}
+    given |= {"timeout": timeout, "allow_incomplete": allow_incomplete, "contract": contract}
     asked = console.noted(request(kernel, given, op=op or None, bind=bind, isolate=not in_process, corpus=corpus))
     from verify_norm.auditing.audit import audit as examine
 
@@ -61,6 +62,7 @@ def hunt(
     output: Annotated[str, typer.Option("--output", help="Count the errors of this output alone, as dx.")] = "",
     op: Annotated[str, options.OP] = "",
     bind: Annotated[str, options.BIND] = "",
+    contract: Annotated[str, options.CONTRACT] = DEFAULTS.contract,
     dtype: Annotated[str, typer.Option("--dtype", help="Types of x; fp32 alone if the kernel takes it.")] = "",
     seconds: Annotated[float, options.SECONDS] = 30.0,
     seed: Annotated[int, options.SEED] = DEFAULTS.seed,
@@ -75,7 +77,8 @@ def hunt(
     """
     serial.writable(json_path)
     serial.writable(corpus)
-    given = {"seconds": seconds, "seed": seed, "device": device} | ({"dtypes": dtype} if dtype else {})
+    given = {"seconds": seconds, "seed": seed, "device": device, "contract": contract}
+    given |= {"dtypes": dtype} if dtype else {}
     asked = console.noted(request(kernel, given, op=op or None, bind=bind, isolate=not in_process, corpus=corpus))
     outputs = [[tensor.name for tensor in OPS[loaded.op].outputs] for loaded in asked.kernels]
     if output:
@@ -99,7 +102,7 @@ def hunt(
             kept = file.save(corpus, loaded, [worst.spec for worst in one.worst])
             console.complain(f"{corpus} now has {kept} cases of {loaded.name}")
         if json_path != "-":
-            show_hunt(one, terminal.console(), bind)
+            show_hunt(one, terminal.console(), bind, settings.contract)
     facts = {"environment": environment(settings.device)}
     lines = serial.jsonable([asdict(one) | facts for one in found])
     write_json(lines[0] if len(lines) == 1 else lines, json_path)

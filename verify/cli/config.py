@@ -47,10 +47,12 @@ def _table(*keys: str, **tables: Any) -> type[Strict]:
 
 
 COMMANDS = {
-    "audit": _table("dtypes", "examples", "seconds", "seed", "device", "timeout", "allow_incomplete", *FILES),
-    "hunt": _table("seconds", "seed", "device", "corpus"),
+    "audit": _table(
+        "dtypes", "examples", "seconds", "seed", "device", "timeout", "allow_incomplete", "contract", *FILES
+    ),
+    "hunt": _table("seconds", "seed", "device", "contract", "corpus"),
     "same": _table("dtypes", "examples", "seconds", "seed", "device", "shapes", "timeout", "allow_incomplete"),
-    "power": _table("examples", "seconds", "seed", "device", "allow_incomplete"),
+    "power": _table("examples", "seconds", "seed", "device", "contract", "allow_incomplete"),
     "replay": _table("device", "timeout"),
 }
 MAIN = _table(*KEYS, **COMMANDS, compare=RegressionLimits)

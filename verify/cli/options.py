@@ -17,6 +17,9 @@ BIND = typer.Option(
     help="Names of the kernel's arguments: x=hidden_states,eps=variance_epsilon (operator's name = kernel's name), "
     'constants: mode="llama",eps=1e-6, and what it returns: -> y,rstd,_',
 )
+CONTRACT = typer.Option(
+    "--contract", help="What the kernel promises, as llama,inplace=y:x; see verify-norm show contracts."
+)
 CHECKS = typer.Option("--checks", help="Run only these checks, as accuracy,signature.")
 TIMEOUT = typer.Option(
     "--timeout", min=least(Seconds), help="Seconds after which a case counts as hung. Without it 20, or 90 on a GPU."

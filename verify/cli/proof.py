@@ -20,6 +20,7 @@ def power(
     kernel: Annotated[str, options.KERNEL],
     op: Annotated[str, options.OP] = "",
     bind: Annotated[str, options.BIND] = "",
+    contract: Annotated[str, options.CONTRACT] = DEFAULTS.contract,
     examples: Annotated[int, options.EXAMPLES] = DEFAULTS.examples,
     seconds: Annotated[float, options.SECONDS] = DEFAULTS.seconds,
     seed: Annotated[int, options.SEED] = DEFAULTS.seed,
@@ -30,7 +31,7 @@ def power(
     """Measure the smallest errors that a run would find. Puts errors of graded sizes into the results of the kernel."""
     to = Destinations(json_path)
     given = {"checks": NEEDED, "examples": examples, "seconds": seconds, "seed": seed, "device": device}
-    given["allow_incomplete"] = allow_incomplete
+    given |= {"allow_incomplete": allow_incomplete, "contract": contract}
     asked = console.noted(request(kernel, given, op=op or None, bind=bind))
     report = console.search(asked.only(), asked.settings)
     if report.power and to.shown:

@@ -62,4 +62,6 @@ def _read(name: str, value: object) -> object:
         return value
     if name == "inplace":
         return [pair.strip() for pair in value.split(",") if pair.strip()]
+    if HINTS[name] is bool:
+        return {"true": True, "false": False}.get(value)  # None is neither
     return None if value in values else ALIASES.get(value, value)

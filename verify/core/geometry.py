@@ -73,6 +73,16 @@ def thawed(spec: CaseSpec, names: Iterable[str]) -> CaseSpec:
     return replace(spec, frozen=()) if given <= set(spec.frozen) else spec
 
 
+def apart(spec: CaseSpec, written: Iterable[str]) -> CaseSpec:
+    """Return the spec with no elements that share memory in the arguments that are `written`.
+
+    >>> apart(CaseSpec((2, 3), x_layout="expanded"), ("x",)).x_layout
+    'contiguous'
+    """
+    shared = [f"{name}_layout" for name in written if layout_of(spec, name) in ("expanded", "scalar")]
+    return replace(spec, **dict.fromkeys(shared, "contiguous"))  # type: ignore[arg-type]  # mypy sees no names
+
+
 def differentiable(op: Op) -> list[str]:
     """Return the inputs whose gradients a backward returns; residual has that of x."""
     outputs = {tensor.name for tensor in op.outputs}

@@ -262,12 +262,10 @@ def output_dtype(tensor: Tensor, contract: Contract, dtype: str, weight_dtype: s
     """Return the type of an output, given the types of x and weight."""
     if tensor.extent == "statistic" and tensor.dtype == "float32":
         return dtype if contract.stats == "x" else contract.stats
-    promised = {
-        "y": contract.output,
-        "dx": contract.output,
-        "dweight": contract.weight_grad,
-        "dbias": contract.weight_grad,
-    }
+    own = contract.output
+    if own == "promoted":  # x and a weight of another 16-bit type make y float32
+        own = "float32" if tensor.name == "y" and weight_dtype not in (None, dtype) else None
+    promised = {"y": own, "dx": own, "dweight": contract.weight_grad, "dbias": contract.weight_grad}
     return promised.get(tensor.name) or tensor.among(dtype, weight_dtype)
 
 

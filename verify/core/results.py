@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 
 from annotated_types import Ge
 
+from verify_norm.core.diagnosis import Diagnosis, option_of, sentence
 from verify_norm.core.dtypes import FORMATS, KERNEL_DTYPES
 from verify_norm.core.errors import Exit
 from verify_norm.core.judge import judged, worst
@@ -150,6 +151,7 @@ class Settings:
     timeout: Seconds | None = None  # seconds for one case, more for a larger one; None is the device's own limit
     isolate: bool = True  # whether the kernel runs in a process of its own
     allow_incomplete: bool = False  # whether a run passes that ended before all corner cases
+    contract: str = ""  # what the kernel promises besides its own contract, as "llama,inplace=y:x"
 
 
 DEFAULTS = Settings()
@@ -177,6 +179,7 @@ class Report:
     power: tuple[Power, ...] = ()
     interrupted: bool = False
     bind: str = ""
+    diagnoses: tuple[Diagnosis, ...] = ()  # of each output that has findings, and of the call
     coverage: Coverage | None = None  # None in a report of an older verify-norm
     schema: int = SCHEMA
 
@@ -271,13 +274,27 @@ def replay_line(report: Report, spec: CaseSpec) -> str:
     """Return the command that runs a case again; a call, if no command can find the kernel."""
     if not report.target:
         return f"verify_norm.replay(<the kernel>, {spec_text(report.kernel, spec, report.op)!r})"
-    return command(report.kernel, report.op, spec, report.bind)
+    return command(report.kernel, report.op, spec, report.bind, report.settings.contract)
 
 
-def command(kernel: str, op: str, spec: CaseSpec, bind: str = "") -> str:
+def command(kernel: str, op: str, spec: CaseSpec, bind: str = "", contract: str = "") -> str:
     """Return the command that runs a case of a kernel again, quoted for a shell."""
     text = spec_text(kernel, spec, None if kernel == op else op)
-    return f"verify-norm replay {shlex.quote(text)}" + (f" --bind {shlex.quote(bind)}" if bind else "")
+    options = {"--bind": bind, "--contract": contract}
+    given = [f" {name} {shlex.quote(value)}" for name, value in options.items() if value]
+    return f"verify-norm replay {shlex.quote(text)}{''.join(given)}"
+
+
+def explanation(report: Report, finding: Finding) -> str:
+    """Return which weaker contract explains a finding, or that none is known to; "" where nobody looked for one."""
+    found = (sentence(one, report.settings.contract) for one in report.diagnoses if one.output == finding.output)
+    return next(found, "")
+
+
+def declaration(report: Report) -> str:
+    """Return the --contract that explains all findings; "" where there is none."""
+    contracts = tuple(dict.fromkeys(one.contract for one in report.diagnoses))
+    return option_of(contracts, report.settings.contract) if all(contracts) and contracts else ""
 
 
 def cases(report: Report) -> str:
@@ -293,8 +310,9 @@ def failure(report: Report, finding: Finding) -> str:
     rows = {}
     if finding.got is not None and finding.want is not None:
         rows = {"got": repr(finding.got), "expected": repr(finding.want)}
+    rows["contract"] = explanation(report, finding)
     rows["replay"] = replay_line(report, finding.spec)
-    return "\n".join((finding.message, *(f"  {name:<9} {text}" for name, text in rows.items())))
+    return "\n".join((finding.message, *(f"  {name:<9} {text}" for name, text in rows.items() if text)))
 
 
 def failures(report: Report) -> str:

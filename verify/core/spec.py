@@ -111,7 +111,8 @@ class Contract:
     inplace : outputs that may overwrite an input, as "dx:dy".
     residual : what a fused addition normalizes: the float32 "sum", or the sum "rounded" to the type of x, as returned
         (vLLM's CUDA kernel, vLLM issue 52104).
-    output : type of y and dx; None: that of x, or float8_e4m3fn for a quantized y.
+    output : type of y and dx; None: that of x, or float8_e4m3fn for a quantized y; "promoted": that of x, but of y the
+        type to which torch promotes those of x and weight (weight * x̂ in LlamaRMSNorm of transformers).
     weight_grad : type of dweight and dbias; None: that of weight.
     saturate : what is returned beyond the largest number of an output's type: that number ("saturate"), or an infinity,
         in float8_e4m3fn NaN ("overflow"). "either": a quantized y saturates, another 8-bit y may do either, and wider
@@ -132,7 +133,7 @@ class Contract:
     batch_invariant: bool = False
     inplace: tuple[Pair, ...] = ()
     residual: Literal["sum", "rounded"] = "sum"
-    output: Float | Float8 | None = None
+    output: Float | Float8 | Literal["promoted"] | None = None
     weight_grad: Float | None = None
     saturate: Beyond = "either"
 
@@ -309,7 +310,7 @@ class Damage:
     where: str  # "before", "after" or "between" its elements, or "in" them
     count: int  # bytes of all changed elements
     nearest: int  # bytes from them to the nearest element; 0 in them
-    output: str | None = None  # the output in the buffer
+    output: str | Literal["promoted"] | None = None  # the output in the buffer
 
 
 @dataclass(frozen=True, slots=True)

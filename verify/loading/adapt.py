@@ -22,6 +22,7 @@ from verify_norm.loading import domain, gradients, modules
 from verify_norm.loading.bind import FEATURES, Candidate, bind, features, meant, parse, signature
 from verify_norm.loading.domain import Domain
 from verify_norm.loading.gradients import Call
+from verify_norm.loading.returned import named
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,7 @@ def _function(candidate: Candidate, *, autograd: bool = False) -> tuple[Call, Do
     binding = bind(candidate, parameters, offered(op), outputs=outputs, positional=positional)
     within = domain.of_function(candidate, binding, autograd=autograd)
     untold = within.tied == "untold"
-    if binding.plain and not (contract.inplace or positional or untold):
+    if binding.plain and not (positional or untold):
         return partial(make.call, target), within
     into = [n for n in outputs if n in binding.sources]
     if autograd and into:
@@ -126,9 +127,6 @@ def _function(candidate: Candidate, *, autograd: bool = False) -> tuple[Call, Do
     def call(given: Mapping[str, Any]) -> Any:
         written = {n: _blank(n, op, contract, given) for n in into}
         returned = binding.call(function, {**given, FEATURES: features(op, given), **written})
-        if returned is None and not written:
-            pairs = (pair.partition(":") for pair in contract.inplace)
-            return {output: given[argument] for output, _, argument in pairs} or None
         return _merged(returned, written, op) if written else returned
 
     named_call = _with_names(call, op, binding.returns)

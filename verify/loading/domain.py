@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from verify_norm.core.errors import UsageError
-from verify_norm.core.geometry import thawed
+from verify_norm.core.geometry import apart, thawed
 from verify_norm.core.spec import CaseSpec, View
 from verify_norm.loading.bind import Binding, Candidate
 
@@ -69,8 +69,7 @@ class Domain:
             held["normalized_ndim"] = len(normalized)
         else:
             held["shape"] = self._channels(spec, held)
-        shared = [f"{n}_layout" for n in self.written if getattr(spec, f"{n}_layout", "") in ("expanded", "scalar")]
-        fitted = replace(spec, **(held | dict.fromkeys(shared, "contiguous")))
+        fitted = replace(apart(spec, self.written), **held)
         if self.tied == "untold":
             return fitted if fitted.weight else replace(fitted, weight_dtype=None)
         if self.tied:
@@ -138,6 +137,5 @@ def of_function(candidate: Candidate, binding: Binding, *, autograd: bool) -> Do
     if not autograd:
         held["frozen"] = ()
     untold = backward and "bias" in inputs and "bias" not in takes
-    written = tuple(pair.partition(":")[2] for pair in candidate.contract.inplace)
     tied = "untold" if untold else ""
-    return Domain(op.view, tuple(held.items()), tied=tied, written=written, unset=binding.unset)
+    return Domain(op.view, tuple(held.items()), tied=tied, unset=binding.unset)

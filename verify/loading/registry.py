@@ -7,6 +7,7 @@ from typing import Any
 
 from verify_norm.core.contracts import checked
 from verify_norm.core.errors import UnknownOpError, UsageError, one_of
+from verify_norm.core.known import declared, overwritten, whole
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Contract, Kernel
 from verify_norm.loading import adapt
@@ -52,11 +53,12 @@ def _record(target: Any, name: str, where: str, op: str | None, bind: str) -> Ke
 
 
 def load_directions(
-    kernel: object, op: str | None = None, bind: str = "", *, contract: Contract | None = None
+    kernel: object, op: str | None = None, bind: str = "", contract: Contract | str = ""
 ) -> list[Kernel]:
     """Return the kernels of a name, a target or a callable, ready to run: both directions if `op` names none.
 
-    Raises UsageError if it cannot be found, imported or bound.
+    A text for `contract` changes the declared one (`verify_norm.core.contracts`), a Contract stands for it. Raises
+    UsageError if the kernel cannot be found, imported or bound.
     """
     if isinstance(kernel, str):
         target = attribute(kernel) if ":" in kernel else None
@@ -71,9 +73,14 @@ def load_directions(
         if not callable(target):
             raise UsageError(f"expected a callable, got {target!r:.60} of type {type(target).__name__}")
         record = _record(target, where or called(target), where, op, bind)
-    record = replace(record, contract=checked(contract or record.contract))
-    forward, *backward = (replace(record, op=name) for name in BOTH.get(record.op, (record.op,)))
+    record = replace(record, contract=checked(contract if isinstance(contract, Contract) else record.contract))
+    forward, *backward = (_promising(replace(record, op=name), contract) for name in BOTH.get(record.op, (record.op,)))
     return [_bound(forward, target), *_gradients(backward, target, asked=record.op == op)]
+
+
+def _promising(kernel: Kernel, contract: Contract | str) -> Kernel:
+    text = whole(contract) if isinstance(contract, Contract) else contract
+    return replace(kernel, contract=declared(kernel.contract, text, OPS[kernel.op])) if text else kernel
 
 
 def _gradients(kernels: list[Kernel], target: Any, *, asked: bool) -> list[Kernel]:
@@ -105,7 +112,8 @@ def ready(kernel: Kernel) -> Kernel:
 
 
 def _bound(kernel: Kernel, target: Any) -> Kernel:
-    within = replace(adapt.of_kernel(kernel, target).domain, own=kernel.unsupported)
+    written = tuple(argument for _, argument in overwritten(kernel.contract))
+    within = replace(adapt.of_kernel(kernel, target).domain, own=kernel.unsupported, written=written)
     return replace(_running(kernel, target), unsupported=within.unsupported, fit=within.fit, unset=within.unset)
 
 

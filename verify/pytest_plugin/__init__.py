@@ -26,6 +26,7 @@ from verify_norm.core.check_names import CHECK_NAMES
 from verify_norm.pytest_plugin.items import NormCheck, NormKernel, ids, of_item, wanted
 
 if TYPE_CHECKING:
+    from verify_norm.core.spec import Contract
     from verify_norm.pytest_plugin.searches import Searches
 
 MARK = "verify_norm"
@@ -34,7 +35,11 @@ FOLDER = "verify_norm_folder"  # of an xdist worker's input: where all workers k
 
 
 def parametrize_checks(
-    *targets: str, op: str | None = None, bind: str = "", expected_failures: Mapping[str, str] | None = None
+    *targets: str,
+    op: str | None = None,
+    bind: str = "",
+    contract: Contract | str = "",
+    expected_failures: Mapping[str, str] | None = None,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a test of `kernel` and `check` into one test for each kernel and check, with ids as layernorm_bwd-accuracy.
 
@@ -43,9 +48,11 @@ def parametrize_checks(
     targets : kernels, as the command's --kernel names them: "layernorm_bwd" (ours, or a package's that registers it),
         "package.module:attr" or "path/file.py:attr", the path from pytest's rootdir. The first test imports them.
     op, bind : the operator and the arguments, as the command's --op and --bind, if the names do not tell them.
+    contract : what the kernels promise, a Contract or as the command's --contract: "llama,inplace=y:x". It wins over
+        --norm-contract.
     expected_failures : the reason of an expected failure, by the check's name. If the check passes, its test fails.
 
-    Raises ValueError: there is no target, or a check is unknown.
+    Raises ValueError: there is no target, a check is unknown, or the contract is wrong.
 
     Examples
     --------
@@ -58,7 +65,17 @@ def parametrize_checks(
     expected = dict(expected_failures or {})
     if unknown := [name for name in expected if name not in CHECK_NAMES]:
         raise ValueError(f"unknown check {', '.join(unknown)}; there are: {', '.join(CHECK_NAMES)}")
-    return getattr(pytest.mark, MARK)(targets, op, bind, expected)  # type: ignore[no-any-return]
+    return getattr(pytest.mark, MARK)(targets, op, bind, _text(contract) if contract else "", expected)  # type: ignore[no-any-return]
+
+
+def _text(contract: Contract | str) -> str:
+    from verify_norm.core.errors import UsageError
+    from verify_norm.search.request import options
+
+    try:
+        return options(contract=contract).contract
+    except UsageError as error:
+        raise ValueError(f"parametrize_checks: {error}") from None
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -69,6 +86,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--norm-dtype", metavar="TYPES", help="Types of x, as fp32,bf16.")
     add("--norm-seed", type=int, metavar="N", help="Seed of the random cases.")
     add("--norm-device", default="auto", metavar="D", help="cpu, cuda or cuda:N. Workers of xdist share the GPUs.")
+    add("--norm-contract", metavar="C", help="What the kernels promise, as llama,inplace=y:x.")
     accept = "Do not fail where the search ends before all corner cases; skip a check that then has no data."
     add("--norm-allow-incomplete", action="store_const", const=True, help=accept)
     add("--norm-report", metavar="FILE", help="Write the reports of all kernels to this file, as a list in JSON.")
@@ -76,8 +94,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse a mistake in the options before anything is collected."""
-    config.addinivalue_line("markers", f"{MARK}(targets, op, bind, expected): made by verify_norm.parametrize_checks")
-    named = {"examples": "examples", "seconds": "seconds", "seed": "seed", "dtypes": "dtype"}
+    config.addinivalue_line(
+        "markers", f"{MARK}(targets, op, bind, contract, expected): made by verify_norm.parametrize_checks"
+    )
+    named = {"examples": "examples", "seconds": "seconds", "seed": "seed", "dtypes": "dtype", "contract": "contract"}
     given = {key: getattr(config.option, f"norm_{name}") for key, name in named.items()}
     given = {key: value for key, value in given.items() if value is not None}
     report = config.option.norm_report or ""
@@ -113,7 +133,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     config = metafunc.config
     answers, strict = _searches(config).answers, not config.option.runxfail
-    named = [(NormKernel(target, op, bind), expected) for targets, op, bind, expected in marks for target in targets]
+    named = [(NormKernel(target, *how), expected) for targets, *how, expected in marks for target in targets]
     grouped = config.pluginmanager.hasplugin("xdist")
     sets = [
         pytest.param(

@@ -10,11 +10,12 @@ import pytest
 
 @dataclass(frozen=True, slots=True)
 class NormKernel:
-    """What a test gets as `kernel`: where to find it, and its operator and its arguments' names if they are given."""
+    """What a test gets as `kernel`: where to find it, and its operator, arguments and contract if they are given."""
 
     target: str
     op: str | None = None
     bind: str = ""
+    contract: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def wanted(kernel: NormKernel, items: Iterable[pytest.Item]) -> dict[str, str | 
 
 
 def ids(kernels: list[NormKernel]) -> Iterable[str]:
-    """Yield short ids that differ: the attribute's name, else the target, else the target and the operator."""
+    """Yield short ids that differ: the attribute's name, else the target, else that with operator and contract."""
     short = [kernel.target.rpartition(":")[2] for kernel in kernels]
     for name, kernel in zip(short, kernels, strict=True):
         if Counter(short)[name] == 1:
@@ -72,4 +73,4 @@ def ids(kernels: list[NormKernel]) -> Iterable[str]:
         elif [other.target for other in kernels].count(kernel.target) == 1:
             yield kernel.target
         else:
-            yield f"{kernel.target}({kernel.op})"
+            yield f"{kernel.target}({','.join(filter(None, (kernel.op, kernel.contract)))})"

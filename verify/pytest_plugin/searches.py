@@ -25,7 +25,10 @@ from verify_norm.pytest_plugin.items import NormKernel
 
 GRACE = 3.0  # seconds that an interrupted search has to end
 # The command has --examples, …
-OPTIONS = ("norm_examples", "norm_seconds", "norm_dtype", "norm_seed", "norm_device", "norm_allow_incomplete")
+OPTIONS = (
+    *("norm_examples", "norm_seconds", "norm_dtype", "norm_seed", "norm_device", "norm_allow_incomplete"),
+    "norm_contract",
+)
 
 
 class Searches:
@@ -68,6 +71,7 @@ class Searches:
         checks = [name for name in CHECK_NAMES if name in wanted]
         options: dict[str, Any] = {"kernel": target, "op": kernel.op, "bind": kernel.bind, "checks": ",".join(checks)}
         options |= {name.removeprefix("norm_"): getattr(self.config.option, name) for name in OPTIONS}
+        options |= {"contract": kernel.contract} if kernel.contract else {}
         named = {f"--{name.replace('_', '-')}": value for name, value in options.items() if value not in (None, "")}
         given = [option if value is True else f"{option}={value}" for option, value in named.items()]
         facts = {"target": kernel.target, "expected": {name: why for name, why in wanted.items() if why is not None}}

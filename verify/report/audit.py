@@ -116,12 +116,12 @@ def _fingerprint(printed: Fingerprint) -> Table:
     return made
 
 
-def show_hunt(hunt: Hunt, console: Console, bind: str = "") -> None:
+def show_hunt(hunt: Hunt, console: Console, bind: str = "", contract: str = "") -> None:
     """Print the worst cases of a hunt, with a replay line for each."""
     for one in hunt.worst:
         further = f"; {one.beyond:.3g} where its data are moved too" if one.beyond > one.value * 1.001 else ""
         console.print(f"[bold]{one.output}[/] {MEASURES[one.measure]} {one.value:.3g} ({one.found}{further})")
-        console.print(f"  replay: {escape(command(hunt.kernel, hunt.op, one.spec, bind))}", soft_wrap=True)
+        console.print(f"  replay: {escape(command(hunt.kernel, hunt.op, one.spec, bind, contract))}", soft_wrap=True)
     console.print(
         f"{hunt.cases} cases in {hunt.seconds:.0f} s: {hunt.drawn} drawn, {hunt.evolved} evolved, {hunt.moved} with "
         "their data moved"

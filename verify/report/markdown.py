@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from verify_norm.auditing.model import Audit, Document, Ladder, report_of
 from verify_norm.core.errors import Exit
-from verify_norm.core.results import CheckResult, Report, cases, replay_line
+from verify_norm.core.results import CheckResult, Report, cases, explanation, replay_line
 from verify_norm.core.spec import Finding
 from verify_norm.report import difference
 from verify_norm.report.compare.errors import of_survey, of_tally
@@ -132,6 +132,8 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, words: int, t
 def _finding(report: Report, finding: Finding) -> Iterator[str]:
     values = "" if finding.got is None or finding.want is None else f"got {finding.got!r}, expected {finding.want!r}; "
     yield f"- **FAIL {escaped(finding.check)}**: {escaped(finding.message)}"
+    if why := explanation(report, finding):
+        yield f"  {escaped(why)}"
     yield f"  {values}seen in {count(finding.cases, 'case')}; replay: {code(replay_line(report, finding.spec))}"
     yield ""
 

@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from verify_norm.core.errors import Exit
-from verify_norm.core.results import CheckResult, Power, Report, Tally, cases, replay_line
+from verify_norm.core.results import CheckResult, Power, Report, Tally, cases, declaration, explanation, replay_line
 from verify_norm.core.spec import Finding
 from verify_norm.report.words import case, count, percent, skip_line
 
@@ -48,6 +48,8 @@ def show_report(report: Report, console: Console) -> None:
         console.print(f"[dim]not checked: {escape(skip_line(skip))}[/]")
     for finding in report.findings:
         _finding(report, finding, console)
+    if option := declaration(report):
+        console.print(f"\nA weaker contract explains all findings: [bold]--contract {escape(option)}[/] declares it.")
     console.print(f"[dim]{escape(', '.join(f'{k} {v}' for k, v in report.environment.items()))}[/]")
     console.print(_verdict(report))
 
@@ -123,6 +125,7 @@ def _finding(report: Report, finding: Finding, console: Console) -> None:
         "expected": f"{finding.want!r}   {', '.join(away)}".rstrip() if valued else "",
         "seen in": count(finding.cases, "case") + f", first in case {finding.after}" * (finding.after > 1),
         "during": finding.during or "",
+        "contract": explanation(report, finding),
         "replay": replay_line(report, finding.spec),
     }
     for name, value in rows.items():

@@ -15,6 +15,7 @@ import torch
 from verify_norm.cases import make, placement
 from verify_norm.core import judge
 from verify_norm.core.errors import one_line
+from verify_norm.core.known import overwritten
 from verify_norm.core.spec import Case, Kernel, Output, Run
 from verify_norm.loading.returned import RefusedError, named
 from verify_norm.running import guards, refusals
@@ -68,7 +69,7 @@ def _execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | 
                 # a warning is no failure, even if the caller turns warnings into errors
                 warnings.simplefilter("ignore")
                 returned = kernel.run(**bound(kernel, case))
-            outputs = named(returned, case.op)
+            outputs = named((_written(kernel, case) or None) if returned is None else returned, case.op)
         except RefusedError as refusal:
             return Run(kernel, case, {}, problem=str(refusal), refused=True)
         except BaseException as error:  # sys.exit() or a kernel's own KeyboardInterrupt would end the tool
@@ -123,9 +124,17 @@ def _ctrl_c() -> Iterator[list[int]]:
         signal.signal(signal.SIGINT, before)
 
 
+def _written(kernel: Kernel, case: Case) -> dict[str, Any]:
+    """Return the arguments that hold the outputs of a kernel which overwrites them and returns nothing.
+
+    Where an output may overwrite one of several, it is in the first.
+    """
+    return {output: case.arguments[given] for output, given in reversed(inplace(kernel)) if given in case.arguments}
+
+
 def inplace(kernel: Kernel) -> list[tuple[str, str]]:
     """Return what the contract lets the kernel overwrite, as (output, argument)."""
-    return [(output, argument) for output, _, argument in (pair.partition(":") for pair in kernel.contract.inplace)]
+    return overwritten(kernel.contract)
 
 
 def bound(kernel: Kernel, case: Case) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import numpy as np
 from verify_norm.checks import CHECKS
 from verify_norm.checks.check import Check
 from verify_norm.checks.power import Sensitivity
+from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.ops import OPS
 from verify_norm.core.results import CheckResult, Coverage, Power, Report, Settings, Skip, Tally, count_cases
@@ -28,7 +29,8 @@ class Collector:
     """What a run has found so far.
 
     `looked` and `failed` count the cases of each check, `held` those in which a property that is not promised held or
-    not, `failing` the cases of each finding, `skipped` what was not checked, by reason; `seconds` are in the kernel.
+    not, `skipped` what was not checked, by reason; `failing` has the cases of each finding; `seconds` are in the
+    kernel.
     `planned` to `ended` are those of `verify_norm.core.results.Coverage`. Cases that the kernel refuses in words are
     `waiting`, with their number, until `settle` knows all that `ran`; `limits` are those found, by their
     wording; `suggested` are those that no words state. `without` has the cases in which an output was not returned.
@@ -45,7 +47,7 @@ class Collector:
     failed: Counter[str] = field(default_factory=Counter)
     held: Counter[tuple[str, bool]] = field(default_factory=Counter)
     powers: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    failing: Counter[tuple[str, str | None]] = field(default_factory=Counter)
+    failing: defaultdict[tuple[str, str | None], list[CaseSpec]] = field(default_factory=lambda: defaultdict(list))
     layouts: Counter[str] = field(default_factory=Counter)
     skipped: Counter[tuple[str, str]] = field(default_factory=Counter)
     sensed: defaultdict[tuple[str, str], list[Sensitivity]] = field(default_factory=lambda: defaultdict(list))
@@ -132,7 +134,7 @@ class Collector:
             self.sensed[sensed.output, sensed.dtype].append(sensed)
         for finding in examined.findings:
             key = (finding.check, finding.output)
-            self.failing[key] += 1
+            self.failing[key].append(finding.spec)
             kept = self.findings.get(key)
             if kept is None or (kept.during and not finding.during):  # keep the one of the case itself
                 self.findings[key] = replace(finding, after=number)
@@ -147,10 +149,10 @@ class Collector:
         if finding.check == "signature" and finding.status == "error":
             hint = self.suggested.get(wording(message))
             message = f"{message}; {hint}" if hint else message
-        return replace(finding, message=message, cases=self.failing[key], after=self.findings[key].after)
+        return replace(finding, message=message, cases=len(self.failing[key]), after=self.findings[key].after)
 
-    def report(self, findings: Iterable[Finding], seconds: float) -> Report:
-        """Return the report, with these findings for those that were collected."""
+    def report(self, findings: Iterable[Finding], seconds: float, diagnoses: tuple[Diagnosis, ...] = ()) -> Report:
+        """Return the report, with these findings for those that were collected, and what explains them."""
         lacking = tuple(self._lacking())
         failed = self.cases - self.compared
         if failed and "signature" not in {check.name for check in self.checks}:
@@ -169,6 +171,7 @@ class Collector:
             layouts=dict(sorted(self.layouts.items())),
             power=tuple(sorted((_power(key, sensed) for key, sensed in self.sensed.items()), key=self._position)),
             interrupted=self.interrupted,
+            diagnoses=diagnoses,
             coverage=Coverage(
                 self.planned,
                 self.corners,

@@ -12,7 +12,7 @@ from verify_norm.checks.power import Sensitivity, looks, sensitivities
 from verify_norm.core import geometry
 from verify_norm.core.ops import OPS
 from verify_norm.core.results import Tally
-from verify_norm.core.spec import CaseSpec, Finding, Kernel, NoData, Observed, Run, SmallestError
+from verify_norm.core.spec import CaseSpec, Contract, Finding, Kernel, NoData, Observed, Run, SmallestError
 from verify_norm.running.execute import Clock, execute
 from verify_norm.running.isolate import LostError, Runner, announce
 
@@ -54,7 +54,9 @@ class Examined:
         return max((tally.ratio for tally in self.tallies), default=0.0)
 
 
-def examine_in(runner: Runner, spec: CaseSpec, checks: tuple[str, ...], timeout: float) -> Examined:
+def examine_in(
+    runner: Runner, spec: CaseSpec, checks: tuple[str, ...], timeout: float, contract: Contract | None = None
+) -> Examined:
     """Return `examine` of the runner's kernel; in a child process, a crash or a hang becomes a finding "crash".
 
     A check may run the kernel again, near the case. If it crashes there, the other checks run without that check.
@@ -62,7 +64,7 @@ def examine_in(runner: Runner, spec: CaseSpec, checks: tuple[str, ...], timeout:
     lost: list[Finding] = []
     while True:
         try:
-            examined = runner.call(examine, timeout, spec, checks, runner.device, announce)
+            examined = runner.call(examine, timeout, spec, checks, runner.device, announce, contract)
         except LostError as error:
             during = runner.stage()
             where = f", in a further run near this case that the check {during} makes" if during else ""
@@ -85,12 +87,14 @@ def examine(
     checks: tuple[str, ...],
     device: str,
     announce: Callable[[str], None] = lambda _: None,
+    contract: Contract | None = None,
 ) -> Examined:
-    """Run `kernel` on the case of `spec`, and these checks on its outputs.
+    """Run `kernel` on the case of `spec`, and these checks on its outputs, under its own contract or another.
 
     `announce` is called with the name of each check before it begins. Exceptions of the kernel, and a full GPU, are
     results. Raises ValueError if the spec does not fit the operator.
     """
+    kernel = replace(kernel, contract=contract or kernel.contract)
     with suppress(torch.OutOfMemoryError):  # ours: the kernel's own is a problem of its run
         return _examine(kernel, spec, checks, device, announce)
     torch.cuda.empty_cache()

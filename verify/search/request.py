@@ -6,17 +6,21 @@ Importing this module loads neither torch nor Triton.
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from types import NoneType
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError
 
+from verify_norm.core import known as named
 from verify_norm.core.check_names import CHECK_NAMES
 from verify_norm.core.dtypes import ALIASES, KERNEL_DTYPES, dtype_name
 from verify_norm.core.errors import UnknownOpError, UsageError, one_of
 from verify_norm.core.results import DEFAULTS, Count, Seconds, Settings
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 
+T = TypeVar("T")
+U = TypeVar("U")
 REFUSED = "refused"  # the type of a pydantic error whose message is already in our words
 
 
@@ -37,12 +41,17 @@ def _names(known: Callable[[list[str]], tuple[str, ...]]) -> BeforeValidator:
         names = split(value) if isinstance(value, Iterable) else [value]
         if not all(isinstance(name, str) for name in names):
             raise ValueError
-        try:
-            return known(names)
-        except UsageError as error:
-            raise PydanticCustomError(REFUSED, "{message}", {"message": str(error)}) from None
+        return _said(known, names)
 
     return BeforeValidator(read)
+
+
+def _said(read: Callable[[T], U], value: T) -> U:
+    """Return read(value); what it refuses keeps its words."""
+    try:
+        return read(value)
+    except UsageError as error:
+        raise PydanticCustomError(REFUSED, "{message}", {"message": str(error).removeprefix("contract: ")}) from None
 
 
 def _dtypes(names: list[str]) -> tuple[str, ...]:
@@ -54,6 +63,13 @@ def _dtypes(names: list[str]) -> tuple[str, ...]:
 
 def _checks(names: list[str]) -> tuple[str, ...]:
     return tuple(one_of("check", name, CHECK_NAMES) for name in names)
+
+
+def _contract(value: Any) -> str:
+    """Return a contract as text, checked; raise ValueError for what is neither a text, a Contract nor None."""
+    if not isinstance(value, (str, Contract, NoneType)):
+        raise ValueError
+    return _said(named.checked, named.whole(value) if isinstance(value, Contract) else value or "")
 
 
 class Strict(BaseModel):
@@ -76,6 +92,9 @@ class Options(Strict):
     shapes: Literal["fuzz", "models", "all"] = DEFAULTS.shapes
     timeout: Seconds | None = DEFAULTS.timeout
     allow_incomplete: bool = DEFAULTS.allow_incomplete
+    contract: Annotated[str, Field(description='a contract, as "llama,inplace=y:x"'), BeforeValidator(_contract)] = (
+        DEFAULTS.contract
+    )
 
 
 def options(**given: Any) -> Options:
@@ -143,7 +162,6 @@ def request(
     *,
     op: str | None = None,
     bind: str = "",
-    contract: Contract | None = None,
     isolate: bool = True,
     corpus: str = "",
     worker: int = 0,
@@ -170,7 +188,7 @@ def request(
     from verify_norm.search.corpus import load
 
     notes = shadowed(kernel) if isinstance(kernel, str) else ()
-    kernels = load_directions(kernel, op, bind, contract=contract)
+    kernels = load_directions(kernel, op, bind, asked.contract)
     random = 0 if asked.shapes == "models" else asked.examples
     share = max(asked.seconds / len(kernels), least(Seconds))
     here = {"examples": random, "seconds": share, "device": place, "isolate": isolate}

@@ -3,6 +3,7 @@
 import signal
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -12,13 +13,15 @@ from typing import Any, Protocol, TypeVar
 from verify_norm.cases import corners, models, strategies, turns
 from verify_norm.cases.strategies import explore
 from verify_norm.checks import CHECKS
+from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.errors import UsageError
 from verify_norm.core.geometry import repeated, size
 from verify_norm.core.ops import OPS
 from verify_norm.core.results import Report, Settings
-from verify_norm.core.spec import CaseSpec, Finding, Kernel, Op
+from verify_norm.core.spec import CaseSpec, Contract, Finding, Kernel, Op
 from verify_norm.running.isolate import runner
 from verify_norm.search.collector import NO_JOURNAL, Collector
+from verify_norm.search.diagnosis import Trial
 from verify_norm.search.examine import PRELOAD, Examined, examine_in
 from verify_norm.search.journal import Journal
 from verify_norm.search.pace import ALWAYS, Pace
@@ -29,6 +32,7 @@ Progress = Callable[[int, int, int], None]  # cases done, cases planned, finding
 ELEMENTS = {"cpu": 2**14, "cuda": 2**19}  # of x: Triton's interpreter takes 5 ms a program, a GPU is seldom the limit
 FEW, TALL = ALWAYS["cpu"][0], 1100  # rows that every kernel is run with, and rows that cost an interpreter seconds
 REDUCING = 0.2  # the share of the time that is kept for making failures small, once there is one
+EXPLAINING = 0.2  # the share that is kept for trying weaker contracts on what failed
 TIMEOUT = {"cpu": 20.0, "cuda": 90.0}  # seconds for one case: on a GPU the first case of a shape compiles
 HANGS = 4  # after this many, the run ends
 PATIENCE = 10.0  # once the kernel has hung, a case may take this many times as long as the slowest one so far
@@ -52,7 +56,7 @@ class _Search:
 
     state: Collector
     progress: Progress
-    until: Callable[[Finding], bool]
+    until: Callable[[Finding], bool] | None
     deadline: float
     pace: Pace
     met: int = 0  # planned cases
@@ -89,7 +93,7 @@ class _Search:
         state, settings = self.state, self.state.settings
         if state.interrupted:  # and the exception got lost on its way
             raise KeyboardInterrupt
-        if time.perf_counter() > self.deadline - settings.seconds * REDUCING * bool(state.findings):
+        if time.perf_counter() > self.deadline - settings.seconds * (REDUCING + EXPLAINING) * bool(state.findings):
             raise Over(f"the {settings.seconds:g} s were over")
         if state.hangs >= HANGS:
             raise Over(f"the kernel had hung {state.hangs} times")
@@ -101,7 +105,7 @@ class _Search:
             seconds = max(time.perf_counter() - started, examined.seconds)  # of a case in the journal, those it took
             self.pace.learn(size(repeated(spec) if batched else spec, OPS[state.kernel.op]), seconds)
         self.met += 1
-        if any(self.until(finding) for finding in state.findings.values()):
+        if self.until and any(map(self.until, state.findings.values())):
             raise Over("the search was for this finding")
         self.progress(state.cases, state.planned, len(state.findings))
         return 0.0 if examined is None else examined.ratio
@@ -109,11 +113,26 @@ class _Search:
     def reduce_all(self) -> None:
         """Make the findings small, or the wanted ones where there are such."""
         self.state.settle()
-        found = self.state.findings.values()
-        wanted = [finding for finding in found if self.until(finding)]
+        found, deadline = self.state.findings.values(), self.deadline - self.state.settings.seconds * EXPLAINING
+        wanted = [finding for finding in found if self.until and self.until(finding)]
         for finding in wanted or found:
             small = [other.spec for other in self.reduced]
-            self.reduced.append(_reduced(self.state, finding, self.deadline, small))
+            self.reduced.append(_reduced(self.state, finding, deadline, small))
+
+    def explain(self) -> tuple[Diagnosis, ...]:
+        """Return which weaker contracts explain the findings; nothing in a search for certain findings."""
+        state = self.state
+        if self.until or state.hangs:
+            return ()
+
+        def judge(spec: CaseSpec, checks: tuple[str, ...], contract: Contract) -> Examined:
+            return _examine(state, spec, checks, max(self.deadline - time.perf_counter(), 1.0), contract)
+
+        checks, worst = tuple(check.name for check in state.checks), defaultdict[str, list[CaseSpec]](list)
+        for tally in state.tallies.values():
+            worst[tally.output] += [tally.worst] if tally.worst and tally.ratio > 1 else []
+        trial = Trial(state.kernel, checks, state.failing, worst, judge, state.settings.seed, self.deadline)
+        return trial.diagnoses(self.reduced)
 
     def interrupt(self) -> None:
         """Keep the findings as they are."""
@@ -136,10 +155,10 @@ def search(
     settings: Settings,
     progress: Progress = lambda done, planned, found: None,
     journal: Journal = NO_JOURNAL,
-    until: Callable[[Finding], bool] = lambda finding: False,
+    until: Callable[[Finding], bool] | None = None,
     first: Iterable[CaseSpec] = (),
 ) -> Report:
-    """Run the checks over the cases of `first`, the corner table and random cases; make failures small.
+    """Run the checks over the cases of `first`, the corner table and random cases; make failures small; explain them.
 
     The same kernel, settings and versions give the same cases. The search ends after `settings.seconds`, or once the
     kernel has hung four times; interrupted (Ctrl-C), it reports what it has. Cases in `journal` are not run again; it
@@ -148,18 +167,20 @@ def search(
     """
     started = time.perf_counter()
     state = _collector(kernel, settings, journal)
+    diagnoses: tuple[Diagnosis, ...] = ()
     pace = Pace(settings.device.partition(":")[0], settings.seconds)
     searching = _Search(state, progress, until, started + settings.seconds, pace)
     try:
         with interruptible(state):
             searching.run(first)
             searching.reduce_all()
+            diagnoses = searching.explain()
     except KeyboardInterrupt:
         searching.interrupt()
     finally:
         state.runner.close()
         journal.close(complete=not state.interrupted and state.corners_done == state.corners)
-    return state.report(searching.reduced, time.perf_counter() - started)
+    return state.report(searching.reduced, time.perf_counter() - started, diagnoses)
 
 
 def replay(kernel: Kernel, spec: CaseSpec, settings: Settings) -> Report:
@@ -278,13 +299,15 @@ def _try(state: Collector, spec: CaseSpec) -> Examined | None:
     return examined
 
 
-def _examine(state: Collector, spec: CaseSpec, checks: tuple[str, ...], left: float = inf) -> Examined:
+def _examine(
+    state: Collector, spec: CaseSpec, checks: tuple[str, ...], left: float = inf, contract: Contract | None = None
+) -> Examined:
     elements = prod(repeated(spec).shape)
     longer = max(1.0, elements / on(ELEMENTS, state.settings) / 8)  # models' shapes are far larger
     patience = PATIENCE * state.slowest if state.hangs else inf
     timeout = min(state.settings.timeout or on(TIMEOUT, state.settings), patience, left)
     started = time.perf_counter()
-    examined = examine_in(state.runner, spec, checks, timeout * longer)
+    examined = examine_in(state.runner, spec, checks, timeout * longer, contract)
     if not examined.hung:
         state.slowest = max(state.slowest, time.perf_counter() - started)
     return examined

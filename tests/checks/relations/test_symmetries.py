@@ -30,6 +30,8 @@ def test_exact_identities_allow_nothing():
 
 def test_a_law_says_nothing_where_its_effect_is_unknown():
     assert scale(run_of(layernorm(), replace(ROWS, log2_scale=60))) is None  # squares would overflow
+    half = replace(ROWS, dtype="float16", log2_scale=-15)
+    assert scale(run_of(layernorm_bwd(), half, "layernorm_bwd", stats="x")) is None  # a saved mean may underflow
     assert linearity(run_of(layernorm_bwd(), replace(ROWS, dy_layout="scalar"), "layernorm_bwd")) is None
     assert shift(run_of(rmsnorm("llama"), op="rmsnorm_fwd", xhat="x")) is None
 

@@ -3,11 +3,13 @@
 import importlib.util
 import json
 import re
+from dataclasses import replace
 from math import inf
 
 import pytest
 from documents import AUDIT, DOCUMENTS, EMPTY, PASSING, REPORT
 
+from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.errors import UsageError
 from verify_norm.report import documents
 from verify_norm.report.html import page as html
@@ -74,6 +76,14 @@ def test_the_page_says_what_was_found(pages):
     assert "1 of 54" not in pages["report"].text
     assert "2⁻⁸" not in pages["report"].text
     assert "92.59 %" in pages["report"].text  # of a report without an audit, the errors of its checks' cases
+
+
+def test_the_page_says_what_explains_a_finding(read):
+    explained = replace(REPORT, diagnoses=(Diagnosis("y", "lanes=8", "<b>few</b>", ""),))
+    text = " ".join("".join(read(html.pages(explained)).text).split())
+    assert "explained by lanes=8, <b>few</b>: --contract lanes=8 declares it." in text
+    assert "A weaker contract explains all findings: --contract lanes=8 declares it." in text
+    assert documents.load(documents.dump(explained)).diagnoses == explained.diagnoses
 
 
 def test_a_page_is_made_of_what_json_keeps():

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from verify_norm import __version__
 from verify_norm.auditing.model import Audit, Document, report_of
 from verify_norm.core.errors import UsageError
-from verify_norm.core.results import replay_line
+from verify_norm.core.results import declaration, explanation, replay_line
 from verify_norm.core.spec import LAYOUTS
 from verify_norm.report import words
 from verify_norm.report.html.errors import errors
@@ -102,7 +102,7 @@ def _environment() -> Environment:
     names = ("algorithm", "case", "contract", "no_data", "number", "percent", "setting", "skip_line", "step")
     made.filters |= {name: getattr(words, name) for name in names} | {"quantity": words.count}
     made.filters |= {"largest": lambda values: max(values, default=0.0), "thousands": "{:,}".format}
-    made.globals |= {"power_line": power_line, "replay_line": replay_line}
+    made.globals |= {f.__name__: f for f in (declaration, explanation, power_line, replay_line)}
     return made
 
 

@@ -1,0 +1,41 @@
+"""A diagnosis in words: what explains a finding, what it costs, and the option that declares it."""
+
+from verify_norm.core.diagnosis import Allowance, Diagnosis, option_of, sentence
+
+ROUNDED = Diagnosis(
+    "y",
+    "residual=rounded",
+    "the rounded sum is normalized",
+    "vLLM's fused_add_rms_norm",
+    Allowance("a typical case", "y", "bfloat16", 0.5006, 0.7472),
+    failing=9,
+    fresh=12,
+)
+
+
+def test_the_words_have_the_contract_its_library_its_option_and_its_cost():
+    assert sentence(ROUNDED) == (
+        "explained by residual=rounded, the rounded sum is normalized (vLLM's fused_add_rms_norm): "
+        "--contract residual=rounded declares it. It loses precision: it allows y 0.75 ULP of bfloat16, 0.5 without it "
+        "(a typical case)"
+    )
+    free = Diagnosis("dx", "inplace=dx:dy", "dx overwrites dy", "", Allowance("a", "dx", "float32", 36.3, 36.3))
+    assert sentence(free) == (
+        "explained by inplace=dx:dy, dx overwrites dy: --contract inplace=dx:dy declares it. It allows no larger errors"
+    )
+
+
+def test_without_an_explanation_it_says_so():
+    assert sentence(Diagnosis("y", tried=20)) == (
+        "no contract that verify-norm knows explains it: it is wrong under each of them"
+    )
+    assert sentence(Diagnosis("y", untold="the time was over")).endswith(
+        "weaker contract explains it: the time was over"
+    )
+
+
+def test_the_option_keeps_what_the_run_was_given_and_has_a_name_where_one_says_it():
+    assert option_of(("partials=x", "xhat=x")) == "llama"
+    assert option_of(("residual=rounded",), "llama") == "llama,residual=rounded"
+    assert option_of(("lanes=8",), "lanes=32,expanded=true") == "expanded=true,lanes=8"
+    assert option_of(("inplace=y:x", "inplace=residual_out:residual")) == "inplace=y:x+residual_out:residual"

@@ -1,0 +1,169 @@
+"""The weaker contract that explains findings: named for right kernels that promise less, never an excuse for a bug."""
+
+from dataclasses import replace
+from math import inf
+from pathlib import Path
+
+import pytest
+from norms import layernorm, layernorm_bwd, rmsnorm, rmsnorm_bwd
+
+from verify_norm.checks import CHECKS
+from verify_norm.core.diagnosis import sentence
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.kernels.zoo import ZOO
+from verify_norm.loading.registry import load_directions, ready
+from verify_norm.search import diagnosis
+from verify_norm.search.diagnosis import FLEETING, LATE, Trial
+from verify_norm.search.examine import examine
+
+STYLE = Path(__file__).parents[1] / "support" / "strangers" / "contracts_style.py"
+SHAPES = ((2,), (3, 40), (17, 8), (4, 300))
+SPECS = [CaseSpec(shape, dtype) for dtype in ("float32", "float16", "bfloat16") for shape in SHAPES]
+FAR = [CaseSpec(shape, offset=1000.0) for shape in SHAPES]
+VLLM = "residual=rounded,xhat=x,inplace=y:x+residual_out:residual"
+
+
+def style(name, op, **fields):
+    return replace(load_directions(f"{STYLE}:{name}", op)[0], **fields)
+
+
+def diagnosed(kernel, specs=SPECS, deadline=inf, judging=lambda examined: examined):
+    """Return the diagnoses of a kernel by output, from its findings in these cases."""
+    checks = tuple(check.name for check in CHECKS.values() if check.applies(OPS[kernel.op]))
+
+    def judge(spec, names, contract):
+        return judging(examine(kernel, spec, names, "cpu", contract=contract))
+
+    failing, first = {}, {}
+    for spec in specs:
+        for finding in examine(kernel, spec, checks, "cpu").findings:
+            failing.setdefault((finding.check, finding.output), []).append(spec)
+            first.setdefault((finding.check, finding.output), finding)
+    assert failing, "nothing was found"
+    trial = Trial(kernel, checks, failing, {}, judge, seed=0, deadline=deadline)
+    return {one.output: one for one in trial.diagnoses(list(first.values()))}
+
+
+def of(function, op, **fields):
+    return Kernel("k", op, run=function, **fields)
+
+
+def wide_output(x, weight, eps, normalized_shape, weight_offset=0.0):
+    return rmsnorm()(x.float(), None if weight is None else weight.float(), eps, normalized_shape, weight_offset)
+
+
+def statistics_in_the_type_of_x(dy, x, weight, bias, mean, rstd, eps, normalized_shape):
+    mean, rstd = (t.to(x.dtype).float() for t in (mean, rstd))
+    return layernorm_bwd()(dy, x, weight, bias, mean, rstd, eps, normalized_shape)
+
+
+def over_dy(dy, x, weight, rstd, eps, normalized_shape, weight_offset=0.0):
+    dx, dweight = rmsnorm_bwd()(dy, x, weight, rstd, eps, normalized_shape, weight_offset)
+    return dy.copy_(dx), dweight
+
+
+CONTIGUOUS = {"unsupported": lambda spec: "dy shares memory" if spec.dy_layout in ("expanded", "scalar") else None}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "specs", "explained"),
+    [
+        (of(rmsnorm("llama"), "rmsnorm_fwd"), SPECS, {"y": "xhat=x"}),
+        (of(wide_output, "rmsnorm_fwd"), SPECS, {"y": "output=float32"}),
+        (style("rounded_sum_fwd", "add_rmsnorm_fwd"), SPECS, {"y": "residual=rounded"}),
+        (of(over_dy, "rmsnorm_bwd", **CONTIGUOUS), SPECS, {None: "inplace=dx:dy", "dx": "inplace=dx:dy"}),
+        (of(layernorm_bwd("atomic"), "layernorm_bwd"), [CaseSpec((257, 8))], dict.fromkeys(
+            ("dweight", "dbias"), "deterministic=false")),
+        (of(statistics_in_the_type_of_x, "layernorm_bwd"), SPECS[8:], dict.fromkeys(("dx", "dweight"), "stats=x")),
+    ],
+)  # fmt: skip
+def test_a_right_kernel_that_promises_less_is_told_its_contract(kernel, specs, explained):
+    found = diagnosed(kernel, specs)
+    assert {output: one.contract for output, one in found.items()} == explained
+    for one in found.values():
+        assert one.failing
+        assert one.fresh
+        assert one.allows.loses == (one.contract in ("xhat=x", "residual=rounded", "stats=x"))
+        assert ("It loses precision" in sentence(one)) == one.allows.loses
+
+
+def test_what_is_written_in_place_and_returned_as_nothing_is_a_contract_too():
+    found = diagnosed(style("fused_add_rms_norm", "add_rmsnorm_fwd"))
+    assert {one.contract for one in found.values()} == {VLLM}
+    (said,) = {sentence(one).partition(": --contract ")[2].partition(" ")[0] for one in found.values()}
+    assert said == "vllm"
+
+
+def test_a_contract_adds_to_what_the_kernel_declares():
+    promised = Contract(inplace=("y:x",))
+    found = diagnosed(style("fused_add_rms_norm", "add_rmsnorm_fwd", contract=promised))
+    assert "inplace=y:x+residual_out:residual" in {one.contract for one in found.values()}.pop()
+
+
+def llama_with_another_eps(x, weight, eps, normalized_shape, weight_offset=0.0):
+    return rmsnorm("llama")(x, weight, 2 * eps + 1e-3, normalized_shape, weight_offset)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "specs"),
+    [
+        (of(llama_with_another_eps, "rmsnorm_fwd"), SPECS),
+        (of(layernorm("n - 1"), "layernorm_fwd"), SPECS),
+        (of(layernorm("one pass"), "layernorm_fwd"), FAR),
+        (of(layernorm_bwd("no c2"), "layernorm_bwd"), SPECS),
+        (of(layernorm_bwd("a row of zeros"), "layernorm_bwd"), SPECS),
+    ],
+)
+def test_no_contract_excuses_a_bug(kernel, specs):
+    found = diagnosed(kernel, specs).values()
+    assert [one.contract for one in found] == [""] * len(found)
+    assert all(sentence(one).startswith("no contract that verify-norm knows explains it") for one in found)
+
+
+HARMLESS = {"A31_dx_over_dy": "inplace=dx:dy"}  # its reason is this contract
+LOSING = {"A20_stats_saved_bf16_fwd", "A21_dw_sum_bf16", "A23_residual_rounded_first"}
+FEW = [CaseSpec((3, 40), "bfloat16"), CaseSpec((9, 8), "bfloat16")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "specs"),
+    [
+        *((name, FEW) for name in (*HARMLESS, *LOSING, "A24_eps_outside_sqrt", "A32_db_after_overwrite")),
+        ("A10_mem_efficient_gamma0", [CaseSpec((3, 40), weight_data="some_zero")]),
+        ("A17_onepass_variance", FAR[:2]),
+        ("A33_dx_none_ignored", [CaseSpec((2, 4, 3), num_groups=2, bias=False)]),
+    ],
+)
+def test_no_known_bug_is_called_harmless(name, specs, monkeypatch):
+    monkeypatch.setattr(diagnosis, "FRESH", 3)  # the interpreter is slow
+    for one in diagnosed(ready(ZOO[name].kernel), specs).values():
+        assert bool(one.contract) == (name in HARMLESS or name in LOSING)
+        assert one.contract == HARMLESS.get(name, one.contract)
+        assert name in HARMLESS or not one.contract or one.allows.loses
+
+
+def test_where_the_time_is_over_it_says_so():
+    (late,) = diagnosed(of(rmsnorm("llama"), "rmsnorm_fwd"), deadline=0.0).values()
+    assert (late.contract, late.untold) == ("", LATE)
+    assert "it is not known whether a weaker contract explains it: the time was over" in sentence(late)
+
+
+def test_what_does_not_show_again_has_no_explanation():
+    (fleeting,) = diagnosed(
+        of(rmsnorm("llama"), "rmsnorm_fwd"), judging=lambda examined: replace(examined, findings=())
+    ).values()
+    assert fleeting.untold == FLEETING
+
+
+def test_a_check_that_looks_no_more_explains_nothing():
+    """Narrow types keep `sums` from looking, so a relative error of a long sum is no rounding of x̂."""
+
+    def wrong(dy, x, weight, bias, mean, rstd, eps, normalized_shape):
+        dx, dweight, dbias = layernorm_bwd()(dy, x, weight, bias, mean, rstd, eps, normalized_shape)
+        return dx, dweight * (1 + 3e-5), dbias
+
+    (one,) = diagnosed(of(wrong, "layernorm_bwd"), [CaseSpec((4096, 4))]).values()
+    assert one.output == "dweight"
+    assert set(one.contract.split(",")) & {"xhat=x", "partials=x", "stats=x"} == set()

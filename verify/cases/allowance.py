@@ -1,0 +1,56 @@
+"""How far a contract lets results be off in one typical case, by the bounds of the references."""
+
+from functools import cache
+
+import numpy as np
+
+from verify_norm.cases import make
+from verify_norm.core import judge
+from verify_norm.core.dtypes import FORMATS, Array
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import CaseSpec, Contract
+
+SHAPES = {"rows": (64, 1024), "groups": (2, 32, 64), "channels": (64, 32, 16)}
+
+
+def words(op: str) -> str:
+    """Return the typical case in words.
+
+    >>> words("rmsnorm_fwd")
+    'the median element of 64×1024 normal values around 1'
+    """
+    return f"the median element of {'×'.join(map(str, SHAPES[OPS[op].view]))} normal values around 1"
+
+
+@cache
+def allowances(op: str, contract: Contract, dtype: str) -> dict[str, float]:
+    """Return how far each output may be off in the typical case, in ulp of the type that the strict contract gives it.
+
+    That is the bound on the error and the last rounding, as `judge.allowed` has them, of the median element: where
+    elements cancel, the largest allowance says nothing about the others. The values are normal with a mean and a
+    standard deviation of 1; where the arithmetic may overflow there is no bound, and the allowance is inf.
+    """
+    spec = _typical(op, dtype)
+    found = {}
+    for name, expected in make.truths(spec, OPS[op], contract, _inputs(op, dtype)).items():
+        if expected is not None:
+            form = FORMATS[types(op, dtype)[name]]
+            found[name] = float(np.median(judge.allowed(expected) / form.ulp(expected.value)))
+    return found
+
+
+def _typical(op: str, dtype: str) -> CaseSpec:
+    groups = 8 if "num_groups" in OPS[op].attrs else None
+    return CaseSpec(SHAPES[OPS[op].view], dtype, num_groups=groups, offset=1.0)
+
+
+@cache
+def _inputs(op: str, dtype: str) -> dict[str, Array | None]:
+    return make.exact_inputs(_typical(op, dtype), OPS[op])
+
+
+@cache
+def types(op: str, dtype: str) -> dict[str, str]:
+    """Return the types of the outputs under the strict contract."""
+    strict = make.truths(_typical(op, dtype), OPS[op], Contract(), _inputs(op, dtype))
+    return {name: expected.dtype for name, expected in strict.items() if expected is not None}

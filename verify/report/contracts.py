@@ -1,0 +1,61 @@
+"""The contracts that --contract takes: names, fields, and what the weaker ones cost."""
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.markup import escape
+
+from verify_norm.cases.allowance import allowances, words
+from verify_norm.core.contracts import allowed
+from verify_norm.core.diagnosis import ulps
+from verify_norm.core.known import NAMES, STRICT, WEAKER, declared, meanings
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import Contract
+from verify_norm.report.terminal import table
+
+OP = "add_layernorm"  # it has what every field is about
+TYPES = ("bfloat16", "float32")
+
+
+def show_contracts(console: Console) -> None:
+    """Print every name and field with its meaning, then what each contract allows."""
+    console.print(
+        "--contract takes names and fields, as --contract llama,inplace=y:x. They change what a kernel declares.\n"
+    )
+    named = table("name", "fields", "what it means", folded=("fields", "what it means"))
+    for name, known in NAMES.items():
+        named.add_row(name, known.fields.replace(",", ", "), escape(f"{known.words}: {known.whose}"))
+    console.print(named)
+    fields, explained = table("field", "values", "what it means", folded=("values", "what it means")), meanings()
+    for name in STRICT:
+        fields.add_row(name, allowed(name), escape(explained[name]))
+    console.print("", fields, "")
+    costs = list(_costs())
+    made = table("contract", "x", *costs[0][2], words=2, whole=True)
+    for name, dtype, numbers in costs:
+        made.add_row(name, dtype, *numbers.values())
+    console.print(made)
+    console.print(
+        f"The last table has the largest error that {OP} is allowed, in ULP of the strict output's type, for "
+        f"{words(f'{OP}_fwd')}: of the strict contract, and where another allows something else."
+    )
+
+
+def _costs() -> Iterator[tuple[str, str, dict[str, str]]]:
+    """Yield a contract, a type of x, and what each output is allowed there, "" where that is what strict allows."""
+    strict = {dtype: _numbers("strict", dtype) for dtype in TYPES}
+    for text in (*NAMES, *(known.fields for known in WEAKER)):
+        for dtype in TYPES:
+            numbers = _numbers(text, dtype)
+            if text != "strict":
+                numbers = {name: number if number != strict[dtype][name] else "" for name, number in numbers.items()}
+            if any(numbers.values()):
+                yield text, dtype, numbers
+
+
+def _numbers(text: str, dtype: str) -> dict[str, str]:
+    found = {}
+    for op in (f"{OP}_fwd", f"{OP}_bwd"):
+        for output, most in allowances(op, declared(Contract(), text, OPS[op]), dtype).items():
+            found[output] = ulps(most)
+    return found

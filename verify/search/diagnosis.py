@@ -1,0 +1,234 @@
+"""Looks for the known weaker contract that explains the findings of a run: it judges the failing cases again under it.
+
+A weaker contract explains an output if under it the checks find nothing about the output: in its smallest failing
+cases, in others that failed, and in fresh random ones, so that it excuses no bug by luck. At least one check that found
+something has to look again: a contract under which no check has anything to say explains nothing. First come the
+fields that cost no accuracy, then the others by what they allow the output in a typical case, then the names that stand
+for libraries, then one of these with a field that costs nothing, as an overwritten input. What explains one output is
+tried first on the next: the user declares all of it.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from math import prod
+from typing import Any
+
+from verify_norm.cases import allowance
+from verify_norm.cases.strategies import explore, specs
+from verify_norm.core.contracts import make
+from verify_norm.core.diagnosis import Allowance, Diagnosis
+from verify_norm.core.geometry import apart, row_length
+from verify_norm.core.known import NAMES, WEAKER, Known, joined, overwritten, write
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import CaseSpec, Contract, Finding, Kernel
+from verify_norm.search.examine import Examined
+
+Key = tuple[str, str | None]  # a check and an output
+Candidate = tuple[Known, dict[str, Any]]  # with the fields that it changes of the kernel's own contract
+Judge = Callable[[CaseSpec, tuple[str, ...], Contract], Examined]
+FREE = frozenset(("inplace", "output", "deterministic"))  # fields that change no bound on the error of a result
+TYPED = frozenset(("output", "stats"))  # fields that change the type of an output
+OTHERS = 10  # failing cases besides the smallest, spread over all of them
+FRESH = 12  # random cases, drawn with a seed that the run has not used
+ELEMENTS, ROWS = 2**12, 100  # of these cases, but for the worst: an interpreter takes milliseconds a row
+LATE = "the time was over"
+FLEETING = "the smallest case does not show it in every run"
+
+
+class _LateError(Exception):
+    """The time for the diagnosis is over."""
+
+
+@dataclass
+class Trial:
+    """A kernel before weaker contracts.
+
+    `failing` has all cases of each finding, `worst` those with the largest error of each output. `judge` runs checks on
+    a case under another contract than the kernel's.
+    """
+
+    kernel: Kernel
+    checks: tuple[str, ...]
+    failing: Mapping[Key, Sequence[CaseSpec]]
+    worst: Mapping[str, Sequence[CaseSpec]]
+    judge: Judge
+    seed: int
+    deadline: float
+    judged: dict[tuple[CaseSpec, tuple[str, ...], Contract], Examined] = field(default_factory=dict)
+    found: list[Candidate] = field(default_factory=list)  # what explains an output so far
+
+    def diagnoses(self, findings: Sequence[Finding]) -> tuple[Diagnosis, ...]:
+        """Return a diagnosis of each output that has findings, and of the call if it has any."""
+        outputs = dict.fromkeys(finding.output for finding in findings)
+        cheap = sorted(findings, key=lambda finding: prod(finding.spec.shape))  # the first that stays ends a trial
+        return tuple(_Group(self, o, [f for f in cheap if f.output == o]).diagnosis() for o in outputs)
+
+    def under(self, contract: Contract, spec: CaseSpec, checks: tuple[str, ...]) -> Examined:
+        """Return the case judged under the contract; raise _LateError after the deadline."""
+        key = apart(spec, (argument for _, argument in overwritten(contract))), checks, contract
+        if key not in self.judged:
+            if time.perf_counter() > self.deadline:
+                raise _LateError
+            self.judged[key] = self.judge(*key)
+        return self.judged[key]
+
+    @cached_property
+    def fresh(self) -> list[CaseSpec]:
+        """Random cases that the run has not drawn."""
+        drawn: list[CaseSpec] = []
+
+        def keep(spec: CaseSpec) -> dict[str, float]:
+            drawn.append(spec if self.kernel.fit is None else self.kernel.fit(spec))
+            return {}
+
+        dtypes = tuple(dict.fromkeys(spec.dtype for cases in self.failing.values() for spec in cases))
+        strategy = specs(OPS[self.kernel.op], dtypes, ELEMENTS, frozen=self.kernel.autograd, rows=ROWS)
+        explore(strategy, keep, examples=FRESH, seed=self.seed + 1)
+        return drawn
+
+
+@dataclass
+class _Group:
+    """The findings of one output, or of the call."""
+
+    trial: Trial
+    output: str | None
+    findings: list[Finding]
+    tried: int = 0
+
+    def diagnosis(self) -> Diagnosis:
+        """Return the first contract that explains the findings, or that none does."""
+        likely = ""
+        try:
+            if any(finding.check == "crash" for finding in self.findings):
+                return Diagnosis(self.output)
+            if any(self.gone(finding, {}) for finding in self.findings):
+                return Diagnosis(self.output, untold=FLEETING)
+            for known, fields in self.candidates() if self.hopeful() else ():
+                self.tried += 1
+                if not self.explains(fields):
+                    continue
+                likely = f"; {write(fields)} explains the smallest case"
+                if self.clean(fields):
+                    self.trial.found.append((known, fields))
+                    return self.explained(known, fields)
+        except _LateError:
+            return Diagnosis(self.output, untold=LATE + likely)
+        return Diagnosis(self.output, tried=self.tried)
+
+    def hopeful(self) -> bool:
+        """Return whether all weaker contracts together explain the smallest cases: if not, none does alone.
+
+        An output has one type, so of the contracts that change types only one is among them at a time.
+        """
+        known = [fields for one in WEAKER if (fields := self.fields(one))]
+        together = joined(write(fields) for fields in known if not fields.keys() & TYPED)
+        variants = [together, *(together | fields for fields in known if fields.keys() <= TYPED)]
+        return any(all(self.gone(finding, fields) for finding in self.findings) for fields in variants)
+
+    def candidates(self) -> Iterator[Candidate]:
+        """Yield the weaker contracts that change the kernel's own, first those that explain other outputs."""
+        yield from self.trial.found
+        free: list[Candidate] = []
+        costly: list[Candidate] = []
+        for known in WEAKER:
+            if fields := self.fields(known):
+                (free if fields.keys() <= FREE else costly).append((known, fields))
+        yield from free
+        costly.sort(key=lambda pair: self.allowance(pair[1]).gain)
+        costly += [(known, fields) for known in NAMES.values() if (fields := self.fields(known))]
+        rest = [pair for pair in costly if self.allowance(pair[1]).loses]  # others only keep checks from looking
+        yield from rest
+        for one, freed in free:
+            if any(self.gone(finding, freed) for finding in self.findings):
+                yield from ((_both(one, known), joined((write(freed), write(fields)))) for known, fields in rest)
+
+    def fields(self, known: Known) -> dict[str, Any] | None:
+        return known.of(self.trial.kernel.contract, OPS[self.trial.kernel.op])
+
+    def weaker(self, fields: dict[str, Any]) -> Contract:
+        """Return the kernel's contract with these fields."""
+        return make(asdict(self.trial.kernel.contract) | fields)
+
+    def allowance(self, fields: dict[str, Any]) -> Allowance:
+        """Return what a typical case allows in the type, and for the call in the output, that gains most."""
+        op, own, weaker = self.trial.kernel.op, self.trial.kernel.contract, self.weaker(fields)
+        found = []
+        for dtype in self.dtypes:
+            before, after = (allowance.allowances(op, contract, dtype) for contract in (own, weaker))
+            names, types = [self.output] if self.output in before else before, allowance.types(op, dtype)
+            found += [Allowance(allowance.words(op), n, types[n], before[n], after[n]) for n in names]
+        return max(found, key=lambda one: one.gain)
+
+    @cached_property
+    def dtypes(self) -> list[str]:
+        """The types of x in which something was found."""
+        keys = [(f.check, f.output) for f in self.findings]
+        return list(dict.fromkeys(spec.dtype for key in keys for spec in self.trial.failing[key]))
+
+    def gone(self, finding: Finding, fields: dict[str, Any]) -> bool:
+        """Return whether the check does not find it again in its smallest case, under the weaker contract."""
+        key = finding.check, self.output
+        return all((one.check, one.output) != key for one in self.again(finding, fields).findings)
+
+    def again(self, finding: Finding, fields: dict[str, Any]) -> Examined:
+        return self.trial.under(self.weaker(fields), finding.spec, (finding.during or finding.check,))
+
+    def explains(self, fields: dict[str, Any]) -> bool:
+        """Return whether it takes each finding from its smallest case, in which a check that found one looks again."""
+        looked = any((f.during or f.check) in self.again(f, fields).looked for f in self.findings)
+        return looked and all(self.gone(f, fields) for f in self.findings)
+
+    def clean(self, fields: dict[str, Any]) -> bool:
+        """Return whether no check finds anything about the output, in failing cases and in fresh ones.
+
+        In failing cases nothing else may come to light either, as wrong values where the kernel seemed to return none.
+        """
+        contract = self.weaker(fields)
+        for spec in self.others:
+            slow = self.rows(spec) > ROWS
+            examined = self.trial.under(contract, spec, self.own if slow else self.trial.checks)
+            found = {(one.check, one.output) for one in examined.findings}
+            if any(key[1] == self.output or key not in self.trial.failing for key in found):
+                return False
+        fresh = (self.trial.under(contract, spec, self.trial.checks) for spec in self.trial.fresh)
+        return not any(one.output == self.output for examined in fresh for one in examined.findings)
+
+    @cached_property
+    def own(self) -> tuple[str, ...]:
+        """The checks that found something."""
+        return tuple(dict.fromkeys(f.during or f.check for f in self.findings))
+
+    @cached_property
+    def others(self) -> list[CaseSpec]:
+        """The smallest cases, those with the largest errors, and some that are spread over all that failed."""
+        lists = [self.trial.failing[f.check, f.output] for f in self.findings]
+        lists = [[spec for spec in cases if self.rows(spec) <= ROWS] for cases in lists]
+        most = -(-OTHERS // len(lists))
+        spread = [spec for cases in lists for spec in cases[:: max(-(-len(cases) // most), 1)]]
+        worst = self.trial.worst.get(self.output or "", ())
+        return sorted(
+            dict.fromkeys((*(f.spec for f in self.findings), *worst, *spread)), key=lambda spec: prod(spec.shape)
+        )
+
+    def rows(self, spec: CaseSpec) -> int:
+        return prod(spec.shape) // max(row_length(spec, OPS[self.trial.kernel.op]), 1)
+
+    def explained(self, known: Known, fields: dict[str, Any]) -> Diagnosis:
+        return Diagnosis(
+            self.output,
+            write(fields),
+            known.words,
+            known.whose,
+            self.allowance(fields),
+            failing=len(self.others),
+            fresh=len(self.trial.fresh),
+            tried=self.tried,
+        )
+
+
+def _both(one: Known, other: Known) -> Known:
+    whose = "; ".join(filter(None, (one.whose, other.whose)))
+    return Known(f"{one.fields},{other.fields}", f"{one.words}; {other.words}", whose)
