@@ -14,6 +14,7 @@ from verify_norm.core.results import (
     CheckResult,
     Coverage,
     FindingsError,
+    Place,
     Report,
     Settings,
     Skip,
@@ -21,7 +22,7 @@ from verify_norm.core.results import (
     unchecked,
     worst_of,
 )
-from verify_norm.core.spec import CaseSpec, Contract, Expected, Finding, Output
+from verify_norm.core.spec import CaseSpec, Condition, Contract, Expected, Finding, Output
 
 SPEC = CaseSpec((2, 3))
 WHOLE = Coverage(planned=475, corners=75, corners_done=75, refused=0, compared=400, outputs={"y": 400})
@@ -65,6 +66,7 @@ def test_a_tally_counts_what_has_no_bound_apart():
     assert (one.cases, one.elements, one.unjudged) == (1, 3, 1)
     assert (one.ulp.count, one.ulp.maximum, one.ulp.correct) == (2, 1.0, 1)
     assert (one.ratio, one.index, one.worst) == (2.0, (1,), SPEC)
+    assert one.farthest == Place(SPEC, (1,))
     assert (tally(0.0).index, tally(0.0).worst) == (None, None)  # nothing is off, so no case is the worst
 
 
@@ -74,6 +76,15 @@ def test_merged_tallies_add_up_and_keep_the_worst_case():
         both = first.merge(second)
         assert (both.cases, both.elements, both.unjudged, both.ulp.count) == (2, 6, 2, 4)
         assert (both.ratio, both.worst) == (3.0, other)
+
+
+def test_merged_tallies_keep_the_largest_error_in_ulp_and_over_the_probable_error():
+    far = replace(tally(1.0, CaseSpec((5, 7))), ulp=replace(tally(1.0).ulp, maximum=9.0), probable=0.5)
+    for first, second in ((far, tally(2.0)), (tally(2.0), far)):
+        both = first.merge(second)
+        assert (both.worst, both.farthest.spec, both.probable) == (SPEC, far.worst, 0.5)
+    assert far.merge(replace(tally(1.0), probable=0.75)).probable == 0.75
+    assert tally(1.0).merge(tally(2.0)).probable is None
 
 
 @pytest.mark.parametrize(("name", "op"), [("mine.py:k", "rmsnorm_fwd"), ("it's mine.py:k", None)])
@@ -110,14 +121,15 @@ def test_a_callable_without_a_target_is_replayed_in_python():
 
 
 def test_what_a_failing_test_says():
-    finding = replace(FINDING, got=1.5, want=0.1)
+    finding = replace(FINDING, got=1.5, want=0.1, condition=Condition(3e4, None, 1.0))
     made = report(findings=(finding,), skipped=(Skip("cases", "too long", 3), Skip("output rstd", "no")), cases=4)
     with pytest.raises(FindingsError) as caught:
         made.raise_for_findings()
-    first, message, got, expected, replay = str(caught.value).splitlines()
+    first, message, got, expected, data, replay = str(caught.value).splitlines()
     assert first == "k (rmsnorm_fwd): 1 finding in 4 of 7 cases"
     assert message == "accuracy: y is wrong"
     assert (got.split(), expected.split()) == (["got", "1.5"], ["expected", "0.1"])
+    assert data == "  data      Σ|t|/|Σt| 3e+04, var/(var + eps) 1"
     assert replay.split()[0] == "replay"
 
 

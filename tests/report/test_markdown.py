@@ -133,7 +133,7 @@ def test_a_table_has_a_cell_for_each_head():
         assert bodies > 0
     (table,) = [block for block in markdown.of(report()).split("\n\n") if block.startswith("|")]
     widths = {len(re.split(r"(?<!\\)\|", line)) for line in table.splitlines()}
-    assert widths == {10}
+    assert widths == {11}
 
 
 def test_it_says_what_counts():

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.results import Skip
+from verify_norm.core.ulp import UlpStats
 from verify_norm.report import terminal
 
 
@@ -70,6 +71,21 @@ def test_what_explains_a_finding_stands_below_it_and_one_option_below_all():
     assert "weaker contract explains all" not in unexplained
 
 
-def test_what_would_have_been_detected_is_one_line():
-    line = "would have detected: 1.2× the bound in one element, 0.05 % in one row, 0.05 % everywhere"
-    assert line in text(REPORT).splitlines()
+def test_a_check_and_the_run_say_what_they_would_have_detected():
+    shown = " ".join(text(REPORT).split())
+    said = "Alone it would have detected a factor of 1 ± e on any output: e = 5.0e-07 (float32 y), 5.0e-06 (float16 y)."
+    assert f"accuracy — right [sic] {said}" in shown
+    assert "determinism — the same bits ✓" not in shown.replace(said, "")
+    assert "all of any output: e = 5.0e-07 (float32 y), 5.0e-06 (float16 y)" in shown
+    assert "one element of it in every case: e = 1.0e-06 (float32 y), none (float16 y)" in shown
+    assert "would have detected" not in text(SHORT)
+
+
+def test_the_worst_cases_show_what_their_data_do():
+    lines = [line.split() for line in text(REPORT).splitlines()]
+    assert ["y", "float16", "error/bound", "inf", "1.14e+03", "100", "0.99", "4×256", "offset", "100"] in lines
+    assert ["y", "float16", "ULP", "inf", "inf", "100", "0.99", "4×256", "offset", "100"] in lines
+    assert "  data      Σ|t|/|Σt| 1.14e+03, |μ|/σ 100, var/(var + eps) 0.99" in text(REPORT)
+    long = replace(REPORT, tallies=(replace(REPORT.tallies[0], ratio=0.5, ulp=UlpStats(), probable=0.25),))
+    assert "0.25" in text(long)
+    assert "worst" not in text(long)  # the last rounding explains them

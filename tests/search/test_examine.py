@@ -5,6 +5,7 @@ from dataclasses import replace
 import partial
 import pytest
 import torch
+from norms import layernorm_bwd
 from small_runs import run
 
 from verify_norm.cases import make
@@ -76,3 +77,14 @@ def test_a_check_whose_further_runs_the_kernel_refuses_has_no_data():
     assert "batch_invariance" not in examine(kernel, SMALL, CHECK_NAMES, "cpu").looked
     assert "degenerate" not in examine(kernel, SMALL, CHECK_NAMES, "cpu").looked
     assert "identities" in examine(replace(kernel, unsupported=None), SMALL, CHECK_NAMES, "cpu").looked
+
+
+def test_a_long_sum_has_its_error_over_the_probable_error():
+    kernel = Kernel("k", "layernorm_bwd", run=layernorm_bwd())
+    tall = examine(kernel, CaseSpec((1025, 4)), ("sums",), "cpu")
+    probable = {tally.output: tally.probable for tally in tall.tallies}
+    assert probable["dx"] is None
+    assert 0 < probable["dweight"] < 1
+    assert 0 < probable["dbias"] < 1
+    assert {tally.probable for tally in examine(kernel, SMALL, CHECK_NAMES, "cpu").tallies} == {None}
+    assert {tally.probable for tally in examine(kernel, CaseSpec((1025, 4)), (), "cpu").tallies} == {None}

@@ -5,8 +5,8 @@ from math import inf, nan
 
 from verify_norm.auditing.fingerprint.statement import Fingerprint, Statement, undecided
 from verify_norm.auditing.model import Audit, Averages, Heat, Ladder, Rung, UlpReport, WorstCase
-from verify_norm.core.results import CheckResult, Power, Report, Settings, Skip, Tally
-from verify_norm.core.spec import CaseSpec, Contract, Finding
+from verify_norm.core.results import CheckResult, Detectable, Place, Report, Settings, Skip, Tally
+from verify_norm.core.spec import CaseSpec, Condition, Contract, Finding
 from verify_norm.core.ulp import UlpStats
 
 SPEC = CaseSpec(shape=(4, 256), offset=100.0)
@@ -14,6 +14,7 @@ SCRIPT = "<script>window.hacked = 1</script>"
 IMAGE = '"><img src=x onerror="window.hacked = 2">'
 HOSTILE = f"{SCRIPT}{IMAGE}</script><!-- ]]> %{{x}} &lt;b&gt; '\x00\x1b"
 
+CONDITION = Condition(1140.0, 100.0, 0.99)
 FINDING = Finding(
     kernel="onepass",
     check="accuracy",
@@ -28,6 +29,7 @@ FINDING = Finding(
     allowed=813.35,
     cases=13,
     after=28,
+    condition=CONDITION,
 )
 BETWEEN = replace(FINDING, check="identities", message="the two sides are apart", ulp=None, allowed=1.3e-4, after=1)
 
@@ -45,18 +47,33 @@ REPORT = Report(
     findings=(FINDING, BETWEEN),
     tallies=(
         Tally(
-            "y", "float16", 9, 54, 1, UlpStats(54, 1, 50, inf, 9.0, 1.0, (*[1] * 53, *[0] * 108, 1)), inf, SPEC, (0, 1)
+            "y",
+            "float16",
+            9,
+            54,
+            1,
+            UlpStats(54, 1, 50, inf, 9.0, 1.0, (*[1] * 53, *[0] * 108, 1)),
+            inf,
+            SPEC,
+            (0, 1),
+            CONDITION,
+            Place(SPEC, (0, 2), replace(CONDITION, cancellation=inf)),
         ),
     ),
     checks=(
         CheckResult("accuracy", "right [sic]", 99, 13),
-        CheckResult("determinism", "the same bits", 35, 0, 3e-5),
+        CheckResult("determinism", "the same bits", 35, 0),
         CheckResult("gradient", "as it says", 0, 0),
-        CheckResult("batch_invariance", "alone", 39, 0, None, 38, 39),
+        CheckResult("batch_invariance", "alone", 39, 0, 38, 39),
     ),
     skipped=(Skip("output rstd", "onepass does not return it", 9),),
     layouts={"x transposed": 9, "x contiguous": 90},
-    power=(Power("y", "float32", 6, 1.2, 7e-7, 5e-7, 1e-7, 1.0), Power("y", "float16", 6, 1.0, 5e-4, 5e-4, 5e-4, None)),
+    detectable=(
+        Detectable("accuracy", "y", "float32", 6, 5e-7, 7e-7, 1e-6, 1.0),
+        Detectable("accuracy", "y", "float16", 6, 5e-6, 5e-5, inf),
+        Detectable("sums", "mean", "float32", 6, 4e-5),
+        Detectable("statistics", "mean", "float32", 6, 3e-7, 4e-7, 5e-7),
+    ),
 )
 
 NEGATIVE = CaseSpec(shape=(2, 3), dtype="bfloat16", x_layout="transposed", offset=-10.0)
@@ -199,7 +216,7 @@ AUDIT = Audit(
     61.2,
 )
 PASSING = replace(AUDIT, report=replace(REPORT, kernel="twopass", findings=()), disagreements=())
-NOTHING = replace(REPORT, findings=(), tallies=(), checks=(), cases=0, layouts={}, power=(), environment={})
+NOTHING = replace(REPORT, findings=(), tallies=(), checks=(), cases=0, layouts={}, detectable=(), environment={})
 EMPTY = Audit(NOTHING, skipped=(Skip("ladders", "the kernel was lost: it hung"),))
 INFINITE = replace(
     PASSING,
@@ -241,7 +258,7 @@ def hostile():
         checks=(CheckResult(HOSTILE, HOSTILE, 3, 1),),
         skipped=(Skip(HOSTILE, HOSTILE),),
         layouts={f"{HOSTILE} {HOSTILE}": 1},
-        power=(Power(HOSTILE, HOSTILE, 1, 1.0, 1.0, 1.0, 1.0, None),),
+        detectable=(Detectable(HOSTILE, HOSTILE, HOSTILE, 1, 1e-3),),
     )
     return Audit(
         report,

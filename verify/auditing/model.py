@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from verify_norm.auditing.fingerprint.statement import Fingerprint
 from verify_norm.core.errors import Exit
 from verify_norm.core.results import LEAST_COMPARED, SCHEMA, Report, Skip, Tally, worst_of
-from verify_norm.core.spec import CaseSpec
+from verify_norm.core.spec import CaseSpec, Condition
 from verify_norm.core.ulp import HIGHEST, LOWEST, PER_OCTAVE, UlpStats
 
 LOST = "the kernel was lost: "  # begins the reason of a part that is missing
@@ -13,7 +13,7 @@ LOST = "the kernel was lost: "  # begins the reason of a part that is missing
 
 @dataclass(frozen=True, slots=True)
 class WorstCase:
-    """One element of one case: its error in ulp, its error/bound, its values, its index and the spec to replay."""
+    """One element of one case: its errors in ulp and in bounds, its values, its index, the spec, its condition."""
 
     ulp: float
     ratio: float
@@ -21,6 +21,7 @@ class WorstCase:
     want: float
     index: tuple[int, ...]
     spec: CaseSpec
+    condition: Condition | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,7 @@ class UlpReport:
     by_ulp: tuple[WorstCase, ...] = ()  # the worst element of each of the worst cases, worst first
     by_ratio: tuple[WorstCase, ...] = ()
     averages: Averages | None = None  # None if no case was random
+    probable: float | None = None  # the largest error over the probable error of a long sum
 
 
 def summary(tally: Tally) -> UlpReport:
@@ -72,7 +74,7 @@ def summary(tally: Tally) -> UlpReport:
     counts = tally.output, tally.dtype, tally.cases, tally.elements, tally.unjudged
     errors = ulp.maximum, ulp.mean, p50, p99, p999, ulp.nonfinite, ulp.correctly_rounded, ulp.bias
     values = (*counts, *errors, tally.ratio, _octaves(ulp))
-    return UlpReport(*values)
+    return UlpReport(*values, probable=tally.probable)
 
 
 def _octaves(ulp: UlpStats) -> tuple[tuple[float, int], ...]:

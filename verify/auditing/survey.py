@@ -10,6 +10,7 @@ import numpy as np
 from verify_norm.auditing import textbook
 from verify_norm.auditing.model import Averages, Heat, UlpReport, WorstCase, summary
 from verify_norm.cases import make
+from verify_norm.checks.condition import condition
 from verify_norm.checks.relations.moments import Moments, moments
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS, Array
@@ -48,13 +49,19 @@ class _Errors:
         self.by_ulp = sorted([*self.by_ulp, case(ulps)], key=lambda one: -one.ulp)[:WORST]
         self.by_ratio = sorted([*self.by_ratio, case(ratios)], key=lambda one: -one.ratio)[:WORST]
 
-    def report(self) -> UlpReport:
-        """Return the numbers, the worst cases and the averages."""
+    def report(self, kernel: Kernel) -> UlpReport:
+        """Return the numbers, the worst cases with their conditions, and the averages."""
+
+        def conditioned(cases: list[WorstCase]) -> tuple[WorstCase, ...]:
+            output = self.tally.output
+            return tuple(replace(c, condition=condition(kernel, c.spec, output, c.index)) for c in cases)
+
         sums, averages = self.moments, None
         if sums is not None:
             parts = (sums.excess, sums.excess_allowed, sums.signed, sums.bias_allowed)
             averages = Averages(sums.count, *(part / (sums.weight or 1.0) for part in parts))
-        return replace(summary(self.tally), by_ulp=tuple(self.by_ulp), by_ratio=tuple(self.by_ratio), averages=averages)
+        by_ulp, by_ratio = conditioned(self.by_ulp), conditioned(self.by_ratio)
+        return replace(summary(self.tally), by_ulp=by_ulp, by_ratio=by_ratio, averages=averages)
 
 
 def survey(
@@ -75,7 +82,7 @@ def survey(
             _enter(execute(kernel, make.case(spec, op, kernel.contract, device)), found)
     names = [tensor.name for tensor in op.outputs]
     order = sorted(found, key=lambda key: (names.index(key[0]), list(FORMATS).index(key[1])))
-    return tuple(found[key].report() for key in order)
+    return tuple(found[key].report(kernel) for key in order)
 
 
 def _enter(run: Run, found: dict[tuple[str, str], _Errors]) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.moments import Moments, moments, random
-from verify_norm.core.spec import Finding, NoData, Op, Run, SmallestError
+from verify_norm.core.spec import SIGNS, Finding, NoData, Op, Run, SmallestError
 
 
 def _applies(op: Op) -> bool:
@@ -21,16 +21,15 @@ def distribution(run: Run) -> Iterator[Finding | SmallestError | NoData]:
     """The mean error and the bias of an output are what rounding and the bound explain.
 
     In random data an error that all elements share shows in their sum long before it shows in any of them. Derived in
-    `verify_norm.checks.relations.moments`: a right kernel exceeds a sum with a probability of 1e-9. The power is the
-    relative error of all elements that would have shown.
+    `verify_norm.checks.relations.moments`: a right kernel exceeds a sum with a probability of 1e-9.
     """
     found = moments(run)
     if not found:
         yield NoData()
     for name, one in found.items():
-        if one.size:
-            yield SmallestError(name, one.bias_allowed / one.size)
         message = excess(one)
+        if one.size and not message:
+            yield from (SmallestError(name, sign, e) for sign, e in zip(SIGNS, one.smallest, strict=True))
         if message:
             ulp, allowed = one.signed / one.weight, one.bias_allowed / one.weight
             yield finding(run, "distribution", name, message, ulp=ulp, allowed=allowed)

@@ -58,7 +58,7 @@ def gradient(run: Run) -> Iterable[Finding | SmallestError | NoData]:
 
     ⟨dy, J v⟩ = ⟨dx, v⟩ row by row, and for the weight and bias of every column, with J v by differences of the
     kernel's forward in the type of the case. Needs `Kernel.forward`, the name of that forward. A finding states the
-    resolving power: the smallest relative error of the gradient that this comparison would have caught.
+    smallest relative error of that row, or that column, that shows there.
     """
     try:
         found = comparisons(run)
@@ -68,7 +68,9 @@ def gradient(run: Run) -> Iterable[Finding | SmallestError | NoData]:
         return
     if not any(c.judged for c in found):
         yield NoData()
-    yield from (SmallestError(c.output, c.power) for c in found if c.judged)
+    for c in (c for c in found if c.judged and c.ratio.max() <= 1):
+        u = FORMATS[truth(run, c.output).dtype].u  # what the last rounding may take back
+        yield from (SmallestError(c.output, sign, c.smallest(sign) + u) for sign in (1, -1))
     for output in ("dx", "dweight", "dbias"):
         of_output = [c for c in found if c.output == output and c.ratio.max(initial=0.0) > 1]
         if of_output:

@@ -1,91 +1,79 @@
-"""How wrong a result could have been and still have passed: errors of graded size, put into what a kernel returned.
+"""The smallest errors that a check alone would have detected, put into what a kernel computes before its last rounding.
 
-The mutants are made from the kernel's own outputs, rounded to the output's type as a kernel's would be, and judged in
-the same way: whether an element is beyond its bound. A run does not see an error that passes.
+**The error** is a factor 1 + e or 1 − e: on all elements of an output, on one row of it in every case, or on one
+element in every case, at random places. A figure holds for both signs: it is the larger of two.
+
+**One case.** `accuracy`, `statistics` and `sums` detect a result that is no rounding of anything within δ of the truth
+w. With the factor 1 + e the result is the rounding of |w|(1 + e), up to the kernel's own error. So it is detected
+beyond the tie above round(|w| + δ), and with 1 − e beyond the tie below round(|w| − δ). The least such e of all
+elements counts. In a 16-bit output it is far below an ulp, since some element lies near a tie. A kernel's arithmetic
+has no factor nearer to 1 than u, so u is added. `gradient` compares sums, which the factor changes by e times a known
+size: e = (tolerance − what the sum is off by towards that side)/size, and the u of the output's type, which the last
+rounding may take back. `distribution` adds up what the factor changes in each element (`relations.moments`).
+
+`verify_norm.search.detectable` says what a run of many cases detects.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
 from math import inf
 
 import numpy as np
+from numpy.typing import NDArray
 
 from verify_norm.cases import make
-from verify_norm.checks.relations.equations import compared
+from verify_norm.checks.relations.equations import arithmetic_of, compared
 from verify_norm.checks.relations.rerun import small
 from verify_norm.core import judge
-from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.spec import Expected, Output, Run
-
-BOUNDS = tuple(2.0 ** (k / 4) for k in range(-4, 17))  # ½ to 16 times what an element is allowed
-FACTORS = tuple(2.0**-k for k in range(36, -1, -1))  # 1.5e-11 to 1, of a value
+from verify_norm.core.dtypes import FORMATS, Array, Format
+from verify_norm.core.spec import SIGNS, Expected, Output, Run, Sign, SmallestError
 
 
-@dataclass(frozen=True, slots=True)
-class Sensitivity:
-    """The smallest errors of one output that show in a case: inf where none of the graded ones does.
+def smallest(run: Run, names: Collection[str]) -> Iterator[SmallestError]:
+    """Yield the smallest errors of these outputs that the bound of their elements shows.
 
-    `dropped` says whether a term left out of the sums shows: an element of every row, or a row of dweight and dbias.
+    Outputs that are wrong already, and those without an element that is judged and not 0, are left out.
     """
+    rng = np.random.Generator(np.random.Philox(key=[run.case.spec.seed, 0xC2B2AE35]))
+    u, changes = arithmetic_of(run).u, _dropped(run) if looks(run) else {}
+    for name, (output, expected) in compared(run).items():
+        live = judge.judged(expected) & (expected.value != 0)
+        if name not in names or output.ratio is None or output.ratio.max(initial=0.0) > 1 or not live.any():
+            continue
+        places = np.flatnonzero(live)
+        index = np.unravel_index(places[rng.integers(len(places))], live.shape)
+        row = index[:-1] or index
+        change = changes.get(name)
+        dropped = None if change is None else _shows(output, expected, change)
+        for sign in SIGNS:
+            errors = u + crossing(expected.value, expected.delta, FORMATS[expected.dtype], live, sign)
+            everything, one_row, one = (float(np.min(errors[at])) for at in (..., row, index))
+            yield SmallestError(name, sign, everything, one_row, one, dropped)
 
-    output: str
-    dtype: str
-    element: float  # an error of one element, in units of its bound
-    row: float  # a relative error of every element of one row, or of one column's gradient of a weight
-    bias: float  # a relative error of every element
-    dropped: bool | None  # None where the case has but one term
+
+def crossing(value: Array, delta: Array, form: Format, live: NDArray[np.bool_], sign: Sign) -> Array:
+    """Return the e from which |value|·(1 + sign·e) rounds to nothing that is a rounding of value ± delta.
+
+    It is inf where an element is not `live`, and where a saturated result may hide the error.
+
+    >>> form = FORMATS["bfloat16"]  # beside 1, the next number is 2**-7 above and 2**-8 below
+    >>> one, exact, live = np.array([1.0]), np.array([0.0]), np.array([True])
+    >>> [float(crossing(one, exact, form, live, sign)[0]).hex() for sign in SIGNS]
+    ['0x1.0000000000000p-8', '0x1.0000000000000p-9']
+    """
+    size = np.abs(value)
+    last = form.round(size + sign * delta)  # the farthest number that passes
+    away = sign * (last - size) + 0.5 * form.ulp(last if sign > 0 else np.nextafter(last, -inf))
+    return np.where(live & (form.round(size + delta) < form.largest), away / size, inf)
 
 
 def looks(run: Run) -> bool:
-    """Return whether an ordinary run takes the time for this case."""
+    """Return whether an ordinary run takes the time to leave out terms in this case."""
     return small(run) and run.case.spec.eps > 0 and "power" in run.case.spec.further
 
 
-def sensitivities(run: Run) -> tuple[Sensitivity, ...]:
-    """Return what each output of one run could have hidden, without outputs that are wrong already or not judged."""
-    rng = np.random.Generator(np.random.Philox(key=[run.case.spec.seed, 0xC2B2AE35]))
-    with np.errstate(all="ignore"):  # infinities, and 0 times them, are no verdict's concern
-        dropped = _dropped(run)
-        sensed = (_sensitivity(name, *both, dropped.get(name), rng) for name, both in compared(run).items())
-        return tuple(one for one in sensed if one is not None)
-
-
-def _sensitivity(
-    name: str, output: Output, expected: Expected, dropped: Array | None, rng: np.random.Generator
-) -> Sensitivity | None:
-    live = judge.judged(expected) & (expected.value != 0)
-    if not live.any() or output.ratio is None or output.ratio.max() > 1:
-        return None
-    got, form = output.got, FORMATS[expected.dtype]
-
-    def shows(error: Array) -> bool:
-        return bool((judge.ratio(form.round(got + error), expected) > 1).any())
-
-    index = tuple(rng.choice(np.argwhere(live)))
-    sign = rng.choice((-1.0, 1.0))
-    element, row = np.zeros(got.shape), np.zeros(got.shape)
-    element[index] = sign * judge.allowed(expected)[index]
-    line = index[:-1] if got.ndim > 1 else index
-    row[line] = sign * got[line]
-    return Sensitivity(
-        name,
-        expected.dtype,
-        element=_least(BOUNDS, shows, element),
-        row=_least(FACTORS, shows, row),
-        bias=_least(FACTORS, shows, sign * got),
-        dropped=None if dropped is None else shows(dropped),
-    )
-
-
-def _least(grades: tuple[float, ...], shows: Callable[[Array], bool], error: Array) -> float:
-    """Return the smallest grade that shows, inf where the largest does not; assume that all larger ones show."""
-    if not shows(grades[-1] * error):
-        return inf
-    low, high = -1, len(grades) - 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if shows(grades[middle] * error) else (middle, high)
-    return grades[high]
+def _shows(output: Output, expected: Expected, change: Array) -> bool:
+    changed = FORMATS[expected.dtype].round(output.got + change)
+    return bool((judge.ratio(changed, expected) > 1).any())
 
 
 def _dropped(run: Run) -> dict[str, Array]:

@@ -1,23 +1,47 @@
 """Long sums beside their probable error: what hides in a worst case that grows with the number of terms."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.equations import Equation, compared, confidence, judged, truth
+from verify_norm.checks.power import crossing
+from verify_norm.checks.relations.equations import (
+    Equation,
+    arithmetic_of,
+    compared,
+    confidence,
+    format_of,
+    judged,
+    truth,
+)
 from verify_norm.checks.relations.moments import independent
 from verify_norm.checks.relations.rerun import element
 from verify_norm.checks.relations.stages import Stages, cotangent, given, stages
 from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.spec import Finding, Run, SmallestError
+from verify_norm.core.spec import SIGNS, Finding, OverProbable, Run, SmallestError
 from verify_norm.reference import probable, rounding
 
 LONG = 256  # terms: the worst case of a shorter sum is near its probable error
 FEW_LANES = 20  # times the tolerance: what a sum in fewer runs than declared may come to
 EXPONENTS = 20  # of x and dy: beyond them float32 may underflow
+
+
+@dataclass(frozen=True, slots=True)
+class LongSum(Equation):
+    """An output beside the truth; `delta` is what it may be off by, by chance, before its last rounding."""
+
+    delta: Array
+
+    def smallest(self, run: Run) -> Iterator[SmallestError]:
+        """Yield the smallest errors of all elements that show in one of them."""
+        live, form = np.isfinite(self.tolerance) & (self.right != 0), format_of(run, self.output)
+        for sign in SIGNS if live.any() else ():
+            errors = crossing(self.right, self.delta, form, live, sign)
+            yield SmallestError(self.output, sign, float(errors.min()) + arithmetic_of(run).u)
 
 
 def looks(run: Run) -> bool:
@@ -31,7 +55,7 @@ def looks(run: Run) -> bool:
 
 
 @check(looks=looks)
-def sums(run: Run) -> Iterator[Finding | SmallestError]:
+def sums(run: Run) -> Iterator[Finding | SmallestError | OverProbable]:
     """Long sums are as close to the truth as roundings of random sign leave them.
 
     In random data the roundings of a sum of n terms add up like √n, the bound of `accuracy` like n. This looks at
@@ -40,11 +64,12 @@ def sums(run: Run) -> Iterator[Finding | SmallestError]:
     kernel exceeds it with a probability of 1e-9 a case.
     """
     for one in equations(run):
-        size = np.abs(one.right)
-        told = np.isfinite(one.tolerance) & (size > 0)
-        if told.any() and not one.name:
-            yield SmallestError(one.output, float(np.median(one.tolerance[told] / size[told])))
-        if one.ratio.max(initial=0.0) > 1:
+        largest = float(one.ratio.max(initial=0.0))
+        if isinstance(one, LongSum):
+            yield OverProbable(one.output, largest)
+        if isinstance(one, LongSum) and largest <= 1:
+            yield from one.smallest(run)
+        if largest > 1:
             yield _found(run, one)
 
 
@@ -76,11 +101,11 @@ def equations(run: Run) -> Iterator[Equation]:
         yield from _of_dx(run, s, dy, z, lam)
 
 
-def _of(run: Run, name: str, delta: Array) -> Equation:
+def _of(run: Run, name: str, delta: Array) -> LongSum:
     output, expected = compared(run)[name]
     delta = np.minimum(delta.reshape(expected.value.shape), expected.delta)
     rounded = 0.5 * FORMATS[expected.dtype].ulp(np.abs(expected.value) + delta)
-    return Equation("", name, output.got, expected.value, judged(run, name, delta + rounded))
+    return LongSum("", name, output.got, expected.value, judged(run, name, delta + rounded), delta)
 
 
 def _of_dx(run: Run, s: Stages, dy: Array, z: rounding.XhatError, lam: float) -> Iterator[Equation]:

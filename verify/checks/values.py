@@ -5,6 +5,7 @@ from math import prod
 
 import numpy as np
 
+from verify_norm.checks import power
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.hints import hint
 from verify_norm.checks.relations import given
@@ -14,7 +15,7 @@ from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.judge import worst
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import Expected, Finding, Kernel, Op, Run
+from verify_norm.core.spec import Expected, Finding, Kernel, Op, Run, SmallestError
 
 LONG = 1024  # terms: in longer sums the bound depends on the runs
 
@@ -34,19 +35,20 @@ def _no_statistics(kernel: Kernel, outputs: Collection[str]) -> str:
 
 
 @check(looks=lambda run: _judged(run, False))
-def accuracy(run: Run) -> Iterable[Finding]:
+def accuracy(run: Run) -> Iterable[Finding | SmallestError]:
     """Every element of every output is a rounding of something within the derived bound of the float64 truth."""
     return _compare(run, "accuracy")
 
 
 @check(applies=lambda op: bool(_outputs(op, True)), looks=lambda run: _judged(run, True), lacks=_no_statistics)
-def statistics(run: Run) -> Iterable[Finding]:
+def statistics(run: Run) -> Iterable[Finding | SmallestError]:
     """The saved mean and rstd are within the derived bound of the float64 truth."""
     return _compare(run, "statistics")
 
 
-def _compare(run: Run, name: str) -> Iterable[Finding]:
+def _compare(run: Run, name: str) -> Iterable[Finding | SmallestError]:
     outputs = _outputs(run.case.op, name == "statistics")
+    yield from power.smallest(run, outputs)
     stricter = given.stricter(run) if name == "accuracy" else {}
     for output, (result, expected) in (compared(run) | stricter).items():
         if output not in outputs or result.ratio is None or not result.ratio.max(initial=0.0) > 1:

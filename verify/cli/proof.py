@@ -13,7 +13,7 @@ from verify_norm.core.results import DEFAULTS, Settings, worst_of
 from verify_norm.search.request import device as existing
 from verify_norm.search.request import interpret, request, split
 
-NEEDED = ("crash", "signature", "accuracy", "statistics")  # the checks whose power is measured
+NEEDED = ("crash", "signature", "accuracy", "statistics", "distribution", "sums", "gradient")  # those that tell power
 
 
 def power(
@@ -28,18 +28,18 @@ def power(
     allow_incomplete: Annotated[bool, options.ALLOW_INCOMPLETE] = False,
     json_path: Annotated[str, options.JSON] = "",
 ) -> int:
-    """Measure the smallest errors that a run would find. Puts errors of graded sizes into the results of the kernel."""
+    """Print the smallest errors that each check would detect, in every output and type of the kernel."""
     to = Destinations(json_path)
     given = {"checks": NEEDED, "examples": examples, "seconds": seconds, "seed": seed, "device": device}
     given |= {"allow_incomplete": allow_incomplete, "contract": contract}
     asked = console.noted(request(kernel, given, op=op or None, bind=bind))
     report = console.search(asked.only(), asked.settings)
-    if report.power and to.shown:
+    if report.detectable and to.shown:
         from verify_norm.report import terminal
 
         terminal.show_power(report, terminal.console())
     status = deliver(report, to=to)
-    if report.power or status is not Exit.PASS:
+    if report.detectable or status is not Exit.PASS:
         return status
     console.complain("no case showed the power: none has finite results within their bounds to put errors into")
     return Exit.NOTHING

@@ -5,14 +5,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal, Self
 
+import numpy as np
 from annotated_types import Ge
 
 from verify_norm.core.diagnosis import Diagnosis, option_of, sentence
 from verify_norm.core.dtypes import FORMATS, KERNEL_DTYPES
 from verify_norm.core.errors import Exit
-from verify_norm.core.judge import judged, worst
+from verify_norm.core.judge import judged, ulps, worst
 from verify_norm.core.serial import spec_text
-from verify_norm.core.spec import CaseSpec, Contract, Expected, Finding, Output
+from verify_norm.core.spec import CaseSpec, Condition, Contract, Expected, Finding, Output
 from verify_norm.core.ulp import UlpStats
 
 SCHEMA = 1
@@ -24,10 +25,22 @@ class FindingsError(AssertionError):
 
 
 @dataclass(frozen=True, slots=True)
+class Place:
+    """One element of an output in one case, and its condition."""
+
+    spec: CaseSpec
+    index: tuple[int, ...]
+    condition: Condition | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Tally:
     """The errors of one output in one type over all cases, in ulp, and the worst error relative to its bound.
 
-    `unjudged` counts elements without a bound, because the truth or the declared arithmetic overflows.
+    `unjudged` counts elements without a bound, because the truth or the declared arithmetic overflows. `worst` and
+    `index` are where error/bound is largest, with the `condition` there; `farthest` is where the error in ulp is.
+    `probable` is the largest error over the probable error of a long sum (`verify_norm.reference.probable`), as the
+    check `sums` judges it; None where it judges no case.
     """
 
     output: str
@@ -39,30 +52,42 @@ class Tally:
     ratio: float = 0.0
     worst: CaseSpec | None = None
     index: tuple[int, ...] | None = None
+    condition: Condition | None = None
+    farthest: Place | None = None
+    probable: float | None = None
 
     @classmethod
     def of(cls, name: str, output: Output, expected: Expected, spec: CaseSpec) -> Self:
         """Return the tally of one output in one case; `output.ratio` is not None."""
         assert output.ratio is not None
-        known, ratio = judged(expected), float(output.ratio.max(initial=0.0))
+        known, ratio, form = judged(expected), float(output.ratio.max(initial=0.0)), FORMATS[expected.dtype]
+        off = np.where(known, ulps(output.got, expected), 0.0)
         return cls(
             name,
             expected.dtype,
             cases=1,
             elements=known.size,
             unjudged=int(known.size - known.sum()),
-            ulp=UlpStats.of(output.got[known], expected.value[known], FORMATS[expected.dtype], expected.saturate),
+            ulp=UlpStats.of(output.got[known], expected.value[known], form, expected.saturate, off[known]),
             ratio=ratio,
             worst=spec if ratio > 0 else None,
             index=worst(output.ratio) if ratio > 0 else None,
+            farthest=Place(spec, worst(off)) if off.any() else None,
         )
 
     def merge(self, other: Self) -> Self:
         """Return the errors of both sets of cases together."""
         worse = other if other.ratio > self.ratio else self
-        cases, elements = self.cases + other.cases, self.elements + other.elements
-        unjudged, ulp = self.unjudged + other.unjudged, self.ulp.merge(other.ulp)
-        return replace(worse, cases=cases, elements=elements, unjudged=unjudged, ulp=ulp)
+        farther = other if other.ulp.maximum > self.ulp.maximum else self
+        return replace(
+            worse,
+            cases=self.cases + other.cases,
+            elements=self.elements + other.elements,
+            unjudged=self.unjudged + other.unjudged,
+            ulp=self.ulp.merge(other.ulp),
+            farthest=farther.farthest,
+            probable=max((r for r in (self.probable, other.probable) if r is not None), default=None),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +95,14 @@ class CheckResult:
     """One check over a run: the cases in which it had something to look at, and those in which it found something.
 
     `no_data` says why there is no such case; `offered` is False if the kernel does not offer what the check needs, as
-    statistics that it does not return. `power` is the smallest relative error that it would have detected in a typical
-    comparison. A property that the kernel does not promise `held` in so many of the `observed` cases.
+    statistics that it does not return. A property that the kernel does not promise `held` in so many of the `observed`
+    cases.
     """
 
     name: str
     summary: str
     cases: int
     failed: int
-    power: float | None = None
     held: int = 0
     observed: int = 0
     no_data: str = ""
@@ -86,22 +110,22 @@ class CheckResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Power:
-    """The smallest errors of one output in one type that a run would have detected, measured by planted errors.
+class Detectable:
+    """The smallest errors of one output in one type that one check alone would have detected in the run.
 
-    Medians over `cases` cases: `element` is the error of one element in units of its bound, `row` the relative error
-    of all elements of one row, `bias` that of all elements. `least` is the smallest such bias detected in any case.
-    `dropped` is the share of the cases that detect a term left out of the sums, None if that was not tried.
+    Each is the e of a factor 1 ± e before the last rounding (`verify_norm.checks.power` derives it): of `everything`,
+    or in every case of one `row` or one `element`; inf where the check detects none, None where it does not tell.
+    `cases` could tell. `dropped` is the share of the cases that detect a term left out of the sums, None if not tried.
     """
 
+    check: str
     output: str
     dtype: str
     cases: int
-    element: float
-    row: float
-    bias: float
-    least: float
-    dropped: float | None
+    everything: float
+    row: float | None = None
+    element: float | None = None
+    dropped: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +200,7 @@ class Report:
     checks: tuple[CheckResult, ...]
     skipped: tuple[Skip, ...]
     layouts: dict[str, int]
-    power: tuple[Power, ...] = ()
+    detectable: tuple[Detectable, ...] = ()  # none in a report of an older verify-norm
     interrupted: bool = False
     bind: str = ""
     diagnoses: tuple[Diagnosis, ...] = ()  # of each output that has findings, and of the call
@@ -311,6 +335,8 @@ def failure(report: Report, finding: Finding) -> str:
     if finding.got is not None and finding.want is not None:
         rows = {"got": repr(finding.got), "expected": repr(finding.want)}
     rows["contract"] = explanation(report, finding)
+    if finding.condition is not None:
+        rows["data"] = str(finding.condition)
     rows["replay"] = replay_line(report, finding.spec)
     return "\n".join((finding.message, *(f"  {name:<9} {text}" for name, text in rows.items() if text)))
 

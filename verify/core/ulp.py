@@ -50,11 +50,14 @@ class UlpStats:
     histogram: tuple[int, ...] = (0,) * BINS
 
     @classmethod
-    def of(cls, got: Array, want: Array, form: Format, saturate: Beyond = "either") -> Self:
-        """Return the statistics of `got`, numbers of the format `form`, against the float64 values `want`."""
+    def of(cls, got: Array, want: Array, form: Format, saturate: Beyond = "either", ulps: Array | None = None) -> Self:
+        """Return the statistics of `got`, numbers of the format `form`, against the float64 values `want`.
+
+        `ulps` is their `distance`, where it is known.
+        """
         if not got.size:
             return cls()
-        ulps = distance(got, want, form, saturate).ravel()
+        ulps = (distance(got, want, form, saturate) if ulps is None else ulps).ravel()
         finite = np.isfinite(ulps)
         with np.errstate(invalid="ignore", divide="ignore"):
             sign = np.where(np.abs(got) >= np.abs(want), 1.0, -1.0).ravel()

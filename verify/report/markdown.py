@@ -14,8 +14,10 @@ from verify_norm.core.spec import Finding
 from verify_norm.report import difference
 from verify_norm.report.compare.errors import of_survey, of_tally
 from verify_norm.report.compare.model import Change, Errors, Pair, RunComparison, Way
+from verify_norm.report.detected import detected, detected_by_all
 from verify_norm.report.terminal import number
-from verify_norm.report.words import count, no_data, percent, skip_line
+from verify_norm.report.words import case, count, no_data, percent, skip_line
+from verify_norm.report.worst import CONDITION, worst_cases
 
 LONGEST, LONGEST_CODE = 600, 4000  # characters of one text of a kernel: GitHub accepts 1 MiB for a step
 MOST = 50  # lines of one kind
@@ -71,13 +73,15 @@ def _document(document: Document) -> Iterator[str]:
     failed = report.findings or (isinstance(document, Audit) and document.disagreements)
     yield f"### {'❌' if failed else '✅' if document.ok else '⚠️'} {_verdict(document, report)}"
     yield ""
-    yield from _errors(map(of_tally, report.tallies))
+    yield from _errors(map(of_tally, report.tallies), probable=[tally.probable for tally in report.tallies])
+    yield from _worst(report)
     for finding in report.findings[:MOST]:
         yield from _finding(report, finding)
     if isinstance(document, Audit):
         yield from _audit(document)
     skipped = (*report.skipped, *(document.skipped if isinstance(document, Audit) else ()))
-    details = [_check(check) for check in report.checks]
+    details = [_check(report, check) for check in report.checks]
+    details += [f"the run would have detected {_factor(place)}: {escaped(e)}" for place, e in detected_by_all(report)]
     details += [f"not checked: {escaped(skip_line(skip))}" for skip in skipped]
     details += [escaped(", ".join(f"{name} {value}" for name, value in report.environment.items()))]
     yield from _folded("checks, and what was not checked", details)
@@ -103,19 +107,42 @@ def _verdict(document: Document, report: Report) -> str:
     return f"{found} {basis}{cut}"
 
 
-def _check(check: CheckResult) -> str:
+def _check(report: Report, check: CheckResult) -> str:
+    smallest = detected(report, check.name)
+    power = f"; alone it would have detected {_factor('any output')}: {escaped(smallest)}" * bool(smallest)
     checked = f"failed in {check.failed} of " * bool(check.failed) + count(check.cases, "case")
-    return f"{escaped(check.name)}: {checked if check.cases else escaped(no_data(check))}"
+    return f"{escaped(check.name)}: {checked if check.cases else escaped(no_data(check))}{power}"
 
 
-def _errors(errors: Iterable[Errors], title: str = "") -> Iterator[str]:
+def _factor(place: str) -> str:
+    return f"a factor of 1 ± e, before the last rounding, on {place}, e"
+
+
+def _errors(errors: Iterable[Errors], title: str = "", probable: Iterable[float | None] = ()) -> Iterator[str]:
+    """Yield the errors of each output, with `probable`, the errors over the probable error, if there are any."""
     rows = []
-    for e in errors:
+    beside = ["–" if one is None else number(one) for one in probable]
+    for place, e in enumerate(errors):
         numbers = (str(e.cases), number(e.mean), f"{e.bias:+.2g}", number(e.p99), percent(e.correct))
         bold = "**" * (e.ratio > 1)
-        rows.append((escaped(e.output), escaped(e.dtype), *numbers, f"{bold}{number(e.ratio)}{bold}"))
+        ratio = f"{bold}{number(e.ratio)}{bold}"
+        rows.append((escaped(e.output), escaped(e.dtype), *numbers, ratio, *beside[place : place + 1]))
     if rows:
-        yield from _table(ERRORS, rows, words=2, title=title)
+        yield from _table((*ERRORS, "error/probable")[: len(rows[0])], rows, words=2, title=title)
+
+
+def _worst(report: Report) -> Iterator[str]:
+    """Yield the worst cases and their conditions."""
+    rows = [
+        (escaped(w.output), escaped(w.dtype), w.measure, escaped(case(w.spec)), number(w.error), *w.numbers)
+        for w in worst_cases(report)
+    ]
+    if rows:
+        yield "<details><summary>worst cases, and what their data do</summary>"
+        yield ""
+        yield from _table(("output", "dtype", "by", "in", "error", *map(escaped, CONDITION)), rows, words=4)
+        yield "</details>"
+        yield ""
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], *, words: int, title: str = "") -> Iterator[str]:
@@ -134,6 +161,7 @@ def _finding(report: Report, finding: Finding) -> Iterator[str]:
     yield f"- **FAIL {escaped(finding.check)}**: {escaped(finding.message)}"
     if why := explanation(report, finding):
         yield f"  {escaped(why)}"
+    values += f"data: {escaped(str(finding.condition))}; " if finding.condition else ""
     yield f"  {values}seen in {count(finding.cases, 'case')}; replay: {code(replay_line(report, finding.spec))}"
     yield ""
 

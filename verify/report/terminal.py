@@ -7,10 +7,16 @@ from rich.markup import escape
 from rich.table import Table
 
 from verify_norm.core.errors import Exit
-from verify_norm.core.results import CheckResult, Power, Report, Tally, cases, declaration, explanation, replay_line
-from verify_norm.core.spec import Finding
+from verify_norm.core.results import CheckResult, Report, Tally, cases, declaration, explanation, replay_line
+from verify_norm.core.spec import CaseSpec, Finding
+from verify_norm.report.detected import detected, detected_by_all, relative
 from verify_norm.report.words import case, count, percent, skip_line
+from verify_norm.report.worst import CONDITION, Worst, worst_cases
 
+POWER = (
+    "a factor of 1 ± e, before the last rounding, on the whole output, on one row of it in every case, or on one "
+    "element in every case; and the share of the cases that detect a term left out of the sums."
+)
 LEAST_WIDTH = 108  # the table of errors needs it; a narrower terminal wraps lines instead of losing columns
 
 
@@ -40,10 +46,14 @@ def show_report(report: Report, console: Console) -> None:
     """Print the whole report."""
     if report.tallies:
         console.print(_errors(report.tallies))
+    if worst := [one for one in worst_cases(report) if not one.rounding]:
+        console.print(_worst(worst))
     for result in report.checks:
-        console.print(_check(result))
-    if report.power:
-        console.print(f"would have detected: {power_line(report.power)}")
+        console.print(_check(report, result))
+    if told := detected_by_all(report):
+        console.print("the run would have detected a factor of 1 ± e, before the last rounding, on")
+        for place, words in told:
+            console.print(f"  {place}: e = {escape(words)}")
     for skip in report.skipped:
         console.print(f"[dim]not checked: {escape(skip_line(skip))}[/]")
     for finding in report.findings:
@@ -56,60 +66,53 @@ def show_report(report: Report, console: Console) -> None:
 
 def _errors(tallies: tuple[Tally, ...]) -> Table:
     heads = ("output", "dtype", "cases", "elements", "max ULP", "p99", "mean", "correctly rounded", "error/bound")
-    made = table(*heads, "worst in", folded=("worst in",))
+    made = table(*heads, "error/probable")
     for tally in tallies:
         ulp = tally.ulp
         numbers = (number(ulp.maximum), number(ulp.quantile(0.99)), number(ulp.mean), percent(ulp.correctly_rounded))
         ratio = f"[{'red' if tally.ratio > 1 else 'green'}]{number(tally.ratio)}[/]"
         counts = (str(tally.cases), f"{tally.elements:,}")
-        made.add_row(tally.output, tally.dtype, *counts, *numbers, ratio, _worst(tally))
+        probable = "–" if tally.probable is None else number(tally.probable)
+        made.add_row(tally.output, tally.dtype, *counts, *numbers, ratio, probable)
     return made
 
 
-def _worst(tally: Tally) -> str:
-    """Return the case with the worst error, short: the shape, and the data where they are unusual."""
-    spec = tally.worst
-    if spec is None:
-        return ""
+def _worst(worst: Iterable[Worst]) -> Table:
+    made = table("worst", "dtype", "by", "error", *CONDITION, "in", words=3, folded=("in",))
+    for one in worst:
+        made.add_row(one.output, one.dtype, one.measure, number(one.error), *one.numbers, _data(one.spec))
+    return made
+
+
+def _data(spec: CaseSpec) -> str:
+    """Return a case, short: the shape, and the data where they are unusual."""
     notes = [] if spec.data == "normal" else [spec.data]
     notes += [f"offset {spec.offset:g}"] if spec.offset else []
     notes += [f"scale 2^{spec.log2_scale}"] if spec.log2_scale else []
     return escape(" ".join(["×".join(map(str, spec.shape)), *notes]))
 
 
-def _check(result: CheckResult) -> str:
+def _check(report: Report, result: CheckResult) -> str:
     mark = f"[green]✓ {result.cases} cases[/]" if result.cases else "[yellow]– no data[/]"
     if result.failed:
         mark = f"[red]✗ {result.failed} of {result.cases} cases[/]"
-    power = "" if result.power is None else f" It would have detected a relative error of {result.power:.0e}."
+    smallest = escape(detected(report, result.name))
+    power = f" Alone it would have detected a factor of 1 ± e on any output: e = {smallest}." if smallest else ""
     held = f" Not promised; it held in {result.held} of {result.observed}." if result.observed else ""
     why = f" [yellow]No data: {escape(result.no_data)}.[/]" if result.no_data else ""
     return f"{mark}  [bold]{result.name}[/] — {escape(result.summary)}{power}{held}{why}"
 
 
-def power_line(power: tuple[Power, ...]) -> str:
-    """Return the errors that a typical case detects in every output and type, in words."""
-    element, row, bias = (max(getattr(p, kind) for p in power) for kind in ("element", "row", "bias"))
-    return f"{element:.2g}× the bound in one element, {_relative(row)} in one row, {_relative(bias)} everywhere"
-
-
-def _relative(error: float) -> str:
-    return f"{100 * error:.0f} %" if error >= 0.1 else f"{100 * error:.1g} %"
-
-
 def show_power(report: Report, console: Console) -> None:
-    """Print the errors that the run would have detected, output by output."""
-    made = table("output", "dtype", "cases", "one element", "one row", "everything", "… in any case", "a dropped term")
-    for p in report.power:
-        sizes = (f"{p.row:.1e}", f"{p.bias:.1e}", f"{p.least:.1e}")
-        share = "–" if p.dropped is None else f"{100 * p.dropped:.0f} %"
-        made.add_row(p.output, p.dtype, str(p.cases), f"{p.element:.2f} bounds", *sizes, share)
+    """Print the errors that the run would have detected, check by check and output by output."""
+    made = table("check", "output", "dtype", "cases", "everything", "one row", "one element", "a dropped term", words=3)
+    for one in report.detectable:
+        errors = (one.everything, one.row, one.element)
+        share = "–" if one.dropped is None else f"{100 * one.dropped:.0f} %"
+        sizes = ("–" if error is None else relative(error) for error in errors)
+        made.add_row(one.check, one.output, one.dtype, str(one.cases), *sizes, share)
     console.print(made)
-    console.print(
-        "The smallest error that a typical case detects: of one element in units of its bound; relative, of one row "
-        "and of all elements; the smallest such error of all elements that any case detects; and the share of the "
-        "cases that detect a term left out of the sums."
-    )
+    console.print(f"The smallest e that the check alone would have detected: {POWER}")
 
 
 def _finding(report: Report, finding: Finding, console: Console) -> None:
@@ -120,6 +123,7 @@ def _finding(report: Report, finding: Finding, console: Console) -> None:
     away += [f"{finding.allowed:.3g} allowed"] if finding.allowed is not None else []
     rows = {
         "case": case(finding.spec),
+        "data": str(finding.condition or ""),
         "element": f"{finding.output or ''}{list(finding.index)}" if finding.index else "",
         "got": repr(finding.got) if valued else "",
         "expected": f"{finding.want!r}   {', '.join(away)}".rstrip() if valued else "",

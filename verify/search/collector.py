@@ -5,18 +5,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
-from verify_norm.checks import CHECKS
+from verify_norm.checks import CHECKS, condition
 from verify_norm.checks.check import Check
-from verify_norm.checks.power import Sensitivity
 from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.ops import OPS
-from verify_norm.core.results import CheckResult, Coverage, Power, Report, Settings, Skip, Tally, count_cases
+from verify_norm.core.results import CheckResult, Coverage, Detectable, Report, Settings, Skip, Tally, count_cases
 from verify_norm.core.spec import CaseSpec, Finding, Kernel
 from verify_norm.running.environment import environment
 from verify_norm.running.isolate import Runner
+from verify_norm.search.detectable import Told
 from verify_norm.search.examine import NO_ROOM, Examined
 from verify_norm.search.journal import Journal
 from verify_norm.search.limits import Raised, hints, stated, wording
@@ -34,6 +32,8 @@ class Collector:
     `planned` to `ended` are those of `verify_norm.core.results.Coverage`. Cases that the kernel refuses in words are
     `waiting`, with their number, until `settle` knows all that `ran`; `limits` are those found, by their
     wording; `suggested` are those that no words state. `without` has the cases in which an output was not returned.
+    `told` has what cases say that a check, named first, would have detected in an output of a type; `drawn`: the cases
+    now are random ones.
     """
 
     kernel: Kernel
@@ -46,11 +46,11 @@ class Collector:
     looked: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     held: Counter[tuple[str, bool]] = field(default_factory=Counter)
-    powers: defaultdict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     failing: defaultdict[tuple[str, str | None], list[CaseSpec]] = field(default_factory=lambda: defaultdict(list))
     layouts: Counter[str] = field(default_factory=Counter)
     skipped: Counter[tuple[str, str]] = field(default_factory=Counter)
-    sensed: defaultdict[tuple[str, str], list[Sensitivity]] = field(default_factory=lambda: defaultdict(list))
+    told: defaultdict[tuple[str, str, str], Told] = field(default_factory=lambda: defaultdict(Told))
+    drawn: bool = False
     seen: set[CaseSpec] = field(default_factory=set)
     ran: list[CaseSpec] = field(default_factory=list)
     raised: list[Raised] = field(default_factory=list)
@@ -128,10 +128,10 @@ class Collector:
             self.without[name].append(examined.spec)
         for name in examined.near:
             self.skipped[f"{name} beyond 2³¹ elements", "there is not enough memory"] += 1
-        for name, power in examined.powers:
-            self.powers[name].append(power)
-        for sensed in examined.sensed:
-            self.sensed[sensed.output, sensed.dtype].append(sensed)
+        dtypes = {tally.output: tally.dtype for tally in examined.tallies}
+        for name, error in examined.detectable:
+            told = self.told[name, error.output, dtypes[error.output]]
+            told.errors.append((error, examined.spec, not self.drawn))
         for finding in examined.findings:
             key = (finding.check, finding.output)
             self.failing[key].append(finding.spec)
@@ -164,12 +164,14 @@ class Collector:
             cases=self.cases,
             seconds=seconds,
             seconds_in_kernel=self.seconds,
-            findings=tuple(sorted((*findings, *lacking), key=lambda f: list(CHECKS).index(f.check))),
-            tallies=tuple(sorted(self.tallies.values(), key=self._position)),
+            findings=tuple(condition.of_finding(self.kernel, f) for f in sorted((*findings, *lacking), key=_check)),
+            tallies=tuple(
+                condition.of_tally(self.kernel, t) for t in sorted(self.tallies.values(), key=self._position)
+            ),
             checks=tuple(self._result(check) for check in self.checks),
             skipped=(*(Skip(what, reason, count) for (what, reason), count in self.skipped.items()), *self._stated()),
             layouts=dict(sorted(self.layouts.items())),
-            power=tuple(sorted((_power(key, sensed) for key, sensed in self.sensed.items()), key=self._position)),
+            detectable=tuple(sorted((told.detectable(*key) for key, told in self.told.items()), key=self._position)),
             interrupted=self.interrupted,
             diagnoses=diagnoses,
             coverage=Coverage(
@@ -205,10 +207,9 @@ class Collector:
         yield from (Skip("cases", reason, count, limit=True) for reason, count in counts.items())
 
     def _result(self, check: Check) -> CheckResult:
-        powers, name = self.powers[check.name], check.name
-        power = float(np.median(powers)) if powers else None
+        name = check.name
         held, broken = self.held[name, True], self.held[name, False]
-        counts = (self.looked[name], self.failed[name], power, held, held + broken)
+        counts = (self.looked[name], self.failed[name], held, held + broken)
         return CheckResult(name, check.summary, *counts, *(("", True) if self.looked[name] else self._no_data(check)))
 
     def _no_data(self, check: Check) -> tuple[str, bool]:
@@ -222,9 +223,14 @@ class Collector:
         lacking = check.lacks(self.kernel, self.outputs)
         return lacking or f"nothing to look at in {count_cases(self.cases)}", not lacking
 
-    def _position(self, tally: Tally | Power) -> tuple[int, int]:
+    def _position(self, one: Tally | Detectable) -> tuple[int, int, int]:
         names = [tensor.name for tensor in OPS[self.kernel.op].outputs]
-        return names.index(tally.output), list(FORMATS).index(tally.dtype)
+        check = _check(one) if isinstance(one, Detectable) else 0
+        return check, names.index(one.output), list(FORMATS).index(one.dtype)
+
+
+def _check(one: Finding | Detectable) -> int:
+    return list(CHECKS).index(one.check)
 
 
 def make_report(kernel: Kernel, settings: Settings, facts: dict[str, str], **found: Any) -> Report:
@@ -239,18 +245,4 @@ def make_report(kernel: Kernel, settings: Settings, facts: dict[str, str], **fou
         environment=environment(settings.device) | facts,
         bind=kernel.bind,
         **found,
-    )
-
-
-def _power(key: tuple[str, str], sensed: list[Sensitivity]) -> Power:
-    """Return the medians over the cases: what a typical one shows."""
-    dropped = [one.dropped for one in sensed if one.dropped is not None]
-    return Power(
-        *key,
-        cases=len(sensed),
-        element=float(np.median([one.element for one in sensed])),
-        row=float(np.median([one.row for one in sensed])),
-        bias=float(np.median([one.bias for one in sensed])),
-        least=min(one.bias for one in sensed),
-        dropped=sum(dropped) / len(dropped) if dropped else None,
     )

@@ -8,11 +8,20 @@ import torch
 
 from verify_norm.cases import make, placement
 from verify_norm.checks import CHECKS
-from verify_norm.checks.power import Sensitivity, looks, sensitivities
 from verify_norm.core import geometry
 from verify_norm.core.ops import OPS
 from verify_norm.core.results import Tally
-from verify_norm.core.spec import CaseSpec, Contract, Finding, Kernel, NoData, Observed, Run, SmallestError
+from verify_norm.core.spec import (
+    CaseSpec,
+    Contract,
+    Finding,
+    Kernel,
+    NoData,
+    Observed,
+    OverProbable,
+    Run,
+    SmallestError,
+)
 from verify_norm.running.execute import Clock, execute
 from verify_norm.running.isolate import LostError, Runner, announce
 
@@ -26,8 +35,9 @@ class Examined:
 
     `looked` names the checks that had something to check, `left_out` those that did not fit into GPU memory.
     `unsupported` is the reason why the kernel was not run; `problem` and `limits` are those of its run. `near` names
-    the tensors whose "far" layout did not fit into memory. `dead`: the kernel broke its CUDA context, so its process
-    can run nothing more. `hung`: it did not return.
+    the tensors whose "far" layout did not fit into memory. `detectable` holds smallest errors, each after the
+    name of its check. `dead`: the kernel broke its CUDA context, so its process can run nothing more. `hung`: it did
+    not return.
     """
 
     spec: CaseSpec
@@ -38,12 +48,11 @@ class Examined:
     tallies: tuple[Tally, ...] = ()
     findings: tuple[Finding, ...] = ()
     looked: tuple[str, ...] = ()
-    powers: tuple[tuple[str, float], ...] = ()
+    detectable: tuple[tuple[str, SmallestError], ...] = ()
     observed: tuple[tuple[str, bool], ...] = ()
     layouts: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     near: tuple[str, ...] = ()
-    sensed: tuple[Sensitivity, ...] = ()
     seconds: float = 0.0  # inside the kernel
     dead: bool = False
     hung: bool = False
@@ -125,20 +134,20 @@ def _examine(
                 looked += [name] * (NoData() not in items)
             except torch.OutOfMemoryError:
                 left_out.append(name)
+    probable = {item.output: item.ratio for _, item in yielded if isinstance(item, OverProbable)}
     return Examined(
         spec,
         problem=ran.problem,
         limits=ran.limits,
-        tallies=tuple(tally for name in ran.outputs if (tally := _tally(ran, name)) is not None),
+        tallies=tuple(tally for name in ran.outputs if (tally := _tally(ran, name, probable)) is not None),
         findings=tuple(item for _, item in yielded if isinstance(item, Finding)),
         looked=tuple(looked),
         left_out=tuple(left_out),
-        powers=tuple((name, item.smallest) for name, item in yielded if isinstance(item, SmallestError)),
+        detectable=tuple((name, item) for name, item in yielded if isinstance(item, SmallestError)),
         observed=tuple((name, item.held) for name, item in yielded if isinstance(item, Observed)),
         layouts=tuple(f"{name} {_layout(ran, name)}" for name in given),
         near=tuple(name for name in given if _near(ran, name)),
         missing=tuple(t.name for t in op.outputs if ran.problem is None and t.name not in ran.outputs),
-        sensed=sensitivities(ran) if looks(ran) else (),
         seconds=clock.seconds,
         dead=dead or _dead(device),
     )
@@ -168,9 +177,9 @@ def _dead(device: str) -> bool:
     return False
 
 
-def _tally(run: Run, name: str) -> Tally | None:
-    """Return the errors of one output; None if there is nothing to compare."""
+def _tally(run: Run, name: str, probable: dict[str, float]) -> Tally | None:
+    """Return the errors of one output, given those over the probable error; None if there is nothing to compare."""
     output, expected = run.outputs[name], run.case.expected[name]
     if output is None or expected is None or output.ratio is None:
         return None
-    return Tally.of(name, output, expected, run.case.spec)
+    return replace(Tally.of(name, output, expected, run.case.spec), probable=probable.get(name))

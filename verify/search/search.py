@@ -77,6 +77,7 @@ class _Search:
                     continue
                 self.one(spec)
                 state.corners_done += 1
+            state.drawn = True
             if dtypes and settings.examples and state.checks:
                 most = on(ELEMENTS, settings)
                 rows = max(n for n in (FEW, TALL, most) if self.pace.allows((n, most)))

@@ -33,3 +33,13 @@ def test_hoeffding_holds_for_the_worst_errors():
     for errors in (np.ones(64), rng.standard_t(2, 64), np.eye(64)[0]):
         sums = (rng.choice((-1, 1), (20000, 64)) * errors).sum(1)
         assert (np.abs(sums) <= confidence(20000) * np.linalg.norm(errors)).all()
+
+
+def test_the_least_factor_that_shows_in_a_unit_counts_what_is_off_already():
+    """Of four units one is 0, and one is not judged."""
+    left, right = np.array([2.0, 0.0, 9.0, -4.0]), np.array([2.1, 0.0, 9.0, -4.0])
+    tolerance = np.array([0.3, 1e-9, math.inf, 0.8])
+    comparison = Comparison("d", "dx", left, right, tolerance, np.abs(right), "row")
+    for sign, e in ((1, 0.2 / 2.1), (-1, 0.4 / 2.1)):
+        assert math.isclose(comparison.smallest(sign), min(e, 0.2))
+    assert replace(comparison, tolerance=np.full(4, math.inf)).smallest(1) == math.inf

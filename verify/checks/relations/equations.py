@@ -58,6 +58,13 @@ class Comparison(Equation):
         """The smallest error of the whole gradient, relative to it, that is detected; inf if none is."""
         return _smallest(self.tolerance, np.abs(self.left))
 
+    def smallest(self, sign: int) -> float:
+        """Return the e of a factor 1 + sign·e on the whole gradient that shows in some unit; inf if none does."""
+        seen = np.isfinite(self.tolerance) & (self.right != 0)
+        left, right, tolerance = self.left[seen], self.right[seen], self.tolerance[seen]
+        present = sign * np.sign(right) * (right - left)  # what the gradient is off by towards that side
+        return float(np.min((tolerance - present) / np.abs(right), initial=math.inf))
+
     @property
     def local(self) -> float:
         """The smallest relative error of one typical element that is detected; inf if none is."""

@@ -49,7 +49,7 @@ from verify_norm.checks.relations import stages
 from verify_norm.checks.relations.equations import arithmetic_of, compared
 from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.spec import Case, Expected, Output, Run
+from verify_norm.core.spec import SIGNS, Case, Expected, Output, Run
 from verify_norm.reference import rounding
 
 ALPHA = 1e-9  # probability of a false alarm, of each sum
@@ -78,6 +78,7 @@ class Moments:
     spread: float = 0.0  # variance of its last roundings, or of what they may come to
     partial: float = 0.0  # ΣV of narrow partial sums
     largest: float = 0.0  # the most that one element may gain
+    smallest: tuple[float, ...] = (np.inf,) * len(SIGNS)  # the e of a factor 1 + sign·e that shows in either sum
 
     @property
     def bias_allowed(self) -> float:
@@ -91,9 +92,9 @@ class Moments:
 
     def merge(self, other: Moments) -> Moments:
         """Return the sums over both sets of elements."""
-        sums: dict[str, Any] = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)[2:]}
+        sums: dict[str, Any] = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)[2:-1]}
         most = {"alike": max(self.alike, other.alike), "largest": max(self.largest, other.largest)}
-        return replace(self, **(sums | most))
+        return replace(self, **(sums | most), smallest=tuple(map(min, self.smallest, other.smallest)))
 
 
 def bernstein(variance: float, largest: float) -> float:
@@ -123,8 +124,8 @@ def independent(case: Case) -> bool:
 def moments(run: Run) -> dict[str, Moments]:
     """Return the sums of every output of a run that is no statistic and has elements to add up.
 
-    Outputs with an element beyond its own bound are left out, since `accuracy` reports them. So are elements that may
-    overflow or be subnormal.
+    Outputs that are not finite are left out, since other checks report them. So are elements that may overflow or be
+    subnormal.
     """
     found: dict[str, Moments] = {}
     if run.problem is not None or not random(run.case):
@@ -135,8 +136,8 @@ def moments(run: Run) -> dict[str, Moments]:
     ]
     for name in (name for name in added if name in outputs):
         output, expected = outputs[name]
-        within = output.ratio is not None and output.ratio.max(initial=0) <= 1
-        one = _of(run, known, name, output, expected) if within and output.dtype == expected.dtype else None
+        sound = output.dtype == expected.dtype and np.isfinite(output.got).all()
+        one = _of(run, known, name, output, expected) if sound else None
         if one is not None:
             found[name] = one
     return found
@@ -169,7 +170,7 @@ def _of(run: Run, s: stages.Stages, name: str, output: Output, expected: Expecte
     gain = (np.abs(output.got - want) / unit - off)[keep]
     partial, delta, omega = partial[keep], delta[keep], omega[keep]
     most = 2 * np.minimum(delta, mean + 1)
-    return Moments(
+    one = Moments(
         name,
         expected.dtype,
         count=len(gain),
@@ -186,6 +187,24 @@ def _of(run: Run, s: stages.Stages, name: str, output: Output, expected: Expecte
         partial=float((omega * omega * partial).sum()),
         largest=float((times * omega * most).max()),
     )
+    placed = ((np.abs(nearest) - size) / unit)[keep]
+    return replace(one, smallest=tuple(_smallest(one, sign, placed, (size / unit)[keep], omega) for sign in SIGNS))
+
+
+def _smallest(one: Moments, sign: int, placed: Array, size: Array, omega: Array) -> float:
+    """Return the e of a factor 1 + sign·e on all elements that would have shown in one of the sums.
+
+    `size` is |want| in ulp, `placed` where its rounding lies beside it. While the factor moves elements by less than
+    an ulp, each is rounded to the next number beyond its tie, in turn. That adds ω to the bias and ω·gain to the
+    excess. Where elements move farther, the bias grows by e·Σω·size.
+    """
+    tie = 0.5 + sign * placed
+    order = np.argsort(tie / size)
+    biased = sign * one.signed + np.cumsum(omega[order]) > one.bias_allowed
+    off = one.excess + np.cumsum((omega * np.minimum(2 * tie, 1.0))[order]) > one.excess_allowed
+    shown = (biased | off).nonzero()[0]
+    rounded = float((tie / size)[order][shown[0]]) if len(shown) else np.inf
+    return min(rounded, max((one.bias_allowed - sign * one.signed) / one.size, one.weight / one.size))
 
 
 def _together(run: Run, s: stages.Stages, name: str, phi: Array, expected: Expected) -> tuple[float, float]:

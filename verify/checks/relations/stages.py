@@ -88,18 +88,21 @@ def normalized(run: Run) -> Array:
     return nearest(x + residual, arithmetic_of(run))
 
 
+def norm(run: Run) -> Norm:
+    """Return the exact normalization of a case that has its own statistics."""
+    case, x = run.case, normalized(run)
+    view, weight, bias = view_of(case, x), case.exact.get("weight"), case.exact.get("bias")
+    if has_mean(case):
+        return layernorm.norm(view, x, weight, bias, case.spec.eps)
+    return rmsnorm.norm(view, x, weight, case.spec.eps, case.arguments.get("weight_offset", 0.0))
+
+
 def stages(run: Run) -> Stages:
     """Return the statistics of a case that has its own, and their errors under the kernel's contract."""
-    case, x = run.case, normalized(run)
-    a, view = arithmetic_of(run), view_of(case, x)
-    weight, bias = case.exact.get("weight"), case.exact.get("bias")
-    if has_mean(case):
-        n = layernorm.norm(view, x, weight, bias, case.spec.eps)
-    else:
-        n = rmsnorm.norm(view, x, weight, case.spec.eps, case.arguments.get("weight_offset", 0.0))
+    case, n, a = run.case, norm(run), arithmetic_of(run)
     e = rounding.saved_error(n, a)
     if case.exact.get("residual") is not None:  # a kernel may keep more of the sum than it promises
-        lost = FORMATS[case.spec.dtype].u * (np.abs(x) + np.abs(x).max(initial=0.0)).reshape(view.shape)
+        lost = FORMATS[case.spec.dtype].u * (np.abs(n.x) + np.abs(n.x).max(initial=0.0))
     else:
         lost = np.zeros(())
     z = rounding.xhat_error(n, e, a)

@@ -19,12 +19,13 @@ from verify_norm.core.errors import UsageError
 from verify_norm.core.results import declaration, explanation, replay_line
 from verify_norm.core.spec import LAYOUTS
 from verify_norm.report import words
+from verify_norm.report.detected import detected, detected_by_all, relative
 from verify_norm.report.html.errors import errors
 from verify_norm.report.html.figures import Figure, resource
 from verify_norm.report.html.fingerprint import fingerprint
 from verify_norm.report.html.ladders import ladders
 from verify_norm.report.html.rows import rows
-from verify_norm.report.terminal import power_line
+from verify_norm.report.worst import CONDITION, worst_cases
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -100,9 +101,11 @@ def _environment() -> Environment:
     )
     made.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     names = ("algorithm", "case", "contract", "no_data", "number", "percent", "setting", "skip_line", "step")
-    made.filters |= {name: getattr(words, name) for name in names} | {"quantity": words.count}
+    made.filters |= {name: getattr(words, name) for name in names} | {"quantity": words.count, "relative": relative}
     made.filters |= {"largest": lambda values: max(values, default=0.0), "thousands": "{:,}".format}
-    made.globals |= {f.__name__: f for f in (declaration, explanation, power_line, replay_line)}
+    made.globals |= {"detected": detected, "detected_by_all": detected_by_all, "replay_line": replay_line}
+    made.globals |= {"declaration": declaration, "explanation": explanation}
+    made.globals |= {"worst_cases": worst_cases, "condition_heads": list(CONDITION)}
     return made
 
 

@@ -1,0 +1,121 @@
+"""Condition numbers against what their definitions say of one element, in every view of the data."""
+
+from math import inf, isnan
+
+import numpy as np
+import pytest
+
+from verify_norm.cases import make
+from verify_norm.checks.condition import condition, of_finding, of_tally
+from verify_norm.core.ops import OPS
+from verify_norm.core.results import Place, Tally
+from verify_norm.core.spec import CaseSpec, Condition, Finding, Kernel
+
+SPEC = CaseSpec((6, 10), offset=5.0, eps=0.5)
+
+
+def exact(op, spec):
+    """The exact inputs; those that are None are left out."""
+    return {name: values for name, values in make.exact_inputs(spec, OPS[op]).items() if values is not None}
+
+
+def of(op, output, index, spec=SPEC):
+    return condition(Kernel("k", op), spec, output, index)
+
+
+def row(x, eps=0.5):
+    mean, var = x.mean(), x.var()
+    return mean, var, 1 / np.sqrt(var + eps)
+
+
+def test_an_element_of_y():
+    e = exact("layernorm_fwd", SPEC)
+    mean, var, r = row(e["x"][2])
+    terms = e["weight"][7] * r * e["x"][2, 7], -e["weight"][7] * r * mean, e["bias"][7]
+    found = of("layernorm_fwd", "y", (2, 7))
+    assert found.cancellation == pytest.approx(np.abs(terms).sum() / abs(sum(terms)))
+    assert (found.offset, found.variance) == pytest.approx((abs(mean) / np.sqrt(var), var / (var + 0.5)))
+
+
+def test_statistics():
+    x = exact("layernorm_fwd", SPEC)["x"][3]
+    assert of("layernorm_fwd", "mean", (3,)).cancellation == pytest.approx(np.abs(x).sum() / abs(x.sum()))
+    assert of("layernorm_fwd", "rstd", (3,)).cancellation == 1.0
+
+
+def test_gradients():
+    e = exact("layernorm_bwd", SPEC)
+    stats = [row(x) for x in e["x"]]
+    xhat = np.array([(x - mean) * r for x, (mean, _, r) in zip(e["x"], stats, strict=True)])
+    terms = e["dy"][:, 4] * xhat[:, 4]
+    found = of("layernorm_bwd", "dweight", (4,))
+    assert found.cancellation == pytest.approx(np.abs(terms).sum() / abs(terms.sum()))
+    assert found.offset == pytest.approx(max(abs(mean) / np.sqrt(var) for mean, var, _ in stats))
+    assert found.variance == pytest.approx(min(var / (var + 0.5) for _, var, _ in stats))
+    g = e["dy"][1] * e["weight"]
+    terms = g[4], -g.mean(), -xhat[1, 4] * (g * xhat[1]).mean()
+    assert of("layernorm_bwd", "dx", (1, 4)).cancellation == pytest.approx(np.abs(terms).sum() / abs(sum(terms)))
+    dy = e["dy"][:, 4]
+    assert of("layernorm_bwd", "dbias", (4,)) == Condition(pytest.approx(np.abs(dy).sum() / abs(dy.sum())), None, None)
+
+
+def test_a_group_and_a_channel_have_numbers_of_their_own():
+    spec = CaseSpec((2, 6, 5), num_groups=3, offset=2.0, eps=0.5)
+    x = exact("groupnorm_fwd", spec)["x"]
+    for op, part in (("groupnorm_fwd", x[1, 2:4]), ("batchnorm_fwd", x[:, 3])):
+        mean, var, _ = row(part)
+        found = of(op, "y", (1, 3, 4), spec)
+        assert (found.offset, found.variance) == pytest.approx((abs(mean) / np.sqrt(var), var / (var + 0.5)))
+    assert of("groupnorm_fwd", "mean", (1, 1), spec).offset == pytest.approx(abs(x[1, 2:4].mean()) / x[1, 2:4].std())
+
+
+def test_a_fused_addition_and_a_norm_without_a_mean():
+    e = exact("add_rmsnorm_fwd", SPEC)
+    x, residual = e["x"][2, 7], e["residual"][2, 7]
+    found = of("add_rmsnorm_fwd", "residual_out", (2, 7))
+    assert found == Condition(pytest.approx((abs(x) + abs(residual)) / abs(x + residual)), None, None)
+    square = np.mean((e["x"][2] + e["residual"][2]) ** 2)
+    variance = pytest.approx(square / (square + 0.5), rel=1e-6)
+    assert of("add_rmsnorm_fwd", "y", (2, 7)) == Condition(pytest.approx(1.0), None, variance)
+
+
+@pytest.mark.parametrize("op", sorted(OPS))
+def test_every_output_of_every_operator_has_a_condition(op):
+    spec = CaseSpec((2, 4, 6), num_groups=2)
+    case = make.case(spec, OPS[op], Kernel("k", op).contract)
+    for name, expected in case.expected.items():
+        if expected is not None:
+            found = of(op, name, (0,) * expected.value.ndim, spec)
+            assert found.cancellation is None or found.cancellation >= 1 - 1e-12
+            assert name in ("amax", "running_mean", "running_var") or found.cancellation is not None
+
+
+def test_without_an_element_the_worst_row_counts():
+    x = exact("layernorm_fwd", SPEC)["x"]
+    found = of("layernorm_fwd", "y", None)
+    assert found.cancellation is None
+    assert found.offset == pytest.approx(max(abs(r.mean()) / r.std() for r in x))
+    assert of("layernorm_fwd", "y", (3,)) == of("layernorm_fwd", "y", (9, 9)) == found  # no elements of y
+
+
+def test_data_without_a_variance_and_without_numbers():
+    constant = of("layernorm_fwd", "y", (0, 0), CaseSpec((3, 8), data="constant", eps=1e-3))
+    assert constant.offset > 1e6
+    assert constant.variance < 1e-6
+    assert of("layernorm_bwd", "dx", (0, 0), CaseSpec((3, 8), data="zero")).offset == 0
+    assert isnan(of("layernorm_fwd", "y", (0, 0), CaseSpec((3, 8), special="nan")).cancellation)
+    assert of("layernorm_fwd", "y", (0, 0), CaseSpec((0, 8))) is None
+    assert of("batchnorm_fwd", "y", (0, 0), CaseSpec((3, 8), training=False)) is None
+
+
+def test_tallies_and_findings_about_values_get_them():
+    kernel = Kernel("k", "layernorm_fwd")
+    tally = Tally("y", "float32", worst=SPEC, index=(2, 7), farthest=Place(SPEC, (1, 1)))
+    found = of_tally(kernel, tally)
+    assert found.condition == of("layernorm_fwd", "y", (2, 7))
+    assert found.farthest.condition == of("layernorm_fwd", "y", (1, 1))
+    assert of_tally(kernel, Tally("y", "float32")).condition is None
+    finding = Finding("k", "accuracy", "y", "fail", "wrong", SPEC, index=(2, 7), ulp=inf)
+    assert of_finding(kernel, finding).condition == found.condition
+    for other in (Finding("k", "crash", None, "error", "", SPEC), Finding("k", "signature", "y", "fail", "", SPEC)):
+        assert of_finding(kernel, other) == other

@@ -1,0 +1,121 @@
+"""Condition numbers: what the data of a case do to an element, whatever the kernel. They stand beside its error.
+
+Terms t that err by a relative ε each make their sum err by up to ε·Σ|t|/|Σt|. The terms of an element are
+
+    y               w·r·x, −w·r·μ, b; with an activation those of its argument
+    residual_out    x, residual
+    mean            x/N
+    rstd            (x − μ)²/N, which never cancel
+    dx              r·g, −r·c2, −r·x̂·c1, dresidual_out
+    dweight, dbias  dy·x̂ and dy of all that one weight serves
+
+with the names of `verify_norm.reference.norm`. |μ|/σ is how much x − μ enlarges the relative error of μ; as σ² is var,
+RMSNorm, which subtracts no mean, has none. var/(var + eps) is how much of a relative change of var reaches 1/rstd².
+A parameter's gradient has many rows: the worst of each number counts, the largest |μ|/σ and the smallest of the other.
+"""
+
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from verify_norm.cases import make
+from verify_norm.checks.relations.stages import cotangent, given, norm, own_statistics, stages
+from verify_norm.core.dtypes import Array
+from verify_norm.core.ops import OPS
+from verify_norm.core.results import Tally
+from verify_norm.core.spec import Case, CaseSpec, Condition, Extent, Finding, Kernel, Run
+from verify_norm.reference.norm import Norm
+
+
+def of_tally(kernel: Kernel, tally: Tally) -> Tally:
+    """Return the tally with the conditions of its worst elements."""
+    worst, farthest = None, tally.farthest
+    if tally.worst is not None:
+        worst = condition(kernel, tally.worst, tally.output, tally.index)
+    if farthest is not None:
+        farthest = replace(farthest, condition=condition(kernel, farthest.spec, tally.output, farthest.index))
+    return replace(tally, condition=worst, farthest=farthest)
+
+
+def of_finding(kernel: Kernel, finding: Finding) -> Finding:
+    """Return the finding with its condition, if it is about values."""
+    if finding.output is None or (finding.index is None and finding.ulp is None):
+        return finding
+    return replace(finding, condition=condition(kernel, finding.spec, finding.output, finding.index))
+
+
+@np.errstate(all="ignore")
+def condition(kernel: Kernel, spec: CaseSpec, output: str, index: tuple[int, ...] | None) -> Condition | None:
+    """Return the condition of one element of an output, or of the worst row where `index` is that of no element.
+
+    None where x is not normalized by its own statistics, and for what is no output. Raises ValueError if the spec does
+    not fit the operator.
+    """
+    op = OPS[kernel.op]
+    extent = {tensor.name: tensor.extent for tensor in op.outputs}.get(output)
+    run = Run(kernel, Case(spec, op, make.attributes(spec, op), make.exact_inputs(spec, op), {}), {})
+    if extent is None or not own_statistics(run.case) or not prod(spec.shape):
+        return None
+    n = norm(run)
+    shape = {"data": n.view.data, "affine": n.view.parameter, "statistic": n.view.statistic, "one": ()}[extent]
+    place = index if index is not None and len(index) == len(shape) and np.all(np.less(index, shape)) else None
+    at = None if place is None else int(np.ravel_multi_index(place, shape)) if place else 0
+
+    def statistic(values: Array, worst: Any) -> float:
+        seen = _seen(values, n, extent, worst)
+        return float(worst(seen) if at is None else seen.ravel()[at])
+
+    of_x, size = output not in ("dbias", "residual_out") or op.activation is not None, np.abs(n.mean)
+    return Condition(
+        None if at is None else _cancellation(run, n, output, at),
+        statistic(np.where(size == 0, 0.0, size / np.sqrt(n.var)), np.max) if of_x and n.centred else None,
+        statistic(n.var / (n.var + spec.eps), np.min) if of_x else None,
+    )
+
+
+def _cancellation(run: Run, n: Norm, output: str, at: int) -> float | None:
+    """Return Σ|t|/|Σt| of one element, 1 where all terms are 0; None for what is no such sum."""
+    terms = _terms(run, n, output)
+    if terms is None:
+        return None
+    whole, left = (part.ravel()[at] for part in terms)
+    return float(whole / np.abs(left)) if whole else 1.0
+
+
+def _seen(values: Array, n: Norm, extent: Extent, worst: Any) -> Array:
+    """Return a statistic for each element of an output: the worst one where it depends on several."""
+    if extent == "data":
+        return np.broadcast_to(values, n.view.shape)
+    if extent == "affine":
+        return np.asarray(worst(np.broadcast_to(values, n.view.shape), axis=n.view.shared, keepdims=True))
+    return values if extent == "statistic" else np.asarray(worst(values))
+
+
+def _terms(run: Run, n: Norm, output: str) -> tuple[Array, Array] | None:
+    """Return Σ|t| and Σt of every element of an output, in the view's order; None for what is no such sum."""
+    exact, shape = run.case.exact, n.view.shape
+    if output == "y":
+        bias = 0.0 if n.bias is None else np.abs(n.bias)
+        scaled = n.rstd * (np.abs(n.x) + np.abs(n.mean)) * (1.0 if n.weight is None else np.abs(n.weight))
+        return scaled + bias, n.y
+    if output == "residual_out":
+        parts = given(run.case, "x"), given(run.case, "residual")
+        return np.abs(parts[0]) + np.abs(parts[1]), parts[0] + parts[1]
+    if output == "mean":
+        return n.average(np.abs(n.x)), n.mean
+    if output == "rstd":
+        return n.var, n.var
+    if "dy" not in exact:
+        return None
+    dy = given(run.case, "dy").reshape(shape)
+    if run.case.op.activation is not None:
+        dy = cotangent(stages(run), dy)[0]
+    if output == "dx":
+        p, passed = n.gradient(dy), exact.get("dresidual_out")
+        passed = np.zeros(shape) if passed is None else passed.reshape(shape)
+        parts = n.rstd * (np.abs(p.g) + (0.0 if p.c2 is None else np.abs(p.c2)) + np.abs(n.xhat * p.c1)), np.abs(passed)
+        return parts[0] + parts[1], p.dx + passed
+    terms = dy * n.xhat if output == "dweight" else dy
+    return n.total(np.abs(terms)), n.total(terms)
