@@ -171,7 +171,17 @@ def wait_for_cases(folder, count):
 @pytest.mark.slow
 def test_nothing_to_resume_is_said(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    line = ["--kernel", f"{HOSTILE}:right", "--op", "rmsnorm_fwd", "--resume", "--examples", "0", "--checks", "signature"]
+    line = [
+        "--kernel",
+        f"{HOSTILE}:right",
+        "--op",
+        "rmsnorm_fwd",
+        "--resume",
+        "--examples",
+        "0",
+        "--checks",
+        "signature",
+    ]
     result = CliRunner().invoke(app, line)
     assert result.exit_code == 0
     assert "nothing to resume" in result.stderr
