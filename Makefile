@@ -2,6 +2,8 @@
 PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
 BIN := .venv/bin
+# One thread a worker: with more, on as many cores as workers, threads of torch spend the time in waiting for each other.
+TESTS := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 STAMP := .venv/.installed
 
 .PHONY: verify test quick lint format bounds bench clean
@@ -10,10 +12,10 @@ verify: $(STAMP)
 	$(BIN)/verify-norm --kernel layernorm_bwd
 
 test: $(STAMP)
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(TESTS)
 
 quick: $(STAMP)
-	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"
+	$(TESTS) -m "not slow"
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -86,7 +86,7 @@ def hunted(path, attribute, *more):
 @pytest.mark.slow
 def test_later_runs_replay_the_corpus_of_a_hunt_first(path, tmp_path):
     corpus = tmp_path / "worst.jsonl"
-    found = hunted(path, "no_eps", "--output", "y", "--seconds", "4", "--corpus", corpus, "--json", tmp_path / "h.json")
+    found = hunted(path, "no_eps", "--output", "y", "--seconds", "2", "--corpus", corpus, "--json", tmp_path / "h.json")
     assert found.exit_code == 1, found.output
     assert "replay: verify-norm replay " in found.output
     hunt = json.loads((tmp_path / "h.json").read_text())

@@ -105,8 +105,8 @@ def agree(norms, got, want, terms, names=("y", "dx", "dweight", "dbias")):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "groups", "layouts"),
-    [(*case, layouts) for case in SHAPES for layouts in (LAYOUTS[:2] if len(case[0]) == 4 else LAYOUTS[:1])]
-    + [(*case, layouts) for case in (SHAPES[0], SHAPES[2], SHAPES[9]) for layouts in LAYOUTS[2:]],  # strides alone
+    [(*case, layouts) for case in SHAPES for layouts in (LAYOUTS[:3] if len(case[0]) == 4 else LAYOUTS[:1])]
+    + [(*case, layouts) for case in (SHAPES[0], SHAPES[2], SHAPES[9]) for layouts in LAYOUTS[3:]],
 )
 def test_shared_groups(norms, device, small, shape, groups, layouts):
     case = draw(norms, shape, groups, F32, device, layouts)
