@@ -41,7 +41,7 @@ def gradients(dy, x, weight, rstd):
     """The gradients of RMSNorm, of float64 intermediates."""
     xhat, g = x.double() * rstd, dy.double() if weight is None else dy.double() * weight.double()
     dx = rstd * (g - xhat * (g * xhat).mean(-1, keepdim=True))
-    dw = None if weight is None else (dy.double() * xhat).sum(0).to(weight.dtype)
+    dw = None if weight is None else (dy.double() * xhat).reshape(-1, len(weight)).sum(0).to(weight.dtype)
     return dx.to(x.dtype), dw
 
 
