@@ -35,8 +35,12 @@ def forward(where="", factor=1.0):
 
 
 def backward(where="", factor=1.0):
-    def run(dy, x, weight, bias, mean, rstd, eps, normalized_shape):
+    """The same for its gradients, with statistics of its own: given ones leave `accuracy` a tighter bound."""
+
+    def run(dy, x, weight, bias, eps, normalized_shape):
         r, d = rows(x, normalized_shape), rows(dy, normalized_shape)
+        mean = r.mean(1)
+        rstd = ((r - mean[:, None]).square().mean(1) + eps).rsqrt()
         xhat = (r - mean[:, None]) * rstd[:, None]
         g = d if weight is None else d * rows(weight, normalized_shape)
         dx = rstd[:, None] * (g - g.mean(1, keepdim=True) - xhat * (g * xhat).mean(1, keepdim=True))
@@ -156,7 +160,7 @@ def test_a_run_detects_what_it_says(check, output, dtype):
 
 @pytest.mark.slow
 def test_the_command_and_every_ordinary_report_say_it(tmp_path, few_corners):
-    few_corners(slice(0, None, 4))
+    few_corners(slice(0, None, 3))
     path = tmp_path / "report.json"
     arguments = ["--kernel", "rmsnorm_fwd", "--examples", "5", "--json", str(path)]
     result = CliRunner().invoke(app, ["power", *arguments])
