@@ -137,6 +137,16 @@ def test_a_backward_that_uses_autograd_itself(way):
     assert said(layernorm_bwd, way, op="layernorm_bwd") == {}
 
 
+def test_a_refusal_to_record_gradients_passes():
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        if any(t.requires_grad for t in (x, weight, bias)):
+            raise ValueError("no gradient here: call it under torch.no_grad()")
+        return right(x, weight, bias, eps, normalized_shape)
+
+    for way in WAYS:
+        assert said(layernorm_fwd, way) == {}
+
+
 def test_what_is_overwritten_cannot_require_a_gradient():
     def layernorm_fwd(x, weight, bias, eps, normalized_shape):
         y, mean, rstd = right(x, weight, bias, eps, normalized_shape)
