@@ -153,7 +153,7 @@ def test_what_breaks_a_cuda_context_is_survived(name, check, words):
     assert words in finding.message
     assert prod(finding.spec.shape) > 3000
     accuracy = next(c for c in report.checks if c.name == "accuracy")
-    assert accuracy.cases > 40
+    assert accuracy.cases > 20
     assert accuracy.failed == 0
 
 
