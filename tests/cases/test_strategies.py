@@ -25,7 +25,7 @@ def test_drawn_specs_fit_their_operator(op, elements):
     seen = Counter()
     source = "x" if op.endswith("_fwd") or not op.startswith("add_") else "residual_out"
 
-    @settings(max_examples=200, deadline=None, derandomize=True, database=None)
+    @settings(max_examples=300, deadline=None, derandomize=True, database=None)
     @given(strategies.specs(OPS[op], DTYPES, elements))
     def drawn(spec):
         assert all(n >= 0 for n in spec.shape)

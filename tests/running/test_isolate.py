@@ -44,7 +44,7 @@ def test_what_no_process_survives_is_a_finding(name, how):
     assert prod(finding.spec.shape) > 3000
     assert name == "spins" or finding.spec.shape[0] < 3100  # it shrinks
     accuracy = next(check for check in report.checks if check.name == "accuracy")
-    assert accuracy.cases > 40  # the cases around it
+    assert accuracy.cases > 20  # the cases around it
     assert accuracy.failed == 0
 
 
@@ -67,8 +67,9 @@ def test_the_end_of_a_process_has_its_words(status, how):
 def test_a_kernel_that_leaves_as_if_all_were_well_is_a_finding(isolated):
     report = search(kernel("leaves"), Settings(examples=0, checks=CHECKS, isolate=isolated, **OPTIONS))
     (finding,) = report.findings
-    assert (finding.check, finding.message) == ("signature", "SystemExit: 0")
-    assert next(check.cases for check in report.checks if check.name == "accuracy") > 40
+    assert finding.check == "signature"
+    assert finding.message.startswith("SystemExit: 0")
+    assert next(check.cases for check in report.checks if check.name == "accuracy") > 20
 
 
 @pytest.mark.slow
@@ -77,7 +78,7 @@ def test_memory_without_end_is_a_finding():
     (finding,) = report.findings
     assert finding.check == "signature"
     assert "can't allocate memory" in finding.message
-    assert next(check.cases for check in report.checks if check.name == "accuracy") > 40
+    assert next(check.cases for check in report.checks if check.name == "accuracy") > 20
 
 
 def test_a_further_run_that_crashes_costs_one_check():

@@ -23,7 +23,7 @@ from verify_norm.core.spec import CaseSpec, Finding, Run
 
 NOT_ALWAYS = "a replay may take several tries to show it"  # where values differ, which may be a race
 WHY = "a launch is not in torch's current stream, or does not wait for the one before"
-RUNS = 4  # of a large case
+RUNS = 8  # of a large case
 
 
 def _looks(run: Run) -> bool:
