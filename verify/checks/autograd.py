@@ -11,7 +11,7 @@ import torch
 
 from verify_norm.cases import make, placement, turns
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.rerun import Difference, differences, rerun, small
+from verify_norm.checks.relations.rerun import Difference, differences, element, rerun, small, steady
 from verify_norm.checks.relations.second_order import second_order
 from verify_norm.checks.relations.stages import has_mean, normalized, own_statistics, stages, view_of
 from verify_norm.core import judge
@@ -48,7 +48,7 @@ def autograd(run: Run) -> Iterator[Finding | NoData]:
         return
     if not seen:
         yield NoData()
-    elif not any(differences(run, rerun(run), ("", ""))):
+    elif steady(run):
         for difference in seen:
             yield finding(run, "autograd", difference.output, difference.words, index=difference.index)
 
@@ -252,5 +252,5 @@ def _of_statistic(run: Run, name: str, u: Array) -> Expected:
 def _beyond(name: str, got: Array, ratio: Array, want: Expected | None, of: str) -> Difference:
     assert want is not None
     index = judge.worst(ratio)
-    words = f"{name}[{', '.join(map(str, index))}] is {got[index]:.9g}, expected {want.value[index]:.9g}"
+    words = f"{element(name, index)} is {got[index]:.9g}, expected {want.value[index]:.9g}"
     return Difference(name, f"{words}, asked for the gradient of {of}", index, int((ratio > 1).sum()))

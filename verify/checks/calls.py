@@ -12,7 +12,7 @@ import torch
 
 from verify_norm.cases import make, placement, turns
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.rerun import Difference, cheap, device_of, differences, rerun
+from verify_norm.checks.relations.rerun import Difference, cheap, device_of, differences, rerun, steady
 from verify_norm.core.dtypes import Array
 from verify_norm.core.spec import Case, Finding, Run
 from verify_norm.running.execute import execute
@@ -39,7 +39,7 @@ def calls(run: Run) -> Iterator[Finding]:
     """
     way = turns.variant(run.case.spec, (_values, _parameters, _many, _threads))
     found = list(way(run, _others(run)))
-    if found and not any(differences(run, rerun(run), ("", ""))):
+    if found and steady(run):
         for difference in found:
             yield finding(run, "calls", difference.output, difference.words)
 

@@ -12,7 +12,7 @@ import torch
 from verify_norm.cases import turns
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.equations import Equation, compared
-from verify_norm.checks.relations.rerun import Difference, cheap, device_of, differences, element, rerun
+from verify_norm.checks.relations.rerun import Difference, cheap, device_of, differences, element, rerun, steady
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.spec import Case, Expected, Finding, NoData, Run
@@ -72,11 +72,11 @@ def modes(run: Run) -> Iterator[Finding | NoData]:
         return
     cast = mode is AUTOCAST
     other = rerun(run, within=lambda case: _within(mode, case), truth=cast)
-    if mode is not AUTOCAST and DECLINED.search(other.problem or ""):
+    if not cast and DECLINED.search(other.problem or ""):
         yield NoData()
         return
     found = list(_cast(run, other) if cast else differences(run, other, ("as usual", mode.words)))
-    if found and not any(differences(run, rerun(run), ("", ""))):
+    if found and steady(run):
         for difference in found:
             yield finding(run, "modes", difference.output, difference.words, index=difference.index)
 

@@ -57,7 +57,7 @@ def load_directions(
 ) -> list[Kernel]:
     """Return the kernels of a name, a target or a callable, ready to run: both directions if `op` names none.
 
-    A text for `contract` changes the declared one (`verify_norm.core.contracts`), a Contract stands for it. Raises
+    A text for `contract` changes the declared one (`verify_norm.core.known`), a Contract stands for it. Raises
     UsageError if the kernel cannot be found, imported or bound.
     """
     if isinstance(kernel, str):

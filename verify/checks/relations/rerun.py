@@ -118,6 +118,11 @@ def on_rows(run: Run, index: NDArray[np.intp]) -> Run | None:
     return None if run.kernel.refuses(spec) is not None else rerun(run, taken(run.case, index), spec=spec)
 
 
+def steady(run: Run) -> bool:
+    """Return whether the kernel gives the same bits in a second run, in fresh memory; if not, `determinism` says so."""
+    return not any(differences(run, rerun(run), ("in one run", "in the next")))
+
+
 def nearby(run: Run, exact: Mapping[str, Array | None], spec: CaseSpec | None = None, *, truth: bool = False) -> Run:
     """Return `rerun` on a case near the run's; raise NearbyError where the kernel fails or does not offer it."""
     if spec is not None and run.kernel.refuses(spec) is not None:
