@@ -145,7 +145,8 @@ class Coverage:
     `planned` are the corner cases and the random ones. Corner cases are all that are not random: those of a corpus, the
     corner table, shapes of models; `corners_done` of them ran or were `refused`, because the kernel does not take them.
     At least one output was `compared` with the truth; `outputs` counts the same for each output. `ended` says why the
-    run ended early.
+    run ended early. Two choices of a case, as a type and a layout, are a pair (`verify_norm.cases.covering`): so many
+    `pairs` of the `possible` ones met in cases that were compared. If 0 are possible, they were not counted.
     """
 
     planned: int
@@ -155,6 +156,8 @@ class Coverage:
     compared: int
     outputs: dict[str, int]
     ended: str = ""
+    pairs: int = 0
+    possible: int = 0
 
 
 Count = Annotated[int, Ge(0)]
@@ -167,7 +170,7 @@ class Settings:
 
     dtypes: tuple[str, ...] = KERNEL_DTYPES  # of x
     checks: tuple[str, ...] = ()  # names; all that apply if there are none
-    examples: Count = 400  # random cases after the corner table
+    examples: Count = 600  # cases after the corner table: all pairs of choices, then random ones
     seconds: Seconds = 55.0  # for the whole search
     seed: Count = 0  # of the random cases
     device: str = "cpu"

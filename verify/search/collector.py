@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from verify_norm.cases.covering import Pairs
 from verify_norm.checks import CHECKS, condition
 from verify_norm.checks.check import Check
 from verify_norm.core.diagnosis import Diagnosis
@@ -33,7 +34,7 @@ class Collector:
     `waiting`, with their number, until `settle` knows all that `ran`; `limits` are those found, by their
     wording; `suggested` are those that no words state. `without` has the cases in which an output was not returned.
     `told` has what cases say that a check, named first, would have detected in an output of a type; `drawn`: the cases
-    now are random ones.
+    now are random ones. `pairs` are the pairs of choices that met in cases with results, of so many `possible` ones.
     """
 
     kernel: Kernel
@@ -51,6 +52,8 @@ class Collector:
     skipped: Counter[tuple[str, str]] = field(default_factory=Counter)
     told: defaultdict[tuple[str, str, str], Told] = field(default_factory=lambda: defaultdict(Told))
     drawn: bool = False
+    pairs: Pairs | None = None
+    possible: int = 0
     seen: set[CaseSpec] = field(default_factory=set)
     ran: list[CaseSpec] = field(default_factory=list)
     raised: list[Raised] = field(default_factory=list)
@@ -115,6 +118,8 @@ class Collector:
     def _count(self, examined: Examined, number: int) -> None:
         self.cases += 1
         self.compared += bool(examined.tallies)
+        if self.pairs and examined.tallies:
+            self.pairs.enter(examined.spec)
         self.outputs.update(tally.output for tally in examined.tallies)
         self.hangs += examined.hung
         self.seconds += examined.seconds
@@ -182,6 +187,8 @@ class Collector:
                 self.compared,
                 dict(self.outputs),
                 self.ended,
+                self.pairs.met if self.pairs else 0,
+                self.possible,
             ),
         )
 
