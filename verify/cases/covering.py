@@ -102,13 +102,15 @@ class Array:
 
 
 @cache
-def array(op: Op, dtypes: tuple[str, ...], table: tuple[CaseSpec, ...], *, frozen: bool = False) -> Array:
-    """Return the covering array beside a table; the same arguments give the same cases."""
+def array(
+    op: Op, dtypes: tuple[str, ...], table: tuple[CaseSpec, ...], seed: int = 0, *, frozen: bool = False
+) -> Array:
+    """Return a covering array beside a table; the same arguments give the same cases."""
     pairs = Pairs(op, dtypes, frozen=frozen)
     for spec in table:
         pairs.enter(spec)
     impossible = 0
-    rng, rows = Random(0), list[CaseSpec]()
+    rng, rows = Random(seed), list[CaseSpec]()
     for one in sorted(range(len(pairs.values)), key=lambda value: -pairs.missing[value].bit_count()):
         while pairs.missing[one]:
             two = pairs.missing[one].bit_length() - 1

@@ -274,7 +274,7 @@ def _covering(state: Collector, dtypes: tuple[str, ...], table: tuple[CaseSpec, 
     op, settings, frozen = OPS[state.kernel.op], state.settings, state.kernel.autograd
     if not (dtypes and state.checks and settings.examples) or settings.shapes == "models":
         return ()
-    found = covering.array(op, dtypes, table, frozen=frozen)
+    found = covering.array(op, dtypes, table, settings.seed, frozen=frozen)
     state.pairs, state.possible = covering.Pairs(op, dtypes, frozen=frozen), found.pairs
     return tuple(state.kernel.fitted(spec) for spec in found.rows[: settings.examples])
 
