@@ -116,6 +116,7 @@ def test_an_output_whose_elements_overlap():
     spec = replace(ROWS, data="constant", x_layout="expanded")  # in which all rows are alike
     assert "strides (0,)" in said(layernorm_fwd, spec)[0]
     assert said(layernorm_fwd, replace(spec, shape=(1, 64))) == []
+    assert said(layernorm_fwd, replace(spec, shape=(0, 64))) == []  # there is no element
     assert said(layernorm_fwd, spec, autograd=True) == []
 
 
