@@ -41,7 +41,8 @@ def allowances(op: str, contract: Contract, dtype: str) -> dict[str, float]:
 
 def _typical(op: str, dtype: str) -> CaseSpec:
     groups = 8 if "num_groups" in OPS[op].attrs else None
-    return CaseSpec(SHAPES[OPS[op].view], dtype, num_groups=groups, offset=1.0)
+    offset = 1.0 if "weight_offset" in OPS[op].attrs else 0.0
+    return CaseSpec(SHAPES[OPS[op].view], dtype, num_groups=groups, offset=1.0, weight_offset=offset)
 
 
 @cache
