@@ -8,7 +8,9 @@ from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Contract
 
 
-@pytest.mark.parametrize("op", ["add_layernorm_fwd", "add_layernorm_bwd", "groupnorm_bwd", "batchnorm_fwd", "rmsnorm_bwd"])
+@pytest.mark.parametrize(
+    "op", ["add_layernorm_fwd", "add_layernorm_bwd", "groupnorm_bwd", "batchnorm_fwd", "rmsnorm_bwd"]
+)
 def test_no_contract_is_stricter_than_the_strict_one(op):
     for dtype in ("float32", "bfloat16"):
         strict = allowances(op, Contract(), dtype)

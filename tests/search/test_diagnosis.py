@@ -216,7 +216,7 @@ def test_what_does_not_show_again_has_no_explanation():
 
 
 def test_a_check_that_looks_no_more_explains_nothing():
-    """Narrow types keep `sums` from looking, so a relative error of a long sum is no rounding of x̂."""
+    """Narrow types may keep `sums` from looking, so a relative error of a long sum is no rounding of x̂."""
 
     def wrong(dy, x, weight, bias, mean, rstd, eps, normalized_shape):
         dx, dweight, dbias = layernorm_bwd()(dy, x, weight, bias, mean, rstd, eps, normalized_shape)

@@ -89,13 +89,17 @@ WEAKER = (  # one promise less each, first those that cost no accuracy; of one f
     Known("products=bf16x6", "sums are products of matrices in bfloat16, 6 for each", "tl.dot's bf16x6"),
     Known("products=tf32x3", "sums are products of matrices in TF32, 3 for each", "tl.dot's tf32x3; 3xTF32 of CUTLASS"),
     Known("products=bf16x3", "sums are products of matrices in bfloat16, 3 for each", "tl.dot's bf16x3"),
-    Known("products=tf32", "sums are products of matrices in TF32", "tl.dot of float32, unless input_precision says more"),
+    Known(
+        "products=tf32", "sums are products of matrices in TF32", "tl.dot of float32, unless input_precision says more"
+    ),
     Known("products=bf16", "sums are products of matrices in bfloat16", "tl.dot of operands cast to bfloat16"),
     Known("residual=rounded", "the rounded sum is normalized", "vLLM's and Liger's fused_add_rms_norm"),
     Known("partials=x", "partial sums of dweight and dbias have the type of x", "llama's casting"),
     Known("offset_weight=weight", "weight + weight_offset is rounded to the type of weight", "1 + weight in bfloat16"),
     Known("xhat=x", "x̂ is rounded to the type of x before the weight", "Llama's RMSNorm"),
-    Known("xhat=x,offset_weight=weight", "x̂ and weight + weight_offset are rounded", "the first RMSNorm of gemma_pytorch"),
+    Known(
+        "xhat=x,offset_weight=weight", "x̂ and weight + weight_offset are rounded", "the first RMSNorm of gemma_pytorch"
+    ),
     Known("stats=x", "mean and rstd are saved in the type of x", "native_layer_norm of torch's CPU"),
     Known("stats=bfloat16", "mean and rstd are saved in bfloat16", ""),
     Known("stats=float16", "mean and rstd are saved in float16", ""),

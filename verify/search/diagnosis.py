@@ -4,8 +4,8 @@ A weaker contract explains an output if under it the checks find nothing about t
 cases, in others that failed, and in fresh random ones, so that it excuses no bug by luck. At least one check that found
 something has to look again, at the same element: a contract under which nothing is judged explains nothing. First come
 the fields that cost no accuracy, then the others by what they allow the output in a typical case, then the names that
-stand for libraries, then one of these with a field that costs nothing, as an overwritten input. What explains one output
-is tried first on the next: the user declares all of it.
+stand for libraries, then one of these with a field that costs nothing, as an overwritten input. What explains one
+output is tried first on the next: the user declares all of it.
 """
 
 import time
@@ -185,7 +185,7 @@ class _Group:
         return looked and all(self.gone(f, fields) for f in self.findings) and self.everywhere(fields)
 
     def everywhere(self, fields: dict[str, Any]) -> bool:
-        """Return whether what coarse products lose shows in plain data too: if not, it is another mistake that they hide.
+        """Return whether what coarse products lose shows in plain data too: if not, they hide another mistake.
 
         They lose so much of every sum that E[x²] − μ², which is wrong at large means alone, is within their bounds.
         """
