@@ -259,6 +259,11 @@ class Case:
     expected: Mapping[str, Expected | None]
     poison: float = 0.0
 
+    @property
+    def device(self) -> str:
+        """The device of its tensors."""
+        return next(str(value.device) for value in self.arguments.values() if hasattr(value, "device"))
+
 
 @dataclass(frozen=True, slots=True)
 class Condition:
