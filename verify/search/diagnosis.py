@@ -159,17 +159,17 @@ class _Group:
         """Return what a typical case allows in the type, and for the call in the output, that gains most."""
         op, own, weaker = self.trial.kernel.op, self.trial.kernel.contract, self.weaker(fields)
         found = []
-        for dtype in self.dtypes:
-            before, after = (allowance.allowances(op, contract, dtype) for contract in (own, weaker))
-            names, types = [self.output] if self.output in before else before, allowance.types(op, dtype)
+        for kinds in self.types if "weight_grad" in fields else dict.fromkeys((x, None) for x, _ in self.types):
+            before, after = (allowance.allowances(op, contract, *kinds) for contract in (own, weaker))
+            names, types = [self.output] if self.output in before else before, allowance.types(op, *kinds)
             found += [Allowance(allowance.words(op), n, types[n], before[n], after[n]) for n in names]
         return max(found, key=lambda one: one.gain)
 
     @cached_property
-    def dtypes(self) -> list[str]:
-        """The types of x in which something was found."""
-        keys = [(f.check, f.output) for f in self.findings]
-        return list(dict.fromkeys(spec.dtype for key in keys for spec in self.trial.failing[key]))
+    def types(self) -> list[tuple[str, str | None]]:
+        """The types of x and weight in which something was found."""
+        cases = (spec for f in self.findings for spec in self.trial.failing[f.check, f.output])
+        return list(dict.fromkeys((spec.dtype, spec.weight_dtype) for spec in cases))
 
     def gone(self, finding: Finding, fields: dict[str, Any]) -> bool:
         """Return whether the check does not find it again in its smallest case, under the weaker contract."""
