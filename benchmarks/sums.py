@@ -3,7 +3,8 @@
     python benchmarks/sums.py [--cases 4000] [--seed 0] [--jobs 2] [--out benchmarks/results/sums.json]
 
 Every case draws an operator, a shape with long rows or many of them, types, random data, and a float32 method of
-`emulate`. The table has the largest error over its tolerance, by output and type. Exit status 1 if one exceeds 1.
+`emulate`, one in five by matrix products. The table has the largest error over its tolerance, by output, type and
+whether sums are matrix products. Exit status 1 if one exceeds 1.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from verify_norm.cases import make
 from verify_norm.checks.sums import equations, looks
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Contract, Run
+from verify_norm.reference.arithmetic import PRODUCTS
 from verify_norm.running.execute import execute
 
 OPERATORS = ("layernorm_fwd", "layernorm_bwd", "rmsnorm_fwd", "rmsnorm_bwd", "groupnorm_fwd", "groupnorm_bwd")
@@ -52,6 +54,7 @@ def drawn(seed: int, index: int) -> Run:
     if op.startswith("groupnorm"):
         spec = replace(spec, shape=(shape[0], 4, max(shape[1], 2)) if tall else (2, 4, long), num_groups=2)
     variance = str(rng.choice(("two_pass", "welford", "chan")))
+    products = str(rng.choice((*PRODUCTS,))) if rng.random() < 0.2 else None
     method = Method(
         total=str(rng.choice((*emulate.BLOCKED, "sequential"))),
         variance=variance,
@@ -62,8 +65,12 @@ def drawn(seed: int, index: int) -> Run:
         approximate=0 if variance == "welford" else int(rng.choice((0, 1, -1))),
         sums=bool(rng.random() < 0.5),
         given=bool(rng.random() < 0.5),
+        products=products,
+        cut=bool(rng.random() < 0.5),
+        ones=bool(rng.random() < 0.5),
     )
-    contract = Contract(summation="sequential" if method.total == "sequential" else "blocked")
+    order = "sequential" if method.total == "sequential" and not products else "blocked"
+    contract = Contract(summation=order, products=products or "float32")
     return execute(emulated.kernel(op, method, contract), make.case(spec, OPS[op], contract))
 
 
@@ -76,9 +83,10 @@ def study(seed: int, indices: range) -> tuple[int, dict[str, float]]:
         if not looks(run):
             continue
         looked += 1
+        how = "" if run.kernel.contract.products == "float32" else " products"
         with np.errstate(all="ignore"):
             for one in equations(run):
-                key = f"{one.name or one.output} {run.case.spec.dtype}"
+                key = f"{one.name or one.output} {run.case.spec.dtype}{how}"
                 largest[key] = max(largest.get(key, 0.0), float(one.ratio.max(initial=0.0)))
     return looked, largest
 
@@ -108,7 +116,7 @@ def main() -> int:
     options.out.parent.mkdir(parents=True, exist_ok=True)
     options.out.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n")
     for key, value in report["largest"].items():
-        print(f"{key:<20} {value:.3f}")
+        print(f"{key:<28} {value:.3f}")
     print(f"{looked} of {options.cases} cases, {report['seconds']} s")
     return int(max(largest.values(), default=0.0) > 1)
 

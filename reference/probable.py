@@ -16,6 +16,14 @@ mean of s² after k terms is k/n·Σt² + (k/n)²·(Σt)². Over all runs, and t
 bounds the sum of these means, and λ·u·√V the error. L is n over the contract's lanes. A program may add up to RUN
 terms in one run, so L is at least that; a kernel with one running sum of more has to say so.
 
+**Matrix products** (`arithmetic`) may cut off their operands and their sums, which then err towards 0: the errors have
+the signs of the terms, and only these are random. So each term counts as off by a factor e_i within ±m of its own. m is
+`product_u`, or what the operand misses of a term alone, and 2u for each addition that a term goes through: in random
+order √((L + 1)(2L + 1)/6) in a run, as a quadratic mean, and log2(n/L) + 1 in the tree. What the e_i share adds
+at most m·|Σt|, and the rest at most λ·m·√Σt². Together this is at most λ·m·√(Σt² + (Σt)²), to a hundredth. The variance
+is a sum of one sign, in which nothing cancels: its worst case stays. All rows have its error alike, so a factor and a
+shift of x̂ count in full where they meet Σdy·x̂ and Σdy.
+
 **What is not random** counts in full: the division by n and the reciprocal root err alike in all rows.
 """
 
@@ -34,16 +42,20 @@ from verify_norm.reference.view import Array
 ALIKE = ROOT + DIVISION + 4  # roundings that may err alike in all rows: of the reciprocal root, x̂ and the product
 
 
-def spread(terms: Array, axes: tuple[int, ...], a: Arithmetic) -> Array:
-    """Return u·√V of the sum of `terms` over `axes`, which are kept.
+def spread(terms: Array, axes: tuple[int, ...], a: Arithmetic, *, products: bool) -> Array:
+    """Return u·√V of the sum of `terms` over `axes`, which are kept; `products` says whether these are products.
 
     >>> single = Arithmetic(u=2**-24, tiny=2**-126, huge=3.4e38)
-    >>> bool(spread(np.ones((4, 1)), (0,), single)[0, 0] < 2**-20)
+    >>> bool(spread(np.ones((4, 1)), (0,), single, products=False)[0, 0] < 2**-20)
     True
     """
     n = max(math.prod(terms.shape[axis] for axis in axes), 1)
     run = n if a.summation == "sequential" else max(n / a.lanes, min(n, RUN))
     levels = math.log2(n / run) + 1
+    if a.operand_u:
+        lost = a.product_u * terms if products else np.copysign(a.missed(terms), terms)
+        lost = lost + 2 * a.u * (math.sqrt((run + 1) * (2 * run + 1) / 6) + levels) * terms
+        return np.asarray(np.sqrt((lost * lost).sum(axes, keepdims=True) + lost.sum(axes, keepdims=True) ** 2))
     squares, total = (t.sum(axes, keepdims=True) for t in (terms * terms, terms))
     variance = squares * ((run + 1) / 2 + levels) + total * total * ((run + 1) * (2 * run + 1) / (6 * n) + 2)
     return np.asarray(a.u * np.sqrt(variance))
@@ -57,8 +69,12 @@ def statistics_error(n: Norm, a: Arithmetic, lam: float) -> StatisticsError:
     """
     N, mean = n.view.count, np.zeros_like(n.rstd)
     if n.centred:
-        mean = lam * spread(n.x, n.view.axes, a) / N + QUOTIENT * a.u * np.abs(n.mean) + 4 * a.tiny
-    lost = lam * spread(n.xc * n.xc, n.view.axes, a) / N + (QUOTIENT + 2) * a.u * n.var + 4 * a.tiny
+        mean = lam * spread(n.x, n.view.axes, a, products=False) / N + QUOTIENT * a.u * np.abs(n.mean) + 4 * a.tiny
+    if a.operand_u:
+        size = n.average(np.abs(n.x))
+        low, high = rounding.variance_error(n, mean, size, a) if n.centred else rounding.mean_square_error(n, a)
+        return StatisticsError(mean, low, high, rounding.rstd_error(low, high, n.rstd, a))
+    lost = lam * spread(n.xc * n.xc, n.view.axes, a, products=True) / N + (QUOTIENT + 2) * a.u * n.var + 4 * a.tiny
     if n.centred and a.variance == "centered":
         lost = lost + 2 * lam * a.u * n.average(np.abs(n.x)) * n.average(np.abs(n.xc))
     high = lost + mean * mean
@@ -69,13 +85,16 @@ def weight_error(n: Norm, dy: Array, z: XhatError, a: Arithmetic, lam: float) ->
     """Return the error of dweight = Σ dy·x̂, over all that one weight serves, by chance; `z` is x̂'s."""
     terms = dy * n.xhat
     each = dy * dy * ((z.magnitude * (z.unit + a.u)) ** 2 + (z.factor * n.xhat) ** 2 + (z.shift + z.floor) ** 2)
-    by_chance = np.hypot(spread(terms, n.view.shared, a.over_rows), np.sqrt(n.total(each)))
-    return np.asarray(lam * by_chance + ALIKE * a.u * np.abs(n.total(terms)) + n.view.repeats * a.tiny)
+    by_chance = np.hypot(spread(terms, n.view.shared, a.over_rows, products=True), np.sqrt(n.total(each)))
+    alike = ALIKE * a.u * np.abs(n.total(terms))
+    if a.operand_u:
+        alike = alike + np.abs(n.total(z.factor * terms)) + np.abs(n.total(z.shift * dy))
+    return np.asarray(lam * by_chance + alike + n.view.repeats * a.tiny)
 
 
 def bias_error(n: Norm, dy: Array, a: Arithmetic, lam: float) -> Array:
     """Return the error of dbias = Σ dy, over all that one bias serves, by chance."""
-    return lam * spread(dy, n.view.shared, a.over_rows) + n.view.repeats * a.tiny
+    return lam * spread(dy, n.view.shared, a.over_rows, products=False) + n.view.repeats * a.tiny
 
 
 def row_sum_error(n: Norm, dy: Array, z: XhatError, a: Arithmetic, lam: float, phi: Array) -> Array:
@@ -94,9 +113,13 @@ def row_sum_error(n: Norm, dy: Array, z: XhatError, a: Arithmetic, lam: float, p
 
     weights = rounding.weight_roundings(n, a)
     c1, c2 = np.abs(p.c1), np.zeros_like(p.c1) if p.c2 is None else np.abs(p.c2)
-    dc1 = lam * (spread(p.g * n.xhat, n.view.axes, a) + root(p.g * z.magnitude * (z.unit + weights + u))) / N
+    dc1 = (
+        lam
+        * (spread(p.g * n.xhat, n.view.axes, a, products=True) + root(p.g * z.magnitude * (z.unit + weights + u)))
+        / N
+    )
     dc1 = dc1 + (QUOTIENT * u + z.factor) * c1 + z.shift * c2
-    dc2 = lam * (spread(p.g, n.view.axes, a) + weights * root(p.g)) / N + QUOTIENT * u * c2
+    dc2 = lam * (spread(p.g, n.view.axes, a, products=False) + weights * root(p.g)) / N + QUOTIENT * u * c2
     dc2 = np.zeros_like(c2) if p.c2 is None else dc2
     most = c1 + dc1
     each = np.abs(p.g) * (weights + 2 * u) + 2 * u * (c2 + dc2) + (z.unit + 4 * u) * z.magnitude * most

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from norms import layernorm, layernorm_bwd
+from matrix import layernorm_bwd as by_products
+from matrix import product
+from norms import layernorm, layernorm_bwd, statistics
 
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS
@@ -144,10 +146,47 @@ def test_every_view_of_the_data(spec):
     assert not [f for f in CHECKS["sums"].function(right) if isinstance(f, Finding)]
 
 
-def test_equal_rows_and_narrow_contracts_are_left_to_the_bound():
-    for spec, contract in ((CaseSpec((512, 8), data="constant"), Contract()), (TALL, Contract(partials="bfloat16"))):
-        run = execute(
-            Kernel("k", "layernorm_bwd", run=layernorm_bwd(), contract=contract),
-            make.case(spec, OPS["layernorm_bwd"], contract),
-        )
-        assert not CHECKS["sums"].looks(run)
+def backward_by(products, **factors):
+    """Gradients by matrix products, whose named outputs are multiplied afterwards."""
+
+    def run(dy, x, weight, bias, eps, normalized_shape):
+        outputs = by_products(products)(dy, x, weight, bias, eps, normalized_shape)
+        return [t * factors.get(name, 1.0) for name, t in zip(("dx", "dweight", "dbias"), outputs, strict=True)]
+
+    return run
+
+
+@pytest.mark.parametrize(("products", "e"), [("tf32", 6e-2), ("bf16", 0.5), ("bf16x3", 5e-3), ("tf32x3", 5e-4)])
+def test_matrix_products_have_a_probable_error_too(products, e):
+    spec, contract = CaseSpec((4096, 8)), Contract(products=products)
+    assert convicting(backward_by(products), spec, "layernorm_bwd", contract) == set()
+    for name, share in (("dweight", 1), ("dbias", 0.3 if products != "tf32x3" else 1)):
+        wrong = backward_by(products, **{name: 1 + share * e})
+        assert convicting(wrong, spec, "layernorm_bwd", contract) == {("sums", name)}
+
+
+@pytest.mark.parametrize(("off", "found"), [(0.0, set()), (2e-4, {("sums", "mean")})])
+def test_a_mean_by_matrix_products(off, found):
+    def run(x, weight, bias, eps, normalized_shape):
+        mean, rstd = product(x.T)[:, None] / x.shape[1], statistics(x, eps)[1]
+        return (x - mean) * rstd * weight + bias, mean[:, 0] + off, rstd[:, 0]
+
+    assert convicting(run, WIDE, "layernorm_fwd", Contract(products="tf32")) == found
+
+
+@pytest.mark.parametrize(
+    ("spec", "fields", "looks"),
+    [
+        (CaseSpec((512, 8), data="constant"), {}, False),
+        (TALL, {"partials": "bfloat16"}, False),
+        (CaseSpec((512, 8), "bfloat16"), {"xhat": "x"}, False),
+        (CaseSpec((512, 8)), {"xhat": "x"}, True),  # x̂ of a float32 x is not rounded
+        (CaseSpec((512, 8)), {"products": "bf16x3"}, True),
+    ],
+)
+def test_equal_rows_and_narrow_types_are_left_to_the_bound(spec, fields, looks):
+    kernel = Kernel("k", "layernorm_bwd", run=layernorm_bwd(), contract=Contract(**fields))
+    assert CHECKS["sums"].looks(execute(kernel, make.case(spec, OPS[kernel.op], kernel.contract))) == looks
+    reason = CHECKS["sums"].lacks(kernel, ())
+    assert bool(reason) == bool({"partials", "xhat"} & fields.keys())
+    assert not reason or f"the contract has {'partials=bfloat16' if 'partials' in fields else 'xhat=x'}" in reason

@@ -20,3 +20,7 @@ def test_it_has_every_name_and_field_and_the_costs_are_computed():
     (row,) = (line.split() for line in lines if line.startswith("xhat=x ") and "bfloat16" in line)
     cost = allowances("add_layernorm_fwd", Contract(xhat="x"), "bfloat16")["y"]
     assert row[2] == ulps(cost)
+    assert [line.split()[0] for line in lines if "offset_weight=weight" in line] == [
+        "offset_weight=weight",
+        "xhat=x,offset_weight=weight",
+    ], "it costs nothing where x and the weight are float32"

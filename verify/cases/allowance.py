@@ -23,34 +23,36 @@ def words(op: str) -> str:
 
 
 @cache
-def allowances(op: str, contract: Contract, dtype: str) -> dict[str, float]:
+def allowances(op: str, contract: Contract, dtype: str, weight_dtype: str | None = None) -> dict[str, float]:
     """Return how far each output may be off in the typical case, in ulp of the type that the strict contract gives it.
 
     That is the bound on the error and the last rounding, as `judge.allowed` has them, of the median element: where
     elements cancel, the largest allowance says nothing about the others. The values are normal with a mean and a
     standard deviation of 1; where the arithmetic may overflow there is no bound, and the allowance is inf.
     """
-    spec = _typical(op, dtype)
+    spec = _typical(op, dtype, weight_dtype)
     found = {}
-    for name, expected in make.truths(spec, OPS[op], contract, _inputs(op, dtype)).items():
+    for name, expected in make.truths(spec, OPS[op], contract, _inputs(op, dtype, weight_dtype)).items():
         if expected is not None:
-            form = FORMATS[types(op, dtype)[name]]
+            form = FORMATS[types(op, dtype, weight_dtype)[name]]
             found[name] = float(np.median(judge.allowed(expected) / form.ulp(expected.value)))
     return found
 
 
-def _typical(op: str, dtype: str) -> CaseSpec:
+def _typical(op: str, dtype: str, weight_dtype: str | None) -> CaseSpec:
     groups = 8 if "num_groups" in OPS[op].attrs else None
-    return CaseSpec(SHAPES[OPS[op].view], dtype, num_groups=groups, offset=1.0)
+    offset = 1.0 if "weight_offset" in OPS[op].attrs else 0.0
+    shape = SHAPES[OPS[op].view]
+    return CaseSpec(shape, dtype, weight_dtype, num_groups=groups, offset=1.0, weight_offset=offset)
 
 
 @cache
-def _inputs(op: str, dtype: str) -> dict[str, Array | None]:
-    return make.exact_inputs(_typical(op, dtype), OPS[op])
+def _inputs(op: str, dtype: str, weight_dtype: str | None) -> dict[str, Array | None]:
+    return make.exact_inputs(_typical(op, dtype, weight_dtype), OPS[op])
 
 
 @cache
-def types(op: str, dtype: str) -> dict[str, str]:
+def types(op: str, dtype: str, weight_dtype: str | None = None) -> dict[str, str]:
     """Return the types of the outputs under the strict contract."""
-    strict = make.truths(_typical(op, dtype), OPS[op], Contract(), _inputs(op, dtype))
+    strict = make.truths(_typical(op, dtype, weight_dtype), OPS[op], Contract(), _inputs(op, dtype, weight_dtype))
     return {name: expected.dtype for name, expected in strict.items() if expected is not None}

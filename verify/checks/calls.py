@@ -12,7 +12,7 @@ import torch
 
 from verify_norm.cases import make, placement, turns
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.rerun import Difference, cheap, device_of, differences, rerun, steady
+from verify_norm.checks.relations.rerun import Difference, cheap, differences, rerun, steady
 from verify_norm.core.dtypes import Array
 from verify_norm.core.spec import Case, Finding, Run
 from verify_norm.running.execute import execute
@@ -74,7 +74,7 @@ def _overwritten(run: Run, changed: Exact, which: str) -> Iterator[Difference]:
 
 def _built(run: Run, changed: Exact) -> Case:
     case = run.case
-    values, device = {**case.exact, **changed}, device_of(case)
+    values, device = {**case.exact, **changed}, case.device
     return make.build(case.spec, case.op, run.kernel.contract, device, values, poison=case.poison)
 
 

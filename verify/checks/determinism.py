@@ -8,16 +8,7 @@ import torch
 
 from verify_norm.cases import make, turns
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.rerun import (
-    Difference,
-    cheap,
-    crowded,
-    device_of,
-    differences,
-    has_rows,
-    on_rows,
-    rerun,
-)
+from verify_norm.checks.relations.rerun import Difference, cheap, crowded, differences, has_rows, on_rows, rerun
 from verify_norm.core import geometry
 from verify_norm.core.spec import CaseSpec, Finding, Run
 
@@ -71,7 +62,7 @@ def _batch(run: Run) -> Iterator[Difference]:
 
 def _late(run: Run) -> Iterator[Difference]:
     """Yield what differs where the inputs arrive late."""
-    if torch.device(device_of(run.case)).type != "cuda":
+    if torch.device(run.case.device).type != "cuda":
         return
     from verify_norm.running import delayed_inputs  # Triton is not imported before its interpreter may be enabled
 

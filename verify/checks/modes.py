@@ -12,7 +12,7 @@ import torch
 from verify_norm.cases import turns
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.equations import Equation, compared
-from verify_norm.checks.relations.rerun import Difference, cheap, device_of, differences, element, rerun, steady
+from verify_norm.checks.relations.rerun import Difference, cheap, differences, element, rerun, steady
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.spec import Case, Expected, Finding, NoData, Run
@@ -87,7 +87,7 @@ def _within(mode: Mode, case: Case) -> Iterator[Any]:
         tensor = case.arguments.get(name)
         if tensor is not None:
             tensor.requires_grad_()
-    with mode.enter(torch.device(device_of(case)).type), PoisonEmpty(case.poison) as made:
+    with mode.enter(torch.device(case.device).type), PoisonEmpty(case.poison) as made:
         yield made
 
 

@@ -1,6 +1,6 @@
 """Long sums beside their probable error: what hides in a worst case that grows with the number of terms."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from math import prod
 
@@ -22,7 +22,7 @@ from verify_norm.checks.relations.rerun import element
 from verify_norm.checks.relations.stages import Stages, cotangent, given, stages
 from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.spec import SIGNS, Finding, OverProbable, Run, SmallestError
+from verify_norm.core.spec import SIGNS, Finding, Kernel, OverProbable, Run, SmallestError
 from verify_norm.reference import probable, rounding
 
 LONG = 256  # terms: the worst case of a shorter sum is near its probable error
@@ -44,17 +44,24 @@ class LongSum(Equation):
             yield SmallestError(self.output, sign, float(errors.min()) + arithmetic_of(run).u)
 
 
+def _narrow(kernel: Kernel, _: Collection[str] = ()) -> str:
+    """Return which fields of the contract may round what a sum adds to fewer bits; "" if none does."""
+    fields = ((name, getattr(kernel.contract, name)) for name in ("partials", "xhat", "stats"))
+    narrow = [f"{name}={value}" for name, value in fields if value not in (None, "float32", "float64")]
+    return f"roundings inside a sum have no random sign, and the contract has {', '.join(narrow)}" if narrow else ""
+
+
 def looks(run: Run) -> bool:
-    """Return whether a run has long sums of random data, in a contract whose intermediate types are all wide."""
-    contract, spec, op = run.kernel.contract, run.case.spec, run.case.op
-    narrow = {contract.partials, contract.xhat, contract.stats, contract.products} - {None, "float32"}
+    """Return whether a run has long sums of random data, and rounds nothing inside them to a narrower type."""
+    spec, op, a = run.case.spec, run.case.op, arithmetic_of(run)
     repeats = prod(spec.shape) // max(prod(geometry.affine_shape(spec, op)), 1) if op.forward else 0
     long = max(geometry.row_length(spec, op), repeats) >= LONG
     near_one = max(abs(spec.log2_scale), abs(spec.dy_log2_scale)) <= EXPONENTS
-    return run.problem is None and not narrow and long and near_one and bool(compared(run)) and independent(run.case)
+    wide = run.problem is None and not (a.partials_u or a.xhat_u or a.stats_u)
+    return wide and long and near_one and bool(compared(run)) and independent(run.case)
 
 
-@check(looks=looks)
+@check(looks=looks, lacks=_narrow)
 def sums(run: Run) -> Iterator[Finding | SmallestError | OverProbable]:
     """Long sums are as close to the truth as roundings of random sign leave them.
 

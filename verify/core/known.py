@@ -16,6 +16,7 @@ from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Contract, Op
 
 STRICT: Mapping[str, Any] = asdict(Contract())
+NEEDS = {"weight_grad": "dweight", "offset_weight": "weight_offset"}  # what an operator has if a field is about it
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,8 @@ class Known:
 
     def of(self, own: Contract, op: Op) -> dict[str, Any] | None:
         """Return the fields that change a kernel's own contract so; None if they change nothing the operator has."""
-        given = read(self.fields)
+        there = {tensor.name for tensor in (*op.inputs, *op.outputs)} | {*op.attrs}
+        given = {name: value for name, value in read(self.fields).items() if NEEDS.get(name, "x") in there | {"x"}}
         if "inplace" in given:
             pairs = [pair for pair in given["inplace"] if _sides(pair, (op,)) and pair not in own.inplace]
             given["inplace"] = (*own.inplace, *pairs)
@@ -58,7 +60,7 @@ NAMES = {
         "FusedLayerNorm and FusedRMSNorm of apex, csrc/layer_norm_cuda_kernel.cu",
     ),
 }
-WEAKER = (  # one promise less each, first those that cost no accuracy
+WEAKER = (  # one promise less each, first those that cost no accuracy; of one field, the weakest last
     Known("output=promoted", "y has the type that torch promotes x and weight to", "weight * x̂ in LlamaRMSNorm"),
     Known("deterministic=false", "sums over rows have another order in every run", "atomic additions of blocks"),
     Known("inplace=y:x", "y overwrites x", "rms_norm of inference engines, out=x"),
@@ -73,6 +75,10 @@ WEAKER = (  # one promise less each, first those that cost no accuracy
     Known("output=float32", "y and dx are float32", "torch under autocast; apex's mixed norms with a float32 weight"),
     Known("output=float16", "y and dx are float16", "results for a matrix product in float16"),
     Known("output=bfloat16", "y and dx are bfloat16", "results for a matrix product in bfloat16"),
+    Known("weight_grad=float32", "dweight and dbias are float32", "gradients that go on to float32 master weights"),
+    Known("weight_grad=float16", "dweight and dbias are float16", "gradients of float32 weights in the type of x"),
+    Known("weight_grad=bfloat16", "dweight and dbias are bfloat16", "gradients of float32 weights in the type of x"),
+    Known("saturate=saturate", "a result beyond its type's largest number is that number", "casts with .satfinite"),
     Known("lanes=32", "sums have 32 runs", "a warp; a matrix product of a CPU"),
     Known("lanes=8", "sums have 8 runs", "a vector register of a CPU"),
     Known("summation=atomic", "sums over rows are one running sum", "one addition a row to global memory"),
@@ -80,9 +86,20 @@ WEAKER = (  # one promise less each, first those that cost no accuracy
     Known("summation=sequential", "every sum is one running sum", "batch_norm of torch's CPU; loops in C"),
     Known("variance=shifted", "the variance is E[d²] − E[d]², d = x − x[0]", "one-pass kernels with a shift"),
     Known("expanded=true", "(x − mean)·a + b is computed as x·a + (b − mean·a)", "torch's CPU and its group_norm"),
+    Known("products=bf16x6", "sums are products of matrices in bfloat16, 6 for each", "tl.dot's bf16x6"),
+    Known("products=tf32x3", "sums are products of matrices in TF32, 3 for each", "tl.dot's tf32x3; 3xTF32 of CUTLASS"),
+    Known("products=bf16x3", "sums are products of matrices in bfloat16, 3 for each", "tl.dot's bf16x3"),
+    Known(
+        "products=tf32", "sums are products of matrices in TF32", "tl.dot of float32, unless input_precision says more"
+    ),
+    Known("products=bf16", "sums are products of matrices in bfloat16", "tl.dot of operands cast to bfloat16"),
     Known("residual=rounded", "the rounded sum is normalized", "vLLM's and Liger's fused_add_rms_norm"),
     Known("partials=x", "partial sums of dweight and dbias have the type of x", "llama's casting"),
+    Known("offset_weight=weight", "weight + weight_offset is rounded to the type of weight", "1 + weight in bfloat16"),
     Known("xhat=x", "x̂ is rounded to the type of x before the weight", "Llama's RMSNorm"),
+    Known(
+        "xhat=x,offset_weight=weight", "x̂ and weight + weight_offset are rounded", "the first RMSNorm of gemma_pytorch"
+    ),
     Known("stats=x", "mean and rstd are saved in the type of x", "native_layer_norm of torch's CPU"),
     Known("stats=bfloat16", "mean and rstd are saved in bfloat16", ""),
     Known("stats=float16", "mean and rstd are saved in float16", ""),

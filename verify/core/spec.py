@@ -259,6 +259,11 @@ class Case:
     expected: Mapping[str, Expected | None]
     poison: float = 0.0
 
+    @property
+    def device(self) -> str:
+        """The device of its tensors."""
+        return next(str(value.device) for value in self.arguments.values() if hasattr(value, "device"))
+
 
 @dataclass(frozen=True, slots=True)
 class Condition:
@@ -352,7 +357,7 @@ class Damage:
     where: str  # "before", "after" or "between" its elements, or "in" them
     count: int  # bytes of all changed elements
     nearest: int  # bytes from them to the nearest element; 0 in them
-    output: str | Literal["promoted"] | None = None  # the output in the buffer
+    output: str | None = None  # the output in the buffer
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from rich.markup import escape
 from verify_norm.cases.allowance import allowances, words
 from verify_norm.core.contracts import allowed
 from verify_norm.core.diagnosis import ulps
-from verify_norm.core.known import NAMES, STRICT, WEAKER, declared, meanings
+from verify_norm.core.known import NAMES, STRICT, WEAKER, declared, meanings, read
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Contract
 from verify_norm.report.terminal import table
 
-OP = "add_layernorm"  # it has what every field is about
+OP, OFFSET = "add_layernorm", "add_rmsnorm"  # what every field is about, and what offset_weight is
 TYPES = ("bfloat16", "float32")
 
 
@@ -31,31 +31,32 @@ def show_contracts(console: Console) -> None:
         fields.add_row(name, allowed(name), escape(explained[name]))
     console.print("", fields, "")
     costs = list(_costs())
-    made = table("contract", "x", *costs[0][2], words=2, whole=True)
+    outputs = list(costs[0][2])
+    made = table("contract", "x", *outputs, words=2, whole=True)
     for name, dtype, numbers in costs:
-        made.add_row(name, dtype, *numbers.values())
+        made.add_row(name, dtype, *(numbers.get(output, "") for output in outputs))
     console.print(made)
     console.print(
-        f"The last table has the largest error that {OP} is allowed, in ULP of the strict output's type, for "
-        f"{words(f'{OP}_fwd')}: of the strict contract, and where another allows something else."
+        f"The last table has the largest error that {OP} ({OFFSET} for offset_weight) is allowed, in ULP of the strict "
+        f"output's type, for {words(f'{OP}_fwd')}: of the strict contract, and where another allows something else."
     )
 
 
 def _costs() -> Iterator[tuple[str, str, dict[str, str]]]:
     """Yield a contract, a type of x, and what each output is allowed there, "" where that is what strict allows."""
-    strict = {dtype: _numbers("strict", dtype) for dtype in TYPES}
     for text in (*NAMES, *(known.fields for known in WEAKER)):
+        op = OFFSET if "offset_weight" in read(text) else OP
         for dtype in TYPES:
-            numbers = _numbers(text, dtype)
+            numbers, strict = _numbers(op, text, dtype), _numbers(op, "strict", dtype)
             if text != "strict":
-                numbers = {name: number if number != strict[dtype][name] else "" for name, number in numbers.items()}
+                numbers = {name: number if number != strict[name] else "" for name, number in numbers.items()}
             if any(numbers.values()):
                 yield text, dtype, numbers
 
 
-def _numbers(text: str, dtype: str) -> dict[str, str]:
+def _numbers(base: str, text: str, dtype: str) -> dict[str, str]:
     found = {}
-    for op in (f"{OP}_fwd", f"{OP}_bwd"):
+    for op in (f"{base}_fwd", f"{base}_bwd"):
         for output, most in allowances(op, declared(Contract(), text, OPS[op]), dtype).items():
             found[output] = ulps(most)
     return found

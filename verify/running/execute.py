@@ -76,7 +76,7 @@ def _execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | 
             if not begun or pressed:  # not the kernel's error
                 raise
             return _raised(kernel, case, error)
-    device = _device(case)
+    device = torch.device(case.device)
     if not isinstance(outputs, str):
         elsewhere = [name for name, value in outputs.items() if value is not None and value.device != device]
         outputs = f"{elsewhere[0]} is on {outputs[elsewhere[0]].device}, expected {device}" if elsewhere else outputs
@@ -94,14 +94,10 @@ def _execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | 
 
 def _raised(kernel: Kernel, case: Case, error: BaseException) -> Run:
     """Return the run of a kernel that raised, with the limits that its words speak of."""
-    problem, on_cpu = one_line(error), _device(case).type == "cpu"
+    problem, on_cpu = one_line(error), torch.device(case.device).type == "cpu"
     if refusals.INTERPRETED in problem:
         return Run(kernel, case, {}, problem=f"it does not take CPU tensors ({problem})", refused=True)
     return Run(kernel, case, {}, problem=problem, limits=refusals.limits(error, on_cpu=on_cpu))
-
-
-def _device(case: Case) -> torch.device:
-    return next(value.device for value in case.arguments.values() if isinstance(value, torch.Tensor))
 
 
 @contextmanager

@@ -127,8 +127,10 @@ def test_torch_loses_in_half_precision(name, spec, lost, least):
 
 @on_cpu
 def test_the_page_tells_what_torch_does(capsys):
-    """Its example prints what it says."""
-    (example,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    """Its examples print what it says."""
+    example, missing = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    exec(missing, {})
+    assert capsys.readouterr().out == "True None\n"
     exec(example, {})
     printed = [float(number) for number in re.findall(r"\d+\.\d+(?:e-\d+)?", capsys.readouterr().out)]
     assert len(printed) == 6

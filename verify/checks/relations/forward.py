@@ -7,7 +7,7 @@ import numpy as np
 
 from verify_norm.cases import make, placement
 from verify_norm.checks.relations.equations import arithmetic_of
-from verify_norm.checks.relations.rerun import NearbyError, device_of
+from verify_norm.checks.relations.rerun import NearbyError
 from verify_norm.core import geometry, judge, ops
 from verify_norm.core.dtypes import Array
 from verify_norm.core.spec import Case, Expected, Op, Run
@@ -53,7 +53,7 @@ def _at(run: Run, changed: dict[str, Array]) -> tuple[Array, Array, Array]:
     case, spec, forward = run.case, run.case.spec, ops.forward_of(run.case.op)
     offered, truth = _offered(case, changed), expected_at(run, changed)
     expected = {tensor.name: truth if tensor.name == "y" else None for tensor in forward.outputs}
-    device = device_of(case)
+    device = case.device
     arguments = {name: case.arguments[name] for name in forward.attrs}
     for tensor in forward.inputs:
         array, dtype = offered[tensor.name], geometry.input_dtype(tensor, spec)

@@ -37,14 +37,9 @@ class Difference:
     count: int = 0
 
 
-def device_of(case: Case) -> str:
-    """Return the device of the case's tensors."""
-    return next(str(value.device) for value in case.arguments.values() if hasattr(value, "device"))
-
-
 def cheap(run: Run) -> bool:
     """Return whether x is so small that a few more runs cost little."""
-    return prod(run.case.spec.shape) <= ELEMENTS[torch.device(device_of(run.case)).type]
+    return prod(run.case.spec.shape) <= ELEMENTS[torch.device(run.case.device).type]
 
 
 def small(run: Run, most: int = 2**12) -> bool:
@@ -55,7 +50,7 @@ def small(run: Run, most: int = 2**12) -> bool:
 
 def crowded(run: Run) -> bool:
     """Return whether x is larger than that, but so small that its truth takes less time than several runs."""
-    most = CROWDED.get(torch.device(device_of(run.case)).type, 0)
+    most = CROWDED.get(torch.device(run.case.device).type, 0)
     return not cheap(run) and prod(run.case.spec.shape) <= most
 
 
@@ -104,7 +99,7 @@ def rerun(
     """
     case = run.case
     values, poison = {**case.exact, **(exact or {})}, case.poison if poison is None else poison
-    device, contract = device_of(case), run.kernel.contract
+    device, contract = case.device, run.kernel.contract
     built = make.build(spec or case.spec, case.op, contract, device, values, truth=truth, poison=poison)
     return execute(run.kernel, built, within(built) if within else None)
 

@@ -11,7 +11,7 @@ import torch
 
 from verify_norm.cases import make, placement
 from verify_norm.checks.relations.equations import arithmetic_of
-from verify_norm.checks.relations.rerun import Difference, device_of
+from verify_norm.checks.relations.rerun import Difference
 from verify_norm.checks.relations.stages import given
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS, Array
@@ -36,7 +36,7 @@ def second_order(run: Run) -> Iterator[Difference | NoData]:
     if not wide or contract.inplace or {spec.dtype, spec.weight_dtype or "float32"} != {"float32"}:
         yield NoData()
         return
-    case = make.build(spec, run.case.op, contract, device_of(run.case), _benign(run.case, spec))
+    case = make.build(spec, run.case.op, contract, run.case.device, _benign(run.case, spec))
     found = list(_derivatives(run, case)) if np.isfinite(given(case, "rstd")).all() else []
     if not found:
         yield NoData()

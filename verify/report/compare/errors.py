@@ -1,16 +1,12 @@
 """Whether one run's errors are worse than another's, over the same cases.
 
 Each element has its counterpart in the other run, so no difference is due to chance, but not every one matters: a sum
-in another order moves ratios, means and percentiles by some percent. Between two correct kernels for one operator
-(ours, torch's, a plain one) error/bound differs by up to 6 %, the mean error of 16-bit outputs by 2 %, that of float32
-by 27 %, and the share of correctly rounded 16-bit outputs by 0.01 %. `RegressionLimits` are above that. One number can
-exceed them: error/bound of a float32 mean far below its bound differs by a factor of 1.7 between two orders of its sum.
-The bias must also exceed five standard errors of a sum of independent roundings: √(Σ e² of both)/n.
+in another order moves ratios, means and percentiles. `RegressionLimits` are above what two correct kernels of one
+operator differ by; only error/bound of a float32 mean that is far below its bound may exceed them. The bias must also
+exceed five standard errors of a sum of independent roundings: √(Σ e² of both)/n.
 
 The mean counts an error above CAP as CAP, because a few large float32 errors dominate a mean. The share of correctly
 rounded float32 outputs is not judged: it depends on chance.
-
-`benchmarks/compare.py` compares orders of sums with each other and with lossy kernels.
 """
 
 from collections.abc import Iterable, Iterator
