@@ -7,10 +7,11 @@ from typing import Any
 
 from verify_norm.checks import CHECKS, condition
 from verify_norm.checks.check import Check
+from verify_norm.core.coverage import Coverage, Seen
 from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.ops import OPS
-from verify_norm.core.results import CheckResult, Coverage, Detectable, Report, Settings, Skip, Tally, count_cases
+from verify_norm.core.results import CheckResult, Detectable, Report, Settings, Skip, Tally, count_cases
 from verify_norm.core.spec import CaseSpec, Finding, Kernel
 from verify_norm.running.environment import environment
 from verify_norm.running.isolate import Runner
@@ -29,11 +30,11 @@ class Collector:
     `looked` and `failed` count the cases of each check, `held` those in which a property that is not promised held or
     not, `skipped` what was not checked, by reason; `failing` has the cases of each finding; `seconds` are in the
     kernel.
-    `planned` to `ended` are those of `verify_norm.core.results.Coverage`. Cases that the kernel refuses in words are
+    `planned` to `ended` are those of `verify_norm.core.coverage.Coverage`. Cases that the kernel refuses in words are
     `waiting`, with their number, until `settle` knows all that `ran`; `limits` are those found, by their
     wording; `suggested` are those that no words state. `without` has the cases in which an output was not returned.
-    `told` has what cases say that a check, named first, would have detected in an output of a type; `drawn`: the cases
-    now are random ones.
+    `saw` is what the compared cases had in them. `told` has what cases say that a check, named first, would have
+    detected in an output of a type; `drawn`: the cases now are random ones.
     """
 
     kernel: Kernel
@@ -47,6 +48,7 @@ class Collector:
     failed: Counter[str] = field(default_factory=Counter)
     held: Counter[tuple[str, bool]] = field(default_factory=Counter)
     failing: defaultdict[tuple[str, str | None], list[CaseSpec]] = field(default_factory=lambda: defaultdict(list))
+    saw: Seen = field(default_factory=Seen)
     layouts: Counter[str] = field(default_factory=Counter)
     skipped: Counter[tuple[str, str]] = field(default_factory=Counter)
     told: defaultdict[tuple[str, str, str], Told] = field(default_factory=lambda: defaultdict(Told))
@@ -114,7 +116,9 @@ class Collector:
 
     def _count(self, examined: Examined, number: int) -> None:
         self.cases += 1
-        self.compared += bool(examined.tallies)
+        if examined.tallies:
+            self.compared += 1
+            self.saw = self.saw.merge(Seen.of(examined.spec, OPS[self.kernel.op], examined.ways, examined.operators))
         self.outputs.update(tally.output for tally in examined.tallies)
         self.hangs += examined.hung
         self.seconds += examined.seconds
@@ -183,6 +187,7 @@ class Collector:
                 dict(self.outputs),
                 self.ended,
             ),
+            seen=self.saw,
         )
 
     def _lacking(self) -> Iterator[Finding]:
