@@ -40,13 +40,13 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was in the cases in which an output was compared with the truth.
+    """What the cases had in them in which an output was compared with the truth.
 
     The first four are the largest of any case: the rows, groups or channels of x (M), the elements that are normalized
     together (N), the channels of a group (C/G; 0 where an operator has no groups), and the elements of x. The others
-    count cases: by the type of x, by a weight type that is not that of x, by the way that a check took in a further run
-    (`verify_norm.core.spec.Tried`), and by each norm operator of torch that ran in the kernel
-    (`verify_norm.running.operators`). BatchNorm's training and evaluation count as ways of `modes`.
+    count cases: by the type of x, by a weight type that is not that of x, by the layout of any tensor, by the way that
+    a check took in a further run (`verify_norm.core.spec.Tried`), and by each norm operator of torch that ran inside
+    the kernel (`verify_norm.running.operators`). BatchNorm's training and evaluation count as ways of `modes`.
     """
 
     rows: int = 0
@@ -55,17 +55,27 @@ class Seen:
     elements: int = 0
     types: dict[str, int] = field(default_factory=dict)
     weights: dict[str, int] = field(default_factory=dict)
+    layouts: dict[str, int] = field(default_factory=dict)
     ways: dict[str, dict[str, int]] = field(default_factory=dict)
     operators: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, spec: CaseSpec, op: Op, ways: Iterable[tuple[str, str]] = (), operators: Iterable[str] = ()
+        cls,
+        spec: CaseSpec,
+        op: Op,
+        layouts: Iterable[str] = (),
+        ways: Iterable[tuple[str, str]] = (),
+        operators: Iterable[str] = (),
     ) -> Self:
-        """Return what is in one case, whose checks took these `ways`, each after the name of its check."""
+        """Return what is in one case, with the layouts of its tensors, as "x transposed".
+
+        Its checks took these `ways`, each after the name of its check, and these `operators` ran in the kernel.
+        """
         rows, elements = geometry.size(spec, op)
-        weighted = spec.weight or (spec.bias and any(tensor.name == "bias" for tensor in op.inputs))
-        mixed = weighted and spec.weight_dtype not in (None, spec.dtype)
+        weights = [tensor.name for tensor in op.inputs if tensor.role == "weight" and getattr(spec, tensor.name)]
+        mixed = weights and spec.weight_dtype not in (None, spec.dtype)
+        given = (name.rpartition(" ") for name in layouts)
         taken: dict[str, dict[str, int]] = {}
         for check, way in (*ways, *_of_training(spec, op)):
             taken.setdefault(check, {})[way] = 1
@@ -76,6 +86,7 @@ class Seen:
             elements=elements,
             types={spec.dtype: 1},
             weights={str(spec.weight_dtype): 1} if mixed else {},
+            layouts={layout: 1 for name, _, layout in given if getattr(spec, name, True)},  # of None there is none
             ways=taken,
             operators=dict.fromkeys(operators, 1),
         )
@@ -90,6 +101,7 @@ class Seen:
             elements=max(self.elements, other.elements),
             types=_sum(self.types, other.types),
             weights=_sum(self.weights, other.weights),
+            layouts=_sum(self.layouts, other.layouts),
             ways={name: _sum(self.ways.get(name, {}), other.ways.get(name, {})) for name in checks},
             operators=_sum(self.operators, other.operators),
         )

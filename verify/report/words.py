@@ -61,8 +61,8 @@ def seen(report: Report) -> list[str]:
         return []
     sizes = [f"M = {saw.rows:,}", f"N = {saw.length:,}", *[f"C/G = {saw.group:,}"] * (saw.group > 0)]
     types = ", ".join(saw.types) + f"; weights also {', '.join(saw.weights)}" * bool(saw.weights)
-    layouts = {name.rpartition(" ")[2].replace("_", " ") for name in report.layouts}
-    lines = [f"at most {', '.join(sizes)}, {count(saw.elements, 'element')}; {types}; {', '.join(sorted(layouts))}"]
+    layouts = ", ".join(sorted(saw.layouts, key=lambda name: (name != "contiguous", name))).replace("_", " ")
+    lines = [f"at most {', '.join(sizes)}, {count(saw.elements, 'element')}; {types}; {layouts}"]
     if saw.ways:
         lines += ["; ".join(f"{check}: {', '.join(ways)}" for check, ways in saw.ways.items())]
     if report.contract != Contract():

@@ -1,6 +1,7 @@
 """Which of torch's own norm operators run inside a kernel, which may fall back to them without saying so."""
 
 import re
+from functools import cache
 from traceback import walk_stack
 from typing import Any
 
@@ -25,16 +26,24 @@ class Operators:
 
     def enter(self, operator: Any) -> None:
         """Enter an operator that has run."""
-        name = str(operator)
-        if norm := NORM.match(name):
-            self._names.add(f"aten::{norm[1]}")
-        elif name in RMS_NORM:
+        name = _told(operator)
+        if name in RMS_NORM:
             place = [(id(frame.f_code), frame.f_lasti) for frame, _ in walk_stack(None)]
             self._steps = [*self._steps[1 - len(RMS_NORM) :], (name, place)]
             if self._steps == [(step, place) for step in RMS_NORM]:
                 self._names.add("aten::rms_norm")
+        elif name:
+            self._names.add(name)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Return the names of those that ran, in order of the alphabet."""
         return tuple(sorted(self._names))
+
+
+@cache
+def _told(operator: Any) -> str:
+    """Return an operator's name, as aten::native_layer_norm; that of a step of rms_norm as there; "" of any other."""
+    name = str(operator)
+    norm = NORM.match(name)
+    return f"aten::{norm[1]}" if norm else name * (name in RMS_NORM)

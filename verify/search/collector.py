@@ -118,7 +118,7 @@ class Collector:
         self.cases += 1
         if examined.tallies:
             self.compared += 1
-            self.saw = self.saw.merge(Seen.of(examined.spec, OPS[self.kernel.op], examined.ways, examined.operators))
+            self.saw = self.saw.merge(self._of_case(examined))
         self.outputs.update(tally.output for tally in examined.tallies)
         self.hangs += examined.hung
         self.seconds += examined.seconds
@@ -146,6 +146,10 @@ class Collector:
             where = (tally.output, tally.dtype)
             old = self.tallies.get(where)
             self.tallies[where] = old.merge(tally) if old else tally
+
+    def _of_case(self, examined: Examined) -> Seen:
+        ways, operators = examined.ways, examined.operators
+        return Seen.of(examined.spec, OPS[self.kernel.op], examined.layouts, ways, operators)
 
     def counted(self, finding: Finding) -> Finding:
         """Return the finding with the number of cases that show it, and with the limit that they may have in common."""

@@ -37,9 +37,9 @@ class Examined:
     `looked` names the checks that had something to check, `left_out` those that did not fit into GPU memory.
     `unsupported` is the reason why the kernel was not run; `problem` and `limits` are those of its run. `near` names
     the tensors whose "far" layout did not fit into memory. `detectable` holds smallest errors, each after the
-    name of its check; so do `ways`, those that a check took of several. `operators` are the norm operators of torch that
-    ran in the kernel, in the case itself or on such a way. `dead`: the kernel broke its CUDA context, so its process can run nothing more. `hung`: it did
-    not return.
+    name of its check, and `ways` which of its ways a check took. `operators` are the norm operators of torch that ran
+    inside the kernel, in the case itself or on such a way. `dead`: the kernel broke its CUDA context, so its process
+    can run nothing more. `hung`: it did not return.
     """
 
     spec: CaseSpec
@@ -152,7 +152,7 @@ def _examine(
         observed=tuple((name, item.held) for name, item in yielded if isinstance(item, Observed)),
         ways=tuple((name, item.way) for name, item in tried),
         operators=tuple(sorted({*ran.operators, *(one for _, item in tried for one in item.operators)})),
-        layouts=tuple(f"{name} {_layout(ran, name)}" for name in given if ran.case.arguments[name] is not None),
+        layouts=tuple(f"{name} {_layout(ran, name)}" for name in given),
         near=tuple(name for name in given if _near(ran, name)),
         missing=tuple(t.name for t in op.outputs if ran.problem is None and t.name not in ran.outputs),
         seconds=clock.seconds,
