@@ -43,7 +43,8 @@ def test_the_verdict_comes_first_in_words(read, document, word, line):
 
 
 SEEN = [
-    "at most M = 4,097, N = 512, 65,536 elements; float32, float16; weights also float32; contiguous, every other, transposed",
+    "at most M = 4,097, N = 512, 65,536 elements; float32, float16; weights also float32; "
+    "contiguous, every other, transposed",
     "calls: many calls, two threads; modes: no_grad",
     "it calls torch's aten::native_layer_norm in 21 of 98 cases",
 ]
