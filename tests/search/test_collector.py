@@ -125,7 +125,7 @@ def test_a_fallback_to_torch_is_counted_by_case(few_corners):
     longer, below = searched(native_above(64)), searched(native_above(10**9))
     assert 0 < expected < 24
     assert longer.seen.operators == {"aten::native_layer_norm": expected}
-    assert below.seen.operators == searched(layernorm("float64")).seen.operators == {}
+    assert below.seen.operators == {}
     assert longer.coverage.compared == below.coverage.compared == 24
     assert longer.ok, "it is information, no finding"
 
