@@ -119,6 +119,14 @@ def test_an_output_whose_elements_overlap():
     assert said(layernorm_fwd, spec, autograd=True) == []
 
 
+def test_an_output_without_elements_has_none_that_overlap():
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        y, mean, rstd = right(x, weight, bias, eps, normalized_shape)
+        return y[..., :1].expand(y.shape) if y.numel() == 0 else y, mean, rstd
+
+    assert said(layernorm_fwd, replace(ROWS, shape=(0, 64))) == []
+
+
 @pytest.mark.parametrize("what", ["inputs", "outputs", "copies"])
 def test_tensors_kept_from_every_call(what, monkeypatch):
     monkeypatch.setattr(check, "SLOW", 10.0)  # a loaded machine

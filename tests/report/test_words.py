@@ -53,6 +53,8 @@ SEEN = [
 def test_a_run_says_what_it_saw_in_every_form(read):
     assert REPORT.contract == Contract()
     assert words.seen(REPORT) == SEEN
+    paired = replace(REPORT, coverage=replace(REPORT.coverage, pairs=1200, possible=1234))
+    assert words.seen(paired) == [SEEN[0] + "; 1,200 of 1,234 pairs of choices", *SEEN[1:]]
     console = Console(file=io.StringIO(), width=200, highlight=False)
     terminal.show_report(REPORT, console)
     after = console.file.getvalue().partition("\nFAIL onepass: 2 findings; 99 cases")[2]

@@ -362,9 +362,7 @@ def corners(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool 
     for number, (turn, (shape, options)) in enumerate((*_table(op), *enumerate(_large(op, gpu)))):
         among = narrow if gpu and "far" in options.values() else dtypes
         dtype = among[turn % len(among)]
-        specs.append(
-            (turn, _of(op, CaseSpec(shape=shape, dtype=dtype, seed=number, **_scaled(options, dtype)), number))
-        )
+        specs.append((turn, _of(op, CaseSpec(shape=shape, dtype=dtype, seed=number, **scaled(options, dtype)), number)))
     usual = next(spec for _, spec in specs if spec.weight and spec.bias and len(spec.shape) > 2)
     for number, inputs in enumerate(freezable(op) if frozen else (), len(specs)):
         specs.append((number, replace(usual, dtype=dtypes[number % len(dtypes)], frozen=inputs, seed=number)))
@@ -422,7 +420,7 @@ def _large(op: Op, gpu: bool) -> tuple[_Row, ...]:
     return (*SERVING_GROUPS, *(GPU_GROUP_CORNERS if gpu else ())) if op.view == "groups" else ()
 
 
-def _scaled(options: dict[str, Any], dtype: str) -> dict[str, Any]:
+def scaled(options: dict[str, Any], dtype: str) -> dict[str, Any]:
     """Return the options with a named scale as a number: most values subnormal, or ±1 scaled to the largest number."""
     form, scale = FORMATS[dtype], options.get("log2_scale", 0)
     exponents = {SUBNORMAL: form.emin - 1, LARGEST: ceil(log2(form.largest))}

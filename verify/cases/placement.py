@@ -71,6 +71,15 @@ def placement(shape: tuple[int, ...], layout: str) -> Placement:
     return Placement(tuple(strides), front + shift, extent(shape, strides))
 
 
+def applies(layout: str, shape: tuple[int, ...]) -> bool:
+    """Return whether the layout places a tensor of this shape otherwise than a contiguous one.
+
+    >>> applies("transposed", (3, 1)), applies("transposed", (3, 2))
+    (False, True)
+    """
+    return placement(shape, layout) != placement(shape, "contiguous")
+
+
 def spreads(shape: tuple[int, ...]) -> bool:
     """Return whether the layout "far" applies to the shape."""
     return len(shape) > 1 and 1 < shape[0] <= FAR_ROWS and prod(shape) > 0

@@ -34,9 +34,14 @@ VARIANTS = 120  # a multiple of every number of options
 STRIDE = 53  # coprime to 2, 3 and 5: a short table meets all remainders, and many variants
 
 
+def checks(op: Op) -> tuple[str, ...]:
+    """Return the checks and laws that run a kernel of this operator again."""
+    return tuple(name for name in FURTHER if op.forward or name not in OF_DY)
+
+
 def drawn(spec: CaseSpec, number: int, op: Op) -> CaseSpec:
     """Return the case with the poison, the further runs and the variant that a random number stands for."""
-    laws = LAWS if op.forward else tuple(law for law in LAWS if law not in OF_DY)
+    laws = tuple(law for law in LAWS if law in checks(op))
     further = [name for name, (share, first) in SHARES.items() if number % share == first]
     if spec.batch and "batch_invariance" not in further:
         further.append("batch_invariance")  # what the batch is for

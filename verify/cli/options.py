@@ -27,7 +27,9 @@ TIMEOUT = typer.Option(
 ALLOW_INCOMPLETE = typer.Option(
     "--allow-incomplete", help="Exit status 0, not 3, for a run without findings that ends before all corner cases."
 )
-EXAMPLES = typer.Option("--examples", min=int(least(Count)), help="Number of random cases after the corner table.")
+EXAMPLES = typer.Option(
+    "--examples", min=int(least(Count)), help="Cases after the corner table: all pairs of choices, then random ones."
+)
 SEED = typer.Option("--seed", min=int(least(Count)), help="Seed of the random cases.")
 DTYPE = typer.Option("--dtype", help="Types of x, as fp32,bf16.")
 HTML = typer.Option("--html", help="Write the reports to this file as a page that works offline.")

@@ -148,7 +148,7 @@ class Settings:
 
     dtypes: tuple[str, ...] = KERNEL_DTYPES  # of x
     checks: tuple[str, ...] = ()  # names; all that apply if there are none
-    examples: Count = 400  # random cases after the corner table
+    examples: Count = 600  # cases after the corner table: all pairs of choices, then random ones
     seconds: Seconds = 55.0  # for the whole search
     seed: Count = 0  # of the random cases
     device: str = "cpu"

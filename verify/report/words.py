@@ -63,6 +63,8 @@ def seen(report: Report) -> list[str]:
     types = ", ".join(saw.types) + f"; weights also {', '.join(saw.weights)}" * bool(saw.weights)
     layouts = ", ".join(sorted(saw.layouts, key=lambda name: (name != "contiguous", name))).replace("_", " ")
     lines = [f"at most {', '.join(sizes)}, {count(saw.elements, 'element')}; {types}; {layouts}"]
+    if done.possible:
+        lines[0] += f"; {done.pairs:,} of {count(done.possible, 'pair')} of choices"
     if saw.ways:
         lines += ["; ".join(f"{check}: {', '.join(ways)}" for check, ways in saw.ways.items())]
     if report.contract != Contract():

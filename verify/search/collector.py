@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from verify_norm.cases.covering import Pairs
 from verify_norm.checks import CHECKS, condition
 from verify_norm.checks.check import Check
 from verify_norm.core.coverage import Coverage, Seen
@@ -34,7 +35,8 @@ class Collector:
     `waiting`, with their number, until `settle` knows all that `ran`; `limits` are those found, by their
     wording; `suggested` are those that no words state. `without` has the cases in which an output was not returned.
     `saw` is what the compared cases had in them. `told` has what cases say that a check, named first, would have
-    detected in an output of a type; `drawn`: the cases now are random ones.
+    detected in an output of a type; `drawn`: the cases now are random ones. `pairs` are the pairs of choices that met
+    in cases with results, of so many `possible` ones.
     """
 
     kernel: Kernel
@@ -53,6 +55,8 @@ class Collector:
     skipped: Counter[tuple[str, str]] = field(default_factory=Counter)
     told: defaultdict[tuple[str, str, str], Told] = field(default_factory=lambda: defaultdict(Told))
     drawn: bool = False
+    pairs: Pairs | None = None
+    possible: int = 0
     seen: set[CaseSpec] = field(default_factory=set)
     ran: list[CaseSpec] = field(default_factory=list)
     raised: list[Raised] = field(default_factory=list)
@@ -119,6 +123,8 @@ class Collector:
         if examined.tallies:
             self.compared += 1
             self.saw = self.saw.merge(self._of_case(examined))
+            if self.pairs:
+                self.pairs.enter(examined.spec)
         self.outputs.update(tally.output for tally in examined.tallies)
         self.hangs += examined.hung
         self.seconds += examined.seconds
@@ -190,6 +196,8 @@ class Collector:
                 self.compared,
                 dict(self.outputs),
                 self.ended,
+                self.pairs.met if self.pairs else 0,
+                self.possible,
             ),
             seen=self.saw,
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from math import inf, prod
 from typing import Any, Protocol, TypeVar
 
-from verify_norm.cases import corners, models, strategies, turns
+from verify_norm.cases import corners, covering, models, strategies, turns
 from verify_norm.cases.strategies import explore
 from verify_norm.checks import CHECKS
 from verify_norm.core.diagnosis import Diagnosis
@@ -67,6 +67,7 @@ class _Search:
         state, settings = self.state, self.state.settings
         dtypes, op = _dtypes(state), OPS[state.kernel.op]
         table, large = _table(state, dtypes, self.pace)
+        pairs = _covering(state, dtypes, (*table, *large))
         table = [*(spec for spec in first if spec.dtype in dtypes), *table]
         state.planned, state.corners = len(table) + len(large) + settings.examples, len(table) + len(large)
         try:
@@ -77,12 +78,14 @@ class _Search:
                     continue
                 self.one(spec)
                 state.corners_done += 1
+            for spec in pairs:
+                self.one(spec)
             state.drawn = True
-            if dtypes and settings.examples and state.checks:
+            if dtypes and settings.examples > len(pairs) and state.checks:
                 most = on(ELEMENTS, settings)
                 rows = max(n for n in (FEW, TALL, most) if self.pace.allows((n, most)))
                 drawn = strategies.specs(op, dtypes, most, frozen=state.kernel.autograd, rows=rows)
-                explore(drawn, self.measured, examples=settings.examples, seed=settings.seed)
+                explore(drawn, self.measured, examples=settings.examples - len(pairs), seed=settings.seed)
         except Over as over:
             self.left_out(str(over))
 
@@ -264,6 +267,16 @@ def _table(state: Collector, dtypes: tuple[str, ...], pace: Pace) -> tuple[list[
     if not kernel.contract.batch_invariant:  # what is not promised is observed in batches of usual size alone
         large = [spec for spec in large if not spec.batch]
     return table + shaped, large
+
+
+def _covering(state: Collector, dtypes: tuple[str, ...], table: tuple[CaseSpec, ...]) -> tuple[CaseSpec, ...]:
+    """Return the first of the further cases: those in which all pairs of choices meet, beside those of the table."""
+    op, settings, frozen = OPS[state.kernel.op], state.settings, state.kernel.autograd
+    if not (dtypes and state.checks and settings.examples) or settings.shapes == "models":
+        return ()
+    found = covering.array(op, dtypes, table, settings.seed, frozen=frozen)
+    state.pairs, state.possible = covering.Pairs(op, dtypes, frozen=frozen), found.pairs
+    return tuple(state.kernel.fitted(spec) for spec in found.rows[: settings.examples])
 
 
 def table_of(

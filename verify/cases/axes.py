@@ -1,0 +1,194 @@
+"""The axes of an operator's cases: each choice of a case that can matter, as named values.
+
+`verify_norm.cases.covering` makes the cases in which any two values of different axes meet.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from verify_norm.cases import placement, turns
+from verify_norm.cases.corners import LARGEST, OUTPUT_SCALES, SUBNORMAL, freezable
+from verify_norm.cases.sizes import Classes, classes, instances, sizes
+from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.geometry import affine_shape, layout_of
+from verify_norm.core.spec import FAMILIES, LAYOUTS, WEIGHTS, CaseSpec, Op, Tensor
+
+Read = Callable[[CaseSpec], str | None]
+Ways = Mapping[str, Sequence[Any]]
+EPS = Classes("eps", (0.0, 1e-8, 1e-4, 0.1), ((0.0,), (1e-12,), (1e-5, 1e-6), (1e-3, 1e-1), (1e3,)))
+OFFSET = Classes("|offset|", (0.0, 10.0, 100.0), ((0.0,), (1.0, -10.0), (100.0, -100.0), (1e4, -1e3)))
+MOMENTUM = Classes("momentum", (0.0, 0.99), ((0.0,), (0.1, 1e-3, 0.5), (1.0,)))
+SCALES = {"usual x": 0, "small x": -8, "subnormal x": SUBNORMAL, "large x": 7, "largest x": LARGEST}
+STATISTICS = {  # BatchNorm's
+    "training": {"training": True, "running": True},
+    "training without running statistics": {"training": True, "running": False},
+    "evaluation": {"training": False, "running": True},
+}
+# Beside these values no other choice shows: there is no result, it is b or x times a constant, or it overflows.
+HIDING = frozenset(
+    {
+        *("rows ≤ 0", "samples ≤ 0", "N ≤ 1", "eps > 0.1", "data zero", "data constant", "weight zero"),
+        *("subnormal x", "largest x"),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis: its values by name, each with the ways to choose it, of which a case takes one.
+
+    A way is a number for an axis of the shape, else fields of a CaseSpec. Values of an axis that is not `free` follow
+    from others: their way is a tuple of those. `read` returns the value of a case, None if the axis does not apply to
+    it. Values `of_memory` say where elements lie. Each value meets those of the axes `beside`, of all others if there
+    are none.
+    """
+
+    name: str
+    ways: Ways
+    read: Read
+    of_memory: bool = False
+    beside: tuple[str, ...] = ()
+    free: bool = True
+
+
+def axes(op: Op, dtypes: Sequence[str], *, frozen: bool = False) -> tuple[Axis, ...]:
+    """Return the axes of an operator's cases, those of the shape first; `frozen` adds which inputs need no gradient."""
+    options = _options(op)
+    if frozen and freezable(op):
+        options.append(_field("frozen", ((), *freezable(op))))
+    free = [*_shape(op), _field("dtype", dtypes), *options, *_data(op), *_memory(op)]
+    return (*free, _size(op, dtypes, options), *(_check(name, free) for name in turns.checks(op)))
+
+
+def layouts(tensor: Tensor) -> tuple[str, ...]:
+    """Return the layouts that a tensor may have. A scalar x has no variance."""
+    if tensor.role == "weight":
+        return ("contiguous", "every_other", "offset")
+    return tuple(n for n in LAYOUTS if tensor.role == "cotangent" or n != "scalar")
+
+
+def placed(op: Op) -> list[Tensor]:
+    """Return the inputs that may have any layout."""
+    return [t for t in op.inputs if t.role != "saved" and t.extent != "one" and not t.name.startswith("running_")]
+
+
+def _field(field: str, values: Iterable[Any]) -> Axis:
+    return Axis(field, {f"{field} {value}": [{field: value}] for value in values}, _reader(field))
+
+
+def _reader(field: str) -> Read:
+    return lambda spec: f"{field} {getattr(spec, field)}"
+
+
+def _classes(classes: Classes, field: str) -> Axis:
+    ways = {name: [{field: value} for value in examples] for name, examples in classes.items()}
+    return Axis(classes.of_what, ways, lambda spec: classes.of(abs(getattr(spec, field))))
+
+
+def _shape(op: Op) -> list[Axis]:
+    """Return the axes of the sizes, in their order, and of the numbers of dimensions, as `sizes.shaped` takes them."""
+
+    def axis(place: int, classes: Classes) -> Axis:
+        return Axis(classes.of_what, dict(classes.items()), lambda spec: classes.of(sizes(spec, op)[place]))
+
+    def dimensions(which: str, counts: Iterable[int], count: Callable[[CaseSpec], int]) -> Axis:
+        return Axis(
+            f"{which} dimensions",
+            {f"{n} {which} dimensions": [n] for n in counts},
+            lambda spec: f"{count(spec)} {which} dimensions",
+        )
+
+    axes = [axis(place, classes) for place, classes in enumerate(classes(op))]
+    if op.view == "rows":
+        leading = dimensions("leading", (0, 1, 2, 3), lambda spec: len(spec.shape) - spec.normalized_ndim)
+        return [*axes, leading, dimensions("normalized", (1, 2), lambda spec: spec.normalized_ndim)]
+    return [
+        *axes,
+        dimensions("leading", (2,), lambda spec: 2),
+        dimensions("spatial", (0, 1, 2, 3)[instances(op) :], lambda spec: len(spec.shape) - 2),
+    ]
+
+
+def _options(op: Op) -> list[Axis]:
+    """Return the axes of what the code of a kernel branches on."""
+    names = {tensor.name for tensor in op.inputs}
+    weights: Ways = {"no weight": [{"weight": False}]} | {f"weight {data}": [{"weight_data": data}] for data in WEIGHTS}
+    types: Ways = {"weights of x's type": [{}], "float32 weights": [{"weight_dtype": "float32"}]}
+    made = [
+        _classes(EPS, "eps"),
+        Axis("weight", weights, lambda spec: f"weight {spec.weight_data}" if spec.weight else "no weight"),
+        Axis("type of weights", types, _type_of_weights),
+    ]
+    made += [_field(name, (True, False)) for name in ("bias", "dresidual_out") if name in names]
+    if "weight_offset" in op.attrs:
+        made.append(_field("weight_offset", (0.0, 1.0)))
+    if op.view == "channels":
+        kinds = {(way["training"], way["running"]): name for name, way in STATISTICS.items()}
+        ways = {name: [way] for name, way in STATISTICS.items()}
+        made.append(Axis("statistics", ways, lambda spec: kinds.get((spec.training, spec.running))))
+    return made
+
+
+def _type_of_weights(spec: CaseSpec) -> str:
+    return "weights of x's type" if spec.weight_dtype in (None, spec.dtype) else f"{spec.weight_dtype} weights"
+
+
+def _data(op: Op) -> list[Axis]:
+    """Return the axes of values."""
+    scales = {name: [{"log2_scale": value}] for name, value in SCALES.items()}
+    made = [_field("data", FAMILIES), _classes(OFFSET, "offset"), Axis("scale of x", scales, _scale)]
+    made += [_field("special", (None, "nan", "inf", "-inf")), _field("poison", ("nan", "finite"))]
+    if op.forward:
+        made.append(_field("dy_log2_scale", (-12, 0, 10)))
+    if "momentum" in op.attrs:
+        made.append(_classes(MOMENTUM, "momentum"))
+    if op.quantized:
+        made.append(_field("scale", OUTPUT_SCALES))
+    return made
+
+
+def _scale(spec: CaseSpec) -> str:
+    form, exponent = FORMATS[spec.dtype], spec.log2_scale
+    if exponent <= form.emin or exponent >= form.emax:
+        return "largest x" if exponent > 0 else "subnormal x"
+    return "usual x" if exponent == 0 else "large x" if exponent > 0 else "small x"
+
+
+def _memory(op: Op) -> list[Axis]:
+    def axis(tensor: Tensor) -> Axis:
+        name, field = tensor.name, f"{tensor.name}_layout"
+
+        def read(spec: CaseSpec) -> str | None:
+            if tensor.optional and not getattr(spec, name):
+                return None
+            shape = spec.shape if tensor.extent == "data" else affine_shape(spec, op)
+            return (
+                f"{layout_of(spec, name) if placement.applies(layout_of(spec, name), shape) else 'contiguous'} {name}"
+            )
+
+        return Axis(field, {f"{layout} {name}": [{field: layout}] for layout in layouts(tensor)}, read, of_memory=True)
+
+    return [axis(tensor) for tensor in placed(op)]
+
+
+def _size(op: Op, dtypes: Sequence[str], options: Iterable[Axis]) -> Axis:
+    """Return the axis of types and lengths together, for which a kernel is compiled: they meet each option."""
+    last = classes(op)[-1]
+    ways = {
+        f"{dtype}, {name}": [(f"dtype {dtype}", name)] for dtype in dtypes for name in last.names if name not in HIDING
+    }
+
+    def read(spec: CaseSpec) -> str:
+        return f"{spec.dtype}, {last.of(sizes(spec, op)[-1])}"
+
+    return Axis("type and length", ways, read, beside=tuple(axis.name for axis in options), free=False)
+
+
+def _check(name: str, beside: Iterable[Axis]) -> Axis:
+    """Return the axis of a check that runs the kernel again, which has one value."""
+
+    def read(spec: CaseSpec) -> str | None:
+        return name if name in spec.further else None
+
+    return Axis(f"check {name}", {name: [()]}, read, beside=tuple(axis.name for axis in beside), free=False)

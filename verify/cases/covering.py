@@ -1,0 +1,171 @@
+"""A covering array of strength 2: cases in which any two values of different axes meet, beside a given table.
+
+The cases are made one by one, as in D. M. Cohen, S. R. Dalal, M. L. Fredman and G. C. Patton, "The AETG system: an
+approach to testing based on combinatorial design", IEEE Transactions on Software Engineering 23 (1997). Each begins
+with a pair that has not met, and takes for every other axis the value with which the most such pairs meet.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from math import prod
+from random import Random
+
+from verify_norm.cases import turns
+from verify_norm.cases.axes import HIDING, Axis, axes
+from verify_norm.cases.corners import scaled
+from verify_norm.cases.sizes import classes, shaped
+from verify_norm.core.geometry import differentiable, refusal, row_length, thawed
+from verify_norm.core.spec import CaseSpec, Op
+
+ELEMENTS = 2**17  # of x: a case in which two values meet need not be larger
+TRIES = 4  # cases made for a pair, of which the best is taken
+LAST_TRIES = 40  # more, of random values: if none of them has the pair, no case is taken to have it
+
+
+class Pairs:
+    """Which pairs of values have met in the cases that were entered.
+
+    Beside one value of `HIDING` only its own pairs meet, beside two none.
+    """
+
+    def __init__(self, op: Op, dtypes: Sequence[str], *, frozen: bool = False) -> None:
+        """Begin without a case."""
+        self.op, self.axes = op, axes(op, dtypes, frozen=frozen)
+        self.values = [(axis, value) for axis in self.axes for value in axis.ways]
+        self.number = {value: n for n, (_, value) in enumerate(self.values)}
+        self.hiding = sum(1 << self.number[value] for value in HIDING & set(self.number))
+        # Sets of values are integers, one bit a value. Of each value: those that it has not met, and shall meet.
+        self.missing = [sum(1 << n for n, two in enumerate(self.values) if _meet(one, two)) for one in self.values]
+        self.all = self.left
+
+    @property
+    def left(self) -> int:
+        """The number of pairs that have not met."""
+        return sum(some.bit_count() for some in self.missing) // 2
+
+    @property
+    def met(self) -> int:
+        """The number of pairs that have met."""
+        return self.all - self.left
+
+    def enter(self, spec: CaseSpec) -> None:
+        """Note the pairs of a case."""
+        for value, others in self.of(spec):
+            self.missing[value] &= ~others
+
+    def of(self, spec: CaseSpec) -> list[tuple[int, int]]:
+        """Return each value that meets others in the case, and the set of those."""
+        if prod(spec.shape) and row_length(spec, self.op) == 1 and self.op.view != "rows":
+            return []  # x̂ is 0
+        found = [self.number[v] for axis in self.axes if (v := axis.read(spec)) is not None and v in self.number]
+        present = sum(1 << value for value in found)
+        return [(value, others) for value in found if (others := self.beside(value, present))]
+
+    def beside(self, value: int, present: int) -> int:
+        """Return the set of those values of a case that do meet one of them."""
+        hidden = present & self.hiding
+        if not hidden:
+            return present
+        if hidden.bit_count() > 1:
+            return 0
+        return present if hidden == 1 << value else hidden
+
+    def gain(self, spec: CaseSpec) -> int:
+        """Return how many pairs meet in the case for the first time."""
+        return sum((self.missing[value] & others).bit_count() for value, others in self.of(spec)) // 2
+
+    def meets(self, spec: CaseSpec, one: int, two: int) -> bool:
+        """Return whether two values meet in the case."""
+        return any(value == one and others >> two & 1 for value, others in self.of(spec))
+
+
+def _meet(one: tuple[Axis, str], two: tuple[Axis, str]) -> bool:
+    """Return whether two values shall meet: those that hide others do not show where elements are."""
+    if one[0] is two[0]:
+        return False
+    for (axis, value), (other, its) in ((one, two), (two, one)):
+        if (axis.beside and other.name not in axis.beside) or (value in HIDING and (its in HIDING or other.of_memory)):
+            return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """Cases in which all pairs meet that do not meet in a table, and how many pairs meet in both together.
+
+    Pairs that meet in neither are taken to be impossible, as a layout of a weight that is None.
+    """
+
+    rows: tuple[CaseSpec, ...]
+    pairs: int
+
+
+@cache
+def array(
+    op: Op, dtypes: tuple[str, ...], table: tuple[CaseSpec, ...], seed: int = 0, *, frozen: bool = False
+) -> Array:
+    """Return a covering array beside a table; the same arguments give the same cases."""
+    pairs = Pairs(op, dtypes, frozen=frozen)
+    for spec in table:
+        pairs.enter(spec)
+    impossible = 0
+    rng, rows = Random(seed), list[CaseSpec]()
+    for one in sorted(range(len(pairs.values)), key=lambda value: -pairs.missing[value].bit_count()):
+        while pairs.missing[one]:
+            two = pairs.missing[one].bit_length() - 1
+            best = _best(pairs, one, two, rng, turns.STRIDE * len(rows))
+            if best is None:
+                pairs.missing[one] &= ~(1 << two)
+                pairs.missing[two] &= ~(1 << one)
+                impossible += 1
+            else:
+                pairs.enter(best)
+                rows.append(best)
+    return Array(tuple(rows), pairs.all - impossible)
+
+
+def _best(pairs: Pairs, one: int, two: int, rng: Random, number: int) -> CaseSpec | None:
+    """Return a case in which two values meet, and many others for the first time; None if none is found."""
+    for tries, greedy in ((TRIES, True), (LAST_TRIES, False)):
+        found = (_case(pairs, one, two, rng, greedy=greedy) for _ in range(tries))
+        made = max((s for s in found if s is not None and pairs.meets(s, one, two)), key=pairs.gain, default=None)
+        if made is not None:  # it names all checks: now those of a turn
+            turned = (turns.drawn(made, number + turn, pairs.op) for turn in range(turns.ROUND))
+            kept = [replace(spec, poison=made.poison) for spec in turned]
+            return max((spec for spec in kept if pairs.meets(spec, one, two)), key=pairs.gain)
+    return None
+
+
+def _case(pairs: Pairs, one: int, two: int, rng: Random, *, greedy: bool) -> CaseSpec | None:
+    """Return a case with two values; the values of other axes let most pairs meet, or are random."""
+    chosen: dict[str, int] = {}
+    for value in (one, two):
+        axis, name = pairs.values[value]
+        follows = [way for way in axis.ways[name] if isinstance(way, tuple)]
+        for part in (pairs.number[other] for way in follows for other in way) if follows else (value,):
+            if chosen.setdefault(pairs.values[part][0].name, part) != part:
+                return None
+    present = sum(1 << value for value in chosen.values())
+    free = [axis for axis in pairs.axes if axis.free and axis.name not in chosen]
+    for axis in rng.sample(free, len(free)):
+        values = [pairs.number[name] for name in axis.ways if name not in HIDING]
+        beside = present & pairs.hiding or present
+        gains = [(pairs.missing[v] & beside).bit_count() if greedy else 0 for v in values]
+        most = max(gains)
+        chosen[axis.name] = rng.choice([v for v, gain in zip(values, gains, strict=True) if gain == most])
+        present |= 1 << chosen[axis.name]
+    return _spec(pairs, {name: pairs.values[value][1] for name, value in chosen.items()}, rng)
+
+
+def _spec(pairs: Pairs, values: dict[str, str], rng: Random) -> CaseSpec | None:
+    """Return the case with these values of all axes; None if there is none, or if it is large."""
+    op, ways = pairs.op, {a.name: rng.choice(a.ways[values[a.name]]) for a in pairs.axes if a.free}
+    *numbers, leading, inner = (ways.pop(axis.name) for axis in pairs.axes[: len(classes(op)) + 2])
+    shape = shaped(tuple(numbers), leading, inner, op)
+    if shape is None or prod(shape["shape"]) > ELEMENTS:
+        return None
+    fields = {field: value for way in ways.values() for field, value in way.items()}
+    spec = CaseSpec(**shape, **scaled(fields, fields["dtype"]), seed=rng.randrange(2**16))
+    spec = thawed(spec, differentiable(op))
+    return None if refusal(spec, op) else spec

@@ -1,0 +1,115 @@
+"""Classes of numbers, and shapes of given sizes: rows and length, or samples, groups, channels and positions."""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import isqrt, prod
+from typing import Any
+
+from verify_norm.core import geometry
+from verify_norm.core.spec import CaseSpec, Op
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """Numbers in classes: each holds the numbers up to its bound and above the one before; the last has no bound.
+
+    >>> rows = Classes("rows", (1, 16), ((0, 1), (4, 9), (66,)))
+    >>> rows.names, rows.of(9)
+    (('rows ≤ 1', 'rows ≤ 16', 'rows > 16'), 'rows ≤ 16')
+    """
+
+    of_what: str
+    bounds: tuple[float, ...]
+    examples: tuple[tuple[Any, ...], ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of the classes."""
+        return (*(f"{self.of_what} ≤ {bound:g}" for bound in self.bounds), f"{self.of_what} > {self.bounds[-1]:g}")
+
+    def of(self, number: float) -> str:
+        """Return the class of a number."""
+        return self.names[bisect_left(self.bounds, number)]
+
+    def items(self) -> Iterator[tuple[str, tuple[Any, ...]]]:
+        """Yield each class with its examples."""
+        return zip(self.names, self.examples, strict=True)
+
+
+# Examples are powers of two and others, divisible by a vector's length and not; they have factors, for higher ranks.
+_SAMPLES = Classes("samples", (0, 1, 4), ((0,), (1,), (2, 3), (5, 17)))
+_CHANNELS = Classes("channels", (1, 16), ((1,), (2, 3, 8), (20, 65)))
+_POSITIONS = Classes("positions", (1, 63, 1023), ((1,), (6, 12, 35), (64, 144, 210), (1024, 1225)))
+SIZES = {
+    "rows": (
+        Classes("rows", (0, 1, 16, 64), ((0,), (1,), (4, 6, 9, 15), (18, 33, 40, 63), (66, 70, 130))),
+        Classes("N", (1, 31, 1024), ((1,), (2, 3, 7, 20, 31), (64, 100, 257, 768, 1024), (1025, 1536, 4096, 4100))),
+    ),
+    "groups": (
+        _SAMPLES,
+        Classes("groups", (1, 8), ((1,), (2, 3, 4), (12, 32))),
+        Classes("C/G", (1, 16), ((1,), (2, 3, 8), (20, 40))),
+        _POSITIONS,
+    ),
+    "channels": (_SAMPLES, _CHANNELS, _POSITIONS),
+    "instances": (_SAMPLES, _CHANNELS, Classes("positions", (63, 1023), _POSITIONS.examples[1:])),  # of 1, x̂ is 0
+}
+
+
+def instances(op: Op) -> bool:
+    """Return whether each channel of each sample is normalized alone, as InstanceNorm does."""
+    return op.view == "groups" and "num_groups" not in op.attrs
+
+
+def classes(op: Op) -> tuple[Classes, ...]:
+    """Return the classes of the sizes that an operator's shapes have; InstanceNorm's are those of channels."""
+    return SIZES["instances" if instances(op) else op.view]
+
+
+def sizes(spec: CaseSpec, op: Op) -> tuple[int, ...]:
+    """Return the numbers of a case that the operator has classes for, in that order.
+
+    >>> from verify_norm.core.ops import OPS
+    >>> sizes(CaseSpec((2, 6, 5, 4), num_groups=3), OPS["groupnorm_fwd"])
+    (2, 3, 2, 20)
+    """
+    if op.view == "rows":
+        affine = geometry.affine_shape(spec, op)
+        return prod(spec.shape[: len(spec.shape) - len(affine)]), prod(affine)
+    samples, channels, *space = spec.shape
+    if "num_groups" not in op.attrs:
+        return samples, channels, prod(space)
+    groups = geometry.groups(spec, op)
+    return samples, groups, channels // groups, prod(space)
+
+
+def shaped(numbers: tuple[int, ...], leading: int, inner: int, op: Op) -> Mapping[str, Any] | None:
+    """Return the shape, and what belongs to it in a spec, with these sizes; None if there is none.
+
+    Of rows, `leading` dimensions hold the rows and `inner` are normalized; of groups and channels, `inner` dimensions
+    hold the positions.
+    """
+    if op.view == "rows":
+        outer, normalized = _split(numbers[0], leading), _split(numbers[1], inner)
+        return None if outer is None or normalized is None else {"shape": outer + normalized, "normalized_ndim": inner}
+    space = _split(numbers[-1], inner)
+    if space is None:
+        return None
+    if "num_groups" not in op.attrs:
+        return {"shape": (*numbers[:2], *space)}
+    samples, groups, width, _ = numbers
+    return {"shape": (samples, groups * width, *space), "num_groups": groups}
+
+
+def _split(number: int, parts: int) -> tuple[int, ...] | None:
+    """Return so many factors of a number, the last the largest; None if there are none, as no factors of 2.
+
+    >>> _split(12, 2), _split(7, 2), _split(1, 0)
+    ((3, 4), (1, 7), ())
+    """
+    if parts < 2:
+        return (number,) * parts if parts or number == 1 else None
+    first = next(d for d in range(isqrt(number), 0, -1) if number % d == 0) if number else 2
+    rest = _split(number // first, parts - 1)
+    return None if rest is None else (first, *rest)
