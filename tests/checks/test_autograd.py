@@ -12,7 +12,7 @@ from torch.nn import functional
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS, autograd
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Finding
+from verify_norm.core.spec import CaseSpec, Contract, Finding, NoData
 from verify_norm.loading.registry import load, load_directions
 from verify_norm.running.execute import execute
 
@@ -30,7 +30,7 @@ def said(target, way, spec=SPEC, op="rmsnorm"):
     assert CHECKS["autograd"].looks(result)
     items = CHECKS["autograd"].function(result)
     found = {f.output: f.message for f in items if isinstance(f, Finding)}
-    return found if found or not items else None
+    return found if found or NoData() not in items else None
 
 
 def ways(op="rmsnorm"):

@@ -11,7 +11,7 @@ from verify_norm.cases import make
 from verify_norm.checks import CHECKS
 from verify_norm.checks.modes import MODES, OF_FORWARDS
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import Contract, Finding, Kernel
+from verify_norm.core.spec import Contract, Finding, Kernel, NoData, Tried
 from verify_norm.loading.registry import load_directions
 from verify_norm.running.execute import execute
 
@@ -19,12 +19,17 @@ WAYS = {mode.words: number for number, mode in enumerate(MODES + OF_FORWARDS)}
 right = layernorm()
 
 
-def said(run, way, spec=ROWS, op="layernorm_fwd", **contract):
-    """What `modes` says of a case whose variant chooses the mode, by output."""
+def items(run, way, spec=ROWS, op="layernorm_fwd", **contract):
+    """What `modes` yields of a case whose variant chooses the mode."""
     kernel = run if isinstance(run, Kernel) else Kernel("k", op, run=run, contract=Contract(**contract))
     result = execute(kernel, make.case(replace(spec, variant=WAYS[way]), OPS[kernel.op], kernel.contract))
     assert CHECKS["modes"].looks(result)
-    return {f.output: f.message for f in CHECKS["modes"].function(result) if isinstance(f, Finding)}
+    return CHECKS["modes"].function(result)
+
+
+def said(*arguments, **options):
+    """What `modes` says of the same, by output."""
+    return {f.output: f.message for f in items(*arguments, **options) if isinstance(f, Finding)}
 
 
 def wrong_where(condition):
@@ -154,3 +159,18 @@ def test_what_is_overwritten_cannot_require_a_gradient():
 
     for way in WAYS:
         assert said(layernorm_fwd, way, inplace=("y:x",)) == {}
+
+
+def test_a_mode_is_named_where_the_kernel_ran_in_it():
+    names = {mode.words: mode.name for mode in MODES + OF_FORWARDS}
+    evaluation = OF_FORWARDS[-1].words
+    *_, module = load_directions(Switched((64,)), "layernorm_fwd")
+    for way, name in names.items():
+        run, spec = (module, replace(ROWS, shape=(3, 64))) if way == evaluation else (right, ROWS)
+        assert Tried(name) in [replace(item, operators=()) for item in items(run, way, spec) if isinstance(item, Tried)]
+    assert items(right, evaluation) == (NoData(),), "no module ran"
+    bare = replace(ROWS, weight=False, bias=False)
+    assert items(right, "where only weight and bias require a gradient", bare) == (NoData(),)
+    assert Tried(names["where all inputs require a gradient"]) in items(
+        right, "where all inputs require a gradient", bare
+    )

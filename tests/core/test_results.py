@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from verify_norm.core import results, serial
+from verify_norm.core.coverage import Coverage
 from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.errors import Exit
 from verify_norm.core.results import (
     CheckResult,
-    Coverage,
     FindingsError,
     Place,
     Report,

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from verify_norm.core.results import CheckResult, Coverage, Report, Settings, Skip, Tally
+from verify_norm.core.coverage import Coverage
+from verify_norm.core.results import CheckResult, Report, Settings, Skip, Tally
 from verify_norm.core.spec import CaseSpec, Contract, Finding
 from verify_norm.core.ulp import UlpStats
 from verify_norm.pytest_plugin.verdicts import answer, line, summary

@@ -7,7 +7,8 @@ import jsonschema
 import pytest
 from rich.console import Console
 
-from verify_norm.core.results import Coverage, Settings, Skip
+from verify_norm.core.coverage import Coverage
+from verify_norm.core.results import Settings, Skip
 from verify_norm.core.spec import CaseSpec, Contract
 from verify_norm.equality.model import (
     Arithmetic,

@@ -1,14 +1,20 @@
 """A report in words and numbers: its verdict, its evidence, its numbers."""
 
 import doctest
+import io
+import json
 from dataclasses import replace
 from math import inf, nan
 
 import pytest
 from documents import AUDIT, NOTHING, PASSING, REPORT
+from rich.console import Console
 
+from verify_norm.core.coverage import Seen
 from verify_norm.core.results import Skip
-from verify_norm.report import words
+from verify_norm.core.spec import Contract
+from verify_norm.pytest_plugin.verdicts import summary
+from verify_norm.report import documents, markdown, terminal, words
 from verify_norm.report.html.page import pages
 
 LIMIT = Skip("cases", "it takes x of 2 dimensions only", 12, limit=True)
@@ -24,7 +30,7 @@ LIMIT = Skip("cases", "it takes x of 2 dimensions only", 12, limit=True)
         (replace(REPORT, findings=(), skipped=(LIMIT,)), "PASS", "99 of 111 cases in 9.5 s, within its limits."),
         (NOTHING, "Nothing checked", "This is not a pass: nothing was checked. output rstd: onepass does"),
         (replace(REPORT, findings=(), interrupted=True), "Incomplete", "This is not a pass."),
-        (replace(REPORT, interrupted=True), "FAIL", "the run was interrupted"),
+        (replace(REPORT, interrupted=True, coverage=None), "FAIL", "the run was interrupted"),
     ],
 )
 def test_the_verdict_comes_first_in_words(read, document, word, line):
@@ -34,6 +40,48 @@ def test_the_verdict_comes_first_in_words(read, document, word, line):
     assert (found.kind == "pass") == document.ok
     text = read(pages(document)).text
     assert text.index(word) < text.index(line) < text.index("Errors")
+
+
+SEEN = [
+    "at most M = 4,097, N = 512, 65,536 elements; float32, float16; weights also float32; "
+    "contiguous, every other, transposed",
+    "calls: many calls, two threads; modes: no_grad",
+    "it calls torch's aten::native_layer_norm in 21 of 98 cases",
+]
+
+
+def test_a_run_says_what_it_saw_in_every_form(read):
+    assert REPORT.contract == Contract()
+    assert words.seen(REPORT) == SEEN
+    paired = replace(REPORT, coverage=replace(REPORT.coverage, pairs=1200, possible=1234))
+    assert words.seen(paired) == [SEEN[0] + "; 1,200 of 1,234 pairs of choices", *SEEN[1:]]
+    console = Console(file=io.StringIO(), width=200, highlight=False)
+    terminal.show_report(REPORT, console)
+    after = console.file.getvalue().partition("\nFAIL onepass: 2 findings; 99 cases")[2]
+    assert [line.strip() for line in after.splitlines()[1:]] == SEEN
+    page = read(pages(REPORT)).text
+    assert all(line in page for line in SEEN)
+    assert [f"- {markdown.escaped(line)}" for line in SEEN] == markdown.of(REPORT).splitlines()[2:5]
+    notes = summary([REPORT, replace(REPORT, op="layernorm_bwd")])["notes"]
+    assert [f"{op}: {line}" for op in ("layernorm_fwd", "layernorm_bwd") for line in SEEN] == [
+        note for note in notes if not note.startswith("not checked")
+    ]
+
+
+def test_a_run_says_what_its_json_kept_and_no_more():
+    assert documents.load(documents.dump(REPORT)).seen == REPORT.seen
+    old = {name: value for name, value in json.loads(documents.dump(REPORT)).items() if name != "seen"}
+    assert documents.load(json.dumps(old)) == replace(REPORT, seen=None)
+    assert words.seen(replace(REPORT, seen=None)) == words.seen(replace(REPORT, coverage=None)) == []
+    assert words.seen(replace(REPORT, seen=Seen(), coverage=replace(REPORT.coverage, compared=0))) == []
+
+
+def test_a_contract_that_is_not_the_strict_one_stands_beside_the_verdict():
+    seen = replace(REPORT.seen, group=4, operators={}, ways={})
+    assert words.seen(replace(REPORT, contract=Contract(xhat="x"), seen=seen)) == [
+        SEEN[0].replace("N = 512,", "N = 512, C/G = 4,"),
+        "contract: xhat=x",
+    ]
 
 
 def test_a_run_without_a_gpu_is_labelled(read):

@@ -1,12 +1,19 @@
 """What a run counts and reports."""
 
-import torch
-from small_runs import rmsnorm_fwd, run
+from collections import Counter
+from math import prod
 
-from verify_norm.cases import placement
+import torch
+from norms import layernorm
+from small_runs import rmsnorm_fwd, run
+from torch.nn import functional
+
+from verify_norm.cases import corners, placement
+from verify_norm.core.geometry import row_length
+from verify_norm.core.ops import OPS
 from verify_norm.core.results import Settings
-from verify_norm.core.spec import CaseSpec, Kernel
-from verify_norm.loading.registry import load
+from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.loading.registry import load, load_directions
 from verify_norm.search.search import replay, search
 
 
@@ -61,3 +68,91 @@ def test_errors_of_several_outputs_are_several_findings():
     report = search(Kernel("k", "layernorm_bwd", run=both), Settings(examples=20, seconds=20))
     assert {(f.check, f.output) for f in report.findings} >= {("accuracy", "dx"), ("accuracy", "dweight")}
     assert all(f.spec.shape for f in report.findings)
+
+
+class Native(torch.autograd.Function):
+    """A LayerNorm by torch's own operators."""
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, eps, normalized_shape):
+        y, mean, rstd = torch.native_layer_norm(x, normalized_shape, weight, bias, eps)
+        ctx.shape = normalized_shape
+        ctx.save_for_backward(x, weight, bias, mean, rstd)
+        return y
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, weight, bias, mean, rstd = ctx.saved_tensors
+        asked = [True, weight is not None, bias is not None]
+        found = torch.ops.aten.native_layer_norm_backward(dy, x, ctx.shape, mean, rstd, weight, bias, asked)
+        return *found, None, None
+
+
+def native_above(n):
+    """A LayerNorm that falls back to torch's operator in rows of more than n elements."""
+
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        if torch.Size(normalized_shape).numel() > n:
+            return functional.layer_norm(x.double(), normalized_shape, *doubles(weight, bias), eps).to(x.dtype)
+        return layernorm("float64")(x, weight, bias, eps, normalized_shape)[0]
+
+    return layernorm_fwd
+
+
+def doubles(*tensors):
+    return [None if t is None else t.double() for t in tensors]
+
+
+def native_for_gradients(x, weight, bias, eps, normalized_shape):
+    if x.requires_grad:
+        return functional.layer_norm(x.double(), normalized_shape, *doubles(weight, bias), eps).to(x.dtype)
+    return layernorm("float64")(x, weight, bias, eps, normalized_shape)[0]
+
+
+def searched(function, op="layernorm_fwd", checks=("accuracy", "modes", "autograd")):
+    *_, kernel = load_directions(function, op, contract=Contract(expanded=True, summation="sequential"))
+    settings = Settings(examples=0, seconds=60, isolate=False, dtypes=("float32",), checks=checks)
+    return search(kernel, settings)
+
+
+def table(count, op="layernorm_fwd", dtypes=("float32",)):
+    return corners.corners(OPS[op], dtypes)[:count]
+
+
+def test_a_fallback_to_torch_is_counted_by_case(few_corners):
+    expected = sum(row_length(spec, OPS["layernorm_fwd"]) > 64 for spec in table(24))
+    few_corners(slice(0, 24))
+    longer, below = searched(native_above(64)), searched(native_above(10**9))
+    assert 0 < expected < 24
+    assert longer.seen.operators == {"aten::native_layer_norm": expected}
+    assert below.seen.operators == {}
+    assert longer.coverage.compared == below.coverage.compared == 24
+    assert longer.ok, "it is information, no finding"
+
+
+def test_operators_of_the_backward_and_of_a_mode_are_counted(few_corners):
+    few_corners(slice(0, 24))
+    both = searched(Native, "layernorm")
+    assert set(both.seen.operators) == {"aten::native_layer_norm", "aten::native_layer_norm_backward"}
+    assert set(both.seen.operators.values()) == {both.coverage.compared}
+    report = searched(native_for_gradients)
+    ways = report.seen.ways["modes"]
+    expected = sum(ways.get(name, 0) for name in ("gradients of x", "gradients of all inputs"))
+    assert report.seen.operators == {"aten::native_layer_norm": expected}
+    assert 0 < expected < report.coverage.compared
+
+
+def test_a_run_says_which_sizes_types_and_ways_it_saw(few_corners):
+    specs = table(60, "rmsnorm_fwd", ("float32", "bfloat16"))
+    few_corners(slice(0, 60))
+    tried = {"dtypes": ("float32", "bfloat16"), "checks": ("accuracy", "calls", "modes")}
+    report = run(examples=0, unsupported=lambda spec: "two rows" if spec.shape[0] > 2 else None, **tried)
+    compared = [spec for spec in specs if spec.shape[0] <= 2]
+    assert report.seen.rows == max(prod(spec.shape[: -spec.normalized_ndim]) for spec in compared)
+    assert report.seen.elements == max(prod(spec.shape) for spec in compared)
+    assert report.seen.types == Counter(spec.dtype for spec in compared)
+    looked = {check.name: check.cases for check in report.checks}
+    assert {name: sum(ways.values()) for name, ways in report.seen.ways.items()} == {
+        name: looked[name] for name in ("calls", "modes")
+    }
+    assert "eval()" not in report.seen.ways["modes"], "no module ran"

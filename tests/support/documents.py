@@ -5,6 +5,7 @@ from math import inf, nan
 
 from verify_norm.auditing.fingerprint.statement import Fingerprint, Statement, undecided
 from verify_norm.auditing.model import Audit, Averages, Heat, Ladder, Rung, UlpReport, WorstCase
+from verify_norm.core.coverage import Coverage, Seen
 from verify_norm.core.results import CheckResult, Detectable, Place, Report, Settings, Skip, Tally
 from verify_norm.core.spec import CaseSpec, Condition, Contract, Finding
 from verify_norm.core.ulp import UlpStats
@@ -73,6 +74,18 @@ REPORT = Report(
         Detectable("accuracy", "y", "float16", 6, 5e-6, 5e-5, inf),
         Detectable("sums", "mean", "float32", 6, 4e-5),
         Detectable("statistics", "mean", "float32", 6, 3e-7, 4e-7, 5e-7),
+    ),
+    coverage=Coverage(99, 39, 39, 0, 98, {"y": 98}),
+    seen=Seen(
+        4097,
+        512,
+        0,
+        65536,
+        {"float32": 50, "float16": 48},
+        {"float32": 9},
+        {"transposed": 9, "every_other": 2, "contiguous": 90},
+        {"calls": {"many calls": 3, "two threads": 2}, "modes": {"no_grad": 7}},
+        {"aten::native_layer_norm": 21},
     ),
 )
 
@@ -259,6 +272,7 @@ def hostile():
         skipped=(Skip(HOSTILE, HOSTILE),),
         layouts={f"{HOSTILE} {HOSTILE}": 1},
         detectable=(Detectable(HOSTILE, HOSTILE, HOSTILE, 1, 1e-3),),
+        seen=Seen(1, 1, 1, 1, {HOSTILE: 1}, {HOSTILE: 1}, {HOSTILE: 1}, {HOSTILE: {HOSTILE: 1}}, {HOSTILE: 1}),
     )
     return Audit(
         report,

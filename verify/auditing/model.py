@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from verify_norm.auditing.fingerprint.statement import Fingerprint
+from verify_norm.core.coverage import barely
 from verify_norm.core.errors import Exit
-from verify_norm.core.results import LEAST_COMPARED, SCHEMA, Report, Skip, Tally, worst_of
+from verify_norm.core.results import SCHEMA, Report, Skip, Tally, worst_of
 from verify_norm.core.spec import CaseSpec, Condition
 from verify_norm.core.ulp import HIGHEST, LOWEST, PER_OCTAVE, UlpStats
 
@@ -165,7 +166,7 @@ class Hunt:
         """FINDINGS where an error exceeds its bound; NOTHING where fewer than a tenth of the cases were compared."""
         if self.ratio() > 1:
             return Exit.FINDINGS
-        return Exit.NOTHING if not self.compared or self.compared < LEAST_COMPARED * self.tried else Exit.PASS
+        return Exit.NOTHING if barely(self.compared, self.tried) else Exit.PASS
 
     def ratio(self, output: str | None = None) -> float:
         """Return the largest error/bound that a spec replays, of one output or of all."""

@@ -16,7 +16,7 @@ from verify_norm.checks.relations.second_order import second_order
 from verify_norm.checks.relations.stages import has_mean, normalized, own_statistics, stages, view_of
 from verify_norm.core import judge
 from verify_norm.core.dtypes import Array
-from verify_norm.core.spec import Expected, Finding, Kernel, NoData, Op, Run
+from verify_norm.core.spec import Expected, Finding, Kernel, NoData, Op, Run, Tried
 from verify_norm.loading import gradients
 from verify_norm.loading.gradients import Graph
 
@@ -33,7 +33,7 @@ def _no_graph(kernel: Kernel, _: Collection[str]) -> str:
 
 
 @check(applies=lambda op: op.forward is not None, looks=_looks, lacks=_no_graph)
-def autograd(run: Run) -> Iterator[Finding | NoData]:
+def autograd(run: Run) -> Iterator[Finding | NoData | Tried]:
     """The gradients by torch's autograd are right however they are asked for, or torch raises.
 
     A case tries one way: two backwards over one graph, by `grad` and by `backward`; inputs or outputs overwritten
@@ -42,22 +42,28 @@ def autograd(run: Run) -> Iterator[Finding | NoData]:
     (`save_for_backward`, `once_differentiable`). It may mark mean and rstd as not differentiable. What differs in the
     usual way too is left to `determinism`.
     """
-    found = list(turns.variant(run.case.spec, _ways(run.case.op))(run))
+    name, way = turns.variant(run.case.spec, list(_ways(run.case.op).items()))
+    found = list(way(run))
     seen = [difference for difference in found if isinstance(difference, Difference)]
-    if not found:
-        return
-    if not seen:
+    if found and not seen:
         yield NoData()
-    elif steady(run):
+        return
+    yield Tried(name)
+    if seen and steady(run):
         for difference in seen:
             yield finding(run, "autograd", difference.output, difference.words, index=difference.index)
 
 
-def _ways(op: Op) -> tuple[Callable[[Run], Found], ...]:
-    data = ("x", "residual", "y", "residual_out")
-    ways = (_again, partial(_overwritten, names=data), partial(_overwritten, names=("weight", "bias")))
+def _ways(op: Op) -> dict[str, Callable[[Run], Found]]:
+    ways: dict[str, Callable[[Run], Found]] = {
+        "two backwards": _again,
+        "x or y overwritten": partial(_overwritten, names=("x", "residual", "y", "residual_out")),
+        "weight or bias overwritten": partial(_overwritten, names=("weight", "bias")),
+        "second derivatives": second_order,
+        "other outputs": _others,
+    }
     fused = any(tensor.name == "residual_out" for tensor in op.inputs)
-    return (*ways, second_order, _others, *((_split,) if fused else ()))
+    return ways | ({"x and residual apart": _split} if fused else {})
 
 
 def _graph(run: Run, given: Mapping[str, Any]) -> Graph:

@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from threading import Barrier
@@ -14,7 +14,7 @@ from verify_norm.cases import make, placement, turns
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.rerun import Difference, cheap, differences, rerun, steady
 from verify_norm.core.dtypes import Array
-from verify_norm.core.spec import Case, Finding, Run
+from verify_norm.core.spec import Case, Finding, Run, Tried
 from verify_norm.running.execute import execute
 
 FEWEST, MOST = 8, 100  # calls whose outputs are held
@@ -29,7 +29,7 @@ def _looks(run: Run) -> bool:
 
 
 @check(looks=_looks)
-def calls(run: Run) -> Iterator[Finding]:
+def calls(run: Run) -> Iterator[Finding | Tried]:
     """A result does not depend on earlier calls, on who still holds their outputs, or on another thread.
 
     A case tries one of four: all inputs have new values in the same tensors; only weight and bias have; many calls
@@ -37,7 +37,8 @@ def calls(run: Run) -> Iterator[Finding]:
     fresh memory give the bits that must come out. A kernel that gives other bits there too, in a second call, is left
     to `determinism`.
     """
-    way = turns.variant(run.case.spec, (_values, _parameters, _many, _threads))
+    name, way = turns.variant(run.case.spec, list(WAYS.items()))
+    yield Tried(name)
     found = list(way(run, _others(run)))
     if found and steady(run):
         for difference in found:
@@ -124,3 +125,11 @@ def _threads(run: Run, other: Exact) -> Iterator[Difference]:
             if found:
                 yield from found
                 return
+
+
+WAYS: dict[str, Callable[[Run, Exact], Iterator[Difference]]] = {
+    "new values in place": _values,
+    "new weight and bias in place": _parameters,
+    "many calls": _many,
+    "two threads": _threads,
+}

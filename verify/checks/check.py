@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from verify_norm.core.spec import Finding, Kernel, NoData, Observed, Op, OverProbable, Run, SmallestError, Status
+from verify_norm.core.spec import Finding, Kernel, NoData, Observed, Op, OverProbable, Run, SmallestError, Status, Tried
 
-Item = Finding | SmallestError | OverProbable | Observed | NoData
+Item = Finding | SmallestError | OverProbable | Observed | NoData | Tried
 CheckFunction = Callable[[Run], Iterable[Item]]
 
 

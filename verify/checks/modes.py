@@ -15,7 +15,7 @@ from verify_norm.checks.relations.equations import Equation, compared
 from verify_norm.checks.relations.rerun import Difference, cheap, differences, element, rerun, steady
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS
-from verify_norm.core.spec import Case, Expected, Finding, NoData, Run
+from verify_norm.core.spec import Case, Expected, Finding, NoData, Run, Tried
 from verify_norm.loading import modules
 from verify_norm.running.guards import PoisonEmpty
 
@@ -26,27 +26,32 @@ DECLINED = re.compile(r"grad|detach|leaf variable|inference tensor", re.IGNORECA
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """A mode in which a case runs once more: in words, how it is entered, and which inputs require a gradient."""
+    """A mode in which a case runs once more: its name, in words, how it is entered, and what requires a gradient."""
 
+    name: str
     words: str
     enter: Callable[[str], AbstractContextManager[Any]]  # from a type of device
     leaves: tuple[str, ...] = ()
 
 
-AUTOCAST = Mode("under autocast", lambda device: torch.autocast(device, torch.bfloat16))
+def _recording(device: str) -> AbstractContextManager[Any]:
+    return torch.enable_grad()
+
+
+DIFFERENTIABLE, AFFINE = ("x", "residual", "weight", "bias"), ("weight", "bias")
+AUTOCAST = Mode("autocast", "under autocast", lambda device: torch.autocast(device, torch.bfloat16))
 MODES = (
-    Mode("under torch.no_grad()", lambda device: torch.no_grad()),
-    Mode("under torch.inference_mode()", lambda device: torch.inference_mode()),
+    Mode("no_grad", "under torch.no_grad()", lambda device: torch.no_grad()),
+    Mode("inference_mode", "under torch.inference_mode()", lambda device: torch.inference_mode()),
     AUTOCAST,
 )
+EVALUATION = Mode("eval()", "in evaluation, after eval()", lambda device: modules.evaluating())
 # A forward alone: a backward is called where nothing is recorded.
 OF_FORWARDS = (
-    Mode(
-        "where all inputs require a gradient", lambda device: torch.enable_grad(), ("x", "residual", "weight", "bias")
-    ),
-    Mode("where only weight and bias require a gradient", lambda device: torch.enable_grad(), ("weight", "bias")),
-    Mode("where only x requires a gradient", lambda device: torch.enable_grad(), ("x",)),
-    Mode("in evaluation, after eval()", lambda device: modules.evaluating()),
+    Mode("gradients of all inputs", "where all inputs require a gradient", _recording, DIFFERENTIABLE),
+    Mode("gradients of weight and bias", "where only weight and bias require a gradient", _recording, AFFINE),
+    Mode("gradients of x", "where only x requires a gradient", _recording, ("x",)),
+    EVALUATION,
 )
 
 
@@ -55,7 +60,7 @@ def _looks(run: Run) -> bool:
 
 
 @check(looks=_looks)
-def modes(run: Run) -> Iterator[Finding | NoData]:
+def modes(run: Run) -> Iterator[Finding | NoData | Tried]:
     """The same inputs give the same bits whether gradients are recorded or not, and in evaluation.
 
     A case tries one mode: no_grad, inference_mode, and in a forward inputs that require gradients, and a module after
@@ -67,14 +72,17 @@ def modes(run: Run) -> Iterator[Finding | NoData]:
     of_forwards = OF_FORWARDS[:-1] if op.view == "channels" else OF_FORWARDS  # BatchNorm evaluates something else
     some = MODES if op.forward else MODES + of_forwards
     mode = turns.variant(run.case.spec, some)
-    if mode.leaves and (run.kernel.contract.inplace or any(t.role == "state" for t in op.inputs)):
-        yield NoData()  # torch forbids to overwrite a leaf
+    overwrites = run.kernel.contract.inplace or any(t.role == "state" for t in op.inputs)
+    if mode.leaves and (overwrites or all(run.case.arguments.get(name) is None for name in mode.leaves)):
+        yield NoData()  # torch forbids to overwrite a leaf, or there is none
         return
     cast = mode is AUTOCAST
-    other = rerun(run, within=lambda case: _within(mode, case), truth=cast)
-    if not cast and DECLINED.search(other.problem or ""):
-        yield NoData()
+    entered: list[Any] = []
+    other = rerun(run, within=lambda case: _within(mode, case, entered), truth=cast)
+    if (not cast and DECLINED.search(other.problem or "")) or (mode is EVALUATION and entered == [[]]):
+        yield NoData()  # it refuses the mode, or no module ran
         return
+    yield Tried(mode.name, other.operators)
     found = list(_cast(run, other) if cast else differences(run, other, ("as usual", mode.words)))
     if found and steady(run):
         for difference in found:
@@ -82,12 +90,13 @@ def modes(run: Run) -> Iterator[Finding | NoData]:
 
 
 @contextmanager
-def _within(mode: Mode, case: Case) -> Iterator[Any]:
+def _within(mode: Mode, case: Case, entered: list[Any]) -> Iterator[Any]:
     for name in mode.leaves:
         tensor = case.arguments.get(name)
         if tensor is not None:
             tensor.requires_grad_()
-    with mode.enter(torch.device(case.device).type), PoisonEmpty(case.poison) as made:
+    with mode.enter(torch.device(case.device).type) as state, PoisonEmpty(case.poison) as made:
+        entered.append(state)
         yield made
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 import numpy as np
 from annotated_types import Ge
 
+from verify_norm.core.coverage import Coverage, Seen, barely
 from verify_norm.core.diagnosis import Diagnosis, option_of, sentence
 from verify_norm.core.dtypes import FORMATS, KERNEL_DTYPES
 from verify_norm.core.errors import Exit
@@ -17,7 +18,6 @@ from verify_norm.core.spec import CaseSpec, Condition, Contract, Expected, Findi
 from verify_norm.core.ulp import UlpStats
 
 SCHEMA = 1
-LEAST_COMPARED = 0.1  # the share of the tried cases in which an output has to be compared
 
 
 class FindingsError(AssertionError):
@@ -138,28 +138,6 @@ class Skip:
     limit: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Coverage:
-    """How much of a run was done, in cases.
-
-    `planned` are the corner cases and the random ones. Corner cases are all that are not random: those of a corpus, the
-    corner table, shapes of models; `corners_done` of them ran or were `refused`, because the kernel does not take them.
-    At least one output was `compared` with the truth; `outputs` counts the same for each output. `ended` says why the
-    run ended early. Two choices of a case, as a type and a layout, are a pair (`verify_norm.cases.covering`): so many
-    `pairs` of the `possible` ones met in cases that were compared. If 0 are possible, they were not counted.
-    """
-
-    planned: int
-    corners: int
-    corners_done: int
-    refused: int
-    compared: int
-    outputs: dict[str, int]
-    ended: str = ""
-    pairs: int = 0
-    possible: int = 0
-
-
 Count = Annotated[int, Ge(0)]
 Seconds = Annotated[float, Ge(0.1)]
 
@@ -208,6 +186,7 @@ class Report:
     bind: str = ""
     diagnoses: tuple[Diagnosis, ...] = ()  # of each output that has findings, and of the call
     coverage: Coverage | None = None  # None in a report of an older verify-norm
+    seen: Seen | None = None  # None in a report of an older verify-norm
     schema: int = SCHEMA
 
     def raise_for_findings(self) -> None:
@@ -261,7 +240,7 @@ class Report:
     @property
     def _barely_compared(self) -> bool:
         done = self.coverage
-        return done is not None and (not done.compared or done.compared < LEAST_COMPARED * self._tried)
+        return done is not None and barely(done.compared, self._tried)
 
 
 def worst_of(verdicts: Iterable[Exit], *, every: bool = True) -> Exit:
@@ -276,7 +255,7 @@ def unchecked(report: Report, of: str = "") -> str:
     """Return that a run checked nothing `of` an operator, or almost nothing, and why."""
     done, said = report.coverage, "nothing was checked" + (f" of {of}" if of else "")
     why = [f"{skip.what}: {skip.reason}" for skip in report.skipped]
-    if done is None or not done.compared or done.compared >= LEAST_COMPARED * (report.cases + done.refused):
+    if done is None or not done.compared or not barely(done.compared, report.cases + done.refused):
         why += [check.no_data for check in report.checks if check.no_data and report.cases]
     else:
         tried = count_cases(report.cases + done.refused)

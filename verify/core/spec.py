@@ -350,6 +350,14 @@ class NoData:
 
 
 @dataclass(frozen=True, slots=True)
+class Tried:
+    """Says which of its ways a check took in one case, and which norm operators of torch ran in the kernel there."""
+
+    way: str
+    operators: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Damage:
     """Memory that a kernel must not change, but did: in which buffer, and where relative to its elements."""
 
@@ -389,3 +397,4 @@ class Run:
     returned: Mapping[str, Any] = field(default_factory=dict)  # the tensors: holding them keeps their memory in use
     effects: tuple[str, ...] = ()  # what the call changed of the process and of what its arguments are, in words
     otherwise: tuple[str, ...] = ()  # operations that ran in Triton's interpreter, and that a GPU computes otherwise
+    operators: tuple[str, ...] = ()  # norm operators of torch that ran inside the kernel

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
+from verify_norm.core.coverage import Coverage, barely
 from verify_norm.core.errors import Exit
-from verify_norm.core.results import LEAST_COMPARED, Coverage, FindingsError, Settings, Skip, count_cases
+from verify_norm.core.results import FindingsError, Settings, Skip, count_cases
 from verify_norm.core.serial import spec_text
 from verify_norm.core.spec import CaseSpec, Contract
 
@@ -196,7 +197,7 @@ class Equality:
         if self.differences or self.unstable:
             return Exit.FINDINGS
         compared, tried = self.coverage.compared, self.cases + self.coverage.refused
-        if tried and (not compared or compared < LEAST_COMPARED * tried):
+        if tried and barely(compared, tried):
             return Exit.NOTHING
         if self.unfinished and not self.settings.allow_incomplete:
             return Exit.INCOMPLETE

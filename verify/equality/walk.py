@@ -8,8 +8,9 @@ from math import prod
 
 from verify_norm.cases import strategies
 from verify_norm.cases.strategies import explore
+from verify_norm.core.coverage import Coverage
 from verify_norm.core.geometry import size
-from verify_norm.core.results import Coverage, Settings
+from verify_norm.core.results import Settings
 from verify_norm.core.spec import CaseSpec, Kernel, Op
 from verify_norm.equality import onset
 from verify_norm.equality.model import Gap, Side, Tally, Unstable

@@ -26,17 +26,18 @@ INSTANCE = "or name an instance of it, as path/file.py:norm"
 TRIAL = {"eps": 1e-5, "normalized_shape": (8,), FEATURES: 8, "num_groups": 2, "momentum": 0.1}
 
 
-_evaluating: ContextVar[bool] = ContextVar("evaluating", default=False)
+_evaluated: ContextVar[list[nn.Module] | None] = ContextVar("evaluated", default=None)
 
 
 @contextmanager
-def evaluating() -> Iterator[None]:
-    """Let modules run as after eval(), whatever the case says."""
-    token = _evaluating.set(True)
+def evaluating() -> Iterator[list[nn.Module]]:
+    """Let modules run as after eval(), whatever the case says; yield a list that gets those which ran."""
+    evaluated: list[nn.Module] = []
+    token = _evaluated.set(evaluated)
     try:
-        yield
+        yield evaluated
     finally:
-        _evaluating.reset(token)
+        _evaluated.reset(token)
 
 
 def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[str, Any]], Any], Domain]:
@@ -66,9 +67,11 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
             for role, key in _roles(used, name).items()
             if given.get(role) is not None
         }
-        was = used.training
+        was, evaluated = used.training, _evaluated.get()
+        if evaluated is not None:
+            evaluated.append(used)
         try:
-            used.train(given.get("training", True) and not _evaluating.get())
+            used.train(given.get("training", True) and evaluated is None)
             return call_binding.call(lambda *a, **k: torch.func.functional_call(used, tensors, a, k), given)
         finally:
             used.train(was)

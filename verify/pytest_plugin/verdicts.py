@@ -6,7 +6,7 @@ from typing import Any
 from verify_norm.core.errors import Exit
 from verify_norm.core.results import Report, cases, failure, gap, replay_line
 from verify_norm.report import documents
-from verify_norm.report.words import no_data
+from verify_norm.report.words import no_data, seen
 
 
 def answer(text: str, *, every: bool = True) -> dict[str, Any]:
@@ -70,7 +70,8 @@ def _basis(report: Report) -> str:
 
 
 def _notes(report: Report) -> Iterator[str]:
-    """Yield what was not checked. Checks that do not apply are tests that skip."""
+    """Yield what was seen, and what was not checked. Checks that do not apply are tests that skip."""
+    yield from (f"{report.op}: {line}" for line in seen(report))
     for skip in report.skipped:
         if not skip.what.startswith("check "):
             yield f"not checked: {skip.what}{f' ({skip.cases} cases)' * (skip.cases > 1)}: {skip.reason}"

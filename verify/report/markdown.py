@@ -16,7 +16,7 @@ from verify_norm.report.compare.errors import of_survey, of_tally
 from verify_norm.report.compare.model import Change, Errors, Pair, RunComparison, Way
 from verify_norm.report.detected import detected, detected_by_all
 from verify_norm.report.terminal import number
-from verify_norm.report.words import case, count, no_data, percent, skip_line
+from verify_norm.report.words import case, count, no_data, percent, seen, skip_line
 from verify_norm.report.worst import CONDITION, worst_cases
 
 LONGEST, LONGEST_CODE = 600, 4000  # characters of one text of a kernel: GitHub accepts 1 MiB for a step
@@ -73,6 +73,8 @@ def _document(document: Document) -> Iterator[str]:
     failed = report.findings or (isinstance(document, Audit) and document.disagreements)
     yield f"### {'❌' if failed else '✅' if document.ok else '⚠️'} {_verdict(document, report)}"
     yield ""
+    if saw := seen(report):
+        yield from (*(f"- {escaped(line)}" for line in saw), "")
     yield from _errors(map(of_tally, report.tallies), probable=[tally.probable for tally in report.tallies])
     yield from _worst(report)
     for finding in report.findings[:MOST]:

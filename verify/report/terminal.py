@@ -4,13 +4,14 @@ from collections.abc import Iterable
 
 from rich.console import Console, JustifyMethod
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 
 from verify_norm.core.errors import Exit
 from verify_norm.core.results import CheckResult, Report, Tally, cases, declaration, explanation, replay_line
 from verify_norm.core.spec import CaseSpec, Finding
 from verify_norm.report.detected import detected, detected_by_all, relative
-from verify_norm.report.words import case, count, percent, skip_line
+from verify_norm.report.words import case, count, percent, seen, skip_line
 from verify_norm.report.worst import CONDITION, Worst, worst_cases
 
 POWER = (
@@ -62,6 +63,8 @@ def show_report(report: Report, console: Console) -> None:
         console.print(f"\nA weaker contract explains all findings: [bold]--contract {escape(option)}[/] declares it.")
     console.print(f"[dim]{escape(', '.join(f'{k} {v}' for k, v in report.environment.items()))}[/]")
     console.print(_verdict(report))
+    for line in seen(report):
+        console.print(Padding(escape(line), (0, 0, 0, 5)))
 
 
 def _errors(tallies: tuple[Tally, ...]) -> Table:

@@ -51,6 +51,28 @@ def headline(document: Document) -> Headline:
     return Headline("pass", "PASS", f"No finding by {count(ran, 'check')} in {basis}{report.within}{cut}.")
 
 
+def seen(report: Report) -> list[str]:
+    """Return what the compared cases had in them, and the contract if it is not the strict one, a line for each fact.
+
+    There are no lines where no output was compared, and for a report of an older verify-norm.
+    """
+    saw, done = report.seen, report.coverage
+    if saw is None or done is None or not done.compared:
+        return []
+    sizes = [f"M = {saw.rows:,}", f"N = {saw.length:,}", *[f"C/G = {saw.group:,}"] * (saw.group > 0)]
+    types = ", ".join(saw.types) + f"; weights also {', '.join(saw.weights)}" * bool(saw.weights)
+    layouts = ", ".join(sorted(saw.layouts, key=lambda name: (name != "contiguous", name))).replace("_", " ")
+    lines = [f"at most {', '.join(sizes)}, {count(saw.elements, 'element')}; {types}; {layouts}"]
+    if done.possible:
+        lines[0] += f"; {done.pairs:,} of {count(done.possible, 'pair')} of choices"
+    if saw.ways:
+        lines += ["; ".join(f"{check}: {', '.join(ways)}" for check, ways in saw.ways.items())]
+    if report.contract != Contract():
+        lines += [f"contract: {contract(report.contract)}"]
+    called = [f"{name} in {times:,} of {count(done.compared, 'case')}" for name, times in saw.operators.items()]
+    return [*lines, *[f"it calls torch's {', '.join(called)}"] * bool(called)]
+
+
 def evidence(report: Report) -> str:
     """Return the warning of a run without a GPU that it says nothing about one; "" where it ran on a GPU."""
     if not report.checked or ("interpreter" not in report.environment and report.settings.device != "cpu"):

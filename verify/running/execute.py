@@ -89,7 +89,8 @@ def _execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | 
     returned = {name: value for name, value in outputs.items() if value is not None}
     outputs |= {name: case.arguments[name] for name in states}  # changed in place, whatever is returned
     values = {name: _output(value, case, name) for name, value in outputs.items()}
-    return Run(kernel, case, values, damage, overlaps, returned=returned)
+    ran = made.operators.names if made else ()
+    return Run(kernel, case, values, damage, overlaps, returned=returned, operators=ran)
 
 
 def _raised(kernel: Kernel, case: Case, error: BaseException) -> Run:

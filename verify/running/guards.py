@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from verify_norm.cases import placement
 from verify_norm.core import geometry
 from verify_norm.core.spec import Damage
+from verify_norm.running.operators import Operators
 
 LIMIT = 2**28  # bytes: a larger buffer has no guards; of a larger argument only the elements are compared
 HELD = 2**30  # bytes of guarded buffers in one call, which all live to its end; later buffers have no guards
@@ -43,7 +44,8 @@ class PoisonEmpty(TorchDispatchMode):
 
     Uninitialized tensors (`torch.empty` and the like) hold poison: reading them before writing shows. They and
     initialized tensors (`zeros`, `ones`, `full`, copies) have a storage of their own, as from torch, with poison before
-    and after it. Allocations inside torch's operators and in code by torch.compile are not guarded.
+    and after it. Allocations inside torch's operators and in code by torch.compile are not guarded. `operators` has the
+    norm operators of torch among those that ran.
     """
 
     _EMPTY = _overloads("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
@@ -57,6 +59,7 @@ class PoisonEmpty(TorchDispatchMode):
         self._poison = poison
         self._allocations: list[_Allocation] = []
         self._held = 0
+        self.operators = Operators()
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -71,6 +74,7 @@ class PoisonEmpty(TorchDispatchMode):
             if "not resizable" not in str(error) or not self._made_resizable((*args, *kwargs.values())):
                 raise
             result = func(*args, **kwargs)
+        self.operators.enter(func)
         if func not in self._FRESH or type(result) is not torch.Tensor or kwargs.get("pin_memory"):
             return result
         usual = result.layout is torch.strided and result.device.type in ("cpu", "cuda") and not result.is_quantized

@@ -8,10 +8,11 @@ from typing import Any
 from verify_norm.cases.covering import Pairs
 from verify_norm.checks import CHECKS, condition
 from verify_norm.checks.check import Check
+from verify_norm.core.coverage import Coverage, Seen
 from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.ops import OPS
-from verify_norm.core.results import CheckResult, Coverage, Detectable, Report, Settings, Skip, Tally, count_cases
+from verify_norm.core.results import CheckResult, Detectable, Report, Settings, Skip, Tally, count_cases
 from verify_norm.core.spec import CaseSpec, Finding, Kernel
 from verify_norm.running.environment import environment
 from verify_norm.running.isolate import Runner
@@ -30,11 +31,12 @@ class Collector:
     `looked` and `failed` count the cases of each check, `held` those in which a property that is not promised held or
     not, `skipped` what was not checked, by reason; `failing` has the cases of each finding; `seconds` are in the
     kernel.
-    `planned` to `ended` are those of `verify_norm.core.results.Coverage`. Cases that the kernel refuses in words are
+    `planned` to `ended` are those of `verify_norm.core.coverage.Coverage`. Cases that the kernel refuses in words are
     `waiting`, with their number, until `settle` knows all that `ran`; `limits` are those found, by their
     wording; `suggested` are those that no words state. `without` has the cases in which an output was not returned.
-    `told` has what cases say that a check, named first, would have detected in an output of a type; `drawn`: the cases
-    now are random ones. `pairs` are the pairs of choices that met in cases with results, of so many `possible` ones.
+    `saw` is what the compared cases had in them. `told` has what cases say that a check, named first, would have
+    detected in an output of a type; `drawn`: the cases now are random ones. `pairs` are the pairs of choices that met
+    in cases with results, of so many `possible` ones.
     """
 
     kernel: Kernel
@@ -48,6 +50,7 @@ class Collector:
     failed: Counter[str] = field(default_factory=Counter)
     held: Counter[tuple[str, bool]] = field(default_factory=Counter)
     failing: defaultdict[tuple[str, str | None], list[CaseSpec]] = field(default_factory=lambda: defaultdict(list))
+    saw: Seen = field(default_factory=Seen)
     layouts: Counter[str] = field(default_factory=Counter)
     skipped: Counter[tuple[str, str]] = field(default_factory=Counter)
     told: defaultdict[tuple[str, str, str], Told] = field(default_factory=lambda: defaultdict(Told))
@@ -117,9 +120,11 @@ class Collector:
 
     def _count(self, examined: Examined, number: int) -> None:
         self.cases += 1
-        self.compared += bool(examined.tallies)
-        if self.pairs and examined.tallies:
-            self.pairs.enter(examined.spec)
+        if examined.tallies:
+            self.compared += 1
+            self.saw = self.saw.merge(self._of_case(examined))
+            if self.pairs:
+                self.pairs.enter(examined.spec)
         self.outputs.update(tally.output for tally in examined.tallies)
         self.hangs += examined.hung
         self.seconds += examined.seconds
@@ -147,6 +152,10 @@ class Collector:
             where = (tally.output, tally.dtype)
             old = self.tallies.get(where)
             self.tallies[where] = old.merge(tally) if old else tally
+
+    def _of_case(self, examined: Examined) -> Seen:
+        ways, operators = examined.ways, examined.operators
+        return Seen.of(examined.spec, OPS[self.kernel.op], examined.layouts, ways, operators)
 
     def counted(self, finding: Finding) -> Finding:
         """Return the finding with the number of cases that show it, and with the limit that they may have in common."""
@@ -190,6 +199,7 @@ class Collector:
                 self.pairs.met if self.pairs else 0,
                 self.possible,
             ),
+            seen=self.saw,
         )
 
     def _lacking(self) -> Iterator[Finding]:

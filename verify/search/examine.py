@@ -21,6 +21,7 @@ from verify_norm.core.spec import (
     OverProbable,
     Run,
     SmallestError,
+    Tried,
 )
 from verify_norm.running.execute import Clock, execute
 from verify_norm.running.isolate import LostError, Runner, announce
@@ -36,8 +37,9 @@ class Examined:
     `looked` names the checks that had something to check, `left_out` those that did not fit into GPU memory.
     `unsupported` is the reason why the kernel was not run; `problem` and `limits` are those of its run. `near` names
     the tensors whose "far" layout did not fit into memory. `detectable` holds smallest errors, each after the
-    name of its check. `dead`: the kernel broke its CUDA context, so its process can run nothing more. `hung`: it did
-    not return.
+    name of its check, and `ways` which of its ways a check took. `operators` are the norm operators of torch that ran
+    inside the kernel, in the case itself or on such a way. `dead`: the kernel broke its CUDA context, so its process
+    can run nothing more. `hung`: it did not return.
     """
 
     spec: CaseSpec
@@ -50,6 +52,8 @@ class Examined:
     looked: tuple[str, ...] = ()
     detectable: tuple[tuple[str, SmallestError], ...] = ()
     observed: tuple[tuple[str, bool], ...] = ()
+    ways: tuple[tuple[str, str], ...] = ()
+    operators: tuple[str, ...] = ()
     layouts: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     near: tuple[str, ...] = ()
@@ -134,6 +138,7 @@ def _examine(
                 looked += [name] * (NoData() not in items)
             except torch.OutOfMemoryError:
                 left_out.append(name)
+    tried = [(name, item) for name, item in yielded if isinstance(item, Tried)]
     probable = {item.output: item.ratio for _, item in yielded if isinstance(item, OverProbable)}
     return Examined(
         spec,
@@ -145,6 +150,8 @@ def _examine(
         left_out=tuple(left_out),
         detectable=tuple((name, item) for name, item in yielded if isinstance(item, SmallestError)),
         observed=tuple((name, item.held) for name, item in yielded if isinstance(item, Observed)),
+        ways=tuple((name, item.way) for name, item in tried),
+        operators=tuple(sorted({*ran.operators, *(one for _, item in tried for one in item.operators)})),
         layouts=tuple(f"{name} {_layout(ran, name)}" for name in given),
         near=tuple(name for name in given if _near(ran, name)),
         missing=tuple(t.name for t in op.outputs if ran.problem is None and t.name not in ran.outputs),

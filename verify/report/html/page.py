@@ -124,6 +124,7 @@ def _article(document: Document, place: int, figures: dict[str, Figure]) -> dict
         "report": report,
         "headline": words.headline(document),
         "evidence": words.evidence(report),
+        "seen": words.seen(report),
         "disagreements": audit.disagreements if audit else (),
         "absent": absent | {"errors": "No output was compared with the truth."},
         "parts": parts,

@@ -1,0 +1,118 @@
+"""What a run exercised: how many of its cases ran, and what those in which an output was compared have had in them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Self
+
+from verify_norm.core import geometry
+from verify_norm.core.spec import CaseSpec, Op
+
+LEAST_COMPARED = 0.1  # the share of the tried cases in which an output has to be compared
+
+
+def barely(compared: int, tried: int) -> bool:
+    """Return whether outputs were compared in too few of the tried cases for a pass: in none, or in under a tenth.
+
+    >>> barely(40, 400), barely(39, 400), barely(0, 0)
+    (False, True, True)
+    """
+    return not compared or compared < LEAST_COMPARED * tried
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How much of a run was done, in cases.
+
+    `planned` are the corner cases and the random ones. Corner cases are all that are not random: those of a corpus, the
+    corner table, shapes of models; `corners_done` of them ran or were `refused`, because the kernel does not take them.
+    At least one output was `compared` with the truth; `outputs` counts the same for each output. `ended` says why the
+    run ended early. Two choices of a case, as a type and a layout, are a pair (`verify_norm.cases.covering`): so many
+    `pairs` of the `possible` ones met in cases that were compared. If 0 are possible, they were not counted.
+    """
+
+    planned: int
+    corners: int
+    corners_done: int
+    refused: int
+    compared: int
+    outputs: dict[str, int]
+    ended: str = ""
+    pairs: int = 0
+    possible: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the cases had in them in which an output was compared with the truth.
+
+    The first four are the largest of any case: the rows, groups or channels of x (M), the elements that are normalized
+    together (N), the channels of a group (C/G; 0 where an operator has no groups), and the elements of x. The others
+    count cases: by the type of x, by a weight type that is not that of x, by the layout of any tensor, by the way that
+    a check took in a further run (`verify_norm.core.spec.Tried`), and by each norm operator of torch that ran inside
+    the kernel (`verify_norm.running.operators`). BatchNorm's training and evaluation count as ways of `modes`.
+    """
+
+    rows: int = 0
+    length: int = 0
+    group: int = 0
+    elements: int = 0
+    types: dict[str, int] = field(default_factory=dict)
+    weights: dict[str, int] = field(default_factory=dict)
+    layouts: dict[str, int] = field(default_factory=dict)
+    ways: dict[str, dict[str, int]] = field(default_factory=dict)
+    operators: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        spec: CaseSpec,
+        op: Op,
+        layouts: Iterable[str] = (),
+        ways: Iterable[tuple[str, str]] = (),
+        operators: Iterable[str] = (),
+    ) -> Self:
+        """Return what is in one case, with the layouts of its tensors, as "x transposed".
+
+        Its checks took these `ways`, each after the name of its check, and these `operators` ran in the kernel.
+        """
+        rows, elements = geometry.size(spec, op)
+        weights = [tensor.name for tensor in op.inputs if tensor.role == "weight" and getattr(spec, tensor.name)]
+        mixed = weights and spec.weight_dtype not in (None, spec.dtype)
+        given = (name.rpartition(" ") for name in layouts)
+        taken: dict[str, dict[str, int]] = {}
+        for check, way in (*ways, *_of_training(spec, op)):
+            taken.setdefault(check, {})[way] = 1
+        return cls(
+            rows=rows,
+            length=geometry.row_length(spec, op),
+            group=spec.shape[1] // geometry.groups(spec, op) if "num_groups" in op.attrs else 0,
+            elements=elements,
+            types={spec.dtype: 1},
+            weights={str(spec.weight_dtype): 1} if mixed else {},
+            layouts={layout: 1 for name, _, layout in given if getattr(spec, name, True)},  # of None there is none
+            ways=taken,
+            operators=dict.fromkeys(operators, 1),
+        )
+
+    def merge(self, other: Self) -> Self:
+        """Return what was in both sets of cases together."""
+        checks = dict.fromkeys((*self.ways, *other.ways))
+        return type(self)(
+            rows=max(self.rows, other.rows),
+            length=max(self.length, other.length),
+            group=max(self.group, other.group),
+            elements=max(self.elements, other.elements),
+            types=_sum(self.types, other.types),
+            weights=_sum(self.weights, other.weights),
+            layouts=_sum(self.layouts, other.layouts),
+            ways={name: _sum(self.ways.get(name, {}), other.ways.get(name, {})) for name in checks},
+            operators=_sum(self.operators, other.operators),
+        )
+
+
+def _of_training(spec: CaseSpec, op: Op) -> Iterable[tuple[str, str]]:
+    return [("modes", "training" if spec.training else "evaluation")] * ("training" in op.attrs)
+
+
+def _sum(counts: dict[str, int], others: dict[str, int]) -> dict[str, int]:
+    return {name: counts.get(name, 0) + others.get(name, 0) for name in (*counts, *others)}

@@ -1,0 +1,49 @@
+"""Which of torch's own norm operators run inside a kernel, which may fall back to them without saying so."""
+
+import re
+from functools import cache
+from traceback import walk_stack
+from typing import Any
+
+# aten::native_layer_norm, cudnn_batch_norm_backward, …; weight norms and vector norms are something else
+NORM = re.compile(r"aten\.(\w*(?:layer|rms|group|batch|instance)_norm\w*)\.")
+# aten::rms_norm where torch has no kernel for it, as on a CPU: above autograd, out of sight, it becomes these
+RMS_NORM = ["aten.pow.Tensor_Scalar", "aten.mean.dim", "aten.add_.Scalar", "aten.rsqrt.default"]
+
+
+class Operators:
+    """Collects the norm operators of torch among those that a TorchDispatchMode sees, which are below autograd.
+
+    So it has also those that a gradient takes, in whatever thread autograd runs it. Out of sight are threads and
+    processes of the kernel, code by torch.compile, replays of a CUDA graph, and what an operator calls that is not
+    torch's own. Four operators in a row that make up aten::rms_norm count as it where one Python instruction runs all
+    of them: only code in C++ or TorchScript with the same four is mistaken for it.
+    """
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._steps: list[tuple[str, object]] = []
+
+    def enter(self, operator: Any) -> None:
+        """Enter an operator that has run."""
+        name = _told(operator)
+        if name in RMS_NORM:
+            place = [(id(frame.f_code), frame.f_lasti) for frame, _ in walk_stack(None)]
+            self._steps = [*self._steps[1 - len(RMS_NORM) :], (name, place)]
+            if self._steps == [(step, place) for step in RMS_NORM]:
+                self._names.add("aten::rms_norm")
+        elif name:
+            self._names.add(name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the names of those that ran, in order of the alphabet."""
+        return tuple(sorted(self._names))
+
+
+@cache
+def _told(operator: Any) -> str:
+    """Return an operator's name, as aten::native_layer_norm; that of a step of rms_norm as there; "" of any other."""
+    name = str(operator)
+    norm = NORM.match(name)
+    return f"aten::{norm[1]}" if norm else name * (name in RMS_NORM)
