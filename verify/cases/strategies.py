@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.internal.conjecture import providers
 
 from verify_norm.cases import turns
-from verify_norm.cases.corners import OUTPUT_SCALES, freezable
+from verify_norm.cases.corner_lines import OUTPUT_SCALES
+from verify_norm.cases.corners import freezable
 from verify_norm.core.geometry import differentiable, size, thawed
 from verify_norm.core.spec import FAMILIES, LAYOUTS, WEIGHTS, CaseSpec, Op, Tensor
 
