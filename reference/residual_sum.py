@@ -22,8 +22,8 @@ rounded to the accumulation type, or by contract to x's. A kernel is within the 
 of the truth, which also admits a kernel that keeps more of h than it promises. Rounding first to float32 and then to a
 type of p bits gives what rounding at once gives where 24 ≥ 2p + 2 (Figueroa, "When is double rounding innocuous?",
 SIGNUM Newsletter 30, 1995; formally proved by Roux, J. Formalized Reasoning 7, 2014), so for both 16-bit types
-residual_out has one right value, as has the sum of float32 numbers in float32. A subnormal x, residual or sum may each be flushed to zero: three times the underflow
-of a norm.
+residual_out has one right value, as in float32 itself: ties go to even. A subnormal x, residual or sum may each be
+flushed to zero: three times the underflow of a norm.
 
 **Errors of the backward pass.** A kernel may add the terms r·g, r·c2, r·x̂·c1 and dresidual_out in any order. Each term
 of the norm meets at most one addition more than without dresidual_out, and dresidual_out itself meets k, 2 for RMSNorm

@@ -10,7 +10,7 @@ from verify_norm.cases import corner_lines as table
 from verify_norm.cases import turns
 from verify_norm.cases.corner_lines import LARGEST, OUTPUT_SCALES, SUBNORMAL, Row, Topics
 from verify_norm.core.dtypes import FORMATS
-from verify_norm.core.geometry import differentiable
+from verify_norm.core.geometry import differentiable, refusal
 from verify_norm.core.spec import LAYOUTS, CaseSpec, Op
 
 
@@ -26,6 +26,8 @@ def corners(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool 
     specs: list[tuple[int, CaseSpec]] = []  # each with its turn among the types
     for number, (turn, (shape, options)) in enumerate((*_table(op), *enumerate(_large(op, gpu)))):
         among = narrow if gpu and "far" in options.values() else dtypes
+        if options.get("weight_dtype") == "bfloat16" and "float32" in dtypes:
+            among = ("float32",)
         dtype = among[turn % len(among)]
         specs.append(
             (turn, _of(op, CaseSpec(shape=shape, dtype=dtype, seed=number, **_scaled(options, dtype)), number))
@@ -43,18 +45,27 @@ def _of(op: Op, spec: CaseSpec, number: int) -> CaseSpec:
     layout = "contiguous" if spec.batch else LAYOUTS[number % 5]
     if "bias" not in names:
         spec = replace(spec, bias=True, bias_layout="contiguous")
+    if "dy" not in names:
+        spec = replace(spec, dy_data="random")
     if "residual" in names:
         spec = replace(spec, residual_layout=spec.x_layout, x_layout=layout)
     if "residual_out" in names:
         spec = replace(spec, residual_out_layout=spec.x_layout, x_layout="contiguous", dresidual_out=number % 5 > 0)
         spec = replace(spec, dresidual_out_layout=spec.dy_layout, dy_layout=layout)
     if "weight_offset" in op.attrs and number % 4 == 3:
-        spec = replace(spec, weight_offset=1.0)  # Gemma's
+        spec = replace(spec, weight_offset=0.5 if number % 16 == 3 else 1.0)  # Gemma's is 1
     if op.quantized:
         spec = replace(spec, scale=OUTPUT_SCALES[number % len(OUTPUT_SCALES)])
     if "num_groups" not in op.attrs:
         spec = replace(spec, num_groups=None)  # InstanceNorm
-    return spec
+    return _specially(op, spec) if spec.special else spec
+
+
+def _specially(op: Op, spec: CaseSpec) -> CaseSpec:
+    """Return the case with its special value in an input that it has; those of a fused addition come first."""
+    instead = {"x": ("residual_out",), "dy": ("dy", "residual"), "bias": ("dresidual_out", "bias", "residual")}
+    names = (*instead.get(spec.special_in, (spec.special_in,)), "residual_out", "x")
+    return next(one for name in names if refusal(one := replace(spec, special_in=name), op) is None)
 
 
 def freezable(op: Op) -> tuple[tuple[str, ...], ...]:
@@ -91,4 +102,5 @@ def _scaled(options: dict[str, Any], dtype: str) -> dict[str, Any]:
     """Return the options with a named scale as a number: most values subnormal, or ±1 scaled to the largest number."""
     form, scale = FORMATS[dtype], options.get("log2_scale", 0)
     exponents = {SUBNORMAL: form.emin - 1, LARGEST: ceil(log2(form.largest))}
-    return options | {"log2_scale": exponents.get(scale, scale)}
+    narrow = {"weight_dtype": "float32"} if "weight_dtype" in options and dtype != "float32" else {}
+    return options | narrow | {"log2_scale": exponents.get(scale, scale)}

@@ -33,7 +33,8 @@ def effects(run: Run) -> Iterator[Finding]:
         yield finding(run, "effects", None, f"{words}; a call must leave it as it was")
     if not run.kernel.autograd:
         for name, tensor in run.returned.items():
-            if any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+            shared = any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+            if shared and tensor.numel():
                 message = f"{name} has strides {tensor.stride()} for shape {tuple(tensor.shape)}: its elements overlap"
                 yield finding(run, "effects", name, f"{message}, so writing to one changes others; return a copy")
     if "effects" in run.case.spec.further and cheap(run):

@@ -19,7 +19,12 @@ ALGORITHMS = {
     "shifted_one_pass": "shifted one-pass",
     "welford": "Welford",
 }
-FIELDS = {"log2_scale": "scale 2^{}", "dy_data": "dy {}", "dy_log2_scale": "scale of dy 2^{}", "weight_data": "weight {}"}
+FIELDS = {
+    "log2_scale": "scale 2^{}",
+    "dy_data": "dy {}",
+    "dy_log2_scale": "scale of dy 2^{}",
+    "weight_data": "weight {}",
+}
 UNTOLD = ("shape", "dtype", "seed", "poison", "further", "variant", "special_in", "special_at")  # or by other fields
 
 
