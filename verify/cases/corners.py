@@ -11,7 +11,7 @@ from verify_norm.cases import turns
 from verify_norm.cases.corner_lines import LARGEST, OUTPUT_SCALES, SUBNORMAL, Row, Topics
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.geometry import differentiable, refusal
-from verify_norm.core.spec import LAYOUTS, CaseSpec, Op
+from verify_norm.core.spec import LAYOUTS, CaseSpec, Op, Special
 
 
 def corners(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool = False) -> list[CaseSpec]:
@@ -63,8 +63,12 @@ def _of(op: Op, spec: CaseSpec, number: int) -> CaseSpec:
 
 def _specially(op: Op, spec: CaseSpec) -> CaseSpec:
     """Return the case with its special value in an input that it has; those of a fused addition come first."""
-    instead = {"x": ("residual_out",), "dy": ("dy", "residual"), "bias": ("dresidual_out", "bias", "residual")}
-    names = (*instead.get(spec.special_in, (spec.special_in,)), "residual_out", "x")
+    instead: dict[Special, tuple[Special, ...]] = {
+        "x": ("residual_out",),
+        "dy": ("dy", "residual"),
+        "bias": ("dresidual_out", "bias", "residual"),
+    }
+    names: tuple[Special, ...] = (*instead.get(spec.special_in, (spec.special_in,)), "residual_out", "x")
     return next(one for name in names if refusal(one := replace(spec, special_in=name), op) is None)
 
 

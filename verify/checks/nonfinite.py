@@ -17,6 +17,7 @@ row without variance divides zero by zero, and a kernel's rounding may hide that
 """
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +42,7 @@ def _looks(run: Run) -> bool:
 
 @check(looks=_looks)
 def nonfinite(run: Run) -> Iterator[Finding]:
-    """NaN or infinity in an input comes out where it must, and never as a plausible number or the other infinity."""
+    """NaN or infinity in the input comes out where it must, and never as a plausible number."""
     source = special_words(run.case.spec, run.case.op)
     for name, got, right, wrong in _judged(run):
         if wrong.any():
@@ -52,7 +53,7 @@ def nonfinite(run: Run) -> Iterator[Finding]:
             yield finding(run, "nonfinite", name, message, index=index, got=found, want=want)
 
 
-def _judged(run: Run) -> Iterator[tuple[str, Array, Array, Array]]:
+def _judged(run: Run) -> Iterator[tuple[str, Array, Any, Any]]:
     """Yield every output: its name, its values, what is right, and where it breaks the first rule that it breaks."""
     spec, op = run.case.spec, run.case.op
     limits = _limits(run) if spec.special != "nan" else {}

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import prod
 
-from verify_norm.core.spec import SHARED, CaseSpec, Op, Tensor
+from verify_norm.core.spec import SHARED, CaseSpec, Op, Special, Tensor
 
 
 def affine_shape(spec: CaseSpec, op: Op) -> tuple[int, ...]:
@@ -67,7 +67,7 @@ def refusal(spec: CaseSpec, op: Op) -> str | None:
     return None
 
 
-def special_input(spec: CaseSpec, op: Op) -> str:
+def special_input(spec: CaseSpec, op: Op) -> Special:
     """Return the name of the input that holds the special value; the sum stands for x in a fused addition's backward.
 
     >>> from verify_norm.core.ops import OPS

@@ -178,7 +178,8 @@ def _inner(spec: CaseSpec, op: Op) -> bool:
 
 
 def _affine_dtype(spec: CaseSpec, op: Op) -> str | None:
-    has = spec.weight or (spec.bias and any(t.name == "bias" for t in op.inputs))
+    names = {tensor.name for tensor in op.inputs}  # running statistics have the type of weight too
+    has = spec.weight or (spec.bias and "bias" in names) or (spec.running and "running_mean" in names)
     return (spec.weight_dtype or spec.dtype) if has else None
 
 
