@@ -53,7 +53,7 @@ def without_the_stride_of_samples(x, weight, bias, eps, normalized_shape):
 
 
 def channels_last_without_its_strides(x, weight, bias, num_groups, eps):
-    n, c, h, w = x.shape
+    _, c, h, w = x.shape
     x = x.as_strided(x.shape, (c * h * w, 1, w * c, c)) if x.stride(1) == 1 else x
     return groupnorm()(x, weight, bias, num_groups, eps)
 
@@ -85,16 +85,37 @@ WRONG = [  # a kernel, its operator, the case, what is off in it, and the case w
     (otherwise_as_a_module_begins, "layernorm_fwd", {"weight_data": "initial"}, "y", {"weight_data": "one"}),
     (right_where_it_is_tested, "layernorm_fwd", {"x_layout": "own"}, "y", {"x_layout": "contiguous"}),
     (without_the_last_stride, "layernorm_bwd", {"dy_layout": "expanded_last"}, "dx", {"dy_layout": "expanded"}),
-    (without_the_stride_of_samples, "layernorm_fwd", {"shape": (2, 3, 8), "x_layout": "sequence_slice"}, "y",
-     {"x_layout": "every_other"}),
-    (channels_last_without_its_strides, "groupnorm_fwd", GROUPS | {"x_layout": "channel_slice"}, "y",
-     {"x_layout": "channels_last"}),
-    (weight_in_the_order_of_memory, "layernorm_fwd",
-     {"shape": (2, 3, 4), "normalized_ndim": 2, "weight_layout": "transposed"}, "y", {"weight_layout": "own"}),
+    (
+        without_the_stride_of_samples,
+        "layernorm_fwd",
+        {"shape": (2, 3, 8), "x_layout": "sequence_slice"},
+        "y",
+        {"x_layout": "every_other"},
+    ),
+    (
+        channels_last_without_its_strides,
+        "groupnorm_fwd",
+        GROUPS | {"x_layout": "channel_slice"},
+        "y",
+        {"x_layout": "channels_last"},
+    ),
+    (
+        weight_in_the_order_of_memory,
+        "layernorm_fwd",
+        {"shape": (2, 3, 4), "normalized_ndim": 2, "weight_layout": "transposed"},
+        "y",
+        {"weight_layout": "own"},
+    ),
     (an_offset_of_one, "rmsnorm_fwd", {"weight_offset": 0.5}, "y", {"weight_offset": 1.0}),
     (a_power_of_ten, "layernorm_fwd", {"eps": 1.5e-5, "log2_scale": -8}, "y", {"eps": 1e-5}),
-    (ties_away_from_zero, "add_rmsnorm_fwd", {"dtype": "bfloat16", "shape": (8, 64)}, "residual_out", {"data": "integers"}),
-]  # fmt: skip
+    (
+        ties_away_from_zero,
+        "add_rmsnorm_fwd",
+        {"dtype": "bfloat16", "shape": (8, 64)},
+        "residual_out",
+        {"data": "integers"},
+    ),
+]
 
 
 @pytest.mark.parametrize(("wrong", "op", "fields", "output", "without"), WRONG)
