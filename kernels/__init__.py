@@ -5,7 +5,7 @@ from dataclasses import replace
 from verify_norm.core.spec import Contract, Kernel
 from verify_norm.kernels.adapters import THIRD_PARTY as THIRD_PARTY
 from verify_norm.kernels.adapters import TORCH
-from verify_norm.kernels.domain import needs_cuda
+from verify_norm.kernels.domain import narrow_weight, needs_cuda
 
 TWO_PASS = Contract(variance="two_pass", batch_invariant=True)
 MERGED = Contract(variance="centered", batch_invariant=True)  # by Chan, where a group's parts are merged
@@ -18,7 +18,9 @@ def _triton(name: str, module: str, summary: str, contract: Contract = TWO_PASS,
     op = op or name
     forward = op.replace("_bwd", "_fwd") if op.endswith("_bwd") else None
     target = f"verify_norm.kernels.{module}:{name}"
-    return Kernel(name, op, target, "triton", contract=contract, summary=summary, forward=forward)
+    return Kernel(
+        name, op, target, "triton", contract=contract, summary=summary, unsupported=narrow_weight, forward=forward
+    )
 
 
 def _cuda(step: int, summary: str, contract: Contract = TWO_PASS) -> Kernel:

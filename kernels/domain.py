@@ -12,6 +12,12 @@ def no_offset(spec: CaseSpec) -> str | None:
     return "torch's rms_norm adds nothing to its weight" if spec.weight_offset else None
 
 
+def narrow_weight(spec: CaseSpec) -> str | None:
+    """Return why the kernels here do not take a case (`arguments.check_types`)."""
+    narrow = spec.dtype == "float32" and spec.weight_dtype not in (None, "float32")
+    return "its weight must not be narrower than x" if narrow and (spec.weight or spec.bias) else None
+
+
 def bias_of_another_type(spec: CaseSpec) -> str | None:
     """Return why torch 2.13's layer_norm cannot differentiate a case on the CPU."""
     wide = spec.dtype != "float32" and spec.weight_dtype == "float32"

@@ -24,6 +24,9 @@ by half of the sum above, and z·φ by the exponential at z²/2, the three round
 a' by max|a''|·δz. The evaluation error within δz of z is taken as the largest at z and at both ends. Where δz is so
 large that more lies between them, δz itself dominates.
 
+**Infinite z.** The references have the limits of a and a'. A kernel's own evaluation may make 0·inf = NaN of them, so
+these elements are not judged: their error has no bound.
+
 Φ is math.erfc of the standard library, element by element. The rounding of its argument changes it by at most z²·2⁻⁵³
 of itself, which is negligible beside a float32 kernel's u.
 """
@@ -101,11 +104,11 @@ def density(z: Array) -> Array:
 
 
 def _silu(z: Array) -> Array:
-    return z * sigmoid(z)
+    return np.where(np.isneginf(z), 0.0, z) * sigmoid(z)
 
 
 def _silu_slope(z: Array) -> Array:
-    return sigmoid(z) * (1.0 + z * sigmoid(-z))
+    return sigmoid(z) * (1.0 + np.where(np.isinf(z), 0.0, z) * sigmoid(-z))
 
 
 def _sigmoid_error(z: Array, a: Arithmetic) -> Array:

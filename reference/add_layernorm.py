@@ -128,7 +128,7 @@ def forward_error(
     kept = layernorm.norm(view, residual_sum.kept(h, arithmetic, rounded), weight, bias, eps)
     error = layernorm.normalize_error(kept, residual_sum.flushing(arithmetic))
     y, mean, rstd = residual_sum.apart(layernorm.normalize(exact), layernorm.normalize(kept), error)
-    return Forward(y, residual_sum.sum_error(h, arithmetic), mean, rstd)
+    return Forward(y, residual_sum.sum_error(x, residual, arithmetic), mean, rstd)
 
 
 def backward_error(

@@ -87,7 +87,7 @@ def forward_error(
     kept = rmsnorm.norm(view, residual_sum.kept(h, arithmetic, rounded), weight, eps, weight_offset)
     error = rmsnorm.normalize_error(kept, residual_sum.flushing(arithmetic))
     y, rstd = residual_sum.apart(rmsnorm.normalize(exact), rmsnorm.normalize(kept), error)
-    return Forward(y, residual_sum.sum_error(h, arithmetic), rstd)
+    return Forward(y, residual_sum.sum_error(x, residual, arithmetic), rstd)
 
 
 def backward_error(

@@ -22,8 +22,8 @@ rounded to the accumulation type, or by contract to x's. A kernel is within the 
 of the truth, which also admits a kernel that keeps more of h than it promises. Rounding first to float32 and then to a
 type of p bits gives what rounding at once gives where 24 ≥ 2p + 2 (Figueroa, "When is double rounding innocuous?",
 SIGNUM Newsletter 30, 1995; formally proved by Roux, J. Formalized Reasoning 7, 2014), so for both 16-bit types
-residual_out has one right value. A subnormal x, residual or sum may each be flushed to zero: three times the underflow
-of a norm.
+residual_out has one right value, as in float32 itself: ties go to even. A subnormal x, residual or sum may each be
+flushed to zero: three times the underflow of a norm.
 
 **Errors of the backward pass.** A kernel may add the terms r·g, r·c2, r·x̂·c1 and dresidual_out in any order. Each term
 of the norm meets at most one addition more than without dresidual_out, and dresidual_out itself meets k, 2 for RMSNorm
@@ -44,6 +44,7 @@ from verify_norm.reference.norm import Norm
 from verify_norm.reference.view import Array
 
 Rounding = Callable[[Array], Array]
+SINGLE = 2.0**-24  # the unit roundoff of float32
 
 
 @np.errstate(all="ignore")
@@ -65,9 +66,24 @@ def added(x: Array, other: Array, name: str) -> Array:
 
 
 @np.errstate(all="ignore")
-def sum_error(h: Array, a: Arithmetic) -> Array:
-    """Return δ of residual_out: 0 wherever the accumulation type holds the sum of two numbers of a narrower one."""
-    return finite_below(np.abs(nearest(h, a) - h) + 3 * a.tiny, np.abs(h), a.huge)
+def sum_error(x: Array, residual: Array, a: Arithmetic) -> Array:
+    """Return δ of residual_out = x + residual: 0 where it has one right value, so that ties go to even.
+
+    That is where the accumulation type is float32 or wider and holds x and residual. Subnormal numbers may be flushed.
+
+    >>> float32 = Arithmetic(u=2**-24, tiny=2**-126, huge=3.4028235e38)
+    >>> sum_error(np.array([256.0, 1.0]), np.array([1.0, 2.0**-130]), float32) > 0  # 257 is a tie of bfloat16
+    array([False,  True])
+    """
+    h = x + residual
+    held = all(((nearest(v, a) == v) | ~np.isfinite(v)).all() for v in (x, residual))
+    off = 0.0 if held and a.u <= SINGLE else np.abs(nearest(h, a) - h)
+    smallest = np.minimum(np.minimum(_unless_zero(x), _unless_zero(residual)), _unless_zero(h))
+    return finite_below(off + np.where(smallest < a.tiny, 3 * a.tiny, 0.0), np.abs(h), a.huge)
+
+
+def _unless_zero(v: Array) -> Array:
+    return np.where(v == 0, np.inf, np.abs(v))
 
 
 @np.errstate(all="ignore")

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from verify_norm.cases import corners, draw, turns
-from verify_norm.checks.invariance import LAYOUTS
+from verify_norm.checks import invariance
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import WEIGHTS
+from verify_norm.core.spec import COTANGENTS, LAYOUTS, WEIGHTS
 
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -28,6 +28,37 @@ def test_corners_are_specs_of_their_operator(op, gpu):
     assert {spec.num_groups is None for spec in table} == {"num_groups" not in OPS[op].attrs}
     zero = [spec for spec in table if spec.data == "zero"]
     assert {0.0} < {spec.eps for spec in zero}
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_corners_meet_every_choice_of_values_and_layouts(op):
+    table, names = corners.corners(OPS[op], DTYPES), {tensor.name for tensor in OPS[op].inputs}
+    tensors = [tensor.name for tensor in OPS[op].inputs if tensor.extent == "data"]
+    met = {geometry.layout_of(spec, name) for spec in table for name in tensors}
+    assert met >= set(LAYOUTS) - ({"scalar"} if "dy" not in names else set())
+    assert (
+        "transposed" in {spec.weight_layout for spec in table if spec.normalized_ndim == 2}
+        or "normalized_shape" not in OPS[op].attrs
+    )
+    assert {"uneven"} < {spec.data for spec in table}
+    assert {spec.dy_data for spec in table} == set(COTANGENTS if "dy" in names else COTANGENTS[:1])
+    special = [spec for spec in table if spec.special]
+    assert {spec.special for spec in special} == {"nan", "inf", "-inf"}
+    assert {spec.special_at for spec in special} == {"first", "middle", "last", "rows"}
+    held = {geometry.special_input(spec, OPS[op]) for spec in special}
+    assert held >= names & {
+        "x",
+        "residual",
+        "residual_out",
+        "dy",
+        "dresidual_out",
+        "weight",
+        "running_mean",
+        "running_var",
+    }
+    assert {1.5e-5, 3e-8, 2.0**-7} < {spec.eps for spec in table}
+    assert ("float32", "bfloat16") in {(spec.dtype, spec.weight_dtype) for spec in table}
+    assert "weight_offset" not in OPS[op].attrs or {0.5, 1.0} < {spec.weight_offset for spec in table}
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -67,7 +98,7 @@ def test_every_type_has_batches_of_servings_size(op):
     for least in (128, 4096):
         assert {spec.dtype for spec in batches if spec.batch >= least} == set(DTYPES)
     assert all("batch_invariance" in spec.further for spec in batches)
-    assert all({spec.x_layout, spec.residual_layout, spec.dy_layout} <= set(LAYOUTS) for spec in batches)
+    assert all({spec.x_layout, spec.residual_layout, spec.dy_layout} <= set(invariance.LAYOUTS) for spec in batches)
     if OPS[op].view == "rows":
         sizes = {(spec.batch, spec.shape[1]) for spec in on_gpu if spec.batch}
         assert sizes >= set(product((255, 256, 257, 300, 4096), (512, 4096, 8192)))

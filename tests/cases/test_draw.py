@@ -19,6 +19,7 @@ def test_families(data, op):
     assert x.shape == (64, 32, 4)
     assert np.isfinite(x).all()
     rows = x.reshape(64, -1) if op == "groupnorm_fwd" else x
+    together = x.reshape(256, -1) if op == "groupnorm_fwd" else x.reshape(2048, -1)
     if data == "constant":
         assert (rows == rows[..., :1]).all()
         assert np.unique(rows[..., 0]).size > 1
@@ -33,11 +34,57 @@ def test_families(data, op):
     elif data == "zero":
         assert not x.any()
     elif data in ("sorted", "ramp", "steps"):  # each row or group grows from its first element to its last
-        together = x.reshape(256, -1) if op == "groupnorm_fwd" else x.reshape(2048, -1)
         assert (together[:, -1] > together[:, 0]).all()
         assert together.mean(0)[-1] - together.mean(0)[0] > 1
+    elif data == "uneven":
+        mean, scale = together.mean(1), together.std(1)
+        assert 2.0**18 < scale.max() / scale.min() < 2.0**26  # std of four elements varies too
+        assert np.abs(mean).max() > 2.0**19 * np.abs(mean).min()
     else:
         assert 0.5 < np.median(np.abs(x)) < 1.0
+
+
+@pytest.mark.parametrize(
+    ("op", "fields", "rows", "columns"),
+    [
+        ("layernorm_bwd", {"shape": (4, 3, 10)}, (12, 10), (1,)),
+        ("groupnorm_bwd", {"shape": (6, 4, 5), "num_groups": 2}, (6, 20), None),
+        ("batchnorm_bwd", {"shape": (6, 4, 5)}, (6, 20), None),
+        ("layernorm_bwd", {"shape": (7,)}, (1, 7), (1,)),
+    ],
+)
+def test_dy_is_zero_where_its_data_says(op, fields, rows, columns):
+    def zero(dy_data):
+        return made(op, dy_data=dy_data, **fields).exact["dy"] == 0
+
+    assert zero("zero").all()
+    assert not (zero("random") | zero("ramp") | zero("uneven")).any()
+    masked = zero("zero_rows").reshape(rows)
+    assert (masked == masked[:, :1]).all()
+    assert 0 < masked.mean() < 1 or rows[0] == 1
+    across = zero("zero_columns")
+    across = across.reshape(rows) if columns else across.transpose(1, 0, 2).reshape(4, -1).T
+    assert (across == across[:1]).all()
+    assert 0 < across.mean() < 1
+    assert made("add_rmsnorm_bwd", shape=(2, 4), dy_data="zero").exact["dresidual_out"].all()
+
+
+PLACES = {"first": [(0, 0, 0)], "middle": [(2, 1, 3)], "last": [(4, 2, 5)], "rows": [(0, 0, 0), (2, 1, 1), (4, 2, 2)]}
+
+
+@pytest.mark.parametrize("at", PLACES)
+def test_a_special_value_is_in_one_input_where_the_case_says(at):
+    spec = {"shape": (5, 3, 6), "special": "-inf", "special_at": at}
+    for name in ("x", "residual", "weight"):
+        exact = made("add_layernorm_fwd", special_in=name, **spec).exact
+        assert [n for n, values in exact.items() if np.isinf(values).any()] == [name]
+        if name != "weight":
+            assert [tuple(map(int, place)) for place in np.argwhere(exact[name] == -np.inf)] == PLACES[at]
+    shared = made("layernorm_bwd", special_in="dy", dy_layout="expanded", **spec).exact["dy"]
+    assert (shared == shared[:1]).all()
+    assert np.isinf(shared).any()
+    assert np.isinf(made("add_rmsnorm_bwd", **spec).exact["residual_out"]).any()  # which stands for x
+    assert np.isinf(made("batchnorm_fwd", special_in="running_var", **spec).exact["running_var"]).any()
 
 
 @pytest.mark.parametrize("data", ["constant", "channel"])
@@ -52,7 +99,7 @@ def test_families_by_channel(data):
 
 
 @pytest.mark.parametrize("weight_data", WEIGHTS)
-def test_weights_that_vanish(weight_data):
+def test_weights_that_are_zero_or_one(weight_data):
     for op, shape, offset in (
         ("layernorm_bwd", (2, 30), 0.0),
         ("rmsnorm_bwd", (2, 30), 1.0),
@@ -60,7 +107,10 @@ def test_weights_that_vanish(weight_data):
     ):
         case = made(op, shape=shape, num_groups=2, weight_data=weight_data, weight_offset=offset)
         zero = case.exact["weight"] + offset == 0
-        assert zero.mean() == {"random": 0.0, "zero": 1.0, "some_zero": 1 / 3}[weight_data]
+        one = case.exact["weight"] + offset == 1
+        assert zero.mean() == {"zero": 1.0, "some_zero": 1 / 3}.get(weight_data, 0.0)
+        assert one.mean() == {"one": 1.0, "initial": 1.0, "some_one": 1 / 3}.get(weight_data, 0.0)
+        assert "bias" not in case.exact or case.exact["bias"].any() == (weight_data != "initial")
         assert (case.expected["dx"].value == 0).all() == (weight_data == "zero")
         assert case.expected["dweight"].value.all()
 

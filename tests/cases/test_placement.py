@@ -40,6 +40,13 @@ def test_layouts_are_what_they_are_called():
     assert tensor("every_other").stride() == (12, 2)
     assert tensor("expanded").stride() == (0, 1)
     assert tensor("scalar").stride() == (0, 0)
+    assert tensor("expanded_last").stride() == (1, 0)
+    longer = torch.zeros(2, 3 + placement.GAP, 5, 4)
+    assert tensor("sequence_slice", (2, 3, 5, 4)).stride() == longer[:, :3].stride()
+    longer = longer.contiguous(memory_format=torch.channels_last)
+    assert tensor("channel_slice", (2, 3, 5, 4)).stride() == longer[:, :3].stride()
+    own = tensor("own")
+    assert (own.storage_offset(), own.untyped_storage().nbytes(), own._base) == (0, 4 * 24, None)
     assert tensor("offset").is_contiguous()
     assert tensor("offset").storage_offset() % 2 == 1
     assert tensor("channels_last", (2, 3, 4, 5)).is_contiguous(memory_format=torch.channels_last)

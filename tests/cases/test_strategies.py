@@ -11,7 +11,7 @@ from verify_norm.cases import strategies
 from verify_norm.cases.strategies import explore
 from verify_norm.core import geometry
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import FAMILIES, LAYOUTS, WEIGHTS, CaseSpec
+from verify_norm.core.spec import COTANGENTS, FAMILIES, LAYOUTS, WEIGHTS, CaseSpec
 
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -42,6 +42,7 @@ def test_drawn_specs_fit_their_operator(op, elements):
             assert min(spec.shape[len(spec.shape) - spec.normalized_ndim :]) > 0
         seen.update((spec.dtype, getattr(spec, f"{source}_layout"), spec.data, len(spec.shape), spec.weight_data))
         seen["alike"] += spec.dy_layout == getattr(spec, f"{source}_layout") != "contiguous"
+        seen.update((spec.dy_data, spec.special, spec.special_at, spec.special_in))
         seen.update((("training", spec.training), ("running", spec.running), ("momentum", spec.momentum)))
 
     with strategies.whatever_is_imported():
@@ -49,6 +50,8 @@ def test_drawn_specs_fit_their_operator(op, elements):
     assert set(DTYPES) <= set(seen)
     assert len(set(LAYOUTS) & set(seen)) >= 5  # all of them are in the corner table
     assert set(FAMILIES) | set(WEIGHTS) <= set(seen)
+    assert len({"nan", "inf", "-inf", "middle", "last", "rows", "weight"} & set(seen)) >= 4
+    assert op.endswith("_fwd") or len(set(COTANGENTS) & set(seen)) >= 5
     modes = {("training", False), ("running", False), ("momentum", 1.0), ("momentum", 0.0)}
     assert op.endswith("_fwd") or seen["alike"] > 20  # of 200
     assert modes & set(seen) == (modes if op.startswith("batchnorm") else set())

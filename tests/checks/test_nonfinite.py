@@ -1,9 +1,42 @@
-"""The check `nonfinite`: a number where NaN or infinity belongs."""
+"""The check `nonfinite`: a number, or another infinity, where NaN or infinity belongs."""
 
 from dataclasses import replace
+from functools import wraps
+from itertools import product
 
 import pytest
+import torch
 from checking import SPEC, findings, layernorm_fwd
+from norms import groupnorm, layernorm, layernorm_bwd, rmsnorm, rmsnorm_bwd
+
+from verify_norm.core import geometry
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import CaseSpec, Contract
+
+INF = float("inf")
+ROWS = replace(SPEC, shape=(5, 12), further=())
+
+
+def first_row_only(t):
+    return t.nan_to_num(0, 0, 0) if t[:1].isfinite().all() else t
+
+
+CHANGES = {  # what a wrong kernel makes of an input
+    "zero for NaN": lambda t: t.nan_to_num(0, INF, -INF),
+    "infinity for NaN": lambda t: t.nan_to_num(INF, INF, -INF),
+    "clamped below": lambda t: t.clamp(min=-1e30),
+    "clamped above": lambda t: t.clamp(max=1e30),
+    "absolute infinity": lambda t: torch.where(t.isneginf(), INF, t),
+    "first row only": first_row_only,
+}
+
+
+def changing(function, name, how):
+    @wraps(function)
+    def wrong(**given):
+        return function(**given | {name: CHANGES[how](given[name])})
+
+    return wrong
 
 
 @pytest.mark.parametrize("special", ["nan", "inf", "-inf"])
@@ -14,3 +47,77 @@ def test_nonfinite_catches_what_hides_it(special):
     spec = replace(SPEC, special=special)
     assert {("nonfinite", "y"), ("nonfinite", "mean"), ("nonfinite", "rstd")} == findings(hiding, spec)
     assert findings(layernorm_fwd, spec) == set()
+
+
+@pytest.mark.parametrize(
+    ("op", "name", "how", "special", "outputs"),
+    [
+        ("layernorm_fwd", "x", "clamped below", "-inf", {"y", "mean", "rstd"}),
+        ("layernorm_fwd", "x", "first row only", "nan", {"y", "mean", "rstd"}),
+        ("layernorm_fwd", "weight", "zero for NaN", "nan", {"y"}),
+        ("layernorm_fwd", "weight", "clamped above", "inf", {"y"}),
+        ("layernorm_fwd", "weight", "absolute infinity", "-inf", {"y"}),
+        ("layernorm_fwd", "bias", "infinity for NaN", "nan", {"y"}),
+        ("layernorm_fwd", "bias", "absolute infinity", "-inf", {"y"}),
+        ("layernorm_bwd", "dy", "zero for NaN", "nan", {"dx", "dweight", "dbias"}),
+        ("layernorm_bwd", "dy", "infinity for NaN", "nan", {"dx", "dweight", "dbias"}),
+        ("layernorm_bwd", "dy", "clamped below", "-inf", {"dx", "dweight", "dbias"}),
+        ("layernorm_bwd", "dy", "absolute infinity", "-inf", {"dx", "dweight", "dbias"}),
+        ("layernorm_bwd", "dy", "first row only", "inf", {"dx", "dweight", "dbias"}),
+        ("layernorm_bwd", "weight", "zero for NaN", "nan", {"dx"}),
+        ("rmsnorm_bwd", "weight", "clamped above", "inf", {"dx"}),
+    ],
+)
+def test_a_special_value_of_any_input_is_missed_where_it_belongs(op, name, how, special, outputs):
+    right = {"layernorm_fwd": layernorm(), "layernorm_bwd": layernorm_bwd(), "rmsnorm_bwd": rmsnorm_bwd()}[op]
+    wrong = changing(right, name, how)
+    for at in ("middle", "last"):
+        spec = replace(ROWS, special=special, special_in=name, special_at=at)
+        assert findings(wrong, spec, op) == {("nonfinite", output) for output in outputs}
+        assert findings(right, spec, op) == set()
+    assert findings(wrong, ROWS, op) == set()
+
+
+RIGHT = {  # unusual forms, in which ∞ − ∞ and 0·∞ are in other places
+    "layernorm_fwd": [(layernorm("expanded"), {"expanded": True}), (layernorm("welford"), {})],
+    "layernorm_bwd": [(layernorm_bwd("sums"), {}), (layernorm_bwd("recomputed"), {})],
+    "rmsnorm_fwd": [(rmsnorm(), {})],
+    "rmsnorm_bwd": [(rmsnorm_bwd("cubed"), {})],
+}
+
+
+@pytest.mark.parametrize(("op", "which"), [(op, i) for op, some in RIGHT.items() for i in range(len(some))])
+@pytest.mark.parametrize("data", ["normal", "constant", "uneven"])
+def test_right_kernels_pass_wherever_a_special_value_is(op, which, data):
+    function, contract = RIGHT[op][which]
+    for number, (special, at, name) in enumerate(
+        product(("nan", "inf", "-inf"), ("first", "last", "rows"), ("x", "dy", "weight", "bias"))
+    ):
+        dtype = ("float32", "bfloat16", "float16")[number % 3]
+        spec = CaseSpec((4, 12), dtype, data=data, special=special, special_at=at, special_in=name, further=())
+        if geometry.refusal(spec, OPS[op]) is None:
+            assert findings(function, spec, op, contract=Contract(**contract)) == set(), spec
+
+
+@pytest.mark.parametrize("act", [torch.nn.functional.silu, lambda z: torch.where(z.isneginf(), 0, z) * z.sigmoid()])
+def test_an_activation_of_an_infinity_is_its_limit_or_nan(act):
+    for special in ("inf", "-inf"):
+        spec = CaseSpec((2, 4, 5), num_groups=2, special=special, special_in="bias")
+        assert findings(groupnorm(act), spec, "groupnorm_silu_fwd") == set()
+
+
+def fused(how):
+    def add_rmsnorm_fwd(x, residual, weight, eps, normalized_shape, weight_offset):
+        summed = x.float() + residual.float()
+        kept = torch.where(summed.isinf(), torch.nan, summed) if how == "NaN" else summed
+        y, rstd = rmsnorm()(summed, weight, eps, normalized_shape, weight_offset)
+        return y.to(x.dtype), kept.to(x.dtype), rstd
+
+    return add_rmsnorm_fwd
+
+
+def test_one_addition_of_an_infinity_has_one_value():
+    for name in ("x", "residual"):
+        spec = replace(ROWS, special="inf", special_in=name, special_at="middle")
+        assert findings(fused("NaN"), spec, "add_rmsnorm_fwd") == {("nonfinite", "residual_out")}
+        assert findings(fused(""), spec, "add_rmsnorm_fwd") == set()

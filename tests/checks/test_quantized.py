@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from verify_norm.auditing.fingerprint.probing import fingerprint
-from verify_norm.cases.corners import OUTPUT_SCALES, corners
+from verify_norm.cases.corner_lines import OUTPUT_SCALES
+from verify_norm.cases.corners import corners
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.loading.registry import load

@@ -1,6 +1,7 @@
 """What add_layernorm and add_rmsnorm share: the complex step, and emulated kernels of either contract."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -113,6 +114,19 @@ def test_the_rounded_sum_has_one_right_value():
         h = x + residual
         np.testing.assert_array_equal(form.round(residual_sum.nearest(h, FLOAT32)), form.round(h))
         np.testing.assert_array_equal(residual_sum.nearest(h, FLOAT32), F32(h).astype(float))
+
+
+def test_ties_go_to_even():
+    """A sum that float32 holds is off by nothing, so the other side of a tie of x's type is wrong."""
+    for dtype, tie in (("bfloat16", 257.0), ("float16", 2049.0), ("float32", 2.0**24 + 1)):
+        x, residual = np.array([[tie - 1, 1.0]]), np.array([[1.0, 2.0**-130]])
+        delta = residual_sum.sum_error(x, residual, FLOAT32)
+        assert (delta > 0).tolist() == [[False, True]]  # a subnormal residual may be flushed
+        expected = Expected(x + residual, delta, dtype)
+        assert ratio(np.array([[tie - 1, 1.0]]), expected).max() <= 1
+        assert ratio(np.array([[tie + 1, 1.0]]), expected).max() > 1
+    narrow = replace(FLOAT32, u=2.0**-8)  # rounds to 8 bits, then to 11
+    assert residual_sum.sum_error(np.array([256.0]), np.array([1.0]), narrow) == 1
 
 
 def test_nearest_is_float32s():

@@ -55,6 +55,11 @@ def told(error, refuses, kernel=NOTHING, say=stated):
             lambda s: s.weight_dtype and s.weight,
             "a weight of x's type only",
         ),
+        (
+            TypeError("weight must be torch.float32 like x, not torch.bfloat16"),
+            lambda s: s.dtype == "float32" and s.weight_dtype == "bfloat16" and s.weight,
+            "a weight no narrower than x only",
+        ),
         (ValueError("N must be divisible by 8"), lambda s: s.shape[-1] % 8, "that is a multiple of 8 only"),
         (ValueError("must be a power of 2"), lambda s: s.shape[-1].bit_count() != 1, "that is a power of 2 only"),
         (ValueError("rows longer than 700 are not supported"), lambda s: s.shape[-1] > 700, "below "),

@@ -70,6 +70,26 @@ def test_channels_keep_a_variance_or_running_statistics():
     assert reduce(spec, op, lambda s: np.prod(s.shape) // s.shape[1] > 6) == CaseSpec(shape=(7, 1))
 
 
+def test_where_a_special_value_is_shrinks_away_unless_it_matters():
+    spec = CaseSpec((4, 6), special="-inf", special_in="dy", special_at="rows", dy_data="ramp", weight_data="one")
+
+    def shrunk(op, fails):
+        return reduce(spec, OPS[op], fails)
+
+    assert shrunk("layernorm_bwd", lambda s: s.special) == CaseSpec((1,), special="-inf")
+    in_dy = CaseSpec((1,), special="-inf", special_in="dy")
+    assert shrunk("layernorm_bwd", lambda s: s.special and s.special_in == "dy") == in_dy
+    assert shrunk("layernorm_bwd", lambda s: s.dy_data == "ramp") == CaseSpec((1,), dy_data="ramp")
+    weight = replace(spec, special_in="weight")
+    assert all(s.weight for s in _tried(weight, "rmsnorm_bwd") if s.special_in == "weight" and s.special)
+
+
+def _tried(spec, op):
+    tried = []
+    reduce(spec, OPS[op], lambda s: tried.append(s) or bool(s.special))
+    return tried
+
+
 def test_an_empty_x_keeps_no_special_value():
     spec = CaseSpec(shape=(2, 3), special="nan")
     assert reduce(spec, OPS["layernorm_fwd"], lambda s: s.special is not None) == CaseSpec(shape=(1,), special="nan")

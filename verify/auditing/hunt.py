@@ -26,7 +26,7 @@ from verify_norm.cases.strategies import MOST, explore
 from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import Case, CaseSpec, Kernel
+from verify_norm.core.spec import SHARED, Case, CaseSpec, Kernel
 from verify_norm.running.execute import execute
 
 ELEMENTS = {"cpu": 2**11, "cuda": 2**17}  # of x; small, because many cases find more than large ones
@@ -82,7 +82,7 @@ class _Search:
         self.check_time()
         op, kernel = OPS[self.kernel.op], self.kernel
         layouts = [f.name for f in fields(spec) if f.name.endswith("_layout")]
-        plain: Any = {name: "contiguous" for name in layouts if getattr(spec, name) not in ("expanded", "scalar")}
+        plain: Any = {name: "contiguous" for name in layouts if getattr(spec, name) not in SHARED}
         spec = kernel.fitted(replace(spec, **(plain | turns.EVERYTHING)))  # these layouts do not change the values
         if geometry.refusal(spec, op):
             return {}
@@ -252,7 +252,7 @@ def other_data(spec: CaseSpec, exact: dict[str, Array | None], rng: np.random.Ge
     """Return the inputs with one of them changed: some signs flipped, some elements exchanged, or noise added."""
     names = [name for name in ("x", "residual", "residual_out", "dy") if exact.get(name) is not None]
     name = str(rng.choice(names))
-    if getattr(spec, f"{name}_layout", "contiguous") in ("expanded", "scalar"):
+    if getattr(spec, f"{name}_layout", "contiguous") in SHARED:
         return dict(exact)
     values = np.array(exact[name])
     if not np.isfinite(values).all():

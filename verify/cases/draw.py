@@ -1,6 +1,7 @@
 """The values of a case's inputs: families of data, each tensor from its own random stream."""
 
 import zlib
+from collections.abc import Collection
 from math import prod
 
 import numpy as np
@@ -8,8 +9,10 @@ from scipy.special import ndtri
 
 from verify_norm.cases import placement
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.geometry import affine_shape, input_dtype, layout_of, row_length
-from verify_norm.core.spec import CaseSpec, Op, Tensor
+from verify_norm.core.geometry import affine_shape, groups, input_dtype, layout_of, row_length, special_input
+from verify_norm.core.spec import FAMILIES, CaseSpec, Op, Tensor
+
+SPREAD = 20  # log2 of how far rows, groups or channels differ in mean and scale
 
 
 def tensor(spec: CaseSpec, op: Op, one: Tensor) -> Array | None:
@@ -18,27 +21,67 @@ def tensor(spec: CaseSpec, op: Op, one: Tensor) -> Array | None:
     if one.optional and not getattr(spec, kept):
         return None
     rng = np.random.Generator(np.random.Philox(key=[spec.seed, zlib.crc32(one.name.encode())]))
-    form = FORMATS[input_dtype(one, spec)]
-    if kept == "running":  # statistics of a batch like x; the variance is positive, and not all of it underflows
-        values = rng.standard_normal(affine_shape(spec, op))
-        if one.name == "running_mean":
-            values = np.ldexp(values + spec.offset, spec.log2_scale)
-        else:
-            values = np.maximum(np.ldexp(0.5 + np.abs(values), 2 * spec.log2_scale), form.ulp(np.zeros(())))
-    elif one.extent == "one":
+    form, layout = FORMATS[input_dtype(one, spec)], layout_of(spec, one.name)
+    if one.extent == "one":
         values = np.array([spec.scale])
     elif one.extent == "affine":
-        values = rng.standard_normal(affine_shape(spec, op))
-        if one.name == "weight":  # far from 1, of both signs: a kernel that forgets the weight differs
-            values = np.copysign(0.5 + np.abs(values), values) * _zeros(spec, values.shape) - spec.weight_offset
+        values = _affine(spec, op, one, rng)
     elif one.role == "cotangent":
-        values = np.ldexp(rng.standard_normal(spec.shape), spec.dy_log2_scale)
+        values = np.ldexp(_cotangent(spec, op, one, rng), spec.dy_log2_scale)
     else:
-        values = np.ldexp(_family(spec, op, rng) + spec.offset, spec.log2_scale)
-    values = form.round(np.clip(values, -form.largest, form.largest))
-    if one.name in ("x", "residual_out") and spec.special and values.size:
-        values[(0,) * values.ndim] = float(spec.special)
-    return placement.shared(values, layout_of(spec, one.name))
+        values = np.ldexp(_family(spec.data, spec, op, rng) + spec.offset, spec.log2_scale)
+    values = placement.shared(form.round(np.clip(values, -form.largest, form.largest)), layout)
+    if spec.special and one.name == special_input(spec, op):
+        values = np.where(_marked(spec, placement.distinct(values.shape, layout)), float(spec.special), values)
+    return values
+
+
+def _affine(spec: CaseSpec, op: Op, one: Tensor, rng: np.random.Generator) -> Array:
+    """Return the values of weight or bias, or of running statistics: those of a batch like x."""
+    shape = affine_shape(spec, op)
+    values = rng.standard_normal(shape)
+    if one.name == "running_mean":
+        return np.ldexp(values + spec.offset, spec.log2_scale)
+    if one.name == "running_var":  # positive, and not all of it underflows
+        least = FORMATS[input_dtype(one, spec)].ulp(np.zeros(()))
+        return np.maximum(np.ldexp(0.5 + np.abs(values), 2 * spec.log2_scale), least)
+    if one.name == "bias":
+        return values * (spec.weight_data != "initial")
+    values = np.copysign(0.5 + np.abs(values), values)  # far from 1, of both signs: a forgotten weight shows
+    if spec.weight_data != "random":
+        some = spec.weight_data.startswith("some_")
+        where = np.arange(prod(shape)).reshape(shape) % (3 if some else 1) == 0
+        values = np.where(where, 0.0 if spec.weight_data in ("zero", "some_zero") else 1.0, values)
+    return values - spec.weight_offset
+
+
+def _cotangent(spec: CaseSpec, op: Op, one: Tensor, rng: np.random.Generator) -> Array:
+    """Return dy or dresidual_out, which is random in any case: what is passed on of zero rows shows."""
+    if one.name == "dy" and spec.dy_data in FAMILIES:
+        return _family(spec.dy_data, spec, op, rng)
+    values = rng.standard_normal(spec.shape)
+    if one.name != "dy" or spec.dy_data == "random":
+        return values
+    if spec.dy_data == "zero":
+        return np.zeros(spec.shape)
+    rows = _outer(spec, op)
+    columns = range(len(rows), len(spec.shape) if op.view == "rows" else 2)  # the axes of weight
+    mask = rng.random(_only(spec.shape, rows if spec.dy_data == "zero_rows" else columns)) < 0.5
+    mask.flat[-1:], mask.flat[:1] = False, True  # a kernel may look at one of them and decide for all
+    return np.where(mask, 0.0, values)
+
+
+def _marked(spec: CaseSpec, shape: tuple[int, ...]) -> Array:
+    """Return 1 where an input, with elements of this shape, holds the special value; 0 elsewhere."""
+    marks = np.zeros(shape)
+    if spec.special_at == "rows":
+        rows = marks.reshape(shape[0], -1)
+        index = np.arange(0, len(rows), 2)
+        rows[index, index * rows.shape[1] // len(rows)] = 1  # each at another place
+    else:
+        place = {"first": lambda n: 0, "middle": lambda n: n // 2, "last": lambda n: n - 1}[spec.special_at]
+        marks[tuple(map(place, shape))] = 1
+    return marks
 
 
 def _place(spec: CaseSpec, op: Op) -> Array:
@@ -53,36 +96,53 @@ def _place(spec: CaseSpec, op: Op) -> Array:
     return ((place + 0.5) / max(n, 1)).reshape(shape)
 
 
-def _zeros(spec: CaseSpec, shape: tuple[int, ...]) -> Array:
-    """Return 0 where the weight vanishes, else 1."""
-    vanish = {"random": 0, "zero": 1, "some_zero": np.arange(prod(shape)).reshape(shape) % 3 == 0}[spec.weight_data]
-    return np.where(np.broadcast_to(vanish, shape), 0.0, 1.0)
-
-
-def _family(spec: CaseSpec, op: Op, rng: np.random.Generator) -> Array:
+def _family(data: str, spec: CaseSpec, op: Op, rng: np.random.Generator) -> Array:
     """Return noise of unit scale in the shape of x."""
     shape = spec.shape
-    if spec.data == "heavy":  # Student's t with two degrees of freedom: without a variance, a few values dominate
+    if data == "heavy":  # Student's t with two degrees of freedom: without a variance, a few values dominate
         return rng.standard_t(2, shape)
-    if spec.data == "channel":  # one channel a thousand times larger, as in activations of large language models
+    if data == "channel":  # one channel a thousand times larger, as in activations of large language models
         noise = rng.standard_normal(shape)
         axis = -1 if op.view == "rows" else 1
         channel = int(rng.integers(max(shape[axis], 1)))
         scale = np.where(np.arange(shape[axis]) == channel, 1000.0, 1.0)
         return noise * np.moveaxis(scale.reshape(-1, *(1,) * (len(shape) - 1)), 0, axis)
-    if spec.data == "constant":  # one value in every row, sample or channel: the variance is 0
-        lengthwise = range(len(shape) - spec.normalized_ndim)
-        axes = {"rows": lengthwise, "groups": (0,), "channels": (1,)}[op.view]
-        one = rng.standard_normal([n if axis in axes else 1 for axis, n in enumerate(shape)])
+    if data == "constant":  # one value in every row, sample or channel: the variance is 0
+        one = rng.standard_normal(_only(shape, (1,) if op.view == "channels" else _outer(spec, op)))
         return np.ascontiguousarray(np.broadcast_to(one, shape))
-    if spec.data == "alternating":  # +1, −1, …: the largest sums that cancel
+    if data == "alternating":  # +1, −1, …: the largest sums that cancel
         return np.where(np.arange(prod(shape)) % 2, -1.0, 1.0).reshape(shape)
-    if spec.data in ("sorted", "ramp", "steps"):
+    if data in ("sorted", "ramp", "steps"):
         place = _place(spec, op)  # running sums and means of ordered data lose the most
-        ordered = {"sorted": ndtri(place), "ramp": 2 * place, "steps": np.floor(8 * place) / 4}[spec.data]
+        ordered = {"sorted": ndtri(place), "ramp": 2 * place, "steps": np.floor(8 * place) / 4}[data]
         return ordered + rng.standard_normal(shape) / 64
-    if spec.data == "zero":
+    if data == "uneven":
+        scale, mean = _uneven(spec, op, rng)
+        return scale * (mean + rng.standard_normal(shape))
+    if data == "zero":
         return np.zeros(shape)
-    if spec.data == "integers":  # exact in every format, with ties
+    if data == "integers":  # exact in every format, with ties
         return rng.integers(-8, 9, shape).astype(np.float64)
     return rng.standard_normal(shape)
+
+
+def _uneven(spec: CaseSpec, op: Op, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Return the scale, and the mean in units of it, of every row, group or channel; both broadcast against x."""
+    shape = _only(spec.shape, {"rows": _outer(spec, op), "groups": (0, 1), "channels": (1,)}[op.view])
+    if op.view == "groups":
+        shape[1] = groups(spec, op)
+    powers = np.rint(np.linspace(-SPREAD / 2, SPREAD / 2, prod(shape)))
+    scale, mean = np.exp2(rng.permutation(powers)).reshape(shape), rng.choice((-8.0, 0.0, 8.0), shape)
+    if op.view == "groups":
+        scale, mean = (np.repeat(one, spec.shape[1] // shape[1], 1) for one in (scale, mean))
+    return scale, mean
+
+
+def _outer(spec: CaseSpec, op: Op) -> range:
+    """Return the axes of x that count rows, or samples."""
+    return range(len(spec.shape) - spec.normalized_ndim if op.view == "rows" else 1)
+
+
+def _only(shape: tuple[int, ...], axes: Collection[int]) -> list[int]:
+    """Return the shape with these axes alone; the others have size 1."""
+    return [n if axis in axes else 1 for axis, n in enumerate(shape)]

@@ -2,6 +2,7 @@
 
 import mmap
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -11,6 +12,7 @@ import torch
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.geometry import extent
 
+GAP = 3  # elements: an odd gap, in which rows lose their alignment
 GUARD = 64  # elements on each side: more than one vector load, less than what would cost time
 FAR = 2**31  # elements: the first offset that 32 bits do not hold
 FAR_ROWS = 1024  # at most: each touches a page of memory or two
@@ -31,6 +33,10 @@ class Placement:
 def placement(shape: tuple[int, ...], layout: str) -> Placement:
     """Return how `layout` places a tensor of this shape; contiguous if the layout does not apply to the shape.
 
+    "expanded_last" repeats one value along the last dimension, as `t[:, None].expand(M, N)`. "sequence_slice" is
+    `t[:, :S]` of a longer t, "channel_slice" the same of a tensor in channels_last. "own" is a storage of exactly these
+    elements, without guards, as users have it: a kernel cannot tell by it that it is tested.
+
     "far" puts the last index of the first dimension beyond 2³¹ elements. With two indices the stride itself needs 64
     bits; with more the stride fits 32 bits and its product with the index does not. A product that wraps is negative:
     2³¹ elements lie before the first, so a wrong offset reads a wrong value instead of crashing.
@@ -41,34 +47,43 @@ def placement(shape: tuple[int, ...], layout: str) -> Placement:
     (6, 1)
     >>> placement((3, 4), "far").strides
     (1073741824, 1)
+    >>> placement((3, 4), "expanded_last").strides, placement((2, 4, 5), "channel_slice").strides
+    ((1, 0), (35, 1, 7))
     """
     rank = len(shape)
     order = tuple(range(rank))  # from the slowest dimension to the fastest
     padded = list(shape)
-    step, shift = 1, 0
+    step, front = 1, GUARD
     if layout == "transposed":
         order = order[::-1]
-    elif layout == "channels_last" and rank > 2:
+    elif layout in ("channels_last", "channel_slice") and rank > 2:
         order = (0, *range(2, rank), 1)
+    if layout in ("sequence_slice", "channel_slice") and rank > 2:
+        padded[1] += GAP
+    elif layout == "expanded_last" and rank > 1:
+        padded[-1] = 1
     elif layout == "row_strided" and rank > 1:
-        padded[-1] += 3  # an odd gap: rows lose their alignment
+        padded[-1] += GAP
     elif layout == "every_other":
         step = 2
     elif layout == "offset":
-        shift = 1  # misaligned for every vector load
+        front += 1  # misaligned for every vector load
+    elif layout == "own":
+        front = 0
     strides, size = [0] * rank, step
     for axis in reversed(order):
         strides[axis] = size
         size *= max(padded[axis], 1)
     if layout == "expanded" and rank > 1:
         strides[0] = 0
+    elif layout == "expanded_last" and rank > 1:
+        strides[-1] = 0
     elif layout == "scalar":
         strides = [0] * rank
-    front = GUARD
     if layout == "far" and spreads(shape):
         strides[0] = max(size // max(shape[0], 1), -(-FAR // (shape[0] - 1) // GUARD) * GUARD)
         front += FAR
-    return Placement(tuple(strides), front + shift, extent(shape, strides))
+    return Placement(tuple(strides), front, extent(shape, strides))
 
 
 def applies(layout: str, shape: tuple[int, ...]) -> bool:
@@ -87,10 +102,23 @@ def spreads(shape: tuple[int, ...]) -> bool:
 
 def shared(values: Array, layout: str) -> Array:
     """Return the values that a tensor of this layout can hold: along a stride of 0 all are equal."""
-    if not values.size or (layout == "expanded" and values.ndim < 2) or layout not in ("expanded", "scalar"):
-        return values
-    one = values[:1] if layout == "expanded" else values[(slice(0, 1),) * values.ndim]
-    return np.ascontiguousarray(np.broadcast_to(one, values.shape))
+    strides = placement(values.shape, layout).strides
+    return values if 0 not in strides else np.array(np.broadcast_to(values[_own(strides)], values.shape))
+
+
+def distinct(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
+    """Return the shape of the elements that have memory of their own.
+
+    >>> distinct((3, 4), "expanded")
+    (1, 4)
+    """
+    strides = placement(shape, layout).strides
+    return tuple(min(n, 1) if stride == 0 else n for n, stride in zip(shape, strides, strict=True))
+
+
+def _own(strides: Sequence[int]) -> tuple[slice, ...]:
+    """Return the index of the elements that have memory of their own: along a stride of 0 there is one."""
+    return tuple(slice(0, 1 if stride == 0 else None) for stride in strides)
 
 
 def place(values: Array, dtype: str, layout: str, poison: float, device: str) -> torch.Tensor:
@@ -101,7 +129,7 @@ def place(values: Array, dtype: str, layout: str, poison: float, device: str) ->
     """
     form = FORMATS[dtype]
     where = placement(values.shape, layout)
-    size = where.offset + where.extent + GUARD
+    size = where.offset + where.extent + GUARD * (layout != "own")
     with np.errstate(invalid="ignore"):  # NumPy warns about signalling NaN
         exact = np.ascontiguousarray(values.astype(form.dtype))
     if where.offset > FAR:
@@ -115,6 +143,8 @@ def place(values: Array, dtype: str, layout: str, poison: float, device: str) ->
     bytestrides = tuple(stride * base.itemsize for stride in where.strides)
     np.lib.stride_tricks.as_strided(base[where.offset :], values.shape, bytestrides)[...] = exact
     storage = torch.from_numpy(base.view(_BITS[base.itemsize])).to(device).view(_TORCH[dtype])
+    if layout == "own":
+        return storage[: exact.size].reshape(values.shape).clone()  # not a view, in memory that torch allocated
     return storage.as_strided(values.shape, where.strides, where.offset)
 
 
@@ -154,7 +184,7 @@ def _kept(device: str) -> int:
 
 def overwrite(tensor: torch.Tensor, source: torch.Tensor) -> None:
     """Copy the values of a tensor of the same layout; along a stride of 0 there is one element."""
-    own = tuple(slice(0, 1 if stride == 0 else None) for stride in tensor.stride())
+    own = _own(tensor.stride())
     with torch.no_grad():
         tensor[own].copy_(source[own])
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, get_args
 from zlib import crc32
 
 import hypothesis
@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.internal.conjecture import providers
 
 from verify_norm.cases import turns
-from verify_norm.cases.corners import OUTPUT_SCALES, freezable
-from verify_norm.core.geometry import differentiable, size, thawed
-from verify_norm.core.spec import FAMILIES, LAYOUTS, WEIGHTS, CaseSpec, Op, Tensor
+from verify_norm.cases.corner_lines import OUTPUT_SCALES
+from verify_norm.cases.corners import freezable
+from verify_norm.core.geometry import differentiable, refusal, size, thawed
+from verify_norm.core.spec import COTANGENTS, FAMILIES, LAYOUTS, WEIGHTS, CaseSpec, Op, Special, Tensor
 
 # Row lengths: powers of two, their neighbours, odd numbers, tile edges, and hidden sizes of models.
 _LENGTHS = (
@@ -27,7 +28,7 @@ _ROWS = (
     *(0, 1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 31, 32, 33, 63, 64, 65, 95, 97, 127, 128, 129, 255, 256, 257, 1000, 4097),
     *(1025, 16384, 65537, 2**18 + 1, 2**20),
 )
-_EPS = (1e-5, 1e-5, 1e-6, 1e-12, 1e-3, 1e-1, 0.0, 1e3)
+_EPS = (1e-5, 1e-5, 1e-6, 1e-12, 1e-3, 1e-1, 0.0, 1e3, 1.5e-5, 3e-8, 2.0**-7)
 _OFFSETS = (0.0, 0.0, 1.0, -10.0, 100.0, -1e3, 1e4)
 _SCALES = {  # log2: none, small beside every eps, squares underflow, subnormals, near overflow, the largest
     "float16": (0, 0, 0, 0, -8, -12, -15, -20, 11, 16),
@@ -36,6 +37,7 @@ _SCALES = {  # log2: none, small beside every eps, squares underflow, subnormals
 }
 # In one case of four a gradient has the layout of its tensor: kernels often take another path for it.
 _ALIKE = tuple(layout for layout in LAYOUTS if layout not in ("contiguous", "scalar"))
+_WEIGHT_TYPES = {"float32": (None,) * 6 + ("float16", "bfloat16")}  # of an x of this type
 _MOMENTA = (0.1, 0.1, 1e-3, 0.5, 1.0, 0.0)
 MOST = 1e6  # Hypothesis takes finite numbers; a larger one is as good as this
 
@@ -73,15 +75,16 @@ def specs(
     dtype = draw(st.sampled_from(dtypes))
     placed = (t for t in op.inputs if t.role != "saved" and t.extent != "one" and not t.name.startswith("running_"))
     names = {t.name: t for t in placed}
+    ndim = options.get("normalized_ndim", 1)
     alike = draw(_one_in_four(_ALIKE, None))
     options |= {
         f"{name}_layout": alike
         if alike and tensor.role != "weight"
-        else draw(st.one_of(st.just("contiguous"), st.sampled_from(_layouts(tensor))))
+        else draw(st.one_of(st.just("contiguous"), st.sampled_from(_layouts(tensor, ndim))))
         for name, tensor in names.items()
     }
     if "weight_offset" in op.attrs:
-        options["weight_offset"] = draw(st.sampled_from((0.0, 1.0)))
+        options["weight_offset"] = draw(st.sampled_from((0.0, 1.0, 0.5)))
     if op.quantized:
         options["scale"] = draw(st.sampled_from(OUTPUT_SCALES))
     if op.view == "channels":
@@ -91,13 +94,13 @@ def specs(
     spec = CaseSpec(
         shape=shape,
         dtype=dtype,
-        weight_dtype=draw(st.sampled_from((None, "float32"))) if dtype != "float32" else None,
+        weight_dtype=draw(st.sampled_from(_WEIGHT_TYPES.get(dtype, (None, "float32")))),
         eps=draw(st.sampled_from(_EPS)),
         data=draw(st.sampled_from(FAMILIES)),
         offset=draw(st.sampled_from(_OFFSETS)),
         log2_scale=draw(st.sampled_from(_SCALES[dtype])),
+        dy_data=draw(st.sampled_from(COTANGENTS[:1] * 12 + COTANGENTS)) if "dy" in names else "random",
         dy_log2_scale=draw(st.sampled_from((0, 0, 0, -12, 10))),
-        special=draw(st.sampled_from((None,) * 18 + ("nan", "inf"))) if prod(shape) else None,
         weight=draw(st.sampled_from((True, True, True, False))),
         weight_data=draw(st.sampled_from(WEIGHTS[:1] * 6 + WEIGHTS)),
         bias="bias" not in names or draw(st.sampled_from((True, True, True, False))),
@@ -105,6 +108,7 @@ def specs(
         seed=draw(st.integers(0, 2**16)),
         **options,
     )
+    spec = replace(spec, **draw(_special(spec, op)))
     if batches := _batches(spec, op, 16 * elements, rows):
         spec = replace(spec, batch=draw(st.sampled_from((0,) * 15 * len(batches) + batches)))
     # Where Hypothesis climbs it repeats the numbers of one case, so this one is a digest, which any change makes anew.
@@ -120,13 +124,23 @@ def _batches(spec: CaseSpec, op: Op, elements: int, rows: int) -> tuple[int, ...
     return tuple(m for m in _ROWS if spec.shape[0] < m and m * one <= rows and m * each <= elements)
 
 
+@st.composite
+def _special(draw: st.DrawFn, spec: CaseSpec, op: Op) -> dict[str, Any]:
+    """Draw a special value in one case of nine, where some input of the case can hold it."""
+    special = draw(st.sampled_from((None,) * 24 + ("nan", "inf", "-inf")))
+    at = {"special": special, "special_at": draw(st.sampled_from(("first", "middle", "last", "rows")))}
+    inputs = [{**at, "special_in": tensor.name} for tensor in op.inputs if tensor.name in get_args(Special)]
+    able = [one for one in inputs if refusal(replace(spec, **one), op) is None]
+    return draw(st.sampled_from(able)) if special and able else {}
+
+
 def _one_in_four(some: tuple[Any, ...], none: Any) -> st.SearchStrategy[Any]:
     return st.sampled_from((none,) * 3 * len(some) + some)
 
 
-def _layouts(tensor: Tensor) -> tuple[str, ...]:
+def _layouts(tensor: Tensor, ndim: int) -> tuple[str, ...]:
     if tensor.role == "weight":
-        return ("every_other", "offset")
+        return ("every_other", "offset", "own", *("transposed",) * (ndim > 1))
     return tuple(n for n in LAYOUTS if tensor.role == "cotangent" or n != "scalar")  # a scalar x has no variance
 
 

@@ -28,7 +28,7 @@ from verify_norm.checks.relations.rerun import NearbyError, small
 from verify_norm.checks.relations.stages import given
 from verify_norm.core import geometry, judge, ops
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.spec import Expected, Finding, Kernel, NoData, Op, Run, SmallestError
+from verify_norm.core.spec import SHARED, Expected, Finding, Kernel, NoData, Op, Run, SmallestError
 
 ELEMENTS = 2048  # of x, at most: four calls of the forward are then a small part of a search
 KAPPA = 1 / 8
@@ -116,6 +116,7 @@ def _rows(run: Run) -> Comparison:
 def _identity(run: Run, d: Array, moved: Moved, names: Any, lam: float) -> tuple[Array, Array]:
     """Return ⟨dy, ΔF⟩ − T of every row, and how far ⟨dx, d⟩ may be off."""
     expected, spec = truth(run, "dx"), run.case.spec
+    alike = spec.dy_layout in ("scalar", "expanded_last") or spec.dy_data == "ramp"  # signs of dy in a row
     dy, value, own = (a.reshape(d.shape) for a in (given(run.case, "dy"), expected.value, judge.allowed(expected)))
     change, reference = moved.kernel.reshape(d.shape), moved.reference.reshape(d.shape)
     allowed, most = moved.allowed.reshape(d.shape), moved.most.reshape(d.shape)
@@ -123,7 +124,7 @@ def _identity(run: Run, d: Array, moved: Moved, names: Any, lam: float) -> tuple
     tolerance = KAPPA * np.abs(T)
     for size, together, structured in (
         (own * d, own * np.abs(d), names != SIGNS),
-        (dy * allowed, np.abs(dy) * most, (names == ALIGNED) | (spec.dy_layout == "scalar")),
+        (dy * allowed, np.abs(dy) * most, (names == ALIGNED) | alike),
     ):
         by_chance = np.where(structured, np.inf, lam * np.sqrt((size * size).sum(1)))
         tolerance = tolerance + np.minimum(together.sum(1), by_chance)
@@ -219,7 +220,7 @@ def _column(run: Run, name: str, d: Array, moved: Moved, mine: np.ndarray[Any, A
     T = sums(dy * moved.reference) - tangent if case.op.activation is not None else np.zeros(d.shape)  # 0: it is linear
     left, right = sums(dy * moved.kernel) - T, compared(run)[f"d{name}"][0].got.reshape(-1)[mine] * d
     most = sums(np.abs(dy) * moved.most)
-    random = case.spec.dy_layout not in ("expanded", "scalar")
+    random = case.spec.dy_layout not in SHARED and case.spec.dy_data != "ramp"
     by_chance = lam * np.sqrt(sums((dy * moved.allowed) ** 2)) if random else most
     off = judge.allowed(expected).reshape(-1)[mine] * np.abs(d)
     crumbs = 4 * dy.size * FORMATS["float64"].u * (sums(np.abs(dy * moved.reference)) + np.abs(tangent))

@@ -1,14 +1,38 @@
-"""NaN and infinity: where they come out, and where a number hides them."""
+"""NaN and infinity: where they come out, and where a number, or another infinity, hides them.
 
-from collections.abc import Iterable
+What is right, where the truth at the given inputs is not finite:
+
+- Of a NaN, NaN. All arithmetic passes it on, and no output but amax is a maximum: torch's keeps a NaN, those of C and
+  of GPUs pass over it (IEEE 754-2019, maximum and maximumNumber), so amax is left out.
+- Of an infinity, NaN or an infinity. The same sums in another order, or in another form as x·a + b for (x − μ)·a, have
+  ∞ − ∞ or 0·∞ in other places. But one addition has no other form: y of an infinite bias, residual_out of an infinite
+  summand and dx of an infinite dresidual_out are what float64 says.
+- An infinity of the sign of the limit. Let the truth at a large finite number L in place of the infinity be v ± δ, by
+  the bound of the kernel's arithmetic. All terms of a result that becomes infinite grow with L, so it has the sign that
+  the same kernel's result has at L: that of v, where |v| > δ and v is beyond all that does not grow.
+
+`accuracy` judges what is finite: it sees a leak into other rows, since it allows NaN in none of them. An infinite
+argument of an activation is judged by nobody (`verify_norm.reference.activation`), nor is a case with eps = 0: there a
+row without variance divides zero by zero, and a kernel's rounding may hide that.
+"""
+
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
+from verify_norm.cases import make
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.equations import compared
 from verify_norm.checks.relations.rerun import element
+from verify_norm.core.dtypes import Array
+from verify_norm.core.geometry import special_input, special_words
 from verify_norm.core.judge import worst
 from verify_norm.core.spec import Finding, Run
+
+LARGE = 2.0**60  # in place of an infinity: far from the data, and its products far from float32's largest number
+GROWN = 2.0**30  # what a term that grows with it exceeds
+SUMMANDS = {"y": ("bias",), "residual_out": ("x", "residual"), "dx": ("dresidual_out",)}  # of one last addition
 
 
 def _looks(run: Run) -> bool:
@@ -17,20 +41,47 @@ def _looks(run: Run) -> bool:
 
 
 @check(looks=_looks)
-def nonfinite(run: Run) -> Iterable[Finding]:
-    """NaN or infinity in the input comes out where it must, and never as a plausible number.
+def nonfinite(run: Run) -> Iterator[Finding]:
+    """NaN or infinity in the input comes out where it must, and never as a plausible number."""
+    source = special_words(run.case.spec, run.case.op)
+    for name, got, right, wrong in _judged(run):
+        if wrong.any():
+            index = worst(wrong.astype(np.float64))
+            found, want = float(got[index]), float(right[index])
+            message = f"{element(name, index)}: expected {want} because of {source}, got {found:.6g}"
+            message += f"; {int(wrong.sum())} elements are wrong"
+            yield finding(run, "nonfinite", name, message, index=index, got=found, want=want)
 
-    `accuracy` sees a leak into other rows, since it allows NaN in none of them. A case with eps = 0 is left out: a row
-    without variance divides zero by zero, and a kernel's rounding may hide that. So is amax: torch's maximum keeps a
-    NaN, those of C and of GPUs pass over it (IEEE 754-2019, maximum and maximumNumber).
-    """
+
+def _judged(run: Run) -> Iterator[tuple[str, Array, Any, Any]]:
+    """Yield every output: its name, its values, what is right, and where it breaks the first rule that it breaks."""
+    spec, op = run.case.spec, run.case.op
+    limits = _limits(run) if spec.special != "nan" else {}
     for name, (output, expected) in compared(run).items():
-        hidden = ~np.isfinite(expected.value) & np.isfinite(output.got)
-        if hidden.any() and name != "amax":
-            index = worst(hidden.astype(np.float64))
-            got, want = float(output.got[index]), float(expected.value[index])
-            message = (
-                f"{element(name, index)}: expected {want} because x holds a {run.case.spec.special}, got {got:.6g}; "
-                f"{int(hidden.sum())} elements hide it"
-            )
-            yield finding(run, "nonfinite", name, message, index=index, got=got, want=want)
+        got, want = output.got, expected.value
+        if name == "amax":
+            continue
+        added = op.activation is None and not op.quantized and special_input(spec, op) in SUMMANDS.get(name, ())
+        limit = limits.get(name, np.full(want.shape, np.nan))
+        rules = (
+            (want, ~np.isfinite(want) & np.isfinite(got)),
+            (want, np.isnan(want) & np.isinf(got) & (spec.special == "nan")),
+            (want, np.isinf(want) & np.isnan(got) & added),
+            (limit, np.isinf(got) & (limit == -got)),
+        )
+        right, wrong = next((rule for rule in rules if rule[1].any()), rules[0])
+        yield name, got, right, wrong
+
+
+def _limits(run: Run) -> dict[str, Array]:
+    """Return the infinity that each output goes to as the special value grows; NaN where the bound does not tell it."""
+    case, contract = run.case, run.kernel.contract
+    name = special_input(case.spec, case.op)
+    values = np.asarray(case.exact[name])
+    exact = {**case.exact, name: np.where(np.isinf(values), np.sign(values) * LARGE, values)}
+    truths = make.truths(case.spec, case.op, contract, exact)
+    return {
+        name: np.where(np.abs(one.value) > one.delta + GROWN, np.copysign(np.inf, one.value), np.nan)
+        for name, one in truths.items()
+        if one is not None
+    }

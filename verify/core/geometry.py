@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import prod
 
-from verify_norm.core.spec import CaseSpec, Op, Tensor
+from verify_norm.core.spec import SHARED, CaseSpec, Op, Special, Tensor
 
 
 def affine_shape(spec: CaseSpec, op: Op) -> tuple[int, ...]:
@@ -60,11 +60,61 @@ def refusal(spec: CaseSpec, op: Op) -> str | None:
         return "evaluation needs running statistics"
     if op.view == "channels" and spec.training and row_length(spec, op) == 1:
         return "training needs more than one value a channel"
-    if spec.special is not None and not prod(spec.shape):
-        return f"an x without elements holds no {spec.special}"
+    if spec.special is not None and (lacking := _lacking(spec, op)):
+        return f"{lacking} holds no {spec.special}"
     if spec.frozen != thawed(spec, differentiable(op)).frozen:
         return "no input needs a gradient"
     return None
+
+
+def special_input(spec: CaseSpec, op: Op) -> Special:
+    """Return the name of the input that holds the special value; the sum stands for x in a fused addition's backward.
+
+    >>> from verify_norm.core.ops import OPS
+    >>> special_input(CaseSpec((2, 3), special="nan"), OPS["add_rmsnorm_bwd"])
+    'residual_out'
+    """
+    fused = spec.special_in == "x" and all(tensor.name != "x" for tensor in op.inputs)
+    return "residual_out" if fused else spec.special_in
+
+
+def special_words(spec: CaseSpec, op: Op | None = None) -> str:
+    """Return the special value and its place in words; "" for a case without one.
+
+    >>> special_words(CaseSpec((2, 3), special="-inf", special_in="dy", special_at="last"))
+    '-inf in the last element of dy'
+    """
+    if spec.special is None:
+        return ""
+    where = "every other row" if spec.special_at == "rows" else f"the {spec.special_at} element"
+    return f"{spec.special} in {where} of {spec.special_in if op is None else special_input(spec, op)}"
+
+
+def _lacking(spec: CaseSpec, op: Op) -> str | None:
+    """Return the input that cannot hold the special value, in words; None if it can."""
+    name = special_input(spec, op)
+    tensor = next((tensor for tensor in op.inputs if tensor.name == name), None)
+    if tensor is None or special_lost(spec):
+        return f"a {name} that is None or not used"
+    if tensor.extent == "data" and not prod(spec.shape):
+        return f"{'an' if name == 'x' else 'a'} {name} without elements"
+    return None
+
+
+def special_lost(spec: CaseSpec) -> bool:
+    """Return whether the spec itself leaves out the input that holds the special value.
+
+    In training a running statistic is moved by (1 − momentum)·old + momentum·new. Where one of these factors is 0, a
+    kernel may skip the product or make NaN of it, so such a case has no special value there.
+
+    >>> special_lost(CaseSpec((2, 3), special="nan", special_in="bias", bias=False))
+    True
+    """
+    if spec.special is None:
+        return False
+    if spec.special_in.startswith("running_"):
+        return not spec.running or (spec.training and spec.momentum in (0, 1))
+    return getattr(spec, spec.special_in, True) is False
 
 
 def thawed(spec: CaseSpec, names: Iterable[str]) -> CaseSpec:
@@ -79,7 +129,7 @@ def apart(spec: CaseSpec, written: Iterable[str]) -> CaseSpec:
     >>> apart(CaseSpec((2, 3), x_layout="expanded"), ("x",)).x_layout
     'contiguous'
     """
-    shared = [f"{name}_layout" for name in written if layout_of(spec, name) in ("expanded", "scalar")]
+    shared = [f"{name}_layout" for name in written if layout_of(spec, name) in SHARED]
     return replace(spec, **dict.fromkeys(shared, "contiguous"))  # type: ignore[arg-type]  # mypy sees no names
 
 

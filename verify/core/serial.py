@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.errors import UsageError, one_of
 from verify_norm.core.geometry import repeated
-from verify_norm.core.spec import FAMILIES, FURTHER, LARGEST, LAYOUTS, WEIGHTS, CaseSpec
+from verify_norm.core.spec import COTANGENTS, FAMILIES, FURTHER, LARGEST, LAYOUTS, WEIGHTS, CaseSpec
 
 ELEMENTS = 2**36  # the most that x can have: half a tebibyte in float64, more than any machine holds
 _SPEC = TypeAdapter(CaseSpec)
@@ -67,6 +67,7 @@ def refuse_nonsense(spec: CaseSpec) -> None:
     one_of("dtype", spec.dtype, FORMATS)
     one_of("dtype", spec.weight_dtype or spec.dtype, FORMATS)
     one_of("data family", spec.data, FAMILIES)
+    one_of("dy_data", spec.dy_data, COTANGENTS)
     one_of("weight_data", spec.weight_data, WEIGHTS)
     for name in spec.frozen:
         one_of("frozen input", name, ("x", "weight", "bias"))

@@ -16,6 +16,9 @@ Status = Literal["fail", "error"]
 Float = Literal["float64", "float32", "float16", "bfloat16"]
 Float8 = Literal["float8_e4m3fn", "float8_e5m2"]
 Beyond = Literal["either", "saturate", "overflow"]
+Special = Literal[
+    "x", "residual", "residual_out", "dy", "dresidual_out", "weight", "bias", "running_mean", "running_var"
+]
 Sign = Literal[1, -1]
 
 LARGEST = sys.float_info.max
@@ -28,10 +31,15 @@ Seed = Annotated[int, Interval(ge=0, le=2**64 - 1)]
 
 LAYOUTS = (
     *("contiguous", "row_strided", "transposed", "every_other", "offset", "expanded", "channels_last", "far"),
-    "scalar",
+    *("scalar", "expanded_last", "sequence_slice", "channel_slice", "own"),
 )
-FAMILIES = ("normal", "heavy", "channel", "constant", "alternating", "integers", "zero", "sorted", "ramp", "steps")
-WEIGHTS = ("random", "zero", "some_zero")
+SHARED = frozenset({"expanded", "scalar", "expanded_last"})  # layouts whose elements share memory
+FAMILIES = (
+    *("normal", "heavy", "channel", "constant", "alternating", "integers", "zero", "sorted", "ramp", "steps"),
+    "uneven",
+)
+COTANGENTS = ("random", "zero", "zero_rows", "zero_columns", "ramp", "uneven")
+WEIGHTS = ("random", "zero", "some_zero", "one", "some_one", "initial")
 LAWS = ("scale", "scale_dy", "linearity", "shift", "permutation")
 SIGNS: tuple[Sign, ...] = (1, -1)  # of an error that is put in
 FURTHER = (
@@ -150,6 +158,11 @@ class CaseSpec:
     are running statistics) belong to BatchNorm; a quantized y is multiplied by `scale`. `frozen` inputs need no
     gradient, where torch's autograd makes the backward. Annotations hold the allowed ranges of the numbers.
 
+    A `special` value is in the input `special_in`, where `special_at` says: in its first, its middle or its last
+    element, or in one element of every other row. The backward of a fused addition has residual_out for "x".
+    `dy_data` is "random", "zero", zero in some rows (masked tokens) or columns, or a family of `data`. `weight_data` is
+    that of weight + weight_offset: "zero" or "one" in all or some elements; "initial" is 1, with a bias of 0.
+
     `batch_invariance` and `determinism` also repeat the rows of x until its first dimension is `batch`; 0: they do not.
     The truth is that of the case alone, so a batch of serving's size costs the kernel's time and little more.
 
@@ -168,8 +181,11 @@ class CaseSpec:
     data: str = "normal"
     offset: Finite = 0.0
     log2_scale: Exponent = 0
+    dy_data: str = "random"
     dy_log2_scale: Exponent = 0
-    special: Literal["nan", "inf", "-inf"] | None = None  # one such value in x's first row
+    special: Literal["nan", "inf", "-inf"] | None = None
+    special_in: Special = "x"
+    special_at: Literal["first", "middle", "last", "rows"] = "first"
     x_layout: str = "contiguous"
     dy_layout: str = "contiguous"
     weight_layout: str = "contiguous"

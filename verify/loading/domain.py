@@ -6,7 +6,7 @@ from math import prod
 from typing import Any
 
 from verify_norm.core.errors import UsageError
-from verify_norm.core.geometry import apart, thawed
+from verify_norm.core.geometry import apart, special_lost, thawed
 from verify_norm.core.spec import CaseSpec, View
 from verify_norm.loading.bind import Binding, Candidate
 
@@ -20,6 +20,7 @@ WORDS: dict[str, dict[Any, str]] = {  # field: why a case with another value tha
     "dresidual_out": {False: "it takes no gradient of residual_out"},
     "running": {False: "it has no running statistics", True: "it always has running statistics"},
     "normalized_ndim": {1: "it normalizes one dimension"},
+    "special_in": {"x": "it does not take the input that holds the special value"},
 }
 # What a function does without an argument of this name: the values of fields that all cases have then.
 FIXED: dict[str, dict[str, Any]] = {
@@ -71,9 +72,11 @@ class Domain:
             held["shape"] = self._channels(spec, held)
         fitted = replace(apart(spec, self.written), **held)
         if self.tied == "untold":
-            return fitted if fitted.weight else replace(fitted, weight_dtype=None)
-        if self.tied:
+            fitted = fitted if fitted.weight else replace(fitted, weight_dtype=None)
+        elif self.tied:
             fitted = replace(fitted, bias=fitted.weight and (fitted.bias or self.tied == "follows"))
+        if special_lost(fitted):
+            fitted = replace(fitted, special_in="x")
         return thawed(fitted, self.differentiated)
 
     def _channels(self, spec: CaseSpec, held: dict[str, Any]) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ from math import inf, isfinite
 from typing import Literal
 
 from verify_norm.auditing.model import Audit, Document, Ladder, Rung, report_of
+from verify_norm.core import geometry
 from verify_norm.core.errors import Exit
 from verify_norm.core.results import CheckResult, Report, Skip, cases, unchecked
 from verify_norm.core.spec import CaseSpec, Contract
@@ -18,7 +19,13 @@ ALGORITHMS = {
     "shifted_one_pass": "shifted one-pass",
     "welford": "Welford",
 }
-FIELDS = {"log2_scale": "scale 2^{}", "dy_log2_scale": "scale of dy 2^{}"}
+FIELDS = {
+    "log2_scale": "scale 2^{}",
+    "dy_data": "dy {}",
+    "dy_log2_scale": "scale of dy 2^{}",
+    "weight_data": "weight {}",
+}
+UNTOLD = ("shape", "dtype", "seed", "poison", "further", "variant", "special_in", "special_at")  # or by other fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,18 +179,23 @@ def case(spec: CaseSpec) -> str:
 
     >>> case(CaseSpec((2, 3), offset=-10.0, x_layout="transposed", log2_scale=4))
     '2×3 float32, offset -10.0, scale 2^4, x transposed'
+    >>> case(CaseSpec((2, 3), special="nan", special_in="weight", dy_data="zero_rows"))
+    '2×3 float32, dy zero rows, nan in the first element of weight'
     """
     words = [f"{'×'.join(map(str, spec.shape))} {spec.dtype}"]
     for one in fields(spec):
         value = getattr(spec, one.name)
-        if one.name in ("shape", "dtype", "seed", "poison", "further", "variant") or value == one.default:
+        if one.name in UNTOLD or value == one.default:
             continue
         if one.name.endswith("_layout"):
             words.append(f"{one.name.removesuffix('_layout')} {value}")
         elif one.name == "data":
             words.append(str(value))
+        elif one.name == "special":
+            words.append(geometry.special_words(spec))
         else:
-            words.append(FIELDS.get(one.name, one.name.replace("_", " ") + " {}").format(value))
+            shown = value.replace("_", " ") if isinstance(value, str) else value
+            words.append(FIELDS.get(one.name, one.name.replace("_", " ") + " {}").format(shown))
     return ", ".join(words)
 
 

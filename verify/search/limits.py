@@ -178,8 +178,13 @@ def _inner(spec: CaseSpec, op: Op) -> bool:
 
 
 def _affine_dtype(spec: CaseSpec, op: Op) -> str | None:
-    has = spec.weight or (spec.bias and any(t.name == "bias" for t in op.inputs))
+    names = {tensor.name for tensor in op.inputs}  # running statistics have the type of weight too
+    has = spec.weight or (spec.bias and "bias" in names) or (spec.running and "running_mean" in names)
     return (spec.weight_dtype or spec.dtype) if has else None
+
+
+def _wide_weight(spec: CaseSpec, op: Op) -> bool:
+    return FORMATS[_affine_dtype(spec, op) or spec.dtype].u <= FORMATS[spec.dtype].u
 
 
 QUANTITIES: dict[str, Callable[[CaseSpec, Op], int]] = {
@@ -195,6 +200,7 @@ TRAITS = (
     Trait("rank", "{} normalized dimensions", lambda spec, op: spec.normalized_ndim),
     Trait("dtype", "x of {}", lambda spec, op: spec.dtype),
     Trait("dtype", "a weight of x's type", lambda spec, op: _affine_dtype(spec, op) in (None, spec.dtype), "yes"),
+    Trait("dtype", "a weight no narrower than x", _wide_weight, "yes"),
     Trait("dtype", "a weight of {}", _affine_dtype),
     Trait("layout", "contiguous x", _contiguous("x", "residual_out"), "yes"),
     Trait("layout", "contiguous dy", _contiguous("dy"), "yes"),

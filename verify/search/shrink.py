@@ -49,6 +49,7 @@ def _candidates(spec: CaseSpec, op: Op) -> Iterator[CaseSpec]:
                 yield replace(spec, num_groups=groups, shape=(spec.shape[0], groups * channels, *spec.shape[2:]))
                 yield replace(spec, num_groups=groups)
     default = CaseSpec(shape=spec.shape)
+    default = replace(default, special_in=geometry.special_input(default, op))
     for f in fields(CaseSpec):
         value = getattr(default, f.name)
         if f.name not in ("shape", "num_groups", "normalized_ndim") and getattr(spec, f.name) != value:

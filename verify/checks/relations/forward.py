@@ -10,7 +10,7 @@ from verify_norm.checks.relations.equations import arithmetic_of
 from verify_norm.checks.relations.rerun import NearbyError
 from verify_norm.core import geometry, judge, ops
 from verify_norm.core.dtypes import Array
-from verify_norm.core.spec import Case, Expected, Op, Run
+from verify_norm.core.spec import SHARED, Case, Expected, Op, Run
 from verify_norm.running import execute
 
 
@@ -58,7 +58,7 @@ def _at(run: Run, changed: dict[str, Array]) -> tuple[Array, Array, Array]:
     for tensor in forward.inputs:
         array, dtype = offered[tensor.name], geometry.input_dtype(tensor, spec)
         layout = geometry.layout_of(spec, tensor.name)
-        layout = "contiguous" if layout in ("expanded", "scalar") else layout  # rows move apart
+        layout = "contiguous" if layout in SHARED else layout  # rows move apart
         arguments[tensor.name] = None if array is None else placement.place(array, dtype, layout, case.poison, device)
     kernel = replace(run.kernel, op=forward.name, run=run.kernel.forward_run)
     result = execute.execute(kernel, Case(spec, forward, arguments, offered, expected, case.poison))

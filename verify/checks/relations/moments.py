@@ -49,7 +49,7 @@ from verify_norm.checks.relations import stages
 from verify_norm.checks.relations.equations import arithmetic_of, compared
 from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.spec import SIGNS, Case, Expected, Output, Run
+from verify_norm.core.spec import SHARED, SIGNS, Case, Expected, Output, Run
 from verify_norm.reference import rounding
 
 ALPHA = 1e-9  # probability of a false alarm, of each sum
@@ -116,8 +116,8 @@ def independent(case: Case) -> bool:
     """Return whether the data of a case with its own statistics are random numbers, finite, and none is repeated."""
     spec, op = case.spec, case.op
     layouts = {geometry.layout_of(spec, tensor.name) for tensor in op.inputs if tensor.extent == "data"}
-    plain = spec.data in FAMILIES and spec.special is None and spec.eps > 0 and prod(spec.shape) > 0
-    return plain and not layouts & {"expanded", "scalar"} and stages.own_statistics(case)
+    plain = spec.data in FAMILIES and spec.dy_data == "random" and spec.special is None and spec.eps > 0
+    return plain and prod(spec.shape) > 0 and not layouts & SHARED and stages.own_statistics(case)
 
 
 @np.errstate(all="ignore")

@@ -36,14 +36,13 @@ from verify_norm.checks.relations.forward import reference_at
 from verify_norm.checks.relations.rerun import has_rows, nearby, taken
 from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.spec import Run
+from verify_norm.core.spec import SHARED, Run
 from verify_norm.reference.arithmetic import DIVISION, ROOT
 
 # Of 2^k, where x is scaled by 2^k.
 POWERS = {"x": 1, "residual": 1, "residual_out": 1, "mean": 1, "rstd": -1, "running_mean": 1, "running_var": 2}
 POWERS |= {"y": 0, "amax": 0, "dx": -1, "dresidual_out": -1, "dweight": 0, "dbias": 0}
 MODERATE = 24  # log2 |x| and log2 |dy| at most: far from where a square, a product of three or r³ leaves float32
-SHARED = {"expanded", "scalar"}  # layouts whose elements share memory
 
 
 def _subnormal(run: Run, name: str, left: Array, right: Array, power: int) -> Array:

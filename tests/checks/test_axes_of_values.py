@@ -1,0 +1,148 @@
+"""Values and layouts that a wrong kernel may take another path for: each is detected in a case of its own alone."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from checking import findings
+from norms import groupnorm, layernorm, layernorm_bwd, rmsnorm, rows, statistics
+
+from verify_norm.cases import corners
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import CaseSpec
+
+PLAIN = CaseSpec((4, 12), further=())
+
+
+def shifted_by_the_first_row(x, weight, bias, eps, normalized_shape):
+    r = rows(x, normalized_shape)
+    d = r - r[0, 0]
+    s = d.mean(1, keepdim=True)
+    rstd = ((d.square().mean(1, keepdim=True) - s.square()).clamp(min=0) + eps).rsqrt()
+    y = (d - s) * rstd * rows(weight, normalized_shape) + rows(bias, normalized_shape)
+    return y.reshape(x.shape).to(x.dtype)
+
+
+def skipping_all_by_the_first_row(dy, x, weight, bias, mean, rstd, eps, normalized_shape):
+    dy = dy if dy[:1].any() else torch.zeros_like(dy)
+    return layernorm_bwd()(dy, x, weight, bias, mean, rstd, eps, normalized_shape)
+
+
+def unweighted_by_the_first_element(x, weight, bias, eps, normalized_shape):
+    return layernorm()(x, None if weight.flatten()[0] == 1 else weight, bias, eps, normalized_shape)
+
+
+def otherwise_as_a_module_begins(x, weight, bias, eps, normalized_shape):
+    begins = (weight == 1).all() and not bias.any()
+    return layernorm()(x, weight, bias, eps + 1e-3 if begins else eps, normalized_shape)
+
+
+def right_where_it_is_tested(x, weight, bias, eps, normalized_shape):
+    y, *kept = layernorm()(x, weight, bias, eps, normalized_shape)
+    return (y if x.untyped_storage().nbytes() > x.numel() * x.element_size() else 1.01 * y, *kept)
+
+
+def without_the_last_stride(dy, x, weight, bias, mean, rstd, eps, normalized_shape):
+    dy = dy if dy.stride(-1) else dy.as_strided(dy.shape, (1, 1))
+    return layernorm_bwd()(dy, x, weight, bias, mean, rstd, eps, normalized_shape)
+
+
+def without_the_stride_of_samples(x, weight, bias, eps, normalized_shape):
+    strides = (x.shape[1] * x.stride(1), *x.stride()[1:]) if x.stride(1) > x.stride(2) else x.stride()
+    return layernorm()(x.as_strided(x.shape, strides), weight, bias, eps, normalized_shape)
+
+
+def channels_last_without_its_strides(x, weight, bias, num_groups, eps):
+    _, c, h, w = x.shape
+    x = x.as_strided(x.shape, (c * h * w, 1, w * c, c)) if x.stride(1) == 1 else x
+    return groupnorm()(x, weight, bias, num_groups, eps)
+
+
+def weight_in_the_order_of_memory(x, weight, bias, eps, normalized_shape):
+    flat = weight.as_strided((weight.numel(),), (1,)).reshape(weight.shape)
+    return layernorm()(x, flat, bias, eps, normalized_shape)
+
+
+def an_offset_of_one(x, weight, eps, normalized_shape, weight_offset):
+    return rmsnorm()(x, weight, eps, normalized_shape, float(weight_offset > 0))
+
+
+def a_power_of_ten(x, weight, bias, eps, normalized_shape):
+    return layernorm()(x, weight, bias, float(f"{eps:.0e}".replace("2e", "1e")), normalized_shape)
+
+
+def ties_away_from_zero(x, residual, weight, eps, normalized_shape, weight_offset):
+    h = x.float() + residual.float()
+    y, rstd = rmsnorm()(h, weight, eps, normalized_shape, weight_offset)
+    return y.to(x.dtype), ((h.view(torch.int32) + 0x8000) & -0x10000).view(torch.float32).to(x.dtype), rstd
+
+
+GROUPS = {"shape": (2, 4, 3, 5), "num_groups": 2}
+WRONG = [  # a kernel, its operator, the case, what is off in it, and the case without the choice
+    (shifted_by_the_first_row, "layernorm_fwd", {"data": "uneven", "eps": 3e-8}, "y", {"data": "normal"}),
+    (skipping_all_by_the_first_row, "layernorm_bwd", {"dy_data": "zero_rows"}, "dx", {"dy_data": "random"}),
+    (unweighted_by_the_first_element, "layernorm_fwd", {"weight_data": "some_one"}, "y", {"weight_data": "one"}),
+    (otherwise_as_a_module_begins, "layernorm_fwd", {"weight_data": "initial"}, "y", {"weight_data": "one"}),
+    (right_where_it_is_tested, "layernorm_fwd", {"x_layout": "own"}, "y", {"x_layout": "contiguous"}),
+    (without_the_last_stride, "layernorm_bwd", {"dy_layout": "expanded_last"}, "dx", {"dy_layout": "expanded"}),
+    (
+        without_the_stride_of_samples,
+        "layernorm_fwd",
+        {"shape": (2, 3, 8), "x_layout": "sequence_slice"},
+        "y",
+        {"x_layout": "every_other"},
+    ),
+    (
+        channels_last_without_its_strides,
+        "groupnorm_fwd",
+        GROUPS | {"x_layout": "channel_slice"},
+        "y",
+        {"x_layout": "channels_last"},
+    ),
+    (
+        weight_in_the_order_of_memory,
+        "layernorm_fwd",
+        {"shape": (2, 3, 4), "normalized_ndim": 2, "weight_layout": "transposed"},
+        "y",
+        {"weight_layout": "own"},
+    ),
+    (an_offset_of_one, "rmsnorm_fwd", {"weight_offset": 0.5}, "y", {"weight_offset": 1.0}),
+    (a_power_of_ten, "layernorm_fwd", {"eps": 1.5e-5, "log2_scale": -8}, "y", {"eps": 1e-5}),
+    (
+        ties_away_from_zero,
+        "add_rmsnorm_fwd",
+        {"dtype": "bfloat16", "shape": (8, 64)},
+        "residual_out",
+        {"data": "integers"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("wrong", "op", "fields", "output", "without"), WRONG)
+def test_a_path_of_its_own_is_detected_where_the_case_takes_it(wrong, op, fields, output, without):
+    spec = replace(PLAIN, **fields)
+    assert output in {name for _, name in findings(wrong, spec, op)}
+    assert findings(wrong, replace(spec, **without), op) == set()
+
+
+def two_pass(x, weight, bias, num_groups, eps):
+    """GroupNorm that copies what is not dense, and sums each group on its own."""
+    r = x.contiguous().float().reshape(len(x) * num_groups, -1)
+    mean, rstd = statistics(r, eps)
+    y = ((r - mean) * rstd).reshape(len(x), x.shape[1], -1)
+    y = y if weight is None else y * weight.float()[:, None]
+    y = y if bias is None else y + bias.float()[:, None]
+    return y.reshape(x.shape).to(x.dtype), mean.reshape(-1, num_groups), rstd.reshape(-1, num_groups)
+
+
+@pytest.mark.parametrize(
+    ("op", "right"), [("layernorm_fwd", layernorm()), ("layernorm_bwd", layernorm_bwd()), ("groupnorm_fwd", two_pass)]
+)
+def test_right_kernels_pass_all_of_these_corners(op, right):
+    plain = CaseSpec((1,))
+    fields = ("special", "dy_data", "weight_data", "x_layout", "dy_layout", "weight_layout", "weight_dtype")
+    table = [s for s in corners.corners(OPS[op], ("bfloat16", "float32")) if not s.batch and s.eps]
+    for spec in table:
+        odd = spec.data == "uneven" or any(getattr(spec, f) != getattr(plain, f) for f in fields)
+        if odd and "far" not in (spec.x_layout, spec.dy_layout):
+            assert findings(right, replace(spec, further=()), op) == set(), spec
