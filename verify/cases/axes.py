@@ -4,22 +4,26 @@
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, get_args, get_type_hints
 
 from verify_norm.cases import placement, turns
-from verify_norm.cases.corners import LARGEST, OUTPUT_SCALES, SUBNORMAL, freezable
+from verify_norm.cases.corner_lines import LARGEST, OUTPUT_SCALES, SUBNORMAL
+from verify_norm.cases.corners import freezable
 from verify_norm.cases.sizes import Classes, classes, instances, sizes
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.geometry import affine_shape, layout_of
-from verify_norm.core.spec import FAMILIES, LAYOUTS, WEIGHTS, CaseSpec, Op, Tensor
+from verify_norm.core.spec import COTANGENTS, FAMILIES, LAYOUTS, WEIGHTS, CaseSpec, Op, Special, Tensor
 
 Read = Callable[[CaseSpec], str | None]
 Ways = Mapping[str, Sequence[Any]]
-EPS = Classes("eps", (0.0, 1e-8, 1e-4, 0.1), ((0.0,), (1e-12,), (1e-5, 1e-6), (1e-3, 1e-1), (1e3,)))
+EPS = Classes(
+    "eps", (0.0, 1e-7, 1e-4, 0.1), ((0.0,), (1e-12, 3e-8), (1e-5, 1e-6, 1.5e-5), (1e-3, 1e-1, 2.0**-7), (1e3,))
+)
 OFFSET = Classes("|offset|", (0.0, 10.0, 100.0), ((0.0,), (1.0, -10.0), (100.0, -100.0), (1e4, -1e3)))
 MOMENTUM = Classes("momentum", (0.0, 0.99), ((0.0,), (0.1, 1e-3, 0.5), (1.0,)))
 SCALES = {"usual x": 0, "small x": -8, "subnormal x": SUBNORMAL, "large x": 7, "largest x": LARGEST}
+WEIGHT_TYPES = ("float32", "float16", "bfloat16")
 STATISTICS = {  # BatchNorm's
     "training": {"training": True, "running": True},
     "training without running statistics": {"training": True, "running": False},
@@ -29,7 +33,8 @@ STATISTICS = {  # BatchNorm's
 HIDING = frozenset(
     {
         *("rows ≤ 0", "samples ≤ 0", "N ≤ 1", "eps > 0.1", "data zero", "data constant", "weight zero"),
-        *("subnormal x", "largest x"),
+        *("subnormal x", "largest x", "dy_data zero", "special_in weight"),
+        *("expanded_last x", "expanded_last residual", "expanded_last residual_out"),
     }
 )
 
@@ -61,10 +66,10 @@ def axes(op: Op, dtypes: Sequence[str], *, frozen: bool = False) -> tuple[Axis, 
     return (*free, _size(op, dtypes, options), *(_check(name, free) for name in turns.checks(op)))
 
 
-def layouts(tensor: Tensor) -> tuple[str, ...]:
-    """Return the layouts that a tensor may have. A scalar x has no variance."""
+def layouts(tensor: Tensor, op: Op) -> tuple[str, ...]:
+    """Return the layouts that a tensor may have: a weight of channels has one dimension, a scalar x has no variance."""
     if tensor.role == "weight":
-        return ("contiguous", "every_other", "offset")
+        return ("contiguous", "every_other", "offset", "own", *["transposed"] * (op.view == "rows"))
     return tuple(n for n in LAYOUTS if tensor.role == "cotangent" or n != "scalar")
 
 
@@ -114,7 +119,7 @@ def _options(op: Op) -> list[Axis]:
     """Return the axes of what the code of a kernel branches on."""
     names = {tensor.name for tensor in op.inputs}
     weights: Ways = {"no weight": [{"weight": False}]} | {f"weight {data}": [{"weight_data": data}] for data in WEIGHTS}
-    types: Ways = {"weights of x's type": [{}], "float32 weights": [{"weight_dtype": "float32"}]}
+    types: Ways = {"weights of x's type": [{}]} | {f"{t} weights": [{"weight_dtype": t}] for t in WEIGHT_TYPES}
     made = [
         _classes(EPS, "eps"),
         Axis("weight", weights, lambda spec: f"weight {spec.weight_data}" if spec.weight else "no weight"),
@@ -138,14 +143,27 @@ def _data(op: Op) -> list[Axis]:
     """Return the axes of values."""
     scales = {name: [{"log2_scale": value}] for name, value in SCALES.items()}
     made = [_field("data", FAMILIES), _classes(OFFSET, "offset"), Axis("scale of x", scales, _scale)]
-    made += [_field("special", (None, "nan", "inf", "-inf")), _field("poison", ("nan", "finite"))]
+    made += [*_special(op), _field("poison", ("nan", "finite"))]
     if op.forward:
-        made.append(_field("dy_log2_scale", (-12, 0, 10)))
+        made += [_field("dy_data", COTANGENTS), _field("dy_log2_scale", (-12, 0, 10))]
     if "momentum" in op.attrs:
         made.append(_classes(MOMENTUM, "momentum"))
     if op.quantized:
         made.append(_field("scale", OUTPUT_SCALES))
     return made
+
+
+def _special(op: Op) -> list[Axis]:
+    """Return the axes of special values: which, and where, for which it matters little how else the case is."""
+    inputs = [tensor.name for tensor in op.inputs if tensor.name in get_args(Special)]
+    beside = ("dtype", "special", "special_in", "special_at", *(c.of_what for c in classes(op)))
+
+    def where(field: str, values: Iterable[str]) -> Axis:
+        axis = _field(field, values)
+        return replace(axis, beside=beside, read=lambda spec: axis.read(spec) if spec.special else None)
+
+    places = get_args(get_type_hints(CaseSpec)["special_at"])
+    return [_field("special", (None, "nan", "inf", "-inf")), where("special_in", inputs), where("special_at", places)]
 
 
 def _scale(spec: CaseSpec) -> str:
@@ -167,7 +185,9 @@ def _memory(op: Op) -> list[Axis]:
                 f"{layout_of(spec, name) if placement.applies(layout_of(spec, name), shape) else 'contiguous'} {name}"
             )
 
-        return Axis(field, {f"{layout} {name}": [{field: layout}] for layout in layouts(tensor)}, read, of_memory=True)
+        return Axis(
+            field, {f"{layout} {name}": [{field: layout}] for layout in layouts(tensor, op)}, read, of_memory=True
+        )
 
     return [axis(tensor) for tensor in placed(op)]
 

@@ -20,7 +20,7 @@ from verify_norm.core.spec import CaseSpec, Op
 
 ELEMENTS = 2**17  # of x: a case in which two values meet need not be larger
 TRIES = 4  # cases made for a pair, of which the best is taken
-LAST_TRIES = 40  # more, of random values: if none of them has the pair, no case is taken to have it
+LAST_TRIES = 100  # more, of random values: if none of them has the pair, no case is taken to have it
 
 
 class Pairs:
