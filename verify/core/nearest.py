@@ -9,6 +9,7 @@ from verify_norm.core.only import FLAGS, MEMORY, NUMBERS, POWERS, RANKS, SIZES, 
 from verify_norm.core.spec import CaseSpec, Op
 
 ELEMENTS = 2**17  # of x, about: a case whose rows grow gets fewer of them
+MOST = 2**22  # … and no case grows beyond
 USUAL = (0.0, 1e-12, 1e-8, 1e-6, 1e-5, 1e-3, 0.1, 1.0, 1e3)  # numbers to choose from where a case has another one
 GROUPS = -1  # the axis that stands for num_groups
 NONE = -2  # no axis changes it
@@ -36,7 +37,8 @@ def fit(text: str, spec: CaseSpec, op: Op) -> CaseSpec:
             held["weight_dtype"] = None if clause.values[0] == "x" else clause.values[0]
         elif clause.name in NUMBERS:
             held[clause.name] = _usual(getattr(spec, clause.name), [c for c in clauses if c.name == clause.name])
-    return _sized(replace(spec, **held), [clause for clause in clauses if clause.name in SIZES], op)
+    kept = replace(spec, **held)
+    return _afforded(_sized(kept, [clause for clause in clauses if clause.name in SIZES], op), kept)
 
 
 def _usual(value: float, clauses: list[Clause]) -> float:
@@ -44,6 +46,11 @@ def _usual(value: float, clauses: list[Clause]) -> float:
     pool = (value, *(v for clause in clauses for v in clause.values), *USUAL)
     allowed = [v for v in pool if all(clause.met(v) for clause in clauses)]
     return min(allowed, key=lambda v: abs(v - value), default=value)
+
+
+def _afforded(fitted: CaseSpec, spec: CaseSpec) -> CaseSpec:
+    """Return the fitted case; the one that it is made of, where it has become too large to run."""
+    return spec if prod(fitted.shape) > max(MOST, prod(spec.shape)) else fitted
 
 
 def _sized(spec: CaseSpec, clauses: list[Clause], op: Op) -> CaseSpec:
@@ -156,7 +163,8 @@ def _ranked(spec: CaseSpec, clauses: list[Clause], op: Op) -> CaseSpec:
 def _reshaped(spec: CaseSpec, rank: int, inner: int, op: Op) -> CaseSpec:
     """Return the case in another rank: dimensions are merged, or ones are added; rows are left out if none can be."""
     if op.view != "rows":
-        return replace(spec, shape=(*spec.shape[:2], *_merged(spec.shape[2:], rank - 2, front=False)))
+        space, samples = spec.shape[2:], spec.shape[0] * (prod(spec.shape[2:]) if rank == 2 else 1)
+        return replace(spec, shape=(samples, spec.shape[1], *_merged(space, rank - 2, front=False)))
     split = len(spec.shape) - spec.normalized_ndim
     leads, normalized = _merged(spec.shape[:split], rank - inner), _merged(spec.shape[split:], inner)
     return replace(spec, shape=(*leads, *normalized), normalized_ndim=inner, batch=spec.batch if leads else 0)

@@ -71,7 +71,7 @@ CLAUSES: dict[str, str] = {
     "unit_stride": "neighbours in the last dimension are neighbours in memory: all tensors, or unit_stride=x",
     "aligned": "tensors begin at a multiple of 16 bytes: all, or aligned=x",
 }
-_PARTS = re.compile(r"([A-Za-z_]\w*)(%[1-9]\d*=|<=|>=|=|<|>)?(.*)")
+_PARTS = re.compile(r"([A-Za-z_]\w*)(%[1-9]\d{0,8}=|<=|>=|=|<|>)?(.*)")
 EXAMPLE = "ndim=2,contiguous,weight,dtype=bf16,N%8=0,eps=1e-6"
 POWERS = "2^k"
 
@@ -117,11 +117,7 @@ class Clause:
             return f"{self.name}%{self.divisor}=0"
         if self.values == (True,) or not self.values:
             return self.name
-        texts = [
-            str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
-            for value in self.values
-        ]
-        return f"{self.name}{self.relation}{'+'.join(texts)}"
+        return f"{self.name}{self.relation}{'+'.join(map(_text, self.values))}"
 
     @property
     def words(self) -> str:
@@ -136,6 +132,10 @@ class Clause:
             return " or ".join(self.values)
         text = str(self).replace("+", " or ")
         return re.sub(r"(%|<=|>=|=|<|>)", r" \1 ", text).replace("  ", " ")
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value).replace("e+", "e")  # + joins values
 
 
 def applies(name: str, op: Op) -> bool:
@@ -188,19 +188,19 @@ def _clause(text: str) -> Clause:
     if name in MEMORY:
         known = [n.removesuffix("_layout") for n in CaseSpec.__dataclass_fields__ if n.endswith("_layout")]
         made = Clause(name, "=", tuple(one_of(f"tensor of {name}", v, known) for v in values))
-        right = (relation == "=" and values) or text == name
+        right = (relation == "=" and bool(values)) or text == name
     elif name in FLAGS:
         made = Clause(name, "=", ({"true": True, "false": False, "none": False}.get(rest, True),))
         right = text == name or (relation == "=" and rest in ("true", "false", "none"))
     elif name in TYPES:
         found = [value if value == "x" and name == "weight_dtype" else dtype_name(value) for value in values]
-        made, right = Clause(name, "=", tuple(found)), relation == "=" and values
+        made, right = Clause(name, "=", tuple(found)), relation == "=" and bool(values)
     elif divisor > 1 or relation.startswith("%"):
         made, right = Clause(name, "%", (0,), divisor), rest == "0" and name in SIZES
     else:
         numbers = tuple(_number(value, whole=name in SIZES) for value in values)
-        right = relation and numbers and None not in numbers and (relation == "=" or len(numbers) == 1)
-        right = right and (relation == "=" or POWERS not in numbers)
+        several = relation == "=" or (len(numbers) == 1 and POWERS not in numbers)
+        right = bool(relation and numbers) and None not in numbers and several
         made = Clause(name, relation, numbers)
     if not right:
         raise UsageError(f"only: {text!r:.60}: expected {name} as in {CLAUSES[name]!r}")
@@ -264,5 +264,5 @@ def of_constants(fixed: Mapping[str, Any]) -> str:
         if name in FLAGS:
             found.append(str(Clause(name, "=", (value is not None and value is not False,))))
         elif name in NUMBERS or name == "num_groups":
-            found.append(f"{'G' if name == 'num_groups' else name}={value:g}")
+            found.append(f"{'G' if name == 'num_groups' else name}={_text(value)}")
     return ",".join(found)

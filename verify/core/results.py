@@ -12,6 +12,7 @@ from verify_norm.core.diagnosis import Diagnosis, option_of, sentence
 from verify_norm.core.dtypes import FORMATS, KERNEL_DTYPES
 from verify_norm.core.errors import Exit
 from verify_norm.core.judge import judged, ulps, worst
+from verify_norm.core.only import words
 from verify_norm.core.serial import spec_text
 from verify_norm.core.spec import CaseSpec, Condition, Contract, Expected, Finding, Output
 from verify_norm.core.ulp import UlpStats
@@ -176,6 +177,7 @@ class Settings:
     isolate: bool = True  # whether the kernel runs in a process of its own
     allow_incomplete: bool = False  # whether a run passes that ended before all corner cases
     contract: str = ""  # what the kernel promises besides its own contract, as "llama,inplace=y:x"
+    only: str = ""  # what it takes besides what it declares itself, as "ndim=2,N%8=0"
 
 
 DEFAULTS = Settings()
@@ -205,6 +207,7 @@ class Report:
     bind: str = ""
     diagnoses: tuple[Diagnosis, ...] = ()  # of each output that has findings, and of the call
     coverage: Coverage | None = None  # None in a report of an older verify-norm
+    only: str = ""  # what the kernel takes, by its declaration, its constants and the settings
     schema: int = SCHEMA
 
     def raise_for_findings(self) -> None:
@@ -222,8 +225,9 @@ class Report:
 
     @property
     def within(self) -> str:
-        """Return ", within its limits" of a kernel that refuses cases in words; else ""."""
-        return ", within its limits" * any(skip.limit for skip in self.skipped)
+        """Return " for 2-D input" if a kernel takes no other, and ", within its limits" if it refuses cases in words."""
+        taken = f" for {words(self.only)}" if self.only else ""
+        return taken + ", within its limits" * any(skip.limit for skip in self.skipped)
 
     @property
     def unfinished(self) -> str:
@@ -298,13 +302,13 @@ def replay_line(report: Report, spec: CaseSpec) -> str:
     """Return the command that runs a case again; a call, if no command can find the kernel."""
     if not report.target:
         return f"verify_norm.replay(<the kernel>, {spec_text(report.kernel, spec, report.op)!r})"
-    return command(report.kernel, report.op, spec, report.bind, report.settings.contract)
+    return command(report.kernel, report.op, spec, report.bind, report.settings.contract, report.settings.only)
 
 
-def command(kernel: str, op: str, spec: CaseSpec, bind: str = "", contract: str = "") -> str:
+def command(kernel: str, op: str, spec: CaseSpec, bind: str = "", contract: str = "", only: str = "") -> str:
     """Return the command that runs a case of a kernel again, quoted for a shell."""
     text = spec_text(kernel, spec, None if kernel == op else op)
-    options = {"--bind": bind, "--contract": contract}
+    options = {"--bind": bind, "--contract": contract, "--only": only}
     given = [f" {name} {shlex.quote(value)}" for name, value in options.items() if value]
     return f"verify-norm replay {shlex.quote(text)}{''.join(given)}"
 

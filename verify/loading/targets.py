@@ -2,8 +2,11 @@
 
 import importlib
 import importlib.util
+import inspect
 import sys
+from functools import partial
 from pathlib import Path
+from types import ModuleType, NoneType
 from typing import Any
 
 from verify_norm.core.errors import UsageError, one_line
@@ -69,8 +72,52 @@ def _importable(name: str, file: str | None) -> bool:
     return found is not None and (file is None or found.origin == file)
 
 
+def preset(value: Any) -> dict[str, Any]:
+    """Return the arguments that functools.partial has bound, by their names; none of any other callable.
+
+    >>> preset(partial(round, 2.5, ndigits=1))
+    {'number': 2.5, 'ndigits': 1}
+    """
+    if not isinstance(value, partial):
+        return {}
+    try:
+        taken = inspect.signature(value.func)
+    except (TypeError, ValueError):  # Python does not know them
+        return dict(value.keywords)
+    bound = taken.bind_partial(*value.args, **value.keywords).arguments
+    more = next((p.name for p in taken.parameters.values() if p.kind is p.VAR_KEYWORD), "")
+    return {name: bound[name] for name in bound if name != more} | value.keywords
+
+
+def located(value: Any) -> tuple[str, str]:
+    """Return the target by which another process can find a callable, and the --bind of what functools.partial bound.
+
+    The target is "" where it cannot be found, or where what is bound is no number, text, flag or None.
+    """
+    if where := target_of(value) or _attribute_of(value):
+        return where, ""
+    constants = preset(value)
+    if not all(isinstance(constant, (int, float, str, bool, NoneType)) for constant in constants.values()):
+        return "", ""
+    where = target_of(value.func) if constants else ""
+    return where, ",".join(f"{name}={constant!r}" for name, constant in constants.items()) if where else ""
+
+
+def _attribute_of(value: Any) -> str:
+    """Return the target of what has no name of its own, as an instance, by a module that holds it; "" if none does."""
+    for where, module in tuple(sys.modules.items()):
+        names = vars(module) if type(module) is ModuleType and where != "__main__" else {}
+        name = next((name for name, held in tuple(names.items()) if held is value and name.isidentifier()), "")
+        if name:
+            file = getattr(module, "__file__", None)
+            return f"{where}:{name}" if _importable(where, file) else f"{file}:{name}" if file else ""
+    return ""
+
+
 def called(value: Any) -> str:
     """Return the name in reports of a callable without a target."""
+    if isinstance(value, partial):
+        return called(value.func)
     return str(getattr(value, "__qualname__", None) or type(value).__name__).rpartition("<locals>.")[2]
 
 

@@ -221,7 +221,7 @@ class Collector:
         if not self.compared:
             return f"the kernel returned no output that can be compared in {count_cases(self.cases)}", True
         lacking = check.lacks(self.kernel, self.outputs)
-        return lacking or f"nothing to look at in {count_cases(self.cases)}", not lacking
+        return lacking or f"nothing to look at in {count_cases(self.cases)}", not lacking and not self.kernel.only
 
     def _position(self, one: Tally | Detectable) -> tuple[int, int, int]:
         names = [tensor.name for tensor in OPS[self.kernel.op].outputs]
@@ -244,5 +244,6 @@ def make_report(kernel: Kernel, settings: Settings, facts: dict[str, str], **fou
         settings=settings,
         environment=environment(settings.device) | facts,
         bind=kernel.bind,
+        only=kernel.only,
         **found,
     )

@@ -16,6 +16,7 @@ from verify_norm.core import known as named
 from verify_norm.core.check_names import CHECK_NAMES
 from verify_norm.core.dtypes import ALIASES, KERNEL_DTYPES, dtype_name
 from verify_norm.core.errors import UnknownOpError, UsageError, one_of
+from verify_norm.core.only import EXAMPLE, checked
 from verify_norm.core.results import DEFAULTS, Count, Seconds, Settings
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 
@@ -51,7 +52,9 @@ def _said(read: Callable[[T], U], value: T) -> U:
     try:
         return read(value)
     except UsageError as error:
-        raise PydanticCustomError(REFUSED, "{message}", {"message": str(error).removeprefix("contract: ")}) from None
+        raise PydanticCustomError(
+            REFUSED, "{message}", {"message": str(error).removeprefix("contract: ").removeprefix("only: ")}
+        ) from None
 
 
 def _dtypes(names: list[str]) -> tuple[str, ...]:
@@ -70,6 +73,13 @@ def _contract(value: Any) -> str:
     if not isinstance(value, (str, Contract, NoneType)):
         raise ValueError
     return _said(named.checked, named.whole(value) if isinstance(value, Contract) else value or "")
+
+
+def _only(value: Any) -> str:
+    """Return what a kernel takes as text, checked; raise ValueError for what is neither a text nor None."""
+    if not isinstance(value, (str, NoneType)):
+        raise ValueError
+    return _said(checked, value or "")
 
 
 class Strict(BaseModel):
@@ -94,6 +104,9 @@ class Options(Strict):
     allow_incomplete: bool = DEFAULTS.allow_incomplete
     contract: Annotated[str, Field(description='a contract, as "llama,inplace=y:x"'), BeforeValidator(_contract)] = (
         DEFAULTS.contract
+    )
+    only: Annotated[str, Field(description=f'what the kernel takes, as "{EXAMPLE}"'), BeforeValidator(_only)] = (
+        DEFAULTS.only
     )
 
 
@@ -151,9 +164,9 @@ class Request:
 
     def only(self) -> Kernel:
         """Return the one kernel; raises UsageError if there are two, one a direction."""
-        from verify_norm.loading.registry import only
+        from verify_norm.loading.registry import single
 
-        return only(self.kernels)
+        return single(self.kernels)
 
 
 def request(
@@ -188,7 +201,7 @@ def request(
     from verify_norm.search.corpus import load
 
     notes = shadowed(kernel) if isinstance(kernel, str) else ()
-    kernels = load_directions(kernel, op, bind, asked.contract)
+    kernels = load_directions(kernel, op, bind, asked.contract, asked.only)
     random = 0 if asked.shapes == "models" else asked.examples
     share = max(asked.seconds / len(kernels), least(Seconds))
     here = {"examples": random, "seconds": share, "device": place, "isolate": isolate}
