@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,7 +10,7 @@ from verify_norm import __version__
 from verify_norm.cli import about, auditing, config, console, options, proof, results, same
 from verify_norm.cli.outputs import Destinations, deliver
 from verify_norm.core.errors import one_of
-from verify_norm.core.results import DEFAULTS, Report
+from verify_norm.core.results import Report
 from verify_norm.search.request import Request, request
 
 app = typer.Typer(
@@ -28,22 +28,15 @@ NO_CONFIG = typer.Option(
 
 
 @app.callback(invoke_without_command=True)
+@options.taking("verify")
 def verify(
     context: typer.Context,
     kernel: Annotated[str, options.KERNEL] = "",
     op: Annotated[str, options.OP] = "",
     bind: Annotated[str, options.BIND] = "",
-    contract: Annotated[str, options.CONTRACT] = DEFAULTS.contract,
-    dtypes: Annotated[str, options.DTYPE] = options.DTYPES,
-    checks: Annotated[str, options.CHECKS] = "",
-    examples: Annotated[int, options.EXAMPLES] = DEFAULTS.examples,
-    seconds: Annotated[float, options.SECONDS] = DEFAULTS.seconds,
-    seed: Annotated[int, options.SEED] = DEFAULTS.seed,
-    device: Annotated[str, options.DEVICE] = "auto",
+    *,
+    given: options.Given,
     worker: Annotated[int, options.WORKER] = 0,
-    shapes: Annotated[str, options.SHAPES] = DEFAULTS.shapes,
-    timeout: Annotated[float | None, options.TIMEOUT] = None,
-    allow_incomplete: Annotated[bool, options.ALLOW_INCOMPLETE] = False,
     in_process: Annotated[bool, options.IN_PROCESS] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the same run after it was killed.")] = False,
     sanitize: Annotated[str, options.SANITIZE] = "",
@@ -65,9 +58,6 @@ def verify(
     console.status(f"verify-norm {__version__}: {kernel}")
     config.announce(context)
     to = Destinations(json_path, html, baseline, context.obj.limits)
-    given = {"dtypes": dtypes, "checks": checks, "examples": examples, "seconds": seconds, "seed": seed}
-    given |= {"device": device, "shapes": shapes, "timeout": timeout, "allow_incomplete": allow_incomplete}
-    given["contract"] = contract
     asked = request(kernel, given, op=op or None, bind=bind, isolate=not in_process, corpus=corpus, worker=worker)
     console.noted(asked)
     reports = _sanitized(asked, sanitize) if sanitize else _searched(asked, resume=resume)
@@ -93,13 +83,12 @@ def _sanitized(asked: Request, tool: str) -> list[Report]:
 
 
 @app.command(cls=config.Command)
+@options.taking("replay")
 def replay(
     spec: Annotated[str, typer.Argument(help="The JSON of a replay line.")],
     bind: Annotated[str, options.BIND] = "",
-    contract: Annotated[str, options.CONTRACT] = DEFAULTS.contract,
-    device: Annotated[str, options.DEVICE] = "auto",
-    checks: Annotated[str, options.CHECKS] = "",
-    timeout: Annotated[float | None, options.TIMEOUT] = None,
+    *,
+    given: options.Given,
     in_process: Annotated[bool, options.IN_PROCESS] = False,
     json_path: Annotated[str, options.JSON] = "",
 ) -> int:
@@ -108,22 +97,16 @@ def replay(
 
     name, op, case = read_spec(spec)
     to = Destinations(json_path)
-    given = {"checks": checks, "examples": 0, "device": device, "timeout": timeout, "contract": contract}
-    asked = console.noted(request(name, given, op=op, bind=bind, isolate=not in_process))
+    asked = console.noted(request(name, given | {"examples": 0}, op=op, bind=bind, isolate=not in_process))
     from verify_norm.search.search import replay as run
 
     return deliver(run(asked.only(), case, asked.settings), to=to)
 
 
 app.command("list")(about.list_)
-COMMANDS: tuple[Callable[..., int | None], ...] = (
-    about.show,
-    auditing.audit,
-    auditing.hunt,
-    results.compare,
-    same.same,
-)
-for command in (*COMMANDS, results.schema, proof.power, proof.zoo, proof.certify, proof.gradcheck):
+COMMANDS: tuple[Callable[..., Any], ...] = (about.show, auditing.audit, auditing.hunt, results.compare, same.same)
+MORE: tuple[Callable[..., Any], ...] = (results.schema, proof.power, proof.zoo, proof.certify, proof.gradcheck)
+for command in (*COMMANDS, *MORE):
     app.command(cls=config.Command)(command)
 
 

@@ -225,7 +225,7 @@ class Report:
 
     @property
     def within(self) -> str:
-        """Return " for 2-D input" if a kernel takes no other, and ", within its limits" if it refuses cases in words."""
+        """Return " for 2-D input" if a kernel takes no other, ", within its limits" if it refuses cases in words."""
         taken = f" for {words(self.only)}" if self.only else ""
         return taken + ", within its limits" * any(skip.limit for skip in self.skipped)
 

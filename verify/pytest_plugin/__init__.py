@@ -70,7 +70,7 @@ def parametrize_checks(
 
 def _text(contract: Contract | str) -> str:
     from verify_norm.core.errors import UsageError
-    from verify_norm.search.request import options
+    from verify_norm.search.options import options
 
     try:
         return options(contract=contract).contract
@@ -105,7 +105,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     from verify_norm.core import serial
     from verify_norm.core.errors import UsageError
-    from verify_norm.search.request import options
+    from verify_norm.search.options import options
 
     try:
         options(**given)
