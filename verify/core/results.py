@@ -13,6 +13,7 @@ from verify_norm.core.dtypes import FORMATS, KERNEL_DTYPES
 from verify_norm.core.errors import Exit
 from verify_norm.core.judge import judged, ulps, worst
 from verify_norm.core.only import words
+from verify_norm.core.rendering import Rendered
 from verify_norm.core.serial import spec_text
 from verify_norm.core.spec import CaseSpec, Condition, Contract, Expected, Finding, Output
 from verify_norm.core.ulp import UlpStats
@@ -183,9 +184,9 @@ class Settings:
 DEFAULTS = Settings()
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """The verdict on one kernel, and all the evidence for it."""
+@dataclass(frozen=True, slots=True, repr=False)
+class Report(Rendered):
+    """The verdict on one kernel, and all the evidence for it. `print` shows what the command line prints."""
 
     kernel: str
     op: str
@@ -209,6 +210,10 @@ class Report:
     coverage: Coverage | None = None  # None in a report of an older verify-norm
     only: str = ""  # what the kernel takes, by its declaration, its constants and the settings
     schema: int = SCHEMA
+
+    def __repr__(self) -> str:
+        """Return the verdict on one line."""
+        return f"<Report {self.kernel} ({self.op}): {self.verdict.name}, {cases(self)}, {len(self.findings)} findings>"
 
     def raise_for_findings(self) -> None:
         """Raise FindingsError with all findings if there are any, if nothing was checked, or if the run is incomplete.

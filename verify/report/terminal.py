@@ -1,6 +1,8 @@
 """A Report for people: the tables and the findings, on standard output."""
 
 from collections.abc import Iterable
+from io import StringIO
+from typing import cast
 
 from rich.console import Console, JustifyMethod
 from rich.markup import escape
@@ -25,6 +27,14 @@ def console() -> Console:
     out = Console(highlight=False, emoji=False)  # a kernel may be called :llama
     out.width = max(out.width, LEAST_WIDTH)
     return out
+
+
+def text(*reports: Report) -> str:
+    """Return what `show_report` prints, without colours."""
+    out = Console(file=StringIO(), width=LEAST_WIDTH, highlight=False, emoji=False, color_system=None)
+    for report in reports:
+        show_report(report, out)
+    return cast(StringIO, out.file).getvalue()
 
 
 def table(

@@ -39,11 +39,17 @@ def _names(known: Callable[[list[str]], tuple[str, ...]]) -> BeforeValidator:
 
     def read(value: Any) -> tuple[str, ...]:
         names = split(value) if isinstance(value, Iterable) else [value]
+        names = [str(name).removeprefix("torch.") if _is_torch_dtype(name) else name for name in names]
         if not all(isinstance(name, str) for name in names):
             raise ValueError
         return _said(known, names)
 
     return BeforeValidator(read)
+
+
+def _is_torch_dtype(value: Any) -> bool:
+    """Return whether a value is a type as torch.float32; torch need not be there."""
+    return type(value).__module__ == "torch" and type(value).__name__ == "dtype"
 
 
 def _said(read: Callable[[T], U], value: T) -> U:
