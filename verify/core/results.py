@@ -12,7 +12,7 @@ from verify_norm.core.diagnosis import Diagnosis, option_of, sentence
 from verify_norm.core.dtypes import FORMATS, KERNEL_DTYPES
 from verify_norm.core.errors import Exit
 from verify_norm.core.judge import judged, ulps, worst
-from verify_norm.core.only import words
+from verify_norm.core.only import joined, words
 from verify_norm.core.rendering import Rendered
 from verify_norm.core.serial import spec_text
 from verify_norm.core.spec import CaseSpec, Condition, Contract, Expected, Finding, Output
@@ -209,6 +209,7 @@ class Report(Rendered):
     diagnoses: tuple[Diagnosis, ...] = ()  # of each output that has findings, and of the call
     coverage: Coverage | None = None  # None in a report of an older verify-norm
     only: str = ""  # what the kernel takes, by its declaration, its constants and the settings
+    outside: str = ""  # the --only within which no case failed, though most others did
     schema: int = SCHEMA
 
     def __repr__(self) -> str:
@@ -330,6 +331,36 @@ def declaration(report: Report) -> str:
     return option_of(contracts, report.settings.contract) if all(contracts) and contracts else ""
 
 
+def next_step(report: Report) -> tuple[str, str]:
+    """Return what would settle all findings, in words, and the command that declares it; "" and "" if nothing would."""
+    contract, only = declaration(report), report.outside
+    if contract:
+        settled = f"a weaker contract explains all findings: --contract {contract} declares it"
+        return settled, run_line(report, contract, report.settings.only)
+    if only and report.findings:
+        settled = f"no case within --only {only} fails, and most others do; if the kernel takes no others, declare it"
+        return settled, run_line(report, report.settings.contract, joined(report.settings.only, only))
+    return "", ""
+
+
+def run_line(report: Report, contract: str, only: str) -> str:
+    """Return the command that checks the kernel again under another contract, or with other cases."""
+    settings = report.settings
+    if not report.target:
+        given = {"contract": contract, "only": only}
+        return f"verify_norm.verify(<the kernel>, {', '.join(f'{k}={v!r}' for k, v in given.items() if v)})"
+    options = {
+        "--kernel": report.kernel,
+        "--op": report.op if report.op != report.kernel else "",
+        "--bind": report.bind,
+        "--dtype": ",".join(settings.dtypes) if settings.dtypes != DEFAULTS.dtypes else "",
+        "--checks": ",".join(settings.checks),
+        "--contract": contract,
+        "--only": only,
+    }
+    return " ".join(["verify-norm", *(f"{name} {shlex.quote(value)}" for name, value in options.items() if value)])
+
+
 def cases(report: Report) -> str:
     """Return how many cases were checked, as "478 cases", or "400 of 478 cases" if some were left out."""
     left_out = sum(skip.cases for skip in report.skipped if skip.what == "cases")
@@ -356,5 +387,7 @@ def failures(report: Report) -> str:
     if report.findings:
         kinds = len(report.findings)
         first = f"{title}: {kinds} finding{'s' * (kinds != 1)} in {cases(report)}"
-        return "\n".join((first, *(f"{f.check}: {failure(report, f)}" for f in report.findings)))
+        settled, line = next_step(report)
+        last = [f"{settled}:\n  {line}"] if settled else []
+        return "\n".join((first, *(f"{f.check}: {failure(report, f)}" for f in report.findings), *last))
     return f"{title}: {reason}" if (reason := gap(report)) else ""

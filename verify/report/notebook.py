@@ -3,7 +3,7 @@
 from html import escape
 from typing import Any
 
-from verify_norm.core.results import Report, declaration, explanation, replay_line
+from verify_norm.core.results import Report, explanation, next_step, replay_line
 from verify_norm.report.words import case, headline, number, printable
 
 COLOURS = {"pass": "#1a7f37", "fail": "#cf222e", "none": "#cf222e", "part": "#9a6700"}
@@ -21,8 +21,8 @@ def table(*reports: Report) -> str:
             for finding in report.findings
         ]
         parts += [f"<ul>{''.join(items)}</ul>"] * bool(items)
-        if option := declaration(report):
-            parts.append(f"<p>A weaker contract explains all findings: contract={_text(repr(option))}.</p>")
+        settled, line = next_step(report)
+        parts += [f"<p>{_text(settled)}:<br><code>{_text(line)}</code></p>"] * bool(settled)
     return "".join(parts)
 
 

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from verify_norm.core.errors import Exit
-from verify_norm.core.results import CheckResult, Report, Tally, cases, declaration, explanation, replay_line
+from verify_norm.core.results import CheckResult, Report, Tally, cases, explanation, next_step, replay_line
 from verify_norm.core.spec import CaseSpec, Finding
 from verify_norm.report.detected import detected, detected_by_all, relative
 from verify_norm.report.words import case, count, percent, skip_line
@@ -68,8 +68,10 @@ def show_report(report: Report, console: Console) -> None:
         console.print(f"[dim]not checked: {escape(skip_line(skip))}[/]")
     for finding in report.findings:
         _finding(report, finding, console)
-    if option := declaration(report):
-        console.print(f"\nA weaker contract explains all findings: [bold]--contract {escape(option)}[/] declares it.")
+    settled, line = next_step(report)
+    if settled:
+        console.print(f"\n{escape(settled[0].upper() + settled[1:])}:")
+        console.print(f"  [bold]{escape(line)}[/]", soft_wrap=True)
     console.print(f"[dim]{escape(', '.join(f'{k} {v}' for k, v in report.environment.items()))}[/]")
     console.print(_verdict(report))
 

@@ -17,7 +17,7 @@ from verify_norm.running.isolate import Runner
 from verify_norm.search.detectable import Told
 from verify_norm.search.examine import NO_ROOM, Examined
 from verify_norm.search.journal import Journal
-from verify_norm.search.limits import Raised, hints, stated, wording
+from verify_norm.search.limits import Raised, hints, separating, stated, wording
 
 NO_JOURNAL = Journal(None, resume=False)
 
@@ -151,7 +151,13 @@ class Collector:
             message = f"{message}; {hint}" if hint else message
         return replace(finding, message=message, cases=len(self.failing[key]), after=self.findings[key].after)
 
-    def report(self, findings: Iterable[Finding], seconds: float, diagnoses: tuple[Diagnosis, ...] = ()) -> Report:
+    def outside(self) -> str:
+        """Return the --only within which no case has findings, though most others have; "" if there is none."""
+        return separating(self.kernel, [spec for specs in self.failing.values() for spec in specs], self.ran)
+
+    def report(
+        self, findings: Iterable[Finding], seconds: float, diagnoses: tuple[Diagnosis, ...] = (), outside: str = ""
+    ) -> Report:
         """Return the report, with these findings for those that were collected, and what explains them."""
         lacking = tuple(self._lacking())
         failed = self.cases - self.compared
@@ -174,6 +180,7 @@ class Collector:
             detectable=tuple(sorted((told.detectable(*key) for key, told in self.told.items()), key=self._position)),
             interrupted=self.interrupted,
             diagnoses=diagnoses,
+            outside=outside,
             coverage=Coverage(
                 self.planned,
                 self.corners,

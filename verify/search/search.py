@@ -181,7 +181,8 @@ def search(
     finally:
         state.runner.close()
         journal.close(complete=not state.interrupted and state.corners_done == state.corners)
-    return state.report(searching.reduced, time.perf_counter() - started, diagnoses)
+    outside = "" if any(one.contract for one in diagnoses) else state.outside()
+    return state.report(searching.reduced, time.perf_counter() - started, diagnoses, outside)
 
 
 def replay(kernel: Kernel, spec: CaseSpec, settings: Settings) -> Report:
