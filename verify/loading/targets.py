@@ -50,7 +50,13 @@ def target_of(value: Any) -> str:
 
 
 def imported(where: str) -> Any:
-    """Return the module of that name, or in that file; raises UsageError if it cannot be imported."""
+    """Return the module of that name, or in that file; raises UsageError if it cannot be imported.
+
+    The working folder and the folder of the file come last on sys.path, so that what stands there can be imported, also
+    in a child process, which has this path.
+    """
+    folders = [Path.cwd(), *([Path(where).absolute().parent] if where.endswith(".py") else ())]
+    sys.path += [str(folder) for folder in folders if str(folder) not in sys.path]
     try:
         return _from_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
     except UsageError:
@@ -134,5 +140,19 @@ def _from_file(path: Path) -> Any:
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     sys.modules[specification.name] = module  # Triton and dataclasses look their module up
-    specification.loader.exec_module(module)
+    try:
+        specification.loader.exec_module(module)
+    except ImportError as error:
+        if "attempted relative import" not in str(error):
+            raise
+        return _of_package(path.absolute())
     return module
+
+
+def _of_package(path: Path) -> Any:
+    """Return the module in that file of a package, imported by its full name."""
+    names, folder = [path.stem], path.parent
+    while (folder / "__init__.py").is_file():
+        names, folder = [folder.name, *names], folder.parent
+    sys.path += [str(folder)] * (str(folder) not in sys.path)
+    return importlib.import_module(".".join(names))

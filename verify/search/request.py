@@ -67,9 +67,15 @@ def request(
     from verify_norm.loading.entry_points import shadowed
     from verify_norm.loading.registry import load_directions
     from verify_norm.search.corpus import load
+    from verify_norm.search.directions import forward_only
 
     notes = shadowed(kernel) if isinstance(kernel, str) else ()
     kernels = load_directions(kernel, op, bind, asked.contract, asked.only)
+    forward, *others = kernels
+    if others and op is None and (why := forward_only(others[0], Settings(device=place, isolate=isolate))):
+        both = forward.op.removesuffix("_fwd")
+        note = f"{forward.name} is checked forward only, since {why}; --op {both} checks its backward too"
+        kernels, notes = [forward], (*notes, note)
     random = 0 if asked.shapes == "models" else asked.examples
     share = max(asked.seconds / len(kernels), least(Seconds))
     here = {"examples": random, "seconds": share, "device": place, "isolate": isolate}
