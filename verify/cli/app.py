@@ -11,7 +11,7 @@ from verify_norm.cli import about, auditing, config, console, options, proof, re
 from verify_norm.cli.outputs import Destinations, deliver
 from verify_norm.core.errors import one_of
 from verify_norm.core.results import Report
-from verify_norm.search.request import Request, request
+from verify_norm.search.request import Request, interpret, request
 
 app = typer.Typer(
     cls=config.Group,
@@ -31,13 +31,14 @@ NO_CONFIG = typer.Option(
 @options.taking("verify")
 def verify(
     context: typer.Context,
-    kernel: Annotated[str, options.KERNEL] = "",
+    kernel: Annotated[list[str] | None, options.KERNELS] = None,
     op: Annotated[str, options.OP] = "",
     bind: Annotated[str, options.BIND] = "",
     *,
     given: options.Given,
     worker: Annotated[int, options.WORKER] = 0,
     in_process: Annotated[bool, options.IN_PROCESS] = False,
+    fail_fast: Annotated[bool, options.FAIL_FAST] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the same run after it was killed.")] = False,
     sanitize: Annotated[str, options.SANITIZE] = "",
     corpus: Annotated[str, options.CORPUS] = "",
@@ -47,7 +48,7 @@ def verify(
     no_config: Annotated[bool, NO_CONFIG] = False,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> int:
-    """Check one kernel: corner cases first, then random cases, each element against a derived bound."""
+    """Check kernels: corner cases first, then random cases, each element against a derived bound."""
     if version:
         print(f"verify-norm {__version__}")
         return 0
@@ -55,13 +56,25 @@ def verify(
         return 0
     if not kernel:
         raise typer.BadParameter("expected a kernel, as --kernel layernorm_bwd; verify-norm list shows them")
-    console.status(f"verify-norm {__version__}: {kernel}")
+    console.status(f"verify-norm {__version__}: {', '.join(kernel)}")
     config.announce(context)
     to = Destinations(json_path, html, baseline, context.obj.limits)
-    asked = request(kernel, given, op=op or None, bind=bind, isolate=not in_process, corpus=corpus, worker=worker)
-    console.noted(asked)
-    reports = _sanitized(asked, sanitize) if sanitize else _searched(asked, resume=resume)
-    return deliver(*reports, to=to, all_of_them=bool(op or sanitize), planned=len(asked.kernels))
+    from verify_norm.loading.several import expanded
+
+    common: dict[str, Any] = {"op": op or None, "bind": bind, "isolate": not in_process}
+    interpret(always=given["device"] == "cpu")  # a file may import Triton
+    names = expanded(kernel)
+    found = [console.noted(request(name, given, corpus=corpus, worker=worker, **common)) for name in names]
+    reports: list[Report] = []
+    for asked in found:
+        reports += _sanitized(asked, sanitize) if sanitize else _searched(asked, resume=resume)
+        if reports[-1].interrupted or (fail_fast and any(report.findings for report in reports)):
+            break
+    planned = sum(len(asked.kernels) for asked in found)
+    if fail_fast and len(reports) < planned and not reports[-1].interrupted:
+        console.complain(f"--fail-fast: {len(reports)} of {planned} runs were made")
+        planned = len(reports)
+    return deliver(*reports, to=to, all_of_them=bool(op or sanitize), planned=planned)
 
 
 def _searched(asked: Request, *, resume: bool) -> list[Report]:

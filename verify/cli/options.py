@@ -12,6 +12,13 @@ from annotated_types import Ge
 from verify_norm.search.options import TAKES, Options, flags
 
 KERNEL = typer.Option("--kernel", "-k", help="Kernel: a name (see list), package.module:attr, or path/file.py:attr.")
+KERNELS = typer.Option(
+    "--kernel",
+    "-k",
+    help="Kernel: a name (see list), package.module:attr, or path/file.py:attr. Again for another one. path/file.py is "
+    "each kernel in it; patterns match files and names, as 'ops/*.py:rms_norm'.",
+)
+FAIL_FAST = typer.Option("--fail-fast", help="Of several kernels, run none after the first one with findings.")
 JSON = typer.Option("--json", help="Write the report to this file; a list for both directions. - is standard output.")
 IN_PROCESS = typer.Option("--in-process", help="Run the kernel in this process, as for a debugger. A crash ends it.")
 OP = typer.Option("--op", help="Operator, if the name does not tell: layernorm_fwd. layernorm is both directions.")
