@@ -115,7 +115,7 @@ class Clause:
         """Return the text of the clause."""
         if self.relation == "%":
             return f"{self.name}%{self.divisor}=0"
-        if self.values == (True,) or not self.values:
+        if not self.values or (self.name in FLAGS and self.values[0]):
             return self.name
         return f"{self.name}{self.relation}{'+'.join(map(_text, self.values))}"
 

@@ -55,7 +55,7 @@ def imported(where: str) -> Any:
     The working folder and the folder of the file come last on sys.path, so that what stands there can be imported, also
     in a child process, which has this path.
     """
-    folders = [Path.cwd(), *([Path(where).absolute().parent] if where.endswith(".py") else ())]
+    folders = [Path.cwd(), *(_folders(Path(where).absolute()) if where.endswith(".py") else ())]
     sys.path += [str(folder) for folder in folders if str(folder) not in sys.path]
     try:
         return _from_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
@@ -88,9 +88,9 @@ def preset(value: Any) -> dict[str, Any]:
         return {}
     try:
         taken = inspect.signature(value.func)
-    except (TypeError, ValueError):  # Python does not know them
+        bound = taken.bind_partial(*value.args, **value.keywords).arguments
+    except (TypeError, ValueError):  # Python does not know its arguments, or it has no such ones
         return dict(value.keywords)
-    bound = taken.bind_partial(*value.args, **value.keywords).arguments
     more = next((p.name for p in taken.parameters.values() if p.kind is p.VAR_KEYWORD), "")
     return {name: bound[name] for name in bound if name != more} | value.keywords
 
@@ -149,10 +149,15 @@ def _from_file(path: Path) -> Any:
     return module
 
 
+def _folders(path: Path) -> list[Path]:
+    """Return the folder of a file, and that of the outermost package that it belongs to."""
+    root = path.parent
+    while (root / "__init__.py").is_file():
+        root = root.parent
+    return [path.parent, root]
+
+
 def _of_package(path: Path) -> Any:
     """Return the module in that file of a package, imported by its full name."""
-    names, folder = [path.stem], path.parent
-    while (folder / "__init__.py").is_file():
-        names, folder = [folder.name, *names], folder.parent
-    sys.path += [str(folder)] * (str(folder) not in sys.path)
-    return importlib.import_module(".".join(names))
+    relative = path.relative_to(_folders(path)[1]).with_suffix("")
+    return importlib.import_module(".".join(relative.parts))
