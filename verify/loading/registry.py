@@ -16,7 +16,7 @@ from verify_norm.loading import adapt
 from verify_norm.loading.adapt import WritesError
 from verify_norm.loading.builtin import BOTH, BUILTIN, PEERS, infer, missing
 from verify_norm.loading.entry_points import registered
-from verify_norm.loading.targets import attribute, called, imported, located, module_name
+from verify_norm.loading.targets import attribute, called, imported, located, module_name, reach
 
 
 def find(name: str, op: str | None = None, bind: str = "") -> Kernel:
@@ -116,6 +116,7 @@ def single(kernels: Sequence[Kernel]) -> Kernel:
 
 def ready(kernel: Kernel) -> Kernel:
     """Return the same kernel with its functions, found by their names; raises UsageError."""
+    reach(kernel.target.rpartition(":")[0])  # for what the kernel imports when it is called
     return _running(kernel, attribute(kernel.target))
 
 

@@ -52,17 +52,25 @@ def target_of(value: Any) -> str:
 def imported(where: str) -> Any:
     """Return the module of that name, or in that file; raises UsageError if it cannot be imported.
 
-    The working folder and the folder of the file come last on sys.path, so that what stands there can be imported, also
-    in a child process, which has this path.
+    Meanwhile the working folder and the folder of the file are last on sys.path: what stands there can be imported.
     """
-    folders = [Path.cwd(), *(_folders(Path(where).absolute()) if where.endswith(".py") else ())]
-    sys.path += [str(folder) for folder in folders if str(folder) not in sys.path]
+    before = list(sys.path)
+    reach(where)
+    added = sys.path[len(before) :]
     try:
         return _from_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
     except UsageError:
         raise
     except (Exception, SystemExit) as error:
         raise UsageError(f"{where} cannot be imported: {one_line(error)}") from error
+    finally:
+        sys.path[:] = [folder for folder in sys.path if folder not in added]
+
+
+def reach(where: str) -> None:
+    """Let this process import what stands in the working folder, and beside the file, from now on."""
+    folders = [Path.cwd(), *(_folders(Path(where).absolute()) if where.endswith(".py") else ())]
+    sys.path += [folder for folder in dict.fromkeys(map(str, folders)) if folder not in sys.path]
 
 
 def _importable(name: str, file: str | None) -> bool:
