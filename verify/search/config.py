@@ -109,12 +109,12 @@ def _parameters(folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     return found | paths
 
 
-def defaults(command: str = "", start: Path | None = None) -> tuple[dict[str, Any], str]:
+def defaults(command: str = "verify", start: Path | None = None) -> tuple[dict[str, Any], str]:
     """Return what the nearest table sets of Options for a command, or for a run, and a line that says so.
 
     Raises UsageError as `nearest`.
     """
     found = nearest(start) or Config()
-    given = found.defaults.get(command, {}) if command else found.defaults
-    given = {name: given[name] for name in (*TAKES[command or "verify"], "corpus") if name in given}
+    given = found.defaults if command == "verify" else found.defaults.get(command, {})
+    given = {name: given[name] for name in (*TAKES[command], "corpus") if name in given}
     return given, f"{', '.join(given)} {'are' if len(given) > 1 else 'is'} from {found.path}" if given else ""

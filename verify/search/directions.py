@@ -8,8 +8,7 @@ from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.running.isolate import runner
 from verify_norm.search.examine import PRELOAD, examine_in
 
-CASES = (CaseSpec((4, 8)), CaseSpec((3, 16), dtype="bfloat16"))  # small, in two types
-GROUPED = tuple(CaseSpec((2, 4, 8), dtype=spec.dtype, num_groups=2) for spec in CASES)
+SHAPES = {"rows": ((4, 8), (3, 16)), "groups": ((2, 4, 8), (3, 4, 6)), "channels": ((2, 4, 8), (3, 4, 6))}  # small
 TIMEOUT = 20.0  # seconds for a case, which may compile
 FORWARD_ONLY = {  # what is said of a call without a gradient: what that means
     "has no gradient: autograd does not know": "autograd does not know how its y is made",
@@ -22,12 +21,13 @@ FORWARD_ONLY = {  # what is said of a call without a gradient: what that means
 def forward_only(kernel: Kernel, settings: Settings) -> str:
     """Return why a backward that torch's autograd would make does not exist, as two small cases tell; "" if it may."""
     op = OPS[kernel.op]
-    if not kernel.autograd:
+    if not kernel.autograd or not kernel.dtypes:
         return ""
     where, why = runner(kernel, settings.device, isolate=settings.isolate, preload=PRELOAD), ""
     try:
-        for spec in CASES if op.view == "rows" else GROUPED:
-            case = kernel.fitted(spec if "num_groups" in op.attrs or op.view == "rows" else _ungrouped(spec))
+        for shape in SHAPES[op.view]:
+            groups = 2 if "num_groups" in op.attrs else None
+            case = kernel.fitted(CaseSpec(shape, dtype=kernel.dtypes[-1], num_groups=groups))
             examined = examine_in(where, case, ("signature",), settings.timeout or TIMEOUT)
             said = [examined.unsupported, examined.problem, *(finding.message for finding in examined.findings)]
             text = " ".join(filter(None, said))
@@ -37,7 +37,3 @@ def forward_only(kernel: Kernel, settings: Settings) -> str:
     finally:
         where.close()
     return why
-
-
-def _ungrouped(spec: CaseSpec) -> CaseSpec:
-    return CaseSpec(spec.shape, dtype=spec.dtype)
