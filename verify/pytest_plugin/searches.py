@@ -102,7 +102,7 @@ class Searches:
         """
         from verify_norm.search.config import Config, defaults, nearest
 
-        table, note = defaults(start=self.config.rootpath)
+        table, note = defaults("pytest", self.config.rootpath)
         found = nearest(self.config.rootpath) or Config()
         given = getattr(self.config.option, "norm_baseline", None)
         return table, note, given or str(found.defaults.get("baseline", "")), found.limits

@@ -115,6 +115,6 @@ def defaults(command: str = "verify", start: Path | None = None) -> tuple[dict[s
     Raises UsageError as `nearest`.
     """
     found = nearest(start) or Config()
-    given = found.defaults if command == "verify" else found.defaults.get(command, {})
+    given = found.defaults if command in ("verify", "pytest") else found.defaults.get(command, {})
     given = {name: given[name] for name in (*TAKES[command], "corpus") if name in given}
     return given, f"{', '.join(given)} {'are' if len(given) > 1 else 'is'} from {found.path}" if given else ""

@@ -153,8 +153,8 @@ def separating(kernel: Kernel, failed: Sequence[CaseSpec], ran: Iterable[CaseSpe
     while wrong and len(clauses) < MOST_CLAUSES:
         found: list[tuple[bool, int, float, int, str, set[Any], Trait]] = []
         for trait in _traits(op, ""):
-            if trait.kind == "multiple" and trait.about not in ("N", "last", "C"):
-                continue
+            if trait.about == "dtype" or (trait.kind == "multiple" and trait.about not in ("N", "last", "C")):
+                continue  # a kernel that loses precision in 16 bits is no kernel of float32 alone
             count, share, only, outside = trait.suggested(
                 [trait.of(spec, op) for spec in wrong], [trait.of(spec, op) for spec in right]
             )

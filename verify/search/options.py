@@ -157,6 +157,7 @@ class Options(Strict):
 SEARCH = ("examples", "seconds", "seed", "device")
 TAKES: dict[str, tuple[str, ...]] = {  # the options of each command
     "verify": tuple(Options.model_fields),
+    "pytest": tuple(name for name in Options.model_fields if name != "checks"),  # the selected tests say which
     "audit": tuple(name for name in Options.model_fields if name not in ("checks", "shapes")),
     "hunt": ("contract", "only", "seconds", "seed", "device"),
     "power": ("contract", "only", *SEARCH, "allow_incomplete"),
