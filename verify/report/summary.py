@@ -14,7 +14,8 @@ STYLES = {"pass": "green", "fail": "red", "none": "red", "part": "yellow"}
 
 def show_summary(documents: Sequence[Document], console: Console) -> None:
     """Print a row for each report: the kernel, its verdict, and its largest error over its bound."""
-    made = table("kernel", "operator", "verdict", "findings", "cases", "error/bound", "seconds", words=3, whole=True)
+    made = table("kernel", "operator", "verdict", "findings", "cases", "error/bound", "seconds", words=3)
+    made.columns[0].no_wrap, made.columns[0].overflow = False, "fold"  # a path may be long
     for document in documents:
         report, said = report_of(document), headline(document)
         ratio = max((tally.ratio for tally in report.tallies), default=None)
