@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from verify_norm.core.dtypes import dtype_name
 from verify_norm.core.errors import UsageError
-from verify_norm.search.request import split
+from verify_norm.search.options import split
 
 if TYPE_CHECKING:
     from work import Job

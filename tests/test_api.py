@@ -3,6 +3,9 @@
 import importlib.util
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +13,7 @@ import torch
 import verify_norm
 from verify_norm import CaseSpec, Contract, FindingsError, UsageError, audit, replay
 from verify_norm.core.serial import spec_text
+from verify_norm.report import documents
 
 FAST = {"dtypes": ["fp32"], "checks": ["signature", "accuracy"], "examples": 3, "device": "cpu"}
 
@@ -24,6 +28,18 @@ def rms(X, W, eps=1e-6):
 def declared(X, W, eps):
     xhat = rms(X, None, eps)
     return xhat if W is None else (xhat.double() * W.double()).to(X.dtype)
+
+
+def of_dense_rows(X, W, eps):
+    return rms(X, W, eps) if X.is_contiguous() else rms(X, W, eps) * 1.01
+
+
+class Callable:
+    def __call__(self, X, W, eps):
+        return rms(X, W, eps)
+
+
+an_instance = Callable()
 
 
 def forgets_eps(X, W, eps):
@@ -98,6 +114,74 @@ def test_nothing_checked_is_no_pass():
     assert not report.ok
     with pytest.raises(FindingsError, match="nothing was checked"):
         report.raise_for_findings()
+
+
+def test_what_a_kernel_takes_and_what_partial_binds_is_kept_and_told():
+    report = verify_norm.verify(
+        partial(rms, eps=1e-6), "rmsnorm_fwd", only="ndim=2", **(FAST | {"dtypes": torch.bfloat16})
+    )
+    assert report.ok
+    assert (report.only, report.bind) == ("ndim=2,eps=1e-06", "eps=1e-06")
+    assert report.environment["isolation"] == "a process of its own"
+    assert report.within == " for 2-D input, eps = 1e-06"
+    wrong = verify_norm.verify(partial(forgets_eps, eps=1e-6), "rmsnorm_fwd", **FAST)
+    assert not wrong.ok, "the eps that is bound is the one that it has to use"
+    assert all(f.spec.eps == 1e-6 for f in wrong.findings)
+    assert "--bind eps=1e-06" in str(wrong)
+
+
+def test_limits_are_found_and_declared_and_hide_nothing_else():
+    """A kernel that computes something else of strided rows; with what is suggested it passes, a worse one does not."""
+    found = verify_norm.verify(of_dense_rows, "rmsnorm_fwd", **FAST)
+    assert found.outside == "contiguous=x"
+    assert "No case within --only contiguous=x fails, and most others do" in " ".join(str(found).split())
+    line = f"verify-norm --kernel {found.kernel} --op rmsnorm_fwd --dtype float32 --checks signature,accuracy --only"
+    assert f"  {line} contiguous=x\n" in str(found)
+    assert verify_norm.verify(of_dense_rows, "rmsnorm_fwd", only=found.outside, **FAST).ok
+    assert not verify_norm.verify(forgets_eps, "rmsnorm_fwd", only=found.outside, **FAST).ok
+    assert verify_norm.verify(forgets_eps, "rmsnorm_fwd", **FAST).outside == ""
+
+
+def test_a_report_shows_itself(tmp_path, monkeypatch):
+    report = verify_norm.verify(forgets_eps, "rmsnorm_fwd", **FAST)
+    assert str(report).splitlines()[0].startswith("output  dtype")
+    assert "FAIL" in str(report).splitlines()[-1]
+    assert "\x1b" not in str(report)
+    assert repr(report) == f"<Report {report.kernel} (rmsnorm_fwd): FINDINGS, {report.cases} cases, 1 findings>"
+    assert documents.load(report.to_json(tmp_path / "r.json")).findings == report.findings
+    assert documents.read(str(tmp_path / "r.json"))[0].op == "rmsnorm_fwd"
+    assert report.to_markdown().startswith("### ❌ FAIL")
+    hostile = replace(report, kernel="<b>&amp;")
+    assert "<td>&lt;b&gt;&amp;amp;</td>" in hostile._repr_html_()
+    assert report._repr_html_().count("<li>") == 1
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list))
+    (row,) = verify_norm.Reports([report]).findings_frame()
+    assert (row["check"], row["output"], row["shape"]) == ("accuracy", "y", report.findings[0].spec.shape)
+    both = verify_norm.Reports([report, report])
+    assert str(both) == str(report) * 2
+    assert both.verdict is report.verdict
+    with pytest.raises(UsageError, match=r"cannot write /no/such/r\.json"):
+        report.to_json("/no/such/r.json")
+
+
+def test_python_obeys_the_table_of_the_project(tmp_path, monkeypatch, capsys):
+    (tmp_path / "pyproject.toml").write_text('[tool.verify-norm]\nchecks = ["accuracy"]\nonly = "ndim=2"\n')
+    monkeypatch.chdir(tmp_path)
+    few = {"dtypes": "fp32", "examples": 0, "device": "cpu"}
+    report = verify_norm.verify(rms, "rmsnorm_fwd", **few)
+    assert (report.settings.checks, report.only) == (("accuracy",), "ndim=2")
+    assert f"checks, only are from {tmp_path / 'pyproject.toml'}" in capsys.readouterr().err
+    report = verify_norm.verify(rms, "rmsnorm_fwd", checks="signature", config=False, **few)
+    assert (report.settings.checks, report.only) == (("signature",), "")
+    (tmp_path / "pyproject.toml").write_text("[tool.verify-norm]\nexampels = 3\n")
+    with pytest.raises(UsageError, match="unknown key 'exampels'"):
+        verify_norm.verify(rms, "rmsnorm_fwd", **few)
+
+
+def test_a_class_that_can_be_called_is_named_by_an_instance():
+    with pytest.raises(UsageError, match=r"is a class, but neither .*; pass an instance, as norm = Callable\(…\) and "):
+        verify_norm.verify(Callable, "rmsnorm_fwd")
+    assert verify_norm.verify(an_instance, "rmsnorm_fwd", **FAST).environment["isolation"] == "a process of its own"
 
 
 def test_a_declaration_is_found_and_changes_nothing():

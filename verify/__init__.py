@@ -9,7 +9,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _NAMES = {
-    "api": ("Reports", "audit", "kernel", "replay", "same"),
+    "api": ("Reports", "audit", "kernel", "replay", "same", "verify"),
     "core.errors": ("UsageError",),
     "core.results": ("FindingsError", "Report", "Settings"),
     "core.spec": ("CaseSpec", "Contract", "Finding", "Kernel"),

@@ -1,24 +1,40 @@
-"""The Python door: `audit` a kernel, `replay` a case, `same`: two kernels bit for bit; and the decorator `kernel`."""
+"""The Python door: `verify` a kernel, `replay` a case, `same`: two kernels bit for bit; and the decorator `kernel`."""
 
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
 
-from verify_norm.core.results import DEFAULTS, FindingsError, Report, failures
+from verify_norm.core.errors import Exit
+from verify_norm.core.rendering import Rendered
+from verify_norm.core.results import DEFAULTS, FindingsError, Report, failures, worst_of
 from verify_norm.core.spec import CaseSpec, Contract, Finding, Kernel
 from verify_norm.equality.model import Equality
 
+if TYPE_CHECKING:
+    import torch
+
+Dtypes = Union[str, "torch.dtype", Iterable[Union[str, "torch.dtype"]]]
 F = TypeVar("F", bound=Callable[..., object])
 
 
-class Reports(tuple[Report, ...]):
+class Reports(Rendered, tuple[Report, ...]):
     """The reports of a differentiable kernel, one a direction, with the properties of one report."""
+
+    __slots__ = ()
+
+    def _each(self) -> tuple[Report, ...]:
+        return tuple(self)
 
     @property
     def ok(self) -> bool:
         """Whether every report is ok."""
         return bool(self) and all(report.ok for report in self)
+
+    @property
+    def verdict(self) -> Exit:
+        """The worst verdict."""
+        return worst_of((report.verdict for report in self), every=True)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -36,34 +52,49 @@ def _one_or_all(reports: Iterable[Report]) -> Report | Reports:
     return found[0] if len(found) == 1 else found
 
 
-def audit(
+def _given(command: str, *, config: bool, **values: Any) -> dict[str, Any]:
+    """Return the options that a call gives, and for the others what [tool.verify-norm] sets, unless not `config`."""
+    from verify_norm.search.config import defaults
+
+    table, note = defaults(command) if config else ({}, "")
+    given = {name: value for name, value in values.items() if value is not None}
+    if table.keys() - given.keys():
+        print(f"verify-norm: {note}", file=sys.stderr)
+    return table | given
+
+
+def verify(
     kernel: object,
     op: str | None = None,
     *,
-    dtypes: str | Iterable[str] = DEFAULTS.dtypes,
-    checks: str | Iterable[str] = DEFAULTS.checks,
-    examples: int = DEFAULTS.examples,
-    seconds: float = DEFAULTS.seconds,
-    device: str = "auto",
-    seed: int = DEFAULTS.seed,
-    shapes: Literal["fuzz", "models", "all"] = DEFAULTS.shapes,
-    timeout: float | None = DEFAULTS.timeout,
-    corpus: str = "",
+    dtypes: Dtypes | None = None,
+    checks: str | Iterable[str] | None = None,
+    examples: int | None = None,
+    seconds: float | None = None,
+    device: str | None = None,
+    seed: int | None = None,
+    shapes: Literal["fuzz", "models", "all"] | None = None,
+    timeout: float | None = None,
+    corpus: str | None = None,
     contract: Contract | str | None = None,
+    only: str | None = None,
     bind: str = "",
     isolate: bool = DEFAULTS.isolate,
-    allow_incomplete: bool = DEFAULTS.allow_incomplete,
+    allow_incomplete: bool | None = None,
+    config: bool = True,
 ) -> Report | Reports:
     """Check a kernel as `verify-norm --kernel` does; return a report, or Reports where `op` has no direction.
 
     Parameters
     ----------
     kernel : a name (`verify-norm list`), "package.module:attr", "path/file.py:attr", or the callable: a function, a
-        torch.autograd.Function, an nn.Module's class or an instance.
+        functools.partial, a torch.autograd.Function, an nn.Module's class or an instance.
     op, bind, contract : the operator, optional if the name tells; "layernorm" is both directions. The names of the
         kernel's arguments, as "x=hidden_states, eps=1e-6 -> y, rstd". What it promises: a whole Contract, or what
         changes in the one it declares, as "llama,inplace=y:x" (`verify-norm show contracts`); the default is strict.
-    dtypes, checks : types of x; names of checks, all that apply if there are none. Lists, or text: "fp32,bf16".
+    only : what the kernel takes, as "ndim=2,contiguous,N%8=0" (`verify-norm show only`); the verdict says so.
+    dtypes, checks : types of x; names of checks, all that apply if there are none. Lists, or text: "fp32,bf16". Types
+        may be torch's, as torch.bfloat16.
     examples, seconds, seed : random cases after the corner table, the time for all cases, the random cases' seed.
     corpus : a file of cases to run first, as `verify-norm hunt --corpus` writes it.
     device, shapes : "cpu", "cuda", "cuda:1" or "auto", the first GPU if there is one; random shapes ("fuzz"), norm
@@ -71,6 +102,7 @@ def audit(
     timeout, isolate : seconds for one case, 20 or, on a GPU, 90 if None; run the kernel in a process of its own. What
         cannot be imported there (a nested function, one of the running script) runs in this process.
     allow_incomplete : accept a run that ends, by its time or Ctrl-C, before all corner cases.
+    config : take what is not given here from [tool.verify-norm] of the nearest pyproject.toml, as every door does.
 
     Raises
     ------
@@ -78,16 +110,17 @@ def audit(
 
     Examples
     --------
-    >>> report = audit("rmsnorm_fwd", dtypes=["float32"], checks=["signature"], examples=0)
+    >>> report = verify("rmsnorm_fwd", dtypes=["float32"], checks=["signature"], examples=0)
     >>> report.ok, report.op
     (True, 'rmsnorm_fwd')
     """
     from verify_norm.search.request import request
 
-    given = {"dtypes": dtypes, "checks": checks, "examples": examples, "seconds": seconds, "seed": seed}
+    given = {"dtypes": dtypes, "checks": checks, "examples": examples, "seconds": seconds, "seed": seed, "only": only}
     given |= {"device": device, "shapes": shapes, "timeout": timeout, "allow_incomplete": allow_incomplete}
-    given["contract"] = contract
-    asked = request(kernel, given, op=op, bind=bind, isolate=isolate, corpus=corpus)
+    options = _given("verify", config=config, contract=contract, corpus=corpus, **given)
+    cases = options.pop("corpus", "")
+    asked = request(kernel, options, op=op, bind=bind, isolate=isolate, corpus=cases)
     for note in asked.notes:
         print(f"verify-norm: {note}", file=sys.stderr)
     from verify_norm.search.search import search
@@ -95,29 +128,34 @@ def audit(
     return _one_or_all(search(one, asked.settings, first=first) for one, first in asked.runs())
 
 
+audit = verify  # its name before; `verify-norm audit`, the command, does more
+
+
 def same(
     a: object,
     b: object,
     op: str | None = None,
     *,
-    dtypes: str | Iterable[str] = DEFAULTS.dtypes,
-    examples: int = 100,
-    seconds: float = DEFAULTS.seconds,
-    device: str = "auto",
-    seed: int = DEFAULTS.seed,
-    shapes: Literal["fuzz", "models", "all"] = DEFAULTS.shapes,
-    timeout: float | None = DEFAULTS.timeout,
+    dtypes: Dtypes | None = None,
+    examples: int | None = None,
+    seconds: float | None = None,
+    device: str | None = None,
+    seed: int | None = None,
+    shapes: Literal["fuzz", "models", "all"] | None = None,
+    timeout: float | None = None,
+    only: str | None = None,
     binds: tuple[str, str] = ("", ""),
     isolate: bool = DEFAULTS.isolate,
-    allow_incomplete: bool = DEFAULTS.allow_incomplete,
+    allow_incomplete: bool | None = None,
     replay: str = "",
+    config: bool = True,
 ) -> Equality:
     """Compare two kernels of one operator bit for bit, as `verify-norm same` does.
 
-    `a` and `b` are what `audit` takes as a kernel; `binds` holds one text for each. `replay` is the JSON of a replay
-    line: then this case alone is compared. The other options are those of `audit`.
+    `a` and `b` are what `verify` takes as a kernel; `binds` holds one text for each. `replay` is the JSON of a replay
+    line: then this case alone is compared. The other options are those of `verify`.
 
-    Raises UsageError as `audit`, or if the operators differ or are several.
+    Raises UsageError as `verify`, or if the operators differ or are several.
 
     Examples
     --------
@@ -128,8 +166,9 @@ def same(
     from verify_norm.search.request import request_pair
 
     named, case = read_spec(replay)[1:] if replay else (None, None)
-    given = {"dtypes": dtypes, "examples": examples, "seconds": seconds, "seed": seed}
+    given = {"dtypes": dtypes, "examples": examples, "seconds": seconds, "seed": seed, "only": only}
     given |= {"device": device, "shapes": shapes, "timeout": timeout, "allow_incomplete": allow_incomplete}
+    given = {"examples": 100} | _given("same", config=config, **given)
     first, second = request_pair((a, b), given, op=op or named, binds=binds, isolate=isolate)
     from verify_norm.equality import compare
 
@@ -144,14 +183,16 @@ def replay(
     spec: str | CaseSpec,
     op: str | None = None,
     *,
-    checks: str | Iterable[str] = DEFAULTS.checks,
-    device: str = "auto",
-    timeout: float | None = DEFAULTS.timeout,
+    checks: str | Iterable[str] | None = None,
+    device: str | None = None,
+    timeout: float | None = None,
     contract: Contract | str | None = None,
+    only: str | None = None,
     bind: str = "",
     isolate: bool = DEFAULTS.isolate,
+    config: bool = True,
 ) -> Report | Reports:
-    """Run one case again: `spec` is the JSON of a replay line, or a CaseSpec. The options are those of `audit`.
+    """Run one case again: `spec` is the JSON of a replay line, or a CaseSpec. The options are those of `verify`.
 
     Raises UsageError if the spec is malformed, or does not fit the operator.
     """
@@ -164,7 +205,8 @@ def replay(
     else:
         refuse_nonsense(spec)
         case = spec
-    given = {"checks": checks, "examples": 0, "device": device, "timeout": timeout, "contract": contract}
+    given = {"checks": checks, "device": device, "timeout": timeout, "contract": contract, "only": only}
+    given = _given("replay", config=config, **given) | {"examples": 0}
     asked = request(kernel, given, op=op, bind=bind, isolate=isolate)
     from verify_norm.search.search import replay as run
 
@@ -178,12 +220,14 @@ def kernel(
     bind: str = "",
     forward: str | None = None,
     unsupported: Callable[[CaseSpec], str | None] | None = None,
+    only: str = "",
     summary: str = "",
 ) -> Callable[[F], F]:
     """Return a decorator that declares what a callable computes and promises; the callable itself does not change.
 
     `op` is optional where the name tells; `forward` names the kernel whose gradient a backward computes;
-    `unsupported(spec)` returns why the kernel does not take a case, or None; `bind` is as in `audit`.
+    `unsupported(spec)` returns why the kernel does not take a case, or None; `only` says which cases it takes, as
+    "N%8=0" (`verify-norm show only`); `bind` is as in `verify`.
 
     >>> @kernel(op="rmsnorm_fwd", contract=Contract(xhat="x"))
     ... def fused(x, weight, eps): ...
@@ -191,7 +235,7 @@ def kernel(
     'rmsnorm_fwd'
     """
     promised = contract or Contract()
-    declared = Kernel("", op, "", contract=promised, bind=bind, forward=forward, unsupported=unsupported)
+    declared = Kernel("", op, "", contract=promised, bind=bind, forward=forward, unsupported=unsupported, only=only)
 
     def declare(function: F) -> F:
         name = str(getattr(function, "__qualname__", type(function).__name__))

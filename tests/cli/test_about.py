@@ -4,6 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from verify_norm.cli.app import app
+from verify_norm.core.only import CLAUSES
 from verify_norm.loading import builtin
 
 
@@ -22,9 +23,16 @@ def test_show_contracts():
     result = run("show", "contracts")
     assert result.exit_code == 0
     assert "llama" in result.stdout
-    near = run("show", "contract")
+    assert run("show", "contract").stdout == result.stdout
+    near = run("show", "contrakt")
     assert near.exit_code == 2
     assert "did you mean contracts?" in near.stderr
+
+
+def test_show_only_has_every_clause():
+    result = run("show", "only")
+    assert result.exit_code == 0
+    assert all(f"\n{clause} " in result.stdout for clause in CLAUSES)
 
 
 def test_list_names_everything():

@@ -1,6 +1,7 @@
 """The command line as a user meets it: exit statuses, messages, JSON."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -238,3 +239,19 @@ def test_a_status_is_what_a_command_returns(monkeypatch):
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
+
+
+def test_several_kernels_have_one_table_and_the_worst_exit_status(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(WRONG)
+    few = ("--in-process", "--device", "cpu", "--examples", 0, "--dtype", "fp32", "--checks", "signature,accuracy")
+    pair = ("--kernel", path, "--kernel", "rmsnorm_fwd_torch")
+    result = run(*pair, *few, "--json", tmp_path / "r.json")
+    assert result.exit_code == 1
+    table = result.stdout.rpartition("error/bound  seconds")[2]
+    assert re.findall(r"rmsnorm_fwd +(FAIL|PASS) +(\d)", table) == [("FAIL", "1"), ("PASS", "0")]
+    assert len(documents.read(str(tmp_path / "r.json"))) == 2
+    fast = run(*pair, *few, "--fail-fast")
+    assert fast.exit_code == 1
+    assert "--fail-fast: 1 of 2 runs were made" in fast.stderr
+    assert run("--kernel", "rmsnorm_fwd_torch", "--kernel", "nothing", *few).exit_code == 2

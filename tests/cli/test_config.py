@@ -5,10 +5,10 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from verify_norm.cli import config
 from verify_norm.cli.app import app
 from verify_norm.core.errors import UsageError
-from verify_norm.report.compare.model import RegressionLimits
+from verify_norm.core.regression import RegressionLimits
+from verify_norm.search import config
 
 SOURCE = """
 import torch

@@ -1,6 +1,7 @@
 """From nothing to a verdict on other people's kernels: one command each, and one line where it cannot be."""
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,21 @@ def test_a_failure_names_the_contract_and_with_it_the_kernel_passes(target, op, 
     assert " ".join(failed.stdout.split()).count("A weaker contract explains all findings: --contract ") >= 1
     declared = run(target, "--op", op, "--contract", contract)
     assert declared.exit_code == 0, declared.output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("target", "op"), [(target, op) for target, op, _ in DECLARED[1:]])
+def test_from_the_first_failure_to_a_pass_by_the_printed_command(target, op, few_corners):
+    """One command a direction that fails; a run with both directions prints both."""
+    few_corners(slice(0, 75, 3))
+    failed = run(target, *(("--op", op) if op.endswith("fwd") else ()))
+    assert failed.exit_code == 1
+    commands = [line.strip() for line in failed.stdout.splitlines() if line.startswith("  verify-norm --kernel ")]
+    assert commands, failed.stdout
+    for command in commands:
+        assert " --contract " in command
+        again = CliRunner().invoke(app, [*shlex.split(command)[1:], "--examples", "0", "--device", "cpu"])
+        assert again.exit_code == 0, again.output
 
 
 def test_a_replay_line_with_a_contract_reproduces():

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,12 @@ from verify_norm.report import documents
 pytest_plugins = ["pytester"]
 
 HEAVY = ("torch", "triton", "numpy", "hypothesis", "pydantic", "rich", "typer", "scipy")
+
+
+def rms(x, weight, eps):
+    """A kernel in a module of tests."""
+
+
 FEW = ("--norm-examples", "5", "--norm-dtype", "fp16", "--norm-device", "cpu")
 NORMS = """
 import multiprocessing
@@ -265,10 +272,34 @@ def test_mistakes_in_the_decorator_are_told():
     with pytest.raises(ValueError, match="expected kernels' names"):
         parametrize_checks()
     with pytest.raises(ValueError, match="expected kernels' names"):
-        parametrize_checks(print)
+        parametrize_checks(3)
     with pytest.raises(ValueError, match="parametrize_checks: contract: xhat: expected none, float64, "):
         parametrize_checks("a:b", contract="xhat=y")
+    with pytest.raises(ValueError, match="parametrize_checks: only: unknown clause of --only 'K'"):
+        parametrize_checks("a:b", only="K%8=0")
+    with pytest.raises(ValueError, match="contract has 'a:c', which is none of its kernels"):
+        parametrize_checks("a:b", contract={"a:c": "llama"})
+    with pytest.raises(ValueError, match="expected_failures has 'a:c', which is none"):
+        parametrize_checks("a:b", expected_failures={"a:c": {"accuracy": "no"}})
+    with pytest.raises(ValueError, match=r"another process cannot find .*: define it at the top level"):
+        parametrize_checks(partial(lambda x: x, eps=[]))
     assert verify_norm.parametrize_checks is parametrize_checks
+
+
+def test_targets_may_be_callables_and_have_options_of_their_own():
+    mark = parametrize_checks(
+        "a:b",
+        partial(rms, eps=1e-6),
+        contract={"a:b": "llama"},
+        only="ndim=2",
+        expected_failures={"memory": "all", "a:b": {"accuracy": "its own"}},
+    )
+    kernels, expected = mark.args
+    assert [(one.target[-3:], one.bind, one.contract, one.only) for one in kernels] == [
+        ("a:b", "", "llama", "ndim=2"),
+        ("rms", "eps=1e-06", "", "ndim=2"),
+    ]
+    assert expected == ({"memory": "all", "accuracy": "its own"}, {"memory": "all"})
 
 
 def test_loading_the_plugin_loads_nothing_heavy():

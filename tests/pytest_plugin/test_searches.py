@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from verify_norm.pytest_plugin import searches
-from verify_norm.pytest_plugin.items import NormKernel
+from verify_norm.pytest_plugin.items import OPTIONS, NormKernel
 
-NOTHING = dict.fromkeys(searches.OPTIONS)
+NOTHING = dict.fromkeys((*OPTIONS.values(), "norm_device"))
 
 
 def config(path, worker="", **options):
@@ -38,7 +38,8 @@ def test_only_what_is_given_overrides_the_command(asked, tmp_path, monkeypatch):
     assert answer == {"target": "norms.py:k", "expected": {"accuracy": "a factor"}, "error": "unknown kernel 'k'"}
     (command,) = asked
     kernel = ["--kernel=norms.py:k", "--op=rmsnorm_fwd", "--bind=eps=1e-6", "--checks=signature,accuracy"]
-    assert command[:-1] == ["--no-config", *kernel, "--examples=0", "--device=auto", "--allow-incomplete", "--worker=3"]
+    more = ["--examples=0", "--device=auto", "--allow-incomplete", "--worker=3"]
+    assert sorted(command[:-1]) == sorted(["--no-config", *kernel, *more])
     assert command[-1].startswith("--json=")
 
 
@@ -50,6 +51,33 @@ def test_a_contract_of_the_decorator_wins_over_the_option(asked, tmp_path):
         ["--contract=llama"],
         ["--contract=vllm,lanes=8"],
     ]
+
+
+def test_the_table_of_the_project_holds_for_what_is_not_given(asked, tmp_path):
+    table = '[tool.verify-norm]\nexamples = 60\nseconds = 9.0\nonly = "N%8=0"\ndtypes = ["bf16"]\nhtml = "page.html"\n'
+    (tmp_path / "pyproject.toml").write_text(table)
+    searches.Searches(config(tmp_path, norm_seconds=3.0), None).of(
+        NormKernel("norms:k", only="ndim=2"), {"accuracy": None}
+    )
+    (command,) = asked
+    assert {"--examples=60", "--seconds=3.0", "--only=ndim=2", "--dtype=bfloat16"} <= set(command)
+    assert not any(part.startswith("--html") for part in command)
+    (tmp_path / "pyproject.toml").write_text("[tool.verify-norm]\nexampels = 60\n")
+    answer = searches.Searches(config(tmp_path), None).of(NormKernel("norms:k"), {"accuracy": None})
+    assert "unknown key 'exampels' (did you mean examples?)" in answer["error"]
+
+
+def test_a_module_that_the_tests_alone_can_import_is_named_by_its_file(asked, tmp_path, monkeypatch):
+    (tmp_path / "src" / "mypkg").mkdir(parents=True)
+    for name in ("__init__", "norms"):
+        (tmp_path / "src" / "mypkg" / f"{name}.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path / "src"))
+    located = searches.Searches(config(tmp_path), None)._located
+    assert located("mypkg.norms:k") == "src/mypkg/norms.py:k"
+    assert located("torch.nn:RMSNorm") == "torch.nn:RMSNorm"
+    monkeypatch.chdir(tmp_path / "src")
+    assert located("mypkg.norms:k") == "mypkg.norms:k"
 
 
 def test_a_kernel_is_searched_once_by_all_workers(asked, tmp_path):

@@ -6,7 +6,7 @@ import torch
 from verify_norm.core.errors import UsageError
 from verify_norm.core.results import DEFAULTS, Seconds
 from verify_norm.core.spec import CaseSpec, Contract
-from verify_norm.search import corpus, request
+from verify_norm.search import corpus, options, request
 
 
 def test_options_have_the_defaults_of_settings():
@@ -18,7 +18,7 @@ def test_options_have_the_defaults_of_settings():
 def test_names_come_as_a_list_or_as_text():
     assert request.options(dtypes="fp32, bf16").dtypes == request.options(dtypes=["fp32", "bf16"]).dtypes
     assert request.options(checks=("accuracy",)).checks == request.options(checks="accuracy").checks == ("accuracy",)
-    assert request.split(" a, b,") == ["a", "b"]
+    assert options.split(" a, b,") == ["a", "b"]
 
 
 @pytest.mark.parametrize(

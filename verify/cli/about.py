@@ -45,10 +45,13 @@ def list_() -> None:
             terminal.console().print(table)
 
 
-def show(name: Annotated[str, typer.Argument(help="A kernel, check or operator; or contracts.")]) -> None:
-    """Describe a kernel, a check or an operator; or the contracts that --contract takes."""
+def show(name: Annotated[str, typer.Argument(help="A kernel, check or operator; or contracts, or only.")]) -> None:
+    """Describe a kernel, a check or an operator; or contracts, what --contract takes; or only, what --only takes."""
     interpret()
-    if name == "contracts":
+    if name == "only":
+        _show_only()
+        return
+    if name in ("contract", "contracts"):
         from verify_norm.report import contracts, terminal
 
         contracts.show_contracts(terminal.console())
@@ -66,7 +69,11 @@ def show(name: Annotated[str, typer.Argument(help="A kernel, check or operator; 
         _describe_op(name)
         return
     if ":" not in name and name not in BUILTIN and name not in PEERS:
-        one_of("kernel, check or operator", name, [*BUILTIN, *PEERS, *registered().kernels, *CHECKS, *OPS, "contracts"])
+        one_of(
+            "kernel, check or operator",
+            name,
+            [*BUILTIN, *PEERS, *registered().kernels, *CHECKS, *OPS, "contracts", "only"],
+        )
     kernel = find(name)
     whose = f", from {kernel.origin}" if kernel.origin else ""
     _print(f"kernel {kernel.name} for {kernel.op}\n{kernel.summary}\n")
@@ -74,6 +81,21 @@ def show(name: Annotated[str, typer.Argument(help="A kernel, check or operator; 
     _print(f"dtypes {', '.join(kernel.dtypes)}\ncontract {json.dumps(asdict(kernel.contract))}\n")
     for op in BOTH.get(kernel.op, (kernel.op,)):
         _describe_op(op)
+
+
+def _show_only() -> None:
+    """Print the clauses of --only."""
+    from verify_norm.core.only import CLAUSES, EXAMPLE
+    from verify_norm.report import terminal
+
+    _print(
+        f"--only says which cases a kernel takes, as --only {EXAMPLE}. A case meets all clauses: drawn cases are "
+        "fitted to them, and the verdict names them. Values are joined by +, and 2^k is a power of two.\n"
+    )
+    made = terminal.table("clause", "what it says", folded=("what it says",))
+    for clause, words in CLAUSES.items():
+        made.add_row(clause, escape(words))
+    terminal.console().print(made)
 
 
 def _describe_op(name: str) -> None:

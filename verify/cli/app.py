@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -10,8 +10,8 @@ from verify_norm import __version__
 from verify_norm.cli import about, auditing, config, console, options, proof, results, same
 from verify_norm.cli.outputs import Destinations, deliver
 from verify_norm.core.errors import one_of
-from verify_norm.core.results import DEFAULTS, Report
-from verify_norm.search.request import Request, request
+from verify_norm.core.results import Report
+from verify_norm.search.request import Request, interpret, request
 
 app = typer.Typer(
     cls=config.Group,
@@ -28,23 +28,17 @@ NO_CONFIG = typer.Option(
 
 
 @app.callback(invoke_without_command=True)
+@options.taking("verify")
 def verify(
     context: typer.Context,
-    kernel: Annotated[str, options.KERNEL] = "",
+    kernel: Annotated[list[str] | None, options.KERNELS] = None,
     op: Annotated[str, options.OP] = "",
     bind: Annotated[str, options.BIND] = "",
-    contract: Annotated[str, options.CONTRACT] = DEFAULTS.contract,
-    dtypes: Annotated[str, options.DTYPE] = options.DTYPES,
-    checks: Annotated[str, options.CHECKS] = "",
-    examples: Annotated[int, options.EXAMPLES] = DEFAULTS.examples,
-    seconds: Annotated[float, options.SECONDS] = DEFAULTS.seconds,
-    seed: Annotated[int, options.SEED] = DEFAULTS.seed,
-    device: Annotated[str, options.DEVICE] = "auto",
+    *,
+    given: options.Given,
     worker: Annotated[int, options.WORKER] = 0,
-    shapes: Annotated[str, options.SHAPES] = DEFAULTS.shapes,
-    timeout: Annotated[float | None, options.TIMEOUT] = None,
-    allow_incomplete: Annotated[bool, options.ALLOW_INCOMPLETE] = False,
     in_process: Annotated[bool, options.IN_PROCESS] = False,
+    fail_fast: Annotated[bool, options.FAIL_FAST] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the same run after it was killed.")] = False,
     sanitize: Annotated[str, options.SANITIZE] = "",
     corpus: Annotated[str, options.CORPUS] = "",
@@ -54,7 +48,7 @@ def verify(
     no_config: Annotated[bool, NO_CONFIG] = False,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> int:
-    """Check one kernel: corner cases first, then random cases, each element against a derived bound."""
+    """Check kernels: corner cases first, then random cases, each element against a derived bound."""
     if version:
         print(f"verify-norm {__version__}")
         return 0
@@ -62,16 +56,25 @@ def verify(
         return 0
     if not kernel:
         raise typer.BadParameter("expected a kernel, as --kernel layernorm_bwd; verify-norm list shows them")
-    console.status(f"verify-norm {__version__}: {kernel}")
+    console.status(f"verify-norm {__version__}: {', '.join(kernel)}")
     config.announce(context)
     to = Destinations(json_path, html, baseline, context.obj.limits)
-    given = {"dtypes": dtypes, "checks": checks, "examples": examples, "seconds": seconds, "seed": seed}
-    given |= {"device": device, "shapes": shapes, "timeout": timeout, "allow_incomplete": allow_incomplete}
-    given["contract"] = contract
-    asked = request(kernel, given, op=op or None, bind=bind, isolate=not in_process, corpus=corpus, worker=worker)
-    console.noted(asked)
-    reports = _sanitized(asked, sanitize) if sanitize else _searched(asked, resume=resume)
-    return deliver(*reports, to=to, all_of_them=bool(op or sanitize), planned=len(asked.kernels))
+    from verify_norm.loading.several import expanded
+
+    common: dict[str, Any] = {"op": op or None, "bind": bind, "isolate": not in_process}
+    interpret(always=given["device"] == "cpu")  # a file may import Triton
+    names = expanded(kernel)
+    found = [console.noted(request(name, given, corpus=corpus, worker=worker, **common)) for name in names]
+    reports: list[Report] = []
+    for asked in found:
+        reports += _sanitized(asked, sanitize) if sanitize else _searched(asked, resume=resume)
+        if reports[-1].interrupted or (fail_fast and any(report.findings for report in reports)):
+            break
+    planned = sum(len(asked.kernels) for asked in found)
+    if fail_fast and len(reports) < planned and not reports[-1].interrupted:
+        console.complain(f"--fail-fast: {len(reports)} of {planned} runs were made")
+        planned = len(reports)
+    return deliver(*reports, to=to, all_of_them=bool(op or sanitize), planned=planned)
 
 
 def _searched(asked: Request, *, resume: bool) -> list[Report]:
@@ -93,13 +96,12 @@ def _sanitized(asked: Request, tool: str) -> list[Report]:
 
 
 @app.command(cls=config.Command)
+@options.taking("replay")
 def replay(
     spec: Annotated[str, typer.Argument(help="The JSON of a replay line.")],
     bind: Annotated[str, options.BIND] = "",
-    contract: Annotated[str, options.CONTRACT] = DEFAULTS.contract,
-    device: Annotated[str, options.DEVICE] = "auto",
-    checks: Annotated[str, options.CHECKS] = "",
-    timeout: Annotated[float | None, options.TIMEOUT] = None,
+    *,
+    given: options.Given,
     in_process: Annotated[bool, options.IN_PROCESS] = False,
     json_path: Annotated[str, options.JSON] = "",
 ) -> int:
@@ -108,22 +110,16 @@ def replay(
 
     name, op, case = read_spec(spec)
     to = Destinations(json_path)
-    given = {"checks": checks, "examples": 0, "device": device, "timeout": timeout, "contract": contract}
-    asked = console.noted(request(name, given, op=op, bind=bind, isolate=not in_process))
+    asked = console.noted(request(name, given | {"examples": 0}, op=op, bind=bind, isolate=not in_process))
     from verify_norm.search.search import replay as run
 
     return deliver(run(asked.only(), case, asked.settings), to=to)
 
 
 app.command("list")(about.list_)
-COMMANDS: tuple[Callable[..., int | None], ...] = (
-    about.show,
-    auditing.audit,
-    auditing.hunt,
-    results.compare,
-    same.same,
-)
-for command in (*COMMANDS, results.schema, proof.power, proof.zoo, proof.certify, proof.gradcheck):
+COMMANDS: tuple[Callable[..., Any], ...] = (about.show, auditing.audit, auditing.hunt, results.compare, same.same)
+MORE: tuple[Callable[..., Any], ...] = (results.schema, proof.power, proof.zoo, proof.certify, proof.gradcheck)
+for command in (*COMMANDS, *MORE):
     app.command(cls=config.Command)(command)
 
 

@@ -11,25 +11,20 @@ from verify_norm.cli.outputs import Destinations, deliver, write_json
 from verify_norm.core import serial
 from verify_norm.core.errors import Exit, one_of
 from verify_norm.core.ops import OPS
-from verify_norm.core.results import DEFAULTS, worst_of
+from verify_norm.core.results import worst_of
 from verify_norm.search.request import request
 
 
+@options.taking("audit", examples=200, seconds=30.0)
 def audit(
     context: typer.Context,
     kernel: Annotated[str, options.KERNEL],
     op: Annotated[str, options.OP] = "",
     bind: Annotated[str, options.BIND] = "",
-    contract: Annotated[str, options.CONTRACT] = DEFAULTS.contract,
-    dtypes: Annotated[str, options.DTYPE] = options.DTYPES,
-    examples: Annotated[int, options.EXAMPLES] = 200,
-    seconds: Annotated[float, options.SECONDS] = 30.0,
-    seed: Annotated[int, options.SEED] = DEFAULTS.seed,
-    device: Annotated[str, options.DEVICE] = "auto",
+    *,
+    given: options.Given,
     corpus: Annotated[str, options.CORPUS] = "",
     baseline: Annotated[str, options.BASELINE] = "",
-    timeout: Annotated[float | None, options.TIMEOUT] = None,
-    allow_incomplete: Annotated[bool, options.ALLOW_INCOMPLETE] = False,
     in_process: Annotated[bool, options.IN_PROCESS] = False,
     json_path: Annotated[str, options.JSON] = "",
     html: Annotated[str, options.HTML] = "",
@@ -39,8 +34,6 @@ def audit(
     Measures errors in ULP, climbs ladders of harder and harder inputs, and takes a fingerprint.
     """
     to = Destinations(json_path, html, baseline, context.obj.limits)
-    given = {"dtypes": dtypes, "examples": examples, "seconds": seconds, "seed": seed, "device": device}
-    given |= {"timeout": timeout, "allow_incomplete": allow_incomplete, "contract": contract}
     asked = console.noted(request(kernel, given, op=op or None, bind=bind, isolate=not in_process, corpus=corpus))
     from verify_norm.auditing.audit import audit as examine
 
@@ -57,16 +50,15 @@ def _announce(kernel: str, part: str) -> None:
     console.status(f"{kernel}: {part}")
 
 
+@options.taking("hunt", seconds=30.0)
 def hunt(
     kernel: Annotated[str, options.KERNEL],
     output: Annotated[str, typer.Option("--output", help="Count the errors of this output alone, as dx.")] = "",
     op: Annotated[str, options.OP] = "",
     bind: Annotated[str, options.BIND] = "",
-    contract: Annotated[str, options.CONTRACT] = DEFAULTS.contract,
+    *,
+    given: options.Given,
     dtype: Annotated[str, typer.Option("--dtype", help="Types of x; fp32 alone if the kernel takes it.")] = "",
-    seconds: Annotated[float, options.SECONDS] = 30.0,
-    seed: Annotated[int, options.SEED] = DEFAULTS.seed,
-    device: Annotated[str, options.DEVICE] = "auto",
     corpus: Annotated[str, options.CORPUS] = "",
     in_process: Annotated[bool, options.IN_PROCESS] = False,
     json_path: Annotated[str, options.JSON] = "",
@@ -77,7 +69,6 @@ def hunt(
     """
     serial.writable(json_path)
     serial.writable(corpus)
-    given = {"seconds": seconds, "seed": seed, "device": device, "contract": contract}
     given |= {"dtypes": dtype} if dtype else {}
     asked = console.noted(request(kernel, given, op=op or None, bind=bind, isolate=not in_process, corpus=corpus))
     outputs = [[tensor.name for tensor in OPS[loaded.op].outputs] for loaded in asked.kernels]
@@ -91,7 +82,8 @@ def hunt(
     from verify_norm.search import corpus as file
 
     settings = asked.settings
-    wanted = HuntOptions(settings.seconds, output or None, settings.device, seed, settings.dtypes if dtype else ())
+    dtypes = settings.dtypes if dtype else ()
+    wanted = HuntOptions(settings.seconds, output or None, settings.device, settings.seed, dtypes)
     found = []
     for (loaded, first), names in zip(asked.runs(), outputs, strict=True):
         if output and output not in names:

@@ -1,14 +1,24 @@
-"""Options that several commands share."""
+"""Options that several commands share. Those about a search are made of `verify_norm.search.options.Options`."""
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from types import NoneType
+from typing import Annotated, Any, get_args
 
 import typer
+from annotated_types import Ge
 
-from verify_norm.core.results import DEFAULTS, Count, Seconds
-from verify_norm.search.request import least
-
-DTYPES = ",".join(DEFAULTS.dtypes)  # as the default of --dtype
+from verify_norm.search.options import TAKES, Options, flags
 
 KERNEL = typer.Option("--kernel", "-k", help="Kernel: a name (see list), package.module:attr, or path/file.py:attr.")
-DEVICE = typer.Option("--device", help="Device: cpu, cuda or cuda:N. auto is the first GPU, or the CPU without a GPU.")
+KERNELS = typer.Option(
+    "--kernel",
+    "-k",
+    help="Kernel: a name (see list), package.module:attr, or path/file.py:attr. Again for another one. path/file.py is "
+    "each kernel in it; patterns match files and names, as 'ops/*.py:rms_norm'.",
+)
+FAIL_FAST = typer.Option("--fail-fast", help="Of several kernels, run none after the first one with findings.")
 JSON = typer.Option("--json", help="Write the report to this file; a list for both directions. - is standard output.")
 IN_PROCESS = typer.Option("--in-process", help="Run the kernel in this process, as for a debugger. A crash ends it.")
 OP = typer.Option("--op", help="Operator, if the name does not tell: layernorm_fwd. layernorm is both directions.")
@@ -17,29 +27,54 @@ BIND = typer.Option(
     help="Names of the kernel's arguments: x=hidden_states,eps=variance_epsilon (operator's name = kernel's name), "
     'constants: mode="llama",eps=1e-6, and what it returns: -> y,rstd,_',
 )
-CONTRACT = typer.Option(
-    "--contract", help="What the kernel promises, as llama,inplace=y:x; see verify-norm show contracts."
-)
-CHECKS = typer.Option("--checks", help="Run only these checks, as accuracy,signature.")
-TIMEOUT = typer.Option(
-    "--timeout", min=least(Seconds), help="Seconds after which a case counts as hung. Without it 20, or 90 on a GPU."
-)
-ALLOW_INCOMPLETE = typer.Option(
-    "--allow-incomplete", help="Exit status 0, not 3, for a run without findings that ends before all corner cases."
-)
-EXAMPLES = typer.Option(
-    "--examples", min=int(least(Count)), help="Cases after the corner table: all pairs of choices, then random ones."
-)
-SEED = typer.Option("--seed", min=int(least(Count)), help="Seed of the random cases.")
-DTYPE = typer.Option("--dtype", help="Types of x, as fp32,bf16.")
 HTML = typer.Option("--html", help="Write the reports to this file as a page that works offline.")
 BASELINE = typer.Option("--baseline", help="Compare with the reports in this file. Exit status 1 if anything is worse.")
 CORPUS = typer.Option("--corpus", help="Run the cases in this file first: the worst cases that hunt found.")
-SECONDS = typer.Option("--seconds", min=least(Seconds), help="Time for the whole search.")
-SHAPES = typer.Option("--shapes", help="Shapes: fuzz (random), models (norm shapes of real models), or all.")
 WORKER = typer.Option(
     "--worker", min=0, help="Of several GPUs use this one, modulo their number, if --device has none."
 )
 SANITIZE = typer.Option(
     "--sanitize", help="Run the corner table under this tool of compute-sanitizer: memcheck, racecheck, initcheck, …"
 )
+Given = dict[str, Any]  # the options of Options that a command has, by name
+
+
+def taking(name: str, **defaults: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that gives a command its options of TAKES; the function gets them as its argument `given`.
+
+    `defaults` are those that differ from the usual ones.
+    """
+    shared = [_parameter(option, defaults) for option in TAKES[name]]
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        before: list[inspect.Parameter] = []
+        for parameter in inspect.signature(function).parameters.values():
+            before += shared if parameter.name == "given" else [parameter]
+
+        @wraps(function)
+        def command(**values: Any) -> Any:
+            given = {option.name: values.pop(option.name) for option in shared}
+            return function(given=given, **values)
+
+        del command.__wrapped__  # typer reads the signature below instead
+        command.__signature__ = inspect.Signature(before)  # type: ignore[attr-defined]
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in before}
+        return command
+
+    return decorate
+
+
+def _parameter(name: str, defaults: dict[str, Any]) -> inspect.Parameter:
+    """Return an option of Options as a command's parameter: lists are text, and typer holds numbers to their ranges."""
+    field, flag = Options.model_fields[name], flags()[name]
+    default = defaults.get(name, field.default)
+    kinds = [kind for kind in get_args(field.annotation) or (field.annotation,) if kind is not NoneType]
+    ranges = (*field.metadata, *getattr(kinds[0], "__metadata__", ()))
+    least: list[Any] = [part.ge for part in ranges if isinstance(part, Ge)]
+    kind: Any = getattr(kinds[0], "__origin__", kinds[0])
+    if isinstance(default, (str, tuple)):
+        kind, default = str, default if isinstance(default, str) else ",".join(default)
+    option = typer.Option(flag.name, help=flag.help, min=least[0] if least else None)
+    kind = kind | None if default is None else kind
+    annotation: Any = Annotated[kind, option]
+    return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation)

@@ -67,12 +67,15 @@ def deliver(*documents: Document, to: Destinations, all_of_them: bool = True, pl
     from verify_norm.auditing.model import Audit, report_of
     from verify_norm.report import audit, markdown, terminal
     from verify_norm.report.documents import dump
+    from verify_norm.report.summary import show_summary
 
     for document in documents if to.shown else ():
         if isinstance(document, Audit):
             audit.show_audit(document, terminal.console())
         else:
             terminal.show_report(document, terminal.console())
+    if to.shown and len({report_of(document).kernel for document in documents}) > 1:
+        show_summary(documents, terminal.console())
     if to.json_path:
         write(dump(*documents), to.json_path)
     if to.html_path:
@@ -91,16 +94,26 @@ def deliver(*documents: Document, to: Destinations, all_of_them: bool = True, pl
     summarize(markdown.of(*documents) + ("\n" + markdown.of_comparison(compared) if compared else ""))
     for report in reports:
         if report.verdict is Exit.NOTHING:
-            complain(unchecked(report, of=report.op if len(reports) > 1 else ""))
+            several = len({report.kernel for report in reports}) > 1
+            complain(unchecked(report, of=report.kernel if several else report.op if len(reports) > 1 else ""))
         elif report.verdict is Exit.INCOMPLETE:
             complain(f"incomplete: {report.unfinished}; {MORE}")
     if compared is not None and compared.worse:
         return Exit.FINDINGS
-    verdict = worst_of((document.verdict for document in documents), every=all_of_them)
+    verdict = _verdict(documents, every=all_of_them)
     if len(documents) < planned:
         complain(f"interrupted: {len(documents)} of {planned} directions ran")
         verdict = worst_of((verdict, Exit.INCOMPLETE))
     return Exit.NOTHING if unequal and verdict is Exit.PASS else verdict
+
+
+def _verdict(documents: tuple[Document, ...], *, every: bool) -> Exit:
+    """Return the worst verdict of any kernel; without `every`, a direction that checked nothing may be left out."""
+    from verify_norm.auditing.model import report_of
+
+    kernels = dict.fromkeys(report_of(document).kernel for document in documents)
+    of = {name: [one.verdict for one in documents if report_of(one).kernel == name] for name in kernels}
+    return worst_of(worst_of(verdicts, every=every) for verdicts in of.values())
 
 
 def _compared(documents: tuple[Document, ...], to: Destinations) -> RunComparison | None:

@@ -9,30 +9,26 @@ from verify_norm.cli.outputs import Destinations, deliver, write, write_json
 from verify_norm.core import serial
 from verify_norm.core.dtypes import dtype_name
 from verify_norm.core.errors import Exit, UsageError, one_of
-from verify_norm.core.results import DEFAULTS, Settings, worst_of
+from verify_norm.core.results import Settings, worst_of
+from verify_norm.search.options import split
 from verify_norm.search.request import device as existing
-from verify_norm.search.request import interpret, request, split
+from verify_norm.search.request import interpret, request
 
 NEEDED = ("crash", "signature", "accuracy", "statistics", "distribution", "sums", "gradient")  # those that tell power
 
 
+@options.taking("power")
 def power(
     kernel: Annotated[str, options.KERNEL],
     op: Annotated[str, options.OP] = "",
     bind: Annotated[str, options.BIND] = "",
-    contract: Annotated[str, options.CONTRACT] = DEFAULTS.contract,
-    examples: Annotated[int, options.EXAMPLES] = DEFAULTS.examples,
-    seconds: Annotated[float, options.SECONDS] = DEFAULTS.seconds,
-    seed: Annotated[int, options.SEED] = DEFAULTS.seed,
-    device: Annotated[str, options.DEVICE] = "auto",
-    allow_incomplete: Annotated[bool, options.ALLOW_INCOMPLETE] = False,
+    *,
+    given: options.Given,
     json_path: Annotated[str, options.JSON] = "",
 ) -> int:
     """Print the smallest errors that each check would detect, in every output and type of the kernel."""
     to = Destinations(json_path)
-    given = {"checks": NEEDED, "examples": examples, "seconds": seconds, "seed": seed, "device": device}
-    given |= {"allow_incomplete": allow_incomplete, "contract": contract}
-    asked = console.noted(request(kernel, given, op=op or None, bind=bind))
+    asked = console.noted(request(kernel, given | {"checks": NEEDED}, op=op or None, bind=bind))
     report = console.search(asked.only(), asked.settings)
     if report.detectable and to.shown:
         from verify_norm.report import terminal
@@ -45,6 +41,7 @@ def power(
     return Exit.NOTHING
 
 
+@options.taking("zoo")
 def zoo(
     names: Annotated[
         list[str] | None, typer.Argument(help="Example kernels, by the beginnings of their names; all if none.")
@@ -52,19 +49,16 @@ def zoo(
     against: Annotated[
         str, typer.Option("--against", help="Also run other projects' test policies: all, or some by name.")
     ] = "",
-    examples: Annotated[int, options.EXAMPLES] = DEFAULTS.examples,
-    seconds: Annotated[float, options.SECONDS] = DEFAULTS.seconds,
-    seed: Annotated[int, options.SEED] = DEFAULTS.seed,
+    *,
+    given: options.Given,
     jobs: Annotated[int, typer.Option("--jobs", min=0, help="Number of kernels at a time; 0 is one per core.")] = 0,
-    device: Annotated[str, options.DEVICE] = "auto",
-    allow_incomplete: Annotated[bool, options.ALLOW_INCOMPLETE] = False,
     json_path: Annotated[str, options.JSON] = "",
 ) -> int:
     """Run the verifier on kernels with known bugs, and on right ones.
 
     It has to detect every bug and to pass every right kernel.
     """
-    place = existing(device)
+    place = existing(given["device"])
     interpret(always=place == "cpu")
     serial.writable(json_path)
     from verify_norm.report import terminal
@@ -78,8 +72,7 @@ def zoo(
     there = list(collection.detectable(place))
     run = [s for s in chosen if s in there]
     wanted = tuple(POLICIES if against == "all" else (one_of("policy", name, POLICIES) for name in split(against)))
-    cut = allow_incomplete
-    settings = Settings(examples=examples, seconds=seconds, seed=seed, device=place, allow_incomplete=cut)
+    settings = Settings(**given | {"device": place})
     outcomes, interrupted = [], False
     try:
         for outcome in collection.run_all(settings, run, against=wanted, jobs=jobs):
@@ -93,7 +86,7 @@ def zoo(
         form.show_zoo(outcomes, [s for s in chosen if s not in run], terminal.console())
     write_json(collection.dump(outcomes, settings, interrupted=interrupted), json_path)
     verdicts = [outcome.verdict for outcome in outcomes]
-    return worst_of([*verdicts, Exit.INCOMPLETE] if interrupted and not allow_incomplete else verdicts)
+    return worst_of([*verdicts, Exit.INCOMPLETE] if interrupted and not settings.allow_incomplete else verdicts)
 
 
 def certify(

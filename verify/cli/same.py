@@ -8,7 +8,7 @@ from verify_norm.cli import console, options
 from verify_norm.cli.outputs import MORE, write
 from verify_norm.core import serial
 from verify_norm.core.errors import Exit
-from verify_norm.core.results import DEFAULTS, worst_of
+from verify_norm.core.results import worst_of
 from verify_norm.search.request import request_pair
 
 BIND_A = typer.Option("--bind-a", help="The same for A alone.")
@@ -16,6 +16,7 @@ BIND_B = typer.Option("--bind-b", help="The same for B alone.")
 REPLAY = typer.Option("--replay", help="Compare this one case: the JSON of a replay line.")
 
 
+@options.taking("same", examples=100)
 def same(
     a: Annotated[str, typer.Argument(metavar="A", help="Kernel A: what --kernel takes.")],
     b: Annotated[str, typer.Argument(metavar="B", help="Kernel B, of the same operator.")],
@@ -23,14 +24,8 @@ def same(
     bind: Annotated[str, options.BIND] = "",
     bind_a: Annotated[str, BIND_A] = "",
     bind_b: Annotated[str, BIND_B] = "",
-    dtypes: Annotated[str, options.DTYPE] = options.DTYPES,
-    examples: Annotated[int, options.EXAMPLES] = 100,
-    seconds: Annotated[float, options.SECONDS] = DEFAULTS.seconds,
-    seed: Annotated[int, options.SEED] = DEFAULTS.seed,
-    device: Annotated[str, options.DEVICE] = "auto",
-    shapes: Annotated[str, options.SHAPES] = DEFAULTS.shapes,
-    timeout: Annotated[float | None, options.TIMEOUT] = None,
-    allow_incomplete: Annotated[bool, options.ALLOW_INCOMPLETE] = False,
+    *,
+    given: options.Given,
     in_process: Annotated[bool, options.IN_PROCESS] = False,
     replay: Annotated[str, REPLAY] = "",
     json_path: Annotated[str, options.JSON] = "",
@@ -44,8 +39,6 @@ def same(
     fingerprints tell. Exit status: 0 identical, 1 different, 2 nothing compared, 3 the table was not finished.
     """
     serial.writable(json_path)
-    given = {"dtypes": dtypes, "examples": examples, "seconds": seconds, "seed": seed, "device": device}
-    given |= {"shapes": shapes, "timeout": timeout, "allow_incomplete": allow_incomplete}
     named, case = serial.read_spec(replay)[1:] if replay else (None, None)
     binds = (bind_a or bind, bind_b or bind)
     asked = request_pair((a, b), given, op=op or named, binds=binds, isolate=not in_process)

@@ -24,6 +24,18 @@ def row_length(spec: CaseSpec, op: Op) -> int:
     return prod(spec.shape[1:]) // groups(spec, op) if op.view == "groups" else prod(affine_shape(spec, op))
 
 
+def leads(spec: CaseSpec, op: Op) -> int:
+    """Return how many of the first dimensions of x are not normalized, nor channels."""
+    return len(spec.shape) - spec.normalized_ndim if op.view == "rows" else 1
+
+
+def rows(spec: CaseSpec, op: Op) -> int:
+    """Return the rows, the groups of all samples, or the channels of x, also where they are empty."""
+    if op.view == "rows":
+        return prod(spec.shape[: leads(spec, op)])
+    return spec.shape[0] * groups(spec, op) if op.view == "groups" else spec.shape[1]
+
+
 def repeated(spec: CaseSpec) -> CaseSpec:
     """Return the case whose first dimension is the spec's `batch`; the spec itself where it has none.
 

@@ -13,6 +13,8 @@ from verify_norm.core.diagnosis import Diagnosis, option_of, sentence
 from verify_norm.core.dtypes import FORMATS, KERNEL_DTYPES
 from verify_norm.core.errors import Exit
 from verify_norm.core.judge import judged, ulps, worst
+from verify_norm.core.only import joined, words
+from verify_norm.core.rendering import Rendered
 from verify_norm.core.serial import spec_text
 from verify_norm.core.spec import CaseSpec, Condition, Contract, Expected, Finding, Output
 from verify_norm.core.ulp import UlpStats
@@ -157,14 +159,15 @@ class Settings:
     isolate: bool = True  # whether the kernel runs in a process of its own
     allow_incomplete: bool = False  # whether a run passes that ended before all corner cases
     contract: str = ""  # what the kernel promises besides its own contract, as "llama,inplace=y:x"
+    only: str = ""  # what it takes besides what it declares itself, as "ndim=2,N%8=0"
 
 
 DEFAULTS = Settings()
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """The verdict on one kernel, and all the evidence for it."""
+@dataclass(frozen=True, slots=True, repr=False)
+class Report(Rendered):
+    """The verdict on one kernel, and all the evidence for it. `print` shows what the command line prints."""
 
     kernel: str
     op: str
@@ -187,7 +190,13 @@ class Report:
     diagnoses: tuple[Diagnosis, ...] = ()  # of each output that has findings, and of the call
     coverage: Coverage | None = None  # None in a report of an older verify-norm
     seen: Seen | None = None  # None in a report of an older verify-norm
+    only: str = ""  # what the kernel takes, by its declaration, its constants and the settings
+    outside: str = ""  # the --only within which no case failed, though most others did
     schema: int = SCHEMA
+
+    def __repr__(self) -> str:
+        """Return the verdict on one line."""
+        return f"<Report {self.kernel} ({self.op}): {self.verdict.name}, {cases(self)}, {len(self.findings)} findings>"
 
     def raise_for_findings(self) -> None:
         """Raise FindingsError with all findings if there are any, if nothing was checked, or if the run is incomplete.
@@ -204,8 +213,9 @@ class Report:
 
     @property
     def within(self) -> str:
-        """Return ", within its limits" of a kernel that refuses cases in words; else ""."""
-        return ", within its limits" * any(skip.limit for skip in self.skipped)
+        """Return " for 2-D input" if a kernel takes no other, ", within its limits" if it refuses cases in words."""
+        taken = f" for {words(self.only)}" if self.only else ""
+        return taken + ", within its limits" * any(skip.limit for skip in self.skipped)
 
     @property
     def unfinished(self) -> str:
@@ -280,13 +290,13 @@ def replay_line(report: Report, spec: CaseSpec) -> str:
     """Return the command that runs a case again; a call, if no command can find the kernel."""
     if not report.target:
         return f"verify_norm.replay(<the kernel>, {spec_text(report.kernel, spec, report.op)!r})"
-    return command(report.kernel, report.op, spec, report.bind, report.settings.contract)
+    return command(report.kernel, report.op, spec, report.bind, report.settings.contract, report.settings.only)
 
 
-def command(kernel: str, op: str, spec: CaseSpec, bind: str = "", contract: str = "") -> str:
+def command(kernel: str, op: str, spec: CaseSpec, bind: str = "", contract: str = "", only: str = "") -> str:
     """Return the command that runs a case of a kernel again, quoted for a shell."""
     text = spec_text(kernel, spec, None if kernel == op else op)
-    options = {"--bind": bind, "--contract": contract}
+    options = {"--bind": bind, "--contract": contract, "--only": only}
     given = [f" {name} {shlex.quote(value)}" for name, value in options.items() if value]
     return f"verify-norm replay {shlex.quote(text)}{''.join(given)}"
 
@@ -301,6 +311,36 @@ def declaration(report: Report) -> str:
     """Return the --contract that explains all findings; "" where there is none."""
     contracts = tuple(dict.fromkeys(one.contract for one in report.diagnoses))
     return option_of(contracts, report.settings.contract) if all(contracts) and contracts else ""
+
+
+def next_step(report: Report) -> tuple[str, str]:
+    """Return what would settle all findings, in words, and the command that declares it; "" and "" if nothing would."""
+    contract, only = declaration(report), report.outside
+    if contract:
+        settled = f"a weaker contract explains all findings: --contract {contract} declares it"
+        return settled, run_line(report, contract, report.settings.only)
+    if only and report.findings:
+        settled = f"no case within --only {only} fails, and most others do; if the kernel takes no others, declare it"
+        return settled, run_line(report, report.settings.contract, joined(report.settings.only, only))
+    return "", ""
+
+
+def run_line(report: Report, contract: str, only: str) -> str:
+    """Return the command that checks the kernel again under another contract, or with other cases."""
+    settings = report.settings
+    if not report.target:
+        given = {"contract": contract, "only": only}
+        return f"verify_norm.verify(<the kernel>, {', '.join(f'{k}={v!r}' for k, v in given.items() if v)})"
+    options = {
+        "--kernel": report.kernel,
+        "--op": report.op if report.op != report.kernel else "",
+        "--bind": report.bind,
+        "--dtype": ",".join(settings.dtypes) if settings.dtypes != DEFAULTS.dtypes else "",
+        "--checks": ",".join(settings.checks),
+        "--contract": contract,
+        "--only": only,
+    }
+    return " ".join(["verify-norm", *(f"{name} {shlex.quote(value)}" for name, value in options.items() if value)])
 
 
 def cases(report: Report) -> str:
@@ -329,5 +369,7 @@ def failures(report: Report) -> str:
     if report.findings:
         kinds = len(report.findings)
         first = f"{title}: {kinds} finding{'s' * (kinds != 1)} in {cases(report)}"
-        return "\n".join((first, *(f"{f.check}: {failure(report, f)}" for f in report.findings)))
+        settled, line = next_step(report)
+        last = [f"{settled}:\n  {line}"] if settled else []
+        return "\n".join((first, *(f"{f.check}: {failure(report, f)}" for f in report.findings), *last))
     return f"{title}: {reason}" if (reason := gap(report)) else ""

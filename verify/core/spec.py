@@ -219,7 +219,8 @@ class Kernel:
     case that it takes. `forward` names the forward kernel of a backward; loading sets `forward_run`. `bind` says how
     the arguments are bound (`verify_norm.loading.bind`). An `autograd` kernel is a backward that torch makes of a
     forward pass: it also takes `frozen`. `origin` is the package that registered the kernel.
-    Arguments `unset` are None in every case, since the operator does not have them.
+    Arguments `unset` are None in every case, since the operator does not have them; those `kept` have the value of
+    their default or of functools.partial. `only` says which cases it takes (`verify_norm.core.only`).
     """
 
     name: str
@@ -235,6 +236,8 @@ class Kernel:
     autograd: bool = False
     origin: str = ""
     unset: tuple[str, ...] = ()
+    kept: tuple[tuple[str, str], ...] = ()
+    only: str = ""
     fit: Callable[[CaseSpec], CaseSpec] | None = field(default=None, repr=False)
     run: Callable[..., Any] | None = None
     forward_run: Callable[..., Any] | None = None

@@ -23,6 +23,7 @@ from verify_norm.loading.bind import FEATURES, Candidate, bind, features, meant,
 from verify_norm.loading.domain import Domain
 from verify_norm.loading.gradients import Call
 from verify_norm.loading.returned import named
+from verify_norm.loading.targets import preset
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ def adapt(candidate: Candidate) -> Adapted:
     >>> gradients["dx"].tolist() == torch.zeros(2, 4).tolist(), gradients["dweight"]
     (True, None)
     """
-    candidate = replace(candidate, target=_supported(candidate.target, candidate.name))
+    candidate = _unwrapped(replace(candidate, target=_supported(candidate.target, candidate.name)))
     op = candidate.op
     if op.forward is None:
         call, within = _forward(candidate)
@@ -70,13 +71,25 @@ def adapt(candidate: Candidate) -> Adapted:
     return Adapted(_kernel(gradients.backward(call, op), candidate, "frozen"), _kernel(call, forward), True, within)
 
 
+def _unwrapped(candidate: Candidate) -> Candidate:
+    """Return a class for functools.partial of it: what is bound belongs to its constructor."""
+    target, option = candidate.target, candidate.option
+    if not isinstance(target, partial) or not inspect.isclass(target.func):
+        return candidate
+    option = replace(option, constants={**preset(target), **option.constants})
+    return replace(candidate, target=target.func, option=option)
+
+
 def _supported(target: Any, name: str) -> Any:
     """Return the target, or the autograd.Function whose `apply` it is; raises UsageError if it cannot be a kernel."""
     owner = getattr(target, "__self__", None)
     if inspect.isclass(owner) and issubclass(owner, torch.autograd.Function):
         return owner
     if inspect.isclass(target) and not issubclass(target, (torch.autograd.Function, torch.nn.Module)):
-        raise UsageError(f"{name} is a class, but neither an nn.Module nor a torch.autograd.Function")
+        which = f"{name} is a class, but neither an nn.Module nor a torch.autograd.Function"
+        where, _, last = name.rpartition(":")
+        instance = f"pass an instance, as norm = {last}(…) and --kernel {where + ':' if where else ''}norm"
+        raise UsageError(f"{which}{f'; {instance}' * ('__call__' in vars(target))}")
     if type(target).__module__.partition(".")[0] == "triton":
         raise UsageError(
             f"{name} is a Triton kernel, which takes a grid and pointers: name a function that launches it"

@@ -13,13 +13,14 @@ ALIASES lists the names that other people use. A user's `--bind` settles the res
 import ast
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
 from verify_norm.core.errors import UsageError
 from verify_norm.core.serial import out_of_range
 from verify_norm.core.spec import Contract, Op
+from verify_norm.loading.targets import preset
 
 FEATURES = "features"  # the number of elements of weight
 ALIASES = {  # our name: other names, in any case unless another line has the exact spelling
@@ -138,7 +139,8 @@ class Binding:
     """How to call a callable: its arguments in order.
 
     `fixed` holds values of the operator that all cases must have, `every` what it takes by name beyond its arguments.
-    `rest` is the name of its **kwargs, "" if it has none. Arguments `unset` stand for what the operator does not have.
+    `rest` is the name of its **kwargs, "" if it has none. Arguments `unset` stand for what the operator does not have;
+    those `kept` have a value of their own, each with the words for it.
     """
 
     arguments: tuple[Argument, ...]
@@ -147,6 +149,7 @@ class Binding:
     every: tuple[str, ...] = ()
     rest: str = ""
     unset: tuple[str, ...] = ()
+    kept: tuple[tuple[str, str], ...] = ()
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -191,7 +194,7 @@ def bind(
 
     Raises UsageError: a parameter without a default fits nothing, or part of the --bind option does.
     """
-    option = candidate.option
+    option = _with_preset(candidate, offered)
     named = [p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     rest = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD and not positional), "")
     _validate(candidate, [p.name for p in named], offered, outputs, elsewhere, rest)
@@ -205,12 +208,14 @@ def bind(
     ours_of = {theirs: ours for ours, theirs in option.names.items()}
     arguments: list[Argument] = []
     absent = set(ABSENT).difference(t.name.removesuffix("_out") for t in candidate.op.inputs)
-    unknown, unset = [], []
+    unknown, unset, kept = [], [], []
     for p in named:
         in_order = positional or p.kind is p.POSITIONAL_ONLY
         source = ours_of.get(p.name) or _fitting(p, offered, outputs, {*ours_of.values(), *_taken(arguments)})
         if p.name in option.constants and source not in fixed:
             arguments.append(Argument(p.name, None, option.constants[p.name], in_order))
+            if p.name not in candidate.option.constants:
+                kept.append((p.name, f"functools.partial keeps it at {p.default!r:.60}"))
         elif source is not None:
             arguments.append(Argument(p.name, source, None, in_order))
         elif p.default is p.empty and meant(p.name, absent):
@@ -218,14 +223,15 @@ def bind(
             unset.append(p.name)
         elif p.default is p.empty:
             unknown.append(p.name)
-        elif in_order:
-            arguments.append(Argument(p.name, None, p.default, in_order))
+        else:
+            arguments += [Argument(p.name, None, p.default, in_order)] * in_order
+            kept += [(p.name, f"it keeps its default {p.default!r:.60}")] * (p.default is not None)
     if unknown:
         offers = f"{candidate.op.name} offers {', '.join(offered)}"
         example = f"--bind {offered[0]}={unknown[0]}, or {unknown[0]}=<a constant>"
         raise UsageError(f"{candidate.name} needs {', '.join(unknown)}; {offers} ({example})")
     if not rest:
-        return Binding(tuple(arguments), fixed, option.returns, unset=tuple(unset))
+        return Binding(tuple(arguments), fixed, option.returns, unset=tuple(unset), kept=tuple(kept))
     known = {*elsewhere, *(p.name for p in named)}
     beyond = {theirs: ours for theirs, ours in ours_of.items() if ours in (*offered, *outputs) and theirs not in known}
     arguments += [Argument(theirs, ours) for theirs, ours in beyond.items()]
@@ -234,7 +240,19 @@ def bind(
     every: tuple[str, ...] = ()
     if all(a.source in (None, a.name) for a in arguments):  # the callable uses the operator's names
         every = tuple(n for n in offered if n not in (*_taken(arguments), FEATURES))
-    return Binding(tuple(arguments), fixed, option.returns, every, rest, tuple(unset))
+    return Binding(tuple(arguments), fixed, option.returns, every, rest, tuple(unset), tuple(kept))
+
+
+def _with_preset(candidate: Candidate, offered: tuple[str, ...]) -> BindOption:
+    """Return the user's --bind with what functools.partial has bound, besides tensors, which each case replaces."""
+    option, inputs = candidate.option, {t.name for t in candidate.op.inputs}
+    own: dict[str, Any] = {}
+    for name, value in preset(candidate.target).items():
+        ours = meant(name, offered)
+        taken = name in option.names.values() or ours in {meant(key, offered) or key for key in option.constants}
+        if not taken and (ours not in inputs or ours in NUMBERS or (value is None and ours in ("weight", "bias"))):
+            own[name] = value
+    return replace(option, constants={**own, **option.constants})
 
 
 def features(op: Op, given: Mapping[str, Any]) -> int:

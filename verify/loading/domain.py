@@ -5,8 +5,10 @@ from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import Any
 
+from verify_norm.core import nearest, only
 from verify_norm.core.errors import UsageError
 from verify_norm.core.geometry import apart, special_lost, thawed
+from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, View
 from verify_norm.loading.bind import Binding, Candidate
 
@@ -40,7 +42,8 @@ class Domain:
     the allowed ranks of x, any if empty. `tied`: a bias "follows" the weight, or "needs" one, or is "untold": then only
     a weight tells its type. An argument `written` in place must not have elements that share memory. At least one of
     the `differentiated` inputs is not frozen. `own` is the `unsupported` of the kernel's record. `unset` names the
-    arguments that are None in every case, since the operator does not have them.
+    arguments that are None in every case, since the operator does not have them, `kept` others that keep a value, and
+    `constants` values of the operator that do. `only` says what else of the operator `op` it takes.
     """
 
     view: View = "rows"
@@ -52,6 +55,10 @@ class Domain:
     differentiated: tuple[str, ...] = ()
     own: Callable[[CaseSpec], str | None] | None = None
     unset: tuple[str, ...] = ()
+    kept: tuple[tuple[str, str], ...] = ()
+    constants: tuple[tuple[str, Any], ...] = ()
+    op: str = ""
+    only: str = ""
 
     def fit(self, spec: CaseSpec) -> CaseSpec:
         """Return the nearest case in the domain: the case itself, if it is.
@@ -59,6 +66,10 @@ class Domain:
         >>> Domain(fields=(("eps", 1e-6),), affine=(64,)).fit(CaseSpec((2, 3, 8))).shape
         (2, 3, 64)
         """
+        fitted = self._fitted(spec)
+        return nearest.fit(self.only, fitted, OPS[self.op]) if self.only else fitted
+
+    def _fitted(self, spec: CaseSpec) -> CaseSpec:
         held = dict(self.fields)
         shape, inner = spec.shape, spec.normalized_ndim
         if self.view == "rows":
@@ -98,7 +109,9 @@ class Domain:
 
     def unsupported(self, spec: CaseSpec) -> str | None:
         """Return why the callable does not take the case; None if it does, with any number of rows."""
-        fitted = self.fit(spec)
+        if self.only and (reason := only.refusal(self.only, spec, OPS[self.op])) is not None:
+            return reason
+        fitted = self._fitted(spec)
         inner = spec.normalized_ndim if self.view == "rows" else len(spec.shape) - 1
         if self.affine is not None and spec.shape[len(spec.shape) - inner :] == fitted.shape[-inner:]:
             fitted = replace(fitted, shape=spec.shape)  # `fit` leaves rows out to save time alone
@@ -141,4 +154,5 @@ def of_function(candidate: Candidate, binding: Binding, *, autograd: bool) -> Do
         held["frozen"] = ()
     untold = backward and "bias" in inputs and "bias" not in takes
     tied = "untold" if untold else ""
-    return Domain(op.view, tuple(held.items()), tied=tied, unset=binding.unset)
+    constants = tuple((n, value) for n, value in binding.fixed.items() if n in (*op.attrs, *inputs))
+    return Domain(op.view, tuple(held.items()), tied=tied, unset=binding.unset, kept=binding.kept, constants=constants)

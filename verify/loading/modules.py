@@ -150,7 +150,8 @@ def _domain(
     affine = None if made is not None else _affine(module, name, roles, own)
     if op.view == "rows" and made is not None and "normalized_shape" not in varies:
         held["normalized_ndim"] = 1
-    return Domain(op.view, tuple(held.items()), affine, _ranks(module, op), tied, unset=unset)
+    constants = tuple((n, held[n]) for n in ("eps", "num_groups", "momentum") if n in held)
+    return Domain(op.view, tuple(held.items()), affine, _ranks(module, op), tied, unset=unset, constants=constants)
 
 
 def _ranks(module: nn.Module, op: Op) -> tuple[int, ...]:

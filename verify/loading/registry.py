@@ -3,8 +3,10 @@
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from verify_norm.core import only
 from verify_norm.core.contracts import checked
 from verify_norm.core.errors import UnknownOpError, UsageError, one_of
 from verify_norm.core.known import declared, overwritten, whole
@@ -14,7 +16,7 @@ from verify_norm.loading import adapt
 from verify_norm.loading.adapt import WritesError
 from verify_norm.loading.builtin import BOTH, BUILTIN, PEERS, infer, missing
 from verify_norm.loading.entry_points import registered
-from verify_norm.loading.targets import attribute, called, imported, module_name, target_of
+from verify_norm.loading.targets import attribute, called, imported, located, module_name, reach
 
 
 def find(name: str, op: str | None = None, bind: str = "") -> Kernel:
@@ -53,12 +55,13 @@ def _record(target: Any, name: str, where: str, op: str | None, bind: str) -> Ke
 
 
 def load_directions(
-    kernel: object, op: str | None = None, bind: str = "", contract: Contract | str = ""
+    kernel: object, op: str | None = None, bind: str = "", contract: Contract | str = "", taken: str = ""
 ) -> list[Kernel]:
     """Return the kernels of a name, a target or a callable, ready to run: both directions if `op` names none.
 
-    A text for `contract` changes the declared one (`verify_norm.core.known`), a Contract stands for it. Raises
-    UsageError if the kernel cannot be found, imported or bound.
+    A text for `contract` changes the declared one (`verify_norm.core.known`), a Contract stands for it. `taken` says
+    which cases the kernel takes, besides what it declares (`verify_norm.core.only`). Raises UsageError if the kernel
+    cannot be found, imported or bound.
     """
     if isinstance(kernel, str):
         target = attribute(kernel) if ":" in kernel else None
@@ -69,12 +72,17 @@ def load_directions(
             imported(record.origin)
         target = attribute(record.target) if target is None else target
     else:
-        target, where = kernel, target_of(kernel)
-        if not callable(target):
-            raise UsageError(f"expected a callable, got {target!r:.60} of type {type(target).__name__}")
+        if not callable(kernel):
+            raise UsageError(f"expected a callable, got {kernel!r:.60} of type {type(kernel).__name__}")
+        where, constants = located(kernel)
+        target = kernel.func if constants and isinstance(kernel, partial) else kernel
+        bind = f"{constants}{', ' * (bool(constants) and bind[:1] not in ('', '-'))}{bind}"
         record = _record(target, where or called(target), where, op, bind)
     record = replace(record, contract=checked(contract if isinstance(contract, Contract) else record.contract))
-    forward, *backward = (_promising(replace(record, op=name), contract) for name in BOTH.get(record.op, (record.op,)))
+    record = replace(record, only=only.joined(only.checked(record.only), taken))
+    names = BOTH.get(record.op, (record.op,))
+    only.refuse_foreign(record.only, [OPS[name] for name in names])
+    forward, *backward = (_promising(replace(record, op=name), contract) for name in names)
     return [_bound(forward, target), *_gradients(backward, target, asked=record.op == op)]
 
 
@@ -95,10 +103,10 @@ def _gradients(kernels: list[Kernel], target: Any, *, asked: bool) -> list[Kerne
 
 def load(name: str, op: str | None = None, bind: str = "") -> Kernel:
     """Return the kernel of that name, ready to run; raises UsageError as `load_directions`, or if there are two."""
-    return only(load_directions(name, op, bind))
+    return single(load_directions(name, op, bind))
 
 
-def only(kernels: Sequence[Kernel]) -> Kernel:
+def single(kernels: Sequence[Kernel]) -> Kernel:
     """Return the one kernel; raises UsageError if there are two, one a direction."""
     first, *others = kernels
     if others:
@@ -108,13 +116,17 @@ def only(kernels: Sequence[Kernel]) -> Kernel:
 
 def ready(kernel: Kernel) -> Kernel:
     """Return the same kernel with its functions, found by their names; raises UsageError."""
+    reach(kernel.target.rpartition(":")[0])  # for what the kernel imports when it is called
     return _running(kernel, attribute(kernel.target))
 
 
 def _bound(kernel: Kernel, target: Any) -> Kernel:
     written = tuple(argument for _, argument in overwritten(kernel.contract))
-    within = replace(adapt.of_kernel(kernel, target).domain, own=kernel.unsupported, written=written)
-    return replace(_running(kernel, target), unsupported=within.unsupported, fit=within.fit, unset=within.unset)
+    within = adapt.of_kernel(kernel, target).domain
+    text = only.joined(kernel.only, only.of_constants(dict(within.constants)))
+    within = replace(within, own=kernel.unsupported, written=written, op=kernel.op, only=text)
+    kernel = replace(_running(kernel, target), only=text, dtypes=only.dtypes(text, kernel.dtypes))
+    return replace(kernel, unsupported=within.unsupported, fit=within.fit, unset=within.unset, kept=within.kept)
 
 
 def _running(kernel: Kernel, target: Any) -> Kernel:

@@ -2,8 +2,11 @@
 
 import importlib
 import importlib.util
+import inspect
 import sys
+from functools import partial
 from pathlib import Path
+from types import ModuleType, NoneType
 from typing import Any
 
 from verify_norm.core.errors import UsageError, one_line
@@ -47,13 +50,27 @@ def target_of(value: Any) -> str:
 
 
 def imported(where: str) -> Any:
-    """Return the module of that name, or in that file; raises UsageError if it cannot be imported."""
+    """Return the module of that name, or in that file; raises UsageError if it cannot be imported.
+
+    Meanwhile the working folder and the folder of the file are last on sys.path: what stands there can be imported.
+    """
+    before = list(sys.path)
+    reach(where)
+    added = sys.path[len(before) :]
     try:
         return _from_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
     except UsageError:
         raise
     except (Exception, SystemExit) as error:
         raise UsageError(f"{where} cannot be imported: {one_line(error)}") from error
+    finally:
+        sys.path[:] = [folder for folder in sys.path if folder not in added]
+
+
+def reach(where: str) -> None:
+    """Let this process import what stands in the working folder, and beside the file, from now on."""
+    folders = [Path.cwd(), *(_folders(Path(where).absolute()) if where.endswith(".py") else ())]
+    sys.path += [folder for folder in dict.fromkeys(map(str, folders)) if folder not in sys.path]
 
 
 def _importable(name: str, file: str | None) -> bool:
@@ -69,8 +86,52 @@ def _importable(name: str, file: str | None) -> bool:
     return found is not None and (file is None or found.origin == file)
 
 
+def preset(value: Any) -> dict[str, Any]:
+    """Return the arguments that functools.partial has bound, by their names; none of any other callable.
+
+    >>> preset(partial(round, 2.5, ndigits=1))
+    {'number': 2.5, 'ndigits': 1}
+    """
+    if not isinstance(value, partial):
+        return {}
+    try:
+        taken = inspect.signature(value.func)
+        bound = taken.bind_partial(*value.args, **value.keywords).arguments
+    except (TypeError, ValueError):  # Python does not know its arguments, or it has no such ones
+        return dict(value.keywords)
+    more = next((p.name for p in taken.parameters.values() if p.kind is p.VAR_KEYWORD), "")
+    return {name: bound[name] for name in bound if name != more} | value.keywords
+
+
+def located(value: Any) -> tuple[str, str]:
+    """Return the target by which another process can find a callable, and the --bind of what functools.partial bound.
+
+    The target is "" where it cannot be found, or where what is bound is no number, text, flag or None.
+    """
+    if where := target_of(value) or _attribute_of(value):
+        return where, ""
+    constants = preset(value)
+    if not all(isinstance(constant, (int, float, str, bool, NoneType)) for constant in constants.values()):
+        return "", ""
+    where = target_of(value.func) if constants else ""
+    return where, ",".join(f"{name}={constant!r}" for name, constant in constants.items()) if where else ""
+
+
+def _attribute_of(value: Any) -> str:
+    """Return the target of what has no name of its own, as an instance, by a module that holds it; "" if none does."""
+    for where, module in tuple(sys.modules.items()):
+        names = vars(module) if type(module) is ModuleType and where != "__main__" else {}
+        name = next((name for name, held in tuple(names.items()) if held is value and name.isidentifier()), "")
+        if name:
+            file = getattr(module, "__file__", None)
+            return f"{where}:{name}" if _importable(where, file) else f"{file}:{name}" if file else ""
+    return ""
+
+
 def called(value: Any) -> str:
     """Return the name in reports of a callable without a target."""
+    if isinstance(value, partial):
+        return called(value.func)
     return str(getattr(value, "__qualname__", None) or type(value).__name__).rpartition("<locals>.")[2]
 
 
@@ -87,5 +148,24 @@ def _from_file(path: Path) -> Any:
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     sys.modules[specification.name] = module  # Triton and dataclasses look their module up
-    specification.loader.exec_module(module)
+    try:
+        specification.loader.exec_module(module)
+    except ImportError as error:
+        if "attempted relative import" not in str(error):
+            raise
+        return _of_package(path.absolute())
     return module
+
+
+def _folders(path: Path) -> list[Path]:
+    """Return the folder of a file, and that of the outermost package that it belongs to."""
+    root = path.parent
+    while (root / "__init__.py").is_file():
+        root = root.parent
+    return [path.parent, root]
+
+
+def _of_package(path: Path) -> Any:
+    """Return the module in that file of a package, imported by its full name."""
+    relative = path.relative_to(_folders(path)[1]).with_suffix("")
+    return importlib.import_module(".".join(relative.parts))

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from verify_norm.core.check_names import CHECK_NAMES
-from verify_norm.pytest_plugin.items import NormCheck, NormKernel, ids, of_item, wanted
+from verify_norm.pytest_plugin.items import NormCheck, NormKernel, chosen, ids, of_item, wanted
 
 if TYPE_CHECKING:
     from verify_norm.core.spec import Contract
@@ -35,24 +35,30 @@ FOLDER = "verify_norm_folder"  # of an xdist worker's input: where all workers k
 
 
 def parametrize_checks(
-    *targets: str,
-    op: str | None = None,
-    bind: str = "",
-    contract: Contract | str = "",
-    expected_failures: Mapping[str, str] | None = None,
+    *targets: str | Callable[..., Any],
+    op: str | Mapping[Any, str] | None = None,
+    bind: str | Mapping[Any, str] = "",
+    contract: Contract | str | Mapping[Any, Contract | str] = "",
+    only: str | Mapping[Any, str] = "",
+    expected_failures: Mapping[Any, Any] | None = None,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a test of `kernel` and `check` into one test for each kernel and check, with ids as layernorm_bwd-accuracy.
 
     Parameters
     ----------
     targets : kernels, as the command's --kernel names them: "layernorm_bwd" (ours, or a package's that registers it),
-        "package.module:attr" or "path/file.py:attr", the path from pytest's rootdir. The first test imports them.
+        "package.module:attr" or "path/file.py:attr", the path from pytest's rootdir. The first test imports them. Or
+        callables at the top level of a module, and functools.partial of them with numbers, texts or flags.
     op, bind : the operator and the arguments, as the command's --op and --bind, if the names do not tell them.
     contract : what the kernels promise, a Contract or as the command's --contract: "llama,inplace=y:x". It wins over
         --norm-contract.
+    only : what the kernels take, as the command's --only: "ndim=2,N%8=0".
     expected_failures : the reason of an expected failure, by the check's name. If the check passes, its test fails.
 
-    Raises ValueError: there is no target, a check is unknown, or the contract is wrong.
+    Each of these options may be a mapping by target, for those that differ: {"mypkg:a": "llama"}; of expected_failures
+    {"mypkg:a": {"determinism": "atomics"}}.
+
+    Raises ValueError: there is no target, a mapping has another one, a check is unknown, or an option is wrong.
 
     Examples
     --------
@@ -60,22 +66,58 @@ def parametrize_checks(
     ... def test_norm(kernel, check):
     ...     check(kernel)
     """
-    if not targets or not all(isinstance(target, str) and target for target in targets):
+    if not targets or not all(target and (isinstance(target, str) or callable(target)) for target in targets):
         raise ValueError(f"parametrize_checks: expected kernels' names, as 'package.module:attr', got {targets}")
-    expected = dict(expected_failures or {})
-    if unknown := [name for name in expected if name not in CHECK_NAMES]:
-        raise ValueError(f"unknown check {', '.join(unknown)}; there are: {', '.join(CHECK_NAMES)}")
-    return getattr(pytest.mark, MARK)(targets, op, bind, _text(contract) if contract else "", expected)  # type: ignore[no-any-return]
+    given = {"op": op, "bind": bind, "contract": contract, "only": only}
+    for name, value in given.items():
+        _refuse_others(name, value, targets)
+    own = [{name: _each(value, target) for name, value in given.items()} for target in targets]
+    kernels = tuple(_kernel(target, **how) for target, how in zip(targets, own, strict=True))
+    expected = tuple(_expected(expected_failures or {}, target, targets) for target in targets)
+    return getattr(pytest.mark, MARK)(kernels, expected)  # type: ignore[no-any-return]
 
 
-def _text(contract: Contract | str) -> str:
-    from verify_norm.core.errors import UsageError
-    from verify_norm.search.request import options
+def _refuse_others(name: str, value: Any, targets: tuple[Any, ...]) -> None:
+    others = [key for key in value if key not in targets] if isinstance(value, Mapping) else []
+    if others:
+        raise ValueError(f"parametrize_checks: {name} has {others[0]!r:.80}, which is none of its kernels")
 
-    try:
-        return options(contract=contract).contract
-    except UsageError as error:
-        raise ValueError(f"parametrize_checks: {error}") from None
+
+def _each(value: Any, target: Any) -> Any:
+    """Return an option of one target: that of a mapping, else the same for all."""
+    return value.get(target) if isinstance(value, Mapping) else value
+
+
+def _expected(reasons: Mapping[Any, Any], target: Any, targets: tuple[Any, ...]) -> dict[str, str]:
+    """Return the expected failures of one target: those for all, and its own."""
+    found = {key: why for key, why in reasons.items() if not isinstance(why, Mapping)}
+    _refuse_others("expected_failures", {key: why for key, why in reasons.items() if isinstance(why, Mapping)}, targets)
+    found |= next((why for key, why in reasons.items() if key == target and isinstance(why, Mapping)), {})
+    if unknown := [name for name in found if name not in CHECK_NAMES]:
+        raise ValueError(f"unknown check {', '.join(map(str, unknown))}; there are: {', '.join(CHECK_NAMES)}")
+    return found
+
+
+def _kernel(target: Any, *, op: str | None, bind: str | None, contract: Any, only: str | None) -> NormKernel:
+    constants = ""
+    if not isinstance(target, str):
+        from verify_norm.loading.targets import called, located
+
+        value, (target, constants) = target, located(target)
+        if not target:
+            where = "at the top level of a module, and bind numbers, texts and flags alone"
+            raise ValueError(f"parametrize_checks: another process cannot find {called(value)}: define it {where}")
+    text = ", ".join(filter(None, (constants, bind)))
+    if contract or only:
+        from verify_norm.core.errors import UsageError
+        from verify_norm.search.options import options
+
+        try:
+            checked = options(contract=contract, only=only)
+        except UsageError as error:
+            raise ValueError(f"parametrize_checks: {error}") from None
+        return NormKernel(target, op, text, checked.contract, checked.only)
+    return NormKernel(target, op, text)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -87,6 +129,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--norm-seed", type=int, metavar="N", help="Seed of the random cases.")
     add("--norm-device", default="auto", metavar="D", help="cpu, cuda or cuda:N. Workers of xdist share the GPUs.")
     add("--norm-contract", metavar="C", help="What the kernels promise, as llama,inplace=y:x.")
+    add("--norm-only", metavar="CLAUSES", help="What the kernels take, as ndim=2,N%%8=0.")
+    add("--norm-baseline", metavar="FILE", help="Fail a kernel that is worse than in these reports (--norm-report).")
     accept = "Do not fail where the search ends before all corner cases; skip a check that then has no data."
     add("--norm-allow-incomplete", action="store_const", const=True, help=accept)
     add("--norm-report", metavar="FILE", help="Write the reports of all kernels to this file, as a list in JSON.")
@@ -94,22 +138,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse a mistake in the options before anything is collected."""
-    config.addinivalue_line(
-        "markers", f"{MARK}(targets, op, bind, contract, expected): made by verify_norm.parametrize_checks"
-    )
-    named = {"examples": "examples", "seconds": "seconds", "seed": "seed", "dtypes": "dtype", "contract": "contract"}
-    given = {key: getattr(config.option, f"norm_{name}") for key, name in named.items()}
-    given = {key: value for key, value in given.items() if value is not None}
-    report = config.option.norm_report or ""
-    if not given and not report:
+    config.addinivalue_line("markers", f"{MARK}(kernels, expected): made by verify_norm.parametrize_checks")
+    given, report = chosen(config), config.option.norm_report or ""
+    baseline = config.option.norm_baseline or ""
+    if not given and not report and not baseline:
         return
     from verify_norm.core import serial
     from verify_norm.core.errors import UsageError
-    from verify_norm.search.request import options
+    from verify_norm.search.options import options
 
     try:
         options(**given)
         serial.writable(report)
+        if baseline:
+            from verify_norm.report import documents
+
+            documents.read(baseline)
     except UsageError as error:
         raise pytest.UsageError(f"verify-norm: {error}") from None
 
@@ -133,7 +177,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     config = metafunc.config
     answers, strict = _searches(config).answers, not config.option.runxfail
-    named = [(NormKernel(target, *how), expected) for targets, *how, expected in marks for target in targets]
+    named = [pair for kernels, expected in marks for pair in zip(kernels, expected, strict=True)]
     grouped = config.pluginmanager.hasplugin("xdist")
     sets = [
         pytest.param(

@@ -7,15 +7,26 @@ from typing import Any
 
 import pytest
 
+# options of verify_norm.search.options.Options, by pytest's names for them
+OPTIONS = {name: f"norm_{name}" for name in ("examples", "seconds", "seed", "contract", "only", "allow_incomplete")}
+OPTIONS |= {"dtypes": "norm_dtype"}
+
+
+def chosen(config: pytest.Config) -> dict[str, Any]:
+    """Return the options of pytest's command line."""
+    found = {name: getattr(config.option, theirs, None) for name, theirs in OPTIONS.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
 
 @dataclass(frozen=True, slots=True)
 class NormKernel:
-    """What a test gets as `kernel`: where to find it, and its operator, arguments and contract if they are given."""
+    """What a test gets as `kernel`: where to find it, and its operator, arguments, … if they are given."""
 
     target: str
     op: str | None = None
     bind: str = ""
     contract: str = ""
+    only: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +50,8 @@ class NormCheck:
         verdict = answer["verdicts"][self.name]
         if answer["others"]:
             pytest.fail(answer["others"], pytrace=False)
+        if self.name == answer.get("bearer"):
+            pytest.fail(answer["worse"], pytrace=False)
         if verdict["outcome"] == "failed":
             if self.expected is not None:
                 pytest.xfail(self.expected)  # does nothing with --runxfail
@@ -73,4 +86,4 @@ def ids(kernels: list[NormKernel]) -> Iterable[str]:
         elif [other.target for other in kernels].count(kernel.target) == 1:
             yield kernel.target
         else:
-            yield f"{kernel.target}({','.join(filter(None, (kernel.op, kernel.contract)))})"
+            yield f"{kernel.target}({','.join(filter(None, (kernel.op, kernel.bind, kernel.contract, kernel.only)))})"

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +22,9 @@ import pytest
 
 from verify_norm.core.check_names import CHECK_NAMES
 from verify_norm.core.errors import Exit
-from verify_norm.pytest_plugin.items import NormKernel
+from verify_norm.pytest_plugin.items import NormKernel, chosen
 
 GRACE = 3.0  # seconds that an interrupted search has to end
-# The command has --examples, …
-OPTIONS = (
-    *("norm_examples", "norm_seconds", "norm_dtype", "norm_seed", "norm_device", "norm_allow_incomplete"),
-    "norm_contract",
-)
 
 
 class Searches:
@@ -65,29 +61,78 @@ class Searches:
         return answer
 
     def _search(self, kernel: NormKernel, wanted: dict[str, str | None]) -> dict[str, Any]:
-        from verify_norm.pytest_plugin.verdicts import answer
+        from verify_norm.core.errors import UsageError
+        from verify_norm.pytest_plugin.verdicts import answer, regressions
+        from verify_norm.search.options import flags
 
         target = self._located(kernel.target)
         checks = [name for name in CHECK_NAMES if name in wanted]
-        options: dict[str, Any] = {"kernel": target, "op": kernel.op, "bind": kernel.bind, "checks": ",".join(checks)}
-        options |= {name.removeprefix("norm_"): getattr(self.config.option, name) for name in OPTIONS}
-        options |= {"contract": kernel.contract} if kernel.contract else {}
-        named = {f"--{name.replace('_', '-')}": value for name, value in options.items() if value not in (None, "")}
-        given = [option if value is True else f"{option}={value}" for option, value in named.items()]
         facts = {"target": kernel.target, "expected": {name: why for name, why in wanted.items() if why is not None}}
+        try:
+            table, note, baseline, limits = self._configured()
+        except UsageError as error:
+            return facts | {"error": str(error)}
+        own = {"contract": kernel.contract, "only": kernel.only}
+        options = table | chosen(self.config) | {name: value for name, value in own.items() if value}
+        options |= {"device": self._device(table), "checks": ",".join(checks)}
+        names = {name: flag.name for name, flag in flags().items()} | {"corpus": "--corpus"}
+        named: dict[str, Any] = {"--kernel": target, "--op": kernel.op, "--bind": kernel.bind}
+        named |= {names[name]: value for name, value in options.items()}
+        given = [
+            option if value is True else f"{option}={value}"
+            for option, value in named.items()
+            if value is not None and value is not False and value != ""
+        ]
         with tempfile.TemporaryDirectory(prefix="verify-norm-") as folder:
             path = Path(folder) / "reports.json"
             status, printed = _run(["--no-config", *given, f"--worker={self._worker}", f"--json={path}"])
-            if path.exists() and status != Exit.INTERNAL:
-                return facts | answer(path.read_text(encoding="utf-8"), every=bool(kernel.op))
-        return facts | {"error": _reason(target, status, printed)}
+            if not path.exists() or status == Exit.INTERNAL:
+                return facts | {"error": _reason(target, status, printed)}
+            found = facts | answer(path.read_text(encoding="utf-8"), every=bool(kernel.op))
+        found["notes"] += [note] * bool(note)
+        try:
+            return found | (regressions(found, baseline, checks, limits) if baseline else {})
+        except UsageError as error:
+            return facts | {"error": f"baseline {baseline}: {error}"}
+
+    def _configured(self) -> tuple[dict[str, Any], str, str, Any]:
+        """Return what [tool.verify-norm] at or above pytest's rootdir sets.
+
+        That is the options, a line that says so, the baseline's file, and the limits of a comparison with it.
+        """
+        from verify_norm.search.config import Config, defaults, nearest
+
+        table, note = defaults("pytest", self.config.rootpath)
+        found = nearest(self.config.rootpath) or Config()
+        given = getattr(self.config.option, "norm_baseline", None)
+        return table, note, given or str(found.defaults.get("baseline", "")), found.limits
+
+    def _device(self, table: dict[str, Any]) -> str:
+        asked = str(self.config.option.norm_device or "auto")
+        return str(table.get("device", asked)) if asked == "auto" else asked
 
     def _located(self, target: str) -> str:
-        """Return the target with its file relative to the working folder, where the user replays a case."""
+        """Return the target with its file relative to the working folder, where the user replays a case.
+
+        A module that only the tests' import path has is named by its file.
+        """
         where, colon, attribute = target.rpartition(":")
         if not where.endswith(".py"):
-            return target
+            file = _file_of(where) if where else None
+            return target if file is None else os.path.relpath(file) + colon + attribute
         return os.path.relpath(self.config.rootpath / where) + colon + attribute
+
+
+def _file_of(module: str) -> Path | None:
+    """Return the file of a module that stands neither in the working folder nor among installed packages."""
+    top, *rest = module.split(".")
+    found = PathFinder.find_spec(top)
+    if found is None or not found.origin or Path(found.origin).is_relative_to(sys.prefix):
+        return None
+    folder = Path(found.origin).parent
+    root = folder.parent if Path(found.origin).name == "__init__.py" else folder
+    file = root.joinpath(top, *rest).with_suffix(".py")
+    return file if root != Path.cwd() and file.is_file() else None
 
 
 def _run(arguments: list[str]) -> tuple[int, str]:

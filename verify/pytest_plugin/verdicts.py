@@ -3,7 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from verify_norm.auditing.model import report_of
 from verify_norm.core.errors import Exit
+from verify_norm.core.regression import RegressionLimits
 from verify_norm.core.results import Report, cases, failure, gap, replay_line
 from verify_norm.report import documents
 from verify_norm.report.words import no_data, seen
@@ -37,6 +39,31 @@ def summary(reports: Sequence[Report], *, every: bool = True) -> dict[str, Any]:
     }
 
 
+def regressions(
+    found: Mapping[str, Any], baseline: str, checks: Sequence[str], limits: RegressionLimits | None
+) -> dict[str, Any]:
+    """Return what is `worse` than in the reports of a file, and the check whose test is its `bearer`; {} if nothing is.
+
+    Incomplete reports, and kernels that the file lacks, are not compared. Raises UsageError if it cannot be read.
+    """
+    from verify_norm.report.compare.compare import compare
+    from verify_norm.report.difference import sentence
+
+    new = [document for text in found["reports"] for document in documents.load_all(text)]
+    if found["gap"]:
+        return {}
+    stored = [report_of(document) for document in documents.read(baseline)]
+    runs = {(report_of(document).bind, report_of(document).only) for document in new}
+    alike = [one for one in stored if (one.bind, one.only) in runs]  # a kernel may be there with several constants
+    compared = compare(alike or stored, new, limits)
+    changes = [change for pair in compared.pairs for change in pair.of("worse")]
+    worse = [sentence(one) + f"\n  replay    {one.replay}" * bool(one.replay) for one in changes]
+    notes = [*found["notes"], *(f"the baseline {baseline} has no {name}" for name in compared.new_alone)]
+    text = "\n".join((f"worse than in {baseline}:", *worse))
+    bearer = "accuracy" if "accuracy" in checks else checks[0]
+    return {"notes": notes} | ({"worse": text, "bearer": bearer} if worse else {})
+
+
 def line(record: Mapping[str, Any]) -> tuple[str, str]:
     """Return the verdict on a kernel in a word, and what it rests on."""
     if "error" in record:
@@ -53,9 +80,10 @@ def line(record: Mapping[str, Any]) -> tuple[str, str]:
     parts += ["a check that was not selected found something"] * bool(record["others"])
     parts += [f"{name} failed as expected ({expected[name]})" for name in known]
     parts += [f"{name} was expected to fail and passes" for name in passing]
+    parts += ["worse than its baseline"] * ("worse" in record)
     parts += [record["gap"]] if record["gap"] else [f"no data for {', '.join(empty)}"] * bool(empty)
     parts += [f"{len(checked)} check{'s' * (len(checked) != 1)}", record["basis"]]
-    bad = unknown or passing or record["others"] or empty
+    bad = "worse" in record or unknown or passing or record["others"] or empty
     return "FAIL" if bad else "pass" if checked else "skipped", "; ".join(parts)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from verify_norm.auditing.model import Audit, Document, Ladder, report_of
 from verify_norm.core.errors import Exit
-from verify_norm.core.results import CheckResult, Report, cases, explanation, replay_line
+from verify_norm.core.results import CheckResult, Report, cases, explanation, next_step, replay_line
 from verify_norm.core.spec import Finding
 from verify_norm.report import difference
 from verify_norm.report.compare.errors import of_survey, of_tally
@@ -79,6 +79,9 @@ def _document(document: Document) -> Iterator[str]:
     yield from _worst(report)
     for finding in report.findings[:MOST]:
         yield from _finding(report, finding)
+    settled, line = next_step(report)
+    if settled:
+        yield from (f"{escaped(settled[0].upper() + settled[1:])}: {code(line)}", "")
     if isinstance(document, Audit):
         yield from _audit(document)
     skipped = (*report.skipped, *(document.skipped if isinstance(document, Audit) else ()))

@@ -1,6 +1,8 @@
 """A Report for people: the tables and the findings, on standard output."""
 
 from collections.abc import Iterable
+from io import StringIO
+from typing import cast
 
 from rich.console import Console, JustifyMethod
 from rich.markup import escape
@@ -8,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 
 from verify_norm.core.errors import Exit
-from verify_norm.core.results import CheckResult, Report, Tally, cases, declaration, explanation, replay_line
+from verify_norm.core.results import CheckResult, Report, Tally, cases, explanation, next_step, replay_line
 from verify_norm.core.spec import CaseSpec, Finding
 from verify_norm.report.detected import detected, detected_by_all, relative
 from verify_norm.report.words import case, count, percent, seen, skip_line
@@ -26,6 +28,14 @@ def console() -> Console:
     out = Console(highlight=False, emoji=False)  # a kernel may be called :llama
     out.width = max(out.width, LEAST_WIDTH)
     return out
+
+
+def text(*reports: Report) -> str:
+    """Return what `show_report` prints, without colours."""
+    out = Console(file=StringIO(), width=LEAST_WIDTH, highlight=False, emoji=False, color_system=None)
+    for report in reports:
+        show_report(report, out)
+    return cast(StringIO, out.file).getvalue()
 
 
 def table(
@@ -59,8 +69,10 @@ def show_report(report: Report, console: Console) -> None:
         console.print(f"[dim]not checked: {escape(skip_line(skip))}[/]")
     for finding in report.findings:
         _finding(report, finding, console)
-    if option := declaration(report):
-        console.print(f"\nA weaker contract explains all findings: [bold]--contract {escape(option)}[/] declares it.")
+    settled, line = next_step(report)
+    if settled:
+        console.print(f"\n{escape(settled[0].upper() + settled[1:])}:")
+        console.print(f"  [bold]{escape(line)}[/]", soft_wrap=True)
     console.print(f"[dim]{escape(', '.join(f'{k} {v}' for k, v in report.environment.items()))}[/]")
     console.print(_verdict(report))
     for line in seen(report):

@@ -19,7 +19,7 @@ from verify_norm.running.isolate import Runner
 from verify_norm.search.detectable import Told
 from verify_norm.search.examine import NO_ROOM, Examined
 from verify_norm.search.journal import Journal
-from verify_norm.search.limits import Raised, hints, stated, wording
+from verify_norm.search.limits import Raised, hints, separating, stated, wording
 
 NO_JOURNAL = Journal(None, resume=False)
 
@@ -165,7 +165,13 @@ class Collector:
             message = f"{message}; {hint}" if hint else message
         return replace(finding, message=message, cases=len(self.failing[key]), after=self.findings[key].after)
 
-    def report(self, findings: Iterable[Finding], seconds: float, diagnoses: tuple[Diagnosis, ...] = ()) -> Report:
+    def outside(self) -> str:
+        """Return the --only within which no case has findings, though most others have; "" if there is none."""
+        return separating(self.kernel, [spec for specs in self.failing.values() for spec in specs], self.ran)
+
+    def report(
+        self, findings: Iterable[Finding], seconds: float, diagnoses: tuple[Diagnosis, ...] = (), outside: str = ""
+    ) -> Report:
         """Return the report, with these findings for those that were collected, and what explains them."""
         lacking = tuple(self._lacking())
         failed = self.cases - self.compared
@@ -188,6 +194,7 @@ class Collector:
             detectable=tuple(sorted((told.detectable(*key) for key, told in self.told.items()), key=self._position)),
             interrupted=self.interrupted,
             diagnoses=diagnoses,
+            outside=outside,
             coverage=Coverage(
                 self.planned,
                 self.corners,
@@ -238,7 +245,7 @@ class Collector:
         if not self.compared:
             return f"the kernel returned no output that can be compared in {count_cases(self.cases)}", True
         lacking = check.lacks(self.kernel, self.outputs)
-        return lacking or f"nothing to look at in {count_cases(self.cases)}", not lacking
+        return lacking or f"nothing to look at in {count_cases(self.cases)}", not lacking and not self.kernel.only
 
     def _position(self, one: Tally | Detectable) -> tuple[int, int, int]:
         names = [tensor.name for tensor in OPS[self.kernel.op].outputs]
@@ -261,5 +268,6 @@ def make_report(kernel: Kernel, settings: Settings, facts: dict[str, str], **fou
         settings=settings,
         environment=environment(settings.device) | facts,
         bind=kernel.bind,
+        only=kernel.only,
         **found,
     )

@@ -81,6 +81,7 @@ def examine_in(
         except LostError as error:
             during = runner.stage()
             where = f", in a further run near this case that the check {during} makes" if during else ""
+            where += f"; if it is only slow, --timeout {timeout * 5:.3g} waits longer" * error.hung
             name = runner.kernel.name
             lost.append(Finding(name, "crash", None, "error", f"{error}{where}", spec, during=during or None))
             checks = tuple(check for check in checks if check != during)

@@ -3,21 +3,23 @@
 import inspect
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 from verify_norm.cases.placement import placement
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.only import MEMORY, SIZES, applies
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Kernel, Op
 from verify_norm.loading.bind import meant
 
 FEW = 8  # cases that must run before cases that raise without words are compared with them
 MOST_RANKS = 8  # a larger number in words is a threshold
-DECLARE = "declare it with unsupported="
+MOST_CLAUSES = 3  # of an --only that is suggested
+FEWEST, MOSTLY = 2, 0.75  # failures outside of one of them, and their share of the cases outside
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +50,22 @@ class Trait:
     """A property of a case that a limit may be about: `of(spec, op)`, None where a case does not have it.
 
     Of a "yes" property the kernel takes the cases for which it is true, of an "ordered" one those to one side of a
-    threshold, of any other those with some of its few values. `words` say what it takes.
+    threshold, of any other those with some of its few values. `words` say what it takes, and `only` does as --only.
     """
 
     kind: str
     words: str
+    only: str
     of: Callable[[CaseSpec, Op], Any]
     form: str = ""
 
-    def limit(self, raised: set[Any], ran: set[Any], named: set[int]) -> str | None:
-        """Return what the kernel takes, if these values separate what raised from what ran; None if they do not.
+    @property
+    def about(self) -> str:
+        """The name of its first clause."""
+        return re.split(r"\W", self.only)[0]
+
+    def limit(self, raised: set[Any], ran: set[Any], named: Collection[int] = ()) -> tuple[str, str] | None:
+        """Return what the kernel takes, in words and as --only, if these values separate what raised from what ran.
 
         A rank or a threshold has to be one that the kernel has `named`, if it names any.
         """
@@ -65,17 +73,42 @@ class Trait:
         if None in raised or not ran or not raised.isdisjoint(ran):
             return None
         if self.form == "yes":
-            return f"{self.words} only" if raised == {False} else None
+            return (f"{self.words} only", self.only) if raised == {False} else None
         if self.form == "ordered":
             low, high = (max(ran), min(raised)) if max(ran) < min(raised) else (max(raised), min(ran))
             thresholds = [n for n in named if n > MOST_RANKS and self.kind == "size"]
             if low >= high or not max(ran) or (thresholds and not any(low - 1 <= n <= high + 1 for n in thresholds)):
                 return None
-            return f"{self.words} below {high:,g} only" if low in ran else f"{self.words} above {low:,g} only"
+            if low in ran:
+                return f"{self.words} below {high:,g} only", f"{self.only}<{high}"
+            return f"{self.words} above {low:,g} only", f"{self.only}>{low}"
         ranks = {n for n in named if n <= MOST_RANKS and self.kind == "rank"}
         if ranks and ranks.isdisjoint({min(ran), max(ran), min(raised), max(raised)}):
             return None
-        return f"{self.words.format(' or '.join(sorted(map(str, ran))))} only"
+        values = sorted(map(str, ran))
+        return f"{self.words.format(' or '.join(values))} only", f"{self.only}={'+'.join(values)}"
+
+    def suggested(self, failed: Sequence[Any], passed: Sequence[Any]) -> tuple[int, float, str, set[Any]]:
+        """Return an --only outside of which most cases fail.
+
+        With it come the number of failures outside, their share of the cases outside, and the values outside.
+        """
+        counts = {value: (failed.count(value), passed.count(value)) for value in {*failed, *passed}}
+        if self.form == "ordered":
+            least, most = min(failed), max(failed)
+            sides = {f"{self.only}<{least}": {v for v in counts if v >= least}}
+            sides[f"{self.only}>{most}"] = {v for v in counts if v <= most}
+        else:
+            bad = {v for v, (wrong, right) in counts.items() if wrong >= MOSTLY * (wrong + right)}
+            kept = "+".join(sorted(str(v) for v in counts.keys() - bad))
+            sides = {self.only if self.form == "yes" else f"{self.only}={kept}": bad}
+            if bad != {False} if self.form == "yes" else None in counts or len(bad) == len(counts):
+                return 0, 0.0, "", set()
+        tries = []
+        for only, outside in sides.items():
+            wrong, right = (sum(counts[v][side] for v in outside) for side in (0, 1))
+            tries.append((wrong, wrong / max(wrong + right, 1), only, outside))
+        return max(tries, key=lambda one: one[:2])
 
 
 def stated(kernel: Kernel, raised: Iterable[Raised], ran: Sequence[CaseSpec], *, alone: bool = False) -> dict[str, str]:
@@ -110,6 +143,33 @@ def hints(kernel: Kernel, raised: Iterable[Raised], ran: Sequence[CaseSpec]) -> 
     return found
 
 
+def separating(kernel: Kernel, failed: Sequence[CaseSpec], ran: Iterable[CaseSpec]) -> str:
+    """Return the --only within which no case fails, and outside of which most do; "" where there is none.
+
+    Some cases outside may pass: wrong elements of zeros are zeros. Thresholds come last, since chance finds some.
+    """
+    op, wrong = OPS[kernel.op], list(dict.fromkeys(failed))
+    right = [spec for spec in ran if spec not in {*wrong}]
+    clauses: list[str] = []
+    while wrong and len(clauses) < MOST_CLAUSES:
+        found: list[tuple[bool, int, float, int, str, set[Any], Trait]] = []
+        for trait in _traits(op, ""):
+            if trait.about == "dtype" or (trait.kind == "multiple" and trait.about not in ("N", "last", "C")):
+                continue  # a kernel that loses precision in 16 bits is no kernel of float32 alone
+            count, share, only, outside = trait.suggested(
+                [trait.of(spec, op) for spec in wrong], [trait.of(spec, op) for spec in right]
+            )
+            if count >= FEWEST and share >= MOSTLY:
+                likely = {"multiple": 1, "size": 0, "eps": 0}.get(trait.kind, 2)
+                found.append((count == len(wrong), likely, round(share, 1), count, only, outside, trait))
+        if not found:
+            return ""
+        *_, only, outside, trait = max(found, key=lambda one: one[:4])
+        clauses.append(only)
+        wrong, right = ([s for s in some if trait.of(s, op) not in outside] for some in (wrong, right))
+    return ",".join(clauses) if not wrong and len(right) >= FEW else ""
+
+
 def _grouped(raised: Iterable[Raised]) -> dict[str, list[Raised]]:
     groups: defaultdict[str, list[Raised]] = defaultdict(list)
     for one in raised:
@@ -123,12 +183,13 @@ def _limit(
     """Return the first limit of these kinds that separates the group from what ran, and how to declare it."""
     op = OPS[kernel.op]
     named = set.intersection(*(_numbers(one.problem) for one in group)) if kinds else set[int]()
-    traits = (*TRAITS, *_multiples(group[0].problem if kinds else ""))
+    traits = _traits(op, group[0].problem if kinds else "")
     chosen = [trait for kind in kinds for trait in traits if trait.kind == kind]
     for trait in chosen if kinds else traits:
         limit = trait.limit({trait.of(one.spec, op) for one in group}, {trait.of(spec, op) for spec in ran}, named)
         if limit is not None:
-            return limit, "choose it with --dtype" if trait.words == "x of {}" else DECLARE
+            words, only = limit
+            return words, f"--only {only} declares it"
     return None
 
 
@@ -177,6 +238,10 @@ def _inner(spec: CaseSpec, op: Op) -> bool:
     return spec.shape[-1] < 2 or all(placement(spec.shape, layout).strides[-1] == 1 for layout in layouts)
 
 
+def _weight_like_x(spec: CaseSpec, op: Op) -> bool:
+    return _affine_dtype(spec, op) in (None, spec.dtype)
+
+
 def _affine_dtype(spec: CaseSpec, op: Op) -> str | None:
     names = {tensor.name for tensor in op.inputs}  # running statistics have the type of weight too
     has = spec.weight or (spec.bias and "bias" in names) or (spec.running and "running_mean" in names)
@@ -187,42 +252,47 @@ def _wide_weight(spec: CaseSpec, op: Op) -> bool:
     return FORMATS[_affine_dtype(spec, op) or spec.dtype].u <= FORMATS[spec.dtype].u
 
 
-QUANTITIES: dict[str, Callable[[CaseSpec, Op], int]] = {
-    "a row length": geometry.row_length,
-    "a last dimension": lambda spec, op: spec.shape[-1],
-    "a number of channels": lambda spec, op: spec.shape[min(1, len(spec.shape) - 1)],
-    "a number of rows": lambda spec, op: prod(spec.shape) // max(geometry.row_length(spec, op), 1),
-    "a number of elements": lambda spec, op: prod(spec.shape),
-    "a row of bytes": lambda spec, op: geometry.row_length(spec, op) * FORMATS[spec.dtype].dtype.itemsize,
-}
+QUANTITIES = [(name, *SIZES[name]) for name in ("N", "last", "C", "M", "numel", "bytes")]
 TRAITS = (
-    Trait("rank", "x of {} dimensions", lambda spec, op: len(spec.shape)),
-    Trait("rank", "{} normalized dimensions", lambda spec, op: spec.normalized_ndim),
-    Trait("dtype", "x of {}", lambda spec, op: spec.dtype),
-    Trait("dtype", "a weight of x's type", lambda spec, op: _affine_dtype(spec, op) in (None, spec.dtype), "yes"),
-    Trait("dtype", "a weight no narrower than x", _wide_weight, "yes"),
-    Trait("dtype", "a weight of {}", _affine_dtype),
-    Trait("layout", "contiguous x", _contiguous("x", "residual_out"), "yes"),
-    Trait("layout", "contiguous dy", _contiguous("dy"), "yes"),
-    Trait("layout", "contiguous weights", _contiguous("weight", "bias"), "yes"),
-    Trait("layout", "tensors with contiguous rows", _inner, "yes"),
-    Trait("layout", "contiguous tensors", _contiguous(), "yes"),
-    Trait("none", "cases with a weight", lambda spec, op: spec.weight, "yes"),
-    Trait("none", "cases with a bias", lambda spec, op: spec.bias, "yes"),
-    Trait("none", "cases with weight and bias", lambda spec, op: spec.weight and spec.bias, "yes"),
-    Trait("none", "cases with dresidual_out", lambda spec, op: spec.dresidual_out, "yes"),
-    Trait("eps", "eps", lambda spec, op: spec.eps, "ordered"),
-    *(Trait("size", words, of, "ordered") for words, of in QUANTITIES.items()),
+    Trait("rank", "x of {} dimensions", "ndim", lambda spec, op: len(spec.shape)),
+    Trait("rank", "{} normalized dimensions", "normalized_ndim", lambda spec, op: spec.normalized_ndim),
+    Trait("dtype", "x of {}", "dtype", lambda spec, op: spec.dtype),
+    Trait("dtype", "a weight of x's type", "weight_dtype=x", _weight_like_x, "yes"),
+    Trait("dtype", "a weight no narrower than x", "weight_dtype=x+float32", _wide_weight, "yes"),
+    Trait("dtype", "a weight of {}", "weight_dtype", _affine_dtype),
+    Trait("layout", "contiguous x", "contiguous=x+residual_out", _contiguous("x", "residual_out"), "yes"),
+    Trait("layout", "contiguous dy", "contiguous=dy", _contiguous("dy"), "yes"),
+    Trait("layout", "contiguous weights", "contiguous=weight+bias", _contiguous("weight", "bias"), "yes"),
+    Trait("layout", "tensors with contiguous rows", "unit_stride", _inner, "yes"),
+    Trait("layout", "contiguous tensors", "contiguous", _contiguous(), "yes"),
+    Trait("none", "cases with a weight", "weight", lambda spec, op: spec.weight, "yes"),
+    Trait("none", "cases with a bias", "bias", lambda spec, op: spec.bias, "yes"),
+    Trait("none", "cases with weight and bias", "weight,bias", lambda spec, op: spec.weight and spec.bias, "yes"),
+    Trait("none", "cases with dresidual_out", "dresidual_out", lambda spec, op: spec.dresidual_out, "yes"),
+    Trait("eps", "eps", "eps", lambda spec, op: spec.eps, "ordered"),
+    *(Trait("size", words, name, of, "ordered") for name, words, of in QUANTITIES),
 )
+
+
+def _traits(op: Op, said: str) -> list[Trait]:
+    """Return the traits that the operator's cases have; a problem that is `said` may name divisors."""
+    own = {tensor.name for tensor in op.inputs}
+    found = [trait for trait in (*TRAITS, *_multiples(said)) if applies(trait.about, op)]
+    for place, trait in enumerate(found):
+        if trait.about in MEMORY and "=" in trait.only:
+            names = [name for name in trait.only.partition("=")[2].split("+") if name in own]
+            found[place] = replace(trait, only=f"{trait.about}={'+'.join(names)}")
+    return found
 
 
 def _multiples(said: str) -> Iterator[Trait]:
     """Yield the divisors that a problem names, else the powers of two, and whether a number is a power of two."""
     named = re.findall(r"(?:divisible by|multiples? of|%)\s*(\d+)", said)
     divisors = [int(k) for k in named if int(k) > 1] or [2**k for k in range(1, 11)]
-    for words, of in QUANTITIES.items():
-        yield Trait("multiple", f"{words} that is a power of 2", _such(of, 0), "yes")
-        yield from (Trait("multiple", f"{words} that is a multiple of {k}", _such(of, k), "yes") for k in divisors)
+    for name, words, of in QUANTITIES:
+        yield Trait("multiple", f"{words} that is a power of 2", f"{name}=2^k", _such(of, 0), "yes")
+        for k in divisors:
+            yield Trait("multiple", f"{words} that is a multiple of {k}", f"{name}%{k}=0", _such(of, k), "yes")
 
 
 def _such(of: Callable[[CaseSpec, Op], int], k: int) -> Callable[[CaseSpec, Op], bool]:

@@ -4,133 +4,14 @@ Importing this module loads neither torch nor Triton.
 """
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import NoneType
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic_core import PydanticCustomError
-
-from verify_norm.core import known as named
-from verify_norm.core.check_names import CHECK_NAMES
-from verify_norm.core.dtypes import ALIASES, KERNEL_DTYPES, dtype_name
-from verify_norm.core.errors import UnknownOpError, UsageError, one_of
-from verify_norm.core.results import DEFAULTS, Count, Seconds, Settings
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
-
-T = TypeVar("T")
-U = TypeVar("U")
-REFUSED = "refused"  # the type of a pydantic error whose message is already in our words
-
-
-def least(quantity: Any) -> float:
-    """Return the smallest value of an annotated type, as Seconds."""
-    return float(quantity.__metadata__[0].ge)
-
-
-def split(names: str | Iterable[str]) -> list[str]:
-    """Return the parts of a comma-separated list; a list stays as it is."""
-    return [part.strip() for part in names.split(",") if part.strip()] if isinstance(names, str) else list(names)
-
-
-def _names(known: Callable[[list[str]], tuple[str, ...]]) -> BeforeValidator:
-    """Return a validator for names: a list of them, or a text that separates them by commas."""
-
-    def read(value: Any) -> tuple[str, ...]:
-        names = split(value) if isinstance(value, Iterable) else [value]
-        if not all(isinstance(name, str) for name in names):
-            raise ValueError
-        return _said(known, names)
-
-    return BeforeValidator(read)
-
-
-def _said(read: Callable[[T], U], value: T) -> U:
-    """Return read(value); what it refuses keeps its words."""
-    try:
-        return read(value)
-    except UsageError as error:
-        raise PydanticCustomError(REFUSED, "{message}", {"message": str(error).removeprefix("contract: ")}) from None
-
-
-def _dtypes(names: list[str]) -> tuple[str, ...]:
-    if not names:
-        known = ", ".join(short for short, name in ALIASES.items() if name in KERNEL_DTYPES)
-        raise UsageError(f"expected at least one dtype of {known}, got none")
-    return tuple(map(dtype_name, names))
-
-
-def _checks(names: list[str]) -> tuple[str, ...]:
-    return tuple(one_of("check", name, CHECK_NAMES) for name in names)
-
-
-def _contract(value: Any) -> str:
-    """Return a contract as text, checked; raise ValueError for what is neither a text, a Contract nor None."""
-    if not isinstance(value, (str, Contract, NoneType)):
-        raise ValueError
-    return _said(named.checked, named.whole(value) if isinstance(value, Contract) else value or "")
-
-
-class Strict(BaseModel):
-    """A model that converts nothing and ignores nothing."""
-
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Options(Strict):
-    """What a user can set about a search, by the names that Python and [tool.verify-norm] use."""
-
-    dtypes: Annotated[tuple[str, ...], Field(description='a list of dtypes, as ["fp32", "bf16"]'), _names(_dtypes)] = (
-        DEFAULTS.dtypes
-    )
-    checks: Annotated[tuple[str, ...], Field(description='a list of checks, as ["accuracy"]'), _names(_checks)] = ()
-    examples: Count = DEFAULTS.examples
-    seconds: Seconds = DEFAULTS.seconds
-    seed: Count = DEFAULTS.seed
-    device: Annotated[str, Field(description='"auto", "cpu", "cuda" or "cuda:N"')] = "auto"
-    shapes: Literal["fuzz", "models", "all"] = DEFAULTS.shapes
-    timeout: Seconds | None = DEFAULTS.timeout
-    allow_incomplete: bool = DEFAULTS.allow_incomplete
-    contract: Annotated[str, Field(description='a contract, as "llama,inplace=y:x"'), BeforeValidator(_contract)] = (
-        DEFAULTS.contract
-    )
-
-
-def options(**given: Any) -> Options:
-    """Return the options that are given; raises UsageError for the first wrong one."""
-    try:
-        return Options(**given)
-    except ValidationError as error:
-        raise UsageError(explained(error, Options)) from None
-
-
-def explained(error: ValidationError, model: Any) -> str:
-    """Return pydantic's first error in plain words: the key, what was expected, what came."""
-    detail = error.errors()[0]
-    if detail["type"] == REFUSED:
-        return f"{detail['loc'][-1]}: {detail['msg']}"
-    properties = TypeAdapter(model).json_schema()["properties"]
-    key = str(detail["loc"][-1])
-    if key not in properties:
-        try:
-            one_of("key", key, properties)
-        except UsageError as unknown:
-            return str(unknown)
-    return f"{key}: expected {_expected(properties[key])}, got {detail['input']!r:.60}"
-
-
-def _expected(schema: Mapping[str, Any]) -> str:
-    """Return what a field takes, from its JSON Schema, in words."""
-    schema = next(iter(schema.get("anyOf", [schema])))
-    if "description" in schema:
-        return str(schema["description"])
-    if "enum" in schema:
-        return f"one of {', '.join(schema['enum'])}"
-    if schema["type"] == "boolean":
-        return "true or false"
-    kind = {"integer": "a whole number", "number": "a number"}[schema["type"]]
-    return f"{kind}, {schema['minimum']:g} or more"
+from verify_norm.core.errors import UnknownOpError, UsageError
+from verify_norm.core.results import Seconds, Settings
+from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.search.options import least, options
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +32,9 @@ class Request:
 
     def only(self) -> Kernel:
         """Return the one kernel; raises UsageError if there are two, one a direction."""
-        from verify_norm.loading.registry import only
+        from verify_norm.loading.registry import single
 
-        return only(self.kernels)
+        return single(self.kernels)
 
 
 def request(
@@ -186,9 +67,15 @@ def request(
     from verify_norm.loading.entry_points import shadowed
     from verify_norm.loading.registry import load_directions
     from verify_norm.search.corpus import load
+    from verify_norm.search.directions import forward_only
 
     notes = shadowed(kernel) if isinstance(kernel, str) else ()
-    kernels = load_directions(kernel, op, bind, asked.contract)
+    kernels = load_directions(kernel, op, bind, asked.contract, asked.only)
+    forward, *others = kernels
+    if others and op is None and (why := forward_only(others[0], Settings(device=place, isolate=isolate))):
+        both = forward.op.removesuffix("_fwd")
+        note = f"{forward.name} is checked forward only, since {why}; --op {both} checks its backward too"
+        kernels, notes = [forward], (*notes, note)
     random = 0 if asked.shapes == "models" else asked.examples
     share = max(asked.seconds / len(kernels), least(Seconds))
     here = {"examples": random, "seconds": share, "device": place, "isolate": isolate}

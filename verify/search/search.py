@@ -184,7 +184,8 @@ def search(
     finally:
         state.runner.close()
         journal.close(complete=not state.interrupted and state.corners_done == state.corners)
-    return state.report(searching.reduced, time.perf_counter() - started, diagnoses)
+    outside = "" if any(one.contract for one in diagnoses) else state.outside()
+    return state.report(searching.reduced, time.perf_counter() - started, diagnoses, outside)
 
 
 def replay(kernel: Kernel, spec: CaseSpec, settings: Settings) -> Report:
@@ -246,6 +247,8 @@ def _dtypes(state: Collector) -> tuple[str, ...]:
     kernel, settings, op = state.kernel, state.settings, OPS[state.kernel.op]
     for name in kernel.unset:
         state.skipped[f"argument {name}", f"{op.name} has none, so it is None"] += 1
+    for name, how in kernel.kept:
+        state.skipped[f"argument {name}", how] += 1
     for name in settings.checks or CHECKS:
         if not CHECKS[name].applies(op):
             state.skipped[f"check {name}", f"does not apply to {op.name}"] += 1

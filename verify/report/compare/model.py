@@ -1,37 +1,13 @@
 """The differences between two runs, as frozen data: see `verify_norm.report.compare.compare`."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-from annotated_types import Ge
+from verify_norm.core.regression import RegressionLimits as RegressionLimits
 
 SCHEMA = 2  # of a comparison's JSON
 
 Way = Literal["worse", "better", "changed", "same"]
-Factor = Annotated[float, Ge(1)]
-Part = Annotated[float, Ge(0)]
-
-
-@dataclass(frozen=True, slots=True)
-class RegressionLimits:
-    """How much a number may get worse. `[tool.verify-norm.compare]` in pyproject.toml sets any of them.
-
-    Parameters
-    ----------
-    ratio : factor of error/bound.
-    mean : factor of the mean error. An error above 16 ULP counts as 16; a rise below 0.05 ULP does not count.
-    bias : of the mean signed error, in ULP.
-    p99 : factor of the 99th percentile.
-    share : part of a 16-bit or 8-bit output's elements that may no longer be rounded correctly.
-    cases : part of the old run's cases that the new run has to check.
-    """
-
-    ratio: Factor = 1.5
-    mean: Factor = 1.5
-    bias: Part = 0.05
-    p99: Factor = 2.0
-    share: Part = 0.01
-    cases: Part = 0.5
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from verify_norm import __version__
 from verify_norm.auditing.model import Audit, Document, report_of
 from verify_norm.core.errors import UsageError
-from verify_norm.core.results import declaration, explanation, replay_line
+from verify_norm.core.results import declaration, explanation, next_step, replay_line
 from verify_norm.core.spec import LAYOUTS
 from verify_norm.report import words
 from verify_norm.report.detected import detected, detected_by_all, relative
@@ -104,7 +104,7 @@ def _environment() -> Environment:
     made.filters |= {name: getattr(words, name) for name in names} | {"quantity": words.count, "relative": relative}
     made.filters |= {"largest": lambda values: max(values, default=0.0), "thousands": "{:,}".format}
     made.globals |= {"detected": detected, "detected_by_all": detected_by_all, "replay_line": replay_line}
-    made.globals |= {"declaration": declaration, "explanation": explanation}
+    made.globals |= {"declaration": declaration, "explanation": explanation, "next_step": next_step}
     made.globals |= {"worst_cases": worst_cases, "condition_heads": list(CONDITION)}
     return made
 

@@ -1,0 +1,90 @@
+"""What a kernel takes, as text."""
+
+from dataclasses import replace
+
+import pytest
+
+from verify_norm.core import only
+from verify_norm.core.errors import UsageError
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import CaseSpec
+
+RMS, GROUPS, BATCH = OPS["rmsnorm_fwd"], OPS["groupnorm_fwd"], OPS["batchnorm_fwd"]
+ROWS, CHANNELS = CaseSpec((2, 3, 16)), CaseSpec((2, 8, 5), num_groups=4)
+HELD = [  # clauses, operator, a case that meets them, one that does not
+    ("ndim=2+3", RMS, ROWS, replace(ROWS, shape=(16,))),
+    ("ndim<3", RMS, replace(ROWS, shape=(6, 16)), ROWS),
+    ("N%8=0", RMS, ROWS, replace(ROWS, shape=(2, 3, 12))),
+    ("N=2^k", RMS, ROWS, replace(ROWS, shape=(2, 3, 12))),
+    ("N=16+32", RMS, ROWS, replace(ROWS, shape=(2, 3, 12))),
+    ("M>=1", RMS, ROWS, replace(ROWS, shape=(0, 16))),
+    ("M=6", RMS, ROWS, replace(ROWS, shape=(2, 16))),
+    ("bytes%64=0", RMS, ROWS, replace(ROWS, dtype="bfloat16")),
+    ("normalized_ndim=1", RMS, ROWS, replace(ROWS, normalized_ndim=2)),
+    ("C%8=0", GROUPS, CHANNELS, replace(CHANNELS, shape=(2, 4, 5))),
+    ("G<=4", GROUPS, CHANNELS, replace(CHANNELS, num_groups=8)),
+    ("M=8,N=10", GROUPS, CHANNELS, replace(CHANNELS, num_groups=2)),
+    ("eps=1e-5+1e-6", RMS, ROWS, replace(ROWS, eps=1e-3)),
+    ("eps>0", RMS, ROWS, replace(ROWS, eps=0.0)),
+    ("weight", RMS, ROWS, replace(ROWS, weight=False)),
+    ("weight=false", RMS, replace(ROWS, weight=False), ROWS),
+    ("training", BATCH, CHANNELS, replace(CHANNELS, training=False)),
+    ("dtype=bf16", RMS, replace(ROWS, dtype="bfloat16"), ROWS),
+    ("weight_dtype=x", RMS, ROWS, replace(ROWS, weight_dtype="float16")),
+    ("weight_dtype=fp32", RMS, ROWS, replace(ROWS, dtype="float16")),
+    ("contiguous", RMS, ROWS, replace(ROWS, weight_layout="every_other")),
+    ("contiguous=x", RMS, replace(ROWS, weight_layout="every_other"), replace(ROWS, x_layout="row_strided")),
+    ("unit_stride", RMS, replace(ROWS, x_layout="row_strided"), replace(ROWS, x_layout="transposed")),
+    ("aligned", RMS, ROWS, replace(ROWS, x_layout="offset")),
+]
+WRONG = [  # a text, the beginning of what is said of it
+    ("N%8", "only: 'N%8': expected N as in "),
+    ("N%8=1", "only: 'N%8=1': expected N as in "),
+    ("N%0=0", "only: 'N%0=0': expected N as in "),
+    ("N>=", "only: 'N>=': expected N as in "),
+    ("N<=1+2", "only: 'N<=1+2': expected N as in "),
+    ("N=2.5", "only: 'N=2.5': expected N as in "),
+    ("N>=2^k", "only: 'N>=2^k': expected N as in "),
+    ("N=-8", "only: 'N=-8': expected N as in "),
+    ("N=" + "9" * 4000, "only: 'N=999"),
+    ("eps=nan", "only: 'eps=nan': expected eps as in "),
+    ("weight=maybe", "only: 'weight=maybe': expected weight as in "),
+    ("weight>1", "only: 'weight>1': expected weight as in "),
+    ("contiguous=", "only: 'contiguous=': expected contiguous as in "),
+    ("contiguous=z", "unknown tensor of contiguous 'z'"),
+    ("dtype=int8", "unknown dtype 'int8'"),
+    ("ndims=2", "unknown clause of --only 'ndims' (did you mean ndim?)"),
+    (",", "only: expected clauses as "),
+    ("[red]x", "only: expected clauses as "),
+    ("N%8=0;rm -rf", "only: 'N%8=0;rm-rf': expected N as in "),
+]
+
+
+@pytest.mark.parametrize(("text", "op", "met", "missed"), HELD, ids=[row[0] for row in HELD])
+def test_a_clause_tells_the_cases_apart(text, op, met, missed):
+    assert only.refusal(text, met, op) is None
+    assert only.refusal(text, missed, op).startswith("it takes ")
+    assert only.read(",".join(map(str, only.read(text)))) == only.read(text), "the text of a clause is that clause"
+
+
+@pytest.mark.parametrize(("text", "said"), WRONG, ids=[row[0][:20] for row in WRONG])
+def test_what_cannot_be_read_is_one_line(text, said):
+    with pytest.raises(UsageError) as caught:
+        only.checked(text)
+    assert str(caught.value).startswith(said)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+def test_what_the_operator_lacks_says_nothing_but_is_refused_where_no_direction_has_it():
+    assert only.refusal("bias,C%32=0", ROWS, RMS) is None
+    only.refuse_foreign("dresidual_out", [OPS["add_rmsnorm_fwd"], OPS["add_rmsnorm_bwd"]])
+    with pytest.raises(UsageError, match=r"only: C%32=0: rmsnorm_fwd has no C; its clauses are ndim, "):
+        only.refuse_foreign("C%32=0", [RMS])
+
+
+def test_words_and_types():
+    assert only.words("N%8=0,eps=1e-6") == "N % 8 = 0, eps = 1e-06"
+    assert only.words("contiguous=x+dy,weight=false,M>=1") == "contiguous x and dy, no weight, M >= 1"
+    assert only.dtypes("dtype=bf16+fp16", ("float32", "bfloat16")) == ("bfloat16",)
+    assert only.of_constants({"num_groups": 8, "eps": 1.1920928955078125e-07}) == "G=8,eps=1.1920928955078125e-07"

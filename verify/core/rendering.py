@@ -1,0 +1,56 @@
+"""What a report says of itself in Python: text, HTML, JSON, Markdown, rows. The renderers load when they are called."""
+
+import importlib
+from typing import Any
+
+
+def _render(module: str, function: str, *documents: Any) -> Any:
+    """Return what a function of verify_norm.report makes of reports: `core` imports nothing that stands above it."""
+    return getattr(importlib.import_module(f"verify_norm.report.{module}"), function)(*documents)
+
+
+class Rendered:
+    """One report or several, as people and programs read them."""
+
+    __slots__ = ()
+
+    def _each(self) -> tuple[Any, ...]:
+        return (self,)
+
+    def __str__(self) -> str:
+        """Return what the command line prints."""
+        return str(_render("terminal", "text", *self._each()))
+
+    def _repr_html_(self) -> str:
+        """Return a compact table, which notebooks show."""
+        return str(_render("notebook", "table", *self._each()))
+
+    def to_json(self, path: str = "") -> str:
+        """Return what --json writes, and write it to the file `path` if there is one. Raises UsageError."""
+        return _written(_render("documents", "dump", *self._each()), path)
+
+    def to_markdown(self, path: str = "") -> str:
+        """Return the report in Markdown, and write it to the file `path` if there is one. Raises UsageError."""
+        return _written(_render("markdown", "of", *self._each()), path)
+
+    def to_html(self, path: str = "") -> str:
+        """Return the page of --html, and write it to the file `path` if there is one.
+
+        Raises UsageError: the file cannot be written, or Jinja2 or Plotly is missing.
+        """
+        return _written(_render("html.page", "pages", *self._each()), path)
+
+    def findings_frame(self) -> Any:
+        """Return a pandas.DataFrame with a row for each finding; raises ImportError without pandas."""
+        import pandas  # type: ignore[import-untyped, import-not-found, unused-ignore]
+
+        return pandas.DataFrame(_render("notebook", "rows", *self._each()))
+
+
+def _written(text: str, path: str) -> str:
+    from verify_norm.core import serial
+
+    if path:
+        serial.writable(str(path))
+        serial.write(text, str(path))
+    return text

@@ -1,0 +1,67 @@
+"""A Report where people work with it: a compact table for notebooks, and a row for each finding."""
+
+from html import escape
+from typing import Any
+
+from verify_norm.core.results import Report, explanation, next_step, replay_line
+from verify_norm.report.words import case, headline, number, printable
+
+COLOURS = {"pass": "#1a7f37", "fail": "#cf222e", "none": "#cf222e", "part": "#9a6700"}
+HEADS = ("kernel", "operator", "verdict", "largest error/bound")
+
+
+def table(*reports: Report) -> str:
+    """Return an HTML table with a row for each report, and below it the findings with their replay lines."""
+    heads = "".join(f"<th>{head}</th>" for head in HEADS)
+    parts = [f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(map(_row, reports))}</tbody></table>"]
+    for report in reports:
+        items = [
+            f"<li><b>{_text(finding.check)}</b>: {_text(finding.message)}<br>"
+            f"<code>{_text(replay_line(report, finding.spec))}</code></li>"
+            for finding in report.findings
+        ]
+        parts += [f"<ul>{''.join(items)}</ul>"] * bool(items)
+        settled, line = next_step(report)
+        parts += [f"<p>{_text(settled)}:<br><code>{_text(line)}</code></p>"] * bool(settled)
+    return "".join(parts)
+
+
+def _row(report: Report) -> str:
+    said = headline(report)
+    worst: dict[str, float] = {}
+    for tally in report.tallies:
+        worst[tally.output] = max(worst.get(tally.output, 0.0), tally.ratio)
+    ratios = ", ".join(f"{output} {number(ratio)}" for output, ratio in worst.items())
+    verdict = f'<b style="color:{COLOURS[said.kind]}">{_text(said.word)}</b> {_text(said.line)}'
+    cells = (_text(report.kernel), _text(report.op), verdict, _text(ratios))
+    return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+
+
+def rows(*reports: Report) -> list[dict[str, Any]]:
+    """Return a row for each finding: what failed, where, the values, and how to run it again."""
+    return [
+        {
+            "kernel": report.kernel,
+            "op": report.op,
+            "check": finding.check,
+            "output": finding.output,
+            "message": finding.message,
+            "case": case(finding.spec),
+            "dtype": finding.spec.dtype,
+            "shape": finding.spec.shape,
+            "index": finding.index,
+            "got": finding.got,
+            "expected": finding.want,
+            "ulp": finding.ulp,
+            "allowed": finding.allowed,
+            "cases": finding.cases,
+            "contract": explanation(report, finding),
+            "replay": replay_line(report, finding.spec),
+        }
+        for report in reports
+        for finding in report.findings
+    ]
+
+
+def _text(value: object) -> str:
+    return escape(printable(value))
