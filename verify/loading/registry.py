@@ -111,6 +111,11 @@ def ready(kernel: Kernel) -> Kernel:
     return _running(kernel, attribute(kernel.target))
 
 
+def limited(kernel: Kernel) -> Kernel:
+    """Return `ready(kernel)`, with the cases that its arguments allow; raises UsageError."""
+    return _bound(kernel, attribute(kernel.target))
+
+
 def _bound(kernel: Kernel, target: Any) -> Kernel:
     written = tuple(argument for _, argument in overwritten(kernel.contract))
     within = replace(adapt.of_kernel(kernel, target).domain, own=kernel.unsupported, written=written)
