@@ -16,7 +16,7 @@ from verify_norm.core.spec import Contract, Finding, Kernel
 from verify_norm.loading.registry import load
 from verify_norm.running.execute import execute
 
-WAYS = {"values": 0, "parameters": 1, "many": 2, "threads": 3}  # the variant that chooses each
+WAYS = {"values": 0, "parameters": 1, "many": 2, "threads": 3, "between": 4}  # the variant that chooses each
 right = layernorm()
 
 
