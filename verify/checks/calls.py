@@ -56,7 +56,8 @@ def _inferring(run: Run) -> Run:
     function = torch.no_grad()(run.kernel.run)
     if run.case.op.view != "channels":  # BatchNorm evaluates something else
         function = modules.evaluating()(function)
-    other = rerun(replace(run, kernel=replace(run.kernel, run=function)))
+    other = _alone(replace(run, kernel=replace(run.kernel, run=function)), {})
+    other = replace(other, kernel=replace(run.kernel, run=function))
     return run if any(differences(run, other, ("", ""))) else other
 
 
@@ -87,7 +88,7 @@ def _parameters(run: Run, other: Exact) -> Iterator[Difference]:
     mine = {name: other[name] for name in ("weight", "bias") if run.case.exact.get(name) is not None}
     names = " and ".join(mine) or "all tensors"
     for turn, way in enumerate(modules.WRITES):
-        held = _Held(run, modules.Instance(turn))
+        held = _Held(run, modules.Instance(turn - 1))  # the first call writes too
         found = list(_overwritten(held, mine or other, names))
         if found and held.instance.modules:
             found = [replace(one, words=f"{one.words}; the module's parameters are written {way}") for one in found]
@@ -106,7 +107,13 @@ def _overwritten(held: _Held, changed: Exact, which: str) -> Iterator[Difference
             placement.overwrite(before.arguments[name], tensor)
     again = held(replace(after, arguments=before.arguments))
     words = ("with these values in new tensors", f"where {which} of the call before hold them now")
-    yield from differences(rerun(held.run, changed), again, words)
+    yield from differences(_alone(held.run, changed), again, words)
+
+
+def _alone(run: Run, changed: Exact, spec: CaseSpec | None = None) -> Run:
+    """Return the run that other calls must be like: in fresh memory, and with a new module."""
+    assert run.kernel.run is not None
+    return rerun(replace(run, kernel=replace(run.kernel, run=modules.anew(run.kernel.run))), changed, spec=spec)
 
 
 def _built(run: Run, changed: Exact, spec: CaseSpec | None = None) -> Case:
@@ -125,9 +132,9 @@ def _many(run: Run, other: Exact) -> Iterator[Difference]:
     while len(runs) < FEWEST or (len(runs) < MOST and time.perf_counter() - started < SECONDS):
         turn: Exact = other if len(runs).bit_count() % 2 else {}
         runs.append(held(_built(run, turn)))
+    alone = (run, _alone(run, other))
     for number, one in enumerate(runs):
-        first = runs[1] if number.bit_count() % 2 else run
-        found = list(differences(first, one, ("in the first call", f"in call {number + 1}")))
+        found = list(differences(alone[number.bit_count() % 2], one, ("alone", f"in call {number + 1}")))
         found = found or list(_rewritten(one, f"after {len(runs) - number - 1} more calls"))
         if found:
             yield from found
@@ -150,7 +157,7 @@ def _between(run: Run, other: Exact) -> Iterator[Difference]:
     held(_built(run, other))
     for spec, words in _others_between(run):
         exact = make.exact_inputs(spec, run.case.op)
-        alone = rerun(run, exact, spec=spec)
+        alone = _alone(run, exact, spec)
         if alone.problem is None:
             beside = held(_built(run, exact, spec))
             yield from differences(alone, beside, (f"{words} alone", f"{words} after a call of {run.case.spec.shape}"))
@@ -159,12 +166,12 @@ def _between(run: Run, other: Exact) -> Iterator[Difference]:
 
 def _others_between(run: Run) -> Iterator[tuple[CaseSpec, str]]:
     """Yield cases of another shape and of another type that the kernel takes, and what they are in words."""
-    spec, types = run.case.spec, run.kernel.dtypes
-    shaped = other_shape(run)
+    spec, shaped = run.case.spec, other_shape(run)
+    seed = spec.seed ^ 2  # a larger case of the same seed begins like the smaller one
     if shaped is not None:
-        yield shaped, f"of {shaped.shape}"
-    for dtype in [dtype for dtype in types if dtype != spec.dtype][:1]:
-        typed = replace(spec, dtype=dtype)
+        yield replace(shaped, seed=seed), f"of {shaped.shape}"
+    for dtype in [dtype for dtype in run.kernel.dtypes if dtype != spec.dtype][:1]:
+        typed = replace(spec, dtype=dtype, seed=seed)
         if run.kernel.refuses(typed) is None:
             yield typed, f"in {dtype}"
 
@@ -191,7 +198,7 @@ def _threads(run: Run, other: Exact) -> Iterator[Difference]:
         both = list(pool.map(called, ({}, other)))
     for values, runs in zip(({}, other), both, strict=True):
         for one in runs:
-            found = list(differences(rerun(run, values), one, ("alone", "beside a call in another thread")))
+            found = list(differences(_alone(run, values), one, ("alone", "beside a call in another thread")))
             if found:
                 yield from found
                 return

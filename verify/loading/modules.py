@@ -57,6 +57,12 @@ class Instance:
 
         return run
 
+    def kept(self, key: str, construct: Callable[[], nn.Module]) -> nn.Module:
+        """Return the module of this key, constructed where there is none yet."""
+        if key not in self.modules:
+            self.modules[key] = construct()
+        return self.modules[key]
+
     def write(self, module: nn.Module, values: Mapping[str, torch.Tensor]) -> None:
         """Write new values into the module's parameters, where they differ, as training does: after train()."""
         own = {name: parameter for name, parameter in module.named_parameters() if name in values}
@@ -73,6 +79,16 @@ class Instance:
         with torch.no_grad():
             for name, parameter in own.items():
                 (parameter.data if way == "through .data" else parameter).copy_(values[name])
+
+
+def anew(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function with a new module in each call."""
+
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return Instance().serving(function)(*args, **kwargs)
+
+    return run
 
 
 _instance: ContextVar[Instance | None] = ContextVar("instance", default=None)
@@ -97,6 +113,7 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
     if made is not None:
         flags = {"bias": True, "affine": True, "running": op.view == "channels"}
         module = _constructed(candidate, made, {**TRIAL, **flags, **made.fixed})
+    pristine = _copied(module)  # before any call
     inner = getattr(module, "_orig_mod", module)  # torch.compile wraps it
     elsewhere = {*op.attrs, FEATURES, "weight", "bias", *([p.name for p in signature(target, name)] if made else ())}
     call_binding = bind(candidate, signature(inner.forward, name), inputs, elsewhere=elsewhere)
@@ -107,7 +124,7 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
     def made_for(given: Mapping[str, Any]) -> nn.Module:
         instance = _instance.get()
         if made is None:
-            return module if instance is None else _kept(instance, "", lambda: copy.deepcopy(module))
+            return module if instance is None else instance.kept("", lambda: _copied(pristine))
         weight, bias, running = (given.get(n) is not None for n in ("weight", "bias", "running_mean"))
         more = {FEATURES: features(op, given), "bias": bias, "affine": weight or bias, "running": running}
         values = {**given, **more}
@@ -115,7 +132,7 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
         def construct() -> nn.Module:
             return _constructed(candidate, made, values).to(given["x"].device)
 
-        return construct() if instance is None else _kept(instance, repr([values[n] for n in made.sources]), construct)
+        return construct() if instance is None else instance.kept(repr([values[n] for n in made.sources]), construct)
 
     def call(given: Mapping[str, Any]) -> Any:
         used, instance = made_for(given), _instance.get()
@@ -140,10 +157,12 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
     return call, _domain(candidate, module, made, call_binding.unset, autograd=autograd)
 
 
-def _kept(instance: Instance, key: str, construct: Callable[[], nn.Module]) -> nn.Module:
-    if key not in instance.modules:
-        instance.modules[key] = construct()
-    return instance.modules[key]
+def _copied(module: nn.Module) -> nn.Module:
+    """Return a copy of a module, which shares nothing with it; the module itself where it cannot be copied."""
+    try:
+        return copy.deepcopy(module)
+    except Exception:
+        return module
 
 
 def _constructor(candidate: Candidate, inputs: tuple[str, ...]) -> Binding:

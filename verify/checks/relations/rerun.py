@@ -124,17 +124,18 @@ def other_shape(run: Run) -> CaseSpec | None:
     A cache may be keyed by either. They are more, not fewer: a smaller case finds what a larger one has left behind.
     """
     spec, op = run.case.spec, run.case.op
-    shape = list(spec.shape)
-    if op.view == "rows" and len(shape) == spec.normalized_ndim:
-        shape = [1, *shape]
-    way = turns.variant(spec, ("rows", "length", "both"))
-    if way != "length":
-        shape[0] = 2 * shape[0] + 1
-    if way != "rows":
-        channels = op.view != "rows" and len(shape) == 2
-        shape[-1] = 2 * shape[-1] if channels else 2 * shape[-1] + 1  # channels stay divisible by the groups
-    other = replace(spec, shape=tuple(shape))
-    return other if (geometry.refusal(other, op) or run.kernel.refuses(other)) is None else None
+    one = op.view == "rows" and len(spec.shape) == spec.normalized_ndim
+    channels = op.view != "rows" and len(spec.shape) == 2  # they stay divisible by the groups
+    for way in turns.from_variant(spec, ("rows", "length", "both")):
+        shape = [1, *spec.shape] if one else list(spec.shape)
+        if way != "length":
+            shape[0] = 2 * shape[0] + 1
+        if way != "rows":
+            shape[-1] = 2 * shape[-1] + (not channels)
+        other = replace(spec, shape=tuple(shape))
+        if (geometry.refusal(other, op) or run.kernel.refuses(other)) is None:
+            return other
+    return None
 
 
 def steady(run: Run) -> bool:
