@@ -132,7 +132,7 @@ def other_shape(run: Run) -> CaseSpec | None:
             shape[0] = 2 * shape[0] + 1
         if way != "rows":
             shape[-1] = 2 * shape[-1] + (not channels)
-        other = replace(spec, shape=tuple(shape))
+        other = replace(spec, shape=tuple(shape), seed=spec.seed ^ 2)  # of the same seed it begins like the run's
         if (geometry.refusal(other, op) or run.kernel.refuses(other)) is None:
             return other
     return None
