@@ -1,23 +1,26 @@
-"""Modes: the same inputs where torch records gradients or does not, in evaluation, and under autocast."""
+"""Modes: the same inputs where torch records gradients or does not, in evaluation, compiled, and under autocast."""
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial, wraps
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 import torch
 
-from verify_norm.cases import turns
+from verify_norm.cases import make, turns
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.equations import Equation, compared
-from verify_norm.checks.relations.rerun import Difference, cheap, device_of, differences, element, rerun, steady
+from verify_norm.checks.relations.rerun import Difference, beyond, cheap, device_of, differences, element, rerun, steady
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS
-from verify_norm.core.spec import Case, Expected, Finding, NoData, Run
-from verify_norm.loading import modules
-from verify_norm.running.guards import PoisonEmpty
+from verify_norm.core.spec import Expected, Finding, Kernel, NoData, Run
+from verify_norm.loading import gradients, modules
+from verify_norm.running import captures
+from verify_norm.running.captures import Function
 
 NARROW = "bfloat16"  # what autocast may round to
 # What torch and kernels say where they cannot run in a mode: numpy() on a leaf, autograd under no_grad, no backward.
@@ -26,69 +29,99 @@ DECLINED = re.compile(r"grad|detach|leaf variable|inference tensor", re.IGNORECA
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """A mode in which a case runs once more: in words, how it is entered, and which inputs require a gradient."""
+    """A mode in which a case runs once more: in words, and as a decorator, given the type of device."""
 
     words: str
-    enter: Callable[[str], AbstractContextManager[Any]]  # from a type of device
-    leaves: tuple[str, ...] = ()
+    wrap: Callable[[Function, str], Function]
 
 
-AUTOCAST = Mode("under autocast", lambda device: torch.autocast(device, torch.bfloat16))
-MODES = (
-    Mode("under torch.no_grad()", lambda device: torch.no_grad()),
-    Mode("under torch.inference_mode()", lambda device: torch.inference_mode()),
-    AUTOCAST,
-)
-# A forward alone: a backward is called where nothing is recorded.
-OF_FORWARDS = (
-    Mode(
-        "where all inputs require a gradient", lambda device: torch.enable_grad(), ("x", "residual", "weight", "bias")
-    ),
-    Mode("where only weight and bias require a gradient", lambda device: torch.enable_grad(), ("weight", "bias")),
-    Mode("where only x requires a gradient", lambda device: torch.enable_grad(), ("x",)),
-    Mode("in evaluation, after eval()", lambda device: modules.evaluating()),
-)
+NO_GRAD = Mode("under torch.no_grad()", lambda function, device: torch.no_grad()(function))
+INFERENCE = Mode("under torch.inference_mode()", lambda function, device: torch.inference_mode()(function))
+AUTOCAST = Mode("under autocast", lambda function, device: torch.autocast(device, torch.bfloat16)(function))
+COMPILED = Mode("under torch.compile", lambda function, device: captures.traced(function))
+EVALUATING = Mode("in evaluation, after eval()", lambda function, device: modules.evaluating()(function))
+REPLAYED = Mode("in a CUDA graph with new values", lambda function, device: captures.replayed(function))
+BARE = (COMPILED, REPLAYED)  # torch allocates as usual: a capture holds what a mode of torch's dispatcher does
 
 
 def _looks(run: Run) -> bool:
-    return "modes" in run.case.spec.further and cheap(run) and not run.kernel.autograd
+    return "modes" in run.case.spec.further and cheap(run)
 
 
 @check(looks=_looks)
 def modes(run: Run) -> Iterator[Finding | NoData]:
     """The same inputs give the same bits whether gradients are recorded or not, and in evaluation.
 
-    A case tries one mode: no_grad, inference_mode, and in a forward inputs that require gradients, and a module after
-    eval(). A kernel may refuse a mode in words about gradients. Under autocast an output may have another type: it must
-    be within the bound of its type or of bfloat16, the coarser one. What gives other bits in the usual mode too is left
-    to `determinism`.
+    A case tries one mode: no_grad, inference_mode, a module after eval(), on a GPU the replay of a CUDA graph, in a
+    forward each set of inputs that require gradients. A kernel may refuse a mode in words about gradients, and need
+    not be capturable. Under torch.compile an output must be within its bound; what Dynamo cannot trace runs as usual.
+    Under autocast an output may have another type: it must be within the bound of its type or of bfloat16, the coarser
+    one. What gives other bits in the usual mode too is left to `determinism`.
     """
-    op = run.case.op
-    of_forwards = OF_FORWARDS[:-1] if op.view == "channels" else OF_FORWARDS  # BatchNorm evaluates something else
-    some = MODES if op.forward else MODES + of_forwards
-    mode = turns.variant(run.case.spec, some)
-    if mode.leaves and (run.kernel.contract.inplace or any(t.role == "state" for t in op.inputs)):
-        yield NoData()  # torch forbids to overwrite a leaf
-        return
-    cast = mode is AUTOCAST
-    other = rerun(run, within=lambda case: _within(mode, case), truth=cast)
-    if not cast and DECLINED.search(other.problem or ""):
+    mode = _mode(run)
+    if mode is None:
         yield NoData()
         return
-    found = list(_cast(run, other) if cast else differences(run, other, ("as usual", mode.words)))
+    cast = mode is AUTOCAST
+    within = (lambda case: nullcontext()) if mode in BARE else None
+    other = rerun(replace(run, kernel=_in(mode, run)), within=within, truth=mode in (AUTOCAST, COMPILED))
+    if other.refused or (not cast and DECLINED.search(other.problem or "")):
+        yield NoData()
+        return
+    compare = beyond if mode is COMPILED else differences
+    found = list(_cast(run, other) if cast else compare(run, other, ("as usual", mode.words)))
     if found and steady(run):
         for difference in found:
             yield finding(run, "modes", difference.output, difference.words, index=difference.index)
 
 
-@contextmanager
-def _within(mode: Mode, case: Case) -> Iterator[Any]:
-    for name in mode.leaves:
-        tensor = case.arguments.get(name)
-        if tensor is not None:
-            tensor.requires_grad_()
-    with mode.enter(torch.device(device_of(case)).type), PoisonEmpty(case.poison) as made:
-        yield made
+def _mode(run: Run) -> Mode | None:
+    """Return the mode that the case's variant stands for; None if torch forbids it."""
+    op, own = run.case.op, not run.kernel.autograd
+    options: tuple[Mode | None, ...] = (AUTOCAST, COMPILED)
+    if own:
+        options = (NO_GRAD, INFERENCE, *options)
+    if not (op.forward and own) and op.view != "channels":  # BatchNorm evaluates something else
+        options = (*options, EVALUATING)
+    if own and torch.device(device_of(run.case)).type == "cuda":
+        options = (*options, REPLAYED)
+    if not op.forward:  # a backward is called where nothing is recorded
+        options = (*options, None)
+    chosen = turns.variant(run.case.spec, options)
+    overwritten = bool(run.kernel.contract.inplace) or any(t.role == "state" for t in op.inputs)
+    if chosen is not None or overwritten:  # torch forbids to overwrite a leaf
+        return chosen
+    names = [n for n in ("x", "residual", "weight", "bias") if run.case.arguments.get(n) is not None]
+    sets = [some for size in range(len(names), 0, -1) for some in combinations(names, size)]
+    return _leaves(turns.variant(run.case.spec, sets, after=options))
+
+
+def _leaves(names: tuple[str, ...]) -> Mode:
+    """Return the mode in which these inputs, and no others, require gradients."""
+
+    def wrap(function: Function, device: str) -> Function:
+        @wraps(function)
+        def run(**given: Any) -> Any:
+            for name in names:
+                if name in given:
+                    given[name].requires_grad_()
+            with torch.enable_grad():
+                return function(**given)
+
+        return run
+
+    return Mode(f"where only {' and '.join(names)} require gradients", wrap)
+
+
+def _in(mode: Mode, run: Run) -> Kernel:
+    """Return the kernel in a mode; where torch's autograd makes a backward, its forward alone runs in the mode."""
+    kernel, device = run.kernel, torch.device(device_of(run.case)).type
+    if not kernel.autograd:
+        assert kernel.run is not None
+        return replace(kernel, run=mode.wrap(kernel.run, device))
+    assert kernel.forward_run is not None
+    backward = gradients.backward(partial(make.call, mode.wrap(kernel.forward_run, device)), run.case.op)
+    return replace(kernel, run=lambda **given: backward(given))
 
 
 def _cast(usual: Run, run: Run) -> Iterator[Difference]:
