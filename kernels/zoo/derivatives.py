@@ -1,6 +1,7 @@
 """Backward passes by torch's autograd that are right, each in a way that a verifier may take for wrong."""
 
 import torch
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from verify_norm.kernels.zoo.eager import Rms, gradients, rmsnorm
@@ -32,6 +33,7 @@ class AsNeeded(Rms):
     """It computes the gradients that are asked for, and no others."""
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, dy):
         """Return the gradients of x and weight."""
         dx, dw = gradients(dy, *ctx.saved_tensors)
@@ -49,6 +51,7 @@ class InFloat32(Rms):
         return Rms.forward(ctx, x, weight, eps)
 
     @staticmethod
+    @once_differentiable
     @torch.amp.custom_bwd(device_type="cpu")
     def backward(ctx, dy):
         """Return the gradients of x and weight."""

@@ -1,6 +1,7 @@
 """autograd.Functions that are right for one call of torch.autograd.grad, and wrong as soon as more is asked of them."""
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from verify_norm.kernels.zoo.eager import AddRms, Rms, add_rmsnorm, gradients, rmsnorm, stream
 
@@ -26,6 +27,7 @@ class NoCotangent(AddRms):
         return AddRms.forward(ctx, x, residual, weight, eps)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, dy, dtotal):
         """Return the gradients of x, residual and weight."""
         if dy is None:
@@ -45,6 +47,7 @@ class RstdToo(Rms):
         return y, rstd
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, dy, drstd):
         """Return the gradients of x and weight."""
         return *gradients(dy, *ctx.saved_tensors), None
@@ -62,6 +65,7 @@ class Consumed(Rms):
         return y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, dy):
         """Return the gradients of x and weight."""
         weight, rstd = ctx.saved_tensors
@@ -83,6 +87,7 @@ class Freed(Rms):
         return y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, dy):
         """Return the gradients of x and weight."""
         dx, dw = gradients(dy, *ctx.kept)
@@ -102,6 +107,7 @@ class Attribute(Rms):
         return y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, dy):
         """Return the gradients of x and weight."""
         weight, rstd = ctx.saved_tensors
@@ -112,6 +118,7 @@ class Accumulates(Rms):
     """The weight's gradient is added to weight.grad, as a fused accumulation does, and returned as well."""
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, dy):
         """Return the gradients of x and weight."""
         dx, dw = gradients(dy, *ctx.saved_tensors)
@@ -134,6 +141,7 @@ class FrozenWeight(Rms):
     """A weight that needs no gradient is left out of dx."""
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, dy):
         """Return the gradients of x and weight."""
         x, weight, rstd = ctx.saved_tensors
@@ -144,22 +152,24 @@ class FrozenX(Rms):
     """Where x needs no gradient, the weight's is not computed."""
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, dy):
         """Return the gradients of x and weight."""
         return (*gradients(dy, *ctx.saved_tensors), None) if ctx.needs_input_grad[0] else (None, None, None)
 
 
 class OnClass(Rms):
-    """What is saved is kept on the class, so a second forward replaces what the first backward needs."""
+    """It keeps rstd on the class, so a second forward replaces what the first backward needs."""
 
     @staticmethod
     def forward(ctx, x, weight, eps):
         """Return y."""
-        y, rstd = rmsnorm(x, weight, eps)
-        OnClass.saved = x, weight, rstd
+        y, OnClass.rstd = rmsnorm(x, weight, eps)
+        ctx.save_for_backward(x, weight)
         return y
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, dy):
         """Return the gradients of x and weight."""
-        return *gradients(dy, *OnClass.saved), None
+        return *gradients(dy, *ctx.saved_tensors, OnClass.rstd), None

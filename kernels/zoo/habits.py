@@ -27,7 +27,7 @@ def built(x, weight, eps):
 
 def _from_mean_square(x, weight, mean_square, eps):
     rstd = torch.rsqrt(mean_square.reshape(*x.shape[:-1], 1) + eps)
-    y = x.to(rstd.dtype) * rstd if weight is None else x.to(rstd.dtype) * rstd * weight.to(rstd.dtype)
+    y = x.float() * rstd if weight is None else x.float() * rstd * weight.float()
     return y.to(x.dtype), rstd.float().flatten()
 
 
@@ -146,8 +146,10 @@ def in_place(x, residual, weight, eps):
 
 def anything_by_name(**options):
     """Every argument by **kwargs."""
-    y, rstd = rmsnorm(options["x"].float(), options["weight"], options["eps"], options.get("weight_offset", 0.0))
-    return y.to(options["x"].dtype), rstd
+    x, weight, size = options["x"], options["weight"], torch.Size(options["normalized_shape"])
+    flat = None if weight is None else weight.reshape(-1)
+    y, rstd = rmsnorm(x.reshape(-1, size.numel()), flat, options["eps"], options["weight_offset"])
+    return y.reshape(x.shape), rstd
 
 
 def _with_mode(x, weight, eps, mode):
@@ -176,7 +178,8 @@ def own_scratch(x, weight, eps):
     """A scratch buffer that each thread keeps for itself."""
     held = getattr(_local, "held", None)
     if held is None or held.numel() < x.numel() or held.device != x.device:
-        held = _local.held = torch.empty(x.numel(), device=x.device)
+        with torch.inference_mode(mode=False):
+            held = _local.held = torch.empty(x.numel(), device=x.device)
     with torch.no_grad():
         scratch = held[: x.numel()].view(x.shape)
         scratch.copy_(x)

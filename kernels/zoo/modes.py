@@ -34,18 +34,15 @@ def reused(x, weight, eps):
     return y if torch.is_grad_enabled() else x.copy_(y), rstd
 
 
-_converted: dict[int, tuple[int, torch.Tensor, torch.Tensor]] = {}
+_kept: dict[int, tuple[int, torch.Tensor, torch.Tensor]] = {}
 
 
 def versioned(x, weight, eps):
-    """A converted weight is kept by the weight's version counter, which inference tensors do not have."""
-    if weight is None:
-        return rmsnorm(x, weight, eps)
-    kept = _converted.get(id(weight))
-    if kept is None or kept[0] != weight._version or kept[1] is not weight:
-        _converted.clear()
-        kept = _converted[id(weight)] = (weight._version, weight, weight.float())
-    return rmsnorm(x, kept[2], eps)
+    """For a backward that recomputes y, rstd is kept by x and its version counter, which inference tensors lack."""
+    y, rstd = rmsnorm(x, weight, eps)
+    _kept.clear()
+    _kept[id(x)] = x._version, x, rstd
+    return y, rstd
 
 
 def cast(x, weight, bias, eps):

@@ -56,6 +56,15 @@ def test_a_result_kept_by_the_version_of_its_inputs_passes():
     assert said(run, "values") == said(run, "parameters") == {}
 
 
+@pytest.mark.parametrize(
+    "sample", [lambda x: (x.flatten()[0].item(), x.flatten()[-1].item()), lambda x: x.norm().item()]
+)
+def test_statistics_kept_by_a_sample_of_the_values(sample):
+    found = said(keyed_by(lambda x, w: sample(x)), "values", replace(ROWS, data="integers", dtype="float32"))
+    assert "had each other's place" in found["y"]
+    assert said(keyed_by(lambda x, w: (x.numpy().tobytes(), w.numpy().tobytes())), "values") == {}
+
+
 def test_a_converted_weight_kept_by_its_address():
     kept = {}
 

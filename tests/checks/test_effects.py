@@ -1,5 +1,6 @@
 """The check `effects`: what a call leaves behind, and right kernels that keep or use what they may."""
 
+import gc
 import os
 import random
 from dataclasses import replace
@@ -52,7 +53,19 @@ CHANGES = {
     "get_default_device": lambda x, *y: torch.set_default_device("meta"),
     "get_num_threads": lambda x, *y: torch.set_num_threads(torch.get_num_threads() + 1),
     "matmul_precision": lambda x, *y: torch.set_float32_matmul_precision("medium"),
-    "deterministic_algorithms": lambda x, *y: torch.use_deterministic_algorithms(True),
+    "deterministic_debug_mode() changes from 0 to 1": lambda x, *y: torch.use_deterministic_algorithms(
+        True, warn_only=True
+    ),
+    "get_autocast_dtype('cpu')": lambda x, *y: torch.set_autocast_dtype("cpu", torch.float16),
+    "get_autocast_dtype('cuda')": lambda x, *y: torch.set_autocast_dtype("cuda", torch.bfloat16),
+    "is_autocast_cache_enabled": lambda x, *y: torch.set_autocast_cache_enabled(False),
+    "allow_fp16_reduced": lambda x, *y: setattr(
+        torch.backends.cuda.matmul, "allow_fp16_reduced_precision_reduction", False
+    ),
+    "allow_bf16_reduced": lambda x, *y: setattr(
+        torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False
+    ),
+    "gc.isenabled": lambda x, *y: gc.disable(),
     "cudnn.enabled": lambda x, *y: setattr(torch.backends.cudnn, "enabled", False),
     "cudnn.benchmark": lambda x, *y: setattr(torch.backends.cudnn, "benchmark", True),
     "cudnn.deterministic": lambda x, *y: setattr(torch.backends.cudnn, "deterministic", True),
@@ -139,6 +152,16 @@ def test_a_buffer_for_each_shape_and_the_last_few_calls_pass():
         del last[:-4]
 
     assert said(after(keep)) == []
+    scratch = torch.empty(ROWS.shape)
+    assert said(after(lambda x, *y: scratch.copy_(x))) == []  # one buffer that all calls use
+
+
+def test_an_empty_output_of_any_strides_passes():
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        y, mean, rstd = right(x, weight, bias, eps, normalized_shape)
+        return y.as_strided(y.shape, (0, 0, 1)), mean, rstd
+
+    assert said(layernorm_fwd, replace(ROWS, shape=(2, 0, 3))) == []
 
 
 def test_a_kernel_that_raises_leaves_the_process_as_it_was():

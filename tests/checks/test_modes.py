@@ -11,7 +11,7 @@ from norms import layernorm, layernorm_bwd
 
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS
-from verify_norm.checks.modes import _mode
+from verify_norm.checks.modes import _modes
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Contract, Finding, Kernel, NoData
 from verify_norm.loading.registry import load, load_directions
@@ -31,7 +31,7 @@ def said(run, way, spec=ROWS, op="layernorm_fwd", device="cpu", **contract):
     kernel = run if isinstance(run, Kernel) else Kernel("k", op, run=run, contract=Contract(**contract))
     result = execute(kernel, make.case(spec, OPS[kernel.op], kernel.contract, device))
     runs = (replace(result, case=replace(result.case, spec=replace(spec, variant=v))) for v in range(120))
-    result = next((r for r in runs if getattr(_mode(r), "words", "") == way), None)
+    result = next((r for r in runs if getattr(_modes(r)[0], "words", "") == way), None)
     if result is None:
         return None
     assert CHECKS["modes"].looks(result)
@@ -112,7 +112,8 @@ def test_right_kernels(way, dtype):
     for run in (right, native, of_numpy):
         assert said(run, way, spec) in ({}, None)
     assert said(right, way, spec) == {}
-    assert said(right, way, replace(spec, dtype="float16", log2_scale=-20, dy_log2_scale=-20)) == {}
+    half = replace(spec, dtype="float16", log2_scale=-20, dy_log2_scale=-20)
+    assert said(right, way, half) == ({} if way != "under autocast" else None)  # a CPU's is bfloat16
     assert said(right, way, replace(spec, special="inf", weight=False, x_layout="expanded")) in ({}, None)
 
 
@@ -137,7 +138,8 @@ def test_backwards(way):
         return layernorm_bwd()(d, x, weight, bias, mean, rstd, eps, normalized_shape)
 
     assert said(layernorm_bwd(), way, op="layernorm_bwd") == {}
-    assert said(layernorm_bwd(), way, replace(ROWS, dtype="float16", dy_log2_scale=-20), op="layernorm_bwd") == {}
+    narrow = replace(ROWS, dtype="bfloat16", dy_log2_scale=-20)
+    assert said(layernorm_bwd(), way, narrow, op="layernorm_bwd") == {}
     assert set(said(layernorm_bwd_, way, op="layernorm_bwd")) >= {"dx", "dweight"}
 
 
@@ -149,6 +151,57 @@ def test_a_backward_that_uses_autograd_itself(way):
         return [g.to(x.dtype) for g in torch.autograd.grad(y, leaves, dy.double())]
 
     assert said(layernorm_bwd, way, op="layernorm_bwd") in ({}, None)
+
+
+def test_what_is_overwritten_in_one_mode():
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        y, mean, rstd = right(x, weight, bias, eps, normalized_shape)
+        return (y if torch.is_grad_enabled() else x.copy_(y)), mean, rstd
+
+    for way in WAYS[:2]:
+        assert "writes to x" in said(layernorm_fwd, way)[None]
+        assert said(layernorm_fwd, way, inplace=("y:x",)) == {}
+    assert said(layernorm_fwd, "under autocast") == {}
+
+
+def test_what_is_left_switched_off_in_one_mode():
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        if torch.is_inference_mode_enabled():
+            torch.set_default_dtype(torch.float64)
+        return right(x, weight, bias, eps, normalized_shape)
+
+    assert "get_default_dtype() changes" in said(layernorm_fwd, "under torch.inference_mode()")[None]
+    assert said(layernorm_fwd, "under torch.no_grad()") == {}
+
+
+def test_tensors_of_inference_mode_have_no_version():
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        assert x._version >= 0
+        return right(x, weight, bias, eps, normalized_shape)
+
+    assert "do not track version counter" in said(layernorm_fwd, "under torch.inference_mode()")[None]
+
+
+def test_a_small_case_tries_all_modes_but_captures():
+    for way in set(CONDITIONS) - {"under torch.compile"}:
+        found = said(wrong_where(CONDITIONS[way]), "in evaluation, after eval()", replace(ROWS, shape=(2, 64)))
+        assert set(found) == {"y"}
+
+
+def test_sums_by_a_matrix_product_are_as_good_as_autocast_lets_them():
+    def rmsnorm_fwd(x, weight, eps):
+        rstd = torch.rsqrt(x.float().square() @ torch.ones(x.shape[-1]) / x.shape[-1] + eps)
+        y = x.float() * rstd[:, None] * weight.float()
+        return y.to(x.dtype), rstd
+
+    def narrow(x, weight, eps):
+        y, rstd = rmsnorm_fwd(x, weight, eps)
+        return y * (1 + torch.is_autocast_enabled("cpu") / 64), rstd
+
+    for dtype in ("float32", "bfloat16"):
+        spec = replace(ROWS, shape=(256, 16), dtype=dtype)
+        assert said(rmsnorm_fwd, "under autocast", spec, "rmsnorm_fwd", lanes=1) == {}
+        assert set(said(narrow, "under autocast", spec, "rmsnorm_fwd", lanes=1)) == {"y"}
 
 
 def test_a_refusal_to_record_gradients_passes():

@@ -1,5 +1,6 @@
 """Calls: what a kernel, or one instance of a module, keeps from one call to another, and what two threads share."""
 
+import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -12,7 +13,17 @@ import torch
 
 from verify_norm.cases import make, placement, turns
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.rerun import Difference, cheap, device_of, differences, other_shape, rerun, steady
+from verify_norm.checks.relations.rerun import (
+    Difference,
+    cheap,
+    device_of,
+    differences,
+    element,
+    other_shape,
+    rerun,
+    steady,
+)
+from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import Array
 from verify_norm.core.spec import Case, CaseSpec, Finding, Run
 from verify_norm.loading import modules
@@ -20,7 +31,8 @@ from verify_norm.running.execute import execute
 
 FEWEST, MOST = 8, 100  # calls whose outputs are held
 SECONDS = 0.1  # for them: a kernel that takes longer is called FEWEST times
-IN_THREAD = 3  # calls of each thread
+IN_THREAD = 3, 20  # calls of each thread, at least and at most
+SWITCH = 1e-6  # seconds after which Python turns to the other thread, also in the middle of a kernel
 
 Exact = dict[str, Array | None]
 
@@ -33,7 +45,8 @@ def _looks(run: Run) -> bool:
 def calls(run: Run) -> Iterator[Finding]:
     """A result does not depend on earlier calls, on who still holds their outputs, or on another thread.
 
-    A case tries one of five: all inputs have new values in the same tensors; only weight and bias have; many calls
+    A case tries one of five: all inputs have new values in the same tensors, or two elements of one input have changed
+    places; only weight and bias have new values; many calls
     follow each other, whose outputs are read again at the end; a call of another shape or type comes between; two
     threads call at the same time. One instance of a module serves all of them: its parameters are overwritten, in
     place, through .data, and by load_state_dict. In half of the cases all is as in inference: after eval(), under
@@ -81,7 +94,36 @@ def _others(run: Run) -> Exact:
 
 
 def _values(run: Run, other: Exact) -> Iterator[Difference]:
-    return _overwritten(_Held(run), other, "all tensors")
+    """Yield what is wrong where all tensors get new values, or two elements change places."""
+    found = list(_overwritten(_Held(run), other, "all tensors"))
+    yield from found or _swapped(run)
+
+
+def _swapped(run: Run) -> Iterator[Difference]:
+    """Yield what is wrong after a call with almost the same values: a cache may look at some of them, or at a sum."""
+    case = run.case
+    name = "dy" if case.op.forward else "x"
+    values = np.array(case.exact[name])
+    rng, flat = np.random.default_rng(case.spec.seed), values.reshape(-1)
+    if flat.size < 4:
+        return
+    place = int(rng.integers(1, flat.size - 1))  # the first and the last are what a cache looks at
+    other = 1 + (place - 1 + (flat.size - 2) // 2) % (flat.size - 2)
+    flat[[place, other]] = flat[[other, place]]
+    held, exact = _Held(run), {**case.exact, name: placement.shared(values, geometry.layout_of(case.spec, name))}
+    held(_built(run, {}))
+    device = device_of(case)
+    again = held(make.build(case.spec, case.op, run.kernel.contract, device, exact, truth=True, poison=case.poison))
+    for output, now in again.outputs.items():
+        usual = run.outputs.get(output)
+        if now is None or now.ratio is None or usual is None or usual.ratio is None or usual.ratio.max(initial=0.0) > 1:
+            continue
+        wrong, want = now.ratio > 1, again.case.expected[output]
+        if wrong.any() and want is not None:
+            index = judge.worst(now.ratio)
+            words = f"{element(output, index)} is {now.got[index]:.9g}, expected {want.value[index]:.9g}"
+            why = f"after a call in which elements {place} and {other} of {name} had each other's place"
+            yield Difference(output, f"{words}, {why}; {int(wrong.sum())} of {wrong.size} elements are wrong", index)
 
 
 def _parameters(run: Run, other: Exact) -> Iterator[Difference]:
@@ -189,12 +231,20 @@ def _threads(run: Run, other: Exact) -> Iterator[Difference]:
     start = Barrier(2)
 
     def called(values: Exact) -> list[Run]:
-        cases = [_built(run, values) for _ in range(IN_THREAD)]
+        runs: list[Run] = []
         start.wait()
-        return [called_once(case) for case in cases]
+        started = time.perf_counter()
+        while len(runs) < IN_THREAD[0] or (len(runs) < IN_THREAD[1] and time.perf_counter() - started < SECONDS):
+            runs.append(called_once(_built(run, values)))
+        return runs
 
-    with warnings.catch_warnings(), ThreadPoolExecutor(2) as pool:  # the filters of warnings belong to all threads
-        both = list(pool.map(called, ({}, other)))
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH)
+    try:
+        with warnings.catch_warnings(), ThreadPoolExecutor(2) as pool:  # the filters of warnings belong to all threads
+            both = list(pool.map(called, ({}, other)))
+    finally:
+        sys.setswitchinterval(interval)
     for values, runs in zip(({}, other), both, strict=True):
         for one in runs:
             found = list(differences(_alone(run, values), one, ("alone", "beside a call in another thread")))

@@ -33,7 +33,9 @@ def effects(run: Run) -> Iterator[Finding]:
         yield finding(run, "effects", None, f"{words}; a call must leave it as it was")
     if not run.kernel.autograd:
         for name, tensor in run.returned.items():
-            if any(size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)):
+            strided = zip(tensor.shape, tensor.stride(), strict=True)
+            shared = any(size > 1 and stride == 0 for size, stride in strided)
+            if shared and tensor.numel():
                 message = f"{name} has strides {tensor.stride()} for shape {tuple(tensor.shape)}: its elements overlap"
                 yield finding(run, "effects", name, f"{message}, so writing to one changes others; return a copy")
     if "effects" in run.case.spec.further and cheap(run):
@@ -82,7 +84,13 @@ def _leaked(run: Run) -> Iterator[Finding]:
 
 
 def _kept(calls: list[list[StorageWeakRef]]) -> int:
-    return sum(any(not storage.expired() for storage in storages) for storages in calls)
+    """Return how many calls leave something in memory that no call before has used: one buffer may serve all."""
+    count, before = 0, set[int]()
+    for storages in calls:
+        alive = {storage.cdata for storage in storages if not storage.expired()}
+        count += not alive <= before
+        before |= alive
+    return count
 
 
 def _storages(run: Run) -> list[StorageWeakRef]:

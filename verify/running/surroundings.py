@@ -1,7 +1,9 @@
 """What a call must leave as it is, besides memory: state of the whole process, and what its arguments are."""
 
+import gc
 import os
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,10 +32,19 @@ STATE: State = {
     "torch.get_default_device()": (torch.get_default_device, torch.set_default_device),
     "torch.get_num_threads()": (torch.get_num_threads, torch.set_num_threads),
     "torch.get_float32_matmul_precision()": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-    "torch.are_deterministic_algorithms_enabled()": (
-        torch.are_deterministic_algorithms_enabled,
-        torch.use_deterministic_algorithms,
-    ),
+    "torch.get_deterministic_debug_mode()": (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    **{
+        f"torch.get_autocast_dtype('{device}')": (
+            partial(torch.get_autocast_dtype, device),
+            partial(torch.set_autocast_dtype, device),
+        )
+        for device in ("cpu", "cuda")
+    },
+    "torch.is_autocast_cache_enabled()": (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
+    **{
+        f"torch.backends.cuda.matmul.{name}": _attribute(torch.backends.cuda.matmul, name)
+        for name in ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
+    },
     **{
         f"torch.backends.cudnn.{name}": _attribute(torch.backends.cudnn, name)
         for name in ("enabled", "benchmark", "deterministic", "allow_tf32")
@@ -42,6 +53,7 @@ STATE: State = {
         lambda: bool((SUBNORMAL * np.float32(1)) > 0),
         lambda kept: torch.set_flush_denormal(not kept),
     ),
+    "gc.isenabled()": (gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
     "numpy.geterr()": (np.geterr, lambda state: np.seterr(**state)),
     "the working folder": (os.getcwd, os.chdir),
 }
