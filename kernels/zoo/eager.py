@@ -53,8 +53,8 @@ class Rms(torch.autograd.Function):
         return y
 
     @staticmethod
-    @once_differentiable  # type: ignore[no-untyped-call, untyped-decorator]
-    def backward(ctx: Any, dy: Tensor) -> Any:  # type: ignore[override]
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> Any:
         """Return the gradients of x and weight."""
         return *gradients(dy, *ctx.saved_tensors), None
 
@@ -70,8 +70,8 @@ class AddRms(torch.autograd.Function):
         return y, total
 
     @staticmethod
-    @once_differentiable  # type: ignore[no-untyped-call, untyped-decorator]
-    def backward(ctx: Any, dy: Tensor, dtotal: Tensor) -> Any:  # type: ignore[override]
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor, dtotal: Tensor) -> Any:
         """Return the gradients of x, residual and weight."""
         return stream(dy, dtotal, *ctx.saved_tensors)
 

@@ -2,14 +2,23 @@
 
 import threading
 import time
+from typing import Any
 
 import torch
 from torch import nn
 
 from verify_norm.kernels.zoo.eager import gradients, layernorm, rmsnorm
 
-_statistics, _weights, _plans, _sampled, _replayed = {}, {}, {}, {}, {}
-_ring, _calls, _history, _scratch, _partials = {}, {}, [], {}, {}
+_statistics: dict[Any, Any] = {}
+_weights: dict[Any, Any] = {}
+_plans: dict[Any, Any] = {}
+_sampled: dict[Any, Any] = {}
+_replayed: dict[Any, Any] = {}
+_ring: dict[Any, Any] = {}
+_calls: dict[Any, Any] = {}
+_scratch: dict[Any, Any] = {}
+_partials: dict[Any, Any] = {}
+_history: list[Any] = []
 
 
 def _scaled(x, weight, rstd):
@@ -132,8 +141,9 @@ class Uncounted(nn.BatchNorm1d):
 
     def forward(self, x):
         """Return y."""
+        of_batch = self.training or self.running_mean is None
         return nn.functional.batch_norm(
-            *(x, self.running_mean, self.running_var, self.weight, self.bias, self.training, self.momentum, self.eps)
+            *(x, self.running_mean, self.running_var, self.weight, self.bias, of_batch, self.momentum, self.eps)
         )
 
 

@@ -60,6 +60,19 @@ def test_batch_norms_running_statistics_are_looked_at():
     assert both(BatchNorm1d, CaseSpec((5, 3)))["batchnorm_fwd"] == {("accuracy", "running_var")}
 
 
+def test_a_batch_norm_counts_its_batches_in_training_alone():
+    class BatchNorm1d(nn.BatchNorm1d):
+        def forward(self, x):
+            counted = self.num_batches_tracked.clone()
+            y = super().forward(x)
+            self.num_batches_tracked.copy_(counted + always)
+            return y
+
+    for always, training in ((0, True), (1, False)):
+        assert ("signature", None) in both(BatchNorm1d, CaseSpec((5, 3), training=training))["batchnorm_fwd"]
+        assert both(BatchNorm1d, CaseSpec((5, 3), training=not training))["batchnorm_fwd"] == set()
+
+
 def test_a_modules_own_parameters_and_mode_stay():
     module = nn.BatchNorm1d(3).eval()
     before = {name: value.clone() for name, value in module.state_dict().items() if name != "num_batches_tracked"}

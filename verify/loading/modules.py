@@ -149,12 +149,22 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
         try:
             if was != training:
                 used.train(training)
-            return call_binding.call(lambda *a, **k: torch.func.functional_call(used, tensors, a, k), given)
+            counted = used.num_batches_tracked.item() if _counts(used) else 0
+            returned = call_binding.call(lambda *a, **k: torch.func.functional_call(used, tensors, a, k), given)
+            if _counts(used) and op.view == "channels" and used.num_batches_tracked.item() != counted + training:
+                told = f"{counted} before and {used.num_batches_tracked.item()} after a call"
+                raise RuntimeError(f"num_batches_tracked is {told}{' in training' if training else ' in evaluation'}")
+            return returned
         finally:
             if was != training and instance is None:
                 used.train(was)
 
     return call, _domain(candidate, module, made, call_binding.unset, autograd=autograd)
+
+
+def _counts(module: nn.Module) -> bool:
+    """Return whether the module counts the batches of which its running statistics are made."""
+    return isinstance(getattr(module, "num_batches_tracked", None), torch.Tensor)
 
 
 def _copied(module: nn.Module) -> nn.Module:
