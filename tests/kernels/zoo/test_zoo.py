@@ -53,7 +53,7 @@ def test_a_wrong_kernel_is_detected_by_a_wrong_output(example, request):
 @pytest.mark.parametrize("example", RIGHT, ids=ids(RIGHT))
 def test_a_right_kernel_is_not_flagged(example, few_corners):
     """In a case of each kind; `verify-norm zoo` runs all of them, and random ones."""
-    few_corners(slice(7, 75, 10))
+    few_corners(slice(7, 75, 1 if example.name == "U24_two_dimensions" else 10))  # it refuses most of them
     outcome = zoo.run(example, Settings(examples=0, isolate=False))
     assert outcome.as_expected, outcome.findings
     assert outcome.cases > 4
