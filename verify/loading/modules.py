@@ -149,11 +149,12 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
         try:
             if was != training:
                 used.train(training)
-            counted = used.num_batches_tracked.item() if _counts(used) else 0
+            seen = op.view == "channels" and not torch.cuda.is_current_stream_capturing()
+            counted = _batches(used) if seen else None
             returned = call_binding.call(lambda *a, **k: torch.func.functional_call(used, tensors, a, k), given)
-            if _counts(used) and op.view == "channels" and used.num_batches_tracked.item() != counted + training:
-                told = f"{counted} before and {used.num_batches_tracked.item()} after a call"
-                raise RuntimeError(f"num_batches_tracked is {told}{' in training' if training else ' in evaluation'}")
+            if counted is not None and _batches(used) != counted + training:
+                when = "in training" if training else "in evaluation"
+                raise RuntimeError(f"num_batches_tracked is {counted} before and {_batches(used)} after a call {when}")
             return returned
         finally:
             if was != training and instance is None:
@@ -162,9 +163,10 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
     return call, _domain(candidate, module, made, call_binding.unset, autograd=autograd)
 
 
-def _counts(module: nn.Module) -> bool:
-    """Return whether the module counts the batches of which its running statistics are made."""
-    return isinstance(getattr(module, "num_batches_tracked", None), torch.Tensor)
+def _batches(module: nn.Module) -> int | None:
+    """Return how many batches a module's running statistics are made of; None if it does not count them."""
+    counted = getattr(module, "num_batches_tracked", None)
+    return int(counted) if isinstance(counted, torch.Tensor) else None
 
 
 def _copied(module: nn.Module) -> nn.Module:
