@@ -149,8 +149,8 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
         try:
             if was != training:
                 used.train(training)
-            seen = op.view == "channels" and not torch.cuda.is_current_stream_capturing()
-            counted = _batches(used) if seen else None
+            captured = given["x"].is_cuda and torch.cuda.is_current_stream_capturing()
+            counted = _batches(used) if op.view == "channels" and not captured else None
             returned = call_binding.call(lambda *a, **k: torch.func.functional_call(used, tensors, a, k), given)
             if counted is not None and _batches(used) != counted + training:
                 when = "in training" if training else "in evaluation"
