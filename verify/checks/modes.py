@@ -64,7 +64,7 @@ def modes(run: Run) -> Iterator[Finding | NoData]:
         return
     cast = mode is AUTOCAST
     within = (lambda case: nullcontext()) if mode in BARE else None
-    other = rerun(replace(run, kernel=_in(mode, run)), within=within, truth=mode in (AUTOCAST, COMPILED))
+    other = rerun(replace(run, kernel=in_mode(mode, run)), within=within, truth=mode in (AUTOCAST, COMPILED))
     if other.refused or (not cast and DECLINED.search(other.problem or "")):
         yield NoData()
         return
@@ -113,7 +113,7 @@ def _leaves(names: tuple[str, ...]) -> Mode:
     return Mode(f"where only {' and '.join(names)} require gradients", wrap)
 
 
-def _in(mode: Mode, run: Run) -> Kernel:
+def in_mode(mode: Mode, run: Run) -> Kernel:
     """Return the kernel in a mode; where torch's autograd makes a backward, its forward alone runs in the mode."""
     kernel, device = run.kernel, torch.device(device_of(run.case)).type
     if not kernel.autograd:
