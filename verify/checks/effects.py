@@ -46,8 +46,8 @@ def effects(run: Run) -> Iterator[Finding]:
                 yield finding(run, "effects", name, f"{message}, so writing to one changes others; return a copy")
     if "effects" in run.case.spec.further and cheap(run):
         yield from _seeded(run)
-        for words in leaks.kept(run):
-            yield finding(run, "effects", None, f"{words}; the kernel keeps what it must release")
+        for leak in leaks.kept(run):
+            yield finding(run, "effects", None, f"{leak}; the kernel keeps what it must release")
         yield from turns.variant(run.case.spec, (_operators, _growing, _counted))(run)
 
 

@@ -227,7 +227,7 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
     >>> overlaps_itself(torch.zeros(3, 2).t()), overlaps_itself(torch.zeros(9).as_strided((2, 3), (3, 2)))
     (False, False)
     """
-    known = torch._debug_has_internal_overlap(tensor)  # type: ignore[attr-defined]  # 0: no, 1: yes, 2: too hard
+    known = torch._debug_has_internal_overlap(tensor)  # 0: no, 1: yes, 2: too hard
     if known != TOO_HARD or tensor.numel() > COUNTED:
         return bool(known == 1)
     steps = zip(tensor.shape, tensor.stride(), strict=True)

@@ -77,7 +77,7 @@ def broken_promises(run: Run) -> Iterator[str]:
     rerun(run, within=recording)
     said = set()
     for operator, args, kwargs in made[0].calls:
-        found = torch.library.opcheck(operator, args, kwargs, test_utils=TESTS, raise_exception=False)
+        found: dict[str, Any] = torch.library.opcheck(operator, args, kwargs, test_utils=TESTS, raise_exception=False)
         for test, error in found.items():
             absent = MISSING in str(error) or str(error) == str(operator)
             if isinstance(error, BaseException) and not absent and (operator, test) not in said:
