@@ -1,11 +1,15 @@
 """Callables as torch captures them: by torch.compile, and in a CUDA graph."""
 
+import logging
+
 import pytest
 import torch
 from torch import _dynamo
 
+from verify_norm.loading.registry import load_directions
 from verify_norm.loading.returned import RefusedError
 from verify_norm.running import captures
+from verify_norm.running.execute import Clock
 
 
 def test_what_is_traced_knows_it_and_leaves_nothing():
@@ -20,6 +24,21 @@ def test_what_is_traced_knows_it_and_leaves_nothing():
     assert all(seen)
     assert not _dynamo.utils.counters["frames"]
     assert (kernel(torch.ones(2)) == 1).all()
+
+
+def test_what_is_behind_our_own_functions_is_traced(capfd):
+    """A clock and what binds arguments are not traced, but what they call."""
+    kept = {}
+
+    def rmsnorm(x, weight, eps):
+        kept[len(kept)] = 1  # a global container that grows: Dynamo makes no guard of it
+        return x * 2 if torch.compiler.is_compiling() else x
+
+    (kernel,) = load_directions(rmsnorm, "rmsnorm_fwd")
+    run = captures.traced(Clock().around(kernel.run, "cpu"))
+    assert run(x=torch.ones(2), weight=None, eps=0.0).tolist() == [2, 2]
+    assert capfd.readouterr().err == ""
+    assert logging.root.manager.disable == 0
 
 
 def test_what_cannot_be_traced_runs_as_it_is():

@@ -27,9 +27,9 @@ def effects(run: Run) -> Iterator[Finding]:
     lies in the memory of another one, as in an expanded tensor; gradients that torch's autograd makes may.
 
     In some cases it also looks for a call that seeds a global random generator, and for tensors that remain in memory
-    after each of many calls. To draw from a generator is no effect. A case may also try one of three: operators of
-    torch.library, compiled or not, keep what their schema and their fake implementation promise; nothing grows with
-    each call; BatchNorm counts its batches once in training.
+    after each of many calls. To draw from a generator is no effect. Operators of torch.library keep what their schema
+    and their fake implementation promise. A case also tries one of three: what a compiled kernel calls of them; nothing
+    grows with each call; BatchNorm counts its batches once in training.
     """
     words = run.effects
     if any(word.startswith(OF_IMPORTS) for word in words):
@@ -48,18 +48,22 @@ def effects(run: Run) -> Iterator[Finding]:
         yield from _seeded(run)
         for leak in leaks.kept(run):
             yield finding(run, "effects", None, f"{leak}; the kernel keeps what it must release")
-        yield from turns.variant(run.case.spec, (_operators, _growing, _counted))(run)
+        ways = [_growing, _counted]
+        if operators.registered():
+            yield from _promised(run)
+            ways.append(_compiled)
+        yield from turns.variant(run.case.spec, ways)(run)
 
 
-def _operators(run: Run) -> Iterator[Finding]:
-    """Yield the promises that operators of torch.library break, which a kernel may call where it is compiled alone."""
-    if not operators.registered():
-        return
-    for each in (run, replace(run, kernel=in_mode(COMPILED, run))):
-        found = list(operators.broken_promises(each))
-        if found:
-            yield from (finding(run, "effects", None, words) for words in found)
-            return
+def _promised(run: Run) -> Iterator[Finding]:
+    """Yield the promises that operators of torch.library break."""
+    for words in operators.broken_promises(run):
+        yield finding(run, "effects", None, words)
+
+
+def _compiled(run: Run) -> Iterator[Finding]:
+    """Yield the same of operators that a kernel may call where it is compiled alone."""
+    yield from _promised(replace(run, kernel=in_mode(COMPILED, run)))
 
 
 def _growing(run: Run) -> Iterator[Finding]:
