@@ -63,6 +63,11 @@ class Instance:
             self.modules[key] = construct()
         return self.modules[key]
 
+    def counted(self) -> dict[str, int]:
+        """Return the batches that the modules have counted, by the name of the buffer."""
+        buffers = (pair for module in self.modules.values() for pair in module.named_buffers())
+        return {name: int(buffer) for name, buffer in buffers if name.endswith("num_batches_tracked")}
+
     def write(self, module: nn.Module, values: Mapping[str, torch.Tensor]) -> None:
         """Write new values into the module's parameters, where they differ, as training does: after train()."""
         own = {name: parameter for name, parameter in module.named_parameters() if name in values}

@@ -1,5 +1,6 @@
 """A callable as torch captures it: traced by torch.compile, or recorded in a CUDA graph and replayed."""
 
+import logging
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -13,7 +14,7 @@ from verify_norm.core.errors import one_line
 from verify_norm.loading.returned import RefusedError
 
 Function = Callable[..., Any]
-OURS = ("verify_norm.cases", "verify_norm.loading")  # what calls a target: Dynamo traces from the target on
+OURS = ("verify_norm.cases", "verify_norm.loading", "verify_norm.running")  # what calls a target
 WARM = 3  # calls before a capture, which compile and choose what a kernel compiles and chooses once
 
 
@@ -31,10 +32,13 @@ def traced(function: Function) -> Function:
         if _dynamo.utils.counters["frames"]["ok"]:
             raise RefusedError("torch.compile is in use in this process")
         _leave_out()
+        silent = logging.root.manager.disable
+        logging.disable()  # Dynamo logs each error that it passes over, in hundreds of lines
         try:
             with _dynamo.config.patch(suppress_errors=True, trace_numpy=False):
                 return torch.compile(function, backend="eager", dynamic=False)(*args, **kwargs)
         finally:
+            logging.disable(silent)
             _dynamo.reset()
             _dynamo.utils.counters.clear()
 
