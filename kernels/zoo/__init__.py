@@ -4,10 +4,12 @@ A verifier is as good as what it detects here and what it passes. Each bug comes
 published texts, and is written anew: the mistake alone, in a kernel of ours that is right without it.
 """
 
+from verify_norm.kernels.zoo.allowed import ALLOWED
 from verify_norm.kernels.zoo.bugs import BUGS
 from verify_norm.kernels.zoo.example import Example as Example
 from verify_norm.kernels.zoo.example import few_rows as few_rows
 from verify_norm.kernels.zoo.right import RIGHT
 from verify_norm.kernels.zoo.seeds import SEEDS
+from verify_norm.kernels.zoo.seldom import SELDOM
 
-ZOO: dict[str, Example] = {row.name: row for row in (*BUGS, *SEEDS, *RIGHT)}
+ZOO: dict[str, Example] = {row.name: row for row in (*BUGS, *SELDOM, *SEEDS, *RIGHT, *ALLOWED)}

@@ -25,6 +25,12 @@ Kind = Literal[
     "degenerate",
     "race",
     "determinism",
+    "mode",
+    "autograd",
+    "refusal",
+    "values",
+    "size",
+    "effect",
     "check",
     "unusual",
 ]
@@ -96,6 +102,7 @@ def row(
     backend: str = "triton",
     few: bool = False,
     own: bool = False,
+    bind: str = "",
 ) -> Example:
     """Return a row of the table; `where` is the module under kernels/zoo and the function's name.
 
@@ -112,6 +119,7 @@ def row(
         contract=contract or Contract(),
         summary=line,
         forward=forward,
+        bind=bind,
         unsupported=few_rows if few else own_eps if own else None,
     )
     return Example(kernel, kind, source, wrong, caught_by, outputs, needs, reason, few)

@@ -16,7 +16,15 @@ from verify_norm.core.spec import CaseSpec, Contract, Finding, NoData
 from verify_norm.loading.registry import load, load_directions
 from verify_norm.running.execute import execute
 
-WAYS = {"again": 0, "data": 1, "parameters": 2, "second": 3, "others": 4, "split": 5}  # the variant that chooses each
+WAYS = {
+    "again": 0,
+    "data": 1,
+    "parameters": 2,
+    "second": 3,
+    "others": 4,
+    "between": 5,
+    "split": 6,
+}  # the variant that chooses each
 LOOSE = Contract(expanded=True, summation="sequential")  # torch's own
 SPEC = replace(ROWS, shape=(6, 24))
 
@@ -106,6 +114,98 @@ class Accumulating(Once):
         return dx, dw, None
 
 
+class AccumulatingOntoGrad(Accumulating):
+    """It adds to a .grad that is there, and returns the gradient too, so that it counts twice."""
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy):
+        dx, dw = gradients(dy, *ctx.saved_tensors)
+        if dw is not None and ctx.weight.grad is not None:
+            ctx.weight.grad += dw
+        return dx, dw, None
+
+
+class Shared(Once):
+    """It saves what it needs on the class, where the next forward overwrites it."""
+
+    saved = None
+
+    @staticmethod
+    def forward(ctx, x, weight, eps):
+        y = Once.forward(ctx, x, weight, eps)
+        Shared.saved = ctx.to_save
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy):
+        return *gradients(dy, *Shared.saved), None
+
+
+class Stacked(Once):
+    """It saves on a stack of its own: the last forward is the first to be differentiated."""
+
+    stack = ()
+
+    @staticmethod
+    def forward(ctx, x, weight, eps):
+        y = Once.forward(ctx, x, weight, eps)
+        Stacked.stack = (*Stacked.stack, ctx.to_save)[-9:]
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy):
+        *Stacked.stack, saved = Stacked.stack
+        return *gradients(dy, *saved), None
+
+
+class Scratch(Once):
+    """It saves rstd in one buffer for each size, which a later forward of the same size writes anew."""
+
+    buffers = {}  # noqa: RUF012
+
+    @staticmethod
+    def forward(ctx, x, weight, eps):
+        y = Once.forward(ctx, x, weight, eps)
+        rstd = ctx.to_save[2]
+        ctx.rstd = Scratch.buffers.setdefault(rstd.shape, rstd)
+        ctx.rstd.data.copy_(rstd)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy):
+        return *gradients(dy, *ctx.saved_tensors[:2], ctx.rstd), None
+
+
+@pytest.mark.parametrize("function", [Shared, Stacked, Scratch])
+def test_what_another_forward_overwrites(function):
+    found = said(function, "between")
+    assert "of other values comes before the backward" in found["dx"]
+
+
+class KeepsX(nn.RMSNorm):
+    """A module that keeps x for its backward."""
+
+    def forward(self, x):
+        self.x = x
+        outer = self
+
+        class Late(Once):
+            @staticmethod
+            @once_differentiable
+            def backward(ctx, dy):
+                return *gradients(dy, outer.x.detach(), *ctx.saved_tensors[1:]), None
+
+        return Late.apply(x, self.weight, self.eps)
+
+
+def test_what_a_module_keeps_for_its_backward():
+    assert set(said(KeepsX, "between")) == {"dx", "dweight"}
+
+
 class Polite(Once):
     """It refuses a second backward in words."""
 
@@ -140,7 +240,8 @@ class Growing(Once):
         (InPlace, "second backward"),
         (Growing, "second backward"),
         (Released, "it fails"),
-        (Accumulating, "weight.grad set"),
+        (Accumulating, "writes weight.grad"),
+        (AccumulatingOntoGrad, "writes weight.grad"),
     ],
 )
 def test_a_second_backward(function, words):
@@ -265,7 +366,9 @@ def test_second_derivatives():
         assert all(said(function, way) in ({}, None) for way in ways() if way != "second")
     assert said(Twice, "second") == {}
     assert said(Unmarked, "second") is said(Once, "second") is None
-    assert said(Constant, "second", replace(SPEC, dtype="bfloat16")) is None
+    for spec in (replace(SPEC, dtype="bfloat16"), replace(SPEC, shape=(40, 100))):  # tried in float32, in short rows
+        assert "silently wrong" in said(Constant, "second", spec)["dx"]
+        assert said(Twice, "second", spec) == {}
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (5, 2), (1, 1000), (300, 8)])
@@ -302,10 +405,51 @@ def with_statistics(marked, right):
 
 def test_statistics_are_differentiated_right_or_marked():
     found = said(with_statistics(marked=False, right=False), "others")
-    assert "the gradient of rstd, which is not marked as not differentiable" in found["dx"]
+    assert "the gradients of rstd alone, of which rstd not marked as not differentiable" in found["dx"]
     assert said(with_statistics(marked=True, right=False), "others") is None
     assert said(with_statistics(marked=False, right=True), "others") == {}
     assert said(with_statistics(marked=False, right=True), "others", replace(SPEC, dtype="float16")) == {}
+
+
+def test_statistics_whose_cotangent_is_missing():
+    """Without materialized gradients dy or drstd is None where nothing depends on it."""
+
+    def of(handles):
+        class Statistics(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x, weight, eps):
+                y = Once.forward(ctx, x, weight, eps)
+                ctx.set_materialize_grads(False)
+                return y, ctx.to_save[2].float()
+
+            @staticmethod
+            @once_differentiable
+            def backward(ctx, dy, drstd):
+                x, weight, rstd = ctx.saved_tensors
+                if dy is None:
+                    if not handles:
+                        return None, None, None
+                    dx, dw = torch.zeros_like(x), None
+                else:
+                    dx, dw = gradients(dy, x, weight, rstd)
+                if drstd is not None and (handles or dy is not None):
+                    dx = dx - (drstd.double() * rstd**3 * x.double() / x.shape[-1]).to(x.dtype)
+                return dx, dw, None
+
+        return Statistics
+
+    for dtype in ("float32", "bfloat16"):
+        assert said(of(handles=True), "others", replace(SPEC, dtype=dtype)) == {}
+        assert "of rstd alone" in said(of(handles=False), "others", replace(SPEC, dtype=dtype))["dx"]
+
+
+def test_statistics_whose_gradient_is_lost_beside_that_of_y():
+    class Either(with_statistics(marked=False, right=True)):
+        @staticmethod
+        def backward(ctx, dy, drstd):
+            return super(Either, Either).backward(ctx, dy, drstd if not dy.any() else torch.zeros_like(drstd))
+
+    assert "of y and rstd alone" in said(Either, "others")["dx"]
 
 
 def test_what_is_no_statistic_of_the_operator_is_left_to_others():

@@ -12,21 +12,20 @@ from norms import layernorm
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS, calls
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import Contract, Finding, Kernel, Tried
-from verify_norm.loading.registry import load
+from verify_norm.core.spec import CaseSpec, Contract, Finding, Kernel, Tried
+from verify_norm.loading.registry import load, load_directions
 from verify_norm.running.execute import execute
 
-WAYS = {"values": 0, "parameters": 1, "many": 2, "threads": 3}  # the variant that chooses each
+WAYS = {"values": 0, "parameters": 1, "many": 2, "threads": 3, "between": 4}  # the variant that chooses each
 right = layernorm()
 
 
-def said(run, way, spec=ROWS, **contract):
-    """What `calls` and `determinism` say of a case whose variant chooses the way: messages by check and output."""
-    spec = replace(spec, variant=WAYS[way])
-    kernel = Kernel("k", "layernorm_fwd", run=run, contract=Contract(**contract))
-    result = execute(kernel, make.case(spec, OPS["layernorm_fwd"], kernel.contract))
-    found = [f for name in ("calls",) for f in CHECKS[name].function(result) if isinstance(f, Finding)]
-    return {f.output: f.message for f in found}
+def said(run, way, spec=ROWS, inferring=False, **contract):
+    """What `calls` says of a case whose variant chooses the way: messages by output."""
+    spec = replace(spec, variant=WAYS[way] + len(WAYS) * inferring)
+    kernel = run if isinstance(run, Kernel) else Kernel("k", "layernorm_fwd", run=run, contract=Contract(**contract))
+    result = execute(kernel, make.case(kernel.fitted(spec), OPS[kernel.op], kernel.contract))
+    return {f.output: f.message for f in CHECKS["calls"].function(result) if isinstance(f, Finding)}
 
 
 def keyed_by(key):
@@ -55,6 +54,15 @@ def test_results_kept_by_storage_or_object(key, spec):
 def test_a_result_kept_by_the_version_of_its_inputs_passes():
     run = keyed_by(lambda x, w: (id(x), x._version, id(w), w._version))
     assert said(run, "values") == said(run, "parameters") == {}
+
+
+@pytest.mark.parametrize(
+    "sample", [lambda x: (x.flatten()[0].item(), x.flatten()[-1].item()), lambda x: x.norm().item()]
+)
+def test_statistics_kept_by_a_sample_of_the_values(sample):
+    found = said(keyed_by(lambda x, w: sample(x)), "values", replace(ROWS, data="integers", dtype="float32"))
+    assert "had each other's place" in found["y"]
+    assert said(keyed_by(lambda x, w: (x.numpy().tobytes(), w.numpy().tobytes())), "values") == {}
 
 
 def test_a_converted_weight_kept_by_its_address():
@@ -179,3 +187,161 @@ def test_a_triton_kernel_in_two_threads():
     result = execute(kernel, make.case(replace(ROWS, variant=WAYS["threads"]), OPS[kernel.op], kernel.contract))
     assert CHECKS["calls"].looks(result)
     assert list(CHECKS["calls"].function(result)) == [Tried("two threads")]
+
+
+class Held(torch.nn.LayerNorm):
+    """LayerNorm with a weight of its own, which `held` gives; x goes through `taken`, y through `given`."""
+
+    def __init__(self, normalized_shape, eps=1e-5, elementwise_affine=True, bias=True):
+        super().__init__(normalized_shape, eps=eps, elementwise_affine=elementwise_affine, bias=bias)
+        self.kept = None
+
+    def held(self):
+        return self.weight
+
+    def taken(self, x):
+        return x
+
+    def forward(self, x):
+        y, *_ = right(self.taken(x), self.held(), self.bias, self.eps, self.normalized_shape)
+        return y
+
+
+class Converted(Held):
+    """It converts its weight in the first call."""
+
+    def held(self):
+        if self.kept is None and self.weight is not None:
+            self.kept = self.weight.clone()
+        return self.kept
+
+
+class ConvertedInInference(Held):
+    def held(self):
+        if self.training or torch.is_grad_enabled():
+            return self.weight
+        return Converted.held(self)
+
+
+class ConvertedUntilLoaded(Converted):
+    """It converts its weight anew where a state is loaded, but not where an optimizer changes it."""
+
+    def load_state_dict(self, *args, **kwargs):
+        self.kept = None
+        return super().load_state_dict(*args, **kwargs)
+
+
+class ConvertedAnew(Held):
+    """It converts its weight anew where torch's count of versions or the address says that it has changed."""
+
+    def held(self):
+        key = None if self.weight is None else (self.weight._version, self.weight.data_ptr())
+        if self.kept is None or self.kept[0] != key:
+            self.kept = key, None if self.weight is None else self.weight.clone()
+        return self.kept[1]
+
+
+class ConvertedForEvaluation(Held):
+    """It converts its weight in evaluation, and drops that where training goes on."""
+
+    def train(self, mode=True):
+        self.kept = None
+        return super().train(mode)
+
+    def held(self):
+        return self.weight if self.training else Converted.held(self)
+
+
+class Grown(Held):
+    """It copies x into a buffer, grown where x is larger; `wrong`: and leaves the rest of it to be read as x."""
+
+    wrong = True
+
+    def taken(self, x):
+        if self.kept is None or self.kept.numel() < x.numel() or self.kept.dtype != x.dtype:
+            self.kept = x.clone().flatten()
+            return x
+        if self.wrong:
+            return self.kept[: x.numel()].reshape(x.shape)
+        return self.kept[: x.numel()].copy_(x.flatten()).reshape(x.shape).clone()
+
+
+class GrownRight(Grown):
+    wrong = False
+
+
+class Typed(Held):
+    """It keeps the type of its first x."""
+
+    def taken(self, x):
+        self.kept = self.kept or x.dtype
+        return x.to(self.kept).to(x.dtype)
+
+
+class Scratch(Held):
+    """It keeps x while it waits, and another thread may come."""
+
+    def taken(self, x):
+        self.kept = x
+        time.sleep(0.002)
+        return self.kept
+
+
+class Ring(Held):
+    """It returns its own buffer."""
+
+    def forward(self, x):
+        y = super().forward(x)
+        if self.kept is None or self.kept.shape != y.shape or self.kept.dtype != y.dtype:
+            self.kept = torch.empty_like(y)
+        return self.kept.copy_(y)
+
+
+def of(module, op="layernorm_fwd"):
+    *_, kernel = load_directions(module, op)
+    return kernel
+
+
+@pytest.mark.parametrize(
+    ("module", "way", "inferring", "words"),
+    [
+        (Converted, "parameters", False, "written in place under torch.no_grad()"),
+        (Converted, "many", False, "in call"),
+        (ConvertedUntilLoaded, "parameters", False, "written in place"),
+        (ConvertedAnew, "parameters", False, "written through .data"),
+        (ConvertedInInference, "parameters", True, "written in place"),
+        (Grown, "between", False, "after a call of ("),
+        (Grown, "values", False, "all tensors"),
+        (Typed, "between", False, "float32 alone"),
+        (Scratch, "threads", False, "in another thread"),
+        (Ring, "many", False, "still holds it"),
+    ],
+)
+@pytest.mark.parametrize("named", [lambda cls: cls, lambda cls: cls(64)], ids=["class", "instance"])
+def test_what_one_instance_of_a_module_keeps(module, way, inferring, words, named):
+    spec = replace(ROWS, eps=1e-5, dtype="bfloat16" if module is Typed else "float32")
+    found = said(of(named(module)), way, spec, inferring)
+    assert words in found["y"]
+    assert said(of(named(module)), way, spec, not inferring) == {} or module is not ConvertedInInference
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_right_modules_that_keep_what_they_may(way):
+    batched = CaseSpec((3, 4, 5))
+    for inferring in (False, True):
+        for module in (torch.nn.LayerNorm, ConvertedForEvaluation, GrownRight):
+            if module is not GrownRight or way != "threads":  # its buffer is for one thread
+                assert said(of(module), way, ROWS, inferring) == {}
+        for spec in (batched, replace(batched, training=False), replace(batched, dtype="bfloat16")):
+            assert said(of(torch.nn.BatchNorm1d, "batchnorm_fwd"), way, spec, inferring) == {}
+        assert said(of(torch.nn.LayerNorm, "layernorm"), way, replace(ROWS, frozen=("x",)), inferring) == {}
+
+
+def test_a_module_that_a_user_names_stays_as_it_is():
+    module = Held(64)
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    for way in WAYS:
+        said(of(module), way, replace(ROWS, dtype="bfloat16"))
+    assert module.kept is None
+    assert module.training
+    assert all(torch.equal(tensor, before[name]) for name, tensor in module.state_dict().items())

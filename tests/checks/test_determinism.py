@@ -9,8 +9,7 @@ import torch
 from verify_norm.cases import make
 from verify_norm.cases.corners import corners
 from verify_norm.checks import CHECKS
-from verify_norm.checks.determinism import _other_shape
-from verify_norm.checks.relations.rerun import CROWDED
+from verify_norm.checks.relations.rerun import CROWDED, other_shape
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Case, CaseSpec, Contract, Finding, Kernel, Run
 from verify_norm.loading.registry import load
@@ -193,7 +192,7 @@ def test_the_case_in_between_is_one_of_the_operator(op):
     changed = set()
     for spec in corners(OPS[op], ("float32", "float16")):
         run = Run(Kernel("k", op), Case(spec, OPS[op], {}, {}, {}), {})
-        other = _other_shape(run)
+        other = other_shape(run)
         if other is None:
             continue
         assert other.shape != spec.shape

@@ -1,7 +1,15 @@
 """The check `effects`: what a call leaves behind, and right kernels that keep or use what they may."""
 
+import ctypes
+import functools
+import gc
+import logging
 import os
 import random
+import sys
+import threading
+import types
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -12,19 +20,23 @@ from norms import layernorm
 
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS
-from verify_norm.checks import effects as check
+from verify_norm.checks.relations import leaks
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import Finding, Kernel
+from verify_norm.core.spec import CaseSpec, Contract, Finding, Kernel
+from verify_norm.loading.registry import load, load_directions
 from verify_norm.running.execute import execute
 from verify_norm.running.surroundings import STATE, Surroundings
 
 right = layernorm()
 
 
+GROWTH, COUNTS, OPERATORS = 6, 1, 2  # the variant that chooses each, with operators of torch.library or without
+
+
 def said(run, spec=ROWS, **fields):
     """The messages of `effects` in one case."""
-    kernel = Kernel("k", "layernorm_fwd", run=run, **fields)
-    result = execute(kernel, make.case(spec, OPS["layernorm_fwd"], kernel.contract))
+    kernel = run if isinstance(run, Kernel) else Kernel("k", "layernorm_fwd", run=run, **fields)
+    result = execute(kernel, make.case(spec, OPS[kernel.op], kernel.contract))
     assert CHECKS["effects"].looks(result)
     return [f.message for f in CHECKS["effects"].function(result) if isinstance(f, Finding)]
 
@@ -52,12 +64,34 @@ CHANGES = {
     "get_default_device": lambda x, *y: torch.set_default_device("meta"),
     "get_num_threads": lambda x, *y: torch.set_num_threads(torch.get_num_threads() + 1),
     "matmul_precision": lambda x, *y: torch.set_float32_matmul_precision("medium"),
-    "deterministic_algorithms": lambda x, *y: torch.use_deterministic_algorithms(True),
+    "are_deterministic_algorithms_enabled() changes from False": lambda x, *y: torch.use_deterministic_algorithms(True),
+    "get_autocast_dtype('cpu')": lambda x, *y: torch.set_autocast_dtype("cpu", torch.float16),
+    "get_autocast_dtype('cuda')": lambda x, *y: torch.set_autocast_dtype("cuda", torch.bfloat16),
+    "is_autocast_cache_enabled": lambda x, *y: torch.set_autocast_cache_enabled(False),
+    "gc.isenabled": lambda x, *y: gc.disable(),
     "cudnn.enabled": lambda x, *y: setattr(torch.backends.cudnn, "enabled", False),
     "cudnn.benchmark": lambda x, *y: setattr(torch.backends.cudnn, "benchmark", True),
     "cudnn.deterministic": lambda x, *y: setattr(torch.backends.cudnn, "deterministic", True),
     "cudnn.allow_tf32": lambda x, *y: setattr(torch.backends.cudnn, "allow_tf32", False),
     "keeping of subnormal numbers": lambda x, *y: torch.set_flush_denormal(True),
+    "deterministic_algorithms_warn_only": lambda x, *y: torch.use_deterministic_algorithms(False, warn_only=True),
+    "fill_uninitialized_memory": lambda x, *y: setattr(torch.utils.deterministic, "fill_uninitialized_memory", False),
+    "is_warn_always_enabled": lambda x, *y: torch.set_warn_always(True),
+    "matmul.allow_fp16": lambda x, *y: setattr(
+        torch.backends.cuda.matmul, "allow_fp16_reduced_precision_reduction", False
+    ),
+    "matmul.allow_bf16": lambda x, *y: setattr(
+        torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False
+    ),
+    "mkldnn": lambda x, *y: torch.backends.mkldnn.set_flags(False),
+    "numpy.get_printoptions() changes from {'precision': 8} to {'precision': 3}": lambda x, *y: np.set_printoptions(3),
+    "torch's print options changes from {'precision': 4}": lambda x, *y: torch.set_printoptions(precision=3),
+    "gc.get_threshold": lambda x, *y: gc.set_threshold(9999),
+    "recursionlimit": lambda x, *y: sys.setrecursionlimit(4321),
+    "root logger": lambda x, *y: logging.getLogger().setLevel(7),
+    "logging.disable": lambda x, *y: logging.disable(3),
+    "os.environ changes from {'VERIFY_NORM_TEST': None}": lambda x, *y: os.environ.update(VERIFY_NORM_TEST="1"),
+    "warnings.filters has": lambda x, *y: warnings.simplefilter("error", DeprecationWarning),
     "geterr": lambda x, *y: np.seterr(over="raise"),
     "working folder": lambda x, *y: elsewhere(),
     "x.requires_grad changes from False to True": lambda x, *y: x.requires_grad_(),
@@ -65,6 +99,8 @@ CHANGES = {
     "x.shape": lambda x, *y: x.squeeze_().t_(),
     "x.stride()": lambda x, *y: x.as_strided_(x.shape, (1, 1)),
     "x.data_ptr()": lambda x, *y: x.set_(x.clone()),
+    "x is written to: torch's count of its versions": lambda x, *y: x.neg_().neg_(),
+    "x._backward_hooks": lambda x, *y: x.requires_grad_().register_hook(print) and x.requires_grad_(False),
 }
 
 
@@ -78,9 +114,25 @@ def test_what_a_call_changes_is_reported_and_put_back(words):
 
 
 def test_every_state_has_a_kernel_that_changes_it():
-    assert (
-        len(CHANGES) - len([words for words in CHANGES if words.startswith("x.")]) == len(STATE) - 1
-    )  # autocast twice
+    of_process = [words for words in CHANGES if not words.startswith("x")]
+    assert len(of_process) == len(STATE) - 1  # autocast twice
+
+
+def test_what_a_first_import_changes_passes():
+    imported = []
+
+    def once(x, *y):
+        if not imported:
+            imported.append(warnings.simplefilter("error", DeprecationWarning))
+            os.environ["VERIFY_NORM_TEST"] = "1"
+
+    assert said(after(once)) == []
+    assert "VERIFY_NORM_TEST" not in os.environ
+
+
+def test_what_memory_reports_is_not_reported_twice():
+    assert said(after(lambda x, *y: x.add_(1)), replace(ROWS, further=())) == []
+    assert said(after(lambda x, *y: x.add_(1)), replace(ROWS, further=()), contract=Contract(inplace=("y:x",))) == []
 
 
 SEEDS = {"torch": torch.manual_seed, "Python": random.seed, "NumPy": np.random.seed}
@@ -129,13 +181,13 @@ def test_an_output_without_elements_has_none_that_overlap():
 
 @pytest.mark.parametrize("what", ["inputs", "outputs", "copies"])
 def test_tensors_kept_from_every_call(what, monkeypatch):
-    monkeypatch.setattr(check, "SLOW", 10.0)  # a loaded machine
+    monkeypatch.setattr(leaks, "SLOW", 10.0)  # a loaded machine
     kept = []
     keep = {"inputs": lambda x, *y: kept.append(x), "outputs": lambda x, *y: kept.append(y[1])}
     keep["copies"] = lambda x, *y: kept.append(x.double())
-    found = said(after(keep[what]))
+    found = said(after(keep[what]), replace(ROWS, variant=COUNTS))
     assert len(found) == 1
-    assert "each of 20 calls leaves a tensor in memory" in found[0]
+    assert "calls leaves a tensor in memory" in found[0]
 
 
 def test_a_buffer_for_each_shape_and_the_last_few_calls_pass():
@@ -147,6 +199,16 @@ def test_a_buffer_for_each_shape_and_the_last_few_calls_pass():
         del last[:-4]
 
     assert said(after(keep)) == []
+    scratch = torch.empty(ROWS.shape)
+    assert said(after(lambda x, *y: scratch.copy_(x))) == []  # one buffer that all calls use
+
+
+def test_an_empty_output_of_any_strides_passes():
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        y, mean, rstd = right(x, weight, bias, eps, normalized_shape)
+        return y.as_strided(y.shape, (0, 0, 1)), mean, rstd
+
+    assert said(layernorm_fwd, replace(ROWS, shape=(2, 0, 3))) == []
 
 
 def test_a_kernel_that_raises_leaves_the_process_as_it_was():
@@ -162,3 +224,187 @@ def test_a_kernel_that_raises_leaves_the_process_as_it_was():
 
 def test_nothing_changes_without_a_call():
     assert Surroundings({"x": torch.zeros(2), "eps": 1e-5, "weight": None}).changes() == ()
+
+
+def test_a_cache_of_bounded_size_passes(monkeypatch):
+    monkeypatch.setattr(leaks, "SLOW", 10.0)
+    number, tensors, plans = iter(range(10**6)), {}, {}
+
+    def keep(x, *y):
+        for kept, value in ((tensors, x), (plans, 1)):
+            kept[next(number)] = value
+            if len(kept) > 64:
+                kept.pop(next(iter(kept)))
+
+    assert said(after(keep), replace(ROWS, variant=GROWTH)) == []
+
+
+@functools.cache
+def planned(number):
+    return number
+
+
+class Module(torch.nn.LayerNorm):
+    def __init__(self, normalized_shape, eps=1e-5):
+        super().__init__(normalized_shape, eps)
+        self.log = []
+
+    def forward(self, x):
+        self.log.append(1)
+        return right(x, self.weight, self.bias, self.eps, self.normalized_shape)[0]
+
+
+def growing(what):
+    """A kernel that adds to something in each call; none of it is a tensor."""
+    files, number, enclosed, state = [], iter(range(10**6)), {}, types.SimpleNamespace(seen=set())
+    malloc = ctypes.CDLL(None).malloc
+    malloc.restype, stop = ctypes.c_void_p, threading.Event()
+    add = {
+        "LOG": lambda: LOG.append(1.0),
+        "enclosed": lambda: enclosed.update({next(number): "plan"}),
+        "seen": lambda: state.seen.add(next(number)),
+        "the cache of planned": lambda: planned(next(number)),
+        "threads": lambda: threading.Thread(target=stop.wait, daemon=True).start(),
+        "open files": lambda: files.append(os.open(os.devnull, os.O_RDONLY)),
+        "malloc": lambda: ctypes.memset(malloc(4096), 1, 4096),
+    }[what]
+    return after(lambda x, *y: add()), stop, files
+
+
+LOG = []
+
+
+@pytest.mark.parametrize("what", ["LOG", "enclosed", "seen", "the cache of planned", "threads", "open files", "malloc"])
+def test_what_grows_with_each_call(what, monkeypatch):
+    monkeypatch.setattr(leaks, "SLOW", 10.0)
+    monkeypatch.setattr(leaks, "ROUNDS", (5, 5, 10))
+    run, stop, files = growing(what)
+    found = said(run, replace(ROWS, variant=GROWTH))
+    stop.set()
+    for file in files:
+        os.close(file)
+    LOG.clear()
+    assert any(what in message for message in found)
+    assert all("calls adds to" in message for message in found)
+
+
+def test_what_grows_in_a_module(monkeypatch):
+    monkeypatch.setattr(leaks, "SLOW", 10.0)
+    (kernel,) = load_directions(Module, "layernorm_fwd")
+    assert "adds to log" in said(kernel, replace(ROWS, variant=GROWTH))[0]
+    (kernel,) = load_directions(torch.nn.LayerNorm, "layernorm_fwd")
+    assert said(kernel, replace(ROWS, variant=GROWTH)) == []
+
+
+def operator(name, run, fake=torch.empty_like, mutates=()):
+    """A custom operator of one tensor."""
+    made = torch.library.custom_op(f"verify_norm_effects::{name}", mutates_args=mutates)(run)
+    if fake is not None:
+        made.register_fake(fake)
+    return made
+
+
+def doubled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+def written(x: torch.Tensor) -> torch.Tensor:
+    x.zero_()
+    return x.clone()
+
+
+def lined_up(x: torch.Tensor) -> torch.Tensor:
+    return x.contiguous().clone()
+
+
+def raising(x):
+    return x.new_empty(x.shape[::-1]) if x.dim() > 2 else x.none()
+
+
+WRONG = {
+    "a shape": (doubled, lambda x: x.new_empty(x.shape[1:])),
+    "a type": (doubled, lambda x: torch.empty_like(x, dtype=torch.float64)),
+    "strides": (lined_up, torch.empty_like),
+    "an error": (doubled, raising),
+    "a write": (written, torch.empty_like),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_an_operator_with_a_wrong_fake_implementation_or_schema(what):
+    function, fake = WRONG[what]
+    made = operator(f"wrong_{list(WRONG).index(what)}", function, fake)
+    spec = replace(ROWS, variant=OPERATORS, x_layout="transposed")
+    compiled = after(lambda x, *y: _where_compiled(made, x))
+    for run in (after(lambda x, *y: made(x.t().clone().t())), *[compiled] * (what != "an error")):  # it is not traced
+        found = said(run, spec)
+        assert found
+        assert "torch.library.opcheck of verify_norm_effects.wrong" in found[0]
+
+
+def _where_compiled(made, x):
+    if torch.compiler.is_compiling():
+        made(x.t().clone().t())
+
+
+@pytest.mark.slow
+def test_right_operators():
+    copied = operator("copied", lined_up, lambda x: torch.empty_like(x, memory_format=torch.contiguous_format))
+    unknown = operator("unknown", doubled, None)
+    for layout, special in (("expanded", None), ("every_other", "nan"), ("transposed", None)):
+        spec = replace(ROWS, variant=OPERATORS, x_layout=layout, special=special)
+        assert said(after(lambda x, *y: (copied(x), unknown(x))), spec) == []
+    assert said(load("layernorm_bwd"), replace(ROWS, variant=OPERATORS)) == []
+
+
+class Counting(torch.nn.BatchNorm1d):
+    """BatchNorm that counts its batches with a mistake, or none."""
+
+    mistake = ""
+
+    def forward(self, x):
+        before = int(self.num_batches_tracked)
+        y = super().forward(x)
+        by = {"": 1, "twice": 2, "always": 1, "never": 0}[self.mistake]
+        if self.training or self.mistake == "always":
+            self.num_batches_tracked.fill_(before + by)
+        return y
+
+
+@pytest.mark.parametrize(
+    ("mistake", "training", "grows"), [("twice", True, 2), ("always", False, 1), ("never", True, 0)]
+)
+def test_batches_counted_wrongly(mistake, training, grows, monkeypatch):
+    (kernel,) = load_directions(Counting, "batchnorm_fwd")
+    spec = CaseSpec((4, 3, 5), variant=COUNTS, training=training)
+    assert said(kernel, spec) == said(kernel, replace(spec, training=not training)) == []
+    monkeypatch.setattr(Counting, "mistake", mistake)
+    assert f"num_batches_tracked grows by {grows} in a call" in said(kernel, spec)[0]
+    assert said(kernel, replace(spec, training=not training)) == []
+
+
+def test_batches_where_nothing_counts_them():
+    for module in (torch.nn.BatchNorm1d, lambda n: torch.nn.BatchNorm1d(n, track_running_stats=False)):
+        target = module if isinstance(module, type) else module(3)
+        (kernel,) = load_directions(target, "batchnorm_fwd")
+        spec = kernel.fitted(CaseSpec((4, 3, 5), variant=COUNTS))
+        assert said(kernel, spec) == []
+
+
+@pytest.mark.parametrize("strides", [(1, 1), (64, 0), (0, 1), (32, 1)])
+def test_an_output_whose_rows_overlap(strides):
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        y, mean, rstd = right(x, weight, bias, eps, normalized_shape)
+        return torch.as_strided(y.contiguous(), y.shape, strides), mean, rstd
+
+    assert "its elements overlap" in said(layernorm_fwd, replace(ROWS, further=()))[0]
+
+
+def test_outputs_of_unusual_strides_pass():
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        y, mean, rstd = right(x, weight, bias, eps, normalized_shape)
+        both = torch.stack((y, y), -1)
+        return both[..., 0], mean.expand(1, -1)[0], torch.stack((rstd, rstd))[1]
+
+    assert said(layernorm_fwd, replace(ROWS, further=())) == []
+    assert said(after(lambda x, *y: y[0].t_().t_()), replace(ROWS, further=())) == []

@@ -1,7 +1,9 @@
 """The check `modes`: kernels with another path for a mode, and right ones whose mode changes what it may."""
 
+import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from checking import ROWS
@@ -9,27 +11,33 @@ from norms import layernorm, layernorm_bwd
 
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS
-from verify_norm.checks.modes import MODES, OF_FORWARDS
+from verify_norm.checks.modes import _modes
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import Contract, Finding, Kernel, NoData, Tried
-from verify_norm.loading.registry import load_directions
+from verify_norm.core.spec import Contract, Finding, Kernel, NoData
+from verify_norm.loading.registry import load, load_directions
 from verify_norm.running.execute import execute
 
-WAYS = {mode.words: number for number, mode in enumerate(MODES + OF_FORWARDS)}
+WAYS = (
+    *("under torch.no_grad()", "under torch.inference_mode()", "under autocast", "under torch.compile"),
+    *("in evaluation, after eval()", "where x, weight, bias alone require a gradient"),
+    *("where weight, bias alone require a gradient", "where x alone requires a gradient"),
+)
+BACKWARDS = WAYS[:4]
+EVALUATION = WAYS[4]
 right = layernorm()
 
 
-def items(run, way, spec=ROWS, op="layernorm_fwd", **contract):
-    """What `modes` yields of a case whose variant chooses the mode."""
+def said(run, way, spec=ROWS, op="layernorm_fwd", device="cpu", **contract):
+    """What `modes` says of a case whose variant chooses the mode, by output; None where it had nothing to look at."""
     kernel = run if isinstance(run, Kernel) else Kernel("k", op, run=run, contract=Contract(**contract))
-    result = execute(kernel, make.case(replace(spec, variant=WAYS[way]), OPS[kernel.op], kernel.contract))
+    result = execute(kernel, make.case(spec, OPS[kernel.op], kernel.contract, device))
+    runs = (replace(result, case=replace(result.case, spec=replace(spec, variant=v))) for v in range(120))
+    result = next((r for r in runs if getattr(_modes(r)[0], "words", "") == way), None)
+    if result is None:
+        return None
     assert CHECKS["modes"].looks(result)
-    return CHECKS["modes"].function(result)
-
-
-def said(*arguments, **options):
-    """What `modes` says of the same, by output."""
-    return {f.output: f.message for f in items(*arguments, **options) if isinstance(f, Finding)}
+    items = CHECKS["modes"].function(result)
+    return {f.output: f.message for f in items if isinstance(f, Finding)} if NoData() not in items else None
 
 
 def wrong_where(condition):
@@ -44,9 +52,10 @@ CONDITIONS = {
     "under torch.no_grad()": lambda x, w: not torch.is_grad_enabled(),
     "under torch.inference_mode()": lambda x, w: torch.is_inference_mode_enabled(),
     "under autocast": lambda x, w: torch.is_autocast_enabled("cpu"),
-    "where all inputs require a gradient": lambda x, w: x.requires_grad and w.requires_grad,
-    "where only weight and bias require a gradient": lambda x, w: w.requires_grad and not x.requires_grad,
-    "where only x requires a gradient": lambda x, w: x.requires_grad and not w.requires_grad,
+    "under torch.compile": lambda x, w: torch.compiler.is_compiling(),
+    "where x, weight, bias alone require a gradient": lambda x, w: x.requires_grad and w.requires_grad,
+    "where weight, bias alone require a gradient": lambda x, w: w.requires_grad and not x.requires_grad,
+    "where x alone requires a gradient": lambda x, w: x.requires_grad and not w.requires_grad,
 }
 
 
@@ -102,9 +111,11 @@ def test_right_kernels(way, dtype):
         return right(y.to(x.dtype), weight, bias, eps, normalized_shape)
 
     for run in (right, native, of_numpy):
-        assert said(run, way, spec) == {}
-    assert said(right, way, replace(spec, dtype="float16", log2_scale=-20, dy_log2_scale=-20)) == {}
-    assert said(right, way, replace(spec, special="inf", weight=False, x_layout="expanded")) == {}
+        assert said(run, way, spec) in ({}, None)
+    assert said(right, way, spec) == (None if way == EVALUATION else {})  # no module runs
+    half = replace(spec, dtype="float16", log2_scale=-20, dy_log2_scale=-20)
+    assert said(right, way, half) == (None if way in ("under autocast", EVALUATION) else {})  # a CPU's is bfloat16
+    assert said(right, way, replace(spec, special="inf", weight=False, x_layout="expanded")) in ({}, None)
 
 
 def test_a_type_that_autocast_changes():
@@ -121,25 +132,77 @@ def test_a_type_that_autocast_changes():
     assert "within the bound of bfloat16" in said(narrow, "under autocast", replace(ROWS, offset=100.0))["y"]
 
 
-@pytest.mark.parametrize("way", [mode.words for mode in MODES])
+@pytest.mark.parametrize("way", BACKWARDS)
 def test_backwards(way):
     def layernorm_bwd_(dy, x, weight, bias, mean, rstd, eps, normalized_shape):
         d = dy * 2 if CONDITIONS[way](x, weight) else dy
         return layernorm_bwd()(d, x, weight, bias, mean, rstd, eps, normalized_shape)
 
     assert said(layernorm_bwd(), way, op="layernorm_bwd") == {}
-    assert said(layernorm_bwd(), way, replace(ROWS, dtype="float16", dy_log2_scale=-20), op="layernorm_bwd") == {}
+    narrow = replace(ROWS, dtype="bfloat16", dy_log2_scale=-20)
+    assert said(layernorm_bwd(), way, narrow, op="layernorm_bwd") == {}
     assert set(said(layernorm_bwd_, way, op="layernorm_bwd")) >= {"dx", "dweight"}
 
 
-@pytest.mark.parametrize("way", [mode.words for mode in MODES])
+@pytest.mark.parametrize("way", BACKWARDS)
 def test_a_backward_that_uses_autograd_itself(way):
     def layernorm_bwd(dy, x, weight, bias, eps, normalized_shape):
         leaves = [t.double().requires_grad_() for t in (x, weight, bias)]
         y = torch.nn.functional.layer_norm(leaves[0], normalized_shape, *leaves[1:], eps)
         return [g.to(x.dtype) for g in torch.autograd.grad(y, leaves, dy.double())]
 
-    assert said(layernorm_bwd, way, op="layernorm_bwd") == {}
+    assert said(layernorm_bwd, way, op="layernorm_bwd") in ({}, None)
+
+
+def test_what_is_overwritten_in_one_mode():
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        y, mean, rstd = right(x, weight, bias, eps, normalized_shape)
+        return (y if torch.is_grad_enabled() else x.copy_(y)), mean, rstd
+
+    for way in WAYS[:2]:
+        assert "writes to x" in said(layernorm_fwd, way)[None]
+        assert said(layernorm_fwd, way, inplace=("y:x",)) == {}
+    assert said(layernorm_fwd, "under autocast") == {}
+
+
+def test_what_is_left_switched_off_in_one_mode():
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        if torch.is_inference_mode_enabled():
+            torch.set_default_dtype(torch.float64)
+        return right(x, weight, bias, eps, normalized_shape)
+
+    assert "get_default_dtype() changes" in said(layernorm_fwd, "under torch.inference_mode()")[None]
+    assert said(layernorm_fwd, "under torch.no_grad()") == {}
+
+
+def test_tensors_of_inference_mode_have_no_version():
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        assert x._version >= 0
+        return right(x, weight, bias, eps, normalized_shape)
+
+    assert "do not track version counter" in said(layernorm_fwd, "under torch.inference_mode()")[None]
+
+
+def test_a_small_case_tries_all_modes_but_captures():
+    for way in set(CONDITIONS) - {"under torch.compile"}:
+        found = said(wrong_where(CONDITIONS[way]), "in evaluation, after eval()", replace(ROWS, shape=(2, 64)))
+        assert set(found) == {"y"}
+
+
+def test_sums_by_a_matrix_product_are_as_good_as_autocast_lets_them():
+    def rmsnorm_fwd(x, weight, eps):
+        rstd = torch.rsqrt(x.float().square() @ torch.ones(x.shape[-1]) / x.shape[-1] + eps)
+        y = x.float() * rstd[:, None] * weight.float()
+        return y.to(x.dtype), rstd
+
+    def narrow(x, weight, eps):
+        y, rstd = rmsnorm_fwd(x, weight, eps)
+        return y * (1 + torch.is_autocast_enabled("cpu") / 64), rstd
+
+    for dtype in ("float32", "bfloat16"):
+        spec = replace(ROWS, shape=(256, 16), dtype=dtype)
+        assert said(rmsnorm_fwd, "under autocast", spec, "rmsnorm_fwd", lanes=1) == {}
+        assert set(said(narrow, "under autocast", spec, "rmsnorm_fwd", lanes=1)) == {"y"}
 
 
 def test_a_refusal_to_record_gradients_passes():
@@ -149,7 +212,7 @@ def test_a_refusal_to_record_gradients_passes():
         return right(x, weight, bias, eps, normalized_shape)
 
     for way in WAYS:
-        assert said(layernorm_fwd, way) == {}
+        assert said(layernorm_fwd, way) == (None if "require" in way or way == EVALUATION else {})
 
 
 def test_what_is_overwritten_cannot_require_a_gradient():
@@ -158,19 +221,108 @@ def test_what_is_overwritten_cannot_require_a_gradient():
         return x.copy_(y), mean, rstd
 
     for way in WAYS:
-        assert said(layernorm_fwd, way, inplace=("y:x",)) == {}
+        assert said(layernorm_fwd, way, inplace=("y:x",)) == (None if "require" in way or way == EVALUATION else {})
 
 
-def test_a_mode_is_named_where_the_kernel_ran_in_it():
-    names = {mode.words: mode.name for mode in MODES + OF_FORWARDS}
-    evaluation = OF_FORWARDS[-1].words
-    *_, module = load_directions(Switched((64,)), "layernorm_fwd")
-    for way, name in names.items():
-        run, spec = (module, replace(ROWS, shape=(3, 64))) if way == evaluation else (right, ROWS)
-        assert Tried(name) in [replace(item, operators=()) for item in items(run, way, spec) if isinstance(item, Tried)]
-    assert items(right, evaluation) == (NoData(),), "no module ran"
-    bare = replace(ROWS, weight=False, bias=False)
-    assert items(right, "where only weight and bias require a gradient", bare) == (NoData(),)
-    assert Tried(names["where all inputs require a gradient"]) in items(
-        right, "where all inputs require a gradient", bare
-    )
+def untraceable(x, weight, bias, eps, normalized_shape):
+    """A norm with what Dynamo cannot trace: a generator's frame, a number of a tensor, and NumPy."""
+    largest = max(float(row.abs().max()) for row in x.reshape(-1, x.shape[-1]))
+    np.asarray(sys._getframe().f_lineno + largest)
+    return right(x, weight, bias, eps, normalized_shape)
+
+
+def dropping_the_bias(x, weight, bias, eps, normalized_shape):
+    return right(x, weight, None if torch.compiler.is_compiling() else bias, eps, normalized_shape)
+
+
+def in_another_order(x, weight, bias, eps, normalized_shape):
+    """Another path to the same norm within its bound, for a compiler to fuse."""
+    if torch.compiler.is_compiling():
+        return torch.nn.functional.layer_norm(x, normalized_shape, weight, bias, eps)
+    return right(x, weight, bias, eps, normalized_shape)[0]
+
+
+@torch.library.custom_op("verify_norm_test::half", mutates_args=())
+def half(x: torch.Tensor) -> torch.Tensor:
+    return x / 2
+
+
+@half.register_fake
+def _(x):
+    return x.new_empty(x.shape[::-1])
+
+
+def misled(x, weight, bias, eps, normalized_shape):
+    """A traced program believes the shape that a wrong fake implementation gives."""
+    y, mean, rstd = right(x, weight, bias, eps, normalized_shape)
+    return (y if half(x).shape == x.shape else -y), mean, rstd
+
+
+def test_torch_compile():
+    way = "under torch.compile"
+    assert said(untraceable, way) == said(in_another_order, way) == {}
+    assert "under torch.compile" in said(dropping_the_bias, way)["y"]
+    assert set(said(misled, way)) == {"y"}
+    assert not torch._dynamo.utils.counters["frames"]
+
+
+def test_a_triton_kernel_under_torch_compile():
+    assert said(load("rmsnorm_fwd"), "under torch.compile", op="rmsnorm_fwd") == {}
+
+
+def test_what_is_compiled_already_is_left_as_it_is():
+    compiled = torch.compile(right, backend="eager", dynamic=True)
+    try:
+        compiled(torch.ones(2, 4), None, None, 0.0, (4,))
+        assert said(right, "under torch.compile") is None
+        assert torch._dynamo.utils.counters["frames"]["ok"]
+    finally:
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+
+
+DIFFERENTIABLE = {
+    "under torch.compile": lambda y: y.detach() + (y - y.detach()) / 2 if torch.compiler.is_compiling() else y,
+    "under autocast": lambda y: y.detach() + (y - y.detach()) / 2 if torch.is_autocast_enabled("cpu") else y,
+}
+
+
+@pytest.mark.parametrize("way", DIFFERENTIABLE)
+def test_gradients_of_a_forward_in_a_mode(way):
+    def layernorm(x, weight, bias, eps, normalized_shape):
+        y = torch.nn.functional.layer_norm(x, normalized_shape, weight, bias, eps)
+        return DIFFERENTIABLE[way](y) if wrong else y
+
+    *_, kernel = load_directions(layernorm, "layernorm", contract=Contract(expanded=True, summation="sequential"))
+    wrong = True
+    assert "dx" in said(kernel, way)
+    wrong = False
+    assert all(said(kernel, mode) == {} for mode in DIFFERENTIABLE)
+
+
+def test_gradients_of_a_module_in_evaluation():
+    class Detached(torch.nn.LayerNorm):
+        def forward(self, x):
+            return super().forward(x if self.training else x / 2 + x.detach() / 2)
+
+    *_, kernel = load_directions(Detached, "layernorm", contract=Contract(expanded=True, summation="sequential"))
+    assert set(said(kernel, "in evaluation, after eval()", replace(ROWS, eps=1e-5))) == {"dx"}
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here")
+def test_a_cuda_graph():
+    def synchronizing(x, weight, bias, eps, normalized_shape):
+        x.sum().item()
+        return right(x, weight, bias, eps, normalized_shape)
+
+    def of_a_number(x, weight, bias, eps, normalized_shape):
+        if not torch.cuda.is_current_stream_capturing():
+            kept[:] = [float(x.flatten()[0])]
+        y, mean, rstd = right(x, weight, bias, eps, normalized_shape)
+        return y + kept[0], mean, rstd
+
+    kept, way = [], "in a CUDA graph with new values"
+    assert said(right, way, device="cuda") == {}
+    assert said(synchronizing, way, device="cuda") is None
+    assert set(said(of_a_number, way, device="cuda")) == {"y"}

@@ -64,9 +64,9 @@ def laws(spec: CaseSpec) -> tuple[str, ...]:
     return tuple(law for law in LAWS if law in spec.further)
 
 
-def variant(spec: CaseSpec, options: Sequence[T]) -> T:
-    """Return the option that the case's variant stands for."""
-    return options[spec.variant % len(options)]
+def variant(spec: CaseSpec, options: Sequence[T], *, after: Sequence[Any] = ("",)) -> T:
+    """Return the option that the case's variant stands for, `after` another choice that it stands for too."""
+    return options[spec.variant // len(after) % len(options)]
 
 
 def from_variant(spec: CaseSpec, options: Sequence[T]) -> tuple[T, ...]:

@@ -9,18 +9,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from verify_norm.cases import make, placement, turns
+from verify_norm.cases import placement, turns
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.rerun import Difference, differences, element, rerun, small, steady
+from verify_norm.checks.relations.cotangents import cotangents
+from verify_norm.checks.relations.graphs import asked, graph_of
+from verify_norm.checks.relations.rerun import Difference, beyond, small, steady
 from verify_norm.checks.relations.second_order import second_order
-from verify_norm.checks.relations.stages import has_mean, normalized, own_statistics, stages, view_of
-from verify_norm.core import judge
-from verify_norm.core.dtypes import Array
-from verify_norm.core.spec import Expected, Finding, Kernel, NoData, Op, Run, Tried
-from verify_norm.loading import gradients
+from verify_norm.core.spec import Finding, Kernel, NoData, Op, Run, Tried
+from verify_norm.loading import modules
 from verify_norm.loading.gradients import Graph
 
-Asked = Callable[[Graph, Mapping[str, Any]], Any]  # from a graph and what the backward is given to its outputs
+FEW = 2**7  # elements of x: a case of so few tries all ways
 Found = Iterator[Difference | NoData]
 
 
@@ -36,63 +35,36 @@ def _no_graph(kernel: Kernel, _: Collection[str]) -> str:
 def autograd(run: Run) -> Iterator[Finding | NoData | Tried]:
     """The gradients by torch's autograd are right however they are asked for, or torch raises.
 
-    A case tries one way: two backwards over one graph, by `grad` and by `backward`; inputs or outputs overwritten
-    between forward and backward; the gradients of residual_out, mean or rstd alone; a sum that x and residual share;
-    derivatives of the gradients. Where tensors are overwritten, and for derivatives, a kernel may raise instead
-    (`save_for_backward`, `once_differentiable`). It may mark mean and rstd as not differentiable. What differs in the
-    usual way too is left to `determinism`.
+    A case tries one way, and a small case all of them: two backwards over one graph, by `grad` and by `backward`;
+    inputs or outputs overwritten between forward and backward; the gradients of each set of outputs; another forward
+    before the backward; a sum that x and residual share; derivatives of the gradients. Where tensors are overwritten,
+    and for derivatives, a kernel may raise instead (`save_for_backward`, `once_differentiable`). It may mark mean and
+    rstd as not differentiable. What differs in the usual way too is left to `determinism`.
     """
-    name, way = turns.variant(run.case.spec, list(_ways(run.case.op).items()))
-    found = list(way(run))
-    seen = [difference for difference in found if isinstance(difference, Difference)]
-    if found and not seen:
+    ways = turns.from_variant(run.case.spec, list(_ways(run.case.op).items()))
+    found = {name: list(way(run)) for name, way in ways[: None if prod(run.case.spec.shape) <= FEW else 1]}
+    tried = [name for name, some in found.items() if NoData() not in some]
+    yield from map(Tried, tried)
+    if not tried:
         yield NoData()
-        return
-    yield Tried(name)
+    seen = [one for some in found.values() for one in some if isinstance(one, Difference)]
     if seen and steady(run):
         for difference in seen:
             yield finding(run, "autograd", difference.output, difference.words, index=difference.index)
 
 
 def _ways(op: Op) -> dict[str, Callable[[Run], Found]]:
+    data = ("x", "residual", "y", "residual_out", "mean", "rstd")
     ways: dict[str, Callable[[Run], Found]] = {
         "two backwards": _again,
-        "x or y overwritten": partial(_overwritten, names=("x", "residual", "y", "residual_out")),
+        "data overwritten": partial(_overwritten, names=data),
         "weight or bias overwritten": partial(_overwritten, names=("weight", "bias")),
         "second derivatives": second_order,
-        "other outputs": _others,
+        "cotangents of some outputs": cotangents,
+        "another forward before the backward": _interleaved,
     }
     fused = any(tensor.name == "residual_out" for tensor in op.inputs)
     return ways | ({"x and residual apart": _split} if fused else {})
-
-
-def _graph(run: Run, given: Mapping[str, Any]) -> Graph:
-    """Return the graph of the kernel's forward at what its backward is given."""
-    assert run.kernel.forward_run is not None
-    call = partial(make.call, run.kernel.forward_run)
-    return gradients.recorded(call, run.case.op, given, run.case.spec.frozen)
-
-
-def _asked(run: Run, ask: Asked, before: Callable[[Mapping[str, Any]], Any] = dict, **changed: Any) -> Run:
-    """Run the case once more, with gradients as `ask` takes them of the graph; `before` and `changed` change inputs."""
-
-    def asked(**given: Any) -> Any:
-        given = before(given)
-        return ask(_graph(run, given), given)
-
-    return rerun(replace(run, kernel=replace(run.kernel, run=asked)), truth=True, **changed)
-
-
-def _wrong(run: Run, other: Run, names: tuple[str, str]) -> Iterator[Difference]:
-    """Yield where two runs differ and the second is beyond its bound, but not the first.
-
-    Bits alone may differ: torch takes another path for a gradient of another layout, as where y is a view.
-    """
-    for difference in differences(run, other, names):
-        outputs = (r.outputs.get(difference.output or "") for r in (run, other))
-        ratios = [output.ratio for output in outputs if output is not None and output.ratio is not None]
-        if len(ratios) < 2 or ((ratios[1] > 1) & ~(ratios[0] > 1)).any():
-            yield difference
 
 
 def _again(run: Run) -> Found:
@@ -101,22 +73,29 @@ def _again(run: Run) -> Found:
     def second(graph: Graph, given: Mapping[str, Any]) -> Any:
         return _first(graph, given)(lambda asks: graph.gradients(asks, retain_graph=True))
 
-    def accumulated(graph: Graph, given: Mapping[str, Any]) -> Any:
+    def accumulated(graph: Graph, given: Mapping[str, Any], zeros: bool) -> Any:
+        for leaf in graph.leaves.values():
+            leaf.grad = torch.zeros_like(leaf) if zeros else None  # some kernels add to what is there alone
         then = _first(graph, given)
-        written = [f"{name}.grad" for name, leaf in graph.leaves.items() if leaf.grad is not None]
+        written = [
+            f"{name}.grad"
+            for name, leaf in graph.leaves.items()
+            if leaf.grad is not None and (not zeros or leaf.grad.any())
+        ]
         if written:
-            raise ValueError(f"torch.autograd.grad leaves {' and '.join(written)} set, which belongs to the caller")
+            raise ValueError(f"torch.autograd.grad writes {' and '.join(written)}, which belongs to the caller")
         then(lambda asks: torch.autograd.backward([graph.outputs[n] for n in asks], list(asks.values())))
         return graph.named({name: leaf.grad for name, leaf in graph.leaves.items()})
 
     for ask, words in (
         (second, "in the second backward over one graph"),
-        (accumulated, "in .grad after torch.autograd.backward"),
+        (partial(accumulated, zeros=False), "in .grad after torch.autograd.backward"),
+        (partial(accumulated, zeros=True), "in .grad, zero before torch.autograd.backward"),
     ):
-        other = _asked(run, ask)
+        other = asked(run, ask)
         if other.problem is not None and other.problem.startswith("RuntimeError"):
             continue  # as torch refuses a second backward
-        found = list(_wrong(run, other, ("as usual", words)))
+        found = list(beyond(run, other, ("as usual", words)))
         if found:
             yield from found
             return
@@ -147,10 +126,32 @@ def _overwritten(run: Run, names: tuple[str, ...]) -> Found:
                     placement.overwrite(tensor, 1 - 2 * tensor)
             return graph.gradients(graph.cotangents(given))
 
-        other = _asked(run, ask)
+        other = asked(run, ask)
         if other.problem is None:
             why = f"where {name} is overwritten between forward and backward and no error is raised (save_for_backward)"
-            yield from _wrong(run, other, ("as usual", why))
+            yield from beyond(run, other, ("as usual", why))
+
+
+def _interleaved(run: Run) -> Found:
+    """Yield what is wrong where a forward of other values, with or without its backward, comes before the backward."""
+    assert run.kernel.forward_run is not None
+    tensors = ("x", "residual_out", "weight", "bias")
+    for backward, words in ((False, "a forward"), (True, "a forward and its backward")):
+        serving = modules.Instance().serving(run.kernel.forward_run)  # one module for both
+        held = replace(run, kernel=replace(run.kernel, forward_run=serving))
+
+        def ask(graph: Graph, given: Mapping[str, Any], held: Run = held, backward: bool = backward) -> Any:
+            others = {name: 1 - 2 * given[name] for name in tensors if given.get(name) is not None}
+            between = graph_of(held, {**given, **others})
+            if backward:
+                between.gradients(between.cotangents(given))
+            return graph.gradients(graph.cotangents(given))
+
+        other = asked(held, ask)
+        found = list(beyond(run, other, ("as usual", f"where {words} of other values comes before the backward")))
+        if found:
+            yield from found
+            return
 
 
 def _split(run: Run) -> Found:
@@ -165,98 +166,5 @@ def _split(run: Run) -> Found:
         exact = x + residual == summed
         return {**given, "x": torch.where(exact, x, summed), "residual": torch.where(exact, residual, 0)}
 
-    other = _asked(run, lambda graph, given: graph.gradients(graph.cotangents(given)), before)
-    yield from _wrong(run, other, ("where residual is 0", "where x and residual share the same sum"))
-
-
-def _others(run: Run) -> Found:
-    """Yield what is wrong with the gradients of residual_out alone, of mean and of rstd."""
-    graphs: list[Graph] = []
-
-    def ask(graph: Graph, given: Mapping[str, Any]) -> Any:
-        graphs.append(graph)
-        return graph.gradients(graph.cotangents(given))
-
-    _asked(run, ask)
-    outputs = graphs[0].outputs if graphs else {}
-    names = [name for name in ("residual_out", "mean", "rstd") if _differentiable(outputs.get(name))]
-    if not names:
-        yield NoData()
-    for name in names:
-        yield from _sum_alone(run) if name == "residual_out" else _statistic(run, name, outputs[name].numel())
-
-
-def _differentiable(output: Any) -> bool:
-    return isinstance(output, torch.Tensor) and output.requires_grad
-
-
-def _sum_alone(run: Run) -> Found:
-    """Yield what differs from dx = dresidual_out, where nothing depends on y."""
-    spec, op = replace(run.case.spec, dresidual_out=True), run.case.op
-    exact = make.exact_inputs(spec, op)
-    exact["dy"] = np.zeros(spec.shape)
-
-    def ask(graph: Graph, given: Mapping[str, Any]) -> Any:
-        return graph.gradients({"residual_out": given["dresidual_out"]}, materialize_grads=True)
-
-    other = _asked(run, ask, exact=exact, spec=spec)
-    if other.problem is not None:
-        yield Difference(None, f"asked for the gradients of residual_out alone it fails: {other.problem}")
-    for name, output in other.outputs.items():
-        if output is not None and output.ratio is not None and output.ratio.max(initial=0.0) > 1:
-            yield _beyond(name, output.got, output.ratio, other.case.expected[name], "residual_out alone")
-
-
-def _statistic(run: Run, name: str, size: int) -> Found:
-    """Yield where dx is not the gradient of a statistic that torch takes for differentiable; dy is 0."""
-    case, spec = run.case, run.case.spec
-    u = np.random.default_rng(spec.seed).choice((-2.0, -1.0, 1.0, 2.0), size=size)
-    alien = size != prod(view_of(case, normalized(run)).statistic) or (name == "mean" and not has_mean(case))
-    if alien or not own_statistics(case) or "x" in spec.frozen:
-        yield NoData()
-        return
-
-    def ask(graph: Graph, given: Mapping[str, Any]) -> Any:
-        weights = torch.tensor(u).to(graph.outputs[name]).reshape(graph.outputs[name].shape)
-        asks = {"y": torch.zeros_like(graph.outputs["y"]), name: weights}
-        return graph.gradients(asks, materialize_grads=True)
-
-    output, want = _asked(run, ask).outputs.get("dx"), _of_statistic(run, name, u)  # no output if it raises
-    if output is not None and output.got.shape == want.value.shape:
-        ratio = judge.ratio(output.got, want)
-        if ratio.max(initial=0.0) > 1:
-            yield _beyond("dx", output.got, ratio, want, f"{name}, which is not marked as not differentiable")
-
-
-def _of_statistic(run: Run, name: str, u: Array) -> Expected:
-    """Return the gradient of ⟨u, mean⟩ or of ⟨u, rstd⟩ with respect to x, and its bound.
-
-    From mean = Σx/n and ṙ = −r²·mean(x̂·ẋ) (`reference.layernorm.backward`) they are u/n and −u·r²·x̂/n. With
-    r' = r(1 + ρ) and |x̂' − x̂| ≤ ε (`reference.rounding`) the second is off by ((1 + ρ)²(|x̂| + 2ε) − |x̂|)·|u|r²/n,
-    where the second ε is for a kernel that takes the path through the mean, whose terms sum to 0 only as exactly as
-    those of x̂ do. Six roundings are of products. Nothing is judged where r³ may leave float32's range or dx is not
-    judged.
-    """
-    s = stages(run)
-    n, a, z = s.norm, s.arithmetic, s.z
-    u = u.reshape([1 if axis in n.view.axes else size for axis, size in enumerate(n.view.shape)])
-    if name == "mean":
-        value = np.broadcast_to(u / n.view.count, n.view.shape)
-        delta = a.gamma(6) * np.abs(value)
-    else:
-        size, unit = np.abs(n.xhat), np.abs(u) * n.rstd**2 / n.view.count
-        off = z.shift + z.factor * size + z.unit * z.magnitude + z.floor
-        value = -u * n.rstd**2 * n.xhat / n.view.count
-        delta = unit * ((1 + a.gamma(6)) * (1 + z.factor) ** 2 * (size + 2 * off) - size)
-    expected, shape = run.case.expected["dx"], run.case.spec.shape
-    assert expected is not None
-    seen = (n.rstd > 2.0**-40) & (n.rstd < 2.0**40) & np.isfinite(expected.delta.reshape(n.view.shape))
-    delta = np.where(seen, delta + 4 * a.tiny * (1 + np.abs(n.x)), np.inf)
-    return Expected(value.reshape(shape), delta.reshape(shape), expected.dtype, expected.saturate)
-
-
-def _beyond(name: str, got: Array, ratio: Array, want: Expected | None, of: str) -> Difference:
-    assert want is not None
-    index = judge.worst(ratio)
-    words = f"{element(name, index)} is {got[index]:.9g}, expected {want.value[index]:.9g}"
-    return Difference(name, f"{words}, asked for the gradient of {of}", index, int((ratio > 1).sum()))
+    other = asked(run, lambda graph, given: graph.gradients(graph.cotangents(given)), before)
+    yield from beyond(run, other, ("where residual is 0", "where x and residual share the same sum"))

@@ -1,10 +1,11 @@
-"""Calls: what a kernel keeps from one call to another, and what two threads share."""
+"""Calls: what a kernel, or one instance of a module, keeps from one call to another, and what two threads share."""
 
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from threading import Barrier
 
 import numpy as np
@@ -12,14 +13,17 @@ import torch
 
 from verify_norm.cases import make, placement, turns
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.rerun import Difference, cheap, differences, rerun, steady
+from verify_norm.checks.relations.rerun import Difference, cheap, differences, element, other_shape, rerun, steady
+from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import Array
-from verify_norm.core.spec import Case, Finding, Run, Tried
+from verify_norm.core.spec import Case, CaseSpec, Finding, Run, Tried
+from verify_norm.loading import modules
 from verify_norm.running.execute import execute
 
 FEWEST, MOST = 8, 100  # calls whose outputs are held
 SECONDS = 0.1  # for them: a kernel that takes longer is called FEWEST times
-IN_THREAD = 3  # calls of each thread
+IN_THREAD = 3, 20  # calls of each thread, at least and at most
+SWITCH = 1e-6  # seconds after which Python turns to the other thread, also in the middle of a kernel
 
 Exact = dict[str, Array | None]
 
@@ -32,17 +36,46 @@ def _looks(run: Run) -> bool:
 def calls(run: Run) -> Iterator[Finding | Tried]:
     """A result does not depend on earlier calls, on who still holds their outputs, or on another thread.
 
-    A case tries one of four: all inputs have new values in the same tensors; only weight and bias have; many calls
-    follow each other, whose outputs are read again at the end; two threads call at the same time. The same inputs in
-    fresh memory give the bits that must come out. A kernel that gives other bits there too, in a second call, is left
-    to `determinism`.
+    A case tries one of five: all inputs have new values in the same tensors, or two elements of one input have changed
+    places; only weight and bias have new values; many calls follow each other, whose outputs are read again at the end;
+    a call of another shape or type comes between; two threads call at the same time. One instance of a module serves
+    all of them: its parameters are overwritten, in place, through .data, and by load_state_dict. In half of the cases
+    all is as in inference: after eval(), under no_grad. The same inputs in fresh memory and a new module give the bits
+    that must come out. A kernel that gives other bits there too, in a second call, is left to `determinism`.
     """
-    name, way = turns.variant(run.case.spec, list(WAYS.items()))
+    usual = turns.variant(run.case.spec, (lambda run: run, _inferring), after=WAYS)(run)
+    name, way = turns.variant(run.case.spec, WAYS)
     yield Tried(name)
-    found = list(way(run, _others(run)))
-    if found and steady(run):
+    found = list(way(usual, _others(run)))
+    if found and steady(usual):
         for difference in found:
             yield finding(run, "calls", difference.output, difference.words)
+
+
+def _inferring(run: Run) -> Run:
+    """Return the run as in inference; the usual one where that differs, which `modes` reports, and of a backward."""
+    if run.case.op.forward:
+        return run
+    assert run.kernel.run is not None
+    function = torch.no_grad()(run.kernel.run)
+    if run.case.op.view != "channels":  # BatchNorm evaluates something else
+        function = modules.evaluating()(function)
+    other = _alone(replace(run, kernel=replace(run.kernel, run=function)), {})
+    other = replace(other, kernel=replace(run.kernel, run=function))
+    return run if any(differences(run, other, ("", ""))) else other
+
+
+@dataclass(slots=True)
+class _Held:
+    """A kernel that one instance of a module serves, if it calls a module, on the cases of a run."""
+
+    run: Run
+    instance: modules.Instance = field(default_factory=modules.Instance)
+
+    def __call__(self, case: Case) -> Run:
+        assert self.run.kernel.run is not None
+        serving = self.instance.serving(self.run.kernel.run)
+        return execute(replace(self.run.kernel, run=serving), case)
 
 
 def _others(run: Run) -> Exact:
@@ -52,31 +85,74 @@ def _others(run: Run) -> Exact:
 
 
 def _values(run: Run, other: Exact) -> Iterator[Difference]:
-    return _overwritten(run, other, "all tensors")
+    """Yield what is wrong where all tensors get new values, or two elements change places."""
+    found = list(_overwritten(_Held(run), other, "all tensors"))
+    yield from found or _swapped(run)
+
+
+def _swapped(run: Run) -> Iterator[Difference]:
+    """Yield what is wrong after a call with almost the same values: a cache may look at some of them, or at a sum."""
+    case = run.case
+    name = "dy" if case.op.forward else "x"
+    values = np.array(case.exact[name])
+    rng, flat = np.random.default_rng(case.spec.seed), values.reshape(-1)
+    if flat.size < 4:
+        return
+    place = int(rng.integers(1, flat.size - 1))  # the first and the last are what a cache looks at
+    other = 1 + (place - 1 + (flat.size - 2) // 2) % (flat.size - 2)
+    flat[[place, other]] = flat[[other, place]]
+    held, exact = _Held(run), {**case.exact, name: placement.shared(values, geometry.layout_of(case.spec, name))}
+    held(_built(run, {}))
+    device = case.device
+    again = held(make.build(case.spec, case.op, run.kernel.contract, device, exact, truth=True, poison=case.poison))
+    for output, now in again.outputs.items():
+        usual = run.outputs.get(output)
+        if now is None or now.ratio is None or usual is None or usual.ratio is None or usual.ratio.max(initial=0.0) > 1:
+            continue
+        wrong, want = now.ratio > 1, again.case.expected[output]
+        if wrong.any() and want is not None:
+            index = judge.worst(now.ratio)
+            words = f"{element(output, index)} is {now.got[index]:.9g}, expected {want.value[index]:.9g}"
+            why = f"after a call in which elements {place} and {other} of {name} had each other's place"
+            yield Difference(output, f"{words}, {why}; {int(wrong.sum())} of {wrong.size} elements are wrong", index)
 
 
 def _parameters(run: Run, other: Exact) -> Iterator[Difference]:
     mine = {name: other[name] for name in ("weight", "bias") if run.case.exact.get(name) is not None}
-    return _overwritten(run, mine or other, " and ".join(mine) or "all tensors")
+    names = " and ".join(mine) or "all tensors"
+    for turn, way in enumerate(modules.WRITES):
+        held = _Held(run, modules.Instance(turn - 1))  # the first call writes too
+        found = list(_overwritten(held, mine or other, names))
+        if found and held.instance.modules:
+            found = [replace(one, words=f"{one.words}; the module's parameters are written {way}") for one in found]
+        yield from found
+        if found or not held.instance.modules:
+            return
 
 
-def _overwritten(run: Run, changed: Exact, which: str) -> Iterator[Difference]:
+def _overwritten(held: _Held, changed: Exact, which: str) -> Iterator[Difference]:
     """Yield what differs where the tensors of a call get new values before the next call takes them."""
-    before = _built(run, {})
-    execute(run.kernel, before)
-    after = _built(run, changed)
+    before = _built(held.run, {})
+    held(before)
+    after = _built(held.run, changed)
     for name, tensor in after.arguments.items():
         if isinstance(tensor, torch.Tensor):
             placement.overwrite(before.arguments[name], tensor)
-    again = execute(run.kernel, replace(after, arguments=before.arguments))
+    again = held(replace(after, arguments=before.arguments))
     words = ("with these values in new tensors", f"where {which} of the call before hold them now")
-    yield from differences(rerun(run, changed), again, words)
+    yield from differences(_alone(held.run, changed), again, words)
 
 
-def _built(run: Run, changed: Exact) -> Case:
+def _alone(run: Run, changed: Exact, spec: CaseSpec | None = None) -> Run:
+    """Return the run that other calls must be like: in fresh memory, and with a new module."""
+    assert run.kernel.run is not None
+    return rerun(replace(run, kernel=replace(run.kernel, run=modules.anew(run.kernel.run))), changed, spec=spec)
+
+
+def _built(run: Run, changed: Exact, spec: CaseSpec | None = None) -> Case:
     case = run.case
     values, device = {**case.exact, **changed}, case.device
-    return make.build(case.spec, case.op, run.kernel.contract, device, values, poison=case.poison)
+    return make.build(spec or case.spec, case.op, run.kernel.contract, device, values, poison=case.poison)
 
 
 def _many(run: Run, other: Exact) -> Iterator[Difference]:
@@ -84,15 +160,15 @@ def _many(run: Run, other: Exact) -> Iterator[Difference]:
 
     Two sets of inputs take turns in an order without a period (Thue and Morse's): buffers in a ring get both.
     """
-    started = time.perf_counter()
-    held: list[Run] = []
-    while len(held) < FEWEST or (len(held) < MOST and time.perf_counter() - started < SECONDS):
-        turn: Exact = other if len(held).bit_count() % 2 else {}
-        held.append(execute(run.kernel, _built(run, turn)))
-    for number, one in enumerate(held):
-        first = held[1] if number.bit_count() % 2 else run
-        found = list(differences(first, one, ("in the first call", f"in call {number + 1}")))
-        found = found or list(_rewritten(one, f"after {len(held) - number - 1} more calls"))
+    started, held = time.perf_counter(), _Held(run)
+    runs: list[Run] = []
+    while len(runs) < FEWEST or (len(runs) < MOST and time.perf_counter() - started < SECONDS):
+        turn: Exact = other if len(runs).bit_count() % 2 else {}
+        runs.append(held(_built(run, turn)))
+    alone = (run, _alone(run, other))
+    for number, one in enumerate(runs):
+        found = list(differences(alone[number.bit_count() % 2], one, ("alone", f"in call {number + 1}")))
+        found = found or list(_rewritten(one, f"after {len(runs) - number - 1} more calls"))
         if found:
             yield from found
             return
@@ -108,28 +184,70 @@ def _rewritten(run: Run, when: str) -> Iterator[Difference]:
             yield Difference(name, f"{count} elements of {name} change {when}, although the caller still holds it")
 
 
+def _between(run: Run, other: Exact) -> Iterator[Difference]:
+    """Yield what differs in a call of another shape or type, and in the same call as before after it."""
+    held = _Held(run)
+    held(_built(run, other))
+    for spec, words in _others_between(run):
+        exact = make.exact_inputs(spec, run.case.op)
+        alone = _alone(run, exact, spec)
+        if alone.problem is None:
+            beside = held(_built(run, exact, spec))
+            yield from differences(alone, beside, (f"{words} alone", f"{words} after a call of {run.case.spec.shape}"))
+        yield from differences(run, held(_built(run, {})), ("in the first call", f"after a call {words}"))
+
+
+def _others_between(run: Run) -> Iterator[tuple[CaseSpec, str]]:
+    """Yield cases of another shape and of another type that the kernel takes, and what they are in words."""
+    spec, shaped = run.case.spec, other_shape(run)
+    if shaped is not None:
+        yield shaped, f"of {shaped.shape}"
+    for dtype in [dtype for dtype in run.kernel.dtypes if dtype != spec.dtype][:1]:
+        typed = replace(spec, dtype=dtype, seed=spec.seed ^ 2)
+        if run.kernel.refuses(typed) is None:
+            yield typed, f"in {dtype}"
+
+
 def _threads(run: Run, other: Exact) -> Iterator[Difference]:
-    """Yield what differs where two threads call the kernel at the same time, each with values of its own."""
+    """Yield what differs where two threads call the kernel at the same time, each with an x of its own.
+
+    They share a module where its tensors need not be replaced during a call, which is no matter of two threads.
+    """
+    shared = not run.kernel.autograd and run.case.op.view != "channels"
+    kept = {name: run.case.exact[name] for name in ("weight", "bias") if name in run.case.exact and shared}
+    other = {**other, **kept}
+    held = _Held(run)
+    called_once = held if shared else lambda case: execute(run.kernel, case)
+    called_once(_built(run, {}))  # writes the parameters
     start = Barrier(2)
 
     def called(values: Exact) -> list[Run]:
-        cases = [_built(run, values) for _ in range(IN_THREAD)]
+        runs: list[Run] = []
         start.wait()
-        return [execute(run.kernel, case) for case in cases]
+        started = time.perf_counter()
+        while len(runs) < IN_THREAD[0] or (len(runs) < IN_THREAD[1] and time.perf_counter() - started < SECONDS):
+            runs.append(called_once(_built(run, values)))
+        return runs
 
-    with warnings.catch_warnings(), ThreadPoolExecutor(2) as pool:  # the filters of warnings belong to all threads
-        both = list(pool.map(called, ({}, other)))
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(SWITCH)
+    try:
+        with warnings.catch_warnings(), ThreadPoolExecutor(2) as pool:  # the filters of warnings belong to all threads
+            both = list(pool.map(called, ({}, other)))
+    finally:
+        sys.setswitchinterval(interval)
     for values, runs in zip(({}, other), both, strict=True):
         for one in runs:
-            found = list(differences(rerun(run, values), one, ("alone", "beside a call in another thread")))
+            found = list(differences(_alone(run, values), one, ("alone", "beside a call in another thread")))
             if found:
                 yield from found
                 return
 
 
-WAYS: dict[str, Callable[[Run, Exact], Iterator[Difference]]] = {
-    "new values in place": _values,
-    "new weight and bias in place": _parameters,
-    "many calls": _many,
-    "two threads": _threads,
-}
+WAYS: tuple[tuple[str, Callable[[Run, Exact], Iterator[Difference]]], ...] = (
+    ("new values in place", _values),
+    ("new weight and bias in place", _parameters),
+    ("many calls", _many),
+    ("two threads", _threads),
+    ("a call of another shape between", _between),
+)

@@ -6,11 +6,19 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from verify_norm.cases import make, turns
+from verify_norm.cases import make
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.rerun import Difference, cheap, crowded, differences, has_rows, on_rows, rerun
-from verify_norm.core import geometry
-from verify_norm.core.spec import CaseSpec, Finding, Run
+from verify_norm.checks.relations.rerun import (
+    Difference,
+    cheap,
+    crowded,
+    differences,
+    has_rows,
+    on_rows,
+    other_shape,
+    rerun,
+)
+from verify_norm.core.spec import Finding, Run
 
 NOT_ALWAYS = "a replay may take several tries to show it"  # where values differ, which may be a race
 WHY = "a launch is not in torch's current stream, or does not wait for the one before"
@@ -40,7 +48,7 @@ def determinism(run: Run) -> Iterable[Finding]:
         if found:
             break
     found = found or list(_late(run)) or list(_batch(run))
-    other = None if found or crowded(run) else _other_shape(run)
+    other = None if found or crowded(run) else other_shape(run)
     if other is not None:
         rerun(run, make.exact_inputs(other, run.case.op), spec=other)
         between = f"a run of shape {other.shape}"
@@ -70,22 +78,3 @@ def _late(run: Run) -> Iterator[Difference]:
         late = rerun(run, within=delayed_inputs.arriving)
         for found in differences(run, late, ("as usual", "where its inputs arrive late")):
             yield replace(found, words=f"{found.words}; {WHY}")
-
-
-def _other_shape(run: Run) -> CaseSpec | None:
-    """Return a case of more rows, of longer ones, or of both; None where the kernel or the operator has no such case.
-
-    A cache may be keyed by either. They are more, not fewer: a smaller case finds what a larger one has left behind.
-    """
-    spec, op = run.case.spec, run.case.op
-    shape = list(spec.shape)
-    if op.view == "rows" and len(shape) == spec.normalized_ndim:
-        shape = [1, *shape]
-    way = turns.variant(spec, ("rows", "length", "both"))
-    if way != "length":
-        shape[0] = 2 * shape[0] + 1
-    if way != "rows":
-        channels = op.view != "rows" and len(shape) == 2
-        shape[-1] = 2 * shape[-1] if channels else 2 * shape[-1] + 1  # channels stay divisible by the groups
-    other = replace(spec, shape=tuple(shape))
-    return other if (geometry.refusal(other, op) or run.kernel.refuses(other)) is None else None

@@ -1,45 +1,91 @@
 """Effects: what a call leaves behind besides its outputs, in the process, in its arguments, and in memory."""
 
-import gc
 import random
-import time
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._pytree import tree_leaves
 
+from verify_norm.cases import turns
 from verify_norm.checks.check import check, finding
+from verify_norm.checks.modes import COMPILED, in_mode
+from verify_norm.checks.relations import leaks, operators
 from verify_norm.checks.relations.rerun import cheap, rerun
-from verify_norm.core.spec import Case, Finding, Run
-from verify_norm.running.guards import PoisonEmpty
-
-CALLS = 20  # which all leave something behind, where a kernel keeps what it is given or makes
-SLOW = 0.01  # seconds: a call that takes longer is not repeated so often
+from verify_norm.core.spec import Finding, Run
+from verify_norm.loading import modules
+from verify_norm.running import guards
+from verify_norm.running.surroundings import OF_IMPORTS
 
 
 @check()
 def effects(run: Run) -> Iterator[Finding]:
     """A call leaves the process and its arguments as they were, and its outputs own their elements.
 
-    It looks at modes and flags of torch and NumPy, and at what the arguments are (requires_grad, grad, dtype, shape,
-    strides, address). No element of an output lies in the memory of another one, as in an expanded tensor; gradients
-    that torch's autograd makes may. In some cases it also looks for a call that seeds a global random generator, and
-    for tensors that remain in memory after each of many calls. To draw from a generator is no effect.
+    It looks at modes and flags of torch, NumPy and Python, and at what the arguments are (requires_grad, grad, dtype,
+    shape, strides, address, version). What the first import of a module changes is no effect. No element of an output
+    lies in the memory of another one, as in an expanded tensor; gradients that torch's autograd makes may.
+
+    In some cases it also looks for a call that seeds a global random generator, and for tensors that remain in memory
+    after each of many calls. To draw from a generator is no effect. Operators of torch.library keep what their schema
+    and their fake implementation promise. A case also tries one of three: what a compiled kernel calls of them; nothing
+    grows with each call; BatchNorm counts its batches once in training.
     """
-    for words in run.effects:
-        yield finding(run, "effects", None, f"{words}; a call must leave it as it was")
+    words = run.effects
+    if any(word.startswith(OF_IMPORTS) for word in words):
+        again = rerun(run).effects
+        words = tuple(word for word in words if word in again or not word.startswith(OF_IMPORTS))
+    damaged = tuple(f"{damage.buffer} is written to" for damage in run.damage)  # `memory` reports it
+    for word in words:
+        if not word.startswith(damaged):
+            yield finding(run, "effects", None, f"{word}; a call must leave it as it was")
     if not run.kernel.autograd:
         for name, tensor in run.returned.items():
-            strides = zip(tensor.shape, tensor.stride(), strict=True)
-            if tensor.numel() and any(size > 1 and stride == 0 for size, stride in strides):
+            if guards.overlaps_itself(tensor):
                 message = f"{name} has strides {tensor.stride()} for shape {tuple(tensor.shape)}: its elements overlap"
                 yield finding(run, "effects", name, f"{message}, so writing to one changes others; return a copy")
     if "effects" in run.case.spec.further and cheap(run):
         yield from _seeded(run)
-        yield from _leaked(run)
+        for leak in leaks.kept(run):
+            yield finding(run, "effects", None, f"{leak}; the kernel keeps what it must release")
+        ways = [_growing, _counted]
+        if operators.registered():
+            yield from _promised(run)
+            ways.append(_compiled)
+        yield from turns.variant(run.case.spec, ways)(run)
+
+
+def _promised(run: Run) -> Iterator[Finding]:
+    """Yield the promises that operators of torch.library break."""
+    for words in operators.broken_promises(run):
+        yield finding(run, "effects", None, words)
+
+
+def _compiled(run: Run) -> Iterator[Finding]:
+    """Yield the same of operators that a kernel may call where it is compiled alone."""
+    yield from _promised(replace(run, kernel=in_mode(COMPILED, run)))
+
+
+def _growing(run: Run) -> Iterator[Finding]:
+    for words in leaks.grown(run):
+        yield finding(run, "effects", None, f"{words}; a kernel's memory must not grow with the number of its calls")
+
+
+def _counted(run: Run) -> Iterator[Finding]:
+    """Yield modules of BatchNorm that do not count a batch once in training, and not at all in evaluation."""
+    if run.case.op.view != "channels" or run.kernel.autograd or run.case.op.forward or run.kernel.run is None:
+        return
+    instance = modules.Instance()
+    serving = replace(run, kernel=replace(run.kernel, run=instance.serving(run.kernel.run)))
+    rerun(serving)
+    before = instance.counted()
+    rerun(serving)
+    for name, now in instance.counted().items():
+        counts, training = now - before[name], run.case.spec.training
+        if counts != training:
+            where = "in training" if training else "in evaluation"
+            message = f"{name} grows by {counts} in a call {where}, expected {int(training)}"
+            yield finding(run, "effects", None, message)
 
 
 def _seeded(run: Run) -> Iterator[Finding]:
@@ -67,47 +113,3 @@ def _seeded(run: Run) -> Iterator[Finding]:
 def _numpy_state() -> tuple[bytes, int]:
     _, key, position, *_ = np.random.get_state()  # noqa: NPY002
     return np.asarray(key).tobytes(), int(position)
-
-
-def _leaked(run: Run) -> Iterator[Finding]:
-    started = time.process_time()
-    rerun(run)  # what is made once is made now
-    if time.process_time() - started > SLOW:
-        return
-    calls = [_storages(run) for _ in range(CALLS)]
-    if _kept(calls) == CALLS:
-        gc.collect()  # what refers to itself goes only then
-        if _kept(calls) == CALLS:
-            message = f"each of {CALLS} calls leaves a tensor in memory, after the caller has released all of its own"
-            yield finding(run, "effects", None, f"{message}; the kernel keeps what it must release")
-
-
-def _kept(calls: list[list[StorageWeakRef]]) -> int:
-    return sum(any(not storage.expired() for storage in storages) for storages in calls)
-
-
-def _storages(run: Run) -> list[StorageWeakRef]:
-    """Return references to all that a call takes and makes, which do not keep it in memory."""
-    made: list[_Recording] = []
-
-    def recording(case: Case) -> _Recording:
-        made.append(_Recording(case))
-        return made[0]
-
-    rerun(run, within=recording)
-    return made[0].storages
-
-
-class _Recording(PoisonEmpty):
-    """Allocates as every call does, and records each tensor that torch's operators return."""
-
-    def __init__(self, case: Case) -> None:
-        super().__init__(case.poison)
-        given = (value for value in case.arguments.values() if isinstance(value, torch.Tensor))
-        self.storages = [StorageWeakRef(tensor.untyped_storage()) for tensor in given]
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = super().__torch_dispatch__(func, types, args, kwargs)
-        made = (item for item in tree_leaves(result) if type(item) is torch.Tensor)
-        self.storages += (StorageWeakRef(tensor.untyped_storage()) for tensor in made)
-        return result

@@ -1,103 +1,182 @@
-"""Modes: the same inputs where torch records gradients or does not, in evaluation, and under autocast."""
+"""Modes: the same inputs where torch records gradients or does not, in evaluation, compiled, and under autocast."""
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial, wraps
+from itertools import combinations
+from math import prod
 from typing import Any
 
 import numpy as np
 import torch
 
-from verify_norm.cases import turns
+from verify_norm.cases import make, placement, turns
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.equations import Equation, compared
-from verify_norm.checks.relations.rerun import Difference, cheap, differences, element, rerun, steady
+from verify_norm.checks.relations.rerun import Difference, beyond, cheap, differences, element, rerun, steady
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS
-from verify_norm.core.spec import Case, Expected, Finding, NoData, Run, Tried
-from verify_norm.loading import modules
-from verify_norm.running.guards import PoisonEmpty
+from verify_norm.core.spec import Expected, Finding, Kernel, NoData, Run, Tried
+from verify_norm.loading import gradients, modules
+from verify_norm.loading.returned import RefusedError
+from verify_norm.running import captures
+from verify_norm.running.captures import Function
 
 NARROW = "bfloat16"  # what autocast may round to
+SOFT = 4  # half ulps of NARROW that four factors of an element may be off by: x, weight, a sum of squares and its root
+DATA = frozenset(("x", "residual", "residual_out", "dy", "dresidual_out"))
+FEW = 2**8  # elements of x: a case of so few tries all modes
 # What torch and kernels say where they cannot run in a mode: numpy() on a leaf, autograd under no_grad, no backward.
-DECLINED = re.compile(r"grad|detach|leaf variable|inference tensor", re.IGNORECASE)
+DECLINED = re.compile(r"grad|detach|leaf variable|inference mode", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """A mode in which a case runs once more: its name, in words, how it is entered, and what requires a gradient."""
+    """A mode in which a case runs once more: in words, and as a decorator, given the type of device."""
 
-    name: str
     words: str
-    enter: Callable[[str], AbstractContextManager[Any]]  # from a type of device
-    leaves: tuple[str, ...] = ()
+    wrap: Callable[[Function, str], Function]
 
 
-def _recording(device: str) -> AbstractContextManager[Any]:
-    return torch.enable_grad()
+def _made_there(function: Function) -> Function:
+    """Return the function, called with data that are made in the mode, as another layer's output is.
+
+    In inference mode they have no version counter. What it writes into them is copied back.
+    """
+
+    @wraps(function)
+    def run(**given: Any) -> Any:
+        made = {name: given[name].clone() for name in DATA.intersection(given) if given[name] is not None}
+        returned = function(**{**given, **made})
+        for name, tensor in made.items():
+            if not torch.allclose(tensor, given[name], rtol=0.0, atol=0.0, equal_nan=True):
+                placement.overwrite(given[name], tensor)
+        return returned
+
+    return run
 
 
-DIFFERENTIABLE, AFFINE = ("x", "residual", "weight", "bias"), ("weight", "bias")
-AUTOCAST = Mode("autocast", "under autocast", lambda device: torch.autocast(device, torch.bfloat16))
-MODES = (
-    Mode("no_grad", "under torch.no_grad()", lambda device: torch.no_grad()),
-    Mode("inference_mode", "under torch.inference_mode()", lambda device: torch.inference_mode()),
-    AUTOCAST,
-)
-EVALUATION = Mode("eval()", "in evaluation, after eval()", lambda device: modules.evaluating())
-# A forward alone: a backward is called where nothing is recorded.
-OF_FORWARDS = (
-    Mode("gradients of all inputs", "where all inputs require a gradient", _recording, DIFFERENTIABLE),
-    Mode("gradients of weight and bias", "where only weight and bias require a gradient", _recording, AFFINE),
-    Mode("gradients of x", "where only x requires a gradient", _recording, ("x",)),
-    EVALUATION,
-)
+def _evaluated(function: Function) -> Function:
+    """Return the function with all its modules as after eval(); it refuses a call in which no module runs."""
+
+    @wraps(function)
+    def run(**given: Any) -> Any:
+        with modules.evaluating() as used:
+            returned = function(**given)
+        if not used:
+            raise RefusedError("no module runs")
+        return returned
+
+    return run
+
+
+NO_GRAD = Mode("under torch.no_grad()", lambda function, device: torch.no_grad()(function))
+INFERENCE = Mode("under torch.inference_mode()", lambda function, device: torch.inference_mode()(_made_there(function)))
+AUTOCAST = Mode("under autocast", lambda function, device: torch.autocast(device, torch.bfloat16)(function))
+COMPILED = Mode("under torch.compile", lambda function, device: captures.traced(function))
+EVALUATING = Mode("in evaluation, after eval()", lambda function, device: _evaluated(function))
+REPLAYED = Mode("in a CUDA graph with new values", lambda function, device: captures.replayed(function))
+BARE = (COMPILED, REPLAYED)  # torch allocates as usual: a capture holds what a mode of torch's dispatcher does
 
 
 def _looks(run: Run) -> bool:
-    return "modes" in run.case.spec.further and cheap(run) and not run.kernel.autograd
+    return "modes" in run.case.spec.further and cheap(run)
 
 
 @check(looks=_looks)
 def modes(run: Run) -> Iterator[Finding | NoData | Tried]:
     """The same inputs give the same bits whether gradients are recorded or not, and in evaluation.
 
-    A case tries one mode: no_grad, inference_mode, and in a forward inputs that require gradients, and a module after
-    eval(). A kernel may refuse a mode in words about gradients. Under autocast an output may have another type: it must
-    be within the bound of its type or of bfloat16, the coarser one. What gives other bits in the usual mode too is left
-    to `determinism`.
+    A case tries one mode: no_grad, inference_mode, a module after eval(), on a GPU the replay of a CUDA graph, in a
+    forward each set of inputs that require gradients. A kernel may refuse a mode in words about gradients, and need
+    not be capturable. Under torch.compile an output must be within its bound; what Dynamo cannot trace runs as usual.
+    Under autocast an output may have another type: it must be within the bound of its type or of bfloat16, the coarser
+    one. What gives other bits in the usual mode too is left to `determinism`.
     """
-    op = run.case.op
-    of_forwards = OF_FORWARDS[:-1] if op.view == "channels" else OF_FORWARDS  # BatchNorm evaluates something else
-    some = MODES if op.forward else MODES + of_forwards
-    mode = turns.variant(run.case.spec, some)
-    overwrites = run.kernel.contract.inplace or any(t.role == "state" for t in op.inputs)
-    if mode.leaves and (overwrites or all(run.case.arguments.get(name) is None for name in mode.leaves)):
-        yield NoData()  # torch forbids to overwrite a leaf, or there is none
-        return
-    cast = mode is AUTOCAST
-    entered: list[Any] = []
-    other = rerun(run, within=lambda case: _within(mode, case, entered), truth=cast)
-    if (not cast and DECLINED.search(other.problem or "")) or (mode is EVALUATION and entered == [[]]):
-        yield NoData()  # it refuses the mode, or no module ran
-        return
-    yield Tried(mode.name, other.operators)
-    found = list(_cast(run, other) if cast else differences(run, other, ("as usual", mode.words)))
-    if found and steady(run):
-        for difference in found:
+    tried = [mode for mode in _modes(run) if mode is not None]
+    found = [one for mode in tried for one in _differing(run, mode)]
+    yield from (one for one in found if isinstance(one, Tried))
+    seen = [one for one in found if isinstance(one, Difference)]
+    if not any(isinstance(one, Tried) for one in found):
+        yield NoData()
+    if seen and steady(run):
+        for difference in seen:
             yield finding(run, "modes", difference.output, difference.words, index=difference.index)
 
 
-@contextmanager
-def _within(mode: Mode, case: Case, entered: list[Any]) -> Iterator[Any]:
-    for name in mode.leaves:
-        tensor = case.arguments.get(name)
-        if tensor is not None:
-            tensor.requires_grad_()
-    with mode.enter(torch.device(case.device).type) as state, PoisonEmpty(case.poison) as made:
-        entered.append(state)
-        yield made
+def _differing(run: Run, mode: Mode) -> Iterator[Difference | Tried]:
+    """Yield the mode, unless it is refused; what differs in it, and what a call does there that it does not usually."""
+    cast = mode is AUTOCAST
+    within = (lambda case: nullcontext()) if mode in BARE else None
+    other = rerun(replace(run, kernel=in_mode(mode, run)), within=within, truth=mode in (AUTOCAST, COMPILED))
+    if other.refused or (not cast and DECLINED.search(other.problem or "")):
+        return
+    yield Tried(mode.words, other.operators)
+    compare = beyond if mode is COMPILED else differences
+    yield from _cast(run, other) if cast else compare(run, other, ("as usual", mode.words))
+    damaged = {d.buffer: d for d in other.damage if d.buffer not in {seen.buffer for seen in run.damage}}
+    for name, damage in damaged.items():
+        yield Difference(damage.output, f"{mode.words} it writes to {name}: {damage.count} bytes are changed")
+    if mode in BARE:  # torch itself changes the process
+        return
+    for effect in other.effects:
+        if effect not in run.effects and effect.partition(" ")[0] not in damaged:
+            yield Difference(None, f"{mode.words} {effect}; a call must leave it as it was")
+
+
+def _modes(run: Run) -> tuple[Mode | None, ...]:
+    """Return the mode that the case's variant stands for, and in a small case all others; None if torch forbids it."""
+    op, own, spec = run.case.op, not run.kernel.autograd, run.case.spec
+    options: tuple[Mode | None, ...] = (None if spec.dtype == "float16" else AUTOCAST, COMPILED)  # one 16-bit type
+    if own:
+        options = (NO_GRAD, INFERENCE, *options)
+    if not (op.forward and own) and op.view != "channels":  # BatchNorm evaluates something else
+        options = (*options, EVALUATING)
+    if own and torch.device(run.case.device).type == "cuda":
+        options = (*options, REPLAYED)
+    if not op.forward:  # a backward is called where nothing is recorded
+        options = (*options, *_sets_of_leaves(run))
+    chosen = turns.variant(spec, options)
+    others = options if prod(spec.shape) <= FEW else ()
+    return (chosen, *(mode for mode in others if mode is not chosen and mode not in BARE))
+
+
+def _sets_of_leaves(run: Run) -> tuple[Mode, ...]:
+    """Return a mode for each set of inputs that require gradients; none if torch forbids to overwrite a leaf."""
+    if run.kernel.contract.inplace or any(tensor.role == "state" for tensor in run.case.op.inputs):
+        return ()
+    names = [n for n in ("x", "residual", "weight", "bias") if run.case.arguments.get(n) is not None]
+    return tuple(_leaves(some) for size in range(len(names), 0, -1) for some in combinations(names, size))
+
+
+def _leaves(names: tuple[str, ...]) -> Mode:
+    """Return the mode in which these inputs, and no others, require gradients."""
+
+    def wrap(function: Function, device: str) -> Function:
+        @wraps(function)
+        def run(**given: Any) -> Any:
+            for name in names:
+                if name in given:
+                    given[name] = given[name].detach().requires_grad_()
+            with torch.enable_grad():
+                return function(**given)
+
+        return run
+
+    return Mode(f"where {', '.join(names)} alone require{'s' * (len(names) == 1)} a gradient", wrap)
+
+
+def in_mode(mode: Mode, run: Run) -> Kernel:
+    """Return the kernel in a mode; where torch's autograd makes a backward, its forward alone runs in the mode."""
+    kernel, device = run.kernel, torch.device(run.case.device).type
+    if not kernel.autograd:
+        assert kernel.run is not None
+        return replace(kernel, run=mode.wrap(kernel.run, device))
+    assert kernel.forward_run is not None
+    backward = gradients.backward(partial(make.call, mode.wrap(kernel.forward_run, device)), run.case.op)
+    return replace(kernel, run=lambda **given: backward(given))
 
 
 def _cast(usual: Run, run: Run) -> Iterator[Difference]:
@@ -119,7 +198,7 @@ def _cast(usual: Run, run: Run) -> Iterator[Difference]:
             continue
         types = (NARROW, output.dtype, expected.dtype)  # of these the coarser one, where numbers are subnormal too
         bounds = [judge.allowed(Expected(expected.value, expected.delta, dtype)) for dtype in types]
-        bound = np.maximum.reduce(bounds)
+        bound = np.maximum.reduce(bounds) + SOFT * FORMATS[NARROW].u * np.abs(expected.value)
         largest = min(FORMATS[dtype].largest for dtype in types)
         small = judge.judged(expected) & (np.abs(expected.value) + bound < largest)
         ratio = Equation("", name, output.got, expected.value, np.where(small, bound, np.inf)).ratio

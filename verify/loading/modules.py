@@ -4,11 +4,14 @@ During a call the case's weight, bias and running statistics replace the module'
 module is changed, and gradients are those of the case's tensors.
 """
 
+import copy
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import wraps
 from operator import attrgetter
 from typing import Any
 
@@ -25,8 +28,74 @@ RANKS = {"1": (2, 3), "2": (4,), "3": (5,)}  # of x, by the last digit in BatchN
 INSTANCE = "or name an instance of it, as path/file.py:norm"
 TRIAL = {"eps": 1e-5, "normalized_shape": (8,), FEATURES: 8, "num_groups": 2, "momentum": 0.1}
 
+WRITES = ("in place under torch.no_grad()", "through .data", "by load_state_dict()")  # how parameters get new values
 
 _evaluated: ContextVar[list[nn.Module] | None] = ContextVar("evaluated", default=None)
+
+
+@dataclass(slots=True)
+class Instance:
+    """One module for several calls, whose parameters get each call's values; `turn` says how, of WRITES.
+
+    It has one module for each way to construct it; a module that a user names is copied, so that it stays as it is.
+    """
+
+    turn: int = 0
+    modules: dict[str, nn.Module] = field(default_factory=dict)
+
+    def serving(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the function with this instance wherever it calls a module."""
+
+        @wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            token = _instance.set(self)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                _instance.reset(token)
+
+        return run
+
+    def kept(self, key: str, construct: Callable[[], nn.Module]) -> nn.Module:
+        """Return the module of this key, constructed where there is none yet."""
+        if key not in self.modules:
+            self.modules[key] = construct()
+        return self.modules[key]
+
+    def counted(self) -> dict[str, int]:
+        """Return the batches that the modules have counted, by the name of the buffer."""
+        buffers = (pair for module in self.modules.values() for pair in module.named_buffers())
+        return {name: int(buffer) for name, buffer in buffers if name.endswith("num_batches_tracked")}
+
+    def write(self, module: nn.Module, values: Mapping[str, torch.Tensor]) -> None:
+        """Write new values into the module's parameters, where they differ, as training does: after train()."""
+        own = {name: parameter for name, parameter in module.named_parameters() if name in values}
+        if all(p.dtype == values[n].dtype and torch.equal(p, values[n]) for n, p in own.items()):
+            return
+        module.train()
+        for name, parameter in own.items():
+            parameter.data = parameter.data.to(values[name])  # as Module.to does, if the type is another one
+        way = WRITES[self.turn % len(WRITES)]
+        self.turn += 1
+        if way == "by load_state_dict()":
+            module.load_state_dict({**module.state_dict(), **values})
+            return
+        with torch.no_grad():
+            for name, parameter in own.items():
+                (parameter.data if way == "through .data" else parameter).copy_(values[name])
+
+
+def anew(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function with a new module in each call."""
+
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        return Instance().serving(function)(*args, **kwargs)
+
+    return run
+
+
+_instance: ContextVar[Instance | None] = ContextVar("instance", default=None)
 
 
 @contextmanager
@@ -49,6 +118,7 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
     if made is not None:
         flags = {"bias": True, "affine": True, "running": op.view == "channels"}
         module = _constructed(candidate, made, {**TRIAL, **flags, **made.fixed})
+    pristine = _copied(module)  # before any call
     inner = getattr(module, "_orig_mod", module)  # torch.compile wraps it
     elsewhere = {*op.attrs, FEATURES, "weight", "bias", *([p.name for p in signature(target, name)] if made else ())}
     call_binding = bind(candidate, signature(inner.forward, name), inputs, elsewhere=elsewhere)
@@ -56,27 +126,51 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
         if n not in call_binding.sources:
             raise UsageError(f"{name} has no argument for {n}: --bind {n}=<its argument>")
 
+    def made_for(given: Mapping[str, Any]) -> nn.Module:
+        instance = _instance.get()
+        if made is None:
+            return module if instance is None else instance.kept("", lambda: _copied(pristine))
+        weight, bias, running = (given.get(n) is not None for n in ("weight", "bias", "running_mean"))
+        more = {FEATURES: features(op, given), "bias": bias, "affine": weight or bias, "running": running}
+        values = {**given, **more}
+
+        def construct() -> nn.Module:
+            return _constructed(candidate, made, values).to(given["x"].device)
+
+        return construct() if instance is None else instance.kept(repr([values[n] for n in made.sources]), construct)
+
     def call(given: Mapping[str, Any]) -> Any:
-        used = module
-        if made is not None:
-            weight, bias, running = (given.get(n) is not None for n in ("weight", "bias", "running_mean"))
-            more = {FEATURES: features(op, given), "bias": bias, "affine": weight or bias, "running": running}
-            used = _constructed(candidate, made, {**given, **more}).to(given["x"].device)
+        used, instance = made_for(given), _instance.get()
         tensors = {
             key: given[role].reshape(attrgetter(key)(used).shape)
             for role, key in _roles(used, name).items()
             if given.get(role) is not None
         }
+        if instance is not None and not any(tensor.requires_grad for tensor in tensors.values()):
+            own = dict(used.named_parameters())
+            instance.write(used, {key: tensor for key, tensor in tensors.items() if key in own})
+            tensors = {key: tensor for key, tensor in tensors.items() if key not in own}
         was, evaluated = used.training, _evaluated.get()
+        training = given.get("training", True) and evaluated is None
         if evaluated is not None:
             evaluated.append(used)
         try:
-            used.train(given.get("training", True) and evaluated is None)
+            if was != training:
+                used.train(training)
             return call_binding.call(lambda *a, **k: torch.func.functional_call(used, tensors, a, k), given)
         finally:
-            used.train(was)
+            if was != training and instance is None:
+                used.train(was)
 
     return call, _domain(candidate, module, made, call_binding.unset, autograd=autograd)
+
+
+def _copied(module: nn.Module) -> nn.Module:
+    """Return a copy of a module, which shares nothing with it; the module itself where it cannot be copied."""
+    try:
+        return copy.deepcopy(module)
+    except Exception:
+        return module
 
 
 def _constructor(candidate: Candidate, inputs: tuple[str, ...]) -> Binding:

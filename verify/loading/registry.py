@@ -120,6 +120,11 @@ def ready(kernel: Kernel) -> Kernel:
     return _running(kernel, attribute(kernel.target))
 
 
+def limited(kernel: Kernel) -> Kernel:
+    """Return `ready(kernel)`, with the cases that its arguments allow; raises UsageError."""
+    return _bound(kernel, attribute(kernel.target))
+
+
 def _bound(kernel: Kernel, target: Any) -> Kernel:
     written = tuple(argument for _, argument in overwritten(kernel.contract))
     within = adapt.of_kernel(kernel, target).domain

@@ -54,9 +54,12 @@ def execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | N
     The kernel's allocations are poisoned and guarded, unless it runs `within` another context.
     """
     otherwise.clear()
-    before = Surroundings(case.arguments)
-    run = _execute(kernel, case, within)
-    return replace(run, otherwise=tuple(sorted(otherwise)), effects=before.changes())
+    with warnings.catch_warnings():
+        # a warning is no failure, even if the caller turns warnings into errors
+        warnings.simplefilter("ignore")
+        before = Surroundings(case.arguments, _writable(kernel, case))
+        run = _execute(kernel, case, within)
+        return replace(run, otherwise=tuple(sorted(otherwise)), effects=before.changes())
 
 
 def _execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | None) -> Run:
@@ -64,10 +67,8 @@ def _execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | 
     given, begun = guards.Arguments(case.arguments), False
     with _ctrl_c() as pressed:
         try:
-            with within or guards.PoisonEmpty(case.poison) as made, warnings.catch_warnings():
+            with within or guards.PoisonEmpty(case.poison) as made:
                 begun = True
-                # a warning is no failure, even if the caller turns warnings into errors
-                warnings.simplefilter("ignore")
                 returned = kernel.run(**bound(kernel, case))
             outputs = named((_written(kernel, case) or None) if returned is None else returned, case.op)
         except RefusedError as refusal:
@@ -82,15 +83,21 @@ def _execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | 
         outputs = f"{elsewhere[0]} is on {outputs[elsewhere[0]].device}, expected {device}" if elsewhere else outputs
     if isinstance(outputs, str):
         return Run(kernel, case, {}, problem=outputs)
-    states = [tensor.name for tensor in case.op.inputs if tensor.role == "state"]
-    writable = [*states, *(argument for _, argument in inplace(kernel))]
-    damage = (*given.damage(writable), *(made.damage(outputs) if made else ()))
+    damage = (*given.damage(_writable(kernel, case)), *(made.damage(outputs) if made else ()))
     overlaps = tuple(guards.overlaps(outputs, case.arguments))
     returned = {name: value for name, value in outputs.items() if value is not None}
-    outputs |= {name: case.arguments[name] for name in states}  # changed in place, whatever is returned
+    outputs |= {name: case.arguments[name] for name in _states(case)}  # changed in place, whatever is returned
     values = {name: _output(value, case, name) for name, value in outputs.items()}
     ran = made.operators.names if made else ()
     return Run(kernel, case, values, damage, overlaps, returned=returned, operators=ran)
+
+
+def _states(case: Case) -> list[str]:
+    return [tensor.name for tensor in case.op.inputs if tensor.role == "state"]
+
+
+def _writable(kernel: Kernel, case: Case) -> list[str]:
+    return [*_states(case), *(argument for _, argument in inplace(kernel))]
 
 
 def _raised(kernel: Kernel, case: Case, error: BaseException) -> Run:

@@ -17,6 +17,8 @@ from verify_norm.core.spec import Damage
 from verify_norm.running.operators import Operators
 
 LIMIT = 2**28  # bytes: a larger buffer has no guards; of a larger argument only the elements are compared
+TOO_HARD = 2  # torch's answer to whether a tensor overlaps itself, where strides do not tell
+COUNTED = 2**20  # elements whose addresses are compared
 HELD = 2**30  # bytes of guarded buffers in one call, which all live to its end; later buffers have no guards
 NARROWEST, WIDEST = 1024, 65536  # bytes of a guard: as wide as its buffer, because a wrong write is often off by a row
 dlpack: Any = importlib.import_module("torch.utils.dlpack")  # torch has no types for it
@@ -219,6 +221,22 @@ def overlaps(outputs: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterat
         if isinstance(output, torch.Tensor):
             yield from ((name, other) for other, tensor in seen if _overlap(output, tensor))
             seen.append((name, output))
+
+
+def overlaps_itself(tensor: torch.Tensor) -> bool:
+    """Return whether two elements of a tensor share memory; False where that takes long to tell.
+
+    >>> overlaps_itself(torch.zeros(3).expand(2, 3)), overlaps_itself(torch.zeros(4).as_strided((3, 2), (1, 1)))
+    (True, True)
+    >>> overlaps_itself(torch.zeros(3, 2).t()), overlaps_itself(torch.zeros(9).as_strided((2, 3), (3, 2)))
+    (False, False)
+    """
+    known = torch._debug_has_internal_overlap(tensor)  # 0: no, 1: yes, 2: too hard
+    if known != TOO_HARD or tensor.numel() > COUNTED:
+        return bool(known == 1)
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    offsets = sum(np.ix_(*(np.arange(n) * stride for n, stride in steps)), np.zeros((), np.int64))
+    return int(np.unique(offsets).size) < tensor.numel()
 
 
 def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -1,7 +1,12 @@
 """What a call must leave as it is, besides memory: state of the whole process, and what its arguments are."""
 
+import gc
+import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+import sys
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +17,17 @@ SUBNORMAL = np.array(2.0**-149, np.float32)
 
 def _attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
     return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
+
+
+def _replace(kept: Any, values: Any) -> None:
+    """Give a list or a mapping its values back."""
+    kept.clear()
+    kept.extend(values) if isinstance(kept, list) else kept.update(values)
+
+
+def _refilter(filters: list[Any]) -> None:
+    _replace(warnings.filters, filters)
+    warnings._filters_mutated()  # type: ignore[attr-defined]  # as warnings itself says that they have changed
 
 
 State = dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]  # how to read it, how to put it back
@@ -26,6 +42,14 @@ STATE: State = {
         lambda on: torch.set_autocast_enabled("cuda", on),
     ),
     "torch.is_anomaly_enabled()": (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
+    **{
+        f"torch.get_autocast_dtype('{device}')": (
+            partial(torch.get_autocast_dtype, device),
+            partial(torch.set_autocast_dtype, device),
+        )
+        for device in ("cpu", "cuda")
+    },
+    "torch.is_autocast_cache_enabled()": (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
     "torch.get_default_dtype()": (torch.get_default_dtype, torch.set_default_dtype),
     "torch.get_default_device()": (torch.get_default_device, torch.set_default_device),
     "torch.get_num_threads()": (torch.get_num_threads, torch.set_num_threads),
@@ -34,17 +58,47 @@ STATE: State = {
         torch.are_deterministic_algorithms_enabled,
         torch.use_deterministic_algorithms,
     ),
+    "torch.is_deterministic_algorithms_warn_only_enabled()": (
+        torch.is_deterministic_algorithms_warn_only_enabled,
+        lambda only: torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled(), warn_only=only),
+    ),
+    "torch.utils.deterministic.fill_uninitialized_memory": _attribute(
+        torch.utils.deterministic, "fill_uninitialized_memory"
+    ),
+    "torch.is_warn_always_enabled()": (torch.is_warn_always_enabled, torch.set_warn_always),
     **{
         f"torch.backends.cudnn.{name}": _attribute(torch.backends.cudnn, name)
         for name in ("enabled", "benchmark", "deterministic", "allow_tf32")
     },
+    **{
+        f"torch.backends.cuda.matmul.{name}": _attribute(torch.backends.cuda.matmul, name)
+        for name in ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
+    },
+    "torch.backends.mkldnn.enabled": (
+        lambda: torch.backends.mkldnn.enabled,
+        lambda on: torch.backends.mkldnn.set_flags(on),
+    ),
     "the processor's keeping of subnormal numbers": (
         lambda: bool((SUBNORMAL * np.float32(1)) > 0),
         lambda kept: torch.set_flush_denormal(not kept),
     ),
     "numpy.geterr()": (np.geterr, lambda state: np.seterr(**state)),
+    "numpy.get_printoptions()": (np.get_printoptions, lambda options: np.set_printoptions(**options)),
+    "torch's print options": (
+        lambda: dict(vars(torch._tensor_str.PRINT_OPTS)),
+        lambda options: vars(torch._tensor_str.PRINT_OPTS).update(options),
+    ),
     "the working folder": (os.getcwd, os.chdir),
+    "gc.isenabled()": (gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
+    "gc.get_threshold()": (gc.get_threshold, lambda thresholds: gc.set_threshold(*thresholds)),
+    "sys.getrecursionlimit()": (sys.getrecursionlimit, sys.setrecursionlimit),
+    "the level of the root logger": _attribute(logging.root, "level"),
+    "logging.disable()": _attribute(logging.root.manager, "disable"),
+    "os.environ": (lambda: dict(os.environ), lambda variables: _replace(os.environ, variables)),
+    "warnings.filters": (lambda: list(warnings.filters), _refilter),
 }
+# What a module may change when it is first imported, as within the first call of a kernel.
+OF_IMPORTS = ("os.environ", "warnings.filters", "sys.getrecursionlimit()", "the level of the root logger", "gc.")
 _CUDA: State = {
     "the current CUDA device": (torch.cuda.current_device, torch.cuda.set_device),
     "the current CUDA stream": (torch.cuda.current_stream, torch.cuda.set_stream),
@@ -52,9 +106,10 @@ _CUDA: State = {
 
 
 class Surroundings:
-    """The state of the process and of a call's arguments before it."""
+    """The state of the process and of a call's arguments before it, of which some are `writable`."""
 
-    def __init__(self, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, arguments: Mapping[str, Any], writable: Collection[str] = ()) -> None:
+        self._writable = writable
         self._tensors = {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
         self._facts = {name: _facts(tensor) for name, tensor in self._tensors.items()}
         on_gpu = any(tensor.is_cuda for tensor in self._tensors.values())
@@ -70,13 +125,30 @@ class Surroundings:
             before, now = self._state[name], read()
             if now != before:
                 restore(before)
-                yield f"{name} changes from {before} to {now}"
+                yield f"{name} {_difference(before, now)}"
 
     def _of_arguments(self) -> Iterator[str]:
         for name, tensor in self._tensors.items():
-            for (fact, before), now in zip(self._facts[name].items(), _facts(tensor).values(), strict=True):
-                if before != now:
-                    yield f"{name}.{fact} changes from {before} to {now}"
+            now = _facts(tensor)
+            changed = [fact for fact, before in self._facts[name].items() if before != now[fact]]
+            if changed == ["_version"]:
+                if name not in self._writable:
+                    versions = f"changes from {self._facts[name]['_version']} to {now['_version']}"
+                    yield f"{name} is written to: torch's count of its versions {versions}"
+                continue
+            for fact in changed:
+                if fact != "_version":  # what changes all else counts as a version too
+                    yield f"{name}.{fact} changes from {self._facts[name][fact]} to {now[fact]}"
+
+
+def _difference(before: Any, now: Any) -> str:
+    """Return in words how a state has changed; of many entries only those that differ."""
+    if isinstance(before, list):
+        return f"has {len(now)} entries, of which {sum(entry not in before for entry in now)} are new"
+    if isinstance(before, dict):
+        names = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+        before, now = ({name: state.get(name) for name in names} for state in (before, now))
+    return f"changes from {before} to {now}"
 
 
 def _facts(tensor: torch.Tensor) -> dict[str, Any]:
@@ -88,4 +160,6 @@ def _facts(tensor: torch.Tensor) -> dict[str, Any]:
         "shape": tuple(tensor.shape),
         "stride()": tensor.stride(),
         "data_ptr()": tensor.data_ptr(),
+        "_version": tensor._version,
+        "_backward_hooks": len(tensor._backward_hooks or ()),
     }

@@ -95,7 +95,7 @@ def run(example: Example, settings: Settings, against: tuple[str, ...] = ()) -> 
     Raises KeyboardInterrupt where the search was interrupted, because its result says nothing then.
     """
     started = time.perf_counter()
-    kernel = registry.ready(example.kernel)
+    kernel = registry.limited(example.kernel)
     report = search(kernel, settings, until=lambda found: example.wrong and explains(example, found))
     if report.interrupted:
         raise KeyboardInterrupt
@@ -176,7 +176,7 @@ def _judge(policy: str, name: str, device: str) -> Verdict:
         patch.enable()
         torch.set_num_threads(1)  # one worker runs on each core
     example = ZOO[name]
-    return POLICIES[policy].judge(registry.ready(example.kernel), device=device, few=example.few)
+    return POLICIES[policy].judge(registry.limited(example.kernel), device=device, few=example.few)
 
 
 def dump(outcomes: list[Outcome], settings: Settings, *, interrupted: bool = False) -> dict[str, Any]:

@@ -74,11 +74,9 @@ def test_an_error_of_a_half_shows(function, op, spec, monkeypatch):
 
 
 def test_nothing_is_said_of_narrow_types_and_infinite_roots():
-    for spec in (
-        replace(ROWS, dtype="bfloat16"),
-        replace(ROWS, weight_dtype="float16"),
-        replace(ROWS, shape=(4, 1), eps=0.0),
-    ):
-        (item,) = second_order.second_order(run_of(functional.layer_norm, "layernorm", spec))
+    for spec in (replace(ROWS, dtype="bfloat16"), replace(ROWS, shape=(4, 1), eps=0.0)):
+        run = run_of(functional.layer_norm, "layernorm", spec)
+        narrow = replace(run, kernel=replace(run.kernel, dtypes=(spec.dtype,)))
+        (item,) = second_order.second_order(narrow)
         assert not isinstance(item, second_order.Difference)
     assert torch.is_grad_enabled()

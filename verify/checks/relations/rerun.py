@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from verify_norm.cases import make
+from verify_norm.cases import make, turns
 from verify_norm.checks.relations.equations import arithmetic_of
 from verify_norm.checks.relations.stages import cotangent, given, stages
-from verify_norm.core import ops
+from verify_norm.core import geometry, ops
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.judge import identical
 from verify_norm.core.spec import Case, CaseSpec, Output, Run
@@ -113,6 +113,26 @@ def on_rows(run: Run, index: NDArray[np.intp]) -> Run | None:
     return None if run.kernel.refuses(spec) is not None else rerun(run, taken(run.case, index), spec=spec)
 
 
+def other_shape(run: Run) -> CaseSpec | None:
+    """Return a case of more rows, of longer ones, or of both; None where the kernel or the operator has no such case.
+
+    A cache may be keyed by either. They are more, not fewer: a smaller case finds what a larger one has left behind.
+    """
+    spec, op = run.case.spec, run.case.op
+    one = op.view == "rows" and len(spec.shape) == spec.normalized_ndim
+    channels = op.view != "rows" and len(spec.shape) == 2  # they stay divisible by the groups
+    for way in turns.from_variant(spec, ("rows", "length", "both")):
+        shape = [1, *spec.shape] if one else list(spec.shape)
+        if way != "length":
+            shape[0] = 2 * shape[0] + 1
+        if way != "rows":
+            shape[-1] = 2 * shape[-1] + (not channels)
+        other = replace(spec, shape=tuple(shape), seed=spec.seed ^ 2)  # of the same seed it begins like the run's
+        if (geometry.refusal(other, op) or run.kernel.refuses(other)) is None:
+            return other
+    return None
+
+
 def steady(run: Run) -> bool:
     """Return whether the kernel gives the same bits in a second run, in fresh memory; if not, `determinism` says so."""
     return not any(differences(run, rerun(run), ("in one run", "in the next")))
@@ -142,6 +162,18 @@ def differences(first: Run, second: Run, names: tuple[str, str]) -> Iterator[Dif
             yield Difference(output, f"{output} is {_form(one)} {names[0]}, {_form(two)} {names[1]}")
         elif one is not None and two is not None:
             yield from _values(first, output, (one, two), names)
+
+
+def beyond(first: Run, second: Run, names: tuple[str, str]) -> Iterator[Difference]:
+    """Yield where two runs of one case differ and the second, of known truth, is beyond its bound, but not the first.
+
+    Bits alone may differ: torch takes another path for a gradient of another layout, as where y is a view.
+    """
+    for difference in differences(first, second, names):
+        outputs = (run.outputs.get(difference.output or "") for run in (first, second))
+        ratios = [output.ratio for output in outputs if output is not None and output.ratio is not None]
+        if len(ratios) < 2 or ((ratios[1] > 1) & ~(ratios[0] > 1)).any():
+            yield difference
 
 
 def _form(output: Output | None) -> str:

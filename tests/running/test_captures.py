@@ -1,0 +1,70 @@
+"""Callables as torch captures them: by torch.compile, and in a CUDA graph."""
+
+import logging
+
+import pytest
+import torch
+from torch import _dynamo
+
+from verify_norm.loading.registry import load_directions
+from verify_norm.loading.returned import RefusedError
+from verify_norm.running import captures
+from verify_norm.running.execute import Clock
+
+
+def test_what_is_traced_knows_it_and_leaves_nothing():
+    seen = []
+
+    def kernel(x):
+        return x + 1 if torch.compiler.is_compiling() else x
+
+    for size in range(2, 12):  # more shapes than torch.compile compiles anew for
+        x = torch.ones(size)
+        seen.append(bool((captures.traced(kernel)(x) == 2).all()))
+    assert all(seen)
+    assert not _dynamo.utils.counters["frames"]
+    assert (kernel(torch.ones(2)) == 1).all()
+
+
+def test_what_is_behind_our_own_functions_is_traced(capfd):
+    """A clock and what binds arguments are not traced, but what they call."""
+    kept = {}
+
+    def rmsnorm(x, weight, eps):
+        kept[len(kept)] = 1  # a global container that grows: Dynamo makes no guard of it
+        return x * 2 if torch.compiler.is_compiling() else x
+
+    (kernel,) = load_directions(rmsnorm, "rmsnorm_fwd")
+    run = captures.traced(Clock().around(kernel.run, "cpu"))
+    assert run(x=torch.ones(2), weight=None, eps=0.0).tolist() == [2, 2]
+    assert capfd.readouterr().err == ""
+    assert logging.root.manager.disable == 0
+
+
+def test_what_cannot_be_traced_runs_as_it_is():
+    def kernel(x):
+        return x * float(__import__("numpy").asarray(x.tolist()).sum())
+
+    assert captures.traced(kernel)(torch.ones(3)).tolist() == [3, 3, 3]
+
+
+def test_errors_are_those_of_the_function():
+    def kernel(x):
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        captures.traced(kernel)(torch.ones(3))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here")
+def test_a_graph_is_replayed_with_the_values_given():
+    def kernel(x, weight):
+        x.mul_(2)
+        return x * weight
+
+    x, weight = torch.arange(3.0, device="cuda"), torch.full((3,), 5.0, device="cuda")
+    assert captures.replayed(kernel)(x=x, weight=weight).tolist() == [0, 10, 20]
+    assert x.tolist() == [0, 2, 4]
+    with pytest.raises(RefusedError, match="CUDA cannot capture it"):
+        captures.replayed(lambda x: x * x.sum().item())(x=x)

@@ -1,0 +1,95 @@
+"""A callable as torch captures it: traced by torch.compile, or recorded in a CUDA graph and replayed."""
+
+import logging
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from verify_norm.cases import placement
+from verify_norm.core.errors import one_line
+from verify_norm.loading.returned import RefusedError
+
+Function = Callable[..., Any]
+OURS = ("verify_norm.cases", "verify_norm.loading", "verify_norm.running")  # what calls a target
+WARM = 3  # calls before a capture, which compile and choose what a kernel compiles and chooses once
+
+
+def traced(function: Function) -> Function:
+    """Return the function under torch.compile with backend "eager": Dynamo traces it, torch's own operators run it.
+
+    What Dynamo cannot trace runs as without it, and so do Triton's interpreter and NumPy. Each call is traced anew.
+    Raises RefusedError where compiled code is in this process already, which a reset would throw away.
+    """
+
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        from torch import _dynamo  # whose import takes a second
+
+        if _dynamo.utils.counters["frames"]["ok"]:
+            raise RefusedError("torch.compile is in use in this process")
+        _leave_out()
+        silent = logging.root.manager.disable
+        logging.disable()  # Dynamo logs each error that it passes over, in hundreds of lines
+        try:
+            with _dynamo.config.patch(suppress_errors=True, trace_numpy=False):
+                return torch.compile(function, backend="eager", dynamic=False)(*args, **kwargs)
+        finally:
+            logging.disable(silent)
+            _dynamo.reset()
+            _dynamo.utils.counters.clear()
+
+    return run
+
+
+def _leave_out() -> None:
+    """Let Dynamo pass over our own frames and over Triton's interpreter, which takes seconds to trace."""
+    from torch._dynamo import trace_rules
+
+    interpreter: Any = sys.modules.get("triton.runtime.interpreter")
+    launch = interpreter and interpreter.InterpretedFunction.run
+    if launch and not hasattr(launch, "_torchdynamo_disable"):
+        interpreter.InterpretedFunction.run = torch.compiler.disable(launch)
+    if trace_rules.check_file(placement.__file__).skipped:
+        return
+    for name in OURS:
+        trace_rules.add(name)
+
+
+def replayed(function: Function) -> Function:
+    """Return the function as a CUDA graph, captured while other values are in its tensors, then replayed.
+
+    Raises RefusedError where CUDA cannot capture it, as where it waits for the GPU.
+    """
+
+    @wraps(function)
+    def run(**given: Any) -> Any:
+        tensors = [value for value in given.values() if isinstance(value, torch.Tensor)]
+        values = [tensor.clone() for tensor in tensors]
+
+        def write(sources: list[torch.Tensor]) -> None:
+            for tensor, source in zip(tensors, sources, strict=True):
+                placement.overwrite(tensor, source)
+
+        others = [(1 - value.float() / 2).to(value.dtype) for value in values]
+        graph, usual, beside = torch.cuda.CUDAGraph(), torch.cuda.current_stream(), torch.cuda.Stream()
+        beside.wait_stream(usual)
+        with torch.cuda.stream(beside):
+            for _ in range(WARM):
+                write(others)  # a kernel may overwrite them
+                function(**given)
+        usual.wait_stream(beside)
+        write(others)
+        try:
+            with torch.cuda.graph(graph):
+                returned = function(**given)
+        except Exception as error:
+            raise RefusedError(f"CUDA cannot capture it: {one_line(error)}") from error
+        write(values)
+        graph.replay()
+        return tree_map_only(torch.Tensor, torch.clone, returned)  # the graph's own memory ends with it
+
+    return run
