@@ -14,6 +14,7 @@ from verify_norm.core.spec import CaseSpec, Kernel, Op
 from verify_norm.equality import onset
 from verify_norm.equality.model import Gap, Side, Tally, Unstable
 from verify_norm.equality.pair import Returned, called, gaps
+from verify_norm.running import patience
 from verify_norm.running.isolate import Runner
 from verify_norm.search import search
 from verify_norm.search.pace import Pace
@@ -173,8 +174,7 @@ class Walk:
 
     def returned(self, spec: CaseSpec) -> tuple[Returned, Returned]:
         """Return what both kernels return on a case; the second does not run where the first refuses."""
-        longer = max(1.0, prod(spec.shape) / search.on(search.ELEMENTS, self.settings) / 8)
-        timeout = longer * (self.settings.timeout or search.on(search.TIMEOUT, self.settings))
+        timeout = patience.of_case(self.settings.timeout, self.settings.device, prod(spec.shape))
         a = called(self.runners[0], spec, timeout)
         b = Returned() if a.refused else called(self.runners[1], spec, timeout)
         self.hangs += a.hung + b.hung

@@ -68,7 +68,6 @@ class Collector:
     outputs: Counter[str] = field(default_factory=Counter)
     ended: str = ""
     hangs: int = 0
-    slowest: float = 0.2  # seconds for one case
     seconds: float = 0.0  # inside the kernel
     interrupted: bool = False
 

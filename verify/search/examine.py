@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import inf
 
 import torch
 
@@ -24,6 +25,7 @@ from verify_norm.core.spec import (
 )
 from verify_norm.running.execute import Clock, execute
 from verify_norm.running.isolate import LostError, Runner, announce
+from verify_norm.running.patience import types
 
 PRELOAD = "verify_norm.search.preload"  # what a child that examines cases has imported
 NO_ROOM = "the case does not fit into GPU memory"
@@ -37,7 +39,7 @@ class Examined:
     `unsupported` is the reason why the kernel was not run; `problem` and `limits` are those of its run. `near` names
     the tensors whose "far" layout did not fit into memory. `detectable` holds smallest errors, each after the
     name of its check. `dead`: the kernel broke its CUDA context, so its process can run nothing more. `hung`: it did
-    not return.
+    not return, which without a finding is no fault: the run had no more time.
     """
 
     spec: CaseSpec
@@ -64,30 +66,43 @@ class Examined:
 
 
 def examine_in(
-    runner: Runner, spec: CaseSpec, checks: tuple[str, ...], timeout: float, contract: Contract | None = None
+    runner: Runner,
+    spec: CaseSpec,
+    checks: tuple[str, ...],
+    timeout: float,
+    contract: Contract | None = None,
+    *,
+    left: float = inf,
 ) -> Examined:
     """Return `examine` of the runner's kernel; in a child process, a crash or a hang becomes a finding "crash".
 
     A check may run the kernel again, near the case. If it crashes there, the other checks run without that check.
+    The case may take `timeout` seconds, and more where the kernel may build; `left` are the seconds of the run.
     """
     lost: list[Finding] = []
     while True:
         try:
-            examined = runner.call(examine, timeout, spec, checks, runner.device, announce, contract)
+            given = spec, checks, runner.device, announce, contract
+            examined = runner.call(examine, timeout, *given, types=types(spec), ran=_compared, left=left)
         except LostError as error:
             during = runner.stage()
             where = f", in a further run near this case that the check {during} makes" if during else ""
-            name = runner.kernel.name
-            lost.append(Finding(name, "crash", None, "error", f"{error}{where}", spec, during=during or None))
+            message = f"{error}{where}{error.measured}"
+            if not error.late:
+                lost.append(Finding(runner.kernel.name, "crash", None, "error", message, spec, during=during or None))
             checks = tuple(check for check in checks if check != during)
             if not during or error.hung:
-                return Examined(spec, findings=tuple(lost), looked=("crash",), hung=error.hung)
+                return Examined(spec, findings=tuple(lost), looked=("crash",) * bool(lost), hung=error.hung)
             continue
         if examined.dead:
             runner.fresh()
         crash = runner.isolated and ("crash" in checks or lost)
         looked = (*examined.looked, "crash") if crash else examined.looked
         return replace(examined, looked=looked, findings=(*examined.findings, *lost))
+
+
+def _compared(examined: Examined) -> bool:
+    return bool(examined.tallies)
 
 
 def examine(

@@ -19,6 +19,7 @@ from verify_norm.core.geometry import repeated, size
 from verify_norm.core.ops import OPS
 from verify_norm.core.results import Report, Settings
 from verify_norm.core.spec import CaseSpec, Contract, Finding, Kernel, Op
+from verify_norm.running import patience
 from verify_norm.running.isolate import runner
 from verify_norm.search.collector import NO_JOURNAL, Collector
 from verify_norm.search.diagnosis import Trial
@@ -33,9 +34,7 @@ ELEMENTS = {"cpu": 2**14, "cuda": 2**19}  # of x: Triton's interpreter takes 5 m
 FEW, TALL = ALWAYS["cpu"][0], 1100  # rows that every kernel is run with, and rows that cost an interpreter seconds
 REDUCING = 0.2  # the share of the time that is kept for making failures small, once there is one
 EXPLAINING = 0.2  # the share that is kept for trying weaker contracts on what failed
-TIMEOUT = {"cpu": 20.0, "cuda": 90.0}  # seconds for one case: on a GPU the first case of a shape compiles
 HANGS = 4  # after this many, the run ends
-PATIENCE = 10.0  # once the kernel has hung, a case may take this many times as long as the slowest one so far
 TOO_LARGE = "one of its groups is too large for a CPU"
 ALONE = "alone, in a new process, the case does not show it: a race, or what the kernel keeps from earlier calls"
 
@@ -275,11 +274,22 @@ def table_of(
     """
     gpu, corner = settings.device != "cpu", list[CaseSpec]()
     if dtypes and settings.shapes != "models":
-        corner = corners.corners(op, dtypes, frozen=frozen, gpu=gpu)
+        corner = _smallest_first(corners.corners(op, dtypes, frozen=frozen, gpu=gpu))
     if settings.shapes == "fuzz":
         return corner, [], ()
     shaped, left_out = models.model_cases(op, full=gpu, dtypes=dtypes)
     return corner, shaped, tuple(left_out)
+
+
+def _smallest_first(table: list[CaseSpec]) -> list[CaseSpec]:
+    """Return the table with the smallest case of each of the types at the front.
+
+    A kernel that is built for a type is built there, where nothing else takes long: a hang later on is no build.
+    """
+    small: dict[str, CaseSpec] = {}
+    for spec in sorted((spec for spec in table if prod(spec.shape)), key=lambda spec: prod(repeated(spec).shape)):
+        small.setdefault(patience.types(spec), spec)
+    return list(dict.fromkeys((*small.values(), *table)))
 
 
 def on(limits: dict[str, T], settings: Settings) -> T:
@@ -303,15 +313,8 @@ def _try(state: Collector, spec: CaseSpec) -> Examined | None:
 def _examine(
     state: Collector, spec: CaseSpec, checks: tuple[str, ...], left: float = inf, contract: Contract | None = None
 ) -> Examined:
-    elements = prod(repeated(spec).shape)
-    longer = max(1.0, elements / on(ELEMENTS, state.settings) / 8)  # models' shapes are far larger
-    patience = PATIENCE * state.slowest if state.hangs else inf
-    timeout = min(state.settings.timeout or on(TIMEOUT, state.settings), patience, left)
-    started = time.perf_counter()
-    examined = examine_in(state.runner, spec, checks, timeout * longer, contract)
-    if not examined.hung:
-        state.slowest = max(state.slowest, time.perf_counter() - started)
-    return examined
+    timeout = patience.of_case(state.settings.timeout, state.settings.device, prod(repeated(spec).shape))
+    return examine_in(state.runner, spec, checks, timeout, contract, left=left)
 
 
 def _reduced(state: Collector, finding: Finding, deadline: float, small: list[CaseSpec]) -> Finding:
