@@ -142,6 +142,11 @@ MANY_ROWS: tuple[_Row, ...] = tuple(  # long sums of dweight and dbias, in every
     for rows, lengths in ((1025, (3, 2, 4)), (4097, (2, 1, 4)), (16384, (1, 3, 2)))
     for turn, length in enumerate(lengths)
 )
+AT_EVERY_SIZE = ("memory", "determinism", "batch_invariance")  # further runs whose bugs have thresholds of size
+_SIDES = ((2, 65536), (1030, 60), (1, 131072), (4100, 30), (8193, 17), (16384, 8), (65537, 2))  # each tells of the next
+WIDE_ROWS: tuple[_Row, ...] = tuple(  # thresholds of rows, of lengths and of elements, in every type
+    ((rows + more, length + more), {}) for more in range(3) for rows, length in _SIDES
+)
 GPU_ROW_CORNERS: tuple[_Row, ...] = (  # these take minutes in the interpreter
     ((16384, 256), {}),  # enough programs for contention on a lock or a buffer
     ((16385, 256), {"offset": 10.0}),
@@ -251,6 +256,12 @@ SERVING_GROUPS: tuple[_Row, ...] = (  # from small to large
     ((23, 4, 508), {"num_groups": 2, "batch": 4097}),
     ((25, 4, 16, 16), {"num_groups": 2, "batch": 4099}),
 )
+_BLOCKS = ((1, 4, 128, 513, 2), (257, 4, 8, 8, 1), (2, 512, 15, 17, 4), (1025, 64, 1, 1, 32), (1, 1, 362, 363, 1))
+WIDE_GROUPS: tuple[_Row, ...] = tuple(  # groups of many elements, many groups, many channels, many samples
+    ((samples + more, channels, height, width), {"num_groups": groups})
+    for more in range(3)
+    for samples, channels, height, width, groups in _BLOCKS
+)
 GPU_GROUP_CORNERS: tuple[_Row, ...] = (  # groups of many programs; three of each, so that every type has its turn
     ((1, 160, 56, 56), {"num_groups": 16, **_LAST}),  # a memory line holds parts of several groups
     ((1, 160, 57, 55), {"num_groups": 16, **_LAST}),
@@ -258,6 +269,10 @@ GPU_GROUP_CORNERS: tuple[_Row, ...] = (  # groups of many programs; three of eac
     ((1, 16, 224, 224), {"num_groups": 2}),
     ((2, 6, 181, 199), {"num_groups": 2}),
     ((1, 16, 224, 224), {"num_groups": 2, "offset": 1e3}),
+)
+_PLANES = ((16385, 8), (2, 1, 256, 257), (2, 1025, 8, 8), (1, 2, 65537), (65537, 2))
+WIDE_CHANNELS: tuple[_Row, ...] = tuple(  # many samples, many positions, many channels
+    ((samples + more, *rest), {}) for more in range(3) for samples, *rest in _PLANES
 )
 CHANNEL_CORNERS: _Topics = {  # each in training, and again in evaluation with running statistics
     "offsets": (
@@ -370,6 +385,20 @@ def corners(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool 
         specs.append((number, replace(usual, dtype=dtypes[number % len(dtypes)], frozen=inputs, seed=number)))
     met = [count() for _ in dtypes]
     return [turns.of_type(spec, next(met[turn % len(met)]), turn % len(met), op) for turn, spec in specs]
+
+
+def wide(op: Op, dtypes: tuple[str, ...]) -> list[CaseSpec]:
+    """Return corner cases that are larger than any of `corners` in rows, length or elements; the dtypes take turns.
+
+    A torch kernel runs one in a tenth of a second, an interpreter in seconds; each meets as many as its time allows.
+    """
+    lines = {"rows": WIDE_ROWS, "groups": WIDE_GROUPS, "channels": WIDE_CHANNELS}[op.view]
+    specs = []
+    for number, (shape, options) in enumerate(lines):
+        turn = number % len(dtypes)
+        spec = _of(op, CaseSpec(shape=shape, dtype=dtypes[turn], seed=number, **options), number)
+        specs.append(turns.also(turns.of_type(spec, number // len(dtypes), turn, op), AT_EVERY_SIZE))
+    return specs
 
 
 def _of(op: Op, spec: CaseSpec, number: int) -> CaseSpec:

@@ -9,6 +9,7 @@ import torch
 
 from verify_norm.cases import make, placement
 from verify_norm.checks import CHECKS
+from verify_norm.checks.relations.rerun import slow
 from verify_norm.core import geometry
 from verify_norm.core.ops import OPS
 from verify_norm.core.results import Tally
@@ -35,11 +36,11 @@ NO_ROOM = "the case does not fit into GPU memory"
 class Examined:
     """The results of the checks on one case. They cross from the kernel's process to ours, and are in the journal.
 
-    `looked` names the checks that had something to check, `left_out` those that did not fit into GPU memory.
-    `unsupported` is the reason why the kernel was not run; `problem` and `limits` are those of its run. `near` names
-    the tensors whose "far" layout did not fit into memory. `detectable` holds smallest errors, each after the
-    name of its check. `dead`: the kernel broke its CUDA context, so its process can run nothing more. `hung`: it did
-    not return, which without a finding is no fault: the run had no more time.
+    `looked` names the checks that had something to check, `left_out` those that did not fit into GPU memory, and `slow`
+    those whose further runs take too long. `unsupported` is the reason why the kernel was not run; `problem` and `limits` are
+    those of its run. `near` names the tensors whose "far" layout did not fit into memory. `detectable` holds smallest
+    errors, each after the name of its check. `dead`: the kernel broke its CUDA context, so its process can run nothing
+    more. `hung`: it did not return, which without a finding is no fault: the run had no more time.
     """
 
     spec: CaseSpec
@@ -47,6 +48,7 @@ class Examined:
     problem: str | None = None
     limits: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    slow: tuple[str, ...] = ()
     tallies: tuple[Tally, ...] = ()
     findings: tuple[Finding, ...] = ()
     looked: tuple[str, ...] = ()
@@ -73,16 +75,18 @@ def examine_in(
     contract: Contract | None = None,
     *,
     left: float = inf,
+    further: float = inf,
 ) -> Examined:
     """Return `examine` of the runner's kernel; in a child process, a crash or a hang becomes a finding "crash".
 
     A check may run the kernel again, near the case. If it crashes there, the other checks run without that check.
-    The case may take `timeout` seconds, and more where the kernel may build; `left` are the seconds of the run.
+    The case may take `timeout` seconds, and more where the kernel may build; `left` are the seconds of the run, and
+    `further` those that one further run of a large case may take.
     """
     lost: list[Finding] = []
     while True:
         try:
-            given = spec, checks, runner.device, announce, contract
+            given = spec, checks, runner.device, announce, contract, further
             examined = runner.call(examine, timeout, *given, types=types(spec), ran=_compared, left=left)
         except LostError as error:
             during = runner.stage()
@@ -112,6 +116,7 @@ def examine(
     device: str,
     announce: Callable[[str], None] = lambda _: None,
     contract: Contract | None = None,
+    further: float = inf,
 ) -> Examined:
     """Run `kernel` on the case of `spec`, and these checks on its outputs, under its own contract or another.
 
@@ -120,13 +125,18 @@ def examine(
     """
     kernel = replace(kernel, contract=contract or kernel.contract)
     with suppress(torch.OutOfMemoryError):  # ours: the kernel's own is a problem of its run
-        return _examine(kernel, spec, checks, device, announce)
+        return _examine(kernel, spec, checks, device, announce, further)
     torch.cuda.empty_cache()
     return Examined(spec, unsupported=NO_ROOM)
 
 
 def _examine(
-    kernel: Kernel, spec: CaseSpec, checks: tuple[str, ...], device: str, announce: Callable[[str], None]
+    kernel: Kernel,
+    spec: CaseSpec,
+    checks: tuple[str, ...],
+    device: str,
+    announce: Callable[[str], None],
+    further: float,
 ) -> Examined:
     if (reason := kernel.refuses(spec)) is not None:
         return Examined(spec, unsupported=reason)
@@ -136,6 +146,7 @@ def _examine(
     ran = execute(replace(kernel, run=run, forward_run=forward_run), make.case(spec, op, kernel.contract, device))
     if ran.refused:
         return Examined(spec, unsupported=ran.problem)
+    ran = replace(ran, further=further)
     dead = ran.problem is not None and _dead(device)
     given = [tensor.name for tensor in op.inputs if tensor.role != "saved"]
     yielded: list[tuple[str, object]] = []
@@ -158,6 +169,7 @@ def _examine(
         findings=tuple(item for _, item in yielded if isinstance(item, Finding)),
         looked=tuple(looked),
         left_out=tuple(left_out),
+        slow=tuple(name for name in slow(ran) if name in checks),
         detectable=tuple((name, item) for name, item in yielded if isinstance(item, SmallestError)),
         observed=tuple((name, item.held) for name, item in yielded if isinstance(item, Observed)),
         layouts=tuple(f"{name} {_layout(ran, name)}" for name in given),

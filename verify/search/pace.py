@@ -5,12 +5,18 @@ from dataclasses import dataclass, field
 from math import inf
 
 from verify_norm.core.geometry import repeated, size
+from verify_norm.core.results import Settings
 from verify_norm.core.spec import CaseSpec, Op
+from verify_norm.running.patience import kind
 
 Size = tuple[int, int]  # rows and elements of x
 # The sizes that every kernel runs: Triton's interpreter takes 5 ms a program, a GPU's host its time for every element.
 ALWAYS: dict[str, Size] = {"cpu": (300, 2**19), "cuda": (300, 2**23)}
 SHARE = {"cpu": 1 / 40, "cuda": 1 / 15}  # of the time: the most that a larger case may take
+WIDE = 1 / 20  # of the time: the most that the largest corner cases may take together
+FURTHER = (
+    1 / 200
+)  # of what a larger case may take: the most that a further run of a case may take; most checks make several
 
 
 @dataclass(slots=True)
@@ -20,6 +26,11 @@ class Pace:
     device: str
     seconds: float
     seen: list[tuple[Size, float]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Pace":
+        """Return the pace of a run that has not begun."""
+        return cls(kind(settings.device), settings.seconds)
 
     def learn(self, taken: Size, seconds: float) -> None:
         """Note what a case took."""
@@ -41,6 +52,16 @@ class Pace:
         """The seconds that a larger case may take."""
         return self.seconds * SHARE[self.device]
 
+    @property
+    def wide(self) -> float:
+        """The seconds that the largest corner cases may take together."""
+        return self.seconds * WIDE
+
+    @property
+    def further(self) -> float:
+        """The seconds that a further run of a large case may take."""
+        return self.most * FURTHER
+
     def allows(self, wanted: Size) -> bool:
         """Return whether a case of that size takes a small part of the time.
 
@@ -51,6 +72,10 @@ class Pace:
         >>> pace.allows((2000, 1_000_000)), pace.allows((4096, 150_000))
         (True, False)
         """
+        return self.usual(wanted) or self.fits(wanted)
+
+    def fits(self, wanted: Size) -> bool:
+        """Return the same, also of a size that every kernel runs."""
         rows, elements = wanted
         slower = (max(1.0, rows / max(r, 1), elements / max(e, 1)) * seconds for (r, e), seconds in self.seen)
-        return self.usual(wanted) or min(slower, default=inf) <= self.most
+        return min(slower, default=inf) <= self.most
