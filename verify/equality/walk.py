@@ -14,7 +14,8 @@ from verify_norm.equality.model import Gap, Side, Tally, Unstable
 from verify_norm.equality.pair import Returned, called, gaps
 from verify_norm.running import patience
 from verify_norm.running.isolate import Runner
-from verify_norm.search import drawing, search
+from verify_norm.search import search
+from verify_norm.search.drawing import Drawing, planned
 from verify_norm.search.pace import Pace
 from verify_norm.search.search import Over, Progress
 
@@ -89,7 +90,7 @@ class Walk:
         table, large = self.pace.parted((replace(spec, batch=0) for spec in corner), op)
         table += [*shaped, *onset.scan(op, dtypes, settings.device)]
         self.corners = len(table) + len(large)
-        self.planned = self.corners + drawing.planned(settings) * bool(dtypes)
+        self.planned = self.corners + planned(settings) * bool(dtypes)
         try:
             for number, spec in enumerate((*table, *large)):
                 if number >= len(table) and not self.pace.allows(size(spec, op)):
@@ -99,7 +100,7 @@ class Walk:
                 self.one(spec)
                 self.corners_done += 1
             if dtypes and settings.examples:
-                drawing.draw(op, dtypes, settings, self.one, self.larger, frozen=frozen)
+                Drawing(op, dtypes, settings, self.pace, self.one, self.leave_out, frozen).run()
         except Over as over:
             self.end(str(over))
 
@@ -107,13 +108,6 @@ class Walk:
         """Count a planned case that takes too long."""
         self.skipped["cases", slow] += 1
         self.planned -= 1
-
-    def larger(self, spec: CaseSpec) -> None:
-        """Compare a large random case if the time allows it."""
-        if self.pace.fits(size(spec, self.op)):
-            self.one(spec)
-        else:
-            self.leave_out(f"large random cases are slow: one would take over {self.pace.most:.2g} s")
 
     def _dtypes(self) -> Iterator[str]:
         """Yield the types of x that are asked for and that both kernels offer; note the others."""

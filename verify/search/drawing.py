@@ -1,12 +1,19 @@
-"""The random cases of a run: usual ones, then larger ones, as far as time allows; a seed draws the same ones."""
+"""The cases of a run after its corner table: random ones, and large ones as far as the kernel's time allows.
 
+A seed draws the same cases, however long they take: sizes are constants, and what is left out changes no later case.
+"""
+
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import inf
 
-from verify_norm.cases import strategies
-from verify_norm.core.geometry import size
+from verify_norm.cases import corners, strategies
+from verify_norm.core.geometry import repeated, size
 from verify_norm.core.results import Settings
 from verify_norm.core.spec import CaseSpec, Op
 from verify_norm.running.patience import kind
+from verify_norm.search.pace import Pace
 
 # Elements of x and rows. A kernel in Triton's interpreter runs usual cases in the time of a run; torch also large ones.
 USUAL = {"cpu": (2**14, 300), "cuda": (2**19, 2**16 + 1)}
@@ -15,37 +22,52 @@ LARGE_SHARE = 8  # one large case for so many usual ones
 
 
 def planned(settings: Settings) -> int:
-    """Return how many cases `draw` draws."""
+    """Return how many cases `Drawing.run` has."""
     return settings.examples + settings.examples // LARGE_SHARE
 
 
-def draw(
-    op: Op,
-    dtypes: tuple[str, ...],
-    settings: Settings,
-    usual: Callable[[CaseSpec], Mapping[str, float]],
-    large: Callable[[CaseSpec], None],
-    *,
-    frozen: bool,
-) -> None:
-    """Call `usual` with each usual case, then `large` with each larger one, which may leave it out if it takes long.
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Random and large cases of an operator.
 
-    `usual` returns what to maximize. So that times change no case, the sizes are constants, `large` returns nothing,
-    and what is left out is left to the caller to count.
+    `one` runs a case and returns what random ones maximize; `leave_out` counts one that takes too long, with a reason.
     """
-    elements, rows = USUAL[kind(settings.device)]
-    most = LARGE[kind(settings.device)]
 
-    def is_larger(spec: CaseSpec) -> bool:
-        wanted = size(spec, op)
+    op: Op
+    dtypes: tuple[str, ...]
+    settings: Settings
+    pace: Pace
+    one: Callable[[CaseSpec], Mapping[str, float]]
+    leave_out: Callable[[str], None]
+    frozen: bool
+
+    def run(self) -> None:
+        """Run the large cases of a table, random cases of usual size, and random large ones."""
+        settings, device = self.settings, kind(self.settings.device)
+        count, table = settings.examples // LARGE_SHARE, corners.wide(self.op, self.dtypes)
+        until = time.perf_counter() + self.pace.wide
+        for spec in table[:count]:
+            self.large(spec, until)
+        usual, large = (
+            strategies.specs(self.op, self.dtypes, elements, frozen=self.frozen, rows=rows)
+            for elements, rows in (USUAL[device], LARGE[device])
+        )
+        strategies.explore(usual, self.one, examples=settings.examples, seed=settings.seed)
+        if count > len(table):
+            large = large.filter(self.is_large)
+            strategies.explore(large, self.large, examples=count - len(table), seed=settings.seed)
+
+    def is_large(self, spec: CaseSpec) -> bool:
+        """Return whether a case is larger than those of usual size."""
+        elements, rows = USUAL[kind(self.settings.device)]
+        wanted = size(spec, self.op)
         return wanted[0] > rows or wanted[1] > elements
 
-    def without_aim(spec: CaseSpec) -> dict[str, float]:
-        large(spec)
+    def large(self, spec: CaseSpec, until: float = inf) -> Mapping[str, float]:
+        """Run a large case if the kernel's time allows it, and if it is not too late; return nothing to maximize."""
+        if time.perf_counter() < until and self.pace.fits(size(repeated(spec), self.op)):
+            self.one(spec)
+        else:
+            most, first = self.pace.most, self.pace.wide
+            self.leave_out(f"large cases are slow: over {most:.2g} s for one, or over {first:.2g} s for the first ones")
         return {}
-
-    drawn = strategies.specs(op, dtypes, elements, frozen=frozen, rows=rows)
-    strategies.explore(drawn, usual, examples=settings.examples, seed=settings.seed)
-    if count := settings.examples // LARGE_SHARE:
-        drawn = strategies.specs(op, dtypes, most[0], frozen=frozen, rows=most[1]).filter(is_larger)
-        strategies.explore(drawn, without_aim, examples=count, seed=settings.seed)

@@ -37,10 +37,10 @@ class Examined:
     """The results of the checks on one case. They cross from the kernel's process to ours, and are in the journal.
 
     `looked` names the checks that had something to check, `left_out` those that did not fit into GPU memory, and `slow`
-    those whose further runs take too long. `unsupported` is the reason why the kernel was not run; `problem` and `limits` are
-    those of its run. `near` names the tensors whose "far" layout did not fit into memory. `detectable` holds smallest
-    errors, each after the name of its check. `dead`: the kernel broke its CUDA context, so its process can run nothing
-    more. `hung`: it did not return, which without a finding is no fault: the run had no more time.
+    those whose further runs take too long. `unsupported` is the reason why the kernel was not run; `problem` and
+    `limits` are those of its run. `near` names the tensors whose "far" layout did not fit into memory. `detectable`
+    holds smallest errors, each after the name of its check. `dead`: the kernel broke its CUDA context, so its process
+    can run nothing more. `hung`: it did not return, which without a finding is no fault: the run had no more time.
     """
 
     spec: CaseSpec

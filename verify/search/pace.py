@@ -21,20 +21,23 @@ FURTHER = (
 
 @dataclass(slots=True)
 class Pace:
-    """The sizes and seconds of the cases of a run on one device, which has so many seconds."""
+    """The sizes and seconds of the cases of a run on one device, which has so many seconds.
+
+    `seen` holds what each case took, and how much of it inside the kernel.
+    """
 
     device: str
     seconds: float
-    seen: list[tuple[Size, float]] = field(default_factory=list)
+    seen: list[tuple[Size, float, float]] = field(default_factory=list)
 
     @classmethod
     def of(cls, settings: Settings) -> "Pace":
         """Return the pace of a run that has not begun."""
         return cls(kind(settings.device), settings.seconds)
 
-    def learn(self, taken: Size, seconds: float) -> None:
-        """Note what a case took."""
-        self.seen.append((taken, seconds))
+    def learn(self, taken: Size, seconds: float, inside: float | None = None) -> None:
+        """Note what a case took, and how much of it inside the kernel: all if it is not known."""
+        self.seen.append((taken, seconds, seconds if inside is None else min(inside, seconds)))
 
     def usual(self, wanted: Size) -> bool:
         """Return whether every kernel runs cases of that size."""
@@ -65,10 +68,10 @@ class Pace:
     def allows(self, wanted: Size) -> bool:
         """Return whether a case of that size takes a small part of the time.
 
-        A case costs something for itself, for each row and for each element. So one that has k times as many of both,
-        or less, takes at most k times as long.
+        A kernel takes some time for a case itself, for each row and for each element, and the checks for the case and
+        each element. So a case that has k times as many of both, or less, takes at most k times as long.
 
-        >>> pace = Pace("cpu", 60.0, [((300, 150_000), 0.2)])
+        >>> pace = Pace("cpu", 60.0, [((300, 150_000), 0.2, 0.2)])
         >>> pace.allows((2000, 1_000_000)), pace.allows((4096, 150_000))
         (True, False)
         """
@@ -77,5 +80,8 @@ class Pace:
     def fits(self, wanted: Size) -> bool:
         """Return the same, also of a size that every kernel runs."""
         rows, elements = wanted
-        slower = (max(1.0, rows / max(r, 1), elements / max(e, 1)) * seconds for (r, e), seconds in self.seen)
-        return min(slower, default=inf) <= self.most
+        slower = inf
+        for (r, e), seconds, inside in self.seen:
+            more = max(1.0, elements / max(e, 1))
+            slower = min(slower, more * (seconds - inside) + max(more, rows / max(r, 1)) * inside)
+        return slower <= self.most

@@ -20,9 +20,9 @@ from verify_norm.core.results import Report, Settings
 from verify_norm.core.spec import CaseSpec, Contract, Finding, Kernel, Op
 from verify_norm.running import patience
 from verify_norm.running.isolate import runner
-from verify_norm.search import drawing
 from verify_norm.search.collector import NO_JOURNAL, Collector
 from verify_norm.search.diagnosis import Trial
+from verify_norm.search.drawing import Drawing, planned
 from verify_norm.search.examine import PRELOAD, Examined, examine_in
 from verify_norm.search.journal import Journal
 from verify_norm.search.shrink import reduce
@@ -60,10 +60,10 @@ class _Search:
         """Run the cases of `first`, the table and random ones, until they or the time are over."""
         state, settings = self.state, self.state.settings
         dtypes, op = _dtypes(state), OPS[state.kernel.op]
-        table, large, wide = _table(state, dtypes)
+        table, large = _table(state, dtypes)
         table = [*(spec for spec in first if spec.dtype in dtypes), *table]
         state.corners = len(table) + len(large)
-        state.planned = state.corners + len(wide) + drawing.planned(settings)
+        state.planned = state.corners + planned(settings)
         try:
             for number, spec in enumerate((*table, *large)):
                 if number >= len(table) and not state.pace.allows(size(repeated(spec), op)):
@@ -72,22 +72,12 @@ class _Search:
                     continue
                 self.one(spec)
                 state.corners_done += 1
-            until = time.perf_counter() + state.pace.wide
-            for spec in wide:
-                self.larger(spec, until)
             state.drawn = True
             if dtypes and settings.examples and state.checks:
-                drawing.draw(op, dtypes, settings, self.measured, self.larger, frozen=state.kernel.autograd)
+                frozen = state.kernel.autograd
+                Drawing(op, dtypes, settings, state.pace, self.measured, self.leave_out, frozen).run()
         except Over as over:
             self.left_out(str(over))
-
-    def larger(self, spec: CaseSpec, until: float = inf) -> None:
-        """Run a large case if the kernel's time allows it, and if it is not too late."""
-        pace = self.state.pace
-        if time.perf_counter() < until and pace.fits(size(repeated(spec), OPS[self.state.kernel.op])):
-            self.one(spec)
-        else:
-            self.leave_out(f"large cases are slow: over {pace.most:.2g} s for one, or {pace.wide:.2g} s for the first")
 
     def leave_out(self, slow: str) -> None:
         """Count a planned case that takes too long."""
@@ -112,7 +102,7 @@ class _Search:
         if examined is not None and examined.tallies:
             batched = not turns.BATCHED.isdisjoint(examined.looked)
             seconds = max(time.perf_counter() - started, examined.seconds)  # of a case in the journal, those it took
-            state.pace.learn(size(repeated(spec) if batched else spec, OPS[state.kernel.op]), seconds)
+            state.pace.learn(size(repeated(spec) if batched else spec, OPS[state.kernel.op]), seconds, examined.seconds)
         self.met += 1
         if self.until and any(map(self.until, state.findings.values())):
             raise Over("the search was for this finding")
@@ -259,11 +249,8 @@ def _dtypes(state: Collector) -> tuple[str, ...]:
     return tuple(dtype for dtype in settings.dtypes if dtype in kernel.dtypes)
 
 
-def _table(state: Collector, dtypes: tuple[str, ...]) -> tuple[list[CaseSpec], list[CaseSpec], list[CaseSpec]]:
-    """Return the corner table with shapes of models where they are asked for, and the corner cases that may be slow.
-
-    Third are those that are so large that a kernel runs them only if all of them take a small part of the time.
-    """
+def _table(state: Collector, dtypes: tuple[str, ...]) -> tuple[list[CaseSpec], list[CaseSpec]]:
+    """Return the corner table with shapes of models where they are asked for, and the corner cases that may be slow."""
     op, kernel = OPS[state.kernel.op], state.kernel
     corner, shaped, left_out = table_of(op, state.settings, dtypes, frozen=kernel.autograd)
     for name in left_out:
@@ -273,8 +260,7 @@ def _table(state: Collector, dtypes: tuple[str, ...]) -> tuple[list[CaseSpec], l
     table, large = state.pace.parted([kernel.fitted(spec) for spec in corner], op)
     if not kernel.contract.batch_invariant:  # what is not promised is observed in batches of usual size alone
         large = [spec for spec in large if not spec.batch]
-    wide = corners.wide(op, dtypes) if dtypes and state.settings.shapes != "models" else []
-    return table + shaped, large, [kernel.fitted(spec) for spec in wide]
+    return table + shaped, large
 
 
 def table_of(
