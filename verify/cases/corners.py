@@ -143,7 +143,7 @@ MANY_ROWS: tuple[_Row, ...] = tuple(  # long sums of dweight and dbias, in every
     for turn, length in enumerate(lengths)
 )
 AT_EVERY_SIZE = ("memory", "determinism", "batch_invariance")  # further runs whose bugs have thresholds of size
-_SIDES = ((2, 65536), (1030, 60), (1, 131072), (4100, 30), (8193, 17), (16384, 8), (65537, 2))  # each tells of the next
+_SIDES = ((16384, 3), (1, 131072), (65537, 2), (8193, 17), (2, 65536), (4100, 30), (1030, 60))
 WIDE_ROWS: tuple[_Row, ...] = tuple(  # thresholds of rows, of lengths and of elements, in every type
     ((rows + more, length + more), {}) for more in range(3) for rows, length in _SIDES
 )

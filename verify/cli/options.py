@@ -22,7 +22,9 @@ CONTRACT = typer.Option(
 )
 CHECKS = typer.Option("--checks", help="Run only these checks, as accuracy,signature.")
 TIMEOUT = typer.Option(
-    "--timeout", min=least(Seconds), help="Seconds after which a case counts as hung. Without it 20, or 90 on a GPU."
+    "--timeout",
+    min=least(Seconds),
+    help="Seconds after which a case counts as hung: 20 by default, 90 on a GPU; more where the kernel may build.",
 )
 ALLOW_INCOMPLETE = typer.Option(
     "--allow-incomplete", help="Exit status 0, not 3, for a run without findings that ends before all corner cases."

@@ -80,8 +80,9 @@ class Pace:
     def fits(self, wanted: Size) -> bool:
         """Return the same, also of a size that every kernel runs."""
         rows, elements = wanted
-        slower = inf
+        outside = kernel = inf
         for (r, e), seconds, inside in self.seen:
             more = max(1.0, elements / max(e, 1))
-            slower = min(slower, more * (seconds - inside) + max(more, rows / max(r, 1)) * inside)
-        return slower <= self.most
+            outside = min(outside, more * (seconds - inside))
+            kernel = min(kernel, max(more, rows / max(r, 1)) * inside)
+        return outside + kernel <= self.most
