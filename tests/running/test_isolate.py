@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -109,7 +110,8 @@ def test_a_build_in_every_process_is_no_hang_and_a_hang_after_it_is_one():
         assert not examine_in(runner, small, ("accuracy", "crash"), 0.5).findings  # patience begins anew
     finally:
         runner.close()
-    assert finding.message.startswith("it did not return after 3 s; the slowest case so far took 1 s; --timeout 9")
+    words = r"it did not return after ([\d.]+) s; the slowest case so far took [\d.]+ s; --timeout \d+ allows more"
+    assert float(re.fullmatch(words, finding.message)[1]) >= 3  # three builds of a second
 
 
 def test_a_case_that_the_run_has_no_time_for_has_not_hung():

@@ -1,15 +1,18 @@
 """Times decide which large cases run, never which cases are drawn."""
 
 import time
+from dataclasses import replace
 
 import pytest
 import torch
 from norms import layernorm
 
+from verify_norm.cases import corners
 from verify_norm.core.ops import OPS
 from verify_norm.core.results import Settings
 from verify_norm.core.spec import Contract, Kernel
 from verify_norm.search.drawing import USUAL, Drawing, planned
+from verify_norm.search.examine import examine
 from verify_norm.search.pace import Pace
 from verify_norm.search.search import search
 
@@ -63,7 +66,6 @@ def in_large_batches(y, mean, rstd):
     return y, mean, torch.nextafter(rstd, 2 * rstd) if y.numel() > 2**16 else rstd
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "check"),
     [
@@ -73,16 +75,20 @@ def in_large_batches(y, mean, rstd):
         (in_large_batches, "batch_invariance"),
     ],
 )
-def test_what_begins_in_large_cases_is_detected(changed, check):
+def test_what_begins_in_large_cases_is_detected_there(changed, check):
     def wrong(x, weight, bias, eps, normalized_shape):
         return changed(*EXACT(x, weight, bias, eps, normalized_shape))
 
     kernel = Kernel("k", "layernorm_fwd", run=wrong, contract=Contract(batch_invariant=True))
-    options = Settings(("float32",), (check,), examples=60, seconds=100.0, isolate=False)
-    (found,) = search(kernel, options, until=lambda finding: True).findings
-    assert found.check == check
+    further = Pace.of(SETTINGS).further * 10  # this machine may be loaded
+    large = corners.wide(OPS[kernel.op], ("float32",))[:7]
+    found = [examine(kernel, spec, (check,), "cpu", further=further).findings for spec in large]
+    assert {one.check for some in found for one in some} == {check}
+    right = replace(kernel, run=EXACT)
+    assert not any(examine(right, spec, (check,), "cpu", further=further).findings for spec in large[:3])
 
 
+@pytest.mark.slow
 def test_a_right_kernel_passes_in_large_cases_and_one_that_is_slow_for_a_row_meets_none():
     rows = []
 
