@@ -14,9 +14,7 @@ Size = tuple[int, int]  # rows and elements of x
 ALWAYS: dict[str, Size] = {"cpu": (300, 2**19), "cuda": (300, 2**23)}
 SHARE = {"cpu": 1 / 40, "cuda": 1 / 15}  # of the time: the most that a larger case may take
 WIDE = 1 / 20  # of the time: the most that the largest corner cases may take together
-FURTHER = (
-    1 / 200
-)  # of what a larger case may take: the most that a further run of a case may take; most checks make several
+FURTHER = 1 / 400  # of a larger case: the most that a further run may take; most checks make several
 
 
 @dataclass(slots=True)
@@ -68,17 +66,23 @@ class Pace:
     def allows(self, wanted: Size) -> bool:
         """Return whether a case of that size takes a small part of the time.
 
-        A kernel takes some time for a case itself, for each row and for each element, and the checks for the case and
-        each element. So a case that has k times as many of both, or less, takes at most k times as long.
+        A case costs something for itself, for each row and for each element. So one that has k times as many of both,
+        or less, takes at most k times as long.
 
         >>> pace = Pace("cpu", 60.0, [((300, 150_000), 0.2, 0.2)])
         >>> pace.allows((2000, 1_000_000)), pace.allows((4096, 150_000))
         (True, False)
         """
-        return self.usual(wanted) or self.fits(wanted)
+        rows, elements = wanted
+        slower = (max(1.0, rows / max(r, 1), elements / max(e, 1)) * seconds for (r, e), seconds, _ in self.seen)
+        return self.usual(wanted) or min(slower, default=inf) <= self.most
 
     def fits(self, wanted: Size) -> bool:
-        """Return the same, also of a size that every kernel runs."""
+        """Return the same of a case that runs only if it takes little, whatever its size: with a closer look.
+
+        Rows cost the kernel time, not the checks. A batch of the table, of which there are several runs, is left to
+        `allows`.
+        """
         rows, elements = wanted
         outside = kernel = inf
         for (r, e), seconds, inside in self.seen:
