@@ -11,9 +11,11 @@ import resource
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import inf
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +25,7 @@ import pebble
 from verify_norm.core.spec import Kernel
 from verify_norm.loading import registry
 from verify_norm.running.interpreter import patch
+from verify_norm.running.patience import Patience
 
 MEMORY = 0.5  # share of the machine's memory that a kernel may allocate on the CPU
 _STAGE = 64  # bytes: the longest name of a check
@@ -31,11 +34,15 @@ T = TypeVar("T")
 
 
 class LostError(Exception):
-    """The child ended, or did not return in time (`hung`); the message says how."""
+    """The child ended, or did not return in time (`hung`); the message says how.
 
-    def __init__(self, message: str, *, hung: bool = False) -> None:
+    `measured` has in words how long calls took that did return. `late`: the call had less time than it may take, since
+    no more was left, so that it says nothing about the kernel.
+    """
+
+    def __init__(self, message: str, *, hung: bool = False, measured: str = "", late: bool = False) -> None:
         super().__init__(message)
-        self.hung = hung
+        self.hung, self.measured, self.late = hung, measured, late
 
 
 @dataclass(slots=True)
@@ -51,7 +58,15 @@ class InProcess:
         """Return "": this process needs no announcements."""
         return ""
 
-    def call(self, function: Callable[..., T], timeout: float, *args: Any) -> T:
+    def call(
+        self,
+        function: Callable[..., T],
+        timeout: float,
+        *args: Any,
+        types: str = "",
+        ran: Callable[[T], bool] = bool,
+        left: float = inf,
+    ) -> T:
         """Return `function(kernel, *args)`, without a time limit; raises what it raises."""
         return function(self.kernel, *args)
 
@@ -77,22 +92,40 @@ class Isolated:
         self._stage = mmap.mmap(self._file.fileno(), _STAGE)  # the check that the child announced last
         self._sent = pickle.dumps(replace(kernel, run=None, forward_run=None)), device, self._file.name
         self._pool: pebble.ProcessPool | None = None
+        self._patience = Patience(device)
 
-    def call(self, function: Callable[..., T], timeout: float, *args: Any) -> T:
+    def call(
+        self,
+        function: Callable[..., T],
+        timeout: float,
+        *args: Any,
+        types: str = "",
+        ran: Callable[[T], bool] = bool,
+        left: float = inf,
+    ) -> T:
         """Return `function(kernel, *args)` of the child; raises what it raises, and LostError if the child is lost.
 
-        `function` is a module's attribute.
+        `function` is a module's attribute. The call may take `timeout` seconds, and more where it may build, as the
+        first call of `types` in a process does, up to one whose result says that the kernel `ran`; but never more than
+        are `left`.
         """
         if self._pool is None:
             self._pool = pebble.ProcessPool(1, initializer=_begin, initargs=self._sent, context=self._context)
         self._stage[:] = bytes(_STAGE)
-        future = self._pool.schedule(_call, args=(function, timeout, *args), timeout=timeout)
+        limit = min(allowed := self._patience.limit(timeout, types), left)
+        future = self._pool.schedule(_call, args=(function, limit, *args), timeout=limit)
         try:
-            result: T = future.result()
+            result: T
+            result, seconds = future.result()
         except TimeoutError:
-            raise LostError(f"it did not return within {timeout:.3g} s", hung=True) from None
+            measured, late = self._patience.words(limit, types), left < allowed
+            self._patience.restart(hung=not late)
+            raise LostError(f"it did not return after {limit:.3g} s", hung=True, measured=measured, late=late) from None
         except pebble.ProcessExpired as error:
+            self._patience.restart()
             raise LostError(_ending(error.exitcode)) from None
+        if ran(result):
+            self._patience.returned(types, seconds)
         return result
 
     def stage(self) -> str:
@@ -105,6 +138,7 @@ class Isolated:
             self._pool.stop()  # type: ignore[no-untyped-call]
             self._pool.join()
             self._pool = None
+        self._patience.restart()
         return True
 
     def close(self) -> None:
@@ -186,12 +220,13 @@ def _begin(sent: bytes, device: str, stage: str) -> None:
         _child = registry.ready(pickle.loads(sent)), mmap.mmap(file.fileno(), _STAGE)
 
 
-def _call(function: Callable[..., T], timeout: float, *args: Any) -> T:
-    """In the child: return `function` of the kernel. An unhandled alarm ends even a loop outside of Python."""
+def _call(function: Callable[..., T], timeout: float, *args: Any) -> tuple[T, float]:
+    """In the child: return `function` of the kernel and its seconds. An alarm ends even a loop outside of Python."""
     assert _child is not None
     signal.setitimer(signal.ITIMER_REAL, timeout + GRACE)
+    started = time.perf_counter()
     try:
-        return function(_child[0], *args)
+        return function(_child[0], *args), time.perf_counter() - started
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
