@@ -61,7 +61,10 @@ class _Search:
         state, settings = self.state, self.state.settings
         dtypes, op = _dtypes(state), OPS[state.kernel.op]
         table, large = _table(state, dtypes)
-        pairs = _covering(state, dtypes, (*table, *large))
+        corner, frozen = (*table, *large), state.kernel.autograd
+        further = bool(dtypes and state.checks and settings.examples)
+        if further and settings.shapes != "models":
+            state.pairs = covering.Pairs(op, dtypes, frozen=frozen)
         table = [*(spec for spec in first if spec.dtype in dtypes), *table]
         state.corners = len(table) + len(large)
         state.planned = state.corners + planned(settings)
@@ -73,11 +76,12 @@ class _Search:
                     continue
                 self.one(spec)
                 state.corners_done += 1
+            pairs = _covering(state, dtypes, corner) if state.pairs else ()
             for spec in pairs:
                 self.one(spec)
             state.drawn = True
-            if dtypes and settings.examples and state.checks:
-                frozen, rest = state.kernel.autograd, settings.examples - len(pairs)
+            if further:
+                rest = settings.examples - len(pairs)
                 Drawing(op, dtypes, settings, state.pace, self.measured, self.leave_out, frozen).run(rest)
         except Over as over:
             self.left_out(str(over))
@@ -271,11 +275,9 @@ def _table(state: Collector, dtypes: tuple[str, ...]) -> tuple[list[CaseSpec], l
 
 def _covering(state: Collector, dtypes: tuple[str, ...], table: tuple[CaseSpec, ...]) -> tuple[CaseSpec, ...]:
     """Return the first of the further cases: those in which all pairs of choices meet, beside those of the table."""
-    op, settings, frozen = OPS[state.kernel.op], state.settings, state.kernel.autograd
-    if not (dtypes and state.checks and settings.examples) or settings.shapes == "models":
-        return ()
-    found = covering.array(op, dtypes, table, settings.seed, frozen=frozen)
-    state.pairs, state.possible = covering.Pairs(op, dtypes, frozen=frozen), found.pairs
+    op, settings = OPS[state.kernel.op], state.settings
+    found = covering.array(op, dtypes, table, settings.seed, frozen=state.kernel.autograd)
+    state.possible = found.pairs
     return tuple(state.kernel.fitted(spec) for spec in found.rows[: settings.examples])
 
 
