@@ -12,11 +12,12 @@ from verify_norm.validation.zoo import explains
 
 
 def detect(example: Example, settings: Settings) -> Finding | None:
-    """Return the first finding on a wrong output in the corner table, by the checks in `example.caught_by`."""
+    """Return the first finding on a wrong output in the corner tables, by the checks in `example.caught_by`."""
     kernel, op = registry.limited(example.kernel), OPS[example.kernel.op]
     checks = tuple(name for name in example.caught_by if name in CHECKS and CHECKS[name].applies(op))
     dtypes = tuple(d for d in settings.dtypes if d in kernel.dtypes)
-    for spec in corners.corners(op, dtypes, frozen=kernel.autograd, gpu=settings.device != "cpu"):
+    table = corners.corners(op, dtypes, frozen=kernel.autograd, gpu=settings.device != "cpu")
+    for spec in (*table, *corners.wide(op, dtypes)):
         for finding in examine(kernel, kernel.fitted(spec), checks, settings.device).findings:
             if explains(example, finding):
                 return finding
