@@ -122,7 +122,7 @@ def row_sum_broadcast(dy, x, weight, rstd, weight_offset, normalized_shape):
     return _backward(dy, x, weight, rstd, weight_offset, normalized_shape, keep=False, block=block)
 
 
-def offset_bwd_forgotten(dy, x, weight, rstd, normalized_shape):
+def offset_bwd_forgotten(dy, x, weight, rstd, weight_offset, normalized_shape):
     """The factor w + offset of both passes became that of the forward alone."""
     return _backward(dy, x, weight, rstd, 0.0, normalized_shape)
 

@@ -60,8 +60,9 @@ def test_an_audit_shows_where_accuracy_is_lost_and_why(wrong):
 
 
 def test_an_audit_goes_to_json_and_back(wrong):
-    assert documents.load_all(documents.dump(wrong)) == (wrong,)
-    assert TypeAdapter(Audit).validate_json(documents.dump(wrong)) == wrong
+    (loaded,) = documents.load_all(documents.dump(wrong))
+    assert repr(loaded) == repr(wrong)  # a value that a finding got may be NaN, which equals nothing
+    assert repr(TypeAdapter(Audit).validate_json(documents.dump(wrong))) == repr(wrong)
 
 
 def test_a_right_kernel_passes_its_audit():

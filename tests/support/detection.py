@@ -17,7 +17,8 @@ def detect(example: Example, settings: Settings) -> Finding | None:
     checks = tuple(name for name in example.caught_by if name in CHECKS and CHECKS[name].applies(op))
     dtypes = tuple(d for d in settings.dtypes if d in kernel.dtypes)
     table = corners.corners(op, dtypes, frozen=kernel.autograd, gpu=settings.device != "cpu")
-    for spec in (*table, *corners.wide(op, dtypes)):
+    wide = [] if kernel.backend == "triton" else corners.wide(op, dtypes)  # which an interpreter runs for seconds
+    for spec in (*table, *wide):
         for finding in examine(kernel, kernel.fitted(spec), checks, settings.device).findings:
             if explains(example, finding):
                 return finding

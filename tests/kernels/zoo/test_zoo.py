@@ -18,6 +18,7 @@ from verify_norm.validation import zoo
 WRONG = [example for example in zoo.detectable("cpu") if example.wrong]
 RIGHT = [example for example in zoo.detectable("cpu") if not example.wrong]
 HERE = Settings(isolate=False)
+TRIES = 8  # of the corner table, for a race between two threads that one case shows in two of five runs
 interpreted = pytest.mark.skipif(
     torch.cuda.is_available(), reason="verify-norm zoo runs them on a GPU, in processes that a wrong kernel may end"
 )
@@ -32,7 +33,8 @@ def ids(examples):
 @pytest.mark.parametrize("example", WRONG, ids=ids(WRONG))
 def test_a_wrong_kernel_is_detected_by_a_wrong_output(example):
     torch._dynamo.utils.counters.clear()  # of other tests: `modes` compiles nothing where compiled code is in use
-    finding = detect(example, HERE)
+    tries = TRIES if "threads" in example.summary else 1
+    finding = next((found for _ in range(tries) if (found := detect(example, HERE))), None)
     assert finding is not None
     assert finding.check in example.caught_by
 
