@@ -33,7 +33,7 @@ def ids(examples):
 @pytest.mark.parametrize("example", WRONG, ids=ids(WRONG))
 def test_a_wrong_kernel_is_detected_by_a_wrong_output(example):
     torch._dynamo.utils.counters.clear()  # of other tests: `modes` compiles nothing where compiled code is in use
-    tries = TRIES if "threads" in example.summary else 1
+    tries = TRIES if "threads" in example.kernel.summary else 1
     finding = next((found for _ in range(tries) if (found := detect(example, HERE))), None)
     assert finding is not None
     assert finding.check in example.caught_by
