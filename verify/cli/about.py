@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 from verify_norm.cli.console import complain
-from verify_norm.core.errors import one_of
+from verify_norm.core.errors import LIST, one_of
 from verify_norm.core.ops import OPS
 from verify_norm.search.request import interpret
 
@@ -66,7 +66,8 @@ def show(name: Annotated[str, typer.Argument(help="A kernel, check or operator; 
         _describe_op(name)
         return
     if ":" not in name and name not in BUILTIN and name not in PEERS:
-        one_of("kernel, check or operator", name, [*BUILTIN, *PEERS, *registered().kernels, *CHECKS, *OPS, "contracts"])
+        known = [*BUILTIN, *PEERS, *registered().kernels, *CHECKS, *OPS, "contracts"]
+        one_of("kernel, check or operator", name, known, see=LIST)
     kernel = find(name)
     whose = f", from {kernel.origin}" if kernel.origin else ""
     _print(f"kernel {kernel.name} for {kernel.op}\n{kernel.summary}\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -36,9 +37,8 @@ class Destinations:
     def __post_init__(self) -> None:
         """Check the files, and read the baseline."""
         serial.writable(self.json_path)
-        serial.writable(self.html_path)
-        if self.json_path and self.json_path == self.html_path:
-            raise UsageError(f"--json and --html are both {self.json_path}")
+        serial.writable(self.html_path, ours=("<!DOCTYPE html>",))
+        apart({"--json": self.json_path, "--html": self.html_path})
         if self.html_path:
             from verify_norm.report.html.page import missing
 
@@ -115,6 +115,16 @@ def _compared(documents: tuple[Document, ...], to: Destinations) -> RunCompariso
         return None
     difference.show_comparison(compared, terminal.console() if to.shown else err)
     return compared
+
+
+def apart(written: Mapping[str, str], read: Iterable[str] = ()) -> None:
+    """Raise UsageError if two of the files to write are one, or one of them is read, whatever their names."""
+    places = {option: os.path.realpath(path) if path != "-" else path for option, path in written.items() if path}
+    for option, place in places.items():
+        if place in map(os.path.realpath, read):
+            raise UsageError(f"cannot write {written[option]}: the command reads it")
+        if twins := [other for other in places if other != option and places[other] == place]:
+            raise UsageError(f"{option} and {twins[0]} are both {written[option]}")
 
 
 def summarize(text: str) -> None:

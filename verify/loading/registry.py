@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from verify_norm.core.contracts import checked
-from verify_norm.core.errors import UnknownOpError, UsageError, one_of
+from verify_norm.core.errors import LIST, UnknownOpError, UsageError, one_of
 from verify_norm.core.known import declared, overwritten, whole
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Contract, Kernel
@@ -26,8 +26,12 @@ def find(name: str, op: str | None = None, bind: str = "") -> Kernel:
         return _record(attribute(name), name, name, op, bind)
     kernel = (BUILTIN | PEERS).get(name) or _registered(name)
     if op not in (None, kernel.op, *BOTH.get(kernel.op, ())):
-        raise UsageError(f"{name} is a kernel for {kernel.op}, not for {one_of('op', str(op), (*OPS, *BOTH))}")
+        raise UsageError(f"{name} is a kernel for {kernel.op}, not for {_known(str(op))}")
     return replace(kernel, op=op or kernel.op, bind=bind or kernel.bind)
+
+
+def _known(op: str) -> str:
+    return one_of("op", op, (*OPS, *BOTH), see=LIST)
 
 
 def _registered(name: str) -> Kernel:
@@ -37,8 +41,8 @@ def _registered(name: str) -> Kernel:
     broken = [line for line in found.complaints if line.startswith(f"kernel {name!r} of ")]
     if name not in found.kernels and broken:
         raise UsageError(broken[0])
-    kernels = BUILTIN | found.kernels
-    return kernels[one_of("kernel", name, kernels)]
+    kernels = BUILTIN | PEERS | found.kernels
+    return kernels[one_of("kernel", name, kernels, see=LIST)]
 
 
 def _record(target: Any, name: str, where: str, op: str | None, bind: str) -> Kernel:
@@ -49,7 +53,7 @@ def _record(target: Any, name: str, where: str, op: str | None, bind: str) -> Ke
     op = op or kernel.op or infer(last) or infer(called(target))
     if op is None:
         raise UnknownOpError(f"cannot infer the op from the name {last!r}: use --op {'|'.join((*OPS, *BOTH))}")
-    return replace(kernel, name=name, op=one_of("op", op, (*OPS, *BOTH)), target=where, bind=bind or kernel.bind)
+    return replace(kernel, name=name, op=_known(op), target=where, bind=bind or kernel.bind)
 
 
 def load_directions(

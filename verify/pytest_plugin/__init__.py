@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from verify_norm.core.check_names import CHECK_NAMES
+from verify_norm.core.errors import LIST, UsageError, one_of
 from verify_norm.pytest_plugin.items import NormCheck, NormKernel, ids, of_item, wanted
 
 if TYPE_CHECKING:
@@ -63,13 +64,15 @@ def parametrize_checks(
     if not targets or not all(isinstance(target, str) and target for target in targets):
         raise ValueError(f"parametrize_checks: expected kernels' names, as 'package.module:attr', got {targets}")
     expected = dict(expected_failures or {})
-    if unknown := [name for name in expected if name not in CHECK_NAMES]:
-        raise ValueError(f"unknown check {', '.join(unknown)}; there are: {', '.join(CHECK_NAMES)}")
+    try:
+        for name in expected:
+            one_of("check", name, CHECK_NAMES, see=LIST)
+    except UsageError as error:
+        raise ValueError(f"parametrize_checks: {error}") from None
     return getattr(pytest.mark, MARK)(targets, op, bind, _text(contract) if contract else "", expected)  # type: ignore[no-any-return]
 
 
 def _text(contract: Contract | str) -> str:
-    from verify_norm.core.errors import UsageError
     from verify_norm.search.request import options
 
     try:
@@ -104,7 +107,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if not given and not report:
         return
     from verify_norm.core import serial
-    from verify_norm.core.errors import UsageError
     from verify_norm.search.request import options
 
     try:
@@ -187,7 +189,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if path is None or hasattr(config, "workerinput") or config.option.collectonly:
         return
     from verify_norm.core import serial
-    from verify_norm.core.errors import UsageError
 
     reports = [text.rstrip() for record in _records(config) for text in record.get("reports", ())]
     try:

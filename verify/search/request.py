@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 from verify_norm.core import known as named
 from verify_norm.core.check_names import CHECK_NAMES
 from verify_norm.core.dtypes import ALIASES, KERNEL_DTYPES, dtype_name
-from verify_norm.core.errors import UnknownOpError, UsageError, one_of
+from verify_norm.core.errors import LIST, UnknownOpError, UsageError, one_of
 from verify_norm.core.results import DEFAULTS, Count, Seconds, Settings
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 
@@ -62,7 +62,7 @@ def _dtypes(names: list[str]) -> tuple[str, ...]:
 
 
 def _checks(names: list[str]) -> tuple[str, ...]:
-    return tuple(one_of("check", name, CHECK_NAMES) for name in names)
+    return tuple(one_of("check", name, CHECK_NAMES, see=LIST) for name in names)
 
 
 def _contract(value: Any) -> str:
@@ -194,10 +194,7 @@ def request(
     here = {"examples": random, "seconds": share, "device": place, "isolate": isolate}
     settings = Settings(**(asked.model_dump() | here))
     if corpus and not os.path.exists(corpus):
-        folder = os.path.dirname(corpus) or "."
-        if not os.path.isdir(folder):
-            raise UsageError(f"there is no corpus {corpus}: there is no folder {folder}")
-        notes = (*notes, f"there is no corpus {corpus} yet")
+        raise UsageError(f"there is no corpus {corpus}; verify-norm hunt --corpus {corpus} writes one")
     return Request(tuple(kernels), settings, tuple(load(corpus, each) if corpus else () for each in kernels), notes)
 
 
