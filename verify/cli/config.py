@@ -27,6 +27,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from verify_norm.cli import console
 from verify_norm.core.errors import UsageError
+from verify_norm.loading import nested
 from verify_norm.report.compare.model import RegressionLimits
 from verify_norm.search.request import Options, Strict, explained
 
@@ -128,6 +129,7 @@ class Group(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command and exit with its status."""
         with console.statuses():
+            nested.refuse()
             raise typer.Exit(super().invoke(ctx) or 0)
 
 

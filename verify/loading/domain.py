@@ -5,10 +5,12 @@ from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import Any
 
-from verify_norm.core.errors import UsageError
+from verify_norm.core.errors import UsageError, one_line, quoted
 from verify_norm.core.geometry import apart, thawed
-from verify_norm.core.spec import CaseSpec, View
+from verify_norm.core.serial import spec_text
+from verify_norm.core.spec import CaseSpec, Kernel, View
 from verify_norm.loading.bind import Binding, Candidate
+from verify_norm.loading.targets import again
 
 ELEMENTS = 2**17  # of x, about: a module of many features gets fewer rows
 WORDS: dict[str, dict[Any, str]] = {  # field: why a case with another value than this is left out
@@ -104,6 +106,44 @@ class Domain:
             if value != getattr(spec, name):
                 return WORDS.get(name, {}).get(value, f"it takes {name} = {value} only")
         return self.own(spec) if self.own else None
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """The `unsupported` of a kernel's record, whose answers are checked.
+
+    Another process finds what the kernel's callable declares at its target: so a lambda can be sent too.
+    """
+
+    function: Callable[[CaseSpec], str | None]
+    target: str
+    declared: bool
+
+    def __call__(self, spec: CaseSpec) -> str | None:
+        """Return why the kernel does not take the case; raises UsageError for other answers, and for exceptions."""
+        try:
+            reason: object = self.function(spec)
+        except Exception as error:
+            case = spec_text(self.target, spec)
+            raise UsageError(f"unsupported of {self.target} raises {one_line(error)}, in the case {case}") from error
+        if reason is None or (isinstance(reason, str) and reason.strip()):
+            return reason
+        words = f"expected a reason in words, or None, got {quoted(reason)}"
+        raise UsageError(f"unsupported of {self.target}: {words}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how another process, which has imported the target, makes this anew."""
+        return (_declared, (self.target,)) if self.declared else (Own, (self.function, self.target, False))
+
+
+def _declared(target: str) -> Own:
+    return Own(declaration(again(target)).unsupported, target, True)
+
+
+def declaration(target: Any) -> Any:
+    """Return the record that a callable declares by `verify_norm.kernel`; None if it declares none."""
+    declared = getattr(target, "__verify_norm__", None)
+    return declared if isinstance(declared, Kernel) else None
 
 
 def _fewer(lead: tuple[int, ...], each: int) -> tuple[int, ...]:

@@ -14,7 +14,9 @@ from typing import Any
 from verify_norm.core.errors import LIST, UsageError, first_line, one_line, one_of
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Kernel
+from verify_norm.loading import nested
 from verify_norm.loading.builtin import BOTH, BUILTIN
+from verify_norm.loading.domain import declaration
 from verify_norm.loading.targets import target_of
 
 GROUP = "verify_norm.kernels"
@@ -68,11 +70,12 @@ def _entries() -> list[EntryPoint]:
 
 
 def _kernels(entry: EntryPoint) -> list[Kernel]:
-    value = entry.load()
-    declared = getattr(value, "__verify_norm__", None)
+    with nested.inside(nested.importing(entry.value)):
+        value = entry.load()
+    declared = declaration(value)
     if isinstance(value, Kernel):
         value = [replace(value, name=entry.name)]
-    elif isinstance(declared, Kernel):
+    elif declared is not None:
         value = [replace(declared, name=entry.name, target=entry.value)]
     values = value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
     return [_complete(kernel, _origin(entry)) for kernel in values]

@@ -1,18 +1,20 @@
 """Finds kernels by name: "layernorm_bwd", "package.module:attr" or "path/file.py:attr"; or takes a callable."""
 
+import pickle
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from verify_norm.core.contracts import checked
-from verify_norm.core.errors import LIST, UnknownOpError, UsageError, one_of
+from verify_norm.core.errors import LIST, UnknownOpError, UsageError, first_line, one_of
 from verify_norm.core.known import declared, overwritten, whole
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Contract, Kernel
 from verify_norm.loading import adapt
 from verify_norm.loading.adapt import WritesError
 from verify_norm.loading.builtin import BOTH, BUILTIN, PEERS, infer, missing
+from verify_norm.loading.domain import Own, declaration
 from verify_norm.loading.entry_points import registered
 from verify_norm.loading.targets import attribute, called, imported, module_name, target_of
 
@@ -47,8 +49,7 @@ def _registered(name: str) -> Kernel:
 
 def _record(target: Any, name: str, where: str, op: str | None, bind: str) -> Kernel:
     """Return the record of a callable that is not in the table, from its declaration and the given options."""
-    declared = getattr(target, "__verify_norm__", None)
-    kernel = declared if isinstance(declared, Kernel) else Kernel(name, "")
+    kernel = declaration(target) or Kernel(name, "")
     last = name.rpartition(":")[2]
     op = op or kernel.op or infer(last) or infer(called(target))
     if op is None:
@@ -115,9 +116,28 @@ def ready(kernel: Kernel) -> Kernel:
     return _running(kernel, attribute(kernel.target))
 
 
+def sent(kernel: Kernel) -> tuple[str, bytes]:
+    """Return what `received` makes the kernel of, in another process; raises UsageError if that is impossible."""
+    try:
+        return kernel.target, pickle.dumps(replace(kernel, run=None, forward_run=None))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        why = f"its unsupported cannot be sent to a process of its own: {first_line(error)}"
+        hint = "name that function in a module, or take --in-process (isolate=False), which protects from no crash"
+        raise UsageError(f"{kernel.name}: {why}; {hint}") from error
+
+
+def received(target: str, record: bytes) -> Kernel:
+    """Return the kernel that `sent` describes, with its functions; raises UsageError if its target has changed."""
+    found = attribute(target)  # before the record, which may refer to its module
+    return _running(pickle.loads(record), found)
+
+
 def _bound(kernel: Kernel, target: Any) -> Kernel:
     written = tuple(argument for _, argument in overwritten(kernel.contract))
-    within = replace(adapt.of_kernel(kernel, target).domain, own=kernel.unsupported, written=written)
+    declared = declaration(target)
+    known = declared is not None and declared.unsupported is kernel.unsupported
+    own = Own(kernel.unsupported, kernel.target, known) if kernel.unsupported else None
+    within = replace(adapt.of_kernel(kernel, target).domain, own=own, written=written)
     return replace(_running(kernel, target), unsupported=within.unsupported, fit=within.fit, unset=within.unset)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from verify_norm.core.errors import UsageError, one_line
+from verify_norm.loading import nested
 
 
 def attribute(target: str) -> Any:
@@ -14,7 +15,16 @@ def attribute(target: str) -> Any:
     if ":" not in target:
         raise UsageError(f"{target!r} names no attribute; expected path/file.py:fn or package.module:fn")
     where, _, name = target.rpartition(":")
-    value, found = imported(where), where
+    return _part(imported(where), where, name, target)
+
+
+def again(target: str) -> Any:
+    """Return the callable of a target whose module is imported already; a file is not run anew."""
+    where, _, name = target.rpartition(":")
+    return _part(sys.modules[module_name(where)], where, name, target)
+
+
+def _part(value: Any, found: str, name: str, target: str) -> Any:
     for part in name.split("."):
         if not hasattr(value, part):
             beside = getattr(value, "__dict__", {}).items()
@@ -49,7 +59,8 @@ def target_of(value: Any) -> str:
 def imported(where: str) -> Any:
     """Return the module of that name, or in that file; raises UsageError if it cannot be imported."""
     try:
-        return _from_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+        with nested.inside(nested.importing(where)):
+            return _from_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
     except UsageError:
         raise
     except (Exception, SystemExit) as error:

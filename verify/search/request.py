@@ -18,6 +18,7 @@ from verify_norm.core.dtypes import ALIASES, KERNEL_DTYPES, dtype_name
 from verify_norm.core.errors import LIST, UnknownOpError, UsageError, one_of
 from verify_norm.core.results import DEFAULTS, Count, Seconds, Settings
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.loading import nested
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -174,6 +175,7 @@ def request(
     Raises UsageError: an option is wrong, the device is not there, the kernel cannot be found, imported or bound, or
     the corpus cannot be read.
     """
+    nested.refuse(kernel if isolate else None)
     asked = options(**given)
     place = device(asked.device, worker)
     if place == "cpu":
@@ -190,6 +192,11 @@ def request(
     notes = shadowed(kernel) if isinstance(kernel, str) else ()
     kernels = load_directions(kernel, op, bind, asked.contract)
     random = 0 if asked.shapes == "models" else asked.examples
+    if isolate and not all(kernel.target for kernel in kernels):
+        from verify_norm.running.isolate import NO_TARGET
+
+        hint = "a crash would end it; isolate=False accepts that"
+        notes = (*notes, f"{kernels[0].name} runs in this process: {NO_TARGET}; {hint}")
     share = max(asked.seconds / len(kernels), least(Seconds))
     here = {"examples": random, "seconds": share, "device": place, "isolate": isolate}
     settings = Settings(**(asked.model_dump() | here))
