@@ -6,11 +6,11 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from verify_norm.cli.console import complain
 from verify_norm.core.errors import LIST, one_of
 from verify_norm.core.ops import OPS
+from verify_norm.report.markup import escape
 from verify_norm.search.request import interpret
 
 
@@ -87,4 +87,4 @@ def _describe_op(name: str) -> None:
 def _print(text: str) -> None:
     from rich.console import Console
 
-    Console(highlight=False).print(escape(text))
+    Console(highlight=False, emoji=False).print(escape(text))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -141,10 +142,9 @@ def summarize(text: str) -> None:
 def write(text: str, path: str) -> None:
     """Write to a file; "-" is standard output, and "" is nowhere."""
     if path == "-":
-        try:
-            print(text.encode("utf-8", "backslashreplace").decode("utf-8"), end="", flush=True)
-        except OSError as error:  # closed, or on a full disk
-            raise UsageError(f"cannot write to standard output: {error.strerror}") from error
+        if hasattr(sys.stdout, "reconfigure"):
+            sys.stdout.reconfigure(encoding="utf-8")  # as files are, whatever a terminal can show
+        print(text.encode("utf-8", "backslashreplace").decode("utf-8"), end="", flush=True)
     elif path:
         serial.write(text, path)
 

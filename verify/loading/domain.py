@@ -1,7 +1,7 @@
 """The cases that a callable takes, derived from its arguments: other cases are fitted, or left out with a reason."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from math import prod
 from typing import Any
 
@@ -115,7 +115,7 @@ class Own:
     Another process finds what the kernel's callable declares at its target: so a lambda can be sent too.
     """
 
-    function: Callable[[CaseSpec], str | None]
+    function: Callable[[CaseSpec], str | None] = field(repr=False)  # the journal's name holds the rest
     target: str
     declared: bool
 

@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 
 from rich.console import Console, JustifyMethod
-from rich.markup import escape
 from rich.table import Table
 
 from verify_norm.core.errors import Exit
 from verify_norm.core.results import CheckResult, Report, Tally, cases, declaration, explanation, replay_line
 from verify_norm.core.spec import CaseSpec, Finding
 from verify_norm.report.detected import detected, detected_by_all, relative
+from verify_norm.report.markup import escape
 from verify_norm.report.words import case, count, percent, skip_line
 from verify_norm.report.worst import CONDITION, Worst, worst_cases
 

@@ -13,7 +13,9 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -86,10 +88,9 @@ class Isolated:
 
         `function` is a module's attribute.
         """
-        if self._pool is None:
-            self._pool = self._begun()
+        pool = self._pool or self._begin()
         self._stage[:] = bytes(_STAGE)
-        future = self._pool.schedule(_call, args=(function, timeout, *args), timeout=timeout)
+        future = pool.schedule(_call, args=(function, timeout, *args), timeout=timeout)
         try:
             result: T = future.result()
         except TimeoutError:
@@ -100,9 +101,12 @@ class Isolated:
             raise LostError(_ending(error.exitcode)) from None
         return result
 
-    def _begun(self) -> pebble.ProcessPool:
+    def _begin(self) -> pebble.ProcessPool:
         """Return a pool whose child has loaded the kernel; raises UsageError if it cannot, though this process can."""
-        pool = pebble.ProcessPool(1, initializer=_begin, initargs=(self.device,), context=self._context)
+        first = self._context.Process(target=int)  # the server imports torch: here Ctrl-C may end that
+        first.start()
+        first.join()
+        pool = self._pool = pebble.ProcessPool(1, initializer=_limit, initargs=(self.device,), context=self._context)
         try:
             pool.schedule(_load, args=(*self._sent, self._file.name), timeout=LOADING).result()
             return pool
@@ -112,8 +116,6 @@ class Isolated:
             why = _ending(error.exitcode)
         except UsageError as error:
             why = str(error)
-        pool.stop()  # type: ignore[no-untyped-call]
-        pool.join()
         raise UsageError(f"{self.kernel.name} cannot be loaded in a process of its own: {why}")
 
     def stage(self) -> str:
@@ -165,6 +167,12 @@ class _Process(ForkServerProcess):
     @staticmethod
     def _Popen(process_obj: Any) -> Any:  # noqa: N802 — multiprocessing's name
         with _no_main():
+            resource_tracker.ensure_running()  # it unblocks the signal
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                ensure_running()  # Ctrl-C is for this process alone, which ends the server and its children
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             return ForkServerProcess._Popen(process_obj)
 
 
@@ -193,7 +201,7 @@ def _no_main() -> Iterator[None]:
 _child: tuple[Kernel, mmap.mmap] | None = None
 
 
-def _begin(device: str) -> None:
+def _limit(device: str) -> None:
     """In the child: limit its memory and signals."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which ends this process
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
