@@ -36,9 +36,14 @@ def one_of(kind: str, name: str, names: Iterable[str], *, see: str = "") -> str:
     if name in names:
         return name
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    close = [one for one in close if _likeness(name, one) > _likeness(name, close[0]) - 0.1]
     guess = f" (did you mean {alternatives(close)}?)" if close else ""
     known = f"{see} shows all {len(names)}" if see else f"there are: {', '.join(names)}"
     raise UsageError(f"unknown {kind} {quoted(name)}{guess}; {known}")
+
+
+def _likeness(name: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, other, name).ratio()
 
 
 def alternatives(names: Sequence[str]) -> str:

@@ -44,7 +44,7 @@ def read_spec(text: str) -> tuple[str, str | None, CaseSpec]:
     """Return the kernel, the op if named, and the case of a replay line; raises UsageError that says what is wrong."""
     try:
         data = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:  # a number of 5000 digits is a ValueError
         raise UsageError(f"cannot parse the spec as JSON: {error}") from error
     if not isinstance(data, dict):
         wanted = 'an object like {"kernel": …, "shape": […]}'
@@ -61,8 +61,9 @@ def read_spec(text: str) -> tuple[str, str | None, CaseSpec]:
     try:
         spec = _SPEC.validate_json(json.dumps(data), strict=True)  # strict JSON: a list is a tuple
     except ValidationError as error:
-        name, value = error.errors()[0]["loc"][0], error.errors()[0]["input"]
-        raise UsageError(out_of_range(str(name), value) or f"the spec: {first_error(error)}") from error
+        detail = error.errors()[0]
+        refused = out_of_range(str(detail["loc"][0]), detail["input"]) if detail["loc"] else None
+        raise UsageError(refused or f"the spec: {first_error(error)}") from error
     refuse_nonsense(spec)
     return kernel, op, spec
 

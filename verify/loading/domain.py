@@ -8,7 +8,7 @@ from typing import Any
 from verify_norm.core.errors import UsageError, one_line, quoted
 from verify_norm.core.geometry import apart, thawed
 from verify_norm.core.serial import spec_text
-from verify_norm.core.spec import CaseSpec, Kernel, View
+from verify_norm.core.spec import CaseSpec, Contract, Kernel, View
 from verify_norm.loading.bind import Binding, Candidate
 from verify_norm.loading.targets import again
 
@@ -137,13 +137,36 @@ class Own:
 
 
 def _declared(target: str) -> Own:
-    return Own(declaration(again(target)).unsupported, target, True)
+    declared = declaration(again(target))
+    assert declared is not None
+    assert declared.unsupported is not None
+    return Own(declared.unsupported, target, True)
 
 
-def declaration(target: Any) -> Any:
-    """Return the record that a callable declares by `verify_norm.kernel`; None if it declares none."""
+DECLARED: dict[str, tuple[Callable[[Any], bool], str]] = {  # of a record: whether a value is right, what is
+    "op": (lambda value: isinstance(value, str), "the name of an operator"),
+    "contract": (lambda value: isinstance(value, Contract), "a verify_norm.Contract"),
+    "bind": (lambda value: isinstance(value, str), "a text, as --bind takes it"),
+    "forward": (lambda value: value is None or isinstance(value, str), "the name of a kernel"),
+    "unsupported": (lambda value: value is None or callable(value), "a function of a case"),
+}
+
+
+def declaration(target: Any) -> Kernel | None:
+    """Return the record that a callable declares by `verify_norm.kernel`; None if it declares none.
+
+    Raises UsageError if a field of it has a value of another type.
+    """
     declared = getattr(target, "__verify_norm__", None)
-    return declared if isinstance(declared, Kernel) else None
+    return right(declared) if isinstance(declared, Kernel) else None
+
+
+def right(record: Kernel) -> Kernel:
+    """Return the record; raises UsageError for its first field with a value of another type."""
+    for name, (accepts, expected) in DECLARED.items():
+        if not accepts(value := getattr(record, name)):
+            raise UsageError(f"the declaration of {record.name}: {name}: expected {expected}, got {quoted(value)}")
+    return record
 
 
 def _fewer(lead: tuple[int, ...], each: int) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Kernel
 from verify_norm.loading import nested
 from verify_norm.loading.builtin import BOTH, BUILTIN
-from verify_norm.loading.domain import declaration
+from verify_norm.loading.domain import declaration, right
 from verify_norm.loading.targets import target_of
 
 GROUP = "verify_norm.kernels"
@@ -85,7 +85,7 @@ def _complete(kernel: Any, origin: str) -> Kernel:
     if not isinstance(kernel, Kernel):
         declares = "; verify_norm.kernel(op=…) declares one" if callable(kernel) else ""
         raise UsageError(f"is or holds a {type(kernel).__name__}, not a verify_norm.Kernel{declares}")
-    one_of(f"op of {kernel.name}", kernel.op, (*OPS, *BOTH), see=LIST)
+    one_of(f"op of {right(kernel).name}", kernel.op, (*OPS, *BOTH), see=LIST)
     target = kernel.target or target_of(kernel.run)
     if ":" not in target:
         raise UsageError(f"has {kernel.name} without a target as 'package.module:attr'")

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from types import FrameType
 from typing import Any
 
-from verify_norm.core.errors import UsageError
+from verify_norm.core.errors import UsageError, visible
 
 VARIABLE = "VERIFY_NORM_INSIDE"  # of the environment: tells commands what starts them
 INHERITED = os.environ.get(VARIABLE, "")
@@ -29,8 +29,8 @@ def importing(where: str) -> str:
 @contextmanager
 def inside(what: str) -> Iterator[None]:
     """Refuse runs in this block, and in commands that it starts; `what` says in words what it does."""
-    token, before = _inside.set(what), os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = what
+    what, before = visible(what), os.environ.get(VARIABLE)
+    token, os.environ[VARIABLE] = _inside.set(what), what
     try:
         yield
     finally:
@@ -44,7 +44,7 @@ def inside(what: str) -> Iterator[None]:
 def seal(what: str) -> None:
     """Refuse runs in this process, in all its threads, from now on, and in commands that it starts."""
     global _sealed
-    _sealed = os.environ[VARIABLE] = what
+    _sealed = os.environ[VARIABLE] = visible(what)
 
 
 def refuse(kernel: object = None) -> None:

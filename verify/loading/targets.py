@@ -61,9 +61,9 @@ def imported(where: str) -> Any:
     try:
         with nested.inside(nested.importing(where)):
             return _from_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
-    except UsageError:
+    except (UsageError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # SystemExit too, and whatever else a file raises
         raise UsageError(f"{where} cannot be imported: {one_line(error)}") from error
 
 
