@@ -11,4 +11,7 @@ def escape(text: str) -> str:
     >>> print(escape("[red]k\x1b[2J"))
     \[red]k\u001b[2J
     """
-    return _escape("\n".join(map(visible, text.split("\n"))))
+    shown = "\n".join(map(visible, text.split("\n")))
+    bare = shown.rstrip("\\")
+    backslashes = 2 * (len(shown) - len(bare)) * "\\"  # before a tag Rich halves them
+    return _escape(bare) + (f"{backslashes}[bold][/bold]" if backslashes else "")
