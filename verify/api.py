@@ -36,6 +36,11 @@ def _one_or_all(reports: Iterable[Report]) -> Report | Reports:
     return found[0] if len(found) == 1 else found
 
 
+def _tell(notes: Iterable[str]) -> None:
+    for note in dict.fromkeys(notes):
+        print(f"verify-norm: {note}", file=sys.stderr)
+
+
 def audit(
     kernel: object,
     op: str | None = None,
@@ -88,8 +93,7 @@ def audit(
     given |= {"device": device, "shapes": shapes, "timeout": timeout, "allow_incomplete": allow_incomplete}
     given["contract"] = contract
     asked = request(kernel, given, op=op, bind=bind, isolate=isolate, corpus=corpus)
-    for note in asked.notes:
-        print(f"verify-norm: {note}", file=sys.stderr)
+    _tell(asked.notes)
     from verify_norm.search.search import search
 
     return _one_or_all(search(one, asked.settings, first=first) for one, first in asked.runs())
@@ -131,6 +135,7 @@ def same(
     given = {"dtypes": dtypes, "examples": examples, "seconds": seconds, "seed": seed}
     given |= {"device": device, "shapes": shapes, "timeout": timeout, "allow_incomplete": allow_incomplete}
     first, second = request_pair((a, b), given, op=op or named, binds=binds, isolate=isolate)
+    _tell((*first.notes, *second.notes))
     from verify_norm.equality import compare
 
     ((one, other),) = compare.pair(first.kernels, second.kernels, single=True)
@@ -166,6 +171,7 @@ def replay(
         case = spec
     given = {"checks": checks, "examples": 0, "device": device, "timeout": timeout, "contract": contract}
     asked = request(kernel, given, op=op, bind=bind, isolate=isolate)
+    _tell(asked.notes)
     from verify_norm.search.search import replay as run
 
     return _one_or_all(run(one, case, asked.settings) for one in asked.kernels)
