@@ -4,6 +4,7 @@ import atexit
 import os
 import signal
 import sys
+import threading
 
 INTERRUPTED = 3  # Exit.INCOMPLETE
 
@@ -23,4 +24,5 @@ def main() -> None:
         status += [INTERRUPTED] * (ended.code == INTERRUPTED)  # after some interrupted imports Python would kill itself
         raise
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # while Python ends, it would print a traceback
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # while Python ends, it would print a traceback

@@ -3,6 +3,7 @@
 import shlex
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -33,8 +34,8 @@ def interrupts() -> Iterator[None]:
         _interrupted = True
         raise KeyboardInterrupt
 
-    before = signal.getsignal(signal.SIGINT)
-    if before is not signal.default_int_handler:  # ignored, as by nohup, or somebody else's
+    before, main = signal.getsignal(signal.SIGINT), threading.current_thread() is threading.main_thread()
+    if before is not signal.default_int_handler or not main:  # ignored, as by nohup, or somebody else's
         yield
         return
     signal.signal(signal.SIGINT, remember)
