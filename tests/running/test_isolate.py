@@ -264,7 +264,7 @@ def test_a_lambda_of_unsupported_does_not_end_isolation(tmp_path):
     [
         ("raise ValueError('not here')", "cannot be imported: ValueError: not here"),
         ("os._exit(7)", "it ended its process with exit status 7"),
-        ("verify_norm.audit(rms)", "loaded.py, line 14 starts a run while"),
+        ("verify_norm.audit(rms)", "loaded.py, line 13 starts a run while"),
     ],
 )
 def test_what_a_child_cannot_load_is_one_line(line, said, tmp_path):
