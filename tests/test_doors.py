@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from verify_norm import FindingsError, audit
+from verify_norm import FindingsError, __version__, audit
 from verify_norm.cli.app import app, main
 from verify_norm.core.check_names import CHECK_NAMES
 from verify_norm.core.errors import Exit
@@ -180,7 +180,9 @@ def test_an_error_of_the_tool_is_neither_a_finding_nor_a_pass(arguments, place, 
     result = run(*arguments)
     assert result.exit_code == Exit.INTERNAL == 70
     assert "internal error: KeyError: 'a mistake of ours'; this is an error of verify-norm" in result.stderr
-    assert "report it with the traceback and the command line" in result.stderr
+    assert (
+        f"report it with the traceback above, the version {__version__}, and the command: verify-norm" in result.stderr
+    )
     assert result.stderr.count("Traceback") == 1
     monkeypatch.setattr(sys, "argv", ["verify-norm", *arguments])
     with pytest.raises(SystemExit) as ended:

@@ -6,26 +6,30 @@ target. A kernel without one, as a function made in a test, runs in the calling 
 
 import mmap
 import os
-import pickle
 import resource
 import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pebble
 
+from verify_norm.core.errors import UsageError
 from verify_norm.core.spec import Kernel
-from verify_norm.loading import registry
+from verify_norm.loading import nested, registry
 from verify_norm.running.interpreter import patch
 
 MEMORY = 0.5  # share of the machine's memory that a kernel may allocate on the CPU
 _STAGE = 64  # bytes: the longest name of a check
+LOADING = 300.0  # seconds that the import of the kernel may take
+NO_TARGET = "the kernel is not an attribute of a module that can be imported"
 GRACE = 3.0  # seconds after its time limit, when a child without a parent ends itself
 T = TypeVar("T")
 
@@ -53,7 +57,8 @@ class InProcess:
 
     def call(self, function: Callable[..., T], timeout: float, *args: Any) -> T:
         """Return `function(kernel, *args)`, without a time limit; raises what it raises."""
-        return function(self.kernel, *args)
+        with nested.inside(f"the kernel {self.kernel.name} runs"):
+            return function(self.kernel, *args)
 
     def fresh(self) -> bool:
         """Return False: the next call runs in the same process."""
@@ -75,7 +80,7 @@ class Isolated:
         self._file = tempfile.NamedTemporaryFile(prefix="verify-norm-")  # noqa: SIM115
         self._file.truncate(_STAGE)
         self._stage = mmap.mmap(self._file.fileno(), _STAGE)  # the check that the child announced last
-        self._sent = pickle.dumps(replace(kernel, run=None, forward_run=None)), device, self._file.name
+        self._sent = registry.sent(kernel)
         self._pool: pebble.ProcessPool | None = None
 
     def call(self, function: Callable[..., T], timeout: float, *args: Any) -> T:
@@ -83,17 +88,35 @@ class Isolated:
 
         `function` is a module's attribute.
         """
-        if self._pool is None:
-            self._pool = pebble.ProcessPool(1, initializer=_begin, initargs=self._sent, context=self._context)
+        pool = self._pool or self._begin()
         self._stage[:] = bytes(_STAGE)
-        future = self._pool.schedule(_call, args=(function, timeout, *args), timeout=timeout)
+        future = pool.schedule(_call, args=(function, timeout, *args), timeout=timeout)
         try:
             result: T = future.result()
         except TimeoutError:
+            self.fresh()
             raise LostError(f"it did not return within {timeout:.3g} s", hung=True) from None
         except pebble.ProcessExpired as error:
+            self.fresh()
             raise LostError(_ending(error.exitcode)) from None
         return result
+
+    def _begin(self) -> pebble.ProcessPool:
+        """Return a pool whose child has loaded the kernel; raises UsageError if it cannot, though this process can."""
+        first = self._context.Process(target=int)  # the server imports torch: here Ctrl-C may end that
+        first.start()
+        first.join()
+        pool = self._pool = pebble.ProcessPool(1, initializer=_limit, initargs=(self.device,), context=self._context)
+        try:
+            pool.schedule(_load, args=(*self._sent, self._file.name), timeout=LOADING).result()
+            return pool
+        except TimeoutError:
+            why = f"it did not return within {LOADING:.3g} s"
+        except pebble.ProcessExpired as error:
+            why = _ending(error.exitcode)
+        except UsageError as error:
+            why = str(error)
+        raise UsageError(f"{self.kernel.name} cannot be loaded in a process of its own: {why}")
 
     def stage(self) -> str:
         """Return what the child announced last in this call, even if it crashed since; "" if nothing."""
@@ -119,16 +142,15 @@ Runner = InProcess | Isolated
 def runner(kernel: Kernel, device: str, *, isolate: bool, preload: str = __name__) -> Runner:
     """Return where to run the kernel: in a child if `isolate` asks for it and the child can find it by its name.
 
+    Raises UsageError if it has a name, but cannot be sent.
+
     `preload` names the module that the children's server imports once for all of them.
     """
     if not isolate:
         return InProcess(kernel, device)
     if not kernel.target:
-        return InProcess(kernel, device, "none: the kernel is not an attribute of a module that can be imported")
-    try:
-        return Isolated(kernel, device, preload)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        return InProcess(kernel, device, f"none: {error}")
+        return InProcess(kernel, device, f"none: {NO_TARGET}")
+    return Isolated(kernel, device, preload)
 
 
 def _ending(status: int | None) -> str:
@@ -145,6 +167,12 @@ class _Process(ForkServerProcess):
     @staticmethod
     def _Popen(process_obj: Any) -> Any:  # noqa: N802 — multiprocessing's name
         with _no_main():
+            resource_tracker.ensure_running()  # it unblocks the signal
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                ensure_running()  # Ctrl-C is for this process alone, which ends the server and its children
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             return ForkServerProcess._Popen(process_obj)
 
 
@@ -173,17 +201,24 @@ def _no_main() -> Iterator[None]:
 _child: tuple[Kernel, mmap.mmap] | None = None
 
 
-def _begin(sent: bytes, device: str, stage: str) -> None:
-    """In the child: load the kernel, and limit the child's memory and signals."""
-    global _child
+def _limit(device: str) -> None:
+    """In the child: limit its memory and signals."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which ends this process
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     os.dup2(2, 1)  # the kernel's output is not part of the report
     if device == "cpu":
         patch.enable()
         resource.setrlimit(resource.RLIMIT_DATA, (int(MEMORY * _memory()), resource.RLIM_INFINITY))
+
+
+def _load(target: str, record: bytes, stage: str) -> None:
+    """In the child: load the kernel; raises UsageError if that fails."""
+    global _child
     with open(stage, "r+b") as file:
-        _child = registry.ready(pickle.loads(sent)), mmap.mmap(file.fileno(), _STAGE)
+        memory = mmap.mmap(file.fileno(), _STAGE)
+    nested.seal(nested.importing(target.rpartition(":")[0]))
+    _child = registry.received(target, record), memory
+    nested.seal(f"the kernel {target} runs")
 
 
 def _call(function: Callable[..., T], timeout: float, *args: Any) -> T:
