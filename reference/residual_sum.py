@@ -76,8 +76,9 @@ def sum_error(x: Array, residual: Array, a: Arithmetic) -> Array:
     array([False,  True])
     """
     h = x + residual
-    held = all(((nearest(v, a) == v) | ~np.isfinite(v)).all() for v in (x, residual))
-    off = 0.0 if held and a.u <= SINGLE else np.abs(nearest(h, a) - h)
+    lost = sum(np.where(np.isfinite(v), np.abs(nearest(v, a) - v), 0.0) for v in (x, residual))
+    off = np.abs(nearest(h, a) - h)
+    off = np.where(lost == 0, 0.0, off) if a.u <= SINGLE else off
     smallest = np.minimum(np.minimum(_unless_zero(x), _unless_zero(residual)), _unless_zero(h))
     return finite_below(off + np.where(smallest < a.tiny, 3 * a.tiny, 0.0), np.abs(h), a.huge)
 

@@ -29,6 +29,15 @@ def few_corners(monkeypatch):
     return few
 
 
+@pytest.fixture
+def untraced():
+    """A process in which torch.compile has compiled nothing, whatever other tests did."""
+    from torch import _dynamo
+
+    _dynamo.reset()
+    _dynamo.utils.counters.clear()
+
+
 @pytest.fixture(scope="session")
 def findings(device):
     """What all checks say of a kernel over a few cases: the last message of each, by (check, output)."""

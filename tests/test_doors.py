@@ -103,12 +103,12 @@ def seconds(monkeypatch):
 
 def test_a_run_that_runs_out_of_time_is_incomplete(seconds, tmp_path):
     """The first case of three dimensions is the fifth or a later one."""
-    options = ("--seconds", 15, "--json", tmp_path / "r.json")
+    options = ("--seconds", 12, "--json", tmp_path / "r.json")
     result, text = command("wrong_in_three_dimensions", FWD, *options)
     assert result.exit_code == Exit.INCOMPLETE, text
     done = documents.load((tmp_path / "r.json").read_text()).coverage
     assert 0 < done.corners_done == done.compared == done.outputs["y"] < 5
-    said = f"{done.corners_done} of 79 corner cases ran: the 15 s were over"
+    said = f"{done.corners_done} of {done.corners} corner cases ran: the 12 s were over"
     assert said in text
     assert "INCOMPLETE" in text
     assert "PASS" not in text
@@ -121,7 +121,7 @@ def test_a_run_that_runs_out_of_time_is_incomplete(seconds, tmp_path):
 def test_an_incomplete_run_can_be_accepted_in_python_too(seconds):
     report = called("right", FWD, seconds=30.0)
     assert report.verdict is Exit.INCOMPLETE
-    with pytest.raises(FindingsError, match=r"incomplete: \d+ of 79 corner cases ran"):
+    with pytest.raises(FindingsError, match=r"incomplete: \d+ of \d+ corner cases ran"):
         report.raise_for_findings()
     accepted = called("right", FWD, seconds=30.0, allow_incomplete=True)
     assert accepted.ok

@@ -104,8 +104,9 @@ def verify(
     corpus : a file of cases to run first, as `verify-norm hunt --corpus` writes it.
     device, shapes : "cpu", "cuda", "cuda:1" or "auto", the first GPU if there is one; random shapes ("fuzz"), norm
         shapes of real models ("models") or both ("all").
-    timeout, isolate : seconds for one case, 20 or, on a GPU, 90 if None; run the kernel in a process of its own. What
-        cannot be imported there (a nested function, one of the running script) runs in this process.
+    timeout, isolate : seconds for one case, 20 or, on a GPU, 90 if None, and more where the kernel may build; run the
+        kernel in a process of its own. What cannot be imported there (a nested function, one of the running script)
+        runs in this process.
     allow_incomplete : accept a run that ends, by its time or Ctrl-C, before all corner cases.
     config : take what is not given here from [tool.verify-norm] of the nearest pyproject.toml, as every door does.
 

@@ -158,11 +158,12 @@ def test_it_says_what_it_cannot_look_at():
         {"shape": (1, 9)},
         {"shape": (9,)},
         {"x_layout": "transposed", "batch": 300},
-        {"shape": (64, 65)},
+        {"shape": (64, 65)},  # large, and no time for further runs
         {"shape": (9,), "batch": 300},
     ):
         case = make.case(replace(SPEC, **options), OPS["layernorm_fwd"], PROMISED)
-        assert not check.looks(execute(Kernel("k", "layernorm_fwd", run=layernorm()), case))
+        run = execute(Kernel("k", "layernorm_fwd", run=layernorm()), case)
+        assert not check.looks(replace(run, further=0.0))
     assert not check.applies(OPS["batchnorm_fwd"])
 
 

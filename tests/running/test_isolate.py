@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -35,7 +36,11 @@ def kernel(name):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "how"),
-    [("segfaults", "by SIGSEGV"), ("exits", "with exit status 3"), ("spins", "it did not return within")],
+    [
+        ("segfaults", "by SIGSEGV"),
+        ("exits", "with exit status 3"),
+        ("spins", "it did not return after 2 s; the slowest case so far took"),
+    ],
 )
 def test_what_no_process_survives_is_a_finding(name, how):
     report = search(kernel(name), Settings(examples=0, timeout=2.0, checks=CHECKS, **OPTIONS | {"seconds": 20.0}))
@@ -93,6 +98,32 @@ def test_a_further_run_that_crashes_costs_one_check():
     assert finding.during == "batch_invariance"
     assert "in a further run near this case that the check batch_invariance makes" in finding.message
     assert {"signature", "accuracy"} <= set(examined.looked)
+
+
+@pytest.mark.slow
+def test_a_build_in_every_process_is_no_hang_and_a_hang_after_it_is_one():
+    """The first call takes longer than the time limit of a case; a large case never returns."""
+    runner = isolate.runner(kernel("builds"), "cpu", isolate=True)
+    small, large = CaseSpec((2, 8)), CaseSpec((4, 800))
+    try:
+        assert not examine_in(runner, small, ("accuracy", "crash"), 0.5).findings
+        (finding,) = examine_in(runner, large, ("accuracy", "crash"), 0.5).findings
+        assert not examine_in(runner, small, ("accuracy", "crash"), 0.5).findings  # patience begins anew
+    finally:
+        runner.close()
+    words = r"it did not return after ([\d.]+) s; the slowest case so far took [\d.]+ s; --timeout \d+ allows more"
+    assert float(re.fullmatch(words, finding.message)[1]) >= 3  # three builds of a second
+
+
+def test_a_case_that_the_run_has_no_time_for_has_not_hung():
+    runner = isolate.runner(kernel("spins"), "cpu", isolate=True)
+    try:
+        examined = examine_in(runner, CaseSpec((4, 800)), ("accuracy", "crash"), 0.5, left=0.3)
+    finally:
+        runner.close()
+    assert examined.hung
+    assert not examined.findings
+    assert not examined.looked
 
 
 def test_what_cannot_be_imported_runs_here_and_that_is_said():

@@ -124,7 +124,8 @@ def test_a_fallback_to_torch_is_counted_by_case(few_corners):
     few_corners(slice(0, 24))
     longer, below = searched(native_above(64)), searched(native_above(10**9))
     assert 0 < expected < 24
-    assert longer.seen.operators == {"aten::native_layer_norm": expected}
+    assert longer.seen.operators["aten::native_layer_norm"] == expected
+    assert set(longer.seen.operators) <= {"aten::native_layer_norm", "aten::layer_norm"}  # as in inference mode
     assert below.seen.operators == {}
     assert longer.coverage.compared == below.coverage.compared == 24
     assert longer.ok, "it is information, no finding"
@@ -136,10 +137,9 @@ def test_operators_of_the_backward_and_of_a_mode_are_counted(few_corners):
     assert set(both.seen.operators) == {"aten::native_layer_norm", "aten::native_layer_norm_backward"}
     assert set(both.seen.operators.values()) == {both.coverage.compared}
     report = searched(native_for_gradients)
-    ways = report.seen.ways["modes"]
-    expected = sum(ways.get(name, 0) for name in ("gradients of x", "gradients of all inputs"))
-    assert report.seen.operators == {"aten::native_layer_norm": expected}
-    assert 0 < expected < report.coverage.compared
+    assert any(way.startswith("where x") for way in report.seen.ways["modes"])
+    assert set(report.seen.operators) == {"aten::native_layer_norm"}
+    assert 0 < report.seen.operators["aten::native_layer_norm"] < report.coverage.compared
 
 
 def test_a_run_says_which_sizes_types_and_ways_it_saw(few_corners):

@@ -8,6 +8,7 @@ import time
 import torch
 
 LARGE = 3000  # elements of x
+BUILD = 1.0  # seconds of the first call of a process
 
 
 def _rmsnorm(x, weight, eps, weight_offset, normalized_shape):
@@ -40,6 +41,21 @@ segfaults = _where_large(lambda: ctypes.string_at(8))
 exits = _where_large(lambda: os._exit(3))
 leaves = _where_large(lambda: sys.exit(0))
 spins = _where_large(_spin)
+
+
+def _builds_once():
+    built = []
+
+    def rmsnorm_fwd(x, weight, eps, weight_offset, normalized_shape):
+        if not built:
+            time.sleep(BUILD)
+            built.append(True)
+        return spins(x, weight, eps, weight_offset, normalized_shape)
+
+    return rmsnorm_fwd
+
+
+builds = _builds_once()
 grows = _where_large(_grow)
 slow = _where_large(lambda: time.sleep(0.05))
 right = _where_large(lambda: None)

@@ -151,6 +151,11 @@ MANY_ROWS: tuple[Row, ...] = tuple(  # long sums of dweight and dbias, in every 
     for rows, lengths in ((1025, (3, 2, 4)), (4097, (2, 1, 4)), (16384, (1, 3, 2)))
     for turn, length in enumerate(lengths)
 )
+AT_EVERY_SIZE = ("memory", "determinism", "batch_invariance")  # further runs whose bugs have thresholds of size
+_SIDES = ((16384, 3), (1, 131072), (65537, 2), (8193, 17), (2, 65536), (4100, 30), (1030, 60))
+WIDE_ROWS: tuple[Row, ...] = tuple(  # thresholds of rows, of lengths and of elements, in every type
+    ((rows + more, length + more), {}) for more in range(3) for rows, length in _SIDES
+)
 GPU_ROW_CORNERS: tuple[Row, ...] = (  # these take minutes in the interpreter
     ((16384, 256), {}),  # enough programs for contention on a lock or a buffer
     ((16385, 256), {"offset": 10.0}),
@@ -272,6 +277,12 @@ SERVING_GROUPS: tuple[Row, ...] = (  # from small to large
     ((23, 4, 508), {"num_groups": 2, "batch": 4097}),
     ((25, 4, 16, 16), {"num_groups": 2, "batch": 4099}),
 )
+_BLOCKS = ((1, 4, 128, 513, 2), (257, 4, 8, 8, 1), (2, 512, 15, 17, 4), (1025, 64, 1, 1, 32), (1, 1, 362, 363, 1))
+WIDE_GROUPS: tuple[Row, ...] = tuple(  # groups of many elements, many groups, many channels, many samples
+    ((samples + more, channels, height, width), {"num_groups": groups})
+    for more in range(3)
+    for samples, channels, height, width, groups in _BLOCKS
+)
 GPU_GROUP_CORNERS: tuple[Row, ...] = (  # groups of many programs; three of each, so that every type has its turn
     ((1, 160, 56, 56), {"num_groups": 16, **LAST}),  # a memory line holds parts of several groups
     ((1, 160, 57, 55), {"num_groups": 16, **LAST}),
@@ -279,6 +290,10 @@ GPU_GROUP_CORNERS: tuple[Row, ...] = (  # groups of many programs; three of each
     ((1, 16, 224, 224), {"num_groups": 2}),
     ((2, 6, 181, 199), {"num_groups": 2}),
     ((1, 16, 224, 224), {"num_groups": 2, "offset": 1e3}),
+)
+_PLANES = ((16385, 8), (2, 1, 256, 257), (2, 1025, 8, 8), (1, 2, 65537), (65537, 2))
+WIDE_CHANNELS: tuple[Row, ...] = tuple(  # many samples, many positions, many channels
+    ((samples + more, *rest), {}) for more in range(3) for samples, *rest in _PLANES
 )
 CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with running statistics
     "offsets": (

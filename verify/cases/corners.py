@@ -8,7 +8,7 @@ from typing import Any
 
 from verify_norm.cases import corner_lines as table
 from verify_norm.cases import turns
-from verify_norm.cases.corner_lines import LARGEST, OUTPUT_SCALES, SUBNORMAL, Row, Topics
+from verify_norm.cases.corner_lines import AT_EVERY_SIZE, LARGEST, OUTPUT_SCALES, SUBNORMAL, Row, Topics
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.geometry import differentiable, refusal
 from verify_norm.core.spec import LAYOUTS, CaseSpec, Op, Special
@@ -35,6 +35,20 @@ def corners(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool 
         specs.append((number, replace(usual, dtype=dtypes[number % len(dtypes)], frozen=inputs, seed=number)))
     met = [count() for _ in dtypes]
     return [turns.of_type(spec, next(met[turn % len(met)]), turn % len(met), op) for turn, spec in specs]
+
+
+def wide(op: Op, dtypes: tuple[str, ...]) -> list[CaseSpec]:
+    """Return corner cases that are larger than any of `corners` in rows, length or elements; the dtypes take turns.
+
+    A torch kernel runs one in a tenth of a second, an interpreter in seconds; each meets as many as its time allows.
+    """
+    lines = {"rows": table.WIDE_ROWS, "groups": table.WIDE_GROUPS, "channels": table.WIDE_CHANNELS}[op.view]
+    specs = []
+    for number, (shape, options) in enumerate(lines):
+        turn = number % len(dtypes)
+        spec = _of(op, CaseSpec(shape=shape, dtype=dtypes[turn], seed=number, **options), number)
+        specs.append(turns.also(turns.of_type(spec, number // len(dtypes), turn, op), AT_EVERY_SIZE))
+    return specs
 
 
 def _of(op: Op, spec: CaseSpec, number: int) -> CaseSpec:

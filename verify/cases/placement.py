@@ -89,7 +89,7 @@ def placement(shape: tuple[int, ...], layout: str) -> Placement:
 def applies(layout: str, shape: tuple[int, ...]) -> bool:
     """Return whether the layout places a tensor of this shape otherwise than a contiguous one.
 
-    >>> applies("transposed", (3, 1)), applies("transposed", (3, 2))
+    >>> applies("transposed", (3,)), applies("transposed", (3, 2))
     (False, True)
     """
     return placement(shape, layout) != placement(shape, "contiguous")

@@ -21,7 +21,7 @@ from verify_norm.core.spec import COTANGENTS, FAMILIES, LAYOUTS, WEIGHTS, CaseSp
 _LENGTHS = (
     *(1, 2, 3, 5, 7, 8, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 200, 255, 256, 257, 320, 511, 512, 513),
     *(640, 768, 1000, 1023, 1024, 1025, 1280, 1600, 2047, 2048, 2049, 3584, 4095, 4096, 4097, 5120, 8192, 8193, 12288),
-    16384,
+    *(16384, 32768, 32769, 65536, 65537, 131072),
 )
 # Rows: none, one, odd numbers, and the neighbours of every count of blocks, partial buffers and programs in use.
 _ROWS = (

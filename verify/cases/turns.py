@@ -51,6 +51,11 @@ def drawn(spec: CaseSpec, number: int, op: Op) -> CaseSpec:
     return replace(spec, poison=poison, further=tuple(further), variant=number // ROUND % VARIANTS)
 
 
+def also(spec: CaseSpec, names: Sequence[str]) -> CaseSpec:
+    """Return the case with these further runs besides its own."""
+    return replace(spec, further=(*spec.further, *(name for name in names if name not in spec.further)))
+
+
 def of_type(spec: CaseSpec, number: int, dtype: int, op: Op) -> CaseSpec:
     """Return the same for a case of a table, given its number among those of its type: each type meets everything.
 

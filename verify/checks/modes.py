@@ -49,6 +49,7 @@ def _made_there(function: Function) -> Function:
     @wraps(function)
     def run(**given: Any) -> Any:
         made = {name: given[name].clone() for name in DATA.intersection(given) if given[name] is not None}
+        made = {name: tensor for name, tensor in made.items() if tensor.stride() == given[name].stride()}  # else others
         returned = function(**{**given, **made})
         for name, tensor in made.items():
             if not torch.allclose(tensor, given[name], rtol=0.0, atol=0.0, equal_nan=True):
@@ -139,6 +140,8 @@ def _modes(run: Run) -> tuple[Mode | None, ...]:
     if not op.forward:  # a backward is called where nothing is recorded
         options = (*options, *_sets_of_leaves(run))
     chosen = turns.variant(spec, options)
+    if chosen in BARE and run.damage:  # what it writes to is not guarded there
+        chosen = None
     others = options if prod(spec.shape) <= FEW else ()
     return (chosen, *(mode for mode in others if mode is not chosen and mode not in BARE))
 

@@ -133,12 +133,17 @@ def _compared(documents: tuple[Document, ...], to: Destinations) -> RunCompariso
 
 def apart(written: Mapping[str, str], read: Iterable[str] = ()) -> None:
     """Raise UsageError if two of the files to write are one, or one of them is read, whatever their names."""
-    places = {option: os.path.realpath(path) if path != "-" else path for option, path in written.items() if path}
+    places = {option: _place(path) for option, path in written.items() if path}
     for option, place in places.items():
-        if place in map(os.path.realpath, read):
+        if place in map(_place, read):
             raise UsageError(f"cannot write {written[option]}: the command reads it")
         if twins := [other for other in places if other != option and places[other] == place]:
             raise UsageError(f"{option} and {twins[0]} are both {written[option]}")
+
+
+def _place(path: str) -> str:
+    """Return the file that a path leads to; the path itself, if it is "-" or cannot be one."""
+    return path if path == "-" or "\0" in path else os.path.realpath(path)
 
 
 def summarize(text: str) -> None:

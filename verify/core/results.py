@@ -155,7 +155,9 @@ class Settings:
     seed: Count = 0  # of the random cases
     device: str = "cpu"
     shapes: Literal["fuzz", "models", "all"] = "fuzz"  # random shapes, norm shapes of real models, or both
-    timeout: Seconds | None = None  # seconds for one case, more for a larger one; None is the device's own limit
+    timeout: Seconds | None = (
+        None  # for one case, more if it is larger or the kernel may build; None: the device's limit
+    )
     isolate: bool = True  # whether the kernel runs in a process of its own
     allow_incomplete: bool = False  # whether a run passes that ended before all corner cases
     contract: str = ""  # what the kernel promises besides its own contract, as "llama,inplace=y:x"

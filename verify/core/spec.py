@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -417,3 +418,5 @@ class Run:
     effects: tuple[str, ...] = ()  # what the call changed of the process and of what its arguments are, in words
     otherwise: tuple[str, ...] = ()  # operations that ran in Triton's interpreter, and that a GPU computes otherwise
     operators: tuple[str, ...] = ()  # norm operators of torch that ran inside the kernel
+    seconds: float = 0.0  # from the arguments in place to the outputs read, which is most of what another run takes
+    further: float = inf  # seconds that another run may take

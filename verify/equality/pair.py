@@ -16,6 +16,7 @@ from verify_norm.core.ulp import distance
 from verify_norm.equality.model import Element, Gap
 from verify_norm.running.execute import Clock, execute
 from verify_norm.running.isolate import LostError, Runner
+from verify_norm.running.patience import types
 from verify_norm.search.examine import NO_ROOM
 
 
@@ -48,12 +49,16 @@ def called(runner: Runner, spec: CaseSpec, timeout: float) -> Returned:
     if (reason := runner.kernel.refuses(spec)) is not None:
         return Returned(refused=reason)
     try:
-        returned = runner.call(call, timeout, spec, runner.device)
+        returned = runner.call(call, timeout, spec, runner.device, types=types(spec), ran=_outputs)
     except LostError as lost:
-        return Returned(problem=str(lost), hung=lost.hung)
+        return Returned(problem=f"{lost}{lost.measured}", hung=lost.hung)
     if returned.problem and runner.device != "cpu":
         runner.fresh()  # the kernel may have broken its CUDA context
     return returned
+
+
+def _outputs(returned: Returned) -> bool:
+    return bool(returned.outputs)
 
 
 def gaps(one: Returned, other: Returned, op: Op, names: tuple[str, str] = ("A", "B")) -> Iterator[Gap]:

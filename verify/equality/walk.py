@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from verify_norm.cases import strategies
-from verify_norm.cases.strategies import explore
 from verify_norm.core.coverage import Coverage
 from verify_norm.core.geometry import size
 from verify_norm.core.results import Settings
@@ -15,8 +13,10 @@ from verify_norm.core.spec import CaseSpec, Kernel, Op
 from verify_norm.equality import onset
 from verify_norm.equality.model import Gap, Side, Tally, Unstable
 from verify_norm.equality.pair import Returned, called, gaps
+from verify_norm.running import patience
 from verify_norm.running.isolate import Runner
 from verify_norm.search import search
+from verify_norm.search.drawing import Drawing, planned
 from verify_norm.search.pace import Pace
 from verify_norm.search.search import Over, Progress
 
@@ -70,7 +70,7 @@ class Walk:
     pace: Pace = field(init=False)
 
     def __post_init__(self) -> None:
-        self.pace = Pace(self.settings.device.partition(":")[0], self.settings.seconds)
+        self.pace = Pace.of(self.settings)
 
     @property
     def kernels(self) -> tuple[Kernel, Kernel]:
@@ -91,22 +91,24 @@ class Walk:
         table, large = self.pace.parted((replace(spec, batch=0) for spec in corner), op)
         table += [*shaped, *onset.scan(op, dtypes, settings.device)]
         self.corners = len(table) + len(large)
-        self.planned = self.corners + settings.examples * bool(dtypes)
+        self.planned = self.corners + planned(settings) * bool(dtypes)
         try:
             for number, spec in enumerate((*table, *large)):
                 if number >= len(table) and not self.pace.allows(size(spec, op)):
-                    self.skipped["cases", f"many rows are slow: one case would take over {self.pace.most:.2g} s"] += 1
-                    self.planned, self.corners = self.planned - 1, self.corners - 1
+                    self.leave_out(f"many rows are slow: one case would take over {self.pace.most:.2g} s")
+                    self.corners -= 1
                     continue
                 self.one(spec)
                 self.corners_done += 1
             if dtypes and settings.examples:
-                most = search.on(search.ELEMENTS, settings)
-                rows = max(n for n in (search.FEW, search.TALL, most) if self.pace.allows((n, most)))
-                drawn = strategies.specs(op, dtypes, most, frozen=frozen, rows=rows)
-                explore(drawn, self.one, examples=settings.examples, seed=settings.seed)
+                Drawing(op, dtypes, settings, self.pace, self.one, self.leave_out, frozen).run(settings.examples)
         except Over as over:
             self.end(str(over))
+
+    def leave_out(self, slow: str) -> None:
+        """Count a planned case that takes too long."""
+        self.skipped["cases", slow] += 1
+        self.planned -= 1
 
     def _dtypes(self) -> Iterator[str]:
         """Yield the types of x that are asked for and that both kernels offer; note the others."""
@@ -174,8 +176,7 @@ class Walk:
 
     def returned(self, spec: CaseSpec) -> tuple[Returned, Returned]:
         """Return what both kernels return on a case; the second does not run where the first refuses."""
-        longer = max(1.0, prod(spec.shape) / search.on(search.ELEMENTS, self.settings) / 8)
-        timeout = longer * (self.settings.timeout or search.on(search.TIMEOUT, self.settings))
+        timeout = patience.of_case(self.settings.timeout, self.settings.device, prod(spec.shape))
         a = called(self.runners[0], spec, timeout)
         b = Returned() if a.refused else called(self.runners[1], spec, timeout)
         self.hangs += a.hung + b.hung

@@ -64,6 +64,9 @@ def execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | N
 
 def _execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | None) -> Run:
     assert kernel.run is not None, "registry.load sets run"
+    device = torch.device(case.device)
+    clock = time.process_time if device.type == "cpu" else time.perf_counter  # other processes slow no case down
+    started = clock()
     given, begun = guards.Arguments(case.arguments), False
     with _ctrl_c() as pressed:
         try:
@@ -77,7 +80,6 @@ def _execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | 
             if not begun or pressed:  # not the kernel's error
                 raise
             return _raised(kernel, case, error)
-    device = torch.device(case.device)
     if not isinstance(outputs, str):
         elsewhere = [name for name, value in outputs.items() if value is not None and value.device != device]
         outputs = f"{elsewhere[0]} is on {outputs[elsewhere[0]].device}, expected {device}" if elsewhere else outputs
@@ -87,9 +89,11 @@ def _execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | 
     overlaps = tuple(guards.overlaps(outputs, case.arguments))
     returned = {name: value for name, value in outputs.items() if value is not None}
     outputs |= {name: case.arguments[name] for name in _states(case)}  # changed in place, whatever is returned
-    values = {name: _output(value, case, name) for name, value in outputs.items()}
+    values = {name: _output(value) for name, value in outputs.items()}
+    seconds = clock() - started
+    judged = {name: _judged(output, case, name) for name, output in values.items()}
     ran = made.operators.names if made else ()
-    return Run(kernel, case, values, damage, overlaps, returned=returned, operators=ran)
+    return Run(kernel, case, judged, damage, overlaps, returned=returned, operators=ran, seconds=seconds)
 
 
 def _states(case: Case) -> list[str]:
@@ -148,16 +152,19 @@ def bound(kernel: Kernel, case: Case) -> dict[str, Any]:
     return make.named(kernel.run, {**case.arguments, "frozen": case.spec.frozen} if asks else case.arguments)
 
 
-def _output(value: torch.Tensor | None, case: Case, name: str) -> Output | None:
+def _output(value: torch.Tensor | None) -> Output | None:
     if value is None:
         return None
+    return Output(placement.dtype_name(value), tuple(value.shape), placement.to_float64(value), None)
+
+
+def _judged(output: Output | None, case: Case, name: str) -> Output | None:
+    """Return the output with its errors, where the case has the truth."""
     expected = case.expected.get(name)
-    got = placement.to_float64(value)
-    shape, ratio = tuple(value.shape), None
-    if expected is not None:
-        extent = next(tensor.extent for tensor in case.op.outputs if tensor.name == name)
-        if extent in ("statistic", "one") and got.size == expected.value.size:
-            got = got.reshape(expected.value.shape)  # (M, 1) and (*leading, 1) are accepted for (M,), () for (1,)
-        if got.shape == expected.value.shape:
-            ratio = judge.ratio(got, expected)
-    return Output(placement.dtype_name(value), shape, got, ratio)
+    if output is None or expected is None:
+        return output
+    got = output.got
+    extent = next(tensor.extent for tensor in case.op.outputs if tensor.name == name)
+    if extent in ("statistic", "one") and got.size == expected.value.size:
+        got = got.reshape(expected.value.shape)  # (M, 1) and (*leading, 1) are accepted for (M,), () for (1,)
+    return replace(output, got=got, ratio=judge.ratio(got, expected) if got.shape == expected.value.shape else None)

@@ -10,9 +10,11 @@ import resource
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from multiprocessing import resource_tracker
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from multiprocessing.forkserver import ensure_running
@@ -25,6 +27,7 @@ from verify_norm.core.errors import UsageError
 from verify_norm.core.spec import Kernel
 from verify_norm.loading import nested, registry
 from verify_norm.running.interpreter import patch
+from verify_norm.running.patience import Patience
 
 MEMORY = 0.5  # share of the machine's memory that a kernel may allocate on the CPU
 _STAGE = 64  # bytes: the longest name of a check
@@ -35,11 +38,15 @@ T = TypeVar("T")
 
 
 class LostError(Exception):
-    """The child ended, or did not return in time (`hung`); the message says how."""
+    """The child ended, or did not return in time (`hung`); the message says how.
 
-    def __init__(self, message: str, *, hung: bool = False) -> None:
+    `measured` has in words how long calls took that did return. `late`: the call had less time than it may take, since
+    no more was left, so that it says nothing about the kernel.
+    """
+
+    def __init__(self, message: str, *, hung: bool = False, measured: str = "", late: bool = False) -> None:
         super().__init__(message)
-        self.hung = hung
+        self.hung, self.measured, self.late = hung, measured, late
 
 
 @dataclass(slots=True)
@@ -55,7 +62,15 @@ class InProcess:
         """Return "": this process needs no announcements."""
         return ""
 
-    def call(self, function: Callable[..., T], timeout: float, *args: Any) -> T:
+    def call(
+        self,
+        function: Callable[..., T],
+        timeout: float,
+        *args: Any,
+        types: str = "",
+        ran: Callable[[T], bool] = bool,
+        left: float = inf,
+    ) -> T:
         """Return `function(kernel, *args)`, without a time limit; raises what it raises."""
         with nested.inside(f"the kernel {self.kernel.name} runs"):
             return function(self.kernel, *args)
@@ -82,23 +97,39 @@ class Isolated:
         self._stage = mmap.mmap(self._file.fileno(), _STAGE)  # the check that the child announced last
         self._sent = registry.sent(kernel)
         self._pool: pebble.ProcessPool | None = None
+        self._patience = Patience(device)
 
-    def call(self, function: Callable[..., T], timeout: float, *args: Any) -> T:
+    def call(
+        self,
+        function: Callable[..., T],
+        timeout: float,
+        *args: Any,
+        types: str = "",
+        ran: Callable[[T], bool] = bool,
+        left: float = inf,
+    ) -> T:
         """Return `function(kernel, *args)` of the child; raises what it raises, and LostError if the child is lost.
 
-        `function` is a module's attribute.
+        `function` is a module's attribute. The call may take `timeout` seconds, and more where it may build, as the
+        first call of `types` in a process does, up to one whose result says that the kernel `ran`; but never more than
+        are `left`.
         """
         pool = self._pool or self._begin()
         self._stage[:] = bytes(_STAGE)
-        future = pool.schedule(_call, args=(function, timeout, *args), timeout=timeout)
+        limit = min(allowed := self._patience.limit(timeout, types), left)
+        future = pool.schedule(_call, args=(function, limit, *args), timeout=limit)
         try:
-            result: T = future.result()
+            result: T
+            result, seconds = future.result()
         except TimeoutError:
-            self.fresh()
-            raise LostError(f"it did not return within {timeout:.3g} s", hung=True) from None
+            measured, late = self._patience.words(limit, types), left < allowed
+            self.fresh(hung=not late)
+            raise LostError(f"it did not return after {limit:.3g} s", hung=True, measured=measured, late=late) from None
         except pebble.ProcessExpired as error:
             self.fresh()
             raise LostError(_ending(error.exitcode)) from None
+        if ran(result):
+            self._patience.returned(types, seconds)
         return result
 
     def _begin(self) -> pebble.ProcessPool:
@@ -122,12 +153,13 @@ class Isolated:
         """Return what the child announced last in this call, even if it crashed since; "" if nothing."""
         return self._stage[:].rstrip(b"\0").decode()
 
-    def fresh(self) -> bool:
-        """Let the next call run in a new process, and return True."""
+    def fresh(self, *, hung: bool = False) -> bool:
+        """Let the next call run in a new process, perhaps because this one has `hung`, and return True."""
         if self._pool is not None:
             self._pool.stop()  # type: ignore[no-untyped-call]
             self._pool.join()
             self._pool = None
+        self._patience.restart(hung=hung)
         return True
 
     def close(self) -> None:
@@ -221,12 +253,13 @@ def _load(target: str, record: bytes, stage: str) -> None:
     nested.seal(f"the kernel {target} runs")
 
 
-def _call(function: Callable[..., T], timeout: float, *args: Any) -> T:
-    """In the child: return `function` of the kernel. An unhandled alarm ends even a loop outside of Python."""
+def _call(function: Callable[..., T], timeout: float, *args: Any) -> tuple[T, float]:
+    """In the child: return `function` of the kernel and its seconds. An alarm ends even a loop outside of Python."""
     assert _child is not None
     signal.setitimer(signal.ITIMER_REAL, timeout + GRACE)
+    started = time.perf_counter()
     try:
-        return function(_child[0], *args)
+        return function(_child[0], *args), time.perf_counter() - started
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
 

@@ -20,6 +20,7 @@ from verify_norm.search.detectable import Told
 from verify_norm.search.examine import NO_ROOM, Examined
 from verify_norm.search.journal import Journal
 from verify_norm.search.limits import Raised, hints, separating, stated, wording
+from verify_norm.search.pace import Pace
 
 NO_JOURNAL = Journal(None, resume=False)
 
@@ -36,13 +37,14 @@ class Collector:
     wording; `suggested` are those that no words state. `without` has the cases in which an output was not returned.
     `saw` is what the compared cases had in them. `told` has what cases say that a check, named first, would have
     detected in an output of a type; `drawn`: the cases now are random ones. `pairs` are the pairs of choices that met
-    in cases with results, of so many `possible` ones.
+    in cases with results, of so many `possible` ones. `pace` tells which sizes the kernel's time allows.
     """
 
     kernel: Kernel
     settings: Settings
     runner: Runner
     journal: Journal = NO_JOURNAL
+    pace: Pace = field(init=False)
     checks: tuple[Check, ...] = ()
     tallies: dict[tuple[str, str], Tally] = field(default_factory=dict)
     findings: dict[tuple[str, str | None], Finding] = field(default_factory=dict)
@@ -74,12 +76,12 @@ class Collector:
     outputs: Counter[str] = field(default_factory=Counter)
     ended: str = ""
     hangs: int = 0
-    slowest: float = 0.2  # seconds for one case
     seconds: float = 0.0  # inside the kernel
     interrupted: bool = False
 
     def __post_init__(self) -> None:
-        """Choose the checks that apply."""
+        """Choose the checks that apply, and begin to note how long cases take."""
+        self.pace = Pace.of(self.settings)
         wanted = self.settings.checks or CHECKS
         self.checks = tuple(c for name, c in CHECKS.items() if name in wanted and c.applies(OPS[self.kernel.op]))
 
@@ -134,6 +136,8 @@ class Collector:
         self.failed.update({finding.check for finding in examined.findings})
         for name in examined.left_out:
             self.skipped[f"check {name}", NO_ROOM] += 1
+        if examined.slow:
+            self.skipped["further runs of a large case", f"one would take over {self.pace.further:.2g} s"] += 1
         for name in examined.missing:
             self.without[name].append(examined.spec)
         for name in examined.near:

@@ -75,6 +75,8 @@ class Trial:
             if time.perf_counter() > self.deadline:
                 raise _LateError
             self.judged[key] = self.judge(*key)
+            if self.judged[key].hung:
+                raise _LateError
         return self.judged[key]
 
     @cached_property

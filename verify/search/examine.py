@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import inf
 
 import torch
 
 from verify_norm.cases import make, placement
 from verify_norm.checks import CHECKS
+from verify_norm.checks.relations.rerun import slow
 from verify_norm.core import geometry
 from verify_norm.core.ops import OPS
 from verify_norm.core.results import Tally
@@ -25,6 +27,7 @@ from verify_norm.core.spec import (
 )
 from verify_norm.running.execute import Clock, execute
 from verify_norm.running.isolate import LostError, Runner, announce
+from verify_norm.running.patience import types
 
 PRELOAD = "verify_norm.search.preload"  # what a child that examines cases has imported
 NO_ROOM = "the case does not fit into GPU memory"
@@ -34,12 +37,13 @@ NO_ROOM = "the case does not fit into GPU memory"
 class Examined:
     """The results of the checks on one case. They cross from the kernel's process to ours, and are in the journal.
 
-    `looked` names the checks that had something to check, `left_out` those that did not fit into GPU memory.
-    `unsupported` is the reason why the kernel was not run; `problem` and `limits` are those of its run. `near` names
-    the tensors whose "far" layout did not fit into memory. `detectable` holds smallest errors, each after the
-    name of its check, and `ways` which of its ways a check took. `operators` are the norm operators of torch that ran
-    inside the kernel, in the case itself or on such a way. `dead`: the kernel broke its CUDA context, so its process
-    can run nothing more. `hung`: it did not return.
+    `looked` names the checks that had something to check, `left_out` those that did not fit into GPU memory, and `slow`
+    those whose further runs take too long. `unsupported` is the reason why the kernel was not run; `problem` and
+    `limits` are those of its run. `near` names the tensors whose "far" layout did not fit into memory. `detectable`
+    holds smallest errors, each after the name of its check, and `ways` which of its ways a check took. `operators` are
+    the norm operators of torch that ran inside the kernel, in the case itself or on such a way. `dead`: the kernel
+    broke its CUDA context, so its process can run nothing more. `hung`: it did not return, which without a finding is
+    no fault: the run had no more time.
     """
 
     spec: CaseSpec
@@ -47,6 +51,7 @@ class Examined:
     problem: str | None = None
     limits: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    slow: tuple[str, ...] = ()
     tallies: tuple[Tally, ...] = ()
     findings: tuple[Finding, ...] = ()
     looked: tuple[str, ...] = ()
@@ -68,31 +73,45 @@ class Examined:
 
 
 def examine_in(
-    runner: Runner, spec: CaseSpec, checks: tuple[str, ...], timeout: float, contract: Contract | None = None
+    runner: Runner,
+    spec: CaseSpec,
+    checks: tuple[str, ...],
+    timeout: float,
+    contract: Contract | None = None,
+    *,
+    left: float = inf,
+    further: float = inf,
 ) -> Examined:
     """Return `examine` of the runner's kernel; in a child process, a crash or a hang becomes a finding "crash".
 
     A check may run the kernel again, near the case. If it crashes there, the other checks run without that check.
+    The case may take `timeout` seconds, and more where the kernel may build; `left` are the seconds of the run, and
+    `further` those that one further run of a large case may take.
     """
     lost: list[Finding] = []
     while True:
         try:
-            examined = runner.call(examine, timeout, spec, checks, runner.device, announce, contract)
+            given = spec, checks, runner.device, announce, contract, further
+            examined = runner.call(examine, timeout, *given, types=types(spec), ran=_compared, left=left)
         except LostError as error:
             during = runner.stage()
             where = f", in a further run near this case that the check {during} makes" if during else ""
-            where += f"; if it is only slow, --timeout {timeout * 5:.3g} waits longer" * error.hung
-            name = runner.kernel.name
-            lost.append(Finding(name, "crash", None, "error", f"{error}{where}", spec, during=during or None))
+            message = f"{error}{where}{error.measured}"
+            if not error.late:
+                lost.append(Finding(runner.kernel.name, "crash", None, "error", message, spec, during=during or None))
             checks = tuple(check for check in checks if check != during)
             if not during or error.hung:
-                return Examined(spec, findings=tuple(lost), looked=("crash",), hung=error.hung)
+                return Examined(spec, findings=tuple(lost), looked=("crash",) * bool(lost), hung=error.hung)
             continue
         if examined.dead:
             runner.fresh()
         crash = runner.isolated and ("crash" in checks or lost)
         looked = (*examined.looked, "crash") if crash else examined.looked
         return replace(examined, looked=looked, findings=(*examined.findings, *lost))
+
+
+def _compared(examined: Examined) -> bool:
+    return bool(examined.tallies)
 
 
 def examine(
@@ -102,6 +121,7 @@ def examine(
     device: str,
     announce: Callable[[str], None] = lambda _: None,
     contract: Contract | None = None,
+    further: float = inf,
 ) -> Examined:
     """Run `kernel` on the case of `spec`, and these checks on its outputs, under its own contract or another.
 
@@ -110,13 +130,18 @@ def examine(
     """
     kernel = replace(kernel, contract=contract or kernel.contract)
     with suppress(torch.OutOfMemoryError):  # ours: the kernel's own is a problem of its run
-        return _examine(kernel, spec, checks, device, announce)
+        return _examine(kernel, spec, checks, device, announce, further)
     torch.cuda.empty_cache()
     return Examined(spec, unsupported=NO_ROOM)
 
 
 def _examine(
-    kernel: Kernel, spec: CaseSpec, checks: tuple[str, ...], device: str, announce: Callable[[str], None]
+    kernel: Kernel,
+    spec: CaseSpec,
+    checks: tuple[str, ...],
+    device: str,
+    announce: Callable[[str], None],
+    further: float,
 ) -> Examined:
     if (reason := kernel.refuses(spec)) is not None:
         return Examined(spec, unsupported=reason)
@@ -126,6 +151,7 @@ def _examine(
     ran = execute(replace(kernel, run=run, forward_run=forward_run), make.case(spec, op, kernel.contract, device))
     if ran.refused:
         return Examined(spec, unsupported=ran.problem)
+    ran = replace(ran, further=further)
     dead = ran.problem is not None and _dead(device)
     given = [tensor.name for tensor in op.inputs if tensor.role != "saved"]
     yielded: list[tuple[str, object]] = []
@@ -149,6 +175,7 @@ def _examine(
         findings=tuple(item for _, item in yielded if isinstance(item, Finding)),
         looked=tuple(looked),
         left_out=tuple(left_out),
+        slow=tuple(name for name in slow(ran) if name in checks),
         detectable=tuple((name, item) for name, item in yielded if isinstance(item, SmallestError)),
         observed=tuple((name, item.held) for name, item in yielded if isinstance(item, Observed)),
         ways=tuple((name, item.way) for name, item in tried),

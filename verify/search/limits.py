@@ -180,7 +180,12 @@ def _grouped(raised: Iterable[Raised]) -> dict[str, list[Raised]]:
 def _limit(
     kernel: Kernel, group: list[Raised], ran: Sequence[CaseSpec], kinds: Sequence[str]
 ) -> tuple[str, str] | None:
-    """Return the first limit of these kinds that separates the group from what ran, and how to declare it."""
+    """Return the first limit of these kinds that separates the group from what ran, and how to declare it.
+
+    A kernel may return early for an x without elements, whatever else it does not take.
+    """
+    if all(prod(one.spec.shape) for one in group):
+        ran = [spec for spec in ran if prod(spec.shape)]
     op = OPS[kernel.op]
     named = set.intersection(*(_numbers(one.problem) for one in group)) if kinds else set[int]()
     traits = _traits(op, group[0].problem if kinds else "")

@@ -146,7 +146,8 @@ class Options(Strict):
         Flag("--shapes", "Shapes: fuzz (random), models (norm shapes of real models), or all."),
     ] = DEFAULTS.shapes
     timeout: Annotated[
-        Seconds | None, Flag("--timeout", "Seconds after which a case counts as hung. Without it 20, or 90 on a GPU.")
+        Seconds | None,
+        Flag("--timeout", "Seconds after which a case counts as hung: 20, or 90 on a GPU; more where it may build."),
     ] = DEFAULTS.timeout
     allow_incomplete: Annotated[
         bool,

@@ -5,25 +5,37 @@ from dataclasses import dataclass, field
 from math import inf
 
 from verify_norm.core.geometry import repeated, size
+from verify_norm.core.results import Settings
 from verify_norm.core.spec import CaseSpec, Op
+from verify_norm.running.patience import kind
 
 Size = tuple[int, int]  # rows and elements of x
 # The sizes that every kernel runs: Triton's interpreter takes 5 ms a program, a GPU's host its time for every element.
 ALWAYS: dict[str, Size] = {"cpu": (300, 2**19), "cuda": (300, 2**23)}
 SHARE = {"cpu": 1 / 40, "cuda": 1 / 15}  # of the time: the most that a larger case may take
+WIDE = 1 / 20  # of the time: the most that the largest corner cases may take together
+FURTHER = 1 / 400  # of a larger case: the most that a further run may take; most checks make several
 
 
 @dataclass(slots=True)
 class Pace:
-    """The sizes and seconds of the cases of a run on one device, which has so many seconds."""
+    """The sizes and seconds of the cases of a run on one device, which has so many seconds.
+
+    `seen` holds what each case took, and how much of it inside the kernel.
+    """
 
     device: str
     seconds: float
-    seen: list[tuple[Size, float]] = field(default_factory=list)
+    seen: list[tuple[Size, float, float]] = field(default_factory=list)
 
-    def learn(self, taken: Size, seconds: float) -> None:
-        """Note what a case took."""
-        self.seen.append((taken, seconds))
+    @classmethod
+    def of(cls, settings: Settings) -> "Pace":
+        """Return the pace of a run that has not begun."""
+        return cls(kind(settings.device), settings.seconds)
+
+    def learn(self, taken: Size, seconds: float, inside: float | None = None) -> None:
+        """Note what a case took, and how much of it inside the kernel: all if it is not known."""
+        self.seen.append((taken, seconds, seconds if inside is None else min(inside, seconds)))
 
     def usual(self, wanted: Size) -> bool:
         """Return whether every kernel runs cases of that size."""
@@ -41,16 +53,40 @@ class Pace:
         """The seconds that a larger case may take."""
         return self.seconds * SHARE[self.device]
 
+    @property
+    def wide(self) -> float:
+        """The seconds that the largest corner cases may take together."""
+        return self.seconds * WIDE
+
+    @property
+    def further(self) -> float:
+        """The seconds that a further run of a large case may take."""
+        return self.most * FURTHER
+
     def allows(self, wanted: Size) -> bool:
         """Return whether a case of that size takes a small part of the time.
 
         A case costs something for itself, for each row and for each element. So one that has k times as many of both,
         or less, takes at most k times as long.
 
-        >>> pace = Pace("cpu", 60.0, [((300, 150_000), 0.2)])
+        >>> pace = Pace("cpu", 60.0, [((300, 150_000), 0.2, 0.2)])
         >>> pace.allows((2000, 1_000_000)), pace.allows((4096, 150_000))
         (True, False)
         """
         rows, elements = wanted
-        slower = (max(1.0, rows / max(r, 1), elements / max(e, 1)) * seconds for (r, e), seconds in self.seen)
+        slower = (max(1.0, rows / max(r, 1), elements / max(e, 1)) * seconds for (r, e), seconds, _ in self.seen)
         return self.usual(wanted) or min(slower, default=inf) <= self.most
+
+    def fits(self, wanted: Size) -> bool:
+        """Return the same of a case that runs only if it takes little, whatever its size: with a closer look.
+
+        Rows cost the kernel time, not the checks. A batch of the table, of which there are several runs, is left to
+        `allows`.
+        """
+        rows, elements = wanted
+        outside = kernel = inf
+        for (r, e), seconds, inside in self.seen:
+            more = max(1.0, elements / max(e, 1))
+            outside = min(outside, more * (seconds - inside))
+            kernel = min(kernel, max(more, rows / max(r, 1)) * inside)
+        return outside + kernel <= self.most

@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import inf, prod
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-from verify_norm.cases import corners, covering, models, strategies, turns
-from verify_norm.cases.strategies import explore
+from verify_norm.cases import corners, covering, models, turns
 from verify_norm.checks import CHECKS
 from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.errors import UsageError
@@ -19,23 +18,19 @@ from verify_norm.core.geometry import repeated, size
 from verify_norm.core.ops import OPS
 from verify_norm.core.results import Report, Settings
 from verify_norm.core.spec import CaseSpec, Contract, Finding, Kernel, Op
+from verify_norm.running import patience
 from verify_norm.running.isolate import runner
 from verify_norm.search.collector import NO_JOURNAL, Collector
 from verify_norm.search.diagnosis import Trial
+from verify_norm.search.drawing import Drawing, planned
 from verify_norm.search.examine import PRELOAD, Examined, examine_in
 from verify_norm.search.journal import Journal
-from verify_norm.search.pace import ALWAYS, Pace
 from verify_norm.search.shrink import reduce
 
-T = TypeVar("T", int, float)
 Progress = Callable[[int, int, int], None]  # cases done, cases planned, findings so far
-ELEMENTS = {"cpu": 2**14, "cuda": 2**19}  # of x: Triton's interpreter takes 5 ms a program, a GPU is seldom the limit
-FEW, TALL = ALWAYS["cpu"][0], 1100  # rows that every kernel is run with, and rows that cost an interpreter seconds
 REDUCING = 0.2  # the share of the time that is kept for making failures small, once there is one
 EXPLAINING = 0.2  # the share that is kept for trying weaker contracts on what failed
-TIMEOUT = {"cpu": 20.0, "cuda": 90.0}  # seconds for one case: on a GPU the first case of a shape compiles
 HANGS = 4  # after this many, the run ends
-PATIENCE = 10.0  # once the kernel has hung, a case may take this many times as long as the slowest one so far
 TOO_LARGE = "one of its groups is too large for a CPU"
 ALONE = "alone, in a new process, the case does not show it: a race, or what the kernel keeps from earlier calls"
 
@@ -58,7 +53,6 @@ class _Search:
     progress: Progress
     until: Callable[[Finding], bool] | None
     deadline: float
-    pace: Pace
     met: int = 0  # planned cases
     reduced: list[Finding] = field(default_factory=list)
 
@@ -66,28 +60,36 @@ class _Search:
         """Run the cases of `first`, the table and random ones, until they or the time are over."""
         state, settings = self.state, self.state.settings
         dtypes, op = _dtypes(state), OPS[state.kernel.op]
-        table, large = _table(state, dtypes, self.pace)
-        pairs = _covering(state, dtypes, (*table, *large))
+        table, large = _table(state, dtypes)
+        corner, frozen = (*table, *large), state.kernel.autograd
+        further = bool(dtypes and state.checks and settings.examples)
+        if further and settings.shapes != "models":
+            state.pairs = covering.Pairs(op, dtypes, frozen=frozen)
         table = [*(spec for spec in first if spec.dtype in dtypes), *table]
-        state.planned, state.corners = len(table) + len(large) + settings.examples, len(table) + len(large)
+        state.corners = len(table) + len(large)
+        state.planned = state.corners + planned(settings)
         try:
             for number, spec in enumerate((*table, *large)):
-                if number >= len(table) and not self.pace.allows(size(repeated(spec), op)):
-                    state.skipped["cases", f"many rows are slow: one case would take over {self.pace.most:.2g} s"] += 1
-                    state.planned, state.corners = state.planned - 1, state.corners - 1
+                if number >= len(table) and not state.pace.allows(size(repeated(spec), op)):
+                    self.leave_out(f"many rows are slow: one case would take over {state.pace.most:.2g} s")
+                    state.corners -= 1
                     continue
                 self.one(spec)
                 state.corners_done += 1
+            pairs = _covering(state, dtypes, corner) if state.pairs else ()
             for spec in pairs:
                 self.one(spec)
             state.drawn = True
-            if dtypes and settings.examples > len(pairs) and state.checks:
-                most = on(ELEMENTS, settings)
-                rows = max(n for n in (FEW, TALL, most) if self.pace.allows((n, most)))
-                drawn = strategies.specs(op, dtypes, most, frozen=state.kernel.autograd, rows=rows)
-                explore(drawn, self.measured, examples=settings.examples - len(pairs), seed=settings.seed)
+            if further:
+                rest = settings.examples - len(pairs)
+                Drawing(op, dtypes, settings, state.pace, self.measured, self.leave_out, frozen).run(rest)
         except Over as over:
             self.left_out(str(over))
+
+    def leave_out(self, slow: str) -> None:
+        """Count a planned case that takes too long."""
+        self.state.skipped["cases", slow] += 1
+        self.state.planned -= 1
 
     def measured(self, spec: CaseSpec) -> dict[str, float]:
         return {"error/bound": self.one(spec)}
@@ -107,7 +109,7 @@ class _Search:
         if examined is not None and examined.tallies:
             batched = not turns.BATCHED.isdisjoint(examined.looked)
             seconds = max(time.perf_counter() - started, examined.seconds)  # of a case in the journal, those it took
-            self.pace.learn(size(repeated(spec) if batched else spec, OPS[state.kernel.op]), seconds)
+            state.pace.learn(size(repeated(spec) if batched else spec, OPS[state.kernel.op]), seconds, examined.seconds)
         self.met += 1
         if self.until and any(map(self.until, state.findings.values())):
             raise Over("the search was for this finding")
@@ -172,8 +174,7 @@ def search(
     started = time.perf_counter()
     state = _collector(kernel, settings, journal)
     diagnoses: tuple[Diagnosis, ...] = ()
-    pace = Pace(settings.device.partition(":")[0], settings.seconds)
-    searching = _Search(state, progress, until, started + settings.seconds, pace)
+    searching = _Search(state, progress, until, started + settings.seconds)
     try:
         with interruptible(state):
             searching.run(first)
@@ -198,7 +199,7 @@ def replay(kernel: Kernel, spec: CaseSpec, settings: Settings) -> Report:
     state.planned = state.corners = state.corners_done = 1
     try:
         with fitting(spec, kernel.op):
-            _try(state, spec)
+            _try(state, spec, alone=True)
     finally:
         state.runner.close()
     state.settle(alone=True)
@@ -258,7 +259,7 @@ def _dtypes(state: Collector) -> tuple[str, ...]:
     return tuple(dtype for dtype in settings.dtypes if dtype in kernel.dtypes)
 
 
-def _table(state: Collector, dtypes: tuple[str, ...], pace: Pace) -> tuple[list[CaseSpec], list[CaseSpec]]:
+def _table(state: Collector, dtypes: tuple[str, ...]) -> tuple[list[CaseSpec], list[CaseSpec]]:
     """Return the corner table with shapes of models where they are asked for, and the corner cases that may be slow."""
     op, kernel = OPS[state.kernel.op], state.kernel
     corner, shaped, left_out = table_of(op, state.settings, dtypes, frozen=kernel.autograd)
@@ -266,7 +267,7 @@ def _table(state: Collector, dtypes: tuple[str, ...], pace: Pace) -> tuple[list[
         state.skipped[f"model {name}", TOO_LARGE] += 1
     if turns.BATCHED.isdisjoint(check.name for check in state.checks):
         corner = [replace(spec, batch=0) for spec in corner]
-    table, large = pace.parted([kernel.fitted(spec) for spec in corner], op)
+    table, large = state.pace.parted([kernel.fitted(spec) for spec in corner], op)
     if not kernel.contract.batch_invariant:  # what is not promised is observed in batches of usual size alone
         large = [spec for spec in large if not spec.batch]
     return table + shaped, large
@@ -274,11 +275,9 @@ def _table(state: Collector, dtypes: tuple[str, ...], pace: Pace) -> tuple[list[
 
 def _covering(state: Collector, dtypes: tuple[str, ...], table: tuple[CaseSpec, ...]) -> tuple[CaseSpec, ...]:
     """Return the first of the further cases: those in which all pairs of choices meet, beside those of the table."""
-    op, settings, frozen = OPS[state.kernel.op], state.settings, state.kernel.autograd
-    if not (dtypes and state.checks and settings.examples) or settings.shapes == "models":
-        return ()
-    found = covering.array(op, dtypes, table, settings.seed, frozen=frozen)
-    state.pairs, state.possible = covering.Pairs(op, dtypes, frozen=frozen), found.pairs
+    op, settings = OPS[state.kernel.op], state.settings
+    found = covering.array(op, dtypes, table, settings.seed, frozen=state.kernel.autograd)
+    state.possible = found.pairs
     return tuple(state.kernel.fitted(spec) for spec in found.rows[: settings.examples])
 
 
@@ -291,43 +290,51 @@ def table_of(
     """
     gpu, corner = settings.device != "cpu", list[CaseSpec]()
     if dtypes and settings.shapes != "models":
-        corner = corners.corners(op, dtypes, frozen=frozen, gpu=gpu)
+        corner = _smallest_first(corners.corners(op, dtypes, frozen=frozen, gpu=gpu))
     if settings.shapes == "fuzz":
         return corner, [], ()
     shaped, left_out = models.model_cases(op, full=gpu, dtypes=dtypes)
     return corner, shaped, tuple(left_out)
 
 
-def on(limits: dict[str, T], settings: Settings) -> T:
-    """Return the limit of the settings' device."""
-    return limits[settings.device.partition(":")[0]]
+def _smallest_first(table: list[CaseSpec]) -> list[CaseSpec]:
+    """Return the table with the smallest case of each of the types at the front.
+
+    A kernel that is built for a type is built there, where nothing else takes long: a hang later on is no build.
+    """
+    small: dict[str, CaseSpec] = {}
+    for spec in sorted((spec for spec in table if prod(spec.shape)), key=lambda spec: prod(repeated(spec).shape)):
+        small.setdefault(patience.types(spec), spec)
+    return list(dict.fromkeys((*small.values(), *table)))
 
 
-def _try(state: Collector, spec: CaseSpec) -> Examined | None:
-    """Run one case, collect what it gives, and return it; None for a case that has been run."""
+def _try(state: Collector, spec: CaseSpec, *, alone: bool = False) -> Examined | None:
+    """Run one case, collect what it gives, and return it; None for a case that has been run.
+
+    A case `alone` makes all its further runs, however long they take.
+    """
     if spec in state.seen:
         return None
     state.seen.add(spec)
     examined = state.journal.done.get(spec)
     if examined is None:
-        examined = _examine(state, spec, tuple(check.name for check in state.checks))
+        checks = tuple(check.name for check in state.checks)
+        examined = _examine(state, spec, checks, further=inf if alone else state.pace.further)
         state.journal.enter(examined)
     state.enter(examined)
     return examined
 
 
 def _examine(
-    state: Collector, spec: CaseSpec, checks: tuple[str, ...], left: float = inf, contract: Contract | None = None
+    state: Collector,
+    spec: CaseSpec,
+    checks: tuple[str, ...],
+    left: float = inf,
+    contract: Contract | None = None,
+    further: float = inf,
 ) -> Examined:
-    elements = prod(repeated(spec).shape)
-    longer = max(1.0, elements / on(ELEMENTS, state.settings) / 8)  # models' shapes are far larger
-    patience = PATIENCE * state.slowest if state.hangs else inf
-    timeout = min(state.settings.timeout or on(TIMEOUT, state.settings), patience, left)
-    started = time.perf_counter()
-    examined = examine_in(state.runner, spec, checks, timeout * longer, contract)
-    if not examined.hung:
-        state.slowest = max(state.slowest, time.perf_counter() - started)
-    return examined
+    timeout = patience.of_case(state.settings.timeout, state.settings.device, prod(repeated(spec).shape))
+    return examine_in(state.runner, spec, checks, timeout, contract, left=left, further=further)
 
 
 def _reduced(state: Collector, finding: Finding, deadline: float, small: list[CaseSpec]) -> Finding:

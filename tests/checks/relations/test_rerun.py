@@ -8,7 +8,7 @@ import torch
 from checking import run_of
 from norms import layernorm, layernorm_bwd
 
-from verify_norm.checks.relations.rerun import NearbyError, differences, has_rows, nearby, rerun, taken
+from verify_norm.checks.relations.rerun import NearbyError, cheap, differences, has_rows, nearby, rerun, slow, taken
 from verify_norm.core.spec import CaseSpec
 
 
@@ -29,6 +29,23 @@ def test_infinities_and_nan_are_compared_as_what_they_are():
     assert outputs([nan, inf, -inf], [nan, inf, -inf]) == []
     assert outputs([nan, 1.0, inf], [1.0, inf, -inf]) == [3]
     assert outputs([top, 0.0, 1.0], [inf, 0.0, 1.0]) == [1]  # the terms are too small to reach 65520
+
+
+@pytest.mark.parametrize(
+    ("spec", "further", "left_out"),
+    [
+        (CaseSpec((8, 512), further=("calls",)), 0.0, ()),  # so few elements always run again
+        (CaseSpec((8, 513), further=("calls", "memory", "power")), 0.0, ("memory", "calls")),
+        (CaseSpec((8, 513), further=("calls",)), 10.0, ()),
+        (CaseSpec((8, 513), further=("determinism", "effects"), batch=16), 0.0, ("effects",)),
+    ],
+)
+def test_a_large_case_runs_again_if_its_run_was_fast(spec, further, left_out):
+    run = run_of(layernorm(), spec)
+    assert 0 < run.seconds < 10
+    run = replace(run, further=further)
+    assert slow(run) == left_out
+    assert cheap(run) is not bool(left_out)
 
 
 def test_the_taken_rows_bring_their_statistics_and_not_the_parameters():

@@ -19,7 +19,8 @@ from verify_norm.core.judge import identical
 from verify_norm.core.spec import Case, CaseSpec, Output, Run
 from verify_norm.running.execute import execute
 
-ELEMENTS = {"cpu": 2**12, "cuda": 2**19}  # of x: Triton's interpreter takes 5 ms a program
+ELEMENTS = {"cpu": 2**12, "cuda": 2**19}  # of x: so many always run again, and more where that takes little time
+TIMED = ("memory", "determinism", "batch_invariance", "calls", "effects", "modes")  # checks that ask what it takes
 CROWDED = {"cuda": 2**23}  # the interpreter runs one program after another
 
 
@@ -38,8 +39,23 @@ class Difference:
 
 
 def cheap(run: Run) -> bool:
-    """Return whether x is so small that a few more runs cost little."""
+    """Return whether x is so small that a few more runs cost little, or the run was so fast.
+
+    Only here a measured time decides what is checked: which cases there are never depends on one.
+    """
+    return few(run) or run.seconds <= run.further
+
+
+def few(run: Run) -> bool:
+    """Return whether x has so few elements that every kernel runs again."""
     return prod(run.case.spec.shape) <= ELEMENTS[torch.device(run.case.device).type]
+
+
+def slow(run: Run) -> tuple[str, ...]:
+    """Return the checks whose further runs the case names, and which leave them out because they take long."""
+    anyway = turns.BATCHED if run.case.spec.batch else ("determinism",) if crowded(run) else ()
+    names = (name for name in TIMED if name in run.case.spec.further and name not in anyway)
+    return () if cheap(run) or run.problem is not None else tuple(names)
 
 
 def small(run: Run, most: int = 2**12) -> bool:
@@ -49,9 +65,9 @@ def small(run: Run, most: int = 2**12) -> bool:
 
 
 def crowded(run: Run) -> bool:
-    """Return whether x is larger than that, but so small that its truth takes less time than several runs."""
+    """Return whether x has more elements than that, but so few that its truth takes less time than several runs."""
     most = CROWDED.get(torch.device(run.case.device).type, 0)
-    return not cheap(run) and prod(run.case.spec.shape) <= most
+    return not few(run) and prod(run.case.spec.shape) <= most
 
 
 def element(output: str, index: Sequence[int]) -> str:

@@ -83,13 +83,14 @@ def _homogeneous(run: Run) -> bool:
 
 def scale(run: Run) -> Equations:
     """Compare the kernel at 2^k times x and 4^k times eps."""
-    case, saved = run.case, run.kernel.contract.stats
+    case, contract = run.case, run.kernel.contract
     names = [t.name for t in case.op.inputs if t.name in POWERS]
     reach = turns.from_variant(case.spec, (-8, 8, -5, 5, -2, 2, -1, 1))
     k = next((k for k in reach if _fits(run, {name: k * POWERS[name] for name in names})), None)
     x = case.exact.get("residual_out", case.exact.get("x"))
-    underflow = FORMATS[case.spec.dtype if saved == "x" else saved].emin > FORMATS["float32"].emin
-    if k is None or x is None or not x.any() or not _homogeneous(run) or underflow:  # a mean saved in float16 may
+    kept = (FORMATS[case.spec.dtype if t == "x" else t] for t in (contract.stats, contract.partials))
+    short = any(form.emin > FORMATS["float32"].emin for form in kept)  # a mean or Σdy·(x − μ) leaves float16's range
+    if k is None or x is None or not x.any() or not _homogeneous(run) or short:
         return None
     s = stages.stages(run)
     scaled = {name: None if (v := case.exact[name]) is None else v * 2.0 ** (k * POWERS[name]) for name in names}

@@ -1,0 +1,110 @@
+"""Times decide which large cases run, never which cases are drawn."""
+
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from norms import layernorm
+
+from verify_norm.cases import corners
+from verify_norm.core.ops import OPS
+from verify_norm.core.results import Settings
+from verify_norm.core.spec import Contract, Kernel
+from verify_norm.search.drawing import USUAL, Drawing, planned
+from verify_norm.search.examine import examine
+from verify_norm.search.pace import Pace
+from verify_norm.search.search import search
+
+SETTINGS = Settings(("float32", "bfloat16"), examples=200, seconds=60.0)
+EXACT = layernorm("float64")
+
+
+def drawn(seconds, op="layernorm_bwd"):
+    """The cases of a kernel that takes so long for 300 rows, and how many were left out."""
+    cases, left_out = [], []
+
+    def one(spec):
+        cases.append(spec)
+        return {"error/bound": spec.seed % 7}
+
+    pace = Pace("cpu", SETTINGS.seconds)
+    pace.learn((300, 100_000), seconds)
+    Drawing(OPS[op], SETTINGS.dtypes, SETTINGS, pace, one, left_out.append, frozen=False).run()
+    return cases, left_out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", ["layernorm_bwd", "groupnorm_fwd", "batchnorm_bwd"])
+def test_a_slow_kernel_meets_the_same_cases_without_the_large_ones(op):
+    (fast, none), (slow, left_out) = drawn(0.001, op), drawn(100.0, op)
+    large = [spec for spec in fast if spec not in slow]
+    assert [spec for spec in fast if spec not in large] == slow
+    assert not none
+    assert len(left_out) == len(fast) - len(slow) == planned(SETTINGS) - SETTINGS.examples
+    elements, rows = USUAL["cpu"]
+    assert all(spec.shape[0] > rows or torch.Size(spec.shape).numel() > elements for spec in large)
+
+
+def many_rows(y, mean, rstd):
+    if len(rstd) > 8192:
+        y.reshape(len(rstd), -1)[8192:] *= 2
+    return y, mean, rstd
+
+
+def long_rows(y, mean, rstd):
+    y[..., 65536:] *= 2
+    return y, mean, rstd
+
+
+def now_and_then(y, mean, rstd):
+    above = y.numel() > 2**15 and time.perf_counter_ns() // 100 % 2
+    return y, mean, torch.nextafter(rstd, 2 * rstd) if above else rstd
+
+
+def in_large_batches(y, mean, rstd):
+    return y, mean, torch.nextafter(rstd, 2 * rstd) if y.numel() > 2**16 else rstd
+
+
+@pytest.mark.parametrize(
+    ("changed", "check"),
+    [
+        (many_rows, "accuracy"),
+        (long_rows, "accuracy"),
+        (now_and_then, "determinism"),
+        (in_large_batches, "batch_invariance"),
+    ],
+)
+def test_what_begins_in_large_cases_is_detected_there(changed, check):
+    def wrong(x, weight, bias, eps, normalized_shape):
+        return changed(*EXACT(x, weight, bias, eps, normalized_shape))
+
+    kernel = Kernel("k", "layernorm_fwd", run=wrong, contract=Contract(batch_invariant=True))
+    further = Pace.of(SETTINGS).further * 10  # this machine may be loaded
+    large = corners.wide(OPS[kernel.op], ("float32",))[:7]
+    found = [examine(kernel, spec, (check,), "cpu", further=further).findings for spec in large]
+    assert {one.check for some in found for one in some} == {check}
+    right = replace(kernel, run=EXACT)
+    assert not any(examine(right, spec, (check,), "cpu", further=further).findings for spec in large[:3])
+
+
+@pytest.mark.slow
+def test_a_right_kernel_passes_in_large_cases_and_one_that_is_slow_for_a_row_meets_none():
+    rows = []
+
+    def right(x, weight, bias, eps, normalized_shape):
+        rows.append(x.numel() // max(torch.Size(normalized_shape).numel(), 1))
+        time.sleep(pause * rows[-1])
+        return EXACT(x, weight, bias, eps, normalized_shape)
+
+    kernel = Kernel("k", "layernorm_fwd", run=right)
+    options = Settings(("float32",), ("accuracy",), examples=24, seconds=60.0, isolate=False)
+    pause = 0.0
+    assert search(kernel, options).ok
+    assert max(rows) >= 16384
+    rows.clear()
+    pause = 0.0005
+    slow = search(kernel, options)
+    assert slow.ok
+    assert max(rows) < 4096
+    assert any(skip.reason.startswith("large cases are slow") for skip in slow.skipped)

@@ -1,0 +1,91 @@
+"""How long a call of a kernel may take before it counts as hung, from how long its calls have taken so far.
+
+The first call of a process, and of each type in it, may build: nvcc, torch.utils.cpp_extension and autotuning take
+minutes, and no call before tells how many. So a run starts with the smallest case of each type. Once they have
+returned, a build is known to take about as long, also one for another shape, and what takes much longer has hung.
+"""
+
+from dataclasses import dataclass, field
+
+from verify_norm.core.spec import CaseSpec
+
+TIMEOUT = {"cpu": 20.0, "cuda": 90.0}  # seconds for one case: on a GPU most new shapes compile
+USUAL = {"cpu": 2**17, "cuda": 2**22}  # elements of x: a larger case has so many times as much time
+BUILD = {"cpu": 120.0, "cuda": 300.0}  # seconds more for a call that may build, before one has shown how long it takes
+LIKE = 3.0  # a build may take this many times as long as the slowest one so far
+AFTER = 10.0  # once the kernel has hung, a call may take this many times as long as the slowest one so far
+QUICK = 0.2  # seconds: for this purpose no call is faster
+PART = 0.2  # … and at least this share of its time limit
+MORE = 3.0  # a message proposes a time limit so many times as long
+
+
+def kind(device: str) -> str:
+    """Return the kind of a device, as it is named in tables of limits.
+
+    >>> kind("cuda:0")
+    'cuda'
+    """
+    return device.partition(":")[0]
+
+
+def of_case(timeout: float | None, device: str, elements: int) -> float:
+    """Return the seconds that a case with so many elements may take, given the time limit that the user set, if any."""
+    usual = timeout or TIMEOUT[kind(device)]
+    return usual * max(1.0, elements / USUAL[kind(device)])
+
+
+def types(spec: CaseSpec) -> str:
+    """Return the types for which a kernel is compiled in a case."""
+    return f"{spec.dtype}, {spec.weight_dtype or spec.dtype}"
+
+
+@dataclass(slots=True)
+class Patience:
+    """What the calls of a kernel on one device have taken; processes come and go.
+
+    `met` names the types that have been called in this process; `built` has the seconds of the slowest first call of
+    each, in any process. `slowest` has those of the slowest other call.
+    """
+
+    device: str
+    met: set[str] = field(default_factory=set)
+    built: dict[str, float] = field(default_factory=dict)
+    slowest: float = 0.0
+    hung: bool = False
+
+    def limit(self, timeout: float, types: str) -> float:
+        """Return the seconds that the next call may take, given those that one without a build may take.
+
+        >>> patience = Patience("cpu")
+        >>> patience.limit(20.0, "float32")  # nothing is known
+        140.0
+        >>> patience.returned("float32", 25.0)
+        >>> patience.limit(20.0, "float32")  # another shape
+        75.0
+        """
+        if self.hung:
+            timeout = min(timeout, max(PART * timeout, AFTER * max(self.slowest, QUICK)))
+        known = LIKE * max(self.built.values(), default=0.0)
+        if types in self.met:
+            return max(timeout, known)
+        return timeout + (known if types in self.built else max(known, BUILD[kind(self.device)]))
+
+    def returned(self, types: str, seconds: float) -> None:
+        """Note that a call returned after so many seconds."""
+        if types in self.met:
+            self.slowest = max(self.slowest, seconds)
+        else:
+            self.met.add(types)
+            self.built[types] = max(self.built.get(types, 0.0), seconds)
+
+    def restart(self, *, hung: bool = False) -> None:
+        """Note that the next call is the first one of another process, perhaps because the last one has hung."""
+        self.met.clear()
+        self.hung = self.hung or hung
+
+    def words(self, limit: float, types: str) -> str:
+        """Return how long calls have taken so far, and which option gives them more time than `limit`."""
+        took = max((self.slowest, *self.built.values()))
+        so_far = f"the slowest case so far took {took:.2g} s" if took else "no case has returned so far"
+        first = "" if types in self.met else f", the first of {types} in its process, which may build"
+        return f"{first}; {so_far}; --timeout {MORE * limit:.0f} allows more"
