@@ -142,7 +142,7 @@ def test_what_a_file_declares_is_found_again_at_its_target(own, tmp_path):
         f"from functools import partial\nimport verify_norm\n{inspect.getsource(text)}\n"
         "def check(spec, most): return text(spec)\n"
         "class Check:\n    def __call__(self, spec): return text(spec)\n"
-        f"@verify_norm.kernel(op='rmsnorm_fwd', unsupported={own})\n"
+        f"@verify_norm.kernel(op='rmsnorm_fwd', only='N%8=0', unsupported={own})\n"
         "def rms(x, weight, eps): return x\n"
     )
     for kernel in (registry.load(f"{path}:rms"), registry.load(f"{path}:rms")):
@@ -151,6 +151,8 @@ def test_what_a_file_declares_is_found_again_at_its_target(own, tmp_path):
         for made in (kernel, there):
             assert made.refuses(made.fitted(CaseSpec((2, 8)))) is None
             assert made.refuses(made.fitted(CaseSpec((2, 3, 8)))) == "it takes 2-D x only"
+            assert made.fitted(CaseSpec((2, 7))).shape[-1] % 8 == 0
+            assert made.refuses(CaseSpec((2, 7))) is not None
 
 
 def test_what_cannot_be_sent_asks_for_one_process():

@@ -142,7 +142,6 @@ def sent(kernel: Kernel) -> tuple[str, bytes]:
 
 def received(target: str, record: bytes) -> Kernel:
     """Return the kernel that `sent` describes, with its functions; raises UsageError if its target has changed."""
-    reach(target.rpartition(":")[0])  # for what the kernel imports when it is called
     found = attribute(target)  # before the record, which may refer to its module
     return _running(pickle.loads(record), found)
 

@@ -26,6 +26,7 @@ import pebble
 from verify_norm.core.errors import UsageError
 from verify_norm.core.spec import Kernel
 from verify_norm.loading import nested, registry
+from verify_norm.loading.targets import reach
 from verify_norm.running.interpreter import patch
 from verify_norm.running.patience import Patience
 
@@ -248,7 +249,9 @@ def _load(target: str, record: bytes, stage: str) -> None:
     global _child
     with open(stage, "r+b") as file:
         memory = mmap.mmap(file.fileno(), _STAGE)
-    nested.seal(nested.importing(target.rpartition(":")[0]))
+    where = target.rpartition(":")[0]
+    nested.seal(nested.importing(where))
+    reach(where)  # for what the kernel imports when it is called
     _child = registry.received(target, record), memory
     nested.seal(f"the kernel {target} runs")
 
