@@ -132,7 +132,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         o = options(argv, str(__doc__))
         for path in (o.json, o.plot, o.out and f"{o.out}/x"):
-            serial.writable(path)
+            serial.writable(path, ours=("",))
         if o.show:
             show(o.show, o.plot)
             return 0

@@ -217,7 +217,7 @@ def test_a_declaration_is_found_and_changes_nothing():
         ((rms, "rmsnorm"), {"seed": -1}, "seed: expected a whole number, 0 or more, got -1"),
         ((rms, "rmsnorm"), {"timeout": 0}, "timeout: expected a number, 0.1 or more, got 0"),
         ((rms, "rmsnorm"), {"shapes": "large"}, "shapes: expected one of fuzz, models, all, got 'large'"),
-        ((rms, "rmsnorm"), {"corpus": "/no/such/c.jsonl"}, "there is no folder /no/such"),
+        ((rms, "rmsnorm"), {"corpus": "/no/such/c.jsonl"}, "there is no corpus /no/such/c.jsonl"),
         ((rms, "rmsnorm"), {"device": "tpu"}, "unknown device 'tpu'"),
         ((rms, "rmsnorm"), {"bind": "y"}, "cannot parse --bind 'y'"),
     ],

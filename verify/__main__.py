@@ -1,5 +1,5 @@
 """`python -m verify_norm`: the command line."""
 
-from verify_norm.cli.app import main
+from verify_norm.cli import main
 
 main()

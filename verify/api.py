@@ -52,6 +52,11 @@ def _one_or_all(reports: Iterable[Report]) -> Report | Reports:
     return found[0] if len(found) == 1 else found
 
 
+def _tell(notes: Iterable[str]) -> None:
+    for note in dict.fromkeys(notes):
+        print(f"verify-norm: {note}", file=sys.stderr)
+
+
 def _given(command: str, *, config: bool, **values: Any) -> dict[str, Any]:
     """Return the options that a call gives, and for the others what [tool.verify-norm] sets, unless not `config`."""
     from verify_norm.search.config import defaults
@@ -59,7 +64,7 @@ def _given(command: str, *, config: bool, **values: Any) -> dict[str, Any]:
     table, note = defaults(command) if config else ({}, "")
     given = {name: value for name, value in values.items() if value is not None}
     if table.keys() - given.keys():
-        print(f"verify-norm: {note}", file=sys.stderr)
+        _tell((note,))
     return table | given
 
 
@@ -122,8 +127,7 @@ def verify(
     options = _given("verify", config=config, contract=contract, corpus=corpus, **given)
     cases = options.pop("corpus", "")
     asked = request(kernel, options, op=op, bind=bind, isolate=isolate, corpus=cases)
-    for note in asked.notes:
-        print(f"verify-norm: {note}", file=sys.stderr)
+    _tell(asked.notes)
     from verify_norm.search.search import search
 
     return _one_or_all(search(one, asked.settings, first=first) for one, first in asked.runs())
@@ -171,6 +175,7 @@ def same(
     given |= {"device": device, "shapes": shapes, "timeout": timeout, "allow_incomplete": allow_incomplete}
     given = {"examples": 100} | _given("same", config=config, **given)
     first, second = request_pair((a, b), given, op=op or named, binds=binds, isolate=isolate)
+    _tell((*first.notes, *second.notes))
     from verify_norm.equality import compare
 
     ((one, other),) = compare.pair(first.kernels, second.kernels, single=True)
@@ -209,6 +214,7 @@ def replay(
     given = {"checks": checks, "device": device, "timeout": timeout, "contract": contract, "only": only}
     given = _given("replay", config=config, **given) | {"examples": 0}
     asked = request(kernel, given, op=op, bind=bind, isolate=isolate)
+    _tell(asked.notes)
     from verify_norm.search.search import replay as run
 
     return _one_or_all(run(one, case, asked.settings) for one in asked.kernels)

@@ -98,14 +98,14 @@ def test_the_same_seed_is_the_same_run():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--kernel", "layernrm_bwd"], "did you mean layernorm_bwd?"),
+        (["--kernel", "layernrm_bwd"], "did you mean layernorm_bwd or layernorm_fwd?"),
         (["--kernel", "layernorm_bwd", "--dtype", "fp8"], "unknown dtype 'fp8'; there are: float32, float16, bfloat16"),
         (["--kernel", "layernorm_bwd", "--dtype", ","], "dtypes: expected at least one dtype of fp32, "),
         (["audit", "--kernel", "layernorm_bwd", "--dtype", ""], "dtypes: expected at least one dtype"),
         (["hunt", "--kernel", "layernorm_bwd", "--dtype", ","], "dtypes: expected at least one dtype"),
         (
             ["--kernel", "layernorm_bwd", "--corpus", "/no/such/c.jsonl"],
-            "/no/such/c.jsonl: there is no folder /no/such",
+            "there is no corpus /no/such/c.jsonl; verify-norm hunt --corpus",
         ),
         (["--kernel", "layernorm_bwd", "--checks", "acuracy"], "unknown check 'acuracy' (did you mean accuracy?)"),
         (["--kernel", "layernorm_bwd", "--op", "rmsnorm_fwd"], "layernorm_bwd is a kernel for layernorm_bwd, not for"),

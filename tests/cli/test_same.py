@@ -89,7 +89,7 @@ def test_the_operator_of_one_is_that_of_the_other(few):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("rmsnorm_fwd", "rmsnrm_fwd"), "unknown kernel 'rmsnrm_fwd' (did you mean rmsnorm_fwd?)"),
+        (("rmsnorm_fwd", "rmsnrm_fwd"), "unknown kernel 'rmsnrm_fwd' (did you mean rmsnorm_fwd"),
         (("rmsnorm_fwd", "layernorm_fwd"), "expected two kernels of one operator, got rmsnorm_fwd for rmsnorm_fwd and"),
         (("rmsnorm_fwd", "layernorm_fwd", "--op", "rmsnorm_fwd"), "is a kernel for layernorm_fwd, not for rmsnorm_fwd"),
         ((f"{FILE}:fast", f"{FILE}:fast"), "cannot infer the op from the name 'fast'"),

@@ -1,8 +1,16 @@
 """A user's mistake, and the first line of any other error."""
 
+import doctest
+import json
+
 import pytest
 
-from verify_norm.core.errors import UsageError, first_line, one_line, one_of
+from verify_norm.core import errors
+from verify_norm.core.errors import UsageError, first_line, one_line, one_of, visible
+
+
+def test_doctests():
+    assert doctest.testmod(errors).failed == 0
 
 
 def test_a_known_name_is_returned_and_another_gets_a_guess():
@@ -21,3 +29,24 @@ def test_without_a_message_the_code_that_raised():
         raise AssertionError
     assert one_line(caught.value) == "AssertionError: raise AssertionError"
     assert first_line(RuntimeError()) == "(no message)"
+
+
+def test_a_long_list_is_named_by_its_command_and_three_guesses():
+    names = [f"layernorm_{n}" for n in range(100)]
+    with pytest.raises(UsageError) as caught:
+        one_of("kernel", "layernorm", names, see="verify-norm list")
+    said = str(caught.value)
+    assert said.endswith("); verify-norm list shows all 100")
+    assert said.count("layernorm_") == 3
+    with pytest.raises(UsageError, match=r"^unknown kernel 'qqq'; verify-norm list shows all 100$"):
+        one_of("kernel", "qqq", names, see="verify-norm list")
+    with pytest.raises(UsageError) as caught:
+        one_of("kernel", "x" * 4000, names, see="verify-norm list")
+    assert len(str(caught.value)) < 120
+
+
+def test_text_of_others_is_one_printable_line_and_stays_json():
+    text = json.dumps({"kernel": "k\u202e\x9f\U000e0001:llama", "ü": "–"}, ensure_ascii=False)
+    assert visible(text).isprintable()
+    assert json.loads(visible(text)) == json.loads(text)
+    assert visible("x̂ ± 2 × ü") == "x̂ ± 2 × ü"

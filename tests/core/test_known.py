@@ -41,7 +41,7 @@ def test_an_operator_keeps_its_own_pairs():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("lama", "unknown contract 'lama' (did you mean llama?); there are: strict, llama, vllm, liger, apex, "),
+        ("lama", "unknown contract 'lama' (did you mean llama?); verify-norm show contracts shows all "),
         ("xaht=x", "unknown field of a contract 'xaht' (did you mean xhat?)"),
         ("xhat=y", "xhat: expected none, float64, float32, float16, bfloat16 or x, got 'y'"),
         ("lanes=0", "lanes: expected a whole number of 1 or more, got '0'"),

@@ -1,6 +1,8 @@
 """The cases that a callable takes: others are fitted, or refused with a reason, and fitting twice is fitting once."""
 
 import doctest
+import inspect
+from dataclasses import replace
 
 import pytest
 from torch import nn
@@ -11,7 +13,7 @@ from verify_norm.core.errors import UsageError
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec
 from verify_norm.kernels.domain import narrow_weight
-from verify_norm.loading import domain
+from verify_norm.loading import domain, registry
 from verify_norm.loading.domain import Domain
 from verify_norm.loading.registry import load_directions
 
@@ -126,3 +128,49 @@ def test_a_case_outside_is_refused_with_the_reason():
 
 def test_doctests():
     assert doctest.testmod(domain).failed == 0
+
+
+def text(spec):
+    return "it takes 2-D x only" if len(spec.shape) != 2 else None
+
+
+@pytest.mark.parametrize("own", ["lambda spec: text(spec)", "text", "partial(check, most=2)", "Check()"])
+def test_what_a_file_declares_is_found_again_at_its_target(own, tmp_path):
+    """Neither a lambda, nor what stands in a file, can be pickled by name."""
+    path = tmp_path / "declares.py"
+    path.write_text(
+        f"from functools import partial\nimport verify_norm\n{inspect.getsource(text)}\n"
+        "def check(spec, most): return text(spec)\n"
+        "class Check:\n    def __call__(self, spec): return text(spec)\n"
+        f"@verify_norm.kernel(op='rmsnorm_fwd', only='N%8=0', unsupported={own})\n"
+        "def rms(x, weight, eps): return x\n"
+    )
+    for kernel in (registry.load(f"{path}:rms"), registry.load(f"{path}:rms")):
+        target, record = registry.sent(kernel)
+        there = registry.received(target, record)
+        for made in (kernel, there):
+            assert made.refuses(made.fitted(CaseSpec((2, 8)))) is None
+            assert made.refuses(made.fitted(CaseSpec((2, 3, 8)))) == "it takes 2-D x only"
+            assert made.fitted(CaseSpec((2, 7))).shape[-1] % 8 == 0
+            assert made.refuses(CaseSpec((2, 7))) is not None
+
+
+def test_what_cannot_be_sent_asks_for_one_process():
+    kernel = replace(registry.load("rmsnorm_fwd_torch"), unsupported=lambda spec: None)
+    with pytest.raises(UsageError, match=r"its unsupported cannot be sent to .*: Can't pickle .*; .* --in-process"):
+        registry.sent(kernel)
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        (lambda spec: 1 / 0, 'k.py:f raises ZeroDivisionError: division by zero, in the case {"kernel": "k.py:f", '),
+        (lambda spec: True, "k.py:f: expected a reason in words, or None, got True"),
+        (lambda spec: False, "got False"),
+        (lambda spec: " ", "got ' '"),
+    ],
+)
+def test_other_answers_are_mistakes(own, said):
+    with pytest.raises(UsageError) as caught:
+        domain.Own(own, "k.py:f", False)(CaseSpec((2, 8)))
+    assert said in str(caught.value)

@@ -37,7 +37,7 @@ def test_a_kernel_in_a_file(tmp_path):
         (
             "layernrm_bwd",
             None,
-            "unknown kernel 'layernrm_bwd' (did you mean layernorm_bwd?); there are: layernorm_fwd,",
+            "unknown kernel 'layernrm_bwd' (did you mean layernorm_bwd or layernorm_fwd?); verify-norm list shows all ",
         ),
         ("layernorm_fwd", "layernorm_bwd", "layernorm_fwd is a kernel for layernorm_fwd, not for layernorm_bwd"),
         ("{}:asks_more", None, "cannot infer the op from the name 'asks_more': use --op layernorm_fwd|"),

@@ -32,6 +32,9 @@ def test_files_and_patterns_stand_for_their_kernels(folder):
     assert of("a_norms.py") == [f"a_norms.py:{name}" for name in ("rms_norm", "layernorm_bwd", "fixed_rms_norm")]
     assert of("a_norms.py:*rms*", "a_norms.py:rms_norm") == ["a_norms.py:rms_norm", "a_norms.py:fixed_rms_norm"]
     assert of("?_norms.py:other", "b_norms.py:any") == ["b_norms.py:other", "b_norms.py:any"]
+    (folder / "[a]").mkdir()
+    (folder / "[a]" / "c_norms.py").write_text("def rms_norm(x, weight, eps): ...\n")
+    assert of("[a]/c_norms.py", "[a]/c_norms.py:rms_norm", "[a]/c_norms.py:*") == ["[a]/c_norms.py:rms_norm"]
     assert expanded(["rmsnorm_fwd", "layernorm_fwd_t*", "pkg:fn"]) == ["rmsnorm_fwd", "layernorm_fwd_torch", "pkg:fn"]
 
 

@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from verify_norm.cli.app import app
+from verify_norm.core.errors import UsageError
 from verify_norm.core.results import Settings
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.loading import registry
@@ -256,3 +257,51 @@ def alive(pid):
 def descendants(pid):
     children = [int(c) for t in Path(f"/proc/{pid}/task").iterdir() for c in (t / "children").read_text().split()]
     return children + [c for child in children for c in descendants(child)]
+
+
+LOADED = """
+import os, sys
+import torch
+import verify_norm
+CHILD = "typer" not in sys.modules and "pytest" not in sys.modules
+
+@verify_norm.kernel(op="rmsnorm_fwd", unsupported=lambda spec: "2-D x only" if len(spec.shape) != 2 else None)
+def rms(x, weight, eps):
+    if x.shape == (2, 3):
+        os.kill(os.getpid(), 11)
+    y = x.float() * torch.rsqrt(x.float().square().mean(-1, keepdim=True) + eps)
+    return (y if weight is None else y * weight.float()).to(x.dtype)
+"""
+
+
+@pytest.mark.slow
+def test_a_lambda_of_unsupported_does_not_end_isolation(tmp_path):
+    (tmp_path / "loaded.py").write_text(LOADED)
+    runner = isolate.runner(registry.load(f"{tmp_path}/loaded.py:rms"), "cpu", isolate=True)
+    try:
+        found = [examine_in(runner, CaseSpec(shape), CHECKS, 20.0) for shape in ((2, 3), (2, 2, 4), (2, 4))]
+    finally:
+        runner.close()
+    crashed, refused, right = found
+    assert "by SIGSEGV" in crashed.findings[0].message
+    assert refused.unsupported == "2-D x only"
+    assert not right.findings
+    assert right.tallies
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("raise ValueError('not here')", "cannot be imported: ValueError: not here"),
+        ("os._exit(7)", "it ended its process with exit status 7"),
+        ("verify_norm.audit(rms)", "loaded.py, line 13 starts a run while"),
+    ],
+)
+def test_what_a_child_cannot_load_is_one_line(line, said, tmp_path):
+    (tmp_path / "loaded.py").write_text(f"{LOADED}if CHILD: {line}\n")
+    runner = isolate.runner(registry.load(f"{tmp_path}/loaded.py:rms"), "cpu", isolate=True)
+    with pytest.raises(UsageError, match="rms cannot be loaded in a process of its own: ") as caught:
+        examine_in(runner, CaseSpec((2, 4)), CHECKS, 20.0)
+    runner.close()
+    assert said in str(caught.value)

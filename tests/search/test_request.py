@@ -71,9 +71,20 @@ def test_directions_share_the_time_and_models_have_no_random_cases():
 def test_a_contract_and_a_corpus_are_the_kernels_own(tmp_path):
     path, contract = tmp_path / "worst.jsonl", Contract(xhat="x")
     given = {"device": "cpu"}
-    first = request.request("layernorm_bwd", given | {"contract": contract}, corpus=str(path))
-    assert first.notes == (f"there is no corpus {path} yet",)
+    first = request.request("layernorm_bwd", given | {"contract": contract})
+    with pytest.raises(UsageError, match=r"there is no corpus .*; verify-norm hunt --corpus .* writes one"):
+        request.request("layernorm_bwd", given, corpus=str(path))
     assert first.kernels[0].contract == contract
     corpus.save(path, first.only(), [CaseSpec((2, 3))])
     again = request.request("layernorm_bwd", given, corpus=str(path))
     assert list(again.runs()) == [(again.only(), (CaseSpec((2, 3)),))]
+
+
+def test_what_no_other_process_can_import_runs_here_and_the_first_line_says_so(capsys):
+    def rmsnorm_fwd(x, weight, eps):
+        return x
+
+    (note,) = request.request(rmsnorm_fwd, {"device": "cpu"}).notes
+    assert note.startswith("rmsnorm_fwd runs in this process: the kernel is not an attribute of a module")
+    assert request.request(rmsnorm_fwd, {"device": "cpu"}, isolate=False).notes == ()
+    assert request.request("rmsnorm_fwd", {"device": "cpu"}).notes == ()

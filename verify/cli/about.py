@@ -6,11 +6,11 @@ from dataclasses import asdict
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from verify_norm.cli.console import complain
-from verify_norm.core.errors import one_of
+from verify_norm.core.errors import LIST, one_of
 from verify_norm.core.ops import OPS
+from verify_norm.report.markup import escape
 from verify_norm.search.request import interpret
 
 
@@ -69,11 +69,8 @@ def show(name: Annotated[str, typer.Argument(help="A kernel, check or operator; 
         _describe_op(name)
         return
     if ":" not in name and name not in BUILTIN and name not in PEERS:
-        one_of(
-            "kernel, check or operator",
-            name,
-            [*BUILTIN, *PEERS, *registered().kernels, *CHECKS, *OPS, "contracts", "only"],
-        )
+        known = [*BUILTIN, *PEERS, *registered().kernels, *CHECKS, *OPS, "contracts", "only"]
+        one_of("kernel, check or operator", name, known, see=LIST)
     kernel = find(name)
     whose = f", from {kernel.origin}" if kernel.origin else ""
     _print(f"kernel {kernel.name} for {kernel.op}\n{kernel.summary}\n")
@@ -108,4 +105,4 @@ def _describe_op(name: str) -> None:
 def _print(text: str) -> None:
     from rich.console import Console
 
-    Console(highlight=False).print(escape(text))
+    Console(highlight=False, emoji=False).print(escape(text))

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from verify_norm import __version__
-from verify_norm.cli import about, auditing, config, console, options, proof, results, same
+from verify_norm.cli import about, auditing, config, console, options, proof, results, same, streams
 from verify_norm.cli.outputs import Destinations, deliver
-from verify_norm.core.errors import one_of
+from verify_norm.core.errors import Exit, one_of
 from verify_norm.core.results import Report
 from verify_norm.search.request import Request, interpret, request
 
@@ -124,9 +124,14 @@ for command in (*COMMANDS, *MORE):
 
 
 def main() -> None:
-    """Run the console script. A mistake in the options is one line, like any other."""
-    try:
-        status = app(standalone_mode=False)
-    except Exception as error:
-        status = console.ended_by(error)
+    """Run a command line, and exit with its status. A mistake in the options is one line, like any other."""
+    with streams.standard() as out, console.interrupts():
+        try:
+            status = app(standalone_mode=False)
+        except (Exception, KeyboardInterrupt) as error:
+            status = console.ended_by(error)
+        out.flush()
+        if out.failed:
+            console.complain(f"cannot write to standard output: {out.failed}")
+            status = status if status in (Exit.FINDINGS, Exit.INTERNAL) else Exit.NOTHING
     sys.exit(int(status) if isinstance(status, int) else 0)

@@ -1,5 +1,6 @@
 """Beyond pass or fail: the audit of a kernel's accuracy, and the hunt for its worst inputs."""
 
+import os
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Annotated
@@ -7,7 +8,7 @@ from typing import Annotated
 import typer
 
 from verify_norm.cli import console, options
-from verify_norm.cli.outputs import Destinations, deliver, write_json
+from verify_norm.cli.outputs import Destinations, apart, deliver, write_json
 from verify_norm.core import serial
 from verify_norm.core.errors import Exit, one_of
 from verify_norm.core.ops import OPS
@@ -67,10 +68,12 @@ def hunt(
 
     --corpus keeps them for later runs.
     """
+    apart({"--json": json_path, "--corpus": corpus})
     serial.writable(json_path)
-    serial.writable(corpus)
+    serial.writable(corpus, ours=("",))  # what is no corpus is refused when it is read
     given |= {"dtypes": dtype} if dtype else {}
-    asked = console.noted(request(kernel, given, op=op or None, bind=bind, isolate=not in_process, corpus=corpus))
+    known = corpus if os.path.exists(corpus) else ""  # without one, this hunt writes the first
+    asked = console.noted(request(kernel, given, op=op or None, bind=bind, isolate=not in_process, corpus=known))
     outputs = [[tensor.name for tensor in OPS[loaded.op].outputs] for loaded in asked.kernels]
     if output:
         one_of("output", output, dict.fromkeys(name for names in outputs for name in names))

@@ -6,6 +6,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from verify_norm.cli import console
+from verify_norm.loading import nested
 from verify_norm.search.config import Config, nearest
 
 
@@ -22,6 +23,7 @@ class Group(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the command and exit with its status."""
         with console.statuses():
+            nested.refuse()
             raise typer.Exit(super().invoke(ctx) or 0)
 
 

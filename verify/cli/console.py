@@ -1,20 +1,48 @@
 """Standard error: lines for the user, a mistake as one line, and a search with a progress bar."""
 
+import shlex
+import signal
+import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
-from verify_norm.core.errors import Exit, UsageError, one_line
+from verify_norm import __version__
+from verify_norm.core.errors import Exit, UsageError, one_line, visible
 from verify_norm.core.results import Report, Settings
 from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.report.markup import escape
 from verify_norm.search.request import Request
 
 err = Console(stderr=True, highlight=False, emoji=False)
-REPORT_IT = "this is an error of verify-norm, not of the kernel; report it with the traceback and the command line"
+LONGEST = 2000  # characters of a line: a name may have thousands
+_interrupted = False
+
+
+@contextmanager
+def interrupts() -> Iterator[None]:
+    """Remember Ctrl-C in this block: code that it interrupts, as an import of C, may raise another exception."""
+    global _interrupted
+    _interrupted = False
+
+    def remember(number: int, frame: object) -> None:
+        global _interrupted
+        _interrupted = True
+        raise KeyboardInterrupt
+
+    before, main = signal.getsignal(signal.SIGINT), threading.current_thread() is threading.main_thread()
+    if before is not signal.default_int_handler or not main:  # ignored, as by nohup, or somebody else's
+        yield
+        return
+    signal.signal(signal.SIGINT, remember)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
@@ -22,7 +50,7 @@ def statuses() -> Iterator[None]:
     """Turn what ends a command early into words and an exit status."""
     try:
         yield
-    except (Exception, SystemExit, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt) as error:
         if isinstance(error, typer.Exit) or hasattr(error, "format_message"):  # typer's own errors have one
             raise
         raise typer.Exit(ended_by(error)) from None
@@ -33,20 +61,25 @@ def ended_by(error: BaseException) -> Exit:
     if isinstance(error, UsageError) or hasattr(error, "format_message"):
         complain(error.format_message() if hasattr(error, "format_message") else str(error))
         return Exit.NOTHING
-    if isinstance(error, (KeyboardInterrupt, typer.Abort)):
+    if _interrupted or isinstance(error, (KeyboardInterrupt, typer.Abort)):
         complain("interrupted before there was a report")
         return Exit.INCOMPLETE
-    if isinstance(error, SystemExit):  # rich's, where nobody reads its output any more
-        complain("standard output was closed before the end of the report")
-        return Exit.NOTHING
     traceback.print_exception(error)
-    complain(f"internal error: {one_line(error)}; {REPORT_IT}")
+    complain(f"internal error: {one_line(error)}; this is an error of verify-norm, not of the kernel")
+    command = shlex.join(["verify-norm", *sys.argv[1:]])
+    complain(f"please report it with the traceback above, the version {__version__}, and the command: {command}")
     return Exit.INTERNAL
 
 
 def complain(message: str) -> None:
     """Print one line on standard error."""
-    err.print(f"verify-norm: {escape(message)}", soft_wrap=True)
+    err.print(f"verify-norm: {_line(message)}", soft_wrap=True)
+
+
+def _line(message: str) -> str:
+    """Return a message as one line for Rich, and not too long."""
+    line = visible(message)
+    return escape(line if len(line) <= LONGEST else line[: LONGEST - 1] + "…")
 
 
 def noted(asked: Request) -> Request:
@@ -58,7 +91,7 @@ def noted(asked: Request) -> Request:
 
 def status(message: str) -> None:
     """Print how far a command is, on standard error."""
-    err.print(escape(message), soft_wrap=True)
+    err.print(_line(message), soft_wrap=True)
 
 
 def search(kernel: Kernel, settings: Settings, *, resume: bool = False, first: Iterable[CaseSpec] = ()) -> Report:
@@ -79,7 +112,8 @@ def progress(name: str, noun: str = "finding") -> Iterator[Callable[[int, int, i
     """Show a progress bar on a terminal; yield what moves it on: cases done, cases planned, and what was found."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    name = visible(name)
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
         task = bar.add_task(name, total=None)
 

@@ -34,7 +34,7 @@ WORKER = typer.Option(
     "--worker", min=0, help="Of several GPUs use this one, modulo their number, if --device has none."
 )
 SANITIZE = typer.Option(
-    "--sanitize", help="Run the corner table under this tool of compute-sanitizer: memcheck, racecheck, initcheck, …"
+    "--sanitize", help="Run the corner table under this tool of compute-sanitizer: memcheck, racecheck, ..."
 )
 Given = dict[str, Any]  # the options of Options that a command has, by name
 

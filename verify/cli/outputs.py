@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -35,10 +37,9 @@ class Destinations:
 
     def __post_init__(self) -> None:
         """Check the files, and read the baseline."""
+        apart({"--json": self.json_path, "--html": self.html_path})
         serial.writable(self.json_path)
-        serial.writable(self.html_path)
-        if self.json_path and self.json_path == self.html_path:
-            raise UsageError(f"--json and --html are both {self.json_path}")
+        serial.writable(self.html_path, ours=("<!DOCTYPE html>",))
         if self.html_path:
             from verify_norm.report.html.page import missing
 
@@ -130,6 +131,21 @@ def _compared(documents: tuple[Document, ...], to: Destinations) -> RunCompariso
     return compared
 
 
+def apart(written: Mapping[str, str], read: Iterable[str] = ()) -> None:
+    """Raise UsageError if two of the files to write are one, or one of them is read, whatever their names."""
+    places = {option: _place(path) for option, path in written.items() if path}
+    for option, place in places.items():
+        if place in map(_place, read):
+            raise UsageError(f"cannot write {written[option]}: the command reads it")
+        if twins := [other for other in places if other != option and places[other] == place]:
+            raise UsageError(f"{option} and {twins[0]} are both {written[option]}")
+
+
+def _place(path: str) -> str:
+    """Return the file that a path leads to; the path itself, if it is "-" or cannot be one."""
+    return path if path == "-" or "\0" in path else os.path.realpath(path)
+
+
 def summarize(text: str) -> None:
     """Append Markdown to the summary of a step in GitHub Actions. A file that cannot be written is no error."""
     path = os.environ.get(SUMMARY)
@@ -144,10 +160,9 @@ def summarize(text: str) -> None:
 def write(text: str, path: str) -> None:
     """Write to a file; "-" is standard output, and "" is nowhere."""
     if path == "-":
-        try:
-            print(text.encode("utf-8", "backslashreplace").decode("utf-8"), end="", flush=True)
-        except OSError as error:  # closed, or on a full disk
-            raise UsageError(f"cannot write to standard output: {error.strerror}") from error
+        if hasattr(sys.stdout, "reconfigure"):
+            sys.stdout.reconfigure(encoding="utf-8")  # as files are, whatever a terminal can show
+        print(text.encode("utf-8", "backslashreplace").decode("utf-8"), end="", flush=True)
     elif path:
         serial.write(text, path)
 

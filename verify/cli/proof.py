@@ -113,7 +113,7 @@ def gradcheck(
     ],
     shapes: Annotated[str, typer.Option("--shapes", help="Shapes of its inputs, as x=4x64,weight=64.")] = "",
     dtype: Annotated[str, typer.Option("--dtype", help="Types, as fp64,bf16; without it the widest it takes.")] = "",
-    op: Annotated[str, typer.Option("--op", help="layernorm, …: also check second order and forward mode.")] = "",
+    op: Annotated[str, typer.Option("--op", help="layernorm, ...: also check second order and forward mode.")] = "",
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the inputs and directions.")] = 0,
     json_path: Annotated[str, options.JSON] = "",
 ) -> int:

@@ -1,9 +1,12 @@
 """Errors: the exit statuses, a user's mistake as one line, any other error in one line. Standard library only."""
 
 import difflib
+import json
 import linecache
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
+
+LIST = "verify-norm list"  # the command that lists kernels, operators and checks
 
 
 class Exit(IntEnum):
@@ -24,14 +27,48 @@ class UnknownOpError(UsageError):
     """Neither the user, nor a declaration, nor a name says which operator a callable computes."""
 
 
-def one_of(kind: str, name: str, names: Iterable[str]) -> str:
-    """Return `name` if it is among `names`; else raise a UsageError that lists them and guesses which was meant."""
-    names = list(names)
+def one_of(kind: str, name: str, names: Iterable[str], *, see: str = "") -> str:
+    """Return `name` if it is among `names`; else raise a UsageError with at most three guesses which was meant.
+
+    The error lists the names, or says that `see`, a command, shows them.
+    """
+    names = list(dict.fromkeys(names))
     if name in names:
         return name
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    guess = f" (did you mean {close[0]}?)" if close else ""
-    raise UsageError(f"unknown {kind} {name!r}{guess}; there are: {', '.join(names)}")
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    close = [one for one in close if _likeness(name, one) > _likeness(name, close[0]) - 0.1]
+    guess = f" (did you mean {alternatives(close)}?)" if close else ""
+    known = f"{see} shows all {len(names)}" if see else f"there are: {', '.join(names)}"
+    raise UsageError(f"unknown {kind} {quoted(name)}{guess}; {known}")
+
+
+def _likeness(name: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, other, name).ratio()
+
+
+def alternatives(names: Sequence[str]) -> str:
+    """Return names as alternatives, as "a, b or c"."""
+    *first, last = names
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def quoted(name: object, most: int = 60) -> str:
+    """Return the repr of a value, at most so many characters of it.
+
+    >>> quoted("a" * 80, 10)
+    "'aaaaaaaa…"
+    """
+    text = repr(name)
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def visible(text: str) -> str:
+    r"""Return text as one line of printable characters; JSON's escapes stand for others, as line ends and bidi marks.
+
+    >>> print(visible("a\nb\x1b[31m\u202ec"))
+    a\nb\u001b[31m\u202ec
+    """
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 def first_line(error: BaseException) -> str:

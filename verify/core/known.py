@@ -15,6 +15,7 @@ from verify_norm.core.errors import UsageError, one_of
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Contract, Op
 
+SHOW = "verify-norm show contracts"  # the command that explains them
 STRICT: Mapping[str, Any] = asdict(Contract())
 NEEDS = {"weight_grad": "dweight", "offset_weight": "weight_offset"}  # what an operator has if a field is about it
 
@@ -134,9 +135,9 @@ def read(text: str) -> dict[str, Any]:
     for part in text.split(",") if text else ():
         name, equals, value = (side.strip() for side in part.partition("="))
         if equals:
-            own |= _field(one_of("field of a contract", name, STRICT), value)
+            own |= _field(one_of("field of a contract", name, STRICT, see=SHOW), value)
         else:
-            one_of("contract", name, [*NAMES, *(f"{field}=…" for field in STRICT)])
+            one_of("contract", name, [*NAMES, *(f"{field}=…" for field in STRICT)], see=SHOW)
             named |= STRICT if name == "strict" else read(NAMES[name].fields)
         if name in seen:
             also = "; pairs are joined by +" * (name == "inplace")

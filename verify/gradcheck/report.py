@@ -1,7 +1,8 @@
 """The result of `verify-norm gradcheck`, as frozen data, JSON and text."""
 
-import json
 from dataclasses import asdict, dataclass
+
+from verify_norm.core.serial import by_lines, jsonable
 
 ROW = "{:<14}{:<10}{:>8}{:>15}{:>13}{:>13}  {}"  # of a comparison in the text
 
@@ -92,7 +93,7 @@ class GradReport:
 def dump(report: GradReport) -> str:
     """Return the report as JSON."""
     verdict = {"ok": report.ok, "checked": report.checked, "told": report.told, "verdict": report.verdict}
-    return json.dumps({**asdict(report), **verdict}, ensure_ascii=False)
+    return by_lines(jsonable(asdict(report) | verdict))
 
 
 def text(report: GradReport) -> str:

@@ -1,16 +1,18 @@
 """The cases that a callable takes, derived from its arguments: other cases are fitted, or left out with a reason."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from math import prod
 from typing import Any
 
 from verify_norm.core import nearest, only
-from verify_norm.core.errors import UsageError
+from verify_norm.core.errors import UsageError, one_line, quoted
 from verify_norm.core.geometry import apart, special_lost, thawed
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, View
+from verify_norm.core.serial import spec_text
+from verify_norm.core.spec import CaseSpec, Contract, Kernel, View
 from verify_norm.loading.bind import Binding, Candidate
+from verify_norm.loading.targets import again
 
 ELEMENTS = 2**17  # of x, about: a module of many features gets fewer rows
 WORDS: dict[str, dict[Any, str]] = {  # field: why a case with another value than this is left out
@@ -120,6 +122,68 @@ class Domain:
             if value != getattr(spec, name):
                 return WORDS.get(name, {}).get(value, f"it takes {name} = {value} only")
         return self.own(spec) if self.own else None
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """The `unsupported` of a kernel's record, whose answers are checked.
+
+    Another process finds what the kernel's callable declares at its target: so a lambda can be sent too.
+    """
+
+    function: Callable[[CaseSpec], str | None] = field(repr=False)  # the journal's name holds the rest
+    target: str
+    declared: bool
+
+    def __call__(self, spec: CaseSpec) -> str | None:
+        """Return why the kernel does not take the case; raises UsageError for other answers, and for exceptions."""
+        try:
+            reason: object = self.function(spec)
+        except Exception as error:
+            case = spec_text(self.target, spec)
+            raise UsageError(f"unsupported of {self.target} raises {one_line(error)}, in the case {case}") from error
+        if reason is None or (isinstance(reason, str) and reason.strip()):
+            return reason
+        words = f"expected a reason in words, or None, got {quoted(reason)}"
+        raise UsageError(f"unsupported of {self.target}: {words}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how another process, which has imported the target, makes this anew."""
+        return (_declared, (self.target,)) if self.declared else (Own, (self.function, self.target, False))
+
+
+def _declared(target: str) -> Own:
+    declared = declaration(again(target))
+    assert declared is not None
+    assert declared.unsupported is not None
+    return Own(declared.unsupported, target, True)
+
+
+DECLARED: dict[str, tuple[Callable[[Any], bool], str]] = {  # of a record: whether a value is right, what is
+    "op": (lambda value: isinstance(value, str), "the name of an operator"),
+    "contract": (lambda value: isinstance(value, Contract), "a verify_norm.Contract"),
+    "bind": (lambda value: isinstance(value, str), "a text, as --bind takes it"),
+    "only": (lambda value: isinstance(value, str), "a text, as --only takes it"),
+    "forward": (lambda value: value is None or isinstance(value, str), "the name of a kernel"),
+    "unsupported": (lambda value: value is None or callable(value), "a function of a case"),
+}
+
+
+def declaration(target: Any) -> Kernel | None:
+    """Return the record that a callable declares by `verify_norm.kernel`; None if it declares none.
+
+    Raises UsageError if a field of it has a value of another type.
+    """
+    declared = getattr(target, "__verify_norm__", None)
+    return right(declared) if isinstance(declared, Kernel) else None
+
+
+def right(record: Kernel) -> Kernel:
+    """Return the record; raises UsageError for its first field with a value of another type."""
+    for name, (accepts, expected) in DECLARED.items():
+        if not accepts(value := getattr(record, name)):
+            raise UsageError(f"the declaration of {record.name}: {name}: expected {expected}, got {quoted(value)}")
+    return record
 
 
 def _fewer(lead: tuple[int, ...], each: int) -> tuple[int, ...]:

@@ -11,10 +11,12 @@ from importlib.metadata import EntryPoint
 from importlib.metadata import entry_points as _installed
 from typing import Any
 
-from verify_norm.core.errors import UsageError, first_line, one_line, one_of
+from verify_norm.core.errors import LIST, UsageError, first_line, one_line, one_of
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Kernel
+from verify_norm.loading import nested
 from verify_norm.loading.builtin import BOTH, BUILTIN
+from verify_norm.loading.domain import declaration, right
 from verify_norm.loading.targets import target_of
 
 GROUP = "verify_norm.kernels"
@@ -68,11 +70,12 @@ def _entries() -> list[EntryPoint]:
 
 
 def _kernels(entry: EntryPoint) -> list[Kernel]:
-    value = entry.load()
-    declared = getattr(value, "__verify_norm__", None)
+    with nested.inside(nested.importing(entry.value)):
+        value = entry.load()
+    declared = declaration(value)
     if isinstance(value, Kernel):
         value = [replace(value, name=entry.name)]
-    elif isinstance(declared, Kernel):
+    elif declared is not None:
         value = [replace(declared, name=entry.name, target=entry.value)]
     values = value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
     return [_complete(kernel, _origin(entry)) for kernel in values]
@@ -82,7 +85,7 @@ def _complete(kernel: Any, origin: str) -> Kernel:
     if not isinstance(kernel, Kernel):
         declares = "; verify_norm.kernel(op=…) declares one" if callable(kernel) else ""
         raise UsageError(f"is or holds a {type(kernel).__name__}, not a verify_norm.Kernel{declares}")
-    one_of(f"op of {kernel.name}", kernel.op, (*OPS, *BOTH))
+    one_of(f"op of {right(kernel).name}", kernel.op, (*OPS, *BOTH), see=LIST)
     target = kernel.target or target_of(kernel.run)
     if ":" not in target:
         raise UsageError(f"has {kernel.name} without a target as 'package.module:attr'")

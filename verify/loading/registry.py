@@ -1,5 +1,6 @@
 """Finds kernels by name: "layernorm_bwd", "package.module:attr" or "path/file.py:attr"; or takes a callable."""
 
+import pickle
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,13 +9,14 @@ from typing import Any
 
 from verify_norm.core import only
 from verify_norm.core.contracts import checked
-from verify_norm.core.errors import UnknownOpError, UsageError, one_of
+from verify_norm.core.errors import LIST, UnknownOpError, UsageError, first_line, one_of
 from verify_norm.core.known import declared, overwritten, whole
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Contract, Kernel
 from verify_norm.loading import adapt
 from verify_norm.loading.adapt import WritesError
 from verify_norm.loading.builtin import BOTH, BUILTIN, PEERS, infer, missing
+from verify_norm.loading.domain import Own, declaration
 from verify_norm.loading.entry_points import registered
 from verify_norm.loading.targets import attribute, called, imported, located, module_name, reach
 
@@ -28,8 +30,12 @@ def find(name: str, op: str | None = None, bind: str = "") -> Kernel:
         return _record(attribute(name), name, name, op, bind)
     kernel = (BUILTIN | PEERS).get(name) or _registered(name)
     if op not in (None, kernel.op, *BOTH.get(kernel.op, ())):
-        raise UsageError(f"{name} is a kernel for {kernel.op}, not for {one_of('op', str(op), (*OPS, *BOTH))}")
+        raise UsageError(f"{name} is a kernel for {kernel.op}, not for {_known(str(op))}")
     return replace(kernel, op=op or kernel.op, bind=bind or kernel.bind)
+
+
+def _known(op: str) -> str:
+    return one_of("op", op, (*OPS, *BOTH), see=LIST)
 
 
 def _registered(name: str) -> Kernel:
@@ -39,19 +45,18 @@ def _registered(name: str) -> Kernel:
     broken = [line for line in found.complaints if line.startswith(f"kernel {name!r} of ")]
     if name not in found.kernels and broken:
         raise UsageError(broken[0])
-    kernels = BUILTIN | found.kernels
-    return kernels[one_of("kernel", name, kernels)]
+    kernels = BUILTIN | PEERS | found.kernels
+    return kernels[one_of("kernel", name, kernels, see=LIST)]
 
 
 def _record(target: Any, name: str, where: str, op: str | None, bind: str) -> Kernel:
     """Return the record of a callable that is not in the table, from its declaration and the given options."""
-    declared = getattr(target, "__verify_norm__", None)
-    kernel = declared if isinstance(declared, Kernel) else Kernel(name, "")
+    kernel = declaration(target) or Kernel(name, "")
     last = name.rpartition(":")[2]
     op = op or kernel.op or infer(last) or infer(called(target))
     if op is None:
         raise UnknownOpError(f"cannot infer the op from the name {last!r}: use --op {'|'.join((*OPS, *BOTH))}")
-    return replace(kernel, name=name, op=one_of("op", op, (*OPS, *BOTH)), target=where, bind=bind or kernel.bind)
+    return replace(kernel, name=name, op=_known(op), target=where, bind=bind or kernel.bind)
 
 
 def load_directions(
@@ -125,11 +130,30 @@ def limited(kernel: Kernel) -> Kernel:
     return _bound(kernel, attribute(kernel.target))
 
 
+def sent(kernel: Kernel) -> tuple[str, bytes]:
+    """Return what `received` makes the kernel of, in another process; raises UsageError if that is impossible."""
+    try:
+        return kernel.target, pickle.dumps(replace(kernel, run=None, forward_run=None))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        why = f"its unsupported cannot be sent to a process of its own: {first_line(error)}"
+        hint = "name that function in a module, or take --in-process (isolate=False), which protects from no crash"
+        raise UsageError(f"{kernel.name}: {why}; {hint}") from error
+
+
+def received(target: str, record: bytes) -> Kernel:
+    """Return the kernel that `sent` describes, with its functions; raises UsageError if its target has changed."""
+    found = attribute(target)  # before the record, which may refer to its module
+    return _running(pickle.loads(record), found)
+
+
 def _bound(kernel: Kernel, target: Any) -> Kernel:
     written = tuple(argument for _, argument in overwritten(kernel.contract))
     within = adapt.of_kernel(kernel, target).domain
+    declared = declaration(target)
+    known = declared is not None and declared.unsupported is kernel.unsupported
+    own = Own(kernel.unsupported, kernel.target, known) if kernel.unsupported else None
     text = only.joined(kernel.only, only.of_constants(dict(within.constants)))
-    within = replace(within, own=kernel.unsupported, written=written, op=kernel.op, only=text)
+    within = replace(within, own=own, written=written, op=kernel.op, only=text)
     kernel = replace(_running(kernel, target), only=text, dtypes=only.dtypes(text, kernel.dtypes))
     return replace(kernel, unsupported=within.unsupported, fit=within.fit, unset=within.unset, kept=within.kept)
 

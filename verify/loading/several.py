@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from glob import glob, has_magic
 from inspect import isclass, isroutine
+from os.path import isfile
 from typing import Any
 
 from verify_norm.core.errors import UsageError
@@ -25,10 +26,10 @@ def _one(name: str) -> list[str]:
     where, _, attribute = (f"{name}:" if name.endswith(".py") else name).rpartition(":")
     if not where:
         found = [known for known in BUILTIN if fnmatchcase(known, name)] if has_magic(name) else [name]
-    elif attribute and not has_magic(name):
+    elif attribute and not has_magic(attribute if isfile(where) else name):
         found = [name]
     else:
-        files = sorted(glob(where, recursive=True)) if has_magic(where) else [where]
+        files = sorted(glob(where, recursive=True)) if has_magic(where) and not isfile(where) else [where]
         found = [kernel for file in files for kernel in _of_file(file, attribute)]
         if files and not found:
             raise UsageError(_without(files, attribute))

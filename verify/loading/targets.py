@@ -10,6 +10,7 @@ from types import ModuleType, NoneType
 from typing import Any
 
 from verify_norm.core.errors import UsageError, one_line
+from verify_norm.loading import nested
 
 
 def attribute(target: str) -> Any:
@@ -17,7 +18,16 @@ def attribute(target: str) -> Any:
     if ":" not in target:
         raise UsageError(f"{target!r} names no attribute; expected path/file.py:fn or package.module:fn")
     where, _, name = target.rpartition(":")
-    value, found = imported(where), where
+    return _part(imported(where), where, name, target)
+
+
+def again(target: str) -> Any:
+    """Return the callable of a target whose module is imported already; a file is not run anew."""
+    where, _, name = target.rpartition(":")
+    return _part(sys.modules[module_name(where)], where, name, target)
+
+
+def _part(value: Any, found: str, name: str, target: str) -> Any:
     for part in name.split("."):
         if not hasattr(value, part):
             beside = getattr(value, "__dict__", {}).items()
@@ -58,10 +68,11 @@ def imported(where: str) -> Any:
     reach(where)
     added = sys.path[len(before) :]
     try:
-        return _from_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
-    except UsageError:
+        with nested.inside(nested.importing(where)):
+            return _from_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
+    except (UsageError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # SystemExit too, and whatever else a file raises
         raise UsageError(f"{where} cannot be imported: {one_line(error)}") from error
     finally:
         sys.path[:] = [folder for folder in sys.path if folder not in added]

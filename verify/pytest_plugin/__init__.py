@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from verify_norm.core.check_names import CHECK_NAMES
+from verify_norm.core.errors import LIST, UsageError, one_of
 from verify_norm.pytest_plugin.items import NormCheck, NormKernel, chosen, ids, of_item, wanted
 
 if TYPE_CHECKING:
@@ -93,8 +94,11 @@ def _expected(reasons: Mapping[Any, Any], target: Any, targets: tuple[Any, ...])
     found = {key: why for key, why in reasons.items() if not isinstance(why, Mapping)}
     _refuse_others("expected_failures", {key: why for key, why in reasons.items() if isinstance(why, Mapping)}, targets)
     found |= next((why for key, why in reasons.items() if key == target and isinstance(why, Mapping)), {})
-    if unknown := [name for name in found if name not in CHECK_NAMES]:
-        raise ValueError(f"unknown check {', '.join(map(str, unknown))}; there are: {', '.join(CHECK_NAMES)}")
+    try:
+        for name in found:
+            one_of("check", str(name), CHECK_NAMES, see=LIST)
+    except UsageError as error:
+        raise ValueError(f"parametrize_checks: {error}") from None
     return found
 
 
@@ -109,7 +113,6 @@ def _kernel(target: Any, *, op: str | None, bind: str | None, contract: Any, onl
             raise ValueError(f"parametrize_checks: another process cannot find {called(value)}: define it {where}")
     text = ", ".join(filter(None, (constants, bind)))
     if contract or only:
-        from verify_norm.core.errors import UsageError
         from verify_norm.search.options import options
 
         try:
@@ -144,7 +147,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if not given and not report and not baseline:
         return
     from verify_norm.core import serial
-    from verify_norm.core.errors import UsageError
     from verify_norm.search.options import options
 
     try:
@@ -231,7 +233,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if path is None or hasattr(config, "workerinput") or config.option.collectonly:
         return
     from verify_norm.core import serial
-    from verify_norm.core.errors import UsageError
 
     reports = [text.rstrip() for record in _records(config) for text in record.get("reports", ())]
     try:

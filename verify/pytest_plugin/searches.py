@@ -162,7 +162,8 @@ def _reason(target: str, status: int, printed: str) -> str:
     lines = [line for line in printed.splitlines() if line.strip()]
     messages = [line for line in lines if line.startswith("verify-norm: ")]
     if status in (Exit.NOTHING, Exit.INTERNAL) and messages:
-        return messages[-1].removeprefix("verify-norm: ")
+        last = messages[-1:] if status == Exit.NOTHING else messages[-2:]  # an error of ours has two lines
+        return "; ".join(line.removeprefix("verify-norm: ") for line in last)
     if status == 1 and "Traceback (most recent call last):" in printed:
         return f"verify-norm itself failed: {lines[-1]}"
     return f"{target} ended the process that searched it, with exit status {status}"

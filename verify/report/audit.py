@@ -1,7 +1,6 @@
 """Audits and hunts for people: tables on standard output, below those of the checks."""
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from verify_norm.auditing.fingerprint.statement import Fingerprint
@@ -9,6 +8,7 @@ from verify_norm.auditing.model import Audit, Hunt, Ladder, UlpReport, WorstCase
 from verify_norm.core.errors import Exit
 from verify_norm.core.results import command, replay_line
 from verify_norm.report import terminal
+from verify_norm.report.markup import escape
 from verify_norm.report.terminal import number, table
 from verify_norm.report.words import count, percent
 

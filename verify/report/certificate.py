@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
+from verify_norm.report.markup import escape
 from verify_norm.report.terminal import table
 from verify_norm.validation.certify import Certificate, Result
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 
 from rich.console import Console
-from rich.markup import escape
 
 from verify_norm.cases.allowance import allowances, words
 from verify_norm.core.contracts import allowed
@@ -11,6 +10,7 @@ from verify_norm.core.diagnosis import ulps
 from verify_norm.core.known import NAMES, STRICT, WEAKER, declared, meanings, read
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Contract
+from verify_norm.report.markup import escape
 from verify_norm.report.terminal import table
 
 OP, OFFSET = "add_layernorm", "add_rmsnorm"  # what every field is about, and what offset_weight is

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from verify_norm.report.compare.model import Change, Errors, Pair, RunComparison, Way
+from verify_norm.report.markup import escape
 from verify_norm.report.terminal import number, table
 from verify_norm.report.words import count, percent
 

@@ -1,11 +1,11 @@
 """A comparison of the bits of two kernels for people, on standard output."""
 
 from rich.console import Console
-from rich.markup import escape
 
 from verify_norm.core.errors import Exit
 from verify_norm.core.results import count_cases
 from verify_norm.equality.model import Arithmetic, Difference, Equality, nothing, per_type, replay_line
+from verify_norm.report.markup import escape
 from verify_norm.report.terminal import table
 from verify_norm.report.words import case, count, skip_line
 

@@ -5,7 +5,6 @@ from io import StringIO
 from typing import cast
 
 from rich.console import Console, JustifyMethod
-from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
@@ -13,6 +12,7 @@ from verify_norm.core.errors import Exit
 from verify_norm.core.results import CheckResult, Report, Tally, cases, explanation, next_step, replay_line
 from verify_norm.core.spec import CaseSpec, Finding
 from verify_norm.report.detected import detected, detected_by_all, relative
+from verify_norm.report.markup import escape
 from verify_norm.report.words import case, count, percent, seen, skip_line
 from verify_norm.report.worst import CONDITION, Worst, worst_cases
 

@@ -4,12 +4,12 @@ from collections import defaultdict
 from collections.abc import Iterable
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from verify_norm.core.serial import spec_text
 from verify_norm.core.spec import Finding
 from verify_norm.kernels.zoo import Example
+from verify_norm.report.markup import escape
 from verify_norm.report.terminal import table
 from verify_norm.validation.zoo import Outcome, explains
 

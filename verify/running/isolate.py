@@ -6,7 +6,6 @@ target. A kernel without one, as a function made in a test, runs in the calling 
 
 import mmap
 import os
-import pickle
 import resource
 import signal
 import sys
@@ -14,21 +13,27 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
+from multiprocessing import resource_tracker
 from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pebble
 
+from verify_norm.core.errors import UsageError
 from verify_norm.core.spec import Kernel
-from verify_norm.loading import registry
+from verify_norm.loading import nested, registry
+from verify_norm.loading.targets import reach
 from verify_norm.running.interpreter import patch
 from verify_norm.running.patience import Patience
 
 MEMORY = 0.5  # share of the machine's memory that a kernel may allocate on the CPU
 _STAGE = 64  # bytes: the longest name of a check
+LOADING = 300.0  # seconds that the import of the kernel may take
+NO_TARGET = "the kernel is not an attribute of a module that can be imported"
 GRACE = 3.0  # seconds after its time limit, when a child without a parent ends itself
 T = TypeVar("T")
 
@@ -68,7 +73,8 @@ class InProcess:
         left: float = inf,
     ) -> T:
         """Return `function(kernel, *args)`, without a time limit; raises what it raises."""
-        return function(self.kernel, *args)
+        with nested.inside(f"the kernel {self.kernel.name} runs"):
+            return function(self.kernel, *args)
 
     def fresh(self) -> bool:
         """Return False: the next call runs in the same process."""
@@ -90,7 +96,7 @@ class Isolated:
         self._file = tempfile.NamedTemporaryFile(prefix="verify-norm-")  # noqa: SIM115
         self._file.truncate(_STAGE)
         self._stage = mmap.mmap(self._file.fileno(), _STAGE)  # the check that the child announced last
-        self._sent = pickle.dumps(replace(kernel, run=None, forward_run=None)), device, self._file.name
+        self._sent = registry.sent(kernel)
         self._pool: pebble.ProcessPool | None = None
         self._patience = Patience(device)
 
@@ -109,36 +115,52 @@ class Isolated:
         first call of `types` in a process does, up to one whose result says that the kernel `ran`; but never more than
         are `left`.
         """
-        if self._pool is None:
-            self._pool = pebble.ProcessPool(1, initializer=_begin, initargs=self._sent, context=self._context)
+        pool = self._pool or self._begin()
         self._stage[:] = bytes(_STAGE)
         limit = min(allowed := self._patience.limit(timeout, types), left)
-        future = self._pool.schedule(_call, args=(function, limit, *args), timeout=limit)
+        future = pool.schedule(_call, args=(function, limit, *args), timeout=limit)
         try:
             result: T
             result, seconds = future.result()
         except TimeoutError:
             measured, late = self._patience.words(limit, types), left < allowed
-            self._patience.restart(hung=not late)
+            self.fresh(hung=not late)
             raise LostError(f"it did not return after {limit:.3g} s", hung=True, measured=measured, late=late) from None
         except pebble.ProcessExpired as error:
-            self._patience.restart()
+            self.fresh()
             raise LostError(_ending(error.exitcode)) from None
         if ran(result):
             self._patience.returned(types, seconds)
         return result
 
+    def _begin(self) -> pebble.ProcessPool:
+        """Return a pool whose child has loaded the kernel; raises UsageError if it cannot, though this process can."""
+        first = self._context.Process(target=int)  # the server imports torch: here Ctrl-C may end that
+        first.start()
+        first.join()
+        pool = self._pool = pebble.ProcessPool(1, initializer=_limit, initargs=(self.device,), context=self._context)
+        try:
+            pool.schedule(_load, args=(*self._sent, self._file.name), timeout=LOADING).result()
+            return pool
+        except TimeoutError:
+            why = f"it did not return within {LOADING:.3g} s"
+        except pebble.ProcessExpired as error:
+            why = _ending(error.exitcode)
+        except UsageError as error:
+            why = str(error)
+        raise UsageError(f"{self.kernel.name} cannot be loaded in a process of its own: {why}")
+
     def stage(self) -> str:
         """Return what the child announced last in this call, even if it crashed since; "" if nothing."""
         return self._stage[:].rstrip(b"\0").decode()
 
-    def fresh(self) -> bool:
-        """Let the next call run in a new process, and return True."""
+    def fresh(self, *, hung: bool = False) -> bool:
+        """Let the next call run in a new process, perhaps because this one has `hung`, and return True."""
         if self._pool is not None:
             self._pool.stop()  # type: ignore[no-untyped-call]
             self._pool.join()
             self._pool = None
-        self._patience.restart()
+        self._patience.restart(hung=hung)
         return True
 
     def close(self) -> None:
@@ -153,16 +175,15 @@ Runner = InProcess | Isolated
 def runner(kernel: Kernel, device: str, *, isolate: bool, preload: str = __name__) -> Runner:
     """Return where to run the kernel: in a child if `isolate` asks for it and the child can find it by its name.
 
+    Raises UsageError if it has a name, but cannot be sent.
+
     `preload` names the module that the children's server imports once for all of them.
     """
     if not isolate:
         return InProcess(kernel, device)
     if not kernel.target:
-        return InProcess(kernel, device, "none: the kernel is not an attribute of a module that can be imported")
-    try:
-        return Isolated(kernel, device, preload)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        return InProcess(kernel, device, f"none: {error}")
+        return InProcess(kernel, device, f"none: {NO_TARGET}")
+    return Isolated(kernel, device, preload)
 
 
 def _ending(status: int | None) -> str:
@@ -179,6 +200,12 @@ class _Process(ForkServerProcess):
     @staticmethod
     def _Popen(process_obj: Any) -> Any:  # noqa: N802 — multiprocessing's name
         with _no_main():
+            resource_tracker.ensure_running()  # it unblocks the signal
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                ensure_running()  # Ctrl-C is for this process alone, which ends the server and its children
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             return ForkServerProcess._Popen(process_obj)
 
 
@@ -207,17 +234,26 @@ def _no_main() -> Iterator[None]:
 _child: tuple[Kernel, mmap.mmap] | None = None
 
 
-def _begin(sent: bytes, device: str, stage: str) -> None:
-    """In the child: load the kernel, and limit the child's memory and signals."""
-    global _child
+def _limit(device: str) -> None:
+    """In the child: limit its memory and signals."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which ends this process
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     os.dup2(2, 1)  # the kernel's output is not part of the report
     if device == "cpu":
         patch.enable()
         resource.setrlimit(resource.RLIMIT_DATA, (int(MEMORY * _memory()), resource.RLIM_INFINITY))
+
+
+def _load(target: str, record: bytes, stage: str) -> None:
+    """In the child: load the kernel; raises UsageError if that fails."""
+    global _child
     with open(stage, "r+b") as file:
-        _child = registry.ready(pickle.loads(sent)), mmap.mmap(file.fileno(), _STAGE)
+        memory = mmap.mmap(file.fileno(), _STAGE)
+    where = target.rpartition(":")[0]
+    nested.seal(nested.importing(where))
+    reach(where)  # for what the kernel imports when it is called
+    _child = registry.received(target, record), memory
+    nested.seal(f"the kernel {target} runs")
 
 
 def _call(function: Callable[..., T], timeout: float, *args: Any) -> tuple[T, float]:

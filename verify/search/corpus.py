@@ -38,7 +38,7 @@ def _lines(path: Path) -> Iterable[tuple[str, str | None, CaseSpec]]:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a name with a NUL
         raise UsageError(f"cannot read the corpus {path}: {getattr(error, 'strerror', None) or error}") from error
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():

@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 from verify_norm.core import known as named
 from verify_norm.core.check_names import CHECK_NAMES
 from verify_norm.core.dtypes import ALIASES, KERNEL_DTYPES, dtype_name
-from verify_norm.core.errors import UsageError, one_of
+from verify_norm.core.errors import LIST, UsageError, one_of
 from verify_norm.core.only import EXAMPLE, checked
 from verify_norm.core.results import DEFAULTS, Count, Seconds
 from verify_norm.core.spec import Contract
@@ -70,7 +70,7 @@ def _dtypes(names: list[str]) -> tuple[str, ...]:
 
 
 def _checks(names: list[str]) -> tuple[str, ...]:
-    return tuple(one_of("check", name, CHECK_NAMES) for name in names)
+    return tuple(one_of("check", name, CHECK_NAMES, see=LIST) for name in names)
 
 
 def _contract(value: Any) -> str:

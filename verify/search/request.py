@@ -11,6 +11,7 @@ from typing import Any
 from verify_norm.core.errors import UnknownOpError, UsageError
 from verify_norm.core.results import Seconds, Settings
 from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.loading import nested
 from verify_norm.search.options import least, options
 
 
@@ -55,6 +56,7 @@ def request(
     Raises UsageError: an option is wrong, the device is not there, the kernel cannot be found, imported or bound, or
     the corpus cannot be read.
     """
+    nested.refuse(kernel if isolate else None)
     asked = options(**given)
     place = device(asked.device, worker)
     if place == "cpu":
@@ -77,14 +79,16 @@ def request(
         note = f"{forward.name} is checked forward only, since {why}; --op {both} checks its backward too"
         kernels, notes = [forward], (*notes, note)
     random = 0 if asked.shapes == "models" else asked.examples
+    if isolate and not all(kernel.target for kernel in kernels):
+        from verify_norm.running.isolate import NO_TARGET
+
+        hint = "a crash would end it; isolate=False accepts that"
+        notes = (*notes, f"{kernels[0].name} runs in this process: {NO_TARGET}; {hint}")
     share = max(asked.seconds / len(kernels), least(Seconds))
     here = {"examples": random, "seconds": share, "device": place, "isolate": isolate}
     settings = Settings(**(asked.model_dump() | here))
     if corpus and not os.path.exists(corpus):
-        folder = os.path.dirname(corpus) or "."
-        if not os.path.isdir(folder):
-            raise UsageError(f"there is no corpus {corpus}: there is no folder {folder}")
-        notes = (*notes, f"there is no corpus {corpus} yet")
+        raise UsageError(f"there is no corpus {corpus}; verify-norm hunt --corpus {corpus} writes one")
     return Request(tuple(kernels), settings, tuple(load(corpus, each) if corpus else () for each in kernels), notes)
 
 
