@@ -89,7 +89,8 @@ class Domain:
         elif self.tied:
             fitted = replace(fitted, bias=fitted.weight and (fitted.bias or self.tied == "follows"))
         if special_lost(fitted):
-            fitted = replace(fitted, special_in="x")
+            held = {"special_in": "x"} if prod(fitted.shape) else {"special": None}  # an x without elements holds none
+            fitted = replace(fitted, **held)
         return thawed(fitted, self.differentiated)
 
     def _channels(self, spec: CaseSpec, held: dict[str, Any]) -> tuple[int, ...]:
