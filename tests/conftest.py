@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 import torch
 
@@ -27,6 +29,14 @@ def few_corners(monkeypatch):
         monkeypatch.setattr(corners, "corners", lambda *arguments, **options: table(*arguments, **options)[which])
 
     return few
+
+
+@pytest.fixture(autouse=True)
+def where_modules_are_found():
+    """What a test adds to sys.path is gone after it."""
+    before = sys.path[:]
+    yield
+    sys.path[:] = before
 
 
 @pytest.fixture

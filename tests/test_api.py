@@ -281,7 +281,7 @@ def rmsnorm_fwd(x, weight, eps):
     y = torch.empty_like(x)
     _copy[(1,)](x, y, N=1)
     return y
-report = verify_norm.audit(rmsnorm_fwd, device="cpu", checks=["signature"], examples=0)
+report = verify_norm.audit(rmsnorm_fwd, device="cpu", isolate=False, checks=["signature"], examples=0)
 try:
     report.raise_for_findings()
 except verify_norm.FindingsError as error:

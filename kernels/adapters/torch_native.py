@@ -107,12 +107,8 @@ def batchnorm_bwd(
 ) -> Gradients:
     """Return the results of aten.native_batch_norm_backward, from the given mean and rstd: dx, dweight, dbias.
 
-    On the CPU it takes them in the type that torch's own forward saves them in, that of the parameters. There x of
-    float16 is refused: torch forms Σdy·(x − μ) in it, which is infinite where dweight is a thousand. Of bfloat16
-    it takes copies in channel-major order: for other strides torch rounds more often.
+    On the CPU it takes them in the type that torch's own forward saves them in, that of the parameters.
     """
-    if x.device.type == "cpu" and x.dtype == torch.float16:
-        raise NotImplementedError("float16 on a CPU is not supported: torch's sums overflow; take float32 or bfloat16")
     if not x.numel():
         return gradients(
             lambda x, w, b: functional.batch_norm(x, running_mean, running_var, w, b, training, 0.0),
@@ -124,8 +120,6 @@ def batchnorm_bwd(
     if x.device.type == "cpu" and mean is not None and rstd is not None:
         kept = next((t.dtype for t in (weight, bias, running_mean) if t is not None), x.dtype)
         mean, rstd = mean.to(kept), rstd.to(kept)
-    if x.device.type == "cpu" and x.dtype == torch.bfloat16:
-        dy, x = dy.contiguous(), x.contiguous()
     mask = [True, weight is not None, bias is not None]
     dx, dweight, dbias = torch.ops.aten.native_batch_norm_backward(
         dy, x, weight, running_mean, running_var, mean, rstd, training, eps, mask

@@ -328,3 +328,15 @@ def test_a_cuda_graph():
     assert said(right, way, device="cuda") == {}
     assert said(synchronizing, way, device="cuda") is None
     assert set(said(of_a_number, way, device="cuda")) == {"y"}
+
+
+def test_in_inference_mode_data_are_made_as_the_case_places_them():
+    """A kernel may take another path for what is not contiguous, or not aligned."""
+
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        fast = x.is_contiguous() and x.data_ptr() % 16 == 0
+        return (right if fast else other)(x, weight, bias, eps, normalized_shape)
+
+    other = layernorm("welford")
+    for layout in ("contiguous", "offset", "row_strided", "far"):
+        assert said(layernorm_fwd, "under torch.inference_mode()", replace(ROWS, x_layout=layout)) == {}

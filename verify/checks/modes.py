@@ -27,6 +27,7 @@ from verify_norm.running.captures import Function
 NARROW = "bfloat16"  # what autocast may round to
 SOFT = 4  # half ulps of NARROW that four factors of an element may be off by: x, weight, a sum of squares and its root
 DATA = frozenset(("x", "residual", "residual_out", "dy", "dresidual_out"))
+ALIGNED = 16  # bytes of a vector load
 FEW = 2**8  # elements of x: a case of so few tries all modes
 # What torch and kernels say where they cannot run in a mode: numpy() on a leaf, autograd under no_grad, no backward.
 DECLINED = re.compile(r"grad|detach|leaf variable|inference mode", re.IGNORECASE)
@@ -49,7 +50,7 @@ def _made_there(function: Function) -> Function:
     @wraps(function)
     def run(**given: Any) -> Any:
         made = {name: given[name].clone() for name in DATA.intersection(given) if given[name] is not None}
-        made = {name: tensor for name, tensor in made.items() if tensor.stride() == given[name].stride()}  # else others
+        made = {name: tensor for name, tensor in made.items() if _placed_alike(tensor, given[name])}
         returned = function(**{**given, **made})
         for name, tensor in made.items():
             if not torch.allclose(tensor, given[name], rtol=0.0, atol=0.0, equal_nan=True):
@@ -71,6 +72,11 @@ def _evaluated(function: Function) -> Function:
         return returned
 
     return run
+
+
+def _placed_alike(one: torch.Tensor, two: torch.Tensor) -> bool:
+    """Return whether a kernel may take the same path for both: the strides are equal, and whether they are aligned."""
+    return one.stride() == two.stride() and one.data_ptr() % ALIGNED == two.data_ptr() % ALIGNED
 
 
 NO_GRAD = Mode("under torch.no_grad()", lambda function, device: torch.no_grad()(function))
