@@ -100,7 +100,8 @@ def verify(
     only : what the kernel takes, as "ndim=2,contiguous,N%8=0" (`verify-norm show only`); the verdict says so.
     dtypes, checks : types of x; names of checks, all that apply if there are none. Lists, or text: "fp32,bf16". Types
         may be torch's, as torch.bfloat16.
-    examples, seconds, seed : random cases after the corner table, the time for all cases, the random cases' seed.
+    examples, seconds, seed : cases after the corner table (all pairs of choices, then random ones), the time for all
+        cases, the seed of those after the table.
     corpus : a file of cases to run first, as `verify-norm hunt --corpus` writes it.
     device, shapes : "cpu", "cuda", "cuda:1" or "auto", the first GPU if there is one; random shapes ("fuzz"), norm
         shapes of real models ("models") or both ("all").

@@ -180,10 +180,9 @@ def _memory(op: Op) -> list[Axis]:
         def read(spec: CaseSpec) -> str | None:
             if tensor.optional and not getattr(spec, name):
                 return None
+            layout = layout_of(spec, name)
             shape = spec.shape if tensor.extent == "data" else affine_shape(spec, op)
-            return (
-                f"{layout_of(spec, name) if placement.applies(layout_of(spec, name), shape) else 'contiguous'} {name}"
-            )
+            return f"{layout if placement.applies(layout, shape) else 'contiguous'} {name}"
 
         return Axis(
             field, {f"{layout} {name}": [{field: layout}] for layout in layouts(tensor, op)}, read, of_memory=True

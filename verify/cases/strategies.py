@@ -11,7 +11,7 @@ import hypothesis
 from hypothesis import strategies as st
 from hypothesis.internal.conjecture import providers
 
-from verify_norm.cases import turns
+from verify_norm.cases import axes, turns
 from verify_norm.cases.corner_lines import OUTPUT_SCALES
 from verify_norm.cases.corners import freezable
 from verify_norm.core.geometry import differentiable, refusal, size, thawed
@@ -73,14 +73,13 @@ def specs(
     """
     shape, options = draw(_shape(op, elements, rows))
     dtype = draw(st.sampled_from(dtypes))
-    placed = (t for t in op.inputs if t.role != "saved" and t.extent != "one" and not t.name.startswith("running_"))
-    names = {t.name: t for t in placed}
+    names = {t.name: t for t in axes.placed(op)}
     ndim = options.get("normalized_ndim", 1)
     alike = draw(_one_in_four(_ALIKE, None))
     options |= {
         f"{name}_layout": alike
         if alike and tensor.role != "weight"
-        else draw(st.one_of(st.just("contiguous"), st.sampled_from(_layouts(tensor, ndim))))
+        else draw(st.one_of(st.just("contiguous"), st.sampled_from(_layouts(tensor, op, ndim))))
         for name, tensor in names.items()
     }
     if "weight_offset" in op.attrs:
@@ -138,10 +137,11 @@ def _one_in_four(some: tuple[Any, ...], none: Any) -> st.SearchStrategy[Any]:
     return st.sampled_from((none,) * 3 * len(some) + some)
 
 
-def _layouts(tensor: Tensor, ndim: int) -> tuple[str, ...]:
-    if tensor.role == "weight":
-        return ("every_other", "offset", "own", *("transposed",) * (ndim > 1))
-    return tuple(n for n in LAYOUTS if tensor.role == "cotangent" or n != "scalar")  # a scalar x has no variance
+def _layouts(tensor: Tensor, op: Op, ndim: int) -> tuple[str, ...]:
+    some = axes.layouts(tensor, op)
+    if tensor.role != "weight":
+        return some
+    return tuple(n for n in some if n != "contiguous" and (n != "transposed" or ndim > 1))
 
 
 def _shape(op: Op, elements: int, rows: int) -> st.SearchStrategy[tuple[tuple[int, ...], dict[str, Any]]]:
