@@ -224,7 +224,7 @@ def summary(folder: str) -> str:
 def zoo() -> str:
     """Return the table of wrong kernels detected, by class of bug, and of right ones flagged, for every policy."""
     runs = {path.stem: json.loads(path.read_text()) for path in sorted((RESULTS / "zoo").glob("*.json"))}
-    seeds = runs.pop("cpu-right-seeds", None)
+    seeds = {name: runs.pop(name) for name in list(runs) if name.endswith("-right-seeds")}
     there = {o["name"]: o for name, run in runs.items() if name.startswith("h200") for o in run["outcomes"]}
     here = [list(run["outcomes"]) for name, run in runs.items() if name.startswith("cpu")]
     policies = [p for p in next(iter(there.values()))["policies"] if not p.startswith("gradcheck")]
@@ -242,8 +242,8 @@ def zoo() -> str:
     alarms: dict[str, list[Any]] = {o["name"]: [] for run in here for o in run if not o["wrong"]}
     for o in (o for run in here for o in run if not o["wrong"]):
         alarms[o["name"]] += o["findings"]
-    for finding in (finding for run in (seeds or {"runs": []})["runs"] for finding in run["findings"]):
-        alarms[finding["kernel"]].append(finding)
+    for one in seeds["cpu-right-seeds"]["runs"] if "cpu-right-seeds" in seeds else ():
+        alarms.setdefault(one["kernel"], []).extend(one["findings"])
     flagged = f"{sum(map(bool, alarms.values()))} of {len(alarms)}"
     rows.append(
         [
@@ -258,7 +258,7 @@ def zoo() -> str:
         "the right kernels that it flags. The published policies ran on the H200.",
         markdown(["class of bug", "verify-norm, CPU", "verify-norm, H200", *policies], rows),
     ]
-    text += [over_seeds(seeds)] if seeds else []
+    text += [over_seeds(name, found) for name, found in sorted(seeds.items())]
     text += [on_a_cpu(runs["cpu-against"], there, policies)] if "cpu-against" in runs else []
     return "\n\n".join(text)
 
@@ -290,14 +290,13 @@ def share(outcomes: list[dict[str, Any]], policy: str) -> str:
     return f"{sum(judged)} of {len(judged)}" if judged else "–"
 
 
-def over_seeds(found: dict[str, Any]) -> str:
+def over_seeds(name: str, found: dict[str, Any]) -> str:
     """Return the results of benchmarks/zoo_seeds.py in a sentence."""
-    runs = found["runs"]
-    cases, fewest = sum(run["cases"] for run in runs), min(run["fewest"] for run in runs)
-    flagged = {finding["kernel"] for run in runs for finding in run["findings"]}
+    of = found["summary"]
     return (
-        f"The right kernels on a CPU with {len(runs)} seeds, by benchmarks/zoo_seeds.py: {runs[0]['kernels']} "
-        f"kernels, {cases:,} cases (at least {fewest} for each kernel and seed), {len(flagged)} flagged."
+        f"The right kernels on {'a CPU' if name.startswith('cpu') else 'H200s'} with {of['seeds']} seeds, by "
+        f"benchmarks/zoo_seeds.py: {of['kernels']} kernels, {of['runs']} runs, {of['cases']:,} cases (at least "
+        f"{of['fewest']} a run), {len(of['alarms'])} flagged."
     )
 
 

@@ -2,16 +2,15 @@
 
     python benchmarks/zoo_seeds.py [--seeds 10] [--examples 60] [--jobs 2] [--out FILE]
 
-Each run takes the corner table, then `--examples` random cases. Its time limits are so wide that a loaded machine runs
-as many cases as an idle one. The file is written after every seed. A seed that the file has for the same settings and
-versions is not run again. Exit status 1 if there is a finding.
+Each run takes the corner table, then `--examples` covering and random cases. Its time limits are so wide that a loaded
+machine runs as many cases as an idle one. Several GPUs share the runs. The file is written after every run; a run that
+it has for the same settings and versions is not repeated. Exit status 1 if there is a finding or an incomplete run.
 """
 
 import argparse
 import json
 import os
 import sys
-from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,22 +30,17 @@ SECONDS = 1800.0  # for a kernel, far more than it takes
 TIMEOUT = 180.0  # for a case, so that a loaded machine causes no finding
 
 
-def at(seed: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Return the number of cases of each right kernel, and all findings, for one seed."""
-    settings = Settings(examples=options.examples, seconds=SECONDS, seed=seed, device=options.device, timeout=TIMEOUT)
-    right = [example for example in zoo.detectable(options.device) if not example.wrong]
-    outcomes = list(zoo.run_all(settings, right, jobs=options.jobs))
-    cases = {outcome.example.name: outcome.cases for outcome in outcomes}
-    findings = [asdict(finding) for outcome in outcomes for finding in outcome.findings]
+def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the counts over all runs: seeds, kernels, cases, and the kernels with a false alarm or a gap."""
     return {
-        "seed": seed,
-        "kernels": len(cases),
-        "cases": sum(cases.values()),
-        "fewest": min(cases.values()),
-        "seconds": round(sum(outcome.seconds for outcome in outcomes)),
-        "findings": jsonable(findings),
-        "gaps": {outcome.example.name: outcome.gap for outcome in outcomes if outcome.gap},
-        "by_kernel": dict(sorted(cases.items())),
+        "runs": len(runs),
+        "seeds": len({run["seed"] for run in runs}),
+        "kernels": len({run["kernel"] for run in runs}),
+        "cases": sum(run["cases"] for run in runs),
+        "fewest": min((run["cases"] for run in runs), default=0),
+        "seconds": round(sum(run["seconds"] for run in runs)),
+        "alarms": sorted({run["kernel"] for run in runs if run["findings"]}),
+        "gaps": sorted({run["kernel"] for run in runs if run["gap"]}),
     }
 
 
@@ -55,33 +49,35 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--examples", type=int, default=60)
     parser.add_argument("--jobs", type=int, default=0, help="kernels at a time; 0: one for each core")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results/zoo/cpu-right-seeds.json")
+    name = "h200-right-seeds.json" if ON_GPU else "cpu-right-seeds.json"
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results/zoo" / name)
     options = parser.parse_args()
-    options.device = "cuda:0" if ON_GPU else "cpu"
-    settings = {"examples": options.examples, "seconds": SECONDS, "timeout": TIMEOUT, "device": options.device}
-    facts = environment(options.device)
+    devices = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if ON_GPU else ["cpu"]
+    common = {"examples": options.examples, "seconds": SECONDS, "timeout": TIMEOUT}
+    facts = environment(devices[0])
     date = facts.pop("date")
     before = json.loads(options.out.read_text()) if options.out.is_file() else {}
-    same = before.get("settings") == settings and before.get("environment") == facts
-    done = {row["seed"]: row for row in before["runs"]} if same else {}
-    for seed in range(options.seeds):
-        if seed not in done:
-            done[seed] = at(seed, options) | {"date": date}
-        rows = [done[s] for s in sorted(done)]
-        result = {"settings": settings, "environment": facts, "runs": rows}
-        options.out.parent.mkdir(parents=True, exist_ok=True)
+    same = before.get("settings") == common and before.get("environment") == facts
+    runs: list[dict[str, Any]] = before["runs"] if same else []
+    done = {(run["seed"], run["kernel"]) for run in runs}
+    right = [example for example in zoo.detectable(devices[0]) if not example.wrong]
+    left = [(seed, one) for seed in range(options.seeds) for one in right if (seed, one.name) not in done]
+    tasks = [
+        (one, Settings(**common, seed=seed, device=devices[i % len(devices)])) for i, (seed, one) in enumerate(left)
+    ]
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    for settings, outcome in zoo.run_each(tasks, jobs=options.jobs) if tasks else ():
+        run = {"kernel": outcome.example.name, "seed": settings.seed, "cases": outcome.cases, "date": date}
+        run |= {"seconds": round(outcome.seconds), "gap": outcome.gap}
+        runs.append(run | {"findings": jsonable([asdict(finding) for finding in outcome.findings])})
+        runs.sort(key=lambda run: (run["seed"], run["kernel"]))
+        result = {"settings": common, "environment": facts, "summary": summary(runs), "runs": runs}
         options.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
-        row = done[seed]
-        alarms = Counter(finding["kernel"] for finding in row["findings"])
-        print(
-            f"seed {seed}: {row['kernels']} right kernels, {row['cases']} cases, {len(alarms)} falsely flagged",
-            flush=True,
-        )
-        for finding in row["findings"]:
-            print(f"  {finding['kernel']}: {finding['check']} {finding['output']}: {finding['message']}", flush=True)
-        for name, gap in row.get("gaps", {}).items():
-            print(f"  {name}: {gap}", flush=True)
-    return int(any(row["findings"] or row.get("gaps") for row in done.values()))
+        print(f"seed {settings.seed} {outcome.example.name}: {outcome.cases} cases {outcome.gap}", flush=True)
+        for finding in outcome.findings:
+            print(f"  {finding.check} {finding.output}: {finding.message}", flush=True)
+    print(json.dumps(summary(runs)))
+    return int(any(run["findings"] or run["gap"] for run in runs))
 
 
 if __name__ == "__main__":

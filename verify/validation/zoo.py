@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import active_children, forkserver
@@ -110,17 +110,27 @@ def run_all(
 ) -> Iterator[Outcome]:
     """Yield the outcome of each example as it ends; by default of all whose bug can show on the settings' device.
 
-    Right kernels start first: only the number of cases or the time ends their runs. When the caller stops, as after
-    Ctrl-C, the workers are ended.
+    Right kernels start first: only the number of cases or the time ends their runs.
+    """
+    chosen = sorted(detectable(settings.device) if examples is None else examples, key=lambda example: example.wrong)
+    for _, outcome in run_each([(example, settings) for example in chosen], against=against, jobs=jobs):
+        yield outcome
+
+
+def run_each(
+    tasks: Sequence[tuple[Example, Settings]], *, against: tuple[str, ...] = (), jobs: int = 0
+) -> Iterator[tuple[Settings, Outcome]]:
+    """Yield the settings and the outcome of each task as it ends; all tasks have one kind of device.
+
+    When the caller stops, as after Ctrl-C, the workers are ended.
     """
     started, others = time.perf_counter(), active_children()
-    chosen = sorted(detectable(settings.device) if examples is None else examples, key=lambda example: example.wrong)
     workers, context = jobs or os.cpu_count(), isolate.context(PRELOAD)
-    with ProcessPoolExecutor(workers, context, _start_server, (settings.device,)) as pool:
-        pending = [pool.submit(_run, example.name, settings, against) for example in chosen]
+    with ProcessPoolExecutor(workers, context, _start_server, (tasks[0][1].device,)) as pool:
+        pending = {pool.submit(_run, example.name, settings, against): settings for example, settings in tasks}
         try:
             for future in as_completed(pending):
-                yield replace(future.result(), ended=time.perf_counter() - started)
+                yield pending[future], replace(future.result(), ended=time.perf_counter() - started)
         finally:
             if not all(future.done() for future in pending):
                 pool.shutdown(wait=False, cancel_futures=True)
