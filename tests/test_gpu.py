@@ -47,6 +47,25 @@ def test_every_kernel_passes_on_the_gpu(name):
     assert "interpreter" not in report.environment
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="torch sees one CUDA device here")
+@pytest.mark.parametrize("name", ["layernorm_fwd", "U38_converted", "U29_in_threads"])
+def test_the_last_device_is_as_good_as_the_first(name):
+    """A kernel and a CUDA graph are launched on the current device, which each thread has of its own."""
+    kernel, device = registry.ready(ZOO[name].kernel) if name in ZOO else registry.load(name), "cuda:1"
+    for variant in range(6):
+        examined = examine(kernel, CaseSpec((2, 5), variant=variant), ("modes", "calls", "determinism"), device)
+        assert examined.looked
+        assert not examined.findings, examined.findings
+    assert torch.cuda.current_device() == 0
+
+
+def test_a_module_on_the_cpu_serves_cases_on_the_gpu():
+    for variant in range(12):
+        assert not examine(
+            registry.ready(ZOO["U38_converted"].kernel), CaseSpec((2, 5), variant=variant), ("calls",), "cuda:0"
+        ).findings
+
+
 def test_what_far_tensors_took_is_given_back():
     kernel, far = registry.load("rmsnorm_fwd"), CaseSpec(shape=(3, 4), dtype="bfloat16", x_layout="far")
     for spec, taken in ((far, True), (replace(far, x_layout="contiguous"), False)):

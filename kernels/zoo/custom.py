@@ -8,12 +8,17 @@ from verify_norm.kernels.zoo.eager import rmsnorm
 
 @torch.library.custom_op("verify_norm_zoo::rms", mutates_args=())
 def _right(x: Tensor, weight: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
-    return rmsnorm(x, weight, eps)
+    return _contiguous(x, weight, eps)
 
 
 @torch.library.custom_op("verify_norm_zoo::rms_wrong_fake", mutates_args=())
 def _wrong(x: Tensor, weight: Tensor | None, eps: float) -> tuple[Tensor, Tensor]:
-    return rmsnorm(x, weight, eps)
+    return _contiguous(x, weight, eps)
+
+
+def _contiguous(x, weight, eps):
+    y, rstd = rmsnorm(x, weight, eps)
+    return y.contiguous(), rstd.contiguous()
 
 
 def _rows(x):

@@ -1,7 +1,7 @@
 """The check `nonfinite`: a number, or another infinity, where NaN or infinity belongs."""
 
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from itertools import product
 
 import pytest
@@ -28,6 +28,7 @@ CHANGES = {  # what a wrong kernel makes of an input
     "clamped above": lambda t: t.clamp(max=1e30),
     "absolute infinity": lambda t: torch.where(t.isneginf(), INF, t),
     "first row only": first_row_only,
+    "infinite to NaN": lambda t: torch.where(t.isinf(), torch.nan, t),
 }
 
 
@@ -52,7 +53,7 @@ def test_nonfinite_catches_what_hides_it(special):
 @pytest.mark.parametrize(
     ("op", "name", "how", "special", "outputs"),
     [
-        ("layernorm_fwd", "x", "clamped below", "-inf", {"y", "mean", "rstd"}),
+        ("layernorm_fwd", "x", "clamped below", "-inf", {"y", "mean"}),  # rstd is 0 by overflow
         ("layernorm_fwd", "x", "first row only", "nan", {"y", "mean", "rstd"}),
         ("layernorm_fwd", "weight", "zero for NaN", "nan", {"y"}),
         ("layernorm_fwd", "weight", "clamped above", "inf", {"y"}),
@@ -121,3 +122,35 @@ def test_one_addition_of_an_infinity_has_one_value():
         spec = replace(ROWS, special="inf", special_in=name, special_at="middle")
         assert findings(fused("NaN"), spec, "add_rmsnorm_fwd") == {("nonfinite", "residual_out")}
         assert findings(fused(""), spec, "add_rmsnorm_fwd") == set()
+
+
+def pairwise(x, weight, bias, eps, normalized_shape):
+    """Welford's update of two halves: an infinity makes the variance infinite, and rstd 0."""
+    N = x.shape[-1]
+    one, two = x.float().reshape(-1, N).tensor_split(2, dim=-1)
+    delta = two.mean(-1) - one.mean(-1)
+    mean = one.mean(-1) + delta * two.shape[-1] / N
+    between = delta**2 * one.shape[-1] * two.shape[-1] / N
+    within = sum(((part - part.mean(-1, keepdim=True)) ** 2).sum(-1).nan_to_num(0) for part in (one, two))
+    rstd = 1 / torch.sqrt((within + between) / N + eps)
+    y = (x.float().reshape(-1, N) - mean[:, None]) * rstd[:, None]
+    return (y.reshape(x.shape) * weight + bias).to(x.dtype), mean, rstd
+
+
+def test_rstd_of_an_infinite_variance_is_nan_or_zero():
+    for special in ("inf", "-inf"):
+        spec = replace(ROWS, special=special, special_in="x", special_at="last")
+        assert findings(pairwise, spec) == set()
+        assert ("nonfinite", "rstd") in findings(partial(changed_rstd, 0.5), spec)
+    assert ("nonfinite", "rstd") in findings(partial(changed_rstd, 0.0), replace(spec, special="nan"))
+
+
+def changed_rstd(value, x, weight, bias, eps, normalized_shape):
+    y, mean, rstd = layernorm()(x, weight, bias, eps, normalized_shape)
+    return y, mean, rstd.nan_to_num(value)
+
+
+def test_where_a_sum_overflows_an_infinite_bias_may_give_nan():
+    spec = replace(ROWS, log2_scale=127, special="inf", special_in="bias")
+    assert findings(layernorm(), spec) == set()
+    assert ("nonfinite", "y") in findings(changing(layernorm(), "bias", "infinite to NaN"), replace(spec, log2_scale=0))

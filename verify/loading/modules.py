@@ -70,11 +70,11 @@ class Instance:
     def write(self, module: nn.Module, values: Mapping[str, torch.Tensor]) -> None:
         """Write new values into the module's parameters, where they differ, as training does: after train()."""
         own = {name: parameter for name, parameter in module.named_parameters() if name in values}
-        if all(p.dtype == values[n].dtype and torch.equal(p, values[n]) for n, p in own.items()):
+        if all(_equal(parameter, values[name]) for name, parameter in own.items()):
             return
         module.train()
         for name, parameter in own.items():
-            parameter.data = parameter.data.to(values[name])  # as Module.to does, if the type is another one
+            parameter.data = parameter.data.to(values[name])  # as Module.to does, if the type or device is another one
         way = WRITES[self.turn % len(WRITES)]
         self.turn += 1
         if way == "by load_state_dict()":
@@ -163,6 +163,10 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
                 used.train(was)
 
     return call, _domain(candidate, module, made, call_binding.unset, autograd=autograd)
+
+
+def _equal(one: torch.Tensor, two: torch.Tensor) -> bool:
+    return one.dtype == two.dtype and one.device == two.device and torch.equal(one, two)
 
 
 def _copied(module: nn.Module) -> nn.Module:

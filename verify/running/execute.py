@@ -6,7 +6,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -51,15 +51,20 @@ class Clock:
 def execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | None = None) -> Run:
     """Run `kernel` once and return the run; an exception of the kernel becomes the run's `problem`.
 
-    The kernel's allocations are poisoned and guarded, unless it runs `within` another context.
+    The kernel's allocations are poisoned and guarded, unless it runs `within` another context. On a GPU the case's
+    device is the current one, for a kernel and a CUDA graph are launched there; each thread has its own current device.
     """
     otherwise.clear()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _current(torch.device(case.device)):
         # a warning is no failure, even if the caller turns warnings into errors
         warnings.simplefilter("ignore")
         before = Surroundings(case.arguments, _writable(kernel, case))
         run = _execute(kernel, case, within)
         return replace(run, otherwise=tuple(sorted(otherwise)), effects=before.changes())
+
+
+def _current(device: torch.device) -> AbstractContextManager[Any]:
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | None) -> Run:
