@@ -130,21 +130,20 @@ def place(values: Array, dtype: str, layout: str, poison: float, device: str) ->
     form = FORMATS[dtype]
     where = placement(values.shape, layout)
     size = where.offset + where.extent + GUARD * (layout != "own")
-    with np.errstate(invalid="ignore"):  # NumPy warns about signalling NaN
-        exact = np.ascontiguousarray(values.astype(form.dtype))
     if where.offset > FAR:
         untouched = _untouched(size, dtype, device)
         if untouched is None:
             return place(values, dtype, "contiguous", poison, device)
         far = untouched.as_strided(values.shape, where.strides, where.offset)
-        far.copy_(torch.from_numpy(exact.view(_BITS[exact.itemsize])).view(_TORCH[dtype]))
+        far.copy_(place(values, dtype, "own", poison, "cpu"))
         return far
-    base = np.full(size, poison, dtype=np.float64).astype(form.dtype)
-    bytestrides = tuple(stride * base.itemsize for stride in where.strides)
-    np.lib.stride_tricks.as_strided(base[where.offset :], values.shape, bytestrides)[...] = exact
+    with np.errstate(invalid="ignore"):  # NumPy warns about signalling NaN
+        base = np.full(size, poison, dtype=form.dtype)
+        bytestrides = tuple(stride * base.itemsize for stride in where.strides)
+        np.lib.stride_tricks.as_strided(base[where.offset :], values.shape, bytestrides)[...] = values
     storage = torch.from_numpy(base.view(_BITS[base.itemsize])).to(device).view(_TORCH[dtype])
     if layout == "own":
-        return storage[: exact.size].reshape(values.shape).clone()  # not a view, in memory that torch allocated
+        return storage[: values.size].reshape(values.shape).clone()  # not a view, in memory that torch allocated
     return storage.as_strided(values.shape, where.strides, where.offset)
 
 

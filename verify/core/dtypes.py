@@ -1,6 +1,6 @@
 """Floating-point formats: names, constants, ulp, and exact rounding of float64 values."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import ml_dtypes
 import numpy as np
@@ -26,6 +26,7 @@ class Format:
     emax: int
     largest: float
     dtype: np.dtype[np.generic]
+    steps: Array = field(repr=False, compare=False)  # the ulp for each of the 2048 exponent fields of a float64
 
     @property
     def u(self) -> float:
@@ -43,9 +44,8 @@ class Format:
         >>> FORMATS["bfloat16"].ulp(np.array([1.0, 1.99, 2.0, 0.0])).tolist()
         [0.0078125, 0.0078125, 0.015625, 9.183549615799121e-41]
         """
-        _, exponent = np.frexp(value)  # value = m·2**exponent with ½ ≤ |m| < 1, and exponent 0 for 0, inf and NaN
-        exponent = np.where(value == 0, self.emin, np.clip(exponent - 1, self.emin, self.emax))
-        step: Array = np.ldexp(1.0, exponent - self.precision + 1)
+        exponent = np.asarray(value, np.float64).view(np.int64) >> 52 & 0x7FF
+        step: Array = self.steps.take(exponent)
         return step
 
     def round(self, value: Array) -> Array:
@@ -58,7 +58,9 @@ class Format:
         """
         step = self.ulp(value)
         with np.errstate(invalid="ignore", over="ignore"):
-            rounded = np.rint(value / step) * step
+            rounded: Array = np.rint(value / step) * step
+            if -self.largest <= rounded.min(initial=0.0) and rounded.max(initial=0.0) <= self.largest:
+                return rounded
         return np.where(np.abs(rounded) > self.largest, np.copysign(np.inf, value), rounded)
 
     def is_rounding(self, got: Array, value: Array, saturate: Beyond = "either") -> NDArray[np.bool_]:
@@ -87,8 +89,10 @@ class Format:
 def _format(name: str) -> Format:
     dtype = np.dtype(getattr(ml_dtypes, name) if hasattr(ml_dtypes, name) else name)
     info = ml_dtypes.finfo(dtype)
-    largest = float(info.max)
-    return Format(name, info.nmant + 1, int(info.minexp), int(np.frexp(largest)[1]) - 1, largest, dtype)
+    largest, precision = float(info.max), info.nmant + 1
+    emin, emax = int(info.minexp), int(np.frexp(largest)[1]) - 1
+    steps = np.ldexp(1.0, np.clip(np.arange(2048) - 1023, emin, emax) - precision + 1)
+    return Format(name, precision, emin, emax, largest, dtype, steps)
 
 
 FORMATS = {n: _format(n) for n in ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")}

@@ -48,14 +48,22 @@ def ratio(got: Array, expected: Expected) -> Array:
     format with that sign. NaN is never right. `expected.saturate` says where these are otherwise
     (`Format.is_rounding`). Elements that are not judged have a ratio of 0.
     """
-    form, overflows = FORMATS[expected.dtype], expected.saturate != "saturate"
-    want, delta = expected.value, expected.delta
+    form, want, delta = FORMATS[expected.dtype], expected.value, expected.delta
     with np.errstate(invalid="ignore", over="ignore"):
         off = np.abs(got - want) / allowed(expected)
-        farthest = form.round(want + np.copysign(delta, got))
         reached = (form.round(want - delta) <= got) & (got <= form.round(want + delta))
         off = np.where(reached, np.minimum(off, 1.0), np.maximum(off, ABOVE))
-        off = np.where(np.isfinite(got), off, np.where((got == farthest) & overflows, 0.0, np.inf))
-        largest = want + np.copysign(delta, want)
-        off = np.where(np.isinf(form.round(largest)) & form.is_rounding(got, largest, expected.saturate), 0.0, off)
+        near = np.abs(want) + delta > form.largest / 2  # no other value overflows
+        if near.any() or not np.isfinite(got).all():
+            off = _overflowing(off, got, expected)
     return np.where(judged(expected), off, 0.0)
+
+
+def _overflowing(off: Array, got: Array, expected: Expected) -> Array:
+    """Return the ratios where a result, or a value within δ of the truth, is beyond the largest number."""
+    form, want, delta = FORMATS[expected.dtype], expected.value, expected.delta
+    farthest = form.round(want + np.copysign(delta, got))
+    right = (got == farthest) & (expected.saturate != "saturate")
+    off = np.where(np.isfinite(got), off, np.where(right, 0.0, np.inf))
+    largest = want + np.copysign(delta, want)
+    return np.where(np.isinf(form.round(largest)) & form.is_rounding(got, largest, expected.saturate), 0.0, off)

@@ -198,6 +198,8 @@ def _form(output: Output | None) -> str:
 
 def _values(first: Run, name: str, outputs: tuple[Output, Output], names: tuple[str, str]) -> Iterator[Difference]:
     a, b = (output.got.ravel() for output in outputs)
+    if np.array_equal(a.view(np.int64), b.view(np.int64)):  # as almost always, at a tenth of the time
+        return
     with np.errstate(all="ignore"):
         off = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
         off = np.where(np.isnan(off), np.inf, off)
