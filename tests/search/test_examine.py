@@ -17,12 +17,19 @@ from verify_norm.search.examine import NO_ROOM, examine
 from verify_norm.search.search import replay
 
 
-def test_a_case_that_the_gpu_has_no_room_for_is_told_and_ends_nothing(monkeypatch):
+FULL = [
+    torch.OutOfMemoryError("CUDA out of memory."),  # torch's allocator
+    RuntimeError("CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation'"),  # CUDA's own
+]
+
+
+@pytest.mark.parametrize("error", FULL)
+def test_a_case_that_the_gpu_has_no_room_for_is_told_and_ends_nothing(monkeypatch, error):
     case = make.case
 
     def full(spec, *args):
         if spec.dtype == "float32":
-            raise torch.OutOfMemoryError("CUDA out of memory.")
+            raise error
         return case(spec, *args)
 
     monkeypatch.setattr(make, "case", full)
@@ -33,9 +40,10 @@ def test_a_case_that_the_gpu_has_no_room_for_is_told_and_ends_nothing(monkeypatc
     assert {tally.dtype for tally in report.tallies} == {"float16", "bfloat16"}
 
 
-def test_a_check_that_the_gpu_has_no_room_for_takes_no_other_finding_with_it(monkeypatch):
+@pytest.mark.parametrize("error", FULL)
+def test_a_check_that_the_gpu_has_no_room_for_takes_no_other_finding_with_it(monkeypatch, error):
     def full(ran):
-        raise torch.OutOfMemoryError("CUDA out of memory.")
+        raise error
 
     kernel = Kernel("k", "rmsnorm_fwd", run=lambda x, weight, eps, weight_offset, normalized_shape: x * 2)
     monkeypatch.setitem(CHECKS, "identities", replace(CHECKS["identities"], function=full, looks=lambda ran: True))

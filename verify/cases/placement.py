@@ -176,6 +176,15 @@ def release(device: str) -> None:
         torch.cuda.empty_cache()
 
 
+def full(error: RuntimeError) -> bool:
+    """Return whether the error says that GPU memory is full: torch's allocator, or CUDA, as for a graph or a context.
+
+    >>> full(torch.OutOfMemoryError()), full(RuntimeError("CUDA error: out of memory")), full(RuntimeError("no"))
+    (True, True, False)
+    """
+    return isinstance(error, torch.OutOfMemoryError) or str(error).startswith("CUDA error: out of memory")
+
+
 def _kept(device: str) -> int:
     """Return the bytes of a GPU that torch caches without using them."""
     return torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)

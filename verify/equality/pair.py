@@ -37,7 +37,9 @@ def call(kernel: Kernel, spec: CaseSpec, device: str) -> Returned:
         placement.release(device)
         timed = replace(kernel, run=Clock().around(kernel.run, device))  # an error of the GPU comes inside the call
         ran = execute(timed, make.build(spec, op, kernel.contract, device, make.exact_inputs(spec, op)))
-    except torch.OutOfMemoryError:
+    except RuntimeError as error:
+        if not placement.full(error):
+            raise
         torch.cuda.empty_cache()
         return Returned(refused=NO_ROOM)
     problem = ran.problem or ""

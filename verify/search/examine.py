@@ -1,7 +1,6 @@
 """One kernel on one case: runs the checks and returns their results as small frozen data."""
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -129,8 +128,11 @@ def examine(
     results. Raises ValueError if the spec does not fit the operator.
     """
     kernel = replace(kernel, contract=contract or kernel.contract)
-    with suppress(torch.OutOfMemoryError):  # ours: the kernel's own is a problem of its run
+    try:
         return _examine(kernel, spec, checks, device, announce, further)
+    except RuntimeError as error:  # ours: the kernel's own is a problem of its run
+        if not placement.full(error):
+            raise
     torch.cuda.empty_cache()
     return Examined(spec, unsupported=NO_ROOM)
 
@@ -163,7 +165,9 @@ def _examine(
                 items = list(CHECKS[name].function(ran))
                 yielded += [(name, item) for item in items]
                 looked += [name] * (NoData() not in items)
-            except torch.OutOfMemoryError:
+            except RuntimeError as error:
+                if not placement.full(error):
+                    raise
                 left_out.append(name)
     tried = [(name, item) for name, item in yielded if isinstance(item, Tried)]
     probable = {item.output: item.ratio for _, item in yielded if isinstance(item, OverProbable)}
