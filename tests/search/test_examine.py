@@ -16,7 +16,6 @@ from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.search.examine import NO_ROOM, examine
 from verify_norm.search.search import replay
 
-
 FULL = [
     torch.OutOfMemoryError("CUDA out of memory."),  # torch's allocator
     RuntimeError("CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation'"),  # CUDA's own
