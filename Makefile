@@ -6,7 +6,7 @@ BIN := .venv/bin
 TESTS := OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 STAMP := .venv/.installed
 
-.PHONY: verify test quick lint format bounds bench clean
+.PHONY: verify test quick lint format bounds mutants bench clean
 
 verify: $(STAMP)
 	$(BIN)/verify-norm --kernel layernorm_bwd
@@ -29,6 +29,9 @@ format: $(STAMP)
 
 bounds: $(STAMP)
 	$(BIN)/python benchmarks/bounds.py
+
+mutants: $(STAMP)
+	$(BIN)/python benchmarks/mutation.py $(PACKAGES)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/run.py
