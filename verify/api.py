@@ -6,9 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
 
 from verify_norm.core.errors import Exit
+from verify_norm.core.finding import Finding
 from verify_norm.core.rendering import Rendered
-from verify_norm.core.results import DEFAULTS, FindingsError, Report, failures, worst_of
-from verify_norm.core.spec import CaseSpec, Contract, Finding, Kernel
+from verify_norm.core.results import FindingsError, Report, failures, worst_of
+from verify_norm.core.settings import DEFAULTS
+from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.equality.model import Equality
 
 if TYPE_CHECKING:

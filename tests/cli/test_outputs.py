@@ -7,8 +7,11 @@ import pytest
 from verify_norm.cli import outputs
 from verify_norm.cli.outputs import Destinations, deliver
 from verify_norm.core.errors import UsageError
-from verify_norm.core.results import CheckResult, Report, Settings
-from verify_norm.core.spec import CaseSpec, Contract, Finding
+from verify_norm.core.finding import Finding
+from verify_norm.core.results import Report
+from verify_norm.core.settings import Settings
+from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.tally import CheckResult
 
 FINDING = Finding("k", "accuracy", "y", "fail", "y is wrong", CaseSpec((4, 8)))
 

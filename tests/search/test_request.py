@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from verify_norm.core.errors import UsageError
-from verify_norm.core.results import DEFAULTS, Seconds
+from verify_norm.core.settings import DEFAULTS, Seconds
 from verify_norm.core.spec import CaseSpec, Contract
 from verify_norm.search import corpus, options, request
 

@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 
 from verify_norm.cli.app import app
 from verify_norm.core.errors import Exit
-from verify_norm.core.results import Settings
-from verify_norm.core.spec import CaseSpec, Finding
+from verify_norm.core.finding import Finding
+from verify_norm.core.settings import Settings
+from verify_norm.core.spec import CaseSpec
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.loading import registry
 from verify_norm.search import search

@@ -16,7 +16,9 @@ from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.rerun import Difference, cheap, differences, element, other_shape, rerun, steady
 from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import Array
-from verify_norm.core.spec import Case, CaseSpec, Finding, Run, Tried
+from verify_norm.core.finding import Finding, Tried
+from verify_norm.core.run import Case, Run
+from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import modules
 from verify_norm.running.execute import execute
 

@@ -13,7 +13,8 @@ from rich.console import Console
 
 from verify_norm import __version__
 from verify_norm.core.errors import Exit, UsageError, one_line, visible
-from verify_norm.core.results import Report, Settings
+from verify_norm.core.results import Report
+from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.report.markup import escape
 from verify_norm.search.request import Request

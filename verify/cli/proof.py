@@ -9,7 +9,8 @@ from verify_norm.cli.outputs import Destinations, deliver, write, write_json
 from verify_norm.core import serial
 from verify_norm.core.dtypes import dtype_name
 from verify_norm.core.errors import Exit, UsageError, one_of
-from verify_norm.core.results import Settings, worst_of
+from verify_norm.core.results import worst_of
+from verify_norm.core.settings import Settings
 from verify_norm.search.options import split
 from verify_norm.search.request import device as existing
 from verify_norm.search.request import interpret, request

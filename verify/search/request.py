@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from verify_norm.core.errors import UnknownOpError, UsageError
-from verify_norm.core.results import Seconds, Settings
+from verify_norm.core.settings import Seconds, Settings
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.loading import nested
 from verify_norm.search.options import least, options

@@ -14,9 +14,10 @@ import pebble
 import torch
 
 from verify_norm.core.errors import Exit
-from verify_norm.core.results import Settings, gap
+from verify_norm.core.finding import Finding
+from verify_norm.core.results import gap
 from verify_norm.core.serial import jsonable
-from verify_norm.core.spec import Finding
+from verify_norm.core.settings import Settings
 from verify_norm.kernels.zoo import ZOO as ZOO
 from verify_norm.kernels.zoo import Example
 from verify_norm.loading import registry
