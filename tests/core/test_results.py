@@ -4,45 +4,27 @@ import shlex
 from dataclasses import replace
 
 import pytest
+from documents import PLAIN
 
 from verify_norm.core import results, serial
 from verify_norm.core.coverage import Coverage
 from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.errors import Exit
 from verify_norm.core.finding import Condition, Finding
-from verify_norm.core.results import FindingsError, Report, unchecked, worst_of
+from verify_norm.core.results import FindingsError, unchecked, worst_of
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import CheckResult, Skip
 
 SPEC = CaseSpec((2, 3))
 WHOLE = Coverage(planned=475, corners=75, corners_done=75, refused=0, compared=400, outputs={"y": 400})
 CUT = replace(WHOLE, corners_done=3, compared=3, ended="the 1 s were over")
-LOOKED = (CheckResult("accuracy", "a", 9, 0),)
 IDLE = (CheckResult("accuracy", "a", 0, 0, no_data="it raised"),)
 FINDING = Finding("k", "accuracy", "y", "fail", "y is wrong", CaseSpec((4, 8)))
 
 
 def report(coverage=WHOLE, **changes):
-    made = Report(
-        kernel="k",
-        op="rmsnorm_fwd",
-        target="norms:k",
-        backend="torch",
-        contract=Contract(),
-        settings=Settings(),
-        environment={},
-        cases=400,
-        seconds=1.5,
-        seconds_in_kernel=0.5,
-        findings=(),
-        tallies=(),
-        checks=LOOKED,
-        skipped=(),
-        layouts={},
-        coverage=coverage,
-    )
-    return replace(made, **changes)
+    return replace(PLAIN, **{"cases": 400, "coverage": coverage, **changes})
 
 
 @pytest.mark.parametrize(("name", "op"), [("mine.py:k", "rmsnorm_fwd"), ("it's mine.py:k", None)])

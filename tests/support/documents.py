@@ -125,6 +125,24 @@ SHORT = Report(
     layouts={"x transposed": 9},
 )
 
+PLAIN = Report(
+    kernel="k",
+    op="rmsnorm_fwd",
+    target="norms:k",
+    backend="torch",
+    contract=Contract(),
+    settings=Settings(),
+    environment={},
+    cases=9,
+    seconds=1.5,
+    seconds_in_kernel=0.5,
+    findings=(),
+    tallies=(),
+    checks=(CheckResult("accuracy", "a", 9, 0),),
+    skipped=(),
+    layouts={},
+)
+
 WORST = WorstCase(50627.25, 1.25, 1.5, nan, (2, 7), SPEC)
 ULPS = (
     UlpReport(

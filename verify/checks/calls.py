@@ -181,8 +181,7 @@ def _rewritten(run: Run, when: str) -> Iterator[Difference]:
     for name, tensor in run.returned.items():
         output = run.outputs[name]
         now = placement.to_float64(tensor).ravel()
-        if output is not None and not np.array_equal(now, output.got.ravel(), equal_nan=True):
-            count = int((now != output.got.ravel()).sum())
+        if output is not None and (count := int((~judge.identical(now, output.got.ravel())).sum())):
             yield Difference(name, f"{count} elements of {name} change {when}, although the caller still holds it")
 
 

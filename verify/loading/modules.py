@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from verify_norm.cases.placement import same_values
 from verify_norm.core.errors import UsageError, one_line
 from verify_norm.core.spec import Op
 from verify_norm.loading.bind import FEATURES, Binding, Candidate, bind, features, meant, signature
@@ -70,7 +71,7 @@ class Instance:
     def write(self, module: nn.Module, values: Mapping[str, torch.Tensor]) -> None:
         """Write new values into the module's parameters, where they differ, as training does: after train()."""
         own = {name: parameter for name, parameter in module.named_parameters() if name in values}
-        if all(p.dtype == values[n].dtype and torch.equal(p, values[n]) for n, p in own.items()):
+        if all(p.dtype == values[n].dtype and same_values(p, values[n]) for n, p in own.items()):
             return
         module.train()
         for name, parameter in own.items():
