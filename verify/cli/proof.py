@@ -29,7 +29,7 @@ def power(
 ) -> int:
     """Print the smallest errors that each check would detect, in every output and type of the kernel."""
     to = Destinations(json_path)
-    asked = console.noted(request(kernel, given | {"checks": NEEDED}, op=op or None, bind=bind))
+    asked = request(kernel, given | {"checks": NEEDED}, op=op or None, bind=bind, tell=console.complain)
     report = console.search(asked.only(), asked.settings)
     if report.detectable and to.shown:
         from verify_norm.report import terminal
