@@ -94,9 +94,7 @@ def test_what_no_other_process_can_import_runs_here_and_the_first_line_says_so_b
         return [line.partition(":")[0] for line in told]
 
     here = "fused_rms_norm runs in this process"
-    forward = (
-        "fused_rms_norm is checked forward only, since autograd does not know how its y is made"
-    )
+    forward = "fused_rms_norm is checked forward only, since autograd does not know how its y is made"
     first, second = asked(fused_rms_norm)
     assert (first, second.startswith(forward)) == (here, True)
     assert {len(lines) for lines in met} == {1}
