@@ -30,7 +30,7 @@ from scipy.special import ndtri
 
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.judge import ratio
-from verify_norm.core.spec import Expected
+from verify_norm.core.run import Expected
 from verify_norm.reference import groupnorm, layernorm, rmsnorm
 from verify_norm.reference.arithmetic import PRODUCTS, Arithmetic
 from verify_norm.reference.rounding import Given

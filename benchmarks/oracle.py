@@ -18,7 +18,8 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from torch import Tensor
 
 from verify_norm.core import judge, ops
-from verify_norm.core.spec import Contract, Expected, Op
+from verify_norm.core.run import Expected
+from verify_norm.core.spec import Contract, Op
 
 FLOAT = torch.float64
 

@@ -21,7 +21,7 @@ from verify_norm.cases.corners import corners
 from verify_norm.checks import CHECKS
 from verify_norm.core.geometry import repeated, size
 from verify_norm.core.ops import OPS
-from verify_norm.core.results import DEFAULTS
+from verify_norm.core.settings import DEFAULTS
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.loading import registry
 from verify_norm.running.environment import environment

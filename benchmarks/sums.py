@@ -27,7 +27,8 @@ from emulate import Method
 from verify_norm.cases import make
 from verify_norm.checks.sums import equations, looks
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Run
+from verify_norm.core.run import Run
+from verify_norm.core.spec import CaseSpec, Contract
 from verify_norm.reference.arithmetic import PRODUCTS
 from verify_norm.running.execute import execute
 

@@ -26,8 +26,8 @@ from pathlib import Path
 from third_party_judgements import JUDGEMENTS, Judgement
 
 from verify_norm.core import serial
+from verify_norm.core.finding import Finding
 from verify_norm.core.results import Report
-from verify_norm.core.spec import Finding
 from verify_norm.report import documents
 
 RESULTS = Path(__file__).parent / "results" / "third_party"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Literal
 
-from verify_norm.core.spec import Finding
+from verify_norm.core.finding import Finding
 
 
 @dataclass(frozen=True)

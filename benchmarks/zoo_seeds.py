@@ -21,8 +21,8 @@ ON_GPU = torch.cuda.is_available()
 if not ON_GPU:
     os.environ["TRITON_INTERPRET"] = "1"
 
-from verify_norm.core.results import Settings  # noqa: E402
 from verify_norm.core.serial import jsonable  # noqa: E402
+from verify_norm.core.settings import Settings  # noqa: E402
 from verify_norm.running.environment import environment  # noqa: E402
 from verify_norm.validation import zoo  # noqa: E402 — TRITON_INTERPRET is set first
 

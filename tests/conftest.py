@@ -5,8 +5,8 @@ import torch
 
 from verify_norm.cases import corners, make
 from verify_norm.checks import CHECKS
+from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import Finding
 from verify_norm.running.execute import execute
 from verify_norm.running.interpreter import patch
 

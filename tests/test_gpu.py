@@ -17,7 +17,7 @@ from verify_norm.checks import determinism
 from verify_norm.cli.app import app
 from verify_norm.core import errors
 from verify_norm.core.ops import OPS
-from verify_norm.core.results import Settings
+from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.loading import registry

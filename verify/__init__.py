@@ -11,8 +11,10 @@ __version__ = "0.1.0"
 _NAMES = {
     "api": ("Reports", "audit", "kernel", "replay", "same", "verify"),
     "core.errors": ("UsageError",),
-    "core.results": ("FindingsError", "Report", "Settings"),
-    "core.spec": ("CaseSpec", "Contract", "Finding", "Kernel"),
+    "core.finding": ("Finding",),
+    "core.results": ("FindingsError", "Report"),
+    "core.settings": ("Settings",),
+    "core.spec": ("CaseSpec", "Contract", "Kernel"),
     "core.ulp": ("UlpStats",),
     "equality.model": ("Equality",),
     "loading.registry": ("load",),

@@ -6,9 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
 
 from verify_norm.core.errors import Exit
+from verify_norm.core.finding import Finding
 from verify_norm.core.rendering import Rendered
-from verify_norm.core.results import DEFAULTS, FindingsError, Report, failures, worst_of
-from verify_norm.core.spec import CaseSpec, Contract, Finding, Kernel
+from verify_norm.core.results import FindingsError, Report, failures, worst_of
+from verify_norm.core.settings import DEFAULTS
+from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.equality.model import Equality
 
 if TYPE_CHECKING:
@@ -52,9 +54,8 @@ def _one_or_all(reports: Iterable[Report]) -> Report | Reports:
     return found[0] if len(found) == 1 else found
 
 
-def _tell(notes: Iterable[str]) -> None:
-    for note in dict.fromkeys(notes):
-        print(f"verify-norm: {note}", file=sys.stderr)
+def _tell(note: str) -> None:
+    print(f"verify-norm: {note}", file=sys.stderr)
 
 
 def _given(command: str, *, config: bool, **values: Any) -> dict[str, Any]:
@@ -64,7 +65,7 @@ def _given(command: str, *, config: bool, **values: Any) -> dict[str, Any]:
     table, note = defaults(command) if config else ({}, "")
     given = {name: value for name, value in values.items() if value is not None}
     if table.keys() - given.keys():
-        _tell((note,))
+        _tell(note)
     return table | given
 
 
@@ -127,8 +128,7 @@ def verify(
     given |= {"device": device, "shapes": shapes, "timeout": timeout, "allow_incomplete": allow_incomplete}
     options = _given("verify", config=config, contract=contract, corpus=corpus, **given)
     cases = options.pop("corpus", "")
-    asked = request(kernel, options, op=op, bind=bind, isolate=isolate, corpus=cases)
-    _tell(asked.notes)
+    asked = request(kernel, options, op=op, bind=bind, isolate=isolate, corpus=cases, tell=_tell)
     from verify_norm.search.search import search
 
     return _one_or_all(search(one, asked.settings, first=first) for one, first in asked.runs())
@@ -175,8 +175,7 @@ def same(
     given = {"dtypes": dtypes, "examples": examples, "seconds": seconds, "seed": seed, "only": only}
     given |= {"device": device, "shapes": shapes, "timeout": timeout, "allow_incomplete": allow_incomplete}
     given = {"examples": 100} | _given("same", config=config, **given)
-    first, second = request_pair((a, b), given, op=op or named, binds=binds, isolate=isolate)
-    _tell((*first.notes, *second.notes))
+    first, second = request_pair((a, b), given, op=op or named, binds=binds, isolate=isolate, tell=_tell)
     from verify_norm.equality import compare
 
     ((one, other),) = compare.pair(first.kernels, second.kernels, single=True)
@@ -214,8 +213,7 @@ def replay(
         case = spec
     given = {"checks": checks, "device": device, "timeout": timeout, "contract": contract, "only": only}
     given = _given("replay", config=config, **given) | {"examples": 0}
-    asked = request(kernel, given, op=op, bind=bind, isolate=isolate)
-    _tell(asked.notes)
+    asked = request(kernel, given, op=op, bind=bind, isolate=isolate, tell=_tell)
     from verify_norm.search.search import replay as run
 
     return _one_or_all(run(one, case, asked.settings) for one in asked.kernels)

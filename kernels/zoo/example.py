@@ -36,6 +36,11 @@ Kind = Literal[
 ]
 Needs = Literal["cpu", "gpu", "sm_90", "none"]
 WHERE = "verify_norm.kernels.zoo."
+ATOMIC: Contract = Contract(summation="atomic", deterministic=False)
+VALUES: tuple[str, ...] = ("accuracy", "statistics")
+GRADIENTS: tuple[str, ...] = ("accuracy", "gradient")
+Y: tuple[str, ...] = ("y", "rstd")
+STATS: tuple[str, ...] = ("y", "mean", "rstd")
 
 
 @dataclass(frozen=True, slots=True)

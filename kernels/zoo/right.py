@@ -3,8 +3,7 @@
 from functools import partial
 
 from verify_norm.core.spec import Contract
-from verify_norm.kernels.zoo.bugs import ATOMIC
-from verify_norm.kernels.zoo.example import Example, row
+from verify_norm.kernels.zoo.example import ATOMIC, Example, row
 
 LADDER = "seed 004, a CUDA ladder after llm.c"
 _right = partial(row, wrong=False, caught_by=())

@@ -1,8 +1,7 @@
 """The table of what five published texts have wrong: two on Triton's LayerNorm, one each on NumPy, GroupNorm, CUDA."""
 
 from verify_norm.core.spec import Contract
-from verify_norm.kernels.zoo.bugs import ATOMIC, GRADIENTS, STATS, VALUES, Y
-from verify_norm.kernels.zoo.example import Example, row
+from verify_norm.kernels.zoo.example import ATOMIC, GRADIENTS, STATS, VALUES, Example, Y, row
 
 SUMS = ("dweight", "dbias")
 EXPANDED = Contract(expanded=True)

@@ -10,7 +10,7 @@ from verify_norm.auditing.audit import audit, hunted
 from verify_norm.auditing.hunt import HuntOptions
 from verify_norm.auditing.model import Audit
 from verify_norm.core.errors import UsageError
-from verify_norm.core.results import Settings
+from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.loading import registry
 from verify_norm.report import audit as form

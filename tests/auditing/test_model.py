@@ -8,8 +8,8 @@ from documents import PASSING
 from verify_norm.auditing import model
 from verify_norm.auditing.model import Hunt, Ladder, Worst
 from verify_norm.core.errors import Exit
-from verify_norm.core.results import Skip
 from verify_norm.core.spec import CaseSpec
+from verify_norm.core.tally import Skip
 
 
 def test_the_largest_ratio_of_a_hunt_is_that_of_an_output_or_of_all():

@@ -19,7 +19,8 @@ from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.errors import UsageError
 from verify_norm.core.ops import OPS, arithmetic
-from verify_norm.core.spec import CaseSpec, Contract, Expected
+from verify_norm.core.run import Expected
+from verify_norm.core.spec import CaseSpec, Contract
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 NORMS = ("layernorm", "rmsnorm", "groupnorm", "add_layernorm", "add_rmsnorm")

@@ -55,8 +55,9 @@ def test_all_possible_pairs_meet(op):
         pairs.enter(spec)
     assert pairs.met < 0.6 * array.pairs  # the table alone
     for spec in array.rows:
-        assert pairs.gain(spec) > 0  # no case is there for nothing
+        before = pairs.met
         pairs.enter(spec)
+        assert pairs.met > before  # no case is there for nothing
     assert pairs.met == array.pairs
     left = unmet(pairs)
     assert not [
@@ -100,10 +101,14 @@ def test_what_hides_the_rest_does_not_let_it_meet():
     assert ("N ≤ 1024", "data zero") in met(zeros)
     assert ("N ≤ 1024", "transposed x") not in met(zeros)
     assert not met(replace(zeros, eps=1e3))
-    before, gain = pairs.left, pairs.gain(usual)
+    short, placed, plain = (pairs.number[name] for name in ("N ≤ 1024", "transposed x", "contiguous x"))
+    assert pairs.gain(usual, short, plain) == pairs.gain(usual, plain, short) == 0
+    assert pairs.most((usual, zeros), short, plain) is None
+    assert pairs.most((zeros, usual), short, placed) == usual
+    before, gain = pairs.left, pairs.gain(usual, short, placed)
     pairs.enter(usual)
     assert pairs.left == before - gain < before
-    assert not pairs.gain(usual)
+    assert not pairs.gain(usual, short, placed)
 
 
 def test_a_layout_that_does_not_apply_is_contiguous():

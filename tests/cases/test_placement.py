@@ -99,3 +99,17 @@ def test_far_without_room_is_contiguous(monkeypatch, error):
     tensor = placement.place(np.ones((2, 3)), "float16", "far", np.nan, "cpu")
     assert tensor.is_contiguous()
     assert tensor.storage_offset() >= placement.GUARD
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "same"),
+    [
+        ((1.0, np.nan), (1.0, np.nan), True),
+        ((0.0, np.inf), (-0.0, np.inf), True),
+        ((1.0, np.inf), (1.0, -np.inf), False),
+        ((1.0, 2.0), (1.0, 2.0000002), False),
+        ((1.0, np.nan), (1.0, 2.0), False),
+    ],
+)
+def test_the_same_values_are_equal_numbers_and_nan(one, two, same):
+    assert placement.same_values(torch.tensor(one), torch.tensor(two)) is same

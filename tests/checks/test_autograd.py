@@ -11,8 +11,9 @@ from torch.nn import functional
 
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS, autograd
+from verify_norm.core.finding import Finding, NoData
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Finding, NoData
+from verify_norm.core.spec import CaseSpec, Contract
 from verify_norm.loading.registry import load, load_directions
 from verify_norm.running.execute import execute
 

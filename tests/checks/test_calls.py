@@ -11,8 +11,9 @@ from norms import layernorm
 
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS, calls
+from verify_norm.core.finding import Finding, Tried
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Finding, Kernel, Tried
+from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.loading.registry import load, load_directions
 from verify_norm.running.execute import execute
 

@@ -7,9 +7,10 @@ import pytest
 
 from verify_norm.cases import make
 from verify_norm.checks.condition import condition, of_finding, of_tally
+from verify_norm.core.finding import Condition, Finding
 from verify_norm.core.ops import OPS
-from verify_norm.core.results import Place, Tally
-from verify_norm.core.spec import CaseSpec, Condition, Finding, Kernel
+from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.tally import Place, Tally
 
 SPEC = CaseSpec((6, 10), offset=5.0, eps=0.5)
 

@@ -12,8 +12,9 @@ from norms import rows
 
 from verify_norm.checks import CHECKS
 from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Finding
+from verify_norm.core.spec import CaseSpec
 from verify_norm.reference.arithmetic import PRODUCTS
 
 SMALL = CaseSpec((40, 33))

@@ -11,8 +11,9 @@ from torch.nn import functional
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS
 from verify_norm.checks.degenerate import RULES
+from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Finding, Kernel
+from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.running.execute import execute
 
 SPEC = CaseSpec(shape=(4, 6), further=("degenerate",))

@@ -10,8 +10,10 @@ from verify_norm.cases import make
 from verify_norm.cases.corners import corners
 from verify_norm.checks import CHECKS
 from verify_norm.checks.relations.rerun import CROWDED, other_shape
+from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import Case, CaseSpec, Contract, Finding, Kernel, Run
+from verify_norm.core.run import Case, Run
+from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.loading.registry import load
 from verify_norm.running.execute import execute
 

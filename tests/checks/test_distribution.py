@@ -9,8 +9,9 @@ from verify_norm.cases import make
 from verify_norm.checks import CHECKS
 from verify_norm.checks.distribution import excess
 from verify_norm.checks.relations.moments import Moments, moments
+from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Finding, Kernel
+from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.running.execute import execute
 
 TWO_PASS, LLAMA = Contract(variance="two_pass"), Contract(xhat="x")

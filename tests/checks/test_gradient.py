@@ -8,8 +8,9 @@ from norms import layernorm, layernorm_bwd
 
 from verify_norm.cases import make, strategies
 from verify_norm.checks import CHECKS, gradient
+from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Finding, Kernel
+from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.running.execute import execute
 
 DTYPES = ("float32", "float16", "bfloat16")

@@ -5,8 +5,9 @@ from checking import layernorm_fwd
 
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS
+from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Finding, Kernel
+from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.running.execute import execute
 
 SPEC = CaseSpec((5, 24), eps=1e-3)

@@ -13,8 +13,9 @@ from verify_norm.cases import strategies
 from verify_norm.checks import CHECKS
 from verify_norm.checks.relations.stages import stages
 from verify_norm.checks.relations.symmetries import LAWS
+from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import FURTHER, CaseSpec, Finding
+from verify_norm.core.spec import FURTHER, CaseSpec
 
 DTYPES = ("float32", "float16", "bfloat16")
 VARIANTS = {"shift": 2}  # a shift by 2⁹ times the largest x

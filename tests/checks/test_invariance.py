@@ -12,8 +12,9 @@ from verify_norm.cases import make
 from verify_norm.cases.corners import corners
 from verify_norm.checks import CHECKS
 from verify_norm.checks.relations.rerun import taken
+from verify_norm.core.finding import Finding, Observed
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Finding, Kernel, Observed
+from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.kernels import KERNELS
 from verify_norm.loading.registry import load
 from verify_norm.running.execute import execute

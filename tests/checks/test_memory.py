@@ -9,9 +9,10 @@ from norms import layernorm_bwd
 
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS
+from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
-from verify_norm.core.results import Settings
-from verify_norm.core.spec import CaseSpec, Contract, Finding, Kernel
+from verify_norm.core.settings import Settings
+from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.loading.registry import load
 from verify_norm.running.execute import execute
 from verify_norm.search.search import search

@@ -12,8 +12,9 @@ from norms import layernorm, layernorm_bwd
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS
 from verify_norm.checks.modes import _modes
+from verify_norm.core.finding import Finding, NoData
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import Contract, Finding, Kernel, NoData
+from verify_norm.core.spec import Contract, Kernel
 from verify_norm.loading.registry import load, load_directions
 from verify_norm.running.execute import execute
 

@@ -9,8 +9,9 @@ from norms import layernorm, layernorm_bwd, statistics
 
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS
+from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Finding, Kernel
+from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.running.execute import execute
 
 TALL, WIDE = CaseSpec((16384, 4)), CaseSpec((2, 65536))

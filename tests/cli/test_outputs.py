@@ -3,35 +3,20 @@
 from dataclasses import replace
 
 import pytest
+from documents import PLAIN
 
 from verify_norm.cli import outputs
 from verify_norm.cli.outputs import Destinations, deliver
 from verify_norm.core.errors import UsageError
-from verify_norm.core.results import CheckResult, Report, Settings
-from verify_norm.core.spec import CaseSpec, Contract, Finding
+from verify_norm.core.finding import Finding
+from verify_norm.core.settings import Settings
+from verify_norm.core.spec import CaseSpec
 
 FINDING = Finding("k", "accuracy", "y", "fail", "y is wrong", CaseSpec((4, 8)))
 
 
 def report(**changes):
-    made = Report(
-        kernel="k",
-        op="rmsnorm_fwd",
-        target="norms:k",
-        backend="torch",
-        contract=Contract(),
-        settings=Settings(),
-        environment={},
-        cases=9,
-        seconds=1.5,
-        seconds_in_kernel=0.5,
-        findings=(),
-        tallies=(),
-        checks=(CheckResult("accuracy", "a", 9, 0),),
-        skipped=(),
-        layouts={},
-    )
-    return replace(made, **changes)
+    return replace(PLAIN, **changes)
 
 
 NOTHING = report(checks=())

@@ -14,7 +14,7 @@ from verify_norm.cli.app import app
 from verify_norm.core.errors import UsageError
 from verify_norm.equality import onset
 from verify_norm.report import schema
-from verify_norm.search import search
+from verify_norm.search import planning
 
 FILE = Path(__file__).parent.parent / "support" / "pairs.py"
 OP = ("--op", "rmsnorm_fwd", "--examples", 0, "--device", "cpu")
@@ -28,8 +28,8 @@ def run(*arguments):
 
 @pytest.fixture
 def few(monkeypatch):
-    table = search.table_of
-    monkeypatch.setattr(search, "table_of", lambda *args, **given: (table(*args, **given)[0][:9], [], ()))
+    table = planning.table_of
+    monkeypatch.setattr(planning, "table_of", lambda *args, **given: (table(*args, **given)[0][:9], [], ()))
     monkeypatch.setattr(onset, "LONGEST", 18)
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.judge import ratio, ulps
-from verify_norm.core.spec import Expected
+from verify_norm.core.run import Expected
 
 
 def verdict(got, want, delta, dtype="float16"):

@@ -1,90 +1,30 @@
-"""Tallies that merge, the command that replays a case, what a failing test says, and the verdict of a report."""
+"""The command that replays a case, what a failing test says, and the verdict of a report."""
 
 import shlex
 from dataclasses import replace
-from math import inf
 
-import numpy as np
 import pytest
+from documents import PLAIN
 
 from verify_norm.core import results, serial
 from verify_norm.core.coverage import Coverage
 from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.errors import Exit
-from verify_norm.core.results import (
-    CheckResult,
-    FindingsError,
-    Place,
-    Report,
-    Settings,
-    Skip,
-    Tally,
-    unchecked,
-    worst_of,
-)
-from verify_norm.core.spec import CaseSpec, Condition, Contract, Expected, Finding, Output
+from verify_norm.core.finding import Condition, Finding
+from verify_norm.core.results import FindingsError, unchecked, worst_of
+from verify_norm.core.settings import Settings
+from verify_norm.core.spec import CaseSpec
+from verify_norm.core.tally import CheckResult, Skip
 
 SPEC = CaseSpec((2, 3))
 WHOLE = Coverage(planned=475, corners=75, corners_done=75, refused=0, compared=400, outputs={"y": 400})
 CUT = replace(WHOLE, corners_done=3, compared=3, ended="the 1 s were over")
-LOOKED = (CheckResult("accuracy", "a", 9, 0),)
 IDLE = (CheckResult("accuracy", "a", 0, 0, no_data="it raised"),)
 FINDING = Finding("k", "accuracy", "y", "fail", "y is wrong", CaseSpec((4, 8)))
 
 
 def report(coverage=WHOLE, **changes):
-    made = Report(
-        kernel="k",
-        op="rmsnorm_fwd",
-        target="norms:k",
-        backend="torch",
-        contract=Contract(),
-        settings=Settings(),
-        environment={},
-        cases=400,
-        seconds=1.5,
-        seconds_in_kernel=0.5,
-        findings=(),
-        tallies=(),
-        checks=LOOKED,
-        skipped=(),
-        layouts={},
-        coverage=coverage,
-    )
-    return replace(made, **changes)
-
-
-def tally(ratio, spec=SPEC):
-    """A tally of y = (1, one ulp above 2, no bound), whose errors are 0, 1 ulp and unknown."""
-    want, delta = np.array([1.0, 2.0, 3.0]), np.array([0.0, 0.0, inf])
-    output = Output("float16", (3,), np.array([1.0, 2.0 + 2.0**-9, 7.0]), np.array([0.0, ratio, 0.0]))
-    return Tally.of("y", output, Expected(want, delta, "float16"), spec)
-
-
-def test_a_tally_counts_what_has_no_bound_apart():
-    one = tally(2.0)
-    assert (one.cases, one.elements, one.unjudged) == (1, 3, 1)
-    assert (one.ulp.count, one.ulp.maximum, one.ulp.correct) == (2, 1.0, 1)
-    assert (one.ratio, one.index, one.worst) == (2.0, (1,), SPEC)
-    assert one.farthest == Place(SPEC, (1,))
-    assert (tally(0.0).index, tally(0.0).worst) == (None, None)  # nothing is off, so no case is the worst
-
-
-def test_merged_tallies_add_up_and_keep_the_worst_case():
-    other = CaseSpec((5, 7))
-    for first, second in ((tally(2.0), tally(3.0, other)), (tally(3.0, other), tally(2.0))):
-        both = first.merge(second)
-        assert (both.cases, both.elements, both.unjudged, both.ulp.count) == (2, 6, 2, 4)
-        assert (both.ratio, both.worst) == (3.0, other)
-
-
-def test_merged_tallies_keep_the_largest_error_in_ulp_and_over_the_probable_error():
-    far = replace(tally(1.0, CaseSpec((5, 7))), ulp=replace(tally(1.0).ulp, maximum=9.0), probable=0.5)
-    for first, second in ((far, tally(2.0)), (tally(2.0), far)):
-        both = first.merge(second)
-        assert (both.worst, both.farthest.spec, both.probable) == (SPEC, far.worst, 0.5)
-    assert far.merge(replace(tally(1.0), probable=0.75)).probable == 0.75
-    assert tally(1.0).merge(tally(2.0)).probable is None
+    return replace(PLAIN, **{"cases": 400, "coverage": coverage, **changes})
 
 
 @pytest.mark.parametrize(("name", "op"), [("mine.py:k", "rmsnorm_fwd"), ("it's mine.py:k", None)])

@@ -4,7 +4,7 @@ import doctest
 
 from verify_norm.auditing.fingerprint.statement import CONTRACT_FIELDS, NAMES, Fingerprint, Statement, undecided
 from verify_norm.core.ops import OPS
-from verify_norm.core.results import Settings
+from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.equality import arithmetic
 from verify_norm.equality.model import Difference, Element, Gap

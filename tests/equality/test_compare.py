@@ -8,11 +8,12 @@ import pytest
 from pairs import rmsnorm, rmsnorm_bwd
 
 from verify_norm.core.errors import Exit, UsageError
-from verify_norm.core.results import FindingsError, Settings
+from verify_norm.core.results import FindingsError
+from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.equality import compare, onset, walk
 from verify_norm.equality.model import failures, per_type
-from verify_norm.search import search
+from verify_norm.search import planning
 
 FWD, BWD = "rmsnorm_fwd", "rmsnorm_bwd"
 FEW = [
@@ -37,7 +38,7 @@ def few(monkeypatch):
     """A table of ten cases, and a short scan of sizes."""
     monkeypatch.setattr(onset, "LONGEST", 66)
     monkeypatch.setattr(onset, "MOST", 34)
-    monkeypatch.setattr(search, "table_of", lambda op, settings, dtypes, *, frozen: (cases(dtypes), [], ()))
+    monkeypatch.setattr(planning, "table_of", lambda op, settings, dtypes, *, frozen: (cases(dtypes), [], ()))
 
 
 def cases(dtypes):

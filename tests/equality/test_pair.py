@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Kernel, Output
+from verify_norm.core.run import Output
+from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.equality.pair import Returned, called, gaps, judged
 from verify_norm.running.isolate import InProcess
 

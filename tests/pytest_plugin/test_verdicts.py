@@ -3,8 +3,11 @@
 from dataclasses import replace
 
 from verify_norm.core.coverage import Coverage
-from verify_norm.core.results import CheckResult, Report, Settings, Skip, Tally
-from verify_norm.core.spec import CaseSpec, Contract, Finding
+from verify_norm.core.finding import Finding
+from verify_norm.core.results import Report
+from verify_norm.core.settings import Settings
+from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.tally import CheckResult, Skip, Tally
 from verify_norm.core.ulp import UlpStats
 from verify_norm.pytest_plugin.verdicts import answer, line, summary
 from verify_norm.report import documents

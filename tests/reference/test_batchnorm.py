@@ -9,7 +9,7 @@ from references import EPS, FLOAT32, compare, leaf, pulled
 
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.judge import ratio
-from verify_norm.core.spec import Expected
+from verify_norm.core.run import Expected
 from verify_norm.reference import batchnorm
 
 M = 0.3

@@ -5,7 +5,7 @@ import pytest
 from references import EPS, FLOAT32
 
 from verify_norm.core.judge import ratio
-from verify_norm.core.spec import Expected
+from verify_norm.core.run import Expected
 from verify_norm.reference import batchnorm, fixed
 
 

@@ -9,7 +9,7 @@ from references import EPS, FLOAT32
 
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.judge import ratio
-from verify_norm.core.spec import Expected
+from verify_norm.core.run import Expected
 from verify_norm.reference import add_layernorm, add_rmsnorm, layernorm, residual_sum, rmsnorm
 
 F32 = np.float32

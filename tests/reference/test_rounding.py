@@ -10,7 +10,7 @@ import pytest
 from references import FLOAT32
 
 from verify_norm.core.judge import ratio
-from verify_norm.core.spec import Expected
+from verify_norm.core.run import Expected
 from verify_norm.reference import groupnorm, layernorm, rmsnorm
 from verify_norm.reference.arithmetic import PRODUCTS
 from verify_norm.reference.rounding import Given

@@ -7,7 +7,7 @@ from documents import AUDIT, EMPTY, INFINITE, PASSING, ULPS
 from rich.console import Console
 
 from verify_norm.auditing.model import Averages
-from verify_norm.core.results import Skip
+from verify_norm.core.tally import Skip
 from verify_norm.report import audit as form
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from documents import REPORT, SHORT
 
-from verify_norm.core.results import Detectable
+from verify_norm.core.tally import Detectable
 from verify_norm.report import detected as module
 from verify_norm.report.detected import detected, detected_by_all
 

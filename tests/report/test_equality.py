@@ -8,8 +8,9 @@ import pytest
 from rich.console import Console
 
 from verify_norm.core.coverage import Coverage
-from verify_norm.core.results import Settings, Skip
+from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.tally import Skip
 from verify_norm.equality.model import (
     Arithmetic,
     Contrast,

@@ -7,7 +7,7 @@ from documents import REPORT, SHORT
 from rich.console import Console
 
 from verify_norm.core.diagnosis import Diagnosis
-from verify_norm.core.results import Skip
+from verify_norm.core.tally import Skip
 from verify_norm.core.ulp import UlpStats
 from verify_norm.report import terminal
 

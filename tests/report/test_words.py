@@ -11,8 +11,8 @@ from documents import AUDIT, NOTHING, PASSING, REPORT
 from rich.console import Console
 
 from verify_norm.core.coverage import Seen
-from verify_norm.core.results import Skip
 from verify_norm.core.spec import Contract
+from verify_norm.core.tally import Skip
 from verify_norm.pytest_plugin.verdicts import summary
 from verify_norm.report import documents, markdown, terminal, words
 from verify_norm.report.html.page import pages

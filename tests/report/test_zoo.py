@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from verify_norm.core.spec import CaseSpec, Finding, Kernel
+from verify_norm.core.finding import Finding
+from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.kernels.zoo import Example
 from verify_norm.report.zoo import detecting, show_zoo
 from verify_norm.validation.policies import Verdict

@@ -11,7 +11,7 @@ from checking import findings, layernorm_fwd, run_of
 from directions import ROWS
 
 from verify_norm.core.errors import Exit
-from verify_norm.core.results import Settings
+from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec
 from verify_norm.loading.registry import load_directions
 from verify_norm.loading.returned import RefusedError

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from verify_norm.cli.app import app
 from verify_norm.core.errors import UsageError
-from verify_norm.core.results import Settings
+from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.loading import registry
 from verify_norm.report.documents import load as load_report

@@ -11,7 +11,7 @@ from torch.nn import functional
 from verify_norm.cases import corners, placement
 from verify_norm.core.geometry import row_length
 from verify_norm.core.ops import OPS
-from verify_norm.core.results import Settings
+from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.loading.registry import load, load_directions
 from verify_norm.search.search import replay, search

@@ -2,7 +2,8 @@
 
 from math import inf
 
-from verify_norm.core.spec import CaseSpec, SmallestError
+from verify_norm.core.finding import SmallestError
+from verify_norm.core.spec import CaseSpec
 from verify_norm.search.detectable import RANK, Told
 
 

@@ -10,7 +10,7 @@ from norms import layernorm
 from verify_norm.cases import corners
 from verify_norm.core.geometry import size
 from verify_norm.core.ops import OPS
-from verify_norm.core.results import Settings
+from verify_norm.core.settings import Settings
 from verify_norm.core.spec import Contract, Kernel
 from verify_norm.search.drawing import USUAL, Drawing, planned
 from verify_norm.search.examine import examine

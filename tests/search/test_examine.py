@@ -11,7 +11,7 @@ from small_runs import run
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS
 from verify_norm.core.check_names import CHECK_NAMES
-from verify_norm.core.results import Settings
+from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.search.examine import NO_ROOM, examine
 from verify_norm.search.search import replay

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from verify_norm.core.results import Settings
+from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.search.examine import Examined
 from verify_norm.search.journal import Journal, path_of

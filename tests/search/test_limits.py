@@ -8,7 +8,7 @@ from small_runs import run
 from verify_norm.cases import corners
 from verify_norm.core.errors import Exit
 from verify_norm.core.ops import OPS
-from verify_norm.core.results import Settings
+from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.loading.registry import load_directions
 from verify_norm.running.refusals import limits as kinds

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from verify_norm.core.errors import UsageError
-from verify_norm.core.results import DEFAULTS, Seconds
+from verify_norm.core.settings import DEFAULTS, Seconds
 from verify_norm.core.spec import CaseSpec, Contract
 from verify_norm.search import corpus, options, request
 
@@ -80,11 +80,34 @@ def test_a_contract_and_a_corpus_are_the_kernels_own(tmp_path):
     assert list(again.runs()) == [(again.only(), (CaseSpec((2, 3)),))]
 
 
-def test_what_no_other_process_can_import_runs_here_and_the_first_line_says_so(capsys):
-    def rmsnorm_fwd(x, weight, eps):
-        return x
+def test_what_no_other_process_can_import_runs_here_and_the_first_line_says_so_before_it_runs():
+    told, met = [], []
 
-    (note,) = request.request(rmsnorm_fwd, {"device": "cpu"}).notes
-    assert note.startswith("rmsnorm_fwd runs in this process: the kernel is not an attribute of a module")
-    assert request.request(rmsnorm_fwd, {"device": "cpu"}, isolate=False).notes == ()
-    assert request.request("rmsnorm_fwd", {"device": "cpu"}).notes == ()
+    def fused_rms_norm(x, weight, eps):  # one that ends the process has no line later
+        met.append(tuple(told))
+        with torch.no_grad():
+            return x * 1
+
+    def asked(kernel, **options):
+        told.clear()
+        request.request(kernel, {"device": "cpu"}, tell=told.append, **options)
+        return [line.partition(":")[0] for line in told]
+
+    here = "fused_rms_norm runs in this process"
+    forward = "fused_rms_norm is checked forward only, since autograd does not know how its y is made"
+    first, second = asked(fused_rms_norm)
+    assert (first, second.startswith(forward)) == (here, True)
+    assert {len(lines) for lines in met} == {1}
+    assert asked(fused_rms_norm, op="rmsnorm_fwd") == [here]
+    assert asked(fused_rms_norm, op="rmsnorm_fwd", isolate=False) == []
+    assert asked("rmsnorm_fwd") == []
+
+
+def test_two_kernels_of_one_name_are_told_once():
+    told = []
+
+    def rms_norm(x, weight, eps):
+        return x * 1
+
+    request.request_pair((rms_norm, rms_norm), {"device": "cpu"}, op="rmsnorm_fwd", tell=told.append)
+    assert len(told) == 1

@@ -10,7 +10,7 @@ from verify_norm.cases.corners import corners
 from verify_norm.cli.app import app
 from verify_norm.core.errors import Exit
 from verify_norm.core.ops import OPS
-from verify_norm.core.results import Settings
+from verify_norm.core.settings import Settings
 from verify_norm.core.spec import Kernel
 from verify_norm.search import sanitize
 

@@ -12,10 +12,10 @@ from hypothesis.internal.conjecture import providers
 from norms import rmsnorm, rmsnorm_bwd
 from small_runs import rmsnorm_fwd, run
 
-from verify_norm.cases import corner_lines, models
+from verify_norm.cases import corner_rows, models
 from verify_norm.core.errors import UsageError
 from verify_norm.core.ops import OPS
-from verify_norm.core.results import Settings
+from verify_norm.core.settings import Settings
 from verify_norm.core.spec import LAYOUTS, CaseSpec, Contract, Kernel
 from verify_norm.loading.registry import load
 from verify_norm.search.search import replay, search
@@ -148,7 +148,7 @@ def test_many_rows_are_summed_where_that_takes_little_time():
     assert {f.output for f in search(backward(1024, 0.0), options).findings} == {"dweight"}
     slow = search(backward(None, 0.002), options)
     assert slow.ok
-    assert [skip.cases for skip in slow.skipped if "rows are slow" in skip.reason] == [len(corner_lines.MANY_ROWS)]
+    assert [skip.cases for skip in slow.skipped if "rows are slow" in skip.reason] == [len(corner_rows.MANY_ROWS)]
 
 
 @pytest.mark.slow

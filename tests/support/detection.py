@@ -2,9 +2,9 @@
 
 from verify_norm.cases import corners
 from verify_norm.checks import CHECKS
+from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
-from verify_norm.core.results import Settings
-from verify_norm.core.spec import Finding
+from verify_norm.core.settings import Settings
 from verify_norm.kernels.zoo import Example
 from verify_norm.loading import registry
 from verify_norm.search.examine import examine

@@ -6,8 +6,11 @@ from math import inf, nan
 from verify_norm.auditing.fingerprint.statement import Fingerprint, Statement, undecided
 from verify_norm.auditing.model import Audit, Averages, Heat, Ladder, Rung, UlpReport, WorstCase
 from verify_norm.core.coverage import Coverage, Seen
-from verify_norm.core.results import CheckResult, Detectable, Place, Report, Settings, Skip, Tally
-from verify_norm.core.spec import CaseSpec, Condition, Contract, Finding
+from verify_norm.core.finding import Condition, Finding
+from verify_norm.core.results import Report
+from verify_norm.core.settings import Settings
+from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.tally import CheckResult, Detectable, Place, Skip, Tally
 from verify_norm.core.ulp import UlpStats
 
 SPEC = CaseSpec(shape=(4, 256), offset=100.0)
@@ -120,6 +123,24 @@ SHORT = Report(
     checks=(CheckResult("accuracy", "right [sic]", 9, 7), CheckResult("statistics", "saved", 0, 0)),
     skipped=(Skip("output rstd", "k does not return it", 9),),
     layouts={"x transposed": 9},
+)
+
+PLAIN = Report(
+    kernel="k",
+    op="rmsnorm_fwd",
+    target="norms:k",
+    backend="torch",
+    contract=Contract(),
+    settings=Settings(),
+    environment={},
+    cases=9,
+    seconds=1.5,
+    seconds_in_kernel=0.5,
+    findings=(),
+    tallies=(),
+    checks=(CheckResult("accuracy", "a", 9, 0),),
+    skipped=(),
+    layouts={},
 )
 
 WORST = WorstCase(50627.25, 1.25, 1.5, nan, (2, 7), SPEC)

@@ -2,7 +2,7 @@
 
 import torch
 
-from verify_norm.core.results import Settings
+from verify_norm.core.settings import Settings
 from verify_norm.core.spec import Kernel
 from verify_norm.search.search import search
 

@@ -15,10 +15,12 @@ from typer.testing import CliRunner
 
 from verify_norm.cli.app import app
 from verify_norm.core.errors import Exit
-from verify_norm.core.results import Settings
-from verify_norm.core.spec import CaseSpec, Finding
+from verify_norm.core.finding import Finding
+from verify_norm.core.settings import Settings
+from verify_norm.core.spec import CaseSpec
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.loading import registry
+from verify_norm.running import isolate
 from verify_norm.search import search
 from verify_norm.search.examine import examine
 from verify_norm.validation import zoo
@@ -62,10 +64,38 @@ def test_an_interrupted_run_keeps_what_is_done(tmp_path):
                 os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     assert process.returncode == 3, lines
     assert "1 of 2 examples were not run" in "".join(lines)
-    assert "Traceback" not in "".join(lines)
+    assert not {"Traceback", "Warning"} & set(re.findall(r"\w+", "".join(lines))), "ended, not killed: nothing is left"
     data = json.loads(path.read_text())
     assert data["interrupted"]
     assert [outcome["name"] for outcome in data["outcomes"]] == ["A34_dw_missing"]
+
+
+def test_a_worker_hears_control_c_and_takes_no_further_example(monkeypatch):
+    """It is started by a server that blocks the signal; some examples wait in its queue, not to be cancelled."""
+    monkeypatch.setattr(zoo, "_interrupted", False)
+    before = signal.getsignal(signal.SIGINT)
+    with isolate.without_interrupts():
+        try:
+            signal.raise_signal(signal.SIGINT)  # which came as the worker was started
+            zoo._start_server("cuda:0")
+            assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+            with pytest.raises(KeyboardInterrupt):
+                zoo._run("A34_dw_missing", Settings(), ())
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+def test_a_worker_that_was_interrupted_in_a_search_takes_no_further_example(monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(zoo, "_interrupted", False)
+    monkeypatch.setattr(zoo, "run", interrupted)
+    settings = Settings(device="cuda:0")
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            zoo._run("A34_dw_missing", settings, ())
+        monkeypatch.setattr(zoo, "run", lambda *_: pytest.fail("it takes a further example"))
 
 
 @pytest.mark.slow

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from verify_norm.auditing.fingerprint.statement import Fingerprint
 from verify_norm.core.coverage import barely
 from verify_norm.core.errors import Exit
-from verify_norm.core.results import SCHEMA, Report, Skip, Tally, worst_of
-from verify_norm.core.spec import CaseSpec, Condition
+from verify_norm.core.finding import Condition
+from verify_norm.core.results import SCHEMA, Report, worst_of
+from verify_norm.core.spec import CaseSpec
+from verify_norm.core.tally import Skip, Tally
 from verify_norm.core.ulp import HIGHEST, LOWEST, PER_OCTAVE, UlpStats
 
 LOST = "the kernel was lost: "  # begins the reason of a part that is missing

@@ -16,8 +16,9 @@ from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.judge import worst
 from verify_norm.core.ops import OPS
-from verify_norm.core.results import Tally
-from verify_norm.core.spec import CaseSpec, Expected, Kernel, Op, Output, Run
+from verify_norm.core.run import Expected, Output, Run
+from verify_norm.core.spec import CaseSpec, Kernel, Op
+from verify_norm.core.tally import Tally
 from verify_norm.running.execute import execute
 
 WORST = 5  # cases that are kept for each measure

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from verify_norm.checks.relations import stages
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.spec import Case
+from verify_norm.core.run import Case
 from verify_norm.reference.quantized import saturated
 from verify_norm.reference.view import View
 

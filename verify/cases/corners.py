@@ -6,12 +6,16 @@ from itertools import combinations, count, zip_longest
 from math import ceil, log2
 from typing import Any
 
-from verify_norm.cases import corner_lines as table
+from verify_norm.cases import corner_channels as channels
+from verify_norm.cases import corner_groups as groups
+from verify_norm.cases import corner_rows as rows
 from verify_norm.cases import turns
-from verify_norm.cases.corner_lines import AT_EVERY_SIZE, LARGEST, OUTPUT_SCALES, SUBNORMAL, Row, Topics
+from verify_norm.cases.corner_lines import LARGEST, OUTPUT_SCALES, SUBNORMAL, Row, Topics
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.geometry import differentiable, refusal
 from verify_norm.core.spec import LAYOUTS, CaseSpec, Op, Special
+
+AT_EVERY_SIZE = ("memory", "determinism", "batch_invariance")  # further runs whose bugs have thresholds of size
 
 
 def corners(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool = False) -> list[CaseSpec]:
@@ -42,7 +46,7 @@ def wide(op: Op, dtypes: tuple[str, ...]) -> list[CaseSpec]:
 
     A torch kernel runs one in a tenth of a second, an interpreter in seconds; each meets as many as its time allows.
     """
-    lines = {"rows": table.WIDE_ROWS, "groups": table.WIDE_GROUPS, "channels": table.WIDE_CHANNELS}[op.view]
+    lines = {"rows": rows.WIDE_ROWS, "groups": groups.WIDE_GROUPS, "channels": channels.WIDE_CHANNELS}[op.view]
     specs = []
     for number, (shape, options) in enumerate(lines):
         turn = number % len(dtypes)
@@ -93,8 +97,8 @@ def freezable(op: Op) -> tuple[tuple[str, ...], ...]:
 def _table(op: Op) -> list[tuple[int, Row]]:
     """Return the lines of an operator in their order, each with its turn among the types."""
     if op.view != "channels":
-        return list(_in_turn(table.ROW_CORNERS if op.view == "rows" else table.GROUP_CORNERS))
-    training = list(_in_turn(table.CHANNEL_CORNERS))
+        return list(_in_turn(rows.ROW_CORNERS if op.view == "rows" else groups.GROUP_CORNERS))
+    training = list(_in_turn(channels.CHANNEL_CORNERS))
     fixed = [(turn + 1, (shape, o | {"training": False})) for turn, (shape, o) in training if "running" not in o]
     one = (0, ((1, 3, 1), {"training": False}))  # one value a channel: training has no variance
     return [*training, *fixed, one]
@@ -109,9 +113,9 @@ def _in_turn(topics: Topics) -> Iterator[tuple[int, Row]]:
 def _large(op: Op, gpu: bool) -> tuple[Row, ...]:
     """Return the lines that may take long."""
     if op.view == "rows":
-        many = table.MANY_ROWS if op.forward else ()
-        return (*many, *table.SERVING_ROWS, *(table.GPU_ROW_CORNERS + table.GPU_SERVING_ROWS if gpu else ()))
-    return (*table.SERVING_GROUPS, *(table.GPU_GROUP_CORNERS if gpu else ())) if op.view == "groups" else ()
+        many = rows.MANY_ROWS if op.forward else ()
+        return (*many, *rows.SERVING_ROWS, *(rows.GPU_ROW_CORNERS + rows.GPU_SERVING_ROWS if gpu else ()))
+    return (*groups.SERVING_GROUPS, *(groups.GPU_GROUP_CORNERS if gpu else ())) if op.view == "groups" else ()
 
 
 def scaled(options: dict[str, Any], dtype: str) -> dict[str, Any]:

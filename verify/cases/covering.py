@@ -5,10 +5,11 @@ approach to testing based on combinatorial design", IEEE Transactions on Softwar
 with a pair that has not met, and takes for every other axis the value with which the most such pairs meet.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
+from operator import itemgetter
 from random import Random
 
 from verify_norm.cases import turns
@@ -71,13 +72,17 @@ class Pairs:
             return 0
         return present if hidden == 1 << value else hidden
 
-    def gain(self, spec: CaseSpec) -> int:
-        """Return how many pairs meet in the case for the first time."""
-        return sum((self.missing[value] & others).bit_count() for value, others in self.of(spec)) // 2
+    def gain(self, spec: CaseSpec, one: int, two: int) -> int:
+        """Return how many pairs meet in the case for the first time; 0 if these two values do not meet."""
+        met = dict(self.of(spec))
+        if not met.get(one, 0) >> two & 1:
+            return 0
+        return sum((self.missing[value] & others).bit_count() for value, others in met.items()) // 2
 
-    def meets(self, spec: CaseSpec, one: int, two: int) -> bool:
-        """Return whether two values meet in the case."""
-        return any(value == one and others >> two & 1 for value, others in self.of(spec))
+    def most(self, specs: Iterable[CaseSpec], one: int, two: int) -> CaseSpec | None:
+        """Return the first case of the largest gain for two values that have not met; None if they meet in none."""
+        gains = ((self.gain(spec, one, two), spec) for spec in specs)
+        return max((pair for pair in gains if pair[0]), key=itemgetter(0), default=(0, None))[1]
 
 
 def _meet(one: tuple[Axis, str], two: tuple[Axis, str]) -> bool:
@@ -129,11 +134,10 @@ def _best(pairs: Pairs, one: int, two: int, rng: Random, number: int) -> CaseSpe
     """Return a case in which two values meet, and many others for the first time; None if none is found."""
     for tries, greedy in ((TRIES, True), (LAST_TRIES, False)):
         found = (_case(pairs, one, two, rng, greedy=greedy) for _ in range(tries))
-        made = max((s for s in found if s is not None and pairs.meets(s, one, two)), key=pairs.gain, default=None)
+        made = pairs.most((spec for spec in found if spec is not None), one, two)
         if made is not None:  # it names all checks: now those of a turn
             turned = (turns.drawn(made, number + turn, pairs.op) for turn in range(turns.ROUND))
-            kept = [replace(spec, poison=made.poison) for spec in turned]
-            return max((spec for spec in kept if pairs.meets(spec, one, two)), key=pairs.gain)
+            return pairs.most((replace(spec, poison=made.poison) for spec in turned), one, two)
     return None
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from verify_norm.cases import draw, placement
 from verify_norm.core import geometry, ops
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.spec import Case, CaseSpec, Contract, Expected, Op, Tensor
+from verify_norm.core.run import Case, Expected
+from verify_norm.core.spec import CaseSpec, Contract, Op, Tensor
 from verify_norm.reference.rounding import Given
 
 Exact = Mapping[str, Array | None]

@@ -197,6 +197,11 @@ def overwrite(tensor: torch.Tensor, source: torch.Tensor) -> None:
         tensor[own].copy_(source[own])
 
 
+def same_values(one: torch.Tensor, two: torch.Tensor) -> bool:
+    """Return whether two tensors of one shape and type hold the same numbers: NaN equals NaN, and 0 equals −0."""
+    return torch.allclose(one, two, rtol=0.0, atol=0.0, equal_nan=True)
+
+
 def to_float64(tensor: torch.Tensor) -> Array:
     """Return the tensor's values, exactly."""
     return tensor.detach().to("cpu", torch.float64).contiguous().numpy()

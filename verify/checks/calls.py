@@ -16,7 +16,9 @@ from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.rerun import Difference, cheap, differences, element, other_shape, rerun, steady
 from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import Array
-from verify_norm.core.spec import Case, CaseSpec, Finding, Run, Tried
+from verify_norm.core.finding import Finding, Tried
+from verify_norm.core.run import Case, Run
+from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import modules
 from verify_norm.running.execute import execute
 
@@ -179,8 +181,7 @@ def _rewritten(run: Run, when: str) -> Iterator[Difference]:
     for name, tensor in run.returned.items():
         output = run.outputs[name]
         now = placement.to_float64(tensor).ravel()
-        if output is not None and not np.array_equal(now, output.got.ravel(), equal_nan=True):
-            count = int((now != output.got.ravel()).sum())
+        if output is not None and (count := int((~judge.identical(now, output.got.ravel())).sum())):
             yield Difference(name, f"{count} elements of {name} change {when}, although the caller still holds it")
 
 

@@ -23,9 +23,11 @@ import numpy as np
 from verify_norm.cases import make
 from verify_norm.checks.relations.stages import cotangent, given, norm, own_statistics, stages
 from verify_norm.core.dtypes import Array
+from verify_norm.core.finding import Condition, Finding
 from verify_norm.core.ops import OPS
-from verify_norm.core.results import Tally
-from verify_norm.core.spec import Case, CaseSpec, Condition, Extent, Finding, Kernel, Run
+from verify_norm.core.run import Case, Run
+from verify_norm.core.spec import CaseSpec, Extent, Kernel
+from verify_norm.core.tally import Tally
 from verify_norm.reference.norm import Norm
 
 

@@ -32,8 +32,9 @@ from verify_norm.checks.relations.rerun import NearbyError, element, has_rows, n
 from verify_norm.checks.relations.stages import given, has_mean, normalized, own_statistics, view_of
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS, Array
+from verify_norm.core.finding import Finding, NoData
 from verify_norm.core.judge import worst
-from verify_norm.core.spec import Finding, NoData, Run
+from verify_norm.core.run import Run
 from verify_norm.reference.activation import ACTIVATIONS, pushed
 from verify_norm.reference.quantized import product_error, saturated
 

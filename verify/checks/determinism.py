@@ -18,7 +18,8 @@ from verify_norm.checks.relations.rerun import (
     other_shape,
     rerun,
 )
-from verify_norm.core.spec import Finding, Run
+from verify_norm.core.finding import Finding
+from verify_norm.core.run import Run
 
 NOT_ALWAYS = "a replay may take several tries to show it"  # where values differ, which may be a race
 WHY = "a launch is not in torch's current stream, or does not wait for the one before"

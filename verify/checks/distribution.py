@@ -4,7 +4,9 @@ from collections.abc import Iterator
 
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.moments import Moments, moments, random
-from verify_norm.core.spec import SIGNS, Finding, NoData, Op, Run, SmallestError
+from verify_norm.core.finding import SIGNS, Finding, NoData, SmallestError
+from verify_norm.core.run import Run
+from verify_norm.core.spec import Op
 
 
 def _applies(op: Op) -> bool:

@@ -12,7 +12,8 @@ from verify_norm.checks.check import check, finding
 from verify_norm.checks.modes import COMPILED, in_mode
 from verify_norm.checks.relations import leaks, operators
 from verify_norm.checks.relations.rerun import cheap, rerun
-from verify_norm.core.spec import Finding, Run
+from verify_norm.core.finding import Finding
+from verify_norm.core.run import Run
 from verify_norm.loading import modules
 from verify_norm.running import guards
 from verify_norm.running.surroundings import OF_IMPORTS

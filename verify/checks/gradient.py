@@ -28,7 +28,9 @@ from verify_norm.checks.relations.rerun import NearbyError, small
 from verify_norm.checks.relations.stages import given
 from verify_norm.core import geometry, judge, ops
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.spec import SHARED, Expected, Finding, Kernel, NoData, Op, Run, SmallestError
+from verify_norm.core.finding import Finding, NoData, SmallestError
+from verify_norm.core.run import Expected, Run
+from verify_norm.core.spec import SHARED, Kernel, Op
 
 ELEMENTS = 2048  # of x, at most: four calls of the forward are then a small part of a search
 KAPPA = 1 / 8

@@ -10,7 +10,7 @@ import numpy as np
 from verify_norm.cases import make
 from verify_norm.core import judge
 from verify_norm.core.dtypes import Array
-from verify_norm.core.spec import Expected, Run
+from verify_norm.core.run import Expected, Run
 
 ELEMENTS = 2**10  # of x, at most: a hint costs the truth a few times more, and findings end in small cases
 EPS = (1e-5, 1e-6, 1e-8, 1e-12, 1e-3, float(np.finfo(np.float32).eps), 0.0)  # those in use

@@ -11,8 +11,9 @@ from verify_norm.checks.relations.rerun import NearbyError, element, small
 from verify_norm.checks.relations.stages import cotangent, given, own_statistics, stages, sum_error
 from verify_norm.checks.relations.symmetries import LAWS
 from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.finding import Finding, NoData
 from verify_norm.core.judge import worst
-from verify_norm.core.spec import Finding, NoData, Run
+from verify_norm.core.run import Run
 
 
 def _looks(run: Run) -> bool:

@@ -7,7 +7,9 @@ import numpy as np
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.rerun import cheap, has_rows, on_rows, rerun
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.spec import Finding, NoData, Observed, Op, Run
+from verify_norm.core.finding import Finding, NoData, Observed
+from verify_norm.core.run import Run
+from verify_norm.core.spec import Op
 
 # Layouts whose inner strides stay as they are when rows come or go.
 LAYOUTS = (

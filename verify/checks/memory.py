@@ -12,7 +12,8 @@ from math import isnan
 from verify_norm.cases.make import POISONS
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.rerun import cheap, differences, rerun
-from verify_norm.core.spec import Damage, Finding, Run
+from verify_norm.core.finding import Finding
+from verify_norm.core.run import Damage, Run
 from verify_norm.running.execute import inplace
 from verify_norm.running.guards import overlaps
 

@@ -18,7 +18,9 @@ from verify_norm.checks.relations.equations import Equation, compared
 from verify_norm.checks.relations.rerun import Difference, beyond, cheap, differences, element, rerun, steady
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS
-from verify_norm.core.spec import Expected, Finding, Kernel, NoData, Run, Tried
+from verify_norm.core.finding import Finding, NoData, Tried
+from verify_norm.core.run import Expected, Run
+from verify_norm.core.spec import Kernel
 from verify_norm.loading import gradients, modules
 from verify_norm.loading.returned import RefusedError
 from verify_norm.running import captures
@@ -53,7 +55,7 @@ def _made_there(function: Function) -> Function:
         made = {name: tensor for name, tensor in made.items() if _placed_alike(tensor, given[name])}
         returned = function(**{**given, **made})
         for name, tensor in made.items():
-            if not torch.allclose(tensor, given[name], rtol=0.0, atol=0.0, equal_nan=True):
+            if not placement.same_values(tensor, given[name]):
                 placement.overwrite(given[name], tensor)
         return returned
 

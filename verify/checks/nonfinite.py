@@ -27,9 +27,10 @@ from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.equations import compared
 from verify_norm.checks.relations.rerun import element
 from verify_norm.core.dtypes import Array
+from verify_norm.core.finding import Finding
 from verify_norm.core.geometry import special_input, special_words
 from verify_norm.core.judge import worst
-from verify_norm.core.spec import Finding, Run
+from verify_norm.core.run import Run
 
 LARGE = 2.0**60  # in place of an infinity: far from the data, and its products far from float32's largest number
 GROWN = 2.0**30  # what a term that grows with it exceeds

@@ -25,7 +25,8 @@ from verify_norm.checks.relations.equations import arithmetic_of, compared
 from verify_norm.checks.relations.rerun import small
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS, Array, Format
-from verify_norm.core.spec import SIGNS, Expected, Output, Run, Sign, SmallestError
+from verify_norm.core.finding import SIGNS, Sign, SmallestError
+from verify_norm.core.run import Expected, Output, Run
 
 
 def smallest(run: Run, names: Collection[str]) -> Iterator[SmallestError]:

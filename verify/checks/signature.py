@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 
 from verify_norm.checks.check import check, finding
-from verify_norm.core.spec import Finding, Run
+from verify_norm.core.finding import Finding
+from verify_norm.core.run import Run
 
 
 @check(looks=lambda run: False, of_outputs=False)

@@ -22,7 +22,9 @@ from verify_norm.checks.relations.rerun import element
 from verify_norm.checks.relations.stages import Stages, cotangent, given, stages
 from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.spec import SIGNS, Finding, Kernel, OverProbable, Run, SmallestError
+from verify_norm.core.finding import SIGNS, Finding, OverProbable, SmallestError
+from verify_norm.core.run import Run
+from verify_norm.core.spec import Kernel
 from verify_norm.reference import probable, rounding
 
 LONG = 256  # terms: the worst case of a shorter sum is near its probable error

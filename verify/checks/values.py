@@ -13,9 +13,11 @@ from verify_norm.checks.relations.equations import compared
 from verify_norm.checks.relations.rerun import element
 from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.finding import Finding, SmallestError
 from verify_norm.core.judge import worst
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import Expected, Finding, Kernel, Op, Run, SmallestError
+from verify_norm.core.run import Expected, Run
+from verify_norm.core.spec import Kernel, Op
 
 LONG = 1024  # terms: in longer sums the bound depends on the runs
 

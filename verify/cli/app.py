@@ -64,7 +64,7 @@ def verify(
     common: dict[str, Any] = {"op": op or None, "bind": bind, "isolate": not in_process}
     interpret(always=given["device"] == "cpu")  # a file may import Triton
     names = expanded(kernel)
-    found = [console.noted(request(name, given, corpus=corpus, worker=worker, **common)) for name in names]
+    found = [request(name, given, corpus=corpus, worker=worker, tell=console.complain, **common) for name in names]
     reports: list[Report] = []
     for asked in found:
         reports += _sanitized(asked, sanitize) if sanitize else _searched(asked, resume=resume)
@@ -110,7 +110,7 @@ def replay(
 
     name, op, case = read_spec(spec)
     to = Destinations(json_path)
-    asked = console.noted(request(name, given | {"examples": 0}, op=op, bind=bind, isolate=not in_process))
+    asked = request(name, given | {"examples": 0}, op=op, bind=bind, isolate=not in_process, tell=console.complain)
     from verify_norm.search.search import replay as run
 
     return deliver(run(asked.only(), case, asked.settings), to=to)

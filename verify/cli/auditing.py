@@ -35,7 +35,9 @@ def audit(
     Measures errors in ULP, climbs ladders of harder and harder inputs, and takes a fingerprint.
     """
     to = Destinations(json_path, html, baseline, context.obj.limits)
-    asked = console.noted(request(kernel, given, op=op or None, bind=bind, isolate=not in_process, corpus=corpus))
+    asked = request(
+        kernel, given, op=op or None, bind=bind, isolate=not in_process, corpus=corpus, tell=console.complain
+    )
     from verify_norm.auditing.audit import audit as examine
 
     audits = []
@@ -73,7 +75,9 @@ def hunt(
     serial.writable(corpus, ours=("",))  # what is no corpus is refused when it is read
     given |= {"dtypes": dtype} if dtype else {}
     known = corpus if os.path.exists(corpus) else ""  # without one, this hunt writes the first
-    asked = console.noted(request(kernel, given, op=op or None, bind=bind, isolate=not in_process, corpus=known))
+    asked = request(
+        kernel, given, op=op or None, bind=bind, isolate=not in_process, corpus=known, tell=console.complain
+    )
     outputs = [[tensor.name for tensor in OPS[loaded.op].outputs] for loaded in asked.kernels]
     if output:
         one_of("output", output, dict.fromkeys(name for names in outputs for name in names))

@@ -13,10 +13,10 @@ from rich.console import Console
 
 from verify_norm import __version__
 from verify_norm.core.errors import Exit, UsageError, one_line, visible
-from verify_norm.core.results import Report, Settings
+from verify_norm.core.results import Report
+from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.report.markup import escape
-from verify_norm.search.request import Request
 
 err = Console(stderr=True, highlight=False, emoji=False)
 LONGEST = 2000  # characters of a line: a name may have thousands
@@ -80,13 +80,6 @@ def _line(message: str) -> str:
     """Return a message as one line for Rich, and not too long."""
     line = visible(message)
     return escape(line if len(line) <= LONGEST else line[: LONGEST - 1] + "…")
-
-
-def noted(asked: Request) -> Request:
-    """Return the request, and print its notes."""
-    for note in asked.notes:
-        complain(note)
-    return asked
 
 
 def status(message: str) -> None:

@@ -9,7 +9,8 @@ from verify_norm.cli.outputs import Destinations, deliver, write, write_json
 from verify_norm.core import serial
 from verify_norm.core.dtypes import dtype_name
 from verify_norm.core.errors import Exit, UsageError, one_of
-from verify_norm.core.results import Settings, worst_of
+from verify_norm.core.results import worst_of
+from verify_norm.core.settings import Settings
 from verify_norm.search.options import split
 from verify_norm.search.request import device as existing
 from verify_norm.search.request import interpret, request
@@ -28,7 +29,7 @@ def power(
 ) -> int:
     """Print the smallest errors that each check would detect, in every output and type of the kernel."""
     to = Destinations(json_path)
-    asked = console.noted(request(kernel, given | {"checks": NEEDED}, op=op or None, bind=bind))
+    asked = request(kernel, given | {"checks": NEEDED}, op=op or None, bind=bind, tell=console.complain)
     report = console.search(asked.only(), asked.settings)
     if report.detectable and to.shown:
         from verify_norm.report import terminal

@@ -41,9 +41,7 @@ def same(
     serial.writable(json_path)
     named, case = serial.read_spec(replay)[1:] if replay else (None, None)
     binds = (bind_a or bind, bind_b or bind)
-    asked = request_pair((a, b), given, op=op or named, binds=binds, isolate=not in_process)
-    for note in dict.fromkeys(note for one in asked for note in one.notes):
-        console.complain(note)
+    asked = request_pair((a, b), given, op=op or named, binds=binds, isolate=not in_process, tell=console.complain)
     from verify_norm.equality import compare
     from verify_norm.equality.model import nothing
     from verify_norm.report import documents, terminal

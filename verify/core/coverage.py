@@ -48,7 +48,7 @@ class Seen:
     The first four are the largest of any case: the rows, groups or channels of x (M), the elements that are normalized
     together (N), the channels of a group (C/G; 0 where an operator has no groups), and the elements of x. The others
     count cases: by the type of x, by a weight type that is not that of x, by the layout of any tensor, by the way that
-    a check took in a further run (`verify_norm.core.spec.Tried`), and by each norm operator of torch that ran inside
+    a check took in a further run (`verify_norm.core.finding.Tried`), and by each norm operator of torch that ran inside
     the kernel (`verify_norm.running.operators`). BatchNorm's training and evaluation count as ways of `modes`.
     """
 

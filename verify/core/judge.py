@@ -3,7 +3,7 @@
 import numpy as np
 
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.spec import Expected
+from verify_norm.core.run import Expected
 from verify_norm.core.ulp import distance
 
 ABOVE = float(np.nextafter(1.0, 2.0))

@@ -1,9 +1,8 @@
-"""The nouns of every module: frozen dataclasses of plain data. Loads no torch."""
+"""Operators, contracts, cases and kernels, as every module names them: frozen dataclasses of plain data; no torch."""
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import inf
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -13,14 +12,12 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Extent = Literal["data", "affine", "statistic", "one"]
 View = Literal["rows", "groups", "channels"]
-Status = Literal["fail", "error"]
 Float = Literal["float64", "float32", "float16", "bfloat16"]
 Float8 = Literal["float8_e4m3fn", "float8_e5m2"]
 Beyond = Literal["either", "saturate", "overflow"]
 Special = Literal[
     "x", "residual", "residual_out", "dy", "dresidual_out", "weight", "bias", "running_mean", "running_var"
 ]
-Sign = Literal[1, -1]
 
 LARGEST = sys.float_info.max
 Finite = Annotated[float, Interval(ge=-LARGEST, le=LARGEST)]
@@ -42,7 +39,6 @@ FAMILIES = (
 COTANGENTS = ("random", "zero", "zero_rows", "zero_columns", "ramp", "uneven")
 WEIGHTS = ("random", "zero", "some_zero", "one", "some_one", "initial")
 LAWS = ("scale", "scale_dy", "linearity", "shift", "permutation")
-SIGNS: tuple[Sign, ...] = (1, -1)  # of an error that is put in
 FURTHER = (
     *("memory", "distribution", "batch_invariance", "determinism", "calls", "effects", "modes", "autograd"),
     *("gradient", "degenerate", "power", *LAWS),
@@ -250,173 +246,3 @@ class Kernel:
     def refuses(self, spec: CaseSpec) -> str | None:
         """Return why the kernel does not take this case; None if it does."""
         return None if self.unsupported is None else self.unsupported(spec)
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """The truth for one output: float64 values, the error allowed before the final rounding, the output's type.
-
-    `saturate` says what is right beyond the type's largest number, as in Contract.
-    """
-
-    value: Array
-    delta: Array
-    dtype: str
-    saturate: Beyond = "either"
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A spec made real for one op: torch arguments, their exact values, the truth of each output, the poison.
-
-    `expected` is empty unless the truth was asked for.
-    """
-
-    spec: CaseSpec
-    op: Op
-    arguments: Mapping[str, Any]
-    exact: Mapping[str, Array | None]
-    expected: Mapping[str, Expected | None]
-    poison: float = 0.0
-
-    @property
-    def device(self) -> str:
-        """The device of its tensors."""
-        return next(str(value.device) for value in self.arguments.values() if hasattr(value, "device"))
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """What the data of a case do to an element, whatever the kernel: see `verify_norm.checks.condition`.
-
-    Parameters
-    ----------
-    cancellation : Σ|t|/|Σt|, t the terms that the element is a sum of. It enlarges their relative errors.
-    offset : |μ|/σ of the row, group or channel. It enlarges the relative errors of x − μ.
-    variance : var/(var + eps): near 1 eps does not matter, near 0 the data do not.
-
-    Each is None where the element has no such number, as dbias = Σdy has no variance.
-    """
-
-    cancellation: float | None
-    offset: float | None
-    variance: float | None
-
-    def __str__(self) -> str:
-        """Return the numbers in words."""
-        numbers = {"Σ|t|/|Σt|": self.cancellation, "|μ|/σ": self.offset, "var/(var + eps)": self.variance}
-        return ", ".join(f"{name} {value:.3g}" for name, value in numbers.items() if value is not None)
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One way in which a kernel is wrong, with the smallest case that shows it.
-
-    `during` names the check whose extra runs showed it. `cases` counts the cases that showed it, `after` the cases run
-    until the first of them. `condition` is that of the element, or of the worst row where no element is named.
-    """
-
-    kernel: str
-    check: str
-    output: str | None
-    status: Status
-    message: str
-    spec: CaseSpec
-    index: tuple[int, ...] | None = None
-    got: float | None = None
-    want: float | None = None
-    ulp: float | None = None
-    allowed: float | None = None
-    cases: int = 1
-    after: int = 1
-    during: str | None = None
-    condition: Condition | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SmallestError:
-    """The smallest errors of an output that a check alone would have detected in one case: see `checks.power`.
-
-    Each is the e of a factor 1 + sign·e before the last rounding: of all elements, of one row, of one element; inf
-    where the check detects none, None where it does not tell. `dropped`: whether a term left out of the sums shows.
-    """
-
-    output: str
-    sign: Sign
-    everything: float
-    row: float | None = None
-    element: float | None = None
-    dropped: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class OverProbable:
-    """The largest error of an output in one case, over what roundings of random sign explain."""
-
-    output: str
-    ratio: float
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """Whether a property held in one case, though the kernel does not promise it."""
-
-    held: bool
-
-
-@dataclass(frozen=True, slots=True)
-class NoData:
-    """Says that a check had nothing to look at in one case, which only its further runs could tell."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tried:
-    """Says which of its ways a check took in one case, and which norm operators of torch ran in the kernel there."""
-
-    way: str
-    operators: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Damage:
-    """Memory that a kernel must not change, but did: in which buffer, and where relative to its elements."""
-
-    buffer: str  # an argument's name, or a description of the kernel's allocation
-    where: str  # "before", "after" or "between" its elements, or "in" them
-    count: int  # bytes of all changed elements
-    nearest: int  # bytes from them to the nearest element; 0 in them
-    output: str | None = None  # the output in the buffer
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """One returned output: its own type and shape, its values in float64, and its error relative to the bound.
-
-    `ratio` is |got − want| / allowed, element by element, 0 where no bound applies; None if the shapes differ or there
-    is no truth.
-    """
-
-    dtype: str
-    shape: tuple[int, ...]
-    got: Array
-    ratio: Array | None
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One call of a kernel on one case. A missing output was not returned; an output of None was returned as None."""
-
-    kernel: Kernel
-    case: Case
-    outputs: Mapping[str, Output | None]
-    damage: tuple[Damage, ...] = ()
-    overlaps: tuple[tuple[str, str], ...] = ()  # an output, and an argument or output that shares its memory
-    problem: str | None = None  # why there are no outputs: what the kernel raised, or what it returned instead
-    refused: bool = False  # the kernel does not take the case: the problem is not its fault
-    limits: tuple[str, ...] = ()  # kinds of limits that the problem speaks of: other cases tell whether it refuses
-    returned: Mapping[str, Any] = field(default_factory=dict)  # the tensors: holding them keeps their memory in use
-    effects: tuple[str, ...] = ()  # what the call changed of the process and of what its arguments are, in words
-    otherwise: tuple[str, ...] = ()  # operations that ran in Triton's interpreter, and that a GPU computes otherwise
-    operators: tuple[str, ...] = ()  # norm operators of torch that ran inside the kernel
-    seconds: float = 0.0  # from the arguments in place to the outputs read, which is most of what another run takes
-    further: float = inf  # seconds that another run may take

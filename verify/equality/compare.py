@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 from verify_norm.core.errors import UsageError
 from verify_norm.core.ops import OPS
-from verify_norm.core.results import Settings, Skip
+from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.tally import Skip
 from verify_norm.equality.arithmetic import arithmetic
 from verify_norm.equality.model import Arithmetic, Difference, Equality, Onset, Subject
 from verify_norm.equality.narrowing import differences, onsets, shown
@@ -14,7 +15,8 @@ from verify_norm.equality.walk import SIDES, Walk
 from verify_norm.running.environment import environment
 from verify_norm.running.isolate import runner
 from verify_norm.search.examine import PRELOAD
-from verify_norm.search.search import Progress, fitting, interruptible
+from verify_norm.search.interruption import interruptible
+from verify_norm.search.search import Progress, fitting
 
 
 def compare(

@@ -7,9 +7,11 @@ from typing import Literal
 
 from verify_norm.core.coverage import Coverage, barely
 from verify_norm.core.errors import Exit
-from verify_norm.core.results import FindingsError, Settings, Skip, count_cases
+from verify_norm.core.results import FindingsError, count_cases
 from verify_norm.core.serial import spec_text
+from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.tally import Skip
 
 SCHEMA = 1
 Side = Literal["A", "B"]

@@ -11,7 +11,8 @@ from verify_norm.checks.relations.rerun import element as named
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.judge import identical
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Kernel, Op, Output, Tensor
+from verify_norm.core.run import Output
+from verify_norm.core.spec import CaseSpec, Contract, Kernel, Op, Tensor
 from verify_norm.core.ulp import distance
 from verify_norm.equality.model import Element, Gap
 from verify_norm.running.execute import Clock, execute

@@ -8,14 +8,14 @@ from math import prod
 
 from verify_norm.core.coverage import Coverage
 from verify_norm.core.geometry import size
-from verify_norm.core.results import Settings
+from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Kernel, Op
 from verify_norm.equality import onset
 from verify_norm.equality.model import Gap, Side, Tally, Unstable
 from verify_norm.equality.pair import Returned, called, gaps
 from verify_norm.running import patience
 from verify_norm.running.isolate import Runner
-from verify_norm.search import search
+from verify_norm.search import planning, search
 from verify_norm.search.drawing import Drawing, planned
 from verify_norm.search.pace import Pace
 from verify_norm.search.search import Over, Progress
@@ -85,9 +85,9 @@ class Walk:
         """Compare over the corner table and random cases, until they or the time are over."""
         settings, op, dtypes = self.settings, self.op, tuple(self._dtypes())
         frozen = any(kernel.autograd for kernel in self.kernels)
-        corner, shaped, left_out = search.table_of(op, settings, dtypes, frozen=frozen)
+        corner, shaped, left_out = planning.table_of(op, settings, dtypes, frozen=frozen)
         for name in left_out:
-            self.skipped[f"model {name}", search.TOO_LARGE] += 1
+            self.skipped[f"model {name}", planning.TOO_LARGE] += 1
         table, large = self.pace.parted((replace(spec, batch=0) for spec in corner), op)
         table += [*shaped, *onset.scan(op, dtypes, settings.device)]
         self.corners = len(table) + len(large)

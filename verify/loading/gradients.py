@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from verify_norm.cases.placement import same_values
 from verify_norm.core.ops import forward_of
 from verify_norm.core.spec import Op
 from verify_norm.loading.returned import RefusedError, named
@@ -45,11 +46,7 @@ class Graph:
         """Return the gradients of leaves as outputs of the backward; raises ValueError if x and residual have two."""
         by_leaf = dict(by_leaf)
         dx, dresidual = by_leaf.get("x"), by_leaf.pop("residual", by_leaf.get("x"))
-        if dx is None or dresidual is None:
-            same = dx is dresidual
-        else:
-            same = torch.allclose(dx, dresidual, rtol=0, atol=0, equal_nan=True)
-        if not same:
+        if dx is not dresidual and (dx is None or dresidual is None or not same_values(dx, dresidual)):
             raise ValueError("the gradients of x and residual differ; both are that of their sum")
         return {t.name: None for t in self.op.outputs} | {f"d{n}": gradient for n, gradient in by_leaf.items()}
 

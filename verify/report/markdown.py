@@ -9,8 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from verify_norm.auditing.model import Audit, Document, Ladder, report_of
 from verify_norm.core.errors import Exit
-from verify_norm.core.results import CheckResult, Report, cases, explanation, next_step, replay_line
-from verify_norm.core.spec import Finding
+from verify_norm.core.finding import Finding
+from verify_norm.core.results import Report, cases, explanation, next_step, replay_line
+from verify_norm.core.tally import CheckResult
 from verify_norm.report import difference
 from verify_norm.report.compare.errors import of_survey, of_tally
 from verify_norm.report.compare.model import Change, Errors, Pair, RunComparison, Way

@@ -9,8 +9,10 @@ from rich.padding import Padding
 from rich.table import Table
 
 from verify_norm.core.errors import Exit
-from verify_norm.core.results import CheckResult, Report, Tally, cases, explanation, next_step, replay_line
-from verify_norm.core.spec import CaseSpec, Finding
+from verify_norm.core.finding import Finding
+from verify_norm.core.results import Report, cases, explanation, next_step, replay_line
+from verify_norm.core.spec import CaseSpec
+from verify_norm.core.tally import CheckResult, Tally
 from verify_norm.report.detected import detected, detected_by_all, relative
 from verify_norm.report.markup import escape
 from verify_norm.report.words import case, count, percent, seen, skip_line

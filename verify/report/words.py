@@ -8,8 +8,9 @@ from typing import Literal
 from verify_norm.auditing.model import Audit, Document, Ladder, Rung, report_of
 from verify_norm.core import geometry
 from verify_norm.core.errors import Exit
-from verify_norm.core.results import CheckResult, Report, Skip, cases, unchecked
+from verify_norm.core.results import Report, cases, unchecked
 from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.tally import CheckResult, Skip
 
 CONTROLS = {code: 0x2400 + code for code in range(32) if code not in (9, 10)} | {127: 0x2421}  # to their pictures
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")

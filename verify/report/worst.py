@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.finding import Condition
 from verify_norm.core.results import Report
-from verify_norm.core.spec import CaseSpec, Condition
+from verify_norm.core.spec import CaseSpec
 
 CONDITION = ("Σ|t|/|Σt|", "|μ|/σ", "var/(var + eps)")  # the fields of Condition
 

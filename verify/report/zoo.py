@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.table import Table
 
+from verify_norm.core.finding import Finding
 from verify_norm.core.serial import spec_text
-from verify_norm.core.spec import Finding
 from verify_norm.kernels.zoo import Example
 from verify_norm.report.markup import escape
 from verify_norm.report.terminal import table

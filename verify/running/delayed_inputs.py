@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, globaltimer
 
-from verify_norm.core.spec import Case
+from verify_norm.core.run import Case
 from verify_norm.running.guards import content
 
 LIMIT = 2**28  # bytes of the inputs' storages: larger inputs are not copied

@@ -16,7 +16,8 @@ from verify_norm.cases import make, placement
 from verify_norm.core import judge
 from verify_norm.core.errors import one_line
 from verify_norm.core.known import overwritten
-from verify_norm.core.spec import Case, Kernel, Output, Run
+from verify_norm.core.run import Case, Output, Run
+from verify_norm.core.spec import Kernel
 from verify_norm.loading.returned import RefusedError, named
 from verify_norm.running import guards, refusals
 from verify_norm.running.interpreter.arithmetic import otherwise

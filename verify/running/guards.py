@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from verify_norm.cases import placement
 from verify_norm.core import geometry
-from verify_norm.core.spec import Damage
+from verify_norm.core.run import Damage
 from verify_norm.running.operators import Operators
 
 LIMIT = 2**28  # bytes: a larger buffer has no guards; of a larger argument only the elements are compared

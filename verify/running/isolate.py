@@ -194,6 +194,16 @@ def _ending(status: int | None) -> str:
     return f"it ended its process with exit status {status}"
 
 
+@contextmanager
+def without_interrupts() -> Iterator[None]:
+    """Hold Ctrl-C back until the end of the block; processes that are started in it never get it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class _Process(ForkServerProcess):
     """A child that does not import the caller's script again: the script needs no `if __name__` guard."""
 
@@ -201,11 +211,8 @@ class _Process(ForkServerProcess):
     def _Popen(process_obj: Any) -> Any:  # noqa: N802 — multiprocessing's name
         with _no_main():
             resource_tracker.ensure_running()  # it unblocks the signal
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            try:
+            with without_interrupts():
                 ensure_running()  # Ctrl-C is for this process alone, which ends the server and its children
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
             return ForkServerProcess._Popen(process_obj)
 
 

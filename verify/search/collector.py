@@ -11,9 +11,12 @@ from verify_norm.checks.check import Check
 from verify_norm.core.coverage import Coverage, Seen
 from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
-from verify_norm.core.results import CheckResult, Detectable, Report, Settings, Skip, Tally, count_cases
-from verify_norm.core.spec import CaseSpec, Finding, Kernel
+from verify_norm.core.results import Report, count_cases
+from verify_norm.core.settings import Settings
+from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.tally import CheckResult, Detectable, Skip, Tally
 from verify_norm.running.environment import environment
 from verify_norm.running.isolate import Runner
 from verify_norm.search.detectable import Told

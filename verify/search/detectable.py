@@ -9,8 +9,9 @@ RANK such cases in the mean, and by Poisson's law none with a probability of e‚Å
 
 from dataclasses import dataclass, field
 
-from verify_norm.core.results import Detectable
-from verify_norm.core.spec import SIGNS, CaseSpec, Sign, SmallestError
+from verify_norm.core.finding import SIGNS, Sign, SmallestError
+from verify_norm.core.spec import CaseSpec
+from verify_norm.core.tally import Detectable
 
 RANK = 3
 

@@ -19,10 +19,11 @@ from verify_norm.cases import allowance, make
 from verify_norm.cases.strategies import explore, specs
 from verify_norm.core import contracts, judge
 from verify_norm.core.diagnosis import Allowance, Diagnosis
+from verify_norm.core.finding import Finding
 from verify_norm.core.geometry import apart, row_length
 from verify_norm.core.known import NAMES, WEAKER, Known, joined, overwritten, write
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Finding, Kernel
+from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.search.examine import Examined
 
 Key = tuple[str, str | None]  # a check and an output

@@ -3,7 +3,7 @@
 import re
 
 from verify_norm.core.ops import OPS
-from verify_norm.core.results import Settings
+from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.running.isolate import runner
 from verify_norm.search.examine import PRELOAD, examine_in

@@ -10,7 +10,7 @@ from math import inf
 
 from verify_norm.cases import corners, strategies
 from verify_norm.core.geometry import repeated, size
-from verify_norm.core.results import Settings
+from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Op
 from verify_norm.running.patience import kind
 from verify_norm.search.pace import Pace

@@ -10,20 +10,11 @@ from verify_norm.cases import make, placement
 from verify_norm.checks import CHECKS
 from verify_norm.checks.relations.rerun import slow
 from verify_norm.core import geometry
+from verify_norm.core.finding import Finding, NoData, Observed, OverProbable, SmallestError, Tried
 from verify_norm.core.ops import OPS
-from verify_norm.core.results import Tally
-from verify_norm.core.spec import (
-    CaseSpec,
-    Contract,
-    Finding,
-    Kernel,
-    NoData,
-    Observed,
-    OverProbable,
-    Run,
-    SmallestError,
-    Tried,
-)
+from verify_norm.core.run import Run
+from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.tally import Tally
 from verify_norm.running.execute import Clock, execute
 from verify_norm.running.isolate import LostError, Runner, announce
 from verify_norm.running.patience import types

@@ -16,7 +16,7 @@ from verify_norm.core.check_names import CHECK_NAMES
 from verify_norm.core.dtypes import ALIASES, KERNEL_DTYPES, dtype_name
 from verify_norm.core.errors import LIST, UsageError, one_of
 from verify_norm.core.only import EXAMPLE, checked
-from verify_norm.core.results import DEFAULTS, Count, Seconds
+from verify_norm.core.settings import DEFAULTS, Count, Seconds
 from verify_norm.core.spec import Contract
 
 T = TypeVar("T")
@@ -104,7 +104,7 @@ class Flag:
 class Options(Strict):
     """What a user can set about a search: the one list for the command line, Python, pytest and [tool.verify-norm].
 
-    Defaults and ranges are those of `verify_norm.core.results.Settings`.
+    Defaults and ranges are those of `verify_norm.core.settings.Settings`.
     """
 
     dtypes: Annotated[

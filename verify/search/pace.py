@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from verify_norm.core.geometry import repeated, size
-from verify_norm.core.results import Settings
+from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Op
 from verify_norm.running.patience import kind
 

@@ -4,12 +4,13 @@ Importing this module loads neither torch nor Triton.
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from verify_norm.core.errors import UnknownOpError, UsageError
-from verify_norm.core.results import Seconds, Settings
+from verify_norm.core.settings import Seconds, Settings
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.loading import nested
 from verify_norm.search.options import least, options
@@ -19,13 +20,12 @@ from verify_norm.search.options import least, options
 class Request:
     """What a run needs: the kernels, ready to run, and how to search them.
 
-    `corpus` holds the cases to run first, for each kernel; `notes` are lines for the user.
+    `corpus` holds the cases to run first, for each kernel.
     """
 
     kernels: tuple[Kernel, ...]
     settings: Settings
     corpus: tuple[tuple[CaseSpec, ...], ...]
-    notes: tuple[str, ...] = ()
 
     def runs(self) -> Iterator[tuple[Kernel, tuple[CaseSpec, ...]]]:
         """Yield each kernel with the cases to run first."""
@@ -47,11 +47,13 @@ def request(
     isolate: bool = True,
     corpus: str = "",
     worker: int = 0,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> Request:
     """Return a run of `kernel`, a name, a target or a callable: of what is differentiable, one kernel a direction.
 
     The directions share the time. `corpus` is the path of a file of cases. `given` has fields of Options. Of
-    several GPUs `worker` chooses one where the device names none.
+    several GPUs `worker` chooses one where the device names none. `tell` takes lines for the user, each before what it
+    speaks of: that a kernel runs in this process, before it does.
 
     Raises UsageError: an option is wrong, the device is not there, the kernel cannot be found, imported or bound, or
     the corpus cannot be read.
@@ -68,28 +70,28 @@ def request(
             os.environ["TRITON_INTERPRET"] = "1"  # the caller has imported Triton: only the kernel's process interprets
     from verify_norm.loading.entry_points import shadowed
     from verify_norm.loading.registry import load_directions
+    from verify_norm.running.isolate import NO_TARGET
     from verify_norm.search.corpus import load
     from verify_norm.search.directions import forward_only
 
-    notes = shadowed(kernel) if isinstance(kernel, str) else ()
+    for note in shadowed(kernel) if isinstance(kernel, str) else ():
+        tell(note)
     kernels = load_directions(kernel, op, bind, asked.contract, asked.only)
     forward, *others = kernels
+    if isolate and not all(one.target for one in kernels):
+        hint = "a crash would end it; isolate=False accepts that"
+        tell(f"{forward.name} runs in this process: {NO_TARGET}; {hint}")
     if others and op is None and (why := forward_only(others[0], Settings(device=place, isolate=isolate))):
         both = forward.op.removesuffix("_fwd")
-        note = f"{forward.name} is checked forward only, since {why}; --op {both} checks its backward too"
-        kernels, notes = [forward], (*notes, note)
+        tell(f"{forward.name} is checked forward only, since {why}; --op {both} checks its backward too")
+        kernels = [forward]
     random = 0 if asked.shapes == "models" else asked.examples
-    if isolate and not all(kernel.target for kernel in kernels):
-        from verify_norm.running.isolate import NO_TARGET
-
-        hint = "a crash would end it; isolate=False accepts that"
-        notes = (*notes, f"{kernels[0].name} runs in this process: {NO_TARGET}; {hint}")
     share = max(asked.seconds / len(kernels), least(Seconds))
     here = {"examples": random, "seconds": share, "device": place, "isolate": isolate}
     settings = Settings(**(asked.model_dump() | here))
     if corpus and not os.path.exists(corpus):
         raise UsageError(f"there is no corpus {corpus}; verify-norm hunt --corpus {corpus} writes one")
-    return Request(tuple(kernels), settings, tuple(load(corpus, each) if corpus else () for each in kernels), notes)
+    return Request(tuple(kernels), settings, tuple(load(corpus, each) if corpus else () for each in kernels))
 
 
 def request_pair(
@@ -99,11 +101,13 @@ def request_pair(
     op: str | None = None,
     binds: tuple[str, str] = ("", ""),
     isolate: bool = True,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> tuple[Request, Request]:
     """Return `request` of two kernels; one that names no operator has the other's. Raises UsageError."""
+    once = cache(tell)
 
     def load(side: int, op: str | None) -> Request:
-        return request(kernels[side], given, op=op, bind=binds[side], isolate=isolate)
+        return request(kernels[side], given, op=op, bind=binds[side], isolate=isolate, tell=once)
 
     try:
         first = load(0, op)

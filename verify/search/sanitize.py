@@ -25,9 +25,12 @@ from verify_norm.cases import corners, make
 from verify_norm.core import geometry
 from verify_norm.core.coverage import Coverage
 from verify_norm.core.errors import UsageError
+from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
-from verify_norm.core.results import CheckResult, Report, Settings, Skip
-from verify_norm.core.spec import CaseSpec, Finding, Kernel
+from verify_norm.core.results import Report
+from verify_norm.core.settings import Settings
+from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.tally import CheckResult, Skip
 from verify_norm.loading import registry
 from verify_norm.running.execute import bound
 from verify_norm.search.collector import make_report

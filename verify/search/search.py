@@ -1,44 +1,37 @@
 """One kernel against its checks: the corner table, the models' shapes, then Hypothesis; failures are made small."""
 
-import signal
-import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from math import inf, prod
-from typing import Any, Protocol
 
-from verify_norm.cases import corners, covering, models, turns
-from verify_norm.checks import CHECKS
+from verify_norm.cases import covering, turns
 from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.errors import UsageError
+from verify_norm.core.finding import Finding
 from verify_norm.core.geometry import repeated, size
 from verify_norm.core.ops import OPS
-from verify_norm.core.results import Report, Settings
-from verify_norm.core.spec import CaseSpec, Contract, Finding, Kernel, Op
+from verify_norm.core.results import Report
+from verify_norm.core.settings import Settings
+from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.running import patience
 from verify_norm.running.isolate import runner
 from verify_norm.search.collector import NO_JOURNAL, Collector
 from verify_norm.search.diagnosis import Trial
 from verify_norm.search.drawing import Drawing, planned
 from verify_norm.search.examine import PRELOAD, Examined, examine_in
+from verify_norm.search.interruption import interruptible
 from verify_norm.search.journal import Journal
+from verify_norm.search.planning import corner_table, covering_cases, offered_dtypes
 from verify_norm.search.shrink import reduce
 
 Progress = Callable[[int, int, int], None]  # cases done, cases planned, findings so far
 REDUCING = 0.2  # the share of the time that is kept for making failures small, once there is one
 EXPLAINING = 0.2  # the share that is kept for trying weaker contracts on what failed
 HANGS = 4  # after this many, the run ends
-TOO_LARGE = "one of its groups is too large for a CPU"
 ALONE = "alone, in a new process, the case does not show it: a race, or what the kernel keeps from earlier calls"
-
-
-class Interruptible(Protocol):
-    """What remembers Ctrl-C."""
-
-    interrupted: bool
 
 
 class Over(BaseException):
@@ -59,8 +52,8 @@ class _Search:
     def run(self, first: Iterable[CaseSpec]) -> None:
         """Run the cases of `first`, the table and random ones, until they or the time are over."""
         state, settings = self.state, self.state.settings
-        dtypes, op = _dtypes(state), OPS[state.kernel.op]
-        table, large = _table(state, dtypes)
+        dtypes, op = offered_dtypes(state), OPS[state.kernel.op]
+        table, large = corner_table(state, dtypes)
         corner, frozen = (*table, *large), state.kernel.autograd
         further = bool(dtypes and state.checks and settings.examples)
         if further and settings.shapes != "models":
@@ -76,7 +69,7 @@ class _Search:
                     continue
                 self.one(spec)
                 state.corners_done += 1
-            pairs = _covering(state, dtypes, corner) if state.pairs else ()
+            pairs = covering_cases(state, dtypes, corner) if state.pairs else ()
             for spec in pairs:
                 self.one(spec)
             state.drawn = True
@@ -222,90 +215,6 @@ def fitting(spec: CaseSpec, op: str) -> Iterator[None]:
 def _collector(kernel: Kernel, settings: Settings, journal: Journal = NO_JOURNAL) -> Collector:
     where = runner(kernel, settings.device, isolate=settings.isolate, preload=PRELOAD)
     return Collector(kernel, settings, where, journal)
-
-
-@contextmanager
-def interruptible(state: Interruptible) -> Iterator[None]:
-    """Remember Ctrl-C, since it may come while code runs that swallows every exception."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def remember(number: int, frame: Any) -> None:
-        state.interrupted = True
-        if frame is None or frame.f_code.co_name != "gc_callback":  # Hypothesis's: Python prints what it raises
-            raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, remember)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _dtypes(state: Collector) -> tuple[str, ...]:
-    """Return the types of x that are asked for and that the kernel offers; note what does not apply."""
-    kernel, settings, op = state.kernel, state.settings, OPS[state.kernel.op]
-    for name in kernel.unset:
-        state.skipped[f"argument {name}", f"{op.name} has none, so it is None"] += 1
-    for name, how in kernel.kept:
-        state.skipped[f"argument {name}", how] += 1
-    for name in settings.checks or CHECKS:
-        if not CHECKS[name].applies(op):
-            state.skipped[f"check {name}", f"does not apply to {op.name}"] += 1
-    for dtype in settings.dtypes:
-        if dtype not in kernel.dtypes:
-            state.skipped[f"dtype {dtype}", f"{kernel.name} offers {', '.join(kernel.dtypes)}"] += 1
-    return tuple(dtype for dtype in settings.dtypes if dtype in kernel.dtypes)
-
-
-def _table(state: Collector, dtypes: tuple[str, ...]) -> tuple[list[CaseSpec], list[CaseSpec]]:
-    """Return the corner table with shapes of models where they are asked for, and the corner cases that may be slow."""
-    op, kernel = OPS[state.kernel.op], state.kernel
-    corner, shaped, left_out = table_of(op, state.settings, dtypes, frozen=kernel.autograd)
-    for name in left_out:
-        state.skipped[f"model {name}", TOO_LARGE] += 1
-    if turns.BATCHED.isdisjoint(check.name for check in state.checks):
-        corner = [replace(spec, batch=0) for spec in corner]
-    table, large = state.pace.parted([kernel.fitted(spec) for spec in corner], op)
-    if not kernel.contract.batch_invariant:  # what is not promised is observed in batches of usual size alone
-        large = [spec for spec in large if not spec.batch]
-    return table + shaped, large
-
-
-def _covering(state: Collector, dtypes: tuple[str, ...], table: tuple[CaseSpec, ...]) -> tuple[CaseSpec, ...]:
-    """Return the first of the further cases: those in which all pairs of choices meet, beside those of the table."""
-    op, settings = OPS[state.kernel.op], state.settings
-    found = covering.array(op, dtypes, table, settings.seed, frozen=state.kernel.autograd)
-    state.possible = found.pairs
-    return tuple(state.kernel.fitted(spec) for spec in found.rows[: settings.examples])
-
-
-def table_of(
-    op: Op, settings: Settings, dtypes: tuple[str, ...], *, frozen: bool
-) -> tuple[list[CaseSpec], list[CaseSpec], tuple[str, ...]]:
-    """Return the corner table, and shapes of models where they are asked for.
-
-    Third are the names of the models that are left out, because one of their groups is too large for a CPU.
-    """
-    gpu, corner = settings.device != "cpu", list[CaseSpec]()
-    if dtypes and settings.shapes != "models":
-        corner = _smallest_first(corners.corners(op, dtypes, frozen=frozen, gpu=gpu))
-    if settings.shapes == "fuzz":
-        return corner, [], ()
-    shaped, left_out = models.model_cases(op, full=gpu, dtypes=dtypes)
-    return corner, shaped, tuple(left_out)
-
-
-def _smallest_first(table: list[CaseSpec]) -> list[CaseSpec]:
-    """Return the table with the smallest case of each of the types at the front.
-
-    A kernel that is built for a type is built there, where nothing else takes long: a hang later on is no build.
-    """
-    small: dict[str, CaseSpec] = {}
-    for spec in sorted((spec for spec in table if prod(spec.shape)), key=lambda spec: prod(repeated(spec).shape)):
-        small.setdefault(patience.types(spec), spec)
-    return list(dict.fromkeys((*small.values(), *table)))
 
 
 def _try(state: Collector, spec: CaseSpec, *, alone: bool = False) -> Examined | None:

@@ -4,7 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import active_children, forkserver
 from multiprocessing.process import BaseProcess
@@ -14,9 +14,10 @@ import pebble
 import torch
 
 from verify_norm.core.errors import Exit
-from verify_norm.core.results import Settings, gap
+from verify_norm.core.finding import Finding
+from verify_norm.core.results import gap
 from verify_norm.core.serial import jsonable
-from verify_norm.core.spec import Finding
+from verify_norm.core.settings import Settings
 from verify_norm.kernels.zoo import ZOO as ZOO
 from verify_norm.kernels.zoo import Example
 from verify_norm.loading import registry
@@ -29,6 +30,7 @@ from verify_norm.validation.policies import POLICIES, Verdict
 
 POLICY_SECONDS = 300.0  # ten times what the slowest takes alone, so that a loaded machine changes no verdict
 PATIENCE = 5.0  # seconds in which workers may end, before each of two signals
+_interrupted = False  # this process, a worker, by Ctrl-C
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +128,19 @@ def run_each(
     """
     started, others = time.perf_counter(), active_children()
     workers, context = jobs or os.cpu_count(), isolate.context(PRELOAD)
+    pending: dict[Future[Outcome], Settings] = {}
     with ProcessPoolExecutor(workers, context, _start_server, (tasks[0][1].device,)) as pool:
-        pending = {pool.submit(_run, example.name, settings, against): settings for example, settings in tasks}
         try:
+            with isolate.without_interrupts():  # a worker that is half started could not end
+                pending |= {pool.submit(_run, example.name, settings, against): settings for example, settings in tasks}
             for future in as_completed(pending):
                 yield pending[future], replace(future.result(), ended=time.perf_counter() - started)
         finally:
             if not all(future.done() for future in pending):
+                kept = vars(pool).copy()  # shutdown drops semaphores that a worker which starts still looks up
                 pool.shutdown(wait=False, cancel_futures=True)
                 _end(set(active_children()).difference(others))
+                kept.clear()
 
 
 def _end(workers: set[BaseProcess]) -> None:
@@ -150,21 +156,35 @@ def _end(workers: set[BaseProcess]) -> None:
 def _start_server(device: str) -> None:
     """Start the worker's fork server with the imports that its processes need, so that no kernel's time includes them.
 
-    Not on a GPU: this module imports Triton, and there the kernel has to.
+    Not on a GPU: this module imports Triton, and there the kernel has to. Ctrl-C reaches the worker from here on; a
+    search handles it, and beside one it is remembered.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent and the search handle Ctrl-C
-    if device != "cpu":
-        return
-    forkserver.set_forkserver_preload([PRELOAD, __name__])
-    forkserver.ensure_running()
-    with pebble.ProcessPool(1, context=isolate.context(PRELOAD)) as pool:
-        pool.schedule(os.getpid).result()
+    signal.signal(signal.SIGINT, _remember)
+    if device == "cpu":
+        forkserver.set_forkserver_preload([PRELOAD, __name__])
+        forkserver.ensure_running()
+        first = isolate.context(PRELOAD).Process(target=os.getpid)  # no pool: its semaphores would outlive a kill
+        first.start()
+        first.join()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # isolate's server and all its children block it
 
 
 def _run(name: str, settings: Settings, against: tuple[str, ...]) -> Outcome:
+    if _interrupted:
+        raise KeyboardInterrupt
     if settings.device == "cpu":
         patch.enable()
-    return run(ZOO[name], settings, against)
+    try:
+        return run(ZOO[name], settings, against)
+    except KeyboardInterrupt:
+        _remember()
+        raise
+
+
+def _remember(*_: object) -> None:
+    """Let the worker run no further example: some wait in its queue, where their futures cannot be cancelled."""
+    global _interrupted
+    _interrupted = True
 
 
 def _under(policy: str, example: Example, device: str) -> Verdict:

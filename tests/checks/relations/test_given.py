@@ -10,8 +10,9 @@ from verify_norm.cases import make
 from verify_norm.checks.relations import given
 from verify_norm.checks.relations.stages import view_of
 from verify_norm.checks.values import accuracy
+from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Finding, Kernel
+from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.reference import layernorm, rmsnorm
 from verify_norm.reference.activation import ACTIVATIONS
 from verify_norm.running.execute import execute

@@ -13,7 +13,7 @@ from verify_norm.cases import corners, make
 from verify_norm.cli.app import app
 from verify_norm.core.errors import UsageError
 from verify_norm.core.ops import OPS
-from verify_norm.core.results import Settings
+from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec
 from verify_norm.kernels import THIRD_PARTY
 from verify_norm.loading import builtin, targets

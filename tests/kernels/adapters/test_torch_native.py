@@ -10,8 +10,9 @@ from verify_norm.cases import corners, make
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.ops import OPS, arithmetic
-from verify_norm.core.results import Settings
-from verify_norm.core.spec import CaseSpec, Contract, Expected, Kernel
+from verify_norm.core.run import Expected
+from verify_norm.core.settings import Settings
+from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.kernels import KERNELS, domain
 from verify_norm.kernels.adapters import torch_native
 from verify_norm.loading.registry import load

@@ -9,7 +9,7 @@ from detection import detect
 
 from verify_norm.checks import CHECKS
 from verify_norm.core.ops import OPS
-from verify_norm.core.results import Settings
+from verify_norm.core.settings import Settings
 from verify_norm.kernels.zoo import ZOO, differences
 from verify_norm.loading import registry
 from verify_norm.search.examine import examine

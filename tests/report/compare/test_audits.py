@@ -7,8 +7,8 @@ from runs import changes, ladder
 
 from verify_norm.auditing.fingerprint.statement import Fingerprint, Statement, undecided
 from verify_norm.auditing.model import Audit
-from verify_norm.core.results import Skip
 from verify_norm.core.spec import Contract
+from verify_norm.core.tally import Skip
 
 
 def test_a_ladder_that_leaves_its_bound_earlier_is_worse(good):

@@ -6,7 +6,7 @@ import pytest
 from runs import EARLY, changes, kernel, ran
 
 from verify_norm.auditing.model import Audit
-from verify_norm.core.results import CheckResult, Skip
+from verify_norm.core.tally import CheckResult, Skip
 from verify_norm.report.compare.coverage import same_cases, unequal
 
 

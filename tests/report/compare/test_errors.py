@@ -10,7 +10,7 @@ from runs import EARLY, changes, kernel, ran, surveyed, tally, with_tallies
 
 from verify_norm.auditing.survey import summary
 from verify_norm.core.dtypes import FORMATS
-from verify_norm.core.results import Tally
+from verify_norm.core.tally import Tally
 from verify_norm.core.ulp import UlpStats
 from verify_norm.report.compare import errors
 from verify_norm.report.compare.compare import compare

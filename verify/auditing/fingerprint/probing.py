@@ -13,6 +13,7 @@ from verify_norm.auditing.fingerprint.statement import UNDECIDED, Fingerprint, S
 from verify_norm.auditing.fingerprint.sums import Bits, Sum, accumulators, bits_of, squares_bits, sums
 from verify_norm.auditing.fingerprint.variance import variance
 from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.judge import identical
 from verify_norm.core.spec import Kernel
 
 NARROW = ("bfloat16", "float16")  # the first one that the kernel takes is probed besides float32
@@ -114,11 +115,7 @@ def repeated(rig: Rig) -> Iterator[Statement]:
         return
     for run in range(2, RUNS + 1):
         again = _run(rig, all_rows)
-        changed = [
-            name
-            for name in first.values
-            if name not in again or not np.array_equal(first[name], again[name], equal_nan=True)
-        ]
+        changed = [n for n in first.values if n not in again or not identical(first[n], again[n]).all()]
         if changed:
             shown = f"{', '.join(changed)} of the same {count} rows had other bits in run {run}"
             yield Statement("deterministic", "no", shown, 1.0)
@@ -135,8 +132,9 @@ def repeated(rig: Rig) -> Iterator[Statement]:
         if not other.values:
             return
         for name in BY_ROW:
-            if name in first and name in other and not np.array_equal(first[name][rows], other[name], equal_nan=True):
-                differ = int((first[name][rows] != other[name]).sum())
+            if name not in first or name not in other:
+                continue
+            if differ := int((~identical(first[name][rows], other[name])).sum()):
                 shown = f"{differ} of {other[name].size} values of {name} have other bits if a row is {words}"
                 yield Statement("batch invariant", "no", shown, 1.0)
                 return

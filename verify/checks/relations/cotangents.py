@@ -15,7 +15,8 @@ from verify_norm.checks.relations.rerun import Difference, element
 from verify_norm.checks.relations.stages import has_mean, normalized, own_statistics, stages, view_of
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.spec import Expected, NoData, Run
+from verify_norm.core.finding import NoData
+from verify_norm.core.run import Expected, Run
 from verify_norm.loading.gradients import Graph
 
 SUMS = ("y", "residual_out")  # whose cotangents are inputs of a backward

@@ -8,7 +8,7 @@ import numpy as np
 
 from verify_norm.core import judge, ops
 from verify_norm.core.dtypes import FORMATS, Array, Format
-from verify_norm.core.spec import Expected, Output, Run
+from verify_norm.core.run import Expected, Output, Run
 from verify_norm.reference.arithmetic import Arithmetic
 
 UNLUCKY = 1e-9  # the probability that one call reports a right gradient as wrong, by chance

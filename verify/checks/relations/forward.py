@@ -10,7 +10,8 @@ from verify_norm.checks.relations.equations import arithmetic_of
 from verify_norm.checks.relations.rerun import NearbyError
 from verify_norm.core import geometry, judge, ops
 from verify_norm.core.dtypes import Array
-from verify_norm.core.spec import SHARED, Case, Expected, Op, Run
+from verify_norm.core.run import Case, Expected, Run
+from verify_norm.core.spec import SHARED, Op
 from verify_norm.running import execute
 
 

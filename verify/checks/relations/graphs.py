@@ -7,7 +7,7 @@ from typing import Any
 
 from verify_norm.cases import make
 from verify_norm.checks.relations.rerun import rerun
-from verify_norm.core.spec import Run
+from verify_norm.core.run import Run
 from verify_norm.loading import gradients
 from verify_norm.loading.gradients import Graph
 

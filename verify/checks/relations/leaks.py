@@ -11,7 +11,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._pytree import tree_leaves
 
 from verify_norm.checks.relations.rerun import rerun
-from verify_norm.core.spec import Case, Run
+from verify_norm.core.run import Case, Run
 from verify_norm.loading import modules
 from verify_norm.running import growth
 from verify_norm.running.guards import PoisonEmpty

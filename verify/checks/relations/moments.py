@@ -49,7 +49,9 @@ from verify_norm.checks.relations import stages
 from verify_norm.checks.relations.equations import arithmetic_of, compared
 from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.spec import SHARED, SIGNS, Case, Expected, Output, Run
+from verify_norm.core.finding import SIGNS
+from verify_norm.core.run import Case, Expected, Output, Run
+from verify_norm.core.spec import SHARED
 from verify_norm.reference import rounding
 
 ALPHA = 1e-9  # probability of a false alarm, of each sum

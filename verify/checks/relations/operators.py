@@ -12,7 +12,7 @@ from verify_norm.cases import placement
 from verify_norm.checks.relations.rerun import rerun
 from verify_norm.core.errors import one_line
 from verify_norm.core.geometry import extent
-from verify_norm.core.spec import Case, Run
+from verify_norm.core.run import Case, Run
 from verify_norm.running.guards import PoisonEmpty
 
 TESTS = ("test_schema", "test_faketensor")  # of torch.library.opcheck: writes and aliases; the fake implementation

@@ -16,7 +16,8 @@ from verify_norm.checks.relations.stages import cotangent, given, stages
 from verify_norm.core import geometry, ops
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.judge import identical
-from verify_norm.core.spec import Case, CaseSpec, Output, Run
+from verify_norm.core.run import Case, Output, Run
+from verify_norm.core.spec import CaseSpec
 from verify_norm.running.execute import execute
 
 ELEMENTS = {"cpu": 2**12, "cuda": 2**19}  # of x: so many always run again, and more where that takes little time

@@ -15,7 +15,9 @@ from verify_norm.checks.relations.rerun import Difference
 from verify_norm.checks.relations.stages import given
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.spec import Case, CaseSpec, NoData, Run
+from verify_norm.core.finding import NoData
+from verify_norm.core.run import Case, Run
+from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import gradients
 
 FLOAT32 = FORMATS["float32"]

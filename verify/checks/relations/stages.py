@@ -15,7 +15,7 @@ import numpy as np
 from verify_norm.checks.relations.equations import arithmetic_of
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.spec import Case, Run
+from verify_norm.core.run import Case, Run
 from verify_norm.reference import batchnorm, layernorm, rmsnorm, rounding
 from verify_norm.reference.activation import ACTIVATIONS, Activation, nearby, pulled
 from verify_norm.reference.arithmetic import Arithmetic, nearest

@@ -36,7 +36,8 @@ from verify_norm.checks.relations.forward import reference_at
 from verify_norm.checks.relations.rerun import has_rows, nearby, taken
 from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.spec import SHARED, Run
+from verify_norm.core.run import Run
+from verify_norm.core.spec import SHARED
 from verify_norm.reference.arithmetic import DIVISION, ROOT
 
 # Of 2^k, where x is scaled by 2^k.

@@ -1,0 +1,45 @@
+"""Tallies count what they judge, and merge."""
+
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+
+from verify_norm.core.run import Expected, Output
+from verify_norm.core.spec import CaseSpec
+from verify_norm.core.tally import Place, Tally
+
+SPEC = CaseSpec((2, 3))
+
+
+def tally(ratio, spec=SPEC):
+    """A tally of y = (1, one ulp above 2, no bound), whose errors are 0, 1 ulp and unknown."""
+    want, delta = np.array([1.0, 2.0, 3.0]), np.array([0.0, 0.0, inf])
+    output = Output("float16", (3,), np.array([1.0, 2.0 + 2.0**-9, 7.0]), np.array([0.0, ratio, 0.0]))
+    return Tally.of("y", output, Expected(want, delta, "float16"), spec)
+
+
+def test_a_tally_counts_what_has_no_bound_apart():
+    one = tally(2.0)
+    assert (one.cases, one.elements, one.unjudged) == (1, 3, 1)
+    assert (one.ulp.count, one.ulp.maximum, one.ulp.correct) == (2, 1.0, 1)
+    assert (one.ratio, one.index, one.worst) == (2.0, (1,), SPEC)
+    assert one.farthest == Place(SPEC, (1,))
+    assert (tally(0.0).index, tally(0.0).worst) == (None, None)  # nothing is off, so no case is the worst
+
+
+def test_merged_tallies_add_up_and_keep_the_worst_case():
+    other = CaseSpec((5, 7))
+    for first, second in ((tally(2.0), tally(3.0, other)), (tally(3.0, other), tally(2.0))):
+        both = first.merge(second)
+        assert (both.cases, both.elements, both.unjudged, both.ulp.count) == (2, 6, 2, 4)
+        assert (both.ratio, both.worst) == (3.0, other)
+
+
+def test_merged_tallies_keep_the_largest_error_in_ulp_and_over_the_probable_error():
+    far = replace(tally(1.0, CaseSpec((5, 7))), ulp=replace(tally(1.0).ulp, maximum=9.0), probable=0.5)
+    for first, second in ((far, tally(2.0)), (tally(2.0), far)):
+        both = first.merge(second)
+        assert (both.worst, both.farthest.spec, both.probable) == (SPEC, far.worst, 0.5)
+    assert far.merge(replace(tally(1.0), probable=0.75)).probable == 0.75
+    assert tally(1.0).merge(tally(2.0)).probable is None

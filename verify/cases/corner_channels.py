@@ -1,0 +1,110 @@
+"""The corner lines of BatchNorm: each exercises what its comment says."""
+
+from verify_norm.cases.corner_lines import LARGEST, LAST, OWN, SEQUENCE, SLICE, SUBNORMAL, Row, Topics
+
+CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with running statistics
+    "offsets": (
+        ((3, 4, 60), {"offset": 1e4}),
+        ((3, 4, 60), {"offset": -1e3}),
+        ((3, 4, 6, 6), {**LAST, "offset": 1e3}),
+        ((2, 1, 50, 50), {"offset": 100.0}),  # large channels, in every type
+        ((2, 1, 49, 51), {"offset": 10.0}),
+        ((3, 2, 2000), {"offset": -100.0}),
+    ),
+    "sizes": (
+        ((4, 6, 5, 7), {}),
+        ((2, 2, 70, 70), {}),  # a channel of more than one tile
+        ((2, 4, 3), OWN),  # nothing tells that it is a test
+        ((2, 1), {}),  # the smallest: the unbiased variance is twice the biased one
+        ((1, 3, 7), {}),  # one sample: InstanceNorm's statistics
+        ((2, 3, 2, 2, 5), {}),  # rank 5
+        ((2, 3, 0), {}),  # no spatial positions
+    ),
+    "layouts of x": (
+        ((2, 10, 4, 4), {"x_layout": "channels_last"}),
+        ((3, 4, 6), {"x_layout": "far", "dy_layout": "far"}),  # offsets beyond 32 bits
+        ((2, 3, 40), {"x_layout": "transposed"}),
+        ((2, 3, 40), {"x_layout": "row_strided", "dy_layout": "transposed"}),
+        ((3, 4, 6), {"x_layout": "every_other", "dy_layout": "row_strided"}),
+        ((3, 4, 6), {"x_layout": "expanded", "dy_layout": "offset"}),
+        ((3, 4, 6), {"x_layout": "offset", "dy_layout": "expanded"}),
+        ((2, 6, 5, 4), {"weight_data": "some_one", **SLICE}),
+        ((2, 6, 9), {"weight_data": "one", **SEQUENCE}),
+    ),
+    "layouts of dy": (
+        ((2, 10, 4, 4), {"dy_layout": "channels_last"}),
+        ((2, 4, 6), {"dy_layout": "scalar"}),  # the gradient of .sum()
+        ((4, 6, 5, 7), LAST),
+        ((2, 4, 7), {"dy_layout": "expanded_last"}),
+        ((2, 4, 7), {"dy_data": "zero", "eps": 2.0**-7}),
+    ),
+    "weights": (
+        ((2, 4, 7, 7), {"weight_dtype": "float32"}),  # as under autocast
+        ((3, 6, 9), {"weight": False, "bias": False}),
+        ((3, 4, 9), {"weight_data": "zero"}),
+        ((3, 6, 9), {"bias": False}),
+        ((3, 4, 9), {"weight_data": "some_zero"}),
+        ((3, 6, 9), {"weight": False}),
+        ((3, 5, 4), {"weight_dtype": "float32", "weight": False, "bias": False}),  # running statistics in float32
+        ((2, 5, 9), {"weight_layout": "every_other", "bias_layout": "offset"}),
+        ((3, 6, 10), {"weight_dtype": "bfloat16"}),  # of a float32 x
+    ),
+    "running statistics": (
+        ((5, 3), {"momentum": 1e-3}),
+        ((3, 6, 9), {"running": False}),  # track_running_stats=False
+        ((4, 3, 8), {"momentum": 1.0}),  # the running statistics become the batch's
+        ((4, 3, 8), {"momentum": 0.0}),  # … or do not change
+        ((4, 3, 8), {"momentum": 0.5, "offset": 100.0}),
+        ((4, 3, 8), {"running": False, "weight": False, "bias": False}),
+    ),
+    "eps": (
+        ((3, 4, 20), {"log2_scale": -8, "eps": 1e-3}),  # eps dominates the variance
+        ((3, 4, 20), {"eps": 0.0}),
+        ((3, 4, 20), {"log2_scale": -8, "eps": 1e-12}),
+        ((3, 4, 20), {"eps": 1e-1, "dy_data": "ramp"}),
+        ((3, 4, 20), {"eps": 1e3}),
+        ((3, 4, 20), {"log2_scale": -8, "eps": 1.5e-5, "weight_data": "initial"}),
+    ),
+    "samples": (  # enough in every type
+        ((280, 2, 3), {}),
+        ((0, 3, 4), {}),  # no samples: the running statistics do not change
+        ((281, 3), {}),
+        ((300, 2), {"dy_data": "zero_columns"}),  # no spatial dimensions
+        ((279, 4), {}),
+        ((17, 2, 3), {"dy_data": "zero_rows"}),
+        ((0, 3), {}),
+    ),
+    "values": (
+        ((3, 4, 10), {"special": "nan"}),
+        ((3, 4, 30), {"data": "constant", "offset": 10.0}),  # the variance is 0
+        ((3, 4, 10), {"special": "inf"}),
+        ((3, 4, 11), {"special": "nan", "special_in": "dy", "special_at": "last"}),
+        ((3, 4, 12), {"special": "nan", "special_in": "weight", "special_at": "middle"}),
+        ((3, 4, 12), {"special": "-inf", "special_in": "bias", "special_at": "last"}),
+        ((3, 4, 13), {"special": "-inf", "special_in": "dy", "special_at": "rows"}),
+        ((3, 4, 13), {"special": "nan", "special_in": "running_mean"}),
+        ((3, 4, 14), {"special": "inf", "special_in": "running_var", "special_at": "last"}),
+        ((3, 4, 11), {"data": "zero"}),  # rstd = 1/√eps
+        ((3, 4, 11), {"data": "zero", "eps": 0.0}),  # 0/0
+    ),
+    "scales": (
+        ((3, 4, 20), {"log2_scale": 11}),
+        ((3, 4, 12), {"log2_scale": LARGEST, "data": "alternating"}),
+        ((3, 4, 12), {"log2_scale": SUBNORMAL}),
+        ((3, 4, 20), {"dy_log2_scale": 13}),
+        ((3, 4, 20), {"dy_log2_scale": -20}),
+        ((3, 4, 13), {"log2_scale": SUBNORMAL, "eps": 0.0}),
+    ),
+    "data": (
+        ((3, 8, 50), {"data": "channel"}),
+        ((3, 8, 50), {"data": "heavy"}),
+        ((3, 4, 30), {"data": "alternating"}),
+        ((3, 4, 15), {"data": "integers"}),
+        ((3, 6, 40), {"data": "uneven", "eps": 3e-8}),  # what the first channel decides for others
+        ((3, 6, 41), {"dy_data": "uneven", "data": "steps", "x_layout": "expanded_last"}),
+    ),
+}
+_PLANES = ((16385, 8), (2, 1, 256, 257), (2, 1025, 8, 8), (1, 2, 65537), (65537, 2))
+WIDE_CHANNELS: tuple[Row, ...] = tuple(  # many samples, many positions, many channels
+    ((samples + more, *rest), {}) for more in range(3) for samples, *rest in _PLANES
+)

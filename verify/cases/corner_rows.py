@@ -1,0 +1,152 @@
+"""The corner lines of LayerNorm and RMSNorm: each exercises what its comment says."""
+
+from verify_norm.cases.corner_lines import LARGEST, LAST, OWN, SEQUENCE, SLICE, SUBNORMAL, Row, Topics
+
+ROW_CORNERS: Topics = {
+    "offsets": (  # a one-pass variance cancels; then long rows, in every type
+        ((4, 300), {"offset": 1e4}),
+        ((4, 512), {"offset": -1e3}),
+        ((5, 301), {"offset": 1e3}),
+        ((2, 4096), {"offset": 100.0}),
+        ((2, 4099), {"offset": 10.0}),
+        ((2, 5000), {"offset": -100.0}),
+        ((1, 2), {"offset": 1e3}),
+    ),
+    "lengths": (
+        ((2, 1025), {"x_layout": "row_strided"}),  # one element more than a tile
+        ((1, 1), {}),  # N = 1: x̂ = 0
+        ((2, 4097), {}),
+        ((5, 2), {}),  # N = 2: x̂ is ±1, up to eps
+        ((1, 17000), {}),  # a row of more than 64 KB
+        ((2, 3), {}),  # the smallest shape with rows and columns
+        ((2, 1024), OWN),  # nothing tells that it is a test
+        ((3, 1), {"eps": 1e-12}),
+    ),
+    "layouts of x": (
+        ((5, 64), {"x_layout": "row_strided"}),
+        ((4, 12), {"x_layout": "far"}),  # a stride within 32 bits whose multiples are beyond
+        ((6, 40), {"x_layout": "transposed"}),
+        ((2, 16), {"x_layout": "far"}),  # … and a stride beyond 32 bits
+        ((4, 257), {"x_layout": "offset"}),  # misaligned
+        ((3, 128), {"x_layout": "every_other", "dy_layout": "offset"}),
+        ((5, 48), {"x_layout": "expanded"}),
+    ),
+    "layouts of dy": (
+        ((5, 65), {"dy_layout": "transposed"}),
+        ((4, 96), {"dy_layout": "scalar"}),  # the gradient of .sum()
+        ((2, 77), {"dy_layout": "row_strided", "x_layout": "row_strided"}),
+        ((9, 50), {"dy_layout": "expanded"}),
+        ((2, 17), {"dy_layout": "far"}),
+        ((3, 256), {"x_layout": "offset", "dy_layout": "offset"}),  # misaligned rows whose length a vector load divides
+        ((4, 13), {"dy_layout": "far"}),
+        ((5, 33), {"dy_layout": "expanded_last"}),  # the gradient of .sum(-1)
+        ((4, 21), {"dy_data": "zero", "eps": 2.0**-7}),
+    ),
+    "weights": (
+        ((7, 33), {"weight_dtype": "float32"}),  # fp32 weights with half inputs
+        ((3, 62), {"weight": False, "bias": False}),
+        ((4, 33), {"weight_data": "zero"}),  # y = b and dx = 0, but dweight is not
+        ((17, 61), {"bias": False}),
+        ((4, 34), {"weight_data": "some_zero"}),  # a division of y by the weight fails
+        ((17, 60), {"weight": False}),
+        ((4, 20), {"weight_data": "zero", "weight_dtype": "float32", "bias": False}),
+        ((3, 100), {"weight_layout": "every_other", "bias_layout": "offset"}),
+        ((4, 36), {"weight_dtype": "bfloat16"}),  # of a float32 x
+    ),
+    "ranks": (
+        ((4, 6, 10), {"normalized_ndim": 2}),
+        ((2, 3, 20), {}),
+        ((2, 3, 2, 10), {"x_layout": "transposed", "dy_layout": "every_other"}),  # not collapsible
+        ((30,), {}),  # one row
+        ((3, 2, 3, 7), {"normalized_ndim": 3, "x_layout": "transposed"}),
+        ((2, 1, 2, 2, 9), {}),
+        ((2, 3, 2, 12), LAST),
+        ((2, 5, 6, 8), {"normalized_ndim": 2, "weight_layout": "transposed", "bias_layout": "transposed"}),
+        ((2, 5, 28), {**SEQUENCE, "weight_data": "one"}),
+        ((2, 3, 4, 10), {**SLICE, "weight_data": "some_one"}),
+    ),
+    "eps": (
+        ((8, 40), {"log2_scale": -8, "eps": 1e-3}),  # eps dominates the variance
+        ((4, 91), {"eps": 0.0}),
+        ((8, 41), {"log2_scale": -8, "eps": 1e-12}),
+        ((4, 90), {"eps": 1e-1}),
+        ((4, 50), {"eps": 1e3}),  # y is a thirtieth of x, and rstd no longer matters
+        ((4, 50), {"eps": 1e3, "log2_scale": -8}),
+        ((8, 42), {"log2_scale": -8, "eps": 1.5e-5, "weight_data": "initial"}),  # eps is no power of ten
+    ),
+    "rows": (  # in every type enough to detect the loss of a few, and batches as in serving: thresholds of 256 rows
+        ((260, 20), {}),
+        ((0, 8), {}),  # no rows: dweight = dbias = 0
+        ((261, 17), {}),
+        ((64, 1000), {"batch": 300}),
+        ((259, 24), {}),
+        ((63, 1016), {"batch": 257}),
+        ((70, 24), {}),  # more rows than programs, and no multiple
+        ((65, 900), {"batch": 256}),
+        ((129, 5), {"dy_data": "zero_rows"}),  # masked tokens
+        ((66, 30), {"dy_data": "zero_columns", "eps": 3e-8}),
+    ),
+    "values": (
+        ((4, 30), {"special": "nan"}),
+        ((3, 130), {"data": "constant"}),  # the variance is 0
+        ((4, 30), {"special": "inf"}),
+        ((5, 31), {"special": "nan", "special_in": "dy", "special_at": "last"}),
+        ((4, 33), {"special": "nan", "special_in": "weight", "special_at": "middle"}),
+        ((5, 34), {"special": "-inf", "special_in": "bias", "special_at": "last"}),
+        ((5, 35), {"special": "-inf", "special_in": "dy", "special_at": "rows"}),
+        ((3, 40), {"data": "zero"}),  # rows of zeros: rstd = 1/√eps
+        ((3, 131), {"data": "constant", "offset": 10.0, "x_layout": "expanded_last"}),
+        ((3, 41), {"data": "zero", "eps": 0.0}),  # 0/0
+        ((3, 42), {"data": "zero", "eps": 1e-12}),
+    ),
+    "scales": (
+        ((3, 60), {"log2_scale": 11}),  # near fp16's overflow
+        ((3, 24), {"log2_scale": LARGEST, "data": "alternating"}),  # squares that overflow
+        ((3, 24), {"log2_scale": SUBNORMAL}),
+        ((3, 60), {"dy_log2_scale": 13}),  # gradients that overflow fp16
+        ((3, 60), {"dy_log2_scale": -20}),  # gradients among fp16's subnormals
+        ((3, 25), {"log2_scale": SUBNORMAL, "eps": 0.0}),  # the variance underflows
+        ((3, 26), {"log2_scale": LARGEST, "data": "constant", "offset": 8.0}),  # sums that overflow
+        ((3, 26), {"log2_scale": SUBNORMAL, "eps": 1e-12, "weight": False}),
+        ((3, 25), {"log2_scale": LARGEST, "data": "alternating", "eps": 0.0}),
+    ),
+    "data": (
+        ((3, 768), {"data": "channel"}),
+        ((3, 200), {"data": "heavy"}),
+        ((2, 256), {"data": "alternating"}),
+        ((4, 31), {"data": "integers"}),
+        ((7, 130), {"data": "uneven", "eps": 3e-8}),  # what the first row decides for others
+        ((7, 131), {"data": "sorted", "dy_data": "uneven"}),
+        ((3, 201), {"data": "ramp", "dy_data": "ramp"}),
+    ),
+}
+SERVING_ROWS: tuple[Row, ...] = (  # from small to large, as far as the kernel's time allows
+    ((64, 1000), {"batch": 1025}),
+    ((32, 4096), {"batch": 300}),
+    ((64, 1000), {"batch": 4096}),  # thresholds of 4096 rows and of two million elements, in every type
+    ((63, 1016), {"batch": 4097}),
+    ((65, 512), {"batch": 4099}),
+    ((16, 8192), {"batch": 300}),
+    ((32, 4096), {"batch": 4096}),
+    ((16, 8192), {"batch": 4096}),
+)
+GPU_SERVING_ROWS: tuple[Row, ...] = tuple(
+    ((64, length), {"batch": batch}) for length in (512, 4096, 8192) for batch in (255, 256, 257, 300, 4096)
+)
+MANY_ROWS: tuple[Row, ...] = tuple(  # long sums of dweight and dbias, in every type
+    ((rows + turn, length), {})
+    for rows, lengths in ((1025, (3, 2, 4)), (4097, (2, 1, 4)), (16384, (1, 3, 2)))
+    for turn, length in enumerate(lengths)
+)
+_SIDES = ((16384, 3), (1, 131072), (65537, 2), (8193, 17), (2, 65536), (4100, 30), (1030, 60))
+WIDE_ROWS: tuple[Row, ...] = tuple(  # thresholds of rows, of lengths and of elements, in every type
+    ((rows + more, length + more), {}) for more in range(3) for rows, length in _SIDES
+)
+GPU_ROW_CORNERS: tuple[Row, ...] = (  # these take minutes in the interpreter
+    ((16384, 256), {}),  # enough programs for contention on a lock or a buffer
+    ((16385, 256), {"offset": 10.0}),
+    ((4096, 1024), {"x_layout": "row_strided", "dy_layout": "offset"}),
+    ((2**20, 1), {}),
+    ((2**20 + 1, 2), {}),
+    ((2**20 + 3, 3), {}),
+)

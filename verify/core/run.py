@@ -1,0 +1,86 @@
+"""One call of a kernel on a case: the case made real, its truth, and what came back. Loads no torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any
+
+from verify_norm.core.spec import Array, Beyond, CaseSpec, Kernel, Op
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The truth for one output: float64 values, the error allowed before the final rounding, the output's type.
+
+    `saturate` says what is right beyond the type's largest number, as in Contract.
+    """
+
+    value: Array
+    delta: Array
+    dtype: str
+    saturate: Beyond = "either"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A spec made real for one op: torch arguments, their exact values, the truth of each output, the poison.
+
+    `expected` is empty unless the truth was asked for.
+    """
+
+    spec: CaseSpec
+    op: Op
+    arguments: Mapping[str, Any]
+    exact: Mapping[str, Array | None]
+    expected: Mapping[str, Expected | None]
+    poison: float = 0.0
+
+    @property
+    def device(self) -> str:
+        """The device of its tensors."""
+        return next(str(value.device) for value in self.arguments.values() if hasattr(value, "device"))
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Memory that a kernel must not change, but did: in which buffer, and where relative to its elements."""
+
+    buffer: str  # an argument's name, or a description of the kernel's allocation
+    where: str  # "before", "after" or "between" its elements, or "in" them
+    count: int  # bytes of all changed elements
+    nearest: int  # bytes from them to the nearest element; 0 in them
+    output: str | None = None  # the output in the buffer
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One returned output: its own type and shape, its values in float64, and its error relative to the bound.
+
+    `ratio` is |got − want| / allowed, element by element, 0 where no bound applies; None if the shapes differ or there
+    is no truth.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    got: Array
+    ratio: Array | None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One call of a kernel on one case. A missing output was not returned; an output of None was returned as None."""
+
+    kernel: Kernel
+    case: Case
+    outputs: Mapping[str, Output | None]
+    damage: tuple[Damage, ...] = ()
+    overlaps: tuple[tuple[str, str], ...] = ()  # an output, and an argument or output that shares its memory
+    problem: str | None = None  # why there are no outputs: what the kernel raised, or what it returned instead
+    refused: bool = False  # the kernel does not take the case: the problem is not its fault
+    limits: tuple[str, ...] = ()  # kinds of limits that the problem speaks of: other cases tell whether it refuses
+    returned: Mapping[str, Any] = field(default_factory=dict)  # the tensors: holding them keeps their memory in use
+    effects: tuple[str, ...] = ()  # what the call changed of the process and of what its arguments are, in words
+    otherwise: tuple[str, ...] = ()  # operations that ran in Triton's interpreter, and that a GPU computes otherwise
+    operators: tuple[str, ...] = ()  # norm operators of torch that ran inside the kernel
+    seconds: float = 0.0  # from the arguments in place to the outputs read, which is most of what another run takes
+    further: float = inf  # seconds that another run may take

@@ -1,0 +1,34 @@
+"""How a kernel is searched: the options of a run, their defaults and ranges."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Ge
+
+from verify_norm.core.dtypes import KERNEL_DTYPES
+
+Count = Annotated[int, Ge(0)]
+Seconds = Annotated[float, Ge(0.1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a kernel is searched. The defaults and ranges of every door (command line, Python, pytest) are these."""
+
+    dtypes: tuple[str, ...] = KERNEL_DTYPES  # of x
+    checks: tuple[str, ...] = ()  # names; all that apply if there are none
+    examples: Count = 600  # cases after the corner table: all pairs of choices, then random ones
+    seconds: Seconds = 55.0  # for the whole search
+    seed: Count = 0  # of the random cases
+    device: str = "cpu"
+    shapes: Literal["fuzz", "models", "all"] = "fuzz"  # random shapes, norm shapes of real models, or both
+    timeout: Seconds | None = (
+        None  # for one case, more if it is larger or the kernel may build; None: the device's limit
+    )
+    isolate: bool = True  # whether the kernel runs in a process of its own
+    allow_incomplete: bool = False  # whether a run passes that ended before all corner cases
+    contract: str = ""  # what the kernel promises besides its own contract, as "llama,inplace=y:x"
+    only: str = ""  # what it takes besides what it declares itself, as "ndim=2,N%8=0"
+
+
+DEFAULTS = Settings()

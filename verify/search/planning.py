@@ -1,0 +1,80 @@
+"""The planned cases of a search: the corner table, the shapes of models, and the cases in which all pairs meet."""
+
+from dataclasses import replace
+from math import prod
+
+from verify_norm.cases import corners, covering, models, turns
+from verify_norm.checks import CHECKS
+from verify_norm.core.geometry import repeated
+from verify_norm.core.ops import OPS
+from verify_norm.core.settings import Settings
+from verify_norm.core.spec import CaseSpec, Op
+from verify_norm.running import patience
+from verify_norm.search.collector import Collector
+
+TOO_LARGE = "one of its groups is too large for a CPU"
+
+
+def offered_dtypes(state: Collector) -> tuple[str, ...]:
+    """Return the types of x that are asked for and that the kernel offers; note what does not apply."""
+    kernel, settings, op = state.kernel, state.settings, OPS[state.kernel.op]
+    for name in kernel.unset:
+        state.skipped[f"argument {name}", f"{op.name} has none, so it is None"] += 1
+    for name, how in kernel.kept:
+        state.skipped[f"argument {name}", how] += 1
+    for name in settings.checks or CHECKS:
+        if not CHECKS[name].applies(op):
+            state.skipped[f"check {name}", f"does not apply to {op.name}"] += 1
+    for dtype in settings.dtypes:
+        if dtype not in kernel.dtypes:
+            state.skipped[f"dtype {dtype}", f"{kernel.name} offers {', '.join(kernel.dtypes)}"] += 1
+    return tuple(dtype for dtype in settings.dtypes if dtype in kernel.dtypes)
+
+
+def corner_table(state: Collector, dtypes: tuple[str, ...]) -> tuple[list[CaseSpec], list[CaseSpec]]:
+    """Return the corner table with shapes of models where they are asked for, and the corner cases that may be slow."""
+    op, kernel = OPS[state.kernel.op], state.kernel
+    corner, shaped, left_out = table_of(op, state.settings, dtypes, frozen=kernel.autograd)
+    for name in left_out:
+        state.skipped[f"model {name}", TOO_LARGE] += 1
+    if turns.BATCHED.isdisjoint(check.name for check in state.checks):
+        corner = [replace(spec, batch=0) for spec in corner]
+    table, large = state.pace.parted([kernel.fitted(spec) for spec in corner], op)
+    if not kernel.contract.batch_invariant:  # what is not promised is observed in batches of usual size alone
+        large = [spec for spec in large if not spec.batch]
+    return table + shaped, large
+
+
+def covering_cases(state: Collector, dtypes: tuple[str, ...], table: tuple[CaseSpec, ...]) -> tuple[CaseSpec, ...]:
+    """Return the first of the further cases: those in which all pairs of choices meet, beside those of the table."""
+    op, settings = OPS[state.kernel.op], state.settings
+    found = covering.array(op, dtypes, table, settings.seed, frozen=state.kernel.autograd)
+    state.possible = found.pairs
+    return tuple(state.kernel.fitted(spec) for spec in found.rows[: settings.examples])
+
+
+def table_of(
+    op: Op, settings: Settings, dtypes: tuple[str, ...], *, frozen: bool
+) -> tuple[list[CaseSpec], list[CaseSpec], tuple[str, ...]]:
+    """Return the corner table, and shapes of models where they are asked for.
+
+    Third are the names of the models that are left out, because one of their groups is too large for a CPU.
+    """
+    gpu, corner = settings.device != "cpu", list[CaseSpec]()
+    if dtypes and settings.shapes != "models":
+        corner = _smallest_first(corners.corners(op, dtypes, frozen=frozen, gpu=gpu))
+    if settings.shapes == "fuzz":
+        return corner, [], ()
+    shaped, left_out = models.model_cases(op, full=gpu, dtypes=dtypes)
+    return corner, shaped, tuple(left_out)
+
+
+def _smallest_first(table: list[CaseSpec]) -> list[CaseSpec]:
+    """Return the table with the smallest case of each of the types at the front.
+
+    A kernel that is built for a type is built there, where nothing else takes long: a hang later on is no build.
+    """
+    small: dict[str, CaseSpec] = {}
+    for spec in sorted((spec for spec in table if prod(spec.shape)), key=lambda spec: prod(repeated(spec).shape)):
+        small.setdefault(patience.types(spec), spec)
+    return list(dict.fromkeys((*small.values(), *table)))
