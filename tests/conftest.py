@@ -9,6 +9,7 @@ from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Finding
 from verify_norm.running.execute import execute
 from verify_norm.running.interpreter import patch
+from verify_norm.search.diagnosis import Trial
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
@@ -29,6 +30,12 @@ def few_corners(monkeypatch):
         monkeypatch.setattr(corners, "corners", lambda *arguments, **options: table(*arguments, **options)[which])
 
     return few
+
+
+@pytest.fixture
+def unexplained(monkeypatch):
+    """No search of this test tries weaker contracts on what it finds: that takes longer than the search."""
+    monkeypatch.setattr(Trial, "diagnoses", lambda *_: ())
 
 
 @pytest.fixture(autouse=True)
