@@ -9,6 +9,7 @@ from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
 from verify_norm.running.execute import execute
 from verify_norm.running.interpreter import patch
+from verify_norm.search.diagnosis import Trial
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
@@ -31,6 +32,12 @@ def few_corners(monkeypatch):
     return few
 
 
+@pytest.fixture
+def unexplained(monkeypatch):
+    """No search of this test tries weaker contracts on what it finds: that takes longer than the search."""
+    monkeypatch.setattr(Trial, "diagnoses", lambda *_: ())
+
+
 @pytest.fixture(autouse=True)
 def where_modules_are_found():
     """What a test adds to sys.path is gone after it."""
@@ -50,14 +57,14 @@ def untraced():
 
 @pytest.fixture(scope="session")
 def findings(device):
-    """What all checks say of a kernel over a few cases: the last message of each, by (check, output)."""
+    """What all checks, or these, say of a kernel over a few cases: the last message of each, by (check, output)."""
 
-    def of(kernel, specs):
+    def of(kernel, specs, names=tuple(CHECKS)):
         found = {}
         for spec in specs:
             run = execute(kernel, make.case(spec, OPS[kernel.op], kernel.contract, device))
             assert run.problem is None, run.problem
-            looking = [c for c in CHECKS.values() if c.applies(run.case.op) and c.looks(run)]
+            looking = [CHECKS[name] for name in names if CHECKS[name].applies(run.case.op) and CHECKS[name].looks(run)]
             said = [f for c in looking for f in c.function(run) if isinstance(f, Finding)]
             found |= {(f.check, f.output): f.message for f in said}
         return found

@@ -32,6 +32,7 @@ def forward():
     }
 
 
+@pytest.mark.slow
 def test_two_passes_hold_where_one_pass_fails(forward):
     two, one = forward["layernorm_fwd"]["offset", "rstd"], forward["S004_k4_onepass"]["offset", "rstd"]
     assert two.first_over is None
@@ -43,6 +44,7 @@ def test_two_passes_hold_where_one_pass_fails(forward):
     assert all(isfinite(step.error_ulp) for step in one.rungs if step.value < 2e3)
 
 
+@pytest.mark.slow
 def test_textbook_algorithms_lose_as_much_on_the_same_data(forward):
     rungs = forward["layernorm_fwd"]["offset", "y"].rungs
     for step in rungs:
@@ -53,6 +55,7 @@ def test_textbook_algorithms_lose_as_much_on_the_same_data(forward):
     assert rungs[-1].textbook["one_pass"] > 1e6
 
 
+@pytest.mark.slow
 def test_a_kernel_resembles_its_own_algorithm(forward):
     assert forward["S004_k4_onepass"]["offset", "y"].resembles == "one_pass"
     assert forward["S004_k4_onepass"]["offset", "rstd"].resembles == "one_pass"
@@ -104,6 +107,7 @@ def test_the_growth_with_rows_shows_the_partial_sums(narrow, sequential, like):
         assert large > 4 * small
 
 
+@pytest.mark.slow
 def test_the_growth_with_length_shows_sequential_sums():
     def sequential(x, weight, eps):
         r = x.numpy()
@@ -119,6 +123,7 @@ def test_the_growth_with_length_shows_sequential_sums():
     assert right.first_over is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["rmsnorm_fwd", "groupnorm_fwd", "add_rmsnorm_bwd", "batchnorm_fwd", "batchnorm_bwd", "instancenorm_fwd"]
 )

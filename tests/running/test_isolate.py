@@ -42,13 +42,14 @@ def kernel(name):
         ("spins", "it did not return after 2 s; the slowest case so far took"),
     ],
 )
-def test_what_no_process_survives_is_a_finding(name, how):
+def test_what_no_process_survives_is_a_finding(name, how, few_corners):
+    few_corners(slice(8, 32))  # two of them have so many elements, the first in rows of 4097
     report = search(kernel(name), Settings(examples=0, timeout=2.0, checks=CHECKS, **OPTIONS | {"seconds": 20.0}))
     (finding,) = report.findings
     assert (finding.check, finding.output, finding.status) == ("crash", None, "error")
     assert how in finding.message
     assert prod(finding.spec.shape) > 3000
-    assert name == "spins" or finding.spec.shape[0] < 3100  # it shrinks
+    assert name == "spins" or prod(finding.spec.shape) == 3072  # it shrinks
     accuracy = next(check for check in report.checks if check.name == "accuracy")
     assert accuracy.cases > 20  # the cases around it
     assert accuracy.failed == 0
@@ -78,7 +79,6 @@ def test_a_kernel_that_leaves_as_if_all_were_well_is_a_finding(isolated):
     assert next(check.cases for check in report.checks if check.name == "accuracy") > 20
 
 
-@pytest.mark.slow
 def test_memory_without_end_is_a_finding():
     report = search(kernel("grows"), Settings(examples=0, checks=CHECKS, **OPTIONS))
     (finding,) = report.findings
@@ -88,7 +88,7 @@ def test_memory_without_end_is_a_finding():
 
 
 def test_a_further_run_that_crashes_costs_one_check():
-    spec = CaseSpec(shape=(2, 751), seed=31)  # `batch_invariance` doubles the rows
+    spec = CaseSpec(shape=(2, 800), seed=31)  # `batch_invariance` doubles the rows
     runner = isolate.runner(kernel("exits"), "cpu", isolate=True)
     try:
         examined = examine_in(runner, spec, ("signature", "accuracy", "batch_invariance", "crash"), 20.0)
@@ -170,7 +170,7 @@ def test_control_c_prints_the_report_so_far(tmp_path):
 
 @pytest.mark.slow
 def test_a_killed_run_resumes_and_has_lost_nothing_but_the_case_in_flight(tmp_path):
-    arguments = ("--examples", "40", "--seconds", "50", "--checks", "accuracy,signature")
+    arguments = ("--examples", "5", "--seconds", "50", "--checks", "accuracy,signature")
     environment = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
     process = command(*arguments, env=environment)
     journal, done = wait_for_cases(tmp_path, 30)
@@ -185,7 +185,7 @@ def test_a_killed_run_resumes_and_has_lost_nothing_but_the_case_in_flight(tmp_pa
     assert resumed.returncode == 0, out + err
     assert f"{left} cases are already done" in err
     report = load_report(path.read_text())
-    whole = search(kernel("slow"), Settings(examples=40, seconds=50.0, checks=("accuracy", "signature")))
+    whole = search(kernel("slow"), Settings(examples=5, checks=("accuracy", "signature"), isolate=False))
     assert report.cases == whole.cases
     assert report.tallies == whole.tallies
     assert not list(tmp_path.glob("verify-norm/*.jsonl"))  # it is needed no more
@@ -201,7 +201,6 @@ def wait_for_cases(folder, count):
     raise AssertionError(f"no journal of {count} cases in {folder}")
 
 
-@pytest.mark.slow
 def test_nothing_to_resume_is_said(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     line = [
@@ -233,7 +232,7 @@ def test_what_a_kernel_prints_is_no_part_of_the_report(tmp_path):
 def test_no_child_outlives_its_run_for_long(tmp_path):
     environment = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
     line = [sys.executable, "-m", "verify_norm", "--kernel", f"{HOSTILE}:spins", "--op", "rmsnorm_fwd"]
-    line += ["--checks", "accuracy", "--timeout", "5"]
+    line += ["--checks", "accuracy", "--timeout", "2"]
     process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
     wait_for_cases(tmp_path, 30)
     children = descendants(process.pid)
@@ -274,7 +273,6 @@ def rms(x, weight, eps):
 """
 
 
-@pytest.mark.slow
 def test_a_lambda_of_unsupported_does_not_end_isolation(tmp_path):
     (tmp_path / "loaded.py").write_text(LOADED)
     runner = isolate.runner(registry.load(f"{tmp_path}/loaded.py:rms"), "cpu", isolate=True)
@@ -289,7 +287,6 @@ def test_a_lambda_of_unsupported_does_not_end_isolation(tmp_path):
     assert right.tallies
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "said"),
     [

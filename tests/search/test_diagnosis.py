@@ -30,6 +30,11 @@ FARTHER = [replace(spec, offset=1e4) for spec in FAR]
 VLLM = "residual=rounded,xhat=x,inplace=y:x+residual_out:residual"
 
 
+@pytest.fixture(autouse=True)
+def few_fresh_cases(monkeypatch):
+    monkeypatch.setattr(diagnosis, "FRESH", 3)
+
+
 def style(name, op, **fields):
     return replace(load_directions(f"{STYLE}:{name}", op)[0], **fields)
 
@@ -95,6 +100,7 @@ def gradients(kind=None, factor=1.0, largest=torch.inf):
 CONTIGUOUS = {"unsupported": lambda spec: "dy shares memory" if spec.dy_layout in ("expanded", "scalar") else None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "specs", "explained"),
     [
@@ -118,8 +124,7 @@ CONTIGUOUS = {"unsupported": lambda spec: "dy shares memory" if spec.dy_layout i
             ("dx", "dweight", "dbias"), "saturate=saturate")),
     ],
 )  # fmt: skip
-def test_a_right_kernel_that_promises_less_is_told_its_contract(kernel, specs, explained, monkeypatch):
-    monkeypatch.setattr(diagnosis, "FRESH", 4)
+def test_a_right_kernel_that_promises_less_is_told_its_contract(kernel, specs, explained):
     found = diagnosed(kernel, specs)
     assert {output: one.contract for output, one in found.items()} == explained
     for one in found.values():
@@ -130,15 +135,16 @@ def test_a_right_kernel_that_promises_less_is_told_its_contract(kernel, specs, e
 
 
 def test_what_is_written_in_place_and_returned_as_nothing_is_a_contract_too():
-    found = diagnosed(style("fused_add_rms_norm", "add_rmsnorm_fwd"))
+    found = diagnosed(style("fused_add_rms_norm", "add_rmsnorm_fwd"), SPECS[8:10])
     assert {one.contract for one in found.values()} == {VLLM}
     (said,) = {sentence(one).partition(": --contract ")[2].partition(" ")[0] for one in found.values()}
     assert said == "vllm"
 
 
+@pytest.mark.slow
 def test_a_contract_adds_to_what_the_kernel_declares():
     promised = Contract(inplace=("y:x",))
-    found = diagnosed(style("fused_add_rms_norm", "add_rmsnorm_fwd", contract=promised))
+    found = diagnosed(style("fused_add_rms_norm", "add_rmsnorm_fwd", contract=promised), SPECS[8:10])
     assert "inplace=y:x+residual_out:residual" in {one.contract for one in found.values()}.pop()
 
 
@@ -146,6 +152,7 @@ def llama_with_another_eps(x, weight, eps, normalized_shape, weight_offset=0.0):
     return rmsnorm("llama")(x, weight, 2 * eps + 1e-3, normalized_shape, weight_offset)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "specs"),
     [
@@ -163,6 +170,7 @@ def test_no_contract_excuses_a_bug(kernel, specs):
     assert all(sentence(one).startswith("no contract that verify-norm knows explains it") for one in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "specs", "wrong"),
     [
@@ -194,8 +202,7 @@ FEW = [CaseSpec((3, 40), "bfloat16"), CaseSpec((9, 8), "bfloat16")]
         ("A33_dx_none_ignored", [CaseSpec((2, 4, 3), num_groups=2, bias=False)]),
     ],
 )
-def test_no_known_bug_is_called_harmless(name, specs, monkeypatch):
-    monkeypatch.setattr(diagnosis, "FRESH", 3)  # the interpreter is slow
+def test_no_known_bug_is_called_harmless(name, specs):
     for one in diagnosed(ready(ZOO[name].kernel), specs).values():
         assert bool(one.contract) == (name in HARMLESS or name in LOSING)
         assert one.contract == HARMLESS.get(name, one.contract)
@@ -203,14 +210,14 @@ def test_no_known_bug_is_called_harmless(name, specs, monkeypatch):
 
 
 def test_where_the_time_is_over_it_says_so():
-    (late,) = diagnosed(of(rmsnorm("llama"), "rmsnorm_fwd"), deadline=0.0).values()
+    (late,) = diagnosed(of(rmsnorm("llama"), "rmsnorm_fwd"), SPECS[8:10], deadline=0.0).values()
     assert (late.contract, late.untold) == ("", LATE)
     assert "it is not known whether a weaker contract explains it: the time was over" in sentence(late)
 
 
 def test_what_does_not_show_again_has_no_explanation():
     (fleeting,) = diagnosed(
-        of(rmsnorm("llama"), "rmsnorm_fwd"), judging=lambda examined: replace(examined, findings=())
+        of(rmsnorm("llama"), "rmsnorm_fwd"), SPECS[8:10], judging=lambda examined: replace(examined, findings=())
     ).values()
     assert fleeting.untold == FLEETING
 

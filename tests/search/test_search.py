@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.internal.conjecture import providers
-from norms import rmsnorm, rmsnorm_bwd
+from norms import layernorm, layernorm_bwd, rmsnorm, rmsnorm_bwd
 from small_runs import rmsnorm_fwd, run
 
 from verify_norm.cases import corner_rows, models
@@ -25,7 +25,8 @@ DTYPES = ("float32", "float16", "bfloat16")
 
 @pytest.mark.slow
 def test_a_run_covers_every_dtype_and_layout():
-    report = search(load("layernorm_bwd"), Settings(examples=30, seconds=600))
+    backward = Kernel("k", "layernorm_bwd", run=layernorm_bwd(), forward_run=layernorm())
+    report = search(backward, Settings(examples=30, seconds=600))
     assert report.ok
     assert report.cases >= 80
     assert {t.dtype for t in report.tallies if t.output == "dx"} == set(DTYPES)
@@ -47,7 +48,7 @@ def test_what_is_imported_does_not_change_what_is_drawn(tmp_path, monkeypatch):
 
     def drawn():
         cases.clear()
-        run(recorded, examples=100, checks=("signature",))
+        run(recorded, examples=60, checks=("signature",))
         return tuple(cases)
 
     before = drawn()
@@ -76,18 +77,18 @@ def test_models_too_large_for_a_cpu_are_said_to_be_left_out():
 
 
 def test_a_kernel_that_supports_nothing_passes_nothing():
-    report = run(unsupported=lambda spec: "nothing")
+    report = run(examples=5, unsupported=lambda spec: "nothing")
     assert not report.ok
     assert report.cases == 0
 
 
 @pytest.mark.slow
-def test_findings_count_and_shrink():
+def test_findings_count_and_shrink(unexplained):
     def wrong_in_long_rows(x, weight, eps, weight_offset, normalized_shape):
         y = rmsnorm_fwd(x, weight, eps, weight_offset, normalized_shape)
         return y * 2 if x.shape[-1] > 100 else y
 
-    report = run(wrong_in_long_rows)
+    report = run(wrong_in_long_rows, examples=10)
     (finding,) = [found for found in report.findings if found.check == "accuracy"]
     assert {found.output for found in report.findings} == {"y"}
     assert finding.spec == CaseSpec(shape=(101,))
@@ -95,7 +96,10 @@ def test_findings_count_and_shrink():
     assert failed == finding.cases > 5
 
 
-def test_examples_are_drawn_from_the_seed():
+@pytest.mark.slow
+def test_examples_are_drawn_from_the_seed(few_corners):
+    few_corners(slice(0))
+
     @settings(max_examples=1)
     @given(st.none())
     def unrelated(_):

@@ -33,6 +33,6 @@ def findings(run, spec=SPEC, op="layernorm_fwd", **fields):
     return {(f.check, f.output) for f in found}
 
 
-def audit(run, op="layernorm_fwd", **fields):
-    report = search(Kernel("k", op, run=run, **fields), Settings(examples=50, seconds=30))
+def audit(run, op="layernorm_fwd", examples=50, **fields):
+    report = search(Kernel("k", op, run=run, **fields), Settings(examples=examples, seconds=30))
     return {(f.check, f.output) for f in report.findings}

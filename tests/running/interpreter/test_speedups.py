@@ -19,7 +19,8 @@ DIGEST = """
 import hashlib, sys
 from verify_norm.running.interpreter import patch as interpreter
 if sys.argv[1] == "plain":
-    interpreter.speedups.patch_once = interpreter.speedups.make_types_once = lambda *modules: None
+    for speedup in ("patch_once", "make_types_once", "know_types_once", "broadcast_unequal"):
+        setattr(interpreter.speedups, speedup, lambda *modules: None)
 interpreter.enable()
 import torch
 from verify_norm.loading import registry
@@ -128,5 +129,7 @@ def test_what_a_version_of_triton_does_not_have_is_left_as_it_is():
             return "patched"
 
     speedups.patch_once(Bare, tl)
+    speedups.know_types_once(Bare)
+    speedups.broadcast_unequal(Bare)
     assert Bare.GridExecutor()() == "ran"
     assert Bare._patch_lang(None) == "patched"

@@ -56,6 +56,8 @@ def enable() -> str:
         speedups.patch_once(interpreter, triton.language)
         arithmetic.around(interpreter.GridExecutor, "__call__", _launched)
         speedups.make_types_once(triton.language.core)
+        speedups.know_types_once(interpreter)
+        speedups.broadcast_unequal(type(interpreter.interpreter_semantic))
         conversions.prove()
         prove()
         setattr(interpreter, PATCHED, True)

@@ -100,6 +100,35 @@ def make_types_once(core: Any) -> None:
     core.tensor.__init__ = make_tensor
 
 
+def know_types_once(interpreter: Any) -> None:
+    """Cache NumPy's type of each of Triton's, which names all of them in a new table at every call."""
+    own, known = getattr(interpreter, "_get_np_dtype", None), dict[str, Any]()
+    if own is None:
+        return
+
+    @functools.wraps(own)
+    def known_type(kind: Any) -> Any:
+        name = kind.scalar.name
+        if name not in known:
+            known[name] = own(kind)
+        return known[name]
+
+    interpreter._get_np_dtype = known_type
+
+
+def broadcast_unequal(semantic: Any) -> None:
+    """Leave operands of one shape, which `make_types_once` keeps, as they are: Triton compares extent by extent."""
+    own = getattr(semantic, "broadcast_impl_value", None)
+    if own is None:
+        return
+
+    @functools.wraps(own)
+    def broadcast(self: Any, lhs: Any, rhs: Any) -> Any:
+        return (lhs, rhs) if lhs.shape is rhs.shape else own(self, lhs, rhs)
+
+    semantic.broadcast_impl_value = broadcast
+
+
 def _extents(shape: Any) -> tuple[Any, ...]:
     """Return a shape, a list or Triton's slow tuple, as a tuple."""
     return tuple(getattr(shape, "values", shape))
