@@ -35,6 +35,7 @@ class Pairs:
         self.values = [(axis, value) for axis in self.axes for value in axis.ways]
         self.number = {value: n for n, (_, value) in enumerate(self.values)}
         self.hiding = sum(1 << self.number[value] for value in HIDING & set(self.number))
+        self.usual = {a.name: [self.number[name] for name in a.ways if name not in HIDING] for a in self.axes}
         # Sets of values are integers, one bit a value. Of each value: those that it has not met, and shall meet.
         self.missing = [sum(1 << n for n, two in enumerate(self.values) if _meet(one, two)) for one in self.values]
         self.all = self.left
@@ -77,7 +78,14 @@ class Pairs:
 
     def meets(self, spec: CaseSpec, one: int, two: int) -> bool:
         """Return whether two values meet in the case."""
+        if not self.has(spec, one) or not self.has(spec, two):  # as in most cases of random values
+            return False
         return any(value == one and others >> two & 1 for value, others in self.of(spec))
+
+    def has(self, spec: CaseSpec, value: int) -> bool:
+        """Return whether a case has a value."""
+        axis, name = self.values[value]
+        return axis.read(spec) == name
 
 
 def _meet(one: tuple[Axis, str], two: tuple[Axis, str]) -> bool:
@@ -149,11 +157,13 @@ def _case(pairs: Pairs, one: int, two: int, rng: Random, *, greedy: bool) -> Cas
     present = sum(1 << value for value in chosen.values())
     free = [axis for axis in pairs.axes if axis.free and axis.name not in chosen]
     for axis in rng.sample(free, len(free)):
-        values = [pairs.number[name] for name in axis.ways if name not in HIDING]
-        beside = present & pairs.hiding or present
-        gains = [(pairs.missing[v] & beside).bit_count() if greedy else 0 for v in values]
-        most = max(gains)
-        chosen[axis.name] = rng.choice([v for v, gain in zip(values, gains, strict=True) if gain == most])
+        values = pairs.usual[axis.name]
+        if greedy:
+            beside = present & pairs.hiding or present
+            gains = [(pairs.missing[v] & beside).bit_count() for v in values]
+            most = max(gains)
+            values = [v for v, gain in zip(values, gains, strict=True) if gain == most]
+        chosen[axis.name] = rng.choice(values)
         present |= 1 << chosen[axis.name]
     return _spec(pairs, {name: pairs.values[value][1] for name, value in chosen.items()}, rng)
 
