@@ -50,14 +50,14 @@ def untraced():
 
 @pytest.fixture(scope="session")
 def findings(device):
-    """What all checks say of a kernel over a few cases: the last message of each, by (check, output)."""
+    """What checks, all if none are named, say of a kernel in a few cases: the last message of each, by (check, output)."""
 
-    def of(kernel, specs):
-        found = {}
+    def of(kernel, specs, *names):
+        found, chosen = {}, [CHECKS[name] for name in names or CHECKS]
         for spec in specs:
             run = execute(kernel, make.case(spec, OPS[kernel.op], kernel.contract, device))
             assert run.problem is None, run.problem
-            looking = [c for c in CHECKS.values() if c.applies(run.case.op) and c.looks(run)]
+            looking = [c for c in chosen if c.applies(run.case.op) and c.looks(run)]
             said = [f for c in looking for f in c.function(run) if isinstance(f, Finding)]
             found |= {(f.check, f.output): f.message for f in said}
         return found
