@@ -15,7 +15,13 @@ from verify_norm import CaseSpec, Contract, FindingsError, UsageError, audit, re
 from verify_norm.core.serial import spec_text
 from verify_norm.report import documents
 
-FAST = {"dtypes": ["fp32"], "checks": ["signature", "accuracy"], "examples": 3, "device": "cpu"}
+FAST = {"dtypes": ["fp32"], "checks": ["signature", "accuracy"], "examples": 0, "device": "cpu"}
+
+
+@pytest.fixture(autouse=True)
+def few(few_corners):
+    """A fourth of the corner table: it detects what is wrong here, and shows that strided rows are."""
+    few_corners(slice(0, None, 4))
 
 
 def rms(X, W, eps=1e-6):
