@@ -50,7 +50,7 @@ def untraced():
 
 @pytest.fixture(scope="session")
 def findings(device):
-    """What checks, all if none are named, say of a kernel in a few cases: the last message of each, by (check, output)."""
+    """What checks (all, if none is named) say of a kernel in some cases: the last message of each, by (check, output)."""
 
     def of(kernel, specs, *names):
         found, chosen = {}, [CHECKS[name] for name in names or CHECKS]

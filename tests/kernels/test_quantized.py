@@ -23,6 +23,7 @@ SPECS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: f"{spec.shape}-{spec.scale:g}")
 def test_every_check(name, spec, findings):

@@ -24,7 +24,6 @@ from verify_norm.search.examine import examine
 from verify_norm.validation import zoo
 from verify_norm.validation.zoo import Outcome, detectable, explains
 
-
 RIGHT = "U24_two_dimensions"  # it refuses most cases
 
 
