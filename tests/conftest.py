@@ -1,4 +1,6 @@
+import os
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +12,11 @@ from verify_norm.core.spec import Finding
 from verify_norm.running.execute import execute
 from verify_norm.running.interpreter import patch
 
+ROOT = str(Path(__file__).parent.parent)
+# `python -m pytest` puts it there: then tests, reference and kernels are packages, which no user has.
+sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != ROOT]
+# Else inductor compiles a program to try each set of instructions.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     patch.enable()  # before any test module imports Triton
@@ -50,7 +57,7 @@ def untraced():
 
 @pytest.fixture(scope="session")
 def findings(device):
-    """What checks (all, if none is named) say of a kernel in some cases: the last message of each, by (check, output)."""
+    """What checks say of a kernel in some cases, all if none is named: the last message of each, by (check, output)."""
 
     def of(kernel, specs, *names):
         found, chosen = {}, [CHECKS[name] for name in names or CHECKS]

@@ -224,21 +224,6 @@ def test_the_first_line_comes_before_anything_heavy_is_loaded():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
 
 
-def test_the_time_limit_is_kept():
-    result = run(
-        "--kernel",
-        "rmsnorm_fwd_torch",
-        "--in-process",
-        "--seconds",
-        "0.5",
-        "--examples",
-        "100000",
-        "--allow-incomplete",
-    )
-    assert result.exit_code == 0
-    assert "the 0.5 s were over" in result.stdout
-
-
 def test_a_status_is_what_a_command_returns(monkeypatch):
     """`python -m verify_norm` exits with it too."""
     monkeypatch.setattr(sys, "argv", ["verify-norm", "replay", "{"])
