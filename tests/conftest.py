@@ -1,4 +1,6 @@
+import os
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +13,11 @@ from verify_norm.running.execute import execute
 from verify_norm.running.interpreter import patch
 from verify_norm.search.diagnosis import Trial
 
+ROOT = str(Path(__file__).parent.parent)
+# `python -m pytest` puts it there: then tests, reference and kernels are packages, which no user has.
+sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != ROOT]
+# Else inductor compiles a program to try each set of instructions.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     patch.enable()  # before any test module imports Triton
@@ -57,14 +64,14 @@ def untraced():
 
 @pytest.fixture(scope="session")
 def findings(device):
-    """What all checks, or these, say of a kernel over a few cases: the last message of each, by (check, output)."""
+    """What checks say of a kernel in some cases, all if none is named: the last message of each, by (check, output)."""
 
-    def of(kernel, specs, names=tuple(CHECKS)):
-        found = {}
+    def of(kernel, specs, *names):
+        found, chosen = {}, [CHECKS[name] for name in names or CHECKS]
         for spec in specs:
             run = execute(kernel, make.case(spec, OPS[kernel.op], kernel.contract, device))
             assert run.problem is None, run.problem
-            looking = [CHECKS[name] for name in names if CHECKS[name].applies(run.case.op) and CHECKS[name].looks(run)]
+            looking = [c for c in chosen if c.applies(run.case.op) and c.looks(run)]
             said = [f for c in looking for f in c.function(run) if isinstance(f, Finding)]
             found |= {(f.check, f.output): f.message for f in said}
         return found

@@ -15,7 +15,13 @@ from verify_norm import CaseSpec, Contract, FindingsError, UsageError, audit, re
 from verify_norm.core.serial import spec_text
 from verify_norm.report import documents
 
-FAST = {"dtypes": ["fp32"], "checks": ["signature", "accuracy"], "examples": 3, "device": "cpu"}
+FAST = {"dtypes": ["fp32"], "checks": ["signature", "accuracy"], "examples": 0, "device": "cpu"}
+
+
+@pytest.fixture(autouse=True)
+def few(few_corners):
+    """A fourth of the corner table: it detects what is wrong here, and shows that strided rows are."""
+    few_corners(slice(0, None, 4))
 
 
 def rms(X, W, eps=1e-6):
@@ -46,6 +52,7 @@ def forgets_eps(X, W, eps):
     return rms(X, W, 0.0)
 
 
+@pytest.mark.slow
 def test_a_function_of_a_module_runs_in_a_process_of_its_own():
     report = audit(rms, "rmsnorm_fwd", **FAST)
     assert report.ok
@@ -116,6 +123,7 @@ def test_nothing_checked_is_no_pass():
         report.raise_for_findings()
 
 
+@pytest.mark.slow
 def test_what_a_kernel_takes_and_what_partial_binds_is_kept_and_told():
     report = verify_norm.verify(
         partial(rms, eps=1e-6), "rmsnorm_fwd", only="ndim=2", **(FAST | {"dtypes": torch.bfloat16})
@@ -130,6 +138,7 @@ def test_what_a_kernel_takes_and_what_partial_binds_is_kept_and_told():
     assert "--bind eps=1e-06" in str(wrong)
 
 
+@pytest.mark.slow
 def test_limits_are_found_and_declared_and_hide_nothing_else():
     """A kernel that computes something else of strided rows; with what is suggested it passes, a worse one does not."""
     found = verify_norm.verify(of_dense_rows, "rmsnorm_fwd", **FAST)
@@ -184,6 +193,7 @@ def test_a_class_that_can_be_called_is_named_by_an_instance():
     assert verify_norm.verify(an_instance, "rmsnorm_fwd", **FAST).environment["isolation"] == "a process of its own"
 
 
+@pytest.mark.slow
 def test_a_declaration_is_found_and_changes_nothing():
     assert declared(torch.ones(2, 3), None, 0.0).tolist() == [[1.0] * 3] * 2
     report = audit(declared, **(FAST | {"dtypes": ["bf16"]}))

@@ -47,6 +47,7 @@ def unmet(pairs):
     return [(pairs.values[i][1], pairs.values[j][1]) for i in count for j in range(i) if pairs.missing[i] >> j & 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", SOME)
 def test_all_possible_pairs_meet(op):
     table = tuple(corners(OPS[op], DTYPES))
@@ -68,6 +69,7 @@ def test_all_possible_pairs_meet(op):
     assert not [spec for spec in array.rows if refusal(spec, OPS[op]) or prod(spec.shape) > covering.ELEMENTS]
 
 
+@pytest.mark.slow
 def test_types_and_layouts_meet_every_length_and_option_by_threes():
     """A kernel is compiled for a type, a length and its options: here without the table."""
     rows = covering.array(OPS["layernorm_bwd"], DTYPES, ()).rows

@@ -526,6 +526,7 @@ def test_a_gradient_of_the_sum_that_is_lost_where_y_has_none():
     assert set(said(Lost, "others", op="add_rmsnorm")) == {"dx"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_fused_additions_in_torchs_operators(way, dtype):
@@ -542,6 +543,7 @@ def test_fused_additions_in_torchs_operators(way, dtype):
 UNUSUAL = (Once, Copied, Checking, Twice, Unmarked, Polite)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ways())
 @pytest.mark.parametrize("function", UNUSUAL)
 def test_right_functions(function, way):

@@ -107,7 +107,7 @@ def test_right_kernels_are_within_the_bound(output, unusual, findings):
     ],
 )
 def test_mistakes_are_detected_by_name(output, mistake, output_at_fault, findings):
-    found = findings(kernel(norm(output, mistake), output), SPECS, ("accuracy",))
+    found = findings(kernel(norm(output, mistake), output), SPECS, "accuracy")
     assert set(found) == {("accuracy", output_at_fault)}
 
 

@@ -12,7 +12,7 @@ from verify_norm.cli.app import app, main
 from verify_norm.core import serial
 from verify_norm.report import documents
 
-FEW = ["--examples", "3", "--dtype", "fp16", "--in-process"]
+FEW = ["--examples", "0", "--dtype", "fp16", "--in-process"]
 HEAVY = ("torch", "triton", "scipy", "hypothesis")
 WRONG = """
 import torch
@@ -20,6 +20,12 @@ def rmsnorm_fwd(x, weight, eps):
     y = x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True))  # no eps
     return (y if weight is None else y * weight.float()).to(x.dtype)
 """
+
+
+@pytest.fixture(autouse=True)
+def few(few_corners):
+    """Half of the corner table: what is wrong here shows in it, and it has weights of other types than x."""
+    few_corners(slice(0, 75, 2))
 
 
 def run(*arguments):
@@ -44,7 +50,7 @@ def test_a_right_kernel_passes(tmp_path):
 def test_a_wrong_kernel_fails_with_a_line_that_replays(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(WRONG)
-    result = run("--kernel", f"{path}:rmsnorm_fwd", "--examples", 20, "--json", tmp_path / "r.json")
+    result = run("--kernel", f"{path}:rmsnorm_fwd", "--examples", 0, "--json", tmp_path / "r.json")
     assert result.exit_code == 1
     report = documents.load((tmp_path / "r.json").read_text())
     assert {f.output for f in report.findings} == {"y"}
@@ -88,7 +94,7 @@ def test_only_the_checks_and_dtypes_asked_for(tmp_path):
 @pytest.mark.slow
 def test_the_same_seed_is_the_same_run():
     def cases(seed):
-        few = (*FEW, "--checks", "accuracy", "--seed", seed, "--json", "-")
+        few = (*FEW, "--examples", 3, "--checks", "accuracy", "--seed", seed, "--json", "-")
         return documents.load(run("--kernel", "rmsnorm_fwd_torch", *few).stdout).tallies
 
     assert cases(3) == cases(3)
@@ -192,7 +198,7 @@ def test_nothing_checked_is_no_pass(tmp_path):
     result = run("--kernel", f"{path}:rmsnorm_fwd", "--dtype", "fp32")
     assert result.exit_code == 2
     assert "nothing was checked" in " ".join(result.stderr.split())
-    result = run("--kernel", f"{path}:rmsnorm_fwd", "--dtype", "fp16", "--checks", "statistics")
+    result = run("--kernel", f"{path}:rmsnorm_fwd", "--dtype", "fp16", "--checks", "statistics", "--examples", 0)
     assert result.exit_code == 2, "a kernel that returns no statistics has none that pass"
 
 
@@ -216,21 +222,6 @@ def test_help_names_every_option():
 def test_the_first_line_comes_before_anything_heavy_is_loaded():
     code = f"import verify_norm.cli.app, sys; print([m for m in {HEAVY} if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
-
-
-def test_the_time_limit_is_kept():
-    result = run(
-        "--kernel",
-        "rmsnorm_fwd_torch",
-        "--in-process",
-        "--seconds",
-        "0.5",
-        "--examples",
-        "100000",
-        "--allow-incomplete",
-    )
-    assert result.exit_code == 0
-    assert "the 0.5 s were over" in result.stdout
 
 
 def test_a_status_is_what_a_command_returns(monkeypatch):

@@ -19,8 +19,9 @@ def rmsnorm_fwd(x, weight, eps):
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch):
-    """A folder to work in, below that of the pyproject.toml that the test writes."""
+def project(tmp_path, monkeypatch, few_corners):
+    """A folder to work in, below that of the pyproject.toml that the test writes; a run has two corner cases."""
+    few_corners(slice(2))
     (tmp_path / "mine.py").write_text(SOURCE)
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")

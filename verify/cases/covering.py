@@ -36,6 +36,7 @@ class Pairs:
         self.values = [(axis, value) for axis in self.axes for value in axis.ways]
         self.number = {value: n for n, (_, value) in enumerate(self.values)}
         self.hiding = sum(1 << self.number[value] for value in HIDING & set(self.number))
+        self.usual = {a.name: [self.number[name] for name in a.ways if name not in HIDING] for a in self.axes}
         # Sets of values are integers, one bit a value. Of each value: those that it has not met, and shall meet.
         self.missing = [sum(1 << n for n, two in enumerate(self.values) if _meet(one, two)) for one in self.values]
         self.all = self.left
@@ -74,6 +75,8 @@ class Pairs:
 
     def gain(self, spec: CaseSpec, one: int, two: int) -> int:
         """Return how many pairs meet in the case for the first time; 0 if these two values do not meet."""
+        if not self.has(spec, one) or not self.has(spec, two):  # as in most cases of random values
+            return 0
         met = dict(self.of(spec))
         if not met.get(one, 0) >> two & 1:
             return 0
@@ -83,6 +86,11 @@ class Pairs:
         """Return the first case of the largest gain for two values that have not met; None if they meet in none."""
         gains = ((self.gain(spec, one, two), spec) for spec in specs)
         return max((pair for pair in gains if pair[0]), key=itemgetter(0), default=(0, None))[1]
+
+    def has(self, spec: CaseSpec, value: int) -> bool:
+        """Return whether a case has a value."""
+        axis, name = self.values[value]
+        return axis.read(spec) == name
 
 
 def _meet(one: tuple[Axis, str], two: tuple[Axis, str]) -> bool:
@@ -153,11 +161,13 @@ def _case(pairs: Pairs, one: int, two: int, rng: Random, *, greedy: bool) -> Cas
     present = sum(1 << value for value in chosen.values())
     free = [axis for axis in pairs.axes if axis.free and axis.name not in chosen]
     for axis in rng.sample(free, len(free)):
-        values = [pairs.number[name] for name in axis.ways if name not in HIDING]
-        beside = present & pairs.hiding or present
-        gains = [(pairs.missing[v] & beside).bit_count() if greedy else 0 for v in values]
-        most = max(gains)
-        chosen[axis.name] = rng.choice([v for v, gain in zip(values, gains, strict=True) if gain == most])
+        values = pairs.usual[axis.name]
+        if greedy:
+            beside = present & pairs.hiding or present
+            gains = [(pairs.missing[v] & beside).bit_count() for v in values]
+            most = max(gains)
+            values = [v for v, gain in zip(values, gains, strict=True) if gain == most]
+        chosen[axis.name] = rng.choice(values)
         present |= 1 << chosen[axis.name]
     return _spec(pairs, {name: pairs.values[value][1] for name, value in chosen.items()}, rng)
 

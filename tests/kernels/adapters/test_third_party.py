@@ -1,7 +1,6 @@
 """Other people's kernels: those that are there pass where they are right, known faults of torch's are detected."""
 
 import importlib.util
-import os
 import re
 from pathlib import Path
 
@@ -22,7 +21,6 @@ from verify_norm.running import execute
 from verify_norm.search.search import replay
 
 on_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="these are faults of torch's CPU kernels")
-os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")  # or it compiles a program to try each set of instructions
 PAGE = Path(__file__).parents[3] / "kernels/adapters/THIRD_PARTY.md"
 
 

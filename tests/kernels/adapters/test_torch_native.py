@@ -41,6 +41,7 @@ def squared_first(kernel, spec):
 
 
 @on_cpu
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [kernel for kernel in KERNELS if kernel.backend == "torch"], ids=lambda k: k.name)
 def test_the_corner_table_in_float32(kernel):
     """Half precision is left out: see test_what_torch_loses_in_half_precision."""

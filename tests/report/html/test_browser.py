@@ -13,7 +13,10 @@ from documents import AUDIT, DOCUMENTS, FINDING, HOSTILE, PASSING, REPORT
 from verify_norm.core import serial
 from verify_norm.report.html import page as html
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium"),
+]
 PARTS = ("Errors", "Ladders", "Fingerprint", "Rows", "Checks", "Environment")
 OPEN = "[...document.querySelectorAll('.panel:not([hidden])')].map(p => p.id)"
 CHOSEN = "document.querySelector('[role=tab][aria-selected=true]').textContent"
