@@ -1,0 +1,60 @@
+"""Whatever a case can choose is drawn: in the corner table with the covering array, and among random cases."""
+
+from contextlib import suppress
+
+import pytest
+from choices import axes_of, chosen, declared, fits, missing
+
+from verify_norm.cases import corners, covering, strategies
+from verify_norm.core.dtypes import KERNEL_DTYPES
+from verify_norm.core.ops import OPS
+from verify_norm.search.drawing import USUAL
+
+RANDOM = 2000  # cases, at most
+# Those of an activation draw what GroupNorm draws: nothing that they declare about their cases differs.
+NAMES = list(
+    {(op.inputs, op.attrs, op.view, op.quantized, op.forward is None): name for name, op in OPS.items()}.values()
+)
+
+
+class Enough(BaseException):
+    """Ends the drawing."""
+
+
+def random_cases(op):
+    """Return random cases of a run on a CPU: as many as it takes to draw everything, or RANDOM."""
+    (elements, rows), specs, left, its_axes = USUAL["cpu"], [], declared(op), axes_of(op)
+
+    def one(spec):
+        specs.append(spec)
+        left.difference_update(chosen(spec, op, its_axes))
+        if not left:
+            raise Enough
+        return {}
+
+    strategy = strategies.specs(op, KERNEL_DTYPES, elements, frozen=bool(op.forward), rows=rows)
+    with suppress(Enough):
+        strategies.explore(strategy, one, examples=RANDOM, seed=0)
+    return specs
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_choice_is_in_the_corner_table_or_the_covering_array(name, monkeypatch):
+    op, frozen = OPS[name], bool(OPS[name].forward)
+    table = tuple(corners.corners(op, KERNEL_DTYPES, frozen=frozen))
+    for tries in ("TRIES", "LAST_TRIES"):  # nearly all are made for pairs that cannot meet
+        monkeypatch.setattr(covering, tries, 1)
+    array = covering.array.__wrapped__(op, KERNEL_DTYPES, table, frozen=frozen).rows
+    assert missing(op, (*table, *array)) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_every_choice_is_among_the_random_cases(name):
+    specs = random_cases(OPS[name])
+    assert [spec for spec in specs if not fits(spec, OPS[name], USUAL["cpu"][0])] == []
+    assert missing(OPS[name], specs) == [], f"in {len(specs)} cases"
+    if OPS[name].forward:  # in one case of four; of those drawn, in which a layout may not apply
+        x = "residual_out" if name.startswith("add_") else "x"
+        alike = [spec for spec in specs if spec.dy_layout == getattr(spec, f"{x}_layout") != "contiguous"]
+        assert len(alike) > len(specs) / 10
