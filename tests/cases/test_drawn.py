@@ -3,9 +3,9 @@
 from contextlib import suppress
 
 import pytest
-from choices import axes_of, chosen, declared, fits, missing
+from choices import axes_of, chosen, declared, default_run, fits, missing
 
-from verify_norm.cases import corners, covering, strategies
+from verify_norm.cases import strategies
 from verify_norm.core.dtypes import KERNEL_DTYPES
 from verify_norm.core.ops import OPS
 from verify_norm.search.drawing import USUAL
@@ -40,12 +40,8 @@ def random_cases(op):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_choice_is_in_the_corner_table_or_the_covering_array(name, monkeypatch):
-    op, frozen = OPS[name], bool(OPS[name].forward)
-    table = tuple(corners.corners(op, KERNEL_DTYPES, frozen=frozen))
-    for tries in ("TRIES", "LAST_TRIES"):  # nearly all are made for pairs that cannot meet
-        monkeypatch.setattr(covering, tries, 1)
-    array = covering.array.__wrapped__(op, KERNEL_DTYPES, table, frozen=frozen).rows
-    assert missing(op, (*table, *array)) == []
+    cases = default_run(OPS[name], monkeypatch, frozen=bool(OPS[name].forward))
+    assert missing(OPS[name], cases) == []
 
 
 @pytest.mark.slow

@@ -4,10 +4,12 @@ from itertools import combinations
 from math import prod
 from typing import get_args, get_type_hints
 
-from verify_norm.cases import axes, placement
+from verify_norm.cases import axes, covering, placement
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS, KERNEL_DTYPES
+from verify_norm.core.results import Settings
 from verify_norm.core.spec import COTANGENTS, FAMILIES, FURTHER, LAYOUTS, WEIGHTS, CaseSpec, Special
+from verify_norm.search.search import table_of
 
 HINTS = get_type_hints(CaseSpec)
 OF_WEIGHT = ("contiguous", "every_other", "offset", "own")  # a weight of channels has one dimension
@@ -98,3 +100,12 @@ def fits(spec, op, elements):
     grouped = "num_groups" in op.attrs
     divides = spec.shape[1] % spec.num_groups == 0 if grouped else spec.num_groups is None
     return divides and len(spec.shape) >= 2 and spec.shape[1] > 0
+
+
+def default_run(op, monkeypatch, *, frozen):
+    """Yield the cases of a default run that are not random: the corner table, then a covering array made in a hurry."""
+    table = tuple(table_of(op, Settings(), KERNEL_DTYPES, frozen=frozen)[0])
+    yield from table
+    for tries in ("TRIES", "LAST_TRIES"):  # nearly all are made for pairs that cannot meet
+        monkeypatch.setattr(covering, tries, 1)
+    yield from covering.array.__wrapped__(op, KERNEL_DTYPES, table, frozen=frozen).rows
