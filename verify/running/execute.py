@@ -6,7 +6,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -54,12 +54,17 @@ def execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | N
     The kernel's allocations are poisoned and guarded, unless it runs `within` another context.
     """
     otherwise.clear()
-    with warnings.catch_warnings():
+    with _current(torch.device(case.device)), warnings.catch_warnings():
         # a warning is no failure, even if the caller turns warnings into errors
         warnings.simplefilter("ignore")
         before = Surroundings(case.arguments, _writable(kernel, case))
         run = _execute(kernel, case, within)
         return replace(run, otherwise=tuple(sorted(otherwise)), effects=before.changes())
+
+
+def _current(device: torch.device) -> AbstractContextManager[Any]:
+    """Return a context in which a GPU is torch's current one: without a guard, launches and captures go to that."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 def _execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | None) -> Run:
