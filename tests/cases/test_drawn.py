@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 import pytest
-from choices import axes_of, chosen, declared, default_run, fits, missing
+from choices import axes_of, chosen, declarations, declared, default_run, fits, missing
 
 from verify_norm.cases import strategies
 from verify_norm.core.dtypes import KERNEL_DTYPES
@@ -36,6 +36,16 @@ def random_cases(op):
     with suppress(Enough):
         strategies.explore(strategy, one, examples=RANDOM, seed=0)
     return specs
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_the_axes_have_every_value_of_a_choice(name):
+    ways = {axis.name: set(axis.ways) for axis in axes_of(OPS[name])}
+    for choice, values in declarations(OPS[name]).items():
+        if choice in ways.keys() - {"weight", "weight_offset", "momentum", "scale", "type of weights"}:  # classes
+            words = "{1} {0}" if choice.endswith("_layout") else "{0} {1}"
+            named = {words.format(choice.removesuffix("_layout"), value) for value in values}
+            assert named - {"special None"} <= ways[choice]
 
 
 @pytest.mark.parametrize("name", NAMES)

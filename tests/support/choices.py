@@ -23,8 +23,8 @@ def axes_of(op):
     return axes.axes(op, KERNEL_DTYPES, frozen=bool(op.forward))
 
 
-def declared(op):
-    """What has to be drawn, as (choice, value)."""
+def declarations(op):
+    """Return what has to be drawn: the values of each choice, by its name."""
     inputs, names = {tensor.name: tensor for tensor in op.inputs}, geometry.differentiable(op)
     of_dy = {"scale_dy", "linearity"} if op.forward is None else set()
     some = [some for size in range(len(names)) for some in combinations(names, size)]
@@ -55,10 +55,17 @@ def declared(op):
     for name, tensor in inputs.items():
         if tensor.extent == "data":
             choices[f"{name}_layout"] = [one for one in LAYOUTS if one != "scalar" or tensor.role == "cotangent"]
+            if tensor.role == "cotangent":
+                choices[f"{name}_layout, and another of x"] = LAYOUTS
         elif tensor.role == "weight":
             choices[f"{name}_layout"] = (*OF_WEIGHT, *["transposed"] * (op.view == "rows"))
+    return choices
+
+
+def declared(op):
+    """Return what has to be drawn, and every value of every axis, as (choice, value)."""
     of_axes = {(axis.name, value) for axis in axes_of(op) for value in axis.ways}
-    return of_axes | {(choice, value) for choice, values in choices.items() for value in values}
+    return of_axes | {(choice, value) for choice, values in declarations(op).items() for value in values}
 
 
 def chosen(spec, op, its_axes):
@@ -74,11 +81,14 @@ def chosen(spec, op, its_axes):
               for name in ("offset", "log2_scale", "dy_log2_scale")}  # fmt: skip
     if spec.special:
         found |= {("special_in", geometry.special_input(spec, op)), ("special_at", spec.special_at)}
+    x = geometry.layout_of(spec, "residual_out" if op.forward and op.name.startswith("add_") else "x")
     for tensor in op.inputs:
         layout = geometry.layout_of(spec, tensor.name)
         shape = spec.shape if tensor.extent == "data" else geometry.affine_shape(spec, op)
         if getattr(spec, tensor.name, True) and (layout == "contiguous" or placement.applies(layout, shape)):
             found.add((f"{tensor.name}_layout", layout))
+            if layout != x:
+                found.add((f"{tensor.name}_layout, and another of x", layout))
     return found
 
 
