@@ -36,6 +36,11 @@ def test_corners_meet_every_choice_of_values_and_layouts(op):
     tensors = [tensor.name for tensor in OPS[op].inputs if tensor.extent == "data"]
     met = {geometry.layout_of(spec, name) for spec in table for name in tensors}
     assert met >= set(LAYOUTS) - ({"scalar"} if "dy" not in names else set())
+    rest = {"row_strided", "every_other", "channel_slice"}  # may be left to the covering array
+    for first, *others in (("residual_out", "residual", "x"), ("dresidual_out", "dy")):
+        name = next((name for name in (first, *others) if name in names), None)
+        met = {geometry.layout_of(spec, name) for spec in table if name}
+        assert not name or met >= set(LAYOUTS) - rest - ({"scalar"} if "x" in others else set()), name
     assert (
         "transposed" in {spec.weight_layout for spec in table if spec.normalized_ndim == 2}
         or "normalized_shape" not in OPS[op].attrs

@@ -48,6 +48,32 @@ def test_a_slow_kernel_meets_the_same_cases_without_the_large_ones(op):
     assert all(one[0] > rows or one[1] > elements for one in sizes)
 
 
+def test_a_run_has_the_first_large_cases_and_usual_ones_of_its_types_and_frozen_inputs():
+    op, settings = OPS["layernorm_bwd"], replace(SETTINGS, examples=48)
+
+    def cases(**other):
+        seen, pace, left_out = [], Pace("cpu", 60.0), []
+
+        def one(spec):
+            seen.append(spec)
+            return {}
+
+        pace.learn((300, 100_000), 0.001)
+        Drawing(op, SETTINGS.dtypes, replace(settings, **other), pace, one, left_out.append, frozen=True).run(48)
+        assert not left_out
+        return seen
+
+    first = cases()
+    large, usual = first[:6], first[6:]
+    assert large == corners.wide(op, SETTINGS.dtypes)[:6]
+    assert len(usual) == 48
+    assert {spec.dtype for spec in usual} == set(SETTINGS.dtypes)
+    assert any(spec.frozen for spec in usual)
+    most = [max(sizes) for sizes in zip(*(size(spec, op) for spec in usual), strict=True)]
+    assert most[0] <= USUAL["cpu"][1] < most[1] <= 4 * USUAL["cpu"][0]
+    assert cases(seed=1)[6:] != usual
+
+
 def many_rows(y, mean, rstd):
     if len(rstd) > 8192:
         y.reshape(len(rstd), -1)[8192:] *= 2

@@ -13,7 +13,8 @@ from verify_norm.checks import CHECKS
 from verify_norm.core.check_names import CHECK_NAMES
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Kernel
-from verify_norm.search.examine import NO_ROOM, examine
+from verify_norm.running.isolate import LostError
+from verify_norm.search.examine import NO_ROOM, Examined, examine, examine_in
 from verify_norm.search.search import replay
 
 FULL = [
@@ -95,3 +96,27 @@ def test_a_long_sum_has_its_error_over_the_probable_error():
     assert 0 < probable["dbias"] < 1
     assert {tally.probable for tally in examine(kernel, SMALL, CHECK_NAMES, "cpu").tallies} == {None}
     assert {tally.probable for tally in examine(kernel, CaseSpec((1025, 4)), (), "cpu").tallies} == {None}
+
+
+class Losing:
+    """A process of its own that ends in one check, if it makes it."""
+
+    kernel, device, isolated, deadly = Kernel("k", "rmsnorm_fwd"), "cpu", True, "calls"
+
+    def call(self, function, timeout, spec, checks, *arguments, **options):
+        if self.deadly in checks:
+            raise LostError("it ended its process by SIGSEGV")
+        return Examined(spec, looked=checks)
+
+    def stage(self):
+        return self.deadly
+
+
+@pytest.mark.parametrize("deadly", ["calls", "modes"])
+def test_a_crash_in_a_further_run_names_its_check_and_the_others_run(deadly):
+    runner = Losing()
+    runner.deadly = deadly
+    examined = examine_in(runner, SMALL, ("calls", "memory", "modes"), 1.0)
+    (found,) = examined.findings
+    assert (found.check, found.during, found.spec) == ("crash", deadly, SMALL)
+    assert set(examined.looked) == {"calls", "memory", "modes", "crash"} - {deadly}

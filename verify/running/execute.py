@@ -65,6 +65,7 @@ def execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | N
 
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:
+    """Return a context in which a GPU is torch's current one: without a guard, launches and captures go to that."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 

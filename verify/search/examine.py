@@ -145,7 +145,6 @@ def _examine(
     if ran.refused:
         return Examined(spec, unsupported=ran.problem)
     ran = replace(ran, further=further)
-    dead = ran.problem is not None and _dead(device)
     given = [tensor.name for tensor in op.inputs if tensor.role != "saved"]
     yielded: list[tuple[str, object]] = []
     looked, left_out = [], []
@@ -179,7 +178,7 @@ def _examine(
         near=tuple(name for name in given if _near(ran, name)),
         missing=tuple(t.name for t in op.outputs if ran.problem is None and t.name not in ran.outputs),
         seconds=clock.seconds,
-        dead=dead or _dead(device),
+        dead=_dead(device),
     )
 
 

@@ -124,6 +124,7 @@ def main(asked: str) -> None:
     name, op, device, dtypes = json.loads(asked)
     kernel = registry.load(name, op)
     assert kernel.run is not None
+    torch.cuda.set_device(device)
     for spec in corners.corners(OPS[op], tuple(dtypes)):
         if kernel.refuses(spec):
             continue

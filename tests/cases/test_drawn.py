@@ -1,0 +1,67 @@
+"""Whatever a case can choose is drawn: in the corner table with the covering array, and among random cases."""
+
+from contextlib import suppress
+
+import pytest
+from choices import axes_of, chosen, declarations, declared, default_run, fits, missing
+
+from verify_norm.cases import strategies
+from verify_norm.core.dtypes import KERNEL_DTYPES
+from verify_norm.core.ops import OPS
+from verify_norm.search.drawing import USUAL
+
+RANDOM = 2000  # cases, at most
+AXES = ("dtype", "data", "dy_data", "poison", "special", "special_in", "special_at", "frozen", "bias", "dresidual_out")
+# Those of an activation draw what GroupNorm draws: nothing that they declare about their cases differs.
+NAMES = list(
+    {(op.inputs, op.attrs, op.view, op.quantized, op.forward is None): name for name, op in OPS.items()}.values()
+)
+
+
+class Enough(BaseException):
+    """Ends the drawing."""
+
+
+def random_cases(op):
+    """Return random cases of a run on a CPU: as many as it takes to draw everything, or RANDOM."""
+    (elements, rows), specs, left, its_axes = USUAL["cpu"], [], declared(op), axes_of(op)
+
+    def one(spec):
+        specs.append(spec)
+        left.difference_update(chosen(spec, op, its_axes))
+        if not left:
+            raise Enough
+        return {}
+
+    strategy = strategies.specs(op, KERNEL_DTYPES, elements, frozen=bool(op.forward), rows=rows)
+    with suppress(Enough):
+        strategies.explore(strategy, one, examples=RANDOM, seed=0)
+    return specs
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_the_axes_have_every_value_of_a_choice(name):
+    ways = {axis.name: set(axis.ways) for axis in axes_of(OPS[name])}
+    for choice, values in declarations(OPS[name]).items():
+        if choice in AXES or (choice.endswith("_layout") and len(values) > 1):
+            words = "{1} {0}" if choice.endswith("_layout") else "{0} {1}"
+            named = {words.format(choice.removesuffix("_layout"), value) for value in values}
+            assert named <= ways.get(choice, named if len(values) == 1 else set()), choice
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_choice_is_in_the_corner_table_or_the_covering_array(name, monkeypatch):
+    cases = default_run(OPS[name], monkeypatch, frozen=bool(OPS[name].forward))
+    assert missing(OPS[name], cases) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_every_choice_is_among_the_random_cases(name):
+    specs = random_cases(OPS[name])
+    assert [spec for spec in specs if not fits(spec, OPS[name], USUAL["cpu"][0])] == []
+    assert missing(OPS[name], specs) == [], f"in {len(specs)} cases"
+    if OPS[name].forward:  # in one case of four; of those drawn, in which a layout may not apply
+        x = "residual_out" if name.startswith("add_") else "x"
+        alike = [spec for spec in specs if spec.dy_layout == getattr(spec, f"{x}_layout") != "contiguous"]
+        assert len(alike) > len(specs) / 10
