@@ -94,7 +94,7 @@ def _chosen(run: Run, names: tuple[str, ...]) -> Iterator[Difference]:
         if output is None or want is None or output.ratio is None:
             continue
         if name == "dx" and moments:
-            want = _added(want, [_of_statistic(run, moment, u) for moment, u in weights.items()])
+            want = _added(want, *(_of_statistic(run, moment, u) for moment, u in weights.items()))
         ratio = judge.ratio(output.got, want)
         if ratio.max(initial=0.0) > 1:
             index = judge.worst(ratio)
@@ -104,14 +104,14 @@ def _chosen(run: Run, names: tuple[str, ...]) -> Iterator[Difference]:
             yield Difference(name, f"{words}, {of}", index, int((ratio > 1).sum()))
 
 
-def _added(first: Expected, others: list[Expected]) -> Expected:
-    """Return the sum of gradients, each of which torch may round to the type of x, and each partial sum too."""
-    form, value, delta = FORMATS[first.dtype], first.value, first.delta
-    for other in others:
-        rounded = form.ulp(np.abs(value)) + form.ulp(np.abs(other.value)) + form.ulp(np.abs(value + other.value))
-        none = not value.any() and not first.value.any()  # nothing to add to
-        value, delta = value + other.value, delta + other.delta + (0.0 if none else rounded)
-    return replace(first, value=value, delta=delta)
+def _added(*gradients: Expected) -> Expected:
+    """Return the sum of gradients, each of which torch may round to the type of x, and each sum before the last too."""
+    parts = [one for one in gradients if one.value.any()]
+    value, delta = sum(one.value for one in gradients), sum(one.delta for one in gradients)
+    if len(parts) > 1:
+        ulp, sizes = FORMATS[gradients[0].dtype].ulp, [np.abs(one.value) for one in parts]
+        delta = delta + 0.5 * (sum(map(ulp, sizes)) + (len(parts) - 2) * ulp(sum(sizes)))
+    return replace(gradients[0], value=value, delta=delta)
 
 
 def _of_statistic(run: Run, name: str, u: Array) -> Expected:

@@ -6,7 +6,7 @@ runs share drop out, so the tolerance holds none of them. A law returns None whe
 **Scale.** x·2^k and eps·4^k, and all that is saved accordingly. Sums, differences, products, quotients, square roots
 and conversions are exactly homogeneous in powers of two while nothing overflows or underflows, so every bit up to
 var + eps is the same, whatever the algorithm (two passes, Welford, shifted, x·a + b, float64 inside). Only a reciprocal
-root by a power or by Newton's method may depend on the exponent, by γ(5) each time. So mean, residual_out and dbias
+root by a power or by Newton's method may depend on the exponent, by γ(7) each time. So mean, residual_out and dbias
 scale exactly, and the others within `stages.*_apart` of that root, twice.
 
 An activation moves with what it is applied to, and dbias with it then.
