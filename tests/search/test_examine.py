@@ -13,7 +13,8 @@ from verify_norm.checks import CHECKS
 from verify_norm.core.check_names import CHECK_NAMES
 from verify_norm.core.results import Settings
 from verify_norm.core.spec import CaseSpec, Kernel
-from verify_norm.search.examine import NO_ROOM, examine
+from verify_norm.running.isolate import LostError
+from verify_norm.search.examine import NO_ROOM, Examined, examine, examine_in
 from verify_norm.search.search import replay
 
 
@@ -88,3 +89,50 @@ def test_a_long_sum_has_its_error_over_the_probable_error():
     assert 0 < probable["dbias"] < 1
     assert {tally.probable for tally in examine(kernel, SMALL, CHECK_NAMES, "cpu").tallies} == {None}
     assert {tally.probable for tally in examine(kernel, CaseSpec((1025, 4)), (), "cpu").tallies} == {None}
+
+
+class Lonely:
+    """A process of its own that runs nothing: each call returns what it is given, or raises it."""
+
+    kernel, device, isolated = Kernel("k", "rmsnorm_fwd"), "cpu", True
+
+    def __init__(self, *results):
+        self.results, self.renewed, self.during = list(results), 0, ""
+
+    def call(self, *_, **__):
+        result = self.results.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def fresh(self):
+        self.renewed += 1
+
+    def stage(self):
+        return self.during
+
+
+def test_a_process_that_is_dead_is_replaced_and_one_that_is_not_is_kept():
+    """`dead` is what a broken CUDA context leaves: the next call in that process would fail, whatever the case."""
+    for dead in (True, False):
+        runner = Lonely(Examined(SMALL, dead=dead))
+        examine_in(runner, SMALL, CHECK_NAMES, 1.0)
+        assert runner.renewed == dead
+
+
+def test_what_comes_back_from_a_process_of_its_own_has_not_crashed():
+    """The check `crash` has looked wherever the kernel had a process of its own, whether it came back or not."""
+    for checks, isolated, looked in (
+        (CHECK_NAMES, True, ("accuracy", "crash")),
+        (("accuracy",), True, ("accuracy",)),
+        (CHECK_NAMES, False, ("accuracy",)),
+    ):
+        runner = Lonely(Examined(SMALL, looked=("accuracy",)))
+        runner.isolated = isolated
+        assert examine_in(runner, SMALL, checks, 1.0).looked == looked
+    lost = examine_in(Lonely(LostError("it ended")), SMALL, CHECK_NAMES, 1.0)
+    assert (lost.looked, [finding.check for finding in lost.findings]) == (("crash",), ["crash"])
+    runner = Lonely(LostError("it ended"), Examined(SMALL, looked=("accuracy",)))
+    runner.during = "calls"
+    again = examine_in(runner, SMALL, ("accuracy", "calls"), 1.0)
+    assert (again.looked, [finding.check for finding in again.findings]) == (("accuracy", "crash"), ["crash"])
