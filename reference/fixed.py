@@ -78,7 +78,8 @@ def gradients_error(n: Norm, dy: Array, a: Arithmetic) -> Backward:
     z, dy = xhat_error(n, a), dy.reshape(n.view.shape)
     most, size = np.abs(n.rstd * n.weighted(dy)), 1.0 if n.weight is None else np.abs(n.weight)
     underflow = a.tiny * (2 + (1 + z.factor) * n.rstd + np.abs(dy) + (0.0 if n.weight is None else size))
-    relative = compound(z.factor, rounding.weight_roundings(n, a), a.gamma(1), a.xhat_u)
+    products = compound(rounding.weight_roundings(n, a), a.gamma(1), a.xhat_u)
+    relative = (1.0 + z.factor) * (1.0 + products) - 1.0
     dx = finite_below(most * relative + underflow, most + n.rstd * size, a.huge)
     dweight = None if n.weight is None else rounding.weight_error(n, dy, z, a)
     dweight = factored_error(n, dweight, n.rstd * (1.0 + z.factor), largest_sum(n, dy), a)

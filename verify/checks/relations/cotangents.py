@@ -106,11 +106,13 @@ def _chosen(run: Run, names: tuple[str, ...]) -> Iterator[Difference]:
 
 def _added(*gradients: Expected) -> Expected:
     """Return the sum of gradients, each of which torch may round to the type of x, and each sum before the last too."""
-    parts = [one for one in gradients if one.value.any()]
-    value, delta = sum(one.value for one in gradients), sum(one.delta for one in gradients)
-    if len(parts) > 1:
-        ulp, sizes = FORMATS[gradients[0].dtype].ulp, [np.abs(one.value) for one in parts]
-        delta = delta + 0.5 * (sum(map(ulp, sizes)) + (len(parts) - 2) * ulp(sum(sizes)))
+    value = np.sum([one.value for one in gradients], axis=0)
+    delta = np.sum([one.delta for one in gradients], axis=0)
+    sizes = [np.abs(one.value) for one in gradients if one.value.any()]  # a zero is no summand
+    if len(sizes) > 1:
+        ulp = FORMATS[gradients[0].dtype].ulp
+        rounded = np.sum([ulp(size) for size in sizes], axis=0) + (len(sizes) - 2) * ulp(np.sum(sizes, axis=0))
+        delta = delta + 0.5 * rounded
     return replace(gradients[0], value=value, delta=delta)
 
 

@@ -18,7 +18,7 @@ from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.spec import Case, Run
 from verify_norm.reference import batchnorm, layernorm, rmsnorm, rounding
 from verify_norm.reference.activation import ACTIVATIONS, Activation, nearby, pulled
-from verify_norm.reference.arithmetic import DIVISION, Arithmetic, compound, nearest
+from verify_norm.reference.arithmetic import DIVISION, Arithmetic, nearest
 from verify_norm.reference.norm import Norm
 from verify_norm.reference.quantized import product_error
 from verify_norm.reference.residual_sum import addition_error
@@ -189,8 +189,8 @@ def sum_error(
     e = d.size * (d.unit + 2 * u * (1.0 + d.unit)) + d.lost + 2 * u * (c2 + d.dc2) + d.floor + 3 * a.tiny
     e = e + ((z.unit + 4 * u * (1.0 + z.unit)) * z.magnitude + z.floor) * most
     inner = np.abs(total(phi)) * (d.dc2 + z.shift * most) + np.abs(total(phi * n.xhat)) * (d.dc1 + z.factor * most)
-    row = compound(z.factor, a.gamma(DIVISION))
-    bound = row * np.abs(total(phi * p.dx)) + n.rstd * (1.0 + row) * (inner + total(np.abs(phi) * e))
+    row = (1.0 + z.factor) * (1.0 + a.gamma(DIVISION))
+    bound = (row - 1.0) * np.abs(total(phi * p.dx)) + n.rstd * row * (inner + total(np.abs(phi) * e))
     bound = bound + a.gamma(2) * total(np.abs(phi) * (np.abs(p.dx) + delta)) + 2 * n.view.count * a.tiny
     if passed is not None:
         terms = n.rstd * (d.size + c2 + np.abs(n.xhat * p.c1)) + delta
