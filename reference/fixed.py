@@ -4,10 +4,10 @@ y is linear in x:
 
     r = 1/√(running_var + eps)   x̂ = r(x − running_mean)   y = w·x̂ + b   dx = w·r·dy   dweight = Σ dy·x̂   dbias = Σ dy
 
-**Errors.** The mean is exact and r is off by ρ = γ(5) alone: δx̂ = ρ|x̂| + e·m as in `rounding`, with no
-shift, and
+**Errors.** The mean is exact and r is off by ρ = γ(7) alone: δx̂ = ρ|x̂| + e·m as in `rounding`, with no
+shift. dx is a product of three, or of two without a weight:
 
-    δdx = |dx|·((1 + ρ)(1 + γ(3)) − 1)
+    δdx = |dx|·((1 + ρ)(1 + γ(1))² − 1)
 
 The numbers in x − mean are independent of each other, so the difference may overflow where y does not. Such x̂ is not
 judged.
@@ -70,9 +70,7 @@ def normalize_error(n: Norm, a: Arithmetic) -> Forward:
     """Return the errors of y, mean and rstd."""
     z = xhat_error(n, a)
     y = rounding.affine_error(n, z, a) + a.tiny * np.abs(n.xc)
-    mean = rounding.saved(n.mean, np.zeros_like(n.mean), a)
-    rstd = rounding.saved(n.rstd, n.rstd * z.factor, a)
-    return outside(n.view, y, mean, rstd)
+    return outside(n.view, y, np.zeros_like(n.mean), n.rstd * z.factor)
 
 
 def gradients_error(n: Norm, dy: Array, a: Arithmetic) -> Backward:
@@ -80,7 +78,8 @@ def gradients_error(n: Norm, dy: Array, a: Arithmetic) -> Backward:
     z, dy = xhat_error(n, a), dy.reshape(n.view.shape)
     most, size = np.abs(n.rstd * n.weighted(dy)), 1.0 if n.weight is None else np.abs(n.weight)
     underflow = a.tiny * (2 + (1 + z.factor) * n.rstd + np.abs(dy) + (0.0 if n.weight is None else size))
-    relative = compound(a.gamma(3), a.xhat_u) * (1 + z.factor) + z.factor
+    products = compound(rounding.weight_roundings(n, a), a.gamma(1), a.xhat_u)
+    relative = (1.0 + z.factor) * (1.0 + products) - 1.0
     dx = finite_below(most * relative + underflow, most + n.rstd * size, a.huge)
     dweight = None if n.weight is None else rounding.weight_error(n, dy, z, a)
     dweight = factored_error(n, dweight, n.rstd * (1.0 + z.factor), largest_sum(n, dy), a)

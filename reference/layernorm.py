@@ -226,7 +226,7 @@ def normalize_error(n: Norm, a: Arithmetic) -> Forward:
     """Return `forward_error` for any view of the data."""
     e = rounding.statistics_error(n, a)
     y = rounding.affine_error(n, rounding.xhat_error(n, e, a), a)
-    return outside(n.view, y, rounding.saved(n.mean, e.mean, a), rounding.saved(n.rstd, n.rstd * e.rho, a))
+    return outside(n.view, y, e.mean, n.rstd * e.rho)
 
 
 def outside(view: View, y: Array, mean: Array, rstd: Array) -> Forward:

@@ -107,9 +107,14 @@ def joined_error(n: Norm, dy: Array, delta: Array, dresidual_out: Array | None, 
     """Return δdx by the last line of the module's docstring; `delta` is δvjp."""
     if dresidual_out is None:
         return delta
-    p, additions = n.gradient(dy.reshape(n.view.shape)), 3 if n.centred else 2
+    p = n.gradient(dy.reshape(n.view.shape))
     size = np.abs(p.g) if p.c2 is None else np.abs(p.g) + np.abs(p.c2)
     terms = (n.rstd * (size + np.abs(n.xhat * p.c1))).reshape(delta.shape) + delta
-    passed = np.abs(dresidual_out)
-    delta = delta + a.gamma(1) * terms + a.gamma(additions) * passed + (additions + 1) * a.tiny
-    return finite_below(delta, terms + passed, a.huge)
+    added = addition_error(n, terms, dresidual_out, a)
+    return finite_below(delta + added, terms + np.abs(dresidual_out), a.huge)
+
+
+def addition_error(n: Norm, terms: Array, dresidual_out: Array, a: Arithmetic) -> Array:
+    """Return what adding dresidual_out costs: u of the norm's terms, whose sum of magnitudes is `terms`, and γ(k)."""
+    k = 3 if n.centred else 2
+    return a.gamma(1) * terms + a.gamma(k) * np.abs(dresidual_out) + (k + 1) * a.tiny

@@ -208,5 +208,4 @@ def normalize_error(n: Norm, a: Arithmetic) -> Forward:
     """Return `forward_error` of a normalized x."""
     e = rounding.statistics_error(n, a)
     y = rounding.affine_error(n, rounding.xhat_error(n, e, a), a)
-    rstd = rounding.saved(n.rstd, n.rstd * e.rho, a)
-    return Forward(y.reshape(n.view.data), rstd.reshape(n.view.statistic))
+    return Forward(y.reshape(n.view.data), (n.rstd * e.rho).reshape(n.view.statistic))

@@ -140,8 +140,8 @@ def mean_error(n: Norm, a: Arithmetic) -> tuple[Array, Array]:
     missed = n.average(a.missed(n.x))
     delta = (a.gamma(terms + QUOTIENT) if N > 1 else 0.0) * (size + missed) + missed + 4 * a.tiny
     if a.variance == "shifted":
-        from_first = np.abs(first(n)) + n.average(np.abs(n.xc))
-        delta = delta + a.u * np.abs(n.mean) + compound(a.gamma(terms + QUOTIENT + 1), a.operand_u) * from_first
+        relative = compound(a.gamma(terms + QUOTIENT + 1), a.operand_u)
+        delta = delta + a.u * np.abs(n.mean) + relative * n.average(np.abs(n.xc - first(n)))
     return finite_below(delta, N * size, a.huge), size
 
 
@@ -155,9 +155,9 @@ def variance_error(n: Norm, dmean: Array, size: Array, a: Arithmetic) -> tuple[A
     N = n.view.count
     lost = a.summed(N, QUOTIENT + 2)
     low = lost * n.var + 4 * a.tiny
-    deviation = 0.0 if a.variance == "two_pass" else n.average(np.abs(n.xc))
     magnitude = n.var + dmean * dmean
     if a.variance == "centered":
+        deviation = n.average(np.abs(n.xc))
         low = low + a.gamma(a.updates(N)) * size * deviation
         tiles = n.average(a.missed(n.x)) > 0
         low = low + 2 * a.operand_u * tiles * (np.abs(n.mean) * deviation + n.var)
@@ -165,7 +165,7 @@ def variance_error(n: Norm, dmean: Array, size: Array, a: Arithmetic) -> tuple[A
         magnitude = N * magnitude + largest * largest
     if a.variance == "shifted":
         s = np.abs(first(n))
-        low = low + lost * (s * s + 2 * s * (s + deviation))
+        low = low + lost * (s * s + 2 * s * n.average(np.abs(n.xc - first(n))))
         magnitude = magnitude + s * s
     return low, finite_below(low + (1 + lost) * dmean * dmean, N * magnitude, a.huge)
 

@@ -78,6 +78,19 @@ def test_a_write_past_an_output(where, said, make, poison):
     assert ("from 80 bytes off" in messages["memory", "dx"]) == (where(torch.empty(24)) == 64)
 
 
+@pytest.mark.parametrize(("poison", "written"), [("nan", float("nan")), ("finite", 4096.0)])
+def test_a_write_that_looks_like_the_poison_shows_in_the_other_one(poison, written):
+    def kernel(dy, x, weight, bias, mean, rstd, eps, normalized_shape):
+        dx, *rest = backward(dy, x, weight, bias, mean, rstd, eps, normalized_shape)
+        dx = in_own(dx)
+        poke(dx, dx.numel(), written)
+        return dx, *rest
+
+    spec = replace(SPEC, poison=poison)
+    assert found(kernel, replace(spec, further=()), names=("memory",)) == {}
+    assert set(found(kernel, spec, names=("memory",))) == {("memory", "dx")}
+
+
 def test_an_output_that_the_next_call_changes():
     kept = {}
 

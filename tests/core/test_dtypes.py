@@ -72,6 +72,29 @@ def test_overflow_and_specials():
     )
 
 
+BEYOND = [  # format, saturate: whether the largest number, an infinity and NaN are right beyond the largest number
+    ("float8_e4m3fn", "either", (True, True, True)),
+    ("float8_e4m3fn", "overflow", (False, True, True)),
+    ("float8_e4m3fn", "saturate", (True, False, False)),
+    ("float8_e5m2", "either", (True, True, False)),
+    ("float8_e5m2", "overflow", (False, True, False)),
+    ("float8_e5m2", "saturate", (True, False, False)),
+    *((name, "either", (False, True, False)) for name in ("float16", "bfloat16", "float32")),
+    *((name, "overflow", (False, True, False)) for name in ("float16", "bfloat16", "float32")),
+    *((name, "saturate", (True, False, False)) for name in ("float16", "bfloat16", "float32")),
+]
+
+
+@pytest.mark.parametrize(("name", "saturate", "right"), BEYOND)
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_what_is_right_beyond_the_largest_number(name, saturate, right, sign):
+    form = FORMATS[name]
+    got = np.array([form.largest, np.inf, np.nan, 1.0, -form.largest, -np.inf]) * sign
+    value = np.full(6, 4 * form.largest) * sign
+    assert form.is_rounding(got, value, saturate).tolist() == [*right, False, False, False]
+    assert not form.is_rounding(got[1:3], np.ones(2), saturate).any()  # of a number that is not beyond it
+
+
 @pytest.mark.parametrize(("name", "u"), [("float32", 2.0**-24), ("float16", 2.0**-11), ("bfloat16", 2.0**-8)])
 def test_unit_roundoff(name, u):
     assert FORMATS[name].u == u

@@ -50,6 +50,23 @@ def test_two_gradients_of_one_sum_are_refused():
     recorded, given = graph()
     found = recorded.gradients(recorded.cotangents(given), retain_graph=True)
     assert list(found) == ["dx", "dweight"]
-    one = torch.ones(2)
-    with pytest.raises(ValueError, match="the gradients of x and residual differ"):
-        recorded.named({"x": one, "residual": 2 * one})
+    one = torch.tensor([1.0, 0.0, torch.nan])
+    assert recorded.named({"x": one, "residual": one.clone()})["dx"] is one
+    for other in (torch.nextafter(one, 2 * one), one + 2.0**-149, one.nan_to_num(), -one, None):
+        for pair in ({"x": one, "residual": other}, {"x": other, "residual": one}):
+            with pytest.raises(ValueError, match="the gradients of x and residual differ"):
+                recorded.named(pair)
+
+
+def test_a_forward_in_a_backward_leaves_the_running_statistics_alone():
+    def batchnorm(x, weight, bias, running_mean, running_var, training, momentum, eps):
+        return torch.nn.functional.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
+
+    names = ("x", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps")
+    given = {"dy": torch.ones(4, 3), "x": torch.arange(12.0).reshape(4, 3), "weight": torch.ones(3)}
+    given |= {"bias": torch.zeros(3), "running_mean": torch.zeros(3), "running_var": torch.ones(3)}
+    call = lambda offer: batchnorm(**{name: offer[name] for name in names})  # noqa: E731
+    graph = gradients.recorded(call, OPS["batchnorm_bwd"], {**given, "training": True, "eps": 1e-5}, ())
+    assert given["running_mean"].tolist() == [0.0] * 3
+    assert given["running_var"].tolist() == [1.0] * 3
+    assert not graph.inputs["running_mean"].equal(given["running_mean"])  # its own copy has moved

@@ -2,6 +2,7 @@
 
 import ctypes
 import math
+import re
 import warnings
 
 import numpy as np
@@ -28,6 +29,33 @@ STOCK = (
     "layernorm_fwd", "layernorm_bwd", "rmsnorm_fwd", "rmsnorm_bwd", "groupnorm_fwd", "groupnorm_bwd", "batchnorm_fwd",
     "batchnorm_bwd", "instancenorm_fwd", "instancenorm_bwd",
 )  # fmt: skip
+
+
+def test_every_way_to_allocate_is_guarded():
+    """Of torch's operators, all that make a tensor of a shape and one value, or of none."""
+    made = re.compile(r"aten::(new_)?(empty|zeros|ones|full)(_like|_strided|_permuted)?(\.(?!.*(out|names)).*)?")
+    names = {name.removeprefix("aten::") for name in torch._C._dispatch_get_all_op_names() if made.fullmatch(name)}
+    guarded = {str(overload).removeprefix("aten.").removesuffix(".default") for overload in guards.PoisonEmpty._FRESH}
+    assert names - guarded == set()
+    x = torch.ones(2, 3)
+    ways = {
+        "empty_permuted": lambda: torch.empty_permuted((2, 3), (1, 0)),
+        **{name: lambda name=name: getattr(torch, name)((2, 3)) for name in ("empty", "zeros", "ones")},
+        **{f"{name}_like": lambda name=name: getattr(torch, f"{name}_like")(x) for name in ("empty", "zeros", "ones")},
+        **{f"new_{name}": lambda name=name: getattr(x, f"new_{name}")((2, 3)) for name in ("empty", "zeros", "ones")},
+        "full": lambda: torch.full((2, 3), 2.0),
+        "full_like": lambda: torch.full_like(x, 2.0),
+        "new_full": lambda: x.new_full((2, 3), 2.0),
+        "clone": x.clone,
+        "to_copy": x.double,
+    }
+    for name, way in ways.items():
+        with guards.PoisonEmpty(math.nan) as mode:
+            tensor = way()
+            ctypes.memset(tensor.data_ptr() + 6 * tensor.element_size(), 1, 4)
+        (damage,) = mode.damage({"y": tensor})
+        assert (damage.where, damage.count) == ("after", tensor.element_size()), name
+        assert damage.buffer.startswith(f"y, made by torch.{name} "), damage.buffer
 
 
 @pytest.mark.parametrize("poison", [math.nan, 4096.0])

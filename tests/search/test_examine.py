@@ -120,3 +120,50 @@ def test_a_crash_in_a_further_run_names_its_check_and_the_others_run(deadly):
     (found,) = examined.findings
     assert (found.check, found.during, found.spec) == ("crash", deadly, SMALL)
     assert set(examined.looked) == {"calls", "memory", "modes", "crash"} - {deadly}
+
+
+class Lonely:
+    """A process of its own that runs nothing: each call returns what it is given, or raises it."""
+
+    kernel, device, isolated = Kernel("k", "rmsnorm_fwd"), "cpu", True
+
+    def __init__(self, *results):
+        self.results, self.renewed, self.during = list(results), 0, ""
+
+    def call(self, *_, **__):
+        result = self.results.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def fresh(self):
+        self.renewed += 1
+
+    def stage(self):
+        return self.during
+
+
+def test_a_process_that_is_dead_is_replaced_and_one_that_is_not_is_kept():
+    """`dead` is what a broken CUDA context leaves: the next call in that process would fail, whatever the case."""
+    for dead in (True, False):
+        runner = Lonely(Examined(SMALL, dead=dead))
+        examine_in(runner, SMALL, CHECK_NAMES, 1.0)
+        assert runner.renewed == dead
+
+
+def test_what_comes_back_from_a_process_of_its_own_has_not_crashed():
+    """The check `crash` has looked wherever the kernel had a process of its own, whether it came back or not."""
+    for checks, isolated, looked in (
+        (CHECK_NAMES, True, ("accuracy", "crash")),
+        (("accuracy",), True, ("accuracy",)),
+        (CHECK_NAMES, False, ("accuracy",)),
+    ):
+        runner = Lonely(Examined(SMALL, looked=("accuracy",)))
+        runner.isolated = isolated
+        assert examine_in(runner, SMALL, checks, 1.0).looked == looked
+    lost = examine_in(Lonely(LostError("it ended")), SMALL, CHECK_NAMES, 1.0)
+    assert (lost.looked, [finding.check for finding in lost.findings]) == (("crash",), ["crash"])
+    runner = Lonely(LostError("it ended"), Examined(SMALL, looked=("accuracy",)))
+    runner.during = "calls"
+    again = examine_in(runner, SMALL, ("accuracy", "calls"), 1.0)
+    assert (again.looked, [finding.check for finding in again.findings]) == (("accuracy", "crash"), ["crash"])

@@ -36,6 +36,7 @@ from verify_norm.core.finding import Finding, NoData
 from verify_norm.core.judge import worst
 from verify_norm.core.run import Run
 from verify_norm.reference.activation import ACTIVATIONS, pushed
+from verify_norm.reference.arithmetic import compound
 from verify_norm.reference.quantized import product_error, saturated
 
 HUGE = 40  # log2 of √eps over the largest |x|: x̂ is then below every rounding of float32
@@ -147,23 +148,25 @@ def _eps_decides(run: Run) -> Iterator[Compared]:
 
 
 def _bias_alone(run: Run) -> tuple[Array, Array, float, float]:
-    """Return y where x̂ vanishes, how far off a kernel may be, and the same two of amax."""
-    case, contract = run.case, run.kernel.contract
-    view, arithmetic = view_of(case, normalized(run)), arithmetic_of(run)
+    """Return y where x̂ vanishes, how far off a kernel may be, and the same two of amax.
+
+    |w·x̂| is at most 2^(1 − HUGE)·|w|, also as |x·a| + |mean·a|. It grows by the roundings of the mean, n + 5, of rstd,
+    7, and of sums, differences and products, 5 at most, and by what narrow types and matrix products lose. The sum with
+    b rounds once, and in x·a + (b − mean·a) twice.
+    """
+    case, view, a = run.case, view_of(run.case, normalized(run)), arithmetic_of(run)
     weight, bias = view.weight(case.exact.get("weight")), view.weight(case.exact.get("bias"))
     gain = 1.0 if weight is None else np.abs(weight + case.arguments.get("weight_offset", 0.0))
-    tau = gain * 2.0 ** (2 - HUGE)  # twice x̂'s bound: room for every rounding of x̂ itself
-    if contract.expanded:  # x·a + (b − mean·a)
-        tau = 2 * tau
+    largest = 2.0 ** (1 - HUGE) * (1 + compound(a.gamma(view.count + 17), a.operand_u, a.xhat_u, a.offset_u))
     b = np.broadcast_to(0.0 if bias is None else bias, view.shape)
-    tau = tau + FORMATS["float32"].u * np.abs(b)
+    tau = gain * largest + (1 + a.expanded) * a.u * np.abs(b)
     if case.op.activation is not None:
         act = ACTIVATIONS[case.op.activation]
-        b, tau = act.value(b), pushed(act, b, tau, arithmetic)
+        b, tau = act.value(b), pushed(act, b, tau, a)
     amax, amax_off = float(np.abs(b).max(initial=0.0)), float(np.max(tau, initial=0.0))
     scale = case.exact.get("scale")
     if scale is not None:
-        tau = product_error(tau, np.abs(b), scale, arithmetic)
+        tau = product_error(tau, np.abs(b), scale, a)
         b = saturated(b * scale, format_of(run, "y").largest)
     return b, np.broadcast_to(tau, view.shape), amax, amax_off
 

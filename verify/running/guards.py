@@ -50,7 +50,7 @@ class PoisonEmpty(TorchDispatchMode):
     norm operators of torch among those that ran.
     """
 
-    _EMPTY = _overloads("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
+    _EMPTY = _overloads(*("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"))
     _FRESH = _EMPTY | _overloads(
         *("zeros", "zeros_like", "new_zeros", "ones", "ones_like", "new_ones", "full", "full_like", "new_full"),
         *("clone", "_to_copy"),

@@ -42,6 +42,10 @@ def test_other_settings_are_other_cases(good, settings, words):
     other = replace(good, settings=replace(good.settings, seed=7, **settings))
     assert words in unequal(good, other)
     assert unequal(other, good)
+    assert words.partition(",")[0] in unequal(
+        Audit(good), Audit(other)
+    )  # the data of surveys and ladders follow from them, too
+    assert unequal(Audit(other), Audit(good))
 
 
 def test_a_run_that_did_not_end_is_not_compared(good):

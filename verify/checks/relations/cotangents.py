@@ -95,7 +95,7 @@ def _chosen(run: Run, names: tuple[str, ...]) -> Iterator[Difference]:
         if output is None or want is None or output.ratio is None:
             continue
         if name == "dx" and moments:
-            want = _added(want, [_of_statistic(run, moment, u) for moment, u in weights.items()])
+            want = _added(want, *(_of_statistic(run, moment, u) for moment, u in weights.items()))
         ratio = judge.ratio(output.got, want)
         if ratio.max(initial=0.0) > 1:
             index = judge.worst(ratio)
@@ -105,14 +105,16 @@ def _chosen(run: Run, names: tuple[str, ...]) -> Iterator[Difference]:
             yield Difference(name, f"{words}, {of}", index, int((ratio > 1).sum()))
 
 
-def _added(first: Expected, others: list[Expected]) -> Expected:
-    """Return the sum of gradients, each of which torch may round to the type of x, and each partial sum too."""
-    form, value, delta = FORMATS[first.dtype], first.value, first.delta
-    for other in others:
-        rounded = form.ulp(np.abs(value)) + form.ulp(np.abs(other.value)) + form.ulp(np.abs(value + other.value))
-        none = not value.any() and not first.value.any()  # nothing to add to
-        value, delta = value + other.value, delta + other.delta + (0.0 if none else rounded)
-    return replace(first, value=value, delta=delta)
+def _added(*gradients: Expected) -> Expected:
+    """Return the sum of gradients, each of which torch may round to the type of x, and each sum before the last too."""
+    value = np.sum([one.value for one in gradients], axis=0)
+    delta = np.sum([one.delta for one in gradients], axis=0)
+    sizes = [np.abs(one.value) for one in gradients if one.value.any()]  # a zero is no summand
+    if len(sizes) > 1:
+        ulp = FORMATS[gradients[0].dtype].ulp
+        rounded = np.sum([ulp(size) for size in sizes], axis=0) + (len(sizes) - 2) * ulp(np.sum(sizes, axis=0))
+        delta = delta + 0.5 * rounded
+    return replace(gradients[0], value=value, delta=delta)
 
 
 def _of_statistic(run: Run, name: str, u: Array) -> Expected:

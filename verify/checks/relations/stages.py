@@ -3,7 +3,7 @@
 `verify_norm.reference.rounding` bounds how far a kernel is from the truth. Two runs of one kernel may have much in
 common, though: where only dy differs, mean, rstd and every x̂' are the same bits, and what these are off by drops out.
 With r' = r(1 + ρ'), x̂' = x̂(1 + ρ') + s + e (s and ρ' of the row, e of the element), let `factor` be what of ρ' two
-runs may not share: 0, or γ(5) for a reciprocal root that is taken anew of a scaled number. Each run is then within the
+runs may not share: 0, or γ(7) for a reciprocal root that is taken anew of a scaled number. Each run is then within the
 analysis with no shift and that factor of what exact operations would make of the common bits. The functions below give
 that distance; magnitudes are those of x̂', hence up to (1 + ρ)|x̂| + S.
 """
@@ -18,9 +18,10 @@ from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.run import Case, Run
 from verify_norm.reference import batchnorm, layernorm, rmsnorm, rounding
 from verify_norm.reference.activation import ACTIVATIONS, Activation, nearby, pulled
-from verify_norm.reference.arithmetic import Arithmetic, nearest
+from verify_norm.reference.arithmetic import DIVISION, Arithmetic, nearest
 from verify_norm.reference.norm import Norm
 from verify_norm.reference.quantized import product_error
+from verify_norm.reference.residual_sum import addition_error
 from verify_norm.reference.rounding import XhatError
 from verify_norm.reference.view import View, groups, rows
 
@@ -160,7 +161,7 @@ def gradient_apart(
     delta = rounding.projection_error(largest, replace(p, c1=c1, dx=terms), common, a, lost=lost)
     if passed is None:
         return delta
-    return delta + a.gamma(1) * (terms + delta) + a.gamma(3) * np.abs(passed.reshape(delta.shape)) + 4 * a.tiny
+    return delta + addition_error(s.norm, terms + delta, passed.reshape(delta.shape), a)
 
 
 def sum_error(
@@ -169,9 +170,10 @@ def sum_error(
     """Return how far Σφ·dx over a row or group may be off, before dx is rounded into its type.
 
     dx' = r'(g' − c2' − x̂'·c1'), with c1' = c1 + d1 and c2' = c2 + d2. All that is common to a row meets Σφ, all that
-    is proportional to x̂ meets Σφ·x̂, a factor of the row meets Σφ·dx, and the roundings of elements alone Σ|φ|:
+    is proportional to x̂ meets Σφ·x̂, a factor of the row meets Σφ·dx, and the roundings of elements alone Σ|φ|. A row
+    has one r/n, so with R = (1 + ρ)(1 + γ(4)) the last difference and the last product of each element are left:
 
-        |Σφ(dx' − dx)| ≤ ρ|Σφ·dx| + r(1 + ρ)·(|Σφ|·(δc2 + S·C1) + |Σφ·x̂|·(δc1 + ρ·C1) + Σ|φ|·e) + γ(3)·Σ|φ|(|dx| + δ)
+        |Σφ(dx' − dx)| ≤ (R − 1)|Σφ·dx| + rR·(|Σφ|·(δc2 + S·C1) + |Σφ·x̂|·(δc1 + ρ·C1) + Σ|φ|·e) + γ(2)·Σ|φ|(|dx| + δ)
 
         e = (ε + 2u(1 + ε))|g| + 2u(|c2| + δc2) + ((e_x̂ + 4u(1 + e_x̂))·m + floor)·C1      C1 = |c1| + δc1
 
@@ -187,9 +189,10 @@ def sum_error(
     e = d.size * (d.unit + 2 * u * (1.0 + d.unit)) + d.lost + 2 * u * (c2 + d.dc2) + d.floor + 3 * a.tiny
     e = e + ((z.unit + 4 * u * (1.0 + z.unit)) * z.magnitude + z.floor) * most
     inner = np.abs(total(phi)) * (d.dc2 + z.shift * most) + np.abs(total(phi * n.xhat)) * (d.dc1 + z.factor * most)
-    bound = z.factor * np.abs(total(phi * p.dx)) + n.rstd * (1.0 + z.factor) * (inner + total(np.abs(phi) * e))
-    bound = bound + a.gamma(3) * total(np.abs(phi) * (np.abs(p.dx) + delta)) + 2 * n.view.count * a.tiny
+    row = (1.0 + z.factor) * (1.0 + a.gamma(DIVISION))
+    bound = (row - 1.0) * np.abs(total(phi * p.dx)) + n.rstd * row * (inner + total(np.abs(phi) * e))
+    bound = bound + a.gamma(2) * total(np.abs(phi) * (np.abs(p.dx) + delta)) + 2 * n.view.count * a.tiny
     if passed is not None:
         terms = n.rstd * (d.size + c2 + np.abs(n.xhat * p.c1)) + delta
-        bound = bound + total(np.abs(phi) * (a.gamma(1) * terms + a.gamma(3) * np.abs(passed)))
+        bound = bound + total(np.abs(phi) * addition_error(n, terms, passed, a))
     return np.asarray(bound)

@@ -6,7 +6,7 @@ runs share drop out, so the tolerance holds none of them. A law returns None whe
 **Scale.** x·2^k and eps·4^k, and all that is saved accordingly. Sums, differences, products, quotients, square roots
 and conversions are exactly homogeneous in powers of two while nothing overflows or underflows, so every bit up to
 var + eps is the same, whatever the algorithm (two passes, Welford, shifted, x·a + b, float64 inside). Only a reciprocal
-root by a power or by Newton's method may depend on the exponent, by γ(5) each time. So mean, residual_out and dbias
+root by a power or by Newton's method may depend on the exponent, by γ(7) each time. So mean, residual_out and dbias
 scale exactly, and the others within `stages.*_apart` of that root, twice.
 
 An activation moves with what it is applied to, and dbias with it then.
@@ -46,12 +46,12 @@ POWERS |= {"y": 0, "amax": 0, "dx": -1, "dresidual_out": -1, "dweight": 0, "dbia
 MODERATE = 24  # log2 |x| and log2 |dy| at most: far from where a square, a product of three or r³ leaves float32
 
 
-def _subnormal(run: Run, name: str, left: Array, right: Array, power: int) -> Array:
-    """Return what the roundings of subnormal numbers may add, 0 for normal ones; `right` has been scaled back."""
+def _rounded(run: Run, name: str, left: Array, right: Array, power: int, apart: Array) -> Array:
+    """Return half an ulp of each side where they may differ: by `apart`, or as subnormals; `right` is scaled back."""
     form = equations.format_of(run, name)
-    there = right * 2.0**power
-    low = np.minimum(np.abs(left), np.abs(there)) < 2 * form.smallest_normal
-    return np.where(low, 0.5 * form.ulp(left) + 0.5 * form.ulp(there) * 2.0**-power, 0.0)
+    left, there = np.abs(left) + apart, (np.abs(right) + apart) * 2.0**power
+    low = np.minimum(left, there) < 2 * form.smallest_normal
+    return np.where((apart > 0) | low, 0.5 * form.ulp(left) + 0.5 * form.ulp(there) * 2.0**-power, 0.0)
 
 
 def _moderate(values: Array | None) -> bool:
@@ -101,8 +101,7 @@ def scale(run: Run) -> Equations:
         power = k * POWERS[name]
         right = right * 2.0**-power
         apart = 2 * np.broadcast_to(_root_apart(run, s, name, left), left.size).reshape(left.shape)
-        rounded = np.where(apart > 0, equations.half_ulps(run, name, np.abs(left) + apart, np.abs(right) + apart), 0.0)
-        tolerance = apart + rounded + _subnormal(run, name, left, right, power)
+        tolerance = apart + _rounded(run, name, left, right, power, apart)
         words = f"x·2^{k} and eps·4^{k} multiply it by 2^{power}"
         found.append(Equation(words, name, left, right, equations.judged(run, name, tolerance, power)))
     return found
@@ -115,7 +114,7 @@ def _root_apart(run: Run, s: stages.Stages, name: str, got: Array) -> Array:
     """
     root, dy = s.arithmetic.gamma(ROOT + DIVISION + 1), run.case.exact.get("dy")
     if name == "rstd":
-        return ((root + s.arithmetic.stats_u) * (1 + root) * np.abs(got)).ravel()
+        return (root * (1 + root) * np.abs(got)).ravel()
     if name == "y":
         return stages.y_apart(s, root).ravel()
     if name == "amax":
@@ -139,10 +138,11 @@ def scale_dy(run: Run) -> Equations:
     found = []
     for name, left, right in equations.pairs(run, other):
         right = -right * 2.0**-k
-        tolerance = _subnormal(run, name, left, right, k)
+        apart = np.zeros(left.shape)
         if not contract.deterministic and name != "dx":
-            apart = stages.gradient_apart(s, name, *stages.cotangent(s, stages.given(case, "dy"))).reshape(left.shape)
-            tolerance = tolerance + 2 * apart + equations.half_ulps(run, name, left, right)
+            once = stages.gradient_apart(s, name, *stages.cotangent(s, stages.given(case, "dy")))
+            apart = 2 * once.reshape(left.shape)
+        tolerance = apart + _rounded(run, name, left, right, k, apart)
         words = f"−2^{k}·dy multiplies it by exactly −2^{k}"
         found.append(Equation(words, name, left, right, equations.judged(run, name, tolerance, k)))
     return found
