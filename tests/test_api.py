@@ -1,6 +1,7 @@
 """The Python door: audit, replay, the decorator, and what they say."""
 
 import importlib.util
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,9 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from documents import PLAIN
 
 import verify_norm
-from verify_norm import CaseSpec, Contract, FindingsError, UsageError, audit, replay
+from verify_norm import CaseSpec, Contract, Finding, FindingsError, UsageError, audit, replay
 from verify_norm.core.serial import spec_text
 from verify_norm.report import documents
 
@@ -163,14 +165,40 @@ def test_a_report_shows_itself(tmp_path, monkeypatch):
     hostile = replace(report, kernel="<b>&amp;")
     assert "<td>&lt;b&gt;&amp;amp;</td>" in hostile._repr_html_()
     assert report._repr_html_().count("<li>") == 1
-    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list))
-    (row,) = verify_norm.Reports([report]).findings_frame()
-    assert (row["check"], row["output"], row["shape"]) == ("accuracy", "y", report.findings[0].spec.shape)
     both = verify_norm.Reports([report, report])
     assert str(both) == str(report) * 2
     assert both.verdict is report.verdict
     with pytest.raises(UsageError, match=r"cannot write /no/such/r\.json"):
         report.to_json("/no/such/r.json")
+
+
+@pytest.fixture
+def frames(monkeypatch):
+    """pandas, or where it is not installed what is used of it."""
+    if importlib.util.find_spec("pandas") is not None:
+        return
+
+    class DataFrame:
+        def __init__(self, rows, columns):
+            self.rows, self.columns = [dict(zip(columns, row, strict=True)) for row in rows], columns
+
+        def to_dict(self, orient):
+            return {"records": self.rows}[orient]
+
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=DataFrame))
+
+
+def test_findings_are_a_frame_with_the_same_columns_where_there_are_none(frames):
+    finding = Finding("k", "accuracy", "y", "fail", "y is wrong", CaseSpec((4, 8)), (1, 2), 1.5, 1.25, 3.0, 0.5)
+    other = replace(finding, output=None, check="crash", index=None, got=None, want=None, ulp=None, allowed=None)
+    found = verify_norm.Reports([PLAIN, replace(PLAIN, findings=(finding, other))]).findings_frame()
+    first, second = found.to_dict("records")
+    assert (first["check"], first["output"], first["shape"]) == ("accuracy", "y", (4, 8))
+    assert (first["index"], first["got"], first["expected"]) == ((1, 2), 1.5, 1.25)
+    assert shlex.split(first["replay"])[:2] == ["verify-norm", "replay"]
+    assert (second["kernel"], second["check"]) == ("k", "crash")
+    assert list(PLAIN.findings_frame().columns) == list(found.columns) == list(first)
+    assert PLAIN.findings_frame().to_dict("records") == []
 
 
 def test_python_obeys_the_table_of_the_project(tmp_path, monkeypatch, capsys):

@@ -1,5 +1,6 @@
 """What is installed, what importing it costs, and who imports whom."""
 
+import re
 import shutil
 import subprocess
 import sys
@@ -32,6 +33,17 @@ def test_the_public_names_resolve():
 def test_leaves_are_light(module):
     code = f"import sys, {module}; print([m for m in {HEAVY} if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_every_file_can_be_checked_out_on_windows_too():
+    names = [
+        path.name
+        for folder in ("verify", "reference", "kernels", "tests", "benchmarks")
+        for path in (ROOT / folder).rglob("*")
+    ]
+    assert len(names) > 500
+    reserved = r"[<>:\"|?*\\\x00-\x1f]|[ .]$|^(?i:con|prn|aux|nul|com\d|lpt\d)(\.|$)"
+    assert [name for name in names if re.search(reserved, name)] == []
 
 
 def test_the_wheel_holds_verify_norm_alone(tmp_path):

@@ -24,9 +24,6 @@ def test_any_other_error_is_ours_and_says_how_to_report_it(capsys):
     assert "report it" in said
 
 
-def test_notes_are_printed_and_the_request_comes_back(capsys):
-    class Asked:
-        notes = ("first", "second [bold]")
-
-    assert console.noted(Asked) is Asked
-    assert capsys.readouterr().err == "verify-norm: first\nverify-norm: second [bold]\n"
+def test_a_note_is_a_line_as_it_is(capsys):
+    console.complain("second [bold]")
+    assert capsys.readouterr().err == "verify-norm: second [bold]\n"

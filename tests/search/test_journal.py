@@ -1,6 +1,9 @@
 """A journal keeps whole lines, for the same kernel, settings and versions."""
 
+import re
 from dataclasses import replace
+
+import pytest
 
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Kernel
@@ -47,3 +50,23 @@ def test_the_name_follows_from_the_kernel_and_the_settings(tmp_path, monkeypatch
     assert path_of(kernel, replace(settings, seed=1)) != path
     assert path_of(replace(kernel, bind="eps=1"), settings) != path
     assert path_of(replace(kernel, target=""), settings) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("C:\\norms\\k.py:k", "../../etc/passwd:k", "a/b.py:k<b>", 'k"|?*', "k\n\x00\x1b[31m", "k. ", "CON", "nul"),
+        *("", "\u202ek", "k" * 4000, "\U0001d4dd" * 70, "日本.py:k"),
+    ],
+)
+def test_every_kernel_has_a_file_name_that_is_one_on_windows_too(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    path = path_of(Kernel(name, "rmsnorm_fwd", target="a:k"), Settings())
+    assert path.parent == tmp_path / "verify-norm"
+    assert re.fullmatch(r"[0-9A-Za-z_]{0,60}-[0-9a-f]{16}\.jsonl", path.name)
+    journal = Journal(path, resume=False)
+    journal.enter(FIRST)
+    journal.close(complete=False)
+    again = Journal(path, resume=True)
+    assert again.done == {FIRST.spec: FIRST}
+    again.close(complete=True)

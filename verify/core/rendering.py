@@ -42,9 +42,7 @@ class Rendered:
 
     def findings_frame(self) -> Any:
         """Return a pandas.DataFrame with a row for each finding; raises ImportError without pandas."""
-        import pandas  # type: ignore[import-untyped, import-not-found, unused-ignore]
-
-        return pandas.DataFrame(_render("notebook", "rows", *self._each()))
+        return _render("notebook", "frame", *self._each())
 
 
 def _written(text: str, path: str) -> str:

@@ -1,8 +1,10 @@
 """A Report where people work with it: a compact table for notebooks, and a row for each finding."""
 
+from collections.abc import Callable
 from html import escape
 from typing import Any
 
+from verify_norm.core.finding import Finding
 from verify_norm.core.results import Report, explanation, next_step, replay_line
 from verify_norm.report.words import case, headline, number, printable
 
@@ -37,30 +39,35 @@ def _row(report: Report) -> str:
     return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
 
-def rows(*reports: Report) -> list[dict[str, Any]]:
-    """Return a row for each finding: what failed, where, the values, and how to run it again."""
-    return [
-        {
-            "kernel": report.kernel,
-            "op": report.op,
-            "check": finding.check,
-            "output": finding.output,
-            "message": finding.message,
-            "case": case(finding.spec),
-            "dtype": finding.spec.dtype,
-            "shape": finding.spec.shape,
-            "index": finding.index,
-            "got": finding.got,
-            "expected": finding.want,
-            "ulp": finding.ulp,
-            "allowed": finding.allowed,
-            "cases": finding.cases,
-            "contract": explanation(report, finding),
-            "replay": replay_line(report, finding.spec),
-        }
-        for report in reports
-        for finding in report.findings
-    ]
+COLUMNS: dict[str, Callable[[Report, Finding], Any]] = {
+    "kernel": lambda report, finding: report.kernel,
+    "op": lambda report, finding: report.op,
+    "check": lambda report, finding: finding.check,
+    "output": lambda report, finding: finding.output,
+    "message": lambda report, finding: finding.message,
+    "case": lambda report, finding: case(finding.spec),
+    "dtype": lambda report, finding: finding.spec.dtype,
+    "shape": lambda report, finding: finding.spec.shape,
+    "index": lambda report, finding: finding.index,
+    "got": lambda report, finding: finding.got,
+    "expected": lambda report, finding: finding.want,
+    "ulp": lambda report, finding: finding.ulp,
+    "allowed": lambda report, finding: finding.allowed,
+    "cases": lambda report, finding: finding.cases,
+    "contract": explanation,
+    "replay": lambda report, finding: replay_line(report, finding.spec),
+}
+
+
+def frame(*reports: Report) -> Any:
+    """Return a pandas.DataFrame with a row for each finding, and its columns where there is none.
+
+    Raises ImportError without pandas.
+    """
+    import pandas  # type: ignore[import-untyped, import-not-found, unused-ignore]
+
+    rows = [[of(report, finding) for of in COLUMNS.values()] for report in reports for finding in report.findings]
+    return pandas.DataFrame(rows, columns=list(COLUMNS))
 
 
 def _text(value: object) -> str:

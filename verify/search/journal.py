@@ -5,6 +5,7 @@ import hashlib
 import inspect
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -81,7 +82,7 @@ def path_of(kernel: Kernel, settings: Settings) -> Path | None:
     lasting = replace(settings, seconds=0.0, allow_incomplete=False)  # a resumed run may have more time
     digest = hashlib.sha256(repr((__version__, bare, lasting)).encode() + _source(kernel)).hexdigest()[:16]
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    name = "".join(c if c.isalnum() else "_" for c in kernel.name)[-60:]
+    name = re.sub("[^0-9A-Za-z]", "_", kernel.name)[-60:]  # a name of a file on any system
     return Path(state) / "verify-norm" / f"{name}-{digest}.jsonl"
 
 
