@@ -53,13 +53,37 @@ def test_accuracy_catches_saturation_and_passes_overflow():
     assert ("accuracy", "dbias") in findings(saturating, spec, "layernorm_bwd")
 
 
+WIDER = {(check, output) for check in ("signature", "statistics") for output in ("mean", "rstd")}
+
+
 def test_statistics_catches_what_y_does_not_show():
     def rounded(x, weight, bias, eps, normalized_shape):
         y, mean, rstd = layernorm_fwd(x, weight, bias, eps, normalized_shape)
         return y, mean, rstd.bfloat16().float()
 
+    promised = Contract(stats="bfloat16")
     assert findings(rounded) == {("statistics", "rstd")}
-    assert findings(rounded, contract=Contract(stats="bfloat16")) == {("signature", "rstd"), ("signature", "mean")}
+    assert findings(rounded, contract=promised) == WIDER - {("statistics", "rstd")}
+
+
+def test_saved_statistics_are_rounded_once():
+    def saving(x, weight, bias, eps, normalized_shape, ulps=0):
+        y, mean, rstd = layernorm_fwd(x, weight, bias, eps, normalized_shape)
+        rstd = (rstd.bfloat16().view(torch.int16) + ulps).view(torch.bfloat16)
+        return y, mean.bfloat16(), rstd
+
+    def rounded_up(x, weight, bias, eps, normalized_shape):
+        return saving(x, weight, bias, eps, normalized_shape, ulps=1)
+
+    promised = Contract(stats="bfloat16")
+    assert (
+        findings(
+            lambda x, weight, bias, eps, normalized_shape: saving(x, weight, bias, eps, normalized_shape),
+            contract=promised,
+        )
+        == set()
+    )
+    assert ("statistics", "rstd") in findings(rounded_up, contract=promised)
 
 
 @pytest.mark.slow

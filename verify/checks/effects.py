@@ -91,8 +91,8 @@ def _counted(run: Run) -> Iterator[Finding]:
 
 def _seeded(run: Run) -> Iterator[Finding]:
     """Yield the generators whose state after a call does not depend on the state before."""
-    states, device = [], torch.device(run.case.device)
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+    states, gpus = [], range(torch.cuda.device_count() if torch.cuda.is_initialized() else 0)
+    with torch.random.fork_rng(gpus):
         kept = random.getstate(), np.random.get_state()  # noqa: NPY002
         for seed in (1, 2):
             torch.manual_seed(seed)
@@ -100,8 +100,8 @@ def _seeded(run: Run) -> Iterator[Finding]:
             np.random.seed(seed)  # noqa: NPY002
             rerun(run)
             now = {"torch": torch.get_rng_state().tolist(), "Python": random.getstate(), "NumPy": _numpy_state()}
-            if device.type == "cuda":
-                now["CUDA"] = torch.cuda.get_rng_state(device).tolist()
+            if gpus:
+                now["CUDA"] = [torch.cuda.get_rng_state(gpu).tolist() for gpu in gpus]
             states.append(now)
         random.setstate(kept[0])
         np.random.set_state(kept[1])  # noqa: NPY002
