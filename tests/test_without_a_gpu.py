@@ -220,7 +220,7 @@ def test_a_call_that_seeds_the_generator_of_the_gpu_is_found(monkeypatch, seeds)
     )
     run = execute(replace(KERNEL, run=seeding), make.case(SPEC, OPS["rmsnorm_fwd"], Contract()))
     found = [item.message for item in CHECKS["effects"].function(run) if isinstance(item, Finding)]
-    assert ["CUDA's global random generator" in message for message in found] == [True] * (seeds is not None)
+    assert [f"cuda:{seeds}'s global random generator" in message for message in found] == [True] * (seeds is not None)
 
 
 def test_a_graph_is_replayed_with_the_values_given(gpu):

@@ -8,7 +8,8 @@ from verify_norm.cases import make
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract, Kernel, Output, Run
+from verify_norm.core.run import Output, Run
+from verify_norm.core.spec import CaseSpec, Contract, Kernel
 
 DTYPES = ("float32", "float16", "bfloat16")
 U = 2.0**-24

@@ -100,8 +100,7 @@ def _seeded(run: Run) -> Iterator[Finding]:
             np.random.seed(seed)  # noqa: NPY002
             rerun(run)
             now = {"torch": torch.get_rng_state().tolist(), "Python": random.getstate(), "NumPy": _numpy_state()}
-            if gpus:
-                now["CUDA"] = [torch.cuda.get_rng_state(gpu).tolist() for gpu in gpus]
+            now |= {f"cuda:{gpu}": torch.cuda.get_rng_state(gpu).tolist() for gpu in gpus}
             states.append(now)
         random.setstate(kept[0])
         np.random.set_state(kept[1])  # noqa: NPY002
