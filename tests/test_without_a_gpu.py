@@ -233,7 +233,7 @@ def test_a_graph_is_replayed_with_the_values_given(gpu):
     x, weight = torch.arange(1.0, 4.0), torch.full((3,), 5.0)
     assert captures.replayed(lambda x, weight: x * weight)(x=x, weight=weight).tolist() == [5, 10, 15]
     graph = torch.cuda.graph
-    gpu.patch(torch.cuda, "graph", lambda one: capturing.append(one) or graph(one))
+    gpu.patch(torch.cuda, "graph", lambda one, **on: capturing.append(one) or graph(one, **on))
     assert captures.replayed(of_a_number)(x=x, weight=weight).tolist() == [5.5, 10.5, 15.5]  # of 1 − ½, not of 1
     with pytest.raises(RefusedError, match="CUDA cannot capture it"):
         captures.replayed(lambda x: x * x.sum().item())(x=x)

@@ -227,6 +227,16 @@ def test_what_is_overwritten_cannot_require_a_gradient():
         assert said(layernorm_fwd, way, inplace=("y:x",)) == (None if "require" in way or way == EVALUATION else {})
 
 
+def test_a_zero_that_is_overwritten_by_a_negative_zero_has_other_bits():
+    def rmsnorm_fwd(x, weight, eps, normalized_shape, weight_offset):
+        x.copy_(x * weight)
+        return x, torch.rsqrt(x.new_zeros(1) + eps)
+
+    for seed in range(4):  # y is 0 or -0, by the sign of the weight
+        spec = replace(ROWS, shape=(1, 2), data="zero", seed=seed)
+        assert said(rmsnorm_fwd, "under torch.inference_mode()", spec, "rmsnorm_fwd", inplace=("y:x",)) == {}
+
+
 def untraceable(x, weight, bias, eps, normalized_shape):
     """A norm with what Dynamo cannot trace: a generator's frame, a number of a tensor, and NumPy."""
     largest = max(float(row.abs().max()) for row in x.reshape(-1, x.shape[-1]))

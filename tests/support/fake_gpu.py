@@ -42,7 +42,10 @@ class _Recorded(TorchDispatchMode):
 
 
 class Stream:
-    """A stream that does nothing of its own."""
+    """A stream of a device that does nothing of its own."""
+
+    def __init__(self, index=0):
+        self.index = index
 
     def wait_stream(self, other):
         pass
@@ -57,8 +60,8 @@ class FakeGpu:
         for name in ("device", "stream", "graph", "synchronize", "empty_cache", "current_device", "set_device"):
             self.patch(torch.cuda, name, getattr(self, name))
         self.patch(torch.cuda, "CUDAGraph", Graph)
-        self.patch(torch.cuda, "Stream", lambda *device: Stream())
-        self.patch(torch.cuda, "current_stream", Stream)
+        self.patch(torch.cuda, "Stream", lambda *device: Stream(self.current))
+        self.patch(torch.cuda, "current_stream", lambda *device: Stream(self.current))
         self.patch(torch.cuda, "get_device_capability", lambda device: (8, 0))
         self.patch(torch.cuda, "memory_reserved", lambda device: 0)
         self.patch(torch.cuda, "memory_allocated", lambda device: 0)
@@ -73,7 +76,9 @@ class FakeGpu:
     def stream(self, stream):
         yield
 
-    def graph(self, graph):
+    def graph(self, graph, stream=None):
+        assert stream is not None, "torch captures on a stream of the device that was current at the first capture"
+        assert stream.index == self.current
         return _Recorded(graph)
 
     def synchronize(self, device=None):

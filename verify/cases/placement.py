@@ -202,6 +202,12 @@ def same_values(one: torch.Tensor, two: torch.Tensor) -> bool:
     return torch.allclose(one, two, rtol=0.0, atol=0.0, equal_nan=True)
 
 
+def same_bits(one: torch.Tensor, two: torch.Tensor) -> bool:
+    """Return whether two tensors of one shape and type hold the same bits: 0 is not −0."""
+    first, second = (tensor.detach().reshape(-1).contiguous().view(torch.uint8) for tensor in (one, two))
+    return torch.equal(first, second)
+
+
 def to_float64(tensor: torch.Tensor) -> Array:
     """Return the tensor's values, exactly."""
     return tensor.detach().to("cpu", torch.float64).contiguous().numpy()

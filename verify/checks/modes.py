@@ -55,7 +55,7 @@ def _made_there(function: Function) -> Function:
         made = {name: tensor for name, tensor in made.items() if _placed_alike(tensor, given[name])}
         returned = function(**{**given, **made})
         for name, tensor in made.items():
-            if not placement.same_values(tensor, given[name]):
+            if not placement.same_bits(tensor, given[name]):
                 placement.overwrite(given[name], tensor)
         return returned
 

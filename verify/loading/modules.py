@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from verify_norm.cases.placement import same_values
+from verify_norm.cases.placement import same_bits
 from verify_norm.core.errors import UsageError, one_line
 from verify_norm.core.spec import Op
 from verify_norm.loading.bind import FEATURES, Binding, Candidate, bind, features, meant, signature
@@ -167,7 +167,7 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
 
 
 def _equal(one: torch.Tensor, two: torch.Tensor) -> bool:
-    return one.dtype == two.dtype and one.device == two.device and same_values(one, two)
+    return one.dtype == two.dtype and one.device == two.device and same_bits(one, two)
 
 
 def _copied(module: nn.Module) -> nn.Module:

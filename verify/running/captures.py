@@ -84,7 +84,7 @@ def replayed(function: Function) -> Function:
         usual.wait_stream(beside)
         write(others)
         try:
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, stream=beside):  # its own is of the device of the first capture
                 returned = function(**given)
         except Exception as error:
             raise RefusedError(f"CUDA cannot capture it: {one_line(error)}") from error
