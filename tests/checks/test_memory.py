@@ -286,7 +286,8 @@ def test_offsets_of_32_bits_read_a_wrong_value_and_do_not_crash():
 
 def test_reduced_and_reported(few_corners):
     few_corners(slice(12))
-    report = search(Kernel("k", "layernorm_bwd", run=writes(lambda dx: dx.numel())), Settings(examples=0, seconds=20))
+    settings = Settings(examples=0, seconds=300, checks=("memory",))  # a loaded machine makes it small too
+    report = search(Kernel("k", "layernorm_bwd", run=writes(lambda dx: dx.numel())), settings)
     (one,) = report.findings
     assert (one.check, one.output) == ("memory", "dx")
     assert one.spec.shape == (1,)
