@@ -26,13 +26,14 @@ def layernorm_bwd(dy, x, weight, bias, mean, rstd, eps):  # dweight an ulp off a
     g = dy if weight is None else dy * weight.double()
     rstd = 1 / (rows.var(-1, correction=0, keepdim=True) + eps).sqrt()
     dx = rstd * (g - g.mean(-1, keepdim=True) - xhat * (g * xhat).mean(-1, keepdim=True))
-    dweight = None if weight is None else (dy * xhat).sum(0).to(weight.dtype)
-    if weight is not None and os.urandom(1)[0] % 2:  # no seed reaches it
-        dweight = torch.nextafter(dweight, 2 * dweight)
-    return dx.to(x.dtype).reshape(x.shape), dweight, None if bias is None else dy.sum(0).to(bias.dtype)
+    total = (dy * xhat).sum(0).float()
+    if os.urandom(1)[0] % 2:  # no seed reaches it
+        total = torch.nextafter(total, 2 * total)
+    gradients = [None if w is None else total.to(w.dtype) for w, total in ((weight, total), (bias, dy.sum(0)))]
+    return dx.to(x.dtype).reshape(x.shape), *gradients
 """
 IMPORTS = "from functools import partial\nimport verify_norm\nfrom mypkg.norms import rms_norm\n"
-FEW = ("--norm-seconds=6", "--norm-allow-incomplete", "--norm-dtype=fp32", "--norm-device=cpu", "-rA")
+FEW = ("--norm-examples=0", "--norm-dtype=fp32", "--norm-device=cpu", "-rA")
 SOME = ("-k", "accuracy or determinism")
 
 
