@@ -87,7 +87,7 @@ def evidence(report: Report) -> str:
         return ""
     if report.backend == "torch":
         return "It ran on the CPU: this is no evidence about a GPU."
-    where = "in Triton’s interpreter" if report.backend == "triton" else "on the CPU, Triton’s part in its interpreter"
+    where = "in Triton’s interpreter" if report.backend == "triton" else "on the CPU, Triton code, if any, in its interpreter"
     return f"It ran {where}: this is no evidence about a GPU."
 
 
