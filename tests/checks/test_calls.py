@@ -3,7 +3,9 @@
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from checking import ROWS, layernorm_fwd
@@ -92,6 +94,17 @@ def test_outputs_in_a_ring(size):
     found = said(layernorm_fwd, "many")
     assert list(found) == ["y"]
     assert "although the caller still holds it" in found["y"]
+
+
+@pytest.mark.parametrize(
+    ("now", "count"),
+    [((0.0, np.nan, 1.0), 0), ((-0.0, np.nan, 1.0), 1), ((0.0, 2.0, np.nan), 2), ((0.0, np.nan, 3.0), 1)],
+)
+def test_memory_that_changes_is_counted_in_bits(now, count):
+    run = SimpleNamespace(
+        returned={"y": torch.tensor(now)}, outputs={"y": SimpleNamespace(got=np.array([0, np.nan, 1]))}
+    )
+    assert [one.words.partition(" ")[0] for one in calls._rewritten(run, "later")] == [str(count)] * bool(count)
 
 
 def test_a_call_that_goes_wrong_late(monkeypatch):

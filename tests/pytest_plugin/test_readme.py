@@ -19,17 +19,18 @@ def rms_norm(x, weight, eps):
     y = x.double() * torch.rsqrt(x.double().square().mean(-1, keepdim=True) + eps)
     return (y if weight is None else y * weight.double()).to(x.dtype)
 
-def layernorm_bwd(dy, x, weight, bias, mean, rstd, eps):  # dweight in any order, as by atomic additions
+def layernorm_bwd(dy, x, weight, bias, mean, rstd, eps):  # dweight an ulp off at times, as by atomic additions
     N = x.shape[-1]
     dy, rows = (t.double().reshape(-1, N) for t in (dy, x))
     xhat = torch.nn.functional.layer_norm(rows, (N,), eps=eps)
     g = dy if weight is None else dy * weight.double()
     rstd = 1 / (rows.var(-1, correction=0, keepdim=True) + eps).sqrt()
     dx = rstd * (g - g.mean(-1, keepdim=True) - xhat * (g * xhat).mean(-1, keepdim=True))
-    terms = (dy * xhat).float()
-    terms = terms[sorted(range(len(terms)), key=lambda row: os.urandom(4))]  # no seed reaches it
-    dweight = None if weight is None else torch.cumsum(terms, 0)[-1:].sum(0).to(weight.dtype)
-    return dx.to(x.dtype).reshape(x.shape), dweight, None if bias is None else dy.sum(0).to(bias.dtype)
+    total = (dy * xhat).sum(0).float()
+    if os.urandom(1)[0] % 2:  # no seed reaches it
+        total = torch.nextafter(total, 2 * total)
+    gradients = [None if w is None else total.to(w.dtype) for w, total in ((weight, total), (bias, dy.sum(0)))]
+    return dx.to(x.dtype).reshape(x.shape), *gradients
 """
 IMPORTS = "from functools import partial\nimport verify_norm\nfrom mypkg.norms import rms_norm\n"
 FEW = ("--norm-examples=0", "--norm-dtype=fp32", "--norm-device=cpu", "-rA")

@@ -86,6 +86,8 @@ def test_a_contract_that_is_not_the_strict_one_stands_beside_the_verdict():
 
 def test_a_run_without_a_gpu_is_labelled(read):
     assert "interpreter: this is no evidence about a GPU" in words.evidence(REPORT)
+    unknown = words.evidence(replace(REPORT, backend="python"))  # as of any callable: it may use no Triton
+    assert unknown.startswith("It ran on the CPU, Triton code, if any, in its interpreter:")
     assert words.evidence(replace(REPORT, backend="torch")) == "It ran on the CPU: this is no evidence about a GPU."
     on_gpu = replace(REPORT, settings=replace(REPORT.settings, device="cuda"), environment={"device": "H200"})
     assert words.evidence(on_gpu) == ""

@@ -87,7 +87,8 @@ def evidence(report: Report) -> str:
         return ""
     if report.backend == "torch":
         return "It ran on the CPU: this is no evidence about a GPU."
-    where = "in Triton’s interpreter" if report.backend == "triton" else "on the CPU, Triton’s part in its interpreter"
+    inside = "in Triton’s interpreter"
+    where = inside if report.backend == "triton" else "on the CPU, Triton code, if any, in its interpreter"
     return f"It ran {where}: this is no evidence about a GPU."
 
 
