@@ -247,9 +247,10 @@ def measured(d: Draw, m: Method, arithmetic: Arithmetic) -> Iterator[tuple[str, 
     with np.errstate(all="ignore"):
         out = computed(d, m, value)
     torch.set_flush_denormal(False)
+    stats = m.stats or "float32"
     for name, got in out.items():
         want, delta = (getattr(v if hasattr(v, name) else dv, name) for v, dv in ((value, dvalue), (error, derror)))
-        dtype = {"mean": "float32", "rstd": "float32", "dweight": d.wdtype, "dbias": d.wdtype}.get(name, d.dtype)
+        dtype = {"mean": stats, "rstd": stats, "dweight": d.wdtype, "dbias": d.wdtype}.get(name, d.dtype)
         rounded = FORMATS[dtype].round(got.astype(np.float64).reshape(want.shape))
         yield name, dtype, ratio(rounded, Expected(want, delta, dtype)), np.isfinite(delta)
         if m.given and name in ("dx", "dweight"):

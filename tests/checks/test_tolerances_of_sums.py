@@ -10,6 +10,7 @@ from counted import (
     DTYPES,
     DX,
     PLAIN,
+    PRODUCTS,
     QUIET,
     RHO,
     ROOT,
@@ -247,3 +248,56 @@ def test_what_a_narrow_xhat_averages_out():
         _, averaging = moments._together(run, moments.stages.stages(run), "y", phi, case.expected["y"])
         c = np.abs(y) * 2.0**-8
         assert averaging == pytest.approx(c.sum() ** 2 if alike else (c * c).sum(), rel=0.2)
+        if not alike:
+            omega = (unit := FORMATS["bfloat16"].ulp(y)) / np.maximum(
+                unit, FORMATS["bfloat16"].ulp(np.sqrt(np.mean(y * y)))
+            )
+            one = moments.moments(run)["y"]
+            assert one.averaging == pytest.approx(((omega / unit * c) ** 2).sum(), rel=0.2)
+
+
+FAR = 1 / 64  # an eps, beside which r is no number of bfloat16
+R = (1 + FAR) ** -0.5
+LOST, SHORT = abs(FORMATS["bfloat16"].round(np.array(R)) - R), (1 + 2.0**-10) * QUIET  # what x̂ and g lose of themselves
+ALL = ROWS * N
+TOGETHER = {  # operator, output, φ, dy, whether x̂ is rounded: what may have one sign, in roundings and by bfloat16
+    "y: a shift": ("layernorm_fwd", "y", np.abs(X), X, False, ALL * (C2 + 2), 0.0),
+    "y: a factor": ("layernorm_fwd", "y", X, X, False, ALL * (RHO + 2), 0.0),
+    "dbias": ("layernorm_bwd", "dbias", np.ones(N), QUIET, False, N * SUM, 0.0),
+    "dweight: a sum": ("layernorm_bwd", "dweight", np.ones(N), QUIET, False, N * PRODUCTS, 0.0),
+    "dweight: a shift": ("layernorm_bwd", "dweight", np.ones(N), np.abs(X), False, N * PRODUCTS + ALL * C2, 0.0),
+    "dweight: a factor": ("layernorm_bwd", "dweight", np.ones(N), X, False, N * PRODUCTS + ALL * RHO, 0.0),
+    "dx": ("layernorm_bwd", "dx", QUIET, QUIET, False, ALL * (RHO + 4 + 2 + 2), 0.0),
+    "y: x̂ is rounded alike": ("rmsnorm_fwd", "y", X, X, True, 0, ALL * LOST),
+    "dx: x̂ is rounded alike": ("layernorm_bwd", "dx", X, X, True, 0, ALL * 2 * R * R * LOST),
+    "dx: g is rounded alike": ("layernorm_bwd", "dx", QUIET, SHORT, True, 0, ALL * R * 2.0**-10),
+}
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_what_of_a_sum_of_errors_may_have_one_sign(name):
+    op, output, phi, dy, narrow, roundings, lost = TOGETHER[name]
+    contract = replace(TWO_PASS, xhat="bfloat16") if narrow else TWO_PASS
+    spec = replace(SPEC if output in ("dweight", "dbias") else PLAIN, eps=FAR if narrow else 1e-12)
+    run = run_of(case_of(spec, op, contract, dy=dy), contract)
+    s = moments.stages.stages(moments._under(run, xhat=None))  # as `moments` does: the rest averages out
+    systematic, averaging = moments._together(run, s, output, phi, run.case.expected[output])
+    assert systematic == pytest.approx(roundings * U + lost, rel=0.02)
+    if name == "dx: g is rounded alike":
+        assert averaging == pytest.approx((ALL * R * 2.0**-8) ** 2, rel=0.02)  # all |x̂| are equal
+    elif not narrow:
+        assert averaging == 0.0
+
+
+def test_sums_over_narrow_partial_sums():
+    contract = replace(TWO_PASS, partials="float16")
+    case = make.case(CaseSpec((8, 32), eps=1e-12), OPS["layernorm_bwd"], contract)
+    run, expected = run_of(case, contract), case.expected["dweight"]
+    s, want, form = moments.stages.stages(run), expected.value, FORMATS["float32"]
+    terms, unit = case.exact["dy"] * s.norm.xhat, form.ulp(want)
+    omega = unit / np.maximum(unit, form.ulp(np.sqrt(np.mean(want * want))))
+    V = 8 * (2.0**-22 * ((terms**2).sum(0) + want**2) + 8 * 2.0**-50) / unit**2
+    one = moments._of(run, s, "dweight", run.outputs["dweight"], expected)
+    partial = (omega**2 * V).sum()
+    assert (one.partial, one.averaging) == pytest.approx((partial, partial), rel=1e-3)
+    assert one.explained == pytest.approx((omega * np.sqrt(V)).sum(), rel=0.01)
