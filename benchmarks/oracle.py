@@ -116,6 +116,13 @@ class OnDevice(NDArrayOperatorsMixin):
         """Return the maximum over these axes, or over all axes by default, as NumPy does."""
         return OnDevice(self.tensor.amax(axes, keepdim=keepdims).clamp_min(initial))
 
+    def min(self, initial: float = np.inf) -> OnDevice:
+        """Return the minimum over all axes, as NumPy does."""
+        return OnDevice(self.tensor.amin().clamp_max(initial))
+
+    def __bool__(self) -> bool:
+        return bool(self.tensor)
+
     def __getitem__(self, index: Any) -> OnDevice:
         return OnDevice(self.tensor[index])
 

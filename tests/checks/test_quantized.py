@@ -89,7 +89,7 @@ def test_right_kernels_pass_every_check(output, unusual, findings):
 @pytest.mark.parametrize("output", LARGEST)
 @pytest.mark.parametrize("unusual", UNUSUAL)
 def test_right_kernels_are_within_the_bound(output, unusual, findings):
-    assert findings(kernel(norm(output, unusual), output), SPECS, VALUES) == {}
+    assert findings(kernel(norm(output, unusual), output), SPECS, *VALUES) == {}
 
 
 @pytest.mark.parametrize("output", LARGEST)
@@ -112,15 +112,15 @@ def test_mistakes_are_detected_by_name(output, mistake, output_at_fault, finding
 
 
 def test_infinity_is_no_saturation(findings):
-    assert ("accuracy", "y") in findings(kernel(norm("float8_e5m2", "infinity"), "float8_e5m2"), SPECS, VALUES)
+    assert ("accuracy", "y") in findings(kernel(norm("float8_e5m2", "infinity"), "float8_e5m2"), SPECS, *VALUES)
 
 
 def test_the_other_e4m3s_largest_number_is_not_this_ones(findings):
-    assert ("accuracy", "y") in findings(kernel(norm(mistake="the other e4m3's largest")), SPECS, VALUES)
+    assert ("accuracy", "y") in findings(kernel(norm(mistake="the other e4m3's largest")), SPECS, *VALUES)
 
 
 def test_the_wrong_format_is_detected(findings):
-    assert ("signature", "y") in findings(kernel(norm("float8_e5m2"), "float8_e4m3fn"), SPECS, VALUES)
+    assert ("signature", "y") in findings(kernel(norm("float8_e5m2"), "float8_e4m3fn"), SPECS, *VALUES)
 
 
 def test_the_corner_table_saturates_and_underflows():

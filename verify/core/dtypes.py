@@ -38,14 +38,19 @@ class Format:
         """Return the smallest normal number: below it, precision is lost or the value is flushed to zero."""
         return 2.0**self.emin
 
-    def ulp(self, value: Array) -> Array:
+    def ulp(self, value: Array | float) -> Array:
         """Return the distance between neighbours in the binade of `value`, at least that of subnormals (Muller, 2018).
 
         >>> FORMATS["bfloat16"].ulp(np.array([1.0, 1.99, 2.0, 0.0])).tolist()
         [0.0078125, 0.0078125, 0.015625, 9.183549615799121e-41]
         """
-        exponent = np.asarray(value, np.float64).view(np.int64) >> 52 & 0x7FF
-        step: Array = self.steps.take(exponent)
+        step: Array
+        if isinstance(value, np.ndarray):
+            step = self.steps.take(value.view(np.int64) >> 52 & 0x7FF)
+            return step
+        _, exponent = np.frexp(value)  # a number, or an array of another library, which knows NumPy's ufuncs alone
+        exponent = np.where(value == 0, self.emin, np.clip(exponent - 1, self.emin, self.emax))
+        step = np.ldexp(1.0, exponent - self.precision + 1)
         return step
 
     def round(self, value: Array) -> Array:
