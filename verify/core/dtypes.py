@@ -46,7 +46,7 @@ class Format:
         """
         step: Array
         if isinstance(value, np.ndarray):
-            step = self.steps.take(value.view(np.int64) >> 52 & 0x7FF)
+            step = self.steps.take(value.astype(np.float64, copy=False).view(np.int64) >> 52 & 0x7FF)
             return step
         _, exponent = np.frexp(value)  # a number, or an array of another library, which knows NumPy's ufuncs alone
         exponent = np.where(value == 0, self.emin, np.clip(exponent - 1, self.emin, self.emax))
