@@ -254,8 +254,8 @@ def zoo() -> str:
     )
     text = [
         "Wrong kernels that each policy detects, by class of bug, of those to which it applies. The last row counts "
-        "the right kernels that it flags. The published policies ran on the H200, when there were fewer kernels; on the "
-        f"CPU the fewest of {len(here)} seeds count.",
+        "the right kernels that it flags. The published policies ran on the H200, when there were fewer kernels. On "
+        f"the CPU the lowest count of {len(here)} seeds stands.",
         markdown(["class of bug", "verify-norm, CPU", "verify-norm, H200", *policies], rows),
     ]
     text += [over_seeds(name, found) for name, found in sorted(seeds.items())]

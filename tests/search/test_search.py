@@ -172,4 +172,4 @@ def test_a_batch_is_as_large_as_the_kernels_time_allows():
     assert (finding.output, finding.spec.batch) == ("rstd", 4096)
     slow = search(forward(0.001), options)
     assert slow.ok
-    assert next(skip.cases for skip in slow.skipped if "rows are slow" in skip.reason) >= 5
+    assert next(skip.cases for skip in slow.skipped if "rows are slow" in skip.reason) >= 2

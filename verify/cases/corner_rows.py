@@ -127,8 +127,7 @@ SERVING_ROWS: tuple[Row, ...] = (  # from small to large, as far as the kernel's
     ((63, 1016), {"batch": 4097}),
     ((65, 512), {"batch": 4099}),
     ((16, 8192), {"batch": 300}),
-    ((32, 4096), {"batch": 4096}),
-    ((16, 8192), {"batch": 4096}),
+    ((32, 4096), {"batch": 1025}),
 )
 GPU_SERVING_ROWS: tuple[Row, ...] = tuple(
     ((64, length), {"batch": batch}) for length in (512, 4096, 8192) for batch in (255, 256, 257, 300, 4096)
