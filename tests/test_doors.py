@@ -252,8 +252,8 @@ def test_in_pytest_an_incomplete_run_passes_only_where_it_is_accepted(project):
     run = project.runpytest_subprocess(*few)
     run.assert_outcomes(failed=2)
     said = outcomes(project.path / "j.xml")
-    assert "accuracy: incomplete: 1 of 102 corner cases ran: the 1 s were over" in said["right-accuracy"][1]
-    run.stdout.fnmatch_lines(["FAIL *partial.py:right: incomplete: 1 of 102 corner cases ran: *"])
+    assert re.search(r"accuracy: incomplete: 1 of \d+ corner cases ran: the 1 s were over", said["right-accuracy"][1])
+    run.stdout.fnmatch_lines(["FAIL *partial.py:right: incomplete: 1 of * corner cases ran: *"])
     run = project.runpytest_subprocess(*few, "--norm-allow-incomplete")
     run.assert_outcomes(passed=1, skipped=1)
     assert run.ret == pytest.ExitCode.OK

@@ -569,6 +569,7 @@ def test_torchs_modules(module, spec):
             assert said(module, way, replace(spec, dtype=dtype), None) in ({}, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["layernorm:LayerNormFunction", "add_rmsnorm:AddRMSNormFunction"])
 def test_functions_of_the_kernels(name):
     op = name.partition(":")[0]

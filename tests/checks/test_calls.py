@@ -339,6 +339,7 @@ def test_what_one_instance_of_a_module_keeps(module, way, inferring, words, name
     assert said(of(named(module)), way, spec, not inferring) == {} or module is not ConvertedInInference
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_right_modules_that_keep_what_they_may(way):
     batched = CaseSpec((3, 4, 5))

@@ -70,6 +70,7 @@ def test_an_audit_is_printed_and_written(path, tmp_path):
     assert (tmp_path / "a.html").read_text().startswith("<!DOCTYPE html>")
 
 
+@pytest.mark.slow
 def test_a_kernel_that_always_raises_has_a_whole_report(path, tmp_path):
     result = audited(path, "raises", "--json", tmp_path / "a.json")
     assert result.exit_code == 1

@@ -43,6 +43,7 @@ def settings(*arguments):
     return json.loads(result.stdout)["settings"], result.stderr
 
 
+@pytest.mark.slow
 def test_the_table_gives_the_defaults(project):
     path = project(
         '[tool.verify-norm]\ndtypes = ["fp16"]\nchecks = "accuracy"\nexamples = 2\nseed = 5\ndevice = "cpu"\n'
@@ -76,6 +77,7 @@ def test_the_nearest_table_counts_and_no_other_file(project, tmp_path):
     assert config.nearest().path == tmp_path / "pyproject.toml"
 
 
+@pytest.mark.slow
 def test_without_a_table_nothing_changes(project, tmp_path):
     nearest = config.nearest()
     assert nearest is None or nearest.path.parent not in (tmp_path, tmp_path / "work")

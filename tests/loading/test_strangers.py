@@ -97,6 +97,7 @@ def test_a_failure_names_the_contract_and_with_it_the_kernel_passes(target, op, 
     assert declared.exit_code == 0, declared.output
 
 
+@pytest.mark.slow
 def test_a_replay_line_with_a_contract_reproduces():
     target = f"{STRANGERS}/contracts_style.py:rounded_sum_fwd"
     spec = serial.spec_text(target, CaseSpec((3, 40), "bfloat16"), "add_rmsnorm_fwd")

@@ -136,6 +136,7 @@ def test_the_page_tells_what_torch_does(capsys):
     assert min(*printed[1:3], *printed[4:]) > 0.02
 
 
+@pytest.mark.slow
 @on_cpu
 def test_the_pages_replay_lines_show_what_it_says():
     """Each line of a CPU's stock torch; those of other libraries need them."""

@@ -17,6 +17,7 @@ def test_without_random_cases_the_seed_does_not_matter(good):
     assert "--seed 0 → 9" in unequal(Audit(good), Audit(other)), "typical data follow from the seed"
 
 
+@pytest.mark.slow
 def test_random_cases_follow_the_kernel_s_errors():
     old = ran(kernel(), 0, 20)
     assert unequal(old, old) == ""
