@@ -1,5 +1,6 @@
 """Exit statuses and verdicts, the same through every door: the command line, Python and pytest."""
 
+import re
 import sys
 import xml.etree.ElementTree as ElementTree
 from itertools import count
