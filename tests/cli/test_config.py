@@ -57,6 +57,7 @@ def test_the_table_gives_the_defaults(project):
         assert option in said
 
 
+@pytest.mark.slow
 def test_the_command_line_wins(project):
     project('[tool.verify-norm]\ndtypes = ["fp16"]\nexamples = 2\nchecks = ["accuracy"]\n')
     found, said = settings("--dtype", "bf16", "--examples", 1, "--checks", "signature")

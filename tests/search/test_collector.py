@@ -26,6 +26,7 @@ def test_what_had_no_room_is_told(monkeypatch):
     assert not replay(load("layernorm_fwd_torch"), single, Settings(isolate=False)).skipped
 
 
+@pytest.mark.slow
 def test_what_is_not_returned_is_said(few_corners):
     few_corners(slice(30))
     report = run(examples=5)
@@ -47,6 +48,7 @@ def test_an_output_that_comes_and_goes_is_a_finding():
     assert finding.cases == {check.name: check.failed for check in report.checks}["signature"]
 
 
+@pytest.mark.slow
 def test_what_is_not_supported_is_skipped_with_its_reason(few_corners):
     few_corners(slice(45))
     report = run(examples=5, unsupported=lambda spec: "16-bit only" if spec.dtype == "float32" else None)
