@@ -3,6 +3,7 @@
 from collections import Counter
 from math import prod
 
+import pytest
 import torch
 from norms import layernorm
 from small_runs import rmsnorm_fwd, run
