@@ -3,8 +3,8 @@ PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
 BIN := .venv/bin
 # One thread a worker: with more, on as many cores as workers, threads of torch spend the time in waiting for each other.
-# More workers than cores: a quarter of the time passes in waiting, for a process that starts or a time limit.
-TESTS := OMP_NUM_THREADS=1 $(BIN)/pytest -n 4 --dist worksteal
+# Three workers for two cores: a part of the time passes in waiting, for a process that starts or a time limit.
+TESTS := OMP_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist worksteal
 STAMP := .venv/.installed
 
 .PHONY: verify test quick lint format bounds mutants bench clean

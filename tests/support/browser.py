@@ -114,7 +114,7 @@ class Chromium:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
-    def until(self, expression, seconds=10.0):
+    def until(self, expression, seconds=60.0):  # a loaded machine takes long
         """Wait for an expression to be true, and return its value."""
         end = time.monotonic() + seconds
         while not (value := self.js(expression)):
