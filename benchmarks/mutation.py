@@ -33,6 +33,7 @@ from mutmut.stats import status_by_exit_code
 ROOT = Path(__file__).resolve().parents[1]
 EQUIVALENT = Path(__file__).parent / "equivalent_mutants.toml"
 PACKAGES = ("core", "cases", "running", "checks", "search", "reference")
+KEYS = ("function", "before", "after")  # what tells one mutant from another
 FOLDERS = {"verify": "verify_norm", "reference": "verify_norm/reference", "kernels": "verify_norm/kernels"}
 FOLDERS |= {"tests": "tests", "benchmarks": "benchmarks"}
 FILES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "constraints.txt", "Makefile", "LICENSE")
@@ -108,8 +109,8 @@ def place(path: str, function: str, before: str) -> str:
 def judged(package: str, folder: Path) -> dict[str, Any]:
     """Return the counts of one package, its score and its survivors, from mutmut's results."""
     entries = tomllib.loads(EQUIVALENT.read_text()).get("equivalent", [])
-    known = {(e["function"], e["before"], e["after"]) for e in entries if e["function"].startswith(f"{package}.")}
-    found: set[tuple[str, str, str]] = set()
+    known = {tuple(e[key] for key in KEYS) for e in entries if e["function"].startswith(f"{package}.")}
+    found: set[tuple[str, ...]] = set()
     counts: Counter[str] = Counter()
     survivors: list[dict[str, str]] = []
     os.chdir(folder)
@@ -126,13 +127,13 @@ def judged(package: str, folder: Path) -> dict[str, Any]:
                     found.add(key)
                     status = "equivalent"
                 else:
-                    row = dict(zip(("function", "before", "after"), key, strict=True))
+                    row = dict(zip(KEYS, key, strict=True))
                     survivors.append({"at": place(path, function, before), "status": status, **row})
             counts[status] += 1
     rest = counts.total() - counts["equivalent"]
     missed = counts["survived"] + counts["no tests"] + counts["not checked"]
     score = round(1 - missed / rest, 4) if rest else None
-    stale = [dict(zip(("function", "before", "after"), key, strict=True)) for key in sorted(known - found)]
+    stale = [dict(zip(KEYS, key, strict=True)) for key in sorted(known - found)]
     return {"counts": dict(sorted(counts.items())), "score": score, "survivors": survivors, "stale": stale}
 
 

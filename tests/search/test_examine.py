@@ -99,49 +99,35 @@ def test_a_long_sum_has_its_error_over_the_probable_error():
     assert {tally.probable for tally in examine(kernel, CaseSpec((1025, 4)), (), "cpu").tallies} == {None}
 
 
-class Losing:
-    """A process of its own that ends in one check, if it makes it."""
-
-    kernel, device, isolated, deadly = Kernel("k", "rmsnorm_fwd"), "cpu", True, "calls"
-
-    def call(self, function, timeout, spec, checks, *arguments, **options):
-        if self.deadly in checks:
-            raise LostError("it ended its process by SIGSEGV")
-        return Examined(spec, looked=checks)
-
-    def stage(self):
-        return self.deadly
-
-
-@pytest.mark.parametrize("deadly", ["calls", "modes"])
-def test_a_crash_in_a_further_run_names_its_check_and_the_others_run(deadly):
-    runner = Losing()
-    runner.deadly = deadly
-    examined = examine_in(runner, SMALL, ("calls", "memory", "modes"), 1.0)
-    (found,) = examined.findings
-    assert (found.check, found.during, found.spec) == ("crash", deadly, SMALL)
-    assert set(examined.looked) == {"calls", "memory", "modes", "crash"} - {deadly}
-
-
 class Lonely:
-    """A process of its own that runs nothing: each call returns what it is given, or raises it."""
+    """A process of its own that runs nothing: a call returns what it is given, or makes of the checks, or raises it."""
 
     kernel, device, isolated = Kernel("k", "rmsnorm_fwd"), "cpu", True
 
     def __init__(self, *results):
         self.results, self.renewed, self.during = list(results), 0, ""
 
-    def call(self, *_, **__):
+    def call(self, function, timeout, spec, checks, *_, **__):
         result = self.results.pop(0)
         if isinstance(result, Exception):
             raise result
-        return result
+        return result(checks) if callable(result) else result
 
     def fresh(self):
         self.renewed += 1
 
     def stage(self):
         return self.during
+
+
+@pytest.mark.parametrize("deadly", ["calls", "modes"])
+def test_a_crash_in_a_further_run_names_its_check_and_the_others_run(deadly):
+    runner = Lonely(LostError("it ended its process by SIGSEGV"), lambda checks: Examined(SMALL, looked=checks))
+    runner.during = deadly
+    examined = examine_in(runner, SMALL, ("calls", "memory", "modes"), 1.0)
+    (found,) = examined.findings
+    assert (found.check, found.during, found.spec) == ("crash", deadly, SMALL)
+    assert set(examined.looked) == {"calls", "memory", "modes", "crash"} - {deadly}
 
 
 def test_a_process_that_is_dead_is_replaced_and_one_that_is_not_is_kept():

@@ -176,13 +176,23 @@ def release(device: str) -> None:
         torch.cuda.empty_cache()
 
 
-def full(error: RuntimeError) -> bool:
-    """Return whether the error says that GPU memory is full: torch's allocator, or CUDA, as for a graph or a context.
+class WhereItFits:
+    """Ends its block where GPU memory is full, by torch's allocator or by CUDA's own, as for a graph or a context.
 
-    >>> full(torch.OutOfMemoryError()), full(RuntimeError("CUDA error: out of memory")), full(RuntimeError("no"))
-    (True, True, False)
+    >>> with WhereItFits():
+    ...     raise RuntimeError("CUDA error: out of memory")
+    >>> with WhereItFits():
+    ...     raise RuntimeError("no")
+    Traceback (most recent call last):
+    RuntimeError: no
     """
-    return isinstance(error, torch.OutOfMemoryError) or str(error).startswith("CUDA error: out of memory")
+
+    def __enter__(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        of_cuda = isinstance(error, RuntimeError) and str(error).startswith("CUDA error: out of memory")
+        return of_cuda or isinstance(error, torch.OutOfMemoryError)
 
 
 def _kept(device: str) -> int:

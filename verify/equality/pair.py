@@ -34,17 +34,14 @@ class Returned:
 def call(kernel: Kernel, spec: CaseSpec, device: str) -> Returned:
     """Return what the kernel returns on a case, from guarded and poisoned memory; without the truth."""
     op = OPS[kernel.op]
-    try:
+    with placement.WhereItFits():
         placement.release(device)
         timed = replace(kernel, run=Clock().around(kernel.run, device))  # an error of the GPU comes inside the call
         ran = execute(timed, make.build(spec, op, kernel.contract, device, make.exact_inputs(spec, op)))
-    except RuntimeError as error:
-        if not placement.full(error):
-            raise
-        torch.cuda.empty_cache()
-        return Returned(refused=NO_ROOM)
-    problem = ran.problem or ""
-    return Returned(refused=problem) if ran.refused else Returned(ran.outputs, problem=problem)
+        problem = ran.problem or ""
+        return Returned(refused=problem) if ran.refused else Returned(ran.outputs, problem=problem)
+    torch.cuda.empty_cache()
+    return Returned(refused=NO_ROOM)
 
 
 def called(runner: Runner, spec: CaseSpec, timeout: float) -> Returned:

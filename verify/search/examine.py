@@ -119,11 +119,8 @@ def examine(
     results. Raises ValueError if the spec does not fit the operator.
     """
     kernel = replace(kernel, contract=contract or kernel.contract)
-    try:
+    with placement.WhereItFits():  # our tensors: an error of the kernel's own is a problem of its run
         return _examine(kernel, spec, checks, device, announce, further)
-    except RuntimeError as error:  # ours: the kernel's own is a problem of its run
-        if not placement.full(error):
-            raise
     torch.cuda.empty_cache()
     return Examined(spec, unsupported=NO_ROOM)
 
@@ -151,14 +148,14 @@ def _examine(
     for name in checks:
         if CHECKS[name].looks(ran):
             announce(name)
-            try:
+            items = None
+            with placement.WhereItFits():
                 items = list(CHECKS[name].function(ran))
-                yielded += [(name, item) for item in items]
-                looked += [name] * (NoData() not in items)
-            except RuntimeError as error:
-                if not placement.full(error):
-                    raise
+            if items is None:
                 left_out.append(name)
+                continue
+            yielded += [(name, item) for item in items]
+            looked += [name] * (NoData() not in items)
     tried = [(name, item) for name, item in yielded if isinstance(item, Tried)]
     probable = {item.output: item.ratio for _, item in yielded if isinstance(item, OverProbable)}
     return Examined(
