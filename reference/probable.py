@@ -55,10 +55,11 @@ def spread(terms: Array, axes: tuple[int, ...], a: Arithmetic, *, products: bool
     if a.operand_u:
         lost = a.product_u * terms if products else np.copysign(a.missed(terms), terms)
         lost = lost + 2 * a.u * (math.sqrt((run + 1) * (2 * run + 1) / 6) + levels) * terms
-        return np.asarray(np.sqrt((lost * lost).sum(axes, keepdims=True) + lost.sum(axes, keepdims=True) ** 2))
+        drift = lost.sum(axes, keepdims=True)
+        return _root((lost * lost).sum(axes, keepdims=True) + drift * drift)
     squares, total = (t.sum(axes, keepdims=True) for t in (terms * terms, terms))
     variance = squares * ((run + 1) / 2 + levels) + total * total * ((run + 1) * (2 * run + 1) / (6 * n) + 2)
-    return np.asarray(a.u * np.sqrt(variance))
+    return a.u * _root(variance)
 
 
 def statistics_error(n: Norm, a: Arithmetic, lam: float) -> StatisticsError:
@@ -89,7 +90,8 @@ def weight_error(n: Norm, dy: Array, z: XhatError, a: Arithmetic, lam: float) ->
     alike = ALIKE * a.u * np.abs(n.total(terms))
     if a.operand_u:
         alike = alike + np.abs(n.total(z.factor * terms)) + np.abs(n.total(z.shift * dy))
-    return np.asarray(lam * by_chance + alike + n.view.repeats * a.tiny)
+    error: Array = lam * by_chance + alike + n.view.repeats * a.tiny
+    return error
 
 
 def bias_error(n: Norm, dy: Array, a: Arithmetic, lam: float) -> Array:
@@ -106,7 +108,8 @@ def row_sum_error(n: Norm, dy: Array, z: XhatError, a: Arithmetic, lam: float, p
     p, N, u = n.gradient(dy), n.view.count, a.u
 
     def total(values: Array) -> Array:
-        return np.asarray(np.broadcast_to(values, n.view.shape).sum(n.view.axes, keepdims=True))
+        summed: Array = np.broadcast_to(values, n.view.shape).sum(n.view.axes, keepdims=True)
+        return summed
 
     def root(values: Array) -> Array:
         return np.sqrt(total(values * values))
@@ -126,4 +129,10 @@ def row_sum_error(n: Norm, dy: Array, z: XhatError, a: Arithmetic, lam: float, p
     each = n.rstd * (each + z.floor * most) + (DIVISION + 2) * u * np.abs(p.dx)
     shared = np.abs(total(phi)) * (dc2 + z.shift * most) + np.abs(total(phi * n.xhat)) * (dc1 + z.factor * most)
     row = (z.factor + (DIVISION + 2) * u) * np.abs(total(phi * p.dx)) + n.rstd * shared
-    return np.asarray(row + lam * root(phi * each) + 2 * N * a.tiny)
+    error: Array = row + lam * root(phi * each) + 2 * N * a.tiny
+    return error
+
+
+def _root(variance: Array) -> Array:
+    root: Array = np.sqrt(variance)
+    return root

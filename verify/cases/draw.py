@@ -1,13 +1,15 @@
 """The values of a case's inputs: families of data, each tensor from its own random stream."""
 
-import zlib
 from collections.abc import Collection
 from math import prod
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
 
 from verify_norm.cases import placement
+from verify_norm.cases.device_array import on_device
+from verify_norm.cases.random import Random
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.geometry import affine_shape, groups, input_dtype, layout_of, row_length, special_input
 from verify_norm.core.spec import FAMILIES, CaseSpec, Op, Tensor
@@ -15,12 +17,15 @@ from verify_norm.core.spec import FAMILIES, CaseSpec, Op, Tensor
 SPREAD = 20  # log2 of how far rows, groups or channels differ in mean and scale
 
 
-def tensor(spec: CaseSpec, op: Op, one: Tensor) -> Array | None:
-    """Return the exact values of one input, independent of the other inputs; None for one that is left out."""
+def tensor(spec: CaseSpec, op: Op, one: Tensor, device: Any = None) -> Array | None:
+    """Return the exact values of one input, independent of the other inputs; None for one that is left out.
+
+    With a device they lie in its memory, as a `DeviceArray` of the same bits.
+    """
     kept = "running" if one.name in ("running_mean", "running_var") else one.name
     if one.optional and not getattr(spec, kept):
         return None
-    rng = np.random.Generator(np.random.Philox(key=[spec.seed, zlib.crc32(one.name.encode())]))
+    rng = Random(spec.seed, one.name, device)
     form, layout = FORMATS[input_dtype(one, spec)], layout_of(spec, one.name)
     if one.extent == "one":
         values = np.array([spec.scale])
@@ -33,10 +38,10 @@ def tensor(spec: CaseSpec, op: Op, one: Tensor) -> Array | None:
     values = placement.shared(form.round(np.clip(values, -form.largest, form.largest)), layout)
     if spec.special and one.name == special_input(spec, op):
         values = np.where(_marked(spec, placement.distinct(values.shape, layout)), float(spec.special), values)
-    return values
+    return values if device is None else on_device(values, device)
 
 
-def _affine(spec: CaseSpec, op: Op, one: Tensor, rng: np.random.Generator) -> Array:
+def _affine(spec: CaseSpec, op: Op, one: Tensor, rng: Random) -> Array:
     """Return the values of weight or bias, or of running statistics: those of a batch like x."""
     shape = affine_shape(spec, op)
     values = rng.standard_normal(shape)
@@ -55,7 +60,7 @@ def _affine(spec: CaseSpec, op: Op, one: Tensor, rng: np.random.Generator) -> Ar
     return values - spec.weight_offset
 
 
-def _cotangent(spec: CaseSpec, op: Op, one: Tensor, rng: np.random.Generator) -> Array:
+def _cotangent(spec: CaseSpec, op: Op, one: Tensor, rng: Random) -> Array:
     """Return dy or dresidual_out, which is random in any case: what is passed on of zero rows shows."""
     if one.name == "dy" and spec.dy_data in FAMILIES:
         return _family(spec.dy_data, spec, op, rng)
@@ -66,7 +71,7 @@ def _cotangent(spec: CaseSpec, op: Op, one: Tensor, rng: np.random.Generator) ->
         return np.zeros(spec.shape)
     rows = _outer(spec, op)
     columns = range(len(rows), len(spec.shape) if op.view == "rows" else 2)  # the axes of weight
-    mask = rng.random(_only(spec.shape, rows if spec.dy_data == "zero_rows" else columns)) < 0.5
+    mask = rng.few.random(_only(spec.shape, rows if spec.dy_data == "zero_rows" else columns)) < 0.5
     mask.flat[-1:], mask.flat[:1] = False, True  # a kernel may look at one of them and decide for all
     return np.where(mask, 0.0, values)
 
@@ -96,20 +101,20 @@ def _place(spec: CaseSpec, op: Op) -> Array:
     return ((place + 0.5) / max(n, 1)).reshape(shape)
 
 
-def _family(data: str, spec: CaseSpec, op: Op, rng: np.random.Generator) -> Array:
+def _family(data: str, spec: CaseSpec, op: Op, rng: Random) -> Array:
     """Return noise of unit scale in the shape of x."""
     shape = spec.shape
     if data == "heavy":  # Student's t with two degrees of freedom: without a variance, a few values dominate
-        return rng.standard_t(2, shape)
+        return rng.heavy(shape)
     if data == "channel":  # one channel a thousand times larger, as in activations of large language models
         noise = rng.standard_normal(shape)
         axis = -1 if op.view == "rows" else 1
-        channel = int(rng.integers(max(shape[axis], 1)))
+        channel = int(rng.few.integers(max(shape[axis], 1)))
         scale = np.where(np.arange(shape[axis]) == channel, 1000.0, 1.0)
         return noise * np.moveaxis(scale.reshape(-1, *(1,) * (len(shape) - 1)), 0, axis)
     if data == "constant":  # one value in every row, sample or channel: the variance is 0
         one = rng.standard_normal(_only(shape, (1,) if op.view == "channels" else _outer(spec, op)))
-        return np.ascontiguousarray(np.broadcast_to(one, shape))
+        return np.array(np.broadcast_to(one, shape))
     if data == "alternating":  # +1, −1, …: the largest sums that cancel
         return np.where(np.arange(prod(shape)) % 2, -1.0, 1.0).reshape(shape)
     if data in ("sorted", "ramp", "steps"):
@@ -122,17 +127,17 @@ def _family(data: str, spec: CaseSpec, op: Op, rng: np.random.Generator) -> Arra
     if data == "zero":
         return np.zeros(shape)
     if data == "integers":  # exact in every format, with ties
-        return rng.integers(-8, 9, shape).astype(np.float64)
+        return rng.integers(-8, 9, shape)
     return rng.standard_normal(shape)
 
 
-def _uneven(spec: CaseSpec, op: Op, rng: np.random.Generator) -> tuple[Array, Array]:
+def _uneven(spec: CaseSpec, op: Op, rng: Random) -> tuple[Array, Array]:
     """Return the scale, and the mean in units of it, of every row, group or channel; both broadcast against x."""
     shape = _only(spec.shape, {"rows": _outer(spec, op), "groups": (0, 1), "channels": (1,)}[op.view])
     if op.view == "groups":
         shape[1] = groups(spec, op)
     powers = np.rint(np.linspace(-SPREAD / 2, SPREAD / 2, prod(shape)))
-    scale, mean = np.exp2(rng.permutation(powers)).reshape(shape), rng.choice((-8.0, 0.0, 8.0), shape)
+    scale, mean = np.exp2(rng.few.permutation(powers)).reshape(shape), rng.few.choice((-8.0, 0.0, 8.0), shape)
     if op.view == "groups":
         scale, mean = (np.repeat(one, spec.shape[1] // shape[1], 1) for one in (scale, mean))
     return scale, mean

@@ -2,11 +2,13 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from verify_norm.cases import draw, placement
+from verify_norm.cases.device_array import in_memory, on_device
 from verify_norm.core import geometry, ops
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.run import Case, Expected
@@ -14,6 +16,8 @@ from verify_norm.core.spec import CaseSpec, Contract, Op, Tensor
 from verify_norm.reference.rounding import Given
 
 Exact = Mapping[str, Array | None]
+JUDGES = frozenset({"cuda"})  # the types of devices that compute truth and bound, where NumPy takes longer
+LARGE = 2**17  # elements of x: a GPU starts some 200 operations, and takes 3 ms for it, which NumPy takes for these
 POISONS = {"nan": np.nan, "finite": 4096.0}  # in gaps, guards and fresh allocations: code may pass over NaN
 
 
@@ -23,15 +27,21 @@ def case(spec: CaseSpec, op: Op, contract: Contract, device: str = "cpu") -> Cas
     The inputs are first rounded to their types; the reference is evaluated at the rounded values. Raises ValueError if
     the operator has no such case, as with a shape that does not fit it.
     """
-    return build(spec, op, contract, device, exact_inputs(spec, op), truth=True)
+    return build(spec, op, contract, device, exact_inputs(spec, op, device), truth=True)
 
 
-def exact_inputs(spec: CaseSpec, op: Op) -> dict[str, Array | None]:
+def judge_of(spec: CaseSpec, device: str) -> str | None:
+    """Return the device whose memory holds a case's truth, bound and errors; None for NumPy's arrays."""
+    return device if prod(spec.shape) >= LARGE and device.split(":")[0] in JUDGES else None
+
+
+def exact_inputs(spec: CaseSpec, op: Op, device: str = "cpu") -> dict[str, Array | None]:
     """Return the exact values of every input: drawn, or computed by the reference for what a forward saves."""
     refused = geometry.refusal(spec, op)
     if refused is not None:
         raise ValueError(refused)
-    exact = {tensor.name: draw.tensor(spec, op, tensor) for tensor in op.inputs if tensor.role != "saved"}
+    judge = judge_of(spec, device)
+    exact = {tensor.name: draw.tensor(spec, op, tensor, judge) for tensor in op.inputs if tensor.role != "saved"}
     return exact | saved(spec, op, exact)
 
 
@@ -60,7 +70,11 @@ def build(
 ) -> Case:
     """Return a case with these exact values, which the formats of `spec` hold; `truth` adds the expected outputs."""
     poison = POISONS[spec.poison] if poison is None else poison
-    tensors = {}
+    judge, tensors = judge_of(spec, device), {}
+    if judge is None:
+        exact = in_memory(exact)
+    else:
+        exact = {name: None if values is None else on_device(values, judge) for name, values in exact.items()}
     for tensor in op.inputs:
         values, dtype = exact[tensor.name], geometry.input_dtype(tensor, spec)
         layout = geometry.layout_of(spec, tensor.name)

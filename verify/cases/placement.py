@@ -5,10 +5,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 import torch
 
+from verify_norm.cases.device_array import DeviceArray
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.geometry import extent
 
@@ -121,7 +123,7 @@ def _own(strides: Sequence[int]) -> tuple[slice, ...]:
     return tuple(slice(0, 1 if stride == 0 else None) for stride in strides)
 
 
-def place(values: Array, dtype: str, layout: str, poison: float, device: str) -> torch.Tensor:
+def place(values: Any, dtype: str, layout: str, poison: float, device: str) -> torch.Tensor:
     """Return a tensor that holds `values`, numbers of the format `dtype`, in `layout`; other elements are `poison`.
 
     The gaps of "far" are not written: on a CPU they hold zeros and take no memory. If they do not fit into memory, the
@@ -135,8 +137,13 @@ def place(values: Array, dtype: str, layout: str, poison: float, device: str) ->
         if untouched is None:
             return place(values, dtype, "contiguous", poison, device)
         far = untouched.as_strided(values.shape, where.strides, where.offset)
-        far.copy_(place(values, dtype, "own", poison, "cpu"))
+        far.copy_(place(values, dtype, "own", poison, device))
         return far
+    if not isinstance(values, np.ndarray):
+        whole = torch.full((size,), poison, dtype=torch.float64, device=device).to(_TORCH[dtype])
+        held = whole.as_strided(values.shape, where.strides, where.offset)
+        held[_own(where.strides)] = values.tensor[_own(where.strides)].to(held.dtype)
+        return held if layout != "own" else held.clone()
     with np.errstate(invalid="ignore"):  # NumPy warns about signalling NaN
         base = np.full(size, poison, dtype=form.dtype)
         bytestrides = tuple(stride * base.itemsize for stride in where.strides)
@@ -218,8 +225,10 @@ def same_bits(one: torch.Tensor, two: torch.Tensor) -> bool:
     return torch.equal(first, second)
 
 
-def to_float64(tensor: torch.Tensor) -> Array:
-    """Return the tensor's values, exactly."""
+def to_float64(tensor: torch.Tensor, device: Any = None) -> Any:
+    """Return the tensor's values, exactly: as NumPy's array, or with a device in its memory."""
+    if device is not None:
+        return DeviceArray(tensor.detach().to(device, torch.float64).contiguous())
     return tensor.detach().to("cpu", torch.float64).contiguous().numpy()
 
 

@@ -91,8 +91,8 @@ def _seen(values: Array, n: Norm, extent: Extent, worst: Any) -> Array:
     if extent == "data":
         return np.broadcast_to(values, n.view.shape)
     if extent == "affine":
-        return np.asarray(worst(np.broadcast_to(values, n.view.shape), axis=n.view.shared, keepdims=True))
-    return values if extent == "statistic" else np.asarray(worst(values))
+        values = worst(np.broadcast_to(values, n.view.shape), axis=n.view.shared, keepdims=True)
+    return values if extent in ("affine", "statistic") else worst(values).reshape(())
 
 
 def _terms(run: Run, n: Norm, output: str) -> tuple[Array, Array] | None:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import partial, wraps
+from functools import partial, reduce, wraps
 from itertools import combinations
 from math import prod
 from typing import Any
@@ -209,7 +209,7 @@ def _cast(usual: Run, run: Run) -> Iterator[Difference]:
             continue
         types = (NARROW, output.dtype, expected.dtype)  # of these the coarser one, where numbers are subnormal too
         bounds = [judge.allowed(Expected(expected.value, expected.delta, dtype)) for dtype in types]
-        bound = np.maximum.reduce(bounds) + SOFT * FORMATS[NARROW].u * np.abs(expected.value)
+        bound = reduce(np.maximum, bounds) + SOFT * FORMATS[NARROW].u * np.abs(expected.value)
         largest = min(FORMATS[dtype].largest for dtype in types)
         small = judge.judged(expected) & (np.abs(expected.value) + bound < largest)
         ratio = Equation("", name, output.got, expected.value, np.where(small, bound, np.inf)).ratio

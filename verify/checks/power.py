@@ -41,7 +41,7 @@ def smallest(run: Run, names: Collection[str]) -> Iterator[SmallestError]:
         if name not in names or output.ratio is None or output.ratio.max(initial=0.0) > 1 or not live.any():
             continue
         places = np.flatnonzero(live)
-        index = np.unravel_index(places[rng.integers(len(places))], live.shape)
+        index = np.unravel_index(int(places[int(rng.integers(len(places)))]), live.shape)
         row = index[:-1] or index
         change = changes.get(name)
         dropped = None if change is None else _shows(output, expected, change)

@@ -1,6 +1,7 @@
 """Floating-point formats: names, constants, ulp, and exact rounding of float64 values."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -44,13 +45,13 @@ class Format:
         >>> FORMATS["bfloat16"].ulp(np.array([1.0, 1.99, 2.0, 0.0])).tolist()
         [0.0078125, 0.0078125, 0.015625, 9.183549615799121e-41]
         """
+        floats: Any = value if hasattr(value, "view") else np.asarray(value, np.float64)
+        exponent = floats.astype(np.float64, copy=False).view(np.int64) >> 52 & 0x7FF
         step: Array
-        if isinstance(value, np.ndarray):
-            step = self.steps.take(value.astype(np.float64, copy=False).view(np.int64) >> 52 & 0x7FF)
-            return step
-        _, exponent = np.frexp(value)  # a number, or an array of another library, which knows NumPy's ufuncs alone
-        exponent = np.where(value == 0, self.emin, np.clip(exponent - 1, self.emin, self.emax))
-        step = np.ldexp(1.0, exponent - self.precision + 1)
+        if isinstance(exponent, np.ndarray | np.generic):
+            step = self.steps.take(exponent)
+        else:  # an array of another library, which takes over this function of NumPy's
+            step = np.take_along_axis(self.steps, exponent.ravel(), 0).reshape(exponent.shape)
         return step
 
     def round(self, value: Array) -> Array:
@@ -97,6 +98,7 @@ def _format(name: str) -> Format:
     largest, precision = float(info.max), info.nmant + 1
     emin, emax = int(info.minexp), int(np.frexp(largest)[1]) - 1
     steps = np.ldexp(1.0, np.clip(np.arange(2048) - 1023, emin, emax) - precision + 1)
+    steps.setflags(write=False)
     return Format(name, precision, emin, emax, largest, dtype, steps)
 
 

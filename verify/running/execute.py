@@ -96,7 +96,8 @@ def _execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | 
     overlaps = tuple(guards.overlaps(outputs, case.arguments))
     returned = {name: value for name, value in outputs.items() if value is not None}
     outputs |= {name: case.arguments[name] for name in _states(case)}  # changed in place, whatever is returned
-    values = {name: _output(value) for name, value in outputs.items()}
+    judge = make.judge_of(case.spec, case.device)
+    values = {name: _output(value, judge) for name, value in outputs.items()}
     seconds = clock() - started
     judged = {name: _judged(output, case, name) for name, output in values.items()}
     ran = made.operators.names if made else ()
@@ -159,10 +160,10 @@ def bound(kernel: Kernel, case: Case) -> dict[str, Any]:
     return make.named(kernel.run, {**case.arguments, "frozen": case.spec.frozen} if asks else case.arguments)
 
 
-def _output(value: torch.Tensor | None) -> Output | None:
+def _output(value: torch.Tensor | None, judge: str | None) -> Output | None:
     if value is None:
         return None
-    return Output(placement.dtype_name(value), tuple(value.shape), placement.to_float64(value), None)
+    return Output(placement.dtype_name(value), tuple(value.shape), placement.to_float64(value, judge), None)
 
 
 def _judged(output: Output | None, case: Case, name: str) -> Output | None:

@@ -204,7 +204,7 @@ def _smallest(one: Moments, sign: int, placed: Array, size: Array, omega: Array)
     order = np.argsort(tie / size)
     biased = sign * one.signed + np.cumsum(omega[order]) > one.bias_allowed
     off = one.excess + np.cumsum((omega * np.minimum(2 * tie, 1.0))[order]) > one.excess_allowed
-    shown = (biased | off).nonzero()[0]
+    shown = np.flatnonzero(biased | off)
     rounded = float((tie / size)[order][shown[0]]) if len(shown) else np.inf
     return min(rounded, max((one.bias_allowed - sign * one.signed) / one.size, one.weight / one.size))
 
@@ -265,7 +265,8 @@ def _partial(run: Run, s: stages.Stages, name: str, shape: tuple[int, ...]) -> A
     dy = dy.reshape(view.shape)
     terms, signed = (dy * s.largest, dy * s.norm.xhat) if name == "dweight" else (dy, dy)
     squares, floor = np.square(terms).sum(view.shared), view.repeats * s.arithmetic.narrow_tiny**2
-    return np.asarray(view.repeats * (u * u * (squares + np.square(signed.sum(view.shared))) + floor)).reshape(shape)
+    variance: Array = view.repeats * (u * u * (squares + np.square(signed.sum(view.shared))) + floor)
+    return variance.reshape(shape)
 
 
 def _without(run: Run, name: str, shape: tuple[int, ...]) -> Array:

@@ -93,9 +93,9 @@ def taken(case: Case, index: Any) -> dict[str, Array | None]:
     def of(values: Array | None, extent: str) -> Array | None:
         if values is None or extent in ("affine", "one") or (extent == "statistic" and case.op.view == "channels"):
             return values
-        if extent == "data":
-            return np.ascontiguousarray(values[index])
-        return np.asarray(values.reshape(count, -1)[index].reshape(-1, *values.shape[1:]))
+        rows = values if extent == "data" else values.reshape(count, -1)
+        picked: Array = rows[index].reshape(-1, *values.shape[1:])
+        return picked
 
     return {tensor.name: of(case.exact[tensor.name], tensor.extent) for tensor in case.op.inputs}
 

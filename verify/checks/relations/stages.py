@@ -44,7 +44,8 @@ class Stages:
 
     def row_sum(self, values: Array) -> Array:
         """Return the sums over what is normalized together; axes are kept."""
-        return np.asarray(np.broadcast_to(values, self.norm.view.shape).sum(self.norm.view.axes, keepdims=True))
+        summed: Array = np.broadcast_to(values, self.norm.view.shape).sum(self.norm.view.axes, keepdims=True)
+        return summed
 
     def common(self, factor: float) -> XhatError:
         """Return the error of x̂' where two runs share a row's shift, and its factor up to this one."""
@@ -195,4 +196,5 @@ def sum_error(
     if passed is not None:
         terms = n.rstd * (d.size + c2 + np.abs(n.xhat * p.c1)) + delta
         bound = bound + total(np.abs(phi) * addition_error(n, terms, passed, a))
-    return np.asarray(bound)
+    error: Array = bound
+    return error

@@ -118,7 +118,7 @@ def _root_apart(run: Run, s: stages.Stages, name: str, got: Array) -> Array:
     if name == "y":
         return stages.y_apart(s, root).ravel()
     if name == "amax":
-        return np.asarray(stages.z_apart(s, root).max()).reshape(1)
+        return np.reshape(stages.z_apart(s, root).max(), 1)
     settled = name == "dbias" and run.kernel.contract.deterministic and s.activation is None
     if dy is None or name not in ("dx", "dweight", "dbias") or settled:
         return np.zeros(1)

@@ -1,0 +1,288 @@
+"""Float64 arrays in a GPU's memory that NumPy's functions accept: the reference and the checks run on them as they are.
+
+`reference/` and the checks are written in NumPy array operations. NumPy hands an operation on a `DeviceArray` to that
+class (NEP 13 and NEP 18), which calls torch. So one text computes truth and bound on both devices. Operations of IEEE
+754 (+, −, ·, /, √, comparisons) give the bits that they give in NumPy. Sums add in another order. A function that is
+not in the tables below, or a method not in the class, runs in NumPy, on a copy in the host's memory.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.lib.mixins import NDArrayOperatorsMixin
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+FLOAT = torch.float64
+TYPES = {np.dtype(np.float64): FLOAT, np.dtype(np.int64): torch.int64, np.dtype(np.bool_): torch.bool}
+
+Function = Callable[..., Any]
+
+
+def ldexp(value: Tensor, exponent: Tensor) -> Tensor:
+    """Return `value` · 2^exponent, in two exact steps; torch.ldexp rounds through a float32 power."""
+    whole = exponent.to(torch.int64).clamp(-2044, 2046)
+    half = whole >> 1
+    for power in (half, whole - half):
+        value = value * ((power + 1023) << 52).view(FLOAT)
+    return value
+
+
+def frexp(value: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mantissa and exponent, as float64 both: small integers are exact."""
+    mantissa, exponent = torch.frexp(value)
+    return mantissa, exponent.to(FLOAT)
+
+
+def sign(value: Tensor) -> Tensor:
+    """Return −1, 0 or 1, and NaN of NaN, for which torch.sign returns 0."""
+    return torch.where(value.isnan(), value, torch.sign(value))
+
+
+_OF_ANY_TYPE = (
+    "add subtract multiply negative absolute maximum minimum less less_equal greater greater_equal not_equal "
+    "logical_and logical_or logical_not bitwise_and bitwise_or bitwise_xor isfinite isnan isinf signbit floor"
+)
+_OF_FLOATS = "divide sqrt copysign exp log2 tanh square fmax fmin hypot nextafter"
+UFUNCS: dict[str, Function] = {name: getattr(torch, name) for name in f"{_OF_ANY_TYPE} {_OF_FLOATS}".split()} | {
+    "equal": torch.eq,
+    "invert": torch.bitwise_not,
+    "left_shift": torch.bitwise_left_shift,
+    "right_shift": torch.bitwise_right_shift,
+    "rint": torch.round,
+    "sign": sign,
+    "power": torch.pow,
+    "frexp": frexp,
+    "ldexp": ldexp,
+    "erf": torch.erf,
+    "erfc (vectorized)": torch.erfc,
+}
+FLOATS = {*_OF_FLOATS.split(), "rint", "power", "frexp", "ldexp", "erf", "erfc (vectorized)"}  # integers become float64
+FUNCTIONS: dict[Any, Function] = {
+    np.where: torch.where,
+    np.clip: lambda values, low, high: torch.minimum(torch.maximum(values, low), high),
+    np.zeros_like: torch.zeros_like,
+    np.ones_like: torch.ones_like,
+    np.full_like: lambda values, number: torch.full_like(values, float(number)),
+    np.broadcast_to: torch.broadcast_to,
+    np.isneginf: torch.isneginf,
+    np.isposinf: torch.isposinf,
+    np.take_along_axis: torch.take_along_dim,
+    np.array_equal: torch.equal,
+    np.bincount: lambda values, weights=None, minlength=0: torch.bincount(values, minlength=minlength),
+    np.argwhere: torch.argwhere,
+    np.flatnonzero: lambda values: torch.nonzero(values.reshape(-1)).squeeze(1),
+    np.argsort: torch.argsort,
+    np.cumsum: lambda values: torch.cumsum(values, 0),
+    np.unique: lambda values, return_inverse=False: torch.unique(values, return_inverse=return_inverse),
+    np.argmax: torch.argmax,
+    np.count_nonzero: torch.count_nonzero,
+    np.ravel: torch.ravel,
+}
+LAST_AS_IT_IS = (
+    np.full_like,
+    np.broadcast_to,
+    np.take_along_axis,
+)  # their last argument is a number, a shape or an axis
+METHODS = {np.sum: "sum", np.mean: "mean", np.max: "max", np.min: "min", np.any: "any", np.all: "all"}
+
+_constants: dict[tuple[int, torch.device], tuple[Any, Tensor]] = {}  # arrays that nobody may write, on a device
+
+
+class DeviceArray(NDArrayOperatorsMixin):
+    """A tensor of float64, int64 or bool that NumPy's functions accept; arrays and numbers beside it join it there."""
+
+    __slots__ = ("__weakref__", "tensor")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    def _joined(self, value: Any) -> Any:
+        """Return a tensor that torch combines with this one; what is no array, number or boolean stays as it is."""
+        if isinstance(value, DeviceArray):
+            return value.tensor
+        if isinstance(value, bool | int | float | np.generic):
+            number = value.item() if isinstance(value, np.generic) else value
+            return torch.tensor(number, dtype=FLOAT if isinstance(number, float) else None)
+        if not isinstance(value, np.ndarray):
+            return value
+        return self._joined(value[()]) if value.ndim == 0 else on_device(value, self.tensor.device).tensor
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = None, **kwargs: Any) -> Any:
+        function = UFUNCS.get(ufunc.__name__)
+        if method != "__call__" or function is None or kwargs or (out and not isinstance(out[0], DeviceArray)):
+            given = {**kwargs, "out": out} if out else kwargs
+            return getattr(ufunc, method)(*map(in_memory, inputs), **in_memory(given))
+        tensors = [self._joined(value) for value in inputs]
+        if ufunc.__name__ in FLOATS:
+            tensors = [tensor if tensor.dtype == FLOAT else tensor.to(FLOAT) for tensor in tensors]
+        if ufunc.__name__ == "divide":  # by a number of the host torch multiplies with its reciprocal
+            tensors[1] = tensors[1].to(self.tensor.device)
+        result = function(*tensors)
+        if out is not None:  # a += b
+            out[0].tensor = result
+            return out[0]
+        return tree_map_only(Tensor, DeviceArray, result)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if function in METHODS and isinstance(args[0], DeviceArray):
+            return getattr(args[0], METHODS[function])(*args[1:], **kwargs)
+        if function not in FUNCTIONS or kwargs.keys() - {"minlength", "return_inverse"}:
+            return function(*in_memory(args), **in_memory(kwargs))
+        whole = function in LAST_AS_IT_IS
+        given = [*map(self._joined, args[:-1]), args[-1]] if whole else [self._joined(value) for value in args]
+        result = FUNCTIONS[function](*given, **kwargs)
+        return tree_map_only(Tensor, DeviceArray, result)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return np.asarray(self.tensor.cpu().numpy(), dtype)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape, as a plain tuple like NumPy's."""
+        return tuple(self.tensor.shape)
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return self.tensor.ndim
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self.tensor.numel()
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the elements, as NumPy names it."""
+        return next(ours for ours, theirs in TYPES.items() if theirs == self.tensor.dtype)
+
+    def astype(self, dtype: Any, copy: bool = True) -> DeviceArray:
+        """Return the elements in another type; itself, without `copy`, where it has that type."""
+        kind = TYPES[np.dtype(dtype)]
+        return self if self.tensor.dtype == kind and not copy else DeviceArray(self.tensor.to(kind, copy=copy))
+
+    def view(self, dtype: Any) -> DeviceArray:
+        """Return the same bits as elements of another type of the same size."""
+        return DeviceArray(self.tensor.contiguous().view(TYPES[np.dtype(dtype)]))
+
+    def reshape(self, *shape: Any) -> DeviceArray:
+        """Return the reshaped array, as NumPy does."""
+        return DeviceArray(self.tensor.reshape(*shape))
+
+    def ravel(self) -> DeviceArray:
+        """Return the elements in one dimension."""
+        return DeviceArray(self.tensor.reshape(-1))
+
+    def copy(self) -> DeviceArray:
+        """Return a copy."""
+        return DeviceArray(self.tensor.clone())
+
+    def mean(self, axis: Any = None, keepdims: bool = False) -> DeviceArray:
+        """Return the mean over these axes, or over all of them, as NumPy does."""
+        return DeviceArray(self.tensor.to(FLOAT).mean(axis, keepdim=keepdims))
+
+    def sum(self, axis: Any = None, keepdims: bool = False) -> DeviceArray:
+        """Return the sum over these axes, or over all of them, as NumPy does."""
+        return DeviceArray(self.tensor.sum(axis, keepdim=keepdims))
+
+    def max(self, axis: Any = (), keepdims: bool = False, initial: float | None = None) -> DeviceArray:
+        """Return the maximum over these axes, or over all of them, as NumPy does."""
+        return self._extreme("amax", torch.maximum, axis, keepdims, initial)
+
+    def min(self, axis: Any = (), keepdims: bool = False, initial: float | None = None) -> DeviceArray:
+        """Return the minimum over these axes, or over all of them, as NumPy does."""
+        return self._extreme("amin", torch.minimum, axis, keepdims, initial)
+
+    def _extreme(self, name: str, pair: Function, axis: Any, keepdims: bool, initial: float | None) -> DeviceArray:
+        if initial is not None and not self.tensor.numel():
+            return DeviceArray(torch.full_like(self.tensor.sum(axis or None, keepdim=keepdims), initial))
+        found = getattr(self.tensor, name)(() if axis is None else axis, keepdim=keepdims)
+        return DeviceArray(found if initial is None else pair(found, torch.full_like(found, initial)))
+
+    def any(self, axis: Any = None, keepdims: bool = False) -> DeviceArray:
+        """Return whether any element along these axes, or at all, is not 0."""
+        return DeviceArray(self.tensor.any() if axis is None else self.tensor.any(axis, keepdim=keepdims))
+
+    def all(self, axis: Any = None, keepdims: bool = False) -> DeviceArray:
+        """Return whether all elements along these axes, or all of them, are not 0."""
+        return DeviceArray(self.tensor.all() if axis is None else self.tensor.all(axis, keepdim=keepdims))
+
+    def argmax(self) -> int:
+        """Return the flat index of the first largest element, or of the first NaN."""
+        return int(self.tensor.argmax())
+
+    def tolist(self) -> Any:
+        """Return the elements as Python's numbers, in nested lists."""
+        return self.tensor.tolist()
+
+    def item(self) -> Any:
+        """Return the only element as a number of Python."""
+        return self.tensor.item()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(np.asarray(self), name)
+
+    def __float__(self) -> float:
+        return float(self.tensor)
+
+    def __int__(self) -> int:
+        return int(self.tensor)
+
+    def __index__(self) -> int:
+        return self.tensor.__index__()
+
+    def __bool__(self) -> bool:
+        return bool(self.tensor)
+
+    def __len__(self) -> int:
+        return len(self.tensor)
+
+    def __iter__(self) -> Iterator[DeviceArray]:
+        return map(DeviceArray, self.tensor)
+
+    def _index(self, index: Any) -> Any:
+        if isinstance(index, tuple):
+            return tuple(map(self._index, index))
+        return self._joined(index) if isinstance(index, np.ndarray | DeviceArray) else index
+
+    def __getitem__(self, index: Any) -> DeviceArray:
+        return DeviceArray(self.tensor[self._index(index)])
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.tensor[self._index(index)] = self._joined(value).to(self.tensor.dtype)
+
+
+def on_device(values: Any, device: Any) -> Any:
+    """Return an array of NumPy's in the memory of a device; an array that nobody may write is copied there once."""
+    if isinstance(values, DeviceArray):
+        return values
+    if values.flags.writeable or values.base is not None:
+        return DeviceArray(_tensor(values, device))
+    key = (id(values), torch.device(device))
+    if key not in _constants:
+        _constants[key] = weakref.ref(values, lambda _: _constants.pop(key, None)), _tensor(values, device)
+    return DeviceArray(_constants[key][1])
+
+
+def _tensor(values: Any, device: Any) -> Tensor:
+    """Return a copy of an array on a device; of what is broadcast only one is copied."""
+    own = values[tuple(slice(0, 1 if not stride else None) for stride in values.strides)] if values.size else values
+    kind = TYPES.get(values.dtype, torch.int64 if values.dtype.kind in "iu" else FLOAT)
+    return torch.tensor(np.ascontiguousarray(own)).to(device, kind).expand(values.shape)
+
+
+def in_memory(value: Any) -> Any:
+    """Return what NumPy reads: a copy in the host's memory of each device array in a value, tuple, list or mapping."""
+    if isinstance(value, DeviceArray):
+        return np.asarray(value)
+    if isinstance(value, tuple | list):
+        return type(value)(map(in_memory, value))
+    return {name: in_memory(one) for name, one in value.items()} if isinstance(value, Mapping) else value

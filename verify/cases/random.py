@@ -1,0 +1,95 @@
+"""Random numbers of a case: NumPy's where they are few, and by counter where they are many, the same on every device.
+
+A number by counter is a function of the seed, the name of its tensor and its place: the hash of Steele, Lea & Flood
+("Fast splittable pseudorandom number generators", OOPSLA 2014) in 64-bit integers, and operations that IEEE 754
+defines. So a CPU and a GPU draw the same bits, in any order.
+"""
+
+import zlib
+from collections.abc import Sequence
+from functools import cache
+from math import prod
+from typing import Any, cast
+
+import numpy as np
+import torch
+from scipy.special import ndtri
+
+from verify_norm.cases.device_array import DeviceArray
+from verify_norm.core.dtypes import Array
+
+MANY = 2**17  # numbers: from here on they are drawn by counter
+GOLDEN = 0x9E3779B97F4A7C15
+MIXED = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))  # shifts and factors
+CELLS = 14  # log2 of the cells of equal probability in which normal numbers are uniform
+
+
+class Random:
+    """The random stream of one tensor. `few` is NumPy's generator; `device` is where many numbers lie, None in memory.
+
+    >>> bool(abs(Random(1, "x").standard_normal((512, 512)).std() - 1) < 0.01)
+    True
+    """
+
+    def __init__(self, seed: int, name: str, device: Any = None) -> None:
+        self.few = np.random.Generator(np.random.Philox(key=[seed, zlib.crc32(name.encode())]))
+        self._device = device
+        self._start = seed * GOLDEN + (zlib.crc32(name.encode()) << 32)
+
+    def standard_normal(self, shape: Sequence[int]) -> Array:
+        """Return normal numbers of mean 0 and variance 1; by counter, none is above 4.8."""
+        if prod(shape) < MANY:
+            return self.few.standard_normal(shape)
+        bits, edges = self._bits(shape), _edges().to(self._device or "cpu")
+        cell, place = _shifted(bits, 64 - CELLS), (_shifted(bits, 12) & (1 << 52 - CELLS) - 1).to(torch.float64)
+        low = edges[cell]
+        return self._array(low + (edges[cell + 1] - low) * (place * 2.0 ** (CELLS - 52)))
+
+    def heavy(self, shape: Sequence[int]) -> Array:
+        """Return numbers of Student's t with two degrees of freedom: without a variance, a few dominate."""
+        if prod(shape) < MANY:
+            return self.few.standard_t(2, shape)
+        p = (_shifted(self._bits(shape), 12).to(torch.float64) + 0.5) * 2.0**-52
+        return self._array((2.0 * p - 1.0) / torch.sqrt(2.0 * p * (1.0 - p)))
+
+    def integers(self, low: int, high: int, shape: Sequence[int]) -> Array:
+        """Return integers from `low` to below `high`."""
+        if prod(shape) < MANY:
+            return self.few.integers(low, high, shape).astype(np.float64)
+        return self._array((_shifted(self._bits(shape), 32) % (high - low) + low).to(torch.float64))
+
+    def _bits(self, shape: Sequence[int]) -> torch.Tensor:
+        """Return 64 random bits for each element, other ones at every call."""
+        self._start += 1
+        start = _signed(_hashed(self._start % 2**64))
+        bits = torch.arange(prod(shape), device=self._device) * _signed(GOLDEN) + start
+        for shift, factor in MIXED:
+            bits = (bits ^ _shifted(bits, shift)) * _signed(factor)
+        return bits.reshape(shape)
+
+    def _array(self, values: torch.Tensor) -> Array:
+        array: Any = values.numpy() if self._device is None else DeviceArray(values)
+        return cast(Array, array)
+
+
+def _signed(bits: int) -> int:
+    return bits - 2**64 if bits >= 2**63 else bits
+
+
+def _hashed(bits: int) -> int:
+    for shift, factor in MIXED:
+        bits = (bits ^ bits >> shift) * factor % 2**64
+    return bits
+
+
+def _shifted(bits: torch.Tensor, places: int) -> torch.Tensor:
+    """Return the bits moved to the right, zeros before them."""
+    return bits >> places & (1 << 64 - places) - 1
+
+
+@cache
+def _edges() -> torch.Tensor:
+    """Return the quantiles between which normal numbers are uniform, as float32 holds them; the last are finite."""
+    share = np.arange(2**CELLS + 1) / 2**CELLS
+    least = 2.0 ** (-CELLS - 6)
+    return torch.from_numpy(ndtri(np.clip(share, least, 1 - least)).astype(np.float32).astype(np.float64))
