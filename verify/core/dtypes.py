@@ -48,10 +48,10 @@ class Format:
         floats: Any = value if hasattr(value, "view") else np.asarray(value, np.float64)
         exponent = floats.astype(np.float64, copy=False).view(np.int64) >> 52 & 0x7FF
         step: Array
-        if isinstance(exponent, np.ndarray | np.generic):
-            step = self.steps.take(exponent)
-        else:  # an array of another library, which takes over this function of NumPy's
+        if hasattr(exponent, "tensor"):  # a device array, which takes over this function of NumPy's
             step = np.take_along_axis(self.steps, exponent.ravel(), 0).reshape(exponent.shape)
+        else:
+            step = self.steps.take(exponent)
         return step
 
     def round(self, value: Array) -> Array:
