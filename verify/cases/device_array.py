@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -107,8 +108,8 @@ class DeviceArray(NDArrayOperatorsMixin):
         if isinstance(value, DeviceArray):
             return value.tensor
         if isinstance(value, bool | int | float | np.generic):
-            number = value.item() if isinstance(value, np.generic) else value
-            return torch.tensor(number, dtype=FLOAT if isinstance(number, float) else None)
+            number: Any = value.item() if isinstance(value, np.generic) else value
+            return _number(type(number), repr(number), self.tensor.device)
         if not isinstance(value, np.ndarray):
             return value
         return self._joined(value[()]) if value.ndim == 0 else on_device(value, self.tensor.device).tensor
@@ -121,8 +122,6 @@ class DeviceArray(NDArrayOperatorsMixin):
         tensors = [self._joined(value) for value in inputs]
         if ufunc.__name__ in FLOATS:
             tensors = [tensor if tensor.dtype == FLOAT else tensor.to(FLOAT) for tensor in tensors]
-        if ufunc.__name__ == "divide":  # by a number of the host torch multiplies with its reciprocal
-            tensors[1] = tensors[1].to(self.tensor.device)
         result = function(*tensors)
         if out is not None:  # a += b
             out[0].tensor = result
@@ -277,6 +276,12 @@ def _tensor(values: Any, device: Any) -> Tensor:
     own = values[tuple(slice(0, 1 if not stride else None) for stride in values.strides)] if values.size else values
     kind = TYPES.get(values.dtype, torch.int64 if values.dtype.kind in "iu" else FLOAT)
     return torch.tensor(np.ascontiguousarray(own)).to(device, kind).expand(values.shape)
+
+
+@lru_cache(maxsize=2**12)
+def _number(kind: Any, text: str, device: torch.device) -> Tensor:
+    """Return a number in a device's memory: by one of the host torch divides as by its reciprocal, rounded twice."""
+    return torch.tensor(kind(text) if kind is not bool else text == "True", dtype=TYPES[np.dtype(kind)], device=device)
 
 
 def in_memory(value: Any) -> Any:
