@@ -70,3 +70,22 @@ def test_a_graph_is_replayed_with_the_values_given():
     assert x.tolist() == [0, 2, 4]
     with pytest.raises(RefusedError, match="CUDA cannot capture it"):
         captures.replayed(lambda x: x * x.sum().item())(x=x)
+
+
+def test_a_stream_that_is_lost_is_no_fault_of_the_function():
+    @torch.compiler.disable
+    def launch(stream):
+        if stream == "lost":
+            raise AttributeError("'torch.Stream' object has no attribute 'cuda_stream'")
+
+    def launches_by_handle(x):
+        launch("lost" if torch.compiler.is_compiling() else "kept")
+        return x
+
+    def has_a_typo(x):
+        raise AttributeError("'Tensor' object has no attribute 'shpae'")
+
+    with pytest.raises(RefusedError, match="does not pass on CUDA streams"):
+        captures.traced(launches_by_handle)(torch.ones(2))
+    with pytest.raises(AttributeError, match="shpae"):
+        captures.traced(has_a_typo)(torch.ones(2))

@@ -70,7 +70,7 @@ FUNCTIONS: dict[Any, Function] = {
     np.zeros_like: torch.zeros_like,
     np.ones_like: torch.ones_like,
     np.full_like: lambda values, number: torch.full_like(values, float(number)),
-    np.broadcast_to: torch.broadcast_to,
+    np.broadcast_to: lambda values, shape: values.expand(shape),
     np.isneginf: torch.isneginf,
     np.isposinf: torch.isposinf,
     np.take_along_axis: torch.take_along_dim,

@@ -15,6 +15,7 @@ from verify_norm.loading.returned import RefusedError
 
 Function = Callable[..., Any]
 OURS = ("verify_norm.cases", "verify_norm.loading", "verify_norm.running")  # what calls a target
+LOST_STREAM = "'torch.Stream' object has no attribute"  # Dynamo gives torch.Stream for a torch.cuda.Stream
 WARM = 3  # calls before a capture, which compile and choose what a kernel compiles and chooses once
 
 
@@ -22,7 +23,8 @@ def traced(function: Function) -> Function:
     """Return the function under torch.compile with backend "eager": Dynamo traces it, torch's own operators run it.
 
     What Dynamo cannot trace runs as without it, and so do Triton's interpreter and NumPy. Each call is traced anew.
-    Raises RefusedError where compiled code is in this process already, which a reset would throw away.
+    Raises RefusedError where compiled code is in this process already, which a reset would throw away, and where the
+    function needs what Dynamo loses of a CUDA stream, as a launch by its handle does.
     """
 
     @wraps(function)
@@ -37,6 +39,10 @@ def traced(function: Function) -> Function:
         try:
             with _dynamo.config.patch(suppress_errors=True, trace_numpy=False):
                 return torch.compile(function, backend="eager", dynamic=False)(*args, **kwargs)
+        except AttributeError as error:
+            if LOST_STREAM in str(error):
+                raise RefusedError("torch.compile does not pass on CUDA streams as they are") from error
+            raise
         finally:
             logging.disable(silent)
             _dynamo.reset()

@@ -37,16 +37,22 @@ class Clock:
 
         @functools.wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
+            _settle(device)
             started = time.perf_counter()
             try:
                 result = function(*args, **kwargs)
-                if device != "cpu":
-                    torch.cuda.synchronize(device)
+                _settle(device)
                 return result
             finally:
                 self.seconds += time.perf_counter() - started
 
         return timed
+
+
+def _settle(device: torch.device | str) -> None:
+    """Wait for the work of a GPU, which else counts where the next one waits."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | None = None) -> Run:
@@ -72,6 +78,7 @@ def _current(device: torch.device) -> AbstractContextManager[Any]:
 def _execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | None) -> Run:
     assert kernel.run is not None, "registry.load sets run"
     device = torch.device(case.device)
+    _settle(device)
     clock = time.process_time if device.type == "cpu" else time.perf_counter  # other processes slow no case down
     started = clock()
     given, begun = guards.Arguments(case.arguments), False
