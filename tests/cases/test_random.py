@@ -28,7 +28,7 @@ def test_the_distribution(name):
 def test_neighbours_calls_names_and_seeds_are_independent():
     draws = [Random(seed, name).standard_normal((MANY,)) for seed, name in ((1, "x"), (2, "x"), (1, "dy"))]
     rng = Random(1, "x")
-    draws += [rng.standard_normal((MANY,)) for _ in range(2)][1:] + [np.roll(draws[0], 1), np.roll(draws[0], 1024)]
+    draws += [[rng.standard_normal((MANY,)) for _ in range(2)][1], np.roll(draws[0], 1), np.roll(draws[0], 1024)]
     limit = 6 / MANY**0.5
     assert all(abs(np.corrcoef(a, b)[0, 1]) < limit for i, a in enumerate(draws) for b in draws[:i])
 

@@ -109,7 +109,7 @@ class DeviceArray(NDArrayOperatorsMixin):
             return value.tensor
         if isinstance(value, bool | int | float | np.generic):
             number: Any = value.item() if isinstance(value, np.generic) else value
-            return _number(type(number), repr(number), self.tensor.device)
+            return _number(type(number).__name__, repr(number), self.tensor.device)
         if not isinstance(value, np.ndarray):
             return value
         return self._joined(value[()]) if value.ndim == 0 else on_device(value, self.tensor.device).tensor
@@ -279,9 +279,10 @@ def _tensor(values: Any, device: Any) -> Tensor:
 
 
 @lru_cache(maxsize=2**12)
-def _number(kind: Any, text: str, device: torch.device) -> Tensor:
+def _number(kind: str, text: str, device: torch.device) -> Tensor:
     """Return a number in a device's memory: by one of the host torch divides as by its reciprocal, rounded twice."""
-    return torch.tensor(kind(text) if kind is not bool else text == "True", dtype=TYPES[np.dtype(kind)], device=device)
+    value = {"bool": "True".__eq__, "int": int, "float": float}[kind](text)
+    return torch.tensor(value, dtype=TYPES[np.dtype(kind)], device=device)
 
 
 def in_memory(value: Any) -> Any:

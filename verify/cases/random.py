@@ -6,19 +6,20 @@ defines. So a CPU and a GPU draw the same bits, in any order.
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from math import prod
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from scipy.special import ndtri
 
-from verify_norm.cases.device_array import DeviceArray
+from verify_norm.cases.device_array import DeviceArray, on_device
 from verify_norm.core.dtypes import Array
 
 MANY = 2**17  # numbers: from here on they are drawn by counter
+PIECE = 2**14  # numbers that a CPU draws at a time: all that they need stays in its cache
 GOLDEN = 0x9E3779B97F4A7C15
 MIXED = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))  # shifts and factors
 CELLS = 14  # log2 of the cells of equal probability in which normal numbers are uniform
@@ -40,36 +41,54 @@ class Random:
         """Return normal numbers of mean 0 and variance 1; by counter, none is above 4.8."""
         if prod(shape) < MANY:
             return self.few.standard_normal(shape)
-        bits, edges = self._bits(shape), _edges().to(self._device or "cpu")
-        cell, place = _shifted(bits, 64 - CELLS), (_shifted(bits, 12) & (1 << 52 - CELLS) - 1).to(torch.float64)
-        low = edges[cell]
-        return self._array(low + (edges[cell + 1] - low) * (place * 2.0 ** (CELLS - 52)))
+        edges: Any = _edges() if self._device is None else on_device(_edges(), self._device)
+
+        def normal(bits: Any) -> Any:
+            cell, low_bits = _shifted(bits, 64 - CELLS), _shifted(bits, 12) & (1 << 52 - CELLS) - 1
+            low = edges[cell]
+            return low + (edges[cell + 1] - low) * (low_bits.astype(np.float64) * 2.0 ** (CELLS - 52))
+
+        return self._drawn(normal, shape)
 
     def heavy(self, shape: Sequence[int]) -> Array:
         """Return numbers of Student's t with two degrees of freedom: without a variance, a few dominate."""
         if prod(shape) < MANY:
             return self.few.standard_t(2, shape)
-        p = (_shifted(self._bits(shape), 12).to(torch.float64) + 0.5) * 2.0**-52
-        return self._array((2.0 * p - 1.0) / torch.sqrt(2.0 * p * (1.0 - p)))
+
+        def quantile(bits: Any) -> Any:
+            p = (_shifted(bits, 12).astype(np.float64) + 0.5) * 2.0**-52
+            return (2.0 * p - 1.0) / np.sqrt(2.0 * p * (1.0 - p))
+
+        return self._drawn(quantile, shape)
 
     def integers(self, low: int, high: int, shape: Sequence[int]) -> Array:
-        """Return integers from `low` to below `high`."""
+        """Return integers from `low` to below `high`, as float64."""
         if prod(shape) < MANY:
             return self.few.integers(low, high, shape).astype(np.float64)
-        return self._array((_shifted(self._bits(shape), 32) % (high - low) + low).to(torch.float64))
+        return self._drawn(lambda bits: np.floor((bits >> 40 & 0xFFFFFF) * ((high - low) * 2.0**-24)) + low, shape)
 
-    def _bits(self, shape: Sequence[int]) -> torch.Tensor:
-        """Return 64 random bits for each element, other ones at every call."""
+    def _drawn(self, function: Callable[[Any], Any], shape: Sequence[int]) -> Array:
+        """Return a function of 64 random bits for each element, other ones at every call."""
         self._start += 1
-        start = _signed(_hashed(self._start % 2**64))
-        bits = torch.arange(prod(shape), device=self._device) * _signed(GOLDEN) + start
-        for shift, factor in MIXED:
-            bits = (bits ^ _shifted(bits, shift)) * _signed(factor)
-        return bits.reshape(shape)
+        start, count = _signed(_hashed(self._start % 2**64)), prod(shape)
+        values: Any
+        if self._device is None:
+            values = np.empty(count)
+            for first in range(0, count, PIECE):
+                place = np.arange(first, min(first + PIECE, count))
+                values[first : first + PIECE] = function(_bits(place, start))
+        else:
+            values = function(_bits(DeviceArray(torch.arange(count, device=self._device)), start))
+        drawn: Array = values.reshape(tuple(shape))
+        return drawn
 
-    def _array(self, values: torch.Tensor) -> Array:
-        array: Any = values.numpy() if self._device is None else DeviceArray(values)
-        return cast(Array, array)
+
+def _bits(place: Any, start: int) -> Any:
+    """Return the hash of each place, as signed integers, whose products wrap."""
+    bits = place * _signed(GOLDEN) + start
+    for shift, factor in MIXED:
+        bits = (bits ^ _shifted(bits, shift)) * _signed(factor)
+    return bits
 
 
 def _signed(bits: int) -> int:
@@ -82,14 +101,15 @@ def _hashed(bits: int) -> int:
     return bits
 
 
-def _shifted(bits: torch.Tensor, places: int) -> torch.Tensor:
+def _shifted(bits: Any, places: int) -> Any:
     """Return the bits moved to the right, zeros before them."""
     return bits >> places & (1 << 64 - places) - 1
 
 
 @cache
-def _edges() -> torch.Tensor:
+def _edges() -> Array:
     """Return the quantiles between which normal numbers are uniform, as float32 holds them; the last are finite."""
-    share = np.arange(2**CELLS + 1) / 2**CELLS
-    least = 2.0 ** (-CELLS - 6)
-    return torch.from_numpy(ndtri(np.clip(share, least, 1 - least)).astype(np.float32).astype(np.float64))
+    share, least = np.arange(2**CELLS + 1) / 2**CELLS, 2.0 ** (-CELLS - 6)
+    edges: Array = ndtri(np.clip(share, least, 1 - least)).astype(np.float32).astype(np.float64)
+    edges.setflags(write=False)
+    return edges

@@ -83,7 +83,7 @@ class _Held:
 def _others(run: Run) -> Exact:
     """Return other exact values of the case's inputs, of the same shapes, types and layouts."""
     spec = run.case.spec
-    return make.exact_inputs(replace(spec, seed=spec.seed ^ 1), run.case.op)
+    return make.exact_inputs(replace(spec, seed=spec.seed ^ 1), run.case.op, run.case.device)
 
 
 def _values(run: Run, other: Exact) -> Iterator[Difference]:
@@ -190,7 +190,7 @@ def _between(run: Run, other: Exact) -> Iterator[Difference]:
     held = _Held(run)
     held(_built(run, other))
     for spec, words in _others_between(run):
-        exact = make.exact_inputs(spec, run.case.op)
+        exact = make.exact_inputs(spec, run.case.op, run.case.device)
         alone = _alone(run, exact, spec)
         if alone.problem is None:
             beside = held(_built(run, exact, spec))

@@ -51,7 +51,7 @@ def determinism(run: Run) -> Iterable[Finding]:
     found = found or list(_late(run)) or list(_batch(run))
     other = None if found or crowded(run) else other_shape(run)
     if other is not None:
-        rerun(run, make.exact_inputs(other, run.case.op), spec=other)
+        rerun(run, make.exact_inputs(other, run.case.op, run.case.device), spec=other)
         between = f"a run of shape {other.shape}"
         found = list(differences(run, rerun(run), (f"before {between}", f"after {between}")))
     for difference in found:

@@ -74,7 +74,7 @@ def _chosen(run: Run, names: tuple[str, ...]) -> Iterator[Difference]:
     """Yield what is wrong where these outputs alone have cotangents."""
     case, moments = run.case, [name for name in names if name in STATISTICS]
     spec = replace(case.spec, dresidual_out="residual_out" in names)
-    exact = make.exact_inputs(spec, case.op)
+    exact = make.exact_inputs(spec, case.op, case.device)
     if "y" not in names:
         exact["dy"] = np.zeros(spec.shape)
     rng = np.random.default_rng(spec.seed)
