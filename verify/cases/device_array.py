@@ -281,7 +281,7 @@ def _tensor(values: Any, device: Any) -> Tensor:
 @lru_cache(maxsize=2**12)
 def _number(kind: str, text: str, device: torch.device) -> Tensor:
     """Return a number in a device's memory: by one of the host torch divides as by its reciprocal, rounded twice."""
-    value = {"bool": "True".__eq__, "int": int, "float": float}[kind](text)
+    value = text == "True" if kind == "bool" else float(text) if kind == "float" else int(text)
     return torch.tensor(value, dtype=TYPES[np.dtype(kind)], device=device)
 
 
