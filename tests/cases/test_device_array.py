@@ -136,6 +136,8 @@ def test_numbers_of_one_element(device):
     x = on_device(np.array([2.0]), device)[0]
     assert (float(x), int(x), bool(x), x.item(), x.ndim, x.size) == (2.0, 2, True, 2.0, 0, 1)
     assert list(range(on_device(np.array([3]), device)[0])) == [0, 1, 2]
+    for mask in (np.array([True]), np.array([True, False])):
+        same(np.array([5.0, 6.0])[: mask.size][on_device(mask, device)], [5.0])
     assert x.dtype == np.float64
     assert len(on_device(np.zeros(3), device)) == len(list(on_device(np.zeros(3), device))) == 3
 

@@ -236,7 +236,9 @@ class DeviceArray(NDArrayOperatorsMixin):
         return int(self.tensor)
 
     def __index__(self) -> int:
-        return self.tensor.__index__()
+        if self.tensor.ndim or self.tensor.dtype != torch.int64:  # NumPy would take a mask of one element for a number
+            raise TypeError("only an integer without dimensions is an index")
+        return int(self.tensor)
 
     def __bool__(self) -> bool:
         return bool(self.tensor)

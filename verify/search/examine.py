@@ -6,7 +6,7 @@ from math import inf
 
 import torch
 
-from verify_norm.cases import make, placement
+from verify_norm.cases import agreement, make, placement
 from verify_norm.checks import CHECKS
 from verify_norm.checks.relations.rerun import slow
 from verify_norm.core import geometry
@@ -135,6 +135,8 @@ def _examine(
 ) -> Examined:
     if (reason := kernel.refuses(spec)) is not None:
         return Examined(spec, unsupported=reason)
+    if make.judge_of(spec, device) is not None:
+        agreement.require(kernel.op, device)
     placement.release(device)
     op, clock = OPS[kernel.op], Clock()
     run, forward_run = (clock.around(function, device) for function in (kernel.run, kernel.forward_run))

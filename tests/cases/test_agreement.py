@@ -1,0 +1,78 @@
+"""Truth and bound on a device are those of NumPy, and a device that computes otherwise is refused."""
+
+import math
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+import pytest
+import torch
+
+from verify_norm.cases import agreement, corners, device_array, make
+from verify_norm.checks import CHECKS
+from verify_norm.core.errors import UsageError
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import Contract
+from verify_norm.kernels.zoo import ZOO
+from verify_norm.loading import registry
+from verify_norm.search.examine import examine
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+CONTRACTS = (Contract(), Contract(variance="shifted", expanded=True, products="tf32"), Contract(summation="sequential"))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("op", OPS)
+def test_every_reference(op, device):
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    assert max(agreement.disagreement(op, device, contract) for contract in CONTRACTS) < agreement.ALLOWED
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("divide", lambda a, b: a * (1 / b).to(torch.float32)),
+        ("sqrt", lambda a: a.to(torch.float32).sqrt().to(torch.float64)),
+        ("multiply", lambda a, b: (a * b).nan_to_num(nan=0.0) if a.dtype == b.dtype else a * b * (1 + 1e-9)),
+    ],
+)
+def test_arithmetic_of_another_precision_is_refused(monkeypatch, name, wrong):
+    right = device_array.UFUNCS[name]
+    monkeypatch.setitem(device_array.UFUNCS, name, lambda *given: wrong(*given) * (1 + 1e-8))
+    with pytest.raises(UsageError, match="cpu: expected float64 as in NumPy, but layernorm_bwd's truth is"):
+        agreement.require.__wrapped__("layernorm_bwd", "cpu")
+    monkeypatch.setitem(device_array.UFUNCS, name, right)
+    agreement.require.__wrapped__("layernorm_bwd", "cpu")
+
+
+def verdict(examined):
+    """What a case's examination says, numbers apart."""
+    findings = [(one.check, one.output, one.index, one.status) for one in examined.findings]
+    return replace(examined, findings=(), tallies=(), detectable=(), seconds=0.0), findings
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["layernorm_bwd_torch", "groupnorm_fwd_torch", "B38_persistent", "B46_eps_in_type_of_x", "batchnorm_bwd"]
+)
+def test_every_check_says_the_same(name, monkeypatch):
+    """All checks on device arrays (in this machine's memory) and on NumPy's, in cases of the corner table."""
+    kernel, seen = registry.ready(ZOO[name].kernel) if name in ZOO else registry.load(name), 0
+    table = [spec for spec in corners.corners(OPS[kernel.op], kernel.dtypes)[::17] if prod(spec.shape) < 2**15]
+    monkeypatch.setattr(make, "LARGE", 1)
+    for spec in table:
+        monkeypatch.setattr(make, "JUDGES", frozenset())
+        usual = examine(kernel, spec, tuple(CHECKS), "cpu")
+        monkeypatch.setattr(make, "JUDGES", frozenset({"cpu"}))
+        moved = examine(kernel, spec, tuple(CHECKS), "cpu")
+        assert verdict(moved) == verdict(usual), spec
+        for one, other in zip(usual.tallies, moved.tallies, strict=True):
+            assert math.isclose(one.ratio, other.ratio, rel_tol=1e-3), (spec, one.output)
+            assert (one.elements, one.unjudged, one.ulp.count) == (other.elements, other.unjudged, other.ulp.count)
+            assert math.isclose(one.ulp.maximum, other.ulp.maximum, rel_tol=1e-3, abs_tol=1e-6)
+        pairs = zip(usual.detectable, moved.detectable, strict=True)
+        for (check, a), (_, b) in pairs:
+            assert np.isclose(a.everything, b.everything, rtol=1e-3), (spec, check, a, b)
+        seen += len(usual.tallies)
+    assert seen > 10

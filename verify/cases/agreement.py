@@ -1,0 +1,59 @@
+"""Whether a device computes truth and bound as NumPy does: fast or emulated arithmetic would spoil every verdict."""
+
+from functools import cache
+
+import numpy as np
+
+from verify_norm.cases import make
+from verify_norm.cases.device_array import in_memory, on_device
+from verify_norm.core import judge
+from verify_norm.core.errors import UsageError
+from verify_norm.core.ops import OPS
+from verify_norm.core.run import Expected
+from verify_norm.core.spec import CaseSpec, Contract
+
+ALLOWED = 1e-3  # of the bound on an element's error
+SHAPES = {"rows": (64, 257), "groups": (4, 12, 33), "channels": (16, 5, 37)}
+TYPES = ("float32", "bfloat16")
+
+
+@cache
+def require(op: str, device: str) -> None:
+    """Raise UsageError if the device computes the truth of an operator, or its bound, otherwise than NumPy."""
+    off = disagreement(op, device)
+    if not off <= ALLOWED:
+        raise UsageError(
+            f"{device}: expected float64 as in NumPy, but {op}'s truth is {off:.2g} of the allowed error "
+            f"apart, at most {ALLOWED:g}; use another device, or --device cpu"
+        )
+
+
+def disagreement(op: str, device: str, contract: Contract | None = None) -> float:
+    """Return how far truth and bound of two devices are apart, over the allowed error, in the worst element.
+
+    >>> disagreement("layernorm_bwd", "cpu") < ALLOWED
+    True
+    """
+    return max(_apart(op, device, dtype, contract or Contract()) for dtype in TYPES)
+
+
+def _apart(name: str, device: str, dtype: str, contract: Contract) -> float:
+    op = OPS[name]
+    groups = 3 if "num_groups" in op.attrs else None
+    spec = CaseSpec(SHAPES[op.view], dtype, offset=3.0, num_groups=groups, seed=1)
+    exact = make.exact_inputs(spec, op)
+    moved = {name: None if values is None else on_device(values, device) for name, values in exact.items()}
+    here, there = (make.truths(spec, op, contract, values) for values in (exact, moved))
+    off = [_of(one, there[name]) for name, one in here.items() if one is not None]
+    return float(np.max(off))
+
+
+def _of(one: Expected, other: Expected | None) -> float:
+    if other is None:
+        return float("inf")
+    value, delta = in_memory(other.value), in_memory(other.delta)
+    apart = np.maximum(np.abs(one.value - value), np.abs(one.delta - delta))
+    same = (np.isfinite(one.value) == np.isfinite(value)) & (np.isfinite(one.delta) == np.isfinite(delta))
+    with np.errstate(all="ignore"):
+        off = np.where(same, np.where(judge.judged(one), apart / judge.allowed(one), 0.0), np.inf)
+    return float(off.max(initial=0.0))
