@@ -139,6 +139,7 @@ def test_numbers_of_one_element(device):
     for mask in (np.array([True]), np.array([True, False])):
         same(np.array([5.0, 6.0])[: mask.size][on_device(mask, device)], [5.0])
     assert x.dtype == np.float64
+    assert (f"{x:.3g}", repr(on_device(np.zeros(2), device))) == ("2", "DeviceArray(array([0., 0.]))")
     assert len(on_device(np.zeros(3), device)) == len(list(on_device(np.zeros(3), device))) == 3
 
 

@@ -229,6 +229,12 @@ class DeviceArray(NDArrayOperatorsMixin):
             raise AttributeError(name)
         return getattr(np.asarray(self), name)
 
+    def __format__(self, spec: str) -> str:
+        return format(np.asarray(self)[()], spec)
+
+    def __repr__(self) -> str:
+        return f"DeviceArray({np.asarray(self)!r})"
+
     def __float__(self) -> float:
         return float(self.tensor)
 
