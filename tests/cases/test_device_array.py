@@ -7,6 +7,7 @@ from scipy import special
 
 from verify_norm.cases import device_array
 from verify_norm.cases.device_array import DeviceArray, in_memory, on_device
+from verify_norm.core.dtypes import FORMATS
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 NUMBERS = np.array([0.0, -0.0, 1.0, -1.5, 3.0, 2.0**-1060, 2.0**-30, 1e300, -7.25, np.inf, -np.inf, np.nan])
@@ -156,3 +157,12 @@ def test_what_nobody_may_write_is_copied_once(device):
     assert on_device(table, device).tensor is on_device(table, device).tensor
     del table
     assert len(device_array._constants) == seen
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_ulps_and_roundings_of_each_format(device, dtype):
+    rng, form = np.random.default_rng(0), FORMATS[dtype]
+    values = np.ldexp(rng.standard_normal(4000), rng.integers(-160, 130, 4000))
+    values[:3] = 0.0, 1.0, 2.0
+    same(form.ulp(on_device(values, device)), form.ulp(values))
+    same(form.round(on_device(values, device)), form.round(values))
