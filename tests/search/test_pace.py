@@ -41,3 +41,13 @@ def test_a_slow_case_does_not_hide_that_another_was_fast():
 def test_less_time_allows_less():
     seen = [((300, 300_000), 0.2, 0.2)]
     assert [Pace("cpu", seconds, seen).allows((2000, 10**6)) for seconds in (60.0, 6.0)] == [True, False]
+
+
+def test_on_a_gpu_rows_cost_the_kernel_alone_and_small_cases_cost_what_large_ones_do():
+    pace = Pace("cuda", 60.0, [((64, 4096), 0.05, 0.0004), ((4096, 2**14), 0.1, 0.001)])
+    assert pace.allows((2**20, 2**22))
+    assert pace.allows((2**15, 2**26))
+    assert not pace.allows((2**20, 2**31))
+    slow = Pace("cuda", 60.0, [((64, 4096), 0.5, 0.45)])  # a loop over rows in Python
+    assert not slow.allows((2**20, 2**22))
+    assert not Pace("cpu", 60.0, [((64, 4096), 0.05, 0.0004)]).allows((2**20, 2**22))

@@ -21,7 +21,9 @@ class Settings:
     seconds: Seconds = 55.0  # for the whole search
     seed: Count = 0  # of the random cases
     device: str = "cpu"
-    shapes: Literal["fuzz", "models", "all"] = "fuzz"  # random shapes, norm shapes of real models, or both
+    shapes: Literal["fuzz", "models", "all"] = (
+        "fuzz"  # random shapes (on a GPU models' too), norm shapes of real models, or both
+    )
     timeout: Seconds | None = (
         None  # for one case, more if it is larger or the kernel may build; None: the device's limit
     )

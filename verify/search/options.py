@@ -143,7 +143,10 @@ class Options(Strict):
     ] = "auto"
     shapes: Annotated[
         Literal["fuzz", "models", "all"],
-        Flag("--shapes", "Shapes: fuzz (random), models (norm shapes of real models), or all."),
+        Flag(
+            "--shapes",
+            "Shapes: fuzz (random; on a GPU also those of models), models (norm shapes of real models), or all.",
+        ),
     ] = DEFAULTS.shapes
     timeout: Annotated[
         Seconds | None,

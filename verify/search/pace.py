@@ -10,8 +10,9 @@ from verify_norm.core.spec import CaseSpec, Op
 from verify_norm.running.patience import kind
 
 Size = tuple[int, int]  # rows and elements of x
-# The sizes that every kernel runs: Triton's interpreter takes 5 ms a program, a GPU's host its time for every element.
+# The sizes that every kernel runs: Triton's interpreter takes 5 ms a program.
 ALWAYS: dict[str, Size] = {"cpu": (300, 2**19), "cuda": (300, 2**23)}
+ALIKE = {"cpu": 1, "cuda": 2**22}  # elements: fewer cost the judge no less
 SHARE = {"cpu": 1 / 40, "cuda": 1 / 15}  # of the time: the most that a larger case may take
 WIDE = 1 / 20  # of the time: the most that the largest corner cases may take together
 FURTHER = 1 / 400  # of a larger case: the most that a further run may take; most checks make several
@@ -73,9 +74,11 @@ class Pace:
         >>> pace.allows((2000, 1_000_000)), pace.allows((4096, 150_000))
         (True, False)
         """
+        if self.usual(wanted) or self.device == "cuda":  # a GPU's judge takes no time for rows
+            return self.usual(wanted) or self.fits(wanted)
         rows, elements = wanted
         slower = (max(1.0, rows / max(r, 1), elements / max(e, 1)) * seconds for (r, e), seconds, _ in self.seen)
-        return self.usual(wanted) or min(slower, default=inf) <= self.most
+        return min(slower, default=inf) <= self.most
 
     def fits(self, wanted: Size) -> bool:
         """Return the same of a case that runs only if it takes little, whatever its size: with a closer look.
@@ -86,7 +89,7 @@ class Pace:
         rows, elements = wanted
         outside = kernel = inf
         for (r, e), seconds, inside in self.seen:
-            more = max(1.0, elements / max(e, 1))
+            more = max(1.0, elements / max(e, ALIKE[self.device]))
             outside = min(outside, more * (seconds - inside))
             kernel = min(kernel, max(more, rows / max(r, 1)) * inside)
         return outside + kernel <= self.most

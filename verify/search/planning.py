@@ -32,7 +32,7 @@ def offered_dtypes(state: Collector) -> tuple[str, ...]:
 
 
 def corner_table(state: Collector, dtypes: tuple[str, ...]) -> tuple[list[CaseSpec], list[CaseSpec]]:
-    """Return the corner table with shapes of models where they are asked for, and the corner cases that may be slow."""
+    """Return the corner table with the shapes of models, and the corner cases that may be slow."""
     op, kernel = OPS[state.kernel.op], state.kernel
     corner, shaped, left_out = table_of(op, state.settings, dtypes, frozen=kernel.autograd)
     for name in left_out:
@@ -42,7 +42,7 @@ def corner_table(state: Collector, dtypes: tuple[str, ...]) -> tuple[list[CaseSp
     table, large = state.pace.parted([kernel.fitted(spec) for spec in corner], op)
     if not kernel.contract.batch_invariant:  # what is not promised is observed in batches of usual size alone
         large = [spec for spec in large if not spec.batch]
-    return table + shaped, large
+    return (table, large + shaped) if state.settings.shapes == "fuzz" else (table + shaped, large)
 
 
 def covering_cases(state: Collector, dtypes: tuple[str, ...], table: tuple[CaseSpec, ...]) -> tuple[CaseSpec, ...]:
@@ -56,16 +56,18 @@ def covering_cases(state: Collector, dtypes: tuple[str, ...], table: tuple[CaseS
 def table_of(
     op: Op, settings: Settings, dtypes: tuple[str, ...], *, frozen: bool
 ) -> tuple[list[CaseSpec], list[CaseSpec], tuple[str, ...]]:
-    """Return the corner table, and shapes of models where they are asked for.
+    """Return the corner table, and shapes of models where they are asked for or on a GPU, where they take little time.
 
     Third are the names of the models that are left out, because one of their groups is too large for a CPU.
     """
     gpu, corner = settings.device != "cpu", list[CaseSpec]()
     if dtypes and settings.shapes != "models":
         corner = _smallest_first(corners.corners(op, dtypes, frozen=frozen, gpu=gpu))
-    if settings.shapes == "fuzz":
+    if settings.shapes == "fuzz" and not gpu:
         return corner, [], ()
     shaped, left_out = models.model_cases(op, full=gpu, dtypes=dtypes)
+    if settings.shapes == "fuzz":
+        shaped = [replace(spec, further=corners.AT_EVERY_SIZE) for spec in shaped]
     return corner, shaped, tuple(left_out)
 
 
