@@ -1,0 +1,157 @@
+"""How fast kernels are judged: cases a second of a whole run, and what a case costs by its size.
+
+    python benchmarks/rate.py [--kernel layernorm_bwd] [--workers 1,4] [--seconds 55] [--out FILE]
+
+Writes FILE.json, and FILE.svg with the cost by size. A run is `verify-norm --kernel K` with its default settings, first
+with an empty cache of Triton ("cold"), then with what that run has compiled ("warm"). A case's cost is the median time
+to draw its inputs, to compute truth and bound, and to run the kernel once and check signature, accuracy and memory; on
+a GPU beside the same with NumPy, up to 2^22 elements.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from datetime import date
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import plots
+import torch
+
+from verify_norm.cases import make
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.loading import registry
+from verify_norm.running.environment import environment
+from verify_norm.search.examine import examine
+
+POWERS = range(8, 28, 1)
+LENGTH = 4096  # of a row, at most
+NUMPY = 2**22  # elements: NumPy takes seconds for more
+CHECKS = ("signature", "accuracy", "memory")
+REPEATS = 3
+RUN = "from verify_norm.cli import main; main()"
+
+
+def runs(kernel: str, workers: Iterable[int], seconds: float) -> Iterator[dict[str, Any]]:
+    """Yield what each whole run did, cold and warm, with each number of workers."""
+    for count in workers:
+        with tempfile.TemporaryDirectory() as cache, tempfile.TemporaryDirectory() as kept:
+            for state in ("cold", "warm"):
+                report = Path(kept) / "report.json"
+                options = [
+                    "--kernel",
+                    kernel,
+                    "--workers",
+                    str(count),
+                    "--seconds",
+                    str(seconds),
+                    "--json",
+                    str(report),
+                ]
+                given = {**os.environ, "TRITON_CACHE_DIR": cache}
+                started = time.perf_counter()
+                subprocess.run([sys.executable, "-c", RUN, *options], env=given, check=False, capture_output=True)
+                found = json.loads(report.read_text(encoding="utf-8"))
+                yield {
+                    "kernel": kernel,
+                    "state": state,
+                    "workers": count,
+                    "wall_seconds": time.perf_counter() - started,
+                    "cases_a_second": found["cases"] / found["seconds"],
+                    **{
+                        name: found[name]
+                        for name in ("cases", "seconds", "seconds_in_kernel", "compiled")
+                        if name in found
+                    },
+                    "coverage": found["coverage"],
+                    "findings": len(found["findings"]),
+                }
+
+
+def sizes(kernel: Kernel, device: str, powers: Iterable[int] = POWERS) -> Iterator[dict[str, Any]]:
+    """Yield what one case of each size costs, by the judge that computes it."""
+    usual = make.JUDGES, make.LARGE
+    for power in powers:
+        length = min(LENGTH, 2**power // 2)
+        spec = CaseSpec((2**power // length, length), "bfloat16", further=())
+        for judge in ("numpy", "device"):
+            if (judge == "numpy" and 2**power > NUMPY) or (judge == "device" and device == "cpu"):
+                continue
+            make.JUDGES, make.LARGE = frozenset({"cuda"} if judge == "device" else ()), 1
+            try:
+                yield {"elements": 2**power, "shape": spec.shape, "judge": judge, **_cost(kernel, spec, device)}
+            finally:
+                make.JUDGES, make.LARGE = usual
+
+
+def _cost(kernel: Kernel, spec: CaseSpec, device: str) -> dict[str, Any]:
+    op = OPS[kernel.op]
+    exact = make.exact_inputs(spec, op, device)
+    examined = examine(kernel, spec, CHECKS, device)
+    times = {
+        "draw": _timed(lambda: make.exact_inputs(spec, op, device), device),
+        "truth": _timed(lambda: make.truths(spec, op, kernel.contract, exact), device),
+        "case": _timed(lambda: examine(kernel, spec, CHECKS, device), device),
+    }
+    return {"right": bool(examined.tallies) and not examined.findings, **times}
+
+
+def _timed(function: Callable[[], Any], device: str) -> float:
+    taken = []
+    for _ in range(REPEATS):
+        started = time.perf_counter()
+        function()
+        if device != "cpu":
+            torch.cuda.synchronize()
+        taken.append(time.perf_counter() - started)
+    return median(taken)
+
+
+def picture(rows: Iterable[dict[str, Any]], kernel: str) -> str:
+    """Return the cost of a case by its size as SVG, in log2 of milliseconds."""
+    series: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        for part in ("truth", "case"):
+            series.setdefault(f"{part}, {row['judge']}", []).append((row["elements"], row[part] * 1000))
+    return plots.lines(series, f"The cost of one case of {kernel}", "elements of x", "ms", log_x=True)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure, write, print a line a run and a size; return 1 if a run found something or a case was wrong."""
+    parser = argparse.ArgumentParser(prog="rate.py", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--kernel", default="layernorm_bwd")
+    parser.add_argument("--workers", default="1", help="numbers of processes, as 1,4; 0: no whole run")
+    parser.add_argument("--seconds", type=float, default=55.0)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "rate")
+    args = parser.parse_args(argv)
+    device = "cuda:0" if torch.cuda.is_available() else "cpu"
+    counts = [int(count) for count in args.workers.split(",") if int(count)]
+    whole = list(runs(args.kernel, counts, args.seconds))
+    for row in whole:
+        print(f"{row['state']}, {row['workers']} workers: {row['cases_a_second']:.1f} cases/s, {row['cases']} cases")
+    by_size = list(sizes(registry.load(args.kernel), device, POWERS if device != "cpu" else range(8, 18)))
+    for row in by_size:
+        parts = ", ".join(f"{part} {row[part] * 1000:.2f} ms" for part in ("draw", "truth", "case"))
+        print(f"2^{row['elements'].bit_length() - 1} elements, {row['judge']}: {parts}")
+    found = {
+        "date": date.today().isoformat(),
+        "environment": environment(device),
+        "kernel": args.kernel,
+        "runs": whole,
+        "sizes": by_size,
+    }
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    args.out.with_suffix(".svg").write_text(picture(by_size, args.kernel), encoding="utf-8")
+    return int(any(row["findings"] for row in whole) or not all(row["right"] for row in by_size))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
