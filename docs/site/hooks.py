@@ -7,17 +7,16 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
 sys.path.insert(0, str(Path(__file__).parent))
-import reference
+import generate
 
-ROOT = reference.ROOT
+ROOT = generate.ROOT
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made, and the pictures of benchmarks/results that pages show."""
-    for path, text in reference.pages().items():
+    for path, text in generate.pages().items():
         files.append(File.generated(config, path, content=text))
     for name in ("audit/page.png", "bench/perf.svg"):
         source = ROOT / "benchmarks" / "results" / name
         files.append(File.generated(config, f"images/{source.name}", abs_src_path=str(source)))
     return files
-

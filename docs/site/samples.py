@@ -66,7 +66,7 @@ def blocks(text: str) -> list[Block]:
 
 def commands(block: Block) -> Iterator[tuple[str, str, int, int]]:
     """Yield each command of a console block, what is shown of it, and where that stands in the page."""
-    starts = [match for match in re.finditer(r"^\$ (.*)\n", block.text, re.MULTILINE)]
+    starts = list(re.finditer(r"^\$ (.*)\n", block.text, re.MULTILINE))
     for number, match in enumerate(starts):
         end = starts[number + 1].start() if number + 1 < len(starts) else len(block.text)
         yield match[1], block.text[match.end() : end], block.start + match.end(), block.start + end
@@ -92,13 +92,14 @@ def differences(text: str) -> list[Difference]:
     """Run the samples of a page in a folder of its own; return those that print something else than it shows."""
     found = []
     with tempfile.TemporaryDirectory() as folder, working(folder):
-        shell, at = Shell(), 0
-        for block in (listed := blocks(text)):
-            at += 1
+        shell, listed = Shell(), blocks(text)
+        for block, after in zip(listed, [*listed[1:], None], strict=True):
             if block.title:
                 path = Path(block.title)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(block.text, encoding="utf-8")
+                if path.suffix == ".py" and not any(path.stem in other.text for other in listed if other is not block):
+                    shell.python(block.text, path.stem)  # no command names it
             elif block.language == "console":
                 for command, shown, start, end in commands(block):
                     printed = shell.run(command)
@@ -106,10 +107,11 @@ def differences(text: str) -> list[Difference]:
                         found.append(Difference(command, shown, printed, start, end))
             elif block.language == "python":
                 printed = shell.python(block.text)
-                after = listed[at] if at < len(listed) and listed[at].language == "text" else None
-                shown, where = (after.text, after) if after else ("", block)
+                shown, start, end = ("", block.end, block.end)
+                if after and after.language == "text":
+                    shown, start, end = after.text, after.start, after.end
                 if not matches(shown, printed):
-                    found.append(Difference(block.text, shown, printed, where.start if after else where.end, where.end))
+                    found.append(Difference(block.text, shown, printed, start, end))
     return found
 
 
@@ -127,11 +129,10 @@ class Shell:
         if name == "verify-norm":
             return self._verify_norm(arguments)
         if name == "pytest":
-            arguments = ["-p", "no:cacheprovider", "-p", "no:xdist", *arguments]
-        command_line = [sys.executable, *(["-m", "pytest"] if name == "pytest" else []), *arguments]
-        if name not in ("pytest", "python"):
+            return self._pytest(arguments)
+        if name != "python":
             raise ValueError(f"{command}: a page's console runs verify-norm, pytest, python and echo $? only")
-        done = subprocess.run(command_line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        done = subprocess.run([sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.status = done.returncode
         return done.stdout
 
@@ -148,10 +149,17 @@ class Shell:
             sys.argv = before
         return out.getvalue()
 
-    def python(self, source: str) -> str:
-        """Return what a program prints."""
+    def _pytest(self, arguments: list[str]) -> str:
+        import pytest
+
         with printing() as out:
-            exec(compile(source, "snippet.py", "exec"), {"__name__": "__main__"})
+            self.status = int(pytest.main(["-p", "no:cacheprovider", "-p", "no:xdist", "--capture=sys", *arguments]))
+        return out.getvalue()
+
+    def python(self, source: str, name: str = "__main__") -> str:
+        """Return what a program prints, or a module of this name as it is imported."""
+        with printing() as out:
+            exec(compile(source, f"{name}.py", "exec"), {"__name__": name})
         return out.getvalue()
 
 
@@ -166,12 +174,13 @@ def printing() -> Iterator[io.StringIO]:
 @contextlib.contextmanager
 def working(folder: str) -> Iterator[None]:
     """Work in a folder, on a terminal of a page's width without colours; forget afterwards where its modules are."""
-    environment, modules, path = dict(os.environ), set(sys.modules), sys.path[:]
+    environment, modules, path, before = dict(os.environ), set(sys.modules), sys.path[:], Path.cwd()
     os.environ |= {"COLUMNS": WIDTH, "NO_COLOR": "1"}
+    os.chdir(folder)
     try:
-        with contextlib.chdir(folder):
-            yield
+        yield
     finally:
+        os.chdir(before)
         os.environ.clear()
         os.environ.update(environment)
         sys.path[:] = path
@@ -186,7 +195,7 @@ def _in(folder: str, module: object) -> bool:
 def mistakes(text: str) -> list[str]:
     """Return what is wrong with the commands of verify-norm that a page names without running them."""
     named = [block.text for block in blocks(text) if block.language in ("sh", "yaml")]
-    named += re.findall(r"`(verify-norm [^`]+)`", FENCE.sub("", text))
+    named += [line.replace("\n", " ") for line in re.findall(r"`(verify-norm [^`]+)`", FENCE.sub("", text))]
     lines = [line for text in named for line in re.findall(r"\bverify-norm (?:.*\\\n)*.*", text)]
     wrong = [(line, _mistake(shlex.split(line.replace("\\\n", " "), comments=True)[1:])) for line in lines]
     return [f"{line}: {words}" for line, words in wrong if words]

@@ -24,17 +24,18 @@ from verify_norm.search.options import flags
 ROOT = Path(__file__).parents[2]
 STATUSES = {
     Exit.PASS: "Pass.",
-    Exit.FINDINGS: "Findings. `audit`: also a contradiction of the contract. `compare`, `--baseline`: something got worse. "
-    "`same`: the kernels differ. `zoo`: a bug was missed or a right kernel flagged.",
-    Exit.NOTHING: "A usage error, or nothing was checked: outputs were compared in less than a tenth of the cases, because "
-    "the kernel refuses the others, raises, or returns nothing. `compare`, `--baseline`: the cases differ.",
+    Exit.FINDINGS: "Findings. `audit`: also a contradiction of the contract. `compare`, `--baseline`: something got "
+    "worse. `same`: the kernels differ. `zoo`: a bug was missed or a right kernel flagged.",
+    Exit.NOTHING: "A usage error, or nothing was checked: outputs were compared in less than a tenth of the cases, "
+    "because the kernel refuses the others, raises, or returns nothing. `compare`, `--baseline`: the cases differ.",
     Exit.INCOMPLETE: "Incomplete: time or Ctrl-C ended the run before all corner cases, without a finding so far. "
     "`--allow-incomplete` makes it 0; so does `allow_incomplete` in Python and `pyproject.toml`, and "
     "`--norm-allow-incomplete` in pytest.",
     Exit.INTERNAL: "An error of verify-norm itself. Two lines below the traceback say what to report.",
 }
-DOORS = """In Python a report has the status as `verdict`, and a usage error is a `UsageError`. `raise_for_findings()` and the tests
-in pytest fail on 1, 2 and 3; pytest then ends with its own status, 1, or with 4 for a usage error in an option."""
+DOORS = """In Python a report has the status as `verdict`, and a usage error is a `UsageError`.
+`raise_for_findings()` and the tests in pytest fail on 1, 2 and 3. pytest then ends with its own status, 1, or with 4
+for a usage error in an option."""
 
 
 def pages() -> dict[str, str]:
@@ -93,10 +94,9 @@ def _command(title: str, command: Any, usage: str = "") -> str:
 
 def checks() -> str:
     """Return every check with its docstring."""
-    parts = ["# Checks\n\nEach check looks at a run of the kernel. `verify-norm show NAME` prints the same text.\n"]
-    for name in CHECK_NAMES:
-        parts.append(f"## {name}\n\n{_markdown(inspect.getdoc(CHECKS[name].function) or '')}\n")
-    return "\n".join(parts)
+    first = "# Checks\n\nEach check looks at a run of the kernel. `verify-norm show NAME` prints the same text.\n"
+    texts = {name: inspect.getdoc(CHECKS[name].function) or "" for name in CHECK_NAMES}
+    return "\n".join([first, *(f"## {name}\n\n{_markdown(text)}\n" for name, text in texts.items())])
 
 
 def operators() -> str:
@@ -116,11 +116,15 @@ def contract() -> str:
     rows = [
         [f"`{f.name}`", allowed(f.name), f"`{getattr(strict, f.name)!r}`", described[f.name]] for f in fields(Contract)
     ]
-    known = [[f"`{name}`", f"`{one.fields}`" if one.fields else "", f"{one.words}: {one.whose}"] for name, one in NAMES.items()]
+    known = [
+        [f"`{name}`", f"`{one.fields}`" if one.fields else "", f"{one.words}: {one.whose}"]
+        for name, one in NAMES.items()
+    ]
     return (
         "# Contract fields\n\n[Contracts](../explanation/contracts.md) explains what they are for. "
         "`verify-norm show contracts` prints the same, with the cost of each in ULP.\n\n"
-        f"{table(['field', 'values', 'strict', 'meaning'], rows)}\n## Names\n\n{table(['name', 'fields', 'meaning'], known)}"
+        f"{table(['field', 'values', 'strict', 'meaning'], rows)}\n"
+        f"## Names\n\n{table(['name', 'fields', 'meaning'], known)}"
     )
 
 
@@ -140,12 +144,18 @@ def settings() -> str:
         words = flag.help if flag else "The path of a file, relative to this one."
         default = f"`{one.default!r}`" if flag else ""
         rows.append([f"`{key}`", f"`{flag.name if flag else '--' + key}`", default, words])
-    limits = [[f"`{f.name}`", f"`{f.default}`", _parameters(RegressionLimits)[f.name]] for f in fields(RegressionLimits)]
-    own = [[f"`[tool.verify-norm.{name}]`", ", ".join(f"`{key}`" for key in m.model_fields)] for name, m in COMMANDS.items()]
+    limits = [
+        [f"`{f.name}`", f"`{f.default}`", _parameters(RegressionLimits)[f.name]] for f in fields(RegressionLimits)
+    ]
+    own = [
+        [f"`[tool.verify-norm.{name}]`", ", ".join(f"`{key}`" for key in m.model_fields)]
+        for name, m in COMMANDS.items()
+    ]
     return (
-        "# Settings in pyproject.toml\n\n`[tool.verify-norm]` of the nearest `pyproject.toml` holds for the command line, "
-        "Python and pytest. What a command gives wins; `--no-config` and `config=False` ignore it.\n\n"
-        f"{table(['key', 'option', 'default', 'meaning'], rows)}\n## Of one command\n\n{table(['table', 'keys'], own)}\n"
+        "# Settings in pyproject.toml\n\n`[tool.verify-norm]` of the nearest `pyproject.toml` holds for the command "
+        "line, Python and pytest. What a command gives wins; `--no-config` and `config=False` ignore it.\n\n"
+        f"{table(['key', 'option', 'default', 'meaning'], rows)}\n"
+        f"## Of one command\n\n{table(['table', 'keys'], own)}\n"
         f"## Limits of a comparison\n\n`[tool.verify-norm.compare]`:\n\n{table(['key', 'default', 'meaning'], limits)}"
     )
 
@@ -153,15 +163,16 @@ def settings() -> str:
 def statuses() -> str:
     """Return the exit statuses."""
     rows = [[str(int(status)), f"`{status.name}`", STATUSES[status]] for status in Exit]
-    return f"# Exit statuses\n\nEvery command ends with one of these.\n\n{table(['status', 'name', 'meaning'], rows)}\n{DOORS}\n"
+    listed = table(["status", "name", "meaning"], rows)
+    return f"# Exit statuses\n\nEvery command ends with one of these.\n\n{listed}\n{DOORS}\n"
 
 
 def documents() -> str:
     """Return the fields of the JSON files."""
     parts = [
-        "# JSON fields\n\n`--json FILE` writes a document; a differentiable kernel has a list with one for each direction. "
-        "`verify-norm schema report` prints the JSON Schema. Infinite numbers and NaN are words: JSON has none. Fields that "
-        "an older version did not write are not required, and a newer version may add fields.\n"
+        "# JSON fields\n\n`--json FILE` writes a document; a differentiable kernel has a list with one for each "
+        "direction. `verify-norm schema report` prints the JSON Schema. Infinite numbers and NaN are words: JSON has "
+        "none. Fields that an older version did not write are not required, and a newer version may add fields.\n"
     ]
     types: dict[str, Any] = {}
     for kind in schema.KINDS:
@@ -213,4 +224,3 @@ def _markdown(docstring: str) -> str:
     """Return a docstring as Markdown: its sections are headings, and its doctests code."""
     text = re.sub(r"^(\w+)\n-{3,}$", r"**\1**\n", docstring, flags=re.MULTILINE)
     return re.sub(r"((?:^>>>.*\n?(?:^(?!\s*$).*\n?)*)+)", r"```python\n\1\n```\n", text, flags=re.MULTILINE)
-
