@@ -177,6 +177,7 @@ def working(folder: str) -> Iterator[None]:
     environment, modules, path, before = dict(os.environ), set(sys.modules), sys.path[:], Path.cwd()
     os.environ |= {"COLUMNS": WIDTH, "NO_COLOR": "1"}
     os.chdir(folder)
+    sys.path.insert(0, folder)
     try:
         yield
     finally:
