@@ -123,3 +123,12 @@ def test_links_and_files_exist(name):
 
 def test_readme_is_short():
     assert len(PAGES["README.md"].splitlines()) <= 120
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/index.md"])
+def test_the_supported_versions_are_those_of_the_package(name):
+    project = (samples.ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    floors = {"Python": re.search(r'requires-python = ">=([\d.]+)"', project)[1]}
+    for package in ("torch", "NumPy", "Triton"):
+        floors[package] = re.search(rf'"{package.lower()}>=([\d.]+)', project)[1]
+    assert re.findall(r"(\w+) ≥ ([\d.]*\d)", PAGES[name]) == list(floors.items())
