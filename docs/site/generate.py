@@ -180,7 +180,8 @@ def documents() -> str:
         types |= made.get("$defs", {})
         parts.append(f"## {kind}\n\n{_fields(made)}")
     parts.append("# Types in it\n")
-    parts += [f"## {name}\n\n{_fields(one)}" for name, one in sorted(types.items())]
+    others = {name: one for name, one in sorted(types.items()) if name.lower() not in schema.KINDS}
+    parts += [f"## {name}\n\n{_fields(one)}" for name, one in others.items()]
     return "\n".join(parts)
 
 

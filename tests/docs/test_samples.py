@@ -1,11 +1,10 @@
 """Every command and snippet of README and of the site: it runs, and prints what the page shows."""
 
 import re
+import tomllib
 
 import pytest
 import samples
-
-from verify_norm.core.spec import CaseSpec  # noqa: F401 — loads the package before pages change the folder
 
 PAGES = {path.relative_to(samples.ROOT).as_posix(): path.read_text(encoding="utf-8") for path in samples.pages()}
 RUN = [name for name, text in PAGES.items() if any(b.language in ("console", "python") for b in samples.blocks(text))]
@@ -123,6 +122,13 @@ def test_links_and_files_exist(name):
 
 def test_readme_is_short():
     assert len(PAGES["README.md"].splitlines()) <= 120
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_what_is_installed_is_there(name):
+    extras = tomllib.loads((samples.ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = [one for extra in re.findall(r"verify-norm\[([\w,-]+)\]", PAGES[name]) for one in extra.split(",")]
+    assert set(named) <= set(extras["optional-dependencies"])
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/index.md"])
