@@ -1,4 +1,5 @@
-# make verify sets up and runs the main job. make test, make quick (the fast tests) and make lint check the project.
+# make verify sets up and runs the main job. make test, make quick (the fast tests) and make lint check the project;
+# make docs builds its documents into build/site.
 PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
 BIN := .venv/bin
@@ -7,7 +8,7 @@ BIN := .venv/bin
 TESTS := OMP_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist worksteal
 STAMP := .venv/.installed
 
-.PHONY: verify test quick lint format bounds mutants bench clean
+.PHONY: verify test quick lint format docs bounds mutants bench clean
 
 verify: $(STAMP)
 	$(BIN)/verify-norm --kernel layernorm_bwd
@@ -28,6 +29,9 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --config-file docs/site/mkdocs.yml
+
 bounds: $(STAMP)
 	$(BIN)/python benchmarks/bounds.py
 
@@ -45,6 +49,6 @@ clean:
 $(STAMP): pyproject.toml $(CONSTRAINTS) $(shell find verify/. reference/. kernels/. -type d -not -name __pycache__)
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --group test --group lint \
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --group test --group lint --group docs \
 		--editable . --config-settings editable_mode=strict
 	touch $@

@@ -53,7 +53,7 @@ def summary(rows: Sequence[Any]) -> str:
 
 
 def brief(rows: Sequence[Any]) -> str:
-    """Return a line for each piece of work in README's columns: copy, ours, best peer, torch."""
+    """Return a line for each piece of work in the columns of docs/results.md: copy, ours, best peer, torch."""
     lines = []
     for work in dict.fromkeys(row.work for row in rows):
         found = {row.name: row for row in rows if row.work == work}

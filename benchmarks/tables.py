@@ -1,7 +1,7 @@
 """Print the tables from the results in benchmarks/results.
 
 python benchmarks/tables.py             print RESULTS.md
-python benchmarks/tables.py readme      print the summary and the lines that README's speed table takes
+python benchmarks/tables.py brief       print the summary and the lines that docs/results.md takes
 """
 
 import json
@@ -325,8 +325,8 @@ def on_a_cpu(run: dict[str, Any], there: dict[str, dict[str, Any]], policies: li
     )
 
 
-def readme() -> str:
-    """Return the summary of the verification on an H200, and all lines that README's speed table may take."""
+def short() -> str:
+    """Return the summary of the verification on an H200, and all lines that docs/results.md may take."""
     from race import Row
 
     found = [json.loads((RESULTS / "bench" / f"{name}.json").read_text()) for name in ("perf", "fp8")]
@@ -388,4 +388,4 @@ def results() -> str:
 
 
 if __name__ == "__main__":
-    print(readme() if sys.argv[1:] == ["readme"] else results())
+    print(short() if sys.argv[1:] == ["brief"] else results())

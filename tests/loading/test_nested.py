@@ -169,7 +169,7 @@ def test_a_target_whose_module_another_thread_imports_has_to_wait_for_it(waits, 
 
 
 def test_readmes_example_can_be_checked_as_a_file(tmp_path):
-    (block,) = [b for b in re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL) if "verify(llama)" in b]
+    (block,) = [b for b in re.findall(r"```python.*?\n(.*?)```", README.read_text(), re.DOTALL) if "verify(llama)" in b]
     path = tmp_path / "readme_example.py"
     path.write_text(block)
     assert registry.load(f"{path}:llama").contract.xhat == "x"

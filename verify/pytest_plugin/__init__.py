@@ -45,6 +45,9 @@ def parametrize_checks(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a test of `kernel` and `check` into one test for each kernel and check, with ids as layernorm_bwd-accuracy.
 
+    Each option may be a mapping by target, for those that differ: {"mypkg:a": "llama"}; of expected_failures
+    {"mypkg:a": {"determinism": "atomics"}}.
+
     Parameters
     ----------
     targets : kernels, as the command's --kernel names them: "layernorm_bwd" (ours, or a package's that registers it),
@@ -56,10 +59,9 @@ def parametrize_checks(
     only : what the kernels take, as the command's --only: "ndim=2,N%8=0".
     expected_failures : the reason of an expected failure, by the check's name. If the check passes, its test fails.
 
-    Each of these options may be a mapping by target, for those that differ: {"mypkg:a": "llama"}; of expected_failures
-    {"mypkg:a": {"determinism": "atomics"}}.
-
-    Raises ValueError: there is no target, a mapping has another one, a check is unknown, or an option is wrong.
+    Raises
+    ------
+    ValueError : there is no target, a mapping has another one, a check is unknown, or an option is wrong.
 
     Examples
     --------

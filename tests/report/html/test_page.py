@@ -12,6 +12,7 @@ from documents import AUDIT, DOCUMENTS, EMPTY, PASSING, REPORT
 from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.errors import UsageError
 from verify_norm.report import documents
+from verify_norm.report.glossary import GLOSSARY
 from verify_norm.report.html import page as html
 from verify_norm.report.html.figures import resource
 
@@ -169,6 +170,14 @@ def test_several_documents_are_one_page(pages, read):
     assert {a["href"][1:] for tag, a in page.elements if tag == "a"} <= set(ids)
     assert page.text.index("twopass") < page.text.index("onepass")
     assert len(json.loads(page.scripts["figures"])) == 2 * len(json.loads(pages["audit"].scripts["figures"]))
+
+
+def test_each_word_of_the_glossary_stands_there_once(pages, read):
+    """Also on a page of two kernels; a word that the page does not have would explain nothing."""
+    text = read(html.pages(REPORT, PASSING)).text
+    words = text[text.index("Glossary: the words of this page") :]
+    assert all(words.count(meaning) == 1 and term in words for term, meaning in GLOSSARY.items())
+    assert "Glossary" in pages["empty"].text
 
 
 def test_text_can_be_read_in_light_and_dark():

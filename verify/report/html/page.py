@@ -20,6 +20,7 @@ from verify_norm.core.results import declaration, explanation, next_step, replay
 from verify_norm.core.spec import LAYOUTS
 from verify_norm.report import words
 from verify_norm.report.detected import detected, detected_by_all, relative
+from verify_norm.report.glossary import GLOSSARY
 from verify_norm.report.html.errors import errors
 from verify_norm.report.html.figures import Figure, resource
 from verify_norm.report.html.fingerprint import fingerprint
@@ -77,6 +78,7 @@ def pages(*documents: Document, title: str = "") -> str:
         articles=articles,
         date=next((report_of(one).environment.get("date") for one in documents), None),
         figures=figures,
+        glossary=GLOSSARY,
         policy=POLICY.format(" ".join(f"'sha256-{one}'" for one in hashes)),
         scripts={name: Markup(source) for name, source in scripts.items()},
         style=Markup(resource("page.css")),
