@@ -156,10 +156,10 @@ def test_a_power_that_no_case_shows_is_no_pass(monkeypatch):
 
 
 COMMANDS = [
-    (("--kernel", "rmsnorm_fwd_torch"), "verify_norm.search.search._try"),
-    (("replay", '{"kernel": "rmsnorm_fwd_torch", "shape": [2]}'), "verify_norm.search.search._try"),
-    (("power", "--kernel", "rmsnorm_fwd_torch"), "verify_norm.search.search._try"),
-    (("audit", "--kernel", "rmsnorm_fwd_torch"), "verify_norm.search.search._try"),
+    (("--kernel", "rmsnorm_fwd_torch"), "verify_norm.search.search._examine"),
+    (("replay", '{"kernel": "rmsnorm_fwd_torch", "shape": [2]}'), "verify_norm.search.search._examine"),
+    (("power", "--kernel", "rmsnorm_fwd_torch"), "verify_norm.search.search._examine"),
+    (("audit", "--kernel", "rmsnorm_fwd_torch"), "verify_norm.search.search._examine"),
     (("hunt", "--kernel", "rmsnorm_fwd_torch"), "verify_norm.auditing.audit.hunted"),
     (("zoo", "U08"), "verify_norm.validation.zoo.detectable"),
     (("certify",), "verify_norm.validation.certify.certify"),

@@ -28,7 +28,7 @@ def test_large_specs_fit_their_operator(op):
     def drawn(spec):
         assert fits(spec, OPS[op], 2**19)
 
-    with strategies.whatever_is_imported():
+    with strategies.whatever_is_imported:
         drawn()
 
 

@@ -5,7 +5,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import inf, prod
+from threading import Lock
+from typing import Any
 
 from verify_norm.cases import covering, turns
 from verify_norm.core.diagnosis import Diagnosis
@@ -17,13 +20,15 @@ from verify_norm.core.results import Report
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.running import patience
-from verify_norm.running.isolate import runner
+from verify_norm.running.isolate import Runner, runner
 from verify_norm.search.collector import NO_JOURNAL, Collector
+from verify_norm.search.crew import Crew, Lane, Over, Part, usual
 from verify_norm.search.diagnosis import Trial
 from verify_norm.search.drawing import Drawing, planned
 from verify_norm.search.examine import PRELOAD, Examined, examine_in
 from verify_norm.search.interruption import interruptible
 from verify_norm.search.journal import Journal
+from verify_norm.search.pace import Size
 from verify_norm.search.planning import corner_table, covering_cases, offered_dtypes
 from verify_norm.search.shrink import reduce
 
@@ -34,23 +39,30 @@ HANGS = 4  # after this many, the run ends
 ALONE = "alone, in a new process, the case does not show it: a race, or what the kernel keeps from earlier calls"
 
 
-class Over(BaseException):
-    """Ends Hypothesis's run, for a reason. Not an Exception, so that Hypothesis does not take it for a failure."""
-
-
 @dataclass(slots=True)
 class _Search:
-    """A search under way: what it has collected, and what ends it."""
+    """A search under way: what it has collected, the processes that examine its cases, and what ends it."""
 
     state: Collector
+    crew: Crew
     progress: Progress
     until: Callable[[Finding], bool] | None
     deadline: float
     met: int = 0  # planned cases
+    chosen: set[CaseSpec] = field(default_factory=set)  # those that are not random
+    found: bool = False  # perhaps not entered yet
+    writing: Lock = field(default_factory=Lock)  # into the journal
     reduced: list[Finding] = field(default_factory=list)
 
     def run(self, first: Iterable[CaseSpec]) -> None:
         """Run the cases of `first`, the table and random ones, until they or the time are over."""
+        try:
+            self.crew.run(self.parts(first))
+        except Over as over:
+            self.left_out(str(over))
+
+    def parts(self, first: Iterable[CaseSpec]) -> Iterator[Part]:
+        """Yield the cases of `first` and the table, those in which all pairs of choices meet, and explorations."""
         state, settings = self.state, self.state.settings
         dtypes, op = offered_dtypes(state), OPS[state.kernel.op]
         table, large = corner_table(state, dtypes)
@@ -61,53 +73,93 @@ class _Search:
         table = [*(spec for spec in first if spec.dtype in dtypes), *table]
         state.corners = len(table) + len(large)
         state.planned = state.corners + planned(settings)
-        try:
-            for number, spec in enumerate((*table, *large)):
-                if number >= len(table) and not state.pace.allows(size(repeated(spec), op)):
-                    self.leave_out(f"many rows are slow: one case would take over {state.pace.most:.2g} s")
-                    state.corners -= 1
-                    continue
-                self.one(spec)
-                state.corners_done += 1
-            pairs = covering_cases(state, dtypes, corner) if state.pairs else ()
-            for spec in pairs:
-                self.one(spec)
-            state.drawn = True
-            if further:
-                rest = settings.examples - len(pairs)
-                Drawing(op, dtypes, settings, state.pace, self.measured, self.leave_out, frozen).run(rest)
-        except Over as over:
-            self.left_out(str(over))
+        yield from (partial(self.corner, case=self.case(spec)) for spec in table)
+        yield from (partial(self.corner, case=self.case(spec), slow=size(repeated(spec), op)) for spec in large)
+        pairs = covering_cases(state, dtypes, corner) if state.pairs else ()
+        yield from map(self.case, pairs)
+        yield lambda lane: lane.enter(partial(setattr, state, "drawn", True))
+        if further:
+            drawing = Drawing(op, dtypes, settings, state.pace, self.drawn, self.leave_out, frozen)
+            yield from drawing.parts(settings.examples - len(pairs))
 
-    def leave_out(self, slow: str) -> None:
+    def case(self, spec: CaseSpec) -> Part:
+        """Return the part of a case that is not random; one that was chosen before counts alone."""
+        spec = self.state.kernel.fitted(spec)
+        part = (lambda lane: lane.enter(self.meet)) if spec in self.chosen else partial(self.one, spec=spec)
+        self.chosen.add(spec)
+        return part
+
+    def corner(self, lane: Lane, case: Part, slow: Size | None = None) -> None:
+        """Run a corner case, unless it is `slow` for its size."""
+        state = self.state
+        if slow and not state.pace.allows(slow):
+            self.leave_out(lane, f"many rows are slow: one case would take over {state.pace.most:.2g} s", corners=1)
+            return
+        case(lane)
+        lane.enter(self.corner_done)
+
+    def corner_done(self) -> None:
+        """Count a corner case."""
+        self.state.corners_done += 1
+
+    def leave_out(self, lane: Lane, slow: str, corners: int = 0) -> None:
         """Count a planned case that takes too long."""
-        self.state.skipped["cases", slow] += 1
-        self.state.planned -= 1
+        lane.enter(partial(self.state.leave_out, slow, corners))
 
-    def measured(self, spec: CaseSpec) -> dict[str, float]:
-        return {"error/bound": self.one(spec)}
+    def drawn(self, lane: Lane, spec: CaseSpec) -> dict[str, float]:
+        """Run a random case, and return what they maximize; a case that an exploration has met shows nothing new."""
+        spec = self.state.kernel.fitted(spec)
+        if spec in self.chosen or spec in lane.drawn:
+            lane.enter(self.meet)
+            return {"error/bound": 0.0}
+        lane.drawn.add(spec)
+        return {"error/bound": self.one(lane, spec)}
 
-    def one(self, spec: CaseSpec) -> float:
-        """Run one case and return its largest error/bound; raises Over at the end of the search."""
+    def one(self, lane: Lane, spec: CaseSpec) -> float:
+        """Run one case, and return its largest error/bound; raises Over where the time is over."""
         state, settings = self.state, self.state.settings
         if state.interrupted:  # and the exception got lost on its way
             raise KeyboardInterrupt
-        if time.perf_counter() > self.deadline - settings.seconds * (REDUCING + EXPLAINING) * bool(state.findings):
+        if time.perf_counter() > self.deadline - settings.seconds * (REDUCING + EXPLAINING) * self.found:
             raise Over(f"the {settings.seconds:g} s were over")
-        if state.hangs >= HANGS:
-            raise Over(f"the kernel had hung {state.hangs} times")
         started = time.perf_counter()
-        spec = state.kernel.fitted(spec)
-        examined = _try(state, spec)
-        if examined is not None and examined.tallies:
+        examined = self.examined(lane, spec)
+        self.found |= bool(examined.findings) and not examined.limits
+        if examined.tallies:
             batched = not turns.BATCHED.isdisjoint(examined.looked)
             seconds = max(time.perf_counter() - started, examined.seconds)  # of a case in the journal, those it took
             state.pace.learn(size(repeated(spec) if batched else spec, OPS[state.kernel.op]), seconds, examined.seconds)
+        lane.enter(partial(self.enter, examined))
+        return examined.ratio
+
+    def examined(self, lane: Lane, spec: CaseSpec) -> Examined:
+        """Return what the journal has of a case, or what the lane's process finds, and enter that into the journal."""
+        state = self.state
+        examined = state.journal.done.get(spec)
+        if examined is None:
+            checks = tuple(check.name for check in state.checks)
+            call = partial(_examine, state, lane.runner, spec, checks, slower=self.crew.slower)
+            examined = self.crew.examine(partial(call, further=state.pace.further))
+            with self.writing:
+                state.journal.enter(examined)
+        return examined
+
+    def enter(self, examined: Examined) -> None:
+        """Collect the results of a case, and count it; raises Over at the end of the search."""
+        state = self.state
+        if state.hangs >= HANGS:
+            raise Over(f"the kernel had hung {state.hangs} times")
+        if examined.spec not in state.seen:  # two explorations may meet one case
+            state.seen.add(examined.spec)
+            state.enter(examined)
+        self.meet()
+
+    def meet(self) -> None:
+        """Count a planned case; raises Over once there is the finding that the search is for."""
         self.met += 1
-        if self.until and any(map(self.until, state.findings.values())):
+        if self.until and any(map(self.until, self.state.findings.values())):
             raise Over("the search was for this finding")
-        self.progress(state.cases, state.planned, len(state.findings))
-        return 0.0 if examined is None else examined.ratio
+        self.progress(self.state.cases, self.state.planned, len(self.state.findings))
 
     def reduce_all(self) -> None:
         """Make the findings small, or the wanted ones where there are such."""
@@ -125,7 +177,8 @@ class _Search:
             return ()
 
         def judge(spec: CaseSpec, checks: tuple[str, ...], contract: Contract) -> Examined:
-            return _examine(state, spec, checks, max(self.deadline - time.perf_counter(), 1.0), contract)
+            left = max(self.deadline - time.perf_counter(), 1.0)
+            return _again(state, spec, checks, left=left, contract=contract)
 
         checks, worst = tuple(check.name for check in state.checks), defaultdict[str, list[CaseSpec]](list)
         for tally in state.tallies.values():
@@ -167,7 +220,8 @@ def search(
     started = time.perf_counter()
     state = _collector(kernel, settings, journal)
     diagnoses: tuple[Diagnosis, ...] = ()
-    searching = _Search(state, progress, until, started + settings.seconds)
+    crew = Crew(state.runner, settings.workers or usual(settings.device))
+    searching = _Search(state, crew, progress, until, started + settings.seconds)
     try:
         with interruptible(state):
             searching.run(first)
@@ -179,7 +233,8 @@ def search(
         state.runner.close()
         journal.close(complete=not state.interrupted and state.corners_done == state.corners)
     outside = "" if any(one.contract for one in diagnoses) else state.outside()
-    return state.report(searching.reduced, time.perf_counter() - started, diagnoses, outside)
+    seconds = time.perf_counter() - started
+    return state.report(searching.reduced, seconds, crew.work(state.compiled), diagnoses, outside)
 
 
 def replay(kernel: Kernel, spec: CaseSpec, settings: Settings) -> Report:
@@ -192,11 +247,12 @@ def replay(kernel: Kernel, spec: CaseSpec, settings: Settings) -> Report:
     state.planned = state.corners = state.corners_done = 1
     try:
         with fitting(spec, kernel.op):
-            _try(state, spec, alone=True)
+            state.enter(_examine(state, state.runner, spec, tuple(check.name for check in state.checks)))
     finally:
         state.runner.close()
     state.settle(alone=True)
-    return state.report(state.findings.values(), time.perf_counter() - started)
+    seconds = time.perf_counter() - started
+    return state.report(state.findings.values(), seconds, Crew(state.runner).work(state.compiled))
 
 
 @contextmanager
@@ -217,33 +273,26 @@ def _collector(kernel: Kernel, settings: Settings, journal: Journal = NO_JOURNAL
     return Collector(kernel, settings, where, journal)
 
 
-def _try(state: Collector, spec: CaseSpec, *, alone: bool = False) -> Examined | None:
-    """Run one case, collect what it gives, and return it; None for a case that has been run.
-
-    A case `alone` makes all its further runs, however long they take.
-    """
-    if spec in state.seen:
-        return None
-    state.seen.add(spec)
-    examined = state.journal.done.get(spec)
-    if examined is None:
-        checks = tuple(check.name for check in state.checks)
-        examined = _examine(state, spec, checks, further=inf if alone else state.pace.further)
-        state.journal.enter(examined)
-    state.enter(examined)
-    return examined
-
-
 def _examine(
     state: Collector,
+    runner: Runner,
     spec: CaseSpec,
     checks: tuple[str, ...],
+    *,
+    slower: float = 1.0,
     left: float = inf,
     contract: Contract | None = None,
     further: float = inf,
 ) -> Examined:
-    timeout = patience.of_case(state.settings.timeout, state.settings.device, prod(repeated(spec).shape))
-    return examine_in(state.runner, spec, checks, timeout, contract, left=left, further=further)
+    timeout = slower * patience.of_case(state.settings.timeout, state.settings.device, prod(repeated(spec).shape))
+    return examine_in(runner, spec, checks, timeout, contract, left=left, further=further)
+
+
+def _again(state: Collector, spec: CaseSpec, checks: tuple[str, ...], **options: Any) -> Examined:
+    """Examine a case whose results are not collected, after all others."""
+    examined = _examine(state, state.runner, spec, checks, **options)
+    state.compiled += examined.compiled
+    return examined
 
 
 def _reduced(state: Collector, finding: Finding, deadline: float, small: list[CaseSpec]) -> Finding:
@@ -258,7 +307,7 @@ def _reduced(state: Collector, finding: Finding, deadline: float, small: list[Ca
         if time.perf_counter() > deadline:
             return False
         left = max(deadline - time.perf_counter(), 1.0)
-        examined = _examine(state, spec, (finding.during or finding.check,), left)
+        examined = _again(state, spec, (finding.during or finding.check,), left=left)
         same = [f for f in examined.findings if (f.check, f.output) == key and not state.excuse(examined)]
         shown[spec] = same[0] if same else finding
         return bool(same)
