@@ -64,7 +64,7 @@ class _WhateverIsImported:
             self._inside += 1
             if self._inside > 1:
                 return
-            self._generators = random.getstate(), np.random.get_state()
+            self._generators = random.getstate(), np.random.get_state()  # noqa: NPY002 — the one that all share
             self._kept = {name: getattr(providers, name, None) for name in ("_get_local_constants", "CONSTANTS_CACHE")}
             if None in self._kept.values():  # an older or newer Hypothesis
                 self._kept = {}
@@ -81,7 +81,7 @@ class _WhateverIsImported:
                 for name, value in self._kept.items():
                     setattr(providers, name, value)
                 random.setstate(self._generators[0])
-                np.random.set_state(self._generators[1])
+                np.random.set_state(self._generators[1])  # noqa: NPY002
 
 
 whatever_is_imported = _WhateverIsImported()

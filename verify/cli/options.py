@@ -75,8 +75,7 @@ def _parameter(name: str, defaults: dict[str, Any]) -> inspect.Parameter:
     kind: Any = getattr(kinds[0], "__origin__", kinds[0])
     if isinstance(default, (str, tuple)):
         kind, default = str, default if isinstance(default, str) else ",".join(default)
-    limits = {"min": least[0] if least else None, "max": most[0] if most else None}
-    option = typer.Option(flag.name, help=flag.help, **limits)
+    option = typer.Option(flag.name, help=flag.help, min=least[0] if least else None, max=most[0] if most else None)
     kind = kind | None if default is None else kind
     annotation: Any = Annotated[kind, option]
     return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation)

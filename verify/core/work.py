@@ -26,6 +26,9 @@ class Compiled:
         return type(self)(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
 
 
+NOTHING = Compiled()
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """How a run shared its work: so many `workers` examined cases at the same time.
@@ -37,4 +40,4 @@ class Work:
     workers: int = 1
     started: int = 0
     starting: float = 0.0
-    compiled: Compiled = Compiled()
+    compiled: Compiled = NOTHING

@@ -12,19 +12,21 @@ class Meter:
 
     def __init__(self) -> None:
         self.total = Compiled()
-        self._watched: set[str] = set()
+        self._listens = False
         self._began: float | None = None  # torch.compile, which calls Triton
 
     def watch(self) -> None:
-        """Hear of all that is compiled from now on, by what is imported so far; what listened before still hears it."""
+        """Hear of all that is compiled from now on, by what is imported so far; what listened before still hears it.
+
+        `torch._dynamo.reset` ends that for torch.compile.
+        """
         dynamo = sys.modules.get("torch._dynamo.callback")
-        if dynamo is not None and "dynamo" not in self._watched:
-            self._watched.add("dynamo")
+        if dynamo is not None and self._graph_begins not in dynamo.callback_handler.start_callbacks:
             dynamo.callback_handler.register_start_callback(self._graph_begins)
             dynamo.callback_handler.register_end_callback(self._graph_ends)
         knobs = sys.modules.get("triton.knobs")
-        if knobs is not None and "triton" not in self._watched:
-            self._watched.add("triton")
+        if knobs is not None and not self._listens:
+            self._listens = True
             before = knobs.compilation.listener
 
             def listener(*, times: Any, cache_hit: bool, **facts: Any) -> None:

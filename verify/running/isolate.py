@@ -149,22 +149,27 @@ class Isolated:
             self._patience.returned(types, seconds)
         return result
 
+    def prepare(self) -> None:
+        """Wait until the server of the processes has imported torch; in the main thread Ctrl-C may end that."""
+        first = self._context.Process(target=int)
+        first.start()
+        first.join()
+
     def _wait(self, pool: pebble.ProcessPool, function: Callable[..., T], timeout: float, *args: Any) -> T:
         """Return `function(*args)` of the child; raises what ends it, and StoppedError."""
         future = self._future = pool.schedule(function, args=args, timeout=timeout)
         if self._stopped:  # before there was this future to cancel
-            future.cancel()
+            future.cancel()  # type: ignore[no-untyped-call]
         try:
-            return future.result()
+            result: T = future.result()
+            return result
         except CancelledError:
             raise StoppedError from None
 
     def _begin(self) -> pebble.ProcessPool:
         """Return a pool whose child has loaded the kernel; raises UsageError if it cannot, though this process can."""
         began = time.perf_counter()
-        first = self._context.Process(target=int)  # the server imports torch: here Ctrl-C may end that
-        first.start()
-        first.join()
+        self.prepare()
         pool = self._pool = pebble.ProcessPool(1, initializer=_limit, initargs=(self.device,), context=self._context)
         try:
             self._wait(pool, _load, LOADING, *self._sent, self._file.name)
@@ -196,7 +201,7 @@ class Isolated:
         """End the call that another thread waits for, and each later one, with StoppedError; `resume` ends that."""
         self._stopped = True
         if self._future is not None:
-            self._future.cancel()
+            self._future.cancel()  # type: ignore[no-untyped-call]
 
     def resume(self) -> None:
         """Let calls run again after `stop`, in a new process; no thread may wait for one."""

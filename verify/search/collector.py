@@ -17,7 +17,7 @@ from verify_norm.core.results import Report, count_cases
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.core.tally import CheckResult, Detectable, Skip, Tally
-from verify_norm.core.work import Compiled, Work
+from verify_norm.core.work import NOTHING, Compiled, Work
 from verify_norm.running.environment import environment
 from verify_norm.running.isolate import Runner
 from verify_norm.search.detectable import Told
@@ -81,7 +81,7 @@ class Collector:
     ended: str = ""
     hangs: int = 0
     seconds: float = 0.0  # inside the kernel
-    compiled: Compiled = Compiled()
+    compiled: Compiled = NOTHING
     interrupted: bool = False
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ from queue import LifoQueue
 
 from verify_norm.core.spec import CaseSpec
 from verify_norm.core.work import Compiled, Work
-from verify_norm.running.isolate import Isolated, Runner, StoppedError
+from verify_norm.running.isolate import Isolated, Runner
 from verify_norm.running.patience import kind
 from verify_norm.search.examine import NO_ROOM, Examined
 
@@ -42,7 +42,12 @@ class Lane:
     drawn: set[CaseSpec] = field(default_factory=set)
 
 
-Part = Callable[[Lane], None]
+Part = Callable[[Lane], object]
+
+
+def at_once(event: Event) -> None:
+    """Enter what a part has found: no other part runs."""
+    event()
 
 
 def cores() -> int:
@@ -102,11 +107,15 @@ class _Given:
 
     def __init__(self, threads: ThreadPoolExecutor, run: Callable[[Part, Callable[[Event], None]], None], part: Part):
         self._events: deque[Event] = deque()
-        self._done = threads.submit(run, part, self._events.append)
+        self._run = threads.submit(run, part, self._events.append)
+
+    def done(self) -> bool:
+        """Return whether the part has ended."""
+        return self._run.done()
 
     def enter(self) -> Over | None:
         """Enter what the part has found, once it is done; return why it ended the search, and raise what else did."""
-        error = self._done.exception()
+        error = self._run.exception()
         self.enter_so_far()
         if error is not None and not isinstance(error, Over):
             raise error
@@ -161,7 +170,7 @@ class Crew:
         """
         if self.number == 1:
             for part in parts:
-                part(Lane(self._first, lambda event: event()))
+                part(Lane(self._first, at_once))
             return
         given: deque[_Given] = deque()
         with ThreadPoolExecutor(self.number) as threads:
@@ -169,25 +178,26 @@ class Crew:
                 self._run(parts, threads, given)
             except BaseException as error:
                 threads.shutdown(wait=False, cancel_futures=True)
-                for one in self._isolated:
-                    one.stop()
+                for process in self._isolated:
+                    process.stop()
                 threads.shutdown()
                 if isinstance(error, KeyboardInterrupt):
                     with suppress(Over):
-                        for part in given:
-                            part.enter_so_far()
+                        for one in given:
+                            one.enter_so_far()
                 raise
             finally:
-                for one in self._isolated[1:]:
-                    one.close()
-                for one in self._isolated[:1]:
-                    one.resume()
+                for process in self._isolated[1:]:
+                    process.close()
+                self._isolated[0].resume()
 
     def _run(self, parts: Iterable[Part], threads: ThreadPoolExecutor, given: deque[_Given]) -> None:
         over = None
-        for part in parts:
+        for number, part in enumerate(parts):
+            if not number:
+                self._isolated[0].prepare()
             given.append(_Given(threads, self._in_turn, part))
-            if len(given) > AHEAD:
+            while over is None and given and (given[0].done() or len(given) > AHEAD):
                 over = given[0].enter()
                 given.popleft()
             if over is not None:

@@ -15,7 +15,7 @@ from verify_norm.core.ops import OPS
 from verify_norm.core.run import Run
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.core.tally import Tally
-from verify_norm.core.work import Compiled
+from verify_norm.core.work import NOTHING, Compiled
 from verify_norm.running.compilation import METER
 from verify_norm.running.execute import Clock, execute
 from verify_norm.running.isolate import LostError, Runner, announce
@@ -55,7 +55,7 @@ class Examined:
     missing: tuple[str, ...] = ()
     near: tuple[str, ...] = ()
     seconds: float = 0.0  # inside the kernel
-    compiled: Compiled = Compiled()
+    compiled: Compiled = NOTHING
     dead: bool = False
     hung: bool = False
 

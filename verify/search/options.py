@@ -143,7 +143,10 @@ class Options(Strict):
     ] = "auto"
     workers: Annotated[
         Workers | None,
-        Flag("--workers", "Processes that examine cases at the same time: 1 on a CPU, 4 on a GPU. The cases are the same."),
+        Flag(
+            "--workers",
+            "Processes that examine cases at the same time: 1 on a CPU, 4 on a GPU. The cases are the same.",
+        ),
     ] = DEFAULTS.workers
     shapes: Annotated[
         Literal["fuzz", "models", "all"],
@@ -214,4 +217,6 @@ def _expected(schema: Mapping[str, Any]) -> str:
         return "true or false"
     kind = {"integer": "a whole number", "number": "a number"}[schema["type"]]
     most = schema.get("maximum")
-    return f"{kind}, {schema['minimum']:g} or more" if most is None else f"{kind} from {schema['minimum']:g} to {most:g}"
+    return (
+        f"{kind}, {schema['minimum']:g} or more" if most is None else f"{kind} from {schema['minimum']:g} to {most:g}"
+    )

@@ -85,9 +85,10 @@ class _Search:
     def case(self, spec: CaseSpec) -> Part:
         """Return the part of a case that is not random; one that was chosen before counts alone."""
         spec = self.state.kernel.fitted(spec)
-        part = (lambda lane: lane.enter(self.meet)) if spec in self.chosen else partial(self.one, spec=spec)
+        if spec in self.chosen:
+            return lambda lane: lane.enter(self.meet)
         self.chosen.add(spec)
-        return part
+        return partial(self.one, spec=spec)
 
     def corner(self, lane: Lane, case: Part, slow: Size | None = None) -> None:
         """Run a corner case, unless it is `slow` for its size."""
