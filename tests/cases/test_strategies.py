@@ -67,9 +67,10 @@ def test_a_seed_draws_the_same_specs():
 def test_threads_draw_what_one_draws_and_change_no_generator():
     """The first to begin ends first, as Hypothesis restores the generators only of threads that are nested."""
     alone = [explored(seed, examples=20) for seed in (1, 2)]
-    begun, ended, drawn = threading.Event(), threading.Event(), {}
+    inside, begun, ended, drawn = threading.Event(), threading.Event(), threading.Event(), {}
 
     def first(spec):
+        inside.set()
         begun.wait(10)
         return 0.0
 
@@ -83,8 +84,9 @@ def test_threads_draw_what_one_draws_and_change_no_generator():
 
     before = random.getstate(), providers._get_local_constants
     threads = [threading.Thread(target=run, args=arguments) for arguments in ((1, first), (2, second))]
-    for thread in threads:
-        thread.start()
+    threads[0].start()
+    inside.wait(10)
+    threads[1].start()
     threads[0].join()
     ended.set()
     threads[1].join()

@@ -66,8 +66,7 @@ def test_what_parts_find_is_entered_in_their_order(workers, monkeypatch):
     Crew(first, workers).run(numbers(9, entered, slow=(0, 4)))
     assert entered == [number for number in range(9) for _ in range(2)]
     assert [place.closed for place in first.all] == [False, *[True] * (workers - 1)]
-    assert not first.stopped.is_set(), "it makes failures small next"
-    assert sum(place.started for place in first.all) <= min(workers, 9)
+    assert min(workers, 2) <= sum(place.started for place in first.all) <= min(workers, 9)
 
 
 def test_a_kernel_without_a_process_of_its_own_has_one_worker():
@@ -124,6 +123,7 @@ def test_what_an_entry_raises_ends_calls_under_way(error):
         Crew(first, 2).run([raises, works])
     assert time.perf_counter() - started < WAIT
     assert entered == ["so far"] * isinstance(error, KeyboardInterrupt)
+    assert not first.stopped.is_set(), "it makes failures small next"
     assert threading.active_count() == 1
 
 

@@ -80,7 +80,8 @@ def test_explorations_differ_and_each_is_the_same_alone():
     settings = replace(SETTINGS, examples=2 * EXPLORED + 9)
     usual = [cases for cases in parts(100.0, "rmsnorm_fwd", settings)[0] if len(cases) > 1]
     assert [len(cases) for cases in usual] == [70, 70, 69]
-    assert len({*usual[0], *usual[1], *usual[2]}) > 1.8 * len(set(usual[0]))
+    one, two, three = map(set, usual)
+    assert len(one & two) < 10 > len(two & three), "the smallest case, and few others"
     other = parts(100.0, "rmsnorm_fwd", replace(settings, seed=1))[0]
     assert not {tuple(cases) for cases in usual} & {tuple(cases) for cases in other}
 
