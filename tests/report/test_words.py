@@ -74,6 +74,10 @@ def test_a_run_says_how_much_of_it_was_compilation(work, said, read):
     assert said in read(pages(report)).text
     assert markdown.escaped(said) in markdown.of(report)
     assert documents.load(documents.dump(report)).work == work
+    console = Console(file=io.StringIO(), width=200, highlight=False)
+    terminal.show_report(report, console)
+    assert said in console.file.getvalue()
+    assert f"9.5 s ({14 if work == WORK else 42} % in the kernel)" in console.file.getvalue()
 
 
 def test_a_run_says_what_it_saw_in_every_form(read):

@@ -66,6 +66,11 @@ class Report(Rendered):
             raise FindingsError(text)
 
     @property
+    def process_seconds(self) -> float:
+        """Return the seconds of all processes that examined cases at the same time."""
+        return self.seconds * (self.work.workers if self.work else 1)
+
+    @property
     def checked(self) -> bool:
         """Return whether any check had something to check, and an output was compared in a tenth of the tried cases."""
         return any(check.cases for check in self.checks) and not self._barely_compared

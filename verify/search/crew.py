@@ -151,7 +151,7 @@ class Crew:
     def work(self, compiled: Compiled) -> Work:
         """Return what was spent beside the cases, given what was compiled in them."""
         started, starting = (sum(getattr(one, name) for one in self._isolated) for name in ("started", "starting"))
-        return Work(self.number, started, starting, compiled)
+        return Work(self.number, started, float(starting), compiled)
 
     def examine(self, call: Callable[[], Examined]) -> Examined:
         """Return call(), of a case; if that lacked memory beside others, what it returns alone."""
