@@ -134,6 +134,7 @@ OPTIONS = [  # after K
     (("--seed", "-1"), "'--seed'"),
     (("--seed", ""), "'--seed'"),
     (("--worker", "-1"), "'--worker'"),
+    *[(("--workers", number), "'--workers'") for number in ("0", "-1", "65", "1.5", "many")],
     (("--sanitize", "mem"), "unknown tool 'mem'"),
     (("--kernal", "x"), "--kernal"),
     (("more",), "more"),
@@ -258,6 +259,7 @@ CALLS = [  # calls in Python, what they say
     (partial(AUDIT, "rmsnorm_fwd", contract=verify_norm.Contract(xhat="q")), "contract: xhat: expected none"),
     (partial(AUDIT, "rmsnorm_fwd", seconds=float("nan")), "seconds: expected a number"),
     (partial(AUDIT, "rmsnorm_fwd", examples="9"), "examples: expected a whole number"),
+    (partial(AUDIT, "rmsnorm_fwd", workers=0), "workers: expected a whole number from 1 to 64, got 0"),
     (partial(AUDIT, "rmsnorm_fwd", corpus="a\0b"), "there is no corpus"),
     (partial(verify_norm.replay, "rmsnorm_fwd", "{"), "cannot parse the spec as JSON"),
     (partial(verify_norm.replay, "rmsnorm_fwd", verify_norm.CaseSpec((-1,))), "none negative"),
@@ -267,6 +269,7 @@ CALLS = [  # calls in Python, what they say
 PYTEST = [
     (("--norm-examples=-1",), "examples: expected a whole number, 0 or more, got -1"),
     (("--norm-seconds=nan",), "seconds: expected a number, 0.1 or more, got nan"),
+    (("--norm-workers=0",), "workers: expected a whole number from 1 to 64, got 0"),
     (("--norm-dtype=fp7",), "unknown dtype 'fp7'"),
     (("--norm-contract=lama",), "did you mean llama"),
     (("--norm-report=no/such/r.json",), "no writable folder"),

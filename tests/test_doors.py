@@ -16,7 +16,7 @@ from verify_norm.core.check_names import CHECK_NAMES
 from verify_norm.core.errors import Exit
 from verify_norm.report import documents
 from verify_norm.running.isolate import InProcess
-from verify_norm.search import search
+from verify_norm.search import search, sweep
 
 pytest_plugins = ["pytester"]
 
@@ -95,8 +95,10 @@ def test_the_command_line_and_python_have_one_verdict(name, op, checks, verdict,
 
 @pytest.fixture
 def seconds(monkeypatch):
-    """A clock that goes on by a second whenever the search reads it, four times a case."""
-    monkeypatch.setattr(search, "time", SimpleNamespace(perf_counter=count().__next__))
+    """A clock that goes on by a second whenever the search reads it, three times a case."""
+    clock = SimpleNamespace(perf_counter=count().__next__)
+    for module in (search, sweep):
+        monkeypatch.setattr(module, "time", clock)
 
 
 def test_a_run_that_runs_out_of_time_is_incomplete(seconds, tmp_path):
@@ -156,10 +158,10 @@ def test_a_power_that_no_case_shows_is_no_pass(monkeypatch):
 
 
 COMMANDS = [
-    (("--kernel", "rmsnorm_fwd_torch"), "verify_norm.search.search._try"),
-    (("replay", '{"kernel": "rmsnorm_fwd_torch", "shape": [2]}'), "verify_norm.search.search._try"),
-    (("power", "--kernel", "rmsnorm_fwd_torch"), "verify_norm.search.search._try"),
-    (("audit", "--kernel", "rmsnorm_fwd_torch"), "verify_norm.search.search._try"),
+    (("--kernel", "rmsnorm_fwd_torch"), "verify_norm.search.sweep.examine_for"),
+    (("replay", '{"kernel": "rmsnorm_fwd_torch", "shape": [2]}'), "verify_norm.search.search.examine_for"),
+    (("power", "--kernel", "rmsnorm_fwd_torch"), "verify_norm.search.sweep.examine_for"),
+    (("audit", "--kernel", "rmsnorm_fwd_torch"), "verify_norm.search.sweep.examine_for"),
     (("hunt", "--kernel", "rmsnorm_fwd_torch"), "verify_norm.auditing.audit.hunted"),
     (("zoo", "U08"), "verify_norm.validation.zoo.detectable"),
     (("certify",), "verify_norm.validation.certify.certify"),

@@ -80,6 +80,7 @@ def verify(
     device: str | None = None,
     seed: int | None = None,
     shapes: Literal["fuzz", "models", "all"] | None = None,
+    workers: int | None = None,
     timeout: float | None = None,
     corpus: str | None = None,
     contract: Contract | str | None = None,
@@ -106,6 +107,8 @@ def verify(
     corpus : a file of cases to run first, as `verify-norm hunt --corpus` writes it.
     device, shapes : "cpu", "cuda", "cuda:1" or "auto", the first GPU if there is one; random shapes ("fuzz"), norm
         shapes of real models ("models") or both ("all").
+    workers : processes that examine cases at the same time, 1 to 64; by default 1 on a CPU, at most 4 on a GPU. The
+        cases and the findings are the same.
     timeout, isolate : seconds for one case, 20 or, on a GPU, 90 if None, and more where the kernel may build; run the
         kernel in a process of its own. What cannot be imported there (a nested function, one of the running script)
         runs in this process.
@@ -126,6 +129,7 @@ def verify(
 
     given = {"dtypes": dtypes, "checks": checks, "examples": examples, "seconds": seconds, "seed": seed, "only": only}
     given |= {"device": device, "shapes": shapes, "timeout": timeout, "allow_incomplete": allow_incomplete}
+    given |= {"workers": workers}
     options = _given("verify", config=config, contract=contract, corpus=corpus, **given)
     cases = options.pop("corpus", "")
     asked = request(kernel, options, op=op, bind=bind, isolate=isolate, corpus=cases, tell=_tell)

@@ -1,10 +1,13 @@
 """Drawn specs fit their operator; a seed draws the same ones, and large values are sought."""
 
+import random
+import threading
 from dataclasses import replace
 
 import pytest
 from choices import fits
 from hypothesis import given, settings
+from hypothesis.internal.conjecture import providers
 
 from verify_norm.cases import strategies
 from verify_norm.cases.strategies import explore
@@ -28,7 +31,7 @@ def test_large_specs_fit_their_operator(op):
     def drawn(spec):
         assert fits(spec, OPS[op], 2**19)
 
-    with strategies.whatever_is_imported():
+    with strategies.whatever_is_imported:
         drawn()
 
 
@@ -59,6 +62,36 @@ def explored(seed, value=lambda spec: 0.0, examples=60):
 
 def test_a_seed_draws_the_same_specs():
     assert explored(1) == explored(1) != explored(2)
+
+
+def test_threads_draw_what_one_draws_and_change_no_generator():
+    """The first to begin ends first, as Hypothesis restores the generators only of threads that are nested."""
+    alone = [explored(seed, examples=20) for seed in (1, 2)]
+    inside, begun, ended, drawn = threading.Event(), threading.Event(), threading.Event(), {}
+
+    def first(spec):
+        inside.set()
+        begun.wait(10)
+        return 0.0
+
+    def second(spec):
+        begun.set()
+        ended.wait(10)
+        return 0.0
+
+    def run(seed, value):
+        drawn[seed] = explored(seed, value, examples=20)
+
+    before = random.getstate(), providers._get_local_constants
+    threads = [threading.Thread(target=run, args=arguments) for arguments in ((1, first), (2, second))]
+    threads[0].start()
+    inside.wait(10)
+    threads[1].start()
+    threads[0].join()
+    ended.set()
+    threads[1].join()
+    assert [drawn[1], drawn[2]] == alone
+    assert (random.getstate(), providers._get_local_constants) == before
 
 
 @pytest.mark.slow

@@ -13,10 +13,12 @@ from rich.console import Console
 from verify_norm.core.coverage import Seen
 from verify_norm.core.spec import Contract
 from verify_norm.core.tally import Skip
+from verify_norm.core.work import Compiled, Work
 from verify_norm.pytest_plugin.verdicts import summary
 from verify_norm.report import documents, markdown, terminal, words
 from verify_norm.report.html.page import pages
 
+WORK = Work(3, 5, 2.25, Compiled(74, 30, 2, 12.125))
 LIMIT = Skip("cases", "it takes x of 2 dimensions only", 12, limit=True)
 
 
@@ -48,6 +50,34 @@ SEEN = [
     "calls: many calls, two threads; modes: no_grad",
     "it calls torch's aten::native_layer_norm in 21 of 98 cases",
 ]
+
+
+@pytest.mark.parametrize(
+    ("work", "said"),
+    [
+        (None, ""),
+        (Work(), ""),
+        (Work(1, 0, 0.0, Compiled(1, 0, 0, 0.5)), "compiled 1 kernel in 0.5 s of 9.5 s"),
+        (Work(1, 1, 0.25), "compiled nothing; started 1 process in 0.2 s"),
+        (Work(1, 0, 0.0, Compiled(0, 7)), "compiled nothing; 7 kernels came from Triton's cache"),
+        (
+            WORK,
+            "3 workers; compiled 74 kernels and 2 graphs of torch.compile in 12.1 s of 3 × 9.5 s; "
+            "30 kernels came from Triton's cache; started 5 processes in 2.2 s",
+        ),
+    ],
+)
+def test_a_run_says_how_much_of_it_was_compilation(work, said, read):
+    report = replace(REPORT, work=work)
+    assert words.spent(report) == said
+    assert words.seen(report) == SEEN + [said] * bool(said)
+    assert said in read(pages(report)).text
+    assert markdown.escaped(said) in markdown.of(report)
+    assert documents.load(documents.dump(report)).work == work
+    console = Console(file=io.StringIO(), width=200, highlight=False)
+    terminal.show_report(report, console)
+    assert said in console.file.getvalue()
+    assert f"9.5 s ({14 if work == WORK else 42} % in the kernel)" in console.file.getvalue()
 
 
 def test_a_run_says_what_it_saw_in_every_form(read):

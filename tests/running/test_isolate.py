@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.loading import registry
 from verify_norm.report.documents import load as load_report
 from verify_norm.running import isolate
+from verify_norm.search import search as search_module
 from verify_norm.search.examine import examine_in
 from verify_norm.search.search import search
 
@@ -49,6 +51,41 @@ def test_what_no_process_survives_is_a_finding(name, how, few_corners):
     accuracy = next(check for check in report.checks if check.name == "accuracy")
     assert accuracy.cases > 20  # the cases around it
     assert accuracy.failed == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "found", "workers"),
+    [("doubles", "accuracy", 3), ("segfaults", "crash", 2), ("spins", "crash", 2), ("right", "", 3)],
+)
+def test_workers_find_the_same(name, found, workers, few_corners, unexplained, monkeypatch):
+    """Of a wrong kernel, of one that ends its process, of one that hangs, and of a right one."""
+    few_corners(slice(5, 14))  # one of them is large
+    monkeypatch.setattr(search_module, "reduce", lambda spec, *_: spec)  # it is in one process, and takes time
+    examples = 7 * (name in ("doubles", "right"))  # none of them has its weights in another type
+    settings = Settings(("float32",), ("crash", "signature", "accuracy"), examples, seconds=60.0, timeout=1.0)
+    reports = [search(kernel(name), replace(settings, workers=number)) for number in (1, workers)]
+    one, same = ((r.cases, r.tallies, r.checks, r.layouts, r.skipped, r.coverage, r.seen) for r in reports)
+    assert one == same
+    assert one[0] == 9 + examples
+    said = [[replace(f, message=f.message.partition(" after ")[0]) for f in report.findings] for report in reports]
+    assert said[0] == said[1]
+    assert {finding.check for finding in said[0]} == {found} - {""}
+    assert [report.work.workers for report in reports] == [1, workers]
+    assert reports[1].work.started >= 2
+
+
+@pytest.mark.slow
+def test_workers_that_are_interrupted_report_what_they_have():
+    def pressed(done, planned, found):
+        if done == 5:
+            raise KeyboardInterrupt
+
+    settings = Settings(("float32",), CHECKS, examples=0, seconds=60.0, workers=2)
+    report = search(kernel("right"), settings, pressed)
+    assert report.interrupted
+    assert 5 <= report.cases < report.coverage.planned
+    assert report.unfinished.endswith("corner cases ran: the run was interrupted")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from verify_norm.core.geometry import size
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import Contract, Kernel
-from verify_norm.search.drawing import USUAL, Drawing, planned
+from verify_norm.search.crew import Lane
+from verify_norm.search.drawing import EXPLORED, USUAL, Drawing, planned
 from verify_norm.search.examine import examine
 from verify_norm.search.pace import Pace
 from verify_norm.search.search import search
@@ -21,18 +22,25 @@ SETTINGS = Settings(("float32", "bfloat16"), examples=200, seconds=60.0)
 EXACT = layernorm("float64")
 
 
-def drawn(seconds, op="layernorm_bwd"):
-    """The cases of a kernel that takes so long for 300 rows, and how many were left out."""
-    cases, left_out = [], []
+def parts(seconds, op, settings=SETTINGS, *, frozen=False):
+    """The cases of each part, and how many were left out, for a kernel that takes so long for 300 rows."""
+    found, left_out, pace = [], [], Pace("cpu", 60.0)
 
-    def one(spec):
-        cases.append(spec)
+    def one(lane, spec):
+        lane.enter(spec)
         return {"error/bound": spec.seed % 7}
 
-    pace = Pace("cpu", SETTINGS.seconds)
     pace.learn((300, 100_000), seconds)
-    Drawing(OPS[op], SETTINGS.dtypes, SETTINGS, pace, one, left_out.append, frozen=False).run(SETTINGS.examples)
-    return cases, left_out
+    drawing = Drawing(OPS[op], SETTINGS.dtypes, settings, pace, one, lambda lane, why: left_out.append(why), frozen)
+    for part in drawing.parts(settings.examples):
+        part(Lane(None, (cases := []).append))
+        found.append(cases)
+    return found, left_out
+
+
+def drawn(seconds, op="layernorm_bwd"):
+    found, left_out = parts(seconds, op)
+    return [spec for cases in found for spec in cases], left_out
 
 
 @pytest.mark.slow
@@ -52,16 +60,9 @@ def test_a_run_has_the_first_large_cases_and_usual_ones_of_its_types_and_frozen_
     op, settings = OPS["layernorm_bwd"], replace(SETTINGS, examples=48)
 
     def cases(**other):
-        seen, pace, left_out = [], Pace("cpu", 60.0), []
-
-        def one(spec):
-            seen.append(spec)
-            return {}
-
-        pace.learn((300, 100_000), 0.001)
-        Drawing(op, SETTINGS.dtypes, replace(settings, **other), pace, one, left_out.append, frozen=True).run(48)
+        found, left_out = parts(0.001, op.name, replace(settings, **other), frozen=True)
         assert not left_out
-        return seen
+        return [spec for cases in found for spec in cases]
 
     first = cases()
     large, usual = first[:6], first[6:]
@@ -72,6 +73,17 @@ def test_a_run_has_the_first_large_cases_and_usual_ones_of_its_types_and_frozen_
     most = [max(sizes) for sizes in zip(*(size(spec, op) for spec in usual), strict=True)]
     assert most[0] <= USUAL["cpu"][1] < most[1] <= 4 * USUAL["cpu"][0]
     assert cases(seed=1)[6:] != usual
+
+
+def test_explorations_differ_and_each_is_the_same_alone():
+    """So that processes can share them: none waits for what another one finds."""
+    settings = replace(SETTINGS, examples=2 * EXPLORED + 9)
+    usual = [cases for cases in parts(100.0, "rmsnorm_fwd", settings)[0] if len(cases) > 1]
+    assert [len(cases) for cases in usual] == [70, 70, 69]
+    one, two, three = map(set, usual)
+    assert len(one & two) < 10 > len(two & three), "the smallest case, and few others"
+    other = parts(100.0, "rmsnorm_fwd", replace(settings, seed=1))[0]
+    assert not {tuple(cases) for cases in usual} & {tuple(cases) for cases in other}
 
 
 def many_rows(y, mean, rstd):

@@ -46,7 +46,8 @@ def test_the_name_follows_from_the_kernel_and_the_settings(tmp_path, monkeypatch
     kernel, settings = Kernel("a:k", "rmsnorm_fwd", target="a:k"), Settings()
     path = path_of(kernel, settings)
     assert path.parent == tmp_path / "verify-norm"
-    assert path_of(kernel, replace(settings, seconds=3.0)) == path, "more time may be given to the same run"
+    again = replace(settings, seconds=3.0, workers=4)
+    assert path_of(kernel, again) == path, "more time, and other workers, may be given to the same run"
     assert path_of(kernel, replace(settings, seed=1)) != path
     assert path_of(replace(kernel, bind="eps=1"), settings) != path
     assert path_of(replace(kernel, target=""), settings) is None

@@ -26,6 +26,8 @@ def test_names_come_as_a_list_or_as_text():
     [
         ({"examples": -1}, "examples: expected a whole number, 0 or more, got -1"),
         ({"examples": 2.5}, "examples: expected a whole number, 0 or more, got 2.5"),
+        ({"workers": 0}, "workers: expected a whole number from 1 to 64, got 0"),
+        ({"workers": True}, "workers: expected a whole number from 1 to 64, got True"),
         ({"seconds": 0.01}, "seconds: expected a number, 0.1 or more, got 0.01"),
         ({"timeout": float("nan")}, "timeout: expected a number, 0.1 or more, got nan"),
         ({"dtypes": 3}, 'dtypes: expected a list of dtypes, as ["fp32", "bf16"], got 3'),

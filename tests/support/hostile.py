@@ -64,3 +64,8 @@ right = _where_large(lambda: None)
 def prints(x, weight, eps, weight_offset, normalized_shape):
     print("a kernel that talks")
     return _rmsnorm(x, weight, eps, weight_offset, normalized_shape)
+
+
+def doubles(x, weight, eps, weight_offset, normalized_shape):
+    y = _rmsnorm(x, weight, eps, weight_offset, normalized_shape)
+    return 2 * y if x.numel() > LARGE else y

@@ -1,7 +1,8 @@
 """Hypothesis strategies that draw specs instead of arrays, and the exploration that steers towards large values."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+import random
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
@@ -9,6 +10,7 @@ from typing import Any, get_args
 from zlib import crc32
 
 import hypothesis
+import numpy as np
 from hypothesis import strategies as st
 from hypothesis.internal.conjecture import providers
 
@@ -43,25 +45,46 @@ _MOMENTA = (0.1, 0.1, 1e-3, 0.5, 1.0, 0.0)
 MOST = 1e6  # Hypothesis takes finite numbers; a larger one is as good as this
 
 
-@contextmanager
-def whatever_is_imported() -> Iterator[None]:
-    """Let a seed draw the same cases, whatever modules are imported.
+class _WhateverIsImported:
+    """Lets a seed draw the same cases, whatever modules are imported, in several threads at the same time.
 
     Hypothesis also draws the constants that it finds in imported modules of the user. A change of a constant in the
-    kernel's module would change all cases, and no run could be compared with an earlier one.
+    kernel's module would change all cases, and no run could be compared with an earlier one. Python's and NumPy's own
+    generators, which Hypothesis seeds and restores in each thread, are as before when the last thread leaves.
     """
-    kept = {name: getattr(providers, name, None) for name in ("_get_local_constants", "CONSTANTS_CACHE")}
-    if None in kept.values():  # an older or newer Hypothesis
-        yield
-        return
-    none = type(providers.GLOBAL_CONSTANTS)()
-    try:
-        providers._get_local_constants = lambda: none
-        providers.CONSTANTS_CACHE = type(providers.CONSTANTS_CACHE)(1024)  # of the constants allowed in each place
-        yield
-    finally:
-        for name, value in kept.items():
-            setattr(providers, name, value)
+
+    def __init__(self) -> None:
+        self._lock, self._inside = threading.Lock(), 0
+        self._kept: dict[str, Any] = {}
+        self._generators: tuple[Any, Any] = (None, None)
+
+    def __enter__(self) -> None:
+        """Let Hypothesis know no constants of modules."""
+        with self._lock:
+            self._inside += 1
+            if self._inside > 1:
+                return
+            self._generators = random.getstate(), np.random.get_state()  # noqa: NPY002 — the one that all share
+            self._kept = {name: getattr(providers, name, None) for name in ("_get_local_constants", "CONSTANTS_CACHE")}
+            if None in self._kept.values():  # an older or newer Hypothesis
+                self._kept = {}
+                return
+            none = type(providers.GLOBAL_CONSTANTS)()
+            providers._get_local_constants = lambda: none
+            providers.CONSTANTS_CACHE = type(providers.CONSTANTS_CACHE)(1024)  # of the constants allowed in each place
+
+    def __exit__(self, *_: object) -> None:
+        """Restore what was there before the first thread."""
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                for name, value in self._kept.items():
+                    setattr(providers, name, value)
+                random.setstate(self._generators[0])
+                np.random.set_state(self._generators[1])  # noqa: NPY002
+
+
+whatever_is_imported = _WhateverIsImported()
 
 
 @lru_cache(None, typed=True)
@@ -252,5 +275,5 @@ def explore(
         for label, value in one(spec).items():
             hypothesis.target(min(value, MOST), label=label)
 
-    with whatever_is_imported():
+    with whatever_is_imported:
         attempt()

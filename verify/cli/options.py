@@ -7,7 +7,7 @@ from types import NoneType
 from typing import Annotated, Any, get_args
 
 import typer
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from verify_norm.search.options import TAKES, Options, flags
 
@@ -71,10 +71,11 @@ def _parameter(name: str, defaults: dict[str, Any]) -> inspect.Parameter:
     kinds = [kind for kind in get_args(field.annotation) or (field.annotation,) if kind is not NoneType]
     ranges = (*field.metadata, *getattr(kinds[0], "__metadata__", ()))
     least: list[Any] = [part.ge for part in ranges if isinstance(part, Ge)]
+    most: list[Any] = [part.le for part in ranges if isinstance(part, Le)]
     kind: Any = getattr(kinds[0], "__origin__", kinds[0])
     if isinstance(default, (str, tuple)):
         kind, default = str, default if isinstance(default, str) else ",".join(default)
-    option = typer.Option(flag.name, help=flag.help, min=least[0] if least else None)
+    option = typer.Option(flag.name, help=flag.help, min=least[0] if least else None, max=most[0] if most else None)
     kind = kind | None if default is None else kind
     annotation: Any = Annotated[kind, option]
     return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default, annotation=annotation)

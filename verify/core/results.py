@@ -14,6 +14,7 @@ from verify_norm.core.serial import spec_text
 from verify_norm.core.settings import DEFAULTS, Settings
 from verify_norm.core.spec import CaseSpec, Contract
 from verify_norm.core.tally import CheckResult, Detectable, Skip, Tally
+from verify_norm.core.work import Work
 
 SCHEMA = 1
 
@@ -49,6 +50,7 @@ class Report(Rendered):
     seen: Seen | None = None  # None in a report of an older verify-norm
     only: str = ""  # what the kernel takes, by its declaration, its constants and the settings
     outside: str = ""  # the --only within which no case failed, though most others did
+    work: Work | None = None  # None in a report of an older verify-norm
     schema: int = SCHEMA
 
     def __repr__(self) -> str:
@@ -62,6 +64,11 @@ class Report(Rendered):
         """
         if text := failures(self):
             raise FindingsError(text)
+
+    @property
+    def process_seconds(self) -> float:
+        """Return the seconds of all processes that examined cases at the same time."""
+        return self.seconds * (self.work.workers if self.work else 1)
 
     @property
     def checked(self) -> bool:

@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from verify_norm.core.dtypes import KERNEL_DTYPES
 
 Count = Annotated[int, Ge(0)]
 Seconds = Annotated[float, Ge(0.1)]
+Workers = Annotated[int, Ge(1), Le(64)]  # each has the memory of torch and of its cases
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class Settings:
     timeout: Seconds | None = (
         None  # for one case, more if it is larger or the kernel may build; None: the device's limit
     )
+    workers: Workers | None = None  # processes that examine cases at the same time; None: as many as help
     isolate: bool = True  # whether the kernel runs in a process of its own
     allow_incomplete: bool = False  # whether a run passes that ended before all corner cases
     contract: str = ""  # what the kernel promises besides its own contract, as "llama,inplace=y:x"

@@ -16,7 +16,8 @@ from verify_norm.running.environment import environment
 from verify_norm.running.isolate import runner
 from verify_norm.search.examine import PRELOAD
 from verify_norm.search.interruption import interruptible
-from verify_norm.search.search import Progress, fitting
+from verify_norm.search.search import fitting
+from verify_norm.search.sweep import Progress
 
 
 def compare(

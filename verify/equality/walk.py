@@ -15,10 +15,11 @@ from verify_norm.equality.model import Gap, Side, Tally, Unstable
 from verify_norm.equality.pair import Returned, called, gaps
 from verify_norm.running import patience
 from verify_norm.running.isolate import Runner
-from verify_norm.search import planning, search
+from verify_norm.search import planning, sweep
+from verify_norm.search.crew import Lane, Over, at_once
 from verify_norm.search.drawing import Drawing, planned
 from verify_norm.search.pace import Pace
-from verify_norm.search.search import Over, Progress
+from verify_norm.search.sweep import Progress
 
 SIDES: tuple[Side, Side] = ("A", "B")
 TWICE = ("one run", "the next")
@@ -101,7 +102,10 @@ class Walk:
                 self.one(spec)
                 self.corners_done += 1
             if dtypes and settings.examples:
-                Drawing(op, dtypes, settings, self.pace, self.one, self.leave_out, frozen).run(settings.examples)
+                one, leave_out = (lambda _, spec: self.one(spec)), (lambda _, slow: self.leave_out(slow))
+                drawing = Drawing(op, dtypes, settings, self.pace, one, leave_out, frozen)
+                for part in drawing.parts(settings.examples):
+                    part(Lane(self.runners[0], at_once))
         except Over as over:
             self.end(str(over))
 
@@ -131,7 +135,7 @@ class Walk:
             raise KeyboardInterrupt
         if time.perf_counter() > self.until(FOUND if self.differing else 1):
             raise Over(f"the {self.settings.seconds:g} s were over")
-        if self.hangs >= search.HANGS:
+        if self.hangs >= sweep.HANGS:
             raise Over(f"the kernels had hung {self.hangs} times")
         self.met += 1
         if (spec := self.fitted(spec)) not in self.seen:

@@ -133,6 +133,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--norm-dtype", metavar="TYPES", help="Types of x, as fp32,bf16.")
     add("--norm-seed", type=int, metavar="N", help="Seed of the random cases.")
     add("--norm-device", default="auto", metavar="D", help="cpu, cuda or cuda:N. Workers of xdist share the GPUs.")
+    add("--norm-workers", type=int, metavar="N", help="Processes that examine the cases of one kernel.")
     add("--norm-contract", metavar="C", help="What the kernels promise, as llama,inplace=y:x.")
     add("--norm-only", metavar="CLAUSES", help="What the kernels take, as ndim=2,N%%8=0.")
     add("--norm-baseline", metavar="FILE", help="Fail a kernel that is worse than in these reports (--norm-report).")

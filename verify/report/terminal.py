@@ -155,7 +155,7 @@ def _finding(report: Report, finding: Finding, console: Console) -> None:
 
 
 def _verdict(report: Report) -> str:
-    inside = 100 * report.seconds_in_kernel / max(report.seconds, 1e-9)
+    inside = 100 * report.seconds_in_kernel / max(report.process_seconds, 1e-9)
     kernel, basis = escape(report.kernel), f"{cases(report)} in {report.seconds:.1f} s ({inside:.0f} % in the kernel)"
     cut = f"; {escape(report.unfinished)}" if report.unfinished else ""
     if report.verdict is Exit.FINDINGS:

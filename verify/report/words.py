@@ -62,7 +62,8 @@ def headline(document: Document) -> Headline:
 def seen(report: Report) -> list[str]:
     """Return what the compared cases had in them, and the contract if it is not the strict one, a line for each fact.
 
-    There are no lines where no output was compared, and for a report of an older verify-norm.
+    The last line is what the run spent beside the cases. There are no lines where no output was compared, and for a
+    report of an older verify-norm.
     """
     saw, done = report.seen, report.coverage
     if saw is None or done is None or not done.compared:
@@ -78,7 +79,28 @@ def seen(report: Report) -> list[str]:
     if report.contract != Contract():
         lines += [f"contract: {contract(report.contract)}"]
     called = [f"{name} in {times:,} of {count(done.compared, 'case')}" for name, times in saw.operators.items()]
-    return [*lines, *[f"it calls torch's {', '.join(called)}"] * bool(called)]
+    lines += [f"it calls torch's {', '.join(called)}"] * bool(called)
+    return [*lines, *filter(None, [spent(report)])]
+
+
+def spent(report: Report) -> str:
+    """Return how much of a run was compilation, and the start of processes; "" where it was neither.
+
+    Seconds of processes that ran at the same time add up.
+    """
+    work = report.work
+    if work is None or not (work.started or work.compiled.kernels or work.compiled.cached or work.compiled.graphs):
+        return ""
+    made, beside = work.compiled, f"{work.workers} × " * (work.workers > 1)
+    things = [count(made.kernels, "kernel")] * bool(made.kernels)
+    things += [f"{count(made.graphs, 'graph')} of torch.compile"] * bool(made.graphs)
+    compiled = f"compiled {' and '.join(things)} in {made.seconds:.1f} s of {beside}{report.seconds:.1f} s"
+    parts = [f"{work.workers} workers"] * (work.workers > 1) + [compiled if things else "compiled nothing"]
+    parts += [f"{count(made.cached, 'kernel')} came from Triton's cache"] * bool(made.cached)
+    parts += [f"started {work.started} process{'es' * (work.started != 1)} in {work.starting:.1f} s"] * bool(
+        work.started
+    )
+    return "; ".join(parts)
 
 
 def evidence(report: Report) -> str:

@@ -10,8 +10,10 @@ import resource
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
@@ -28,7 +30,7 @@ from verify_norm.core.spec import Kernel
 from verify_norm.loading import nested, registry
 from verify_norm.loading.targets import reach
 from verify_norm.running.interpreter import patch
-from verify_norm.running.patience import Patience
+from verify_norm.running.patience import Known, Patience
 
 MEMORY = 0.5  # share of the machine's memory that a kernel may allocate on the CPU
 _STAGE = 64  # bytes: the longest name of a check
@@ -36,6 +38,10 @@ LOADING = 300.0  # seconds that the import of the kernel may take
 NO_TARGET = "the kernel is not an attribute of a module that can be imported"
 GRACE = 3.0  # seconds after its time limit, when a child without a parent ends itself
 T = TypeVar("T")
+
+
+class StoppedError(BaseException):
+    """Another thread has stopped the process that this one waits for. Not an Exception: it is no result of a call."""
 
 
 class LostError(Exception):
@@ -85,20 +91,31 @@ class InProcess:
 
 
 class Isolated:
-    """Runs the kernel in a child process, and replaces a child that the kernel has ended or broken."""
+    """Runs the kernel in a child process, and replaces a child that the kernel has ended or broken.
+
+    So many processes have been `started`, which took `starting` seconds. Several of these that are of one kernel share
+    what is `known` of the times of its calls.
+    """
 
     note = "a process of its own"
     isolated = True
 
-    def __init__(self, kernel: Kernel, device: str, preload: str) -> None:
+    def __init__(self, kernel: Kernel, device: str, preload: str, known: Known | None = None) -> None:
         self.kernel, self.device = kernel, device
-        self._context = context(preload)
+        self.started, self.starting = 0, 0.0
+        self._preload, self._context = preload, context(preload)
         self._file = tempfile.NamedTemporaryFile(prefix="verify-norm-")  # noqa: SIM115
         self._file.truncate(_STAGE)
         self._stage = mmap.mmap(self._file.fileno(), _STAGE)  # the check that the child announced last
         self._sent = registry.sent(kernel)
         self._pool: pebble.ProcessPool | None = None
-        self._patience = Patience(device)
+        self._patience = Patience(device, known or Known())
+        self._future: pebble.ProcessFuture[Any] | None = None
+        self._stopped = False
+
+    def another(self) -> "Isolated":
+        """Return the same for one more child."""
+        return Isolated(self.kernel, self.device, self._preload, self._patience.known)
 
     def call(
         self,
@@ -113,15 +130,14 @@ class Isolated:
 
         `function` is a module's attribute. The call may take `timeout` seconds, and more where it may build, as the
         first call of `types` in a process does, up to one whose result says that the kernel `ran`; but never more than
-        are `left`.
+        are `left`. Raises StoppedError once `stop` has been called.
         """
         pool = self._pool or self._begin()
         self._stage[:] = bytes(_STAGE)
         limit = min(allowed := self._patience.limit(timeout, types), left)
-        future = pool.schedule(_call, args=(function, limit, *args), timeout=limit)
         try:
             result: T
-            result, seconds = future.result()
+            result, seconds = self._wait(pool, _call, limit, function, limit, *args)
         except TimeoutError:
             measured, late = self._patience.words(limit, types), left < allowed
             self.fresh(hung=not late)
@@ -133,14 +149,32 @@ class Isolated:
             self._patience.returned(types, seconds)
         return result
 
-    def _begin(self) -> pebble.ProcessPool:
-        """Return a pool whose child has loaded the kernel; raises UsageError if it cannot, though this process can."""
-        first = self._context.Process(target=int)  # the server imports torch: here Ctrl-C may end that
+    def prepare(self) -> None:
+        """Wait until the server of the processes has imported torch; in the main thread Ctrl-C may end that."""
+        first = self._context.Process(target=int)
         first.start()
         first.join()
+
+    def _wait(self, pool: pebble.ProcessPool, function: Callable[..., T], timeout: float, *args: Any) -> T:
+        """Return `function(*args)` of the child; raises what ends it, and StoppedError."""
+        future = self._future = pool.schedule(function, args=args, timeout=timeout)
+        if self._stopped:  # before there was this future to cancel
+            future.cancel()  # type: ignore[no-untyped-call]
+        try:
+            result: T = future.result()
+            return result
+        except CancelledError:
+            raise StoppedError from None
+
+    def _begin(self) -> pebble.ProcessPool:
+        """Return a pool whose child has loaded the kernel; raises UsageError if it cannot, though this process can."""
+        began = time.perf_counter()
+        self.prepare()
         pool = self._pool = pebble.ProcessPool(1, initializer=_limit, initargs=(self.device,), context=self._context)
         try:
-            pool.schedule(_load, args=(*self._sent, self._file.name), timeout=LOADING).result()
+            self._wait(pool, _load, LOADING, *self._sent, self._file.name)
+            self.started += 1
+            self.starting += time.perf_counter() - began
             return pool
         except TimeoutError:
             why = f"it did not return within {LOADING:.3g} s"
@@ -162,6 +196,18 @@ class Isolated:
             self._pool = None
         self._patience.restart(hung=hung)
         return True
+
+    def stop(self) -> None:
+        """End the call that another thread waits for, and each later one, with StoppedError; `resume` ends that."""
+        self._stopped = True
+        if self._future is not None:
+            self._future.cancel()  # type: ignore[no-untyped-call]
+
+    def resume(self) -> None:
+        """Let calls run again after `stop`, in a new process; no thread may wait for one."""
+        if self._stopped:
+            self._stopped = False
+            self.fresh()
 
     def close(self) -> None:
         """End the child."""
@@ -204,12 +250,15 @@ def without_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+_starting = threading.Lock()  # for what a start changes here: `__main__`, and the server's state
+
+
 class _Process(ForkServerProcess):
     """A child that does not import the caller's script again: the script needs no `if __name__` guard."""
 
     @staticmethod
     def _Popen(process_obj: Any) -> Any:  # noqa: N802 — multiprocessing's name
-        with _no_main():
+        with _starting, _no_main():
             resource_tracker.ensure_running()  # it unblocks the signal
             with without_interrupts():
                 ensure_running()  # Ctrl-C is for this process alone, which ends the server and its children

@@ -40,18 +40,28 @@ def types(spec: CaseSpec) -> str:
 
 
 @dataclass(slots=True)
-class Patience:
-    """What the calls of a kernel on one device have taken; processes come and go.
+class Known:
+    """What the calls of a kernel have taken, in any process.
 
-    `met` names the types that have been called in this process; `built` has the seconds of the slowest first call of
-    each, in any process. `slowest` has those of the slowest other call.
+    `built` has the seconds of the slowest first call of each type in a process, `slowest` those of the slowest other
+    call.
     """
 
-    device: str
-    met: set[str] = field(default_factory=set)
     built: dict[str, float] = field(default_factory=dict)
     slowest: float = 0.0
     hung: bool = False
+
+
+@dataclass(slots=True)
+class Patience:
+    """How long the next call of a kernel may take in one place, where processes come and go, one at a time.
+
+    `met` names the types that have been called in its process; what is `known` of calls, several places may share.
+    """
+
+    device: str
+    known: Known = field(default_factory=Known)
+    met: set[str] = field(default_factory=set)
 
     def limit(self, timeout: float, types: str) -> float:
         """Return the seconds that the next call may take, given those that one without a build may take.
@@ -63,29 +73,30 @@ class Patience:
         >>> patience.limit(20.0, "float32")  # another shape
         75.0
         """
-        if self.hung:
-            timeout = min(timeout, max(PART * timeout, AFTER * max(self.slowest, QUICK)))
-        known = LIKE * max(self.built.values(), default=0.0)
+        known = self.known
+        if known.hung:
+            timeout = min(timeout, max(PART * timeout, AFTER * max(known.slowest, QUICK)))
+        build = LIKE * max(known.built.values(), default=0.0)
         if types in self.met:
-            return max(timeout, known)
-        return timeout + (known if types in self.built else max(known, BUILD[kind(self.device)]))
+            return max(timeout, build)
+        return timeout + (build if types in known.built else max(build, BUILD[kind(self.device)]))
 
     def returned(self, types: str, seconds: float) -> None:
         """Note that a call returned after so many seconds."""
         if types in self.met:
-            self.slowest = max(self.slowest, seconds)
+            self.known.slowest = max(self.known.slowest, seconds)
         else:
             self.met.add(types)
-            self.built[types] = max(self.built.get(types, 0.0), seconds)
+            self.known.built[types] = max(self.known.built.get(types, 0.0), seconds)
 
     def restart(self, *, hung: bool = False) -> None:
         """Note that the next call is the first one of another process, perhaps because the last one has hung."""
         self.met.clear()
-        self.hung = self.hung or hung
+        self.known.hung = self.known.hung or hung
 
     def words(self, limit: float, types: str) -> str:
         """Return how long calls have taken so far, and which option gives them more time than `limit`."""
-        took = max((self.slowest, *self.built.values()))
+        took = max((self.known.slowest, *self.known.built.values()))
         so_far = f"the slowest case so far took {took:.2g} s" if took else "no case has returned so far"
         first = "" if types in self.met else f", the first of {types} in its process, which may build"
         return f"{first}; {so_far}; --timeout {MORE * limit:.0f} allows more"

@@ -17,6 +17,7 @@ from verify_norm.core.results import Report, count_cases
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.core.tally import CheckResult, Detectable, Skip, Tally
+from verify_norm.core.work import NOTHING, Compiled, Work
 from verify_norm.running.environment import environment
 from verify_norm.running.isolate import Runner
 from verify_norm.search.detectable import Told
@@ -80,6 +81,7 @@ class Collector:
     ended: str = ""
     hangs: int = 0
     seconds: float = 0.0  # inside the kernel
+    compiled: Compiled = NOTHING
     interrupted: bool = False
 
     def __post_init__(self) -> None:
@@ -88,8 +90,15 @@ class Collector:
         wanted = self.settings.checks or CHECKS
         self.checks = tuple(c for name, c in CHECKS.items() if name in wanted and c.applies(OPS[self.kernel.op]))
 
+    def leave_out(self, slow: str, corners: int = 0) -> None:
+        """Count a planned case that takes too long, which perhaps is a corner case."""
+        self.skipped["cases", slow] += 1
+        self.planned -= 1
+        self.corners -= corners
+
     def enter(self, examined: Examined) -> None:
         """Add the results of one case."""
+        self.compiled += examined.compiled
         if examined.unsupported is not None:
             self.skipped["cases", examined.unsupported] += 1
             self.refused += 1
@@ -177,7 +186,12 @@ class Collector:
         return separating(self.kernel, [spec for specs in self.failing.values() for spec in specs], self.ran)
 
     def report(
-        self, findings: Iterable[Finding], seconds: float, diagnoses: tuple[Diagnosis, ...] = (), outside: str = ""
+        self,
+        findings: Iterable[Finding],
+        seconds: float,
+        work: Work,
+        diagnoses: tuple[Diagnosis, ...] = (),
+        outside: str = "",
     ) -> Report:
         """Return the report, with these findings for those that were collected, and what explains them."""
         lacking = tuple(self._lacking())
@@ -214,6 +228,7 @@ class Collector:
                 self.possible,
             ),
             seen=self.saw,
+            work=work,
         )
 
     def _lacking(self) -> Iterator[Finding]:

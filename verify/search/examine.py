@@ -15,6 +15,8 @@ from verify_norm.core.ops import OPS
 from verify_norm.core.run import Run
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.core.tally import Tally
+from verify_norm.core.work import NOTHING, Compiled
+from verify_norm.running.compilation import METER
 from verify_norm.running.execute import Clock, execute
 from verify_norm.running.isolate import LostError, Runner, announce
 from verify_norm.running.patience import types
@@ -33,7 +35,7 @@ class Examined:
     holds smallest errors, each after the name of its check, and `ways` which of its ways a check took. `operators` are
     the norm operators of torch that ran inside the kernel, in the case itself or on such a way. `dead`: the kernel
     broke its CUDA context, so its process can run nothing more. `hung`: it did not return, which without a finding is
-    no fault: the run had no more time.
+    no fault: the run had no more time. Meanwhile its process `compiled` something.
     """
 
     spec: CaseSpec
@@ -53,6 +55,7 @@ class Examined:
     missing: tuple[str, ...] = ()
     near: tuple[str, ...] = ()
     seconds: float = 0.0  # inside the kernel
+    compiled: Compiled = NOTHING
     dead: bool = False
     hung: bool = False
 
@@ -119,10 +122,16 @@ def examine(
     results. Raises ValueError if the spec does not fit the operator.
     """
     kernel = replace(kernel, contract=contract or kernel.contract)
+    METER.watch()
+    before, examined = METER.total, None
     with placement.WhereItFits():  # our tensors: an error of the kernel's own is a problem of its run
-        return _examine(kernel, spec, checks, device, announce, further)
-    torch.cuda.empty_cache()
-    return Examined(spec, unsupported=NO_ROOM)
+        examined = _examine(kernel, spec, checks, device, announce, further)
+    if examined is None:
+        torch.cuda.empty_cache()
+        return Examined(spec, unsupported=NO_ROOM)
+    if not examined.dead:
+        placement.release(device)
+    return replace(examined, compiled=METER.total - before)
 
 
 def _examine(
@@ -137,7 +146,6 @@ def _examine(
         return Examined(spec, unsupported=reason)
     if make.judge_of(spec, device) is not None:
         agreement.require(kernel.op, device)
-    placement.release(device)
     op, clock = OPS[kernel.op], Clock()
     run, forward_run = (clock.around(function, device) for function in (kernel.run, kernel.forward_run))
     ran = execute(replace(kernel, run=run, forward_run=forward_run), make.case(spec, op, kernel.contract, device))

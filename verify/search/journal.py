@@ -79,7 +79,8 @@ def path_of(kernel: Kernel, settings: Settings) -> Path | None:
     if not kernel.target:
         return None
     bare = replace(kernel, run=None, forward_run=None, unsupported=None)
-    lasting = replace(settings, seconds=0.0, allow_incomplete=False)  # a resumed run may have more time
+    # a resumed run may have more time, and other workers
+    lasting = replace(settings, seconds=0.0, allow_incomplete=False, workers=None)
     digest = hashlib.sha256(repr((__version__, bare, lasting)).encode() + _source(kernel)).hexdigest()[:16]
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     name = re.sub("[^0-9A-Za-z]", "_", kernel.name)[-60:]  # a name of a file on any system

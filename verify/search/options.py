@@ -16,7 +16,7 @@ from verify_norm.core.check_names import CHECK_NAMES
 from verify_norm.core.dtypes import ALIASES, KERNEL_DTYPES, dtype_name
 from verify_norm.core.errors import LIST, UsageError, one_of
 from verify_norm.core.only import EXAMPLE, checked
-from verify_norm.core.settings import DEFAULTS, Count, Seconds
+from verify_norm.core.settings import DEFAULTS, Count, Seconds, Workers
 from verify_norm.core.spec import Contract
 
 T = TypeVar("T")
@@ -141,6 +141,13 @@ class Options(Strict):
         Flag("--device", "Device: cpu, cuda or cuda:N. auto is the first GPU, or the CPU without a GPU."),
         Field(description='"auto", "cpu", "cuda" or "cuda:N"'),
     ] = "auto"
+    workers: Annotated[
+        Workers | None,
+        Flag(
+            "--workers",
+            "Processes that examine cases at the same time: 1 on a CPU, 4 on a GPU. The cases are the same.",
+        ),
+    ] = DEFAULTS.workers
     shapes: Annotated[
         Literal["fuzz", "models", "all"],
         Flag(
@@ -212,4 +219,7 @@ def _expected(schema: Mapping[str, Any]) -> str:
     if schema["type"] == "boolean":
         return "true or false"
     kind = {"integer": "a whole number", "number": "a number"}[schema["type"]]
-    return f"{kind}, {schema['minimum']:g} or more"
+    most = schema.get("maximum")
+    return (
+        f"{kind}, {schema['minimum']:g} or more" if most is None else f"{kind} from {schema['minimum']:g} to {most:g}"
+    )

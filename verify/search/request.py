@@ -87,6 +87,8 @@ def request(
         kernels = [forward]
     random = 0 if asked.shapes == "models" else asked.examples
     share = max(asked.seconds / len(kernels), least(Seconds))
+    if (asked.workers or 1) > 1 and not all(isolate and one.target for one in kernels):
+        tell(f"{forward.name} runs in this process alone, not in {asked.workers} workers")
     here = {"examples": random, "seconds": share, "device": place, "isolate": isolate}
     settings = Settings(**(asked.model_dump() | here))
     if corpus and not os.path.exists(corpus):

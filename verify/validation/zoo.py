@@ -97,7 +97,7 @@ def run(example: Example, settings: Settings, against: tuple[str, ...] = ()) -> 
     Raises KeyboardInterrupt where the search was interrupted, because its result says nothing then.
     """
     started = time.perf_counter()
-    kernel = registry.limited(example.kernel)
+    kernel, settings = registry.limited(example.kernel), replace(settings, workers=1)  # the jobs share the machine
     report = search(kernel, settings, until=lambda found: example.wrong and explains(example, found))
     if report.interrupted:
         raise KeyboardInterrupt

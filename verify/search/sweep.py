@@ -1,0 +1,175 @@
+"""Takes a kernel through the cases of a search: corner table, shapes of models, all pairs of choices, random ones."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf, prod
+from threading import Lock
+
+from verify_norm.cases import covering, turns
+from verify_norm.core.finding import Finding
+from verify_norm.core.geometry import repeated, size
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.running import patience
+from verify_norm.running.isolate import Runner
+from verify_norm.search.collector import Collector
+from verify_norm.search.crew import Crew, Lane, Over, Part
+from verify_norm.search.drawing import Drawing, planned
+from verify_norm.search.examine import Examined, examine_in
+from verify_norm.search.pace import Size
+from verify_norm.search.planning import corner_table, covering_cases, offered_dtypes
+
+Progress = Callable[[int, int, int], None]  # cases done, cases planned, findings so far
+HANGS = 4  # after this many, the run ends
+
+
+@dataclass(slots=True)
+class Sweep:
+    """What cases have shown, the processes that examine them, and what ends them before they are over.
+
+    Once there is a finding, a share of the time is `kept` for what follows.
+    """
+
+    state: Collector
+    crew: Crew
+    progress: Progress
+    until: Callable[[Finding], bool] | None
+    deadline: float
+    kept: float
+    met: int = 0  # planned cases
+    chosen: set[CaseSpec] = field(default_factory=set)  # those that are not random
+    found: bool = False  # perhaps not entered yet
+    writing: Lock = field(default_factory=Lock)  # into the journal
+
+    def run(self, first: Iterable[CaseSpec]) -> None:
+        """Run the cases of `first`, the table and random ones, until they or the time are over."""
+        try:
+            self.crew.run(self.parts(first))
+        except Over as over:
+            self.left_out(str(over))
+
+    def parts(self, first: Iterable[CaseSpec]) -> Iterator[Part]:
+        """Yield the cases of `first` and the table, those in which all pairs of choices meet, and explorations."""
+        state, settings = self.state, self.state.settings
+        dtypes, op = offered_dtypes(state), OPS[state.kernel.op]
+        table, large = corner_table(state, dtypes)
+        corner, frozen = (*table, *large), state.kernel.autograd
+        further = bool(dtypes and state.checks and settings.examples)
+        if further and settings.shapes != "models":
+            state.pairs = covering.Pairs(op, dtypes, frozen=frozen)
+        table = [*(spec for spec in first if spec.dtype in dtypes), *table]
+        state.corners = len(table) + len(large)
+        state.planned = state.corners + planned(settings)
+        yield from (partial(self.corner, case=self.case(spec)) for spec in table)
+        yield from (partial(self.corner, case=self.case(spec), slow=size(repeated(spec), op)) for spec in large)
+        pairs = covering_cases(state, dtypes, corner) if state.pairs else ()
+        yield from map(self.case, pairs)
+        yield lambda lane: lane.enter(partial(setattr, state, "drawn", True))
+        if further:
+            drawing = Drawing(op, dtypes, settings, state.pace, self.drawn, self.leave_out, frozen)
+            yield from drawing.parts(settings.examples - len(pairs))
+
+    def case(self, spec: CaseSpec) -> Part:
+        """Return the part of a case that is not random; one that was chosen before counts alone."""
+        spec = self.state.kernel.fitted(spec)
+        if spec in self.chosen:
+            return lambda lane: lane.enter(self.meet)
+        self.chosen.add(spec)
+        return partial(self.one, spec=spec)
+
+    def corner(self, lane: Lane, case: Part, slow: Size | None = None) -> None:
+        """Run a corner case, unless it is `slow` for its size."""
+        state = self.state
+        if slow and not state.pace.allows(slow):
+            self.leave_out(lane, f"many rows are slow: one case would take over {state.pace.most:.2g} s", corners=1)
+            return
+        case(lane)
+        lane.enter(self.corner_done)
+
+    def corner_done(self) -> None:
+        """Count a corner case."""
+        self.state.corners_done += 1
+
+    def leave_out(self, lane: Lane, slow: str, corners: int = 0) -> None:
+        """Count a planned case that takes too long."""
+        lane.enter(partial(self.state.leave_out, slow, corners))
+
+    def drawn(self, lane: Lane, spec: CaseSpec) -> dict[str, float]:
+        """Run a random case, and return what they maximize; a case that an exploration has met shows nothing new."""
+        spec = self.state.kernel.fitted(spec)
+        if spec in self.chosen or spec in lane.drawn:
+            lane.enter(self.meet)
+            return {"error/bound": 0.0}
+        lane.drawn.add(spec)
+        return {"error/bound": self.one(lane, spec)}
+
+    def one(self, lane: Lane, spec: CaseSpec) -> float:
+        """Run one case, and return its largest error/bound; raises Over where the time is over."""
+        state, settings = self.state, self.state.settings
+        if state.interrupted:  # and the exception got lost on its way
+            raise KeyboardInterrupt
+        if time.perf_counter() > self.deadline - settings.seconds * self.kept * self.found:
+            raise Over(f"the {settings.seconds:g} s were over")
+        started = time.perf_counter()
+        examined = self.examined(lane, spec)
+        self.found |= bool(examined.findings) and not examined.limits
+        if examined.tallies:
+            batched = not turns.BATCHED.isdisjoint(examined.looked)
+            seconds = max(time.perf_counter() - started, examined.seconds)  # of a case in the journal, those it took
+            state.pace.learn(size(repeated(spec) if batched else spec, OPS[state.kernel.op]), seconds, examined.seconds)
+        lane.enter(partial(self.enter, examined))
+        return examined.ratio
+
+    def examined(self, lane: Lane, spec: CaseSpec) -> Examined:
+        """Return what the journal has of a case, or what the lane's process finds, and enter that into the journal."""
+        state = self.state
+        examined = state.journal.done.get(spec)
+        if examined is None:
+            checks = tuple(check.name for check in state.checks)
+            call = partial(examine_for, state, lane.runner, spec, checks, slower=self.crew.slower)
+            examined = self.crew.examine(partial(call, further=state.pace.further))
+            with self.writing:
+                state.journal.enter(examined)
+        return examined
+
+    def enter(self, examined: Examined) -> None:
+        """Collect the results of a case, and count it; raises Over at the end of the search."""
+        state = self.state
+        if state.hangs >= HANGS:
+            raise Over(f"the kernel had hung {state.hangs} times")
+        if examined.spec not in state.seen:  # two explorations may meet one case
+            state.seen.add(examined.spec)
+            state.enter(examined)
+        self.meet()
+
+    def meet(self) -> None:
+        """Count a planned case; raises Over once there is the finding that the search is for."""
+        self.met += 1
+        if self.until and any(map(self.until, self.state.findings.values())):
+            raise Over("the search was for this finding")
+        self.progress(self.state.cases, self.state.planned, len(self.state.findings))
+
+    def left_out(self, reason: str) -> None:
+        """Note why the search ends, and count the planned cases that it has not met."""
+        state, left = self.state, self.state.planned - self.met
+        if left > 0 and not state.ended:
+            state.skipped["cases", reason] += left
+        state.ended = state.ended or reason
+
+
+def examine_for(
+    state: Collector,
+    runner: Runner,
+    spec: CaseSpec,
+    checks: tuple[str, ...],
+    *,
+    slower: float = 1.0,
+    left: float = inf,
+    contract: Contract | None = None,
+    further: float = inf,
+) -> Examined:
+    """Return what a process of a search finds in a case, which may take as long as the search's settings allow."""
+    timeout = slower * patience.of_case(state.settings.timeout, state.settings.device, prod(repeated(spec).shape))
+    return examine_in(runner, spec, checks, timeout, contract, left=left, further=further)
