@@ -16,6 +16,7 @@ import pytest
 import torch
 from checking import ROWS
 from norms import layernorm
+from torch.overrides import _get_current_function_mode_stack
 
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS
@@ -112,6 +113,7 @@ def test_what_a_call_changes_is_reported_and_put_back(words):
     assert len(found) == 1 + (words == "x.shape")  # a transposed x has other strides, too
     assert any(words in message for message in found)
     assert state == {name: read() for name, (read, _) in STATE.items()}
+    assert not _get_current_function_mode_stack()  # a default device that is set would be a mode
 
 
 def test_every_state_has_a_kernel_that_changes_it():

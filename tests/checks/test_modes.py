@@ -18,8 +18,6 @@ from verify_norm.core.spec import Contract, Kernel
 from verify_norm.loading.registry import load, load_directions
 from verify_norm.running.execute import execute
 
-pytestmark = pytest.mark.usefixtures("untraced")
-
 WAYS = (
     *("under torch.no_grad()", "under torch.inference_mode()", "under autocast", "under torch.compile"),
     *("in evaluation, after eval()", "where x, weight, bias alone require a gradient"),

@@ -148,14 +148,15 @@ def test_doctests():
     ("check", "output", "dtype"),
     [("accuracy", "dx", "bfloat16"), ("distribution", "dx", "float16"), ("sums", "dweight", "float32")],
 )
-def test_a_run_detects_what_it_says(check, output, dtype, unexplained):
-    """The corner cases alone: at 1.3 times the error the run finds it, at a third it does not."""
+def test_a_run_detects_what_it_says(check, output, dtype, few_corners):
+    """Half of the corner cases alone: at 1.3 times the error the run finds it, at a third it does not."""
+    few_corners(slice(0, None, 2))
     settings = Settings(dtypes=(dtype,), checks=(check,), examples=0, isolate=False, seconds=300)
     report = search(kernel("layernorm_bwd"), settings)
     (e,) = (d.everything for d in report.detectable if (d.output, d.dtype) == (output, dtype))
     for sign in SIGNS:
         loud, quiet = (kernel("layernorm_bwd", output, 1.0 + sign * share * e) for share in (1.3, 0.3))
-        assert (check, output) in {(f.check, f.output) for f in search(loud, settings).findings}
+        assert search(loud, settings, until=lambda found: (found.check, found.output) == (check, output)).findings
         assert search(quiet, settings).findings == ()
 
 

@@ -11,8 +11,6 @@ from verify_norm.loading.returned import RefusedError
 from verify_norm.running import captures
 from verify_norm.running.execute import Clock
 
-pytestmark = pytest.mark.usefixtures("untraced")
-
 
 def test_what_is_traced_knows_it_and_leaves_nothing():
     seen = []

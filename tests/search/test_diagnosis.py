@@ -105,9 +105,9 @@ CONTIGUOUS = {"unsupported": lambda spec: "dy shares memory" if spec.dy_layout i
     ("kernel", "specs", "explained"),
     [
         (of(rmsnorm("llama"), "rmsnorm_fwd"), SPECS, {"y": "xhat=x"}),
-        (of(wide_output, "rmsnorm_fwd"), SPECS, {"y": "output=float32"}),
-        (style("rounded_sum_fwd", "add_rmsnorm_fwd"), SPECS, {"y": "residual=rounded"}),
-        (of(over_dy, "rmsnorm_bwd", **CONTIGUOUS), SPECS, {None: "inplace=dx:dy", "dx": "inplace=dx:dy"}),
+        (of(wide_output, "rmsnorm_fwd"), SPECS[8:], {"y": "output=float32"}),
+        (style("rounded_sum_fwd", "add_rmsnorm_fwd"), SPECS[8:], {"y": "residual=rounded"}),
+        (of(over_dy, "rmsnorm_bwd", **CONTIGUOUS), SPECS[8:], {None: "inplace=dx:dy", "dx": "inplace=dx:dy"}),
         (of(layernorm_bwd("atomic"), "layernorm_bwd"), [CaseSpec((257, 8))], dict.fromkeys(
             ("dweight", "dbias"), "deterministic=false")),
         (of(statistics_in_the_type_of_x, "layernorm_bwd"), SPECS[8:], dict.fromkeys(("dx", "dweight"), "stats=x")),
@@ -156,12 +156,12 @@ def llama_with_another_eps(x, weight, eps, normalized_shape, weight_offset=0.0):
 @pytest.mark.parametrize(
     ("kernel", "specs"),
     [
-        (of(llama_with_another_eps, "rmsnorm_fwd"), SPECS),
-        (of(layernorm("n - 1"), "layernorm_fwd"), SPECS),
+        (of(llama_with_another_eps, "rmsnorm_fwd"), SPECS[8:]),
+        (of(layernorm("n - 1"), "layernorm_fwd"), SPECS[8:]),
         (of(layernorm("one pass"), "layernorm_fwd"), FAR),
         (of(layernorm("one pass"), "layernorm_fwd"), FARTHER),
-        (of(layernorm_bwd("no c2"), "layernorm_bwd"), SPECS),
-        (of(layernorm_bwd("a row of zeros"), "layernorm_bwd"), SPECS),
+        (of(layernorm_bwd("no c2"), "layernorm_bwd"), SPECS[:4]),
+        (of(layernorm_bwd("a row of zeros"), "layernorm_bwd"), SPECS[8:]),
     ],
 )
 def test_no_contract_excuses_a_bug(kernel, specs):
@@ -189,7 +189,7 @@ def test_a_mistake_in_a_kernel_that_promises_less_is_not_excused(kernel, specs, 
 
 HARMLESS = {"A31_dx_over_dy": "inplace=dx:dy"}  # its reason is this contract
 LOSING = ("A20_stats_saved_bf16_fwd", "A21_dw_sum_bf16", "A23_residual_rounded_first")
-FEW = [CaseSpec((3, 40), "bfloat16"), CaseSpec((9, 8), "bfloat16")]
+FEW = [CaseSpec((9, 40), "bfloat16")]
 
 
 @pytest.mark.slow

@@ -36,11 +36,11 @@ def run(*arguments):
 @pytest.mark.slow
 def test_the_command_detects_passes_scores_and_asks_other_policies(tmp_path):
     path = tmp_path / "zoo.json"
-    few = ("--seconds", 100, "--examples", 0, "--jobs", 1, "--against", "tutorial,assert_close")
+    few = ("--seconds", 100, "--examples", 0, "--jobs", 1, "--against", "Liger,assert_close")
     result = run("A34", RIGHT, *few, "--json", path)
     assert result.exit_code == 0, result.output
     assert "\n1 of 1 wrong kernels detected, 0 of 1 correct kernels falsely flagged" in result.output
-    assert "under tutorial's policy" in result.stdout
+    assert "under Liger's policy" in result.stdout
     assert "under assert_close's policy: 1 of 1 wrong kernels detected" in result.stdout
     assert "signature dweight" in result.stdout
     data = json.loads(path.read_text())

@@ -51,7 +51,11 @@ STATE: State = {
     },
     "torch.is_autocast_cache_enabled()": (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
     "torch.get_default_dtype()": (torch.get_default_dtype, torch.set_default_dtype),
-    "torch.get_default_device()": (torch.get_default_device, torch.set_default_device),
+    "torch.get_default_device()": (
+        torch.get_default_device,
+        # A default that is set, even to the CPU, sends every call of torch through Python.
+        lambda device: torch.set_default_device(None if device.type == "cpu" else device),
+    ),
     "torch.get_num_threads()": (torch.get_num_threads, torch.set_num_threads),
     "torch.get_float32_matmul_precision()": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     "torch.are_deterministic_algorithms_enabled()": (

@@ -2,6 +2,7 @@
 
 import os
 
+import scipy.special  # noqa: F401 — `cases.draw` imports it at its first use
 import torch._dynamo  # noqa: F401 — a TorchDispatchMode would import it at its first use, for a second
 
 import verify_norm.search.examine  # noqa: F401

@@ -41,9 +41,7 @@ def test_infinities_and_nan_are_compared_as_what_they_are():
     ],
 )
 def test_a_large_case_runs_again_if_its_run_was_fast(spec, further, left_out):
-    run = run_of(layernorm(), spec)
-    assert 0 < run.seconds < 10
-    run = replace(run, further=further)
+    run = replace(run_of(layernorm(), spec), seconds=1.0, further=further)
     assert slow(run) == left_out
     assert cheap(run) is not bool(left_out)
 
