@@ -1,0 +1,79 @@
+"""A pytest plugin of benchmarks/mutation.py: which tests try the mistakes in a module, each in modules as if new.
+
+mutmut notes which functions a test calls, and tries a mistake in a function with the tests that call it. Most tests call
+most of this tool: here only those count that mirror the module, or that `TESTS` names for it. What a test module calls
+while it is imported, as a table of bounds, counts for each of its tests.
+
+mutmut tries a mistake in a fork of a process that has run all tests. What that process computed once, in a test module
+or in a cache, would hide the mistake: so test modules are imported again, and caches are empty.
+"""
+
+import os
+import sys
+
+import hypothesis
+import pytest
+from mutmut.state import state
+
+# The tests of a module, by the longest beginning of its name that stands here: files or folders of tests/.
+# {folder} and {name} are its own: verify/checks/relations/moments.py has checks/relations and moments.
+MIRROR = ("{folder}/test_{name}.py", "test_examples.py")
+TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", "test_examples.py"))
+TESTS |= dict.fromkeys(("running", "checks", "search"), MIRROR)
+LONG = ("core/test_nearest.py",)  # try only the modules that they mirror
+PREFIX = "verify_norm."
+
+hypothesis.settings.register_profile(
+    "mutation", deadline=None, database=None, phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate)
+)  # a failure need not be made small
+while_imported: dict[str, set[str]] = {"": set()}  # what a test module calls while it is imported; "": what verify_norm calls
+
+
+def tests_of(module: str) -> tuple[str, ...]:
+    """Return the files and folders of tests/ whose tests try the mistakes in a module, as "checks.sums"."""
+    key = max((key for key in TESTS if f"{module}.".startswith(f"{key}.")), key=len)
+    folder, _, name = module.rpartition(".")
+    names = {"folder": folder.replace(".", "/"), "name": name, "package": module.partition(".")[0]}
+    return tuple(entry.format(**names) for entry in TESTS[key])
+
+
+def tries(test: str, function: str) -> bool:
+    """Return whether a test, as tests/core/test_ulp.py::test_it, is among those of a function's module."""
+    module = function.removeprefix(PREFIX).rpartition(".")[0]
+    path = test.partition("::")[0].removeprefix("tests/")
+    if path in LONG and not path.endswith(f"/test_{module.rpartition('.')[2]}.py"):
+        return False
+    return any(path == entry or path.startswith(f"{entry}/") for entry in tests_of(module))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests() -> None:
+    hypothesis.settings.load_profile("mutation")
+    function = os.environ.get("MUTANT_UNDER_TEST", "").partition("__mutmut_")[0]
+    old = ("tests.", PREFIX) if function in while_imported[""] else ("tests.",)
+    for name, module in list(sys.modules.items()):
+        if f"{name}.".startswith(old):
+            del sys.modules[name]
+        elif name.startswith(PREFIX):
+            for value in list(vars(module).values()):
+                getattr(value, "cache_clear", bool)()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    called = state()._stats
+    if not isinstance(collector, pytest.Module):  # conftest.py has imported verify_norm
+        while_imported[""] |= called
+    called.clear()
+    result = yield
+    if isinstance(collector, pytest.Module):
+        while_imported[collector.nodeid] = set(called)
+        called.clear()
+    return result
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item):
+    called = state()._stats | while_imported[item.nodeid.partition("::")[0]] | while_imported[""]
+    state()._stats.clear()
+    state()._stats.update(function for function in called if tries(item.nodeid, function))
