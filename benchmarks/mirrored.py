@@ -17,8 +17,9 @@ from mutmut.state import state
 
 # The tests of a module, by the longest beginning of its name that stands here: files or folders of tests/.
 # {folder} and {name} are its own: verify/checks/relations/moments.py has checks/relations and moments.
-MIRROR = ("{folder}/test_{name}.py", "test_examples.py")
-TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", "test_examples.py"))
+EXAMPLES = "test_examples.py::test_examples_in_docstrings[{module}]"
+MIRROR = ("{folder}/test_{name}.py", EXAMPLES)
+TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", EXAMPLES))
 TESTS |= dict.fromkeys(("running", "checks", "search"), MIRROR)
 LONG = ("core/test_nearest.py",)  # try only the modules that they mirror
 PREFIX = "verify_norm."
@@ -30,20 +31,21 @@ while_imported: dict[str, set[str]] = {"": set()}  # what a test module calls wh
 
 
 def tests_of(module: str) -> tuple[str, ...]:
-    """Return the files and folders of tests/ whose tests try the mistakes in a module, as "checks.sums"."""
+    """Return the files, folders and tests of tests/ that try the mistakes in a module, as "checks.sums"."""
     key = max((key for key in TESTS if f"{module}.".startswith(f"{key}.")), key=len)
     folder, _, name = module.rpartition(".")
-    names = {"folder": folder.replace(".", "/"), "name": name, "package": module.partition(".")[0]}
+    names = {"module": module, "folder": folder.replace(".", "/"), "name": name, "package": module.partition(".")[0]}
     return tuple(entry.format(**names) for entry in TESTS[key])
 
 
 def tries(test: str, function: str) -> bool:
     """Return whether a test, as tests/core/test_ulp.py::test_it, is among those of a function's module."""
     module = function.removeprefix(PREFIX).rpartition(".")[0]
-    path = test.partition("::")[0].removeprefix("tests/")
+    test = test.removeprefix("tests/")
+    path = test.partition("::")[0]
     if path in LONG and not path.endswith(f"/test_{module.rpartition('.')[2]}.py"):
         return False
-    return any(path == entry or path.startswith(f"{entry}/") for entry in tests_of(module))
+    return any(entry in (test, path) or path.startswith(f"{entry}/") for entry in tests_of(module))
 
 
 @pytest.hookimpl(tryfirst=True)

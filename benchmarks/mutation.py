@@ -118,7 +118,7 @@ def tree(unit: str) -> Path:
         shutil.copy2(ROOT / name, folder / name)
     modules = sorted(place.rglob("*.py")) or [place.with_suffix(".py")]
     paths = [path.relative_to(folder).as_posix() for path in modules]
-    tests = {entry for path in paths for entry in tests_of(module_of(path))}
+    tests = {entry.partition("::")[0] for path in paths for entry in tests_of(module_of(path))}
     lists = {
         "mutated": paths,
         "tests": sorted(f"tests/{entry}" for entry in tests if (folder / "tests" / entry).exists()),
