@@ -1,8 +1,8 @@
 """A pytest plugin of benchmarks/mutation.py: which tests try the mistakes in a module, each in modules as if new.
 
-mutmut notes which functions a test calls, and tries a mistake in a function with the tests that call it. Most tests call
-most of this tool: here only those count that mirror the module, or that `TESTS` names for it. What a test module calls
-while it is imported, as a table of bounds, counts for each of its tests.
+mutmut notes which functions a test calls, and tries a mistake in a function with the tests that call it. Most tests
+call most of this tool: here only those count that mirror the module, or that `TESTS` names for it. What a test module
+calls while it is imported, as a table of bounds, counts for each of its tests.
 
 mutmut tries a mistake in a fork of a process that has run all tests. What that process computed once, in a test module
 or in a cache, would hide the mistake: so test modules are imported again, and caches are empty.
@@ -15,27 +15,27 @@ import hypothesis
 import pytest
 from mutmut.state import state
 
-# The tests of a module, by the longest beginning of its name that stands here: files or folders of tests/.
-# {folder} and {name} are its own: verify/checks/relations/moments.py has checks/relations and moments.
+# The tests of a module, by the longest beginning of its name that stands here, else MIRROR: files, folders or tests of
+# tests/. {folder} and {name} are its own: verify/checks/relations/moments.py has checks/relations and moments.
 EXAMPLES = "test_examples.py::test_examples_in_docstrings[{module}]"
 MIRROR = ("{folder}/test_{name}.py", EXAMPLES)
 TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", EXAMPLES))
-TESTS |= dict.fromkeys(("running", "checks", "search"), MIRROR)
 LONG = ("core/test_nearest.py",)  # try only the modules that they mirror
 PREFIX = "verify_norm."
 
 hypothesis.settings.register_profile(
     "mutation", deadline=None, database=None, phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate)
 )  # a failure need not be made small
-while_imported: dict[str, set[str]] = {"": set()}  # what a test module calls while it is imported; "": what verify_norm calls
+# What a test module calls while it is imported; "": what the modules of verify_norm call.
+while_imported: dict[str, set[str]] = {"": set()}
 
 
 def tests_of(module: str) -> tuple[str, ...]:
     """Return the files, folders and tests of tests/ that try the mistakes in a module, as "checks.sums"."""
-    key = max((key for key in TESTS if f"{module}.".startswith(f"{key}.")), key=len)
+    key = max((key for key in TESTS if f"{module}.".startswith(f"{key}.")), key=len, default="")
     folder, _, name = module.rpartition(".")
     names = {"module": module, "folder": folder.replace(".", "/"), "name": name, "package": module.partition(".")[0]}
-    return tuple(entry.format(**names) for entry in TESTS[key])
+    return tuple(entry.format(**names) for entry in TESTS.get(key, MIRROR))
 
 
 def tries(test: str, function: str) -> bool:

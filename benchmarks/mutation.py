@@ -1,6 +1,6 @@
 """Count the mistakes in the code of packages or modules that their own tests do not see.
 
-    python benchmarks/mutation.py [core checks.sums ...] [--jobs 2] [--out benchmarks/results/mutation.json]
+    python benchmarks/mutation.py [core checks.sums ...] [--jobs 2] [--minutes 10] [--out FILE.json]
 
 mutmut makes the mistakes: another operator, constant, argument or condition, one at a time. It runs, for each, the fast
 tests of the module (`benchmarks/mirrored.py` says which) that reach the function, from a process that has imported
@@ -13,7 +13,8 @@ hold what a message must contain, not its words, so mutmut, which takes strings 
 in three quotes. What an f-string inserts, and whether there is a message at all, remains. `strict=True` of zip asserts
 what holds anyway.
 
-Copy and results are kept in build/mutants. A second run tries what has changed, what was new, and what survived.
+Copy and results are kept in build/mutants. A second run tries what has changed, what is new, what survived, and what
+there was no time for: after --minutes no more is tried, and what was not is counted, but not scored.
 Survivors are printed with file and line. A survivor that changes no behaviour stands in
 benchmarks/equivalent_mutants.toml with the reason, and is left out of the score. The results of packages and modules
 that are not named stay in --out.
@@ -26,6 +27,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -43,7 +45,7 @@ from mutmut.stats import status_by_exit_code
 ROOT = Path(__file__).resolve().parents[1]
 EQUIVALENT = Path(__file__).parent / "equivalent_mutants.toml"
 PACKAGES = ("core", "cases", "running", "checks", "search", "reference")
-MISSED = ("survived", "no tests", "not checked")
+MISSED = ("survived", "no tests")
 KEYS = ("function", "before", "after")  # what tells one mutant from another
 FOLDERS = {"verify": "verify_norm", "reference": "verify_norm/reference", "kernels": "verify_norm/kernels"}
 FOLDERS |= {"tests": "tests", "benchmarks": "benchmarks"}
@@ -64,7 +66,7 @@ on_dependency_change = "ignore"
 
 
 class Mutable(cst.CSTTransformer):
-    """Writes a module so that it means the same, and mutmut reaches what it leaves out and leaves out what is only said."""
+    """Writes a module so that it means the same: mutmut reaches its decorated functions, and leaves its texts alone."""
 
     def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:  # noqa: N802
         """Return the module with `f = decorator(f)` after each function f, instead of its decorators."""
@@ -191,15 +193,36 @@ def judged(unit: str, folder: Path) -> dict[str, Any]:
 
 
 def score(counts: Counter[str]) -> float | None:
-    """Return the share of the mutants that were seen, of those that change a behaviour; None where there are none."""
-    rest = counts.total() - counts["equivalent"]
+    """Return the share of the mutants that were seen, of those that were tried and change a behaviour, if any were."""
+    rest = counts.total() - counts["equivalent"] - counts["not checked"]
     return round(1 - sum(counts[status] for status in MISSED) / rest, 4) if rest else None
+
+
+def run(folder: Path, jobs: int, seconds: float | None) -> int:
+    """Run mutmut in the folder, at most so many seconds, and return its exit status."""
+    command = [sys.executable, "-P", "-m", "mutmut", "run", "--max-children", str(jobs)]
+    with subprocess.Popen(command, cwd=folder, env=os.environ | ENVIRONMENT) as process:
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)  # it ends in good order, as by Ctrl-C
+            return process.wait()
+
+
+def report(unit: str, result: dict[str, Any]) -> None:
+    """Print the survivors, the entries of the equivalent ones that are none any more, and the score."""
+    for row in result["survivors"]:
+        print(f"{row['at']}: {row['status']}\n  - {row['before']}\n  + {row['after']}")
+    for row in result["stale"]:
+        print(f"{EQUIVALENT.name}: no survivor is as this entry, delete it: {row}")
+    print(f"{unit}: {result['counts']}, score {result['score']}")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("units", nargs="*", metavar="package or module", default=list(PACKAGES))
     parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--minutes", type=float, help="of each package or module; without, until all is tried")
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results/mutation.json")
     options = parser.parse_args()
     if unknown := sorted({unit for unit in options.units if unit.partition(".")[0] not in PACKAGES}):
@@ -210,23 +233,17 @@ def main() -> int:
         folder = tree(unit)
         again(folder)
         started = datetime.datetime.now(datetime.UTC)
-        command = [sys.executable, "-P", "-m", "mutmut", "run", "--max-children", str(options.jobs)]
-        done = subprocess.run(command, cwd=folder, env=os.environ | ENVIRONMENT, check=False)
+        status = run(folder, options.jobs, options.minutes and 60 * options.minutes)
         result = judged(unit, folder)
-        if done.returncode or not result["counts"]:
-            print(f"mutmut ended with status {done.returncode} on {unit}", file=sys.stderr)
+        if status or not result["counts"]:
+            print(f"mutmut ended with status {status} on {unit}", file=sys.stderr)
             return 1
         seconds = (datetime.datetime.now(datetime.UTC) - started).seconds
-        about = {"date": f"{started:%Y-%m-%d}", "seconds": seconds, "cores": os.cpu_count()}
+        about = {"date": f"{started:%Y-%m-%d}", "seconds": seconds, "jobs": options.jobs, "cores": os.cpu_count()}
         about |= {"python": platform.python_version(), "mutmut": version("mutmut")}
-        stale = result.pop("stale")
-        results[unit] = about | result
+        results[unit] = about | {key: value for key, value in result.items() if key != "stale"}
         out.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
-        for row in result["survivors"]:
-            print(f"{row['at']}: {row['status']}\n  - {row['before']}\n  + {row['after']}")
-        for row in stale:
-            print(f"{EQUIVALENT.name}: no survivor is as this entry, delete it: {row}")
-        print(f"{unit}: {result['counts']}, score {result['score']:.1%}")
+        report(unit, result)
     return 0
 
 

@@ -125,7 +125,9 @@ def test_constants_are_those_of_the_formats(name):
     assert 2.0**form.emax <= form.largest < 2 * (2.0**form.emax)
     assert form.steps.shape == (2048,)
     assert (form.steps[0], form.steps[1023], form.steps[-1]) == (
-        info.smallest_subnormal, info.eps, 2.0 ** (form.emax - form.precision + 1)
+        info.smallest_subnormal,
+        info.eps,
+        2.0 ** (form.emax - form.precision + 1),
     )
 
 

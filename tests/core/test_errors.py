@@ -60,13 +60,13 @@ def test_names_are_listed_and_cut_at_the_most_characters():
 
 
 def test_an_error_whose_text_fails_is_named_by_its_innermost_line():
-    class Broken(Exception):
+    class BrokenError(Exception):
         def __str__(self):
             raise ValueError
 
     def deep():
-        raise Broken
+        raise BrokenError
 
-    with pytest.raises(Broken) as caught:
+    with pytest.raises(BrokenError) as caught:
         deep()
-    assert first_line(caught.value) == "raise Broken"
+    assert first_line(caught.value) == "raise BrokenError"

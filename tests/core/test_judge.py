@@ -95,7 +95,10 @@ def test_the_error_over_what_is_allowed_is_in_numbers():
     assert allowed(expected).tolist() == [2.0**-11, 2.0**-10, 5 * 2.0**-12, 1.5 * 2.0**-24, 2.0**-9 + 2.0**-11]
     assert ratio(got, expected).tolist() == [0.0, 0.0, 0.8, 0.0, 0.4]
     far = Expected(np.array([1.0, 3.875]), np.array([0.0, 0.25]), "float16")
-    assert ratio(np.array([1.0 + 2.0**-9, 3.0]), far).tolist() == [4.0, 0.875 / (0.25 + 2.0**-9)]  # the ulp is that of 4.125
+    assert ratio(np.array([1.0 + 2.0**-9, 3.0]), far).tolist() == [
+        4.0,
+        0.875 / (0.25 + 2.0**-9),
+    ]  # the ulp is that of 4.125
 
 
 @pytest.mark.parametrize(

@@ -96,3 +96,5 @@ def test_what_a_text_and_a_contract_say_back():
     assert known.meanings()["batch_invariant"].startswith("the same bits for a row, whatever the other rows")
     offset = known.Known("offset_weight=weight", "", "")
     assert offset.of(Contract(), FWD) == {"offset_weight": "weight"}, "an attribute counts as an input does"
+    fused = OPS["add_rmsnorm_bwd"]  # it has no x: the sum stands for it
+    assert known.NAMES["llama"].of(Contract(), fused) == {"xhat": "x", "partials": "x"}

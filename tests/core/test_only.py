@@ -125,7 +125,15 @@ def test_a_constant_is_a_clause_where_a_case_has_its_name():
 
 @pytest.mark.parametrize(
     ("text", "number"),
-    [("8", 8), ("2^k", "2^k"), ("-1", None), (str(2**53), None), (str(2**53 - 1), 2**53 - 1), ("1" * 40, None), ("0", 0)],
+    [
+        ("8", 8),
+        ("2^k", "2^k"),
+        ("-1", None),
+        (str(2**53), None),
+        (str(2**53 - 1), 2**53 - 1),
+        ("1" * 40, None),
+        ("0", 0),
+    ],
 )
 def test_a_size_is_a_number_that_a_case_can_have(text, number):
     assert only._number(text, whole=True) == number

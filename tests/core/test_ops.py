@@ -137,10 +137,7 @@ INPUTS = {  # of each forward, and of its backward after dy
     "layernorm": ("x weight bias", "x weight bias mean rstd"),
     "rmsnorm": ("x weight", "x weight rstd"),
     "groupnorm": ("x weight bias", "x weight bias mean rstd"),
-    "batchnorm": (
-        "x weight bias running_mean running_var",
-        "x weight bias mean rstd running_mean running_var",
-    ),
+    "batchnorm": ("x weight bias running_mean running_var", "x weight bias mean rstd running_mean running_var"),
     "add_layernorm": ("x residual weight bias", "dresidual_out residual_out weight bias mean rstd"),
     "add_rmsnorm": ("x residual weight", "dresidual_out residual_out weight rstd"),
 }

@@ -1,4 +1,4 @@
-"""A report as people and programs read it: each method calls its renderer with the report, and writes what it returns."""
+"""A report as people and programs read it: each method calls its renderer, and writes what that returns."""
 
 import pytest
 from documents import PLAIN
@@ -19,8 +19,10 @@ RENDERERS = {  # a method: the function of verify_norm.report that makes its tex
 @pytest.mark.parametrize("method", RENDERERS)
 def test_each_method_has_its_renderer_and_gives_it_the_report(method, monkeypatch, tmp_path):
     monkeypatch.setattr(rendering, "_render", lambda *arguments: f"{arguments}")
+    monkeypatch.chdir(tmp_path)
     text = f"{(*RENDERERS[method], PLAIN)}"
     assert getattr(PLAIN, method)() == text
+    assert not list(tmp_path.iterdir())
     if method.startswith("to_"):
         assert getattr(PLAIN, method)(str(tmp_path / "out")) == text
         assert (tmp_path / "out").read_text() == text

@@ -151,7 +151,9 @@ def test_the_next_step_is_a_contract_or_the_cases_that_fail_no_more():
         "a weaker contract explains all findings: --contract lanes=8,xhat=x declares it",
         results.run_line(CHOSEN, "lanes=8,xhat=x", "N%8=0"),
     )
-    assert results.explanation(explained, FINDING).endswith("--contract lanes=8,xhat=x declares it. It allows no larger errors")
+    assert results.explanation(explained, FINDING).endswith(
+        "--contract lanes=8,xhat=x declares it. It allows no larger errors"
+    )
     outside = replace(explained, diagnoses=())
     settled = "no case within --only M>=1 fails, and most others do; if the kernel takes no others, declare it"
     assert results.next_step(outside) == (settled, results.run_line(CHOSEN, "lanes=8", "N%8=0,M>=1"))

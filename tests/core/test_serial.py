@@ -180,10 +180,7 @@ SPEC = '{"kernel": "k", "shape": [2, 3], %s}'
             '{"kernel": "k", "shape": [1048576, 131072]}',
             "shape: expected at most 2**36 elements, got 1.37e+11 in [1048576, 131072]",
         ),
-        (
-            SPEC % '"batch": 68719476736',
-            "batch: expected at most 2**36 elements, got 2.06e+11 in [68719476736, 3]",
-        ),
+        (SPEC % '"batch": 68719476736', "batch: expected at most 2**36 elements, got 2.06e+11 in [68719476736, 3]"),
         (SPEC % '"normalized_ndim": 3', "normalized_ndim: expected 1 to the rank of x, 2, got 3"),
     ],
 )
@@ -256,7 +253,7 @@ def test_a_file_is_written_beside_its_target_also_where_its_owner_cannot_be_kept
     assert Path("there/r.json").read_text() == "lone \\ud800"
     monkeypatch.setattr(os, "replace", refused)
     monkeypatch.setattr(os, "unlink", refused)
-    with pytest.raises(UsageError, match="cannot write new.json: Operation not permitted"):
+    with pytest.raises(UsageError, match=r"cannot write new.json: Operation not permitted"):
         serial.write("[]", "new.json")
 
 

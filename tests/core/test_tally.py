@@ -47,7 +47,13 @@ def test_merged_tallies_keep_the_largest_error_in_ulp_and_over_the_probable_erro
 
 def test_a_tally_has_the_type_the_rounding_and_the_place_of_its_output():
     nowhere = tally(0.5)
-    assert (nowhere.output, nowhere.dtype, nowhere.ratio, nowhere.worst, nowhere.index) == ("y", "float16", 0.5, SPEC, (1,))
+    assert (nowhere.output, nowhere.dtype, nowhere.ratio, nowhere.worst, nowhere.index) == (
+        "y",
+        "float16",
+        0.5,
+        SPEC,
+        (1,),
+    )
     want = np.array([1e6, 1.0])
     for saturate, correct in (("saturate", 2), ("overflow", 1)):
         output = Output("float8_e5m2", (2,), np.array([57344.0, 1.0]), np.zeros(2))
@@ -60,3 +66,12 @@ def test_of_equal_errors_the_first_case_stays():
     other = CaseSpec((5, 7))
     both = tally(2.0).merge(tally(2.0, other))
     assert (both.worst, both.farthest.spec) == (SPEC, SPEC)
+
+
+def test_a_tally_of_nothing_and_a_small_error_beside_what_is_not_known():
+    none = Output("float16", (0,), np.zeros(0), np.zeros(0))
+    empty = Tally.of("y", none, Expected(np.zeros(0), np.zeros(0), "float16"), SPEC)
+    assert (empty.elements, empty.ratio, empty.farthest) == (0, 0.0, None)
+    want, delta = np.array([3.0, 1.0, 1.0 + 2.0**-12]), np.array([inf, 0.0, 0.0])
+    small = Tally.of("y", Output("float16", (3,), np.ones(3), np.zeros(3)), Expected(want, delta, "float16"), SPEC)
+    assert (small.ulp.maximum, small.farthest) == (0.25, Place(SPEC, (2,)))

@@ -223,7 +223,10 @@ def test_wrong_arguments_raise(call, message):
 
 def test_the_statistics_of_no_values_are_no_numbers():
     x, options = np.zeros((0, 3)), {"training": True, "eps": EPS, "momentum": M}
-    for made in (batchnorm.forward(x, *NONE, **options), batchnorm.forward_error(x, *NONE, arithmetic=FLOAT32, **options)):
+    for made in (
+        batchnorm.forward(x, *NONE, **options),
+        batchnorm.forward_error(x, *NONE, arithmetic=FLOAT32, **options),
+    ):
         assert (made.y.shape, made.running_mean, made.running_var) == ((0, 3), None, None)
         assert np.isnan([made.mean, made.rstd]).tolist() == [[True] * 3] * 2
     del options["momentum"]

@@ -36,7 +36,11 @@ def test_wrong_arguments_raise():
         groupnorm_jvp(x, None, None, x, None, None, num_groups=3, eps=EPS)
 
 
-CHANGES = {"layernorm": ("tx", "tweight", "tbias"), "rmsnorm": ("tx", "tweight"), "groupnorm": ("tx", "tweight", "tbias")}
+CHANGES = {
+    "layernorm": ("tx", "tweight", "tbias"),
+    "rmsnorm": ("tx", "tweight"),
+    "groupnorm": ("tx", "tweight", "tbias"),
+}
 
 
 @pytest.mark.parametrize(("op", "name"), [(op, name) for op, names in CHANGES.items() for name in names])
