@@ -52,9 +52,9 @@ def tries(test: str, function: str) -> bool:
 def pytest_load_initial_conftests() -> None:
     hypothesis.settings.load_profile("mutation")
     function = os.environ.get("MUTANT_UNDER_TEST", "").partition("__mutmut_")[0]
-    old = ("tests.", PREFIX) if function in while_imported[""] else ("tests.",)
+    anew, tests = function in while_imported[""], os.path.abspath("tests")
     for name, module in list(sys.modules.items()):
-        if f"{name}.".startswith(old):
+        if (getattr(module, "__file__", None) or "").startswith(tests) or (anew and f"{name}.".startswith(PREFIX)):
             del sys.modules[name]
         elif name.startswith(PREFIX):
             for value in list(vars(module).values()):
@@ -76,6 +76,8 @@ def pytest_make_collect_report(collector):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item):
+    if os.environ.get("MUTANT_UNDER_TEST") != "stats":
+        return
     called = state()._stats | while_imported[item.nodeid.partition("::")[0]] | while_imported[""]
     state()._stats.clear()
     state()._stats.update(function for function in called if tries(item.nodeid, function))

@@ -58,7 +58,8 @@ source_paths = ["verify_norm"]
 only_mutate = {mutated}
 pytest_add_cli_args = ["-m", "not slow and not gpu", "-p", "no:cacheprovider", "-p", "benchmarks.mirrored"]
 pytest_add_cli_args_test_selection = {tests}
-timeout_multiplier = 4.0
+timeout_constant = 3.0
+timeout_multiplier = 10.0
 also_copy = {also}
 use_git_change_detection = false
 on_dependency_change = "ignore"
@@ -132,12 +133,12 @@ def tree(unit: str) -> Path:
 
 
 def again(folder: Path) -> None:
-    """Forget what survived, and which tests call what: the tests may be others now."""
+    """Forget all but what was killed, and which tests call what: the tests may be others now."""
     (folder / "mutants/mutmut-stats.json").unlink(missing_ok=True)
     for path in (folder / "mutants").rglob("*.meta"):
         meta = json.loads(path.read_text())
         codes = meta["exit_code_by_key"]
-        codes.update({name: None for name, code in codes.items() if status_by_exit_code[code] in MISSED})
+        codes.update({name: None for name, code in codes.items() if status_by_exit_code[code] != "killed"})
         path.write_text(json.dumps(meta))
 
 

@@ -16,6 +16,9 @@ HELD = [  # clauses, operator, a case that meets them, one that does not
     ("ndim<3", RMS, replace(ROWS, shape=(6, 16)), ROWS),
     ("N%8=0", RMS, ROWS, replace(ROWS, shape=(2, 3, 12))),
     ("N=2^k", RMS, ROWS, replace(ROWS, shape=(2, 3, 12))),
+    ("N=2^k", RMS, replace(ROWS, shape=(2, 3, 1)), replace(ROWS, shape=(2, 3, 0))),
+    ("N<=16,N>=16", RMS, ROWS, replace(ROWS, shape=(2, 3, 17))),
+    ("N>15,N<17", RMS, ROWS, replace(ROWS, shape=(2, 3, 15))),
     ("N=16+32", RMS, ROWS, replace(ROWS, shape=(2, 3, 12))),
     ("M>=1", RMS, ROWS, replace(ROWS, shape=(0, 16))),
     ("M=6", RMS, ROWS, replace(ROWS, shape=(2, 16))),
@@ -139,3 +142,21 @@ def test_a_size_is_a_number_that_a_case_can_have(text, number):
     assert only._number(text, whole=True) == number
     assert only._number("0.5", whole=False) == 0.5
     assert only._number("2^k", whole=False) is None
+
+
+EVERYWHERE = {"ndim", "N", "M", "last", "B", "numel", "bytes", "eps", "dtype", "weight_dtype"} | set(only.MEMORY)
+ABOUT = {  # which of the other clauses say something of an operator
+    "rmsnorm_fwd": "normalized_ndim weight weight_offset",
+    "layernorm_bwd": "normalized_ndim weight bias",
+    "groupnorm_fwd": "C G weight bias",
+    "instancenorm_bwd": "C weight bias",
+    "batchnorm_fwd": "C weight bias running training momentum",
+    "batchnorm_bwd": "C weight bias running training",
+    "rmsnorm_fp8_fwd": "normalized_ndim weight weight_offset scale",
+    "add_layernorm_bwd": "normalized_ndim weight bias dresidual_out",
+}
+
+
+@pytest.mark.parametrize("op", ABOUT)
+def test_which_clauses_say_something_of_an_operator(op):
+    assert {name for name in only.CLAUSES if only.applies(name, OPS[op])} == EVERYWHERE | set(ABOUT[op].split())
