@@ -5,7 +5,8 @@ call most of this tool: here only those count that mirror the module, or that `T
 calls while it is imported, as a table of bounds, counts for each of its tests.
 
 mutmut tries a mistake in a fork of a process that has run all tests. What that process computed once, in a test module
-or in a cache, would hide the mistake: so test modules are imported again, and caches are empty.
+or in a cache, would hide the mistake. So what stands in tests/ is imported again, and caches are empty; for a function
+that verify_norm calls while it is imported, as one that makes a table, verify_norm is imported again too.
 """
 
 import os
