@@ -116,3 +116,5 @@ def test_the_dimensions_before_those_that_are_normalized():
     assert geometry.apart(CaseSpec((2, 3), x_layout="scalar", dy_layout="expanded"), ("x", "mean")) == CaseSpec(
         (2, 3), dy_layout="expanded"
     )
+    named = {name: geometry.differentiable(OPS[f"{name}_bwd"]) for name in ("rmsnorm", "add_layernorm")}
+    assert named == {"rmsnorm": ["x", "weight"], "add_layernorm": ["x", "weight", "bias"]}

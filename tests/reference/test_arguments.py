@@ -76,3 +76,12 @@ def test_a_backward_is_as_far_off_as_the_statistics_that_it_is_given(name, stati
     other = call(error, given=Given(*saved))
     for output in ("dx", "dweight"):
         assert (other[output] > 1e3 * own[output]).all(), output
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_an_output_is_none_where_its_argument_is_and_nowhere_else(name):
+    outputs = {tensor.name for tensor in OPS[name].outputs}
+    for function in both(name):
+        whole, without = call(function), call(function, weight=None, bias=None)
+        assert {output for output, value in whole.items() if value is not None} == outputs
+        assert {output for output, value in without.items() if value is None} == outputs & {"dweight", "dbias"}

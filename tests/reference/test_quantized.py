@@ -60,17 +60,19 @@ def test_the_last_product_errs_by_its_roundings_of_what_it_is_made_of(bias):
     """y and amax have the error of the norm's own y; three roundings are of the terms of y, which may cancel."""
     rng = np.random.default_rng(0)
     a, scale = replace(FLOAT32, tiny=0.0), np.array([2.0])
-    x, weight, beyond = rng.normal(size=(6, 4)), rng.normal(size=4), {"largest": np.inf, "eps": EPS, "arithmetic": a}
-    for made, norm, extra in (
-        (quantized.layernorm_error(x, weight, bias, scale, **beyond), layernorm, (bias,)),
-        (quantized.rmsnorm_error(x, weight, scale, weight_offset=0.5, **beyond), rmsnorm, ()),
+    x, weight = rng.normal(size=(6, 4)), rng.normal(size=4)
+    for error, norm, extra, offset in (
+        (quantized.layernorm_error, layernorm, (bias,), {}),
+        (quantized.rmsnorm_error, rmsnorm, (), {"weight_offset": 0.5}),
     ):
-        options = {"eps": EPS} if extra else {"eps": EPS, "weight_offset": 0.5}
-        y, dz = (
-            norm.forward(x, weight, *extra, **options).y,
-            norm.forward_error(x, weight, *extra, **options, arithmetic=a),
+        made, cut = (
+            error(x, weight, *extra, scale, **offset, largest=largest, eps=EPS, arithmetic=a)
+            for largest in (np.inf, 1.0)
         )
+        y = norm.forward(x, weight, *extra, **offset, eps=EPS).y
+        dz = norm.forward_error(x, weight, *extra, **offset, eps=EPS, arithmetic=a)
         terms = np.abs(y) + (0.0 if not extra or bias is None else 2 * np.abs(bias))
         np.testing.assert_allclose(made.y, 2 * (dz.y + 3 * a.u * terms), rtol=1e-5)
+        assert ((cut.y == 0) == (np.abs(2 * y) > 1.0)).all()
         assert made.amax == quantized.most_error(y, dz.y)
         assert all(np.array_equal(getattr(made, name), getattr(dz, name)) for name in dz._fields if name != "y")
