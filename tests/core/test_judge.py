@@ -77,7 +77,7 @@ def test_what_is_right_beyond_the_largest_number(dtype, saturate):
     answers = {"largest": largest, "infinity": np.inf, "NaN": np.nan}
     if dtype == "float8_e4m3fn":
         del answers["infinity"]  # it has none
-    for want, delta in ((4 * largest, 1.0), (largest, largest / 8)):
+    for want, delta in ((4 * largest, 1.0), (1.5 * largest, 1.0), (largest, largest / 8)):
         for name, got in answers.items():
             for sign in (1, -1):
                 expected = Expected(np.array([sign * want]), np.array([delta]), dtype, saturate)
