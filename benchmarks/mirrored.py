@@ -69,6 +69,10 @@ def pytest_make_collect_report(collector):
         while_imported[""] |= called
     called.clear()
     result = yield
+    if result.failed and "__mutmut_" in os.environ.get("MUTANT_UNDER_TEST", ""):
+        os._exit(
+            1
+        )  # a test module that cannot be imported sees the mistake; pytest would say that its tests are missing
     if isinstance(collector, pytest.Module):
         while_imported[collector.nodeid] = set(called)
         called.clear()
