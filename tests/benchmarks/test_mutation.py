@@ -23,12 +23,28 @@ def doubled(function):
 def plus(a, b):
     return a + b
 """
-SEEN = "def absolute(a):\n    return -a if a < 0 else a\n\n\n@property\ndef unseen(a):\n    return a + 3\n"
+SEEN = """def absolute(a):
+    return -a if a < 0 else a
+
+
+@property
+def unseen(a):
+    return a + 3
+
+
+def twice(a):
+    return 2 * a
+"""
 TEST = """
-from verify_norm.tiny.numbers import absolute
+from verify_norm.tiny.numbers import absolute, twice
+
+TABLE = [twice(a) for a in (1, 2)]  # computed while the module is imported
 
 def test_it():
     assert [absolute(a) for a in (-2, 0, 2)] == [2, 0, 2]
+
+def test_a_table():
+    assert TABLE == [2, 4]
 """
 
 
@@ -39,13 +55,50 @@ def mutation(monkeypatch):
 
 
 def test_decorators_called_below_mean_the_same(mutation):
-    code = libcst.parse_module(DECORATED).visit(mutation.Undecorated()).code
+    code = libcst.parse_module(DECORATED).visit(mutation.Mutable()).code
     assert "@functools.cache" not in code
     assert "    @functools.wraps(function)" in code
     names = {}
     exec(compile(code, "decorated.py", "exec"), names)
     assert [names["plus"](1, 2), names["plus"](1, 2)] == [6, 6]
     assert names["plus"].cache_info().hits == 1
+
+
+@pytest.mark.parametrize(
+    ("source", "written"),
+    [
+        ('f("two words")', 'f("""two words""")'),
+        (r"f(b'\n two: words')", r"f(b'''\n two: words''')"),
+        ('f("one", ", ", "a, ")', 'f("one", ", ", "a, ")'),  # a name, and what stands between names
+        (r"""f('it is "so"', "say \"so\"")""", r"""f('''it is "so"''', "say \"so\"")"""),
+        ("zip(a, *b, strict=True)", "zip(a, *b, )"),
+        ("f(a, strict=True)", "f(a, strict=True)"),
+    ],
+)
+def test_texts_stand_in_three_quotes_and_mean_the_same(mutation, source, written):
+    """mutmut makes no mistakes in what looks like a docstring."""
+    code = libcst.parse_module(source).visit(mutation.Mutable()).code
+    assert code == written
+    arguments = {"a": (1, 2), "b": ((3, 4),), "f": lambda *given, **named: given, "zip": lambda *given, **named: given}
+    assert eval(code, arguments) == eval(source, arguments)
+
+
+@pytest.mark.parametrize(
+    ("test", "function", "tried"),
+    [
+        ("tests/core/test_ulp.py::test_a[1]", "verify_norm.core.judge.x_ratio", True),
+        ("tests/checks/test_sums.py::test_a", "verify_norm.core.judge.x_ratio", False),
+        ("tests/core/test_nearest.py::test_a", "verify_norm.core.judge.x_ratio", False),  # it takes long
+        ("tests/core/test_nearest.py::test_a", "verify_norm.core.nearest.x_fit", True),
+        ("tests/checks/test_sums.py::test_a", "verify_norm.checks.sums.x_sums", True),
+        ("tests/checks/test_power.py::test_a", "verify_norm.checks.sums.x_sums", False),
+        ("tests/checks/relations/test_moments.py::test_a", "verify_norm.checks.relations.moments.x_a", True),
+        ("tests/test_examples.py::test_examples_in_docstrings[core.ulp]", "verify_norm.core.ulp.x_distance", True),
+        ("tests/test_examples.py::test_examples_in_docstrings[core.ulp]", "verify_norm.core.judge.x_ratio", False),
+    ],
+)
+def test_the_tests_of_a_module_are_those_that_mirror_it(mutation, test, function, tried):
+    assert importlib.import_module("mirrored").tries(test, function) is tried
 
 
 @pytest.mark.slow
@@ -58,6 +111,7 @@ def test_survivors_are_listed_with_their_lines_and_equivalent_ones_are_left_out(
         (tmp_path / folder / "__init__.py").touch()
     (tmp_path / "verify/tiny/numbers.py").write_text(SEEN)
     (tmp_path / "tests/tiny/test_numbers.py").write_text(TEST)
+    (tmp_path / "benchmarks/mirrored.py").write_text((BENCHMARKS / "mirrored.py").read_text())
     (tmp_path / "pyproject.toml").write_text(
         '[tool.pytest.ini_options]\naddopts = ["--import-mode=importlib", "-p", "no:verify_norm"]\n'
     )

@@ -71,3 +71,10 @@ def test_several_cases_have_the_largest_sizes_and_the_sums_of_counts():
         assert both.ways == {"modes": {"no_grad": 1}}
         assert both.operators == {"aten::native_layer_norm": 1}
     assert wide.merge(wide).operators == {"aten::native_layer_norm": 2}
+
+
+def test_the_channels_of_a_group_and_names_of_several_words():
+    small, large = (Seen.of(CaseSpec((2, n, 5), num_groups=2), OPS["groupnorm_fwd"]) for n in (4, 6))
+    assert [small.group, large.group, small.merge(large).group, large.merge(small).group] == [2, 3, 3, 3]
+    assert all(isinstance(seen.group, int) for seen in (small, large))
+    assert Seen.of(CaseSpec((2, 8)), OPS["layernorm_fwd"], ["running mean x offset"]).layouts == {"offset": 1}

@@ -3,6 +3,7 @@
 import doctest
 from itertools import pairwise
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -106,3 +107,33 @@ def test_short_names_of_types():
     assert set(dtypes.ALIASES.values()) | set(dtypes.KERNEL_DTYPES) <= set(FORMATS)
     with pytest.raises(UsageError, match="unknown dtype 'float64'"):
         dtypes.dtype_name("float64")
+
+
+@pytest.mark.parametrize("name", [*SMALL, "float32", "float64"])
+def test_the_ulp_of_numbers_that_are_no_array_is_that_of_arrays(name):
+    form = FORMATS[name]
+    values = [0.0, 1.0, -1.99, 2.0, 1e300, form.smallest_normal, 0.75 * form.smallest_normal, 1e-320, form.largest]
+    assert [float(form.ulp(value)) for value in values] == form.ulp(np.array(values)).tolist()
+    assert form.ulp(np.array([1.5, 2.5], np.float32)).tolist() == [2 * form.u, 4 * form.u]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_constants_are_those_of_the_formats(name):
+    form, info = FORMATS[name], ml_dtypes.finfo(name)
+    assert (form.name, form.dtype.name, form.dtype.itemsize * 8) == (name, name, info.bits)
+    assert (form.largest, form.smallest_normal, 2 * form.u) == (info.max, info.smallest_normal, info.eps)
+    assert 2.0**form.emax <= form.largest < 2 * (2.0**form.emax)
+    assert form.steps.shape == (2048,)
+    assert (form.steps[0], form.steps[1023], form.steps[-1]) == (
+        info.smallest_subnormal,
+        info.eps,
+        2.0 ** (form.emax - form.precision + 1),
+    )
+
+
+def test_rounding_of_nothing_and_of_what_is_beyond_float64_says_nothing():
+    assert FORMATS["float16"].round(np.zeros(0)).shape == (0,)
+    assert FORMATS["float64"].round(np.array([-1e308, 1.5, np.inf])).tolist() == [-1e308, 1.5, np.inf]
+    assert FORMATS["float8_e5m2"].round(np.array([1e300, np.nan]))[0] == np.inf
+    assert FORMATS["float16"].round(np.array([-65504.0])).tolist() == [-65504.0]
+    assert FORMATS["float16"].round(np.array([-1e9])).tolist() == [-np.inf]

@@ -50,3 +50,23 @@ def test_text_of_others_is_one_printable_line_and_stays_json():
     assert visible(text).isprintable()
     assert json.loads(visible(text)) == json.loads(text)
     assert visible("x̂ ± 2 × ü") == "x̂ ± 2 × ü"
+
+
+def test_names_are_listed_and_cut_at_the_most_characters():
+    assert errors.alternatives(["a", "b", "c"]) == "a, b or c"
+    assert errors.alternatives(["a"]) == "a"
+    assert errors.quoted("a" * 58) == f"'{'a' * 58}'", "60 characters are not cut"
+    assert errors.quoted("a" * 59) == f"'{'a' * 58}…"
+
+
+def test_an_error_whose_text_fails_is_named_by_its_innermost_line():
+    class BrokenError(Exception):
+        def __str__(self):
+            raise ValueError
+
+    def deep():
+        raise BrokenError
+
+    with pytest.raises(BrokenError) as caught:
+        deep()
+    assert first_line(caught.value) == "raise BrokenError"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from verify_norm.core.dtypes import FORMATS
-from verify_norm.core.judge import ratio, ulps
+from verify_norm.core.judge import allowed, ratio, ulps
 from verify_norm.core.run import Expected
 
 
@@ -77,7 +77,7 @@ def test_what_is_right_beyond_the_largest_number(dtype, saturate):
     answers = {"largest": largest, "infinity": np.inf, "NaN": np.nan}
     if dtype == "float8_e4m3fn":
         del answers["infinity"]  # it has none
-    for want, delta in ((4 * largest, 1.0), (largest, largest / 8)):
+    for want, delta in ((4 * largest, 1.0), (1.5 * largest, 1.0), (largest, largest / 8)):
         for name, got in answers.items():
             for sign in (1, -1):
                 expected = Expected(np.array([sign * want]), np.array([delta]), dtype, saturate)
@@ -85,3 +85,44 @@ def test_what_is_right_beyond_the_largest_number(dtype, saturate):
                 assert (ratio(np.array([sign * got]), expected)[0] <= 1) == right
                 if want > largest:
                     assert (ulps(np.array([sign * got]), expected)[0] <= 0.5) == right
+
+
+def test_the_error_over_what_is_allowed_is_in_numbers():
+    """1 + 2⁻¹⁰ is the next number after 1 in float16; half an ulp is 2⁻¹¹."""
+    want, delta = np.array([1.0, -1.0, 1.0, 0.0, 1.5]), np.array([0.0, 2.0**-11, 3 * 2.0**-12, 2.0**-24, 2.0**-9])
+    got = np.array([1.0, -1.0, 1.0 + 2.0**-10, 0.0, 1.5 - 2.0**-10])
+    expected = Expected(want, delta, "float16")
+    assert allowed(expected).tolist() == [2.0**-11, 2.0**-10, 5 * 2.0**-12, 1.5 * 2.0**-24, 2.0**-9 + 2.0**-11]
+    assert ratio(got, expected).tolist() == [0.0, 0.0, 0.8, 0.0, 0.4]
+    far = Expected(np.array([1.0, 3.875]), np.array([0.0, 0.25]), "float16")
+    assert ratio(np.array([1.0 + 2.0**-9, 3.0]), far).tolist() == [
+        4.0,
+        0.875 / (0.25 + 2.0**-9),
+    ]  # the ulp is that of 4.125
+
+
+@pytest.mark.parametrize(
+    ("got", "want", "delta", "expected"),
+    [
+        (65504.0, 65504.0, 40.0, 0.0),  # within δ it overflows, and right it is
+        (65472.0, 65504.0, 40.0, 32 / 56),
+        (np.inf, 65504.0, 40.0, 0.0),
+        (np.inf, 65504.0, 8.0, np.inf),
+        (-np.inf, 65504.0, 40.0, np.inf),
+        (np.nan, 65504.0, 40.0, np.inf),
+        (np.inf, np.inf, 1.0, 0.0),  # not judged
+        (1.0, np.nan, 1.0, 0.0),
+    ],
+)
+def test_the_error_near_the_largest_number(got, want, delta, expected):
+    assert verdict(got, want, delta) == expected
+    assert verdict(-got, -want, delta) == expected
+    if got == np.inf and np.isfinite(want):
+        saturating = Expected(np.array([want]), np.array([delta]), "float16", "saturate")
+        assert ratio(np.array([got]), saturating)[0] == np.inf
+
+
+def test_numbers_of_float64_that_overflow_in_between_say_nothing():
+    largest = FORMATS["float64"].largest
+    expected = Expected(np.array([largest, -largest]), np.array([largest, 0.0]), "float64")
+    assert ratio(np.array([np.inf, -largest]), expected)[1] == 0.0

@@ -85,3 +85,16 @@ def test_what_a_contract_changes_of_another():
     assert wide.of(Contract(), FWD) is None, "it has no dweight"
     assert offset.of(Contract(), OPS["layernorm_fwd"]) == {"xhat": "x"}, "nothing is added to its weight"
     assert known.NAMES["llama"].of(Contract(xhat="x"), BWD) == {"partials": "x"}
+
+
+def test_what_a_text_and_a_contract_say_back():
+    assert known.checked("xhat = bf16, lanes=8") == "xhat=bf16,lanes=8"
+    assert known.write({"inplace": (), "lanes": 8}) == "inplace=none,lanes=8"
+    assert known.read("inplace=none") == {"inplace": ()}
+    assert known.overwritten(Contract(inplace=("dx:dy", "y:x"))) == [("dx", "dy"), ("y", "x")]
+    assert known.meanings()["weight_grad"] == "type of dweight and dbias; None: that of weight."
+    assert known.meanings()["batch_invariant"].startswith("the same bits for a row, whatever the other rows")
+    offset = known.Known("offset_weight=weight", "", "")
+    assert offset.of(Contract(), FWD) == {"offset_weight": "weight"}, "an attribute counts as an input does"
+    fused = OPS["add_rmsnorm_bwd"]  # it has no x: the sum stands for it
+    assert known.NAMES["llama"].of(Contract(), fused) == {"xhat": "x", "partials": "x"}

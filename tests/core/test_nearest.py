@@ -68,3 +68,43 @@ def test_a_batch_meets_the_clauses_too():
     fitted = nearest.fit("M%4=0", CaseSpec((3, 8), batch=257), OPS["rmsnorm_fwd"])
     assert (fitted.shape, fitted.batch) == ((4, 8), 256)
     assert nearest.fit("M<=16", CaseSpec((3, 8), batch=257), OPS["rmsnorm_fwd"]).batch in (0, 16)
+
+
+@pytest.mark.parametrize(
+    ("text", "op", "spec", "near"),
+    [
+        ("ndim=3", "rmsnorm_fwd", CaseSpec((2, 3, 4, 5), normalized_ndim=2), CaseSpec((6, 4, 5), normalized_ndim=2)),
+        ("ndim=2", "rmsnorm_fwd", CaseSpec((2, 3, 4, 5), normalized_ndim=2), CaseSpec((4, 5), normalized_ndim=2)),
+        ("normalized_ndim=2", "rmsnorm_fwd", CaseSpec((2, 3, 4)), CaseSpec((6, 1, 4), normalized_ndim=2)),
+        ("normalized_ndim=2", "rmsnorm_fwd", CaseSpec((6, 4), batch=9), CaseSpec((1, 4), normalized_ndim=2)),
+        ("ndim=1", "rmsnorm_fwd", CaseSpec((2, 3), batch=300), CaseSpec((3,))),
+        ("ndim=3", "rmsnorm_fwd", CaseSpec((2, 3), batch=300), CaseSpec((1, 2, 3), batch=300)),
+        ("ndim=5", "rmsnorm_fwd", CaseSpec((7,)), CaseSpec((1, 1, 1, 1, 7))),
+        ("ndim=2", "batchnorm_fwd", CaseSpec((2, 3, 4, 5)), CaseSpec((40, 3))),
+        ("ndim=3", "batchnorm_fwd", CaseSpec((2, 3, 4, 5)), CaseSpec((2, 3, 20))),
+        ("ndim=5", "batchnorm_fwd", CaseSpec((2, 3, 4)), CaseSpec((2, 3, 4, 1, 1))),
+        ("ndim=1", "batchnorm_fwd", CaseSpec((2, 3)), CaseSpec((2, 3))),  # it has none
+        ("ndim=6", "rmsnorm_fwd", CaseSpec((2, 3)), CaseSpec((2, 3))),
+        ("eps>=1e-6,eps<1e-5", "rmsnorm_fwd", CaseSpec((2, 3), eps=1e-4), CaseSpec((2, 3), eps=1e-6)),
+        ("eps>=1e-6,eps<1e-9", "rmsnorm_fwd", CaseSpec((2, 3), eps=1e-4), CaseSpec((2, 3), eps=1e-4)),
+        ("G=4", "groupnorm_fwd", CaseSpec((2, 6, 5), num_groups=3), CaseSpec((2, 8, 5), num_groups=4)),
+        ("C%4=0", "groupnorm_fwd", CaseSpec((2, 6, 5), num_groups=3), CaseSpec((2, 12, 5), num_groups=3)),
+        ("weight_dtype=x", "rmsnorm_fwd", CaseSpec((2, 3), weight_dtype="float16"), CaseSpec((2, 3))),
+        (
+            "weight_dtype=bf16",
+            "rmsnorm_fwd",
+            CaseSpec((2, 3), weight_dtype="float16"),
+            CaseSpec((2, 3), weight_dtype="bfloat16"),
+        ),
+        ("weight=false,bias", "layernorm_fwd", CaseSpec((2, 3), bias=False), CaseSpec((2, 3), weight=False)),
+        (
+            "contiguous=x",
+            "layernorm_bwd",
+            CaseSpec((2, 3), x_layout="far", dy_layout="far"),
+            CaseSpec((2, 3), dy_layout="far"),
+        ),
+        ("C=8,training", "rmsnorm_fwd", CaseSpec((2, 3), training=False), CaseSpec((2, 3), training=False)),
+    ],
+)
+def test_the_nearest_case(text, op, spec, near):
+    assert nearest.fit(text, spec, OPS[op]) == near

@@ -16,6 +16,9 @@ HELD = [  # clauses, operator, a case that meets them, one that does not
     ("ndim<3", RMS, replace(ROWS, shape=(6, 16)), ROWS),
     ("N%8=0", RMS, ROWS, replace(ROWS, shape=(2, 3, 12))),
     ("N=2^k", RMS, ROWS, replace(ROWS, shape=(2, 3, 12))),
+    ("N=2^k", RMS, replace(ROWS, shape=(2, 3, 1)), replace(ROWS, shape=(2, 3, 0))),
+    ("N<=16,N>=16", RMS, ROWS, replace(ROWS, shape=(2, 3, 17))),
+    ("N>15,N<17", RMS, ROWS, replace(ROWS, shape=(2, 3, 15))),
     ("N=16+32", RMS, ROWS, replace(ROWS, shape=(2, 3, 12))),
     ("M>=1", RMS, ROWS, replace(ROWS, shape=(0, 16))),
     ("M=6", RMS, ROWS, replace(ROWS, shape=(2, 16))),
@@ -88,3 +91,72 @@ def test_words_and_types():
     assert only.words("contiguous=x+dy,weight=false,M>=1") == "contiguous x and dy, no weight, M >= 1"
     assert only.dtypes("dtype=bf16+fp16", ("float32", "bfloat16")) == ("bfloat16",)
     assert only.of_constants({"num_groups": 8, "eps": 1.1920928955078125e-07}) == "G=8,eps=1.1920928955078125e-07"
+
+
+def test_a_text_is_kept_without_spaces_and_joined_without_what_stands_twice():
+    assert only.checked(" N % 8 = 0, weight ") == "N%8=0,weight"
+    assert only.joined("N%8=0,weight", "", "weight,eps=1e-6") == "N%8=0,weight,eps=1e-6"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("ndim=2+3,N>=2", "2-D or 3-D input, N >= 2"),
+        ("ndim=2,contiguous", "2-D contiguous input"),
+        ("ndim<3", "ndim < 3"),
+        ("contiguous", "contiguous input"),
+        ("unit_stride=x", "unit-stride x"),
+        ("running=false,training", "no running statistics, training"),
+        ("dtype=bf16+fp16,eps=1e-6+1e-5", "bfloat16 or float16, eps = 1e-06 or 1e-05"),
+        ("", ""),
+    ],
+)
+def test_what_a_kernel_takes_in_words(text, words):
+    assert only.words(text) == words
+
+
+def test_a_constant_is_a_clause_where_a_case_has_its_name():
+    fixed = {"eps": 1e-6, "bias": None, "training": True, "running": False, "weight": 0.0, "mode": "a", "num_groups": 4}
+    assert only.of_constants(fixed) == "eps=1e-06,bias=false,training,running=false,weight,G=4"
+    with pytest.raises(UsageError) as caught:
+        only.refuse_foreign("training", [RMS])
+    assert str(caught.value) == (
+        "only: training: rmsnorm_fwd has no training; its clauses are ndim, normalized_ndim, N, M, last, B, numel, "
+        "bytes, eps, weight_offset, weight, dtype, weight_dtype, contiguous, unit_stride, aligned"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("8", 8),
+        ("2^k", "2^k"),
+        ("-1", None),
+        (str(2**53), None),
+        (str(2**53 - 1), 2**53 - 1),
+        ("1" * 40, None),
+        ("0", 0),
+    ],
+)
+def test_a_size_is_a_number_that_a_case_can_have(text, number):
+    assert only._number(text, whole=True) == number
+    assert only._number("0.5", whole=False) == 0.5
+    assert only._number("2^k", whole=False) is None
+
+
+EVERYWHERE = {"ndim", "N", "M", "last", "B", "numel", "bytes", "eps", "dtype", "weight_dtype"} | set(only.MEMORY)
+ABOUT = {  # which of the other clauses say something of an operator
+    "rmsnorm_fwd": "normalized_ndim weight weight_offset",
+    "layernorm_bwd": "normalized_ndim weight bias",
+    "groupnorm_fwd": "C G weight bias",
+    "instancenorm_bwd": "C weight bias",
+    "batchnorm_fwd": "C weight bias running training momentum",
+    "batchnorm_bwd": "C weight bias running training",
+    "rmsnorm_fp8_fwd": "normalized_ndim weight weight_offset scale",
+    "add_layernorm_bwd": "normalized_ndim weight bias dresidual_out",
+}
+
+
+@pytest.mark.parametrize("op", ABOUT)
+def test_which_clauses_say_something_of_an_operator(op):
+    assert {name for name in only.CLAUSES if only.applies(name, OPS[op])} == EVERYWHERE | set(ABOUT[op].split())

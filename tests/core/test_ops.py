@@ -1,12 +1,15 @@
 """The table of operators: a backward belongs to its forward, and bounds follow the contract."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from verify_norm.core import ops
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import Contract
+from verify_norm.core.spec import LARGEST, Contract, Tensor
+from verify_norm.reference.arithmetic import Arithmetic
 
 
 @pytest.mark.parametrize("op", [op for op in OPS.values() if op.forward is not None], ids=lambda op: op.name)
@@ -48,3 +51,122 @@ def test_the_types_of_outputs():
 @pytest.mark.parametrize(("saturate", "largest"), [("either", 448.0), ("saturate", 448.0), ("overflow", np.inf)])
 def test_a_quantized_truth_is_clipped_unless_the_contract_says_that_it_overflows(saturate, largest):
     assert ops.roundings(Contract(saturate=saturate), "float32", "float8_e4m3fn")["largest"] == largest
+
+
+STRICT = Arithmetic(  # of the default contract, in full
+    u=2.0**-24,
+    tiny=2.0**-126,
+    huge=(2 - 2.0**-23) * 2.0**127,
+    summation="blocked",
+    variance="centered",
+    expanded=False,
+    products="float32",
+    stats_u=0.0,
+    xhat_u=0.0,
+    partials_u=0.0,
+    offset_u=0.0,
+    narrow_tiny=0.0,
+    narrow_huge=np.inf,
+    lanes=128,
+    atomic=False,
+)
+HALF, BRAIN = (2.0**-11, 2.0**-25, 65504.0), (2.0**-8, 2.0**-134, (2 - 2.0**-7) * 2.0**127)
+
+
+def narrow(field, constants):
+    return {field: constants[0], "narrow_tiny": constants[1], "narrow_huge": constants[2]}
+
+
+@pytest.mark.parametrize(
+    ("contract", "dtype", "changes"),
+    [
+        (Contract(), "float16", {}),
+        (
+            Contract(accumulate="float64", stats="float64", partials="float64"),
+            "float16",
+            {"u": 2.0**-53, "tiny": 2.0**-1022, "huge": LARGEST},
+        ),
+        (Contract(summation="sequential"), "float16", {"summation": "sequential"}),
+        (Contract(summation="atomic"), "float16", {"atomic": True}),
+        (Contract(variance="shifted", expanded=True), "float16", {"variance": "shifted", "expanded": True}),
+        (Contract(products="bf16x3", lanes=4), "float16", {"products": "bf16x3", "lanes": 4}),
+        (Contract(stats="x"), "float16", narrow("stats_u", HALF)),
+        (Contract(stats="x"), "float32", {}),  # it is not narrower
+        (Contract(stats="float64", xhat="float32"), "float16", {}),
+        (Contract(stats="bfloat16"), "float16", narrow("stats_u", BRAIN)),  # named, whatever x is
+        (Contract(xhat="x"), "bfloat16", narrow("xhat_u", BRAIN)),
+        (Contract(partials="x"), "float16", narrow("partials_u", HALF)),
+        (Contract(xhat="bfloat16", partials="float16"), "float32", {"xhat_u": 2.0**-8} | narrow("partials_u", HALF)),
+    ],
+)
+def test_each_promise_is_in_the_arithmetic_and_nothing_else(contract, dtype, changes):
+    assert ops.arithmetic(contract, dtype) == replace(STRICT, **changes)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "contract", "weight_dtype", "expected"),
+    [
+        (ops.Y, Contract(output="promoted"), None, "float16"),
+        (ops.Y, Contract(output="promoted"), "float16", "float16"),
+        (ops.Y, Contract(output="promoted"), "bfloat16", "float32"),
+        (ops.DX, Contract(output="promoted"), "bfloat16", "float16"),  # the gradient of x has its type
+        (ops.DX, Contract(output="float32"), None, "float32"),
+        (ops.RESIDUAL_OUT, Contract(output="float32"), None, "float16"),
+        (ops.DBIAS, Contract(weight_grad="float32"), "bfloat16", "float32"),
+        (ops.DBIAS, Contract(), "bfloat16", "bfloat16"),
+        (ops.NEW_MEAN, Contract(stats="x", weight_grad="bfloat16"), "float32", "float32"),
+        (ops.RSTD, Contract(stats="bfloat16"), None, "bfloat16"),
+        (ops.AMAX, Contract(stats="x"), None, "float32"),  # it is no statistic of a row
+        (ops.QUANTIZED, Contract(), None, "float8_e4m3fn"),
+        (ops.QUANTIZED, Contract(output="float8_e5m2"), None, "float8_e5m2"),
+    ],
+    ids=lambda value: value.name if isinstance(value, Tensor) else None,
+)
+def test_the_type_of_each_output(tensor, contract, weight_dtype, expected):
+    assert ops.output_dtype(tensor, contract, "float16", weight_dtype) == expected
+
+
+def test_a_fused_sum_is_rounded_to_the_type_of_x_where_the_contract_says_so():
+    plain = ops.roundings(Contract(), "bfloat16", "float16")
+    assert plain == {"rounded": None, "largest": 65504.0}
+    rounded = ops.roundings(Contract(residual="rounded"), "bfloat16", "float16")["rounded"]
+    assert rounded(np.array([1 + 2.0**-8, 1 + 3 * 2.0**-8])).tolist() == [1.0, 1 + 2.0**-6]
+
+
+INPUTS = {  # of each forward, and of its backward after dy
+    "layernorm": ("x weight bias", "x weight bias mean rstd"),
+    "rmsnorm": ("x weight", "x weight rstd"),
+    "groupnorm": ("x weight bias", "x weight bias mean rstd"),
+    "batchnorm": ("x weight bias running_mean running_var", "x weight bias mean rstd running_mean running_var"),
+    "add_layernorm": ("x residual weight bias", "dresidual_out residual_out weight bias mean rstd"),
+    "add_rmsnorm": ("x residual weight", "dresidual_out residual_out weight rstd"),
+}
+
+
+@pytest.mark.parametrize("base", INPUTS)
+def test_what_a_direction_takes_and_returns(base):
+    forward, backward = OPS[f"{base}_fwd"], OPS[f"{base}_bwd"]
+    given, saved = (names.split() for names in INPUTS[base])
+    assert [t.name for t in forward.inputs] == given
+    assert [t.name for t in backward.inputs] == ["dy", *saved]
+    assert [t.name for t in backward.outputs] == [f"d{n}" for n in ("x", "weight", "bias") if n in given]
+    centred = ["mean", "rstd"] if forward.centred else ["rstd"]
+    statistics = [t.name for t in forward.outputs if t.extent == "statistic"]
+    assert (statistics, forward.outputs[0]) == (centred, ops.Y)
+    assert (ops.forward_of(backward), ops.base(forward.name), ops.base(backward.name)) == (forward, base, base)
+    with pytest.raises(KeyError):
+        ops.forward_of(forward)
+
+
+@pytest.mark.parametrize("op", [op for op in OPS.values() if op.forward is not None], ids=lambda op: op.name)
+def test_a_backward_has_its_own_reference_and_what_else_its_forward_has(op):
+    forward = OPS[op.forward]
+    assert op.name == forward.name.replace("_fwd", "_bwd")
+    assert op.attrs == tuple(name for name in forward.attrs if name != "momentum")  # it moves no running statistics
+    assert op.summary.startswith(f"the gradients of {forward.name}")
+    assert ("; " in op.summary) == ("add_" in op.name or op.view == "channels")
+    assert (op.quantized, op.centred, forward.forward) == (forward.quantized, forward.centred, None)
+    for way, one in (("forward", forward), ("backward", op)):
+        assert one.reference.__module__ == one.error.__module__ == forward.reference.__module__
+        assert one.reference.__name__.removeprefix(f"{one.activation}_") == way
+        assert one.error.__name__ == f"{one.reference.__name__}_error"

@@ -126,3 +126,66 @@ def test_what_was_not_checked_has_its_reasons():
     assert unchecked(report(checks=IDLE, skipped=skips[1:])) == (
         "nothing was checked. output rstd: k does not return it; it raised"
     )
+
+
+RUN = Settings(dtypes=("float16",), checks=("accuracy", "sums"), contract="lanes=8", only="N%8=0")
+CHOSEN = report(kernel="k's", op="rmsnorm_fwd", target="m.py:k", bind='mode="a b"', settings=RUN)
+
+
+def test_the_command_that_checks_again_has_what_the_run_was_given():
+    assert results.run_line(CHOSEN, "llama", "M>=1") == (
+        "verify-norm --kernel 'k'\"'\"'s' --op rmsnorm_fwd --bind 'mode=\"a b\"' --dtype float16 "
+        "--checks accuracy,sums --contract llama --only 'M>=1'"
+    )
+    assert shlex.split(results.run_line(CHOSEN, "", ""))[2:5] == ["k's", "--op", "rmsnorm_fwd"]
+    usual = report(kernel="rmsnorm_fwd", op="rmsnorm_fwd", target="rmsnorm_fwd")
+    assert results.run_line(usual, "", "") == "verify-norm --kernel rmsnorm_fwd"
+    here = report(kernel="<lambda>", target="")
+    assert results.run_line(here, "llama", "") == "verify_norm.verify(<the kernel>, contract='llama')"
+    assert results.run_line(here, "llama", "M>=1").endswith("contract='llama', only='M>=1')")
+
+
+def test_the_next_step_is_a_contract_or_the_cases_that_fail_no_more():
+    explained = replace(CHOSEN, findings=(FINDING,), diagnoses=(Diagnosis("y", "xhat=x"),), outside="M>=1")
+    assert results.next_step(explained) == (
+        "a weaker contract explains all findings: --contract lanes=8,xhat=x declares it",
+        results.run_line(CHOSEN, "lanes=8,xhat=x", "N%8=0"),
+    )
+    assert results.explanation(explained, FINDING).endswith(
+        "--contract lanes=8,xhat=x declares it. It allows no larger errors"
+    )
+    outside = replace(explained, diagnoses=())
+    settled = "no case within --only M>=1 fails, and most others do; if the kernel takes no others, declare it"
+    assert results.next_step(outside) == (settled, results.run_line(CHOSEN, "lanes=8", "N%8=0,M>=1"))
+    assert results.next_step(replace(outside, findings=())) == results.next_step(CHOSEN) == ("", "")
+    assert results.failures(outside).endswith(f"{settled}:\n  {results.next_step(outside)[1]}")
+    assert results.failures(replace(outside, outside="")).splitlines()[-1].startswith("  replay ")
+
+
+def test_a_replay_has_the_binding_the_contract_and_the_cases_of_the_run():
+    line = shlex.split(results.replay_line(CHOSEN, SPEC))
+    assert line[:2] == ["verify-norm", "replay"]
+    assert serial.read_spec(line[2]) == ("k's", "rmsnorm_fwd", SPEC)
+    assert line[3:] == ["--bind", 'mode="a b"', "--contract", "lanes=8", "--only", "N%8=0"]
+    assert results.command("k", "k", SPEC) == """verify-norm replay '{"kernel": "k", "shape": [2, 3]}'"""
+    here = results.replay_line(replace(CHOSEN, target=""), SPEC)
+    assert here == f"verify_norm.replay(<the kernel>, {serial.spec_text(CHOSEN.kernel, SPEC, CHOSEN.op)!r})"
+
+
+def test_numbers_of_cases_and_findings_are_counted_in_words():
+    assert [results.count_cases(n) for n in (0, 1, 2)] == ["0 cases", "1 case", "2 cases"]
+    two = report(kernel="rmsnorm_fwd", findings=(FINDING, replace(FINDING, got=1.0)), cases=1)
+    assert results.failures(two).startswith("rmsnorm_fwd: 2 findings in 1 case\n")
+    assert "got" not in results.failures(two), "without what was expected there is nothing to compare"
+
+
+def test_what_says_why_nothing_was_checked():
+    skips = (Skip("outputs", "none has a truth", 2), Skip("outputs", "none has a truth", 1), Skip("output y", "no"))
+    few = report(replace(WHOLE, compared=1), skipped=skips, checks=IDLE)
+    assert unchecked(few, "layernorm") == (
+        "almost nothing was checked of layernorm: outputs were compared in 1 of 400 cases. outputs: none has a truth"
+    )
+    assert unchecked(report(replace(WHOLE, compared=0), skipped=skips[:1], checks=IDLE)) == (
+        "nothing was checked. outputs: none has a truth; it raised"
+    )
+    assert unchecked(report(replace(WHOLE, compared=0), cases=0, checks=IDLE)) == "nothing was checked. "

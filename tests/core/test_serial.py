@@ -2,14 +2,19 @@
 
 import doctest
 import os
+import socket
+import stat
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
 from verify_norm.core import serial
 from verify_norm.core.errors import UsageError
 from verify_norm.core.spec import CaseSpec
+from verify_norm.core.tally import Skip
 
 
 def test_doctests():
@@ -144,3 +149,135 @@ def test_a_file_of_something_else_is_kept(text, folder):
     Path("r").write_text(text, encoding="utf-8")
     with pytest.raises(UsageError, match="cannot write r: it is a file of something else; remove it, or name another"):
         serial.writable("r")
+
+
+SPEC = '{"kernel": "k", "shape": [2, 3], %s}'
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "cannot parse the spec as JSON: "),
+        ("[1]", 'the spec: expected an object like {"kernel": …, "shape": […]}, got a list'),
+        ('{"shape": [1]}', "the spec has no 'kernel'"),
+        ('{"kernel": "k"}', "the spec has no 'shape'"),
+        ('{"kernel": 7, "shape": [1]}', "the spec's kernel: expected a name, got 7"),
+        (SPEC % '"op": ["x"]', 'the spec\'s op: expected a name, got ["x"]'),
+        (SPEC % '"colour": 1', "unknown field of the spec 'colour'; verify-norm schema case shows all "),
+        ('{"kernel": "k", "shape": "wide"}', "the spec: shape: Input should be a valid "),
+        (SPEC % '"x_layout": 7', "the spec: x_layout: Input should be a valid string, got 7"),
+        (SPEC % '"dtype": "int8"', "unknown dtype 'int8'"),
+        (SPEC % '"weight_dtype": "int8"', "unknown dtype 'int8'"),
+        (SPEC % '"data": "odd"', "unknown data family 'odd'"),
+        (SPEC % '"dy_data": "odd"', "unknown dy_data 'odd'"),
+        (SPEC % '"weight_data": "odd"', "unknown weight_data 'odd'"),
+        (SPEC % '"frozen": ["mean"]', "unknown frozen input 'mean'; there are: x, weight, bias"),
+        (SPEC % '"further": ["odd"]', "unknown further run 'odd'"),
+        (SPEC % '"dy_layout": "odd"', "unknown dy_layout 'odd'"),
+        ('{"kernel": "k", "shape": []}', "shape: expected one or more sizes, none negative, got []"),
+        ('{"kernel": "k", "shape": [2, -1]}', "shape: expected one or more sizes, none negative, got [2, -1]"),
+        (
+            '{"kernel": "k", "shape": [1048576, 131072]}',
+            "shape: expected at most 2**36 elements, got 1.37e+11 in [1048576, 131072]",
+        ),
+        (SPEC % '"batch": 68719476736', "batch: expected at most 2**36 elements, got 2.06e+11 in [68719476736, 3]"),
+        (SPEC % '"normalized_ndim": 3', "normalized_ndim: expected 1 to the rank of x, 2, got 3"),
+    ],
+)
+def test_what_is_wrong_with_a_replay_line(text, said):
+    with pytest.raises(UsageError) as caught:
+        serial.read_spec(text)
+    assert str(caught.value).startswith(said)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "fields", ['"frozen": ["x", "weight", "bias"]', '"normalized_ndim": 2', '"dtype": "float64"', '"op": null']
+)
+def test_what_is_at_the_end_of_its_range_is_no_nonsense(fields):
+    assert serial.read_spec(SPEC % fields)[2].shape == (2, 3)
+    serial.refuse_nonsense(CaseSpec((0, 4)))
+    serial.refuse_nonsense(CaseSpec((2**20, 2**16)))
+
+
+def test_a_line_keeps_letters_and_has_no_operator_where_none_is_named():
+    line = serial.spec_text("μ.py:k", CaseSpec((2,)))
+    assert line == '{"kernel": "μ.py:k", "shape": [2]}'
+    assert serial.read_spec(line) == ("μ.py:k", None, CaseSpec((2,)))
+
+
+def test_values_in_the_types_of_json():
+    skip = Skip("y", "no", 2)
+    assert serial.jsonable([float("nan"), float("inf"), -float("inf"), 0.5]) == ["NaN", "Infinity", "-Infinity", 0.5]
+    assert serial.jsonable(skip) == {"what": "y", "reason": "no", "cases": 2, "limit": False}
+    assert serial.jsonable({"a": (skip, CaseSpec((2, 3), eps=0.5))}) == {
+        "a": [serial.jsonable(skip), {"shape": [2, 3], "eps": 0.5}]
+    }
+
+
+def test_a_document_has_a_line_for_each_field_and_each_member_of_a_list():
+    inner = {"schema": 1, "b": [{"μ": 1}, {"c": []}]}
+    assert serial.by_lines({"a": "μ", "of": inner, "e": [1, 2], "f": {"g": 0}}) == (
+        '{\n"a": "μ",\n"of": {\n"schema": 1,\n"b": [\n {"μ": 1},\n {"c": []}\n]\n},\n"e": [1, 2],\n"f": {"g": 0}\n}'
+    )
+
+
+def test_a_value_of_a_file_is_short_and_on_one_line():
+    assert serial.short({"a": "μ\n  b", "c": {1}}) == '{"a": "μ\\n b", "c": "{1}"}'
+    assert serial.short("x" * 80) == '"' + "x" * 59
+
+
+def test_the_first_error_of_several_is_named_by_its_place():
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(dict[str, list[int]]).validate_python({"a": [1, "μ"], "b": 3})
+    assert serial.first_error(caught.value).startswith("a.1: Input should be a valid integer")
+    assert serial.first_error(caught.value).endswith(', got "μ"')
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(int).validate_python("μ")
+    assert serial.first_error(caught.value).startswith("value: Input should be")
+
+
+def test_a_file_is_written_beside_its_target_also_where_its_owner_cannot_be_kept(folder, monkeypatch):
+    (folder / "there").mkdir()
+    Path("there/r.json").write_text("{\n}")
+    moved, replace = [], os.replace
+
+    def refused(*arguments):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "fchown", refused)
+    monkeypatch.setattr(os, "replace", lambda *paths: (moved.append(paths), replace(*paths)))
+    serial.write("lone \ud800", "there/r.json")
+    ((source, target),) = moved
+    assert os.path.dirname(source) == os.path.dirname(target) == str(folder / "there")
+    assert Path("there/r.json").read_text() == "lone \\ud800"
+    monkeypatch.setattr(os, "replace", refused)
+    monkeypatch.setattr(os, "unlink", refused)
+    with pytest.raises(UsageError, match=r"cannot write new.json: Operation not permitted"):
+        serial.write("[]", "new.json")
+
+
+def test_what_cannot_be_written_to_has_its_reason(folder, monkeypatch):
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("server")
+        for path, reason in {
+            ".": "it is a folder",
+            "server": "it is a socket; expected a file, a pipe or a terminal",
+            "nul\0": "embedded null byte",
+            "x" * 300: "File name too long",
+            "none/r.json": f"no writable folder {folder}/none",
+        }.items():
+            with pytest.raises(UsageError) as caught:
+                serial.writable(path)
+            assert str(caught.value) == f"cannot write {path}: {reason}"
+    monkeypatch.setattr(os, "stat", lambda path: SimpleNamespace(st_mode=stat.S_IFBLK))
+    with pytest.raises(UsageError, match="it is a disk; expected a file"):
+        serial.writable("/dev/sda")
+
+
+def test_no_path_and_a_dash_are_no_files(monkeypatch):
+    monkeypatch.setattr(serial, "_unwritable", lambda path, ours: f"it begins not as {ours}")
+    serial.writable("")
+    serial.writable("-")
+    with pytest.raises(UsageError, match=r"cannot write r: it begins not as \('x',\)"):
+        serial.writable("r", ("x",))

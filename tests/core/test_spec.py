@@ -36,3 +36,9 @@ def test_a_case_written_by_hand_checks_all_and_has_a_field_for_every_attribute_o
     assert attributes <= names
     layouts = {f"{t.name}_layout" for op in OPS.values() for t in op.inputs if t.extent == "data"}
     assert layouts <= names
+
+
+def test_a_case_is_fitted_by_what_the_kernel_says():
+    wide = Kernel("k", "rmsnorm_fwd", fit=lambda spec: CaseSpec((*spec.shape[:-1], 16)))
+    assert wide.fitted(CaseSpec((2, 9))) == CaseSpec((2, 16))
+    assert Kernel("k", "rmsnorm_fwd").fitted(CaseSpec((2, 9))) == CaseSpec((2, 9))

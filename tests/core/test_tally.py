@@ -43,3 +43,35 @@ def test_merged_tallies_keep_the_largest_error_in_ulp_and_over_the_probable_erro
         assert (both.worst, both.farthest.spec, both.probable) == (SPEC, far.worst, 0.5)
     assert far.merge(replace(tally(1.0), probable=0.75)).probable == 0.75
     assert tally(1.0).merge(tally(2.0)).probable is None
+
+
+def test_a_tally_has_the_type_the_rounding_and_the_place_of_its_output():
+    nowhere = tally(0.5)
+    assert (nowhere.output, nowhere.dtype, nowhere.ratio, nowhere.worst, nowhere.index) == (
+        "y",
+        "float16",
+        0.5,
+        SPEC,
+        (1,),
+    )
+    want = np.array([1e6, 1.0])
+    for saturate, correct in (("saturate", 2), ("overflow", 1)):
+        output = Output("float8_e5m2", (2,), np.array([57344.0, 1.0]), np.zeros(2))
+        one = Tally.of("y", output, Expected(want, np.zeros(2), "float8_e5m2", saturate), SPEC)
+        assert (one.ulp.correct, one.ulp.maximum > 0) == (correct, correct == 1)
+        assert one.farthest == (None if correct == 2 else Place(SPEC, (0,)))
+
+
+def test_of_equal_errors_the_first_case_stays():
+    other = CaseSpec((5, 7))
+    both = tally(2.0).merge(tally(2.0, other))
+    assert (both.worst, both.farthest.spec) == (SPEC, SPEC)
+
+
+def test_a_tally_of_nothing_and_a_small_error_beside_what_is_not_known():
+    none = Output("float16", (0,), np.zeros(0), np.zeros(0))
+    empty = Tally.of("y", none, Expected(np.zeros(0), np.zeros(0), "float16"), SPEC)
+    assert (empty.elements, empty.ratio, empty.farthest) == (0, 0.0, None)
+    want, delta = np.array([3.0, 1.0, 1.0 + 2.0**-12]), np.array([inf, 0.0, 0.0])
+    small = Tally.of("y", Output("float16", (3,), np.ones(3), np.zeros(3)), Expected(want, delta, "float16"), SPEC)
+    assert (small.ulp.maximum, small.farthest) == (0.25, Place(SPEC, (2,)))

@@ -1,6 +1,7 @@
 """ULP distances against counted neighbours, and statistics that merge."""
 
 import doctest
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -89,3 +90,38 @@ def test_quantiles_are_right_within_a_bin(fraction):
     got = form.round(want) + errors * form.ulp(want)
     exact = np.quantile(distance(got, want, form), fraction)
     assert exact <= UlpStats.of(got, want, form).quantile(fraction) <= exact * 2**0.25 * (1 + 1e-12)
+
+
+def test_statistics_by_hand():
+    """Errors of 0, 1, −2 and 2⁻⁹ ulp, one infinity that is wrong and one that is right."""
+    form = FORMATS["float16"]
+    want = np.array([1.0, 1.0, -4.0, 1.0 - 2.0**-20, 1.0, 1e6])
+    got = np.array([1.0, 1.0 + 2.0**-10, -4.0 + 2.0**-7, 1.0, np.inf, np.inf])
+    one = UlpStats.of(got, want, form)
+    assert (one.count, one.nonfinite, one.correct, one.maximum) == (6, 1, 3, np.inf)
+    assert one.total == 0 + 1 + 2 + 2.0**-9
+    assert one.signed == 0 + 1 - 2 + 2.0**-9
+    assert (one.mean, one.bias, one.correctly_rounded) == (one.total / 5, one.signed / 5, 0.5)
+    bins = {n: count for n, count in enumerate(one.histogram) if count}
+    assert bins == {0: 3, 1 + 8 * 4: 1, 1 + 9 * 4: 1, ulp.BINS - 1: 1}
+    given = UlpStats.of(got, want, form, ulps=np.full((2, 3), 0.5))
+    assert (given.maximum, given.total, given.histogram[1 + 7 * 4]) == (0.5, 3.0, 6)
+    far = UlpStats.of(np.array([2.0**-14]), np.array([2.0**-60]), FORMATS["float64"])
+    assert far.histogram[-1] == 1, "larger than the last edge"
+
+
+def test_saturation_counts_as_rounding_where_it_is_allowed():
+    form, got, want = FORMATS["float8_e5m2"], np.array([57344.0]), np.array([1e6])
+    for saturate, right in (("either", True), ("saturate", True), ("overflow", False)):
+        one = UlpStats.of(got, want, form, saturate)
+        assert (one.correct, one.maximum == 0, distance(got, want, form, saturate)[0] == 0) == (right,) * 3
+    assert distance(got, want, form)[0] == 0
+
+
+def test_quantiles_at_the_ends():
+    assert UlpStats().quantile(0.5) == 0.0
+    last = replace(UlpStats(), count=4, maximum=7.0, histogram=(0,) * (ulp.BINS - 2) + (2, 2))
+    assert (last.quantile(1.0), last.quantile(0.5)) == (7.0, 7.0), "the maximum is less than the edges"
+    far = replace(last, maximum=1e12)
+    assert (far.quantile(1.0), far.quantile(0.5)) == (1e12, 2.0**32)
+    assert replace(far, histogram=(1, 3) + (0,) * (ulp.BINS - 2)).quantile(0.25) == 2.0**-8

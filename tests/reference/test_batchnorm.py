@@ -219,3 +219,16 @@ def test_wrong_arguments_raise(call, message):
     with pytest.raises(ValueError, match=message) as caught:
         call(np.ones((4, 6)))
     assert "\n" not in str(caught.value)
+
+
+def test_the_statistics_of_no_values_are_no_numbers():
+    x, options = np.zeros((0, 3)), {"training": True, "eps": EPS, "momentum": M}
+    for made in (
+        batchnorm.forward(x, *NONE, **options),
+        batchnorm.forward_error(x, *NONE, arithmetic=FLOAT32, **options),
+    ):
+        assert (made.y.shape, made.running_mean, made.running_var) == ((0, 3), None, None)
+        assert np.isnan([made.mean, made.rstd]).tolist() == [[True] * 3] * 2
+    del options["momentum"]
+    made = batchnorm.backward(x, x, *NONE, **options)
+    assert (made.dx.shape, made.dweight, made.dbias) == ((0, 3), None, None)

@@ -462,3 +462,23 @@ def test_a_bound_is_what_its_derivation_counts(value, counted):
     np.testing.assert_allclose(
         np.ravel(value), np.broadcast_to(counted, np.shape(np.ravel(value))), rtol=1e-2, atol=1e-40
     )
+
+
+@pytest.mark.parametrize("n", [norm(scale=NEAR, offset=3.0, repeats=2), rms(weight=2.0)], ids=["centred", "RMSNorm"])
+def test_statistics_by_matrix_products_err_by_chance_in_the_mean_alone(n):
+    """What operands miss of a variance is of one sign; what they miss of a mean has the signs of x."""
+    a, lam = replace(PIECES, variance="centered"), 3.0
+    error = probable.statistics_error(n, a, lam)
+    rounds, often = replace(a, u=U), 1000.0
+    more = probable.statistics_error(n, rounds, often)
+    missed = a.missed(n.x) * np.sign(n.x)
+    by_chance = np.sqrt((missed**2).sum(1, keepdims=True) + missed.sum(1, keepdims=True) ** 2)
+    mean = lam * by_chance / N if n.centred else np.zeros((1, 1))
+    np.testing.assert_allclose(error.mean, mean, rtol=1e-12)
+    size = np.abs(n.x).mean(1, keepdims=True)
+    for made, one in ((error, a), (more, rounds)):
+        centred, roots = rounding.variance_error(n, made.mean, size, one), rounding.mean_square_error(n, one)
+        low, high = centred if n.centred else roots
+        assert (made.low.tolist(), made.high.tolist()) == (np.asarray(low).tolist(), np.asarray(high).tolist())
+        assert made.rho.tolist() == rounding.rstd_error(low, high, n.rstd, one).tolist()
+    assert (error.rho > 0).all()

@@ -84,3 +84,5 @@ def test_a_wrong_shape_raises():
     x = np.ones((2, 4))
     with pytest.raises(ValueError, match=r"^ddx: expected the shape \(2, 4\), got \(4,\)$"):
         rmsnorm_double_backward(np.ones(4), None, x, x, None, eps=EPS)
+    with pytest.raises(ValueError, match=r"^ddweight: expected the shape \(4,\), got \(2,\)$"):
+        rmsnorm_double_backward(None, np.ones(2), x, x, np.ones(4), eps=EPS)

@@ -34,3 +34,19 @@ def test_wrong_arguments_raise():
         layernorm_jvp(x, None, None, x, np.ones(4), None, eps=EPS)
     with pytest.raises(ValueError, match="4 channels cannot be divided into 3 groups"):
         groupnorm_jvp(x, None, None, x, None, None, num_groups=3, eps=EPS)
+
+
+CHANGES = {
+    "layernorm": ("tx", "tweight", "tbias"),
+    "rmsnorm": ("tx", "tweight"),
+    "groupnorm": ("tx", "tweight", "tbias"),
+}
+
+
+@pytest.mark.parametrize(("op", "name"), [(op, name) for op, names in CHANGES.items() for name in names])
+def test_a_change_of_a_wrong_shape_is_named(op, name):
+    options = {"eps": EPS} | ({"num_groups": 2} if op == "groupnorm" else {})
+    given = [np.ones((3, 4)), *(np.ones(4) for _ in CHANGES[op][1:])]
+    changes = [np.ones(5) if one == name else None for one in CHANGES[op]]
+    with pytest.raises(ValueError, match=rf"^{name}: expected the shape \(.*4,?\), got \(5,\)$"):
+        JVP[op](*given, *changes, **options)

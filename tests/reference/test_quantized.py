@@ -1,5 +1,7 @@
 """Norms to 8 bits: values by hand, and the errors of what saturates, of the scale and of amax."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from references import EPS, FLOAT32
@@ -7,7 +9,7 @@ from references import EPS, FLOAT32
 from verify_norm.cases import make
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Contract
-from verify_norm.reference import quantized
+from verify_norm.reference import layernorm, quantized, rmsnorm
 
 
 def test_saturation_has_no_error_and_what_is_near_it_has():
@@ -51,3 +53,26 @@ def test_a_scale_may_be_folded_into_the_weight_and_an_inverse_scale_is_beyond_th
     want = quantized.rmsnorm_forward(*args, eps=EPS)
     off = np.abs(y - want.y) / quantized.rmsnorm_error(*args, eps=EPS, arithmetic=FLOAT32).y
     assert (off.max() <= 1) == folded
+
+
+@pytest.mark.parametrize("bias", [None, np.array([3.0, -2.0, 0.5, 0.25])])
+def test_the_last_product_errs_by_its_roundings_of_what_it_is_made_of(bias):
+    """y and amax have the error of the norm's own y; three roundings are of the terms of y, which may cancel."""
+    rng = np.random.default_rng(0)
+    a, scale = replace(FLOAT32, tiny=0.0), np.array([2.0])
+    x, weight = rng.normal(size=(6, 4)), rng.normal(size=4)
+    for error, norm, extra, offset in (
+        (quantized.layernorm_error, layernorm, (bias,), {}),
+        (quantized.rmsnorm_error, rmsnorm, (), {"weight_offset": 0.5}),
+    ):
+        made, cut = (
+            error(x, weight, *extra, scale, **offset, largest=largest, eps=EPS, arithmetic=a)
+            for largest in (np.inf, 1.0)
+        )
+        y = norm.forward(x, weight, *extra, **offset, eps=EPS).y
+        dz = norm.forward_error(x, weight, *extra, **offset, eps=EPS, arithmetic=a)
+        terms = np.abs(y) + (0.0 if not extra or bias is None else 2 * np.abs(bias))
+        np.testing.assert_allclose(made.y, 2 * (dz.y + 3 * a.u * terms), rtol=1e-5)
+        assert ((cut.y == 0) == (np.abs(2 * y) > 1.0)).all()
+        assert made.amax == quantized.most_error(y, dz.y)
+        assert all(np.array_equal(getattr(made, name), getattr(dz, name)) for name in dz._fields if name != "y")

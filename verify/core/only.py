@@ -100,7 +100,7 @@ class Clause:
         if self.relation == "%":
             return bool(value % self.divisor == 0)
         if self.relation == "=":
-            return value in self.values or (POWERS in self.values and value > 0 and value.bit_count() == 1)
+            return value in self.values or (POWERS in self.values and value.bit_count() == 1)
         (bound,) = self.values
         return bool({"<=": value <= bound, ">=": value >= bound, "<": value < bound, ">": value > bound}[self.relation])
 

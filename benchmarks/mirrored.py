@@ -1,0 +1,88 @@
+"""A pytest plugin of benchmarks/mutation.py: which tests try the mistakes in a module, each in modules as if new.
+
+mutmut notes which functions a test calls, and tries a mistake in a function with the tests that call it. Most tests
+call most of this tool: here only those count that mirror the module, or that `TESTS` names for it. What a test module
+calls while it is imported, as a table of bounds, counts for each of its tests.
+
+mutmut tries a mistake in a fork of a process that has run all tests. What that process computed once, in a test module
+or in a cache, would hide the mistake. So what stands in tests/ is imported again, and caches are empty; for a function
+that verify_norm calls while it is imported, as one that makes a table, verify_norm is imported again too.
+"""
+
+import os
+import sys
+
+import hypothesis
+import pytest
+from mutmut.state import state
+
+# The tests of a module, by the longest beginning of its name that stands here, else MIRROR: files, folders or tests of
+# tests/. {folder} and {name} are its own: verify/checks/relations/moments.py has checks/relations and moments.
+EXAMPLES = "test_examples.py::test_examples_in_docstrings[{module}]"
+MIRROR = ("{folder}/test_{name}.py", EXAMPLES)
+TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", EXAMPLES))
+LONG = ("core/test_nearest.py",)  # try only the modules that they mirror
+PREFIX = "verify_norm."
+
+hypothesis.settings.register_profile(
+    "mutation", deadline=None, database=None, phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate)
+)  # a failure need not be made small
+# What a test module calls while it is imported; "": what the modules of verify_norm call.
+while_imported: dict[str, set[str]] = {"": set()}
+
+
+def tests_of(module: str) -> tuple[str, ...]:
+    """Return the files, folders and tests of tests/ that try the mistakes in a module, as "checks.sums"."""
+    key = max((key for key in TESTS if f"{module}.".startswith(f"{key}.")), key=len, default="")
+    folder, _, name = module.rpartition(".")
+    names = {"module": module, "folder": folder.replace(".", "/"), "name": name, "package": module.partition(".")[0]}
+    return tuple(entry.format(**names) for entry in TESTS.get(key, MIRROR))
+
+
+def tries(test: str, function: str) -> bool:
+    """Return whether a test, as tests/core/test_ulp.py::test_it, is among those of a function's module."""
+    module = function.removeprefix(PREFIX).rpartition(".")[0]
+    test = test.removeprefix("tests/")
+    path = test.partition("::")[0]
+    if path in LONG and not path.endswith(f"/test_{module.rpartition('.')[2]}.py"):
+        return False
+    return any(entry in (test, path) or path.startswith(f"{entry}/") for entry in tests_of(module))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests() -> None:
+    hypothesis.settings.load_profile("mutation")
+    function = os.environ.get("MUTANT_UNDER_TEST", "").partition("__mutmut_")[0]
+    anew, tests = function in while_imported[""], os.path.abspath("tests")
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(tests) or (anew and f"{name}.".startswith(PREFIX)):
+            del sys.modules[name]
+        elif name.startswith(PREFIX):
+            for value in list(vars(module).values()):
+                getattr(value, "cache_clear", bool)()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector):
+    called = state()._stats
+    if not isinstance(collector, pytest.Module):  # conftest.py has imported verify_norm
+        while_imported[""] |= called
+    called.clear()
+    result = yield
+    if result.failed and "__mutmut_" in os.environ.get("MUTANT_UNDER_TEST", ""):
+        os._exit(
+            1
+        )  # a test module that cannot be imported sees the mistake; pytest would say that its tests are missing
+    if isinstance(collector, pytest.Module):
+        while_imported[collector.nodeid] = set(called)
+        called.clear()
+    return result
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(item):
+    if os.environ.get("MUTANT_UNDER_TEST") != "stats":
+        return
+    called = state()._stats | while_imported[item.nodeid.partition("::")[0]] | while_imported[""]
+    state()._stats.clear()
+    state()._stats.update(function for function in called if tries(item.nodeid, function))
