@@ -9,7 +9,7 @@ import pytest
 
 # options of verify_norm.search.options.Options, by pytest's names for them
 OPTIONS = {name: f"norm_{name}" for name in ("examples", "seconds", "seed", "contract", "only", "allow_incomplete")}
-OPTIONS |= {"dtypes": "norm_dtype"}
+OPTIONS |= {"dtypes": "norm_dtype", "require_own": "norm_require_own"}
 
 
 def chosen(config: pytest.Config) -> dict[str, Any]:

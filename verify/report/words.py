@@ -78,7 +78,8 @@ def seen(report: Report) -> list[str]:
     if report.contract != Contract():
         lines += [f"contract: {contract(report.contract)}"]
     called = [f"{name} in {times:,} of {count(done.compared, 'case')}" for name, times in saw.operators.items()]
-    return [*lines, *[f"it calls torch's {', '.join(called)}"] * bool(called)]
+    lines += [f"it calls torch's {', '.join(called)}"] * bool(called)
+    return [*lines, *(f"note: {words}, in {count(times, 'case')}" for words, times in saw.notes.items())]
 
 
 def evidence(report: Report) -> str:

@@ -10,7 +10,7 @@ from verify_norm.cases import make, placement
 from verify_norm.checks import CHECKS
 from verify_norm.checks.relations.rerun import slow
 from verify_norm.core import geometry
-from verify_norm.core.finding import Finding, NoData, Observed, OverProbable, SmallestError, Tried
+from verify_norm.core.finding import Finding, NoData, Note, Observed, OverProbable, SmallestError, Tried
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Run
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
@@ -31,9 +31,9 @@ class Examined:
     those whose further runs take too long. `unsupported` is the reason why the kernel was not run; `problem` and
     `limits` are those of its run. `near` names the tensors whose "far" layout did not fit into memory. `detectable`
     holds smallest errors, each after the name of its check, and `ways` which of its ways a check took. `operators` are
-    the norm operators of torch that ran inside the kernel, in the case itself or on such a way. `dead`: the kernel
-    broke its CUDA context, so its process can run nothing more. `hung`: it did not return, which without a finding is
-    no fault: the run had no more time.
+    the norm operators of torch that ran inside the kernel, in the case itself or on such a way; `notes` say what checks
+    noticed besides findings. `dead`: the kernel broke its CUDA context, so its process can run nothing more. `hung`: it
+    did not return, which without a finding is no fault: the run had no more time.
     """
 
     spec: CaseSpec
@@ -49,6 +49,7 @@ class Examined:
     observed: tuple[tuple[str, bool], ...] = ()
     ways: tuple[tuple[str, str], ...] = ()
     operators: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     layouts: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     near: tuple[str, ...] = ()
@@ -138,7 +139,8 @@ def _examine(
     placement.release(device)
     op, clock = OPS[kernel.op], Clock()
     run, forward_run = (clock.around(function, device) for function in (kernel.run, kernel.forward_run))
-    ran = execute(replace(kernel, run=run, forward_run=forward_run), make.case(spec, op, kernel.contract, device))
+    case = make.case(spec, op, kernel.contract, device)
+    ran = execute(replace(kernel, run=run, forward_run=forward_run), case, watch="honesty" in checks)
     if ran.refused:
         return Examined(spec, unsupported=ran.problem)
     ran = replace(ran, further=further)
@@ -171,6 +173,7 @@ def _examine(
         observed=tuple((name, item.held) for name, item in yielded if isinstance(item, Observed)),
         ways=tuple((name, item.way) for name, item in tried),
         operators=tuple(sorted({*ran.operators, *(one for _, item in tried for one in item.operators)})),
+        notes=tuple(item.words for _, item in yielded if isinstance(item, Note)),
         layouts=tuple(f"{name} {_layout(ran, name)}" for name in given),
         near=tuple(name for name in given if _near(ran, name)),
         missing=tuple(t.name for t in op.outputs if ran.problem is None and t.name not in ran.outputs),

@@ -1,0 +1,141 @@
+"""Honesty: a kernel does its work in every call, before it returns, and leaves its judge alone.
+
+Kernels that are written to pass a test, by agents above all, cheat in ways that few mistakes resemble. `docs/cheats.md`
+says which check detects which class of cheat: most are detected by what other checks do. Here is what is left.
+"""
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import fields, replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from verify_norm.cases import make
+from verify_norm.checks.check import check, finding
+from verify_norm.checks.relations.rerun import Difference, cheap, element
+from verify_norm.core import judge
+from verify_norm.core.finding import Finding, Note
+from verify_norm.core.run import Case, Run
+from verify_norm.core.spec import CaseSpec
+from verify_norm.loading import functions
+from verify_norm.running import guards
+from verify_norm.running.execute import Clock, execute, inplace
+
+FEWEST, MOST = 5, 24  # calls of a series
+SECONDS = 0.02  # for them, where the kernel takes little time
+NEW = 2, 12  # calls with new values: so many, and one more for each so many calls
+FASTER = 10  # times: a call with known values that is so much faster than one with new values looks them up
+LAYOUTS: dict[str, Any] = {f.name: "contiguous" for f in fields(CaseSpec) if f.name.endswith("_layout")}
+LEAST = 1e-4  # seconds of a call with new values: shorter times are those of Python
+
+
+@check(of_outputs=False)
+def honesty(run: Run) -> Iterator[Finding | Note]:
+    """A call does its work itself, before it returns, and neither its judge nor its caller can be deceived by it.
+
+    What it returns are plain tensors, whose bytes do not change after the call, nor do those of its arguments; a
+    subclass may label them. No function of this tool, and none of torch, NumPy or Python that judges call, is replaced
+    by a call, or as the kernel's module is imported.
+
+    In some cases a series of calls follows as in use: contiguous tensors in storages of their own, without guards, in
+    one memory for all calls, which also hides the writes from torch's counts of versions. Calls at random places have
+    new values; their outputs must be within their bound, as in the case itself. If they take many times longer than
+    calls with values of earlier calls, a note says so, which is no finding.
+    """
+    for name in functions.at_import(run.kernel.target):
+        message = f"the import of its module replaces {name}"
+        yield finding(run, "honesty", None, f"{message}; a verdict rests on it, so it was put back")
+    for output, words in run.evasions:
+        yield finding(run, "honesty", output, f"{words}; expected plain tensors, and all else as it was")
+    for difference in _later(run):
+        yield finding(run, "honesty", difference.output, difference.words)
+    if run.problem is None and "honesty" in run.case.spec.further and cheap(run):
+        for item in (*_arguments(run), *_series(run)):
+            yield item if isinstance(item, Note) else finding(run, "honesty", item.output, item.words, index=item.index)
+
+
+def _later(run: Run) -> Iterator[Difference]:
+    """Yield the outputs whose bytes have changed since the call returned."""
+    for name, before in run.at_return.items():
+        now = guards.content(run.returned[name], whole=False)
+        if not torch.equal(now, before):
+            count = int((now != before).sum())
+            yield Difference(
+                name, f"{count} bytes of {name} change after the call has returned, which its work must not"
+            )
+
+
+def _arguments(run: Run) -> Iterator[Difference]:
+    """Yield the arguments whose memory has changed since the call returned, when it was as it had been built."""
+    case, exact = run.case, run.case.exact
+    states = [tensor.name for tensor in case.op.inputs if tensor.role == "state"]
+    known = {*states, *(name for _, name in inplace(run.kernel)), *(damage.buffer for damage in run.damage)}
+    built = make.build(case.spec, case.op, run.kernel.contract, case.device, exact, poison=case.poison)
+    for name, before in built.arguments.items():
+        if isinstance(before, torch.Tensor) and name not in known and before.untyped_storage().nbytes() <= guards.LIMIT:
+            memory = (guards.content(tensor, whole=True) for tensor in (before, case.arguments[name]))
+            if not torch.equal(*memory):
+                yield Difference(None, f"the memory of {name} changes after the call has returned")
+
+
+def _series(run: Run) -> Iterator[Difference | Note]:
+    """Yield the first output that is wrong in a series of calls as in use, and what their times say."""
+    spec = replace(run.case.spec, **LAYOUTS)
+    if run.kernel.refuses(spec) is not None:
+        return
+    count = int(min(MOST, max(FEWEST, SECONDS / max(run.seconds, 1e-6))))
+    places = np.random.default_rng(spec.seed).permutation(np.arange(1, count))[: NEW[0] + count // NEW[1]]
+    clock = Clock()
+    assert run.kernel.run is not None
+    kernel = replace(run.kernel, run=clock.around(run.kernel.run, run.case.device))
+    known, home = _built(run, spec, 0), dict[str, torch.Tensor]()
+    seconds: dict[bool, list[float]] = {True: [], False: []}
+    for number in range(count):
+        new, before = number in places, clock.seconds
+        one = execute(kernel, _at(home, _built(run, spec, number) if new else known), nullcontext())
+        seconds[new].append(clock.seconds - before)
+        if found := list(_wrong(run, one)):
+            where = f"in call {number + 1} of a series with {'new' if new else 'the same'} values in the same memory"
+            yield from (replace(each, words=f"{each.words}, {where}, as in use") for each in found)
+            return
+    if min(seconds[True]) > max(LEAST, FASTER * median(seconds[False][1:])):
+        yield Note(f"calls with values of earlier calls are {FASTER} times faster and more")
+
+
+def _built(run: Run, spec: CaseSpec, number: int) -> Case:
+    """Return a case with other data for each number but 0, and its truth; weight and bias are the run's."""
+    exact = run.case.exact
+    if number:
+        other = make.exact_inputs(replace(spec, seed=(spec.seed + number) % 2**64), run.case.op)
+        exact = other | {name: exact[name] for name in ("weight", "bias") if name in exact}
+    return make.build(spec, run.case.op, run.kernel.contract, run.case.device, exact, truth=True)
+
+
+def _at(home: dict[str, torch.Tensor], case: Case) -> Case:
+    """Return the case with its values at `home`: new tensors in the storages, without guards, of the call before."""
+    arguments = dict(case.arguments)
+    for name, value in arguments.items():
+        if isinstance(value, torch.Tensor):
+            held = home.setdefault(name, torch.empty(value.shape, dtype=value.dtype, device=value.device))
+            held.copy_(value)
+            fresh = torch.empty(0, dtype=value.dtype, device=value.device)
+            arguments[name] = fresh.set_(held.untyped_storage(), 0, held.shape, held.stride())
+    return replace(case, arguments=arguments)
+
+
+def _wrong(run: Run, one: Run) -> Iterator[Difference]:
+    """Yield the outputs of a call that are beyond their bound, and are not so in the case itself; or its problem."""
+    if one.problem is not None:
+        yield from [Difference(None, f"it fails: {one.problem}")] * (not one.limits and not one.refused)
+        return
+    for name, output in one.outputs.items():
+        usual, want = run.outputs.get(name), one.case.expected.get(name)
+        if output is None or output.ratio is None or want is None or usual is None or usual.ratio is None:
+            continue
+        if output.ratio.max(initial=0.0) > 1 >= usual.ratio.max(initial=0.0):
+            index = judge.worst(output.ratio)
+            words = f"{element(name, index)} is {output.got[index]:.9g}, expected {want.value[index]:.9g}"
+            yield Difference(name, words, index)
