@@ -200,8 +200,8 @@ def run_line(report: Report, contract: str, only: str) -> str:
         "--contract": contract,
         "--only": only,
     }
-    given = [f"{name} {shlex.quote(value)}" for name, value in options.items() if value]
-    return " ".join(["verify-norm", *given, *["--require-own"] * settings.require_own])
+    words = [f"{name} {shlex.quote(value)}" for name, value in options.items() if value]
+    return " ".join(["verify-norm", *words, *["--require-own"] * settings.require_own])
 
 
 def cases(report: Report) -> str:

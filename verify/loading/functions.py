@@ -147,6 +147,7 @@ def _watched(within_call: bool) -> _Watched:
     """Return what is looked at, in the modules that are loaded when it is asked for first."""
     chosen = JUDGES | (dict.fromkeys(TORCH, "") if within_call else {})
     spaces = [_Space(name, owner, tuple(names.split())) for name, names in chosen.items() if (owner := _loaded(name))]
+    spaces.append(_Space("sys.modules", sys.modules, tuple(name for name in chosen if name in sys.modules)))
     for name, module in list(sys.modules.items()):
         if name.startswith(OURS) and not name.startswith(KERNELS) and isinstance(module, ModuleType):
             spaces.append(_Space(name, module))

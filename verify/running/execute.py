@@ -23,7 +23,7 @@ from verify_norm.loading.returned import RefusedError, by_name, disguise, readab
 from verify_norm.running import guards, refusals
 from verify_norm.running.interpreter.arithmetic import otherwise
 from verify_norm.running.operators import Recording
-from verify_norm.running.surroundings import Surroundings
+from verify_norm.running.surroundings import left
 
 Evasions = tuple[tuple[str | None, str], ...]  # as in Run
 CONTAINERS = (torch.Tensor, torch.nn.Parameter, tuple, list, dict)  # to unpack them runs no code of the kernel
@@ -68,11 +68,18 @@ def execute(
     with warnings.catch_warnings(), _current(torch.device(case.device)):
         # a warning is no failure, even if the caller turns warnings into errors
         warnings.simplefilter("ignore")
-        before = Surroundings(case.arguments, _writable(kernel, case))
-        replaced: list[str] = []
-        run = _execute(kernel, case, within, restored(replaced) if watch else nullcontext())
+        effects, replaced = list[str](), list[str]()
+        run = _execute(kernel, case, within, _watching(kernel, case, effects, replaced if watch else None))
         evasions = (*run.evasions, *((None, f"it replaces {name}") for name in replaced))
-        return replace(run, otherwise=tuple(sorted(otherwise)), effects=before.changes(), evasions=evasions)
+        return replace(run, otherwise=tuple(sorted(otherwise)), effects=tuple(effects), evasions=evasions)
+
+
+@contextmanager
+def _watching(kernel: Kernel, case: Case, effects: list[str], replaced: list[str] | None) -> Iterator[None]:
+    """Put back what the call in this block changes, and enter it in lists, before anything else is done."""
+    functions = nullcontext() if replaced is None else restored(replaced)
+    with left(effects, case.arguments, _writable(kernel, case)), functions:
+        yield
 
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:
