@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from verify_norm.cases import make
+from verify_norm.cases import make, placement
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.rerun import Difference, cheap, element
 from verify_norm.core import judge
@@ -40,10 +40,10 @@ def honesty(run: Run) -> Iterator[Finding | Note]:
     subclass may label them. No function of this tool, and none of torch, NumPy or Python that judges call, is replaced
     by a call, or as the kernel's module is imported.
 
-    In some cases a series of calls follows as in use: contiguous tensors in storages of their own, without guards, in
-    one memory for all calls, which also hides the writes from torch's counts of versions. Calls at random places have
-    new values; their outputs must be within their bound, as in the case itself. If they take many times longer than
-    calls with values of earlier calls, a note says so, which is no finding.
+    In some cases a series of calls follows as in use: contiguous tensors without guards, in one memory for all calls,
+    which is written as by another kernel, past torch's count of versions. Calls at random places have new values; their
+    outputs must be within their bound, as in the case itself. If they take many times longer than calls with known
+    values, a note says so, which is no finding.
     """
     for name in functions.at_import(run.kernel.target):
         message = f"the import of its module replaces {name}"
@@ -95,7 +95,7 @@ def _series(run: Run) -> Iterator[Difference | Note]:
     seconds: dict[bool, list[float]] = {True: [], False: []}
     for number in range(count):
         new, before = number in places, clock.seconds
-        one = execute(kernel, _at(home, _built(run, spec, number) if new else known), nullcontext())
+        one = execute(kernel, _at(home, _built(run, spec, number) if new else known, number), nullcontext())
         seconds[new].append(clock.seconds - before)
         if found := list(_wrong(run, one)):
             where = f"in call {number + 1} of a series with {'new' if new else 'the same'} values in the same memory"
@@ -114,15 +114,19 @@ def _built(run: Run, spec: CaseSpec, number: int) -> Case:
     return make.build(spec, run.case.op, run.kernel.contract, run.case.device, exact, truth=True)
 
 
-def _at(home: dict[str, torch.Tensor], case: Case) -> Case:
-    """Return the case with its values at `home`: new tensors in the storages, without guards, of the call before."""
+def _at(home: dict[str, torch.Tensor], case: Case, number: int) -> Case:
+    """Return the case with its values at `home`, where those of the calls before were: in storages without guards.
+
+    They are written as Triton kernels write, past torch's count of versions. Every other call gets new tensors there,
+    the others the same; weight and bias, which stay the same, are always the same tensors.
+    """
     arguments = dict(case.arguments)
+    parameters = [tensor.name for tensor in case.op.inputs if tensor.role == "weight"]
     for name, value in arguments.items():
         if isinstance(value, torch.Tensor):
             held = home.setdefault(name, torch.empty(value.shape, dtype=value.dtype, device=value.device))
-            held.copy_(value)
-            fresh = torch.empty(0, dtype=value.dtype, device=value.device)
-            arguments[name] = fresh.set_(held.untyped_storage(), 0, held.shape, held.stride())
+            placement.beside(held).copy_(value)
+            arguments[name] = placement.beside(held) if number % 2 and name not in parameters else held
     return replace(case, arguments=arguments)
 
 
