@@ -4,7 +4,7 @@ Kernels that are written to pass a test, by agents above all, cheat in ways that
 says which check detects which class of cheat: most are detected by what other checks do. Here is what is left.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import fields, replace
 from statistics import median
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from verify_norm.cases import make, placement
+from verify_norm.cases import make, placement, turns
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.rerun import Difference, cheap, element
 from verify_norm.core import judge
@@ -22,8 +22,9 @@ from verify_norm.core.run import Case, Run
 from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import functions
 from verify_norm.running import guards
-from verify_norm.running.execute import Clock, execute, inplace
+from verify_norm.running.execute import REPLACES, Clock, execute, inplace
 
+EXPECTED = "expected plain tensors, and all else as it was"
 FEWEST, MOST = 5, 24  # calls of a series
 SECONDS = 0.02  # for them, where the kernel takes little time
 NEW = 2, 12  # calls with new values: so many, and one more for each so many calls
@@ -49,12 +50,18 @@ def honesty(run: Run) -> Iterator[Finding | Note]:
         message = f"the import of its module replaces {name}"
         yield finding(run, "honesty", None, f"{message}; a verdict rests on it, so it was put back")
     for output, words in run.evasions:
-        yield finding(run, "honesty", output, f"{words}; expected plain tensors, and all else as it was")
+        yield finding(run, "honesty", output, f"{words}; {EXPECTED}")
     for difference in _later(run):
         yield finding(run, "honesty", difference.output, difference.words)
     if run.problem is None and "honesty" in run.case.spec.further and cheap(run):
         for item in (*_arguments(run), *_series(run)):
             yield item if isinstance(item, Note) else finding(run, "honesty", item.output, item.words, index=item.index)
+
+
+def replaced(run: Run, names: Iterable[str]) -> Iterator[Finding]:
+    """Yield that functions of the judge have been replaced in a further run of the case."""
+    for name in names:
+        yield finding(run, "honesty", None, f"{REPLACES} {name} in a further run of the case; {EXPECTED}")
 
 
 def _later(run: Run) -> Iterator[Difference]:
@@ -95,7 +102,7 @@ def _series(run: Run) -> Iterator[Difference | Note]:
     seconds: dict[bool, list[float]] = {True: [], False: []}
     for number in range(count):
         new, before = number in places, clock.seconds
-        one = execute(kernel, _at(home, _built(run, spec, number) if new else known, number), nullcontext())
+        one = execute(kernel, _at(home, _built(run, spec, number) if new else known), nullcontext())
         seconds[new].append(clock.seconds - before)
         if found := list(_wrong(run, one)):
             where = f"in call {number + 1} of a series with {'new' if new else 'the same'} values in the same memory"
@@ -114,19 +121,19 @@ def _built(run: Run, spec: CaseSpec, number: int) -> Case:
     return make.build(spec, run.case.op, run.kernel.contract, run.case.device, exact, truth=True)
 
 
-def _at(home: dict[str, torch.Tensor], case: Case, number: int) -> Case:
+def _at(home: dict[str, torch.Tensor], case: Case) -> Case:
     """Return the case with its values at `home`, where those of the calls before were: in storages without guards.
 
-    They are written as Triton kernels write, past torch's count of versions. Every other call gets new tensors there,
-    the others the same; weight and bias, which stay the same, are always the same tensors.
+    They are written as Triton kernels write, past torch's count of versions. In half of the cases each call gets new
+    tensors there; weight and bias, whose values stay, are the same tensors in all.
     """
-    arguments = dict(case.arguments)
+    arguments, same = dict(case.arguments), turns.variant(case.spec, (False, True))
     parameters = [tensor.name for tensor in case.op.inputs if tensor.role == "weight"]
     for name, value in arguments.items():
         if isinstance(value, torch.Tensor):
             held = home.setdefault(name, torch.empty(value.shape, dtype=value.dtype, device=value.device))
             placement.beside(held).copy_(value)
-            arguments[name] = placement.beside(held) if number % 2 and name not in parameters else held
+            arguments[name] = held if same or name in parameters else placement.beside(held)
     return replace(case, arguments=arguments)
 
 

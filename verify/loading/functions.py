@@ -109,20 +109,13 @@ class Functions:
 
 
 @contextmanager
-def restored(names: list[str], *, within_call: bool = True) -> Iterator[None]:
-    """Put back the functions that are replaced in this block, and add their names to a list."""
-    before = Functions(within_call=within_call)
+def importing(where: str) -> Iterator[None]:
+    """Put back the functions that the import of a kernel's module or file in this block replaces, and note them."""
+    before = Functions(within_call=False)
     try:
         yield
     finally:
-        names += before.replaced()
-
-
-@contextmanager
-def importing(where: str) -> Iterator[None]:
-    """Put back the functions that the import of a kernel's module or file in this block replaces, and note them."""
-    with restored(_at_import.setdefault(where, []), within_call=False):
-        yield
+        _at_import.setdefault(where, []).extend(before.replaced())
 
 
 def at_import(target: str) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from verify_norm.core.errors import one_line
 from verify_norm.core.known import overwritten
 from verify_norm.core.run import Case, Output, Run
 from verify_norm.core.spec import Kernel, Op
-from verify_norm.loading.functions import restored
+from verify_norm.loading.functions import Functions
 from verify_norm.loading.returned import RefusedError, by_name, disguise, readable
 from verify_norm.running import guards, refusals
 from verify_norm.running.interpreter.arithmetic import otherwise
@@ -27,6 +27,7 @@ from verify_norm.running.surroundings import left
 
 Evasions = tuple[tuple[str | None, str], ...]  # as in Run
 CONTAINERS = (torch.Tensor, torch.nn.Parameter, tuple, list, dict)  # to unpack them runs no code of the kernel
+REPLACES = "it replaces"  # a function of its judge
 HELD = 2**26  # bytes of an output: of larger ones no copy is kept
 
 
@@ -56,30 +57,34 @@ class Clock:
 
 
 def execute(
-    kernel: Kernel, case: Case, within: AbstractContextManager[None] | None = None, *, watch: bool = False
+    kernel: Kernel, case: Case, within: AbstractContextManager[None] | None = None, *, watch: Functions | None = None
 ) -> Run:
     """Run `kernel` once and return the run; an exception of the kernel becomes the run's `problem`.
 
     The kernel's allocations are poisoned and guarded, unless it runs `within` another context. On a GPU the case's
     device is the current one, for a kernel and a CUDA graph are launched there; each thread has its own current device.
-    `watch` looks for functions of the judge that the call replaces, and puts them back before anything is judged.
+    `watch` puts functions of the judge that the call replaces back before anything is judged.
     """
     otherwise.clear()
     with warnings.catch_warnings(), _current(torch.device(case.device)):
         # a warning is no failure, even if the caller turns warnings into errors
         warnings.simplefilter("ignore")
         effects, replaced = list[str](), list[str]()
-        run = _execute(kernel, case, within, _watching(kernel, case, effects, replaced if watch else None))
-        evasions = (*run.evasions, *((None, f"it replaces {name}") for name in replaced))
+        run = _execute(kernel, case, within, _watching(kernel, case, effects, replaced, watch))
+        evasions = (*run.evasions, *((None, f"{REPLACES} {name}") for name in replaced))
         return replace(run, otherwise=tuple(sorted(otherwise)), effects=tuple(effects), evasions=evasions)
 
 
 @contextmanager
-def _watching(kernel: Kernel, case: Case, effects: list[str], replaced: list[str] | None) -> Iterator[None]:
+def _watching(
+    kernel: Kernel, case: Case, effects: list[str], replaced: list[str], functions: Functions | None
+) -> Iterator[None]:
     """Put back what the call in this block changes, and enter it in lists, before anything else is done."""
-    functions = nullcontext() if replaced is None else restored(replaced)
-    with left(effects, case.arguments, _writable(kernel, case)), functions:
-        yield
+    with left(effects, case.arguments, _writable(kernel, case)):
+        try:
+            yield
+        finally:
+            replaced += functions.replaced() if functions else ()
 
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:

@@ -7,7 +7,7 @@ from math import inf
 import torch
 
 from verify_norm.cases import make, placement
-from verify_norm.checks import CHECKS
+from verify_norm.checks import CHECKS, honesty
 from verify_norm.checks.relations.rerun import slow
 from verify_norm.core import geometry
 from verify_norm.core.finding import Finding, NoData, Note, Observed, OverProbable, SmallestError, Tried
@@ -15,6 +15,7 @@ from verify_norm.core.ops import OPS
 from verify_norm.core.run import Run
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.core.tally import Tally
+from verify_norm.loading.functions import Functions
 from verify_norm.running.execute import Clock, execute
 from verify_norm.running.isolate import LostError, Runner, announce
 from verify_norm.running.patience import types
@@ -140,7 +141,8 @@ def _examine(
     op, clock = OPS[kernel.op], Clock()
     run, forward_run = (clock.around(function, device) for function in (kernel.run, kernel.forward_run))
     case = make.case(spec, op, kernel.contract, device)
-    ran = execute(replace(kernel, run=run, forward_run=forward_run), case, watch="honesty" in checks)
+    functions = Functions(within_call=True) if "honesty" in checks else None
+    ran = execute(replace(kernel, run=run, forward_run=forward_run), case, watch=functions)
     if ran.refused:
         return Examined(spec, unsupported=ran.problem)
     ran = replace(ran, further=further)
@@ -158,6 +160,8 @@ def _examine(
                 continue
             yielded += [(name, item) for item in items]
             looked += [name] * (NoData() not in items)
+    if functions is not None:
+        yielded += [("honesty", item) for item in honesty.replaced(ran, functions.replaced())]
     tried = [(name, item) for name, item in yielded if isinstance(item, Tried)]
     probable = {item.output: item.ratio for _, item in yielded if isinstance(item, OverProbable)}
     return Examined(

@@ -133,6 +133,6 @@ def labelled(x, weight, eps):
 
 
 def falls_back(x, weight, eps):
-    """The norm of torch itself computes what the kernel does not take, here all: reported, and a finding with --require-own."""
+    """The norm of torch itself computes it: reported, and a finding where that is asked for."""
     wide = None if weight is None else weight.float()
     return torch.nn.functional.rms_norm(x.float(), x.shape[-1:], wide, eps).to(x.dtype)
