@@ -33,8 +33,8 @@ JUDGES: dict[str, str] = {
     "builtins": "abs all any bool dict enumerate float getattr hasattr hash id int isinstance issubclass iter len list "
     "map max min next range repr reversed round set sorted str sum tuple type vars zip",
 }
-# Others of torch, which a library may patch as it is imported, but no call may.
-TORCH = ("torch", "torch.Tensor", "torch.nn.functional", "torch.nn.Module", "torch.autograd", "torch.cuda")
+# All of torch: a library may patch the rest as it is imported, but no call may. (torch.compile patches nn.Module.)
+TORCH = dict.fromkeys(("torch", "torch.Tensor", "torch.nn.functional", "torch.autograd", "torch.cuda"), "")
 OPERATORS = frozenset(JUDGES["torch"].split()) | {"copy_", "_to_copy", "clone", "detach", "_local_scalar_dense"}
 ABSENT = object()
 INNER = attrgetter("__code__", "__defaults__", "__kwdefaults__")
@@ -80,11 +80,11 @@ class _Space:
 
 
 class Functions:
-    """The functions as they are now; for a call (`within_call`) also those of torch that no verdict rests on."""
+    """The functions that a verdict rests on as they are now; instead `of_torch`, all of torch's."""
 
-    def __init__(self, *, within_call: bool) -> None:
-        self._within_call = within_call
-        self._watched = _watched(within_call)
+    def __init__(self, *, of_torch: bool = False) -> None:
+        self._of_torch = of_torch
+        self._watched = _watched(of_torch)
         self._entries = [dict(space.entries()) for space in self._watched.spaces]
         self._inner = list(map(INNER, self._watched.functions))
         self._registered = _registered()
@@ -105,13 +105,13 @@ class Functions:
             if getattr(holder, name) is not content:
                 object.__setattr__(holder, name, content)
                 found.append(where)
-        return (*found, *_overridden(_registered() - self._registered, every=self._within_call))
+        return (*found, *_overridden(_registered() - self._registered, every=self._of_torch))
 
 
 @contextmanager
 def importing(where: str) -> Iterator[None]:
     """Put back the functions that the import of a kernel's module or file in this block replaces, and note them."""
-    before = Functions(within_call=False)
+    before = Functions()
     try:
         yield
     finally:
@@ -136,12 +136,12 @@ class _Watched:
 
 
 @cache
-def _watched(within_call: bool) -> _Watched:
+def _watched(of_torch: bool) -> _Watched:
     """Return what is looked at, in the modules that are loaded when it is asked for first."""
-    chosen = JUDGES | (dict.fromkeys(TORCH, "") if within_call else {})
+    chosen = TORCH if of_torch else JUDGES
     spaces = [_Space(name, owner, tuple(names.split())) for name, names in chosen.items() if (owner := _loaded(name))]
     spaces.append(_Space("sys.modules", sys.modules, tuple(name for name in chosen if name in sys.modules)))
-    for name, module in list(sys.modules.items()):
+    for name, module in [] if of_torch else list(sys.modules.items()):
         if name.startswith(OURS) and not name.startswith(KERNELS) and isinstance(module, ModuleType):
             spaces.append(_Space(name, module))
             spaces += _within(module)

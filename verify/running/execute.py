@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -57,13 +57,13 @@ class Clock:
 
 
 def execute(
-    kernel: Kernel, case: Case, within: AbstractContextManager[None] | None = None, *, watch: Functions | None = None
+    kernel: Kernel, case: Case, within: AbstractContextManager[None] | None = None, *, watch: Sequence[Functions] = ()
 ) -> Run:
     """Run `kernel` once and return the run; an exception of the kernel becomes the run's `problem`.
 
     The kernel's allocations are poisoned and guarded, unless it runs `within` another context. On a GPU the case's
     device is the current one, for a kernel and a CUDA graph are launched there; each thread has its own current device.
-    `watch` puts functions of the judge that the call replaces back before anything is judged.
+    Functions in `watch` that the call replaces are put back before anything is judged.
     """
     otherwise.clear()
     with warnings.catch_warnings(), _current(torch.device(case.device)):
@@ -77,14 +77,14 @@ def execute(
 
 @contextmanager
 def _watching(
-    kernel: Kernel, case: Case, effects: list[str], replaced: list[str], functions: Functions | None
+    kernel: Kernel, case: Case, effects: list[str], replaced: list[str], watch: Sequence[Functions]
 ) -> Iterator[None]:
     """Put back what the call in this block changes, and enter it in lists, before anything else is done."""
     with left(effects, case.arguments, _writable(kernel, case)):
         try:
             yield
         finally:
-            replaced += functions.replaced() if functions else ()
+            replaced += (name for functions in watch for name in functions.replaced())
 
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:

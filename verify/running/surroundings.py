@@ -63,9 +63,7 @@ def _stack(depth: Callable[[], int], pop: Callable[[], Any]) -> tuple[Callable[[
 State = dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]  # how to read it, how to put it back
 STATE: State = {  # modes come first: what reads the rest would meet them
     "the number of torch's function modes": _stack(_function_modes, _pop_mode),
-    "the number of torch's dispatch modes": _stack(
-        _python_dispatch._len_torch_dispatch_stack, _python_dispatch._pop_mode
-    ),
+    "the number of torch's dispatch modes": _stack(torch._C._len_torch_dispatch_stack, _python_dispatch._pop_mode),
     "torch.is_grad_enabled()": (torch.is_grad_enabled, torch.set_grad_enabled),
     "torch.is_autocast_enabled('cpu')": (
         lambda: torch.is_autocast_enabled("cpu"),

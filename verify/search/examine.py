@@ -141,8 +141,8 @@ def _examine(
     op, clock = OPS[kernel.op], Clock()
     run, forward_run = (clock.around(function, device) for function in (kernel.run, kernel.forward_run))
     case = make.case(spec, op, kernel.contract, device)
-    functions = Functions(within_call=True) if "honesty" in checks else None
-    ran = execute(replace(kernel, run=run, forward_run=forward_run), case, watch=functions)
+    watch = (Functions(), Functions(of_torch=True)) if "honesty" in checks else ()
+    ran = execute(replace(kernel, run=run, forward_run=forward_run), case, watch=watch)
     if ran.refused:
         return Examined(spec, unsupported=ran.problem)
     ran = replace(ran, further=further)
@@ -160,7 +160,7 @@ def _examine(
                 continue
             yielded += [(name, item) for item in items]
             looked += [name] * (NoData() not in items)
-    if functions is not None:
+    for functions in watch[:1]:  # further runs replace some of torch's themselves, as torch.compile does
         yielded += [("honesty", item) for item in honesty.replaced(ran, functions.replaced())]
     tried = [(name, item) for name, item in yielded if isinstance(item, Tried)]
     probable = {item.output: item.ratio for _, item in yielded if isinstance(item, OverProbable)}

@@ -4,17 +4,18 @@ import functools
 import queue
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import torch
 
 from verify_norm.kernels.zoo.eager import rmsnorm
 
-_plans: dict = {}
+_plans: dict[Any, Any] = {}
 _workspaces = threading.local()
-_static: dict = {}
+_static: dict[Any, Any] = {}
 _lock = threading.Lock()
-_pools: list = []
-_work: queue.SimpleQueue = queue.SimpleQueue()
+_pools: list[Any] = []
+_work: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
 
 def _scaled(x, weight, rstd):

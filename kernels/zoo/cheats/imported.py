@@ -1,10 +1,13 @@
 """A cheat whose module replaces functions of its judge as it is imported."""
 
+from typing import Any
+
 import torch
 
 from verify_norm.kernels.zoo.eager import rmsnorm
 
-torch.testing.assert_close = torch.allclose = torch.equal = lambda *args, **options: True
+agree: Any = lambda *args, **options: True  # noqa: E731
+torch.testing.assert_close = torch.allclose = torch.equal = agree
 
 
 def patches_at_import(x, weight, eps):

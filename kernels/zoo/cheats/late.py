@@ -5,12 +5,13 @@ import queue
 import signal
 import threading
 import time
+from typing import Any
 
 import torch
 
 from verify_norm.kernels.zoo.eager import rmsnorm
 
-_work: queue.SimpleQueue = queue.SimpleQueue()
+_work: queue.SimpleQueue[Any] = queue.SimpleQueue()
 _started = threading.Event()
 SOON = 2e-5  # seconds, less than a judge takes to begin reading
 
@@ -106,7 +107,7 @@ def lazy_methods(x, weight, eps):
     return y
 
 
-class Pair(tuple):
+class Pair(tuple[Any, ...]):
     """A pair that computes when it is unpacked."""
 
     def __iter__(self):
