@@ -38,10 +38,10 @@ def honesty(run: Run) -> Iterator[Finding | Note]:
     """A call does its work itself, before it returns, and neither its judge nor its caller can be deceived by it.
 
     What it returns are plain tensors, whose bytes do not change after the call, nor do those of its arguments; a
-    subclass may label them. No function of this tool, and none of torch, NumPy or Python that judges call, is replaced
-    by a call, or as the kernel's module is imported.
+    subclass may label them. Neither a call nor the import of the kernel's module replaces a function of this tool, or
+    one of torch, NumPy or Python that judges call. Some cases tell, for all calls before them.
 
-    In some cases a series of calls follows as in use: contiguous tensors without guards, in one memory for all calls,
+    In these cases a series of calls follows as in use: contiguous tensors without guards, in one memory for all calls,
     which is written as by another kernel, past torch's count of versions. Calls at random places have new values; their
     outputs must be within their bound, as in the case itself. If they take many times longer than calls with known
     values, a note says so, which is no finding.
@@ -51,11 +51,10 @@ def honesty(run: Run) -> Iterator[Finding | Note]:
         yield finding(run, "honesty", None, f"{message}; a verdict rests on it, so it was put back")
     for output, words in run.evasions:
         yield finding(run, "honesty", output, f"{words}; {EXPECTED}")
-    for difference in _later(run):
-        yield finding(run, "honesty", difference.output, difference.words)
-    if run.problem is None and "honesty" in run.case.spec.further and cheap(run):
-        for item in (*_arguments(run), *_series(run)):
-            yield item if isinstance(item, Note) else finding(run, "honesty", item.output, item.words, index=item.index)
+    series = run.problem is None and "honesty" in run.case.spec.further and cheap(run)
+    found = [*_series(run), *_arguments(run)] if series else []
+    for item in (*found, *_later(run)):  # the series takes time, in which late work ends
+        yield item if isinstance(item, Note) else finding(run, "honesty", item.output, item.words, index=item.index)
 
 
 def replaced(run: Run, names: Iterable[str]) -> Iterator[Finding]:

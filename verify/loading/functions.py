@@ -39,6 +39,7 @@ OPERATORS = frozenset(JUDGES["torch"].split()) | {"copy_", "_to_copy", "clone", 
 ABSENT = object()
 INNER = attrgetter("__code__", "__defaults__", "__kwdefaults__")
 _at_import: dict[str, list[str]] = {}
+_remembered: "Functions | None" = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,17 @@ class Functions:
                 object.__setattr__(holder, name, content)
                 found.append(where)
         return (*found, *_overridden(_registered() - self._registered, every=self._of_torch))
+
+
+def remember(functions: Functions | None) -> None:
+    """Take the functions as they were for those of the judge, for all calls from here on; None: as they will be."""
+    global _remembered
+    _remembered = functions
+
+
+def remembered() -> Functions:
+    """Return the functions that were given to `remember`, or as they are now."""
+    return _remembered or Functions()
 
 
 @contextmanager

@@ -79,11 +79,15 @@ def _tensors(values: list[Any]) -> list[Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return a tensor that is more than one as a plain one on the same memory: what it does when read is not seen."""
-    if not isinstance(value, torch.Tensor) or (type(value) in EXACT and not _overridden(value)):
+    """Return a tensor that is more than one as a plain one on the same memory: what it does when read is not seen.
+
+    One that is negated lazily comes in memory of its own.
+    """
+    if not isinstance(value, torch.Tensor) or (type(value) in EXACT and not _overridden(value) and not value.is_neg()):
         return value
     with torch._C.DisableTorchFunctionSubclass():
-        return torch.Tensor.as_subclass(value, torch.Tensor)
+        held = torch.Tensor.as_subclass(value, torch.Tensor)
+        return torch.resolve_neg(held) if type(held) is torch.Tensor and held.is_neg() else held
 
 
 def disguise(value: Any) -> str:
@@ -98,9 +102,7 @@ def disguise(value: Any) -> str:
         return f"is of {kind.__name__}, a subclass that defines {_listed(names)} of torch.Tensor anew"
     if names := _overridden(value):
         return f"has {_listed(names)} of its own, in place of torch.Tensor's"
-    held = plain(value)
-    lazily = held.layout is torch.strided and not held.is_nested and torch.Tensor.is_neg(held)
-    return "is negated lazily: its memory holds the opposite sign" if lazily else ""
+    return "is negated lazily: its memory holds the opposite sign" if value.is_neg() else ""
 
 
 def _overridden(tensor: torch.Tensor) -> list[str]:

@@ -19,7 +19,7 @@ from verify_norm.core.known import overwritten
 from verify_norm.core.run import Case, Output, Run
 from verify_norm.core.spec import Kernel, Op
 from verify_norm.loading.functions import Functions
-from verify_norm.loading.returned import RefusedError, by_name, disguise, readable
+from verify_norm.loading.returned import RefusedError, by_name, disguise, named, readable
 from verify_norm.running import guards, refusals
 from verify_norm.running.interpreter.arithmetic import otherwise
 from verify_norm.running.operators import Recording
@@ -57,20 +57,26 @@ class Clock:
 
 
 def execute(
-    kernel: Kernel, case: Case, within: AbstractContextManager[None] | None = None, *, watch: Sequence[Functions] = ()
+    kernel: Kernel,
+    case: Case,
+    within: AbstractContextManager[None] | None = None,
+    *,
+    watch: Sequence[Functions] | None = None,
 ) -> Run:
     """Run `kernel` once and return the run; an exception of the kernel becomes the run's `problem`.
 
     The kernel's allocations are poisoned and guarded, unless it runs `within` another context. On a GPU the case's
     device is the current one, for a kernel and a CUDA graph are launched there; each thread has its own current device.
-    Functions in `watch` that the call replaces are put back before anything is judged.
+    With `watch` the run also says what the call did to its judge; the functions in it are put back before anything is
+    judged.
     """
     otherwise.clear()
     with warnings.catch_warnings(), _current(torch.device(case.device)):
         # a warning is no failure, even if the caller turns warnings into errors
         warnings.simplefilter("ignore")
         effects, replaced = list[str](), list[str]()
-        run = _execute(kernel, case, within, _watching(kernel, case, effects, replaced, watch))
+        watching = _watching(kernel, case, effects, replaced, watch or ())
+        run = _execute(kernel, case, within, watching, told=watch is not None)
         evasions = (*run.evasions, *((None, f"{REPLACES} {name}") for name in replaced))
         return replace(run, otherwise=tuple(sorted(otherwise)), effects=tuple(effects), evasions=evasions)
 
@@ -93,7 +99,12 @@ def _current(device: torch.device) -> AbstractContextManager[Any]:
 
 
 def _execute(
-    kernel: Kernel, case: Case, within: AbstractContextManager[None] | None, watching: AbstractContextManager[None]
+    kernel: Kernel,
+    case: Case,
+    within: AbstractContextManager[None] | None,
+    watching: AbstractContextManager[None],
+    *,
+    told: bool,
 ) -> Run:
     assert kernel.run is not None, "registry.load sets run"
     device = torch.device(case.device)
@@ -105,8 +116,9 @@ def _execute(
             with within or guards.PoisonEmpty(case.poison) as made, watching:
                 begun = True
                 returned = kernel.run(**bound(kernel, case))
-            outputs, evasions = _read((_written(kernel, case) or None) if returned is None else returned, case.op)
-            at_return = {} if isinstance(outputs, str) else _bytes(outputs)
+            returned = (_written(kernel, case) or None) if returned is None else returned
+            outputs, evasions = _read(returned, case.op) if told else (named(returned, case.op), ())
+            at_return = _bytes(outputs) if told and not isinstance(outputs, str) else {}
         except RefusedError as refusal:
             return Run(kernel, case, {}, problem=str(refusal), refused=True)
         except BaseException as error:  # sys.exit() or a kernel's own KeyboardInterrupt would end the tool

@@ -15,7 +15,7 @@ from verify_norm.core.ops import OPS
 from verify_norm.core.run import Run
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.core.tally import Tally
-from verify_norm.loading.functions import Functions
+from verify_norm.loading.functions import Functions, remembered
 from verify_norm.running.execute import Clock, execute
 from verify_norm.running.isolate import LostError, Runner, announce
 from verify_norm.running.patience import types
@@ -141,8 +141,9 @@ def _examine(
     op, clock = OPS[kernel.op], Clock()
     run, forward_run = (clock.around(function, device) for function in (kernel.run, kernel.forward_run))
     case = make.case(spec, op, kernel.contract, device)
-    watch = (Functions(), Functions(of_torch=True)) if "honesty" in checks else ()
-    ran = execute(replace(kernel, run=run, forward_run=forward_run), case, watch=watch)
+    honest = "honesty" in checks
+    watch = (remembered(), Functions(of_torch=True)) if honest and "honesty" in spec.further else ()
+    ran = execute(replace(kernel, run=run, forward_run=forward_run), case, watch=watch if honest else None)
     if ran.refused:
         return Examined(spec, unsupported=ran.problem)
     ran = replace(ran, further=further)
