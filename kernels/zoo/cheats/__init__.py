@@ -1,7 +1,7 @@
 """The table of cheats: kernels that are written to pass a judge, and right kernels that keep or defer what they may.
 
-Each class of cheat comes from a public collection of them, and is written anew. `docs/cheats.md` says which check
-detects which class, and which classes no check in the kernel's own process can detect.
+Each class of cheat comes from a public collection of them, and is written anew. `docs/explanation/cheats.md` says which
+check detects which class, and which classes no check in the kernel's own process can detect.
 """
 
 from dataclasses import replace
