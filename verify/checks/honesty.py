@@ -1,7 +1,7 @@
 """Honesty: a kernel does its work in every call, before it returns, and leaves its judge alone.
 
-Kernels that are written to pass a test, by agents above all, cheat in ways that few mistakes resemble. `docs/explanation/cheats.md`
-says which check detects which class of cheat: most are detected by what other checks do. Here is what is left.
+Kernels that are written to pass a test, by agents above all, cheat in ways that few mistakes resemble. The table in
+`docs/explanation/cheats.md` says which check detects which class of cheat. Here is what the other checks leave.
 """
 
 from collections.abc import Iterable, Iterator

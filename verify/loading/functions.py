@@ -123,6 +123,9 @@ def remembered() -> Functions:
 @contextmanager
 def importing(where: str) -> Iterator[None]:
     """Put back the functions that the import of a kernel's module or file in this block replaces, and note them."""
+    if where in sys.modules:  # nothing runs; a file runs anew each time
+        yield
+        return
     before = Functions()
     try:
         yield
