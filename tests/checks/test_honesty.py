@@ -54,7 +54,6 @@ def kept_by(key):
     [
         lambda x: (x.data_ptr(), x._version),
         lambda x: (x.untyped_storage()._cdata, x.shape),
-        lambda x: x.shape,
         lambda x: x.flatten()[0].item() if x.untyped_storage().nbytes() > x.nbytes else x.data_ptr(),
     ],
 )
@@ -226,7 +225,7 @@ def test_calls_with_known_values_that_take_no_time_are_noted():
     def layernorm_fwd(x, weight, bias, eps, normalized_shape):
         key = x.contiguous().numpy().tobytes()
         if key not in kept:
-            time.sleep(0.004)
+            sum(range(300_000))
             kept[key] = right(x, weight, bias, eps, normalized_shape)
         return tuple(t.clone() for t in kept[key])
 

@@ -4,6 +4,7 @@ Kernels that are written to pass a test, by agents above all, cheat in ways that
 `docs/explanation/cheats.md` says which check detects which class of cheat. Here is what the other checks leave.
 """
 
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import fields, replace
@@ -15,7 +16,7 @@ import torch
 
 from verify_norm.cases import make, placement, turns
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.rerun import Difference, cheap, element
+from verify_norm.checks.relations.rerun import Difference, cheap, element, rerun
 from verify_norm.core import judge
 from verify_norm.core.finding import Finding, Note
 from verify_norm.core.run import Case, Run
@@ -33,7 +34,11 @@ LAYOUTS: dict[str, Any] = {f.name: "contiguous" for f in fields(CaseSpec) if f.n
 LEAST = 1e-4  # seconds of a call with new values: shorter times are those of Python
 
 
-@check(of_outputs=False)
+def _looks(run: Run) -> bool:
+    return bool(run.evasions) or any(output is not None for output in run.outputs.values())
+
+
+@check(looks=_looks, of_outputs=False)
 def honesty(run: Run) -> Iterator[Finding | Note]:
     """A call does its work itself, before it returns, and neither its judge nor its caller can be deceived by it.
 
@@ -43,8 +48,8 @@ def honesty(run: Run) -> Iterator[Finding | Note]:
 
     In these cases a series of calls follows as in use: contiguous tensors without guards, in one memory for all calls,
     which is written as by another kernel, past torch's count of versions. Calls at random places have new values; their
-    outputs must be within their bound, as in the case itself. If they take many times longer than calls with known
-    values, a note says so, which is no finding.
+    outputs must be within their bound, as they are in the usual way. If they take many times longer than calls with
+    known values, a note says so, which is no finding.
     """
     for name in functions.at_import(run.kernel.target):
         message = f"the import of its module replaces {name}"
@@ -94,7 +99,7 @@ def _series(run: Run) -> Iterator[Difference | Note]:
         return
     count = int(min(MOST, max(FEWEST, SECONDS / max(run.seconds, 1e-6))))
     places = np.random.default_rng(spec.seed).permutation(np.arange(1, count))[: NEW[0] + count // NEW[1]]
-    clock = Clock()
+    clock = Clock(now=time.process_time if run.case.device == "cpu" else time.perf_counter)
     assert run.kernel.run is not None
     kernel = replace(run.kernel, run=clock.around(run.kernel.run, run.case.device))
     known, home = _built(run, spec, 0), dict[str, torch.Tensor]()
@@ -104,6 +109,8 @@ def _series(run: Run) -> Iterator[Difference | Note]:
         one = execute(kernel, _at(home, _built(run, spec, number) if new else known), nullcontext())
         seconds[new].append(clock.seconds - before)
         if found := list(_wrong(run, one)):
+            usual = rerun(run, one.case.exact, spec=spec, truth=True)  # what is wrong there too is left to `accuracy`
+            found = [each for each in found if not _over(usual, each.output)]
             where = f"in call {number + 1} of a series with {'new' if new else 'the same'} values in the same memory"
             yield from (replace(each, words=f"{each.words}, {where}, as in use") for each in found)
             return
@@ -142,10 +149,17 @@ def _wrong(run: Run, one: Run) -> Iterator[Difference]:
         yield from [Difference(None, f"it fails: {one.problem}")] * (not one.limits and not one.refused)
         return
     for name, output in one.outputs.items():
-        usual, want = run.outputs.get(name), one.case.expected.get(name)
-        if output is None or output.ratio is None or want is None or usual is None or usual.ratio is None:
+        want = one.case.expected.get(name)
+        if output is None or output.ratio is None or want is None or _over(run, name) or not _over(one, name):
             continue
-        if output.ratio.max(initial=0.0) > 1 >= usual.ratio.max(initial=0.0):
-            index = judge.worst(output.ratio)
-            words = f"{element(name, index)} is {output.got[index]:.9g}, expected {want.value[index]:.9g}"
-            yield Difference(name, words, index)
+        index = judge.worst(output.ratio)
+        words = f"{element(name, index)} is {output.got[index]:.9g}, expected {want.value[index]:.9g}"
+        yield Difference(name, words, index)
+
+
+def _over(run: Run, name: str | None) -> bool:
+    """Return whether an output is beyond its bound, or not to be judged; of no output, whether there is none."""
+    output = run.outputs.get(name or "")
+    if name is None:
+        return run.problem is not None
+    return output is None or output.ratio is None or bool(output.ratio.max(initial=0.0) > 1)
