@@ -215,7 +215,7 @@ def test_a_function_that_a_further_run_replaces():
             np.isnan = np.zeros_like
         return right(x, weight, bias, eps, normalized_shape)
 
-    assert said(layernorm_fwd)[None].startswith("it replaces numpy.isnan in a further run of the case")
+    assert said(layernorm_fwd)[None].startswith("it replaces numpy.isnan, in a further run or an earlier case")
     assert np.isnan is usual
 
 

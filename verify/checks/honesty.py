@@ -20,7 +20,7 @@ from verify_norm.checks.relations.rerun import Difference, cheap, element, rerun
 from verify_norm.core import judge
 from verify_norm.core.finding import Finding, Note
 from verify_norm.core.run import Case, Run
-from verify_norm.core.spec import CaseSpec
+from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.loading import functions
 from verify_norm.running import guards
 from verify_norm.running.execute import REPLACES, Clock, execute, inplace
@@ -62,10 +62,11 @@ def honesty(run: Run) -> Iterator[Finding | Note]:
         yield item if isinstance(item, Note) else finding(run, "honesty", item.output, item.words, index=item.index)
 
 
-def replaced(run: Run, names: Iterable[str]) -> Iterator[Finding]:
-    """Yield that functions of the judge have been replaced in a further run of the case."""
+def replaced(kernel: Kernel, spec: CaseSpec, names: Iterable[str]) -> Iterator[Finding]:
+    """Yield that functions of the judge were found replaced when a case was over."""
     for name in names:
-        yield finding(run, "honesty", None, f"{REPLACES} {name} in a further run of the case; {EXPECTED}")
+        message = f"{REPLACES} {name}, in a further run or an earlier case; {EXPECTED}"
+        yield Finding(kernel.name, "honesty", None, "fail", message, spec)
 
 
 def _later(run: Run) -> Iterator[Difference]:

@@ -18,13 +18,13 @@ from verify_norm.core.errors import one_line
 from verify_norm.core.known import overwritten
 from verify_norm.core.run import Case, Output, Run
 from verify_norm.core.spec import Kernel, Op
-from verify_norm.loading.functions import Functions
 from verify_norm.loading.returned import RefusedError, by_name, disguise, named, readable
 from verify_norm.running import guards, refusals
 from verify_norm.running.interpreter.arithmetic import otherwise
 from verify_norm.running.operators import Recording
 from verify_norm.running.surroundings import left
 
+Watch = Callable[[], Sequence[str]]
 Evasions = tuple[tuple[str | None, str], ...]  # as in Run
 CONTAINERS = (torch.Tensor, torch.nn.Parameter, tuple, list, dict)  # to unpack them runs no code of the kernel
 REPLACES = "it replaces"  # a function of its judge
@@ -62,14 +62,14 @@ def execute(
     case: Case,
     within: AbstractContextManager[None] | None = None,
     *,
-    watch: Sequence[Functions] | None = None,
+    watch: Sequence[Watch] | None = None,
 ) -> Run:
     """Run `kernel` once and return the run; an exception of the kernel becomes the run's `problem`.
 
     The kernel's allocations are poisoned and guarded, unless it runs `within` another context. On a GPU the case's
     device is the current one, for a kernel and a CUDA graph are launched there; each thread has its own current device.
-    With `watch` the run also says what the call did to its judge; the functions in it are put back before anything is
-    judged.
+    With `watch` the run also says what the call did to its judge; what is in it puts functions back, and returns which,
+    before anything is judged.
     """
     otherwise.clear()
     with warnings.catch_warnings(), _current(torch.device(case.device)):
@@ -84,14 +84,14 @@ def execute(
 
 @contextmanager
 def _watching(
-    kernel: Kernel, case: Case, effects: list[str], replaced: list[str], watch: Sequence[Functions]
+    kernel: Kernel, case: Case, effects: list[str], replaced: list[str], watch: Sequence[Watch]
 ) -> Iterator[None]:
     """Put back what the call in this block changes, and enter it in lists, before anything else is done."""
     with left(effects, case.arguments, _writable(kernel, case)):
         try:
             yield
         finally:
-            replaced += (name for functions in watch for name in functions.replaced())
+            replaced += (name for put_back in watch for name in put_back())
 
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:

@@ -1,7 +1,8 @@
 """One kernel on one case: runs the checks and returns their results as small frozen data."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 
 import torch
@@ -16,7 +17,7 @@ from verify_norm.core.run import Run
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.core.tally import Tally
 from verify_norm.loading.functions import Functions, remembered
-from verify_norm.running.execute import Clock, execute
+from verify_norm.running.execute import Clock, Watch, execute
 from verify_norm.running.isolate import LostError, Runner, announce
 from verify_norm.running.patience import types
 
@@ -122,7 +123,15 @@ def examine(
     """
     kernel = replace(kernel, contract=contract or kernel.contract)
     with placement.WhereItFits():  # our tensors: an error of the kernel's own is a problem of its run
-        return _examine(kernel, spec, checks, device, announce, further)
+        judge = remembered() if "honesty" in checks else None
+        try:
+            return _examine(kernel, spec, checks, device, announce, further, judge)
+        except Exception:
+            names = judge.replaced() if judge else ()
+            if not names:
+                raise
+            found = tuple(honesty.replaced(kernel, spec, names))  # so this tool itself went wrong
+            return Examined(spec, findings=found, looked=("honesty",))
     torch.cuda.empty_cache()
     return Examined(spec, unsupported=NO_ROOM)
 
@@ -134,16 +143,16 @@ def _examine(
     device: str,
     announce: Callable[[str], None],
     further: float,
+    judge: Functions | None,
 ) -> Examined:
+    """Return `examine`, given the functions that a verdict rests on, if `honesty` looks at them."""
     if (reason := kernel.refuses(spec)) is not None:
         return Examined(spec, unsupported=reason)
     placement.release(device)
     op, clock = OPS[kernel.op], Clock()
     run, forward_run = (clock.around(function, device) for function in (kernel.run, kernel.forward_run))
     case = make.case(spec, op, kernel.contract, device)
-    honest = "honesty" in checks
-    watch = (remembered(), Functions(of_torch=True)) if honest and "honesty" in spec.further else ()
-    ran = execute(replace(kernel, run=run, forward_run=forward_run), case, watch=watch if honest else None)
+    ran = execute(replace(kernel, run=run, forward_run=forward_run), case, watch=_watch(judge, spec) if judge else None)
     if ran.refused:
         return Examined(spec, unsupported=ran.problem)
     ran = replace(ran, further=further)
@@ -161,8 +170,8 @@ def _examine(
                 continue
             yielded += [(name, item) for item in items]
             looked += [name] * (NoData() not in items)
-    for functions in watch[:1]:  # further runs replace some of torch's themselves, as torch.compile does
-        yielded += [("honesty", item) for item in honesty.replaced(ran, functions.replaced())]
+    if judge and "honesty" in spec.further:
+        yielded += [("honesty", item) for item in honesty.replaced(kernel, spec, judge.replaced())]
     tried = [(name, item) for name, item in yielded if isinstance(item, Tried)]
     probable = {item.output: item.ratio for _, item in yielded if isinstance(item, OverProbable)}
     return Examined(
@@ -185,6 +194,13 @@ def _examine(
         seconds=clock.seconds,
         dead=_dead(device),
     )
+
+
+def _watch(judge: Functions, spec: CaseSpec) -> Sequence[Watch]:
+    """Return what puts functions back after the call: all in cases that name it, else those that are not ours."""
+    if "honesty" not in spec.further:
+        return (partial(judge.replaced, ours=False),)
+    return judge.replaced, Functions(of_torch=True).replaced  # torch.compile in a further run replaces some of torch's
 
 
 def _layout(run: Run, name: str) -> str:

@@ -41,7 +41,7 @@ def workspace(x, weight, eps):
     with torch.no_grad():
         squares = held[x.device][: x.numel()].view(x.shape).copy_(x).square_()
         rstd = torch.rsqrt(squares.mean(-1, keepdim=True) + eps).flatten()
-    return rmsnorm(x, weight, eps)[0] if x.requires_grad else _scaled(x, weight, rstd)[0], rstd
+    return rmsnorm(x.contiguous(), weight, eps)[0] if x.requires_grad else _scaled(x, weight, rstd)[0], rstd
 
 
 @functools.lru_cache(64)
@@ -119,7 +119,7 @@ def static_graph(x, weight, eps):
             with torch.inference_mode(mode=False):
                 _static[key] = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         rstd = rmsnorm(_static[key].copy_(x), None, eps)[1].clone()
-    return (rmsnorm(x, weight, eps)[0] if x.requires_grad else _scaled(x, weight, rstd)[0]), rstd
+    return (rmsnorm(x.contiguous(), weight, eps)[0] if x.requires_grad else _scaled(x, weight, rstd)[0]), rstd
 
 
 class Labelled(torch.Tensor):
