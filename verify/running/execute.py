@@ -36,7 +36,7 @@ class Clock:
     """Adds up the time inside the functions that it wraps."""
 
     seconds: float = 0.0
-    now: Callable[[], float] = time.perf_counter
+    now: Callable[[], float] = lambda: time.perf_counter()
 
     def around(self, function: Callable[..., Any] | None, device: str) -> Callable[..., Any] | None:
         """Return the same function, timed to the end of its work on the GPU."""
