@@ -88,6 +88,7 @@ def verify(
     bind: str = "",
     isolate: bool = DEFAULTS.isolate,
     allow_incomplete: bool | None = None,
+    require_own: bool | None = None,
     config: bool = True,
 ) -> Report | Reports:
     """Check a kernel as `verify-norm --kernel` does; return a report, or Reports where `op` has no direction.
@@ -113,6 +114,7 @@ def verify(
         kernel in a process of its own. What cannot be imported there (a nested function, one of the running script)
         runs in this process.
     allow_incomplete : accept a run that ends, by its time or Ctrl-C, before all corner cases.
+    require_own : a norm operator of torch that runs inside the kernel, as a fallback, is a finding.
     config : take what is not given here from [tool.verify-norm] of the nearest pyproject.toml, as every door does.
 
     Raises
@@ -130,7 +132,7 @@ def verify(
     given = {"dtypes": dtypes, "checks": checks, "examples": examples, "seconds": seconds, "seed": seed, "only": only}
     given |= {"device": device, "shapes": shapes, "timeout": timeout, "allow_incomplete": allow_incomplete}
     given |= {"workers": workers}
-    options = _given("verify", config=config, contract=contract, corpus=corpus, **given)
+    options = _given("verify", config=config, contract=contract, corpus=corpus, require_own=require_own, **given)
     cases = options.pop("corpus", "")
     asked = request(kernel, options, op=op, bind=bind, isolate=isolate, corpus=cases, tell=_tell)
     from verify_norm.search.search import search
@@ -198,6 +200,7 @@ def replay(
     timeout: float | None = None,
     contract: Contract | str | None = None,
     only: str | None = None,
+    require_own: bool | None = None,
     bind: str = "",
     isolate: bool = DEFAULTS.isolate,
     config: bool = True,
@@ -216,7 +219,7 @@ def replay(
         refuse_nonsense(spec)
         case = spec
     given = {"checks": checks, "device": device, "timeout": timeout, "contract": contract, "only": only}
-    given = _given("replay", config=config, **given) | {"examples": 0}
+    given = _given("replay", config=config, require_own=require_own, **given) | {"examples": 0}
     asked = request(kernel, given, op=op, bind=bind, isolate=isolate, tell=_tell)
     from verify_norm.search.search import replay as run
 

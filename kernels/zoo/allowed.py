@@ -66,6 +66,23 @@ ALLOWED: tuple[Example, ...] = (
         contract=Contract(saturate="saturate"),
     ),
     *_right("habits", "layernorm_fwd", ("U29_in_threads", "two threads, which are joined", "CPU kernels")),
+    *_right(
+        "cheats.honest",
+        "rmsnorm_fwd",
+        ("U43_plan_by_shape", "a plan is kept for each shape", "autotuners"),
+        ("U44_workspace", "a workspace of each thread grows and is kept", "CUB's temporary storage"),
+        ("U45_constants", "constants on the device in functools.lru_cache", "plausible"),
+        ("U46_table", "a table is built in the first call, which imports a module", "lazy initialization"),
+        ("U47_pool", "a pool of threads is kept, and waited for", "CPU kernels"),
+        ("U48_worker", "a thread that is always there stores y, and is waited for", "servers"),
+        (
+            "U49_static_graph",
+            "x is copied to where a graph was captured, and the result from there",
+            "vLLM's CUDA graphs",
+        ),
+        ("U50_labelled", "a subclass of Tensor that is a label, an attribute on an output", "metadata on tensors"),
+        ("U51_falls_back", "calls torch's own norm", "fallbacks in libraries"),
+    ),
     *_right("custom", "rmsnorm_fwd", ("U31_operator", "an operator of torch.library", "vLLM")),
     *_right(
         "habits",

@@ -32,6 +32,7 @@ Kind = Literal[
     "size",
     "effect",
     "check",
+    "cheat",
     "unusual",
 ]
 Needs = Literal["cpu", "gpu", "sm_90", "none"]

@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import random
+import signal
 import sys
 import threading
 import warnings
@@ -16,7 +17,8 @@ import pytest
 import torch
 from checking import ROWS
 from norms import layernorm
-from torch.overrides import _get_current_function_mode_stack
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS
@@ -94,6 +96,12 @@ CHANGES = {
     "logging.disable": lambda x, *y: logging.disable(3),
     "os.environ changes from {'VERIFY_NORM_TEST': None}": lambda x, *y: os.environ.update(VERIFY_NORM_TEST="1"),
     "warnings.filters has": lambda x, *y: warnings.simplefilter("error", DeprecationWarning),
+    "torch's function modes changes from 0 to 1": lambda x, *y: TorchFunctionMode().__enter__(),
+    "torch's dispatch modes changes from": lambda x, *y: TorchDispatchMode().__enter__(),
+    "handlers of signals": lambda x, *y: signal.signal(signal.SIGUSR1, print),
+    "sys.gettrace() changes from None": lambda x, *y: sys.settrace(lambda *_: None),
+    "sys.getprofile() changes from None": lambda x, *y: sys.setprofile(lambda *_: None),
+    "gc.callbacks has": lambda x, *y: gc.callbacks.append(lambda *_: None),
     "geterr": lambda x, *y: np.seterr(over="raise"),
     "working folder": lambda x, *y: elsewhere(),
     "x.requires_grad changes from False to True": lambda x, *y: x.requires_grad_(),

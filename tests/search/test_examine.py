@@ -56,7 +56,7 @@ def test_a_check_that_the_gpu_has_no_room_for_takes_no_other_finding_with_it(mon
 
 NAN = CaseSpec((4, 30), special="nan")
 SMALL = CaseSpec((5, 64))
-AGAIN = {"memory", "determinism", "calls", "effects", "modes"}  # which look at any output
+AGAIN = {"memory", "determinism", "calls", "effects", "modes", "honesty"}  # which look at any output
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ AGAIN = {"memory", "determinism", "calls", "effects", "modes"}  # which look at 
         ("right", NAN, {"signature", "accuracy", "nonfinite", "batch_invariance", *AGAIN}),
         ("right", CaseSpec((0, 8)), {"signature", *AGAIN}),
         ("right", SMALL, set(CHECK_NAMES) - {"crash", "statistics", "sums", "nonfinite", "gradient", "autograd"}),
-        ("right", replace(SMALL, further=()), {"signature", "accuracy", "memory", "effects"}),
+        ("right", replace(SMALL, further=()), {"signature", "accuracy", "memory", "effects", "honesty"}),
     ],
 )
 def test_a_check_looks_only_at_what_there_is(function, spec, looked):

@@ -214,6 +214,12 @@ def overwrite(tensor: torch.Tensor, source: torch.Tensor) -> None:
         tensor[own].copy_(source[own])
 
 
+def beside(tensor: torch.Tensor) -> torch.Tensor:
+    """Return another contiguous tensor on the same memory, which counts the versions of its values by itself."""
+    fresh = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return fresh.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
 def same_values(one: torch.Tensor, two: torch.Tensor) -> bool:
     """Return whether two tensors of one shape and type hold the same numbers: NaN equals NaN, and 0 equals −0."""
     return torch.allclose(one, two, rtol=0.0, atol=0.0, equal_nan=True)

@@ -20,6 +20,7 @@ SHARES = {
     "determinism": (3, 0),
     "calls": (6, 5),
     "effects": (12, 8),
+    "honesty": (12, 2),
     "modes": (4, 3),
     "autograd": (6, 1),
     "gradient": (3, 0),

@@ -15,6 +15,7 @@ from verify_norm.checks import (  # noqa: F401 — they enter themselves
     distribution,
     effects,
     gradient,
+    honesty,
     identities,
     invariance,
     memory,

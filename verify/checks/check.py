@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from verify_norm.core.finding import Finding, NoData, Observed, OverProbable, SmallestError, Status, Tried
+from verify_norm.core.finding import Finding, NoData, Note, Observed, OverProbable, SmallestError, Status, Tried
 from verify_norm.core.run import Run
 from verify_norm.core.spec import Kernel, Op
 
-Item = Finding | SmallestError | OverProbable | Observed | NoData | Tried
+Item = Finding | SmallestError | OverProbable | Observed | NoData | Note | Tried
 CheckFunction = Callable[[Run], Iterable[Item]]
 
 

@@ -3,5 +3,15 @@
 # The keys of verify_norm.checks.CHECKS, whose import loads torch.
 CHECK_NAMES = (
     *("crash", "signature", "accuracy", "statistics", "distribution", "sums", "nonfinite", "memory", "effects"),
-    *("determinism", "calls", "modes", "autograd", "gradient", "identities", "degenerate", "batch_invariance"),
+    *(
+        "determinism",
+        "calls",
+        "modes",
+        "autograd",
+        "honesty",
+        "gradient",
+        "identities",
+        "degenerate",
+        "batch_invariance",
+    ),
 )

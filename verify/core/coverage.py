@@ -48,8 +48,9 @@ class Seen:
     The first four are the largest of any case: the rows, groups or channels of x (M), the elements that are normalized
     together (N), the channels of a group (C/G; 0 where an operator has no groups), and the elements of x. The others
     count cases: by the type of x, by a weight type that is not that of x, by the layout of any tensor, by the way that
-    a check took in a further run (`verify_norm.core.finding.Tried`), and by each norm operator of torch that ran inside
-    the kernel (`verify_norm.running.operators`). BatchNorm's training and evaluation count as ways of `modes`.
+    a check took in a further run (`verify_norm.core.finding.Tried`), by each norm operator of torch that ran inside the
+    kernel (`verify_norm.running.operators`), and by what a check noticed that is no finding (`notes`). BatchNorm's
+    training and evaluation count as ways of `modes`.
     """
 
     rows: int = 0
@@ -61,6 +62,7 @@ class Seen:
     layouts: dict[str, int] = field(default_factory=dict)
     ways: dict[str, dict[str, int]] = field(default_factory=dict)
     operators: dict[str, int] = field(default_factory=dict)
+    notes: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -70,10 +72,12 @@ class Seen:
         layouts: Iterable[str] = (),
         ways: Iterable[tuple[str, str]] = (),
         operators: Iterable[str] = (),
+        notes: Iterable[str] = (),
     ) -> Self:
         """Return what is in one case, with the layouts of its tensors, as "x transposed".
 
-        Its checks took these `ways`, each after the name of its check, and these `operators` ran in the kernel.
+        Its checks took these `ways`, each after the name of its check, and these `operators` ran in the kernel. Checks
+        noticed what `notes` say.
         """
         rows, elements = geometry.size(spec, op)
         weights = [tensor.name for tensor in op.inputs if tensor.role == "weight" and getattr(spec, tensor.name)]
@@ -92,6 +96,7 @@ class Seen:
             layouts={layout: 1 for name, _, layout in given if getattr(spec, name, True)},  # of None there is none
             ways=taken,
             operators=dict.fromkeys(operators, 1),
+            notes=dict.fromkeys(notes, 1),
         )
 
     def merge(self, other: Self) -> Self:
@@ -107,6 +112,7 @@ class Seen:
             layouts=_sum(self.layouts, other.layouts),
             ways={name: _sum(self.ways.get(name, {}), other.ways.get(name, {})) for name in checks},
             operators=_sum(self.operators, other.operators),
+            notes=_sum(self.notes, other.notes),
         )
 
 

@@ -95,6 +95,13 @@ class NoData:
 
 
 @dataclass(frozen=True, slots=True)
+class Note:
+    """Says what a check noticed in one case that is no finding."""
+
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
 class Tried:
     """Says which of its ways a check took in one case, and which norm operators of torch ran in the kernel there."""
 

@@ -152,9 +152,12 @@ def count_cases(number: int) -> str:
 
 def replay_line(report: Report, spec: CaseSpec) -> str:
     """Return the command that runs a case again; a call, if no command can find the kernel."""
+    own = report.settings.require_own
     if not report.target:
-        return f"verify_norm.replay(<the kernel>, {spec_text(report.kernel, spec, report.op)!r})"
-    return command(report.kernel, report.op, spec, report.bind, report.settings.contract, report.settings.only)
+        text = spec_text(report.kernel, spec, report.op)
+        return f"verify_norm.replay(<the kernel>, {text!r}{', require_own=True' * own})"
+    line = command(report.kernel, report.op, spec, report.bind, report.settings.contract, report.settings.only)
+    return line + " --require-own" * own
 
 
 def command(kernel: str, op: str, spec: CaseSpec, bind: str = "", contract: str = "", only: str = "") -> str:
@@ -193,7 +196,7 @@ def run_line(report: Report, contract: str, only: str) -> str:
     """Return the command that checks the kernel again under another contract, or with other cases."""
     settings = report.settings
     if not report.target:
-        given = {"contract": contract, "only": only}
+        given = {"contract": contract, "only": only, "require_own": settings.require_own}
         return f"verify_norm.verify(<the kernel>, {', '.join(f'{k}={v!r}' for k, v in given.items() if v)})"
     options = {
         "--kernel": report.kernel,
@@ -204,7 +207,8 @@ def run_line(report: Report, contract: str, only: str) -> str:
         "--contract": contract,
         "--only": only,
     }
-    return " ".join(["verify-norm", *(f"{name} {shlex.quote(value)}" for name, value in options.items() if value)])
+    words = [f"{name} {shlex.quote(value)}" for name, value in options.items() if value]
+    return " ".join(["verify-norm", *words, *["--require-own"] * settings.require_own])
 
 
 def cases(report: Report) -> str:

@@ -79,6 +79,8 @@ class Run:
     refused: bool = False  # the kernel does not take the case: the problem is not its fault
     limits: tuple[str, ...] = ()  # kinds of limits that the problem speaks of: other cases tell whether it refuses
     returned: Mapping[str, Any] = field(default_factory=dict)  # the tensors: holding them keeps their memory in use
+    evasions: tuple[tuple[str | None, str], ...] = ()  # what the call did to its judge: an output, if about one; words
+    at_return: Mapping[str, Any] = field(default_factory=dict)  # the bytes of each output when the call returned
     effects: tuple[str, ...] = ()  # what the call changed of the process and of what its arguments are, in words
     otherwise: tuple[str, ...] = ()  # operations that ran in Triton's interpreter, and that a GPU computes otherwise
     operators: tuple[str, ...] = ()  # norm operators of torch that ran inside the kernel

@@ -41,7 +41,7 @@ WEIGHTS = ("random", "zero", "some_zero", "one", "some_one", "initial")
 LAWS = ("scale", "scale_dy", "linearity", "shift", "permutation")
 FURTHER = (
     *("memory", "distribution", "batch_invariance", "determinism", "calls", "effects", "modes", "autograd"),
-    *("gradient", "degenerate", "power", *LAWS),
+    *("honesty", "gradient", "degenerate", "power", *LAWS),
 )
 
 

@@ -9,6 +9,11 @@ from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.spec import Op
 
 READABLE = {*FORMATS, *("bool", "uint8", "int8", "int16", "int32", "int64")}  # what a finding can show the values of
+EXACT = (torch.Tensor, torch.nn.Parameter)
+PASSIVE = {  # what a class may define anew without a change of what its tensors hold
+    *("__module__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__slots__", "__firstlineno__"),
+    *("__new__", "__init__", "__init_subclass__", "__repr__", "__str__", "__hash__", "__reduce__", "__reduce_ex__"),
+}
 
 
 class RefusedError(Exception):
@@ -16,7 +21,13 @@ class RefusedError(Exception):
 
 
 def named(returned: Any, op: Op) -> dict[str, Any] | str:
-    """Return the returned values by output name, or what is wrong with them.
+    """Return the returned values by output name, tensors as plain ones, or what is wrong with them."""
+    found = by_name(returned, op)
+    return found if isinstance(found, str) else readable(found)
+
+
+def by_name(returned: Any, op: Op) -> dict[str, Any] | str:
+    """Return the returned values by output name, as they came, or what is wrong with them.
 
     None for what follows y of a forward is left out, as in a shorter tuple. Beyond the operator's outputs a kernel may
     return numbers and None, which are no outputs; of more tensors it is not known which are meant.
@@ -40,13 +51,14 @@ def named(returned: Any, op: Op) -> dict[str, Any] | str:
         found = dict(zip(names, values, strict=False))
     if op.forward is None:
         found = {name: value for name, value in found.items() if value is not None or name == names[0]}
-    for name, value in found.items():
-        if value is None:
-            continue
-        found[name] = value = plain(value)
-        if (problem := unreadable(value)) is not None:
-            return f"{name} is {problem}"
     return found
+
+
+def readable(found: Mapping[str, Any]) -> dict[str, Any] | str:
+    """Return the values with tensors as plain ones, or what is wrong with the first that cannot be read."""
+    values = {name: plain(value) for name, value in found.items()}
+    problems = ((name, unreadable(value)) for name, value in values.items() if value is not None)
+    return next((f"{name} is {problem}" for name, problem in problems if problem is not None), values)
 
 
 def _flat(returned: Any) -> Iterable[Any]:
@@ -67,18 +79,52 @@ def _tensors(values: list[Any]) -> list[Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return a tensor of a subclass as a plain one on the same memory: what the subclass does when read is not seen."""
-    if not isinstance(value, torch.Tensor) or type(value) in (torch.Tensor, torch.nn.Parameter):
+    """Return a tensor that is more than one as a plain one on the same memory: what it does when read is not seen.
+
+    One that is negated lazily comes in memory of its own.
+    """
+    if not isinstance(value, torch.Tensor) or (type(value) in EXACT and not _overridden(value) and not value.is_neg()):
         return value
     with torch._C.DisableTorchFunctionSubclass():
-        return value.as_subclass(torch.Tensor)
+        held = torch.Tensor.as_subclass(value, torch.Tensor)
+        return torch.resolve_neg(held) if type(held) is torch.Tensor and held.is_neg() else held
+
+
+def disguise(value: Any) -> str:
+    """Return in words how a tensor differs from its memory for who reads it; "" if it does not.
+
+    A subclass that defines nothing of torch.Tensor anew, as a label, and an attribute of a new name are no disguise.
+    """
+    if not isinstance(value, torch.Tensor):
+        return ""
+    kind = type(value)
+    if kind not in EXACT and (names := _redefined(kind)):
+        return f"is of {kind.__name__}, a subclass that defines {_listed(names)} of torch.Tensor anew"
+    if names := _overridden(value):
+        return f"has {_listed(names)} of its own, in place of torch.Tensor's"
+    return "is negated lazily: its memory holds the opposite sign" if value.is_neg() else ""
+
+
+def _overridden(tensor: torch.Tensor) -> list[str]:
+    """Return the attributes of one tensor that hide those of its class."""
+    return [name for name in vars(tensor) if hasattr(torch.Tensor, name)]
+
+
+def _redefined(kind: type) -> list[str]:
+    """Return what the classes between a subclass and torch.Tensor define anew."""
+    between = kind.__mro__[: kind.__mro__.index(torch.Tensor)]
+    return [name for one in between for name in vars(one) if hasattr(torch.Tensor, name) and name not in PASSIVE]
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:3]) + ", …" * (len(names) > 3)
 
 
 def unreadable(value: Any) -> str | None:
     """Return what a value is if it is no dense tensor of numbers with memory of its own; None if it is one."""
     if not isinstance(value, torch.Tensor):
         return f"a {type(value).__name__}, not a tensor"
-    if type(value) not in (torch.Tensor, torch.nn.Parameter):
+    if type(value) not in EXACT:
         return f"a {type(value).__name__}, which has no values of its own"
     kind = str(value.dtype).removeprefix("torch.")
     if value.is_nested or value.layout is not torch.strided:

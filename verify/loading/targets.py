@@ -10,7 +10,7 @@ from types import ModuleType, NoneType
 from typing import Any
 
 from verify_norm.core.errors import UsageError, one_line
-from verify_norm.loading import nested
+from verify_norm.loading import functions, nested
 
 
 def attribute(target: str) -> Any:
@@ -68,7 +68,7 @@ def imported(where: str) -> Any:
     reach(where)
     added = sys.path[len(before) :]
     try:
-        with nested.inside(nested.importing(where)):
+        with nested.inside(nested.importing(where)), functions.importing(where):
             return _from_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
     except (UsageError, KeyboardInterrupt):
         raise

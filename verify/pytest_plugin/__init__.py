@@ -139,6 +139,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--norm-baseline", metavar="FILE", help="Fail a kernel that is worse than in these reports (--norm-report).")
     accept = "Do not fail where the search ends before all corner cases; skip a check that then has no data."
     add("--norm-allow-incomplete", action="store_const", const=True, help=accept)
+    own = "Fail a kernel inside which a norm operator of torch runs, as a fallback."
+    add("--norm-require-own", action="store_const", const=True, help=own)
     add("--norm-report", metavar="FILE", help="Write the reports of all kernels to this file, as a list in JSON.")
 
 

@@ -11,7 +11,7 @@ import pytest
 OPTIONS = {
     name: f"norm_{name}" for name in ("examples", "seconds", "seed", "contract", "only", "workers", "allow_incomplete")
 }
-OPTIONS |= {"dtypes": "norm_dtype"}
+OPTIONS |= {"dtypes": "norm_dtype", "require_own": "norm_require_own"}
 
 
 def chosen(config: pytest.Config) -> dict[str, Any]:

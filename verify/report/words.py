@@ -80,6 +80,7 @@ def seen(report: Report) -> list[str]:
         lines += [f"contract: {contract(report.contract)}"]
     called = [f"{name} in {times:,} of {count(done.compared, 'case')}" for name, times in saw.operators.items()]
     lines += [f"it calls torch's {', '.join(called)}"] * bool(called)
+    lines += [f"note: {words}, in {count(times, 'case')}" for words, times in saw.notes.items()]
     return [*lines, *filter(None, [spent(report)])]
 
 

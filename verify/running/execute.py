@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,11 +17,18 @@ from verify_norm.core import judge
 from verify_norm.core.errors import one_line
 from verify_norm.core.known import overwritten
 from verify_norm.core.run import Case, Output, Run
-from verify_norm.core.spec import Kernel
-from verify_norm.loading.returned import RefusedError, named
+from verify_norm.core.spec import Kernel, Op
+from verify_norm.loading.returned import RefusedError, by_name, disguise, named, readable
 from verify_norm.running import guards, refusals
 from verify_norm.running.interpreter.arithmetic import otherwise
-from verify_norm.running.surroundings import Surroundings
+from verify_norm.running.operators import Recording
+from verify_norm.running.surroundings import left
+
+Watch = Callable[[], Sequence[str]]
+Evasions = tuple[tuple[str | None, str], ...]  # as in Run
+CONTAINERS = (torch.Tensor, torch.nn.Parameter, tuple, list, dict)  # to unpack them runs no code of the kernel
+REPLACES = "it replaces"  # a function of its judge
+HELD = 2**26  # bytes of an output: of larger ones no copy is kept
 
 
 @dataclass(slots=True)
@@ -29,6 +36,7 @@ class Clock:
     """Adds up the time inside the functions that it wraps."""
 
     seconds: float = 0.0
+    now: Callable[[], float] = lambda: time.perf_counter()
 
     def around(self, function: Callable[..., Any] | None, device: str) -> Callable[..., Any] | None:
         """Return the same function, timed to the end of its work on the GPU."""
@@ -38,13 +46,13 @@ class Clock:
         @functools.wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
             _settle(device)
-            started = time.perf_counter()
+            started = self.now()
             try:
                 result = function(*args, **kwargs)
                 _settle(device)
                 return result
             finally:
-                self.seconds += time.perf_counter() - started
+                self.seconds += self.now() - started
 
         return timed
 
@@ -55,19 +63,41 @@ def _settle(device: torch.device | str) -> None:
         torch.cuda.synchronize(device)
 
 
-def execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | None = None) -> Run:
+def execute(
+    kernel: Kernel,
+    case: Case,
+    within: AbstractContextManager[None] | None = None,
+    *,
+    watch: Sequence[Watch] | None = None,
+) -> Run:
     """Run `kernel` once and return the run; an exception of the kernel becomes the run's `problem`.
 
     The kernel's allocations are poisoned and guarded, unless it runs `within` another context. On a GPU the case's
     device is the current one, for a kernel and a CUDA graph are launched there; each thread has its own current device.
+    With `watch` the run also says what the call did to its judge; what is in it puts functions back, and returns which,
+    before anything is judged.
     """
     otherwise.clear()
     with warnings.catch_warnings(), _current(torch.device(case.device)):
         # a warning is no failure, even if the caller turns warnings into errors
         warnings.simplefilter("ignore")
-        before = Surroundings(case.arguments, _writable(kernel, case))
-        run = _execute(kernel, case, within)
-        return replace(run, otherwise=tuple(sorted(otherwise)), effects=before.changes())
+        effects, replaced = list[str](), list[str]()
+        watching = _watching(kernel, case, effects, replaced, watch or ())
+        run = _execute(kernel, case, within, watching, told=watch is not None)
+        evasions = (*run.evasions, *((None, f"{REPLACES} {name}") for name in replaced))
+        return replace(run, otherwise=tuple(sorted(otherwise)), effects=tuple(effects), evasions=evasions)
+
+
+@contextmanager
+def _watching(
+    kernel: Kernel, case: Case, effects: list[str], replaced: list[str], watch: Sequence[Watch]
+) -> Iterator[None]:
+    """Put back what the call in this block changes, and enter it in lists, before anything else is done."""
+    with left(effects, case.arguments, _writable(kernel, case)):
+        try:
+            yield
+        finally:
+            replaced += (name for put_back in watch for name in put_back())
 
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:
@@ -75,7 +105,14 @@ def _current(device: torch.device) -> AbstractContextManager[Any]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
-def _execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | None) -> Run:
+def _execute(
+    kernel: Kernel,
+    case: Case,
+    within: AbstractContextManager[None] | None,
+    watching: AbstractContextManager[None],
+    *,
+    told: bool,
+) -> Run:
     assert kernel.run is not None, "registry.load sets run"
     device = torch.device(case.device)
     _settle(device)
@@ -84,10 +121,12 @@ def _execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | 
     given, begun = guards.Arguments(case.arguments), False
     with _ctrl_c() as pressed:
         try:
-            with within or guards.PoisonEmpty(case.poison) as made:
+            with within or guards.PoisonEmpty(case.poison) as made, watching:
                 begun = True
                 returned = kernel.run(**bound(kernel, case))
-            outputs = named((_written(kernel, case) or None) if returned is None else returned, case.op)
+            returned = (_written(kernel, case) or None) if returned is None else returned
+            outputs, evasions = _read(returned, case.op) if told else (named(returned, case.op), ())
+            at_return = _bytes(outputs) if told and not isinstance(outputs, str) else {}
         except RefusedError as refusal:
             return Run(kernel, case, {}, problem=str(refusal), refused=True)
         except BaseException as error:  # sys.exit() or a kernel's own KeyboardInterrupt would end the tool
@@ -98,7 +137,7 @@ def _execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | 
         elsewhere = [name for name, value in outputs.items() if value is not None and value.device != device]
         outputs = f"{elsewhere[0]} is on {outputs[elsewhere[0]].device}, expected {device}" if elsewhere else outputs
     if isinstance(outputs, str):
-        return Run(kernel, case, {}, problem=outputs)
+        return Run(kernel, case, {}, problem=outputs, evasions=evasions)
     damage = (*given.damage(_writable(kernel, case)), *(made.damage(outputs) if made else ()))
     overlaps = tuple(guards.overlaps(outputs, case.arguments))
     returned = {name: value for name, value in outputs.items() if value is not None}
@@ -108,7 +147,33 @@ def _execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | 
     seconds = clock() - started
     judged = {name: _judged(output, case, name) for name, output in values.items()}
     ran = made.operators.names if made else ()
-    return Run(kernel, case, judged, damage, overlaps, returned=returned, operators=ran, seconds=seconds)
+    run = Run(kernel, case, judged, damage, overlaps, returned=returned, operators=ran, seconds=seconds)
+    return replace(run, evasions=evasions, at_return=at_return)
+
+
+def _read(returned: Any, op: Op) -> tuple[dict[str, Any] | str, Evasions]:
+    """Return the outputs as plain tensors, or what is wrong with them, and what they do when they are read."""
+    late: list[Any] = []
+    with Recording(late) if type(returned) not in CONTAINERS else nullcontext():
+        found = by_name(returned, op)
+    evasions: list[tuple[str | None, str]] = []
+    if late:
+        evasions.append(
+            (None, f"it runs {late[0]} only when what it returned, a {type(returned).__name__}, is unpacked")
+        )
+    if isinstance(found, str):
+        return found, tuple(evasions)
+    evasions += ((name, f"{name} {words}") for name, value in found.items() if (words := disguise(value)))
+    return readable(found), tuple(evasions)
+
+
+def _bytes(outputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Return the bytes of the outputs as they are now, of which work that ends later changes some."""
+    return {
+        name: guards.content(value, whole=False).clone()
+        for name, value in outputs.items()
+        if value is not None and not value.is_meta and value.nbytes <= HELD
+    }
 
 
 def _states(case: Case) -> list[str]:

@@ -27,7 +27,7 @@ import pebble
 
 from verify_norm.core.errors import UsageError
 from verify_norm.core.spec import Kernel
-from verify_norm.loading import nested, registry
+from verify_norm.loading import functions, nested, registry
 from verify_norm.loading.targets import reach
 from verify_norm.running.interpreter import patch
 from verify_norm.running.patience import Known, Patience
@@ -87,7 +87,8 @@ class InProcess:
         return False
 
     def close(self) -> None:
-        """Do nothing."""
+        """Forget how the judge's functions were before the kernel ran."""
+        functions.remember(None)
 
 
 class Isolated:
@@ -225,6 +226,8 @@ def runner(kernel: Kernel, device: str, *, isolate: bool, preload: str = __name_
 
     `preload` names the module that the children's server imports once for all of them.
     """
+    if not isolate or not kernel.target:
+        functions.remember(functions.Functions())
     if not isolate:
         return InProcess(kernel, device)
     if not kernel.target:
@@ -307,6 +310,7 @@ def _load(target: str, record: bytes, stage: str) -> None:
         memory = mmap.mmap(file.fileno(), _STAGE)
     where = target.rpartition(":")[0]
     nested.seal(nested.importing(where))
+    functions.remember(functions.Functions())
     reach(where)  # for what the kernel imports when it is called
     _child = registry.received(target, record), memory
     nested.seal(f"the kernel {target} runs")

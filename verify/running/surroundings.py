@@ -3,15 +3,21 @@
 import gc
 import logging
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from torch.overrides import _get_current_function_mode_stack, _pop_mode
+from torch.utils import _python_dispatch
+from torch.utils._device import DeviceContext
 
+SIGNALS = [name for name in ("SIGALRM", "SIGVTALRM", "SIGPROF", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)]
 SUBNORMAL = np.array(2.0**-149, np.float32)
 
 
@@ -30,8 +36,34 @@ def _refilter(filters: list[Any]) -> None:
     warnings._filters_mutated()  # type: ignore[attr-defined]  # as warnings itself says that they have changed
 
 
+def _handlers() -> dict[str, Any]:
+    return {name: signal.getsignal(getattr(signal, name)) for name in SIGNALS}
+
+
+def _handle(handlers: Mapping[str, Any]) -> None:
+    """Set handlers of signals; those that Python has not set, and in another thread than the main one, stay."""
+    for name, handler in handlers.items():
+        with suppress(ValueError, TypeError):
+            signal.signal(getattr(signal, name), handler)
+
+
+def _function_modes() -> int:
+    """Return how many of torch's function modes are on, but for that of the default device."""
+    return sum(not isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack())
+
+
+def _stack(depth: Callable[[], int], pop: Callable[[], Any]) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+    def restore(before: int) -> None:
+        while depth() > before:
+            pop()
+
+    return depth, restore
+
+
 State = dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]  # how to read it, how to put it back
-STATE: State = {
+STATE: State = {  # modes come first: what reads the rest would meet them
+    "the number of torch's function modes": _stack(_function_modes, _pop_mode),
+    "the number of torch's dispatch modes": _stack(torch._C._len_torch_dispatch_stack, _python_dispatch._pop_mode),
     "torch.is_grad_enabled()": (torch.is_grad_enabled, torch.set_grad_enabled),
     "torch.is_autocast_enabled('cpu')": (
         lambda: torch.is_autocast_enabled("cpu"),
@@ -93,6 +125,10 @@ STATE: State = {
         lambda options: vars(torch._tensor_str.PRINT_OPTS).update(options),
     ),
     "the working folder": (os.getcwd, os.chdir),
+    "the handlers of signals": (_handlers, _handle),
+    "sys.gettrace()": (sys.gettrace, sys.settrace),
+    "sys.getprofile()": (sys.getprofile, sys.setprofile),
+    "gc.callbacks": (lambda: list(gc.callbacks), lambda kept: _replace(gc.callbacks, kept)),
     "gc.isenabled()": (gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
     "gc.get_threshold()": (gc.get_threshold, lambda thresholds: gc.set_threshold(*thresholds)),
     "sys.getrecursionlimit()": (sys.getrecursionlimit, sys.setrecursionlimit),
@@ -143,6 +179,16 @@ class Surroundings:
             for fact in changed:
                 if fact != "_version":  # what changes all else counts as a version too
                     yield f"{name}.{fact} changes from {self._facts[name][fact]} to {now[fact]}"
+
+
+@contextmanager
+def left(words: list[str], arguments: Mapping[str, Any], writable: Collection[str] = ()) -> Iterator[None]:
+    """Put back what a call in this block changes, and add to a list in words what that was."""
+    before = Surroundings(arguments, writable)
+    try:
+        yield
+    finally:
+        words += before.changes()
 
 
 def _difference(before: Any, now: Any) -> str:

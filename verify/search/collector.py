@@ -38,7 +38,8 @@ class Collector:
     kernel.
     `planned` to `ended` are those of `verify_norm.core.coverage.Coverage`. Cases that the kernel refuses in words are
     `waiting`, with their number, until `settle` knows all that `ran`; `limits` are those found, by their
-    wording; `suggested` are those that no words state. `without` has the cases in which an output was not returned.
+    wording; `suggested` are those that no words state. `without` has the cases in which an output was not returned,
+    `calling` those in which a norm operator of torch ran inside the kernel.
     `saw` is what the compared cases had in them. `told` has what cases say that a check, named first, would have
     detected in an output of a type; `drawn`: the cases now are random ones. `pairs` are the pairs of choices that met
     in cases with results, of so many `possible` ones. `pace` tells which sizes the kernel's time allows.
@@ -70,6 +71,7 @@ class Collector:
     limits: dict[str, str] = field(default_factory=dict)
     suggested: dict[str, str] = field(default_factory=dict)
     without: defaultdict[str, list[CaseSpec]] = field(default_factory=lambda: defaultdict(list))
+    calling: defaultdict[str, list[CaseSpec]] = field(default_factory=lambda: defaultdict(list))
     cases: int = 0
     tried: int = 0
     planned: int = 0
@@ -152,6 +154,8 @@ class Collector:
             self.skipped["further runs of a large case", f"one would take over {self.pace.further:.2g} s"] += 1
         for name in examined.missing:
             self.without[name].append(examined.spec)
+        for name in examined.operators:
+            self.calling[name].append(examined.spec)
         for name in examined.near:
             self.skipped[f"{name} beyond 2³¹ elements", "there is not enough memory"] += 1
         dtypes = {tally.output: tally.dtype for tally in examined.tallies}
@@ -170,8 +174,8 @@ class Collector:
             self.tallies[where] = old.merge(tally) if old else tally
 
     def _of_case(self, examined: Examined) -> Seen:
-        ways, operators = examined.ways, examined.operators
-        return Seen.of(examined.spec, OPS[self.kernel.op], examined.layouts, ways, operators)
+        ways, operators, notes = examined.ways, examined.operators, examined.notes
+        return Seen.of(examined.spec, OPS[self.kernel.op], examined.layouts, ways, operators, notes)
 
     def counted(self, finding: Finding) -> Finding:
         """Return the finding with the number of cases that show it, and with the limit that they may have in common."""
@@ -194,7 +198,7 @@ class Collector:
         outside: str = "",
     ) -> Report:
         """Return the report, with these findings for those that were collected, and what explains them."""
-        lacking = tuple(self._lacking())
+        lacking = (*self._lacking(), *self._falling_back())
         failed = self.cases - self.compared
         if failed and "signature" not in {check.name for check in self.checks}:
             self.skipped["outputs", "none was returned that can be compared; the check signature says why"] = failed
@@ -246,6 +250,13 @@ class Collector:
                 yield Finding(self.kernel.name, "signature", name, "fail", message, saved[0], cases=len(saved))
             else:
                 self.skipped[f"output {name}", f"{self.kernel.name} does not return it"] = len(specs)
+
+    def _falling_back(self) -> Iterator[Finding]:
+        """Yield the norm operators of torch that ran inside a kernel which must be its own."""
+        for name, specs in self.calling.items() if self.settings.require_own else ():
+            self.failed["honesty"] += len(specs)
+            message = f"it falls back to {name} in {len(specs)} of {count_cases(self.cases)}; --require-own forbids it"
+            yield Finding(self.kernel.name, "honesty", None, "fail", message, specs[0], cases=len(specs))
 
     def _stated(self) -> Iterator[Skip]:
         """Yield the limits that the kernel states, each with the number of cases that it leaves out."""

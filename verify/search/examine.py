@@ -1,23 +1,25 @@
 """One kernel on one case: runs the checks and returns their results as small frozen data."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import inf
 
 import torch
 
 from verify_norm.cases import agreement, make, placement
-from verify_norm.checks import CHECKS
+from verify_norm.checks import CHECKS, honesty
 from verify_norm.checks.relations.rerun import slow
 from verify_norm.core import geometry
-from verify_norm.core.finding import Finding, NoData, Observed, OverProbable, SmallestError, Tried
+from verify_norm.core.finding import Finding, NoData, Note, Observed, OverProbable, SmallestError, Tried
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Run
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.core.tally import Tally
 from verify_norm.core.work import NOTHING, Compiled
+from verify_norm.loading.functions import Functions, remembered
 from verify_norm.running.compilation import METER
-from verify_norm.running.execute import Clock, execute
+from verify_norm.running.execute import Clock, Watch, execute
 from verify_norm.running.isolate import LostError, Runner, announce
 from verify_norm.running.patience import types
 
@@ -33,9 +35,10 @@ class Examined:
     those whose further runs take too long. `unsupported` is the reason why the kernel was not run; `problem` and
     `limits` are those of its run. `near` names the tensors whose "far" layout did not fit into memory. `detectable`
     holds smallest errors, each after the name of its check, and `ways` which of its ways a check took. `operators` are
-    the norm operators of torch that ran inside the kernel, in the case itself or on such a way. `dead`: the kernel
-    broke its CUDA context, so its process can run nothing more. `hung`: it did not return, which without a finding is
-    no fault: the run had no more time. Meanwhile its process `compiled` something.
+    the norm operators of torch that ran inside the kernel, in the case itself or on such a way; `notes` say what checks
+    noticed besides findings. `dead`: the kernel broke its CUDA context, so its process can run nothing more. `hung`: it
+    did not return, which without a finding is no fault: the run had no more time. Meanwhile its process `compiled`
+    something.
     """
 
     spec: CaseSpec
@@ -51,6 +54,7 @@ class Examined:
     observed: tuple[tuple[str, bool], ...] = ()
     ways: tuple[tuple[str, str], ...] = ()
     operators: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     layouts: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     near: tuple[str, ...] = ()
@@ -125,13 +129,33 @@ def examine(
     METER.watch()
     before, examined = METER.total, None
     with placement.WhereItFits():  # our tensors: an error of the kernel's own is a problem of its run
-        examined = _examine(kernel, spec, checks, device, announce, further)
+        examined = _judged(kernel, spec, checks, device, announce, further)
     if examined is None:
         torch.cuda.empty_cache()
         return Examined(spec, unsupported=NO_ROOM)
     if not examined.dead:
         placement.release(device)
     return replace(examined, compiled=METER.total - before)
+
+
+def _judged(
+    kernel: Kernel,
+    spec: CaseSpec,
+    checks: tuple[str, ...],
+    device: str,
+    announce: Callable[[str], None],
+    further: float,
+) -> Examined:
+    """Return what `_examine` does; where it raises because the kernel replaced functions of ours, say so."""
+    judge = remembered() if "honesty" in checks else None
+    try:
+        return _examine(kernel, spec, checks, device, announce, further, judge)
+    except Exception:
+        names = judge.replaced() if judge else ()
+        if not names:
+            raise
+        found = tuple(honesty.replaced(kernel, spec, names))  # so this tool itself went wrong
+        return Examined(spec, findings=found, looked=("honesty",))
 
 
 def _examine(
@@ -141,14 +165,17 @@ def _examine(
     device: str,
     announce: Callable[[str], None],
     further: float,
+    judge: Functions | None,
 ) -> Examined:
+    """Return `examine`, given the functions that a verdict rests on, if `honesty` looks at them."""
     if (reason := kernel.refuses(spec)) is not None:
         return Examined(spec, unsupported=reason)
     if make.judge_of(spec, device) is not None:
         agreement.require(kernel.op, device)
     op, clock = OPS[kernel.op], Clock()
     run, forward_run = (clock.around(function, device) for function in (kernel.run, kernel.forward_run))
-    ran = execute(replace(kernel, run=run, forward_run=forward_run), make.case(spec, op, kernel.contract, device))
+    case = make.case(spec, op, kernel.contract, device)
+    ran = execute(replace(kernel, run=run, forward_run=forward_run), case, watch=_watch(judge, spec) if judge else None)
     if ran.refused:
         return Examined(spec, unsupported=ran.problem)
     ran = replace(ran, further=further)
@@ -166,6 +193,8 @@ def _examine(
                 continue
             yielded += [(name, item) for item in items]
             looked += [name] * (NoData() not in items)
+    if judge and "honesty" in spec.further:
+        yielded += [("honesty", item) for item in honesty.replaced(kernel, spec, judge.replaced())]
     tried = [(name, item) for name, item in yielded if isinstance(item, Tried)]
     probable = {item.output: item.ratio for _, item in yielded if isinstance(item, OverProbable)}
     return Examined(
@@ -181,12 +210,20 @@ def _examine(
         observed=tuple((name, item.held) for name, item in yielded if isinstance(item, Observed)),
         ways=tuple((name, item.way) for name, item in tried),
         operators=tuple(sorted({*ran.operators, *(one for _, item in tried for one in item.operators)})),
+        notes=tuple(item.words for _, item in yielded if isinstance(item, Note)),
         layouts=tuple(f"{name} {_layout(ran, name)}" for name in given),
         near=tuple(name for name in given if _near(ran, name)),
         missing=tuple(t.name for t in op.outputs if ran.problem is None and t.name not in ran.outputs),
         seconds=clock.seconds,
         dead=_dead(device),
     )
+
+
+def _watch(judge: Functions, spec: CaseSpec) -> Sequence[Watch]:
+    """Return what puts functions back after the call: all in cases that name it, else those that are not ours."""
+    if "honesty" not in spec.further:
+        return (partial(judge.replaced, ours=False),)
+    return judge.replaced, Functions(of_torch=True).replaced  # torch.compile in a further run replaces some of torch's
 
 
 def _layout(run: Run, name: str) -> str:

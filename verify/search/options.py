@@ -165,6 +165,10 @@ class Options(Strict):
             "--allow-incomplete", "Exit status 0, not 3, for a run without findings that ends before all corner cases."
         ),
     ] = DEFAULTS.allow_incomplete
+    require_own: Annotated[
+        bool,
+        Flag("--require-own", "A norm operator of torch that runs inside the kernel, as a fallback, is a finding."),
+    ] = DEFAULTS.require_own
 
 
 SEARCH = ("examples", "seconds", "seed", "device")
@@ -174,7 +178,7 @@ TAKES: dict[str, tuple[str, ...]] = {  # the options of each command
     "audit": tuple(name for name in Options.model_fields if name not in ("checks", "shapes")),
     "hunt": ("contract", "only", "seconds", "seed", "device"),
     "power": ("contract", "only", *SEARCH, "allow_incomplete"),
-    "replay": ("contract", "only", "device", "checks", "timeout"),
+    "replay": ("contract", "only", "device", "checks", "timeout", "require_own"),
     "same": ("dtypes", "only", *SEARCH, "shapes", "timeout", "allow_incomplete"),
     "zoo": (*SEARCH, "allow_incomplete"),
 }

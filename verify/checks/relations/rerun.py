@@ -21,7 +21,15 @@ from verify_norm.core.spec import CaseSpec
 from verify_norm.running.execute import execute
 
 ELEMENTS = {"cpu": 2**12, "cuda": 2**19}  # of x: so many always run again, and more where that takes little time
-TIMED = ("memory", "determinism", "batch_invariance", "calls", "effects", "modes")  # checks that ask what it takes
+TIMED = (
+    "memory",
+    "determinism",
+    "batch_invariance",
+    "calls",
+    "effects",
+    "modes",
+    "honesty",
+)  # checks that ask what it takes
 CROWDED = {"cuda": 2**23}  # the interpreter runs one program after another
 
 

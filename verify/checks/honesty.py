@@ -1,0 +1,166 @@
+"""Honesty: a kernel does its work in every call, before it returns, and leaves its judge alone.
+
+Kernels that are written to pass a test, by agents above all, cheat in ways that few mistakes resemble. The table in
+`docs/explanation/cheats.md` says which check detects which class of cheat. Here is what the other checks leave.
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from dataclasses import fields, replace
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from verify_norm.cases import make, placement, turns
+from verify_norm.checks.check import check, finding
+from verify_norm.checks.relations.rerun import Difference, cheap, element, rerun
+from verify_norm.core import judge
+from verify_norm.core.finding import Finding, Note
+from verify_norm.core.run import Case, Run
+from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.loading import functions
+from verify_norm.running import guards
+from verify_norm.running.execute import REPLACES, Clock, execute, inplace
+
+EXPECTED = "expected plain tensors, and all else as it was"
+FEWEST, MOST = 5, 24  # calls of a series
+SECONDS = 0.02  # for them, where the kernel takes little time
+NEW = 2, 12  # calls with new values: so many, and one more for each so many calls
+FASTER = 10  # times: a call with known values that is so much faster than one with new values looks them up
+LAYOUTS: dict[str, Any] = {f.name: "contiguous" for f in fields(CaseSpec) if f.name.endswith("_layout")}
+LEAST = 1e-4  # seconds of a call with new values: shorter times are those of Python
+
+
+def _looks(run: Run) -> bool:
+    return bool(run.evasions) or any(output is not None for output in run.outputs.values())
+
+
+@check(looks=_looks, of_outputs=False)
+def honesty(run: Run) -> Iterator[Finding | Note]:
+    """A call does its work itself, before it returns, and neither its judge nor its caller can be deceived by it.
+
+    What it returns are plain tensors, whose bytes do not change after the call, nor do those of its arguments; a
+    subclass may label them. Neither a call nor the import of the kernel's module replaces a function of this tool, or
+    one of torch, NumPy or Python that judges call. Some cases tell, for all calls before them.
+
+    In these cases a series of calls follows as in use: contiguous tensors without guards, in one memory for all calls,
+    which is written as by another kernel, past torch's count of versions. Calls at random places have new values; their
+    outputs must be within their bound, as they are in the usual way. If they take many times longer than calls with
+    known values, a note says so, which is no finding.
+    """
+    for name in functions.at_import(run.kernel.target):
+        message = f"the import of its module replaces {name}"
+        yield finding(run, "honesty", None, f"{message}; a verdict rests on it, so it was put back")
+    for output, words in run.evasions:
+        yield finding(run, "honesty", output, f"{words}; {EXPECTED}")
+    series = run.problem is None and "honesty" in run.case.spec.further and cheap(run)
+    found = [*_series(run), *_arguments(run)] if series else []
+    for item in (*found, *_later(run)):  # the series takes time, in which late work ends
+        yield item if isinstance(item, Note) else finding(run, "honesty", item.output, item.words, index=item.index)
+
+
+def replaced(kernel: Kernel, spec: CaseSpec, names: Iterable[str]) -> Iterator[Finding]:
+    """Yield that functions of the judge were found replaced when a case was over."""
+    for name in names:
+        message = f"{REPLACES} {name}, in a further run or an earlier case; {EXPECTED}"
+        yield Finding(kernel.name, "honesty", None, "fail", message, spec)
+
+
+def _later(run: Run) -> Iterator[Difference]:
+    """Yield the outputs whose bytes have changed since the call returned."""
+    for name, before in run.at_return.items():
+        now = guards.content(run.returned[name], whole=False)
+        if not torch.equal(now, before):
+            count = int((now != before).sum())
+            yield Difference(
+                name, f"{count} bytes of {name} change after the call has returned, which its work must not"
+            )
+
+
+def _arguments(run: Run) -> Iterator[Difference]:
+    """Yield the arguments whose memory has changed since the call returned, when it was as it had been built."""
+    case, exact = run.case, run.case.exact
+    states = [tensor.name for tensor in case.op.inputs if tensor.role == "state"]
+    known = {*states, *(name for _, name in inplace(run.kernel)), *(damage.buffer for damage in run.damage)}
+    built = make.build(case.spec, case.op, run.kernel.contract, case.device, exact, poison=case.poison)
+    for name, before in built.arguments.items():
+        if isinstance(before, torch.Tensor) and name not in known and before.untyped_storage().nbytes() <= guards.LIMIT:
+            memory = (guards.content(tensor, whole=True) for tensor in (before, case.arguments[name]))
+            if not torch.equal(*memory):
+                yield Difference(None, f"the memory of {name} changes after the call has returned")
+
+
+def _series(run: Run) -> Iterator[Difference | Note]:
+    """Yield the first output that is wrong in a series of calls as in use, and what their times say."""
+    spec = replace(run.case.spec, **LAYOUTS)
+    if run.kernel.refuses(spec) is not None:
+        return
+    count = int(min(MOST, max(FEWEST, SECONDS / max(run.seconds, 1e-6))))
+    places = np.random.default_rng(spec.seed).permutation(np.arange(1, count))[: NEW[0] + count // NEW[1]]
+    clock = Clock(now=time.process_time if run.case.device == "cpu" else time.perf_counter)
+    assert run.kernel.run is not None
+    kernel = replace(run.kernel, run=clock.around(run.kernel.run, run.case.device))
+    known, home = _built(run, spec, 0), dict[str, torch.Tensor]()
+    seconds: dict[bool, list[float]] = {True: [], False: []}
+    for number in range(count):
+        new, before = number in places, clock.seconds
+        one = execute(kernel, _at(home, _built(run, spec, number) if new else known), nullcontext())
+        seconds[new].append(clock.seconds - before)
+        if found := list(_wrong(run, one)):
+            usual = rerun(run, one.case.exact, spec=spec, truth=True)  # what is wrong there too is left to `accuracy`
+            found = [each for each in found if not _over(usual, each.output)]
+            where = f"in call {number + 1} of a series with {'new' if new else 'the same'} values in the same memory"
+            yield from (replace(each, words=f"{each.words}, {where}, as in use") for each in found)
+            return
+    if min(seconds[True]) > max(LEAST, FASTER * median(seconds[False][1:])):
+        yield Note(f"calls with values of earlier calls are {FASTER} times faster and more")
+
+
+def _built(run: Run, spec: CaseSpec, number: int) -> Case:
+    """Return a case with other data for each number but 0, and its truth; weight and bias are the run's."""
+    exact = run.case.exact
+    if number:
+        other = make.exact_inputs(replace(spec, seed=(spec.seed + number) % 2**64), run.case.op)
+        exact = other | {name: exact[name] for name in ("weight", "bias") if name in exact}
+    return make.build(spec, run.case.op, run.kernel.contract, run.case.device, exact, truth=True)
+
+
+def _at(home: dict[str, torch.Tensor], case: Case) -> Case:
+    """Return the case with its values at `home`, where those of the calls before were: in storages without guards.
+
+    They are written as Triton kernels write, past torch's count of versions. In half of the cases each call gets new
+    tensors there; weight and bias, whose values stay, are the same tensors in all.
+    """
+    arguments, same = dict(case.arguments), turns.variant(case.spec, (False, True))
+    parameters = [tensor.name for tensor in case.op.inputs if tensor.role == "weight"]
+    for name, value in arguments.items():
+        if isinstance(value, torch.Tensor):
+            held = home.setdefault(name, torch.empty(value.shape, dtype=value.dtype, device=value.device))
+            placement.beside(held).copy_(value)
+            arguments[name] = held if same or name in parameters else placement.beside(held)
+    return replace(case, arguments=arguments)
+
+
+def _wrong(run: Run, one: Run) -> Iterator[Difference]:
+    """Yield the outputs of a call that are beyond their bound, and are not so in the case itself; or its problem."""
+    if one.problem is not None:
+        yield from [Difference(None, f"it fails: {one.problem}")] * (not one.limits and not one.refused)
+        return
+    for name, output in one.outputs.items():
+        want = one.case.expected.get(name)
+        if output is None or output.ratio is None or want is None or _over(run, name) or not _over(one, name):
+            continue
+        index = judge.worst(output.ratio)
+        words = f"{element(name, index)} is {output.got[index]:.9g}, expected {want.value[index]:.9g}"
+        yield Difference(name, words, index)
+
+
+def _over(run: Run, name: str | None) -> bool:
+    """Return whether an output is beyond its bound, or not to be judged; of no output, whether there is none."""
+    output = run.outputs.get(name or "")
+    if name is None:
+        return run.problem is not None
+    return output is None or output.ratio is None or bool(output.ratio.max(initial=0.0) > 1)
