@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from verify_norm.cases import draw, placement
 from verify_norm.core import geometry, ops
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.run import Case, Expected
@@ -28,6 +27,8 @@ def case(spec: CaseSpec, op: Op, contract: Contract, device: str = "cpu") -> Cas
 
 def exact_inputs(spec: CaseSpec, op: Op) -> dict[str, Array | None]:
     """Return the exact values of every input: drawn, or computed by the reference for what a forward saves."""
+    from verify_norm.cases import draw  # truths of given values need no data, and no torch
+
     refused = geometry.refusal(spec, op)
     if refused is not None:
         raise ValueError(refused)
@@ -59,6 +60,8 @@ def build(
     poison: float | None = None,
 ) -> Case:
     """Return a case with these exact values, which the formats of `spec` hold; `truth` adds the expected outputs."""
+    from verify_norm.cases import placement
+
     poison = POISONS[spec.poison] if poison is None else poison
     tensors = {}
     for tensor in op.inputs:
