@@ -26,6 +26,8 @@ __all__ = sorted([*_LAZY, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
+    if name == "testing":
+        return importlib.import_module("verify_norm.testing")
     if name not in _LAZY:
         raise AttributeError(f"module 'verify_norm' has no attribute {name!r}")
     return getattr(importlib.import_module(f"verify_norm.{_LAZY[name]}"), name)
