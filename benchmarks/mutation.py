@@ -20,13 +20,13 @@ import platform
 import shutil
 import subprocess
 import sys
-import tomllib
 from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import libcst as cst
+import tomllib
 from mutmut.mutation.diff_apply import get_diff_for_mutant
 from mutmut.stats import status_by_exit_code
 

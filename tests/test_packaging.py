@@ -80,6 +80,6 @@ def test_every_module_is_packaged():
 
 
 def _packages():
-    import tomllib
+    from verify_norm.search.config import tomllib
 
     return tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]

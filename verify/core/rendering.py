@@ -3,9 +3,13 @@
 import importlib
 from typing import Any
 
+from verify_norm.core import packages
+
 
 def _render(module: str, function: str, *documents: Any) -> Any:
     """Return what a function of verify_norm.report makes of reports: `core` imports nothing that stands above it."""
+    if module == "terminal":
+        packages.need("a report as text", "rich")
     return getattr(importlib.import_module(f"verify_norm.report.{module}"), function)(*documents)
 
 
@@ -18,7 +22,7 @@ class Rendered:
         return (self,)
 
     def __str__(self) -> str:
-        """Return what the command line prints."""
+        """Return what the command line prints. Raises UsageError without rich."""
         return str(_render("terminal", "text", *self._each()))
 
     def _repr_html_(self) -> str:
