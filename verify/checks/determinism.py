@@ -72,7 +72,7 @@ def _batch(run: Run) -> Iterator[Difference]:
 
 def _late(run: Run) -> Iterator[Difference]:
     """Yield what differs where the inputs arrive late."""
-    if torch.device(run.case.device).type != "cuda" or not packages.present("triton"):  # a kernel of Triton delays them
+    if torch.device(run.case.device).type != "cuda" or packages.without_triton():  # a kernel of Triton delays them
         return
     from verify_norm.running import delayed_inputs  # Triton is not imported before its interpreter may be enabled
 

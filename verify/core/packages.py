@@ -1,6 +1,8 @@
 """Packages that not every install has: which extra brings them, and the line that says so. Standard library only."""
 
+import importlib.metadata
 import importlib.util
+import re
 
 from verify_norm.core.errors import UsageError
 
@@ -13,6 +15,7 @@ EXTRAS = {  # a package, and the extra of verify-norm that installs it
     "jinja2": "html",
     "plotly": "html",
 }
+TRITON = (3, 6)  # the oldest whose interpreter is patched, and that our own kernels compile with
 NOTES = {"triton": ", or the build of Triton that your torch comes with (CUDA, ROCm, XPU)"}
 
 
@@ -46,3 +49,16 @@ def need(what: str, *packages: str) -> None:
     """Raise UsageError if a package that `what` needs is not installed."""
     if reason := missing(what, *packages):
         raise UsageError(reason)
+
+
+def without_triton() -> str:
+    """Return why Triton cannot be used: it is not installed, or too old; "" if it can."""
+    if not present("triton"):
+        return "Triton is not installed"
+    try:
+        version = importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:  # a build of another name, as that of ROCm or XPU
+        return ""
+    release = tuple(map(int, re.findall(r"\d+", version)[:2]))
+    oldest = ".".join(map(str, TRITON))
+    return f"Triton {version} is older than {oldest}" if release < TRITON else ""

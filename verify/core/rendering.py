@@ -8,9 +8,13 @@ from verify_norm.core import packages
 
 def _render(module: str, function: str, *documents: Any) -> Any:
     """Return what a function of verify_norm.report makes of reports: `core` imports nothing that stands above it."""
-    if module == "terminal":
-        packages.need("a report as text", "rich")
-    return getattr(importlib.import_module(f"verify_norm.report.{module}"), function)(*documents)
+    try:
+        renderer = importlib.import_module(f"verify_norm.report.{module}")
+    except ModuleNotFoundError as error:
+        if error.name in packages.EXTRAS:
+            packages.need("this form of a report", error.name)
+        raise
+    return getattr(renderer, function)(*documents)
 
 
 class Rendered:

@@ -74,8 +74,8 @@ def imported(where: str) -> Any:
     except (UsageError, KeyboardInterrupt):
         raise
     except BaseException as error:  # SystemExit too, and whatever else a file raises
-        lacking = isinstance(error, ModuleNotFoundError) and str(error.name).partition(".")[0] == "triton"
-        reason = packages.missing("it", "triton") if lacking else None
+        of_triton = isinstance(error, ImportError) and str(error.name).partition(".")[0] == "triton"
+        reason = (packages.missing("it", "triton") or packages.without_triton()) if of_triton else ""
         raise UsageError(f"{where} cannot be imported: {reason or one_line(error)}") from error
     finally:
         sys.path[:] = [folder for folder in sys.path if folder not in added]

@@ -36,11 +36,11 @@ tl: Any = None  # Triton's language, imported late: a kernel sees the globals of
 def enable() -> str:
     """Turn on and patch Triton's interpreter, and return a description of it; call it before Triton is imported.
 
-    Without Triton there is nothing to turn on. Raises RuntimeError if Triton was imported without its interpreter, or
-    if a patched cast or loop is wrong.
+    Without Triton, or with one that is too old, it stays off. Raises RuntimeError if Triton was imported without its
+    interpreter, or if a patched cast or loop is wrong.
     """
-    if not packages.present("triton"):
-        return "none: Triton is not installed"
+    if reason := packages.without_triton():
+        return f"none: {reason}"
     if "triton" not in sys.modules:
         os.environ["TRITON_INTERPRET"] = "1"
     import triton
