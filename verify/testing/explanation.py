@@ -84,6 +84,6 @@ def _words(known: Known, fields: dict[str, Any], allowed: Expected, expected: Ex
     ulp = FORMATS[expected.dtype].ulp(expected.value)
     after, before = (float(np.median(judge.allowed(one) / ulp)) for one in (allowed, expected))
     whose = f" ({known.whose})" if known.whose else ""
-    costs = f"it allows {after:.3g} ULP here, {before:.3g} without it (median)"
+    costs = f"It allows {after:.3g} ULP here, {before:.3g} without it (median)"
     only = "; a kernel without matrix products is wrong" if "products" in fields else ""
-    return f'contract="{write(fields)}" explains this case, {known.words}{whose}; {costs}{only}'
+    return f'contract="{write(fields)}" explains this case: {known.words}{whose}. {costs}{only}'
