@@ -79,6 +79,7 @@ RIGHT = [
     (norms.rmsnorm("llama"), "rmsnorm_fwd", {"contract": Contract(xhat="x")}),
     (lambda x, weight, eps: eager.rmsnorm(x, weight, eps)[0].float(), "rmsnorm_fwd", {"check_dtype": False}),
     *((norms.layernorm_bwd(how), "layernorm_bwd", {}) for how in ("", "sums", "recomputed", "atomic", "float64")),
+    (norms.layernorm_bwd("recomputed"), "layernorm_bwd", {"offset": 300.0}),
     (norms.rmsnorm_bwd(), "rmsnorm_bwd", {}),
     (norms.rmsnorm_bwd("cubed"), "rmsnorm_bwd", {}),
 ]
@@ -111,7 +112,13 @@ WRONG = [
     (off_by_an_ulp, "rmsnorm_fwd", BF16, {}, r"y\[7, 42\] is .*1 of 1152 elements"),
     (lambda x, weight, eps: eager.rmsnorm(x, weight, 1e-3), "rmsnorm_fwd", BF16, {}, "right with eps=0.001, not with"),
     (lambda x, weight, eps: eager.rmsnorm(x, weight, eps, 1.0), "rmsnorm_fwd", BF16, {}, "right with weight_offset=1,"),
-    (lambda x, weight, eps: eager.rmsnorm(x, weight, eps)[0].float(), "rmsnorm_fwd", BF16, {}, "y is float32, x is bf"),
+    (
+        lambda x, weight, eps: eager.rmsnorm(x, weight, eps)[0].float(),
+        "rmsnorm_fwd",
+        BF16,
+        {},
+        "y is float32, x is bfloat16\n  help .*check_dtype=False",
+    ),
     (lambda x, weight, eps: eager.rmsnorm(x, weight, eps)[0].half(), "rmsnorm_fwd", F32, {}, "output=float16"),
     (lambda x, weight, eps: eager.rmsnorm(x, weight, eps)[0][:-1], "rmsnorm_fwd", F32, {}, "expected shape"),
     (norms.layernorm_bwd("no weight"), "layernorm_bwd", BF16, {}, r"dx\["),
@@ -196,8 +203,11 @@ def test_values_and_bounds_are_those_of_a_run(op):
         form, at = FORMATS[expected.dtype], (-1,) * values.dim()
         wrong = values.double().clone()
         wrong[at] += 2 * float(found[name].allowed.reshape(values.shape)[at]) + float(form.ulp(wrong[at].item()))
+        wrong = wrong.to(values.dtype)
         with pytest.raises(FindingsError, match=rf"^{name}\["):
-            check(right | {name: wrong.to(values.dtype)}, op, **given, eps=spec.eps)
+            check(right | {name: wrong}, op, **given, eps=spec.eps)
+        ratio = bound(op, **given, eps=spec.eps, actual={name: wrong})[name].ratio
+        np.testing.assert_array_equal(ratio, judge.ratio(wrong.double().numpy(), expected))
 
 
 def test_statistics_that_a_backward_was_given_are_compared_and_widen_the_bound():
@@ -214,6 +224,22 @@ def test_statistics_that_a_backward_was_given_are_compared_and_widen_the_bound()
     wrong = 1 / rstd.square()  # the mean square in place of rstd
     with pytest.raises(FindingsError, match=r"^given rstd\[\d\] is"):
         assert_norm_gradients_close(eager.gradients(*given, wrong), "rmsnorm", *given, wrong, eps=EPS)
+
+
+def test_a_given_statistic_at_the_end_of_its_bound_widens_that_of_the_gradients():
+    x, dy = drawn(6, 48), drawn(6, 48, seed=1)
+    forward = bound("rmsnorm", x, eps=EPS)["rstd"]
+    given = torch.from_numpy(forward.value + 0.99 * forward.allowed).float()
+    own, wide = (bound("rmsnorm_bwd", dy, x, None, rstd, eps=EPS)["dx"].allowed for rstd in (None, given))
+    assert (wide >= own).all()
+    assert (wide > own).any()
+
+
+def test_what_is_not_finite_is_no_matter_of_a_contract():
+    x = drawn(4, 32).index_fill(0, torch.tensor([2]), torch.tensor(torch.nan))
+    with pytest.raises(FindingsError, match="because the input is not finite, got 0; 32 elements") as raised:
+        assert_norm_close(eager.rmsnorm(x, None, EPS)[0].nan_to_num(nan=0.0), "rmsnorm", x, eps=EPS)
+    assert "contract" not in str(raised.value)
 
 
 def test_a_fused_addition_and_batchnorm_with_their_options():
@@ -302,6 +328,8 @@ def test_bad_input_is_one_line(op, options, said):
 def test_bad_input_of_the_others():
     with pytest.raises(InputError, match=r"^rmsnorm_fp8 has no gradients"):
         assert_norm_gradients_close(X, "rmsnorm_fp8", X, X, eps=EPS)
+    with pytest.raises(InputError, match=r"^rstd: expected 16 values, got the shape \(8,\)"):
+        assert_norm_gradients_close(X, "rmsnorm", X, X, None, W[:8], eps=EPS)
     with pytest.raises(InputError, match=r"^rmsnorm_fwd: expected at most 2 tensors \(x, weight\), got 3"):
         bound("rmsnorm", X, W, W, eps=EPS)
     with pytest.raises(InputError, match=r"^y: expected the shape \(2, 8, 64\), got \(16, 64\)"):
