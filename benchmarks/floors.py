@@ -7,9 +7,11 @@ The oldest are those after ">=" in pyproject.toml. An environment with torch of 
 """
 
 import argparse
+import shutil
 import subprocess
 import sys
 import tempfile
+from importlib import metadata
 from pathlib import Path
 
 from verify_norm.search.config import tomllib
@@ -17,7 +19,7 @@ from verify_norm.search.config import tomllib
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 SHOWN = ("torch", "numpy", "triton", "hypothesis", "pydantic", "typer")
-GIVEN = ("torch", "numpy")  # whose packages do not count: who checks norms has them
+BINARIES = ("nvidia", "cuda", "triton")  # what torch brings for a GPU
 TRIALS = {
     "assert_norm_close": """
 import torch
@@ -60,8 +62,24 @@ def run(*command: str | Path, folder: str) -> tuple[int, str]:
 
 def wheel(folder: str) -> Path:
     """Return a wheel of this checkout."""
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT]
-    subprocess.run([*map(str, pip)], check=True)
+    copy = Path(folder) / "checkout"  # setuptools writes beside its sources, and packs what an older build left there
+    for part in ("verify", "reference", "kernels"):
+        shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, copy)
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        folder,
+        copy,
+    ]
+    subprocess.run([*map(str, pip)], check=True, capture_output=True)
     return next(Path(folder).glob("*.whl"))
 
 
@@ -102,15 +120,21 @@ def tried(python: str, *, oldest: bool) -> list[str]:
 
 
 def sizes() -> None:
-    """Print what each set of packages takes on disk, compiled as pip leaves it, beside torch, numpy and theirs."""
+    """Print what each set of packages takes on disk, compiled as pip leaves it, beside torch, numpy and theirs.
+
+    torch itself is left out, which takes gigabytes: what it requires is there before.
+    """
     print("| installed | MB beside torch and numpy |\n|---|--:|", flush=True)
+    needed = [one for one in metadata.requires("torch") or () if not one.startswith(BINARIES) and "extra ==" not in one]
     with tempfile.TemporaryDirectory() as folder:
-        python, built = environment(sys.executable, folder, [*GIVEN]), wheel(folder)
-        before = _megabytes(folder)
-        for extras in ("", "[cli]", "[cli,html]"):
-            status, said = run(python, "-m", "pip", "install", "--quiet", f"{built}{extras}", folder=folder)
-            assert status == 0, said
-            print(f"| `verify-norm{extras}` | {_megabytes(folder) - before:.0f} |", flush=True)
+        python, built = environment(sys.executable, folder, ["numpy", *needed]), wheel(folder)
+        before, extras = _megabytes(folder), PROJECT["optional-dependencies"]
+        own = [one for one in PROJECT["dependencies"] if not one.startswith("torch")]
+        for name, packages in (("", own), ("[cli]", extras["cli"]), ("[cli,html]", extras["html"])):
+            for more in ([*packages], ["--no-deps", built]):
+                status, said = run(python, "-m", "pip", "install", "--quiet", *more, folder=folder)
+                assert status == 0, said
+            print(f"| `verify-norm{name}` | {_megabytes(folder) - before:.0f} |", flush=True)
 
 
 def _megabytes(folder: str) -> float:
