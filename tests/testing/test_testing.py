@@ -240,6 +240,8 @@ def test_what_is_not_finite_is_no_matter_of_a_contract():
     with pytest.raises(FindingsError, match="because the input is not finite, got 0; 32 elements") as raised:
         assert_norm_close(eager.rmsnorm(x, None, EPS)[0].nan_to_num(nan=0.0), "rmsnorm", x, eps=EPS)
     assert "contract" not in str(raised.value)
+    with pytest.raises(FindingsError, match="because the input is not finite, got inf"):
+        assert_norm_close(eager.rmsnorm(x, None, EPS)[0].nan_to_num(nan=torch.inf), "rmsnorm", x, eps=EPS)
 
 
 def test_a_fused_addition_and_batchnorm_with_their_options():

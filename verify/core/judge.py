@@ -42,7 +42,7 @@ def hidden(name: str, got: Array, want: Array, *, infinite: bool) -> np.ndarray[
     for a NaN; and rstd may be 0 (`verify_norm.checks.nonfinite`).
     """
     number = ~np.isfinite(want) & np.isfinite(got)
-    return number & ~((name == "rstd") & (got == 0)) if infinite else number
+    return number & ~((name == "rstd") & (got == 0)) if infinite else number | (np.isnan(want) & np.isinf(got))
 
 
 def worst(ratio: Array) -> tuple[int, ...]:
