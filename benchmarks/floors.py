@@ -37,9 +37,10 @@ import torch, verify_norm
 def rmsnorm_fwd(x, weight, eps):
     y = x.double() * torch.rsqrt(x.double().square().mean(-1, keepdim=True) + eps)
     return (y if weight is None else y * weight.double()).to(x.dtype)
-report = verify_norm.verify(rmsnorm_fwd, dtypes="fp32", examples=20, seconds=60, device="cpu", config=False)
-report.raise_for_findings()
-print("passes")
+if __name__ == "__main__":
+    report = verify_norm.verify(rmsnorm_fwd, dtypes="fp32", examples=20, seconds=60, device="cpu", config=False)
+    report.raise_for_findings()
+    print("passes")
 """,
     "Triton kernel": """
 import verify_norm
