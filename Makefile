@@ -1,6 +1,8 @@
 # make verify sets up and runs the main job. make test, make quick (the fast tests) and make lint check the project;
 # make docs builds its documents into build/site.
 PYTHON ?= python3
+# With your own build of Triton, as on ROCm: make verify EXTRAS=cli,html CONSTRAINTS=/dev/null
+EXTRAS ?= cli,html,triton
 CONSTRAINTS ?= constraints.txt
 BIN := .venv/bin
 # One thread a worker: with more, on as many cores as workers, threads of torch spend the time in waiting for each other.
@@ -50,5 +52,5 @@ $(STAMP): pyproject.toml $(CONSTRAINTS) $(shell find verify/. reference/. kernel
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --group test --group lint --group docs \
-		--editable . --config-settings editable_mode=strict
+		--editable '.[$(EXTRAS)]' --config-settings editable_mode=strict
 	touch $@

@@ -11,7 +11,7 @@ import argparse
 import base64
 import json
 import sys
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,7 @@ def measure(programs: list[Any]) -> dict[str, Any]:
             outputs[program.name] = f"{type(error).__name__}: {error}"[:200]
     return {
         "device": torch.cuda.get_device_name(),
-        "date": datetime.now(UTC).date().isoformat(),
+        "date": datetime.now(timezone.utc).date().isoformat(),
         "torch": torch.__version__,
         "triton": triton.__version__,
         "numpy": np.__version__,

@@ -30,7 +30,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tomllib
 from collections import Counter
 from importlib.metadata import version
 from pathlib import Path

@@ -2,12 +2,13 @@
 
 import ast
 import re
-import tomllib
 from itertools import pairwise
 from pathlib import Path
 
+from verify_norm.search import config
+
 ROOT = Path(__file__).parent.parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = config.tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 LAYERS = PROJECT["tool"]["importlinter"]["contracts"][0]["layers"]
 

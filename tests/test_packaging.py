@@ -4,10 +4,14 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
 import pytest
+
+from verify_norm.core import packages
+from verify_norm.search.config import tomllib
 
 ROOT = Path(__file__).parent.parent
 HEAVY = ("torch", "triton", "hypothesis", "scipy", "typer", "rich", "pydantic", "mpmath")
@@ -46,21 +50,124 @@ def test_every_file_can_be_checked_out_on_windows_too():
     assert [name for name in names if re.search(reserved, name)] == []
 
 
-def test_the_wheel_holds_verify_norm_alone(tmp_path):
-    copy = tmp_path / "checkout"  # setuptools writes beside its sources
-    for folder in ("verify", "reference", "kernels"):
-        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel of this checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    copy = folder / "checkout"  # setuptools writes beside its sources
+    for part in ("verify", "reference", "kernels"):
+        shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
     for file in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / file, copy)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([*command, "--wheel-dir", str(tmp_path), str(copy)], check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
+    subprocess.run([*command, "--wheel-dir", str(folder), str(copy)], check=True, capture_output=True)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_the_wheel_holds_verify_norm_alone(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"verify_norm"}
     for part in ("cli/app.py", "py.typed", "reference/layernorm.py", "kernels/layernorm.py", "checks/values.py"):
         assert f"verify_norm/{part}" in names
     entry = next(name for name in names if name.endswith("entry_points.txt"))
     assert "verify-norm = verify_norm.cli:main" in zipfile.ZipFile(wheel).read(entry).decode()
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """The folder of the programs of a fresh environment that has the wheel, and beside it what this one has."""
+    folder = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    (site / "present.pth").write_text(sysconfig.get_path("purelib") + "\n")  # a line in it is no .pth of ours
+    command = [sys.executable, "-m", "pip", "--python", str(folder), "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*command, str(wheel)], check=True, capture_output=True)
+    return folder / "bin"
+
+
+def run(installed, *arguments, folder, without=""):
+    """Return what a program of the environment prints and its status; packages `without` cannot be imported."""
+    (folder / "sitecustomize.py").write_text(WITHOUT)
+    paths = {"PYTHONPATH": str(folder), "HOME": str(folder), "PATH": "/usr/bin:/bin", "WITHOUT": without}
+    program, *rest = arguments
+    done = subprocess.run([installed / program, *rest], capture_output=True, text=True, cwd=folder, env=paths)
+    return done.returncode, done.stdout + done.stderr
+
+
+WITHOUT = """
+import os, sys
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in os.environ["WITHOUT"].split():
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Without())
+"""
+OPTIONAL = " ".join(packages.EXTRAS.keys() - {"mpmath"})  # torch itself needs mpmath
+
+
+@pytest.mark.slow
+def test_from_the_wheel_the_lines_of_the_documents_run(installed, tmp_path):
+    pages = [(ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/how-to/assert-close.md")]
+    blocks = [block for page in pages for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL)]
+    blocks = [block for block in blocks if "assert_norm" in block or "verify_norm.bound" in block]
+    assert len(blocks) == 4
+    for number, block in enumerate(blocks):
+        (tmp_path / f"test_{number}.py").write_text(block)
+    status, said = run(installed, "python", "-m", "pytest", "-q", folder=tmp_path, without=OPTIONAL)
+    assert (status, "4 passed" in said) == (0, True), said
+    few = ("--dtype", "fp32", "--examples", "0", "--device", "cpu", "--seconds", "3", "--allow-incomplete")
+    status, said = run(installed, "verify-norm", "--kernel", "rmsnorm_fwd_torch", *few, folder=tmp_path)
+    assert (status, "PASS rmsnorm_fwd_torch" in said) == (0, True), said
+
+
+BASE = """
+import verify_norm
+assert "site-packages/verify_norm" in verify_norm.__file__
+few = dict(dtypes="fp32", examples=0, device="cpu", isolate=False, seconds=1, allow_incomplete=True)
+report = verify_norm.verify("rmsnorm_fwd_torch", **few)
+report.raise_for_findings()
+for asked in (lambda: str(report), report.to_html, lambda: verify_norm.verify("layernorm_fwd", **few)):
+    try:
+        asked()
+    except verify_norm.UsageError as error:
+        print(error)
+print(report.environment["triton"], "|", report.environment["interpreter"])
+"""
+
+
+@pytest.mark.slow
+def test_the_base_names_the_extra_that_it_lacks(installed, tmp_path):
+    (tmp_path / "base.py").write_text(BASE)
+    status, said = run(installed, "python", "base.py", folder=tmp_path, without=OPTIONAL)
+    assert status == 0, said
+    assert said.splitlines() == [
+        "this form of a report needs rich: pip install 'verify-norm[cli]'",
+        "an HTML page needs plotly and jinja2: pip install 'verify-norm[html]'",
+        "verify_norm.kernels.layernorm cannot be imported: it needs triton: pip install 'verify-norm[triton]', or the "
+        "build of Triton that your torch comes with (CUDA, ROCm, XPU)",
+        "none | none: Triton is not installed",
+    ]
+    status, said = run(installed, "verify-norm", "list", folder=tmp_path, without=OPTIONAL)
+    needs = "verify-norm: the command line needs typer and rich: pip install 'verify-norm[cli]'\n"
+    assert (status, said) == (2, needs)
+    for text in ("torch>=2.6", "numpy>=2.1.1"):
+        assert text in _project()["dependencies"]
+    assert not any(name in one for one in _project()["dependencies"] for name in packages.EXTRAS)
+
+
+def test_each_optional_package_is_in_its_extra():
+    for name, extra in packages.EXTRAS.items():
+        assert any(one.startswith(name) for one in _project()["optional-dependencies"][extra]), name
+
+
+def test_triton_may_be_there_too_old_or_of_another_name(monkeypatch):
+    assert packages.without_triton() == ""
+    for version, said in (("3.2.0", "Triton 3.2.0 is older than 3.6"), ("3.10.1", ""), ("4.0", "")):
+        monkeypatch.setattr(packages.importlib.metadata, "version", lambda name, version=version: version)
+        assert packages.without_triton() == said
+    monkeypatch.setattr(packages, "present", lambda name: False)
+    assert packages.without_triton() == "Triton is not installed"
 
 
 def test_every_module_is_packaged():
@@ -80,6 +187,12 @@ def test_every_module_is_packaged():
 
 
 def _packages():
-    import tomllib
+    return _table()["tool"]["setuptools"]["packages"]
 
-    return tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+
+def _project():
+    return _table()["project"]
+
+
+def _table():
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())

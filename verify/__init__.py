@@ -10,21 +10,24 @@ __version__ = "0.1.0"
 
 _NAMES = {
     "api": ("Reports", "audit", "kernel", "replay", "same", "verify"),
-    "core.errors": ("UsageError",),
+    "core.errors": ("FindingsError", "UsageError"),
     "core.finding": ("Finding",),
-    "core.results": ("FindingsError", "Report"),
+    "core.results": ("Report",),
     "core.settings": ("Settings",),
     "core.spec": ("CaseSpec", "Contract", "Kernel"),
     "core.ulp": ("UlpStats",),
     "equality.model": ("Equality",),
     "loading.registry": ("load",),
     "pytest_plugin": ("parametrize_checks",),
+    "testing": ("assert_norm_close", "assert_norm_gradients_close", "bound"),
 }
 _LAZY = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = sorted([*_LAZY, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
+    if name == "testing":
+        return importlib.import_module("verify_norm.testing")
     if name not in _LAZY:
         raise AttributeError(f"module 'verify_norm' has no attribute {name!r}")
     return getattr(importlib.import_module(f"verify_norm.{_LAZY[name]}"), name)

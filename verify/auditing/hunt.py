@@ -17,13 +17,12 @@ from math import inf, isfinite, log2, log10, prod
 from typing import Any
 
 import numpy as np
-from scipy import optimize
 
 from verify_norm.auditing.model import Hunt, Worst
 from verify_norm.cases import make, strategies, turns
 from verify_norm.cases.corners import corners
 from verify_norm.cases.strategies import MOST, explore
-from verify_norm.core import geometry, judge
+from verify_norm.core import geometry, judge, packages
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Case
@@ -129,8 +128,9 @@ def hunt(kernel: Kernel, options: HuntOptions) -> Hunt:
 
     The same seed draws the same cases, as far as the time goes.
 
-    Raises ValueError: the operator has no output `options.output`.
+    Raises ValueError: the operator has no output `options.output`. UsageError: SciPy is not installed.
     """
+    packages.need("hunt", "scipy")
     op, started = OPS[kernel.op], time.perf_counter()
     names = tuple(tensor.name for tensor in op.outputs)
     if options.output is not None and options.output not in names:
@@ -180,6 +180,8 @@ def _draw(search: _Search, first: list[CaseSpec], dtypes: tuple[str, ...], seed:
 
 def _evolve(search: _Search) -> None:
     """Run a differential evolution near one of the worst specs of each output and measure in turn, until time is up."""
+    from scipy import optimize
+
     rng = search.rng
     for turn in count():
         keys = [key for key, kept in search.best.items() if kept and kept[0][0] < MOST]

@@ -153,7 +153,8 @@ def _statistics(x: F, axes: tuple[int, ...], eps: float, how: Algorithm, *, cent
     n = F32(prod(x.shape[axis] for axis in axes))
 
     def average(t: F) -> F:
-        return _sum(t, axes, how.total) / n
+        mean: F = _sum(t, axes, how.total) / n
+        return mean
 
     if centred and how.variance == "welford":
         mean, var = _welford(x, axes)
@@ -186,7 +187,8 @@ def _input(case: Case, view: View, name: str) -> F | None:
     offset = F32(case.arguments.get("weight_offset", 0.0) if name == "weight" else 0.0)
     kept = _kept(view.shape, view.axes)
     shapes = {"weight": view.affine, "bias": view.affine, "mean": kept, "rstd": kept}
-    return values.reshape(shapes.get(name, view.shape)).astype(F32) + offset
+    shaped: F = values.reshape(shapes.get(name, view.shape)).astype(F32) + offset
+    return shaped
 
 
 def _forward(case: Case, view: View, how: Algorithm) -> dict[str, F]:

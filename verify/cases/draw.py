@@ -5,6 +5,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+import torch
 
 from verify_norm.cases import placement
 from verify_norm.cases.device_array import on_device
@@ -117,10 +118,10 @@ def _family(data: str, spec: CaseSpec, op: Op, rng: Random) -> Array:
     if data == "alternating":  # +1, −1, …: the largest sums that cancel
         return np.where(np.arange(prod(shape)) % 2, -1.0, 1.0).reshape(shape)
     if data in ("sorted", "ramp", "steps"):
-        from scipy.special import ndtri  # whose import takes 0.2 s: only the process that draws needs it
 
         place = _place(spec, op)  # running sums and means of ordered data lose the most
-        ordered = {"sorted": ndtri(place), "ramp": 2 * place, "steps": np.floor(8 * place) / 4}[data]
+        normal: Array = torch.special.ndtri(torch.from_numpy(place)).numpy()
+        ordered = {"sorted": normal, "ramp": 2 * place, "steps": np.floor(8 * place) / 4}[data]
         return ordered + rng.standard_normal(shape) / 64
     if data == "uneven":
         scale, mean = _uneven(spec, op, rng)

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from verify_norm.cases import draw, placement
-from verify_norm.cases.device_array import in_memory, on_device
 from verify_norm.core import geometry, ops
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.run import Case, Expected
@@ -37,6 +35,8 @@ def judge_of(spec: CaseSpec, device: str) -> str | None:
 
 def exact_inputs(spec: CaseSpec, op: Op, device: str = "cpu") -> dict[str, Array | None]:
     """Return the exact values of every input: drawn, or computed by the reference for what a forward saves."""
+    from verify_norm.cases import draw  # truths of given values need no data, and no torch
+
     refused = geometry.refusal(spec, op)
     if refused is not None:
         raise ValueError(refused)
@@ -69,6 +69,9 @@ def build(
     poison: float | None = None,
 ) -> Case:
     """Return a case with these exact values, which the formats of `spec` hold; `truth` adds the expected outputs."""
+    from verify_norm.cases import placement
+    from verify_norm.cases.device_array import in_memory, on_device
+
     poison = POISONS[spec.poison] if poison is None else poison
     judge, tensors = judge_of(spec, device), {}
     if judge is None:

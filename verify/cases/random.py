@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.special import ndtri
 
 from verify_norm.cases.device_array import DeviceArray, on_device
 from verify_norm.core.dtypes import Array
@@ -110,6 +109,7 @@ def _shifted(bits: Any, places: int) -> Any:
 def _edges() -> Array:
     """Return the quantiles between which normal numbers are uniform, as float32 holds them; the last are finite."""
     share, least = np.arange(2**CELLS + 1) / 2**CELLS, 2.0 ** (-CELLS - 6)
-    edges: Array = ndtri(np.clip(share, least, 1 - least)).astype(np.float32).astype(np.float64)
+    exact: Array = torch.special.ndtri(torch.from_numpy(np.clip(share, least, 1 - least))).numpy()
+    edges = exact.astype(np.float32).astype(np.float64)
     edges.setflags(write=False)
     return edges

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from verify_norm.checks.check import check, finding
+from verify_norm.core.excess import unlike
 from verify_norm.core.finding import Finding
 from verify_norm.core.run import Run
 
@@ -37,19 +38,5 @@ def signature(run: Run) -> Iterable[Finding]:
         got = f"{', '.join(run.returned)} alone" if run.returned else "nothing"
         yield finding(run, "signature", absent, f"{absent}: expected a tensor, but the kernel returned {got}")
     for name, output in run.outputs.items():
-        expected = run.case.expected[name]
-        if expected is None and output is not None:
-            source = name.removeprefix("d")
-            why = f"{source} needs no gradient" if source in run.case.spec.frozen else f"{source} is None"
-            message = f"expected None because {why}, got a {output.dtype} tensor"
-            yield finding(run, "signature", name, f"{name}: {message}")
-        if expected is None:
-            continue
-        if output is None:
-            yield finding(run, "signature", name, f"{name}: expected a {expected.dtype} tensor, got None")
-            continue
-        if output.ratio is None:
-            message = f"{name}: expected shape {expected.value.shape}, got {output.shape}"
+        for message in unlike(name, output, run.case.expected[name], run.case.spec):
             yield finding(run, "signature", name, message)
-        if output.dtype != expected.dtype:
-            yield finding(run, "signature", name, f"{name}: expected {expected.dtype}, got {output.dtype}")

@@ -1,25 +1,20 @@
 """Values against the truth, element by element: the outputs (accuracy) and the saved mean and rstd (statistics)."""
 
 from collections.abc import Collection, Iterable
-from math import prod
-
-import numpy as np
+from dataclasses import asdict
+from typing import Any
 
 from verify_norm.checks import power
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.hints import hint
 from verify_norm.checks.relations import given
 from verify_norm.checks.relations.equations import compared
-from verify_norm.checks.relations.rerun import element
-from verify_norm.core import geometry, judge
-from verify_norm.core.dtypes import FORMATS
+from verify_norm.core import judge
+from verify_norm.core.excess import excess
 from verify_norm.core.finding import Finding, SmallestError
-from verify_norm.core.judge import worst
 from verify_norm.core.ops import OPS
-from verify_norm.core.run import Expected, Run
+from verify_norm.core.run import Run
 from verify_norm.core.spec import Kernel, Op
-
-LONG = 1024  # terms: in longer sums the bound depends on the runs
 
 
 def _outputs(op: Op, statistics: bool) -> set[str]:
@@ -53,36 +48,14 @@ def _compare(run: Run, name: str) -> Iterable[Finding | SmallestError]:
     yield from power.smallest(run, outputs)
     stricter = given.stricter(run) if name == "accuracy" else {}
     for output, (result, expected) in (compared(run) | stricter).items():
-        if output not in outputs or result.ratio is None or not result.ratio.max(initial=0.0) > 1:
+        if output not in outputs or result.ratio is None:
             continue
-        index = worst(result.ratio)
-        got, want, form = float(result.got[index]), float(expected.value[index]), FORMATS[expected.dtype]
-        ulp = float(judge.ulps(result.got, expected)[index])
-        most = float(judge.allowed(expected)[index]) / float(form.ulp(expected.value[index]))
-        digits = next((n for n in range(3, 17) if f"{ulp:.{n}g}" != f"{most:.{n}g}"), 17)  # until they differ
-        message = (
-            f"{element(output, index)} is {ulp:.{digits}g} ULP ({expected.dtype}) from float64; allowed "
-            f"{most:.{digits}g} ({_reason(run, output, expected, want)}); {int((result.ratio > 1).sum())} of "
-            f"{result.ratio.size} elements are beyond their bound"
-        )
+        over = excess(output, result.got, result.ratio, expected, run.case.spec, run.case.op, run.kernel.contract)
+        if over is None:
+            continue
+        message = over.message
         if output in stricter:
             message += f": the kernel uses the given {given.names(run.case.op)}, which leaves one rounding of each"
         message += hint(run, output)
-        yield finding(run, name, output, message, index=index, got=got, want=want, ulp=ulp, allowed=most)
-
-
-def _reason(run: Run, output: str, expected: Expected, want: float) -> str:
-    """Return what the allowance of an element is for: how much is summed how, and the last rounding."""
-    spec, op, contract = run.case.spec, run.case.op, run.kernel.contract
-    affine = next(tensor.extent for tensor in op.outputs if tensor.name == output) == "affine"
-    terms = prod(spec.shape) // max(prod(expected.value.shape), 1) if affine else geometry.row_length(spec, op)
-    summed, last = f"{terms} terms summed in {contract.accumulate}", f"one rounding to {expected.dtype}"
-    if contract.products != "float32":
-        summed += f" by {contract.products} products"
-    if contract.summation == "blocked" and terms >= LONG:
-        summed += f", in {contract.lanes} runs or more unless lanes says fewer"
-    if np.isinf(FORMATS[expected.dtype].round(np.asarray(want))):
-        last += (
-            f", which {'saturates' if expected.saturate == 'saturate' else 'overflows'} (saturate={expected.saturate})"
-        )
-    return f"{summed}, then {last}"
+        numbers: dict[str, Any] = asdict(over) | {"message": message}
+        yield finding(run, name, output, **numbers)

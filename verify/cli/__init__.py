@@ -6,13 +6,18 @@ import signal
 import sys
 import threading
 
-INTERRUPTED = 3  # Exit.INCOMPLETE
+from verify_norm.core import packages
+
+USAGE, INTERRUPTED = 2, 3  # Exit.NOTHING, Exit.INCOMPLETE
 
 
 def main() -> None:
     """Run the console script, and exit with its status. Ctrl-C at any moment is one line, also before it is loaded."""
     status: list[int] = []
     atexit.register(lambda: os._exit(status[0]) if status else None)  # the first entered comes last
+    if reason := packages.missing("the command line", "typer", "rich"):
+        print(f"verify-norm: {reason}", file=sys.stderr)
+        sys.exit(USAGE)
     try:
         from verify_norm.cli.app import main as run
 

@@ -4,14 +4,11 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
-
 from verify_norm.core.dtypes import ALIASES
 from verify_norm.core.errors import UsageError, one_of
 from verify_norm.core.spec import Contract
 
 HINTS: dict[str, Any] = get_type_hints(Contract)
-_CONTRACT = TypeAdapter(Contract)
 
 
 def make(fields: Mapping[str, object]) -> Contract:
@@ -22,12 +19,13 @@ def make(fields: Mapping[str, object]) -> Contract:
     >>> make({"lanes": "8", "xhat": "bf16"}) == Contract(lanes=8, xhat="bfloat16")
     True
     """
-    given = {one_of("field of a contract", name, HINTS): _read(name, value) for name, value in fields.items()}
-    try:
-        return _CONTRACT.validate_python(given)
-    except ValidationError as error:
-        name = str(error.errors()[0]["loc"][0])
-        raise UsageError(f"contract: {name}: expected {allowed(name)}, got {fields[name]!r:.60}") from None
+    given: dict[str, Any] = {
+        one_of("field of a contract", name, HINTS): _read(name, value) for name, value in fields.items()
+    }
+    for name in HINTS:
+        if name in given and not _right(name, given[name]):
+            raise UsageError(f"contract: {name}: expected {allowed(name)}, got {fields[name]!r:.60}")
+    return Contract(**given)
 
 
 def checked(contract: Contract) -> Contract:
@@ -58,10 +56,26 @@ def _values(hint: Any) -> list[str]:
 def _read(name: str, value: object) -> object:
     """Return the value that text stands for; what is no text stays."""
     values = _values(HINTS[name])
+    if isinstance(value, list):
+        return tuple(value)
     if not isinstance(value, str) or value in values[values[:1] == ["none"] :]:
         return value
     if name == "inplace":
-        return [pair.strip() for pair in value.split(",") if pair.strip()]
+        return tuple(pair.strip() for pair in value.split(",") if pair.strip())
+    if HINTS[name] is int:
+        return int(value) if value.isdecimal() else value
     if HINTS[name] is bool:
         return {"true": True, "false": False}.get(value)  # None is neither
     return None if value in values else ALIASES.get(value, value)
+
+
+def _right(name: str, value: object) -> bool:
+    """Return whether a field takes a value."""
+    if values := _values(HINTS[name]):
+        return (value is None and values[0] == "none") or (
+            isinstance(value, str) and value in values and value != "none"
+        )
+    if name == "inplace":
+        pairs = value if isinstance(value, tuple) else (None,)
+        return all(isinstance(pair, str) and len([side for side in pair.split(":") if side]) == 2 for pair in pairs)
+    return type(value) is HINTS[name] and (HINTS[name] is bool or value >= 1)  # type: ignore[operator]  # an int

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Self
+
+from typing_extensions import Self
 
 from verify_norm.core import geometry
 from verify_norm.core.spec import CaseSpec, Op

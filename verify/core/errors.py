@@ -23,6 +23,10 @@ class UsageError(Exception):
     """The user asked for something impossible; the message is one line: what is wrong, and what would be right."""
 
 
+class FindingsError(AssertionError):
+    """A kernel has findings, or could not be checked; a test fails with it."""
+
+
 class UnknownOpError(UsageError):
     """Neither the user, nor a declaration, nor a name says which operator a callable computes."""
 

@@ -35,6 +35,16 @@ def identical(one: Array, other: Array) -> np.ndarray[tuple[int, ...], np.dtype[
     return same | (np.isnan(one) & np.isnan(other))
 
 
+def hidden(name: str, got: Array, want: Array, *, infinite: bool) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    """Return where a number hides a NaN or an infinity of the truth, or an infinity hides a NaN.
+
+    Where an input is `infinite`, the same sums in another order have ∞ − ∞ in other places, so an infinity may stand
+    for a NaN; and rstd may be 0 (`verify_norm.checks.nonfinite`).
+    """
+    number = ~np.isfinite(want) & np.isfinite(got)
+    return number & ~((name == "rstd") & (got == 0)) if infinite else number | (np.isnan(want) & np.isinf(got))
+
+
 def worst(ratio: Array) -> tuple[int, ...]:
     """Return the index of the largest ratio."""
     return tuple(int(i) for i in np.unravel_index(int(np.argmax(ratio)), ratio.shape))

@@ -3,10 +3,18 @@
 import importlib
 from typing import Any
 
+from verify_norm.core import packages
+
 
 def _render(module: str, function: str, *documents: Any) -> Any:
     """Return what a function of verify_norm.report makes of reports: `core` imports nothing that stands above it."""
-    return getattr(importlib.import_module(f"verify_norm.report.{module}"), function)(*documents)
+    try:
+        renderer = importlib.import_module(f"verify_norm.report.{module}")
+    except ModuleNotFoundError as error:
+        if error.name in packages.EXTRAS:
+            packages.need("this form of a report", error.name)
+        raise
+    return getattr(renderer, function)(*documents)
 
 
 class Rendered:
@@ -18,7 +26,7 @@ class Rendered:
         return (self,)
 
     def __str__(self) -> str:
-        """Return what the command line prints."""
+        """Return what the command line prints. Raises UsageError without rich."""
         return str(_render("terminal", "text", *self._each()))
 
     def _repr_html_(self) -> str:

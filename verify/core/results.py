@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from verify_norm.core.coverage import Coverage, Seen, barely
 from verify_norm.core.diagnosis import Diagnosis, option_of, sentence
 from verify_norm.core.errors import Exit
+from verify_norm.core.errors import FindingsError as FindingsError
 from verify_norm.core.finding import Finding
 from verify_norm.core.only import joined, words
 from verify_norm.core.rendering import Rendered
@@ -17,10 +18,6 @@ from verify_norm.core.tally import CheckResult, Detectable, Skip, Tally
 from verify_norm.core.work import Work
 
 SCHEMA = 1
-
-
-class FindingsError(AssertionError):
-    """A kernel has findings, or could not be checked; a test fails with it."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

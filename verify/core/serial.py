@@ -8,7 +8,7 @@ import sys
 from contextlib import suppress
 from dataclasses import MISSING, asdict, fields, is_dataclass
 from math import isfinite, prod
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Any
 from uuid import uuid4
 
 from pydantic import TypeAdapter, ValidationError
@@ -16,17 +16,12 @@ from pydantic import TypeAdapter, ValidationError
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.errors import UsageError, one_of
 from verify_norm.core.geometry import repeated
-from verify_norm.core.spec import COTANGENTS, FAMILIES, FURTHER, LARGEST, LAYOUTS, WEIGHTS, CaseSpec
+from verify_norm.core.ranges import out_of_range
+from verify_norm.core.spec import COTANGENTS, FAMILIES, FURTHER, LAYOUTS, WEIGHTS, CaseSpec
 
 ELEMENTS = 2**36  # the most that x can have: half a tebibyte in float64, more than any machine holds
 JSON = ("{\n", "[\n", "[{\n", "[]")  # how the files begin that we write
 _SPEC = TypeAdapter(CaseSpec)
-_RANGES = {
-    name: part
-    for name, hint in get_type_hints(CaseSpec, include_extras=True).items()
-    for part in (hint, *get_args(hint))
-    if get_origin(part) is Annotated
-}
 
 
 def spec_text(kernel: str, spec: CaseSpec, op: str | None = None) -> str:
@@ -91,28 +86,6 @@ def refuse_nonsense(spec: CaseSpec) -> None:
             raise UsageError(f"{name}: expected at most 2**36 elements, got {prod(shape):.3g} in {list(shape)}")
     if spec.normalized_ndim > len(spec.shape):
         raise UsageError(f"normalized_ndim: expected 1 to the rank of x, {len(spec.shape)}, got {spec.normalized_ndim}")
-
-
-def out_of_range(name: str, value: Any) -> str | None:
-    """Return what is wrong with a number for that field of CaseSpec; None if it is right, or the field has no range.
-
-    A flag counts as 0 or 1, as in unit_offset=True.
-
-    >>> out_of_range("eps", -1), out_of_range("eps", 0.0)
-    ('eps: expected a finite number of 0 or more, got -1', None)
-    """
-    if name not in _RANGES or value is None:
-        return None
-    kind, bounds = get_args(_RANGES[name])
-    least, most = bounds.ge, LARGEST if bounds.le is None else bounds.le
-    if isinstance(value, int if kind is int else (int, float)) and least <= value <= most:
-        return None
-    words = "a whole number" if kind is int else "a finite number"
-    if most < LARGEST:
-        words += f" from {least} to {most}"
-    elif least > -LARGEST:
-        words += f" of {least} or more"
-    return f"{name}: expected {words}, got {value!r:.60}"
 
 
 def write(text: str, path: str) -> None:

@@ -1,9 +1,9 @@
 """What a run counts: errors of each output, cases of each check, and what was not checked."""
 
 from dataclasses import dataclass, field, replace
-from typing import Self
 
 import numpy as np
+from typing_extensions import Self
 
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.finding import Condition

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 from operator import add
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Self
 
 from verify_norm.core.dtypes import Array, Format
 from verify_norm.core.spec import Beyond

@@ -36,10 +36,10 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from scipy.special import stdtrit
 from torch import Tensor
 
 from verify_norm.checks.relations.equations import UNLUCKY, Comparison, confidence
+from verify_norm.core import packages
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.gradcheck.layout import Layout
 
@@ -57,7 +57,10 @@ LONGEST = 1 / 4  # of a standard deviation: three steps stay well inside the dat
 
 
 def student(values: Tensor, comparisons: int) -> Tensor:
-    """Return Student's t in place of λ, where so many values estimate the size of the errors."""
+    """Return Student's t in place of λ, where so many values estimate the size of the errors. Raises UsageError."""
+    packages.need("gradcheck", "scipy")
+    from scipy.special import stdtrit
+
     return torch.from_numpy(-stdtrit(values.clamp(min=1).double().numpy(), UNLUCKY / (2 * max(comparisons, 1))))
 
 

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
-from warnings import catch_warnings
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 import torch
@@ -53,7 +53,8 @@ def second_order(function: Callable[..., Any], op_name: str, *, seed: int = 0, d
     problem, refusals = problems.draw(op, setup, seed), []
     for dtype in DTYPES:
         case = _Case(function, _rounded(problem, dtype), shipped(op), dtype, device, FORMATS[dtype].u)
-        with catch_warnings(action="ignore"):
+        with catch_warnings():
+            simplefilter("ignore")
             try:
                 y = case.call(*case.leaves())
             except Exception as error:

@@ -18,7 +18,7 @@ from math import prod
 from typing import Any
 
 from verify_norm.core.errors import UsageError
-from verify_norm.core.serial import out_of_range
+from verify_norm.core.ranges import out_of_range
 from verify_norm.core.spec import Contract, Op
 from verify_norm.loading.targets import preset
 

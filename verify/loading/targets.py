@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType, NoneType
 from typing import Any
 
+from verify_norm.core import packages
 from verify_norm.core.errors import UsageError, one_line
 from verify_norm.loading import functions, nested
 
@@ -73,7 +74,9 @@ def imported(where: str) -> Any:
     except (UsageError, KeyboardInterrupt):
         raise
     except BaseException as error:  # SystemExit too, and whatever else a file raises
-        raise UsageError(f"{where} cannot be imported: {one_line(error)}") from error
+        of_triton = isinstance(error, ImportError) and str(error.name).partition(".")[0] == "triton"
+        reason = (packages.missing("it", "triton") or packages.without_triton()) if of_triton else ""
+        raise UsageError(f"{where} cannot be imported: {reason or one_line(error)}") from error
     finally:
         sys.path[:] = [folder for folder in sys.path if folder not in added]
 

@@ -1,14 +1,14 @@
 """Describes the environment of a run: versions, machine, date."""
 
 import platform
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 
 import hypothesis
 import numpy as np
 import torch
-import triton
 
 from verify_norm import __version__
+from verify_norm.core import packages
 from verify_norm.running.interpreter import patch
 
 
@@ -17,15 +17,23 @@ def environment(device: str) -> dict[str, str]:
     on_gpu = torch.device(device).type == "cuda"
     facts = {
         "verify-norm": __version__,
-        "date": datetime.now(UTC).date().isoformat(),
+        "date": datetime.now(timezone.utc).date().isoformat(),
         "device": torch.cuda.get_device_name(torch.device(device)) if on_gpu else f"CPU ({platform.machine()})",
         "python": platform.python_version(),
         "numpy": np.__version__,
         "torch": torch.__version__,
-        "triton": triton.__version__,
+        "triton": _triton(),
         "hypothesis": hypothesis.__version__,
     }
     return facts if on_gpu else facts | {"interpreter": _interpreter()}
+
+
+def _triton() -> str:
+    if not packages.present("triton"):
+        return "none"
+    import triton
+
+    return str(triton.__version__)
 
 
 def _interpreter() -> str:

@@ -15,7 +15,7 @@ The nearest pyproject.toml that has the table counts. An option of the command l
 """
 
 import json
-import tomllib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,11 @@ from pydantic import Field, ValidationError, create_model
 from verify_norm.core.errors import UsageError
 from verify_norm.core.regression import RegressionLimits
 from verify_norm.search.options import TAKES, Options, Strict, explained
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 TABLE = "tool.verify-norm"
 File = Annotated[str, Field(description="the path of a file, relative to this one", min_length=1)]

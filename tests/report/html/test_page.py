@@ -1,6 +1,5 @@
 """The page as text: all of it is there and escaped, and plotly accepts its figures."""
 
-import importlib.util
 import json
 import re
 from dataclasses import replace
@@ -9,6 +8,7 @@ from math import inf
 import pytest
 from documents import AUDIT, DOCUMENTS, EMPTY, PASSING, REPORT
 
+from verify_norm.core import packages
 from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.errors import UsageError
 from verify_norm.report import documents
@@ -22,7 +22,7 @@ CHARTS = [name for name in DOCUMENTS if name not in ("nothing", "empty")]
 @pytest.mark.parametrize("absent", ["plotly", "jinja2"])
 def test_a_missing_package_is_named_in_one_line(monkeypatch, absent):
     assert html.missing() is None
-    monkeypatch.setattr(html, "find_spec", lambda name: None if name == absent else importlib.util.find_spec(name))
+    monkeypatch.setattr(packages, "present", lambda name: name != absent)
     assert html.missing() == f"an HTML page needs {absent}: pip install 'verify-norm[html]'"
     with pytest.raises(UsageError, match=f"needs {absent}"):
         html.pages(REPORT)

@@ -1,6 +1,6 @@
 """Further runs of a kernel: the same case again, or with other values, rows or poison; and how two runs differ."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from math import prod
@@ -15,6 +15,7 @@ from verify_norm.checks.relations.equations import arithmetic_of
 from verify_norm.checks.relations.stages import cotangent, given, stages
 from verify_norm.core import geometry, ops
 from verify_norm.core.dtypes import FORMATS, Array
+from verify_norm.core.excess import element as element
 from verify_norm.core.judge import identical
 from verify_norm.core.run import Case, Output, Run
 from verify_norm.core.spec import CaseSpec
@@ -77,11 +78,6 @@ def crowded(run: Run) -> bool:
     """Return whether x has more elements than that, but so few that its truth takes less time than several runs."""
     most = CROWDED.get(torch.device(run.case.device).type, 0)
     return not few(run) and prod(run.case.spec.shape) <= most
-
-
-def element(output: str, index: Sequence[int]) -> str:
-    """Return an element's name, as dx[0, 17]."""
-    return f"{output}[{', '.join(map(str, index))}]"
 
 
 def has_rows(case: Case) -> bool:

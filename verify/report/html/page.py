@@ -10,11 +10,11 @@ from __future__ import annotations
 import base64
 import hashlib
 from dataclasses import asdict
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from verify_norm import __version__
 from verify_norm.auditing.model import Audit, Document, report_of
+from verify_norm.core import packages
 from verify_norm.core.errors import UsageError
 from verify_norm.core.results import declaration, explanation, next_step, replay_line
 from verify_norm.core.spec import LAYOUTS
@@ -42,8 +42,7 @@ def missing() -> str | None:
 
     >>> missing()
     """
-    needed = " and ".join(name for name in ("plotly", "jinja2") if find_spec(name) is None)
-    return f"an HTML page needs {needed}: pip install 'verify-norm[html]'" if needed else None
+    return packages.missing("an HTML page", "plotly", "jinja2")
 
 
 def pages(*documents: Document, title: str = "") -> str:

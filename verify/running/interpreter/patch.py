@@ -24,6 +24,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from verify_norm.core import packages
 from verify_norm.running.interpreter import arithmetic, conversions, libdevice, speedups, syntax
 
 PATCHED = "_verify_norm_patched"
@@ -35,8 +36,11 @@ tl: Any = None  # Triton's language, imported late: a kernel sees the globals of
 def enable() -> str:
     """Turn on and patch Triton's interpreter, and return a description of it; call it before Triton is imported.
 
-    Raises RuntimeError if Triton was imported without its interpreter, or if a patched cast or loop is wrong.
+    Without Triton, or with one that is too old, it stays off. Raises RuntimeError if Triton was imported without its
+    interpreter, or if a patched cast or loop is wrong.
     """
+    if reason := packages.without_triton():
+        return f"none: {reason}"
     if "triton" not in sys.modules:
         os.environ["TRITON_INTERPRET"] = "1"
     import triton

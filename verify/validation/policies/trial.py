@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
-from warnings import catch_warnings
+from warnings import catch_warnings, simplefilter
 
 import torch
 from torch import Tensor
@@ -223,7 +223,8 @@ def call(kernel: Kernel, spec: CaseSpec, offered: Inputs) -> dict[str, Tensor | 
     arguments = {tensor.name: offered.get(tensor.name) for tensor in op.inputs} | make.attributes(spec, op)
     assert kernel.run is not None
     try:
-        with guards.PoisonEmpty(STALE), catch_warnings(action="ignore"):
+        with guards.PoisonEmpty(STALE), catch_warnings():
+            simplefilter("ignore")
             returned = kernel.run(**execute.bound(kernel, Case(spec, op, arguments, {}, {})))
     except RefusedError as refusal:
         raise NotApplicableError(str(refusal)) from refusal

@@ -1,0 +1,82 @@
+"""An output that is not what it has to be, in words: its type and shape, and an element beyond its bound."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from verify_norm.core import geometry, judge
+from verify_norm.core.dtypes import FORMATS, Array
+from verify_norm.core.run import Expected, Output
+from verify_norm.core.spec import CaseSpec, Contract, Op
+
+LONG = 1024  # terms: in longer sums the bound depends on the runs
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """The element of an output that is farthest beyond its bound; `ulp` and `allowed` are in ulps of the output."""
+
+    index: tuple[int, ...]
+    got: float
+    want: float
+    ulp: float
+    allowed: float
+    message: str
+
+
+def element(output: str, index: Sequence[int]) -> str:
+    """Return an element's name, as dx[0, 17]."""
+    return f"{output}[{', '.join(map(str, index))}]"
+
+
+def unlike(name: str, output: Output | None, expected: Expected | None, spec: CaseSpec) -> Iterator[str]:
+    """Yield how an output differs from its truth before any value is looked at: presence, shape and type."""
+    if expected is None:
+        source = name.removeprefix("d")
+        why = f"{source} needs no gradient" if source in spec.frozen else f"{source} is None"
+        if output is not None:
+            yield f"{name}: expected None because {why}, got a {output.dtype} tensor"
+        return
+    if output is None:
+        yield f"{name}: expected a {expected.dtype} tensor, got None"
+        return
+    if output.ratio is None:
+        yield f"{name}: expected shape {expected.value.shape}, got {output.shape}"
+    if output.dtype != expected.dtype:
+        yield f"{name}: expected {expected.dtype}, got {output.dtype}"
+
+
+def excess(
+    name: str, got: Array, ratio: Array, expected: Expected, spec: CaseSpec, op: Op, contract: Contract
+) -> Excess | None:
+    """Return the element of output `name` with the largest `judge.ratio`; None if all are within their bound."""
+    if not ratio.max(initial=0.0) > 1:
+        return None
+    index = judge.worst(ratio)
+    want = float(expected.value[index])
+    ulp = float(judge.ulps(got, expected)[index])
+    most = float(judge.allowed(expected)[index]) / float(FORMATS[expected.dtype].ulp(want))
+    digits = next((n for n in range(3, 17) if f"{ulp:.{n}g}" != f"{most:.{n}g}"), 17)  # until they differ
+    message = (
+        f"{element(name, index)} is {ulp:.{digits}g} ULP ({expected.dtype}) from float64; allowed "
+        f"{most:.{digits}g} ({_reason(name, expected, want, spec, op, contract)}); {int((ratio > 1).sum())} of "
+        f"{ratio.size} elements are beyond their bound"
+    )
+    return Excess(index, float(got[index]), want, ulp, most, message)
+
+
+def _reason(name: str, expected: Expected, want: float, spec: CaseSpec, op: Op, contract: Contract) -> str:
+    """Return what the allowance of an element is for: how much is summed how, and the last rounding."""
+    affine = next(tensor.extent for tensor in op.outputs if tensor.name == name) == "affine"
+    terms = prod(spec.shape) // max(prod(expected.value.shape), 1) if affine else geometry.row_length(spec, op)
+    summed, last = f"{terms} terms summed in {contract.accumulate}", f"one rounding to {expected.dtype}"
+    if contract.products != "float32":
+        summed += f" by {contract.products} products"
+    if contract.summation == "blocked" and terms >= LONG:
+        summed += f", in {contract.lanes} runs or more unless lanes says fewer"
+    if np.isinf(FORMATS[expected.dtype].round(np.asarray(want))):
+        beyond = "saturates" if expected.saturate == "saturate" else "overflows"
+        last += f", which {beyond} (saturate={expected.saturate})"
+    return f"{summed}, then {last}"

@@ -1,0 +1,34 @@
+"""The ranges of a case's numbers: those that annotate the fields of CaseSpec."""
+
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from verify_norm.core.spec import LARGEST, CaseSpec
+
+_RANGES = {
+    name: part
+    for name, hint in get_type_hints(CaseSpec, include_extras=True).items()
+    for part in (hint, *get_args(hint))
+    if get_origin(part) is Annotated
+}
+
+
+def out_of_range(name: str, value: Any) -> str | None:
+    """Return what is wrong with a number for that field of CaseSpec; None if it is right, or the field has no range.
+
+    A flag counts as 0 or 1, as in unit_offset=True.
+
+    >>> out_of_range("eps", -1), out_of_range("eps", 0.0)
+    ('eps: expected a finite number of 0 or more, got -1', None)
+    """
+    if name not in _RANGES or value is None:
+        return None
+    kind, bounds = get_args(_RANGES[name])
+    least, most = bounds.ge, LARGEST if bounds.le is None else bounds.le
+    if isinstance(value, int if kind is int else (int, float)) and least <= value <= most:
+        return None
+    words = "a whole number" if kind is int else "a finite number"
+    if most < LARGEST:
+        words += f" from {least} to {most}"
+    elif least > -LARGEST:
+        words += f" of {least} or more"
+    return f"{name}: expected {words}, got {value!r:.60}"
