@@ -1,10 +1,11 @@
 """Every command and snippet of README and of the site: it runs, and prints what the page shows."""
 
 import re
-import tomllib
 
 import pytest
 import samples
+
+from verify_norm.search.config import tomllib
 
 PAGES = {path.relative_to(samples.ROOT).as_posix(): path.read_text(encoding="utf-8") for path in samples.pages()}
 RUN = [name for name, text in PAGES.items() if any(b.language in ("console", "python") for b in samples.blocks(text))]

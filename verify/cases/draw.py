@@ -118,7 +118,6 @@ def _family(data: str, spec: CaseSpec, op: Op, rng: Random) -> Array:
     if data == "alternating":  # +1, −1, …: the largest sums that cancel
         return np.where(np.arange(prod(shape)) % 2, -1.0, 1.0).reshape(shape)
     if data in ("sorted", "ramp", "steps"):
-
         place = _place(spec, op)  # running sums and means of ordered data lose the most
         normal: Array = torch.special.ndtri(torch.from_numpy(place)).numpy()
         ordered = {"sorted": normal, "ramp": 2 * place, "steps": np.floor(8 * place) / 4}[data]
