@@ -147,7 +147,8 @@ def replay_line(report: Report, spec: CaseSpec) -> str:
     """Return the command that runs a case again; a call, if no command can find the kernel."""
     if not report.target:
         return f"verify_norm.replay(<the kernel>, {spec_text(report.kernel, spec, report.op)!r})"
-    return command(report.kernel, report.op, spec, report.bind, report.settings.contract, report.settings.only)
+    line = command(report.kernel, report.op, spec, report.bind, report.settings.contract, report.settings.only)
+    return line + " --untrusted" * report.settings.untrusted
 
 
 def command(kernel: str, op: str, spec: CaseSpec, bind: str = "", contract: str = "", only: str = "") -> str:

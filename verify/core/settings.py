@@ -26,6 +26,7 @@ class Settings:
         None  # for one case, more if it is larger or the kernel may build; None: the device's limit
     )
     isolate: bool = True  # whether the kernel runs in a process of its own
+    untrusted: bool = False  # whether that process has neither truth nor verdict, in a sandbox
     allow_incomplete: bool = False  # whether a run passes that ended before all corner cases
     contract: str = ""  # what the kernel promises besides its own contract, as "llama,inplace=y:x"
     only: str = ""  # what it takes besides what it declares itself, as "ndim=2,N%8=0"

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 # options of verify_norm.search.options.Options, by pytest's names for them
-OPTIONS = {name: f"norm_{name}" for name in ("examples", "seconds", "seed", "contract", "only", "allow_incomplete")}
+OPTIONS = {name: f"norm_{name}" for name in ("examples", "seconds", "seed", "contract", "only")}
+OPTIONS |= {name: f"norm_{name}" for name in ("untrusted", "allow_incomplete")}
 OPTIONS |= {"dtypes": "norm_dtype"}
 
 

@@ -19,7 +19,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from multiprocessing.forkserver import ensure_running
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pebble
 
@@ -58,6 +58,9 @@ class InProcess:
     device: str
     note: str = "none: a crash of the kernel ends the run"
     isolated: bool = False
+
+    def announce(self, name: str) -> None:
+        """Do nothing: nobody asks which check runs."""
 
     def stage(self) -> str:
         """Return "": this process needs no announcements."""
@@ -150,6 +153,11 @@ class Isolated:
             why = str(error)
         raise UsageError(f"{self.kernel.name} cannot be loaded in a process of its own: {why}")
 
+    @property
+    def announce(self) -> Callable[[str], None]:
+        """What the child calls with the name of each check."""
+        return announce
+
     def stage(self) -> str:
         """Return what the child announced last in this call, even if it crashed since; "" if nothing."""
         return self._stage[:].rstrip(b"\0").decode()
@@ -169,16 +177,46 @@ class Isolated:
         self._file.close()
 
 
-Runner = InProcess | Isolated
+class Runner(Protocol):
+    """Where a kernel runs: `call` makes the calls, `note` says how it is isolated."""
+
+    kernel: Kernel
+    device: str
+
+    @property
+    def note(self) -> str: ...
+    @property
+    def isolated(self) -> bool: ...
+    @property
+    def announce(self) -> Callable[[str], None]: ...
+    def stage(self) -> str: ...
+    def fresh(self) -> bool: ...
+    def close(self) -> None: ...
+    def call(
+        self,
+        function: Callable[..., T],
+        timeout: float,
+        *args: Any,
+        types: str = "",
+        ran: Callable[[T], bool] = bool,
+        left: float = inf,
+    ) -> T: ...
 
 
-def runner(kernel: Kernel, device: str, *, isolate: bool, preload: str = __name__) -> Runner:
+def runner(
+    kernel: Kernel, device: str, *, isolate: bool, preload: str = __name__, untrusted: bool = False
+) -> Runner:
     """Return where to run the kernel: in a child if `isolate` asks for it and the child can find it by its name.
 
     Raises UsageError if it has a name, but cannot be sent.
 
-    `preload` names the module that the children's server imports once for all of them.
+    `preload` names the module that the children's server imports once for all of them. An `untrusted` kernel is one of
+    `verify_norm.running.untrusted.loading`.
     """
+    if untrusted:
+        from verify_norm.running.untrusted.runner import Untrusted  # which knows this module
+
+        return Untrusted(kernel, device)
     if not isolate:
         return InProcess(kernel, device)
     if not kernel.target:

@@ -19,6 +19,7 @@ from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.core.tally import CheckResult, Detectable, Skip, Tally
 from verify_norm.running.environment import environment
 from verify_norm.running.isolate import Runner
+from verify_norm.running.untrusted.runner import UNSEEN
 from verify_norm.search.detectable import Told
 from verify_norm.search.examine import NO_ROOM, Examined
 from verify_norm.search.journal import Journal
@@ -87,6 +88,9 @@ class Collector:
         self.pace = Pace.of(self.settings)
         wanted = self.settings.checks or CHECKS
         self.checks = tuple(c for name, c in CHECKS.items() if name in wanted and c.applies(OPS[self.kernel.op]))
+        for check in self.checks if self.settings.untrusted else ():
+            if check.name in UNSEEN:
+                self.skipped[f"check {check.name}", UNSEEN[check.name]] += 1
 
     def enter(self, examined: Examined) -> None:
         """Add the results of one case."""
