@@ -9,9 +9,10 @@ import os
 import signal
 import socket
 import warnings
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from typing import Any, NoReturn
 
 import torch
@@ -118,18 +119,18 @@ class _Server:
         for number in self.held.keys() - set(asked["live"]):
             del self.held[number]
         slots = {name: Slot(**{**slot, "shape": tuple(slot["shape"])}) for name, slot in asked["slots"].items()}
-        with ExitStack() as state, warnings.catch_warnings():
+        given = {name: _placed(self.arena, slot, self.device) for name, slot in slots.items()}
+        values = {name: _tuples(value) for name, value in asked["values"].items()}
+        spec = CaseSpec(shape=(), frozen=values.pop("frozen", ()))
+        case = Case(spec, OPS[kernel.op], {**given, **values}, {}, {}, asked["poison"] or 0.0)
+        evaluated: list[Any] = []
+        run = _in_state(kernel.run, asked, evaluated)
+        if asked["instance"] is not None:
+            run = self.instances.setdefault(asked["instance"], modules.Instance(asked["turn"])).serving(run)
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            evaluated = _enter_state(state, asked)
-            given = {name: _placed(self.arena, slot, self.device) for name, slot in slots.items()}
-            values = {name: _tuples(value) for name, value in asked["values"].items()}
-            spec = CaseSpec(shape=(), frozen=values.pop("frozen", ()))
-            case = Case(spec, OPS[kernel.op], {**given, **values}, {}, {}, asked["poison"] or 0.0)
-            if asked["instance"] is not None:
-                assert kernel.run is not None
-                instance = self.instances.setdefault(asked["instance"], modules.Instance(asked["turn"]))
-                kernel = replace(kernel, run=instance.serving(kernel.run))
-            called = execute.call(kernel, case, None if asked["poison"] is not None else ExitStack())
+            within = nullcontext() if asked["poison"] is None else None
+            called = execute.call(replace(kernel, run=run), case, within)
         names = [tensor.name for tensor in OPS[kernel.op].outputs]
         outputs = {names.index(name): tensor for name, tensor in called.outputs.items()}
         self.held[asked["number"]] = {
@@ -166,13 +167,24 @@ def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-def _enter_state(state: ExitStack, asked: Mapping[str, Any]) -> list[Any]:
-    """Put torch into the state that the judge calls in; return a list that gets the modules that run in evaluation."""
-    state.enter_context(torch.inference_mode(asked["inference"]))
-    state.enter_context(torch.set_grad_enabled(asked["grad"]))
-    for device, dtype in asked["autocast"].items():
-        state.enter_context(torch.autocast(device, getattr(torch, dtype)))
-    return state.enter_context(modules.evaluating()) if asked["evaluating"] else []
+def _in_state(function: Any, asked: Mapping[str, Any], evaluated: list[Any]) -> Callable[..., Any]:
+    """Return the function in the state of torch in which the judge calls it; modules that it evaluates are counted."""
+
+    @wraps(function)
+    def run(**given: Any) -> Any:
+        with ExitStack() as state:
+            if asked["inference"]:
+                state.enter_context(torch.inference_mode())
+            elif asked["grad"] != torch.is_grad_enabled():
+                state.enter_context(torch.set_grad_enabled(asked["grad"]))
+            for device, dtype in asked["autocast"].items():
+                state.enter_context(torch.autocast(device, getattr(torch, dtype)))
+            used = state.enter_context(modules.evaluating()) if asked["evaluating"] else []
+            returned = function(**given)
+            evaluated.extend(used)
+            return returned
+
+    return run
 
 
 def _short(text: str) -> str:
