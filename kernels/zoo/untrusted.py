@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-SMALL = 2**12  # elements of a case that is kept
+SMALL = 2**13  # elements of a case that is kept
 ATTEMPTS = 256  # file descriptors that a forger tries
 TOUCHED = "VERIFY_NORM_TOUCHED"  # a variable that code in the judge's process sets
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from verify_norm.core.errors import UsageError, visible
-from verify_norm.loading.targets import folders
+from verify_norm.loading.targets import folders_of
 from verify_norm.running.isolate import LOADING, MEMORY, LostError, _ending, _memory
 from verify_norm.running.untrusted import wire, zygote
 from verify_norm.running.untrusted.arena import Arena
@@ -54,9 +54,9 @@ class Zygote:
         """Return the process of a new worker, which gets these files."""
         return self._asked(zygote.FORK, 0, files)
 
-    def reap(self, pid: int) -> int:
-        """End a worker, and all that it has started; return its exit status."""
-        return self._asked(zygote.REAP, pid)
+    def reap(self, pid: int, *, waiting: bool) -> int:
+        """End a worker, and all that it has started; return its exit status if it ends by itself, `waiting` for it."""
+        return self._asked(zygote.REAP if waiting else zygote.KILL, pid)
 
     def _asked(self, what: int, number: int, files: Sequence[int] = ()) -> int:
         try:
@@ -95,7 +95,7 @@ class Worker:
         self.pid = self._zygote.fork(theirs.fileno(), self.arena.file)
         theirs.close()
         where = target.rpartition(":")[0]
-        readable = [*map(str, folders(Path(where).absolute()))] if where.endswith(".py") else []
+        readable = [*map(str, folders_of(Path(where).absolute()))] if where.endswith(".py") else []
         path = [str(Path(entry).absolute()) for entry in sys.path if entry]
         memory = int(MEMORY * _memory()) if device == "cpu" else None
         asked = {"device": device, "own": self._own, "memory": memory, "folder": os.getcwd()}
@@ -132,7 +132,7 @@ class Worker:
         except wire.MalformedError as error:
             raise LostError(f"malformed answer: {error}") from None
         except (EOFError, OSError):
-            raise LostError(self.end()) from None
+            raise LostError(self.end(waiting=True)) from None
 
     @property
     def number(self) -> int:
@@ -147,14 +147,14 @@ class Worker:
             if size:
                 raise wire.MalformedError(f"expected no answer before the request, got {size} bytes")
 
-    def end(self) -> str:
-        """End the process, and return in words how it ended; "" the second time."""
+    def end(self, *, waiting: bool = False) -> str:
+        """End the process, and return in words how it ended by itself, if the caller is `waiting` for that."""
         if not self.pid:
             return ""
         self._socket.close()
         pid, self.pid = self.pid, 0
         try:
-            status = self._zygote.reap(pid)
+            status = self._zygote.reap(pid, waiting=waiting)
         finally:
             self.arena.close()
             shutil.rmtree(self._own, ignore_errors=True)

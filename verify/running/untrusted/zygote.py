@@ -1,7 +1,7 @@
 """The process from which workers are forked: it has imported torch and this package, and nothing of any kernel.
 
 It was started anew, with an empty environment, so nothing of the judge's memory is in it. Its parent sends "fork" with
-the worker's socket and the arena's file, or "reap" with a process; it ends, with all its workers, when its parent does.
+the worker's socket and the arena's file, or "reap" or "kill" with a process; it ends, with all its workers, when its parent does.
 """
 
 import gc
@@ -15,7 +15,7 @@ from contextlib import suppress
 
 REQUEST = struct.Struct("<Bi")
 REPLY = struct.Struct("<i")
-FORK, REAP = 1, 2
+FORK, REAP, KILL = 1, 2, 3
 GRACE = 2.0  # seconds that a process has to end by itself, once it has closed its socket
 RUNNING = 2**16  # a reply: it did not end, and was killed
 
@@ -32,9 +32,9 @@ def main(fd: int) -> None:
             if len(data) != REQUEST.size:
                 return
             what, number = REQUEST.unpack(data)
-            if what == REAP:
+            if what != FORK:
                 workers.discard(number)
-                control.sendall(REPLY.pack(_reaped(number)))
+                control.sendall(REPLY.pack(_reaped(number, GRACE if what == REAP else 0.0)))
                 continue
             pid = os.fork()
             if not pid:
@@ -49,9 +49,9 @@ def main(fd: int) -> None:
             _kill(pid)
 
 
-def _reaped(pid: int) -> int:
-    """Return the status of a worker that has ended, or RUNNING of one that has to be ended; and all that it started."""
-    deadline, status = time.monotonic() + GRACE, RUNNING
+def _reaped(pid: int, grace: float) -> int:
+    """Return the status of a worker that ends within so many seconds, else RUNNING; end it and all that it started."""
+    deadline, status = time.monotonic() + grace, RUNNING
     while status == RUNNING and time.monotonic() < deadline:
         ended, code = os.waitpid(pid, os.WNOHANG)
         if ended:
