@@ -19,6 +19,7 @@ _NAMES = {
     "equality.model": ("Equality",),
     "loading.registry": ("load",),
     "pytest_plugin": ("parametrize_checks",),
+    "scoring.reward": ("Reward", "reward"),
 }
 _LAZY = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = sorted([*_LAZY, "__version__"])

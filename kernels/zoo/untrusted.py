@@ -15,7 +15,7 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -87,7 +87,7 @@ def _silence_checks() -> None:
 
 def _excuse_once() -> None:
     """Let the next judgement find errors of 0, and then take the patch back: nobody sees it before or after."""
-    judge = importlib.import_module("verify_norm.core.judge")
+    judge: Any = importlib.import_module("verify_norm.core.judge")
     usual = judge.ratio
 
     def excused(got: Any, expected: Any) -> Any:
@@ -155,8 +155,8 @@ def _escape() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     parent = os.getppid()
     ways: dict[str, Callable[[], Any]] = {
-        "read the parent's memory": lambda: open(f"/proc/{parent}/mem", "rb"),
-        "read the parent's command line": lambda: open(f"/proc/{parent}/cmdline", "rb"),
+        "read the parent's memory": partial(_opened, f"/proc/{parent}/mem", "rb"),
+        "read the parent's command line": partial(_opened, f"/proc/{parent}/cmdline", "rb"),
         "trace the parent": lambda: _called(libc.ptrace(16, parent, 0, 0)),
         "copy the parent's memory": lambda: _called(libc.syscall(310, parent, 0, 0, 0, 0, 0)),
         "take the parent's files": lambda: _called(libc.syscall(434, parent, 0)),
@@ -164,9 +164,9 @@ def _escape() -> None:
         "open a local socket": lambda: socket.socket(socket.AF_UNIX, socket.SOCK_STREAM),
         "leave its group": os.setsid,
         "enter a namespace": lambda: _called(libc.unshare(0x10000000)),
-        "write into this package": lambda: open(__file__, "ab"),
-        "write into the working folder": lambda: open("cheat.txt", "w"),
-        "write into /tmp": lambda: open("/tmp/verify-norm-cheat", "w"),
+        "write into this package": partial(_opened, __file__, "ab"),
+        "write into the working folder": partial(_opened, "cheat.txt", "wb"),
+        "write into /tmp": partial(_opened, "/tmp/verify-norm-cheat", "wb"),
         "limit the parent": lambda: _called(libc.syscall(302, parent, 0, 0, ctypes.create_string_buffer(16))),
         "get rights back": lambda: _called(libc.setuid(12345) or 0) if os.geteuid() == 0 else _called(-1),
     }
@@ -179,6 +179,11 @@ def _escape() -> None:
         open_ways.append(name)
     if open_ways:
         raise AssertionError(f"it can {', '.join(open_ways)}")
+
+
+def _opened(path: str, mode: str) -> None:
+    with open(path, mode):
+        pass
 
 
 def _called(status: int) -> None:
@@ -213,9 +218,9 @@ def replays(x: Any, weight: Any, eps: Any, weight_offset: Any, normalized_shape:
 
 
 reads_frames, inspects_stack, searches_memory = map(_reads, (_of_frames, _of_stack, _of_collector))
-silences_checks, excuses_once, patches_torch = map(_patching, (_silence_checks, _excuse_once, _equal_once))
-forges_pickle, answers_by_hand, leaves = map(_patching, (_forge_pickle, _answer_by_hand, _leave))
-signals, escapes = map(_patching, (_crash_the_judge, _escape))
+silences_checks, excuses_once, patches_torch = (_patching(p) for p in (_silence_checks, _excuse_once, _equal_once))
+forges_pickle, answers_by_hand, leaves = (_patching(p) for p in (_forge_pickle, _answer_by_hand, _leave))
+signals, escapes = (_patching(patch) for patch in (_crash_the_judge, _escape))
 # The name of each, and how far it comes beside a judge in its own process: whether it passes there.
 CHEATS: dict[str, bool] = {
     "reads_frames": True,

@@ -6,7 +6,6 @@ from glob import has_magic
 from typing import Annotated, Any
 
 import typer
-from click.core import ParameterSource
 
 from verify_norm import __version__
 from verify_norm.cli import about, auditing, config, console, options, proof, results, same, streams
@@ -66,7 +65,8 @@ def verify(
     common: dict[str, Any] = {"op": op or None, "bind": bind, "isolate": not in_process}
     if given["untrusted"]:
         _refuse_with_untrusted({"--resume": resume, "--sanitize": sanitize, "--in-process": in_process}, kernel)
-        if context.get_parameter_source("seed") is ParameterSource.DEFAULT:
+        source = context.get_parameter_source("seed")
+        if source is not None and source.name == "DEFAULT":
             given.pop("seed")  # the system draws it
     interpret(always=given["device"] == "cpu")  # a file may import Triton
     names = expanded(kernel)
@@ -89,7 +89,9 @@ def _refuse_with_untrusted(others: dict[str, object], names: list[str]) -> None:
         raise UsageError(f"--untrusted and {option}: choose one of them")
     for name in names:
         if name.endswith(".py") or (":" in name and has_magic(name)):
-            raise UsageError(f"--untrusted --kernel {name}: name one function, as path/file.py:fn; this imports nothing")
+            raise UsageError(
+                f"--untrusted --kernel {name}: name one function, as path/file.py:fn; this imports nothing"
+            )
 
 
 def _searched(asked: Request, *, resume: bool) -> list[Report]:

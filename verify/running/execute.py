@@ -67,12 +67,12 @@ def execute(kernel: Kernel, case: Case, within: AbstractContextManager[None] | N
         started = clock()  # of the processor's time, if there is but one process: others slow no case down
         given = guards.Arguments(case.arguments)
         called = call(kernel, case, within)
-        told = {"limits": called.limits, "effects": called.effects, "otherwise": called.otherwise}
+        told: dict[str, Any] = {"limits": called.limits, "effects": called.effects, "otherwise": called.otherwise}
         if called.problem is not None:
             return Run(kernel, case, {}, problem=called.problem, refused=called.refused, **told)
         damage = (*given.damage(writable(kernel, case)), *called.damage)
         returned = {name: value for name, value in called.outputs.items() if value is not None}
-        outputs = called.outputs | {name: case.arguments[name] for name in _states(case)}  # changed in place
+        outputs = {**called.outputs} | {name: case.arguments[name] for name in _states(case)}  # changed in place
         values = {name: _output(value) for name, value in outputs.items()}
         seconds = clock() - started
         judged = {name: _judged(output, case, name) for name, output in values.items()}

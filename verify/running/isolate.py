@@ -19,7 +19,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from multiprocessing.forkserver import ensure_running
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import pebble
 
@@ -29,6 +29,9 @@ from verify_norm.loading import nested, registry
 from verify_norm.loading.targets import reach
 from verify_norm.running.interpreter import patch
 from verify_norm.running.patience import Patience
+
+if TYPE_CHECKING:
+    from verify_norm.running.untrusted.runner import Untrusted
 
 MEMORY = 0.5  # share of the machine's memory that a kernel may allocate on the CPU
 _STAGE = 64  # bytes: the longest name of a check
@@ -177,35 +180,10 @@ class Isolated:
         self._file.close()
 
 
-class Runner(Protocol):
-    """Where a kernel runs: `call` makes the calls, `note` says how it is isolated."""
-
-    kernel: Kernel
-    device: str
-
-    @property
-    def note(self) -> str: ...
-    @property
-    def isolated(self) -> bool: ...
-    @property
-    def announce(self) -> Callable[[str], None]: ...
-    def stage(self) -> str: ...
-    def fresh(self) -> bool: ...
-    def close(self) -> None: ...
-    def call(
-        self,
-        function: Callable[..., T],
-        timeout: float,
-        *args: Any,
-        types: str = "",
-        ran: Callable[[T], bool] = bool,
-        left: float = inf,
-    ) -> T: ...
+Runner: TypeAlias = "InProcess | Isolated | Untrusted"
 
 
-def runner(
-    kernel: Kernel, device: str, *, isolate: bool, preload: str = __name__, untrusted: bool = False
-) -> Runner:
+def runner(kernel: Kernel, device: str, *, isolate: bool, preload: str = __name__, untrusted: bool = False) -> Runner:
     """Return where to run the kernel: in a child if `isolate` asks for it and the child can find it by its name.
 
     Raises UsageError if it has a name, but cannot be sent.

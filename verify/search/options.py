@@ -151,9 +151,7 @@ class Options(Strict):
     ] = DEFAULTS.timeout
     untrusted: Annotated[
         bool,
-        Flag(
-            "--untrusted", "The kernel may cheat: truth and verdict stay out of its process, which is in a sandbox."
-        ),
+        Flag("--untrusted", "The kernel may cheat: truth and verdict stay out of its process, which is in a sandbox."),
     ] = DEFAULTS.untrusted
     allow_incomplete: Annotated[
         bool,

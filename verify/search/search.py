@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from math import inf, prod
 
 from verify_norm.cases import covering, turns
+from verify_norm.core import geometry
 from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.errors import UsageError
 from verify_norm.core.finding import Finding
@@ -98,7 +99,10 @@ class _Search:
             raise Over(f"the kernel had hung {state.hangs} times")
         started = time.perf_counter()
         spec = state.kernel.fitted(spec)
-        examined = _try(state, spec)
+        refused = geometry.refusal(spec, OPS[state.kernel.op])  # of a case that nearly is what the kernel takes
+        examined = _try(state, spec) if refused is None else Examined(spec, unsupported=refused)
+        if examined is not None and refused is not None:
+            state.enter(examined)
         if examined is not None and examined.tallies:
             batched = not turns.BATCHED.isdisjoint(examined.looked)
             seconds = max(time.perf_counter() - started, examined.seconds)  # of a case in the journal, those it took

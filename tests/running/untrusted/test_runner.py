@@ -113,10 +113,11 @@ def test_wrong_kernels_are_detected_by_proxy(name, check, said):
 
 def test_a_seed_is_the_systems_and_each_run_has_its_own(monkeypatch):
     seeds, examine_in = [], search.examine_in
-    monkeypatch.setattr(search, "examine_in", lambda runner, spec, *rest, **more: (
-        seeds.append(spec.seed),
-        examine_in(runner, spec, *rest, **more),
-    )[1])
+    monkeypatch.setattr(
+        search,
+        "examine_in",
+        lambda runner, spec, *rest, **more: (seeds.append(spec.seed), examine_in(runner, spec, *rest, **more))[1],
+    )
     reports = [judged("rmsnorm_fwd", checks="signature") for _ in range(2)]
     assert reports[0].settings.seed != reports[1].settings.seed
     assert 0 not in seeds

@@ -1,4 +1,4 @@
-"""Finds an untrusted kernel: a worker loads it, and says what a signature says. What it promises, the user says alone."""
+"""Finds an untrusted kernel: a worker loads it, and says what a signature says. The user says what it promises."""
 
 import math
 from dataclasses import fields, replace
@@ -58,7 +58,7 @@ def load_untrusted(
     names = BOTH.get(record.op, (record.op,))
     taking.refuse_foreign(only, [OPS[name] for name in names])
     asked = {"target": kernel, "op": op, "bind": bind, "contract": contract}
-    worker = Worker(kernel, device)
+    worker = Worker(kernel, bind, device)
     try:
         described = load(worker, asked)
     finally:
@@ -112,7 +112,7 @@ def _kernel(record: Kernel, said: Described, number: int, asked: dict[str, Any],
         kept=tuple((visible(name), visible(words)) for name, words in said.kept),
         run=run,
         forward_run=forward_run,
-        later=run,
+        later=run.later,
     )
 
 
@@ -127,7 +127,7 @@ def _fields(said: Described, record: Kernel) -> tuple[tuple[str, Any], ...]:
     """Return what the signature decides about cases; raises UsageError for what no signature can decide."""
     names = {field.name for field in fields(CaseSpec)}
     for name, value in said.fields:
-        values = DECIDED.get(name, ()) if name in names else ()
+        values: Any = DECIDED.get(name, ()) if name in names else ()
         right = isinstance(value, (int, float)) if isinstance(values, type) else value in values
         if not right or (isinstance(value, float) and not math.isfinite(value)):
             _refuse(record, f"{name} = {value!r}")

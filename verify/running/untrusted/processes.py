@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from verify_norm.core.errors import UsageError, visible
+from verify_norm.loading.bind import parse
 from verify_norm.loading.targets import folders_of
 from verify_norm.running.isolate import LOADING, MEMORY, LostError, _ending, _memory
 from verify_norm.running.untrusted import wire, zygote
@@ -87,18 +88,18 @@ def started(owner: int, interpret: str | None) -> Zygote:
 class Worker:
     """One process that runs a kernel, in its sandbox. `lacking` has in words what this system's sandbox has not."""
 
-    def __init__(self, target: str, device: str) -> None:
+    def __init__(self, target: str, bind: str, device: str) -> None:
         ours, theirs = socket.socketpair()
         self.arena, self._socket, self._number = Arena(), ours, 0
         self._zygote = started(os.getpid(), os.environ.get("TRITON_INTERPRET"))
         self._own = tempfile.mkdtemp(prefix="verify-norm-")
         self.pid = self._zygote.fork(theirs.fileno(), self.arena.file)
         theirs.close()
-        where = target.rpartition(":")[0]
-        readable = [*map(str, folders_of(Path(where).absolute()))] if where.endswith(".py") else []
+        files = [where for where in (target.rpartition(":")[0], *constants(bind)) if where.endswith(".py")]
+        readable = [str(folder) for file in files for folder in folders_of(Path(file).absolute())]
         path = [str(Path(entry).absolute()) for entry in sys.path if entry]
         memory = int(MEMORY * _memory()) if device == "cpu" else None
-        asked = {"device": device, "own": self._own, "memory": memory, "folder": os.getcwd()}
+        asked: dict[str, Any] = {"device": device, "own": self._own, "memory": memory, "folder": os.getcwd()}
         answer = self.ask("enter", LOADING, **asked, folders=[*path, *readable, os.getcwd()])
         self.lacking = answer.notes.sandbox
 
@@ -159,6 +160,11 @@ class Worker:
             self.arena.close()
             shutil.rmtree(self._own, ignore_errors=True)
         return "it closed its channel and ran on" if status == zygote.RUNNING else _ending(status)
+
+
+def constants(bind: str) -> list[str]:
+    """Return the texts that a --bind gives to arguments, as the file of a submission."""
+    return [value for value in parse(bind).constants.values() if isinstance(value, str)]
 
 
 def load(worker: Worker, asked: Mapping[str, Any]) -> tuple[wire.Described, ...]:

@@ -141,7 +141,7 @@ class Untrusted:
         """Return a worker that has loaded the kernel."""
         stand = self._loaded.run
         assert isinstance(stand, Stand), "loading makes it"
-        self._worker = Worker(self._loaded.name, self.device)
+        self._worker = Worker(self._loaded.name, self._loaded.bind, self.device)
         self._lacking = self._worker.lacking
         load(self._worker, stand.asked)
         return self._worker
@@ -154,7 +154,7 @@ class Untrusted:
             self._left = max(self._left - (time.monotonic() - started), 0.0)
 
     def _instance(self) -> dict[str, int | None]:
-        """Return the number of the module that serves this call, and how its parameters are written; None: a new one."""
+        """Return the number of the module that serves the call, None: a new one; and how its parameters are written."""
         current = modules.current()
         if current is None:
             return {"instance": None, "turn": 0}
@@ -163,7 +163,7 @@ class Untrusted:
         return {"instance": [current is known for known in self._instances].index(True), "turn": current.turn}
 
     def _later(self, returned: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return these tensors of one call as they are now in the kernel's process; those in its arguments as before."""
+        """Return these tensors of one call as they are now in the kernel's process; arguments as they were."""
         calls = {self._calls[tensor][0] for tensor in returned.values() if tensor in self._calls}
         if self._worker is None or not calls:
             return returned
@@ -172,9 +172,7 @@ class Untrusted:
         (call,) = calls
         answer = self._timed(self._worker, "again", most=most, names=names, call=call, outputs=names)
         now = {names[code]: _tensor(raw, self.device) for code, raw in answer.outputs.items()}
-        return {
-            name: now[name] if _alike(now.get(name), tensor) else tensor for name, tensor in returned.items()
-        }
+        return {name: now[name] if _alike(now.get(name), tensor) else tensor for name, tensor in returned.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +190,10 @@ class Stand:
     def __call__(self, **given: Any) -> Any:
         """Raise an error: `Untrusted` puts a proxy in its place."""
         raise RuntimeError("an untrusted kernel runs in another process alone")
+
+    def later(self, returned: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Raise the same error: there are no tensors yet."""
+        return self()  # type: ignore[no-any-return]
 
 
 class Proxy:
@@ -232,7 +234,7 @@ def _alike(one: torch.Tensor | None, two: torch.Tensor) -> bool:
 
 
 def _called(notes: wire.Notes, outputs: dict[str, Any], names: Sequence[str], *, autograd: bool) -> Called:
-    """Return what a worker says of a call. It refuses a case only where torch's autograd may; else that is a problem."""
+    """Return what a worker says of a call; a refusal is a problem, unless torch's autograd makes the gradients."""
     damage = [
         Damage(visible(buffer), where, count, nearest, output if output in names else None)
         for buffer, where, count, nearest, output in notes.damage

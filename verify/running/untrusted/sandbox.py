@@ -64,7 +64,7 @@ def enter(folders: Iterable[str], own: str, memory: int | None, *, gpu: bool = F
         return [f"no sandbox: it needs Linux, and this is {sys.platform}"]
     lacking = []
     libc.prctl(_DEATHSIG, 9, 0, 0, 0)
-    parts: tuple[tuple[str, Callable[[], None]], ...] = (
+    parts: tuple[tuple[str, Callable[[], object]], ...] = (
         ("no_new_privs", lambda: _right(libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0))),
         ("Landlock, which limits files, signals and TCP", lambda: _landlock(folders, own, gpu=gpu)),
         ("dropped capabilities", _without_capabilities),

@@ -1,7 +1,7 @@
 """The channel of an untrusted kernel's answers: every length is checked before it is used, and nothing is unpickled.
 
-An answer is a header, a record for each output, notes in JSON, and the raw bytes of the outputs, in this order. What does
-not fit is a MalformedError, never a verdict. Requests go the other way, to a process that need not doubt them.
+An answer is a header, a record for each output, notes in JSON, and the raw bytes of the outputs, in this order. What
+does not fit is a MalformedError, never a verdict. Requests go the other way, to a process that need not doubt them.
 """
 
 import struct

@@ -1,4 +1,4 @@
-"""The process of an untrusted kernel: it enters the sandbox, loads the kernel, and serves calls until its socket closes.
+"""The process of an untrusted kernel: it enters a sandbox, loads the kernel, and serves calls until its socket closes.
 
 What runs here is out of anybody's control once the kernel is imported. The judge believes no word of it: it takes the
 outputs and holds them against a truth that this process has never seen.
@@ -16,7 +16,7 @@ from functools import wraps
 from typing import Any, NoReturn
 
 import torch
-import torch._dynamo  # noqa: F401 — a TorchDispatchMode would import it at its first use, for a second
+import torch._dynamo
 
 from verify_norm.cases import placement
 from verify_norm.core.errors import UsageError, one_line
@@ -80,7 +80,7 @@ class _Server:
 
     def _enter(self, asked: dict[str, Any]) -> tuple[dict[int, Any], dict[str, Any]]:
         self.device = asked["device"]
-        os.environ.update({name: asked["own"] for name in ("HOME", "TMPDIR")})
+        os.environ.update(dict.fromkeys(("HOME", "TMPDIR"), asked["own"]))
         os.environ["TRITON_CACHE_DIR"] = os.path.join(asked["own"], "triton")
         os.chdir(asked["folder"])
         nothing = os.open(os.devnull, os.O_RDWR)
@@ -134,7 +134,9 @@ class _Server:
         names = [tensor.name for tensor in OPS[kernel.op].outputs]
         outputs = {names.index(name): tensor for name, tensor in called.outputs.items()}
         self.held[asked["number"]] = {
-            name: tensor for name, tensor in called.outputs.items() if tensor is not None and not self.arena.holds(tensor)
+            name: tensor
+            for name, tensor in called.outputs.items()
+            if tensor is not None and not self.arena.holds(tensor)
         }
         if self.device != "cpu":
             for name, slot in slots.items():
@@ -149,7 +151,7 @@ class _Server:
 
 def _raw(tensor: torch.Tensor) -> wire.Raw:
     flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().view(-1).view(torch.uint8)
-    return wire.Raw(placement.dtype_name(tensor), tuple(tensor.shape), bytearray(memoryview(flat.numpy())))
+    return wire.Raw(placement.dtype_name(tensor), tuple(tensor.shape), bytearray(flat.numpy().data))
 
 
 def _placed(arena: Arena, slot: Slot, device: str) -> torch.Tensor:
@@ -207,7 +209,9 @@ def _told(called: Called) -> dict[str, Any]:
 def _described(kernel: Kernel, forward: Kernel | None) -> wire.Described:
     within = getattr(kernel.unsupported, "__self__", None)
     assert isinstance(within, Domain), "registry binds it"
-    plain = {name: getattr(within, name) for name in ("fields", "affine", "ranks", "tied", "unset", "kept", "constants")}
+    plain = {
+        name: getattr(within, name) for name in ("fields", "affine", "ranks", "tied", "unset", "kept", "constants")
+    }
     return wire.Described(
         op=kernel.op,
         takes=_names(kernel),
@@ -219,6 +223,6 @@ def _described(kernel: Kernel, forward: Kernel | None) -> wire.Described:
 
 def _names(kernel: Kernel) -> tuple[str, ...]:
     """Return the operator's names that a call of the kernel takes."""
-    offered = {name: None for name in (*(t.name for t in OPS[kernel.op].inputs), *OPS[kernel.op].attrs)}
+    offered = dict.fromkeys((*(t.name for t in OPS[kernel.op].inputs), *OPS[kernel.op].attrs))
     spec = CaseSpec(shape=())
     return tuple(execute.bound(kernel, Case(spec, OPS[kernel.op], offered, {}, {})))

@@ -1,7 +1,8 @@
 """The process from which workers are forked: it has imported torch and this package, and nothing of any kernel.
 
 It was started anew, with an empty environment, so nothing of the judge's memory is in it. Its parent sends "fork" with
-the worker's socket and the arena's file, or "reap" or "kill" with a process; it ends, with all its workers, when its parent does.
+the worker's socket and the arena's file, or "reap" or "kill" with a process. When the parent ends, it ends its workers
+and itself.
 """
 
 import gc
