@@ -157,7 +157,7 @@ def _escape() -> None:
     ways: dict[str, Callable[[], Any]] = {
         "read the parent's memory": partial(_opened, f"/proc/{parent}/mem", "rb"),
         "read the parent's command line": partial(_opened, f"/proc/{parent}/cmdline", "rb"),
-        "trace the parent": lambda: _called(libc.ptrace(16, parent, 0, 0)),
+        "trace the parent": lambda: _called(libc.ptrace(0x4206, parent, 0, 0)),
         "copy the parent's memory": lambda: _called(libc.syscall(310, parent, 0, 0, 0, 0, 0)),
         "take the parent's files": lambda: _called(libc.syscall(434, parent, 0)),
         "open a socket": lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM),

@@ -191,7 +191,7 @@ class Collector:
         return make_report(
             self.kernel,
             self.settings,
-            {"isolation": self.runner.note},
+            {"isolation": self.runner.note} | self._secret(),
             cases=self.cases,
             seconds=seconds,
             seconds_in_kernel=self.seconds,
@@ -219,6 +219,10 @@ class Collector:
             ),
             seen=self.saw,
         )
+
+    def _secret(self) -> dict[str, str]:
+        """Return the seed that made all cases of an untrusted run, which nobody knew before it."""
+        return {"seed": str(self.settings.seed)} if self.settings.untrusted else {}
 
     def _lacking(self) -> Iterator[Finding]:
         """Yield the outputs that a forward returns in some cases only; note those that the kernel never returns."""

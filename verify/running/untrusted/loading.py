@@ -1,6 +1,7 @@
 """Finds an untrusted kernel: a worker loads it, and says what a signature says. The user says what it promises."""
 
 import math
+import sys
 from dataclasses import fields, replace
 from typing import Any, NoReturn
 
@@ -44,6 +45,8 @@ def load_untrusted(
     What the kernel declares itself is not believed: its contract is that of our table, else the strict one, changed by
     `contract`; `only` is the user's.
     """
+    if sys.platform != "linux":
+        raise UsageError(f"untrusted: the sandbox and the shared memory need Linux, and this is {sys.platform}")
     if not isinstance(kernel, str):
         raise UsageError(f"untrusted: expected the name of a kernel, got a {type(kernel).__name__}; {NAME_IT}")
     if ":" not in kernel:
