@@ -48,6 +48,7 @@ def test_solutions_of_kernelbench_get_it(problem, name, shape, tmp_path):
     assert found.power
 
 
+@pytest.mark.slow
 def test_a_solution_is_in_its_own_file():
     path = str(SUBMISSIONS / "35_GroupNorm.py")
     shape = {**QUICK, "shape": (4, 16, 8)}
@@ -64,6 +65,7 @@ def test_a_wrong_solution_gets_none_and_a_line_to_replay(tmp_path):
     assert again == found, "the same seed gives the same"
 
 
+@pytest.mark.slow
 def test_other_forms_get_it():
     solution, definition = (str(SUBMISSIONS / name) for name in ("solution.json", "rmsnorm_h64.json"))
     found = reward(solution, form="flashinfer", problem=definition, **{**QUICK, "dtypes": "bf16"})
@@ -78,6 +80,7 @@ def test_cheats_get_none(name):
     assert reward(f"{GAMEABLE}:{name}", "rmsnorm_fwd", **QUICK).why.startswith("accuracy: y[")
 
 
+@pytest.mark.slow
 def test_a_kernel_that_cannot_be_loaded_or_refuses_gets_none(tmp_path):
     path = tmp_path / "broken.py"
     path.write_text("import nothing_of_that_name\n", encoding="utf-8")
@@ -93,6 +96,7 @@ def test_a_kernel_that_cannot_be_loaded_or_refuses_gets_none(tmp_path):
     assert reward(f"{path}:rmsnorm_fwd", "rmsnorm_fwd", baseline="", only="N%2=0", **QUICK).correct
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_wrong_in_a_timed_call_gets_none(monkeypatch, tmp_path):
     path = tmp_path / "late.py"
     path.write_text(

@@ -7,8 +7,11 @@ import threading
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from verify_norm import UsageError, replay, verify
+from verify_norm.cli import app as app_module
+from verify_norm.cli.app import app
 from verify_norm.core.errors import Exit
 from verify_norm.core.spec import CaseSpec
 from verify_norm.kernels.zoo.untrusted import CHEATS, TOUCHED
@@ -70,7 +73,7 @@ def test_the_sandbox_has_no_way_out(name):
     ("target", "op"),
     [
         ("rmsnorm_fwd", "rmsnorm_fwd"),
-        ("layernorm_bwd", "layernorm_bwd"),
+        pytest.param("layernorm_bwd", "layernorm_bwd", marks=pytest.mark.slow),
         ("torch.nn:GroupNorm", "groupnorm_fwd"),
         (f"{STRANGE}:in_place", "rmsnorm_fwd"),
         (f"{STRANGE}:Module", "rmsnorm_bwd"),
@@ -96,7 +99,7 @@ def test_right_kernels_pass(target, op):
         ("wrong_under_no_grad", "modes", "under torch.no_grad()"),
         ("refuses", "signature", "not today"),
         ("declares_a_weak_contract", "accuracy", "ULP"),
-        ("hangs", "crash", "it did not return after"),
+        pytest.param("hangs", "crash", "it did not return after", marks=pytest.mark.slow),
         ("answers_twice", "crash", "malformed answer"),
     ],
 )
@@ -111,6 +114,7 @@ def test_wrong_kernels_are_detected_by_proxy(name, check, said):
     assert said in found[0]
 
 
+@pytest.mark.slow
 def test_a_seed_is_the_systems_and_each_run_has_its_own(monkeypatch):
     seeds, examine_in = [], search.examine_in
     monkeypatch.setattr(
@@ -192,3 +196,29 @@ def test_an_answer_before_the_request_is_malformed():
 def test_a_case_runs_again_from_its_line():
     again = replay(f"{CHEATING}:reads_frames", CaseSpec((2, 8)), "rmsnorm_fwd", **ALONE, **VALUES)
     assert again.verdict is Exit.FINDINGS
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--resume"], "--untrusted and --resume: choose one of them"),
+        (["--in-process"], "--untrusted and --in-process: choose one of them"),
+        (["--sanitize", "memcheck"], "--untrusted and --sanitize: choose one of them"),
+        (["--kernel", str(STRANGE)], "name one function, as path/file.py:fn"),
+        (["--kernel", f"{SUPPORT}/untr*.py:in_place"], "name one function, as path/file.py:fn"),
+    ],
+)
+def test_the_command_line_refuses_what_would_run_here(options, said):
+    result = CliRunner().invoke(app, ["--untrusted", "--no-config", "--kernel", "rmsnorm_fwd", *options])
+    assert result.exit_code == Exit.NOTHING
+    assert said in " ".join(result.output.split())
+
+
+def test_the_command_line_has_a_secret_seed_too(monkeypatch):
+    seeds = []
+    monkeypatch.setattr(app_module, "_searched", lambda asked, *, resume: seeds.append(asked.settings.seed) or [])
+    monkeypatch.setattr(app_module, "deliver", lambda *_, **__: 0)
+    for more in ([], [], ["--seed", "0"]):
+        CliRunner().invoke(app, ["-k", "rmsnorm_fwd", "--device", "cpu", "--untrusted", *more])  # ends without a report
+    assert seeds[0] != seeds[1]
+    assert seeds[2] == 0

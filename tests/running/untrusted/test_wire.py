@@ -106,7 +106,7 @@ TOP = {"B": 2**8, "H": 2**16, "I": 2**32, "Q": 2**64}
 VALUES = st.one_of(st.integers(0, 2**64 - 1), st.integers(0, 16), st.sampled_from([2**31, 2**32, 2**62, 2**63]))
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=700, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(FIELDS), VALUES), max_size=4),
     st.lists(st.tuples(st.integers(0, NOTE + 40), st.integers(0, 255)), max_size=4),
