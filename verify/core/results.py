@@ -198,7 +198,8 @@ def run_line(report: Report, contract: str, only: str) -> str:
         "--contract": contract,
         "--only": only,
     }
-    return " ".join(["verify-norm", *(f"{name} {shlex.quote(value)}" for name, value in options.items() if value)])
+    given = [f"{name} {shlex.quote(value)}" for name, value in options.items() if value]
+    return " ".join(["verify-norm", *given, *["--untrusted"] * settings.untrusted])
 
 
 def cases(report: Report) -> str:
