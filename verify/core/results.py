@@ -198,8 +198,8 @@ def run_line(report: Report, contract: str, only: str) -> str:
         "--contract": contract,
         "--only": only,
     }
-    given = [f"{name} {shlex.quote(value)}" for name, value in options.items() if value]
-    return " ".join(["verify-norm", *given, *["--untrusted"] * settings.untrusted])
+    parts = [f"{name} {shlex.quote(value)}" for name, value in options.items() if value]
+    return " ".join(["verify-norm", *parts, *["--untrusted"] * settings.untrusted])
 
 
 def cases(report: Report) -> str:
