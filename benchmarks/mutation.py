@@ -41,6 +41,8 @@ from mirrored import tests_of
 from mutmut.mutation.diff_apply import get_diff_for_mutant
 from mutmut.stats import status_by_exit_code
 
+from verify_norm.search.config import tomllib
+
 ROOT = Path(__file__).resolve().parents[1]
 EQUIVALENT = Path(__file__).parent / "equivalent_mutants.toml"
 PACKAGES = ("core", "cases", "running", "checks", "search", "reference")

@@ -140,7 +140,9 @@ def test_a_contract_is_read_back_from_its_text(contract):
 
 
 @few
-@given(instances(Kernel, {(Kernel, name): st.just(max) for name in ("run", "forward_run", "unsupported", "fit")}))
+@given(
+    instances(Kernel, {(Kernel, name): st.just(max) for name in ("run", "forward_run", "unsupported", "fit", "later")})
+)
 def test_a_process_of_its_own_is_sent_every_field_of_a_kernel(kernel):
     target, record = registry.sent(kernel)
     assert target == kernel.target

@@ -20,6 +20,7 @@ _NAMES = {
     "loading.registry": ("load",),
     "pytest_plugin": ("parametrize_checks",),
     "testing": ("assert_norm_close", "assert_norm_gradients_close", "bound"),
+    "scoring.reward": ("Reward", "reward"),
 }
 _LAZY = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = sorted([*_LAZY, "__version__"])

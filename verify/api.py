@@ -87,6 +87,7 @@ def verify(
     only: str | None = None,
     bind: str = "",
     isolate: bool = DEFAULTS.isolate,
+    untrusted: bool | None = None,
     allow_incomplete: bool | None = None,
     require_own: bool | None = None,
     config: bool = True,
@@ -113,6 +114,8 @@ def verify(
     timeout, isolate : seconds for one case, 20 or, on a GPU, 90 if None, and more where the kernel may build; run the
         kernel in a process of its own. What cannot be imported there (a nested function, one of the running script)
         runs in this process.
+    untrusted : the kernel may cheat. Truth and verdict stay out of its process, which is in a sandbox, and its file is
+        imported there alone; the seed is the system's unless given, and in the report's settings.
     allow_incomplete : accept a run that ends, by its time or Ctrl-C, before all corner cases.
     require_own : a norm operator of torch that runs inside the kernel, as a fallback, is a finding.
     config : take what is not given here from [tool.verify-norm] of the nearest pyproject.toml, as every door does.
@@ -131,8 +134,8 @@ def verify(
 
     given = {"dtypes": dtypes, "checks": checks, "examples": examples, "seconds": seconds, "seed": seed, "only": only}
     given |= {"device": device, "shapes": shapes, "timeout": timeout, "allow_incomplete": allow_incomplete}
-    given |= {"workers": workers}
-    options = _given("verify", config=config, contract=contract, corpus=corpus, require_own=require_own, **given)
+    given |= {"workers": workers, "require_own": require_own, "untrusted": untrusted}
+    options = _given("verify", config=config, contract=contract, corpus=corpus, **given)
     cases = options.pop("corpus", "")
     asked = request(kernel, options, op=op, bind=bind, isolate=isolate, corpus=cases, tell=_tell)
     from verify_norm.search.search import search
@@ -203,6 +206,7 @@ def replay(
     require_own: bool | None = None,
     bind: str = "",
     isolate: bool = DEFAULTS.isolate,
+    untrusted: bool | None = None,
     config: bool = True,
 ) -> Report | Reports:
     """Run one case again: `spec` is the JSON of a replay line, or a CaseSpec. The options are those of `verify`.
@@ -219,7 +223,8 @@ def replay(
         refuse_nonsense(spec)
         case = spec
     given = {"checks": checks, "device": device, "timeout": timeout, "contract": contract, "only": only}
-    given = _given("replay", config=config, require_own=require_own, **given) | {"examples": 0}
+    given |= {"require_own": require_own, "untrusted": untrusted}
+    given = _given("replay", config=config, **given) | {"examples": 0}
     asked = request(kernel, given, op=op, bind=bind, isolate=isolate, tell=_tell)
     from verify_norm.search.search import replay as run
 

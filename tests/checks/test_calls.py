@@ -102,7 +102,9 @@ def test_outputs_in_a_ring(size):
 )
 def test_memory_that_changes_is_counted_in_bits(now, count):
     run = SimpleNamespace(
-        returned={"y": torch.tensor(now)}, outputs={"y": SimpleNamespace(got=np.array([0, np.nan, 1]))}
+        kernel=SimpleNamespace(later=None),
+        returned={"y": torch.tensor(now)},
+        outputs={"y": SimpleNamespace(got=np.array([0, np.nan, 1]))},
     )
     assert [one.words.partition(" ")[0] for one in calls._rewritten(run, "later")] == [str(count)] * bool(count)
 

@@ -113,6 +113,9 @@ class Lonely:
             raise result
         return result(checks) if callable(result) else result
 
+    def announce(self, name):
+        self.during = name
+
     def fresh(self):
         self.renewed += 1
 

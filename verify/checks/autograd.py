@@ -26,10 +26,13 @@ Found = Iterator[Difference | NoData]
 
 
 def _looks(run: Run) -> bool:
-    return run.kernel.autograd and "autograd" in run.case.spec.further and small(run)
+    here = run.kernel.autograd and run.kernel.later is None
+    return here and "autograd" in run.case.spec.further and small(run)
 
 
 def _no_graph(kernel: Kernel, _: Collection[str]) -> str:
+    if kernel.later is not None:
+        return "untrusted: the graph of the gradients is in the kernel's process"
     return "" if kernel.autograd else "the kernel is a backward of its own: torch's autograd does not call it"
 
 

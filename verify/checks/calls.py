@@ -45,8 +45,10 @@ def calls(run: Run) -> Iterator[Finding | Tried]:
     all is as in inference: after eval(), under no_grad. The same inputs in fresh memory and a new module give the bits
     that must come out. A kernel that gives other bits there too, in a second call, is left to `determinism`.
     """
-    usual = turns.variant(run.case.spec, (lambda run: run, _inferring), after=WAYS)(run)
-    name, way = turns.variant(run.case.spec, WAYS)
+    elsewhere = run.kernel.later is not None  # the channel to its process takes one call at a time
+    ways = [way for way in WAYS if not (elsewhere and way[1] is _threads)]
+    usual = turns.variant(run.case.spec, (lambda run: run, _inferring), after=ways)(run)
+    name, way = turns.variant(run.case.spec, ways)
     yield Tried(name)
     found = list(way(usual, _others(run)))
     if found and steady(usual):
@@ -178,7 +180,8 @@ def _many(run: Run, other: Exact) -> Iterator[Difference]:
 
 def _rewritten(run: Run, when: str) -> Iterator[Difference]:
     """Yield the outputs whose memory has changed since the call returned them."""
-    for name, tensor in run.returned.items():
+    later = run.returned if run.kernel.later is None else run.kernel.later(run.returned)
+    for name, tensor in later.items():
         output = run.outputs[name]
         now = placement.to_float64(tensor).ravel()
         if output is not None and (count := int((~judge.identical(now, output.got.ravel())).sum())):

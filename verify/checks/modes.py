@@ -1,7 +1,7 @@
 """Modes: the same inputs where torch records gradients or does not, in evaluation, compiled, and under autocast."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial, reduce, wraps
@@ -91,10 +91,16 @@ BARE = (COMPILED, REPLAYED)  # torch allocates as usual: a capture holds what a 
 
 
 def _looks(run: Run) -> bool:
-    return "modes" in run.case.spec.further and cheap(run)
+    return "modes" in run.case.spec.further and cheap(run) and not _elsewhere(run.kernel)
 
 
-@check(looks=_looks)
+def _elsewhere(kernel: Kernel, _: Collection[str] = ()) -> str:
+    """Return why no mode of a kernel can be tried; "" if one can."""
+    remote = kernel.later is not None and kernel.autograd
+    return "untrusted: its forward pass, which runs in the mode, is in the kernel's process" if remote else ""
+
+
+@check(looks=_looks, lacks=_elsewhere)
 def modes(run: Run) -> Iterator[Finding | NoData | Tried]:
     """The same inputs give the same bits whether gradients are recorded or not, and in evaluation.
 
@@ -138,12 +144,14 @@ def _differing(run: Run, mode: Mode) -> Iterator[Difference | Tried]:
 def _modes(run: Run) -> tuple[Mode | None, ...]:
     """Return the mode that the case's variant stands for, and in a small case all others; None if torch forbids it."""
     op, own, spec = run.case.op, not run.kernel.autograd, run.case.spec
-    options: tuple[Mode | None, ...] = (None if spec.dtype == "float16" else AUTOCAST, COMPILED)  # one 16-bit type
+    options: tuple[Mode | None, ...] = (None if spec.dtype == "float16" else AUTOCAST,)  # one 16-bit type
+    if run.kernel.later is None:
+        options = (*options, COMPILED)
     if own:
         options = (NO_GRAD, INFERENCE, *options)
     if not (op.forward and own) and op.view != "channels":  # BatchNorm evaluates something else
         options = (*options, EVALUATING)
-    if own and torch.device(run.case.device).type == "cuda":
+    if own and run.kernel.later is None and torch.device(run.case.device).type == "cuda":
         options = (*options, REPLAYED)
     if not op.forward:  # a backward is called where nothing is recorded
         options = (*options, *_sets_of_leaves(run))

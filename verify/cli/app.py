@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from glob import has_magic
 from typing import Annotated, Any
 
 import typer
@@ -9,7 +10,7 @@ import typer
 from verify_norm import __version__
 from verify_norm.cli import about, auditing, config, console, options, proof, results, same, streams
 from verify_norm.cli.outputs import Destinations, deliver
-from verify_norm.core.errors import Exit, one_of
+from verify_norm.core.errors import Exit, UsageError, one_of
 from verify_norm.core.results import Report
 from verify_norm.search.request import Request, interpret, request
 
@@ -62,6 +63,11 @@ def verify(
     from verify_norm.loading.several import expanded
 
     common: dict[str, Any] = {"op": op or None, "bind": bind, "isolate": not in_process}
+    if given["untrusted"]:
+        _refuse_with_untrusted({"--resume": resume, "--sanitize": sanitize, "--in-process": in_process}, kernel)
+        source = context.get_parameter_source("seed")
+        if source is not None and source.name == "DEFAULT":
+            given.pop("seed")  # the system draws it
     interpret(always=given["device"] == "cpu")  # a file may import Triton
     names = expanded(kernel)
     found = [request(name, given, corpus=corpus, worker=worker, tell=console.complain, **common) for name in names]
@@ -75,6 +81,17 @@ def verify(
         console.complain(f"--fail-fast: {len(reports)} of {planned} runs were made")
         planned = len(reports)
     return deliver(*reports, to=to, all_of_them=bool(op or sanitize), planned=planned)
+
+
+def _refuse_with_untrusted(others: dict[str, object], names: list[str]) -> None:
+    """Raise UsageError for an option, or a name, with which an untrusted kernel would run in this process."""
+    for option in (option for option, value in others.items() if value):
+        raise UsageError(f"--untrusted and {option}: choose one of them")
+    for name in names:
+        if name.endswith(".py") or (":" in name and has_magic(name)):
+            raise UsageError(
+                f"--untrusted --kernel {name}: name one function, as path/file.py:fn; this imports nothing"
+            )
 
 
 def _searched(asked: Request, *, resume: bool) -> list[Report]:

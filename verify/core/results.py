@@ -154,7 +154,7 @@ def replay_line(report: Report, spec: CaseSpec) -> str:
         text = spec_text(report.kernel, spec, report.op)
         return f"verify_norm.replay(<the kernel>, {text!r}{', require_own=True' * own})"
     line = command(report.kernel, report.op, spec, report.bind, report.settings.contract, report.settings.only)
-    return line + " --require-own" * own
+    return line + " --require-own" * own + " --untrusted" * report.settings.untrusted
 
 
 def command(kernel: str, op: str, spec: CaseSpec, bind: str = "", contract: str = "", only: str = "") -> str:
@@ -205,7 +205,8 @@ def run_line(report: Report, contract: str, only: str) -> str:
         "--only": only,
     }
     words = [f"{name} {shlex.quote(value)}" for name, value in options.items() if value]
-    return " ".join(["verify-norm", *words, *["--require-own"] * settings.require_own])
+    words += ["--require-own"] * settings.require_own + ["--untrusted"] * settings.untrusted
+    return " ".join(["verify-norm", *words])
 
 
 def cases(report: Report) -> str:

@@ -67,6 +67,23 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
+class Called:
+    """What a call gave: the tensors by output, or the problem why there are none; and what Run says of them."""
+
+    outputs: Mapping[str, Any] = field(default_factory=dict)
+    problem: str | None = None
+    refused: bool = False
+    limits: tuple[str, ...] = ()
+    damage: tuple[Damage, ...] = ()  # of what the kernel has allocated
+    overlaps: tuple[tuple[str, str], ...] = ()
+    effects: tuple[str, ...] = ()
+    otherwise: tuple[str, ...] = ()
+    operators: tuple[str, ...] = ()
+    evasions: tuple[tuple[str | None, str], ...] = ()
+    at_return: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """One call of a kernel on one case. A missing output was not returned; an output of None was returned as None."""
 

@@ -30,6 +30,7 @@ class Settings:
     )
     workers: Workers | None = None  # processes that examine cases at the same time; None: as many as help
     isolate: bool = True  # whether the kernel runs in a process of its own
+    untrusted: bool = False  # whether that process has neither truth nor verdict, in a sandbox
     allow_incomplete: bool = False  # whether a run passes that ended before all corner cases
     require_own: bool = False  # whether a norm operator of torch that runs inside the kernel is a finding
     contract: str = ""  # what the kernel promises besides its own contract, as "llama,inplace=y:x"

@@ -1,7 +1,7 @@
 """Operators, contracts, cases and kernels, as every module names them: frozen dataclasses of plain data; no torch."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -218,6 +218,8 @@ class Kernel:
     forward pass: it also takes `frozen`. `origin` is the package that registered the kernel.
     Arguments `unset` are None in every case, since the operator does not have them; those `kept` have the value of
     their default or of functools.partial. `only` says which cases it takes (`verify_norm.core.only`).
+    An untrusted kernel runs in another process: `later` returns the tensors that a call has returned as they are there
+    now, and checks that look into the kernel's process pass over it.
     """
 
     name: str
@@ -238,6 +240,7 @@ class Kernel:
     fit: Callable[[CaseSpec], CaseSpec] | None = field(default=None, repr=False)
     run: Callable[..., Any] | None = None
     forward_run: Callable[..., Any] | None = None
+    later: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = field(default=None, repr=False)
 
     def fitted(self, spec: CaseSpec) -> CaseSpec:
         """Return the nearest case that the kernel takes, as far as it says."""

@@ -1,7 +1,8 @@
 """What a run spent on other things than cases: compilation, and the start of processes."""
 
 from dataclasses import dataclass, fields
-from typing import Self
+
+from typing_extensions import Self
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,16 @@ def anew(function: Callable[..., Any]) -> Callable[..., Any]:
 _instance: ContextVar[Instance | None] = ContextVar("instance", default=None)
 
 
+def current() -> Instance | None:
+    """Return the instance that serves the call under way; None: each call has a new module."""
+    return _instance.get()
+
+
+def evaluated() -> list[Any] | None:
+    """Return the list of what runs in evaluation, of the block `evaluating` under way; None outside of one."""
+    return _evaluated.get()
+
+
 @contextmanager
 def evaluating() -> Iterator[list[nn.Module]]:
     """Let modules run as after eval(), whatever the case says; yield a list that gets those which ran."""

@@ -83,7 +83,7 @@ def imported(where: str) -> Any:
 
 def reach(where: str) -> None:
     """Let this process import what stands in the working folder, and beside the file, from now on."""
-    folders = [Path.cwd(), *(_folders(Path(where).absolute()) if where.endswith(".py") else ())]
+    folders = [Path.cwd(), *(folders_of(Path(where).absolute()) if where.endswith(".py") else ())]
     sys.path += [folder for folder in dict.fromkeys(map(str, folders)) if folder not in sys.path]
 
 
@@ -171,7 +171,7 @@ def _from_file(path: Path) -> Any:
     return module
 
 
-def _folders(path: Path) -> list[Path]:
+def folders_of(path: Path) -> list[Path]:
     """Return the folder of a file, and that of the outermost package that it belongs to."""
     root = path.parent
     while (root / "__init__.py").is_file():
@@ -181,5 +181,5 @@ def _folders(path: Path) -> list[Path]:
 
 def _of_package(path: Path) -> Any:
     """Return the module in that file of a package, imported by its full name."""
-    relative = path.relative_to(_folders(path)[1]).with_suffix("")
+    relative = path.relative_to(folders_of(path)[1]).with_suffix("")
     return importlib.import_module(".".join(relative.parts))

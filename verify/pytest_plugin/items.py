@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 # options of verify_norm.search.options.Options, by pytest's names for them
-OPTIONS = {
-    name: f"norm_{name}" for name in ("examples", "seconds", "seed", "contract", "only", "workers", "allow_incomplete")
-}
-OPTIONS |= {"dtypes": "norm_dtype", "require_own": "norm_require_own"}
+SAME = ("examples", "seconds", "seed", "contract", "only", "workers", "untrusted", "require_own", "allow_incomplete")
+OPTIONS = {name: f"norm_{name}" for name in SAME} | {"dtypes": "norm_dtype"}
 
 
 def chosen(config: pytest.Config) -> dict[str, Any]:

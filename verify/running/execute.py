@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from verify_norm.cases import make, placement
 from verify_norm.core import judge
 from verify_norm.core.errors import one_line
 from verify_norm.core.known import overwritten
-from verify_norm.core.run import Case, Output, Run
+from verify_norm.core.run import Called, Case, Output, Run
 from verify_norm.core.spec import Kernel, Op
 from verify_norm.loading.returned import RefusedError, by_name, disguise, named, readable
 from verify_norm.running import guards, refusals
@@ -29,6 +30,9 @@ Evasions = tuple[tuple[str | None, str], ...]  # as in Run
 CONTAINERS = (torch.Tensor, torch.nn.Parameter, tuple, list, dict)  # to unpack them runs no code of the kernel
 REPLACES = "it replaces"  # a function of its judge
 HELD = 2**26  # bytes of an output: of larger ones no copy is kept
+
+# What a call through a proxy puts into memory that nobody wrote; None: nothing, and no guards.
+POISON: ContextVar[float | None] = ContextVar("poison", default=None)
 
 
 @dataclass(slots=True)
@@ -77,15 +81,50 @@ def execute(
     With `watch` the run also says what the call did to its judge; what is in it puts functions back, and returns which,
     before anything is judged.
     """
-    otherwise.clear()
-    with warnings.catch_warnings(), _current(torch.device(case.device)):
+    device = torch.device(case.device)
+    with warnings.catch_warnings(), _current(device):
         # a warning is no failure, even if the caller turns warnings into errors
         warnings.simplefilter("ignore")
-        effects, replaced = list[str](), list[str]()
-        watching = _watching(kernel, case, effects, replaced, watch or ())
-        run = _execute(kernel, case, within, watching, told=watch is not None)
-        evasions = (*run.evasions, *((None, f"{REPLACES} {name}") for name in replaced))
-        return replace(run, otherwise=tuple(sorted(otherwise)), effects=tuple(effects), evasions=evasions)
+        _settle(device)
+        clock = time.process_time if device.type == "cpu" and not kernel.later else time.perf_counter
+        started = clock()  # of the processor's time, if there is but one process: others slow no case down
+        given = guards.Arguments(case.arguments)
+        called = call(kernel, case, within, watch)
+        told: dict[str, Any] = {"limits": called.limits, "effects": called.effects, "otherwise": called.otherwise}
+        told |= {"evasions": called.evasions, "at_return": called.at_return}
+        if called.problem is not None:
+            return Run(kernel, case, {}, problem=called.problem, refused=called.refused, **told)
+        damage = (*given.damage(writable(kernel, case)), *called.damage)
+        returned = {name: value for name, value in called.outputs.items() if value is not None}
+        outputs = {**called.outputs} | {name: case.arguments[name] for name in _states(case)}  # changed in place
+        judge = make.judge_of(case.spec, case.device)
+        values = {name: _output(value, judge) for name, value in outputs.items()}
+        seconds = clock() - started
+        judged = {name: _judged(output, case, name) for name, output in values.items()}
+        told |= {"operators": called.operators}
+        return Run(kernel, case, judged, damage, called.overlaps, returned=returned, seconds=seconds, **told)
+
+
+def call(
+    kernel: Kernel, case: Case, within: AbstractContextManager[None] | None = None, watch: Sequence[Watch] | None = None
+) -> Called:
+    """Call the kernel in this process, or through a proxy in its own, and return what the call gave."""
+    if kernel.later is not None:
+        assert kernel.run is not None
+        token = POISON.set(None if within else case.poison)
+        try:
+            answered: Called = kernel.run(**bound(kernel, case))
+            return answered
+        except RefusedError as refusal:  # of a mode here: an answer raises none
+            return Called(problem=str(refusal), refused=True)
+        finally:
+            POISON.reset(token)
+    otherwise.clear()
+    effects, replaced = list[str](), list[str]()
+    watching = _watching(kernel, case, effects, replaced, watch or ())
+    called = _call(kernel, case, within, watching, told=watch is not None)
+    evasions = (*called.evasions, *((None, f"{REPLACES} {name}") for name in replaced))
+    return replace(called, otherwise=tuple(sorted(otherwise)), effects=tuple(effects), evasions=evasions)
 
 
 @contextmanager
@@ -93,7 +132,7 @@ def _watching(
     kernel: Kernel, case: Case, effects: list[str], replaced: list[str], watch: Sequence[Watch]
 ) -> Iterator[None]:
     """Put back what the call in this block changes, and enter it in lists, before anything else is done."""
-    with left(effects, case.arguments, _writable(kernel, case)):
+    with left(effects, case.arguments, writable(kernel, case)):
         try:
             yield
         finally:
@@ -105,20 +144,16 @@ def _current(device: torch.device) -> AbstractContextManager[Any]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
-def _execute(
+def _call(
     kernel: Kernel,
     case: Case,
     within: AbstractContextManager[None] | None,
     watching: AbstractContextManager[None],
     *,
     told: bool,
-) -> Run:
+) -> Called:
     assert kernel.run is not None, "registry.load sets run"
-    device = torch.device(case.device)
-    _settle(device)
-    clock = time.process_time if device.type == "cpu" else time.perf_counter  # other processes slow no case down
-    started = clock()
-    given, begun = guards.Arguments(case.arguments), False
+    device, begun = torch.device(case.device), False
     with _ctrl_c() as pressed:
         try:
             with within or guards.PoisonEmpty(case.poison) as made, watching:
@@ -128,27 +163,20 @@ def _execute(
             outputs, evasions = _read(returned, case.op) if told else (named(returned, case.op), ())
             at_return = _bytes(outputs) if told and not isinstance(outputs, str) else {}
         except RefusedError as refusal:
-            return Run(kernel, case, {}, problem=str(refusal), refused=True)
+            return Called(problem=str(refusal), refused=True)
         except BaseException as error:  # sys.exit() or a kernel's own KeyboardInterrupt would end the tool
             if not begun or pressed:  # not the kernel's error
                 raise
-            return _raised(kernel, case, error)
+            return _raised(case, error)
     if not isinstance(outputs, str):
         elsewhere = [name for name, value in outputs.items() if value is not None and value.device != device]
         outputs = f"{elsewhere[0]} is on {outputs[elsewhere[0]].device}, expected {device}" if elsewhere else outputs
     if isinstance(outputs, str):
-        return Run(kernel, case, {}, problem=outputs, evasions=evasions)
-    damage = (*given.damage(_writable(kernel, case)), *(made.damage(outputs) if made else ()))
+        return Called(problem=outputs, evasions=evasions)
+    damage = tuple(made.damage(outputs)) if made else ()
     overlaps = tuple(guards.overlaps(outputs, case.arguments))
-    returned = {name: value for name, value in outputs.items() if value is not None}
-    outputs |= {name: case.arguments[name] for name in _states(case)}  # changed in place, whatever is returned
-    judge = make.judge_of(case.spec, case.device)
-    values = {name: _output(value, judge) for name, value in outputs.items()}
-    seconds = clock() - started
-    judged = {name: _judged(output, case, name) for name, output in values.items()}
     ran = made.operators.names if made else ()
-    run = Run(kernel, case, judged, damage, overlaps, returned=returned, operators=ran, seconds=seconds)
-    return replace(run, evasions=evasions, at_return=at_return)
+    return Called(outputs, damage=damage, overlaps=overlaps, operators=ran, evasions=evasions, at_return=at_return)
 
 
 def _read(returned: Any, op: Op) -> tuple[dict[str, Any] | str, Evasions]:
@@ -180,16 +208,17 @@ def _states(case: Case) -> list[str]:
     return [tensor.name for tensor in case.op.inputs if tensor.role == "state"]
 
 
-def _writable(kernel: Kernel, case: Case) -> list[str]:
+def writable(kernel: Kernel, case: Case) -> list[str]:
+    """Return the arguments that a call may change."""
     return [*_states(case), *(argument for _, argument in inplace(kernel))]
 
 
-def _raised(kernel: Kernel, case: Case, error: BaseException) -> Run:
-    """Return the run of a kernel that raised, with the limits that its words speak of."""
+def _raised(case: Case, error: BaseException) -> Called:
+    """Return the call of a kernel that raised, with the limits that its words speak of."""
     problem, on_cpu = one_line(error), torch.device(case.device).type == "cpu"
     if refusals.INTERPRETED in problem:
-        return Run(kernel, case, {}, problem=f"it does not take CPU tensors ({problem})", refused=True)
-    return Run(kernel, case, {}, problem=problem, limits=refusals.limits(error, on_cpu=on_cpu))
+        return Called(problem=f"it does not take CPU tensors ({problem})", refused=True)
+    return Called(problem=problem, limits=refusals.limits(error, on_cpu=on_cpu))
 
 
 @contextmanager

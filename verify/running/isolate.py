@@ -21,7 +21,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from multiprocessing.forkserver import ensure_running
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import pebble
 
@@ -31,6 +31,9 @@ from verify_norm.loading import functions, nested, registry
 from verify_norm.loading.targets import reach
 from verify_norm.running.interpreter import patch
 from verify_norm.running.patience import Known, Patience
+
+if TYPE_CHECKING:
+    from verify_norm.running.untrusted.runner import Untrusted
 
 MEMORY = 0.5  # share of the machine's memory that a kernel may allocate on the CPU
 _STAGE = 64  # bytes: the longest name of a check
@@ -64,6 +67,9 @@ class InProcess:
     device: str
     note: str = "none: a crash of the kernel ends the run"
     isolated: bool = False
+
+    def announce(self, name: str) -> None:
+        """Do nothing: nobody asks which check runs."""
 
     def stage(self) -> str:
         """Return "": this process needs no announcements."""
@@ -185,6 +191,11 @@ class Isolated:
             why = str(error)
         raise UsageError(f"{self.kernel.name} cannot be loaded in a process of its own: {why}")
 
+    @property
+    def announce(self) -> Callable[[str], None]:
+        """What the child calls with the name of each check."""
+        return announce
+
     def stage(self) -> str:
         """Return what the child announced last in this call, even if it crashed since; "" if nothing."""
         return self._stage[:].rstrip(b"\0").decode()
@@ -216,16 +227,21 @@ class Isolated:
         self._file.close()
 
 
-Runner = InProcess | Isolated
+Runner: TypeAlias = "InProcess | Isolated | Untrusted"
 
 
-def runner(kernel: Kernel, device: str, *, isolate: bool, preload: str = __name__) -> Runner:
+def runner(kernel: Kernel, device: str, *, isolate: bool, preload: str = __name__, untrusted: bool = False) -> Runner:
     """Return where to run the kernel: in a child if `isolate` asks for it and the child can find it by its name.
 
     Raises UsageError if it has a name, but cannot be sent.
 
-    `preload` names the module that the children's server imports once for all of them.
+    `preload` names the module that the children's server imports once for all of them. An `untrusted` kernel is one of
+    `verify_norm.running.untrusted.loading`.
     """
+    if untrusted:
+        from verify_norm.running.untrusted.runner import Untrusted  # which knows this module
+
+        return Untrusted(kernel, device)
     if not isolate or not kernel.target:
         functions.remember(functions.Functions())
     if not isolate:

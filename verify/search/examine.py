@@ -20,7 +20,7 @@ from verify_norm.core.work import NOTHING, Compiled
 from verify_norm.loading.functions import Functions, remembered
 from verify_norm.running.compilation import METER
 from verify_norm.running.execute import Clock, Watch, execute
-from verify_norm.running.isolate import LostError, Runner, announce
+from verify_norm.running.isolate import LostError, Runner
 from verify_norm.running.patience import types
 
 PRELOAD = "verify_norm.search.preload"  # what a child that examines cases has imported
@@ -88,7 +88,7 @@ def examine_in(
     lost: list[Finding] = []
     while True:
         try:
-            given = spec, checks, runner.device, announce, contract, further
+            given = spec, checks, runner.device, runner.announce, contract, further
             examined = runner.call(examine, timeout, *given, types=types(spec), ran=_compared, left=left)
         except LostError as error:
             during = runner.stage()

@@ -76,7 +76,7 @@ class Journal:
 
 def path_of(kernel: Kernel, settings: Settings) -> Path | None:
     """Return the journal's path in the user's state folder; None for a kernel that no other process can import."""
-    if not kernel.target:
+    if not kernel.target or settings.untrusted:  # whose cases are new in each run
         return None
     bare = replace(kernel, run=None, forward_run=None, unsupported=None)
     # a resumed run may have more time, and other workers

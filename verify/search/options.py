@@ -159,6 +159,10 @@ class Options(Strict):
         Seconds | None,
         Flag("--timeout", "Seconds after which a case counts as hung: 20, or 90 on a GPU; more where it may build."),
     ] = DEFAULTS.timeout
+    untrusted: Annotated[
+        bool,
+        Flag("--untrusted", "The kernel may cheat: truth and verdict stay out of its process, which is in a sandbox."),
+    ] = DEFAULTS.untrusted
     allow_incomplete: Annotated[
         bool,
         Flag(
@@ -175,10 +179,10 @@ SEARCH = ("examples", "seconds", "seed", "device")
 TAKES: dict[str, tuple[str, ...]] = {  # the options of each command
     "verify": tuple(Options.model_fields),
     "pytest": tuple(name for name in Options.model_fields if name != "checks"),  # the selected tests say which
-    "audit": tuple(name for name in Options.model_fields if name not in ("checks", "shapes")),
+    "audit": tuple(name for name in Options.model_fields if name not in ("checks", "shapes", "untrusted")),
     "hunt": ("contract", "only", "seconds", "seed", "device"),
     "power": ("contract", "only", *SEARCH, "allow_incomplete"),
-    "replay": ("contract", "only", "device", "checks", "timeout", "require_own"),
+    "replay": ("contract", "only", "device", "checks", "timeout", "require_own", "untrusted"),
     "same": ("dtypes", "only", *SEARCH, "shapes", "timeout", "allow_incomplete"),
     "zoo": (*SEARCH, "allow_incomplete"),
 }

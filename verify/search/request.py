@@ -4,6 +4,7 @@ Importing this module loads neither torch nor Triton.
 """
 
 import os
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +15,8 @@ from verify_norm.core.settings import Seconds, Settings
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.loading import nested
 from verify_norm.search.options import least, options
+
+SECRET = 63  # bits of a seed that nobody knows before the run
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,8 @@ def request(
 
     The directions share the time. `corpus` is the path of a file of cases. `given` has fields of Options. Of
     several GPUs `worker` chooses one where the device names none. `tell` takes lines for the user, each before what it
-    speaks of: that a kernel runs in this process, before it does.
+    speaks of: that a kernel runs in this process, before it does. For an untrusted kernel the system draws the seed,
+    unless it is given.
 
     Raises UsageError: an option is wrong, the device is not there, the kernel cannot be found, imported or bound, or
     the corpus cannot be read.
@@ -76,12 +80,20 @@ def request(
 
     for note in shadowed(kernel) if isinstance(kernel, str) else ():
         tell(note)
-    kernels = load_directions(kernel, op, bind, asked.contract, asked.only)
+    if asked.untrusted:
+        from verify_norm.running.untrusted.loading import load_untrusted
+
+        if not isolate:
+            raise UsageError("untrusted: the kernel cannot run in this process, as in_process asks for")
+        kernels = load_untrusted(kernel, op, bind, asked.contract, asked.only, place)
+    else:
+        kernels = load_directions(kernel, op, bind, asked.contract, asked.only)
     forward, *others = kernels
     if isolate and not all(one.target for one in kernels):
         hint = "a crash would end it; isolate=False accepts that"
         tell(f"{forward.name} runs in this process: {NO_TARGET}; {hint}")
-    if others and op is None and (why := forward_only(others[0], Settings(device=place, isolate=isolate))):
+    alone = Settings(device=place, isolate=isolate, untrusted=asked.untrusted)
+    if others and op is None and (why := forward_only(others[0], alone)):
         both = forward.op.removesuffix("_fwd")
         tell(f"{forward.name} is checked forward only, since {why}; --op {both} checks its backward too")
         kernels = [forward]
@@ -90,6 +102,8 @@ def request(
     if (asked.workers or 1) > 1 and not all(isolate and one.target for one in kernels):
         tell(f"{forward.name} runs in this process alone, not in {asked.workers} workers")
     here = {"examples": random, "seconds": share, "device": place, "isolate": isolate}
+    if asked.untrusted and "seed" not in given:
+        here["seed"] = secrets.randbits(SECRET)
     settings = Settings(**(asked.model_dump() | here))
     if corpus and not os.path.exists(corpus):
         raise UsageError(f"there is no corpus {corpus}; verify-norm hunt --corpus {corpus} writes one")

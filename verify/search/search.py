@@ -139,7 +139,8 @@ def fitting(spec: CaseSpec, op: str) -> Iterator[None]:
 
 
 def _collector(kernel: Kernel, settings: Settings, journal: Journal = NO_JOURNAL) -> Collector:
-    where = runner(kernel, settings.device, isolate=settings.isolate, preload=PRELOAD)
+    given = {"isolate": settings.isolate, "untrusted": settings.untrusted}
+    where = runner(kernel, settings.device, preload=PRELOAD, **given)
     return Collector(kernel, settings, where, journal)
 
 

@@ -8,6 +8,7 @@ from math import inf, prod
 from threading import Lock
 
 from verify_norm.cases import covering, turns
+from verify_norm.core import geometry
 from verify_norm.core.finding import Finding
 from verify_norm.core.geometry import repeated, size
 from verify_norm.core.ops import OPS
@@ -125,6 +126,8 @@ class Sweep:
     def examined(self, lane: Lane, spec: CaseSpec) -> Examined:
         """Return what the journal has of a case, or what the lane's process finds, and enter that into the journal."""
         state = self.state
+        if (refused := geometry.refusal(spec, OPS[state.kernel.op])) is not None:  # nearly what the kernel takes
+            return Examined(spec, unsupported=refused)
         examined = state.journal.done.get(spec)
         if examined is None:
             checks = tuple(check.name for check in state.checks)

@@ -1,0 +1,228 @@
+"""The process of an untrusted kernel: it enters a sandbox, loads the kernel, and serves calls until its socket closes.
+
+What runs here is out of anybody's control once the kernel is imported. The judge believes no word of it: it takes the
+outputs and holds them against a truth that this process has never seen.
+"""
+
+import json
+import os
+import signal
+import socket
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from typing import Any, NoReturn
+
+import torch
+import torch._dynamo
+
+from verify_norm.cases import placement
+from verify_norm.core.errors import UsageError, one_line
+from verify_norm.core.ops import OPS
+from verify_norm.core.run import Called, Case
+from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.loading import modules, nested, registry
+from verify_norm.loading.domain import Domain
+from verify_norm.loading.targets import reach
+from verify_norm.running import execute
+from verify_norm.running.interpreter import patch
+from verify_norm.running.untrusted import sandbox, wire
+from verify_norm.running.untrusted.arena import Arena, Slot
+
+if os.environ.get("TRITON_INTERPRET") == "1":  # in the process that all workers are forked from
+    patch.enable()
+
+LONGEST, MOST = 500, 60  # characters of a text, texts of a list: less than the judge takes
+
+
+def main(control: int, memory: int) -> NoReturn:
+    """Serve the judge on this socket, with the arguments in this file; never return."""
+    status = 1
+    try:
+        serve(socket.socket(fileno=control), Arena(memory))
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def serve(judge: socket.socket, arena: Arena) -> None:
+    """Answer requests until there are no more."""
+    server = _Server(judge, arena)
+    reading = judge.makefile("rb")
+    while line := reading.readline():
+        server.answer(json.loads(line))
+
+
+@dataclass
+class _Server:
+    """What a worker has: its kernels, the modules that serve several calls, and the outputs that the judge still holds.
+
+    `kernels` has for each direction the kernel, and its forward pass as a kernel of its own.
+    """
+
+    judge: socket.socket
+    arena: Arena
+    device: str = "cpu"
+    kernels: list[Kernel] = field(default_factory=list)
+    instances: dict[int, modules.Instance] = field(default_factory=dict)
+    held: dict[int, dict[str, torch.Tensor]] = field(default_factory=dict)
+
+    def answer(self, asked: dict[str, Any]) -> None:
+        """Answer one request."""
+        try:
+            outputs, notes = getattr(self, f"_{asked['what']}")(asked)
+        except Exception as error:  # of this module, or of what the kernel has made of it
+            outputs, notes = {}, {"problem": _short(f"the worker failed: {one_line(error)}")}
+        raw = {code: None if tensor is None else _raw(tensor) for code, tensor in outputs.items()}
+        self.judge.sendall(b"".join(wire.packed(asked["number"], raw, notes)))
+
+    def _enter(self, asked: dict[str, Any]) -> tuple[dict[int, Any], dict[str, Any]]:
+        self.device = asked["device"]
+        os.environ.update(dict.fromkeys(("HOME", "TMPDIR"), asked["own"]))
+        os.environ["TRITON_CACHE_DIR"] = os.path.join(asked["own"], "triton")
+        os.chdir(asked["folder"])
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(nothing, stream)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        gpu = self.device != "cpu"
+        lacking = sandbox.enter(asked["folders"], asked["own"], asked["memory"], gpu=gpu)
+        return {}, {"sandbox": tuple(lacking)}
+
+    def _load(self, asked: dict[str, Any]) -> tuple[dict[int, Any], dict[str, Any]]:
+        """Load the kernel, and say what it takes."""
+        where = asked["target"].rpartition(":")[0]
+        nested.seal(nested.importing(where))
+        reach(where)
+        try:
+            found = registry.load_directions(asked["target"], asked["op"], asked["bind"], asked["contract"])
+        except UsageError as error:
+            return {}, {"problem": _short(str(error))}
+        nested.seal(f"the kernel {asked['target']} runs")
+        described = []
+        for kernel in found:
+            forward = None
+            if kernel.forward_run is not None and OPS[kernel.op].forward:
+                forward = replace(kernel, op=str(OPS[kernel.op].forward), run=kernel.forward_run, forward_run=None)
+            self.kernels += [kernel, replace(forward, autograd=False) if forward else kernel]
+            described.append(_described(kernel, forward))
+        return {}, {"kernels": tuple(described)}
+
+    def _call(self, asked: dict[str, Any]) -> tuple[dict[int, Any], dict[str, Any]]:
+        """Call a kernel once, as the judge would: with torch's state there, and an instance of a module it names."""
+        kernel = self.kernels[asked["kernel"]]
+        if asked["new_case"]:
+            self.instances.clear()
+            self.held.clear()
+        for number in self.held.keys() - set(asked["live"]):
+            del self.held[number]
+        slots = {name: Slot(**{**slot, "shape": tuple(slot["shape"])}) for name, slot in asked["slots"].items()}
+        given = {name: _placed(self.arena, slot, self.device) for name, slot in slots.items()}
+        values = {name: _tuples(value) for name, value in asked["values"].items()}
+        spec = CaseSpec(shape=(), frozen=values.pop("frozen", ()))
+        case = Case(spec, OPS[kernel.op], {**given, **values}, {}, {}, asked["poison"] or 0.0)
+        evaluated: list[Any] = []
+        run = _in_state(kernel.run, asked, evaluated)
+        if asked["instance"] is not None:
+            run = self.instances.setdefault(asked["instance"], modules.Instance(asked["turn"])).serving(run)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            within = nullcontext() if asked["poison"] is None else None
+            called = execute.call(replace(kernel, run=run), case, within)
+        names = [tensor.name for tensor in OPS[kernel.op].outputs]
+        outputs = {names.index(name): tensor for name, tensor in called.outputs.items()}
+        self.held[asked["number"]] = {
+            name: tensor
+            for name, tensor in called.outputs.items()
+            if tensor is not None and not self.arena.holds(tensor)
+        }
+        if self.device != "cpu":
+            for name, slot in slots.items():
+                self.arena.copy(slot, self.arena.tensor(slot), given[name])
+        return outputs, {**_told(called), "evaluated": bool(evaluated)}
+
+    def _again(self, asked: dict[str, Any]) -> tuple[dict[int, Any], dict[str, Any]]:
+        """Return the outputs of an earlier call as they are now."""
+        held = self.held.get(asked["call"], {})
+        return {code: held[name] for code, name in enumerate(asked["outputs"]) if name in held}, {}
+
+
+def _raw(tensor: torch.Tensor) -> wire.Raw:
+    flat = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous().view(-1).view(torch.uint8)
+    return wire.Raw(placement.dtype_name(tensor), tuple(tensor.shape), bytearray(flat.numpy().data))
+
+
+def _placed(arena: Arena, slot: Slot, device: str) -> torch.Tensor:
+    shared = arena.tensor(slot)
+    if device != "cpu":
+        storage = torch.empty(slot.size, dtype=torch.uint8, device=device)
+        there = torch.empty(0, dtype=shared.dtype, device=device)
+        there.set_(storage.untyped_storage(), slot.offset, slot.shape, slot.stride)
+        arena.copy(slot, there, shared)
+        shared = there
+    return shared.requires_grad_() if slot.grad else shared
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+
+
+def _in_state(function: Any, asked: Mapping[str, Any], evaluated: list[Any]) -> Callable[..., Any]:
+    """Return the function in the state of torch in which the judge calls it; modules that it evaluates are counted."""
+
+    @wraps(function)
+    def run(**given: Any) -> Any:
+        with ExitStack() as state:
+            if asked["inference"]:
+                state.enter_context(torch.inference_mode())
+            elif asked["grad"] != torch.is_grad_enabled():
+                state.enter_context(torch.set_grad_enabled(asked["grad"]))
+            for device, dtype in asked["autocast"].items():
+                state.enter_context(torch.autocast(device, getattr(torch, dtype)))
+            used = state.enter_context(modules.evaluating()) if asked["evaluating"] else []
+            returned = function(**given)
+            evaluated.extend(used)
+            return returned
+
+    return run
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def _told(called: Called) -> dict[str, Any]:
+    """Return a call as notes; texts and lists without end are cut off."""
+    damage = [(_short(d.buffer), d.where, d.count, d.nearest, d.output) for d in called.damage]
+    texts = {name: getattr(called, name) for name in ("limits", "effects", "operators", "otherwise")}
+    return {
+        "problem": None if called.problem is None else _short(called.problem),
+        "refused": called.refused,
+        "overlaps": called.overlaps[:MOST],
+        "damage": tuple(damage[:MOST]),
+        **{name: tuple(map(_short, said[:MOST])) for name, said in texts.items()},
+    }
+
+
+def _described(kernel: Kernel, forward: Kernel | None) -> wire.Described:
+    within = getattr(kernel.unsupported, "__self__", None)
+    assert isinstance(within, Domain), "registry binds it"
+    plain = {
+        name: getattr(within, name) for name in ("fields", "affine", "ranks", "tied", "unset", "kept", "constants")
+    }
+    return wire.Described(
+        op=kernel.op,
+        takes=_names(kernel),
+        forward=None if forward is None else _names(forward),
+        autograd=kernel.autograd,
+        **plain,
+    )
+
+
+def _names(kernel: Kernel) -> tuple[str, ...]:
+    """Return the operator's names that a call of the kernel takes."""
+    offered = dict.fromkeys((*(t.name for t in OPS[kernel.op].inputs), *OPS[kernel.op].attrs))
+    spec = CaseSpec(shape=())
+    return tuple(execute.bound(kernel, Case(spec, OPS[kernel.op], offered, {}, {})))
