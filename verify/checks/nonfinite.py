@@ -67,13 +67,21 @@ def _judged(run: Run) -> Iterator[tuple[str, Array, Any, Any]]:
         added = op.activation is None and not op.quantized and special_input(spec, op) in SUMMANDS.get(name, ())
         limit = limits.get(name, np.full(want.shape, np.nan))
         rules = (
-            (want, ~np.isfinite(want) & np.isfinite(got) & ~((name == "rstd") & (spec.special != "nan") & (got == 0))),
-            (want, np.isnan(want) & np.isinf(got) & (spec.special == "nan")),
+            (want, hidden(name, got, want, np.asarray(spec.special == "nan"))),
             (want, np.isinf(want) & np.isnan(got) & added & np.isinf(limit)),
             (limit, np.isinf(got) & (limit == -got)),
         )
         right, wrong = next((rule for rule in rules if rule[1].any()), rules[0])
         yield name, got, right, wrong
+
+
+def hidden(name: str, got: Array, want: Array, nan: Any) -> Any:
+    """Return where a number stands for a NaN or an infinity, or an infinity for a NaN of the inputs.
+
+    `nan` says where the inputs that an element depends on have a NaN.
+    """
+    vanished = ~nan & (got == 0) & (name == "rstd")  # of an infinite variance
+    return (~np.isfinite(want) & np.isfinite(got) & ~vanished) | (np.isnan(want) & np.isinf(got) & nan)
 
 
 def _limits(run: Run) -> dict[str, Array]:
