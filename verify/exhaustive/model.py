@@ -148,11 +148,11 @@ class Exhausted:
 
     @property
     def scope(self) -> str:
-        """How much ran, as "all 4,294,967,296: every row of 2 bfloat16 values"."""
+        """How much ran, as "all 4,294,967,296 rows of 2 bfloat16 values"."""
         asked, ran = self.asked, self.done - self.asked.first
         if self.complete and asked.whole:
-            return f"all {asked.count:,}: {asked.what}"
-        return f"{ran:,} of {asked.count:,} ({asked.first:,} to before {self.done:,}): {asked.what}"
+            return f"all {asked.count:,} {asked.what}"
+        return f"{ran:,} of {asked.count:,} {asked.what} (number {asked.first:,} to before {self.done:,})"
 
     def lines(self) -> Iterable[str]:
         """Yield what is wrong, a line each, and why the run ended early."""

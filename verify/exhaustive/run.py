@@ -45,8 +45,8 @@ class _Walk:
 
     found: Exhausted
     path: str
-    started: float = field(default_factory=time.perf_counter)
-    saved: float = field(default_factory=time.perf_counter)
+    started: float = field(default_factory=lambda: time.perf_counter())
+    saved: float = field(default_factory=lambda: time.perf_counter())
     interrupted: bool = False
     timed: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=LAST))  # items of a part, its seconds
 
@@ -97,7 +97,8 @@ def exhaust(
     """
     asked = question(kernel, settings, space or spaces.usual(OPS[kernel.op]), dtype, eps, items)
     here = environment(settings.device)
-    walk = _Walk(replace(stored(resume, asked, here) or Exhausted(asked, here, asked.first), ended=""), resume)
+    before = stored(resume, asked, here) or Exhausted(asked, here, asked.first)
+    walk = _Walk(replace(before, problem="", ended=""), resume)
     walk.save(now=True)
     where = runner(kernel, settings.device, isolate=settings.isolate, preload=PRELOAD)
     try:
@@ -149,7 +150,7 @@ def _long(walk: _Walk) -> str:
     """Return that the run would take long, and how to run a part of it."""
     rest, words = walk.found.asked.last - walk.found.done, duration(walk.left)
     return (
-        f"{rest:,} items ({walk.found.asked.what}) would take {words} on this CPU: --seconds N runs as many as it can "
+        f"{rest:,} {walk.found.asked.what} would take {words} on this CPU: --seconds N runs as many as it can "
         "in this time, and --resume FILE keeps them for the next run"
     )
 
@@ -207,6 +208,8 @@ def stored(path: str, asked: Asked, here: dict[str, str]) -> Exhausted | None:
 
     Raises UsageError where the file is none of ours, or of a run that asked something else or elsewhere.
     """
+    if path == "-":
+        raise UsageError("--resume: expected a file, got -")
     if not path or not os.path.exists(path):
         return None
     try:

@@ -37,11 +37,11 @@ class Space:
 
 
 SPACES = {
-    "rows2": Space("every row of 2 {dtype} values", 2),
-    "rows4": Space("every row of 4 float8_e4m3fn values, in {dtype}", 4, "float8_e4m3fn"),
-    "rows4_e5m2": Space("every row of 4 float8_e5m2 values, in {dtype}", 4, "float8_e5m2"),
-    "x": Space(f"every {{dtype}} value of x, in each of {CHANNELS} channels of fixed statistics", 1),
-    "eps": Space("every positive eps of bfloat16 and float16, each at 16 rows of {dtype}"),
+    "rows2": Space("rows of 2 {dtype} values", 2),
+    "rows4": Space("rows of 4 float8_e4m3fn values, in {dtype}", 4, "float8_e4m3fn"),
+    "rows4_e5m2": Space("rows of 4 float8_e5m2 values, in {dtype}", 4, "float8_e5m2"),
+    "x": Space(f"{{dtype}} values of x, in each of {CHANNELS} channels of fixed statistics", 1),
+    "eps": Space("positive values of eps that bfloat16 and float16 have, each at 16 rows of {dtype}"),
 }
 
 
@@ -124,7 +124,7 @@ def given(asked: Asked, item: int) -> str:
     """Return what an item is, in words: the bits and values of a row, or an eps."""
     space = SPACES[asked.space]
     if not space.length:
-        return f"eps {every_eps()[item]!r}"
+        return f"eps {float(every_eps()[item])!r}"
     form = space.form or asked.dtype
     row = numbers(form, space.length, item, item + 1, "cpu")
     digits = 2 * row.element_size()

@@ -4,6 +4,7 @@ from rich.console import Console
 
 from verify_norm.core.errors import Exit
 from verify_norm.exhaustive.model import Exhausted, replay, summary, words
+from verify_norm.report.equality import CPU
 from verify_norm.report.markup import escape
 from verify_norm.report.terminal import table
 from verify_norm.report.words import number, percent
@@ -52,7 +53,7 @@ def show(found: Exhausted, console: Console) -> None:
     if found.problem:
         console.print(f"\n[red bold]FAIL[/] {escape(found.problem)}", soft_wrap=True)
     facts = ", ".join(f"{name} {value}" for name, value in found.environment.items())
-    console.print(f"[dim]{escape(facts)}[/]")
+    console.print(f"[dim]{escape(facts)}[/]" + f"\n[dim]{CPU}[/]" * ("interpreter" in found.environment))
     console.print(verdict(found), soft_wrap=True)
 
 
