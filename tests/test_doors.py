@@ -161,6 +161,7 @@ COMMANDS = [
     (("power", "--kernel", "rmsnorm_fwd_torch"), "verify_norm.search.search._try"),
     (("audit", "--kernel", "rmsnorm_fwd_torch"), "verify_norm.search.search._try"),
     (("hunt", "--kernel", "rmsnorm_fwd_torch"), "verify_norm.auditing.audit.hunted"),
+    (("exhaust", "--kernel", "rmsnorm_fwd_torch"), "verify_norm.exhaustive.run.question"),
     (("zoo", "U08"), "verify_norm.validation.zoo.detectable"),
     (("certify",), "verify_norm.validation.certify.certify"),
     (("gradcheck", f"{PARTIAL}:right"), "verify_norm.gradcheck.gradcheck.gradcheck"),

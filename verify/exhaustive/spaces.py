@@ -60,7 +60,8 @@ def checked(name: str, op: Op, dtype: str) -> Space:
     if name.startswith("rows") and op.view == "channels":
         raise UsageError(f"--space {name} needs rows or groups, and {op.name} has channels: take --space {usual(op)}")
     if bits(space, dtype) > 32:
-        raise UsageError(f"--space {name} has 2**{bits(space, dtype)} rows of {dtype}: take --dtype bf16 or fp16")
+        other = "take --dtype bf16 or fp16, or --space rows4"
+        raise UsageError(f"--space {name} has 2**{bits(space, dtype)} rows of {dtype}: {other}")
     return space
 
 
