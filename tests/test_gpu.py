@@ -19,6 +19,7 @@ from verify_norm.core import errors
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec
+from verify_norm.exhaustive.model import Choice
 from verify_norm.exhaustive.run import exhaust
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.loading import registry
@@ -200,8 +201,8 @@ def test_the_sanitizer_sees_what_lies_past_the_end():
 def test_a_part_of_all_rows_passes_in_flat_memory(space, op, items):
     """The last part is as large as those before it: its arrays take their memory again."""
     first = 0x3F803F80 - items // 2
-    options = {"space": space, "items": f"{first}:{first + items}"}
-    found = exhaust(registry.load(op), Settings(device="cuda", isolate=False), **options)
+    choice = Choice(space, items=f"{first}:{first + items}")
+    found = exhaust(registry.load(op), Settings(device="cuda", isolate=False), choice)
     assert found.verdict is errors.Exit.PASS, list(found.lines())
     assert found.tallies[0].elements == items * (2 if space == "rows2" else 4)
     assert found.judged > items

@@ -12,7 +12,7 @@ from verify_norm.core.results import FindingsError, Report, failures, worst_of
 from verify_norm.core.settings import DEFAULTS
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.equality.model import Equality
-from verify_norm.exhaustive.model import Exhausted
+from verify_norm.exhaustive.model import Choice, Exhausted
 
 if TYPE_CHECKING:
     import torch
@@ -220,8 +220,8 @@ def exhaust(
     asked = request(kernel, given, op=op, bind=bind, isolate=isolate, tell=_tell)
     from verify_norm.exhaustive import run
 
-    which: dict[str, Any] = {"space": space, "dtype": dtype, "eps": eps, "items": items}
-    return run.exhaust(asked.only(), asked.settings, **which, seconds=seconds, resume=resume)
+    choice = Choice(space, dtype, eps, items)
+    return run.exhaust(asked.only(), asked.settings, choice, seconds=seconds, resume=resume)
 
 
 def replay(

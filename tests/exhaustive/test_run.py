@@ -18,6 +18,7 @@ from verify_norm.core.settings import Settings
 from verify_norm.core.spec import Contract, Kernel
 from verify_norm.exhaustive import run, spaces
 from verify_norm.exhaustive.examine import examine
+from verify_norm.exhaustive.model import Choice
 from verify_norm.loading import registry
 from verify_norm.report import schema
 
@@ -26,10 +27,14 @@ SMALL = 0x04000200  # a row of subnormals of float16
 NAN = 0x3F807F81  # a row with a NaN that signals
 
 
-def exhaust(function, op="layernorm_fwd", contract=None, items="", **options):
-    return run.exhaust(
-        Kernel("k", op, run=function, contract=contract or Contract()), Settings(isolate=False), items=items, **options
-    )
+def exhaust(function, op="layernorm_fwd", contract=None, most=None, **options):
+    """The run of a function; `most` is the number of rows of 2 values in a part."""
+    kernel = Kernel("k", op, run=function, contract=contract or Contract())
+    choice = Choice(**{name: options.pop(name) for name in ("space", "dtype", "eps", "items") if name in options})
+    with pytest.MonkeyPatch.context() as patch:
+        if most:
+            patch.setattr(run, "MOST", {"cpu": 2 * most})
+        return run.exhaust(kernel, Settings(isolate=False), choice, **options)
 
 
 def around(item, width=512):
@@ -130,7 +135,7 @@ def test_a_right_kernel_passes_also_where_numbers_are_extreme(kernel, op, option
 def test_every_x_of_batchnorm_is_all_of_it_and_one_wrong_x_is_found():
     kernel = registry.load("batchnorm_fwd")
     settings = Settings(isolate=False)
-    found = run.exhaust(kernel, settings)
+    found = run.exhaust(kernel, settings, Choice())
     assert found.verdict is Exit.PASS, list(found.lines())
     assert found.scope == "all 65,536 bfloat16 values of x, in each of 8 channels of fixed statistics"
     assert [(one.output, one.elements) for one in found.tallies] == [("y", 8 * 65536)]
@@ -143,7 +148,7 @@ def test_every_x_of_batchnorm_is_all_of_it_and_one_wrong_x_is_found():
         return (torch.where(x == -3.0, 0, y), *rest)
 
     wrong.__signature__ = inspect.signature(right)
-    found = run.exhaust(replace(kernel, run=wrong), settings)
+    found = run.exhaust(replace(kernel, run=wrong), settings, Choice())
     rules = [(one.rule, one.count, one.elements[0].item) for one in found.violations]
     assert rules == [("accuracy", 8, 0xC040), ("nonfinite", 8, 0xFF80)]
 
@@ -217,6 +222,20 @@ def test_a_kernel_that_raises_or_returns_another_type_ends_the_run_which_can_be_
     assert found.problem == "rstd: expected float32, got float16"
 
 
+def test_an_item_with_a_problem_is_not_counted_twice(tmp_path):
+    path = str(tmp_path / "r.json")
+    options = {"op": "rmsnorm_fwd", "space": "eps", "dtype": "fp32", "items": "30000:30006", "resume": path}
+
+    def late(x, weight, eps, normalized_shape):
+        if eps == spaces.every_eps()[30004]:
+            raise ValueError("not this eps")
+        return pairs.rmsnorm()(x, weight, eps, normalized_shape)
+
+    assert exhaust(late, **options).problem == "ValueError: not this eps"
+    found = exhaust(pairs.rmsnorm(), **options)
+    assert (found.verdict, found.tallies[0].cases) == (Exit.PASS, 6)
+
+
 def test_what_nobody_can_judge_is_no_pass():
     found = exhaust(pairs.rmsnorm(), "rmsnorm_fwd", items=f"{0x7F807F80}:{0x7F807F90}")
     assert (found.judged, found.verdict) == (0, Exit.NOTHING)
@@ -238,7 +257,7 @@ def test_truth_in_a_devices_memory_gives_the_same(function, op, space, item, mon
     kernel = Kernel("k", op, run=function) if op else registry.load(function)
     if kernel.name == "groupnorm_fwd_torch":
         kernel = replace(kernel, contract=replace(kernel.contract, stats="x"))  # as torch saves them on a CPU
-    asked = run.question(kernel, Settings(), space, "bf16", 1e-5, "")
+    asked = run.question(kernel, Settings(), Choice(space, "bf16"))
     few = 150 if asked.space != "eps" else 2
     here = examine(kernel, asked, item - few, item + few, "cpu")
     monkeypatch.setattr(make, "JUDGES", {"cpu"})

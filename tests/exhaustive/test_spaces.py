@@ -12,13 +12,14 @@ from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import Kernel
 from verify_norm.exhaustive import spaces
+from verify_norm.exhaustive.model import Choice
 from verify_norm.exhaustive.run import question
 
 PARTS = (0, 1, 7, 250, 256)
 
 
 def asked(op, space, dtype="bfloat16"):
-    return question(Kernel("k", op), Settings(), space, dtype, 1e-5, "")
+    return question(Kernel("k", op), Settings(), Choice(space, dtype))
 
 
 @pytest.mark.parametrize("form", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -11,7 +11,7 @@ from verify_norm.cli import console, options
 from verify_norm.cli.outputs import apart, write
 from verify_norm.core import serial
 from verify_norm.core.errors import Exit
-from verify_norm.exhaustive.model import Exhausted
+from verify_norm.exhaustive.model import Choice, Exhausted
 from verify_norm.report.markup import escape
 from verify_norm.search.request import request
 
@@ -54,9 +54,9 @@ def exhaust(
     from verify_norm.report import terminal
     from verify_norm.report.exhaust import show
 
-    which: dict[str, Any] = {"space": space, "dtype": dtype, "eps": eps, "items": items}
+    choice = Choice(space, dtype, eps, items)
     with _progress() as progress:
-        found = run.exhaust(asked.only(), asked.settings, **which, seconds=seconds, resume=resume, progress=progress)
+        found = run.exhaust(asked.only(), asked.settings, choice, seconds=seconds, resume=resume, progress=progress)
     if json_path != "-":
         show(found, terminal.console())
     write(run.dump(found) if json_path else "", json_path)

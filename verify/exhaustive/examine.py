@@ -21,16 +21,15 @@ from verify_norm.running.execute import execute
 
 
 def examine(kernel: Kernel, asked: Asked, start: int, stop: int, device: str) -> Part:
-    """Return what the items `start` to before `stop` show, up to the first case with a problem."""
+    """Return what the items `start` to before `stop` show; the problem alone, if a case has one."""
     part = Part()
     for item, case in cases(kernel, asked, start, stop, device):
         run = execute(kernel, case)
         if run.refused:
-            return part.merge(Part(problem=str(run.problem), refused=True))
-        wrong = [found.message for found in signature(run) if isinstance(found, Finding)]
-        part = part.merge(Part(problem=wrong[0]) if wrong else _judged(asked, run, item))
-        if part.problem:
-            break
+            return Part(problem=str(run.problem), refused=True)
+        if wrong := [found.message for found in signature(run) if isinstance(found, Finding)]:
+            return Part(problem=wrong[0])
+        part = part.merge(_judged(asked, run, item))
     return part
 
 

@@ -18,6 +18,16 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """Which items of which space, as a user says it: "" is the operator's usual space, the usual type, all items."""
+
+    space: str = ""
+    dtype: str = ""
+    eps: float = 1e-5
+    items: str = ""  # "first:last", the last one left out
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
     """A kernel and a space: its items `first` to before `last`, of `count` in all. An item is a row, or an eps.
 
@@ -83,10 +93,10 @@ class Part:
     refused: bool = False  # the kernel does not take the case: the problem is not its fault
 
     def merge(self, other: "Part") -> "Part":
-        """Return what both sets of items showed; those of `other` come later."""
+        """Return what both sets of items showed, neither with a problem; those of `other` come later."""
         tallies = _merged(self.tallies, other.tallies, lambda one: (one.output, one.dtype))
         violations = _merged(self.violations, other.violations, lambda one: (one.rule, one.output))
-        return Part(tallies, violations, self.problem or other.problem, self.refused or other.refused)
+        return Part(tallies, violations)
 
 
 def _merged(first: tuple[T, ...], second: tuple[T, ...], key: Callable[[T], Any]) -> tuple[T, ...]:
@@ -112,10 +122,12 @@ class Exhausted:
     schema: int = SCHEMA
 
     def add(self, part: Part, stop: int, seconds: float) -> "Exhausted":
-        """Return this with the part that ends before the item `stop`; an item with a problem is not done."""
+        """Return this with the part that ends before the item `stop`; of a part with a problem nothing else counts."""
+        if part.problem:
+            return replace(self, problem=part.problem)
         seen = Part(self.tallies, self.violations).merge(part)
-        found = replace(self, tallies=seen.tallies, violations=seen.violations, problem=part.problem)
-        return replace(found, seconds=self.seconds + seconds, done=self.done if part.problem else stop)
+        seconds += self.seconds
+        return replace(self, tallies=seen.tallies, violations=seen.violations, seconds=seconds, done=stop)
 
     @property
     def complete(self) -> bool:

@@ -20,7 +20,7 @@ from verify_norm.core.settings import Settings
 from verify_norm.core.spec import Kernel
 from verify_norm.exhaustive import spaces
 from verify_norm.exhaustive.examine import examine
-from verify_norm.exhaustive.model import Asked, Exhausted
+from verify_norm.exhaustive.model import Asked, Choice, Exhausted
 from verify_norm.running import patience
 from verify_norm.running.environment import environment
 from verify_norm.running.isolate import LostError, Runner, runner
@@ -76,26 +76,21 @@ class _Walk:
 def exhaust(
     kernel: Kernel,
     settings: Settings,
+    choice: Choice,
     *,
-    space: str = "",
-    dtype: str = "",
-    eps: float = 1e-5,
-    items: str = "",
     seconds: float | None = None,
     resume: str = "",
     progress: Progress = lambda found, rate: None,
-    most: int | None = None,
 ) -> Exhausted:
-    """Return what a kernel does on all items of a space, or on some: `items` is "first:last", the last left out.
+    """Return what a kernel does on all items of a space, or on those of the choice.
 
     The run ends after `seconds`, by default when all is done. The file `resume` keeps what is found, and a run that
-    asks the same goes on from there. `most` is the number of items of a part. Interrupted (Ctrl-C), it returns what it
-    has.
+    asks the same goes on from there. Interrupted (Ctrl-C), it returns what it has.
 
     Raises UsageError: the kernel or its operator has no such space, the file is one of another run or cannot be
     written, or a CPU would take long and no `seconds` say that it may.
     """
-    asked = question(kernel, settings, space or spaces.usual(OPS[kernel.op]), dtype, eps, items)
+    asked = question(kernel, settings, choice)
     here = environment(settings.device)
     before = stored(resume, asked, here) or Exhausted(asked, here, asked.first)
     walk = _Walk(replace(before, problem="", ended=""), resume)
@@ -103,7 +98,7 @@ def exhaust(
     where = runner(kernel, settings.device, isolate=settings.isolate, preload=PRELOAD)
     try:
         with interruptible(walk):
-            _go(walk, where, settings, seconds, progress, most)
+            _go(walk, where, settings, seconds, progress)
     except KeyboardInterrupt:
         walk.found = replace(walk.found, ended="the run was interrupted")
     finally:
@@ -112,13 +107,11 @@ def exhaust(
     return walk.found
 
 
-def _go(
-    walk: _Walk, where: Runner, settings: Settings, seconds: float | None, progress: Progress, most: int | None
-) -> None:
+def _go(walk: _Walk, where: Runner, settings: Settings, seconds: float | None, progress: Progress) -> None:
     """Run part after part until all is done, a part has a problem, or the time is over."""
     device, asked = settings.device, walk.found.asked
     elements = prod(spaces.spec_of(asked, 1, asked.eps).shape)
-    limit = most or MOST[patience.kind(device)] // elements
+    limit = MOST[patience.kind(device)] // elements
     size = min(LEAST, limit)
     while not walk.found.complete and not walk.found.problem:
         if walk.interrupted:  # and the exception got lost on its way
@@ -165,17 +158,22 @@ def duration(seconds: float) -> str:
     return f"{seconds / unit:.0f} {name}"
 
 
-def question(kernel: Kernel, settings: Settings, space: str, dtype: str, eps: float, items: str) -> Asked:
+def question(kernel: Kernel, settings: Settings, choice: Choice) -> Asked:
     """Return what is asked; raises UsageError where the kernel or the operator has no such items."""
-    op = OPS[kernel.op]
-    name = dtype_name(dtype) if dtype else next(one for one in ("bfloat16", *kernel.dtypes) if one in kernel.dtypes)
+    op, eps = OPS[kernel.op], choice.eps
+    space = choice.space or spaces.usual(op)
+    name = (
+        dtype_name(choice.dtype)
+        if choice.dtype
+        else next(one for one in ("bfloat16", *kernel.dtypes) if one in kernel.dtypes)
+    )
     if name not in kernel.dtypes:
         raise UsageError(f"{kernel.name} does not take {name}; it takes {', '.join(kernel.dtypes)}")
     if not 0 <= eps < inf:
         raise UsageError(f"eps: expected a finite number of 0 or more, got {eps:g}")
     chosen = spaces.checked(space, op, name)
     count = spaces.count(chosen, name)
-    first, last = _range(items, count)
+    first, last = _range(choice.items, count)
     digest = hashlib.sha256(source(kernel)).hexdigest()[:16]
     options = (settings.contract, settings.only)
     who = (kernel.name, kernel.op, kernel.target, kernel.bind, kernel.contract, options, digest)
