@@ -163,6 +163,7 @@ COMMANDS = [
     (("power", "--kernel", "rmsnorm_fwd_torch"), "verify_norm.search.sweep.examine_for"),
     (("audit", "--kernel", "rmsnorm_fwd_torch"), "verify_norm.search.sweep.examine_for"),
     (("hunt", "--kernel", "rmsnorm_fwd_torch"), "verify_norm.auditing.audit.hunted"),
+    (("exhaust", "--kernel", "rmsnorm_fwd_torch"), "verify_norm.exhaustive.run.question"),
     (("zoo", "U08"), "verify_norm.validation.zoo.detectable"),
     (("certify",), "verify_norm.validation.certify.certify"),
     (("gradcheck", f"{PARTIAL}:right"), "verify_norm.gradcheck.gradcheck.gradcheck"),

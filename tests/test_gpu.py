@@ -19,6 +19,8 @@ from verify_norm.core import errors
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec
+from verify_norm.exhaustive.model import Choice
+from verify_norm.exhaustive.run import exhaust
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.loading import registry
 from verify_norm.loading.builtin import BUILTIN
@@ -193,3 +195,15 @@ def test_the_sanitizer_sees_what_lies_past_the_end():
     assert prod(finding.spec.shape) > 3000
     clean = sanitize.sanitize(registry.load("rmsnorm_fwd"), settings, "memcheck", path)
     assert clean.ok, clean.findings
+
+
+@pytest.mark.parametrize(("space", "op", "items"), [("rows2", "layernorm_bwd", 2**24), ("rows4", "rmsnorm_fwd", 2**24)])
+def test_a_part_of_all_rows_passes_in_flat_memory(space, op, items):
+    """The last part is as large as those before it: its arrays take their memory again."""
+    first = 0x3F803F80 - items // 2
+    choice = Choice(space, items=f"{first}:{first + items}")
+    found = exhaust(registry.load(op), Settings(device="cuda", isolate=False), choice)
+    assert found.verdict is errors.Exit.PASS, list(found.lines())
+    assert found.tallies[0].elements == items * (2 if space == "rows2" else 4)
+    assert found.judged > items
+    assert torch.cuda.max_memory_allocated() < 2**34

@@ -9,7 +9,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _NAMES = {
-    "api": ("Reports", "audit", "kernel", "replay", "same", "verify"),
+    "api": ("Reports", "audit", "exhaust", "kernel", "replay", "same", "verify"),
     "core.errors": ("FindingsError", "UsageError"),
     "core.finding": ("Finding",),
     "core.results": ("Report",),
@@ -17,6 +17,7 @@ _NAMES = {
     "core.spec": ("CaseSpec", "Contract", "Kernel"),
     "core.ulp": ("UlpStats",),
     "equality.model": ("Equality",),
+    "exhaustive.model": ("Exhausted",),
     "loading.registry": ("load",),
     "pytest_plugin": ("parametrize_checks",),
     "testing": ("assert_norm_close", "assert_norm_gradients_close", "bound"),

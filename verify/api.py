@@ -1,4 +1,4 @@
-"""The Python door: `verify` a kernel, `replay` a case, `same`: two kernels bit for bit; and the decorator `kernel`."""
+"""The Python door: `verify` a kernel, `exhaust` a space, `replay` a case, `same`: two kernels; decorator `kernel`."""
 
 import sys
 from collections.abc import Callable, Iterable
@@ -12,6 +12,7 @@ from verify_norm.core.results import FindingsError, Report, failures, worst_of
 from verify_norm.core.settings import DEFAULTS
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.equality.model import Equality
+from verify_norm.exhaustive.model import Choice, Exhausted
 
 if TYPE_CHECKING:
     import torch
@@ -191,6 +192,45 @@ def same(
     if case is not None:
         return compare.replay(one, other, case, first.settings)
     return compare.compare(one, other, first.settings)
+
+
+def exhaust(
+    kernel: object,
+    op: str | None = None,
+    *,
+    space: str = "",
+    dtype: str = "",
+    eps: float = 1e-5,
+    items: str = "",
+    seconds: float | None = None,
+    resume: str = "",
+    device: str | None = None,
+    timeout: float | None = None,
+    contract: Contract | str | None = None,
+    only: str | None = None,
+    bind: str = "",
+    isolate: bool = DEFAULTS.isolate,
+    config: bool = True,
+) -> Exhausted:
+    """Run a kernel on all of a space, as `verify-norm exhaust` does: its options, and those of `verify`.
+
+    Raises UsageError as `verify`, if the operator has no such space, if `op` has two directions, if `resume` is a file
+    of another run, or if a CPU would take long and no `seconds` say that it may.
+
+    Examples
+    --------
+    >>> found = exhaust("batchnorm_fwd", items="0:256", isolate=False, device="cpu")
+    >>> found.ok, found.scope
+    (True, '256 of 65,536 bfloat16 values of x, in each of 8 channels of fixed statistics (number 0 to before 256)')
+    """
+    from verify_norm.search.request import request
+
+    given = _given("exhaust", config=config, device=device, timeout=timeout, contract=contract, only=only)
+    asked = request(kernel, given, op=op, bind=bind, isolate=isolate, tell=_tell)
+    from verify_norm.exhaustive import run
+
+    choice = Choice(space, dtype, eps, items)
+    return run.exhaust(asked.only(), asked.settings, choice, seconds=seconds, resume=resume)
 
 
 def replay(

@@ -68,7 +68,7 @@ def _judged(run: Run) -> Iterator[tuple[str, Array, Any, Any]]:
         added = op.activation is None and not op.quantized and special_input(spec, op) in SUMMANDS.get(name, ())
         limit = limits.get(name, np.full(want.shape, np.nan))
         rules = (
-            (want, judge.hidden(name, got, want, infinite=spec.special != "nan")),
+            (want, judge.hidden(name, got, want, spec.special == "nan")),
             (want, np.isinf(want) & np.isnan(got) & added & np.isinf(limit)),
             (limit, np.isinf(got) & (limit == -got)),
         )

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from verify_norm import __version__
-from verify_norm.cli import about, auditing, config, console, options, proof, results, same, streams
+from verify_norm.cli import about, auditing, config, console, exhaust, options, proof, results, same, streams
 from verify_norm.cli.outputs import Destinations, deliver
 from verify_norm.core.errors import Exit, UsageError, one_of
 from verify_norm.core.results import Report
@@ -135,7 +135,14 @@ def replay(
 
 app.command("list")(about.list_)
 COMMANDS: tuple[Callable[..., Any], ...] = (about.show, auditing.audit, auditing.hunt, results.compare, same.same)
-MORE: tuple[Callable[..., Any], ...] = (results.schema, proof.power, proof.zoo, proof.certify, proof.gradcheck)
+MORE: tuple[Callable[..., Any], ...] = (
+    results.schema,
+    exhaust.exhaust,
+    proof.power,
+    proof.zoo,
+    proof.certify,
+    proof.gradcheck,
+)
 for command in (*COMMANDS, *MORE):
     app.command(cls=config.Command)(command)
 

@@ -43,7 +43,9 @@ def compare(
 
 
 def schema(
-    kind: Annotated[str, typer.Argument(help="report, audit, comparison, same, or case (a replay line).")] = "report",
+    kind: Annotated[
+        str, typer.Argument(help="report, audit, comparison, same, exhaust, or case (a replay line).")
+    ] = "report",
 ) -> int:
     """Print the JSON Schema of what --json writes."""
     from verify_norm.report import schema as form

@@ -1,5 +1,7 @@
 """The verdict on values: the error of a result, relative to the bound of its arithmetic."""
 
+from typing import Any
+
 import numpy as np
 
 from verify_norm.core.dtypes import FORMATS, Array
@@ -35,14 +37,14 @@ def identical(one: Array, other: Array) -> np.ndarray[tuple[int, ...], np.dtype[
     return same | (np.isnan(one) & np.isnan(other))
 
 
-def hidden(name: str, got: Array, want: Array, *, infinite: bool) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+def hidden(name: str, got: Array, want: Array, nan: Any) -> Any:
     """Return where a number hides a NaN or an infinity of the truth, or an infinity hides a NaN.
 
-    Where an input is `infinite`, the same sums in another order have ∞ − ∞ in other places, so an infinity may stand
-    for a NaN; and rstd may be 0 (`verify_norm.checks.nonfinite`).
+    `nan` says where the inputs that an element depends on have a NaN. Of infinite inputs the same sums in another order
+    have ∞ − ∞ in other places, so an infinity may stand for a NaN; and rstd may be 0 (`verify_norm.checks.nonfinite`).
     """
-    number = ~np.isfinite(want) & np.isfinite(got)
-    return number & ~((name == "rstd") & (got == 0)) if infinite else number | (np.isnan(want) & np.isinf(got))
+    vanished = np.logical_not(nan) & (got == 0) & (name == "rstd")
+    return (~np.isfinite(want) & np.isfinite(got) & ~vanished) | (np.isnan(want) & np.isinf(got) & nan)
 
 
 def worst(ratio: Array) -> tuple[int, ...]:

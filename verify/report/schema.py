@@ -14,6 +14,7 @@ from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.results import SCHEMA, Report
 from verify_norm.core.spec import COTANGENTS, FAMILIES, LAYOUTS, WEIGHTS, CaseSpec
 from verify_norm.equality import model as equality
+from verify_norm.exhaustive import model as exhaust
 from verify_norm.report.compare import model as comparison
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
@@ -22,6 +23,7 @@ KINDS: dict[str, tuple[Any, int, str]] = {  # a document's type, the version of 
     "audit": (Audit, SCHEMA, "verify-norm's audit of one kernel"),
     "comparison": (comparison.RunComparison, comparison.SCHEMA, "verify-norm's comparison of two runs"),
     "same": (equality.Equality, equality.SCHEMA, "verify-norm's comparison of the bits of two kernels"),
+    "exhaust": (exhaust.Exhausted, exhaust.SCHEMA, "verify-norm's exhaustive run of one kernel"),
     "case": (CaseSpec, SCHEMA, "a case of verify-norm, as its replay lines have it"),
 }
 

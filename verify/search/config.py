@@ -5,7 +5,7 @@
     examples = 200
     baseline = "norms/baseline.json"    # relative to this file
 
-    [tool.verify-norm.hunt]             # for one command: audit, hunt, power, replay, same
+    [tool.verify-norm.hunt]             # for one command: audit, hunt, power, replay, same, exhaust
     seconds = 60
 
     [tool.verify-norm.compare]          # limits: see verify_norm.core.regression.RegressionLimits
@@ -52,7 +52,7 @@ TABLES = TAKES | {"replay": ("device", "timeout")}  # a replay line says the res
 OWN_FILES = {"audit": FILES, "hunt": ("corpus",)}
 COMMANDS = {
     command: _table(*TABLES[command], *OWN_FILES.get(command, ()))
-    for command in ("audit", "hunt", "power", "replay", "same")
+    for command in ("audit", "hunt", "power", "replay", "same", "exhaust")
 }
 MAIN = _table(*KEYS, **COMMANDS, compare=RegressionLimits)
 

@@ -81,14 +81,14 @@ def path_of(kernel: Kernel, settings: Settings) -> Path | None:
     bare = replace(kernel, run=None, forward_run=None, unsupported=None)
     # a resumed run may have more time, and other workers
     lasting = replace(settings, seconds=0.0, allow_incomplete=False, workers=None)
-    digest = hashlib.sha256(repr((__version__, bare, lasting)).encode() + _source(kernel)).hexdigest()[:16]
+    digest = hashlib.sha256(repr((__version__, bare, lasting)).encode() + source(kernel)).hexdigest()[:16]
     state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     name = re.sub("[^0-9A-Za-z]", "_", kernel.name)[-60:]  # a name of a file on any system
     return Path(state) / "verify-norm" / f"{name}-{digest}.jsonl"
 
 
-def _source(kernel: Kernel) -> bytes:
-    """Return the text of the kernel's source file, so that an edited kernel starts anew."""
+def source(kernel: Kernel) -> bytes:
+    """Return the text of the kernel's source file, b"" if there is none: an edited kernel starts anew."""
     try:
         return Path(inspect.getsourcefile(inspect.unwrap(kernel.run)) or "").read_bytes() if kernel.run else b""
     except (OSError, TypeError):

@@ -184,6 +184,7 @@ TAKES: dict[str, tuple[str, ...]] = {  # the options of each command
     "power": ("contract", "only", *SEARCH, "allow_incomplete"),
     "replay": ("contract", "only", "device", "checks", "timeout", "require_own", "untrusted"),
     "same": ("dtypes", "only", *SEARCH, "shapes", "timeout", "allow_incomplete"),
+    "exhaust": ("contract", "only", "device", "timeout"),
     "zoo": (*SEARCH, "allow_incomplete"),
 }
 

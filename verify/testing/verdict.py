@@ -87,7 +87,7 @@ def _wrong(
     looked = judge.judged(expected)
     if not np.isfinite(expected.value).all() and (infinite := _passes_on(call, name)) is not None:
         looked = looked | ~np.isfinite(expected.value)
-        hidden = judge.hidden(name, output.got, expected.value, infinite=infinite)
+        hidden = judge.hidden(name, output.got, expected.value, not infinite)
         if hidden.any():
             index = judge.worst(hidden.astype(np.float64))
             yield (

@@ -1,0 +1,238 @@
+"""Takes a kernel through a whole space: in parts, each in the kernel's own process, with a file to go on from."""
+
+import hashlib
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from math import inf, prod
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from verify_norm.core.dtypes import dtype_name
+from verify_norm.core.errors import UsageError
+from verify_norm.core.ops import OPS
+from verify_norm.core.serial import by_lines, first_error, jsonable, write
+from verify_norm.core.settings import Settings
+from verify_norm.core.spec import Kernel
+from verify_norm.exhaustive import spaces
+from verify_norm.exhaustive.examine import examine
+from verify_norm.exhaustive.model import Asked, Choice, Exhausted
+from verify_norm.running import patience
+from verify_norm.running.environment import environment
+from verify_norm.running.isolate import LostError, Runner, runner
+from verify_norm.search.examine import PRELOAD
+from verify_norm.search.interruption import interruptible
+from verify_norm.search.journal import source
+
+LEAST = 2**10  # items of the first part: a kernel in Triton's interpreter takes seconds for it
+MOST = {"cpu": 2**17, "cuda": 2**23}  # elements of a part: on a GPU 64 MiB in float64, of which some tens are alive
+QUICK = 0.5  # seconds: a part that takes less is followed by a larger one
+SAVED = 10.0  # seconds between two writings of the file
+LAST = 20  # parts whose speed is shown
+TRIED = 3.0  # seconds after which a CPU's speed is known
+LONG = 600.0  # seconds that a CPU takes without being told to
+Progress = Callable[[Exhausted, float], None]  # takes what is found so far, and items a second
+_STORED = TypeAdapter(Exhausted)
+
+
+@dataclass(slots=True)
+class _Walk:
+    """A run: what it found so far, and how fast it is."""
+
+    found: Exhausted
+    path: str
+    started: float = field(default_factory=lambda: time.perf_counter())
+    saved: float = field(default_factory=lambda: time.perf_counter())
+    interrupted: bool = False
+    timed: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=LAST))  # items of a part, its seconds
+
+    @property
+    def elapsed(self) -> float:
+        """The seconds of this run."""
+        return time.perf_counter() - self.started
+
+    @property
+    def rate(self) -> float:
+        """The items a second in the last parts; the first part does not count: it imports and builds."""
+        counted = list(self.timed)[1:] or self.timed
+        return sum(items for items, _ in counted) / max(sum(seconds for _, seconds in counted), 1e-9)
+
+    @property
+    def left(self) -> float:
+        """The seconds that the rest takes at this rate."""
+        return (self.found.asked.last - self.found.done) / max(self.rate, 1e-9)
+
+    def save(self, *, now: bool = False) -> None:
+        """Write the file, if its time has come."""
+        if self.path and (now or time.perf_counter() > self.saved + SAVED):
+            write(dump(self.found), self.path)
+            self.saved = time.perf_counter()
+
+
+def exhaust(
+    kernel: Kernel,
+    settings: Settings,
+    choice: Choice,
+    *,
+    seconds: float | None = None,
+    resume: str = "",
+    progress: Progress = lambda found, rate: None,
+) -> Exhausted:
+    """Return what a kernel does on all items of a space, or on those of the choice.
+
+    The run ends after `seconds`, by default when all is done. The file `resume` keeps what is found, and a run that
+    asks the same goes on from there. Interrupted (Ctrl-C), it returns what it has.
+
+    Raises UsageError: the kernel or its operator has no such space, the file is one of another run or cannot be
+    written, or a CPU would take long and no `seconds` say that it may.
+    """
+    asked = question(kernel, settings, choice)
+    here = environment(settings.device)
+    before = stored(resume, asked, here) or Exhausted(asked, here, asked.first)
+    walk = _Walk(replace(before, problem="", ended=""), resume)
+    walk.save(now=True)
+    where = runner(kernel, settings.device, isolate=settings.isolate, preload=PRELOAD)
+    try:
+        with interruptible(walk):
+            _go(walk, where, settings, seconds, progress)
+    except KeyboardInterrupt:
+        walk.found = replace(walk.found, ended="the run was interrupted")
+    finally:
+        where.close()
+        walk.save(now=True)
+    return walk.found
+
+
+def _go(walk: _Walk, where: Runner, settings: Settings, seconds: float | None, progress: Progress) -> None:
+    """Run part after part until all is done, a part has a problem, or the time is over."""
+    device, asked = settings.device, walk.found.asked
+    elements = prod(spaces.spec_of(asked, 1, asked.eps).shape)
+    limit = MOST[patience.kind(device)] // elements
+    size = min(LEAST, limit)
+    while not walk.found.complete and not walk.found.problem:
+        if walk.interrupted:  # and the exception got lost on its way
+            raise KeyboardInterrupt
+        if walk.elapsed > (inf if seconds is None else seconds):
+            walk.found = replace(walk.found, ended=f"the {seconds:g} s were over")
+            return
+        if seconds is None and device == "cpu" and walk.elapsed > TRIED and len(walk.timed) > 1 and walk.left > LONG:
+            raise UsageError(_long(walk))
+        begun, stop = time.perf_counter(), min(walk.found.done + size, asked.last)
+        timeout = patience.of_case(settings.timeout, device, elements * size)
+        try:
+            part = where.call(examine, timeout, asked, walk.found.done, stop, device, types=asked.dtype)
+        except LostError as lost:
+            words = f"the kernel was lost in the items {walk.found.done:,} to before {stop:,}: {lost}{lost.measured}"
+            walk.found = replace(walk.found, problem=words)
+            return
+        if part.refused:
+            raise UsageError(f"{asked.kernel} does not take {asked.what}: {part.problem}")
+        took = time.perf_counter() - begun
+        walk.timed.append((stop - walk.found.done, took))
+        walk.found = walk.found.add(part, stop, took)
+        walk.save()
+        progress(walk.found, walk.rate)
+        size = min(2 * size, limit) if took < QUICK else size
+
+
+def _long(walk: _Walk) -> str:
+    """Return that the run would take long, and how to run a part of it."""
+    rest, words = walk.found.asked.last - walk.found.done, duration(walk.left)
+    return (
+        f"{rest:,} {walk.found.asked.what} would take {words} on this CPU: --seconds N runs as many as it can "
+        "in this time, and --resume FILE keeps them for the next run"
+    )
+
+
+def duration(seconds: float) -> str:
+    """Return a time in words.
+
+    >>> duration(90.0), duration(7000.0), duration(4e5)
+    ('90 s', '117 min', '111 h')
+    """
+    unit, name = (1, "s") if seconds < 120 else (60, "min") if seconds < 7200 else (3600, "h")
+    return f"{seconds / unit:.0f} {name}"
+
+
+def question(kernel: Kernel, settings: Settings, choice: Choice) -> Asked:
+    """Return what is asked; raises UsageError where the kernel or the operator has no such items."""
+    op, eps = OPS[kernel.op], choice.eps
+    space = choice.space or spaces.usual(op)
+    name = (
+        dtype_name(choice.dtype)
+        if choice.dtype
+        else next(one for one in ("bfloat16", *kernel.dtypes) if one in kernel.dtypes)
+    )
+    if name not in kernel.dtypes:
+        raise UsageError(f"{kernel.name} does not take {name}; it takes {', '.join(kernel.dtypes)}")
+    if not 0 <= eps < inf:
+        raise UsageError(f"eps: expected a finite number of 0 or more, got {eps:g}")
+    chosen = spaces.checked(space, op, name)
+    count = spaces.count(chosen, name)
+    first, last = _range(choice.items, count)
+    digest = hashlib.sha256(source(kernel)).hexdigest()[:16]
+    options = (settings.contract, settings.only)
+    who = (kernel.name, kernel.op, kernel.target, kernel.bind, kernel.contract, options, digest)
+    asked = Asked(*who, space, chosen.what.format(dtype=name), name, eps, first, last, count)
+    if refused := kernel.refuses(spaces.spec_of(asked, LEAST, eps)):
+        raise UsageError(f"{kernel.name} does not take {asked.what}: {refused}")
+    return asked
+
+
+def _range(items: str, count: int) -> tuple[int, int]:
+    """Return the first item, and the one after the last."""
+    first, _, last = items.partition(":")
+    try:
+        found = int(first or "0", 0), int(last or str(count), 0)
+    except ValueError:
+        found = (0, 0)
+    if 0 <= found[0] < found[1] <= count and (":" in items or not items):
+        return found
+    raise UsageError(f"--items: expected FIRST:LAST with 0 <= FIRST < LAST <= {count}, got {items}")
+
+
+def dump(found: Exhausted) -> str:
+    """Return the result as JSON text, with its verdict in front: a line for each field, tally and violation."""
+    facts = {"complete": found.complete, "all": found.complete and found.asked.whole, "verdict": found.verdict.name}
+    return by_lines(facts | jsonable(found)) + "\n"
+
+
+def stored(path: str, asked: Asked, here: dict[str, str]) -> Exhausted | None:
+    """Return what the file of an earlier run holds; None without a file, or with an empty one.
+
+    Raises UsageError where the file is none of ours, or of a run that asked something else or elsewhere.
+    """
+    if path == "-":
+        raise UsageError("--resume: expected a file, got -")
+    if not path or not os.path.exists(path):
+        return None
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        if not text.strip():
+            return None
+        data = json.loads(text)
+        if not isinstance(data, dict):
+            raise UsageError(f"{path}: not the result of an exhaustive run")
+        found = _STORED.validate_python({key: value for key, value in data.items() if key not in FACTS})
+    except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        said = first_error(error) if isinstance(error, ValidationError) else str(error)
+        raise UsageError(f"{path}: not the result of an exhaustive run: {said}") from error
+    before, now = asdict(found.asked) | _lasting(found.environment), asdict(asked) | _lasting(here)
+    if changed := [name for name in now if before.get(name) != now[name]]:
+        name = changed[0]
+        raise UsageError(
+            f"{path} is of another run: its {name} is {before.get(name)}, here it is {now[name]}; name another file"
+        )
+    return found
+
+
+FACTS = ("complete", "all", "verdict")  # of `dump`, which a reader computes anew
+
+
+def _lasting(facts: dict[str, str]) -> dict[str, str]:
+    """Return what of the environment two parts of one run share."""
+    return {name: value for name, value in facts.items() if name != "date"}
