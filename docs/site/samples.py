@@ -209,6 +209,8 @@ def _mistake(arguments: list[str]) -> str:
     from verify_norm.cli.app import app
 
     command = get_command(app)
+    if not arguments:  # the name alone
+        return ""
     if arguments[0] in command.commands:
         command, arguments = command.commands[arguments[0]], arguments[1:]
     try:

@@ -21,7 +21,7 @@ from verify_norm.core.spec import CaseSpec
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.loading import registry
 from verify_norm.running import isolate
-from verify_norm.search import search
+from verify_norm.search import search, sweep
 from verify_norm.search.examine import examine
 from verify_norm.validation import zoo
 from verify_norm.validation.zoo import Outcome, detectable, explains
@@ -140,7 +140,9 @@ def test_the_verdict_on_an_example_says_what_is_not_as_expected():
 
 
 def test_a_right_kernel_passes_only_after_all_corner_cases(monkeypatch):
-    monkeypatch.setattr(search, "time", SimpleNamespace(perf_counter=count().__next__))
+    clock = SimpleNamespace(perf_counter=count().__next__)
+    for module in (search, sweep):
+        monkeypatch.setattr(module, "time", clock)
     settings = Settings(("float32",), examples=0, seconds=9.0, isolate=False)
     outcome = zoo.run(ZOO["U08_one_column"], settings)
     assert not outcome.as_expected
