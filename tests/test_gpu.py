@@ -76,7 +76,7 @@ def test_what_far_tensors_took_is_given_back():
         assert examined.looked
         assert not examined.findings
         assert ("x far" in examined.layouts) is taken
-        assert (torch.cuda.memory_reserved() > placement.FAR) is taken
+        assert torch.cuda.memory_reserved() <= placement.FAR
 
 
 def test_an_offset_that_wraps_at_32_bits_is_seen():

@@ -122,6 +122,21 @@ def test_a_kernel_that_has_no_room_is_no_case_without_room(gpu):
     assert (examined.unsupported, [f.check for f in examined.findings]) == (None, ["signature"])
 
 
+@pytest.mark.parametrize(("others", "left_out"), [(2**39, True), (2**39 - 1, False)])
+def test_a_kernel_that_lacks_what_other_processes_hold_is_a_case_without_room(gpu, monkeypatch, others, left_out):
+    def full(x):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2**40 - others - 2**20, 2**40))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 2**20)
+    gpu.holds_cases("cuda:0")
+    examined = examine(replace(KERNEL, run=full), SPEC, ("signature",), "cuda:0")
+    assert (examined.unsupported == NO_ROOM) == left_out
+    assert bool(examined.findings) != left_out
+    assert not placement.taken_by_others(torch.OutOfMemoryError(), torch.device("cpu"))
+    assert not placement.taken_by_others(RuntimeError("no"), torch.device("cuda:0"))
+
+
 @pytest.mark.parametrize(("free", "fits"), [(2**20, True), (2**20 - 1, False)])
 def test_a_far_tensor_takes_at_most_half_of_the_free_memory(gpu, monkeypatch, free, fits):
     made = torch.empty

@@ -84,7 +84,12 @@ def test_division_by_a_number_rounds_once(device):
 
 
 TABLE = {
-    "where": lambda x, k: (np.where(x > 1, x, 0.5), np.where(k > 2, 1.0, -1.0), np.where(x > 1, True, k > 0)),
+    "where": lambda x, k: (
+        np.where(x > 1, x, 0.5),
+        np.where(k > 2, 1.0, -1.0),
+        np.where(x > 1, True, k > 0),
+        np.where(k * 1.0, x, 2.0),
+    ),
     "clip": lambda x, k: (np.clip(x, -1.0, 2.0), np.clip(k, 0, 3)),
     "like": lambda x, k: (np.zeros_like(x), np.ones_like(x), np.full_like(x, 2.5)),
     "broadcast": lambda x, k: (np.broadcast_to(x, (3, 12)), np.broadcast_to(x[:1], 5)),

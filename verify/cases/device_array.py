@@ -65,7 +65,7 @@ UFUNCS: dict[str, Function] = {name: getattr(torch, name) for name in f"{_OF_ANY
 }
 FLOATS = {*_OF_FLOATS.split(), "rint", "power", "frexp", "ldexp", "erf", "erfc (vectorized)"}  # integers become float64
 FUNCTIONS: dict[Any, Function] = {
-    np.where: torch.where,
+    np.where: lambda mask, one, other: torch.where(mask.to(torch.bool), one, other),
     np.clip: lambda values, low, high: torch.minimum(torch.maximum(values, low), high),
     np.zeros_like: torch.zeros_like,
     np.ones_like: torch.ones_like,

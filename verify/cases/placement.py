@@ -183,6 +183,20 @@ def release(device: str) -> None:
         torch.cuda.empty_cache()
 
 
+def full(error: BaseException | None) -> bool:
+    """Return whether an error says that GPU memory is full, by torch's allocator or by CUDA's own."""
+    of_cuda = isinstance(error, RuntimeError) and str(error).startswith("CUDA error: out of memory")
+    return of_cuda or isinstance(error, torch.OutOfMemoryError)
+
+
+def taken_by_others(error: BaseException, device: torch.device) -> bool:
+    """Return whether an error says that GPU memory is full, where other processes hold half of it or more."""
+    if device.type != "cuda" or not full(error):
+        return False
+    free, total = torch.cuda.mem_get_info(device)
+    return 2 * (total - free - torch.cuda.memory_reserved(device)) >= total
+
+
 class WhereItFits:
     """Ends its block where GPU memory is full, by torch's allocator or by CUDA's own, as for a graph or a context.
 
@@ -198,8 +212,7 @@ class WhereItFits:
         """Do nothing."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        of_cuda = isinstance(error, RuntimeError) and str(error).startswith("CUDA error: out of memory")
-        return of_cuda or isinstance(error, torch.OutOfMemoryError)
+        return full(error)
 
 
 def _kept(device: str) -> int:

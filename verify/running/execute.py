@@ -165,7 +165,7 @@ def _call(
         except RefusedError as refusal:
             return Called(problem=str(refusal), refused=True)
         except BaseException as error:  # sys.exit() or a kernel's own KeyboardInterrupt would end the tool
-            if not begun or pressed:  # not the kernel's error
+            if not begun or pressed or placement.taken_by_others(error, device):  # not the kernel's error
                 raise
             return _raised(case, error)
     if not isinstance(outputs, str):
