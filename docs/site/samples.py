@@ -93,7 +93,7 @@ def differences(text: str) -> list[Difference]:
     found = []
     with tempfile.TemporaryDirectory() as folder, working(folder):
         shell, listed = Shell(), blocks(text)
-        for block, after in zip(listed, [*listed[1:], None], strict=True):
+        for block, after in zip(listed, [*listed, None][1:], strict=True):
             if block.title:
                 path = Path(block.title)
                 path.parent.mkdir(parents=True, exist_ok=True)

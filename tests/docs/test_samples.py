@@ -32,7 +32,9 @@ def test_every_block_is_run_parsed_or_a_file(name):
     assert {block.language for block in found} <= {"console", "python", "text", "sh", "toml", "yaml"}
     assert all(block.title for block in found if block.language in ("toml", "yaml"))
     for before, block in zip([None, *found], found, strict=False):
-        assert block.language != "text" or (before and before.language == "python"), "text is what Python prints"
+        assert block.language != "text" or block.title or (before and before.language == "python"), (
+            "text is what Python prints"
+        )
         shown = [part for _, part, _, _ in samples.commands(block)] if block.language == "console" else []
         assert block.language != "console" or shown
         assert all(re.search(r"\w{3}|^\d+$", part) for part in shown), "a sample that shows nothing"

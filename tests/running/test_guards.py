@@ -273,3 +273,10 @@ def test_tensors_that_are_misaligned_to_each_other_overlap_byte_by_byte():
     third = torch.frombuffer(memory, dtype=torch.uint8, count=200, offset=4)[::8]
     assert list(guards.overlaps({"y": first}, {"x": second})) == [("y", "x")]
     assert list(guards.overlaps({"y": first}, {"x": third})) == []
+
+
+def test_the_content_of_one_element_with_any_stride():
+    one = torch.arange(6.0)[::2][1:2]
+    assert one.stride() == (2,)
+    assert bytes(guards.content(one, whole=False).tolist()) == np.float32(2.0).tobytes()
+    assert guards.content(torch.arange(6.0)[::2], whole=False).numel() == 12

@@ -9,7 +9,7 @@ from verify_norm import FindingsError
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "assert-close.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-(MESSAGE,) = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
+(MESSAGE,) = re.findall(r"```text title=\"failure.txt\"\n(.*?)```", PAGE, re.DOTALL)
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=["assert_norm_close", "assert_norm_gradients_close", "bound"])

@@ -49,7 +49,6 @@ class Clock:
 
         @functools.wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
-            _settle(device)
             started = self.now()
             try:
                 result = function(*args, **kwargs)
@@ -161,13 +160,13 @@ def _call(
                 returned = kernel.run(**bound(kernel, case))
             returned = (_written(kernel, case) or None) if returned is None else returned
             outputs, evasions = _read(returned, case.op) if told else (named(returned, case.op), ())
-            at_return = _bytes(outputs) if told and not isinstance(outputs, str) else {}
         except RefusedError as refusal:
             return Called(problem=str(refusal), refused=True)
         except BaseException as error:  # sys.exit() or a kernel's own KeyboardInterrupt would end the tool
             if not begun or pressed or placement.taken_by_others(error, device):  # not the kernel's error
                 raise
             return _raised(case, error)
+    at_return = _bytes(outputs) if told and not isinstance(outputs, str) else {}
     if not isinstance(outputs, str):
         elsewhere = [name for name, value in outputs.items() if value is not None and value.device != device]
         outputs = f"{elsewhere[0]} is on {outputs[elsewhere[0]].device}, expected {device}" if elsewhere else outputs

@@ -185,7 +185,8 @@ class Arguments:
 def content(tensor: torch.Tensor, whole: bool) -> torch.Tensor:
     """Return the bytes of the tensor's storage, or only of its elements."""
     if not whole:
-        return tensor.detach().contiguous().view(-1).view(torch.uint8)
+        dense = tensor.detach().contiguous()  # of one element with any strides
+        return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)
     return torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(tensor.untyped_storage())
 
 

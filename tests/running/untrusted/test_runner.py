@@ -17,7 +17,7 @@ from verify_norm.core.spec import CaseSpec
 from verify_norm.kernels.zoo.untrusted import CHEATS, TOUCHED
 from verify_norm.running.isolate import LostError
 from verify_norm.running.untrusted import processes, wire
-from verify_norm.search import search
+from verify_norm.search import sweep
 
 CHEATING = "verify_norm.kernels.zoo.untrusted"
 SUPPORT = Path(__file__).parents[2] / "support"
@@ -116,9 +116,9 @@ def test_wrong_kernels_are_detected_by_proxy(name, check, said):
 
 @pytest.mark.slow
 def test_a_seed_is_the_systems_and_each_run_has_its_own(monkeypatch):
-    seeds, examine_in = [], search.examine_in
+    seeds, examine_in = [], sweep.examine_in
     monkeypatch.setattr(
-        search,
+        sweep,
         "examine_in",
         lambda runner, spec, *rest, **more: (seeds.append(spec.seed), examine_in(runner, spec, *rest, **more))[1],
     )
