@@ -129,7 +129,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--kernel", default="layernorm_bwd")
     parser.add_argument("--workers", default="1", help="numbers of processes, as 1,4; 0: no whole run")
     parser.add_argument("--seconds", type=float, default=55.0)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "rate")
+    parser.add_argument("--out", type=Path, help="by default results/rate/KERNEL")
     args = parser.parse_args(argv)
     device = "cuda:0" if torch.cuda.is_available() else "cpu"
     counts = [int(count) for count in args.workers.split(",") if int(count)]
@@ -147,9 +147,10 @@ def main(argv: list[str] | None = None) -> int:
         "runs": whole,
         "sizes": by_size,
     }
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    args.out.with_suffix(".svg").write_text(picture(by_size, args.kernel), encoding="utf-8")
+    out = args.out or Path(__file__).parent / "results" / "rate" / args.kernel
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    out.with_suffix(".svg").write_text(picture(by_size, args.kernel), encoding="utf-8")
     return int(any(row["findings"] for row in whole) or not all(row["right"] for row in by_size))
 
 

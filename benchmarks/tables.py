@@ -359,6 +359,53 @@ def host_times() -> str:
     return f"{about(found)}; the median and the minimum of {found['rounds']} rounds:\n\n{lines(found['rows'])}"
 
 
+def judging() -> str:
+    """Return how many cases a second whole runs judge, and what a case costs by its size, of each kernel."""
+    return "\n\n".join(_judging(json.loads(path.read_text())) for path in sorted((RESULTS / "rate").glob("*.json")))
+
+
+def _judging(found: dict[str, Any]) -> str:
+    runs = [
+        [run["state"], str(run["workers"]), str(run["cases"]), f"{run['cases_a_second']:.1f}", f"{run['seconds']:.0f}"]
+        for run in found["runs"]
+    ]
+    parts, costs = ("draw", "truth", "case"), dict[int, dict[str, dict[str, Any]]]()
+    for row in found["sizes"]:
+        costs.setdefault(row["elements"], {})[row["judge"]] = row
+    sizes = [
+        [f"2^{size.bit_length() - 1}"]
+        + [f"{by[judge][part] * 1000:.2f}" if judge in by else "–" for judge in ("numpy", "device") for part in parts]
+        for size, by in costs.items()
+    ]
+    names = [f"{part}, {judge}" for judge in ("NumPy", "device") for part in parts]
+    return (
+        f"{found['kernel']}; {about(found)}.\n\n{markdown(['Triton', 'workers', 'cases', 'cases/s', 'seconds'], runs)}"
+        f"\n\nMilliseconds to draw the inputs, for truth and bound, and of a whole case with three checks:\n\n"
+        + markdown(["elements", *names], sizes)
+    )
+
+
+def exhausted() -> str:
+    """Return the runs on all of a space."""
+    runs = [json.loads(path.read_text()) for path in sorted((RESULTS / "exhaust").glob("*.json"))]
+    rows = [
+        [
+            run["asked"]["kernel"],
+            f"{'all ' * run['all']}{run['done']:,} {run['asked']['what']}",
+            f"{tally['output']} {tally['dtype']}",
+            f"{tally['elements'] - tally['unjudged']:,}",
+            f"{tally['ulp']['maximum']:.2f}",
+            f"{tally['ratio']:.3f}",
+            str(len(run["violations"])),
+            f"{run['seconds']:.0f}",
+        ]
+        for run in runs
+        for tally in run["tallies"]
+    ]
+    head = ["kernel", "items", "output", "elements judged", "max ULP", "error/bound", "wrong", "seconds"]
+    return f"{about(*runs)}.\n\n{markdown(head, rows)}" if runs else ""
+
+
 def profiles() -> str:
     """Return the tables of benchmarks/ncu.py."""
     from ncu import lines
@@ -379,6 +426,8 @@ def results() -> str:
         "Gradient checks, by benchmarks/gradcheck.py": gradients(),
         "The zoo, by verify-norm zoo --against all": zoo(),
         "The order of the corner table, by benchmarks/order.py": order(),
+        "All rows, by verify-norm exhaust": exhausted(),
+        "The judge, by benchmarks/rate.py": judging(),
         "The kernels on an H200, by benchmarks/verify_all.py": summary("h200") + "\n\n" + reports("h200"),
         "Speed, by benchmarks/run.py": speed("perf", "fp8", "seed001", "seed003", "seed004", "choices"),
         "Host time, by benchmarks/host.py": host_times(),

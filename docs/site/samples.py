@@ -108,7 +108,7 @@ def differences(text: str) -> list[Difference]:
             elif block.language == "python":
                 printed = shell.python(block.text)
                 shown, start, end = ("", block.end, block.end)
-                if after and after.language == "text":
+                if after and after.language == "text" and not after.title:
                     shown, start, end = after.text, after.start, after.end
                 if not matches(shown, printed):
                     found.append(Difference(block.text, shown, printed, start, end))
