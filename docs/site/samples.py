@@ -98,6 +98,7 @@ def differences(text: str) -> list[Difference]:
                 path = Path(block.title)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(block.text, encoding="utf-8")
+                sys.modules.pop(path.stem, None)  # another page, or a test, may have a module of that name
                 if path.suffix == ".py" and not any(path.stem in other.text for other in listed if other is not block):
                     shell.python(block.text, path.stem)  # no command names it
             elif block.language == "console":
@@ -174,7 +175,7 @@ def printing() -> Iterator[io.StringIO]:
 @contextlib.contextmanager
 def working(folder: str) -> Iterator[None]:
     """Work in a folder, on a terminal of a page's width without colours; forget afterwards where its modules are."""
-    environment, modules, path, before = dict(os.environ), set(sys.modules), sys.path[:], Path.cwd()
+    environment, modules, path, before = dict(os.environ), dict(sys.modules), sys.path[:], Path.cwd()
     os.environ |= {"COLUMNS": WIDTH, "NO_COLOR": "1"}
     os.chdir(folder)
     sys.path.insert(0, folder)
@@ -185,8 +186,9 @@ def working(folder: str) -> Iterator[None]:
         os.environ.clear()
         os.environ.update(environment)
         sys.path[:] = path
-        for name in [n for n, m in sys.modules.items() if n not in modules and _in(folder, m)]:
+        for name in [n for n, m in sys.modules.items() if _in(folder, m)]:
             del sys.modules[name]
+        sys.modules.update(modules)
 
 
 def _in(folder: str, module: object) -> bool:

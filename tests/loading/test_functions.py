@@ -7,6 +7,7 @@ import time
 from types import ModuleType
 
 import numpy as np
+import numpy.testing
 import pytest
 import torch
 
@@ -51,7 +52,7 @@ OF_TORCH = ("torch.nn.functional.layer_norm", "torch.rsqrt", "torch.Tensor.mean"
 
 
 def held():
-    return dict(CHECKS), CHECKS["sums"].looks, judge.allowed.__code__, sys.modules["numpy"], torch.Tensor.detach
+    return list(CHECKS.items()), CHECKS["sums"].looks, judge.allowed.__code__, sys.modules["numpy"], torch.Tensor.detach
 
 
 def set_cell():
@@ -61,6 +62,7 @@ def set_cell():
 
 @pytest.mark.parametrize("name", REPLACEMENTS)
 def test_a_replaced_function_is_found_and_put_back(name):
+    functions._watched.cache_clear()  # numpy.testing is looked at where it was loaded before the first look
     before = Functions(of_torch=name in OF_TORCH)
     tables = held()
     REPLACEMENTS[name]()

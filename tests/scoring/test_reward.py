@@ -62,7 +62,9 @@ def test_a_wrong_solution_gets_none_and_a_line_to_replay(tmp_path):
     assert found.why.startswith("accuracy: y[")
     assert found.speedup is None
     assert found.replay.endswith("--untrusted")
-    assert again == found, "the same seed gives the same"
+    assert replace(again, cases=found.cases) == found, (
+        "the same seed gives the same, in as many cases as the time allows"
+    )
 
 
 @pytest.mark.slow

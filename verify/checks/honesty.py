@@ -123,7 +123,7 @@ def _built(run: Run, spec: CaseSpec, number: int) -> Case:
     """Return a case with other data for each number but 0, and its truth; weight and bias are the run's."""
     exact = run.case.exact
     if number:
-        other = make.exact_inputs(replace(spec, seed=(spec.seed + number) % 2**64), run.case.op)
+        other = make.exact_inputs(replace(spec, seed=(spec.seed + number) % 2**64), run.case.op, run.case.device)
         exact = other | {name: exact[name] for name in ("weight", "bias") if name in exact}
     return make.build(spec, run.case.op, run.kernel.contract, run.case.device, exact, truth=True)
 

@@ -64,6 +64,12 @@ class _Space:
         else:
             setattr(self.owner, name, value)
 
+    def order(self, before: Mapping[str, Any]) -> None:
+        """Put the entries of a table in the order that they had: one that was removed has come back as the last."""
+        if isinstance(self.owner, dict) and not self.chosen and list(self.owner) != list(before):
+            for name in [name for name in before if name in self.owner]:
+                self.owner[name] = self.owner.pop(name)
+
     def changed(self, before: Mapping[str, Any]) -> list[str]:
         """Return the names of functions and constants that are others now, or that hide a function of that name."""
         now = self.entries()
@@ -102,6 +108,7 @@ class Functions:
             for name in space.changed(before):
                 space.put(name, before.get(name, ABSENT))
                 found.append(f"{space.name}.{name}")
+            space.order(before)
         if not ours:
             return tuple(found)
         if self._inner != list(map(INNER, self._watched.functions)):
