@@ -153,6 +153,7 @@ def test_limits_are_found_and_declared_and_hide_nothing_else():
     assert verify_norm.verify(forgets_eps, "rmsnorm_fwd", **FAST).outside == ""
 
 
+@pytest.mark.slow
 def test_a_report_shows_itself(tmp_path, monkeypatch):
     report = verify_norm.verify(forgets_eps, "rmsnorm_fwd", **FAST)
     assert str(report).splitlines()[0].startswith("output  dtype")

@@ -101,6 +101,7 @@ def seconds(monkeypatch):
         monkeypatch.setattr(module, "time", clock)
 
 
+@pytest.mark.slow
 def test_a_run_that_runs_out_of_time_is_incomplete(seconds, tmp_path):
     """The first case of three dimensions is the fifth or a later one."""
     options = ("--seconds", 12, "--json", tmp_path / "r.json")

@@ -35,6 +35,7 @@ def test_large_specs_fit_their_operator(op):
         drawn()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("weight", "said"), [(True, None), (False, "no input needs a gradient")])
 def test_a_case_has_something_to_differentiate(weight, said):
     op, spec = OPS["rmsnorm_bwd"], CaseSpec((2, 3), weight=weight, frozen=("x",))
@@ -64,6 +65,7 @@ def test_a_seed_draws_the_same_specs():
     assert explored(1) == explored(1) != explored(2)
 
 
+@pytest.mark.slow
 def test_threads_draw_what_one_draws_and_change_no_generator():
     """The first to begin ends first, as Hypothesis restores the generators only of threads that are nested."""
     alone = [explored(seed, examples=20) for seed in (1, 2)]

@@ -90,6 +90,7 @@ def gemma(kind):
     return rmsnorm_fwd
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_the_offset_weight_in_the_weights_type(dtype):
     spec = CaseSpec((4, 48), dtype="float32", weight_dtype=dtype, weight_offset=1.0)

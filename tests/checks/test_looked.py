@@ -55,6 +55,7 @@ def leaves(op):
     return [f"where {', '.join(some)} alone require{'s' * (len(some) == 1)} a gradient" for some in sets]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPS)
 def test_each_check_looks_at_a_right_kernel_and_passes_it(name, looked):
     checks = {check.name for check in CHECKS.values() if check.applies(OPS[name])}

@@ -14,6 +14,7 @@ class Labelled(torch.Tensor):
     """A subclass with memory of its own."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "form",
     [

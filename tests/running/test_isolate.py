@@ -114,6 +114,7 @@ def test_a_kernel_that_leaves_as_if_all_were_well_is_a_finding(isolated, few_cor
     assert next(check.cases for check in report.checks if check.name == "accuracy") > 20
 
 
+@pytest.mark.slow
 def test_memory_without_end_is_a_finding(few_corners):
     few_corners(LARGE)
     report = search(kernel("grows"), Settings(examples=0, checks=CHECKS, **OPTIONS))

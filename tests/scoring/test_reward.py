@@ -55,6 +55,7 @@ def test_a_solution_is_in_its_own_file():
     assert reward(path, form="kernelbench", problem=path, baseline="", **shape).correct
 
 
+@pytest.mark.slow
 def test_a_wrong_solution_gets_none_and_a_line_to_replay(tmp_path):
     path = model("WrongRMSNorm", tmp_path)
     found, again = (reward(path, form="kernelbench", problem="36", **QUICK) for _ in range(2))
@@ -77,6 +78,7 @@ def test_other_forms_get_it():
     assert found.correct, found.why
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["reads_frames", "excuses_once"])
 def test_cheats_get_none(name):
     assert reward(f"{GAMEABLE}:{name}", "rmsnorm_fwd", **QUICK).why.startswith("accuracy: y[")

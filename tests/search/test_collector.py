@@ -58,6 +58,7 @@ def test_what_is_not_supported_is_skipped_with_its_reason(few_corners):
     assert next(skip for skip in report.skipped if skip.reason == "16-bit only").cases > 10
 
 
+@pytest.mark.slow
 def test_the_largest_error_over_bound_is_kept_with_its_case(few_corners):
     few_corners(slice(30))
     report = run(examples=5)

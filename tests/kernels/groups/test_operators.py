@@ -11,6 +11,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:Dep
 NAMES = {"verify_norm.group_norm_forward.default", "verify_norm.group_norm_backward.default"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", [None, "silu", "gelu"])
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last", "transposed"])
 def test_whole_in_the_graph_and_the_same_bits(norms, device, compiled, activation, layout):

@@ -36,6 +36,7 @@ def corners(few_corners, unexplained):
     few_corners(slice(6))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHEATS)
 def test_cheats_are_detected(name, monkeypatch):
     monkeypatch.delenv(TOUCHED, raising=False)
