@@ -6,8 +6,9 @@ EXTRAS ?= cli,html,triton
 CONSTRAINTS ?= constraints.txt
 BIN := .venv/bin
 # One thread a worker: with more, on as many cores as workers, threads of torch spend the time in waiting for each other.
-# Three workers for two cores: a part of the time passes in waiting, for a process that starts or a time limit.
-TESTS := OMP_NUM_THREADS=1 $(BIN)/pytest -n 3 --dist worksteal
+# Three workers for two cores: a part of the time passes in waiting, for a process that starts or a time limit. The fast
+# tests do not wait.
+TESTS := OMP_NUM_THREADS=1 $(BIN)/pytest --dist worksteal
 STAMP := .venv/.installed
 
 .PHONY: verify test quick lint format docs bounds mutants bench clean
@@ -16,10 +17,10 @@ verify: $(STAMP)
 	$(BIN)/verify-norm --kernel layernorm_bwd
 
 test: $(STAMP)
-	$(TESTS)
+	$(TESTS) -n 3
 
 quick: $(STAMP)
-	$(TESTS) -m "not slow"
+	$(TESTS) -n 2 -m "not slow"
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
