@@ -86,3 +86,12 @@ def test_the_name_of_what_has_no_target():
     assert called(torch.nn.LayerNorm(3)) == "LayerNorm"
     assert module_name("some/folder/mine.py") == "verify_norm_user_mine"
     assert module_name("package.mine") == "package.mine"
+
+
+def test_of_many_callables_the_near_ones_are_named():
+    with pytest.raises(
+        UsageError, match=r"^torch has no 'layer_nrom'; it has \d{3,} other callables; did you mean layer_norm"
+    ):
+        attribute("torch:layer_nrom")
+    with pytest.raises(UsageError, match=r"^torch has no 'qqqqqqqqqq'; it has \d{3,} other callables$"):
+        attribute("torch:qqqqqqqqqq")

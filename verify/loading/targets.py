@@ -1,5 +1,6 @@
 """Finds the callable of a target as "package.module:attr" or "path/file.py:attr", and the target of a callable."""
 
+import difflib
 import importlib
 import importlib.util
 import inspect
@@ -10,8 +11,10 @@ from types import ModuleType, NoneType
 from typing import Any
 
 from verify_norm.core import packages
-from verify_norm.core.errors import UsageError, one_line
+from verify_norm.core.errors import UsageError, alternatives, one_line
 from verify_norm.loading import functions, nested
+
+LISTED = 24  # callables of a module: of more a message names those alone that may be meant
 
 
 def attribute(target: str) -> Any:
@@ -33,11 +36,19 @@ def _part(value: Any, found: str, name: str, target: str) -> Any:
         if not hasattr(value, part):
             beside = getattr(value, "__dict__", {}).items()
             names = [n for n, v in beside if callable(v) and not n.startswith("_")]
-            raise UsageError(f"{found} has no {part!r}; its callables are: {', '.join(names) or 'none'}")
+            raise UsageError(f"{found} has no {part!r}; {_beside(part, names)}")
         value, found = getattr(value, part), f"{found}{'.' if ':' in found else ':'}{part}"
     if not callable(value):
         raise UsageError(f"{target}: expected a callable, got a {type(value).__name__}")
     return value
+
+
+def _beside(missing: str, names: list[str]) -> str:
+    """Return the callables that there are, in words; of many only those whose names are near."""
+    if len(names) <= LISTED:
+        return f"its callables are: {', '.join(names) or 'none'}"
+    close = difflib.get_close_matches(missing, names, n=3, cutoff=0.5)
+    return f"it has {len(names)} other callables" + (f"; did you mean {alternatives(close)}?" if close else "")
 
 
 def target_of(value: Any) -> str:
