@@ -23,11 +23,6 @@ if DEVICE == "cpu":
     patch.enable()  # before any test module imports Triton
 
 
-def pytest_collection_modifyitems(items):
-    """Let what takes long begin first: at the end no worker waits for it."""
-    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
-
-
 @pytest.fixture(scope="session")
 def device() -> str:
     return DEVICE
