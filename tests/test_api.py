@@ -15,6 +15,7 @@ from documents import PLAIN
 import verify_norm
 from verify_norm import CaseSpec, Contract, Finding, FindingsError, UsageError, audit, replay
 from verify_norm.core.serial import spec_text
+from verify_norm.loading.targets import target_of
 from verify_norm.report import documents
 
 FAST = {"dtypes": ["fp32"], "checks": ["signature", "accuracy"], "examples": 0, "device": "cpu"}
@@ -88,13 +89,14 @@ def test_both_directions_are_two_reports_that_are_asked_as_one():
 
 @pytest.mark.slow
 def test_findings_read_as_an_assertion_and_their_line_replays():
+    target = target_of(forgets_eps)  # by its file, or by its module where a test before has made that importable
     report = audit(forgets_eps, "rmsnorm_fwd", **FAST)
     assert not report.ok
     with pytest.raises(AssertionError) as caught:
         report.raise_for_findings()
     title, finding, *rows = str(caught.value).splitlines()
     count = len(report.findings)
-    assert title == f"{__file__}:forgets_eps (rmsnorm_fwd): {count} finding{'s' * (count > 1)} in {report.cases} cases"
+    assert title == f"{target} (rmsnorm_fwd): {count} finding{'s' * (count > 1)} in {report.cases} cases"
     assert finding.startswith("accuracy: y[0] is ")
     assert "ULP (float32) from float64; allowed" in finding
     assert [row.split()[0] for row in rows[:2]] == ["got", "expected"]
