@@ -75,22 +75,16 @@ FUNCTIONS: dict[Any, Function] = {
     np.isposinf: torch.isposinf,
     np.take_along_axis: torch.take_along_dim,
     np.array_equal: torch.equal,
-    np.bincount: lambda values, weights=None, minlength=0: torch.bincount(values, minlength=minlength),
+    np.bincount: lambda values, weights=None, minlength=0: torch.bincount(values, weights, minlength),
     np.argwhere: torch.argwhere,
     np.flatnonzero: lambda values: torch.nonzero(values.reshape(-1)).squeeze(1),
     np.argsort: torch.argsort,
     np.cumsum: lambda values: torch.cumsum(values, 0),
     np.unique: lambda values, return_inverse=False: torch.unique(values, return_inverse=return_inverse),
-    np.argmax: torch.argmax,
     np.count_nonzero: torch.count_nonzero,
-    np.ravel: torch.ravel,
 }
-LAST_AS_IT_IS = (
-    np.full_like,
-    np.broadcast_to,
-    np.take_along_axis,
-)  # their last argument is a number, a shape or an axis
-METHODS = {np.sum: "sum", np.mean: "mean", np.max: "max", np.min: "min", np.any: "any", np.all: "all"}
+LAST_AS_IT_IS = (np.full_like, np.broadcast_to, np.take_along_axis)  # its last argument is a number, shape or axis
+METHODS = {getattr(np, name): name for name in ("sum", "mean", "max", "min", "any", "all", "argmax", "ravel")}
 
 _constants: dict[tuple[int, torch.device], tuple[Any, Tensor]] = {}  # arrays that nobody may write, on a device
 
