@@ -20,7 +20,7 @@ from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.loading import registry
 from verify_norm.report.documents import load as load_report
-from verify_norm.running import isolate
+from verify_norm.running import isolate, runners
 from verify_norm.search import search as search_module
 from verify_norm.search.examine import examine_in
 from verify_norm.search.search import search
@@ -126,7 +126,7 @@ def test_memory_without_end_is_a_finding(few_corners):
 
 def test_a_further_run_that_crashes_costs_one_check():
     spec = CaseSpec(shape=(2, 800), seed=31)  # `batch_invariance` doubles the rows
-    runner = isolate.runner(kernel("exits"), "cpu", isolate=True)
+    runner = runners.runner(kernel("exits"), "cpu", isolate=True)
     try:
         examined = examine_in(runner, spec, ("signature", "accuracy", "batch_invariance", "crash"), 20.0)
     finally:
@@ -140,7 +140,7 @@ def test_a_further_run_that_crashes_costs_one_check():
 @pytest.mark.slow
 def test_a_build_in_every_process_is_no_hang_and_a_hang_after_it_is_one():
     """The first call takes longer than the time limit of a case; a large case never returns."""
-    runner = isolate.runner(kernel("builds"), "cpu", isolate=True)
+    runner = runners.runner(kernel("builds"), "cpu", isolate=True)
     small, large = CaseSpec((2, 8)), CaseSpec((4, 800))
     try:
         assert not examine_in(runner, small, ("accuracy", "crash"), 0.5).findings
@@ -153,7 +153,7 @@ def test_a_build_in_every_process_is_no_hang_and_a_hang_after_it_is_one():
 
 
 def test_a_case_that_the_run_has_no_time_for_has_not_hung():
-    runner = isolate.runner(kernel("spins"), "cpu", isolate=True)
+    runner = runners.runner(kernel("spins"), "cpu", isolate=True)
     try:
         examined = examine_in(runner, CaseSpec((4, 800)), ("accuracy", "crash"), 0.5, left=0.3)
     finally:
@@ -315,7 +315,7 @@ def rms(x, weight, eps):
 
 def test_a_lambda_of_unsupported_does_not_end_isolation(tmp_path):
     (tmp_path / "loaded.py").write_text(LOADED)
-    runner = isolate.runner(registry.load(f"{tmp_path}/loaded.py:rms"), "cpu", isolate=True)
+    runner = runners.runner(registry.load(f"{tmp_path}/loaded.py:rms"), "cpu", isolate=True)
     try:
         found = [examine_in(runner, CaseSpec(shape), CHECKS, 20.0) for shape in ((2, 3), (2, 2, 4), (2, 4))]
     finally:
@@ -337,7 +337,7 @@ def test_a_lambda_of_unsupported_does_not_end_isolation(tmp_path):
 )
 def test_what_a_child_cannot_load_is_one_line(line, said, tmp_path):
     (tmp_path / "loaded.py").write_text(f"{LOADED}if CHILD: {line}\n")
-    runner = isolate.runner(registry.load(f"{tmp_path}/loaded.py:rms"), "cpu", isolate=True)
+    runner = runners.runner(registry.load(f"{tmp_path}/loaded.py:rms"), "cpu", isolate=True)
     with pytest.raises(UsageError, match="rms cannot be loaded in a process of its own: ") as caught:
         examine_in(runner, CaseSpec((2, 4)), CHECKS, 20.0)
     runner.close()

@@ -20,7 +20,8 @@ from verify_norm.core.settings import Settings
 from verify_norm.core.spec import Kernel
 from verify_norm.core.tally import Skip
 from verify_norm.running.execute import execute
-from verify_norm.running.isolate import LostError, runner
+from verify_norm.running.isolate import LostError
+from verify_norm.running.runners import runner
 
 CASES = 300  # of the survey, unless SECONDS pass first
 SECONDS = 10.0  # time of the survey

@@ -13,7 +13,7 @@ from verify_norm.equality.model import Arithmetic, Difference, Equality, Onset, 
 from verify_norm.equality.narrowing import differences, onsets, shown
 from verify_norm.equality.walk import SIDES, Walk
 from verify_norm.running.environment import environment
-from verify_norm.running.isolate import runner
+from verify_norm.running.runners import runner
 from verify_norm.search.examine import PRELOAD
 from verify_norm.search.interruption import interruptible
 from verify_norm.search.search import fitting

@@ -16,8 +16,9 @@ from verify_norm.core.spec import CaseSpec, Contract, Kernel, Op, Tensor
 from verify_norm.core.ulp import distance
 from verify_norm.equality.model import Element, Gap
 from verify_norm.running.execute import Clock, execute
-from verify_norm.running.isolate import LostError, Runner
+from verify_norm.running.isolate import LostError
 from verify_norm.running.patience import types
+from verify_norm.running.runners import Runner
 from verify_norm.search.examine import NO_ROOM
 
 

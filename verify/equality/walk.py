@@ -14,7 +14,7 @@ from verify_norm.equality import onset
 from verify_norm.equality.model import Gap, Side, Tally, Unstable
 from verify_norm.equality.pair import Returned, called, gaps
 from verify_norm.running import patience
-from verify_norm.running.isolate import Runner
+from verify_norm.running.runners import Runner
 from verify_norm.search import planning, sweep
 from verify_norm.search.crew import Lane, Over, at_once
 from verify_norm.search.drawing import Drawing, planned

@@ -23,7 +23,8 @@ from verify_norm.exhaustive.examine import examine
 from verify_norm.exhaustive.model import Asked, Choice, Exhausted
 from verify_norm.running import patience
 from verify_norm.running.environment import environment
-from verify_norm.running.isolate import LostError, Runner, runner
+from verify_norm.running.isolate import LostError
+from verify_norm.running.runners import Runner, runner
 from verify_norm.search.examine import PRELOAD
 from verify_norm.search.interruption import interruptible
 from verify_norm.search.journal import source

@@ -21,7 +21,7 @@ from multiprocessing import resource_tracker
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from multiprocessing.forkserver import ensure_running
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pebble
 
@@ -33,7 +33,7 @@ from verify_norm.running.interpreter import patch
 from verify_norm.running.patience import Known, Patience
 
 if TYPE_CHECKING:
-    from verify_norm.running.untrusted.runner import Untrusted
+    pass
 
 MEMORY = 0.5  # share of the machine's memory that a kernel may allocate on the CPU
 _STAGE = 64  # bytes: the longest name of a check
@@ -225,30 +225,6 @@ class Isolated:
         """End the child."""
         self.fresh()
         self._file.close()
-
-
-Runner: TypeAlias = "InProcess | Isolated | Untrusted"
-
-
-def runner(kernel: Kernel, device: str, *, isolate: bool, preload: str = __name__, untrusted: bool = False) -> Runner:
-    """Return where to run the kernel: in a child if `isolate` asks for it and the child can find it by its name.
-
-    Raises UsageError if it has a name, but cannot be sent.
-
-    `preload` names the module that the children's server imports once for all of them. An `untrusted` kernel is one of
-    `verify_norm.running.untrusted.loading`.
-    """
-    if untrusted:
-        from verify_norm.running.untrusted.runner import Untrusted  # which knows this module
-
-        return Untrusted(kernel, device)
-    if not isolate or not kernel.target:
-        functions.remember(functions.Functions())
-    if not isolate:
-        return InProcess(kernel, device)
-    if not kernel.target:
-        return InProcess(kernel, device, f"none: {NO_TARGET}")
-    return Isolated(kernel, device, preload)
 
 
 def _ending(status: int | None) -> str:

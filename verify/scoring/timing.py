@@ -16,7 +16,8 @@ from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.running.execute import Clock, execute
-from verify_norm.running.isolate import LostError, Runner, runner
+from verify_norm.running.isolate import LostError
+from verify_norm.running.runners import Runner, runner
 from verify_norm.search.request import request
 
 CALLS, FEWEST = 9, 3  # timed calls of each kernel, at most and at least

@@ -19,7 +19,7 @@ from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.core.tally import CheckResult, Detectable, Skip, Tally
 from verify_norm.core.work import NOTHING, Compiled, Work
 from verify_norm.running.environment import environment
-from verify_norm.running.isolate import Runner
+from verify_norm.running.runners import Runner
 from verify_norm.running.untrusted.runner import UNSEEN
 from verify_norm.search.detectable import Told
 from verify_norm.search.examine import NO_ROOM, Examined

@@ -16,8 +16,9 @@ from queue import LifoQueue
 
 from verify_norm.core.spec import CaseSpec
 from verify_norm.core.work import Compiled, Work
-from verify_norm.running.isolate import Isolated, Runner
+from verify_norm.running.isolate import Isolated
 from verify_norm.running.patience import kind
+from verify_norm.running.runners import Runner
 from verify_norm.search.examine import NO_ROOM, Examined
 
 # On a GPU a case is mostly Python, NumPy and Triton's compiler on one core, and the GPU waits. On a CPU the kernel has

@@ -5,7 +5,7 @@ import re
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Kernel
-from verify_norm.running.isolate import runner
+from verify_norm.running.runners import runner
 from verify_norm.search.examine import PRELOAD, examine_in
 
 SHAPES = {"rows": ((4, 8), (3, 16)), "groups": ((2, 4, 8), (3, 4, 6)), "channels": ((2, 4, 8), (3, 4, 6))}  # small

@@ -20,8 +20,9 @@ from verify_norm.core.work import NOTHING, Compiled
 from verify_norm.loading.functions import Functions, remembered
 from verify_norm.running.compilation import METER
 from verify_norm.running.execute import Clock, Watch, execute
-from verify_norm.running.isolate import LostError, Runner
+from verify_norm.running.isolate import LostError
 from verify_norm.running.patience import types
+from verify_norm.running.runners import Runner
 
 PRELOAD = "verify_norm.search.preload"  # what a child that examines cases has imported
 NO_ROOM = "the case does not fit into GPU memory"

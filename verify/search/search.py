@@ -14,7 +14,7 @@ from verify_norm.core.ops import OPS
 from verify_norm.core.results import Report
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
-from verify_norm.running.isolate import runner
+from verify_norm.running.runners import runner
 from verify_norm.search.collector import NO_JOURNAL, Collector
 from verify_norm.search.crew import Crew, usual
 from verify_norm.search.diagnosis import Trial

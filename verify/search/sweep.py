@@ -14,7 +14,7 @@ from verify_norm.core.geometry import repeated, size
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Contract
 from verify_norm.running import patience
-from verify_norm.running.isolate import Runner
+from verify_norm.running.runners import Runner
 from verify_norm.search.collector import Collector
 from verify_norm.search.crew import Crew, Lane, Over, Part
 from verify_norm.search.drawing import Drawing, planned
