@@ -119,8 +119,10 @@ def _family(data: str, spec: CaseSpec, op: Op, rng: Random) -> Array:
         return np.where(np.arange(prod(shape)) % 2, -1.0, 1.0).reshape(shape)
     if data in ("sorted", "ramp", "steps"):
         place = _place(spec, op)  # running sums and means of ordered data lose the most
-        normal: Array = torch.special.ndtri(torch.from_numpy(place)).numpy()
-        ordered = {"sorted": normal, "ramp": 2 * place, "steps": np.floor(8 * place) / 4}[data]
+        if data == "sorted":
+            ordered: Array = torch.special.ndtri(torch.from_numpy(place)).numpy()
+        else:
+            ordered = 2 * place if data == "ramp" else np.floor(8 * place) / 4
         return ordered + rng.standard_normal(shape) / 64
     if data == "uneven":
         scale, mean = _uneven(spec, op, rng)

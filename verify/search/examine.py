@@ -130,33 +130,21 @@ def examine(
     METER.watch()
     before, examined = METER.total, None
     with placement.WhereItFits():  # our tensors: an error of the kernel's own is a problem of its run
-        examined = _judged(kernel, spec, checks, device, announce, further)
+        judge = remembered() if "honesty" in checks else None
+        try:
+            examined = _examine(kernel, spec, checks, device, announce, further, judge)
+        except Exception:
+            names = judge.replaced() if judge else ()
+            if not names:
+                raise
+            found = tuple(honesty.replaced(kernel, spec, names))  # so this tool itself went wrong
+            examined = Examined(spec, findings=found, looked=("honesty",))
     if examined is None:
         torch.cuda.empty_cache()
         return Examined(spec, unsupported=NO_ROOM)
     if not examined.dead:
         placement.release(device)
     return replace(examined, compiled=METER.total - before)
-
-
-def _judged(
-    kernel: Kernel,
-    spec: CaseSpec,
-    checks: tuple[str, ...],
-    device: str,
-    announce: Callable[[str], None],
-    further: float,
-) -> Examined:
-    """Return what `_examine` does; where it raises because the kernel replaced functions of ours, say so."""
-    judge = remembered() if "honesty" in checks else None
-    try:
-        return _examine(kernel, spec, checks, device, announce, further, judge)
-    except Exception:
-        names = judge.replaced() if judge else ()
-        if not names:
-            raise
-        found = tuple(honesty.replaced(kernel, spec, names))  # so this tool itself went wrong
-        return Examined(spec, findings=found, looked=("honesty",))
 
 
 def _examine(
