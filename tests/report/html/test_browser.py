@@ -49,8 +49,9 @@ def draw_all(browser):
     for panel in browser.js("[...document.querySelectorAll('.panel')].map(p => p.id)"):
         browser.js(f"document.getElementById('{panel}-tab').click()")
         figures = f"[...document.querySelectorAll('#{panel} .figure')]"
-        browser.js(f"{figures}.forEach((f, i) => setTimeout(() => f.scrollIntoView(), 30 * i))")
-        browser.until(f"{figures}.every(f => f.querySelector('.main-svg'))")
+        # The page draws what stays in view for a frame, and a frame may take long: wait for each figure in turn.
+        first = f"{figures}.find(f => !f.querySelector('.main-svg'))"
+        browser.until(f"(f => !f || f.scrollIntoView())({first})")
         count += browser.js(f"{figures}.length")
     return count
 
