@@ -100,6 +100,29 @@ def test_right_kernels_pass_wherever_a_special_value_is(op, which, data):
             assert findings(function, spec, op, contract=Contract(**contract)) == set(), spec
 
 
+def one_column(x, weight, bias, eps, normalized_shape):
+    y = torch.zeros_like(x) if bias is None else bias.to(x.dtype).expand(x.shape).contiguous()
+    return y, x.float().flatten().clone(), torch.full((x.numel(),), eps**-0.5)
+
+
+def one_column_bwd(dy, x, weight, bias, mean, rstd, eps, normalized_shape):
+    return torch.zeros_like(x), torch.zeros_like(weight), dy.float().sum(0).to(bias.dtype)
+
+
+@pytest.mark.parametrize("special", ["nan", "inf"])
+def test_a_row_of_one_element_need_not_pass_on_what_it_multiplies_by_0(special):
+    spec = CaseSpec((4, 1), special=special, special_at="middle", further=())
+    for name in ("x", "weight", "bias"):
+        assert findings(one_column, replace(spec, special_in=name), "layernorm_fwd") == set()
+    for name in ("x", "weight", "dy"):
+        assert findings(one_column_bwd, replace(spec, special_in=name), "layernorm_bwd") == set()
+    for name, output in (("x", "mean"), ("bias", "y")):
+        wrong = changing(one_column, name, "zero for NaN" if special == "nan" else "clamped above")
+        assert findings(wrong, replace(spec, special_in=name), "layernorm_fwd") == {("nonfinite", output)}
+    hidden = changing(one_column_bwd, "dy", "zero for NaN" if special == "nan" else "clamped above")
+    assert findings(hidden, replace(spec, special_in="dy"), "layernorm_bwd") == {("nonfinite", "dbias")}
+
+
 @pytest.mark.parametrize("act", [torch.nn.functional.silu, lambda z: torch.where(z.isneginf(), 0, z) * z.sigmoid()])
 def test_an_activation_of_an_infinity_is_its_limit_or_nan(act):
     for special in ("inf", "-inf"):

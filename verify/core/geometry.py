@@ -24,6 +24,19 @@ def row_length(spec: CaseSpec, op: Op) -> int:
     return prod(spec.shape[1:]) // groups(spec, op) if op.view == "groups" else prod(affine_shape(spec, op))
 
 
+def settled(name: str, spec: CaseSpec, op: Op) -> bool:
+    """Return whether an output of a centred row of one element is the same for all x, dy and weight: x̂ = x − x is 0.
+
+    What is added last, bias to y and dresidual_out to dx, is not meant.
+
+    >>> from verify_norm.core.ops import OPS
+    >>> [settled("y", CaseSpec((4, 1)), OPS[name]) for name in ("layernorm_fwd", "rmsnorm_fwd")]
+    [True, False]
+    """
+    one = op.centred and op.view != "channels" and row_length(spec, op) == 1
+    return one and name in ("y", "rstd", "dx", "dweight")
+
+
 def leads(spec: CaseSpec, op: Op) -> int:
     """Return how many of the first dimensions of x are not normalized, nor channels."""
     return len(spec.shape) - spec.normalized_ndim if op.view == "rows" else 1

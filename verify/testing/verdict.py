@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from verify_norm.core import contracts, judge
+from verify_norm.core import contracts, geometry, judge
 from verify_norm.core.errors import UsageError
 from verify_norm.core.excess import element, excess, unlike
 from verify_norm.core.known import declared
@@ -103,6 +103,7 @@ def _passes_on(call: Call, name: str) -> bool | None:
     values = [values for values in call.exact.values() if values is not None]
     infinite = any(bool(np.isinf(one).any()) for one in values)
     skipped = name == "amax" or (name.startswith("running_") and call.spec.momentum in (0, 1))
+    skipped |= geometry.settled(name, call.spec, call.op)
     if skipped or call.spec.eps == 0 or (infinite and call.op.activation is not None):
         return None
     return infinite if infinite or any(bool(np.isnan(one).any()) for one in values) else None
