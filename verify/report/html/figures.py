@@ -1,9 +1,9 @@
 """What the figures of a page have in common: scales, ticks, and numbers in words.
 
-A figure is SVG that the templates write, in percents of its plot's width and height. So it fits any width while its text
-keeps its size, follows the style sheet's colours (light, dark, paper), and is there without a script. Bars, lines and
-cells need no charting library: plotly's package carries only the whole of plotly.js, 4.8 MB, which are 2.0 MB deflated
-and in base64; SVG from Matplotlib has fixed colours and one width.
+A figure is SVG that the templates write, in percents of its plot's width and height. So it fits any width while its
+text keeps its size, follows the style sheet's colours (light, dark, paper), and is there without a script. Bars,
+lines and cells need no charting library: plotly's package carries only the whole of plotly.js, 4.8 MB, which are 2.0
+MB deflated and in base64; SVG from Matplotlib has fixed colours and one width.
 """
 
 from collections.abc import Iterable
