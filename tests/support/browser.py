@@ -2,7 +2,7 @@
 
 As a program it takes a picture of a page with one part open, of a given height in pixels:
 
-    python tests/support/browser.py page.html picture.png ladders 1340
+    python tests/support/browser.py page.html picture.png ladders 920
 """
 
 import base64
