@@ -143,7 +143,7 @@ def test_the_base_names_the_extra_that_it_lacks(installed, tmp_path):
     assert status == 0, said
     assert said.splitlines() == [
         "this form of a report needs rich: pip install 'verify-norm[cli]'",
-        "an HTML page needs plotly and jinja2: pip install 'verify-norm[html]'",
+        "an HTML page needs jinja2: pip install 'verify-norm[html]'",
         "verify_norm.kernels.layernorm cannot be imported: it needs triton: pip install 'verify-norm[triton]', or the "
         "build of Triton that your torch comes with (CUDA, ROCm, XPU)",
         "none | none: Triton is not installed",

@@ -2,7 +2,7 @@
 
 As a program it takes a picture of a page with one part open, of a given height in pixels:
 
-    python tests/support/browser.py page.html picture.png ladders 1340
+    python tests/support/browser.py page.html picture.png ladders 920
 """
 
 import base64
@@ -34,7 +34,17 @@ FLAGS = (
     "--force-color-profile=srgb",
 )
 SECONDS = 30.0  # for any answer
-KEYS = {"ArrowRight": 39, "ArrowLeft": 37, "Home": 36, "End": 35, "Tab": 9, " ": 32}
+KEYS = {
+    "ArrowRight": 39,
+    "ArrowLeft": 37,
+    "Home": 36,
+    "End": 35,
+    "Tab": 9,
+    " ": 32,
+    "ArrowUp": 38,
+    "ArrowDown": 40,
+    "Escape": 27,
+}
 
 
 class Chromium:
@@ -190,15 +200,12 @@ class Chromium:
 
 
 def picture(page, path, part, height):
-    """Write a picture of a page with a part of its first kernel open and the visible figures drawn."""
+    """Write a picture of a page with a part of its first kernel open."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         chromium = Chromium(profile)
         try:
             chromium.open(Path(page).resolve(), width=960, height=int(height))
             chromium.js(f"document.getElementById('run-1-{part}-tab').click()")
-            seen = f"[...document.querySelectorAll('#run-1-{part} .figure')]"
-            seen += ".filter(f => f.getBoundingClientRect().y < innerHeight)"
-            chromium.until(f"{seen}.every(f => f.querySelector('.main-svg'))")
             chromium.shot(Path(path))
         finally:
             chromium.close()

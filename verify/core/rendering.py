@@ -44,7 +44,7 @@ class Rendered:
     def to_html(self, path: str = "") -> str:
         """Return the page of --html, and write it to the file `path` if there is one.
 
-        Raises UsageError: the file cannot be written, or Jinja2 or Plotly is missing.
+        Raises UsageError: the file cannot be written, or Jinja2 is missing.
         """
         return _written(_render("html.page", "pages", *self._each()), path)
 

@@ -1,6 +1,5 @@
 """The parts of a report in words and numbers: its verdict, a case, an error. The page uses most of them."""
 
-import html
 from dataclasses import dataclass, fields
 from math import inf, isfinite
 from typing import Literal
@@ -122,15 +121,6 @@ def printable(value: object) -> str:
     'a␀b'
     """
     return str(value).translate(CONTROLS).encode("utf-8", "replace").decode()
-
-
-def label(value: object) -> str:
-    """Return the value as a label of plotly, which interprets a few HTML tags.
-
-    >>> label("<b>a & b</b>")
-    '&lt;b&gt;a &amp; b&lt;/b&gt;'
-    """
-    return html.escape(printable(value), quote=False)
 
 
 def sentence(plain: str) -> str:

@@ -1,33 +1,46 @@
-"""The figures of ladders: what plotly accepts, what is infinite, and lines that look different."""
+"""The figures of ladders: what is infinite, what has no bound, labels, and lines that look different."""
 
-import pytest
-from documents import LADDERS
+from dataclasses import replace
+
+from documents import LADDERS, RUNGS
 
 from verify_norm.report.html.ladders import figure, style
 
 
-def test_plotly_would_refuse_a_wrong_figure():
-    graph_objects = pytest.importorskip("plotly.graph_objects")
-    wrong = figure(LADDERS[0])
-    wrong["data"][0]["line"]["colour"] = "red"
-    with pytest.raises(ValueError, match="colour"):
-        graph_objects.Figure(wrong)
-
-
 def test_a_ladder_shows_what_is_infinite_at_its_upper_edge():
-    line, *thin, dots = figure(LADDERS[0])["data"]
-    top = max(line["y"])
-    assert line["y"][3] == line["y"][4] == top > 7250.9
-    assert dots["marker"]["symbol"] == ["circle"] * 3 + ["triangle-up"] * 2 + ["triangle-down", "circle"]
-    bad, ink, page = "var(--bad)", "var(--ink)", "var(--page)"
-    assert dots["marker"]["color"] == [ink, bad, bad, bad, bad, ink, page]
-    assert "not finite" in line["hovertext"][3]
-    assert "no bound applies" in line["hovertext"][6]
-    assert line["name"] == "kernel"
-    assert line["line"]["width"] > 2 * thin[0]["line"]["width"]
-    assert [one["name"] for one in thin] == ["two-pass", "one-pass", "Welford"]
-    assert thin[1]["marker"]["size"][3] > 0 == thin[1]["marker"]["size"][0]
-    assert len({(one["line"]["color"], one["line"]["dash"]) for one in thin}) == 3
+    drawn = figure(LADDERS[0])
+    dots = drawn["dots"]
+    assert [dot["shape"] for dot in dots] == ["circle"] * 3 + ["up"] * 2 + ["down", "circle"]
+    assert [dot["kind"] for dot in dots] == ["kept", *["over"] * 4, "kept", "unjudged"]
+    heights = [dot["place"][1] for dot in dots]
+    assert heights[3] == heights[4] == min(heights) < heights[2] < heights[1] < heights[0] < heights[5] <= 100
+    assert drawn["line"].startswith(f"M{dots[0]['place'][0]:g} {heights[0]:g}L")
+    assert [len(thin["lost"]) for thin in drawn["thin"]] == [0, 2, 0]  # one-pass has two errors that are not finite
+    assert len({(thin["colour"], thin["dashes"]) for thin in drawn["thin"]}) == 3
+
+
+def test_a_label_has_all_errors_of_a_step():
+    stops = figure(LADDERS[0])["stops"]
+    assert stops[1]["words"].splitlines() == [
+        "offset/scale 10",
+        "kernel: 152.40 ULP, error/bound 1.44",
+        "two-pass: 0.90 ULP",
+        "one-pass: 152.40 ULP",
+        "Welford: 1.50 ULP",
+    ]
+    assert "not finite" in stops[3]["words"]
+    assert "no bound applies" in stops[6]["words"]
+    edges = [edge for stop in stops for edge in stop["band"]]
+    assert edges[1:-1:2] == edges[2::2]  # a place belongs to one step
+    assert (edges[0], edges[-1]) == (0, 100)
+
+
+def test_a_ladder_of_one_step_and_one_that_keeps_its_bound_have_no_limit():
+    assert figure(LADDERS[0])["over"]["words"] == "over its bound from 10"
+    (dot,) = (drawn := figure(LADDERS[1]))["dots"]
+    assert 0 < dot["place"][0] < 100
+    assert drawn["over"] is None
+    assert figure(replace(LADDERS[0], rungs=RUNGS[:2], first_over=None))["over"] is None
 
 
 def test_the_algorithms_of_a_ladder_look_different():

@@ -1,12 +1,12 @@
-"""The page as text: all of it is there and escaped, and plotly accepts its figures."""
+"""The page as text: all of it is there, escaped, small, and its figures stand beside their numbers."""
 
-import json
 import re
 from dataclasses import replace
-from math import inf
+from math import isfinite
+from pathlib import Path
 
 import pytest
-from documents import AUDIT, DOCUMENTS, EMPTY, PASSING, REPORT
+from documents import AUDIT, DOCUMENTS, EMPTY, HOSTILE, PASSING, REPORT
 
 from verify_norm.core import packages
 from verify_norm.core.diagnosis import Diagnosis
@@ -14,17 +14,15 @@ from verify_norm.core.errors import UsageError
 from verify_norm.report import documents
 from verify_norm.report.glossary import GLOSSARY
 from verify_norm.report.html import page as html
-from verify_norm.report.html.figures import resource
 
 CHARTS = [name for name in DOCUMENTS if name not in ("nothing", "empty")]
 
 
-@pytest.mark.parametrize("absent", ["plotly", "jinja2"])
-def test_a_missing_package_is_named_in_one_line(monkeypatch, absent):
+def test_a_missing_package_is_named_in_one_line(monkeypatch):
     assert html.missing() is None
-    monkeypatch.setattr(packages, "present", lambda name: name != absent)
-    assert html.missing() == f"an HTML page needs {absent}: pip install 'verify-norm[html]'"
-    with pytest.raises(UsageError, match=f"needs {absent}"):
+    monkeypatch.setattr(packages, "present", lambda name: name != "jinja2")
+    assert html.missing() == "an HTML page needs jinja2: pip install 'verify-norm[html]'"
+    with pytest.raises(UsageError, match="needs jinja2"):
         html.pages(REPORT)
 
 
@@ -77,7 +75,6 @@ def test_the_page_says_what_was_found(pages):
     assert "Nothing to show: the kernel was lost: it hung." in pages["empty"].text
     assert "Nothing to show: this part was not done." in pages["empty"].text
     assert "1 of 54" not in pages["report"].text
-    assert "2⁻⁸" not in pages["report"].text
     assert "92.59 %" in pages["report"].text  # of a report without an audit, the errors of its checks' cases
 
 
@@ -98,7 +95,7 @@ def foreign(page):
     """Return the elements and attributes of a page of hostile documents that its templates do not write."""
     wrong = [tag for tag, _ in page.elements if tag in ("img", "b-")]
     wrong += [name for _, attributes in page.elements for name in attributes if name.startswith("on")]
-    return wrong + ["script"] * (sum(tag == "script" for tag, _ in page.elements) - 4)
+    return wrong + ["script"] * (sum(tag == "script" for tag, _ in page.elements) - 2)
 
 
 def test_hostile_names_and_messages_are_escaped(pages):
@@ -114,10 +111,7 @@ def test_hostile_names_and_messages_are_escaped(pages):
         "?",
     ):
         assert part in page.text
-    labels = json.dumps(json.loads(page.scripts["figures"]), ensure_ascii=False)
-    assert "&lt;script&gt;" in labels
-    assert "<script" not in labels
-    assert "<img" not in labels
+    assert any(HOSTILE.split("\x00")[0] in a.get("aria-label", "") for tag, a in page.elements if tag == "svg")
     html.pages(DOCUMENTS["hostile"]).encode()
 
 
@@ -128,17 +122,8 @@ def test_autoescape_is_what_escapes_them(monkeypatch, read):
     assert {"img", "onerror"} & set(foreign(read(html.pages(DOCUMENTS["hostile"]))))
 
 
-def test_the_data_of_figures_cannot_end_their_script():
-    template = html._environment().from_string("{{ value | tojson }}")
-    assert template.render(value=["</script>", "<!--", "\u2028"]) == '["\\u003c/script\\u003e","\\u003c!--","\\u2028"]'
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        template.render(value=inf)
-
-
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_a_page_is_small_and_asks_for_nothing(name, pages):
-    page = html.pages(DOCUMENTS[name])
-    assert len(page.encode()) < 6e6
+def test_a_page_asks_for_nothing(name, pages):
     assert not [
         v
         for _, a in pages[name].elements
@@ -148,18 +133,52 @@ def test_a_page_is_small_and_asks_for_nothing(name, pages):
     assert "url(" not in pages[name].scripts["style"]
     policy = next(a["content"] for tag, a in pages[name].elements if "http-equiv" in a)
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
-    assert "unsafe" not in policy.split("style-src")[0]
+    assert "unsafe" not in policy
+
+
+def plot(element):
+    """Return whether an element is a figure with numbers."""
+    tag, attributes = element
+    return tag == "svg" and attributes.get("class") == "plot"
+
+
+def test_a_real_page_is_under_one_and_a_half_megabytes():
+    """A forward and a backward as an H200 ran them, in all types, with the largest maps that there are."""
+    folder = Path(__file__).parents[3] / "benchmarks" / "results" / "audit" / "h200"
+    stored = [documents.read(str(folder / f"groupnorm_{way}.json"))[0] for way in ("fwd", "bwd")]
+    assert [max(len(one.cells) * len(one.cells[0]) for one in audit.heat) for audit in stored] == [32 * 64] * 2
+    assert 0.5e6 < len(html.pages(*stored).encode()) < 1.5e6
 
 
 @pytest.mark.parametrize("name", CHARTS)
-def test_plotly_takes_every_figure(name, pages):
-    graph_objects = pytest.importorskip("plotly.graph_objects")
-    figures = json.loads(pages[name].scripts["figures"], parse_constant=pytest.fail)
-    assert len(figures) == sum(a.get("class") == "figure" for _, a in pages[name].elements)
-    for figure in figures.values():
-        graph_objects.Figure(figure)  # which refuses a property that there is not
-        variables = set(re.findall(r"var\((--\w+)\)", json.dumps(figure)))
-        assert variables <= set(re.findall(r"(--\w+):", pages[name].scripts["style"]))
+def test_each_figure_has_a_sentence_and_its_numbers(name, pages):
+    """Every plot says what it shows, and the figure that it stands in has a table."""
+    figures = []
+    for tag, attributes in pages[name].elements:
+        if tag in ("figure", "section"):
+            figures.append([])
+        elif plot((tag, attributes)):
+            assert attributes["role"] == "img"
+            assert attributes["tabindex"] == "0"
+            assert len(attributes["aria-label"].split()) > 6
+            figures[-1].append("plot")
+        elif tag == "table" and figures:
+            figures[-1].append(tag)
+    drawn = [figure for figure in figures if "plot" in figure]
+    assert drawn
+    assert all(figure[-1] == "table" for figure in drawn)
+
+
+@pytest.mark.parametrize("name", CHARTS)
+def test_places_are_numbers_and_classes_have_a_style(name, pages):
+    """A place that is not a number, or a class that the style sheet does not know, would draw nothing."""
+    svg = [(tag, a) for tag, a in pages[name].elements if tag in ("svg", "rect", "line", "path", "circle", "text", "g")]
+    for _, a in svg:
+        for key in ("x", "y", "x1", "x2", "y2", "cx", "cy", "width", "height", "fill-opacity"):
+            assert isfinite(float(a.get(key, "0").rstrip("%")))
+        assert not re.search("nan|inf|e", a.get("d", ""))
+    used = {one for _, a in svg for one in a.get("class", "").split()}
+    assert used - {"kept"} <= set(re.findall(r"\.([\w-]+)", html.resource("page.css")))
 
 
 def test_several_documents_are_one_page(pages, read):
@@ -169,7 +188,7 @@ def test_several_documents_are_one_page(pages, read):
     assert {"run-1-ladders", "run-2-ladders"} <= set(ids)
     assert {a["href"][1:] for tag, a in page.elements if tag == "a"} <= set(ids)
     assert page.text.index("twopass") < page.text.index("onepass")
-    assert len(json.loads(page.scripts["figures"])) == 2 * len(json.loads(pages["audit"].scripts["figures"]))
+    assert sum(plot(one) for one in page.elements) == 2 * sum(plot(one) for one in pages["audit"].elements) > 0
 
 
 def test_each_word_of_the_glossary_stands_there_once(pages, read):
@@ -180,30 +199,34 @@ def test_each_word_of_the_glossary_stands_there_once(pages, read):
     assert "Glossary" in pages["empty"].text
 
 
-def test_text_can_be_read_in_light_and_dark():
-    """WCAG 2: a contrast of 4.5 for text, 3 for lines."""
-    light, dark = (dict(re.findall(r"(--\w+): (#\w+)", part)) for part in resource("page.css").split("@media", 2)[:2])
+TEXT = ("--soft", "--good", "--bad", "--none", "--link")
+CONTRASTS = (  # WCAG 2.2 AA: 4.5 for text, 3 for what a figure consists of; the text most read has more
+    {("--ink", "--page"): 7, ("--ink", "--tint"): 7}
+    | {(name, "--page"): 4.5 for name in TEXT}
+    | {("--soft", "--tint"): 4.5}  # a stop of a figure, under its lines
+    | {(f"--line{i}", where): 3 for i in range(1, 7) for where in ("--page", "--tint")}
+    | {(name, "--page"): 3 for name in ("--bar", "--far", "--heat")}
+)
 
-    def luminance(colour):
-        digits = colour[1:] if len(colour) == 7 else "".join(2 * c for c in colour[1:])
-        parts = (int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4))
-        return sum(
-            w * (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4)
-            for w, c in zip((0.2126, 0.7152, 0.0722), parts, strict=True)
-        )
 
-    for theme in (light, dark):
-        for name, least in {
-            "--ink": 7,
-            "--soft": 4.5,
-            "--good": 4.5,
-            "--bad": 4.5,
-            "--none": 4.5,
-            "--link": 4.5,
-            **{f"--line{i}": 3 for i in range(1, 7)},
-        }.items():
-            low, high = sorted((luminance(theme[name]), luminance(theme["--page"])))
-            assert (high + 0.05) / (low + 0.05) >= least, (name, theme[name])
+def luminance(colour):
+    digits = colour[1:] if len(colour) == 7 else "".join(2 * c for c in colour[1:])
+    parts = (int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4))
+    return sum(
+        w * (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4)
+        for w, c in zip((0.2126, 0.7152, 0.0722), parts, strict=True)
+    )
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_and_figures_can_be_seen(theme):
+    parts = html.resource("page.css").split("@media", 2)[:2]
+    light, dark = (dict(re.findall(r"(--\w+): (#\w+)", part)) for part in parts)
+    colours = light if theme == "light" else dark
+    assert light.keys() == dark.keys() == {name for pair in CONTRASTS for name in pair} | {"--rule", "--grid"}
+    for (front, back), least in CONTRASTS.items():
+        low, high = sorted((luminance(colours[front]), luminance(colours[back])))
+        assert (high + 0.05) / (low + 0.05) >= least, (front, back)
 
 
 def test_an_empty_audit_has_all_its_parts(pages):

@@ -6,8 +6,13 @@ from verify_norm.report.html.rows import heat, spans, spoken
 
 
 def test_a_map_marks_errors_that_are_not_finite():
-    grid, lost = heat(HEAT[0])["data"]
-    assert grid["z"] == [[-3, -2.0, 1.58], [19.93, None, None]]
-    assert lost["z"] == [[None, None, None], [None, 1, 1]]
+    drawn = heat(HEAT[0])
+    faint, correct, three, huge, *lost = [cell["shade"] for cell in drawn["cells"]]
+    assert 0 < faint < correct < three < huge <= 1
+    assert lost == [None, None]
+    assert drawn["lost"]
+    assert drawn["cells"][3]["words"] == "row 2–4, place 0–42: 1.0 × 10⁶ ULP"
+    assert [words for words, _ in drawn["legend"]] == ["⅛", "2", "32", "512", "2¹³", "2¹⁷"]
+    assert not heat(HEAT[1])["lost"]
     assert "not finite" in spoken(HEAT[0])
     assert spans(130, 3) == ["0–42", "43–85", "86–129"]

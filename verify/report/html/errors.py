@@ -2,24 +2,19 @@
 
 from collections.abc import Sequence
 from itertools import groupby
-from math import ceil, floor, log2
+from math import ceil, floor, log2, log10
 from typing import Any
 
 from verify_norm.auditing.model import Audit, Document, UlpReport, report_of, summary
 from verify_norm.core.ulp import HIGHEST, LOWEST
-from verify_norm.report.html.figures import CORRECT, Figure, axis, layout, note, place, power_of_two, upright
-from verify_norm.report.words import label, number, short, step
+from verify_norm.report.html.figures import CORRECT, Figure, Scale, power_of_two
+from verify_norm.report.words import number, step
 
-SHARES: Figure = {
-    "type": "log",
-    "range": [-4.0, 3.1],
-    "tickvals": [1e-3, 0.1, 10],
-    "ticktext": ["0.001 %", "0.1 %", "10 %"],
-}
+SHARES = Scale(3.1, -4.0)  # of a percentage's log10
 BEYOND = 2.0 ** (HIGHEST + 1)  # ulp: the upper edge of the bar for larger errors and those that are not finite
 
 
-def errors(document: Document, figures: dict[str, Figure]) -> dict[str, Any] | None:
+def errors(document: Document) -> dict[str, Any] | None:
     """Return the content of the part; None where no output was compared with the truth.
 
     An audit has errors in typical data; the errors of a report are those of its checks' cases.
@@ -32,10 +27,15 @@ def errors(document: Document, figures: dict[str, Figure]) -> dict[str, Any] | N
         return None
     shown = []
     for output, group in groupby((one for one in ulps if one.histogram), lambda one: one.output):
-        types, line = list(group), "{}, {:.1f} % rounded correctly, at most {} ULP".format
-        words = "; ".join(line(one.dtype, 100 * one.correct, number(one.maximum)) for one in types)
-        shown.append((output, place(figures, histograms(types), f"Histogram of the errors of {output}: {words}")))
+        types = list(group)
+        words = "; ".join(map(spoken, types)) + "."
+        shown.append({"output": output, "words": words, "plots": histograms(types), "numbers": _numbers(types)})
     return {"ulps": ulps, "histograms": shown}
+
+
+def spoken(one: UlpReport) -> str:
+    """Return what a histogram shows, in words."""
+    return f"{one.dtype}, {100 * one.correct:.1f} % rounded correctly, at most {number(one.maximum)} ULP"
 
 
 def bars(one: UlpReport) -> list[tuple[float, float, str]]:
@@ -50,41 +50,43 @@ def _octave(edge: float) -> str:
     return f"below {step(edge)} ULP" if edge <= 2.0**LOWEST else f"{step(edge / 2)} to {step(edge)} ULP"
 
 
-def histograms(ulps: Sequence[UlpReport]) -> Figure:
-    """Return the histograms of one output's types, one above the other on one axis of powers of 2."""
+def histograms(ulps: Sequence[UlpReport]) -> list[Figure]:
+    """Return a figure for each type of one output, on one axis of powers of 2 for all of them."""
     octaves = [bars(one) for one in ulps]
     low = min(log2(CORRECT), *(shown[0][0] for shown in octaves))
     high = max(1.0, *(shown[-1][0] for shown in octaves))
-    ticks = list(range(floor(low), ceil(high) + 1, max(2, 2 * ceil((high - low) / 16))))
-    form = layout(62 + 108 * len(ulps), hovermode="closest", shapes=[upright(log2(CORRECT), "var(--soft)")])
-    anchor, words = "y" + str(len(ulps)) * (len(ulps) > 1), [power_of_two(k) for k in ticks]
-    marks: Figure = {"range": [low - 1.1, high + 0.1], "tickvals": ticks, "ticktext": words}
-    form["xaxis"] = axis("error in ULP", anchor=anchor, showgrid=False, **marks)
-    form["annotations"] = [note("½ ULP", x=log2(CORRECT), y=1, yanchor="bottom", yshift=2)]
-    traces, each = [], 1 / len(ulps)
-    for row, (one, shown) in enumerate(zip(ulps, octaves, strict=True)):
-        name, top = str(row + 1) * (row > 0), 1 - row * each
-        bottom = 0.0 if row == len(ulps) - 1 else top - 0.88 * each
-        form["yaxis" + name] = axis(domain=[bottom, top], **SHARES)
-        title = f"<b>{label(one.dtype)}</b>"
-        form["annotations"].append(note(title, "var(--ink)", xref="paper", x=1, y=top, xanchor="right", yanchor="top"))
-        traces.append(_bars(one, shown) | {"xaxis": "x", "yaxis": "y" + name})
-    return {"data": traces, "layout": form}
+    across = Scale(low - 1.1, high + 0.1)
+    ticks = range(floor(low), ceil(high) + 1, max(2, 2 * ceil((high - low) / 16)))
+    return [
+        {
+            "dtype": one.dtype,
+            "spoken": f"Histogram of the errors of {one.output}: {spoken(one)}",
+            "x": [(across.at(k), power_of_two(k)) for k in ticks],
+            "y": [(SHARES.at(log10(percent)), f"{percent:g} %") for percent in (0.001, 0.1, 10)],
+            "half": across.at(log2(CORRECT)),
+            "bars": [_bar(one, bar, across) for bar in shown],
+        }
+        for one, shown in zip(ulps, octaves, strict=True)
+    ]
 
 
-def _bars(one: UlpReport, octaves: list[tuple[float, float, str]]) -> Figure:
-    """Return the bars of one type; those of values that are not rounded correctly have another colour."""
-    near = log2(CORRECT) if one.maximum > CORRECT else float("inf")
+def _bar(one: UlpReport, bar: tuple[float, float, str], across: Scale) -> Figure:
+    """Return the bar of an octave; that of values which are not rounded correctly has another colour."""
+    edge, share, words = bar
     return {
-        "type": "bar",
-        "x": [edge - 0.5 for edge, _, _ in octaves],
-        "width": 0.88,
-        "y": [short(100 * share) for _, share, _ in octaves],
-        "hoverinfo": "text",
-        "textposition": "none",
-        "hovertext": [f"{label(one.dtype)}, {words}: {_percent(share)}" for _, share, words in octaves],
-        "marker": {"color": ["var(--bar)" if edge <= near else "var(--far)" for edge, _, _ in octaves]},
+        "octave": (across.at(edge - 1), across.at(edge)),
+        "sides": (across.at(edge - 0.94), across.at(edge - 0.06)),
+        "top": SHARES.at(max(log10(100 * share), SHARES.last)) if share else 100,
+        "far": edge > log2(CORRECT) and one.maximum > CORRECT,
+        "words": f"{one.dtype}, {words}: {_percent(share)}",
     }
+
+
+def _numbers(ulps: Sequence[UlpReport]) -> list[list[str]]:
+    """Return the numbers of one output's histograms: for each octave its range, and the share of each type."""
+    shares = [{(edge, words): share for edge, share, words in bars(one)} for one in ulps]
+    octaves = sorted({octave for shown in shares for octave in shown})
+    return [[key[1], *(_percent(shown[key]) if key in shown else "–" for shown in shares)] for key in octaves]
 
 
 def _percent(share: float) -> str:

@@ -1,77 +1,65 @@
-"""What the figures of a page have in common, as plotly takes it: plain data. `figure.json` holds what never changes.
+"""What the figures of a page have in common: scales, ticks, and numbers in words.
 
-A colour is a name of the style sheet, as "var(--ink)"; the page's script puts in its value on light, dark or paper.
+A figure is SVG that the templates write, in percents of its plot's width and height. So it fits any width while its
+text keeps its size, follows the style sheet's colours (light, dark, paper), and is there without a script. Bars,
+lines and cells need no charting library: plotly's package carries only the whole of plotly.js, 4.8 MB, which are 2.0
+MB deflated and in base64; SVG from Matplotlib has fixed colours and one width.
 """
 
-import json
-from functools import cache
-from importlib import resources
+from collections.abc import Iterable
 from math import ceil, floor, isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
-from verify_norm.report.words import number, short, step
+from verify_norm.report.words import RAISED, number, step
 
 Figure = dict[str, Any]
+Ticks = list[tuple[float, str]]  # a place in percent, and its label
 CORRECT = 0.5  # ulp: the largest error of a correctly rounded value
 
 
-def place(figures: dict[str, Figure], figure: Figure, spoken: str) -> dict[str, Any]:
-    """Add a figure to those of a page, which are named by their place, and return the place.
+class Scale(NamedTuple):
+    """An axis from its left or upper end to the other one, in what it is linear in: a logarithm, mostly."""
 
-    `spoken` says what the figure shows. The page's script draws a figure when its place comes into view.
+    first: float
+    last: float
+
+    def at(self, value: float) -> float:
+        """Return the place of a value, in percent.
+
+        >>> Scale(0.0, 4.0).at(1.0), Scale(3.0, -1.0).at(2.0)
+        (25.0, 25.0)
+        """
+        return round(100 * (value - self.first) / (self.last - self.first), 2)
+
+
+def path(points: Iterable[tuple[float, float]]) -> str:
+    """Return a line through points as the path of an SVG element.
+
+    >>> path([(0, 100), (50.0, 12.5)])
+    'M0 100L50 12.5'
     """
-    name = f"figure-{len(figures) + 1}"
-    figures[name] = figure
-    return {"id": name, "height": figure["layout"]["height"], "spoken": spoken}
+    return "M" + "L".join(f"{x:g} {y:g}" for x, y in points)
 
 
-def resource(name: str) -> str:
-    """Return the text of a file of this package."""
-    return resources.files("verify_norm.report.html").joinpath(name).read_text(encoding="utf-8")
-
-
-@cache
-def constant() -> dict[str, Figure]:
-    """Return the constant parts: of layouts, axes and colour bars, and the colour and dashes of each algorithm."""
-    return json.loads(resource("figure.json"))  # type: ignore[no-any-return]
-
-
-def layout(height: int, **more: Any) -> Figure:
-    """Return the layout of a figure of this height in pixels."""
-    return {"height": height} | constant()["layout"] | more
-
-
-def axis(title: str = "", **more: Any) -> Figure:
-    """Return an axis, whose `title` is a label."""
-    return constant()["axis"] | {"title": {"text": title, "standoff": 8}} | more
-
-
-def note(text: str, colour: str = "var(--soft)", **where: Any) -> Figure:
-    """Return words in a figure, whose `text` is a label."""
-    return {"text": text, "showarrow": False, "yref": "paper", "font": {"size": 12, "color": colour}} | where
-
-
-def upright(x: float, colour: str) -> Figure:
-    """Return a dotted line from bottom to top."""
-    line = {"color": colour, "width": 1, "dash": "dot"}
-    return {"type": "line", "xref": "x", "yref": "paper", "x0": x, "x1": x, "y0": 0, "y1": 1, "line": line}
-
-
-def decades(low: float, high: float, most: int = 7) -> Figure:
-    """Return the ticks of a logarithmic axis from 10**low to 10**high, at most `most`, written as powers of ten."""
+def decades(scale: Scale, most: int = 7) -> Ticks:
+    """Return the ticks of a scale of log10, at most `most`, written as powers of ten."""
+    low, high = sorted(scale)
     first, last = ceil(low - 1e-9), floor(high + 1e-9)
     values = range(first, last + 1, max(1, ceil((last - first + 1) / most)))
-    words = [step(10.0**k) if -2 <= k <= 2 else f"10<sup>{_minus(k)}</sup>" for k in values]
-    return {"tickvals": [short(10.0**k) for k in values], "ticktext": words}
+    return [(scale.at(k), step(10.0**k) if -2 <= k <= 2 else f"10{_raised(k)}") for k in values]
 
 
 def power_of_two(k: int) -> str:
-    """Return 2**k as a label."""
-    return step(2.0**k) if 0 <= k < 10 else {-1: "½", -2: "¼", -3: "⅛"}.get(k, f"2<sup>{_minus(k)}</sup>")
+    """Return 2**k as a label.
+
+    >>> power_of_two(9), power_of_two(12), power_of_two(-3)
+    ('512', '2¹²', '⅛')
+    """
+    return step(2.0**k) if 0 <= k < 10 else {-1: "½", -2: "¼", -3: "⅛"}.get(k, f"2{_raised(k)}")
 
 
-def _minus(whole: int) -> str:
-    return str(whole).replace("-", "−")
+def _raised(whole: int) -> str:
+    return str(whole).translate(RAISED)
 
 
 def in_ulp(error: float) -> str:

@@ -1,63 +1,7 @@
 "use strict";
 (() => {
   const root = document.documentElement;
-  const figures = JSON.parse(document.getElementById("figures").textContent);
-  const places = [...document.querySelectorAll(".figure")];
-  const drawn = new Set();
-  const config = { displayModeBar: false, responsive: true, doubleClick: false };
-
-  // A figure names its colours as the style sheet does, so that it follows light, dark and paper.
-  function coloured(value, style) {
-    if (typeof value === "string") {
-      const name = /^var\((--[a-z0-9]+)\)$/.exec(value);
-      return name ? style.getPropertyValue(name[1]).trim() : value;
-    }
-    if (Array.isArray(value)) return value.map((one) => coloured(one, style));
-    if (value === null || typeof value !== "object") return value;
-    return Object.fromEntries(Object.entries(value).map(([key, one]) => [key, coloured(one, style)]));
-  }
-
-  // plotly is large: it waits as text until the first figure comes into view, so that the page can be read at once.
-  function plotly() {
-    if (window.Plotly) return window.Plotly;
-    const script = document.createElement("script");
-    script.textContent = document.getElementById("plotly").textContent;
-    document.head.append(script);
-    return window.Plotly;
-  }
-
-  function draw(place, fixed = false) {
-    const { data, layout } = coloured(figures[place.id], getComputedStyle(root));
-    if (fixed) { // plotly cannot measure the paper
-      layout.width = place.clientWidth;
-      const edges = layout.margin.t + layout.margin.b;
-      layout.height = edges + 0.7 * (layout.height - edges);
-    } else {
-      layout.autosize = true;
-    }
-    place.style.height = `${layout.height}px`;
-    drawn.add(place);
-    plotly().react(place, data, layout, config);
-  }
-
-  const seen = new IntersectionObserver((entries) => {
-    for (const { isIntersecting, target } of entries) {
-      if (!isIntersecting) continue;
-      seen.unobserve(target);
-      if (!drawn.has(target)) draw(target);
-    }
-  }, { rootMargin: "300px" });
-  places.forEach((place) => seen.observe(place));
-
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawn.forEach((place) => draw(place)));
-  addEventListener("beforeprint", () => {
-    root.classList.add("printing");
-    places.forEach((place) => draw(place, true));
-  });
-  addEventListener("afterprint", () => {
-    root.classList.remove("printing");
-    drawn.forEach((place) => draw(place));
-  });
+  const live = document.querySelector(".live");
 
   // Tabs: links between the parts become tabs over one part. What a browser's search finds opens its part.
   for (const list of document.querySelectorAll("nav.tabs")) {
@@ -102,7 +46,6 @@
   }
 
   // Copying: by the clipboard, else by the older command, else the line is left selected.
-  const live = document.querySelector(".live");
   for (const line of document.querySelectorAll(".replay")) {
     const button = document.createElement("button");
     button.type = "button";
@@ -122,5 +65,44 @@
       setTimeout(() => { button.textContent = "Copy"; }, 2000);
     });
     line.append(button);
+  }
+
+  // Labels in figures, under the mouse, a finger or the arrow keys; they replace titles, which browsers show late.
+  const words = new Map();
+  for (const title of document.querySelectorAll(".stop > title")) {
+    words.set(title.parentNode, title.textContent);
+    title.remove();
+  }
+  const label = document.createElement("div");
+  label.className = "over-figure";
+  label.hidden = true;
+  document.body.append(label);
+  let here = null;
+  function point(stop) {
+    if (here) here.classList.remove("here");
+    here = stop;
+    label.hidden = !stop;
+    if (!stop) return;
+    stop.classList.add("here");
+    label.textContent = words.get(stop);
+    const { left, right, top, bottom } = stop.getBoundingClientRect();
+    const wide = label.offsetWidth + 8;
+    const x = right + wide < root.clientWidth ? right + 8 : left - wide;
+    label.style.left = `${scrollX + Math.max(x, 0)}px`;
+    label.style.top = `${scrollY + (x < 0 ? bottom + 8 : top)}px`; // below it on a narrow screen
+  }
+  addEventListener("pointerover", ({ target }) => point(target.closest(".stop")));
+  for (const plot of document.querySelectorAll(".plot")) {
+    const stops = [...plot.querySelectorAll(".stop")];
+    const wide = Number(plot.dataset.wide); // cells in a row of a map
+    plot.addEventListener("keydown", (event) => {
+      const by = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: wide, ArrowUp: -wide }[event.key];
+      const to = event.key === "Escape" ? null : stops[stops.indexOf(here) + by];
+      if (to === undefined) return;
+      event.preventDefault();
+      point(to);
+      live.textContent = to ? words.get(to) : "";
+    });
+    plot.addEventListener("blur", () => point(null));
   }
 })();

@@ -2,7 +2,7 @@
 
 The modules beside this one prepare the content of the page's parts, and `templates` lays it out. Jinja2's autoescape
 escapes every text, wherever it comes from; only the style sheet and the scripts of this package are markup. A policy
-lets the browser run the page's own scripts only, and load nothing.
+lets the browser take the page's own scripts and style sheet only, and load nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from dataclasses import asdict
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from verify_norm import __version__
@@ -22,7 +23,6 @@ from verify_norm.report import words
 from verify_norm.report.detected import detected, detected_by_all, relative
 from verify_norm.report.glossary import GLOSSARY
 from verify_norm.report.html.errors import errors
-from verify_norm.report.html.figures import Figure, resource
 from verify_norm.report.html.fingerprint import fingerprint
 from verify_norm.report.html.ladders import ladders
 from verify_norm.report.html.rows import rows
@@ -32,9 +32,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 BEGIN = 'document.documentElement.classList.add("js");'  # before anything is shown
-POLICY = (  # plotly sets styles as it draws, and draws maps as images of its own
-    "default-src 'none'; script-src {}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
-)
+POLICY = "default-src 'none'; script-src {}; style-src {}; img-src data:; base-uri 'none'; form-action 'none'"
 
 
 def missing() -> str | None:
@@ -42,7 +40,7 @@ def missing() -> str | None:
 
     >>> missing()
     """
-    return packages.missing("an HTML page", "plotly", "jinja2")
+    return packages.missing("an HTML page", "jinja2")
 
 
 def pages(*documents: Document, title: str = "") -> str:
@@ -62,29 +60,34 @@ def pages(*documents: Document, title: str = "") -> str:
         raise UsageError(reason)
     if not documents:
         raise ValueError("expected one or more reports, got none")
-    from markupsafe import Markup  # the page alone needs these two
-    from plotly.offline import get_plotlyjs
+    from markupsafe import Markup  # the page alone needs it
 
-    figures: dict[str, Figure] = {}
-    articles = [_article(document, place, figures) for place, document in enumerate(documents, 1)]
-    plotly = get_plotlyjs().replace("\r\n", "\n")  # as a browser reads it, for the hash
-    scripts = {"begin": BEGIN, "plotly": plotly, "end": resource("page.js")}
-    hashes = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in scripts.values()]
+    articles = [_article(document, place) for place, document in enumerate(documents, 1)]
+    script, style = resource("page.js"), resource("page.css")
     names = "; ".join(f"{one['report'].kernel}: {one['headline'].word}" for one in articles)
     kind = "audit" if any(isinstance(one, Audit) for one in documents) else "report"
     template = _environment().get_template("page.html")
     return template.render(
         articles=articles,
         date=next((report_of(one).environment.get("date") for one in documents), None),
-        figures=figures,
         glossary=GLOSSARY,
-        policy=POLICY.format(" ".join(f"'sha256-{one}'" for one in hashes)),
-        scripts={name: Markup(source) for name, source in scripts.items()},
-        style=Markup(resource("page.css")),
+        policy=POLICY.format(f"{_hash(BEGIN)} {_hash(script)}", _hash(style)),
+        scripts={"begin": Markup(BEGIN), "end": Markup(script)},
+        style=Markup(style),
         title=title or f"verify-norm {kind}",
         version=__version__,
         window_title=title or f"{names} (verify-norm)",
     )
+
+
+def resource(name: str) -> str:
+    """Return the text of a file of this package."""
+    return resources.files("verify_norm.report.html").joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(source: str) -> str:
+    """Return a script or a style sheet as the page's policy names it."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}'"
 
 
 def _environment() -> Environment:
@@ -100,7 +103,6 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=lambda value: value if isinstance(value, Markup) else words.printable(value),
     )
-    made.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
     names = ("algorithm", "case", "contract", "no_data", "number", "percent", "setting", "skip_line", "step")
     made.filters |= {name: getattr(words, name) for name in names} | {"quantity": words.count, "relative": relative}
     made.filters |= {"largest": lambda values: max(values, default=0.0), "thousands": "{:,}".format}
@@ -110,12 +112,12 @@ def _environment() -> Environment:
     return made
 
 
-def _article(document: Document, place: int, figures: dict[str, Figure]) -> dict[str, Any]:
+def _article(document: Document, place: int) -> dict[str, Any]:
     """Return the content of one kernel: the verdict, the findings, and the content of each part by its name."""
     report, audit = report_of(document), document if isinstance(document, Audit) else None
-    parts: dict[str, Any] = {"Errors": errors(document, figures)}
+    parts: dict[str, Any] = {"Errors": errors(document)}
     if audit is not None:
-        parts |= {"Ladders": ladders(audit, figures), "Fingerprint": fingerprint(audit), "Rows": rows(audit, figures)}
+        parts |= {"Ladders": ladders(audit), "Fingerprint": fingerprint(audit), "Rows": rows(audit)}
     skipped = audit.skipped if audit else ()
     parts["Checks"] = {"skipped": report.skipped + skipped, "layouts": _layouts(report.layouts)}
     parts["Environment"] = {"settings": asdict(report.settings), "schema": document.schema}
