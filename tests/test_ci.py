@@ -162,3 +162,17 @@ def test_the_hook_finds_a_wrong_kernel_in_the_files(tmp_path):
     assert HOOK["args"] == ["--examples", "0", "--seconds", "20", "--allow-incomplete"]
     status, said = hook(tmp_path, "right.py", "wrong.py", arguments=fast)
     assert (status, "PASS right.py:rmsnorm_fwd" in said, "FAIL wrong.py:rmsnorm_fwd" in said) == (1, True, True), said
+
+
+def test_a_release_publishes_the_files_that_were_built_and_tested():
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text(encoding="utf-8"))["jobs"]
+    scripts = {name: [step["run"] for step in job["steps"] if "run" in step] for name, job in jobs.items()}
+    assert [name for name, lines in scripts.items() if any("-m build" in line for line in lines)] == ["build"]
+    assert scripts["publish"] == []
+    assert (jobs["test"]["needs"], jobs["publish"]["needs"]) == ("build", "test")
+    allowed = {name: job.get("permissions") for name, job in jobs.items()}
+    assert allowed == {"build": None, "test": None, "publish": {"id-token": "write"}}
+    (tag,) = [step["run"] for step in jobs["build"]["steps"] if step.get("name") == "The tag is the version"]
+    assert "${GITHUB_REF_NAME#v}-py3-none-any.whl" in tag
+    (command,) = [line for line in scripts["test"] if line.startswith("verify-norm")]
+    assert samples.mistakes(f"```sh\n{command}\n```\n") == []
