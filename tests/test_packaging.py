@@ -94,7 +94,8 @@ def test_the_wheel_holds_each_file_of_verify_norm_and_nothing_else(built):
 
 
 def test_the_source_distribution_holds_what_the_wheel_is_made_of(built):
-    names = [name for name in tarfile.open(built[0]).getnames() if name.count("/")]
+    with tarfile.open(built[0]) as sdist:
+        names = [name for name in sdist.getnames() if "/" in name]
     own = {"verify", "reference", "kernels", "verify_norm.egg-info"}
     assert {name.split("/")[1] for name in names} - own == {
         *("LICENSE", "README.md", "pyproject.toml", "MANIFEST.in", "PKG-INFO", "setup.cfg")

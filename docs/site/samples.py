@@ -7,7 +7,7 @@ A block ```` ```console ```` has commands after `$ ` and what they print. ```` `
 ```` ```text ```` after it is what it prints. A block with a title is a file of that name in the page's own folder.
 ```` ```sh ```` has commands for a reader's machine, as `pip install`: those of verify-norm are parsed, not run. In what
 is shown, `…` alone on a line stands for any lines, and inside a line for any text; times and versions may differ.
-A page that needs other packages names them in a comment, `<!-- needs: liger_kernel -->`; it runs where they are installed.
+A page that needs other packages names them in a comment, `<!-- needs: liger_kernel -->`; it runs where they are there.
 """
 
 import contextlib

@@ -71,13 +71,10 @@ def test_the_file_for_hugging_face_passes_a_right_kernel_and_fails_a_wrong_one(t
     (tmp_path / "built.py").write_text(RIGHT)
     status, said = run(tmp_path, *command)
     assert (status, "19 passed" in said) == (0, True), said
-    for wrong, tests in (
-        (RIGHT.replace("+ eps)", "+ 10 * eps)"), {"test_forward", "test_backward"}),
-        (RIGHT.replace("    return", "    x.data[..., :1] = 0\n    return"), {"test_corner_cases"}),
-    ):
-        (tmp_path / "built.py").write_text(wrong)
-        status, said = run(tmp_path, *command, "-k", "shape1-dtype0 or corner")
-        assert (status, {name for name in tests if f"::{name}" in said}) == (1, tests), said
+    wrong = RIGHT.replace("+ eps)", "+ 10 * eps)").replace("    return", "    x.data[..., :1] = 0\n    return")
+    (tmp_path / "built.py").write_text(wrong)
+    status, said = run(tmp_path, *command, "-k", "shape1-dtype0 or corner")
+    assert (status, "3 failed" in said) == (1, True), said
 
 
 @pytest.mark.slow
@@ -86,7 +83,9 @@ def test_the_file_for_modal_runs_the_command_and_brings_its_files(tmp_path):
     assert f"verify-norm[cli,html,triton]=={verify_norm.__version__}" in text
     local = text.replace('"/work"', repr(str(tmp_path))).replace('f"/tmp/{name}"', f'f"{tmp_path}/made-{{name}}"')
     local = local.replace('Path("/tmp", name)', f'Path("{tmp_path}", "made-" + name)')
-    local = local.replace('["verify-norm"', '[sys.executable, "-m", "verify_norm"').replace("import shlex", "import shlex, sys")
+    local = local.replace('["verify-norm"', '[sys.executable, "-m", "verify_norm"').replace(
+        "import shlex", "import shlex, sys"
+    )
     (tmp_path / "modal.py").write_text(MODAL)
     (tmp_path / "modal_app.py").write_text(local)
     (tmp_path / "norms.py").write_text(RIGHT)

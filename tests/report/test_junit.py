@@ -56,7 +56,11 @@ def test_a_test_fails_or_has_an_error_where_the_status_is_not_0(reports, every, 
 def test_a_check_fails_with_its_findings_and_one_without_data_is_skipped():
     root = read(junit.of([REPORT]))
     name = "onepass (layernorm_fwd)"
-    assert ended(root) == {(name, "accuracy"): "failure", (name, "gradient"): "skipped", (name, "identities"): "failure"}
+    assert ended(root) == {
+        (name, "accuracy"): "failure",
+        (name, "gradient"): "skipped",
+        (name, "identities"): "failure",
+    }
     failure = root.find(".//testcase[@name='accuracy']/failure")
     assert failure.get("message") == FINDING.message
     assert "\n  got       1.5\n  expected  1.25\n" in failure.text

@@ -188,8 +188,8 @@ def _in_one_line() -> Iterator[None]:
 def interpret() -> None:
     """Turn on Triton's interpreter where torch sees no GPU, corrected to round as a GPU does.
 
-    Call it at the top of a test file, before a kernel's module imports Triton. With TRITON_INTERPRET=1 alone, half of all
-    bfloat16 results would be one ULP off: Triton's interpreter truncates. Without Triton it does nothing.
+    Call it at the top of a test file, before a kernel's module imports Triton. With TRITON_INTERPRET=1 alone, half of
+    all bfloat16 results would be one ULP off: Triton's interpreter truncates. Without Triton it does nothing.
 
     Raises
     ------
