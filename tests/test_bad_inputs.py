@@ -160,7 +160,10 @@ OPTIONS = [  # after K
     (("--html", "a\0b"), "cannot write a\\u0000b: embedded null byte"),
     (("--html", "page.html"), "cannot write page.html: it is a file of something else"),
     (("--html", "good.py"), "cannot write good.py: it is a file of something else"),
+    (("--junit", "good.py"), "cannot write good.py: it is a file of something else"),
+    (("--junit", "no/such/r.xml"), "no writable folder"),
     (("--json", "-", "--html", "-"), "--json and --html are both -"),
+    (("--json", "-", "--junit", "-"), "--junit and --json are both -"),
     (("--json", "new", "--html", "./new"), "are both"),
 ]
 BASELINES = ["torn", "emptylist", "empty", "null", "deep", "other", "newer", "wrong", "digits", "pickle", "utf16"]

@@ -5,11 +5,15 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
+from packaging.metadata import Metadata
 
+import verify_norm
 from verify_norm.core import packages
 from verify_norm.search.config import tomllib
 
@@ -24,8 +28,6 @@ def test_importing_the_package_loads_nothing_heavy():
 
 
 def test_the_public_names_resolve():
-    import verify_norm
-
     for name in verify_norm.__all__:
         assert getattr(verify_norm, name) is not None
     assert set(verify_norm.__all__) == set(dir(verify_norm))
@@ -51,38 +53,77 @@ def test_every_file_can_be_checked_out_on_windows_too():
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """The wheel of this checkout."""
-    folder = tmp_path_factory.mktemp("wheel")
+def built(tmp_path_factory):
+    """The source distribution of this checkout, and the wheel that pip builds from it."""
+    folder = tmp_path_factory.mktemp("dist")
     copy = folder / "checkout"  # setuptools writes beside its sources
-    for part in ("verify", "reference", "kernels"):
+    for part in ("verify", "reference", "kernels", "tests"):
         shutil.copytree(ROOT / part, copy / part, ignore=shutil.ignore_patterns("__pycache__"))
-    for file in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / file, copy)
+    for path in ROOT.iterdir():
+        if path.is_file() and path.name != ".git":
+            shutil.copy(path, copy)
+    source = f"import setuptools.build_meta as s; s.build_sdist({str(folder)!r})"
+    subprocess.run([sys.executable, "-c", source], cwd=copy, check=True, capture_output=True)
+    (sdist,) = folder.glob("*.tar.gz")
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([*command, "--wheel-dir", str(folder), str(copy)], check=True, capture_output=True)
-    (built,) = folder.glob("*.whl")
-    return built
+    subprocess.run([*command, "--wheel-dir", str(folder), str(sdist)], check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    return sdist, wheel
 
 
-def test_the_wheel_holds_verify_norm_alone(wheel):
-    names = zipfile.ZipFile(wheel).namelist()
-    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"verify_norm"}
-    for part in ("cli/app.py", "py.typed", "reference/layernorm.py", "kernels/layernorm.py", "checks/values.py"):
-        assert f"verify_norm/{part}" in names
-    entry = next(name for name in names if name.endswith("entry_points.txt"))
-    assert "verify-norm = verify_norm.cli:main" in zipfile.ZipFile(wheel).read(entry).decode()
+def test_the_wheel_holds_each_file_of_verify_norm_and_nothing_else(built):
+    wheel = zipfile.ZipFile(built[1])
+    names = wheel.namelist()
+    top = {"verify": "verify_norm", "reference": "verify_norm/reference", "kernels": "verify_norm/kernels"}
+    sources = {
+        f"{inside}/{path.relative_to(ROOT / folder).as_posix()}"
+        for folder, inside in top.items()
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".md"
+    }
+    assert {name for name in names if ".dist-info/" not in name} == sources
+    assert "verify_norm/py.typed" in names
+    (about,) = {name.split("/")[0] for name in names if ".dist-info/" in name}
+    read = {name: wheel.read(f"{about}/{name}").decode() for name in ("entry_points.txt", "METADATA")}
+    assert "verify-norm = verify_norm.cli:main" in read["entry_points.txt"]
+    assert wheel.read(f"{about}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
+    metadata = Metadata.from_email(read["METADATA"], validate=True)  # what an index refuses
+    assert str(metadata.version) == verify_norm.__version__
+    assert metadata.description_content_type == "text/markdown"
+    assert metadata.license_expression == "MIT"
+
+
+def test_the_source_distribution_holds_what_the_wheel_is_made_of(built):
+    with tarfile.open(built[0]) as sdist:
+        names = [name for name in sdist.getnames() if "/" in name]
+    own = {"verify", "reference", "kernels", "verify_norm.egg-info"}
+    assert {name.split("/")[1] for name in names} - own == {
+        *("LICENSE", "README.md", "pyproject.toml", "MANIFEST.in", "PKG-INFO", "setup.cfg")
+    }
+    assert not [name for name in names if re.search(r"__pycache__|\.pyc$|\.log$|/\.", name)]
+
+
+def test_one_version_stands_everywhere():
+    version = verify_norm.__version__
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == version
+    assert citation["license"] == _project()["license"]
+    released = re.findall(r"^## (\d\S*)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert released[0] == version
+    hook = (ROOT / "docs" / "how-to" / "ci.md").read_text(encoding="utf-8")
+    assert re.findall(r"rev: v(\S+)", hook) == [version]
+    assert set(re.findall(r"verify-norm@v(\d+)", hook)) == {version.split(".")[0]}
 
 
 @pytest.fixture(scope="module")
-def installed(wheel, tmp_path_factory):
+def installed(built, tmp_path_factory):
     """The folder of the programs of a fresh environment that has the wheel, and beside it what this one has."""
     folder = tmp_path_factory.mktemp("environment")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     (site,) = folder.glob("lib/python*/site-packages")
     (site / "present.pth").write_text(sysconfig.get_path("purelib") + "\n")  # a line in it is no .pth of ours
     command = [sys.executable, "-m", "pip", "--python", str(folder), "install", "--quiet", "--no-deps", "--no-index"]
-    subprocess.run([*command, str(wheel)], check=True, capture_output=True)
+    subprocess.run([*command, str(built[1])], check=True, capture_output=True)
     return folder / "bin"
 
 

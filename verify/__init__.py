@@ -6,7 +6,7 @@ Importing it loads neither torch nor Triton nor Hypothesis: the public names are
 import importlib
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.9.0"
 
 _NAMES = {
     "api": ("Reports", "audit", "exhaust", "kernel", "replay", "same", "verify"),

@@ -7,9 +7,11 @@ A block ```` ```console ```` has commands after `$ ` and what they print. ```` `
 ```` ```text ```` after it is what it prints. A block with a title is a file of that name in the page's own folder.
 ```` ```sh ```` has commands for a reader's machine, as `pip install`: those of verify-norm are parsed, not run. In what
 is shown, `…` alone on a line stands for any lines, and inside a line for any text; times and versions may differ.
+A page that needs other packages names them in a comment, `<!-- needs: liger_kernel -->`; it runs where they are there.
 """
 
 import contextlib
+import importlib.util
 import io
 import os
 import re
@@ -57,6 +59,12 @@ class Difference:
 def pages() -> list[Path]:
     """Return README and every page of the site that a person writes."""
     return [ROOT / "README.md", *sorted(path for path in DOCS.rglob("*.md"))]
+
+
+def lacking(text: str) -> list[str]:
+    """Return the packages that a page needs and that are not installed."""
+    needed = [name for line in re.findall(r"^<!-- needs: (.*) -->$", text, re.MULTILINE) for name in line.split()]
+    return [name for name in needed if importlib.util.find_spec(name) is None]
 
 
 def blocks(text: str) -> list[Block]:
@@ -237,6 +245,9 @@ def main(arguments: list[str]) -> int:
     chosen = [Path(name) for name in arguments if name != "--write"] or pages()
     failed = False
     for path in chosen:
+        if lacks := lacking(path.read_text(encoding="utf-8")):
+            print(f"{path}: not run, it needs {', '.join(lacks)}")
+            continue
         if "--write" in arguments:
             write(path)
             continue

@@ -14,6 +14,8 @@ RUN = [name for name, text in PAGES.items() if any(b.language in ("console", "py
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUN)
 def test_a_page_shows_what_its_commands_print(name):
+    if lacks := samples.lacking(PAGES[name]):
+        pytest.skip(f"it needs {', '.join(lacks)}")
     found = samples.differences(PAGES[name])
     assert not found, "\n".join(f"$ {one.command}\n--- shown\n{one.shown}--- printed\n{one.printed}" for one in found)
 
@@ -83,6 +85,18 @@ def test_a_wrong_page_is_seen(tmp_path):
         samples.differences('```python title="k.py"\nnothing\n```\n')
     with pytest.raises(ValueError, match="runs verify-norm, pytest, python"):
         samples.differences("```console\n$ rm -r .\n```\n")
+
+
+def test_a_page_says_what_it_needs(capsys, tmp_path):
+    text = "# Page\n\n<!-- needs: json no_such_package -->\n\n```python\nprint(1)\n```\n\n```text\n2\n```\n"
+    assert samples.lacking(text) == ["no_such_package"]
+    assert samples.lacking(text.replace(" no_such_package", "")) == []
+    path = tmp_path / "page.md"
+    path.write_text(text, encoding="utf-8")
+    assert samples.main([str(path)]) == 0
+    assert "not run, it needs no_such_package" in capsys.readouterr().out
+    path.write_text(text.replace(" no_such_package", ""), encoding="utf-8")
+    assert samples.main([str(path)]) == 1
 
 
 @pytest.mark.parametrize(

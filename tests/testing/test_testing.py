@@ -1,6 +1,7 @@
 """The assertions, as a test uses them: right results of torch and of others pass, and wrong kernels are refused."""
 
 import doctest
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -348,3 +349,43 @@ def test_a_pass_loads_numpy_alone():
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert run.stdout == "[]\n", run.stderr
+
+
+TRITON = """
+import os, sys, torch
+from verify_norm.testing import assert_norm_close, interpret
+if sys.argv[1] == "plain":
+    os.environ["TRITON_INTERPRET"] = "1"
+elif sys.argv[1] == "late":
+    import triton
+    interpret()
+else:
+    interpret()
+import triton, triton.language as tl
+
+@triton.jit
+def norm(X, Y, N: tl.constexpr):
+    at = tl.program_id(0) * N + tl.arange(0, N)
+    x = tl.load(X + at).to(tl.float32)
+    tl.store(Y + at, (x * tl.rsqrt(tl.sum(x * x, 0) / N + 1e-6)).to(tl.bfloat16))
+
+x = torch.linspace(-3, 3, 512).reshape(2, 256).bfloat16()
+y = torch.empty_like(x)
+norm[(2,)](x, y, 256)
+assert_norm_close(y, "rmsnorm", x, eps=1e-6)
+print("passes")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="interpret does nothing where there is a GPU")
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [("corrected", "passes"), ("plain", "ULP (bfloat16) from float64"), ("late", "set TRITON_INTERPRET=1 before")],
+)
+def test_a_triton_kernel_is_judged_in_the_corrected_interpreter(way, said, tmp_path):
+    (tmp_path / "one.py").write_text(TRITON)
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, str(tmp_path / "one.py"), way]
+    run = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert (said in run.stdout + run.stderr, run.returncode) == (True, int(way != "corrected")), run.stderr

@@ -46,6 +46,7 @@ def verify(
     baseline: Annotated[str, options.BASELINE] = "",
     json_path: Annotated[str, options.JSON] = "",
     html: Annotated[str, options.HTML] = "",
+    junit: Annotated[str, options.JUNIT] = "",
     no_config: Annotated[bool, NO_CONFIG] = False,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> int:
@@ -59,7 +60,7 @@ def verify(
         raise typer.BadParameter("expected a kernel, as --kernel layernorm_bwd; verify-norm list shows them")
     console.status(f"verify-norm {__version__}: {', '.join(kernel)}")
     config.announce(context)
-    to = Destinations(json_path, html, baseline, context.obj.limits)
+    to = Destinations(json_path, html, junit, baseline, context.obj.limits)
     from verify_norm.loading.several import expanded
 
     common: dict[str, Any] = {"op": op or None, "bind": bind, "isolate": not in_process}

@@ -34,7 +34,7 @@ def audit(
 
     Measures errors in ULP, climbs ladders of harder and harder inputs, and takes a fingerprint.
     """
-    to = Destinations(json_path, html, baseline, context.obj.limits)
+    to = Destinations(json_path, html, baseline=baseline, limits=context.obj.limits)
     asked = request(
         kernel, given, op=op or None, bind=bind, isolate=not in_process, corpus=corpus, tell=console.complain
     )

@@ -28,6 +28,7 @@ BIND = typer.Option(
     'constants: mode="llama",eps=1e-6, and what it returns: -> y,rstd,_',
 )
 HTML = typer.Option("--html", help="Write the reports to this file as a page that works offline.")
+JUNIT = typer.Option("--junit", help="Write the reports to this file as JUnit XML, which CI services show.")
 BASELINE = typer.Option("--baseline", help="Compare with the reports in this file. Exit status 1 if anything is worse.")
 CORPUS = typer.Option("--corpus", help="Run the cases in this file first: the worst cases that hunt found.")
 WORKER = typer.Option(

@@ -31,15 +31,17 @@ class Destinations:
 
     json_path: str = ""
     html_path: str = ""
+    junit_path: str = ""
     baseline: str = ""
     limits: RegressionLimits | None = None  # of the comparison; None: the usual ones
     stored: tuple[Document, ...] = field(init=False, default=())
 
     def __post_init__(self) -> None:
         """Check the files, and read the baseline."""
-        apart({"--json": self.json_path, "--html": self.html_path})
+        apart({"--json": self.json_path, "--html": self.html_path, "--junit": self.junit_path})
         serial.writable(self.json_path)
         serial.writable(self.html_path, ours=("<!DOCTYPE html>",))
+        serial.writable(self.junit_path, ours=("<?xml",))
         if self.html_path:
             from verify_norm.report.html.page import missing
 
@@ -56,7 +58,7 @@ class Destinations:
     @property
     def shown(self) -> bool:
         """Whether standard output is for people."""
-        return "-" not in (self.json_path, self.html_path)
+        return "-" not in (self.json_path, self.html_path, self.junit_path)
 
 
 def deliver(*documents: Document, to: Destinations, all_of_them: bool = True, planned: int = 0) -> Exit:
@@ -66,7 +68,7 @@ def deliver(*documents: Document, to: Destinations, all_of_them: bool = True, pl
     A baseline is not compared with incomplete runs. Of `planned` directions, those after Ctrl-C have no report.
     """
     from verify_norm.auditing.model import Audit, report_of
-    from verify_norm.report import audit, markdown, terminal
+    from verify_norm.report import audit, junit, markdown, terminal
     from verify_norm.report.documents import dump
     from verify_norm.report.summary import show_summary
 
@@ -85,13 +87,15 @@ def deliver(*documents: Document, to: Destinations, all_of_them: bool = True, pl
         write(pages(*documents), to.html_path)
     reports = [report_of(document) for document in documents]
     incomplete = any(report.verdict is Exit.INCOMPLETE for report in reports)
-    compared, unequal = None, False
+    compared, unequal = None, ""
     if to.baseline and not incomplete:
         try:
             compared = _compared(documents, to)
         except UsageError as error:  # the verdict on the run itself stands
-            complain(f"baseline {to.baseline}: {error}")
-            unequal = True
+            unequal = f"baseline {to.baseline}: {error}"
+            complain(unequal)
+    if to.junit_path:
+        write(junit.of(reports, compared, unequal, every=all_of_them), to.junit_path)
     summarize(markdown.of(*documents) + ("\n" + markdown.of_comparison(compared) if compared else ""))
     for report in reports:
         if report.verdict is Exit.NOTHING:

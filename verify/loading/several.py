@@ -40,14 +40,14 @@ def _one(name: str) -> list[str]:
 
 def _of_file(file: str, attribute: str) -> list[str]:
     """Return the kernels in a file: the attribute if it is no pattern, else what matches and is called like a norm."""
-    named = _callables(file)
+    named = callables(file)
     if attribute and not has_magic(attribute):
         return [f"{file}:{attribute}"] * (attribute.partition(".")[0] in named)
     matching = [name for name in named if fnmatchcase(name, attribute or "*")]
     return [f"{file}:{name}" for name in matching if _is_kernel(name, named[name])]
 
 
-def _callables(file: str) -> dict[str, Any]:
+def callables(file: str) -> dict[str, Any]:
     """Return what a file defines itself and can be called, by name: no function or class that it imports."""
     module = imported(file)
     own = {name: value for name, value in vars(module).items() if callable(value) and not name.startswith("_")}
@@ -66,7 +66,7 @@ def _is_kernel(name: str, value: Any) -> bool:
 
 def _without(files: list[str], attribute: str) -> str:
     """Return that no file has such a kernel, and what they have."""
-    names = [f"{file}:{name}" for file in files for name in _callables(file)]
+    names = [f"{file}:{name}" for file in files for name in callables(file)]
     has = f"there are {', '.join(names[:6])}" if names else "there is no callable"
     lacking = f"no file has {attribute}" if attribute else "no callable has the name of a norm"
     return f"{lacking}: add :function and --op, as --kernel {names[0] if names else files[0] + ':norm'}; {has}"

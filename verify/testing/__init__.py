@@ -18,7 +18,7 @@ from verify_norm.core.spec import Contract
 from verify_norm.testing import arguments, verdict
 from verify_norm.testing.truth import truths
 
-__all__ = ["Bound", "InputError", "assert_norm_close", "assert_norm_gradients_close", "bound"]
+__all__ = ["Bound", "InputError", "assert_norm_close", "assert_norm_gradients_close", "bound", "interpret"]
 
 
 class InputError(UsageError, ValueError):
@@ -183,3 +183,18 @@ def _in_one_line() -> Iterator[None]:
             yield
     except UsageError as error:
         raise InputError(str(error)) from None
+
+
+def interpret() -> None:
+    """Turn on Triton's interpreter where torch sees no GPU, corrected to round as a GPU does.
+
+    Call it at the top of a test file, before a kernel's module imports Triton. With TRITON_INTERPRET=1 alone, half of
+    all bfloat16 results would be one ULP off: Triton's interpreter truncates. Without Triton it does nothing.
+
+    Raises
+    ------
+    UsageError : Triton was imported before, without its interpreter.
+    """
+    from verify_norm.search.request import interpret as turn_on
+
+    turn_on()
