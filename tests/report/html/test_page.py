@@ -122,14 +122,14 @@ def test_hostile_names_and_messages_are_escaped(pages):
 
 
 def test_autoescape_is_what_escapes_them(monkeypatch, read):
-    environment = html._environment()
+    environment = html.environment()
     environment.autoescape = False
     monkeypatch.setattr(html, "_environment", lambda: environment)
     assert {"img", "onerror"} & set(foreign(read(html.pages(DOCUMENTS["hostile"]))))
 
 
 def test_the_data_of_figures_cannot_end_their_script():
-    template = html._environment().from_string("{{ value | tojson }}")
+    template = html.environment().from_string("{{ value | tojson }}")
     assert template.render(value=["</script>", "<!--", "\u2028"]) == '["\\u003c/script\\u003e","\\u003c!--","\\u2028"]'
     with pytest.raises(ValueError, match="not JSON compliant"):
         template.render(value=inf)

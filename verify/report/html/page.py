@@ -72,7 +72,7 @@ def pages(*documents: Document, title: str = "") -> str:
     hashes = [base64.b64encode(hashlib.sha256(one.encode()).digest()).decode() for one in scripts.values()]
     names = "; ".join(f"{one['report'].kernel}: {one['headline'].word}" for one in articles)
     kind = "audit" if any(isinstance(one, Audit) for one in documents) else "report"
-    template = _environment().get_template("page.html")
+    template = environment().get_template("page.html")
     return template.render(
         articles=articles,
         date=next((report_of(one).environment.get("date") for one in documents), None),
@@ -87,7 +87,7 @@ def pages(*documents: Document, title: str = "") -> str:
     )
 
 
-def _environment() -> Environment:
+def environment() -> Environment:
     """Return the environment of the templates: what they print is printable, and escaped unless it is markup."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
