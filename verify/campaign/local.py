@@ -69,8 +69,7 @@ class _Worker:
 
     def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:
-            begin = {"initializer": worker.begin, "initargs": (self._gpu,)}
-            self._pool = ProcessPoolExecutor(1, self._context, **begin)
+            self._pool = ProcessPoolExecutor(1, self._context, worker.begin, (self._gpu,))
         return self._pool
 
     def _lost(self) -> str:

@@ -22,12 +22,12 @@ from verify_norm.core.serial import writable
 
 
 @contextmanager
-def said(path: str) -> Iterator[None]:
+def said(path: str, hint: str = "") -> Iterator[None]:
     """Raise UsageError, one line, for what SQLite or the system says of the file in this block."""
     try:
         yield
     except sqlite3.Error as error:
-        raise UsageError(f"{path}: {error}; what was entered before is kept") from error
+        raise UsageError(f"{path}: {error}{hint}") from error
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
@@ -55,38 +55,40 @@ class Store:
         Raises UsageError if the file is not ours, of another plan or of other versions, in use, or not writable.
         """
         writable(path, ours=("SQLite format 3",))
-        lock = _locked(path)
+        lock, database = _locked(path), None
         try:
             with said(path):
                 database = sqlite3.connect(f"file:{_quoted(path)}", uri=True, isolation_level=None)
-                if database.execute("PRAGMA schema_version").fetchone()[0]:
-                    _refuse_foreign(database, path)
-                database.execute("PRAGMA journal_mode = WAL")
-                database.execute("PRAGMA synchronous = NORMAL")
                 store = cls(path, database, lock)
                 store._begin(units, {name: json.dumps(value, sort_keys=True) for name, value in facts.items()})
         except BaseException:
+            if database is not None:
+                database.close()
             _unlock(path, lock)
             raise
         return store
 
     def _begin(self, units: tuple[Unit, ...], facts: Mapping[str, str]) -> None:
         """Enter the plan into a new file; in another one, refuse another plan."""
-        if self.database.execute("PRAGMA user_version").fetchone()[0]:
+        new = not self.database.execute("PRAGMA schema_version").fetchone()[0]
+        if not new:
+            _refuse_foreign(self.database, self.path)
             refuse_other(facts, self.facts(), self.path)
-            return
-        with self.transaction():
-            for statement in filter(str.strip, SCHEMA.split(";")):
-                self.database.execute(statement)
-            self._insert("facts", facts.items())
-            self._insert("units", (tuple(getattr(unit, name) for name in Unit.__slots__) for unit in units))
-            self.database.execute(f"PRAGMA application_id = {MAGIC}")
-            self.database.execute(f"PRAGMA user_version = {VERSION}")
+        self.database.execute("PRAGMA journal_mode = WAL")  # others read while this process writes
+        self.database.execute("PRAGMA synchronous = NORMAL")
+        if new:
+            with self.transaction():
+                for statement in filter(str.strip, SCHEMA.split(";")):
+                    self.database.execute(statement)
+                self._insert("facts", facts.items())
+                self._insert("units", (tuple(getattr(unit, name) for name in Unit.__slots__) for unit in units))
+                self.database.execute(f"PRAGMA application_id = {MAGIC}")
+                self.database.execute(f"PRAGMA user_version = {VERSION}")
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Enter all that this block writes, or nothing."""
-        with said(self.path):
+        with said(self.path, "; what was entered before is kept, and the same command goes on"):
             self.database.execute("BEGIN IMMEDIATE")
             try:
                 yield
