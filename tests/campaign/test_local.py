@@ -156,8 +156,8 @@ def test_a_kernel_from_plan_to_report(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ops.py").write_text(OPS)
     kernels = [{"kernel": f"ops.py:{name}", "op": "rmsnorm_fwd"} for name in ("right", "wrong")]
-    keys = {"kernels": kernels, "dtypes": ["fp32"], "examples": 4, "block": 2, "device": "cpu"}
-    found = run_campaign(keys | {"checks": ["signature", "accuracy"], "only": "ndim=2"}, "s", jobs=2)
+    keys = {"kernels": kernels, "dtypes": ["fp32"], "examples": 2, "block": 1, "device": "cpu"}
+    found = run_campaign(keys | {"checks": ["signature", "accuracy"], "only": "ndim=2"}, "s", jobs=1)
     assert [(row.verdict, row.done) for row in found.rows] == [(Exit.PASS, 2), (Exit.FINDINGS, 2)]
     assert {one.check for one in found.findings} == {"accuracy"}
     assert 'verify-norm replay \'{"kernel": "ops.py:wrong"' in found.findings[0].replay

@@ -23,6 +23,11 @@ def entered(path, *wanted, stop=lambda number: None):
     return path
 
 
+def enter_all(store):
+    for unit in store.pending():
+        store.enter(unit, outcome(unit, wrong=unit.kernel == "b"))
+
+
 def read(path):
     with Store.reading(str(path)) as store:
         return contents(store)
@@ -140,8 +145,7 @@ def test_a_full_disk_is_one_line_and_keeps_what_was_there(tmp_path):
     with Store.writing(str(path), UNITS, FACTS) as store:
         store.database.execute("PRAGMA max_page_count = 1")  # the size that it has
         with pytest.raises(UsageError, match="database or disk is full; what was entered before is kept"):
-            for unit in UNITS[1:]:
-                store.enter(unit, outcome(unit, wrong=unit.kernel == "b"))
+            enter_all(store)
     assert len(read(path)["outcomes"]) >= len(before["outcomes"])
     assert read(entered(path)) == read(entered(tmp_path / "whole"))
 

@@ -1,4 +1,4 @@
-"""What a worker examines in place of a kernel: it loads no torch, and ends its process where the unit's kernel says so."""
+"""What a worker does in place of a search: it loads no torch, and ends its process where the kernel's name says so."""
 
 import os
 import signal
