@@ -153,6 +153,21 @@ def test_what_is_not_done_is_no_pass(folder):
     assert run("campaign", "report", "t")[0].exit_code == 3
 
 
+def test_ctrl_c_shows_what_is_done_and_the_same_command_goes_on(monkeypatch):
+    def of(unit, times):
+        if unit.number == 3:
+            raise KeyboardInterrupt
+        return outcome(unit)
+
+    monkeypatch.setattr(local, "Local", lambda plan, jobs: Canned(of, number=1))
+    result, text = run("campaign", "p.toml")
+    assert result.exit_code == 3, text
+    assert "interrupted: the same command goes on from p.campaign" in text
+    assert "INCOMPLETE p.campaign: 2 kernels, 3 of 8 units, 3 cases" in text
+    monkeypatch.setattr(local, "Local", lambda plan, jobs: Canned())
+    assert run("campaign", "p.toml")[0].exit_code == 0
+
+
 BAD = [
     (("campaign",), "expected a plan, as verify-norm campaign plan.toml, or --kernel"),
     (("campaign", "none.toml"), "plan none.toml: No such file"),

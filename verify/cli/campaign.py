@@ -98,7 +98,10 @@ def run(
         def progress(written: Store) -> None:
             tell(lambda: campaign.progress(summary.summarize(written, share)))
 
-        run.run(asked, units, path, local.Local(asked, jobs), shard=share, seconds=stop, progress=progress)
+        try:
+            run.run(asked, units, path, local.Local(asked, jobs), shard=share, seconds=stop, progress=progress)
+        except KeyboardInterrupt:
+            console.complain(f"interrupted: the same command goes on from {path}")
     with Store.reading(path) as written:
         found = summary.summarize(written, share)
     campaign.show(found, terminal.console())
