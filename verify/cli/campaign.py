@@ -29,7 +29,7 @@ KERNEL = typer.Option("--kernel", "-k", help="Show the whole report of this kern
 MARKDOWN = typer.Option("--markdown", help="Write Markdown to this file. - is standard output.")
 WATCH = typer.Option("--watch", help="Show it anew each second, until the campaign ends or Ctrl-C.")
 INTO = typer.Option("--into", help="The file to enter the outcomes into; it may exist.")
-EVERY = 30.0  # seconds between two lines where there is no terminal
+EVERY = {True: 10.0, False: 30.0}  # seconds until the line changes on a terminal, and between two lines elsewhere
 
 
 class Group(TyperGroup):
@@ -128,10 +128,12 @@ def _line() -> Any:
 
         def tell(words: Any) -> None:
             nonlocal shown
+            if time.monotonic() < shown + EVERY[console.err.is_terminal]:
+                return  # it reads all outcomes, and workers wait for it
+            shown = time.monotonic()
             if console.err.is_terminal:
                 line.update(escape(words()))
-            elif time.monotonic() > shown + EVERY:
-                shown = time.monotonic()
+            else:
                 console.status(words())
 
         yield tell
