@@ -9,7 +9,7 @@ from typing import Any
 __version__ = "0.9.0"
 
 _NAMES = {
-    "api": ("Reports", "audit", "exhaust", "kernel", "replay", "same", "verify"),
+    "api": ("Reports", "audit", "exhaust", "kernel", "replay", "run_campaign", "same", "verify"),
     "core.errors": ("FindingsError", "UsageError"),
     "core.finding": ("Finding",),
     "core.results": ("Report",),

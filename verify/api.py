@@ -1,10 +1,12 @@
 """The Python door: `verify` a kernel, `exhaust` a space, `replay` a case, `same`: two kernels; decorator `kernel`."""
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
 
+from verify_norm.campaign.summary import Summary
 from verify_norm.core.errors import Exit
 from verify_norm.core.finding import Finding
 from verify_norm.core.rendering import Rendered
@@ -231,6 +233,33 @@ def exhaust(
 
     choice = Choice(space, dtype, eps, items)
     return run.exhaust(asked.only(), asked.settings, choice, seconds=seconds, resume=resume)
+
+
+def run_campaign(
+    plan: str | Mapping[str, Any],
+    store: str,
+    *,
+    jobs: int | None = None,
+    shard: str = "1/1",
+    stop_after: float | None = None,
+) -> Summary:
+    """Run a campaign, or go on with it, as `verify-norm campaign` does; return what its store says of the shard.
+
+    `plan` is the path of a plan or its keys (`verify_norm.campaign.plan`), `store` the path of the file that keeps the
+    outcomes; the others are options of the command. Raises UsageError: a key of the plan is wrong, a kernel cannot be
+    loaded, or the store is of another campaign, in use, or cannot be written.
+    """
+    from verify_norm.campaign import local, run, summary
+    from verify_norm.campaign.plan import checked, expand, read
+    from verify_norm.campaign.shard import Shard
+    from verify_norm.campaign.store import Store
+
+    share, path = Shard.of(shard), plan if isinstance(plan, str) else ""
+    asked = checked(read(path) if isinstance(plan, str) else plan, path)
+    units, stop = expand(asked, _tell), inf if stop_after is None else stop_after
+    run.run(asked, units, store, local.Local(asked, jobs), shard=share, seconds=stop)
+    with Store.reading(store) as written:
+        return summary.summarize(written, share)
 
 
 def replay(

@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,13 @@ def commands() -> str:
 
     group: Any = get_command(app)
     parts = ["# Commands\n", _command("verify-norm", group, "verify-norm --kernel K")]
-    return "\n".join([*parts, *(_command(f"verify-norm {name}", one) for name, one in group.commands.items())])
+    return "\n".join([*parts, *(_command(name, one) for name, one in _leaves("verify-norm", group))])
+
+
+def _leaves(title: str, group: Any) -> Iterator[tuple[str, Any]]:
+    """Yield each command with its whole name; those of a group are commands of their own."""
+    for name, one in group.commands.items():
+        yield from _leaves(f"{title} {name}", one) if hasattr(one, "commands") else [(f"{title} {name}", one)]
 
 
 def _command(title: str, command: Any, usage: str = "") -> str:

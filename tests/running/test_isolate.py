@@ -100,7 +100,7 @@ def test_workers_that_are_interrupted_report_what_they_have():
     ],
 )
 def test_the_end_of_a_process_has_its_words(status, how):
-    assert isolate._ending(status) == f"it ended its process {how}"
+    assert isolate.ending(status) == f"it ended its process {how}"
 
 
 @pytest.mark.slow

@@ -151,7 +151,7 @@ class Isolated:
             raise LostError(f"it did not return after {limit:.3g} s", hung=True, measured=measured, late=late) from None
         except pebble.ProcessExpired as error:
             self.fresh()
-            raise LostError(_ending(error.exitcode)) from None
+            raise LostError(ending(error.exitcode)) from None
         if ran(result):
             self._patience.returned(types, seconds)
         return result
@@ -186,7 +186,7 @@ class Isolated:
         except TimeoutError:
             why = f"it did not return within {LOADING:.3g} s"
         except pebble.ProcessExpired as error:
-            why = _ending(error.exitcode)
+            why = ending(error.exitcode)
         except UsageError as error:
             why = str(error)
         raise UsageError(f"{self.kernel.name} cannot be loaded in a process of its own: {why}")
@@ -227,7 +227,8 @@ class Isolated:
         self._file.close()
 
 
-def _ending(status: int | None) -> str:
+def ending(status: int | None) -> str:
+    """Return in words how a process ended, by its exit status; a negative one is a signal."""
     if status is not None and status < 0:
         name = signal.Signals(-status).name
         hint = ", as when memory is exhausted" if name == "SIGKILL" else ""
@@ -253,7 +254,7 @@ class _Process(ForkServerProcess):
 
     @staticmethod
     def _Popen(process_obj: Any) -> Any:  # noqa: N802 — multiprocessing's name
-        with _starting, _no_main():
+        with _starting, no_main():
             resource_tracker.ensure_running()  # it unblocks the signal
             with without_interrupts():
                 ensure_running()  # Ctrl-C is for this process alone, which ends the server and its children
@@ -272,7 +273,8 @@ def context(preload: str) -> ForkServerContext:
 
 
 @contextmanager
-def _no_main() -> Iterator[None]:
+def no_main() -> Iterator[None]:
+    """Hide the caller's script in this block: a process that is started in it does not run it again."""
     main = sys.modules["__main__"]
     kept: dict[str, Any] = {name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__}
     main.__spec__ = None

@@ -53,7 +53,8 @@ class Drawing:
     def parts(self, usual_ones: int) -> Iterator[Part]:
         """Yield the large cases of a table, so many random cases of usual size, and random large ones."""
         device = kind(self.settings.device)
-        count, table = self.settings.examples // LARGE_SHARE, corners.wide(self.op, self.dtypes)
+        count = self.settings.examples // LARGE_SHARE
+        table = corners.wide(self.op, self.dtypes) if self.settings.tables else []
         for spec in table[:count]:
             yield partial(self.wide, spec=spec)
         usual, large = (

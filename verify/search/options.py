@@ -185,6 +185,7 @@ TAKES: dict[str, tuple[str, ...]] = {  # the options of each command
     "replay": ("contract", "only", "device", "checks", "timeout", "require_own", "untrusted"),
     "same": ("dtypes", "only", *SEARCH, "shapes", "timeout", "allow_incomplete"),
     "exhaust": ("contract", "only", "device", "timeout"),
+    "campaign": tuple(name for name in Options.model_fields if name not in ("seconds", "untrusted")),
     "zoo": (*SEARCH, "allow_incomplete"),
 }
 

@@ -55,10 +55,10 @@ class Sweep:
         """Yield the cases of `first` and the table, those in which all pairs of choices meet, and explorations."""
         state, settings = self.state, self.state.settings
         dtypes, op = offered_dtypes(state), OPS[state.kernel.op]
-        table, large = corner_table(state, dtypes)
+        table, large = corner_table(state, dtypes) if settings.tables else ([], [])
         corner, frozen = (*table, *large), state.kernel.autograd
         further = bool(dtypes and state.checks and settings.examples)
-        if further and settings.shapes != "models":
+        if further and settings.tables and settings.shapes != "models":
             state.pairs = covering.Pairs(op, dtypes, frozen=frozen)
         table = [*(spec for spec in first if spec.dtype in dtypes), *table]
         state.corners = len(table) + len(large)

@@ -116,9 +116,9 @@ def test_hostile_names_and_messages_are_escaped(pages):
 
 
 def test_autoescape_is_what_escapes_them(monkeypatch, read):
-    environment = html._environment()
+    environment = html.environment()
     environment.autoescape = False
-    monkeypatch.setattr(html, "_environment", lambda: environment)
+    monkeypatch.setattr(html, "environment", lambda: environment)
     assert {"img", "onerror"} & set(foreign(read(html.pages(DOCUMENTS["hostile"]))))
 
 

@@ -66,7 +66,7 @@ def pages(*documents: Document, title: str = "") -> str:
     script, style = resource("page.js"), resource("page.css")
     names = "; ".join(f"{one['report'].kernel}: {one['headline'].word}" for one in articles)
     kind = "audit" if any(isinstance(one, Audit) for one in documents) else "report"
-    template = _environment().get_template("page.html")
+    template = environment().get_template("page.html")
     return template.render(
         articles=articles,
         date=next((report_of(one).environment.get("date") for one in documents), None),
@@ -90,7 +90,7 @@ def _hash(source: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}'"
 
 
-def _environment() -> Environment:
+def environment() -> Environment:
     """Return the environment of the templates: what they print is printable, and escaped unless it is markup."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup

@@ -18,7 +18,7 @@ from typing import Any
 from verify_norm.core.errors import UsageError, visible
 from verify_norm.loading.bind import parse
 from verify_norm.loading.targets import folders_of
-from verify_norm.running.isolate import LOADING, MEMORY, LostError, _ending, _memory
+from verify_norm.running.isolate import LOADING, MEMORY, LostError, _memory, ending
 from verify_norm.running.untrusted import wire, zygote
 from verify_norm.running.untrusted.arena import Arena
 
@@ -159,7 +159,7 @@ class Worker:
         finally:
             self.arena.close()
             shutil.rmtree(self._own, ignore_errors=True)
-        return "it closed its channel and ran on" if status == zygote.RUNNING else _ending(status)
+        return "it closed its channel and ran on" if status == zygote.RUNNING else ending(status)
 
 
 def constants(bind: str) -> list[str]:

@@ -1,0 +1,144 @@
+"""Measure the store of a campaign: the time of a commit, the size of the file, the time until its report is there.
+
+    python benchmarks/campaign.py [--units 3100] [--kernels 50] [--out FILE]
+
+Every unit has the report of one real block of random cases; the default is 10^6 cases or somewhat more. The same
+rows go into DuckDB too, if it is installed, with a transaction for each unit as here. `readable` says whether another
+process can read the file while this one has it open to write. Since all units have one report, and a store of columns
+keeps once what repeats, DuckDB's file would be larger in use.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from verify_norm.campaign import worker
+from verify_norm.campaign.merging import merged
+from verify_norm.campaign.model import Outcome, Unit
+from verify_norm.campaign.plan import checked, expand
+from verify_norm.campaign.store import Store
+from verify_norm.campaign.summary import summarize
+from verify_norm.campaign.tables import SCHEMA, counts, rows
+from verify_norm.core.results import Report
+from verify_norm.report.html.campaign import page
+from verify_norm.running.environment import environment
+
+CASES = 500  # random ones of a block
+READ = {
+    "sqlite": "import sqlite3; sqlite3.connect('file:{}?mode=ro', uri=True).execute('SELECT count(*) FROM outcomes')",
+    "duckdb": "import duckdb; duckdb.connect('{}', read_only=True).execute('SELECT count(*) FROM outcomes')",
+}
+
+
+def units_of(units: int, kernels: int) -> tuple[Unit, ...]:
+    """Return so many units of so many kernels."""
+    named = ((number, f"k{number % kernels:03}") for number in range(units))
+    return tuple(
+        Unit(f"{n:016x}", n, name, "layernorm_fwd", "", "", "", "float32", n // kernels, n, CASES, "")
+        for n, name in named
+    )
+
+
+def timed(call: Callable[[], Any]) -> float:
+    """Return the seconds of a call."""
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
+
+
+def readable(engine: str, path: Path) -> bool:
+    """Return whether another process can read a file that this one writes."""
+    return subprocess.run([sys.executable, "-c", READ[engine].format(path)], capture_output=True).returncode == 0
+
+
+def of_sqlite(path: Path, units: tuple[Unit, ...], outcomes: list[Outcome]) -> dict[str, Any]:
+    """Return what the store takes."""
+    facts: dict[str, Any] = {"plan": {}, "units": "", "versions": {}}
+    with Store.writing(str(path), units, facts) as store:
+        commits = [timed(lambda at=n: store.enter(units[at], outcomes[at])) for n in range(len(units))]  # type: ignore[misc]
+        while_open = readable("sqlite", path)
+        status = timed(lambda: summarize(Store.reading(str(path))))
+    with Store.reading(str(path)) as store:
+        shown = timed(lambda: page(summarize(store)))
+        names = sorted({unit.kernel for unit in units})
+        whole = timed(lambda: [merged(store.reports(name, "layernorm_fwd")) for name in names])
+    return {
+        "commit_ms": 1e3 * median(commits),
+        "megabytes": path.stat().st_size / 1e6,
+        "readable": while_open,
+        "status_seconds": status,
+        "page_seconds": shown,
+        "all_merged_reports_seconds": whole,
+    }
+
+
+def of_duckdb(path: Path, units: tuple[Unit, ...], outcomes: list[Outcome]) -> dict[str, Any]:
+    """Return what the same rows take in DuckDB."""
+    import duckdb  # type: ignore[import-not-found,unused-ignore]
+
+    database = duckdb.connect(str(path))
+    for statement in filter(str.strip, SCHEMA.replace("REFERENCES units", "").split(";")):
+        database.execute(statement)
+
+    def insert(table: str, found: list[tuple[Any, ...]]) -> None:
+        if found:
+            database.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * len(found[0]))})", found)
+
+    def enter(unit: Unit, outcome: Outcome) -> None:
+        assert outcome.report is not None
+        database.execute("BEGIN")
+        for table, found in rows(outcome.report).items():
+            insert(table, [(unit.id, *row) for row in found])
+        times = (outcome.worker, outcome.started, outcome.finished, outcome.problem)
+        insert("outcomes", [(unit.id, outcome.verdict.name, *times, *counts(outcome.report))])
+        database.execute("COMMIT")
+
+    insert("units", [tuple(getattr(unit, name) for name in Unit.__slots__) for unit in units])
+    commits = [timed(lambda at=n: enter(units[at], outcomes[at])) for n in range(len(units))]  # type: ignore[misc]
+    while_open = readable("duckdb", path)
+    question = "SELECT kernel, sum(cases), max(ratio) FROM units JOIN errors ON unit = id GROUP BY kernel"
+    asked = timed(lambda: database.execute(question).fetchall())
+    database.close()
+    found = {"commit_ms": 1e3 * median(commits), "megabytes": path.stat().st_size / 1e6, "readable": while_open}
+    return found | {"question_seconds": asked, "version": duckdb.__version__}
+
+
+def block() -> Report:
+    """Return the report of one block of random cases of a kernel of stock torch."""
+    plan = checked({"kernels": ["layernorm_fwd_torch"], "dtypes": "fp32", "examples": 2 * CASES, "device": "cpu"})
+    outcome = worker.examine(expand(plan)[1], plan.settings | {"seconds": 3600.0}, "w")
+    assert outcome.report is not None, outcome.problem
+    return outcome.report
+
+
+def main() -> None:
+    """Measure, print, and write the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--units", type=int, default=3100)
+    parser.add_argument("--kernels", type=int, default=50)
+    parser.add_argument("--out", default="")
+    given = parser.parse_args()
+    report, units = block(), units_of(given.units, given.kernels)
+    outcomes = [Outcome(unit.id, "w", float(unit.number), unit.number + 1.0, report) for unit in units]
+    found: dict[str, Any] = {"units": len(units), "cases": len(units) * report.cases, "kernels": given.kernels}
+    with tempfile.TemporaryDirectory() as folder:
+        found["sqlite"] = of_sqlite(Path(folder) / "s", units, outcomes)
+        with suppress(ImportError):
+            found["duckdb"] = of_duckdb(Path(folder) / "d", units, outcomes)
+    found["environment"] = environment("cpu")
+    text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+    print(text, end="")
+    if given.out:
+        Path(given.out).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

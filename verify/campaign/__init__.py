@@ -1,0 +1,1 @@
+"""Takes many kernels through blocks of cases, in many processes, and keeps the outcomes in one file."""

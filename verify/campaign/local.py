@@ -1,0 +1,128 @@
+"""The workers of one machine: a process for each GPU, or several on the CPU. A unit may end its process alone."""
+
+import os
+import time
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.context import SpawnContext, SpawnProcess
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+from verify_norm.campaign import worker
+from verify_norm.campaign.model import Outcome, Unit
+from verify_norm.campaign.plan import Plan
+from verify_norm.core.errors import UsageError
+from verify_norm.running.isolate import ending, no_main
+from verify_norm.search.crew import cores
+from verify_norm.search.request import device, gpus
+
+
+class Executor(Protocol):
+    """What examines units, so many at the same time, each in a thread of the caller's."""
+
+    @property
+    def number(self) -> int:
+        """How many units it examines at the same time."""
+
+    def examine(self, unit: Unit) -> Outcome:
+        """Return the outcome of a unit; one that `ended` its process does not end the others."""
+
+    def close(self) -> None:
+        """End all processes, also those that examine a unit."""
+
+
+class _Process(SpawnProcess):
+    """A child that does not import the caller's script again."""
+
+    @staticmethod
+    def _Popen(process_obj: Any) -> Any:  # noqa: N802 — multiprocessing's name
+        with no_main():
+            return SpawnProcess._Popen(process_obj)
+
+
+class _Context(SpawnContext):
+    """Makes the process of one worker, and keeps it."""
+
+    made: _Process | None = None
+
+    def Process(self, *args: Any, **options: Any) -> _Process:  # type: ignore[override]  # noqa: N802
+        self.made = _Process(*args, **options)
+        return self.made
+
+
+class _Worker:
+    """One process, which is started again after a unit has ended it."""
+
+    def __init__(self, name: str, gpu: str) -> None:
+        self.name, self._gpu = name, gpu
+        self._context = _Context()
+        self._pool: ProcessPoolExecutor | None = None
+
+    def examine(self, unit: Unit, settings: Mapping[str, Any]) -> Outcome:
+        """Return the outcome of a unit."""
+        started = time.time()
+        try:
+            return self._started().submit(worker.examine, unit, settings, self.name).result()
+        except BrokenProcessPool:
+            return Outcome(unit.id, self.name, started, time.time(), ended=self._lost())
+
+    def _started(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            self._pool = ProcessPoolExecutor(1, self._context, worker.begin, (self._gpu,))
+        return self._pool
+
+    def _lost(self) -> str:
+        """Forget the process, and return in words how it ended."""
+        self.close()
+        return ending(self._context.made.exitcode if self._context.made else None)
+
+    def close(self) -> None:
+        """End the process, whatever it does."""
+        pool, self._pool = self._pool, None
+        if self._context.made is not None and self._context.made.pid is not None:
+            self._context.made.kill()
+        if pool is not None:
+            pool.shutdown(cancel_futures=True)
+
+
+class Local:
+    """Workers on this machine: one for each GPU, `jobs` on a CPU, where by default each core has one."""
+
+    def __init__(self, plan: Plan, jobs: int | None = None) -> None:
+        """Find the places; no process starts before it has a unit. Raises UsageError if the device is not there."""
+        place = device(plan.device)
+        on_gpu = place != "cpu"
+        self._settings = plan.settings | {"device": "cuda" if on_gpu else "cpu"}
+        if on_gpu and jobs is not None:
+            raise UsageError("--jobs: on GPUs there is one worker for each; CUDA_VISIBLE_DEVICES chooses them")
+        gpu_names = [place] if ":" in plan.device else [f"cuda:{number}" for number in range(gpus())]
+        names = gpu_names if on_gpu else [f"cpu {number}" for number in range(1, (jobs or cores()) + 1)]
+        self._workers = [_Worker(name, _visible(name) if on_gpu else "") for name in names]
+        self._free: SimpleQueue[_Worker] = SimpleQueue()
+        for one in self._workers:
+            self._free.put(one)
+
+    @property
+    def number(self) -> int:
+        """How many workers there are."""
+        return len(self._workers)
+
+    def examine(self, unit: Unit) -> Outcome:
+        """Return the outcome of a unit, of the next free worker."""
+        one = self._free.get()
+        try:
+            return one.examine(unit, self._settings)
+        finally:
+            self._free.put(one)
+
+    def close(self) -> None:
+        """End all processes."""
+        for one in self._workers:
+            one.close()
+
+
+def _visible(name: str) -> str:
+    """Return what CUDA_VISIBLE_DEVICES calls the device that torch here calls "cuda:N"."""
+    number, listed = int(name.partition(":")[2]), os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return listed.split(",")[number].strip() if listed else str(number)

@@ -1,0 +1,58 @@
+"""The nouns of a campaign: a unit of its work, and what became of it. Loads no torch."""
+
+from dataclasses import dataclass
+
+from verify_norm.core.errors import Exit
+from verify_norm.core.results import Report
+
+LOSSES = 3  # a unit that has ended so many processes is a finding
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One kernel in one type and one block of random cases; the first block also has the corner table.
+
+    `id` is a digest of all that determines the cases and their outcomes: the fields below, the settings of the plan and
+    the text of the kernel's file, whose digest is `source`. `number` is the place in the plan.
+    """
+
+    id: str
+    number: int
+    kernel: str
+    op: str
+    bind: str
+    contract: str
+    only: str
+    dtype: str
+    block: int
+    seed: int
+    examples: int
+    source: str
+
+    def __str__(self) -> str:
+        """Return the unit in words."""
+        return f"{self.kernel} ({self.op}), {self.dtype}, block {self.block}"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a unit, in the process `worker`, from `started` to `finished`, in seconds since 1970.
+
+    One of three: its `report`; the `problem` why there is none, as a package that is not installed; or how it `ended`
+    the process.
+    """
+
+    unit: str
+    worker: str
+    started: float
+    finished: float
+    report: Report | None = None
+    problem: str = ""
+    ended: str = ""
+
+    @property
+    def verdict(self) -> Exit:
+        """Return the verdict on the unit."""
+        if self.report is None:
+            return Exit.FINDINGS if self.ended else Exit.NOTHING
+        return self.report.verdict

@@ -1,0 +1,215 @@
+"""What a store says of a campaign: a row for each kernel, the findings, and how far it is. Reads no whole report."""
+
+import json
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import Any
+
+from verify_norm.campaign.model import Unit
+from verify_norm.campaign.shard import WHOLE, Shard
+from verify_norm.campaign.store import Store, in_use
+from verify_norm.core.errors import Exit, FindingsError
+from verify_norm.core.results import worst_of
+
+RECENT = 64  # units whose speed tells how long the rest takes
+LISTED = 6  # missing units that a line names
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One way in which a kernel is wrong: how often, and the command that replays it in the first unit."""
+
+    kernel: str
+    op: str
+    check: str
+    output: str | None
+    cases: int
+    message: str
+    replay: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One kernel: its units, those that are done, its cases, findings, largest error/bound, seconds and verdict."""
+
+    kernel: str
+    op: str
+    units: int
+    done: int
+    cases: int
+    findings: int
+    ratio: float | None
+    seconds: float
+    verdict: Exit
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """What one worker has done: units, their cases and seconds, and when it entered the last one."""
+
+    name: str
+    units: int
+    cases: int
+    seconds: float
+    last: float
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A campaign so far, or a shard of it. `problems` are units without a report, and why; `left` are seconds."""
+
+    path: str
+    rows: tuple[Row, ...]
+    findings: tuple[Found, ...]
+    problems: tuple[tuple[Unit, str], ...]
+    missing: tuple[Unit, ...]
+    workers: tuple[Worker, ...]
+    incomplete: tuple[tuple[Unit, int, int], ...]  # units whose time was over: of the corner cases so many ran
+    rate: float  # cases a second
+    left: float | None
+    running: bool
+    versions: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def units(self) -> int:
+        """How many units there are."""
+        return sum(row.units for row in self.rows)
+
+    @property
+    def done(self) -> int:
+        """How many units have a report or a finding."""
+        return sum(row.done for row in self.rows)
+
+    @property
+    def cases(self) -> int:
+        """How many cases ran."""
+        return sum(row.cases for row in self.rows)
+
+    @property
+    def verdict(self) -> Exit:
+        """Return the worst verdict on any kernel."""
+        return worst_of(row.verdict for row in self.rows)
+
+    @property
+    def ok(self) -> bool:
+        """Whether all units are done and no kernel has a finding."""
+        return self.verdict is Exit.PASS
+
+    def raise_for_findings(self) -> None:
+        """Raise FindingsError if the campaign has findings, is incomplete or has units without a report."""
+        if not self.ok:
+            found = [
+                f"{one.kernel} ({one.op}) {one.check}: {one.message}\n  replay {one.replay}" for one in self.findings
+            ]
+            problems = [f"{unit}: {problem}" for unit, problem in self.problems]
+            raise FindingsError("\n".join([*found, *problems, *lacking(self)]))
+
+
+def lacking(found: Summary) -> list[str]:
+    """Return what is not done, a line for each fact; nothing if all is."""
+    lines = []
+    if found.missing:
+        names = "; ".join(map(str, found.missing[:LISTED])) + "; …" * (len(found.missing) > LISTED)
+        lines.append(f"{len(found.missing):,} of {found.units:,} units are missing: {names}")
+    for unit, done, corners in found.incomplete:
+        lines.append(f"{unit}: {done} of {corners} corner cases ran; give the plan more seconds")
+    return lines
+
+
+def summarize(store: Store, shard: Shard = WHOLE) -> Summary:
+    """Return what the store says of the units of a shard."""
+    part = f"number % {shard.n} = {shard.i - 1}"
+    units = [unit for unit in store.units() if unit in shard]
+    of = {unit.id: unit for unit in units}
+    outcomes = store.query(
+        "SELECT unit, verdict, problem, worker, started, finished, cases, corners, corners_done "
+        f"FROM outcomes JOIN units ON unit = id WHERE {part} ORDER BY number"
+    )
+    findings = tuple(
+        Found(*row[1:])
+        for row in store.query(
+            'SELECT min(number), kernel, op, "check", output, sum(cases), message, replay FROM findings '
+            f'JOIN units ON unit = id WHERE {part} GROUP BY kernel, op, "check", output ORDER BY 1'
+        )
+    )
+    ratios = {
+        (kernel, op): ratio
+        for kernel, op, ratio in store.query(
+            f"SELECT kernel, op, max(ratio) FROM errors JOIN units ON unit = id WHERE {part} GROUP BY kernel, op"
+        )
+    }
+    met = {row[0] for row in outcomes if not row[2]}
+    rate, left = _speed(outcomes, len(units) - len(met))
+    return Summary(
+        store.path,
+        _rows(units, outcomes, findings, ratios),
+        findings,
+        tuple((of[row[0]], row[2]) for row in outcomes if row[2]),
+        tuple(unit for unit in units if unit.id not in {row[0] for row in outcomes}),
+        _workers(outcomes),
+        tuple((of[row[0]], row[8], row[7]) for row in outcomes if row[1] == Exit.INCOMPLETE.name),
+        rate,
+        left,
+        in_use(store.path),
+        json.loads(store.facts()["versions"]),
+    )
+
+
+def _rows(
+    units: list[Unit], outcomes: list[Any], findings: tuple[Found, ...], ratios: dict[Any, float]
+) -> tuple[Row, ...]:
+    by_unit = {row[0]: row for row in outcomes}
+    of: defaultdict[tuple[str, str], list[Unit]] = defaultdict(list)
+    for unit in units:
+        of[unit.kernel, unit.op].append(unit)
+    rows = []
+    for (kernel, op), its in of.items():
+        found = [by_unit[unit.id] for unit in its if unit.id in by_unit]
+        done = sum(not row[2] for row in found)
+        count = sum((one.kernel, one.op) == (kernel, op) for one in findings)
+        seconds = sum(row[5] - row[4] for row in found)
+        cases, ratio = sum(row[6] for row in found), ratios.get((kernel, op))
+        verdict = _verdict(its, by_unit)
+        rows.append(Row(kernel, op, len(its), done, cases, count, ratio, seconds, verdict))
+    return tuple(rows)
+
+
+def _verdict(units: list[Unit], outcomes: dict[str, Any]) -> Exit:
+    """Return the verdict on one kernel: a block may check nothing, a type or a unit with a problem may not."""
+    by_type: defaultdict[str, list[Exit]] = defaultdict(list)
+    others = []
+    for unit in units:
+        row = outcomes.get(unit.id)
+        if row is None:
+            others.append(Exit.INCOMPLETE)
+        elif row[2]:
+            others.append(Exit.NOTHING)
+        else:
+            by_type[unit.dtype].append(Exit[row[1]])
+    return worst_of([*(worst_of(verdicts, every=False) for verdicts in by_type.values()), *others])
+
+
+def _workers(outcomes: list[Any]) -> tuple[Worker, ...]:
+    of: defaultdict[str, list[Any]] = defaultdict(list)
+    for row in outcomes:
+        of[row[3]].append(row)
+    return tuple(
+        Worker(name, len(rows), sum(r[6] for r in rows), sum(r[5] - r[4] for r in rows), max(r[5] for r in rows))
+        for name, rows in sorted(of.items())
+    )
+
+
+def _speed(outcomes: list[Any], waiting: int) -> tuple[float, float | None]:
+    """Return the cases a second of the last units, and the seconds that the rest takes at this speed."""
+    last = sorted(outcomes, key=lambda row: row[5])[-RECENT:]
+    busy = sum(row[5] - row[4] for row in last)
+    if not busy:
+        return 0.0, None
+    beside = len({row[3] for row in last})
+    return beside * sum(row[6] for row in last) / busy, waiting * busy / len(last) / beside
+
+
+def ago(when: float) -> float:
+    """Return the seconds since a time."""
+    return max(0.0, time.time() - when)

@@ -1,0 +1,55 @@
+"""What runs in a worker's process: one unit after the other. Importing this module loads no torch."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from multiprocessing import parent_process
+from multiprocessing.connection import wait
+from typing import Any
+
+from verify_norm.campaign.model import Outcome, Unit
+from verify_norm.core.errors import UsageError, one_line
+
+
+def begin(gpu: str) -> None:
+    """Prepare this process, before it imports torch: it sees the one `gpu` of that number or UUID, or all if "".
+
+    Ctrl-C is for the parent alone; without it this process ends. What a kernel prints goes to standard error.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    os.dup2(2, 1)
+    if gpu:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpu
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+def examine(unit: Unit, settings: Mapping[str, Any], worker: str) -> Outcome:
+    """Return the outcome of a unit under the settings of its plan: its report, or the problem why there is none."""
+    started = time.time()
+    try:
+        report, problem = _search(unit, settings), ""
+    except UsageError as error:
+        report, problem = None, str(error)
+    except Exception as error:  # of ours, or of the kernel's file
+        report, problem = None, one_line(error)
+    return Outcome(unit.id, worker, started, time.time(), report, problem)
+
+
+def _search(unit: Unit, settings: Mapping[str, Any]) -> Any:
+    from verify_norm.search.request import request
+    from verify_norm.search.search import search
+
+    own = {"contract": unit.contract, "only": unit.only, "dtypes": (unit.dtype,)}
+    given = {**settings, **own, "seed": unit.seed, "examples": unit.examples}
+    asked = request(unit.kernel, given, op=unit.op, bind=unit.bind)
+    return search(asked.only(), replace(asked.settings, tables=unit.block == 0))

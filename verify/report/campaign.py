@@ -1,0 +1,66 @@
+"""A campaign for people, on a terminal: a row for each kernel, the findings, the verdict; and how far it is."""
+
+from rich.console import Console
+
+from verify_norm.campaign.summary import Summary, ago, lacking
+from verify_norm.core.errors import Exit
+from verify_norm.exhaustive.run import duration
+from verify_norm.report.exhaust import VERDICTS
+from verify_norm.report.markup import escape
+from verify_norm.report.terminal import number, table
+from verify_norm.report.words import count
+
+
+def show(found: Summary, console: Console) -> None:
+    """Print the whole summary; the verdict is the last line."""
+    made = table("kernel", "operator", "verdict", "units", "findings", "cases", "error/bound", "seconds", words=3)
+    made.columns[0].no_wrap, made.columns[0].overflow = False, "fold"  # a path may be long
+    for row in found.rows:
+        ratio = "–" if row.ratio is None else number(row.ratio)
+        units = f"{row.done} of {row.units}" if row.done < row.units else str(row.units)
+        counts = (units, str(row.findings), f"{row.cases:,}", ratio, f"{row.seconds:.1f}")
+        made.add_row(escape(row.kernel), row.op, VERDICTS[row.verdict], *counts)
+    console.print(made)
+    for one in found.findings:
+        console.print(
+            f"\n[red bold]FAIL[/] [bold]{one.check}[/] {escape(one.kernel)} ({one.op}): {escape(one.message)}"
+        )
+        console.print(f"  seen in   {count(one.cases, 'case')}", soft_wrap=True)
+        console.print(f"  replay    {escape(one.replay)}", soft_wrap=True)
+    for unit, problem in found.problems:
+        console.print(f"[red bold]nothing checked[/] {escape(str(unit))}: {escape(problem)}", soft_wrap=True)
+    for line in lacking(found):
+        console.print(f"[yellow bold]INCOMPLETE[/] {escape(line)}", soft_wrap=True)
+    console.print(f"[dim]{escape(', '.join(f'{name} {value}' for name, value in found.versions.items()))}[/]")
+    console.print(f"{VERDICTS[found.verdict]} {escape(basis(found))}", soft_wrap=True)
+
+
+def basis(found: Summary) -> str:
+    """Return what a verdict is based on, in words."""
+    done = f"{found.done:,} of {count(found.units, 'unit')}" if found.done < found.units else count(found.units, "unit")
+    findings = f"{count(len(found.findings), 'finding')}; " if found.findings else ""
+    kernels = f"{len(found.rows)} kernel{'s' * (len(found.rows) != 1)}"
+    return f"{found.path}: {findings}{kernels}, {done}, {count(found.cases, 'case')}"
+
+
+def progress(found: Summary) -> str:
+    """Return how far a campaign is, on one line."""
+    left = f", {duration(found.left)} left" if found.left and found.done < found.units else ""
+    done = f"{found.done:,} of {count(found.units, 'unit')}, {count(found.cases, 'case')}"
+    return f"{done}, {found.rate:,.1f} a second, {count(len(found.findings), 'finding')}{left}"
+
+
+def show_status(found: Summary, console: Console) -> None:
+    """Print how far a campaign is, and a row for each worker."""
+    state = "running" if found.running else "done" if found.done == found.units else "not running"
+    console.print(f"{escape(found.path)}: {state}; {progress(found)}", soft_wrap=True)
+    made = table("worker", "units", "cases", "cases/s", "last unit", words=1)
+    for one in found.workers:
+        rate = one.cases / one.seconds if one.seconds else 0.0
+        made.add_row(
+            escape(one.name), str(one.units), f"{one.cases:,}", f"{rate:,.1f}", f"{duration(ago(one.last))} ago"
+        )
+    if found.workers:
+        console.print(made)
+    if found.verdict in (Exit.FINDINGS, Exit.NOTHING):
+        console.print("verify-norm campaign report shows what was found" if found.findings else "units have problems")

@@ -1,0 +1,37 @@
+"""A campaign as one page without scripts: a row for each kernel, and the findings."""
+
+from verify_norm import __version__
+from verify_norm.campaign.summary import Summary, lacking
+from verify_norm.core import packages
+from verify_norm.core.errors import Exit
+from verify_norm.report.campaign import basis
+from verify_norm.report.html.figures import resource
+from verify_norm.report.html.page import environment
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+WORDS = {  # of a verdict: its class in the style sheet, and itself
+    Exit.PASS: ("pass", "PASS"),
+    Exit.FINDINGS: ("fail", "FAIL"),
+    Exit.NOTHING: ("none", "nothing checked"),
+    Exit.INCOMPLETE: ("part", "INCOMPLETE"),
+}
+
+
+def page(found: Summary) -> str:
+    """Return the page; raises UsageError if a package that it needs is missing."""
+    packages.need("an HTML page", "jinja2")
+    from markupsafe import Markup
+
+    return (
+        environment()
+        .get_template("campaign.html")
+        .render(
+            found=found,
+            basis=basis(found),
+            lacking=lacking(found),
+            policy=POLICY,
+            style=Markup(resource("page.css")),
+            verdicts=WORDS,
+            version=__version__,
+        )
+    )
