@@ -10,6 +10,7 @@ from verify_norm.core.errors import UsageError
 from verify_norm.running import fork_server
 from verify_norm.running.fork_server import Child, EndedError
 
+
 @pytest.fixture
 def child():
     with closing(Child(fork_server.context("verify_norm.search.preload"))) as started:

@@ -1,6 +1,7 @@
 """Calls a kernel on a case: binds arguments by name, poisons its allocations, and reads what it returns."""
 
 import functools
+import gc
 import signal
 import threading
 import time
@@ -9,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -22,7 +24,6 @@ from verify_norm.core.spec import Kernel, Op
 from verify_norm.loading.returned import RefusedError, by_name, disguise, named, readable
 from verify_norm.running import guards, refusals
 from verify_norm.running.interpreter.arithmetic import otherwise
-from verify_norm.running.operators import Recording
 from verify_norm.running.surroundings import left
 
 Watch = Callable[[], Sequence[str]]
@@ -30,6 +31,7 @@ Evasions = tuple[tuple[str | None, str], ...]  # as in Run
 CONTAINERS = (torch.Tensor, torch.nn.Parameter, tuple, list, dict)  # to unpack them runs no code of the kernel
 REPLACES = "it replaces"  # a function of its judge
 HELD = 2**26  # bytes of an output: of larger ones no copy is kept
+REACHED = 1000  # objects that a container may consist of
 
 # What a call through a proxy puts into memory that nobody wrote; None: nothing, and no guards.
 POISON: ContextVar[float | None] = ContextVar("poison", default=None)
@@ -57,7 +59,14 @@ class Clock:
             finally:
                 self.seconds += self.now() - started
 
+        timed.__dict__["untimed"] = untimed(function)
         return timed
+
+
+def untimed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that clocks wrap."""
+    inner: Callable[..., Any] = getattr(function, "untimed", function)
+    return inner
 
 
 def _settle(device: torch.device | str) -> None:
@@ -180,18 +189,43 @@ def _call(
 
 def _read(returned: Any, op: Op) -> tuple[dict[str, Any] | str, Evasions]:
     """Return the outputs as plain tensors, or what is wrong with them, and what they do when they are read."""
-    late: list[Any] = []
-    with Recording(late) if type(returned) not in CONTAINERS else nullcontext():
-        found = by_name(returned, op)
+    held = None if type(returned) in CONTAINERS else _held(returned)
+    found = by_name(returned, op)
     evasions: list[tuple[str | None, str]] = []
-    if late:
-        evasions.append(
-            (None, f"it runs {late[0]} only when what it returned, a {type(returned).__name__}, is unpacked")
-        )
     if isinstance(found, str):
-        return found, tuple(evasions)
+        return found, ()
+    if held is not None and (late := [name for name, value in found.items() if not _was_there(value, held)]):
+        words = f"only when what it returned, a {type(returned).__name__}, is unpacked"
+        evasions.append((None, f"it makes {' and '.join(late)} {words}"))
     evasions += ((name, f"{name} {words}") for name, value in found.items() if (words := disguise(value)))
     return readable(found), tuple(evasions)
+
+
+def _held(returned: Any) -> dict[int, torch.Tensor]:
+    """Return the bytes of the tensors that a container holds, at any depth, by the address of their storage."""
+    found, seen, left = dict[int, torch.Tensor](), set[int](), [returned]
+    while left and len(seen) < REACHED:
+        one = left.pop(0)
+        if id(one) in seen or isinstance(one, (type, ModuleType, FunctionType)):
+            continue
+        seen.add(id(one))
+        if isinstance(one, torch.Tensor):
+            if one.layout is torch.strided and 0 < one.untyped_storage().nbytes() <= HELD:
+                found[one.untyped_storage().data_ptr()] = guards.content(one, whole=True).clone()
+        else:
+            left += gc.get_referents(one)
+    return found
+
+
+def _was_there(value: Any, held: Mapping[int, torch.Tensor]) -> bool:
+    """Return whether a value was in these bytes before; so is what is no tensor, or without bytes, or very large."""
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided or not value.numel():
+        return True
+    storage = value.untyped_storage()
+    before = held.get(storage.data_ptr())
+    if before is None:
+        return storage.nbytes() > HELD
+    return torch.equal(guards.content(value, whole=True), before)
 
 
 def _bytes(outputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:

@@ -1,0 +1,24 @@
+"""A right kernel whose module registers what libraries register as they are imported."""
+
+import atexit
+import contextvars
+import gc
+
+from verify_norm.kernels.zoo.eager import rmsnorm
+
+_collections = [0]
+_scale = contextvars.ContextVar[float]("scale")  # without a default: a context of its own has to be a copy
+_scale.set(1.0)
+
+
+def _count(phase, facts):
+    _collections[0] += 1
+
+
+gc.callbacks.append(_count)
+atexit.register(gc.collect)
+
+
+def registers(x, weight, eps):
+    """Its module has a callback of the garbage collector, as JAX has, a function at exit, and a context variable."""
+    return rmsnorm(x, weight, eps * _scale.get())
