@@ -1,4 +1,4 @@
-"""A call as in use: its stack, the modules, the command and the environment show no judge; torch's state is the caller's."""
+"""A call as in use sees no judge on its stack, among the modules, in the command and in the environment."""
 
 import contextvars
 import os

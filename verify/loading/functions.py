@@ -8,6 +8,7 @@ Sources: SOL-ExecBench (check_monkey_patch), pygpubench (exploits/), gpu-mode re
 """
 
 import builtins
+import importlib
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -181,6 +182,10 @@ class _Watched:
 def _watched(of_torch: bool) -> _Watched:
     """Return what is looked at, in the modules that are loaded when it is asked for first."""
     chosen = TORCH if of_torch else JUDGES
+    if of_torch:
+        importlib.import_module(
+            "torch._dynamo"
+        )  # its import, by the first mode that is on, replaces functions of torch
     spaces = [_Space(name, owner, tuple(names.split())) for name, names in chosen.items() if (owner := _loaded(name))]
     spaces.append(_Space("sys.modules", sys.modules, tuple(name for name in chosen if name in sys.modules)))
     for name, module in [] if of_torch else list(sys.modules.items()):
