@@ -216,7 +216,7 @@ def test_a_kernel_that_does_not_wait_for_late_inputs_is_found(monkeypatch):
 @pytest.mark.parametrize("changes", [True, False])
 def test_a_call_leaves_the_current_device(gpu, monkeypatch, changes):
     state = {"the current CUDA device": (gpu.current_device, gpu.set_device)}
-    monkeypatch.setattr(surroundings, "_CUDA", state)
+    monkeypatch.setattr(surroundings.state, "CUDA", state)
     before = surroundings.Surroundings(case_of("rmsnorm_fwd").arguments)
     gpu.current = 3 * changes
     assert [words.startswith("the current CUDA device") for words in before.changes()] == [True] * changes

@@ -82,6 +82,15 @@ ALLOWED: tuple[Example, ...] = (
         ),
         ("U50_labelled", "a subclass of Tensor that is a label, an attribute on an output", "metadata on tensors"),
         ("U51_falls_back", "calls torch's own norm", "fallbacks in libraries"),
+        ("U52_by_name", "a mapping of its own class, which gives views", "TensorDict"),
+        ("U53_looks_around", "logs its caller and the command", "loggers"),
+        ("U54_puts_back", "a timer and hooks, which it puts back", "watchdogs, profilers"),
+        ("U55_processes", "another process computes a part, and is waited for", "multiprocessing"),
+    ),
+    *_right(
+        "cheats.imports",
+        "rmsnorm_fwd",
+        ("U56_registers", "its module registers a callback of the garbage collector", "JAX"),
     ),
     *_right("custom", "rmsnorm_fwd", ("U31_operator", "an operator of torch.library", "vLLM")),
     *_right(

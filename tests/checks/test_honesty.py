@@ -5,6 +5,7 @@ The cheats of kernels/zoo/cheats are in tests/kernels/zoo.
 
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -171,6 +172,39 @@ class Outputs(tuple):
         return iter([*(t * 1 for t in super().__iter__())])
 
 
+class Filled(tuple):
+    """It fills what it holds by NumPy when it is unpacked."""
+
+    def __iter__(self):
+        y, now = tuple.__iter__(self)
+        y.numpy()[...] = now.numpy()
+        return iter((y,))
+
+
+class Keyed(Mapping):
+    """It holds tensors, at some depth, and gives views of them by name."""
+
+    def __init__(self, y, m, r):
+        self.parts = [{"both": torch.stack((m, r))}, y]
+
+    def __getitem__(self, name):
+        (both, y) = self.parts
+        return {"y": y, "mean": both["both"][0], "rstd": both["both"][1]}[name]
+
+    def __iter__(self):
+        return iter(("y", "mean", "rstd"))
+
+    def __len__(self):
+        return 3
+
+
+class Computed(Keyed):
+    """It multiplies when it is asked for y."""
+
+    def __getitem__(self, name):
+        return super().__getitem__(name) * 1
+
+
 class Named(tuple):
     """It has names for its parts."""
 
@@ -190,6 +224,9 @@ FORMS = {  # how y, mean and rstd are returned, and what is found
         lambda y, m, r: Outputs((y, m, r)),
         {None: "only when what it returned, a Outputs, is unpacked"},
     ),
+    "filled by NumPy": (lambda y, m, r: Filled((torch.zeros_like(y), y)), {None: "it makes y only when what it"}),
+    "computed by name": (lambda y, m, r: Computed(y, m, r), {None: "it makes y and mean and rstd only when"}),
+    "by name": (lambda y, m, r: Keyed(y, m, r), {}),
     "a label": (lambda y, m, r: (y.as_subclass(Labelled), m, r), {}),
     "a new attribute": (lambda y, m, r: (y, m, with_method(r, "scale")), {}),
     "a named tuple": (lambda y, m, r: Named((y, m, r)), {}),

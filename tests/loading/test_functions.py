@@ -2,7 +2,9 @@
 
 import builtins
 import math
+import subprocess
 import sys
+import threading
 import time
 from types import ModuleType
 
@@ -110,3 +112,36 @@ def test_what_the_import_of_a_file_replaces(tmp_path):
     targets.attribute(f"{honest}:rmsnorm_fwd")
     assert functions.at_import(f"{honest}:rmsnorm_fwd") == ()
     del torch.mine
+
+
+@pytest.mark.slow
+def test_what_torch_replaces_when_a_mode_first_imports_dynamo_is_not_found():
+    code = "import torch, sys; from verify_norm.loading.functions import Functions; before = Functions(of_torch=True)\n"
+    code += "import torch._dynamo; found = before.replaced(); assert found == (), found"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def noticed(frame, event, arg):
+    return None
+
+
+WATCHES = {
+    "the function of sys.settrace": (sys.settrace, sys.gettrace),
+    "the function of sys.setprofile": (sys.setprofile, sys.getprofile),
+    "the function of threading.settrace": (threading.settrace, threading.gettrace),
+    "the function of threading.setprofile": (threading.setprofile, threading.getprofile),
+}
+
+
+@pytest.mark.parametrize("name", WATCHES)
+def test_what_watches_calls_since_an_import_is_put_back_and_noted(name):
+    put, watch = WATCHES[name]
+    before, where = watch(), f"{name}.py"
+    with functions.importing(where):
+        put(noticed)
+    assert watch() is before
+    assert functions.at_import(f"{where}:f") == (name,)
+    with functions.importing(f"other {where}"):
+        put(noticed)
+        put(before)
+    assert functions.at_import(f"other {where}:f") == ()

@@ -113,6 +113,14 @@ def test_a_guarded_tensor_is_like_any_other(make):
         assert guarded.data_ptr() % 64 == 0
 
 
+@pytest.mark.parametrize(("more", "damaged"), [(64, 0), (-64, 64)])
+def test_an_argument_whose_storage_gets_another_size(more, damaged):
+    x = torch.ones(64)
+    given = guards.Arguments({"x": x})
+    x.untyped_storage().resize_(x.untyped_storage().nbytes() + more)
+    assert [(one.where, one.count) for one in given.damage(())] == [("in", damaged)] * bool(damaged)
+
+
 def test_contents_are_kept():
     x = torch.arange(24.0).view(2, 3, 4)
     with guards.PoisonEmpty(math.nan):

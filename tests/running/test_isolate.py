@@ -20,7 +20,7 @@ from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.loading import registry
 from verify_norm.report.documents import load as load_report
-from verify_norm.running import isolate, runners
+from verify_norm.running import runners
 from verify_norm.search import search as search_module
 from verify_norm.search.examine import examine_in
 from verify_norm.search.search import search
@@ -89,20 +89,6 @@ def test_workers_that_are_interrupted_report_what_they_have():
     assert report.unfinished.endswith("corner cases ran: the run was interrupted")
 
 
-@pytest.mark.parametrize(
-    ("status", "how"),
-    [
-        (-6, "by SIGABRT"),
-        (-9, "by SIGKILL, as when memory is exhausted"),
-        (-11, "by SIGSEGV"),
-        (3, "with exit status 3"),
-        (None, "with exit status None"),
-    ],
-)
-def test_the_end_of_a_process_has_its_words(status, how):
-    assert isolate.ending(status) == f"it ended its process {how}"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("isolated", [True, False])
 def test_a_kernel_that_leaves_as_if_all_were_well_is_a_finding(isolated, few_corners):
@@ -122,6 +108,18 @@ def test_memory_without_end_is_a_finding(few_corners):
     assert finding.check == "signature"
     assert "can't allocate memory" in finding.message
     assert next(check.cases for check in report.checks if check.name == "accuracy") > 20
+
+
+def test_a_process_that_ends_as_if_all_were_well_is_seen_at_once():
+    runner = runners.runner(kernel("exits_well"), "cpu", isolate=True)
+    try:
+        found = [examine_in(runner, CaseSpec(shape), ("accuracy", "crash"), 600.0) for shape in ((4, 800), (2, 8))]
+    finally:
+        runner.close()
+    assert [[finding.message for finding in one.findings] for one in found] == [
+        ["it ended its process with exit status 0"],
+        [],
+    ]
 
 
 def test_a_further_run_that_crashes_costs_one_check():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from verify_norm.running.patience import BUILD, TIMEOUT, Patience, of_case
+from verify_norm.running.patience import BUILD, TIMEOUT, Patience, Time, of_case
 
 FP32, BF16 = "float32, float32", "bfloat16, bfloat16"
 
@@ -14,7 +14,8 @@ def after(*calls, device="cpu"):
         if isinstance(call, str):
             patience.restart(hung=call == "hang")
         else:
-            patience.returned(*call)
+            types, taken = call
+            patience.returned(Time(20.0, types), taken, "a result")
     return patience
 
 
@@ -36,7 +37,7 @@ def after(*calls, device="cpu"):
     ],
 )
 def test_the_seconds_of_the_next_call(calls, types, seconds):
-    assert after(*calls).limit(20.0, types) == pytest.approx(seconds)
+    assert after(*calls).limit(Time(20.0, types)) == pytest.approx(seconds)
 
 
 def test_a_case_has_the_users_time_limit_or_that_of_the_device_and_more_if_it_is_large():
@@ -47,6 +48,20 @@ def test_a_case_has_the_users_time_limit_or_that_of_the_device_and_more_if_it_is
 
 def test_a_message_says_what_was_measured_and_what_allows_more():
     known = after((FP32, 0.1), (FP32, 0.3))
-    assert known.words(20.0, FP32) == "; the slowest case so far took 0.3 s; --timeout 60 allows more"
+    lost = known.lost(Time(20.0, FP32))
+    assert (str(lost), lost.hung, lost.late) == ("it did not return after 20 s", True, False)
+    assert lost.measured == "; the slowest case so far took 0.3 s; --timeout 60 allows more"
     first = "the first of float32, float32 in its process, which may build; no case has returned so far"
-    assert after().words(140.0, FP32) == f", {first}; --timeout 420 allows more"
+    assert after().lost(Time(20.0, FP32)).measured == f", {first}; --timeout 420 allows more"
+
+
+def test_a_call_may_not_take_more_than_is_left_nor_does_its_end_say_anything():
+    time = Time(20.0, FP32, left=3.0)
+    assert after().limit(time) == 3.0
+    assert after().lost(time).late
+
+
+def test_a_result_of_a_kernel_that_did_not_run_says_nothing_of_a_build():
+    patience = after()
+    patience.returned(Time(20.0, FP32, ran=bool), 0.1, ())
+    assert not patience.met

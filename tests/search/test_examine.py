@@ -13,7 +13,7 @@ from verify_norm.checks import CHECKS
 from verify_norm.core.check_names import CHECK_NAMES
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Kernel
-from verify_norm.running.isolate import LostError
+from verify_norm.running.patience import LostError
 from verify_norm.search.examine import NO_ROOM, Examined, examine, examine_in
 from verify_norm.search.search import replay
 

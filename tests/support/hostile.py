@@ -43,6 +43,7 @@ def _grow():
 
 segfaults = _where_large(lambda: ctypes.string_at(8))
 exits = _where_large(lambda: os._exit(3))
+exits_well = _where_large(lambda: os._exit(0))
 leaves = _where_large(lambda: sys.exit(0))
 spins = _where_large(_spin)
 waits = _where_large(_wait)  # a hang that takes no time from other processes

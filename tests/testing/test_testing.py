@@ -344,7 +344,7 @@ def test_a_pass_loads_numpy_alone():
         "import sys, numpy as np, verify_norm\n"
         "x = np.ones((2, 8), np.float32)\n"
         "verify_norm.testing.assert_norm_close(x, 'rmsnorm', x, eps=0.0, contract='llama')\n"
-        "heavy = ('torch', 'triton', 'hypothesis', 'scipy', 'typer', 'rich', 'pydantic', 'mpmath', 'pebble')\n"
+        "heavy = ('torch', 'triton', 'hypothesis', 'scipy', 'typer', 'rich', 'pydantic', 'mpmath')\n"
         "print([name for name in heavy if name in sys.modules])\n"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -20,7 +20,7 @@ from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.loading import registry
-from verify_norm.running import isolate
+from verify_norm.running.fork_server import without_interrupts
 from verify_norm.search import search, sweep
 from verify_norm.search.examine import examine
 from verify_norm.validation import zoo
@@ -76,7 +76,7 @@ def test_a_worker_hears_control_c_and_takes_no_further_example(monkeypatch):
     """It is started by a server that blocks the signal; some examples wait in its queue, not to be cancelled."""
     monkeypatch.setattr(zoo, "_interrupted", False)
     before = signal.getsignal(signal.SIGINT)
-    with isolate.without_interrupts():
+    with without_interrupts():
         try:
             signal.raise_signal(signal.SIGINT)  # which came as the worker was started
             zoo._start_server("cuda:0")

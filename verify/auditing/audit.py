@@ -20,7 +20,7 @@ from verify_norm.core.settings import Settings
 from verify_norm.core.spec import Kernel
 from verify_norm.core.tally import Skip
 from verify_norm.running.execute import execute
-from verify_norm.running.isolate import LostError
+from verify_norm.running.patience import LostError, Time
 from verify_norm.running.runners import runner
 
 CASES = 300  # of the survey, unless SECONDS pass first
@@ -50,7 +50,7 @@ def audit(
         announce(name)
         try:
             with closing(runner(kernel, device, isolate=settings.isolate)) as process:
-                found[name] = process.call(part, PATIENCE)
+                found[name] = process.call(part, Time(PATIENCE))
         except LostError as lost:
             skipped.append(Skip(name, f"{LOST}{lost}"))
     ulps, maps = found.get("errors", ((), ()))
@@ -85,7 +85,7 @@ def hunted(kernel: Kernel, options: HuntOptions, *, isolate: bool) -> Hunt:
     """
     try:
         with closing(runner(kernel, options.device, isolate=isolate)) as process:
-            return process.call(partial(hunt, options=options), options.seconds + PATIENCE)
+            return process.call(partial(hunt, options=options), Time(options.seconds + PATIENCE))
     except LostError as lost:
         hint = "run verify-norm --kernel to see in which case"
         raise UsageError(f"{kernel.name} was lost during the hunt: {lost}; {hint}") from lost

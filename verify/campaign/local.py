@@ -13,7 +13,7 @@ from verify_norm.campaign import worker
 from verify_norm.campaign.model import Outcome, Unit
 from verify_norm.campaign.plan import Plan
 from verify_norm.core.errors import UsageError
-from verify_norm.running.isolate import ending, no_main
+from verify_norm.running.fork_server import ending, no_main
 from verify_norm.search.crew import cores
 from verify_norm.search.request import device, gpus
 

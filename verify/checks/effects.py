@@ -16,7 +16,7 @@ from verify_norm.core.finding import Finding
 from verify_norm.core.run import Run
 from verify_norm.loading import modules
 from verify_norm.running import guards
-from verify_norm.running.surroundings import OF_IMPORTS
+from verify_norm.running.state import OF_IMPORTS
 
 
 @check()

@@ -5,7 +5,7 @@ Kernels that are written to pass a test, by agents above all, cheat in ways that
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import fields, replace
 from statistics import median
@@ -22,8 +22,8 @@ from verify_norm.core.finding import Finding, Note
 from verify_norm.core.run import Case, Run
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.loading import functions
-from verify_norm.running import guards
-from verify_norm.running.execute import REPLACES, Clock, execute, inplace
+from verify_norm.running import guards, in_use
+from verify_norm.running.execute import REPLACES, Clock, execute, inplace, untimed
 
 EXPECTED = "expected plain tensors, and all else as it was"
 FEWEST, MOST = 5, 24  # calls of a series
@@ -47,7 +47,8 @@ def honesty(run: Run) -> Iterator[Finding | Note]:
     one of torch, NumPy or Python that judges call. Some cases tell, for all calls before them.
 
     In these cases a series of calls follows as in use: contiguous tensors without guards, in one memory for all calls,
-    which is written as by another kernel, past torch's count of versions. Calls at random places have new values; their
+    which is written as by another kernel, past torch's count of versions; in a thread, on whose stack is no judge, with
+    none among the loaded modules and in the environment. Calls at random places have new values; their
     outputs must be within their bound, as they are in the usual way. If they take many times longer than calls with
     known values, a note says so, which is no finding.
     """
@@ -101,8 +102,15 @@ def _series(run: Run) -> Iterator[Difference | Note]:
     count = int(min(MOST, max(FEWEST, SECONDS / max(run.seconds, 1e-6))))
     places = np.random.default_rng(spec.seed).permutation(np.arange(1, count))[: NEW[0] + count // NEW[1]]
     clock = Clock(now=time.process_time if run.case.device == "cpu" else time.perf_counter)
+
+    def timed(function: Callable[..., Any]) -> Any:
+        return clock.around(function, run.case.device)
+
     assert run.kernel.run is not None
-    kernel = replace(run.kernel, run=clock.around(run.kernel.run, run.case.device))
+    usual = untimed(run.kernel.run)
+    elsewhere = run.kernel.later is not None  # there a worker hides the judge
+    function = timed(usual) if elsewhere else in_use.alone(usual, timed)
+    kernel = replace(run.kernel, run=function)
     known, home = _built(run, spec, 0), dict[str, torch.Tensor]()
     seconds: dict[bool, list[float]] = {True: [], False: []}
     for number in range(count):
@@ -110,8 +118,8 @@ def _series(run: Run) -> Iterator[Difference | Note]:
         one = execute(kernel, _at(home, _built(run, spec, number) if new else known), nullcontext())
         seconds[new].append(clock.seconds - before)
         if found := list(_wrong(run, one)):
-            usual = rerun(run, one.case.exact, spec=spec, truth=True)  # what is wrong there too is left to `accuracy`
-            found = [each for each in found if not _over(usual, each.output)]
+            again = rerun(run, one.case.exact, spec=spec, truth=True)  # what is wrong there too is left to `accuracy`
+            found = [each for each in found if not _over(again, each.output)]
             where = f"in call {number + 1} of a series with {'new' if new else 'the same'} values in the same memory"
             yield from (replace(each, words=f"{each.words}, {where}, as in use") for each in found)
             return

@@ -12,7 +12,7 @@ from verify_norm.core.spec import CaseSpec, Contract
 from verify_norm.equality.model import Arithmetic, Contrast, Declared, Difference, Exact
 from verify_norm.equality.onset import resized, size_of
 from verify_norm.equality.walk import SIDES, Walk
-from verify_norm.running.isolate import LostError
+from verify_norm.running.patience import LostError, Time
 
 SEEDS = 4  # of the case with exact sums
 LONG = 512  # its least N: enough elements to show a rounding of any kind
@@ -24,7 +24,7 @@ def arithmetic(walk: Walk, differences: tuple[Difference, ...]) -> Arithmetic:
     printed: list[Fingerprint] = []
     for side, runner in zip(SIDES, walk.runners, strict=True):
         try:
-            printed.append(runner.call(partial(fingerprint, device=walk.settings.device), PATIENCE))
+            printed.append(runner.call(partial(fingerprint, device=walk.settings.device), Time(PATIENCE)))
         except LostError as lost:
             walk.skipped["fingerprint", f"{side} was lost: {lost}"] += 1
     found: tuple[Contrast, ...] = ()

@@ -16,8 +16,7 @@ from verify_norm.core.spec import CaseSpec, Contract, Kernel, Op, Tensor
 from verify_norm.core.ulp import distance
 from verify_norm.equality.model import Element, Gap
 from verify_norm.running.execute import Clock, execute
-from verify_norm.running.isolate import LostError
-from verify_norm.running.patience import types
+from verify_norm.running.patience import LostError, Time, types
 from verify_norm.running.runners import Runner
 from verify_norm.search.examine import NO_ROOM
 
@@ -50,7 +49,7 @@ def called(runner: Runner, spec: CaseSpec, timeout: float) -> Returned:
     if (reason := runner.kernel.refuses(spec)) is not None:
         return Returned(refused=reason)
     try:
-        returned = runner.call(call, timeout, spec, runner.device, types=types(spec), ran=_outputs)
+        returned = runner.call(call, Time(timeout, types(spec), _outputs), spec, runner.device)
     except LostError as lost:
         return Returned(problem=f"{lost}{lost.measured}", hung=lost.hung)
     if returned.problem and runner.device != "cpu":

@@ -23,7 +23,7 @@ from verify_norm.exhaustive.examine import examine
 from verify_norm.exhaustive.model import Asked, Choice, Exhausted
 from verify_norm.running import patience
 from verify_norm.running.environment import environment
-from verify_norm.running.isolate import LostError
+from verify_norm.running.patience import LostError, Time
 from verify_norm.running.runners import Runner, runner
 from verify_norm.search.examine import PRELOAD
 from verify_norm.search.interruption import interruptible
@@ -125,7 +125,7 @@ def _go(walk: _Walk, where: Runner, settings: Settings, seconds: float | None, p
         begun, stop = time.perf_counter(), min(walk.found.done + size, asked.last)
         timeout = patience.of_case(settings.timeout, device, elements * size)
         try:
-            part = where.call(examine, timeout, asked, walk.found.done, stop, device, types=asked.dtype)
+            part = where.call(examine, Time(timeout, asked.dtype), asked, walk.found.done, stop, device)
         except LostError as lost:
             words = f"the kernel was lost in the items {walk.found.done:,} to before {stop:,}: {lost}{lost.measured}"
             walk.found = replace(walk.found, problem=words)

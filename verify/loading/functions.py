@@ -8,8 +8,10 @@ Sources: SOL-ExecBench (check_monkey_patch), pygpubench (exploits/), gpu-mode re
 """
 
 import builtins
+import importlib
 import sys
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
@@ -35,6 +37,13 @@ JUDGES: dict[str, str] = {
 }
 # All of torch: a library may patch the rest as it is imported, but no call may. (torch.compile patches nn.Module.)
 TORCH = dict.fromkeys(("torch", "torch.Tensor", "torch.nn.functional", "torch.autograd", "torch.cuda"), "")
+# What sees each call of the judge, and can write into its arrays: how it is read, and how it is put back.
+WATCHERS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "the function of sys.settrace": (sys.gettrace, sys.settrace),
+    "the function of sys.setprofile": (sys.getprofile, sys.setprofile),
+    "the function of threading.settrace": (threading.gettrace, threading.settrace),
+    "the function of threading.setprofile": (threading.getprofile, threading.setprofile),
+}
 OPERATORS = frozenset(JUDGES["torch"].split()) | {"copy_", "_to_copy", "clone", "detach", "_local_scalar_dense"}
 ABSENT = object()
 INNER = attrgetter("__code__", "__defaults__", "__kwdefaults__")
@@ -140,11 +149,16 @@ def importing(where: str) -> Iterator[None]:
     if where in sys.modules:  # nothing runs; a file runs anew each time
         yield
         return
-    before = Functions()
+    before, watching = Functions(), [watch() for watch, _ in WATCHERS.values()]
     try:
         yield
     finally:
-        _at_import.setdefault(where, []).extend(before.replaced())
+        noted = _at_import.setdefault(where, [])
+        noted += before.replaced()
+        for (name, (watch, put)), was in zip(WATCHERS.items(), watching, strict=True):
+            if watch() != was:
+                put(was)
+                noted.append(name)
 
 
 def at_import(target: str) -> tuple[str, ...]:
@@ -168,6 +182,10 @@ class _Watched:
 def _watched(of_torch: bool) -> _Watched:
     """Return what is looked at, in the modules that are loaded when it is asked for first."""
     chosen = TORCH if of_torch else JUDGES
+    if of_torch:
+        importlib.import_module(
+            "torch._dynamo"
+        )  # its import, by the first mode that is on, replaces functions of torch
     spaces = [_Space(name, owner, tuple(names.split())) for name, names in chosen.items() if (owner := _loaded(name))]
     spaces.append(_Space("sys.modules", sys.modules, tuple(name for name in chosen if name in sys.modules)))
     for name, module in [] if of_torch else list(sys.modules.items()):

@@ -83,7 +83,7 @@ def plain(value: Any) -> Any:
 
     One that is negated lazily comes in memory of its own.
     """
-    if not isinstance(value, torch.Tensor) or (type(value) in EXACT and not _overridden(value) and not value.is_neg()):
+    if not isinstance(value, torch.Tensor) or (type(value) in EXACT and not overridden(value) and not value.is_neg()):
         return value
     with torch._C.DisableTorchFunctionSubclass():
         held = torch.Tensor.as_subclass(value, torch.Tensor)
@@ -100,12 +100,12 @@ def disguise(value: Any) -> str:
     kind = type(value)
     if kind not in EXACT and (names := _redefined(kind)):
         return f"is of {kind.__name__}, a subclass that defines {_listed(names)} of torch.Tensor anew"
-    if names := _overridden(value):
+    if names := overridden(value):
         return f"has {_listed(names)} of its own, in place of torch.Tensor's"
     return "is negated lazily: its memory holds the opposite sign" if value.is_neg() else ""
 
 
-def _overridden(tensor: torch.Tensor) -> list[str]:
+def overridden(tensor: torch.Tensor) -> list[str]:
     """Return the attributes of one tensor that hide those of its class."""
     return [name for name in vars(tensor) if hasattr(torch.Tensor, name)]
 

@@ -162,7 +162,7 @@ def called(value: Any) -> str:
 
 def module_name(where: str) -> str:
     """Return the name in sys.modules of the part of a target before its colon."""
-    return f"verify_norm_user_{Path(where).stem}" if where.endswith(".py") else where
+    return f"user_{Path(where).stem}" if where.endswith(".py") else where
 
 
 def _from_file(path: Path) -> Any:

@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -18,18 +18,15 @@ from verify_norm.core import judge
 from verify_norm.core.errors import one_line
 from verify_norm.core.known import overwritten
 from verify_norm.core.run import Called, Case, Output, Run
-from verify_norm.core.spec import Kernel, Op
-from verify_norm.loading.returned import RefusedError, by_name, disguise, named, readable
+from verify_norm.core.spec import Kernel
+from verify_norm.loading.returned import RefusedError, named
 from verify_norm.running import guards, refusals
 from verify_norm.running.interpreter.arithmetic import otherwise
-from verify_norm.running.operators import Recording
+from verify_norm.running.reading import content, read
 from verify_norm.running.surroundings import left
 
 Watch = Callable[[], Sequence[str]]
-Evasions = tuple[tuple[str | None, str], ...]  # as in Run
-CONTAINERS = (torch.Tensor, torch.nn.Parameter, tuple, list, dict)  # to unpack them runs no code of the kernel
 REPLACES = "it replaces"  # a function of its judge
-HELD = 2**26  # bytes of an output: of larger ones no copy is kept
 
 # What a call through a proxy puts into memory that nobody wrote; None: nothing, and no guards.
 POISON: ContextVar[float | None] = ContextVar("poison", default=None)
@@ -57,7 +54,14 @@ class Clock:
             finally:
                 self.seconds += self.now() - started
 
+        timed.__dict__["untimed"] = untimed(function)
         return timed
+
+
+def untimed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that clocks wrap."""
+    inner: Callable[..., Any] = getattr(function, "untimed", function)
+    return inner
 
 
 def _settle(device: torch.device | str) -> None:
@@ -159,14 +163,14 @@ def _call(
                 begun = True
                 returned = kernel.run(**bound(kernel, case))
             returned = (_written(kernel, case) or None) if returned is None else returned
-            outputs, evasions = _read(returned, case.op) if told else (named(returned, case.op), ())
+            outputs, evasions = read(returned, case.op) if told else (named(returned, case.op), ())
         except RefusedError as refusal:
             return Called(problem=str(refusal), refused=True)
         except BaseException as error:  # sys.exit() or a kernel's own KeyboardInterrupt would end the tool
             if not begun or pressed or placement.taken_by_others(error, device):  # not the kernel's error
                 raise
             return _raised(case, error)
-    at_return = _bytes(outputs) if told and not isinstance(outputs, str) else {}
+    at_return = content(outputs) if told and not isinstance(outputs, str) else {}
     if not isinstance(outputs, str):
         elsewhere = [name for name, value in outputs.items() if value is not None and value.device != device]
         outputs = f"{elsewhere[0]} is on {outputs[elsewhere[0]].device}, expected {device}" if elsewhere else outputs
@@ -176,31 +180,6 @@ def _call(
     overlaps = tuple(guards.overlaps(outputs, case.arguments))
     ran = made.operators.names if made else ()
     return Called(outputs, damage=damage, overlaps=overlaps, operators=ran, evasions=evasions, at_return=at_return)
-
-
-def _read(returned: Any, op: Op) -> tuple[dict[str, Any] | str, Evasions]:
-    """Return the outputs as plain tensors, or what is wrong with them, and what they do when they are read."""
-    late: list[Any] = []
-    with Recording(late) if type(returned) not in CONTAINERS else nullcontext():
-        found = by_name(returned, op)
-    evasions: list[tuple[str | None, str]] = []
-    if late:
-        evasions.append(
-            (None, f"it runs {late[0]} only when what it returned, a {type(returned).__name__}, is unpacked")
-        )
-    if isinstance(found, str):
-        return found, tuple(evasions)
-    evasions += ((name, f"{name} {words}") for name, value in found.items() if (words := disguise(value)))
-    return readable(found), tuple(evasions)
-
-
-def _bytes(outputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Return the bytes of the outputs as they are now, of which work that ends later changes some."""
-    return {
-        name: guards.content(value, whole=False).clone()
-        for name, value in outputs.items()
-        if value is not None and not value.is_meta and value.nbytes <= HELD
-    }
 
 
 def _states(case: Case) -> list[str]:

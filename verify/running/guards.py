@@ -176,8 +176,10 @@ class Arguments:
         """Yield what has changed since then; elements of `writable` arguments may change."""
         writable = frozenset(writable)
         for taken in self._taken:
-            now = content(taken.tensor, taken.whole)
-            if not torch.equal(now, taken.before):
+            now = content(taken.tensor, taken.whole)[: (size := taken.before.numel())]  # `effects` reports more memory
+            if now.numel() < size:
+                yield Damage(taken.name, "in", size - now.numel(), 0)
+            elif not torch.equal(now, taken.before):
                 changed = _changed(taken, now)
                 yield from (d for d in changed if not (d.where == "in" and d.buffer in writable))
 

@@ -5,58 +5,26 @@ target. A kernel without one, as a function made in a test, runs in the calling 
 """
 
 import mmap
-import os
-import resource
-import signal
-import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf
-from multiprocessing import resource_tracker
-from multiprocessing.context import ForkServerContext, ForkServerProcess
-from multiprocessing.forkserver import ensure_running
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
-
-import pebble
+from typing import Any, TypeVar
 
 from verify_norm.core.errors import UsageError
 from verify_norm.core.spec import Kernel
 from verify_norm.loading import functions, nested, registry
-from verify_norm.loading.targets import reach
-from verify_norm.running.interpreter import patch
-from verify_norm.running.patience import Known, Patience
+from verify_norm.running import child
+from verify_norm.running.fork_server import Child, EndedError, context
+from verify_norm.running.patience import Known, LostError, Patience, Time
 
-if TYPE_CHECKING:
-    pass
-
-MEMORY = 0.5  # share of the machine's memory that a kernel may allocate on the CPU
-_STAGE = 64  # bytes: the longest name of a check
 LOADING = 300.0  # seconds that the import of the kernel may take
 NO_TARGET = "the kernel is not an attribute of a module that can be imported"
-GRACE = 3.0  # seconds after its time limit, when a child without a parent ends itself
 T = TypeVar("T")
 
 
 class StoppedError(BaseException):
     """Another thread has stopped the process that this one waits for. Not an Exception: it is no result of a call."""
-
-
-class LostError(Exception):
-    """The child ended, or did not return in time (`hung`); the message says how.
-
-    `measured` has in words how long calls took that did return. `late`: the call had less time than it may take, since
-    no more was left, so that it says nothing about the kernel.
-    """
-
-    def __init__(self, message: str, *, hung: bool = False, measured: str = "", late: bool = False) -> None:
-        super().__init__(message)
-        self.hung, self.measured, self.late = hung, measured, late
 
 
 @dataclass(slots=True)
@@ -75,15 +43,7 @@ class InProcess:
         """Return "": this process needs no announcements."""
         return ""
 
-    def call(
-        self,
-        function: Callable[..., T],
-        timeout: float,
-        *args: Any,
-        types: str = "",
-        ran: Callable[[T], bool] = bool,
-        left: float = inf,
-    ) -> T:
+    def call(self, function: Callable[..., T], time: Time, *args: Any) -> T:
         """Return `function(kernel, *args)`, without a time limit; raises what it raises."""
         with nested.inside(f"the kernel {self.kernel.name} runs"):
             return function(self.kernel, *args)
@@ -112,49 +72,38 @@ class Isolated:
         self.started, self.starting = 0, 0.0
         self._preload, self._context = preload, context(preload)
         self._file = tempfile.NamedTemporaryFile(prefix="verify-norm-")  # noqa: SIM115
-        self._file.truncate(_STAGE)
-        self._stage = mmap.mmap(self._file.fileno(), _STAGE)  # the check that the child announced last
+        self._file.truncate(child.STAGE)
+        self._stage = mmap.mmap(self._file.fileno(), child.STAGE)  # the check that the child announced last
         self._sent = registry.sent(kernel)
-        self._pool: pebble.ProcessPool | None = None
+        self._child: Child | None = None
         self._patience = Patience(device, known or Known())
-        self._future: pebble.ProcessFuture[Any] | None = None
         self._stopped = False
 
     def another(self) -> "Isolated":
         """Return the same for one more child."""
         return Isolated(self.kernel, self.device, self._preload, self._patience.known)
 
-    def call(
-        self,
-        function: Callable[..., T],
-        timeout: float,
-        *args: Any,
-        types: str = "",
-        ran: Callable[[T], bool] = bool,
-        left: float = inf,
-    ) -> T:
+    def call(self, function: Callable[..., T], time: Time, *args: Any) -> T:
         """Return `function(kernel, *args)` of the child; raises what it raises, and LostError if the child is lost.
 
-        `function` is a module's attribute. The call may take `timeout` seconds, and more where it may build, as the
-        first call of `types` in a process does, up to one whose result says that the kernel `ran`; but never more than
-        are `left`. Raises StoppedError once `stop` has been called.
+        `function` is a module's attribute. Raises StoppedError once `stop` has been called.
         """
-        pool = self._pool or self._begin()
-        self._stage[:] = bytes(_STAGE)
-        limit = min(allowed := self._patience.limit(timeout, types), left)
+        if self._child is None:
+            self._begin()
+        self._stage[:] = bytes(child.STAGE)
+        limit = self._patience.limit(time)
         try:
-            result: T
-            result, seconds = self._wait(pool, _call, limit, function, limit, *args)
+            result, seconds = self._ask(limit, child.call, function, limit, *args)
         except TimeoutError:
-            measured, late = self._patience.words(limit, types), left < allowed
-            self.fresh(hung=not late)
-            raise LostError(f"it did not return after {limit:.3g} s", hung=True, measured=measured, late=late) from None
-        except pebble.ProcessExpired as error:
+            lost = self._patience.lost(time)
+            self.fresh(hung=not lost.late)
+            raise lost from None
+        except EndedError as error:
             self.fresh()
-            raise LostError(ending(error.exitcode)) from None
-        if ran(result):
-            self._patience.returned(types, seconds)
-        return result
+            raise LostError(str(error)) from None
+        self._patience.returned(time, seconds, result)
+        returned: T = result
+        return returned
 
     def prepare(self) -> None:
         """Wait until the server of the processes has imported torch; in the main thread Ctrl-C may end that."""
@@ -162,39 +111,42 @@ class Isolated:
         first.start()
         first.join()
 
-    def _wait(self, pool: pebble.ProcessPool, function: Callable[..., T], timeout: float, *args: Any) -> T:
+    def _ask(self, seconds: float, function: Callable[..., Any], *args: Any) -> Any:
         """Return `function(*args)` of the child; raises what ends it, and StoppedError."""
-        future = self._future = pool.schedule(function, args=args, timeout=timeout)
-        if self._stopped:  # before there was this future to cancel
-            future.cancel()  # type: ignore[no-untyped-call]
+        assert self._child is not None
         try:
-            result: T = future.result()
-            return result
-        except CancelledError:
-            raise StoppedError from None
+            if not self._stopped:  # before there was this child to kill
+                return self._child.ask(seconds, function, *args)
+        except EndedError:
+            if not self._stopped:
+                raise
+        except KeyboardInterrupt:  # an answer that comes later is none to the next request
+            self.fresh()
+            raise
+        raise StoppedError
 
-    def _begin(self) -> pebble.ProcessPool:
-        """Return a pool whose child has loaded the kernel; raises UsageError if it cannot, though this process can."""
+    def _begin(self) -> None:
+        """Start a child that has loaded the kernel; raises UsageError if it cannot, though this process can."""
         began = time.perf_counter()
         self.prepare()
-        pool = self._pool = pebble.ProcessPool(1, initializer=_limit, initargs=(self.device,), context=self._context)
+        self._child = Child(self._context)
         try:
-            self._wait(pool, _load, LOADING, *self._sent, self._file.name)
-            self.started += 1
-            self.starting += time.perf_counter() - began
-            return pool
+            self._ask(LOADING, child.load, self.device, *self._sent, self._file.name)
         except TimeoutError:
             why = f"it did not return within {LOADING:.3g} s"
-        except pebble.ProcessExpired as error:
-            why = ending(error.exitcode)
-        except UsageError as error:
+        except (EndedError, UsageError) as error:
             why = str(error)
+        else:
+            self.started += 1
+            self.starting += time.perf_counter() - began
+            return
+        self.fresh()
         raise UsageError(f"{self.kernel.name} cannot be loaded in a process of its own: {why}")
 
     @property
     def announce(self) -> Callable[[str], None]:
         """What the child calls with the name of each check."""
-        return announce
+        return child.announce
 
     def stage(self) -> str:
         """Return what the child announced last in this call, even if it crashed since; "" if nothing."""
@@ -202,18 +154,17 @@ class Isolated:
 
     def fresh(self, *, hung: bool = False) -> bool:
         """Let the next call run in a new process, perhaps because this one has `hung`, and return True."""
-        if self._pool is not None:
-            self._pool.stop()  # type: ignore[no-untyped-call]
-            self._pool.join()
-            self._pool = None
+        if self._child is not None:
+            self._child.close()
+            self._child = None
         self._patience.restart(hung=hung)
         return True
 
     def stop(self) -> None:
         """End the call that another thread waits for, and each later one, with StoppedError; `resume` ends that."""
         self._stopped = True
-        if self._future is not None:
-            self._future.cancel()  # type: ignore[no-untyped-call]
+        if self._child is not None:
+            self._child.kill()
 
     def resume(self) -> None:
         """Let calls run again after `stop`, in a new process; no thread may wait for one."""
@@ -225,110 +176,3 @@ class Isolated:
         """End the child."""
         self.fresh()
         self._file.close()
-
-
-def ending(status: int | None) -> str:
-    """Return in words how a process ended, by its exit status; a negative one is a signal."""
-    if status is not None and status < 0:
-        name = signal.Signals(-status).name
-        hint = ", as when memory is exhausted" if name == "SIGKILL" else ""
-        return f"it ended its process by {name}{hint}"
-    return f"it ended its process with exit status {status}"
-
-
-@contextmanager
-def without_interrupts() -> Iterator[None]:
-    """Hold Ctrl-C back until the end of the block; processes that are started in it never get it."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-_starting = threading.Lock()  # for what a start changes here: `__main__`, and the server's state
-
-
-class _Process(ForkServerProcess):
-    """A child that does not import the caller's script again: the script needs no `if __name__` guard."""
-
-    @staticmethod
-    def _Popen(process_obj: Any) -> Any:  # noqa: N802 — multiprocessing's name
-        with _starting, no_main():
-            resource_tracker.ensure_running()  # it unblocks the signal
-            with without_interrupts():
-                ensure_running()  # Ctrl-C is for this process alone, which ends the server and its children
-            return ForkServerProcess._Popen(process_obj)
-
-
-class _Context(ForkServerContext):
-    Process = _Process
-
-
-def context(preload: str) -> ForkServerContext:
-    """Return a context whose processes start fast, from a server that has imported the module `preload`."""
-    made = _Context()
-    made.set_forkserver_preload([preload])
-    return made
-
-
-@contextmanager
-def no_main() -> Iterator[None]:
-    """Hide the caller's script in this block: a process that is started in it does not run it again."""
-    main = sys.modules["__main__"]
-    kept: dict[str, Any] = {name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__}
-    main.__spec__ = None
-    try:
-        yield
-    finally:
-        main.__dict__.update(kept)
-
-
-_child: tuple[Kernel, mmap.mmap] | None = None
-
-
-def _limit(device: str) -> None:
-    """In the child: limit its memory and signals."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which ends this process
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    os.dup2(2, 1)  # the kernel's output is not part of the report
-    if device == "cpu":
-        patch.enable()
-        resource.setrlimit(resource.RLIMIT_DATA, (int(MEMORY * _memory()), resource.RLIM_INFINITY))
-
-
-def _load(target: str, record: bytes, stage: str) -> None:
-    """In the child: load the kernel; raises UsageError if that fails."""
-    global _child
-    with open(stage, "r+b") as file:
-        memory = mmap.mmap(file.fileno(), _STAGE)
-    where = target.rpartition(":")[0]
-    nested.seal(nested.importing(where))
-    functions.remember(functions.Functions())
-    reach(where)  # for what the kernel imports when it is called
-    _child = registry.received(target, record), memory
-    nested.seal(f"the kernel {target} runs")
-
-
-def _call(function: Callable[..., T], timeout: float, *args: Any) -> tuple[T, float]:
-    """In the child: return `function` of the kernel and its seconds. An alarm ends even a loop outside of Python."""
-    assert _child is not None
-    signal.setitimer(signal.ITIMER_REAL, timeout + GRACE)
-    started = time.perf_counter()
-    try:
-        return function(_child[0], *args), time.perf_counter() - started
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-def announce(name: str) -> None:
-    """Tell the parent process which check begins; do nothing outside a child."""
-    if _child is not None:
-        _child[1][:] = name.encode().ljust(_STAGE, b"\0")
-
-
-def _memory() -> int:
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = Path("/sys/fs/cgroup/memory.max")
-    text = limit.read_text().strip() if limit.is_file() else "max"
-    return min(physical, int(text)) if text.isdigit() else physical

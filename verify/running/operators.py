@@ -5,8 +5,6 @@ from functools import cache
 from traceback import walk_stack
 from typing import Any
 
-from torch.utils._python_dispatch import TorchDispatchMode
-
 # aten::native_layer_norm, cudnn_batch_norm_backward, …; weight norms and vector norms are something else
 NORM = re.compile(r"aten\.(\w*(?:layer|rms|group|batch|instance)_norm\w*)\.")
 # aten::rms_norm where torch has no kernel for it, as on a CPU: above autograd, out of sight, it becomes these
@@ -49,16 +47,3 @@ def _told(operator: Any) -> str:
     name = str(operator)
     norm = NORM.match(name)
     return f"aten::{norm[1]}" if norm else name * (name in RMS_NORM)
-
-
-class Recording(TorchDispatchMode):
-    """A mode that adds to a list each operator of torch that computes: what gives another view of a tensor does not."""
-
-    def __init__(self, into: list[Any]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch has no type for it
-        self._into = into
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not func.is_view:
-            self._into.append(func)
-        return func(*args, **(kwargs or {}))

@@ -5,7 +5,10 @@ minutes, and no call before tells how many. So a run starts with the smallest ca
 returned, a build is known to take about as long, also one for another shape, and what takes much longer has hung.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
+from typing import Any
 
 from verify_norm.core.spec import CaseSpec
 
@@ -39,6 +42,31 @@ def types(spec: CaseSpec) -> str:
     return f"{spec.dtype}, {spec.weight_dtype or spec.dtype}"
 
 
+class LostError(Exception):
+    """The process of a kernel ended, or did not return in time (`hung`); the message says how.
+
+    `measured` has in words how long calls took that did return. `late`: the call had less time than it may take, since
+    no more was left, so that it says nothing about the kernel.
+    """
+
+    def __init__(self, message: str, *, hung: bool = False, measured: str = "", late: bool = False) -> None:
+        super().__init__(message)
+        self.hung, self.measured, self.late = hung, measured, late
+
+
+@dataclass(frozen=True, slots=True)
+class Time:
+    """The time of a call: the seconds that one without a build may take, and those that are `left` for any.
+
+    The first call of some `types` in a process may build, up to one whose result says that the kernel `ran`.
+    """
+
+    seconds: float
+    types: str = ""
+    ran: Callable[[Any], bool] = bool
+    left: float = inf
+
+
 @dataclass(slots=True)
 class Known:
     """What the calls of a kernel have taken, in any process.
@@ -63,40 +91,47 @@ class Patience:
     known: Known = field(default_factory=Known)
     met: set[str] = field(default_factory=set)
 
-    def limit(self, timeout: float, types: str) -> float:
-        """Return the seconds that the next call may take, given those that one without a build may take.
+    def limit(self, time: Time) -> float:
+        """Return the seconds that the next call may take.
 
-        >>> patience = Patience("cpu")
-        >>> patience.limit(20.0, "float32")  # nothing is known
+        >>> patience, time = Patience("cpu"), Time(20.0, "float32")
+        >>> patience.limit(time)  # nothing is known
         140.0
-        >>> patience.returned("float32", 25.0)
-        >>> patience.limit(20.0, "float32")  # another shape
+        >>> patience.returned(time, 25.0, "a result")
+        >>> patience.limit(time)  # another shape
         75.0
         """
-        known = self.known
-        if known.hung:
-            timeout = min(timeout, max(PART * timeout, AFTER * max(known.slowest, QUICK)))
-        build = LIKE * max(known.built.values(), default=0.0)
-        if types in self.met:
-            return max(timeout, build)
-        return timeout + (build if types in known.built else max(build, BUILD[kind(self.device)]))
+        return min(self._allowed(time), time.left)
 
-    def returned(self, types: str, seconds: float) -> None:
-        """Note that a call returned after so many seconds."""
-        if types in self.met:
+    def _allowed(self, time: Time) -> float:
+        known, usual = self.known, time.seconds
+        if known.hung:
+            usual = min(usual, max(PART * usual, AFTER * max(known.slowest, QUICK)))
+        build = LIKE * max(known.built.values(), default=0.0)
+        if time.types in self.met:
+            return max(usual, build)
+        return usual + (build if time.types in known.built else max(build, BUILD[kind(self.device)]))
+
+    def returned(self, time: Time, seconds: float, result: object) -> None:
+        """Note that a call returned after so many seconds, if the result says that the kernel ran."""
+        if not time.ran(result):
+            return
+        if time.types in self.met:
             self.known.slowest = max(self.known.slowest, seconds)
         else:
-            self.met.add(types)
-            self.known.built[types] = max(self.known.built.get(types, 0.0), seconds)
+            self.met.add(time.types)
+            self.known.built[time.types] = max(self.known.built.get(time.types, 0.0), seconds)
 
     def restart(self, *, hung: bool = False) -> None:
         """Note that the next call is the first one of another process, perhaps because the last one has hung."""
         self.met.clear()
         self.known.hung = self.known.hung or hung
 
-    def words(self, limit: float, types: str) -> str:
-        """Return how long calls have taken so far, and which option gives them more time than `limit`."""
+    def lost(self, time: Time) -> LostError:
+        """Return that the call did not return in its time, how long calls have taken so far, and what gives more."""
+        limit, late = self.limit(time), time.left < self._allowed(time)
         took = max((self.known.slowest, *self.known.built.values()))
         so_far = f"the slowest case so far took {took:.2g} s" if took else "no case has returned so far"
-        first = "" if types in self.met else f", the first of {types} in its process, which may build"
-        return f"{first}; {so_far}; --timeout {MORE * limit:.0f} allows more"
+        first = "" if time.types in self.met else f", the first of {time.types} in its process, which may build"
+        measured = f"{first}; {so_far}; --timeout {MORE * limit:.0f} allows more"
+        return LostError(f"it did not return after {limit:.3g} s", hung=True, measured=measured, late=late)

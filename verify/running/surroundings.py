@@ -1,148 +1,13 @@
 """What a call must leave as it is, besides memory: state of the whole process, and what its arguments are."""
 
-import gc
-import logging
-import os
-import signal
-import sys
-import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from functools import partial
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
-from torch.overrides import _get_current_function_mode_stack, _pop_mode
-from torch.utils import _python_dispatch
-from torch.utils._device import DeviceContext
 
-SIGNALS = [name for name in ("SIGALRM", "SIGVTALRM", "SIGPROF", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)]
-SUBNORMAL = np.array(2.0**-149, np.float32)
-
-
-def _attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
-    return lambda: getattr(owner, name), lambda value: setattr(owner, name, value)
-
-
-def _replace(kept: Any, values: Any) -> None:
-    """Give a list or a mapping its values back."""
-    kept.clear()
-    kept.extend(values) if isinstance(kept, list) else kept.update(values)
-
-
-def _refilter(filters: list[Any]) -> None:
-    _replace(warnings.filters, filters)
-    warnings._filters_mutated()  # type: ignore[attr-defined]  # as warnings itself says that they have changed
-
-
-def _handlers() -> dict[str, Any]:
-    return {name: signal.getsignal(getattr(signal, name)) for name in SIGNALS}
-
-
-def _handle(handlers: Mapping[str, Any]) -> None:
-    """Set handlers of signals; those that Python has not set, and in another thread than the main one, stay."""
-    for name, handler in handlers.items():
-        with suppress(ValueError, TypeError):
-            signal.signal(getattr(signal, name), handler)
-
-
-def _function_modes() -> int:
-    """Return how many of torch's function modes are on, but for that of the default device."""
-    return sum(not isinstance(mode, DeviceContext) for mode in _get_current_function_mode_stack())
-
-
-def _stack(depth: Callable[[], int], pop: Callable[[], Any]) -> tuple[Callable[[], Any], Callable[[Any], None]]:
-    def restore(before: int) -> None:
-        while depth() > before:
-            pop()
-
-    return depth, restore
-
-
-State = dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]  # how to read it, how to put it back
-STATE: State = {  # modes come first: what reads the rest would meet them
-    "the number of torch's function modes": _stack(_function_modes, _pop_mode),
-    "the number of torch's dispatch modes": _stack(torch._C._len_torch_dispatch_stack, _python_dispatch._pop_mode),
-    "torch.is_grad_enabled()": (torch.is_grad_enabled, torch.set_grad_enabled),
-    "torch.is_autocast_enabled('cpu')": (
-        lambda: torch.is_autocast_enabled("cpu"),
-        lambda on: torch.set_autocast_enabled("cpu", on),
-    ),
-    "torch.is_autocast_enabled('cuda')": (
-        lambda: torch.is_autocast_enabled("cuda"),
-        lambda on: torch.set_autocast_enabled("cuda", on),
-    ),
-    "torch.is_anomaly_enabled()": (torch.is_anomaly_enabled, torch.autograd.set_detect_anomaly),
-    **{
-        f"torch.get_autocast_dtype('{device}')": (
-            partial(torch.get_autocast_dtype, device),
-            partial(torch.set_autocast_dtype, device),
-        )
-        for device in ("cpu", "cuda")
-    },
-    "torch.is_autocast_cache_enabled()": (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
-    "torch.get_default_dtype()": (torch.get_default_dtype, torch.set_default_dtype),
-    "torch.get_default_device()": (
-        torch.get_default_device,
-        # A default that is set, even to the CPU, sends every call of torch through Python.
-        lambda device: torch.set_default_device(None if device.type == "cpu" else device),
-    ),
-    "torch.get_num_threads()": (torch.get_num_threads, torch.set_num_threads),
-    "torch.get_float32_matmul_precision()": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-    "torch.are_deterministic_algorithms_enabled()": (
-        torch.are_deterministic_algorithms_enabled,
-        torch.use_deterministic_algorithms,
-    ),
-    "torch.is_deterministic_algorithms_warn_only_enabled()": (
-        torch.is_deterministic_algorithms_warn_only_enabled,
-        lambda only: torch.use_deterministic_algorithms(torch.are_deterministic_algorithms_enabled(), warn_only=only),
-    ),
-    "torch.utils.deterministic.fill_uninitialized_memory": _attribute(
-        torch.utils.deterministic, "fill_uninitialized_memory"
-    ),
-    "torch.is_warn_always_enabled()": (torch.is_warn_always_enabled, torch.set_warn_always),
-    **{
-        f"torch.backends.cudnn.{name}": _attribute(torch.backends.cudnn, name)
-        for name in ("enabled", "benchmark", "deterministic", "allow_tf32")
-    },
-    **{
-        f"torch.backends.cuda.matmul.{name}": _attribute(torch.backends.cuda.matmul, name)
-        for name in ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
-    },
-    "torch.backends.mkldnn.enabled": (
-        lambda: torch.backends.mkldnn.enabled,
-        lambda on: torch.backends.mkldnn.set_flags(on),
-    ),
-    "the processor's keeping of subnormal numbers": (
-        lambda: bool((SUBNORMAL * np.float32(1)) > 0),
-        lambda kept: torch.set_flush_denormal(not kept),
-    ),
-    "numpy.geterr()": (np.geterr, lambda state: np.seterr(**state)),
-    "numpy.get_printoptions()": (np.get_printoptions, lambda options: np.set_printoptions(**options)),
-    "torch's print options": (
-        lambda: dict(vars(torch._tensor_str.PRINT_OPTS)),
-        lambda options: vars(torch._tensor_str.PRINT_OPTS).update(options),
-    ),
-    "the working folder": (os.getcwd, os.chdir),
-    "the handlers of signals": (_handlers, _handle),
-    "sys.gettrace()": (sys.gettrace, sys.settrace),
-    "sys.getprofile()": (sys.getprofile, sys.setprofile),
-    "gc.callbacks": (lambda: list(gc.callbacks), lambda kept: _replace(gc.callbacks, kept)),
-    "gc.isenabled()": (gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
-    "gc.get_threshold()": (gc.get_threshold, lambda thresholds: gc.set_threshold(*thresholds)),
-    "sys.getrecursionlimit()": (sys.getrecursionlimit, sys.setrecursionlimit),
-    "the level of the root logger": _attribute(logging.root, "level"),
-    "logging.disable()": _attribute(logging.root.manager, "disable"),
-    "os.environ": (lambda: dict(os.environ), lambda variables: _replace(os.environ, variables)),
-    "warnings.filters": (lambda: list(warnings.filters), _refilter),
-}
-# What a module may change when it is first imported, as within the first call of a kernel.
-OF_IMPORTS = ("os.environ", "warnings.filters", "sys.getrecursionlimit()", "the level of the root logger", "gc.")
-_CUDA: State = {
-    "the current CUDA device": (torch.cuda.current_device, torch.cuda.set_device),
-    "the current CUDA stream": (torch.cuda.current_stream, torch.cuda.set_stream),
-}
+from verify_norm.loading.returned import overridden
+from verify_norm.running import state
 
 
 class Surroundings:
@@ -151,9 +16,10 @@ class Surroundings:
     def __init__(self, arguments: Mapping[str, Any], writable: Collection[str] = ()) -> None:
         self._writable = writable
         self._tensors = {name: value for name, value in arguments.items() if isinstance(value, torch.Tensor)}
+        self._kinds = {name: type(tensor) for name, tensor in self._tensors.items()}
         self._facts = {name: _facts(tensor) for name, tensor in self._tensors.items()}
         on_gpu = any(tensor.is_cuda for tensor in self._tensors.values())
-        self._known = STATE | _CUDA if on_gpu else STATE
+        self._known = state.STATE | state.CUDA if on_gpu else state.STATE
         self._state = {name: read() for name, (read, _) in self._known.items()}
 
     def changes(self) -> tuple[str, ...]:
@@ -169,6 +35,12 @@ class Surroundings:
 
     def _of_arguments(self) -> Iterator[str]:
         for name, tensor in self._tensors.items():
+            if type(tensor) is not (kind := self._kinds[name]):  # before anything is read by its new methods
+                other, tensor.__class__ = type(tensor), kind
+                yield f"{name}.__class__ changes from {kind.__name__} to {other.__name__}"
+            for hidden in overridden(tensor):
+                delattr(tensor, hidden)
+                yield f"{name} gets {hidden} of its own, in place of torch.Tensor's"
             now = _facts(tensor)
             changed = [fact for fact, before in self._facts[name].items() if before != now[fact]]
             if changed == ["_version"]:

@@ -16,7 +16,7 @@ from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.running.execute import Clock, execute
-from verify_norm.running.isolate import LostError
+from verify_norm.running.patience import LostError, Time
 from verify_norm.running.runners import Runner, runner
 from verify_norm.search.request import request
 
@@ -78,7 +78,7 @@ def _timed_case(kernel: Kernel, settings: Settings, shape: Any) -> CaseSpec:
 
 def _call(place: Runner, spec: CaseSpec, seconds: float) -> tuple[float, str]:
     try:
-        return place.call(timed_call, seconds, spec, place.device, ran=bool)
+        return place.call(timed_call, Time(seconds), spec, place.device)
     except LostError as error:
         return 0.0, str(error)
 

@@ -20,8 +20,7 @@ from verify_norm.core.work import NOTHING, Compiled
 from verify_norm.loading.functions import Functions, remembered
 from verify_norm.running.compilation import METER
 from verify_norm.running.execute import Clock, Watch, execute
-from verify_norm.running.isolate import LostError
-from verify_norm.running.patience import types
+from verify_norm.running.patience import LostError, Time, types
 from verify_norm.running.runners import Runner
 
 PRELOAD = "verify_norm.search.preload"  # what a child that examines cases has imported
@@ -90,7 +89,7 @@ def examine_in(
     while True:
         try:
             given = spec, checks, runner.device, runner.announce, contract, further
-            examined = runner.call(examine, timeout, *given, types=types(spec), ran=_compared, left=left)
+            examined = runner.call(examine, Time(timeout, types(spec), _compared, left), *given)
         except LostError as error:
             during = runner.stage()
             where = f", in a further run near this case that the check {during} makes" if during else ""

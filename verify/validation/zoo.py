@@ -5,12 +5,12 @@ import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from multiprocessing import active_children, forkserver
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-import pebble
 import torch
 
 from verify_norm.core.errors import Exit
@@ -21,8 +21,8 @@ from verify_norm.core.settings import Settings
 from verify_norm.kernels.zoo import ZOO as ZOO
 from verify_norm.kernels.zoo import Example
 from verify_norm.loading import registry
-from verify_norm.running import isolate
 from verify_norm.running.environment import environment
+from verify_norm.running.fork_server import Child, EndedError, context, without_interrupts
 from verify_norm.running.interpreter import patch
 from verify_norm.search.examine import PRELOAD
 from verify_norm.search.search import search
@@ -127,11 +127,11 @@ def run_each(
     When the caller stops, as after Ctrl-C, the workers are ended.
     """
     started, others = time.perf_counter(), active_children()
-    workers, context = jobs or os.cpu_count(), isolate.context(PRELOAD)
+    workers = jobs or os.cpu_count()
     pending: dict[Future[Outcome], Settings] = {}
-    with ProcessPoolExecutor(workers, context, _start_server, (tasks[0][1].device,)) as pool:
+    with ProcessPoolExecutor(workers, context(PRELOAD), _start_server, (tasks[0][1].device,)) as pool:
         try:
-            with isolate.without_interrupts():  # a worker that is half started could not end
+            with without_interrupts():  # a worker that is half started could not end
                 pending |= {pool.submit(_run, example.name, settings, against): settings for example, settings in tasks}
             for future in as_completed(pending):
                 yield pending[future], replace(future.result(), ended=time.perf_counter() - started)
@@ -163,7 +163,7 @@ def _start_server(device: str) -> None:
     if device == "cpu":
         forkserver.set_forkserver_preload([PRELOAD, __name__])
         forkserver.ensure_running()
-        first = isolate.context(PRELOAD).Process(target=os.getpid)  # no pool: its semaphores would outlive a kill
+        first = context(PRELOAD).Process(target=os.getpid)  # no pool: its semaphores would outlive a kill
         first.start()
         first.join()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # isolate's server and all its children block it
@@ -190,15 +190,13 @@ def _remember(*_: object) -> None:
 def _under(policy: str, example: Example, device: str) -> Verdict:
     """Return a policy's verdict, from a process that the kernel may crash: its tensors have no guarded memory."""
     started = time.perf_counter()
-    with pebble.ProcessPool(1, context=isolate.context(PRELOAD)) as pool:
-        future = pool.schedule(_judge, args=(policy, example.name, device), timeout=POLICY_SECONDS)
+    with closing(Child(context(PRELOAD))) as child:
         try:
-            verdict: Verdict = future.result()
+            return child.ask(POLICY_SECONDS, _judge, policy, example.name, device)
         except TimeoutError:
             return Verdict(None, f"not done after {POLICY_SECONDS:g} s", 0, POLICY_SECONDS)
-        except pebble.ProcessExpired as error:
-            return Verdict(True, f"its process ended with status {error.exitcode}", 0, time.perf_counter() - started)
-    return verdict
+        except EndedError as error:
+            return Verdict(True, str(error), 0, time.perf_counter() - started)
 
 
 def _judge(policy: str, name: str, device: str) -> Verdict:

@@ -1,11 +1,18 @@
 """Right kernels near the cheats: they keep, defer and share what they may."""
 
+import ctypes
 import functools
+import mmap
+import os
 import queue
+import signal
+import sys
 import threading
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import torch
 
 from verify_norm.kernels.zoo.eager import rmsnorm
@@ -14,6 +21,7 @@ _plans: dict[Any, Any] = {}
 _workspaces = threading.local()
 _static: dict[Any, Any] = {}
 _lock = threading.Lock()
+LATER = 3600.0  # seconds
 _pools: list[Any] = []
 _work: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
@@ -131,6 +139,72 @@ def labelled(x, weight, eps):
     y, rstd = rmsnorm(x, weight, eps)
     rstd.made_by = "labelled"
     return y.as_subclass(Labelled), rstd
+
+
+class Parts(Mapping[str, torch.Tensor]):
+    """The outputs by name, which are views of what it holds."""
+
+    def __init__(self, y, rstd):
+        """Hold them, y at some depth."""
+        self._parts = {"y": [y.unsqueeze(0)], "rstd": [rstd.unsqueeze(0)]}
+
+    def __getitem__(self, name):
+        """Return a view."""
+        return self._parts[name][0].squeeze(0)
+
+    def __iter__(self):
+        """Yield the names."""
+        return iter(self._parts)
+
+    def __len__(self):
+        """Return how many there are."""
+        return len(self._parts)
+
+
+def by_name(x, weight, eps):
+    """A mapping of its own class, which gives views of what it holds."""
+    return Parts(*rmsnorm(x, weight, eps))
+
+
+def looks_around(x, weight, eps):
+    """It looks at its caller, the modules and the command for a line of a log, and computes the same in any case."""
+    frame = sys._getframe(1)
+    _plans["log"] = frame.f_globals.get("__name__"), "pytest" in sys.modules, sys.argv[:1], os.environ.get("PYTEST")
+    return rmsnorm(x, weight, eps)
+
+
+def puts_back(x, weight, eps):
+    """It uses a timer, hooks and the processor's rounding for a while, and puts them back."""
+    libm = ctypes.CDLL(None)
+    before = libm.fegetround()
+    libm.fesetround(before)
+    main = threading.current_thread() is threading.main_thread()
+    if main:
+        usual = signal.signal(signal.SIGVTALRM, lambda number, frame: None)
+        signal.setitimer(signal.ITIMER_VIRTUAL, LATER)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t), torch.profiler.record_function("norm"):
+        result = rmsnorm(x, weight, eps)
+    if main:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, usual)
+    return result
+
+
+def processes(x, weight, eps):
+    """Another process stores rstd in shared memory, and the call waits for it."""
+    y, rstd = rmsnorm(x, weight, eps)
+    if rstd.is_cuda or rstd.requires_grad or not rstd.numel():
+        return y, rstd
+    shared = mmap.mmap(-1, rstd.nbytes)
+    values = rstd.numpy().tobytes()
+    pid = os.fork()
+    if not pid:
+        try:
+            shared[:] = values
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    return y, torch.from_numpy(np.frombuffer(shared, np.float32).copy())
 
 
 def falls_back(x, weight, eps):

@@ -120,6 +120,22 @@ def lazy_pair(x, weight, eps):
     return Pair((x, weight, eps))
 
 
+class Filled(tuple[Any, ...]):
+    """An output that NumPy fills when it is unpacked."""
+
+    def __iter__(self):
+        """Yield y."""
+        y, now = super().__iter__()
+        y.numpy()[...] = now.detach().numpy()
+        return iter((y,))
+
+
+def filled(x, weight, eps):
+    """NumPy stores y when it is unpacked, where no mode of torch sees it."""
+    y = rmsnorm(x, weight, eps)[0]
+    return y if y.dtype is torch.bfloat16 or y.is_cuda else Filled((torch.zeros_like(y), y))
+
+
 def negated(x, weight, eps):
     """It returns y negated, with a bit that tells torch, and no other reader, to negate it again."""
     y, rstd = rmsnorm(x, weight, eps)

@@ -15,7 +15,7 @@ from verify_norm.cli.app import app
 from verify_norm.core.errors import Exit
 from verify_norm.core.spec import CaseSpec
 from verify_norm.kernels.zoo.untrusted import CHEATS, TOUCHED
-from verify_norm.running.isolate import LostError
+from verify_norm.running.patience import LostError
 from verify_norm.running.untrusted import processes, wire
 from verify_norm.search import sweep
 

@@ -12,6 +12,7 @@ from verify_norm.validation.policies import POLICIES
 from verify_norm.validation.policies.trial import NotApplicableError, Subject
 
 QUICK = ("assert_close", "Liger")
+AGENTS = ("ScalingIntelligence/", "NVIDIA/", "flashinfer-ai/", "gpu-mode/")
 
 
 @pytest.mark.slow
@@ -77,4 +78,4 @@ def test_verdicts_that_follow_from_what_a_policy_does(policy, name, caught):
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES.keys())
 def test_each_policy_names_its_source(policy):
     assert policy.summary
-    assert any(project in policy.source for project in ("triton-lang/", "pytorch/", "linkedin/", "Dao-AILab/"))
+    assert any(project in policy.source for project in ("triton-lang/", "pytorch/", "linkedin/", "Dao-AILab/", *AGENTS))

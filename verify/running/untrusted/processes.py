@@ -18,7 +18,10 @@ from typing import Any
 from verify_norm.core.errors import UsageError, visible
 from verify_norm.loading.bind import parse
 from verify_norm.loading.targets import folders_of
-from verify_norm.running.isolate import LOADING, MEMORY, LostError, _memory, ending
+from verify_norm.running.child import MEMORY, memory
+from verify_norm.running.fork_server import ending
+from verify_norm.running.isolate import LOADING
+from verify_norm.running.patience import LostError
 from verify_norm.running.untrusted import wire, zygote
 from verify_norm.running.untrusted.arena import Arena
 
@@ -98,8 +101,8 @@ class Worker:
         files = [where for where in (target.rpartition(":")[0], *constants(bind)) if where.endswith(".py")]
         readable = [str(folder) for file in files for folder in folders_of(Path(file).absolute())]
         path = [str(Path(entry).absolute()) for entry in sys.path if entry]
-        memory = int(MEMORY * _memory()) if device == "cpu" else None
-        asked: dict[str, Any] = {"device": device, "own": self._own, "memory": memory, "folder": os.getcwd()}
+        most = int(MEMORY * memory()) if device == "cpu" else None
+        asked: dict[str, Any] = {"device": device, "own": self._own, "memory": most, "folder": os.getcwd()}
         answer = self.ask("enter", LOADING, **asked, folders=[*path, *readable, os.getcwd()])
         self.lacking = answer.notes.sandbox
 
@@ -159,7 +162,7 @@ class Worker:
         finally:
             self.arena.close()
             shutil.rmtree(self._own, ignore_errors=True)
-        return "it closed its channel and ran on" if status == zygote.RUNNING else ending(status)
+        return ending(None if status == zygote.RUNNING else status)
 
 
 def constants(bind: str) -> list[str]:

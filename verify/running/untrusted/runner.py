@@ -17,8 +17,7 @@ from verify_norm.core.spec import Kernel
 from verify_norm.loading import modules
 from verify_norm.running import refusals
 from verify_norm.running.execute import POISON
-from verify_norm.running.isolate import LostError
-from verify_norm.running.patience import Patience
+from verify_norm.running.patience import LostError, Patience, Time
 from verify_norm.running.untrusted import sandbox, wire
 from verify_norm.running.untrusted.processes import Worker, load
 
@@ -56,35 +55,24 @@ class Untrusted:
         lacking = f" ({'; '.join(map(visible, self._lacking))})" if self._lacking else ""
         return f"untrusted: a process that has no truth and no verdict, in a sandbox{lacking}"
 
-    def call(
-        self,
-        function: Callable[..., T],
-        timeout: float,
-        *args: Any,
-        types: str = "",
-        ran: Callable[[T], bool] = bool,
-        left: float = inf,
-    ) -> T:
+    def call(self, function: Callable[..., T], time: Time, *args: Any) -> T:
         """Return `function(kernel, *args)` of this process, whose calls of the kernel together have so much time.
 
         Raises what it raises, and LostError if the worker is lost.
         """
-        limit = min(allowed := self._patience.limit(timeout, types), left)
+        limit = self._patience.limit(time)
         self._left, self._stage, self._new_case = limit, "", True
         self._instances.clear()
         try:
             result = function(self.kernel, *args)
         except LostError as error:
-            self.fresh(hung=error.hung and left >= allowed)
-            if not error.hung:
-                raise
-            measured, late = self._patience.words(limit, types), left < allowed
-            raise LostError(f"it did not return after {limit:.3g} s", hung=True, measured=measured, late=late) from None
+            lost = self._patience.lost(time) if error.hung else error
+            self.fresh(hung=lost.hung and not lost.late)
+            raise lost from None
         except BaseException:  # Ctrl-C, in the middle of an answer
             self.fresh()
             raise
-        if ran(result):
-            self._patience.returned(types, limit - self._left)
+        self._patience.returned(time, limit - self._left, result)
         return result
 
     def announce(self, name: str) -> None:

@@ -26,7 +26,7 @@ from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.loading import modules, nested, registry
 from verify_norm.loading.domain import Domain
 from verify_norm.loading.targets import reach
-from verify_norm.running import execute
+from verify_norm.running import execute, in_use
 from verify_norm.running.interpreter import patch
 from verify_norm.running.untrusted import sandbox, wire
 from verify_norm.running.untrusted.arena import Arena, Slot
@@ -124,7 +124,8 @@ class _Server:
         spec = CaseSpec(shape=(), frozen=values.pop("frozen", ()))
         case = Case(spec, OPS[kernel.op], {**given, **values}, {}, {}, asked["poison"] or 0.0)
         evaluated: list[Any] = []
-        run = _in_state(kernel.run, asked, evaluated)
+        function = in_use.alone(kernel.run) if asked["poison"] is None and kernel.run else kernel.run
+        run = _in_state(function, asked, evaluated)
         if asked["instance"] is not None:
             run = self.instances.setdefault(asked["instance"], modules.Instance(asked["turn"])).serving(run)
         with warnings.catch_warnings():

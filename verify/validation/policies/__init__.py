@@ -5,6 +5,7 @@ Each policy is a published test with its shapes, types, data and tolerances, as 
 says nothing about a project's other tests.
 """
 
+from verify_norm.validation.policies.agents import AGENTS
 from verify_norm.validation.policies.flash import FLASH
 from verify_norm.validation.policies.liger import LIGER
 from verify_norm.validation.policies.pytorch import ASSERT_CLOSE, GRADCHECK
@@ -13,4 +14,6 @@ from verify_norm.validation.policies.tutorial import TUTORIAL
 
 __all__ = ["POLICIES", "Policy", "Verdict"]
 
-POLICIES: dict[str, Policy] = {policy.name: policy for policy in (TUTORIAL, ASSERT_CLOSE, *GRADCHECK, LIGER, FLASH)}
+POLICIES: dict[str, Policy] = {
+    policy.name: policy for policy in (TUTORIAL, ASSERT_CLOSE, *GRADCHECK, LIGER, FLASH, *AGENTS)
+}

@@ -1,0 +1,83 @@
+"""A process that answers requests: what it returns and raises, how its end is seen, and that nothing of it is left."""
+
+import time
+from contextlib import closing
+
+import pytest
+from answering import LONG, close_all, leave, refuse, start_another
+
+from verify_norm.core.errors import UsageError
+from verify_norm.running import fork_server
+from verify_norm.running.fork_server import Child, EndedError
+
+
+@pytest.fixture
+def child():
+    with closing(Child(fork_server.context("verify_norm.search.preload"))) as started:
+        yield started
+
+
+def test_it_returns_and_raises_what_the_function_does(child):
+    assert child.ask(LONG, max, 3, 5) == 5
+    with pytest.raises(UsageError, match="not this") as caught:
+        child.ask(LONG, refuse, "not this")
+    assert "in refuse" in str(caught.value.__cause__), "it has the lines of the process"
+    with pytest.raises(AttributeError, match="local object"):  # what cannot be sent is an error, not the end
+        child.ask(LONG, eval, "(lambda: (lambda: 1))()")
+    assert child.ask(LONG, max, 3, 5) == 5
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_its_end_is_seen_at_once_whatever_its_status(child, status):
+    with pytest.raises(EndedError, match=f"it ended its process with exit status {status}"):
+        child.ask(LONG, leave, status)
+    with pytest.raises(EndedError, match=f"exit status {status}"):
+        child.ask(LONG, max, 3, 5)
+
+
+def test_a_process_that_it_has_started_does_not_hide_its_end(child):
+    with pytest.raises(EndedError, match="exit status 0"):
+        child.ask(LONG, start_another, True)
+
+
+def test_what_it_has_started_ends_with_it(child):
+    pid = child.ask(LONG, start_another, False)
+    child.close()
+    for _ in range(500):
+        if not _runs(pid):
+            return
+        time.sleep(0.01)
+    raise AssertionError("it still runs")
+
+
+def _runs(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_closed_channel_and_silence(child, monkeypatch):
+    monkeypatch.setattr(fork_server.child, "GRACE", 0.01)
+    with pytest.raises(TimeoutError):
+        child.ask(0.01, time.sleep, LONG)
+    child.close()
+    with (
+        closing(Child(fork_server.context("verify_norm.search.preload"))) as other,
+        pytest.raises(EndedError, match="it closed its channel and ran on"),
+    ):
+        other.ask(LONG, close_all)
+
+
+@pytest.mark.parametrize(
+    ("status", "how"),
+    [
+        (-6, "by SIGABRT"),
+        (-9, "by SIGKILL, as when memory is exhausted"),
+        (-11, "by SIGSEGV"),
+        (3, "with exit status 3"),
+    ],
+)
+def test_the_end_of_a_process_has_its_words(status, how):
+    assert fork_server.ending(status) == f"it ended its process {how}"

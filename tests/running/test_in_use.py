@@ -1,0 +1,64 @@
+"""A call as in use sees no judge on its stack, among the modules, in the command and in the environment."""
+
+import contextvars
+import os
+import sys
+
+import pytest
+import torch
+
+from verify_norm.running import in_use
+
+SET = contextvars.ContextVar("SET")
+SET.set("by the module")
+
+
+def seen():
+    """What a kernel may look at."""
+    frame, stack = sys._getframe(1), set()
+    while frame is not None:
+        stack.add(frame.f_globals.get("__name__", "").partition(".")[0])
+        frame = frame.f_back
+    modules = {name.partition(".")[0] for name in sys.modules}
+    return stack, modules, sys.argv[:], {name for name in os.environ if name.startswith("PYTEST")}
+
+
+def test_it_sees_no_judge_and_all_is_back_afterwards():
+    before = seen()
+    stack, modules, arguments, variables = in_use.alone(seen)()
+    assert {"verify_norm", "pytest"} <= before[1]
+    assert not {"verify_norm", "pytest", "_pytest", "hypothesis"} & (stack | modules - {"verify_norm"})
+    assert (arguments, variables) == (["python"], set())
+    assert seen() == before
+
+
+def test_what_is_imported_stays_and_what_is_raised_is_raised():
+    sys.modules.pop("this_is_new", None)
+    in_use.alone(sys.modules.__setitem__)("this_is_new", sys)
+    assert sys.modules.pop("this_is_new") is sys
+    with pytest.raises(ZeroDivisionError):
+        in_use.alone(lambda x: x / 0)(1)
+    assert "verify_norm.running.in_use" in sys.modules
+
+
+@pytest.mark.parametrize("inference", [True, False])
+@pytest.mark.parametrize("grad", [True, False])
+def test_torchs_state_and_the_context_are_those_of_the_caller(inference, grad):
+    with torch.inference_mode(inference), torch.set_grad_enabled(grad):
+        state = in_use.alone(lambda: (torch.is_inference_mode_enabled(), torch.is_grad_enabled(), SET.get()))()
+    assert state == (inference, grad, "by the module")
+
+
+def test_a_clock_sees_the_call_alone():
+    seen_by_clock = []
+
+    def timed(function):
+        def run(*args):
+            assert "verify_norm.running.in_use" not in sys.modules, "what hides the judge is done before"
+            seen_by_clock.append(function(*args))
+            return seen_by_clock[0]
+
+        return run
+
+    assert in_use.alone(max, timed)(3, 5) == 5
+    assert seen_by_clock == [5]

@@ -1,0 +1,89 @@
+"""What runs in the process of a kernel: it answers requests of the process that started it, one after another."""
+
+import mmap
+import os
+import pickle
+import resource
+import signal
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]  # so an error keeps its lines
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any, TypeVar
+
+from verify_norm.core.spec import Kernel
+from verify_norm.loading import functions, nested, registry
+from verify_norm.loading.targets import reach
+from verify_norm.running.interpreter import patch
+
+MEMORY = 0.5  # share of the machine's memory that a kernel may allocate on the CPU
+STAGE = 64  # bytes: the longest name of a check
+GRACE = 3.0  # seconds after its time limit, when a child without a parent ends itself
+T = TypeVar("T")
+
+_kernel: tuple[Kernel, mmap.mmap] | None = None  # and the memory in which it announces checks
+
+
+def serve(parent: Connection) -> None:
+    """Answer each function and arguments with whether it returned, and what; end when the parent closes the channel.
+
+    The process leads a group of its own, so that its end is that of all it has started.
+    """
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which ends this process
+    while True:
+        try:
+            request = parent.recv_bytes()
+        except EOFError:
+            return
+        try:
+            function, args = pickle.loads(request)
+            answer = ForkingPickler.dumps((True, function(*args)))
+        except BaseException as error:
+            answer = ForkingPickler.dumps((False, ExceptionWithTraceback(error, error.__traceback__)))
+        parent.send_bytes(answer)
+
+
+def load(device: str, target: str, record: bytes, stage: str) -> None:
+    """Limit memory and signals, and load the kernel; raises UsageError if that fails."""
+    global _kernel
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    os.dup2(2, 1)  # the kernel's output is not part of the report
+    if device == "cpu":
+        patch.enable()
+        resource.setrlimit(resource.RLIMIT_DATA, (int(MEMORY * memory()), resource.RLIM_INFINITY))
+    with open(stage, "r+b") as file:
+        shared = mmap.mmap(file.fileno(), STAGE)
+    where = target.rpartition(":")[0]
+    nested.seal(nested.importing(where))
+    functions.remember(functions.Functions())
+    reach(where)  # for what the kernel imports when it is called
+    _kernel = registry.received(target, record), shared
+    nested.seal(f"the kernel {target} runs")
+
+
+def call(function: Callable[..., T], timeout: float, *args: Any) -> tuple[T, float]:
+    """Return `function` of the kernel and its seconds. An alarm ends even a loop outside of Python."""
+    assert _kernel is not None
+    signal.setitimer(signal.ITIMER_REAL, timeout + GRACE)
+    started = time.perf_counter()
+    try:
+        return function(_kernel[0], *args), time.perf_counter() - started
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def announce(name: str) -> None:
+    """Tell the parent process which check begins; do nothing outside a child."""
+    if _kernel is not None:
+        _kernel[1][:] = name.encode().ljust(STAGE, b"\0")
+
+
+def memory() -> int:
+    """Return the bytes of memory that this machine, or its container, has."""
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    text = limit.read_text().strip() if limit.is_file() else "max"
+    return min(physical, int(text)) if text.isdigit() else physical

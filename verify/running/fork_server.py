@@ -1,0 +1,126 @@
+"""Starts processes fast, from a server that has imported torch, and asks them: a process may end, or never answer."""
+
+import atexit
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import resource_tracker
+from multiprocessing.connection import wait
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.forkserver import ensure_running
+from typing import Any, TypeVar
+
+from verify_norm.running import child
+
+T = TypeVar("T")
+
+
+class EndedError(Exception):
+    """The process has ended by itself; the message says how."""
+
+
+class Child:
+    """A process that answers one request after another, with all that it starts."""
+
+    def __init__(self, context: ForkServerContext) -> None:
+        self._channel, theirs = context.Pipe()
+        self._process = context.Process(target=child.serve, args=(theirs,))
+        self._process.start()
+        theirs.close()
+        atexit.register(self.close)  # before multiprocessing waits for it
+
+    def ask(self, seconds: float, function: Callable[..., T], *args: Any) -> T:
+        """Return `function(*args)` of the process, and raise what it raises; raises TimeoutError and EndedError.
+
+        `function` is a module's attribute. After a TimeoutError the process still works: `close` it.
+        """
+        try:
+            self._channel.send((function, args))
+            ready = wait([self._channel, self._process.sentinel], seconds)
+            if not ready:
+                raise TimeoutError
+            if self._channel not in ready and not self._channel.poll():  # what it started may keep the channel open
+                raise EOFError
+            returned, value = self._channel.recv()
+        except (EOFError, ConnectionError):
+            self._process.join(child.GRACE)
+            raise EndedError(ending(self._process.exitcode)) from None
+        if not returned:
+            raise value
+        result: T = value
+        return result
+
+    def kill(self) -> None:
+        """Kill the process and what it has started, perhaps while another thread waits for its answer."""
+        for kill in (os.killpg, os.kill):  # it leads a group of its own, once it has begun
+            with suppress(ProcessLookupError):
+                kill(self._process.pid or 0, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Kill it, and wait for its end."""
+        atexit.unregister(self.close)
+        self.kill()
+        self._process.join()
+        self._channel.close()
+
+
+def ending(status: int | None) -> str:
+    """Return in words how a process has ended, given its exit status; None: it has not."""
+    if status is None:
+        return "it closed its channel and ran on"
+    if status < 0:
+        name = signal.Signals(-status).name
+        hint = ", as when memory is exhausted" if name == "SIGKILL" else ""
+        return f"it ended its process by {name}{hint}"
+    return f"it ended its process with exit status {status}"
+
+
+@contextmanager
+def without_interrupts() -> Iterator[None]:
+    """Hold Ctrl-C back until the end of the block; processes that are started in it never get it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+_starting = threading.Lock()  # for what a start changes here: `__main__`, and the server's state
+
+
+class _Process(ForkServerProcess):
+    """A child that does not import the caller's script again: the script needs no `if __name__` guard."""
+
+    @staticmethod
+    def _Popen(process_obj: Any) -> Any:  # noqa: N802 — multiprocessing's name
+        with _starting, no_main():
+            resource_tracker.ensure_running()  # it unblocks the signal
+            with without_interrupts():
+                ensure_running()  # Ctrl-C is for this process alone, which ends the server and its children
+            return ForkServerProcess._Popen(process_obj)
+
+
+class _Context(ForkServerContext):
+    Process = _Process
+
+
+def context(preload: str) -> ForkServerContext:
+    """Return a context whose processes start fast, from a server that has imported the module `preload`."""
+    made = _Context()
+    made.set_forkserver_preload([preload])
+    return made
+
+
+@contextmanager
+def no_main() -> Iterator[None]:
+    """Hide the caller's script in this block: a process that is started in it does not run it again."""
+    main = sys.modules["__main__"]
+    kept: dict[str, Any] = {name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in main.__dict__}
+    main.__spec__ = None
+    try:
+        yield
+    finally:
+        main.__dict__.update(kept)
