@@ -4,6 +4,7 @@ import mmap
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -32,6 +33,7 @@ class Placement:
     extent: int
 
 
+@lru_cache(2**12)  # cases ask some hundred times
 def placement(shape: tuple[int, ...], layout: str) -> Placement:
     """Return how `layout` places a tensor of this shape; contiguous if the layout does not apply to the shape.
 

@@ -19,6 +19,7 @@ from torch.utils._device import DeviceContext
 
 SIGNALS = [name for name in ("SIGALRM", "SIGVTALRM", "SIGPROF", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)]
 SUBNORMAL = np.array(2.0**-149, np.float32)
+_environment: tuple[dict[Any, Any], dict[str, str]] = {}, {}
 
 
 def _attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
@@ -34,6 +35,15 @@ def _replace(kept: Any, values: Any) -> None:
 def _refilter(filters: list[Any]) -> None:
     _replace(warnings.filters, filters)
     warnings._filters_mutated()  # type: ignore[attr-defined]  # as warnings itself says that they have changed
+
+
+def _variables() -> dict[str, str]:
+    """Return the variables of the environment, which are decoded anew only where they are others than before."""
+    global _environment
+    encoded = getattr(os.environ, "_data", os.environ)  # to decode all of them is most of what a look at STATE takes
+    if _environment[0] != encoded:
+        _environment = dict(encoded), dict(os.environ)
+    return _environment[1]
 
 
 def _handlers() -> dict[str, Any]:
@@ -134,7 +144,7 @@ STATE: State = {  # modes come first: what reads the rest would meet them
     "sys.getrecursionlimit()": (sys.getrecursionlimit, sys.setrecursionlimit),
     "the level of the root logger": _attribute(logging.root, "level"),
     "logging.disable()": _attribute(logging.root.manager, "disable"),
-    "os.environ": (lambda: dict(os.environ), lambda variables: _replace(os.environ, variables)),
+    "os.environ": (_variables, lambda variables: _replace(os.environ, variables)),
     "warnings.filters": (lambda: list(warnings.filters), _refilter),
 }
 # What a module may change when it is first imported, as within the first call of a kernel.
