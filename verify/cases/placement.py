@@ -148,9 +148,9 @@ def place(values: Any, dtype: str, layout: str, poison: float, device: str) -> t
         return held if layout != "own" else held.clone()
     with np.errstate(invalid="ignore"):  # NumPy warns about signalling NaN
         base = np.full(size, poison, dtype=form.dtype)
-        bytestrides = tuple(stride * base.itemsize for stride in where.strides)
-        np.lib.stride_tricks.as_strided(base[where.offset :], values.shape, bytestrides)[...] = values
-    storage = torch.from_numpy(base.view(_BITS[base.itemsize])).to(device).view(_TORCH[dtype])
+        bits, bytestrides = base.view(_BITS[base.itemsize]), tuple(stride * base.itemsize for stride in where.strides)
+        np.ndarray(values.shape, base.dtype, bits, where.offset * base.itemsize, bytestrides)[...] = values
+    storage = torch.from_numpy(bits).to(device).view(_TORCH[dtype])
     if layout == "own":
         return storage[: values.size].reshape(values.shape).clone()  # not a view, in memory that torch allocated
     return storage.as_strided(values.shape, where.strides, where.offset)
