@@ -56,7 +56,7 @@ def _leave_out() -> None:
     from torch._dynamo import guards, trace_rules
 
     # It measures for a log how long guards take, and empties the processor's cache before: nearly half of a trace.
-    guards.profile_guard_manager = lambda *_: 0.0  # type: ignore[assignment]
+    guards.profile_guard_manager = lambda *_: 0.0  # type: ignore[attr-defined]
     interpreter: Any = sys.modules.get("triton.runtime.interpreter")
     launch = interpreter and interpreter.InterpretedFunction.run
     if launch and not hasattr(launch, "_torchdynamo_disable"):
