@@ -20,6 +20,7 @@ import pytest
 import torch
 from checking import ROWS
 from norms import layernorm
+from torch._library import custom_ops
 from torch.autograd import forward_ad
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.modules.module import register_module_forward_hook
@@ -28,11 +29,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS
-from verify_norm.checks.relations import leaks
+from verify_norm.checks.relations import leaks, operators
 from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.loading.registry import load, load_directions
+from verify_norm.running import captures
 from verify_norm.running.execute import execute
 from verify_norm.running.state import STATE
 from verify_norm.running.surroundings import Surroundings
@@ -425,6 +427,14 @@ def test_right_operators():
         spec = replace(ROWS, variant=OPERATORS, x_layout=layout, special=special)
         assert said(after(lambda x, *y: (copied(x), unknown(x))), spec) == []
     assert said(load("layernorm_bwd"), replace(ROWS, variant=OPERATORS)) == []
+
+
+def test_operators_that_torch_registers_as_it_compiles_are_its_own():
+    captures.traced(lambda x: x.to(torch.float16))(torch.ones(2))  # for which Dynamo imports torch's DTensor
+    made = {name: definition._init_fn.__module__ for name, definition in custom_ops.OPDEFS.items()}
+    of_torch = {name.partition("::")[0] for name, module in made.items() if module.startswith("torch.")}
+    assert "cplib" in of_torch
+    assert of_torch <= operators.OF_TORCH
 
 
 class Counting(torch.nn.BatchNorm1d):

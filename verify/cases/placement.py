@@ -4,6 +4,7 @@ import mmap
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -32,6 +33,7 @@ class Placement:
     extent: int
 
 
+@lru_cache(2**12)  # cases ask some hundred times
 def placement(shape: tuple[int, ...], layout: str) -> Placement:
     """Return how `layout` places a tensor of this shape; contiguous if the layout does not apply to the shape.
 
@@ -146,9 +148,9 @@ def place(values: Any, dtype: str, layout: str, poison: float, device: str) -> t
         return held if layout != "own" else held.clone()
     with np.errstate(invalid="ignore"):  # NumPy warns about signalling NaN
         base = np.full(size, poison, dtype=form.dtype)
-        bytestrides = tuple(stride * base.itemsize for stride in where.strides)
-        np.lib.stride_tricks.as_strided(base[where.offset :], values.shape, bytestrides)[...] = values
-    storage = torch.from_numpy(base.view(_BITS[base.itemsize])).to(device).view(_TORCH[dtype])
+        bits, bytestrides = base.view(_BITS[base.itemsize]), tuple(stride * base.itemsize for stride in where.strides)
+        np.ndarray(values.shape, base.dtype, bits, where.offset * base.itemsize, bytestrides)[...] = values
+    storage = torch.from_numpy(bits).to(device).view(_TORCH[dtype])
     if layout == "own":
         return storage[: values.size].reshape(values.shape).clone()  # not a view, in memory that torch allocated
     return storage.as_strided(values.shape, where.strides, where.offset)

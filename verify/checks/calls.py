@@ -241,8 +241,9 @@ def _threads(run: Run, other: Exact) -> Iterator[Difference]:
     finally:
         sys.setswitchinterval(interval)
     for values, runs in zip(({}, other), both, strict=True):
+        alone = _alone(run, values)
         for one in runs:
-            found = list(differences(_alone(run, values), one, ("alone", "beside a call in another thread")))
+            found = list(differences(alone, one, ("alone", "beside a call in another thread")))
             if found:
                 yield from found
                 return

@@ -145,7 +145,7 @@ def special_lost(spec: CaseSpec) -> bool:
 def thawed(spec: CaseSpec, names: Iterable[str]) -> CaseSpec:
     """Return the spec; without frozen inputs if all of the inputs `names` would be frozen."""
     given = {name for name in names if name == "x" or getattr(spec, name)}
-    return replace(spec, frozen=()) if given <= set(spec.frozen) else spec
+    return replace(spec, frozen=()) if spec.frozen and given <= set(spec.frozen) else spec
 
 
 def apart(spec: CaseSpec, written: Iterable[str]) -> CaseSpec:

@@ -254,4 +254,5 @@ def _judged(output: Output | None, case: Case, name: str) -> Output | None:
     extent = next(tensor.extent for tensor in case.op.outputs if tensor.name == name)
     if extent in ("statistic", "one") and got.size == expected.value.size:
         got = got.reshape(expected.value.shape)  # (M, 1) and (*leading, 1) are accepted for (M,), () for (1,)
-    return replace(output, got=got, ratio=judge.ratio(got, expected) if got.shape == expected.value.shape else None)
+    ratio = judge.ratio(got, expected) if got.shape == expected.value.shape else None
+    return Output(output.dtype, output.shape, got, ratio)

@@ -4,6 +4,7 @@ import importlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -125,7 +126,7 @@ class PoisonEmpty(TorchDispatchMode):
             if tensor is not None:
                 returned.setdefault(tensor.untyped_storage().data_ptr(), []).append(name)
         for number, a in enumerate(self._allocations, 1):
-            poison = _bits(torch.full_like(a.base[:1], _poison(a.base.dtype, self._poison)))
+            poison = _poison_bits(a.base.dtype, self._poison)
             end = a.front + a.extent
             sides = {"before": a.base[: a.front], "after": a.base[end:]}
             for where, guard in sides.items():
@@ -145,6 +146,12 @@ def _poison(dtype: torch.dtype, poison: float) -> float:
     if dtype.is_floating_point or dtype.is_complex:
         return poison
     return True if dtype is torch.bool else 7 if math.isnan(poison) else 113
+
+
+@cache
+def _poison_bits(dtype: torch.dtype, poison: float) -> NDArray[np.uint8]:
+    """Return the bytes of one poisoned element of a buffer of this type."""
+    return _bits(torch.full((1,), _poison(dtype, poison), dtype=dtype))
 
 
 def _bits(flat: torch.Tensor) -> NDArray[np.uint8]:
@@ -220,11 +227,13 @@ def _changed(taken: _Snapshot, now: torch.Tensor) -> Iterator[Damage]:
 
 def overlaps(outputs: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield every output that shares bytes with an argument or an earlier output, as (output, the other)."""
-    seen = [(name, value) for name, value in arguments.items() if isinstance(value, torch.Tensor)]
+    seen = [(name, value, _reach(value)) for name, value in arguments.items() if isinstance(value, torch.Tensor)]
     for name, output in outputs.items():
         if isinstance(output, torch.Tensor):
-            yield from ((name, other) for other, tensor in seen if _overlap(output, tensor))
-            seen.append((name, output))
+            own = _reach(output)
+            near = ((other, tensor) for other, tensor, its in seen if own.start < its.stop and its.start < own.stop)
+            yield from ((name, other) for other, tensor in near if _overlap(output, tensor))
+            seen.append((name, output, own))
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
@@ -243,10 +252,17 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
     return int(np.unique(offsets).size) < tensor.numel()
 
 
+def _reach(tensor: torch.Tensor) -> range:
+    """Return the addresses from a tensor's first byte to its last."""
+    if tensor.layout is not torch.strided or not tensor.numel():
+        return range(0)
+    first = tensor.data_ptr()
+    return range(first, first + geometry.extent(tensor.shape, tensor.stride()) * tensor.element_size())
+
+
 def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    if a.layout is not torch.strided or not (a.numel() and b.numel()) or a.device != b.device:
-        return False
-    return bool(np.shares_memory(np.asarray(_Addresses(a)), np.asarray(_Addresses(b))))
+    """Return whether two tensors that reach into each other share a byte."""
+    return a.device == b.device and bool(np.shares_memory(np.asarray(_Addresses(a)), np.asarray(_Addresses(b))))
 
 
 class _Addresses:

@@ -1,6 +1,7 @@
 """Which of torch's own norm operators run inside a kernel, which may fall back to them without saying so."""
 
 import re
+import sys
 from functools import cache
 from traceback import walk_stack
 from typing import Any
@@ -22,18 +23,25 @@ class Operators:
 
     def __init__(self) -> None:
         self._names: set[str] = set()
-        self._steps: list[tuple[str, object]] = []
+        self._places: list[object] = []  # of the steps of rms_norm so far
 
     def enter(self, operator: Any) -> None:
         """Enter an operator that has run."""
         name = _told(operator)
         if name in RMS_NORM:
-            place = [(id(frame.f_code), frame.f_lasti) for frame, _ in walk_stack(None)]
-            self._steps = [*self._steps[1 - len(RMS_NORM) :], (name, place)]
-            if self._steps == [(step, place) for step in RMS_NORM]:
-                self._names.add("aten::rms_norm")
+            self._step(RMS_NORM.index(name))
         elif name:
             self._names.add(name)
+
+    def _step(self, number: int) -> None:
+        """Enter a step of rms_norm; the place in Python is looked up only where it follows the step before."""
+        if number and number != len(self._places):
+            self._places = []
+            return
+        place = [(id(frame.f_code), frame.f_lasti) for frame, _ in walk_stack(sys._getframe(2))]
+        self._places = [*self._places[:number], place]
+        if self._places == [place] * len(RMS_NORM):
+            self._names.add("aten::rms_norm")
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -30,8 +30,7 @@ ONE, LITTLE = np.float64(1), np.float64(2.0**-60)
 NAMED = ("cudnn_", "deterministic_", "mkldnn_enabled", "warnAlways", "cublas_allow_tf32", "onednn_allow_tf32")
 FLAGS = [name[5:] for name in dir(torch._C) if name.startswith("_get_") and hasattr(torch._C, f"_set_{name[5:]}")]
 SWITCHES = [name for name in FLAGS if not name.startswith(NAMED)]
-
-
+_environment: tuple[dict[Any, Any], dict[str, str]] = {}, {}
 State = dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]  # how to read it, how to put it back
 
 
@@ -48,6 +47,15 @@ def _replace(kept: Any, values: Any) -> None:
 def _refilter(filters: list[Any]) -> None:
     _replace(warnings.filters, filters)
     warnings._filters_mutated()  # type: ignore[attr-defined]  # as warnings itself says that they have changed
+
+
+def _variables() -> dict[str, str]:
+    """Return the variables of the environment, which are decoded anew only where they are others than before."""
+    global _environment
+    encoded = getattr(os.environ, "_data", os.environ)  # to decode all of them is most of what a look at STATE takes
+    if _environment[0] != encoded:
+        _environment = dict(encoded), dict(os.environ)
+    return _environment[1]
 
 
 def _handlers() -> dict[str, Any]:
@@ -241,7 +249,7 @@ STATE: State = {  # modes come first: what reads the rest would meet them
     "sys.getrecursionlimit()": (sys.getrecursionlimit, sys.setrecursionlimit),
     "the level of the root logger": _attribute(logging.root, "level"),
     "logging.disable()": _attribute(logging.root.manager, "disable"),
-    "os.environ": (lambda: dict(os.environ), lambda variables: _replace(os.environ, variables)),
+    "os.environ": (_variables, lambda variables: _replace(os.environ, variables)),
     "warnings.filters": (lambda: list(warnings.filters), _refilter),
 }
 # What a module may change when it is first imported, as within the first call of a kernel.

@@ -31,6 +31,7 @@ OF_TORCH = frozenset(  # namespaces of its own operators
         "aten",
         "c10d",
         "c10d_functional",
+        "cplib",
         "debug_mode_ops",
         "debugprims",
         "export",
