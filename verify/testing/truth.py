@@ -43,8 +43,8 @@ def _keep_freed_memory() -> None:
     """Make the C library keep the memory of freed arrays for the next ones, once for the process.
 
     NumPy makes an array of every intermediate. By default glibc returns the memory of each to the system, and a page
-    fault for every 4 KB of the next costs twice the arithmetic. To free one block raises the sizes from which it does so
-    (M_MMAP_THRESHOLD of mallopt(3)). Nothing touches this block, so it takes no memory. Elsewhere this does nothing.
+    fault for every 4 KB of the next costs twice the arithmetic. Freeing one block raises the sizes from which it does
+    so (M_MMAP_THRESHOLD of mallopt(3)). Nothing touches this block, so it takes no memory. Elsewhere this does nothing.
     """
     np.empty(KEPT, np.uint8)
 
