@@ -4,7 +4,9 @@ A fork server that has imported torch starts a process in some hundredths of a s
 target. A kernel without one, as a function made in a test, runs in the calling process, and the report says so.
 """
 
+import fcntl
 import mmap
+import multiprocessing
 import os
 import resource
 import signal
@@ -39,7 +41,7 @@ MEMORY = 0.5  # share of the machine's memory that a kernel may allocate on the 
 _STAGE = 64  # bytes: the longest name of a check
 LOADING = 300.0  # seconds that the import of the kernel may take
 NO_TARGET = "the kernel is not an attribute of a module that can be imported"
-GRACE = 3.0  # seconds after its time limit, when a child without a parent ends itself
+GRACE = 3.0  # seconds after its time limit, when a child without a parent ends itself where Linux does not end it
 T = TypeVar("T")
 
 
@@ -286,13 +288,30 @@ _child: tuple[Kernel, mmap.mmap] | None = None
 
 
 def _limit(device: str) -> None:
-    """In the child: limit its memory and signals."""
+    """In the child: limit its memory, its signals and its life."""
+    _end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which ends this process
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     os.dup2(2, 1)  # the kernel's output is not part of the report
     if device == "cpu":
         patch.enable()
         resource.setrlimit(resource.RLIMIT_DATA, (int(MEMORY * _memory()), resource.RLIM_INFINITY))
+
+
+def _end_with_parent() -> None:
+    """In the child: let the kernel of Linux kill it once the caller's process has ended, whatever it does then.
+
+    The fork server, whose child it is, does not end before it. The sentinel is a pipe that the caller's process alone
+    can write to; its end is an event of that pipe.
+    """
+    caller = multiprocessing.parent_process()
+    if caller is None or not hasattr(fcntl, "F_SETSIG"):
+        return
+    fcntl.fcntl(caller.sentinel, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(caller.sentinel, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(caller.sentinel, fcntl.F_SETFL, fcntl.fcntl(caller.sentinel, fcntl.F_GETFL) | os.O_ASYNC)
+    if not caller.is_alive():  # before there was this signal
+        os._exit(1)
 
 
 def _load(target: str, record: bytes, stage: str) -> None:
