@@ -30,7 +30,7 @@ def truths(call: Call, contract: Contract) -> Truths:
     found = {name: _whole(call, name, [part[name] for part in parts]) for name in parts[0]}
     if not call.given or (call.op.view == "channels" and not call.spec.training):
         return found
-    known = {name: one.values for name, one in call.given.items()}
+    known: make.Exact = {name: one.values for name, one in call.given.items()}
     if any(tensor.role == "saved" and tensor.name not in known for tensor in call.op.inputs):
         known = {**make.saved(call.spec, call.op, call.exact), **known}
     with_given = make.errors(call.spec, call.op, contract, {**call.exact, **known}, given=True)
