@@ -1,8 +1,9 @@
 """Installs the wheel with the oldest versions that pyproject.toml allows, and with the newest, and tries it there.
 
-    python benchmarks/floors.py --old python3.10 --new python3.13   # results/floors.json; some GB and minutes for each
-    python benchmarks/floors.py --table                             # the table of docs/how-to/install.md from it
-    python benchmarks/floors.py --sizes                             # what each extra adds beside torch and numpy
+    python benchmarks/floors.py --old python3.10   # results/floors.json: its oldest versions; some GB, and minutes
+    python benchmarks/floors.py --new python3.13   # … and the newest
+    python benchmarks/floors.py --table            # the table of docs/how-to/install.md from it
+    python benchmarks/floors.py --sizes            # what each extra adds beside torch and numpy
 
 The oldest are those after ">=" in pyproject.toml. An environment with torch of another build, as ROCm's, is not made.
 Each is removed before the next one is made.
@@ -121,7 +122,8 @@ def tried(python: str, *, oldest: bool) -> dict[str, Any]:
         version = run(inside, "-V", folder=folder)[1].split()[1]
     versions = {one["name"].lower(): one["version"] for one in listed}
     shown = {name: versions.get(name, "–") for name in SHOWN}
-    return {"python": version, "versions": shown, "without the extra cli": refused, "trials": ends}
+    about = {"date": date.today().isoformat(), "platform": platform.platform(), "python": version}
+    return {**about, "versions": shown, "without the extra cli": refused, "trials": ends}
 
 
 def trial(inside: Path, code: str, folder: str) -> str:
@@ -135,8 +137,9 @@ def trial(inside: Path, code: str, folder: str) -> str:
 
 def table(found: dict[str, Any]) -> str:
     """Return the versions and the trials of all environments as a table."""
-    rows = [[one["python"], *one["versions"].values(), *one["trials"].values()] for one in found["environments"]]
-    heads = ["Python", *SHOWN, *found["environments"][0]["trials"]]
+    both = [found[name] for name in ("oldest", "newest")]
+    rows = [[one["python"], *one["versions"].values(), *one["trials"].values()] for one in both]
+    heads = ["Python", *SHOWN, *both[0]["trials"]]
     lines = [f"| {' | '.join(cells)} |" for cells in (heads, *rows)]
     return "\n".join([lines[0], f"|{'---|' * len(heads)}", *lines[1:]])
 
@@ -165,16 +168,17 @@ def _megabytes(folder: str) -> float:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--old", default="python3.10", help="a Python for the oldest versions")
-    parser.add_argument("--new", default=sys.executable, help="a Python for the newest versions")
+    parser.add_argument("--old", metavar="PYTHON", help="try the oldest versions with this Python")
+    parser.add_argument("--new", metavar="PYTHON", help="try the newest versions with this Python")
     parser.add_argument("--sizes", action="store_true", help="measure what each extra adds")
     parser.add_argument("--table", action="store_true", help="print the table of the results")
     options = parser.parse_args()
     if options.sizes:
         sizes()
-        sys.exit()
-    if not options.table:
-        environments = [tried(python, oldest=python is options.old) for python in (options.old, options.new)]
-        about = {"date": date.today().isoformat(), "platform": platform.platform(), "environments": environments}
-        RESULTS.write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(table(json.loads(RESULTS.read_text(encoding="utf-8"))))
+    for name, python in (("oldest", options.old), ("newest", options.new)):
+        if python:
+            found = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+            found = {**found, name: tried(python, oldest=name == "oldest")}
+            RESULTS.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    if options.table:
+        print(table(json.loads(RESULTS.read_text(encoding="utf-8"))))
