@@ -122,7 +122,11 @@ def tried(python: str, *, oldest: bool) -> dict[str, Any]:
         version = run(inside, "-V", folder=folder)[1].split()[1]
     versions = {one["name"].lower(): one["version"] for one in listed}
     shown = {name: versions.get(name, "–") for name in SHOWN}
-    about = {"date": date.today().isoformat(), "platform": platform.platform(), "python": version}
+    about = {
+        "date": date.today().isoformat(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "python": version,
+    }
     return {**about, "versions": shown, "without the extra cli": refused, "trials": ends}
 
 
