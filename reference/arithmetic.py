@@ -144,12 +144,14 @@ class Arithmetic:
     def missed(self, terms: Array, lost: Array | float = 0.0) -> Array:
         """Return what operands miss of the terms of a sum, which are off by `lost`: nothing of what they can hold.
 
+        Without matrix products that is 0, in a shape that broadcasts against the terms.
+
         >>> tf32 = Arithmetic(u=2**-24, tiny=2**-126, huge=3.4028235e38, products="tf32")
         >>> tf32.missed(np.array([1.0, 3 + 2.0**-8, 1 + 2.0**-11])) > 0
         array([False, False,  True])
         """
         if not self.operand_u:
-            return np.zeros_like(terms)
+            return np.zeros_like(terms[..., :1])
         scaled = np.ldexp(np.frexp(terms)[0], PRODUCTS[self.products][0])
         held = (scaled == np.rint(scaled)) & (np.asarray(lost) == 0)
         return np.where(held, 0.0, self.operand_u * (np.abs(terms) + lost))

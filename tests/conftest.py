@@ -1,5 +1,6 @@
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,14 @@ def few_corners(monkeypatch):
 def unexplained(monkeypatch):
     """No search of this test tries weaker contracts on what it finds: that takes longer than the search."""
     monkeypatch.setattr(Trial, "diagnoses", lambda *_: ())
+
+
+@pytest.fixture
+def pause(monkeypatch):
+    """The clock counts this process's work alone, whatever else the machine does; a call of this lets seconds pass."""
+    passed = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: time.process_time() + passed[0])
+    return lambda seconds: passed.append(passed.pop() + seconds)
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,9 @@
 """Every command and snippet of README and of the site: it runs, and prints what the page shows."""
 
+import json
 import re
+import subprocess
+import sys
 
 import pytest
 import samples
@@ -155,3 +158,20 @@ def test_the_supported_versions_are_those_of_the_package(name):
     for package in ("torch", "NumPy", "Triton"):
         floors[package] = re.search(rf'"{package.lower()}>=([\d.]+)', project)[1]
     assert re.findall(r"(\w+) ≥ ([\d.]*\d)", PAGES[name]) == list(floors.items())
+
+
+def test_the_oldest_versions_are_those_that_were_tried():
+    """`python benchmarks/floors.py` tries them; a higher or lower floor needs another run of it."""
+    command = [sys.executable, str(samples.ROOT / "benchmarks" / "floors.py"), "--table"]
+    table = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert table in PAGES["docs/how-to/install.md"]
+    found = json.loads((samples.ROOT / "benchmarks" / "results" / "floors.json").read_text(encoding="utf-8"))
+    oldest, newest = found["oldest"], found["newest"]
+    project = (samples.ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert oldest["python"].startswith(re.search(r'requires-python = ">=([\d.]+)"', project)[1])
+    for name in oldest["versions"].keys() - {"triton"}:  # the oldest torch brings an older one
+        assert oldest["versions"][name].startswith(re.search(rf'"{name}>=([\d.]+)', project)[1]), name
+    for one in (oldest, newest):
+        lacks = "verify-norm: the command line needs typer and rich: pip install 'verify-norm[cli]'"
+        assert one["without the extra cli"] == lacks
+        assert set(one["trials"].values()) <= {"passes", "refused: Triton 3.2.0 is older than 3.6"}

@@ -129,21 +129,21 @@ def test_what_begins_in_large_cases_is_detected_there(changed, check):
 
 
 @pytest.mark.slow
-def test_a_right_kernel_passes_in_large_cases_and_one_that_is_slow_for_a_row_meets_none():
+def test_a_right_kernel_passes_in_large_cases_and_one_that_is_slow_for_a_row_meets_none(pause):
     rows = []
 
     def right(x, weight, bias, eps, normalized_shape):
         rows.append(x.numel() // max(torch.Size(normalized_shape).numel(), 1))
-        time.sleep(pause * rows[-1])
+        pause(of_a_row * rows[-1])
         return EXACT(x, weight, bias, eps, normalized_shape)
 
     kernel = Kernel("k", "layernorm_fwd", run=right)
     options = Settings(("float32",), ("accuracy",), examples=24, seconds=60.0, isolate=False)
-    pause = 0.0
+    of_a_row = 0.0
     assert search(kernel, options).ok
     assert max(rows) >= 16384
     rows.clear()
-    pause = 0.0005
+    of_a_row = 0.0005
     slow = search(kernel, options)
     assert slow.ok
     assert max(rows) < 4096

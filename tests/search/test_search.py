@@ -2,7 +2,6 @@
 
 import importlib
 import sys
-import time
 
 import pytest
 import torch
@@ -136,12 +135,12 @@ def test_a_case_of_another_operator_is_refused():
 
 
 @pytest.mark.slow
-def test_many_rows_are_summed_where_that_takes_little_time():
+def test_many_rows_are_summed_where_that_takes_little_time(pause):
     """A backward that adds the first 1024 rows alone is detected; one that is slow for each row passes without them."""
 
-    def backward(kept, pause):
+    def backward(kept, of_a_row):
         def run(dy, x, weight, rstd, eps, weight_offset, normalized_shape):
-            time.sleep(pause * len(rstd))
+            pause(of_a_row * len(rstd))
             tensors = [t.reshape(-1, *normalized_shape) for t in (dy, x)]
             dx, _ = rmsnorm_bwd()(dy, x, weight, rstd, eps, normalized_shape, weight_offset)
             first = (t[:kept] for t in tensors)
@@ -157,12 +156,12 @@ def test_many_rows_are_summed_where_that_takes_little_time():
 
 
 @pytest.mark.slow
-def test_a_batch_is_as_large_as_the_kernels_time_allows():
+def test_a_batch_is_as_large_as_the_kernels_time_allows(pause):
     """What begins at 4096 rows is detected; a kernel that is slow for each row is not run with so many."""
 
-    def forward(pause):
+    def forward(of_a_row):
         def run(x, weight, eps, weight_offset, normalized_shape):
-            time.sleep(pause * len(x))
+            pause(of_a_row * len(x))
             y, rstd = rmsnorm()(x, weight, eps, normalized_shape, weight_offset)
             return (y, torch.nextafter(rstd, 2 * rstd)) if len(rstd) >= 4096 else (y, rstd)
 

@@ -2,6 +2,7 @@
 
 import doctest
 import os
+import platform
 import subprocess
 import sys
 from dataclasses import replace
@@ -389,3 +390,16 @@ def test_a_triton_kernel_is_judged_in_the_corrected_interpreter(way, said, tmp_p
     command = [sys.executable, str(tmp_path / "one.py"), way]
     run = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert (said in run.stdout + run.stderr, run.returncode) == (True, int(way != "corrected")), run.stderr
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library keeps or returns memory as it does")
+def test_a_second_call_reuses_the_memory_of_the_first():
+    code = (
+        "import numpy as np, resource, verify_norm\n"
+        "faults = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "x = np.linspace(-1, 1, 2**18, dtype=np.float32).reshape(64, -1)\n"
+        "for _ in range(3):\n"
+        "    before = faults()\n"
+        "    verify_norm.bound('layernorm_bwd', x, x, eps=1e-5)\n"
+        "print(faults() - before)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert int(run.stdout) < 512, run.stderr  # one array has 512 pages, and there are some hundred

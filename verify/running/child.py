@@ -1,6 +1,8 @@
 """What runs in the process of a kernel: it answers requests of the process that started it, one after another."""
 
+import fcntl
 import mmap
+import multiprocessing
 import os
 import pickle
 import resource
@@ -20,7 +22,7 @@ from verify_norm.running.interpreter import patch
 
 MEMORY = 0.5  # share of the machine's memory that a kernel may allocate on the CPU
 STAGE = 64  # bytes: the longest name of a check
-GRACE = 3.0  # seconds after its time limit, when a child without a parent ends itself
+GRACE = 3.0  # seconds after its time limit, when a child without a parent ends itself where Linux does not end it
 T = TypeVar("T")
 
 _kernel: tuple[Kernel, mmap.mmap] | None = None  # and the memory in which it announces checks
@@ -32,6 +34,7 @@ def serve(parent: Connection) -> None:
     The process leads a group of its own, so that its end is that of all it has started.
     """
     os.setpgid(0, 0)
+    _end_with_caller()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which ends this process
     while True:
         try:
@@ -44,6 +47,22 @@ def serve(parent: Connection) -> None:
         except BaseException as error:
             answer = ForkingPickler.dumps((False, ExceptionWithTraceback(error, error.__traceback__)))
         parent.send_bytes(answer)
+
+
+def _end_with_caller() -> None:
+    """Let Linux kill this process once the caller's has ended, also in a call that never returns.
+
+    The fork server, whose child it is, does not end before it. The sentinel is a pipe that the caller's process alone
+    can write to; its end is an event of that pipe.
+    """
+    caller = multiprocessing.parent_process()
+    if caller is None or not hasattr(fcntl, "F_SETSIG"):
+        return
+    fcntl.fcntl(caller.sentinel, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(caller.sentinel, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(caller.sentinel, fcntl.F_SETFL, fcntl.fcntl(caller.sentinel, fcntl.F_GETFL) | os.O_ASYNC)
+    if not caller.is_alive():  # before there was this signal
+        os._exit(1)
 
 
 def load(device: str, target: str, record: bytes, stage: str) -> None:

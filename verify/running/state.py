@@ -49,6 +49,14 @@ def _refilter(filters: list[Any]) -> None:
     warnings._filters_mutated()  # type: ignore[attr-defined]  # as warnings itself says that they have changed
 
 
+def _default_device() -> torch.device:
+    """Return torch's default device, which torch 2.6 cannot tell once `set_default_device(None)` has been called."""
+    try:
+        return torch.get_default_device()
+    except AttributeError:
+        return torch.device("cpu")
+
+
 def _variables() -> dict[str, str]:
     """Return the variables of the environment, which are decoded anew only where they are others than before."""
     global _environment
@@ -176,7 +184,7 @@ STATE: State = {  # modes come first: what reads the rest would meet them
     "torch.is_autocast_cache_enabled()": (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
     "torch.get_default_dtype()": (torch.get_default_dtype, torch.set_default_dtype),
     "torch.get_default_device()": (
-        torch.get_default_device,
+        _default_device,
         # A default that is set, even to the CPU, sends every call of torch through Python.
         lambda device: torch.set_default_device(None if device.type == "cpu" else device),
     ),
