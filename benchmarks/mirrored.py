@@ -20,7 +20,13 @@ from mutmut.state import state
 # tests/. {folder} and {name} are its own: verify/checks/relations/moments.py has checks/relations and moments.
 EXAMPLES = "test_examples.py::test_examples_in_docstrings[{module}]"
 MIRROR = ("{folder}/test_{name}.py", EXAMPLES)
+PINNED = tuple(f"checks/test_tolerances{of}.py" for of in ("", "_of_laws", "_of_sums"))  # from both sides
 TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", EXAMPLES))
+TESTS |= {"reference.probable": ("reference", "checks/test_tolerances_of_sums.py", EXAMPLES)}
+TESTS |= {"checks": (*MIRROR, *PINNED), "checks.relations.symmetries": (*MIRROR, *PINNED, "checks/test_identities.py")}
+TESTS |= {f"checks.relations.{name}": ("checks/test_autograd.py",) for name in ("cotangents", "graphs")}
+TESTS |= {f"checks.relations.{name}": ("checks/test_effects.py",) for name in ("leaks", "operators")}
+TESTS |= {"checks.relations.moments": (*MIRROR, *PINNED, "checks/test_distribution.py")}
 LONG = ("core/test_nearest.py",)  # try only the modules that they mirror
 PREFIX = "verify_norm."
 
