@@ -16,7 +16,7 @@ from verify_norm.cases import make
 from verify_norm.core.errors import Exit, UsageError
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import Contract, Kernel
-from verify_norm.exhaustive import run, spaces
+from verify_norm.exhaustive import model, run, spaces
 from verify_norm.exhaustive.examine import examine
 from verify_norm.exhaustive.model import Choice
 from verify_norm.loading import registry
@@ -235,6 +235,24 @@ def test_an_item_with_a_problem_is_not_counted_twice(tmp_path):
     bad.clear()
     found = exhaust(late, **options)
     assert (found.verdict, found.tallies[0].cases) == (Exit.PASS, 6)
+
+
+def test_what_is_asked_names_the_whole_space_and_the_users_options():
+    kernel = Kernel("k", "layernorm_fwd", run=norms.layernorm(), target="k.py:k")
+    settings = Settings(contract="llama", only="N <= 8")
+    wholes = {"": True, "0:": True, "1:": False, ":9": False, "3:9": False}
+    for items, whole in wholes.items():
+        asked = run.question(kernel, settings, Choice(space="rows2", dtype="bf16", items=items))
+        assert (asked.whole, asked.options) == (whole, ("llama", "N <= 8"))
+    element = model.Element(3, (1,), "", 0.0, 1.0, 2.0, 0.5)
+    command = model.replay(asked, element)
+    assert all(words in command for words in ("--items 3:4", "--contract llama", "--only 'N <= 8'"))
+
+
+def test_a_kernel_that_refuses_the_space_is_no_finding(monkeypatch):
+    monkeypatch.setattr(run, "examine", lambda *_: model.Part(problem="no GPU here", refused=True))
+    with pytest.raises(UsageError, match="no GPU here"):
+        exhaust(norms.layernorm(), items=":9")
 
 
 def test_what_nobody_can_judge_is_no_pass():
