@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import count, pairwise
 from types import SimpleNamespace
 
@@ -310,6 +310,23 @@ OTHERS = [
 def test_the_file_of_another_run_is_refused(stored, options, said):
     with pytest.raises(UsageError, match=said):
         exhaust(pairs.rmsnorm(), "rmsnorm_fwd", resume=str(stored), **options)
+
+
+def test_a_run_goes_on_where_all_that_was_asked_and_the_machine_are_the_same(tmp_path):
+    """Whatever differs is named; another day is no difference."""
+    path = tmp_path / "r.json"
+    kernel = Kernel("k", "layernorm_fwd", run=norms.layernorm())
+    asked, here = run.question(kernel, Settings(), Choice(items="0:9")), {"torch": "2", "date": "1"}
+    found = model.Exhausted(asked, here, 5)
+    path.write_text(run.dump(found))
+    assert run.stored(str(path), asked, {"torch": "2", "date": "2"}) == found
+    others = {"contract": Contract(xhat="x"), "options": ("", "N <= 8"), "first": 1, "last": 8, "count": 9, "eps": 0.5}
+    for field in fields(model.Asked):
+        other = replace(asked, **{field.name: others.get(field.name, "another")})
+        with pytest.raises(UsageError, match=f"is of another run: its {field.name} is "):
+            run.stored(str(path), other, here)
+    with pytest.raises(UsageError, match="its torch is 2, here it is 3"):
+        run.stored(str(path), asked, {"torch": "3"})
 
 
 @pytest.mark.parametrize("text", ["[1]", "{", '{"a": 1}', "[" * 20000, '{"kernel": "k", "schema": 1}'])

@@ -161,6 +161,7 @@ def test_a_case_that_the_run_has_no_time_for_has_not_hung():
     assert examined.hung
     assert not examined.findings
     assert not examined.looked
+    assert not runner._patience.known.hung, "later cases have all their time"
 
 
 def test_what_cannot_be_imported_runs_here_and_that_is_said(few_corners):
