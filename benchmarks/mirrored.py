@@ -23,7 +23,13 @@ MIRROR = ("{folder}/test_{name}.py", EXAMPLES)
 PINNED = tuple(f"checks/test_tolerances{of}.py" for of in ("", "_of_laws", "_of_sums"))  # from both sides
 TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", EXAMPLES))
 TESTS |= {"reference.probable": ("reference", "checks/test_tolerances_of_sums.py", EXAMPLES)}
-TESTS |= {"checks": (*MIRROR, *PINNED), "checks.relations.symmetries": (*MIRROR, *PINNED, "checks/test_identities.py")}
+TESTS |= {"search.collector": (*MIRROR, "search/test_counts.py"), "scoring": ("scoring", EXAMPLES)}
+TESTS |= {"running.guards": (*MIRROR, "checks/test_memory.py")}
+NUMBERS = "checks/test_numbers_of_findings.py"
+TESTS |= {
+    "checks": (*MIRROR, *PINNED, NUMBERS),
+    "checks.relations.symmetries": (*MIRROR, *PINNED, "checks/test_identities.py"),
+}
 TESTS |= {f"checks.relations.{name}": ("checks/test_autograd.py",) for name in ("cotangents", "graphs")}
 TESTS |= {f"checks.relations.{name}": ("checks/test_effects.py",) for name in ("leaks", "operators")}
 TESTS |= {"checks.relations.moments": (*MIRROR, *PINNED, "checks/test_distribution.py")}
