@@ -13,6 +13,7 @@ from verify_norm.core.work import Compiled, Work
 from verify_norm.running.isolate import InProcess
 from verify_norm.search.collector import Collector
 from verify_norm.search.examine import NO_ROOM, Examined
+from verify_norm.search.limits import wording
 
 SPECS = CaseSpec((3, 5), x_layout="far"), CaseSpec((2, 7), x_layout="far", seed=1)
 WRONG = Finding("k", "accuracy", "y", "fail", "y is wrong", SPECS[0])
@@ -150,6 +151,33 @@ def test_the_finding_of_the_case_itself_is_kept():
         state, _ = reported([Examined(spec, findings=(one,)) for spec, one in zip(SPECS, found, strict=True)])
         (kept,) = map(state.counted, state.findings.values())
         assert (kept.message, kept.during, kept.after, kept.cases) == ("near", None, after, 2)
+
+
+def test_what_is_left_out_is_not_planned():
+    state, _ = reported([])
+    state.planned, state.corners = 9, 5
+    state.leave_out("slow")
+    state.leave_out("slow", corners=1)
+    assert (state.planned, state.corners, state.skipped["cases", "slow"]) == (7, 4, 2)
+
+
+def test_a_limit_that_no_words_state_is_proposed_beside_the_failure():
+    error = replace(WRONG, check="signature", status="error", message=REASON, output=None)
+    found = error, replace(error, status="fail", output="y"), replace(error, check="memory")
+    state, _ = reported([Examined(SPECS[0], findings=found)])
+    state.suggested = {wording(REASON): "--only N%8=0"}
+    hinted = [state.counted(one).message == f"{REASON}; --only N%8=0" for one in found]
+    assert hinted == [True, False, False]
+    assert [state.counted(one).message for one in found[1:]] == [REASON] * 2
+
+
+def test_only_what_raises_in_words_of_a_limit_is_excused():
+    state, _ = reported([])
+    state.limits = {wording(REASON): "rows of 8"}
+    case = Examined(SPECS[0], problem=REASON, limits=("size",))
+    assert state.excuse(case) == "rows of 8"
+    for other in ({"limits": ()}, {"problem": None}, {"problem": "ValueError: no"}):
+        assert state.excuse(replace(case, **other)) is None
 
 
 def test_what_a_run_is_has_its_place():

@@ -19,7 +19,7 @@ from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec
 from verify_norm.kernels.zoo import eager, inputs
-from verify_norm.testing import InputError, assert_norm_close, assert_norm_gradients_close, bound
+from verify_norm.testing import InputError, assert_norm_close, assert_norm_gradients_close, bound, truth
 
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
 EPS = 1e-5
@@ -224,6 +224,16 @@ def test_statistics_that_a_backward_was_given_are_compared_and_widen_the_bound()
     wrong = 1 / rstd.square()  # the mean square in place of rstd
     with pytest.raises(FindingsError, match=r"^given rstd\[\d\] is"):
         assert_norm_gradients_close(eager.gradients(*given, wrong), "rmsnorm", *given, wrong, eps=EPS)
+
+
+def test_each_element_is_judged_however_many_there_are(monkeypatch):
+    monkeypatch.setattr(truth, "BLOCK", 7)
+    x = drawn(5, 5)
+    y = functional.layer_norm(x.double(), (5,), eps=EPS).float()
+    y.view(-1)[torch.tensor([0, 8, 24])] += torch.tensor([-1.0, 1.0, 2.0])
+    one = bound("layernorm", x, eps=EPS, actual=y)["y"]
+    assert np.flatnonzero(one.ratio > 1).tolist() == [0, 8, 24]
+    np.testing.assert_array_equal(one.error, np.abs(y.double().numpy() - one.value))
 
 
 def test_statistics_that_are_given_exactly_widen_nothing():

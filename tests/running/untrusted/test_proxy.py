@@ -1,6 +1,6 @@
 """A judge's side of a call by proxy, with a scripted worker: what it asks, what it believes, and how long it waits."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from verify_norm.loading import modules
 from verify_norm.running.execute import POISON
 from verify_norm.running.isolate import LostError
 from verify_norm.running.untrusted import runner as module
-from verify_norm.running.untrusted import wire
+from verify_norm.running.untrusted import wire, worker
 from verify_norm.running.untrusted.arena import Arena, Slot
 from verify_norm.running.untrusted.runner import Stand, Untrusted
 
@@ -145,3 +145,21 @@ def test_outputs_are_read_again_from_the_call_that_made_them(judge):
     assert (others["y"] == 1).all(), "no call has returned it"
     assert [asked["what"] for asked in worker.asked] == ["call", "again"]
     assert worker.asked[1]["call"] == Worker.number
+
+
+def test_a_worker_keeps_the_outputs_that_the_judge_still_holds():
+    """Of one case: those of earlier calls that the judge has released, and of other cases, go."""
+    kernel = Kernel("k", "rmsnorm_fwd", run=lambda x: x * 2)
+    server = worker._Server(None, Arena(), kernels=[kernel])
+    x = torch.ones(2, 4)
+    slots = {name: asdict(slot) for name, slot in server.arena.slots({"x": x}).items()}
+    state = {"inference": False, "grad": True, "autocast": {}, "evaluating": False, "instance": None, "turn": 0}
+    asked = {"kernel": 0, "slots": slots, "values": {}, "poison": None, **state}
+    kept = []
+    for number, live, new_case in ((1, [], True), (2, [1], False), (3, [2], False), (4, [3], True)):
+        server._call({**asked, "number": number, "live": live, "new_case": new_case})
+        kept.append(set(server.held))
+    assert kept == [{1}, {1, 2}, {2, 3}, {4}]
+    held, _ = server._again({"call": 4, "outputs": ["y", "rstd"]})
+    assert held.keys() == {0}
+    assert server._again({"call": 1, "outputs": ["y"]}) == ({}, {})
