@@ -13,7 +13,7 @@ from verify_norm.checks.relations.forward import Moved
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec, Contract, Kernel
 
 LONG, WIDE = CaseSpec((512, 3)), CaseSpec((3, 512), weight=False, bias=False)
 
@@ -151,3 +151,39 @@ def test_the_gradient_is_tried_along_random_signs_and_each_structure(turn):
             "half the row": not v[row, n // 2 :].any() and (np.abs(v[row, : n // 2]) == 1).all(),
         }
         assert shapes[name], name
+
+
+BOTH = ["Σdx", "Σdx·x̂"]
+OF_ROWS = {  # operator, fields of the case and of the contract: the sums over long rows that are compared
+    "LayerNorm": ("layernorm_bwd", {}, {}, BOTH),
+    "RMSNorm": ("rmsnorm_bwd", {}, {}, BOTH[1:]),  # which subtracts no mean
+    "a short row": ("layernorm_bwd", {"shape": (3, 255)}, {}, []),
+    "a row of 256": ("layernorm_bwd", {"shape": (3, 256)}, {}, BOTH),
+    "a rounding to 16 bits": ("layernorm_bwd", {"dtype": "bfloat16"}, {}, []),
+    "x·a + b": ("layernorm_bwd", {}, {"expanded": True}, []),
+    "a fused addition": ("add_layernorm_bwd", {}, {}, []),
+}
+
+
+@pytest.mark.parametrize("name", OF_ROWS)
+def test_which_sums_of_rows_are_compared(name):
+    op, fields, contract, names = OF_ROWS[name]
+    contract = Contract(**contract)
+    run = run_of(make.case(replace(WIDE, **fields), OPS[op], contract), contract)
+    assert [one.name for one in sums.equations(run) if one.name] == names
+
+
+@pytest.mark.parametrize(
+    ("contract", "said"),
+    [
+        ({}, ""),
+        ({"partials": "float64", "stats": "float64"}, ""),
+        ({"partials": "bfloat16"}, "partials=bfloat16"),
+        ({"xhat": "x", "stats": "float16"}, "xhat=x, stats=float16"),
+    ],
+)
+def test_where_sums_round_to_fewer_bits_inside_nothing_is_judged_by_chance(contract, said):
+    kernel = Kernel("k", "layernorm_bwd", contract=Contract(**contract))
+    words = CHECKS["sums"].lacks(kernel, ())
+    assert words.endswith(f"the contract has {said}" if said else "")
+    assert bool(words) == bool(said)
