@@ -193,6 +193,17 @@ def test_kernels_that_hang_often_end_the_run(side, monkeypatch):
     assert found.verdict is not Exit.PASS
 
 
+@pytest.mark.parametrize(("share", "verdict"), [(20, Exit.NOTHING), (5, Exit.PASS)])
+def test_where_almost_no_case_is_taken_nothing_is_said(share, verdict, monkeypatch):
+    table = [CaseSpec((2, 8), seed=seed) for seed in range(40)]
+    monkeypatch.setattr(planning, "table_of", lambda *_, **__: (table, [], ()))
+    monkeypatch.setattr(onset, "scan", lambda *_: ())
+    few = kernel(rmsnorm(), unsupported=lambda spec: "another seed" if spec.seed % share else None)
+    found = compare.compare(few, kernel(rmsnorm()), settings(dtypes=("float32",)))
+    assert (found.coverage.compared, found.coverage.refused) == (40 // share, 40 - 40 // share)
+    assert found.verdict is verdict
+
+
 def test_types_that_one_does_not_offer_are_left_out():
     one = kernel(rmsnorm(), dtypes=("float32",))
     found = compare.compare(one, kernel(rmsnorm()), settings())

@@ -302,6 +302,27 @@ def test_tensors_overlap_where_they_have_a_byte_in_common(first, second):
     assert bool(list(guards.overlaps({"y": tensors[0]}, {"x": tensors[1]}))) == common
 
 
+@pytest.mark.parametrize(
+    ("shape", "strides", "overlaps"),
+    [
+        ((3, 3), (5, 2), False),
+        ((4, 3), (2, 3), True),
+        ((4, 3), (3, 2), True),
+        ((3, 2), (2, 5), False),
+        ((2, 2, 2), (1, 3, 5), False),
+        ((2, 2, 2), (1, 2, 3), True),
+    ],
+)
+def test_elements_of_a_tensor_that_share_memory(shape, strides, overlaps, monkeypatch):
+    """A tensor that is too large to tell has none, as far as it is known."""
+    tensor = torch.zeros(64).as_strided(shape, strides)
+    assert guards.overlaps_itself(tensor) is overlaps
+    monkeypatch.setattr(guards, "COUNTED", tensor.numel())
+    assert guards.overlaps_itself(tensor) is overlaps
+    monkeypatch.setattr(guards, "COUNTED", tensor.numel() - 1)
+    assert guards.overlaps_itself(tensor) is False
+
+
 def test_tensors_that_are_misaligned_to_each_other_overlap_byte_by_byte():
     memory = bytearray(4096)
     first = torch.frombuffer(memory, dtype=torch.float32, count=40)[::2]
