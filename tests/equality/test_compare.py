@@ -172,6 +172,7 @@ def test_an_output_that_one_does_not_return_is_not_compared(a, b, side):
 def test_inputs_without_a_gradient_are_tried_where_either_kernel_has_autograd(autograd, monkeypatch):
     asked = []
     monkeypatch.setattr(planning, "table_of", lambda *_, frozen: asked.append(frozen) or ([], [], ()))
+    monkeypatch.setattr(onset, "scan", lambda *_: ())
     one, other = (kernel(rmsnorm_bwd(), BWD, autograd=has) for has in autograd)
     compare.compare(one, other, settings(dtypes=("float32",)))
     assert asked == [any(autograd)]
