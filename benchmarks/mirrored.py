@@ -20,7 +20,20 @@ from mutmut.state import state
 # tests/. {folder} and {name} are its own: verify/checks/relations/moments.py has checks/relations and moments.
 EXAMPLES = "test_examples.py::test_examples_in_docstrings[{module}]"
 MIRROR = ("{folder}/test_{name}.py", EXAMPLES)
-TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", EXAMPLES))
+PINNED = tuple(f"checks/test_tolerances{of}.py" for of in ("", "_of_laws", "_of_sums"))  # from both sides
+TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", EXAMPLES)) | {
+    "checks": (*MIRROR, *PINNED, "checks/test_numbers_of_findings.py"),
+    "checks.relations.cotangents": ("checks/test_autograd.py",),
+    "checks.relations.graphs": ("checks/test_autograd.py",),
+    "checks.relations.leaks": ("checks/test_effects.py",),
+    "checks.relations.moments": (*MIRROR, *PINNED, "checks/test_distribution.py"),
+    "checks.relations.operators": ("checks/test_effects.py",),
+    "checks.relations.symmetries": (*MIRROR, *PINNED, "checks/test_identities.py"),
+    "reference.probable": ("reference", "checks/test_tolerances_of_sums.py", EXAMPLES),
+    "running.guards": (*MIRROR, "checks/test_memory.py"),
+    "running.untrusted": ("running/untrusted", EXAMPLES),
+    "search.collector": (*MIRROR, "search/test_counts.py"),
+}
 LONG = ("core/test_nearest.py",)  # try only the modules that they mirror
 PREFIX = "verify_norm."
 

@@ -14,7 +14,8 @@ in three quotes. What an f-string inserts, and whether there is a message at all
 what holds anyway.
 
 Copy and results are kept in build/mutants. A second run tries what has changed, what is new, what survived, and what
-there was no time for: after --minutes no more is tried, and what was not is counted, but not scored.
+there was no time for: after --minutes no more is tried, and what was not is counted, but not scored. Nor
+is what ran out of time, since that is no evidence on a busy machine; the next run tries it again.
 Survivors are printed with file and line. A survivor that changes no behaviour stands in
 benchmarks/equivalent_mutants.toml with the reason, and is left out of the score. The results of packages and modules
 that are not named stay in --out.
@@ -195,8 +196,11 @@ def judged(unit: str, folder: Path) -> dict[str, Any]:
 
 
 def score(counts: Counter[str]) -> float | None:
-    """Return the share of the mutants that were seen, of those that were tried and change a behaviour, if any were."""
-    rest = counts.total() - counts["equivalent"] - counts["not checked"]
+    """Return the share of the mutants that were seen, of those that were tried and change a behaviour, if any were.
+
+    One that ran out of time counts on neither side: it may loop forever, or the machine be busy.
+    """
+    rest = counts.total() - counts["equivalent"] - counts["not checked"] - counts["timeout"]
     return round(1 - sum(counts[status] for status in MISSED) / rest, 4) if rest else None
 
 

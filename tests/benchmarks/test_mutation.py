@@ -3,6 +3,7 @@
 import importlib
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 
 import libcst
@@ -92,6 +93,8 @@ def test_texts_stand_in_three_quotes_and_mean_the_same(mutation, source, written
         ("tests/core/test_nearest.py::test_a", "verify_norm.core.nearest.x_fit", True),
         ("tests/checks/test_sums.py::test_a", "verify_norm.checks.sums.x_sums", True),
         ("tests/checks/test_power.py::test_a", "verify_norm.checks.sums.x_sums", False),
+        ("tests/checks/test_tolerances_of_sums.py::test_a", "verify_norm.checks.sums.x_sums", True),
+        ("tests/search/test_counts.py::test_a", "verify_norm.search.collector.xǁCollectorǁenter", True),
         ("tests/checks/relations/test_moments.py::test_a", "verify_norm.checks.relations.moments.x_a", True),
         ("tests/test_examples.py::test_examples_in_docstrings[core.ulp]", "verify_norm.core.ulp.x_distance", True),
         ("tests/test_examples.py::test_examples_in_docstrings[core.ulp]", "verify_norm.core.judge.x_ratio", False),
@@ -99,6 +102,13 @@ def test_texts_stand_in_three_quotes_and_mean_the_same(mutation, source, written
 )
 def test_the_tests_of_a_module_are_those_that_mirror_it(mutation, test, function, tried):
     assert importlib.import_module("mirrored").tries(test, function) is tried
+
+
+def test_what_ran_out_of_time_counts_on_neither_side(mutation):
+    """A busy machine kills what no test sees."""
+    counts = Counter({"killed": 8, "survived": 1, "no tests": 1, "equivalent": 5, "not checked": 7, "timeout": 9})
+    assert mutation.score(counts) == 0.8
+    assert mutation.score(Counter({"timeout": 9, "equivalent": 1})) is None
 
 
 @pytest.mark.slow

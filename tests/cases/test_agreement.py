@@ -12,6 +12,7 @@ from verify_norm.cases import agreement, corners, device_array, make
 from verify_norm.checks import CHECKS
 from verify_norm.core.errors import UsageError
 from verify_norm.core.ops import OPS
+from verify_norm.core.run import Expected
 from verify_norm.core.spec import Contract
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.loading import registry
@@ -44,6 +45,23 @@ def test_arithmetic_of_another_precision_is_refused(monkeypatch, name, wrong):
         agreement.require.__wrapped__("layernorm_bwd", "cpu")
     monkeypatch.setitem(device_array.UFUNCS, name, right)
     agreement.require.__wrapped__("layernorm_bwd", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("values", "deltas", "apart"),
+    [
+        ((1.0, 1.0), (0.5, 0.5), 0.0),
+        ((1.0, 1.25), (0.5, 0.5), 0.5),
+        ((1.0, 1.0), (0.5, 0.75), 0.5),
+        ((1.0, 1.0), (0.5, np.inf), np.inf),
+        ((np.inf, 1.0), (0.5, 0.5), np.inf),
+        ((np.inf, -np.inf), (0.5, 0.5), 0.0),  # not judged
+    ],
+)
+def test_truth_and_bound_must_agree(values, deltas, apart):
+    one, other = (Expected(np.array([v]), np.array([d]), "float32") for v, d in zip(values, deltas, strict=True))
+    assert agreement._of(one, other) == pytest.approx(apart, rel=1e-6)
+    assert agreement._of(one, None) == np.inf
 
 
 def verdict(examined):

@@ -24,6 +24,7 @@ def test_corners_are_specs_of_their_operator(op, gpu):
     assert len(table) == len(set(table)) > 40
     assert {spec.dtype for spec in table} == set(DTYPES)
     assert not [spec for spec in table if geometry.refusal(spec, OPS[op])]
+    assert len({spec.seed for spec in table}) == len(table), "each has data of its own"
     assert {spec.weight_data for spec in table} == set(WEIGHTS)
     assert {spec.num_groups is None for spec in table} == {"num_groups" not in OPS[op].attrs}
     zero = [spec for spec in table if spec.data == "zero"]
@@ -63,6 +64,7 @@ def test_corners_meet_every_choice_of_values_and_layouts(op):
     }
     assert {1.5e-5, 3e-8, 2.0**-7} < {spec.eps for spec in table}
     assert ("float32", "bfloat16") in {(spec.dtype, spec.weight_dtype) for spec in table}
+    assert {spec.dresidual_out for spec in table} == ({True, False} if "dresidual_out" in names else {True})
     assert "weight_offset" not in OPS[op].attrs or {0.5, 1.0} < {spec.weight_offset for spec in table}
 
 
@@ -116,7 +118,60 @@ def test_a_gpu_has_offsets_beyond_32_bits_in_types_for_which_it_has_room(op):
         return [s for s in table if "far" in (s.x_layout, s.dy_layout, s.residual_layout, s.residual_out_layout)]
 
     assert {s.dtype for s in far(*DTYPES)} <= {"float16", "bfloat16"}
+    assert "float32" in {s.dtype for s in far(*DTYPES, gpu=False)}
     assert len(far(*DTYPES)) == len(far(*DTYPES, gpu=False)) == len(far("float32")) > 0
+
+
+@pytest.mark.parametrize("op", [name for name, op in OPS.items() if op.forward])
+def test_inputs_that_need_no_gradient_are_in_every_type(op):
+    sets = corners.freezable(OPS[op])
+    frozen = [spec for spec in corners.corners(OPS[op], DTYPES, frozen=True) if spec.frozen]
+    assert {spec.frozen for spec in frozen} == set(sets)
+    assert len({spec.dtype for spec in frozen}) == min(len(sets), len(DTYPES))
+
+
+ROWS = {  # what a line of the table of rows is there for
+    "a tile and one element": lambda s: s.shape[-1] in (1025, 2049, 4097),
+    "one element": lambda s: s.shape[-1] == 1,
+    "two elements": lambda s: s.shape[-1] == 2,
+    "more than 64 KB": lambda s: s.shape[-1] > 2**14,
+    "a row alone": lambda s: s.shape[0] == 1 and len(s.shape) > 1,
+    "a vector": lambda s: len(s.shape) == 1,
+    "no rows": lambda s: not s.shape[0],
+    "more rows than 256": lambda s: s.shape[0] > 256,
+    "normalized dimensions": lambda s: s.normalized_ndim == 3,
+    "nothing that tells of a test": lambda s: {s.x_layout, s.dy_layout, s.weight_layout} == {"own"},
+    "a stride beyond 32 bits": lambda s: s.x_layout == "far" and s.shape[0] == 2,
+    "a stride within them": lambda s: s.x_layout == "far" and s.shape[0] > 2,
+    "dy that far": lambda s: s.dy_layout == "far" and s.shape[0] == 2,
+    "dy as far": lambda s: s.dy_layout == "far" and s.shape[0] > 2,
+    "both misaligned": lambda s: s.x_layout == s.dy_layout == "offset" and s.shape[-1] % 16 == 0,
+    "weights zero, no bias": lambda s: s.weight_data == "zero" and not s.bias,
+    "neither weight nor bias": lambda s: not (s.weight or s.bias),
+    "a weight alone": lambda s: s.weight and not s.bias,
+    "a bias alone": lambda s: s.bias and not s.weight,
+    "zero by zero": lambda s: s.data == "zero" and s.eps == 0,
+    "no variance": lambda s: s.data == "constant" and not s.offset,
+    "no variance, far from zero": lambda s: s.data == "constant" and s.offset and not s.log2_scale,
+    "squares that overflow": lambda s: s.data == "alternating" and s.log2_scale >= 16 and s.eps,
+    "the same without eps": lambda s: s.data == "alternating" and s.log2_scale >= 16 and not s.eps,
+    "sums that overflow": lambda s: s.data == "constant" and s.log2_scale >= 16,
+    "subnormal numbers": lambda s: s.log2_scale < -14 and s.eps == 1e-5,
+    "a variance that underflows": lambda s: s.log2_scale < -14 and not s.eps,
+    "gradients that overflow": lambda s: s.dy_log2_scale == 13,
+    "gradients that underflow": lambda s: s.dy_log2_scale == -20,
+    "masked rows": lambda s: s.dy_data == "zero_rows" and s.shape[0] > 128,
+    "an eps beyond the variance": lambda s: s.eps >= 1e3,
+    "no eps": lambda s: not s.eps and s.data == "normal" and not s.log2_scale,
+    "a negative infinity in a bias": lambda s: (s.special, s.special_in) == ("-inf", "bias"),
+    "infinities in many rows of dy": lambda s: (s.special_in, s.special_at) == ("dy", "rows"),
+    "one that cancels in a row of two": lambda s: s.shape[-1] == 2 and abs(s.offset) >= 1e3,
+}
+
+
+@pytest.mark.parametrize("what", ROWS)
+def test_the_table_of_rows_has(what):
+    assert any(ROWS[what](spec) for spec in corners.corners(OPS["layernorm_bwd"], DTYPES))
 
 
 def test_every_type_has_groups_that_no_program_holds_alone_in_either_layout():

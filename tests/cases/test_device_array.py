@@ -51,6 +51,16 @@ def test_of_two(device, name, other):
             same(got, function(a, b), name in CLOSE, signs=name not in ZEROS)  # of 0 and −0 either is right
 
 
+@pytest.mark.parametrize("initial", [None, -9.0, 9.0])
+@pytest.mark.parametrize("axis", [None, 0, 1, (0, 1)])
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_extremes_with_a_number_beside_them(device, name, axis, initial):
+    values, options = FINITE.reshape(3, 4), {} if initial is None else {"initial": initial}
+    for keepdims in (False, True):
+        want = getattr(values, name)(axis, keepdims=keepdims, **options)
+        same(getattr(on_device(values, device), name)(axis, keepdims=keepdims, **options), want)
+
+
 @pytest.mark.parametrize("name", OF_ONE)
 def test_of_one(device, name):
     function, values = getattr(np, name), FINITE if name == "frexp" else NUMBERS

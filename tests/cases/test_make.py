@@ -43,6 +43,36 @@ def test_saved_statistics_are_the_truth_rounded():
     assert np.array_equal(placement.to_float64(case.arguments["mean"]), FORMATS["float32"].round(mean))
 
 
+def test_a_fused_addition_saves_the_statistics_of_the_sum():
+    case = made("add_layernorm_bwd", offset=10.0)
+    x = case.exact["residual_out"]
+    mean, rstd = x.mean(-1), 1 / np.sqrt(x.var(-1) + case.spec.eps)
+    for name, value in (("mean", mean), ("rstd", rstd)):
+        assert np.array_equal(case.exact[name], FORMATS["float32"].round(value)), name
+
+
+def test_what_needs_no_gradient_has_none():
+    frozen = made(frozen=("x", "bias"))
+    assert {name for name, one in frozen.expected.items() if one is None} == {"dx", "dbias"}
+
+
+@pytest.mark.parametrize(("weight", "dtype"), [(True, "float32"), (False, "bfloat16")])
+def test_without_a_weight_no_output_has_its_type(weight, dtype):
+    spec = CaseSpec((3, 8), "bfloat16", weight_dtype="float32", weight=weight)
+    expected = make.truths(
+        spec, OPS["layernorm_fwd"], Contract(output="promoted"), make.exact_inputs(spec, OPS["layernorm_fwd"])
+    )
+    assert expected["y"].dtype == dtype
+
+
+def test_both_poisons_show():
+    """One in most arithmetic, the other in comparisons; each type holds it, and it is far from the data and from 0."""
+    nan, finite = make.POISONS["nan"], make.POISONS["finite"]
+    assert np.isnan(nan)
+    assert 1e3 < finite < FORMATS["float16"].largest
+    assert all(form.round(np.array(finite)) == finite for form in map(FORMATS.get, ("float32", "float16", "bfloat16")))
+
+
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize(("dtype", "weight_dtype"), [("float32", None), ("bfloat16", None), ("float16", "float32")])
 def test_running_statistics(training, dtype, weight_dtype):

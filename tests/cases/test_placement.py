@@ -30,6 +30,19 @@ def test_a_placed_tensor_holds_its_values_and_nothing_else_does(layout, shape, d
     assert int((~storage.isnan()).sum()) == np.unique(values).size  # every element once, and poison everywhere else
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 3, 4)])
+def test_another_tensors_values_take_the_place_of_a_tensors_own(layout, shape):
+    """Also where elements share memory, and nothing else in its storage changes."""
+    one, two = (placement.shared(np.full(shape, value), layout) for value in (1.0, 2.0))
+    tensor, source = (placement.place(values, "float16", layout, 7.0, "cpu") for values in (one, two))
+    placement.overwrite(tensor, source)
+    assert np.array_equal(placement.to_float64(tensor), two)
+    if layout != "far":
+        both = (t.as_strided((t.untyped_storage().nbytes() // 2,), (1,), 0) for t in (tensor, source))
+        assert torch.equal(*both)
+
+
 def test_layouts_are_what_they_are_called():
     def tensor(layout, shape=(4, 6)):
         return placement.place(placement.shared(np.ones(shape), layout), "float32", layout, np.nan, "cpu")

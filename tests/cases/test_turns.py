@@ -42,6 +42,9 @@ def test_drawn_cases_meet_it_in_the_shares_of_the_table(name):
         assert sum(law in spec.further for spec in specs) == pytest.approx(1000 / len(laws(op)), rel=0.3)
     assert all(len(turns.laws(spec)) <= 1 for spec in specs)
     assert {spec.variant for spec in specs} == set(range(turns.VARIANTS))
+    for further in turns.SHARES:  # a check meets all of its ways: the variant does not follow from who runs again
+        of_it = [spec.variant for spec in specs if further in spec.further]
+        assert all({v % ways for v in of_it} == set(range(ways)) for ways in range(2, 11)), further
 
 
 @pytest.mark.parametrize("name", ["layernorm_bwd", "batchnorm_fwd"])
@@ -85,3 +88,10 @@ def test_variants_take_turns():
     spec = CaseSpec((2, 3), variant=4)
     assert turns.variant(spec, ("a", "b", "c")) == "b"
     assert turns.from_variant(spec, ("a", "b", "c")) == ("b", "c", "a")
+
+
+def test_two_choices_of_one_variant_meet_in_every_combination():
+    first, second = ("x", "y"), ("a", "b", "c", "d")
+    specs = [CaseSpec((2, 3), variant=number) for number in range(8)]
+    met = {(turns.variant(spec, first), turns.variant(spec, second, after=first)) for spec in specs}
+    assert len(met) == 8

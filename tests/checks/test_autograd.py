@@ -469,6 +469,19 @@ def composed(x, weight, bias, eps):
     return (y if bias is None else y + bias.float()).to(x.dtype), mean, rstd
 
 
+@pytest.mark.parametrize("name", ["mean", "rstd"])
+def test_each_statistic_has_a_cotangent_of_its_own(name):
+    """One whose gradient counts twice, though its value is right."""
+
+    def twice(x, weight, bias, eps):
+        y, *both = composed(x, weight, bias, eps)
+        saved = dict(zip(("mean", "rstd"), both, strict=True))
+        saved[name] = saved[name] + (saved[name] - saved[name].detach())
+        return y, *saved.values()
+
+    assert f"the gradients of {name} alone" in said(twice, "others", op="layernorm")["dx"]
+
+
 @pytest.mark.parametrize("way", ways())
 @pytest.mark.parametrize("spec", [SPEC, replace(SPEC, dtype="bfloat16", offset=30.0), replace(SPEC, weight=False)])
 def test_what_torch_composes(way, spec):

@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from checking import ROWS
+from checking import ROWS, run_of
 from norms import layernorm
 from torch._library import custom_ops
 from torch.autograd import forward_ad
@@ -357,6 +357,16 @@ def test_what_grows_with_each_call(what, monkeypatch):
     LOG.clear()
     assert any(what in message for message in found)
     assert all("calls adds to" in message for message in found)
+
+
+@pytest.mark.parametrize(("each", "found"), [(1023, []), (1024, ["each of 20 calls adds to the memory that malloc"])])
+def test_memory_from_malloc_counts_from_a_kilobyte_for_a_call_on(each, found, monkeypatch):
+    made = []
+    monkeypatch.setattr(leaks, "ROUNDS", (5, 5, 10))
+    monkeypatch.setattr(leaks, "_slow", lambda run: False)
+    monkeypatch.setattr(leaks, "_repeated", lambda call, count: made.extend([None] * count) or [None] * count)
+    monkeypatch.setattr(leaks.growth, "native", lambda: each * len(made))
+    assert [words[:46] for words in leaks.grown(run_of(right, ROWS))] == [words[:46] for words in found]
 
 
 def test_what_grows_in_a_module(monkeypatch):

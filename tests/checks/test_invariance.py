@@ -10,7 +10,7 @@ from norms import layernorm, rows
 
 from verify_norm.cases import make
 from verify_norm.cases.corners import corners
-from verify_norm.checks import CHECKS
+from verify_norm.checks import CHECKS, invariance
 from verify_norm.checks.relations.rerun import taken
 from verify_norm.core.finding import Finding, Observed
 from verify_norm.core.ops import OPS
@@ -37,6 +37,26 @@ def test_a_row_that_depends_on_the_others_is_seen_by_no_other_check(how):
     assert {f.check for f in found} == {"batch_invariance"}
     assert "mean" in {f.output for f in found}
     assert all(f.got != f.want and "other bits" in f.message for f in found)
+
+
+def test_rows_are_compared_where_an_order_shows():
+    """One column is far larger than the others in turn, and rows come alone, a few, and in a batch one place up."""
+    seen = []
+
+    def recorded(x, weight, bias, eps, normalized_shape):
+        seen.append(x.double().numpy().copy())
+        return layernorm()(x, weight, bias, eps, normalized_shape)
+
+    assert said(recorded) == []
+    plain, *others = seen
+    spiked = next(x for x in others if x.shape == plain.shape and (x != plain).any())
+    changed = np.flatnonzero((spiked != plain).any(0))
+    assert len(changed) == 1
+    ratio = spiked[:, changed[0]] / plain[:, changed[0]]
+    assert list(ratio) == [invariance.SPIKES[row % 2] for row in range(len(plain))]
+    by_count = {len(x): x for x in others if len(x) != len(plain)}
+    assert by_count.keys() == {1, 3, 2 * len(plain)}
+    assert np.array_equal(by_count[2 * len(plain)], np.roll(np.concatenate([spiked, spiked]), -1, 0))
 
 
 @pytest.mark.parametrize(("how", "held"), [("by count", False), ("by place", False), ("", True)])

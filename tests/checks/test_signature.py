@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from checking import SPEC, findings, layernorm_fwd
+from norms import layernorm_bwd
 
 Result = namedtuple("Result", "y mean rstd")
 
@@ -54,6 +55,18 @@ def test_signature_catches(form, output):
     found = findings(lambda x, weight, bias, eps: form(*layernorm_fwd(x, weight, bias, eps, (6,))))
     assert ("signature", output) in found
     assert {check for check, _ in found} <= {"signature", "statistics"}  # a mean in half precision is also inaccurate
+
+
+@pytest.mark.parametrize("name", ["dx", "dweight", "dbias"])
+def test_a_backward_may_return_one_gradient_alone(name):
+    right = layernorm_bwd()
+
+    def backward(dy, x, weight, bias, mean, rstd, eps, normalized_shape):
+        found = right(dy, x, weight, bias, mean, rstd, eps, normalized_shape)
+        return {name: found[("dx", "dweight", "dbias").index(name)]}
+
+    assert findings(backward, replace(SPEC, further=()), "layernorm_bwd") == set()
+    assert findings(lambda dy: {}, replace(SPEC, further=()), "layernorm_bwd") == {("signature", "dx")}
 
 
 def test_signature_catches_a_gradient_of_nothing():

@@ -38,6 +38,7 @@ from verify_norm.checks import CHECKS, degenerate, identities, modes
 from verify_norm.checks.relations import cotangents, given, rerun, second_order
 from verify_norm.core.finding import Finding
 from verify_norm.core.run import Expected
+from verify_norm.core.spec import Contract
 
 # What a check compares at one run: its output is off by so much in the first element.
 
@@ -216,6 +217,19 @@ def test_a_huge_eps(monkeypatch, name, dtype):
         assert with_huge_eps(monkeypatch, case, contract, output, share * tolerance) == found
 
 
+def test_beside_a_huge_eps_the_mean_stays_what_it_was(monkeypatch):
+    for error in (0.0, 2.0**-40):
+        found = with_huge_eps(monkeypatch, case_of(PLAIN, "layernorm_fwd"), TWO_PASS, "mean", error)
+        assert found == ({"mean"} if error else set())
+
+
+def test_without_dy_a_gradient_of_its_own_is_zero(monkeypatch):
+    case = case_of(PLAIN, "rmsnorm_bwd", dy=0 * X)
+    for off, found in ((0.0, set()), (2.0**-149, {"dx"})):
+        monkeypatch.setattr(degenerate, "nearby", lambda run, exact, off=off: run_of(case, dx=off))
+        assert {one.output for one in degenerate._gradient_of_nothing(run_of(case)) if one.wrong.any()} == found
+
+
 def test_without_dy_a_passed_gradient_may_be_flushed(monkeypatch):
     least = 2.0**-126
     case = case_of(PLAIN, "add_rmsnorm_bwd", dy=0 * X, dresidual_out=np.full(X.shape, least))
@@ -232,3 +246,5 @@ def test_statistics_that_a_backward_is_given(monkeypatch):
     for share, found in ((0.93, set()), (1.07, {"dx"})):
         run = run_of(case, dx=one_off(X.shape, -share * (DX + 6 + 1) * U))
         assert given.stricter(run).keys() == found
+        run = replace(run, kernel=replace(run.kernel, contract=Contract()))  # of which the wide bound is wider
+        assert said("accuracy", run) == found

@@ -112,6 +112,9 @@ def test_the_error_over_what_is_allowed_is_in_numbers():
         (np.nan, 65504.0, 40.0, np.inf),
         (np.inf, np.inf, 1.0, 0.0),  # not judged
         (1.0, np.nan, 1.0, 0.0),
+        (np.inf, 1.0, 1e5, 0.0),  # on either side, where δ goes beyond both ends
+        (-np.inf, 1.0, 1e5, 0.0),
+        (-np.inf, 3e4, 8e4, np.inf),
     ],
 )
 def test_the_error_near_the_largest_number(got, want, delta, expected):

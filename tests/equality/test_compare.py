@@ -13,7 +13,8 @@ from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.equality import compare, onset, walk
 from verify_norm.equality.model import failures, per_type
-from verify_norm.search import planning
+from verify_norm.equality.pair import Returned
+from verify_norm.search import planning, sweep
 
 FWD, BWD = "rmsnorm_fwd", "rmsnorm_bwd"
 FEW = [
@@ -159,11 +160,49 @@ def test_cases_that_one_does_not_take_are_left_out():
         found.raise_for_findings()
 
 
-def test_an_output_that_one_does_not_return_is_not_compared():
-    found = compared("y alone", dtypes=("float32",))
+@pytest.mark.parametrize(("a", "b", "side"), [("y alone", "", "A"), ("", "y alone", "B")])
+def test_an_output_that_one_does_not_return_is_not_compared(a, b, side):
+    found = compared(a, b, dtypes=("float32",))
     assert found.verdict is Exit.PASS
-    assert [(skip.what, skip.reason) for skip in found.skipped] == [("output rstd", "A does not return it")]
+    assert [(skip.what, skip.reason) for skip in found.skipped] == [("output rstd", f"{side} does not return it")]
     assert {tally.output for tally in found.tallies} == {"y"}
+
+
+@pytest.mark.parametrize("autograd", [(False, False), (True, False), (False, True)])
+def test_inputs_without_a_gradient_are_tried_where_either_kernel_has_autograd(autograd, monkeypatch):
+    asked = []
+    monkeypatch.setattr(planning, "table_of", lambda *_, frozen: asked.append(frozen) or ([], [], ()))
+    monkeypatch.setattr(onset, "scan", lambda *_: ())
+    one, other = (kernel(rmsnorm_bwd(), BWD, autograd=has) for has in autograd)
+    compare.compare(one, other, settings(dtypes=("float32",)))
+    assert asked == [any(autograd)]
+
+
+@pytest.mark.parametrize("side", ["A", "B"])
+def test_kernels_that_hang_often_end_the_run(side, monkeypatch):
+    """As a search does; the cases that were not met are counted."""
+    met = []
+
+    def called(runner, spec, timeout):
+        met.append(spec)
+        return Returned(problem="it did not return", hung=(len(met) % 2 == 1) == (side == "A"))
+
+    monkeypatch.setattr(walk, "called", called)
+    found = compared("", dtypes=("float32",))
+    assert len(met) == 2 * sweep.HANGS
+    assert "hung 4 times" in found.coverage.ended
+    assert found.verdict is not Exit.PASS
+
+
+@pytest.mark.parametrize(("share", "verdict"), [(20, Exit.NOTHING), (5, Exit.PASS)])
+def test_where_almost_no_case_is_taken_nothing_is_said(share, verdict, monkeypatch):
+    table = [CaseSpec((2, 8), seed=seed) for seed in range(40)]
+    monkeypatch.setattr(planning, "table_of", lambda *_, **__: (table, [], ()))
+    monkeypatch.setattr(onset, "scan", lambda *_: ())
+    few = kernel(rmsnorm(), unsupported=lambda spec: "another seed" if spec.seed % share else None)
+    found = compare.compare(few, kernel(rmsnorm()), settings(dtypes=("float32",)))
+    assert (found.coverage.compared, found.coverage.refused) == (40 // share, 40 - 40 // share)
+    assert found.verdict is verdict
 
 
 def test_types_that_one_does_not_offer_are_left_out():

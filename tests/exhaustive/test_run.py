@@ -2,7 +2,7 @@
 
 import inspect
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import count, pairwise
 from types import SimpleNamespace
 
@@ -16,7 +16,7 @@ from verify_norm.cases import make
 from verify_norm.core.errors import Exit, UsageError
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import Contract, Kernel
-from verify_norm.exhaustive import run, spaces
+from verify_norm.exhaustive import model, run, spaces
 from verify_norm.exhaustive.examine import examine
 from verify_norm.exhaustive.model import Choice
 from verify_norm.loading import registry
@@ -237,6 +237,24 @@ def test_an_item_with_a_problem_is_not_counted_twice(tmp_path):
     assert (found.verdict, found.tallies[0].cases) == (Exit.PASS, 6)
 
 
+def test_what_is_asked_names_the_whole_space_and_the_users_options():
+    kernel = Kernel("k", "layernorm_fwd", run=norms.layernorm(), target="k.py:k")
+    settings = Settings(contract="llama", only="N <= 8")
+    wholes = {"": True, "0:": True, "1:": False, ":9": False, "3:9": False}
+    for items, whole in wholes.items():
+        asked = run.question(kernel, settings, Choice(space="rows2", dtype="bf16", items=items))
+        assert (asked.whole, asked.options) == (whole, ("llama", "N <= 8"))
+    element = model.Element(3, (1,), "", 0.0, 1.0, 2.0, 0.5)
+    command = model.replay(asked, element)
+    assert all(words in command for words in ("--items 3:4", "--contract llama", "--only 'N <= 8'"))
+
+
+def test_a_kernel_that_refuses_the_space_is_no_finding(monkeypatch):
+    monkeypatch.setattr(run, "examine", lambda *_: model.Part(problem="no GPU here", refused=True))
+    with pytest.raises(UsageError, match="no GPU here"):
+        exhaust(norms.layernorm(), items=":9")
+
+
 def test_what_nobody_can_judge_is_no_pass():
     found = exhaust(pairs.rmsnorm(), "rmsnorm_fwd", items=f"{0x7F807F80}:{0x7F807F90}")
     assert (found.judged, found.verdict) == (0, Exit.NOTHING)
@@ -292,6 +310,23 @@ OTHERS = [
 def test_the_file_of_another_run_is_refused(stored, options, said):
     with pytest.raises(UsageError, match=said):
         exhaust(pairs.rmsnorm(), "rmsnorm_fwd", resume=str(stored), **options)
+
+
+def test_a_run_goes_on_where_all_that_was_asked_and_the_machine_are_the_same(tmp_path):
+    """Whatever differs is named; another day is no difference."""
+    path = tmp_path / "r.json"
+    kernel = Kernel("k", "layernorm_fwd", run=norms.layernorm())
+    asked, here = run.question(kernel, Settings(), Choice(items="0:9")), {"torch": "2", "date": "1"}
+    found = model.Exhausted(asked, here, 5)
+    path.write_text(run.dump(found))
+    assert run.stored(str(path), asked, {"torch": "2", "date": "2"}) == found
+    others = {"contract": Contract(xhat="x"), "options": ("", "N <= 8"), "first": 1, "last": 8, "count": 9, "eps": 0.5}
+    for field in fields(model.Asked):
+        other = replace(asked, **{field.name: others.get(field.name, "another")})
+        with pytest.raises(UsageError, match=f"is of another run: its {field.name} is "):
+            run.stored(str(path), other, here)
+    with pytest.raises(UsageError, match="its torch is 2, here it is 3"):
+        run.stored(str(path), asked, {"torch": "3"})
 
 
 @pytest.mark.parametrize("text", ["[1]", "{", '{"a": 1}', "[" * 20000, '{"kernel": "k", "schema": 1}'])

@@ -36,6 +36,17 @@ def test_a_row_has_the_bits_of_its_number(form):
     assert last.view(torch.int32).item() == -1
 
 
+@pytest.mark.parametrize("op", ["layernorm_fwd", "groupnorm_fwd", "batchnorm_fwd"])
+def test_each_eps_meets_variances_on_both_sides_of_it(op):
+    """From far below the smallest of them to far above."""
+    kernel = Kernel("k", op)
+    (_, case), *_ = spaces.cases(kernel, asked(op, "eps"), 0, 1, "cpu")
+    x = case.exact["x"]
+    rows = x.T if op == "batchnorm_fwd" else x.reshape(x.shape[0] * (1 if op == "layernorm_fwd" else 2), -1)
+    variances = rows.var(1)
+    assert variances.max() > 2.0**30 * variances.min() > 0
+
+
 def test_every_x_and_every_eps_occurs_once():
     x = spaces.numbers("float16", 1, 0, 2**16, "cpu").view(torch.int16).ravel().tolist()
     assert len(set(x)) == len(x) == 2**16

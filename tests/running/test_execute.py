@@ -1,5 +1,6 @@
 """One call of a kernel: what it raises, returns instead, or warns of."""
 
+import ctypes
 import signal
 import sys
 import warnings
@@ -9,6 +10,7 @@ import pytest
 import torch
 from checking import findings, layernorm_fwd, run_of
 from directions import ROWS
+from torch.nn import functional
 
 from verify_norm.core.errors import Exit
 from verify_norm.core.settings import Settings
@@ -132,6 +134,63 @@ def test_a_kernel_that_refuses_a_case_is_not_at_fault_and_an_error_of_the_tool_i
 
     with pytest.raises(OSError, match="disk full"):
         execute(run.kernel, run.case, broken())
+
+
+def forward(x, weight, bias, eps, normalized_shape):
+    return layernorm_fwd(x, weight, bias, eps, normalized_shape)
+
+
+def with_a_write(x, weight, bias, eps, normalized_shape):
+    mean = torch.zeros(len(x))
+    ctypes.memset(mean.data_ptr() + mean.nbytes, 1, 4)
+    weight[0] = 7.0
+    return x, mean, mean
+
+
+def with_traces(x, weight, bias, eps, normalized_shape):
+    torch.set_default_dtype(torch.float64)
+    functional.layer_norm(x, normalized_shape)
+    return forward(x, weight, bias, eps, normalized_shape)
+
+
+def test_a_run_says_what_its_call_did():
+    """What one kernel did is in one run: the outputs with their errors, and all that went beside them."""
+    right, wrote, traces = map(run_of, (forward, with_a_write, with_traces))
+    assert {name: output.ratio.max() <= 1 for name, output in right.outputs.items()} == {"y": 1, "mean": 1, "rstd": 1}
+    assert (right.damage, right.overlaps, right.effects, right.operators, right.evasions) == ((), (), (), (), ())
+    assert right.returned.keys() == right.outputs.keys()
+    assert right.seconds > 0
+    damaged = {one.buffer.partition(",")[0]: one.where for one in wrote.damage}
+    assert damaged == {"weight": "in", "mean and rstd": "after"}
+    assert wrote.overlaps == (("y", "x"), ("rstd", "mean"))
+    assert [effect.partition(" ")[0] for effect in traces.effects] == ["torch.get_default_dtype()"]
+    assert torch.get_default_dtype() == torch.float32
+    assert traces.operators == ("aten::native_layer_norm",)
+
+
+def test_what_a_contract_lets_it_overwrite_holds_the_outputs_of_a_kernel_that_returns_nothing():
+    """Of several that an output may overwrite, the first has it; what is written elsewhere is damage."""
+
+    def in_place(x, residual, weight, eps):
+        y, out, _ = rmsnorm_sum(x, residual, weight, eps)
+        x.copy_(y)
+        residual.copy_(out)
+
+    spec = CaseSpec((4, 8))
+    for promised, outputs, damage in (
+        (("y:x", "residual_out:residual"), {"y": 1, "residual_out": 1}, set()),
+        (("y:x", "y:residual"), {"y": 1}, set()),
+        (("y:x",), {"y": 1}, {"residual"}),
+    ):
+        run = run_of(in_place, spec, "add_rmsnorm_fwd", inplace=promised)
+        assert {name: output.ratio.max() <= 1 for name, output in run.outputs.items()} == outputs
+        assert {one.buffer for one in run.damage} == damage
+
+
+def rmsnorm_sum(x, residual, weight, eps):
+    out = x.double() + residual.double()
+    rstd = (out.square().mean(-1, keepdim=True) + eps).rsqrt()
+    return (out * rstd * weight.double()).to(x.dtype), out.to(x.dtype), rstd[..., 0].float()
 
 
 def test_statistics_may_keep_axes_of_one_and_values_may_not():

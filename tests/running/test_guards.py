@@ -11,9 +11,10 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from verify_norm.cases import make
+from verify_norm.cases import make, placement
 from verify_norm.cases.corners import corners
 from verify_norm.core.ops import OPS
+from verify_norm.core.run import Damage
 from verify_norm.core.spec import Kernel
 from verify_norm.kernels.adapters import torch_native
 from verify_norm.loading.registry import load
@@ -244,6 +245,41 @@ def test_results_do_not_depend_on_the_guards(name):
         assert results(kernel, spec, guarded=True) == results(kernel, spec, guarded=False), spec
 
 
+ROWS, PER_ROW, BYTES = 40, 200, 2  # of float16, behind and before a guard, with a gap behind each row
+STEP = PER_ROW + placement.GAP
+PLACES = {  # the index of the element in the storage that is written to: where it is, and how far off in elements
+    "the first": (placement.GUARD, "in", 0),
+    "the last": (placement.GUARD + (ROWS - 1) * STEP + PER_ROW - 1, "in", 0),
+    "beside the first": (placement.GUARD - 1, "before", 0),
+    "far before it": (0, "before", placement.GUARD - 1),
+    "behind the last": (placement.GUARD + (ROWS - 1) * STEP + PER_ROW, "after", 0),
+    "in the first gap": (placement.GUARD + PER_ROW, "between", 0),
+    "in the middle of the last gap": (placement.GUARD + (ROWS - 1) * STEP - 2, "between", 1),
+}
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("place", PLACES)
+def test_a_write_into_an_argument_is_found_where_it_is(place, whole, monkeypatch):
+    """Of a very large argument only the elements are compared. Those of one that may be overwritten may change."""
+    monkeypatch.setattr(guards, "LIMIT", guards.LIMIT if whole else 1)
+    at, where, off = PLACES[place]
+    values = np.ones((ROWS, PER_ROW))
+    given = {name: placement.place(values, "float16", "row_strided", math.nan, "cpu") for name in ("x", "y")}
+    before = guards.Arguments({**given, "eps": 1e-5})
+    assert list(before.damage(())) == []
+    given["y"].as_strided((1,), (1,), at).fill_(7.0)
+    seen = [Damage("y", where, BYTES, off * BYTES)] if whole or where == "in" else []
+    assert list(before.damage(())) == list(before.damage(("x",))) == seen
+    assert list(before.damage(("y",))) == ([] if where == "in" else seen)
+
+
+def test_outputs_that_lie_in_each_other_or_in_arguments_overlap():
+    x, y = torch.zeros(8), torch.zeros(8)
+    outputs = {"y": y[:4], "mean": y[3:5], "rstd": x[7:], "dx": torch.zeros(8), "dbias": None}
+    assert list(guards.overlaps(outputs, {"x": x, "eps": 1.0})) == [("mean", "y"), ("rstd", "x")]
+
+
 @st.composite
 def views(draw):
     """Where a view of 256 bytes lies: its type, shape, strides and offset."""
@@ -272,6 +308,27 @@ def test_tensors_overlap_where_they_have_a_byte_in_common(first, second):
         own.append(memory.bool())
     common = bool((own[0] & own[1]).any())
     assert bool(list(guards.overlaps({"y": tensors[0]}, {"x": tensors[1]}))) == common
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "overlaps"),
+    [
+        ((3, 3), (5, 2), False),
+        ((4, 3), (2, 3), True),
+        ((4, 3), (3, 2), False),
+        ((3, 2), (2, 5), False),
+        ((2, 2, 2), (1, 3, 5), False),
+        ((2, 2, 2), (1, 2, 3), True),
+    ],
+)
+def test_elements_of_a_tensor_that_share_memory(shape, strides, overlaps, monkeypatch):
+    """A tensor that is too large to tell has none, as far as it is known."""
+    tensor = torch.zeros(64).as_strided(shape, strides)
+    assert guards.overlaps_itself(tensor) is overlaps
+    monkeypatch.setattr(guards, "COUNTED", tensor.numel())
+    assert guards.overlaps_itself(tensor) is overlaps
+    monkeypatch.setattr(guards, "COUNTED", tensor.numel() - 1)
+    assert guards.overlaps_itself(tensor) is False
 
 
 def test_tensors_that_are_misaligned_to_each_other_overlap_byte_by_byte():

@@ -100,6 +100,17 @@ def test_time_that_is_over_for_one_part_ends_all_and_loses_nothing():
     assert len(begun) <= crew.AHEAD + 1
 
 
+def test_time_that_is_over_for_the_last_part_is_told():
+    def late(lane):
+        lane.runner.work()
+        raise Over("late")
+
+    entered = []
+    with pytest.raises(Over, match="late"):
+        Crew(Place(), 2).run([*numbers(2, entered), late, *numbers(1, entered)])
+    assert entered == [0, 0, 1, 1, 0, 0], "what had begun counts"
+
+
 @pytest.mark.parametrize("error", [Over("found"), ValueError("a mistake"), KeyboardInterrupt()])
 def test_what_an_entry_raises_ends_calls_under_way(error):
     """After a finding that the search is for nothing counts; after Ctrl-C what was found before does."""

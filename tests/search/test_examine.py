@@ -8,7 +8,7 @@ import torch
 from norms import layernorm_bwd
 from small_runs import run
 
-from verify_norm.cases import make
+from verify_norm.cases import agreement, make
 from verify_norm.checks import CHECKS
 from verify_norm.core.check_names import CHECK_NAMES
 from verify_norm.core.settings import Settings
@@ -57,6 +57,24 @@ def test_a_check_that_the_gpu_has_no_room_for_takes_no_other_finding_with_it(mon
 NAN = CaseSpec((4, 30), special="nan")
 SMALL = CaseSpec((5, 64))
 AGAIN = {"memory", "determinism", "calls", "effects", "modes", "honesty"}  # which look at any output
+
+
+def test_what_the_kernel_does_not_take_is_not_run():
+    kernel = Kernel(
+        "k", "rmsnorm_fwd", run=partial.raises, unsupported=lambda spec: "rows of 8" if spec == NAN else None
+    )
+    assert examine(kernel, NAN, CHECK_NAMES, "cpu") == Examined(NAN, unsupported="rows of 8")
+    assert examine(kernel, SMALL, CHECK_NAMES, "cpu").problem is not None
+
+
+def test_a_device_that_computes_truths_must_agree_with_numpy(monkeypatch):
+    asked = []
+    monkeypatch.setattr(make, "judge_of", lambda spec, device: device if spec == SMALL else None)
+    monkeypatch.setattr(agreement, "require", lambda op, device: asked.append((op, device)))
+    for spec in (replace(SMALL, seed=1), SMALL):
+        kernel = Kernel("k", "rmsnorm_fwd", run=partial.right)
+        assert examine(kernel, spec, ("accuracy",), "cpu").looked == ("accuracy",)
+    assert asked == [("rmsnorm_fwd", "cpu")]
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,18 @@ def test_the_name_follows_from_the_kernel_and_the_settings(tmp_path, monkeypatch
     assert path_of(kernel, replace(settings, seed=1)) != path
     assert path_of(replace(kernel, bind="eps=1"), settings) != path
     assert path_of(replace(kernel, target=""), settings) is None
+    assert path_of(kernel, replace(settings, untrusted=True)) is None, "its cases are new in each run"
+
+
+def test_an_edited_kernel_begins_anew(tmp_path, monkeypatch):
+    file, named = tmp_path / "k.py", {}
+    file.write_text("def k(x):\n    return x\n")
+    exec(compile(file.read_text(), file, "exec"), named)
+    kernel = Kernel("k.py:k", "rmsnorm_fwd", run=named["k"], target="k.py:k")
+    before = path_of(kernel, Settings())
+    assert before == path_of(kernel, Settings())
+    file.write_text("def k(x):\n    return 2 * x\n")
+    assert path_of(kernel, Settings()) != before
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec
 from verify_norm.kernels.zoo import eager, inputs
-from verify_norm.testing import InputError, assert_norm_close, assert_norm_gradients_close, bound
+from verify_norm.testing import InputError, assert_norm_close, assert_norm_gradients_close, bound, truth
 
 TYPES = (torch.float32, torch.float16, torch.bfloat16)
 EPS = 1e-5
@@ -226,6 +226,54 @@ def test_statistics_that_a_backward_was_given_are_compared_and_widen_the_bound()
     wrong = 1 / rstd.square()  # the mean square in place of rstd
     with pytest.raises(FindingsError, match=r"^given rstd\[\d\] is"):
         assert_norm_gradients_close(eager.gradients(*given, wrong), "rmsnorm", *given, wrong, eps=EPS)
+
+
+def test_each_element_is_judged_however_many_there_are(monkeypatch):
+    monkeypatch.setattr(truth, "BLOCK", 7)
+    x = drawn(5, 5)
+    y = functional.layer_norm(x.double(), (5,), eps=EPS).float()
+    y.view(-1)[torch.tensor([0, 8, 24])] += torch.tensor([-1.0, 1.0, 2.0])
+    one = bound("layernorm", x, eps=EPS, actual=y)["y"]
+    assert np.flatnonzero(one.ratio > 1).tolist() == [0, 8, 24]
+    np.testing.assert_array_equal(one.error, np.abs(y.double().numpy() - one.value))
+
+
+def test_statistics_that_are_given_exactly_widen_nothing():
+    """A kernel may use them or compute its own: the larger of both bounds holds, not their sum."""
+    x, dy, w = drawn(6, 32, offset=3.0), drawn(6, 32, seed=1), drawn(32, seed=2)
+    mean, rstd = x.double().mean(1), 1 / (x.double().var(1, correction=0) + EPS).sqrt()
+    own = bound("layernorm_bwd", dy, x, w, eps=EPS)
+    given = bound("layernorm_bwd", dy, x, w, eps=EPS, mean=mean.float(), rstd=rstd.float())
+    for name in ("dx", "dweight"):
+        assert (own[name].allowed == given[name].allowed).all()
+
+
+def test_statistics_that_a_fused_addition_was_given_are_those_of_the_sum():
+    x, dy, w = drawn(6, 32), drawn(6, 32, seed=1), drawn(32, seed=2)
+    rstd = 1 / (x.double().square().mean(1, keepdim=True) + EPS).sqrt()
+    xhat, g = x.double() * rstd, dy.double() * w.double()
+    dx = (rstd * (g - xhat * (g * xhat).mean(1, keepdim=True)) + dy.double()).float()
+    given = {"residual_out": x, "weight": w, "eps": EPS}
+    for factor in (1.0, 1.01):
+        rstd_given = (factor * rstd[:, 0]).float()
+        try:
+            assert_norm_gradients_close(dx, "add_rmsnorm", dy, dy, **given, rstd=rstd_given)
+            said = ""
+        except FindingsError as error:
+            said = str(error)
+        assert said.startswith("given rstd[") == (factor > 1)
+        assert bool(said) == (factor > 1)
+
+
+def test_a_nan_of_x_reaches_the_running_statistics():
+    x = drawn(8, 3)
+    x[2, 1] = torch.nan
+    zero, one = torch.zeros(3), torch.ones(3)
+    right = 0.9 * zero + 0.1 * x.mean(0)
+    options = {"running_mean": zero, "running_var": one, "training": True, "momentum": 0.1, "eps": EPS}
+    assert_norm_close({"running_mean": right}, "batchnorm", x, **options)
+    with pytest.raises(FindingsError, match=r"running_mean\[1\]: expected nan because the input is not finite"):
+        assert_norm_close({"running_mean": right.nan_to_num(0.0)}, "batchnorm", x, **options)
 
 
 def test_a_given_statistic_at_the_end_of_its_bound_widens_that_of_the_gradients():

@@ -4,8 +4,9 @@ import math
 from dataclasses import replace
 
 import numpy as np
+from counted import PLAIN, case_of, run_of
 
-from verify_norm.checks.relations.equations import Comparison, confidence
+from verify_norm.checks.relations.equations import Comparison, confidence, pairs
 
 
 def test_the_power_is_the_smallest_error_that_shows():
@@ -16,6 +17,22 @@ def test_the_power_is_the_smallest_error_that_shows():
     for error, caught in ((4e-7, False), (6e-7, True)):
         wrong = replace(comparison, right=comparison.right * (1 + error))
         assert bool(wrong.ratio.max() > 1) is caught
+
+
+def test_two_runs_are_compared_where_both_have_the_right_type_and_size():
+    case = case_of(PLAIN, "layernorm_fwd")
+    run = run_of(case)
+    y = run.outputs["y"]
+    others = {
+        "y": y,
+        "mean": replace(run.outputs["mean"], dtype="float16"),
+        "rstd": replace(run.outputs["rstd"], got=np.ones(2)),
+    }
+    (pair,) = pairs(run, replace(run, outputs=others))
+    assert pair[0] == "y"
+    wrong = replace(run, outputs=run.outputs | {"y": replace(y, dtype="float16")})
+    assert [name for name, *_ in pairs(wrong, wrong)] == ["mean", "rstd"]
+    assert list(pairs(run, replace(run, outputs={}))) == []
 
 
 def test_a_gradient_of_nan_is_wrong_and_what_is_not_judged_is_not():

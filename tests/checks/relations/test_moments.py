@@ -32,6 +32,17 @@ def test_values_like_ties_are_not_judged():
     assert moments(run) == {}
 
 
+def test_what_is_exact_is_left_out():
+    """Elements on a grid of 1/4096 ulp are no random numbers: half of them, or all."""
+    run = run_of(lambda x: x, CaseSpec((8, 512)))
+    stages, expected = module.stages.stages(run), run.case.expected["y"]
+    exact = FORMATS["float32"].round(expected.value)
+    for share, count in ((0, 8), (4, 4), (8, 0)):
+        value = np.where(np.arange(8)[:, None] < share, exact, expected.value)
+        one = module._of(run, stages, "y", run.outputs["y"], replace(expected, value=value))
+        assert (one.count if one else 0) == pytest.approx(count * 512, rel=0.01)
+
+
 def test_correct_rounding_of_the_truth_has_no_excess_and_no_bias():
     def exact(x, weight, bias, eps):
         r = x.double()

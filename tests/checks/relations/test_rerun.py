@@ -8,7 +8,17 @@ import torch
 from checking import run_of
 from norms import layernorm, layernorm_bwd
 
-from verify_norm.checks.relations.rerun import NearbyError, cheap, differences, has_rows, nearby, rerun, slow, taken
+from verify_norm.checks.relations.rerun import (
+    NearbyError,
+    cheap,
+    differences,
+    has_rows,
+    nearby,
+    other_shape,
+    rerun,
+    slow,
+    taken,
+)
 from verify_norm.core.spec import CaseSpec
 
 
@@ -44,6 +54,23 @@ def test_a_large_case_runs_again_if_its_run_was_fast(spec, further, left_out):
     run = replace(run_of(layernorm(), spec), seconds=1.0, further=further)
     assert slow(run) == left_out
     assert cheap(run) is not bool(left_out)
+
+
+@pytest.mark.parametrize("variant", [0, 1, 2])
+def test_another_shape_is_one_that_the_kernel_takes(variant):
+    """More rows, longer ones, or both, from the case's variant on; a smaller case would find what a larger one left."""
+    shapes = {"rows": (9, 6), "length": (4, 13), "both": (9, 13)}
+    order = [*shapes, *shapes][variant : variant + 3]
+    spec = CaseSpec((4, 6), variant=variant)
+    for refused in range(4):
+        none = {shapes[way] for way in order[:refused]}
+        run = run_of(layernorm(), spec)
+        run = replace(
+            run, kernel=replace(run.kernel, unsupported=lambda s, none=none: "no" if s.shape in none else None)
+        )
+        other = other_shape(run)
+        assert (other and other.shape) == (shapes[order[refused]] if refused < 3 else None)
+        assert other is None or other.seed != spec.seed
 
 
 def test_the_taken_rows_bring_their_statistics_and_not_the_parameters():

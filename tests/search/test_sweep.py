@@ -1,0 +1,172 @@
+"""The cases of a run one after the other, with scripted results: which run, what counts, and what ends them."""
+
+from dataclasses import dataclass, replace
+from math import inf
+
+import pytest
+
+from verify_norm.core.finding import Finding
+from verify_norm.core.settings import Settings
+from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.tally import Tally
+from verify_norm.running.isolate import InProcess
+from verify_norm.search import sweep
+from verify_norm.search.collector import Collector
+from verify_norm.search.crew import Crew, Lane, Over, at_once
+from verify_norm.search.examine import Examined
+from verify_norm.search.sweep import HANGS, Sweep
+
+SPECS = [CaseSpec((2, n)) for n in range(1, 10)]
+WRONG = Finding("k", "accuracy", "y", "fail", "y is wrong", SPECS[0])
+
+
+@pytest.fixture
+def swept(monkeypatch):
+    """Make a sweep whose cases show what a function says of them; `ran` has the cases that ran."""
+
+    def make(shows=lambda spec: {}, table=(), large=(), until=None, deadline=inf, **settings):
+        kernel = Kernel("k", "rmsnorm_fwd", run=lambda x: x)
+        state = Collector(kernel, Settings(isolate=False, **{"examples": 0} | settings), InProcess(kernel, "cpu"))
+        ran, told = [], []
+
+        def examined(state, runner, spec, checks, **options):
+            ran.append(spec)
+            return Examined(spec, tallies=(Tally("y", "float32", cases=1, ratio=0.5),), **shows(spec))
+
+        monkeypatch.setattr(sweep, "examine_for", examined)
+        monkeypatch.setattr(sweep, "corner_table", lambda *_: (list(table), list(large)))
+        made = Sweep(state, Crew(state.runner), lambda *counts: told.append(counts), until, deadline, 0.5)
+        return made, state, ran, told
+
+    return make
+
+
+def left_out(state):
+    """The cases that did not run, by reason."""
+    return {reason: count for (what, reason), count in state.skipped.items() if what == "cases"}
+
+
+def test_each_case_of_the_table_runs_once_and_counts(swept):
+    """One that comes twice, as a model's shape that is a corner too, runs once."""
+    made, state, ran, told = swept(table=[*SPECS, SPECS[3]])
+    made.run([SPECS[4]])
+    assert ran == [SPECS[4], *SPECS[:4], *SPECS[5:]]
+    assert (state.cases, state.corners, state.corners_done, state.planned, made.met) == (9, 11, 11, 11, 11)
+    assert told[-1] == (9, 11, 0)
+    assert (state.ended, left_out(state)) == ("", {})
+
+
+def test_a_random_case_that_ran_before_shows_nothing_new(swept):
+    made, state, ran, _ = swept()
+    lane = Lane(state.runner, at_once)
+    made.chosen.add(SPECS[0])
+    shown = [made.drawn(lane, spec) for spec in (SPECS[0], SPECS[1], SPECS[1], SPECS[2])]
+    assert shown == [{"error/bound": ratio} for ratio in (0.0, 0.5, 0.0, 0.5)]
+    assert ran == SPECS[1:3]
+    assert made.met == 4
+
+
+def test_a_case_that_two_processes_drew_counts_once(swept):
+    made, state, _, _ = swept()
+    for _ in range(2):
+        made.drawn(Lane(state.runner, at_once), SPECS[0])
+    assert (state.cases, made.met) == (1, 2)
+
+
+def test_random_cases_come_last_and_are_told_from_the_others(swept, monkeypatch):
+    monkeypatch.setattr(sweep, "covering_cases", lambda *_: SPECS[2:5])
+    made, state, ran, _ = swept(lambda spec: drawn.append(state.drawn) or {}, table=SPECS[:2], examples=7)
+    drawn = []
+    made.run([])
+    assert ran[:5] == SPECS[:5]
+    assert drawn == [False] * 5 + [True] * (7 - 3)
+    assert state.planned == made.met == 2 + 7
+
+
+@pytest.mark.parametrize("hung", [HANGS - 1, HANGS, HANGS + 1])
+def test_a_kernel_that_hangs_often_ends_the_run(swept, hung):
+    made, state, ran, _ = swept(lambda spec: {"hung": spec in SPECS[:hung]}, table=SPECS)
+    made.run([])
+    assert HANGS == 4
+    assert state.hangs == min(hung, HANGS)
+    assert (len(ran), bool(state.ended)) == ((9, False) if hung < HANGS else (HANGS + 1, True))
+    assert sum(left_out(state).values()) == (9 - HANGS if hung >= HANGS else 0)
+
+
+@pytest.mark.parametrize(
+    ("shows", "runs"),
+    [({}, 6), ({"findings": (WRONG,)}, 3), ({"findings": (WRONG,), "limits": ("size",), "problem": "no"}, 6)],
+)
+def test_a_share_of_the_time_is_kept_once_there_is_a_finding(swept, monkeypatch, shows, runs):
+    """Of 6 s with one for each case, 3; what the kernel refuses in words may be none."""
+    seconds = iter(range(1000))
+    monkeypatch.setattr(sweep.time, "perf_counter", lambda: next(seconds) / 3)  # read three times in a case
+    made, state, ran, _ = swept(lambda spec: shows, table=SPECS, deadline=6.0, seconds=6.0)
+    made.run([])
+    assert len(ran) == pytest.approx(runs, abs=1)
+    assert state.ended == "the 6 s were over"
+    assert left_out(state) == {state.ended: len(SPECS) - len(ran)}
+
+
+def test_the_search_ends_at_the_finding_that_it_is_for(swept):
+    found = {SPECS[2]: "sums", SPECS[5]: "accuracy"}
+
+    def shows(spec):
+        return {"findings": (replace(WRONG, check=found[spec], spec=spec),)} if spec in found else {}
+
+    made, state, ran, _ = swept(shows, table=SPECS, until=lambda finding: finding.check == "accuracy")
+    made.run([])
+    assert ran == SPECS[:6]
+    assert state.ended == "the search was for this finding"
+
+
+@dataclass
+class Allowing:
+    """A pace that allows what it is told."""
+
+    allowed: list[bool]
+    most: float = 1.5
+    further: float = 1.0
+
+    def allows(self, wanted):
+        return self.allowed.pop(0)
+
+    def learn(self, taken, seconds, inside):
+        assert seconds >= inside
+
+
+def test_large_corner_cases_run_as_far_as_the_kernels_time_allows(swept):
+    large = [CaseSpec((2, 2**20)), CaseSpec((2, 2**20), seed=1)]
+    made, state, ran, _ = swept(table=SPECS, large=large, seconds=60.0)
+    state.pace = Allowing([True, False])
+    made.run([])
+    assert ran == [*SPECS, large[0]]
+    assert (state.corners, state.corners_done, state.planned) == (10, 10, 10)
+    assert left_out(state) == {"many rows are slow: one case would take over 1.5 s": 1}
+
+
+def test_what_a_journal_has_does_not_run_again(swept):
+    made, state, ran, _ = swept(table=SPECS)
+    state.journal.done[SPECS[1]] = Examined(SPECS[1], findings=(WRONG,))
+    try:
+        made.run([])
+    finally:
+        state.journal.done.clear()
+    assert SPECS[1] not in ran
+    assert (state.cases, len(state.findings)) == (9, 1)
+
+
+def test_a_case_that_is_none_of_the_operators_counts_as_refused(swept, monkeypatch):
+    monkeypatch.setattr(sweep.geometry, "refusal", lambda spec, op: "no" if spec == SPECS[0] else None)
+    made, state, ran, _ = swept(table=SPECS[:2])
+    made.run([])
+    assert (ran, state.refused, state.cases) == ([SPECS[1]], 1, 1)
+
+
+def test_ctrl_c_that_got_lost_ends_the_run(swept):
+    made, state, ran, _ = swept(table=SPECS)
+    state.interrupted = True
+    with pytest.raises(KeyboardInterrupt):
+        made.run([])
+    assert (ran, made.found) == ([], False)
+    assert issubclass(Over, BaseException)
