@@ -4,7 +4,6 @@ The cheats of kernels/zoo/cheats are in tests/kernels/zoo.
 """
 
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 
