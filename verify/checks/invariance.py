@@ -37,7 +37,7 @@ def _applies(op: Op) -> bool:
 
 @check(applies=_applies, looks=_looks)
 def batch_invariance(run: Run) -> Iterator[Finding | Observed | NoData]:
-    """A row alone, in another place, among a few and among many more rows is right, and gives the same bits if promised.
+    """A row alone, elsewhere, among a few and among many more rows is right, and has the same bits where promised.
 
     Of y, mean, rstd, dx and residual_out; dweight and dbias are of all rows. No row may fail or exceed its bound in a
     batch. Few kernels promise the same bits (`Contract.batch_invariant`): where one does not, the check observes them.

@@ -156,9 +156,10 @@ class CaseSpec:
     gradient, where torch's autograd makes the backward. Annotations hold the allowed ranges of the numbers.
 
     A `special` value is in the input `special_in`, where `special_at` says: in its first, its middle or its last
-    element, in one element of every other row, or in all of the middle row. The backward of a fused addition has residual_out for "x".
-    `dy_data` is "random", "zero", zero in some rows (masked tokens) or columns, or a family of `data`. `weight_data` is
-    that of weight + weight_offset: "zero" or "one" in all or some elements; "initial" is 1, with a bias of 0.
+    element, in one element of every other row, or in all of the middle row. The backward of a fused addition has
+    residual_out for "x". `dy_data` is "random", "zero", zero in some rows (masked tokens) or columns, or a family of
+    `data`. `weight_data` is that of weight + weight_offset: "zero" or "one" in all or some elements; "initial" is 1,
+    with a bias of 0.
 
     `batch_invariance` and `determinism` also repeat the rows of x until its first dimension is `batch`; 0: they do not.
     The truth is that of the case alone, so a batch of serving's size costs the kernel's time and little more.
