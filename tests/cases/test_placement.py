@@ -42,6 +42,8 @@ def test_layouts_are_what_they_are_called():
     assert tensor("scalar").stride() == (0, 0)
     assert tensor("expanded_last").stride() == (1, 0)
     longer = torch.zeros(2, 3 + placement.GAP, 5, 4)
+    assert tensor("swapped", (2, 3, 5)).stride() == torch.empty(3, 2, 5).transpose(0, 1).stride()
+    assert tensor("swapped_last", (2, 3, 5)).stride() == torch.empty(2, 5, 3).transpose(1, 2).stride()
     assert tensor("sequence_slice", (2, 3, 5, 4)).stride() == longer[:, :3].stride()
     longer = longer.contiguous(memory_format=torch.channels_last)
     assert tensor("channel_slice", (2, 3, 5, 4)).stride() == longer[:, :3].stride()

@@ -14,7 +14,7 @@ import torch
 from verify_norm.cases import make, placement, turns
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.others import other_options, others_between
-from verify_norm.checks.relations.rerun import Difference, cheap, differences, element, rerun, steady
+from verify_norm.checks.relations.rerun import Difference, cheap, differences, element, other_shape, rerun, steady
 from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import Array
 from verify_norm.core.finding import Finding, Tried
@@ -120,9 +120,9 @@ def _beyond(run: Run, one: Run, why: str) -> Iterator[Difference]:
     """Yield the outputs of another call that are beyond their bound, and not so in the run."""
     for output, now in one.outputs.items():
         usual, want = run.outputs.get(output), one.case.expected.get(output)
-        if now is None or now.ratio is None or want is None or not (now.ratio > 1).any():
+        if now is None or now.ratio is None or usual is None or usual.ratio is None or want is None:
             continue
-        if usual is None or usual.ratio is None or usual.ratio.max(initial=0.0) <= 1:
+        if (now.ratio > 1).any() and not (usual.ratio > 1).any():
             index, count = judge.worst(now.ratio), int((now.ratio > 1).sum())
             words = f"{element(output, index)} is {now.got[index]:.9g}, expected {want.value[index]:.9g}"
             yield Difference(output, f"{words}, {why}; {count} of {now.ratio.size} elements are wrong", index)
@@ -196,19 +196,10 @@ def _rewritten(run: Run, when: str) -> Iterator[Difference]:
 
 
 def _between(run: Run, other: Exact) -> Iterator[Difference]:
-    """Yield what differs in a call of another shape or type, and in the same call as before after it.
-
-    With other options of the same shape there is no call to compare with: what is kept by shape is kept already. So the
-    truth tells.
-    """
+    """Yield what differs in a call of another shape or type, and in the same call as before after it."""
     held = _Held(run)
     held(_built(run, other))
-    for spec in other_options(run):
-        exact = make.exact_inputs(spec, run.case.op, run.case.device)
-        case = make.build(spec, run.case.op, run.kernel.contract, run.case.device, exact, truth=True)
-        if (one := held(case)).problem is None:
-            yield from _beyond(run, one, f"after a call of the same shape {run.case.spec.shape} with other options")
-            break
+    yield from _replanned(run, held)
     for spec, words in others_between(run):
         exact = make.exact_inputs(spec, run.case.op, run.case.device)
         alone = _alone(run, exact, spec)
@@ -216,6 +207,31 @@ def _between(run: Run, other: Exact) -> Iterator[Difference]:
             beside = held(_built(run, exact, spec))
             yield from differences(alone, beside, (f"{words} alone", f"{words} after a call of {run.case.spec.shape}"))
         yield from differences(run, held(_built(run, {})), ("in the first call", f"after a call {words}"))
+
+
+def _replanned(run: Run, held: Callable[[Case], Run]) -> Iterator[Difference]:
+    """Yield what is wrong in a call of the same shape with other options.
+
+    What is kept by shape is kept already, so there is no call to compare with, and the truth tells. What is wrong in
+    another shape too is left to `accuracy`.
+    """
+    for spec in other_options(run):
+        one = held(_judged(run, spec))
+        if one.problem is not None:
+            continue
+        found = list(_beyond(run, one, f"after a call of the same shape {spec.shape} with other options"))
+        shaped = other_shape(replace(run, case=replace(run.case, spec=spec))) if found else None
+        if shaped is not None:
+            usual = execute(run.kernel, _judged(run, shaped)).outputs
+            ratios = {name: output.ratio for name, output in usual.items() if output is not None}
+            found = [each for each in found if (r := ratios.get(each.output or "")) is not None and not (r > 1).any()]
+        yield from found
+        return
+
+
+def _judged(run: Run, spec: CaseSpec) -> Case:
+    """Return another case of the run's operator, with its truth."""
+    return make.case(spec, run.case.op, run.kernel.contract, run.case.device)
 
 
 def _threads(run: Run, other: Exact) -> Iterator[Difference]:
