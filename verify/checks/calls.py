@@ -222,8 +222,9 @@ def _replanned(run: Run, held: Callable[[Case], Run]) -> Iterator[Difference]:
         found = list(_beyond(run, one, f"after a call of the same shape {spec.shape} with other options"))
         shaped = other_shape(replace(run, case=replace(run.case, spec=spec))) if found else None
         if shaped is not None:
-            usual = execute(run.kernel, _judged(run, shaped)).outputs
-            ratios = {name: output.ratio for name, output in usual.items() if output is not None}
+            assert run.kernel.run is not None
+            usual = execute(replace(run.kernel, run=modules.anew(run.kernel.run)), _judged(run, shaped))
+            ratios = {name: output.ratio for name, output in usual.outputs.items() if output is not None}
             found = [each for each in found if (r := ratios.get(each.output or "")) is not None and not (r > 1).any()]
         yield from found
         return

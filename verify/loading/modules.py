@@ -8,7 +8,7 @@ import copy
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import wraps
@@ -110,14 +110,18 @@ def evaluated() -> list[Any] | None:
     return _evaluated.get()
 
 
-def evaluating() -> AbstractContextManager[list[nn.Module]]:
+@contextmanager
+def evaluating() -> Iterator[list[nn.Module]]:
     """Let modules run as after eval(), whatever the case says; yield a list that gets those which ran."""
-    return _listed(_evaluated)
+    with _listed(_evaluated) as ran:
+        yield ran
 
 
-def copying() -> AbstractContextManager[list[nn.Module]]:
+@contextmanager
+def copying() -> Iterator[list[nn.Module]]:
     """Let a deep copy of each module run in its place; yield a list that gets those which ran."""
-    return _listed(_copies)
+    with _listed(_copies) as ran:
+        yield ran
 
 
 @contextmanager
