@@ -115,3 +115,12 @@ def test_far_without_room_is_contiguous(monkeypatch, error):
 )
 def test_the_same_values_are_equal_numbers_and_nan(one, two, same):
     assert placement.same_values(torch.tensor(one), torch.tensor(two)) is same
+
+
+@pytest.mark.parametrize(
+    "placed", [((1,), (0,)), ((1, 1), (0, 5)), ((2, 3), (1, 2)), ((2, 3), (0, 0)), ((0, 3), (3, 1))]
+)
+def test_bits_are_those_of_elements_with_any_strides(placed):
+    one = torch.tensor([0.0, 1.0, np.nan, 3.0, 4.0, 5.0]).as_strided(*placed)
+    assert placement.same_bits(one, one.clone())
+    assert placement.same_bits(one, -one) is not bool(one.numel())
