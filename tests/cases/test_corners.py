@@ -37,7 +37,13 @@ def test_corners_meet_every_choice_of_values_and_layouts(op):
     tensors = [tensor.name for tensor in OPS[op].inputs if tensor.extent == "data"]
     met = {geometry.layout_of(spec, name) for spec in table for name in tensors}
     assert met >= set(LAYOUTS) - ({"scalar"} if "dy" not in names else set())
-    rest = {"row_strided", "every_other", "channel_slice"}  # may be left to the covering array
+    rest = {
+        "row_strided",
+        "every_other",
+        "channel_slice",
+        "swapped",
+        "swapped_last",
+    }  # may be left to the covering array
     for first, *others in (("residual_out", "residual", "x"), ("dresidual_out", "dy")):
         name = next((name for name in (first, *others) if name in names), None)
         met = {geometry.layout_of(spec, name) for spec in table if name}
@@ -46,11 +52,11 @@ def test_corners_meet_every_choice_of_values_and_layouts(op):
         "transposed" in {spec.weight_layout for spec in table if spec.normalized_ndim == 2}
         or "normalized_shape" not in OPS[op].attrs
     )
-    assert {"uneven"} < {spec.data for spec in table}
+    assert {"uneven", "padded"} < {spec.data for spec in table}
     assert {spec.dy_data for spec in table} == set(COTANGENTS if "dy" in names else COTANGENTS[:1])
     special = [spec for spec in table if spec.special]
     assert {spec.special for spec in special} == {"nan", "inf", "-inf"}
-    assert {spec.special_at for spec in special} == {"first", "middle", "last", "rows"}
+    assert {spec.special_at for spec in special} == {"first", "middle", "last", "rows", "row"}
     held = {geometry.special_input(spec, OPS[op]) for spec in special}
     assert held >= names & {
         "x",

@@ -55,6 +55,8 @@ def test_layouts_are_what_they_are_called():
     assert tensor("scalar").stride() == (0, 0)
     assert tensor("expanded_last").stride() == (1, 0)
     longer = torch.zeros(2, 3 + placement.GAP, 5, 4)
+    assert tensor("swapped", (2, 3, 5)).stride() == torch.empty(3, 2, 5).transpose(0, 1).stride()
+    assert tensor("swapped_last", (2, 3, 5)).stride() == torch.empty(2, 5, 3).transpose(1, 2).stride()
     assert tensor("sequence_slice", (2, 3, 5, 4)).stride() == longer[:, :3].stride()
     longer = longer.contiguous(memory_format=torch.channels_last)
     assert tensor("channel_slice", (2, 3, 5, 4)).stride() == longer[:, :3].stride()
@@ -126,3 +128,12 @@ def test_far_without_room_is_contiguous(monkeypatch, error):
 )
 def test_the_same_values_are_equal_numbers_and_nan(one, two, same):
     assert placement.same_values(torch.tensor(one), torch.tensor(two)) is same
+
+
+@pytest.mark.parametrize(
+    "placed", [((1,), (0,)), ((1, 1), (0, 5)), ((2, 3), (1, 2)), ((2, 3), (0, 0)), ((0, 3), (3, 1))]
+)
+def test_bits_are_those_of_elements_with_any_strides(placed):
+    one = torch.tensor([0.0, 1.0, np.nan, 3.0, 4.0, 5.0]).as_strided(*placed)
+    assert placement.same_bits(one, one.clone())
+    assert placement.same_bits(one, -one) is not bool(one.numel())

@@ -77,6 +77,36 @@ def ties_away_from_zero(x, residual, weight, eps, normalized_shape, weight_offse
     return y.to(x.dtype), ((h.view(torch.int32) + 0x8000) & -0x10000).view(torch.float32).to(x.dtype), rstd
 
 
+def dense_in_the_order_of_memory(x, weight, bias, eps, normalized_shape):
+    """Its statistics are in the order of memory, whatever that of the leading dimensions; y has the strides of x."""
+    order = sorted(range(x.dim()), key=lambda axis: -x.stride(axis))
+    rows_last = order[-1] == x.dim() - 1 and x.permute(order).is_contiguous()
+    y, *kept = layernorm()(x.permute(order) if rows_last else x, weight, bias, eps, normalized_shape)
+    return (y.permute(*(order.index(axis) for axis in range(x.dim()))) if rows_last else y, *kept)
+
+
+def one_plane_a_channel(x, weight, bias, num_groups, eps):
+    x = x.as_strided(x.shape, (*x.stride()[:2], x.shape[3], 1)) if x.stride(2) == 1 < x.stride(1) else x
+    return groupnorm()(x, weight, bias, num_groups, eps)
+
+
+def weight_of_adjacent_elements(x, weight, bias, eps, normalized_shape):
+    return layernorm()(
+        x, weight if weight.stride(0) else weight.as_strided(weight.shape, (1,)), bias, eps, normalized_shape
+    )
+
+
+def skipping_tiles_by_their_first_row(x, weight, bias, eps, normalized_shape):
+    y, *kept = layernorm()(x, weight, bias, eps, normalized_shape)
+    padding = (rows(x, normalized_shape) == 0).all(1)[::4].repeat_interleave(4)[: kept[0].numel()]
+    return y.masked_fill(padding[:, None], 0.0), *kept
+
+
+def a_row_of_nan_is_padding(x, weight, bias, eps, normalized_shape):
+    y, *kept = layernorm()(x, weight, bias, eps, normalized_shape)
+    return y.masked_fill(rows(x, normalized_shape).isnan().all(1)[:, None], 0.0), *kept
+
+
 GROUPS = {"shape": (2, 4, 3, 5), "num_groups": 2}
 WRONG = [  # a kernel, its operator, the case, what is off in it, and the case without the choice
     (shifted_by_the_first_row, "layernorm_fwd", {"data": "uneven", "eps": 3e-8}, "y", {"data": "normal"}),
@@ -106,6 +136,17 @@ WRONG = [  # a kernel, its operator, the case, what is off in it, and the case w
         "y",
         {"weight_layout": "own"},
     ),
+    (
+        dense_in_the_order_of_memory,
+        "layernorm_fwd",
+        {"shape": (2, 3, 8), "x_layout": "swapped"},
+        "rstd",
+        {"x_layout": "sequence_slice"},
+    ),
+    (one_plane_a_channel, "groupnorm_fwd", GROUPS | {"x_layout": "swapped_last"}, "y", {"x_layout": "row_strided"}),
+    (weight_of_adjacent_elements, "layernorm_fwd", {"weight_layout": "scalar"}, "y", {"weight_layout": "every_other"}),
+    (skipping_tiles_by_their_first_row, "layernorm_fwd", {"data": "padded"}, "y", {"data": "zero", "bias": False}),
+    (a_row_of_nan_is_padding, "layernorm_fwd", {"special": "nan", "special_at": "row"}, "y", {"special_at": "rows"}),
     (an_offset_of_one, "rmsnorm_fwd", {"weight_offset": 0.5}, "y", {"weight_offset": 1.0}),
     (a_power_of_ten, "layernorm_fwd", {"eps": 1.5e-5, "log2_scale": -8}, "y", {"eps": 1e-5}),
     (

@@ -80,6 +80,28 @@ def test_a_converted_weight_kept_by_its_address():
     assert said(layernorm_fwd, "many", half) == {}  # each of its calls has a weight of its own, which it keeps alive
 
 
+PLANS = {"eps": lambda x, w, eps: eps, "weight": lambda x, w, eps: w is None, "strides": lambda x, w, eps: x.stride()}
+
+
+@pytest.mark.parametrize("spec", [ROWS, replace(ROWS, weight=False, bias=False, x_layout="row_strided")])
+@pytest.mark.parametrize("kept", PLANS)
+def test_a_plan_of_a_shape_that_keeps_other_options(kept, spec):
+    """By a plan of all that it depends on, the same kernel is right."""
+    for by_all in (False, True):
+        plans = {}
+
+        def layernorm_fwd(x, weight, bias, eps, normalized_shape, plans=plans, by_all=by_all):
+            option = PLANS[kept](x, weight, eps)
+            plan = plans.setdefault((x.shape, option if by_all else None), option)
+            x = x.as_strided(x.shape, plan) if kept == "strides" and x.dim() == 2 else x
+            weight = torch.ones_like(weight) if kept == "weight" and plan and weight is not None else weight
+            return right(x, weight, bias, plan if kept == "eps" else eps, normalized_shape)
+
+        found = said(layernorm_fwd, "between", replace(spec, log2_scale=-8))
+        assert by_all == (found == {}) or (kept == "weight" and spec.weight)
+        assert not found or "with other options" in found["y"]
+
+
 @pytest.mark.parametrize("size", [2, 3, 7])
 def test_outputs_in_a_ring(size):
     ring, count = [None] * size, [0]

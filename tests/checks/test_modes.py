@@ -22,9 +22,11 @@ WAYS = (
     *("under torch.no_grad()", "under torch.inference_mode()", "under autocast", "under torch.compile"),
     *("in evaluation, after eval()", "where x, weight, bias alone require a gradient"),
     *("where weight, bias alone require a gradient", "where x alone requires a gradient"),
+    *("with deterministic algorithms", "with 3 threads of torch", "in a copy.deepcopy of the module"),
 )
-BACKWARDS = WAYS[:4]
-EVALUATION = WAYS[4]
+BACKWARDS = (*WAYS[:4], *WAYS[-3:-1])
+EVALUATION, COPY = WAYS[4], WAYS[-1]
+OF_MODULES = (EVALUATION, COPY)
 right = layernorm()
 
 
@@ -57,6 +59,8 @@ CONDITIONS = {
     "where x, weight, bias alone require a gradient": lambda x, w: x.requires_grad and w.requires_grad,
     "where weight, bias alone require a gradient": lambda x, w: w.requires_grad and not x.requires_grad,
     "where x alone requires a gradient": lambda x, w: x.requires_grad and not w.requires_grad,
+    "with deterministic algorithms": lambda x, w: torch.are_deterministic_algorithms_enabled(),
+    "with 3 threads of torch": lambda x, w: torch.get_num_threads() == 3,
 }
 
 
@@ -99,6 +103,39 @@ def test_a_module_with_another_path_in_evaluation():
     assert said(same, way) == {}
 
 
+class Copied(Switched):
+    """A norm whose copies forget eps, or with `same` do not."""
+
+    def __deepcopy__(self, memo):
+        copy = Copied(self.weight.shape, self.eps if self.same else 1e-3, self.same)
+        copy.load_state_dict(self.state_dict())
+        return copy
+
+
+def test_a_module_whose_copies_differ():
+    for same, outputs in ((False, {"y"}), (True, set())):
+        (kernel,) = load_directions(Copied(64, same=same), "layernorm_fwd")
+        assert set(said(kernel, COPY, replace(ROWS, eps=1e-5))) == outputs
+
+
+def test_settings_of_torch_are_as_before():
+    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    assert said(wrong_where(lambda x, w: False), WAYS[-2]) == said(right, WAYS[-3]) == {}
+    assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == before
+
+    def in_halves(x, weight, bias, eps, normalized_shape):
+        """Other bits with more threads, within the bound; and torch refuses to be deterministic."""
+        if torch.are_deterministic_algorithms_enabled():
+            raise RuntimeError("put_ does not have a deterministic implementation")
+        r = x.flip(-1) if torch.get_num_threads() == 3 else x
+        mean = r.cumsum(-1)[:, -1:] / x.shape[-1]
+        rstd = ((x - mean).square().mean(-1, keepdim=True) + eps).rsqrt()
+        return (x - mean) * rstd * weight + bias, mean[:, 0], rstd[:, 0]
+
+    assert said(in_halves, WAYS[-2]) == {}
+    assert said(in_halves, WAYS[-3]) is None
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_right_kernels(way, dtype):
@@ -113,9 +150,9 @@ def test_right_kernels(way, dtype):
 
     for run in (right, native, of_numpy):
         assert said(run, way, spec) in ({}, None)
-    assert said(right, way, spec) == (None if way == EVALUATION else {})  # no module runs
+    assert said(right, way, spec) == (None if way in OF_MODULES else {})  # no module runs
     half = replace(spec, dtype="float16", log2_scale=-20, dy_log2_scale=-20)
-    assert said(right, way, half) == (None if way in ("under autocast", EVALUATION) else {})  # a CPU's is bfloat16
+    assert said(right, way, half) == (None if way in ("under autocast", *OF_MODULES) else {})  # a CPU's is bfloat16
     assert said(right, way, replace(spec, special="inf", weight=False, x_layout="expanded")) in ({}, None)
 
 
@@ -213,7 +250,7 @@ def test_a_refusal_to_record_gradients_passes():
         return right(x, weight, bias, eps, normalized_shape)
 
     for way in WAYS:
-        assert said(layernorm_fwd, way) == (None if "require" in way or way == EVALUATION else {})
+        assert said(layernorm_fwd, way) == (None if "require" in way or way in OF_MODULES else {})
 
 
 def test_what_is_overwritten_cannot_require_a_gradient():
@@ -222,7 +259,7 @@ def test_what_is_overwritten_cannot_require_a_gradient():
         return x.copy_(y), mean, rstd
 
     for way in WAYS:
-        assert said(layernorm_fwd, way, inplace=("y:x",)) == (None if "require" in way or way == EVALUATION else {})
+        assert said(layernorm_fwd, way, inplace=("y:x",)) == (None if "require" in way or way in OF_MODULES else {})
 
 
 def test_a_zero_that_is_overwritten_by_a_negative_zero_has_other_bits():

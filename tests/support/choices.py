@@ -12,7 +12,7 @@ from verify_norm.core.spec import COTANGENTS, FAMILIES, FURTHER, LAYOUTS, WEIGHT
 from verify_norm.search.planning import table_of
 
 HINTS = get_type_hints(CaseSpec)
-OF_WEIGHT = ("contiguous", "every_other", "offset", "own")  # a weight of channels has one dimension
+OF_WEIGHT = ("contiguous", "every_other", "offset", "own", "scalar")  # a weight of channels has one dimension
 FLAGS = ("weight", "bias", "dresidual_out", "training", "running")
 VALUES = ("dtype", "data", "dy_data", "weight_data", "poison", "special", "frozen", "weight_offset", *FLAGS)
 OPTIONS = 10  # of a check in one case, at most: `variant` chooses

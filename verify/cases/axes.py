@@ -67,9 +67,12 @@ def axes(op: Op, dtypes: Sequence[str], *, frozen: bool = False) -> tuple[Axis, 
 
 
 def layouts(tensor: Tensor, op: Op) -> tuple[str, ...]:
-    """Return the layouts that a tensor may have: a weight of channels has one dimension, a scalar x has no variance."""
+    """Return the layouts that a tensor may have: a weight of channels has one dimension, a scalar x has no variance.
+
+    A scalar weight is one number expanded, as for a norm without parameters.
+    """
     if tensor.role == "weight":
-        return ("contiguous", "every_other", "offset", "own", *["transposed"] * (op.view == "rows"))
+        return ("contiguous", "every_other", "offset", "own", "scalar", *["transposed"] * (op.view == "rows"))
     return tuple(n for n in LAYOUTS if tensor.role == "cotangent" or n != "scalar")
 
 

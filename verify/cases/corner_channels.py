@@ -30,6 +30,8 @@ CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with ru
         ((3, 4, 6), {"x_layout": "offset", "dy_layout": "expanded"}),
         ((2, 6, 5, 4), {"weight_data": "some_one", **SLICE}),
         ((2, 6, 9), {"weight_data": "one", **SEQUENCE}),
+        ((3, 6, 5, 4), {"x_layout": "swapped", "dy_layout": "swapped_last"}),
+        ((3, 6, 5, 4), {"x_layout": "swapped_last", "dy_layout": "swapped", "weight_layout": "scalar"}),
     ),
     "layouts of dy": (
         ((2, 10, 4, 4), {"dy_layout": "channels_last"}),
@@ -86,6 +88,7 @@ CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with ru
         ((3, 4, 14), {"special": "inf", "special_in": "running_var", "special_at": "last"}),
         ((3, 4, 11), {"data": "zero"}),  # rstd = 1/√eps
         ((3, 4, 11), {"data": "zero", "eps": 0.0}),  # 0/0
+        ((4, 3, 9), {"special": "nan", "special_at": "row"}),
     ),
     "scales": (
         ((3, 4, 20), {"log2_scale": 11}),
@@ -98,6 +101,7 @@ CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with ru
     "data": (
         ((3, 8, 50), {"data": "channel"}),
         ((3, 8, 50), {"data": "heavy"}),
+        ((3, 6, 20), {"data": "padded"}),  # zero channels among others
         ((3, 4, 30), {"data": "alternating"}),
         ((3, 4, 15), {"data": "integers"}),
         ((3, 6, 40), {"data": "uneven", "eps": 3e-8}),  # what the first channel decides for others

@@ -31,6 +31,11 @@ GROUP_CORNERS: Topics = {
         ((2, 4, 33), {"num_groups": 1, "x_layout": "offset", "weight_layout": "every_other", "bias_layout": "offset"}),
         ((2, 6, 5, 4), {"num_groups": 3, "weight_data": "some_one", **SLICE}),
         ((2, 6, 9), {"num_groups": 3, "weight_data": "one", **SEQUENCE}),
+        ((2, 6, 5, 4), {"num_groups": 3, "x_layout": "swapped"}),  # channels first
+        (
+            (2, 6, 5, 4),
+            {"num_groups": 3, "x_layout": "swapped_last", "dy_layout": "swapped", "weight_layout": "scalar"},
+        ),
     ),
     "layouts of dy": (
         ((2, 6, 5, 4), {"num_groups": 3, "dy_layout": "transposed"}),
@@ -86,6 +91,7 @@ GROUP_CORNERS: Topics = {
         ((2, 4, 10), {"num_groups": 2, "data": "zero"}),  # rstd = 1/√eps
         ((2, 4, 10), {"num_groups": 2, "data": "zero", "eps": 0.0}),  # 0/0
         ((2, 4, 11), {"num_groups": 2, "data": "zero", "eps": 1e-12}),
+        ((3, 4, 9), {"num_groups": 2, "special": "nan", "special_at": "row"}),
     ),
     "scales": (
         ((2, 4, 20), {"num_groups": 2, "log2_scale": 11}),
@@ -102,6 +108,7 @@ GROUP_CORNERS: Topics = {
         ((1, 2, 70, 71), {"num_groups": 1, "data": "heavy"}),  # a large x̂: the exponential of an activation overflows
         ((2, 8, 50), {"num_groups": 2, "data": "channel"}),
         ((2, 8, 50), {"num_groups": 2, "data": "heavy"}),
+        ((3, 8, 20), {"num_groups": 4, "data": "padded"}),  # zero groups among others
         ((2, 4, 30), {"num_groups": 2, "data": "alternating"}),
         ((2, 4, 15), {"num_groups": 2, "data": "integers"}),
         ((3, 6, 40), {"num_groups": 3, "data": "uneven", "eps": 3e-8}),  # what the first group decides for others

@@ -55,7 +55,7 @@ ROW_CORNERS: Topics = {
     ),
     "ranks": (
         ((4, 6, 10), {"normalized_ndim": 2}),
-        ((2, 3, 20), {}),
+        ((2, 3, 20), {"x_layout": "swapped"}),  # sequence first
         ((2, 3, 2, 10), {"x_layout": "transposed", "dy_layout": "every_other"}),  # not collapsible
         ((30,), {}),  # one row
         ((3, 2, 3, 7), {"normalized_ndim": 3, "x_layout": "transposed"}),
@@ -64,6 +64,7 @@ ROW_CORNERS: Topics = {
         ((2, 5, 6, 8), {"normalized_ndim": 2, "weight_layout": "transposed", "bias_layout": "transposed"}),
         ((2, 5, 28), {**SEQUENCE, "weight_data": "one"}),
         ((2, 3, 4, 10), {**SLICE, "weight_data": "some_one"}),
+        ((3, 4, 2, 11), {"x_layout": "swapped_last", "dy_layout": "swapped", "weight_layout": "scalar"}),
     ),
     "eps": (
         ((8, 40), {"log2_scale": -8, "eps": 1e-3}),  # eps dominates the variance
@@ -98,6 +99,7 @@ ROW_CORNERS: Topics = {
         ((3, 131), {"data": "constant", "offset": 10.0, "x_layout": "expanded_last"}),
         ((3, 41), {"data": "zero", "eps": 0.0}),  # 0/0
         ((3, 42), {"data": "zero", "eps": 1e-12}),
+        ((5, 32), {"special": "nan", "special_at": "row"}),
     ),
     "scales": (
         ((3, 60), {"log2_scale": 11}),  # near fp16's overflow
@@ -118,6 +120,7 @@ ROW_CORNERS: Topics = {
         ((7, 130), {"data": "uneven", "eps": 3e-8}),  # what the first row decides for others
         ((7, 131), {"data": "sorted", "dy_data": "uneven"}),
         ((3, 201), {"data": "ramp", "dy_data": "ramp"}),
+        ((9, 60), {"data": "padded"}),  # zero rows among others
     ),
 }
 SERVING_ROWS: tuple[Row, ...] = (  # from small to large, as far as the kernel's time allows

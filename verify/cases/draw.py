@@ -1,6 +1,6 @@
 """The values of a case's inputs: families of data, each tensor from its own random stream."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from math import prod
 from typing import Any
 
@@ -71,9 +71,14 @@ def _cotangent(spec: CaseSpec, op: Op, one: Tensor, rng: Random) -> Array:
         return np.zeros(spec.shape)
     rows = _outer(spec, op)
     columns = range(len(rows), len(spec.shape) if op.view == "rows" else 2)  # the axes of weight
-    mask = rng.few.random(_only(spec.shape, rows if spec.dy_data == "zero_rows" else columns)) < 0.5
-    mask.flat[-1:], mask.flat[:1] = False, True  # a kernel may look at one of them and decide for all
-    return np.where(mask, 0.0, values)
+    return np.where(_masked(_only(spec.shape, rows if spec.dy_data == "zero_rows" else columns), rng), 0.0, values)
+
+
+def _masked(shape: Sequence[int], rng: Random) -> Any:
+    """Return True for half of so many, at random: the first, but not the last, since a kernel may look at one alone."""
+    mask = rng.few.random(shape) < 0.5
+    mask.flat[:1], mask.flat[-1:] = True, False
+    return mask
 
 
 def _marked(spec: CaseSpec, shape: tuple[int, ...]) -> Array:
@@ -83,6 +88,8 @@ def _marked(spec: CaseSpec, shape: tuple[int, ...]) -> Array:
         rows = marks.reshape(shape[0], -1)
         index = np.arange(0, len(rows), 2)
         rows[index, index * rows.shape[1] // len(rows)] = 1  # each at another place
+    elif spec.special_at == "row":
+        marks[shape[0] // 2] = 1
     else:
         place = {"first": lambda n: 0, "middle": lambda n: n // 2, "last": lambda n: n - 1}[spec.special_at]
         marks[tuple(map(place, shape))] = 1
@@ -129,6 +136,9 @@ def _family(data: str, spec: CaseSpec, op: Op, rng: Random) -> Array:
         return scale * (mean + rng.standard_normal(shape))
     if data == "zero":
         return np.zeros(shape)
+    if data == "padded":  # some rows, groups or channels are 0, or constant where there is an offset
+        mask = _spread(_masked(_statistics(spec, op), rng), spec, op)
+        return np.where(mask, 0.0, rng.standard_normal(shape))
     if data == "integers":  # exact in every format, with ties
         return rng.integers(-8, 9, shape)
     return rng.standard_normal(shape)
@@ -136,14 +146,23 @@ def _family(data: str, spec: CaseSpec, op: Op, rng: Random) -> Array:
 
 def _uneven(spec: CaseSpec, op: Op, rng: Random) -> tuple[Array, Array]:
     """Return the scale, and the mean in units of it, of every row, group or channel; both broadcast against x."""
+    shape = _statistics(spec, op)
+    powers = np.rint(np.linspace(-SPREAD / 2, SPREAD / 2, prod(shape)))
+    scale, mean = np.exp2(rng.few.permutation(powers)).reshape(shape), rng.few.choice((-8.0, 0.0, 8.0), shape)
+    return _spread(scale, spec, op), _spread(mean, spec, op)
+
+
+def _statistics(spec: CaseSpec, op: Op) -> list[int]:
+    """Return how many rows, groups or channels are normalized, as a shape of x's rank."""
     shape = _only(spec.shape, {"rows": _outer(spec, op), "groups": (0, 1), "channels": (1,)}[op.view])
     if op.view == "groups":
         shape[1] = groups(spec, op)
-    powers = np.rint(np.linspace(-SPREAD / 2, SPREAD / 2, prod(shape)))
-    scale, mean = np.exp2(rng.few.permutation(powers)).reshape(shape), rng.few.choice((-8.0, 0.0, 8.0), shape)
-    if op.view == "groups":
-        scale, mean = (np.repeat(one, spec.shape[1] // shape[1], 1) for one in (scale, mean))
-    return scale, mean
+    return shape
+
+
+def _spread(values: Array, spec: CaseSpec, op: Op) -> Array:
+    """Return one value of each row, group or channel so that it broadcasts against x."""
+    return np.repeat(values, spec.shape[1] // values.shape[1], 1) if op.view == "groups" else values
 
 
 def _outer(spec: CaseSpec, op: Op) -> range:

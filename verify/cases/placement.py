@@ -38,7 +38,8 @@ def placement(shape: tuple[int, ...], layout: str) -> Placement:
     """Return how `layout` places a tensor of this shape; contiguous if the layout does not apply to the shape.
 
     "expanded_last" repeats one value along the last dimension, as `t[:, None].expand(M, N)`. "sequence_slice" is
-    `t[:, :S]` of a longer t, "channel_slice" the same of a tensor in channels_last. "own" is a storage of exactly these
+    `t[:, :S]` of a longer t, "channel_slice" the same of a tensor in channels_last. "swapped" is `t.transpose(0, 1)`,
+    as of a sequence-first t, "swapped_last" `t.transpose(-2, -1)`, both dense. "own" is a storage of exactly these
     elements, without guards, as users have it: a kernel cannot tell by it that it is tested.
 
     "far" puts the last index of the first dimension beyond 2³¹ elements. With two indices the stride itself needs 64
@@ -53,6 +54,8 @@ def placement(shape: tuple[int, ...], layout: str) -> Placement:
     (1073741824, 1)
     >>> placement((3, 4), "expanded_last").strides, placement((2, 4, 5), "channel_slice").strides
     ((1, 0), (35, 1, 7))
+    >>> placement((2, 3, 4), "swapped").strides, placement((2, 3, 4, 5), "swapped_last").strides
+    ((4, 8, 1), (60, 20, 1, 4))
     """
     rank = len(shape)
     order = tuple(range(rank))  # from the slowest dimension to the fastest
@@ -62,6 +65,10 @@ def placement(shape: tuple[int, ...], layout: str) -> Placement:
         order = order[::-1]
     elif layout in ("channels_last", "channel_slice") and rank > 2:
         order = (0, *range(2, rank), 1)
+    elif layout == "swapped" and rank > 2:
+        order = (1, 0, *range(2, rank))
+    elif layout == "swapped_last" and rank > 2:
+        order = (*range(rank - 2), rank - 1, rank - 2)
     if layout in ("sequence_slice", "channel_slice") and rank > 2:
         padded[1] += GAP
     elif layout == "expanded_last" and rank > 1:
@@ -242,8 +249,10 @@ def same_values(one: torch.Tensor, two: torch.Tensor) -> bool:
 
 def same_bits(one: torch.Tensor, two: torch.Tensor) -> bool:
     """Return whether two tensors of one shape and type hold the same bits: 0 is not −0."""
-    first, second = (tensor.detach().reshape(-1).contiguous().view(torch.uint8) for tensor in (one, two))
-    return torch.equal(first, second)
+    first, second = (tensor.detach().contiguous() for tensor in (one, two))
+    # one element counts as contiguous with any stride, and `view` wants a stride of 1
+    bits = (tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8) for tensor in (first, second))
+    return torch.equal(*bits)
 
 
 def to_float64(tensor: torch.Tensor, device: Any = None) -> Any:

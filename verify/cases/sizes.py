@@ -38,18 +38,21 @@ class Classes:
 
 
 # Examples are powers of two and others, divisible by a vector's length and not; they have factors, for higher ranks.
+# Those of N and of channels are also sizes of models, less than an octave apart: a threshold between two shows.
 _SAMPLES = Classes("samples", (0, 1, 4), ((0,), (1,), (2, 3), (5, 17)))
-_CHANNELS = Classes("channels", (1, 16), ((1,), (2, 3, 8), (20, 65)))
-_POSITIONS = Classes("positions", (1, 63, 1023), ((1,), (6, 12, 35), (64, 144, 210), (1024, 1225)))
+_CHANNELS = Classes("channels", (1, 16), ((1,), (2, 3, 4, 7, 8, 16), (20, 33, 48, 64, 65, 96, 128)))
+_POSITIONS = Classes("positions", (1, 63, 1023), ((1,), (6, 12, 35, 49), (64, 144, 196, 210, 784), (1024, 1225)))
+_SHORT, _USUAL = (2, 3, 7, 12, 20, 31), (64, 80, 100, 128, 192, 257, 320, 384, 512, 640, 768, 896, 1024)
+_LONG = (1025, 1152, 1280, 1536, 1600, 2049, 2304, 2560, 2880, 3072, 3584, 4096, 4100, 5120, 6144, 7168)
 SIZES = {
     "rows": (
-        Classes("rows", (0, 1, 16, 64), ((0,), (1,), (4, 6, 9, 15), (18, 33, 40, 63), (66, 70, 130))),
-        Classes("N", (1, 31, 1024), ((1,), (2, 3, 7, 20, 31), (64, 100, 257, 768, 1024), (1025, 1536, 4096, 4100))),
+        Classes("rows", (0, 1, 16, 64), ((0,), (1,), (4, 6, 9, 15), (18, 33, 40, 63), (66, 70, 96, 131, 170))),
+        Classes("N", (1, 31, 1024), ((1,), _SHORT, _USUAL, _LONG)),
     ),
     "groups": (
         _SAMPLES,
-        Classes("groups", (1, 8), ((1,), (2, 3, 4), (12, 32))),
-        Classes("C/G", (1, 16), ((1,), (2, 3, 8), (20, 40))),
+        Classes("groups", (1, 8), ((1,), (2, 3, 4, 5, 6, 8), (12, 16, 24, 32))),
+        Classes("C/G", (1, 16), ((1,), (2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16), (20, 30, 40))),
         _POSITIONS,
     ),
     "channels": (_SAMPLES, _CHANNELS, _POSITIONS),

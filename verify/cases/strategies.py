@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 from zlib import crc32
 
 import hypothesis
@@ -24,6 +24,7 @@ from verify_norm.core.spec import COTANGENTS, FAMILIES, LAYOUTS, WEIGHTS, CaseSp
 _LENGTHS = (
     *(1, 2, 3, 5, 7, 8, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 200, 255, 256, 257, 320, 511, 512, 513),
     *(640, 768, 1000, 1023, 1024, 1025, 1280, 1600, 2047, 2048, 2049, 3584, 4095, 4096, 4097, 5120, 8192, 8193, 12288),
+    *(384, 896, 1152, 1536, 2304, 2560, 2880, 3072, 4608, 6144, 7168, 11008, 14336),
     *(16384, 32768, 32769, 65536, 65537, 131072),
 )
 # Rows: none, one, odd numbers, and the neighbours of every count of blocks, partial buffers and programs in use.
@@ -42,6 +43,11 @@ _SCALES = {  # log2: none, small beside every eps, squares underflow, subnormals
 _ALIKE = tuple(layout for layout in LAYOUTS if layout not in ("contiguous", "scalar"))
 _WEIGHT_TYPES = {"float32": (None,) * 6 + ("float16", "bfloat16")}  # of an x of this type
 _MOMENTA = (0.1, 0.1, 1e-3, 0.5, 1.0, 0.0)
+_PLACES = get_args(get_type_hints(CaseSpec)["special_at"])
+# Groups, channels of each, and channels of norms without groups: small numbers, and those of models.
+_GROUPS = (1, 2, 3, 4, 8, 32, 1, 2, 3, 4, 6, 16)
+_WIDTHS = (1, 2, 3, 5, 10, 20, 4, 6, 7, 8, 9, 16, 30, 40, 64)
+_CHANNELS = (1, 2, 3, 5, 8, 32, 16, 64, 128, 256, 512)
 MOST = 1e6  # Hypothesis takes finite numbers; a larger one is as good as this
 
 
@@ -161,10 +167,16 @@ def _batches(spec: CaseSpec, op: Op, elements: int, rows: int) -> tuple[int, ...
 def _special(draw: st.DrawFn, spec: CaseSpec, op: Op) -> dict[str, Any]:
     """Draw a special value in one case of nine, where some input of the case can hold it."""
     special = draw(_among((None,) * 24 + ("nan", "inf", "-inf")))
-    at = {"special": special, "special_at": draw(_among(("first", "middle", "last", "rows")))}
+    at = {"special": special, "special_at": draw(_among(_PLACES))}
     inputs = [{**at, "special_in": tensor.name} for tensor in op.inputs if tensor.name in get_args(Special)]
     able = [one for one in inputs if refusal(replace(spec, **one), op) is None]
     return draw(st.sampled_from(able)) if special and able else {}
+
+
+def _magnitude(most: int) -> st.SearchStrategy[int]:
+    """Return numbers from 1 to `most` of any size: a threshold may lie between all the usual ones."""
+    powers = _among(range(most.bit_length()))
+    return powers.flatmap(lambda power: st.integers(1 << power, min((2 << power) - 1, most)))
 
 
 def _one_in_four(some: tuple[Any, ...], none: Any) -> st.SearchStrategy[Any]:
@@ -207,9 +219,9 @@ def _tall_shape(draw: st.DrawFn, elements: int, most: int) -> tuple[tuple[int, .
 @st.composite
 def _row_shape(draw: st.DrawFn, elements: int) -> tuple[tuple[int, ...], dict[str, Any]]:
     usual = [n for n in _LENGTHS if n <= elements]
-    length = draw(st.one_of(_among(usual), st.integers(1, min(elements, 600))))
+    length = draw(st.one_of(_among(usual), st.integers(1, min(elements, 600)), _magnitude(elements)))
     most = max(elements // length, 1)
-    rows = draw(st.one_of(_among([m for m in _ROWS if m <= most]), st.integers(1, min(most, 70))))
+    rows = draw(st.one_of(_among([m for m in _ROWS if m <= most]), st.integers(1, min(most, 70)), _magnitude(most)))
     normalized: tuple[int, ...] = (length,)
     if draw(st.integers(0, 4)) == 4:  # normalized_shape of two dimensions
         first = draw(_among([k for k in (1, 2, 3, 5) if length % k == 0]))
@@ -221,13 +233,14 @@ def _row_shape(draw: st.DrawFn, elements: int) -> tuple[tuple[int, ...], dict[st
     for _ in range(rank - 1):
         leading.append(draw(st.integers(1, max(min(3, most // prod(leading)), 1))))
     rows = rows // prod(leading) if rows >= prod(leading) else min(rows, 1)
-    return (*leading, rows, *normalized), {"normalized_ndim": len(normalized)}
+    leading.insert(draw(st.integers(0, len(leading))), rows)  # a batch or a sequence may be the longer one
+    return (*leading, *normalized), {"normalized_ndim": len(normalized)}
 
 
 @st.composite
 def _group_shape(draw: st.DrawFn, elements: int) -> tuple[tuple[int, ...], dict[str, Any]]:
-    groups = draw(_among((1, 2, 3, 4, 8, 32)))
-    channels = groups * draw(_among([c for c in (1, 2, 3, 5, 10, 20) if groups * c <= max(elements // 256, 32)]))
+    groups = draw(_among(_GROUPS))
+    channels = groups * draw(_among([c for c in _WIDTHS if groups * c <= max(elements // 512, 32)]))
     samples = draw(_among((1, 2, 3, 0, 5, 17)))
     space = draw(_space(max(elements // (channels * max(samples, 1)), 1)))
     return (samples, channels, *space), {"num_groups": groups}
@@ -235,7 +248,7 @@ def _group_shape(draw: st.DrawFn, elements: int) -> tuple[tuple[int, ...], dict[
 
 @st.composite
 def _channel_shape(draw: st.DrawFn, elements: int, samples: tuple[int, ...]) -> tuple[tuple[int, ...], dict[str, Any]]:
-    channels = draw(_among((1, 2, 3, 5, 8, 32)))
+    channels = draw(st.one_of(_among([c for c in _CHANNELS if c <= elements]), _magnitude(min(elements, 512))))
     batch = draw(_among([n for n in samples if n * channels <= elements]))
     return (batch, channels, *draw(_space(max(elements // (channels * max(batch, 1)), 1)))), {}
 

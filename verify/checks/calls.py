@@ -13,6 +13,7 @@ import torch
 
 from verify_norm.cases import make, placement, turns
 from verify_norm.checks.check import check, finding
+from verify_norm.checks.relations.others import other_options, others_between
 from verify_norm.checks.relations.rerun import Difference, cheap, differences, element, other_shape, rerun, steady
 from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import Array
@@ -43,7 +44,8 @@ def calls(run: Run) -> Iterator[Finding | Tried]:
     a call of another shape or type comes between; two threads call at the same time. One instance of a module serves
     all of them: its parameters are overwritten, in place, through .data, and by load_state_dict. In half of the cases
     all is as in inference: after eval(), under no_grad. The same inputs in fresh memory and a new module give the bits
-    that must come out. A kernel that gives other bits there too, in a second call, is left to `determinism`.
+    that must come out; a call of the same shape with other options is judged by its truth. A kernel that gives other
+    bits in fresh memory too, in a second call, is left to `determinism`.
     """
     elsewhere = run.kernel.later is not None  # the channel to its process takes one call at a time
     ways = [way for way in WAYS if not (elsewhere and way[1] is _threads)]
@@ -109,16 +111,21 @@ def _swapped(run: Run) -> Iterator[Difference]:
     held(_built(run, {}))
     device = case.device
     again = held(make.build(case.spec, case.op, run.kernel.contract, device, exact, truth=True, poison=case.poison))
-    for output, now in again.outputs.items():
-        usual = run.outputs.get(output)
-        if now is None or now.ratio is None or usual is None or usual.ratio is None or usual.ratio.max(initial=0.0) > 1:
+    yield from _beyond(
+        run, again, f"after a call in which elements {place} and {other} of {name} had each other's place"
+    )
+
+
+def _beyond(run: Run, one: Run, why: str) -> Iterator[Difference]:
+    """Yield the outputs of another call that are beyond their bound, and not so in the run."""
+    for output, now in one.outputs.items():
+        usual, want = run.outputs.get(output), one.case.expected.get(output)
+        if now is None or now.ratio is None or usual is None or usual.ratio is None or want is None:
             continue
-        wrong, want = now.ratio > 1, again.case.expected[output]
-        if wrong.any() and want is not None:
-            index = judge.worst(now.ratio)
+        if (now.ratio > 1).any() and not (usual.ratio > 1).any():
+            index, count = judge.worst(now.ratio), int((now.ratio > 1).sum())
             words = f"{element(output, index)} is {now.got[index]:.9g}, expected {want.value[index]:.9g}"
-            why = f"after a call in which elements {place} and {other} of {name} had each other's place"
-            yield Difference(output, f"{words}, {why}; {int(wrong.sum())} of {wrong.size} elements are wrong", index)
+            yield Difference(output, f"{words}, {why}; {count} of {now.ratio.size} elements are wrong", index)
 
 
 def _parameters(run: Run, other: Exact) -> Iterator[Difference]:
@@ -192,7 +199,8 @@ def _between(run: Run, other: Exact) -> Iterator[Difference]:
     """Yield what differs in a call of another shape or type, and in the same call as before after it."""
     held = _Held(run)
     held(_built(run, other))
-    for spec, words in _others_between(run):
+    yield from _replanned(run, held)
+    for spec, words in others_between(run):
         exact = make.exact_inputs(spec, run.case.op, run.case.device)
         alone = _alone(run, exact, spec)
         if alone.problem is None:
@@ -201,15 +209,30 @@ def _between(run: Run, other: Exact) -> Iterator[Difference]:
         yield from differences(run, held(_built(run, {})), ("in the first call", f"after a call {words}"))
 
 
-def _others_between(run: Run) -> Iterator[tuple[CaseSpec, str]]:
-    """Yield cases of another shape and of another type that the kernel takes, and what they are in words."""
-    spec, shaped = run.case.spec, other_shape(run)
-    if shaped is not None:
-        yield shaped, f"of {shaped.shape}"
-    for dtype in [dtype for dtype in run.kernel.dtypes if dtype != spec.dtype][:1]:
-        typed = replace(spec, dtype=dtype, seed=spec.seed ^ 2)
-        if run.kernel.refuses(typed) is None:
-            yield typed, f"in {dtype}"
+def _replanned(run: Run, held: Callable[[Case], Run]) -> Iterator[Difference]:
+    """Yield what is wrong in a call of the same shape with other options.
+
+    What is kept by shape is kept already, so there is no call to compare with, and the truth tells. What is wrong in
+    another shape too is left to `accuracy`.
+    """
+    for spec in other_options(run):
+        one = held(_judged(run, spec))
+        if one.problem is not None:
+            continue
+        found = list(_beyond(run, one, f"after a call of the same shape {spec.shape} with other options"))
+        shaped = other_shape(replace(run, case=replace(run.case, spec=spec))) if found else None
+        if shaped is not None:
+            assert run.kernel.run is not None
+            usual = execute(replace(run.kernel, run=modules.anew(run.kernel.run)), _judged(run, shaped))
+            ratios = {name: output.ratio for name, output in usual.outputs.items() if output is not None}
+            found = [each for each in found if (r := ratios.get(each.output or "")) is not None and not (r > 1).any()]
+        yield from found
+        return
+
+
+def _judged(run: Run, spec: CaseSpec) -> Case:
+    """Return another case of the run's operator, with its truth."""
+    return make.case(spec, run.case.op, run.kernel.contract, run.case.device)
 
 
 def _threads(run: Run, other: Exact) -> Iterator[Difference]:

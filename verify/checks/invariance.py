@@ -1,11 +1,15 @@
-"""A row's result does not depend on the other rows."""
+"""A row's result does not depend on the other rows: it is right beside any, and where promised the same."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
+from verify_norm.cases.device_array import in_memory
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.rerun import cheap, has_rows, on_rows, rerun
+from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.finding import Finding, NoData, Observed
 from verify_norm.core.run import Run
@@ -33,20 +37,32 @@ def _applies(op: Op) -> bool:
 
 @check(applies=_applies, looks=_looks)
 def batch_invariance(run: Run) -> Iterator[Finding | Observed | NoData]:
-    """A row alone, in another place, among a few and among many more rows gives the same bits.
+    """A row alone, elsewhere, among a few and among many more rows is right, and has the same bits where promised.
 
-    Of y, mean, rstd, dx and residual_out; dweight and dbias are of all rows. Few kernels promise it
-    (`Contract.batch_invariant`): where one does not, the check observes what it does and finds nothing.
+    Of y, mean, rstd, dx and residual_out; dweight and dbias are of all rows. No row may fail or exceed its bound in a
+    batch. Few kernels promise the same bits (`Contract.batch_invariant`): where one does not, the check observes them.
 
     Kernels choose tiles and splits by the number of rows, at thresholds of serving's size: vLLM's RMSNorm has blocks of
     1024 below 256 rows and of 256 from there (vLLM issue 48271). So many rows are those of the case, repeated
-    (`CaseSpec.batch`): every one of them is compared, and none needs a truth.
+    (`CaseSpec.batch`): every one of them is compared, and none needs a truth of its own.
     """
-    differences = list(_differences(run))
-    if NoData() in differences or run.kernel.contract.batch_invariant:
-        yield from differences
+    rng = np.random.Generator(np.random.Philox(key=[run.case.spec.seed, 0xB5297A4D]))
+    spiked = _spiked(run, int(rng.integers(run.case.spec.shape[-1])))
+    if spiked.problem is not None:
+        message = f"the kernel fails with one column up to {max(SPIKES):g} times as large: {spiked.problem}"
+        yield finding(run, "batch_invariance", None, message, status="error")
+        return
+    batches = list(_batches(spiked, int(rng.integers(run.case.spec.shape[0]))))
+    if not batches:
+        yield NoData()
+        return
+    wrong = _first_of_each(one for batch in batches for one in _wrong(spiked, batch))
+    differing = _first_of_each(one for batch in batches for one in _differing(spiked, batch))
+    yield from wrong.values()
+    if run.kernel.contract.batch_invariant:
+        yield from (one for output, one in differing.items() if output not in wrong)
     else:
-        yield Observed(held=not differences)
+        yield Observed(held=not wrong and not differing)
 
 
 def _spiked(run: Run, column: int) -> Run:
@@ -62,57 +78,92 @@ def _spiked(run: Run, column: int) -> Run:
         return run
     scale = np.ones(case.spec.shape)
     scale[..., column] = np.resize(SPIKES, scale.shape[:1]).reshape(-1, *[1] * (scale.ndim - 2))
-    return rerun(run, {name: None if a is None else a * scale for name, a in data.items()})
+    return rerun(run, {name: None if a is None else a * scale for name, a in data.items()}, truth=True)
 
 
-def _differences(run: Run) -> Iterator[Finding | NoData]:
-    count, length = run.case.spec.shape[0], run.case.spec.shape[-1]
-    rng = np.random.Generator(np.random.Philox(key=[run.case.spec.seed, 0xB5297A4D]))
-    run, row = _spiked(run, int(rng.integers(length))), int(rng.integers(count))
-    if run.problem is not None:
-        message = f"the kernel fails with one column up to {max(SPIKES):g} times as large: {run.problem}"
-        yield finding(run, "batch_invariance", None, message, status="error")
-        return
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """A run on other rows: which rows of the case they are, in their order, and where one of them is in words."""
+
+    index: NDArray[np.intp]
+    words: str
+    run: Run
+
+
+def _batches(run: Run, row: int) -> Iterator[_Batch]:
+    """Yield a run of one row alone, one of a few rows, and one of many, as far as the kernel takes them."""
+    count = run.case.spec.shape[0]
     few = (row + 1 + np.arange(min(3, count - 1))) % count  # where sums seldom differ, one row is seldom enough
     many = (np.arange(run.case.spec.batch or 2 * count) + 1) % count  # every row one place up, and again
-    found: dict[str, Finding] = {}
-    looked = False
     batches = ((np.array([row]), "alone"), (few, "a few"), (many, f"one place up in a batch of {len(many)}"))
     for index, words in batches[:: 1 if count > 2 else 2]:
         other = on_rows(run, index)
-        if other is None:
-            continue
-        if other.limits:
-            continue
-        if other.problem is not None:
-            looked, message = True, f"the kernel fails where its rows are {words}: {other.problem}"
-            yield finding(run, "batch_invariance", None, message, status="error")
-            continue
-        for name, before, after in _by_row(run, other):
-            looked = True
-            before, after = before.reshape(count, -1)[index], after.reshape(len(index), -1)
-            differs = (before != after) & ~(np.isnan(before) & np.isnan(after))
-            if name in found or not differs.any():
-                continue
-            place, column = (int(i) for i in np.argwhere(differs)[0])
-            got, want, number = float(after[place, column]), float(before[place, column]), int(index[place])
-            message = (
-                f"{name} of row {number}, element {column} of it: expected {want:.9g} as in its batch, got {got:.9g} "
-                f"where the row is {words}; {int(differs.sum())} of {differs.size} values have other bits, and the "
-                f"contract promises the same (batch_invariant)"
-            )
-            found[name] = finding(run, "batch_invariance", name, message, index=(number, column), got=got, want=want)
-    if not looked:
-        yield NoData()
-    yield from found.values()
+        if other is not None and not other.limits:
+            yield _Batch(index, words, other)
 
 
-def _by_row(run: Run, other: Run) -> Iterator[tuple[str, Array, Array]]:
-    """Yield the outputs that have a part for every row, of both runs."""
+def _first_of_each(findings: Iterable[Finding]) -> dict[str | None, Finding]:
+    """Return the first finding of each output."""
+    found: dict[str | None, Finding] = {}
+    for one in findings:
+        found.setdefault(one.output, one)
+    return found
+
+
+def _wrong(run: Run, batch: _Batch) -> Iterator[Finding]:
+    """Yield that a batch fails, or the outputs that exceed their bound in it, but not in the case."""
+    if batch.run.problem is not None:
+        message = f"the kernel fails where its rows are {batch.words}: {batch.run.problem}"
+        yield finding(run, "batch_invariance", None, message, status="error")
+    for name, _, got in _by_row(run, batch):
+        expected, usual = run.case.expected.get(name), run.outputs[name]
+        if expected is None or usual is None or usual.ratio is None or usual.ratio.max(initial=0.0) > 1:
+            continue
+        want, delta = (_rows(run, in_memory(one))[batch.index] for one in (expected.value, expected.delta))
+        ratio = judge.ratio(got, replace(expected, value=want, delta=delta))
+        if (count := int((ratio > 1).sum())) > 0:
+            what = f"{count} of {ratio.size} values exceed their bound, and not in the case itself"
+            yield _told(run, batch, name, judge.worst(ratio), (got, want), what)
+
+
+def _differing(run: Run, batch: _Batch) -> Iterator[Finding]:
+    """Yield the outputs whose rows have other bits in a batch than in the case."""
+    for name, want, got in _by_row(run, batch):
+        differs = (want != got) & ~(np.isnan(want) & np.isnan(got))
+        if (count := int(differs.sum())) > 0:
+            what = f"{count} of {differs.size} values have other bits, and the contract promises the same"
+            yield _told(run, batch, name, judge.worst(differs), (got, want), f"{what} (batch_invariant)")
+
+
+def _told(
+    run: Run, batch: _Batch, name: str, place: tuple[int, ...], values: tuple[Array, Array], what: str
+) -> Finding:
+    """Return the finding about one element of a batch, of which `values` has what came and what was expected."""
+    got, want = (float(one[place]) for one in values)
+    row, column = int(batch.index[place[0]]), place[1]
+    message = (
+        f"{name} of row {row}, element {column} of it: expected {want:.9g} as in its batch, got {got:.9g} "
+        f"where the row is {batch.words}; {what}"
+    )
+    return finding(run, "batch_invariance", name, message, index=(row, column), got=got, want=want)
+
+
+def _rows(run: Run, values: Array) -> Array:
+    """Return the values of an output with those of each row of the case in a row."""
+    rows: Array = values.reshape(run.case.spec.shape[0], -1)
+    return rows
+
+
+def _by_row(run: Run, batch: _Batch) -> Iterator[tuple[str, Array, Array]]:
+    """Yield the outputs that have a part for every row: their names, and those of a batch's rows in the case and there.
+
+    A row of each is a row of x.
+    """
     for tensor in run.case.op.outputs:
-        one, two = run.outputs.get(tensor.name), other.outputs.get(tensor.name)
+        one, two = run.outputs.get(tensor.name), batch.run.outputs.get(tensor.name)
         if tensor.extent in ("affine", "one") or one is None or two is None:
             continue
         shaped = one.ratio is not None or not run.case.expected
-        if shaped and one.got.size * other.case.spec.shape[0] == two.got.size * run.case.spec.shape[0]:
-            yield tensor.name, one.got, two.got
+        if shaped and one.got.size * len(batch.index) == two.got.size * run.case.spec.shape[0]:
+            got = in_memory(two.got).reshape(len(batch.index), -1)
+            yield tensor.name, _rows(run, in_memory(one.got))[batch.index], got

@@ -1,8 +1,8 @@
-"""Modes: the same inputs where torch records gradients or does not, in evaluation, compiled, and under autocast."""
+"""Modes: the same inputs with gradients recorded or not, in evaluation, compiled, under autocast, by other settings."""
 
 import re
 from collections.abc import Callable, Collection, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial, reduce, wraps
 from itertools import combinations
@@ -32,7 +32,8 @@ DATA = frozenset(("x", "residual", "residual_out", "dy", "dresidual_out"))
 ALIGNED = 16  # bytes of a vector load
 FEW = 2**8  # elements of x: a case of so few tries all modes
 # What torch and kernels say where they cannot run in a mode: numpy() on a leaf, autograd under no_grad, no backward.
-DECLINED = re.compile(r"grad|detach|leaf variable|inference mode", re.IGNORECASE)
+DECLINED = re.compile(r"grad|detach|leaf variable|inference mode|deterministic", re.IGNORECASE)
+THREADS = 3  # of torch: more than a search uses, and no power of two
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +63,38 @@ def _made_there(function: Function) -> Function:
     return run
 
 
-def _evaluated(function: Function) -> Function:
-    """Return the function with all its modules as after eval(); it refuses a call in which no module runs."""
+def _of_modules(function: Function, how: Callable[[], AbstractContextManager[list[torch.nn.Module]]]) -> Function:
+    """Return the function with all its modules turned; it refuses a call in which no module runs."""
 
     @wraps(function)
     def run(**given: Any) -> Any:
-        with modules.evaluating() as used:
+        with how() as used:
             returned = function(**given)
         if not used:
             raise RefusedError("no module runs")
         return returned
 
     return run
+
+
+@contextmanager
+def _deterministically() -> Iterator[None]:
+    was, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(was, warn_only=warns)
+
+
+@contextmanager
+def _in_threads() -> Iterator[None]:
+    was = torch.get_num_threads()
+    torch.set_num_threads(THREADS)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(was)
 
 
 def _placed_alike(one: torch.Tensor, two: torch.Tensor) -> bool:
@@ -85,8 +106,12 @@ NO_GRAD = Mode("under torch.no_grad()", lambda function, device: torch.no_grad()
 INFERENCE = Mode("under torch.inference_mode()", lambda function, device: torch.inference_mode()(_made_there(function)))
 AUTOCAST = Mode("under autocast", lambda function, device: torch.autocast(device, torch.bfloat16)(function))
 COMPILED = Mode("under torch.compile", lambda function, device: captures.traced(function))
-EVALUATING = Mode("in evaluation, after eval()", lambda function, device: _evaluated(function))
+EVALUATING = Mode("in evaluation, after eval()", lambda function, device: _of_modules(function, modules.evaluating))
+COPIED = Mode("in a copy.deepcopy of the module", lambda function, device: _of_modules(function, modules.copying))
+DETERMINISTIC = Mode("with deterministic algorithms", lambda function, device: _deterministically()(function))
+THREADED = Mode(f"with {THREADS} threads of torch", lambda function, device: _in_threads()(function))
 REPLAYED = Mode("in a CUDA graph with new values", lambda function, device: captures.replayed(function))
+WITHIN = (COMPILED, DETERMINISTIC, THREADED)  # where a kernel may choose another order of its sums
 BARE = (COMPILED, REPLAYED)  # torch allocates as usual: a capture holds what a mode of torch's dispatcher does
 
 
@@ -105,8 +130,10 @@ def modes(run: Run) -> Iterator[Finding | NoData | Tried]:
     """The same inputs give the same bits whether gradients are recorded or not, and in evaluation.
 
     A case tries one mode: no_grad, inference_mode, a module after eval(), on a GPU the replay of a CUDA graph, in a
-    forward each set of inputs that require gradients. A kernel may refuse a mode in words about gradients, and need
-    not be capturable. Under torch.compile an output must be within its bound; what Dynamo cannot trace runs as usual.
+    forward each set of inputs that require gradients. A deep copy of a module gives the same bits too. A kernel may
+    refuse a mode in words about gradients, and need not be capturable. Under torch.compile, with deterministic
+    algorithms and with other numbers of threads an output must be within its bound; what Dynamo cannot trace runs as
+    usual.
     Under autocast an output may have another type: it must be within the bound of its type or of bfloat16, the coarser
     one. What gives other bits in the usual mode too is left to `determinism`.
     """
@@ -125,11 +152,11 @@ def _differing(run: Run, mode: Mode) -> Iterator[Difference | Tried]:
     """Yield the mode, unless it is refused; what differs in it, and what a call does there that it does not usually."""
     cast = mode is AUTOCAST
     within = (lambda case: nullcontext()) if mode in BARE else None
-    other = rerun(replace(run, kernel=in_mode(mode, run)), within=within, truth=mode in (AUTOCAST, COMPILED))
+    other = rerun(replace(run, kernel=in_mode(mode, run)), within=within, truth=cast or mode in WITHIN)
     if other.refused or (not cast and DECLINED.search(other.problem or "")):
         return
     yield Tried(mode.words, other.operators)
-    compare = beyond if mode is COMPILED else differences
+    compare = beyond if mode in WITHIN else differences
     yield from _cast(run, other) if cast else compare(run, other, ("as usual", mode.words))
     damaged = {d.buffer: d for d in other.damage if d.buffer not in {seen.buffer for seen in run.damage}}
     for name, damage in damaged.items():
@@ -144,13 +171,17 @@ def _differing(run: Run, mode: Mode) -> Iterator[Difference | Tried]:
 def _modes(run: Run) -> tuple[Mode | None, ...]:
     """Return the mode that the case's variant stands for, and in a small case all others; None if torch forbids it."""
     op, own, spec = run.case.op, not run.kernel.autograd, run.case.spec
-    options: tuple[Mode | None, ...] = (None if spec.dtype == "float16" else AUTOCAST,)  # one 16-bit type
+    options: tuple[Mode | None, ...] = (None if spec.dtype == "float16" else AUTOCAST, DETERMINISTIC)  # one 16-bit type
+    if torch.device(run.case.device).type == "cpu":
+        options = (*options, THREADED)
     if run.kernel.later is None:
         options = (*options, COMPILED)
     if own:
         options = (NO_GRAD, INFERENCE, *options)
-    if not (op.forward and own) and op.view != "channels":  # BatchNorm evaluates something else
-        options = (*options, EVALUATING)
+    if not (op.forward and own):
+        options = (*options, COPIED)
+        if op.view != "channels":  # BatchNorm evaluates something else
+            options = (*options, EVALUATING)
     if own and run.kernel.later is None and torch.device(run.case.device).type == "cuda":
         options = (*options, REPLAYED)
     if not op.forward:  # a backward is called where nothing is recorded

@@ -111,7 +111,8 @@ def special_words(spec: CaseSpec, op: Op | None = None) -> str:
     """
     if spec.special is None:
         return ""
-    where = "every other row" if spec.special_at == "rows" else f"the {spec.special_at} element"
+    places = {"rows": "every other row", "row": "all of the middle row"}
+    where = places.get(spec.special_at, f"the {spec.special_at} element")
     return f"{spec.special} in {where} of {spec.special_in if op is None else special_input(spec, op)}"
 
 

@@ -29,12 +29,12 @@ Seed = Annotated[int, Interval(ge=0, le=2**64 - 1)]
 
 LAYOUTS = (
     *("contiguous", "row_strided", "transposed", "every_other", "offset", "expanded", "channels_last", "far"),
-    *("scalar", "expanded_last", "sequence_slice", "channel_slice", "own"),
+    *("scalar", "expanded_last", "sequence_slice", "channel_slice", "own", "swapped", "swapped_last"),
 )
 SHARED = frozenset({"expanded", "scalar", "expanded_last"})  # layouts whose elements share memory
 FAMILIES = (
     *("normal", "heavy", "channel", "constant", "alternating", "integers", "zero", "sorted", "ramp", "steps"),
-    "uneven",
+    *("uneven", "padded"),
 )
 COTANGENTS = ("random", "zero", "zero_rows", "zero_columns", "ramp", "uneven")
 WEIGHTS = ("random", "zero", "some_zero", "one", "some_one", "initial")
@@ -156,9 +156,10 @@ class CaseSpec:
     gradient, where torch's autograd makes the backward. Annotations hold the allowed ranges of the numbers.
 
     A `special` value is in the input `special_in`, where `special_at` says: in its first, its middle or its last
-    element, or in one element of every other row. The backward of a fused addition has residual_out for "x".
-    `dy_data` is "random", "zero", zero in some rows (masked tokens) or columns, or a family of `data`. `weight_data` is
-    that of weight + weight_offset: "zero" or "one" in all or some elements; "initial" is 1, with a bias of 0.
+    element, in one element of every other row, or in all of the middle row. The backward of a fused addition has
+    residual_out for "x". `dy_data` is "random", "zero", zero in some rows (masked tokens) or columns, or a family of
+    `data`. `weight_data` is that of weight + weight_offset: "zero" or "one" in all or some elements; "initial" is 1,
+    with a bias of 0.
 
     `batch_invariance` and `determinism` also repeat the rows of x until its first dimension is `batch`; 0: they do not.
     The truth is that of the case alone, so a batch of serving's size costs the kernel's time and little more.
@@ -182,7 +183,7 @@ class CaseSpec:
     dy_log2_scale: Exponent = 0
     special: Literal["nan", "inf", "-inf"] | None = None
     special_in: Special = "x"
-    special_at: Literal["first", "middle", "last", "rows"] = "first"
+    special_at: Literal["first", "middle", "last", "rows", "row"] = "first"
     x_layout: str = "contiguous"
     dy_layout: str = "contiguous"
     weight_layout: str = "contiguous"

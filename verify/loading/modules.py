@@ -32,6 +32,7 @@ TRIAL = {"eps": 1e-5, "normalized_shape": (8,), FEATURES: 8, "num_groups": 2, "m
 WRITES = ("in place under torch.no_grad()", "through .data", "by load_state_dict()")  # how parameters get new values
 
 _evaluated: ContextVar[list[nn.Module] | None] = ContextVar("evaluated", default=None)
+_copies: ContextVar[list[nn.Module] | None] = ContextVar("copies", default=None)
 
 
 @dataclass(slots=True)
@@ -112,12 +113,25 @@ def evaluated() -> list[Any] | None:
 @contextmanager
 def evaluating() -> Iterator[list[nn.Module]]:
     """Let modules run as after eval(), whatever the case says; yield a list that gets those which ran."""
-    evaluated: list[nn.Module] = []
-    token = _evaluated.set(evaluated)
+    with _listed(_evaluated) as ran:
+        yield ran
+
+
+@contextmanager
+def copying() -> Iterator[list[nn.Module]]:
+    """Let a deep copy of each module run in its place; yield a list that gets those which ran."""
+    with _listed(_copies) as ran:
+        yield ran
+
+
+@contextmanager
+def _listed(what: ContextVar[list[nn.Module] | None]) -> Iterator[list[nn.Module]]:
+    listed: list[nn.Module] = []
+    token = what.set(listed)
     try:
-        yield evaluated
+        yield listed
     finally:
-        _evaluated.reset(token)
+        what.reset(token)
 
 
 def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[str, Any]], Any], Domain]:
@@ -151,7 +165,9 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
         return construct() if instance is None else instance.kept(repr([values[n] for n in made.sources]), construct)
 
     def call(given: Mapping[str, Any]) -> Any:
-        used, instance = made_for(given), _instance.get()
+        used, instance, copies = made_for(given), _instance.get(), _copies.get()
+        if copies is not None:
+            copies.append(used := _copied(used))
         tensors = {
             key: given[role].reshape(attrgetter(key)(used).shape)
             for role, key in _roles(used, name).items()

@@ -28,6 +28,8 @@ def runner(
 
         return Untrusted(kernel, device)
     if not isolate or not kernel.target:
+        import torch._dynamo  # noqa: F401 — a TorchDispatchMode imports it at its first use, and it replaces torch.manual_seed
+
         functions.remember(functions.Functions())
     if not isolate:
         return InProcess(kernel, device)

@@ -42,8 +42,6 @@ def corner_table(state: Collector, dtypes: tuple[str, ...]) -> tuple[list[CaseSp
     if turns.BATCHED.isdisjoint(check.name for check in state.checks):
         corner = [replace(spec, batch=0) for spec in corner]
     table, large = state.pace.parted([kernel.fitted(spec) for spec in corner], op)
-    if not kernel.contract.batch_invariant:  # what is not promised is observed in batches of usual size alone
-        large = [spec for spec in large if not spec.batch]
     return (table, large + shaped) if state.settings.shapes == "fuzz" else (table + shaped, large)
 
 
