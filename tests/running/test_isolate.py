@@ -20,7 +20,7 @@ from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.loading import registry
 from verify_norm.report.documents import load as load_report
-from verify_norm.running import runners
+from verify_norm.running import child, runners
 from verify_norm.search import search as search_module
 from verify_norm.search.examine import examine_in
 from verify_norm.search.search import search
@@ -165,12 +165,12 @@ def test_a_case_that_the_run_has_no_time_for_has_not_hung():
 def test_an_alarm_ends_a_child_that_its_parent_cannot(monkeypatch):
     """Also where nobody waits any more; after the call there is none."""
     set_to = []
-    monkeypatch.setattr(isolate, "_child", ("kernel", None))
-    monkeypatch.setattr(isolate.signal, "setitimer", lambda which, seconds: set_to.append(seconds))
-    assert isolate._call(lambda kernel, more: kernel + more, 2.0, "!")[0] == "kernel!"
+    monkeypatch.setattr(child, "_kernel", ("kernel", None))
+    monkeypatch.setattr(child.signal, "setitimer", lambda which, seconds: set_to.append(seconds))
+    assert child.call(lambda kernel, more: kernel + more, 2.0, "!")[0] == "kernel!"
     with pytest.raises(ZeroDivisionError):
-        isolate._call(lambda kernel: 1 / 0, 3.0)
-    assert set_to == [2.0 + isolate.GRACE, 0, 3.0 + isolate.GRACE, 0]
+        child.call(lambda kernel: 1 / 0, 3.0)
+    assert set_to == [2.0 + child.GRACE, 0, 3.0 + child.GRACE, 0]
 
 
 def test_what_cannot_be_imported_runs_here_and_that_is_said(few_corners):

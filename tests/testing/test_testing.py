@@ -438,6 +438,8 @@ def test_a_triton_kernel_is_judged_in_the_corrected_interpreter(way, said, tmp_p
     command = [sys.executable, str(tmp_path / "one.py"), way]
     run = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert (said in run.stdout + run.stderr, run.returncode) == (True, int(way != "corrected")), run.stderr
+
+
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library keeps or returns memory as it does")
 def test_a_second_call_reuses_the_memory_of_the_first():
     code = (

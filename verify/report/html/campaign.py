@@ -5,10 +5,8 @@ from verify_norm.campaign.summary import Summary, lacking
 from verify_norm.core import packages
 from verify_norm.core.errors import Exit
 from verify_norm.report.campaign import basis
-from verify_norm.report.html.figures import resource
-from verify_norm.report.html.page import environment
+from verify_norm.report.html.page import POLICY, environment, hashed, resource
 
-POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 WORDS = {  # of a verdict: its class in the style sheet, and itself
     Exit.PASS: ("pass", "PASS"),
     Exit.FINDINGS: ("fail", "FAIL"),
@@ -22,6 +20,7 @@ def page(found: Summary) -> str:
     packages.need("an HTML page", "jinja2")
     from markupsafe import Markup
 
+    style = resource("page.css")
     return (
         environment()
         .get_template("campaign.html")
@@ -29,8 +28,8 @@ def page(found: Summary) -> str:
             found=found,
             basis=basis(found),
             lacking=lacking(found),
-            policy=POLICY,
-            style=Markup(resource("page.css")),
+            policy=POLICY.format("'none'", hashed(style)),
+            style=Markup(style),
             verdicts=WORDS,
             version=__version__,
         )

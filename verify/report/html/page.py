@@ -71,7 +71,7 @@ def pages(*documents: Document, title: str = "") -> str:
         articles=articles,
         date=next((report_of(one).environment.get("date") for one in documents), None),
         glossary=GLOSSARY,
-        policy=POLICY.format(f"{_hash(BEGIN)} {_hash(script)}", _hash(style)),
+        policy=POLICY.format(f"{hashed(BEGIN)} {hashed(script)}", hashed(style)),
         scripts={"begin": Markup(BEGIN), "end": Markup(script)},
         style=Markup(style),
         title=title or f"verify-norm {kind}",
@@ -85,7 +85,7 @@ def resource(name: str) -> str:
     return resources.files("verify_norm.report.html").joinpath(name).read_text(encoding="utf-8")
 
 
-def _hash(source: str) -> str:
+def hashed(source: str) -> str:
     """Return a script or a style sheet as the page's policy names it."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}'"
 
