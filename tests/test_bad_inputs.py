@@ -163,7 +163,7 @@ OPTIONS = [  # after K
     (("--junit", "good.py"), "cannot write good.py: it is a file of something else"),
     (("--junit", "no/such/r.xml"), "no writable folder"),
     (("--json", "-", "--html", "-"), "--json and --html are both -"),
-    (("--json", "-", "--junit", "-"), "--junit and --json are both -"),
+    (("--json", "-", "--junit", "-"), "--json and --junit are both -"),
     (("--json", "new", "--html", "./new"), "are both"),
 ]
 BASELINES = ["torn", "emptylist", "empty", "null", "deep", "other", "newer", "wrong", "digits", "pickle", "utf16"]

@@ -14,6 +14,7 @@ from verify_norm.core.errors import UsageError
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Expected
 from verify_norm.core.spec import Contract
+from verify_norm.core.work import NOTHING
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.loading import registry
 from verify_norm.search.examine import examine
@@ -67,7 +68,7 @@ def test_truth_and_bound_must_agree(values, deltas, apart):
 def verdict(examined):
     """What a case's examination says, numbers apart."""
     findings = [(one.check, one.output, one.index, one.status) for one in examined.findings]
-    return replace(examined, findings=(), tallies=(), detectable=(), seconds=0.0), findings
+    return replace(examined, findings=(), tallies=(), detectable=(), seconds=0.0, compiled=NOTHING), findings
 
 
 @pytest.mark.slow

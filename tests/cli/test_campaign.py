@@ -116,7 +116,7 @@ def test_a_report_in_every_form(folder):
     assert result.exit_code == 0, text
     result, text = run("campaign", "report", "s", "--kernel", "ops.py:right", "--html", "one.html")
     assert "PASS ops.py:right: 4 cases" in text
-    assert "plotly" in (folder / "one.html").read_text()
+    assert "plot.addEventListener" in (folder / "one.html").read_text()
 
 
 def test_shards_are_merged_to_the_whole(folder):

@@ -13,7 +13,7 @@ from verify_norm.core.finding import Finding
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.core.tally import CheckResult, Detectable, Skip
-from verify_norm.running.isolate import LostError
+from verify_norm.running.patience import LostError
 from verify_norm.scoring import reward as scored
 from verify_norm.scoring import timing
 from verify_norm.search import search
@@ -106,7 +106,7 @@ class Place:
     def __init__(self, seconds, wrong="", lost=()):
         self.device, self.seconds, self.wrong, self.lost, self.specs, self.closed = "cpu", seconds, wrong, lost, [], 0
 
-    def call(self, function, limit, spec, device, ran):
+    def call(self, function, time, spec, device):
         self.specs.append(spec)
         if len(self.specs) in self.lost:
             raise LostError("it ended its process")

@@ -8,7 +8,7 @@ import pytest
 from verify_norm import FindingsError
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "assert-close.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+BLOCKS = [block for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL) if "def test_" in block]
 (MESSAGE,) = re.findall(r"```text title=\"failure.txt\"\n(.*?)```", PAGE, re.DOTALL)
 
 

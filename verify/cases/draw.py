@@ -75,9 +75,9 @@ def _cotangent(spec: CaseSpec, op: Op, one: Tensor, rng: Random) -> Array:
 
 
 def _masked(shape: Sequence[int], rng: Random) -> Any:
-    """Return True for half of so many, at random: the first, but not the last, since a kernel may look at one alone."""
+    """Return True for half of so many, at random: for the first, and not for the last of several; a kernel may look at one."""
     mask = rng.few.random(shape) < 0.5
-    mask.flat[:1], mask.flat[-1:] = True, False
+    mask.flat[-1:], mask.flat[:1] = False, True
     return mask
 
 

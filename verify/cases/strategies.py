@@ -109,7 +109,7 @@ def specs(
 ) -> CaseSpec:
     """Draw specs of `op` with at most about `elements` elements; `frozen` lets some inputs need no gradient.
 
-    One case in four has its number of rows drawn first, at most `rows`: an interpreter takes milliseconds for each.
+    One case in four has its number of rows drawn first. It is at most `rows`: an interpreter takes milliseconds for each.
     """
     shape, options = draw(_shape(op, elements, rows))
     dtype = draw(_among(dtypes))
@@ -193,7 +193,7 @@ def _layouts(tensor: Tensor, op: Op, ndim: int) -> tuple[str, ...]:
 def _shape(op: Op, elements: int, rows: int) -> st.SearchStrategy[tuple[tuple[int, ...], dict[str, Any]]]:
     if op.view == "rows":
         return _among((False, False, False, True)).flatmap(
-            lambda tall: _tall_shape(elements, rows) if tall else _row_shape(elements)
+            lambda tall: _tall_shape(elements, rows) if tall else _row_shape(elements, rows)
         )
     if "num_groups" in op.attrs:
         return _group_shape(elements)
@@ -217,10 +217,10 @@ def _tall_shape(draw: st.DrawFn, elements: int, most: int) -> tuple[tuple[int, .
 
 
 @st.composite
-def _row_shape(draw: st.DrawFn, elements: int) -> tuple[tuple[int, ...], dict[str, Any]]:
+def _row_shape(draw: st.DrawFn, elements: int, many: int) -> tuple[tuple[int, ...], dict[str, Any]]:
     usual = [n for n in _LENGTHS if n <= elements]
     length = draw(st.one_of(_among(usual), st.integers(1, min(elements, 600)), _magnitude(elements)))
-    most = max(elements // length, 1)
+    most = min(max(elements // length, 1), many)
     rows = draw(st.one_of(_among([m for m in _ROWS if m <= most]), st.integers(1, min(most, 70)), _magnitude(most)))
     normalized: tuple[int, ...] = (length,)
     if draw(st.integers(0, 4)) == 4:  # normalized_shape of two dimensions

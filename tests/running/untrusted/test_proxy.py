@@ -9,7 +9,7 @@ from verify_norm.core.run import Damage
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.loading import modules
 from verify_norm.running.execute import POISON
-from verify_norm.running.isolate import LostError
+from verify_norm.running.patience import LostError, Time
 from verify_norm.running.untrusted import runner as module
 from verify_norm.running.untrusted import wire, worker
 from verify_norm.running.untrusted.arena import Arena, Slot
@@ -76,7 +76,7 @@ def test_a_call_comes_back_with_what_is_believed_of_it(judge):
     x = torch.ones(2, 4)
     token = POISON.set(4096.0)
     try:
-        called = made.call(lambda kernel: call(kernel, x=x), 10.0)
+        called = made.call(lambda kernel: call(kernel, x=x), Time(10.0))
     finally:
         POISON.reset(token)
     assert (x == 2).all()
@@ -104,7 +104,7 @@ def test_the_state_of_torch_goes_along(judge):
     for name, state in states.items():
         worker.now, worker.asked = 0.0, []
         with state:
-            made.call(call, 10.0)
+            made.call(call, Time(10.0))
         (asked,) = worker.asked
         also = {"grad": False} if name == "inference" else {}
         assert {key: asked[key] for key in usual} == usual | {name: there[name]} | also
@@ -112,16 +112,16 @@ def test_the_state_of_torch_goes_along(judge):
 
 def test_calls_of_one_case_share_its_time(judge):
     made, worker = judge
-    limit = made._patience.limit(10.0, "")
+    limit = made._patience.limit(Time(10.0))
 
     def thrice(kernel):
         return [call(kernel) for _ in range(3)]
 
-    made.call(thrice, 10.0)
+    made.call(thrice, Time(10.0))
     assert [asked["left"] for asked in worker.asked] == [limit, limit - 1, limit - 2]
     assert [asked["new_case"] for asked in worker.asked] == [True, False, False]
     with pytest.raises(LostError, match="it did not return after") as lost:
-        made.call(call, 10.0)
+        made.call(call, Time(10.0))
     assert lost.value.hung
     assert worker.ended == 1
 
@@ -139,7 +139,7 @@ def test_outputs_are_read_again_from_the_call_that_made_them(judge):
         returned = call(kernel).outputs
         return returned, kernel.later(returned), kernel.later({"y": torch.ones(2, 4)})
 
-    returned, now, others = made.call(later, 10.0)
+    returned, now, others = made.call(later, Time(10.0))
     assert (returned["y"] == 2).all()
     assert (now["y"] == 0).all()
     assert (others["y"] == 1).all(), "no call has returned it"
