@@ -245,9 +245,8 @@ def test_in_pytest_no_check_without_data_passes(project):
         assert {name for name, (outcome, _) in found.items() if outcome == "passed"} == passes, kernel
         assert all(outcome == "failure" for name, (outcome, _) in found.items() if name not in passes)
     assert "nonfinite: no data: the kernel returned no output" in said["raises-nonfinite"][1]
-    assert (
-        "accuracy: almost nothing was checked: outputs were compared in 1 of 94" in said["refuses_mostly-accuracy"][1]
-    )
+    almost = r"accuracy: almost nothing was checked: outputs were compared in 1 of \d\d "
+    assert re.search(almost, said["refuses_mostly-accuracy"][1])
 
 
 @pytest.mark.slow

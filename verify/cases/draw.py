@@ -75,7 +75,7 @@ def _cotangent(spec: CaseSpec, op: Op, one: Tensor, rng: Random) -> Array:
 
 
 def _masked(shape: Sequence[int], rng: Random) -> Any:
-    """Return True for half of so many, at random: for the first, and not for the last of several; a kernel may look at one."""
+    """Return True for half of so many: for the first, and not for the last of several; a kernel may look at one."""
     mask = rng.few.random(shape) < 0.5
     mask.flat[-1:], mask.flat[:1] = False, True
     return mask
