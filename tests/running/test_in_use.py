@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 
+from verify_norm.loading import nested
 from verify_norm.running import in_use
 
 SET = contextvars.ContextVar("SET")
@@ -30,6 +31,13 @@ def test_it_sees_no_judge_and_all_is_back_afterwards():
     assert not {"verify_norm", "pytest", "_pytest", "hypothesis"} & (stack | modules - {"verify_norm"})
     assert (arguments, variables) == (["python"], set())
     assert seen() == before
+
+
+def test_its_thread_may_start_inside_a_run():
+    in_use._thread.cache_clear()
+    with nested.inside("a test"):
+        stack, *_ = in_use.alone(seen)()
+    assert "verify_norm" not in stack
 
 
 def test_what_is_imported_stays_and_what_is_raised_is_raised():

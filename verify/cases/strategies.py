@@ -109,7 +109,7 @@ def specs(
 ) -> CaseSpec:
     """Draw specs of `op` with at most about `elements` elements; `frozen` lets some inputs need no gradient.
 
-    One case in four has its number of rows drawn first. There are at most `rows`: an interpreter takes some time for each.
+    One case in four has its number of rows drawn first. There are at most `rows`: an interpreter takes time for each.
     """
     shape, options = draw(_shape(op, elements, rows))
     dtype = draw(_among(dtypes))

@@ -65,7 +65,10 @@ def _judges(name: str) -> bool:
 
 @functools.cache
 def _thread() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(1)
+    """Return the thread of these calls. It starts in an empty context: else `loading.nested` stays on its stack."""
+    pool = ThreadPoolExecutor(1)
+    contextvars.Context().run(pool.submit, int).result()
+    return pool
 
 
 def _gpu() -> int | None:
