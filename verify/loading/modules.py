@@ -119,7 +119,7 @@ def evaluating() -> Iterator[list[nn.Module]]:
 
 @contextmanager
 def copying() -> Iterator[list[nn.Module]]:
-    """Let a deep copy of each module run in its place; yield a list that gets those which ran."""
+    """Let a deep copy of each module that can be copied run in its place; yield a list that gets the copies."""
     with _listed(_copies) as ran:
         yield ran
 
@@ -166,8 +166,8 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
 
     def call(given: Mapping[str, Any]) -> Any:
         used, instance, copies = made_for(given), _instance.get(), _copies.get()
-        if copies is not None:
-            copies.append(used := _copied(used))
+        if copies is not None and (another := _copied(used)) is not used:
+            copies.append(used := another)
         tensors = {
             key: given[role].reshape(attrgetter(key)(used).shape)
             for role, key in _roles(used, name).items()
