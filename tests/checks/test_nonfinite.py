@@ -123,6 +123,14 @@ def test_a_row_of_one_element_need_not_pass_on_what_it_multiplies_by_0(special):
     assert findings(hidden, replace(spec, special_in="dy"), "layernorm_bwd") == {("nonfinite", "dbias")}
 
 
+def test_only_what_grows_tells_the_sign_of_an_infinity():
+    """x̂ is 1e-32 here: the largest term of dx does not depend on the infinite dy, and decides nothing."""
+    scales = {"eps": 1e-12, "log2_scale": -127, "dy_log2_scale": 10}
+    spec = CaseSpec((2,), special="inf", special_in="dy", special_at="last", further=(), **scales)
+    for seed in range(8):
+        assert findings(rmsnorm_bwd(), replace(spec, seed=seed), "rmsnorm_bwd") == set(), seed
+
+
 @pytest.mark.parametrize("act", [torch.nn.functional.silu, lambda z: torch.where(z.isneginf(), 0, z) * z.sigmoid()])
 def test_an_activation_of_an_infinity_is_its_limit_or_nan(act):
     for special in ("inf", "-inf"):

@@ -8,9 +8,9 @@ What is right, where the truth at the given inputs is not finite:
   ∞ − ∞ or 0·∞ in other places. But one addition has no other form: y of an infinite bias, residual_out of an infinite
   summand and dx of an infinite dresidual_out are what float64 says, where the other summand cannot overflow. And rstd
   may be 0: an update of Welford's kind makes the variance ∞ where the sum of squares makes it ∞ − ∞; y is NaN in both.
-- An infinity of the sign of the limit. Let the truth at a large finite number L in place of the infinity be v ± δ, by
-  the bound of the kernel's arithmetic. All terms of a result that becomes infinite grow with L, so it has the sign that
-  the same kernel's result has at L: that of v, where |v| > δ and v is beyond all that does not grow.
+- An infinity of the sign of the limit. Let the truth at large finite numbers L and 2L in place of the infinity be v ± δ
+  and v′ ± δ′, by the bound of the kernel's arithmetic. Where |v′ − v| > δ + δ′, the result grows with L, and the sign
+  of v′ − v is that of the infinity that it goes to.
 - Anything, in an output of a centred row of one element that does not depend on the input (`geometry.settled`): x̂ and
   the gradients are 0 there, and a kernel need not read what it multiplies by 0.
 
@@ -34,10 +34,10 @@ from verify_norm.core.dtypes import Array
 from verify_norm.core.finding import Finding
 from verify_norm.core.geometry import special_input, special_words
 from verify_norm.core.judge import worst
-from verify_norm.core.run import Run
+from verify_norm.core.run import Expected, Run
 
 LARGE = 2.0**60  # in place of an infinity: far from the data, and its products far from float32's largest number
-GROWN = 2.0**30  # what a term that grows with it exceeds
+GROWN = 2.0**30  # by what a result that goes to infinity grows at least, from LARGE to twice that
 SUMMANDS = {"y": ("bias",), "residual_out": ("x", "residual"), "dx": ("dresidual_out",)}  # of one last addition
 
 
@@ -84,10 +84,16 @@ def _limits(run: Run) -> dict[str, Array]:
     case, contract = run.case, run.kernel.contract
     name = special_input(case.spec, case.op)
     values = given(case, name)
-    exact = {**case.exact, name: np.where(np.isinf(values), np.sign(values) * LARGE, values)}
-    truths = make.truths(case.spec, case.op, contract, exact)
-    return {
-        name: np.where(np.abs(one.value) > one.delta + GROWN, np.copysign(np.inf, one.value), np.nan)
-        for name, one in truths.items()
-        if one is not None
-    }
+
+    def at(large: float) -> dict[str, Expected | None]:
+        exact = {**case.exact, name: np.where(np.isinf(values), np.sign(values) * large, values)}
+        return make.truths(case.spec, case.op, contract, exact)
+
+    near, far, limits = at(LARGE), at(2 * LARGE), {}
+    for output, one in near.items():
+        other = far[output]
+        if one is not None and other is not None:
+            grown = other.value - one.value
+            told = np.abs(grown) > one.delta + other.delta + GROWN
+            limits[output] = np.where(told, np.copysign(np.inf, grown), np.nan)
+    return limits
