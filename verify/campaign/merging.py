@@ -78,8 +78,7 @@ def _finding(one: Any, other: Any) -> Any:
 
 def _check(one: CheckResult, other: CheckResult) -> CheckResult:
     counts = {name: getattr(one, name) + getattr(other, name) for name in ("cases", "failed", "held", "observed")}
-    no_data = one.no_data and other.no_data and one.no_data
-    return replace(one, **counts, no_data=no_data, offered=one.offered or other.offered)
+    return replace(one, **counts, no_data=other.no_data and one.no_data, offered=one.offered or other.offered)
 
 
 def _skip(one: Skip, other: Skip) -> Skip:

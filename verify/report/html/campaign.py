@@ -32,5 +32,6 @@ def page(found: Summary) -> str:
             style=Markup(style),
             verdicts=WORDS,
             version=__version__,
+            window_title=f"{found.path} (verify-norm campaign)",
         )
     )
