@@ -201,6 +201,7 @@ def test_the_sanitizer_sees_what_lies_past_the_end():
 def test_a_part_of_all_rows_passes_in_flat_memory(space, op, items):
     """The last part is as large as those before it: its arrays take their memory again."""
     first = 0x3F803F80 - items // 2
+    torch.cuda.reset_peak_memory_stats()
     choice = Choice(space, items=f"{first}:{first + items}")
     found = exhaust(registry.load(op), Settings(device="cuda", isolate=False), choice)
     assert found.verdict is errors.Exit.PASS, list(found.lines())

@@ -35,7 +35,7 @@ Kind = Literal[
     "cheat",
     "unusual",
 ]
-Needs = Literal["cpu", "gpu", "sm_90", "none"]
+Needs = Literal["cpu", "host", "gpu", "sm_90", "none"]
 WHERE = "verify_norm.kernels.zoo."
 ATOMIC: Contract = Contract(summation="atomic", deterministic=False)
 VALUES: tuple[str, ...] = ("accuracy", "statistics")
@@ -56,8 +56,9 @@ class Example:
     wrong : whether a verifier has to detect it.
     caught_by : checks, of which at least one detects it.
     outputs : the outputs that are wrong, as a finding names them; empty where no output is, but the call itself.
-    needs : where it shows: on a "cpu", only on a "gpu", or on one from "sm_90" on, or in "none" of our operators.
-    reason : why it does not show on a CPU, or why no operator of ours can express it.
+    needs : where it shows: on a "cpu" and a GPU, only on the "host", only on a "gpu", or on one from "sm_90" on, or in
+        "none" of our operators.
+    reason : why it does not show elsewhere, or why no operator of ours can express it.
     few : whether it runs one program a row or two, so that Triton's interpreter needs cases of few rows.
     """
 

@@ -13,6 +13,7 @@ import torch
 from checking import ROWS
 from norms import layernorm
 
+from verify_norm.cases import placement
 from verify_norm.checks import CHECKS
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Kernel
@@ -150,6 +151,13 @@ def test_a_thread_that_nobody_waits_for(monkeypatch):
 def test_arguments_that_change_after_the_call():
     assert said(after(lambda x, w, *y: w.add_(1))) == {None: said_of_arguments("weight")}
     assert said(after(lambda x, w, *y: x.set_(torch.zeros_like(x)))) == {None: said_of_arguments("x")}
+
+
+@pytest.mark.parametrize("room", [(True, False), (False, True)])
+def test_far_arguments_that_find_other_room_when_built_again(monkeypatch, room):
+    untouched, rooms = placement._untouched, iter((*room, *[room[1]] * 9))
+    monkeypatch.setattr(placement, "_untouched", lambda *of: untouched(*of) if next(rooms) else None)
+    assert said(right, replace(SERIES, x_layout="far")) == {}
 
 
 def said_of_arguments(name):

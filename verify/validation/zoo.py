@@ -84,7 +84,7 @@ def explains(example: Example, finding: Finding) -> bool:
 
 def detectable(device: str) -> Iterator[Example]:
     """Yield the examples whose bug can show on the device."""
-    there = {"cpu"} if device == "cpu" else {"cpu", "gpu"}
+    there = {"cpu", "host"} if device == "cpu" else {"cpu", "gpu"}
     nvidia = torch.version.hip is None and torch.cuda.is_available()
     if device != "cpu" and nvidia and torch.cuda.get_device_capability(device) >= (9, 0):
         there.add("sm_90")

@@ -121,7 +121,12 @@ CHEATS: tuple[Example, ...] = (
         ("C38_sees_stack", "float16 where no judge is on the stack", "tests told from use"),
         ("C39_sees_command", "float16 where neither command nor environment names a test", "tests told from use"),
     ),
-    *_cheats(*("late", CALL, ("honesty",)), ("C40_filled", "NumPy computes when y is unpacked", "lazy outputs")),
+    *(
+        replace(one, needs="host", reason="NumPy does not store on a GPU")
+        for one in _cheats(
+            *("late", CALL, ("honesty",)), ("C40_filled", "NumPy computes when y is unpacked", "lazy outputs")
+        )
+    ),
     *_cheats(
         *("leaves", CALL, ("effects",)),
         ("C41_timer", "leaves work to a timer", "pygpubench: signals"),

@@ -109,9 +109,10 @@ def worker(x, weight, eps):
     y = torch.empty_like(result[0]).detach()
     source = result[0].detach()
     inference = torch.is_inference_mode_enabled()
+    stream = torch.cuda.current_stream() if y.is_cuda else None
 
     def store():
-        with torch.inference_mode(inference):
+        with torch.inference_mode(inference), torch.cuda.stream(stream):
             y.copy_(source)
 
     _work.put((store, done))
