@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -20,7 +21,8 @@ from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.loading import registry
 from verify_norm.report.documents import load as load_report
-from verify_norm.running import child, runners
+from verify_norm.running import child, isolate, runners
+from verify_norm.running.isolate import Isolated
 from verify_norm.search import search as search_module
 from verify_norm.search.examine import examine_in
 from verify_norm.search.search import search
@@ -148,6 +150,30 @@ def test_a_build_in_every_process_is_no_hang_and_a_hang_after_it_is_one():
         runner.close()
     words = r"it did not return after ([\d.]+) s; the slowest case so far took [\d.]+ s; --timeout \d+ allows more"
     assert float(re.fullmatch(words, finding.message)[1]) >= 3  # three builds of a second
+
+
+@pytest.mark.parametrize(("refusals", "busy"), [(2, True), (1, False)])
+def test_a_device_that_is_busy_is_waited_for(monkeypatch, refusals, busy):
+    """A GPU is so after a process has been killed while its kernel hung; another error is told at once."""
+    asked, words = [], "CUDA error: CUDA-capable device(s) is/are busy or unavailable" if busy else "no such device"
+
+    def ask(self, seconds, function, *args):
+        asked.append(function)
+        if len(asked) <= refusals:
+            raise RuntimeError(words)
+        return usual(self, seconds, function, *args)
+
+    usual = Isolated._ask
+    monkeypatch.setattr(Isolated, "_ask", ask)
+    monkeypatch.setattr(isolate.time, "sleep", lambda seconds: None)
+    runner = runners.runner(kernel("right"), "cpu", isolate=True)
+    try:
+        with nullcontext() if busy else pytest.raises(RuntimeError, match="no such device"):
+            assert "accuracy" in examine_in(runner, CaseSpec((2, 3)), ("accuracy",), 20.0).looked
+            assert asked == [*[child.load] * 3, child.call]
+            assert runner.started == 1
+    finally:
+        runner.close()
 
 
 def test_a_case_that_the_run_has_no_time_for_has_not_hung():

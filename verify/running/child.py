@@ -15,6 +15,8 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
+
 from verify_norm.core.spec import Kernel
 from verify_norm.loading import functions, nested, registry
 from verify_norm.loading.targets import reach
@@ -66,7 +68,7 @@ def _end_with_caller() -> None:
 
 
 def load(device: str, target: str, record: bytes, stage: str) -> None:
-    """Limit memory and signals, and load the kernel; raises UsageError if that fails."""
+    """Limit memory and signals, load the kernel, open the device; raises UsageError, or RuntimeError of the device."""
     global _kernel
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     os.dup2(2, 1)  # the kernel's output is not part of the report
@@ -80,6 +82,7 @@ def load(device: str, target: str, record: bytes, stage: str) -> None:
     functions.remember(functions.Functions())
     reach(where)  # for what the kernel imports when it is called
     _kernel = registry.received(target, record), shared
+    torch.empty(1, device=device)
     nested.seal(f"the kernel {target} runs")
 
 

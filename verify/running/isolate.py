@@ -19,6 +19,7 @@ from verify_norm.running.fork_server import Child, EndedError, context
 from verify_norm.running.patience import Known, LostError, Patience, Time
 
 LOADING = 300.0  # seconds that the import of the kernel may take
+BUSY, CLEARING = "busy or unavailable", 60.0  # CUDA's words for seconds after a process whose kernel hung was killed
 NO_TARGET = "the kernel is not an attribute of a module that can be imported"
 T = TypeVar("T")
 
@@ -129,9 +130,9 @@ class Isolated:
         """Start a child that has loaded the kernel; raises UsageError if it cannot, though this process can."""
         began = time.perf_counter()
         self.prepare()
-        self._child = Child(self._context)
         try:
-            self._ask(LOADING, child.load, self.device, *self._sent, self._file.name)
+            while not self._loaded(began + CLEARING):
+                self.fresh()
         except TimeoutError:
             why = f"it did not return within {LOADING:.3g} s"
         except (EndedError, UsageError) as error:
@@ -142,6 +143,18 @@ class Isolated:
             return
         self.fresh()
         raise UsageError(f"{self.kernel.name} cannot be loaded in a process of its own: {why}")
+
+    def _loaded(self, until: float) -> bool:
+        """Return whether a new child has loaded the kernel; if not, the device was busy, which it may be `until`."""
+        self._child = Child(self._context)
+        try:
+            self._ask(LOADING, child.load, self.device, *self._sent, self._file.name)
+        except RuntimeError as error:
+            if BUSY not in str(error) or time.perf_counter() > until:
+                raise
+            time.sleep(0.5)
+            return False
+        return True
 
     @property
     def announce(self) -> Callable[[str], None]:
