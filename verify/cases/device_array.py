@@ -294,3 +294,8 @@ def in_memory(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return type(value)(map(in_memory, value))
     return {name: in_memory(one) for name, one in value.items()} if isinstance(value, Mapping) else value
+
+
+def beside(values: Any, other: Any) -> Any:
+    """Return an array where another one lies: in the memory of its device, or in the host's."""
+    return on_device(values, other.tensor.device) if isinstance(other, DeviceArray) else in_memory(values)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from verify_norm.cases.device_array import in_memory
+from verify_norm.cases.device_array import beside, in_memory
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.rerun import cheap, has_rows, on_rows, rerun
 from verify_norm.core import judge
@@ -82,12 +82,28 @@ def _spiked(run: Run, column: int) -> Run:
 
 
 @dataclass(frozen=True, slots=True)
+class _Change:
+    """Elements of an output, one of `size`, that have other bits in a batch than in the case: `got` there, not `want`.
+
+    They are at these `columns` of these `rows` of the batch.
+    """
+
+    output: str
+    size: int
+    rows: NDArray[np.intp]
+    columns: NDArray[np.intp]
+    got: Array
+    want: Array
+
+
+@dataclass(frozen=True, slots=True)
 class _Batch:
-    """A run on other rows: which rows of the case they are, in their order, and where one of them is in words."""
+    """A run on other rows: which rows of the case they are, where one of them is in words, and what changes there."""
 
     index: NDArray[np.intp]
     words: str
     run: Run
+    changes: tuple[_Change, ...]
 
 
 def _batches(run: Run, row: int) -> Iterator[_Batch]:
@@ -99,7 +115,23 @@ def _batches(run: Run, row: int) -> Iterator[_Batch]:
     for index, words in batches[:: 1 if count > 2 else 2]:
         other = on_rows(run, index)
         if other is not None and not other.limits:
-            yield _Batch(index, words, other)
+            yield _Batch(index, words, other, tuple(_changes(run, other, index)))
+
+
+def _changes(run: Run, batch: Run, index: NDArray[np.intp]) -> Iterator[_Change]:
+    """Yield where bits change in the outputs that have a part for every row; a row of each is a row of x."""
+    count = run.case.spec.shape[0]
+    for tensor in run.case.op.outputs:
+        one, two = run.outputs.get(tensor.name), batch.outputs.get(tensor.name)
+        if tensor.extent in ("affine", "one") or one is None or two is None:
+            continue
+        shaped = one.ratio is not None or not run.case.expected
+        if not shaped or one.got.size * len(index) != two.got.size * count:
+            continue
+        want, got = beside(one.got, two.got).reshape(count, -1)[index], two.got.reshape(len(index), -1)
+        places = np.flatnonzero((want != got) & ~(np.isnan(want) & np.isnan(got)))
+        values = (in_memory(values.reshape(-1)[places]) for values in (got, want))
+        yield _Change(tensor.name, got.size, *np.divmod(in_memory(places), got.shape[1]), *values)
 
 
 def _first_of_each(findings: Iterable[Finding]) -> dict[str | None, Finding]:
@@ -111,59 +143,40 @@ def _first_of_each(findings: Iterable[Finding]) -> dict[str | None, Finding]:
 
 
 def _wrong(run: Run, batch: _Batch) -> Iterator[Finding]:
-    """Yield that a batch fails, or the outputs that exceed their bound in it, but not in the case."""
+    """Yield that a batch fails, or the outputs that exceed their bound in it, but not in the case.
+
+    What has the bits that it has in the case is within its bound as it is there.
+    """
     if batch.run.problem is not None:
         message = f"the kernel fails where its rows are {batch.words}: {batch.run.problem}"
         yield finding(run, "batch_invariance", None, message, status="error")
-    for name, _, got in _by_row(run, batch):
-        expected, usual = run.case.expected.get(name), run.outputs[name]
+    for change in batch.changes:
+        expected, usual = run.case.expected.get(change.output), run.outputs[change.output]
         if expected is None or usual is None or usual.ratio is None or usual.ratio.max(initial=0.0) > 1:
             continue
-        want, delta = (_rows(run, in_memory(one))[batch.index] for one in (expected.value, expected.delta))
-        ratio = judge.ratio(got, replace(expected, value=want, delta=delta))
-        if (count := int((ratio > 1).sum())) > 0:
-            what = f"{count} of {ratio.size} values exceed their bound, and not in the case itself"
-            yield _told(run, batch, name, judge.worst(ratio), (got, want), what)
+        where, count = (batch.index[change.rows], change.columns), run.case.spec.shape[0]
+        want, delta = (in_memory(one.reshape(count, -1)[where]) for one in (expected.value, expected.delta))
+        ratio = judge.ratio(change.got, replace(expected, value=want, delta=delta))
+        if (over := int((ratio > 1).sum())) > 0:
+            what = f"{over} of {change.size} values exceed their bound, and not in the case itself"
+            (place,) = judge.worst(ratio)
+            yield _told(run, batch, replace(change, want=want), place, what)
 
 
 def _differing(run: Run, batch: _Batch) -> Iterator[Finding]:
     """Yield the outputs whose rows have other bits in a batch than in the case."""
-    for name, want, got in _by_row(run, batch):
-        differs = (want != got) & ~(np.isnan(want) & np.isnan(got))
-        if (count := int(differs.sum())) > 0:
-            what = f"{count} of {differs.size} values have other bits, and the contract promises the same"
-            yield _told(run, batch, name, judge.worst(differs), (got, want), f"{what} (batch_invariant)")
+    for change in batch.changes:
+        if (count := len(change.rows)) > 0:
+            what = f"{count} of {change.size} values have other bits, and the contract promises the same"
+            yield _told(run, batch, change, 0, f"{what} (batch_invariant)")
 
 
-def _told(
-    run: Run, batch: _Batch, name: str, place: tuple[int, ...], values: tuple[Array, Array], what: str
-) -> Finding:
-    """Return the finding about one element of a batch, of which `values` has what came and what was expected."""
-    got, want = (float(one[place]) for one in values)
-    row, column = int(batch.index[place[0]]), place[1]
+def _told(run: Run, batch: _Batch, change: _Change, place: int, what: str) -> Finding:
+    """Return the finding about one element of a change."""
+    got, want = float(change.got[place]), float(change.want[place])
+    row, column = int(batch.index[change.rows[place]]), int(change.columns[place])
     message = (
-        f"{name} of row {row}, element {column} of it: expected {want:.9g} as in its batch, got {got:.9g} "
+        f"{change.output} of row {row}, element {column} of it: expected {want:.9g} as in its batch, got {got:.9g} "
         f"where the row is {batch.words}; {what}"
     )
-    return finding(run, "batch_invariance", name, message, index=(row, column), got=got, want=want)
-
-
-def _rows(run: Run, values: Array) -> Array:
-    """Return the values of an output with those of each row of the case in a row."""
-    rows: Array = values.reshape(run.case.spec.shape[0], -1)
-    return rows
-
-
-def _by_row(run: Run, batch: _Batch) -> Iterator[tuple[str, Array, Array]]:
-    """Yield the outputs that have a part for every row: their names, and those of a batch's rows in the case and there.
-
-    A row of each is a row of x.
-    """
-    for tensor in run.case.op.outputs:
-        one, two = run.outputs.get(tensor.name), batch.run.outputs.get(tensor.name)
-        if tensor.extent in ("affine", "one") or one is None or two is None:
-            continue
-        shaped = one.ratio is not None or not run.case.expected
-        if shaped and one.got.size * len(batch.index) == two.got.size * run.case.spec.shape[0]:
-            got = in_memory(two.got).reshape(len(batch.index), -1)
-            yield tensor.name, _rows(run, in_memory(one.got))[batch.index], got
+    return finding(run, "batch_invariance", change.output, message, index=(row, column), got=got, want=want)
