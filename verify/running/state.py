@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import warnings
+from _signal import getsignal  # without the enumerations of `signal`, which take most of a look at all handlers
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -29,6 +30,7 @@ ONE, LITTLE = np.float64(1), np.float64(2.0**-60)
 # Flags of torch that are read and set in pairs, besides those with a line of their own.
 NAMED = ("cudnn_", "deterministic_", "mkldnn_enabled", "warnAlways", "cublas_allow_tf32", "onednn_allow_tf32")
 FLAGS = [name[5:] for name in dir(torch._C) if name.startswith("_get_") and hasattr(torch._C, f"_set_{name[5:]}")]
+HOOKS = [name for name, held in vars(module).items() if name.startswith("_global_") and isinstance(held, dict)]
 SWITCHES = [name for name in FLAGS if not name.startswith(NAMED)]
 _environment: tuple[dict[Any, Any], dict[str, str]] = {}, {}
 State = dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]]  # how to read it, how to put it back
@@ -67,13 +69,13 @@ def _variables() -> dict[str, str]:
 
 
 def _handlers() -> dict[str, Any]:
-    return {name: signal.getsignal(number) for number, name in SIGNALS.items()}
+    return {name: getsignal(number) for number, name in SIGNALS.items()}
 
 
 def _handle(handlers: Mapping[str, Any]) -> None:
     """Set handlers of signals; those that Python has not set, and in another thread than the main one, stay."""
     for number, name in SIGNALS.items():
-        if signal.getsignal(number) is not (handler := handlers[name]):
+        if getsignal(number) is not (handler := handlers[name]):
             with suppress(ValueError, TypeError, OSError):
                 signal.signal(number, handler)
 
@@ -130,11 +132,7 @@ def _listed(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], N
 
 
 def _module_hooks() -> dict[str, dict[Any, Any]]:
-    return {
-        name: dict(held)
-        for name, held in vars(module).items()
-        if name.startswith("_global_") and isinstance(held, dict)
-    }
+    return {name: dict(getattr(module, name)) for name in HOOKS}
 
 
 def _hook(hooks: Mapping[str, dict[Any, Any]]) -> None:
@@ -267,5 +265,6 @@ OF_IMPORTS = (
 )
 CUDA: State = {
     "the current CUDA device": (torch.cuda.current_device, torch.cuda.set_device),
-    "the current CUDA stream": (torch.cuda.current_stream, torch.cuda.set_stream),
+    # Without an index, torch asks the driver each time whether there is a device.
+    "the current CUDA stream": (lambda: torch.cuda.current_stream(torch.cuda.current_device()), torch.cuda.set_stream),
 }
