@@ -9,7 +9,7 @@ import signal
 import sys
 import threading
 import warnings
-from _signal import getsignal  # without the enumerations of `signal`, which take most of a look at all handlers
+from _signal import getsignal  # type: ignore[import-not-found]  # faster: without the enumerations of `signal`
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
