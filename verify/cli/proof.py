@@ -93,15 +93,22 @@ def zoo(
 def certify(
     ops: Annotated[list[str] | None, typer.Argument(help="layernorm, rmsnorm, groupnorm; all if none.")] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random points.")] = 0,
+    device: Annotated[
+        str, typer.Option("--device", help="auto, cpu, cuda, cuda:N: a GPU is compared with NumPy.")
+    ] = "auto",
     json_path: Annotated[str, options.JSON] = "",
 ) -> int:
-    """Check the gradients of the references. By complex step, scipy, central differences, and with fifty digits."""
+    """Check the gradients of the references. By complex step, scipy, central differences, and with fifty digits.
+
+    On a GPU, which judges large cases, also check that it computes truth and bound as NumPy does.
+    """
+    place = existing(device)
     serial.writable(json_path)
     from verify_norm.report import certificate as form
     from verify_norm.report import terminal
     from verify_norm.validation.certify import certify as prove
 
-    proved = prove(ops or None, seed)
+    proved = prove(ops or None, seed, device=None if place == "cpu" else place)
     if json_path != "-":
         form.show_certificate(proved, terminal.console())
     write_json(proved.jsonable(), json_path)

@@ -18,11 +18,13 @@ COLUMNS = {  # a method and its heading
     "50 digits": "ulp, terms",
     "50 digits, of the value": "value",
     "as published": "float32",
+    "device": "device",
 }
 LEGEND = (
     "the largest error of each method / the allowed error; complex step, scipy, central differences: relative to "
     "the terms; ulp: distance from fifty digits; float32: the usual check, differences with h = 1e-5, not judged"
 )
+OF_DEVICE = "; device: distance of its truth and bound from NumPy's, relative to the allowed error"
 
 
 def show_certificate(certificate: Certificate, console: Console) -> None:
@@ -34,7 +36,8 @@ def show_certificate(certificate: Certificate, console: Console) -> None:
     for op, results in groupby(certificate.results, key=lambda result: result.op):
         console.print(_table(op, tuple(results)))
     if certificate.results:
-        console.print(f"[dim]{LEGEND}[/]", highlight=False)
+        of_device = any(result.method == "device" for result in certificate.results)
+        console.print(f"[dim]{LEGEND}{OF_DEVICE * of_device}[/]", highlight=False)
     for op, reason in certificate.skipped:
         console.print(f"[dim]not certified: {escape(op)}: {escape(reason)}[/]", highlight=False)
     for line in _failures(certificate.failures):
@@ -43,10 +46,11 @@ def show_certificate(certificate: Certificate, console: Console) -> None:
 
 
 def _table(op: str, results: tuple[Result, ...]) -> Table:
-    made = table("quantity", *COLUMNS.values(), words=1, title=op)
+    methods = [method for method in COLUMNS if any(result.method == method for result in results)]
+    made = table("quantity", *(COLUMNS[method] for method in methods), words=1, title=op)
     for quantity in dict.fromkeys(result.quantity for result in results):
         mine = [result for result in results if result.quantity == quantity]
-        made.add_row(quantity, *(_cell([r for r in mine if r.method == method]) for method in COLUMNS))
+        made.add_row(quantity, *(_cell([r for r in mine if r.method == method]) for method in methods))
     return made
 
 

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from verify_norm.cases import device_array
 from verify_norm.core.errors import UsageError
+from verify_norm.core.known import NAMES
 from verify_norm.core.ops import OPS
 from verify_norm.reference import double_backward, jvp, layernorm, rmsnorm
 from verify_norm.reference.view import rows
@@ -243,3 +245,23 @@ def test_the_published_check_detects_nothing(few):
 @pytest.mark.parametrize("module", [problems, sizes, exact, table])
 def test_the_examples(module):
     assert doctest.testmod(module).failed == 0
+
+
+def test_a_device_is_compared_with_numpy(monkeypatch):
+    """The processor, by torch, agrees; one whose root is that of float32 does not."""
+    monkeypatch.setattr(problems, "every", lambda op, seed: ())
+    shown = io.StringIO()
+    for off in (False, True):
+        if off:
+            monkeypatch.setitem(device_array.UFUNCS, "sqrt", lambda value: value.float().sqrt().double())
+        found = certify(["layernorm", "add_rmsnorm"], references={"layernorm": shipped("layernorm")}, device="cpu")
+        mine = [result for result in found.results if result.method == "device"]
+        assert {(r.op, r.quantity) for r in mine} == {
+            (op, f"truth and bound of {op}_{way}") for op in ("layernorm", "add_rmsnorm") for way in ("fwd", "bwd")
+        }
+        assert len(mine) == 4 * len(NAMES)
+        assert all(result.ok is not off for result in mine)
+        show_certificate(found, Console(file=shown, width=200))
+    assert "device: distance of its truth and bound from NumPy's" in shown.getvalue()
+    assert "add_rmsnorm truth and bound of add_rmsnorm_bwd, by device: off by" in shown.getvalue()
+    assert not any(result.method == "device" for result in certify(["rmsnorm"]).results)

@@ -9,10 +9,12 @@ from typing import Any
 import mpmath
 import numpy as np
 
+from verify_norm.cases import agreement
 from verify_norm.core.errors import one_line, one_of
+from verify_norm.core.known import NAMES, declared
 from verify_norm.core.ops import OPS, base
 from verify_norm.core.serial import jsonable
-from verify_norm.core.spec import Array
+from verify_norm.core.spec import Array, Contract
 from verify_norm.reference.double_backward import DOUBLE_BACKWARD
 from verify_norm.reference.jvp import JVP
 from verify_norm.validation.certify import exact, methods, probes, problems
@@ -66,12 +68,17 @@ class Certificate:
 
 
 def certify(
-    ops: Iterable[str] | None = None, seed: int = 0, *, references: Mapping[str, References] | None = None
+    ops: Iterable[str] | None = None,
+    seed: int = 0,
+    *,
+    references: Mapping[str, References] | None = None,
+    device: str | None = None,
 ) -> Certificate:
     """Return one result per operator, quantity, family of cases and method; about ten seconds for all on one core.
 
     `ops` are names, "layernorm" or "layernorm_bwd", by default all of OPS; raises UsageError where one is unknown.
-    `references` replaces the functions in OPS, `JVP` and `DOUBLE_BACKWARD`, by operator. `seed` draws the data.
+    `references` replaces the functions in OPS, `JVP` and `DOUBLE_BACKWARD`, by operator. `seed` draws the data. With a
+    `device`, which judges large cases there, truth and bound of every operator are computed on it and in NumPy.
 
     >>> certificate = certify(["rmsnorm"])
     >>> certificate.ok, max(r.error for r in certificate.results if r.method == "50 digits") < 8
@@ -85,6 +92,8 @@ def certify(
         if op in JVP:
             with np.errstate(all="ignore"):  # a value that is not finite is a result, not a warning
                 results += _certify(op, (references or {}).get(op) or shipped(op), seed)
+        if device is not None:
+            results += _on(device, op)
     skipped = tuple((op, "no code evaluates it to fifty digits") for op in chosen if op not in JVP)
     return Certificate(tuple(results), skipped, seed, time.perf_counter() - started)
 
@@ -107,6 +116,16 @@ def _certify(op: str, references: References, seed: int) -> Iterator[Result]:
     yield from worst.values()
     if not any(result.method == "call" for result in worst.values()):
         yield from _published(op, references, seed)
+
+
+def _on(device: str, op: str) -> Iterator[Result]:
+    """Yield how far truth and bound of a device are from NumPy's, under each contract that has a name."""
+    why = "what a verdict on the device may differ by from one in NumPy"
+    for name in (f"{op}_fwd", f"{op}_bwd"):
+        for contract in NAMES if name in OPS else ():
+            off = agreement.disagreement(name, device, declared(Contract(), contract, OPS[name]))
+            point = (op, f"truth and bound of {name}", f"contract {contract}", "device")
+            yield Result(*point, off, agreement.ALLOWED, "of the allowed error", why, off <= agreement.ALLOWED)
 
 
 def _badness(result: Result) -> tuple[bool, float]:
