@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 FLOAT = torch.float64
 TYPES = {np.dtype(np.float64): FLOAT, np.dtype(np.int64): torch.int64, np.dtype(np.bool_): torch.bool}
@@ -120,7 +119,7 @@ class DeviceArray(NDArrayOperatorsMixin):
         if out is not None:  # a += b
             out[0].tensor = result
             return out[0]
-        return tree_map_only(Tensor, DeviceArray, result)
+        return _arrays(result)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if function in METHODS and isinstance(args[0], DeviceArray):
@@ -129,8 +128,7 @@ class DeviceArray(NDArrayOperatorsMixin):
             return function(*in_memory(args), **in_memory(kwargs))
         whole = function in LAST_AS_IT_IS
         given = [*map(self._joined, args[:-1]), args[-1]] if whole else [self._joined(value) for value in args]
-        result = FUNCTIONS[function](*given, **kwargs)
-        return tree_map_only(Tensor, DeviceArray, result)
+        return _arrays(FUNCTIONS[function](*given, **kwargs))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         return np.asarray(self.tensor.cpu().numpy(), dtype)
@@ -259,6 +257,13 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self.tensor[self._index(index)] = self._joined(value).to(self.tensor.dtype)
+
+
+def _arrays(result: Any) -> Any:
+    """Return the tensors that a function returns as arrays, and what else it returns as it is."""
+    if isinstance(result, Tensor):
+        return DeviceArray(result)
+    return tuple(map(_arrays, result)) if isinstance(result, tuple) else result
 
 
 def on_device(values: Any, device: Any) -> Any:
