@@ -152,10 +152,18 @@ def test_a_build_in_every_process_is_no_hang_and_a_hang_after_it_is_one():
     assert float(re.fullmatch(words, finding.message)[1]) >= 3  # three builds of a second
 
 
-@pytest.mark.parametrize(("refusals", "busy"), [(2, True), (1, False)])
-def test_a_device_that_is_busy_is_waited_for(monkeypatch, refusals, busy):
+@pytest.mark.parametrize(
+    ("words", "refusals", "error"),
+    [
+        ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", 2, None),
+        ("CUDA error: out of memory", 2, None),
+        ("CUDA error: out of memory", 9, (UsageError, "cannot be loaded.*: cpu takes no new process: .*out of memory")),
+        ("no such device", 1, (RuntimeError, "no such device")),
+    ],
+)
+def test_a_device_that_is_busy_is_waited_for(monkeypatch, words, refusals, error):
     """A GPU is so after a process has been killed while its kernel hung; another error is told at once."""
-    asked, words = [], "CUDA error: CUDA-capable device(s) is/are busy or unavailable" if busy else "no such device"
+    asked = []
 
     def ask(self, seconds, function, *args):
         asked.append(function)
@@ -165,10 +173,10 @@ def test_a_device_that_is_busy_is_waited_for(monkeypatch, refusals, busy):
 
     usual = Isolated._ask
     monkeypatch.setattr(Isolated, "_ask", ask)
-    monkeypatch.setattr(isolate.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(isolate, "CLEARING", 60.0 if error is None else 0.0)
     runner = runners.runner(kernel("right"), "cpu", isolate=True)
     try:
-        with nullcontext() if busy else pytest.raises(RuntimeError, match="no such device"):
+        with nullcontext() if error is None else pytest.raises(error[0], match=error[1]):
             assert "accuracy" in examine_in(runner, CaseSpec((2, 3)), ("accuracy",), 20.0).looked
             assert asked == [*[child.load] * 3, child.call]
             assert runner.started == 1

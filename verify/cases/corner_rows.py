@@ -144,8 +144,13 @@ _SIDES = ((16384, 3), (1, 131072), (65537, 2), (8193, 17), (2, 65536), (4100, 30
 WIDE_ROWS: tuple[Row, ...] = tuple(  # thresholds of rows, of lengths and of elements, in every type
     ((rows + more, length + more), {}) for more in range(3) for rows, length in _SIDES
 )
+CROWDED_ROWS: tuple[Row, ...] = tuple(  # enough programs to contend for a lock or a buffer, in every type
+    ((rows + more, length), {})
+    for more in range(3)
+    for rows, length in ((16384, 192), (32768, 96), (65536, 64), (8192, 500))
+)
 GPU_ROW_CORNERS: tuple[Row, ...] = (  # these take minutes in the interpreter
-    ((16384, 256), {}),  # enough programs for contention on a lock or a buffer
+    ((16384, 256), {}),
     ((16385, 256), {"offset": 10.0}),
     ((4096, 1024), {"x_layout": "row_strided", "dy_layout": "offset"}),
     ((2**20, 1), {}),

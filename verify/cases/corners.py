@@ -114,7 +114,9 @@ def _large(op: Op, gpu: bool) -> tuple[Row, ...]:
     """Return the lines that may take long."""
     if op.view == "rows":
         many = rows.MANY_ROWS if op.forward else ()
-        return (*many, *rows.SERVING_ROWS, *(rows.GPU_ROW_CORNERS + rows.GPU_SERVING_ROWS if gpu else ()))
+        crowded = rows.CROWDED_ROWS if op.forward and gpu else ()
+        on_gpu = rows.GPU_ROW_CORNERS + rows.GPU_SERVING_ROWS if gpu else ()
+        return (*many, *rows.SERVING_ROWS, *crowded, *on_gpu)
     return (*groups.SERVING_GROUPS, *(groups.GPU_GROUP_CORNERS if gpu else ())) if op.view == "groups" else ()
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from verify_norm.core.errors import UsageError
+from verify_norm.core.errors import UsageError, one_line
 from verify_norm.core.spec import Kernel
 from verify_norm.loading import functions, nested, registry
 from verify_norm.running import child
@@ -19,7 +19,8 @@ from verify_norm.running.fork_server import Child, EndedError, context
 from verify_norm.running.patience import Known, LostError, Patience, Time
 
 LOADING = 300.0  # seconds that the import of the kernel may take
-BUSY, CLEARING = "busy or unavailable", 60.0  # CUDA's words for seconds after a process whose kernel hung was killed
+# What CUDA says for seconds after a process whose kernel hung was killed, or while other processes hold its memory.
+BUSY, CLEARING = ("busy or unavailable", "out of memory"), 60.0
 NO_TARGET = "the kernel is not an attribute of a module that can be imported"
 T = TypeVar("T")
 
@@ -145,13 +146,15 @@ class Isolated:
         raise UsageError(f"{self.kernel.name} cannot be loaded in a process of its own: {why}")
 
     def _loaded(self, until: float) -> bool:
-        """Return whether a new child has loaded the kernel; if not, the device was busy, which it may be `until`."""
+        """Return whether a new child has loaded the kernel; if not, the device was busy, as it may be `until` then."""
         self._child = Child(self._context)
         try:
             self._ask(LOADING, child.load, self.device, *self._sent, self._file.name)
         except RuntimeError as error:
-            if BUSY not in str(error) or time.perf_counter() > until:
+            if not any(words in str(error) for words in BUSY):
                 raise
+            if time.perf_counter() > until:
+                raise UsageError(f"{self.device} takes no new process: {one_line(error)}") from error
             time.sleep(0.5)
             return False
         return True
