@@ -112,7 +112,7 @@ def verify(
     corpus : a file of cases to run first, as `verify-norm hunt --corpus` writes it.
     device, shapes : "cpu", "cuda", "cuda:1" or "auto", the first GPU if there is one; random shapes ("fuzz"), norm
         shapes of real models ("models") or both ("all").
-    workers : processes that examine cases at the same time, 1 to 64; by default 1 on a CPU, at most 4 on a GPU. The
+    workers : processes that examine cases at the same time, 1 to 64; by default 1 on a CPU, at most 8 on a GPU. The
         cases and the findings are the same.
     timeout, isolate : seconds for one case, 20 or, on a GPU, 90 if None, and more where the kernel may build; run the
         kernel in a process of its own. What cannot be imported there (a nested function, one of the running script)

@@ -23,7 +23,7 @@ from verify_norm.search.examine import NO_ROOM, Examined
 
 # On a GPU a case is mostly Python, NumPy and Triton's compiler on one core, and the GPU waits. On a CPU the kernel has
 # all cores already: another process doubles the memory, and makes the times of cases, which limit their size, vary.
-USUAL = {"cpu": 1, "cuda": 4}
+USUAL = {"cpu": 1, "cuda": 8}
 AHEAD = 256  # parts that are given out before the first of them is entered: a corner table, while what follows is drawn
 CROWDED = ("out of memory", "allocate memory", "memory is exhausted")  # in a problem that another process may cause
 
