@@ -30,7 +30,7 @@ def allowances(op: str, contract: Contract, dtype: str, weight_dtype: str | None
     elements cancel, the largest allowance says nothing about the others. The values are normal with a mean and a
     standard deviation of 1; where the arithmetic may overflow there is no bound, and the allowance is inf.
     """
-    spec = _typical(op, dtype, weight_dtype)
+    spec = typical(op, dtype, weight_dtype)
     found = {}
     for name, expected in make.truths(spec, OPS[op], contract, _inputs(op, dtype, weight_dtype)).items():
         if expected is not None:
@@ -39,7 +39,8 @@ def allowances(op: str, contract: Contract, dtype: str, weight_dtype: str | None
     return found
 
 
-def _typical(op: str, dtype: str, weight_dtype: str | None) -> CaseSpec:
+def typical(op: str, dtype: str, weight_dtype: str | None) -> CaseSpec:
+    """Return the typical case in these types."""
     groups = 8 if "num_groups" in OPS[op].attrs else None
     offset = 1.0 if "weight_offset" in OPS[op].attrs else 0.0
     shape = SHAPES[OPS[op].view]
@@ -48,11 +49,11 @@ def _typical(op: str, dtype: str, weight_dtype: str | None) -> CaseSpec:
 
 @cache
 def _inputs(op: str, dtype: str, weight_dtype: str | None) -> dict[str, Array | None]:
-    return make.exact_inputs(_typical(op, dtype, weight_dtype), OPS[op])
+    return make.exact_inputs(typical(op, dtype, weight_dtype), OPS[op])
 
 
 @cache
 def types(op: str, dtype: str, weight_dtype: str | None = None) -> dict[str, str]:
     """Return the types of the outputs under the strict contract."""
-    strict = make.truths(_typical(op, dtype, weight_dtype), OPS[op], Contract(), _inputs(op, dtype, weight_dtype))
+    strict = make.truths(typical(op, dtype, weight_dtype), OPS[op], Contract(), _inputs(op, dtype, weight_dtype))
     return {name: expected.dtype for name, expected in strict.items() if expected is not None}
