@@ -155,12 +155,12 @@ def _shapes() -> str:
 def arguments() -> str:
     """Return the names by which arguments are recognized, of a call and of a module's constructor."""
     rows = {name: [f"`{name}`", ", ".join(f"`{other}`" for other in names)] for name, names in ALIASES.items()}
-    built = [rows[name][:1] + [words] + rows[name][1:] for name, words in CONSTRUCTED.items()]
+    built = [[rows[name][0], words, rows[name][1]] for name, words in CONSTRUCTED.items()]
     called = [row for name, row in rows.items() if name not in (FEATURES, "affine", "running")]
     return (
-        "# Names of arguments\n\nAn argument is recognized by its name: that of verify-norm, or one that other projects "
-        "use, also in capital letters. `--bind` names any other one, as `--bind x=activations`. With `--bind`, and with "
-        "what a kernel returns, the name of verify-norm stands first.\n\n"
+        "# Names of arguments\n\nAn argument is recognized by its name: that of verify-norm, or one that other "
+        "projects use, also in capital letters. `--bind` gives any other one, as `--bind x=activations`; the name of "
+        "verify-norm stands first. The same names are those of what a kernel returns.\n\n"
         f"{table(['name', 'other names'], called)}\n"
         "## Of a module's constructor\n\nA module's class is constructed for each case. Its constructor may have these "
         "arguments. One with another name keeps its default; if it has none, give it a constant (`--bind "
