@@ -2,7 +2,7 @@
 
 GLOSSARY = {
     "audit": "Where a kernel loses accuracy and which arithmetic it really uses: errors, ladders and a fingerprint.",
-    "baseline": "An earlier report in a file, with which a run is compared.",
+    "baseline": "An earlier report in a file, with which a run is compared; it accepts no finding.",
     "bias": "The mean of the signed errors; positive where results are too large in magnitude.",
     "bound": "How far a correct kernel of the contract may be from the truth, for one element with these inputs.",
     "case": "One call of the kernel with generated inputs: a shape, types, layouts, data and a seed.",
@@ -30,5 +30,8 @@ GLOSSARY = {
     "scale 2^-20": "Data of this size, instead of around 1.",
     "truth": "The result of the float64 reference for the very inputs of the kernel.",
     "ULP": "Unit in the last place: the gap between neighbouring numbers of the output’s type, near the truth.",
+    "Σ|t|/|Σt|": "By how much a sum of terms t enlarges their relative errors; 1 where nothing cancels.",
+    "var/(var + eps)": "The share of the variance in var + eps; near 1 eps hardly matters, near 0 it decides.",
+    "|μ|/σ": "The mean over the standard deviation: by how much x − μ enlarges the relative errors of x and μ.",
     "x̂": "The normalized data, (x − mean)·rstd, before weight and bias.",
 }
