@@ -129,7 +129,7 @@ def _kernel(target: Any, *, op: str | None, bind: str | None, contract: Any, onl
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add one group of options. An option that is not given has the default of the command verify-norm."""
     add = parser.getgroup("verify-norm", "normalization kernels (verify-norm)").addoption
-    add("--norm-examples", type=int, metavar="N", help="Number of random cases for each kernel, after the corner table.")
+    add("--norm-examples", type=int, metavar="N", help="Random cases for each kernel, after the corner table.")
     add("--norm-seconds", type=float, metavar="S", help="Time for the search of one kernel.")
     add("--norm-dtype", metavar="TYPES", help="Types of x, as fp32,bf16.")
     add("--norm-seed", type=int, metavar="N", help="Seed of the random cases.")
