@@ -37,7 +37,8 @@ def tensor(spec: CaseSpec, op: Op, one: Tensor, device: Any = None) -> Array | N
         values = np.ldexp(_family(spec.data, spec, op, rng) + spec.offset, spec.log2_scale)
     values = placement.shared(form.round(np.clip(values, -form.largest, form.largest)), layout)
     if spec.special and one.name == special_input(spec, op):
-        values = np.where(_marked(spec, placement.distinct(values.shape, layout)), float(spec.special), values)
+        for number, marks in _marked(spec, placement.distinct(values.shape, layout)):
+            values = np.where(marks, number, values)
     return values if device is None else on_device(values, device)
 
 
@@ -81,8 +82,21 @@ def _masked(shape: Sequence[int], rng: Random) -> Any:
     return mask
 
 
-def _marked(spec: CaseSpec, shape: tuple[int, ...]) -> Array:
-    """Return 1 where an input, with elements of this shape, holds the special value; 0 elsewhere."""
+def _marked(spec: CaseSpec, shape: tuple[int, ...]) -> list[tuple[float, Array]]:
+    """Return each special value, and 1 where an input with elements of this shape holds it; a later one counts."""
+    marks = _places(spec, shape)
+    if spec.special != "nan+inf":
+        return [(float(spec.special or 0), marks)]
+    nan, turn = marks.copy(), np.arange(shape[-1]) % 2
+    if spec.special_at == "row":
+        nan *= turn == 0
+    elif spec.special_at == "rows":
+        nan[2::4] = 0
+    return [(np.inf, np.maximum(marks, np.roll(marks, 1, -1))), (np.nan, nan)]
+
+
+def _places(spec: CaseSpec, shape: tuple[int, ...]) -> Array:
+    """Return 1 where `special_at` says, 0 elsewhere."""
     marks = np.zeros(shape)
     if spec.special_at == "rows":
         rows = marks.reshape(shape[0], -1)

@@ -77,6 +77,8 @@ def refuse_nonsense(spec: CaseSpec) -> None:
     for name, value in asdict(spec).items():
         if name.endswith("_layout"):
             one_of(name, value, LAYOUTS)
+        if name == "alias" and value:
+            one_of(name, value, sorted({pair for op in OPS.values() for pair in aliases(op)}))
         if refused := out_of_range(name, value):
             raise UsageError(refused)
     if any(n < 0 for n in spec.shape) or not spec.shape:
