@@ -189,9 +189,8 @@ def _memory(op: Op, *, autograd: bool) -> list[Axis]:
             layout, shape = layout_of(spec, name), shape_of(tensor, spec, op)
             return f"{layout if placement.applies(layout, shape) else 'contiguous'} {name}"
 
-        return Axis(
-            field, {f"{layout} {name}": [{field: layout}] for layout in layouts(tensor, op)}, read, of_memory=True
-        )
+        some = [layout for layout in layouts(tensor, op) if layout != "loose"]  # of few shapes, in corners
+        return Axis(field, {f"{layout} {name}": [{field: layout}] for layout in some}, read, of_memory=True)
 
     made = [axis(tensor) for tensor in placed(op, autograd=autograd)]
     ways = {"inputs apart": [{"alias": ""}]} | {f"one tensor {pair}": [{"alias": pair}] for pair in aliases(op)}
@@ -199,7 +198,8 @@ def _memory(op: Op, *, autograd: bool) -> list[Axis]:
     def read(spec: CaseSpec) -> str:
         return "inputs apart" if one_tensor(spec, op) is None else f"one tensor {spec.alias}"
 
-    return made if len(ways) == 1 else [*made, Axis("alias", ways, read, of_memory=True)]
+    beside = ("dtype", *(c.of_what for c in classes(op)))
+    return made if len(ways) == 1 else [*made, Axis("alias", ways, read, of_memory=True, beside=beside)]
 
 
 def _size(op: Op, dtypes: Sequence[str], options: Iterable[Axis]) -> Axis:

@@ -150,7 +150,7 @@ def specs(
     )
     spec = replace(spec, **draw(_special(spec, op)))
     if geometry.aliases(op):
-        spec = geometry.aliased(replace(spec, alias=draw(_among(("",) * 12 + geometry.aliases(op)))), op)
+        spec = geometry.aliased(replace(spec, alias=draw(_among(("",) * 32 + geometry.aliases(op)))), op)
     if batches := _batches(spec, op, 16 * elements, rows):
         spec = replace(spec, batch=draw(_among((0,) * 15 * len(batches) + batches)))
     # Where Hypothesis climbs it repeats the numbers of one case, so this one is a digest, which any change makes anew.

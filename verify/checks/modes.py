@@ -155,8 +155,9 @@ def _modes(run: Run) -> tuple[Mode | None, ...]:
             options = (*options, EVALUATING)
     if run.kernel.later is None:
         options = (*options, COMPILED, *BY_DEFAULT)
-        if not _overwrites(run):
-            options = (*options, BATCHED, ALL_BATCHED)
+        if not _overwrites(run):  # in 16 bits torch's own norms round once more there, between x̂ and the weight
+            wide = {spec.dtype, spec.weight_dtype} <= {"float32", None}
+            options = (*options, *((BATCHED, ALL_BATCHED) if wide else (None, None)))
     if own and run.kernel.later is None and torch.device(run.case.device).type == "cuda":
         options = (*options, REPLAYED)
     if not op.forward:  # a backward is called where nothing is recorded

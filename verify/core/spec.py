@@ -196,7 +196,7 @@ class CaseSpec:
     rstd_layout: str = "contiguous"
     running_mean_layout: str = "contiguous"
     running_var_layout: str = "contiguous"
-    alias: Pair | Literal[""] = ""
+    alias: str = ""
     weight: bool = True
     bias: bool = True
     dresidual_out: bool = True
