@@ -34,7 +34,8 @@ def tensor(spec: CaseSpec, op: Op, one: Tensor, device: Any = None) -> Array | N
     elif one.role == "cotangent":
         values = np.ldexp(_cotangent(spec, op, one, rng), spec.dy_log2_scale)
     else:
-        values = np.ldexp(_family(spec.data, spec, op, rng) + spec.offset, spec.log2_scale)
+        values = _family(spec.data, spec, op, rng)
+        values = np.ldexp(values + spec.offset if spec.offset else values, spec.log2_scale)  # −0 + 0 is 0
     values = placement.shared(form.round(np.clip(values, -form.largest, form.largest)), layout)
     if spec.special and one.name == special_input(spec, op):
         for number, marks in _marked(spec, placement.distinct(values.shape, layout)):
@@ -150,9 +151,9 @@ def _family(data: str, spec: CaseSpec, op: Op, rng: Random) -> Array:
         return scale * (mean + rng.standard_normal(shape))
     if data == "zero":
         return np.zeros(shape)
-    if data == "padded":  # some rows, groups or channels are 0, or constant where there is an offset
+    if data == "padded":  # some rows, groups or channels are −0, or constant where there is an offset
         mask = _spread(_masked(_statistics(spec, op), rng), spec, op)
-        return np.where(mask, 0.0, rng.standard_normal(shape))
+        return np.where(mask, -0.0, rng.standard_normal(shape))
     if data == "integers":  # exact in every format, with ties
         return rng.integers(-8, 9, shape)
     return rng.standard_normal(shape)
