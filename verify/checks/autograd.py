@@ -67,9 +67,9 @@ def _ways(op: Op) -> dict[str, Callable[[Run], Found]]:
         "data overwritten": partial(_overwritten, names=data),
         "weight or bias overwritten": partial(_overwritten, names=("weight", "bias")),
         "second derivatives": second_order,
-        "forward mode": forward_mode,
         "cotangents of some outputs": cotangents,
         "another forward before the backward": _interleaved,
+        "forward mode": forward_mode,
     }
     fused = any(tensor.name == "residual_out" for tensor in op.inputs)
     return ways | ({"x and residual apart": _split} if fused else {})
