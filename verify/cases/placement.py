@@ -44,7 +44,7 @@ def placement(shape: tuple[int, ...], layout: str) -> Placement:
     elements, without guards, as users have it: a kernel cannot tell by it that it is tested.
 
     "offset" begins at an odd element beyond 2¹⁶. "loose" is contiguous, with a stride of 0 along each dimension of at
-    most one element, which torch leaves open, as `t[None].expand(1, N)`.
+    most one element, which torch leaves open, as `t.expand(M, N)[:1]`.
 
     "far" puts the last index of the first dimension beyond 2³¹ elements. With two indices the stride itself needs 64
     bits; with more the stride fits 32 bits and its product with the index does not. A product that wraps is negative:

@@ -1,5 +1,6 @@
 """Functions that call a kernel in another setting of torch than usual: with other data, defaults, modules, or batched."""
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import wraps
@@ -81,14 +82,21 @@ def batched(function: Function, *, every: bool) -> Function:
 
 
 def refusing(function: Function) -> Function:
-    """Return the function; what it raises is a refusal of the call."""
+    """Return the function; what it raises, also in a thread of its own, is a refusal of the call."""
 
     @wraps(function)
     def run(**given: Any) -> Any:
+        raised: list[Any] = []
+        hook, threading.excepthook = threading.excepthook, raised.append
         try:
-            return function(**given)
+            returned = function(**given)
         except Exception as error:
             raise RefusedError(one_line(error)) from error
+        finally:
+            threading.excepthook = hook
+        if raised:
+            raise RefusedError(one_line(raised[0].exc_value))
+        return returned
 
     return run
 
