@@ -446,7 +446,10 @@ def copied_into(x, weight, eps):
 def test_defaults_of_torch():
     for way in (*DEFAULTS, DEVICE):
         assert said(into_buffers(torch.float32, "cpu"), way, op="rmsnorm_fwd") == {}
-    assert [set(said(into_buffers(None, "cpu"), way, op="rmsnorm_fwd")) for way in DEFAULTS] == [{"rstd"}, {"y", "rstd"}]
+    assert [set(said(into_buffers(None, "cpu"), way, op="rmsnorm_fwd")) for way in DEFAULTS] == [
+        {"rstd"},
+        {"y", "rstd"},
+    ]
     assert "y is on meta, expected cpu" in said(copied_into, DEVICE, op="rmsnorm_fwd")[None]
     by_matrix = "x @ torch.ones() of another type raises: it shows by itself, and is no finding"
     assert said(lambda x, weight, eps: x.float() @ torch.ones(64), DEFAULTS[0], op="rmsnorm_fwd") is None, by_matrix

@@ -169,7 +169,11 @@ def _special(op: Op) -> list[Axis]:
         return replace(axis, beside=beside, read=lambda spec: axis.read(spec) if spec.special else None)
 
     places = get_args(get_type_hints(CaseSpec)["special_at"])
-    return [_field("special", (None, "nan", "inf", "-inf", "nan+inf")), where("special_in", inputs), where("special_at", places)]
+    return [
+        _field("special", (None, "nan", "inf", "-inf", "nan+inf")),
+        where("special_in", inputs),
+        where("special_at", places),
+    ]
 
 
 def _scale(spec: CaseSpec) -> str:

@@ -38,7 +38,7 @@ CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with ru
         ((2, 10, 4, 4), {"dy_layout": "channels_last"}),
         ((2, 4, 6), {"dy_layout": "scalar"}),  # the gradient of .sum()
         ((4, 6, 5, 7), LAST),
-        ((3, 4, 8), {"alias": "dy:x"}),  # two inputs are one tensor
+        ((3, 4, 8), {"alias": "x:dy"}),  # two inputs are one tensor
         ((2, 4, 7), {"dy_layout": "expanded_last"}),
         ((2, 4, 7), {"dy_data": "zero", "eps": 2.0**-7}),
     ),

@@ -43,7 +43,7 @@ GROUP_CORNERS: Topics = {
         ((2, 10, 4, 4), {"num_groups": 2, "dy_layout": "channels_last"}),
         ((2, 4, 6), {"num_groups": 2, "dy_layout": "scalar"}),
         ((3, 4, 6), {"num_groups": 2, "dy_layout": "expanded"}),
-        ((3, 4, 8), {"num_groups": 2, "alias": "dy:x"}),  # two inputs are one tensor
+        ((3, 4, 8), {"num_groups": 2, "alias": "x:dy"}),  # two inputs are one tensor
         ((3, 4, 6), {"num_groups": 2, "x_layout": "expanded", "dy_layout": "offset"}),
         ((2, 4, 7), {"num_groups": 2, "dy_layout": "expanded_last"}),
         ((2, 4, 7), {"num_groups": 2, "dy_data": "zero", "eps": 2.0**-7}),

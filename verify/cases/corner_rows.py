@@ -49,7 +49,7 @@ ROW_CORNERS: Topics = {
         ((4, 96), {"dy_layout": "scalar"}),  # the gradient of .sum()
         ((2, 77), {"dy_layout": "row_strided", "x_layout": "row_strided"}),
         ((9, 50), {"dy_layout": "expanded"}),
-        ((6, 37), {"alias": "dy:x"}),  # two inputs are one tensor
+        ((6, 37), {"alias": "x:dy"}),  # two inputs are one tensor
         ((2, 17), {"dy_layout": "far"}),
         ((3, 256), {"x_layout": "offset", "dy_layout": "offset"}),  # misaligned rows whose length a vector load divides
         ((4, 13), {"dy_layout": "far"}),

@@ -78,7 +78,8 @@ def build(
     from verify_norm.cases.device_array import in_memory, on_device
 
     poison = POISONS[spec.poison] if poison is None else poison
-    judge, tensors = judge_of(spec, device), {}
+    judge = judge_of(spec, device)
+    tensors: dict[str, Any] = dict.fromkeys(tensor.name for tensor in op.inputs)
     one, two = _one_tensor(spec, op, contract, exact)
     if judge is None:
         exact = in_memory(exact)
@@ -87,9 +88,10 @@ def build(
     for tensor in op.inputs:
         values, dtype = exact[tensor.name], geometry.input_dtype(tensor, spec)
         layout = geometry.layout_of(spec, tensor.name)
-        if tensor.role == "saved" and layout in SHARED and (values != values.flat[:1]).any():
-            layout = "contiguous"
-        tensors[tensor.name] = None if values is None else placement.place(values, dtype, layout, poison, device)
+        if values is not None:
+            if tensor.role == "saved" and layout in SHARED and (values != values.flat[:1]).any():
+                layout = "contiguous"
+            tensors[tensor.name] = placement.place(values, dtype, layout, poison, device)
     if two:
         tensors[two] = tensors[one]
     expected = truths(spec, op, contract, exact) if truth else {}

@@ -8,8 +8,8 @@ Checked here, since no bound says it:
 - dy = 0: dx = 0 (or what a fused addition passes on), dweight = dbias = 0, exactly: every gradient is linear in dy.
 - eps huge, at least (2⁴⁰·max|x|)², so that x̂ vanishes against b: y = b, or the activation of b, and rstd = 1/√eps; mean
   and sums as with any eps.
-- zeros: where every factor of y, and every sum, is a zero of positive sign, or exactly cancels, +0. IEEE 754 fixes that in
-  any order, also where a kernel adds a zero; a −0 that is lost so is right.
+- zeros: +0 where x·w is +0 in y, and where a sum of a fused addition is. IEEE 754 fixes that in any order, also where a
+  kernel adds a zero; a −0 that is lost so is right.
 - equal rows: equal results, bit by bit, where the contract promises that a row does not depend on the others.
 
 `accuracy` already holds a kernel to the rest: no rows (a sum of no terms has no rounding, so only 0 is allowed), rows

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from verify_norm.cases import make, placement, turns
+from verify_norm.cases import make, turns
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations import wrapping
 from verify_norm.checks.relations.equations import Equation, compared
@@ -66,12 +66,8 @@ EVALUATING = Mode(
 COPIED = Mode(
     "in a copy.deepcopy of the module", lambda function, device: wrapping.of_modules(function, modules.copying)
 )
-DETERMINISTIC = Mode(
-    "with deterministic algorithms", lambda function, device: wrapping.deterministically()(function)
-)
-THREADED = Mode(
-    f"with {THREADS} threads of torch", lambda function, device: wrapping.in_threads(THREADS)(function)
-)
+DETERMINISTIC = Mode("with deterministic algorithms", lambda function, device: wrapping.deterministically()(function))
+THREADED = Mode(f"with {THREADS} threads of torch", lambda function, device: wrapping.in_threads(THREADS)(function))
 REPLAYED = Mode("in a CUDA graph with new values", lambda function, device: captures.replayed(function))
 BATCHED = Mode("under torch.func.vmap", lambda function, device: wrapping.batched(function, every=False))
 ALL_BATCHED = Mode(

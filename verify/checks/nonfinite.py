@@ -8,8 +8,8 @@ What is right, where the truth at the given inputs is not finite:
   ∞ − ∞ or 0·∞ in other places. But one addition has no other form: y of an infinite bias, residual_out of an infinite
   summand and dx of an infinite dresidual_out are what float64 says, where the other summand cannot overflow. And rstd
   may be 0: an update of Welford's kind makes the variance ∞ where the sum of squares makes it ∞ − ∞; y is NaN in both.
-- Of NaN in some elements and infinities in others, NaN in what depends on a NaN: where the truth at a large finite number in
-  place of the infinities is NaN.
+- Of NaN in some elements and infinities in others, NaN in what depends on a NaN: where the truth at a large finite
+  number in place of the infinities is NaN.
 - An infinity of the sign of the limit. Let the truth at large finite numbers L and 2L in place of the infinity be v ± δ
   and v′ ± δ′, by the bound of the kernel's arithmetic. Where |v′ − v| > δ + δ′, the result grows with L, and the sign
   of v′ − v is that of the infinity that it goes to.

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import combinations
 from math import prod
 
-from verify_norm.core.spec import SHARED, CaseSpec, Op, Special, Tensor
+from verify_norm.core.spec import ALIASES, SHARED, CaseSpec, Op, Special, Tensor
 
 
 def affine_shape(spec: CaseSpec, op: Op) -> tuple[int, ...]:
@@ -27,17 +26,14 @@ def shape_of(tensor: Tensor, spec: CaseSpec, op: Op) -> tuple[int, ...]:
 
 
 def aliases(op: Op) -> tuple[str, ...]:
-    """Return the pairs of inputs that a caller may give as one tensor: of one shape and type, and none that is changed.
+    """Return the pairs of inputs that a caller may give as one tensor.
 
     >>> from verify_norm.core.ops import OPS
     >>> aliases(OPS["layernorm_bwd"]), aliases(OPS["add_rmsnorm_fwd"])
-    (('dy:x', 'weight:bias'), ('x:residual',))
+    (('weight:bias', 'x:dy'), ('x:residual',))
     """
-    able = [t for t in op.inputs if t.role in ("input", "cotangent", "weight") and t.extent in ("data", "affine")]
-    able = [tensor for tensor in able if not tensor.name.startswith("running_")]
-    return tuple(
-        f"{a.name}:{b.name}" for a, b in combinations(able, 2) if (a.extent, a.dtype) == (b.extent, b.dtype)
-    )
+    names = {tensor.name for tensor in op.inputs}
+    return tuple(pair for pair in ALIASES if names.issuperset(pair.split(":")))
 
 
 def one_tensor(spec: CaseSpec, op: Op, written: Iterable[str] = ()) -> tuple[str, str] | None:
@@ -52,7 +48,9 @@ def one_tensor(spec: CaseSpec, op: Op, written: Iterable[str] = ()) -> tuple[str
 def aliased(spec: CaseSpec, op: Op) -> CaseSpec:
     """Return the spec, with one layout for two inputs that are one tensor."""
     pair = one_tensor(spec, op)
-    return spec if pair is None else replace(spec, **{f"{pair[1]}_layout": layout_of(spec, pair[0])})  # type: ignore[arg-type]
+    if pair is None:
+        return spec
+    return replace(spec, **{f"{pair[1]}_layout": layout_of(spec, pair[0])})  # type: ignore[arg-type]
 
 
 def groups(spec: CaseSpec, op: Op) -> int:
@@ -156,7 +154,8 @@ def special_words(spec: CaseSpec, op: Op | None = None) -> str:
         return ""
     places = {"rows": "every other row", "row": "all of the middle row"}
     where = places.get(spec.special_at, f"the {spec.special_at} element")
-    return f"{spec.special.replace('+', ' and ')} in {where} of {spec.special_in if op is None else special_input(spec, op)}"
+    values, name = spec.special.replace("+", " and "), spec.special_in if op is None else special_input(spec, op)
+    return f"{values} in {where} of {name}"
 
 
 def _lacking(spec: CaseSpec, op: Op) -> str | None:

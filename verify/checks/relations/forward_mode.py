@@ -16,6 +16,7 @@ from verify_norm.checks.relations.rerun import Difference, element
 from verify_norm.checks.relations.second_order import FLOAT32, benign, plain
 from verify_norm.core.dtypes import Array
 from verify_norm.core.finding import NoData
+from verify_norm.core.ops import forward_of
 from verify_norm.core.run import Case, Run
 from verify_norm.loading import gradients
 from verify_norm.loading.returned import named
@@ -44,12 +45,13 @@ def forward_mode(run: Run) -> Iterator[Difference | NoData]:
     for name, (want, allowed) in _truth(replace(run, case=case)).items():
         if name not in got or (got[name] is None and name not in SUMS):
             continue
-        value = np.zeros(want.shape) if got[name] is None else placement.to_float64(got[name]).reshape(want.shape)
+        change = got[name]
+        value = np.zeros(want.shape) if change is None else placement.to_float64(change).reshape(want.shape)
         off = np.where(np.isfinite(want + allowed), ~(np.abs(value - want) <= allowed), False)
         if off.any():
             index = tuple(int(i) for i in np.argwhere(off)[0])
             words = f"the derivative of {element(name, index)} in forward mode is {value[index]:.6g}"
-            missing = " (it has no tangent)" * (got[name] is None)
+            missing = " (it has no tangent)" * (change is None)
             expected = f"expected {want[index]:.6g} within {allowed[index]:.2g}"
             yield Difference(None, f"{words}{missing}, {expected}; {int(off.sum())} elements are wrong")
 
@@ -57,7 +59,7 @@ def forward_mode(run: Run) -> Iterator[Difference | NoData]:
 def _tangents(run: Run, case: Case) -> Mapping[str, torch.Tensor | None]:
     """Return the tangents of the outputs, by name; none where the kernel does not offer them."""
     assert run.kernel.forward_run is not None
-    forward = make.ops.forward_of(case.op)
+    forward = forward_of(case.op)
     offer = gradients.offered(case.arguments)
     try:
         with warnings.catch_warnings(), forward_ad.dual_level():
@@ -88,11 +90,10 @@ def _truth(run: Run) -> dict[str, tuple[Array, Array]]:
     by its own error and by a″ times what z errs by.
     """
     n, a = stages.norm(run), arithmetic_of(run)
-    changes = {name: _direction(name, run.case.arguments[name].shape) for name in ("weight", "bias")
-               if run.case.arguments.get(name) is not None}  # fmt: skip
     tx = _direction("x", run.case.spec.shape).reshape(n.view.shape)
-    tw, tb = (changes[name].reshape(n.view.affine) if name in changes else np.zeros(n.view.affine)
-              for name in ("weight", "bias"))  # fmt: skip
+    given = [name for name in ("weight", "bias") if run.case.arguments.get(name) is not None]
+    changes = {name: _direction(name, run.case.arguments[name].shape).reshape(n.view.affine) for name in given}
+    tw, tb = (changes.get(name, np.zeros(n.view.affine)) for name in ("weight", "bias"))
     y, mean, rstd = tangent(n, tx, tw, tb)
     unit = (4 * n.view.count + 40) * (1 + n.rstd * np.abs(n.x).max(initial=0.0)) * max(a.u, FLOAT32.u)
     size = np.abs(n.weighted(n.rstd * _terms(n, tx))) + np.abs(tw * n.xhat) + np.abs(tb)
@@ -106,12 +107,16 @@ def _truth(run: Run) -> dict[str, tuple[Array, Array]]:
         made["mean"] = (mean, unit * n.average(np.abs(tx)))
     if "residual_out" in run.case.exact:
         made["residual_out"] = (tx, FLOAT32.u * np.abs(tx))
-    shapes = {"mean": n.view.statistic, "rstd": n.view.statistic}
     return {
-        name: tuple(np.broadcast_to(part, n.view.shape if name in SUMS else part.shape).reshape(shapes.get(name, n.view.data))
-                    for part in pair)
-        for name, pair in made.items()
+        name: (_shaped(n, name, value), _shaped(n, name, np.broadcast_to(allowed, value.shape)))
+        for name, (value, allowed) in made.items()
     }
+
+
+def _shaped(n: Norm, name: str, values: Array) -> Array:
+    """Return values of the view in the shape of the output."""
+    shaped: Array = values.reshape(n.view.data if name in SUMS else n.view.statistic)
+    return shaped
 
 
 def _terms(n: Norm, tx: Array) -> Array:

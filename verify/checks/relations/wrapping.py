@@ -1,4 +1,4 @@
-"""Functions that call a kernel in another setting of torch than usual: with other data, defaults, modules, or batched."""
+"""Functions that call a kernel in another setting than usual: with other data, defaults, modules, or a batch."""
 
 import threading
 from collections.abc import Callable, Iterator
