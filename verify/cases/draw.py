@@ -34,10 +34,12 @@ def tensor(spec: CaseSpec, op: Op, one: Tensor, device: Any = None) -> Array | N
     elif one.role == "cotangent":
         values = np.ldexp(_cotangent(spec, op, one, rng), spec.dy_log2_scale)
     else:
-        values = np.ldexp(_family(spec.data, spec, op, rng) + spec.offset, spec.log2_scale)
+        values = _family(spec.data, spec, op, rng)
+        values = np.ldexp(values + spec.offset if spec.offset else values, spec.log2_scale)  # −0 + 0 is 0
     values = placement.shared(form.round(np.clip(values, -form.largest, form.largest)), layout)
     if spec.special and one.name == special_input(spec, op):
-        values = np.where(_marked(spec, placement.distinct(values.shape, layout)), float(spec.special), values)
+        for number, marks in _marked(spec, placement.distinct(values.shape, layout)):
+            values = np.where(marks, number, values)
     return values if device is None else on_device(values, device)
 
 
@@ -81,8 +83,21 @@ def _masked(shape: Sequence[int], rng: Random) -> Any:
     return mask
 
 
-def _marked(spec: CaseSpec, shape: tuple[int, ...]) -> Array:
-    """Return 1 where an input, with elements of this shape, holds the special value; 0 elsewhere."""
+def _marked(spec: CaseSpec, shape: tuple[int, ...]) -> list[tuple[float, Array]]:
+    """Return each special value, and 1 where an input with elements of this shape holds it; a later one counts."""
+    marks = _places(spec, shape)
+    if spec.special != "nan+inf":
+        return [(float(spec.special or 0), marks)]
+    nan, turn = marks.copy(), np.arange(shape[-1]) % 2
+    if spec.special_at == "row":
+        nan *= turn == 0
+    elif spec.special_at == "rows":
+        nan[2::4] = 0
+    return [(np.inf, np.maximum(marks, np.roll(marks, 1, -1))), (np.nan, nan)]
+
+
+def _places(spec: CaseSpec, shape: tuple[int, ...]) -> Array:
+    """Return 1 where `special_at` says, 0 elsewhere."""
     marks = np.zeros(shape)
     if spec.special_at == "rows":
         rows = marks.reshape(shape[0], -1)
@@ -136,9 +151,9 @@ def _family(data: str, spec: CaseSpec, op: Op, rng: Random) -> Array:
         return scale * (mean + rng.standard_normal(shape))
     if data == "zero":
         return np.zeros(shape)
-    if data == "padded":  # some rows, groups or channels are 0, or constant where there is an offset
+    if data == "padded":  # some rows, groups or channels are −0, or constant where there is an offset
         mask = _spread(_masked(_statistics(spec, op), rng), spec, op)
-        return np.where(mask, 0.0, rng.standard_normal(shape))
+        return np.where(mask, -0.0, rng.standard_normal(shape))
     if data == "integers":  # exact in every format, with ties
         return rng.integers(-8, 9, shape)
     return rng.standard_normal(shape)

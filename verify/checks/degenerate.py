@@ -8,13 +8,15 @@ Checked here, since no bound says it:
 - dy = 0: dx = 0 (or what a fused addition passes on), dweight = dbias = 0, exactly: every gradient is linear in dy.
 - eps huge, at least (2⁴⁰·max|x|)², so that x̂ vanishes against b: y = b, or the activation of b, and rstd = 1/√eps; mean
   and sums as with any eps.
+- zeros: +0 where x·w is +0 in y, and where a sum of a fused addition is. IEEE 754 fixes that in any order, also where a
+  kernel adds a zero; a −0 that is lost so is right.
 - equal rows: equal results, bit by bit, where the contract promises that a row does not depend on the others.
 
 `accuracy` already holds a kernel to the rest: no rows (a sum of no terms has no rounding, so only 0 is allowed), rows
 of one or two elements, zero rows, equal elements, zero weights, subnormals (kept or flushed, either is right), the
 largest finite values (what overflows is not judged), and with `nonfinite` a NaN or ∞ in one row.
 
-−0 counts as 0 throughout. Torch's CPU kernels compute x·a + b, which rounds where N = 1: that is their contract
+Elsewhere −0 counts as 0. Torch's CPU kernels compute x·a + b, which rounds where N = 1: that is their contract
 (`Contract.expanded`), not the rule.
 """
 
@@ -171,6 +173,34 @@ def _bias_alone(run: Run) -> tuple[Array, Array, float, float]:
     return b, np.broadcast_to(tau, view.shape), amax, amax_off
 
 
+def _has_zeros(run: Run) -> bool:
+    case = run.case
+    plain = case.op.activation is None and not case.op.quantized and case.spec.special is None
+    return plain and "dy" not in case.exact and any(not values.all() for _, values in _summed(run))
+
+
+def _summed(run: Run) -> Iterator[tuple[str, Array]]:
+    """Yield the outputs whose zeros have a sign that is known, with the values that have it: x̂·w has that of x·w."""
+    exact, op = run.case.exact, run.case.op
+    x, residual = given(run.case, "x"), exact.get("residual")
+    total = x if residual is None else x + residual
+    if residual is not None:
+        yield "residual_out", total
+    if not op.centred:
+        weight = exact.get("weight")
+        gain = np.ones(()) if weight is None else weight + run.case.arguments.get("weight_offset", 0.0)
+        yield "y", total * gain  # of the last dimensions
+
+
+def _signs_of_zeros(run: Run) -> Iterator[Compared]:
+    outputs = compared(run)
+    for name, values in _summed(run):
+        if name in outputs:
+            got = outputs[name][0].got
+            wrong = (values == 0) & ~np.signbit(values) & (got == 0) & np.signbit(got)
+            yield Compared(name, got, np.zeros(got.shape), wrong, "+0, because its factors and sums have that sign")
+
+
 def _rows_are_equal(run: Run) -> bool:
     case, spec = run.case, run.case.spec
     if not run.kernel.contract.batch_invariant or not has_rows(case) or case.op.view == "channels" or spec.special:
@@ -197,13 +227,14 @@ RULES = (
     Rule("eps = 0, no variance", _no_variance, _numbers_for_zero_by_zero),
     Rule("dy = 0", lambda run: "dy" in run.case.exact and _again(run), _gradient_of_nothing),
     Rule("eps huge", _eps_can_be_huge, _eps_decides),
+    Rule("the sign of zero", _has_zeros, _signs_of_zeros),
     Rule("equal rows", _rows_are_equal, _rows_that_differ),
 )
 
 
 @check(looks=lambda run: any(rule.holds(run) for rule in RULES))
 def degenerate(run: Run) -> Iterator[Finding | NoData]:
-    """No variance with eps = 0, dy = 0, a huge eps and equal rows give exactly what they must."""
+    """No variance with eps = 0, dy = 0, a huge eps, zeros and equal rows give exactly what they must."""
     reported: set[str] = set()
     looked = False
     for rule in (rule for rule in RULES if rule.holds(run)):

@@ -222,7 +222,7 @@ def _column(run: Run, name: str, d: Array, moved: Moved, mine: np.ndarray[Any, A
     T = sums(dy * moved.reference) - tangent if case.op.activation is not None else np.zeros(d.shape)  # 0: it is linear
     left, right = sums(dy * moved.kernel) - T, compared(run)[f"d{name}"][0].got.reshape(-1)[mine] * d
     most = sums(np.abs(dy) * moved.most)
-    random = case.spec.dy_layout not in SHARED and case.spec.dy_data != "ramp"
+    random = case.spec.dy_layout not in SHARED and case.spec.dy_data != "ramp" and not case.spec.alias
     by_chance = lam * np.sqrt(sums((dy * moved.allowed) ** 2)) if random else most
     off = judge.allowed(expected).reshape(-1)[mine] * np.abs(d)
     crumbs = 4 * dy.size * FORMATS["float64"].u * (sums(np.abs(dy * moved.reference)) + np.abs(tangent))

@@ -4,12 +4,53 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import prod
 
-from verify_norm.core.spec import SHARED, CaseSpec, Op, Special, Tensor
+from verify_norm.core.spec import ALIASES, SHARED, CaseSpec, Op, Special, Tensor
 
 
 def affine_shape(spec: CaseSpec, op: Op) -> tuple[int, ...]:
     """Return the shape of weight and bias."""
     return spec.shape[len(spec.shape) - spec.normalized_ndim :] if op.view == "rows" else spec.shape[1:2]
+
+
+def shape_of(tensor: Tensor, spec: CaseSpec, op: Op) -> tuple[int, ...]:
+    """Return the shape of an argument, or of a statistic as the reference returns it.
+
+    >>> from verify_norm.core.ops import OPS
+    >>> op = OPS["groupnorm_bwd"]
+    >>> {t.name: shape_of(t, CaseSpec((2, 6, 5), num_groups=3), op) for t in op.inputs if t.name in ("weight", "rstd")}
+    {'weight': (6,), 'rstd': (2, 3)}
+    """
+    if tensor.extent == "statistic":
+        return (spec.shape[0], groups(spec, op)) if op.view == "groups" else (rows(spec, op),)
+    return {"data": spec.shape, "affine": affine_shape(spec, op), "one": (1,)}[tensor.extent]
+
+
+def aliases(op: Op) -> tuple[str, ...]:
+    """Return the pairs of inputs that a caller may give as one tensor.
+
+    >>> from verify_norm.core.ops import OPS
+    >>> aliases(OPS["layernorm_bwd"]), aliases(OPS["add_rmsnorm_fwd"])
+    (('weight:bias', 'x:dy'), ('x:residual',))
+    """
+    names = {tensor.name for tensor in op.inputs}
+    return tuple(pair for pair in ALIASES if names.issuperset(pair.split(":")))
+
+
+def one_tensor(spec: CaseSpec, op: Op, written: Iterable[str] = ()) -> tuple[str, str] | None:
+    """Return the two inputs that are one tensor; None if there are none, as where one is None or is `written`."""
+    if not spec.alias or spec.special is not None or spec.alias not in aliases(op):
+        return None
+    one, two = spec.alias.split(":")
+    given = all(getattr(spec, name, True) is not False and name not in written for name in (one, two))
+    return (one, two) if given else None
+
+
+def aliased(spec: CaseSpec, op: Op) -> CaseSpec:
+    """Return the spec, with one layout for two inputs that are one tensor."""
+    pair = one_tensor(spec, op)
+    if pair is None:
+        return spec
+    return replace(spec, **{f"{pair[1]}_layout": layout_of(spec, pair[0])})  # type: ignore[arg-type]
 
 
 def groups(spec: CaseSpec, op: Op) -> int:
@@ -113,7 +154,8 @@ def special_words(spec: CaseSpec, op: Op | None = None) -> str:
         return ""
     places = {"rows": "every other row", "row": "all of the middle row"}
     where = places.get(spec.special_at, f"the {spec.special_at} element")
-    return f"{spec.special} in {where} of {spec.special_in if op is None else special_input(spec, op)}"
+    values, name = spec.special.replace("+", " and "), spec.special_in if op is None else special_input(spec, op)
+    return f"{values} in {where} of {name}"
 
 
 def _lacking(spec: CaseSpec, op: Op) -> str | None:

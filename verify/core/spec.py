@@ -29,7 +29,10 @@ Seed = Annotated[int, Interval(ge=0, le=2**64 - 1)]
 
 LAYOUTS = (
     *("contiguous", "row_strided", "transposed", "every_other", "offset", "expanded", "channels_last", "far"),
-    *("scalar", "expanded_last", "sequence_slice", "channel_slice", "own", "swapped", "swapped_last"),
+    *("scalar", "expanded_last", "sequence_slice", "channel_slice", "own", "swapped", "swapped_last", "loose"),
+)
+ALIASES = (  # inputs of one shape and type, which a caller may give as one tensor
+    *("x:residual", "weight:bias", "x:dy", "residual_out:dy", "residual_out:dresidual_out", "dy:dresidual_out"),
 )
 SHARED = frozenset({"expanded", "scalar", "expanded_last"})  # layouts whose elements share memory
 FAMILIES = (
@@ -156,10 +159,12 @@ class CaseSpec:
     gradient, where torch's autograd makes the backward. Annotations hold the allowed ranges of the numbers.
 
     A `special` value is in the input `special_in`, where `special_at` says: in its first, its middle or its last
-    element, in one element of every other row, or in all of the middle row. The backward of a fused addition has
-    residual_out for "x". `dy_data` is "random", "zero", zero in some rows (masked tokens) or columns, or a family of
-    `data`. `weight_data` is that of weight + weight_offset: "zero" or "one" in all or some elements; "initial" is 1,
-    with a bias of 0.
+    element, in one element of every other row, or in all of the middle row. With "nan+inf" an infinity is beside each
+    NaN, and every other such row has the infinity alone. The backward of a fused addition has residual_out for "x".
+    `dy_data` is "random", "zero", zero in some rows (masked tokens) or columns, or a family of `data`. `weight_data` is
+    that of weight + weight_offset: "zero" or "one" in all or some elements; "initial" is 1, with a bias of 0. `alias`
+    names two inputs that are one tensor, as "x:residual": the first. It has no effect beside a special value, on an
+    input that is None, or on one that the kernel may overwrite.
 
     `batch_invariance` and `determinism` also repeat the rows of x until its first dimension is `batch`; 0: they do not.
     The truth is that of the case alone, so a batch of serving's size costs the kernel's time and little more.
@@ -181,7 +186,7 @@ class CaseSpec:
     log2_scale: Exponent = 0
     dy_data: str = "random"
     dy_log2_scale: Exponent = 0
-    special: Literal["nan", "inf", "-inf"] | None = None
+    special: Literal["nan", "inf", "-inf", "nan+inf"] | None = None
     special_in: Special = "x"
     special_at: Literal["first", "middle", "last", "rows", "row"] = "first"
     x_layout: str = "contiguous"
@@ -191,6 +196,11 @@ class CaseSpec:
     residual_layout: str = "contiguous"
     residual_out_layout: str = "contiguous"
     dresidual_out_layout: str = "contiguous"
+    mean_layout: str = "contiguous"
+    rstd_layout: str = "contiguous"
+    running_mean_layout: str = "contiguous"
+    running_var_layout: str = "contiguous"
+    alias: str = ""
     weight: bool = True
     bias: bool = True
     dresidual_out: bool = True

@@ -118,7 +118,9 @@ def independent(case: Case) -> bool:
     """Return whether the data of a case with its own statistics are random numbers, finite, and none is repeated."""
     spec, op = case.spec, case.op
     layouts = {geometry.layout_of(spec, tensor.name) for tensor in op.inputs if tensor.extent == "data"}
-    plain = spec.data in FAMILIES and spec.dy_data == "random" and spec.special is None and spec.eps > 0
+    plain = (
+        spec.data in FAMILIES and spec.dy_data == "random" and spec.special is None and spec.eps > 0 and not spec.alias
+    )
     return plain and prod(spec.shape) > 0 and not layouts & SHARED and stages.own_statistics(case)
 
 

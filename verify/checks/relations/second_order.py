@@ -34,12 +34,12 @@ def second_order(run: Run) -> Iterator[Difference | NoData]:
     the reference's. Where it raises, or a gradient comes without a graph, which torch refuses to differentiate, there
     is nothing to compare; nor where a contract lets the kernel overwrite dy, which a derivative needs.
     """
-    spec, contract = _plain(run), run.kernel.contract
+    spec, contract = plain(run), run.kernel.contract
     wide = contract.accumulate in ("float32", "float64") and contract.products == "float32"
     if not wide or contract.inplace or spec.dtype != "float32":
         yield NoData()
         return
-    case = make.build(spec, run.case.op, contract, run.case.device, _benign(run.case, spec))
+    case = make.build(spec, run.case.op, contract, run.case.device, benign(run.case, spec))
     found = list(_derivatives(run, case)) if np.isfinite(given(case, "rstd")).all() else []
     if not found:
         yield NoData()
@@ -74,7 +74,7 @@ def _derivatives(run: Run, case: Case) -> Iterator[tuple[str, str, torch.Tensor 
         yield from ((output, name, source.grad) for name, source in sources.items())
 
 
-def _plain(run: Run) -> CaseSpec:
+def plain(run: Run) -> CaseSpec:
     """Return the case in float32, of short rows, and with all tensors contiguous; the case's own type if it must be.
 
     The error allowed grows with the row; a layout with shared elements would tie them together.
@@ -89,7 +89,7 @@ def _plain(run: Run) -> CaseSpec:
     return next((each for each in some if kernel.fitted(each) == each and kernel.refuses(each) is None), own)
 
 
-def _benign(case: Case, spec: CaseSpec) -> dict[str, Array | None]:
+def benign(case: Case, spec: CaseSpec) -> dict[str, Array | None]:
     """Return values at which no gradient and no derivative is small: dy has the sign of x̂, about."""
     rng = np.random.default_rng(spec.seed)
     exact = dict(case.exact)
