@@ -5,7 +5,7 @@ from dataclasses import FrozenInstanceError, fields
 import pytest
 
 from verify_norm.kernels.groups import constants
-from verify_norm.kernels.groups.launch import KERNELS
+from verify_norm.kernels.groups.chain import KERNELS
 
 
 @pytest.mark.parametrize(("even", "short"), [(True, ""), (False, "positions")])
