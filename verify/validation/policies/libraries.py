@@ -195,8 +195,8 @@ LIBRARIES = (
     _policy(
         "vLLM",
         "x of randn/(2·hidden), so that eps is most of the variance; assert_close with 1e-2, 1e-2",
-        "vllm-project/vllm, tests/kernels/core/test_layernorm.py at 041b9f5: test_rms_norm, test_gemma_rms_norm, with and "
-        "without a residual, three types, hidden sizes 8, 768, 769, 5120, 5125, 8192, eps = 1e-6, weights of mean 1 "
+        "vllm-project/vllm, tests/kernels/core/test_layernorm.py at 041b9f5: test_rms_norm, test_gemma_rms_norm, with "
+        "and without a residual, types, hidden sizes 8, 768, 769, 5120, 5125, 8192, eps = 1e-6, weights of mean 1 "
         "(Gemma: 0) and deviation 0.1; the reference first. 7, 83 and 4096 tokens, on a CPU 7. Left out: strided "
         "inputs, opcheck, test_rms_norm_weightless, quantized outputs (whose truth is vLLM's own kernels).",
         Library(_vllm, divided, lambda *a: refused(*a[3:], 1e-2, 1e-2), in_float32, backward=False),
@@ -208,7 +208,7 @@ LIBRARIES = (
         "test_fused_add_rmsnorm, test_gemma_fused_add_rmsnorm (float16, 1e-3), test_layernorm (bfloat16, 1e-2), "
         "test_norm_quant (scales 0.01, 1, 10, rtol = atol = 1; the kernel's value stands for the expected one), and "
         "test_fused_add_rmsnorm_quant with the scales of rows for its static ones (rtol = atol = 1: zeros pass). "
-        "Batches 1, 19, 99, 989 and eight hidden sizes; on a CPU two and four. Left out: strided inputs, strides beyond 2^31, "
+        "Batches 1, 19, 99, 989 and eight hidden sizes; on a CPU two and four. Left out: strides, "
         "test_qknorm.",
         Library(_flashinfer, plain, _near_flashinfer, in_float32, backward=False),
     ),
