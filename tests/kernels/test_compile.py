@@ -99,11 +99,14 @@ look("fold", row_plan.fold_plan(H200, False, 4, BF16, BF16), ())
 
 GROUPS = """
 import re
-from verify_norm.kernels.groups.launch import KERNELS
+from verify_norm.kernels.groups.chain import KERNELS
 
 TYPES |= dict.fromkeys(("P", "C1", "C2"), "*fp32") | dict.fromkeys(("OutW", "OutB"), "*bf16")
+TYPES |= dict.fromkeys(("RM", "RV"), "*bf16") | {"momentum": "fp32"}
+ALONE = ("RM", "RV", "momentum")
 BLOCK = {"BLOCK_G": 1, "BLOCK_C": 4, "BLOCK_S": 1024, "BLOCK_M": 128, "STAGES": 3, "COLS": 4, "PTX": True,
-         "WIDE": 1, "BLOCKS": 2, "COMPUTED": 2, "LINES": 64, "ONCE": True, "EVICT": "evict_first", "CHANNELS": 4}
+         "WIDE": 1, "BLOCKS": 2, "COMPUTED": 2, "LINES": 64, "ONCE": True, "EVICT": "evict_first", "CHANNELS": 4,
+         "OWN": False}
 READING = ("whole", "held", "sums", "turn")  # x, in vectors
 
 for inner, act, short in (("positions", "silu", ""), ("channels", "gelu", "channels"), ("", None, "positions")):
@@ -115,13 +118,24 @@ for inner, act, short in (("positions", "silu", ""), ("channels", "gelu", "chann
         reads = name.endswith(READING)
         constants["RANKS"] = 64 if even or not reads else 0
         values = form(**{field: constants[field] for field in form.__dataclass_fields__})
-        text = build(kernel, {"K": values}, () if act else ("W", "B", "DW", "DB", "OutW", "OutB"), 4).asm["ptx"]
+        absent = (*ALONE, *(() if act else ("W", "B", "DW", "DB", "OutW", "OutB")))
+        absent += ("eps",) if name.startswith("backward") else ()
+        text = build(kernel, {"K": values}, absent, 4).asm["ptx"]
         if inner and reads:  # 16 bytes a load, or 8
             wide = "v4" if vec == 8 else "v2"
             assert re.search(r"ld\\.global\\S*" + wide + r"|cp\\.async\\.c[ag]\\S* \\[.*, 0x(8|10)", text), name
             assert re.search(r"st\\.global\\S*" + wide, text) or name.endswith("sums"), name
         if name.endswith("turn"):
             assert "griddepcontrol.wait" in text and "griddepcontrol.launch_dependents" in text
+
+# BatchNorm: statistics that move in training, those that stay in evaluation
+constants |= {"OWN": True, "ACT": None, "INNER": "positions", "VEC": 8, "SHORT": "positions", "EVEN": False,
+              "SUMS": False, "RANKS": 64}
+for name, (kernel, form) in KERNELS.items():
+    values = form(**{field: constants[field] for field in form.__dataclass_fields__})
+    forms = (("eps",), ()) if name.startswith("backward") else ((), ("momentum",))
+    for absent in forms[:1] if name.endswith("merge") else forms:
+        build(kernel, {"K": values}, absent, 4)
 print("compiled")
 """
 
