@@ -135,7 +135,7 @@ def backward(
     dy
         the gradient with respect to y, as x.
     x, weight, bias, running_mean, running_var, training, eps
-        as in `forward`. In training the statistics are computed again from x, and the running ones are not used.
+        as in `forward`. In training the reference computes the statistics again from x; the running ones are not used.
 
     Returns
     -------

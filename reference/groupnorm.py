@@ -68,7 +68,7 @@ def backward(dy: Array, x: Array, weight: Array | None, bias: Array | None, *, n
     dy
         the gradient with respect to y, as x.
     x, weight, bias, num_groups, eps
-        as in `forward`; the statistics are computed again from x.
+        as in `forward`; the reference computes the statistics again from x.
 
     Returns
     -------

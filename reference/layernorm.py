@@ -85,14 +85,14 @@ def backward(
         c1 = mean(g·x̂)      c2 = mean g      dx = r(g − c2 − x̂·c1)
 
     and r/N·(N·g − Σg − x̂·Σ(g·x̂)), the form often seen, is this one with N taken out of the bracket. Every row has the
-    same w and b, so dweight = Σ dy·x̂ and dbias = Σ dy over the rows. `Norm.gradients` has these lines.
+    same w and b, so dweight = Σ dy·x̂ and dbias = Σ dy over the rows.
 
     Parameters
     ----------
     dy
         the gradient with respect to y, as x.
     x, weight, bias, eps, normalized_shape
-        as in `forward`; the statistics are computed again from x.
+        as in `forward`; the reference computes the statistics again from x.
 
     Returns
     -------

@@ -82,14 +82,13 @@ def backward(
         c1 = mean(g·x̂)      dx = r(g − x̂·c1)
 
     It is LayerNorm's without the mean. Every row has the same weight, so dweight = Σ dy·x̂ over the rows.
-    `Norm.gradients` has these lines.
 
     Parameters
     ----------
     dy
         the gradient with respect to y, as x.
     x, weight, eps, weight_offset, normalized_shape
-        as in `forward`; rstd is computed again from x.
+        as in `forward`; the reference computes rstd again from x.
 
     Returns
     -------

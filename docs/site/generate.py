@@ -18,6 +18,7 @@ from verify_norm.core.regression import RegressionLimits
 from verify_norm.core.spec import Contract
 from verify_norm.report import schema
 from verify_norm.report.glossary import GLOSSARY
+from verify_norm.report.operators import shape
 from verify_norm.search.config import COMMANDS, KEYS
 from verify_norm.search.options import flags
 
@@ -36,6 +37,12 @@ STATUSES = {
 DOORS = """In Python a report has the status as `verdict`, and a usage error is a `UsageError`.
 `raise_for_findings()` and the tests in pytest fail on 1, 2 and 3. pytest then ends with its own status, 1, or with 4
 for a usage error in an option."""
+
+TYPES = """B, C and M count samples, channels and rows. M is the product of the leading dimensions: `mean` and `rstd` have
+one dimension, also where x has three. A backward gets them in this shape and in float32. Those that a forward
+returns have the type that the contract's `stats` names, by default float32. A gradient has the type of what it is the
+gradient of. `scale` and `amax` have the shape (1,) and are float32, and a quantized y has 8 bits. All other tensors
+have the type of x; weight and bias may have another one. `verify-norm show OPERATOR` lists each tensor."""
 
 
 def pages() -> dict[str, str]:
@@ -112,7 +119,25 @@ def operators() -> str:
         takes = ", ".join([tensor.name + " (or None)" * tensor.optional for tensor in op.inputs] + list(op.attrs))
         rows.append([f"`{op.name}`", takes, ", ".join(tensor.name for tensor in op.outputs), op.summary])
     text = "Arguments are bound by name. Trailing outputs may be omitted: all but y, or all but one gradient."
-    return f"# Operators\n\n{text}\n\n{table(['operator', 'takes', 'returns', 'computes'], rows)}"
+    listed = table(["operator", "takes", "returns", "computes"], rows)
+    return f"# Operators\n\n{text}\n\n{listed}\n## Shapes and types\n\n{TYPES}\n\n{_shapes()}"
+
+
+def _shapes() -> str:
+    """Return a table of the shapes of tensors; operators whose tensors have the same shapes are one row."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for op in OPS.values():
+        one = {tensor.extent: shape(tensor, op) for tensor in (*op.inputs, *op.outputs)}
+        like = OPS[op.forward or op.name]
+        statistic = next(shape(tensor, like) for tensor in like.outputs if tensor.extent == "statistic")
+        groups.setdefault((f"`{one['data']}`", f"`{one['affine']}`", statistic), []).append(f"`{op.name}`")
+    heads = [
+        "operators",
+        "x, residual, y, residual_out, and gradients of these",
+        "weight, bias, dweight, dbias, running_mean, running_var",
+        "mean, rstd",
+    ]
+    return table(heads, ([", ".join(names), *shapes] for shapes, names in groups.items()))
 
 
 def contract() -> str:

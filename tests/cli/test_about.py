@@ -1,10 +1,13 @@
 """`list` and `show`."""
 
+import re
+
 import pytest
 from typer.testing import CliRunner
 
 from verify_norm.cli.app import app
 from verify_norm.core.only import CLAUSES
+from verify_norm.core.ops import OPS
 from verify_norm.loading import builtin
 
 
@@ -35,8 +38,24 @@ def test_show_only_has_every_clause():
     assert all(f"\n{clause} " in result.stdout for clause in CLAUSES)
 
 
+def test_show_an_operator_has_its_tensors_and_names_no_function_of_ours():
+    shown = {name: run("show", name).stdout for name in builtin.BOTH}
+    for name, directions in builtin.BOTH.items():
+        assert [line.split("(")[0] for line in shown[name].splitlines() if line.startswith("operator ")] == [
+            f"operator {direction}" for direction in directions
+        ]
+    known = {*OPS, *(argument for op in OPS.values() for argument in op.attrs)}
+    assert set(re.findall(r"`([^`]+)`", "".join(shown.values()))) <= known
+    rows = [line.split() for line in shown["groupnorm"].splitlines()]
+    assert [row[1:] for row in rows if row[:1] == ["rstd"]] == [
+        ["returned", "(B,", "G),", "one", "of", "each", "group", "float32"],
+        ["(B,", "G),", "one", "of", "each", "group", "float32"],
+    ]
+
+
 def test_list_names_everything():
     result = run("list")
     assert result.exit_code == 0
+    assert result.stdout.startswith("operators")
     for name in [*builtin.BUILTIN, "accuracy", "statistics", "signature", "nonfinite", "groupnorm_bwd"]:
         assert name in result.stdout

@@ -2,14 +2,18 @@
 
 from dataclasses import replace
 
+import pytest
+from runs import tally
+
 from verify_norm.core.coverage import Coverage
+from verify_norm.core.errors import UsageError
 from verify_norm.core.finding import Finding
 from verify_norm.core.results import Report
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Contract
 from verify_norm.core.tally import CheckResult, Skip, Tally
 from verify_norm.core.ulp import UlpStats
-from verify_norm.pytest_plugin.verdicts import answer, line, summary
+from verify_norm.pytest_plugin.verdicts import answer, line, regressions, summary
 from verify_norm.report import documents
 
 
@@ -85,6 +89,47 @@ def test_an_answer_is_plain_data_with_the_reports_as_written():
     found = answer(text)
     assert found["reports"] == [documents.dump(report()), documents.dump(report(op="rmsnorm_bwd"))]
     assert set(found["verdicts"]) == {"signature", "accuracy"}
+
+
+def test_what_a_baseline_says_of_a_kernel(tmp_path):
+    """It is held to its errors, also where its accuracy is expected to fail; a finding stays one."""
+    path = tmp_path / "baseline.json"
+
+    def of(*errors, corners=9, **changes):
+        """A report with these errors of y, in ULP, by type."""
+        settings = Settings(checks=("signature", "accuracy"), device="cpu", examples=0)
+        types = zip(("float16", "bfloat16"), errors, strict=False)
+        tallies = tuple(tally([ulp] * 64, dtype, ratio=ulp, cases=corners) for dtype, ulp in types)
+        return report(tallies=tallies, settings=settings, cases=corners * len(errors), **changes)
+
+    def compared(old, new):
+        path.write_text(documents.dump(old))
+        found = answer(documents.dump(new))
+        told = regressions(found, str(path), ("signature", "accuracy"), None)
+        return told.get("worse", "").partition("\n")[2], [note.replace(str(path), "FILE") for note in told["notes"]]
+
+    finding = Finding("norms:k", "accuracy", "y", "fail", "y is wrong", CaseSpec((4, 8)))
+    assert compared(of(0.5, 0.5), of(0.5, 0.5)) == ("", ["compared with FILE: 18 of 18 cases, no worse"])
+    left = "y bfloat16: compared in 9 → 8 cases; only equal cases count"
+    fewer = replace(of(0.5, 3.0), tallies=(of(0.5).tallies[0], of(0.5, 3.0, corners=8).tallies[1]), cases=17)
+    assert compared(of(0.5, 0.5), fewer) == ("", ["compared with FILE: 17 of 18 cases, no worse", left])
+    worse, notes = compared(of(2.0, 2.0, findings=(finding,)), of(2.0, 9.0, findings=(finding,)))
+    assert "y bfloat16 error/bound: 2 → 9" in worse
+    assert "y float16" not in worse
+    assert not any("no worse" in note for note in notes)
+    assert compared(of(2.0, findings=(finding,)), of(2.0, findings=(finding,)))[0] == "", "a finding as before"
+    assert "accuracy y: not found → y is wrong" in compared(of(2.0), of(2.0, findings=(finding,)))[0]
+    assert (
+        "the baseline FILE has no norms:k (rmsnorm_fwd)"
+        in compared(of(0.5, kernel="a", op="layernorm_fwd"), of(0.5))[1]
+    )
+    cut = of(0.5, coverage=Coverage(475, 75, 3, 0, 3, {"y": 3}, "the 1 s were over"))
+    assert compared(of(0.5), cut)[1] == [
+        "not compared with FILE: incomplete: 3 of 75 corner cases ran: the 1 s were over"
+    ]
+    late = Skip("cases", "the 1 s were over", 6)
+    with pytest.raises(UsageError, match="the old run ran out of time after 9 cases; run it again with more --seconds"):
+        compared(of(0.5, skipped=(late,)), of(0.5))
 
 
 def test_the_line_of_a_kernel_names_what_is_expected_and_what_is_not():

@@ -15,38 +15,44 @@ from verify_norm.search.request import interpret
 
 
 def list_() -> None:
-    """List the kernels, operators and checks."""
-    from rich.table import Table
-
+    """List the operators, the checks, and the kernels that come with verify-norm and other packages."""
     interpret()
     from verify_norm.checks import CHECKS
     from verify_norm.loading.builtin import BUILTIN, PEERS, missing
     from verify_norm.loading.entry_points import registered
-    from verify_norm.report import terminal
 
     theirs = registered()
     for line in theirs.complaints:
         complain(line)
-    for title, rows in (
-        ("kernels", [(k.name, k.op, k.summary) for k in BUILTIN.values()]),
-        ("kernels of other libraries", [(k.name, k.op, missing(k) or k.summary) for k in PEERS.values()]),
-        (
-            "kernels of other packages",
-            [(k.name, k.op, f"{k.summary} (from {k.origin})".lstrip()) for k in theirs.kernels.values()],
-        ),
-        ("operators", [(o.name, ", ".join(t.name for t in o.outputs), o.summary) for o in OPS.values()]),
-        ("checks", [(c.name, "", c.summary) for c in CHECKS.values()]),
-    ):
-        table = Table(title=title, box=None, show_header=False, pad_edge=False)
-        table.title_justify, table.title_style = "left", "bold"
-        for row in rows:
-            table.add_row(*map(escape, row))
-        if rows:
-            terminal.console().print(table)
+    absent = {name: why for name, kernel in PEERS.items() if (why := missing(kernel))}
+    of = {why: ", ".join(name for name in absent if absent[name] == why) for why in absent.values()}
+    _table("operators", [(o.name, ", ".join(t.name for t in o.outputs), o.summary) for o in OPS.values()])
+    _table("checks", [(c.name, c.summary) for c in CHECKS.values()])
+    _table("kernels", [(k.name, k.op, k.summary) for k in BUILTIN.values()])
+    there = [(k.name, k.op, k.summary) for k in PEERS.values() if k.name not in absent]
+    _table("kernels of other libraries", there)
+    named = [(k.name, k.op, f"{k.summary} (from {k.origin})".lstrip()) for k in theirs.kernels.values()]
+    _table("kernels of other packages", named)
+    for why, names in of.items():
+        _print(f"{why}\n  {names}")
 
 
-def show(name: Annotated[str, typer.Argument(help="A kernel, check or operator; or contracts, or only.")]) -> None:
-    """Describe a kernel, a check or an operator; or contracts, what --contract takes; or only, what --only takes."""
+def _table(title: str, rows: list[tuple[str, ...]]) -> None:
+    """Print rows below a title; nothing if there are none."""
+    from rich.table import Table
+
+    from verify_norm.report import terminal
+
+    made = Table(title=title, box=None, show_header=False, pad_edge=False)
+    made.title_justify, made.title_style = "left", "bold"
+    for row in rows:
+        made.add_row(*map(escape, row))
+    if rows:
+        terminal.console().print(made)
+
+
+def show(name: Annotated[str, typer.Argument(help="An operator, check or kernel; or contracts, or only.")]) -> None:
+    """Describe an operator, a check or a kernel; or contracts, what --contract takes; or only, what --only takes."""
     interpret()
     if name == "only":
         _show_only()
@@ -65,11 +71,12 @@ def show(name: Annotated[str, typer.Argument(help="A kernel, check or operator; 
         function = CHECKS[name].function
         _print(f"check {name}\n\n{inspect.getdoc(function) or ''}\n\nin {function.__module__}")
         return
-    if name in OPS and name not in BUILTIN:
-        _describe_op(name)
+    if name in BOTH or (name in OPS and name not in BUILTIN):
+        for op in BOTH.get(name, (name,)):
+            _describe_op(op)
         return
     if ":" not in name and name not in BUILTIN and name not in PEERS:
-        known = [*BUILTIN, *PEERS, *registered().kernels, *CHECKS, *OPS, "contracts", "only"]
+        known = [*BUILTIN, *PEERS, *registered().kernels, *CHECKS, *OPS, *BOTH, "contracts", "only"]
         one_of("kernel, check or operator", name, known, see=LIST)
     kernel = find(name)
     whose = f", from {kernel.origin}" if kernel.origin else ""
@@ -96,10 +103,17 @@ def _show_only() -> None:
 
 
 def _describe_op(name: str) -> None:
+    from verify_norm.report import operators, terminal
+
     op = OPS[name]
     takes = ", ".join([t.name for t in op.inputs] + list(op.attrs))
     _print(f"operator {name}({takes}) -> {', '.join(t.name for t in op.outputs)}\n{op.summary}\n")
-    _print(inspect.getdoc(op.reference) or "")
+    made = terminal.table("tensor", "", "shape", "type", words=4)
+    for tensor in dict.fromkeys((*op.inputs, *op.outputs)):
+        way = "returned" if tensor in op.outputs else "may be None" if tensor.optional else ""
+        made.add_row(tensor.name, way, escape(operators.shape(tensor, op)), operators.dtype(tensor))
+    terminal.console().print(made)
+    _print(f"\n{operators.described(op)}\n")
 
 
 def _print(text: str) -> None:

@@ -8,7 +8,7 @@ from verify_norm.core.errors import Exit
 from verify_norm.core.regression import RegressionLimits
 from verify_norm.core.results import Report, cases, failure, gap, replay_line
 from verify_norm.report import documents
-from verify_norm.report.words import no_data, seen
+from verify_norm.report.words import count, no_data, seen
 
 
 def answer(text: str, *, every: bool = True) -> dict[str, Any]:
@@ -42,16 +42,17 @@ def summary(reports: Sequence[Report], *, every: bool = True) -> dict[str, Any]:
 def regressions(
     found: Mapping[str, Any], baseline: str, checks: Sequence[str], limits: RegressionLimits | None
 ) -> dict[str, Any]:
-    """Return what is `worse` than in the reports of a file, and the check whose test is its `bearer`; {} if nothing is.
+    """Return the `notes` with what was compared with a file; if a kernel is `worse`, that, and the check as `bearer`.
 
-    Incomplete reports, and kernels that the file lacks, are not compared. Raises UsageError if it cannot be read.
+    The test of the bearer fails. Incomplete reports, and kernels that the file lacks, are not compared. Raises
+    UsageError if the file cannot be read, or has other cases.
     """
-    from verify_norm.report.compare.compare import compare
+    from verify_norm.report.compare.compare import ONLY_EQUAL, compare
     from verify_norm.report.difference import sentence
 
     new = [document for text in found["reports"] for document in documents.load_all(text)]
     if found["gap"]:
-        return {}
+        return {"notes": [*found["notes"], f"not compared with {baseline}: {found['gap']}"]}
     stored = [report_of(document) for document in documents.read(baseline)]
     runs = {(report_of(document).bind, report_of(document).only) for document in new}
     alike = [one for one in stored if (one.bind, one.only) in runs]  # a kernel may be there with several constants
@@ -59,6 +60,11 @@ def regressions(
     changes = [change for pair in compared.pairs for change in pair.of("worse")]
     worse = [sentence(one) + f"\n  replay    {one.replay}" * bool(one.replay) for one in changes]
     notes = [*found["notes"], *(f"the baseline {baseline} has no {name}" for name in compared.new_alone)]
+    if compared.pairs and not worse:
+        both = sum(min(pair.old_cases, pair.new_cases) for pair in compared.pairs)
+        of = count(sum(pair.old_cases for pair in compared.pairs), "case")
+        notes.append(f"compared with {baseline}: {both} of {of}, no worse")
+    notes += [note for pair in compared.pairs for note in pair.notes if note.endswith(ONLY_EQUAL)]
     text = "\n".join((f"worse than in {baseline}:", *worse))
     bearer = "accuracy" if "accuracy" in checks else checks[0]
     return {"notes": notes} | ({"worse": text, "bearer": bearer} if worse else {})

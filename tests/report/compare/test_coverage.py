@@ -6,6 +6,7 @@ import pytest
 from runs import EARLY, changes, kernel, ran
 
 from verify_norm.auditing.model import Audit
+from verify_norm.core.check_names import CHECK_NAMES
 from verify_norm.core.tally import CheckResult, Skip
 from verify_norm.report.compare.coverage import same_cases, unequal
 
@@ -34,7 +35,6 @@ def test_random_cases_follow_the_kernel_s_errors():
             {"dtypes": ("float32",)},
             "--dtype float32,float16,bfloat16 → float32; make the new run again with --dtype float32,",
         ),
-        ({"checks": ()}, "--checks accuracy,statistics,distribution → ''"),
         ({"shapes": "models"}, "--shapes fuzz → models"),
         ({"device": "cuda"}, "--device cpu → cuda"),
     ],
@@ -47,6 +47,25 @@ def test_other_settings_are_other_cases(good, settings, words):
         Audit(good), Audit(other)
     )  # the data of surveys and ladders follow from them, too
     assert unequal(Audit(other), Audit(good))
+
+
+def test_a_list_of_all_checks_is_no_list(good):
+    """pytest names every check, the command line none; a list may leave out those that do not apply."""
+
+    def asked(*names, ran):
+        results = tuple(CheckResult(name, "", 9, 0) for name in ran)
+        return replace(good, settings=replace(good.settings, checks=names), checks=results)
+
+    own = [name for name in CHECK_NAMES if name not in ("gradient", "autograd")]
+    every = [asked(*names, ran=own) for names in ((), CHECK_NAMES, own, reversed(own))]
+    assert [unequal(one, other) for one in every for other in every] == [""] * 16
+    older = asked(ran=own[:-1])
+    assert unequal(older, every[0]) == unequal(older, every[1]) == "", "a new version has one more check"
+    some = asked(*own[1:], ran=own[1:])
+    assert f"--checks '' → {','.join(own[1:])}" in unequal(every[0], some)
+    assert f"--checks {','.join(own[1:])} → ''; make the new run again with --checks signature" in unequal(
+        some, every[1]
+    )
 
 
 def test_a_run_that_did_not_end_is_not_compared(good):

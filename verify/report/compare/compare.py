@@ -15,6 +15,7 @@ from verify_norm.report.compare import audits, coverage, errors
 from verify_norm.report.compare.model import Change, Pair, RegressionLimits, Row, RunComparison, Way
 from verify_norm.report.words import count
 
+ONLY_EQUAL = "only equal cases count"  # ends the note on an output and type with other cases in the two runs
 ORDER: tuple[Way, ...] = ("worse", "better", "changed", "same")
 
 
@@ -82,7 +83,7 @@ def _pair(before: Document, after: Document, limits: RegressionLimits) -> Pair:
         *audits.changes(before, after),
     ]
     left_out = [
-        f"{row.new.output} {row.new.dtype}: compared in {row.old.cases} → {row.new.cases} cases; only equal cases count"
+        f"{row.new.output} {row.new.dtype}: compared in {row.old.cases} → {row.new.cases} cases; {ONLY_EQUAL}"
         for row in both
         if not _equal(row)
     ]

@@ -5,12 +5,13 @@ from dataclasses import fields
 from typing import Any
 
 from verify_norm.auditing.model import Audit, Document, report_of
+from verify_norm.core.check_names import CHECK_NAMES
 from verify_norm.core.results import Report
 from verify_norm.report.compare.model import Change, RegressionLimits, Way
 
 NO_EFFECT = ("date", "isolation")  # of the environment: no result depends on them
 # The settings that choose the cases, and their options; the seed and the device choose them too.
-OPTIONS = {"dtypes": "--dtype", "checks": "--checks", "shapes": "--shapes", "examples": "--examples"}
+OPTIONS = {"dtypes": "--dtype", "shapes": "--shapes", "examples": "--examples"}
 
 
 def offered(report: Report) -> tuple[str, ...]:
@@ -64,11 +65,19 @@ def _settings(old: Report, new: Report, *, seeded: bool) -> dict[str, list[str]]
     """Return the settings that choose the cases in both runs, by their options; the seed chooses random data only."""
     runs = (old.settings, new.settings)
     values: dict[str, list[Any]] = {option: [getattr(one, name) for one in runs] for name, option in OPTIONS.items()}
+    values["--checks"] = _asked(old, new)
     if seeded or any(one.examples for one in runs):
         values["--seed"] = [one.seed for one in runs]
     if len({one.device == "cpu" for one in runs}) == 2:
         values["--device"] = [one.device for one in runs]
     return {option: [_argument(value) for value in pair] for option, pair in values.items()}
+
+
+def _asked(old: Report, new: Report) -> list[tuple[str, ...]]:
+    """Return the checks that both runs asked for; () is all, as is a list of all, and of all that apply."""
+    if {check.name for check in old.checks} == {check.name for check in new.checks}:
+        return [(), ()]
+    return [() if {*CHECK_NAMES} <= {*one.settings.checks} else one.settings.checks for one in (old, new)]
 
 
 def _argument(value: Any) -> str:

@@ -1,0 +1,53 @@
+"""An operator in words, for `verify-norm show` and the site: the shape and type of each tensor, its reference."""
+
+import inspect
+import re
+
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import Extent, Op, Tensor, View
+
+SHAPES: dict[View, dict[Extent, str]] = {  # by what is normalized together
+    "rows": {"data": "(…, *normalized_shape)", "affine": "normalized_shape", "statistic": "(M,), one of each row"},
+    "groups": {"data": "(B, C, *spatial)", "affine": "(C,)", "statistic": "(B, G), one of each group"},
+    "channels": {"data": "(B, C, *spatial)", "affine": "(C,)", "statistic": "(C,), one of each channel"},
+}
+
+
+def shape(tensor: Tensor, op: Op) -> str:
+    """Return the shape of an operator's tensor in words.
+
+    >>> shape(OPS["layernorm_bwd"].inputs[-1], OPS["layernorm_bwd"])
+    '(M,), one of each row'
+    """
+    if tensor.extent == "statistic" and op.view == "groups" and "num_groups" not in op.attrs:
+        return "(B, C), one of each channel of each sample"
+    return "(1,)" if tensor.extent == "one" else SHAPES[op.view][tensor.extent]
+
+
+def dtype(tensor: Tensor) -> str:
+    """Return the type of an operator's tensor in words, as the strict contract has it."""
+    if tensor.dtype == "weight":
+        return "as the parameter" if tensor.role == "output" else "as x, or another one"
+    return "as x" if tensor.dtype == "x" else tensor.dtype
+
+
+def described(op: Op) -> str:
+    """Return what the operator computes and what its arguments are, from the docstring of its reference.
+
+    Names of operators stand where it names other references.
+
+    >>> described(OPS["groupnorm_bwd"]).splitlines()[-1]
+    '    as in `groupnorm_fwd`; the reference computes the statistics again from x.'
+    """
+    names = {_place(other): name for name, other in OPS.items()}
+    own = op.reference.__module__.rpartition(".")[2]
+
+    def named(found: re.Match[str]) -> str:
+        return f"`{names.get((found[1] or own, found[2]), found[0].strip('`'))}`"
+
+    text = re.split(r"\n\n(?:(?:Returns|Raises|Notes|Examples)\n---|>>> )", inspect.getdoc(op.reference) or "")[0]
+    return re.sub(r"`(?:(\w+)\.)?(\w+)`", named, text)
+
+
+def _place(op: Op) -> tuple[str, str]:
+    return op.reference.__module__.rpartition(".")[2], op.reference.__name__
