@@ -196,7 +196,7 @@ LIBRARIES = (
         "vLLM",
         "x of randn/(2·hidden), so that eps is most of the variance; assert_close with 1e-2, 1e-2",
         "vllm-project/vllm, tests/kernels/core/test_layernorm.py at 041b9f5: test_rms_norm, test_gemma_rms_norm, with "
-        "and without a residual, types, hidden sizes 8, 768, 769, 5120, 5125, 8192, eps = 1e-6, weights of mean 1 "
+        "and without a residual, hidden sizes 8, 768, 769, 5120, 5125, 8192, eps = 1e-6, weights of mean 1 "
         "(Gemma: 0) and deviation 0.1; the reference first. 7, 83 and 4096 tokens, on a CPU 7. Left out: strided "
         "inputs, opcheck, test_rms_norm_weightless, quantized outputs (whose truth is vLLM's own kernels).",
         Library(_vllm, divided, lambda *a: refused(*a[3:], 1e-2, 1e-2), in_float32, backward=False),
