@@ -50,7 +50,7 @@ def forward_plan(
     rows = cut["ROWS"]
     ahead = -(-multiprocessors(device) * AHEAD // (rows * n * dtype.itemsize * (1 + residual)))
     options = {"num_warps": cut.pop("num_warps")}
-    constants = ForwardConstants(vec, ptx(device), _even(n, cut), **cut, FORM=form)
+    constants = ForwardConstants(vec, ptx(device), _even(n, cut), FORM=form, **cut)
     return Plan(forward, constants, device, vec, rows, ahead=ahead, options=options)
 
 
@@ -81,7 +81,7 @@ def backward_plan(
         buffer = rows * cut["CHUNK"] * cut["CHUNKS"] * dtype.itemsize * (2 + added)  # one a stage but the last
         cut["STAGES"] = min(cut["STAGES"], max(1, 1 + (shared_memory(device) - RESERVED) // buffer))
     constants = BackwardConstants(
-        vec, ptx(device), _even(n, cut), DWEIGHT=dweight, DBIAS=dbias, SUMS=1 if over else rows, **cut, FORM=form
+        vec, ptx(device), _even(n, cut), DWEIGHT=dweight, DBIAS=dbias, SUMS=1 if over else rows, FORM=form, **cut
     )
     return Plan(backward, constants, device, vec, rows, most, options={"num_warps": warps})
 
@@ -99,15 +99,10 @@ def gated_plan(device: torch.device, n: int, vec: int, dtype: torch.dtype, weigh
     most = CPU_PROGRAMS
     if device.type == "cuda":
         most = max(max(8 // warps, 1) * multiprocessors(device), TOGETHER)
-    sums = {
-        "DWEIGHT": weight is not None,
-        "DBIAS": False,
-        "AGAIN": 1,
-        "RAW": 1,
-        "STAGES": 1,
-        "SUMS": 1 if over else rows,
-    }
-    constants = BackwardConstants(vec, ptx(device), _even(n, cut), **cut, **sums)
+    sums = {"AGAIN": 1, "RAW": 1, "STAGES": 1, "SUMS": 1 if over else rows}
+    constants = BackwardConstants(
+        vec, ptx(device), _even(n, cut), DWEIGHT=weight is not None, DBIAS=False, FORM="gate", **cut, **sums
+    )
     return Plan(gated, constants, device, vec, rows, most, options={"num_warps": warps})
 
 
