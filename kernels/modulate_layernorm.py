@@ -28,7 +28,7 @@ def modulate_layernorm_fwd(
     weight, bias : Tensor or None
         Of shape normalized_shape, of x's type or float32.
     scale, shift : Tensor
-        Of shape (B, *normalized_shape), of x's type or float32: one line for all rows of a sample.
+        Of shape (B, *normalized_shape), of x's type or float32: a line for all rows of a sample; or of x's shape.
     eps : float
         Added to the variance under the root.
     normalized_shape : int, sequence of int or None
@@ -49,17 +49,17 @@ def modulate_layernorm_fwd(
     norm = norm_of(x, weight, bias, normalized_shape)
     if not norm.lead:
         raise ValueError(f"x must have samples, not only normalized dimensions: shape {tuple(x.shape)}")
-    wanted = (x.shape[0], *x.shape[norm.lead :])
+    alike, wanted = tuple(x.shape), (x.shape[0], *x.shape[norm.lead :])
     for name, t in (("scale", scale), ("shift", shift)):
         if not isinstance(t, Tensor):
             raise TypeError(f"{name} must be a torch.Tensor, not {type(t).__name__}")
-        if tuple(t.shape) != wanted:
-            raise ValueError(f"{name} must have shape {wanted}, one line a sample, not {tuple(t.shape)}")
+        if tuple(t.shape) not in (wanted, alike) or t.shape != scale.shape:
+            raise ValueError(f"{name} must have shape {wanted}, a line a sample, or {alike}, not {tuple(t.shape)}")
         if t.dtype not in (x.dtype, torch.float32):
             raise TypeError(f"{name} must be {x.dtype} like x, or torch.float32, not {t.dtype}")
         if t.device != x.device:
             raise ValueError(f"{name} is on {t.device}, x on {x.device}")
-    per = norm.rows // max(x.shape[0], 1)
+    per = 1 if scale.shape == x.shape else norm.rows // max(x.shape[0], 1)
     y, _, mean, rstd, _ = forward(x, None, weight, bias, eps, norm, Form(factor=scale, shift=shift, per=max(per, 1)))
     assert mean is not None  # LayerNorm has one
     return y, mean, rstd

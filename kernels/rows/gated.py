@@ -18,7 +18,7 @@ from verify_norm.kernels.widening import anew, wide
 
 
 @jit(int64="M NV sdm sdn sxm sxn sgm sgn")
-def backward(DX, DG, DY, X, G, W, Rstd, Lines, M, NV, sdm, sdn, sxm, sxn, sgm, sgn, K: tl.constexpr):
+def backward(DX, DG, DY, X, G, W, Rstd, Lines, M, NV, sdm, sdn, sxm, sxn, sgm, sgn, offset, K: tl.constexpr):
     """Store DX, DG and this program's share of dweight, a line of Lines. K is a `BackwardConstants`."""
     VEC: tl.constexpr = K.VEC
     PTX: tl.constexpr = K.PTX
@@ -53,7 +53,7 @@ def backward(DX, DG, DY, X, G, W, Rstd, Lines, M, NV, sdm, sdn, sxm, sxn, sgm, s
             x, d, g = loaded[c]
             e = wide(d, FAST) * activate(wide(g, FAST), "silu", PTX)
             if W is not None:
-                e *= factor(W, c * CHUNK + lane, N, None, EVEN or c < CHUNKS - 1, VEC, FAST)
+                e *= factor(W, c * CHUNK + lane, N, offset, EVEN or c < CHUNKS - 1, VEC, FAST)
             along += e * (wide(x, FAST) * rstd)
         c1 = (tl.sum(along, axis=1) / N)[:, None]
         new_dw = ()
@@ -66,7 +66,7 @@ def backward(DX, DG, DY, X, G, W, Rstd, Lines, M, NV, sdm, sdn, sxm, sxn, sgm, s
             d *= x * slope(g, "silu", PTX)
             new_dw += (dw[c] + down(e * x, SUMS),)
             if W is not None:
-                w = factor(W, cols, N, None, EVEN or c < CHUNKS - 1, VEC, FAST)
+                w = factor(W, cols, N, offset, EVEN or c < CHUNKS - 1, VEC, FAST)
                 e *= w
                 d *= w
             store(DX, rstd * (e - x * c1), row, NV, cols, M, N, EVEN or c < CHUNKS - 1, VEC)

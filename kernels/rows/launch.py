@@ -249,7 +249,7 @@ def gated_backward(
     dy: Tensor, x: Tensor, gate: Tensor, weight: Tensor | None, rstd: Tensor, norm: Norm
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return dx, dgate and dweight of a gated norm, None without a weight."""
-    m, n, lead, _, _ = norm
+    m, n, lead, _, offset = norm
     if n > HELD["backward"]:
         raise ValueError(f"a row of {n} elements is too long: this kernel takes at most {HELD['backward']}")
     dx, dgate, dw = _empty(x), _empty(x), None if weight is None else _empty(weight)
@@ -261,12 +261,12 @@ def gated_backward(
     w, w_type, aligned = located(weight)
     vec = 1 if (bits | more | also | aligned) & 15 else 16 // x.element_size()
     rstd = stored(rstd).contiguous()
-    plan = gated_plan(x.device, n, vec, x.dtype, w_type)
+    plan = gated_plan(x.device, n, vec, x.dtype, w_type, offset is not None)
     tiles = -(-m // plan.rows)
     programs = -(-tiles // -(-tiles // plan.most))
     lines = None if dw is None else rstd.new_empty(1, programs, n)
     sizes = (m, n // vec, sdm // vec, sdn, sxm // vec, sxn, sgm // vec, sgn)
-    plan.launch(programs, dx, dgate, d, x, g, w, rstd, lines, *sizes)
+    plan.launch(programs, dx, dgate, d, x, g, w, rstd, lines, *sizes, offset)
     if lines is not None:
         fold(lines, dw, None)
     return dx, dgate, dw

@@ -87,7 +87,7 @@ def backward_plan(
 
 
 @cache
-def gated_plan(device: torch.device, n: int, vec: int, dtype: torch.dtype, weight: Type) -> Plan:
+def gated_plan(device: torch.device, n: int, vec: int, dtype: torch.dtype, weight: Type, offset: bool) -> Plan:
     """Return the plan of a gated norm's gradients: a thread has 32 elements of each tensor at most."""
     if n <= 1024:
         cut = {"ROWS": max(2048 // _block(n, vec), 1), "CHUNK": _block(n, vec), "CHUNKS": 1, "num_warps": 4}

@@ -56,6 +56,10 @@ def test_gated_rmsnorm(norms, device, shape, layout, types):
     got = gated_rmsnorm_bwd(dy, x, gate, w, rstd, EPS)
     agree(norms, got, torch.autograd.grad(want, (x64, gate64, w64), dy.double()))
     assert [t.dtype for t in (y, rstd, *got)] == [types[0], F32, types[0], types[0], types[1]]
+    whole = (w.float() + 1).to(F32)  # an offset is added in float32
+    assert torch.equal(gated_rmsnorm_fwd(x, gate, w, EPS, 1.0)[0], gated_rmsnorm_fwd(x, gate, whole, EPS)[0])
+    dx = gated_rmsnorm_bwd(dy, x, gate, w, rstd, EPS, 1.0, shape[-1:])[0]
+    assert torch.equal(dx, gated_rmsnorm_bwd(dy, x, gate, whole, rstd, EPS)[0])
 
 
 def test_gated_rmsnorm_without_a_weight_or_rows(norms, device):
@@ -93,6 +97,8 @@ def test_modulate_layernorm(norms, device, shape, layout, types):
     want = z * (1 + scale.double().reshape(line)) + shift.double().reshape(line)
     var = x64.var(-1, correction=0).flatten()
     agree(norms, [y, mean, rstd], [want, x64.mean(-1).flatten(), (var + EPS).rsqrt()], 64)
+    of_tokens = (t.reshape(line).expand(shape) for t in (scale, shift))
+    assert torch.equal(modulate_layernorm_fwd(x, w, b, *of_tokens, EPS, shape[-1:])[0], y)
 
 
 @pytest.mark.parametrize(("shape", "layout", "types"), CASES)

@@ -105,7 +105,7 @@ for form, n, residual, *absent in (
     plan = row_plan.forward_plan(H200, n, 8, BF16, BF16, None, residual, not form, False, None, form)
     look(f"form {form} {n}", plan, (*absent, "B", "Scale", "offset", *(("Mean",) if form else ())))
 for n in (768, 4096, 8192):
-    look(f"gated backward {n}", row_plan.gated_plan(H200, n, 8, BF16, BF16), ())
+    look(f"gated backward {n}", row_plan.gated_plan(H200, n, 8, BF16, BF16, False), ("offset",))
 look("fold", row_plan.fold_plan(H200, False, 4, BF16, BF16), ())
 """
 
