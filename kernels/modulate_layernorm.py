@@ -47,9 +47,8 @@ def modulate_layernorm_fwd(
         If a shape does not fit, a row is too long, or a type would lose bits in silence.
     """
     norm = norm_of(x, weight, bias, normalized_shape)
-    if not norm.lead:
-        raise ValueError(f"x must have samples, not only normalized dimensions: shape {tuple(x.shape)}")
-    alike, wanted = tuple(x.shape), (x.shape[0], *x.shape[norm.lead :])
+    alike = tuple(x.shape)
+    wanted = (x.shape[0], *x.shape[norm.lead :]) if norm.lead else alike
     for name, t in (("scale", scale), ("shift", shift)):
         if not isinstance(t, Tensor):
             raise TypeError(f"{name} must be a torch.Tensor, not {type(t).__name__}")

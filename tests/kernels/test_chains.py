@@ -97,6 +97,7 @@ def test_modulate_layernorm(norms, device, shape, layout, types):
     want = z * (1 + scale.double().reshape(line)) + shift.double().reshape(line)
     var = x64.var(-1, correction=0).flatten()
     agree(norms, [y, mean, rstd], [want, x64.mean(-1).flatten(), (var + EPS).rsqrt()], 64)
+    assert modulate_layernorm_fwd(w, w, b, w, b, EPS)[0].shape == w.shape  # one row, of no sample
     of_tokens = (t.reshape(line).expand(shape) for t in (scale, shift))
     assert torch.equal(modulate_layernorm_fwd(x, w, b, *of_tokens, EPS, shape[-1:])[0], y)
 
@@ -159,7 +160,7 @@ LONG = torch.zeros(1, 40000)
         (lambda: l2norm_bwd(LONG, LONG, W[:1], EPS), ValueError, "at most 16384"),
         (lambda: l2norm_fwd(X.double(), EPS), TypeError, "float64"),
         (lambda: modulate_layernorm_fwd(X, W, None, W, W, EPS), ValueError, "scale must have shape"),
-        (lambda: modulate_layernorm_fwd(W, W, None, W, W, EPS), ValueError, "x must have samples"),
+        (lambda: modulate_layernorm_fwd(W, W, None, X, X, EPS), ValueError, "scale must have shape"),
         (lambda: modulate_layernorm_fwd(X, W, None, X, X.half(), EPS), TypeError, "shift must be torch.float32"),
         (lambda: add_rmsnorm_quant_fwd(X, X[0], W, EPS), ValueError, "residual must have shape"),
     ],
