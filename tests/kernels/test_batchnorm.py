@@ -13,7 +13,7 @@ F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
 EPS, MOMENTUM = 1e-5, 0.3
 SMALL = {"WHOLE": 64, "BLOCK": 128, "HELD": 256, "BOTH": 256, "FEW": 16, "SUMMED": 512, "COMPUTED": 2, "BATCH": 2000}
 HELD = {"FEW": 64, "WHOLE": 128}
-NAMES = ("y", "running_mean", "running_var", "dx", "dweight", "dbias")
+NAMES = ("y", "running_mean", "running_var", "dx", "dweight", "dbias", "mean", "rstd")
 CASES = [  # a shape, the layouts of x and dy, the types of x and weight, and constants of the plans
     ((5, 3), ("contiguous", "contiguous"), (F32, F32), {}),
     ((4, 6, 5, 7), ("contiguous", "contiguous"), (F16, F16), {}),
@@ -59,14 +59,16 @@ def ours(given, training):
     x, dy, w, b, *running = given
     before = [t.clone() for t in running]
     y, mean, rstd = batchnorm_fwd(x, w, b, *running, training, MOMENTUM, EPS)
-    return y, *running, *batchnorm_bwd(dy, x, w, b, mean, rstd, *before, training, EPS)
+    return y, *running, *batchnorm_bwd(dy, x, w, b, mean, rstd, *before, training, EPS), mean, rstd
 
 
 def exact(given, training):
     x, dy, w, b, *running = (t.double().detach().clone() for t in given)
+    flat = x.transpose(0, 1).flatten(1)
+    mean, var = (flat.mean(1), flat.var(1, correction=0)) if training else (t.clone() for t in running)
     leaves = [t.requires_grad_() for t in (x, w, b)]
     y = functional.batch_norm(x, *running, w, b, training, MOMENTUM, EPS)
-    return y.detach(), *running, *torch.autograd.grad(y, leaves, dy)
+    return y.detach(), *running, *torch.autograd.grad(y, leaves, dy), mean, (var + EPS).rsqrt()
 
 
 def agree(norms, got, want, terms):
@@ -83,7 +85,7 @@ def test_against_float64(norms, device, planned, shape, layouts, types, constant
     want = exact(given, training)
     got = ours(given, training)
     agree(norms, got, want, given[0].numel())
-    assert [t.dtype for t in got] == [types[0], types[1], types[1], types[0], types[1], types[1]]
+    assert [t.dtype for t in got] == [types[0], types[1], types[1], types[0], types[1], types[1], F32, F32]
     if layouts[0] == "channels_last":
         assert got[0].is_contiguous(memory_format=torch.channels_last)
 

@@ -18,7 +18,7 @@ from triton.compiler import ASTSource
 
 TYPES = {"eps": "fp32", "offset": "fp32", "Lock": "*i32", "Table": "*i64"}
 TYPES |= dict.fromkeys(("Mean", "Rstd", "DW", "DB", "Lines", "Scale", "Most"), "*fp32")
-TYPES |= dict.fromkeys(("X", "R", "H", "Y", "W", "B", "DX", "DY", "DH", "Out"), "*bf16")
+TYPES |= dict.fromkeys(("X", "R", "H", "Y", "W", "B", "DX", "DY", "DH", "Out", "G", "DG", "Factor", "Shift"), "*bf16")
 
 def build(kernel, constants, absent, warps=8):
     constants = {k: v for k, v in (constants | dict.fromkeys(absent)).items() if k in kernel.arg_names}
@@ -75,7 +75,7 @@ def look(title, plan, absent, spare=8):  # an address kept for after the loop
 
 def forward(title, n, vec, bias, residual, centered, offset, *absent):
     plan = row_plan.forward_plan(H200, n, vec, BF16, BF16, bias, residual, centered, offset)
-    look(title, plan, absent if "8 bits" in title else (*absent, "Scale", "Most"))
+    look(title, plan, (*absent, "Factor", "Shift", *(() if "8 bits" in title else ("Scale", "Most"))))
 
 def backward(title, n, added, centered, offset, *absent, weight=BF16):
     TYPES["W"] = "*bf16" if weight == BF16 else "*fp32"
@@ -94,6 +94,18 @@ backward("backward without a mean", 16384, False, False, True, "DH", "Mean")
 backward("backward with an addition", 12288, True, True, False, "offset")
 backward("backward of a float32 weight", 12288, False, True, False, "DH", "offset", weight=torch.float32)
 backward("backward of a float32 weight", 16384, False, True, False, "DH", "offset", weight=torch.float32)
+for form, n, residual, *absent in (
+    ("gate", 4096, True, "H", "Factor", "Shift", "Most"),
+    ("l2", 4096, False, "W", "R", "H", "Factor", "Shift", "Most"),
+    ("rows", 4096, True, "Factor", "Shift"),
+    ("rows", 8192, True, "Factor", "Shift"),
+    ("", 4096, False, "R", "H", "Most"),
+):
+    TYPES |= {"Y": "*fp8e4nv" if form == "rows" else "*bf16", "W": "*bf16"}
+    plan = row_plan.forward_plan(H200, n, 8, BF16, BF16, None, residual, not form, False, None, form)
+    look(f"form {form} {n}", plan, (*absent, "B", "Scale", "offset", *(("Mean",) if form else ())))
+for n in (768, 4096, 8192):
+    look(f"gated backward {n}", row_plan.gated_plan(H200, n, 8, BF16, BF16, False), ("offset",))
 look("fold", row_plan.fold_plan(H200, False, 4, BF16, BF16), ())
 """
 
@@ -181,5 +193,10 @@ def test_rows_are_loaded_in_vectors_and_held_in_registers(tmp_path):
         f"backward with an addition, in registers, {staged}",
         f"backward of a float32 weight, in registers, {staged}",
         f"backward of a float32 weight, in registers, {ahead}",
+        *(
+            f"form {form}, in registers, {ahead}"
+            for form in ("gate 4096", "l2 4096", "rows 4096", "rows 8192", " 4096")
+        ),
+        *(f"gated backward {n}, in registers, {ahead}" for n in (768, 4096, 8192)),
         "fold, in registers, griddepcontrol.wait",
     ]

@@ -108,9 +108,13 @@ def _vllm(name: str, on_cpu: bool) -> list[CaseSpec]:
     return [LLAMA((tokens, hidden), dtype, weight_offset=offset) for tokens, hidden, dtype, offset in sizes]
 
 
+def _near_vllm(name: str, spec: CaseSpec, output: str, got: Tensor, want: Tensor) -> bool:
+    return refused(got, want, 1e-2, 1e-2)
+
+
 def _flashinfer(name: str, on_cpu: bool) -> list[CaseSpec]:
-    batches, sizes = (1, 19, 99, 989), (111, 500, 1024, 3072, 3584, 4096, 8192, 16384)
-    batches, sizes = (batches[:2], sizes[:4]) if on_cpu else (batches, sizes)
+    batches = (1, 19, 99, 989)[: 2 if on_cpu else None]
+    sizes = (111, 500, 1024, 3072, 3584, 4096, 8192, 16384)[: 4 if on_cpu else None]
     if name == "rmsnorm_fp8":
         every = product(batches, sizes, THREE[:2], QUANT_SCALES)
         return [LLAMA((b, n), dtype, scale=1 / scale) for b, n, dtype, scale in every]
@@ -196,10 +200,10 @@ LIBRARIES = (
         "vLLM",
         "x of randn/(2·hidden), so that eps is most of the variance; assert_close with 1e-2, 1e-2",
         "vllm-project/vllm, tests/kernels/core/test_layernorm.py at 041b9f5: test_rms_norm, test_gemma_rms_norm, with "
-        "and without a residual, types, hidden sizes 8, 768, 769, 5120, 5125, 8192, eps = 1e-6, weights of mean 1 "
+        "and without a residual, hidden sizes 8, 768, 769, 5120, 5125, 8192, eps = 1e-6, weights of mean 1 "
         "(Gemma: 0) and deviation 0.1; the reference first. 7, 83 and 4096 tokens, on a CPU 7. Left out: strided "
         "inputs, opcheck, test_rms_norm_weightless, quantized outputs (whose truth is vLLM's own kernels).",
-        Library(_vllm, divided, lambda *a: refused(*a[3:], 1e-2, 1e-2), in_float32, backward=False),
+        Library(_vllm, divided, _near_vllm, in_float32, backward=False),
     ),
     _policy(
         "flashinfer",
