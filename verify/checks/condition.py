@@ -61,6 +61,8 @@ def condition(kernel: Kernel, spec: CaseSpec, output: str, index: tuple[int, ...
     if extent is None or not own_statistics(run.case) or not prod(spec.shape):
         return None
     n = norm(run)
+    if extent == "sample":
+        return None
     shape = {"data": n.view.data, "affine": n.view.parameter, "statistic": n.view.statistic, "one": ()}[extent]
     place = index if index is not None and len(index) == len(shape) and np.all(np.less(index, shape)) else None
     at = None if place is None else int(np.ravel_multi_index(place, shape)) if place else 0
@@ -69,7 +71,7 @@ def condition(kernel: Kernel, spec: CaseSpec, output: str, index: tuple[int, ...
         seen = _seen(values, n, extent, worst)
         return float(worst(seen) if at is None else seen.ravel()[at])
 
-    of_x, size = output not in ("dbias", "residual_out") or op.activation is not None, np.abs(n.mean)
+    of_x, size = output not in ("dbias", "dshift", "residual_out") or not op.linear, np.abs(n.mean)
     return Condition(
         None if at is None else _cancellation(run, n, output, at),
         statistic(np.where(size == 0, 0.0, size / np.sqrt(n.var)), np.max) if of_x and n.centred else None,
@@ -112,12 +114,14 @@ def _terms(run: Run, n: Norm, output: str) -> tuple[Array, Array] | None:
     if "dy" not in exact:
         return None
     dy = given(run.case, "dy").reshape(shape)
-    if run.case.op.activation is not None:
+    if run.case.op.stages:
         dy = cotangent(stages(run), dy)[0]
     if output == "dx":
         p, passed = n.gradient(dy), exact.get("dresidual_out")
         passed = np.zeros(shape) if passed is None else passed.reshape(shape)
         parts = n.rstd * (np.abs(p.g) + (0.0 if p.c2 is None else np.abs(p.c2)) + np.abs(n.xhat * p.c1)), np.abs(passed)
         return parts[0] + parts[1], p.dx + passed
+    if output not in ("dweight", "dbias"):
+        return None
     terms = dy * n.xhat if output == "dweight" else dy
     return n.total(np.abs(terms)), n.total(terms)

@@ -197,7 +197,8 @@ def _sets_of_leaves(run: Run) -> tuple[Mode, ...]:
     """Return a mode for each set of inputs that require gradients; none if torch forbids to overwrite a leaf."""
     if run.kernel.contract.inplace or any(tensor.role == "state" for tensor in run.case.op.inputs):
         return ()
-    names = [n for n in ("x", "residual", "weight", "bias") if run.case.arguments.get(n) is not None]
+    own = (name for stage in run.case.op.stages for name in stage.inputs)
+    names = [n for n in ("x", "residual", "weight", "bias", *own) if run.case.arguments.get(n) is not None]
     return tuple(_leaves(some) for size in range(len(names), 0, -1) for some in combinations(names, size))
 
 

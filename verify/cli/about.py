@@ -57,7 +57,7 @@ def show(name: Annotated[str, typer.Argument(help="A kernel, check or operator; 
         contracts.show_contracts(terminal.console())
         return
     from verify_norm.checks import CHECKS
-    from verify_norm.loading.builtin import BOTH, BUILTIN, PEERS
+    from verify_norm.loading.builtin import BUILTIN, PEERS, directions
     from verify_norm.loading.entry_points import registered
     from verify_norm.loading.registry import find
 
@@ -76,7 +76,7 @@ def show(name: Annotated[str, typer.Argument(help="A kernel, check or operator; 
     _print(f"kernel {kernel.name} for {kernel.op}\n{kernel.summary}\n")
     _print(f"found at {kernel.target}{whose}")
     _print(f"dtypes {', '.join(kernel.dtypes)}\ncontract {json.dumps(asdict(kernel.contract))}\n")
-    for op in BOTH.get(kernel.op, (kernel.op,)):
+    for op in directions(kernel.op):
         _describe_op(op)
 
 

@@ -145,6 +145,9 @@ def _spec(op: Op, given: Mapping[str, Values], attributes: Mapping[str, Any]) ->
     if not isinstance(own.get("training", True), bool):
         raise UsageError(f"training: expected True or False, got {own['training']!r:.60}")
     flags: dict[str, Any] = {name: name in given for name in ("weight", "bias", "dresidual_out")}
+    modulation = given.get("scale")
+    if modulation is not None and modulation.values.shape == shape and any(t.extent == "sample" for t in op.inputs):
+        flags["modulation"] = "token"
     flags["running"] = {"running_mean", "running_var"} <= given.keys()
     rank = _normalized(attributes.get("normalized_shape"), given, affine, shape, whose) if op.view == "rows" else 1
     spec = CaseSpec(shape, x.dtype, None if kind == x.dtype else kind, rank, further=(), **flags, **own)
@@ -178,11 +181,11 @@ def _refuse_unlike(tensor: Tensor, one: Values, spec: CaseSpec, op: Op) -> None:
         if one.values.size != count:
             raise UsageError(f"{name}: expected {count} values, got the shape {shape}")
     else:
-        want = spec.shape if tensor.extent == "data" else geometry.affine_shape(spec, op)
+        want = geometry.shape_of(tensor, spec, op)
         if shape != want:
             raise UsageError(f"{name}: expected the shape {want}, got {shape}")
     kind = geometry.input_dtype(tensor, spec)
-    if tensor.extent in ("data", "affine") and one.dtype != kind:
+    if tensor.extent in ("data", "affine", "sample") and one.dtype != kind:
         whose = {"x": "x", "weight": "the weight"}[tensor.dtype]
         raise UsageError(f"{name}: expected {kind}, the type of {whose}, got {one.dtype}")
 
