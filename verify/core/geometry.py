@@ -112,8 +112,6 @@ def refusal(spec: CaseSpec, op: Op) -> str | None:
         return "evaluation needs running statistics"
     if op.view == "channels" and spec.training and row_length(spec, op) == 1:
         return "training needs more than one value a channel"
-    if spec.modulation == "token" and not any(tensor.extent == "sample" for tensor in op.inputs):
-        return f"{op.name} has no modulation"
     if spec.special is not None and (lacking := _lacking(spec, op)):
         return f"{lacking} holds no {spec.special}"
     if spec.frozen != thawed(spec, differentiable(op)).frozen:

@@ -147,7 +147,9 @@ def applies(name: str, op: Op) -> bool:
         return "running_mean" in inputs
     if name == "normalized_ndim":
         return op.view == "rows"
-    return name in inputs if name in ("weight", "bias", "dresidual_out", "scale") else True
+    if name == "scale":
+        return op.quantized
+    return name in inputs if name in ("weight", "bias", "dresidual_out") else True
 
 
 @lru_cache(maxsize=64)

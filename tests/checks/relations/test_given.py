@@ -14,7 +14,6 @@ from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.reference import layernorm, rmsnorm
-from verify_norm.reference.activation import ACTIVATIONS
 from verify_norm.running.execute import execute
 
 SPEC = CaseSpec((16, 64), offset=1000.0)
@@ -182,8 +181,10 @@ def by_reference(op, spec, grow, recompute):
             mean = values["mean"].reshape(mean.shape) if OPS[op].centred else mean
         mean, rstd = mean * (1 + grow), rstd if OPS[op].centred else rstd * (1 + grow)
         n = replace(n, mean=mean, xc=n.x - mean, rstd=rstd, xhat=(n.x - mean) * rstd)
-        activation, dy = OPS[op].activation, values["dy"].reshape(view.shape)
-        gradients = n.gradients(dy * ACTIVATIONS[activation].slope(n.y) if activation else dy)
+        dy = values["dy"].reshape(view.shape)
+        for stage in OPS[op].stages:
+            dy, _ = stage.pull(dy, n.y, values)
+        gradients = n.gradients(dy)
         found = dict(zip(("dx", "dweight", "dbias"), gradients, strict=True))
         found["dx"] = found["dx"] + values.get("dresidual_out", 0.0)
         return {
