@@ -1,4 +1,4 @@
-"""SiLU, GELU and the sigmoid: their values, first derivatives, and how far a kernel's own evaluation of them may be off.
+"""SiLU, GELU and σ: their values, first derivatives, and how far a kernel's own evaluation of them may be off.
 
     SiLU   a(z) = z·σ(z), σ = 1/(1 + e^−z)          a' = σ(1 + z(1 − σ))
     GELU   a(z) = z·Φ(z), Φ = (1 + erf(z/√2))/2     a' = Φ + z·φ,  φ = e^(−z²/2)/√(2π)

@@ -183,7 +183,8 @@ class Chain:
         for stage in self.stages:
             zs.append(z)
             z = stage.value(z, v)
-        dz, gradients = v["dy"].reshape(n.view.shape), {}
+        dz = v["dy"].reshape(n.view.shape)
+        gradients: dict[str, Array] = {}
         for stage, at in zip(reversed(self.stages), reversed(zs), strict=True):
             dz, own = stage.pull(dz, at, v)
             gradients |= own
@@ -217,7 +218,7 @@ class Chain:
 
 @dataclass(frozen=True)
 class Function:
-    """One of a chain's four functions, with the signature of an operator's reference: `forward`, `backward_error`, …
+    """One of a chain's four functions, as `forward` or `backward_error`, with the signature of an operator's reference.
 
     The references of a chain of LayerNorm, RMSNorm or GroupNorm and the stages behind it; `verify_norm.reference.chain`
     derives them, and each module of `verify_norm.reference.stages` its own part.
@@ -259,4 +260,4 @@ class Function:
 @lru_cache(None)
 def record(*names: str) -> Callable[..., Any]:
     """Return the type of a tuple with these names."""
-    return namedtuple("Outputs", names)  # noqa: PYI024 — its names are known when a chain is
+    return namedtuple("Outputs", names)

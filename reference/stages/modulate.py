@@ -32,8 +32,8 @@ from verify_norm.reference.view import Array
 class Modulate:
     """y = z(1 + scale) + shift.
 
-    >>> z, given = np.array([[1.0], [2.0], [3.0], [4.0]]), {"scale": np.array([[1.0], [-1.0]]), "shift": np.ones((2, 1))}
-    >>> Modulate().value(z, given).ravel().tolist()
+    >>> given = {"scale": np.array([[1.0], [-1.0]]), "shift": np.ones((2, 1))}
+    >>> Modulate().value(np.array([[1.0], [2.0], [3.0], [4.0]]), given).ravel().tolist()
     [3.0, 5.0, 1.0, 1.0]
     """
 
@@ -70,7 +70,8 @@ class Modulate:
     def pull_error(self, dy: Array, lost: Array | float, z: Approximate, given: Inputs, a: Arithmetic) -> Pulled:
         """Return δdz, δdscale and δdshift."""
         scale, lost = given["scale"], np.broadcast_to(lost, dy.shape)
-        m, M = (f(spread(scale, dy)) for f in (lambda s: np.abs(1.0 + s), lambda s: 1.0 + np.abs(s)))
+        wide = spread(scale, dy)
+        m, M = np.abs(1.0 + wide), 1.0 + np.abs(wide)
         size = np.abs(dy) + lost
         off = m * lost + a.gamma(2) * M * size + a.tiny * (1.0 + M)
         both = product_error(dy, lost, z.size, z.delta, a)
@@ -108,7 +109,7 @@ def spread(parameter: Array, z: Array) -> Array:
     """
     M, N = z.shape
     S = parameter.size // N
-    if S * N != parameter.size or (M % S if S else M):
+    if parameter.size != S * N or (M % S if S else M):
         raise ValueError(f"scale and shift: expected rows of {N} elements that divide {M} rows, got {parameter.shape}")
     wide = np.broadcast_to(parameter.reshape(S, 1, N), (S, M // max(S, 1), N))
     return wide.reshape(M, N)

@@ -26,7 +26,11 @@ SPECIALS = [
     for special in ("nan", "inf", "-inf")
     for name in ("gate", "scale", "shift")
 ]
-ACTS = {"gated_rmsnorm": functional.silu, "gated_rmsnorm_sigmoid": torch.sigmoid, "layernorm | gate(gelu)": functional.gelu}
+ACTS = {
+    "gated_rmsnorm": functional.silu,
+    "gated_rmsnorm_sigmoid": torch.sigmoid,
+    "layernorm | gate(gelu)": functional.gelu,
+}
 UNUSUAL = ("", "folded", "float64")
 
 

@@ -16,7 +16,9 @@ from verify_norm.reference.arithmetic import Arithmetic
 def test_a_backward_returns_the_gradients_of_its_forward(op):
     forward = OPS[op.forward]
     assert (op.view, op.stages) == (forward.view, forward.stages)
-    assert {t.name for t in op.outputs} == {f"d{t.name}" for t in forward.inputs if t.name != "residual" and t.role != "state"}
+    assert {t.name for t in op.outputs} == {
+        f"d{t.name}" for t in forward.inputs if t.name != "residual" and t.role != "state"
+    }
     saved = {t.name for t in op.inputs if t.role == "saved"}
     assert saved <= {t.name for t in forward.outputs}
 

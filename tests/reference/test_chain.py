@@ -1,4 +1,4 @@
-"""Chains against torch's float64 and complex steps; their bounds against float32 kernels that order operations freely."""
+"""Chains against torch's float64 and complex steps; their bounds against float32 kernels that order things freely."""
 
 from inspect import signature
 
@@ -11,7 +11,13 @@ from verify_norm.core.ops import OPS
 from verify_norm.reference.chain import Chain, Function, record
 
 ACTS = {"silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu, "sigmoid": torch.sigmoid}
-ROWS = ((3, 4, 8), 2, "token"), ((2, 3, 5), 1, "sample"), ((4, 6), 1, "sample"), ((7,), 1, "sample"), ((0, 6), 1, "token")
+ROWS = (
+    ((3, 4, 8), 2, "token"),
+    ((2, 3, 5), 1, "sample"),
+    ((4, 6), 1, "sample"),
+    ((7,), 1, "sample"),
+    ((0, 6), 1, "token"),
+)
 CHAINS = (
     "gated_rmsnorm",
     "gated_rmsnorm_sigmoid",

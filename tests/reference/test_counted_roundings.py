@@ -336,9 +336,9 @@ OTHERS = {
         2 * sigma * ((1 - sigma) * 8.7 + 6) * U,
     ),
     "an activated forward": (
-        OPS["groupnorm_silu_fwd"].error(
-            x=SIGNS[None], weight=None, bias=None, num_groups=1, eps=0.0, arithmetic=ROUNDS
-        ).y,
+        OPS["groupnorm_silu_fwd"]
+        .error(x=SIGNS[None], weight=None, bias=None, num_groups=1, eps=0.0, arithmetic=ROUNDS)
+        .y,
         np.tile([0.0723 * 28.5 + 2.86, 0.9277 * 28.5 + 5.64], 4) * U,
     ),
     "an activated backward": (

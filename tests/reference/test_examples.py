@@ -10,9 +10,7 @@ from verify_norm import reference
 
 START = "verify_norm.reference."
 MODULES = [
-    module.name.removeprefix(START)
-    for module in pkgutil.walk_packages(reference.__path__, START)
-    if not module.ispkg
+    module.name.removeprefix(START) for module in pkgutil.walk_packages(reference.__path__, START) if not module.ispkg
 ]
 
 

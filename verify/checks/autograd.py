@@ -15,8 +15,8 @@ from verify_norm.checks.relations.cotangents import cotangents
 from verify_norm.checks.relations.graphs import asked, graph_of
 from verify_norm.checks.relations.rerun import Difference, beyond, small, steady
 from verify_norm.checks.relations.second_order import second_order
-from verify_norm.core.geometry import differentiable
 from verify_norm.core.finding import Finding, NoData, Tried
+from verify_norm.core.geometry import differentiable
 from verify_norm.core.run import Run
 from verify_norm.core.spec import Kernel, Op
 from verify_norm.loading import modules

@@ -6,8 +6,8 @@ Checked here, since no bound says it:
   guard that returns 0 hides a division by zero. Left out: one element less its mean, where x̂ may be 0 by itself, and
   BatchNorm and InstanceNorm, where torch has one.
 - dy = 0: dx = 0 (or what a fused addition passes on), dweight = dbias = 0, exactly: every gradient is linear in dy.
-- eps huge, at least (2⁴⁰·max|x|)², so that x̂ vanishes against b: y = b, or what the stages make of b, and rstd = 1/√eps; mean
-  and sums as with any eps.
+- eps huge, at least (2⁴⁰·max|x|)², so that x̂ vanishes against b: y = b, or what the stages make of b, and
+  rstd = 1/√eps; mean and sums as with any eps.
 - equal rows: equal results, bit by bit, where the contract promises that a row does not depend on the others.
 
 `accuracy` already holds a kernel to the rest: no rows (a sum of no terms has no rounding, so only 0 is allowed), rows

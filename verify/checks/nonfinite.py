@@ -15,8 +15,8 @@ What is right, where the truth at the given inputs is not finite:
   the gradients are 0 there, and a kernel need not read what it multiplies by 0.
 
 `accuracy` judges what is finite: it sees a leak into other rows, since it allows NaN in none of them. An infinite
-argument of an activation, or gate, is judged by nobody (`verify_norm.reference.activation`), nor is a case with eps = 0: there a
-row without variance divides zero by zero, and a kernel's rounding may hide that.
+argument of an activation, or gate, is judged by nobody (`verify_norm.reference.activation`), nor is a case with
+eps = 0: there a row without variance divides zero by zero, and a kernel's rounding may hide that.
 """
 
 from collections.abc import Iterator

@@ -2,14 +2,17 @@
 
 import inspect
 import json
+import sys
 from dataclasses import asdict
 from typing import Annotated
 
 import typer
 
 from verify_norm.cli.console import complain
+from verify_norm.core.chains import is_chain
 from verify_norm.core.errors import LIST, one_of
-from verify_norm.core.ops import OPS
+from verify_norm.core.ops import OPS, resolved
+from verify_norm.reference import chain
 from verify_norm.report.markup import escape
 from verify_norm.search.request import interpret
 
@@ -65,8 +68,9 @@ def show(name: Annotated[str, typer.Argument(help="A kernel, check or operator; 
         function = CHECKS[name].function
         _print(f"check {name}\n\n{inspect.getdoc(function) or ''}\n\nin {function.__module__}")
         return
-    if name in OPS and name not in BUILTIN:
-        _describe_op(name)
+    if (name in OPS and name not in BUILTIN) or is_chain(name):
+        for op in directions(resolved(name)[0]):
+            _describe_op(op)
         return
     if ":" not in name and name not in BUILTIN and name not in PEERS:
         known = [*BUILTIN, *PEERS, *registered().kernels, *CHECKS, *OPS, "contracts", "only"]
@@ -99,7 +103,8 @@ def _describe_op(name: str) -> None:
     op = OPS[name]
     takes = ", ".join([t.name for t in op.inputs] + list(op.attrs))
     _print(f"operator {name}({takes}) -> {', '.join(t.name for t in op.outputs)}\n{op.summary}\n")
-    _print(inspect.getdoc(op.reference) or "")
+    described = [op.reference] if not op.stages else [chain, *(sys.modules[type(s).__module__] for s in op.stages)]
+    _print("\n\n".join(inspect.getdoc(one) or "" for one in described))
 
 
 def _print(text: str) -> None:

@@ -66,7 +66,9 @@ def operators(name: str, chain: Chain, summary: str) -> tuple[Op, Op]:
     saved = (SAVED_MEAN, SAVED_RSTD) if chain.base.centred else (SAVED_RSTD,)
     summed = (DY, DRESIDUAL_OUT, SAVED_SUM) if chain.adds else (DY, X)
 
-    def record(way: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], forward: str | None, words: str) -> Op:
+    def record(
+        way: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], forward: str | None, words: str
+    ) -> Op:
         return Op(
             f"{name}_{'bwd' if forward else 'fwd'}",
             inputs,
@@ -104,9 +106,9 @@ def told(text: str) -> Told:
 
     >>> told("add|rmsnorm( weight_offset = 1 )|gate(sigmoid)")[1:]
     ('add | rmsnorm | gate(sigmoid)', 'weight_offset=1')
-    >>> told("rmsnorm | modulat")
+    >>> told("rmsnorm | modulate(2)")
     Traceback (most recent call last):
-    verify_norm.core.errors.UsageError: unknown stage 'modulat' (did you mean modulate?); there are: silu, gelu, sigmoid, gate, modulate
+    verify_norm.core.errors.UsageError: modulate takes nothing in parentheses, got '2'
     """
     parts = [_part(part, text) for part in re.sub(r"_[fb]wd\s*$", "", text).split("|")]
     adds = parts[0][0] == "add"
@@ -118,6 +120,8 @@ def told(text: str) -> Told:
             one_of("norm of a chain", name, BASES)
         raise UsageError(f"--op {quoted(text)}: expected {alternatives([*BASES])} before {name}, as {EXAMPLE!r}")
     (norm, options), *rest = parts
+    if adds and norm in VIEWS:
+        raise UsageError(f"add needs rows: expected layernorm or rmsnorm behind it, got {norm}")
     stages = tuple(_stage(name, option, norm) for name, option in rest)
     own = [name for stage in stages for name in stage.inputs]
     twice = next((name for name in own if own.count(name) > 1), None)
@@ -162,7 +166,7 @@ def _stage(name: str, option: str, norm: str) -> Stage:
     one_of("stage", name, STAGES)
     if "" in STAGES[name] and len(STAGES[name]) == 1:
         _empty(name, option)
-    stage = STAGES[name][one_of(f"option of {name}", option, STAGES[name]) if option else ""]
+    stage = STAGES[name][option and one_of(f"option of {name}", option, filter(None, STAGES[name]))]
     if not stage.of_x and norm == "groupnorm":
         raise UsageError(f"{name} needs rows: expected layernorm or rmsnorm before it, got {norm}")
     return stage

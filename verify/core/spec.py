@@ -60,9 +60,9 @@ FURTHER = (
 class Tensor:
     """An argument or a result of an operator.
 
-    `extent` is its shape: "data" that of x, "affine" that of weight, "sample" a row of weight's shape for each sample or
-    token (`CaseSpec.modulation`), "statistic" one value a row or group, "one" a single value. `dtype` is its type: "x" that of x, "weight" that of weight, or the name of a type. A tensor of role
-    "state" is changed in place, and is the output of the same name.
+    `extent` is its shape: "data" that of x, "affine" that of weight, "sample" a row of weight's shape for each sample
+    or token (`CaseSpec.modulation`), "statistic" one value a row or group, "one" a single value. `dtype` is its
+    type: "x" that of x, "weight" that of weight, or the name of a type. A tensor of role "state" is changed in place, and is the output of the same name.
     """
 
     name: str
@@ -83,8 +83,8 @@ class Op:
     `reference` and `error` take the float64 arguments that they name. `error` also takes `arithmetic`; it returns, for
     each element of every output, how far a kernel of that arithmetic may be from the truth before the final rounding.
     `view` says which elements are normalized together: the last dimensions, a group of channels of one sample, or a
-    channel of all samples. `stages` follow the norm (`verify_norm.reference.stages`). A `quantized` y is multiplied by a
-    scale and saturated (`verify_norm.reference.quantized`). A `centred` norm subtracts the mean.
+    channel of all samples. `stages` follow the norm (`verify_norm.reference.stages`). A `quantized` y is multiplied by
+    a scale and saturated (`verify_norm.reference.quantized`). A `centred` norm subtracts the mean.
     """
 
     name: str

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from verify_norm.cases import draw, make, placement
+from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.errors import UsageError, one_of
 from verify_norm.core.ops import OPS

@@ -19,6 +19,9 @@ BUILT = {"flash_attn": "flash-attn --no-build-isolation"}  # no extra installs i
 FAMILIES = (  # patterns of names, the most specific first
     (r"rmsnorm.*(fp8|float8|e4m3|e5m2)|(fp8|float8).*rmsnorm", "rmsnorm_fp8"),
     (r"layernorm.*(fp8|float8|e4m3|e5m2)|(fp8|float8).*layernorm", "layernorm_fp8"),
+    (r"gat(e|ing).*rmsnorm|rmsnorm.*gat(e|ing)", "gated_rmsnorm"),
+    (r"modulat.*rmsnorm|rmsnorm.*modulat", "modulate_rmsnorm"),
+    (r"modulat.*layernorm|layernorm.*modulat|adaln|adalayernorm", "modulate_layernorm"),
     (r"(add|residual).*rmsnorm", "add_rmsnorm"),
     (r"(add|residual).*layernorm", "add_layernorm"),
     (r"rmsnorm|t5layernorm", "rmsnorm"),  # T5LayerNorm has neither a mean nor a bias
@@ -35,8 +38,8 @@ def infer(attribute: str) -> str | None:
 
     >>> infer("layernorm_bwd"), infer("rms_norm_forward"), infer("Qwen2RMSNorm"), infer("LigerLayerNormFunction.apply")
     ('layernorm_bwd', 'rmsnorm_fwd', 'rmsnorm', 'layernorm')
-    >>> infer("fused_add_rms_norm"), infer("fused")
-    ('add_rmsnorm', None)
+    >>> infer("fused_add_rms_norm"), infer("Qwen3NextRMSNormGated"), infer("fused")
+    ('add_rmsnorm', 'gated_rmsnorm', None)
     """
     *owners, last = attribute.split(".")
     if owners and last in METHODS:

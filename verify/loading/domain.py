@@ -20,7 +20,10 @@ WORDS: dict[str, dict[Any, str]] = {  # field: why a case with another value tha
     "weight": {False: "it takes no weight", True: "it always has a weight"},
     "weight_offset": {0.0: "it adds nothing to its weight"},
     "scale": {1.0: "it takes no scale"},
-    "modulation": {"sample": "its scale and shift have one row a sample", "token": "its scale and shift have x's shape"},
+    "modulation": {
+        "sample": "its scale and shift have one row a sample",
+        "token": "its scale and shift have x's shape",
+    },
     "frozen": {(): "only a backward by torch's autograd has frozen inputs, and not all of them"},
     "dresidual_out": {False: "it takes no gradient of residual_out"},
     "running": {False: "it has no running statistics", True: "it always has running statistics"},

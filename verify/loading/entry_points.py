@@ -11,8 +11,8 @@ from importlib.metadata import EntryPoint
 from importlib.metadata import entry_points as _installed
 from typing import Any
 
-from verify_norm.core.errors import LIST, UsageError, first_line, one_line, one_of
 from verify_norm.core.chains import is_chain
+from verify_norm.core.errors import LIST, UsageError, first_line, one_line, one_of
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Kernel
 from verify_norm.loading import nested
