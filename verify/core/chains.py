@@ -92,6 +92,21 @@ def operators(name: str, chain: Chain, summary: str) -> tuple[Op, Op]:
     )
 
 
+def chain(*stages: str) -> str:
+    """Return the name of the operator that applies these stages in their order, for `op=` and `--op`.
+
+    Raises UsageError, in one line, for an unknown stage or an impossible order.
+
+    Examples
+    --------
+    >>> chain("add", "rmsnorm(weight_offset=1)", "modulate")
+    'add | rmsnorm(weight_offset=1) | modulate'
+    """
+    text = " | ".join(stage.strip() for stage in stages)
+    told(text)
+    return text
+
+
 def is_chain(text: str) -> bool:
     """Return whether a text is that of a chain, right or wrong, rather than an operator's name.
 

@@ -62,7 +62,8 @@ class Tensor:
 
     `extent` is its shape: "data" that of x, "affine" that of weight, "sample" a row of weight's shape for each sample
     or token (`CaseSpec.modulation`), "statistic" one value a row or group, "one" a single value. `dtype` is its
-    type: "x" that of x, "weight" that of weight, or the name of a type. A tensor of role "state" is changed in place, and is the output of the same name.
+    type: "x" that of x, "weight" that of weight, or the name of a type. A tensor of role "state" is changed in place,
+    and is the output of the same name.
     """
 
     name: str

@@ -8,7 +8,7 @@ analysis with no shift and that factor of what exact operations would make of th
 that distance; magnitudes are those of x̂', hence up to (1 + ρ)|x̂| + S.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -35,8 +35,8 @@ class Stages:
     arithmetic: Arithmetic
     largest: Array  # of |x̂'|
     z: XhatError
-    given: Inputs  # of the stages behind the norm
-    stages: tuple[Any, ...] = ()
+    stages: tuple[Any, ...] = ()  # behind the norm
+    given: Inputs = field(default_factory=dict)  # their own inputs
     scale: Array | None = None  # multiplies y last, where y is quantized
 
     @property
@@ -118,7 +118,7 @@ def stages(run: Run) -> Stages:
     z = replace(z, magnitude=z.magnitude + 2 * n.rstd * lost)
     largest = np.abs(n.xhat) * (1.0 + e.rho) + z.shift + 2 * n.rstd * lost
     own = {name: given(case, name) for stage in case.op.stages for name in stage.inputs}
-    return Stages(n, a, largest, z, own, case.op.stages, case.exact.get("scale") if case.op.quantized else None)
+    return Stages(n, a, largest, z, case.op.stages, own, case.exact.get("scale") if case.op.quantized else None)
 
 
 def cotangent(s: Stages, dy: Array) -> tuple[Array, Array | float]:
