@@ -137,6 +137,27 @@ def backward(name, how=""):
     return run
 
 
+def silu(how=""):
+    """RMSNorm and SiLU in torch, or with a mistake."""
+
+    def run(x, weight, eps, normalized_shape, weight_offset=0.0):
+        xhat, _, rstd = normalized(x, normalized_shape, eps, False, torch.float32)
+        w = 1.0 if weight is None else weight.float().reshape(-1) + weight_offset
+        z = functional.silu(xhat) * w if how == "silu before the weight" else functional.silu(xhat * w)
+        z = functional.silu((xhat * w).bfloat16().float()) if how == "z in bfloat16" else z
+        return z.reshape(x.shape).to(x.dtype), rstd[:, 0]
+
+    return run
+
+
+@pytest.mark.parametrize("how", ["", "silu before the weight", "z in bfloat16"])
+def test_rmsnorm_and_silu(how, findings):
+    specs = [spec for spec in SPECS if spec.special is None]
+    found = findings(Kernel("k", "rmsnorm_silu_fwd", run=silu(how)), specs, "accuracy", "statistics", "identities")
+    assert set(found) - {("identities", "y")} == ({("accuracy", "y")} if how else set())
+    assert how or not found
+
+
 def kernel(name, way, how="", **contract):
     function = forward(name, how) if way == "fwd" else backward(name, how)
     return Kernel("k", f"{name}_{way}", run=function, forward_run=forward(name), contract=Contract(**contract))

@@ -60,9 +60,12 @@ def test_a_bound_grows_with_the_weight_and_the_bias(name):
         output = "amax"
     plain, loud = (call(error, weight=np.full(4, w), bias=np.full(4, 0.0))[output] for w in (2.0, 2000.0))
     passed = "dresidual_out" in signature(error).parameters or OPS[name].stages
+    if not OPS[name].linear:
+        loud, plain = loud.max(), plain.max()  # far below 0 an activation is flat
     assert (loud > (1 if passed else 900) * plain).all()
     if "bias" in signature(error).parameters and not OPS[name].forward:
-        assert (call(error, weight=np.full(4, 2.0), bias=np.full(4, 1e6))[output] > 2 * plain).all()
+        offset = call(error, weight=np.full(4, 2.0), bias=np.full(4, 1e6))[output]
+        assert ((offset if OPS[name].linear else offset.max()) > 2 * plain).all()
 
 
 @pytest.mark.parametrize("name", [name for name, op in OPS.items() if "given" in signature(op.error).parameters])

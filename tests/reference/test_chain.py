@@ -19,6 +19,7 @@ ROWS = (
     ((0, 6), 1, "token"),
 )
 CHAINS = (
+    "rmsnorm_silu",
     "gated_rmsnorm",
     "gated_rmsnorm_sigmoid",
     "layernorm | gate(gelu)",

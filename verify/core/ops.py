@@ -115,6 +115,11 @@ OPS: dict[str, Op] = Operators(
             rmsnorm.backward_error,
         ),
         *operators(
+            "rmsnorm_silu",
+            Chain("rmsnorm", (Activate("silu"),)),
+            "y = z·σ(z), SiLU, of rmsnorm_fwd's z, as in the VAE of Wan",
+        ),
+        *operators(
             "gated_rmsnorm",
             Chain("rmsnorm", (Gate("silu"),)),
             "y = z·SiLU(gate) of rmsnorm_fwd's z; gate has the shape of x",

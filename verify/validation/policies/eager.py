@@ -106,6 +106,7 @@ TORCH: dict[str, Eager] = {
     "groupnorm": groupnorm,
     "groupnorm_silu": lambda spec, inputs: {"y": functional.silu(groupnorm(spec, inputs)["y"])},
     "groupnorm_gelu": lambda spec, inputs: {"y": functional.gelu(groupnorm(spec, inputs)["y"])},
+    "rmsnorm_silu": lambda spec, inputs: {"y": functional.silu(rmsnorm(spec, inputs)["y"])},
     "gated_rmsnorm": partial(gated, functional.silu),
     "gated_rmsnorm_sigmoid": partial(gated, torch.sigmoid),
     "modulate_layernorm": partial(modulated, layernorm),
