@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from verify_norm.core import geometry
+from verify_norm.core.chains import is_chain
 from verify_norm.core.dtypes import FORMATS, KERNEL_DTYPES, Array
 from verify_norm.core.errors import LIST, UsageError, alternatives, one_of, quoted
-from verify_norm.core.ops import OPS, base
+from verify_norm.core.ops import OPS, base, resolved
 from verify_norm.core.ranges import out_of_range
 from verify_norm.core.spec import CaseSpec, Op, Tensor
 
@@ -43,14 +44,17 @@ def operator(name: object, direction: str, activation: str | None = None) -> Op:
     """
     if not isinstance(name, str):
         raise UsageError(f'operator: expected a name as "layernorm", got {quoted(name)}')
-    bases = list(dict.fromkeys(map(base, OPS)))
-    one_of("operator", name, (*OPS, *bases), see=LIST)
+    name, constants = resolved(name)
+    if constants:
+        raise UsageError(f"{name}: expected {constants} as an option of this call, not inside the chain")
+    bases = [*dict.fromkeys(map(base, OPS)), *[base(name)] * is_chain(name)]
+    one_of("operator", name, (*OPS, *bases, *[name] * is_chain(name)), see=LIST)
     told = name.removeprefix(base(name)).lstrip("_") or direction
     found = base(name) if activation is None else f"{base(name)}_{activation}"
     one_of("operator", found, bases, see=LIST)
     if told != direction:
         raise UsageError(f"operator: expected a name that ends in _{direction}, or {base(name)!r}, got {name!r}")
-    if f"{found}_{direction}" not in OPS:
+    if f"{found}_{direction}" not in OPS and not is_chain(found):
         raise UsageError(f"{found} has no gradients: its only operator is {found}_fwd")
     return OPS[f"{found}_{direction}"]
 
