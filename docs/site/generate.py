@@ -38,8 +38,8 @@ DOORS = """In Python a report has the status as `verdict`, and a usage error is 
 `raise_for_findings()` and the tests in pytest fail on 1, 2 and 3. pytest then ends with its own status, 1, or with 4
 for a usage error in an option."""
 
-TYPES = """B, C and M count samples, channels and rows. M is the product of the leading dimensions: `mean` and `rstd` have
-one dimension, also where x has three. A backward gets them in this shape and in float32. Those that a forward
+TYPES = """B, C and M count samples, channels and rows. M is the product of the leading dimensions: `mean` and `rstd`
+have one dimension, also where x has three. A backward gets them in this shape and in float32. Those that a forward
 returns have the type that the contract's `stats` names, by default float32. A gradient has the type of what it is the
 gradient of. `scale` and `amax` have the shape (1,) and are float32, and a quantized y has 8 bits. All other tensors
 have the type of x; weight and bias may have another one. `verify-norm show OPERATOR` lists each tensor."""

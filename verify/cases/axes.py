@@ -12,8 +12,8 @@ from verify_norm.cases.corner_lines import LARGEST, OUTPUT_SCALES, SUBNORMAL
 from verify_norm.cases.corners import freezable
 from verify_norm.cases.sizes import Classes, classes, instances, sizes
 from verify_norm.core.dtypes import FORMATS
-from verify_norm.core.geometry import aliases, layout_of, one_tensor, shape_of
-from verify_norm.core.spec import COTANGENTS, FAMILIES, LAYOUTS, WEIGHTS, CaseSpec, Op, Special, Tensor
+from verify_norm.core.geometry import aliases, layout_of, one_tensor, shape_of, specials
+from verify_norm.core.spec import COTANGENTS, FAMILIES, LAYOUTS, WEIGHTS, CaseSpec, Op, Tensor
 
 Read = Callable[[CaseSpec], str | None]
 Ways = Mapping[str, Sequence[Any]]
@@ -23,6 +23,7 @@ EPS = Classes(
 OFFSET = Classes("|offset|", (0.0, 10.0, 100.0), ((0.0,), (1.0, -10.0), (100.0, -100.0), (1e4, -1e3)))
 MOMENTUM = Classes("momentum", (0.0, 0.99), ((0.0,), (0.1, 1e-3, 0.5), (1.0,)))
 SCALES = {"usual x": 0, "small x": -8, "subnormal x": SUBNORMAL, "large x": 7, "largest x": LARGEST}
+MODULATIONS = get_args(get_type_hints(CaseSpec)["modulation"])
 WEIGHT_TYPES = ("float32", "float16", "bfloat16")
 STATISTICS = {  # BatchNorm's
     "training": {"training": True, "running": True},
@@ -156,12 +157,14 @@ def _data(op: Op) -> list[Axis]:
         made.append(_classes(MOMENTUM, "momentum"))
     if op.quantized:
         made.append(_field("scale", OUTPUT_SCALES))
+    if any(tensor.extent == "sample" for tensor in op.inputs):
+        made.append(_field("modulation", MODULATIONS))
     return made
 
 
 def _special(op: Op) -> list[Axis]:
     """Return the axes of special values: which, and where, for which it matters little how else the case is."""
-    inputs = [tensor.name for tensor in op.inputs if tensor.name in get_args(Special)]
+    inputs = specials(op)
     beside = ("dtype", "special", "special_in", "special_at", *(c.of_what for c in classes(op)))
 
     def where(field: str, values: Iterable[str]) -> Axis:

@@ -72,6 +72,12 @@ def _of(op: Op, spec: CaseSpec, number: int) -> CaseSpec:
         spec = replace(spec, dresidual_out_layout=spec.dy_layout, dy_layout=layout)
     if "weight_offset" in op.attrs and number % 4 == 3:
         spec = replace(spec, weight_offset=0.5 if number % 16 == 3 else 1.0)  # Gemma's is 1
+    if "gate" in names:
+        spec = replace(spec, gate_layout=layout)
+    if "shift" in names:
+        token = len(spec.shape) > spec.normalized_ndim and number % 3 == 1
+        spec = replace(spec, modulation="token" if token else "sample", scale_layout=layout)
+        spec = replace(spec, shift_layout="contiguous" if spec.batch else LAYOUTS[(number + 2) % 5])
     if op.quantized:
         spec = replace(spec, scale=OUTPUT_SCALES[number % len(OUTPUT_SCALES)])
     if "num_groups" not in op.attrs:
@@ -95,9 +101,13 @@ def _specially(op: Op, spec: CaseSpec) -> CaseSpec:
 
 
 def freezable(op: Op) -> tuple[tuple[str, ...], ...]:
-    """Return the sets of inputs of a backward that may need no gradient: neither none nor all of them."""
+    """Return the sets of inputs of a backward that may need no gradient: neither none nor all of them.
+
+    Of four and more inputs, one, or all but one.
+    """
     names = differentiable(op)
-    return tuple(some for size in range(1, len(names)) for some in combinations(names, size))
+    sizes = range(1, len(names)) if len(names) < 4 else (1, len(names) - 1)
+    return tuple(some for size in sizes for some in combinations(names, size))
 
 
 def _table(op: Op) -> list[tuple[int, Row]]:

@@ -11,7 +11,15 @@ from verify_norm.cases import placement
 from verify_norm.cases.device_array import on_device
 from verify_norm.cases.random import Random
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.geometry import affine_shape, groups, input_dtype, layout_of, row_length, special_input
+from verify_norm.core.geometry import (
+    affine_shape,
+    groups,
+    input_dtype,
+    layout_of,
+    row_length,
+    sample_shape,
+    special_input,
+)
 from verify_norm.core.spec import FAMILIES, CaseSpec, Op, Tensor
 
 SPREAD = 20  # log2 of how far rows, groups or channels differ in mean and scale
@@ -29,6 +37,10 @@ def tensor(spec: CaseSpec, op: Op, one: Tensor, device: Any = None) -> Array | N
     form, layout = FORMATS[input_dtype(one, spec)], layout_of(spec, one.name)
     if one.extent == "one":
         values = np.array([spec.scale])
+    elif one.extent == "sample":  # around 0, as models begin; 1 + scale is 0 in some places
+        values = _some(-1.0 if one.name == "scale" else 0.0, rng.standard_normal(sample_shape(spec, op)))
+    elif one.name == "gate":  # of any x: some far out, where a sigmoid is 0 or 1
+        values = 2 * rng.standard_normal(spec.shape) * _some(16.0, np.ones(spec.shape))
     elif one.extent == "affine":
         values = _affine(spec, op, one, rng)
     elif one.role == "cotangent":
@@ -60,6 +72,11 @@ def _affine(spec: CaseSpec, op: Op, one: Tensor, rng: Random) -> Array:
         where = np.arange(prod(shape)).reshape(shape) % (3 if some else 1) == 0
         values = np.where(where, 0.0 if spec.weight_data in ("zero", "some_zero") else 1.0, values)
     return values - spec.weight_offset
+
+
+def _some(one: float, values: Array) -> Array:
+    """Return the values, each seventh of them `one`: seven divides few lengths, so most columns have some."""
+    return np.where(np.arange(values.size).reshape(values.shape) % 7 == 3, one, values)
 
 
 def _cotangent(spec: CaseSpec, op: Op, one: Tensor, rng: Random) -> Array:

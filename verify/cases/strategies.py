@@ -18,8 +18,8 @@ from verify_norm.cases import axes, turns
 from verify_norm.cases.corner_lines import OUTPUT_SCALES
 from verify_norm.cases.corners import freezable
 from verify_norm.core import geometry
-from verify_norm.core.geometry import differentiable, refusal, size, thawed
-from verify_norm.core.spec import COTANGENTS, FAMILIES, LAYOUTS, WEIGHTS, CaseSpec, Op, Special, Tensor
+from verify_norm.core.geometry import differentiable, refusal, size, specials, thawed
+from verify_norm.core.spec import COTANGENTS, FAMILIES, LAYOUTS, WEIGHTS, CaseSpec, Op, Tensor
 
 # Row lengths: powers of two, their neighbours, odd numbers, tile edges, and hidden sizes of models.
 _LENGTHS = (
@@ -125,6 +125,8 @@ def specs(
     }
     if "weight_offset" in op.attrs:
         options["weight_offset"] = draw(_among((0.0, 1.0, 0.5)))
+    if any(tensor.extent == "sample" for tensor in op.inputs):
+        options["modulation"] = draw(_among(axes.MODULATIONS))
     if op.quantized:
         options["scale"] = draw(_among(OUTPUT_SCALES))
     if op.view == "channels":
@@ -171,7 +173,7 @@ def _special(draw: st.DrawFn, spec: CaseSpec, op: Op) -> dict[str, Any]:
     """Draw a special value in one case of nine, where some input of the case can hold it."""
     special = draw(_among((None,) * 32 + ("nan", "inf", "-inf", "nan+inf")))
     at = {"special": special, "special_at": draw(_among(_PLACES))}
-    inputs = [{**at, "special_in": tensor.name} for tensor in op.inputs if tensor.name in get_args(Special)]
+    inputs = [{**at, "special_in": name} for name in specials(op)]
     able = [one for one in inputs if refusal(replace(spec, **one), op) is None]
     return draw(st.sampled_from(able)) if special and able else {}
 

@@ -17,6 +17,7 @@ from verify_norm.checks.relations.graphs import asked, graph_of
 from verify_norm.checks.relations.rerun import Difference, beyond, small, steady
 from verify_norm.checks.relations.second_order import second_order
 from verify_norm.core.finding import Finding, NoData, Tried
+from verify_norm.core.geometry import differentiable
 from verify_norm.core.run import Run
 from verify_norm.core.spec import Kernel, Op
 from verify_norm.loading import modules
@@ -61,7 +62,8 @@ def autograd(run: Run) -> Iterator[Finding | NoData | Tried]:
 
 
 def _ways(op: Op) -> dict[str, Callable[[Run], Found]]:
-    data = ("x", "residual", "y", "residual_out", "mean", "rstd")
+    own = (name for stage in op.stages for name in stage.inputs)
+    data = ("x", "residual", "y", "residual_out", "mean", "rstd", *own)
     ways: dict[str, Callable[[Run], Found]] = {
         "two backwards": _again,
         "data overwritten": partial(_overwritten, names=data),
@@ -143,7 +145,7 @@ def _overwritten(run: Run, names: tuple[str, ...]) -> Found:
 def _interleaved(run: Run) -> Found:
     """Yield what is wrong where a forward of other values, with or without its backward, comes before the backward."""
     assert run.kernel.forward_run is not None
-    tensors = ("x", "residual_out", "weight", "bias")
+    tensors = ("residual_out", *differentiable(run.case.op))
     for backward, words in ((False, "a forward"), (True, "a forward and its backward")):
         serving = modules.Instance().serving(run.kernel.forward_run)  # one module for both
         held = replace(run, kernel=replace(run.kernel, forward_run=serving))

@@ -17,8 +17,8 @@ What is right, where the truth at the given inputs is not finite:
   the gradients are 0 there, and a kernel need not read what it multiplies by 0.
 
 `accuracy` judges what is finite: it sees a leak into other rows, since it allows NaN in none of them. An infinite
-argument of an activation is judged by nobody (`verify_norm.reference.activation`), nor is a case with eps = 0: there a
-row without variance divides zero by zero, and a kernel's rounding may hide that.
+argument of an activation, or gate, is judged by nobody (`verify_norm.reference.activation`), nor is a case with
+eps = 0: there a row without variance divides zero by zero, and a kernel's rounding may hide that.
 """
 
 from collections.abc import Iterator
@@ -71,7 +71,7 @@ def _judged(run: Run) -> Iterator[tuple[str, Array, Any, Any]]:
         summand = special_input(spec, op) in SUMMANDS.get(name, ())
         if name == "amax" or (geometry.settled(name, spec, op) and not summand):
             continue
-        added = summand and op.activation is None and not op.quantized
+        added = summand and not op.stages and not op.quantized
         limit, finite = limits.get(name, np.full(want.shape, np.nan)), near[name]
         nan = False if finite is None else np.isnan(finite.value)
         rules = (

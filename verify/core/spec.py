@@ -10,13 +10,24 @@ from annotated_types import Interval, Predicate
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-Extent = Literal["data", "affine", "statistic", "one"]
+Extent = Literal["data", "affine", "sample", "statistic", "one"]
 View = Literal["rows", "groups", "channels"]
 Float = Literal["float64", "float32", "float16", "bfloat16"]
 Float8 = Literal["float8_e4m3fn", "float8_e5m2"]
 Beyond = Literal["either", "saturate", "overflow"]
 Special = Literal[
-    "x", "residual", "residual_out", "dy", "dresidual_out", "weight", "bias", "running_mean", "running_var"
+    "x",
+    "residual",
+    "residual_out",
+    "dy",
+    "dresidual_out",
+    "gate",
+    "weight",
+    "bias",
+    "scale",
+    "shift",
+    "running_mean",
+    "running_var",
 ]
 
 LARGEST = sys.float_info.max
@@ -52,9 +63,10 @@ FURTHER = (
 class Tensor:
     """An argument or a result of an operator.
 
-    `extent` is its shape: "data" that of x, "affine" that of weight, "statistic" one value a row or group, "one" a
-    single value. `dtype` is its type: "x" that of x, "weight" that of weight, or the name of a type. A tensor of role
-    "state" is changed in place, and is the output of the same name.
+    `extent` is its shape: "data" that of x, "affine" that of weight, "sample" a row of weight's shape for each sample
+    or token (`CaseSpec.modulation`), "statistic" one value a row or group, "one" a single value. `dtype` is its
+    type: "x" that of x, "weight" that of weight, or the name of a type. A tensor of role "state" is changed in place,
+    and is the output of the same name.
     """
 
     name: str
@@ -75,8 +87,8 @@ class Op:
     `reference` and `error` take the float64 arguments that they name. `error` also takes `arithmetic`; it returns, for
     each element of every output, how far a kernel of that arithmetic may be from the truth before the final rounding.
     `view` says which elements are normalized together: the last dimensions, a group of channels of one sample, or a
-    channel of all samples. `activation` is applied to y last (`verify_norm.reference.activation`). A `quantized` y is
-    multiplied by a scale and saturated (`verify_norm.reference.quantized`). A `centred` norm subtracts the mean.
+    channel of all samples. `stages` follow the norm (`verify_norm.reference.stages`). A `quantized` y is multiplied by
+    a scale and saturated (`verify_norm.reference.quantized`). A `centred` norm subtracts the mean.
     """
 
     name: str
@@ -88,9 +100,14 @@ class Op:
     forward: str | None = None
     view: View = "rows"
     summary: str = ""
-    activation: Literal["silu", "gelu"] | None = None
+    stages: tuple[Any, ...] = ()  # a kernel's module sees this one, and no reference
     quantized: bool = False
     centred: bool = True
+
+    @property
+    def linear(self) -> bool:
+        """Whether y is linear in weight and bias."""
+        return all(stage.linear for stage in self.stages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +172,8 @@ class CaseSpec:
     `shape` is that of x. LayerNorm and RMSNorm normalize its last `normalized_ndim` dimensions, GroupNorm each of
     `num_groups` groups of channels. Values are (offset + noise of family `data`) · 2**log2_scale. Every tensor has its
     own layout in memory, and the gaps of its storage hold poison. `training`, `momentum` and `running` (whether there
-    are running statistics) belong to BatchNorm; a quantized y is multiplied by `scale`. `frozen` inputs need no
+    are running statistics) belong to BatchNorm; a quantized y is multiplied by `scale`. The scale and shift of a
+    `modulation` have a row for each sample, an index of x's first dimension, or for each token. `frozen` inputs need no
     gradient, where torch's autograd makes the backward. Annotations hold the allowed ranges of the numbers.
 
     A `special` value is in the input `special_in`, where `special_at` says: in its first, its middle or its last
@@ -201,6 +219,9 @@ class CaseSpec:
     running_mean_layout: str = "contiguous"
     running_var_layout: str = "contiguous"
     alias: str = ""
+    gate_layout: str = "contiguous"
+    scale_layout: str = "contiguous"
+    shift_layout: str = "contiguous"
     weight: bool = True
     bias: bool = True
     dresidual_out: bool = True
@@ -210,6 +231,7 @@ class CaseSpec:
     momentum: Annotated[float, Interval(ge=0, le=1)] = 0.1
     running: bool = True
     scale: NotNegative = 1.0
+    modulation: Literal["sample", "token"] = "sample"
     frozen: tuple[str, ...] = ()
     seed: Seed = 0
     poison: Literal["nan", "finite"] = "nan"

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from verify_norm.cases.placement import same_values
+from verify_norm.core.geometry import differentiable
 from verify_norm.core.ops import forward_of
 from verify_norm.core.spec import Op
 from verify_norm.loading.returned import RefusedError, named
@@ -67,7 +68,7 @@ def recorded(call: Call, op: Op, given: Mapping[str, Any], frozen: tuple[str, ..
     """Return the graph of a forward pass at what the backward `op` is given; raises TypeError as `returned.named`."""
     offer = offered(given)
     leaves = {}
-    for n in ("x", "residual", "weight", "bias"):
+    for n in ("residual", *differentiable(op)):
         if offer.get(n) is not None:
             offer[n] = offer[n].detach()
             if (n if n != "residual" else "x") not in frozen:

@@ -15,7 +15,7 @@ from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Contract, Kernel
 from verify_norm.loading import adapt
 from verify_norm.loading.adapt import WritesError
-from verify_norm.loading.builtin import BOTH, BUILTIN, PEERS, infer, missing
+from verify_norm.loading.builtin import BOTH, BUILTIN, PEERS, directions, infer, known, missing
 from verify_norm.loading.domain import Own, declaration
 from verify_norm.loading.entry_points import registered
 from verify_norm.loading.targets import attribute, called, imported, located, module_name, reach
@@ -29,13 +29,11 @@ def find(name: str, op: str | None = None, bind: str = "") -> Kernel:
     if ":" in name:
         return _record(attribute(name), name, name, op, bind)
     kernel = (BUILTIN | PEERS).get(name) or _registered(name)
-    if op not in (None, kernel.op, *BOTH.get(kernel.op, ())):
-        raise UsageError(f"{name} is a kernel for {kernel.op}, not for {_known(str(op))}")
+    if op is not None:
+        op, bind = known(op, bind)
+    if op not in (None, kernel.op, *directions(kernel.op)):
+        raise UsageError(f"{name} is a kernel for {kernel.op}, not for {op}")
     return replace(kernel, op=op or kernel.op, bind=bind or kernel.bind)
-
-
-def _known(op: str) -> str:
-    return one_of("op", op, (*OPS, *BOTH), see=LIST)
 
 
 def _registered(name: str) -> Kernel:
@@ -56,7 +54,8 @@ def _record(target: Any, name: str, where: str, op: str | None, bind: str) -> Ke
     op = op or kernel.op or infer(last) or infer(called(target))
     if op is None:
         raise UnknownOpError(f"cannot infer the op from the name {last!r}: use --op {'|'.join((*OPS, *BOTH))}")
-    return replace(kernel, name=name, op=_known(op), target=where, bind=bind or kernel.bind)
+    op, bind = known(op, bind or kernel.bind)
+    return replace(kernel, name=name, op=op, target=where, bind=bind)
 
 
 def load_directions(
@@ -85,10 +84,10 @@ def load_directions(
         record = _record(target, where or called(target), where, op, bind)
     record = replace(record, contract=checked(contract if isinstance(contract, Contract) else record.contract))
     record = replace(record, only=only.joined(only.checked(record.only), taken))
-    names = BOTH.get(record.op, (record.op,))
+    names = directions(record.op)
     only.refuse_foreign(record.only, [OPS[name] for name in names])
     forward, *backward = (_promising(replace(record, op=name), contract) for name in names)
-    return [_bound(forward, target), *_gradients(backward, target, asked=record.op == op)]
+    return [_bound(forward, target), *_gradients(backward, target, asked=op is not None)]
 
 
 def _promising(kernel: Kernel, contract: Contract | str) -> Kernel:

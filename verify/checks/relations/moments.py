@@ -214,7 +214,7 @@ def _smallest(one: Moments, sign: int, placed: Array, size: Array, omega: Array)
 def _together(run: Run, s: stages.Stages, name: str, phi: Array, expected: Expected) -> tuple[float, float]:
     """Return how much of Σφ·(error) may have one sign, inf where only Σ|φ|δ is known, and Σc² of what averages out."""
     case, n, view = run.case, s.norm, s.norm.view
-    if case.exact.get("residual") is not None or view.axes == view.shared or s.activation is not None:
+    if case.exact.get("residual") is not None or view.axes == view.shared or s.stages:
         return np.inf, 0.0  # other sums: of a fused addition, BatchNorm; or bent
     dy, phi = case.exact.get("dy"), phi.reshape(view.shape if name in ("y", "dx") else view.affine)
     dy = np.zeros(view.shape) if dy is None else dy.reshape(view.shape)
