@@ -42,7 +42,9 @@ def style(name, op, **fields):
 
 def diagnosed(kernel, specs=SPECS, deadline=inf, judging=lambda examined: examined):
     """Return the diagnoses of a kernel by output, from its findings in these cases."""
-    checks = tuple(check.name for check in CHECKS.values() if check.applies(OPS[kernel.op]) and check.name not in BESIDE)
+    checks = tuple(
+        check.name for check in CHECKS.values() if check.applies(OPS[kernel.op]) and check.name not in BESIDE
+    )
 
     def judge(spec, names, contract):
         return judging(examine(kernel, spec, names, "cpu", contract=contract))
