@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from verify_norm.cases import corners, make
+from verify_norm.cases import corners, covering, make
 from verify_norm.checks import CHECKS
 from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
@@ -39,10 +39,11 @@ def device() -> str:
 
 @pytest.fixture
 def few_corners(monkeypatch):
-    """Called with a slice, lets every search of this test run these corner cases alone."""
+    """Called with a slice, lets every search of this test run these corner cases alone, and few of others."""
     table = corners.corners
 
     def few(which):
+        monkeypatch.setattr(covering, "LAST_TRIES", 1)  # nearly all are made for pairs that cannot meet
         monkeypatch.setattr(corners, "corners", lambda *arguments, **options: table(*arguments, **options)[which])
 
     return few
