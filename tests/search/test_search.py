@@ -51,12 +51,12 @@ def test_what_is_imported_does_not_change_what_is_drawn(tmp_path, monkeypatch, d
     cases = []
 
     def recorded(x, weight, eps, weight_offset, normalized_shape):
-        cases.append((tuple(x.shape), eps, x.dtype))
+        cases.append((tuple(x.shape), eps, x.dtype, repr(x.double().sum().item())))  # of its seed too
         return rmsnorm_fwd(x, weight, eps, weight_offset, normalized_shape)
 
     def drawn():
         cases.clear()
-        run(recorded, examples=60, checks=("signature",))
+        run(recorded, examples=250, checks=("signature",))
         return tuple(cases)
 
     before = drawn()
