@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Annotated
 
@@ -38,7 +39,7 @@ def list_() -> None:
         _print(f"{why}\n  {names}")
 
 
-def _table(title: str, rows: list[tuple[str, ...]]) -> None:
+def _table(title: str, rows: Sequence[tuple[str, ...]]) -> None:
     """Print rows below a title; nothing if there are none."""
     from rich.table import Table
 

@@ -20,9 +20,9 @@ from verify_norm.core.ops import forward_of
 from verify_norm.core.run import Case, Run
 from verify_norm.loading import gradients
 from verify_norm.loading.returned import named
-from verify_norm.reference.activation import ACTIVATIONS
 from verify_norm.reference.jvp import tangent
 from verify_norm.reference.norm import Norm
+from verify_norm.reference.stages.activate import Activate
 
 SUMS = ("y", "residual_out")  # outputs that no kernel may mark as not differentiable
 
@@ -35,7 +35,8 @@ def forward_mode(run: Run) -> Iterator[Difference | NoData]:
     """
     spec, contract = plain(run), run.kernel.contract
     wide = contract.accumulate in ("float32", "float64") and contract.products == "float32"
-    if not wide or contract.inplace or spec.dtype != "float32" or run.case.op.quantized:
+    derived = all(isinstance(stage, Activate) for stage in run.case.op.stages) and not run.case.op.quantized
+    if not wide or contract.inplace or spec.dtype != "float32" or not derived:
         yield NoData()
         return
     case = make.build(spec, run.case.op, contract, run.case.device, benign(run.case, spec))
@@ -98,8 +99,8 @@ def _truth(run: Run) -> dict[str, tuple[Array, Array]]:
     unit = (4 * n.view.count + 40) * (1 + n.rstd * np.abs(n.x).max(initial=0.0)) * max(a.u, FLOAT32.u)
     size = np.abs(n.weighted(n.rstd * _terms(n, tx))) + np.abs(tw * n.xhat) + np.abs(tb)
     allowed = unit * size
-    if run.case.op.activation is not None:
-        act, z_off = ACTIVATIONS[run.case.op.activation], unit * (np.abs(n.weighted(n.xhat)) + np.abs(n.y))
+    for stage in run.case.op.stages:  # one activation
+        act, z_off = stage.function, unit * (np.abs(n.weighted(n.xhat)) + np.abs(n.y))
         slope_off = act.slope_error(n.y, a) + act.bend * z_off
         y, allowed = act.slope(n.y) * y, (act.steepest + slope_off) * allowed + slope_off * np.abs(y)
     made = {"y": (y, allowed), "rstd": (rstd, unit * n.rstd**2 * n.average(np.abs(n.xhat * tx)))}
