@@ -175,7 +175,7 @@ def view_of_more(x, weight, eps):
 
 
 def into_zeros(x, weight, eps):
-    """Its y is added to a buffer of zeros: −0 becomes 0."""
+    """It adds y to a buffer of zeros: −0 becomes 0."""
     y, rstd = rmsnorm(x, weight, eps)
     return torch.zeros(x.shape, dtype=x.dtype, device=x.device).add_(y), rstd
 

@@ -184,7 +184,7 @@ def infinity_hides_nan(x, weight, eps):
 
 
 def statistics_adjacent(dy, x, weight, rstd):
-    """Its rstd is read as if its elements were adjacent."""
+    """It reads rstd as if its elements were adjacent."""
     return gradients(dy, x, weight, rstd.as_strided(rstd.shape, (1,)) if rstd.dim() == 1 else rstd)
 
 
@@ -201,6 +201,6 @@ def offset_of_16_bits(x, weight, eps):
 
 
 def by_sign(x, weight, eps):
-    """Its y is made of the magnitude of x, and of a sign that 0 has not."""
+    """It makes y of the magnitude of x, and of a sign that 0 has not."""
     y, rstd = rmsnorm(x.abs(), weight, eps)
     return torch.where(x > 0, y, -y).where(~x.isnan(), x), rstd

@@ -116,6 +116,6 @@ def in_default_type(x, weight, eps):
 
 
 def on_default_device(x, weight, eps):
-    """Its y is copied to torch's default device."""
+    """It copies y to torch's default device."""
     y, rstd = rmsnorm(x, weight, eps)
     return torch.empty(x.shape, dtype=x.dtype).copy_(y), rstd

@@ -619,6 +619,12 @@ def test_a_custom_operator():
     for way in ways():
         assert said(rmsnorm, way) in ({}, None)
 
+    def outside(x, weight, eps):
+        """Its tangent is that of weight alone, for torch drops the operator's."""
+        return rmsnorm(x, None, eps) * weight
+
+    assert said(outside, "forward mode") is None
+
 
 def test_what_is_a_backward_of_its_own_has_no_graph():
     kernel, check = load("layernorm_bwd"), CHECKS["autograd"]

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from verify_norm.cases import placement
@@ -83,6 +84,18 @@ def broken_promises(run: Run) -> Iterator[str]:
             if isinstance(error, BaseException) and not absent and (operator, test) not in said:
                 said.add((operator, test))
                 yield f"torch.library.opcheck of {operator}: {test} says: {one_line(error)}"
+
+
+class Foreign(TorchDispatchMode):
+    """Notes whether operators run that are not torch's own."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no type for it
+        self.ran = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.ran = self.ran or (isinstance(func, OpOverload) and func.namespace not in OF_TORCH)
+        return func(*args, **(kwargs or {}))
 
 
 class _Recording(PoisonEmpty):
