@@ -12,6 +12,8 @@ LOSSES = 3  # a unit that has ended so many processes is a finding
 class Unit:
     """One kernel in one type and one block of random cases; the first block also has the corner table.
 
+    `accelerator` is the one that it is for, as "H100"; "" is any.
+
     `id` is a digest of all that determines the cases and their outcomes: the fields below, the settings of the plan and
     the text of the kernel's file, whose digest is `source`. `number` is the place in the plan.
     """
@@ -28,10 +30,13 @@ class Unit:
     seed: int
     examples: int
     source: str
+    accelerator: str = ""
 
     def __str__(self) -> str:
         """Return the unit in words."""
-        return f"{self.kernel} ({self.op}), {self.dtype}, block {self.block}"
+        return f"{self.kernel} ({self.op}), {self.dtype}, block {self.block}" + f", on {self.accelerator}" * bool(
+            self.accelerator
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,283 @@
+"""The workers of a Ray cluster: an actor for each GPU, or for each core. Ray places them; what ends one ends no other.
+
+Ray is imported by `OnRay` alone: it is an optional package.
+"""
+
+import json
+import os
+import platform
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import verify_norm
+from verify_norm.campaign import worker
+from verify_norm.campaign.accelerators import CPU
+from verify_norm.campaign.local import ONE_EACH
+from verify_norm.campaign.model import LOSSES, Outcome, Unit
+from verify_norm.campaign.plan import Plan
+from verify_norm.core import packages
+from verify_norm.core.errors import UsageError, first_line, one_of
+
+SAME = ("numpy", "torch", "triton", "hypothesis")  # packages whose versions are those of the campaign on each host
+UNSHIPPED = [".git", "*.campaign", "*.campaign-*", "*.campaign.lock", "__pycache__"]  # of the working folder
+JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # the variable in which `ray job submit` says what its job has
+CONNECTING = 10.0  # seconds
+Examine = Callable[[Unit, Mapping[str, Any], str], Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an actor is: its host, its GPU, and the versions there."""
+
+    host: str
+    gpu: str
+    versions: Mapping[str, str]
+
+
+class Actor:
+    """The process of one worker in the cluster. Ray shows it its GPU alone."""
+
+    def __init__(self, examine: Examine) -> None:
+        worker.begin("")
+        self._examine = examine
+
+    def place(self) -> Place:
+        """Return where it is."""
+        import ray
+
+        return Place(ray.util.get_node_ip_address(), ",".join(map(str, ray.get_gpu_ids())), versions())
+
+    def examine(self, unit: Unit, settings: Mapping[str, Any], name: str) -> Outcome:
+        """Return the outcome of a unit."""
+        return self._examine(unit, settings, name)
+
+
+@dataclass(slots=True)
+class _Worker:
+    """An actor as the driver knows it: for units of one kind; it has a name once it has begun."""
+
+    number: int
+    kind: str
+    actor: Any
+    name: str = ""
+
+
+class _Inside:
+    """Counts the threads that are inside a block, and waits until none is."""
+
+    def __init__(self) -> None:
+        self._number, self._changed = 0, threading.Condition()
+
+    def __enter__(self) -> None:
+        self._add(1)
+
+    def __exit__(self, *_: object) -> None:
+        self._add(-1)
+
+    def _add(self, more: int) -> None:
+        with self._changed:
+            self._number += more
+            self._changed.notify_all()
+
+    def wait(self) -> None:
+        """Return once no thread is inside."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._number)
+
+
+class OnRay:
+    """Workers in a Ray cluster: one for each GPU; without GPUs one for each core, at most `jobs`.
+
+    A worker that is lost is replaced, where Ray has room for it: so the others go on while a host is away.
+    """
+
+    def __init__(
+        self, plan: Plan, address: str = "", jobs: int | None = None, examine: Examine = worker.examine
+    ) -> None:
+        """Connect to the cluster at an address; without one to Ray's default, or to a new one on this machine.
+
+        `examine` is what a worker does with a unit. Raises UsageError if Ray is not installed, there is no cluster, or
+        it has no such device.
+        """
+        packages.need("--on ray", "ray")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        import ray
+
+        self._ray, self._own, self._examine = ray, not ray.is_initialized(), examine
+        self._limit, self._closed, self._inside = plan.limit, False, _Inside()
+        self._starting: dict[Any, _Worker] = {}
+        self._workers: dict[int, _Worker] = {}
+        if self._own:
+            _connect(address)
+        self._free: dict[str, SimpleQueue[_Worker | Exception]] = {}
+        self._host = threading.Thread(target=self._welcome, daemon=True)
+        try:
+            self._on_gpu, self.places = _places(plan, jobs, ray.nodes())
+        except UsageError:
+            self.close()
+            raise
+        self._settings = plan.settings | {"device": "cuda" if self._on_gpu else "cpu"}
+        for kind, number in self.places.items():
+            self._free[kind] = SimpleQueue()
+            for _ in range(number):
+                self._start(len(self._workers), kind)
+        self._host.start()
+
+    def _start(self, number: int, kind: str) -> None:
+        """Ask Ray for the worker of this number; it is free once it has begun."""
+        wanted = {"num_gpus": 1} if self._on_gpu else {"num_cpus": 1}
+        wanted |= {"accelerator_type": kind} if kind and kind.lower() != CPU else {}
+        actor = self._ray.remote(Actor).options(**wanted).remote(self._examine)
+        self._workers[number] = _Worker(number, kind, actor)
+        self._starting[actor.place.remote()] = self._workers[number]
+
+    def _welcome(self) -> None:
+        """Hand each worker that has begun to whoever waits for one; or the reason why it cannot."""
+        while not self._closed:
+            begun, _ = self._ray.wait(list(self._starting), timeout=0.2) if self._starting else ([], time.sleep(0.2))
+            for reference in begun:
+                one = self._starting.pop(reference)
+                try:
+                    self._free[one.kind].put(self._named(one, self._ray.get(reference)))
+                except self._ray.exceptions.RayActorError:  # its host is lost
+                    self._start(one.number, one.kind)
+                except Exception as error:  # no environment, no connection, other versions
+                    self._free[one.kind].put(UsageError(f"--on ray: no worker starts: {first_line(error)}"))
+
+    def _named(self, one: _Worker, place: Place) -> _Worker:
+        here = versions()
+        other = next((name for name in here if place.versions.get(name) != here[name]), "")
+        if other:
+            raise UsageError(f"{place.host} has {other} {place.versions.get(other)}, here it is {here[other]}")
+        one.name = f"{place.host} {f'cuda:{place.gpu}' if self._on_gpu else f'{CPU} {one.number + 1}'}"
+        return one
+
+    def examine(self, unit: Unit) -> Outcome:
+        """Return the outcome of a unit, of the next free worker. Of a lost host another worker takes it.
+
+        Raises UsageError if the cluster is gone.
+        """
+        with self._inside:
+            return self._examined(unit)
+
+    def _examined(self, unit: Unit) -> Outcome:
+        free, started, wrong = self._free[unit.accelerator], time.time(), self._ray.exceptions
+        for _ in range(LOSSES):
+            one = free.get()
+            if isinstance(one, Exception):
+                free.put(one)
+                raise one
+            try:
+                asked = one.actor.examine.remote(unit, self._settings, one.name)
+                outcome: Outcome = self._ray.get(asked, timeout=self._limit)
+            except wrong.GetTimeoutError:
+                ended = worker.overdue(self._limit)
+            except wrong.RayActorError as error:
+                ended = "" if _of_host(error) else "it ended its process"
+            except (wrong.RayError, ConnectionError) as error:
+                raise UsageError(f"--on ray: {first_line(error)}; the same command goes on") from error
+            else:
+                free.put(one)
+                return outcome
+            self._replace(one)
+            if ended:
+                return Outcome(unit.id, one.name, started, time.time(), ended=ended)
+        return Outcome(unit.id, one.name, started, time.time(), problem=f"{LOSSES} hosts were lost while it ran")
+
+    def _replace(self, one: _Worker) -> None:
+        self._ray.kill(one.actor)
+        if not self._closed:
+            self._start(one.number, one.kind)
+
+    def close(self) -> None:
+        """End all actors, and whatever waits for one; then leave the cluster, which ends a process that still asks."""
+        if self._closed:
+            return
+        self._closed = True
+        for free in self._free.values():
+            free.put(RuntimeError("the campaign has ended"))  # each who meets it puts it back
+        if self._host.is_alive():
+            self._host.join()
+        for one in self._workers.values():
+            self._ray.kill(one.actor)
+        self._inside.wait()
+        if self._own:
+            self._ray.shutdown()
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that all hosts of a campaign share; builds of one version, as for CPU and CUDA, are equal."""
+    found = {"verify-norm": verify_norm.__version__, "python": platform.python_version()}
+    for name in SAME:
+        present = packages.present(name)
+        found[name] = metadata.version(name).partition("+")[0] if present else "none"
+    return found
+
+
+def _of_host(error: Any) -> bool:
+    """Return whether a worker is lost because its host is, which is no fault of the unit."""
+    said = str(error)
+    return type(error).__name__ == "ActorUnavailableError" or error.preempted or "node has died" in said
+
+
+def _connect(address: str) -> None:
+    """Join a cluster, and give its workers this package and the working folder. Raises UsageError."""
+    import ray
+
+    _reach(address)
+    job = json.loads(os.environ.get(JOB, "{}")).get("runtime_env", {})
+    ships = {"py_modules": [str(Path(verify_norm.__file__).parent)], "working_dir": os.getcwd(), "excludes": UNSHIPPED}
+    ships = {} if "working_dir" in job else ships
+    try:
+        ray.init(address or None, runtime_env=ships, logging_level="ERROR")
+    except Exception as error:
+        raise UsageError(f"--on ray{f'={address}' if address else ''}: {first_line(error)}") from error
+
+
+def _reach(address: str) -> None:
+    """Raise UsageError if nothing answers at an address: Ray would try for minutes, and end this process."""
+    address = address or os.environ.get("RAY_ADDRESS", "")
+    host, colon, port = address.partition("://")[2 if "://" in address else 0].rpartition(":")
+    if not colon or not port.isdecimal():  # "auto" and "local"; Ray says what is wrong with others
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECTING).close()
+    except (OSError, OverflowError) as error:
+        said = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"--on ray: there is no cluster at {address}: {said}") from error
+
+
+def _places(plan: Plan, jobs: int | None, nodes: list[Any]) -> tuple[bool, dict[str, int]]:
+    """Return whether workers are on GPUs, and how many of each kind the cluster has; raises UsageError."""
+    has = [node["Resources"] for node in nodes if node["Alive"]]
+    if ":" in plan.device:
+        raise UsageError(f"--on ray: Ray chooses the GPUs; take --device cuda, not {plan.device}")
+    if plan.device not in ("auto", "cpu", "cuda"):
+        raise UsageError(f"unknown device {plan.device!r}; there are: cpu, cuda")
+    gpus = int(sum(one.get("GPU", 0) for one in has))
+    on_gpu = plan.device != "cpu" and (plan.device == "cuda" or gpus > 0) and plan.accelerators != (CPU,)
+    if on_gpu and jobs is not None:
+        raise UsageError(ONE_EACH)
+    if not on_gpu and plan.accelerators not in ((), (CPU,)):
+        raise UsageError(f"accelerators: expected cpu for a cluster without GPUs, got {', '.join(plan.accelerators)}")
+    if on_gpu and not gpus:
+        raise UsageError("--on ray: the cluster has no GPU")
+    if not on_gpu:
+        cores = int(sum(one.get("CPU", 0) for one in has))
+        if not cores:
+            raise UsageError("--on ray: the cluster has no core for a worker")
+        return False, {plan.accelerators[0] if plan.accelerators else "": min(cores, jobs or cores)}
+    if not plan.accelerators:
+        return True, {"": gpus}
+    kinds = {name.partition(":")[2]: 0 for one in has for name in one if name.startswith("accelerator_type:")}
+    for one in has:
+        for name in kinds:
+            kinds[name] += int(one.get("GPU", 0)) if f"accelerator_type:{name}" in one else 0
+    return True, {kind: kinds[one_of("accelerator of the cluster", kind, kinds)] for kind in plan.accelerators}
