@@ -61,11 +61,12 @@ class Actor:
 
 @dataclass(slots=True)
 class _Worker:
-    """An actor as the driver knows it: for units of one kind; it has a name once it has begun."""
+    """An actor as the driver knows it: for units of one kind, after so many that `failed`; named once it has begun."""
 
     number: int
     kind: str
     actor: Any
+    failed: int = 0
     name: str = ""
 
 
@@ -130,12 +131,12 @@ class OnRay:
                 self._start(len(self._workers), kind)
         self._host.start()
 
-    def _start(self, number: int, kind: str) -> None:
+    def _start(self, number: int, kind: str, failed: int = 0) -> None:
         """Ask Ray for the worker of this number; it is free once it has begun."""
         wanted = {"num_gpus": 1} if self._on_gpu else {"num_cpus": 1}
         wanted |= {"accelerator_type": kind} if kind and kind.lower() != CPU else {}
         actor = self._ray.remote(Actor).options(**wanted).remote(self._examine)
-        self._workers[number] = _Worker(number, kind, actor)
+        self._workers[number] = _Worker(number, kind, actor, failed)
         self._starting[actor.place.remote()] = self._workers[number]
 
     def _welcome(self) -> None:
@@ -146,10 +147,11 @@ class OnRay:
                 one = self._starting.pop(reference)
                 try:
                     self._free[one.kind].put(self._named(one, self._ray.get(reference)))
-                except self._ray.exceptions.RayActorError:  # its host is lost
-                    self._start(one.number, one.kind)
-                except Exception as error:  # no environment, no connection, other versions
-                    self._free[one.kind].put(UsageError(f"--on ray: no worker starts: {first_line(error)}"))
+                except Exception as error:
+                    if _of_host(error) and one.failed < LOSSES:
+                        self._start(one.number, one.kind, one.failed + 1)
+                    else:  # no environment, other versions
+                        self._free[one.kind].put(UsageError(f"--on ray: no worker starts: {_why(error)}"))
 
     def _named(self, one: _Worker, place: Place) -> _Worker:
         here = versions()
@@ -221,10 +223,16 @@ def versions() -> dict[str, str]:
     return found
 
 
-def _of_host(error: Any) -> bool:
+def _of_host(error: Exception) -> bool:
     """Return whether a worker is lost because its host is, which is no fault of the unit."""
-    said = str(error)
-    return type(error).__name__ == "ActorUnavailableError" or error.preempted or "node has died" in said
+    unavailable = type(error).__name__ == "ActorUnavailableError"
+    return unavailable or getattr(error, "preempted", False) or "node has died" in str(error)
+
+
+def _why(error: Exception) -> str:
+    """Return what Ray says of an error, on one line: in what it raised it quotes the error of the worker last."""
+    lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith((" ", "\t"))]
+    return lines[-1] if lines and type(error).__module__.startswith("ray") else first_line(error)
 
 
 def _connect(address: str) -> None:
@@ -236,7 +244,7 @@ def _connect(address: str) -> None:
     ships = {"py_modules": [str(Path(verify_norm.__file__).parent)], "working_dir": os.getcwd(), "excludes": UNSHIPPED}
     ships = {} if "working_dir" in job else ships
     try:
-        ray.init(address or None, runtime_env=ships, logging_level="ERROR")
+        ray.init(address or None, runtime_env=ships, logging_level="ERROR", log_to_driver=False)
     except Exception as error:
         raise UsageError(f"--on ray{f'={address}' if address else ''}: {first_line(error)}") from error
 
