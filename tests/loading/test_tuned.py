@@ -102,7 +102,9 @@ REACHED = {
     "class": Layer,
     "method": Layer().launched,
     "instance": Held(),
-    "operator": torch.library.custom_op("verify_norm_tests::tuned", plain, mutates_args=("out",), schema="(Tensor(a!) out) -> ()"),
+    "operator": torch.library.custom_op(
+        "verify_norm_tests::tuned", plain, mutates_args=("out",), schema="(Tensor(a!) out) -> ()"
+    ),
 }
 
 
@@ -194,7 +196,9 @@ def test_a_kernel_runs_in_its_configuration_alone():
 
 
 def test_a_configuration_that_its_tuner_leaves_out_refuses_the_case():
-    only_large = {"early_config_prune": lambda configs, args, **kw: [c for c in configs if c.kwargs["BLOCK"] >= args["N"]]}
+    only_large = {
+        "early_config_prune": lambda configs, args, **kw: [c for c in configs if c.kwargs["BLOCK"] >= args["N"]]
+    }
     pruning = triton.autotune(configs=CONFIGS, key=["N"], prune_configs_by=only_large)(tuned.fn)
     pin(pruning, "tuned(BLOCK=8,num_warps=1)")
     assert run(lambda out: pruning[(1,)](out, 8)) == 8

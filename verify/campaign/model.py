@@ -1,6 +1,7 @@
 """The nouns of a campaign: a unit of its work, and what became of it. Loads no torch."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from verify_norm.core.errors import Exit
 from verify_norm.core.results import Report
@@ -44,7 +45,7 @@ class Outcome:
     """What became of a unit, in the process `worker`, from `started` to `finished`, in seconds since 1970.
 
     One of three: its `report`; the `problem` why there is none, as a package that is not installed; or how it `ended`
-    the process.
+    the process. With a report there may be `traits`, which are compared between accelerators.
     """
 
     unit: str
@@ -54,6 +55,7 @@ class Outcome:
     report: Report | None = None
     problem: str = ""
     ended: str = ""
+    traits: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def verdict(self) -> Exit:

@@ -46,10 +46,11 @@ CREATE TABLE checks (
 CREATE TABLE coverage (
     unit TEXT NOT NULL REFERENCES units, what TEXT NOT NULL, name TEXT NOT NULL, cases INTEGER NOT NULL
 );
+CREATE TABLE traits (unit TEXT NOT NULL REFERENCES units, name TEXT NOT NULL, said TEXT NOT NULL);
 CREATE INDEX errors_unit ON errors (unit);
 CREATE INDEX findings_unit ON findings (unit);
 """
-OF_OUTCOME = ("errors", "findings", "checks", "coverage", "outcomes")  # tables that an outcome has rows in, it last
+OF_OUTCOME = ("errors", "findings", "checks", "coverage", "traits", "outcomes")  # tables that an outcome has rows in, it last
 _REPORT = TypeAdapter(Report)
 
 

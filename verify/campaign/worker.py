@@ -47,17 +47,18 @@ def examine(unit: Unit, settings: Mapping[str, Any], worker: str) -> Outcome:
     """
     started, process = time.time(), os.getpid()
     try:
-        report, problem = _search(unit, settings), ""
+        (report, traits), problem = _search(unit, settings), ""
     except UsageError as error:
-        report, problem = None, str(error)
+        report, traits, problem = None, {}, str(error)
     except Exception as error:  # of ours, or of the kernel's file
-        report, problem = None, one_line(error)
+        report, traits, problem = None, {}, one_line(error)
     if os.getpid() != process:
         os._exit(0)
-    return Outcome(unit.id, worker, started, time.time(), report, problem)
+    return Outcome(unit.id, worker, started, time.time(), report, problem, traits=traits)
 
 
-def _search(unit: Unit, settings: Mapping[str, Any]) -> Any:
+def _search(unit: Unit, settings: Mapping[str, Any]) -> tuple[Any, dict[str, str]]:
+    """Return the report of a unit; if it is the first of a kernel on an accelerator, also what is compared there."""
     from verify_norm.campaign.plan import source_digest
     from verify_norm.search.request import request
     from verify_norm.search.search import search
@@ -65,6 +66,12 @@ def _search(unit: Unit, settings: Mapping[str, Any]) -> Any:
     own = {"contract": unit.contract, "only": unit.only, "dtypes": (unit.dtype,)}
     given = {**settings, **own, "seed": unit.seed, "examples": unit.examples}
     asked = request(unit.kernel, given, op=unit.op, bind=unit.bind)
-    if source_digest(asked.only()) != unit.source:
+    kernel = asked.only()
+    if source_digest(kernel) != unit.source:
         raise UsageError("the kernel's file here is not the one that the plan was made of")
-    return search(asked.only(), replace(asked.settings, tables=unit.block == 0))
+    report = search(kernel, replace(asked.settings, tables=unit.block == 0))
+    if unit.block or not unit.accelerator:
+        return report, {}
+    from verify_norm.campaign.traits import traits
+
+    return report, traits(kernel, unit.dtype, asked.settings.device)

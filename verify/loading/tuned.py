@@ -17,7 +17,14 @@ from typing import Any
 from verify_norm.core.errors import UsageError, one_of
 
 SIGN = "@"
-FOREIGN = {*sys.stdlib_module_names, "torch", "triton", "numpy", "hypothesis", "pydantic"}  # where no tuner of a kernel is
+FOREIGN = {
+    *sys.stdlib_module_names,
+    "torch",
+    "triton",
+    "numpy",
+    "hypothesis",
+    "pydantic",
+}  # where no tuner of a kernel is
 MOST = 20_000  # objects that are looked at
 
 
