@@ -67,6 +67,37 @@ def test_what_ends_one_worker_is_done_again_or_a_finding_and_ends_no_other(tmp_p
     assert "the kernel prints" in printed.err
 
 
+def unit(kernel):
+    return Unit("id", 0, kernel, "layernorm_fwd", *[""] * 3, "float32", 0, 0, 0, "")
+
+
+@pytest.mark.slow
+def test_a_unit_that_hangs_ends_its_worker_with_all_that_it_has_started(tmp_path, monkeypatch):
+    monkeypatch.setattr(local.worker, "examine", light_worker.examine)
+    one = local._Worker("w", "", limit=60.0)
+    assert one.examine(unit(f"starts:{tmp_path / 'pid'}"), {"device": "cpu"}).problem == f"{os.getpid()} cpu"
+    started = Path(f"/proc/{(tmp_path / 'pid').read_text()}/stat")
+    assert started.exists()
+    one._limit = 0.2
+    assert one.examine(unit("hangs"), {"device": "cpu"}).ended == "it was not done after 0.2 s, and was ended"
+    assert not started.exists() or started.read_text().split()[2] == "Z"
+    one._limit = 60.0
+    assert one.examine(unit("fine"), {"device": "cpu"}).problem == f"{os.getpid()} cpu"
+    one.close()
+
+
+def test_a_copy_of_a_worker_that_a_unit_has_forked_ends(monkeypatch):
+    forked = []
+
+    def search(unit, settings):
+        forked.append(os.fork())
+        return None, {}
+
+    monkeypatch.setattr(local.worker, "_search", search)
+    assert local.worker.examine(unit("k"), {}, "w").unit == "id"
+    assert os.waitstatus_to_exitcode(os.waitpid(forked[0], 0)[1]) == 0
+
+
 BEGIN = """
 import os, sys
 from multiprocessing import get_context
@@ -106,10 +137,23 @@ def test_each_gpu_has_one_worker(monkeypatch, device, visible, names, seen):
     made = local.Local(plan(device=device))
     assert [one.name for one in made._workers] == names
     assert [one._gpu for one in made._workers] == seen
-    assert made.number == len(names)
+    assert made.places == {"": len(names)}
     if device != "cpu":
         with pytest.raises(UsageError, match="--jobs: on GPUs there is one worker for each"):
             local.Local(plan(device=device), 2)
+
+
+def test_workers_are_those_of_the_accelerators_of_the_plan(monkeypatch):
+    names = ["NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA T4"]
+    monkeypatch.setattr(local, "gpus", lambda: 3)
+    monkeypatch.setattr(local, "device", lambda name: "cuda:0")
+    monkeypatch.setattr(local, "_device_name", lambda name: names[int(name[-1])])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    made = local.Local(plan(device="cuda", accelerators="H100, A100, B200"))
+    assert made.places == {"A100": 1, "H100": 1}
+    assert [one._gpu for one in made._workers] == ["0", "1"]
+    with pytest.raises(UsageError, match=r"the plan is for B200, and this machine has NVIDIA A100.* and NVIDIA T4"):
+        local.Local(plan(device="cuda", accelerators="B200"))
 
 
 WAITS = """
@@ -118,7 +162,7 @@ from verify_norm.campaign import local, worker
 import light_worker
 
 if __name__ == "__main__":
-    one = local._Worker("w", "")
+    one = local._Worker("w", "", 60.0)
     future = one._started().submit(light_worker.wait, 60)
     while not future.running():
         pass

@@ -202,7 +202,7 @@ def test_a_configuration_that_its_tuner_leaves_out_refuses_the_case():
     pruning = triton.autotune(configs=CONFIGS, key=["N"], prune_configs_by=only_large)(tuned.fn)
     pin(pruning, "tuned(BLOCK=8,num_warps=1)")
     assert run(lambda out: pruning[(1,)](out, 8)) == 8
-    with pytest.raises(RefusedError, match="leaves BLOCK: 8.* out here"):
+    with pytest.raises(RefusedError, match=r"leaves BLOCK: 8.* out here"):
         pruning[(1,)](torch.zeros(1), 9)
 
 
@@ -227,7 +227,7 @@ def rmsnorm_fwd(x, weight, eps):
     _norm[(x.shape[0],)](x, weight, y, x.shape[1], eps)
     return y
 """
-PRUNED = ", prune_configs_by={'early_config_prune': lambda configs, args, **kw: [c for c in configs if 40 < c.kwargs['BLOCK']]}"
+PRUNED = ", prune_configs_by={'early_config_prune': lambda configs, args, **kw: configs[:1]}"
 VERDICTS = [
     ("", "", Exit.PASS),
     ("", "@_norm(BLOCK=64)", Exit.PASS),

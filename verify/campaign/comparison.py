@@ -38,11 +38,11 @@ class _On:
 def compared(store: Store) -> tuple[Compared, ...]:
     """Return each kernel and type of a plan with several accelerators; nothing for another plan."""
     of: defaultdict[tuple[str, ...], dict[str, _On]] = defaultdict(dict)
-    key = "kernel, op, dtype, bind, contract, units.\"only\", accelerator"
+    key = 'kernel, op, dtype, bind, contract, units."only", accelerator'
     joined = "JOIN units ON unit = id WHERE accelerator != ''"
     units = (
-        f"SELECT {key}, count(*) - count(unit) + sum(problem IS NOT NULL AND problem != '') FROM units LEFT JOIN outcomes "
-        f"ON unit = id WHERE accelerator != '' GROUP BY {key} ORDER BY min(number)"
+        f"SELECT {key}, sum(unit IS NULL OR problem != '') FROM units LEFT JOIN outcomes ON unit = id "
+        f"WHERE accelerator != '' GROUP BY {key} ORDER BY min(number)"
     )
     for *who, name, left in store.query(units):
         of[tuple(who)][name] = _On(name, left)

@@ -3,7 +3,9 @@
 Ray is imported by `OnRay` alone: it is an optional package.
 """
 
+import importlib
 import json
+import logging
 import os
 import platform
 import socket
@@ -29,6 +31,7 @@ SAME = ("numpy", "torch", "triton", "hypothesis")  # packages whose versions are
 UNSHIPPED = [".git", "*.campaign", "*.campaign-*", "*.campaign.lock", "__pycache__"]  # of the working folder
 JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # the variable in which `ray job submit` says what its job has
 CONNECTING = 10.0  # seconds
+WAITING = 0.2  # seconds until the workers that start are looked at again
 Examine = Callable[[Unit, Mapping[str, Any], str], Outcome]
 
 
@@ -50,8 +53,7 @@ class Actor:
 
     def place(self) -> Place:
         """Return where it is."""
-        import ray
-
+        ray = _ray()
         return Place(ray.util.get_node_ip_address(), ",".join(map(str, ray.get_gpu_ids())), versions())
 
     def examine(self, unit: Unit, settings: Mapping[str, Any], name: str) -> Outcome:
@@ -107,12 +109,10 @@ class OnRay:
         `examine` is what a worker does with a unit. Raises UsageError if Ray is not installed, there is no cluster, or
         it has no such device.
         """
-        packages.need("--on ray", "ray")
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        import ray
-
+        ray = _ray()
         self._ray, self._own, self._examine = ray, not ray.is_initialized(), examine
-        self._limit, self._closed, self._inside = plan.limit, False, _Inside()
+        self._limit, self._closed = plan.limit, False
+        self._inside, self._starts = _Inside(), threading.Lock()
         self._starting: dict[Any, _Worker] = {}
         self._workers: dict[int, _Worker] = {}
         if self._own:
@@ -125,33 +125,42 @@ class OnRay:
             self.close()
             raise
         self._settings = plan.settings | {"device": "cuda" if self._on_gpu else "cpu"}
-        for kind, number in self.places.items():
-            self._free[kind] = SimpleQueue()
-            for _ in range(number):
-                self._start(len(self._workers), kind)
+        self._unstarted = dict(self.places)
+        self._free.update((kind, SimpleQueue()) for kind in self.places)
         self._host.start()
 
     def _start(self, number: int, kind: str, failed: int = 0) -> None:
         """Ask Ray for the worker of this number; it is free once it has begun."""
-        wanted = {"num_gpus": 1} if self._on_gpu else {"num_cpus": 1}
-        wanted |= {"accelerator_type": kind} if kind and kind.lower() != CPU else {}
+        wanted: dict[str, Any] = {"num_gpus": 1} if self._on_gpu else {"num_cpus": 1}
+        if self._on_gpu and kind:
+            wanted["accelerator_type"] = kind
         actor = self._ray.remote(Actor).options(**wanted).remote(self._examine)
         self._workers[number] = _Worker(number, kind, actor, failed)
         self._starting[actor.place.remote()] = self._workers[number]
 
     def _welcome(self) -> None:
-        """Hand each worker that has begun to whoever waits for one; or the reason why it cannot."""
-        while not self._closed:
-            begun, _ = self._ray.wait(list(self._starting), timeout=0.2) if self._starting else ([], time.sleep(0.2))
-            for reference in begun:
-                one = self._starting.pop(reference)
-                try:
-                    self._free[one.kind].put(self._named(one, self._ray.get(reference)))
-                except Exception as error:
-                    if _of_host(error) and one.failed < LOSSES:
-                        self._start(one.number, one.kind, one.failed + 1)
-                    else:  # no environment, other versions
-                        self._free[one.kind].put(UsageError(f"--on ray: no worker starts: {_why(error)}"))
+        """Hand each worker that has begun to whoever waits for one; or the reason why none will."""
+        try:
+            while not self._closed:
+                begun = self._ray.wait(list(self._starting), timeout=WAITING)[0] if self._starting else ()
+                for reference in begun:
+                    self._hand_over(self._starting.pop(reference), reference)
+                if not begun:
+                    time.sleep(WAITING)
+        except Exception as error:  # no environment, other versions, no cluster any more
+            for free in self._free.values():
+                free.put(UsageError(f"--on ray: no worker starts: {_why(error)}"))
+
+    def _hand_over(self, one: _Worker, reference: Any) -> None:
+        """Let a worker that has begun take units; ask for another one if its host is lost, a few times."""
+        try:
+            place = self._ray.get(reference)
+        except Exception as error:
+            if not _of_host(error) or one.failed == LOSSES:
+                raise
+            self._start(one.number, one.kind, one.failed + 1)
+        else:
+            self._free[one.kind].put(self._named(one, place))
 
     def _named(self, one: _Worker, place: Place) -> _Worker:
         here = versions()
@@ -170,28 +179,37 @@ class OnRay:
             return self._examined(unit)
 
     def _examined(self, unit: Unit) -> Outcome:
-        free, started, wrong = self._free[unit.accelerator], time.time(), self._ray.exceptions
+        started, wrong = time.time(), self._ray.exceptions
         for _ in range(LOSSES):
-            one = free.get()
-            if isinstance(one, Exception):
-                free.put(one)
-                raise one
+            one = self._next(unit.accelerator)
             try:
                 asked = one.actor.examine.remote(unit, self._settings, one.name)
                 outcome: Outcome = self._ray.get(asked, timeout=self._limit)
             except wrong.GetTimeoutError:
                 ended = worker.overdue(self._limit)
-            except wrong.RayActorError as error:
+            except (wrong.RayActorError, wrong.OutOfMemoryError) as error:
                 ended = "" if _of_host(error) else "it ended its process"
             except (wrong.RayError, ConnectionError) as error:
                 raise UsageError(f"--on ray: {first_line(error)}; the same command goes on") from error
             else:
-                free.put(one)
+                self._free[one.kind].put(one)
                 return outcome
             self._replace(one)
             if ended:
                 return Outcome(unit.id, one.name, started, time.time(), ended=ended)
         return Outcome(unit.id, one.name, started, time.time(), problem=f"{LOSSES} hosts were lost while it ran")
+
+    def _next(self, kind: str) -> _Worker:
+        """Return the next free worker, which may have to start; raises the reason why there is none."""
+        with self._starts:
+            if self._free[kind].empty() and self._unstarted[kind]:
+                self._unstarted[kind] -= 1
+                self._start(len(self._workers), kind)
+        one = self._free[kind].get()
+        if isinstance(one, Exception):
+            self._free[kind].put(one)  # for the others
+            raise one
+        return one
 
     def _replace(self, one: _Worker) -> None:
         self._ray.kill(one.actor)
@@ -204,7 +222,7 @@ class OnRay:
             return
         self._closed = True
         for free in self._free.values():
-            free.put(RuntimeError("the campaign has ended"))  # each who meets it puts it back
+            free.put(RuntimeError("the campaign has ended"))
         if self._host.is_alive():
             self._host.join()
         for one in self._workers.values():
@@ -212,6 +230,13 @@ class OnRay:
         self._inside.wait()
         if self._own:
             self._ray.shutdown()
+
+
+def _ray() -> Any:
+    """Return the package, which sends no usage statistics then; raises UsageError if it is not installed."""
+    packages.need("--on ray", "ray")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    return importlib.import_module("ray")
 
 
 def versions() -> dict[str, str]:
@@ -237,14 +262,12 @@ def _why(error: Exception) -> str:
 
 def _connect(address: str) -> None:
     """Join a cluster, and give its workers this package and the working folder. Raises UsageError."""
-    import ray
-
     _reach(address)
     job = json.loads(os.environ.get(JOB, "{}")).get("runtime_env", {})
     ships = {"py_modules": [str(Path(verify_norm.__file__).parent)], "working_dir": os.getcwd(), "excludes": UNSHIPPED}
     ships = {} if "working_dir" in job else ships
     try:
-        ray.init(address or None, runtime_env=ships, logging_level="ERROR", log_to_driver=False)
+        _ray().init(address or None, runtime_env=ships, logging_level=logging.ERROR, log_to_driver=False)
     except Exception as error:
         raise UsageError(f"--on ray{f'={address}' if address else ''}: {first_line(error)}") from error
 

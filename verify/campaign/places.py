@@ -13,7 +13,7 @@ def here(on: str) -> bool:
     >>> here("local"), here("ray=10.0.0.1:6379")
     (True, False)
     """
-    name, _, address = on.partition("=")
+    name = on.partition("=")[0]
     if name not in ("local", "ray") or (name == "local" and on != name) or on.endswith("="):
         raise UsageError(f"--on: expected {ON}, got {on}")
     return name == "local"

@@ -59,7 +59,11 @@ def _entries(value: Any) -> Any:
 def _kinds(value: Any) -> Any:
     """Return the names of accelerators: a list of them, or a text that separates them by commas; raise ValueError."""
     names = split(value) if isinstance(value, str) else value
-    if not isinstance(names, (list, tuple)) or not all(isinstance(one, str) and one.strip() for one in names):
+    if (
+        not names
+        or not isinstance(names, (list, tuple))
+        or not all(isinstance(one, str) and one.strip() for one in names)
+    ):
         raise ValueError
     return tuple(dict.fromkeys(map(str.strip, names)))
 
@@ -122,8 +126,8 @@ def checked(keys: Mapping[str, Any], path: str = "") -> Plan:
 def expand(plan: Plan, tell: Tell = lambda line: None, *, elsewhere: bool = False) -> tuple[Unit, ...]:
     """Return the units of a plan: first those with the corner tables, which take longest; then block after block.
 
-    `tell` takes notes for the user. If the units run `elsewhere`, the plan's device need not be here. Raises UsageError where a kernel cannot be found, imported or bound, or offers
-    none of the types.
+    `tell` takes notes for the user. If the units run `elsewhere`, the plan's device need not be here. Raises UsageError
+    where a kernel cannot be found, imported or bound, or offers none of the types.
     """
     found: dict[str, Unit] = {}
     for listed in plan.kernels:

@@ -51,9 +51,10 @@ def run(
 ) -> None:
     """Examine the units of a shard that the file does not have yet, and enter their outcomes.
 
-    Units of accelerators that the executor does not have stay missing. After `seconds` no further unit begins. `progress` is called after each outcome. A unit that ends its process is
-    given to another, and is a finding after LOSSES times. Raises UsageError as `Store.writing`, and where an outcome
-    cannot be written; Ctrl-C ends the units under way.
+    Units of accelerators that the executor does not have stay missing. After `seconds` no further unit begins.
+    `progress` is called after each outcome. A unit that ends its process is given to another, and is a finding after
+    LOSSES times. Raises UsageError as `Store.writing`, and where an outcome cannot be written; Ctrl-C ends the units
+    under way.
     """
     deadline = time.monotonic() + seconds
     with closing(executor), Store.writing(path, units, facts(plan, units)) as store:

@@ -168,9 +168,7 @@ def summarize(store: Store, shard: Shard = WHOLE) -> Summary:
         tuple((of[one.unit], one.problem) for one in outcomes if one.problem),
         tuple(unit for unit in units if unit.id not in met),
         _workers(outcomes),
-        tuple(
-            (of[one.unit], one.corners_done, one.corners) for one in outcomes if one.verdict == Exit.INCOMPLETE.name
-        ),
+        tuple((of[one.unit], one.corners_done, one.corners) for one in outcomes if one.verdict == Exit.INCOMPLETE.name),
         rate,
         left,
         in_use(store.path),

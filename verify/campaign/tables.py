@@ -50,7 +50,14 @@ CREATE TABLE traits (unit TEXT NOT NULL REFERENCES units, name TEXT NOT NULL, sa
 CREATE INDEX errors_unit ON errors (unit);
 CREATE INDEX findings_unit ON findings (unit);
 """
-OF_OUTCOME = ("errors", "findings", "checks", "coverage", "traits", "outcomes")  # tables that an outcome has rows in, it last
+OF_OUTCOME = (
+    "errors",
+    "findings",
+    "checks",
+    "coverage",
+    "traits",
+    "outcomes",
+)  # tables that an outcome has rows in, it last
 _REPORT = TypeAdapter(Report)
 
 

@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import parent_process
 from multiprocessing.connection import wait
@@ -20,7 +21,8 @@ def begin(gpu: str) -> None:
     Ctrl-C is for the parent alone; without it this process ends. What a kernel prints goes to standard error. The
     process leads a group of its own, so that its end can be that of all it has started.
     """
-    os.setpgid(0, 0)
+    with suppress(PermissionError):  # it leads one already
+        os.setpgid(0, 0)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     os.dup2(2, 1)
     if gpu:
@@ -32,7 +34,7 @@ def _end_with_parent() -> None:
     parent = parent_process()
     if parent is not None:
         wait([parent.sentinel])
-        os._exit(1)
+        os.killpg(0, signal.SIGKILL)
 
 
 def overdue(limit: float) -> str:

@@ -98,7 +98,7 @@ def run(
     asked = checked((read(plan) if plan else {}) | own, plan)
     serial.writable(path, ours=("SQLite format 3",))
     units = expand(asked, console.complain, elsewhere=not here(on))
-    mine = sum(unit in share for unit in units)
+    where, mine = executor(on, asked, jobs), sum(unit in share for unit in units)
     console.status(f"{len(units)} units" + f", {mine} of them in shard {shard}" * (share.n > 1) + f"; store {path}")
     stop = inf if stop_after is None else stop_after
     with _line() as tell:
@@ -107,7 +107,7 @@ def run(
             tell(lambda: campaign.progress(summary.summarize(written, share)))
 
         try:
-            run.run(asked, units, path, executor(on, asked, jobs), shard=share, seconds=stop, progress=progress)
+            run.run(asked, units, path, where, shard=share, seconds=stop, progress=progress)
         except KeyboardInterrupt:
             console.complain(f"interrupted: the same command goes on from {path}")
     with Store.reading(path) as written:
