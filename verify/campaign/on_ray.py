@@ -175,8 +175,12 @@ class OnRay:
 
         Raises UsageError if the cluster is gone.
         """
-        with self._inside:
-            return self._examined(unit)
+        wrong = self._ray.exceptions
+        try:
+            with self._inside:
+                return self._examined(unit)
+        except (wrong.RayError, ConnectionError) as error:
+            raise UsageError(f"--on ray: {_why(error)}; the same command goes on") from error
 
     def _examined(self, unit: Unit) -> Outcome:
         started, wrong = time.time(), self._ray.exceptions
@@ -189,8 +193,6 @@ class OnRay:
                 ended = worker.overdue(self._limit)
             except (wrong.RayActorError, wrong.OutOfMemoryError) as error:
                 ended = "" if _of_host(error) else "it ended its process"
-            except (wrong.RayError, ConnectionError) as error:
-                raise UsageError(f"--on ray: {first_line(error)}; the same command goes on") from error
             else:
                 self._free[one.kind].put(one)
                 return outcome
@@ -269,7 +271,7 @@ def _connect(address: str) -> None:
     try:
         _ray().init(address or None, runtime_env=ships, logging_level=logging.ERROR, log_to_driver=False)
     except Exception as error:
-        raise UsageError(f"--on ray{f'={address}' if address else ''}: {first_line(error)}") from error
+        raise UsageError(f"--on ray{f'={address}' if address else ''}: {_why(error)}") from error
 
 
 def _reach(address: str) -> None:
