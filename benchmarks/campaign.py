@@ -10,9 +10,9 @@ process can read the file while this one has it open to write. Since all units h
 keeps once what repeats, DuckDB's file would be larger in use.
 
 With --gpus N it measures scaling instead: the cases a second of one campaign on one GPU and on N, by the local workers
-and through Ray, and N's speed in units of N times one's. It needs a machine with N GPUs and the extra `ray`; the results
-have not been measured yet. --cores does the same on a CPU. The kernels are ours that the plan's device runs, or `--only`
-a pattern of them. Each worker starts cold, as in use: take enough --examples that a run lasts minutes.
+and through Ray, and N's speed in units of N times one's. It needs a machine with N GPUs and the extra `ray`; nobody has
+measured it yet. --cores does the same on a CPU. The kernels are all of ours, or `--only` a pattern of them. Each worker
+starts cold, as in use: take enough --examples that a run lasts minutes.
 """
 
 import argparse

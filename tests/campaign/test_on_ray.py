@@ -3,9 +3,11 @@
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import time
+import warnings
 
 import campaigns
 import light_worker
@@ -22,6 +24,12 @@ pytest.importorskip("ray")
 DTYPES = ("float32", "bfloat16")
 
 
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
 @pytest.fixture(scope="module")
 def cluster():
     """A Ray cluster of two nodes with two cores each; the head has none."""
@@ -32,7 +40,11 @@ def cluster():
 
         cloudpickle.register_pickle_by_value(light_worker)  # the folder of this module is on no worker's path
         small = {"object_store_memory": 80_000_000}
-        made = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False, **small})
+        head = {"num_cpus": 0, "include_dashboard": False, "ray_client_server_port": free_port(), **small}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # Ray leaves two files of its client's server open
+            made = Cluster(initialize_head=True, head_node_args=head)
+        made.client = f"ray://127.0.0.1:{head['ray_client_server_port']}"
         made.nodes = [made.add_node(num_cpus=2, **small) for _ in range(2)]
         yield made
         made.shutdown()
@@ -98,6 +110,13 @@ from pathlib import Path
 
 plan, units = pickle.loads((Path(__file__).parent / "units").read_bytes())
 """
+
+
+@pytest.mark.slow
+def test_a_machine_outside_of_the_cluster_is_the_driver(tmp_path, cluster, monkeypatch):
+    found = units(tmp_path, ["fine", "once"])
+    run.run(PLAN, found, str(tmp_path / "s"), on_ray.OnRay(PLAN, cluster.client, 1, light_worker.reported))
+    assert stored(tmp_path / "s") == without_faults(tmp_path, found, monkeypatch)
 
 
 @pytest.mark.slow

@@ -1,19 +1,16 @@
 """The workers of a Ray cluster: an actor for each GPU, or for each core. Ray places them; what ends one ends no other.
 
-Ray is imported by `OnRay` alone: it is an optional package.
+Ray is an optional package, which `OnRay` imports.
 """
 
-import importlib
 import json
 import logging
 import os
-import platform
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -21,44 +18,16 @@ from typing import Any
 import verify_norm
 from verify_norm.campaign import worker
 from verify_norm.campaign.accelerators import CPU
+from verify_norm.campaign.actor import Actor, Examine, Place, imported, versions
 from verify_norm.campaign.local import ONE_EACH
 from verify_norm.campaign.model import LOSSES, Outcome, Unit
 from verify_norm.campaign.plan import Plan
-from verify_norm.core import packages
 from verify_norm.core.errors import UsageError, first_line, one_of
 
-SAME = ("numpy", "torch", "triton", "hypothesis")  # packages whose versions are those of the campaign on each host
 UNSHIPPED = [".git", "*.campaign", "*.campaign-*", "*.campaign.lock", "__pycache__"]  # of the working folder
 JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # the variable in which `ray job submit` says what its job has
 CONNECTING = 10.0  # seconds
 WAITING = 0.2  # seconds until the workers that start are looked at again
-Examine = Callable[[Unit, Mapping[str, Any], str], Outcome]
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where an actor is: its host, its GPU, and the versions there."""
-
-    host: str
-    gpu: str
-    versions: Mapping[str, str]
-
-
-class Actor:
-    """The process of one worker in the cluster. Ray shows it its GPU alone."""
-
-    def __init__(self, examine: Examine) -> None:
-        worker.begin("")
-        self._examine = examine
-
-    def place(self) -> Place:
-        """Return where it is."""
-        ray = _ray()
-        return Place(ray.util.get_node_ip_address(), ",".join(map(str, ray.get_gpu_ids())), versions())
-
-    def examine(self, unit: Unit, settings: Mapping[str, Any], name: str) -> Outcome:
-        """Return the outcome of a unit."""
-        return self._examine(unit, settings, name)
 
 
 @dataclass(slots=True)
@@ -109,7 +78,7 @@ class OnRay:
         `examine` is what a worker does with a unit. Raises UsageError if Ray is not installed, there is no cluster, or
         it has no such device.
         """
-        ray = _ray()
+        ray = imported()
         self._ray, self._own, self._examine = ray, not ray.is_initialized(), examine
         self._limit, self._closed = plan.limit, False
         self._inside, self._starts = _Inside(), threading.Lock()
@@ -228,26 +197,11 @@ class OnRay:
         if self._host.is_alive():
             self._host.join()
         for one in self._workers.values():
-            self._ray.kill(one.actor)
+            with suppress(Exception):  # the cluster may be gone
+                self._ray.kill(one.actor)
         self._inside.wait()
         if self._own:
             self._ray.shutdown()
-
-
-def _ray() -> Any:
-    """Return the package, which sends no usage statistics then; raises UsageError if it is not installed."""
-    packages.need("--on ray", "ray")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    return importlib.import_module("ray")
-
-
-def versions() -> dict[str, str]:
-    """Return the versions that all hosts of a campaign share; builds of one version, as for CPU and CUDA, are equal."""
-    found = {"verify-norm": verify_norm.__version__, "python": platform.python_version()}
-    for name in SAME:
-        present = packages.present(name)
-        found[name] = metadata.version(name).partition("+")[0] if present else "none"
-    return found
 
 
 def _of_host(error: Exception) -> bool:
@@ -269,7 +223,7 @@ def _connect(address: str) -> None:
     ships = {"py_modules": [str(Path(verify_norm.__file__).parent)], "working_dir": os.getcwd(), "excludes": UNSHIPPED}
     ships = {} if "working_dir" in job else ships
     try:
-        _ray().init(address or None, runtime_env=ships, logging_level=logging.ERROR, log_to_driver=False)
+        imported().init(address or None, runtime_env=ships, logging_level=logging.ERROR, log_to_driver=False)
     except Exception as error:
         raise UsageError(f"--on ray{f'={address}' if address else ''}: {_why(error)}") from error
 
