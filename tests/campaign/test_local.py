@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import light_worker
@@ -96,6 +97,14 @@ def test_a_copy_of_a_worker_that_a_unit_has_forked_ends(monkeypatch):
     monkeypatch.setattr(local.worker, "_search", search)
     assert local.worker.examine(unit("k"), {}, "w").unit == "id"
     assert os.waitstatus_to_exitcode(os.waitpid(forked[0], 0)[1]) == 0
+
+
+def test_a_kernel_whose_file_is_another_one_has_a_problem(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ops.py").write_text(OPS)
+    found = replace(unit("ops.py:right"), op="rmsnorm_fwd", source="0123")
+    problem = local.worker.examine(found, plan().settings, "w").problem
+    assert problem == "the kernel's file here is not the one that the plan was made of"
 
 
 BEGIN = """

@@ -8,13 +8,14 @@ import subprocess
 import sys
 import time
 import warnings
+from pathlib import Path
 
 import campaigns
 import light_worker
 import pytest
 from campaigns import PLAN, contents
 
-from verify_norm.campaign import local, on_ray, run
+from verify_norm.campaign import actor, local, on_ray, run
 from verify_norm.campaign.model import Unit
 from verify_norm.campaign.plan import checked
 from verify_norm.campaign.store import Store
@@ -217,3 +218,50 @@ def test_without_ray_the_extra_is_named(monkeypatch):
     monkeypatch.setattr("verify_norm.core.packages.present", lambda name: name != "ray")
     with pytest.raises(UsageError, match=r"--on ray needs ray: pip install 'verify-norm\[ray\]'"):
         on_ray.OnRay(PLAN)
+
+
+def test_a_host_with_other_versions_is_refused_and_a_worker_has_the_name_of_its_place():
+    executor = object.__new__(on_ray.OnRay)
+    here = actor.versions()
+    executor._on_gpu = True
+    one = on_ray._Worker(3, "", None)
+    assert executor._named(one, actor.Place("10.0.0.2", "5", here)).name == "10.0.0.2 cuda:5"
+    executor._on_gpu = False
+    assert executor._named(one, actor.Place("10.0.0.2", "", here)).name == "10.0.0.2 cpu 4"
+    for name in here:
+        with pytest.raises(UsageError, match=f"10.0.0.2 has {name} 0.1, here it is {here[name]}"):
+            executor._named(one, actor.Place("10.0.0.2", "", here | {name: "0.1"}))
+
+
+@pytest.mark.parametrize(("job", "ships"), [("", True), ("{}", True), ('{"runtime_env": {"working_dir": "x"}}', False)])
+def test_the_package_and_the_working_folder_go_to_the_hosts_unless_a_job_has_them(tmp_path, monkeypatch, job, ships):
+    given = {}
+
+    def init(address, **options):
+        given.update(options)
+
+    monkeypatch.setattr("ray.init", init)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(on_ray.JOB, job) if job else monkeypatch.delenv(on_ray.JOB, raising=False)
+    on_ray._connect("auto")
+    shipped = given["runtime_env"]
+    assert bool(shipped) == ships
+    if ships:
+        assert shipped["working_dir"] == str(tmp_path)
+        assert (Path(shipped["py_modules"][0]) / "campaign" / "actor.py").is_file()
+
+
+LOST = [
+    ("The actor died because its node has died. Node Id: 1", True),
+    ("The actor is dead because its worker process has died.", False),
+]
+
+
+@pytest.mark.parametrize(("said", "host"), LOST)
+def test_a_lost_host_is_told_from_a_lost_worker(said, host):
+    from ray.exceptions import ActorDiedError, ActorUnavailableError
+
+    error = ActorDiedError()
+    error.error_msg = said
+    assert on_ray._of_host(error) == host
+    assert on_ray._of_host(ActorUnavailableError(said, None))
