@@ -56,7 +56,7 @@ def outcomes(path, kernels, jobs, monkeypatch):
 
 @pytest.mark.slow
 def test_what_ends_one_worker_is_done_again_or_a_finding_and_ends_no_other(tmp_path, monkeypatch, capfd):
-    kernels = ("right", "killed:x", f"once:{tmp_path / 'once'}", "prints")
+    kernels = ("right", f"killed:{tmp_path / 'killed'}", f"once:{tmp_path / 'once'}", "prints")
     met, findings, losses = outcomes(tmp_path / "s", kernels, 2, monkeypatch)
     mine = f"{os.getpid()} cpu"
     assert met == {"right": mine, kernels[1]: "", kernels[2]: mine, "prints": mine}
