@@ -19,6 +19,7 @@ from verify_norm.loading.builtin import BOTH, BUILTIN, PEERS, directions, infer,
 from verify_norm.loading.domain import Own, declaration
 from verify_norm.loading.entry_points import registered
 from verify_norm.loading.targets import attribute, called, imported, located, module_name, reach
+from verify_norm.loading.tuned import SIGN, parted
 
 
 def find(name: str, op: str | None = None, bind: str = "") -> Kernel:
@@ -28,7 +29,10 @@ def find(name: str, op: str | None = None, bind: str = "") -> Kernel:
     """
     if ":" in name:
         return _record(attribute(name), name, name, op, bind)
+    name, configuration = parted(name)
     kernel = (BUILTIN | PEERS).get(name) or _registered(name)
+    if configuration:
+        kernel = replace(kernel, name=f"{name}{SIGN}{configuration}", target=f"{kernel.target}{SIGN}{configuration}")
     if op is not None:
         op, bind = known(op, bind)
     if op not in (None, kernel.op, *directions(kernel.op)):
@@ -50,7 +54,7 @@ def _registered(name: str) -> Kernel:
 def _record(target: Any, name: str, where: str, op: str | None, bind: str) -> Kernel:
     """Return the record of a callable that is not in the table, from its declaration and the given options."""
     kernel = declaration(target) or Kernel(name, "")
-    last = name.rpartition(":")[2]
+    last = parted(name)[0].rpartition(":")[2]
     op = op or kernel.op or infer(last) or infer(called(target))
     if op is None:
         raise UnknownOpError(f"cannot infer the op from the name {last!r}: use --op {'|'.join((*OPS, *BOTH))}")
@@ -70,7 +74,7 @@ def load_directions(
     if isinstance(kernel, str):
         target = attribute(kernel) if ":" in kernel else None
         record = find(kernel, op, bind) if target is None else _record(target, kernel, kernel, op, bind)
-        if record.name in PEERS:
+        if parted(record.name)[0] in PEERS:
             if (reason := missing(record)) is not None:
                 raise UsageError(reason)
             imported(record.origin)
