@@ -132,6 +132,14 @@ def test_the_workflows_of_the_pages_give_inputs_that_there_are():
     assert [hook["id"] for hook in hooks] == [HOOK["id"]]
 
 
+def test_pytest_has_the_options_of_the_workflows_of_the_pages(request):
+    texts = [page.read_text(encoding="utf-8") for page in samples.pages()]
+    lines = [line for text in texts for line in re.findall(r"\bpytest\b.*--norm-.*", text)]
+    assert any(line.startswith("pytest tests --norm-baseline baseline.json") for line in lines)
+    for name in {name for line in lines for name in re.findall(r"--norm-[a-z-]+", line)}:
+        request.config.getoption(name)  # raises ValueError for an unknown one
+
+
 def hook(folder, *files, arguments=None):
     """Run the hook as pre-commit does: its entry, its arguments, then the files that match."""
     assert HOOK["language"] == "system"

@@ -41,8 +41,8 @@ def findings(run):
 @pytest.mark.parametrize(
     ("function", "identity", "outputs", "words"),
     [
-        (layernorm("hard-coded eps"), "scale", {"y", "rstd"}, "eps·4^"),
-        (layernorm("one pass"), "shift", {"rstd"}, "x + "),
+        (layernorm("hard-coded eps"), "scale", {"y", "rstd"}, "and eps by 4^"),
+        (layernorm("one pass"), "shift", {"rstd"}, "must not change when x moves by "),
         (None, "permutation", {"y", "mean", "rstd"}, "another order"),
     ],
 )
@@ -62,8 +62,8 @@ def test_a_wrong_forward_that_no_other_check_sees(function, identity, outputs, w
 @pytest.mark.parametrize(
     ("function", "identity", "words"),
     [
-        (layernorm_bwd("hard-coded eps"), "scale", "eps·4^"),
-        (layernorm_bwd("clamped"), "scale_dy", "·dy"),
+        (layernorm_bwd("hard-coded eps"), "scale", "and eps by 4^"),
+        (layernorm_bwd("clamped"), "scale_dy", "when dy is scaled by −2^"),
         (layernorm_bwd("skips zeros"), "linearity", "two halves"),
     ],
 )

@@ -14,6 +14,7 @@ from verify_norm.search import sweep
 from verify_norm.search.collector import Collector
 from verify_norm.search.crew import Crew, Lane, Over, at_once
 from verify_norm.search.examine import Examined
+from verify_norm.search.pace import Pace
 from verify_norm.search.sweep import HANGS, Sweep
 
 SPECS = [CaseSpec((2, n)) for n in range(1, 10)]
@@ -127,6 +128,8 @@ class Allowing:
     allowed: list[bool]
     most: float = 1.5
     further: float = 1.0
+    seconds: float = 60.0
+    over = Pace.over
 
     def allows(self, wanted):
         return self.allowed.pop(0)
@@ -142,7 +145,9 @@ def test_large_corner_cases_run_as_far_as_the_kernels_time_allows(swept):
     made.run([])
     assert ran == [*SPECS, large[0]]
     assert (state.corners, state.corners_done, state.planned) == (10, 10, 10)
-    assert left_out(state) == {"many rows are slow: one case would take over 1.5 s": 1}
+    assert left_out(state) == {
+        "many rows are slow: one case would take over 1.5 s, its share of the 60 s of the run (--seconds)": 1
+    }
 
 
 def test_what_a_journal_has_does_not_run_again(swept):

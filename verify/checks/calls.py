@@ -39,13 +39,13 @@ def _looks(run: Run) -> bool:
 def calls(run: Run) -> Iterator[Finding | Tried]:
     """A result does not depend on earlier calls, on who still holds their outputs, or on another thread.
 
-    A case tries one of five: all inputs have new values in the same tensors, or two elements of one input have changed
+    Each case tries one way of five: all inputs have new values in the same tensors, or two elements of one have changed
     places; only weight and bias have new values; many calls follow each other, whose outputs are read again at the end;
     a call of another shape or type comes between; two threads call at the same time. One instance of a module serves
-    all of them: its parameters are overwritten, in place, through .data, and by load_state_dict. In half of the cases
-    all is as in inference: after eval(), under no_grad. The same inputs in fresh memory and a new module give the bits
-    that must come out; a call of the same shape with other options is judged by its truth. A kernel that gives other
-    bits in fresh memory too, in a second call, is left to `determinism`.
+    all of them: its parameters are overwritten, in place, through .data, and by load_state_dict. Half of the
+    cases run as in inference: after eval(), under no_grad. The bits must be those that the same inputs give in fresh
+    memory and a new module; a call of the same shape with other options is judged by its truth. A kernel whose bits
+    differ in fresh memory too, in a second call, is left to `determinism`.
     """
     elsewhere = run.kernel.later is not None  # the channel to its process takes one call at a time
     ways = [way for way in WAYS if not (elsewhere and way[1] is _threads)]

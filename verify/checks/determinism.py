@@ -36,13 +36,13 @@ def _looks(run: Run) -> bool:
 def determinism(run: Run) -> Iterable[Finding]:
     """The same inputs in fresh buffers give the same bits, also when a case of another shape came between.
 
-    A large case runs several times instead, for races, which need many programs and show now and then. A batch of many
-    rows (`CaseSpec.batch`) runs twice. On an NVIDIA GPU the inputs also arrive late once, in a busy stream: that shows
-    a kernel that relies on a slow host.
+    A large case runs several times instead: a race needs many programs, and does not show in each run. A case whose
+    rows are repeated into a large batch runs twice. On an NVIDIA GPU the inputs also arrive late once, in a busy
+    stream: that shows a kernel that relies on a slow host.
 
-    Where the contract is not deterministic, sums over rows may differ by the rounding of another order
-    (`relations.rerun.differences` derives how much), and nothing else may.
-    """
+    If the contract has `deterministic=false`, sums over rows may differ by what another order of the sum may round, and
+    nothing else may.
+    """  # `relations.rerun.differences` derives how much
     found: list[Difference] = []
     for _ in range(RUNS if crowded(run) else 1):
         seen = differences(run, rerun(run), ("in one run", "in the next"))

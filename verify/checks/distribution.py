@@ -22,9 +22,9 @@ def _looks(run: Run) -> bool:
 def distribution(run: Run) -> Iterator[Finding | SmallestError | NoData]:
     """The mean error and the bias of an output are what rounding and the bound explain.
 
-    In random data an error that all elements share shows in their sum long before it shows in any of them. Derived in
-    `verify_norm.checks.relations.moments`: a right kernel exceeds a sum with a probability of 1e-9.
-    """
+    In random data an error that all elements share shows in their sum long before it shows in any of them. A right
+    kernel exceeds the limit of a sum with a probability of 1e-9.
+    """  # derived in `verify_norm.checks.relations.moments`
     found = moments(run)
     if not found:
         yield NoData()
@@ -43,12 +43,12 @@ def excess(one: Moments) -> str:
     if abs(one.signed) > one.bias_allowed:
         way = "large" if one.signed > 0 else "small"
         return (
-            f"{words} the results are {abs(one.signed) / one.weight:.3g} ULP too {way} in the mean; roundings and what "
-            f"the bound lets them share explain {one.bias_allowed / one.weight:.3g}"
+            f"{words} the results are {abs(one.signed) / one.weight:.3g} ULP too {way} in the mean; "
+            f"at most {one.bias_allowed / one.weight:.3g} is allowed"
         )
     if one.excess > one.excess_allowed:
         return (
-            f"{words} the mean error is {one.excess / one.weight:.3g} ULP above that of correct rounding; the bound "
-            f"explains {one.excess_allowed / one.weight:.3g}"
+            f"{words} the mean error is {one.excess / one.weight:.3g} ULP above that of correct rounding; "
+            f"at most {one.excess_allowed / one.weight:.3g} is allowed"
         )
     return ""

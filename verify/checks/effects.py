@@ -29,8 +29,9 @@ def effects(run: Run) -> Iterator[Finding]:
 
     In some cases it also looks for a call that seeds a global random generator, and for tensors that remain in memory
     after each of many calls. To draw from a generator is no effect. Operators of torch.library keep what their schema
-    and their fake implementation promise. A case also tries one of three: what a compiled kernel calls of them; nothing
-    grows with each call; BatchNorm counts its batches once in training.
+    and their fake implementation promise. A case also looks at one of three things: the operators of torch.library that
+    the compiled kernel calls; whether anything grows with each call; whether BatchNorm in training counts each batch
+    once.
     """
     words = run.effects
     if any(word.startswith(OF_IMPORTS) for word in words):

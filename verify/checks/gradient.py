@@ -59,8 +59,9 @@ def gradient(run: Run) -> Iterable[Finding | SmallestError | NoData]:
     """The kernel's own forward changes along every direction as its gradients say.
 
     ⟨dy, J v⟩ = ⟨dx, v⟩ row by row, and for the weight and bias of every column, with J v by differences of the
-    kernel's forward in the type of the case. Needs `Kernel.forward`, the name of that forward. A finding states the
-    smallest relative error of that row, or that column, that shows there.
+    kernel's forward in the type of the case. A backward needs its forward: `forward=` of `verify_norm.kernel` names it,
+    or it stands in the same module under the operator's name, as `layernorm_fwd`. A finding states the smallest
+    relative error of that row, or that column, that shows there.
     """
     try:
         found = comparisons(run)

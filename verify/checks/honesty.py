@@ -44,13 +44,15 @@ def honesty(run: Run) -> Iterator[Finding | Note]:
 
     What it returns are plain tensors, whose bytes do not change after the call, nor do those of its arguments; a
     subclass may label them. Neither a call nor the import of the kernel's module replaces a function of this tool, or
-    one of torch, NumPy or Python that judges call. Some cases tell, for all calls before them.
+    one of torch, NumPy or Python that judges call. In some cases it
+    compares the functions of this tool; they also show what an earlier call replaced.
 
-    In these cases a series of calls follows as in use: contiguous tensors without guards, in one memory for all calls,
-    which is written as by another kernel, past torch's count of versions; in a thread, on whose stack is no judge, with
-    none among the loaded modules and in the environment. Calls at random places have new values; their
-    outputs must be within their bound, as they are in the usual way. If they take many times longer than calls with
-    known values, a note says so, which is no finding.
+    In these cases a series of calls follows, as in a user's program. The tensors are contiguous, lie in the same memory
+    in all calls, have no guards around them, and are written as another kernel writes them: torch does not count it.
+    The kernel cannot see that it is tested: its thread has no function of this tool on its stack, and this tool, pytest
+    and Hypothesis are neither among the loaded modules nor in the environment. Some calls, at random, have new values;
+    their outputs must be within their bound, as they are in a usual call. If they take many times longer than calls
+    with known values, a note says so, which is no finding.
     """
     for name in functions.at_import(run.kernel.target):
         message = f"the import of its module replaces {name}"

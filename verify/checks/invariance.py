@@ -39,12 +39,13 @@ def _applies(op: Op) -> bool:
 def batch_invariance(run: Run) -> Iterator[Finding | Observed | NoData]:
     """A row alone, elsewhere, among a few and among many more rows is right, and has the same bits where promised.
 
-    Of y, mean, rstd, dx and residual_out; dweight and dbias are of all rows. No row may fail or exceed its bound in a
-    batch. Few kernels promise the same bits (`Contract.batch_invariant`): where one does not, the check observes them.
+    It compares y, mean, rstd, dx and residual_out; dweight and dbias depend on all rows. No row may fail or exceed its
+    bound in a batch. Few kernels promise the same bits (`batch_invariant` of the contract). For the others, the report
+    says in how many cases the bits were the same.
 
     Kernels choose tiles and splits by the number of rows, at thresholds of serving's size: vLLM's RMSNorm has blocks of
-    1024 below 256 rows and of 256 from there (vLLM issue 48271). So many rows are those of the case, repeated
-    (`CaseSpec.batch`): every one of them is compared, and none needs a truth of its own.
+    1024 below 256 rows and of 256 from there (vLLM issue 48271). For so large a batch the rows of the case are
+    repeated: each repetition is compared, and none needs a truth of its own.
     """
     rng = np.random.Generator(np.random.Philox(key=[run.case.spec.seed, 0xB5297A4D]))
     spiked = _spiked(run, int(rng.integers(run.case.spec.shape[-1])))

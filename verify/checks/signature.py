@@ -12,10 +12,9 @@ from verify_norm.core.run import Run
 def crash(run: Run) -> Iterable[Finding]:
     """The kernel comes back: it does not crash, end its process, or hang.
 
-    Only another process can see this, so `verify_norm.search.examine` counts the cases and writes the findings. What
-    the kernel raises is a finding of `signature`.
+    An exception that the kernel raises is a finding of `signature`.
     """
-    return ()
+    return ()  # only another process can see it: `verify_norm.search.examine` writes the findings
 
 
 def _absent(run: Run) -> str | None:

@@ -68,10 +68,10 @@ def sums(run: Run) -> Iterator[Finding | SmallestError | OverProbable]:
     """Long sums are as close to the truth as roundings of random sign leave them.
 
     In random data the roundings of a sum of n terms add up like √n, the bound of `accuracy` like n. This looks at
-    mean, rstd, dweight and dbias of 256 terms and more, and at Σdx and Σdx·x̂ of long rows, in which an error of c1 or
-    c2 adds up. `verify_norm.reference.probable` derives the tolerance from the contract (lanes, summation); a right
-    kernel exceeds it with a probability of 1e-9 a case.
-    """
+    mean, rstd, dweight and dbias of 256 terms and more, and at Σdx and Σdx·x̂ of long rows, in which an error of the
+    means c1 = mean(g·x̂) and c2 = mean g adds up (g = weight·dy). The tolerance follows from `lanes` and `summation` of
+    the contract; a right kernel exceeds it with a probability of 1e-9 in each case.
+    """  # derived in `verify_norm.reference.probable`
     for one in equations(run):
         largest = float(one.ratio.max(initial=0.0))
         if isinstance(one, LongSum):
@@ -138,8 +138,8 @@ def _found(run: Run, one: Equation) -> Finding:
     got, want, allowed = (float(v[index]) for v in (one.left, one.right, one.tolerance))
     place = f"{one.name} of row {index[0]}" if one.name else element(one.output, index)
     message = (
-        f"{place}: expected {want:.9g}, got {got:.9g}, {abs(got - want):.3g} apart; in random data roundings explain "
-        f"{allowed:.3g}; {int((one.ratio > 1).sum())} of {one.ratio.size} are off"
+        f"{place}: expected {want:.9g}, got {got:.9g}, {abs(got - want):.3g} apart, {allowed:.3g} allowed in "
+        f"random data; {int((one.ratio > 1).sum())} of {one.ratio.size} are off"
     )
     if not one.name and one.ratio[index] < FEW_LANES:
         message += ". If the kernel adds in few runs, declare lanes; if in one, summation='sequential'"

@@ -96,7 +96,7 @@ class Walk:
         try:
             for number, spec in enumerate((*table, *large)):
                 if number >= len(table) and not self.pace.allows(size(spec, op)):
-                    self.leave_out(f"many rows are slow: one case would take over {self.pace.most:.2g} s")
+                    self.leave_out(f"many rows are slow: one case would take {self.pace.over(self.pace.most)}")
                     self.corners -= 1
                     continue
                 self.one(spec)

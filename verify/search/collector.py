@@ -155,7 +155,7 @@ class Collector:
         for name in examined.left_out:
             self.skipped[f"check {name}", NO_ROOM] += 1
         if examined.slow:
-            self.skipped["further runs of a large case", f"one would take over {self.pace.further:.2g} s"] += 1
+            self.skipped["further runs of a large case", f"one would take {self.pace.over(self.pace.further)}"] += 1
         for name in examined.missing:
             self.without[name].append(examined.spec)
         for name in examined.operators:

@@ -64,6 +64,14 @@ class Pace:
         """The seconds that a further run of a large case may take."""
         return self.most * FURTHER
 
+    def over(self, limit: float) -> str:
+        """Return why something that takes longer than a limit is left out, in words.
+
+        >>> Pace("cpu", 20.0).over(0.5)
+        'over 0.5 s, its share of the 20 s of the run (--seconds)'
+        """
+        return f"over {limit:.2g} s, its share of the {self.seconds:g} s of the run (--seconds)"
+
     def allows(self, wanted: Size) -> bool:
         """Return whether a case of that size takes a small part of the time.
 

@@ -84,7 +84,8 @@ class Sweep:
         """Run a corner case, unless it is `slow` for its size."""
         state = self.state
         if slow and not state.pace.allows(slow):
-            self.leave_out(lane, f"many rows are slow: one case would take over {state.pace.most:.2g} s", corners=1)
+            why = f"many rows are slow: one case would take {state.pace.over(state.pace.most)}"
+            self.leave_out(lane, why, corners=1)
             return
         case(lane)
         lane.enter(self.corner_done)

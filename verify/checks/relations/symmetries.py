@@ -103,7 +103,8 @@ def scale(run: Run) -> Equations:
         right = right * 2.0**-power
         apart = 2 * np.broadcast_to(_root_apart(run, s, name, left), left.size).reshape(left.shape)
         tolerance = apart + _rounded(run, name, left, right, power, apart)
-        words = f"x·2^{k} and eps·4^{k} multiply it by 2^{power}"
+        change = f"scale by 2^{power}" if power else "not change"
+        words = f"{name} must {change} when x is scaled by 2^{k} and eps by 4^{k}"
         found.append(Equation(words, name, left, right, equations.judged(run, name, tolerance, power)))
     return found
 
@@ -144,7 +145,7 @@ def scale_dy(run: Run) -> Equations:
             once = stages.apart_of(s, name, stages.given(case, "dy"), None)
             apart = 2 * once.reshape(left.shape)
         tolerance = apart + _rounded(run, name, left, right, k, apart)
-        words = f"−2^{k}·dy multiplies it by exactly −2^{k}"
+        words = f"{name} must scale by −2^{k} when dy is scaled by −2^{k}"
         found.append(Equation(words, name, left, right, equations.judged(run, name, tolerance, k)))
     return found
 
@@ -168,7 +169,8 @@ def linearity(run: Run) -> Equations:
         most = np.maximum(*(np.abs(getattr(v, name)) for v in values)) + apart
         known = most < equations.format_of(run, name).largest / 2  # a half may overflow where the whole does not
         tolerance = np.where(known, equations.judged(run, name, tolerance), np.inf)
-        found.append(Equation("it is the sum of what two halves of dy give", name, whole, one + two, tolerance))
+        words = f"{name} must be the sum of its values for two halves of dy"
+        found.append(Equation(words, name, whole, one + two, tolerance))
     return found
 
 
@@ -202,7 +204,7 @@ def shift(run: Run) -> Equations:
         known = known & (np.maximum(np.abs(a.value), np.abs(b.value)) + a.delta + b.delta < form.largest / 2)
         tolerance = np.where(known, judge.allowed(a) + judge.allowed(b), np.inf)
         moves = c if output in ("mean", "residual_out") else 0.0
-        words = f"it moves by {c:g} with x" if moves else f"it does not change with x + {c:g}"
+        words = f"{output} must {f'move by {c:g}' if moves else 'not change'} when x moves by {c:g}"
         found.append(Equation(words, output, left.got - moves, right.got, tolerance))
     return found
 
@@ -226,8 +228,9 @@ def permutation(run: Run) -> Equations:
         if extents[name] in ("data", "sample") or (extents[name] == "statistic" and case.op.view != "channels"):
             known = np.isfinite(equations.judged(run, name, np.zeros(left.shape)))
             tolerance = np.where(moved(known), 0.0 if by_row else moved(tolerance), np.inf)
-            left = moved(left)
+            left, words = moved(left), f"{name} must have the same rows in another order"
         else:
+            words = f"{name} must not change"
             if by_row and extents[name] == "one":
                 tolerance = np.zeros(left.shape)  # a maximum rounds nothing
             elif by_row and dy is not None:  # the terms are the same bits, in another order
@@ -235,7 +238,8 @@ def permutation(run: Run) -> Equations:
                 apart = stages.apart_of(s, name, dy, None).reshape(left.shape)
                 tolerance = 2 * apart + equations.half_ulps(run, name, np.abs(left) + apart, np.abs(right) + apart)
             tolerance = equations.judged(run, name, tolerance)
-        found.append(Equation("its rows in another order give it in that order", name, left, right, tolerance))
+        words += " when the rows of x have another order"
+        found.append(Equation(words, name, left, right, tolerance))
     return found
 
 
