@@ -71,7 +71,8 @@ ALL_BATCHED = Mode(
     "under torch.func.vmap of all tensors", lambda function, device: wrapping.batched(function, every=True)
 )
 BY_DEFAULT = tuple(map(_default_type, TYPES))
-WITHIN = (COMPILED, DETERMINISTIC, THREADED, BATCHED, ALL_BATCHED, *BY_DEFAULT)  # other orders of sums, other types
+IN_TURN = (BATCHED, ALL_BATCHED, *BY_DEFAULT)  # a small case tries one of them
+WITHIN = (COMPILED, DETERMINISTIC, THREADED, *IN_TURN)  # other orders of sums, other types
 BARE = (COMPILED, REPLAYED)  # torch allocates as usual: a capture holds what a mode of torch's dispatcher does
 
 
@@ -132,7 +133,7 @@ def _differing(run: Run, mode: Mode) -> Iterator[Difference | Tried]:
 
 
 def _modes(run: Run) -> tuple[Mode | None, ...]:
-    """Return the mode that the case's variant stands for, and in a small case all others; None if torch forbids it."""
+    """Return the mode that the case's variant stands for, and in a small case others; None if torch forbids it."""
     op, own, spec = run.case.op, not run.kernel.autograd, run.case.spec
     options: tuple[Mode | None, ...] = (None if spec.dtype == "float16" else AUTOCAST, DETERMINISTIC)  # one 16-bit type
     if torch.device(run.case.device).type == "cpu":
@@ -156,7 +157,8 @@ def _modes(run: Run) -> tuple[Mode | None, ...]:
     if chosen in BARE and run.damage:  # what it writes to is not guarded there
         chosen = None
     others = options if prod(spec.shape) <= FEW else ()
-    return (chosen, *(mode for mode in others if mode is not chosen and mode not in BARE))
+    left_out = {*BARE, *IN_TURN} - {turns.variant(spec, IN_TURN, after=options)}
+    return (chosen, *(mode for mode in others if mode is not chosen and mode not in left_out))
 
 
 def _overwrites(run: Run) -> bool:
