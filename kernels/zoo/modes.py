@@ -113,9 +113,3 @@ def in_default_type(x, weight, eps):
     rstd = torch.rsqrt(sums / x.shape[-1] + eps)
     y = x.float() * rstd.unsqueeze(-1).float()
     return (y if weight is None else y * weight.float()).to(x.dtype), rstd.flatten()
-
-
-def on_default_device(x, weight, eps):
-    """It copies y to torch's default device."""
-    y, rstd = rmsnorm(x, weight, eps)
-    return torch.empty(x.shape, dtype=x.dtype).copy_(y), rstd

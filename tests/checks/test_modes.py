@@ -28,7 +28,6 @@ BACKWARDS = (*WAYS[:4], *WAYS[-3:-1])
 EVALUATION, COPY = WAYS[4], WAYS[-1]
 BATCHED = ("under torch.func.vmap", "under torch.func.vmap of all tensors")
 DEFAULTS = ("where torch's default type is torch.float64", "where torch's default type is torch.bfloat16")
-DEVICE = "where torch's default device is meta"
 OF_MODULES = (EVALUATION, COPY)
 right = layernorm()
 
@@ -438,19 +437,13 @@ def into_buffers(dtype, device):
     return rmsnorm_fwd
 
 
-def copied_into(x, weight, eps):
-    y, rstd = into_buffers(torch.float32, "cpu")(x, weight, eps)
-    return torch.empty(x.shape, dtype=x.dtype).copy_(y), rstd
-
-
 def test_defaults_of_torch():
-    for way in (*DEFAULTS, DEVICE):
+    for way in DEFAULTS:
         assert said(into_buffers(torch.float32, "cpu"), way, op="rmsnorm_fwd") == {}
     assert [set(said(into_buffers(None, "cpu"), way, op="rmsnorm_fwd")) for way in DEFAULTS] == [
         {"rstd"},
         {"y", "rstd"},
     ]
-    assert "y is on meta, expected cpu" in said(copied_into, DEVICE, op="rmsnorm_fwd")[None]
     by_matrix = "x @ torch.ones() of another type raises: it shows by itself, and is no finding"
     assert said(lambda x, weight, eps: x.float() @ torch.ones(64), DEFAULTS[0], op="rmsnorm_fwd") is None, by_matrix
-    assert (torch.get_default_dtype(), torch.get_default_device().type) == (torch.float32, "cpu")
+    assert torch.get_default_dtype() == torch.float32

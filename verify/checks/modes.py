@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial, reduce, wraps
 from itertools import combinations
@@ -43,15 +43,12 @@ class Mode:
     wrap: Callable[[Function, str], Function]
 
 
-def _by_default(setting: Callable[[], AbstractContextManager[Any]], function: Function, device: str) -> Function:
-    """Return the function where torch's defaults are others; what fails there shows by itself, and is refused."""
-
-    @wraps(function)
-    def run(**given: Any) -> Any:
-        with setting():
-            return wrapping.refusing(function)(**given)
-
-    return run
+def _default_type(dtype: torch.dtype) -> Mode:
+    """Return the mode in which what a call makes without a type has this one; what raises there is refused."""
+    return Mode(
+        f"where torch's default type is {dtype}",
+        lambda function, device: wrapping.of_type(dtype)(wrapping.refusing(function)),
+    )
 
 
 NO_GRAD = Mode("under torch.no_grad()", lambda function, device: torch.no_grad()(function))
@@ -73,11 +70,9 @@ BATCHED = Mode("under torch.func.vmap", lambda function, device: wrapping.batche
 ALL_BATCHED = Mode(
     "under torch.func.vmap of all tensors", lambda function, device: wrapping.batched(function, every=True)
 )
-BY_DEFAULT = (  # what a call makes without a type or a device has these
-    *(Mode(f"where torch's default type is {n}", partial(_by_default, partial(wrapping.of_type, n))) for n in TYPES),
-    Mode("where torch's default device is meta", partial(_by_default, partial(torch.device, "meta"))),
-)
-WITHIN = (COMPILED, DETERMINISTIC, THREADED, BATCHED, ALL_BATCHED, *BY_DEFAULT)  # other orders of sums, other types
+BY_DEFAULT = tuple(map(_default_type, TYPES))
+IN_TURN = (BATCHED, ALL_BATCHED, *BY_DEFAULT)  # a small case tries one of them
+WITHIN = (COMPILED, DETERMINISTIC, THREADED, *IN_TURN)  # other orders of sums, other types
 BARE = (COMPILED, REPLAYED)  # torch allocates as usual: a capture holds what a mode of torch's dispatcher does
 
 
@@ -98,7 +93,7 @@ def modes(run: Run) -> Iterator[Finding | NoData | Tried]:
     A case tries one mode: no_grad, inference_mode, a module after eval(), on a GPU the replay of a CUDA graph, in a
     forward each set of inputs that require gradients. A deep copy of a module gives the same bits too. A kernel may
     refuse a mode in words about gradients, and need not be capturable. Under torch.compile, with deterministic
-    algorithms, with other numbers of threads and with another default type or device of torch an output has its usual
+    algorithms, with other numbers of threads and with another default type of torch an output has its usual
     type, and must be within its bound; so must the sample of a batch under torch.func.vmap. What Dynamo cannot trace
     runs as usual; what raises under vmap or with another default is refused.
     Under autocast an output may have another type: it must be within the bound of its type or of bfloat16, the coarser
@@ -138,7 +133,7 @@ def _differing(run: Run, mode: Mode) -> Iterator[Difference | Tried]:
 
 
 def _modes(run: Run) -> tuple[Mode | None, ...]:
-    """Return the mode that the case's variant stands for, and in a small case all others; None if torch forbids it."""
+    """Return the mode that the case's variant stands for, and in a small case others; None if torch forbids it."""
     op, own, spec = run.case.op, not run.kernel.autograd, run.case.spec
     options: tuple[Mode | None, ...] = (None if spec.dtype == "float16" else AUTOCAST, DETERMINISTIC)  # one 16-bit type
     if torch.device(run.case.device).type == "cpu":
@@ -162,7 +157,8 @@ def _modes(run: Run) -> tuple[Mode | None, ...]:
     if chosen in BARE and run.damage:  # what it writes to is not guarded there
         chosen = None
     others = options if prod(spec.shape) <= FEW else ()
-    return (chosen, *(mode for mode in others if mode is not chosen and mode not in BARE))
+    left_out = {*BARE, *IN_TURN} - {turns.variant(spec, IN_TURN, after=options)}
+    return (chosen, *(mode for mode in others if mode is not chosen and mode not in left_out))
 
 
 def _overwrites(run: Run) -> bool:
