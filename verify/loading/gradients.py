@@ -63,7 +63,7 @@ def recorded(call: Call, op: Op, given: Mapping[str, Any], frozen: tuple[str, ..
         offer |= {"x": given["residual_out"], "residual": torch.zeros_like(given["residual_out"])}
     offer |= {n: offer[n].clone() for n in ("running_mean", "running_var") if offer.get(n) is not None}
     leaves = {}
-    for n in ("residual", *differentiable(op)):
+    for n in ("x", "residual", *differentiable(op)[1:]):
         if offer.get(n) is not None:
             offer[n] = offer[n].detach()
             if (n if n != "residual" else "x") not in frozen:
