@@ -13,9 +13,8 @@ from verify_norm.search.drawing import USUAL
 RANDOM = 3000  # cases, at most
 AXES = ("dtype", "data", "dy_data", "poison", "special", "special_in", "special_at", "frozen", "bias", "dresidual_out")
 # Those of an activation draw what GroupNorm draws: nothing that they declare about their cases differs.
-NAMES = list(
-    {(op.inputs, op.attrs, op.view, op.quantized, op.forward is None): name for name, op in OPS.items()}.values()
-)
+DISTINCT = {(op.inputs, op.attrs, op.view, op.quantized, op.forward is None): name for name, op in OPS.items()}
+NAMES = [name for name in DISTINCT.values() if "modulate_layernorm" not in name]  # modulate_rmsnorm has its modulation
 
 
 class Enough(BaseException):

@@ -68,7 +68,7 @@ def recorded(call: Call, op: Op, given: Mapping[str, Any], frozen: tuple[str, ..
     """Return the graph of a forward pass at what the backward `op` is given; raises TypeError as `returned.named`."""
     offer = offered(given)
     leaves = {}
-    for n in ("residual", *differentiable(op)):
+    for n in ("x", "residual", *differentiable(op)[1:]):
         if offer.get(n) is not None:
             offer[n] = offer[n].detach()
             if (n if n != "residual" else "x") not in frozen:
