@@ -9,7 +9,7 @@ from norms import rmsnorm
 
 from verify_norm.core.spec import Contract
 
-THIRD = slice(0, None, 3)  # of the corner table, with as many cases of each type
+THIRD = slice(0, None, 3)  # of the corner table, with cases of each type
 
 
 @pytest.mark.slow
