@@ -18,7 +18,7 @@ from verify_norm.kernels.widening import anew, wide
 
 
 @jit(int64="M NV sdm sdn sxm sxn sgm sgn")
-def backward(DX, DG, DY, X, G, W, Rstd, Lines, M, NV, sdm, sdn, sxm, sxn, sgm, sgn, offset, K: tl.constexpr):
+def backward(DX, DG, DY, X, Gate, W, Rstd, Lines, M, NV, sdm, sdn, sxm, sxn, sgm, sgn, offset, K: tl.constexpr):
     """Store DX, DG and this program's share of dweight, a line of Lines. K is a `BackwardConstants`."""
     VEC: tl.constexpr = K.VEC
     PTX: tl.constexpr = K.PTX
@@ -38,7 +38,7 @@ def backward(DX, DG, DY, X, G, W, Rstd, Lines, M, NV, sdm, sdn, sxm, sxn, sgm, s
         if FAST:
             prefetch(X, tile + programs, sxm, M, NV, VEC, ROWS)
             prefetch(DY, tile + programs, sdm, M, NV, VEC, ROWS)
-            prefetch(G, tile + programs, sgm, M, NV, VEC, ROWS)
+            prefetch(Gate, tile + programs, sgm, M, NV, VEC, ROWS)
         row = tile * ROWS + tl.arange(0, ROWS)
         rstd = tl.load(Rstd + row, mask=row < M, other=0.0)[:, None]
         loaded = ()
@@ -46,7 +46,7 @@ def backward(DX, DG, DY, X, G, W, Rstd, Lines, M, NV, sdm, sdn, sxm, sxn, sgm, s
             cols = c * CHUNK + lane
             x = load(X, row, sxm, cols, sxn, M, N, EVEN or c < CHUNKS - 1, VEC, "")
             d = load(DY, row, sdm, cols, sdn, M, N, EVEN or c < CHUNKS - 1, VEC, "")
-            g = load(G, row, sgm, cols, sgn, M, N, EVEN or c < CHUNKS - 1, VEC, "")
+            g = load(Gate, row, sgm, cols, sgn, M, N, EVEN or c < CHUNKS - 1, VEC, "")
             loaded += ((x, d, g),)
         along = tl.zeros([ROWS, CHUNK], tl.float32)
         for c in tl.static_range(CHUNKS):

@@ -18,7 +18,8 @@ from triton.compiler import ASTSource
 
 TYPES = {"eps": "fp32", "offset": "fp32", "Lock": "*i32", "Table": "*i64"}
 TYPES |= dict.fromkeys(("Mean", "Rstd", "DW", "DB", "Lines", "Scale", "Most"), "*fp32")
-TYPES |= dict.fromkeys(("X", "R", "H", "Y", "W", "B", "DX", "DY", "DH", "Out", "G", "DG", "Factor", "Shift"), "*bf16")
+TYPES |= dict.fromkeys(("X", "R", "H", "Y", "W", "B", "DX", "DY", "DH", "Out"), "*bf16")
+TYPES |= dict.fromkeys(("Gate", "DG", "Factor", "Shift"), "*bf16")
 
 def build(kernel, constants, absent, warps=8):
     constants = {k: v for k, v in (constants | dict.fromkeys(absent)).items() if k in kernel.arg_names}
