@@ -119,6 +119,6 @@ def most_rows(a: Num, element: str, rows: int) -> float:
         return math.inf
     if (a.c > limit).any() or (a.c < -limit - 1).any():
         raise Undecided(f"a number that does not fit into {element}")
-    slope = np.abs(a.p) / rows + np.abs(a.q)
+    slope = np.abs(a.p) / max(rows, 1) + np.abs(a.q)
     room = limit - np.abs(a.c).astype(np.float64)
     return float(np.where(slope > 0, room / np.where(slope > 0, slope, 1), np.inf).min())

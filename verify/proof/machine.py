@@ -45,7 +45,7 @@ class World:
     constants: Callable[[float], tuple[Stage, int] | None]
     rows: int
     reasons: list[tuple[str, Line]] = field(default_factory=lambda: [("", Line("", 0))])
-    limit: float = float("inf")
+    limit: tuple[float, Line] = (float("inf"), Line("", 0))
     notes: dict[tuple[str, str], tuple[Stage, Line]] = field(default_factory=dict)
 
     def reason(self, why: str, at: Line) -> int:
@@ -89,7 +89,7 @@ class Machine:
         if isinstance(value, float) and kind.element in FLOATS:
             return self._constant(value, kind)
         if isinstance(value, Num):
-            self._fits(value, kind.element)
+            self._fits(value, kind.element, Line("", 0))
         return value
 
     def _block(self, block: Block) -> list[Value]:
@@ -105,6 +105,8 @@ class Machine:
                 result = method(op, *(self.env[name] for name in op.operands))
             except Undecided as error:
                 raise NotProved("reach", str(error), op.at) from error
+            except (AttributeError, TypeError, ValueError, KeyError, IndexError) as error:  # operands of another kind
+                raise NotProved("reach", f"{op.name} of these operands is not read", op.at) from error
             self._bind(op, result)
         return []
 
@@ -113,14 +115,14 @@ class Machine:
         for name, one in zip(op.results, results, strict=False):
             self.env[name] = one
             if isinstance(one, Num) and op.type.element in BITS:
-                self._fits(one, op.type.element)
+                self._fits(one, op.type.element, op.at)
             if isinstance(one, Values):
                 key = (self.launch.program.name, name)
                 before = self.world.notes.get(key)
                 self.world.notes[key] = (one.stage if before is None else joined(before[0], one.stage), op.at)
 
-    def _fits(self, value: Num, element: str) -> None:
-        self.world.limit = min(self.world.limit, integers.most_rows(value, element, self.world.rows))
+    def _fits(self, value: Num, element: str, at: Line) -> None:
+        self.world.limit = min(self.world.limit, (integers.most_rows(value, element, self.world.rows), at))
 
     # control
 
@@ -336,13 +338,13 @@ class Machine:
         v[active], bad[active], missing = buffer.load(index, op.at)
         if missing.any():
             bad[active] = np.where(missing, reason(f"{buffer.name} is read before it is written", op.at), bad[active])
-        stage = buffer.stage or unknown(f"{buffer.name} holds nothing")
+        stage = buffer.stage(index) if active.any() else Stage("0")
         if not active.all():
             if other is None:
                 bad[~active] = reason("lanes beyond the mask hold garbage: the load has no `other`", op.at)
             else:
                 v[~active], bad[~active] = (np.broadcast_to(a, shape)[~active] for a in (other.v, other.bad))
-                stage = joined(stage, other.stage) if active.any() else other.stage
+                stage = joined(stage, other.stage)
         return Values(v, bad, self._at(stage, op), op.type.element)
 
     def _tt_store(self, op: Operation, pointer: Pointer, values: Values, mask: Value = None) -> None:

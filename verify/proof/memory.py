@@ -5,6 +5,7 @@ there has to be rows·unit·p + c, with c within those rows. Any other buffer ha
 """
 
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from verify_norm.proof.field import Field
 from verify_norm.proof.integers import Bools, Ints, Num
-from verify_norm.proof.stages import Stage, joined
+from verify_norm.proof.stages import Stage, joined, unknown
 from verify_norm.proof.ttir import Line
 
 
@@ -54,7 +55,9 @@ class Buffer:
     """One allocation: `role` is "input", "output" or "scratch", `slope` how far its rows are from program to program."""
 
     def __init__(self, name: str, role: str, count: int, slope: int, stage: Stage | None, v: Field | None) -> None:
-        self.name, self.role, self.slope, self.stage = name, role, slope, stage
+        self.name, self.role, self.slope = name, role, slope
+        self.stages = [] if stage is None else [stage]  # of what was stored, and in `which` that of each element
+        self.which = np.zeros(count, np.int16)
         self.v = np.zeros(count, np.uint64) if v is None else v.reshape(-1).copy()
         self.bad = np.zeros(count, np.int16)
         self.written = np.full(count, v is not None)
@@ -63,9 +66,15 @@ class Buffer:
         self.of_this_call = False
         self.begin()
 
+    def spoil(self, reason: int) -> None:
+        """Let torch write what this proof does not follow; raises NotProved if it is an input."""
+        if self.role == "input":
+            raise NotProved("memory", f"torch writes to the input {self.name}")
+        self.bad[:], self.written[:], self.of_this_call = reason, True, True
+
     def fill(self) -> None:
         """Fill it with zeros, as torch does."""
-        self.v[:], self.bad[:], self.written[:], self.stage = 0, 0, True, Stage("0")
+        self.v[:], self.bad[:], self.written[:], self.which[:], self.stages = 0, 0, True, 0, [Stage("0")]
         self.of_this_call = True
 
     def begin(self) -> None:
@@ -92,6 +101,11 @@ class Buffer:
         self.read_now[index] = True
         return self.v[index], self.bad[index], ~self.written[index]
 
+    def stage(self, index: Ints | slice) -> Stage:
+        """Return what these elements are, by the rules."""
+        found = [self.stages[k] for k in np.unique(self.which[index])] if self.stages else []
+        return reduce(joined, found) if found else unknown(f"{self.name} holds nothing")
+
     def store(self, index: Ints, values: Values, active: Bools, at: Line) -> None:
         """Write values, each element once in a call; raises NotProved."""
         if self.role == "input":
@@ -103,6 +117,7 @@ class Buffer:
         self.v[index] = np.broadcast_to(values.v, active.shape)[active]
         self.bad[index] = np.broadcast_to(values.bad, active.shape)[active]
         self.written[index] = self.stored[index] = self.written_now[index] = True
-        if len(index):
-            self.stage = values.stage if self.stage is None else joined(self.stage, values.stage)
+        if values.stage not in self.stages:
+            self.stages.append(values.stage)
+        self.which[index] = self.stages.index(values.stage)
         self.at, self.of_this_call = at, True

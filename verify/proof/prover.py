@@ -14,12 +14,13 @@ from verify_norm.proof.integers import Maybe, Num, num
 from verify_norm.proof.machine import Launch, Machine, World
 from verify_norm.proof.memory import Buffer, NotProved, Pointer
 from verify_norm.proof.shapes import Affine, Form
-from verify_norm.proof.stages import OUTPUTS, Rules, Stage, failure
+from verify_norm.proof.stages import OUTPUTS, Rules, Stage, failure, joined
 from verify_norm.proof.truth import Size, Truth, truth
-from verify_norm.proof.ttir import Program, Unreadable, read
+from verify_norm.proof.ttir import Line, Program, Unreadable, read
 
 SEEDS = (20260101, 20260102)  # of the two points
 SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64"}
+ITEM = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
 KINDS = {  # the stage of what an input holds
     **{"x": "X", "residual": "RESIDUAL", "residual_out": "X", "weight": "W", "bias": "B"},
     **{"dy": "DY", "dresidual_out": "DH", "mean": "MEAN", "rstd": "RSTD"},
@@ -45,11 +46,19 @@ class Configuration:
 
 @dataclass(slots=True)
 class Proved:
-    """What has been shown: per output its stage, per value its stage and line, the largest M, and the degree."""
+    """What has been shown of a call.
+
+    outputs, failures : the stage of each output, or why it is not proved
+    values : the line, meaning and depth of each value
+    limit : the largest M whose numbers fit into their types, and the line where a larger one does not
+    degree : of the polynomials that have to vanish
+    runs : how many programs stand for all
+    """
 
     outputs: dict[str, Stage] = field(default_factory=dict)
+    failures: dict[str, NotProved] = field(default_factory=dict)
     values: dict[str, dict[str, Any]] = field(default_factory=dict)
-    limit: float = float("inf")
+    limit: tuple[float, Line] = (float("inf"), Line("", 0))
     degree: int = 0
     runs: int = 0
 
@@ -77,7 +86,6 @@ def prove_call(
     proved = Proved()
     for seed in SEEDS:
         _run(config, call, kernels, proved, seed, _Symbols(rows, 0, num(rows), None))
-    proved.limit = rows
     return proved
 
 
@@ -110,7 +118,10 @@ def _run(
     memory = _Memory(config, known, call, at)
     for event in call["events"]:
         if "torch" in event:
-            raise NotProved("reach", f"the host computes {event['torch']} with torch, of which there is no TTIR")
+            why = world.reason(f"the host computes {event['torch']} with torch, of which there is no TTIR", Line("", 0))
+            for place in event["writes"]:
+                memory.buffer(place).spoil(why)
+            continue
         if "zeros" in event:
             memory.buffer(event["zeros"]).fill()
             continue
@@ -189,8 +200,7 @@ class _Memory:
         return self.buffers[place["buffer"]]
 
     def _new(self, name: str, role: str, place: Mapping[str, Any], stage: Stage | None, v: f.Field | None) -> None:
-        item = np.dtype("u1").itemsize * {"f64": 8, "f32": 4, "f16": 2, "bf16": 2}.get(SHORT.get(place["dtype"], ""), 1)
-        size = place["bytes"]
+        item, size = ITEM.get(place["dtype"], 1), place["bytes"]
         slope = 0
         if isinstance(size, Affine):
             if size.base or size.slope % item:
@@ -203,41 +213,50 @@ class _Memory:
 
 
 def _check(
-    config: Configuration,
-    call: Mapping[str, Any],
-    known: Truth,
-    memory: _Memory,
-    world: World,
-    proved: Proved,
+    config: Configuration, call: Mapping[str, Any], known: Truth, memory: _Memory, world: World, proved: Proved
 ) -> None:
-    """Compare every output with the truth; raises NotProved for the first that differs."""
+    """Compare every output with the truth."""
     op = OPS[config.op]
-    types = {t.name: output_dtype(t, Contract(), config.dtype, config.dtype) for t in op.outputs}
-    missing = [t.name for t in op.outputs if t.name not in call["outputs"]]
-    if missing and missing[0] == op.outputs[0].name:
-        raise NotProved("reach", f"{missing[0]} is not returned")
-    for name, place in call["outputs"].items():
-        buffer, want = memory.buffers[place["buffer"]], known.outputs[name].reshape(-1)
-        if place["offset"] != 0 or len(buffer.v) != want.size or not _contiguous(place):
-            raise NotProved("reach", f"{name} is not a contiguous tensor of its own, of {want.size} elements")
-        if place["dtype"] != types[name]:
-            raise NotProved("rounding", f"{name} has the type {place['dtype']}, not {types[name]}")
-        if not buffer.written.all():
-            first = int(np.argmin(buffer.written))
-            raise NotProved("memory", f"{name} is not written from element {first} on", buffer.at)
-        if buffer.bad.any():
-            why, line = world.reasons[int(buffer.bad[buffer.bad > 0][0])]
-            raise NotProved("meaning", f"{why}, and reaches {name}", line)
-        if (buffer.v != want).any():
-            first = int(np.argmax(buffer.v != want))
-            raise NotProved("meaning", f"{name} is not the operator's from element {first} on", buffer.at)
-        stage = buffer.stage or Stage("0")
-        if stage.kind == "UNKNOWN":
-            raise NotProved("rounding", stage.why, stage.at)
-        if stage.kind not in OUTPUTS[name] or (stage.narrow and stage.narrow != SHORT[types[name]]):
-            raise NotProved("rounding", f"{name} is rounded as {stage.kind}, which has no bound", buffer.at)
-        proved.outputs[name] = stage
-        proved.degree = max(proved.degree, failure(stage.degree, stage.roots))
+    for tensor in op.outputs:
+        if tensor.name not in call["outputs"] and (tensor is op.outputs[0] or op.forward is not None):
+            raise NotProved("meaning", f"{tensor.name} is not returned")
+        if tensor.name in call["outputs"]:
+            place = call["outputs"][tensor.name]
+            buffer, want = memory.buffers[place["buffer"]], known.outputs[tensor.name].reshape(-1)
+            dtype = output_dtype(tensor, Contract(), config.dtype, config.dtype)
+            try:
+                stage = _compared(tensor.name, buffer, want, place, dtype, world)
+            except NotProved as error:
+                proved.failures.setdefault(tensor.name, error)
+            else:
+                before = proved.outputs.setdefault(tensor.name, stage)
+                proved.outputs[tensor.name] = joined(before, stage)
+                proved.degree = max(proved.degree, failure(stage.degree, stage.roots))
+
+
+def _compared(
+    name: str, buffer: Buffer, want: f.Field, place: Mapping[str, Any], dtype: str, world: World
+) -> Stage:
+    """Return the stage of an output that is written whole, is the operator's, and is rounded once; raises NotProved."""
+    if buffer.bad.any():
+        why, line = world.reasons[int(buffer.bad[buffer.bad > 0][0])]
+        what = "reach" if why.startswith("the host") else "meaning"
+        raise NotProved(what, f"{why}, and reaches {name}", line)
+    if place["offset"] != 0 or len(buffer.v) != want.size or not _contiguous(place):
+        raise NotProved("reach", f"{name} is not a contiguous tensor of its own, of {want.size} elements")
+    if place["dtype"] != dtype:
+        raise NotProved("rounding", f"{name} has the type {place['dtype']}, not {dtype}")
+    if not buffer.written.all():
+        raise NotProved("memory", f"{name} is not written from element {int(np.argmin(buffer.written))} on", buffer.at)
+    if (buffer.v != want).any():
+        at = int(np.argmax(buffer.v != want))
+        raise NotProved("meaning", f"{name} is not the operator's from element {at} on", buffer.at)
+    stage = buffer.stage(slice(None))
+    if stage.kind == "UNKNOWN":
+        raise NotProved("rounding", stage.why, stage.at)
+    if stage.kind not in OUTPUTS[name] or (stage.narrow and stage.narrow != SHORT[dtype]):
+        raise NotProved("rounding", f"{name} is rounded as {stage.kind}, which has no bound", buffer.at)
+    return stage
 
 
 def _contiguous(place: Mapping[str, Any]) -> bool:

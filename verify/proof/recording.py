@@ -249,8 +249,14 @@ def _watching() -> Any:
             name = function._schema.name.partition("::")[2]
             if name in ZEROED:
                 _calls.events.append({"zeros": _calls.place(result)})
-            elif name not in UNTOUCHED and not any(isinstance(a, torch.Tensor) and a is result for a in args):
-                _calls.events.append({"torch": name})
+            elif name not in UNTOUCHED:
+                mutable = [a for a, s in zip(args, function._schema.arguments, strict=False) if _is_written(s)]
+                results = result if isinstance(result, (tuple, list)) else [result]
+                tensors = [one for one in (*mutable, *results) if isinstance(one, torch.Tensor)]
+                _calls.events.append({"torch": name, "writes": [_calls.place(one) for one in tensors]})
             return result
+
+    def _is_written(argument: Any) -> bool:
+        return argument.alias_info is not None and argument.alias_info.is_write
 
     return Watching()
