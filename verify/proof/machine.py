@@ -299,7 +299,9 @@ class Machine:
     def _tt_extern_elementwise(self, op: Operation, *operands: Values) -> Values:
         symbol = re.search(r'symbol = "(\w+)"', op.text)
         if symbol is None or symbol[1] not in ROOTS:
-            raise NotProved("reach", f"the function {symbol[1] if symbol else op.text[:30]} is not one that is read", op.at)
+            raise NotProved(
+                "reach", f"the function {symbol[1] if symbol else op.text[:30]} is not one that is read", op.at
+            )
         return self._root(op, *operands)
 
     def _math_fma(self, op: Operation, a: Values, b: Values, c: Values) -> Values:
@@ -443,7 +445,9 @@ def _adds(block: Block, count: int) -> bool:
 def _writes(block: Block) -> bool:
     """Return whether a block may change memory, or what is not read."""
     for op in block.operations:
-        known = op.asm in NOTHING if op.asm else not op.name.startswith(("tt.store", "tt.atomic", "tt.call", "scf.while"))
+        known = (
+            op.asm in NOTHING if op.asm else not op.name.startswith(("tt.store", "tt.atomic", "tt.call", "scf.while"))
+        )
         if not known or any(_writes(region) for region in op.regions):
             return True
     return False

@@ -234,9 +234,7 @@ def _check(
                 proved.degree = max(proved.degree, failure(stage.degree, stage.roots))
 
 
-def _compared(
-    name: str, buffer: Buffer, want: f.Field, place: Mapping[str, Any], dtype: str, world: World
-) -> Stage:
+def _compared(name: str, buffer: Buffer, want: f.Field, place: Mapping[str, Any], dtype: str, world: World) -> Stage:
     """Return the stage of an output that is written whole, is the operator's, and is rounded once; raises NotProved."""
     if buffer.bad.any():
         why, line = world.reasons[int(buffer.bad[buffer.bad > 0][0])]

@@ -28,7 +28,18 @@ ZEROED = ("zeros", "zeros_like", "new_zeros", "zero_")  # of torch's operators, 
 UNTOUCHED = (  # those that allocate, or show the same memory
     *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach", "alias", "lift_fresh"),
     *("view", "_unsafe_view", "_reshape_alias", "as_strided", "t", "transpose", "permute", "slice", "select", "expand"),
-    *("device", "unsqueeze", "squeeze", "flatten", "unflatten", "split", "unbind", "view_as", "expand_as", "is_same_size"),
+    *(
+        "device",
+        "unsqueeze",
+        "squeeze",
+        "flatten",
+        "unflatten",
+        "split",
+        "unbind",
+        "view_as",
+        "expand_as",
+        "is_same_size",
+    ),
 )
 
 

@@ -118,7 +118,11 @@ UNCENTRED = _symmetric(  # RMSNorm: x itself takes the place of x − μ
     Rule("mul", "X", "W+", "W·XC"),
     Rule("mul", "X", "W·RSTD", "W·XHAT"),
 )
-ONCE_ROUNDED = {"XHAT": "xhat", "X": "residual"}  # what may be rounded to a narrower type midway, and the contract's word for it
+SUM_OF = {"X": "ΣX", "G": "ΣG", "DY": "ΣDY"}  # of one term a sum is the term
+ONCE_ROUNDED = {
+    "XHAT": "xhat",
+    "X": "residual",
+}  # what may be rounded to a narrower type midway, and the contract's word for it
 REASONS = {  # what a rule does not make, and why that matters
     ("mul", "X", "X"): "x² of values that are not centred: E[x²] − mean² cancels where the mean is large",
     ("mul", "X", "RSTD"): "x·rstd of values that are not centred: x·a + b cancels where the mean is large",
@@ -172,14 +176,22 @@ def unknown(why: str, degree: int = 0, roots: int = 0) -> Stage:
 
 
 def joined(a: Stage, b: Stage) -> Stage:
-    """Return the stage of a value that is one or the other; a 0 takes that of the other."""
+    """Return the stage of a value that is one or the other; a 0 takes that of the other, and a term that of its sum."""
+    a, b = (
+        one._replace(kind=SUM_OF[one.kind]) if SUM_OF.get(one.kind) == other.kind else one
+        for one, other in ((a, b), (b, a))
+    )
     if a.kind == b.kind or "0" in (a.kind, b.kind) or a.kind == "UNKNOWN":
         kept = b if a.kind == "0" else a
     else:
         kept = b if b.kind == "UNKNOWN" else unknown(f"{a.kind} in some elements and {b.kind} in others")
     narrow = a.narrow or b.narrow if kept.kind != "UNKNOWN" else ""
     return kept._replace(
-        depth=max(a.depth, b.depth), narrow=narrow, words=a.words | b.words, degree=max(a.degree, b.degree), roots=max(a.roots, b.roots)
+        depth=max(a.depth, b.depth),
+        narrow=narrow,
+        words=a.words | b.words,
+        degree=max(a.degree, b.degree),
+        roots=max(a.roots, b.roots),
     )
 
 
