@@ -37,7 +37,8 @@ class World:
     """What a run takes place in.
 
     `truth` has, for each quotient, the values it may have; `constants` the stage and the element of each float that a
-    kernel may be given; `rows` is how many rows a program has, where p is a symbol.
+    kernel may be given; `rows` is how many rows a program has, where p is a symbol. `notes` are the line of each value,
+    and the depth of each of its meanings.
     """
 
     rules: Rules
@@ -46,7 +47,7 @@ class World:
     rows: int
     reasons: list[tuple[str, Line]] = field(default_factory=lambda: [("", Line("", 0))])
     limit: tuple[float, Line] = (float("inf"), Line("", 0))
-    notes: dict[tuple[str, str], tuple[Stage, Line]] = field(default_factory=dict)
+    notes: dict[str, tuple[Line, dict[str, int]]] = field(default_factory=dict)
 
     def reason(self, why: str, at: Line) -> int:
         """Return the number of a reason why elements are garbage."""
@@ -117,9 +118,8 @@ class Machine:
             if isinstance(one, Num) and op.type.element in BITS:
                 self._fits(one, op.type.element, op.at)
             if isinstance(one, Values):
-                key = (self.launch.program.name, name)
-                before = self.world.notes.get(key)
-                self.world.notes[key] = (one.stage if before is None else joined(before[0], one.stage), op.at)
+                meanings = self.world.notes.setdefault(f"{self.launch.program.name} {name}", (op.at, {}))[1]
+                meanings[one.stage.kind] = max(one.stage.depth, meanings.get(one.stage.kind, 0))
 
     def _fits(self, value: Num, element: str, at: Line) -> None:
         self.world.limit = min(self.world.limit, (integers.most_rows(value, element, self.world.rows), at))

@@ -158,8 +158,8 @@ def depths(proved: Proved) -> dict[str, int]:
     """Return the depth of the deepest sum behind each quotient, and of each sum over rows."""
     found: dict[str, int] = {}
     for value in proved.values.values():
-        if value["meaning"] in SUMS:
-            found[value["meaning"]] = max(found.get(value["meaning"], 0), value["depth"])
+        for kind in SUMS.keys() & value["depth"].keys():
+            found[kind] = max(found.get(kind, 0), value["depth"][kind])
     return found
 
 

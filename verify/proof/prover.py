@@ -136,9 +136,10 @@ def _run(
     _check(config, call, known, memory, world, proved)
     proved.limit = min(proved.limit, world.limit)
     proved.runs += 1
-    for (kernel, name), (stage, line) in world.notes.items():
-        entry = {"kernel": kernel, "line": str(line), "meaning": stage.kind, "depth": stage.depth}
-        proved.values[f"{kernel} {name}"] = entry
+    for name, (line, meanings) in world.notes.items():
+        entry = proved.values.setdefault(name, {"line": str(line), "depth": {}})
+        for kind, depth in meanings.items():
+            entry["depth"][kind] = max(depth, entry["depth"].get(kind, 0))
 
 
 def _programs(grid: Sequence[int]) -> list[tuple[Num, ...]]:
