@@ -261,6 +261,8 @@ class Machine:
 
     def _cast(self, op: Operation, a: Values) -> Values:
         stage, element = a.stage, op.type.element
+        if "rounding" in op.text and "to_nearest_even" not in op.text:
+            raise NotProved("rounding", f"a conversion that does not round to nearest:{op.text.split(':')[0]}", op.at)
         if op.name == "arith.truncf" and stage.kind not in ("UNKNOWN", "0"):
             again = stage.narrow and stage.narrow != element
             stage = unknown(f"{stage.kind} is rounded twice") if again else stage._replace(narrow=element)
@@ -382,7 +384,7 @@ ROOTS = {"__nv_rsqrtf": "rsqrt", "__nv_sqrtf": "sqrt", "__nv_fsqrt_rn": "sqrt", 
 ALIKE = {
     **dict.fromkeys(FLOATING, "float"),
     **dict.fromkeys(("math.sqrt", "math.rsqrt", "tt.precise_sqrt"), "root"),
-    **dict.fromkeys(("arith.extf", "arith.truncf", "tt.fp_to_fp"), "cast"),
+    **dict.fromkeys(("arith.extf", "arith.truncf"), "cast"),
     **dict.fromkeys(("arith.extsi", "arith.trunci", "arith.index_cast", "tt.unsplat"), "same"),
     **dict.fromkeys((f"arith.{n}" for n in "addi subi muli divsi remsi divui remui".split()), "integer"),
     **dict.fromkeys((f"arith.{n}" for n in "minsi maxsi minui maxui andi ori xori".split()), "integer"),

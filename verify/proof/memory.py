@@ -62,7 +62,7 @@ class Buffer:
         self.bad = np.zeros(count, np.int16)
         self.written = np.full(count, v is not None)
         self.stored = np.zeros(count, np.bool_)
-        self.at = Line("", 0)
+        self.at, self.dtype = Line("", 0), ""
         self.of_this_call = False
         self.begin()
 

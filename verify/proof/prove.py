@@ -4,8 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
+from verify_norm.core.errors import UsageError
 from verify_norm.core.ops import OPS, arithmetic
 from verify_norm.core.spec import Contract, Op
+from verify_norm.loading.registry import find
 from verify_norm.proof.memory import NotProved
 from verify_norm.proof.prover import Configuration, Proved, prove_call, prove_form
 from verify_norm.proof.recording import record
@@ -14,8 +18,9 @@ from verify_norm.proof.shapes import Form, form
 MULTIPLES, OTHERS = (16, 48, 1024, 65536), (2, 3, 37, 1021, 70001)  # of M: what Triton may specialize on, and not
 REACH = (
     *("layernorm_fwd", "rmsnorm_fwd", "add_layernorm_fwd", "add_rmsnorm_fwd", "groupnorm_fwd"),
-    *("layernorm_bwd", "rmsnorm_bwd", "add_layernorm_bwd", "add_rmsnorm_bwd", "groupnorm_bwd"),
+    *("layernorm_bwd", "rmsnorm_bwd", "add_layernorm_bwd", "add_rmsnorm_bwd"),
 )
+LEAST, MOST = 3, 2**17  # elements of a row: of 2 the squares (x − μ)² are equal, and could stand for each other
 LANES = (128, 64, 32, 16, 8, 4, 2, 1)
 SUMS = {"MEAN": False, "VAR": True, "C1": True, "C2": False, "ΣDY·X": True, "ΣDY": False}  # of products or of terms
 NAMES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
@@ -53,9 +58,49 @@ class Outcome:
         return not self.reasons and bool(self.proved.outputs)
 
 
+def configurations(
+    kernel: str,
+    op: str,
+    bind: str,
+    cases: Sequence[tuple[int, str]],
+    common: Mapping[str, Any],
+    *,
+    rows: int,
+    most_rows: int,
+) -> list[Asked]:
+    """Return what to prove: a configuration for each length of a row and type; raises UsageError."""
+    record = find(kernel, op or None, bind)
+    if record.op not in REACH:
+        raise UsageError(f"{kernel} is a kernel for {record.op}; proofs reach {', '.join(REACH)}")
+    groups, positions = common["groups"], common["positions"]
+    if (record.op == "groupnorm_fwd") != bool(groups):
+        raise UsageError(f"{record.op}: --groups and --positions belong to groupnorm_fwd, which needs them")
+    found = []
+    for columns, dtype in cases:
+        _refuse(columns, common)
+        count = max(rows // groups, 1) * groups if groups else rows
+        if groups and columns % positions:
+            raise UsageError(f"a group of {columns} elements has no whole channels of {positions} positions")
+        found.append(Asked(kernel, Configuration(record.op, dtype, columns=columns, **common), bind, count, most_rows))
+    return found
+
+
+def _refuse(columns: int, common: Mapping[str, Any]) -> None:
+    """Raise UsageError where a constant of a kernel could be taken for another one."""
+    if not LEAST <= columns <= MOST:
+        raise UsageError(f"--n {columns}: expected {LEAST} to {MOST}")
+    numbers = {0.0, 1.0, float(columns), float(np.float32(1 / columns))}
+    clash = {float(np.float32(common["eps"])), common["eps"]} & numbers
+    if clash or common["offset"] in numbers - {0.0, 1.0} or common["offset"] == common["eps"]:
+        raise UsageError(f"eps and weight_offset have to differ from 0, 1, N and 1/N, and from each other: {common}")
+
+
 def prove(asked: Sequence[Asked]) -> list[Outcome]:
     """Return the outcome of each configuration; raises UsageError if a kernel cannot be loaded."""
     answers = record([_request(one) for one in asked])
+    wrong = next((answer["error"] for answer in answers if answer.get("usage")), None)
+    if wrong is not None:
+        raise UsageError(wrong)
     return [_outcome(one, answer) for one, answer in zip(asked, answers, strict=True)]
 
 

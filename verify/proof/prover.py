@@ -114,7 +114,8 @@ def _run(
     at: _Symbols,
 ) -> None:
     known = truth(config.op, config.size(at.valid), config.offset, seed)
-    world = World(Rules(centred=OPS[config.op].centred), known.quantities, _constants(config, known), at.rows)
+    rules = Rules(centred=OPS[config.op].centred, fused="residual_out" in known.outputs)
+    world = World(rules, known.quantities, _constants(config, known), at.rows)
     memory = _Memory(config, known, call, at)
     for event in call["events"]:
         if "torch" in event:
@@ -198,7 +199,10 @@ class _Memory:
         """Return the buffer of a recorded tensor; one that no argument has is scratch memory."""
         if place["buffer"] not in self.buffers:
             self._new(f"a buffer of {place['dtype']}", "scratch", place, None, None)
-        return self.buffers[place["buffer"]]
+        buffer = self.buffers[place["buffer"]]
+        if buffer.dtype != place["dtype"]:
+            raise NotProved("dtype", f"{buffer.name}, of {buffer.dtype}, is taken for {place['dtype']}")
+        return buffer
 
     def _new(self, name: str, role: str, place: Mapping[str, Any], stage: Stage | None, v: f.Field | None) -> None:
         item, size = ITEM.get(place["dtype"], 1), place["bytes"]
@@ -210,7 +214,8 @@ class _Memory:
         count = slope * self.at.valid if slope else size // item
         if v is not None and v.size != count:
             raise NotProved("reach", f"{name} has {count} elements, not {v.size}")
-        self.buffers[place["buffer"]] = Buffer(name, role, count, slope * self.at.rows, stage, v)
+        self.buffers[place["buffer"]] = buffer = Buffer(name, role, count, slope * self.at.rows, stage, v)
+        buffer.dtype = place["dtype"]
 
 
 def _check(

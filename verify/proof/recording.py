@@ -163,6 +163,8 @@ def _note(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None
     """Note a launch, in the place of `JITFunction.run`."""
     import torch
 
+    for hook in self.pre_run_hooks:
+        hook(*args, **kwargs)
     kwargs |= {"debug": False, "instrumentation_mode": ""}
     _, _, _, backend, binder = self.device_caches[0]
     bound, specialization, options = binder(*args, **kwargs)

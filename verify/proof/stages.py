@@ -143,8 +143,9 @@ OUTPUTS = {  # the stages that an output may have
 class Rules:
     """The rules of an operator."""
 
-    def __init__(self, *, centred: bool) -> None:
+    def __init__(self, *, centred: bool, fused: bool) -> None:
         rules = RULES if centred else (*RULES, *UNCENTRED)
+        self._midway = {kind for kind in ONCE_ROUNDED if fused or kind != "X"}
         self._table = {(r.operator, r.left, r.right): r for r in rules}
 
     def binary(self, operator: Operator, left: Stage, right: Stage, *, element: str, same: bool) -> Stage:
@@ -158,7 +159,7 @@ class Rules:
         if element != "f32":
             return unknown(f"arithmetic in {element}: {left.kind} {operator} {right.kind}", degree, roots)
         for a in left, right:
-            if a.narrow and a.kind not in ONCE_ROUNDED:
+            if a.narrow and a.kind not in self._midway:
                 return unknown(f"{a.kind} is rounded to {a.narrow} before it is used", degree, roots)
         rule = self._table.get((operator, left.kind, right.kind))
         if rule is None or (rule.same and not same):
