@@ -22,9 +22,36 @@ class Undecided(Exception):  # noqa: N818  (a reason, not a fault)
 
 @dataclass(frozen=True, slots=True)
 class Maybe:
-    """A condition that holds for some values of the symbols alone."""
+    """A condition that holds where it says `yes`, and depends on the symbols where it is `open`."""
 
     why: str
+    yes: Bools
+    open: Bools
+
+    def map(self, function: Any) -> "Maybe":
+        """Return the condition with both arrays changed alike, as a broadcast does."""
+        return Maybe(self.why, function(self.yes), function(self.open))
+
+
+def undecided(why: str, shape: tuple[int, ...] = ()) -> Maybe:
+    """Return a condition, or a number, of which nothing is known."""
+    return Maybe(why, np.zeros(shape, np.bool_), np.ones(shape, np.bool_))
+
+
+def logical(name: str, a: Bools | Maybe, b: Bools | Maybe) -> Bools | Maybe:
+    """Return "andi", "ori" or "xori" of two conditions; raises Undecided for another one."""
+    (x, u, why), (y, v, other) = (
+        (one.yes, one.open, one.why) if isinstance(one, Maybe) else (one, np.zeros_like(one), "") for one in (a, b)
+    )
+    if name == "andi":
+        yes, unknown = x & y, (u & (y | v)) | (v & (x | u))
+    elif name == "ori":
+        yes, unknown = x | y, (u & ~y) | (v & ~x)
+    elif name == "xori":
+        yes, unknown = (x ^ y) & ~u & ~v, u | v
+    else:
+        raise Undecided(f"{name} of conditions")
+    return Maybe(why or other, yes & ~unknown, unknown) if unknown.any() else yes
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +122,7 @@ def compare(predicate: str, a: Num, b: Num) -> Bools | Maybe:
     """Return where a comparison holds for all p and q; a `Maybe` if it depends on them anywhere."""
     if predicate.startswith("u"):
         if (bounds(a)[0] < 0).any() or (bounds(b)[0] < 0).any():
-            return Maybe("an unsigned comparison of what may be negative")
+            return undecided("an unsigned comparison of what may be negative", np.broadcast_shapes(a.c.shape, b.c.shape))
         predicate = f"s{predicate[1:]}"
     low, high = bounds(sub(a, b))
     yes, no = {
@@ -106,7 +133,8 @@ def compare(predicate: str, a: Num, b: Num) -> Bools | Maybe:
         "eq": ((low == 0) & (high == 0), (low > 0) | (high < 0)),
         "ne": ((low > 0) | (high < 0), (low == 0) & (high == 0)),
     }[predicate]
-    return np.asarray(yes) if (yes | no).all() else Maybe("a comparison that depends on the number of rows")
+    yes, no = np.asarray(yes), np.asarray(no)
+    return yes if (yes | no).all() else Maybe("a comparison that depends on the number of rows", yes, ~(yes | no))
 
 
 def most_rows(a: Num, element: str, rows: int) -> float:

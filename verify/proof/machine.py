@@ -210,14 +210,12 @@ class Machine:
         return Pointer(pointer.buffer, integers.add(pointer.offset, offset))
 
     def _tt_ptr_to_int(self, op: Operation, pointer: Pointer) -> Value:
-        return Maybe("an address as a number")
+        return integers.undecided("an address as a number")
 
     def _integer(self, op: Operation, a: Value, b: Value) -> Value:
         name = op.name.removeprefix("arith.")
         if isinstance(a, (np.ndarray, Maybe)):
-            return _logical(name, a, b)
-        if isinstance(b, Maybe):
-            raise Undecided(b.why)
+            return integers.logical(name, a, b)
         if name in ("addi", "subi", "muli"):
             return {"addi": integers.add, "subi": integers.sub, "muli": integers.mul}[name](a, b)
         if name in ("divsi", "remsi", "divui", "remui"):
@@ -399,23 +397,7 @@ UNREAD = {
 
 
 def _mapped(value: Value, function: Callable[[Any], Any]) -> Value:
-    if isinstance(value, Maybe):
-        return value
     return function(value) if isinstance(value, np.ndarray) else value.map(function)
-
-
-def _logical(name: str, a: Value, b: Value) -> Value:
-    """Return a and b, a or b, of conditions of which one may be a `Maybe`."""
-    for one, other in ((a, b), (b, a)):
-        if isinstance(one, Maybe):
-            settled = isinstance(other, np.ndarray) and (
-                (name == "andi" and not other.any()) or (name == "ori" and other.all())
-            )
-            return other if settled else one
-    functions = {"andi": np.logical_and, "ori": np.logical_or, "xori": np.logical_xor}
-    if name not in functions:
-        raise Undecided(f"{name} of conditions")
-    return functions[name](a, b)
 
 
 def _axis(op: Operation) -> int:

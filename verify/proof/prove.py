@@ -15,7 +15,8 @@ from verify_norm.proof.prover import Configuration, Proved, prove_call, prove_fo
 from verify_norm.proof.recording import record
 from verify_norm.proof.shapes import Form, form
 
-MULTIPLES, OTHERS = (16, 48, 1024, 65536), (2, 3, 37, 1021, 70001)  # of M: what Triton may specialize on, and not
+SMALL = tuple(range(1, 17))  # of M: a host may cut few rows in another way
+MULTIPLES, OTHERS = (32, 48, 1024, 65536), (17, 37, 1021, 70001)  # of M: what Triton may specialize on, and not
 REACH = (
     *("layernorm_fwd", "rmsnorm_fwd", "add_layernorm_fwd", "add_rmsnorm_fwd", "groupnorm_fwd"),
     *("layernorm_bwd", "rmsnorm_bwd", "add_layernorm_bwd", "add_rmsnorm_bwd"),
@@ -106,7 +107,7 @@ def prove(asked: Sequence[Asked]) -> list[Outcome]:
 
 def _sizes(asked: Asked) -> tuple[int, ...]:
     """Return the numbers of rows that are recorded; groups of channels have one."""
-    return (asked.rows,) if asked.config.groups else (asked.rows, 1, *MULTIPLES, *OTHERS)
+    return (asked.rows,) if asked.config.groups else (asked.rows, *SMALL, *MULTIPLES, *OTHERS)
 
 
 def _request(asked: Asked) -> dict[str, Any]:
@@ -155,22 +156,27 @@ def _outcome(asked: Asked, answer: Mapping[str, Any]) -> Outcome:
 
 
 def _every_m(outcome: Outcome, calls: Sequence[Mapping[str, Any]]) -> None:
-    """Prove every M: by one form of the launches, or by one for each class of M that Triton specializes on."""
+    """Prove every M: by one form of the launches, or by one for each class of M > 16 and a call for each M up to 16."""
     config, kernels, sizes = outcome.asked.config, outcome.kernels, _sizes(outcome.asked)
     by_size = dict(zip(sizes, calls, strict=True))
     if len(sizes) == 1:
         return
-    every = (1, *OTHERS, *MULTIPLES)
-    classes = {"every M": every} if _form(every, by_size) else {}
-    classes = classes or {"M > 1, 16 ∤ M": OTHERS, "16 | M": MULTIPLES}
-    forms = {words: _form(members, by_size) for words, members in classes.items()}
-    if None in forms.values():
+    large = (*OTHERS, *MULTIPLES)
+    for classes in (
+        {"every M": (*SMALL, *large)},
+        {"every M > 16": large},
+        {"M > 16, 16 ∤ M": OTHERS, "M > 16, 16 | M": MULTIPLES},
+    ):
+        forms = {words: _form(members, by_size) for words, members in classes.items()}
+        if None not in forms.values():
+            break
+    else:
         return
     for words, found in forms.items():
         assert found is not None
         _take(outcome, prove_form(config, found, kernels), words, found.rows, found.call)
-    if "every M" not in classes:
-        _take(outcome, prove_call(config, 1, by_size[1], kernels), "M = 1", 0, by_size[1])
+    for m in SMALL if "every M" not in forms else ():
+        _take(outcome, prove_call(config, m, by_size[m], kernels), f"M = {m}", 0, by_size[m])
 
 
 def _form(members: Sequence[int], by_size: Mapping[int, Any]) -> Form | None:
@@ -189,8 +195,8 @@ def _take(outcome: Outcome, proved: Proved, words: str, rows: int, call: Mapping
     proved.runs, proved.degree = before.runs + proved.runs, max(before.degree, proved.degree)
     outcome.proved = proved
     outcome.forms.append((words, rows, dict(call)))
-    words = "; ".join(words for words, _, _ in outcome.forms)
-    outcome.domain = f"{words}, 1 ≤ M ≤ {outcome.asked.most_rows}" if any(r for _, r, _ in outcome.forms) else words
+    symbolic = [words for words, rows, _ in outcome.forms if rows]
+    outcome.domain = f"every M, 1 ≤ M ≤ {outcome.asked.most_rows}" if symbolic else words
 
 
 def _note(outcome: Outcome, error: NotProved) -> None:

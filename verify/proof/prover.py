@@ -10,7 +10,7 @@ import numpy as np
 from verify_norm.core.ops import OPS, output_dtype
 from verify_norm.core.spec import Contract
 from verify_norm.proof import field as f
-from verify_norm.proof.integers import Maybe, Num, num
+from verify_norm.proof.integers import Num, num, undecided
 from verify_norm.proof.machine import Launch, Machine, World
 from verify_norm.proof.memory import Buffer, NotProved, Pointer
 from verify_norm.proof.shapes import Affine, Form
@@ -74,7 +74,7 @@ def prove_form(config: Configuration, found: Form, kernels: Mapping[str, Mapping
     for seed in SEEDS:
         for valid, beyond in cases:
             m = num(valid, rows, beyond)
-            grid = num(1, 1, beyond) if rows == 1 or not beyond else Maybe("the number of programs")
+            grid = num(1, 1, beyond) if rows == 1 or not beyond else undecided("the number of programs")
             _run(config, found.call, kernels, proved, seed, _Symbols(valid, rows, m, grid))
     return proved
 
