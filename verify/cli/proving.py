@@ -40,7 +40,7 @@ def prove(
     json_path: Annotated[str, JSON] = "",
     check: Annotated[str, CHECK] = "",
 ) -> int:
-    """Prove what a Triton kernel computes, and how far it rounds, for all inputs of a length and type. No GPU is needed.
+    """Prove what a Triton kernel computes, and how far it rounds, for all inputs of a length and type, without a GPU.
 
     Exit status: 0 every configuration is proved, 1 one is not, with the line that stands in the way, 2 usage error.
     """

@@ -1,4 +1,4 @@
-"""The certificate of a proof: what is fixed, what is symbolic, the theorem of each output, and how each value was found."""
+"""The certificate of a proof: what is fixed, what is symbolic, the theorems, and how each value was found."""
 
 import importlib.metadata
 from typing import Any
@@ -80,9 +80,9 @@ def _theorem(outcome: Outcome, tensor: Tensor) -> dict[str, str]:
     """Return what has been proved of an output, in words and as a formula."""
     config, name = outcome.asked.config, tensor.name
     words = (
-        f"For {outcome.domain}, N = {config.columns}, {config.dtype}, contiguous: every element of {name} is written, "
-        f"is {FORMULAS[name]} over the reals, and differs from it by at most δ and half an ulp of its type, with δ that "
-        f"of {config.op}'s error for the contract."
+        f"For {outcome.domain}, N = {config.columns}, {config.dtype}, contiguous: every element of {name} is written "
+        f"once, is {FORMULAS[name]} over the reals, and differs from it by at most δ and half an ulp of its type. δ is "
+        f"the error of {config.op} for the contract, before the last rounding."
     )
     return {"meaning": outcome.proved.outputs[name].kind, "formula": FORMULAS[name], "theorem": words}
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-P = 2147483587  # a prime, 3 mod 4, and not the prover's
+from verify_norm.proof.sample import P, Sample, inverse, root
+
 _P = np.uint64(P)
 STEPS = """
 add X0 RESIDUAL X|add X X ΣX|add ΣX X ΣX|add ΣX ΣX ΣX|div ΣX N MEAN|mul ΣX 1/N MEAN|sub X MEAN XC|mul XC XC ΣXC²
@@ -39,6 +40,7 @@ KINDS = {"x": "X", "residual": "RESIDUAL", "residual_out": "X", "weight": "W", "
 }
 FLOAT = {"arith.addf": "add", "arith.subf": "sub", "arith.mulf": "mul", "arith.divf": "div", "tt.precise_divf": "div"}
 ROOT = {"math.sqrt": "sqrt", "math.rsqrt": "rsqrt", "tt.precise_sqrt": "sqrt"}
+SHORT = "add sub mul div rem min max and or xor select"
 NAME, TYPE = re.compile(r"%[\w$.-]+(?:#\d+)?"), re.compile(r"(?:tensor<((?:\d+x)*))?(!tt\.ptr|bf16|f\d+|i\d+)")
 ASM = {"prefetch": "", "griddepcontrol": "", "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;": "bf16"} | {
     "prmt.b32 $0, $2, 0, 0x1044; prmt.b32 $1, $2, 0, 0x3244;": "bf16",
@@ -59,25 +61,13 @@ def check(certificate: dict[str, Any]) -> str:
         if hashlib.sha256(kernel["ttir"].encode()).hexdigest() != digest:
             raise Rejected(f"the TTIR of {kernel['name']} is not what its hash says")
     for form in certificate["forms"]:
-        first, r = next(iter(form["call"]["inputs"].values())), form["rows"]
-        groups = certificate["fixed"].get("groups", 0)
-        fixed = math.prod(first["shape"][:2]) if groups else 0
-        data = next(form["call"]["inputs"][name] for name in ("x", "residual_out") if name in form["call"]["inputs"])
-        fixed = data["shape"][0] * (groups or 1) if not r else 0
+        r, inputs = form["rows"], form["call"]["inputs"]
+        shape = next(inputs[name]["shape"] for name in ("x", "residual_out") if name in inputs)
+        fixed = 0 if r else shape[0] * certificate["fixed"].get("groups", 1)
         for m in sorted({1, r, r + 1, 2 * r - 1}) if r else [fixed]:
             _Replay(certificate, form["call"], m, r).run()
             sizes.append(m)
     return f"replayed for M = {', '.join(map(str, sizes))}, {len(certificate['values'])} values"
-
-
-def _inverse(a: Any) -> Any:
-    once, where = np.unique(np.asarray(a, np.uint64), return_inverse=True)
-    return np.array([pow(int(v), -1, P) if v else 0 for v in once], np.uint64)[where].reshape(np.shape(a))
-
-
-def _root(a: Any) -> Any:
-    once, where = np.unique(a, return_inverse=True)
-    return np.array([pow(int(v), (P + 1) // 4, P) for v in once], np.uint64)[where].reshape(np.shape(a))
 
 
 class _Replay:
@@ -85,67 +75,13 @@ class _Replay:
 
     def __init__(self, certificate: dict[str, Any], call: Any, m: int, rows: int) -> None:
         self.c, self.call, self.m, self.rows = certificate, call, m, rows
-        self.fixed, op = certificate["fixed"], certificate["op"]
-        self.centred = "rmsnorm" not in op
-        text = STEPS + "|" + ("" if self.centred else UNCENTRED)
+        self.data = Sample(certificate, m)
+        text = STEPS + "|" + ("" if self.data.centred else UNCENTRED)
         steps = [tuple(step.split()) for step in text.replace("\n", "|").split("|") if step.strip()]
         steps += [(s[0], s[2], s[1], s[3]) for s in steps if len(s) == 4 and s[0] in ("add", "mul")]
         self.steps = {s[:3]: s[3] for s in steps}
         self.single = {"X": "ΣX", "G": "ΣG", "DY": "ΣDY"}
-        self._data(op)
         self.buffers: dict[int, dict[str, Any]] = {}
-
-    def _data(self, op: str) -> None:
-        seed = int(hashlib.sha256(f"{sorted(self.c['kernels'])}{self.m}".encode()).hexdigest()[:16], 16)
-        draw = np.random.Generator(np.random.PCG64(seed))
-        n, m, f = int(self.fixed["N"]), self.m, self.fixed
-        groups, positions = f.get("groups", 0), f.get("positions", 1)
-        length = groups * n // positions if groups else n
-
-        def new(*shape: int) -> Any:
-            return draw.integers(1, P, shape, dtype=np.uint64)
-
-        def along(w: Any) -> Any:
-            return np.tile(np.repeat(w, positions).reshape(groups, n), (m // groups, 1)) if groups else w[None, :]
-
-        def total(t: Any, axis: int) -> Any:
-            return t.sum(axis=axis, dtype=np.uint64) % _P
-
-        count, self.eps = np.uint64(pow(n, -1, P)), np.uint64(draw.integers(1, P))
-        x, good = new(m, n), np.zeros(m, bool)
-        while not good.all():
-            mean = total(x, 1) * count % _P if self.centred else np.zeros(m, np.uint64)
-            xc = (x + (_P - mean[:, None])) % _P
-            above = (total(xc * xc % _P, 1) * count + self.eps) % _P
-            good = np.array([pow(int(v), (P - 1) // 2, P) == 1 for v in above])
-            x[~good] = new(int((~good).sum()), n)
-        rstd = _inverse(_root(above))
-        xhat, w, b = xc * rstd[:, None] % _P, new(length), new(length)
-        offset = float(f["weight_offset"]).as_integer_ratio()
-        scale = along((w + np.uint64(offset[0] * pow(offset[1], -1, P) % P)) % _P)
-        self.constants = {0.0: ("0", 0), 1.0: ("1", 1), float(n): ("N", n)}
-        if f["weight_offset"] not in (0.0, 1.0):
-            self.constants[f["weight_offset"]] = ("OFFSET", offset[0] * pow(offset[1], -1, P) % P)
-        self.constants |= {float(np.float32(1 / n)): ("1/N", int(count)), f["eps"]: ("EPS", int(self.eps))}
-        self.constants[float(np.float32(f["eps"]))] = ("EPS", int(self.eps))
-        self.truth = {"MEAN": mean, "VAR": (above + (_P - self.eps)) % _P, "VAR+EPS": above}
-        residual, dy = new(m, n), new(m, n)
-        if op.startswith("add_") and op.endswith("_fwd"):
-            self.inputs = {"x": (x + (_P - residual)) % _P, "residual": residual}
-        else:
-            self.inputs = {"residual_out" if op.startswith("add_") else "x": x}
-        self.inputs |= {"weight": w, "bias": b, "dy": dy, "dresidual_out": residual}
-        y = (xhat * scale + (along(b) if self.centred else np.uint64(0))) % _P
-        self.outputs = {"y": y, "mean": mean, "rstd": rstd, "residual_out": x}
-        if op.endswith("_bwd"):
-            g = dy * scale % _P
-            c1 = total(g * xhat % _P, 1) * count % _P
-            c2 = total(g, 1) * count % _P if self.centred else np.zeros(m, np.uint64)
-            dx = (g + (_P - c2[:, None]) + (_P - xhat * c1[:, None] % _P)) % _P * rstd[:, None] % _P
-            dx = (dx + residual) % _P if op.startswith("add_") else dx
-            self.truth |= {"C1": c1, "C2": c2}
-            self.outputs |= {"dx": dx, "dweight": total(dy * xhat % _P, 0), "dbias": total(dy, 0)}
-            self.inputs |= {"mean": mean, "rstd": rstd}
 
     def number(self, value: Any) -> Any:
         """Return a recorded number at this M."""
@@ -168,7 +104,7 @@ class _Replay:
         """Replay the call; raises Rejected."""
         for name, place in self.call["inputs"].items():
             fused = name == "x" and "residual" in self.call["inputs"]
-            self.buffer(place, self.inputs[name], "X0" if fused else KINDS[name])
+            self.buffer(place, self.data.inputs[name], "X0" if fused else KINDS[name])
         for event in self.call["events"]:
             if "zeros" in event:
                 fresh = self.buffer(event["zeros"])
@@ -188,7 +124,7 @@ class _Replay:
             buffer = self.buffers[place["buffer"]]
             if (buffer["count"] != 1).any() or not buffer["clean"].all():
                 raise Rejected(f"M = {self.m}: an element of {name} is not written once, with a value")
-            if (buffer["v"] != self.outputs[name].reshape(-1)).any():
+            if (buffer["v"] != self.data.outputs[name].reshape(-1)).any():
                 raise Rejected(f"M = {self.m}: {name} is not the operator's")
             for k in np.unique(buffer["which"]):
                 if buffer["labels"][k][0] not in ENDS[name].split():
@@ -254,7 +190,7 @@ class _Program:
 
     def constant(self, value: float, shape: Any = ()) -> dict[str, Any]:
         """Return a float that a kernel is given."""
-        label, v = self.r.constants.get(float(np.float32(value)), self.r.constants.get(value, ("?", 0)))
+        label, v = self.r.data.constants.get(float(np.float32(value)), self.r.data.constants.get(value, ("?", 0)))
         return {"v": np.full(shape, v, np.uint64), "clean": np.full(shape, label != "?"), "label": label, "depth": 0}
 
     def claimed(self, results: list[str], v: Any, clean: Any, label: str, depth: int) -> dict[str, Any]:
@@ -313,26 +249,30 @@ class _Program:
         if name in ("arith.extsi", "arith.extui", "arith.trunci", "tt.ptr_to_int"):
             return given[0] if not isinstance(given[0], tuple) else given[0][1]
         if name == "arith.cmpi":
-            test = {"lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal}
-            return (test | {"eq": np.equal, "ne": np.not_equal})[text.split()[1].strip(",")[-2:]](*given)
-        functions = {"add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.floor_divide} | {
-            **{"rem": np.remainder, "min": np.minimum, "max": np.maximum},
-            **{"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "select": np.where},
-        }
+            tests = {"lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal"}
+            return getattr(np, (tests | {"ne": "not_equal"})[text.split()[1].strip(",")[-2:]])(*given)
+        named = "add subtract multiply floor_divide remainder minimum maximum bitwise_and bitwise_or bitwise_xor where"
+        functions = dict(
+            zip(
+                ["add", "sub", "mul", "div", "rem", "min", "max", "and", "or", "xor", "select"],
+                named.split(),
+                strict=True,
+            )
+        )
         if (short := re.sub(r"(si|ui|i)$", "", name.partition(".")[2])) not in functions:
             raise Rejected(f"{name} is not known here")
-        return functions[short](*given)
+        return getattr(np, functions[short])(*given)
 
     def float(self, operator: str, given: list[Any], results: list[str]) -> Any:
         """Return what an operation on floats makes, by a step that is allowed."""
         a, b = given if len(given) > 1 else (given[0], given[0])
         x, y = a["v"], b["v"]
         if operator in ("sqrt", "rsqrt"):
-            clean = a["clean"] & np.isin(x, self.r.truth["VAR+EPS"])
-            v = _root(np.where(clean, x, 0))
-            return self.claimed(results, v if operator == "sqrt" else _inverse(v), clean, self.label(operator, a, b), 0)
+            clean = a["clean"] & np.isin(x, self.r.data.truth["VAR+EPS"])
+            v = root(np.where(clean, x, 0))
+            return self.claimed(results, v if operator == "sqrt" else inverse(v), clean, self.label(operator, a, b), 0)
         v = {"add": lambda: x + y, "sub": lambda: x + (_P - y), "mul": lambda: x * y}.get(
-            operator, lambda: x * _inverse(y)
+            operator, lambda: x * inverse(y)
         )
         zero = operator == "add" and "0" in (a["label"], b["label"])
         label = (b if a["label"] == "0" else a)["label"] if zero else self.label(operator, a, b)
@@ -345,7 +285,7 @@ class _Program:
         depth = depth if zero or label.startswith("Σ") or label in ("MEAN", "VAR", "VAR+EPS", "C1", "C2") else 0
         made, clean = v() % _P, a["clean"] & b["clean"]
         if label in ("MEAN", "VAR", "C1", "C2") and operator in ("mul", "div"):
-            clean = clean & np.isin(made, self.r.truth[label])
+            clean = clean & np.isin(made, self.r.data.truth[label])
         return self.claimed(results, made, clean, label, depth)
 
     def label(self, operator: str, a: Any, b: Any) -> str:

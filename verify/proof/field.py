@@ -18,22 +18,22 @@ _P = np.uint64(P)
 
 def add(a: Field, b: Field) -> Field:
     """Return a + b."""
-    return (a + b) % _P
+    return np.asarray((a + b) % _P)
 
 
 def sub(a: Field, b: Field) -> Field:
     """Return a − b."""
-    return (a + (_P - b)) % _P
+    return np.asarray((a + (_P - b)) % _P)
 
 
 def mul(a: Field, b: Field) -> Field:
     """Return a·b."""
-    return (a * b) % _P
+    return np.asarray((a * b) % _P)
 
 
 def total(a: Field, axis: int) -> Field:
     """Return the sum along an axis of less than 2^32 elements."""
-    return a.sum(axis=axis, dtype=np.uint64) % _P
+    return np.asarray(a.sum(axis=axis, dtype=np.uint64) % _P)
 
 
 def power(a: Field, exponent: int) -> Field:
@@ -54,7 +54,7 @@ def inverse(a: Field) -> Field:
 
 def square(a: Field) -> NDArray[np.bool_]:
     """Return where a is a square of the field, and not 0."""
-    return power(a, (P - 1) // 2) == 1
+    return np.asarray(power(a, (P - 1) // 2) == 1)
 
 
 def root(a: Field) -> Field:

@@ -1,7 +1,7 @@
 """Integers that are affine in two symbols: c + a·p + b·q with p, q ≥ 0 and arrays c, a, b over the lanes of a tensor.
 
-p is the number of the program, and q what M exceeds the rows of that program by. A comparison holds for all p and q, for
-none, or is a `Maybe`. With a = b = 0 these are plain integers.
+p is the number of the program, and q what M exceeds the rows of that program by. A comparison holds for all p and q,
+for none, or is a `Maybe`. With a = b = 0 these are plain integers.
 """
 
 import math
@@ -122,7 +122,9 @@ def compare(predicate: str, a: Num, b: Num) -> Bools | Maybe:
     """Return where a comparison holds for all p and q; a `Maybe` if it depends on them anywhere."""
     if predicate.startswith("u"):
         if (bounds(a)[0] < 0).any() or (bounds(b)[0] < 0).any():
-            return undecided("an unsigned comparison of what may be negative", np.broadcast_shapes(a.c.shape, b.c.shape))
+            return undecided(
+                "an unsigned comparison of what may be negative", np.broadcast_shapes(a.c.shape, b.c.shape)
+            )
         predicate = f"s{predicate[1:]}"
     low, high = bounds(sub(a, b))
     yes, no = {

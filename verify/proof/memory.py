@@ -16,11 +16,13 @@ from verify_norm.proof.integers import Bools, Ints, Num
 from verify_norm.proof.stages import Stage, joined, unknown
 from verify_norm.proof.ttir import Line
 
+NOWHERE = Line("", 0)
+
 
 class NotProved(Exception):  # noqa: N818  (a result, not a fault)
     """What stands in the way of a proof: of memory, meaning, rounding or reach, in which line, and why."""
 
-    def __init__(self, what: str, why: str, at: Line = Line("", 0)) -> None:
+    def __init__(self, what: str, why: str, at: Line = NOWHERE) -> None:
         super().__init__(f"{why} ({at})" if at.line else why)
         self.what, self.why, self.at = what, why, at
 
@@ -52,7 +54,7 @@ class Pointer:
 
 
 class Buffer:
-    """One allocation: `role` is "input", "output" or "scratch", `slope` how far its rows are from program to program."""
+    """One allocation, as `role` an "input", an "output" or "scratch"; `slope` is how far it moves with p."""
 
     def __init__(self, name: str, role: str, count: int, slope: int, stage: Stage | None, v: Field | None) -> None:
         self.name, self.role, self.slope = name, role, slope

@@ -1,4 +1,4 @@
-"""Proves configurations of a kernel, and says for what: records its calls, finds the form of its launches, proves them."""
+"""Proves configurations of a kernel, and says for what: records calls, finds the form of launches, proves them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

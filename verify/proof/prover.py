@@ -11,20 +11,22 @@ from verify_norm.core.ops import OPS, output_dtype
 from verify_norm.core.spec import Contract
 from verify_norm.proof import field as f
 from verify_norm.proof.integers import Num, num, undecided
-from verify_norm.proof.machine import Launch, Machine, World
+from verify_norm.proof.machine import Machine
 from verify_norm.proof.memory import Buffer, NotProved, Pointer
 from verify_norm.proof.shapes import Affine, Form
 from verify_norm.proof.stages import OUTPUTS, Rules, Stage, failure, joined
 from verify_norm.proof.truth import Size, Truth, truth
 from verify_norm.proof.ttir import Line, Program, Unreadable, read
+from verify_norm.proof.world import Launch, World
 
 SEEDS = (20260101, 20260102)  # of the two points
 SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64"}
 ITEM = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
-KINDS = {  # the stage of what an input holds
-    **{"x": "X", "residual": "RESIDUAL", "residual_out": "X", "weight": "W", "bias": "B"},
-    **{"dy": "DY", "dresidual_out": "DH", "mean": "MEAN", "rstd": "RSTD"},
-}
+KINDS = {"x": "X", "residual": "RESIDUAL", "residual_out": "X", "weight": "W", "bias": "B", "dy": "DY"} | {
+    "dresidual_out": "DH",
+    "mean": "MEAN",
+    "rstd": "RSTD",
+}  # the stage of what an input holds
 
 
 @dataclass(frozen=True, slots=True)

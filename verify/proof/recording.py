@@ -20,9 +20,17 @@ from verify_norm.core.errors import UsageError, first_line
 
 CAPABILITY = 90
 DEVICE = {  # of an H100, for kernels that cut their work by them
-    **{"name": "NVIDIA H100", "major": 9, "minor": 0, "multi_processor_count": 132, "warp_size": 32},
-    **{"shared_memory_per_block": 49152, "shared_memory_per_block_optin": 232448, "total_memory": 80 << 30},
-    **{"max_threads_per_multi_processor": 2048, "regs_per_multiprocessor": 65536, "L2_cache_size": 50 << 20},
+    "name": "NVIDIA H100",
+    "major": 9,
+    "minor": 0,
+    "multi_processor_count": 132,
+    "warp_size": 32,
+    "shared_memory_per_block": 49152,
+    "shared_memory_per_block_optin": 232448,
+    "total_memory": 80 << 30,
+    "max_threads_per_multi_processor": 2048,
+    "regs_per_multiprocessor": 65536,
+    "L2_cache_size": 50 << 20,
 }
 ZEROED = ("zeros", "zeros_like", "new_zeros", "zero_")  # of torch's operators, what writes zeros
 UNTOUCHED = (  # those that allocate, or show the same memory
@@ -124,9 +132,14 @@ def _pretend() -> None:
     }
     for name, value in replaced.items():
         setattr(torch.cuda, name, value)
-    torch._C._cuda_getDevice = lambda: 0  # type: ignore[attr-defined]
-    FakeTensor.data_ptr = lambda self: 4096 + self.storage_offset() * self.element_size()  # type: ignore[method-assign]
+    torch._C._cuda_getDevice = lambda: 0
+    FakeTensor.data_ptr = _address  # type: ignore[assignment, method-assign]
     JITFunction.run = _note
+
+
+def _address(tensor: Any) -> int:
+    """Return an address as it would be: storages begin at multiples of 16 bytes and more."""
+    return int(4096 + tensor.storage_offset() * tensor.element_size())
 
 
 class _Calls:
@@ -272,4 +285,4 @@ def _watching() -> Any:
     def _is_written(argument: Any) -> bool:
         return argument.alias_info is not None and argument.alias_info.is_write
 
-    return Watching()
+    return Watching()  # type: ignore[no-untyped-call]

@@ -92,7 +92,8 @@ def _block(lines: list[str], locations: dict[str, str], arguments: list[str]) ->
             block.arguments = NAME.findall(line)
             i += 1
             continue
-        regions, rest = [], lines[i + 1 :]
+        regions: list[Block] = []
+        rest = lines[i + 1 :]
         opened = line.rstrip().endswith("{")
         while opened:
             inner, rest = _block(rest, locations, _carried(line) if not regions else [])
@@ -123,7 +124,7 @@ def _operation(line: str, regions: list[Block], locations: dict[str, str]) -> Op
     found = HEAD.match(line)
     if found is None:
         raise Unreadable(f"cannot read {line[:80]!r}")
-    results = []
+    results: list[str] = []
     for one in (found["results"] or "").split(","):
         name, _, count = one.strip().partition(":")
         results += [f"{name}#{k}" for k in range(int(count))] if count else [name] if name else []
