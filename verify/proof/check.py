@@ -207,6 +207,11 @@ class _Program:
         if name in FLOAT or name in ROOT:
             return self.float(FLOAT.get(name) or ROOT[name], given, results)
         if name == "tt.reduce":
+            head, *sums, last = blocks[1]
+            pairs = [{*head[2][k :: len(given)]} for k in range(len(given))]
+            added = {one[0][0]: set(one[2]) for one in sums if one[1] == "arith.addf"}
+            if len(added) != len(sums) or [added.get(one) for one in last[2]] != pairs:
+                raise Rejected(f"{results[0]} of {self.kernel} is no sum")
             return self.reduce(given, text, results)
         if name in ("tt.load", "tt.store"):
             return self.memory(name, given, results)
