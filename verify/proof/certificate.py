@@ -67,13 +67,19 @@ def _written(outcome: Outcome) -> dict[str, Any]:
         "contract": whole(outcome.contract),
         "outputs": {name: _theorem(outcome, named[name]) for name in outcome.proved.outputs},
         "depths": depths(outcome.proved),
-        "probability": f"at most ({2 * outcome.proved.degree}/{P})^{len(SEEDS)} that an identity is false",
+        "probability": _probability(outcome),
         "values": outcome.proved.values,
         "forms": [{"M": words, "rows": rows, "call": _plain(call)} for words, rows, call in outcome.forms],
         "kernels": outcome.kernels,
         "versions": _versions(),
         "trusted": list(TRUSTED),
     }
+
+
+def _probability(outcome: Outcome) -> str:
+    """Return how likely two false identities are: points are squares, which doubles it, and any row's value may fit."""
+    tries = 2 * outcome.proved.degree * outcome.proved.rows
+    return f"at most ({tries}/{P})^{len(SEEDS)} that an identity is false"
 
 
 def _theorem(outcome: Outcome, tensor: Tensor) -> dict[str, str]:

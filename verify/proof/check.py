@@ -21,14 +21,14 @@ STEPS = """
 add X0 RESIDUAL X|add X X ΣX|add ΣX X ΣX|add ΣX ΣX ΣX|div ΣX N MEAN|mul ΣX 1/N MEAN|sub X MEAN XC|mul XC XC ΣXC²
 add ΣXC² ΣXC² ΣXC²|div ΣXC² N VAR|mul ΣXC² 1/N VAR|add VAR EPS VAR+EPS|sqrt VAR+EPS VAR+EPS STD|div 1 STD RSTD
 rsqrt VAR+EPS VAR+EPS RSTD|mul XC RSTD XHAT|div XC STD XHAT|add W OFFSET W+|add W 1 W+|mul XHAT W W·XHAT
-mul XHAT W+ W·XHAT|mul W RSTD W·RSTD|mul W+ RSTD W·RSTD|mul XC W W·XC|mul XC W+ W·XC|mul XC W·RSTD W·XHAT
-mul W·XC RSTD W·XHAT|add W·XHAT B Y|mul DY W G|mul DY W+ G|mul G XHAT ΣGX|add ΣGX ΣGX ΣGX|div ΣGX N C1
+mul XHAT W+ W·XHAT|mul W RSTD W·RSTD|mul W+ RSTD W·RSTD|mul XC W·RSTD W·XHAT
+add W·XHAT B Y|mul DY W G|mul DY W+ G|mul G XHAT ΣGX|add ΣGX ΣGX ΣGX|div ΣGX N C1
 mul ΣGX 1/N C1|add G G ΣG|add ΣG G ΣG|add ΣG ΣG ΣG|div ΣG N C2|mul ΣG 1/N C2|mul XHAT C1 X·C1|add X·C1 C2 C2+X·C1
 sub G C2+X·C1 G−C2−X·C1|sub G C2 G−C2|sub G−C2 X·C1 G−C2−X·C1|sub G X·C1 G−X·C1|sub G−X·C1 C2 G−C2−X·C1
 mul RSTD G−C2−X·C1 DX|mul RSTD G−X·C1 DX|add DX DH DX+DH|mul DY XHAT ΣDY·X|add ΣDY·X ΣDY·X ΣDY·X|add DY DY ΣDY
 add ΣDY DY ΣDY|add ΣDY ΣDY ΣDY
 """
-UNCENTRED = "mul X X ΣXC²|mul X RSTD XHAT|div X STD XHAT|mul X W W·XC|mul X W+ W·XC|mul X W·RSTD W·XHAT"
+UNCENTRED = "mul X X ΣXC²|mul X RSTD XHAT|div X STD XHAT|mul X W·RSTD W·XHAT"
 ENDS = {"y": "Y W·XHAT XHAT", "mean": "MEAN", "rstd": "RSTD", "residual_out": "X", "dx": "DX DX+DH"} | {
     "dweight": "ΣDY·X",
     "dbias": "ΣDY DY",
@@ -67,7 +67,7 @@ def check(certificate: dict[str, Any]) -> str:
         for m in sorted({1, r, r + 1, 2 * r - 1}) if r else [fixed]:
             _Replay(certificate, form["call"], m, r).run()
             sizes.append(m)
-    return f"replayed for M = {', '.join(map(str, sizes))}, {len(certificate['values'])} values"
+    return f"replayed for M = {', '.join(map(str, sizes))}; {len(certificate['values'])} values"
 
 
 class _Replay:

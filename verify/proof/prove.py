@@ -192,7 +192,8 @@ def _take(outcome: Outcome, proved: Proved, words: str, rows: int, call: Mapping
     if rows and limit < outcome.asked.most_rows:
         hint = f"beyond M = {int(limit)} a number of 32 bits overflows; --most-rows {int(limit)} proves the others"
         _note(outcome, NotProved("memory", hint, at))
-    proved.runs, proved.degree = before.runs + proved.runs, max(before.degree, proved.degree)
+    proved.runs, proved.rows = before.runs + proved.runs, max(before.rows, proved.rows)
+    proved.degree = max(before.degree, proved.degree)
     outcome.proved = proved
     outcome.forms.append((words, rows, dict(call)))
     symbolic = [words for words, rows, _ in outcome.forms if rows]

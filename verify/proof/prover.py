@@ -55,6 +55,7 @@ class Proved:
     limit : the largest M whose numbers fit into their types, and the line where a larger one does not
     degree : of the polynomials that have to vanish
     runs : how many programs stand for all
+    rows : of the largest run: what a quotient is compared with
     """
 
     outputs: dict[str, Stage] = field(default_factory=dict)
@@ -63,6 +64,7 @@ class Proved:
     limit: tuple[float, Line] = (float("inf"), Line("", 0))
     degree: int = 0
     runs: int = 0
+    rows: int = 0
 
 
 def prove_form(config: Configuration, found: Form, kernels: Mapping[str, Mapping[str, Any]]) -> Proved:
@@ -138,7 +140,7 @@ def _run(
             Machine(world, launch, pid).run()
     _check(config, call, known, memory, world, proved)
     proved.limit = min(proved.limit, world.limit)
-    proved.runs += 1
+    proved.runs, proved.rows = proved.runs + 1, max(proved.rows, at.valid)
     for name, (line, meanings) in world.notes.items():
         entry = proved.values.setdefault(name, {"line": str(line), "depth": {}})
         for kind, depth in meanings.items():

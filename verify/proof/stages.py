@@ -75,15 +75,9 @@ RULES = _symmetric(
     *(
         rule
         for w in ("W", "W+")
-        for rule in (
-            Rule("mul", "XHAT", w, "W·XHAT"),
-            Rule("mul", w, "RSTD", "W·RSTD"),
-            Rule("mul", "XC", w, "W·XC"),
-            Rule("mul", "DY", w, "G"),
-        )
+        for rule in (Rule("mul", "XHAT", w, "W·XHAT"), Rule("mul", w, "RSTD", "W·RSTD"), Rule("mul", "DY", w, "G"))
     ),
     Rule("mul", "XC", "W·RSTD", "W·XHAT"),
-    Rule("mul", "W·XC", "RSTD", "W·XHAT"),
     Rule("add", "W·XHAT", "B", "Y"),
     Rule("mul", "G", "XHAT", "ΣGX", depth=1),
     Rule("add", "ΣGX", "ΣGX", "ΣGX", sums=True),
@@ -114,8 +108,6 @@ UNCENTRED = _symmetric(  # RMSNorm: x itself takes the place of x − μ
     Rule("mul", "X", "X", "ΣXC²", depth=1, same=True),
     Rule("mul", "X", "RSTD", "XHAT"),
     Rule("div", "X", "STD", "XHAT"),
-    Rule("mul", "X", "W", "W·XC"),
-    Rule("mul", "X", "W+", "W·XC"),
     Rule("mul", "X", "W·RSTD", "W·XHAT"),
 )
 SUM_OF = {"X": "ΣX", "G": "ΣG", "DY": "ΣDY"}  # of one term a sum is the term
@@ -127,6 +119,8 @@ REASONS = {  # what a rule does not make, and why that matters
     ("mul", "X", "X"): "x² of values that are not centred: E[x²] − mean² cancels where the mean is large",
     ("mul", "X", "RSTD"): "x·rstd of values that are not centred: x·a + b cancels where the mean is large",
     ("mul", "X", "W·RSTD"): "x·a + b of values that are not centred cancels where the mean is large",
+    ("mul", "XC", "W"): "w·(x − μ) before rstd: what underflows there has no bound",
+    ("mul", "X", "W"): "w·x before rstd: what underflows there has no bound",
     ("sub", "ΣX", "MEAN"): "the mean is subtracted from a sum",
 }
 OUTPUTS = {  # the stages that an output may have
