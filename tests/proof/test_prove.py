@@ -1,6 +1,7 @@
 """Proofs of whole calls: kernels of ours, and the zoo's wrong ones; and the command."""
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -35,9 +36,19 @@ WRONG = {  # of the zoo: length of a row, and what stands in the way, with its l
     "A25_eps_none_low_precision": (1000, "meaning", "not var + eps", "hosts.py:94"),
     "A26_eps_on_sum": (1000, "meaning", "not var + eps", "hosts.py:92"),
     "A34_dw_missing": (96, "meaning", "dweight is not returned", ""),
-    "A39_no_dependency_wait": (1000, "memory", "before the wait for the launch", "hosts.py:95"),
+    "A39_no_dependency_wait": (1000, "memory", "x is used before the wait for the launch", "hosts.py:77"),
     "S000_as_printed": (1000, "reach", "a loop whose bounds cannot be read", "tutorial.py:76"),
     "S004_k2_unguarded_tail": (1500, "memory", "an address beyond y", "ladder.py:34"),
+}
+
+
+HERE = Path(__file__).parent.parent / "support" / "unproved.py"
+WAYS = {  # of unproved.py: the operator, and what stands in the way
+    "looped_fwd": ("rmsnorm_fwd", ""),
+    "early_fwd": ("rmsnorm_fwd", "x is used before the wait"),
+    "flat_fwd": ("rmsnorm_fwd", "y has another shape"),
+    "zeroed_fwd": ("rmsnorm_fwd", "torch writes to the input x"),
+    "shared_bwd": ("rmsnorm_bwd", "dweight, which all programs share, is written by each of them"),
 }
 
 
@@ -55,8 +66,9 @@ def certificates():
     ours = []
     for name, ((dtype, columns, groups, positions, rows), *_) in OURS.items():
         ours.append(Asked(name, Configuration(name, dtype, 1e-5, 0.0, columns, groups, positions), rows=rows))
-    found = [certificate(one) for one in prove([*ours, *map(of_zoo, WRONG)])]
-    return dict(zip((*OURS, *WRONG), found, strict=True))
+    ways = [Asked(f"{HERE}:{name}", Configuration(op, "float16", 1e-5, 0.0, 200)) for name, (op, _) in WAYS.items()]
+    found = [certificate(one) for one in prove([*ours, *map(of_zoo, WRONG), *ways])]
+    return dict(zip((*OURS, *WRONG, *WAYS), found, strict=True))
 
 
 @pytest.mark.slow
@@ -76,6 +88,14 @@ def test_a_wrong_kernel_of_the_zoo_has_no_certificate_and_its_line_is_named(name
     assert not found["proved"]
     fitting = [r for r in found["reasons"] if r["what"] == what and why in r["why"] and r["line"].endswith(line)]
     assert fitting, found["reasons"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WAYS)
+def test_a_way_to_compute_it(name, certificates):
+    found, (_, why) = certificates[name], WAYS[name]
+    assert found["proved"] == (why == ""), found.get("reasons")
+    assert found["proved"] or [r for r in found["reasons"] if why in r["why"]], found["reasons"]
 
 
 def run(*arguments):

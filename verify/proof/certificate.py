@@ -52,7 +52,12 @@ def certificate(outcome: Outcome) -> dict[str, Any]:
 def _written(outcome: Outcome) -> dict[str, Any]:
     asked, config = outcome.asked, outcome.asked.config
     fixed: dict[str, Any] = {"N": config.columns, "dtype": config.dtype, "eps": config.eps, "layout": "contiguous"}
-    fixed |= {"weight_offset": config.offset, "weight and bias": "given", "alignment": "16 bytes", "device": DEVICE}
+    fixed |= {
+        "weight_offset": config.offset,
+        "weight and bias": "given, of the same type",
+        "alignment": "16 bytes",
+        "device": DEVICE,
+    }
     fixed |= {"groups": config.groups, "positions": config.positions} if config.groups else {}
     head = {"schema": SCHEMA, "kernel": asked.kernel, "bind": asked.bind, "op": config.op, "proved": outcome.holds}
     if not outcome.holds:

@@ -85,7 +85,11 @@ class Machine(Floats):
                 meanings[one.stage.kind] = max(one.stage.depth, meanings.get(one.stage.kind, 0))
 
     def _fits(self, value: Num, element: str, at: Line) -> None:
-        self.world.limit = min(self.world.limit, (integers.most_rows(value, element, self.world.rows), at))
+        try:
+            limit = integers.most_rows(value, element, self.world.rows)
+        except Undecided as error:
+            raise NotProved("memory", str(error), at) from error
+        self.world.limit = min(self.world.limit, (limit, at))
 
     # control
 
@@ -238,7 +242,7 @@ class Machine(Floats):
         return np.ones(shape, np.bool_) if mask is None else np.broadcast_to(mask, shape)
 
     def _early(self, buffer: Buffer, op: Operation, *, stores: bool = False) -> None:
-        if not self.waited and (stores or buffer.of_this_call):
+        if not self.waited and (stores or buffer.of_this_call or self.launch.first):
             raise NotProved("memory", f"{buffer.name} is used before the wait for the launch before", op.at)
 
 

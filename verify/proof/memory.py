@@ -54,7 +54,10 @@ class Pointer:
 
 
 class Buffer:
-    """One allocation, as `role` an "input", an "output" or "scratch"; `slope` is how far it moves with p."""
+    """One allocation, as `role` an "input", an "output" or "scratch"; `slope` is how far it moves with p.
+
+    One `of_all` programs of a symbolic run has no place for each of them, and is only read.
+    """
 
     def __init__(self, name: str, role: str, count: int, slope: int, stage: Stage | None, v: Field | None) -> None:
         self.name, self.role, self.slope = name, role, slope
@@ -64,7 +67,7 @@ class Buffer:
         self.bad = np.zeros(count, np.int16)
         self.written = np.full(count, v is not None)
         self.stored = np.zeros(count, np.bool_)
-        self.at, self.dtype = Line("", 0), ""
+        self.at, self.dtype, self.of_all = NOWHERE, "", False
         self.of_this_call = False
         self.begin()
 
@@ -75,7 +78,9 @@ class Buffer:
         self.bad[:], self.written[:], self.of_this_call = reason, True, True
 
     def fill(self) -> None:
-        """Fill it with zeros, as torch does."""
+        """Fill it with zeros, as torch does; raises NotProved if it is an input."""
+        if self.role == "input":
+            raise NotProved("memory", f"torch writes to the input {self.name}")
         self.v[:], self.bad[:], self.written[:], self.which[:], self.stages = 0, 0, True, 0, [Stage("0")]
         self.of_this_call = True
 
@@ -112,6 +117,8 @@ class Buffer:
         """Write values, each element once in a call; raises NotProved."""
         if self.role == "input":
             raise NotProved("memory", f"the input {self.name} is written", at)
+        if self.of_all and len(index):
+            raise NotProved("memory", f"{self.name}, which all programs share, is written by each of them", at)
         if len(np.unique(index)) != len(index) or self.stored[index].any():
             raise NotProved("memory", f"an element of {self.name} is written twice", at)
         if self.read_now[index].any():

@@ -121,6 +121,7 @@ def _run(
     rules = Rules(centred=OPS[config.op].centred, fused="residual_out" in known.outputs)
     world = World(rules, known.quantities, _constants(config, known), at.rows)
     memory = _Memory(config, known, call, at)
+    launches = [event for event in call["events"] if "launch" in event]
     for event in call["events"]:
         if "torch" in event:
             why = world.reason(f"the host computes {event['torch']} with torch, of which there is no TTIR", Line("", 0))
@@ -135,7 +136,7 @@ def _run(
         for one in memory.buffers.values():
             one.begin()
         grid = (at.grid, num(1), num(1)) if at.rows else tuple(num(size) for size in event["grid"])
-        launch = Launch(program, arguments, grid, event["warps"], event["early"])
+        launch = Launch(program, arguments, grid, event["warps"], event["early"], event is launches[0])
         for pid in [(num(0, 1), num(0), num(0))] if at.rows else _programs(event["grid"]):
             Machine(world, launch, pid).run()
     _check(config, call, known, memory, world, proved)
@@ -219,7 +220,7 @@ class _Memory:
         if v is not None and v.size != count:
             raise NotProved("reach", f"{name} has {count} elements, not {v.size}")
         self.buffers[place["buffer"]] = buffer = Buffer(name, role, count, slope * self.at.rows, stage, v)
-        buffer.dtype = place["dtype"]
+        buffer.dtype, buffer.of_all = place["dtype"], bool(self.at.rows and not slope)
 
 
 def _check(
@@ -227,6 +228,7 @@ def _check(
 ) -> None:
     """Compare every output with the truth."""
     op = OPS[config.op]
+    shapes = {t.extent: call["inputs"][t.name]["shape"] for t in op.inputs if t.extent in ("data", "affine")}
     for tensor in op.outputs:
         if tensor.name not in call["outputs"] and (tensor is op.outputs[0] or op.forward is not None):
             raise NotProved("meaning", f"{tensor.name} is not returned")
@@ -235,7 +237,7 @@ def _check(
             buffer, want = memory.buffers[place["buffer"]], known.outputs[tensor.name].reshape(-1)
             dtype = output_dtype(tensor, Contract(), config.dtype, config.dtype)
             try:
-                stage = _compared(tensor.name, buffer, want, place, dtype, world)
+                stage = _compared(tensor.name, buffer, want, place, (dtype, shapes.get(tensor.extent)), world)
             except NotProved as error:
                 proved.failures.setdefault(tensor.name, error)
             else:
@@ -244,14 +246,19 @@ def _check(
                 proved.degree = max(proved.degree, failure(stage.degree, stage.roots))
 
 
-def _compared(name: str, buffer: Buffer, want: f.Field, place: Mapping[str, Any], dtype: str, world: World) -> Stage:
+def _compared(
+    name: str, buffer: Buffer, want: f.Field, place: Mapping[str, Any], expected: tuple[str, Any], world: World
+) -> Stage:
     """Return the stage of an output that is written whole, is the operator's, and is rounded once; raises NotProved."""
+    dtype, shape = expected
     if buffer.bad.any():
         why, line = world.reasons[int(buffer.bad[buffer.bad > 0][0])]
         what = "reach" if why.startswith("the host") else "meaning"
         raise NotProved(what, f"{why}, and reaches {name}", line)
     if place["offset"] != 0 or len(buffer.v) != want.size or not _contiguous(place):
         raise NotProved("reach", f"{name} is not a contiguous tensor of its own, of {want.size} elements")
+    if shape is not None and list(place["shape"]) != list(shape):
+        raise NotProved("meaning", f"{name} has another shape than its input")
     if place["dtype"] != dtype:
         raise NotProved("rounding", f"{name} has the type {place['dtype']}, not {dtype}")
     if not buffer.written.all():

@@ -139,7 +139,8 @@ def _pretend() -> None:
 
 def _address(tensor: Any) -> int:
     """Return an address as it would be: storages begin at multiples of 16 bytes and more."""
-    return int(4096 + tensor.storage_offset() * tensor.element_size())
+    begin = 4096 * (1 + _calls.place(tensor)["buffer"])  # no two storages begin at one address
+    return int(begin + tensor.storage_offset() * tensor.element_size())
 
 
 class _Calls:
@@ -186,7 +187,7 @@ def _note(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None
     if key not in _calls.compiled:
         text = _ttir(self, signature, constants, attributes, options, backend)
         _calls.compiled[key] = digest = hashlib.sha256(text.encode()).hexdigest()
-        source = hashlib.sha256(self.src.encode()).hexdigest()
+        source = self.cache_key  # of all that it calls
         _calls.kernels[digest] = {"name": self.__name__, "ttir": text, "source": source}
     grid = grid(dict(bound)) if callable(grid) else grid
     sizes = [int(size) for size in grid] + [1] * (3 - len(grid))

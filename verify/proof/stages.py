@@ -57,6 +57,7 @@ RULES = _symmetric(
     Rule("add", "X", "X", "ΣX", sums=True),
     Rule("add", "ΣX", "X", "ΣX", sums=True),
     Rule("add", "ΣX", "ΣX", "ΣX", sums=True),
+    Rule("div", "1", "N", "1/N"),
     Rule("div", "ΣX", "N", "MEAN", keeps=True),
     Rule("mul", "ΣX", "1/N", "MEAN", keeps=True),
     Rule("sub", "X", "MEAN", "XC"),

@@ -36,10 +36,14 @@ class World:
 
 @dataclass
 class Launch:
-    """A launch: its kernel, arguments in the order of the parameters, warps, and whether it may begin early."""
+    """A launch: its kernel, arguments in the order of the parameters, grid and warps.
+
+    It may begin `early`, before the launch before it ends; that of the `first` one may still write the call's inputs.
+    """
 
     program: Program
     arguments: list[Any]
     grid: tuple[Num, ...]
     warps: int
     early: bool
+    first: bool
