@@ -18,10 +18,10 @@ from verify_norm.proof.sample import P, Sample, inverse, root
 
 _P = np.uint64(P)
 STEPS = """
-add X0 RESIDUAL X|add X X ΣX|add ΣX X ΣX|add ΣX ΣX ΣX|div 1 N 1/N|div ΣX N MEAN|mul ΣX 1/N MEAN|sub X MEAN XC|mul XC XC ΣXC²
-add ΣXC² ΣXC² ΣXC²|div ΣXC² N VAR|mul ΣXC² 1/N VAR|add VAR EPS VAR+EPS|sqrt VAR+EPS VAR+EPS STD|div 1 STD RSTD
-rsqrt VAR+EPS VAR+EPS RSTD|mul XC RSTD XHAT|div XC STD XHAT|add W OFFSET W+|add W 1 W+|mul XHAT W W·XHAT
-mul XHAT W+ W·XHAT|mul W RSTD W·RSTD|mul W+ RSTD W·RSTD|mul XC W·RSTD W·XHAT
+add X0 RESIDUAL X|add X X ΣX|add ΣX X ΣX|add ΣX ΣX ΣX|div ΣX N MEAN|mul ΣX 1/N MEAN|sub X MEAN XC|mul XC XC ΣXC²
+div 1 N 1/N|add ΣXC² ΣXC² ΣXC²|div ΣXC² N VAR|mul ΣXC² 1/N VAR|add VAR EPS VAR+EPS|sqrt VAR+EPS VAR+EPS STD
+div 1 STD RSTD|rsqrt VAR+EPS VAR+EPS RSTD|mul XC RSTD XHAT|div XC STD XHAT|add W OFFSET W+|add W 1 W+
+mul XHAT W W·XHAT|mul XHAT W+ W·XHAT|mul W RSTD W·RSTD|mul W+ RSTD W·RSTD|mul XC W·RSTD W·XHAT
 add W·XHAT B Y|mul DY W G|mul DY W+ G|mul G XHAT ΣGX|add ΣGX ΣGX ΣGX|div ΣGX N C1
 mul ΣGX 1/N C1|add G G ΣG|add ΣG G ΣG|add ΣG ΣG ΣG|div ΣG N C2|mul ΣG 1/N C2|mul XHAT C1 X·C1|add X·C1 C2 C2+X·C1
 sub G C2+X·C1 G−C2−X·C1|sub G C2 G−C2|sub G−C2 X·C1 G−C2−X·C1|sub G X·C1 G−X·C1|sub G−X·C1 C2 G−C2−X·C1

@@ -228,7 +228,9 @@ def _check(
 ) -> None:
     """Compare every output with the truth."""
     op = OPS[config.op]
-    shapes = {t.extent: call["inputs"][t.name]["shape"] for t in op.inputs if t.extent in ("data", "affine")}
+    shapes: dict[str, Any] = {
+        t.extent: call["inputs"][t.name]["shape"] for t in op.inputs if t.extent in ("data", "affine")
+    }
     for tensor in op.outputs:
         if tensor.name not in call["outputs"] and (tensor is op.outputs[0] or op.forward is not None):
             raise NotProved("meaning", f"{tensor.name} is not returned")
