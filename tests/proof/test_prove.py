@@ -45,6 +45,8 @@ WRONG = {  # of the zoo: length of a row, and what stands in the way, with its l
 HERE = Path(__file__).parent.parent / "support" / "unproved.py"
 WAYS = {  # of unproved.py: the operator, and what stands in the way
     "looped_fwd": ("rmsnorm_fwd", ""),
+    "flagged_fwd": ("rmsnorm_fwd", ""),
+    "unweighted_fwd": ("rmsnorm_fwd", "y is not the operator's"),
     "early_fwd": ("rmsnorm_fwd", "x is used before the wait"),
     "flat_fwd": ("rmsnorm_fwd", "y has another shape"),
     "zeroed_fwd": ("rmsnorm_fwd", "torch writes to the input x"),

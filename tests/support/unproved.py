@@ -23,6 +23,18 @@ def _row(X, Y, W, Rstd, N, eps, BLOCK: tl.constexpr, CHUNK: tl.constexpr):
 
 
 @triton.jit
+def _flagged(X, Y, W, N, eps, weighted, BLOCK: tl.constexpr):
+    """RMSNorm of one row, without the weight where a flag that is no constexpr says so."""
+    row, cols = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    inside = cols < N
+    x = tl.load(X + row * N + cols, mask=inside, other=0.0).to(tl.float32)
+    y = x * tl.rsqrt(tl.sum(x * x, axis=0) / N + eps)
+    if weighted:
+        y *= tl.load(W + cols, mask=inside, other=0.0).to(tl.float32)
+    tl.store(Y + row * N + cols, y, mask=inside)
+
+
+@triton.jit
 def _gradient(DX, DW, DY, X, W, Rstd, N, BLOCK: tl.constexpr):
     """RMSNorm's gradients of one row; every program stores dweight, and the last one wins."""
     row, cols = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
@@ -48,6 +60,18 @@ def early_fwd(x, weight, eps):
     y, rstd = torch.empty_like(x), torch.empty(x.shape[0], dtype=torch.float32, device=x.device)
     _row[(x.shape[0],)](x, y, weight, rstd, n, eps, triton.next_power_of_2(n), 64, launch_pdl=True)
     return y, rstd
+
+
+def flagged_fwd(x, weight, eps):
+    y, n = torch.empty_like(x), x.shape[-1]
+    _flagged[(x.shape[0],)](x, y, weight, n, eps, True, triton.next_power_of_2(n))
+    return y
+
+
+def unweighted_fwd(x, weight, eps):
+    y, n = torch.empty_like(x), x.shape[-1]
+    _flagged[(x.shape[0],)](x, y, weight, n, eps, False, triton.next_power_of_2(n))
+    return y
 
 
 def flat_fwd(x, weight, eps):

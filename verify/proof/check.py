@@ -2,8 +2,8 @@
 
 Each value's meaning and depth are those that the certificate claims. This checks every step of them against `STEPS`,
 runs every program of a few numbers of rows in another prime field, with other data, counts what is written where, and
-compares sums over N, roots and outputs with the operator's formulas. It knows nothing of symbols: it does not repeat
-that M = 1, R, R + 1 and 2R − 1 (with R rows a program) stand for every M.
+compares sums over N, roots and outputs with the operator's formulas. It knows nothing of symbols and contracts: it does
+not repeat that M = 1, R, R + 1 and 2R − 1 (with R rows a program) stand for every M, nor which contract depths give.
 """
 
 import hashlib
@@ -40,6 +40,7 @@ KINDS = {"x": "X", "residual": "RESIDUAL", "residual_out": "X", "weight": "W", "
 }
 FLOAT = {"arith.addf": "add", "arith.subf": "sub", "arith.mulf": "mul", "arith.divf": "div", "tt.precise_divf": "div"}
 ROOT = {"math.sqrt": "sqrt", "math.rsqrt": "rsqrt", "tt.precise_sqrt": "sqrt"}
+MIDWAY = ("XHAT", "X")  # what may be rounded to a narrower type before it is used; the contract says so
 SHORT = "add sub mul div rem min max and or xor select"
 NAME, TYPE = re.compile(r"%[\w$.-]+(?:#\d+)?"), re.compile(r"(?:tensor<((?:\d+x)*))?(!tt\.ptr|bf16|f\d+|i\d+)")
 ASM = {"prefetch": "", "griddepcontrol": "", "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;": "bf16"} | {
@@ -56,6 +57,13 @@ def check(certificate: dict[str, Any]) -> str:
     """Return what was replayed, in one line; raises Rejected."""
     if certificate.get("schema") != 1 or not certificate.get("proved"):
         raise Rejected("it is no certificate of schema 1")
+    try:
+        return _replayed(certificate)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, StopIteration) as error:
+        raise Rejected(f"it cannot be replayed: {type(error).__name__}: {error}") from error
+
+
+def _replayed(certificate: dict[str, Any]) -> str:
     sizes = []
     for digest, kernel in certificate["kernels"].items():
         if hashlib.sha256(kernel["ttir"].encode()).hexdigest() != digest:
@@ -205,6 +213,9 @@ class _Program:
         kind = TYPE.findall(text.split(" : ")[-1].rpartition("->")[2].rpartition(" to ")[2])
         shape = tuple(int(size) for size in kind[0][0].split("x") if size) if kind else ()
         if name in FLOAT or name in ROOT:
+            narrow = [a["label"] for a in given if a.get("narrow") and a["label"] not in MIDWAY]
+            if narrow or kind[0][1] != "f32":
+                raise Rejected(f"{results[0]} of {self.kernel}: {narrow or kind[0][1]}, not in float32")
             return self.float(FLOAT.get(name) or ROOT[name], given, results)
         if name == "tt.reduce":
             head, *sums, last = blocks[1]
@@ -235,7 +246,8 @@ class _Program:
         if name in ("tt.splat", "tt.broadcast", "tt.expand_dims", "tt.reshape"):
             return self.shaped(name, given[0], text, shape)
         if name in ("arith.extf", "arith.truncf"):
-            return self.claimed(results, given[0]["v"], given[0]["clean"], given[0]["label"], given[0]["depth"])
+            made = self.claimed(results, given[0]["v"], given[0]["clean"], given[0]["label"], given[0]["depth"])
+            return made | {"narrow": given[0].get("narrow", False) or name == "arith.truncf"}
         if name == "arith.select" and isinstance(given[1], dict):
             c, a, b = given
             label = b["label"] if a["label"] == "0" else a["label"]

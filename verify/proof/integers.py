@@ -51,7 +51,7 @@ def logical(name: str, a: Bools | Maybe, b: Bools | Maybe) -> Bools | Maybe:
         yes, unknown = (x ^ y) & ~u & ~v, u | v
     else:
         raise Undecided(f"{name} of conditions")
-    return Maybe(why or other, yes & ~unknown, unknown) if unknown.any() else yes
+    return Maybe(why or other, yes & ~unknown, unknown) if unknown.any() else np.asarray(yes)
 
 
 @dataclass(frozen=True, slots=True)

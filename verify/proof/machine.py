@@ -52,6 +52,8 @@ class Machine(Floats):
     def _argument(self, value: Value, kind: Type) -> Value:
         if isinstance(value, float) and kind.element in FLOATS:
             return self._constant(value, kind)
+        if isinstance(value, Num) and kind.element == "i1":
+            return value.c.astype(np.bool_)
         if isinstance(value, Num):
             self._fits(value, kind.element, Line("", 0))
         return value
@@ -103,9 +105,11 @@ class Machine(Floats):
         return values
 
     def _scf_if(self, op: Operation, condition: Value) -> list[Value]:
-        if not isinstance(condition, Maybe):
+        if isinstance(condition, np.ndarray):
             regions = op.regions if len(op.regions) > 1 else [*op.regions, Block([])]
             return self._block(regions[0] if bool(condition) else regions[1])
+        if not isinstance(condition, Maybe):
+            raise Undecided("a branch on a number")
         if op.results or any(_writes(region) for region in op.regions):
             raise NotProved("reach", f"a branch on {condition.why}", op.at)
         return []
@@ -191,8 +195,8 @@ class Machine(Floats):
         return integers.compare(predicate, a, b)
 
     def _arith_select(self, op: Operation, condition: Value, a: Value, b: Value) -> Value:
-        if isinstance(condition, Maybe):
-            raise Undecided(f"a choice by {condition.why}")
+        if not isinstance(condition, np.ndarray):
+            raise Undecided(f"a choice by {condition.why if isinstance(condition, Maybe) else 'a number'}")
         if isinstance(a, Values):
             v, bad = np.where(condition, a.v, b.v), np.where(condition, a.bad, b.bad)
             stage = a.stage if condition.all() else b.stage if not condition.any() else joined(a.stage, b.stage)
@@ -239,6 +243,8 @@ class Machine(Floats):
     def _active(self, shape: tuple[int, ...], mask: Value) -> Any:
         if isinstance(mask, Maybe):
             raise Undecided(f"a mask by {mask.why}")
+        if mask is not None and not isinstance(mask, np.ndarray):
+            raise Undecided("a mask of numbers")
         return np.ones(shape, np.bool_) if mask is None else np.broadcast_to(mask, shape)
 
     def _early(self, buffer: Buffer, op: Operation, *, stores: bool = False) -> None:
