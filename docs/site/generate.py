@@ -16,6 +16,7 @@ from verify_norm.core.only import CLAUSES, EXAMPLE
 from verify_norm.core.ops import OPS
 from verify_norm.core.regression import RegressionLimits
 from verify_norm.core.spec import Contract
+from verify_norm.loading.bind import ALIASES, FEATURES
 from verify_norm.report import schema
 from verify_norm.report.glossary import GLOSSARY
 from verify_norm.report.operators import shape
@@ -38,6 +39,16 @@ DOORS = """In Python a report has the status as `verdict`, and a usage error is 
 `raise_for_findings()` and the tests in pytest fail on 1, 2 and 3. pytest then ends with its own status, 1, or with 4
 for a usage error in an option."""
 
+CONSTRUCTED = {  # the arguments of a module's constructor, and what they get
+    FEATURES: "the number of elements of weight",
+    "normalized_shape": "the last dimensions, as a tuple",
+    "num_groups": "the number of groups",
+    "eps": "eps of the case",
+    "momentum": "momentum of the case",
+    "bias": "True if the case has a bias",
+    "affine": "True if the case has a weight or a bias",
+    "running": "True if BatchNorm keeps running statistics",
+}
 TYPES = """B, C and M count samples, channels and rows. M is the product of the leading dimensions: `mean` and `rstd`
 have one dimension, also where x has three. A backward gets them in this shape and in float32. Those that a forward
 returns have the type that the contract's `stats` names, by default float32. A gradient has the type of what it is the
@@ -51,6 +62,7 @@ def pages() -> dict[str, str]:
         "commands": commands,
         "checks": checks,
         "operators": operators,
+        "arguments": arguments,
         "contract": contract,
         "only": only,
         "settings": settings,
@@ -138,6 +150,22 @@ def _shapes() -> str:
         "mean, rstd",
     ]
     return table(heads, ([", ".join(names), *shapes] for shapes, names in groups.items()))
+
+
+def arguments() -> str:
+    """Return the names by which arguments are recognized, of a call and of a module's constructor."""
+    rows = {name: [f"`{name}`", ", ".join(f"`{other}`" for other in names)] for name, names in ALIASES.items()}
+    built = [[rows[name][0], words, rows[name][1]] for name, words in CONSTRUCTED.items()]
+    called = [row for name, row in rows.items() if name not in (FEATURES, "affine", "running")]
+    return (
+        "# Names of arguments\n\nAn argument is recognized by its name: that of verify-norm, or one that other "
+        "projects use, also in capital letters. `--bind` gives any other one, as `--bind x=activations`; the name of "
+        "verify-norm stands first. The same names are those of what a kernel returns.\n\n"
+        f"{table(['name', 'other names'], called)}\n"
+        "## Of a module's constructor\n\nA module's class is constructed for each case. Its constructor may have these "
+        "arguments. One with another name keeps its default; if it has none, give it a constant (`--bind "
+        f"dim_head=64`), or name an instance.\n\n{table(['name', 'gets', 'other names'], built)}"
+    )
 
 
 def contract() -> str:

@@ -17,6 +17,7 @@ from verify_norm.core.ops import OPS
 from verify_norm.core.regression import RegressionLimits
 from verify_norm.core.results import Report
 from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.loading.bind import ALIASES
 from verify_norm.report.glossary import GLOSSARY
 from verify_norm.search.options import Options
 
@@ -38,6 +39,7 @@ def pages():
         ("commands", [f"`{p.name.upper()}`" for p in PARAMETERS if p.param_type_name == "argument"]),
         ("checks", [f"## {name}\n" for name in CHECK_NAMES]),
         ("operators", [f"| `{name}` |" for name in OPS]),
+        ("arguments", [f"`{name}`" for names in ALIASES.items() for name in (names[0], *names[1])]),
         ("contract", [f"| `{name}` |" for name in (*(f.name for f in fields(Contract)), *NAMES)]),
         ("only", [f"| `{name}` |" for name in CLAUSES]),
         (

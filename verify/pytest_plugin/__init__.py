@@ -53,7 +53,8 @@ def parametrize_checks(
     targets : kernels, as the command's --kernel names them: "layernorm_bwd" (ours, or a package's that registers it),
         "package.module:attr" or "path/file.py:attr", the path from pytest's rootdir. The first test imports them. Or
         callables at the top level of a module, and functools.partial of them with numbers, texts or flags.
-    op, bind : the operator and the arguments, as the command's --op and --bind, if the names do not tell them.
+    op : the operator, as the command's --op, if the name does not tell it: "rmsnorm_fwd"; of a module "rmsnorm".
+    bind : the arguments whose names do not tell what they are, as the command's --bind: "x=inp, eps=1e-6".
     contract : what the kernels promise, a Contract or as the command's --contract: "llama,inplace=y:x". It wins over
         --norm-contract.
     only : what the kernels take, as the command's --only: "ndim=2,N%8=0".
