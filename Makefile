@@ -8,7 +8,8 @@ BIN := .venv/bin
 # One thread a worker: with more, on as many cores as workers, threads of torch spend the time in waiting for each other.
 # Three workers for two cores: a part of the time passes in waiting, for a process that starts or a time limit. The fast
 # tests do not wait.
-TESTS := OMP_NUM_THREADS=1 $(BIN)/pytest --dist worksteal
+# Python keeps what it compiles, also where a container says PYTHONDONTWRITEBYTECODE: the tests start many processes.
+TESTS := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest --dist worksteal
 STAMP := .venv/.installed
 
 .PHONY: verify test quick lint format docs bounds mutants bench clean

@@ -1,15 +1,23 @@
 """Measure the store of a campaign: the time of a commit, the size of the file, the time until its report is there.
 
     python benchmarks/campaign.py [--units 3100] [--kernels 50] [--out FILE]
+    python benchmarks/campaign.py --gpus 4 [--examples 2000] [--out FILE]
+    python benchmarks/campaign.py --cores 2 --only layernorm_fwd_torch [--examples 200]
 
 Every unit has the report of one real block of random cases; the default is 10^6 cases or somewhat more. The same
 rows go into DuckDB too, if it is installed, with a transaction for each unit as here. `readable` says whether another
 process can read the file while this one has it open to write. Since all units have one report, and a store of columns
 keeps once what repeats, DuckDB's file would be larger in use.
+
+With --gpus N it measures scaling instead: the cases a second of one campaign on one GPU and on N, by the local workers
+and through Ray, and N's speed in units of N times one's. It needs a machine with N GPUs and the extra `ray`; nobody has
+measured it yet. --cores does the same on a CPU. The kernels are all of ours, or `--only` a pattern of them. Each worker
+starts cold, as in use: take enough --examples that a run lasts minutes.
 """
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -111,6 +119,18 @@ def of_duckdb(path: Path, units: tuple[Unit, ...], outcomes: list[Outcome]) -> d
     return found | {"question_seconds": asked, "version": duckdb.__version__}
 
 
+def of_store(number: int, kernels: int) -> dict[str, Any]:
+    """Return what so many units of so many kernels take in each database."""
+    report, units = block(), units_of(number, kernels)
+    outcomes = [Outcome(unit.id, "w", float(unit.number), unit.number + 1.0, report) for unit in units]
+    found: dict[str, Any] = {"units": len(units), "cases": len(units) * report.cases, "kernels": kernels}
+    with tempfile.TemporaryDirectory() as folder:
+        found["sqlite"] = of_sqlite(Path(folder) / "s", units, outcomes)
+        with suppress(ImportError):
+            found["duckdb"] = of_duckdb(Path(folder) / "d", units, outcomes)
+    return found
+
+
 def block() -> Report:
     """Return the report of one block of random cases of a kernel of stock torch."""
     plan = checked({"kernels": ["layernorm_fwd_torch"], "dtypes": "fp32", "examples": 2 * CASES, "device": "cpu"})
@@ -119,21 +139,48 @@ def block() -> Report:
     return outcome.report
 
 
+def scaling(places: int, pattern: str, examples: int, *, on_gpu: bool) -> dict[str, Any]:
+    """Return the cases a second of a campaign in one place and in so many, by each executor, and their efficiency."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(places)))
+    found: dict[str, Any] = {"places": places, "kernels": pattern, "examples": examples}
+    for on in ("local", "ray"):
+        speed = {}
+        for number in (1, places):
+            few = {"CUDA_VISIBLE_DEVICES": ",".join(visible.split(",")[:number])} if on_gpu else {}
+            with tempfile.TemporaryDirectory() as folder:
+                command = [sys.executable, "-m", "verify_norm", "campaign", "--kernel", pattern, "--on", on]
+                command += ["--device", "cuda" if on_gpu else "cpu", "--block", "100", "--examples", str(examples)]
+                command += ["--store", f"{folder}/s"] + ([] if on_gpu else ["--jobs", str(number)])
+                began = time.perf_counter()
+                done = subprocess.run(command, env=os.environ | few, stdout=subprocess.DEVNULL)
+                seconds = time.perf_counter() - began
+                with Store.reading(f"{folder}/s") as store:
+                    summary = summarize(store)
+            assert done.returncode == summary.verdict, f"{on}: exit status {done.returncode}"
+            assert summary.done == summary.units, f"{on}: {summary.problems or summary.missing}"
+            speed[number] = summary.cases / seconds
+            said = {"cases": summary.cases, "findings": len(summary.findings), "workers": len(summary.workers)}
+            found[f"{on} {number}"] = said | {"seconds": seconds, "cases_a_second": speed[number]}
+        found[f"{on} efficiency"] = speed[places] / speed[1] / places
+    return found
+
+
 def main() -> None:
     """Measure, print, and write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--units", type=int, default=3100)
     parser.add_argument("--kernels", type=int, default=50)
+    parser.add_argument("--gpus", type=int, default=0)
+    parser.add_argument("--cores", type=int, default=0)
+    parser.add_argument("--only", default="*")
+    parser.add_argument("--examples", type=int, default=2000)
     parser.add_argument("--out", default="")
     given = parser.parse_args()
-    report, units = block(), units_of(given.units, given.kernels)
-    outcomes = [Outcome(unit.id, "w", float(unit.number), unit.number + 1.0, report) for unit in units]
-    found: dict[str, Any] = {"units": len(units), "cases": len(units) * report.cases, "kernels": given.kernels}
-    with tempfile.TemporaryDirectory() as folder:
-        found["sqlite"] = of_sqlite(Path(folder) / "s", units, outcomes)
-        with suppress(ImportError):
-            found["duckdb"] = of_duckdb(Path(folder) / "d", units, outcomes)
-    found["environment"] = environment("cpu")
+    if places := given.gpus or given.cores:
+        found = scaling(places, given.only, given.examples, on_gpu=bool(given.gpus))
+    else:
+        found = of_store(given.units, given.kernels)
+    found["environment"] = environment("cuda" if given.gpus else "cpu")
     text = json.dumps(found, indent=1, ensure_ascii=False) + "\n"
     print(text, end="")
     if given.out:

@@ -51,7 +51,7 @@ def calls(device: str) -> dict[str, Call]:
     x, dy, weight, bias = (torch.ones(shape, **form) for shape in ((M, N), (M, N), N, N))
     y, mean, rstd = layernorm.layernorm_fwd(x, weight, bias, EPS)
     plan = forward_plan(x.device, N, 8, x.dtype, x.dtype, x.dtype, False, True, False)
-    numbers = (M, N // plan.vec, N // plan.vec, 1, 0, 1, plan.ahead, EPS, None)
+    numbers = (M, N // plan.vec, N // plan.vec, 1, 0, 1, plan.ahead, 1, EPS, None)
     leaves = [t.clone().requires_grad_() for t in (x, weight, bias)]
     modules = layernorm.LayerNorm(N, **form), torch.nn.LayerNorm(N, **form)
 
@@ -79,7 +79,7 @@ def calls(device: str) -> dict[str, Call]:
     found: dict[str, Call] = {
         "a tensor is allocated": lambda: torch.empty_like(x),
         "a kernel is launched": lambda: plan.launch(
-            -(-M // plan.rows), x, None, None, y, weight, bias, mean, rstd, None, None, *numbers
+            -(-M // plan.rows), x, None, None, y, weight, bias, mean, rstd, None, None, None, None, *numbers
         ),
         "LN forward, ours": lambda: layernorm.layernorm_fwd(x, weight, bias, EPS),
         "LN forward, torch": lambda: torch.native_layer_norm(x, (N,), weight, bias, EPS),

@@ -71,6 +71,10 @@ def _stock(base: str) -> Callable[..., Any]:
         if base.startswith("groupnorm"):
             y = F.group_norm(total, groups, weight, bias, eps)
             y = {"groupnorm_silu": F.silu, "groupnorm_gelu": F.gelu}.get(base, lambda y: y)(y)
+        elif base == "batchnorm":
+            y = F.batch_norm(total, None, None, weight, bias, True, 0.0, eps)
+        elif base == "instancenorm":
+            y = F.instance_norm(total, None, None, weight, bias, True, 0.0, eps)
         elif base.endswith("rmsnorm"):
             y = F.rms_norm(total, shape, weight, eps)
         else:
@@ -93,12 +97,47 @@ def _stock_fp8(base: str) -> Callable[..., Any]:
     return norm
 
 
+def _gated(x: Tensor, gate: Tensor, weight: Tensor, shape: Any, eps: float) -> Tensor:
+    return (F.rms_norm(x.float(), shape, weight.float(), eps) * F.silu(gate.float())).to(x.dtype)
+
+
+def _modulated(x: Tensor, weight: Tensor, bias: Tensor, scale: Tensor, shift: Tensor, shape: Any, eps: float) -> Tensor:
+    line = (x.shape[0], *[1] * (x.dim() - 2), x.shape[-1])
+    z = F.layer_norm(x.float(), shape, weight.float(), bias.float(), eps)
+    return (z * (1.0 + scale.float().reshape(line)) + shift.float().reshape(line)).to(x.dtype)
+
+
+def _l2(x: Tensor, eps: float) -> Tensor:
+    wide = x.float()
+    return (wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + eps)).to(x.dtype)
+
+
+def _row_scales(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    total = x.float() + residual.float()
+    z = F.rms_norm(total, x.shape[-1:], weight.float(), eps)
+    scale = z.abs().amax(-1, keepdim=True) / 448.0
+    scale = torch.where(scale == 0.0, 1.0, scale)
+    y = (z / scale).clamp(-448.0, 448.0).to(torch.float8_e4m3fn)
+    return y, scale.flatten(), total.to(x.dtype)
+
+
+CHAINS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {  # in float32 with one rounding, and their arguments
+    "gated_rmsnorm": (_gated, ("x", "gate", "weight", "normalized_shape", "eps")),
+    "modulate_layernorm": (_modulated, ("x", "weight", "bias", "scale", "shift", "normalized_shape", "eps")),
+    "l2norm": (_l2, ("x", "eps")),
+    "add_rmsnorm_quant": (_row_scales, ("x", "residual", "weight", "eps")),
+}
+
+
 def _function(base: str, change: Callable[[Any], Any] = lambda function: function) -> Callable[[Any], Any]:
     """Return stock torch's call, or `change` of it, as a function of a namespace of arguments."""
     own = base.endswith("_fp8")
     names = ("x", "scale" if own else "residual", "weight", "bias", "normalized_shape")
     names += ("eps",) if own else ("num_groups", "eps")
-    norm = change(_stock_fp8(base) if own else _stock(base))
+    made = _stock_fp8(base) if own else _stock(base)
+    if base in CHAINS:
+        made, names = CHAINS[base]
+    norm = change(made)
     return lambda t: norm(*(getattr(t, name, None) for name in names))
 
 
@@ -126,9 +165,13 @@ def _liger(base: str) -> Callable[[Any], Any]:
 
 
 def _fla(base: str) -> Callable[[Any], Any]:
+    from fla.modules.norm.fused_norm_gate import rms_norm_gated
+    from fla.modules.norm.l2norm import l2norm
     from fla.modules.norm.layernorm import layer_norm, rms_norm
 
     return {
+        "gated_rmsnorm": lambda t: rms_norm_gated(t.x, t.gate, t.weight, None, activation="swish", eps=t.eps),
+        "l2norm": lambda t: l2norm(t.x, t.eps),
         "layernorm": lambda t: layer_norm(t.x, t.weight, t.bias, eps=t.eps),
         "rmsnorm": lambda t: rms_norm(t.x, t.weight, None, eps=t.eps),
         "add_rmsnorm": lambda t: rms_norm(t.x, t.weight, None, residual=t.residual, eps=t.eps, prenorm=True),
@@ -182,12 +225,15 @@ NORMS = (
     "rmsnorm_fp8",
     "groupnorm_silu",
     "groupnorm_gelu",
+    "batchnorm",
+    "instancenorm",
+    *CHAINS,
 )
 PEERS: dict[str, tuple[str, tuple[str, ...], Callable[[str], Callable[[Any], Any]] | None]] = {
     "torch": ("torch", NORMS, _torch),
     "compile": ("torch", NORMS, _compiled),
     "liger": ("liger_kernel", ("layernorm", "rmsnorm", "groupnorm", "add_rmsnorm"), _liger),
-    "fla": ("fla", ("layernorm", "rmsnorm", "add_rmsnorm"), _fla),
+    "fla": ("fla", ("layernorm", "rmsnorm", "add_rmsnorm", "gated_rmsnorm", "l2norm"), _fla),
     "quack": ("quack", ("layernorm", "rmsnorm", "add_rmsnorm"), _quack),
     "apex": ("apex", ("layernorm", "rmsnorm"), _apex),
 }
@@ -230,7 +276,7 @@ def _through_autograd(function: Callable[[Any], Any], given: Mapping[str, Any], 
     if op.forward is None:
         t = SimpleNamespace(**given)
         return lambda: function(t)
-    own = {name: value for name, value in given.items() if name in ("x", "weight", "bias")}
+    own = {name: value for name, value in given.items() if name in ("x", "gate", "weight", "bias")}
     if "residual_out" in given:  # the sum and zero stand for x and residual
         own = {"x": given["residual_out"], "residual": torch.zeros_like(given["residual_out"]), **own}
     leaves = {name: value.detach().requires_grad_() for name, value in own.items()}

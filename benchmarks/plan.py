@@ -14,8 +14,12 @@ if TYPE_CHECKING:
     from work import Job
 
 KERNELS = "layernorm_fwd,layernorm_bwd,rmsnorm_fwd,rmsnorm_bwd"
-SHAPES = {"rows": "4096x8192,32768x1024", "groups": "8x320x64x64"}
-SMOKE = {"rows": (8, 64), "groups": (1, 8, 4, 4)}  # small enough for a second in Triton's interpreter
+SHAPES = {"rows": "4096x8192,32768x1024", "groups": "8x320x64x64", "channels": "32x256x56x56"}
+SMOKE = {
+    "rows": (8, 64),
+    "groups": (1, 8, 4, 4),
+    "channels": (2, 8, 4, 4),
+}  # small enough for a second in Triton's interpreter
 
 
 class Parser(argparse.ArgumentParser):
@@ -48,7 +52,9 @@ def options(argv: list[str] | None, description: str = "") -> argparse.Namespace
         "--peers", default="", help="some of torch, compile, liger, fla, quack, apex; or none [all installed]"
     )
     made.add_argument(
-        "--preset", default="", help="perf, fp8, seed001, seed003, seed004, choices: tables and plots of this project"
+        "--preset",
+        default="",
+        help="perf, fp8, channels, chains, seed001, seed003, seed004, choices: tables and plots of this project",
     )
     made.add_argument("--seconds", type=float, help="time for each median [0.1]")
     made.add_argument("--plot", default="", metavar="FILE.svg")
@@ -101,7 +107,7 @@ def plan(o: argparse.Namespace) -> dict[str, list[Job]]:
         peers.ours(name, kernel.op)  # raises UsageError if it cannot be loaded
         view = OPS[kernel.op].view
         for shape in shapes(o.shapes or SHAPES[view], view, o.groups):
-            layout = o.layout if view == "groups" else "contiguous"
+            layout = o.layout if view != "rows" and len(shape) == 4 else "contiguous"
             dtype = dtype_name(o.dtype)
             works.setdefault(Work(kernel.op, shape, dtype, o.groups, layout, o.mean), []).append(name)
     return {"": [Job(work, tuple(kernels), tuple(chosen)) for work, kernels in works.items()]}
@@ -117,7 +123,7 @@ def shapes(text: str, view: str, groups: int) -> list[tuple[int, ...]]:
         shape = tuple(map(int, sizes))
         if view == "groups" and (len(shape) != 4 or shape[1] % groups):
             raise UsageError(f"--shapes: expected BxCxHxW with C a multiple of {groups} groups, got {part!r}")
-        if view == "rows" and len(shape) < 2:
+        if view != "groups" and len(shape) < 2:
             raise UsageError(f"--shapes: expected rows like 4096x8192, got {part!r}")
         found.append(shape)
     return found

@@ -7,6 +7,8 @@ from plots import dots, lines
 from table import STEP
 from work import Job, Work
 
+from verify_norm.loading.builtin import BUILTIN
+
 ALL = ("torch", "compile", "liger", "fla", "quack", "apex")
 LIBRARIES = ("torch", "liger", "fla", "quack", "apex")  # peers that compile quickly, or once for many sizes
 FEW = (64, 512, 1024, 2240)  # X of seed 003 where slow peers and slow compilers take part too
@@ -43,6 +45,34 @@ def fp8() -> list[Job]:
         for norm in ("layernorm", "rmsnorm")
         for shape in shapes
     ]
+
+
+def channels() -> list[Job]:
+    """Return the jobs of BatchNorm in training and InstanceNorm: images in both layouts, and rows of features."""
+    images, rows = ((32, 256, 56, 56), (128, 512, 28, 28), (256, 2048, 7, 7)), ((32768, 4096), (4096, 8192))
+    works = [
+        Work(f"{norm}_{way}", shape, layout=layout)
+        for norm, shapes in (("batchnorm", images), ("instancenorm", ((16, 64, 256, 256), images[0])))
+        for way in ("fwd", "bwd")
+        for shape in shapes
+        for layout in ("contiguous", "channels_last")
+    ]
+    works += [Work(f"batchnorm_{way}", shape) for way in ("fwd", "bwd") for shape in rows]
+    return [Job(work, (work.op,), ("torch", "compile")) for work in works]
+
+
+def chains() -> list[Job]:
+    """Return the jobs of the norms with a stage behind them that have an operator: bfloat16 rows."""
+    wide, large = (4096, 8192), (32768, 4096)
+    rows: dict[str, tuple[tuple[int, ...], ...]] = {
+        "gated_rmsnorm_fwd": (wide, large, (131072, 128)),
+        "gated_rmsnorm_bwd": (wide, large, (131072, 128)),
+        "modulate_layernorm_fwd": ((8, 4096, 3072), (8, 512, 8192), (8, 4096, 4096)),
+        "l2norm_fwd": (wide, large, (131072, 128)),
+        "l2norm_bwd": (wide, large, (131072, 128)),
+        "add_rmsnorm_quant_fwd": (wide, large, (16384, 5120)),
+    }
+    return [Job(Work(op, shape), (op,), ALL) for op, shapes in rows.items() if op in BUILTIN for shape in shapes]
 
 
 def seed001() -> list[Job]:
@@ -89,7 +119,16 @@ def choices() -> list[Job]:
     ]
 
 
-PRESETS = {"perf": perf, "fp8": fp8, "seed001": seed001, "seed003": seed003, "seed004": seed004, "choices": choices}
+PRESETS = {
+    "perf": perf,
+    "fp8": fp8,
+    "channels": channels,
+    "chains": chains,
+    "seed001": seed001,
+    "seed003": seed003,
+    "seed004": seed004,
+    "choices": choices,
+}
 
 
 def picture(rows: Sequence[Any], device: str) -> str:

@@ -96,7 +96,7 @@ JUDGEMENTS: tuple[Judgement, ...] = (
     ),
     Judgement(
         "cpu",
-        "batchnorm_fwd",
+        "batchnorm_fwd_torch",
         "*",
         "*",
         "defect",
@@ -104,7 +104,7 @@ JUDGEMENTS: tuple[Judgement, ...] = (
     ),
     Judgement(
         "cpu",
-        "batchnorm_bwd",
+        "batchnorm_bwd_torch",
         "*",
         "*",
         "defect",
@@ -128,11 +128,16 @@ JUDGEMENTS: tuple[Judgement, ...] = (
         "all tensors in half, only on a CPU: the decomposition rounds mean and rstd to the type of x; a GPU passes",
     ),
     Judgement(
-        "cpu", "instancenorm_fwd", "*", "*", "defect", "it is batch_norm of one sample, with the same half statistics"
+        "cpu",
+        "instancenorm_fwd_torch",
+        "*",
+        "*",
+        "defect",
+        "it is batch_norm of one sample, with the same half statistics",
     ),
     Judgement(
         "cpu",
-        "instancenorm_bwd",
+        "instancenorm_bwd_torch",
         "*",
         "*",
         "defect",
@@ -167,7 +172,7 @@ JUDGEMENTS: tuple[Judgement, ...] = (
     ),
     Judgement(
         "h200",
-        "batchnorm_bwd|instancenorm_bwd",
+        "batchnorm_bwd_torch|instancenorm_bwd_torch",
         "signature",
         "*",
         "refusal",
@@ -175,7 +180,7 @@ JUDGEMENTS: tuple[Judgement, ...] = (
     ),
     Judgement(
         "h200",
-        "instancenorm_fwd",
+        "instancenorm_fwd_torch",
         "signature",
         "none",
         "defect",
@@ -183,7 +188,7 @@ JUDGEMENTS: tuple[Judgement, ...] = (
     ),
     Judgement(
         "h200",
-        "batchnorm_fwd",
+        "batchnorm_fwd_torch",
         "*",
         "*",
         "defect",
@@ -192,7 +197,7 @@ JUDGEMENTS: tuple[Judgement, ...] = (
     ),
     Judgement(
         "h200",
-        "batchnorm_bwd",
+        "batchnorm_bwd_torch",
         "accuracy",
         "dx|dweight",
         "outside",
@@ -200,7 +205,7 @@ JUDGEMENTS: tuple[Judgement, ...] = (
     ),
     Judgement(
         "h200",
-        "batchnorm_bwd",
+        "batchnorm_bwd_torch",
         "determinism|identities",
         "*",
         "open",
@@ -208,7 +213,7 @@ JUDGEMENTS: tuple[Judgement, ...] = (
     ),
     Judgement(
         "h200",
-        "instancenorm_bwd",
+        "instancenorm_bwd_torch",
         "*",
         "*",
         "defect",

@@ -21,6 +21,12 @@ SHORT = {
     "rmsnorm_fp8": "RMS→fp8",
     "groupnorm_silu": "GN+SiLU",
     "groupnorm_gelu": "GN+GELU",
+    "batchnorm": "BN",
+    "instancenorm": "IN",
+    "gated_rmsnorm": "RMS·SiLU(gate)",
+    "modulate_layernorm": "LN, modulated",
+    "l2norm": "L2",
+    "add_rmsnorm_quant": "add+RMS→fp8, scales of rows",
 }
 TORCH_TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -69,14 +75,16 @@ def arguments(work: Work, device: str) -> dict[str, Any]:
     """Return random arguments of the operator, by name; saved statistics are the exact ones, rounded to float32."""
     op, dtype = OPS[work.op], TORCH_TYPES[work.dtype]
     torch.manual_seed(0)
-    affine = work.shape[1:2] if op.view == "groups" else work.shape[-1:]
+    affine = work.shape[-1:] if op.view == "rows" else work.shape[1:2]
     given: dict[str, Any] = {
         "eps": EPS,
         "normalized_shape": affine,
         "num_groups": work.num_groups,
         "weight_offset": 0.0,
+        "training": True,
+        "momentum": 0.1,
     }
-    given = {name: given[name] for name in op.attrs}
+    options, given = given, {name: given[name] for name in op.attrs}
     for tensor in op.inputs:
         if tensor.extent == "data":
             scale, mean = (0.1, 0.0) if tensor.role == "cotangent" else (0.5, work.mean)
@@ -85,12 +93,16 @@ def arguments(work: Work, device: str) -> dict[str, Any]:
             given[tensor.name] = x.to(dtype).contiguous(memory_format=form)
         elif tensor.extent == "one":
             given[tensor.name] = torch.full((1,), SCALE, device=device)
+        elif tensor.name.startswith("running_"):  # they would move with every run that is timed
+            given[tensor.name] = None
+        elif tensor.extent == "sample":  # of a modulation
+            given[tensor.name] = (torch.randn((work.shape[0], *affine), device=device) * 0.1).to(dtype)
         elif tensor.extent == "affine":
             given[tensor.name] = torch.rand(affine, device=device).to(dtype)
     if op.forward is not None:
         x = given.get("x", given.get("residual_out"))
         zero = torch.zeros_like(x) if "residual_out" in given else None
-        saved = values(OPS[op.forward], {**given, "x": x, "residual": zero})
+        saved = values(OPS[op.forward], {**options, **given, "x": x, "residual": zero})
         statistics = {t.name: getattr(saved, t.name) for t in op.inputs if t.role == "saved"}
         given |= {name: value.tensor.float() for name, value in statistics.items()}
     return given

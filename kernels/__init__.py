@@ -9,6 +9,7 @@ from verify_norm.kernels.domain import narrow_weight, needs_cuda
 
 TWO_PASS = Contract(variance="two_pass", batch_invariant=True)
 MERGED = Contract(variance="centered", batch_invariant=True)  # by Chan, where a group's parts are merged
+BY_CHANNEL = Contract(variance="centered")  # all samples share the statistics
 LOCKED = Contract(variance="two_pass", summation="atomic", deterministic=False, batch_invariant=True)
 E5M2 = replace(TWO_PASS, output="float8_e5m2")
 
@@ -66,6 +67,10 @@ _TRITON: tuple[Kernel, ...] = (
     _triton("groupnorm_silu_bwd", "groupnorm", "its gradients, from sums per channel", MERGED),
     _triton("groupnorm_gelu_fwd", "groupnorm", "GroupNorm and GELU in one kernel", MERGED),
     _triton("groupnorm_gelu_bwd", "groupnorm", "its gradients, from sums per channel", MERGED),
+    _triton("batchnorm_fwd", "batchnorm", "BatchNorm, training and evaluation, any strides", BY_CHANNEL),
+    _triton("batchnorm_bwd", "batchnorm", "BatchNorm's gradients, from sums per channel", BY_CHANNEL),
+    _triton("instancenorm_fwd", "instancenorm", "InstanceNorm, in GroupNorm's launches", MERGED),
+    _triton("instancenorm_bwd", "instancenorm", "InstanceNorm's gradients, in GroupNorm's launches", MERGED),
     _triton(
         "groupnorm_fwd_welford",
         "variants.groupnorm_welford",

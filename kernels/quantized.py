@@ -17,7 +17,7 @@ from triton.language.extra.cuda import gdc_wait
 from verify_norm.kernels.arguments import Shape, integers, stored
 from verify_norm.kernels.autograd import NAMESPACE
 from verify_norm.kernels.launch import Plan, dependent, jit, ptx
-from verify_norm.kernels.rows.launch import forward, norm_of
+from verify_norm.kernels.rows.launch import Form, forward, norm_of
 
 
 class Kind(NamedTuple):
@@ -196,7 +196,7 @@ def _launched(
         )
     if torch.version.hip is None and x.is_cuda and torch.cuda.get_device_capability(x.device) < (8, 9):
         raise ValueError("Triton converts to 8 bits from compute capability 8.9 on")
-    y, _, mean, rstd, most = forward(x, None, weight, bias, eps, norm, stored(scale), kind.dtype)
+    y, _, mean, rstd, most = forward(x, None, weight, bias, eps, norm, Form(dtype=kind.dtype, scale=stored(scale)))
     amax = rstd.new_empty(1)
     if most is None:
         amax.zero_()

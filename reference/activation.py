@@ -1,7 +1,8 @@
-"""SiLU and GELU: their values, first derivatives, and how far a kernel's own evaluation of them may be off.
+"""SiLU, GELU and σ: their values, first derivatives, and how far a kernel's own evaluation of them may be off.
 
     SiLU   a(z) = z·σ(z), σ = 1/(1 + e^−z)          a' = σ(1 + z(1 − σ))
     GELU   a(z) = z·Φ(z), Φ = (1 + erf(z/√2))/2     a' = Φ + z·φ,  φ = e^(−z²/2)/√(2π)
+    σ      a(z) = σ(z)                              a' = σ(1 − σ)
 
 An activated normalization is a(z) with z = w·x̂ + b. Its gradients are those of the normalization at dz = dy·a'(z).
 
@@ -15,7 +16,8 @@ An activated normalization is a(z) with z = w·x̂ + b. Its gradients are those 
 tanh, off by 2⁻¹¹, is less accurate than this, and so is GELU's approximation by tanh, off by up to 5e-4.
 
 **Evaluation.** With ε = (4 + 2.35|z|)u, σ errs by the factor (1 − σ)ε + 5u; where e^−z may overflow, it errs by all of
-itself. z·σ rounds once more. In 1 + erf(t), t = z/√2, the sum errs by 4u|erf| + u(1 + erf), and the two roundings of t
+itself. z·σ rounds once more. In σ(1 − σ) an error of σ enters by 1 − 2σ at most, and a difference and a product round
+twice. In 1 + erf(t), t = z/√2, the sum errs by 4u|erf| + u(1 + erf), and the two roundings of t
 add erf'(t)|t|·2u < u. GELU is |z|/2 times that, with three roundings more, one of which may fall on z·erf. In SiLU's
 a', ∂a'/∂σ = 1 + z(1 − 2σ) is at most 1 + |z|, and six roundings of terms below σ(1 + |z|) remain. In GELU's a', Φ errs
 by half of the sum above, and z·φ by the exponential at z²/2, the three roundings of that argument, and four more.
@@ -126,6 +128,19 @@ def _silu_slope_error(z: Array, a: Arithmetic) -> Array:
     return most * (_sigmoid_error(z, a) + 6.0 * a.u) + 4 * a.tiny * (1.0 + np.abs(z))
 
 
+def _sigmoid_slope(z: Array) -> Array:
+    return sigmoid(z) * sigmoid(-z)
+
+
+def _sigmoid_value_error(z: Array, a: Arithmetic) -> Array:
+    return sigmoid(z) * _sigmoid_error(z, a) + 4 * a.tiny
+
+
+def _sigmoid_slope_error(z: Array, a: Arithmetic) -> Array:
+    lost = _sigmoid_error(z, a)
+    return sigmoid(z) * (lost * (1.0 + lost) + 3.0 * a.u) + 4 * a.tiny
+
+
 def _gelu(z: Array) -> Array:
     return np.where(np.isneginf(z), 0.0, z) * normal(z)
 
@@ -151,9 +166,13 @@ def _gelu_slope_error(z: Array, a: Arithmetic) -> Array:
 
 
 # |a'| is largest where a'' = 0: σ(1 − σ)(2 + z(1 − 2σ)) and φ(z)(2 − z²). |a''| is largest at 0: 1/2 and 2φ(0).
+# Of the sigmoid, a' is largest at 0, 1/4, and |a''| = σ(1 − σ)|1 − 2σ| where σ = (1 ± 1/√3)/2, 1/(6√3).
 SILU = Activation("silu", _silu, _silu_slope, _silu_error, _silu_slope_error, 1.0998394, 0.5)
 GELU = Activation("gelu", _gelu, _gelu_slope, _gelu_error, _gelu_slope_error, 1.1289042, 0.7978846)
-ACTIVATIONS = {one.name: one for one in (SILU, GELU)}
+SIGMOID = Activation(
+    "sigmoid", sigmoid, _sigmoid_slope, _sigmoid_value_error, _sigmoid_slope_error, 0.25, 1.0 / (6.0 * math.sqrt(3.0))
+)
+ACTIVATIONS = {one.name: one for one in (SILU, GELU, SIGMOID)}
 
 
 def nearby(error: Callable[[Array, Arithmetic], Array], z: Array, dz: Array, a: Arithmetic) -> Array:
@@ -168,8 +187,16 @@ def pushed(act: Activation, z: Array, dz: Array, a: Arithmetic) -> Array:
     >>> bool(pushed(SILU, np.ones(()), np.zeros(()), float32) < 1e-6)
     True
     """
-    steep = np.minimum(np.abs(act.slope(z)) + act.bend * dz, act.steepest)
-    return steep * dz + nearby(act.value_error, z, dz, a)
+    return steepness(act, z, dz) * dz + nearby(act.value_error, z, dz, a)
+
+
+def steepness(act: Activation, z: Array, dz: Array) -> Array:
+    """Return at least |a'| everywhere within δz of z.
+
+    >>> steepness(SILU, np.zeros(2), np.array([0.0, np.inf])).tolist()
+    [0.5, 1.0998394]
+    """
+    return np.minimum(np.abs(act.slope(z)) + act.bend * dz, act.steepest)
 
 
 def pulled(act: Activation, dy: Array, z: Array, dz: Array, a: Arithmetic) -> tuple[Array, Array]:

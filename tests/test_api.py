@@ -99,7 +99,7 @@ def test_findings_read_as_an_assertion_and_their_line_replays():
     assert title == f"{target} (rmsnorm_fwd): {count} finding{'s' * (count > 1)} in {report.cases} cases"
     assert finding.startswith("accuracy: y[0] is ")
     assert "ULP (float32) from float64; allowed" in finding
-    assert [row.split()[0] for row in rows[:2]] == ["got", "expected"]
+    assert [row.split()[0] for row in rows[:5]] == ["case", "data", "element", "got", "expected"]
     spec = spec_text(report.kernel, report.findings[0].spec, "rmsnorm_fwd")
     assert f"  replay    verify-norm replay '{spec}'" in rows
     again = replay(forgets_eps, spec, device="cpu", checks=["accuracy"])

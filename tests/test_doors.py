@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from small_runs import FEW_CORNERS
 from typer.testing import CliRunner
 
 from verify_norm import FindingsError, __version__, audit
@@ -72,7 +73,9 @@ def called(name, op, **options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "op", "checks", "verdict", "said"), VERDICTS)
-def test_the_command_line_and_python_have_one_verdict(name, op, checks, verdict, said, tmp_path, few_corners):
+def test_the_command_line_and_python_have_one_verdict(
+    name, op, checks, verdict, said, tmp_path, few_corners, unexplained
+):
     few_corners(slice(CORNERS))
     result, text = command(name, op, "--checks", checks, "--json", tmp_path / "r.json")
     assert result.exit_code == verdict, result.output
@@ -227,7 +230,8 @@ def outcomes(path):
 
 @pytest.fixture
 def project(pytester):
-    pytester.makepyfile(test_norms=TESTS)
+    pytester.makepyfile(test_norms=TESTS, sitecustomize=FEW_CORNERS)
+    pytester.makeini("[pytest]\npythonpath = .\n")
     return pytester
 
 

@@ -239,6 +239,7 @@ def run_campaign(
     plan: str | Mapping[str, Any],
     store: str,
     *,
+    on: str = "local",
     jobs: int | None = None,
     shard: str = "1/1",
     stop_after: float | None = None,
@@ -249,15 +250,16 @@ def run_campaign(
     outcomes; the others are options of the command. Raises UsageError: a key of the plan is wrong, a kernel cannot be
     loaded, or the store is of another campaign, in use, or cannot be written.
     """
-    from verify_norm.campaign import local, run, summary
+    from verify_norm.campaign import run, summary
+    from verify_norm.campaign.places import executor, here
     from verify_norm.campaign.plan import checked, expand, read
     from verify_norm.campaign.shard import Shard
     from verify_norm.campaign.store import Store
 
     share, path = Shard.of(shard), plan if isinstance(plan, str) else ""
     asked = checked(read(path) if isinstance(plan, str) else plan, path)
-    units, stop = expand(asked, _tell), inf if stop_after is None else stop_after
-    run.run(asked, units, store, local.Local(asked, jobs), shard=share, seconds=stop)
+    units, stop = expand(asked, _tell, elsewhere=not here(on)), inf if stop_after is None else stop_after
+    run.run(asked, units, store, executor(on, asked, jobs), shard=share, seconds=stop)
     with Store.reading(store) as written:
         return summary.summarize(written, share)
 

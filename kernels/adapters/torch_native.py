@@ -70,7 +70,7 @@ def groupnorm_bwd_torch(
     return gradients(lambda x, w, b: groupnorm_fwd_torch(x, w, b, num_groups, eps)[0], dy, x, weight, bias)
 
 
-def batchnorm_fwd(
+def batchnorm_fwd_torch(
     x: Tensor,
     weight: Tensor | None,
     bias: Tensor | None,
@@ -93,7 +93,7 @@ def batchnorm_fwd(
     return (y, mean, rstd) if training else (y,)
 
 
-def batchnorm_bwd(
+def batchnorm_bwd_torch(
     dy: Tensor,
     x: Tensor,
     weight: Tensor | None,
@@ -127,12 +127,12 @@ def batchnorm_bwd(
     return dx, dweight if mask[1] else None, dbias if mask[2] else None
 
 
-def instancenorm_fwd(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+def instancenorm_fwd_torch(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
     """Return the result of functional.instance_norm: y."""
     return functional.instance_norm(x, None, None, weight, bias, True, 0.0, eps)
 
 
-def instancenorm_bwd(dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Gradients:
+def instancenorm_bwd_torch(dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Gradients:
     """Return the gradients of functional.instance_norm: dx, dweight, dbias."""
     return gradients(lambda x, w, b: functional.instance_norm(x, None, None, w, b, True, 0.0, eps), dy, x, weight, bias)
 

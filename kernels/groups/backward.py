@@ -19,9 +19,10 @@ from verify_norm.kernels.groups.tiles import (
     of_member,
     of_results,
     origin,
-    parameter,
+    own,
     parts,
     role,
+    saved,
     unit_of,
     within,
 )
@@ -29,30 +30,29 @@ from verify_norm.kernels.launch import jit
 
 
 @jit
-def loaded(Mean, Rstd, W, B, group, channel, there, K: tl.constexpr):
-    """Return mean, rstd, weight and bias of these channels, for every position."""
-    INNER: tl.constexpr = K.INNER
-    VEC: tl.constexpr = K.VEC
-    mean = tl.load(Mean + group, mask=there, other=0.0)[:, None]
-    rstd = tl.load(Rstd + group, mask=there, other=0.0)[:, None]
-    w = parameter(W, channel, there, 1.0, INNER, VEC)[:, None]
-    return mean, rstd, w, parameter(B, channel, there, 0.0, INNER, VEC)[:, None]
+def loaded(Mean, Rstd, W, B, sample, G, CG, channel, there, eps, K: tl.constexpr):
+    """Return mean, rstd, weight and bias of these channels of a sample, for every position."""
+    mean, rstd = saved(Mean, Rstd, sample * G + channel // CG, there, eps)
+    w = own(W, sample, channel, there, 1.0, K)[:, None]
+    return mean[:, None], rstd[:, None], w, own(B, sample, channel, there, 0.0, K)[:, None]
 
 
 @jit
-def member(X, DY, W, B, Mean, Rstd, P, number, plane, size, sd, sx, K: tl.constexpr):
+def member(DX, X, DY, W, B, Mean, Rstd, P, number, plane, size, strides, eps, K: tl.constexpr):
     """Store Σ g·x̂ of each of the member's channels over its blocks in P, Σ g `plane` later. K is a `BackwardSums`.
 
-    `size` has C, G, channels of a group, channels of a unit, S, and members of a unit.
+    `size` has C, G, channels of a group, channels of a unit, S, and members of a unit; `strides` are those of DX, DY
+    and X. With an eps, Mean and Rstd are running statistics, and DX is stored here if given.
     """
     SHORT: tl.constexpr = K.SHORT
     BLOCK_C: tl.constexpr = K.BLOCK_C
     BLOCK_S: tl.constexpr = K.BLOCK_S
     STAGES: tl.constexpr = K.STAGES
     C, G, CG, UC, S, members = size
+    sg, sd, sx = strides
     unit, sample, first, live, rank, mine, stride, cols = of_member(number, members, C, UC, BLOCK_C)
     c, channel, there = cols[:, None], first + cols, below(cols, live, K)
-    known = loaded(Mean, Rstd, W, B, sample * G + channel // CG, channel, there, K)
+    known = loaded(Mean, Rstd, W, B, sample, G, CG, channel, there, eps, K)
     from_x, from_d = origin(sample, first, sx), origin(sample, first, sd)
     along = tl.zeros([BLOCK_C, BLOCK_S], tl.float32)
     total = tl.zeros([BLOCK_C, BLOCK_S], tl.float32)
@@ -64,6 +64,8 @@ def member(X, DY, W, B, Mean, Rstd, P, number, plane, size, sd, sx, K: tl.conste
         xhat, g = normal(x, d, mask, known, K, SHORT != "positions")
         along += g * xhat
         total += g
+        if eps is not None and DX is not None:
+            store_dx(DX, origin(sample, first, sg), c, s, sg, live, S, x, d, known, None, K)
     at = (members * BLOCK_C).to(tl.int64) * unit + rank * BLOCK_C + tl.arange(0, BLOCK_C)
     along = tl.sum(along, axis=1)
     total = tl.sum(total, axis=1)
@@ -71,36 +73,69 @@ def member(X, DY, W, B, Mean, Rstd, P, number, plane, size, sd, sx, K: tl.conste
     tl.store(P + plane + at, total)
 
 
-@jit(int64="plane sdb sdc sds sxb sxc sxs", int32="C G CG UC S members")
+@jit(int64="plane sgb sgc sgs sdb sdc sds sxb sxc sxs", int32="C G CG UC S members")
 def backward_sums(
-    X, DY, W, B, Mean, Rstd, P, plane, C, G, CG, UC, S, members, sdb, sdc, sds, sxb, sxc, sxs, K: tl.constexpr
+    DX,
+    X,
+    DY,
+    W,
+    B,
+    Mean,
+    Rstd,
+    P,
+    plane,
+    C,
+    G,
+    CG,
+    UC,
+    S,
+    members,
+    sgb,
+    sgc,
+    sgs,
+    sdb,
+    sdc,
+    sds,
+    sxb,
+    sxc,
+    sxs,
+    eps,
+    K: tl.constexpr,
 ):
     """Store the sums of the first units' members: the first launch of a chain. K is a `BackwardSums`."""
     if K.PTX:
         gdc_launch_dependents()
-    size = (C, G, CG, UC, S, members)
-    member(X, DY, W, B, Mean, Rstd, P, tl.program_id(0), plane, size, (sdb, sdc, sds), (sxb, sxc, sxs), K)
+    size, strides = (C, G, CG, UC, S, members), ((sgb, sgc, sgs), (sdb, sdc, sds), (sxb, sxc, sxs))
+    member(DX, X, DY, W, B, Mean, Rstd, P, tl.program_id(0), plane, size, strides, eps, K)
+
+
+@jit
+def totals(P, W, plane, unit, number, size, K: tl.constexpr):
+    """Return Σ w·g·x̂ and Σ w·g of one group of a unit; `size` is that of `member`."""
+    RANKS: tl.constexpr = K.RANKS
+    COLS: tl.constexpr = K.COLS
+    BLOCK_C: tl.constexpr = K.BLOCK_C
+    C, _, CG, UC, _, members = size
+    sample, first, live = unit_of(unit, C, UC)
+    low, high = number * CG, tl.minimum(number * CG + CG, live)
+    count, wide, line = lines(members, CG, UC, BLOCK_C)
+    sums = P + (members * BLOCK_C).to(tl.int64) * unit
+    along = tl.zeros([RANKS, COLS], tl.float32)
+    total = tl.zeros([RANKS, COLS], tl.float32)
+    for rank in range(0, count, RANKS):
+        channel, at, there = parts(rank, low, high, count, wide, line, RANKS, COLS)
+        w = own(W, sample, first + channel, there, 1.0, K)
+        along += w * tl.load(sums + at, mask=there, other=0.0, cache_modifier=".cg")
+        total += w * tl.load(sums + plane + at, mask=there, other=0.0, cache_modifier=".cg")
+    return tl.sum(along), tl.sum(total)
 
 
 @jit
 def means(P, W, plane, unit, number, size, K: tl.constexpr):
     """Return c1 and c2 of one group of a unit; `size` is that of `member`."""
-    RANKS: tl.constexpr = K.RANKS
-    COLS: tl.constexpr = K.COLS
-    BLOCK_C: tl.constexpr = K.BLOCK_C
-    C, _, CG, UC, S, members = size
-    _, first, live = unit_of(unit, C, UC)
-    low, high = number * CG, tl.minimum(number * CG + CG, live)
-    count, wide, line = lines(members, CG, UC, BLOCK_C)
-    sums, N = P + (members * BLOCK_C).to(tl.int64) * unit, (CG.to(tl.int64) * S).to(tl.float32)
-    along = tl.zeros([RANKS, COLS], tl.float32)
-    total = tl.zeros([RANKS, COLS], tl.float32)
-    for rank in range(0, count, RANKS):
-        channel, at, there = parts(rank, low, high, count, wide, line, RANKS, COLS)
-        w = parameter(W, first + channel, there, 1.0, "", 1)
-        along += w * tl.load(sums + at, mask=there, other=0.0, cache_modifier=".cg")
-        total += w * tl.load(sums + plane + at, mask=there, other=0.0, cache_modifier=".cg")
-    return tl.div_rn(tl.sum(along), N), tl.div_rn(tl.sum(total), N)
+    along, total = totals(P, W, plane, unit, number, size, K)
+    N = (size[2].to(tl.int64) * size[4]).to(tl.float32)
+    return tl.div_rn(along, N), tl.div_rn(total, N)
 
 
 @jit(int64="plane", int32="C G CG UC S members")
@@ -141,7 +176,7 @@ def results(DX, DY, X, W, B, Mean, Rstd, C1, C2, P, number, begin, plane, size, 
             xs += (block(X, from_x, c, s, sx, live, S, SHORT == "", EVICT, K),)
             ds += (block(DY, from_d, c, s, sd, live, S, SHORT == "", EVICT, K),)
     group = sample * G + channel // CG
-    known = loaded(Mean, Rstd, W, B, group, channel, there, K)
+    known = loaded(Mean, Rstd, W, B, sample, G, CG, channel, there, None, K)
     if K.PTX:
         gdc_wait()
     if K.RANKS > 0:
@@ -198,12 +233,25 @@ def backward_turn(
     if K.PTX:
         gdc_launch_dependents()
     size = (C, G, CG, UC, S, members)
-    sg, sd, sx = (sgb, sgc, sgs), (sdb, sdc, sds), (sxb, sxc, sxs)
+    strides = ((sgb, sgc, sgs), (sdb, sdc, sds), (sxb, sxc, sxs))
     sums, number = role(summed, K.SUMS)
     if sums:
-        member(X, DY, W, B, Mean, Rstd, P, summing + number, plane, size, sd, sx, K)
+        member(None, X, DY, W, B, Mean, Rstd, P, summing + number, plane, size, strides, None, K)
     else:
-        results(DX, DY, X, W, B, Mean, Rstd, C1, C2, P, number, begin, plane, size, (sg, sd, sx), K)
+        results(DX, DY, X, W, B, Mean, Rstd, C1, C2, P, number, begin, plane, size, strides, K)
+
+
+@jit(int64="plane", int32="C G CG UC S members")
+def over_units(P, DW, DB, plane, C, G, CG, UC, S, members, K: tl.constexpr):
+    """Store dweight and dbias of a unit that is a sample, which has its own weight. K is a `BackwardMerge`."""
+    if K.PTX:
+        gdc_wait()
+    unit = tl.program_id(0)
+    dw, db = totals(P, None, plane, unit, 0, (C, G, CG, UC, S, members), K)
+    if DW is not None:
+        tl.store(DW + unit, dw)
+    if DB is not None:
+        tl.store(DB + unit, db)
 
 
 @jit(int64="plane", int32="samples C UC members")

@@ -3,6 +3,7 @@
 ACT : the activation, or None
 INNER : the axis whose elements are adjacent in memory: "channels" in channels_last, "positions", or "" if neither is
 VEC : elements of a vector load: runs along INNER start at multiples of VEC in every tensor, and in memory
+OWN : a sample has the weight and bias, not a channel: BatchNorm's channels are samples here
 PTX : the target has sm_90's instructions, which the interpreter and other GPUs do not have
 SHORT : what the blocks of shared groups lack: "" nothing; "channels" channels, or whole blocks: what is loaded there is
     0, as are statistics and parameters, and nothing of it is used; "positions" also a part of the positions, which a
@@ -30,6 +31,7 @@ class Whole:
     ACT: str | None
     INNER: str
     VEC: int
+    OWN: bool
     PTX: bool
     BLOCK_G: int
     BLOCK_C: int
@@ -43,6 +45,7 @@ class Held:
     ACT: str | None
     INNER: str
     VEC: int
+    OWN: bool
     PTX: bool
     EVEN: bool
     BLOCK_C: int
@@ -96,6 +99,7 @@ class ForwardTurn(ForwardSums):
     """Of `forward.forward_turn`."""
 
     ACT: str | None
+    OWN: bool
     ONCE: bool
     RANKS: int
     COLS: int
@@ -109,12 +113,17 @@ class BackwardSums(ForwardSums):
     """Of `backward.backward_sums`."""
 
     ACT: str | None
+    OWN: bool
+    EVICT: str
 
 
 @dataclass(frozen=True)
 class BackwardMerge:
-    """Of `backward.backward_merge`."""
+    """Of `backward.backward_merge` and `backward.over_units`."""
 
+    OWN: bool
+    INNER: str
+    VEC: int
     PTX: bool
     RANKS: int
     COLS: int
@@ -129,7 +138,6 @@ class BackwardTurn(BackwardSums):
     RANKS: int
     COLS: int
     COMPUTED: int
-    EVICT: str
     SUMS: bool
 
 

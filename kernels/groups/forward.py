@@ -28,11 +28,13 @@ from verify_norm.kernels.activation import activate
 from verify_norm.kernels.groups.tiles import (
     below,
     block,
+    constant,
     lines,
+    move,
     of_member,
     of_results,
     origin,
-    parameter,
+    own,
     parts,
     places,
     role,
@@ -99,8 +101,10 @@ def part(P, at, there, plane):
 
 
 @jit
-def statistics(P, plane, Mean, Rstd, saves, unit, number, size, eps, K: tl.constexpr):
+def statistics(P, plane, Mean, Rstd, RM, RV, momentum, saves, unit, number, size, eps, K: tl.constexpr):
     """Return mean and rstd of one group of a unit, merged from its parts (Chan, Golub, LeVeque); store them if `saves`.
+
+    Then the running statistics RM and RV, if there are any, move towards them.
 
     `size` has C, G, channels of a group, channels of a unit, S, and members of a unit.
     """
@@ -134,24 +138,28 @@ def statistics(P, plane, Mean, Rstd, saves, unit, number, size, eps, K: tl.const
             total += squares + seen * off * off
         variance = tl.div_rn(tl.sum(total), N)
     rstd = tl.div_rn(1.0, tl.sqrt_rn(variance + eps))
-    tl.store(Mean + sample * G + first // CG + number, mean, mask=saves & (low < live))
-    tl.store(Rstd + sample * G + first // CG + number, rstd, mask=saves & (low < live))
+    at, saves = sample * G + first // CG + number, saves & (low < live)
+    tl.store(Mean + at, mean, mask=saves)
+    tl.store(Rstd + at, rstd, mask=saves)
+    move(RM, at, momentum, mean, saves)
+    move(RV, at, momentum, variance * tl.div_rn(N, N - 1.0), saves)
     return mean, rstd
 
 
 @jit(int64="plane", int32="C G CG UC S members", float32="eps")
-def forward_merge(P, Mean, Rstd, plane, C, G, CG, UC, S, members, eps, K: tl.constexpr):
+def forward_merge(P, Mean, Rstd, RM, RV, plane, C, G, CG, UC, S, members, eps, momentum, K: tl.constexpr):
     """Store a group's statistics, where not every program of the results merges them itself. K is a `ForwardMerge`."""
     if K.PTX:
         gdc_launch_dependents()
         gdc_wait()
     unit, number = tl.program_id(0) // (UC // CG), tl.program_id(0) % (UC // CG)
     saves = tl.program_id(0) >= 0
-    statistics(P, plane, Mean, Rstd, saves, unit, number, (C, G, CG, UC, S, members), eps, K)
+    size = (C, G, CG, UC, S, members)
+    statistics(P, plane, Mean, Rstd, RM, RV, momentum, saves, unit, number, size, eps, K)
 
 
 @jit
-def results(X, Y, W, B, Mean, Rstd, P, number, begin, plane, size, sx, sy, eps, K: tl.constexpr):
+def results(X, Y, W, B, Mean, Rstd, RM, RV, P, number, begin, plane, size, sx, sy, eps, momentum, K: tl.constexpr):
     """Store COMPUTED blocks of one unit, which are loaded before the wait for their statistics. K is a `ForwardTurn`.
 
     `size` is that of `statistics`.
@@ -160,8 +168,6 @@ def results(X, Y, W, B, Mean, Rstd, P, number, begin, plane, size, sx, sy, eps, 
     BLOCK_S: tl.constexpr = K.BLOCK_S
     COMPUTED: tl.constexpr = K.COMPUTED
     ACT: tl.constexpr = K.ACT
-    INNER: tl.constexpr = K.INNER
-    VEC: tl.constexpr = K.VEC
     EVICT: tl.constexpr = K.EVICT
     C, G, CG, UC, S, _ = size
     unit, sample, first, live, turn, cols, along = of_results(number, begin, C, UC, S, K)
@@ -171,12 +177,20 @@ def results(X, Y, W, B, Mean, Rstd, P, number, begin, plane, size, sx, sy, eps, 
     for i in tl.static_range(COMPUTED):
         s = (along + i * BLOCK_S + tl.arange(0, BLOCK_S))[None, :]
         xs += (block(X, from_x, c, s, sx, live, S, SHORT == "", EVICT, K),)
-    w = parameter(W, channel, there, 1.0, INNER, VEC)[:, None]
-    b = parameter(B, channel, there, 0.0, INNER, VEC)[:, None]
+    w = own(W, sample, channel, there, 1.0, K)[:, None]
+    b = own(B, sample, channel, there, 0.0, K)[:, None]
     if K.PTX:
         gdc_wait()
-    if K.RANKS > 0:
-        mean, rstd = statistics(P, plane, Mean, Rstd, turn == 0, unit, 0, size, eps, K)
+    if RM is not None and momentum is None:
+        group = sample * G + channel // CG
+        mean, rstd = constant(RM, RV, group, there, eps)
+        saves = there & (along == 0) & (channel % CG == 0)
+        tl.store(Mean + group, mean, mask=saves)
+        tl.store(Rstd + group, rstd, mask=saves)
+        mean = mean[:, None]
+        rstd = rstd[:, None]
+    elif K.RANKS > 0:
+        mean, rstd = statistics(P, plane, Mean, Rstd, RM, RV, momentum, turn == 0, unit, 0, size, eps, K)
     else:
         mean = tl.load(Mean + sample * G + channel // CG, mask=there, other=0.0)[:, None]
         rstd = tl.load(Rstd + sample * G + channel // CG, mask=there, other=0.0)[:, None]
@@ -198,6 +212,8 @@ def forward_turn(
     B,
     Mean,
     Rstd,
+    RM,
+    RV,
     P,
     summing,
     summed,
@@ -216,14 +232,18 @@ def forward_turn(
     syc,
     sys,
     eps,
+    momentum,
     K: tl.constexpr,
 ):
-    """Store sums of so many members from `summing` on, and results of units from `begin` on. K is a `ForwardTurn`."""
+    """Store sums of so many members from `summing` on, and results of units from `begin` on. K is a `ForwardTurn`.
+
+    Running statistics RM and RV move by the momentum; without one they take the place of the groups' own.
+    """
     if K.PTX:
         gdc_launch_dependents()
-    size = (C, G, CG, UC, S, members)
+    size, sx, sy = (C, G, CG, UC, S, members), (sxb, sxc, sxs), (syb, syc, sys)
     sums, number = role(summed, K.SUMS)
     if sums:
-        member(X, P, summing + number, plane, C, UC, S, members, (sxb, sxc, sxs), K)
+        member(X, P, summing + number, plane, C, UC, S, members, sx, K)
     else:
-        results(X, Y, W, B, Mean, Rstd, P, number, begin, plane, size, (sxb, sxc, sxs), (syb, syc, sys), eps, K)
+        results(X, Y, W, B, Mean, Rstd, RM, RV, P, number, begin, plane, size, sx, sy, eps, momentum, K)

@@ -1,4 +1,5 @@
-"""GroupNorm's launches: the loops of `forward`, `backward`, `held` and `held_backward`, by the plans of `plan`.
+"""GroupNorm's launches, which BatchNorm (`channels`) shares: the loops of `forward`, `backward`, `held` and
+`held_backward`, by the plans of `plan`.
 
 What follows from the form of the arguments alone (types, sizes, strides, alignment) is found once and cached: a chain
 of launches that lacks only the tensors. Chains are looked up by flat arguments: a NamedTuple as the key takes three
@@ -8,8 +9,6 @@ times as long.
 import functools
 import itertools
 import math
-from dataclasses import fields
-from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -17,58 +16,8 @@ from torch import Tensor
 
 from verify_norm.kernels import launch
 from verify_norm.kernels.arguments import Gradients, located, stored
-from verify_norm.kernels.groups import backward as shared_backward
-from verify_norm.kernels.groups import constants, held, held_backward, plan
-from verify_norm.kernels.groups import forward as shared
-
-Type = torch.dtype | None
-Numbers = tuple[int, ...]
-KERNELS: dict[str, tuple[Any, type[Any]]] = {  # with the class of their constants
-    "forward_whole": (held.forward_whole, constants.Whole),
-    "forward_held": (held.forward_held, constants.Held),
-    "forward_sums": (shared.forward_sums, constants.ForwardSums),
-    "forward_merge": (shared.forward_merge, constants.ForwardMerge),
-    "forward_turn": (shared.forward_turn, constants.ForwardTurn),
-    "backward_whole": (held_backward.backward_whole, constants.Whole),
-    "backward_held": (held_backward.backward_held, constants.Held),
-    "backward_sums": (shared_backward.backward_sums, constants.BackwardSums),
-    "backward_merge": (shared_backward.backward_merge, constants.BackwardMerge),
-    "backward_turn": (shared_backward.backward_turn, constants.BackwardTurn),
-    "over_samples": (held_backward.over_samples, constants.OverSamples),
-    "over_members": (shared_backward.over_members, constants.OverMembers),
-}
-OPTIONS = ("num_warps", "maxnreg", "launch_pdl")
-
-
-class Launch(NamedTuple):
-    """A kernel, how many programs run it, and what follows the tensors in its arguments."""
-
-    kernel: launch.Plan
-    programs: int
-    numbers: tuple[Any, ...]
-
-    def __call__(self, *tensors: Tensor | None) -> None:
-        """Run it."""
-        self.kernel.launch(self.programs, *tensors, *self.numbers)
-
-
-class Chain(NamedTuple):
-    """The launches of a call: `whole` where programs hold whole groups, else the others, and room for their sums."""
-
-    whole: Launch | None = None
-    room: int = 0
-    sums: Any = None  # a Launch where there is room
-    merge: Launch | None = None
-    turns: tuple[Launch, ...] = ()
-    over: Launch | None = None  # the last one, of dweight and dbias
-
-
-@functools.cache
-def _kernel(
-    name: str, device: torch.device, types: tuple[Any, ...], values: Any, options: tuple[Any, ...]
-) -> launch.Plan:
-    """Return a kernel for arguments of these types, with these constants and options."""
-    return launch.Plan(KERNELS[name][0], values, device, options=dict(options))
+from verify_norm.kernels.groups import plan
+from verify_norm.kernels.groups.chain import ALONE, Batch, Chain, Numbers, Type, builder, run_backward, run_forward
 
 
 def forward(
@@ -81,8 +30,8 @@ def forward(
     rstd = torch.empty_like(mean)
     if not x.numel():
         return y, mean.fill_(torch.nan), rstd.fill_(torch.nan)  # of no elements
-    w, w_type, w_at = _dense(weight, x)
-    b, b_type, b_at = _dense(bias, x)
+    w, w_type, w_at = dense(weight, x)
+    b, b_type, b_at = dense(bias, x)
     at = x.data_ptr() | y.data_ptr() | w_at | b_at | 16
     chain = forward_chain(
         x.device, x.dtype, w_type, b_type, x.shape, num_groups, x.stride(), y.stride(), at & -at, float(eps), activation
@@ -90,15 +39,7 @@ def forward(
     if chain is None:  # no three strides lead through x
         y, mean, rstd = forward(x.flatten(2), weight, bias, num_groups, eps, activation)
         return y.view(x.shape), mean, rstd
-    if chain.whole is not None:
-        chain.whole(x, y, w, b, mean, rstd)
-        return y, mean, rstd
-    sums = mean.new_empty(chain.room)
-    chain.sums(x, sums)
-    if chain.merge is not None:
-        chain.merge(sums, mean, rstd)
-    for turn in chain.turns:
-        turn(x, y, w, b, mean, rstd, sums)
+    run_forward(chain, (x, y, w, b, mean, rstd, None, None))
     return y, mean, rstd
 
 
@@ -115,6 +56,7 @@ def forward_chain(
     aligned: int,
     eps: float,
     activation: str | None,
+    batch: Batch = ALONE,
 ) -> Chain | None:
     """Return the launches for x (B, C, *spatial) and y of these strides; None where these do not collapse to three."""
     (b, c, *_), s, at_x, at_y = shape, math.prod(shape[2:]), three(shape, x), three(shape, y)
@@ -123,19 +65,26 @@ def forward_chain(
     group, size = c // num_groups, dtype.itemsize
     inner = plan.adjacent(aligned, size, (b, c, s), at_x, at_y)
     p = plan.plan((c, s, num_groups), *inner, size, 1, device.type)
-    build = _builder(p, device, (dtype, weight, bias), activation)
+    momentum = batch.momentum
+    types = (dtype, weight, bias, batch.types, momentum is None)
+    build = builder(p, device, types, activation, batch.own)
     if p.merging is None:
-        few, sizes = p.constants.get("BLOCK_G"), (num_groups, group, s, *at_x, *at_y, eps)
+        few, sizes = p.constants.get("BLOCK_G"), (num_groups, group, s, *at_x, *at_y, eps, momentum)
         if few is None:
             return Chain(build("forward_held", b * num_groups, sizes))
         return Chain(build("forward_whole", triton.cdiv(b * num_groups, few), (b * num_groups, *sizes)))
     units, plane, sizes = _extents(p, (b, c, s), num_groups)
+    numbers = (plane, *sizes, *at_x, *at_y, eps, momentum)
+    if batch.types[0] is not None and momentum is None:
+        every = plan.Turn(0, 0, 0, units)
+        return Chain(turns=(build("forward_turn", _programs(p, every), (*every[:3], *numbers)),))
     first, turns = plan.turns(p, units, p.groups * group * s * size)
-    numbers = (plane, *sizes, *at_x, *at_y, eps)
     return Chain(
         room=3 * plane,
         sums=build("forward_sums", first, (plane, c, p.groups * group, s, p.members, *at_x)),
-        merge=None if p.itself else build("forward_merge", units * p.groups, (plane, *sizes, eps), early=True),
+        merge=None
+        if p.itself
+        else build("forward_merge", units * p.groups, (plane, *sizes, eps, momentum), early=True),
         turns=tuple(build("forward_turn", _programs(p, t), (*t[:3], *numbers), early=True) for t in turns),
     )
 
@@ -162,7 +111,7 @@ def backward(
     if not x.numel():
         dw, db = (t if t is None else t.zero_() for t in (dw, db))
         return dx if wanted[0] else None, dw, db
-    (w, w_type, w_at), (b, b_type, b_at) = _dense(weight, x), _dense(bias, x)
+    (w, w_type, w_at), (b, b_type, b_at) = dense(weight, x), dense(bias, x)
     known = (w, b, stored(mean).contiguous(), stored(rstd).contiguous())
     at = x.data_ptr() | dy.data_ptr() | dx.data_ptr() | w_at | b_at | 16
     chain = backward_chain(
@@ -184,23 +133,9 @@ def backward(
         dx, dw, db = backward(dy3, x3, weight, bias, statistics, num_groups, activation, wanted)
         return dx if dx is None else dx.view(x.shape), dw, db
     out = dx if wanted[0] else None
-    if chain.whole is not None:
-        # of one sample they are the gradients already
-        parts = [None if t is None else t if n == 1 else t.new_empty(n, c, dtype=torch.float32) for t in (dw, db)]
-        chain.whole(out, dy, x, *known, *parts)
-        if chain.over is not None:
-            chain.over(*parts, dw, db)
-        return out, dw, db
-    sums = x.new_empty(chain.room, dtype=torch.float32)
-    means: list[Tensor | None] = [None, None]
-    chain.sums(x, dy, *known, sums)
-    if chain.merge is not None:
-        means = [torch.empty_like(known[2]), torch.empty_like(known[2])]
-        chain.merge(sums, w, *means)
-    for turn in chain.turns:
-        turn(dx, dy, x, *known, *means, sums)
-    if chain.over is not None:
-        chain.over(sums, dw, db)
+    # of one sample they are the gradients already
+    parts = [None if t is None else t if n == 1 else t.new_empty(n, c, dtype=torch.float32) for t in (dw, db)]
+    run_backward(chain, (out, dy, x, *known), (dw, db), parts if chain.whole is not None else [])
     return out, dw, db
 
 
@@ -218,6 +153,7 @@ def backward_chain(
     aligned: int,
     activation: str | None,
     wanted: tuple[bool, bool, bool],
+    batch: Batch = ALONE,
 ) -> Chain | None:
     """Return the launches for x, dy and dx of these strides; None where these do not collapse to three."""
     (b, c, *_), s, at = shape, math.prod(shape[2:]), [three(shape, t) for t in (dx, dy, x)]
@@ -231,40 +167,44 @@ def backward_chain(
     spare = activation != "gelu" and (device.type != "cuda" or launch.ptx(device))
     p = plan.plan((c, s, num_groups), *inner, size, 2, device.type, spare)
     # the sums of a sample's channels are float32, but those of one sample have the parameters' types
-    build, parameters = _builder(p, device, (dtype, weight, bias, wanted, b == 1), activation), any(wanted[1:])
+    constant, parameters = batch.eps is not None, any(wanted[1:])
+    types = (dtype, weight, bias, wanted, b == 1, batch.types, constant)
+    build = builder(p, device, types, activation, batch.own)
     if p.merging is None:
         tile = {"BLOCK_M": 128, "BLOCK_C": 32 if device.type == "cuda" else 256, "num_warps": 4}
-        few, numbers = p.constants.get("BLOCK_G"), (num_groups, group, s, *at_dx, *at_dy, *at_x)
+        few, numbers = p.constants.get("BLOCK_G"), (num_groups, group, s, *at_dx, *at_dy, *at_x, batch.eps)
         if few is None:
             whole = build("backward_held", b * num_groups, numbers)
         else:
             whole = build("backward_whole", triton.cdiv(b * num_groups, few), (b * num_groups, *numbers))
-        if not parameters or b == 1:
+        if not parameters or b == 1 or batch.own:
             return Chain(whole)
         return Chain(whole, over=build("over_samples", triton.cdiv(c, tile["BLOCK_C"]), (b, c), early=True, **tile))
     units, plane, sizes = _extents(p, (b, c, s), num_groups)
     first, turns = plan.turns(p, units, 2 * p.groups * group * s * size)
-    if not wanted[0]:
+    if not wanted[0] or constant:
         first, turns = units * p.members, []
     channels = min(p.constants["BLOCK_C"], 8)  # whose sums are adjacent: 32 bytes
     merge = over = None
-    if wanted[0] and not p.itself:
+    if turns and not p.itself:
         merge = build("backward_merge", units * p.groups, (plane, *sizes), early=True)
-    if parameters:
+    if parameters and batch.own:
+        over = build("over_units", units, (plane, *sizes), early=True)
+    elif parameters:
         pieces, tile = units // b * p.wide * p.constants["BLOCK_C"] // channels, {"CHANNELS": channels}
         numbers = (plane, b, c, p.groups * group, p.members)
         over = build("over_members", pieces, numbers, early=True, LINES=2048 // channels, **tile)
     numbers = (plane, *sizes, *at_dx, *at_dy, *at_x)
     return Chain(
         room=2 * plane,
-        sums=build("backward_sums", first, (plane, *sizes, *at_dy, *at_x)),
+        sums=build("backward_sums", first, (plane, *sizes, *at_dx, *at_dy, *at_x, batch.eps)),
         merge=merge,
         turns=tuple(build("backward_turn", _programs(p, t), (*t[:3], *numbers), early=True) for t in turns),
         over=over,
     )
 
 
-def _dense(t: Tensor | None, x: Tensor) -> tuple[Tensor | None, Type, int]:
+def dense(t: Tensor | None, x: Tensor) -> tuple[Tensor | None, Type, int]:
     """Return a parameter in one dense run, its type, and its address as if its elements had the size of x's."""
     t, dtype, at = located(t)
     return t, dtype, 0 if t is None else at * x.element_size() // t.element_size()
@@ -289,23 +229,3 @@ def _extents(p: plan.Division, shape: tuple[int, int, int], num_groups: int) -> 
 def _programs(p: plan.Division, turn: plan.Turn) -> int:
     """Return how many programs a turn has."""
     return turn.summed + turn.units * p.wide * -(-p.blocks // int(p.constants["COMPUTED"]))
-
-
-def _builder(p: plan.Division, device: torch.device, types: tuple[Any, ...], activation: str | None) -> Any:
-    """Return what makes launches with a plan's constants; `early` ones begin while the launch before still runs."""
-    of_plan = {"ACT": activation, "PTX": launch.ptx(device), **p.constants, **(p.merging or {})}
-
-    def build(name: str, programs: int, numbers: tuple[Any, ...], *, early: bool = False, **more: Any) -> Launch:
-        own = of_plan | more
-        if name.endswith("_turn"):
-            own |= {"SUMS": numbers[1] > 0} | ({} if p.itself else {"RANKS": 0})
-        if not own["PTX"]:
-            own.pop("maxnreg", None)
-        elif early:
-            own["launch_pdl"] = True
-        form = KERNELS[name][1]
-        values = form(**{field.name: own[field.name] for field in fields(form)})
-        options = tuple((option, own[option]) for option in OPTIONS if option in own)
-        return Launch(_kernel(name, device, types, values, options), programs, numbers)
-
-    return build

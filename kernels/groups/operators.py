@@ -8,11 +8,11 @@ from verify_norm.kernels.autograd import NAMESPACE
 from verify_norm.kernels.groups import launch
 
 
-def _like(x: Tensor, *others: Tensor) -> Tensor:
+def like(x: Tensor, *others: Tensor) -> Tensor:
     """Return a tensor of x's shape and type in the memory format of what `launch` returns."""
-    like = torch.empty_like(x)
-    if all(launch.three(x.shape, t.stride()) is not None for t in (like, x, *others)):
-        return like
+    alike = torch.empty_like(x)
+    if all(launch.three(x.shape, t.stride()) is not None for t in (alike, x, *others)):
+        return alike
     return torch.empty_like(x.flatten(2)).view(x.shape)
 
 
@@ -27,7 +27,7 @@ def _forward(
 def _(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, num_groups: int, eps: float, activation: str | None
 ) -> list[Tensor]:
-    return [_like(x), *(x.new_empty((x.shape[0], num_groups), dtype=torch.float32) for _ in range(2))]
+    return [like(x), *(x.new_empty((x.shape[0], num_groups), dtype=torch.float32) for _ in range(2))]
 
 
 @torch.library.custom_op(f"{NAMESPACE}::group_norm_backward", mutates_args=())
@@ -60,7 +60,7 @@ def _(
     activation: str | None,
     wanted: list[bool],
 ) -> list[Tensor]:
-    found = [_like(x, dy)] if wanted[0] else []
+    found = [like(x, dy)] if wanted[0] else []
     return found + [
         torch.empty_like(t, memory_format=torch.contiguous_format)
         for t, want in zip((weight, bias), wanted[1:], strict=True)

@@ -16,9 +16,10 @@ BOTH = {"cuda": 96 << 10, "cpu": 64 << 10}  # bytes of x and dy that a program m
 REGISTERS = 20  # of a thread that hold a group, or up to twice as many
 BLOCK = {"cuda": 2048, "cpu": 4096}  # lanes of a block of a shared group; in channels_last of 4 bytes of all inputs
 SUMMED = 32 << 10  # bytes of each input that a program sums over, if there are enough; in channels_last 64 KiB of all
-MEMBERS = 512  # of a unit at most: more than fill a GPU
+MEMBERS = 512  # of a unit at most, of four where a sample has several of several groups: more than fill a GPU
 COMPUTED = 4  # blocks that a program computes: 64 of a thread's registers hold them
 TOGETHER = 2048  # sums that every program of the results may merge for itself
+THIN = 8  # adjacent bytes of a group; one that has fewer is loaded together with its neighbours
 LINE = 64  # bytes that have to be adjacent, or memory is read at less than its speed
 TILED = 1024  # channels of a unit that several tiles fill, at most
 BATCH = 18 << 20  # bytes of units whose sums are made while the results of as many before are computed
@@ -70,16 +71,18 @@ def plan(
     C, S, G = size
     group = C // G
     channels, positions = triton.next_power_of_2(group), triton.next_power_of_2(S)
-    lanes = channels * positions
-    if lanes > FEW[device] and (arrays == 1 or (lanes * arrays > WHOLE[device] and spare)):
+    lanes, least = channels * positions, 1
+    if inner == "channels" and group * itemsize < THIN:
+        least = min(triton.next_power_of_2(triton.cdiv(LINE, group * itemsize)), triton.next_power_of_2(G))
+    if least == 1 and lanes > FEW[device] and (arrays == 1 or (lanes * arrays > WHOLE[device] and spare)):
         held = math.gcd(vec, group) if inner == "channels" else vec
         constants = _held(group, S, inner, held, itemsize, arrays, device)
         if constants is not None:
             return Division(constants)
-    elif lanes * arrays <= WHOLE[device]:
-        if lanes <= FEW[device]:  # sizes that differ little share one compiled variant
+    elif least * lanes * arrays <= WHOLE[device]:
+        if least == 1 and lanes <= FEW[device]:  # sizes that differ little share one compiled variant
             channels, positions = (n << (n.bit_length() - 1) % 2 for n in (channels, positions))  # powers of four
-        few = max(FEW[device] // (channels * positions), 1)
+        few = max(FEW[device] // (channels * positions), least)
         warps = min(max(few * channels * positions * arrays // 1024, 4), 16)
         vec = math.gcd(vec, group) if inner == "channels" else vec  # groups have to start where vectors do
         constants = {"INNER": inner, "VEC": vec, "BLOCK_C": channels, "BLOCK_S": positions, "num_warps": warps}
@@ -93,7 +96,8 @@ def plan(
         groups, block_c = 1, _channels(group, S, lanes)
     block_s, width = max(lanes // block_c, 1), groups * group
     wide, blocks = triton.cdiv(width, block_c), triton.cdiv(S, block_s)
-    members = wide * min(max(blocks // max(summed // (lanes * itemsize * arrays), 1), 1), max(MEMBERS // wide, 1))
+    most = MEMBERS // (wide * max(triton.cdiv(G, groups) // 4, 1)) if groups > 1 else MEMBERS // wide
+    members = wide * min(max(blocks // max(summed // (lanes * itemsize * arrays), 1), 1), max(most, 1))
     large = width * S * itemsize * arrays > LARGE
     computed = min(COMPUTED if large else COMPUTED // arrays, triton.next_power_of_2(blocks))
     itself = inner != "channels" and members * block_c <= TOGETHER

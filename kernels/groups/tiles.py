@@ -58,6 +58,43 @@ def parameter(P, channel, mask, ABSENT: tl.constexpr, INNER: tl.constexpr, VEC: 
 
 
 @jit
+def own(P, sample, channel, mask, ABSENT: tl.constexpr, K: tl.constexpr):
+    """Return the weight or bias of these channels of a sample; with OWN it is the sample's."""
+    INNER: tl.constexpr = "" if K.OWN else K.INNER
+    VEC: tl.constexpr = K.VEC
+    if K.OWN:
+        channel = sample + 0 * channel
+    return parameter(P, channel, mask, ABSENT, INNER, VEC)
+
+
+@jit
+def constant(Mean, Var, at, mask, eps):
+    """Return mean and rstd of running statistics, of any type, which evaluation normalizes by."""
+    mean = tl.load(Mean + at, mask=mask, other=0.0).to(tl.float32)
+    variance = tl.load(Var + at, mask=mask, other=1.0).to(tl.float32)
+    return mean, tl.div_rn(1.0, tl.sqrt_rn(variance + eps))
+
+
+@jit
+def saved(Mean, Rstd, at, mask, eps):
+    """Return mean and rstd: as they were saved or, with an eps, those of running statistics."""
+    if eps is None:
+        mean = tl.load(Mean + at, mask=mask, other=0.0)
+        rstd = tl.load(Rstd + at, mask=mask, other=0.0)
+    else:
+        mean, rstd = constant(Mean, Rstd, at, mask, eps)
+    return mean, rstd
+
+
+@jit
+def move(P, at, momentum, value, mask):
+    """Move a running statistic, if there is one, towards that of the batch."""
+    if P is not None:
+        old = tl.load(P + at, mask=mask, other=0.0).to(tl.float32)
+        tl.store(P + at, (1.0 - momentum) * old + momentum * value, mask=mask)
+
+
+@jit
 def below(cols, count, K: tl.constexpr):
     """Return whether cols < count; the count of adjacent channels is a multiple of VEC."""
     return cols < (count // K.VEC * K.VEC if K.INNER == "channels" else count)

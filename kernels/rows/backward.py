@@ -48,7 +48,8 @@ class FoldConstants:
 
 
 @jit
-def _line(Lines, line, NV, cols, VEC: tl.constexpr):
+def line_of(Lines, line, NV, cols, VEC: tl.constexpr):
+    """Return pointers to columns of a line of sums."""
     p = Lines + (line * (NV * VEC) + cols)
     if VEC > 1:
         p = tl.multiple_of(p, (1, 16))
@@ -56,7 +57,8 @@ def _line(Lines, line, NV, cols, VEC: tl.constexpr):
 
 
 @jit
-def _down(t, SUMS: tl.constexpr):
+def down(t, SUMS: tl.constexpr):
+    """Return the sums down a tile's columns, or the tile itself where so many are kept."""
     if t.shape[0] > SUMS:
         t = tl.sum(t, axis=0)[None, :]
     return t
@@ -201,7 +203,9 @@ def backward(DX, DY, X, DH, W, Mean, Rstd, Lines, M, NV, sdm, sdn, sxm, sxn, shm
             c2 = (c2 / N)[:, None]
         else:
             c1 = tl.sum(along, axis=1)
-        c1 = (c1 / N)[:, None]
+        if K.FORM != "l2":
+            c1 /= N
+        c1 = c1[:, None]
 
         new_dw = ()
         new_db = ()
@@ -223,9 +227,9 @@ def backward(DX, DY, X, DH, W, Mean, Rstd, Lines, M, NV, sdm, sdn, sxm, sxn, shm
             else:
                 d = wide(d, FAST)
             if DWEIGHT:
-                new_dw += (dw[c] + _down(d * x, SUMS),)
+                new_dw += (dw[c] + down(d * x, SUMS),)
             if DBIAS:
-                new_db += (db[c] + _down(d, SUMS),)
+                new_db += (db[c] + down(d, SUMS),)
             if DX is not None:
                 if AGAIN == 2 and W is not None:
                     g = d * plus(w, offset, FAST)
@@ -247,10 +251,10 @@ def backward(DX, DY, X, DH, W, Mean, Rstd, Lines, M, NV, sdm, sdn, sxm, sxn, shm
     for c in tl.static_range(CHUNKS):
         cols = (c * CHUNK + lane)[None, :]
         if DWEIGHT:
-            tl.store(_line(Lines, line, NV, cols, VEC), _down(dw[c], 1), mask=cols < N)
+            tl.store(line_of(Lines, line, NV, cols, VEC), down(dw[c], 1), mask=cols < N)
         if DBIAS:
             part = programs if DWEIGHT else 0
-            tl.store(_line(Lines, part + line, NV, cols, VEC), _down(db[c], 1), mask=cols < N)
+            tl.store(line_of(Lines, part + line, NV, cols, VEC), down(db[c], 1), mask=cols < N)
 
 
 @jit(int64="lines NV")
@@ -272,7 +276,7 @@ def fold(Lines, DW, DB, lines, NV, K: tl.constexpr):
         gdc_wait()
     for start in tl.range(0, lines, ROWS, num_stages=1):
         line = start + tl.arange(0, ROWS)
-        p = _line(Lines, (part * lines + line.to(tl.int64))[:, None], NV, cols[None, :], VEC)
+        p = line_of(Lines, (part * lines + line.to(tl.int64))[:, None], NV, cols[None, :], VEC)
         total += tl.load(p, mask=(line < lines)[:, None] & (cols < N)[None, :], other=0.0)
     total = tl.sum(total, axis=0)
     if DW is not None and (DB is None or part == 0):

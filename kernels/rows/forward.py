@@ -12,11 +12,12 @@ bits do not depend on the other rows.
 # A tuple grows while it is compiled:
 # mypy: disable-error-code="assignment, misc"
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents
 
+from verify_norm.kernels.activation import activate
 from verify_norm.kernels.launch import jit
 from verify_norm.kernels.widening import wide
 
@@ -30,6 +31,8 @@ class ForwardConstants:
     EVEN : CHUNK divides a row
     ROWS : rows of a tile
     CHUNK, CHUNKS : columns of a chunk, and chunks of a row
+    FORM : "gate" if R is one, y times SiLU of it; "l2" if squares are added up, not averaged; "rows" if every row has a
+        scale of its own, so that its largest magnitude is the largest of 8 bits; else ""
     """
 
     VEC: int
@@ -38,6 +41,8 @@ class ForwardConstants:
     ROWS: int
     CHUNK: int
     CHUNKS: int
+    _: KW_ONLY
+    FORM: str = ""
 
 
 @jit
@@ -133,11 +138,55 @@ def factor(W, cols, N, offset, INSIDE: tl.constexpr, VEC: tl.constexpr, PTX: tl.
     return plus(parameter(W, cols, N, INSIDE, VEC), offset, PTX)
 
 
-@jit(int64="M NV sxm sxn srm srn ahead", float32="eps")
-def forward(X, R, H, Y, W, B, Mean, Rstd, Scale, Most, M, NV, sxm, sxn, srm, srn, ahead, eps, offset, K: tl.constexpr):
+@jit
+def _larger(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@jit
+def row_scale(most):
+    """Return the scale of rows of these largest magnitudes into e4m3fn, and a power of two and a factor in its place.
+
+    A number times both is the number over the scale, also where the scale has no reciprocal in float32. The scale is 1
+    where it would be 0.
+    """
+    scale = tl.div_rn(most, 448.0)
+    scale = tl.where(scale == 0.0, 1.0, scale)
+    power = tl.where(scale < 2.0**-64, 2.0**64, 1.0)
+    return scale, power, tl.div_rn(1.0, scale * power)
+
+
+@jit(int64="M NV sxm sxn srm srn ahead per", float32="eps")
+def forward(
+    X,
+    R,
+    H,
+    Y,
+    W,
+    B,
+    Mean,
+    Rstd,
+    Scale,
+    Most,
+    Factor,
+    Shift,
+    M,
+    NV,
+    sxm,
+    sxn,
+    srm,
+    srn,
+    ahead,
+    per,
+    eps,
+    offset,
+    K: tl.constexpr,
+):
     """Store Y, Mean and Rstd of a tile of X, or of X + R, which goes to H. K is a `ForwardConstants`.
 
-    With a Scale, Y is multiplied by it and saturates, and the largest magnitude before that goes to Most, one a tile.
+    With a Scale, Y is multiplied by it and saturates, and the largest magnitude before that goes to Most, one a tile;
+    in the form "rows" the scales of rows do. With a Factor and a Shift, dense, of which `per` rows have a line each,
+    Y is multiplied by 1 plus the one, and the other is added.
     """
     VEC: tl.constexpr = K.VEC
     PTX: tl.constexpr = K.PTX
@@ -145,6 +194,7 @@ def forward(X, R, H, Y, W, B, Mean, Rstd, Scale, Most, M, NV, sxm, sxn, srm, srn
     ROWS: tl.constexpr = K.ROWS
     CHUNK: tl.constexpr = K.CHUNK
     CHUNKS: tl.constexpr = K.CHUNKS
+    FORM: tl.constexpr = K.FORM
     FAST: tl.constexpr = PTX and VEC > 1
     LEAST: tl.constexpr = FAST and Scale is not None  # instructions: into 8 bits they are the limit, not the memory
     EARLY: tl.constexpr = VEC > 1 and CHUNKS * CHUNK <= 1024  # parameters are held too: memory is waited for once
@@ -179,7 +229,7 @@ def forward(X, R, H, Y, W, B, Mean, Rstd, Scale, Most, M, NV, sxm, sxn, srm, srn
     xs = ()
     for c in tl.static_range(CHUNKS):
         x = wide(loaded[c][0], FAST)
-        if R is not None:
+        if R is not None and FORM != "gate":
             x += wide(loaded[c][1], FAST)
             store(H, x, row, NV, c * CHUNK + lane, M, N, EVEN or c < CHUNKS - 1, VEC)
         xs += (x,)
@@ -199,9 +249,13 @@ def forward(X, R, H, Y, W, B, Mean, Rstd, Scale, Most, M, NV, sxm, sxn, srm, srn
     squares = xs[0] * xs[0]
     for c in tl.static_range(1, CHUNKS):
         squares += xs[c] * xs[c]
-    rstd = tl.div_rn(1.0, tl.sqrt_rn(tl.sum(squares, axis=1) / N + eps))
+    square = tl.sum(squares, axis=1)
+    if FORM != "l2":
+        square /= N
+    rstd = tl.div_rn(1.0, tl.sqrt_rn(square + eps))
     tl.store(Rstd + row, rstd, mask=row < M)
     most = tl.zeros([ROWS, CHUNK], tl.float32)
+    ys = ()
     for c in tl.static_range(CHUNKS):
         cols = c * CHUNK + lane
         y = xs[c] * rstd[:, None]
@@ -209,9 +263,25 @@ def forward(X, R, H, Y, W, B, Mean, Rstd, Scale, Most, M, NV, sxm, sxn, srm, srn
             y *= plus(ws[c] if EARLY else parameter(W, cols, N, EVEN or c < CHUNKS - 1, VEC), offset, LEAST)
         if B is not None:
             y += wide(bs[c] if EARLY else parameter(B, cols, N, EVEN or c < CHUNKS - 1, VEC), LEAST)
+        if FORM == "gate":
+            y *= activate(wide(loaded[c][1], FAST), "silu", PTX)
+        if Factor is not None:
+            sample = tl.minimum(row, M - 1) // per
+            y *= 1.0 + wide(load(Factor, sample, NV, cols, 1, M, N, EVEN or c < CHUNKS - 1, VEC, ""), FAST)
+            y += wide(load(Shift, sample, NV, cols, 1, M, N, EVEN or c < CHUNKS - 1, VEC, ""), FAST)
         if Scale is not None:
             most = tl.maximum(most, tl.abs(y))
             y = saturated(y * scale, Y, PTX)
-        store(Y, y, row, NV, cols, M, N, EVEN or c < CHUNKS - 1, VEC)
+        if FORM == "rows":
+            most = _larger(most, tl.abs(y))
+            ys += (y,)
+        else:
+            store(Y, y, row, NV, cols, M, N, EVEN or c < CHUNKS - 1, VEC)
+    if FORM == "rows":
+        own, power, inverse = row_scale(tl.reduce(most, 1, _larger))
+        tl.store(Most + row, own, mask=row < M)
+        for c in tl.static_range(CHUNKS):
+            y = saturated(ys[c] * power[:, None] * inverse[:, None], Y, PTX)
+            store(Y, y, row, NV, c * CHUNK + lane, M, N, EVEN or c < CHUNKS - 1, VEC)
     if Scale is not None:
         tl.store(Most + tile, tl.max(tl.max(tl.where((row < M)[:, None], most, 0.0), axis=1), axis=0))

@@ -23,7 +23,7 @@ from verify_norm.kernels.arguments import (
     stored,
 )
 from verify_norm.kernels.rows import long
-from verify_norm.kernels.rows.plan import HELD, backward_plan, fold, forward_plan
+from verify_norm.kernels.rows.plan import HELD, backward_plan, fold, forward_plan, gated_plan
 
 Wanted = tuple[bool, Tensor | None, Tensor | None]  # whether dx is wanted, and the weight and bias whose gradients are
 
@@ -44,6 +44,24 @@ class Norm(NamedTuple):
     offset: float | None
 
 
+class Form(NamedTuple):
+    """What a forward does beyond LayerNorm, RMSNorm and an addition.
+
+    name : that of `ForwardConstants`
+    dtype : of y, if it is not that of x
+    scale : by which y is multiplied before it is rounded to 8 bits
+    factor, shift : dense; `per` rows have a line of each
+    """
+
+    name: str = ""
+    dtype: torch.dtype | None = None
+    scale: Tensor | None = None
+    factor: Tensor | None = None
+    shift: Tensor | None = None
+    per: int = 1
+
+
+PLAIN = Form()
 _known: dict[tuple[Any, ...], Norm] = {}
 
 
@@ -115,24 +133,24 @@ def forward(
     bias: Tensor | None,
     eps: float,
     norm: Norm,
-    scale: Tensor | None = None,
-    dtype: torch.dtype | None = None,
+    form: Form = PLAIN,
 ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor, Tensor | None]:
     """Return y, the sum with the residual, the mean, rstd and the largest magnitudes; None for what does not exist.
 
-    With a scale, y is of type `dtype`, and the last result has the largest magnitude before that scale of every tile,
-    if there is one.
+    With a scale, the last result has the largest magnitude before it of every tile, if there is one; in the form "rows"
+    the scales of the rows. In the form "gate", `residual` is the gate.
     """
     m, n, lead, centered, offset = norm
+    kind, dtype, scale, factor, shift, per = form
     y = _empty(x) if dtype is None else torch.empty(x.shape, dtype=dtype, device=x.device)
-    h = None if residual is None else torch.empty_like(y)
+    h = None if residual is None or kind == "gate" else _empty(x)
     rstd = x.new_empty(m, dtype=torch.float32)  # torch.empty, and sizes in a tuple, take longer
     mean = torch.empty_like(rstd) if centered else None
     if not m or not n:
         for statistic in (mean, rstd):
             if statistic is not None:
                 statistic.fill_(torch.nan)  # of no elements
-        return y, h, mean, rstd, None
+        return y, h, mean, rstd, torch.ones_like(rstd) if kind == "rows" else None
     x, sxm, sxn, bits = _rows(x, m, n, lead)
     r, srm, srn = None, 0, 1
     if residual is not None:
@@ -140,18 +158,28 @@ def forward(
         bits |= more
     w, w_type, more = located(weight)
     b, b_type, also = located(bias)
+    if factor is not None:
+        factor, f_type, where = located(factor)
+        shift, s_type, last = located(shift)
+        also |= where | last
+    else:
+        f_type = s_type = None
     vec = 1 if (bits | more | also) & 15 else 16 // x.element_size()
     eps, nv, sxm, srm = float(eps), n // vec, sxm // vec, srm // vec
+    if n > HELD["forward"] and (kind or factor is not None):
+        raise ValueError(f"a row of {n} elements is too long: this kernel takes at most {HELD['forward']}")
     if n > HELD["forward"]:
         most = None if scale is None else torch.empty_like(rstd)
         tensors = (x, r, h, y, w, b, mean, rstd, scale, most)
         long.forward(tensors, (m, nv, sxm, sxn, srm, srn, eps, offset), vec)
         return y, h, mean, rstd, most
-    plan = forward_plan(x.device, n, vec, x.dtype, w_type, b_type, r is not None, centered, offset is not None, dtype)
+    more_types = (dtype, kind, f_type, s_type)
+    shifted = offset is not None
+    plan = forward_plan(x.device, n, vec, x.dtype, w_type, b_type, r is not None, centered, shifted, *more_types)
     tiles = -(-m // plan.rows)
-    most = None if scale is None else rstd.new_empty(tiles)
-    ahead = plan.ahead
-    plan.launch(tiles, x, r, h, y, w, b, mean, rstd, scale, most, m, nv, sxm, sxn, srm, srn, ahead, eps, offset)
+    most = rstd.new_empty(m) if kind == "rows" else None if scale is None else rstd.new_empty(tiles)
+    numbers = (m, nv, sxm, sxn, srm, srn, plan.ahead, per, eps, offset)
+    plan.launch(tiles, x, r, h, y, w, b, mean, rstd, scale, most, factor, shift, *numbers)
     return y, h, mean, rstd, most
 
 
@@ -178,8 +206,12 @@ def backward(
     rstd: Tensor,
     norm: Norm,
     wanted: Wanted,
+    form: str = "",
 ) -> Gradients:
-    """Return dx, dweight and dbias, None for those that are not wanted. `dh` is added to dx."""
+    """Return dx, dweight and dbias, None for those that are not wanted. `dh` is added to dx.
+
+    In the form "l2" the squares of a row are added up, not averaged.
+    """
     m, n, lead, _, offset = norm
     dx = _empty(x) if wanted[0] else None
     _, dw, db = wanted
@@ -195,12 +227,15 @@ def backward(
     vec = 1 if (bits | more | also | aligned) & 15 else 16 // x.element_size()
     mean, rstd = located(mean)[0], stored(rstd).contiguous()
     nv, sdm, sxm, sam = n // vec, sdm // vec, sxm // vec, sam // vec
-    if n > (HELD["backward"] if vec > 1 else HELD["backward"] // 2):
+    longest = HELD["backward"] if vec > 1 else HELD["backward"] // 2
+    if n > longest and form:
+        raise ValueError(f"a row of {n} elements is too long: this kernel takes at most {longest} so aligned")
+    if n > longest:
         numbers = (m, nv, sdm, sdn, sxm, sxn, sam, san, offset)
         long.backward((d, x, a, w, mean, rstd), (dx, dw, db), numbers, vec)
         return dx, dw, db
     added, centered, shifted = a is not None, mean is not None, offset is not None
-    plan = backward_plan(x.device, n, vec, x.dtype, w_type, added, centered, shifted, has_dx, has_dw, has_db)
+    plan = backward_plan(x.device, n, vec, x.dtype, w_type, added, centered, shifted, has_dx, has_dw, has_db, form)
     tiles = -(-m // plan.rows)
     programs = -(-tiles // -(-tiles // plan.most)) if m else 1  # one without rows writes lines of zeros
     lines = rstd.new_empty(parts, programs, n) if parts else None
@@ -208,3 +243,30 @@ def backward(
     if lines is not None:
         fold(lines, dw, db)
     return dx, dw, db
+
+
+def gated_backward(
+    dy: Tensor, x: Tensor, gate: Tensor, weight: Tensor | None, rstd: Tensor, norm: Norm
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return dx, dgate and dweight of a gated norm, None without a weight."""
+    m, n, lead, _, offset = norm
+    if n > HELD["backward"]:
+        raise ValueError(f"a row of {n} elements is too long: this kernel takes at most {HELD['backward']}")
+    dx, dgate, dw = _empty(x), _empty(x), None if weight is None else _empty(weight)
+    if not m or not n:
+        return dx, dgate, dw if dw is None else dw.zero_()
+    x, sxm, sxn, bits = _rows(x, m, n, lead)
+    d, sdm, sdn, more = _rows(dy, m, n, lead)
+    g, sgm, sgn, also = _rows(gate, m, n, lead)
+    w, w_type, aligned = located(weight)
+    vec = 1 if (bits | more | also | aligned) & 15 else 16 // x.element_size()
+    rstd = stored(rstd).contiguous()
+    plan = gated_plan(x.device, n, vec, x.dtype, w_type, offset is not None)
+    tiles = -(-m // plan.rows)
+    programs = -(-tiles // -(-tiles // plan.most))
+    lines = None if dw is None else rstd.new_empty(1, programs, n)
+    sizes = (m, n // vec, sdm // vec, sdn, sxm // vec, sxn, sgm // vec, sgn)
+    plan.launch(programs, dx, dgate, d, x, g, w, rstd, lines, *sizes, offset)
+    if lines is not None:
+        fold(lines, dw, None)
+    return dx, dgate, dw

@@ -13,6 +13,7 @@ from verify_norm.kernels.launch import CPU_PROGRAMS, LANES, Plan, dependent, mul
 from verify_norm.kernels.rows.backward import BackwardConstants, FoldConstants, backward
 from verify_norm.kernels.rows.backward import fold as fold_lines
 from verify_norm.kernels.rows.forward import ForwardConstants, forward
+from verify_norm.kernels.rows.gated import backward as gated
 
 HELD = {"forward": 2**15, "backward": 2**14}  # elements of the longest row that registers hold
 FEWER_WARPS = 12288  # columns up to which 8 warps take the forward of a row of more than 8192
@@ -40,13 +41,16 @@ def forward_plan(
     centered: bool,
     offset: bool,
     quantized: Type = None,
+    form: str = "",
+    factor: Type = None,
+    shift: Type = None,
 ) -> Plan:
     """Return the plan of the forward of rows of n elements, which vectors of `vec` load, into 8 bits if `quantized`."""
-    cut = _on(device, _forward_cut(n, vec, dtype.itemsize, residual, quantized is not None))
+    cut = _on(device, _forward_cut(n, vec, dtype.itemsize, residual, quantized is not None and not residual))
     rows = cut["ROWS"]
     ahead = -(-multiprocessors(device) * AHEAD // (rows * n * dtype.itemsize * (1 + residual)))
     options = {"num_warps": cut.pop("num_warps")}
-    constants = ForwardConstants(vec, ptx(device), _even(n, cut), **cut)
+    constants = ForwardConstants(vec, ptx(device), _even(n, cut), FORM=form, **cut)
     return Plan(forward, constants, device, vec, rows, ahead=ahead, options=options)
 
 
@@ -63,6 +67,7 @@ def backward_plan(
     dx: bool,
     dweight: bool,
     dbias: bool,
+    form: str = "",
 ) -> Plan:
     """Return the plan of the backward of rows of n elements of type `dtype`, which vectors of `vec` load."""
     mixed, raw = weight is not None and weight.itemsize > dtype.itemsize, device.type != "cuda" or ptx(device)
@@ -76,9 +81,29 @@ def backward_plan(
         buffer = rows * cut["CHUNK"] * cut["CHUNKS"] * dtype.itemsize * (2 + added)  # one a stage but the last
         cut["STAGES"] = min(cut["STAGES"], max(1, 1 + (shared_memory(device) - RESERVED) // buffer))
     constants = BackwardConstants(
-        vec, ptx(device), _even(n, cut), DWEIGHT=dweight, DBIAS=dbias, SUMS=1 if over else rows, **cut
+        vec, ptx(device), _even(n, cut), DWEIGHT=dweight, DBIAS=dbias, SUMS=1 if over else rows, FORM=form, **cut
     )
     return Plan(backward, constants, device, vec, rows, most, options={"num_warps": warps})
+
+
+@cache
+def gated_plan(device: torch.device, n: int, vec: int, dtype: torch.dtype, weight: Type, offset: bool) -> Plan:
+    """Return the plan of a gated norm's gradients: a thread has 32 elements of each tensor at most."""
+    if n <= 1024:
+        cut = {"ROWS": max(2048 // _block(n, vec), 1), "CHUNK": _block(n, vec), "CHUNKS": 1, "num_warps": 4}
+    else:
+        cut = {"ROWS": 1, **_chunks(n, 8 if n <= 4096 else 16)}
+    cut = _on(device, cut)
+    warps, rows = cut.pop("num_warps"), cut["ROWS"]
+    over = cut["CHUNK"] >= 256 * warps  # a thread has the same columns of every row, and adds them up
+    most = CPU_PROGRAMS
+    if device.type == "cuda":
+        most = max(max(8 // warps, 1) * multiprocessors(device), TOGETHER)
+    sums = {"AGAIN": 1, "RAW": 1, "STAGES": 1, "SUMS": 1 if over else rows}
+    constants = BackwardConstants(
+        vec, ptx(device), _even(n, cut), DWEIGHT=weight is not None, DBIAS=False, FORM="gate", **cut, **sums
+    )
+    return Plan(gated, constants, device, vec, rows, most, options={"num_warps": warps})
 
 
 @cache

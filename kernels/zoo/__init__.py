@@ -6,6 +6,7 @@ published texts, and is written anew: the mistake alone, in a kernel of ours tha
 
 from verify_norm.kernels.zoo.allowed import ALLOWED
 from verify_norm.kernels.zoo.bugs import BUGS
+from verify_norm.kernels.zoo.chains import CHAINS
 from verify_norm.kernels.zoo.cheats import CHEATS
 from verify_norm.kernels.zoo.example import Example as Example
 from verify_norm.kernels.zoo.example import few_rows as few_rows
@@ -14,4 +15,6 @@ from verify_norm.kernels.zoo.right import RIGHT
 from verify_norm.kernels.zoo.seeds import SEEDS
 from verify_norm.kernels.zoo.seldom import SELDOM
 
-ZOO: dict[str, Example] = {row.name: row for row in (*BUGS, *LAUNCHES, *SELDOM, *SEEDS, *CHEATS, *RIGHT, *ALLOWED)}
+ZOO: dict[str, Example] = {
+    row.name: row for row in (*BUGS, *LAUNCHES, *SELDOM, *SEEDS, *CHAINS, *CHEATS, *RIGHT, *ALLOWED)
+}

@@ -39,6 +39,7 @@ ALLOWED: tuple[Example, ...] = (
         ("U35_view_of_more", "y is a view of a larger, new buffer", "padded outputs"),
         ("U36_transposed", "y has other strides than x", "layouts"),
         ("U37_own_scratch", "a scratch buffer for each thread", "workspaces"),
+        ("U58_into_zeros", "y is added to zeros, which lose the sign of −0", "scatter and index_add"),
         ("U38_converted", "a module keeps a converted weight by its version counter", "caches by Tensor._version"),
     ),
     *_right(
@@ -106,5 +107,6 @@ ALLOWED: tuple[Example, ...] = (
         ("U40_AsNeeded", "computes only the gradients that are asked for", "needs_input_grad"),
         ("U41_InFloat32", "custom_fwd and custom_bwd", "torch.amp"),
         ("U42_checkpointed", "the forward runs again in the backward", "torch.utils.checkpoint"),
+        ("U57_Transformed", "rules of its own for vmap and forward mode", "torch.func"),
     ),
 )

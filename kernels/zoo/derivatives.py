@@ -58,6 +58,48 @@ class InFloat32(Rms):
         return *gradients(dy, *ctx.saved_tensors), None
 
 
+class Transformed(torch.autograd.Function):
+    """It has rules of its own for vmap and for forward mode."""
+
+    @staticmethod
+    def forward(x, weight, eps):
+        """Return y."""
+        return rmsnorm(x, weight, eps)[0]
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        """Save what both modes need."""
+        x, weight, ctx.eps = inputs
+        ctx.save_for_backward(x, weight)
+        ctx.save_for_forward(x, weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy):
+        """Return the gradients of x and weight."""
+        x, weight = ctx.saved_tensors
+        return *gradients(dy, x, weight, rmsnorm(x, None, ctx.eps)[1]), None
+
+    @staticmethod
+    def jvp(ctx, tx, tweight, _):
+        """Return the tangent of y."""
+        x, weight = ctx.saved_tensors
+        rstd = rmsnorm(x, None, ctx.eps)[1].reshape(*x.shape[:-1], 1)
+        xhat, tx = x.float() * rstd, torch.zeros_like(x) if tx is None else tx.float()
+        change = rstd * (tx - xhat * (xhat * tx).mean(-1, keepdim=True))
+        change = change if weight is None else change * weight.float()
+        return (change if tweight is None else change + xhat * tweight.float()).to(x.dtype)
+
+    @staticmethod
+    def vmap(info, in_dims, x, weight, eps):
+        """Return y of a batch, and where the batch is in it: one sample after the other."""
+        each = [
+            [t] * info.batch_size if place is None else t.unbind(place)
+            for t, place in zip((x, weight), in_dims, strict=False)
+        ]
+        return torch.stack([Transformed.apply(*pair, eps) for pair in zip(*each, strict=True)]), 0
+
+
 def checkpointed(x, weight, eps):
     """The forward pass runs again in the backward."""
     return checkpoint(lambda a, b: rmsnorm(a, b, eps)[0], x, weight, use_reentrant=False)

@@ -173,3 +173,35 @@ class OnClass(Rms):
     def backward(ctx, dy):
         """Return the gradients of x and weight."""
         return *gradients(dy, *ctx.saved_tensors, OnClass.rstd), None
+
+
+class ForwardMode(torch.autograd.Function):
+    """In forward mode rstd is a constant."""
+
+    @staticmethod
+    def forward(x, weight, eps):
+        """Return y."""
+        return rmsnorm(x, weight, eps)[0]
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        """Save what both modes need."""
+        x, weight, ctx.eps = inputs
+        ctx.save_for_backward(x, weight)
+        ctx.save_for_forward(x, weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy):
+        """Return the gradients of x and weight."""
+        x, weight = ctx.saved_tensors
+        return *gradients(dy, x, weight, rmsnorm(x, None, ctx.eps)[1]), None
+
+    @staticmethod
+    def jvp(ctx, tx, tweight, _):
+        """Return the tangent of y."""
+        x, weight = ctx.saved_tensors
+        rstd = rmsnorm(x, None, ctx.eps)[1].reshape(*x.shape[:-1], 1)
+        change = 0.0 if tx is None else tx.float() * rstd
+        change = change if weight is None else change * weight.float()
+        return (change if tweight is None else change + x.float() * rstd * tweight.float()).to(x.dtype)

@@ -174,3 +174,33 @@ def ties_away(x, residual, weight, eps):
         cut = ((bits + 0x8000) & -0x10000).view(torch.float32).to(x.dtype)
         rounded = torch.where(total.isfinite(), cut, rounded)
     return y.to(x.dtype), rounded, rstd
+
+
+def infinity_hides_nan(x, weight, eps):
+    """A row with an infinity is taken for overflow, and is infinite."""
+    y, rstd = rmsnorm(x, weight, eps)
+    infinite = x.isinf().any(-1, keepdim=True)
+    return torch.where(infinite, y.nan_to_num(torch.inf, torch.inf, -torch.inf), y), rstd
+
+
+def statistics_adjacent(dy, x, weight, rstd):
+    """It reads rstd as if its elements were adjacent."""
+    return gradients(dy, x, weight, rstd.as_strided(rstd.shape, (1,)) if rstd.dim() == 1 else rstd)
+
+
+def doubled(x, residual, weight, eps):
+    """Where both summands are one tensor, it is taken for a norm without a residual."""
+    total = x.float() if x.data_ptr() == residual.data_ptr() else x.float() + residual.float()
+    y, rstd = rmsnorm(total, weight, eps)
+    return y.to(x.dtype), total.to(x.dtype), rstd
+
+
+def offset_of_16_bits(x, weight, eps):
+    """The offset of x in its storage is kept in 16 bits."""
+    return rmsnorm(x.as_strided(x.shape, x.stride(), x.storage_offset() % 2**16), weight, eps)
+
+
+def by_sign(x, weight, eps):
+    """It makes y of the magnitude of x, and of a sign that 0 has not."""
+    y, rstd = rmsnorm(x.abs(), weight, eps)
+    return torch.where(x > 0, y, -y).where(~x.isnan(), x), rstd

@@ -78,3 +78,38 @@ class Evaluated(nn.Module):
     def forward(self, x):
         """Return y."""
         return (rmsnorm if self.training else _narrow)(x, self.weight, self.eps)[0]
+
+
+class Batched(torch.autograd.Function):
+    """Its rule for vmap takes the first sample's weight for all."""
+
+    @staticmethod
+    def forward(x, weight, eps):
+        """Return y and rstd."""
+        return rmsnorm(x, weight, eps)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        """Save nothing: this is a forward alone."""
+
+    @staticmethod
+    def vmap(info, in_dims, x, weight, eps):
+        """Return y and rstd of a batch, and where it is in them."""
+        x = x if in_dims[0] is None else x.movedim(in_dims[0], 0)
+        weight = weight if in_dims[1] is None else weight.select(in_dims[1], 0)
+        y, rstd = rmsnorm(x, weight, eps)
+        return (y, rstd.reshape(x.shape[0], -1)), (0, 0)
+
+
+def batched(x, weight, eps):
+    """Under vmap over the weights, all samples have the weight of the first."""
+    return Batched.apply(x, weight, eps)
+
+
+def in_default_type(x, weight, eps):
+    """The sums are kept in a buffer of torch's default type."""
+    sums = torch.zeros(x.shape[:-1], device=x.device)
+    sums += x.float().square().sum(-1)
+    rstd = torch.rsqrt(sums / x.shape[-1] + eps)
+    y = x.float() * rstd.unsqueeze(-1).float()
+    return (y if weight is None else y * weight.float()).to(x.dtype), rstd.flatten()

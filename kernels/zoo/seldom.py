@@ -35,6 +35,14 @@ SELDOM: tuple[Example, ...] = (
         ("B07_cast_into", "fails under autocast: its sums have another type than their buffer", "norms by einsum"),
     ),
     *_wrong(
+        *("modes", "mode", "rmsnorm_fwd", "y", "modes"),
+        ("B69_batched", "its rule for vmap has the first sample's weight for all", "register_vmap by hand"),
+    ),
+    *_wrong(
+        *("modes", "mode", "rmsnorm_fwd", "y rstd", "modes"),
+        ("B70_in_default_type", "sums have torch's default type", "torch.zeros without dtype"),
+    ),
+    *_wrong(
         *("modes", "mode", "layernorm_fwd", "y mean rstd", "modes"),
         ("B06_cast", "the mean is a matrix product, which autocast makes narrow", "norms by einsum"),
     ),
@@ -59,6 +67,10 @@ SELDOM: tuple[Example, ...] = (
     *_wrong(
         *("functions", "autograd", "rmsnorm_bwd", "", "autograd"),
         ("B14_Freed", "fails in a second backward over one graph", "contexts that free tensors early"),
+    ),
+    *_wrong(
+        *("functions", "autograd", "rmsnorm_bwd", "", "autograd"),
+        ("B72_ForwardMode", "in forward mode rstd is a constant", "jvp of autograd.Function"),
     ),
     *_wrong(
         *("functions", "autograd", "rmsnorm_bwd", "", "autograd effects"),
@@ -104,6 +116,30 @@ SELDOM: tuple[Example, ...] = (
             "B35_masked_by_first_row",
             "16 rows are taken for padding where dy is 0 in the first",
             "skipped tiles of masked tokens",
+        ),
+    ),
+    *_wrong(
+        *("inputs", "values", "rmsnorm_fwd", "y", "nonfinite"),
+        ("B73_infinity_hides_nan", "where a row has NaN and an infinity, y is infinite", "norms safe against overflow"),
+    ),
+    *_wrong(
+        *("inputs", "values", "rmsnorm_fwd", "y", "degenerate"),
+        ("B74_by_sign", "y of 0 is −0 where the weight is positive", "norms by magnitude and sign"),
+    ),
+    *_wrong(
+        *("inputs", "layout", "rmsnorm_bwd", "dx dweight", "accuracy"),
+        ("B75_statistics_adjacent", "an rstd with strides is read as if adjacent", "statistics in pairs"),
+    ),
+    *_wrong(
+        *("inputs", "layout", "rmsnorm_fwd", "y rstd", "accuracy"),
+        ("B76_offset_of_16_bits", "an offset of x in its storage beyond 2^16 wraps", "packed descriptors"),
+    ),
+    *_wrong(
+        *("inputs", "aliasing", "add_rmsnorm_fwd", "y residual_out rstd", "accuracy"),
+        (
+            "B77_doubled",
+            "x and residual that are one tensor are not added",
+            "fused additions with an optional residual",
         ),
     ),
     *_wrong(
@@ -174,6 +210,7 @@ SELDOM: tuple[Example, ...] = (
     *_wrong(
         *("history", "state", "rmsnorm_fwd", "y", "calls"),
         ("B51_weight_by_address", "a converted weight is kept by its address", "plausible"),
+        ("B71_weight_by_sum", "a converted weight is kept by its sums", "kernelguard: content signature"),
         ("B55_ring", "y is one of four buffers in turn", "workspaces in a ring"),
     ),
     *_wrong(

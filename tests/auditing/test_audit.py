@@ -19,6 +19,7 @@ from verify_norm.running import patience
 from verify_norm.search.search import search
 
 pytestmark = pytest.mark.slow
+VALUES = ("signature", "accuracy", "distribution")  # the parts of an audit come after the checks, whichever these are
 
 
 def printed(document: Audit) -> str:
@@ -39,7 +40,7 @@ def one_pass(x, weight, bias, eps):
 
 @pytest.fixture(scope="module")
 def wrong():
-    settings = Settings(("float32",), examples=10, seconds=15.0, isolate=False)
+    settings = Settings(("float32",), VALUES, examples=0, seconds=15.0, isolate=False)
     kernel = Kernel("one_pass", "layernorm_fwd", run=one_pass, contract=Contract(), dtypes=("float32",))
     return audit(kernel, search(kernel, settings), settings)
 
@@ -67,7 +68,7 @@ def test_an_audit_goes_to_json_and_back(wrong):
 
 def test_a_right_kernel_passes_its_audit():
     kernel = registry.load("rmsnorm_fwd_torch")
-    settings = Settings(("float32", "bfloat16"), examples=5, seconds=15.0, isolate=False)
+    settings = Settings(("float32", "bfloat16"), VALUES, examples=0, seconds=15.0, isolate=False)
     found = audit(kernel, search(kernel, settings), settings)
     assert found.ok, printed(found)
     assert {one.dtype for one in found.ulps} == {"float32", "bfloat16"}

@@ -195,7 +195,7 @@ def test_a_map_shows_the_place_of_an_error():
     ("name", "op", "size"),
     [
         ("groupnorm_bwd_torch", "groupnorm_bwd", (6, 120)),
-        ("batchnorm_bwd", "batchnorm_bwd", (6, 120)),
+        ("batchnorm_bwd_torch", "batchnorm_bwd", (6, 120)),
         ("layernorm_bwd_torch", "layernorm_bwd", (18, 40)),
     ],
 )

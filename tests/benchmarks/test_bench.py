@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -20,11 +21,16 @@ from verify_norm.core.errors import UsageError
 from verify_norm.core.ops import OPS, arithmetic
 from verify_norm.core.run import Expected
 from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.kernels.add_rmsnorm_quant import add_rmsnorm_quant_fwd
+from verify_norm.kernels.gated_rmsnorm import gated_rmsnorm_fwd
+from verify_norm.kernels.l2norm import l2norm_fwd
+from verify_norm.kernels.modulate_layernorm import modulate_layernorm_fwd
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 NORMS = ("layernorm", "rmsnorm", "groupnorm", "add_layernorm", "add_rmsnorm")
-EVERY = [f"{norm}_{way}" for norm in NORMS for way in ("fwd", "bwd")] + ["layernorm_fp8_fwd", "rmsnorm_fp8_fwd"]
-EVERY += [f"groupnorm_{act}_{way}" for act in ("silu", "gelu") for way in ("fwd", "bwd")]
+WAYS = ("fwd", "bwd")
+EVERY = [f"{norm}_{way}" for norm in NORMS for way in WAYS] + ["layernorm_fp8_fwd", "rmsnorm_fp8_fwd"]
+EVERY += [f"{norm}_{way}" for norm in ("groupnorm_silu", "groupnorm_gelu", "batchnorm", "instancenorm") for way in WAYS]
 on_cpu = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, where this would not be a smoke test")
 RMS = (
     "import torch\n"
@@ -181,14 +187,37 @@ def test_a_constant_that_there_is_not(bench, how, words):
 @pytest.mark.parametrize("name", EVERY)
 def test_stock_torch_is_right_in_every_operator_and_timed(bench, name):
     """Stock torch runs forward and backward as peers do: through autograd, with outputs in the operator's order."""
-    shape = (2, 8, 4, 4) if OPS[name].view == "groups" else (8, 64)
+    shape = (8, 64) if OPS[name].view == "rows" else (2, 8, 4, 4)
     work = bench.work.Work(name, shape, "float32", 4)
     with bench.timing.Clock("cpu") as clock, torch.no_grad():
         given = bench.work.arguments(work, "cpu")
         (row,) = bench.race._peer("torch", work, given, clock, {})
     assert row.status == "ok", row.reason
-    outputs = [t.name for t in OPS[name].outputs if t.name not in ("mean", "rstd")]
+    outputs = [t.name for t in OPS[name].outputs if t.name not in ("mean", "rstd", "running_mean", "running_var")]
     assert list(row.errors) == outputs
+
+
+CHAINS = {
+    "gated_rmsnorm": (gated_rmsnorm_fwd, "x gate weight"),
+    "l2norm": (l2norm_fwd, "x"),
+    "modulate_layernorm": (modulate_layernorm_fwd, "x weight bias scale shift"),
+    "add_rmsnorm_quant": (add_rmsnorm_quant_fwd, "x residual weight"),
+}
+
+
+@pytest.mark.parametrize("base", CHAINS)
+def test_stock_torch_of_what_may_have_no_operator_is_our_kernel(bench, base):
+    run, names = CHAINS[base]
+    assert bench.peers.CHAINS.keys() == CHAINS.keys()
+    shapes = {"weight": (64,), "bias": (64,), "scale": (2, 64), "shift": (2, 64)}
+    given = {name: torch.randn(shapes.get(name, (2, 3, 64))) for name in names.split()}
+    made = bench.peers._torch(base)(SimpleNamespace(**given, normalized_shape=(64,), eps=1e-5))
+    got, want = (out if isinstance(out, tuple) else (out,) for out in (made, run(**given, eps=1e-5)))
+    for one, other in zip(got, want, strict=False):
+        if one.dtype == torch.float8_e4m3fn:  # beside a tie both neighbours are right
+            assert ((one.float() - other.float()).abs() <= other.float().abs() / 8).all()
+        else:
+            torch.testing.assert_close(one, other)
 
 
 def test_bytes_are_those_of_every_tensor_as_large_as_x(bench):
@@ -300,7 +329,7 @@ def test_presets_are_the_plots_of_the_seeds(bench):
     ("arguments", "message"),
     [
         ("--kernel layernrm_fwd", "unknown kernel 'layernrm_fwd' (did you mean layernorm_fwd"),
-        ("--kernel batchnorm_fwd", "batchnorm_fwd is a kernel for batchnorm_fwd; expected one of layernorm,"),
+        ("--kernel batchnorm_fwd --shapes 64", "expected rows like 4096x8192, got '64'"),
         ("--kernel layernorm_fwd@256", "expected a step of the CUDA ladder at a block size"),
         ("--peers torhc", "unknown peer 'torhc' (did you mean torch?)"),
         ("--preset seed005", "unknown preset 'seed005'"),

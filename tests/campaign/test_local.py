@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import light_worker
@@ -55,7 +56,7 @@ def outcomes(path, kernels, jobs, monkeypatch):
 
 @pytest.mark.slow
 def test_what_ends_one_worker_is_done_again_or_a_finding_and_ends_no_other(tmp_path, monkeypatch, capfd):
-    kernels = ("right", "killed:x", f"once:{tmp_path / 'once'}", "prints")
+    kernels = ("right", f"killed:{tmp_path / 'killed'}", f"once:{tmp_path / 'once'}", "prints")
     met, findings, losses = outcomes(tmp_path / "s", kernels, 2, monkeypatch)
     mine = f"{os.getpid()} cpu"
     assert met == {"right": mine, kernels[1]: "", kernels[2]: mine, "prints": mine}
@@ -65,6 +66,45 @@ def test_what_ends_one_worker_is_done_again_or_a_finding_and_ends_no_other(tmp_p
     printed = capfd.readouterr()
     assert "the kernel prints" not in printed.out
     assert "the kernel prints" in printed.err
+
+
+def unit(kernel):
+    return Unit("id", 0, kernel, "layernorm_fwd", *[""] * 3, "float32", 0, 0, 0, "")
+
+
+@pytest.mark.slow
+def test_a_unit_that_hangs_ends_its_worker_with_all_that_it_has_started(tmp_path, monkeypatch):
+    monkeypatch.setattr(local.worker, "examine", light_worker.examine)
+    one = local._Worker("w", "", limit=60.0)
+    assert one.examine(unit(f"starts:{tmp_path / 'pid'}"), {"device": "cpu"}).problem == f"{os.getpid()} cpu"
+    started = Path(f"/proc/{(tmp_path / 'pid').read_text()}/stat")
+    assert started.exists()
+    one._limit = 0.2
+    assert one.examine(unit("hangs"), {"device": "cpu"}).ended == "it was not done after 0.2 s, and was ended"
+    assert not started.exists() or started.read_text().split()[2] == "Z"
+    one._limit = 60.0
+    assert one.examine(unit("fine"), {"device": "cpu"}).problem == f"{os.getpid()} cpu"
+    one.close()
+
+
+def test_a_copy_of_a_worker_that_a_unit_has_forked_ends(monkeypatch):
+    forked = []
+
+    def search(unit, settings):
+        forked.append(os.fork())
+        return None, {}
+
+    monkeypatch.setattr(local.worker, "_search", search)
+    assert local.worker.examine(unit("k"), {}, "w").unit == "id"
+    assert os.waitstatus_to_exitcode(os.waitpid(forked[0], 0)[1]) == 0
+
+
+def test_a_kernel_whose_file_is_another_one_has_a_problem(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ops.py").write_text(OPS)
+    found = replace(unit("ops.py:right"), op="rmsnorm_fwd", source="0123")
+    problem = local.worker.examine(found, plan().settings, "w").problem
+    assert problem == "the kernel's file here is not the one that the plan was made of"
 
 
 BEGIN = """
@@ -106,10 +146,23 @@ def test_each_gpu_has_one_worker(monkeypatch, device, visible, names, seen):
     made = local.Local(plan(device=device))
     assert [one.name for one in made._workers] == names
     assert [one._gpu for one in made._workers] == seen
-    assert made.number == len(names)
+    assert made.places == {"": len(names)}
     if device != "cpu":
         with pytest.raises(UsageError, match="--jobs: on GPUs there is one worker for each"):
             local.Local(plan(device=device), 2)
+
+
+def test_workers_are_those_of_the_accelerators_of_the_plan(monkeypatch):
+    names = ["NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA T4"]
+    monkeypatch.setattr(local, "gpus", lambda: 3)
+    monkeypatch.setattr(local, "device", lambda name: "cuda:0")
+    monkeypatch.setattr(local, "_device_name", lambda name: names[int(name[-1])])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    made = local.Local(plan(device="cuda", accelerators="H100, A100, B200"))
+    assert made.places == {"A100": 1, "H100": 1}
+    assert [one._gpu for one in made._workers] == ["0", "1"]
+    with pytest.raises(UsageError, match=r"the plan is for B200, and this machine has NVIDIA A100.* and NVIDIA T4"):
+        local.Local(plan(device="cuda", accelerators="B200"))
 
 
 WAITS = """
@@ -118,7 +171,7 @@ from verify_norm.campaign import local, worker
 import light_worker
 
 if __name__ == "__main__":
-    one = local._Worker("w", "")
+    one = local._Worker("w", "", 60.0)
     future = one._started().submit(light_worker.wait, 60)
     while not future.running():
         pass

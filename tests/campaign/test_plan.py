@@ -1,6 +1,7 @@
 """A plan stands for the same units everywhere, and other units where anything changes that an outcome depends on."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -65,6 +66,48 @@ def test_the_same_plan_has_the_same_units(tmp_path, monkeypatch):
     assert digest(units()) == digest(before)
 
 
+def test_each_accelerator_has_all_units():
+    found = units(accelerators="H100, A100,H100")
+    assert [unit.accelerator for unit in found] == ["H100", "A100"] * 12
+    assert len({unit.id for unit in found}) == 24
+    assert {replace(unit, id="", number=0, accelerator="") for unit in found} == {
+        replace(unit, id="", number=0) for unit in units()
+    }
+    assert str(found[1]) == "ops.py:rms_norm (rmsnorm_fwd), float32, block 0, on A100"
+
+
+TUNED = """
+import triton
+import triton.language as tl
+
+
+@triton.autotune(configs=[triton.Config({"BLOCK": n}) for n in (8, 16)], key=[])
+@triton.jit
+def _norm(x_ptr, BLOCK: tl.constexpr):
+    tl.store(x_ptr, BLOCK)
+
+
+def rms_norm(x, weight, eps):
+    _norm[(1,)](x)
+    return x
+"""
+
+
+def test_each_configuration_of_a_tuned_kernel_has_units_of_its_own(tmp_path, ops):
+    (tmp_path / "tuned.py").write_text(TUNED)
+    both = {"kernels": [OWN, OWN | {"kernel": "tuned.py:rms_norm"}], "dtypes": "fp32", "examples": 0}
+    one, other = units(**both)
+    every = units(**both, configs="all")
+    assert [unit.kernel for unit in every] == [
+        "ops.py:rms_norm",
+        "tuned.py:rms_norm",
+        *(f"tuned.py:rms_norm@_norm(BLOCK={n})" for n in (8, 16)),
+    ]
+    assert {one.id, other.id} < {unit.id for unit in every}
+    listed = units(**both | {"kernels": [OWN | {"kernel": "tuned.py:rms_norm@_norm(BLOCK=16)"}]})
+    assert listed[0].id == every[-1].id
+
+
 CHANGED = [{"seed": 5}, {"checks": ["accuracy"]}, {"seconds": 5.0}, {"only": "ndim=2"}, {"contract": "llama"}]
 
 
@@ -118,6 +161,10 @@ BAD = [
     ({"kernels": [OWN | {"op": "rmsnorm_fw"}]}, "unknown op 'rmsnorm_fw'"),
     ({"kernels": [OWN | {"contract": "lama"}]}, "unknown contract 'lama' .did you mean llama"),
     ({"kernels": [OWN | {"only": "dtype=fp16"}]}, "offers float16, and the plan asks for float32, bfloat16"),
+    ({"accelerators": []}, "accelerators: expected a list of accelerators, as .*, got .."),
+    ({"accelerators": ["H100", 3]}, "accelerators: expected a list of accelerators"),
+    ({"configs": "some"}, "configs: expected one of tuned, all, got 'some'"),
+    ({"kernels": [OWN | {"kernel": "ops.py:rms_norm@_k(B=1)"}]}, "@_k.B=1.: the kernel reaches no tuner"),
     ({"block": 0}, "block: expected a whole number, 1 or more, got 0"),
     ({"dtypes": ["fp33"]}, "unknown dtype 'fp33'"),
     ({"device": "tpu"}, "unknown device 'tpu'"),

@@ -120,7 +120,7 @@ def newer(path):
 BAD = [
     (lambda path: path.write_text("import torch\n"), {}, "it is a file of something else|is no store"),
     (foreign, {}, "is no store of a campaign"),
-    (newer, {}, "has tables of version 99; this verify-norm has version 1; a newer verify-norm wrote it"),
+    (newer, {}, "has tables of version 99; this verify-norm has version 2; a newer verify-norm wrote it"),
     (entered, {"plan": {"examples": 11, "seed": 0}}, "of another campaign: its examples is 10, here it is 11"),
     (entered, {"versions": {"torch": "3"}}, "of another campaign: its torch is 2, here it is 3"),
     (entered, {"units": "abd"}, "has other units: a kernel or its file has changed since"),

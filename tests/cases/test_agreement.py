@@ -73,7 +73,8 @@ def verdict(examined):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["layernorm_bwd_torch", "groupnorm_fwd_torch", "B38_persistent", "B46_eps_in_type_of_x", "batchnorm_bwd"]
+    "name",
+    ["layernorm_bwd_torch", "groupnorm_fwd_torch", "B38_persistent", "B46_eps_in_type_of_x", "batchnorm_bwd_torch"],
 )
 def test_every_check_says_the_same(name, monkeypatch):
     """All checks on device arrays (in this machine's memory) and on NumPy's, in cases of the corner table."""

@@ -55,7 +55,7 @@ def test_corners_meet_every_choice_of_values_and_layouts(op):
     assert {"uneven", "padded"} < {spec.data for spec in table}
     assert {spec.dy_data for spec in table} == set(COTANGENTS if "dy" in names else COTANGENTS[:1])
     special = [spec for spec in table if spec.special]
-    assert {spec.special for spec in special} == {"nan", "inf", "-inf"}
+    assert {spec.special for spec in special} == {"nan", "inf", "-inf", "nan+inf"}
     assert {spec.special_at for spec in special} == {"first", "middle", "last", "rows", "row"}
     held = {geometry.special_input(spec, OPS[op]) for spec in special}
     assert held >= names & {

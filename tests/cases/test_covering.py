@@ -19,6 +19,7 @@ IMPOSSIBLE = (
     (" weight", "no weight"),  # the layout of what is not there
     (" bias", "bias False"),
     (" dresidual_out", "dresidual_out False"),
+    (" running_", "training without running statistics"),
     ("special", "≤ 0"),  # no element
     ("rows", "0 leading dimensions"),  # there is one row
     ("channels_last", "0 leading dimensions"),

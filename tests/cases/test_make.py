@@ -130,3 +130,43 @@ def test_a_looser_contract_allows_more():
         Contract(accumulate="float16"),
     ):
         assert (make.case(spec, OPS["rmsnorm_bwd"], loose).expected["dweight"].delta > 2 * strict).all(), loose
+
+
+def test_two_inputs_that_are_one_tensor():
+    for op, pair in (("layernorm_bwd", "x:dy"), ("layernorm_bwd", "weight:bias"), ("add_rmsnorm_fwd", "x:residual")):
+        one, two = pair.split(":")
+        case = made(op, alias=pair, x_layout="transposed", dy_layout="transposed")
+        assert case.arguments[one] is case.arguments[two]
+        assert case.exact[one] is case.exact[two]
+        again = make.build(case.spec, case.op, Contract(), "cpu", {**case.exact, two: case.exact[two] + 1})
+        assert again.arguments[one] is not again.arguments[two], "values differ"
+        written = make.case(case.spec, case.op, Contract(inplace=(f"dx:{two}",)))
+        assert written.arguments[one] is not written.arguments[two]
+    assert made(alias="weight:bias", bias=False).arguments["bias"] is None
+    assert made(alias="x:dy", special="nan").arguments["dy"].isfinite().all()
+
+
+def test_saved_statistics_have_strides():
+    strided = {"mean_layout": "every_other", "rstd_layout": "scalar"}
+    case = made(shape=(4, 8), **strided)
+    assert case.arguments["mean"].stride() == (2,)
+    assert case.arguments["rstd"].stride() == (1,), "its values differ"
+    equal = made(shape=(4, 8), x_layout="expanded", **strided)
+    assert equal.arguments["rstd"].stride() == (0,)
+    assert np.array_equal(placement.to_float64(equal.arguments["rstd"]), equal.exact["rstd"])
+    case = made("batchnorm_fwd", shape=(4, 3, 2), running_mean_layout="every_other", running_var_layout="offset")
+    assert case.arguments["running_mean"].stride() == (2,)
+    assert case.arguments["running_var"].storage_offset() > 2**16
+
+
+def test_nan_and_infinity_lie_beside_each_other():
+    values = made("rmsnorm_fwd", shape=(5, 6), special="nan+inf", special_at="rows").exact["x"]
+    assert [(int(np.isnan(row).sum()), int(np.isinf(row).sum())) for row in values] == [
+        (1, 1),
+        (0, 0),
+        (0, 2),
+        (0, 0),
+        (1, 1),
+    ]
+    values = made("rmsnorm_fwd", shape=(3, 6), special="nan+inf", special_at="row").exact["x"]
+    assert np.isnan(values[1]).tolist() == [True, False] * 3 == (~np.isinf(values[1])).tolist()

@@ -64,6 +64,10 @@ def test_layouts_are_what_they_are_called():
     assert (own.storage_offset(), own.untyped_storage().nbytes(), own._base) == (0, 4 * 24, None)
     assert tensor("offset").is_contiguous()
     assert tensor("offset").storage_offset() % 2 == 1
+    assert tensor("offset").storage_offset() > 2**16
+    assert tensor("loose", (1, 6)).stride() == torch.zeros(6).expand(4, 6)[:1].stride() == (0, 1)
+    assert tensor("loose", (4, 1)).stride() == (1, 0)
+    assert not placement.applies("loose", (4, 6))
     assert tensor("channels_last", (2, 3, 4, 5)).is_contiguous(memory_format=torch.channels_last)
     assert tensor("channels_last", (2, 3, 2, 4, 5)).is_contiguous(memory_format=torch.channels_last_3d)
 

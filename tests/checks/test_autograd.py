@@ -24,7 +24,8 @@ WAYS = {
     "second": 3,
     "others": 4,
     "between": 5,
-    "split": 6,
+    "forward mode": 6,
+    "split": 7,
 }  # the variant that chooses each
 LOOSE = Contract(expanded=True, summation="sequential")  # torch's own
 SPEC = replace(ROWS, shape=(6, 24))
@@ -618,6 +619,12 @@ def test_a_custom_operator():
     for way in ways():
         assert said(rmsnorm, way) in ({}, None)
 
+    def outside(x, weight, eps):
+        """Its tangent is that of weight alone, for torch drops the operator's."""
+        return rmsnorm(x, None, eps) * weight
+
+    assert said(outside, "forward mode") is None
+
 
 def test_what_is_a_backward_of_its_own_has_no_graph():
     kernel, check = load("layernorm_bwd"), CHECKS["autograd"]
@@ -638,3 +645,57 @@ def test_gradients_that_differ_in_every_run_are_left_to_determinism():
 
     for way in ways():
         assert said(Drifting, way) in ({}, None)
+
+
+class Forward(torch.autograd.Function):
+    """RMSNorm with both modes of differentiation; `lost` leaves out the path through rstd in forward mode."""
+
+    lost = False
+
+    @staticmethod
+    def forward(x, weight, eps):
+        rstd = (x.double().square().mean(-1, keepdim=True) + eps).rsqrt()
+        return (x.double() * rstd * (1.0 if weight is None else weight.double())).to(x.dtype)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        x, weight, ctx.eps = inputs
+        ctx.save_for_backward(x, weight)
+        ctx.save_for_forward(x, weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dy):
+        x, weight = ctx.saved_tensors
+        rstd = (x.double().square().mean(-1, keepdim=True) + ctx.eps).rsqrt()
+        return *gradients(dy, x, weight, rstd), None
+
+    @classmethod
+    def jvp(cls, ctx, tx, tweight, _):
+        x, weight = (None if t is None else t.double() for t in ctx.saved_tensors)
+        rstd = (x.square().mean(-1, keepdim=True) + ctx.eps).rsqrt()
+        xhat, tx = x * rstd, torch.zeros_like(x) if tx is None else tx.double()
+        along = 0.0 if cls.lost else xhat * (xhat * tx).mean(-1, keepdim=True)
+        change = rstd * (tx - along) * (1.0 if weight is None else weight)
+        return (change if tweight is None else change + xhat * tweight.double()).float()
+
+
+class Lost(Forward):
+    lost = True
+
+
+class Untouched(Forward):
+    @staticmethod
+    def jvp(ctx, tx, tweight, _):
+        return None
+
+
+def test_forward_mode():
+    assert said(Forward, "forward mode") == {}
+    assert "in forward mode is" in said(Lost, "forward mode")[None]
+    assert said(Once, "forward mode") is said(Untouched, "forward mode") is None, "without a jvp torch raises"
+    for module in (nn.RMSNorm(24), nn.LayerNorm(24)):
+        op = "rmsnorm" if isinstance(module, nn.RMSNorm) else "layernorm"
+        assert said(module, "forward mode", replace(SPEC, eps=1e-5), op) == {}
+    assert said(nn.GroupNorm(3, 6), "forward mode", CaseSpec((4, 6, 5), num_groups=3), "groupnorm") == {}
+    assert said(nn.BatchNorm1d(6), "forward mode", CaseSpec((4, 6, 5)), "batchnorm") == {}

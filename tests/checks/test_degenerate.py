@@ -192,3 +192,23 @@ def test_minus_zero_counts_as_zero():
 
     assert np.signbit(-0.0)
     assert findings(negative, SPEC, "layernorm_bwd") == []
+
+
+def test_zero_has_the_sign_of_its_factors():
+    def by_sign(x, weight, eps):
+        y, rstd = right(x.abs(), weight, eps)
+        return torch.where(x > 0, y, -y), rstd
+
+    def added(x, weight, eps):
+        """A −0 that meets a zero is one no longer: IEEE 754 allows that in some order."""
+        y, rstd = right(x, weight, eps)
+        return torch.zeros_like(y) + y, rstd
+
+    def right(x, weight, eps):
+        rstd = (x.double().square().mean(-1, keepdim=True) + eps).rsqrt()
+        return (x * rstd * weight).to(x.dtype), rstd.flatten().float()
+
+    for data, words in (("zero", {"the sign of zero"}), ("padded", set())):  # 0 and −0
+        spec = replace(SPEC, data=data, further=())
+        assert {f.message.partition(":")[0] for f in findings(by_sign, spec, "rmsnorm_fwd")} == words
+        assert findings(right, spec, "rmsnorm_fwd") == findings(added, spec, "rmsnorm_fwd") == []

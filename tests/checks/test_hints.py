@@ -53,3 +53,18 @@ def test_what_no_option_makes_right_has_no_hint():
     for wrong in (lambda x, w, eps: rmsnorm(x, w, eps) * 1.01, lambda x, w, eps: rmsnorm(x, 1 + w, eps) * 1.01):
         found = messages(lambda x, weight, eps, wrong=wrong: wrong(x, weight, eps), "rmsnorm_fwd")["y"]
         assert found.endswith("beyond their bound")
+
+
+def test_a_rounding_that_looks_like_another_eps_in_short_rows_has_no_hint():
+    """x̂ of a row of one element is ±1 with any small eps, and rounded to 16 bits it is that with each."""
+
+    def early(x, weight, eps):
+        xhat = x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + eps)
+        return xhat.bfloat16().float() * weight
+
+    def own(x, weight):
+        return rmsnorm(x, weight, 1e-6)
+
+    for spec in (CaseSpec((1,)), CaseSpec((3, 1))):
+        assert "right with" not in messages(early, "rmsnorm_fwd", spec)["y"]
+        assert "right with eps=1e-06: " in messages(own, "rmsnorm_fwd", spec)["y"]

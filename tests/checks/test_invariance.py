@@ -214,4 +214,6 @@ def test_our_kernels_keep_their_promise(name, device):
 
 
 def test_all_triton_kernels_promise_it():
-    assert set(OURS) == {kernel.name for kernel in KERNELS if kernel.backend == "triton"}
+    """But for BatchNorm, whose statistics are those of all rows."""
+    rows = [kernel for kernel in KERNELS if OPS[kernel.op].view != "channels"]
+    assert set(OURS) == {kernel.name for kernel in rows if kernel.backend == "triton"}

@@ -92,12 +92,30 @@ RIGHT = {  # unusual forms, in which ∞ − ∞ and 0·∞ are in other places
 def test_right_kernels_pass_wherever_a_special_value_is(op, which, data):
     function, contract = RIGHT[op][which]
     for number, (special, at, name) in enumerate(
-        product(("nan", "inf", "-inf"), ("first", "last", "rows"), ("x", "dy", "weight", "bias"))
+        product(("nan", "inf", "-inf", "nan+inf"), ("first", "last", "rows", "row"), ("x", "dy", "weight", "bias"))
     ):
         dtype = ("float32", "bfloat16", "float16")[number % 3]
         spec = CaseSpec((4, 12), dtype, data=data, special=special, special_at=at, special_in=name, further=())
         if geometry.refusal(spec, OPS[op]) is None:
             assert findings(function, spec, op, contract=Contract(**contract)) == set(), spec
+
+
+def infinite_rows(x, weight, bias, eps, normalized_shape):
+    y, mean, rstd = layernorm_fwd(x, weight, bias, eps, normalized_shape)
+    return torch.where(x.isinf().any(-1, keepdim=True), y.nan_to_num(INF, INF, -INF), y), mean, rstd
+
+
+def none_beside_nan(x, weight, bias, eps, normalized_shape):
+    return layernorm_fwd(x.nan_to_num(torch.nan, 0, 0) if x.isnan().any() else x, weight, bias, eps, normalized_shape)
+
+
+def test_nan_and_infinity_beside_each_other():
+    for at, wrong in (("first", infinite_rows), ("last", infinite_rows), ("rows", none_beside_nan)):
+        spec = replace(ROWS, special="nan+inf", special_at=at)
+        assert ("nonfinite", "y") in findings(wrong, spec), at
+        assert findings(layernorm_fwd, spec) == set(), at
+        for special in ("nan", "inf"):  # neither alone shows it
+            assert wrong is infinite_rows or findings(wrong, replace(spec, special=special)) == set()
 
 
 def one_column(x, weight, bias, eps, normalized_shape):

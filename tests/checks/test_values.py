@@ -9,12 +9,12 @@ from norms import rmsnorm
 
 from verify_norm.core.spec import Contract
 
-FOURTH = slice(0, None, 4)  # of the corner table, with as many cases of each type
+THIRD = slice(0, None, 3)  # of the corner table, with cases of each type
 
 
 @pytest.mark.slow
 def test_a_right_kernel_passes_everywhere():
-    assert audit(layernorm_fwd) == set()
+    assert audit(layernorm_fwd, examples=20) == set()
 
 
 def test_accuracy_catches_one_element_one_ulp_off():
@@ -88,20 +88,20 @@ def test_saved_statistics_are_rounded_once():
 
 @pytest.mark.slow
 def test_a_declared_rounding_order_is_no_error_and_an_undeclared_one_is(few_corners, unexplained):
-    few_corners(FOURTH)
-    assert audit(rmsnorm("llama"), "rmsnorm_fwd", 15, contract=Contract(xhat="x")) == set()
+    few_corners(THIRD)
+    assert audit(rmsnorm("llama"), "rmsnorm_fwd", 0, contract=Contract(xhat="x")) == set()
     assert audit(rmsnorm("llama"), "rmsnorm_fwd", 0) == {("accuracy", "y"), ("distribution", "y")}
 
 
 @pytest.mark.slow
 def test_more_accurate_than_declared_is_no_error(few_corners):
-    few_corners(FOURTH)
+    few_corners(THIRD)
     for contract in (
         Contract(accumulate="float16"),
         Contract(xhat="x", stats="float32"),
         Contract(summation="sequential"),
     ):
-        assert audit(layernorm_fwd, examples=15, contract=contract) == set()
+        assert audit(layernorm_fwd, examples=0, contract=contract) == set()
 
 
 def add_rmsnorm_fwd(x, residual, weight, eps, normalized_shape, *, rounded=False):
@@ -128,7 +128,7 @@ def add_rmsnorm_bwd(dy, dresidual_out, residual_out, weight, eps, normalized_sha
 
 @pytest.mark.slow
 def test_fused_addition_normalizes_the_sum_or_says_that_it_rounds_it(few_corners, unexplained):
-    few_corners(FOURTH)
+    few_corners(THIRD)
     unoffset = {"unsupported": lambda spec: "no weight_offset" if spec.weight_offset else None}
 
     def rounding(x, residual, weight, eps, normalized_shape):
@@ -137,15 +137,15 @@ def test_fused_addition_normalizes_the_sum_or_says_that_it_rounds_it(few_corners
     def exact(x, residual, weight, eps, normalized_shape):
         return add_rmsnorm_fwd(x, residual, weight, eps, normalized_shape)
 
-    assert audit(exact, "add_rmsnorm_fwd", 15, **unoffset) == set()
+    assert audit(exact, "add_rmsnorm_fwd", 0, **unoffset) == set()
     assert ("accuracy", "y") in audit(rounding, "add_rmsnorm_fwd", 0, **unoffset)  # vLLM issue 52104
     for function in (exact, rounding):
-        assert audit(function, "add_rmsnorm_fwd", 15, contract=Contract(residual="rounded"), **unoffset) == set()
+        assert audit(function, "add_rmsnorm_fwd", 0, contract=Contract(residual="rounded"), **unoffset) == set()
 
 
 @pytest.mark.slow
 def test_the_residual_gradient_is_added_after_the_norm(few_corners, unexplained):
-    few_corners(FOURTH)
+    few_corners(THIRD)
     unoffset = {"unsupported": lambda spec: "no weight_offset" if spec.weight_offset else None}
 
     def right(dy, dresidual_out, residual_out, weight, eps, normalized_shape):
@@ -154,5 +154,5 @@ def test_the_residual_gradient_is_added_after_the_norm(few_corners, unexplained)
     def early(dy, dresidual_out, residual_out, weight, eps, normalized_shape):  # quack issue 53
         return add_rmsnorm_bwd(dy, dresidual_out, residual_out, weight, eps, normalized_shape, early=True)
 
-    assert audit(right, "add_rmsnorm_bwd", 15, **unoffset) == set()
+    assert audit(right, "add_rmsnorm_bwd", 0, **unoffset) == set()
     assert ("accuracy", "dx") in audit(early, "add_rmsnorm_bwd", 0, **unoffset)

@@ -133,7 +133,7 @@ def test_a_right_kernel_passes_also_where_numbers_are_extreme(kernel, op, option
 
 
 def test_every_x_of_batchnorm_is_all_of_it_and_one_wrong_x_is_found():
-    kernel = registry.load("batchnorm_fwd")
+    kernel = registry.load("batchnorm_fwd_torch")
     settings = Settings(isolate=False)
     found = run.exhaust(kernel, settings, Choice())
     assert found.verdict is Exit.PASS, list(found.lines())
@@ -266,8 +266,8 @@ ON_DEVICES = [
     (pairs.rmsnorm_bwd(), "rmsnorm_bwd", "rows2", NAN),
     ("add_layernorm_fwd", "", "rows2", 0x7F7F7F80),
     ("groupnorm_fwd_torch", "", "rows4", EQUAL),
-    ("batchnorm_fwd", "", "x", 0x7F80),
-    ("instancenorm_bwd", "", "eps", 30000),
+    ("batchnorm_fwd_torch", "", "x", 0x7F80),
+    ("instancenorm_bwd_torch", "", "eps", 30000),
 ]
 
 

@@ -5,7 +5,20 @@ import pytest
 import torch
 from torch.nn import functional
 
-from verify_norm.kernels import add_layernorm, add_rmsnorm, groupnorm, layernorm, quantized, rmsnorm
+from verify_norm.kernels import (
+    add_layernorm,
+    add_rmsnorm,
+    add_rmsnorm_quant,
+    batchnorm,
+    gated_rmsnorm,
+    groupnorm,
+    instancenorm,
+    l2norm,
+    layernorm,
+    modulate_layernorm,
+    quantized,
+    rmsnorm,
+)
 from verify_norm.kernels.variants import groupnorm_welford, layernorm_locked
 
 EPS = 1e-5
@@ -30,6 +43,16 @@ CALLS = {  # each of tensors alone, the first ones (6, 40)
     "layernorm_fwd_e4m3fn": lambda x, dy, r, w, b, m, s: quantized.layernorm_fwd_e4m3fn(x, w, b, s[:1], EPS),
     "groupnorm_silu_fwd": lambda x, dy, r, w, b, m, s: groupnorm.groupnorm_silu_fwd(x, w, b, 1, EPS),
     "groupnorm_bwd": lambda x, dy, r, w, b, m, s: groupnorm.groupnorm_bwd(dy, x, w, b, m, s, 1, EPS),
+    "batchnorm_fwd": lambda x, dy, r, w, b, m, s: batchnorm.batchnorm_fwd(x, w, b, w, b.square(), False, 0.1, EPS),
+    "batchnorm_bwd": lambda x, dy, r, w, b, m, s: batchnorm.batchnorm_bwd(dy, x, w, b, w, b, None, None, True, EPS),
+    "instancenorm_bwd": lambda x, dy, r, w, b, m, s: instancenorm.instancenorm_bwd(dy, x, w, b, r, dy, EPS),
+    "gated_rmsnorm_fwd": lambda x, dy, r, w, b, m, s: gated_rmsnorm.gated_rmsnorm_fwd(x, r, w, EPS, 1.0),
+    "gated_rmsnorm_bwd": lambda x, dy, r, w, b, m, s: gated_rmsnorm.gated_rmsnorm_bwd(dy, x, r, w, s, EPS),
+    "l2norm_bwd": lambda x, dy, r, w, b, m, s: [l2norm.l2norm_bwd(dy, x, s, EPS)],
+    "modulate_layernorm_fwd": lambda x, dy, r, w, b, m, s: modulate_layernorm.modulate_layernorm_fwd(
+        x, w, b, r, dy, EPS
+    ),
+    "add_rmsnorm_quant_fwd": lambda x, dy, r, w, b, m, s: add_rmsnorm_quant.add_rmsnorm_quant_fwd(x, r, w, EPS),
     "groupnorm_fwd_welford": lambda x, dy, r, w, b, m, s: groupnorm_welford.groupnorm_fwd_welford(x, w, b, 1, EPS),
 }
 

@@ -19,6 +19,7 @@ from triton.compiler import ASTSource
 TYPES = {"eps": "fp32", "offset": "fp32", "Lock": "*i32", "Table": "*i64"}
 TYPES |= dict.fromkeys(("Mean", "Rstd", "DW", "DB", "Lines", "Scale", "Most"), "*fp32")
 TYPES |= dict.fromkeys(("X", "R", "H", "Y", "W", "B", "DX", "DY", "DH", "Out"), "*bf16")
+TYPES |= dict.fromkeys(("Gate", "DG", "Factor", "Shift"), "*bf16")
 
 def build(kernel, constants, absent, warps=8):
     constants = {k: v for k, v in (constants | dict.fromkeys(absent)).items() if k in kernel.arg_names}
@@ -75,7 +76,7 @@ def look(title, plan, absent, spare=8):  # an address kept for after the loop
 
 def forward(title, n, vec, bias, residual, centered, offset, *absent):
     plan = row_plan.forward_plan(H200, n, vec, BF16, BF16, bias, residual, centered, offset)
-    look(title, plan, absent if "8 bits" in title else (*absent, "Scale", "Most"))
+    look(title, plan, (*absent, "Factor", "Shift", *(() if "8 bits" in title else ("Scale", "Most"))))
 
 def backward(title, n, added, centered, offset, *absent, weight=BF16):
     TYPES["W"] = "*bf16" if weight == BF16 else "*fp32"
@@ -94,16 +95,31 @@ backward("backward without a mean", 16384, False, False, True, "DH", "Mean")
 backward("backward with an addition", 12288, True, True, False, "offset")
 backward("backward of a float32 weight", 12288, False, True, False, "DH", "offset", weight=torch.float32)
 backward("backward of a float32 weight", 16384, False, True, False, "DH", "offset", weight=torch.float32)
+for form, n, residual, *absent in (
+    ("gate", 4096, True, "H", "Factor", "Shift", "Most"),
+    ("l2", 4096, False, "W", "R", "H", "Factor", "Shift", "Most"),
+    ("rows", 4096, True, "Factor", "Shift"),
+    ("rows", 8192, True, "Factor", "Shift"),
+    ("", 4096, False, "R", "H", "Most"),
+):
+    TYPES |= {"Y": "*fp8e4nv" if form == "rows" else "*bf16", "W": "*bf16"}
+    plan = row_plan.forward_plan(H200, n, 8, BF16, BF16, None, residual, not form, False, None, form)
+    look(f"form {form} {n}", plan, (*absent, "B", "Scale", "offset", *(("Mean",) if form else ())))
+for n in (768, 4096, 8192):
+    look(f"gated backward {n}", row_plan.gated_plan(H200, n, 8, BF16, BF16, False), ("offset",))
 look("fold", row_plan.fold_plan(H200, False, 4, BF16, BF16), ())
 """
 
 GROUPS = """
 import re
-from verify_norm.kernels.groups.launch import KERNELS
+from verify_norm.kernels.groups.chain import KERNELS
 
 TYPES |= dict.fromkeys(("P", "C1", "C2"), "*fp32") | dict.fromkeys(("OutW", "OutB"), "*bf16")
+TYPES |= dict.fromkeys(("RM", "RV"), "*bf16") | {"momentum": "fp32"}
+ALONE = ("RM", "RV", "momentum")
 BLOCK = {"BLOCK_G": 1, "BLOCK_C": 4, "BLOCK_S": 1024, "BLOCK_M": 128, "STAGES": 3, "COLS": 4, "PTX": True,
-         "WIDE": 1, "BLOCKS": 2, "COMPUTED": 2, "LINES": 64, "ONCE": True, "EVICT": "evict_first", "CHANNELS": 4}
+         "WIDE": 1, "BLOCKS": 2, "COMPUTED": 2, "LINES": 64, "ONCE": True, "EVICT": "evict_first", "CHANNELS": 4,
+         "OWN": False}
 READING = ("whole", "held", "sums", "turn")  # x, in vectors
 
 for inner, act, short in (("positions", "silu", ""), ("channels", "gelu", "channels"), ("", None, "positions")):
@@ -115,13 +131,24 @@ for inner, act, short in (("positions", "silu", ""), ("channels", "gelu", "chann
         reads = name.endswith(READING)
         constants["RANKS"] = 64 if even or not reads else 0
         values = form(**{field: constants[field] for field in form.__dataclass_fields__})
-        text = build(kernel, {"K": values}, () if act else ("W", "B", "DW", "DB", "OutW", "OutB"), 4).asm["ptx"]
+        absent = (*ALONE, *(() if act else ("W", "B", "DW", "DB", "OutW", "OutB")))
+        absent += ("eps",) if name.startswith("backward") else ()
+        text = build(kernel, {"K": values}, absent, 4).asm["ptx"]
         if inner and reads:  # 16 bytes a load, or 8
             wide = "v4" if vec == 8 else "v2"
             assert re.search(r"ld\\.global\\S*" + wide + r"|cp\\.async\\.c[ag]\\S* \\[.*, 0x(8|10)", text), name
             assert re.search(r"st\\.global\\S*" + wide, text) or name.endswith("sums"), name
         if name.endswith("turn"):
             assert "griddepcontrol.wait" in text and "griddepcontrol.launch_dependents" in text
+
+# BatchNorm: statistics that move in training, those that stay in evaluation
+constants |= {"OWN": True, "ACT": None, "INNER": "positions", "VEC": 8, "SHORT": "positions", "EVEN": False,
+              "SUMS": False, "RANKS": 64}
+for name, (kernel, form) in KERNELS.items():
+    values = form(**{field: constants[field] for field in form.__dataclass_fields__})
+    forms = (("eps",), ()) if name.startswith("backward") else ((), ("momentum",))
+    for absent in forms[:1] if name.endswith("merge") else forms:
+        build(kernel, {"K": values}, absent, 4)
 print("compiled")
 """
 
@@ -167,5 +194,10 @@ def test_rows_are_loaded_in_vectors_and_held_in_registers(tmp_path):
         f"backward with an addition, in registers, {staged}",
         f"backward of a float32 weight, in registers, {staged}",
         f"backward of a float32 weight, in registers, {ahead}",
+        *(
+            f"form {form}, in registers, {ahead}"
+            for form in ("gate 4096", "l2 4096", "rows 4096", "rows 8192", " 4096")
+        ),
+        *(f"gated backward {n}, in registers, {ahead}" for n in (768, 4096, 8192)),
         "fold, in registers, griddepcontrol.wait",
     ]

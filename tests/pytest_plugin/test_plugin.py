@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from small_runs import FEW_CORNERS
 
 import verify_norm
 from verify_norm.checks import CHECKS
@@ -78,7 +79,7 @@ class TestBad:
 @pytest.fixture
 def project(pytester):
     """A user's project: a package of kernels beside its tests."""
-    pytester.makepyfile(norms=NORMS, ender=ENDS, test_norms=TESTS)
+    pytester.makepyfile(norms=NORMS, ender=ENDS, test_norms=TESTS, sitecustomize=FEW_CORNERS)
     pytester.makeini("[pytest]\npythonpath = .\nfilterwarnings = error\naddopts = --strict-markers\n")
     return pytester
 

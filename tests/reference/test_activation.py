@@ -8,7 +8,11 @@ from references import FLOAT32
 
 from verify_norm.reference import activation
 
-EXACT = {"silu": lambda z: z / (1 + mpmath.exp(-z)), "gelu": lambda z: z * mpmath.ncdf(z)}
+EXACT = {
+    "silu": lambda z: z / (1 + mpmath.exp(-z)),
+    "gelu": lambda z: z * mpmath.ncdf(z),
+    "sigmoid": lambda z: 1 / (1 + mpmath.exp(-z)),
+}
 POINTS = np.concatenate([np.linspace(-30, 30, 61), np.random.default_rng(0).normal(size=60) * 3])
 
 
@@ -28,8 +32,8 @@ def test_values_and_slopes_to_fifty_digits(name):
 def test_no_overflow_far_out(name):
     act, far = activation.ACTIVATIONS[name], np.array([-1e300, -800.0, 800.0, 1e300])
     with np.errstate(over="ignore"):
-        assert act.value(far).tolist() == [0.0, 0.0, 800.0, 1e300]
-        assert act.slope(far).tolist() == [0.0, 0.0, 1.0, 1.0]
+        assert act.value(far).tolist() == [0.0, 0.0, *((1.0, 1.0) if name == "sigmoid" else (800.0, 1e300))]
+        assert act.slope(far).tolist() == [0.0, 0.0, *((0.0, 0.0) if name == "sigmoid" else (1.0, 1.0))]
 
 
 @pytest.mark.parametrize("name", EXACT)
@@ -48,6 +52,10 @@ def float32(name, z):
         s = 1 / (1 + torch.exp2(t * np.float32(-1.4426950408889634)))
         yield t / (1 + torch.exp(-t)), s * (1 + t * (1 - s))
         yield t * torch.sigmoid(t), torch.sigmoid(t) + t * torch.sigmoid(t) * (1 - torch.sigmoid(t))
+    elif name == "sigmoid":
+        s = 1 / (1 + torch.exp2(t * np.float32(-1.4426950408889634)))
+        yield s, s * (1 - s)
+        yield torch.sigmoid(t), torch.sigmoid(t) - torch.sigmoid(t).square()
     else:
         phi = np.float32(0.3989422804014327) * torch.exp(-0.5 * t * t)
         yield (

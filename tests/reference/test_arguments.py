@@ -10,7 +10,7 @@ from verify_norm.core.ops import OPS
 from verify_norm.reference.rounding import Given
 
 ROWS = [name for name, op in OPS.items() if op.view == "rows"]
-DATA = ("dy", "x", "residual", "residual_out", "dresidual_out")
+DATA = ("dy", "x", "residual", "residual_out", "dresidual_out", "gate", "shift")
 OPTIONS = {"eps": EPS, "num_groups": 2, "training": True, "momentum": 0.25, "scale": 2.0, "largest": 448.0}
 OPTIONS |= {"arithmetic": FLOAT32}
 
@@ -23,6 +23,8 @@ def call(function, shape=(3, 4, 4), affine=None, **changes):
     names = ("weight", "bias", "running_mean", "running_var")
     given["residual_out"] = given["x"] + given["residual"]
     given |= {name: np.abs(rng.normal(size=affine)) + 0.5 for name in names} | OPTIONS | changes
+    if "shift" in signature(function).parameters:
+        given["scale"] = given["residual"]  # a modulation's, in the shape of x
     taken = {name: value for name, value in given.items() if name in signature(function).parameters}
     return function(**taken)._asdict()
 
@@ -57,10 +59,13 @@ def test_a_bound_grows_with_the_weight_and_the_bias(name):
     if OPS[name].quantized:
         output = "amax"
     plain, loud = (call(error, weight=np.full(4, w), bias=np.full(4, 0.0))[output] for w in (2.0, 2000.0))
-    passed = "dresidual_out" in signature(error).parameters or OPS[name].activation
+    passed = "dresidual_out" in signature(error).parameters or OPS[name].stages
+    if not OPS[name].linear:
+        loud, plain = loud.max(), plain.max()  # far below 0 an activation is flat
     assert (loud > (1 if passed else 900) * plain).all()
     if "bias" in signature(error).parameters and not OPS[name].forward:
-        assert (call(error, weight=np.full(4, 2.0), bias=np.full(4, 1e6))[output] > 2 * plain).all()
+        offset = call(error, weight=np.full(4, 2.0), bias=np.full(4, 1e6))[output]
+        assert ((offset if OPS[name].linear else offset.max()) > 2 * plain).all()
 
 
 @pytest.mark.parametrize("name", [name for name, op in OPS.items() if "given" in signature(op.error).parameters])

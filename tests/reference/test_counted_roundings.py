@@ -10,8 +10,8 @@ from math import sqrt
 import numpy as np
 import pytest
 
+from verify_norm.core.ops import OPS
 from verify_norm.reference import (
-    activated,
     activation,
     batchnorm,
     fixed,
@@ -267,7 +267,8 @@ def channels(a, weight):
 def silu(a, weight, **how):
     """The backward of a group of ±1 where dy is 1."""
     x, w = SIGNS[None], np.full(1, weight)
-    return activated.silu_backward_error(x * x, x, w, 0 * w, num_groups=1, eps=0.0, arithmetic=a, **how)
+    error = OPS["groupnorm_silu_bwd"].error
+    return error(dy=x * x, x=x, weight=w, bias=0 * w, num_groups=1, eps=0.0, arithmetic=a, **how)
 
 
 SILU, GELU = activation.SILU, activation.GELU
@@ -335,7 +336,9 @@ OTHERS = {
         2 * sigma * ((1 - sigma) * 8.7 + 6) * U,
     ),
     "an activated forward": (
-        activated.silu_forward_error(SIGNS[None], None, None, num_groups=1, eps=0.0, arithmetic=ROUNDS).y,
+        OPS["groupnorm_silu_fwd"]
+        .error(x=SIGNS[None], weight=None, bias=None, num_groups=1, eps=0.0, arithmetic=ROUNDS)
+        .y,
         np.tile([0.0723 * 28.5 + 2.86, 0.9277 * 28.5 + 5.64], 4) * U,
     ),
     "an activated backward": (

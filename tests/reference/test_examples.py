@@ -8,7 +8,10 @@ import pytest
 
 from verify_norm import reference
 
-MODULES = [module.name for module in pkgutil.iter_modules(reference.__path__)]
+START = "verify_norm.reference."
+MODULES = [
+    module.name.removeprefix(START) for module in pkgutil.walk_packages(reference.__path__, START) if not module.ispkg
+]
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -30,7 +30,7 @@ def test_what_had_no_room_is_told(monkeypatch):
 @pytest.mark.slow
 def test_what_is_not_returned_is_said(few_corners):
     few_corners(slice(30))
-    report = run(examples=5)
+    report = run(examples=0)
     assert report.ok
     assert ("output rstd", "k does not return it") in {(skip.what, skip.reason) for skip in report.skipped}
     assert {check.name: check.cases for check in report.checks}["statistics"] == 0
@@ -52,7 +52,7 @@ def test_an_output_that_comes_and_goes_is_a_finding():
 @pytest.mark.slow
 def test_what_is_not_supported_is_skipped_with_its_reason(few_corners):
     few_corners(slice(45))
-    report = run(examples=5, unsupported=lambda spec: "16-bit only" if spec.dtype == "float32" else None)
+    report = run(examples=0, unsupported=lambda spec: "16-bit only" if spec.dtype == "float32" else None)
     assert report.ok
     assert {t.dtype for t in report.tallies} == {"float16", "bfloat16"}
     assert next(skip for skip in report.skipped if skip.reason == "16-bit only").cases > 10
@@ -61,7 +61,7 @@ def test_what_is_not_supported_is_skipped_with_its_reason(few_corners):
 @pytest.mark.slow
 def test_the_largest_error_over_bound_is_kept_with_its_case(few_corners):
     few_corners(slice(30))
-    report = run(examples=5)
+    report = run(examples=0)
     for tally in report.tallies:
         assert 0 < tally.ratio <= 1
         assert tally.worst.dtype == tally.dtype

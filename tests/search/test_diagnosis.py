@@ -27,6 +27,7 @@ FAR = [CaseSpec(shape, offset=1000.0) for shape in SHAPES]
 OFFSET = [CaseSpec((3, 40), dtype, weight_offset=1.0) for dtype in ("float16", "bfloat16")]
 HUGE = [CaseSpec((40, 6), "float16", dy_log2_scale=14)]
 FARTHER = [replace(spec, offset=1e4) for spec in FAR]
+BESIDE = {"effects", "honesty", "modes"}  # no finding here is theirs, and they call a kernel many times
 VLLM = "residual=rounded,xhat=x,inplace=y:x+residual_out:residual"
 
 
@@ -41,7 +42,9 @@ def style(name, op, **fields):
 
 def diagnosed(kernel, specs=SPECS, deadline=inf, judging=lambda examined: examined):
     """Return the diagnoses of a kernel by output, from its findings in these cases."""
-    checks = tuple(check.name for check in CHECKS.values() if check.applies(OPS[kernel.op]))
+    checks = tuple(
+        check.name for check in CHECKS.values() if check.applies(OPS[kernel.op]) and check.name not in BESIDE
+    )
 
     def judge(spec, names, contract):
         return judging(examine(kernel, spec, names, "cpu", contract=contract))

@@ -17,9 +17,17 @@ from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import LAYOUTS, CaseSpec, Contract, Kernel
 from verify_norm.loading.registry import load
+from verify_norm.search import sweep
 from verify_norm.search.search import replay, search
 
 DTYPES = ("float32", "float16", "bfloat16")
+
+
+@pytest.fixture
+def drawn_alone(monkeypatch, few_corners):
+    """All cases of a search are drawn: the corner table and the covering array, which takes a second, are empty."""
+    few_corners(slice(0))
+    monkeypatch.setattr(sweep, "covering_cases", lambda *_: ())
 
 
 @pytest.mark.slow
@@ -39,16 +47,16 @@ def test_a_run_covers_every_dtype_and_layout():
 
 
 @pytest.mark.slow
-def test_what_is_imported_does_not_change_what_is_drawn(tmp_path, monkeypatch):
+def test_what_is_imported_does_not_change_what_is_drawn(tmp_path, monkeypatch, drawn_alone):
     cases = []
 
     def recorded(x, weight, eps, weight_offset, normalized_shape):
-        cases.append((tuple(x.shape), eps, x.dtype))
+        cases.append((tuple(x.shape), eps, x.dtype, repr(x.double().sum().item())))  # of its seed too
         return rmsnorm_fwd(x, weight, eps, weight_offset, normalized_shape)
 
     def drawn():
         cases.clear()
-        run(recorded, examples=60, checks=("signature",))
+        run(recorded, examples=250, checks=("signature",))
         return tuple(cases)
 
     before = drawn()
@@ -97,8 +105,7 @@ def test_findings_count_and_shrink(unexplained):
 
 
 @pytest.mark.slow
-def test_examples_are_drawn_from_the_seed(few_corners):
-    few_corners(slice(0))
+def test_examples_are_drawn_from_the_seed(drawn_alone):
 
     @settings(max_examples=1)
     @given(st.none())

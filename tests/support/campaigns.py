@@ -53,7 +53,7 @@ class Canned:
     """Returns outcomes that `of` makes of a unit and of how often it was examined before."""
 
     def __init__(self, of=lambda unit, times: outcome(unit), number=2):
-        self.of, self.number, self.times, self.closed = of, number, Counter(), False
+        self.of, self.places, self.times, self.closed = of, {"": number}, Counter(), False
         self._lock = threading.Lock()
 
     def examine(self, unit):

@@ -14,7 +14,18 @@ from verify_norm.search.planning import table_of
 HINTS = get_type_hints(CaseSpec)
 OF_WEIGHT = ("contiguous", "every_other", "offset", "own", "scalar")  # a weight of channels has one dimension
 FLAGS = ("weight", "bias", "dresidual_out", "training", "running")
-VALUES = ("dtype", "data", "dy_data", "weight_data", "poison", "special", "frozen", "weight_offset", *FLAGS)
+VALUES = (
+    "modulation",
+    "dtype",
+    "data",
+    "dy_data",
+    "weight_data",
+    "poison",
+    "special",
+    "frozen",
+    "weight_offset",
+    *FLAGS,
+)
 OPTIONS = 10  # of a check in one case, at most: `variant` chooses
 
 
@@ -27,7 +38,8 @@ def declarations(op):
     """Return what has to be drawn: the values of each choice, by its name."""
     inputs, names = {tensor.name: tensor for tensor in op.inputs}, geometry.differentiable(op)
     of_dy = {"scale_dy", "linearity"} if op.forward is None else set()
-    some = [some for size in range(len(names)) for some in combinations(names, size)]
+    sizes = range(len(names)) if len(names) < 4 else (0, 1, len(names) - 1)
+    some = [some for size in sizes for some in combinations(names, size)]
     choices = {
         "dtype": KERNEL_DTYPES,
         "type of weights": ("narrower", "that of x", "wider"),
@@ -35,7 +47,7 @@ def declarations(op):
         "dy_data": COTANGENTS if "dy" in inputs else COTANGENTS[:1],
         "weight_data": WEIGHTS,
         "special": (*get_args(get_args(HINTS["special"])[0]), None),
-        "special_in": [name for name in get_args(Special) if name in inputs],
+        "special_in": [name for name in get_args(Special) if name in inputs and inputs[name].extent != "one"],
         "special_at": get_args(HINTS["special_at"]),
         "poison": get_args(HINTS["poison"]),
         "further": [name for name in FURTHER if name not in of_dy],
@@ -49,11 +61,12 @@ def declarations(op):
         "weight_offset": (0.0, 0.5, 1.0) if "weight_offset" in op.attrs else (0.0,),
         "momentum": ("0", "between", "1") if "momentum" in op.attrs else (),
         "scale": ("small", "1", "large") if op.quantized else (),
+        "modulation": get_args(HINTS["modulation"]) if "shift" in inputs else (),
     }
     given = {"training", "running"} if op.view == "channels" else inputs.keys()
     choices |= {name: (False, True) if name in (given | {"weight"}) else (True,) for name in FLAGS}
     for name, tensor in inputs.items():
-        if tensor.extent == "data":
+        if tensor.extent in ("data", "sample"):
             choices[f"{name}_layout"] = [one for one in LAYOUTS if one != "scalar" or tensor.role == "cotangent"]
             if tensor.role == "cotangent":
                 choices[f"{name}_layout, and another of x"] = LAYOUTS
@@ -84,7 +97,7 @@ def chosen(spec, op, its_axes):
     x = geometry.layout_of(spec, "residual_out" if op.forward and op.name.startswith("add_") else "x")
     for tensor in op.inputs:
         layout = geometry.layout_of(spec, tensor.name)
-        shape = spec.shape if tensor.extent == "data" else geometry.affine_shape(spec, op)
+        shape = geometry.shape_of(tensor, spec, op)
         if getattr(spec, tensor.name, True) and (layout == "contiguous" or placement.applies(layout, shape)):
             found.add((f"{tensor.name}_layout", layout))
             if layout != x:

@@ -6,6 +6,17 @@ from verify_norm.core.settings import Settings
 from verify_norm.core.spec import Kernel
 from verify_norm.search.search import search
 
+# As sitecustomize.py on the import path of another process: its searches run the first corner cases alone.
+FEW_CORNERS = """
+import sys
+
+if "verify_norm" in sys.orig_argv:  # `python -m verify_norm`, not pytest
+    from verify_norm.cases import corners
+
+    table = corners.corners
+    corners.corners = lambda *arguments, **options: table(*arguments, **options)[:20]
+"""
+
 
 def rmsnorm_fwd(x, weight, eps, weight_offset, normalized_shape):
     dims = tuple(range(x.dim() - len(normalized_shape), x.dim()))

@@ -3,6 +3,7 @@
 import doctest
 import os
 import platform
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -335,7 +336,7 @@ BAD = [
     ("rmsnrm", {}, r"unknown operator 'rmsnrm' \(did you mean rmsnorm\?\)"),
     (torch.rms_norm, {}, 'operator: expected a name as "layernorm", got'),
     ("rmsnorm_bwd", {}, "operator: expected a name that ends in _fwd, or 'rmsnorm', got 'rmsnorm_bwd'"),
-    ("rmsnorm", {"activation": "silu"}, "unknown operator 'rmsnorm_silu'"),
+    ("rmsnorm", {"activation": "gelu"}, "unknown operator 'rmsnorm_gelu'"),
     ("rmsnorm", {"weight": W[:5]}, r"weight: expected the last dimensions of x's shape \(2, 8, 64\), got \(5,\)"),
     ("layernorm", {"bias": W[:5]}, r"bias: expected the shape \(64,\), got \(5,\)"),
     ("layernorm", {"bias": W.half()}, "bias: expected float32, the type of the weight, got float16"),
@@ -453,3 +454,21 @@ def test_a_second_call_reuses_the_memory_of_the_first():
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert int(run.stdout) < 512, run.stderr  # one array has 512 pages, and there are some hundred
+
+
+def test_gates_and_modulations_and_chains_as_text():
+    x, gate, weight = torch.randn(2, 3, 8), torch.randn(2, 3, 8), torch.randn(8)
+    scale, shift = torch.randn(2, 8), torch.randn(2, 8)
+    z = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS) * weight
+    y = z * (1 + scale[:, None]) + shift[:, None]
+    assert_norm_close(z * torch.nn.functional.silu(gate), "gated_rmsnorm", x, gate, weight, eps=EPS)
+    assert_norm_close(torch.sigmoid(y), "rmsnorm|modulate|sigmoid", x, weight, scale, shift, eps=EPS)
+    assert_norm_close(z * (1 + x) + gate, "rmsnorm | modulate", x, weight, x, gate, eps=EPS)  # a row a token
+    for name, other, said in (
+        ("rmsnorm | modulate", scale.roll(1, 0), "elements are beyond their bound"),
+        ("rmsnorm | modulate", scale[:1], "scale: expected the shape (2, 8), got (1, 8)"),
+        ("rmsnorm | modulat", scale, "unknown stage 'modulat' (did you mean modulate?)"),
+        ("rmsnorm(weight_offset=1) | modulate", scale, "expected weight_offset=1 as an option of this call"),
+    ):
+        with pytest.raises(Exception, match=re.escape(said)):
+            assert_norm_close(y, name, x, weight, other, shift, eps=EPS)

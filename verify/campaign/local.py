@@ -2,14 +2,18 @@
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent import futures
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from multiprocessing.context import SpawnContext, SpawnProcess
 from queue import SimpleQueue
+from signal import SIGKILL
 from typing import Any, Protocol
 
 from verify_norm.campaign import worker
+from verify_norm.campaign.accelerators import CPU, kind_of
 from verify_norm.campaign.model import Outcome, Unit
 from verify_norm.campaign.plan import Plan
 from verify_norm.core.errors import UsageError
@@ -17,13 +21,15 @@ from verify_norm.running.fork_server import ending, no_main
 from verify_norm.search.crew import cores
 from verify_norm.search.request import device, gpus
 
+ONE_EACH = "--jobs: on GPUs there is one worker for each; CUDA_VISIBLE_DEVICES chooses them"
+
 
 class Executor(Protocol):
     """What examines units, so many at the same time, each in a thread of the caller's."""
 
     @property
-    def number(self) -> int:
-        """How many units it examines at the same time."""
+    def places(self) -> Mapping[str, int]:
+        """How many units it examines at the same time, by their accelerator."""
 
     def examine(self, unit: Unit) -> Outcome:
         """Return the outcome of a unit; one that `ended` its process does not end the others."""
@@ -52,10 +58,10 @@ class _Context(SpawnContext):
 
 
 class _Worker:
-    """One process, which is started again after a unit has ended it."""
+    """One process, which is started again after a unit has ended it, or has not ended within `limit` seconds."""
 
-    def __init__(self, name: str, gpu: str) -> None:
-        self.name, self._gpu = name, gpu
+    def __init__(self, name: str, gpu: str, limit: float) -> None:
+        self.name, self._gpu, self._limit = name, gpu, limit
         self._context = _Context()
         self._pool: ProcessPoolExecutor | None = None
 
@@ -63,9 +69,13 @@ class _Worker:
         """Return the outcome of a unit."""
         started = time.time()
         try:
-            return self._started().submit(worker.examine, unit, settings, self.name).result()
+            return self._started().submit(worker.examine, unit, settings, self.name).result(self._limit)
         except BrokenProcessPool:
-            return Outcome(unit.id, self.name, started, time.time(), ended=self._lost())
+            ended = self._lost()
+        except futures.TimeoutError:
+            self.close()
+            ended = worker.overdue(self._limit)
+        return Outcome(unit.id, self.name, started, time.time(), ended=ended)
 
     def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:
@@ -78,10 +88,13 @@ class _Worker:
         return ending(self._context.made.exitcode if self._context.made else None)
 
     def close(self) -> None:
-        """End the process, whatever it does."""
+        """End the process and what it has started, whatever they do."""
         pool, self._pool = self._pool, None
-        if self._context.made is not None and self._context.made.pid is not None:
-            self._context.made.kill()
+        made = self._context.made
+        if made is not None and made.pid is not None:
+            for kill in (os.killpg, os.kill):  # it leads a group of its own, once it has begun
+                with suppress(ProcessLookupError):
+                    kill(made.pid, SIGKILL)
         if pool is not None:
             pool.shutdown(cancel_futures=True)
 
@@ -90,36 +103,58 @@ class Local:
     """Workers on this machine: one for each GPU, `jobs` on a CPU, where by default each core has one."""
 
     def __init__(self, plan: Plan, jobs: int | None = None) -> None:
-        """Find the places; no process starts before it has a unit. Raises UsageError if the device is not there."""
+        """Find the places; no process starts before it has a unit.
+
+        Raises UsageError if the device is not there, or is none of the plan's accelerators.
+        """
         place = device(plan.device)
         on_gpu = place != "cpu"
         self._settings = plan.settings | {"device": "cuda" if on_gpu else "cpu"}
         if on_gpu and jobs is not None:
-            raise UsageError("--jobs: on GPUs there is one worker for each; CUDA_VISIBLE_DEVICES chooses them")
+            raise UsageError(ONE_EACH)
         gpu_names = [place] if ":" in plan.device else [f"cuda:{number}" for number in range(gpus())]
         names = gpu_names if on_gpu else [f"cpu {number}" for number in range(1, (jobs or cores()) + 1)]
-        self._workers = [_Worker(name, _visible(name) if on_gpu else "") for name in names]
-        self._free: SimpleQueue[_Worker] = SimpleQueue()
-        for one in self._workers:
-            self._free.put(one)
-
-    @property
-    def number(self) -> int:
-        """How many workers there are."""
-        return len(self._workers)
+        self._workers: list[_Worker] = []
+        self._free: dict[str, SimpleQueue[_Worker]] = {}
+        self.places: dict[str, int] = {}
+        for name, kind in _kinds(names, plan.accelerators).items():
+            one = _Worker(name, _visible(name) if on_gpu else "", plan.limit)
+            self._workers.append(one)
+            self._free.setdefault(kind, SimpleQueue()).put(one)
+            self.places[kind] = self.places.get(kind, 0) + 1
 
     def examine(self, unit: Unit) -> Outcome:
         """Return the outcome of a unit, of the next free worker."""
-        one = self._free.get()
+        free = self._free[unit.accelerator]
+        one = free.get()
         try:
             return one.examine(unit, self._settings)
         finally:
-            self._free.put(one)
+            free.put(one)
 
     def close(self) -> None:
         """End all processes."""
         for one in self._workers:
             one.close()
+
+
+def _kinds(names: Sequence[str], accelerators: Sequence[str]) -> dict[str, str]:
+    """Return the accelerator of each worker, "" if the plan names none; raises UsageError if no worker has any."""
+    if not accelerators:
+        return dict.fromkeys(names, "")
+    devices = {name: _device_name(name) for name in names}
+    found = {name: kind_of(there, accelerators) for name, there in devices.items()}
+    if not any(found.values()):
+        here, asked = " and ".join(sorted(set(devices.values()))), ", ".join(accelerators)
+        raise UsageError(f"accelerators: the plan is for {asked}, and this machine has {here}")
+    return {name: kind for name, kind in found.items() if kind}
+
+
+def _device_name(name: str) -> str:
+    """Return what torch calls the device of a worker."""
+    import torch
+
+    return torch.cuda.get_device_name(name) if name.startswith("cuda") else CPU
 
 
 def _visible(name: str) -> str:

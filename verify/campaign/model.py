@@ -1,6 +1,7 @@
 """The nouns of a campaign: a unit of its work, and what became of it. Loads no torch."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from verify_norm.core.errors import Exit
 from verify_norm.core.results import Report
@@ -11,6 +12,8 @@ LOSSES = 3  # a unit that has ended so many processes is a finding
 @dataclass(frozen=True, slots=True)
 class Unit:
     """One kernel in one type and one block of random cases; the first block also has the corner table.
+
+    `accelerator` is the one that it is for, as "H100"; "" is any.
 
     `id` is a digest of all that determines the cases and their outcomes: the fields below, the settings of the plan and
     the text of the kernel's file, whose digest is `source`. `number` is the place in the plan.
@@ -28,10 +31,13 @@ class Unit:
     seed: int
     examples: int
     source: str
+    accelerator: str = ""
 
     def __str__(self) -> str:
         """Return the unit in words."""
-        return f"{self.kernel} ({self.op}), {self.dtype}, block {self.block}"
+        return f"{self.kernel} ({self.op}), {self.dtype}, block {self.block}" + f", on {self.accelerator}" * bool(
+            self.accelerator
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,7 @@ class Outcome:
     """What became of a unit, in the process `worker`, from `started` to `finished`, in seconds since 1970.
 
     One of three: its `report`; the `problem` why there is none, as a package that is not installed; or how it `ended`
-    the process.
+    the process. With a report there may be `traits`, which are compared between accelerators.
     """
 
     unit: str
@@ -49,6 +55,7 @@ class Outcome:
     report: Report | None = None
     problem: str = ""
     ended: str = ""
+    traits: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def verdict(self) -> Exit:

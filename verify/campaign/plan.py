@@ -13,8 +13,9 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
 from pydantic import BeforeValidator, Field, ValidationError
@@ -23,7 +24,7 @@ from verify_norm.campaign.model import Unit
 from verify_norm.core.errors import UsageError
 from verify_norm.core.settings import Seconds
 from verify_norm.core.spec import Kernel
-from verify_norm.search.options import Options, Strict, explained
+from verify_norm.search.options import Options, Strict, explained, split
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -31,7 +32,9 @@ else:
     import tomli as tomllib
 
 KERNELS = 'a list of kernels, as ["layernorm_fwd", {kernel = "ops.py:norm", op = "rmsnorm"}]'
-OWN = ("kernels", "block", "untrusted")  # keys that are not settings of a run
+ACCELERATORS = 'a list of accelerators, as ["H100", "A100"], or "cpu"'
+BEGINNING = 900.0  # seconds that a unit may take besides its search: imports, builds of the kernel, a last case
+OWN = ("kernels", "block", "configs", "accelerators", "untrusted")  # keys that are not settings of a run
 OF_UNIT = ("examples", "seed", "dtypes", "contract", "only")  # settings that a unit has itself
 Tell = Callable[[str], None]
 
@@ -53,21 +56,41 @@ def _entries(value: Any) -> Any:
     return tuple({"kernel": one} if isinstance(one, str) else one for one in value)
 
 
+def _kinds(value: Any) -> Any:
+    """Return the names of accelerators: a list of them, or a text that separates them by commas; raise ValueError."""
+    names = split(value) if isinstance(value, str) else value
+    if (
+        not names
+        or not isinstance(names, (list, tuple))
+        or not all(isinstance(one, str) and one.strip() for one in names)
+    ):
+        raise ValueError
+    return tuple(dict.fromkeys(map(str.strip, names)))
+
+
 class Plan(Options):
     """Which kernels a campaign checks, and how: its own keys, and the options of a run.
 
     `examples` are the random cases of each kernel and type. They are parted into blocks of at most `block`; each is a
-    unit of the campaign, which may take `seconds`.
+    unit of the campaign, which may take `seconds`. With configs = "all" each configuration of an autotuned kernel is
+    checked too. Each of the `accelerators` gets all units, to be compared.
     """
 
     kernels: Annotated[tuple[Listed, ...], BeforeValidator(_entries), Field(description=KERNELS)]
     block: Annotated[int, Ge(1)] = 500
+    configs: Literal["tuned", "all"] = "tuned"
+    accelerators: Annotated[tuple[str, ...], BeforeValidator(_kinds), Field(description=ACCELERATORS)] = ()
     seconds: Seconds = 600.0
 
     @property
     def settings(self) -> dict[str, Any]:
         """Return the options of a run, as `verify_norm.search.request.request` takes them."""
         return self.model_dump(exclude={*OWN})
+
+    @property
+    def limit(self) -> float:
+        """Return the seconds after which a unit is ended from outside; a search that works ends itself before."""
+        return 2 * self.seconds + BEGINNING
 
 
 def read(path: str) -> dict[str, Any]:
@@ -100,36 +123,52 @@ def checked(keys: Mapping[str, Any], path: str = "") -> Plan:
     return plan
 
 
-def expand(plan: Plan, tell: Tell = lambda line: None) -> tuple[Unit, ...]:
+def expand(plan: Plan, tell: Tell = lambda line: None, *, elsewhere: bool = False) -> tuple[Unit, ...]:
     """Return the units of a plan: first those with the corner tables, which take longest; then block after block.
 
-    `tell` takes notes for the user. Raises UsageError where a kernel cannot be found, imported or bound, or offers
-    none of the types.
+    `tell` takes notes for the user. If the units run `elsewhere`, the plan's device need not be here. Raises UsageError
+    where a kernel cannot be found, imported or bound, or offers none of the types.
     """
     found: dict[str, Unit] = {}
     for listed in plan.kernels:
-        for unit in _of_entry(plan, listed, tell):
+        for unit in _of_entry(plan, listed, tell, "auto" if elsewhere and plan.device == "cuda" else plan.device):
             found.setdefault(unit.id, unit)
     ordered = sorted(found.values(), key=lambda unit: unit.block)
     return tuple(replace(unit, number=number) for number, unit in enumerate(ordered))
 
 
-def _of_entry(plan: Plan, listed: Listed, tell: Tell) -> Iterator[Unit]:
-    from verify_norm.loading.several import expanded
-    from verify_norm.search.journal import source
+def _of_entry(plan: Plan, listed: Listed, tell: Tell, device: str) -> Iterator[Unit]:
     from verify_norm.search.request import interpret, request
 
     own = {name: getattr(listed, name) or getattr(plan, name) for name in ("contract", "only")}
-    interpret(always=plan.device == "cpu")  # a file may import Triton
-    for name in expanded([listed.kernel]):
-        asked = request(name, plan.settings | own, op=listed.op or None, bind=listed.bind, tell=tell)
+    settings = plan.settings | own | {"device": device}
+    interpret(always=device == "cpu")  # a file may import Triton
+    for name in _names(plan, listed):
+        asked = request(name, settings, op=listed.op or None, bind=listed.bind, tell=tell)
+        blocks = _blocks(asked.settings.examples, plan.block)
         for kernel in asked.kernels:
-            for dtype in _offered(kernel, plan.dtypes):
-                digest = hashlib.sha256(source(kernel)).hexdigest()[:16]
-                for block, examples in enumerate(_blocks(asked.settings.examples, plan.block)):
-                    who = (name, kernel.op, listed.bind, own["contract"], own["only"], dtype)
-                    fields = (*who, block, plan.seed + block, examples, digest)
-                    yield Unit(_id(plan, fields), 0, *fields)
+            for dtype, (block, examples) in product(_offered(kernel, plan.dtypes), enumerate(blocks)):
+                who = (name, kernel.op, listed.bind, own["contract"], own["only"], dtype)
+                fields = (*who, block, plan.seed + block, examples, source_digest(kernel))
+                for accelerator in plan.accelerators or ("",):
+                    yield Unit(_id(plan, (*fields, accelerator)), 0, *fields, accelerator)
+
+
+def _names(plan: Plan, listed: Listed) -> Iterator[str]:
+    """Yield the kernels of an entry, each followed by its configurations if the plan asks for all."""
+    from verify_norm.loading.several import configured, expanded
+
+    for name in expanded([listed.kernel]):
+        yield name
+        if plan.configs == "all":
+            yield from configured(name)
+
+
+def source_digest(kernel: Kernel) -> str:
+    """Return the digest of the text of a kernel's file."""
+    from verify_norm.search.journal import source
+
+    return hashlib.sha256(source(kernel)).hexdigest()[:16]
 
 
 def _offered(kernel: Kernel, dtypes: tuple[str, ...]) -> list[str]:

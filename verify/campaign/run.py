@@ -2,7 +2,8 @@
 
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import replace
@@ -23,7 +24,7 @@ Progress = Callable[[Store], None]
 
 def facts(plan: Plan, units: tuple[Unit, ...]) -> dict[str, Any]:
     """Return what two runs of one campaign share: the plan, the digest of its units, and the versions."""
-    here = environment(device(plan.device))
+    here = environment("cpu" if plan.device == "cpu" else device("auto"))  # units may run elsewhere
     versions = {name: here[name] for name in LASTING}
     return {"plan": plan.model_dump(mode="json", exclude={"workers"}), "units": digest(units), "versions": versions}
 
@@ -50,38 +51,40 @@ def run(
 ) -> None:
     """Examine the units of a shard that the file does not have yet, and enter their outcomes.
 
-    After `seconds` no further unit begins. `progress` is called after each outcome. A unit that ends its process is
-    given to another, and is a finding after LOSSES times. Raises UsageError as `Store.writing`, and where an outcome
-    cannot be written; Ctrl-C ends the units under way.
+    Units of accelerators that the executor does not have stay missing. After `seconds` no further unit begins.
+    `progress` is called after each outcome. A unit that ends its process is given to another, and is a finding after
+    LOSSES times. Raises UsageError as `Store.writing`, and where an outcome cannot be written; Ctrl-C ends the units
+    under way.
     """
     deadline = time.monotonic() + seconds
-    with Store.writing(path, units, facts(plan, units)) as store, closing(executor):
-        waiting = (unit for unit in store.pending() if unit in shard)
+    with closing(executor), Store.writing(path, units, facts(plan, units)) as store:
+        waiting = [unit for unit in store.pending() if unit in shard]
         for unit, outcome in _examined(executor, waiting, store, deadline):
             store.enter(unit, outcome, alone(unit, plan))
             progress(store)
 
 
 def _examined(
-    executor: Executor, waiting: Iterator[Unit], store: Store, deadline: float
+    executor: Executor, units: Sequence[Unit], store: Store, deadline: float
 ) -> Iterator[tuple[Unit, Outcome]]:
     """Yield the units and their outcomes; at most as many are under way as the executor examines at the same time."""
     under_way: dict[Future[Outcome], Unit] = {}
-    again: list[Unit] = []
-    threads = ThreadPoolExecutor(executor.number)
+    waiting = {kind: deque(unit for unit in units if unit.accelerator == kind) for kind in executor.places}
+    threads = ThreadPoolExecutor(sum(executor.places.values()))
     try:
         while True:
-            while len(under_way) < executor.number and time.monotonic() < deadline:
-                unit = again.pop() if again else next(waiting, None)
-                if unit is None:
-                    break
-                under_way[threads.submit(executor.examine, unit)] = unit
+            busy = Counter(unit.accelerator for unit in under_way.values())
+            for kind, number in executor.places.items():
+                while waiting[kind] and busy[kind] < number and time.monotonic() < deadline:
+                    unit = waiting[kind].popleft()
+                    under_way[threads.submit(executor.examine, unit)] = unit
+                    busy[kind] += 1
             if not under_way:
                 return
             for future in wait(under_way, return_when=FIRST_COMPLETED).done:
                 unit, outcome = under_way.pop(future), future.result()
                 if outcome.ended and (times := store.lose(outcome)) < LOSSES:
-                    again.append(unit)
+                    waiting[unit.accelerator].appendleft(unit)
                 elif outcome.ended:
                     words = f"the unit has ended the process of {times} workers; the last time {outcome.ended}"
                     yield unit, replace(outcome, ended=words)

@@ -136,6 +136,7 @@ class Store:
             if outcome.ended:
                 self._insert("findings", [(unit.id, "crash", None, 1, outcome.ended, replay)])
             if report is not None:
+                self._insert("traits", ((unit.id, *trait) for trait in outcome.traits.items()))
                 for table, found in rows(report).items():
                     self._insert(table, ((unit.id, *row) for row in found))
             times = (outcome.worker, outcome.started, outcome.finished, outcome.problem)

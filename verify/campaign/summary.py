@@ -3,9 +3,11 @@
 import json
 import time
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
+from verify_norm.campaign.comparison import Compared, compared
 from verify_norm.campaign.model import Unit
 from verify_norm.campaign.shard import WHOLE, Shard
 from verify_norm.campaign.store import Store, in_use
@@ -70,6 +72,7 @@ class Summary:
     left: float | None
     running: bool
     versions: dict[str, str] = field(default_factory=dict)
+    compared: tuple[Compared, ...] = ()
 
     @property
     def units(self) -> int:
@@ -106,6 +109,25 @@ class Summary:
             raise FindingsError("\n".join([*found, *problems, *lacking(self)]))
 
 
+class _Met(NamedTuple):
+    """What the store says of one unit that has an outcome."""
+
+    unit: str
+    verdict: str
+    problem: str
+    worker: str
+    started: float
+    finished: float
+    cases: int
+    corners: int
+    corners_done: int
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.finished - self.started
+
+
 def lacking(found: Summary) -> list[str]:
     """Return what is not done, a line for each fact; nothing if all is."""
     lines = []
@@ -122,10 +144,8 @@ def summarize(store: Store, shard: Shard = WHOLE) -> Summary:
     part = f"number % {shard.n} = {shard.i - 1}"
     units = [unit for unit in store.units() if unit in shard]
     of = {unit.id: unit for unit in units}
-    outcomes = store.query(
-        "SELECT unit, verdict, problem, worker, started, finished, cases, corners, corners_done "
-        f"FROM outcomes JOIN units ON unit = id WHERE {part} ORDER BY number"
-    )
+    question = f"SELECT {', '.join(_Met._fields)} FROM outcomes JOIN units ON unit = id WHERE {part} ORDER BY number"
+    outcomes = [_Met(*row) for row in store.query(question)]
     findings = tuple(
         Found(*row[1:])
         for row in store.query(
@@ -139,75 +159,79 @@ def summarize(store: Store, shard: Shard = WHOLE) -> Summary:
             f"SELECT kernel, op, max(ratio) FROM errors JOIN units ON unit = id WHERE {part} GROUP BY kernel, op"
         )
     }
-    met = {row[0] for row in outcomes if not row[2]}
-    rate, left = _speed(outcomes, len(units) - len(met))
+    met = {one.unit for one in outcomes}
+    rate, left = _speed(outcomes, len(units) - sum(not one.problem for one in outcomes))
     return Summary(
         store.path,
         _rows(units, outcomes, findings, ratios),
         findings,
-        tuple((of[row[0]], row[2]) for row in outcomes if row[2]),
-        tuple(unit for unit in units if unit.id not in {row[0] for row in outcomes}),
+        tuple((of[one.unit], one.problem) for one in outcomes if one.problem),
+        tuple(unit for unit in units if unit.id not in met),
         _workers(outcomes),
-        tuple((of[row[0]], row[8], row[7]) for row in outcomes if row[1] == Exit.INCOMPLETE.name),
+        tuple((of[one.unit], one.corners_done, one.corners) for one in outcomes if one.verdict == Exit.INCOMPLETE.name),
         rate,
         left,
         in_use(store.path),
         json.loads(store.facts()["versions"]),
+        compared(store),
     )
 
 
 def _rows(
-    units: list[Unit], outcomes: list[Any], findings: tuple[Found, ...], ratios: dict[Any, float]
+    units: Sequence[Unit], outcomes: Sequence[_Met], findings: Sequence[Found], ratios: Mapping[tuple[str, str], float]
 ) -> tuple[Row, ...]:
-    by_unit = {row[0]: row for row in outcomes}
+    by_unit = {one.unit: one for one in outcomes}
     of: defaultdict[tuple[str, str], list[Unit]] = defaultdict(list)
     for unit in units:
         of[unit.kernel, unit.op].append(unit)
     rows = []
     for (kernel, op), its in of.items():
         found = [by_unit[unit.id] for unit in its if unit.id in by_unit]
-        done = sum(not row[2] for row in found)
+        done = sum(not one.problem for one in found)
         count = sum((one.kernel, one.op) == (kernel, op) for one in findings)
-        seconds = sum(row[5] - row[4] for row in found)
-        cases, ratio = sum(row[6] for row in found), ratios.get((kernel, op))
+        seconds = sum(one.seconds for one in found)
+        cases, ratio = sum(one.cases for one in found), ratios.get((kernel, op))
         verdict = _verdict(its, by_unit)
         rows.append(Row(kernel, op, len(its), done, cases, count, ratio, seconds, verdict))
     return tuple(rows)
 
 
-def _verdict(units: list[Unit], outcomes: dict[str, Any]) -> Exit:
+def _verdict(units: Sequence[Unit], outcomes: Mapping[str, _Met]) -> Exit:
     """Return the verdict on one kernel: a block may check nothing, a type or a unit with a problem may not."""
     by_type: defaultdict[str, list[Exit]] = defaultdict(list)
     others = []
     for unit in units:
-        row = outcomes.get(unit.id)
-        if row is None:
+        met = outcomes.get(unit.id)
+        if met is None:
             others.append(Exit.INCOMPLETE)
-        elif row[2]:
+        elif met.problem:
             others.append(Exit.NOTHING)
         else:
-            by_type[unit.dtype].append(Exit[row[1]])
+            by_type[unit.dtype].append(Exit[met.verdict])
     return worst_of([*(worst_of(verdicts, every=False) for verdicts in by_type.values()), *others])
 
 
-def _workers(outcomes: list[Any]) -> tuple[Worker, ...]:
-    of: defaultdict[str, list[Any]] = defaultdict(list)
-    for row in outcomes:
-        of[row[3]].append(row)
+def _workers(outcomes: Sequence[_Met]) -> tuple[Worker, ...]:
+    of: defaultdict[str, list[_Met]] = defaultdict(list)
+    for one in outcomes:
+        of[one.worker].append(one)
     return tuple(
-        Worker(name, len(rows), sum(r[6] for r in rows), sum(r[5] - r[4] for r in rows), max(r[5] for r in rows))
-        for name, rows in sorted(of.items())
+        Worker(
+            *(name, len(its), sum(one.cases for one in its), sum(one.seconds for one in its)),
+            max(one.finished for one in its),
+        )
+        for name, its in sorted(of.items())
     )
 
 
-def _speed(outcomes: list[Any], waiting: int) -> tuple[float, float | None]:
+def _speed(outcomes: Sequence[_Met], waiting: int) -> tuple[float, float | None]:
     """Return the cases a second of the last units, and the seconds that the rest takes at this speed."""
-    last = sorted(outcomes, key=lambda row: row[5])[-RECENT:]
-    busy = sum(row[5] - row[4] for row in last)
+    last = sorted(outcomes, key=lambda one: one.finished)[-RECENT:]
+    busy = sum(one.seconds for one in last)
     if not busy:
         return 0.0, None
-    beside = len({row[3] for row in last})
-    return beside * sum(row[6] for row in last) / busy, waiting * busy / len(last) / beside
+    beside = len({one.worker for one in last})
+    return beside * sum(one.cases for one in last) / busy, waiting * busy / len(last) / beside
 
 
 def ago(when: float) -> float:

@@ -14,14 +14,14 @@ from verify_norm.core.results import Report, replay_line
 from verify_norm.core.serial import jsonable
 from verify_norm.core.tally import Tally
 
-VERSION = 1
+VERSION = 2
 MAGIC = 0x766E636D  # in the header: it is ours
 SCHEMA = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE units (
     id TEXT PRIMARY KEY, number INTEGER NOT NULL, kernel TEXT NOT NULL, op TEXT NOT NULL, bind TEXT NOT NULL,
     contract TEXT NOT NULL, "only" TEXT NOT NULL, dtype TEXT NOT NULL, block INTEGER NOT NULL, seed INTEGER NOT NULL,
-    examples INTEGER NOT NULL, source TEXT NOT NULL
+    examples INTEGER NOT NULL, source TEXT NOT NULL, accelerator TEXT NOT NULL
 );
 CREATE TABLE losses (unit TEXT NOT NULL REFERENCES units, worker TEXT NOT NULL, ended TEXT NOT NULL);
 CREATE TABLE outcomes (
@@ -46,10 +46,18 @@ CREATE TABLE checks (
 CREATE TABLE coverage (
     unit TEXT NOT NULL REFERENCES units, what TEXT NOT NULL, name TEXT NOT NULL, cases INTEGER NOT NULL
 );
+CREATE TABLE traits (unit TEXT NOT NULL REFERENCES units, name TEXT NOT NULL, said TEXT NOT NULL);
 CREATE INDEX errors_unit ON errors (unit);
 CREATE INDEX findings_unit ON findings (unit);
 """
-OF_OUTCOME = ("errors", "findings", "checks", "coverage", "outcomes")  # tables that an outcome has rows in, it last
+OF_OUTCOME = (
+    "errors",
+    "findings",
+    "checks",
+    "coverage",
+    "traits",
+    "outcomes",
+)  # tables that an outcome has rows in, it last
 _REPORT = TypeAdapter(Report)
 
 

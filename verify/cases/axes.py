@@ -12,8 +12,8 @@ from verify_norm.cases.corner_lines import LARGEST, OUTPUT_SCALES, SUBNORMAL
 from verify_norm.cases.corners import freezable
 from verify_norm.cases.sizes import Classes, classes, instances, sizes
 from verify_norm.core.dtypes import FORMATS
-from verify_norm.core.geometry import affine_shape, layout_of
-from verify_norm.core.spec import COTANGENTS, FAMILIES, LAYOUTS, WEIGHTS, CaseSpec, Op, Special, Tensor
+from verify_norm.core.geometry import aliases, layout_of, one_tensor, shape_of, specials
+from verify_norm.core.spec import COTANGENTS, FAMILIES, LAYOUTS, WEIGHTS, CaseSpec, Op, Tensor
 
 Read = Callable[[CaseSpec], str | None]
 Ways = Mapping[str, Sequence[Any]]
@@ -23,6 +23,7 @@ EPS = Classes(
 OFFSET = Classes("|offset|", (0.0, 10.0, 100.0), ((0.0,), (1.0, -10.0), (100.0, -100.0), (1e4, -1e3)))
 MOMENTUM = Classes("momentum", (0.0, 0.99), ((0.0,), (0.1, 1e-3, 0.5), (1.0,)))
 SCALES = {"usual x": 0, "small x": -8, "subnormal x": SUBNORMAL, "large x": 7, "largest x": LARGEST}
+MODULATIONS = get_args(get_type_hints(CaseSpec)["modulation"])
 WEIGHT_TYPES = ("float32", "float16", "bfloat16")
 STATISTICS = {  # BatchNorm's
     "training": {"training": True, "running": True},
@@ -62,7 +63,7 @@ def axes(op: Op, dtypes: Sequence[str], *, frozen: bool = False) -> tuple[Axis, 
     options = _options(op)
     if frozen and freezable(op):
         options.append(_field("frozen", ((), *freezable(op))))
-    free = [*_shape(op), _field("dtype", dtypes), *options, *_data(op), *_memory(op)]
+    free = [*_shape(op), _field("dtype", dtypes), *options, *_data(op), *_memory(op, autograd=frozen)]
     return (*free, _size(op, dtypes, options), *(_check(name, free) for name in turns.checks(op)))
 
 
@@ -71,14 +72,17 @@ def layouts(tensor: Tensor, op: Op) -> tuple[str, ...]:
 
     A scalar weight is one number expanded, as for a norm without parameters.
     """
+    one_dimensional = ("contiguous", "every_other", "offset", "own")
     if tensor.role == "weight":
-        return ("contiguous", "every_other", "offset", "own", "scalar", *["transposed"] * (op.view == "rows"))
+        return (*one_dimensional, "scalar", *["transposed"] * (op.view == "rows"))
+    if tensor.extent != "data":
+        return (*one_dimensional, *["transposed"] * (op.view == "groups"))
     return tuple(n for n in LAYOUTS if tensor.role == "cotangent" or n != "scalar")
 
 
-def placed(op: Op) -> list[Tensor]:
-    """Return the inputs that may have any layout."""
-    return [t for t in op.inputs if t.role != "saved" and t.extent != "one" and not t.name.startswith("running_")]
+def placed(op: Op, *, autograd: bool = False) -> list[Tensor]:
+    """Return the inputs that may have several layouts; a backward that `autograd` makes gets no saved ones."""
+    return [t for t in op.inputs if t.extent != "one" and not (autograd and t.role == "saved")]
 
 
 def _field(field: str, values: Iterable[Any]) -> Axis:
@@ -153,12 +157,14 @@ def _data(op: Op) -> list[Axis]:
         made.append(_classes(MOMENTUM, "momentum"))
     if op.quantized:
         made.append(_field("scale", OUTPUT_SCALES))
+    if any(tensor.extent == "sample" for tensor in op.inputs):
+        made.append(_field("modulation", MODULATIONS))
     return made
 
 
 def _special(op: Op) -> list[Axis]:
     """Return the axes of special values: which, and where, for which it matters little how else the case is."""
-    inputs = [tensor.name for tensor in op.inputs if tensor.name in get_args(Special)]
+    inputs = specials(op)
     beside = ("dtype", "special", "special_in", "special_at", *(c.of_what for c in classes(op)))
 
     def where(field: str, values: Iterable[str]) -> Axis:
@@ -166,7 +172,11 @@ def _special(op: Op) -> list[Axis]:
         return replace(axis, beside=beside, read=lambda spec: axis.read(spec) if spec.special else None)
 
     places = get_args(get_type_hints(CaseSpec)["special_at"])
-    return [_field("special", (None, "nan", "inf", "-inf")), where("special_in", inputs), where("special_at", places)]
+    return [
+        _field("special", (None, "nan", "inf", "-inf", "nan+inf")),
+        where("special_in", inputs),
+        where("special_at", places),
+    ]
 
 
 def _scale(spec: CaseSpec) -> str:
@@ -176,22 +186,27 @@ def _scale(spec: CaseSpec) -> str:
     return "usual x" if exponent == 0 else "large x" if exponent > 0 else "small x"
 
 
-def _memory(op: Op) -> list[Axis]:
+def _memory(op: Op, *, autograd: bool) -> list[Axis]:
     def axis(tensor: Tensor) -> Axis:
         name, field = tensor.name, f"{tensor.name}_layout"
 
         def read(spec: CaseSpec) -> str | None:
-            if tensor.optional and not getattr(spec, name):
+            if tensor.optional and not getattr(spec, "running" if name.startswith("running_") else name):
                 return None
-            layout = layout_of(spec, name)
-            shape = spec.shape if tensor.extent == "data" else affine_shape(spec, op)
+            layout, shape = layout_of(spec, name), shape_of(tensor, spec, op)
             return f"{layout if placement.applies(layout, shape) else 'contiguous'} {name}"
 
-        return Axis(
-            field, {f"{layout} {name}": [{field: layout}] for layout in layouts(tensor, op)}, read, of_memory=True
-        )
+        some = [layout for layout in layouts(tensor, op) if layout != "loose"]  # of few shapes, in corners
+        return Axis(field, {f"{layout} {name}": [{field: layout}] for layout in some}, read, of_memory=True)
 
-    return [axis(tensor) for tensor in placed(op)]
+    made = [axis(tensor) for tensor in placed(op, autograd=autograd)]
+    ways = {"inputs apart": [{"alias": ""}]} | {f"one tensor {pair}": [{"alias": pair}] for pair in aliases(op)}
+
+    def read(spec: CaseSpec) -> str:
+        return "inputs apart" if one_tensor(spec, op) is None else f"one tensor {spec.alias}"
+
+    beside = ("dtype", *(c.of_what for c in classes(op)))
+    return made if len(ways) == 1 else [*made, Axis("alias", ways, read, of_memory=True, beside=beside)]
 
 
 def _size(op: Op, dtypes: Sequence[str], options: Iterable[Axis]) -> Axis:

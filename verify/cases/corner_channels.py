@@ -1,6 +1,6 @@
 """The corner lines of BatchNorm: each exercises what its comment says."""
 
-from verify_norm.cases.corner_lines import LARGEST, LAST, OWN, SEQUENCE, SLICE, SUBNORMAL, Row, Topics
+from verify_norm.cases.corner_lines import LARGEST, LAST, LOOSE, OWN, SEQUENCE, SLICE, STRIDED, SUBNORMAL, Row, Topics
 
 CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with running statistics
     "offsets": (
@@ -23,13 +23,14 @@ CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with ru
     "layouts of x": (
         ((2, 10, 4, 4), {"x_layout": "channels_last"}),
         ((3, 4, 6), {"x_layout": "far", "dy_layout": "far"}),  # offsets beyond 32 bits
-        ((2, 3, 40), {"x_layout": "transposed"}),
+        ((2, 3, 40), {"x_layout": "transposed", **STRIDED}),
         ((2, 3, 40), {"x_layout": "row_strided", "dy_layout": "transposed"}),
         ((3, 4, 6), {"x_layout": "every_other", "dy_layout": "row_strided"}),
         ((3, 4, 6), {"x_layout": "expanded", "dy_layout": "offset"}),
         ((3, 4, 6), {"x_layout": "offset", "dy_layout": "expanded"}),
         ((2, 6, 5, 4), {"weight_data": "some_one", **SLICE}),
         ((2, 6, 9), {"weight_data": "one", **SEQUENCE}),
+        ((1, 6, 9), LOOSE),
         ((3, 6, 5, 4), {"x_layout": "swapped", "dy_layout": "swapped_last"}),
         ((3, 6, 5, 4), {"x_layout": "swapped_last", "dy_layout": "swapped", "weight_layout": "scalar"}),
     ),
@@ -37,6 +38,7 @@ CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with ru
         ((2, 10, 4, 4), {"dy_layout": "channels_last"}),
         ((2, 4, 6), {"dy_layout": "scalar"}),  # the gradient of .sum()
         ((4, 6, 5, 7), LAST),
+        ((3, 4, 8), {"alias": "x:dy"}),  # two inputs are one tensor
         ((2, 4, 7), {"dy_layout": "expanded_last"}),
         ((2, 4, 7), {"dy_data": "zero", "eps": 2.0**-7}),
     ),
@@ -47,16 +49,17 @@ CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with ru
         ((3, 6, 9), {"bias": False}),
         ((3, 4, 9), {"weight_data": "some_zero"}),
         ((3, 6, 9), {"weight": False}),
+        ((3, 6, 8), {"alias": "weight:bias"}),
         ((3, 5, 4), {"weight_dtype": "float32", "weight": False, "bias": False}),  # running statistics in float32
         ((2, 5, 9), {"weight_layout": "every_other", "bias_layout": "offset"}),
         ((3, 6, 10), {"weight_dtype": "bfloat16"}),  # of a float32 x
     ),
     "running statistics": (
-        ((5, 3), {"momentum": 1e-3}),
+        ((5, 3), {"momentum": 1e-3, "running_mean_layout": "every_other", "running_var_layout": "offset"}),
         ((3, 6, 9), {"running": False}),  # track_running_stats=False
         ((4, 3, 8), {"momentum": 1.0}),  # the running statistics become the batch's
         ((4, 3, 8), {"momentum": 0.0}),  # … or do not change
-        ((4, 3, 8), {"momentum": 0.5, "offset": 100.0}),
+        ((4, 3, 8), {"momentum": 0.5, "offset": 100.0, "running_var_layout": "every_other"}),
         ((4, 3, 8), {"running": False, "weight": False, "bias": False}),
     ),
     "eps": (
@@ -84,6 +87,8 @@ CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with ru
         ((3, 4, 12), {"special": "nan", "special_in": "weight", "special_at": "middle"}),
         ((3, 4, 12), {"special": "-inf", "special_in": "bias", "special_at": "last"}),
         ((3, 4, 13), {"special": "-inf", "special_in": "dy", "special_at": "rows"}),
+        ((7, 3, 12), {"special": "nan+inf", "special_at": "rows"}),
+        ((5, 3, 7), {"special": "nan+inf", "special_in": "dy"}),
         ((3, 4, 13), {"special": "nan", "special_in": "running_mean"}),
         ((3, 4, 14), {"special": "inf", "special_in": "running_var", "special_at": "last"}),
         ((3, 4, 11), {"data": "zero"}),  # rstd = 1/√eps

@@ -1,6 +1,6 @@
 """The corner lines of GroupNorm and InstanceNorm: each exercises what its comment says."""
 
-from verify_norm.cases.corner_lines import LARGEST, LAST, OWN, SEQUENCE, SLICE, SUBNORMAL, Row, Topics
+from verify_norm.cases.corner_lines import LARGEST, LAST, LOOSE, OWN, SEQUENCE, SLICE, STRIDED, SUBNORMAL, Row, Topics
 
 GROUP_CORNERS: Topics = {
     "offsets": (  # a one-pass variance cancels; kernels take another path in channels_last
@@ -25,12 +25,13 @@ GROUP_CORNERS: Topics = {
     "layouts of x": (
         ((2, 4, 8, 8), {"num_groups": 4, "x_layout": "row_strided"}),
         ((2, 10, 4, 4), {"num_groups": 2, "x_layout": "channels_last"}),
-        ((2, 6, 5, 4), {"num_groups": 3, "x_layout": "transposed"}),
+        ((2, 6, 5, 4), {"num_groups": 3, "x_layout": "transposed", **STRIDED}),
         ((2, 4, 33), {"num_groups": 2, "x_layout": "every_other"}),
         ((3, 4, 6), {"num_groups": 2, "x_layout": "far", "dy_layout": "far"}),  # offsets beyond 32 bits
         ((2, 4, 33), {"num_groups": 1, "x_layout": "offset", "weight_layout": "every_other", "bias_layout": "offset"}),
         ((2, 6, 5, 4), {"num_groups": 3, "weight_data": "some_one", **SLICE}),
         ((2, 6, 9), {"num_groups": 3, "weight_data": "one", **SEQUENCE}),
+        ((1, 6, 9), {"num_groups": 3, "mean_layout": "transposed", "rstd_layout": "transposed", **LOOSE}),
         ((2, 6, 5, 4), {"num_groups": 3, "x_layout": "swapped"}),  # channels first
         (
             (2, 6, 5, 4),
@@ -42,6 +43,7 @@ GROUP_CORNERS: Topics = {
         ((2, 10, 4, 4), {"num_groups": 2, "dy_layout": "channels_last"}),
         ((2, 4, 6), {"num_groups": 2, "dy_layout": "scalar"}),
         ((3, 4, 6), {"num_groups": 2, "dy_layout": "expanded"}),
+        ((3, 4, 8), {"num_groups": 2, "alias": "x:dy"}),  # two inputs are one tensor
         ((3, 4, 6), {"num_groups": 2, "x_layout": "expanded", "dy_layout": "offset"}),
         ((2, 4, 7), {"num_groups": 2, "dy_layout": "expanded_last"}),
         ((2, 4, 7), {"num_groups": 2, "dy_data": "zero", "eps": 2.0**-7}),
@@ -53,6 +55,7 @@ GROUP_CORNERS: Topics = {
         ((2, 6, 9), {"num_groups": 2, "bias": False}),
         ((2, 6, 9), {"num_groups": 2, "weight_data": "some_zero"}),  # groups of zero and other weights
         ((2, 6, 9), {"num_groups": 2, "weight": False}),
+        ((2, 6, 8), {"num_groups": 2, "alias": "weight:bias"}),
         ((2, 6, 10), {"num_groups": 2, "weight_dtype": "bfloat16"}),  # of a float32 x
     ),
     "groups": (
@@ -88,6 +91,8 @@ GROUP_CORNERS: Topics = {
         ((2, 4, 12), {"num_groups": 2, "special": "nan", "special_in": "weight", "special_at": "middle"}),
         ((3, 4, 12), {"num_groups": 2, "special": "-inf", "special_in": "bias", "special_at": "last"}),
         ((3, 4, 13), {"num_groups": 2, "special": "-inf", "special_in": "dy", "special_at": "rows"}),
+        ((7, 4, 12), {"num_groups": 2, "special": "nan+inf", "special_at": "rows"}),
+        ((3, 4, 14), {"num_groups": 2, "special": "nan+inf", "special_in": "dy"}),
         ((2, 4, 10), {"num_groups": 2, "data": "zero"}),  # rstd = 1/√eps
         ((2, 4, 10), {"num_groups": 2, "data": "zero", "eps": 0.0}),  # 0/0
         ((2, 4, 11), {"num_groups": 2, "data": "zero", "eps": 1e-12}),

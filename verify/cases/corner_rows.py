@@ -1,6 +1,18 @@
 """The corner lines of LayerNorm and RMSNorm: each exercises what its comment says."""
 
-from verify_norm.cases.corner_lines import LARGEST, LAST, OWN, SEQUENCE, SLICE, SUBNORMAL, Row, Topics
+from verify_norm.cases.corner_lines import (
+    EQUAL,
+    LARGEST,
+    LAST,
+    LOOSE,
+    OWN,
+    SEQUENCE,
+    SLICE,
+    STRIDED,
+    SUBNORMAL,
+    Row,
+    Topics,
+)
 
 ROW_CORNERS: Topics = {
     "offsets": (  # a one-pass variance cancels; then long rows, in every type
@@ -25,17 +37,19 @@ ROW_CORNERS: Topics = {
     "layouts of x": (
         ((5, 64), {"x_layout": "row_strided"}),
         ((4, 12), {"x_layout": "far"}),  # a stride within 32 bits whose multiples are beyond
-        ((6, 40), {"x_layout": "transposed"}),
+        ((6, 40), {"x_layout": "transposed", **STRIDED}),
         ((2, 16), {"x_layout": "far"}),  # … and a stride beyond 32 bits
         ((4, 257), {"x_layout": "offset"}),  # misaligned
         ((3, 128), {"x_layout": "every_other", "dy_layout": "offset"}),
-        ((5, 48), {"x_layout": "expanded"}),
+        ((5, 48), {"x_layout": "expanded", **EQUAL}),
+        ((1, 88), LOOSE),  # one row, of stride 0
     ),
     "layouts of dy": (
         ((5, 65), {"dy_layout": "transposed"}),
         ((4, 96), {"dy_layout": "scalar"}),  # the gradient of .sum()
         ((2, 77), {"dy_layout": "row_strided", "x_layout": "row_strided"}),
         ((9, 50), {"dy_layout": "expanded"}),
+        ((6, 37), {"alias": "x:dy"}),  # two inputs are one tensor
         ((2, 17), {"dy_layout": "far"}),
         ((3, 256), {"x_layout": "offset", "dy_layout": "offset"}),  # misaligned rows whose length a vector load divides
         ((4, 13), {"dy_layout": "far"}),
@@ -49,6 +63,7 @@ ROW_CORNERS: Topics = {
         ((17, 61), {"bias": False}),
         ((4, 34), {"weight_data": "some_zero"}),  # a division of y by the weight fails
         ((17, 60), {"weight": False}),
+        ((5, 63), {"alias": "weight:bias", **STRIDED}),
         ((4, 20), {"weight_data": "zero", "weight_dtype": "float32", "bias": False}),
         ((3, 100), {"weight_layout": "every_other", "bias_layout": "offset"}),
         ((4, 36), {"weight_dtype": "bfloat16"}),  # of a float32 x
@@ -95,6 +110,8 @@ ROW_CORNERS: Topics = {
         ((4, 33), {"special": "nan", "special_in": "weight", "special_at": "middle"}),
         ((5, 34), {"special": "-inf", "special_in": "bias", "special_at": "last"}),
         ((5, 35), {"special": "-inf", "special_in": "dy", "special_at": "rows"}),
+        ((7, 36), {"special": "nan+inf", "special_at": "rows"}),
+        ((5, 37), {"special": "nan+inf", "special_in": "dy"}),
         ((3, 40), {"data": "zero"}),  # rows of zeros: rstd = 1/√eps
         ((3, 131), {"data": "constant", "offset": 10.0, "x_layout": "expanded_last"}),
         ((3, 41), {"data": "zero", "eps": 0.0}),  # 0/0

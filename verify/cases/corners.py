@@ -12,7 +12,7 @@ from verify_norm.cases import corner_rows as rows
 from verify_norm.cases import turns
 from verify_norm.cases.corner_lines import LARGEST, OUTPUT_SCALES, SUBNORMAL, Row, Topics
 from verify_norm.core.dtypes import FORMATS
-from verify_norm.core.geometry import differentiable, refusal
+from verify_norm.core.geometry import aliased, aliases, differentiable, refusal
 from verify_norm.core.spec import LAYOUTS, CaseSpec, Op, Special
 
 AT_EVERY_SIZE = ("memory", "determinism", "batch_invariance")  # further runs whose bugs have thresholds of size
@@ -59,8 +59,10 @@ def _of(op: Op, spec: CaseSpec, number: int) -> CaseSpec:
     """Return the case with what the operator takes; its number decides what only some operators have."""
     names = {tensor.name for tensor in op.inputs}
     layout = "contiguous" if spec.batch else LAYOUTS[number % 5]
+    absent = [n for n in ("bias", "mean", "rstd", "running_mean", "running_var") if n not in names]
+    spec = replace(spec, **{f"{n}_layout": "contiguous" for n in absent})  # type: ignore[arg-type]
     if "bias" not in names:
-        spec = replace(spec, bias=True, bias_layout="contiguous")
+        spec = replace(spec, bias=True)
     if "dy" not in names:
         spec = replace(spec, dy_data="random")
     if "residual" in names:
@@ -70,10 +72,20 @@ def _of(op: Op, spec: CaseSpec, number: int) -> CaseSpec:
         spec = replace(spec, dresidual_out_layout=spec.dy_layout, dy_layout=layout)
     if "weight_offset" in op.attrs and number % 4 == 3:
         spec = replace(spec, weight_offset=0.5 if number % 16 == 3 else 1.0)  # Gemma's is 1
+    if "gate" in names:
+        spec = replace(spec, gate_layout=layout)
+    if "shift" in names:
+        token = len(spec.shape) > spec.normalized_ndim and number % 3 == 1
+        spec = replace(spec, modulation="token" if token else "sample", scale_layout=layout)
+        spec = replace(spec, shift_layout="contiguous" if spec.batch else LAYOUTS[(number + 2) % 5])
     if op.quantized:
         spec = replace(spec, scale=OUTPUT_SCALES[number % len(OUTPUT_SCALES)])
     if "num_groups" not in op.attrs:
         spec = replace(spec, num_groups=None)  # InstanceNorm
+    if spec.alias and (pairs := aliases(op)):
+        spec = aliased(replace(spec, alias=spec.alias if spec.alias in pairs else pairs[number % len(pairs)]), op)
+    elif spec.alias:
+        spec = replace(spec, alias="")
     return _specially(op, spec) if spec.special else spec
 
 
@@ -89,9 +101,13 @@ def _specially(op: Op, spec: CaseSpec) -> CaseSpec:
 
 
 def freezable(op: Op) -> tuple[tuple[str, ...], ...]:
-    """Return the sets of inputs of a backward that may need no gradient: neither none nor all of them."""
+    """Return the sets of inputs of a backward that may need no gradient: neither none nor all of them.
+
+    Of four and more inputs, one, or all but one.
+    """
     names = differentiable(op)
-    return tuple(some for size in range(1, len(names)) for some in combinations(names, size))
+    sizes = range(1, len(names)) if len(names) < 4 else (1, len(names) - 1)
+    return tuple(some for size in sizes for some in combinations(names, size))
 
 
 def _table(op: Op) -> list[tuple[int, Row]]:

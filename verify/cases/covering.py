@@ -16,7 +16,7 @@ from verify_norm.cases import turns
 from verify_norm.cases.axes import HIDING, Axis, axes
 from verify_norm.cases.corners import scaled
 from verify_norm.cases.sizes import classes, shaped
-from verify_norm.core.geometry import differentiable, refusal, row_length, thawed
+from verify_norm.core.geometry import aliased, differentiable, refusal, row_length, thawed
 from verify_norm.core.spec import CaseSpec, Op
 
 ELEMENTS = 2**17  # of x: a case in which two values meet need not be larger
@@ -181,5 +181,5 @@ def _spec(pairs: Pairs, values: dict[str, str], rng: Random) -> CaseSpec | None:
         return None
     fields = {field: value for way in ways.values() for field, value in way.items()}
     spec = CaseSpec(**shape, **scaled(fields, fields["dtype"]), seed=rng.randrange(2**16))
-    spec = thawed(spec, differentiable(op))
+    spec = aliased(thawed(spec, differentiable(op)), op)
     return None if refusal(spec, op) else spec

@@ -11,7 +11,15 @@ from verify_norm.cases import placement
 from verify_norm.cases.device_array import on_device
 from verify_norm.cases.random import Random
 from verify_norm.core.dtypes import FORMATS, Array
-from verify_norm.core.geometry import affine_shape, groups, input_dtype, layout_of, row_length, special_input
+from verify_norm.core.geometry import (
+    affine_shape,
+    groups,
+    input_dtype,
+    layout_of,
+    row_length,
+    sample_shape,
+    special_input,
+)
 from verify_norm.core.spec import FAMILIES, CaseSpec, Op, Tensor
 
 SPREAD = 20  # log2 of how far rows, groups or channels differ in mean and scale
@@ -29,15 +37,21 @@ def tensor(spec: CaseSpec, op: Op, one: Tensor, device: Any = None) -> Array | N
     form, layout = FORMATS[input_dtype(one, spec)], layout_of(spec, one.name)
     if one.extent == "one":
         values = np.array([spec.scale])
+    elif one.extent == "sample":  # around 0, as models begin; 1 + scale is 0 in some places
+        values = _some(-1.0 if one.name == "scale" else 0.0, rng.standard_normal(sample_shape(spec, op)))
+    elif one.name == "gate":  # of any x: some far out, where a sigmoid is 0 or 1
+        values = 2 * rng.standard_normal(spec.shape) * _some(16.0, np.ones(spec.shape))
     elif one.extent == "affine":
         values = _affine(spec, op, one, rng)
     elif one.role == "cotangent":
         values = np.ldexp(_cotangent(spec, op, one, rng), spec.dy_log2_scale)
     else:
-        values = np.ldexp(_family(spec.data, spec, op, rng) + spec.offset, spec.log2_scale)
+        values = _family(spec.data, spec, op, rng)
+        values = np.ldexp(values + spec.offset if spec.offset else values, spec.log2_scale)  # −0 + 0 is 0
     values = placement.shared(form.round(np.clip(values, -form.largest, form.largest)), layout)
     if spec.special and one.name == special_input(spec, op):
-        values = np.where(_marked(spec, placement.distinct(values.shape, layout)), float(spec.special), values)
+        for number, marks in _marked(spec, placement.distinct(values.shape, layout)):
+            values = np.where(marks, number, values)
     return values if device is None else on_device(values, device)
 
 
@@ -58,6 +72,11 @@ def _affine(spec: CaseSpec, op: Op, one: Tensor, rng: Random) -> Array:
         where = np.arange(prod(shape)).reshape(shape) % (3 if some else 1) == 0
         values = np.where(where, 0.0 if spec.weight_data in ("zero", "some_zero") else 1.0, values)
     return values - spec.weight_offset
+
+
+def _some(one: float, values: Array) -> Array:
+    """Return the values, each seventh of them `one`: seven divides few lengths, so most columns have some."""
+    return np.where(np.arange(values.size).reshape(values.shape) % 7 == 3, one, values)
 
 
 def _cotangent(spec: CaseSpec, op: Op, one: Tensor, rng: Random) -> Array:
@@ -81,8 +100,21 @@ def _masked(shape: Sequence[int], rng: Random) -> Any:
     return mask
 
 
-def _marked(spec: CaseSpec, shape: tuple[int, ...]) -> Array:
-    """Return 1 where an input, with elements of this shape, holds the special value; 0 elsewhere."""
+def _marked(spec: CaseSpec, shape: tuple[int, ...]) -> list[tuple[float, Array]]:
+    """Return each special value, and 1 where an input with elements of this shape holds it; a later one counts."""
+    marks = _places(spec, shape)
+    if spec.special != "nan+inf":
+        return [(float(spec.special or 0), marks)]
+    nan, turn = marks.copy(), np.arange(shape[-1]) % 2
+    if spec.special_at == "row":
+        nan *= turn == 0
+    elif spec.special_at == "rows":
+        nan[2::4] = 0
+    return [(np.inf, np.maximum(marks, np.roll(marks, 1, -1))), (np.nan, nan)]
+
+
+def _places(spec: CaseSpec, shape: tuple[int, ...]) -> Array:
+    """Return 1 where `special_at` says, 0 elsewhere."""
     marks = np.zeros(shape)
     if spec.special_at == "rows":
         rows = marks.reshape(shape[0], -1)
@@ -136,9 +168,9 @@ def _family(data: str, spec: CaseSpec, op: Op, rng: Random) -> Array:
         return scale * (mean + rng.standard_normal(shape))
     if data == "zero":
         return np.zeros(shape)
-    if data == "padded":  # some rows, groups or channels are 0, or constant where there is an offset
+    if data == "padded":  # some rows, groups or channels are −0, or constant where there is an offset
         mask = _spread(_masked(_statistics(spec, op), rng), spec, op)
-        return np.where(mask, 0.0, rng.standard_normal(shape))
+        return np.where(mask, -0.0, rng.standard_normal(shape))
     if data == "integers":  # exact in every format, with ties
         return rng.integers(-8, 9, shape)
     return rng.standard_normal(shape)

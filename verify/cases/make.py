@@ -9,8 +9,9 @@ import numpy as np
 
 from verify_norm.core import geometry, ops
 from verify_norm.core.dtypes import FORMATS, Array
+from verify_norm.core.known import overwritten
 from verify_norm.core.run import Case, Expected
-from verify_norm.core.spec import CaseSpec, Contract, Op, Tensor
+from verify_norm.core.spec import SHARED, CaseSpec, Contract, Op, Tensor
 from verify_norm.reference.rounding import Given
 
 Exact = Mapping[str, Array | None]
@@ -41,7 +42,11 @@ def exact_inputs(spec: CaseSpec, op: Op, device: str = "cpu") -> dict[str, Array
     if refused is not None:
         raise ValueError(refused)
     judge = judge_of(spec, device)
-    exact = {tensor.name: draw.tensor(spec, op, tensor, judge) for tensor in op.inputs if tensor.role != "saved"}
+    pair = geometry.one_tensor(spec, op)
+    drawn = [tensor for tensor in op.inputs if tensor.role != "saved" and (pair is None or tensor.name != pair[1])]
+    exact = {tensor.name: draw.tensor(spec, op, tensor, judge) for tensor in drawn}
+    if pair is not None:
+        exact[pair[1]] = exact[pair[0]]
     return exact | saved(spec, op, exact)
 
 
@@ -73,7 +78,9 @@ def build(
     from verify_norm.cases.device_array import in_memory, on_device
 
     poison = POISONS[spec.poison] if poison is None else poison
-    judge, tensors = judge_of(spec, device), {}
+    judge = judge_of(spec, device)
+    tensors: dict[str, Any] = dict.fromkeys(tensor.name for tensor in op.inputs)
+    one, two = _one_tensor(spec, op, contract, exact)
     if judge is None:
         exact = in_memory(exact)
     else:
@@ -81,9 +88,20 @@ def build(
     for tensor in op.inputs:
         values, dtype = exact[tensor.name], geometry.input_dtype(tensor, spec)
         layout = geometry.layout_of(spec, tensor.name)
-        tensors[tensor.name] = None if values is None else placement.place(values, dtype, layout, poison, device)
+        if values is not None:
+            if tensor.role == "saved" and layout in SHARED and (values != values.flat[:1]).any():
+                layout = "contiguous"
+            tensors[tensor.name] = placement.place(values, dtype, layout, poison, device)
+    if two:
+        tensors[two] = tensors[one]
     expected = truths(spec, op, contract, exact) if truth else {}
     return Case(spec, op, {**tensors, **attributes(spec, op)}, exact, expected, poison)
+
+
+def _one_tensor(spec: CaseSpec, op: Op, contract: Contract, exact: Exact) -> tuple[str, str]:
+    """Return the two inputs that are one tensor, where they have one array of values; else no names."""
+    pair = geometry.one_tensor(spec, op, [argument for _, argument in overwritten(contract)])
+    return pair if pair is not None and exact[pair[0]] is exact[pair[1]] else ("", "")
 
 
 def truths(spec: CaseSpec, op: Op, contract: Contract, exact: Exact) -> dict[str, Expected | None]:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from verify_norm.core.spec import CaseSpec, Op
+from verify_norm.reference.chain import Function
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,8 @@ def model_cases(op: Op, *, full: bool, dtypes: tuple[str, ...]) -> tuple[list[Ca
     `full` keeps their sizes. Otherwise, for a CPU, cases have the full row length but few rows or groups; a model whose
     single group is too large is left out.
     """
-    chosen = [model for model in MODELS if op.name.removeprefix("add_").startswith(model.op) and model.dtype in dtypes]
+    norm = op.reference.chain.norm if isinstance(op.reference, Function) else op.name.removeprefix("add_")
+    chosen = [model for model in MODELS if norm.startswith(model.op) and model.dtype in dtypes]
     same = ("shape", "dtype", "weight_dtype", "num_groups", "eps", "weight_offset")
     specs = {}
     for model in chosen:

@@ -17,6 +17,7 @@ from verify_norm.core.geometry import extent
 
 GAP = 3  # elements: an odd gap, in which rows lose their alignment
 GUARD = 64  # elements on each side: more than one vector load, less than what would cost time
+BEYOND = 2**16  # elements: an offset that 16 bits do not hold
 FAR = 2**31  # elements: the first offset that 32 bits do not hold
 FAR_ROWS = 1024  # at most: each touches a page of memory or two
 
@@ -41,6 +42,9 @@ def placement(shape: tuple[int, ...], layout: str) -> Placement:
     `t[:, :S]` of a longer t, "channel_slice" the same of a tensor in channels_last. "swapped" is `t.transpose(0, 1)`,
     as of a sequence-first t, "swapped_last" `t.transpose(-2, -1)`, both dense. "own" is a storage of exactly these
     elements, without guards, as users have it: a kernel cannot tell by it that it is tested.
+
+    "offset" begins at an odd element beyond 2¹⁶. "loose" is contiguous, with a stride of 0 along each dimension of at
+    most one element, which torch leaves open, as `t.expand(M, N)[:1]`.
 
     "far" puts the last index of the first dimension beyond 2³¹ elements. With two indices the stride itself needs 64
     bits; with more the stride fits 32 bits and its product with the index does not. A product that wraps is negative:
@@ -78,7 +82,7 @@ def placement(shape: tuple[int, ...], layout: str) -> Placement:
     elif layout == "every_other":
         step = 2
     elif layout == "offset":
-        front += 1  # misaligned for every vector load
+        front += BEYOND + 1  # misaligned for every vector load
     elif layout == "own":
         front = 0
     strides, size = [0] * rank, step
@@ -91,6 +95,8 @@ def placement(shape: tuple[int, ...], layout: str) -> Placement:
         strides[-1] = 0
     elif layout == "scalar":
         strides = [0] * rank
+    elif layout == "loose":
+        strides = [stride if n > 1 else 0 for n, stride in zip(shape, strides, strict=True)]
     if layout == "far" and spreads(shape):
         strides[0] = max(size // max(shape[0], 1), -(-FAR // (shape[0] - 1) // GUARD) * GUARD)
         front += FAR

@@ -17,8 +17,9 @@ from hypothesis.internal.conjecture import providers
 from verify_norm.cases import axes, turns
 from verify_norm.cases.corner_lines import OUTPUT_SCALES
 from verify_norm.cases.corners import freezable
-from verify_norm.core.geometry import differentiable, refusal, size, thawed
-from verify_norm.core.spec import COTANGENTS, FAMILIES, LAYOUTS, WEIGHTS, CaseSpec, Op, Special, Tensor
+from verify_norm.core import geometry
+from verify_norm.core.geometry import differentiable, refusal, size, specials, thawed
+from verify_norm.core.spec import COTANGENTS, FAMILIES, LAYOUTS, WEIGHTS, CaseSpec, Op, Tensor
 
 # Row lengths: powers of two, their neighbours, odd numbers, tile edges, and hidden sizes of models.
 _LENGTHS = (
@@ -118,12 +119,14 @@ def specs(
     alike = draw(_one_in_four(_ALIKE, None))
     options |= {
         f"{name}_layout": alike
-        if alike and tensor.role != "weight"
+        if alike and tensor.extent == "data"
         else draw(st.one_of(st.just("contiguous"), _among(_layouts(tensor, op, ndim))))
         for name, tensor in names.items()
     }
     if "weight_offset" in op.attrs:
         options["weight_offset"] = draw(_among((0.0, 1.0, 0.5)))
+    if any(tensor.extent == "sample" for tensor in op.inputs):
+        options["modulation"] = draw(_among(axes.MODULATIONS))
     if op.quantized:
         options["scale"] = draw(_among(OUTPUT_SCALES))
     if op.view == "channels":
@@ -148,6 +151,8 @@ def specs(
         **options,
     )
     spec = replace(spec, **draw(_special(spec, op)))
+    if geometry.aliases(op):
+        spec = geometry.aliased(replace(spec, alias=draw(_among(("",) * 32 + geometry.aliases(op)))), op)
     if batches := _batches(spec, op, 16 * elements, rows):
         spec = replace(spec, batch=draw(_among((0,) * 15 * len(batches) + batches)))
     # Where Hypothesis climbs it repeats the numbers of one case, so this one is a digest, which any change makes anew.
@@ -166,9 +171,9 @@ def _batches(spec: CaseSpec, op: Op, elements: int, rows: int) -> tuple[int, ...
 @st.composite
 def _special(draw: st.DrawFn, spec: CaseSpec, op: Op) -> dict[str, Any]:
     """Draw a special value in one case of nine, where some input of the case can hold it."""
-    special = draw(_among((None,) * 24 + ("nan", "inf", "-inf")))
+    special = draw(_among((None,) * 32 + ("nan", "inf", "-inf", "nan+inf")))
     at = {"special": special, "special_at": draw(_among(_PLACES))}
-    inputs = [{**at, "special_in": tensor.name} for tensor in op.inputs if tensor.name in get_args(Special)]
+    inputs = [{**at, "special_in": name} for name in specials(op)]
     able = [one for one in inputs if refusal(replace(spec, **one), op) is None]
     return draw(st.sampled_from(able)) if special and able else {}
 

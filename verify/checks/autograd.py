@@ -12,10 +12,12 @@ import torch
 from verify_norm.cases import placement, turns
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.cotangents import cotangents
+from verify_norm.checks.relations.forward_mode import forward_mode
 from verify_norm.checks.relations.graphs import asked, graph_of
 from verify_norm.checks.relations.rerun import Difference, beyond, small, steady
 from verify_norm.checks.relations.second_order import second_order
 from verify_norm.core.finding import Finding, NoData, Tried
+from verify_norm.core.geometry import differentiable
 from verify_norm.core.run import Run
 from verify_norm.core.spec import Kernel, Op
 from verify_norm.loading import modules
@@ -42,9 +44,10 @@ def autograd(run: Run) -> Iterator[Finding | NoData | Tried]:
 
     A case tries one way, and a small case all of them: two backwards over one graph, by `grad` and by `backward`;
     inputs or outputs overwritten between forward and backward; the gradients of each set of outputs; another forward
-    before the backward; a sum that x and residual share; derivatives of the gradients. Where tensors are overwritten,
-    and for derivatives, a kernel may raise instead (`save_for_backward`, `once_differentiable`). It may mark mean and
-    rstd as not differentiable. What differs in the usual way too is left to `determinism`.
+    before the backward; a sum that x and residual share; derivatives of the gradients; forward mode (`jvp`). Where
+    tensors are overwritten, and for derivatives and forward mode, a kernel may raise instead (`save_for_backward`,
+    `once_differentiable`). It may mark mean and rstd as not differentiable. What differs in the usual way too is left
+    to `determinism`.
     """
     ways = turns.from_variant(run.case.spec, list(_ways(run.case.op).items()))
     found = {name: list(way(run)) for name, way in ways[: None if prod(run.case.spec.shape) <= FEW else 1]}
@@ -59,7 +62,8 @@ def autograd(run: Run) -> Iterator[Finding | NoData | Tried]:
 
 
 def _ways(op: Op) -> dict[str, Callable[[Run], Found]]:
-    data = ("x", "residual", "y", "residual_out", "mean", "rstd")
+    own = (name for stage in op.stages for name in stage.inputs)
+    data = ("x", "residual", "y", "residual_out", "mean", "rstd", *own)
     ways: dict[str, Callable[[Run], Found]] = {
         "two backwards": _again,
         "data overwritten": partial(_overwritten, names=data),
@@ -67,6 +71,7 @@ def _ways(op: Op) -> dict[str, Callable[[Run], Found]]:
         "second derivatives": second_order,
         "cotangents of some outputs": cotangents,
         "another forward before the backward": _interleaved,
+        "forward mode": forward_mode,
     }
     fused = any(tensor.name == "residual_out" for tensor in op.inputs)
     return ways | ({"x and residual apart": _split} if fused else {})
@@ -140,7 +145,7 @@ def _overwritten(run: Run, names: tuple[str, ...]) -> Found:
 def _interleaved(run: Run) -> Found:
     """Yield what is wrong where a forward of other values, with or without its backward, comes before the backward."""
     assert run.kernel.forward_run is not None
-    tensors = ("x", "residual_out", "weight", "bias")
+    tensors = ("residual_out", *differentiable(run.case.op))
     for backward, words in ((False, "a forward"), (True, "a forward and its backward")):
         serving = modules.Instance().serving(run.kernel.forward_run)  # one module for both
         held = replace(run, kernel=replace(run.kernel, forward_run=serving))

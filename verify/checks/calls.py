@@ -93,16 +93,17 @@ def _others(run: Run) -> Exact:
 def _values(run: Run, other: Exact) -> Iterator[Difference]:
     """Yield what is wrong where all tensors get new values, or two elements change places."""
     found = list(_overwritten(_Held(run), other, "all tensors"))
-    yield from found or _swapped(run)
+    for name in ("dy" if run.case.op.forward else "x", "weight"):
+        found = found or list(_swapped(run, name))
+    yield from found
 
 
-def _swapped(run: Run) -> Iterator[Difference]:
+def _swapped(run: Run, name: str) -> Iterator[Difference]:
     """Yield what is wrong after a call with almost the same values: a cache may look at some of them, or at a sum."""
     case = run.case
-    name = "dy" if case.op.forward else "x"
-    values = np.array(case.exact[name])
+    values = np.array(case.exact.get(name), dtype=np.float64)
     rng, flat = np.random.default_rng(case.spec.seed), values.reshape(-1)
-    if flat.size < 4:
+    if flat.size < 4:  # also of a weight that is None
         return
     place = int(rng.integers(1, flat.size - 1))  # the first and the last are what a cache looks at
     other = 1 + (place - 1 + (flat.size - 2) // 2) % (flat.size - 2)

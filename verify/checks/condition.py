@@ -8,6 +8,7 @@ Terms t that err by a relative ε each make their sum err by up to ε·Σ|t|/|Σ
     rstd            (x − μ)²/N, which never cancel
     dx              r·g, −r·c2, −r·x̂·c1, dresidual_out
     dweight, dbias  dy·x̂ and dy of all that one weight serves
+    others          dy, and its products with the terms of what the stage is applied to
 
 with the names of `verify_norm.reference.norm`. |μ|/σ is how much x − μ enlarges the relative error of μ; as σ² is var,
 RMSNorm, which subtracts no mean, has none. var/(var + eps) is how much of a relative change of var reaches 1/rstd².
@@ -29,6 +30,7 @@ from verify_norm.core.run import Case, Run
 from verify_norm.core.spec import CaseSpec, Extent, Kernel
 from verify_norm.core.tally import Tally
 from verify_norm.reference.norm import Norm
+from verify_norm.reference.stages.modulate import grouped
 
 
 def of_tally(kernel: Kernel, tally: Tally) -> Tally:
@@ -61,15 +63,20 @@ def condition(kernel: Kernel, spec: CaseSpec, output: str, index: tuple[int, ...
     if extent is None or not own_statistics(run.case) or not prod(spec.shape):
         return None
     n = norm(run)
-    shape = {"data": n.view.data, "affine": n.view.parameter, "statistic": n.view.statistic, "one": ()}[extent]
+    served = run.case.exact.get(output.removeprefix("d")) if extent == "sample" else None
+    shapes = {"data": n.view.data, "affine": n.view.parameter, "statistic": n.view.statistic, "one": ()}
+    shape = shapes[extent] if served is None else served.shape
     place = index if index is not None and len(index) == len(shape) and np.all(np.less(index, shape)) else None
     at = None if place is None else int(np.ravel_multi_index(place, shape)) if place else 0
 
     def statistic(values: Array, worst: Any) -> float:
-        seen = _seen(values, n, extent, worst)
+        if served is None:
+            seen = _seen(values, n, extent, worst)
+        else:
+            seen = worst(grouped(np.broadcast_to(values, n.view.shape), served), axis=1)
         return float(worst(seen) if at is None else seen.ravel()[at])
 
-    of_x, size = output not in ("dbias", "residual_out") or op.activation is not None, np.abs(n.mean)
+    of_x, size = output not in ("dbias", "dshift", "residual_out") or not op.linear, np.abs(n.mean)
     return Condition(
         None if at is None else _cancellation(run, n, output, at),
         statistic(np.where(size == 0, 0.0, size / np.sqrt(n.var)), np.max) if of_x and n.centred else None,
@@ -112,12 +119,26 @@ def _terms(run: Run, n: Norm, output: str) -> tuple[Array, Array] | None:
     if "dy" not in exact:
         return None
     dy = given(run.case, "dy").reshape(shape)
-    if run.case.op.activation is not None:
+    if run.case.op.stages:
         dy = cotangent(stages(run), dy)[0]
     if output == "dx":
         p, passed = n.gradient(dy), exact.get("dresidual_out")
         passed = np.zeros(shape) if passed is None else passed.reshape(shape)
         parts = n.rstd * (np.abs(p.g) + (0.0 if p.c2 is None else np.abs(p.c2)) + np.abs(n.xhat * p.c1)), np.abs(passed)
         return parts[0] + parts[1], p.dx + passed
+    if output not in ("dweight", "dbias"):
+        return _own_terms(run, output)
     terms = dy * n.xhat if output == "dweight" else dy
     return n.total(np.abs(terms)), n.total(terms)
+
+
+def _own_terms(run: Run, output: str) -> tuple[Array, Array] | None:
+    """Return the same of the gradient of a stage's own input: its terms are products of dy and those of z."""
+    s, name = stages(run), output.removeprefix("d")
+    dy = given(run.case, "dy").reshape(s.norm.view.shape)
+    for stage, z in zip(reversed(s.stages), reversed(s.steps.zs[:-1]), strict=True):
+        before, own = stage.pull(dy, z.value, s.given)
+        if name in own:
+            return np.abs(stage.pull(np.abs(dy), z.size, s.given)[1][name]), own[name]
+        dy = before
+    return None

@@ -6,15 +6,17 @@ Checked here, since no bound says it:
   guard that returns 0 hides a division by zero. Left out: one element less its mean, where x̂ may be 0 by itself, and
   BatchNorm and InstanceNorm, where torch has one.
 - dy = 0: dx = 0 (or what a fused addition passes on), dweight = dbias = 0, exactly: every gradient is linear in dy.
-- eps huge, at least (2⁴⁰·max|x|)², so that x̂ vanishes against b: y = b, or the activation of b, and rstd = 1/√eps; mean
-  and sums as with any eps.
+- eps huge, at least (2⁴⁰·max|x|)², so that x̂ vanishes against b: y = b, or what the stages make of b, and
+  rstd = 1/√eps; mean and sums as with any eps.
+- zeros: +0 where x·w is +0 in y, and where a sum of a fused addition is. IEEE 754 fixes that in any order, also where a
+  kernel adds a zero; a −0 that is lost so is right.
 - equal rows: equal results, bit by bit, where the contract promises that a row does not depend on the others.
 
 `accuracy` already holds a kernel to the rest: no rows (a sum of no terms has no rounding, so only 0 is allowed), rows
 of one or two elements, zero rows, equal elements, zero weights, subnormals (kept or flushed, either is right), the
 largest finite values (what overflows is not judged), and with `nonfinite` a NaN or ∞ in one row.
 
-−0 counts as 0 throughout. Torch's CPU kernels compute x·a + b, which rounds where N = 1: that is their contract
+Elsewhere −0 counts as 0. Torch's CPU kernels compute x·a + b, which rounds where N = 1: that is their contract
 (`Contract.expanded`), not the rule.
 """
 
@@ -35,9 +37,9 @@ from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.finding import Finding, NoData
 from verify_norm.core.judge import worst
 from verify_norm.core.run import Run
-from verify_norm.reference.activation import ACTIVATIONS, pushed
 from verify_norm.reference.arithmetic import compound
 from verify_norm.reference.quantized import product_error, saturated
+from verify_norm.reference.stages.stage import Approximate, passed
 
 HUGE = 40  # log2 of √eps over the largest |x|: x̂ is then below every rounding of float32
 
@@ -98,11 +100,11 @@ def _again(run: Run) -> bool:
 
 
 def _gradient_of_nothing(run: Run) -> Iterator[Compared]:
-    passed = run.case.exact.get("dresidual_out")
+    summand = run.case.exact.get("dresidual_out")
     other = nearby(run, {"dy": np.zeros_like(given(run.case, "dy"))})
     for name, left, right in pairs(run, other):
-        adds = name == "dx" and passed is not None
-        want = passed if adds and passed is not None else np.zeros_like(left)
+        adds = name == "dx" and summand is not None
+        want = summand if adds and summand is not None else np.zeros_like(left)
         flushed = FORMATS["float32"].smallest_normal if adds else 0.0
         wrong = ~(np.abs(right - want) <= flushed) & judge.judged(truth(run, name))
         yield Compared(name, right, want, wrong, ("dresidual_out" if adds else "0") + ", because dy is 0")
@@ -136,7 +138,7 @@ def _eps_decides(run: Run) -> Iterator[Compared]:
             want, delta = b.reshape(left.shape), tau.reshape(left.shape)
             wrong = ~(np.abs(right - want) <= delta + half_ulps(run, name, np.abs(want) + delta))
             wrong = wrong & (np.abs(want) < format_of(run, name).largest / 2)
-            words = "the bias" if case.op.activation is None else f"{case.op.activation} of the bias"
+            words = " of ".join([*(stage.name for stage in reversed(case.op.stages)), "the bias"])
             words = ("scale times " if case.op.quantized else "") + words + because
         elif name == "rstd":
             want, words = np.full_like(left, 2.0**-k), "1/√eps" + because
@@ -160,15 +162,44 @@ def _bias_alone(run: Run) -> tuple[Array, Array, float, float]:
     largest = 2.0 ** (1 - HUGE) * (1 + compound(a.gamma(view.count + 17), a.operand_u, a.xhat_u, a.offset_u))
     b = np.broadcast_to(0.0 if bias is None else bias, view.shape)
     tau = gain * largest + (1 + a.expanded) * a.u * np.abs(b)
-    if case.op.activation is not None:
-        act = ACTIVATIONS[case.op.activation]
-        b, tau = act.value(b), pushed(act, b, tau, a)
+    out = Approximate(b, np.broadcast_to(tau, view.shape), np.abs(b) + tau)
+    for stage in case.op.stages:
+        out = passed(stage, out, {name: given(case, name) for name in stage.inputs}, a)
+    b, tau = out.value, out.delta
     amax, amax_off = float(np.abs(b).max(initial=0.0)), float(np.max(tau, initial=0.0))
-    scale = case.exact.get("scale")
+    scale = case.exact.get("scale") if case.op.quantized else None
     if scale is not None:
         tau = product_error(tau, np.abs(b), scale, a)
         b = saturated(b * scale, format_of(run, "y").largest)
     return b, np.broadcast_to(tau, view.shape), amax, amax_off
+
+
+def _has_zeros(run: Run) -> bool:
+    case = run.case
+    plain = not case.op.stages and not case.op.quantized and case.spec.special is None
+    return plain and "dy" not in case.exact and any(not values.all() for _, values in _summed(run))
+
+
+def _summed(run: Run) -> Iterator[tuple[str, Array]]:
+    """Yield the outputs whose zeros have a sign that is known, with the values that have it: x̂·w has that of x·w."""
+    exact, op = run.case.exact, run.case.op
+    x, residual = given(run.case, "x"), exact.get("residual")
+    total = x if residual is None else x + residual
+    if residual is not None:
+        yield "residual_out", total
+    if not op.centred:
+        weight = exact.get("weight")
+        gain = np.ones(()) if weight is None else weight + run.case.arguments.get("weight_offset", 0.0)
+        yield "y", total * gain  # of the last dimensions
+
+
+def _signs_of_zeros(run: Run) -> Iterator[Compared]:
+    outputs = compared(run)
+    for name, values in _summed(run):
+        if name in outputs:
+            got = outputs[name][0].got
+            wrong = (values == 0) & ~np.signbit(values) & (got == 0) & np.signbit(got)
+            yield Compared(name, got, np.zeros(got.shape), wrong, "+0, because its factors and sums have that sign")
 
 
 def _rows_are_equal(run: Run) -> bool:
@@ -197,13 +228,14 @@ RULES = (
     Rule("eps = 0, no variance", _no_variance, _numbers_for_zero_by_zero),
     Rule("dy = 0", lambda run: "dy" in run.case.exact and _again(run), _gradient_of_nothing),
     Rule("eps huge", _eps_can_be_huge, _eps_decides),
+    Rule("the sign of zero", _has_zeros, _signs_of_zeros),
     Rule("equal rows", _rows_are_equal, _rows_that_differ),
 )
 
 
 @check(looks=lambda run: any(rule.holds(run) for rule in RULES))
 def degenerate(run: Run) -> Iterator[Finding | NoData]:
-    """No variance with eps = 0, dy = 0, a huge eps and equal rows give exactly what they must."""
+    """No variance with eps = 0, dy = 0, a huge eps, zeros and equal rows give exactly what they must."""
     reported: set[str] = set()
     looked = False
     for rule in (rule for rule in RULES if rule.holds(run)):

@@ -46,7 +46,7 @@ def _looks(run: Run) -> bool:
 
 def _applies(op: Op) -> bool:
     """To rows or groups that are independent of each other, of x alone."""
-    known = {"dy", "x", "weight", "bias", "mean", "rstd"}
+    known = {"dy", "x", "weight", "bias", "mean", "rstd", *(name for stage in op.stages for name in stage.inputs)}
     return op.forward is not None and op.view != "channels" and {tensor.name for tensor in op.inputs} <= known
 
 
@@ -199,7 +199,7 @@ def _columns(run: Run) -> Iterable[Comparison]:
     size = prod(geometry.affine_shape(case.spec, case.op))
     plus, minus, whose = {}, {}, (np.arange(size) + case.spec.variant) % len(names)
     rng = np.random.Generator(np.random.Philox(key=[case.spec.seed, 0x85EBCA6B]))
-    step, form = 1 / 2 if case.op.activation is None else 1 / 16, FORMATS[case.spec.weight_dtype or case.spec.dtype]
+    step, form = 1 / 2 if case.op.linear else 1 / 16, FORMATS[case.spec.weight_dtype or case.spec.dtype]
     for number, name in enumerate(names):
         value = given(case, name)
         v = np.where(whose == number, rng.choice((-1.0, 1.0), size), 0.0).reshape(value.shape) * (1 + np.abs(value))
@@ -220,10 +220,10 @@ def _column(run: Run, name: str, d: Array, moved: Moved, mine: np.ndarray[Any, A
 
     d = d.reshape(-1)[mine]
     tangent = expected.value.reshape(-1)[mine] * d
-    T = sums(dy * moved.reference) - tangent if case.op.activation is not None else np.zeros(d.shape)  # 0: it is linear
+    T = sums(dy * moved.reference) - tangent if not case.op.linear else np.zeros(d.shape)  # 0: it is linear
     left, right = sums(dy * moved.kernel) - T, compared(run)[f"d{name}"][0].got.reshape(-1)[mine] * d
     most = sums(np.abs(dy) * moved.most)
-    random = case.spec.dy_layout not in SHARED and case.spec.dy_data != "ramp"
+    random = case.spec.dy_layout not in SHARED and case.spec.dy_data != "ramp" and not case.spec.alias
     by_chance = lam * np.sqrt(sums((dy * moved.allowed) ** 2)) if random else most
     off = judge.allowed(expected).reshape(-1)[mine] * np.abs(d)
     crumbs = 4 * dy.size * FORMATS["float64"].u * (sums(np.abs(dy * moved.reference)) + np.abs(tangent))

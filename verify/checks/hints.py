@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from verify_norm.cases import make
-from verify_norm.core import judge
+from verify_norm.checks.relations.rerun import rerun
+from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import Array
 from verify_norm.core.run import Expected, Run
 
+LONG = 16  # elements of a row, in which a mistake seldom looks like another eps
 ELEMENTS = 2**10  # of x, at most: a hint costs the truth a few times more, and findings end in small cases
 EPS = (1e-5, 1e-6, 1e-8, 1e-12, 1e-3, float(np.finfo(np.float32).eps), 0.0)  # those in use
 
@@ -30,7 +32,7 @@ def hint(run: Run, output: str) -> str:
             f'; it is a right {order[output]}: name what the kernel returns, as --bind "-> {", ".join(order.values())}"'
         )
     for name, words in (("weight_offset", "adds it to its weight"), ("eps", "has no other")):
-        if right := [f"{value:g}" for value, expected in _others(run, name, output) if _is(result.got, expected)]:
+        if right := [f"{value:g}" for value in _longer(run, name, output, _right(run, name, output))]:
             return f"; right with {name}={' or '.join(right)}: if the kernel {words}, --bind {name}={right[0]}"
     return ""
 
@@ -49,6 +51,25 @@ def _is(got: Array, expected: Expected | None) -> bool:
         return False
     with np.errstate(all="ignore"):
         return bool(judge.ratio(got.reshape(expected.value.shape), expected).max() <= 1)
+
+
+def _right(run: Run, name: str, output: str) -> list[Any]:
+    """Return the other values of an attribute of the operator with which the output is right."""
+    result = run.outputs.get(output)
+    got = None if result is None else result.got
+    return [value for value, expected in _others(run, name, output) if got is not None and _is(got, expected)]
+
+
+def _longer(run: Run, name: str, output: str, values: list[Any]) -> list[Any]:
+    """Return those values with which the output is right in longer rows too: in short ones any small eps may be."""
+    case = run.case
+    if not values or geometry.row_length(case.spec, case.op) >= LONG:
+        return values
+    spec = replace(case.spec, shape=(*case.spec.shape[:-1], LONG * case.spec.shape[-1]))
+    if geometry.refusal(spec, case.op) or run.kernel.refuses(spec):
+        return []
+    other = rerun(run, make.exact_inputs(spec, case.op, case.device), spec=spec)
+    return [value for value in _right(other, name, output) if value in values]
 
 
 def _others(run: Run, name: str, output: str) -> Iterator[tuple[Any, Expected | None]]:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial, reduce, wraps
 from itertools import combinations
@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from verify_norm.cases import make, placement, turns
+from verify_norm.cases import make, turns
 from verify_norm.checks.check import check, finding
+from verify_norm.checks.relations import wrapping
 from verify_norm.checks.relations.equations import Equation, compared
 from verify_norm.checks.relations.rerun import Difference, beyond, cheap, differences, element, rerun, steady
 from verify_norm.core import judge
@@ -22,17 +23,15 @@ from verify_norm.core.finding import Finding, NoData, Tried
 from verify_norm.core.run import Expected, Run
 from verify_norm.core.spec import Kernel
 from verify_norm.loading import gradients, modules
-from verify_norm.loading.returned import RefusedError
 from verify_norm.running import captures
 from verify_norm.running.captures import Function
 
 NARROW = "bfloat16"  # what autocast may round to
 SOFT = 4  # half ulps of NARROW that four factors of an element may be off by: x, weight, a sum of squares and its root
-DATA = frozenset(("x", "residual", "residual_out", "dy", "dresidual_out"))
-ALIGNED = 16  # bytes of a vector load
 FEW = 2**8  # elements of x: a case of so few tries all modes
 # What torch and kernels say where they cannot run in a mode: numpy() on a leaf, autograd under no_grad, no backward.
 DECLINED = re.compile(r"grad|detach|leaf variable|inference mode|deterministic", re.IGNORECASE)
+TYPES = (torch.float64, torch.bfloat16)  # torch's default in scientific code, and while a model is loaded
 THREADS = 3  # of torch: more than a search uses, and no power of two
 
 
@@ -44,74 +43,36 @@ class Mode:
     wrap: Callable[[Function, str], Function]
 
 
-def _made_there(function: Function) -> Function:
-    """Return the function, called with data that are made in the mode, as another layer's output is.
-
-    In inference mode they have no version counter. What it writes into them is copied back.
-    """
-
-    @wraps(function)
-    def run(**given: Any) -> Any:
-        made = {name: given[name].clone() for name in DATA.intersection(given) if given[name] is not None}
-        made = {name: tensor for name, tensor in made.items() if _placed_alike(tensor, given[name])}
-        returned = function(**{**given, **made})
-        for name, tensor in made.items():
-            if not placement.same_bits(tensor, given[name]):
-                placement.overwrite(given[name], tensor)
-        return returned
-
-    return run
-
-
-def _of_modules(function: Function, how: Callable[[], AbstractContextManager[list[torch.nn.Module]]]) -> Function:
-    """Return the function with all its modules turned; it refuses a call in which no module runs."""
-
-    @wraps(function)
-    def run(**given: Any) -> Any:
-        with how() as used:
-            returned = function(**given)
-        if not used:
-            raise RefusedError("no module runs")
-        return returned
-
-    return run
-
-
-@contextmanager
-def _deterministically() -> Iterator[None]:
-    was, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(was, warn_only=warns)
-
-
-@contextmanager
-def _in_threads() -> Iterator[None]:
-    was = torch.get_num_threads()
-    torch.set_num_threads(THREADS)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(was)
-
-
-def _placed_alike(one: torch.Tensor, two: torch.Tensor) -> bool:
-    """Return whether a kernel may take the same path for both: the strides are equal, and whether they are aligned."""
-    return one.stride() == two.stride() and one.data_ptr() % ALIGNED == two.data_ptr() % ALIGNED
+def _default_type(dtype: torch.dtype) -> Mode:
+    """Return the mode in which what a call makes without a type has this one; what raises there is refused."""
+    return Mode(
+        f"where torch's default type is {dtype}",
+        lambda function, device: wrapping.of_type(dtype)(wrapping.refusing(function)),
+    )
 
 
 NO_GRAD = Mode("under torch.no_grad()", lambda function, device: torch.no_grad()(function))
-INFERENCE = Mode("under torch.inference_mode()", lambda function, device: torch.inference_mode()(_made_there(function)))
+INFERENCE = Mode(
+    "under torch.inference_mode()", lambda function, device: torch.inference_mode()(wrapping.made_there(function))
+)
 AUTOCAST = Mode("under autocast", lambda function, device: torch.autocast(device, torch.bfloat16)(function))
 COMPILED = Mode("under torch.compile", lambda function, device: captures.traced(function))
-EVALUATING = Mode("in evaluation, after eval()", lambda function, device: _of_modules(function, modules.evaluating))
-COPIED = Mode("in a copy.deepcopy of the module", lambda function, device: _of_modules(function, modules.copying))
-DETERMINISTIC = Mode("with deterministic algorithms", lambda function, device: _deterministically()(function))
-THREADED = Mode(f"with {THREADS} threads of torch", lambda function, device: _in_threads()(function))
+EVALUATING = Mode(
+    "in evaluation, after eval()", lambda function, device: wrapping.of_modules(function, modules.evaluating)
+)
+COPIED = Mode(
+    "in a copy.deepcopy of the module", lambda function, device: wrapping.of_modules(function, modules.copying)
+)
+DETERMINISTIC = Mode("with deterministic algorithms", lambda function, device: wrapping.deterministically()(function))
+THREADED = Mode(f"with {THREADS} threads of torch", lambda function, device: wrapping.in_threads(THREADS)(function))
 REPLAYED = Mode("in a CUDA graph with new values", lambda function, device: captures.replayed(function))
-WITHIN = (COMPILED, DETERMINISTIC, THREADED)  # where a kernel may choose another order of its sums
+BATCHED = Mode("under torch.func.vmap", lambda function, device: wrapping.batched(function, every=False))
+ALL_BATCHED = Mode(
+    "under torch.func.vmap of all tensors", lambda function, device: wrapping.batched(function, every=True)
+)
+BY_DEFAULT = tuple(map(_default_type, TYPES))
+IN_TURN = (BATCHED, ALL_BATCHED, *BY_DEFAULT)  # a small case tries one of them
+WITHIN = (COMPILED, DETERMINISTIC, THREADED, *IN_TURN)  # other orders of sums, other types
 BARE = (COMPILED, REPLAYED)  # torch allocates as usual: a capture holds what a mode of torch's dispatcher does
 
 
@@ -132,8 +93,9 @@ def modes(run: Run) -> Iterator[Finding | NoData | Tried]:
     A case tries one mode: no_grad, inference_mode, a module after eval(), on a GPU the replay of a CUDA graph, in a
     forward each set of inputs that require gradients. A deep copy of a module gives the same bits too. A kernel may
     refuse a mode in words about gradients, and need not be capturable. Under torch.compile, with deterministic
-    algorithms and with other numbers of threads an output must be within its bound; what Dynamo cannot trace runs as
-    usual.
+    algorithms, with other numbers of threads and with another default type of torch an output has its usual
+    type, and must be within its bound; so must the sample of a batch under torch.func.vmap. What Dynamo cannot trace
+    runs as usual; what raises under vmap or with another default is refused.
     Under autocast an output may have another type: it must be within the bound of its type or of bfloat16, the coarser
     one. What gives other bits in the usual mode too is left to `determinism`.
     """
@@ -154,6 +116,8 @@ def _differing(run: Run, mode: Mode) -> Iterator[Difference | Tried]:
     within = (lambda case: nullcontext()) if mode in BARE else None
     other = rerun(replace(run, kernel=in_mode(mode, run)), within=within, truth=cast or mode in WITHIN)
     if other.refused or (not cast and DECLINED.search(other.problem or "")):
+        if mode in (BATCHED, ALL_BATCHED):
+            yield Tried(f"{mode.words} (refused)")
         return
     yield Tried(mode.words, other.operators)
     compare = beyond if mode in WITHIN else differences
@@ -169,19 +133,22 @@ def _differing(run: Run, mode: Mode) -> Iterator[Difference | Tried]:
 
 
 def _modes(run: Run) -> tuple[Mode | None, ...]:
-    """Return the mode that the case's variant stands for, and in a small case all others; None if torch forbids it."""
+    """Return the mode that the case's variant stands for, and in a small case others; None if torch forbids it."""
     op, own, spec = run.case.op, not run.kernel.autograd, run.case.spec
     options: tuple[Mode | None, ...] = (None if spec.dtype == "float16" else AUTOCAST, DETERMINISTIC)  # one 16-bit type
     if torch.device(run.case.device).type == "cpu":
         options = (*options, THREADED)
-    if run.kernel.later is None:
-        options = (*options, COMPILED)
     if own:
         options = (NO_GRAD, INFERENCE, *options)
     if not (op.forward and own):
         options = (*options, COPIED)
         if op.view != "channels":  # BatchNorm evaluates something else
             options = (*options, EVALUATING)
+    if run.kernel.later is None:
+        options = (*options, COMPILED, *BY_DEFAULT)
+        if not _overwrites(run):  # in 16 bits torch's own norms round once more there, between x̂ and the weight
+            wide = {spec.dtype, spec.weight_dtype} <= {"float32", None}
+            options = (*options, *((BATCHED, ALL_BATCHED) if wide else (None, None)))
     if own and run.kernel.later is None and torch.device(run.case.device).type == "cuda":
         options = (*options, REPLAYED)
     if not op.forward:  # a backward is called where nothing is recorded
@@ -190,15 +157,24 @@ def _modes(run: Run) -> tuple[Mode | None, ...]:
     if chosen in BARE and run.damage:  # what it writes to is not guarded there
         chosen = None
     others = options if prod(spec.shape) <= FEW else ()
-    return (chosen, *(mode for mode in others if mode is not chosen and mode not in BARE))
+    left_out = {*BARE, *IN_TURN} - {turns.variant(spec, IN_TURN, after=options)}
+    return (chosen, *(mode for mode in others if mode is not chosen and mode not in left_out))
+
+
+def _overwrites(run: Run) -> bool:
+    """Return whether the kernel may overwrite an argument."""
+    return bool(run.kernel.contract.inplace) or any(tensor.role == "state" for tensor in run.case.op.inputs)
 
 
 def _sets_of_leaves(run: Run) -> tuple[Mode, ...]:
     """Return a mode for each set of inputs that require gradients; none if torch forbids to overwrite a leaf."""
-    if run.kernel.contract.inplace or any(tensor.role == "state" for tensor in run.case.op.inputs):
+    if _overwrites(run):
         return ()
-    names = [n for n in ("x", "residual", "weight", "bias") if run.case.arguments.get(n) is not None]
-    return tuple(_leaves(some) for size in range(len(names), 0, -1) for some in combinations(names, size))
+    own = (name for stage in run.case.op.stages for name in stage.inputs)
+    names = [n for n in ("x", "residual", "weight", "bias", *own) if run.case.arguments.get(n) is not None]
+    count = len(names)
+    sizes = range(count, 0, -1) if count < 5 else (count, count - 1, 1)  # all of 5 and more would be 31 sets
+    return tuple(_leaves(some) for size in sizes for some in combinations(names, size))
 
 
 def _leaves(names: tuple[str, ...]) -> Mode:

@@ -8,6 +8,8 @@ What is right, where the truth at the given inputs is not finite:
   ∞ − ∞ or 0·∞ in other places. But one addition has no other form: y of an infinite bias, residual_out of an infinite
   summand and dx of an infinite dresidual_out are what float64 says, where the other summand cannot overflow. And rstd
   may be 0: an update of Welford's kind makes the variance ∞ where the sum of squares makes it ∞ − ∞; y is NaN in both.
+- Of NaN in some elements and infinities in others, NaN in what depends on a NaN: where the truth at a large finite
+  number in place of the infinities is NaN.
 - An infinity of the sign of the limit. Let the truth at large finite numbers L and 2L in place of the infinity be v ± δ
   and v′ ± δ′, by the bound of the kernel's arithmetic. Where |v′ − v| > δ + δ′, the result grows with L, and the sign
   of v′ − v is that of the infinity that it goes to.
@@ -15,8 +17,8 @@ What is right, where the truth at the given inputs is not finite:
   the gradients are 0 there, and a kernel need not read what it multiplies by 0.
 
 `accuracy` judges what is finite: it sees a leak into other rows, since it allows NaN in none of them. An infinite
-argument of an activation is judged by nobody (`verify_norm.reference.activation`), nor is a case with eps = 0: there a
-row without variance divides zero by zero, and a kernel's rounding may hide that.
+argument of an activation, or gate, is judged by nobody (`verify_norm.reference.activation`), nor is a case with
+eps = 0: there a row without variance divides zero by zero, and a kernel's rounding may hide that.
 """
 
 from collections.abc import Iterator
@@ -62,16 +64,18 @@ def nonfinite(run: Run) -> Iterator[Finding]:
 def _judged(run: Run) -> Iterator[tuple[str, Array, Any, Any]]:
     """Yield every output: its name, its values, what is right, and where it breaks the first rule that it breaks."""
     spec, op = run.case.spec, run.case.op
-    limits = _limits(run) if spec.special != "nan" else {}
+    near = _at(run, LARGE)
+    limits = _limits(near, _at(run, 2 * LARGE)) if spec.special != "nan" else {}
     for name, (output, expected) in compared(run).items():
         got, want = output.got, expected.value
         summand = special_input(spec, op) in SUMMANDS.get(name, ())
         if name == "amax" or (geometry.settled(name, spec, op) and not summand):
             continue
-        added = summand and op.activation is None and not op.quantized
-        limit = limits.get(name, np.full(want.shape, np.nan))
+        added = summand and not op.stages and not op.quantized
+        limit, finite = limits.get(name, np.full(want.shape, np.nan)), near[name]
+        nan = False if finite is None else np.isnan(finite.value)
         rules = (
-            (want, judge.hidden(name, got, want, spec.special == "nan")),
+            (want, judge.hidden(name, got, want, nan)),
             (want, np.isinf(want) & np.isnan(got) & added & np.isinf(limit)),
             (limit, np.isinf(got) & (limit == -got)),
         )
@@ -79,17 +83,18 @@ def _judged(run: Run) -> Iterator[tuple[str, Array, Any, Any]]:
         yield name, got, right, wrong
 
 
-def _limits(run: Run) -> dict[str, Array]:
-    """Return the infinity that each output goes to as the special value grows; NaN where the bound does not tell it."""
+def _at(run: Run, large: float) -> dict[str, Expected | None]:
+    """Return the truth with a large number in place of the infinities."""
     case, contract = run.case, run.kernel.contract
     name = special_input(case.spec, case.op)
     values = given(case, name)
+    exact = {**case.exact, name: np.where(np.isinf(values), np.sign(values) * large, values)}
+    return make.truths(case.spec, case.op, contract, exact)
 
-    def at(large: float) -> dict[str, Expected | None]:
-        exact = {**case.exact, name: np.where(np.isinf(values), np.sign(values) * large, values)}
-        return make.truths(case.spec, case.op, contract, exact)
 
-    near, far, limits = at(LARGE), at(2 * LARGE), {}
+def _limits(near: dict[str, Expected | None], far: dict[str, Expected | None]) -> dict[str, Array]:
+    """Return the infinity that each output goes to as the special value grows; NaN where the bound does not tell it."""
+    limits = {}
     for output, one in near.items():
         other = far[output]
         if one is not None and other is not None:

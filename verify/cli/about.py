@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from verify_norm.cli.console import complain
+from verify_norm.core.chains import is_chain
 from verify_norm.core.errors import LIST, one_of
-from verify_norm.core.ops import OPS
+from verify_norm.core.ops import OPS, resolved
 from verify_norm.report.markup import escape
 from verify_norm.search.request import interpret
 
@@ -64,7 +65,7 @@ def show(name: Annotated[str, typer.Argument(help="An operator, check or kernel;
         contracts.show_contracts(terminal.console())
         return
     from verify_norm.checks import CHECKS
-    from verify_norm.loading.builtin import BOTH, BUILTIN, PEERS
+    from verify_norm.loading.builtin import BOTH, BUILTIN, PEERS, directions
     from verify_norm.loading.entry_points import registered
     from verify_norm.loading.registry import find
 
@@ -72,8 +73,8 @@ def show(name: Annotated[str, typer.Argument(help="An operator, check or kernel;
         function = CHECKS[name].function
         _print(f"check {name}\n\n{inspect.getdoc(function) or ''}\n\nin {function.__module__}")
         return
-    if name in BOTH or (name in OPS and name not in BUILTIN):
-        for op in BOTH.get(name, (name,)):
+    if name in BOTH or (name in OPS and name not in BUILTIN) or is_chain(name):
+        for op in directions(resolved(name)[0]):
             _describe_op(op)
         return
     if ":" not in name and name not in BUILTIN and name not in PEERS:
@@ -84,7 +85,7 @@ def show(name: Annotated[str, typer.Argument(help="An operator, check or kernel;
     _print(f"kernel {kernel.name} for {kernel.op}\n{kernel.summary}\n")
     _print(f"found at {kernel.target}{whose}")
     _print(f"dtypes {', '.join(kernel.dtypes)}\ncontract {json.dumps(asdict(kernel.contract))}\n")
-    for op in BOTH.get(kernel.op, (kernel.op,)):
+    for op in directions(kernel.op):
         _describe_op(op)
 
 

@@ -8,7 +8,20 @@ from typing import Annotated, Any
 import typer
 
 from verify_norm import __version__
-from verify_norm.cli import about, auditing, campaign, config, console, exhaust, options, proof, results, same, streams
+from verify_norm.cli import (
+    about,
+    auditing,
+    campaign,
+    config,
+    console,
+    exhaust,
+    options,
+    proof,
+    proving,
+    results,
+    same,
+    streams,
+)
 from verify_norm.cli.outputs import Destinations, deliver
 from verify_norm.core.errors import Exit, UsageError, one_of
 from verify_norm.core.results import Report
@@ -139,6 +152,7 @@ COMMANDS: tuple[Callable[..., Any], ...] = (about.show, auditing.audit, auditing
 MORE: tuple[Callable[..., Any], ...] = (
     results.schema,
     exhaust.exhaust,
+    proving.prove,
     campaign.merge,
     proof.power,
     proof.zoo,

@@ -23,6 +23,9 @@ UNIT_SECONDS = typer.Option("--seconds", min=0.1, help="Time for one unit. Defau
 STORE = typer.Option("--store", help="The file that keeps the outcomes. Default: PLAN with the ending .campaign.")
 JOBS = typer.Option("--jobs", "-j", min=1, help="Workers on a CPU; by default one for each core. A GPU has one each.")
 SHARD = typer.Option("--shard", help="Do this share of the units, as 1/4; verify-norm merge puts the stores together.")
+ON = typer.Option("--on", help="Where units run: local, this machine; ray or ray=ADDRESS, a Ray cluster.")
+CONFIGS = typer.Option("--configs", help="Of kernels under @triton.autotune: tuned, or all configurations too.")
+ACCELERATORS = typer.Option("--accelerators", help="Do all units on each of these, to compare them, as H100,A100.")
 STOP = typer.Option("--stop-after", min=0.1, help="Begin no unit after so many seconds. The same command goes on.")
 SQL = typer.Option("--sql", help="Ask the store a question of your own, and print the rows, parted by tabs.")
 KERNEL = typer.Option("--kernel", "-k", help="Show the whole report of this kernel. Again for another one.")
@@ -60,6 +63,9 @@ def run(
     given: options.Given,
     seconds: Annotated[float | None, UNIT_SECONDS] = None,
     block: Annotated[int | None, BLOCK] = None,
+    configs: Annotated[str | None, CONFIGS] = None,
+    accelerators: Annotated[str | None, ACCELERATORS] = None,
+    on: Annotated[str, ON] = "local",
     store: Annotated[str, STORE] = "",
     jobs: Annotated[int | None, JOBS] = None,
     shard: Annotated[str, SHARD] = "1/1",
@@ -71,7 +77,8 @@ def run(
     outcome is in the store once its unit is done. Killed at any moment, the same command goes on. Exit status: 0 all
     right, 1 findings, 2 a usage error or nothing checked, 3 not finished.
     """
-    from verify_norm.campaign import local, run, summary
+    from verify_norm.campaign import run, summary
+    from verify_norm.campaign.places import executor, here
     from verify_norm.campaign.plan import checked, expand, read
     from verify_norm.campaign.shard import Shard
     from verify_norm.campaign.store import Store
@@ -79,7 +86,8 @@ def run(
 
     share = Shard.of(shard)
     own = {name: value for name, value in given.items() if _explicit(context, name)}
-    own |= {name: value for name, value in (("seconds", seconds), ("block", block)) if value is not None}
+    more = {"seconds": seconds, "block": block, "configs": configs, "accelerators": accelerators}
+    own |= {name: value for name, value in more.items() if value is not None}
     if kernel:
         own["kernels"] = [{"kernel": name, "op": op, "bind": bind} for name in kernel]
     elif not plan:
@@ -89,8 +97,8 @@ def run(
     path = store or _beside(plan, share)
     asked = checked((read(plan) if plan else {}) | own, plan)
     serial.writable(path, ours=("SQLite format 3",))
-    units = expand(asked, console.complain)
-    mine = sum(unit in share for unit in units)
+    units = expand(asked, console.complain, elsewhere=not here(on))
+    where, mine = executor(on, asked, jobs), sum(unit in share for unit in units)
     console.status(f"{len(units)} units" + f", {mine} of them in shard {shard}" * (share.n > 1) + f"; store {path}")
     stop = inf if stop_after is None else stop_after
     with _line() as tell:
@@ -99,7 +107,7 @@ def run(
             tell(lambda: campaign.progress(summary.summarize(written, share)))
 
         try:
-            run.run(asked, units, path, local.Local(asked, jobs), shard=share, seconds=stop, progress=progress)
+            run.run(asked, units, path, where, shard=share, seconds=stop, progress=progress)
         except KeyboardInterrupt:
             console.complain(f"interrupted: the same command goes on from {path}")
     with Store.reading(path) as written:

@@ -21,7 +21,11 @@ KERNELS = typer.Option(
 FAIL_FAST = typer.Option("--fail-fast", help="Of several kernels, run none after the first one with findings.")
 JSON = typer.Option("--json", help="Write the report to this file; a list for both directions. - is standard output.")
 IN_PROCESS = typer.Option("--in-process", help="Run the kernel in this process, as for a debugger. A crash ends it.")
-OP = typer.Option("--op", help="Operator, if the name does not tell: layernorm_fwd. layernorm is both directions.")
+OP = typer.Option(
+    "--op",
+    help="Operator, if the name does not tell: layernorm_fwd. layernorm is both directions. Or a chain of stages: "
+    "'add | rmsnorm(weight_offset=1) | modulate'.",
+)
 BIND = typer.Option(
     "--bind",
     help="Names of the kernel's arguments: x=hidden_states,eps=variance_epsilon (operator's name = kernel's name), "

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from verify_norm.core.known import NAMES, joined, read, write
+from verify_norm.core.known import NAMES, caution, joined, read, write
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,8 @@ def sentence(one: Diagnosis, given: str = "") -> str:
         return "no contract that verify-norm knows explains it: it is wrong under each of them"
     whose = f" ({one.whose})" if one.whose else ""
     option = option_of((one.contract,), given)
-    return f"explained by {one.contract}, {one.words}{whose}: --contract {option} declares it. {_cost(one.allows)}"
+    declares = f"--contract {option} declares it{caution(read(one.contract))}"
+    return f"explained by {one.contract}, {one.words}{whose}: {declares}. {_cost(one.allows)}"
 
 
 def _cost(a: Allowance | None) -> str:

@@ -69,8 +69,8 @@ def excess(
 
 def _reason(name: str, expected: Expected, want: float, spec: CaseSpec, op: Op, contract: Contract) -> str:
     """Return what the allowance of an element is for: how much is summed how, and the last rounding."""
-    affine = next(tensor.extent for tensor in op.outputs if tensor.name == name) == "affine"
-    terms = prod(spec.shape) // max(prod(expected.value.shape), 1) if affine else geometry.row_length(spec, op)
+    over_rows = next(tensor.extent for tensor in op.outputs if tensor.name == name) in ("affine", "sample")
+    terms = prod(spec.shape) // max(prod(expected.value.shape), 1) if over_rows else geometry.row_length(spec, op)
     summed, last = f"{terms} terms summed in {contract.accumulate}", f"one rounding to {expected.dtype}"
     if contract.products != "float32":
         summed += f" by {contract.products} products"

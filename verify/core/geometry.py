@@ -3,13 +3,68 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from math import prod
+from typing import get_args
 
-from verify_norm.core.spec import SHARED, CaseSpec, Op, Special, Tensor
+from verify_norm.core.spec import ALIASES, SHARED, CaseSpec, Op, Special, Tensor
 
 
 def affine_shape(spec: CaseSpec, op: Op) -> tuple[int, ...]:
     """Return the shape of weight and bias."""
     return spec.shape[len(spec.shape) - spec.normalized_ndim :] if op.view == "rows" else spec.shape[1:2]
+
+
+def sample_shape(spec: CaseSpec, op: Op) -> tuple[int, ...]:
+    """Return the shape of a modulation's scale and shift: a row a sample, or a token; one row where x is one.
+
+    >>> from verify_norm.core.ops import OPS
+    >>> sample_shape(CaseSpec((2, 5, 8)), OPS["modulate_rmsnorm_fwd"])
+    (2, 8)
+    """
+    affine = affine_shape(spec, op)
+    return spec.shape if spec.modulation == "token" else (*spec.shape[: len(spec.shape) - len(affine)][:1], *affine)
+
+
+def shape_of(tensor: Tensor, spec: CaseSpec, op: Op) -> tuple[int, ...]:
+    """Return the shape of an argument or a result.
+
+    >>> from verify_norm.core.ops import OPS
+    >>> op = OPS["groupnorm_fwd"]
+    >>> [shape_of(tensor, CaseSpec((2, 6, 5), num_groups=3), op) for tensor in op.outputs]
+    [(2, 6, 5), (2, 3), (2, 3)]
+    """
+    if tensor.extent == "statistic":
+        return (spec.shape[0], groups(spec, op)) if op.view == "groups" else (rows(spec, op),)
+    if tensor.extent == "sample":
+        return sample_shape(spec, op)
+    return {"data": spec.shape, "affine": affine_shape(spec, op), "one": (1,)}[tensor.extent]
+
+
+def aliases(op: Op) -> tuple[str, ...]:
+    """Return the pairs of inputs that a caller may give as one tensor.
+
+    >>> from verify_norm.core.ops import OPS
+    >>> aliases(OPS["layernorm_bwd"]), aliases(OPS["add_rmsnorm_fwd"])
+    (('weight:bias', 'x:dy'), ('x:residual',))
+    """
+    names = {tensor.name for tensor in op.inputs}
+    return tuple(pair for pair in ALIASES if names.issuperset(pair.split(":")))
+
+
+def one_tensor(spec: CaseSpec, op: Op, written: Iterable[str] = ()) -> tuple[str, str] | None:
+    """Return the two inputs that are one tensor; None if there are none, as where one is None or is `written`."""
+    if not spec.alias or spec.special is not None or spec.alias not in aliases(op):
+        return None
+    one, two = spec.alias.split(":")
+    given = all(getattr(spec, name, True) is not False and name not in written for name in (one, two))
+    return (one, two) if given else None
+
+
+def aliased(spec: CaseSpec, op: Op) -> CaseSpec:
+    """Return the spec, with one layout for two inputs that are one tensor."""
+    pair = one_tensor(spec, op)
+    if pair is None:
+        return spec
+    return replace(spec, **{f"{pair[1]}_layout": layout_of(spec, pair[0])})  # type: ignore[arg-type]
 
 
 def groups(spec: CaseSpec, op: Op) -> int:
@@ -92,6 +147,11 @@ def refusal(spec: CaseSpec, op: Op) -> str | None:
     return None
 
 
+def specials(op: Op) -> list[str]:
+    """Return the inputs that may hold a special value."""
+    return [tensor.name for tensor in op.inputs if tensor.name in get_args(Special) and tensor.extent != "one"]
+
+
 def special_input(spec: CaseSpec, op: Op) -> Special:
     """Return the name of the input that holds the special value; the sum stands for x in a fused addition's backward.
 
@@ -113,16 +173,17 @@ def special_words(spec: CaseSpec, op: Op | None = None) -> str:
         return ""
     places = {"rows": "every other row", "row": "all of the middle row"}
     where = places.get(spec.special_at, f"the {spec.special_at} element")
-    return f"{spec.special} in {where} of {spec.special_in if op is None else special_input(spec, op)}"
+    values, name = spec.special.replace("+", " and "), spec.special_in if op is None else special_input(spec, op)
+    return f"{values} in {where} of {name}"
 
 
 def _lacking(spec: CaseSpec, op: Op) -> str | None:
     """Return the input that cannot hold the special value, in words; None if it can."""
     name = special_input(spec, op)
     tensor = next((tensor for tensor in op.inputs if tensor.name == name), None)
-    if tensor is None or special_lost(spec):
+    if tensor is None or tensor.extent == "one" or special_lost(spec):
         return f"a {name} that is None or not used"
-    if tensor.extent == "data" and not prod(spec.shape):
+    if tensor.extent in ("data", "sample") and not prod(shape_of(tensor, spec, op)):
         return f"{'an' if name == 'x' else 'a'} {name} without elements"
     return None
 
@@ -145,7 +206,7 @@ def special_lost(spec: CaseSpec) -> bool:
 
 def thawed(spec: CaseSpec, names: Iterable[str]) -> CaseSpec:
     """Return the spec; without frozen inputs if all of the inputs `names` would be frozen."""
-    given = {name for name in names if name == "x" or getattr(spec, name)}
+    given = {name for name in names if getattr(spec, name, True)}
     return replace(spec, frozen=()) if spec.frozen and given <= set(spec.frozen) else spec
 
 
@@ -161,8 +222,7 @@ def apart(spec: CaseSpec, written: Iterable[str]) -> CaseSpec:
 
 def differentiable(op: Op) -> list[str]:
     """Return the inputs whose gradients a backward returns; residual has that of x."""
-    outputs = {tensor.name for tensor in op.outputs}
-    return [name for name in ("x", "weight", "bias") if f"d{name}" in outputs]
+    return [tensor.name.removeprefix("d") for tensor in op.outputs] if op.forward else []
 
 
 def input_dtype(tensor: Tensor, spec: CaseSpec) -> str:

@@ -98,6 +98,8 @@ WEAKER = (  # one promise less each, first those that cost no accuracy; of one f
     Known("partials=x", "partial sums of dweight and dbias have the type of x", "llama's casting"),
     Known("offset_weight=weight", "weight + weight_offset is rounded to the type of weight", "1 + weight in bfloat16"),
     Known("xhat=x", "x̂ is rounded to the type of x before the weight", "Llama's RMSNorm"),
+    Known("xhat=float16", "x̂ is rounded to float16 before the weight", ""),
+    Known("xhat=bfloat16", "x̂ is rounded to bfloat16 before the weight", ""),
     Known(
         "xhat=x,offset_weight=weight", "x̂ and weight + weight_offset are rounded", "the first RMSNorm of gemma_pytorch"
     ),
@@ -199,6 +201,11 @@ def overwritten(contract: Contract) -> list[tuple[str, str]]:
 def changed(contract: Contract) -> dict[str, Any]:
     """Return the fields in which a contract is not strict."""
     return {name: value for name, value in asdict(contract).items() if value != STRICT[name]}
+
+
+def caution(fields: Mapping[str, Any]) -> str:
+    """Return which kernels may not declare a contract that explains them, as "; …"; "" where any may."""
+    return "; a kernel without matrix products is wrong" if "products" in fields else ""
 
 
 def declared(own: Contract, text: str, op: Op) -> Contract:

@@ -33,6 +33,8 @@ def fit(text: str, spec: CaseSpec, op: Op) -> CaseSpec:
             allowed = MEMORY[clause.name]
             laid = {name: geometry.layout_of(spec, name) for name in clause.tensors(op)}
             held |= {f"{name}_layout": "contiguous" for name, layout in laid.items() if layout not in allowed}
+        elif clause.name == "modulation" and not clause.holds(spec, op):
+            held["modulation"] = clause.values[0]
         elif clause.name == "weight_dtype" and not clause.holds(spec, op):
             held["weight_dtype"] = None if clause.values[0] == "x" else clause.values[0]
         elif clause.name in NUMBERS:

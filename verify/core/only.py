@@ -38,6 +38,7 @@ RANKS = ("ndim", "normalized_ndim")
 NUMBERS = ("eps", "weight_offset", "momentum", "scale")
 FLAGS = ("weight", "bias", "dresidual_out", "running", "training")
 TYPES = ("dtype", "weight_dtype")
+MODULATIONS = ("sample", "token")
 MEMORY: dict[str, tuple[str, ...]] = {  # the layouts that the tensors may have
     "contiguous": ("contiguous", "offset", "own"),
     "unit_stride": ("contiguous", "offset", "own", "row_strided", "expanded", "sequence_slice", "far"),
@@ -58,6 +59,7 @@ CLAUSES: dict[str, str] = {
     "weight_offset": "what is added to the weight: weight_offset=0",
     "momentum": "of running statistics: momentum=0.1",
     "scale": "of a quantized y: scale=1",
+    "modulation": "scale and shift have a row a sample, or the shape of x: modulation=sample, modulation=token",
     "weight": "there is a weight; weight=false: there is none",
     "bias": "there is a bias; bias=false: there is none",
     "dresidual_out": "there is a gradient of residual_out; or =false",
@@ -147,7 +149,11 @@ def applies(name: str, op: Op) -> bool:
         return "running_mean" in inputs
     if name == "normalized_ndim":
         return op.view == "rows"
-    return name in inputs if name in ("weight", "bias", "dresidual_out", "scale") else True
+    if name == "scale":
+        return op.quantized
+    if name == "modulation":
+        return any(tensor.extent == "sample" for tensor in op.inputs)
+    return name in inputs if name in ("weight", "bias", "dresidual_out") else True
 
 
 @lru_cache(maxsize=64)
@@ -190,6 +196,8 @@ def _clause(text: str) -> Clause:
     elif name in FLAGS:
         made = Clause(name, "=", ({"true": True, "false": False, "none": False}.get(rest, True),))
         right = text == name or (relation == "=" and rest in ("true", "false", "none"))
+    elif name == "modulation":
+        made, right = Clause(name, "=", values), relation == "=" and bool(values) and {*values} <= {*MODULATIONS}
     elif name in TYPES:
         found = [value if value == "x" and name == "weight_dtype" else dtype_name(value) for value in values]
         made, right = Clause(name, "=", tuple(found)), relation == "=" and bool(values)

@@ -6,10 +6,38 @@ from typing import Any
 
 import numpy as np
 
+from verify_norm.core.chains import is_chain, operators, parsed, told
 from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.errors import LIST, one_of
 from verify_norm.core.spec import Contract, Op, Tensor
+from verify_norm.core.tensors import (
+    AMAX,
+    BIAS,
+    DBIAS,
+    DRESIDUAL_OUT,
+    DWEIGHT,
+    DX,
+    DY,
+    MEAN,
+    NEW_MEAN,
+    NEW_VAR,
+    QUANTIZED,
+    RESIDUAL,
+    RESIDUAL_OUT,
+    RSTD,
+    RUNNING_MEAN,
+    RUNNING_VAR,
+    SAVED_MEAN,
+    SAVED_RSTD,
+    SAVED_SUM,
+    SCALE,
+    STATE_MEAN,
+    STATE_VAR,
+    WEIGHT,
+    X,
+    Y,
+)
 from verify_norm.reference import (
-    activated,
     add_layernorm,
     add_rmsnorm,
     batchnorm,
@@ -20,35 +48,10 @@ from verify_norm.reference import (
     rmsnorm,
 )
 from verify_norm.reference.arithmetic import Arithmetic
-
-X = Tensor("x", "data", "input")
-WEIGHT = Tensor("weight", "affine", "weight", dtype="weight", optional=True)
-BIAS = Tensor("bias", "affine", "weight", dtype="weight", optional=True)
-DY = Tensor("dy", "data", "cotangent")
-SAVED_MEAN = Tensor("mean", "statistic", "saved", dtype="float32")
-SAVED_RSTD = Tensor("rstd", "statistic", "saved", dtype="float32")
-
-STATE_MEAN = Tensor("running_mean", "affine", "state", dtype="weight", optional=True)  # torch takes no other type
-STATE_VAR = Tensor("running_var", "affine", "state", dtype="weight", optional=True)
-RUNNING_MEAN = Tensor("running_mean", "affine", "input", dtype="weight", optional=True)
-RUNNING_VAR = Tensor("running_var", "affine", "input", dtype="weight", optional=True)
-
-RESIDUAL = Tensor("residual", "data", "input")
-SCALE = Tensor("scale", "one", "input", dtype="float32")
-SAVED_SUM = Tensor("residual_out", "data", "input")
-DRESIDUAL_OUT = Tensor("dresidual_out", "data", "cotangent", optional=True)
-
-Y = Tensor("y", "data", "output")
-QUANTIZED = Tensor("y", "data", "output", dtype="float8_e4m3fn")
-AMAX = Tensor("amax", "one", "output", dtype="float32")
-MEAN = Tensor("mean", "statistic", "output", dtype="float32")
-RSTD = Tensor("rstd", "statistic", "output", dtype="float32")
-RESIDUAL_OUT = Tensor("residual_out", "data", "output")
-DX = Tensor("dx", "data", "output")
-DWEIGHT = Tensor("dweight", "affine", "output", dtype="weight")
-DBIAS = Tensor("dbias", "affine", "output", dtype="weight")
-NEW_MEAN = Tensor("running_mean", "affine", "output", dtype="weight")
-NEW_VAR = Tensor("running_var", "affine", "output", dtype="weight")
+from verify_norm.reference.chain import Chain
+from verify_norm.reference.stages.activate import Activate
+from verify_norm.reference.stages.gate import Gate
+from verify_norm.reference.stages.modulate import Modulate
 
 
 def _both(
@@ -79,8 +82,16 @@ def _centered(
     return _both(forward, (DY, *inputs, SAVED_MEAN, SAVED_RSTD), backward, backward_error)
 
 
-OPS: dict[str, Op] = {
-    op.name: op
+class Operators(dict[str, Op]):
+    """The operators by name; a chain that has no row is made from its text (`verify_norm.core.chains`)."""
+
+    def __missing__(self, name: str) -> Op:
+        """Return the operator of a chain's name, as "layernorm | gate_bwd"; raises KeyError for any other name."""
+        return {op.name: op for op in parsed(name)}[name]
+
+
+OPS: dict[str, Op] = Operators(
+    (op.name, op)
     for op in (
         *_centered(
             "layernorm",
@@ -102,6 +113,31 @@ OPS: dict[str, Op] = {
             (DY, X, WEIGHT, SAVED_RSTD),
             rmsnorm.backward,
             rmsnorm.backward_error,
+        ),
+        *operators(
+            "rmsnorm_silu",
+            Chain("rmsnorm", (Activate("silu"),)),
+            "y = z·σ(z), SiLU, of rmsnorm_fwd's z, as in the VAE of Wan",
+        ),
+        *operators(
+            "gated_rmsnorm",
+            Chain("rmsnorm", (Gate("silu"),)),
+            "y = z·SiLU(gate) of rmsnorm_fwd's z; gate has the shape of x",
+        ),
+        *operators(
+            "gated_rmsnorm_sigmoid",
+            Chain("rmsnorm", (Gate("sigmoid"),)),
+            "y = z·σ(gate) of rmsnorm_fwd's z; gate has the shape of x",
+        ),
+        *operators(
+            "modulate_layernorm",
+            Chain("layernorm", (Modulate(),)),
+            "y = z(1 + scale) + shift of layernorm_fwd's z; scale and shift have one row a sample, or the shape of x",
+        ),
+        *operators(
+            "modulate_rmsnorm",
+            Chain("rmsnorm", (Modulate(),)),
+            "y = z(1 + scale) + shift of rmsnorm_fwd's z; scale and shift have one row a sample, or the shape of x",
         ),
         Op(
             "layernorm_fp8_fwd",
@@ -131,31 +167,15 @@ OPS: dict[str, Op] = {
             "y = (x − mean)·rstd·weight + bias over each group of channels of (B, C, *spatial)",
             view="groups",
         ),
-        *_centered(
+        *operators(
             "groupnorm_silu",
-            ("num_groups", "eps"),
-            (
-                activated.silu_forward,
-                activated.silu_forward_error,
-                activated.silu_backward,
-                activated.silu_backward_error,
-            ),
+            Chain("groupnorm", (Activate("silu"),)),
             "y = z·σ(z), SiLU, of groupnorm_fwd's z = (x − mean)·rstd·weight + bias",
-            view="groups",
-            activation="silu",
         ),
-        *_centered(
+        *operators(
             "groupnorm_gelu",
-            ("num_groups", "eps"),
-            (
-                activated.gelu_forward,
-                activated.gelu_forward_error,
-                activated.gelu_backward,
-                activated.gelu_backward_error,
-            ),
+            Chain("groupnorm", (Activate("gelu"),)),
             "y = z·Φ(z), the exact GELU, of groupnorm_fwd's z = (x − mean)·rstd·weight + bias",
-            view="groups",
-            activation="gelu",
         ),
         *_both(
             Op(
@@ -213,7 +233,26 @@ OPS: dict[str, Op] = {
             note="; dx is that of residual too",
         ),
     )
-}
+)
+
+
+def resolved(text: str) -> tuple[str, str]:
+    """Return the name of the operator that a text means, with its direction if it has one, and constants for `--bind`.
+
+    A chain that has a row of its own gets that name. Raises UsageError for a chain that is none.
+
+    >>> resolved("rmsnorm(weight_offset=1)|gate_bwd"), resolved("add | rmsnorm"), resolved("layernorm | gate(gelu)")
+    (('gated_rmsnorm_bwd', 'weight_offset=1'), ('add_rmsnorm', ''), ('layernorm | gate(gelu)', ''))
+    """
+    if not is_chain(text):
+        return text, ""
+    chain, name, constants = told(text)
+    own = next((op.name for op in OPS.values() if getattr(op.reference, "chain", None) == chain), None)
+    if not chain.stages:
+        own = f"{'add_' if chain.adds else ''}{chain.norm}"
+        one_of("operator", own, map(base, OPS), see=LIST)
+    direction = text.strip()[-4:] if text.strip().endswith(("_fwd", "_bwd")) else ""
+    return (name if own is None else base(own)) + direction, constants
 
 
 def base(name: str) -> str:

@@ -13,6 +13,7 @@ EXTRAS = {  # a package, and the extra of verify-norm that installs it
     "scipy": "cli",
     "mpmath": "cli",
     "jinja2": "html",
+    "ray": "ray",
 }
 TRITON = (3, 6)  # the oldest whose interpreter is patched, and that our own kernels compile with
 NOTES = {"triton": ", or the build of Triton that your torch comes with (CUDA, ROCm, XPU)"}

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from verify_norm.core.case_words import case
 from verify_norm.core.coverage import Coverage, Seen, barely
 from verify_norm.core.diagnosis import Diagnosis, option_of, sentence
 from verify_norm.core.errors import Exit
@@ -166,9 +167,13 @@ def command(kernel: str, op: str, spec: CaseSpec, bind: str = "", contract: str 
 
 
 def explanation(report: Report, finding: Finding) -> str:
-    """Return which weaker contract explains a finding, or that none is known to; "" where nobody looked for one."""
-    found = (sentence(one, report.settings.contract) for one in report.diagnoses if one.output == finding.output)
-    return next(found, "")
+    """Return which weaker contract explains a finding, or that none is known to; "" where nobody looked for one.
+
+    That no contract explains an exception says nothing.
+    """
+    found = (one for one in report.diagnoses if one.output == finding.output)
+    told = (sentence(one, report.settings.contract) for one in found if one.contract or finding.status == "fail")
+    return next(told, "")
 
 
 def declaration(report: Report) -> str:
@@ -217,16 +222,28 @@ def cases(report: Report) -> str:
     return count_cases(report.cases)
 
 
+def facts(report: Report, finding: Finding) -> dict[str, str]:
+    """Return what there is to say of the smallest case that shows a finding, and the command that replays it."""
+    valued = finding.got is not None and finding.want is not None
+    away = [f"{finding.ulp:.3g} ULP away"] if finding.ulp is not None else []
+    away += [f"{finding.allowed:.3g} allowed"] if finding.allowed is not None else []
+    rows = {
+        "case": case(finding.spec),
+        "data": str(finding.condition or ""),
+        "element": f"{finding.output or ''}{list(finding.index)}" if finding.index else "",
+        "got": repr(finding.got) if valued else "",
+        "expected": f"{finding.want!r}   {', '.join(away)}".rstrip() if valued else "",
+        "seen in": count_cases(finding.cases) + f", first in case {finding.after}" * (finding.after > 1),
+        "during": finding.during or "",
+        "contract": explanation(report, finding),
+        "replay": replay_line(report, finding.spec),
+    }
+    return {name: text for name, text in rows.items() if text}
+
+
 def failure(report: Report, finding: Finding) -> str:
-    """Return a finding as text: its message, and below it the values and the command that replays it."""
-    rows = {}
-    if finding.got is not None and finding.want is not None:
-        rows = {"got": repr(finding.got), "expected": repr(finding.want)}
-    rows["contract"] = explanation(report, finding)
-    if finding.condition is not None:
-        rows["data"] = str(finding.condition)
-    rows["replay"] = replay_line(report, finding.spec)
-    return "\n".join((finding.message, *(f"  {name:<9} {text}" for name, text in rows.items() if text)))
+    """Return a finding as text: its message, and below it its `facts`."""
+    return "\n".join((finding.message, *(f"  {name:<9} {text}" for name, text in facts(report, finding).items())))
 
 
 def failures(report: Report) -> str:

@@ -17,7 +17,7 @@ from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.errors import UsageError, one_of
 from verify_norm.core.geometry import repeated
 from verify_norm.core.ranges import out_of_range
-from verify_norm.core.spec import COTANGENTS, FAMILIES, FURTHER, LAYOUTS, WEIGHTS, CaseSpec
+from verify_norm.core.spec import ALIASES, COTANGENTS, FAMILIES, FURTHER, LAYOUTS, WEIGHTS, CaseSpec
 
 ELEMENTS = 2**36  # the most that x can have: half a tebibyte in float64, more than any machine holds
 JSON = ("{\n", "[\n", "[{\n", "[]")  # how the files begin that we write
@@ -71,12 +71,14 @@ def refuse_nonsense(spec: CaseSpec) -> None:
     one_of("dy_data", spec.dy_data, COTANGENTS)
     one_of("weight_data", spec.weight_data, WEIGHTS)
     for name in spec.frozen:
-        one_of("frozen input", name, ("x", "weight", "bias"))
+        one_of("frozen input", name, ("x", "gate", "weight", "bias", "scale", "shift"))
     for name in spec.further:
         one_of("further run", name, FURTHER)
     for name, value in asdict(spec).items():
         if name.endswith("_layout"):
             one_of(name, value, LAYOUTS)
+        if name == "alias" and value:
+            one_of(name, value, ALIASES)
         if refused := out_of_range(name, value):
             raise UsageError(refused)
     if any(n < 0 for n in spec.shape) or not spec.shape:

@@ -10,13 +10,24 @@ from annotated_types import Interval, Predicate
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-Extent = Literal["data", "affine", "statistic", "one"]
+Extent = Literal["data", "affine", "sample", "statistic", "one"]
 View = Literal["rows", "groups", "channels"]
 Float = Literal["float64", "float32", "float16", "bfloat16"]
 Float8 = Literal["float8_e4m3fn", "float8_e5m2"]
 Beyond = Literal["either", "saturate", "overflow"]
 Special = Literal[
-    "x", "residual", "residual_out", "dy", "dresidual_out", "weight", "bias", "running_mean", "running_var"
+    "x",
+    "residual",
+    "residual_out",
+    "dy",
+    "dresidual_out",
+    "gate",
+    "weight",
+    "bias",
+    "scale",
+    "shift",
+    "running_mean",
+    "running_var",
 ]
 
 LARGEST = sys.float_info.max
@@ -29,7 +40,10 @@ Seed = Annotated[int, Interval(ge=0, le=2**64 - 1)]
 
 LAYOUTS = (
     *("contiguous", "row_strided", "transposed", "every_other", "offset", "expanded", "channels_last", "far"),
-    *("scalar", "expanded_last", "sequence_slice", "channel_slice", "own", "swapped", "swapped_last"),
+    *("scalar", "expanded_last", "sequence_slice", "channel_slice", "own", "swapped", "swapped_last", "loose"),
+)
+ALIASES = (  # inputs of one shape and type, which a caller may give as one tensor
+    *("x:residual", "weight:bias", "x:dy", "residual_out:dy", "residual_out:dresidual_out", "dy:dresidual_out"),
 )
 SHARED = frozenset({"expanded", "scalar", "expanded_last"})  # layouts whose elements share memory
 FAMILIES = (
@@ -49,9 +63,10 @@ FURTHER = (
 class Tensor:
     """An argument or a result of an operator.
 
-    `extent` is its shape: "data" that of x, "affine" that of weight, "statistic" one value a row or group, "one" a
-    single value. `dtype` is its type: "x" that of x, "weight" that of weight, or the name of a type. A tensor of role
-    "state" is changed in place, and is the output of the same name.
+    `extent` is its shape: "data" that of x, "affine" that of weight, "sample" a row of weight's shape for each sample
+    or token (`CaseSpec.modulation`), "statistic" one value a row or group, "one" a single value. `dtype` is its
+    type: "x" that of x, "weight" that of weight, or the name of a type. A tensor of role "state" is changed in place,
+    and is the output of the same name.
     """
 
     name: str
@@ -72,8 +87,8 @@ class Op:
     `reference` and `error` take the float64 arguments that they name. `error` also takes `arithmetic`; it returns, for
     each element of every output, how far a kernel of that arithmetic may be from the truth before the final rounding.
     `view` says which elements are normalized together: the last dimensions, a group of channels of one sample, or a
-    channel of all samples. `activation` is applied to y last (`verify_norm.reference.activation`). A `quantized` y is
-    multiplied by a scale and saturated (`verify_norm.reference.quantized`). A `centred` norm subtracts the mean.
+    channel of all samples. `stages` follow the norm (`verify_norm.reference.stages`). A `quantized` y is multiplied by
+    a scale and saturated (`verify_norm.reference.quantized`). A `centred` norm subtracts the mean.
     """
 
     name: str
@@ -85,9 +100,14 @@ class Op:
     forward: str | None = None
     view: View = "rows"
     summary: str = ""
-    activation: Literal["silu", "gelu"] | None = None
+    stages: tuple[Any, ...] = ()  # a kernel's module sees this one, and no reference
     quantized: bool = False
     centred: bool = True
+
+    @property
+    def linear(self) -> bool:
+        """Whether y is linear in weight and bias."""
+        return all(stage.linear for stage in self.stages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,14 +172,17 @@ class CaseSpec:
     `shape` is that of x. LayerNorm and RMSNorm normalize its last `normalized_ndim` dimensions, GroupNorm each of
     `num_groups` groups of channels. Values are (offset + noise of family `data`) · 2**log2_scale. Every tensor has its
     own layout in memory, and the gaps of its storage hold poison. `training`, `momentum` and `running` (whether there
-    are running statistics) belong to BatchNorm; a quantized y is multiplied by `scale`. `frozen` inputs need no
+    are running statistics) belong to BatchNorm; a quantized y is multiplied by `scale`. The scale and shift of a
+    `modulation` have a row for each sample, an index of x's first dimension, or for each token. `frozen` inputs need no
     gradient, where torch's autograd makes the backward. Annotations hold the allowed ranges of the numbers.
 
     A `special` value is in the input `special_in`, where `special_at` says: in its first, its middle or its last
-    element, in one element of every other row, or in all of the middle row. The backward of a fused addition has
-    residual_out for "x". `dy_data` is "random", "zero", zero in some rows (masked tokens) or columns, or a family of
-    `data`. `weight_data` is that of weight + weight_offset: "zero" or "one" in all or some elements; "initial" is 1,
-    with a bias of 0.
+    element, in one element of every other row, or in all of the middle row. With "nan+inf" an infinity is beside each
+    NaN, and every other such row has the infinity alone. The backward of a fused addition has residual_out for "x".
+    `dy_data` is "random", "zero", zero in some rows (masked tokens) or columns, or a family of `data`. `weight_data` is
+    that of weight + weight_offset: "zero" or "one" in all or some elements; "initial" is 1, with a bias of 0. `alias`
+    names two inputs that are one tensor, as "x:residual": the first. It has no effect beside a special value, on an
+    input that is None, or on one that the kernel may overwrite.
 
     `batch_invariance` and `determinism` also repeat the rows of x until its first dimension is `batch`; 0: they do not.
     The truth is that of the case alone, so a batch of serving's size costs the kernel's time and little more.
@@ -181,7 +204,7 @@ class CaseSpec:
     log2_scale: Exponent = 0
     dy_data: str = "random"
     dy_log2_scale: Exponent = 0
-    special: Literal["nan", "inf", "-inf"] | None = None
+    special: Literal["nan", "inf", "-inf", "nan+inf"] | None = None
     special_in: Special = "x"
     special_at: Literal["first", "middle", "last", "rows", "row"] = "first"
     x_layout: str = "contiguous"
@@ -191,6 +214,14 @@ class CaseSpec:
     residual_layout: str = "contiguous"
     residual_out_layout: str = "contiguous"
     dresidual_out_layout: str = "contiguous"
+    mean_layout: str = "contiguous"
+    rstd_layout: str = "contiguous"
+    running_mean_layout: str = "contiguous"
+    running_var_layout: str = "contiguous"
+    alias: str = ""
+    gate_layout: str = "contiguous"
+    scale_layout: str = "contiguous"
+    shift_layout: str = "contiguous"
     weight: bool = True
     bias: bool = True
     dresidual_out: bool = True
@@ -200,6 +231,7 @@ class CaseSpec:
     momentum: Annotated[float, Interval(ge=0, le=1)] = 0.1
     running: bool = True
     scale: NotNegative = 1.0
+    modulation: Literal["sample", "token"] = "sample"
     frozen: tuple[str, ...] = ()
     seed: Seed = 0
     poison: Literal["nan", "finite"] = "nan"

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from verify_norm.cases import draw, make, placement
+from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.errors import UsageError, one_of
 from verify_norm.core.ops import OPS
@@ -151,7 +152,8 @@ def _rows(kernel: Kernel, asked: Asked, start: int, stop: int, device: str) -> C
         values: Any = draw.tensor(one, op, tensor)
         if tensor.name in ("bias", "residual"):
             values = np.zeros_like(values)
-        exact[tensor.name] = np.broadcast_to(values, spec.shape) if tensor.extent == "data" else values
+        many = tensor.extent in ("data", "sample")
+        exact[tensor.name] = np.broadcast_to(values, geometry.shape_of(tensor, spec, op)) if many else values
     case = make.build(spec, op, kernel.contract, device, exact | make.saved(spec, op, exact), truth=True)
     case.arguments[name].copy_(x)
     return case

@@ -183,6 +183,8 @@ def _blank(name: str, op: Op, contract: Contract, given: Mapping[str, Any]) -> T
     types = [None if t is None else str(t.dtype).removeprefix("torch.") for t in (x, of)]
     dtype = getattr(torch, output_dtype(tensor, contract, str(types[0]), types[1]))
     shape: tuple[int, ...] = tuple(x.shape) if tensor.extent == "data" else (1,)  # "one"
+    if tensor.extent == "sample":
+        shape = tuple(given[name.removeprefix("d")].shape)
     if tensor.extent == "affine":
         return None if of is None else torch.empty(of.shape, dtype=dtype, device=of.device)
     if tensor.extent == "statistic":

@@ -28,6 +28,7 @@ ALIASES = {  # our name: other names, in any case unless another line has the ex
     for name, others in {
         "x": "input inputs inp hidden_states hidden h src x_in",
         "residual": "r res resid skip residual_in",
+        "gate": "g z gating gates",
         "weight": "w weights gamma g scale gain",
         "bias": "b beta shift use_bias with_bias",
         "dy": "grad_output grad_outputs grad_out grad_y grad do dout gy",
@@ -51,6 +52,9 @@ ALIASES = {  # our name: other names, in any case unless another line has the ex
         "y": "out output result",
         "amax": "abs_max absmax",
         "dx": "grad_input grad_x dinput out output",
+        "dgate": "dg dz grad_gate grad_g",
+        "dscale": "grad_scale",
+        "dshift": "grad_shift",
         "dweight": "dw dgamma grad_weight grad_gamma",
         "dbias": "db dbeta grad_bias grad_beta",
     }.items()
@@ -64,8 +68,8 @@ def meant(name: str, offered: Iterable[str]) -> str | None:
 
     >>> meant("dY", ("dy", "x")), meant("G", ("weight", "num_groups")), meant("g", ("weight", "num_groups"))
     ('dy', 'num_groups', 'weight')
-    >>> meant("gate", ("x", "weight")) is None
-    True
+    >>> meant("gate", ("x", "weight")) is None, meant("g", ("x", "gate", "weight"))
+    (True, 'gate')
     """
     offered = tuple(offered)
     for spelling in dict.fromkeys((name, name.lower())):

@@ -3,7 +3,9 @@
 import importlib.util
 import re
 
-from verify_norm.core.ops import OPS
+from verify_norm.core.chains import is_chain
+from verify_norm.core.errors import LIST, one_of
+from verify_norm.core.ops import OPS, resolved
 from verify_norm.core.spec import Kernel
 from verify_norm.kernels import KERNELS, THIRD_PARTY
 
@@ -17,6 +19,9 @@ BUILT = {"flash_attn": "flash-attn --no-build-isolation"}  # no extra installs i
 FAMILIES = (  # patterns of names, the most specific first
     (r"rmsnorm.*(fp8|float8|e4m3|e5m2)|(fp8|float8).*rmsnorm", "rmsnorm_fp8"),
     (r"layernorm.*(fp8|float8|e4m3|e5m2)|(fp8|float8).*layernorm", "layernorm_fp8"),
+    (r"gat(e|ing).*rmsnorm|rmsnorm.*gat(e|ing)", "gated_rmsnorm"),
+    (r"modulat.*rmsnorm|rmsnorm.*modulat", "modulate_rmsnorm"),
+    (r"modulat.*layernorm|layernorm.*modulat|adaln|adalayernorm", "modulate_layernorm"),
     (r"(add|residual).*rmsnorm", "add_rmsnorm"),
     (r"(add|residual).*layernorm", "add_layernorm"),
     (r"rmsnorm|t5layernorm", "rmsnorm"),  # T5LayerNorm has neither a mean nor a bias
@@ -33,8 +38,8 @@ def infer(attribute: str) -> str | None:
 
     >>> infer("layernorm_bwd"), infer("rms_norm_forward"), infer("Qwen2RMSNorm"), infer("LigerLayerNormFunction.apply")
     ('layernorm_bwd', 'rmsnorm_fwd', 'rmsnorm', 'layernorm')
-    >>> infer("fused_add_rms_norm"), infer("fused")
-    ('add_rmsnorm', None)
+    >>> infer("fused_add_rms_norm"), infer("Qwen3NextRMSNormGated"), infer("fused")
+    ('add_rmsnorm', 'gated_rmsnorm', None)
     """
     *owners, last = attribute.split(".")
     if owners and last in METHODS:
@@ -47,6 +52,28 @@ def infer(attribute: str) -> str | None:
         return f"{base}_fwd"
     told = [f"_{d}wd" for d, word in (("f", "forward"), ("b", "backward")) if f"{d}wd" in letters or word in letters]
     return base + told[0] if len(told) == 1 else base
+
+
+def directions(op: str) -> tuple[str, ...]:
+    """Return the operators that a name stands for: both directions of one that has none, as of a chain.
+
+    >>> directions("rmsnorm"), directions("rmsnorm | silu_bwd"), directions("layernorm | gate")
+    (('rmsnorm_fwd', 'rmsnorm_bwd'), ('rmsnorm | silu_bwd',), ('layernorm | gate_fwd', 'layernorm | gate_bwd'))
+    """
+    bare = is_chain(op) and not op.endswith(("_fwd", "_bwd"))
+    return (f"{op}_fwd", f"{op}_bwd") if bare else BOTH.get(op, (op,))
+
+
+def known(op: str, bind: str = "") -> tuple[str, str]:
+    """Return the name of an operator or a chain, and `--bind` with what the chain's text fixes; raises UsageError.
+
+    >>> known("rmsnorm(weight_offset=1) | modulate", "x=inp -> y")
+    ('modulate_rmsnorm', 'weight_offset=1, x=inp -> y')
+    """
+    name, constants = resolved(op)
+    if not is_chain(name):
+        one_of("op", name, (*OPS, *BOTH), see=LIST)
+    return name, f"{constants}{', ' * bool(constants and bind and bind[:1] != '-')}{bind}"
 
 
 def missing(kernel: Kernel) -> str | None:

@@ -20,6 +20,10 @@ WORDS: dict[str, dict[Any, str]] = {  # field: why a case with another value tha
     "weight": {False: "it takes no weight", True: "it always has a weight"},
     "weight_offset": {0.0: "it adds nothing to its weight"},
     "scale": {1.0: "it takes no scale"},
+    "modulation": {
+        "sample": "its scale and shift have one row a sample",
+        "token": "its scale and shift have x's shape",
+    },
     "frozen": {(): "only a backward by torch's autograd has frozen inputs, and not all of them"},
     "dresidual_out": {False: "it takes no gradient of residual_out"},
     "running": {False: "it has no running statistics", True: "it always has running statistics"},
@@ -198,7 +202,7 @@ def of_function(candidate: Candidate, binding: Binding, *, autograd: bool) -> Do
     name, op = candidate.name, candidate.op
     takes, inputs, backward = {*binding.sources, *binding.fixed}, {t.name: t for t in op.inputs}, op.forward is not None
     for n, tensor in inputs.items():
-        if not tensor.optional and tensor.extent == "data" and n not in takes:
+        if not tensor.optional and tensor.extent in ("data", "sample") and n not in takes:
             bind = f"--bind {n}=<its argument>"
             raise UsageError(f"{name} has no argument for {n}; {op.name} offers {', '.join(inputs)}: {bind}")
     if "rstd" not in takes and (not backward or binding.sources):

@@ -11,6 +11,7 @@ from importlib.metadata import EntryPoint
 from importlib.metadata import entry_points as _installed
 from typing import Any
 
+from verify_norm.core.chains import is_chain
 from verify_norm.core.errors import LIST, UsageError, first_line, one_line, one_of
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Kernel
@@ -85,7 +86,8 @@ def _complete(kernel: Any, origin: str) -> Kernel:
     if not isinstance(kernel, Kernel):
         declares = "; verify_norm.kernel(op=…) declares one" if callable(kernel) else ""
         raise UsageError(f"is or holds a {type(kernel).__name__}, not a verify_norm.Kernel{declares}")
-    one_of(f"op of {right(kernel).name}", kernel.op, (*OPS, *BOTH), see=LIST)
+    if not is_chain(right(kernel).op):
+        one_of(f"op of {kernel.name}", kernel.op, (*OPS, *BOTH), see=LIST)
     target = kernel.target or target_of(kernel.run)
     if ":" not in target:
         raise UsageError(f"has {kernel.name} without a target as 'package.module:attr'")

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from verify_norm.cases.placement import same_values
+from verify_norm.core.geometry import differentiable
 from verify_norm.core.ops import forward_of
 from verify_norm.core.spec import Op
 from verify_norm.loading.returned import RefusedError, named
@@ -51,8 +52,8 @@ class Graph:
         return {t.name: None for t in self.op.outputs} | {f"d{n}": gradient for n, gradient in by_leaf.items()}
 
 
-def recorded(call: Call, op: Op, given: Mapping[str, Any], frozen: tuple[str, ...]) -> Graph:
-    """Return the graph of a forward pass at what the backward `op` is given; raises TypeError as `returned.named`.
+def offered(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a forward pass is offered at what its backward is given.
 
     The backward of a fused addition knows only the sum: x is the sum, and residual is zero, unless both are given.
     BatchNorm's forward changes the running statistics, so it gets copies.
@@ -60,9 +61,14 @@ def recorded(call: Call, op: Op, given: Mapping[str, Any], frozen: tuple[str, ..
     offer = {**given, "momentum": MOMENTUM}
     if "residual_out" in given and "residual" not in given:
         offer |= {"x": given["residual_out"], "residual": torch.zeros_like(given["residual_out"])}
-    offer |= {n: offer[n].clone() for n in ("running_mean", "running_var") if offer.get(n) is not None}
+    return offer | {n: offer[n].clone() for n in ("running_mean", "running_var") if offer.get(n) is not None}
+
+
+def recorded(call: Call, op: Op, given: Mapping[str, Any], frozen: tuple[str, ...]) -> Graph:
+    """Return the graph of a forward pass at what the backward `op` is given; raises TypeError as `returned.named`."""
+    offer = offered(given)
     leaves = {}
-    for n in ("x", "residual", "weight", "bias"):
+    for n in ("x", "residual", *differentiable(op)[1:]):
         if offer.get(n) is not None:
             offer[n] = offer[n].detach()
             if (n if n != "residual" else "x") not in frozen:

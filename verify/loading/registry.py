@@ -15,10 +15,11 @@ from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Contract, Kernel
 from verify_norm.loading import adapt
 from verify_norm.loading.adapt import WritesError
-from verify_norm.loading.builtin import BOTH, BUILTIN, PEERS, infer, missing
+from verify_norm.loading.builtin import BOTH, BUILTIN, PEERS, directions, infer, known, missing
 from verify_norm.loading.domain import Own, declaration
 from verify_norm.loading.entry_points import registered
 from verify_norm.loading.targets import attribute, called, imported, located, module_name, reach
+from verify_norm.loading.tuned import SIGN, parted
 
 
 def find(name: str, op: str | None = None, bind: str = "") -> Kernel:
@@ -28,14 +29,15 @@ def find(name: str, op: str | None = None, bind: str = "") -> Kernel:
     """
     if ":" in name:
         return _record(attribute(name), name, name, op, bind)
+    name, configuration = parted(name)
     kernel = (BUILTIN | PEERS).get(name) or _registered(name)
-    if op not in (None, kernel.op, *BOTH.get(kernel.op, ())):
-        raise UsageError(f"{name} is a kernel for {kernel.op}, not for {_known(str(op))}")
+    if configuration:
+        kernel = replace(kernel, name=f"{name}{SIGN}{configuration}", target=f"{kernel.target}{SIGN}{configuration}")
+    if op is not None:
+        op, bind = known(op, bind)
+    if op not in (None, kernel.op, *directions(kernel.op)):
+        raise UsageError(f"{name} is a kernel for {kernel.op}, not for {op}")
     return replace(kernel, op=op or kernel.op, bind=bind or kernel.bind)
-
-
-def _known(op: str) -> str:
-    return one_of("op", op, (*OPS, *BOTH), see=LIST)
 
 
 def _registered(name: str) -> Kernel:
@@ -52,11 +54,12 @@ def _registered(name: str) -> Kernel:
 def _record(target: Any, name: str, where: str, op: str | None, bind: str) -> Kernel:
     """Return the record of a callable that is not in the table, from its declaration and the given options."""
     kernel = declaration(target) or Kernel(name, "")
-    last = name.rpartition(":")[2]
+    last = parted(name)[0].rpartition(":")[2]
     op = op or kernel.op or infer(last) or infer(called(target))
     if op is None:
         raise UnknownOpError(f"cannot infer the op from the name {last!r}: use --op {'|'.join((*OPS, *BOTH))}")
-    return replace(kernel, name=name, op=_known(op), target=where, bind=bind or kernel.bind)
+    op, bind = known(op, bind or kernel.bind)
+    return replace(kernel, name=name, op=op, target=where, bind=bind)
 
 
 def load_directions(
@@ -71,7 +74,7 @@ def load_directions(
     if isinstance(kernel, str):
         target = attribute(kernel) if ":" in kernel else None
         record = find(kernel, op, bind) if target is None else _record(target, kernel, kernel, op, bind)
-        if record.name in PEERS:
+        if parted(record.name)[0] in PEERS:
             if (reason := missing(record)) is not None:
                 raise UsageError(reason)
             imported(record.origin)
@@ -85,10 +88,10 @@ def load_directions(
         record = _record(target, where or called(target), where, op, bind)
     record = replace(record, contract=checked(contract if isinstance(contract, Contract) else record.contract))
     record = replace(record, only=only.joined(only.checked(record.only), taken))
-    names = BOTH.get(record.op, (record.op,))
+    names = directions(record.op)
     only.refuse_foreign(record.only, [OPS[name] for name in names])
     forward, *backward = (_promising(replace(record, op=name), contract) for name in names)
-    return [_bound(forward, target), *_gradients(backward, target, asked=record.op == op)]
+    return [_bound(forward, target), *_gradients(backward, target, asked=op is not None)]
 
 
 def _promising(kernel: Kernel, contract: Contract | str) -> Kernel:

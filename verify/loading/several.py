@@ -10,7 +10,9 @@ from typing import Any
 from verify_norm.core.errors import UsageError
 from verify_norm.core.spec import Kernel
 from verify_norm.loading.builtin import BUILTIN, infer
-from verify_norm.loading.targets import imported
+from verify_norm.loading.registry import find
+from verify_norm.loading.targets import attribute, imported, reach
+from verify_norm.loading.tuned import SIGN, configurations
 
 
 def expanded(names: Iterable[str]) -> list[str]:
@@ -20,6 +22,14 @@ def expanded(names: Iterable[str]) -> list[str]:
     those that match, "layernorm_*" those of our table. Raises UsageError for a name that stands for no kernel.
     """
     return list(dict.fromkeys(kernel for name in names for kernel in _one(name)))
+
+
+def configured(name: str) -> list[str]:
+    """Return the names of a kernel in each configuration of each tuner that it reaches; none without a tuner."""
+    target = name if ":" in name else find(name).target
+    found = attribute(target)
+    reach(target.rpartition(":")[0])  # for what the kernel imports when it is called
+    return [f"{name}{SIGN}{one}" for one in configurations(found)]
 
 
 def _one(name: str) -> list[str]:

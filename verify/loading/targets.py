@@ -12,22 +12,30 @@ from typing import Any
 
 from verify_norm.core import packages
 from verify_norm.core.errors import UsageError, alternatives, one_line
-from verify_norm.loading import functions, nested
+from verify_norm.loading import functions, nested, tuned
 
 LISTED = 24  # callables of a module: of more a message names those alone that may be meant
 
 
 def attribute(target: str) -> Any:
-    """Return the callable of a target; raises UsageError if there is none. The attribute may be Class.method."""
+    """Return the callable of a target; raises UsageError if there is none. The attribute may be Class.method.
+
+    The configuration that may follow is the only one that its tuner takes in this process from then on.
+    """
     if ":" not in target:
         raise UsageError(f"{target!r} names no attribute; expected path/file.py:fn or package.module:fn")
-    where, _, name = target.rpartition(":")
-    return _part(imported(where), where, name, target)
+    plain, configuration = tuned.parted(target)
+    where, _, name = plain.rpartition(":")
+    found = _part(imported(where), where, name, plain)
+    if configuration:
+        reach(where)  # for what the kernel imports when it is called
+        tuned.pin(found, configuration)
+    return found
 
 
 def again(target: str) -> Any:
     """Return the callable of a target whose module is imported already; a file is not run anew."""
-    where, _, name = target.rpartition(":")
+    where, _, name = tuned.parted(target)[0].rpartition(":")
     return _part(sys.modules[module_name(where)], where, name, target)
 
 

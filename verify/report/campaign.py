@@ -2,6 +2,7 @@
 
 from rich.console import Console
 
+from verify_norm.campaign.comparison import SAME
 from verify_norm.campaign.summary import Summary, ago, lacking
 from verify_norm.core.errors import Exit
 from verify_norm.exhaustive.run import duration
@@ -21,6 +22,12 @@ def show(found: Summary, console: Console) -> None:
         counts = (units, str(row.findings), f"{row.cases:,}", ratio, f"{row.seconds:.1f}")
         made.add_row(escape(row.kernel), row.op, VERDICTS[row.verdict], *counts)
     console.print(made)
+    if found.compared:
+        made = table("kernel", "operator", "type", "accelerators", "compared", words=5)
+        for each in found.compared:
+            said = "\n".join(each.differences) or SAME
+            made.add_row(escape(each.kernel), each.op, each.dtype, escape(", ".join(each.accelerators)), escape(said))
+        console.print(made)
     for one in found.findings:
         console.print(
             f"\n[red bold]FAIL[/] [bold]{one.check}[/] {escape(one.kernel)} ({one.op}): {escape(one.message)}"

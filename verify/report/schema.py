@@ -12,7 +12,7 @@ from verify_norm import __version__
 from verify_norm.auditing.model import Audit
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.results import SCHEMA, Report
-from verify_norm.core.spec import COTANGENTS, FAMILIES, LAYOUTS, WEIGHTS, CaseSpec
+from verify_norm.core.spec import ALIASES, COTANGENTS, FAMILIES, LAYOUTS, WEIGHTS, CaseSpec
 from verify_norm.equality import model as equality
 from verify_norm.exhaustive import model as exhaust
 from verify_norm.report.compare import model as comparison
@@ -72,6 +72,7 @@ def _restrict(made: dict[str, Any]) -> None:
     for name in ("kernel", "op"):
         properties[name] = {"type": "string", "title": name.capitalize()}
     allowed = {"dtype": FORMATS, "data": FAMILIES, "dy_data": COTANGENTS, "weight_data": WEIGHTS}
+    allowed["alias"] = ("", *ALIASES)
     allowed |= {f.name: LAYOUTS for f in fields(CaseSpec) if f.name.endswith("_layout")}
     for name, values in allowed.items():
         properties[name]["enum"] = list(values)

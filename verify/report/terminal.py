@@ -10,12 +10,12 @@ from rich.table import Table
 
 from verify_norm.core.errors import Exit
 from verify_norm.core.finding import Finding
-from verify_norm.core.results import Report, cases, explanation, next_step, replay_line
+from verify_norm.core.results import Report, cases, facts, next_step
 from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import CheckResult, Tally
 from verify_norm.report.detected import detected, detected_by_all, relative
 from verify_norm.report.markup import escape
-from verify_norm.report.words import case, count, percent, seen, skip_line
+from verify_norm.report.words import count, percent, seen, skip_line
 from verify_norm.report.worst import CONDITION, Worst, worst_cases
 
 POWER = (
@@ -135,23 +135,8 @@ def show_power(report: Report, console: Console) -> None:
 def _finding(report: Report, finding: Finding, console: Console) -> None:
     """Print what failed, and below it a row for each fact about the smallest case that shows it."""
     console.print(f"\n[red bold]FAIL[/] [bold]{finding.check}[/]: {escape(finding.message)}")
-    valued = finding.got is not None and finding.want is not None
-    away = [f"{finding.ulp:.3g} ULP away"] if finding.ulp is not None else []
-    away += [f"{finding.allowed:.3g} allowed"] if finding.allowed is not None else []
-    rows = {
-        "case": case(finding.spec),
-        "data": str(finding.condition or ""),
-        "element": f"{finding.output or ''}{list(finding.index)}" if finding.index else "",
-        "got": repr(finding.got) if valued else "",
-        "expected": f"{finding.want!r}   {', '.join(away)}".rstrip() if valued else "",
-        "seen in": count(finding.cases, "case") + f", first in case {finding.after}" * (finding.after > 1),
-        "during": finding.during or "",
-        "contract": explanation(report, finding),
-        "replay": replay_line(report, finding.spec),
-    }
-    for name, value in rows.items():
-        if value:
-            console.print(f"  {name:<9} {escape(value)}", soft_wrap=True)
+    for name, value in facts(report, finding).items():
+        console.print(f"  {name:<9} {escape(value)}", soft_wrap=True)
 
 
 def _verdict(report: Report) -> str:

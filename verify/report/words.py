@@ -5,10 +5,10 @@ from math import inf, isfinite
 from typing import Literal
 
 from verify_norm.auditing.model import Audit, Document, Ladder, Rung, report_of
-from verify_norm.core import geometry
+from verify_norm.core.case_words import case as case
 from verify_norm.core.errors import Exit
 from verify_norm.core.results import Report, cases, unchecked
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import Contract
 from verify_norm.core.tally import CheckResult, Skip
 
 CONTROLS = {code: 0x2400 + code for code in range(32) if code not in (9, 10)} | {127: 0x2421}  # to their pictures
@@ -19,13 +19,6 @@ ALGORITHMS = {
     "shifted_one_pass": "shifted one-pass",
     "welford": "Welford",
 }
-FIELDS = {
-    "log2_scale": "scale 2^{}",
-    "dy_data": "dy {}",
-    "dy_log2_scale": "scale of dy 2^{}",
-    "weight_data": "weight {}",
-}
-UNTOLD = ("shape", "dtype", "seed", "poison", "further", "variant", "special_in", "special_at")  # or by other fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,31 +180,6 @@ def short(value: float) -> float:
 def percent(share: float) -> str:
     """Return a share as a percentage with two decimals."""
     return f"{100 * share:.2f} %"
-
-
-def case(spec: CaseSpec) -> str:
-    """Return a case in a few words: its shape and type, and its fields that differ from the defaults.
-
-    >>> case(CaseSpec((2, 3), offset=-10.0, x_layout="transposed", log2_scale=4))
-    '2×3 float32, offset -10.0, scale 2^4, x transposed'
-    >>> case(CaseSpec((2, 3), special="nan", special_in="weight", dy_data="zero_rows"))
-    '2×3 float32, dy zero rows, nan in the first element of weight'
-    """
-    words = [f"{'×'.join(map(str, spec.shape))} {spec.dtype}"]
-    for one in fields(spec):
-        value = getattr(spec, one.name)
-        if one.name in UNTOLD or value == one.default:
-            continue
-        if one.name.endswith("_layout"):
-            words.append(f"{one.name.removesuffix('_layout')} {value}")
-        elif one.name == "data":
-            words.append(str(value))
-        elif one.name == "special":
-            words.append(geometry.special_words(spec))
-        else:
-            shown = value.replace("_", " ") if isinstance(value, str) else value
-            words.append(FIELDS.get(one.name, one.name.replace("_", " ") + " {}").format(shown))
-    return ", ".join(words)
 
 
 def contract(promised: Contract) -> str:

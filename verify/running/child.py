@@ -1,6 +1,7 @@
 """What runs in the process of a kernel: it answers requests of the process that started it, one after another."""
 
 import fcntl
+import gc
 import mmap
 import multiprocessing
 import os
@@ -36,6 +37,7 @@ def serve(parent: Connection) -> None:
     The process leads a group of its own, so that its end is that of all it has started.
     """
     os.setpgid(0, 0)
+    gc.freeze()  # no collection of this process walks through torch
     _end_with_caller()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the parent, which ends this process
     while True:

@@ -21,7 +21,7 @@ def environment(device: str) -> dict[str, str]:
         "device": torch.cuda.get_device_name(torch.device(device)) if on_gpu else f"CPU ({platform.machine()})",
         "python": platform.python_version(),
         "numpy": np.__version__,
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),  # a class of torch's, which would be imported to read it
         "triton": _triton(),
         "hypothesis": hypothesis.__version__,
     }

@@ -1,5 +1,6 @@
 """The state of a process that a call must leave: how each part is read, and how it is put back."""
 
+import _signal  # type: ignore[import-not-found]
 import builtins
 import ctypes
 import gc
@@ -9,7 +10,6 @@ import signal
 import sys
 import threading
 import warnings
-from _signal import getsignal  # type: ignore[import-not-found]  # faster: without the enumerations of `signal`
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -24,6 +24,7 @@ from torch.utils import _python_dispatch
 from torch.utils._device import DeviceContext
 
 SIGNALS = {number: getattr(number, "name", f"signal {number}") for number in signal.valid_signals()}
+STANDARD = {int(handler): handler for handler in signal.Handlers}
 TIMERS = {"ITIMER_REAL": signal.ITIMER_REAL, "ITIMER_VIRTUAL": signal.ITIMER_VIRTUAL, "ITIMER_PROF": signal.ITIMER_PROF}
 SUBNORMAL = np.array(2.0**-149, np.float32)
 ONE, LITTLE = np.float64(1), np.float64(2.0**-60)
@@ -62,20 +63,22 @@ def _default_device() -> torch.device:
 def _variables() -> dict[str, str]:
     """Return the variables of the environment, which are decoded anew only where they are others than before."""
     global _environment
-    encoded = getattr(os.environ, "_data", os.environ)  # to decode all of them is most of what a look at STATE takes
+    encoded = getattr(os.environ, "_data", os.environ)  # to decode all of them takes longer than the rest of STATE
     if _environment[0] != encoded:
         _environment = dict(encoded), dict(os.environ)
     return _environment[1]
 
 
 def _handlers() -> dict[str, Any]:
-    return {name: getsignal(number) for number, name in SIGNALS.items()}
+    """Return the handlers of all signals; signal.getsignal makes enums, which is most of what a look at STATE takes."""
+    found = ((name, _signal.getsignal(number)) for number, name in SIGNALS.items())
+    return {name: STANDARD[handler] if type(handler) is int else handler for name, handler in found}
 
 
 def _handle(handlers: Mapping[str, Any]) -> None:
     """Set handlers of signals; those that Python has not set, and in another thread than the main one, stay."""
     for number, name in SIGNALS.items():
-        if getsignal(number) is not (handler := handlers[name]):
+        if signal.getsignal(number) is not (handler := handlers[name]):
             with suppress(ValueError, TypeError, OSError):
                 signal.signal(number, handler)
 

@@ -219,10 +219,9 @@ def _contiguous(*names: str) -> Callable[[CaseSpec, Op], bool]:
     """Return the function that says whether these arguments, all if none are named, are contiguous or None."""
 
     def of(spec: CaseSpec, op: Op) -> bool:
-        shapes = {"data": spec.shape, "affine": geometry.affine_shape(spec, op)}
-        given = [t for t in op.inputs if t.extent in shapes and (not names or t.name in names)]
+        given = [t for t in op.inputs if t.role != "saved" and t.extent != "one" and (not names or t.name in names)]
         given = [t for t in given if getattr(spec, t.name, True)]  # not None
-        return all(_dense(shapes[t.extent], geometry.layout_of(spec, t.name)) for t in given)
+        return all(_dense(geometry.shape_of(t, spec, op), geometry.layout_of(spec, t.name)) for t in given)
 
     return of
 

@@ -160,7 +160,7 @@ def _reduced(state: Collector, finding: Finding, deadline: float, small: list[Ca
     shown = {finding.spec: finding}
 
     def fails(spec: CaseSpec) -> bool:
-        if time.perf_counter() > deadline:
+        if time.perf_counter() > deadline or spec.dtype not in state.settings.dtypes:
             return False
         left = max(deadline - time.perf_counter(), 1.0)
         examined = _again(state, spec, (finding.during or finding.check,), left=left)

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from verify_norm.core import geometry
+from verify_norm.core.chains import is_chain
 from verify_norm.core.dtypes import FORMATS, KERNEL_DTYPES, Array
 from verify_norm.core.errors import LIST, UsageError, alternatives, one_of, quoted
-from verify_norm.core.ops import OPS, base
+from verify_norm.core.ops import OPS, base, resolved
 from verify_norm.core.ranges import out_of_range
 from verify_norm.core.spec import CaseSpec, Op, Tensor
 
@@ -43,14 +44,17 @@ def operator(name: object, direction: str, activation: str | None = None) -> Op:
     """
     if not isinstance(name, str):
         raise UsageError(f'operator: expected a name as "layernorm", got {quoted(name)}')
-    bases = list(dict.fromkeys(map(base, OPS)))
-    one_of("operator", name, (*OPS, *bases), see=LIST)
+    name, constants = resolved(name)
+    if constants:
+        raise UsageError(f"{name}: expected {constants} as an option of this call, not inside the chain")
+    bases = [*dict.fromkeys(map(base, OPS)), *[base(name)] * is_chain(name)]
+    one_of("operator", name, (*OPS, *bases, *[name] * is_chain(name)), see=LIST)
     told = name.removeprefix(base(name)).lstrip("_") or direction
     found = base(name) if activation is None else f"{base(name)}_{activation}"
     one_of("operator", found, bases, see=LIST)
     if told != direction:
         raise UsageError(f"operator: expected a name that ends in _{direction}, or {base(name)!r}, got {name!r}")
-    if f"{found}_{direction}" not in OPS:
+    if f"{found}_{direction}" not in OPS and not is_chain(found):
         raise UsageError(f"{found} has no gradients: its only operator is {found}_fwd")
     return OPS[f"{found}_{direction}"]
 
@@ -145,6 +149,9 @@ def _spec(op: Op, given: Mapping[str, Values], attributes: Mapping[str, Any]) ->
     if not isinstance(own.get("training", True), bool):
         raise UsageError(f"training: expected True or False, got {own['training']!r:.60}")
     flags: dict[str, Any] = {name: name in given for name in ("weight", "bias", "dresidual_out")}
+    modulation = given.get("scale")
+    if modulation is not None and modulation.values.shape == shape and any(t.extent == "sample" for t in op.inputs):
+        flags["modulation"] = "token"
     flags["running"] = {"running_mean", "running_var"} <= given.keys()
     rank = _normalized(attributes.get("normalized_shape"), given, affine, shape, whose) if op.view == "rows" else 1
     spec = CaseSpec(shape, x.dtype, None if kind == x.dtype else kind, rank, further=(), **flags, **own)
@@ -178,11 +185,11 @@ def _refuse_unlike(tensor: Tensor, one: Values, spec: CaseSpec, op: Op) -> None:
         if one.values.size != count:
             raise UsageError(f"{name}: expected {count} values, got the shape {shape}")
     else:
-        want = spec.shape if tensor.extent == "data" else geometry.affine_shape(spec, op)
+        want = geometry.shape_of(tensor, spec, op)
         if shape != want:
             raise UsageError(f"{name}: expected the shape {want}, got {shape}")
     kind = geometry.input_dtype(tensor, spec)
-    if tensor.extent in ("data", "affine") and one.dtype != kind:
+    if tensor.extent in ("data", "affine", "sample") and one.dtype != kind:
         whose = {"x": "x", "weight": "the weight"}[tensor.dtype]
         raise UsageError(f"{name}: expected {kind}, the type of {whose}, got {one.dtype}")
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from verify_norm.core import contracts, judge
 from verify_norm.core.dtypes import FORMATS
-from verify_norm.core.known import NAMES, WEAKER, Known, write
+from verify_norm.core.known import NAMES, WEAKER, Known, caution, write
 from verify_norm.core.run import Expected, Output
 from verify_norm.core.spec import Contract
 from verify_norm.testing.arguments import Call
@@ -85,5 +85,4 @@ def _words(known: Known, fields: dict[str, Any], allowed: Expected, expected: Ex
     after, before = (float(np.median(judge.allowed(one) / ulp)) for one in (allowed, expected))
     whose = f" ({known.whose})" if known.whose else ""
     costs = f"It allows {after:.3g} ULP here, {before:.3g} without it (median)"
-    only = "; a kernel without matrix products is wrong" if "products" in fields else ""
-    return f'contract="{write(fields)}" explains this case: {known.words}{whose}. {costs}{only}'
+    return f'contract="{write(fields)}" explains this case: {known.words}{whose}. {costs}{caution(fields)}'

@@ -56,7 +56,8 @@ def _parts(call: Call) -> list[Call]:
     than the arithmetic.
     """
     spec, op = call.spec, call.op
-    if op.forward is not None or op.view == "channels" or op.quantized:
+    whole = op.quantized or any(tensor.extent == "sample" for tensor in op.inputs)
+    if op.forward is not None or op.view == "channels" or whole:
         return [call]
     first = leads(spec, op)
     count, inner = prod(spec.shape[:first]), spec.shape[first:]

@@ -14,7 +14,6 @@ from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.reference import layernorm, rmsnorm
-from verify_norm.reference.activation import ACTIVATIONS
 from verify_norm.running.execute import execute
 
 SPEC = CaseSpec((16, 64), offset=1000.0)
@@ -182,8 +181,10 @@ def by_reference(op, spec, grow, recompute):
             mean = values["mean"].reshape(mean.shape) if OPS[op].centred else mean
         mean, rstd = mean * (1 + grow), rstd if OPS[op].centred else rstd * (1 + grow)
         n = replace(n, mean=mean, xc=n.x - mean, rstd=rstd, xhat=(n.x - mean) * rstd)
-        activation, dy = OPS[op].activation, values["dy"].reshape(view.shape)
-        gradients = n.gradients(dy * ACTIVATIONS[activation].slope(n.y) if activation else dy)
+        dy = values["dy"].reshape(view.shape)
+        for stage in OPS[op].stages:
+            dy, _ = stage.pull(dy, n.y, values)
+        gradients = n.gradients(dy)
         found = dict(zip(("dx", "dweight", "dbias"), gradients, strict=True))
         found["dx"] = found["dx"] + values.get("dresidual_out", 0.0)
         return {
@@ -200,7 +201,7 @@ def test_every_operator(op):
     rows = OPS[op].view == "rows"
     centred, groups = OPS[op].centred, 2 if "num_groups" in OPS[op].attrs else None
     spec = CaseSpec((16, 64) if rows else (4, 6, 32), num_groups=groups, offset=1000.0 if centred else 0.0)
-    grow = 5e-7 if centred else 1e-6
+    grow = 5e-7 if centred else 1e-6 if OPS[op].linear else 1.4e-6  # an activation's own error may hide less
     assert given.stricter(run_of(by_reference(op, spec, 0.0, False), spec, op)) == {}
     assert given.stricter(run_of(by_reference(op, spec, grow, True), spec, op)) == {}
     assert given.stricter(run_of(by_reference(op, spec, grow, False), spec, op))

@@ -114,8 +114,8 @@ def test_compiled_torch_is_compiled(monkeypatch):
         ("layernorm_bwd_torch", CaseSpec((17, 64), "bfloat16", "float32"), {"dweight", "dbias"}, 100),
         ("layernorm_bwd_torch_compiled", CaseSpec((7, 33), "bfloat16", "float32"), {"dx", "dweight"}, 10),
         ("groupnorm_bwd_torch", CaseSpec((1, 2), "float16", num_groups=1), {"dx"}, 50),
-        ("batchnorm_fwd", CaseSpec((4, 6, 35), "float16", offset=100.0), {"y", "mean"}, 3),
-        ("instancenorm_fwd", CaseSpec((4, 6, 35), "bfloat16", offset=10.0), {"y"}, 10),
+        ("batchnorm_fwd_torch", CaseSpec((4, 6, 35), "float16", offset=100.0), {"y", "mean"}, 3),
+        ("instancenorm_fwd_torch", CaseSpec((4, 6, 35), "bfloat16", offset=10.0), {"y"}, 10),
     ],
 )
 def test_torch_loses_in_half_precision(name, spec, lost, least):

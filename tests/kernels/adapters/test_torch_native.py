@@ -73,8 +73,8 @@ def test_groupnorm_squares_before_it_subtracts():
 def test_batchnorms_backward_reads_a_strided_weight_as_if_it_were_contiguous(training):
     """As functional.batch_norm's gradient does too, where x and dy are contiguous with channels last."""
     options = {"training": training, "shape": (5, 3)}
-    assert ratios_of("batchnorm_bwd", CaseSpec(**options))["dx"] <= 1
-    assert ratios_of("batchnorm_bwd", CaseSpec(**options, weight_layout="every_other", seed=1))["dx"] > 1000
+    assert ratios_of("batchnorm_bwd_torch", CaseSpec(**options))["dx"] <= 1
+    assert ratios_of("batchnorm_bwd_torch", CaseSpec(**options, weight_layout="every_other", seed=1))["dx"] > 1000
     x, dy, weight = torch.randn(5, 3), torch.randn(5, 3), torch.full((6,), 100.0)[::2]
     weight.copy_(torch.tensor([1.0, 2.0, 3.0]))
     mean, var = torch.zeros(3), torch.ones(3)
@@ -92,11 +92,11 @@ def test_what_is_called_unsupported_is_refused_by_torch():
         torch_native.layernorm_bwd_torch(x.half(), x.half(), None, torch.ones(3), EPS, (3,))
     with pytest.raises(RuntimeError):
         torch_native.groupnorm_bwd_torch(x, x, None, b, 2, EPS)
-    for kernel in (torch_native.instancenorm_fwd, lambda *a: torch_native.instancenorm_bwd(x[..., :1], *a)):
+    for kernel in (torch_native.instancenorm_fwd_torch, lambda *a: torch_native.instancenorm_bwd_torch(x[..., :1], *a)):
         with pytest.raises(ValueError, match="more than 1 spatial element"):
             kernel(x[..., :1], None, b, EPS)
     with pytest.raises(IndexError):
-        torch_native.instancenorm_fwd(x[:0], None, b, EPS)
+        torch_native.instancenorm_fwd_torch(x[:0], None, b, EPS)
 
 
 @on_cpu
@@ -108,10 +108,10 @@ def test_what_is_called_unsupported_is_refused_by_torch():
         ("layernorm_bwd_torch", {"shape": (7, 33), "weight_dtype": "float32"}, {"dweight", "dbias"}),  # partial sums
         ("rmsnorm_bwd_torch", {"shape": (7, 33)}, set()),
         ("groupnorm_bwd_torch", {"shape": (2, 6, 33), "num_groups": 2}, {"dx", "dweight"}),
-        ("batchnorm_fwd", {"shape": (4, 6, 35)}, {"y", "mean", "rstd", "running_mean", "running_var"}),
-        ("batchnorm_fwd", {"shape": (4, 6, 35), "weight_dtype": "float32"}, set()),
-        ("instancenorm_fwd", {"shape": (4, 6, 35)}, {"y"}),
-        ("instancenorm_fwd", {"shape": (4, 6, 35), "weight_dtype": "float32"}, set()),
+        ("batchnorm_fwd_torch", {"shape": (4, 6, 35)}, {"y", "mean", "rstd", "running_mean", "running_var"}),
+        ("batchnorm_fwd_torch", {"shape": (4, 6, 35), "weight_dtype": "float32"}, set()),
+        ("instancenorm_fwd_torch", {"shape": (4, 6, 35)}, {"y"}),
+        ("instancenorm_fwd_torch", {"shape": (4, 6, 35), "weight_dtype": "float32"}, set()),
     ],
 )
 def test_what_torch_loses_in_half_precision(name, spec, lost):
@@ -254,9 +254,9 @@ def batch(
     exact = {"arithmetic": arithmetic(contract, dtype)}
     given = batchnorm.forward(x, w, b, mean, var, momentum=M, **common)
     saved = (tensor(given.mean, "float32"), tensor(given.rstd, "float32"))
-    gradients = torch_native.batchnorm_bwd(DY, X, W, B, *saved, MEAN, VAR, training, EPS)
+    gradients = torch_native.batchnorm_bwd_torch(DY, X, W, B, *saved, MEAN, VAR, training, EPS)
     assert [None if g is None else g.dtype for g in gradients[1:]] == [None if t is None else t.dtype for t in (W, B)]
-    outputs = torch_native.batchnorm_fwd(X, W, B, MEAN, VAR, training, M, EPS)
+    outputs = torch_native.batchnorm_fwd_torch(X, W, B, MEAN, VAR, training, M, EPS)
     error = batchnorm.forward_error(x, w, b, mean, var, momentum=M, **common, **exact)
     if training:
         found = ratios(given._fields, (*outputs, MEAN, VAR), given, error)
@@ -294,13 +294,13 @@ def test_batchnorm(training, dtype, shape, layout):
 def test_one_value_a_channel_is_refused_and_no_values_change_nothing():
     x, mean, var = torch.ones(1, 3, 1), torch.zeros(3), torch.ones(3)
     with pytest.raises(ValueError, match="more than 1 value per channel"):
-        torch_native.batchnorm_fwd(x, None, None, mean, var, True, M, EPS)
+        torch_native.batchnorm_fwd_torch(x, None, None, mean, var, True, M, EPS)
     empty = torch.ones(0, 3, 4)
-    (y,) = torch_native.batchnorm_fwd(empty, None, None, mean, var, True, M, EPS)
+    (y,) = torch_native.batchnorm_fwd_torch(empty, None, None, mean, var, True, M, EPS)
     assert y.shape == empty.shape
     assert (mean.tolist(), var.tolist()) == ([0.0] * 3, [1.0] * 3)
     one = torch.ones(3)
-    dx, dweight, dbias = torch_native.batchnorm_bwd(empty, empty, one, None, None, None, mean, var, True, EPS)
+    dx, dweight, dbias = torch_native.batchnorm_bwd_torch(empty, empty, one, None, None, None, mean, var, True, EPS)
     assert (dx.shape, dweight.tolist(), dbias) == (empty.shape, [0.0] * 3, None)
 
 
@@ -314,10 +314,10 @@ def test_instancenorm(dtype, shape, offset):
     w, b = (None, None) if dtype == "float32" and not offset else (w, b)
     tensors = [tensor(dy, dtype), tensor(x, dtype), tensor(w, "float32"), tensor(b, "float32")]
     exact = {"eps": EPS, "arithmetic": arithmetic(STRICT, dtype)}
-    y = torch_native.instancenorm_fwd(*tensors[1:], EPS)
+    y = torch_native.instancenorm_fwd_torch(*tensors[1:], EPS)
     value = instancenorm.forward(x, w, b, eps=EPS)
     found = ratios(("y",), (y,), value[:1], instancenorm.forward_error(x, w, b, **exact)[:1])
     value = instancenorm.backward(dy, x, w, b, eps=EPS)
-    got = torch_native.instancenorm_bwd(*tensors, EPS)
+    got = torch_native.instancenorm_bwd_torch(*tensors, EPS)
     found |= ratios(value._fields, got, value, instancenorm.backward_error(dy, x, w, b, **exact))
     assert max(found.values()) <= 1, found

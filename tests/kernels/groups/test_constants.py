@@ -5,12 +5,12 @@ from dataclasses import FrozenInstanceError, fields
 import pytest
 
 from verify_norm.kernels.groups import constants
-from verify_norm.kernels.groups.launch import KERNELS
+from verify_norm.kernels.groups.chain import KERNELS
 
 
 @pytest.mark.parametrize(("even", "short"), [(True, ""), (False, "positions")])
 def test_a_short_block_of_a_held_group_lacks_positions(even, short):
-    held = constants.Held(None, "positions", 8, True, even, 4, 64, 1, 2)
+    held = constants.Held(None, "positions", 8, False, True, even, 4, 64, 1, 2)
     assert (short, "") == (held.SHORT, held.EVICT)
     with pytest.raises(FrozenInstanceError):
         held.EVEN = not even

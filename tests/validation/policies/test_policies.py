@@ -12,7 +12,7 @@ from verify_norm.validation.policies import POLICIES
 from verify_norm.validation.policies.trial import NotApplicableError, Subject
 
 QUICK = ("assert_close", "Liger")
-AGENTS = ("ScalingIntelligence/", "NVIDIA/", "flashinfer-ai/", "gpu-mode/")
+AGENTS = ("ScalingIntelligence/", "NVIDIA/", "flashinfer-ai/", "gpu-mode/", "vllm-project/", "fla-org/")
 
 
 @pytest.mark.slow

@@ -118,7 +118,9 @@ def independent(case: Case) -> bool:
     """Return whether the data of a case with its own statistics are random numbers, finite, and none is repeated."""
     spec, op = case.spec, case.op
     layouts = {geometry.layout_of(spec, tensor.name) for tensor in op.inputs if tensor.extent == "data"}
-    plain = spec.data in FAMILIES and spec.dy_data == "random" and spec.special is None and spec.eps > 0
+    plain = (
+        spec.data in FAMILIES and spec.dy_data == "random" and spec.special is None and spec.eps > 0 and not spec.alias
+    )
     return plain and prod(spec.shape) > 0 and not layouts & SHARED and stages.own_statistics(case)
 
 
@@ -212,7 +214,7 @@ def _smallest(one: Moments, sign: int, placed: Array, size: Array, omega: Array)
 def _together(run: Run, s: stages.Stages, name: str, phi: Array, expected: Expected) -> tuple[float, float]:
     """Return how much of Σφ·(error) may have one sign, inf where only Σ|φ|δ is known, and Σc² of what averages out."""
     case, n, view = run.case, s.norm, s.norm.view
-    if case.exact.get("residual") is not None or view.axes == view.shared or s.activation is not None:
+    if case.exact.get("residual") is not None or view.axes == view.shared or s.stages:
         return np.inf, 0.0  # other sums: of a fused addition, BatchNorm; or bent
     dy, phi = case.exact.get("dy"), phi.reshape(view.shape if name in ("y", "dx") else view.affine)
     dy = np.zeros(view.shape) if dy is None else dy.reshape(view.shape)

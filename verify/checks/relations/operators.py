@@ -1,11 +1,11 @@
 """Operators of torch.library that a kernel calls, and whether what they promise to torch's compilers holds."""
 
 from collections.abc import Iterator
-from math import prod
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from verify_norm.cases import placement
@@ -86,6 +86,18 @@ def broken_promises(run: Run) -> Iterator[str]:
                 yield f"torch.library.opcheck of {operator}: {test} says: {one_line(error)}"
 
 
+class Foreign(TorchDispatchMode):
+    """Notes whether operators run that are not torch's own."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no type for it
+        self.ran = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.ran = self.ran or (isinstance(func, OpOverload) and func.namespace not in OF_TORCH)
+        return func(*args, **(kwargs or {}))
+
+
 class _Recording(PoisonEmpty):
     """Allocates as every call does, and copies the arguments of operators that are not torch's own."""
 
@@ -103,8 +115,9 @@ class _Recording(PoisonEmpty):
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy of the same strides."""
+    """Return a copy of the same strides; without elements a dense one, since opcheck itself fails at another."""
+    if not tensor.numel():
+        return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
-    if prod(tensor.shape):
-        placement.overwrite(copy, tensor)
+    placement.overwrite(copy, tensor)
     return copy

@@ -34,12 +34,12 @@ def second_order(run: Run) -> Iterator[Difference | NoData]:
     the reference's. Where it raises, or a gradient comes without a graph, which torch refuses to differentiate, there
     is nothing to compare; nor where a contract lets the kernel overwrite dy, which a derivative needs.
     """
-    spec, contract = _plain(run), run.kernel.contract
+    spec, contract = plain(run), run.kernel.contract
     wide = contract.accumulate in ("float32", "float64") and contract.products == "float32"
     if not wide or contract.inplace or spec.dtype != "float32":
         yield NoData()
         return
-    case = make.build(spec, run.case.op, contract, run.case.device, _benign(run.case, spec))
+    case = make.build(spec, run.case.op, contract, run.case.device, benign(run.case, spec))
     found = list(_derivatives(run, case)) if np.isfinite(given(case, "rstd")).all() else []
     if not found:
         yield NoData()
@@ -74,7 +74,7 @@ def _derivatives(run: Run, case: Case) -> Iterator[tuple[str, str, torch.Tensor 
         yield from ((output, name, source.grad) for name, source in sources.items())
 
 
-def _plain(run: Run) -> CaseSpec:
+def plain(run: Run) -> CaseSpec:
     """Return the case in float32, of short rows, and with all tensors contiguous; the case's own type if it must be.
 
     The error allowed grows with the row; a layout with shared elements would tie them together.
@@ -89,7 +89,7 @@ def _plain(run: Run) -> CaseSpec:
     return next((each for each in some if kernel.fitted(each) == each and kernel.refuses(each) is None), own)
 
 
-def _benign(case: Case, spec: CaseSpec) -> dict[str, Array | None]:
+def benign(case: Case, spec: CaseSpec) -> dict[str, Array | None]:
     """Return values at which no gradient and no derivative is small: dy has the sign of x̂, about."""
     rng = np.random.default_rng(spec.seed)
     exact = dict(case.exact)
@@ -101,6 +101,9 @@ def _benign(case: Case, spec: CaseSpec) -> dict[str, Array | None]:
     for name in ("weight", "bias"):
         if exact.get(name) is not None:
             exact[name] = FLOAT32.round(rng.uniform(0.5, 1.0, geometry.affine_shape(spec, case.op)))
+    for tensor in case.op.inputs:
+        if any(tensor.name in stage.inputs for stage in case.op.stages):
+            exact[tensor.name] = FLOAT32.round(rng.uniform(0.5, 1.0, geometry.shape_of(tensor, spec, case.op)))
     return exact | make.saved(spec, case.op, exact)
 
 
@@ -157,7 +160,8 @@ class _Reference:
 
         Derivatives of gradients are sums of products of v, d, dy, w, x̂ and r (`reference.double_backward`). With
         |dy| ≤ 1, |w| ≤ W and |x̂| ≤ 2κ, a term, summed over all elements, is at most r²W²·2κ·‖v‖·‖d‖ by
-        Cauchy–Schwarz, where r and 2κ are no less than 1 and norms count a weight once for each element it meets. Each
+        Cauchy–Schwarz, where r and 2κ are no less than 1 and norms count a weight once for each element it meets. A
+        gate, or 1 + scale, and their derivatives are at most 2. Each
         term errs by (4n + 40)(1 + κ)u of that: n terms of sums, rstd by n/2 + 5, x̂ by two more and by κ from what
         cancels, and no term has more than five such factors.
         """
@@ -169,6 +173,7 @@ class _Reference:
         most = (
             max(self.r, 1.0) ** 2 * (1.0 + abs(case.arguments.get("weight_offset", 0.0))) ** 2 * max(2 * self.kappa, 1)
         )
+        most *= 2.0 ** sum(bool(stage.inputs) for stage in case.op.stages)
         u = max(arithmetic_of(self.run).u, FLOAT32.u)
         bound: float = TERMS * most * norms[0] * norms[1] * (4 * n + 40) * (1.0 + self.kappa) * u
         return bound

@@ -8,7 +8,8 @@ analysis with no shift and that factor of what exact operations would make of th
 that distance; magnitudes are those of x̂', hence up to (1 + ρ)|x̂| + S.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -16,13 +17,13 @@ from verify_norm.checks.relations.equations import arithmetic_of
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.run import Case, Run
-from verify_norm.reference import batchnorm, layernorm, rmsnorm, rounding
-from verify_norm.reference.activation import ACTIVATIONS, Activation, nearby, pulled
+from verify_norm.reference import batchnorm, chain, layernorm, rmsnorm, rounding
 from verify_norm.reference.arithmetic import DIVISION, Arithmetic, nearest
 from verify_norm.reference.norm import Norm
 from verify_norm.reference.quantized import product_error
 from verify_norm.reference.residual_sum import addition_error
 from verify_norm.reference.rounding import XhatError
+from verify_norm.reference.stages.stage import Inputs, apart
 from verify_norm.reference.view import View, groups, rows
 
 
@@ -34,13 +35,19 @@ class Stages:
     arithmetic: Arithmetic
     largest: Array  # of |x̂'|
     z: XhatError
-    activation: Activation | None = None
+    stages: tuple[Any, ...] = ()  # behind the norm
+    given: Inputs = field(default_factory=dict)  # their own inputs
     scale: Array | None = None  # multiplies y last, where y is quantized
 
     @property
     def before_error(self) -> Array:
-        """How far a kernel may be from w·x̂ + b, the input of the activation."""
+        """How far a kernel may be from w·x̂ + b, the input of the first stage behind it."""
         return rounding.affine_error(self.norm, self.z, self.arithmetic)
+
+    @property
+    def steps(self) -> chain.Steps:
+        """The result of each stage behind the norm, and how far a kernel's may be off."""
+        return chain.steps(self.stages, self.norm, self.before_error, self.given, self.arithmetic)
 
     def row_sum(self, values: Array) -> Array:
         """Return the sums over what is normalized together; axes are kept."""
@@ -110,35 +117,35 @@ def stages(run: Run) -> Stages:
     z = rounding.xhat_error(n, e, a)
     z = replace(z, magnitude=z.magnitude + 2 * n.rstd * lost)
     largest = np.abs(n.xhat) * (1.0 + e.rho) + z.shift + 2 * n.rstd * lost
-    activation = None if case.op.activation is None else ACTIVATIONS[case.op.activation]
-    return Stages(n, a, largest, z, activation, case.exact.get("scale"))
+    own = {name: given(case, name) for stage in case.op.stages for name in stage.inputs}
+    return Stages(n, a, largest, z, case.op.stages, own, case.exact.get("scale") if case.op.quantized else None)
 
 
 def cotangent(s: Stages, dy: Array) -> tuple[Array, Array | float]:
-    """Return the gradient with respect to w·x̂ + b, and how far a kernel's may be off: dy itself without an activation.
+    """Return the gradient with respect to w·x̂ + b, and how far a kernel's may be off: dy itself without a stage.
 
     The second is a full bound, also of two runs that have all bits of w·x̂ + b in common.
     """
-    if s.activation is None:
+    if not s.stages:
         return dy, 0.0
-    return pulled(s.activation, dy.reshape(s.norm.view.shape), s.norm.y, s.before_error, s.arithmetic)
+    return s.steps.pulled_error(dy.reshape(s.norm.view.shape), s.given, s.arithmetic)[:2]
 
 
 def y_apart(s: Stages, factor: float) -> Array:
     """Return how far y is from what exact operations make of the common bits, with a scale where it has one."""
-    apart, n = z_apart(s, factor), s.norm
+    off, n = z_apart(s, factor), s.norm
     most = np.abs(n.y) + 2 * (0.0 if n.bias is None else np.abs(n.bias))
-    return apart if s.scale is None else product_error(apart, most, s.scale, s.arithmetic)
+    return off if s.scale is None else product_error(off, most, s.scale, s.arithmetic)
 
 
 def z_apart(s: Stages, factor: float) -> Array:
     """Return the same of the values before the scale, whose largest magnitude is amax."""
     n = s.norm
     weight, bias = (None if p is None else np.abs(p) for p in (n.weight, n.bias))
-    apart = rounding.affine_error(replace(n, xhat=s.largest, weight=weight, bias=bias), s.common(factor), s.arithmetic)
-    if s.activation is None:
-        return apart
-    return s.activation.steepest * apart + nearby(s.activation.value_error, s.norm.y, s.before_error, s.arithmetic)
+    off = rounding.affine_error(replace(n, xhat=s.largest, weight=weight, bias=bias), s.common(factor), s.arithmetic)
+    for stage, z in zip(s.stages, s.steps.zs, strict=False):
+        off = apart(stage, z, off, s.given, s.arithmetic)
+    return off
 
 
 def gradient_apart(
@@ -163,6 +170,18 @@ def gradient_apart(
     if passed is None:
         return delta
     return delta + addition_error(s.norm, terms + delta, passed.reshape(delta.shape), a)
+
+
+def apart_of(s: Stages, name: str, dy: Array, passed: Array | None, factor: float = 0.0) -> Array:
+    """Return `gradient_apart` of any gradient, for the dy that the kernel is given.
+
+    Those of the stages' own inputs have all of their bound.
+    """
+    own = {f"d{n}": n for stage in s.stages for n in stage.inputs}
+    if name in own:
+        errors = s.steps.pulled_error(dy.reshape(s.norm.view.shape), s.given, s.arithmetic)[2]
+        return errors[own[name]]
+    return gradient_apart(s, name, *cotangent(s, dy), passed, factor)
 
 
 def sum_error(

@@ -43,6 +43,7 @@ from verify_norm.reference.arithmetic import DIVISION, ROOT
 # Of 2^k, where x is scaled by 2^k.
 POWERS = {"x": 1, "residual": 1, "residual_out": 1, "mean": 1, "rstd": -1, "running_mean": 1, "running_var": 2}
 POWERS |= {"y": 0, "amax": 0, "dx": -1, "dresidual_out": -1, "dweight": 0, "dbias": 0}
+POWERS |= dict.fromkeys(("gate", "scale", "shift", "dgate", "dscale", "dshift"), 0)
 MODERATE = 24  # log2 |x| and log2 |dy| at most: far from where a square, a product of three or r³ leaves float32
 
 
@@ -77,7 +78,7 @@ def _homogeneous(run: Run) -> bool:
     BatchNorm's statistics are sums over rows.
     """
     op, contract, exact = run.case.op, run.kernel.contract, run.case.exact
-    data = [t.name for t in op.inputs if t.extent == "data"]
+    data = [t.name for t in op.inputs if t.extent in ("data", "sample")]
     wide = contract.accumulate in ("float32", "float64") and (op.view != "channels" or contract.deterministic)
     return wide and all(_moderate(exact[name]) for name in (*data, "weight", "bias") if name in exact)
 
@@ -120,10 +121,10 @@ def _root_apart(run: Run, s: stages.Stages, name: str, got: Array) -> Array:
         return stages.y_apart(s, root).ravel()
     if name == "amax":
         return np.reshape(stages.z_apart(s, root).max(), 1)
-    settled = name == "dbias" and run.kernel.contract.deterministic and s.activation is None
-    if dy is None or name not in ("dx", "dweight", "dbias") or settled:
+    settled = name in ("dbias", "dshift") and run.kernel.contract.deterministic and run.case.op.linear
+    if dy is None or not name.startswith("d") or settled:
         return np.zeros(1)
-    return stages.gradient_apart(s, name, *stages.cotangent(s, dy), run.case.exact.get("dresidual_out"), root).ravel()
+    return stages.apart_of(s, name, dy, run.case.exact.get("dresidual_out"), root).ravel()
 
 
 def scale_dy(run: Run) -> Equations:
@@ -141,7 +142,7 @@ def scale_dy(run: Run) -> Equations:
         right = -right * 2.0**-k
         apart = np.zeros(left.shape)
         if not contract.deterministic and name != "dx":
-            once = stages.gradient_apart(s, name, *stages.cotangent(s, stages.given(case, "dy")))
+            once = stages.apart_of(s, name, stages.given(case, "dy"), None)
             apart = 2 * once.reshape(left.shape)
         tolerance = apart + _rounded(run, name, left, right, k, apart)
         words = f"{name} must scale by −2^{k} when dy is scaled by −2^{k}"
@@ -161,9 +162,9 @@ def linearity(run: Run) -> Equations:
     changed = [{"dy": d} if p is None else {"dy": d, "dresidual_out": p} for d, p in halves]
     runs, values = [nearby(run, half) for half in changed], [reference_at(case.op, case, half) for half in changed]
     s, found = stages.stages(run), []
-    parts = [(*stages.cotangent(s, d), p) for d, p in ((dy, passed), *halves)]
+    parts = ((dy, passed), *halves)
     for (name, whole, one), (_, _, two) in zip(*(equations.pairs(run, r) for r in runs), strict=True):
-        apart = sum((stages.gradient_apart(s, name, *part) for part in parts), np.zeros(())).reshape(whole.shape)
+        apart = sum((stages.apart_of(s, name, *part) for part in parts), np.zeros(())).reshape(whole.shape)
         tolerance = apart + equations.half_ulps(run, name, *(np.abs(v) + apart for v in (whole, one, two)))
         most = np.maximum(*(np.abs(getattr(v, name)) for v in values)) + apart
         known = most < equations.format_of(run, name).largest / 2  # a half may overflow where the whole does not
@@ -224,7 +225,7 @@ def permutation(run: Run) -> Equations:
 
     for name, left, right in equations.pairs(run, other):
         dy, tolerance = case.exact.get("dy"), 2 * judge.allowed(equations.truth(run, name))
-        if extents[name] == "data" or (extents[name] == "statistic" and case.op.view != "channels"):
+        if extents[name] in ("data", "sample") or (extents[name] == "statistic" and case.op.view != "channels"):
             known = np.isfinite(equations.judged(run, name, np.zeros(left.shape)))
             tolerance = np.where(moved(known), 0.0 if by_row else moved(tolerance), np.inf)
             left, words = moved(left), f"{name} must have the same rows in another order"
@@ -234,7 +235,7 @@ def permutation(run: Run) -> Equations:
                 tolerance = np.zeros(left.shape)  # a maximum rounds nothing
             elif by_row and dy is not None:  # the terms are the same bits, in another order
                 s = stages.stages(run)
-                apart = stages.gradient_apart(s, name, *stages.cotangent(s, dy)).reshape(left.shape)
+                apart = stages.apart_of(s, name, dy, None).reshape(left.shape)
                 tolerance = 2 * apart + equations.half_ulps(run, name, np.abs(left) + apart, np.abs(right) + apart)
             tolerance = equations.judged(run, name, tolerance)
         words += " when the rows of x have another order"

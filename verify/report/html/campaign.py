@@ -1,6 +1,7 @@
 """A campaign as one page without scripts: a row for each kernel, and the findings."""
 
 from verify_norm import __version__
+from verify_norm.campaign.comparison import SAME
 from verify_norm.campaign.summary import Summary, lacking
 from verify_norm.core import packages
 from verify_norm.core.errors import Exit
@@ -27,6 +28,7 @@ def page(found: Summary) -> str:
         .render(
             found=found,
             basis=basis(found),
+            same=SAME,
             lacking=lacking(found),
             policy=POLICY.format("'none'", hashed(style)),
             style=Markup(style),

@@ -13,7 +13,7 @@ from verify_norm.core.known import declared, overwritten
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.loading import registry
-from verify_norm.loading.builtin import BOTH, BUILTIN, PEERS, infer
+from verify_norm.loading.builtin import BOTH, BUILTIN, PEERS, directions, infer, known
 from verify_norm.loading.domain import Domain, Own
 from verify_norm.running.untrusted.processes import Worker, load
 from verify_norm.running.untrusted.runner import Stand
@@ -23,6 +23,7 @@ from verify_norm.running.untrusted.wire import Described
 DECIDED = {
     **dict.fromkeys(("weight", "bias", "running", "training", "dresidual_out"), (True, False)),
     "frozen": ((),),
+    "modulation": ("sample", "token"),
     "normalized_ndim": (1,),
     "weight_layout": ("contiguous",),
     "bias_layout": ("contiguous",),
@@ -57,8 +58,9 @@ def load_untrusted(
         if not record.op:
             last = kernel.rpartition(":")[2]
             raise UnknownOpError(f"cannot infer the op from the name {last!r}: use --op {'|'.join((*OPS, *BOTH))}")
-        one_of("op", record.op, (*OPS, *BOTH), see=LIST)
-    names = BOTH.get(record.op, (record.op,))
+        name, bind = known(record.op, bind)
+        record = replace(record, op=name, bind=bind)
+    names = directions(record.op)
     taking.refuse_foreign(only, [OPS[name] for name in names])
     asked = {"target": kernel, "op": op, "bind": bind, "contract": contract}
     worker = Worker(kernel, bind, device)

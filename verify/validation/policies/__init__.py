@@ -7,6 +7,7 @@ says nothing about a project's other tests.
 
 from verify_norm.validation.policies.agents import AGENTS
 from verify_norm.validation.policies.flash import FLASH
+from verify_norm.validation.policies.libraries import LIBRARIES
 from verify_norm.validation.policies.liger import LIGER
 from verify_norm.validation.policies.pytorch import ASSERT_CLOSE, GRADCHECK
 from verify_norm.validation.policies.trial import Policy, Verdict
@@ -15,5 +16,5 @@ from verify_norm.validation.policies.tutorial import TUTORIAL
 __all__ = ["POLICIES", "Policy", "Verdict"]
 
 POLICIES: dict[str, Policy] = {
-    policy.name: policy for policy in (TUTORIAL, ASSERT_CLOSE, *GRADCHECK, LIGER, FLASH, *AGENTS)
+    policy.name: policy for policy in (TUTORIAL, ASSERT_CLOSE, *GRADCHECK, LIGER, FLASH, *AGENTS, *LIBRARIES)
 }

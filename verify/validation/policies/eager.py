@@ -84,6 +84,20 @@ def into_8_bits(norm: Eager, spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor
     return {"y": (z * inputs["scale"]).clamp(-largest, largest).to(torch.float8_e4m3fn), "amax": amax.reshape(1)}
 
 
+def gated(activation: Callable[[Tensor], Tensor], spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor]:
+    """Return y of RMSNorm times the activation of the gate, each as a GPU computes it."""
+    return {"y": rmsnorm(spec, inputs)["y"] * as_on_gpu(activation, inputs["gate"])}
+
+
+def modulated(norm: Eager, spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor]:
+    """Return y of the norm times 1 + scale, plus shift, which have a row for each sample or each token."""
+    y = norm(spec, inputs)["y"]
+    scale, shift = (
+        t.reshape(*t.shape[:1], *[1] * (y.dim() - t.dim()), *t.shape[1:]) for t in (inputs["scale"], inputs["shift"])
+    )
+    return {"y": y * (1 + scale) + shift}
+
+
 TORCH: dict[str, Eager] = {
     "layernorm": layernorm,
     "rmsnorm": rmsnorm,
@@ -92,6 +106,11 @@ TORCH: dict[str, Eager] = {
     "groupnorm": groupnorm,
     "groupnorm_silu": lambda spec, inputs: {"y": functional.silu(groupnorm(spec, inputs)["y"])},
     "groupnorm_gelu": lambda spec, inputs: {"y": functional.gelu(groupnorm(spec, inputs)["y"])},
+    "rmsnorm_silu": lambda spec, inputs: {"y": functional.silu(rmsnorm(spec, inputs)["y"])},
+    "gated_rmsnorm": partial(gated, functional.silu),
+    "gated_rmsnorm_sigmoid": partial(gated, torch.sigmoid),
+    "modulate_layernorm": partial(modulated, layernorm),
+    "modulate_rmsnorm": partial(modulated, rmsnorm),
     "batchnorm": batchnorm,
     "instancenorm": instancenorm,
     "add_layernorm": partial(added, layernorm),

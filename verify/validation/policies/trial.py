@@ -31,7 +31,7 @@ from verify_norm.validation.policies.eager import Eager, Inputs
 STALE = 1.0
 LIMIT = 240.0  # seconds, after which no further sample starts: far more than all samples take on a loaded machine
 JUDGED = ("y", "residual_out", "running_mean", "running_var")
-LEAVES = ("x", "residual", "weight", "bias")
+LEAVES = ("x", "residual", "gate", "weight", "bias", "scale", "shift")
 
 
 class NotApplicableError(Exception):

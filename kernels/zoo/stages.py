@@ -1,0 +1,103 @@
+"""What follows a norm, in eager torch: gates and modulations with one mistake each, and right ones that look wrong."""
+
+import math
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+def _normalized(x: Tensor, weight: Tensor | None, eps: float, offset: float, shape: tuple[int, ...]):
+    rows = x.float().reshape(-1, math.prod(shape))
+    rstd = torch.rsqrt(rows.square().mean(1, keepdim=True) + eps)
+    w = 1.0 if weight is None else weight.float().reshape(-1) + offset
+    return rows * rstd * w, rstd[:, 0]
+
+
+def _gated(x, gate, weight, eps, weight_offset, normalized_shape, *, activation=functional.silu, first=False):
+    given = x.float() * activation(gate.float()) if first else x
+    z, rstd = _normalized(given, weight, eps, weight_offset, normalized_shape)
+    y = z if first else z * activation(gate.float()).reshape(z.shape)
+    return y.reshape(x.shape).to(x.dtype), rstd
+
+
+gated = _gated
+gate_before_the_norm = partial(_gated, first=True)
+sigmoid_for_silu = partial(_gated, activation=torch.sigmoid)
+coarse_gate = partial(_gated, activation=lambda g: functional.silu(g.bfloat16()).float())
+
+
+def gate_meets_weight(x, gate, weight, eps, weight_offset, normalized_shape):
+    """Right: g/(1 + 2^(−g·log₂e)), which meets the weight before x̂."""
+    z, rstd = _normalized(x, None, eps, 0.0, normalized_shape)
+    g = gate.float().reshape(z.shape)
+    m = g / (1 + torch.exp2(g * -1.4426950408889634))
+    w = 1.0 if weight is None else weight.float().reshape(-1) + weight_offset
+    return (z * (m * w)).reshape(x.shape).to(x.dtype), rstd
+
+
+def gated_bwd(dy, x, gate, weight, rstd, eps, weight_offset, normalized_shape, *, slope="right"):
+    """Dgate is dy·z·a'(gate); with the slope "σ", the term gate·σ' is lost."""
+    shape = (-1, math.prod(normalized_shape))
+    d, r, g = (t.float().reshape(shape) for t in (dy, x, gate))
+    xhat, s = r * rstd.reshape(-1, 1), torch.sigmoid(g)
+    w = 1.0 if weight is None else weight.float().reshape(-1) + weight_offset
+    dgate = d * xhat * w * (s if slope == "σ" else s * (1 + g * (1 - s)))
+    dz = d * g * s
+    dx = rstd.reshape(-1, 1) * (dz * w - xhat * (dz * w * xhat).mean(1, keepdim=True))
+    dw = None if weight is None else (dz * xhat).sum(0).reshape(weight.shape).to(weight.dtype)
+    return dx.reshape(x.shape).to(x.dtype), dgate.reshape(x.shape).to(x.dtype), dw
+
+
+slope_without_its_second_term = partial(gated_bwd, slope="σ")
+
+
+def _of_rows(t: Tensor, x: Tensor, n: int, *, cycled: bool = False, roll: int = 0) -> Tensor:
+    """Return the row of scale or shift of each row of x."""
+    own, count = t.float().reshape(-1, n), x.numel() // n
+    if len(own) == count:
+        return own
+    own = own.roll(roll, 0)
+    return (
+        own[torch.arange(count, device=t.device) % len(own)] if cycled else own.repeat_interleave(count // len(own), 0)
+    )
+
+
+def _modulated(x, weight, scale, shift, eps, weight_offset, normalized_shape, *, one=1.0, **how):
+    z, rstd = _normalized(x, weight, eps, weight_offset, normalized_shape)
+    m, t = (_of_rows(p, x, z.shape[1], **how) if z.numel() else z for p in (scale, shift))
+    return (z * (one + m) + t).reshape(x.shape).to(x.dtype), rstd
+
+
+modulated = _modulated
+one_left_out = partial(_modulated, one=0.0)
+token_for_sample = partial(_modulated, cycled=True)
+scale_of_the_neighbour = partial(_modulated, roll=-1)
+
+
+def modulation_folded(x, weight, scale, shift, eps, weight_offset, normalized_shape):
+    """Right: z + z·scale + shift, which cancels where scale is −1, by fused additions."""
+    z, rstd = _normalized(x, weight, eps, weight_offset, normalized_shape)
+    m, t = (_of_rows(p, x, z.shape[1]) if z.numel() else z for p in (scale, shift))
+    return torch.addcmul(z + t, z, m).reshape(x.shape).to(x.dtype), rstd
+
+
+def modulated_bwd(dy, x, weight, scale, shift, rstd, eps, weight_offset, normalized_shape, *, skipped=0):
+    """Dscale and dshift are sums over the rows that a row of scale serves; `skipped` leaves out the last of them."""
+    n = math.prod(normalized_shape)
+    d, r, served = dy.float().reshape(-1, n), x.float().reshape(-1, n), scale.numel() // n
+    xhat = r * rstd.reshape(-1, 1)
+    w = 1.0 if weight is None else weight.float().reshape(-1) + weight_offset
+    each = len(r) // max(served, 1)
+
+    def sums(v):
+        return v.reshape(served, each, n)[:, : max(each - skipped, 1)].sum(1).reshape(scale.shape).to(scale.dtype)
+
+    dz = d * (1 + _of_rows(scale, x, n)) if len(r) else d
+    dx = rstd.reshape(-1, 1) * (dz * w - xhat * (dz * w * xhat).mean(1, keepdim=True))
+    dw = None if weight is None else (dz * xhat).sum(0).reshape(weight.shape).to(weight.dtype)
+    return dx.reshape(x.shape).to(x.dtype), dw, sums(d * xhat * w), sums(d)
+
+
+last_token_left_out = partial(modulated_bwd, skipped=1)

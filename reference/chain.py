@@ -1,0 +1,263 @@
+"""A norm between stages: [an addition] → LayerNorm, RMSNorm or GroupNorm → stages, forward, backward, and their errors.
+
+    h = x + residual, or x      z0 = w·x̂(h) + b      z1 = f1(z0)      …      y = zk
+
+**Backward.** dy goes back through the stages, last one first: each turns the gradient with respect to its result into
+that with respect to its z, and into those of its own inputs. What arrives at z0 takes dy's place in the gradients of
+the norm; after an addition dresidual_out is added to dx.
+
+**Errors.** δz goes forward through `stage.passed`, which keeps each z and its δz for the backward. There a kernel
+computes every z again, from the statistics that it uses, so the same δz holds, and `lost` goes back through
+`Stage.pull_error`, to `rounding.gradients_error`. After an addition y is within |chain(h̃) − chain(h)| + δ(h̃) of the
+truth, with h̃ what the contract keeps of h.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from inspect import Parameter, Signature
+from typing import Any
+
+import numpy as np
+
+from verify_norm.reference import layernorm, residual_sum, rmsnorm, rounding
+from verify_norm.reference.arithmetic import Arithmetic, finite_below
+from verify_norm.reference.norm import Norm
+from verify_norm.reference.stages.stage import Approximate, Stage, passed
+from verify_norm.reference.view import Array, View, groups, rows
+
+Values = Mapping[str, Any]
+OPTIONS = {"weight_offset": 0.0, "normalized_shape": None}  # and their defaults
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A norm that a chain may have: its parameters and options, in the order of an operator, and its view of x."""
+
+    name: str
+    parameters: tuple[str, ...]
+    options: tuple[str, ...]
+    view: Callable[[Array, Values], View]
+    centred: bool = True
+
+    def norm(self, x: Array, v: Values) -> Norm:
+        """Return x normalized, with what multiplies it."""
+        view = self.view(x, v)
+        if self.centred:
+            return layernorm.norm(view, x, v.get("weight"), v.get("bias"), v["eps"])
+        return rmsnorm.norm(view, x, v.get("weight"), v["eps"], v.get("weight_offset", 0.0))
+
+
+def _rows(x: Array, v: Values) -> View:
+    return rows(x, v.get("normalized_shape"))
+
+
+def _groups(x: Array, v: Values) -> View:
+    return groups(x, v["num_groups"])
+
+
+BASES = {
+    base.name: base
+    for base in (
+        Base("layernorm", ("weight", "bias"), ("eps", "normalized_shape"), _rows),
+        Base("rmsnorm", ("weight",), ("eps", "weight_offset", "normalized_shape"), _rows, centred=False),
+        Base("groupnorm", ("weight", "bias"), ("num_groups", "eps"), _groups),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Every z of a chain with its error, the last being y; stage i makes zs[i + 1] of zs[i]."""
+
+    stages: tuple[Stage, ...]
+    zs: tuple[Approximate, ...]
+
+    def pulled(self, dy: Array, v: Values) -> tuple[Array, dict[str, Array]]:
+        """Return the gradients with respect to z0, and to the stages' own inputs by name."""
+        gradients: dict[str, Array] = {}
+        for stage, z in zip(reversed(self.stages), reversed(self.zs[:-1]), strict=True):
+            dy, own = stage.pull(dy, z.value, v)
+            gradients |= own
+        return dy, gradients
+
+    def pulled_error(self, dy: Array, v: Values, a: Arithmetic) -> tuple[Array, Array | float, dict[str, Array]]:
+        """Return the gradient with respect to z0, how far a kernel's may be off, and the errors of the stages' own."""
+        lost: Array | float = 0.0
+        errors: dict[str, Array] = {}
+        for stage, z in zip(reversed(self.stages), reversed(self.zs[:-1]), strict=True):
+            lost, own = stage.pull_error(dy, lost, z, v, a)
+            dy, errors = stage.pull(dy, z.value, v)[0], errors | own
+        return dy, lost, errors
+
+
+def steps(stages: tuple[Stage, ...], n: Norm, dz: Array, v: Values, a: Arithmetic) -> Steps:
+    """Return every z, where z0 = w·x̂ + b is off by dz."""
+    bias = 0.0 if n.bias is None else 2 * np.abs(n.bias)
+    zs = [Approximate(n.y, dz, np.abs(n.y) + bias)]
+    for stage in stages:
+        zs.append(passed(stage, zs[-1], v, a))
+    return Steps(stages, tuple(zs))
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """[x + residual →] norm → stages; the name of the norm is one of `BASES`."""
+
+    norm: str
+    stages: tuple[Stage, ...]
+    adds: bool = False
+
+    @property
+    def base(self) -> Base:
+        """The norm."""
+        return BASES[self.norm]
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """The names of what it takes beside x: what has x's shape, the parameters of the norm, and the rest."""
+        own = [(stage.of_x, name) for stage in self.stages for name in stage.inputs]
+        like_x, others = ([name for of_x, name in own if of_x == wanted] for wanted in (True, False))
+        return (*like_x, *self.base.parameters, *others)
+
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """The names of what a forward saves."""
+        return ("mean", "rstd") if self.base.centred else ("rstd",)
+
+    @np.errstate(all="ignore")
+    def forward(self, v: Values) -> Any:
+        """Return y, the sum where there is one, and the statistics."""
+        h = residual_sum.added(v["x"], v["residual"], "residual") if self.adds else v["x"]
+        y, *statistics = self._values(self.base.norm(h, v), v)
+        return self._forward_of(y, h, statistics)
+
+    def _values(self, n: Norm, v: Values) -> tuple[Array, ...]:
+        """Return y and the statistics in the operator's shapes."""
+        z = n.y
+        for stage in self.stages:
+            z = stage.value(z, v)
+        return self._outside(n, z, n.mean, n.rstd)
+
+    @np.errstate(all="ignore")
+    def forward_error(self, v: Values) -> Any:
+        """Return how far a kernel may be from `forward`."""
+        a: Arithmetic = v["arithmetic"]
+        if not self.adds:
+            y, *statistics = self._errors(self.base.norm(v["x"], v), v, a)
+            return self._forward_of(y, np.zeros(()), statistics)
+        h = residual_sum.added(v["x"], v["residual"], "residual")
+        kept = self.base.norm(residual_sum.kept(h, a, v.get("rounded")), v)
+        errors = self._errors(kept, v, residual_sum.flushing(a))
+        exact = self._values(self.base.norm(h, v), v)
+        y, *statistics = residual_sum.apart(exact, self._values(kept, v), errors)
+        return self._forward_of(y, residual_sum.sum_error(v["x"], v["residual"], a), statistics)
+
+    def _errors(self, n: Norm, v: Values, a: Arithmetic) -> tuple[Array, ...]:
+        e = rounding.statistics_error(n, a)
+        z = rounding.affine_error(n, rounding.xhat_error(n, e, a), a)
+        y = steps(self.stages, n, z, v, a).zs[-1]
+        delta = finite_below(y.delta, y.size + y.delta, a.huge)
+        return self._outside(n, delta, e.mean, n.rstd * e.rho)
+
+    def _outside(self, n: Norm, y: Array, mean: Array, rstd: Array) -> tuple[Array, ...]:
+        y = np.broadcast_to(y, n.view.shape).reshape(n.view.data)
+        saved = {"mean": mean, "rstd": rstd}
+        return (y, *(saved[name].reshape(n.view.statistic) for name in self.statistics))
+
+    def _forward_of(self, y: Array, h: Array, statistics: list[Array]) -> Any:
+        summed, names = (("residual_out",), (h,)) if self.adds else ((), ())
+        return record("y", *summed, *self.statistics)(y, *names, *statistics)
+
+    def _differentiated(self, v: Values) -> Norm:
+        return self.base.norm(v["residual_out" if self.adds else "x"], v)
+
+    @np.errstate(all="ignore")
+    def backward(self, v: Values) -> Any:
+        """Return the gradients of x (and residual), the parameters, and the stages' own inputs."""
+        n = self._differentiated(v)
+        z, zs = n.y, []
+        for stage in self.stages:
+            zs.append(z)
+            z = stage.value(z, v)
+        dz = v["dy"].reshape(n.view.shape)
+        gradients: dict[str, Array] = {}
+        for stage, at in zip(reversed(self.stages), reversed(zs), strict=True):
+            dz, own = stage.pull(dz, at, v)
+            gradients |= own
+        dx, *parameters = n.gradients(dz)
+        dx = residual_sum.joined(dx, v.get("dresidual_out")) if self.adds else dx
+        return self._backward_of(dx, parameters, gradients)
+
+    @np.errstate(all="ignore")
+    def backward_error(self, v: Values) -> Any:
+        """Return how far a kernel may be from `backward`."""
+        a: Arithmetic = v["arithmetic"]
+        given, n = v.get("given"), self._differentiated(v)
+        z = rounding.affine_error(n, rounding.xhat_error(n, rounding.saved_error(n, a, given), a), a)
+        taken = steps(self.stages, n, z, v, a)
+        dz, lost, own = taken.pulled_error(v["dy"].reshape(n.view.shape), v, a)
+        dx, *parameters = rounding.gradients_error(n, dz, a, lost=lost, given=given)
+        dx = residual_sum.joined_error(n, dz, dx, v.get("dresidual_out"), a) if self.adds else dx
+        return self._backward_of(dx, parameters, own)
+
+    def _backward_of(self, dx: Array, parameters: list[Array | None], own: Mapping[str, Array]) -> Any:
+        named = dict(zip(("weight", "bias"), parameters, strict=True))
+        values = [{**named, **own}[name] for name in self.tensors]
+        return record("dx", *(f"d{name}" for name in self.tensors))(dx, *values)
+
+    def takes(self, way: str) -> tuple[str, ...]:
+        """Return the names of the tensors that one of its four functions takes, in an operator's order."""
+        if way.startswith("forward"):
+            return ("x", "residual", *self.tensors) if self.adds else ("x", *self.tensors)
+        return ("dy", "dresidual_out", "residual_out", *self.tensors) if self.adds else ("dy", "x", *self.tensors)
+
+
+@dataclass(frozen=True)
+class Function:
+    """One of a chain's four functions, as `forward` or `backward_error`, with the signature of an operator's reference.
+
+    The references of a chain of LayerNorm, RMSNorm or GroupNorm and the stages behind it; `verify_norm.reference.chain`
+    derives them, and each module of `verify_norm.reference.stages` its own part.
+
+    >>> from verify_norm.reference.stages.modulate import Modulate
+    >>> function = Function(Chain("rmsnorm", (Modulate(),)), "forward")
+    >>> x, scale = np.array([[3.0, 5.0]]), np.array([[1.0, 0.0]])
+    >>> function(x=x, weight=None, scale=scale, shift=-scale, eps=47.0).y.tolist()
+    [[-0.25, 0.625]]
+    """
+
+    chain: Chain
+    way: str
+
+    def __call__(self, **values: Any) -> Any:
+        """Return what `Chain` says."""
+        return getattr(self.chain, self.way)(values)
+
+    @property
+    def __name__(self) -> str:
+        """The name of the function."""
+        return self.way
+
+    @property
+    def __signature__(self) -> Signature:
+        """What it takes: tensors, and options by name."""
+        tensors = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in self.chain.takes(self.way)]
+        options: dict[str, Any] = {name: OPTIONS.get(name, Parameter.empty) for name in self.chain.base.options}
+        if self.way.endswith("error"):
+            options["arithmetic"] = Parameter.empty
+        if self.way == "backward_error":
+            options["given"] = None
+        if self.way == "forward_error" and self.chain.adds:
+            options["rounded"] = None
+        named = [Parameter(name, Parameter.KEYWORD_ONLY, default=default) for name, default in options.items()]
+        return Signature([*tensors, *named])
+
+
+@lru_cache(None)
+def record(*names: str) -> Callable[..., Any]:
+    """Return the type of a tuple with these names."""
+    return namedtuple("Outputs", names)

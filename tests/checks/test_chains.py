@@ -1,0 +1,247 @@
+"""Stages behind a norm: right kernels pass, unusual ones too, and each usual mistake is detected by name."""
+
+from math import prod
+
+import pytest
+import torch
+from torch.nn import functional
+
+from verify_norm.core.spec import FURTHER, CaseSpec, Contract, Kernel
+
+MANY = tuple(name for name in FURTHER if name not in ("effects", "memory", "honesty"))
+LAWS = tuple(name for name in MANY if name not in ("calls", "modes", "autograd"))
+SPECS = (
+    CaseSpec((2, 3, 40), modulation="sample", seed=1, further=MANY),
+    CaseSpec((4, 33), dtype="bfloat16", gate_layout="transposed", scale_layout="row_strided", seed=2, further=LAWS),
+    CaseSpec((2, 3, 2, 17), dtype="float16", weight=False, modulation="token", seed=3, further=LAWS),
+    CaseSpec((3, 4, 64), offset=100.0, bias=False, shift_layout="every_other", seed=4, further=LAWS),
+    CaseSpec((2, 5, 3, 20), normalized_ndim=2, weight_offset=1.0, seed=5, further=LAWS),
+    CaseSpec((300, 8), data="heavy", seed=6, further=()),
+    CaseSpec((0, 8), seed=7, further=()),
+    CaseSpec((3, 1), data="uneven", modulation="token", seed=8, further=LAWS),
+    CaseSpec((4, 30), special="inf", seed=9, special_in="x", further=()),
+)
+SPECIALS = [
+    CaseSpec((3, 4, 30), special=special, special_in=name, special_at="first", seed=10, further=())
+    for special in ("nan", "inf", "-inf")
+    for name in ("gate", "scale", "shift")
+]
+ACTS = {
+    "gated_rmsnorm": functional.silu,
+    "gated_rmsnorm_sigmoid": torch.sigmoid,
+    "layernorm | gate(gelu)": functional.gelu,
+}
+UNUSUAL = ("", "folded", "float64")
+
+
+def rows(t, ns, kind=torch.float32):
+    return t.to(kind).reshape(-1, prod(ns))
+
+
+def wide(t, x, ns, how=""):
+    """Return a row of scale or shift for each row of x."""
+    kind = torch.float64 if how == "float64" else torch.float32
+    if t.shape == x.shape:
+        return rows(t, ns, kind)
+    t, many = rows(t, ns, kind), x.numel() // prod(ns)
+    if how == "sample of the row":  # as if there were a row a token
+        return t[torch.arange(many) % len(t)] if many else t[:0]
+    if how == "the next sample":
+        t = t.roll(-1, 0)
+    return t.repeat_interleave(many // max(len(t), 1), 0)
+
+
+def normalized(x, ns, eps, centred, kind):
+    r = rows(x, ns, kind)
+    mean = r.mean(1, keepdim=True) if centred else torch.zeros(len(r), 1, dtype=kind)
+    rstd = ((r - mean).square().mean(1, keepdim=True) + eps).rsqrt()
+    return (r - mean) * rstd, mean, rstd
+
+
+def forward(name, how=""):
+    """A right kernel in torch of one of the chains below, or one with a mistake."""
+    act, centred = ACTS.get(name), "layernorm" in name
+
+    def run(x, weight, eps, normalized_shape, gate=None, scale=None, shift=None, bias=None, weight_offset=0.0):
+        ns, kind = normalized_shape, torch.float64 if how == "float64" else torch.float32
+        given = x * act(gate) if how == "gate before the norm" else x
+        xhat, mean, rstd = normalized(given, ns, eps, centred, kind)
+        w = 1.0 if weight is None else weight.to(kind).reshape(-1) + weight_offset
+        b = 0.0 if bias is None else bias.to(kind).reshape(-1)
+        if act:
+            m, t = act(rows(gate, ns, kind)), 0.0
+            m = m if how != "gate left out" else torch.ones_like(m)
+            m = rows(gate, ns, kind) if how == "gate not activated" else m
+            m = m.bfloat16().to(kind) if how == "gate in bfloat16" else m
+            m = torch.sigmoid(rows(gate, ns)) if how == "the other activation" else m
+        else:
+            m, t = wide(scale, x, ns, how) + (how != "1 left out"), wide(shift, x, ns, how)
+            t = {"shift left out": 0.0 * t, "shift subtracted": -t}.get(how, t)
+        if how == "folded":
+            y = xhat * (w * m) + (b * m + t)
+        elif how == "bias after":
+            y = xhat * w * m + b + t
+        elif how == "shift first":
+            y = (xhat * w + b + t) * m
+        else:
+            y = (xhat * w + b) * m + t
+        y = y if how != "gate before the norm" else xhat * w + b
+        saved = (mean[:, 0].float(), rstd[:, 0].float()) if centred else (rstd[:, 0].float(),)
+        return y.reshape(x.shape).to(x.dtype), *saved
+
+    return run
+
+
+def backward(name, how=""):
+    act, centred = ACTS.get(name), "layernorm" in name
+
+    def run(
+        dy, x, weight, rstd, eps, normalized_shape, gate=None, scale=None, shift=None, bias=None, mean=None,
+        weight_offset=0.0,
+    ):  # fmt: skip
+        ns, kind = normalized_shape, torch.float64 if how == "float64" else torch.float32
+        r, d = rows(x, ns, kind), rows(dy, ns, kind)
+        xhat = (r - (mean[:, None] if centred else 0.0)) * rstd[:, None]
+        w = torch.ones(prod(ns), dtype=kind) if weight is None else weight.to(kind).reshape(-1) + weight_offset
+        b = 0.0 if bias is None else bias.to(kind).reshape(-1)
+        z = xhat if how == "dgate of x̂" else xhat * w + (0.0 if how == "without bias" else b)
+        if act:
+            g = rows(gate, ns, kind).requires_grad_()
+            with torch.enable_grad():
+                value = act(g)
+                (slope,) = torch.autograd.grad(value.sum(), g)
+            m = value.detach()
+            slope = torch.sigmoid(g.detach()) if how == "slope" else slope
+            own = {"dgate": (d * z * slope).reshape(x.shape).to(x.dtype)}
+        else:
+            m = wide(scale, x, ns) + (how != "1 left out")
+            S, N = scale.numel() // prod(ns), prod(ns)
+            L = len(r) // max(S, 1)
+
+            def sums(v):
+                each = v.reshape(S, L, N)
+                return (each[:, :-1] if how == "last token" and L > 1 else each).sum(1)
+
+            dscale = w * sums(d * xhat) + b * sums(d) if how == "folded" else sums(d * z)
+            own = {"dscale": dscale, "dshift": sums(d)}
+            own = {n: v.reshape(scale.shape).to(scale.dtype) for n, v in own.items()}
+        dz = d if how == "stage left out" else d * m
+        gg = d * (m * w) if how == "folded" else dz * w
+        c2 = gg.mean(1, keepdim=True) if centred else 0.0
+        dx = rstd[:, None] * (gg - c2 - xhat * (gg * xhat).mean(1, keepdim=True))
+        dw = None if weight is None else ((d if how == "dweight of dy" else dz) * xhat).sum(0)
+        db = None if bias is None else dz.sum(0).reshape(bias.shape).to(bias.dtype)
+        dw = None if weight is None else dw.reshape(weight.shape).to(weight.dtype)
+        return {"dx": dx.reshape(x.shape).to(x.dtype), "dweight": dw, **own, **({"dbias": db} if centred else {})}
+
+    return run
+
+
+def silu(how=""):
+    """RMSNorm and SiLU in torch, or with a mistake."""
+
+    def run(x, weight, eps, normalized_shape, weight_offset=0.0):
+        xhat, _, rstd = normalized(x, normalized_shape, eps, False, torch.float32)
+        w = 1.0 if weight is None else weight.float().reshape(-1) + weight_offset
+        z = functional.silu(xhat) * w if how == "silu before the weight" else functional.silu(xhat * w)
+        z = functional.silu((xhat * w).bfloat16().float()) if how == "z in bfloat16" else z
+        return z.reshape(x.shape).to(x.dtype), rstd[:, 0]
+
+    return run
+
+
+@pytest.mark.parametrize("how", ["", "silu before the weight", "z in bfloat16"])
+def test_rmsnorm_and_silu(how, findings):
+    specs = [spec for spec in SPECS if spec.special is None]
+    found = findings(Kernel("k", "rmsnorm_silu_fwd", run=silu(how)), specs, "accuracy", "statistics", "identities")
+    assert set(found) - {("identities", "y")} == ({("accuracy", "y")} if how else set())
+    assert how or not found
+
+
+def kernel(name, way, how="", **contract):
+    function = forward(name, how) if way == "fwd" else backward(name, how)
+    return Kernel("k", f"{name}_{way}", run=function, forward_run=forward(name), contract=Contract(**contract))
+
+
+NAMES = (*ACTS, "modulate_layernorm", "modulate_rmsnorm")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "how"), [(name, UNUSUAL[n % 3]) for n, name in enumerate(NAMES)])
+@pytest.mark.parametrize("way", ["fwd", "bwd"])
+def test_right_kernels_pass_every_check(name, way, how, findings):
+    assert findings(kernel(name, way, how), SPECS) == {}
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("way", ["fwd", "bwd"])
+def test_right_kernels_are_within_the_bound(name, way, findings):
+    for how in UNUSUAL:
+        values = ("signature", "accuracy", "statistics", "nonfinite")
+        specs = [s for s in SPECIALS if (s.special_in == "gate") == (name in ACTS)]
+        assert findings(kernel(name, way, how), (*SPECS, *specs), *values) == {}
+
+
+FORWARD = {
+    "gated_rmsnorm": (
+        *("gate before the norm", "gate left out", "gate not activated", "gate in bfloat16", "the other activation"),
+    ),
+    "layernorm | gate(gelu)": ("bias after", "gate not activated"),
+    "modulate_layernorm": (
+        *("1 left out", "shift left out", "shift subtracted", "sample of the row", "the next sample", "bias after"),
+        *("shift first",),
+    ),
+    "modulate_rmsnorm": ("1 left out", "sample of the row"),
+}
+BACKWARD = {
+    "gated_rmsnorm": {
+        "stage left out": {"dx", "dweight"},
+        "slope": {"dgate"},
+        "dgate of x̂": {"dgate"},
+        "dweight of dy": {"dweight"},
+    },
+    "layernorm | gate(gelu)": {"without bias": {"dgate"}},
+    "modulate_layernorm": {
+        "1 left out": {"dx", "dweight", "dbias"},
+        "without bias": {"dscale"},
+        "last token": {"dscale", "dshift"},
+        "dweight of dy": {"dweight"},
+    },
+}
+
+
+@pytest.mark.parametrize(("name", "mistake"), [(name, one) for name, many in FORWARD.items() for one in many])
+def test_wrong_values_are_detected(name, mistake, findings):
+    assert ("accuracy", "y") in findings(kernel(name, "fwd", mistake), SPECS, "accuracy")
+
+
+@pytest.mark.parametrize(("name", "mistake"), [(name, one) for name, many in BACKWARD.items() for one in many])
+def test_wrong_gradients_are_detected_by_name(name, mistake, findings):
+    found = findings(kernel(name, "bwd", mistake), SPECS, "accuracy")
+    assert {output for _, output in found} == BACKWARD[name][mistake]
+
+
+def test_a_row_of_modulation_that_leaks_into_another_is_detected(findings):
+    def run(x, weight, bias, scale, shift, eps, normalized_shape):
+        y, *saved = forward("modulate_layernorm")(x, weight, eps, normalized_shape, None, scale, shift, bias)
+        y.reshape(-1)[-1:] += 0 * scale.reshape(-1)[:1]
+        return y, *saved
+
+    specs = [spec for spec in SPECIALS if spec.special_in == "scale"]
+    found = findings(Kernel("k", "modulate_layernorm_fwd", run=run), specs, "accuracy", "nonfinite")
+    assert ("accuracy", "y") in found
+
+
+def test_sums_over_tokens_in_any_order_need_no_determinism(findings):
+    def run(dy, x, weight, bias, scale, shift, mean, rstd, eps, normalized_shape):
+        made = backward("modulate_layernorm")(
+            dy, x, weight, rstd, eps, normalized_shape, None, scale, shift, bias, mean
+        )
+        change = torch.where(torch.rand(made["dshift"].shape) < 0.5, 2.0**-23, 0.0)  # an ulp, another one each time
+        return {**made, "dshift": made["dshift"] * (1 + change)}
+
+    specs = [CaseSpec((2, 50, 9), seed=1, further=("determinism",))]
+    for deterministic in (True, False):
+        contract = Contract(summation="atomic", deterministic=deterministic)
+        found = findings(Kernel("k", "modulate_layernorm_bwd", run=run, contract=contract), specs, "determinism")
+        assert set(found) == ({("determinism", "dshift")} if deterministic else set())

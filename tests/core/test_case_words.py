@@ -1,0 +1,28 @@
+"""A case in words: its documentation's examples, and every field of a spec that is not at its default is told once."""
+
+import doctest
+from dataclasses import fields, replace
+
+import pytest
+
+from verify_norm.core import case_words
+from verify_norm.core.case_words import UNTOLD, case
+from verify_norm.core.spec import CaseSpec
+
+PLAIN = CaseSpec((2, 3))
+OTHER = {bool: lambda value: not value, float: lambda value: value + 2.0, int: lambda value: value + 1}
+
+
+def test_the_examples_in_its_documentation():
+    found = doctest.testmod(case_words)
+    assert not found.failed
+    assert found.attempted >= 2
+
+
+@pytest.mark.parametrize("name", [f.name for f in fields(CaseSpec) if f.name not in (*UNTOLD, "special", "frozen")])
+def test_a_field_is_told_where_it_differs(name):
+    value = getattr(PLAIN, name)
+    other = OTHER.get(type(value), lambda value: "offset")(value)
+    told = case(replace(PLAIN, **{name: other})).removeprefix(case(PLAIN))
+    assert told.startswith(", ")
+    assert "{}" not in told

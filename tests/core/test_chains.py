@@ -1,0 +1,110 @@
+"""Chains as text: what they mean, and what is said of texts that are none."""
+
+import doctest
+
+import pytest
+
+import verify_norm
+from verify_norm.core import chains, ops
+from verify_norm.core.errors import UsageError
+from verify_norm.core.ops import OPS
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("rmsnorm | gate", ("gated_rmsnorm", "")),
+        ("rmsnorm|gate( silu )_bwd", ("gated_rmsnorm_bwd", "")),
+        ("rmsnorm(weight_offset=1) | modulate", ("modulate_rmsnorm", "weight_offset=1")),
+        ("groupnorm | silu_fwd", ("groupnorm_silu_fwd", "")),
+        ("add | layernorm(eps=1e-6)", ("add_layernorm", "eps=1e-6")),
+        ("add|layernorm|silu|modulate", ("add | layernorm | silu | modulate", "")),
+        ("layernorm_fwd", ("layernorm_fwd", "")),
+    ],
+)
+def test_what_a_text_means(text, meant):
+    assert ops.resolved(text) == meant
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "rmsnorm | modulat",
+            "unknown stage 'modulat' (did you mean modulate?); there are: silu, gelu, sigmoid, gate, ",
+        ),
+        ("rmsnrm | silu", "unknown norm of a chain 'rmsnrm' (did you mean rmsnorm?)"),
+        ("rmsnorm | gate(tanh)", "unknown option of gate 'tanh'; there are: silu, sigmoid, gelu"),
+        ("rmsnorm | silu(2)", "silu takes nothing in parentheses, got '2'"),
+        ("add(x) | rmsnorm", "add takes nothing in parentheses, got 'x'"),
+        ("modulate | rmsnorm", "expected layernorm, rmsnorm or groupnorm before modulate, as 'add | "),
+        ("add | silu", "expected layernorm, rmsnorm or groupnorm before silu"),
+        ("add |", "cannot read ''; expected stages as in 'add | "),
+        ("add|add", "expected layernorm, rmsnorm or groupnorm before add"),
+        ("rmsnorm | layernorm", "layernorm stands only once, before all other stages in a chain"),
+        ("rmsnorm | add", "add stands first in a chain"),
+        ("rmsnorm | modulate | modulate", "expected one stage that takes scale, got 2"),
+        ("groupnorm | modulate", "modulate needs rows: expected layernorm or rmsnorm before it, got groupnorm"),
+        ("add | groupnorm | silu", "add needs rows: expected layernorm or rmsnorm behind it, got groupnorm"),
+        ("rmsnorm(offset=1) | silu", "unknown option of rmsnorm 'offset' (did you mean weight_offset?)"),
+        ("rmsnorm(weight_offset) | silu", "expected a number for weight_offset, got ''"),
+        ("rmsnorm(weight_offset=x) | silu", "expected a number for weight_offset, got 'x'"),
+        ("rmsnorm(weight_offset=(1)) | silu", "cannot read 'rmsnorm(weight_offset=(1))'"),
+    ],
+)
+def test_what_is_said_of_a_text_that_is_no_chain(text, said):
+    with pytest.raises(UsageError) as caught:
+        verify_norm.chain(text)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(UsageError):
+        verify_norm.verify(print, op=text)
+
+
+def test_a_chain_without_a_row_is_an_operator_by_its_one_spelling():
+    forward, backward = (OPS[f"layernorm | gate(gelu) | modulate_{way}"] for way in ("fwd", "bwd"))
+    assert ops.forward_of(backward) is forward
+    assert [t.name for t in forward.inputs] == ["x", "gate", "weight", "bias", "scale", "shift"]
+    assert [t.name for t in backward.outputs] == [f"d{t.name}" for t in forward.inputs]
+    for name in (
+        "layernorm|gate_fwd",
+        "rmsnorm(eps=1)|silu_fwd",
+        "rmsnorm | nothing_fwd",
+        "rmsnorm_",
+        "add | rmsnorm_fwd",
+    ):
+        with pytest.raises(KeyError):
+            OPS[name]
+    assert all("|" not in name for name in OPS)  # the table stays as it is
+
+
+def test_the_same_in_python():
+    assert verify_norm.chain("add", " rmsnorm(weight_offset=1)", "modulate") == chains.EXAMPLE
+
+
+def by_hand(x, residual, weight, eps):
+    import torch
+
+    h = x.float() + residual.float()
+    rstd = torch.rsqrt(h.square().mean(-1, keepdim=True) + eps)
+    z = h * rstd if weight is None else h * rstd * (1 + weight.float())
+    return torch.sigmoid(z).to(x.dtype), h.to(x.dtype), rstd.flatten()
+
+
+def half(x, residual, weight, eps):
+    y, *rest = by_hand(x, residual, weight, eps)
+    return y / 2, *rest
+
+
+@pytest.mark.parametrize(("kernel", "outputs"), [(by_hand, set()), (half, {"y"})])
+def test_a_users_own_chain_is_verified(kernel, outputs):
+    text = verify_norm.chain("add", "rmsnorm(weight_offset=1)", "sigmoid") + "_fwd"
+    options = {"isolate": False, "allow_incomplete": True, "examples": 0, "seconds": 2, "dtypes": ["float32"]}
+    report = verify_norm.verify(kernel, op=text, checks=["signature", "accuracy"], **options)
+    assert report.op == "add | rmsnorm | sigmoid_fwd"
+    assert {finding.output for finding in report.findings} == outputs
+
+
+def test_doctests():
+    for module in (chains, ops):
+        assert doctest.testmod(module).failed == 0

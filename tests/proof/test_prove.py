@@ -1,0 +1,137 @@
+"""Proofs of whole calls: kernels of ours, and the zoo's wrong ones; and the command."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from verify_norm.cli.app import app
+from verify_norm.kernels.zoo import ZOO
+from verify_norm.proof.certificate import certificate
+from verify_norm.proof.prove import Asked, prove
+from verify_norm.proof.prover import Configuration
+
+EVERY = "every M, 1 ≤ M ≤ 2147483647"
+OURS = {  # kernel: type, length of a row, groups, positions, rows; for which M it is proved, and the contract
+    "layernorm_fwd": (("bfloat16", 4096, 0, 1, 301), EVERY, "strict,variance=two_pass"),
+    "add_layernorm_fwd": (("float16", 40960, 0, 1, 301), EVERY, "strict,variance=two_pass"),
+    "rmsnorm_fwd": (("float32", 1000, 0, 1, 301), EVERY, "strict,lanes=32,variance=two_pass"),
+    "add_rmsnorm_fwd": (("bfloat16", 768, 0, 1, 301), EVERY, "strict,variance=two_pass"),
+    "layernorm_bwd": (("float32", 100, 0, 1, 40), "M = 40", "strict,summation=sequential,variance=two_pass"),
+    "add_rmsnorm_bwd": (("float16", 96, 0, 1, 40), "M = 40", "strict,summation=sequential,variance=two_pass"),
+    "groupnorm_fwd": (("bfloat16", 24, 2, 4, 4), "M = 4", "strict,variance=two_pass"),
+}
+WRONG = {  # of the zoo: length of a row, and what stands in the way, with its line
+    "A01_ln_masked_variance": (1000, "meaning", "not the variance of a row", "hosts.py:84"),
+    "A02_gn_mask_bound_C": (60, "memory", "written twice", "groupnorm.py:46"),
+    "A05_row_tile_unmasked": (20, "memory", "an address beyond x", "hosts.py:69"),
+    "A06_cols_beyond_block": (1500, "meaning", "not the mean of a row", "hosts.py:70"),
+    "A07_row_sum_broadcast": (20, "meaning", "not C1 of a row", "hosts.py:132"),
+    "A16_int32_row_offset": (1500, "memory", "a number of 32 bits overflows", ""),
+    "A17_onepass_variance": (1000, "rounding", "E[x²] − mean² cancels", "hosts.py:82"),
+    "A18_fp16_sumsq": (1000, "rounding", "arithmetic in f16", "hosts.py:82"),
+    "A19_onepass_variance_clipped": (1000, "reach", "arith.maxnumf", "hosts.py:88"),
+    "A24_eps_outside_sqrt": (1000, "meaning", "not var + eps", "hosts.py:90"),
+    "A25_eps_none_low_precision": (1000, "meaning", "not var + eps", "hosts.py:94"),
+    "A26_eps_on_sum": (1000, "meaning", "not var + eps", "hosts.py:92"),
+    "A34_dw_missing": (96, "meaning", "dweight is not returned", ""),
+    "A39_no_dependency_wait": (1000, "memory", "x is used before the wait for the launch", "hosts.py:77"),
+    "S000_as_printed": (1000, "reach", "a loop whose bounds cannot be read", "tutorial.py:76"),
+    "S004_k2_unguarded_tail": (1500, "memory", "an address beyond y", "ladder.py:34"),
+}
+
+
+HERE = Path(__file__).parent.parent / "support" / "unproved.py"
+WAYS = {  # of unproved.py: the operator, and what stands in the way
+    "looped_fwd": ("rmsnorm_fwd", ""),
+    "flagged_fwd": ("rmsnorm_fwd", ""),
+    "unweighted_fwd": ("rmsnorm_fwd", "y is not the operator's"),
+    "early_fwd": ("rmsnorm_fwd", "x is used before the wait"),
+    "flat_fwd": ("rmsnorm_fwd", "y has another shape"),
+    "zeroed_fwd": ("rmsnorm_fwd", "torch writes to the input x"),
+    "shared_bwd": ("rmsnorm_bwd", "dweight, which all programs share, is written by each of them"),
+}
+
+
+def of_zoo(name):
+    kernel, (columns, *_) = ZOO[name].kernel, WRONG[name]
+    groups = (3, 10) if kernel.op == "groupnorm_fwd" else (0, 1)
+    dtype = "float16" if name == "A18_fp16_sumsq" else "bfloat16"
+    config = Configuration(kernel.op, dtype, 1e-5, 0.0, columns, *groups)
+    return Asked(kernel.target, config, kernel.bind, rows=9 if groups[0] else 37)
+
+
+@pytest.fixture(scope="module")
+def certificates():
+    """All in one call: its process imports torch and Triton once."""
+    ours = []
+    for name, ((dtype, columns, groups, positions, rows), *_) in OURS.items():
+        ours.append(Asked(name, Configuration(name, dtype, 1e-5, 0.0, columns, groups, positions), rows=rows))
+    ways = [Asked(f"{HERE}:{name}", Configuration(op, "float16", 1e-5, 0.0, 200)) for name, (op, _) in WAYS.items()]
+    found = [certificate(one) for one in prove([*ours, *map(of_zoo, WRONG), *ways])]
+    return dict(zip((*OURS, *WRONG, *WAYS), found, strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OURS)
+def test_a_kernel_of_ours_is_proved(name, certificates):
+    found, (_, domain, contract) = certificates[name], OURS[name]
+    assert found["proved"], found["reasons"]
+    assert (found["domain"], found["contract"]) == (domain, contract)
+    assert found["replayed"].startswith("replayed for M = ")
+    assert json.loads(json.dumps(found)) == found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_kernel_of_the_zoo_has_no_certificate_and_its_line_is_named(name, certificates):
+    found, (_, what, why, line) = certificates[name], WRONG[name]
+    assert not found["proved"]
+    fitting = [r for r in found["reasons"] if r["what"] == what and why in r["why"] and r["line"].endswith(line)]
+    assert fitting, found["reasons"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WAYS)
+def test_a_way_to_compute_it(name, certificates):
+    found, (_, why) = certificates[name], WAYS[name]
+    assert found["proved"] == (why == ""), found.get("reasons")
+    assert found["proved"] or [r for r in found["reasons"] if why in r["why"]], found["reasons"]
+
+
+def run(*arguments):
+    result = CliRunner().invoke(app, ["prove", *map(str, arguments)])
+    assert "Traceback" not in result.output
+    return result
+
+
+MISTAKES = {
+    "neither": ((), "expected either --kernel K or --check FILE"),
+    "n": (("--kernel", "layernorm_fwd", "--n", "few"), "expected lengths of a row, as 4096"),
+    "no n": (("--kernel", "layernorm_fwd", "--n", ""), "expected at least one length"),
+    "two elements": (("--kernel", "layernorm_fwd", "--n", "2"), "expected 3 to 131072"),
+    "dtype": (("--kernel", "layernorm_fwd", "--dtype", "int8"), "unknown dtype 'int8'"),
+    "operator": (("--kernel", "groupnorm_bwd"), "proofs reach layernorm_fwd"),
+    "groups": (("--kernel", "layernorm_fwd", "--groups", "2"), "belong to groupnorm_fwd"),
+    "channels": (("--kernel", "groupnorm_fwd", "--n", "30", "--groups", "2", "--positions", "4"), "no whole channels"),
+    "eps": (("--kernel", "layernorm_fwd", "--eps", "0"), "have to differ from 0, 1, N and 1/N"),
+    "no file": (("--check", "there-is-none.json"), "expected a file of certificates"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), MISTAKES.values(), ids=list(MISTAKES))
+def test_a_mistake_is_one_line_and_status_2(arguments, message):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
+    assert result.output.count("\n") == 1
+
+
+def test_a_saved_certificate_is_replayed(tmp_path, request):
+    right = request.path.parent.parent / "support" / "certificate.json"
+    found = json.loads(right.read_text(encoding="utf-8"))
+    (tmp_path / "all.json").write_text(json.dumps([found, found | {"values": {}}]), encoding="utf-8")
+    result = run("--check", tmp_path / "all.json")
+    assert result.output.startswith("layernorm_fwd, N = 100, float32: replayed for M = 1, 8, 9, 15")
+    assert "the certificate says {}" in result.output

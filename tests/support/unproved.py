@@ -1,0 +1,89 @@
+"""Triton kernels that compute the right numbers in the wrong way, or in an unusual right one, for proofs."""
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _row(X, Y, W, Rstd, N, eps, BLOCK: tl.constexpr, CHUNK: tl.constexpr):
+    """RMSNorm of one row, whose sum of squares is a loop over chunks."""
+    row = tl.program_id(0).to(tl.int64)
+    squares = tl.zeros([CHUNK], tl.float32)
+    for start in range(0, N, CHUNK):
+        cols = start + tl.arange(0, CHUNK)
+        x = tl.load(X + row * N + cols, mask=cols < N, other=0.0).to(tl.float32)
+        squares += x * x
+    rstd = tl.rsqrt(tl.sum(squares, axis=0) * (1.0 / N) + eps)
+    tl.store(Rstd + row, rstd)
+    cols = tl.arange(0, BLOCK)
+    x = tl.load(X + row * N + cols, mask=cols < N, other=0.0).to(tl.float32)
+    w = tl.load(W + cols, mask=cols < N).to(tl.float32)
+    tl.store(Y + row * N + cols, x * (rstd * w), mask=cols < N)
+
+
+@triton.jit
+def _flagged(X, Y, W, N, eps, weighted, BLOCK: tl.constexpr):
+    """RMSNorm of one row, without the weight where a flag that is no constexpr says so."""
+    row, cols = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    inside = cols < N
+    x = tl.load(X + row * N + cols, mask=inside, other=0.0).to(tl.float32)
+    y = x * tl.rsqrt(tl.sum(x * x, axis=0) / N + eps)
+    if weighted:
+        y *= tl.load(W + cols, mask=inside, other=0.0).to(tl.float32)
+    tl.store(Y + row * N + cols, y, mask=inside)
+
+
+@triton.jit
+def _gradient(DX, DW, DY, X, W, Rstd, N, BLOCK: tl.constexpr):
+    """RMSNorm's gradients of one row; every program stores dweight, and the last one wins."""
+    row, cols = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    at, inside = row * N + cols, cols < N
+    rstd = tl.load(Rstd + row)
+    d = tl.load(DY + at, mask=inside, other=0.0).to(tl.float32)
+    x = tl.load(X + at, mask=inside, other=0.0).to(tl.float32) * rstd
+    g = d * tl.load(W + cols, mask=inside, other=0.0).to(tl.float32)
+    c1 = tl.sum(g * x, axis=0) / N
+    tl.store(DX + at, rstd * (g - x * c1), mask=inside)
+    tl.store(DW + cols, d * x, mask=inside)
+
+
+def looped_fwd(x, weight, eps):
+    n = x.shape[-1]
+    y, rstd = torch.empty_like(x), torch.empty(x.shape[0], dtype=torch.float32, device=x.device)
+    _row[(x.shape[0],)](x, y, weight, rstd, n, eps, triton.next_power_of_2(n), 64)
+    return y, rstd
+
+
+def early_fwd(x, weight, eps):
+    n = x.shape[-1]
+    y, rstd = torch.empty_like(x), torch.empty(x.shape[0], dtype=torch.float32, device=x.device)
+    _row[(x.shape[0],)](x, y, weight, rstd, n, eps, triton.next_power_of_2(n), 64, launch_pdl=True)
+    return y, rstd
+
+
+def flagged_fwd(x, weight, eps):
+    y, n = torch.empty_like(x), x.shape[-1]
+    _flagged[(x.shape[0],)](x, y, weight, n, eps, True, triton.next_power_of_2(n))
+    return y
+
+
+def unweighted_fwd(x, weight, eps):
+    y, n = torch.empty_like(x), x.shape[-1]
+    _flagged[(x.shape[0],)](x, y, weight, n, eps, False, triton.next_power_of_2(n))
+    return y
+
+
+def flat_fwd(x, weight, eps):
+    return looped_fwd(x, weight, eps)[0].reshape(-1)
+
+
+def zeroed_fwd(x, weight, eps):
+    return looped_fwd(x.zero_(), weight, eps)[0]
+
+
+def shared_bwd(dy, x, weight, rstd):
+    dx, dweight = torch.empty_like(x), torch.empty_like(weight)
+    n = x.shape[-1]
+    _gradient[(x.shape[0],)](dx, dweight, dy, x, weight, rstd, n, triton.next_power_of_2(n))
+    return dx, dweight

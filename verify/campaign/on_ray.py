@@ -1,0 +1,270 @@
+"""The workers of a Ray cluster: an actor for each GPU, or for each core. Ray places them; what ends one ends no other.
+
+Ray is an optional package, which `OnRay` imports.
+"""
+
+import json
+import logging
+import os
+import socket
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import verify_norm
+from verify_norm.campaign import worker
+from verify_norm.campaign.accelerators import CPU
+from verify_norm.campaign.actor import Actor, Examine, Place, imported, versions
+from verify_norm.campaign.local import ONE_EACH
+from verify_norm.campaign.model import LOSSES, Outcome, Unit
+from verify_norm.campaign.plan import Plan
+from verify_norm.core.errors import UsageError, first_line, one_of
+
+UNSHIPPED = [".git", "*.campaign", "*.campaign-*", "*.campaign.lock", "__pycache__"]  # of the working folder
+JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # the variable in which `ray job submit` says what its job has
+CONNECTING = 10.0  # seconds
+WAITING = 0.2  # seconds until the workers that start are looked at again
+
+
+@dataclass(slots=True)
+class _Worker:
+    """An actor as the driver knows it: for units of one kind, after so many that `failed`; named once it has begun."""
+
+    number: int
+    kind: str
+    actor: Any
+    failed: int = 0
+    name: str = ""
+
+
+class _Inside:
+    """Counts the threads that are inside a block, and waits until none is."""
+
+    def __init__(self) -> None:
+        self._number, self._changed = 0, threading.Condition()
+
+    def __enter__(self) -> None:
+        self._add(1)
+
+    def __exit__(self, *_: object) -> None:
+        self._add(-1)
+
+    def _add(self, more: int) -> None:
+        with self._changed:
+            self._number += more
+            self._changed.notify_all()
+
+    def wait(self) -> None:
+        """Return once no thread is inside."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._number)
+
+
+class OnRay:
+    """Workers in a Ray cluster: one for each GPU; without GPUs one for each core, at most `jobs`.
+
+    A worker that is lost is replaced, where Ray has room for it: so the others go on while a host is away.
+    """
+
+    def __init__(
+        self, plan: Plan, address: str = "", jobs: int | None = None, examine: Examine = worker.examine
+    ) -> None:
+        """Connect to the cluster at an address; without one to Ray's default, or to a new one on this machine.
+
+        `examine` is what a worker does with a unit. Raises UsageError if Ray is not installed, there is no cluster, or
+        it has no such device.
+        """
+        ray = imported()
+        self._ray, self._own, self._examine = ray, not ray.is_initialized(), examine
+        self._limit, self._closed = plan.limit, False
+        self._inside, self._starts = _Inside(), threading.Lock()
+        self._starting: dict[Any, _Worker] = {}
+        self._workers: dict[int, _Worker] = {}
+        if self._own:
+            _connect(address)
+        self._free: dict[str, SimpleQueue[_Worker | Exception]] = {}
+        self._host = threading.Thread(target=self._welcome, daemon=True)
+        try:
+            self._on_gpu, self.places = _places(plan, jobs, ray.nodes())
+        except UsageError:
+            self.close()
+            raise
+        self._settings = plan.settings | {"device": "cuda" if self._on_gpu else "cpu"}
+        self._unstarted = dict(self.places)
+        self._free.update((kind, SimpleQueue()) for kind in self.places)
+        self._host.start()
+
+    def _start(self, number: int, kind: str, failed: int = 0) -> None:
+        """Ask Ray for the worker of this number; it is free once it has begun."""
+        wanted: dict[str, Any] = {"num_gpus": 1} if self._on_gpu else {"num_cpus": 1}
+        if self._on_gpu and kind:
+            wanted["accelerator_type"] = kind
+        actor = self._ray.remote(Actor).options(**wanted).remote(self._examine)
+        self._workers[number] = _Worker(number, kind, actor, failed)
+        self._starting[actor.place.remote()] = self._workers[number]
+
+    def _welcome(self) -> None:
+        """Hand each worker that has begun to whoever waits for one; or the reason why none will."""
+        try:
+            while not self._closed:
+                begun = self._ray.wait(list(self._starting), timeout=WAITING)[0] if self._starting else ()
+                for reference in begun:
+                    self._hand_over(self._starting.pop(reference), reference)
+                if not begun:
+                    time.sleep(WAITING)
+        except Exception as error:  # no environment, other versions, no cluster any more
+            for free in self._free.values():
+                free.put(UsageError(f"--on ray: no worker starts: {_why(error)}"))
+
+    def _hand_over(self, one: _Worker, reference: Any) -> None:
+        """Let a worker that has begun take units; ask for another one if its host is lost, a few times."""
+        try:
+            place = self._ray.get(reference)
+        except Exception as error:
+            if not _of_host(error) or one.failed == LOSSES:
+                raise
+            self._start(one.number, one.kind, one.failed + 1)
+        else:
+            self._free[one.kind].put(self._named(one, place))
+
+    def _named(self, one: _Worker, place: Place) -> _Worker:
+        here = versions()
+        other = next((name for name in here if place.versions.get(name) != here[name]), "")
+        if other:
+            raise UsageError(f"{place.host} has {other} {place.versions.get(other)}, here it is {here[other]}")
+        one.name = f"{place.host} {f'cuda:{place.gpu}' if self._on_gpu else f'{CPU} {one.number + 1}'}"
+        return one
+
+    def examine(self, unit: Unit) -> Outcome:
+        """Return the outcome of a unit, of the next free worker. Of a lost host another worker takes it.
+
+        Raises UsageError if the cluster is gone.
+        """
+        wrong = self._ray.exceptions
+        try:
+            with self._inside:
+                return self._examined(unit)
+        except (wrong.RayError, ConnectionError) as error:
+            raise UsageError(f"--on ray: {_why(error)}; the same command goes on") from error
+
+    def _examined(self, unit: Unit) -> Outcome:
+        started, wrong = time.time(), self._ray.exceptions
+        for _ in range(LOSSES):
+            one = self._next(unit.accelerator)
+            try:
+                asked = one.actor.examine.remote(unit, self._settings, one.name)
+                outcome: Outcome = self._ray.get(asked, timeout=self._limit)
+            except wrong.GetTimeoutError:
+                ended = worker.overdue(self._limit)
+            except (wrong.RayActorError, wrong.OutOfMemoryError) as error:
+                ended = "" if _of_host(error) else "it ended its process"
+            else:
+                self._free[one.kind].put(one)
+                return outcome
+            self._replace(one)
+            if ended:
+                return Outcome(unit.id, one.name, started, time.time(), ended=ended)
+        return Outcome(unit.id, one.name, started, time.time(), problem=f"{LOSSES} hosts were lost while it ran")
+
+    def _next(self, kind: str) -> _Worker:
+        """Return the next free worker, which may have to start; raises the reason why there is none."""
+        with self._starts:
+            if self._free[kind].empty() and self._unstarted[kind]:
+                self._unstarted[kind] -= 1
+                self._start(len(self._workers), kind)
+        one = self._free[kind].get()
+        if isinstance(one, Exception):
+            self._free[kind].put(one)  # for the others
+            raise one
+        return one
+
+    def _replace(self, one: _Worker) -> None:
+        self._ray.kill(one.actor)
+        if not self._closed:
+            self._start(one.number, one.kind)
+
+    def close(self) -> None:
+        """End all actors, and whatever waits for one; then leave the cluster, which ends a process that still asks."""
+        if self._closed:
+            return
+        self._closed = True
+        for free in self._free.values():
+            free.put(RuntimeError("the campaign has ended"))
+        if self._host.is_alive():
+            self._host.join()
+        for one in self._workers.values():
+            with suppress(Exception):  # the cluster may be gone
+                self._ray.kill(one.actor)
+        self._inside.wait()
+        if self._own:
+            self._ray.shutdown()
+
+
+def _of_host(error: Exception) -> bool:
+    """Return whether a worker is lost because its host is, which is no fault of the unit."""
+    unavailable = type(error).__name__ == "ActorUnavailableError"
+    return unavailable or getattr(error, "preempted", False) or "node has died" in str(error)
+
+
+def _why(error: Exception) -> str:
+    """Return what Ray says of an error, on one line: in what it raised it quotes the error of the worker last."""
+    lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith((" ", "\t"))]
+    return lines[-1] if lines and type(error).__module__.startswith("ray") else first_line(error)
+
+
+def _connect(address: str) -> None:
+    """Join a cluster, and give its workers this package and the working folder. Raises UsageError."""
+    _reach(address)
+    job = json.loads(os.environ.get(JOB, "{}")).get("runtime_env", {})
+    ships = {"py_modules": [str(Path(verify_norm.__file__).parent)], "working_dir": os.getcwd(), "excludes": UNSHIPPED}
+    ships = {} if "working_dir" in job else ships
+    try:
+        imported().init(address or None, runtime_env=ships, logging_level=logging.ERROR, log_to_driver=False)
+    except Exception as error:
+        raise UsageError(f"--on ray{f'={address}' if address else ''}: {_why(error)}") from error
+
+
+def _reach(address: str) -> None:
+    """Raise UsageError if nothing answers at an address: Ray would try for minutes, and end this process."""
+    address = address or os.environ.get("RAY_ADDRESS", "")
+    host, colon, port = address.partition("://")[2 if "://" in address else 0].rpartition(":")
+    if not colon or not port.isdecimal():  # "auto" and "local"; Ray says what is wrong with others
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECTING).close()
+    except (OSError, OverflowError) as error:
+        said = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"--on ray: there is no cluster at {address}: {said}") from error
+
+
+def _places(plan: Plan, jobs: int | None, nodes: list[Any]) -> tuple[bool, dict[str, int]]:
+    """Return whether workers are on GPUs, and how many of each kind the cluster has; raises UsageError."""
+    has = [node["Resources"] for node in nodes if node["Alive"]]
+    if ":" in plan.device:
+        raise UsageError(f"--on ray: Ray chooses the GPUs; take --device cuda, not {plan.device}")
+    if plan.device not in ("auto", "cpu", "cuda"):
+        raise UsageError(f"unknown device {plan.device!r}; there are: cpu, cuda")
+    gpus = int(sum(one.get("GPU", 0) for one in has))
+    on_gpu = plan.device != "cpu" and (plan.device == "cuda" or gpus > 0) and plan.accelerators != (CPU,)
+    if on_gpu and jobs is not None:
+        raise UsageError(ONE_EACH)
+    if not on_gpu and plan.accelerators not in ((), (CPU,)):
+        raise UsageError(f"accelerators: expected cpu for a cluster without GPUs, got {', '.join(plan.accelerators)}")
+    if on_gpu and not gpus:
+        raise UsageError("--on ray: the cluster has no GPU")
+    if not on_gpu:
+        cores = int(sum(one.get("CPU", 0) for one in has))
+        if not cores:
+            raise UsageError("--on ray: the cluster has no core for a worker")
+        return False, {plan.accelerators[0] if plan.accelerators else "": min(cores, jobs or cores)}
+    if not plan.accelerators:
+        return True, {"": gpus}
+    kinds = {name.partition(":")[2]: 0 for one in has for name in one if name.startswith("accelerator_type:")}
+    for one in has:
+        for name in kinds:
+            kinds[name] += int(one.get("GPU", 0)) if f"accelerator_type:{name}" in one else 0
+    return True, {kind: kinds[one_of("accelerator of the cluster", kind, kinds)] for kind in plan.accelerators}

@@ -1,0 +1,128 @@
+"""Derivatives of outputs by torch's forward-mode AD, along one direction of all inputs, against the reference's."""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch.autograd import forward_ad
+
+from verify_norm.cases import make, placement
+from verify_norm.checks.relations import stages
+from verify_norm.checks.relations.equations import arithmetic_of
+from verify_norm.checks.relations.operators import Foreign
+from verify_norm.checks.relations.rerun import Difference, element
+from verify_norm.checks.relations.second_order import FLOAT32, benign, plain
+from verify_norm.core.dtypes import Array
+from verify_norm.core.finding import NoData
+from verify_norm.core.ops import forward_of
+from verify_norm.core.run import Case, Run
+from verify_norm.loading import gradients
+from verify_norm.loading.returned import named
+from verify_norm.reference.jvp import tangent
+from verify_norm.reference.norm import Norm
+from verify_norm.reference.stages.activate import Activate
+
+OF_DATA = ("y", "residual_out")  # outputs in the shape of x
+
+
+def forward_mode(run: Run) -> Iterator[Difference | NoData]:
+    """Yield the outputs whose derivative in forward mode is silently wrong, in float32, at benign values.
+
+    x, weight and bias get tangents (`torch.autograd.forward_ad`, as torch.func.jvp does). Where that raises, as for an
+    autograd.Function without jvp, there is nothing to compare; nor where an operator of torch.library runs, for torch
+    drops the tangents of its inputs without a word.
+    """
+    spec, contract = plain(run), run.kernel.contract
+    wide = contract.accumulate in ("float32", "float64") and contract.products == "float32"
+    derived = all(isinstance(stage, Activate) for stage in run.case.op.stages) and not run.case.op.quantized
+    if not wide or contract.inplace or spec.dtype != "float32" or not derived:
+        yield NoData()
+        return
+    case = make.build(spec, run.case.op, contract, run.case.device, benign(run.case, spec))
+    got = _tangents(run, case) if stages.own_statistics(case) and np.isfinite(stages.given(case, "rstd")).all() else {}
+    if not got:
+        yield NoData()
+        return
+    for name, (want, allowed) in _truth(replace(run, case=case)).items():
+        if name not in got:
+            continue
+        value = placement.to_float64(got[name]).reshape(want.shape)
+        off = np.where(np.isfinite(want + allowed), ~(np.abs(value - want) <= allowed), False)
+        if off.any():
+            index = tuple(int(i) for i in np.argwhere(off)[0])
+            words = f"the derivative of {element(name, index)} in forward mode is {value[index]:.6g}"
+            expected = f"expected {want[index]:.6g} within {allowed[index]:.2g}"
+            yield Difference(None, f"{words}, {expected}; {int(off.sum())} elements are wrong")
+
+
+def _tangents(run: Run, case: Case) -> Mapping[str, torch.Tensor]:
+    """Return the tangents of those outputs that have one, by name."""
+    assert run.kernel.forward_run is not None
+    forward = forward_of(case.op)
+    offer = gradients.offered(case.arguments)
+    try:
+        with warnings.catch_warnings(), forward_ad.dual_level(), Foreign() as foreign:
+            warnings.simplefilter("ignore")  # torch builds its rules of forward mode by torch.jit, which is deprecated
+            for name in ("x", "weight", "bias"):
+                if offer.get(name) is not None:
+                    change = torch.tensor(_direction(name, tuple(offer[name].shape))).to(offer[name])
+                    offer[name] = forward_ad.make_dual(offer[name].detach(), change)
+            outputs: Any = named(make.call(run.kernel.forward_run, offer), forward)
+            found = {n: forward_ad.unpack_dual(t).tangent for n, t in outputs.items() if t is not None}
+            return {name: change for name, change in found.items() if change is not None and not foreign.ran}
+    except Exception:
+        return {}
+
+
+def _direction(name: str, shape: tuple[int, ...]) -> Array:
+    """Return the tangent of an input: of both signs, and none of it small."""
+    size = int(np.prod(shape))
+    rng = np.random.default_rng((size, len(name)))
+    return FLOAT32.round(rng.uniform(0.5, 1.0, shape) * rng.choice((-1.0, 1.0), shape))
+
+
+def _truth(run: Run) -> dict[str, tuple[Array, Array]]:
+    """Return the derivative of each output and the error allowed, each in the shape of its values.
+
+    ẏ = w·rP(ẋ) + ẇ·x̂ + ḃ (`reference.jvp.tangent`) is a sum of terms no larger than t = |w|r(|ẋ| + mean|ẋ| +
+    |x̂|·mean|x̂ẋ|) + |ẇx̂| + |ḃ|. Each errs by (4n + 40)(1 + κ)u of that at most, as in `second_order`: n terms of sums,
+    rstd by n/2 + 5, x̂ by two more and by κ = r·max|x| from what cancels. An activation multiplies by a′(z), which errs
+    by its own error and by a″ times what z errs by.
+    """
+    n, a = stages.norm(run), arithmetic_of(run)
+    tx = _direction("x", run.case.spec.shape).reshape(n.view.shape)
+    given = [name for name in ("weight", "bias") if run.case.arguments.get(name) is not None]
+    changes = {name: _direction(name, run.case.arguments[name].shape).reshape(n.view.affine) for name in given}
+    tw, tb = (changes.get(name, np.zeros(n.view.affine)) for name in ("weight", "bias"))
+    y, mean, rstd = tangent(n, tx, tw, tb)
+    unit = (4 * n.view.count + 40) * (1 + n.rstd * np.abs(n.x).max(initial=0.0)) * max(a.u, FLOAT32.u)
+    size = np.abs(n.weighted(n.rstd * _terms(n, tx))) + np.abs(tw * n.xhat) + np.abs(tb)
+    allowed = unit * size
+    for stage in run.case.op.stages:  # one activation
+        act, z_off = stage.function, unit * (np.abs(n.weighted(n.xhat)) + np.abs(n.y))
+        slope_off = act.slope_error(n.y, a) + act.bend * z_off
+        y, allowed = act.slope(n.y) * y, (act.steepest + slope_off) * allowed + slope_off * np.abs(y)
+    made = {"y": (y, allowed), "rstd": (rstd, unit * n.rstd**2 * n.average(np.abs(n.xhat * tx)))}
+    if n.centred:
+        made["mean"] = (mean, unit * n.average(np.abs(tx)))
+    if "residual_out" in run.case.exact:
+        made["residual_out"] = (tx, FLOAT32.u * np.abs(tx))
+    return {
+        name: (_shaped(n, name, value), _shaped(n, name, np.broadcast_to(allowed, value.shape)))
+        for name, (value, allowed) in made.items()
+    }
+
+
+def _shaped(n: Norm, name: str, values: Array) -> Array:
+    """Return values of the view in the shape of the output."""
+    shaped: Array = values.reshape(n.view.data if name in OF_DATA else n.view.statistic)
+    return shaped
+
+
+def _terms(n: Norm, tx: Array) -> Array:
+    """Return the sum of the magnitudes of the terms of P(ẋ)."""
+    size: Array = np.abs(tx) + n.average(np.abs(tx)) * n.centred + np.abs(n.xhat) * n.average(np.abs(n.xhat * tx))
+    return size

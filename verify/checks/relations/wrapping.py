@@ -1,0 +1,134 @@
+"""Functions that call a kernel in another setting than usual: with other data, defaults, modules, or a batch."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import wraps
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from verify_norm.cases import placement
+from verify_norm.core.errors import one_line
+from verify_norm.loading.returned import RefusedError
+from verify_norm.running.captures import Function
+
+DATA = frozenset(("x", "residual", "residual_out", "dy", "dresidual_out"))
+ALIGNED = 16  # bytes of a vector load
+
+
+def made_there(function: Function) -> Function:
+    """Return the function, called with data that are made in the mode, as another layer's output is.
+
+    In inference mode they have no version counter. What it writes into them is copied back.
+    """
+
+    @wraps(function)
+    def run(**given: Any) -> Any:
+        made = {name: given[name].clone() for name in DATA.intersection(given) if given[name] is not None}
+        made = {name: tensor for name, tensor in made.items() if _placed_alike(tensor, given[name])}
+        returned = function(**{**given, **made})
+        for name, tensor in made.items():
+            if not placement.same_bits(tensor, given[name]):
+                placement.overwrite(given[name], tensor)
+        return returned
+
+    return run
+
+
+def _placed_alike(one: torch.Tensor, two: torch.Tensor) -> bool:
+    """Return whether a kernel may take the same path for both: the strides are equal, and whether they are aligned."""
+    return one.stride() == two.stride() and one.data_ptr() % ALIGNED == two.data_ptr() % ALIGNED
+
+
+def of_modules(function: Function, how: Callable[[], AbstractContextManager[list[torch.nn.Module]]]) -> Function:
+    """Return the function with all its modules turned; it refuses a call in which no module runs."""
+
+    @wraps(function)
+    def run(**given: Any) -> Any:
+        with how() as used:
+            returned = function(**given)
+        if not used:
+            raise RefusedError("no module runs")
+        return returned
+
+    return run
+
+
+def batched(function: Function, *, every: bool) -> Function:
+    """Return the function under torch.func.vmap, of a batch whose last sample is the call's; what fails is refused.
+
+    The data have a batch in their first dimension, or every tensor in its last one. Other samples have other values.
+    """
+
+    @wraps(function)
+    def run(**given: Any) -> Any:
+        names = [n for n, t in given.items() if isinstance(t, torch.Tensor) and (every or n in DATA)]
+        places = tuple(given[n].dim() if every else 0 for n in names)
+        stacks = [torch.stack((1 - 2 * given[n], given[n]), place) for n, place in zip(names, places, strict=True)]
+        form: list[Any] = []
+
+        def one(*tensors: torch.Tensor) -> list[torch.Tensor]:
+            leaves, spec = tree_flatten(function(**{**given, **dict(zip(names, tensors, strict=True))}))
+            form[:] = [spec, [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]]
+            return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+        results = iter(torch.func.vmap(one, in_dims=places)(*stacks))
+        spec, leaves = form
+        return tree_unflatten([next(results)[-1] if leaf is None else leaf for leaf in leaves], spec)
+
+    return refusing(run)
+
+
+def refusing(function: Function) -> Function:
+    """Return the function; what it raises, also in a thread of its own, is a refusal of the call."""
+
+    @wraps(function)
+    def run(**given: Any) -> Any:
+        raised: list[Any] = []
+        hook, threading.excepthook = threading.excepthook, raised.append
+        try:
+            returned = function(**given)
+        except Exception as error:
+            raise RefusedError(one_line(error)) from error
+        finally:
+            threading.excepthook = hook
+        if raised:
+            raise RefusedError(one_line(raised[0].exc_value))
+        return returned
+
+    return run
+
+
+@contextmanager
+def deterministically() -> Iterator[None]:
+    """Let torch take deterministic algorithms, and as before after it."""
+    was, warns = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(was, warn_only=warns)
+
+
+@contextmanager
+def in_threads(count: int) -> Iterator[None]:
+    """Let torch compute in so many threads."""
+    was = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(was)
+
+
+@contextmanager
+def of_type(dtype: torch.dtype) -> Iterator[None]:
+    """Let torch make tensors of this type where a call names none."""
+    was = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(was)

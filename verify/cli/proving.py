@@ -1,0 +1,120 @@
+"""Proofs of a Triton kernel: certificates, and their replay."""
+
+import json
+from itertools import product
+from typing import Annotated, Any
+
+import typer
+
+from verify_norm.cli import console, options
+from verify_norm.cli.outputs import write_json
+from verify_norm.core import serial
+from verify_norm.core.dtypes import dtype_name
+from verify_norm.core.errors import Exit, UsageError, first_line
+from verify_norm.search.options import split
+
+ROWS = typer.Option("--n", help="Lengths of a row, separated by commas; of a group of channels its elements.")
+DTYPES = typer.Option("--dtype", help="Types of x, weight and bias: float32, float16, bfloat16.")
+EPS = typer.Option("--eps", min=0.0, help="eps of all rows.")
+OFFSET = typer.Option("--weight-offset", help="What is added to the weight: RMSNorm's weight_offset.")
+M = typer.Option("--rows", min=1, help="Number of rows, or of groups, where it cannot be a symbol.")
+MOST = typer.Option("--most-rows", min=1, help="Prove numbers of rows up to this one alone.")
+GROUPS = typer.Option("--groups", min=0, help="Groups of channels of one sample, for GroupNorm.")
+POSITIONS = typer.Option("--positions", min=1, help="Positions of a channel, for GroupNorm.")
+JSON = typer.Option("--json", help="Write the certificates to this file, a list; - is standard output.")
+CHECK = typer.Option("--check", help="Replay the certificates in this file; prove nothing.")
+
+
+def prove(
+    kernel: Annotated[str, typer.Option("--kernel", "-k", help="Kernel, as in a run.")] = "",
+    op: Annotated[str, options.OP] = "",
+    bind: Annotated[str, options.BIND] = "",
+    n: Annotated[str, ROWS] = "4096",
+    dtype: Annotated[str, DTYPES] = "float32,float16,bfloat16",
+    eps: Annotated[float, EPS] = 1e-5,
+    weight_offset: Annotated[float, OFFSET] = 0.0,
+    rows: Annotated[int, M] = 301,
+    most_rows: Annotated[int, MOST] = 2**31 - 1,
+    groups: Annotated[int, GROUPS] = 0,
+    positions: Annotated[int, POSITIONS] = 1,
+    json_path: Annotated[str, JSON] = "",
+    check: Annotated[str, CHECK] = "",
+) -> int:
+    """Prove what a Triton kernel computes, and how far it rounds, for all inputs of a length and type, without a GPU.
+
+    Exit status: 0 every configuration is proved, 1 one is not, with the line that stands in the way, 2 usage error.
+    """
+    serial.writable(json_path)
+    if bool(kernel) == bool(check):
+        raise UsageError("prove: expected either --kernel K or --check FILE")
+    if check:
+        return _replayed(check)
+    from verify_norm.proof import prove as proving
+    from verify_norm.proof.certificate import certificate
+
+    asked = proving.configurations(
+        kernel,
+        op,
+        bind,
+        list(product(_lengths(n), [dtype_name(one) for one in split(dtype)])),
+        {"eps": eps, "offset": weight_offset, "groups": groups, "positions": positions},
+        rows=rows,
+        most_rows=most_rows,
+    )
+    found = [certificate(one) for one in proving.prove(asked)]
+    for one in found:
+        _show(one, quiet=json_path == "-")
+    if json_path:
+        write_json(found, json_path)
+    return Exit.PASS if all(one["proved"] for one in found) else Exit.FINDINGS
+
+
+def _lengths(text: str) -> list[int]:
+    try:
+        lengths = [int(part) for part in split(text)]
+    except ValueError as error:
+        raise UsageError(f"--n {text!r}: expected lengths of a row, as 4096 or 1000,4096") from error
+    if not lengths:
+        raise UsageError("--n: expected at least one length of a row, as 4096")
+    return lengths
+
+
+def _show(one: dict[str, Any], *, quiet: bool) -> None:
+    """Print a certificate, or what stands in its way."""
+    if quiet:
+        return
+    fixed = one["fixed"]
+    head = f"{one['kernel']}: {one['op']}, N = {fixed['N']}, {fixed['dtype']}, {fixed['layout']}"
+    if not one["proved"]:
+        typer.echo(f"NOT PROVED {head}")
+        for reason in one["reasons"]:
+            where = f" ({reason['line']})" if reason["line"] else ""
+            typer.echo(f"    {reason['what']:<10}{reason['why']}{where}")
+        return
+    typer.echo(f"PROVED {head}")
+    typer.echo(f"    {'rows':<10}{one['domain']}")
+    typer.echo(f"    {'outputs':<10}{', '.join(one['outputs'])}: within δ and half an ulp of the operator")
+    typer.echo(f"    {'contract':<10}{one['contract']}")
+    typer.echo(f"    {'checked':<10}{one['replayed']}")
+
+
+def _replayed(path: str) -> int:
+    """Replay the certificates of a file."""
+    from verify_norm.proof.check import Rejected, check
+
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--check {path}: expected a file of certificates: {first_line(error)}") from error
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise UsageError(f"--check {path}: expected a list of certificates, as --json writes it")
+    status = Exit.PASS if found else Exit.NOTHING
+    for one in found:
+        name = f"{one.get('kernel')}, N = {one.get('fixed', {}).get('N')}, {one.get('fixed', {}).get('dtype')}"
+        try:
+            typer.echo(f"{name}: {check(one)}")
+        except Rejected as error:
+            status = Exit.FINDINGS
+            console.complain(f"{name}: {error}")
+    return status

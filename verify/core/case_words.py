@@ -1,0 +1,39 @@
+"""A case in words, as reports name it."""
+
+from dataclasses import fields
+
+from verify_norm.core import geometry
+from verify_norm.core.spec import CaseSpec
+
+FIELDS = {
+    "log2_scale": "scale 2^{}",
+    "dy_data": "dy {}",
+    "dy_log2_scale": "scale of dy 2^{}",
+    "weight_data": "weight {}",
+}
+UNTOLD = ("shape", "dtype", "seed", "poison", "further", "variant", "special_in", "special_at")  # or by other fields
+
+
+def case(spec: CaseSpec) -> str:
+    """Return a case in a few words: its shape and type, and its fields that differ from the defaults.
+
+    >>> case(CaseSpec((2, 3), offset=-10.0, x_layout="transposed", log2_scale=4))
+    '2×3 float32, offset -10.0, scale 2^4, x transposed'
+    >>> case(CaseSpec((2, 3), special="nan", special_in="weight", dy_data="zero_rows"))
+    '2×3 float32, dy zero rows, nan in the first element of weight'
+    """
+    words = [f"{'×'.join(map(str, spec.shape))} {spec.dtype}"]
+    for one in fields(spec):
+        value = getattr(spec, one.name)
+        if one.name in UNTOLD or value == one.default:
+            continue
+        if one.name.endswith("_layout"):
+            words.append(f"{one.name.removesuffix('_layout')} {value}")
+        elif one.name == "data":
+            words.append(str(value))
+        elif one.name == "special":
+            words.append(geometry.special_words(spec))
+        else:
+            shown = value.replace("_", " ") if isinstance(value, str) else value
+            words.append(FIELDS.get(one.name, one.name.replace("_", " ") + " {}").format(shown))
+    return ", ".join(words)

@@ -1,0 +1,197 @@
+"""Operators that are a chain: their records, and the text of a user's own, as "add | rmsnorm | modulate".
+
+    [add |] layernorm, rmsnorm(weight_offset=1) or groupnorm [| silu | gate(sigmoid) | modulate …]
+
+Stages stand in the order in which they are applied. `STAGES` has their names; a stage with tensors of its own may occur
+once. A text is the name of both directions; "_fwd" or "_bwd" behind it is that of one, as of any operator.
+"""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from verify_norm.core.errors import UsageError, alternatives, one_of, quoted
+from verify_norm.core.spec import Op, Tensor, View
+from verify_norm.core.tensors import (
+    BIAS,
+    DRESIDUAL_OUT,
+    DX,
+    DY,
+    GATE,
+    MEAN,
+    MODULATION,
+    RESIDUAL,
+    RESIDUAL_OUT,
+    RSTD,
+    SAVED_MEAN,
+    SAVED_RSTD,
+    SAVED_SUM,
+    WEIGHT,
+    X,
+    Y,
+    gradient,
+)
+from verify_norm.reference.chain import BASES, Chain, Function
+from verify_norm.reference.stages.activate import Activate
+from verify_norm.reference.stages.gate import Gate
+from verify_norm.reference.stages.modulate import Modulate
+from verify_norm.reference.stages.stage import Stage
+
+TENSORS = {tensor.name: tensor for tensor in (WEIGHT, BIAS, GATE, *MODULATION, MEAN, RSTD)}
+VIEWS: dict[str, View] = {"groupnorm": "groups"}  # the others normalize rows
+STAGES: dict[str, dict[str, Stage]] = {  # by name, and by what stands in parentheses; "" where nothing does
+    "silu": {"": Activate("silu")},
+    "gelu": {"": Activate("gelu")},
+    "sigmoid": {"": Activate("sigmoid")},
+    "gate": {"": Gate("silu"), "silu": Gate("silu"), "sigmoid": Gate("sigmoid"), "gelu": Gate("gelu")},
+    "modulate": {"": Modulate()},
+}
+EXAMPLE = "add | rmsnorm(weight_offset=1) | modulate"
+PART = re.compile(r"\s*(\w+)\s*(?:\(\s*([^()]*?)\s*\))?\s*")
+
+
+class Told(NamedTuple):
+    """A chain that a text names, its text in one spelling, and the constants that it gives to `--bind`."""
+
+    chain: Chain
+    text: str
+    constants: str
+
+
+def operators(name: str, chain: Chain, summary: str) -> tuple[Op, Op]:
+    """Return the forward and the backward operator of a chain."""
+    tensors = tuple(TENSORS[one] for one in chain.tensors)
+    statistics = tuple(TENSORS[one] for one in chain.statistics)
+    saved = (SAVED_MEAN, SAVED_RSTD) if chain.base.centred else (SAVED_RSTD,)
+    summed = (DY, DRESIDUAL_OUT, SAVED_SUM) if chain.adds else (DY, X)
+
+    def record(
+        way: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], forward: str | None, words: str
+    ) -> Op:
+        return Op(
+            f"{name}_{'bwd' if forward else 'fwd'}",
+            inputs,
+            outputs,
+            chain.base.options,
+            Function(chain, way),
+            Function(chain, f"{way}_error"),
+            forward=forward,
+            view=VIEWS.get(chain.norm, "rows"),
+            summary=words,
+            stages=chain.stages,
+            centred=chain.base.centred,
+        )
+
+    sum_in, sum_out = ((X, RESIDUAL), (Y, RESIDUAL_OUT)) if chain.adds else ((X,), (Y,))
+    gradients = (DX, *(gradient(tensor) for tensor in tensors))
+    words = f"the gradients of {name}_fwd" + "; dx is that of residual too" * chain.adds
+    return (
+        record("forward", (*sum_in, *tensors), (*sum_out, *statistics), None, summary),
+        record("backward", (*summed, *tensors, *saved), gradients, f"{name}_fwd", words),
+    )
+
+
+def chain(*stages: str) -> str:
+    """Return the name of the operator that applies these stages in their order, for `op=` and `--op`.
+
+    Raises UsageError, in one line, for an unknown stage or an impossible order.
+
+    Examples
+    --------
+    >>> chain("add", "rmsnorm(weight_offset=1)", "modulate")
+    'add | rmsnorm(weight_offset=1) | modulate'
+    """
+    text = " | ".join(stage.strip() for stage in stages)
+    told(text)
+    return text
+
+
+def is_chain(text: str) -> bool:
+    """Return whether a text is that of a chain, right or wrong, rather than an operator's name.
+
+    >>> is_chain("rmsnorm | silu"), is_chain("rmsnorm(weight_offset=1)"), is_chain("rmsnorm")
+    (True, True, False)
+    """
+    return "|" in text or "(" in text
+
+
+def told(text: str) -> Told:
+    """Return the chain of a text, which may end in a direction; raises UsageError, in one line, for what is none.
+
+    >>> told("add|rmsnorm( weight_offset = 1 )|gate(sigmoid)")[1:]
+    ('add | rmsnorm | gate(sigmoid)', 'weight_offset=1')
+    >>> told("rmsnorm | modulate(2)")
+    Traceback (most recent call last):
+    verify_norm.core.errors.UsageError: modulate takes nothing in parentheses, got '2'
+    """
+    parts = [_part(part, text) for part in re.sub(r"_[fb]wd\s*$", "", text).split("|")]
+    adds = parts[0][0] == "add"
+    if adds:
+        _empty(*parts.pop(0))
+    if not parts or parts[0][0] not in BASES:
+        name = parts[0][0] if parts else "nothing"
+        if name not in STAGES and name not in ("add", "nothing"):
+            one_of("norm of a chain", name, BASES)
+        raise UsageError(f"--op {quoted(text)}: expected {alternatives([*BASES])} before {name}, as {EXAMPLE!r}")
+    (norm, options), *rest = parts
+    if adds and norm in VIEWS:
+        raise UsageError(f"add needs rows: expected layernorm or rmsnorm behind it, got {norm}")
+    stages = tuple(_stage(name, option, norm) for name, option in rest)
+    own = [name for stage in stages for name in stage.inputs]
+    twice = next((name for name in own if own.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"--op {quoted(text)}: expected one stage that takes {twice}, got {own.count(twice)}")
+    named = [f"{name}({option})" if option and option != "silu" else name for name, option in rest]
+    chain = Chain(norm, stages, adds=adds)
+    return Told(chain, " | ".join([*["add"] * adds, norm, *named]), _constants(norm, options))
+
+
+@lru_cache(None)
+def parsed(name: str) -> Sequence[Op]:
+    """Return both operators of the name of a chain, in its one spelling; none of another name."""
+    if not is_chain(name):
+        return ()
+    try:
+        chain, text, constants = told(name)
+    except UsageError:
+        return ()
+    bare = re.sub(r"_[fb]wd$", "", name)
+    words = f"your own chain: {text}, with each stage's own inputs"
+    return () if bare != text or constants or not chain.stages else operators(text, chain, words)
+
+
+def _part(part: str, text: str) -> tuple[str, str]:
+    """Return the name of a part and what stands in its parentheses."""
+    match = PART.fullmatch(part)
+    if match is None:
+        raise UsageError(f"--op {quoted(text)}: cannot read {quoted(part.strip())}; expected stages as in {EXAMPLE!r}")
+    return match[1], match[2] or ""
+
+
+def _empty(name: str, option: str) -> None:
+    if option:
+        raise UsageError(f"{name} takes nothing in parentheses, got {quoted(option)}")
+
+
+def _stage(name: str, option: str, norm: str) -> Stage:
+    if name in ("add", *BASES):
+        where = "first" if name == "add" else "only once, before all other stages"
+        raise UsageError(f"{name} stands {where} in a chain, as in {EXAMPLE!r}")
+    one_of("stage", name, STAGES)
+    if "" in STAGES[name] and len(STAGES[name]) == 1:
+        _empty(name, option)
+    stage = STAGES[name][option and one_of(f"option of {name}", option, filter(None, STAGES[name]))]
+    if not stage.of_x and norm == "groupnorm":
+        raise UsageError(f"{name} needs rows: expected layernorm or rmsnorm before it, got {norm}")
+    return stage
+
+
+def _constants(norm: str, options: str) -> str:
+    """Return what stands in the parentheses of a norm, as `--bind` takes it: constants of the operator."""
+    for option in filter(None, (one.strip() for one in options.split(","))):
+        name, _, value = (part.strip() for part in option.partition("="))
+        one_of(f"option of {norm}", name, [n for n in BASES[norm].options if n != "normalized_shape"])
+        if not re.fullmatch(r"[-+0-9.eE]+", value):
+            raise UsageError(f"{norm}({options}): expected a number for {name}, got {quoted(value)}")
+    return re.sub(r"\s", "", options)

@@ -1,0 +1,45 @@
+"""The arguments and results of the operators, each by the name that it has in all of them."""
+
+from dataclasses import replace
+
+from verify_norm.core.spec import Tensor
+
+X = Tensor("x", "data", "input")
+WEIGHT = Tensor("weight", "affine", "weight", dtype="weight", optional=True)
+BIAS = Tensor("bias", "affine", "weight", dtype="weight", optional=True)
+DY = Tensor("dy", "data", "cotangent")
+SAVED_MEAN = Tensor("mean", "statistic", "saved", dtype="float32")
+SAVED_RSTD = Tensor("rstd", "statistic", "saved", dtype="float32")
+
+STATE_MEAN = Tensor("running_mean", "affine", "state", dtype="weight", optional=True)  # torch takes no other type
+STATE_VAR = Tensor("running_var", "affine", "state", dtype="weight", optional=True)
+RUNNING_MEAN = Tensor("running_mean", "affine", "input", dtype="weight", optional=True)
+RUNNING_VAR = Tensor("running_var", "affine", "input", dtype="weight", optional=True)
+
+RESIDUAL = Tensor("residual", "data", "input")
+SCALE = Tensor("scale", "one", "input", dtype="float32")
+GATE = Tensor("gate", "data", "input")
+MODULATION = (Tensor("scale", "sample", "input"), Tensor("shift", "sample", "input"))
+SAVED_SUM = Tensor("residual_out", "data", "input")
+DRESIDUAL_OUT = Tensor("dresidual_out", "data", "cotangent", optional=True)
+
+Y = Tensor("y", "data", "output")
+QUANTIZED = Tensor("y", "data", "output", dtype="float8_e4m3fn")
+AMAX = Tensor("amax", "one", "output", dtype="float32")
+MEAN = Tensor("mean", "statistic", "output", dtype="float32")
+RSTD = Tensor("rstd", "statistic", "output", dtype="float32")
+RESIDUAL_OUT = Tensor("residual_out", "data", "output")
+DX = Tensor("dx", "data", "output")
+DWEIGHT = Tensor("dweight", "affine", "output", dtype="weight")
+DBIAS = Tensor("dbias", "affine", "output", dtype="weight")
+NEW_MEAN = Tensor("running_mean", "affine", "output", dtype="weight")
+NEW_VAR = Tensor("running_var", "affine", "output", dtype="weight")
+
+
+def gradient(tensor: Tensor) -> Tensor:
+    """Return the output that is the gradient of an input.
+
+    >>> gradient(GATE).name, gradient(WEIGHT) == DWEIGHT
+    ('dgate', True)
+    """
+    return replace(tensor, name=f"d{tensor.name}", role="output", optional=False)

@@ -1,0 +1,111 @@
+"""The certificate of a proof: what is fixed, what is symbolic, the theorems, and how each value was found."""
+
+import importlib.metadata
+from typing import Any
+
+from verify_norm import __version__
+from verify_norm.core.known import whole
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import Tensor
+from verify_norm.proof.check import Rejected, check
+from verify_norm.proof.field import P
+from verify_norm.proof.prove import Outcome, depths
+from verify_norm.proof.prover import SEEDS
+from verify_norm.proof.recording import DEVICE
+from verify_norm.proof.shapes import Affine
+
+SCHEMA = 1
+TRUSTED = (
+    "Triton and ptxas below TTIR: they keep its meaning, and the GPU does what PTX says",
+    "tt.reduce adds in a thread's run of adjacent elements, then in a tree over threads: no deeper than `depth` says",
+    "a product and a sum may become one fma, which has one rounding less",
+    "div.full.f32 errs by 2 ulp, sqrt.approx.ftz.f32 by 2^-23, rsqrt.approx.ftz.f32 by 2^-22.9 (PTX ISA 8.5, 9.7.3)",
+    "the host's launches for every M are affine in M: read from calls of 24 sizes, 1 to 70001",
+    "hints of alignment (tl.multiple_of), and prefetches, which change no value",
+    "a call's host code: what it keeps from call to call is not seen",
+    "assembly that the kernels here use to widen 16-bit numbers, to prefetch, and to wait for a launch",
+    "the formulas of verify_norm.reference.rounding, which turn the contract into a bound",
+)
+FORMULAS = {
+    "y": "w·r·(x − μ) + b, or w·r·x, with r = 1/√(var + eps)",
+    "mean": "Σx/N",
+    "rstd": "1/√(var + eps)",
+    "residual_out": "x + residual",
+    "dx": "r·(g − mean g − x̂·mean(g·x̂)) with g = w·dy, in RMSNorm without mean g; plus dresidual_out",
+    "dweight": "Σ dy·x̂ over the rows",
+    "dbias": "Σ dy over the rows",
+}
+
+
+def certificate(outcome: Outcome) -> dict[str, Any]:
+    """Return the certificate of a proof, replayed, or what stands in its way, as JSON."""
+    found = _written(outcome)
+    if not found["proved"]:
+        return found
+    try:
+        return found | {"replayed": check(found)}
+    except Rejected as error:
+        outcome.reasons.append({"what": "replay", "why": str(error), "line": ""})
+        return _written(outcome)
+
+
+def _written(outcome: Outcome) -> dict[str, Any]:
+    asked, config = outcome.asked, outcome.asked.config
+    fixed: dict[str, Any] = {"N": config.columns, "dtype": config.dtype, "eps": config.eps, "layout": "contiguous"}
+    fixed |= {
+        "weight_offset": config.offset,
+        "weight and bias": "given, of the same type",
+        "alignment": "16 bytes",
+        "device": DEVICE,
+    }
+    fixed |= {"groups": config.groups, "positions": config.positions} if config.groups else {}
+    head = {"schema": SCHEMA, "kernel": asked.kernel, "bind": asked.bind, "op": config.op, "proved": outcome.holds}
+    if not outcome.holds:
+        return {**head, "fixed": fixed, "reasons": outcome.reasons, "versions": _versions()}
+    assert outcome.contract is not None
+    named = {tensor.name: tensor for tensor in OPS[config.op].outputs}
+    return {
+        **head,
+        "domain": outcome.domain,
+        "fixed": fixed,
+        "symbolic": "every input that is finite and in which nothing overflows",
+        "contract": whole(outcome.contract),
+        "outputs": {name: _theorem(outcome, named[name]) for name in outcome.proved.outputs},
+        "depths": depths(outcome.proved),
+        "probability": _probability(outcome),
+        "values": outcome.proved.values,
+        "forms": [{"M": words, "rows": rows, "call": _plain(call)} for words, rows, call in outcome.forms],
+        "kernels": outcome.kernels,
+        "versions": _versions(),
+        "trusted": list(TRUSTED),
+    }
+
+
+def _probability(outcome: Outcome) -> str:
+    """Return how likely two false identities are: points are squares, which doubles it, and any row's value may fit."""
+    tries = 2 * outcome.proved.degree * outcome.proved.rows
+    return f"at most ({tries}/{P})^{len(SEEDS)} that an identity is false"
+
+
+def _theorem(outcome: Outcome, tensor: Tensor) -> dict[str, str]:
+    """Return what has been proved of an output, in words and as a formula."""
+    config, name = outcome.asked.config, tensor.name
+    words = (
+        f"For {outcome.domain}, N = {config.columns}, {config.dtype}, contiguous: every element of {name} is written "
+        f"once, is {FORMULAS[name]} over the reals, and differs from it by at most δ and half an ulp of its type. δ is "
+        f"the error of {config.op} for the contract, before the last rounding."
+    )
+    return {"meaning": outcome.proved.outputs[name].kind, "formula": FORMULAS[name], "theorem": words}
+
+
+def _plain(value: Any) -> Any:
+    """Return a call as JSON, each `Affine` as {"times M": …, "plus": …}."""
+    if isinstance(value, Affine):
+        return {"times M": value.slope, "plus": value.base}
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, list) else value
+
+
+def _versions() -> dict[str, str]:
+    return {"verify-norm": __version__} | {name: importlib.metadata.version(name) for name in ("triton", "torch")}

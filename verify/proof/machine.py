@@ -1,0 +1,284 @@
+"""Runs one program of a kernel's TTIR on values of the field: integers exactly, floats with their stages."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from verify_norm.proof import integers
+from verify_norm.proof.floats import FLOATING, Floats, axis_of, literal
+from verify_norm.proof.integers import BITS, Maybe, Num, Undecided, num
+from verify_norm.proof.memory import Buffer, NotProved, Pointer, Values
+from verify_norm.proof.stages import Stage, joined
+from verify_norm.proof.ttir import Block, Line, Operation, Type
+from verify_norm.proof.world import Launch, World
+
+FLOATS = ("f16", "bf16", "f32", "f64")
+WIDEN = {  # assembly that converts two packed numbers of 16 bits to float32, and their type
+    "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;": "bf16",
+    "prmt.b32 $0, $2, 0, 0x1044; prmt.b32 $1, $2, 0, 0x3244;": "bf16",
+    "{ .reg .b16 low, high; .reg .b32 turned; prmt.b32 turned, $2, $2, 0x1032; mov.b32 {high, low}, turned; "
+    "cvt.f32.f16 $0, low; cvt.f32.f16 $1, high; }": "f16",
+}
+WAIT = "griddepcontrol.wait; // dummy $0"
+NOTHING = (  # assembly that changes no value
+    "griddepcontrol.launch_dependents; // dummy $0",
+    "{ .reg .pred first; .reg .u32 thread; mov.u32 thread, %tid.x; setp.eq.u32 first, thread, 0; "
+    "@first cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0; }",
+)
+Value = Any  # Num, Values, Pointer, an array of bool, or a Maybe
+
+
+class Machine(Floats):
+    """One program of a launch. Method `_x_y` runs the operation x.y, or those of `ALIKE`."""
+
+    def __init__(self, world: World, launch: Launch, pid: tuple[Num, ...]) -> None:
+        self.world, self.launch, self.pid = world, launch, pid
+        self.waited = not launch.early
+        parameters = launch.program.parameters
+        if len(parameters) != len(launch.arguments):
+            raise NotProved("reach", f"{launch.program.name} takes {len(parameters)} arguments, not those recorded")
+        self.env: dict[str, Value] = {}
+        for (name, kind), value in zip(parameters, launch.arguments, strict=True):
+            self.env[name] = self._argument(value, kind)
+
+    def run(self) -> None:
+        """Run the program; raises NotProved."""
+        self._block(self.launch.program.body)
+        if not self.waited:
+            raise NotProved("memory", "a launch that begins early does not wait for the one before it")
+
+    def _argument(self, value: Value, kind: Type) -> Value:
+        if isinstance(value, float) and kind.element in FLOATS:
+            return self._constant(value, kind)
+        if isinstance(value, Num) and kind.element == "i1":
+            return value.c.astype(np.bool_)
+        if isinstance(value, Num):
+            self._fits(value, kind.element, Line("", 0))
+        return value
+
+    def _block(self, block: Block) -> list[Value]:
+        for op in block.operations:
+            if op.name in ("scf.yield", "tt.reduce.return"):
+                return [self.env[name] for name in op.operands]
+            if op.name == "tt.return":
+                break
+            method = getattr(self, f"_{ALIKE.get(op.name, op.name).replace('.', '_')}", None)
+            if method is None:
+                raise NotProved("reach", UNREAD.get(op.name, f"the operation {op.name} is not one that is read"), op.at)
+            try:
+                result = method(op, *(self.env[name] for name in op.operands))
+            except Undecided as error:
+                raise NotProved("reach", str(error), op.at) from error
+            except (AttributeError, TypeError, ValueError, KeyError, IndexError) as error:  # operands of another kind
+                raise NotProved("reach", f"{op.name} of these operands is not read", op.at) from error
+            self._bind(op, result)
+        return []
+
+    def _bind(self, op: Operation, result: Value) -> None:
+        results = result if isinstance(result, list) else [result]
+        for name, one in zip(op.results, results, strict=False):
+            self.env[name] = one
+            if isinstance(one, Num) and op.type.element in BITS:
+                self._fits(one, op.type.element, op.at)
+            if isinstance(one, Values):
+                meanings = self.world.notes.setdefault(f"{self.launch.program.name} {name}", (op.at, {}))[1]
+                meanings[one.stage.kind] = max(one.stage.depth, meanings.get(one.stage.kind, 0))
+
+    def _fits(self, value: Num, element: str, at: Line) -> None:
+        try:
+            limit = integers.most_rows(value, element, self.world.rows)
+        except Undecided as error:
+            raise NotProved("memory", str(error), at) from error
+        self.world.limit = min(self.world.limit, (limit, at))
+
+    # control
+
+    def _scf_for(self, op: Operation, start: Num, stop: Num, step: Num, *carried: Value) -> list[Value]:
+        if not (start.plain and stop.plain and step.plain):
+            raise NotProved("reach", "a loop whose bounds depend on the number of rows", op.at)
+        values, body = list(carried), op.regions[0]
+        for i in range(int(start.c), int(stop.c), int(step.c)):
+            self.env.update(zip(body.arguments, [num(i), *values], strict=True))
+            values = self._block(body)
+        return values
+
+    def _scf_if(self, op: Operation, condition: Value) -> list[Value]:
+        if isinstance(condition, np.ndarray):
+            regions = op.regions if len(op.regions) > 1 else [*op.regions, Block([])]
+            return self._block(regions[0] if bool(condition) else regions[1])
+        if not isinstance(condition, Maybe):
+            raise Undecided("a branch on a number")
+        if op.results or any(_writes(region) for region in op.regions):
+            raise NotProved("reach", f"a branch on {condition.why}", op.at)
+        return []
+
+    def _tt_elementwise_inline_asm(self, op: Operation, *operands: Value) -> Value:
+        if op.asm == WAIT:
+            self.waited = True
+        elif WIDEN.get(op.asm) == getattr(operands[0] if operands else None, "element", ""):
+            return Values(operands[0].v, operands[0].bad, operands[0].stage, "f32")
+        elif op.asm not in NOTHING:
+            raise NotProved("reach", f"assembly that is not read: {op.asm[:40]}", op.at)
+        return num(0)
+
+    # integers, shapes and pointers
+
+    def _arith_constant(self, op: Operation) -> Value:
+        found = re.match(r"\s*(?:\{[^}]*\} )?(?:dense<)?([^>:\s]+)>?", op.text)
+        text = found[1] if found else ""
+        shape, element = op.type
+        if element == "i1" or text in ("true", "false"):
+            return np.full(shape, text in ("true", "1", "-1"))
+        if element in BITS:
+            return num(np.full(shape, int(text), np.int64))
+        return self._constant(literal(text, element, op.at), op.type)
+
+    def _tt_get_program_id(self, op: Operation) -> Num:
+        return self.pid["xyz".index(op.text.split()[0])]
+
+    def _tt_get_num_programs(self, op: Operation) -> Num:
+        return self.launch.grid["xyz".index(op.text.split()[0])]
+
+    def _tt_make_range(self, op: Operation) -> Num:
+        bounds = dict(re.findall(r"(start|end) = (\d+)", op.text))
+        return num(np.arange(int(bounds["start"]), int(bounds["end"])))
+
+    def _tt_expand_dims(self, op: Operation, value: Value) -> Value:
+        return _mapped(value, lambda a: np.expand_dims(a, axis_of(op)))
+
+    def _tt_broadcast(self, op: Operation, value: Value) -> Value:
+        return _mapped(value, lambda a: np.broadcast_to(a, op.type.shape))
+
+    def _tt_reshape(self, op: Operation, value: Value) -> Value:
+        return _mapped(value, lambda a: np.reshape(a, op.type.shape))
+
+    def _same(self, op: Operation, value: Value) -> Value:
+        if op.type.element == "i1":
+            raise Undecided("a condition made of the last bit of a number")
+        return value
+
+    def _arith_extui(self, op: Operation, value: Value) -> Value:
+        if isinstance(value, np.ndarray):
+            return num(value.astype(np.int64))
+        if (integers.bounds(value)[0] < 0).any():
+            raise Undecided("a negative number that is taken for an unsigned one")
+        return value
+
+    def _tt_addptr(self, op: Operation, pointer: Pointer, offset: Num) -> Pointer:
+        return Pointer(pointer.buffer, integers.add(pointer.offset, offset))
+
+    def _tt_ptr_to_int(self, op: Operation, pointer: Pointer) -> Value:
+        return integers.undecided("an address as a number")
+
+    def _integer(self, op: Operation, a: Value, b: Value) -> Value:
+        name = op.name.removeprefix("arith.")
+        if isinstance(a, (np.ndarray, Maybe)):
+            return integers.logical(name, a, b)
+        if name in ("addi", "subi", "muli"):
+            return {"addi": integers.add, "subi": integers.sub, "muli": integers.mul}[name](a, b)
+        if name in ("divsi", "remsi", "divui", "remui"):
+            return integers.divide(a, b, remainder=name.startswith("rem"), signed=name.endswith("si"))
+        smaller = integers.compare("sle", a, b)
+        if isinstance(smaller, Maybe):
+            raise Undecided("a minimum that depends on the number of rows")
+        take = smaller if name.startswith("min") else ~smaller
+        return Num(*(np.where(take, getattr(a, part), getattr(b, part)) for part in "cpq"))
+
+    def _arith_cmpi(self, op: Operation, a: Value, b: Value) -> Value:
+        if isinstance(a, Maybe) or isinstance(b, Maybe):
+            return a if isinstance(a, Maybe) else b
+        predicate = op.text.split(",")[0].strip()
+        if isinstance(a, np.ndarray):
+            return np.asarray((a == b) if predicate == "eq" else (a != b))
+        return integers.compare(predicate, a, b)
+
+    def _arith_select(self, op: Operation, condition: Value, a: Value, b: Value) -> Value:
+        if not isinstance(condition, np.ndarray):
+            raise Undecided(f"a choice by {condition.why if isinstance(condition, Maybe) else 'a number'}")
+        if isinstance(a, Values):
+            v, bad = np.where(condition, a.v, b.v), np.where(condition, a.bad, b.bad)
+            stage = a.stage if condition.all() else b.stage if not condition.any() else joined(a.stage, b.stage)
+            return Values(v, bad, self._at(stage, op), a.element)
+        if isinstance(a, Num):
+            return Num(*(np.where(condition, getattr(a, part), getattr(b, part)) for part in "cpq"))
+        if isinstance(a, np.ndarray):
+            return np.where(condition, a, b)
+        raise Undecided("a choice between pointers")
+
+    # memory
+
+    def _tt_load(self, op: Operation, pointer: Pointer, mask: Value = None, other: Values | None = None) -> Values:
+        active = self._active(op.type.shape, mask)
+        offset = pointer.offset.map(lambda a: np.broadcast_to(a, op.type.shape))
+        buffer = pointer.buffer
+        self._early(buffer, op)
+        shape, reason = op.type.shape, self.world.reason
+        v, bad = np.zeros(shape, np.uint64), np.zeros(shape, np.int16)
+        index = buffer.locate(offset, active, op.at)
+        if op.type.element in BITS:
+            raise NotProved("reach", f"integers are read from {buffer.name}", op.at)
+        v[active], bad[active], missing = buffer.load(index, op.at)
+        if missing.any():
+            bad[active] = np.where(missing, reason(f"{buffer.name} is read before it is written", op.at), bad[active])
+        stage = buffer.stage(index) if active.any() else Stage("0")
+        if not active.all():
+            if other is None:
+                bad[~active] = reason("lanes beyond the mask hold garbage: the load has no `other`", op.at)
+            else:
+                v[~active], bad[~active] = (np.broadcast_to(a, shape)[~active] for a in (other.v, other.bad))
+                stage = joined(stage, other.stage)
+        return Values(v, bad, self._at(stage, op), op.type.element)
+
+    def _tt_store(self, op: Operation, pointer: Pointer, values: Values, mask: Value = None) -> None:
+        shape = pointer.offset.c.shape
+        active = self._active(shape, mask)
+        self._early(pointer.buffer, op, stores=True)
+        if not isinstance(values, Values):
+            raise NotProved("reach", f"integers are written to {pointer.buffer.name}", op.at)
+        index = pointer.buffer.locate(pointer.offset, active, op.at)
+        pointer.buffer.store(index, values, active, op.at)
+
+    def _active(self, shape: tuple[int, ...], mask: Value) -> Any:
+        if isinstance(mask, Maybe):
+            raise Undecided(f"a mask by {mask.why}")
+        if mask is not None and not isinstance(mask, np.ndarray):
+            raise Undecided("a mask of numbers")
+        return np.ones(shape, np.bool_) if mask is None else np.broadcast_to(mask, shape)
+
+    def _early(self, buffer: Buffer, op: Operation, *, stores: bool = False) -> None:
+        if not self.waited and (stores or buffer.of_this_call or self.launch.first):
+            raise NotProved("memory", f"{buffer.name} is used before the wait for the launch before", op.at)
+
+
+INTEGERS = "addi subi muli divsi remsi divui remui minsi maxsi minui maxui andi ori xori"
+ALIKE = {
+    **dict.fromkeys(FLOATING, "float"),
+    **dict.fromkeys(("math.sqrt", "math.rsqrt", "tt.precise_sqrt"), "root"),
+    **dict.fromkeys(("arith.extf", "arith.truncf"), "cast"),
+    **dict.fromkeys(("arith.extsi", "arith.trunci", "arith.index_cast", "tt.unsplat"), "same"),
+    **dict.fromkeys((f"arith.{n}" for n in INTEGERS.split()), "integer"),
+    "tt.splat": "tt.broadcast",
+    "arith.uitofp": "arith.sitofp",
+}
+UNREAD = {
+    "tt.atomic_rmw": "an atomic addition: its order, and so its rounding, differs from run to run",
+    "tt.atomic_cas": "a lock: what another program has written is read",
+    "scf.while": "a loop whose bounds cannot be read",
+}
+
+
+def _mapped(value: Value, function: Callable[[Any], Any]) -> Value:
+    return function(value) if isinstance(value, np.ndarray) else value.map(function)
+
+
+def _writes(block: Block) -> bool:
+    """Return whether a block may change memory, or what is not read."""
+    for op in block.operations:
+        known = (
+            op.asm in NOTHING if op.asm else not op.name.startswith(("tt.store", "tt.atomic", "tt.call", "scf.while"))
+        )
+        if not known or any(_writes(region) for region in op.regions):
+            return True
+    return False

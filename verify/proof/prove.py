@@ -1,0 +1,232 @@
+"""Proves configurations of a kernel, and says for what: records calls, finds the form of launches, proves them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from verify_norm.core.errors import UsageError
+from verify_norm.core.ops import OPS, arithmetic
+from verify_norm.core.spec import Contract, Op
+from verify_norm.loading.registry import find
+from verify_norm.proof.memory import NotProved
+from verify_norm.proof.prover import Configuration, Proved, prove_call, prove_form
+from verify_norm.proof.recording import record
+from verify_norm.proof.shapes import Form, form
+
+SMALL = tuple(range(1, 17))  # of M: a host may cut few rows in another way
+MULTIPLES, OTHERS = (32, 48, 1024, 65536), (17, 37, 1021, 70001)  # of M: what Triton may specialize on, and not
+REACH = (
+    *("layernorm_fwd", "rmsnorm_fwd", "add_layernorm_fwd", "add_rmsnorm_fwd", "groupnorm_fwd"),
+    *("layernorm_bwd", "rmsnorm_bwd", "add_layernorm_bwd", "add_rmsnorm_bwd"),
+)
+LEAST, MOST = 3, 2**17  # elements of a row: of 2 the squares (x − μ)² are equal, and could stand for each other
+LANES = (128, 64, 32, 16, 8, 4, 2, 1)
+SUMS = {"MEAN": False, "VAR": True, "C1": True, "C2": False, "ΣDY·X": True, "ΣDY": False}  # of products or of terms
+NAMES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What to prove: a kernel for rows of a length, or groups of one, in one type.
+
+    M, the number of rows, is a symbol of at most `most_rows`, and `rows` where it cannot be one.
+    """
+
+    kernel: str
+    config: Configuration
+    bind: str = ""
+    rows: int = 301
+    most_rows: int = 2**31 - 1
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of it: the domain of M in words, what was shown, the contract that is kept, and why not."""
+
+    asked: Asked
+    domain: str = ""
+    proved: Proved = field(default_factory=Proved)
+    contract: Contract | None = None
+    reasons: list[dict[str, Any]] = field(default_factory=list)
+    forms: list[tuple[str, int, dict[str, Any]]] = field(default_factory=list)
+    kernels: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def holds(self) -> bool:
+        """Return whether every output is proved."""
+        return not self.reasons and bool(self.proved.outputs)
+
+
+def configurations(
+    kernel: str,
+    op: str,
+    bind: str,
+    cases: Sequence[tuple[int, str]],
+    common: Mapping[str, Any],
+    *,
+    rows: int,
+    most_rows: int,
+) -> list[Asked]:
+    """Return what to prove: a configuration for each length of a row and type; raises UsageError."""
+    record = find(kernel, op or None, bind)
+    if record.op not in REACH:
+        raise UsageError(f"{kernel} is a kernel for {record.op}; proofs reach {', '.join(REACH)}")
+    groups, positions = common["groups"], common["positions"]
+    if (record.op == "groupnorm_fwd") != bool(groups):
+        raise UsageError(f"{record.op}: --groups and --positions belong to groupnorm_fwd, which needs them")
+    found = []
+    for columns, dtype in cases:
+        _refuse(columns, common)
+        count = max(rows // groups, 1) * groups if groups else rows
+        if groups and columns % positions:
+            raise UsageError(f"a group of {columns} elements has no whole channels of {positions} positions")
+        found.append(Asked(kernel, Configuration(record.op, dtype, columns=columns, **common), bind, count, most_rows))
+    return found
+
+
+def _refuse(columns: int, common: Mapping[str, Any]) -> None:
+    """Raise UsageError where a constant of a kernel could be taken for another one."""
+    if not LEAST <= columns <= MOST:
+        raise UsageError(f"--n {columns}: expected {LEAST} to {MOST}")
+    numbers = {0.0, 1.0, float(columns), float(np.float32(1 / columns))}
+    clash = {float(np.float32(common["eps"])), common["eps"]} & numbers
+    if clash or common["offset"] in numbers - {0.0, 1.0} or common["offset"] == common["eps"]:
+        raise UsageError(f"eps and weight_offset have to differ from 0, 1, N and 1/N, and from each other: {common}")
+
+
+def prove(asked: Sequence[Asked]) -> list[Outcome]:
+    """Return the outcome of each configuration; raises UsageError if a kernel cannot be loaded."""
+    answers = record([_request(one) for one in asked])
+    wrong = next((answer["error"] for answer in answers if answer.get("usage")), None)
+    if wrong is not None:
+        raise UsageError(wrong)
+    return [_outcome(one, answer) for one, answer in zip(asked, answers, strict=True)]
+
+
+def _sizes(asked: Asked) -> tuple[int, ...]:
+    """Return the numbers of rows that are recorded; groups of channels have one."""
+    return (asked.rows,) if asked.config.groups else (asked.rows, *SMALL, *MULTIPLES, *OTHERS)
+
+
+def _request(asked: Asked) -> dict[str, Any]:
+    config, op = asked.config, OPS[asked.config.op]
+    shape = [] if config.groups else [config.columns]
+    scalars = {"eps": config.eps, "normalized_shape": shape, "weight_offset": config.offset}
+    scalars |= {"num_groups": config.groups} if config.groups else {}
+    calls = [_inputs(op, config, rows) for rows in _sizes(asked)]
+    return {"kernel": asked.kernel, "op": config.op, "bind": asked.bind, "scalars": scalars, "calls": calls}
+
+
+def _inputs(op: Op, config: Configuration, rows: int) -> dict[str, Any]:
+    """Return the shapes and types of the inputs."""
+    shapes = {"data": [rows, config.columns], "affine": [config.size(rows).parameters], "statistic": [rows]}
+    if config.groups:
+        channels = config.groups * config.columns // config.positions
+        shapes |= {"data": [rows // config.groups, channels, config.positions]}
+        shapes |= {"statistic": [rows // config.groups, config.groups]}
+    return {t.name: (shapes[t.extent], t.among(config.dtype, None)) for t in op.inputs if t.extent in shapes}
+
+
+def _outcome(asked: Asked, answer: Mapping[str, Any]) -> Outcome:
+    outcome = Outcome(asked)
+    if "error" in answer:
+        outcome.reasons.append({"what": "reach", "why": f"the call cannot be recorded: {answer['error']}", "line": ""})
+        return outcome
+    outcome.kernels = answer["kernels"]
+    if not answer["kernels"]:
+        outcome.reasons.append({"what": "reach", "why": "the call launches no Triton kernel", "line": ""})
+        return outcome
+    try:
+        _every_m(outcome, answer["calls"])
+    except NotProved as error:
+        _note(outcome, error)
+    beyond_reach = all(reason["what"] == "reach" for reason in outcome.reasons)
+    if beyond_reach and (outcome.reasons or not outcome.forms):
+        outcome.reasons, outcome.forms, outcome.proved = [], [], Proved()
+        try:
+            rows, call = asked.rows, answer["calls"][0]
+            _take(outcome, prove_call(asked.config, rows, call, answer["kernels"]), f"M = {rows}", 0, call)
+        except NotProved as error:
+            _note(outcome, error)
+    if not outcome.reasons:
+        outcome.contract = _contract(asked.config, outcome)
+    return outcome
+
+
+def _every_m(outcome: Outcome, calls: Sequence[Mapping[str, Any]]) -> None:
+    """Prove every M: by one form of the launches, or by one for each class of M > 16 and a call for each M up to 16."""
+    config, kernels, sizes = outcome.asked.config, outcome.kernels, _sizes(outcome.asked)
+    by_size = dict(zip(sizes, calls, strict=True))
+    if len(sizes) == 1:
+        return
+    large = (*OTHERS, *MULTIPLES)
+    for classes in (
+        {"every M": (*SMALL, *large)},
+        {"every M > 16": large},
+        {"M > 16, 16 ∤ M": OTHERS, "M > 16, 16 | M": MULTIPLES},
+    ):
+        forms = {words: _form(members, by_size) for words, members in classes.items()}
+        if None not in forms.values():
+            break
+    else:
+        return
+    for words, found in forms.items():
+        assert found is not None
+        _take(outcome, prove_form(config, found, kernels), words, found.rows, found.call)
+    for m in SMALL if "every M" not in forms else ():
+        _take(outcome, prove_call(config, m, by_size[m], kernels), f"M = {m}", 0, by_size[m])
+
+
+def _form(members: Sequence[int], by_size: Mapping[int, Any]) -> Form | None:
+    return form(members, [by_size[m] for m in members])
+
+
+def _take(outcome: Outcome, proved: Proved, words: str, rows: int, call: Mapping[str, Any]) -> None:
+    """Add what has been proved of one class of M."""
+    before = outcome.proved
+    for error in proved.failures.values():
+        _note(outcome, error)
+    limit, at = proved.limit
+    if rows and limit < outcome.asked.most_rows:
+        hint = f"beyond M = {int(limit)} a number of 32 bits overflows; --most-rows {int(limit)} proves the others"
+        _note(outcome, NotProved("memory", hint, at))
+    proved.runs, proved.rows = before.runs + proved.runs, max(before.rows, proved.rows)
+    proved.degree = max(before.degree, proved.degree)
+    outcome.proved = proved
+    outcome.forms.append((words, rows, dict(call)))
+    symbolic = [words for words, rows, _ in outcome.forms if rows]
+    outcome.domain = f"every M, 1 ≤ M ≤ {outcome.asked.most_rows}" if symbolic else words
+
+
+def _note(outcome: Outcome, error: NotProved) -> None:
+    reason = {"what": error.what, "why": error.why, "line": str(error.at) if error.at.line else ""}
+    if reason not in outcome.reasons:
+        outcome.reasons.append(reason)
+
+
+def depths(proved: Proved) -> dict[str, int]:
+    """Return the depth of the deepest sum behind each quotient, and of each sum over rows."""
+    found: dict[str, int] = {}
+    for value in proved.values.values():
+        for kind in SUMS.keys() & value["depth"].keys():
+            found[kind] = max(found.get(kind, 0), value["depth"][kind])
+    return found
+
+
+def _contract(config: Configuration, outcome: Outcome) -> Contract:
+    """Return the strictest contract whose sums are at least as deep as those of the kernel."""
+    words = {word for stage in outcome.proved.outputs.values() for word in stage.words}
+    narrow = {name: NAMES[kind] for name, _, kind in (word.partition("=") for word in words)}
+    contract = Contract(variance="two_pass", xhat=narrow.get("xhat"))  # type: ignore[arg-type]
+    if "residual" in narrow:
+        contract = replace(contract, residual="rounded")
+    found, over_rows = depths(outcome.proved), {"ΣDY·X", "ΣDY"}
+    rows = outcome.asked.rows // max(config.groups, 1) * max(config.positions, 1)
+    for lanes in LANES:
+        a = arithmetic(replace(contract, lanes=lanes), config.dtype)
+        terms = {kind: a.terms(rows if kind in over_rows else config.columns, products=SUMS[kind]) for kind in found}
+        if all(depth <= terms[kind] for kind, depth in found.items()):
+            return replace(contract, lanes=lanes)
+    return replace(contract, summation="sequential")

@@ -1,0 +1,289 @@
+"""Records the launches of a call without a GPU, and compiles each kernel to TTIR.
+
+This module runs in a process of its own (`record`), in which Triton was never imported with its interpreter. Tensors
+are torch's fake ones on a device "cuda" that does not exist: they have shapes, strides and storages, but no data. The
+device's properties are those of `DEVICE`, `JITFunction.run` notes the launch instead of making it, and Triton's own
+compiler is stopped after the stage "ttir".
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+from verify_norm.core.errors import UsageError, first_line
+
+CAPABILITY = 90
+DEVICE = {  # of an H100, for kernels that cut their work by them
+    "name": "NVIDIA H100",
+    "major": 9,
+    "minor": 0,
+    "multi_processor_count": 132,
+    "warp_size": 32,
+    "shared_memory_per_block": 49152,
+    "shared_memory_per_block_optin": 232448,
+    "total_memory": 80 << 30,
+    "max_threads_per_multi_processor": 2048,
+    "regs_per_multiprocessor": 65536,
+    "L2_cache_size": 50 << 20,
+}
+ZEROED = ("zeros", "zeros_like", "new_zeros", "zero_")  # of torch's operators, what writes zeros
+UNTOUCHED = (  # those that allocate, or show the same memory
+    *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach", "alias", "lift_fresh"),
+    *("view", "_unsafe_view", "_reshape_alias", "as_strided", "t", "transpose", "permute", "slice", "select", "expand"),
+    *(
+        "device",
+        "unsqueeze",
+        "squeeze",
+        "flatten",
+        "unflatten",
+        "split",
+        "unbind",
+        "view_as",
+        "expand_as",
+        "is_same_size",
+    ),
+)
+
+
+def record(requests: Sequence[Mapping[str, Any]], seconds: float = 300.0) -> list[dict[str, Any]]:
+    """Return the recorded calls of each request, made in a process of its own; raises UsageError if that is impossible.
+
+    A request has `kernel`, `op`, `bind`, `scalars` (eps, …), `dtype`, and `calls`: for each the shapes of the inputs.
+    An answer has `calls` (inputs, outputs, buffers and events, in order), `kernels` (TTIR and source by its hash), or
+    an `error`.
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-c", "from verify_norm.proof.recording import main; main()"]
+    try:
+        done = subprocess.run(
+            command, input=json.dumps(list(requests)), text=True, capture_output=True, timeout=seconds, env=environment
+        )
+    except subprocess.TimeoutExpired as error:
+        raise UsageError(f"recording the launches takes longer than {seconds:g} s") from error
+    answer = done.stdout.rpartition("\n")[2]
+    if done.returncode or not answer.startswith("["):
+        raise UsageError(f"the launches cannot be recorded: {(done.stderr.strip().splitlines() or ['no answer'])[-1]}")
+    found: list[dict[str, Any]] = json.loads(answer)
+    return found
+
+
+def main() -> None:
+    """Answer the requests on standard input, as one last line of JSON on standard output."""
+    requests = json.loads(sys.stdin.read())
+    _pretend()
+    answers = []
+    for request in requests:
+        try:
+            answers.append(_answer(request))
+        except UsageError as error:
+            answers.append({"error": str(error), "usage": True})
+        except Exception as error:  # the kernel's own, on tensors without data
+            answers.append({"error": f"{type(error).__name__}: {first_line(error)}"})
+    print("\n" + json.dumps(answers), end="")
+
+
+class _Stub:
+    """A driver of Triton's for a device that does not exist."""
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", CAPABILITY, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: Any = None) -> int:
+        return 0
+
+    def is_active(self) -> bool:
+        return True
+
+    def get_active_torch_device(self) -> Any:
+        import torch
+
+        return torch.device("cuda", 0)
+
+
+def _pretend() -> None:
+    """Let torch and Triton take the device of `DEVICE` for an existing one."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensor
+    from triton.runtime.driver import driver
+    from triton.runtime.jit import JITFunction
+
+    driver.set_active(_Stub())
+    stream = SimpleNamespace(cuda_stream=0, synchronize=lambda: None)
+    replaced: dict[str, Any] = {
+        "get_device_properties": lambda *_: SimpleNamespace(**DEVICE),
+        "get_device_capability": lambda *_: divmod(CAPABILITY, 10),
+        "device_of": lambda *_: nullcontext(),
+        "device": lambda *_: nullcontext(),
+        "is_available": lambda: True,
+        "current_device": lambda: 0,
+        "current_stream": lambda *_: stream,
+        "synchronize": lambda *_: None,
+    }
+    for name, value in replaced.items():
+        setattr(torch.cuda, name, value)
+    torch._C._cuda_getDevice = lambda: 0
+    FakeTensor.data_ptr = _address  # type: ignore[assignment, method-assign]
+    JITFunction.run = _note
+
+
+def _address(tensor: Any) -> int:
+    """Return an address as it would be: storages begin at multiples of 16 bytes and more."""
+    begin = 4096 * (1 + _calls.place(tensor)["buffer"])  # no two storages begin at one address
+    return int(begin + tensor.storage_offset() * tensor.element_size())
+
+
+class _Calls:
+    """What is recorded of the call that runs: events in order, storages by identity, kernels by the hash of TTIR."""
+
+    events: list[dict[str, Any]]
+    storages: dict[int, tuple[int, Any]]
+    kernels: dict[str, dict[str, Any]]
+    compiled: dict[str, str]
+
+    def begin(self) -> None:
+        """Forget the call before."""
+        self.events, self.storages = [], {}
+
+    def place(self, tensor: Any) -> dict[str, Any]:
+        """Return a tensor as JSON: its storage, where it begins, shape, strides and type."""
+        storage = tensor.untyped_storage()
+        number, _ = self.storages.setdefault(storage._cdata, (len(self.storages), storage))  # held: not reused
+        shape = {"shape": list(tensor.shape), "strides": list(tensor.stride())}
+        return {
+            "buffer": number,
+            "bytes": storage.nbytes(),
+            "offset": tensor.storage_offset(),
+            "dtype": str(tensor.dtype).removeprefix("torch."),
+            **shape,
+        }
+
+
+_calls = _Calls()
+_calls.kernels, _calls.compiled = {}, {}
+
+
+def _note(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> None:
+    """Note a launch, in the place of `JITFunction.run`."""
+    import torch
+
+    for hook in self.pre_run_hooks:
+        hook(*args, **kwargs)
+    kwargs |= {"debug": False, "instrumentation_mode": ""}
+    _, _, _, backend, binder = self.device_caches[0]
+    bound, specialization, options = binder(*args, **kwargs)
+    options, signature, constants, attributes = self._pack_args(backend, kwargs, bound, specialization, options)
+    key = hashlib.sha256(f"{self.cache_key}{signature}{constants}{attributes}{options}".encode()).hexdigest()
+    if key not in _calls.compiled:
+        text = _ttir(self, signature, constants, attributes, options, backend)
+        _calls.compiled[key] = digest = hashlib.sha256(text.encode()).hexdigest()
+        source = self.cache_key  # of all that it calls
+        _calls.kernels[digest] = {"name": self.__name__, "ttir": text, "source": source}
+    grid = grid(dict(bound)) if callable(grid) else grid
+    sizes = [int(size) for size in grid] + [1] * (3 - len(grid))
+    values: list[Any] = []
+
+    def flatten(kind: Any, value: Any) -> None:
+        if isinstance(kind, (tuple, list)):
+            for one, inner in zip(kind, value, strict=True):
+                flatten(one, inner)
+        elif kind != "constexpr":
+            values.append(_calls.place(value) if isinstance(value, torch.Tensor) else value)
+
+    for kind, value in zip(signature.values(), bound.values(), strict=True):
+        flatten(kind, value)
+    _calls.events.append(
+        {
+            "launch": _calls.compiled[key],
+            "grid": sizes,
+            "arguments": values,
+            "warps": options.num_warps,
+            "early": bool(getattr(options, "launch_pdl", False)),
+        }
+    )
+
+
+def _ttir(function: Any, signature: Any, constants: Any, attributes: Any, options: Any, backend: Any) -> str:
+    """Return the TTIR of a kernel, with source lines, after the passes of that stage."""
+    from triton._C.libtriton import ir
+    from triton.compiler.compiler import ASTSource
+
+    source = ASTSource(function, signature, constants, attributes)
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    target = _Stub().get_current_target()
+    implementation = backend.get_codegen_implementation(options)
+    module = source.make_ir(target, options, implementation, backend.get_module_map(), context)
+    stages: dict[str, Any] = {}
+    backend.add_stages(stages, options, source.language)
+    return str(stages["ttir"](module, {}))
+
+
+def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the recorded calls of one request."""
+    import inspect
+
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    from verify_norm.core.ops import OPS
+    from verify_norm.loading.registry import load
+    from verify_norm.loading.returned import by_name
+
+    kernel = load(request["kernel"], request["op"], request["bind"])
+    assert kernel.run is not None
+    parameters = inspect.signature(kernel.run).parameters
+    answer: dict[str, Any] = {"calls": []}
+    used: set[str] = set()
+    for shapes in request["calls"]:
+        _calls.begin()
+        with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+            given: dict[str, Any] = dict(request["scalars"])
+            for name, (shape, dtype) in shapes.items():
+                given[name] = torch.empty(shape, dtype=getattr(torch, dtype), device="cuda")
+            inputs = {name: _calls.place(value) for name, value in given.items() if isinstance(value, torch.Tensor)}
+            taken = {name: given.get(name) for name in parameters}
+            with _watching():
+                found = by_name(kernel.run(**taken), OPS[kernel.op])
+            if isinstance(found, str):
+                raise UsageError(f"{kernel.name}: {found}")
+            outputs = {name: _calls.place(value) for name, value in found.items() if isinstance(value, torch.Tensor)}
+        used |= {event["launch"] for event in _calls.events if "launch" in event}
+        answer["calls"].append({"inputs": inputs, "outputs": outputs, "events": _calls.events})
+    answer["kernels"] = {digest: _calls.kernels[digest] for digest in used}
+    return answer
+
+
+def _watching() -> Any:
+    """Return a mode that notes what torch's own operators compute."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Watching(TorchDispatchMode):
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            result = function(*args, **(kwargs or {}))
+            name = function._schema.name.partition("::")[2]
+            if name in ZEROED:
+                _calls.events.append({"zeros": _calls.place(result)})
+            elif name not in UNTOUCHED:
+                mutable = [a for a, s in zip(args, function._schema.arguments, strict=False) if _is_written(s)]
+                results = result if isinstance(result, (tuple, list)) else [result]
+                tensors = [one for one in (*mutable, *results) if isinstance(one, torch.Tensor)]
+                _calls.events.append({"torch": name, "writes": [_calls.place(one) for one in tensors]})
+            return result
+
+    def _is_written(argument: Any) -> bool:
+        return argument.alias_info is not None and argument.alias_info.is_write
+
+    return Watching()  # type: ignore[no-untyped-call]

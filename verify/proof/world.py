@@ -1,0 +1,49 @@
+"""What the programs of a call share: the rules, the truth, and what has been noted of their values."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from verify_norm.proof.field import Field
+from verify_norm.proof.integers import Num
+from verify_norm.proof.stages import Rules, Stage
+from verify_norm.proof.ttir import Line, Program
+
+
+@dataclass
+class World:
+    """What a run takes place in.
+
+    `truth` has, for each quotient, the values it may have; `constants` the stage and the element of each float that a
+    kernel may be given; `rows` is how many rows a program has, where p is a symbol. `notes` are the line of each value,
+    and the depth of each of its meanings.
+    """
+
+    rules: Rules
+    truth: Mapping[str, Field]
+    constants: Callable[[float], tuple[Stage, int] | None]
+    rows: int
+    reasons: list[tuple[str, Line]] = field(default_factory=lambda: [("", Line("", 0))])
+    limit: tuple[float, Line] = (float("inf"), Line("", 0))
+    notes: dict[str, tuple[Line, dict[str, int]]] = field(default_factory=dict)
+
+    def reason(self, why: str, at: Line) -> int:
+        """Return the number of a reason why elements are garbage."""
+        if (why, at) not in self.reasons:
+            self.reasons.append((why, at))
+        return self.reasons.index((why, at))
+
+
+@dataclass
+class Launch:
+    """A launch: its kernel, arguments in the order of the parameters, grid and warps.
+
+    It may begin `early`, before the launch before it ends; that of the `first` one may still write the call's inputs.
+    """
+
+    program: Program
+    arguments: list[Any]
+    grid: tuple[Num, ...]
+    warps: int
+    early: bool
+    first: bool
