@@ -45,7 +45,7 @@ LAYOUTS = (
 Alias = Literal[
     "", "x:residual", "weight:bias", "x:dy", "residual_out:dy", "residual_out:dresidual_out", "dy:dresidual_out"
 ]
-ALIASES = get_args(Alias)[1:]  # inputs of one shape and type, which a caller may give as one tensor
+ALIASES: tuple[Alias, ...] = get_args(Alias)[1:]  # inputs of one shape and type, which a caller may give as one tensor
 SHARED = frozenset({"expanded", "scalar", "expanded_last"})  # layouts whose elements share memory
 FAMILIES = (
     *("normal", "heavy", "channel", "constant", "alternating", "integers", "zero", "sorted", "ramp", "steps"),
