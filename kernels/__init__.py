@@ -57,6 +57,11 @@ _TRITON: tuple[Kernel, ...] = (
     _triton("rmsnorm_fwd_e5m2", "quantized", "RMSNorm into 8 bits, e5m2", E5M2, "rmsnorm_fp8_fwd"),
     _triton("rmsnorm_fwd", "rmsnorm", "RMSNorm, with an optional offset of the weight"),
     _triton("rmsnorm_bwd", "rmsnorm", "RMSNorm's gradients, sums in two stages"),
+    _triton("gated_rmsnorm_fwd", "gated_rmsnorm", "RMSNorm times SiLU of a gate, in one kernel"),
+    _triton("gated_rmsnorm_bwd", "gated_rmsnorm", "its gradients, with that of the gate"),
+    _triton(
+        "modulate_layernorm_fwd", "modulate_layernorm", "LayerNorm with a scale and shift of each sample, or token"
+    ),
     _triton("add_layernorm_fwd", "add_layernorm", "Addition and LayerNorm in one kernel"),
     _triton("add_layernorm_bwd", "add_layernorm", "its gradients, sums in two stages"),
     _triton("add_rmsnorm_fwd", "add_rmsnorm", "Addition and RMSNorm in one kernel"),

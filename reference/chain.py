@@ -4,7 +4,7 @@
 
 **Backward.** dy goes back through the stages, last one first: each turns the gradient with respect to its result into
 that with respect to its z, and into those of its own inputs. What arrives at z0 takes dy's place in the gradients of
-the norm; after an addition dresidual_out is added to dx.
+the norm (`Norm.gradients`); after an addition dresidual_out is added to dx (`residual_sum`).
 
 **Errors.** δz goes forward through `stage.passed`, which keeps each z and its δz for the backward. There a kernel
 computes every z again, from the statistics that it uses, so the same δz holds, and `lost` goes back through

@@ -266,7 +266,7 @@ def test_a_graph_is_a_mode_of_a_kernel_on_a_gpu(device, autograd, graphs):
         case=case, kernel=SimpleNamespace(autograd=autograd, later=None, contract=Contract()), damage=()
     )
     chosen = set()
-    for variant in range(6):
+    for variant in range(60):
         case.spec = replace(SPEC, variant=variant)
         chosen.add(modes._modes(run)[0])
     assert (modes.REPLAYED in chosen) == graphs

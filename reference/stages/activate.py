@@ -1,8 +1,6 @@
-"""An activation behind the norm: y = a(z).
+"""An activation behind the norm: y = a(z); `verify_norm.reference.activation` has a, a' and their errors.
 
-**Backward.** dz = dy·a'(z). The gradients depend on the bias too, through z.
-
-**Errors.** `verify_norm.reference.activation` has a, a' and their errors. With |dy| ≤ |dy|⁺ = |dy| + lost,
+**Backward.** dz = dy·a'(z). The gradients depend on the bias too, through z. With |dy| ≤ |dy|⁺ = |dy| + lost,
 
     δdz = |a'|·lost + |dy|⁺·(max|a''|·δz + (the error of the kernel's own a') + one rounding)
 """

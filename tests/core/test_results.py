@@ -7,6 +7,7 @@ import pytest
 from documents import PLAIN
 
 from verify_norm.core import results, serial
+from verify_norm.core.case_words import case
 from verify_norm.core.coverage import Coverage
 from verify_norm.core.diagnosis import Diagnosis
 from verify_norm.core.errors import Exit
@@ -65,12 +66,14 @@ def test_what_a_failing_test_says():
     made = report(findings=(finding,), skipped=(Skip("cases", "too long", 3), Skip("output rstd", "no")), cases=4)
     with pytest.raises(FindingsError) as caught:
         made.raise_for_findings()
-    first, message, got, expected, data, replay = str(caught.value).splitlines()
+    first, message, *facts = str(caught.value).splitlines()
+    rows = {line[2:12].strip(): line[12:] for line in facts}
     assert first == "k (rmsnorm_fwd): 1 finding in 4 of 7 cases"
     assert message == "accuracy: y is wrong"
-    assert (got.split(), expected.split()) == (["got", "1.5"], ["expected", "0.1"])
-    assert data == "  data      Σ|t|/|Σt| 3e+04, var/(var + eps) 1"
-    assert replay.split()[0] == "replay"
+    assert (rows["got"], rows["expected"]) == ("1.5", "0.1")
+    assert rows["data"] == "Σ|t|/|Σt| 3e+04, var/(var + eps) 1"
+    assert rows["case"] == case(FINDING.spec)
+    assert list(rows)[-1] == "replay"
 
 
 @pytest.mark.parametrize(

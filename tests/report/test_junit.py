@@ -63,7 +63,7 @@ def test_a_check_fails_with_its_findings_and_one_without_data_is_skipped():
     }
     failure = root.find(".//testcase[@name='accuracy']/failure")
     assert failure.get("message") == FINDING.message
-    assert "\n  got       1.5\n  expected  1.25\n" in failure.text
+    assert "\n  got       1.5\n  expected  1.25" in failure.text
     assert "verify-norm replay" in failure.text
     assert root.find("testsuite").get("time") == "9.500"
 

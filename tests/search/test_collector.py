@@ -152,8 +152,8 @@ def test_operators_of_the_backward_and_of_a_mode_are_counted(few_corners):
 
 
 def test_a_run_says_which_sizes_types_and_ways_it_saw(few_corners):
-    specs = table(60, "rmsnorm_fwd", ("float32", "bfloat16"))
-    few_corners(slice(0, 60))
+    specs = table(90, "rmsnorm_fwd", ("float32", "bfloat16"))
+    few_corners(slice(0, 90))
     tried = {"dtypes": ("float32", "bfloat16"), "checks": ("accuracy", "calls", "modes")}
     report = run(examples=0, unsupported=lambda spec: "two rows" if spec.shape[0] > 2 else None, **tried)
     compared = [spec for spec in specs if spec.shape[0] <= 2]
@@ -161,7 +161,7 @@ def test_a_run_says_which_sizes_types_and_ways_it_saw(few_corners):
     assert report.seen.elements == max(prod(spec.shape) for spec in compared)
     assert report.seen.types == Counter(spec.dtype for spec in compared)
     looked = {check.name: check.cases for check in report.checks}
-    assert {name: sum(ways.values()) for name, ways in report.seen.ways.items()} == {
-        name: looked[name] for name in ("calls", "modes")
-    }
+    ways = {name: sum(ways.values()) for name, ways in report.seen.ways.items()}
+    assert ways["calls"] == looked["calls"] > 0
+    assert ways["modes"] >= looked["modes"] > 0, "a small case tries several"
     assert "eval()" not in report.seen.ways["modes"], "no module ran"

@@ -75,7 +75,7 @@ def layouts(tensor: Tensor, op: Op) -> tuple[str, ...]:
     one_dimensional = ("contiguous", "every_other", "offset", "own")
     if tensor.role == "weight":
         return (*one_dimensional, "scalar", *["transposed"] * (op.view == "rows"))
-    if tensor.extent != "data":
+    if tensor.extent not in ("data", "sample"):
         return (*one_dimensional, *["transposed"] * (op.view == "groups"))
     return tuple(n for n in LAYOUTS if tensor.role == "cotangent" or n != "scalar")
 

@@ -109,12 +109,13 @@ class _Batch:
 
 
 def _batches(run: Run, row: int) -> Iterator[_Batch]:
-    """Yield a run of one row alone, one of a few rows, and one of many, as far as the kernel takes them."""
+    """Yield runs of two rows, each alone, one of a few rows, and one of many, as far as the kernel takes them."""
     count = run.case.spec.shape[0]
     few = (row + 1 + np.arange(min(3, count - 1))) % count  # where sums seldom differ, one row is seldom enough
     many = (np.arange(run.case.spec.batch or 2 * count) + 1) % count  # every row one place up, and again
-    batches = ((np.array([row]), "alone"), (few, "a few"), (many, f"one place up in a batch of {len(many)}"))
-    for index, words in batches[:: 1 if count > 2 else 2]:
+    alone = [(np.array([(row + more) % count]), "alone") for more in range(min(2, count))]
+    among = [(few, "a few")] * (count > 2)
+    for index, words in (*alone, *among, (many, f"one place up in a batch of {len(many)}")):
         other = on_rows(run, index)
         if other is not None and not other.limits:
             yield _Batch(index, words, other, tuple(_changes(run, other, index)))

@@ -5,7 +5,7 @@ from dataclasses import replace
 from math import prod
 from typing import get_args
 
-from verify_norm.core.spec import ALIASES, SHARED, CaseSpec, Op, Special, Tensor
+from verify_norm.core.spec import ALIASES, SHARED, Alias, CaseSpec, Op, Special, Tensor
 
 
 def affine_shape(spec: CaseSpec, op: Op) -> tuple[int, ...]:
@@ -39,7 +39,7 @@ def shape_of(tensor: Tensor, spec: CaseSpec, op: Op) -> tuple[int, ...]:
     return {"data": spec.shape, "affine": affine_shape(spec, op), "one": (1,)}[tensor.extent]
 
 
-def aliases(op: Op) -> tuple[str, ...]:
+def aliases(op: Op) -> tuple[Alias, ...]:
     """Return the pairs of inputs that a caller may give as one tensor.
 
     >>> from verify_norm.core.ops import OPS

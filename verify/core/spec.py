@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 from annotated_types import Interval, Predicate
@@ -42,9 +42,10 @@ LAYOUTS = (
     *("contiguous", "row_strided", "transposed", "every_other", "offset", "expanded", "channels_last", "far"),
     *("scalar", "expanded_last", "sequence_slice", "channel_slice", "own", "swapped", "swapped_last", "loose"),
 )
-ALIASES = (  # inputs of one shape and type, which a caller may give as one tensor
-    *("x:residual", "weight:bias", "x:dy", "residual_out:dy", "residual_out:dresidual_out", "dy:dresidual_out"),
-)
+Alias = Literal[
+    "", "x:residual", "weight:bias", "x:dy", "residual_out:dy", "residual_out:dresidual_out", "dy:dresidual_out"
+]
+ALIASES: tuple[Alias, ...] = get_args(Alias)[1:]  # inputs of one shape and type, which a caller may give as one tensor
 SHARED = frozenset({"expanded", "scalar", "expanded_last"})  # layouts whose elements share memory
 FAMILIES = (
     *("normal", "heavy", "channel", "constant", "alternating", "integers", "zero", "sorted", "ramp", "steps"),
@@ -218,7 +219,7 @@ class CaseSpec:
     rstd_layout: str = "contiguous"
     running_mean_layout: str = "contiguous"
     running_var_layout: str = "contiguous"
-    alias: str = ""
+    alias: Alias = ""
     gate_layout: str = "contiguous"
     scale_layout: str = "contiguous"
     shift_layout: str = "contiguous"

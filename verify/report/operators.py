@@ -6,14 +6,12 @@ import sys
 
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Extent, Op, Tensor, View
-from verify_norm.reference import chain
 
 SHAPES: dict[View, dict[Extent, str]] = {  # by what is normalized together
     "rows": {"data": "(…, *normalized_shape)", "affine": "normalized_shape", "statistic": "(M,), one of each row"},
     "groups": {"data": "(B, C, *spatial)", "affine": "(C,)", "statistic": "(B, G), one of each group"},
     "channels": {"data": "(B, C, *spatial)", "affine": "(C,)", "statistic": "(C,), one of each channel"},
 }
-REST = re.compile(r"\n\n(?:(?:Returns|Raises|Notes|Examples)\n---|>>> |\*\*Errors\.\*\*)")  # what a user need not know
 
 
 def shape(tensor: Tensor, op: Op) -> str:
@@ -39,8 +37,7 @@ def dtype(tensor: Tensor) -> str:
 def described(op: Op) -> str:
     """Return what the operator computes and what its arguments are, from the docstring of its reference.
 
-    The analysis of errors is left out. Names of operators stand where it names other references. A chain has the text
-    of each of its stages.
+    Names of operators stand where it names other references. A chain has the derivation of each of its stages.
 
     >>> described(OPS["groupnorm_bwd"]).splitlines()[-1]
     '    as in `groupnorm_fwd`; the reference computes the statistics again from x.'
@@ -52,9 +49,10 @@ def described(op: Op) -> str:
         return f"`{names.get((found[1] or own, found[2]), found[0].strip('`'))}`"
 
     if op.stages:
-        stages = (sys.modules[type(stage).__module__] for stage in op.stages)
-        return "\n\n".join(REST.split(inspect.getdoc(one) or "")[0] for one in (chain, *stages))
-    return re.sub(r"`(?:(\w+)\.)?(\w+)`", named, REST.split(inspect.getdoc(op.reference) or "")[0])
+        derived = (inspect.getdoc(sys.modules[type(stage).__module__]) or "" for stage in op.stages)
+        return re.sub(r"`([^`]+)`", r"\1", "\n\n".join(derived))
+    text = re.split(r"\n\n(?:(?:Returns|Raises|Notes|Examples)\n---|>>> )", inspect.getdoc(op.reference) or "")[0]
+    return re.sub(r"`(?:(\w+)\.)?(\w+)`", named, text)
 
 
 def _place(op: Op) -> tuple[str, str]:
