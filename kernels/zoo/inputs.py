@@ -183,11 +183,6 @@ def infinity_hides_nan(x, weight, eps):
     return torch.where(infinite, y.nan_to_num(torch.inf, torch.inf, -torch.inf), y), rstd
 
 
-def statistics_adjacent(dy, x, weight, rstd):
-    """It reads rstd as if its elements were adjacent."""
-    return gradients(dy, x, weight, rstd.as_strided(rstd.shape, (1,)) if rstd.dim() == 1 else rstd)
-
-
 def doubled(x, residual, weight, eps):
     """Where both summands are one tensor, it is taken for a norm without a residual."""
     total = x.float() if x.data_ptr() == residual.data_ptr() else x.float() + residual.float()

@@ -127,10 +127,6 @@ SELDOM: tuple[Example, ...] = (
         ("B74_by_sign", "y of 0 is −0 where the weight is positive", "norms by magnitude and sign"),
     ),
     *_wrong(
-        *("inputs", "layout", "rmsnorm_bwd", "dx dweight", "accuracy"),
-        ("B75_statistics_adjacent", "an rstd with strides is read as if adjacent", "statistics in pairs"),
-    ),
-    *_wrong(
         *("inputs", "layout", "rmsnorm_fwd", "y rstd", "accuracy"),
         ("B76_offset_of_16_bits", "an offset of x in its storage beyond 2^16 wraps", "packed descriptors"),
     ),

@@ -77,7 +77,7 @@ MUTANTS = {
         4,
     ),
     "xhat rounded to bfloat16": (
-        [("rows/backward.py", "_down(d * x, SUMS)", "_down(d * x.to(tl.bfloat16).to(tl.float32), SUMS)")],
+        [("rows/backward.py", "down(d * x, SUMS)", "down(d * x.to(tl.bfloat16).to(tl.float32), SUMS)")],
         "",
         {"dweight"},
         8,
@@ -85,7 +85,7 @@ MUTANTS = {
     "one-pass variance": (
         [
             ("rows/forward.py", "x = xs[c] - mean[:, None]", "x = xs[c]"),
-            ("rows/forward.py", "axis=1) / N + eps", "axis=1) / N - mean * mean + eps"),
+            ("rows/forward.py", "square /= N", "square = square / N - mean * mean"),
             ("rows/forward.py", "y = xs[c] * rstd", "y = (xs[c] - mean[:, None]) * rstd"),
         ],
         "",

@@ -63,7 +63,7 @@ def axes(op: Op, dtypes: Sequence[str], *, frozen: bool = False) -> tuple[Axis, 
     options = _options(op)
     if frozen and freezable(op):
         options.append(_field("frozen", ((), *freezable(op))))
-    free = [*_shape(op), _field("dtype", dtypes), *options, *_data(op), *_memory(op, autograd=frozen)]
+    free = [*_shape(op), _field("dtype", dtypes), *options, *_data(op), *_memory(op)]
     return (*free, _size(op, dtypes, options), *(_check(name, free) for name in turns.checks(op)))
 
 
@@ -80,9 +80,9 @@ def layouts(tensor: Tensor, op: Op) -> tuple[str, ...]:
     return tuple(n for n in LAYOUTS if tensor.role == "cotangent" or n != "scalar")
 
 
-def placed(op: Op, *, autograd: bool = False) -> list[Tensor]:
-    """Return the inputs that may have several layouts; a backward that `autograd` makes gets no saved ones."""
-    return [t for t in op.inputs if t.extent != "one" and not (autograd and t.role == "saved")]
+def placed(op: Op) -> list[Tensor]:
+    """Return the inputs that may have several layouts: a kernel relies on those of what its own forward saves."""
+    return [t for t in op.inputs if t.extent != "one" and t.role != "saved"]
 
 
 def _field(field: str, values: Iterable[Any]) -> Axis:
@@ -186,7 +186,7 @@ def _scale(spec: CaseSpec) -> str:
     return "usual x" if exponent == 0 else "large x" if exponent > 0 else "small x"
 
 
-def _memory(op: Op, *, autograd: bool) -> list[Axis]:
+def _memory(op: Op) -> list[Axis]:
     def axis(tensor: Tensor) -> Axis:
         name, field = tensor.name, f"{tensor.name}_layout"
 
@@ -199,7 +199,7 @@ def _memory(op: Op, *, autograd: bool) -> list[Axis]:
         some = [layout for layout in layouts(tensor, op) if layout != "loose"]  # of few shapes, in corners
         return Axis(field, {f"{layout} {name}": [{field: layout}] for layout in some}, read, of_memory=True)
 
-    made = [axis(tensor) for tensor in placed(op, autograd=autograd)]
+    made = [axis(tensor) for tensor in placed(op)]
     ways = {"inputs apart": [{"alias": ""}]} | {f"one tensor {pair}": [{"alias": pair}] for pair in aliases(op)}
 
     def read(spec: CaseSpec) -> str:

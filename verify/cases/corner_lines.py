@@ -17,6 +17,4 @@ LAST = {"x_layout": "channels_last", "dy_layout": "channels_last"}
 SEQUENCE = {"x_layout": "sequence_slice", "dy_layout": "sequence_slice"}
 SLICE = {"x_layout": "channel_slice", "dy_layout": "channel_slice"}
 LOOSE = {"x_layout": "loose", "dy_layout": "loose"}
-STRIDED = {"mean_layout": "every_other", "rstd_layout": "every_other"}  # as of statistics in pairs
-EQUAL = {"mean_layout": "scalar", "rstd_layout": "scalar"}  # where all rows are equal
 OWN = dict.fromkeys(("x_layout", "dy_layout", "weight_layout", "bias_layout"), "own")

@@ -11,6 +11,7 @@ from verify_norm.cases import agreement, make, placement
 from verify_norm.checks import CHECKS, honesty
 from verify_norm.checks.relations.rerun import slow
 from verify_norm.core import geometry
+from verify_norm.core.errors import one_line
 from verify_norm.core.finding import Finding, NoData, Note, Observed, OverProbable, SmallestError, Tried
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Run
@@ -132,12 +133,17 @@ def examine(
         judge = remembered() if "honesty" in checks else None
         try:
             examined = _examine(kernel, spec, checks, device, announce, further, judge)
-        except Exception:
+        except Exception as error:
             names = judge.replaced() if judge else ()
-            if not names:
+            if names:
+                found = tuple(honesty.replaced(kernel, spec, names))  # so this tool itself went wrong
+                examined = Examined(spec, findings=found, looked=("honesty",))
+            elif not placement.full(error) and _dead(device):  # what a kernel broke may show in our own next call
+                message = f"it breaks the CUDA context of its process: {one_line(error)}"
+                found = (Finding(kernel.name, "crash", None, "error", message, spec),)
+                examined = Examined(spec, findings=found, looked=("crash",), dead=True)
+            else:
                 raise
-            found = tuple(honesty.replaced(kernel, spec, names))  # so this tool itself went wrong
-            examined = Examined(spec, findings=found, looked=("honesty",))
     if examined is None:
         torch.cuda.empty_cache()
         return Examined(spec, unsupported=NO_ROOM)
