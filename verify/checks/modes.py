@@ -145,7 +145,7 @@ def _modes(run: Run) -> tuple[Mode | None, ...]:
         if op.view != "channels":  # BatchNorm evaluates something else
             options = (*options, EVALUATING)
     if run.kernel.later is None:
-        options = (*options, COMPILED, *BY_DEFAULT)
+        options = (*options, COMPILED, *BY_DEFAULT, COMPILED)  # often: Dynamo takes other paths than a call
         if not _overwrites(run):  # in 16 bits torch's own norms round once more there, between x̂ and the weight
             wide = {spec.dtype, spec.weight_dtype} <= {"float32", None}
             options = (*options, *((BATCHED, ALL_BATCHED) if wide else (None, None)))
