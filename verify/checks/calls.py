@@ -23,7 +23,7 @@ from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import modules
 from verify_norm.running.execute import execute
 
-FEWEST, MOST = 8, 100  # calls whose outputs are held
+FEWEST, MOST = 16, 100  # calls whose outputs are held
 SECONDS = 0.1  # for them: a kernel that takes longer is called FEWEST times
 IN_THREAD = 3, 20  # calls of each thread, at least and at most
 SWITCH = 1e-6  # seconds after which Python turns to the other thread, also in the middle of a kernel
