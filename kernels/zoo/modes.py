@@ -104,12 +104,3 @@ class Batched(torch.autograd.Function):
 def batched(x, weight, eps):
     """Under vmap over the weights, all samples have the weight of the first."""
     return Batched.apply(x, weight, eps)
-
-
-def in_default_type(x, weight, eps):
-    """The sums are kept in a buffer of torch's default type."""
-    sums = torch.zeros(x.shape[:-1], device=x.device)
-    sums += x.float().square().sum(-1)
-    rstd = torch.rsqrt(sums / x.shape[-1] + eps)
-    y = x.float() * rstd.unsqueeze(-1).float()
-    return (y if weight is None else y * weight.float()).to(x.dtype), rstd.flatten()

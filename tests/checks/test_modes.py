@@ -27,7 +27,6 @@ WAYS = (
 BACKWARDS = (*WAYS[:4], *WAYS[-3:-1])
 EVALUATION, COPY = WAYS[4], WAYS[-1]
 BATCHED = ("under torch.func.vmap", "under torch.func.vmap of all tensors")
-DEFAULTS = ("where torch's default type is torch.float64", "where torch's default type is torch.bfloat16")
 OF_MODULES = (EVALUATION, COPY)
 right = layernorm()
 
@@ -423,27 +422,3 @@ def test_a_rule_for_vmap(way):
     assert said(right, way) == said(layernorm_bwd(), way, op="layernorm_bwd") == {}
     assert said(lambda x, weight, eps: torch.tensor((x * x).sum().item()), way, op="rmsnorm_fwd") == {}  # refused
     assert said(right, way, inplace=("y:x",)) is said(right, way, replace(ROWS, dtype="bfloat16")) is None
-
-
-def into_buffers(dtype, device):
-    """RMSNorm that makes its buffers with this type and this device, or with torch's own where they are None."""
-
-    def rmsnorm_fwd(x, weight, eps):
-        squares = torch.zeros(x.shape[:-1], dtype=dtype, device=device)
-        squares += x.float().square().mean(-1)
-        rstd = (squares + eps).rsqrt()
-        return (x.float() * rstd[..., None].float() * weight.float()).to(x.dtype), rstd
-
-    return rmsnorm_fwd
-
-
-def test_defaults_of_torch():
-    for way in DEFAULTS:
-        assert said(into_buffers(torch.float32, "cpu"), way, op="rmsnorm_fwd") == {}
-    assert [set(said(into_buffers(None, "cpu"), way, op="rmsnorm_fwd")) for way in DEFAULTS] == [
-        {"rstd"},
-        {"y", "rstd"},
-    ]
-    by_matrix = "x @ torch.ones() of another type raises: it shows by itself, and is no finding"
-    assert said(lambda x, weight, eps: x.float() @ torch.ones(64), DEFAULTS[0], op="rmsnorm_fwd") is None, by_matrix
-    assert torch.get_default_dtype() == torch.float32

@@ -31,7 +31,6 @@ SOFT = 4  # half ulps of NARROW that four factors of an element may be off by: x
 FEW = 2**8  # elements of x: a case of so few tries all modes
 # What torch and kernels say where they cannot run in a mode: numpy() on a leaf, autograd under no_grad, no backward.
 DECLINED = re.compile(r"grad|detach|leaf variable|inference mode|deterministic", re.IGNORECASE)
-TYPES = (torch.float64, torch.bfloat16)  # torch's default in scientific code, and while a model is loaded
 THREADS = 3  # of torch: more than a search uses, and no power of two
 
 
@@ -41,14 +40,6 @@ class Mode:
 
     words: str
     wrap: Callable[[Function, str], Function]
-
-
-def _default_type(dtype: torch.dtype) -> Mode:
-    """Return the mode in which what a call makes without a type has this one; what raises there is refused."""
-    return Mode(
-        f"where torch's default type is {dtype}",
-        lambda function, device: wrapping.of_type(dtype)(wrapping.refusing(function)),
-    )
 
 
 NO_GRAD = Mode("under torch.no_grad()", lambda function, device: torch.no_grad()(function))
@@ -70,9 +61,8 @@ BATCHED = Mode("under torch.func.vmap", lambda function, device: wrapping.batche
 ALL_BATCHED = Mode(
     "under torch.func.vmap of all tensors", lambda function, device: wrapping.batched(function, every=True)
 )
-BY_DEFAULT = tuple(map(_default_type, TYPES))
-IN_TURN = (BATCHED, ALL_BATCHED, *BY_DEFAULT)  # a small case tries one of them
-WITHIN = (COMPILED, DETERMINISTIC, THREADED, *IN_TURN)  # other orders of sums, other types
+IN_TURN = (BATCHED, ALL_BATCHED)  # a small case tries one of them
+WITHIN = (COMPILED, DETERMINISTIC, THREADED, *IN_TURN)  # where a kernel may choose another order of its sums
 BARE = (COMPILED, REPLAYED)  # torch allocates as usual: a capture holds what a mode of torch's dispatcher does
 
 
@@ -93,9 +83,8 @@ def modes(run: Run) -> Iterator[Finding | NoData | Tried]:
     A case tries one mode: no_grad, inference_mode, a module after eval(), on a GPU the replay of a CUDA graph, in a
     forward each set of inputs that require gradients. A deep copy of a module gives the same bits too. A kernel may
     refuse a mode in words about gradients, and need not be capturable. Under torch.compile, with deterministic
-    algorithms, with other numbers of threads and with another default type of torch an output has its usual
-    type, and must be within its bound; so must the sample of a batch under torch.func.vmap. What Dynamo cannot trace
-    runs as usual; what raises under vmap or with another default is refused.
+    algorithms and with other numbers of threads an output must be within its bound; so must the sample of a batch under
+    torch.func.vmap. What Dynamo cannot trace runs as usual; what raises under vmap is refused.
     Under autocast an output may have another type: it must be within the bound of its type or of bfloat16, the coarser
     one. What gives other bits in the usual mode too is left to `determinism`.
     """
@@ -145,7 +134,7 @@ def _modes(run: Run) -> tuple[Mode | None, ...]:
         if op.view != "channels":  # BatchNorm evaluates something else
             options = (*options, EVALUATING)
     if run.kernel.later is None:
-        options = (*options, COMPILED, *BY_DEFAULT, COMPILED)  # often: Dynamo takes other paths than a call
+        options = (*options, *[COMPILED] * 3)  # often: Dynamo takes other paths than a call
         if not _overwrites(run):  # in 16 bits torch's own norms round once more there, between x̂ and the weight
             wide = {spec.dtype, spec.weight_dtype} <= {"float32", None}
             options = (*options, *((BATCHED, ALL_BATCHED) if wide else (None, None)))

@@ -121,14 +121,3 @@ def in_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(was)
-
-
-@contextmanager
-def of_type(dtype: torch.dtype) -> Iterator[None]:
-    """Let torch make tensors of this type where a call names none."""
-    was = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(was)
