@@ -1,5 +1,6 @@
 import gc
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -19,6 +20,8 @@ gc.disable()  # until all is imported and collected, which leaves hardly any gar
 ROOT = str(Path(__file__).parent.parent)
 # `python -m pytest` puts it there: then tests, reference and kernels are packages, which no user has.
 sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != ROOT]
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background job; some tests press Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # Else inductor compiles a program to try each set of instructions.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
