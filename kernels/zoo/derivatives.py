@@ -5,6 +5,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from verify_norm.kernels.zoo.eager import Rms, gradients, rmsnorm
+from verify_norm.kernels.zoo.functions import BothModes
 
 
 class Recomputes(torch.autograd.Function):
@@ -58,27 +59,8 @@ class InFloat32(Rms):
         return *gradients(dy, *ctx.saved_tensors), None
 
 
-class Transformed(torch.autograd.Function):
+class Transformed(BothModes):
     """It has rules of its own for vmap and for forward mode."""
-
-    @staticmethod
-    def forward(x, weight, eps):
-        """Return y."""
-        return rmsnorm(x, weight, eps)[0]
-
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        """Save what both modes need."""
-        x, weight, ctx.eps = inputs
-        ctx.save_for_backward(x, weight)
-        ctx.save_for_forward(x, weight)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, dy):
-        """Return the gradients of x and weight."""
-        x, weight = ctx.saved_tensors
-        return *gradients(dy, x, weight, rmsnorm(x, None, ctx.eps)[1]), None
 
     @staticmethod
     def jvp(ctx, tx, tweight, _):

@@ -175,8 +175,8 @@ class OnClass(Rms):
         return *gradients(dy, *ctx.saved_tensors, OnClass.rstd), None
 
 
-class ForwardMode(torch.autograd.Function):
-    """In forward mode rstd is a constant."""
+class BothModes(torch.autograd.Function):
+    """What a rule of forward mode needs is saved too."""
 
     @staticmethod
     def forward(x, weight, eps):
@@ -196,6 +196,10 @@ class ForwardMode(torch.autograd.Function):
         """Return the gradients of x and weight."""
         x, weight = ctx.saved_tensors
         return *gradients(dy, x, weight, rmsnorm(x, None, ctx.eps)[1]), None
+
+
+class ForwardMode(BothModes):
+    """In forward mode rstd is a constant."""
 
     @staticmethod
     def jvp(ctx, tx, tweight, _):

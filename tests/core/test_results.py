@@ -62,7 +62,7 @@ def test_a_callable_without_a_target_is_replayed_in_python():
 
 
 def test_what_a_failing_test_says():
-    finding = replace(FINDING, got=1.5, want=0.1, condition=Condition(3e4, None, 1.0))
+    finding = replace(FINDING, got=1.5, want=0.1, condition=Condition(3e4, None, 1.0), cases=1200, after=2)
     made = report(findings=(finding,), skipped=(Skip("cases", "too long", 3), Skip("output rstd", "no")), cases=4)
     with pytest.raises(FindingsError) as caught:
         made.raise_for_findings()
@@ -73,6 +73,7 @@ def test_what_a_failing_test_says():
     assert (rows["got"], rows["expected"]) == ("1.5", "0.1")
     assert rows["data"] == "Σ|t|/|Σt| 3e+04, var/(var + eps) 1"
     assert rows["case"] == case(FINDING.spec)
+    assert rows["seen in"] == "1,200 cases, first in case 2"
     assert list(rows)[-1] == "replay"
 
 

@@ -90,6 +90,17 @@ def test_a_kernel_that_supports_nothing_passes_nothing():
     assert report.cases == 0
 
 
+def test_the_smallest_case_has_a_type_that_was_asked_for(unexplained, few_corners):
+    """Of the types float32 is the simplest."""
+    few_corners(slice(30))
+
+    def doubled(*given, **options):
+        return 2 * rmsnorm_fwd(*given, **options)
+
+    (finding,) = run(doubled, dtypes=("bfloat16",), checks=("accuracy",), examples=0).findings
+    assert (finding.spec.dtype, len(finding.spec.shape)) == ("bfloat16", 1)
+
+
 @pytest.mark.slow
 def test_findings_count_and_shrink(unexplained):
     def wrong_in_long_rows(x, weight, eps, weight_offset, normalized_shape):

@@ -76,7 +76,7 @@ def layouts(tensor: Tensor, op: Op) -> tuple[str, ...]:
     if tensor.role == "weight":
         return (*one_dimensional, "scalar", *["transposed"] * (op.view == "rows"))
     if tensor.extent not in ("data", "sample"):
-        return (*one_dimensional, *["transposed"] * (op.view == "groups"))
+        return one_dimensional
     return tuple(n for n in LAYOUTS if tensor.role == "cotangent" or n != "scalar")
 
 

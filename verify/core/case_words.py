@@ -1,4 +1,4 @@
-"""A case in words, as reports name it."""
+"""A case in words, as reports name it, and how many there are."""
 
 from dataclasses import fields
 
@@ -37,3 +37,8 @@ def case(spec: CaseSpec) -> str:
             shown = value.replace("_", " ") if isinstance(value, str) else value
             words.append(FIELDS.get(one.name, one.name.replace("_", " ") + " {}").format(shown))
     return ", ".join(words)
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number of things, as "1 case" or "2,000 cases"."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from verify_norm.core.case_words import case
+from verify_norm.core.case_words import case, count
 from verify_norm.core.coverage import Coverage, Seen, barely
 from verify_norm.core.diagnosis import Diagnosis, option_of, sentence
 from verify_norm.core.errors import Exit
@@ -233,7 +233,7 @@ def facts(report: Report, finding: Finding) -> dict[str, str]:
         "element": f"{finding.output or ''}{list(finding.index)}" if finding.index else "",
         "got": repr(finding.got) if valued else "",
         "expected": f"{finding.want!r}   {', '.join(away)}".rstrip() if valued else "",
-        "seen in": count_cases(finding.cases) + f", first in case {finding.after}" * (finding.after > 1),
+        "seen in": count(finding.cases, "case") + f", first in case {finding.after}" * (finding.after > 1),
         "during": finding.during or "",
         "contract": explanation(report, finding),
         "replay": replay_line(report, finding.spec),

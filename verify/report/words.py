@@ -6,6 +6,7 @@ from typing import Literal
 
 from verify_norm.auditing.model import Audit, Document, Ladder, Rung, report_of
 from verify_norm.core.case_words import case as case
+from verify_norm.core.case_words import count as count
 from verify_norm.core.errors import Exit
 from verify_norm.core.results import Report, cases, unchecked
 from verify_norm.core.spec import Contract
@@ -119,11 +120,6 @@ def printable(value: object) -> str:
 def sentence(plain: str) -> str:
     """Return the text with a full stop at its end, "" unchanged."""
     return plain + "." * bool(plain and plain[-1] not in ".!?…")
-
-
-def count(number: int, noun: str) -> str:
-    """Return a number of things, as "1 case" or "2,000 cases"."""
-    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def no_data(check: CheckResult) -> str:
