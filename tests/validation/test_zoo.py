@@ -139,6 +139,24 @@ def test_the_verdict_on_an_example_says_what_is_not_as_expected():
     assert Outcome(right, (), 1, 0.1, gap="incomplete").verdict is Exit.INCOMPLETE
 
 
+def test_an_internal_error_ends_its_own_example_alone(monkeypatch, tmp_path):
+    def broken(kernel, settings, *, until):
+        raise RuntimeError("CUDA error: unknown error")
+
+    monkeypatch.setattr(zoo, "search", broken)
+    found = zoo._run(RIGHT, Settings(), ())
+    assert (found.gap, found.verdict) == ("internal error: RuntimeError: CUDA error: unknown error", Exit.INTERNAL)
+    assert "in broken" in found.error
+    wrong = replace(found, example=ZOO["A34_dw_missing"])
+    assert (wrong.verdict, wrong.jsonable()["error"]) == (Exit.INTERNAL, found.error)
+    monkeypatch.setattr(zoo, "run_all", lambda *_, **__: iter((found, Outcome(wrong.example, (), 1, 0.0))))
+    result = run("A34", RIGHT, "--json", tmp_path / "zoo.json")
+    assert result.exit_code == Exit.INTERNAL, "although a wrong kernel was missed too"
+    assert "Traceback" in result.stderr
+    assert f"no verdict: {RIGHT}: internal error" in result.stdout
+    assert len(json.loads((tmp_path / "zoo.json").read_text())["outcomes"]) == 2
+
+
 def test_a_right_kernel_passes_only_after_all_corner_cases(monkeypatch):
     clock = SimpleNamespace(perf_counter=count().__next__)
     for module in (search, sweep):

@@ -1,5 +1,6 @@
 """How far the tool can be trusted: its power on a kernel, the zoo, the references' certificate, the gradient check."""
 
+import sys
 from typing import Annotated
 
 import typer
@@ -80,6 +81,7 @@ def zoo(
             outcomes.append(outcome)
             done = "as expected" if outcome.as_expected else outcome.gap or "NOT as expected"
             console.status(f"{len(outcomes)} of {len(run)}: {outcome.example.name} {done}")
+            sys.stderr.write(outcome.error)
     except KeyboardInterrupt:
         interrupted = True
         console.complain(f"interrupted: {len(run) - len(outcomes)} of {len(run)} examples were not run")
@@ -87,6 +89,8 @@ def zoo(
         form.show_zoo(outcomes, [s for s in chosen if s not in run], terminal.console())
     write_json(collection.dump(outcomes, settings, interrupted=interrupted), json_path)
     verdicts = [outcome.verdict for outcome in outcomes]
+    if Exit.INTERNAL in verdicts:
+        return Exit.INTERNAL
     return worst_of([*verdicts, Exit.INCOMPLETE] if interrupted and not settings.allow_incomplete else verdicts)
 
 

@@ -35,7 +35,7 @@ def show_zoo(outcomes: list[Outcome], left_out: Iterable[Example], console: Cons
         console.print(_score(wrong))
     for name in policies:
         console.print(escape(_policy(name, wrong, correct)))
-    for outcome in correct:
+    for outcome in outcomes:
         if outcome.gap:
             console.print(f"[yellow]no verdict[/]: {outcome.example.name}: {escape(outcome.gap)}")
     detected, flagged = (sum(outcome.detected for outcome in some) for some in (wrong, correct))

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import closing
@@ -39,7 +40,8 @@ class Outcome:
 
     `findings` are all of a right kernel, or the reduced one that detects the bug of a wrong kernel; else whatever was
     found. `ended` counts seconds from the start of the run over all examples. `gap` says why a right kernel without
-    findings has no verdict: its run is incomplete, or checked nothing.
+    findings has no verdict: its run is incomplete, or checked nothing. `error` is the traceback of an internal error,
+    after which there is no verdict either.
     """
 
     example: Example
@@ -49,6 +51,7 @@ class Outcome:
     policies: dict[str, Verdict] = field(default_factory=dict)
     ended: float = 0.0
     gap: str = ""
+    error: str = ""
 
     @property
     def detected(self) -> bool:
@@ -58,6 +61,8 @@ class Outcome:
     @property
     def verdict(self) -> Exit:
         """FINDINGS for a right kernel that is flagged and a wrong one that is missed; INCOMPLETE for a gap."""
+        if self.error:
+            return Exit.INTERNAL
         if self.detected != self.example.wrong:
             return Exit.FINDINGS
         return Exit.INCOMPLETE if self.gap else Exit.PASS
@@ -71,7 +76,8 @@ class Outcome:
         """Return plain data for json.dumps."""
         one = self.example
         facts: dict[str, Any] = {"name": one.name, "op": one.kernel.op, "class": one.kind, "wrong": one.wrong}
-        facts |= {"source": one.source, "right": self.as_expected, "gap": self.gap, "cases": self.cases}
+        facts |= {"source": one.source, "right": self.as_expected, "gap": self.gap, "error": self.error}
+        facts |= {"cases": self.cases}
         facts |= {"seconds": round(self.seconds, 2), "findings": [asdict(finding) for finding in self.findings]}
         facts["policies"] = {name: asdict(verdict) for name, verdict in self.policies.items()}
         return dict(jsonable(facts))
@@ -179,6 +185,9 @@ def _run(name: str, settings: Settings, against: tuple[str, ...]) -> Outcome:
     except KeyboardInterrupt:
         _remember()
         raise
+    except Exception as error:  # the other examples go on
+        last = traceback.format_exception_only(error)[-1].strip()
+        return Outcome(ZOO[name], (), 0, 0.0, gap=f"internal error: {last}", error=traceback.format_exc())
 
 
 def _remember(*_: object) -> None:
