@@ -103,6 +103,7 @@ def _format(name: str) -> Format:
 
 
 FORMATS = {n: _format(n) for n in ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")}
+FORMATS["int8"] = Format("int8", 1, 0, 0, 127.0, np.dtype(np.int8), np.ones(2048))  # numbers with an ulp of 1
 KERNEL_DTYPES = ("float32", "float16", "bfloat16")  # the types that x can have
 ALIASES = {"fp64": "float64", "fp32": "float32", "f32": "float32", "bf16": "bfloat16"}
 ALIASES |= {"fp16": "float16", "half": "float16"}
