@@ -174,10 +174,9 @@ class Chain:
     def _errors(self, n: Norm, v: Values, a: Arithmetic) -> tuple[Array, ...]:
         e = rounding.statistics_error(n, a)
         z = rounding.affine_error(n, rounding.xhat_error(n, e, a), a)
-        zs = steps(self.stages, n, z, v, a).zs
-        scaled = ((stage, before) for stage, before in zip(self.stages, zs, strict=False) if isinstance(stage, Quantize))
-        scales = [stage.scale_error(before, v, a) for stage, before in scaled if stage.dynamic]
-        y = zs[-1]
+        *before, y = steps(self.stages, n, z, v, a).zs
+        pairs = zip(self.stages, before, strict=True)
+        scales = [s.scale_error(z, v, a) for s, z in pairs if isinstance(s, Quantize) and s.dynamic]
         delta = finite_below(y.delta, y.size + y.delta, a.huge)
         return self._outside(n, delta, scales, e.mean, n.rstd * e.rho)
 

@@ -8,8 +8,8 @@ block of a row may be shorter. `scale_ub`, an input of one value, bounds A, as i
 contract's (`Contract.scale_floor`), else 0. y is no function that autograd differentiates, so there is no backward.
 
 **Nothing but zeros.** Where A = 0, y = 0 and s is 1, or the floor. Any s from 0 to 2 is right, since y·s = 0; NaN is
-wrong. Where a z is NaN or infinite, y·s must not be a number there: it is y or s that says so, and the other elements of
-that row or block are not judged.
+wrong. Where a z is NaN or infinite, y·s must not be a number: y or s says so, and the other elements of that row or
+block are not judged.
 
 **Errors of the scale.** A is off by at most what max(|z| + δz) and max(|z| − δz) differ from it. A kernel divides by L,
 or multiplies by a rounded 1/L, so s is between
@@ -21,8 +21,8 @@ terms, `size`). That is a division and three roundings, beyond the scale's own; 
 
     δy = |z|·σ + (δz + γ(4 + 3)·(size + δz))/s⁻ + underflow
 
-and less where that saturates. So y is a rounding of a value within δy of z/s: near a tie either neighbour is right. y is
-not judged where s⁻ is 0 or 1/s may leave the range: there the data are rounding errors, or subnormal.
+and less where that saturates. So y is a rounding of a value within δy of z/s: near a tie either neighbour is right. It
+is not judged where s⁻ is 0 or 1/s may leave the range: there the data are rounding errors, or subnormal.
 
 **Saturation.** Converted to int8, what is below −127 may become −127 or −128.
 """
@@ -83,23 +83,31 @@ class Quantize:
         """L."""
         return LARGEST[self.dtype]
 
+    def _range(self, given: Inputs) -> float:
+        """Return the magnitude at which y saturates: L, or infinity by contract."""
+        return float(given.get("largest", self.largest))
+
     def blocks(self, n: int) -> int:
         """Return how many scales a row of n elements has.
 
         >>> [Quantize("int8", one).blocks(129) for one in GRANULARITIES]
         [1, 1, 3, 2]
         """
-        return -(-n // BLOCKS.get(self.granularity, n))
+        return -(-n // self.length(n))
+
+    def length(self, n: int) -> int:
+        """Return how many elements of a row of n have one scale."""
+        return BLOCKS.get(self.granularity, n)
 
     def spread(self, values: Array, n: int) -> Array:
         """Return the value of each block (M, K) for each element of it, (M, n)."""
-        wide: Array = values[:, np.arange(n) // BLOCKS.get(self.granularity, n)]
+        wide: Array = values[:, np.arange(n) // self.length(n)]
         return wide
 
     def most(self, size: Array) -> Array:
         """Return the largest of each block, (M, K), NaN where one is NaN."""
         M, n = size.shape
-        length, count = BLOCKS.get(self.granularity, n), self.blocks(n)
+        length, count = self.length(n), self.blocks(n)
         inside = np.minimum(np.arange(count * length), n - 1)  # a short block repeats its last element
         most: Array = size[:, inside].reshape(M, count, length).max(2)
         return most
@@ -144,7 +152,7 @@ class Quantize:
         """Return sat(z/s), NaN where z is NaN, or where it is infinite and no given scale or bound saturates it."""
         saturates = self.bounded or not self.dynamic
         s = self.spread(np.broadcast_to(self.scale(z, given), (len(z), self.blocks(z.shape[1]))), z.shape[1])
-        y = saturated(z / s, given.get("largest", self.largest))
+        y = saturated(z / s, self._range(given))
         y = y if saturates else np.where(np.isinf(z), np.nan, y)
         return np.where(np.isnan(y), 0.0, y) if self.dtype == "int8" and not self.dynamic else y
 
@@ -163,7 +171,7 @@ class Quantize:
         terms = z.size + z.delta
         delta = np.abs(z.value) * sigma + (z.delta + a.gamma(DIVISION + 3) * terms) / low + a.tiny * (4.0 + 4.0 / low)
         delta = finite_below(delta, terms / low, a.huge)
-        delta = saturated_error(z.value / value, delta, given.get("largest", self.largest))
+        delta = saturated_error(z.value / value, delta, self._range(given))
         below = (self.dtype == "int8") & (z.value / value - delta < -self.largest - 0.5)
         delta = np.where(below, np.maximum(delta, 1.0), delta)
         zero = self.spread(self.most(terms) == 0, n)

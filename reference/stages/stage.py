@@ -84,7 +84,8 @@ def passed(stage: Stage, z: Approximate, given: Inputs, a: Arithmetic) -> Approx
     """Return y, and how far a kernel's y may be off: not at all where no term of y is more than an exact 0."""
     delta = stage.slope(z.value, z.delta, given) * z.delta + stage.own_error(z, given, a)
     size = stage.size(z, given)
-    return Approximate(stage.value(z.value, given), np.where((z.delta == 0) & (size == 0), 0.0, delta), size)
+    exact = (z.delta == 0) & (size == 0) & np.isfinite(delta)
+    return Approximate(stage.value(z.value, given), np.where(exact, 0.0, delta), size)
 
 
 def apart(stage: Stage, z: Approximate, common: Array, given: Inputs, a: Arithmetic) -> Array:

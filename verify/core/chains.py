@@ -9,7 +9,6 @@ once. A text is the name of both directions; "_fwd" or "_bwd" behind it is that 
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -23,6 +22,7 @@ from verify_norm.core.tensors import (
     GATE,
     MEAN,
     MODULATION,
+    OF_8_BITS,
     RESIDUAL,
     RESIDUAL_OUT,
     RSTD,
@@ -32,9 +32,9 @@ from verify_norm.core.tensors import (
     SCALE_OF_Y,
     SCALE_UB,
     WEIGHT,
+    Y_SCALE,
     X,
     Y,
-    Y_SCALE,
     gradient,
 )
 from verify_norm.reference.chain import BASES, Chain, Function
@@ -94,7 +94,7 @@ def operators(name: str, chain: Chain, summary: str) -> tuple[Op, ...]:
 
     sum_in, sum_out = ((X, RESIDUAL), (Y, RESIDUAL_OUT)) if chain.adds else ((X,), (Y,))
     if chain.quantizer is not None:
-        made = (replace(Y, dtype=chain.quantizer.dtype), *[SCALE_OF_Y] * len(chain.scales), *sum_out[1:], *statistics)
+        made = (OF_8_BITS[chain.quantizer.dtype], *[SCALE_OF_Y] * len(chain.scales), *sum_out[1:], *statistics)
         return (record("forward", (*sum_in, *tensors), made, None, summary),)
     gradients = (DX, *(gradient(tensor) for tensor in tensors))
     words = f"the gradients of {name}_fwd" + "; dx is that of residual too" * chain.adds
@@ -217,7 +217,8 @@ def _quantize(option: str) -> Quantize:
     kind = QUANTIZED[one_of("type of quantize", form, QUANTIZED)]
     one_of("granularity of quantize", granularity, GRANULARITIES)
     if bound not in ([], ["scale_ub"]) or (bound and granularity == "static"):
-        raise UsageError(f"quantize({option}): expected nothing or scale_ub behind {granularity}, got {', '.join(bound)}")
+        wanted = "nothing" if granularity == "static" else "scale_ub or nothing"
+        raise UsageError(f"quantize({option}): expected {wanted} behind {granularity}, got {', '.join(bound)}")
     return Quantize(kind, granularity, bool(bound))
 
 

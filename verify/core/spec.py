@@ -186,9 +186,10 @@ class CaseSpec:
     `shape` is that of x. LayerNorm and RMSNorm normalize its last `normalized_ndim` dimensions, GroupNorm each of
     `num_groups` groups of channels. Values are (offset + noise of family `data`) · 2**log2_scale. Every tensor has its
     own layout in memory, and the gaps of its storage hold poison. `training`, `momentum` and `running` (whether there
-    are running statistics) belong to BatchNorm. A quantized y is multiplied by `scale`, or divided by y_scale = 1/scale;
-    scale_ub is 300/scale. The scale and shift of a `modulation` have a row for each sample, an index of x's first dimension, or for each token. `frozen` inputs need no
-    gradient, where torch's autograd makes the backward. Annotations hold the allowed ranges of the numbers.
+    are running statistics) belong to BatchNorm. A quantized y is multiplied by `scale`, or divided by y_scale =
+    1/scale; scale_ub is 300/scale. The scale and shift of a `modulation` have a row for each sample, an index of x's
+    first dimension, or for each token. `frozen` inputs need no gradient, where torch's autograd makes the backward.
+    Annotations hold the allowed ranges of the numbers.
 
     A `special` value is in the input `special_in`, where `special_at` says: in its first, its middle or its last
     element, in one element of every other row, or in all of the middle row. With "nan+inf" an infinity is beside each
