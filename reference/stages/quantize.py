@@ -120,9 +120,8 @@ class Quantize:
         """Return how far a kernel's scale may be off: inf where nothing is known, as of what is not finite."""
         s = self._scales(z, given, a.gamma(DIVISION))
         delta = np.maximum(s.high - s.value, s.value - s.low) + a.tiny
-        most = self.most(np.abs(z.value))
-        free = self._vanishing(s, a) | (most == 0)
-        return np.where(np.isfinite(most), np.where(free, np.maximum(delta, 1.0), delta), np.inf)
+        free = self._vanishing(s, a) | (self.most(np.abs(z.value)) == 0)
+        return np.where(self._unknown(z), np.inf, np.where(free, np.maximum(delta, 1.0), delta))
 
     def _scales(self, z: Approximate, given: Inputs, unit: float) -> Scales:
         """Return the scales and their bounds, where a division errs by `unit`; (1, 1) of a given one."""
@@ -141,6 +140,11 @@ class Quantize:
         most = np.minimum(most, given["scale_ub"].reshape(1, 1)) if self.bounded else most
         bounded: Array = np.maximum(most / self.largest, given.get("scale_floor", 0.0))
         return bounded
+
+    def _unknown(self, z: Approximate) -> Array:
+        """Return the blocks in which a z, or its bound, is not finite: a scale_ub would hide it."""
+        unknown: Array = ~np.isfinite(self.most(np.abs(z.value) + z.delta))
+        return unknown
 
     def _vanishing(self, s: Scales, a: Arithmetic) -> Array:
         """Return where a scale, or what it is computed with, may leave the range."""
@@ -165,7 +169,7 @@ class Quantize:
         M, n = z.value.shape
         s = self._scales(z, given, a.gamma(DIVISION) if self.dynamic else 0.0)
         shape = (M, self.blocks(n))
-        unknown = self._vanishing(s, a) | ~np.isfinite(self.most(np.abs(z.value)))
+        unknown = self._vanishing(s, a) | self._unknown(z)
         value, low, high, lost = (self.spread(np.broadcast_to(one, shape), n) for one in (*s, unknown))
         sigma = np.maximum(1.0 / low - 1.0 / value, 1.0 / value - 1.0 / high)
         terms = z.size + z.delta
