@@ -68,7 +68,7 @@ def amax(z, length, how, dtype):
     most = most.amax(2).abs() if how == "signed" else most.abs().amax(2)
     if how == "maximum without NaN":
         most = blocks(torch.where(z.isnan(), 0.0, z), length).abs().amax(2)
-    return most.to(getattr(torch, "bfloat16")).to(z.dtype) if how == "amax in bfloat16" else most
+    return most.to(torch.bfloat16).to(z.dtype) if how == "amax in bfloat16" else most
 
 
 def kernel(text, how="", **contract):
