@@ -17,7 +17,11 @@ from verify_norm.core.spec import Contract, Op
 
 SHOW = "verify-norm show contracts"  # the command that explains them
 STRICT: Mapping[str, Any] = asdict(Contract())
-NEEDS = {"weight_grad": "dweight", "offset_weight": "weight_offset", "scale_floor": "y_scale"}  # what an operator has if a field is about it
+NEEDS = {
+    "weight_grad": "dweight",
+    "offset_weight": "weight_offset",
+    "scale_floor": "y_scale",
+}  # what an operator has if a field is about it
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +84,12 @@ WEAKER = (  # one promise less each, first those that cost no accuracy; of one f
     Known("weight_grad=float16", "dweight and dbias are float16", "gradients of float32 weights in the type of x"),
     Known("weight_grad=bfloat16", "dweight and dbias are bfloat16", "gradients of float32 weights in the type of x"),
     Known("saturate=saturate", "a result beyond its type's largest number is that number", "casts with .satfinite"),
-    Known(f"scale_floor={1 / (448 * 512)!r}", "no scale is below 1/(448·512)", "vLLM's and TensorRT-LLM's float8_e4m3fn"),
-    Known(f"scale_floor={1e-10 / 448!r}", "max |z| counts as 1e-10 at least, of float8_e4m3fn", "groups of SGLang, vLLM"),
+    Known(
+        f"scale_floor={1 / (448 * 512)!r}", "no scale is below 1/(448·512)", "vLLM's and TensorRT-LLM's float8_e4m3fn"
+    ),
+    Known(
+        f"scale_floor={1e-10 / 448!r}", "max |z| counts as 1e-10 at least, of float8_e4m3fn", "groups of SGLang, vLLM"
+    ),
     Known(f"scale_floor={1e-10 / 127!r}", "max |z| counts as 1e-10 at least, of int8", "groups of SGLang and vLLM"),
     Known(f"scale_floor={1e-4 / 448!r}", "max |z| counts as 1e-4 at least, of float8_e4m3fn", "DeepGEMM"),
     Known(f"scale_floor={2.0**-23!r}", "no scale is below 2^-23", "vLLM's int8"),
