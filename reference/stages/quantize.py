@@ -24,6 +24,9 @@ terms, `size`). That is a division and three roundings, beyond the scale's own; 
 and less where that saturates. So y is a rounding of a value within δy of z/s: near a tie either neighbour is right. It
 is not judged where s⁻ is 0 or 1/s may leave the range: there the data are rounding errors, or subnormal.
 
+Where a contract rounds z to a narrow type first, that is part of δz: `z_lost` has the unit roundoff of the type, what
+an underflow loses, and its largest number.
+
 **Saturation.** Converted to int8, what is below −127 may become −127 or −128.
 """
 
@@ -118,6 +121,7 @@ class Quantize:
 
     def scale_error(self, z: Approximate, given: Inputs, a: Arithmetic) -> Array:
         """Return how far a kernel's scale may be off: inf where nothing is known, as of what is not finite."""
+        z = self._rounded(z, given)
         s = self._scales(z, given, a.gamma(DIVISION))
         delta = np.maximum(s.high - s.value, s.value - s.low) + a.tiny
         free = self._vanishing(s, a) | (self.most(np.abs(z.value)) == 0)
@@ -134,6 +138,15 @@ class Quantize:
         )
         value = np.where(np.isfinite(self.most(size)) & (value > 0), value, NO_SCALE)
         return Scales(value, low * (1.0 - unit), high * (1.0 + unit))
+
+    def _rounded(self, z: Approximate, given: Inputs) -> Approximate:
+        """Return z with what a rounding to a narrow type adds to its error; an exact 0 stays one."""
+        u, lost, largest = given.get("z_lost") or (0.0, 0.0, np.inf)
+        if u == 0:
+            return z
+        most = np.abs(z.value) + z.delta
+        delta = z.delta + u * most + np.where(most == 0, 0.0, lost)
+        return z._replace(delta=finite_below(delta, most, largest))
 
     def _bounded(self, most: Array, given: Inputs) -> Array:
         """Return max(min(A, scale_ub)/L, floor)."""
@@ -166,7 +179,7 @@ class Quantize:
 
     def own_error(self, z: Approximate, given: Inputs, a: Arithmetic) -> Array:
         """Return δy."""
-        M, n = z.value.shape
+        (M, n), z = z.value.shape, self._rounded(z, given)
         s = self._scales(z, given, a.gamma(DIVISION) if self.dynamic else 0.0)
         shape = (M, self.blocks(n))
         unknown = self._vanishing(s, a) | self._unknown(z)

@@ -35,6 +35,7 @@ NAMES = (
     "rmsnorm | quantize(int8)",
     "layernorm | quantize(e4m3fn)",
 )
+FP8, GROUP, INT8 = NAMES[0], NAMES[1], NAMES[2]
 UNUSUAL = ("", "reciprocal", "by L/A", "met before x̂", "float64", "scale 0 of zeros", "maximum without NaN")
 
 
@@ -85,6 +86,7 @@ def kernel(text, how="", **contract):
         z = xhat * w + b
         z = functional.silu(z) if silu else z
         z = z.bfloat16().to(kind) if how == "z in bfloat16" else z
+        z = z.to(x.dtype).to(kind) if how == "z in the type of x" else z
         n = z.shape[1]
         length = q.length(n) if how != "another length" else 2 * q.length(n)
         if q.dynamic:
@@ -154,6 +156,14 @@ def test_8_bits_that_hold_no_nan_have_a_scale_that_does(findings):
     assert set(found) == {("nonfinite", "y")}
 
 
+@pytest.mark.parametrize("name", [FP8, INT8])
+def test_z_in_the_type_of_x_is_a_contract(name, findings):
+    values = ("signature", "accuracy", "distribution", "statistics", "nonfinite", "identities")
+    assert findings(kernel(name, "z in the type of x", z="x"), SPECS, *values) == {}
+    assert ("accuracy", "y") in findings(kernel(name, "z in the type of x"), SPECS, "accuracy")
+    assert ("accuracy", "y_scale") in findings(kernel(name, "half of a block", z="x"), SPECS, "accuracy")
+
+
 def test_a_floor_of_the_scale_is_a_contract(findings):
     floored = kernel(FP8, scale_floor=1 / (448 * 512))
     assert findings(floored, SPECS, "signature", "accuracy", "statistics", "nonfinite") == {}
@@ -161,7 +171,6 @@ def test_a_floor_of_the_scale_is_a_contract(findings):
     assert ("accuracy", "y_scale") in findings(wrong, SPECS, "accuracy")
 
 
-FP8, GROUP, INT8 = NAMES[0], NAMES[1], NAMES[2]
 MISTAKES = {  # and the outputs that are wrong
     FP8: {
         "the neighbour's scale": {"y", "y_scale"},

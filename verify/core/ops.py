@@ -328,4 +328,6 @@ def roundings(contract: Contract, dtype: str, output: str) -> dict[str, Any]:
     """Return what a reference may ask of a contract: how a fused sum is rounded, and the range of a quantized y."""
     rounded = FORMATS[dtype].round if contract.residual == "rounded" else None
     largest = np.inf if contract.saturate == "overflow" else FORMATS[output].largest
-    return {"rounded": rounded, "largest": largest, "scale_floor": contract.scale_floor}
+    narrow = None if contract.z is None else FORMATS[dtype if contract.z == "x" else contract.z]
+    lost = (0.0, 0.0, np.inf) if narrow is None else (narrow.u, float(narrow.ulp(0.0)) / 2, narrow.largest)
+    return {"rounded": rounded, "largest": largest, "z_lost": lost, "scale_floor": contract.scale_floor}

@@ -156,6 +156,8 @@ class Contract:
     saturate : what is returned beyond the largest number of an output's type: that number ("saturate"), or an infinity,
         in float8_e4m3fn NaN ("overflow"). "either": a quantized y saturates, another 8-bit y may do either, and wider
         outputs overflow.
+    z : type to which the result of the norm, and of stages, is rounded before it is quantized, and before its largest
+        is taken ("x": that of x, as of a norm and a quantization in turn); None: no rounding.
     scale_floor : the smallest scale of a quantized y that the data determine, as 4.3596540178571426e-06 = 1/(448·512).
     """
 
@@ -176,6 +178,7 @@ class Contract:
     output: Float | Float8 | Literal["promoted"] | None = None
     weight_grad: Float | None = None
     saturate: Beyond = "either"
+    z: Float | Literal["x"] | None = None
     scale_floor: NotNegative = 0.0
 
 

@@ -33,7 +33,9 @@ Judge = Callable[[CaseSpec, tuple[str, ...], Contract], Examined]
 FREE = frozenset(("inplace", "output", "weight_grad", "saturate", "scale_floor", "deterministic"))
 INSTEAD = frozenset(("output", "weight_grad", "stats", "saturate", "scale_floor"))
 COARSE = frozenset(("bf16x3", "tf32", "bf16"))  # products that miss more of their operands than float32 does of sums
-NARROW = frozenset(("stats", "xhat", "partials", "products"))  # fields that name a type in which something is rounded
+NARROW = frozenset(
+    ("stats", "xhat", "partials", "products", "z")
+)  # fields that name a type in which something is rounded
 BOUNDED = frozenset(("accuracy", "statistics"))  # checks that judge elements by their bounds
 OTHERS = 10  # failing cases besides the smallest, spread over all of them
 FRESH = 12  # random cases, drawn with a seed that the run has not used
