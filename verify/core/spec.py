@@ -158,7 +158,7 @@ class Contract:
         outputs overflow.
     z : type to which the result of the norm, and of stages, is rounded before it is quantized, and before its largest
         is taken ("x": that of x, as of a norm and a quantization in turn); None: no rounding.
-    scale_floor : the smallest scale of a quantized y that the data determine, as 4.3596540178571426e-06 = 1/(448·512).
+    scale_floor : the smallest scale of a quantized y that the data determine, as 4.359654017857143e-06 = 1/(448·512).
     """
 
     accumulate: Float = "float32"
