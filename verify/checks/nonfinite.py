@@ -71,7 +71,7 @@ def _judged(run: Run) -> Iterator[tuple[str, Array, Any, Any]]:
         summand = special_input(spec, op) in SUMMANDS.get(name, ())
         if name == "amax" or (geometry.settled(name, spec, op) and not summand):
             continue
-        got = _dequantized(run, got) if name == "y" and op.quantizer is not None else got
+        got = dequantized(run, got) if name == "y" and op.quantizer is not None else got
         added = summand and not op.stages and not op.quantized
         limit, finite = limits.get(name, np.full(want.shape, np.nan)), near[name]
         nan = False if finite is None else np.isnan(finite.value)
@@ -84,7 +84,7 @@ def _judged(run: Run) -> Iterator[tuple[str, Array, Any, Any]]:
         yield name, got, right, wrong
 
 
-def _dequantized(run: Run, y: Array) -> Array:
+def dequantized(run: Run, y: Array) -> Array:
     """Return y, NaN where its scale is no number, or where only a scale that is not returned could tell it."""
     stage, scale = run.case.op.quantizer, compared(run).get("y_scale")
     if scale is None:
