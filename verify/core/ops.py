@@ -131,21 +131,6 @@ OPS: dict[str, Op] = Operators(
             "y = z·σ(gate) of rmsnorm_fwd's z; gate has the shape of x",
         ),
         *operators(
-            "rmsnorm_quant",
-            Chain("rmsnorm", (Quantize("float8_e4m3fn", "per_token"),)),
-            "y = rmsnorm_fwd's z/y_scale in float8_e4m3fn; y_scale = max |z| of each row over 448",
-        ),
-        *operators(
-            "add_rmsnorm_quant",
-            Chain("rmsnorm", (Quantize("float8_e4m3fn", "per_token"),), adds=True),
-            "residual_out = x + residual, y = its RMSNorm in float8_e4m3fn, y_scale = max |z| of each row over 448",
-        ),
-        *operators(
-            "add_rmsnorm_quant_group",
-            Chain("rmsnorm", (Quantize("float8_e4m3fn", "group128"),), adds=True),
-            "as add_rmsnorm_quant, with a scale of every 128 elements of a row",
-        ),
-        *operators(
             "modulate_layernorm",
             Chain("layernorm", (Modulate(),)),
             "y = z(1 + scale) + shift of layernorm_fwd's z; scale and shift have one row a sample, or the shape of x",
@@ -247,6 +232,21 @@ OPS: dict[str, Op] = Operators(
             add_rmsnorm.backward,
             add_rmsnorm.backward_error,
             note="; dx is that of residual too",
+        ),
+        *operators(
+            "rmsnorm_quant",
+            Chain("rmsnorm", (Quantize("float8_e4m3fn", "per_token"),)),
+            "y = rmsnorm_fwd's z/y_scale in float8_e4m3fn; y_scale = max |z| of each row over 448",
+        ),
+        *operators(
+            "add_rmsnorm_quant",
+            Chain("rmsnorm", (Quantize("float8_e4m3fn", "per_token"),), adds=True),
+            "residual_out = x + residual, y = its RMSNorm in float8_e4m3fn, y_scale = max |z| of each row over 448",
+        ),
+        *operators(
+            "add_rmsnorm_quant_group",
+            Chain("rmsnorm", (Quantize("float8_e4m3fn", "group128"),), adds=True),
+            "as add_rmsnorm_quant, with a scale of every 128 elements of a row",
         ),
     )
 )

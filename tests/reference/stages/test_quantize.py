@@ -89,6 +89,17 @@ def test_terms_of_the_bound():
     assert delta[1] == pytest.approx(10 * (4 + 7) * 2.0**-10, rel=0.02)  # 1/s and seven more
     assert INT8.own_error(about(z, [0.0, 0.5]), NONE, EXACT)[0].tolist() == pytest.approx([0, 5])
     assert INT8.own_error(about(z, [1.27, 0.0]), NONE, EXACT)[0, 1] == pytest.approx(10 / 0.9 - 10)
+    assert INT8.own_error(about([12.0, 1.0], [1.27, 0.0]), {"scale_floor": 0.1}, EXACT)[0, 1] == pytest.approx(
+        10 - 127 / 13.27
+    )
+    flushes = Arithmetic(u=0.0, tiny=2.0**-40, huge=1e300)
+    assert INT8.own_error(about(z), NONE, flushes)[0, 1] == pytest.approx((4 + 4 / 0.1) * 2.0**-40)
+    narrow = INT8.own_error(about([0.0, 12.7, 1.0]), {"z_lost": (2.0**-11, 2.0**-25, 65504.0)}, EXACT)[0]
+    assert narrow[2] == pytest.approx(10 * (2 * 2.0**-11 + 2.0**-25), rel=1e-3)  # of z, and of A
+    assert narrow[0] == 0
+    assert not np.isfinite(quantized(INT8, about(7e4), {"z_lost": (2.0**-11, 2.0**-25, 65504.0)}).delta).any()
+    judged = [bool(np.isfinite(quantized(FP8, about(most)).delta).all()) for most in (1e-35, 1e-34, 1e36, 1e38)]
+    assert judged == [False, True, True, False]  # a scale, and 1/A, are normal numbers
     given = {"y_scale": np.array([0.01])}
     assert Quantize("int8").own_error(about([2.0, -2.0]), given, EXACT)[0].tolist() == [0, 1]  # −128 is right too
     terms = about([1.0, 12.7], size=[9.0, 12.7])
