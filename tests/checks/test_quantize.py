@@ -1,5 +1,6 @@
 """Quantized norms: right kernels pass, unusual ones too, and each usual mistake is detected by name."""
 
+from dataclasses import replace
 from math import prod
 
 import pytest
@@ -26,6 +27,7 @@ SPECS = (
     *(CaseSpec((4, 200), special=value, special_in=name, seed=13, further=())
       for value in ("nan", "inf", "nan+inf") for name in ("x", "weight")),
 )  # fmt: skip
+ONCE = tuple(replace(spec, further=()) for spec in SPECS)  # for checks of values
 NAMES = (
     "add | rmsnorm | quantize(e4m3fn, per_token)",
     "add | rmsnorm | quantize(e4m3fn, group128)",
@@ -146,7 +148,7 @@ def test_right_kernels_pass_every_check(name, how, findings):
 @pytest.mark.parametrize("name", NAMES)
 def test_right_kernels_are_within_the_bound(name, findings):
     for how in UNUSUAL[: -1 if "int8" in name else None]:
-        assert findings(kernel(name, how), SPECS, "signature", "accuracy", "statistics", "nonfinite") == {}, how
+        assert findings(kernel(name, how), ONCE, "signature", "accuracy", "statistics", "nonfinite") == {}, how
 
 
 def test_8_bits_that_hold_no_nan_have_a_scale_that_does(findings):
@@ -160,15 +162,15 @@ def test_8_bits_that_hold_no_nan_have_a_scale_that_does(findings):
 def test_z_in_the_type_of_x_is_a_contract(name, findings):
     values = ("signature", "accuracy", "distribution", "statistics", "nonfinite", "identities")
     assert findings(kernel(name, "z in the type of x", z="x"), SPECS, *values) == {}
-    assert ("accuracy", "y") in findings(kernel(name, "z in the type of x"), SPECS, "accuracy")
-    assert ("accuracy", "y_scale") in findings(kernel(name, "half of a block", z="x"), SPECS, "accuracy")
+    assert ("accuracy", "y") in findings(kernel(name, "z in the type of x"), ONCE, "accuracy")
+    assert ("accuracy", "y_scale") in findings(kernel(name, "half of a block", z="x"), ONCE, "accuracy")
 
 
 def test_a_floor_of_the_scale_is_a_contract(findings):
     floored = kernel(FP8, scale_floor=1 / (448 * 512))
-    assert findings(floored, SPECS, "signature", "accuracy", "statistics", "nonfinite") == {}
+    assert findings(floored, ONCE, "signature", "accuracy", "statistics", "nonfinite") == {}
     wrong = kernel(FP8, "the neighbour's scale", scale_floor=1 / (448 * 512))
-    assert ("accuracy", "y_scale") in findings(wrong, SPECS, "accuracy")
+    assert ("accuracy", "y_scale") in findings(wrong, ONCE, "accuracy")
 
 
 MISTAKES = {  # and the outputs that are wrong
@@ -209,5 +211,5 @@ MISTAKES = {  # and the outputs that are wrong
 
 @pytest.mark.parametrize(("name", "how"), [(name, how) for name, many in MISTAKES.items() for how in many])
 def test_mistakes_are_detected_by_name(name, how, findings):
-    found = findings(kernel(name, how), SPECS, "signature", "accuracy")
+    found = findings(kernel(name, how), ONCE[:11], "signature", "accuracy")
     assert {output for _, output in found} == MISTAKES[name][how], found
