@@ -9,13 +9,15 @@ the norm (`Norm.gradients`); after an addition dresidual_out is added to dx (`re
 **Errors.** δz goes forward through `stage.passed`, which keeps each z and its δz for the backward. There a kernel
 computes every z again, from the statistics that it uses, so the same δz holds, and `lost` goes back through
 `Stage.pull_error`, to `rounding.gradients_error`. After an addition y is within |chain(h̃) − chain(h)| + δ(h̃) of the
-truth, with h̃ what the contract keeps of h.
+truth, with h̃ what the contract keeps of h. In a row of zeros w·x̂ + b is exact where it is 0.
+
+**Quantization** is a last stage with another output, the scale, and no backward.
 """
 
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from inspect import Parameter, Signature
@@ -26,6 +28,7 @@ import numpy as np
 from verify_norm.reference import layernorm, residual_sum, rmsnorm, rounding
 from verify_norm.reference.arithmetic import Arithmetic, finite_below
 from verify_norm.reference.norm import Norm
+from verify_norm.reference.stages.quantize import Quantize
 from verify_norm.reference.stages.stage import Approximate, Stage, passed
 from verify_norm.reference.view import Array, View, groups, rows
 
@@ -95,9 +98,10 @@ class Steps:
 
 
 def steps(stages: tuple[Stage, ...], n: Norm, dz: Array, v: Values, a: Arithmetic) -> Steps:
-    """Return every z, where z0 = w·x̂ + b is off by dz."""
-    bias = 0.0 if n.bias is None else 2 * np.abs(n.bias)
-    zs = [Approximate(n.y, dz, np.abs(n.y) + bias)]
+    """Return every z, where z0 = w·x̂ + b is off by dz: by nothing where w·x̂ of x = 0, or of w = 0, has no b."""
+    size = np.abs(n.y) + (0.0 if n.bias is None else 2 * np.abs(n.bias))
+    nothing = (n.x == 0).all(n.view.axes, keepdims=True) | (False if n.weight is None else n.weight == 0)
+    zs = [Approximate(n.y, np.where(nothing & (size == 0), 0.0, dz), size)]
     for stage in stages:
         zs.append(passed(stage, zs[-1], v, a))
     return Steps(stages, tuple(zs))
@@ -128,49 +132,65 @@ class Chain:
         """The names of what a forward saves."""
         return ("mean", "rstd") if self.base.centred else ("rstd",)
 
+    @property
+    def quantizer(self) -> Quantize | None:
+        """The stage that makes 8 bits of y, which is the last one."""
+        last = self.stages[-1:]
+        return last[0] if last and isinstance(last[0], Quantize) else None
+
+    @property
+    def scales(self) -> tuple[str, ...]:
+        """The name of the scale of y, where the data determine it: y's own output follows y."""
+        return ("y_scale",) if self.quantizer is not None and self.quantizer.dynamic else ()
+
     @np.errstate(all="ignore")
     def forward(self, v: Values) -> Any:
         """Return y, the sum where there is one, and the statistics."""
         h = residual_sum.added(v["x"], v["residual"], "residual") if self.adds else v["x"]
-        y, *statistics = self._values(self.base.norm(h, v), v)
-        return self._forward_of(y, h, statistics)
+        return self._forward_of(h, self._values(self.base.norm(h, v), v))
 
     def _values(self, n: Norm, v: Values) -> tuple[Array, ...]:
-        """Return y and the statistics in the operator's shapes."""
-        z = n.y
+        """Return y, its scale where that is an output, and the statistics, in the operator's shapes."""
+        z, scales = n.y, list[Array]()
         for stage in self.stages:
+            if isinstance(stage, Quantize) and stage.dynamic:
+                scales.append(stage.scale(z, v))
             z = stage.value(z, v)
-        return self._outside(n, z, n.mean, n.rstd)
+        return self._outside(n, z, scales, n.mean, n.rstd)
 
     @np.errstate(all="ignore")
     def forward_error(self, v: Values) -> Any:
         """Return how far a kernel may be from `forward`."""
         a: Arithmetic = v["arithmetic"]
         if not self.adds:
-            y, *statistics = self._errors(self.base.norm(v["x"], v), v, a)
-            return self._forward_of(y, np.zeros(()), statistics)
+            return self._forward_of(np.zeros(()), self._errors(self.base.norm(v["x"], v), v, a))
         h = residual_sum.added(v["x"], v["residual"], "residual")
         kept = self.base.norm(residual_sum.kept(h, a, v.get("rounded")), v)
         errors = self._errors(kept, v, residual_sum.flushing(a))
         exact = self._values(self.base.norm(h, v), v)
-        y, *statistics = residual_sum.apart(exact, self._values(kept, v), errors)
-        return self._forward_of(y, residual_sum.sum_error(v["x"], v["residual"], a), statistics)
+        together = residual_sum.apart(exact, self._values(kept, v), errors)
+        return self._forward_of(residual_sum.sum_error(v["x"], v["residual"], a), together)
 
     def _errors(self, n: Norm, v: Values, a: Arithmetic) -> tuple[Array, ...]:
         e = rounding.statistics_error(n, a)
         z = rounding.affine_error(n, rounding.xhat_error(n, e, a), a)
-        y = steps(self.stages, n, z, v, a).zs[-1]
+        *before, y = steps(self.stages, n, z, v, a).zs
+        pairs = zip(self.stages, before, strict=True)
+        scales = [s.scale_error(z, v, a) for s, z in pairs if isinstance(s, Quantize) and s.dynamic]
         delta = finite_below(y.delta, y.size + y.delta, a.huge)
-        return self._outside(n, delta, e.mean, n.rstd * e.rho)
+        return self._outside(n, delta, scales, e.mean, n.rstd * e.rho)
 
-    def _outside(self, n: Norm, y: Array, mean: Array, rstd: Array) -> tuple[Array, ...]:
+    def _outside(self, n: Norm, y: Array, scales: list[Array], mean: Array, rstd: Array) -> tuple[Array, ...]:
         y = np.broadcast_to(y, n.view.shape).reshape(n.view.data)
         saved = {"mean": mean, "rstd": rstd}
-        return (y, *(saved[name].reshape(n.view.statistic) for name in self.statistics))
+        return (y, *scales, *(saved[name].reshape(n.view.statistic) for name in self.statistics))
 
-    def _forward_of(self, y: Array, h: Array, statistics: list[Array]) -> Any:
-        summed, names = (("residual_out",), (h,)) if self.adds else ((), ())
-        return record("y", *summed, *self.statistics)(y, *names, *statistics)
+    def _forward_of(self, h: Array, others: Sequence[Array]) -> Any:
+        """Return the outputs by name; `others` are all but the sum."""
+        count = 1 + len(self.scales)
+        summed, names = ((h,), ("residual_out",)) if self.adds else ((), ())
+        made = record("y", *self.scales, *names, *self.statistics)
+        return made(*others[:count], *summed, *others[count:])
 
     def _differentiated(self, v: Values) -> Norm:
         return self.base.norm(v["residual_out" if self.adds else "x"], v)
@@ -253,6 +273,8 @@ class Function:
             options["given"] = None
         if self.way == "forward_error" and self.chain.adds:
             options["rounded"] = None
+        if (quantizer := self.chain.quantizer) is not None:
+            options |= {"largest": quantizer.largest, "z_lost": None, "scale_floor": 0.0}
         named = [Parameter(name, Parameter.KEYWORD_ONLY, default=default) for name, default in options.items()]
         return Signature([*tensors, *named])
 

@@ -52,8 +52,9 @@ CONSTRUCTED = {  # the arguments of a module's constructor, and what they get
 TYPES = """B, C and M count samples, channels and rows. M is the product of the leading dimensions: `mean` and `rstd`
 have one dimension, also where x has three. A backward gets them in this shape and in float32. Those that a forward
 returns have the type that the contract's `stats` names, by default float32. A gradient has the type of what it is the
-gradient of. `scale` and `amax` have the shape (1,) and are float32, and a quantized y has 8 bits. All other tensors
-have the type of x; weight and bias may have another one. `verify-norm show OPERATOR` lists each tensor."""
+gradient of. `scale` and `amax` have the shape (1,) and are float32, and a quantized y has 8 bits. Its `y_scale` is
+float32, one of each row or of each block of a row, (M, K). All other tensors have the type of x; weight and bias may
+have another one. `verify-norm show OPERATOR` lists each tensor."""
 
 
 def pages() -> dict[str, str]:

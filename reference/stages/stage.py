@@ -81,9 +81,11 @@ class Stage(Protocol):
 
 
 def passed(stage: Stage, z: Approximate, given: Inputs, a: Arithmetic) -> Approximate:
-    """Return y, and how far a kernel's y may be off."""
+    """Return y, and how far a kernel's y may be off: not at all where it is 0 and made of an exact 0."""
     delta = stage.slope(z.value, z.delta, given) * z.delta + stage.own_error(z, given, a)
-    return Approximate(stage.value(z.value, given), delta, stage.size(z, given))
+    size = stage.size(z, given)
+    exact = (z.delta == 0) & (z.size == 0) & (size == 0) & np.isfinite(delta)
+    return Approximate(stage.value(z.value, given), np.where(exact, 0.0, delta), size)
 
 
 def apart(stage: Stage, z: Approximate, common: Array, given: Inputs, a: Arithmetic) -> Array:

@@ -20,6 +20,10 @@ from verify_norm.core.ops import OPS
         ("add | layernorm(eps=1e-6)", ("add_layernorm", "eps=1e-6")),
         ("add|layernorm|silu|modulate", ("add | layernorm | silu | modulate", "")),
         ("layernorm_fwd", ("layernorm_fwd", "")),
+        ("rmsnorm(weight_offset=1)|quantize(e4m3fn,per_token)", ("rmsnorm_quant_fwd", "weight_offset=1")),
+        ("add | rmsnorm | quantize( e4m3fn , group128 )_fwd", ("add_rmsnorm_quant_group_fwd", "")),
+        ("layernorm|silu|quantize(int8,static)", ("layernorm | silu | quantize(int8)_fwd", "")),
+        ("rmsnorm|quantize(e5m2,group64,scale_ub)", ("rmsnorm | quantize(e5m2, group64, scale_ub)_fwd", "")),
     ],
 )
 def test_what_a_text_means(text, meant):
@@ -49,6 +53,16 @@ def test_what_a_text_means(text, meant):
         ("rmsnorm(offset=1) | silu", "unknown option of rmsnorm 'offset' (did you mean weight_offset?)"),
         ("rmsnorm(weight_offset) | silu", "expected a number for weight_offset, got ''"),
         ("rmsnorm(weight_offset=x) | silu", "expected a number for weight_offset, got 'x'"),
+        ("rmsnorm | quantize", "unknown type of quantize ''; there are: e4m3fn, e5m2, int8"),
+        (
+            "rmsnorm | quantize(int8, tensor)",
+            "unknown granularity of quantize 'tensor'; there are: static, per_token, ",
+        ),
+        ("rmsnorm | quantize(int8, static, scale_ub)", "expected nothing behind static, got scale_ub"),
+        ("rmsnorm | quantize(int8, per_token, ub)", "expected scale_ub or nothing behind per_token, got ub"),
+        ("rmsnorm | quantize(int8) | silu", "quantize stands last in a chain, as in 'rmsnorm | quantize(e4m3fn, "),
+        ("rmsnorm | quantize(int8)_bwd", "what is quantized has no backward; expected its forward"),
+        ("groupnorm | quantize(int8)", "quantize needs rows: expected layernorm or rmsnorm before it, got groupnorm"),
         ("rmsnorm(weight_offset=(1)) | silu", "cannot read 'rmsnorm(weight_offset=(1))'"),
     ],
 )

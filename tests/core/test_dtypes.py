@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from verify_norm.core import dtypes
-from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.dtypes import FLOATS, FORMATS
 from verify_norm.core.errors import UsageError
 
 SMALL = ("float16", "bfloat16", "float8_e5m2", "float8_e4m3fn")
@@ -117,7 +117,22 @@ def test_the_ulp_of_numbers_that_are_no_array_is_that_of_arrays(name):
     assert form.ulp(np.array([1.5, 2.5], np.float32)).tolist() == [2 * form.u, 4 * form.u]
 
 
-@pytest.mark.parametrize("name", FORMATS)
+def test_whole_numbers_have_an_ulp_of_1_and_saturate_at_127():
+    form, values = FORMATS["int8"], np.array([-1e9, -127.4, -2.5, 0.4, 1.5, 126.6, 300.0])
+    assert form.ulp(values).tolist() == [1.0] * 7
+    assert form.round(values).tolist() == [-np.inf, -127, -2, 0, 2, 127, np.inf]
+    assert form.is_rounding(np.array([-127.0, -127, -3, 0, 2, 126, 127]), values).tolist() == [
+        True,
+        True,
+        False,
+        True,
+        True,
+        False,
+        True,
+    ]
+
+
+@pytest.mark.parametrize("name", FLOATS)
 def test_constants_are_those_of_the_formats(name):
     form, info = FORMATS[name], ml_dtypes.finfo(name)
     assert (form.name, form.dtype.name, form.dtype.itemsize * 8) == (name, name, info.bits)

@@ -31,6 +31,9 @@ from verify_norm.loading.builtin import BOTH, infer, missing
         ("fwd_bwd_layer_norm", "layernorm"),
         ("rms_norm_static_fp8_quant", "rmsnorm_fp8_fwd"),
         ("layernorm_fwd_e4m3fn", "layernorm_fp8_fwd"),
+        ("rms_norm_dynamic_per_token_quant", "rmsnorm_quant_fwd"),
+        ("fused_add_rms_norm_dynamic_per_token_quant", "add_rmsnorm_quant_fwd"),
+        ("add_rmsnorm_group_quant_fp8", "add_rmsnorm_quant_group_fwd"),
         ("fused_layer_norm_fp8", "layernorm_fp8_fwd"),
         ("rmsnorm_forward", "rmsnorm_fwd"),
         ("softmax", None),
@@ -44,8 +47,8 @@ def test_names_that_tell_the_operator(name, op):
 def test_every_operator_has_names_that_stand_for_it():
     families = {name for _, name in builtin.FAMILIES}
     plain = {name.removesuffix("_fwd") for name, op in OPS.items() if op.forward is None and not op.stages}
-    gated = {"gated_rmsnorm", "modulate_rmsnorm", "modulate_layernorm"}  # their names tell; an activation's does not
-    assert families == plain | gated
+    told = {"gated_rmsnorm", "modulate_rmsnorm", "modulate_layernorm"}  # by their names; an activation is not
+    assert families == plain | told | {name.removesuffix("_fwd") for name, op in OPS.items() if op.quantizer}
     for name in OPS:
         assert infer(name) == name
 

@@ -56,8 +56,8 @@ def test_nothing_is_added_to_the_weight_unless_it_is_said(name):
 @pytest.mark.parametrize("name", OPS)
 def test_a_bound_grows_with_the_weight_and_the_bias(name):
     error, output = OPS[name].error, "dx" if OPS[name].forward else "y"
-    if OPS[name].quantized:
-        output = "amax"
+    if OPS[name].quantized or OPS[name].quantizer:
+        output = "amax" if OPS[name].quantized else "y_scale"
     plain, loud = (call(error, weight=np.full(4, w), bias=np.full(4, 0.0))[output] for w in (2.0, 2000.0))
     passed = "dresidual_out" in signature(error).parameters or OPS[name].stages
     if not OPS[name].linear:

@@ -60,7 +60,7 @@ def declarations(op):
         "sign of dy_log2_scale": (-1, 0, 1) if "dy" in inputs else (0,),
         "weight_offset": (0.0, 0.5, 1.0) if "weight_offset" in op.attrs else (0.0,),
         "momentum": ("0", "between", "1") if "momentum" in op.attrs else (),
-        "scale": ("small", "1", "large") if op.quantized else (),
+        "scale": ("small", "1", "large") if op.scaled else (),
         "modulation": get_args(HINTS["modulation"]) if "shift" in inputs else (),
     }
     given = {"training", "running"} if op.view == "channels" else inputs.keys()

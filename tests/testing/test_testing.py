@@ -344,7 +344,11 @@ BAD = [
     ("add_rmsnorm", {"residual": X[:1]}, r"residual: expected the shape \(2, 8, 64\), got \(1, 8, 64\)"),
     ("add_rmsnorm", {"residual": X.half()}, "residual: expected float32, the type of x, got float16"),
     ("add_rmsnorm", {}, "add_rmsnorm_fwd needs residual; its inputs are x, residual, weight"),
-    ("rmsnorm", {"residual": X}, "rmsnorm_fwd takes no residual; add_layernorm_fwd or add_rmsnorm_fwd does"),
+    (
+        "rmsnorm",
+        {"residual": X},
+        "rmsnorm_fwd takes no residual; add_layernorm_fwd, add_rmsnorm_fwd or add_rmsnorm_quant_fwd does",
+    ),
     ("rmsnorm", {"epsilon": 1e-5}, "unknown argument of rmsnorm_fwd 'epsilon'"),
     ("rmsnorm", {"eps": -1}, "eps: expected a finite number of 0 or more, got -1"),
     ("rmsnorm", {"x": X.double()}, "x: expected float32, float16 or bfloat16, got float64"),
@@ -381,6 +385,8 @@ def test_bad_input_is_one_line(op, options, said):
 def test_bad_input_of_the_others():
     with pytest.raises(InputError, match=r"^rmsnorm_fp8 has no gradients"):
         assert_norm_gradients_close(X, "rmsnorm_fp8", X, X, eps=EPS)
+    with pytest.raises(InputError, match=r"^rmsnorm \| quantize\(int8\) has no gradients"):
+        assert_norm_gradients_close(X, "rmsnorm | quantize(int8)", X, X, eps=EPS)
     with pytest.raises(InputError, match=r"^rstd: expected 16 values, got the shape \(8,\)"):
         assert_norm_gradients_close(X, "rmsnorm", X, X, None, W[:8], eps=EPS)
     with pytest.raises(InputError, match=r"^rmsnorm_fwd: expected at most 2 tensors \(x, weight\), got 3"):
@@ -472,3 +478,19 @@ def test_gates_and_modulations_and_chains_as_text():
     ):
         with pytest.raises(Exception, match=re.escape(said)):
             assert_norm_close(y, name, x, weight, other, shift, eps=EPS)
+
+
+def test_scales_of_what_is_quantized():
+    x, weight = torch.randn(4, 200), torch.randn(200)
+    z = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + EPS) * weight
+    scale = z.abs().amax(1, keepdim=True) / 448
+    y = (z / scale).to(torch.float8_e4m3fn)
+    assert_norm_close((y, scale), "rmsnorm_quant", x, weight, eps=EPS)
+    assert_norm_close({"y": y, "y_scale": scale[:, 0]}, "rmsnorm|quantize(e4m3fn,per_token)", x, weight, eps=EPS)
+    with pytest.raises(AssertionError, match=r"y_scale\[\d, 0\] is .* elements are beyond their bound"):
+        assert_norm_close((y, scale.roll(1, 0)), "rmsnorm_quant", x, weight, eps=EPS)
+    given = torch.tensor([0.02])
+    y = (z / given).round().clamp(-128, 127).to(torch.int8)
+    assert_norm_close(y, "rmsnorm | quantize(int8)", x, weight, y_scale=given, eps=EPS)
+    with pytest.raises(InputError, match="needs y_scale; its inputs are x, weight, y_scale"):
+        assert_norm_close(y, "rmsnorm | quantize(int8)", x, weight, eps=EPS)

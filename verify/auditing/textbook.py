@@ -201,9 +201,14 @@ def _forward(case: Case, view: View, how: Algorithm) -> dict[str, F]:
     y = y if b is None else y + b
     amax = np.abs(y).max(initial=0.0).reshape(1)
     scale, expected = case.exact.get("scale"), case.expected.get("y")
-    if scale is not None and expected is not None:
+    if case.op.quantized and scale is not None and expected is not None:
         y = saturated(y * scale.astype(F32), FORMATS[expected.dtype].largest)
-    return {"y": y, "residual_out": x, "mean": mean, "rstd": rstd, "amax": amax}
+    out = {"residual_out": x, "mean": mean, "rstd": rstd, "amax": amax}
+    for stage in case.op.stages:
+        if stage is case.op.quantizer and stage.dynamic:
+            out["y_scale"] = stage.scale(y, case.exact)
+        y = stage.value(y, case.exact)
+    return {"y": y, **out}
 
 
 def _backward(case: Case, view: View, how: Algorithm) -> dict[str, F]:

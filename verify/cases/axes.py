@@ -155,7 +155,7 @@ def _data(op: Op) -> list[Axis]:
         made += [_field("dy_data", COTANGENTS), _field("dy_log2_scale", (-12, 0, 10))]
     if "momentum" in op.attrs:
         made.append(_classes(MOMENTUM, "momentum"))
-    if op.quantized:
+    if op.scaled:
         made.append(_field("scale", OUTPUT_SCALES))
     if any(tensor.extent == "sample" for tensor in op.inputs):
         made.append(_field("modulation", MODULATIONS))

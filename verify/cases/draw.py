@@ -22,6 +22,7 @@ from verify_norm.core.geometry import (
 )
 from verify_norm.core.spec import FAMILIES, CaseSpec, Op, Tensor
 
+BOUNDED = 300.0  # scale_ub at a scale of 1: above all |z|; at one of 100 it is in the midst of the largest of rows
 SPREAD = 20  # log2 of how far rows, groups or channels differ in mean and scale
 
 
@@ -36,7 +37,7 @@ def tensor(spec: CaseSpec, op: Op, one: Tensor, device: Any = None) -> Array | N
     rng = Random(spec.seed, one.name, device)
     form, layout = FORMATS[input_dtype(one, spec)], layout_of(spec, one.name)
     if one.extent == "one":
-        values = np.array([spec.scale])
+        values = np.array([_scale(spec, one)])
     elif one.extent == "sample":  # around 0, as models begin; 1 + scale is 0 in some places
         values = _some(-1.0 if one.name == "scale" else 0.0, rng.standard_normal(sample_shape(spec, op)))
     elif one.name == "gate":  # of any x: some far out, where a sigmoid is 0 or 1
@@ -53,6 +54,11 @@ def tensor(spec: CaseSpec, op: Op, one: Tensor, device: Any = None) -> Array | N
         for number, marks in _marked(spec, placement.distinct(values.shape, layout)):
             values = np.where(marks, number, values)
     return values if device is None else on_device(values, device)
+
+
+def _scale(spec: CaseSpec, one: Tensor) -> float:
+    """Return a scale of y, or a bound of max |z|: the same values saturate."""
+    return spec.scale if one.name == "scale" else (BOUNDED if one.name == "scale_ub" else 1.0) / (spec.scale or 1.0)
 
 
 def _affine(spec: CaseSpec, op: Op, one: Tensor, rng: Random) -> Array:

@@ -127,7 +127,7 @@ def specs(
         options["weight_offset"] = draw(_among((0.0, 1.0, 0.5)))
     if any(tensor.extent == "sample" for tensor in op.inputs):
         options["modulation"] = draw(_among(axes.MODULATIONS))
-    if op.quantized:
+    if op.scaled:
         options["scale"] = draw(_among(OUTPUT_SCALES))
     if op.view == "channels":
         options |= draw(_mode(shape))

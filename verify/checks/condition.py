@@ -23,6 +23,7 @@ import numpy as np
 
 from verify_norm.cases import make
 from verify_norm.checks.relations.stages import cotangent, given, norm, own_statistics, stages
+from verify_norm.core import geometry
 from verify_norm.core.dtypes import Array
 from verify_norm.core.finding import Condition, Finding
 from verify_norm.core.ops import OPS
@@ -58,20 +59,20 @@ def condition(kernel: Kernel, spec: CaseSpec, output: str, index: tuple[int, ...
     not fit the operator.
     """
     op = OPS[kernel.op]
-    extent = {tensor.name: tensor.extent for tensor in op.outputs}.get(output)
+    tensor = next((tensor for tensor in op.outputs if tensor.name == output), None)
     run = Run(kernel, Case(spec, op, make.attributes(spec, op), make.exact_inputs(spec, op), {}), {})
-    if extent is None or not own_statistics(run.case) or not prod(spec.shape):
+    if tensor is None or not own_statistics(run.case) or not prod(spec.shape):
         return None
-    n = norm(run)
+    n, extent = norm(run), tensor.extent
     served = run.case.exact.get(output.removeprefix("d")) if extent == "sample" else None
-    shapes = {"data": n.view.data, "affine": n.view.parameter, "statistic": n.view.statistic, "one": ()}
-    shape = shapes[extent] if served is None else served.shape
+    shape = geometry.shape_of(tensor, spec, op) if served is None and extent != "one" else getattr(served, "shape", ())
     place = index if index is not None and len(index) == len(shape) and np.all(np.less(index, shape)) else None
     at = None if place is None else int(np.ravel_multi_index(place, shape)) if place else 0
 
     def statistic(values: Array, worst: Any) -> float:
         if served is None:
             seen = _seen(values, n, extent, worst)
+            seen = np.broadcast_to(seen, shape) if extent == "block" else seen
         else:
             seen = worst(grouped(np.broadcast_to(values, n.view.shape), served), axis=1)
         return float(worst(seen) if at is None else seen.ravel()[at])
@@ -99,7 +100,7 @@ def _seen(values: Array, n: Norm, extent: Extent, worst: Any) -> Array:
         return np.broadcast_to(values, n.view.shape)
     if extent == "affine":
         values = worst(np.broadcast_to(values, n.view.shape), axis=n.view.shared, keepdims=True)
-    return values if extent in ("affine", "statistic") else worst(values).reshape(())
+    return values if extent in ("affine", "statistic", "block") else worst(values).reshape(())
 
 
 def _terms(run: Run, n: Norm, output: str) -> tuple[Array, Array] | None:

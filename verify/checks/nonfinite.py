@@ -71,6 +71,7 @@ def _judged(run: Run) -> Iterator[tuple[str, Array, Any, Any]]:
         summand = special_input(spec, op) in SUMMANDS.get(name, ())
         if name == "amax" or (geometry.settled(name, spec, op) and not summand):
             continue
+        got = dequantized(run, got) if name == "y" and op.quantizer is not None else got
         added = summand and not op.stages and not op.quantized
         limit, finite = limits.get(name, np.full(want.shape, np.nan)), near[name]
         nan = False if finite is None else np.isnan(finite.value)
@@ -81,6 +82,16 @@ def _judged(run: Run) -> Iterator[tuple[str, Array, Any, Any]]:
         )
         right, wrong = next((rule for rule in rules if rule[1].any()), rules[0])
         yield name, got, right, wrong
+
+
+def dequantized(run: Run, y: Array) -> Array:
+    """Return y, NaN where its scale is no number, or where only a scale that is not returned could tell it."""
+    stage, scale = run.case.op.quantizer, compared(run).get("y_scale")
+    if scale is None:
+        return np.full_like(y, np.nan) if stage.dtype == "int8" else y
+    n = geometry.row_length(run.case.spec, run.case.op)
+    known = stage.spread(np.isfinite(scale[0].got), n).reshape(y.shape)
+    return np.where(known, y, np.nan)
 
 
 def _at(run: Run, large: float) -> dict[str, Expected | None]:

@@ -1,6 +1,7 @@
 """Operators that are a chain: their records, and the text of a user's own, as "add | rmsnorm | modulate".
 
     [add |] layernorm, rmsnorm(weight_offset=1) or groupnorm [| silu | gate(sigmoid) | modulate …]
+        [| quantize(e4m3fn, per_token)]
 
 Stages stand in the order in which they are applied. `STAGES` has their names; a stage with tensors of its own may occur
 once. A text is the name of both directions; "_fwd" or "_bwd" behind it is that of one, as of any operator.
@@ -21,13 +22,17 @@ from verify_norm.core.tensors import (
     GATE,
     MEAN,
     MODULATION,
+    OF_8_BITS,
     RESIDUAL,
     RESIDUAL_OUT,
     RSTD,
     SAVED_MEAN,
     SAVED_RSTD,
     SAVED_SUM,
+    SCALE_OF_Y,
+    SCALE_UB,
     WEIGHT,
+    Y_SCALE,
     X,
     Y,
     gradient,
@@ -36,9 +41,11 @@ from verify_norm.reference.chain import BASES, Chain, Function
 from verify_norm.reference.stages.activate import Activate
 from verify_norm.reference.stages.gate import Gate
 from verify_norm.reference.stages.modulate import Modulate
+from verify_norm.reference.stages.quantize import GRANULARITIES, Quantize
 from verify_norm.reference.stages.stage import Stage
 
-TENSORS = {tensor.name: tensor for tensor in (WEIGHT, BIAS, GATE, *MODULATION, MEAN, RSTD)}
+TENSORS = {tensor.name: tensor for tensor in (WEIGHT, BIAS, GATE, *MODULATION, Y_SCALE, SCALE_UB, MEAN, RSTD)}
+QUANTIZED = {"e4m3fn": "float8_e4m3fn", "e5m2": "float8_e5m2", "int8": "int8"}  # the types of y, as `quantize` has them
 VIEWS: dict[str, View] = {"groupnorm": "groups"}  # the others normalize rows
 STAGES: dict[str, dict[str, Stage]] = {  # by name, and by what stands in parentheses; "" where nothing does
     "silu": {"": Activate("silu")},
@@ -46,8 +53,10 @@ STAGES: dict[str, dict[str, Stage]] = {  # by name, and by what stands in parent
     "sigmoid": {"": Activate("sigmoid")},
     "gate": {"": Gate("silu"), "silu": Gate("silu"), "sigmoid": Gate("sigmoid"), "gelu": Gate("gelu")},
     "modulate": {"": Modulate()},
+    "quantize": {},  # `_quantize` reads what stands in its parentheses
 }
 EXAMPLE = "add | rmsnorm(weight_offset=1) | modulate"
+QUANTIZED_EXAMPLE = "rmsnorm | quantize(e4m3fn, per_token)"
 PART = re.compile(r"\s*(\w+)\s*(?:\(\s*([^()]*?)\s*\))?\s*")
 
 
@@ -59,8 +68,8 @@ class Told(NamedTuple):
     constants: str
 
 
-def operators(name: str, chain: Chain, summary: str) -> tuple[Op, Op]:
-    """Return the forward and the backward operator of a chain."""
+def operators(name: str, chain: Chain, summary: str) -> tuple[Op, ...]:
+    """Return the forward and the backward operator of a chain; what is quantized has no backward."""
     tensors = tuple(TENSORS[one] for one in chain.tensors)
     statistics = tuple(TENSORS[one] for one in chain.statistics)
     saved = (SAVED_MEAN, SAVED_RSTD) if chain.base.centred else (SAVED_RSTD,)
@@ -84,6 +93,9 @@ def operators(name: str, chain: Chain, summary: str) -> tuple[Op, Op]:
         )
 
     sum_in, sum_out = ((X, RESIDUAL), (Y, RESIDUAL_OUT)) if chain.adds else ((X,), (Y,))
+    if chain.quantizer is not None:
+        made = (OF_8_BITS[chain.quantizer.dtype], *[SCALE_OF_Y] * len(chain.scales), *sum_out[1:], *statistics)
+        return (record("forward", (*sum_in, *tensors), made, None, summary),)
     gradients = (DX, *(gradient(tensor) for tensor in tensors))
     words = f"the gradients of {name}_fwd" + "; dx is that of residual too" * chain.adds
     return (
@@ -138,12 +150,16 @@ def told(text: str) -> Told:
     if adds and norm in VIEWS:
         raise UsageError(f"add needs rows: expected layernorm or rmsnorm behind it, got {norm}")
     stages = tuple(_stage(name, option, norm) for name, option in rest)
+    if any(isinstance(stage, Quantize) for stage in stages[:-1]):
+        raise UsageError(f"--op {quoted(text)}: quantize stands last in a chain, as in {QUANTIZED_EXAMPLE!r}")
     own = [name for stage in stages for name in stage.inputs]
     twice = next((name for name in own if own.count(name) > 1), None)
     if twice is not None:
         raise UsageError(f"--op {quoted(text)}: expected one stage that takes {twice}, got {own.count(twice)}")
-    named = [f"{name}({option})" if option and option != "silu" else name for name, option in rest]
+    named = [_spelled(name, option, stage) for (name, option), stage in zip(rest, stages, strict=True)]
     chain = Chain(norm, stages, adds=adds)
+    if chain.quantizer is not None and text.strip().endswith("_bwd"):
+        raise UsageError(f"--op {quoted(text)}: what is quantized has no backward; expected its forward")
     return Told(chain, " | ".join([*["add"] * adds, norm, *named]), _constants(norm, options))
 
 
@@ -179,12 +195,39 @@ def _stage(name: str, option: str, norm: str) -> Stage:
         where = "first" if name == "add" else "only once, before all other stages"
         raise UsageError(f"{name} stands {where} in a chain, as in {EXAMPLE!r}")
     one_of("stage", name, STAGES)
-    if "" in STAGES[name] and len(STAGES[name]) == 1:
-        _empty(name, option)
-    stage = STAGES[name][option and one_of(f"option of {name}", option, filter(None, STAGES[name]))]
+    if name == "quantize":
+        stage: Stage = _quantize(option)
+    else:
+        stage = _among(name, option)
     if not stage.of_x and norm == "groupnorm":
         raise UsageError(f"{name} needs rows: expected layernorm or rmsnorm before it, got {norm}")
     return stage
+
+
+def _among(name: str, option: str) -> Stage:
+    """Return the stage of `STAGES` that stands for a name and what is in its parentheses."""
+    if "" in STAGES[name] and len(STAGES[name]) == 1:
+        _empty(name, option)
+    return STAGES[name][option and one_of(f"option of {name}", option, filter(None, STAGES[name]))]
+
+
+def _quantize(option: str) -> Quantize:
+    """Return the stage of a type, a granularity, which is static if not given, and scale_ub where it stands."""
+    form, granularity, *bound = [part.strip() for part in option.split(",")] + ["static"] * ("," not in option)
+    kind = QUANTIZED[one_of("type of quantize", form, QUANTIZED)]
+    one_of("granularity of quantize", granularity, GRANULARITIES)
+    if bound not in ([], ["scale_ub"]) or (bound and granularity == "static"):
+        wanted = "nothing" if granularity == "static" else "scale_ub or nothing"
+        raise UsageError(f"quantize({option}): expected {wanted} behind {granularity}, got {', '.join(bound)}")
+    return Quantize(kind, granularity, bool(bound))
+
+
+def _spelled(name: str, option: str, stage: Stage) -> str:
+    """Return the text of a stage in its one spelling."""
+    if isinstance(stage, Quantize):
+        form = next(short for short, kind in QUANTIZED.items() if kind == stage.dtype)
+        option = ", ".join([form, *[stage.granularity] * stage.dynamic, *["scale_ub"] * stage.bounded])
+    return f"{name}({option})" if option and option != "silu" else name
 
 
 def _constants(norm: str, options: str) -> str:

@@ -1,7 +1,9 @@
 """Contracts from fields that a user gives, each validated by its annotation in `Contract`."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
+from math import inf
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from verify_norm.core.dtypes import ALIASES
@@ -41,7 +43,7 @@ def allowed(name: str) -> str:
     """
     if values := _values(HINTS[name]):
         return f"{', '.join(values[:-1])} or {values[-1]}"
-    words = {bool: "true or false", int: "a whole number of 1 or more"}
+    words = {bool: "true or false", int: "a whole number of 1 or more", float: "a number of 0 or more"}
     return words.get(HINTS[name], 'pairs of an output and an input, as "dx:dy"')
 
 
@@ -64,6 +66,10 @@ def _read(name: str, value: object) -> object:
         return tuple(pair.strip() for pair in value.split(",") if pair.strip())
     if HINTS[name] is int:
         return int(value) if value.isdecimal() else value
+    if HINTS[name] is float:
+        with suppress(ValueError):
+            return float(value)
+        return value
     if HINTS[name] is bool:
         return {"true": True, "false": False}.get(value)  # None is neither
     return None if value in values else ALIASES.get(value, value)
@@ -78,4 +84,6 @@ def _right(name: str, value: object) -> bool:
     if name == "inplace":
         pairs = value if isinstance(value, tuple) else (None,)
         return all(isinstance(pair, str) and len([side for side in pair.split(":") if side]) == 2 for pair in pairs)
+    if HINTS[name] is float:
+        return isinstance(value, (int, float)) and type(value) is not bool and 0 <= value < inf
     return type(value) is HINTS[name] and (HINTS[name] is bool or value >= 1)  # type: ignore[operator]  # an int

@@ -102,7 +102,9 @@ def _format(name: str) -> Format:
     return Format(name, precision, emin, emax, largest, dtype, steps)
 
 
-FORMATS = {n: _format(n) for n in ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")}
+FLOATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+FORMATS = {name: _format(name) for name in FLOATS}
+FORMATS["int8"] = Format("int8", 1, 0, 0, 127.0, np.dtype(np.int8), np.ones(2048))  # of a quantized y: an ulp is 1
 KERNEL_DTYPES = ("float32", "float16", "bfloat16")  # the types that x can have
 ALIASES = {"fp64": "float64", "fp32": "float32", "f32": "float32", "bf16": "bfloat16"}
 ALIASES |= {"fp16": "float16", "half": "float16"}

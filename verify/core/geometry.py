@@ -36,6 +36,8 @@ def shape_of(tensor: Tensor, spec: CaseSpec, op: Op) -> tuple[int, ...]:
         return (spec.shape[0], groups(spec, op)) if op.view == "groups" else (rows(spec, op),)
     if tensor.extent == "sample":
         return sample_shape(spec, op)
+    if tensor.extent == "block":
+        return (rows(spec, op), op.quantizer.blocks(row_length(spec, op)))
     return {"data": spec.shape, "affine": affine_shape(spec, op), "one": (1,)}[tensor.extent]
 
 

@@ -17,7 +17,12 @@ from verify_norm.core.spec import Contract, Op
 
 SHOW = "verify-norm show contracts"  # the command that explains them
 STRICT: Mapping[str, Any] = asdict(Contract())
-NEEDS = {"weight_grad": "dweight", "offset_weight": "weight_offset"}  # what an operator has if a field is about it
+NEEDS = {
+    "weight_grad": "dweight",
+    "offset_weight": "weight_offset",
+    "z": "y_scale",
+    "scale_floor": "y_scale",
+}  # what an operator has if a field is about it
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,11 @@ NAMES = {
         "the rounded sum is normalized, x̂ is rounded before the weight, both results overwrite inputs",
         "rms_norm and fused_add_rms_norm of vLLM, csrc/layernorm_kernels.cu",
     ),
+    "vllm_quant": Known(
+        f"xhat=x,z=x,scale_floor={1 / (448 * 512)!r},inplace=residual_out:residual",
+        "x̂ and z are rounded, no scale is below 1/(448·512), the sum overwrites the residual",
+        "rms_norm_dynamic_per_token_quant of vLLM to float8_e4m3fn, csrc/quantization/fused_kernels",
+    ),
     "liger": Known(
         "residual=rounded,xhat=x,partials=x,inplace=dx:dy",
         'casting_mode "llama", the rounded sum is normalized, dx overwrites dy',
@@ -80,6 +90,13 @@ WEAKER = (  # one promise less each, first those that cost no accuracy; of one f
     Known("weight_grad=float16", "dweight and dbias are float16", "gradients of float32 weights in the type of x"),
     Known("weight_grad=bfloat16", "dweight and dbias are bfloat16", "gradients of float32 weights in the type of x"),
     Known("saturate=saturate", "a result beyond its type's largest number is that number", "casts with .satfinite"),
+    Known(f"scale_floor={1 / (448 * 512)!r}", "no scale is below 1/(448·512)", "vLLM's float8_e4m3fn"),
+    Known(
+        f"scale_floor={1e-10 / 448!r}", "max |z| counts as 1e-10 at least, of float8_e4m3fn", "groups of SGLang, vLLM"
+    ),
+    Known(f"scale_floor={1e-10 / 127!r}", "max |z| counts as 1e-10 at least, of int8", "groups of SGLang and vLLM"),
+    Known(f"scale_floor={1e-4 / 448!r}", "max |z| counts as 1e-4 at least, of float8_e4m3fn", "DeepGEMM"),
+    Known(f"scale_floor={2.0**-23!r}", "no scale is below 2^-23", "vLLM's int8"),
     Known("lanes=32", "sums have 32 runs", "a warp; a matrix product of a CPU"),
     Known("lanes=8", "sums have 8 runs", "a vector register of a CPU"),
     Known("summation=atomic", "sums over rows are one running sum", "one addition a row to global memory"),
@@ -103,6 +120,8 @@ WEAKER = (  # one promise less each, first those that cost no accuracy; of one f
     Known(
         "xhat=x,offset_weight=weight", "x̂ and weight + weight_offset are rounded", "the first RMSNorm of gemma_pytorch"
     ),
+    Known("z=x", "what is quantized has the type of x before", "a norm and a quantization in turn"),
+    Known("xhat=x,z=x", "x̂ and what is quantized have the type of x", "vLLM's rms_norm_dynamic_per_token_quant"),
     Known("stats=x", "mean and rstd are saved in the type of x", "native_layer_norm of torch's CPU"),
     Known("stats=bfloat16", "mean and rstd are saved in bfloat16", ""),
     Known("stats=float16", "mean and rstd are saved in float16", ""),

@@ -150,7 +150,7 @@ def applies(name: str, op: Op) -> bool:
     if name == "normalized_ndim":
         return op.view == "rows"
     if name == "scale":
-        return op.quantized
+        return op.scaled
     if name == "modulation":
         return any(tensor.extent == "sample" for tensor in op.inputs)
     return name in inputs if name in ("weight", "bias", "dresidual_out") else True

@@ -52,6 +52,7 @@ from verify_norm.reference.chain import Chain
 from verify_norm.reference.stages.activate import Activate
 from verify_norm.reference.stages.gate import Gate
 from verify_norm.reference.stages.modulate import Modulate
+from verify_norm.reference.stages.quantize import Quantize
 
 
 def _both(
@@ -232,6 +233,21 @@ OPS: dict[str, Op] = Operators(
             add_rmsnorm.backward_error,
             note="; dx is that of residual too",
         ),
+        *operators(
+            "rmsnorm_quant",
+            Chain("rmsnorm", (Quantize("float8_e4m3fn", "per_token"),)),
+            "y = rmsnorm_fwd's z/y_scale in float8_e4m3fn; y_scale = max |z| of each row over 448",
+        ),
+        *operators(
+            "add_rmsnorm_quant",
+            Chain("rmsnorm", (Quantize("float8_e4m3fn", "per_token"),), adds=True),
+            "residual_out = x + residual, y = its RMSNorm in float8_e4m3fn, y_scale = max |z| of each row over 448",
+        ),
+        *operators(
+            "add_rmsnorm_quant_group",
+            Chain("rmsnorm", (Quantize("float8_e4m3fn", "group128"),), adds=True),
+            "as add_rmsnorm_quant, with a scale of every 128 elements of a row",
+        ),
     )
 )
 
@@ -251,7 +267,7 @@ def resolved(text: str) -> tuple[str, str]:
     if not chain.stages:
         own = f"{'add_' if chain.adds else ''}{chain.norm}"
         one_of("operator", own, map(base, OPS), see=LIST)
-    direction = text.strip()[-4:] if text.strip().endswith(("_fwd", "_bwd")) else ""
+    direction = text.strip()[-4:] if text.strip().endswith(("_fwd", "_bwd")) else "_fwd" * (chain.quantizer is not None)
     return (name if own is None else base(own)) + direction, constants
 
 
@@ -309,6 +325,9 @@ def output_dtype(tensor: Tensor, contract: Contract, dtype: str, weight_dtype: s
 
 
 def roundings(contract: Contract, dtype: str, output: str) -> dict[str, Any]:
-    """Return what a reference may ask about types: how a fused sum is rounded, and where a quantized y saturates."""
+    """Return what a reference may ask of a contract: how a fused sum is rounded, and the range of a quantized y."""
     rounded = FORMATS[dtype].round if contract.residual == "rounded" else None
-    return {"rounded": rounded, "largest": np.inf if contract.saturate == "overflow" else FORMATS[output].largest}
+    largest = np.inf if contract.saturate == "overflow" else FORMATS[output].largest
+    narrow = None if contract.z is None else FORMATS[dtype if contract.z == "x" else contract.z]
+    lost = (0.0, 0.0, np.inf) if narrow is None else (narrow.u, float(narrow.ulp(0.0)) / 2, narrow.largest)
+    return {"rounded": rounded, "largest": largest, "z_lost": lost, "scale_floor": contract.scale_floor}

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from pydantic import TypeAdapter, ValidationError
 
-from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.dtypes import FLOATS
 from verify_norm.core.errors import UsageError, one_of
 from verify_norm.core.geometry import repeated
 from verify_norm.core.ranges import out_of_range
@@ -65,8 +65,8 @@ def read_spec(text: str) -> tuple[str, str | None, CaseSpec]:
 
 def refuse_nonsense(spec: CaseSpec) -> None:
     """Raise UsageError if a value of the case is impossible for its field, whatever the operator."""
-    one_of("dtype", spec.dtype, FORMATS)
-    one_of("dtype", spec.weight_dtype or spec.dtype, FORMATS)
+    one_of("dtype", spec.dtype, FLOATS)
+    one_of("dtype", spec.weight_dtype or spec.dtype, FLOATS)
     one_of("data family", spec.data, FAMILIES)
     one_of("dy_data", spec.dy_data, COTANGENTS)
     one_of("weight_data", spec.weight_data, WEIGHTS)

@@ -10,7 +10,7 @@ from annotated_types import Interval, Predicate
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-Extent = Literal["data", "affine", "sample", "statistic", "one"]
+Extent = Literal["data", "affine", "sample", "statistic", "block", "one"]
 View = Literal["rows", "groups", "channels"]
 Float = Literal["float64", "float32", "float16", "bfloat16"]
 Float8 = Literal["float8_e4m3fn", "float8_e5m2"]
@@ -65,15 +65,15 @@ class Tensor:
     """An argument or a result of an operator.
 
     `extent` is its shape: "data" that of x, "affine" that of weight, "sample" a row of weight's shape for each sample
-    or token (`CaseSpec.modulation`), "statistic" one value a row or group, "one" a single value. `dtype` is its
-    type: "x" that of x, "weight" that of weight, or the name of a type. A tensor of role "state" is changed in place,
-    and is the output of the same name.
+    or token (`CaseSpec.modulation`), "statistic" one value a row or group, "block" one a block of a row that has a
+    scale of its own (M, K), "one" a single value. `dtype` is its type: "x" that of x, "weight" that of weight, or the
+    name of a type. A tensor of role "state" is changed in place, and is the output of the same name.
     """
 
     name: str
     extent: Extent
     role: Literal["input", "weight", "saved", "cotangent", "state", "output"]
-    dtype: Literal["x", "weight", "float32", "float8_e4m3fn"] = "x"
+    dtype: Literal["x", "weight", "float32", "float8_e4m3fn", "float8_e5m2", "int8"] = "x"
     optional: bool = False
 
     def among(self, dtype: str, weight_dtype: str | None) -> str:
@@ -89,7 +89,8 @@ class Op:
     each element of every output, how far a kernel of that arithmetic may be from the truth before the final rounding.
     `view` says which elements are normalized together: the last dimensions, a group of channels of one sample, or a
     channel of all samples. `stages` follow the norm (`verify_norm.reference.stages`). A `quantized` y is multiplied by
-    a scale and saturated (`verify_norm.reference.quantized`). A `centred` norm subtracts the mean.
+    a scale and saturated (`verify_norm.reference.quantized`); a stage that quantizes is the `quantizer`. A `centred`
+    norm subtracts the mean.
     """
 
     name: str
@@ -109,6 +110,16 @@ class Op:
     def linear(self) -> bool:
         """Whether y is linear in weight and bias."""
         return all(stage.linear for stage in self.stages)
+
+    @property
+    def quantizer(self) -> Any:
+        """The stage that makes 8 bits of y (`verify_norm.reference.stages.quantize`); None where there is none."""
+        return next((stage for stage in self.stages if stage.name == "quantize"), None)
+
+    @property
+    def scaled(self) -> bool:
+        """Whether it takes a scale of y, or a bound of one: `CaseSpec.scale`."""
+        return any(tensor.extent == "one" for tensor in self.inputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +156,9 @@ class Contract:
     saturate : what is returned beyond the largest number of an output's type: that number ("saturate"), or an infinity,
         in float8_e4m3fn NaN ("overflow"). "either": a quantized y saturates, another 8-bit y may do either, and wider
         outputs overflow.
+    z : type to which the result of the norm, and of stages, is rounded before it is quantized, and before its largest
+        is taken ("x": that of x, as of a norm and a quantization in turn); None: no rounding.
+    scale_floor : the smallest scale of a quantized y that the data determine, as 4.359654017857143e-06 = 1/(448·512).
     """
 
     accumulate: Float = "float32"
@@ -164,6 +178,8 @@ class Contract:
     output: Float | Float8 | Literal["promoted"] | None = None
     weight_grad: Float | None = None
     saturate: Beyond = "either"
+    z: Float | Literal["x"] | None = None
+    scale_floor: NotNegative = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +189,10 @@ class CaseSpec:
     `shape` is that of x. LayerNorm and RMSNorm normalize its last `normalized_ndim` dimensions, GroupNorm each of
     `num_groups` groups of channels. Values are (offset + noise of family `data`) · 2**log2_scale. Every tensor has its
     own layout in memory, and the gaps of its storage hold poison. `training`, `momentum` and `running` (whether there
-    are running statistics) belong to BatchNorm; a quantized y is multiplied by `scale`. The scale and shift of a
-    `modulation` have a row for each sample, an index of x's first dimension, or for each token. `frozen` inputs need no
-    gradient, where torch's autograd makes the backward. Annotations hold the allowed ranges of the numbers.
+    are running statistics) belong to BatchNorm. A quantized y is multiplied by `scale`, or divided by y_scale =
+    1/scale; scale_ub is 300/scale. The scale and shift of a `modulation` have a row for each sample, an index of x's
+    first dimension, or for each token. `frozen` inputs need no gradient, where torch's autograd makes the backward.
+    Annotations hold the allowed ranges of the numbers.
 
     A `special` value is in the input `special_in`, where `special_at` says: in its first, its middle or its last
     element, in one element of every other row, or in all of the middle row. With "nan+inf" an infinity is beside each

@@ -101,7 +101,7 @@ def _gap(tensor: Tensor, one: Output | None, other: Output | None, names: tuple[
 
 def _alike(tensor: Tensor, one: Output, other: Output) -> bool:
     """Return whether the shapes are equal; a statistic may have dimensions of 1, as in a run."""
-    loose = tensor.extent in ("statistic", "one") and one.got.size == other.got.size
+    loose = tensor.extent in ("statistic", "block", "one") and one.got.size == other.got.size
     return loose or one.shape == other.shape
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from verify_norm.checks.nonfinite import dequantized
 from verify_norm.checks.relations.equations import compared
 from verify_norm.checks.signature import signature
 from verify_norm.core import judge
@@ -37,7 +38,7 @@ def outputs(op: Op, space: str) -> tuple[str, ...]:
 
     The gradients of weight and bias are sums over all rows, and evaluation's statistics are constants.
     """
-    of_each = ("data",) if op.view == "channels" else ("data", "statistic")
+    of_each = ("data",) if op.view == "channels" else ("data", "statistic", "block")
     return tuple(tensor.name for tensor in op.outputs if not SPACES[space].length or tensor.extent in of_each)
 
 
@@ -65,6 +66,7 @@ def _violations(
     rules = {"accuracy": output.ratio > 1}
     if SPACES[asked.space].length and asked.eps != 0 and name != "amax":
         got, want = output.got, expected.value
+        got = dequantized(run, got) if name == "y" and run.case.op.quantizer is not None else got
         other = np.isinf(want) & np.isinf(got) & (got != want)
         rules["nonfinite"] = judge.hidden(name, got, want, _nan(run, want)) | other
     for rule, wrong in rules.items():

@@ -187,6 +187,9 @@ def _blank(name: str, op: Op, contract: Contract, given: Mapping[str, Any]) -> T
         shape = tuple(given[name.removeprefix("d")].shape)
     if tensor.extent == "affine":
         return None if of is None else torch.empty(of.shape, dtype=dtype, device=of.device)
+    if tensor.extent == "block":
+        n = features(op, given)
+        shape = (x.numel() // max(n, 1), op.quantizer.blocks(n))
     if tensor.extent == "statistic":
         if op.view == "rows":
             shape = (x.numel() // max(features(op, given), 1),)

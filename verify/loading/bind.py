@@ -39,6 +39,8 @@ ALIASES = {  # our name: other names, in any case unless another line has the ex
         "running_mean": "moving_mean",
         "running_var": "moving_var running_variance",
         "scale": "output_scale out_scale y_scale scale_y quant_scale",
+        "y_scale": "scales scale out_scale output_scale scale_out token_scales group_scales output_s",
+        "scale_ub": "scale_upper_bound ub",
         "eps": "epsilon variance_epsilon norm_eps layer_norm_eps layer_norm_epsilon rms_norm_eps",
         "num_groups": "G groups n_groups ngroups num_group",
         "weight_offset": "offset unit_offset",
@@ -59,7 +61,7 @@ ALIASES = {  # our name: other names, in any case unless another line has the ex
         "dbias": "db dbeta grad_bias grad_beta",
     }.items()
 }
-ABSENT = ("bias", "residual")  # of a library's norm, where the operator has none: they are None
+ABSENT = ("bias", "residual", "scale_ub")  # of a library's norm, where the operator has none: they are None
 NUMBERS = ("eps", "num_groups", "weight_offset", "training", "momentum", "scale")  # a constant can fix them
 
 

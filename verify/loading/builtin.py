@@ -17,6 +17,9 @@ BOTH: dict[str, tuple[str, str]] = {  # the two directions of an operator: layer
 EXTRA = "'verify-norm[third-party]'"
 BUILT = {"flash_attn": "flash-attn --no-build-isolation"}  # no extra installs it: its build takes minutes
 FAMILIES = (  # patterns of names, the most specific first
+    (r"(add|residual).*rmsnorm.*(group.*quant|quant.*group)", "add_rmsnorm_quant_group"),
+    (r"(add|residual).*rmsnorm.*dynamic.*quant|addrmsnormquant", "add_rmsnorm_quant"),
+    (r"rmsnorm.*dynamic.*quant|rmsnorm.*pertoken.*quant|rmsnormquant", "rmsnorm_quant"),
     (r"rmsnorm.*(fp8|float8|e4m3|e5m2)|(fp8|float8).*rmsnorm", "rmsnorm_fp8"),
     (r"layernorm.*(fp8|float8|e4m3|e5m2)|(fp8|float8).*layernorm", "layernorm_fp8"),
     (r"gat(e|ing).*rmsnorm|rmsnorm.*gat(e|ing)", "gated_rmsnorm"),

@@ -13,7 +13,8 @@ from verify_norm.core.spec import Contract
 from verify_norm.report.markup import escape
 from verify_norm.report.terminal import table
 
-OP, OFFSET = "add_layernorm", "add_rmsnorm"  # what every field is about, and what offset_weight is
+OP = "add_layernorm"  # what every field is about, but these
+OTHERS = {"offset_weight": "add_rmsnorm", "z": "add_rmsnorm_quant", "scale_floor": "add_rmsnorm_quant"}
 TYPES = ("bfloat16", "float32")
 
 
@@ -31,21 +32,22 @@ def show_contracts(console: Console) -> None:
         fields.add_row(name, allowed(name), escape(explained[name]))
     console.print("", fields, "")
     costs = list(_costs())
-    outputs = list(costs[0][2])
+    outputs = list(dict.fromkeys(name for *_, numbers in costs for name in numbers))
     made = table("contract", "x", *outputs, words=2, whole=True)
     for name, dtype, numbers in costs:
         made.add_row(name, dtype, *(numbers.get(output, "") for output in outputs))
     console.print(made)
+    others = ", ".join(f"{op} for {name}" for name, op in OTHERS.items())
     console.print(
-        f"The last table has the largest error that {OP} ({OFFSET} for offset_weight) is allowed, in ULP of the strict "
-        f"output's type, for {words(f'{OP}_fwd')}: of the strict contract, and where another allows something else."
+        f"The last table has the largest error that {OP} ({others}) is allowed, in ULP of the strict output's type, "
+        f"for {words(f'{OP}_fwd')}: of the strict contract, and where another allows something else."
     )
 
 
 def _costs() -> Iterator[tuple[str, str, dict[str, str]]]:
     """Yield a contract, a type of x, and what each output is allowed there, "" where that is what strict allows."""
     for text in (*NAMES, *(known.fields for known in WEAKER)):
-        op = OFFSET if "offset_weight" in read(text) else OP
+        op = next((op for name, op in OTHERS.items() if name in read(text)), OP)
         for dtype in TYPES:
             numbers, strict = _numbers(op, text, dtype), _numbers(op, "strict", dtype)
             if text != "strict":
@@ -56,7 +58,7 @@ def _costs() -> Iterator[tuple[str, str, dict[str, str]]]:
 
 def _numbers(base: str, text: str, dtype: str) -> dict[str, str]:
     found = {}
-    for op in (f"{base}_fwd", f"{base}_bwd"):
+    for op in (name for name in (f"{base}_fwd", f"{base}_bwd") if name in OPS):
         for output, most in allowances(op, declared(Contract(), text, OPS[op]), dtype).items():
             found[output] = ulps(most)
     return found

@@ -24,6 +24,9 @@ def shape(tensor: Tensor, op: Op) -> str:
         return "(B, C), one of each channel of each sample"
     if tensor.extent == "sample":
         return "(B, *normalized_shape), one of each sample; or as x, of each token"
+    if tensor.extent == "block":
+        each = {"per_token": "row", "group64": "64 elements of a row", "group128": "128 elements of a row"}
+        return f"(M, K), one of each {each[op.quantizer.granularity]}"
     return "(1,)" if tensor.extent == "one" else SHAPES[op.view][tensor.extent]
 
 

@@ -10,7 +10,7 @@ from pydantic_core import core_schema
 
 from verify_norm import __version__
 from verify_norm.auditing.model import Audit
-from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.dtypes import FLOATS
 from verify_norm.core.results import SCHEMA, Report
 from verify_norm.core.spec import ALIASES, COTANGENTS, FAMILIES, LAYOUTS, WEIGHTS, CaseSpec
 from verify_norm.equality import model as equality
@@ -71,7 +71,7 @@ def _restrict(made: dict[str, Any]) -> None:
     properties: dict[str, dict[str, Any]] = made["properties"]
     for name in ("kernel", "op"):
         properties[name] = {"type": "string", "title": name.capitalize()}
-    allowed = {"dtype": FORMATS, "data": FAMILIES, "dy_data": COTANGENTS, "weight_data": WEIGHTS}
+    allowed = {"dtype": FLOATS, "data": FAMILIES, "dy_data": COTANGENTS, "weight_data": WEIGHTS}
     allowed["alias"] = ("", *ALIASES)
     allowed |= {f.name: LAYOUTS for f in fields(CaseSpec) if f.name.endswith("_layout")}
     for name, values in allowed.items():

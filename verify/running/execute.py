@@ -252,7 +252,7 @@ def _judged(output: Output | None, case: Case, name: str) -> Output | None:
         return output
     got = output.got
     extent = next(tensor.extent for tensor in case.op.outputs if tensor.name == name)
-    if extent in ("statistic", "one") and got.size == expected.value.size:
+    if extent in ("statistic", "block", "one") and got.size == expected.value.size:
         got = got.reshape(expected.value.shape)  # (M, 1) and (*leading, 1) are accepted for (M,), () for (1,)
     ratio = judge.ratio(got, expected) if got.shape == expected.value.shape else None
     return Output(output.dtype, output.shape, got, ratio)

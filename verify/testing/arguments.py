@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from verify_norm.core import geometry
-from verify_norm.core.chains import is_chain
+from verify_norm.core.chains import is_chain, parsed
 from verify_norm.core.dtypes import FORMATS, KERNEL_DTYPES, Array
 from verify_norm.core.errors import LIST, UsageError, alternatives, one_of, quoted
 from verify_norm.core.ops import OPS, base, resolved
@@ -52,10 +52,11 @@ def operator(name: object, direction: str, activation: str | None = None) -> Op:
     told = name.removeprefix(base(name)).lstrip("_") or direction
     found = base(name) if activation is None else f"{base(name)}_{activation}"
     one_of("operator", found, bases, see=LIST)
+    ways = [op.name for op in parsed(f"{found}_fwd")] if is_chain(found) else OPS
+    if f"{found}_{direction}" not in ways:
+        raise UsageError(f"{found} has no gradients: its only operator is {found}_fwd")
     if told != direction:
         raise UsageError(f"operator: expected a name that ends in _{direction}, or {base(name)!r}, got {name!r}")
-    if f"{found}_{direction}" not in OPS and not is_chain(found):
-        raise UsageError(f"{found} has no gradients: its only operator is {found}_fwd")
     return OPS[f"{found}_{direction}"]
 
 

@@ -64,7 +64,7 @@ def test_the_table_is_filled_in():
         assert name == example.name
         assert example.kernel.summary
         assert example.source
-        assert example.kernel.op in OPS
+        assert OPS[example.kernel.op].name == example.kernel.op
         assert bool(example.reason) == (example.needs != "cpu"), name
         assert example.wrong == (example.kind != "unusual")
         assert set(example.caught_by) <= set(CHECKS)

@@ -37,7 +37,7 @@ def fingerprint(kernel: Kernel, device: str = "cpu") -> Fingerprint:
     """
     rig = Rig(kernel, device)
     own_inputs = any(stage.inputs for stage in rig.op.stages)  # no probe feeds them
-    if rig.op.view == "channels" or rig.op.quantized or own_inputs:  # 8 bits of y show too little
+    if rig.op.view == "channels" or rig.op.quantized or rig.op.quantizer or own_inputs:  # 8 bits of y show too little
         return Fingerprint(kernel.name, kernel.op, device, ())
     with np.errstate(all="ignore"):  # a function that is no norm returns zeros and infinities
         again = tuple(shown(repeated(rig)))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from verify_norm.checks.relations.equations import arithmetic_of
-from verify_norm.core import geometry
+from verify_norm.core import geometry, ops
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.run import Case, Run
 from verify_norm.reference import batchnorm, chain, layernorm, rmsnorm, rounding
@@ -64,6 +64,14 @@ def given(case: Case, name: str) -> Array:
     values = case.exact[name]
     assert values is not None, name
     return values
+
+
+def own_inputs(run: Run) -> dict[str, Any]:
+    """Return what the stages of a case take beside z: their own inputs, and what the contract says of them."""
+    case, contract = run.case, run.kernel.contract
+    own = {name: given(case, name) for stage in case.op.stages for name in stage.inputs}
+    y = ops.output_dtype(case.op.outputs[0], contract, case.spec.dtype, case.spec.weight_dtype)
+    return own if case.op.quantizer is None else own | ops.roundings(contract, case.spec.dtype, y)
 
 
 def has_mean(case: Case) -> bool:
@@ -117,8 +125,8 @@ def stages(run: Run) -> Stages:
     z = rounding.xhat_error(n, e, a)
     z = replace(z, magnitude=z.magnitude + 2 * n.rstd * lost)
     largest = np.abs(n.xhat) * (1.0 + e.rho) + z.shift + 2 * n.rstd * lost
-    own = {name: given(case, name) for stage in case.op.stages for name in stage.inputs}
-    return Stages(n, a, largest, z, case.op.stages, own, case.exact.get("scale") if case.op.quantized else None)
+    scale = case.exact.get("scale") if case.op.quantized else None
+    return Stages(n, a, largest, z, case.op.stages, own_inputs(run), scale)
 
 
 def cotangent(s: Stages, dy: Array) -> tuple[Array, Array | float]:

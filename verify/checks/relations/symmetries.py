@@ -43,7 +43,7 @@ from verify_norm.reference.arithmetic import DIVISION, ROOT
 # Of 2^k, where x is scaled by 2^k.
 POWERS = {"x": 1, "residual": 1, "residual_out": 1, "mean": 1, "rstd": -1, "running_mean": 1, "running_var": 2}
 POWERS |= {"y": 0, "amax": 0, "dx": -1, "dresidual_out": -1, "dweight": 0, "dbias": 0}
-POWERS |= dict.fromkeys(("gate", "scale", "shift", "dgate", "dscale", "dshift"), 0)
+POWERS |= dict.fromkeys(("gate", "scale", "shift", "dgate", "dscale", "dshift", "y_scale"), 0)
 MODERATE = 24  # log2 |x| and log2 |dy| at most: far from where a square, a product of three or r³ leaves float32
 
 
@@ -119,6 +119,8 @@ def _root_apart(run: Run, s: stages.Stages, name: str, got: Array) -> Array:
         return (root * (1 + root) * np.abs(got)).ravel()
     if name == "y":
         return stages.y_apart(s, root).ravel()
+    if name == "y_scale":
+        return equations.truth(run, name).delta.ravel()
     if name == "amax":
         return np.reshape(stages.z_apart(s, root).max(), 1)
     settled = name in ("dbias", "dshift") and run.kernel.contract.deterministic and run.case.op.linear
@@ -225,7 +227,8 @@ def permutation(run: Run) -> Equations:
 
     for name, left, right in equations.pairs(run, other):
         dy, tolerance = case.exact.get("dy"), 2 * judge.allowed(equations.truth(run, name))
-        if extents[name] in ("data", "sample") or (extents[name] == "statistic" and case.op.view != "channels"):
+        of_rows = extents[name] in ("data", "sample", "block")
+        if of_rows or (extents[name] == "statistic" and case.op.view != "channels"):
             known = np.isfinite(equations.judged(run, name, np.zeros(left.shape)))
             tolerance = np.where(moved(known), 0.0 if by_row else moved(tolerance), np.inf)
             left, words = moved(left), f"{name} must have the same rows in another order"

@@ -84,6 +84,16 @@ def into_8_bits(norm: Eager, spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor
     return {"y": (z * inputs["scale"]).clamp(-largest, largest).to(torch.float8_e4m3fn), "amax": amax.reshape(1)}
 
 
+def quantized(norm: Eager, length: int, spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor]:
+    """Return y in float8_e4m3fn with a scale of every `length` elements of a row, 0 for the whole row; and the rest."""
+    made, n = norm(spec, inputs), math.prod(normalized(spec))
+    length, largest = length or n, FORMATS["float8_e4m3fn"].largest
+    z = functional.pad(made["y"].float().reshape(-1, n), (0, -n % length)).reshape(-1, -(-n // length), length)
+    scale = z.abs().amax(2) / largest
+    y = (z / torch.where(scale == 0, 1.0, scale)[:, :, None]).reshape(len(z), z.shape[1] * length)[:, :n]
+    return {**made, "y": y.reshape(spec.shape).to(torch.float8_e4m3fn), "y_scale": scale}
+
+
 def gated(activation: Callable[[Tensor], Tensor], spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor]:
     """Return y of RMSNorm times the activation of the gate, each as a GPU computes it."""
     return {"y": rmsnorm(spec, inputs)["y"] * as_on_gpu(activation, inputs["gate"])}
@@ -103,6 +113,9 @@ TORCH: dict[str, Eager] = {
     "rmsnorm": rmsnorm,
     "layernorm_fp8": partial(into_8_bits, layernorm),
     "rmsnorm_fp8": partial(into_8_bits, rmsnorm),
+    "rmsnorm_quant": partial(quantized, rmsnorm, 0),
+    "add_rmsnorm_quant": partial(quantized, partial(added, rmsnorm), 0),
+    "add_rmsnorm_quant_group": partial(quantized, partial(added, rmsnorm), 128),
     "groupnorm": groupnorm,
     "groupnorm_silu": lambda spec, inputs: {"y": functional.silu(groupnorm(spec, inputs)["y"])},
     "groupnorm_gelu": lambda spec, inputs: {"y": functional.gelu(groupnorm(spec, inputs)["y"])},

@@ -1,0 +1,207 @@
+"""A quantization behind the norm: y = sat(z/s) in 8 bits, with a scale s that is given, or that the data determine.
+
+    A = max |z| of a row ("per_token"), or of each block of 64 or 128 elements of it ("group64", "group128")
+    s = max(min(A, scale_ub)/L, floor)      y = min(max(z/s, −L), L)
+
+L is the largest number of y's type (127 of int8). s dequantizes: y·s ≈ z. A `static` s is y_scale, an input. The last
+block of a row may be shorter. `scale_ub`, an input of one value, bounds A, as in vLLM and FBGEMM; `floor` is the
+contract's (`Contract.scale_floor`), else 0. y is no function that autograd differentiates, so there is no backward.
+
+**Nothing but zeros.** Where A = 0, y = 0 and s is 1, or the floor. Any s from 0 to 2 is right, since y·s = 0; NaN is
+wrong. Where a z is NaN or infinite, y·s must not be a number: y or s says so, and the other elements of that row or
+block are not judged.
+
+**Errors of the scale.** A is off by at most what max(|z| + δz) and max(|z| − δz) differ from it. A kernel divides by L,
+or multiplies by a rounded 1/L, so s is between
+
+    s⁻ = bounded(A − δA)·(1 − γ(4))      s⁺ = bounded(A + δA)·(1 + γ(4))
+
+**Errors of y.** A kernel computes z/s, z·(1/s), z·(L/A), or meets s with the weight before x̂ (z is then rounded in its
+terms, `size`). That is a division and three roundings, beyond the scale's own; with σ = max(1/s⁻ − 1/s, 1/s − 1/s⁺),
+
+    δy = |z|·σ + (δz + γ(4 + 3)·(size + δz))/s⁻ + underflow
+
+and less where that saturates. So y is a rounding of a value within δy of z/s: near a tie either neighbour is right. It
+is not judged where s⁻ is 0 or 1/s may leave the range: there the data are rounding errors, or subnormal.
+
+Where a contract rounds z to a narrow type first, that is part of δz: `z_lost` has the unit roundoff of the type, what
+an underflow loses, and its largest number.
+
+**Saturation.** Converted to int8, what is below −127 may become −127 or −128.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from verify_norm.reference.arithmetic import DIVISION, Arithmetic, finite_below
+from verify_norm.reference.quantized import saturated, saturated_error
+from verify_norm.reference.stages.stage import Approximate, Inputs, Pulled
+from verify_norm.reference.view import Array
+
+LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0, "int8": 127.0}
+BLOCKS = {"group64": 64, "group128": 128}  # of a row; "per_token" has one of the whole row
+GRANULARITIES = ("static", "per_token", *BLOCKS)
+NO_SCALE = 1.0  # of nothing but zeros
+
+
+class Scales(NamedTuple):
+    """The scale of every block, (M, K), and between what a kernel's may be."""
+
+    value: Array
+    low: Array
+    high: Array
+
+
+@dataclass(frozen=True, slots=True)
+class Quantize:
+    """y = sat(z/s).
+
+    >>> Quantize("float8_e4m3fn", "per_token").value(np.array([[1.0, -2.0], [0.0, 0.0]]), {}).tolist()
+    [[224.0, -448.0], [0.0, 0.0]]
+    """
+
+    dtype: str
+    granularity: str = "static"
+    bounded: bool = False
+    name: str = "quantize"
+    linear: bool = False
+    of_x: bool = False
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The names of what it takes beside z."""
+        return ("y_scale",) if not self.dynamic else ("scale_ub",) if self.bounded else ()
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether the data determine the scale, which is then an output."""
+        return self.granularity != "static"
+
+    @property
+    def largest(self) -> float:
+        """L."""
+        return LARGEST[self.dtype]
+
+    def _range(self, given: Inputs) -> float:
+        """Return the magnitude at which y saturates: L, or infinity by contract."""
+        return float(given.get("largest", self.largest))
+
+    def blocks(self, n: int) -> int:
+        """Return how many scales a row of n elements has.
+
+        >>> [Quantize("int8", one).blocks(129) for one in GRANULARITIES]
+        [1, 1, 3, 2]
+        """
+        return -(-n // self.length(n))
+
+    def length(self, n: int) -> int:
+        """Return how many elements of a row of n have one scale."""
+        return BLOCKS.get(self.granularity, n)
+
+    def spread(self, values: Array, n: int) -> Array:
+        """Return the value of each block (M, K) for each element of it, (M, n)."""
+        wide: Array = values[:, np.arange(n) // self.length(n)]
+        return wide
+
+    def most(self, size: Array) -> Array:
+        """Return the largest of each block, (M, K), NaN where one is NaN."""
+        M, n = size.shape
+        length, count = self.length(n), self.blocks(n)
+        inside = np.minimum(np.arange(count * length), n - 1)  # a short block repeats its last element
+        most: Array = size[:, inside].reshape(M, count, length).max(2)
+        return most
+
+    def scale(self, z: Array, given: Inputs) -> Array:
+        """Return the scale of every block, (M, K): `NO_SCALE` of nothing but zeros, and where z is not finite."""
+        return self._scales(Approximate(z, np.zeros_like(z), np.abs(z)), given, 0.0).value
+
+    def scale_error(self, z: Approximate, given: Inputs, a: Arithmetic) -> Array:
+        """Return how far a kernel's scale may be off: inf where nothing is known, as of what is not finite."""
+        z = self._rounded(z, given)
+        s = self._scales(z, given, a.gamma(DIVISION))
+        delta = np.maximum(s.high - s.value, s.value - s.low) + a.tiny
+        free = self._vanishing(s, a) | (self.most(np.abs(z.value)) == 0)
+        return np.where(self._unknown(z), np.inf, np.where(free, np.maximum(delta, 1.0), delta))
+
+    def _scales(self, z: Approximate, given: Inputs, unit: float) -> Scales:
+        """Return the scales and their bounds, where a division errs by `unit`; (1, 1) of a given one."""
+        if not self.dynamic:
+            s = given["y_scale"].reshape(1, 1)
+            return Scales(s, s, s)
+        size = np.abs(z.value)
+        value, low, high = (
+            self._bounded(self.most(one), given) for one in (size, np.maximum(size - z.delta, 0.0), size + z.delta)
+        )
+        value = np.where(np.isfinite(self.most(size)) & (value > 0), value, NO_SCALE)
+        return Scales(value, low * (1.0 - unit), high * (1.0 + unit))
+
+    def _rounded(self, z: Approximate, given: Inputs) -> Approximate:
+        """Return z with what a rounding to a narrow type adds to its error; an exact 0 stays one."""
+        u, lost, largest = given.get("z_lost") or (0.0, 0.0, np.inf)
+        if u == 0:
+            return z
+        most = np.abs(z.value) + z.delta
+        delta = z.delta + u * most + np.where(most == 0, 0.0, lost)
+        return z._replace(delta=finite_below(delta, most, largest))
+
+    def _bounded(self, most: Array, given: Inputs) -> Array:
+        """Return max(min(A, scale_ub)/L, floor)."""
+        most = np.minimum(most, given["scale_ub"].reshape(1, 1)) if self.bounded else most
+        bounded: Array = np.maximum(most / self.largest, given.get("scale_floor", 0.0))
+        return bounded
+
+    def _unknown(self, z: Approximate) -> Array:
+        """Return the blocks in which a z, or its bound, is not finite: a scale_ub would hide it."""
+        unknown: Array = ~np.isfinite(self.most(np.abs(z.value) + z.delta))
+        return unknown
+
+    def _vanishing(self, s: Scales, a: Arithmetic) -> Array:
+        """Return where a scale, or what it is computed with, may leave the range."""
+        least, most = 4 * max(a.tiny, 1 / a.huge), min(a.huge, 1 / a.tiny if a.tiny else np.inf) / (4 * self.largest)
+        vanishing: Array = ~((s.low >= least) & (s.high <= most))
+        return vanishing
+
+    def value(self, z: Array, given: Inputs) -> Array:
+        """Return sat(z/s), NaN where z is NaN, or where it is infinite and no given scale or bound saturates it."""
+        saturates = self.bounded or not self.dynamic
+        s = self.spread(np.broadcast_to(self.scale(z, given), (len(z), self.blocks(z.shape[1]))), z.shape[1])
+        y = saturated(z / s, self._range(given))
+        y = y if saturates else np.where(np.isinf(z), np.nan, y)
+        return np.where(np.isnan(y), 0.0, y) if self.dtype == "int8" and not self.dynamic else y
+
+    def slope(self, z: Array, dz: Array, given: Inputs) -> Array:
+        """Return 0: `own_error` has all of the error, since each z moves the scale of the others."""
+        return np.zeros(())
+
+    def own_error(self, z: Approximate, given: Inputs, a: Arithmetic) -> Array:
+        """Return δy."""
+        (M, n), z = z.value.shape, self._rounded(z, given)
+        s = self._scales(z, given, a.gamma(DIVISION) if self.dynamic else 0.0)
+        shape = (M, self.blocks(n))
+        unknown = self._vanishing(s, a) | self._unknown(z)
+        value, low, high, lost = (self.spread(np.broadcast_to(one, shape), n) for one in (*s, unknown))
+        sigma = np.maximum(1.0 / low - 1.0 / value, 1.0 / value - 1.0 / high)
+        terms = z.size + z.delta
+        delta = np.abs(z.value) * sigma + (z.delta + a.gamma(DIVISION + 3) * terms) / low + a.tiny * (4.0 + 4.0 / low)
+        delta = finite_below(delta, terms / low, a.huge)
+        delta = saturated_error(z.value / value, delta, self._range(given))
+        below = (self.dtype == "int8") & (z.value / value - delta < -self.largest - 0.5)
+        delta = np.where(below, np.maximum(delta, 1.0), delta)
+        zero = self.spread(self.most(terms) == 0, n)
+        return np.where(zero, 0.0, np.where(lost, np.inf, delta))
+
+    def size(self, z: Approximate, given: Inputs) -> Array:
+        """Return |y|."""
+        return np.abs(self.value(z.value, given))
+
+    def pull(self, dy: Array, z: Array, given: Inputs) -> tuple[Array, dict[str, Array]]:
+        """Raise ValueError: there is no backward."""
+        raise ValueError("quantize has no gradient")
+
+    def pull_error(self, dy: Array, lost: Array | float, z: Approximate, given: Inputs, a: Arithmetic) -> Pulled:
+        """Raise ValueError: there is no backward."""
+        raise ValueError("quantize has no gradient")
