@@ -12,6 +12,7 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import bounds
@@ -209,6 +210,21 @@ STAGES: dict[str, tuple[Callable[[Any, Rows, Draw], None], Pull]] = {
 }
 
 
+def l2norm(x: F, eps: float, m: Method) -> tuple[F, F, F]:
+    """Return x·r, 0 and r = 1/√(Σx² + eps)."""
+    r = emulate.reciprocal_root(emulate.total(x, x, m) + F32(eps), m)
+    return quantized(x * r, m.xhat), np.zeros_like(r), r
+
+
+def l2norm_backward(dy: F, x: F, w: None, eps: float, m: Method, *, given: tuple[F, F]) -> tuple[F, F, F]:
+    """Return dx, dy and x̂; with `sums` in a form without x̂."""
+    r = quantized(given[1] if m.given else l2norm(x, eps, m)[2], m.stats)
+    xhat, g = quantized(x * r, m.xhat), quantized(dy, m.xhat)
+    if m.sums and not m.xhat:
+        return r * g - x * (emulate.total(g, x, m) * (r * r * r)), dy, xhat
+    return r * (g - xhat * emulate.total(g, xhat, m)), dy, xhat
+
+
 def through(d: Draw, r: Rows) -> list[F]:
     """Return z before each stage, and y."""
     zs = []
@@ -240,23 +256,24 @@ def computed(d: Draw, saved: list[F]) -> dict[str, Any]:
     weight, bias, eps = d.arrays.get("weight"), d.arrays.get("bias"), d.options["eps"]
     w = None if weight is None else spread(weight.astype(F32) + F32(d.options["weight_offset"]))
     b, rows, centred = spread(bias), x.astype(F32).reshape(K, -1), op.centred
-    if d.folded and not m.expanded:
+    if d.folded and not m.expanded and op.averages:
         xhat, mean, rstd = emulate.forward(rows, None, None, eps, m, centred=centred)
         y = through(d, Rows(xhat, w, b))[-1]
     else:
-        z, mean, rstd = emulate.forward(rows, w, b, eps, m, centred=centred)
+        z, mean, rstd = emulate.forward(rows, w, b, eps, m, centred=centred) if op.averages else l2norm(rows, eps, m)
         y = through(d, Rows(z, None, None))[-1]
     out = {"y": y, "rstd": quantized(rstd, m.stats)} | ({"mean": quantized(mean, m.stats)} if centred else {})
 
     dy = _single(d, "dy").reshape(K, -1)
-    _, _, xhat = emulate.backward(dy, rows, None, eps, m, centred=centred, given=(saved[0], saved[1]))
+    back = partial(emulate.backward, centred=centred) if op.averages else l2norm_backward
+    _, _, xhat = back(dy, rows, None, eps, m, given=(saved[0], saved[1]))
     zs = through(d, Rows(xhat, w, b))
     dz, own = dy, {}
     for stage, z in zip(reversed(d.chain.stages), reversed(zs[:-1]), strict=True):
         z = quantized(z, "bfloat16") if d.bug else z
         dz, mine = STAGES[stage.name][1](stage, dz, z, d)
         own |= {f"d{name}": value for name, value in mine.items()}
-    dx, _, xhat = emulate.backward(dz, rows, w, eps, m, centred=centred, given=(saved[0], saved[1]))
+    dx, _, xhat = back(dz, rows, w, eps, m, given=(saved[0], saved[1]))
     passed = d.arrays.get("dresidual_out")
     out |= own | {"dx": dx if passed is None else dx + passed.astype(F32).reshape(dx.shape)}
     if weight is not None:

@@ -1,4 +1,4 @@
-"""A norm between stages: [an addition] → LayerNorm, RMSNorm or GroupNorm → stages, forward, backward, and their errors.
+"""A norm between stages: [an addition] → a norm of `BASES` → stages, forward, backward, and their errors.
 
     h = x + residual, or x      z0 = w·x̂(h) + b      z1 = f1(z0)      …      y = zk
 
@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from verify_norm.reference import layernorm, residual_sum, rmsnorm, rounding
+from verify_norm.reference import l2norm, layernorm, residual_sum, rmsnorm, rounding
 from verify_norm.reference.arithmetic import Arithmetic, finite_below
 from verify_norm.reference.norm import Norm
 from verify_norm.reference.stages.stage import Approximate, Stage, passed
@@ -41,14 +41,13 @@ class Base:
     parameters: tuple[str, ...]
     options: tuple[str, ...]
     view: Callable[[Array, Values], View]
+    normalized: Callable[[View, Array, Values], Norm]
     centred: bool = True
+    averages: bool = True  # the mean of the squares; their sum otherwise
 
     def norm(self, x: Array, v: Values) -> Norm:
         """Return x normalized, with what multiplies it."""
-        view = self.view(x, v)
-        if self.centred:
-            return layernorm.norm(view, x, v.get("weight"), v.get("bias"), v["eps"])
-        return rmsnorm.norm(view, x, v.get("weight"), v["eps"], v.get("weight_offset", 0.0))
+        return self.normalized(self.view(x, v), x, v)
 
 
 def _rows(x: Array, v: Values) -> View:
@@ -59,12 +58,25 @@ def _groups(x: Array, v: Values) -> View:
     return groups(x, v["num_groups"])
 
 
+def _layernorm(view: View, x: Array, v: Values) -> Norm:
+    return layernorm.norm(view, x, v.get("weight"), v.get("bias"), v["eps"])
+
+
+def _rmsnorm(view: View, x: Array, v: Values) -> Norm:
+    return rmsnorm.norm(view, x, v.get("weight"), v["eps"], v.get("weight_offset", 0.0))
+
+
+def _l2norm(view: View, x: Array, v: Values) -> Norm:
+    return l2norm.norm(view, x, v["eps"])
+
+
 BASES = {
     base.name: base
     for base in (
-        Base("layernorm", ("weight", "bias"), ("eps", "normalized_shape"), _rows),
-        Base("rmsnorm", ("weight",), ("eps", "weight_offset", "normalized_shape"), _rows, centred=False),
-        Base("groupnorm", ("weight", "bias"), ("num_groups", "eps"), _groups),
+        Base("layernorm", ("weight", "bias"), ("eps", "normalized_shape"), _rows, _layernorm),
+        Base("rmsnorm", ("weight",), ("eps", "weight_offset", "normalized_shape"), _rows, _rmsnorm, centred=False),
+        Base("l2norm", (), ("eps", "normalized_shape"), _rows, _l2norm, centred=False, averages=False),
+        Base("groupnorm", ("weight", "bias"), ("num_groups", "eps"), _groups, _layernorm),
     )
 }
 
@@ -140,7 +152,7 @@ class Chain:
         z = n.y
         for stage in self.stages:
             z = stage.value(z, v)
-        return self._outside(n, z, n.mean, n.rstd)
+        return self._outside(n, z, n.mean, n.saved_rstd)
 
     @np.errstate(all="ignore")
     def forward_error(self, v: Values) -> Any:
@@ -161,7 +173,7 @@ class Chain:
         z = rounding.affine_error(n, rounding.xhat_error(n, e, a), a)
         y = steps(self.stages, n, z, v, a).zs[-1]
         delta = finite_below(y.delta, y.size + y.delta, a.huge)
-        return self._outside(n, delta, e.mean, n.rstd * e.rho)
+        return self._outside(n, delta, e.mean, n.saved_rstd * e.rho)
 
     def _outside(self, n: Norm, y: Array, mean: Array, rstd: Array) -> tuple[Array, ...]:
         y = np.broadcast_to(y, n.view.shape).reshape(n.view.data)
@@ -220,8 +232,8 @@ class Chain:
 class Function:
     """One of a chain's four functions, as `forward` or `backward_error`, with the signature of an operator's reference.
 
-    The references of a chain of LayerNorm, RMSNorm or GroupNorm and the stages behind it; `verify_norm.reference.chain`
-    derives them, and each module of `verify_norm.reference.stages` its own part.
+    The references of a chain of a norm and the stages behind it; `verify_norm.reference.chain` derives them, and each
+    module of `verify_norm.reference.stages` its own part.
 
     >>> from verify_norm.reference.stages.modulate import Modulate
     >>> function = Function(Chain("rmsnorm", (Modulate(),)), "forward")

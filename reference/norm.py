@@ -45,6 +45,7 @@ class Norm:
     weight, bias : w and b; None stands for 1 and 0.
     offset : whether w is a sum weight + weight_offset, which a kernel rounds once more.
     centred : whether xc is x − μ; False in RMSNorm, where it is x.
+    rstd_scale : what r is multiplied by where it is saved: 1/√N in L2Norm.
     """
 
     view: View
@@ -58,6 +59,12 @@ class Norm:
     bias: Array | None = None
     offset: bool = False
     centred: bool = True
+    rstd_scale: float = 1.0
+
+    @property
+    def saved_rstd(self) -> Array:
+        """The rstd that a forward returns."""
+        return self.rstd * self.rstd_scale
 
     @property
     def y(self) -> Array:

@@ -208,14 +208,14 @@ def given_error(n: Norm, given: Given, a: Arithmetic) -> StatisticsError:
         return np.where(np.isfinite(wide), known, np.inf)
 
     mean = computed.mean if given.mean is None else off(n.mean, given.mean, computed.mean)
-    return replace(computed, mean=mean, rho=off(n.rstd, given.rstd, computed.rho) / n.rstd)
+    return replace(computed, mean=mean, rho=off(n.saved_rstd, given.rstd, computed.rho) / n.saved_rstd)
 
 
 def saved_error(n: Norm, a: Arithmetic, given: Given | None = None) -> StatisticsError:
     """Return the errors of the mean and rstd of a backward: those it is `given`, or by default any right ones."""
     e = statistics_error(n, a) if given is None else given_error(n, given, a)
     mean = saved(n.mean, e.mean, a) if n.centred else e.mean
-    return replace(e, mean=mean, rho=saved(n.rstd, n.rstd * e.rho, a) / n.rstd)
+    return replace(e, mean=mean, rho=saved(n.saved_rstd, n.saved_rstd * e.rho, a) / n.saved_rstd)
 
 
 def xhat_error(n: Norm, e: StatisticsError, a: Arithmetic) -> XhatError:
@@ -300,7 +300,8 @@ def projection_error(n: Norm, p: Projection, z: XhatError, a: Arithmetic, *, los
     last = (1.0 + z.factor) * (1.0 + a.gamma(2 + DIVISION))
     delta = inner * (n.rstd * last) + np.abs(p.dx) * (last - 1.0) + 2 * a.tiny
     cube = n.rstd * n.rstd * n.rstd  # r·g − x·Σ(g·x)·r³/n is usual too: r³/n must neither underflow nor overflow
-    delta = np.where((cube > N * a.tiny) & (cube < a.huge), delta, np.inf)
+    own = n.saved_rstd * n.saved_rstd * n.saved_rstd  # of L2Norm, where it is smaller and meets no 1/n
+    delta = np.where((cube > N * a.tiny) & (own > a.tiny) & (cube < a.huge), delta, np.inf)
     if a.xhat_u:
         delta = finite_below(delta, d.size.max(n.view.axes, keepdims=True), a.narrow_huge)
     if a.expanded:  # x·c + d with c = (Σg·μ − Σgx)·r³/n: products that may overflow before they cancel

@@ -7,7 +7,9 @@ from verify_norm.kernels.zoo.example import WHERE, Example, row
 _wrong = partial(row, backend="torch")
 _right = partial(row, wrong=False, caught_by=(), backend="torch")
 GATED, MODULATED = "gated_rmsnorm", "modulate_rmsnorm"
-OF_GATED, OF_MODULATED = (f"{WHERE}stages:{name}" for name in ("gated", "modulated"))  # forwards of the backwards
+OF_GATED, OF_MODULATED, OF_L2NORM = (
+    f"{WHERE}stages:{name}" for name in ("gated", "modulated", "l2norm")
+)  # forwards of the backwards
 
 CHAINS: tuple[Example, ...] = (
     _wrong(
@@ -83,6 +85,46 @@ CHAINS: tuple[Example, ...] = (
         "Liger's modulated_rms_norm.py sums over tokens",
         outputs=("dscale", "dshift"),
         forward=OF_MODULATED,
+    ),
+    _wrong(
+        "B09_mean_of_squares",
+        "l2norm_fwd",
+        "stages:mean_of_squares",
+        "numerics",
+        "RMSNorm taken for L2Norm: the squares are averaged",
+        "fla's l2norm.py beside its RMSNorm",
+        outputs=("y", "rstd"),
+    ),
+    _wrong(
+        "B10_eps_outside_the_norm",
+        "l2norm_fwd",
+        "stages:eps_outside_the_norm",
+        "eps",
+        "x/(‖x‖ + eps): eps beside the root",
+        "fla's l2norm.py has it under the root, torch's normalize as a lower limit",
+        outputs=("y", "rstd"),
+    ),
+    _wrong(
+        "B11_mean_in_the_gradient",
+        "l2norm_bwd",
+        "stages:mean_in_the_gradient",
+        "gradient",
+        "dx subtracts x̂·mean(dy·x̂), as RMSNorm's does, not x̂·Σ(dy·x̂)",
+        "fla's l2norm.py",
+        outputs=("dx",),
+        forward=OF_L2NORM,
+    ),
+    _right(
+        "V07_l2norm", "l2norm_fwd", "stages:l2norm", "unusual", "scaled by a power of two before it is squared", "BLAS"
+    ),
+    _right(
+        "V08_l2norm_bwd",
+        "l2norm_bwd",
+        "stages:l2norm_bwd",
+        "unusual",
+        "r·dy − x·r³·Σ(dy·x), without x̂",
+        "fla",
+        forward=OF_L2NORM,
     ),
     _right("V01_gated", f"{GATED}_fwd", "stages:gated", "unusual", "RMSNorm, then the gate", "fla"),
     _right("V02_gated_bwd", f"{GATED}_bwd", "stages:gated_bwd", "unusual", "its gradients", "fla", forward=OF_GATED),

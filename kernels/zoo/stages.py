@@ -15,6 +15,37 @@ def _normalized(x: Tensor, weight: Tensor | None, eps: float, offset: float, sha
     return rows * rstd * w, rstd[:, 0]
 
 
+def l2norm(x, eps, normalized_shape):
+    """Right: scaled by a power of two first, as BLAS's nrm2, so that no square overflows."""
+    rows = x.float().reshape(-1, math.prod(normalized_shape))
+    s = torch.exp2(torch.frexp(rows.abs().amax(1, keepdim=True))[1].clamp(-30, 120).float())
+    rstd = torch.rsqrt((rows / s).square().sum(1, keepdim=True) + eps / s / s) / s
+    return (rows * rstd).reshape(x.shape).to(x.dtype), rstd[:, 0]
+
+
+def _wrong_l2norm(x, eps, normalized_shape, *, mean):
+    rows = x.float().reshape(-1, math.prod(normalized_shape))
+    square = rows.square().mean(1, keepdim=True) if mean else rows.square().sum(1, keepdim=True)
+    rstd = torch.rsqrt(square + eps) if mean else 1 / (square.sqrt() + eps)
+    return (rows * rstd).reshape(x.shape).to(x.dtype), rstd[:, 0]
+
+
+mean_of_squares = partial(_wrong_l2norm, mean=True)
+eps_outside_the_norm = partial(_wrong_l2norm, mean=False)
+
+
+def l2norm_bwd(dy, x, rstd, eps, normalized_shape, *, averaged=False):
+    """Right: r·dy − x·r³·Σ(dy·x), without x̂; wrong with the mean that RMSNorm's has in place of the sum."""
+    d, rows = (t.float().reshape(-1, math.prod(normalized_shape)) for t in (dy, x))
+    r = rstd.reshape(-1, 1)
+    slope = (d * (rows * r)).sum(1, keepdim=True)
+    slope = slope / rows.shape[1] if averaged else slope
+    return ((r * d - rows * (r * r * slope)).reshape(x.shape).to(x.dtype),)
+
+
+mean_in_the_gradient = partial(l2norm_bwd, averaged=True)
+
+
 def _gated(x, gate, weight, eps, weight_offset, normalized_shape, *, activation=functional.silu, first=False):
     given = x.float() * activation(gate.float()) if first else x
     z, rstd = _normalized(given, weight, eps, weight_offset, normalized_shape)

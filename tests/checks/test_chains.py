@@ -150,6 +150,52 @@ def silu(how=""):
     return run
 
 
+def l2(how=""):
+    """L2Norm in torch; "recomputed" and "cubed" are its gradient, right in either way, others are wrong."""
+
+    def run(x, eps, normalized_shape, dy=None, rstd=None):
+        r = rows(x, normalized_shape, torch.float64 if how == "float64" else torch.float32)
+        square = r.square().mean(1, keepdim=True) if how == "mean" else r.square().sum(1, keepdim=True)
+        own = (square + eps).rsqrt() if how != "eps outside" else 1 / (square.sqrt() + eps)
+        own = 1 / square.sqrt().clamp_min(eps) if how == "normalize" else own
+        own = torch.where(square == 0, 0.0, own) if how == "guard" else own
+        if dy is None:
+            return (r * own).reshape(x.shape).to(x.dtype), own[:, 0].float()
+        d, own = rows(dy, normalized_shape, r.dtype), own if how == "recomputed" else rstd[:, None]
+        c1 = (d * r * own).sum(1, keepdim=True)
+        c1 = c1 / r.shape[1] if how == "c1 of means" else c1
+        dx = own * d - r * (d * r).sum(1, keepdim=True) * own**3 if how == "cubed" else own * (d - r * own * c1)
+        return (dx.reshape(x.shape).to(x.dtype),)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("way", "how", "wrong"),
+    [
+        *(("fwd", how, set()) for how in ("", "float64")),
+        *(("fwd", how, {"y", "rstd"}) for how in ("mean", "eps outside", "normalize")),
+        ("fwd", "guard", {"y", "rstd"}),
+        *(("bwd", how, set()) for how in ("", "recomputed", "cubed")),
+        ("bwd", "c1 of means", {"dx"}),
+    ],
+)
+def test_l2norm(way, how, wrong, findings):
+    """eps scales as that of a mean of squares does, to be added to a sum."""
+    laws = [
+        CaseSpec((6, 40), eps=eps, seed=n, further=LAWS, variant=n) for n, eps in enumerate((1e-5, 1e-12, 1e3, 0.1))
+    ]
+    zeros = [CaseSpec((3, 17), eps=0.0, data="padded", seed=1, further=())]
+    run = (
+        l2(how)
+        if way == "fwd"
+        else lambda dy, x, rstd, eps, normalized_shape: l2(how)(x, eps, normalized_shape, dy, rstd)
+    )
+    kernel = Kernel("k", f"l2norm_{way}", run=run, forward_run=l2())
+    found = findings(kernel, (*(spec for spec in SPECS if spec.special is None), *laws, *zeros))
+    assert {output for _, output in found} == wrong, found
+
+
 @pytest.mark.parametrize("how", ["", "silu before the weight", "z in bfloat16"])
 def test_rmsnorm_and_silu(how, findings):
     specs = [spec for spec in SPECS if spec.special is None]

@@ -53,7 +53,7 @@ def test_nothing_is_added_to_the_weight_unless_it_is_said(name):
         assert (alone[output] != more[output]).any()
 
 
-@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("name", [name for name, op in OPS.items() if any(t.role == "weight" for t in op.inputs)])
 def test_a_bound_grows_with_the_weight_and_the_bias(name):
     error, output = OPS[name].error, "dx" if OPS[name].forward else "y"
     if OPS[name].quantized:
@@ -79,7 +79,7 @@ def test_a_backward_is_as_far_off_as_the_statistics_that_it_is_given(name, stati
     own = call(error, given=Given(*saved))
     saved[statistic] = saved[statistic] * 1.5 + 0.1
     other = call(error, given=Given(*saved))
-    for output in ("dx", "dweight"):
+    for output in {"dx", "dweight"} & set(own):
         assert (other[output] > 1e3 * own[output]).all(), output
 
 

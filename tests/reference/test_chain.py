@@ -11,6 +11,13 @@ from verify_norm.core.ops import OPS
 from verify_norm.reference.chain import Chain, Function, record
 
 ACTS = {"silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu, "sigmoid": torch.sigmoid}
+NORMS = {
+    "layernorm": torch.nn.functional.layer_norm,
+    "rmsnorm": torch.nn.functional.rms_norm,
+    "l2norm": lambda x, shape, eps: (
+        x / (x.square().sum([-1 - i for i in range(len(shape))], keepdim=True) + eps).sqrt()
+    ),
+}
 ROWS = (
     ((3, 4, 8), 2, "token"),
     ((2, 3, 5), 1, "sample"),
@@ -29,6 +36,8 @@ CHAINS = (
     "rmsnorm | modulate | gate | gelu",
     "add | layernorm | modulate",
     "add | rmsnorm | sigmoid",
+    "l2norm",
+    "add | l2norm | gate",
 )
 
 
@@ -57,9 +66,8 @@ def spread(t, x):
 def in_torch(name, given, options):
     """Return y of a chain in torch, of the given tensors."""
     chain, h = OPS[f"{name}_fwd"].reference.chain, given["x"] + given.get("residual", 0.0)
-    norm = {"layernorm": torch.nn.functional.layer_norm, "rmsnorm": torch.nn.functional.rms_norm}[chain.norm]
-    affine = (given["weight"], given["bias"]) if "bias" in given else (given["weight"],)
-    z = norm(h, options["normalized_shape"], *affine, options["eps"])
+    norm = NORMS[chain.norm]
+    z = norm(h, options["normalized_shape"], *(given[n] for n in ("weight", "bias") if n in given), options["eps"])
     for stage in chain.stages:
         if stage.name == "gate":
             z = z * ACTS[stage.activation](given["gate"])

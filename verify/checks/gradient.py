@@ -25,7 +25,7 @@ from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.equations import Comparison, compared, confidence, truth
 from verify_norm.checks.relations.forward import Moved, expected_at, move, reference_at
 from verify_norm.checks.relations.rerun import NearbyError, small
-from verify_norm.checks.relations.stages import given
+from verify_norm.checks.relations.stages import given, norm
 from verify_norm.core import geometry, judge, ops
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.finding import Finding, NoData, SmallestError
@@ -103,7 +103,7 @@ def _rows(run: Run) -> Comparison:
     n = geometry.row_length(case.spec, case.op)
     units = x.size // n
     lam = confidence(units + n)
-    rstd = reference_at(ops.forward_of(case.op), case).rstd.reshape(units, 1)
+    rstd = norm(run).rstd.reshape(units, 1)
     v, names = _directions(run, units, n, rstd)
     h = _step(run, v, lam)
     form, rows = FORMATS[case.spec.dtype], x.reshape(units, n)

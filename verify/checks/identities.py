@@ -80,7 +80,13 @@ def _sums(run: Run) -> Iterator[Equation]:
     dy, lost = cotangent(s, given(run.case, "dy"))
     g = n.weighted(dy.reshape(shape))
     c1 = n.average(g * n.xhat)
-    laws = [("Σdx·x̂ = r·c1·N·eps/(var + eps)", n.xhat, n.rstd * c1 * count * run.case.spec.eps * n.rstd * n.rstd)]
+    laws = [
+        (
+            "Σdx·x̂ = r·c1·N·eps/(var + eps)",
+            n.xhat,
+            n.rstd * c1 * count * run.case.spec.eps * n.saved_rstd * n.saved_rstd,
+        )
+    ]
     if n.centred:
         laws.append(("Σdx = 0", np.ones(shape), np.zeros_like(c1)))
     known = np.isfinite(judged(run, "dx", np.zeros(()))).reshape(shape).all(n.view.axes, keepdims=True)

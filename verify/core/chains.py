@@ -1,6 +1,6 @@
 """Operators that are a chain: their records, and the text of a user's own, as "add | rmsnorm | modulate".
 
-    [add |] layernorm, rmsnorm(weight_offset=1) or groupnorm [| silu | gate(sigmoid) | modulate …]
+    [add |] layernorm, rmsnorm(weight_offset=1), l2norm or groupnorm [| silu | gate(sigmoid) | modulate …]
 
 Stages stand in the order in which they are applied. `STAGES` has their names; a stage with tensors of its own may occur
 once. A text is the name of both directions; "_fwd" or "_bwd" behind it is that of one, as of any operator.
@@ -81,6 +81,7 @@ def operators(name: str, chain: Chain, summary: str) -> tuple[Op, Op]:
             summary=words,
             stages=chain.stages,
             centred=chain.base.centred,
+            averages=chain.base.averages,
         )
 
     sum_in, sum_out = ((X, RESIDUAL), (Y, RESIDUAL_OUT)) if chain.adds else ((X,), (Y,))

@@ -114,6 +114,7 @@ OPS: dict[str, Op] = Operators(
             rmsnorm.backward,
             rmsnorm.backward_error,
         ),
+        *operators("l2norm", Chain("l2norm", ()), "y = x/√(Σx² + eps) over the last dimensions; rstd = 1/√(Σx² + eps)"),
         *operators(
             "rmsnorm_silu",
             Chain("rmsnorm", (Activate("silu"),)),

@@ -89,7 +89,8 @@ class Op:
     each element of every output, how far a kernel of that arithmetic may be from the truth before the final rounding.
     `view` says which elements are normalized together: the last dimensions, a group of channels of one sample, or a
     channel of all samples. `stages` follow the norm (`verify_norm.reference.stages`). A `quantized` y is multiplied by
-    a scale and saturated (`verify_norm.reference.quantized`). A `centred` norm subtracts the mean.
+    a scale and saturated (`verify_norm.reference.quantized`). A `centred` norm subtracts the mean; one that `averages`
+    takes the mean of the squares, L2Norm their sum.
     """
 
     name: str
@@ -104,6 +105,7 @@ class Op:
     stages: tuple[Any, ...] = ()  # a kernel's module sees this one, and no reference
     quantized: bool = False
     centred: bool = True
+    averages: bool = True
 
     @property
     def linear(self) -> bool:

@@ -26,6 +26,7 @@ FAMILIES = (  # patterns of names, the most specific first
     (r"(add|residual).*layernorm", "add_layernorm"),
     (r"rmsnorm|t5layernorm", "rmsnorm"),  # T5LayerNorm has neither a mean nor a bias
     (r"layernorm", "layernorm"),
+    (r"l2norm", "l2norm"),
     (r"groupnorm", "groupnorm"),
     (r"batchnorm", "batchnorm"),
     (r"instancenorm", "instancenorm"),

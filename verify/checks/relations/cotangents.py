@@ -133,6 +133,7 @@ def _of_statistic(run: Run, name: str, u: Array) -> Expected:
         value = np.broadcast_to(u / n.view.count, n.view.shape)
         delta = a.gamma(6) * np.abs(value)
     else:
+        u = u * n.rstd_scale
         size, unit = np.abs(n.xhat), np.abs(u) * n.rstd**2 / n.view.count
         off = z.shift + z.factor * size + z.unit * z.magnitude + z.floor
         value = -u * n.rstd**2 * n.xhat / n.view.count

@@ -105,7 +105,10 @@ def _truth(run: Run) -> dict[str, tuple[Array, Array]]:
         act, z_off = stage.function, unit * (np.abs(n.weighted(n.xhat)) + np.abs(n.y))
         slope_off = act.slope_error(n.y, a) + act.bend * z_off
         y, allowed = act.slope(n.y) * y, (act.steepest + slope_off) * allowed + slope_off * np.abs(y)
-    made = {"y": (y, allowed), "rstd": (rstd, unit * n.rstd**2 * n.average(np.abs(n.xhat * tx)))}
+    made = {
+        "y": (y, allowed),
+        "rstd": (rstd * n.rstd_scale, unit * n.rstd_scale * n.rstd**2 * n.average(np.abs(n.xhat * tx))),
+    }
     if n.centred:
         made["mean"] = (mean, unit * n.average(np.abs(tx)))
     if "residual_out" in run.case.exact:

@@ -162,7 +162,7 @@ def evaluate(spec: CaseSpec, op: Op, given: make.Exact) -> dict[str, Exact]:
     means, roots, xhat = [], [], []
     for row in rows:
         mean = mpmath.fsum(row) / n if op.centred else mpmath.mpf(0)
-        square = mpmath.fsum((row - mean) ** 2) / n
+        square = mpmath.fsum((row - mean) ** 2) / (n if op.averages else 1)
         means.append(mean)
         roots.append(1 / mpmath.sqrt(square + mpmath.mpf(spec.eps)))
         xhat.append((row - mean) * roots[-1])

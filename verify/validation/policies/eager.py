@@ -55,6 +55,16 @@ def rmsnorm(spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor]:
     return {"y": as_on_gpu(norm, inputs["x"], inputs["weight"])}
 
 
+def l2norm(spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor]:
+    """Return x·(Σx² + eps)^−½ over the last dimensions; functional.normalize has another eps."""
+
+    def norm(x: Tensor) -> Tensor:
+        dims = tuple(range(x.dim() - spec.normalized_ndim, x.dim()))
+        return x * torch.rsqrt(x.square().sum(dims, keepdim=True) + spec.eps)
+
+    return {"y": as_on_gpu(norm, inputs["x"])}
+
+
 def batchnorm(spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor]:
     """Return functional.batch_norm, and the running statistics, which change in place."""
     running = {name: t for name in ("running_mean", "running_var") if (t := inputs.get(name)) is not None}
@@ -101,6 +111,7 @@ def modulated(norm: Eager, spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor]:
 TORCH: dict[str, Eager] = {
     "layernorm": layernorm,
     "rmsnorm": rmsnorm,
+    "l2norm": l2norm,
     "layernorm_fp8": partial(into_8_bits, layernorm),
     "rmsnorm_fp8": partial(into_8_bits, rmsnorm),
     "groupnorm": groupnorm,
@@ -134,6 +145,7 @@ def statistics(op: Op, spec: CaseSpec, inputs: Inputs) -> tuple[Tensor | None, T
     else:
         x = x.movedim(1, 0).reshape(spec.shape[1], n)
     if not any(tensor.name == "mean" for tensor in op.inputs):
-        return None, (x.square().mean(-1) + spec.eps).rsqrt()
+        square = x.square().mean(-1) if op.averages else x.square().sum(-1)
+        return None, (square + spec.eps).rsqrt()
     mean = x.mean(-1, keepdim=True)
     return mean.squeeze(-1), ((x - mean).square().mean(-1) + spec.eps).rsqrt()
