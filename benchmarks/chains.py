@@ -35,7 +35,12 @@ NAMES = (
     *sorted(
         {op.forward.removesuffix("_fwd") for op in OPS.values() if op.forward and isinstance(op.reference, Function)}
     ),
-    *("layernorm | gate(gelu)", "add | layernorm | modulate", "add | rmsnorm | sigmoid"),
+    *(
+        "layernorm | gate(gelu)",
+        "gate(gelu) | layernorm | modulate",
+        "add | layernorm | modulate",
+        "add | rmsnorm | sigmoid",
+    ),
 )
 BUG = "z_bf16"
 
@@ -210,6 +215,19 @@ STAGES: dict[str, tuple[Callable[[Any, Rows, Draw], None], Pull]] = {
 }
 
 
+def before(d: Draw, x: F) -> F:
+    """Return what is normalized in place of x."""
+    gate = d.chain.before
+    if gate is None:
+        return x
+    g = _single(d, "gate").reshape(x.shape)
+    if d.folded and gate.activation == "silu":  # x·gate first
+        h = (x * g) * activated("sigmoid", g, d)[0]
+    else:
+        h = x * activated(gate.activation, g, d)[0]
+    return quantized(h, "bfloat16") if d.bug else h
+
+
 def l2norm(x: F, eps: float, m: Method) -> tuple[F, F, F]:
     """Return x·r, 0 and r = 1/√(Σx² + eps)."""
     r = emulate.reciprocal_root(emulate.total(x, x, m) + F32(eps), m)
@@ -255,7 +273,8 @@ def computed(d: Draw, saved: list[F]) -> dict[str, Any]:
 
     weight, bias, eps = d.arrays.get("weight"), d.arrays.get("bias"), d.options["eps"]
     w = None if weight is None else spread(weight.astype(F32) + F32(d.options["weight_offset"]))
-    b, rows, centred = spread(bias), x.astype(F32).reshape(K, -1), op.centred
+    b, given, centred = spread(bias), x.astype(F32).reshape(K, -1), op.centred
+    rows = before(d, given)
     if d.folded and not m.expanded and op.averages:
         xhat, mean, rstd = emulate.forward(rows, None, None, eps, m, centred=centred)
         y = through(d, Rows(xhat, w, b))[-1]
@@ -276,6 +295,9 @@ def computed(d: Draw, saved: list[F]) -> dict[str, Any]:
     dx, _, xhat = back(dz, rows, w, eps, m, given=(saved[0], saved[1]))
     passed = d.arrays.get("dresidual_out")
     out |= own | {"dx": dx if passed is None else dx + passed.astype(F32).reshape(dx.shape)}
+    if d.chain.before is not None:
+        out["dx"], own = gate_pull(d.chain.before, out["dx"], given, d)
+        out["dgate"] = own["gate"]
     if weight is not None:
         out["dweight"] = reduced(by_weight(dz), by_weight(xhat), m)
     if bias is not None:

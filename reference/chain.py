@@ -1,6 +1,6 @@
-"""A norm between stages: [an addition] → a norm of `BASES` → stages, forward, backward, and their errors.
+"""A norm between stages: [an addition, or a gate] → a norm of `BASES` → stages, forward, backward, and their errors.
 
-    h = x + residual, or x      z0 = w·x̂(h) + b      z1 = f1(z0)      …      y = zk
+    h = x + residual, x·a(gate), or x      z0 = w·x̂(h) + b      z1 = f1(z0)      …      y = zk
 
 **Backward.** dy goes back through the stages, last one first: each turns the gradient with respect to its result into
 that with respect to its z, and into those of its own inputs. What arrives at z0 takes dy's place in the gradients of
@@ -9,14 +9,15 @@ the norm (`Norm.gradients`); after an addition dresidual_out is added to dx (`re
 **Errors.** δz goes forward through `stage.passed`, which keeps each z and its δz for the backward. There a kernel
 computes every z again, from the statistics that it uses, so the same δz holds, and `lost` goes back through
 `Stage.pull_error`, to `rounding.gradients_error`. After an addition y is within |chain(h̃) − chain(h)| + δ(h̃) of the
-truth, with h̃ what the contract keeps of h.
+truth, with h̃ what the contract keeps of h. After a gate no bit of h is known: the norm is that of an x which is off by
+δh (`Norm.off`), and the gradient that arrives at h, with its error, goes back through the gate as through any stage.
 """
 
 from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from inspect import Parameter, Signature
 from typing import Any
@@ -26,7 +27,7 @@ import numpy as np
 from verify_norm.reference import l2norm, layernorm, residual_sum, rmsnorm, rounding
 from verify_norm.reference.arithmetic import Arithmetic, finite_below
 from verify_norm.reference.norm import Norm
-from verify_norm.reference.stages.stage import Approximate, Stage, passed
+from verify_norm.reference.stages.stage import Approximate, Stage, exactly, passed
 from verify_norm.reference.view import Array, View, groups, rows
 
 Values = Mapping[str, Any]
@@ -117,11 +118,12 @@ def steps(stages: tuple[Stage, ...], n: Norm, dz: Array, v: Values, a: Arithmeti
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """[x + residual →] norm → stages; the name of the norm is one of `BASES`."""
+    """[x + residual →] norm → stages, or [gate →] norm → stages; the name of the norm is one of `BASES`."""
 
     norm: str
     stages: tuple[Stage, ...]
     adds: bool = False
+    before: Stage | None = None
 
     @property
     def base(self) -> Base:
@@ -131,7 +133,8 @@ class Chain:
     @property
     def tensors(self) -> tuple[str, ...]:
         """The names of what it takes beside x: what has x's shape, the parameters of the norm, and the rest."""
-        own = [(stage.of_x, name) for stage in self.stages for name in stage.inputs]
+        first = () if self.before is None else (self.before,)
+        own = [(stage.of_x, name) for stage in (*first, *self.stages) for name in stage.inputs]
         like_x, others = ([name for of_x, name in own if of_x == wanted] for wanted in (True, False))
         return (*like_x, *self.base.parameters, *others)
 
@@ -143,9 +146,21 @@ class Chain:
     @np.errstate(all="ignore")
     def forward(self, v: Values) -> Any:
         """Return y, the sum where there is one, and the statistics."""
-        h = residual_sum.added(v["x"], v["residual"], "residual") if self.adds else v["x"]
+        h = residual_sum.added(v["x"], v["residual"], "residual") if self.adds else self.given(v["x"], v)
         y, *statistics = self._values(self.base.norm(h, v), v)
         return self._forward_of(y, h, statistics)
+
+    def given(self, x: Array, v: Values) -> Array:
+        """Return what is normalized in place of x."""
+        return x if self.before is None else self.before.value(x, v)
+
+    def normalized(self, x: Array, v: Values, a: Arithmetic) -> Norm:
+        """Return x, or what the stage before the norm makes of it, normalized, and how far off that may be."""
+        if self.before is None:
+            return self.base.norm(x, v)
+        h = passed(self.before, exactly(x), v, a)
+        n = self.base.norm(h.value, v)
+        return replace(n, off=h.delta.reshape(n.view.shape))
 
     def _values(self, n: Norm, v: Values) -> tuple[Array, ...]:
         """Return y and the statistics in the operator's shapes."""
@@ -159,7 +174,7 @@ class Chain:
         """Return how far a kernel may be from `forward`."""
         a: Arithmetic = v["arithmetic"]
         if not self.adds:
-            y, *statistics = self._errors(self.base.norm(v["x"], v), v, a)
+            y, *statistics = self._errors(self.normalized(v["x"], v, a), v, a)
             return self._forward_of(y, np.zeros(()), statistics)
         h = residual_sum.added(v["x"], v["residual"], "residual")
         kept = self.base.norm(residual_sum.kept(h, a, v.get("rounded")), v)
@@ -184,13 +199,15 @@ class Chain:
         summed, names = (("residual_out",), (h,)) if self.adds else ((), ())
         return record("y", *summed, *self.statistics)(y, *names, *statistics)
 
-    def _differentiated(self, v: Values) -> Norm:
-        return self.base.norm(v["residual_out" if self.adds else "x"], v)
+    def _source(self, v: Values) -> Array:
+        x: Array = v["residual_out" if self.adds else "x"]
+        return x
 
     @np.errstate(all="ignore")
     def backward(self, v: Values) -> Any:
         """Return the gradients of x (and residual), the parameters, and the stages' own inputs."""
-        n = self._differentiated(v)
+        x = self._source(v)
+        n = self.base.norm(self.given(x, v), v)
         z, zs = n.y, []
         for stage in self.stages:
             zs.append(z)
@@ -202,18 +219,25 @@ class Chain:
             gradients |= own
         dx, *parameters = n.gradients(dz)
         dx = residual_sum.joined(dx, v.get("dresidual_out")) if self.adds else dx
+        if self.before is not None:
+            dx, own = self.before.pull(dx, x, v)
+            gradients |= own
         return self._backward_of(dx, parameters, gradients)
 
     @np.errstate(all="ignore")
     def backward_error(self, v: Values) -> Any:
         """Return how far a kernel may be from `backward`."""
         a: Arithmetic = v["arithmetic"]
-        given, n = v.get("given"), self._differentiated(v)
+        x, given = self._source(v), v.get("given")
+        n = self.normalized(x, v, a)
         z = rounding.affine_error(n, rounding.xhat_error(n, rounding.saved_error(n, a, given), a), a)
         taken = steps(self.stages, n, z, v, a)
         dz, lost, own = taken.pulled_error(v["dy"].reshape(n.view.shape), v, a)
         dx, *parameters = rounding.gradients_error(n, dz, a, lost=lost, given=given)
         dx = residual_sum.joined_error(n, dz, dx, v.get("dresidual_out"), a) if self.adds else dx
+        if self.before is not None:
+            dx, first = self.before.pull_error(n.gradients(dz)[0], dx, exactly(x), v, a)
+            own |= first
         return self._backward_of(dx, parameters, own)
 
     def _backward_of(self, dx: Array, parameters: list[Array | None], own: Mapping[str, Array]) -> Any:
@@ -267,6 +291,11 @@ class Function:
             options["rounded"] = None
         named = [Parameter(name, Parameter.KEYWORD_ONLY, default=default) for name, default in options.items()]
         return Signature([*tensors, *named])
+
+
+def given(reference: Callable[..., Any], x: Array, values: Values) -> Array:
+    """Return what an operator's reference normalizes in place of x: x itself, but for a stage before the norm."""
+    return reference.chain.given(x, values) if isinstance(reference, Function) else x
 
 
 @lru_cache(None)

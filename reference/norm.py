@@ -46,6 +46,7 @@ class Norm:
     offset : whether w is a sum weight + weight_offset, which a kernel rounds once more.
     centred : whether xc is x − μ; False in RMSNorm, where it is x.
     rstd_scale : what r is multiplied by where it is saved: 1/√N in L2Norm.
+    off : how far a kernel's own x may be off, of each element; None where it is given.
     """
 
     view: View
@@ -60,6 +61,7 @@ class Norm:
     offset: bool = False
     centred: bool = True
     rstd_scale: float = 1.0
+    off: Array | None = None
 
     @property
     def saved_rstd(self) -> Array:

@@ -59,6 +59,47 @@ sigmoid_for_silu = partial(_gated, activation=torch.sigmoid)
 coarse_gate = partial(_gated, activation=lambda g: functional.silu(g.bfloat16()).float())
 
 
+def _of_gate(x, gate, weight, eps, weight_offset, normalized_shape, *, of_x=False, coarse=False):
+    """RMSNorm of x·SiLU(gate); `of_x` takes the statistics of x, `coarse` rounds the product to bfloat16."""
+    h = x.float() * functional.silu(gate.float())
+    h = h.bfloat16().float() if coarse else h
+    z, rstd = _normalized(h, weight, eps, weight_offset, normalized_shape)
+    if of_x:
+        z, rstd = _normalized(x, weight, eps, weight_offset, normalized_shape)
+        z = z * functional.silu(gate.float()).reshape(z.shape)
+    return z.reshape(x.shape).to(x.dtype), rstd
+
+
+of_gate = _of_gate
+gate_after_the_norm = partial(_of_gate, of_x=True)
+coarse_product = partial(_of_gate, coarse=True)
+
+
+def of_gate_folded(x, gate, weight, eps, weight_offset, normalized_shape):
+    """Right: (x·gate)·σ(gate), and rstd meets the weight first."""
+    shape = (-1, math.prod(normalized_shape))
+    h = ((x.float() * gate.float()) * torch.sigmoid(gate.float())).reshape(shape)
+    rstd = torch.rsqrt(h.square().mean(1, keepdim=True) + eps)
+    w = 1.0 if weight is None else weight.float().reshape(-1) + weight_offset
+    return (h * (rstd * w)).reshape(x.shape).to(x.dtype), rstd[:, 0]
+
+
+def of_gate_bwd(dy, x, gate, weight, rstd, eps, weight_offset, normalized_shape, *, passed=True):
+    """The gradient of the norm goes on through the gate; without `passed` dx is that of the product."""
+    shape = (-1, math.prod(normalized_shape))
+    d, r, g = (t.float().reshape(shape) for t in (dy, x, gate))
+    s = torch.sigmoid(g)
+    xhat = r * (g * s) * rstd.reshape(-1, 1)
+    w = 1.0 if weight is None else weight.float().reshape(-1) + weight_offset
+    dh = rstd.reshape(-1, 1) * (d * w - xhat * (d * w * xhat).mean(1, keepdim=True))
+    dx, dgate = dh * (g * s) if passed else dh, dh * r * (s * (1 + g * (1 - s)))
+    dw = None if weight is None else (d * xhat).sum(0).reshape(weight.shape).to(weight.dtype)
+    return dx.reshape(x.shape).to(x.dtype), dgate.reshape(x.shape).to(x.dtype), dw
+
+
+gate_missing_in_dx = partial(of_gate_bwd, passed=False)
+
+
 def gate_meets_weight(x, gate, weight, eps, weight_offset, normalized_shape):
     """Right: g/(1 + 2^(−g·log₂e)), which meets the weight before x̂."""
     z, rstd = _normalized(x, None, eps, 0.0, normalized_shape)

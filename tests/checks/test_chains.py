@@ -196,6 +196,58 @@ def test_l2norm(way, how, wrong, findings):
     assert {output for _, output in found} == wrong, found
 
 
+def of_gate(how=""):
+    """RMSNorm of x·SiLU(gate) in torch, and its gradients; "x·gate first" is right, others are wrong."""
+
+    def run(x, gate, weight, eps, normalized_shape, weight_offset=0.0, dy=None, rstd=None):
+        kind = torch.float64 if how == "float64" else torch.float32
+        r, g = rows(x, normalized_shape, kind), rows(gate, normalized_shape, kind)
+        s = torch.sigmoid(g)
+        a = g * s
+        h = (r * g) * s if how == "x·gate first" else r * a
+        h = h.bfloat16().to(kind) if how == "h in bfloat16" else h
+        own = ((r if how == "statistics of x" else h).square().mean(1, keepdim=True) + eps).rsqrt()
+        w = 1.0 if weight is None else weight.to(kind).reshape(-1) + weight_offset
+        if dy is None:
+            return (h * own * w).reshape(x.shape).to(x.dtype), own[:, 0].float()
+        d, own = rows(dy, normalized_shape, kind), own if how == "recomputed" else rstd[:, None]
+        xhat = h * own
+        dh = own * (d * w - xhat * (d * w * xhat).mean(1, keepdim=True))
+        slope = s if how == "slope" else s * (1 + g * (1 - s))
+        made = dh if how == "dx of h" else dh * a, (d * w if how == "dgate of dy" else dh) * r * slope
+        dw = None if weight is None else (d * (r * own if how == "dweight of x" else xhat)).sum(0)
+        dw = None if dw is None else dw.reshape(weight.shape).to(weight.dtype)
+        return *(t.reshape(x.shape).to(x.dtype) for t in made), dw
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("way", "how", "wrong"),
+    [
+        *(("fwd", how, set()) for how in ("", "float64", "x·gate first")),
+        ("fwd", "statistics of x", {"y", "rstd"}),
+        ("fwd", "h in bfloat16", {"y", "rstd"}),
+        *(("bwd", how, set()) for how in ("", "recomputed", "x·gate first")),
+        ("bwd", "slope", {"dgate"}),
+        ("bwd", "dx of h", {"dx"}),
+        ("bwd", "dgate of dy", {"dgate"}),
+        ("bwd", "dweight of x", {"dweight"}),
+    ],
+)
+def test_a_gate_before_the_norm(way, how, wrong, findings):
+    def gradients(dy, x, gate, weight, rstd, eps, normalized_shape, weight_offset=0.0):
+        return of_gate(how)(x, gate, weight, eps, normalized_shape, weight_offset, dy, rstd)
+
+    run = of_gate(how) if way == "fwd" else gradients
+    laws = [CaseSpec((6, 40), seed=n, further=LAWS, variant=n, eps=eps) for n, eps in enumerate((1e-5, 1e-12, 1e3))]
+    specials = [spec for spec in SPECIALS if spec.special_in == "gate"]
+    zeros = [CaseSpec((3, 17), eps=0.0, data="padded", seed=1, further=())]
+    kernel = Kernel("k", f"gate_rmsnorm_{way}", run=run, forward_run=of_gate())
+    found = findings(kernel, (*SPECS, *laws, *specials, *zeros), *(("accuracy", "statistics") if wrong else ()))
+    assert {output for _, output in found} == wrong, found
+
+
 @pytest.mark.parametrize("how", ["", "silu before the weight", "z in bfloat16"])
 def test_rmsnorm_and_silu(how, findings):
     specs = [spec for spec in SPECS if spec.special is None]

@@ -38,6 +38,8 @@ CHAINS = (
     "add | rmsnorm | sigmoid",
     "l2norm",
     "add | l2norm | gate",
+    "gate_rmsnorm",
+    "gate(gelu) | layernorm | modulate",
 )
 
 
@@ -66,6 +68,7 @@ def spread(t, x):
 def in_torch(name, given, options):
     """Return y of a chain in torch, of the given tensors."""
     chain, h = OPS[f"{name}_fwd"].reference.chain, given["x"] + given.get("residual", 0.0)
+    h = h if chain.before is None else h * ACTS[chain.before.activation](given["gate"])
     norm = NORMS[chain.norm]
     z = norm(h, options["normalized_shape"], *(given[n] for n in ("weight", "bias") if n in given), options["eps"])
     for stage in chain.stages:

@@ -46,7 +46,7 @@ def _looks(run: Run) -> bool:
 
 def _applies(op: Op) -> bool:
     """To rows or groups that are independent of each other, of x alone."""
-    known = {"dy", "x", "weight", "bias", "mean", "rstd", *(name for stage in op.stages for name in stage.inputs)}
+    known = {"dy", "x", "weight", "bias", "mean", "rstd", *op.own_inputs}
     return op.forward is not None and op.view != "channels" and {tensor.name for tensor in op.inputs} <= known
 
 

@@ -1,6 +1,6 @@
 """Operators that are a chain: their records, and the text of a user's own, as "add | rmsnorm | modulate".
 
-    [add |] layernorm, rmsnorm(weight_offset=1), l2norm or groupnorm [| silu | gate(sigmoid) | modulate …]
+    [add, or gate |] layernorm, rmsnorm(weight_offset=1), l2norm or groupnorm [| silu | gate(sigmoid) | modulate …]
 
 Stages stand in the order in which they are applied. `STAGES` has their names; a stage with tensors of its own may occur
 once. A text is the name of both directions; "_fwd" or "_bwd" behind it is that of one, as of any operator.
@@ -80,6 +80,7 @@ def operators(name: str, chain: Chain, summary: str) -> tuple[Op, Op]:
             view=VIEWS.get(chain.norm, "rows"),
             summary=words,
             stages=chain.stages,
+            before=chain.before,
             centred=chain.base.centred,
             averages=chain.base.averages,
         )
@@ -130,6 +131,7 @@ def told(text: str) -> Told:
     adds = parts[0][0] == "add"
     if adds:
         _empty(*parts.pop(0))
+    first = parts.pop(0) if not adds and parts[0][0] == "gate" and len(parts) > 1 else None
     if not parts or parts[0][0] not in BASES:
         name = parts[0][0] if parts else "nothing"
         if name not in STAGES and name not in ("add", "nothing"):
@@ -138,14 +140,14 @@ def told(text: str) -> Told:
     (norm, options), *rest = parts
     if adds and norm in VIEWS:
         raise UsageError(f"add needs rows: expected layernorm or rmsnorm behind it, got {norm}")
-    stages = tuple(_stage(name, option, norm) for name, option in rest)
-    own = [name for stage in stages for name in stage.inputs]
+    stages, before = tuple(_stage(*one, norm) for one in rest), None if first is None else _stage(*first, norm)
+    chain = Chain(norm, stages, adds=adds, before=before)
+    own = [name for name in chain.tensors if name not in chain.base.parameters]
     twice = next((name for name in own if own.count(name) > 1), None)
     if twice is not None:
         raise UsageError(f"--op {quoted(text)}: expected one stage that takes {twice}, got {own.count(twice)}")
-    named = [f"{name}({option})" if option and option != "silu" else name for name, option in rest]
-    chain = Chain(norm, stages, adds=adds)
-    return Told(chain, " | ".join([*["add"] * adds, norm, *named]), _constants(norm, options))
+    spelled = [*["add"] * adds, *([] if first is None else [_spelled(*first)]), norm, *(_spelled(*one) for one in rest)]
+    return Told(chain, " | ".join(spelled), _constants(norm, options))
 
 
 @lru_cache(None)
@@ -159,7 +161,8 @@ def parsed(name: str) -> Sequence[Op]:
         return ()
     bare = re.sub(r"_[fb]wd$", "", name)
     words = f"your own chain: {text}, with each stage's own inputs"
-    return () if bare != text or constants or not chain.stages else operators(text, chain, words)
+    named = chain.stages or chain.before
+    return () if bare != text or constants or not named else operators(text, chain, words)
 
 
 def _part(part: str, text: str) -> tuple[str, str]:
@@ -168,6 +171,10 @@ def _part(part: str, text: str) -> tuple[str, str]:
     if match is None:
         raise UsageError(f"--op {quoted(text)}: cannot read {quoted(part.strip())}; expected stages as in {EXAMPLE!r}")
     return match[1], match[2] or ""
+
+
+def _spelled(name: str, option: str) -> str:
+    return f"{name}({option})" if option and option != "silu" else name
 
 
 def _empty(name: str, option: str) -> None:

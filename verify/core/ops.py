@@ -126,6 +126,11 @@ OPS: dict[str, Op] = Operators(
             "y = z·SiLU(gate) of rmsnorm_fwd's z; gate has the shape of x",
         ),
         *operators(
+            "gate_rmsnorm",
+            Chain("rmsnorm", (), before=Gate("silu")),
+            "y = rmsnorm_fwd of x·SiLU(gate), as in Mamba-2; gate has the shape of x",
+        ),
+        *operators(
             "gated_rmsnorm_sigmoid",
             Chain("rmsnorm", (Gate("sigmoid"),)),
             "y = z·σ(gate) of rmsnorm_fwd's z; gate has the shape of x",
@@ -249,7 +254,7 @@ def resolved(text: str) -> tuple[str, str]:
         return text, ""
     chain, name, constants = told(text)
     own = next((op.name for op in OPS.values() if getattr(op.reference, "chain", None) == chain), None)
-    if not chain.stages:
+    if not (chain.stages or chain.before):
         own = f"{'add_' if chain.adds else ''}{chain.norm}"
         one_of("operator", own, map(base, OPS), see=LIST)
     direction = text.strip()[-4:] if text.strip().endswith(("_fwd", "_bwd")) else ""

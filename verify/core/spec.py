@@ -88,9 +88,9 @@ class Op:
     `reference` and `error` take the float64 arguments that they name. `error` also takes `arithmetic`; it returns, for
     each element of every output, how far a kernel of that arithmetic may be from the truth before the final rounding.
     `view` says which elements are normalized together: the last dimensions, a group of channels of one sample, or a
-    channel of all samples. `stages` follow the norm (`verify_norm.reference.stages`). A `quantized` y is multiplied by
-    a scale and saturated (`verify_norm.reference.quantized`). A `centred` norm subtracts the mean; one that `averages`
-    takes the mean of the squares, L2Norm their sum.
+    channel of all samples. `stages` follow the norm, and one may stand `before` it (`verify_norm.reference.stages`). A
+    `quantized` y is multiplied by a scale and saturated (`verify_norm.reference.quantized`). A `centred` norm subtracts
+    the mean; one that `averages` takes the mean of the squares, L2Norm their sum.
     """
 
     name: str
@@ -103,6 +103,7 @@ class Op:
     view: View = "rows"
     summary: str = ""
     stages: tuple[Any, ...] = ()  # a kernel's module sees this one, and no reference
+    before: Any = None  # a stage
     quantized: bool = False
     centred: bool = True
     averages: bool = True
@@ -111,6 +112,12 @@ class Op:
     def linear(self) -> bool:
         """Whether y is linear in weight and bias."""
         return all(stage.linear for stage in self.stages)
+
+    @property
+    def own_inputs(self) -> tuple[str, ...]:
+        """The names of the inputs of its stages."""
+        stages = (*self.stages, *([] if self.before is None else [self.before]))
+        return tuple(name for stage in stages for name in stage.inputs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ def fingerprint(kernel: Kernel, device: str = "cpu") -> Fingerprint:
     ('float32', 'yes')
     """
     rig = Rig(kernel, device)
-    own_inputs = any(stage.inputs for stage in rig.op.stages)  # no probe feeds them
+    own_inputs = bool(rig.op.own_inputs)  # no probe feeds them
     if (
         rig.op.view == "channels" or rig.op.quantized or own_inputs or not rig.op.averages
     ):  # 8 bits of y show too little

@@ -67,7 +67,7 @@ def _known(run: Run, name: str, output: torch.Tensor) -> bool:
     """Return whether an output in the place of a statistic is one whose gradient is known."""
     case = run.case
     alien = output.numel() != prod(view_of(case, normalized(run)).statistic) or (name == "mean" and not has_mean(case))
-    return not alien and own_statistics(case) and "x" not in case.spec.frozen
+    return not alien and case.op.before is None and own_statistics(case) and "x" not in case.spec.frozen
 
 
 def _chosen(run: Run, names: tuple[str, ...]) -> Iterator[Difference]:

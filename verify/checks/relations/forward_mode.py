@@ -38,6 +38,7 @@ def forward_mode(run: Run) -> Iterator[Difference | NoData]:
     spec, contract = plain(run), run.kernel.contract
     wide = contract.accumulate in ("float32", "float64") and contract.products == "float32"
     derived = all(isinstance(stage, Activate) for stage in run.case.op.stages) and not run.case.op.quantized
+    derived &= run.case.op.before is None
     if not wide or contract.inplace or spec.dtype != "float32" or not derived:
         yield NoData()
         return

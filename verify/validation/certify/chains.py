@@ -157,6 +157,8 @@ def evaluate(spec: CaseSpec, op: Op, given: make.Exact) -> dict[str, Exact]:
     v: dict[str, Any] = {name: None if value is None else _exactly(value) for name, value in given.items()}
     affine, adds = geometry.affine_shape(spec, op), any(tensor.name == "residual" for tensor in op.inputs)
     h = v["x"] + v["residual"] if adds else v["x"]
+    if op.before is not None:
+        h = STAGES[op.before.name](op.before, h, v, len(affine))
     n = geometry.row_length(spec, op)
     rows = h.reshape(-1, n)  # a group's channels, and their positions, follow one another
     means, roots, xhat = [], [], []

@@ -99,6 +99,11 @@ def gated(activation: Callable[[Tensor], Tensor], spec: CaseSpec, inputs: Inputs
     return {"y": rmsnorm(spec, inputs)["y"] * as_on_gpu(activation, inputs["gate"])}
 
 
+def of_gate(norm: Eager, spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor]:
+    """Return y of the norm of x·SiLU(gate)."""
+    return norm(spec, {**inputs, "x": inputs["x"] * as_on_gpu(functional.silu, inputs["gate"])})
+
+
 def modulated(norm: Eager, spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor]:
     """Return y of the norm times 1 + scale, plus shift, which have a row for each sample or each token."""
     y = norm(spec, inputs)["y"]
@@ -119,6 +124,7 @@ TORCH: dict[str, Eager] = {
     "groupnorm_gelu": lambda spec, inputs: {"y": functional.gelu(groupnorm(spec, inputs)["y"])},
     "rmsnorm_silu": lambda spec, inputs: {"y": functional.silu(rmsnorm(spec, inputs)["y"])},
     "gated_rmsnorm": partial(gated, functional.silu),
+    "gate_rmsnorm": partial(of_gate, rmsnorm),
     "gated_rmsnorm_sigmoid": partial(gated, torch.sigmoid),
     "modulate_layernorm": partial(modulated, layernorm),
     "modulate_rmsnorm": partial(modulated, rmsnorm),
