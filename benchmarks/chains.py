@@ -37,6 +37,7 @@ NAMES = (
     ),
     *(
         "layernorm | gate(gelu)",
+        "layernorm | rotate(interleaved)",
         "gate(gelu) | layernorm | modulate",
         "add | layernorm | modulate",
         "add | rmsnorm | sigmoid",
@@ -103,7 +104,12 @@ def draw(seed: int, index: int) -> Draw:
     rows = (math.prod(shape[: 1 if grouped else -1]) * G, -1)
     rows = (rows[0], math.prod(shape) // max(rows[0], 1))
 
+    tokens = shape[:-1][:-1] or shape[:1]
+    angle = 8 * rng.standard_normal((*tokens, shape[-1] // int(rng.choice([2, 4, 8]))))
+
     def values(tensor: Any) -> Any:
+        if tensor.extent == "position":
+            return {"cos": np.cos, "sin": np.sin}[tensor.name](angle)
         own = VALUES.get(tensor.name)
         if own is not None:
             return own(rng, shape)
@@ -190,6 +196,36 @@ def modulate_pull(stage: Any, dy: F, z: F, d: Draw) -> tuple[F, dict[str, F]]:
     return dy * (F32(1) + _served(d, "scale", dy)), {"scale": sums(dy * z), "shift": sums(dy)}
 
 
+def _pairs(stage: Any, z: F, d: Draw) -> tuple[F, F, F, F, F]:
+    """Return cos and sin for each row, both elements of each pair, and what follows."""
+    *tokens, half = d.arrays["cos"].shape
+    cos, sin = (_single(d, name).reshape(math.prod(tokens), half) for name in ("cos", "sin"))
+    cos, sin = (v.repeat(len(z) // max(len(v), 1), 0) for v in (cos, sin))
+    R = 2 * cos.shape[1]
+    first, second = (z[:, : R // 2], z[:, R // 2 : R]) if stage.style == "neox" else (z[:, 0:R:2], z[:, 1:R:2])
+    return cos, sin, first, second, z[:, R:]
+
+
+def _paired(stage: Any, a: F, b: F, rest: F) -> F:
+    turned = np.concatenate([a, b], 1) if stage.style == "neox" else np.stack([a, b], -1).reshape(len(a), -1)
+    return np.concatenate([turned, rest], 1)
+
+
+def rotate(stage: Any, r: Rows, d: Draw) -> None:
+    cos, sin, a, b, rest = _pairs(stage, r.z(), d)
+    if d.folded:  # one rounding of a fused multiply and add
+        wide = a.astype(np.float64), b.astype(np.float64)
+        pair = (wide[0] * cos - b * sin).astype(F32), (wide[1] * cos + a * sin).astype(F32)
+    else:
+        pair = a * cos - b * sin, b * cos + a * sin
+    r.xhat = _paired(stage, *pair, rest)
+
+
+def rotate_pull(stage: Any, dy: F, z: F, d: Draw) -> tuple[F, dict[str, F]]:
+    cos, sin, a, b, rest = _pairs(stage, dy, d)
+    return _paired(stage, a * cos + b * sin, b * cos - a * sin, rest), {}
+
+
 def _single(d: Draw, name: str) -> F:
     return np.asarray(d.arrays[name], F32)
 
@@ -212,6 +248,7 @@ STAGES: dict[str, tuple[Callable[[Any, Rows, Draw], None], Pull]] = {
     **dict.fromkeys(("silu", "gelu", "sigmoid"), (activate, activate_pull)),
     "gate": (gate, gate_pull),
     "modulate": (modulate, modulate_pull),
+    "rotate": (rotate, rotate_pull),
 }
 
 

@@ -139,6 +139,12 @@ class Chain:
         return (*like_x, *self.base.parameters, *others)
 
     @property
+    def trained(self) -> tuple[str, ...]:
+        """Those of its tensors whose gradients a backward returns."""
+        constants = {name for stage in self.stages if not stage.trained for name in stage.inputs}
+        return tuple(name for name in self.tensors if name not in constants)
+
+    @property
     def statistics(self) -> tuple[str, ...]:
         """The names of what a forward saves."""
         return ("mean", "rstd") if self.base.centred else ("rstd",)
@@ -242,8 +248,8 @@ class Chain:
 
     def _backward_of(self, dx: Array, parameters: list[Array | None], own: Mapping[str, Array]) -> Any:
         named = dict(zip(("weight", "bias"), parameters, strict=True))
-        values = [{**named, **own}[name] for name in self.tensors]
-        return record("dx", *(f"d{name}" for name in self.tensors))(dx, *values)
+        values = [{**named, **own}[name] for name in self.trained]
+        return record("dx", *(f"d{name}" for name in self.trained))(dx, *values)
 
     def takes(self, way: str) -> tuple[str, ...]:
         """Return the names of the tensors that one of its four functions takes, in an operator's order."""

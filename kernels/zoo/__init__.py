@@ -12,9 +12,10 @@ from verify_norm.kernels.zoo.example import Example as Example
 from verify_norm.kernels.zoo.example import few_rows as few_rows
 from verify_norm.kernels.zoo.launches import LAUNCHES
 from verify_norm.kernels.zoo.right import RIGHT
+from verify_norm.kernels.zoo.rotations import ROTATIONS
 from verify_norm.kernels.zoo.seeds import SEEDS
 from verify_norm.kernels.zoo.seldom import SELDOM
 
 ZOO: dict[str, Example] = {
-    row.name: row for row in (*BUGS, *LAUNCHES, *SELDOM, *SEEDS, *CHAINS, *CHEATS, *RIGHT, *ALLOWED)
+    row.name: row for row in (*BUGS, *LAUNCHES, *SELDOM, *SEEDS, *CHAINS, *ROTATIONS, *CHEATS, *RIGHT, *ALLOWED)
 }

@@ -23,6 +23,7 @@ from verify_norm.core.tensors import (
     MODULATION,
     RESIDUAL,
     RESIDUAL_OUT,
+    ROTATION,
     RSTD,
     SAVED_MEAN,
     SAVED_RSTD,
@@ -36,9 +37,10 @@ from verify_norm.reference.chain import BASES, Chain, Function
 from verify_norm.reference.stages.activate import Activate
 from verify_norm.reference.stages.gate import Gate
 from verify_norm.reference.stages.modulate import Modulate
+from verify_norm.reference.stages.rotate import Rotate
 from verify_norm.reference.stages.stage import Stage
 
-TENSORS = {tensor.name: tensor for tensor in (WEIGHT, BIAS, GATE, *MODULATION, MEAN, RSTD)}
+TENSORS = {tensor.name: tensor for tensor in (WEIGHT, BIAS, GATE, *MODULATION, *ROTATION, MEAN, RSTD)}
 VIEWS: dict[str, View] = {"groupnorm": "groups"}  # the others normalize rows
 STAGES: dict[str, dict[str, Stage]] = {  # by name, and by what stands in parentheses; "" where nothing does
     "silu": {"": Activate("silu")},
@@ -46,6 +48,7 @@ STAGES: dict[str, dict[str, Stage]] = {  # by name, and by what stands in parent
     "sigmoid": {"": Activate("sigmoid")},
     "gate": {"": Gate("silu"), "silu": Gate("silu"), "sigmoid": Gate("sigmoid"), "gelu": Gate("gelu")},
     "modulate": {"": Modulate()},
+    "rotate": {"": Rotate("neox"), "neox": Rotate("neox"), "interleaved": Rotate("interleaved")},
 }
 EXAMPLE = "add | rmsnorm(weight_offset=1) | modulate"
 PART = re.compile(r"\s*(\w+)\s*(?:\(\s*([^()]*?)\s*\))?\s*")
@@ -86,7 +89,7 @@ def operators(name: str, chain: Chain, summary: str) -> tuple[Op, Op]:
         )
 
     sum_in, sum_out = ((X, RESIDUAL), (Y, RESIDUAL_OUT)) if chain.adds else ((X,), (Y,))
-    gradients = (DX, *(gradient(tensor) for tensor in tensors))
+    gradients = (DX, *(gradient(TENSORS[one]) for one in chain.trained))
     words = f"the gradients of {name}_fwd" + "; dx is that of residual too" * chain.adds
     return (
         record("forward", (*sum_in, *tensors), (*sum_out, *statistics), None, summary),
@@ -174,7 +177,7 @@ def _part(part: str, text: str) -> tuple[str, str]:
 
 
 def _spelled(name: str, option: str) -> str:
-    return f"{name}({option})" if option and option != "silu" else name
+    return f"{name}({option})" if option not in ("", "silu", "neox") else name
 
 
 def _empty(name: str, option: str) -> None:

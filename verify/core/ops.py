@@ -52,6 +52,7 @@ from verify_norm.reference.chain import Chain
 from verify_norm.reference.stages.activate import Activate
 from verify_norm.reference.stages.gate import Gate
 from verify_norm.reference.stages.modulate import Modulate
+from verify_norm.reference.stages.rotate import Rotate
 
 
 def _both(
@@ -134,6 +135,11 @@ OPS: dict[str, Op] = Operators(
             "gated_rmsnorm_sigmoid",
             Chain("rmsnorm", (Gate("sigmoid"),)),
             "y = z·σ(gate) of rmsnorm_fwd's z; gate has the shape of x",
+        ),
+        *operators(
+            "qk_norm_rope",
+            Chain("rmsnorm", (Rotate("neox"),)),
+            "y is rmsnorm_fwd's z of each head, its first elements rotated by cos and sin in halves, as in Qwen3",
         ),
         *operators(
             "modulate_layernorm",

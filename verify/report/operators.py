@@ -24,6 +24,8 @@ def shape(tensor: Tensor, op: Op) -> str:
         return "(B, C), one of each channel of each sample"
     if tensor.extent == "sample":
         return "(B, *normalized_shape), one of each sample; or as x, of each token"
+    if tensor.extent == "position":
+        return "(…, R/2) for x (…, H, N), one row of each token; (M, R/2) for x (M, N)"
     return "(1,)" if tensor.extent == "one" else SHAPES[op.view][tensor.extent]
 
 

@@ -35,6 +35,7 @@ ROWS: tuple[tuple[str, CaseSpec], ...] = (
     ("normalized_shape of 2", CaseSpec((2, 2, 2, 3), normalized_ndim=2)),
     ("weight_offset 1", CaseSpec((3, 7), weight_offset=1.0)),
     ("long rows", CaseSpec((2, 66))),
+    ("part of a row", CaseSpec((2, 3, 7), rotary="half")),
 )
 GROUPS: tuple[tuple[str, CaseSpec], ...] = (
     ("offset 0", CaseSpec((2, 4, 3), num_groups=2)),
@@ -210,8 +211,22 @@ def _modulated(stage: Any, z: Exact, v: dict[str, Any], ndim: int) -> Any:
     return out
 
 
+def _rotated(stage: Any, z: Exact, v: dict[str, Any], ndim: int) -> Any:
+    """Return z with pairs of each head turned by the angle of its token: a loop over heads and pairs."""
+    lead = z.shape[: len(z.shape) - ndim]
+    heads, half = z.reshape(*lead, -1).copy(), v["cos"].shape[-1]
+    for place in np.ndindex(lead):
+        token = place[:-1] if len(lead) > 1 else place
+        for i in range(half):
+            one, two = (i, i + half) if stage.style == "neox" else (2 * i, 2 * i + 1)
+            cos, sin, a, b = v["cos"][token][i], v["sin"][token][i], heads[place][one], heads[place][two]
+            heads[place][one], heads[place][two] = a * cos - b * sin, b * cos + a * sin
+    return heads.reshape(z.shape)
+
+
 STAGES: dict[str, Callable[[Any, Exact, dict[str, Any], int], Any]] = {
     **dict.fromkeys(ACTIVATIONS, _activated),
     "gate": _gated,
     "modulate": _modulated,
+    "rotate": _rotated,
 }

@@ -113,6 +113,16 @@ def modulated(norm: Eager, spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor]:
     return {"y": y * (1 + scale) + shift}
 
 
+def rotated(norm: Eager, spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor]:
+    """Return y of the norm, with the first elements of each head rotated in halves, and the others as they are."""
+    y, cos, sin = norm(spec, inputs)["y"], inputs["cos"], inputs["sin"]
+    half = cos.shape[-1]
+    heads = y.reshape(*cos.shape[:-1], -1, math.prod(normalized(spec)))
+    a, b, rest = heads.split((half, half, heads.shape[-1] - 2 * half), -1)
+    cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
+    return {"y": torch.cat((a * cos - b * sin, b * cos + a * sin, rest), -1).reshape(y.shape)}
+
+
 TORCH: dict[str, Eager] = {
     "layernorm": layernorm,
     "rmsnorm": rmsnorm,
@@ -126,6 +136,7 @@ TORCH: dict[str, Eager] = {
     "gated_rmsnorm": partial(gated, functional.silu),
     "gate_rmsnorm": partial(of_gate, rmsnorm),
     "gated_rmsnorm_sigmoid": partial(gated, torch.sigmoid),
+    "qk_norm_rope": partial(rotated, rmsnorm),
     "modulate_layernorm": partial(modulated, layernorm),
     "modulate_rmsnorm": partial(modulated, rmsnorm),
     "batchnorm": batchnorm,
