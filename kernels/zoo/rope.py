@@ -57,7 +57,7 @@ def before_the_norm(x, weight, cos, sin, eps, weight_offset, normalized_shape):
     """The heads are rotated, then normalized: the norm is kept, but each weight meets another element."""
     z, _ = _rope(x.float(), None, cos.float(), sin.float(), 1.0, 0.0, normalized_shape)
     _, unit = _normalized(x, None, 1.0, 0.0, normalized_shape, torch.float32)
-    turned = z.reshape(len(unit), -1) / unit[:, None]
+    turned = z.reshape(len(unit), math.prod(normalized_shape)) / unit[:, None]
     y, rstd = _normalized(turned, weight, eps, weight_offset, normalized_shape, torch.float32)
     return y.reshape(x.shape).to(x.dtype), rstd
 

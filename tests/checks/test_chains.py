@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional
 
 from verify_norm.core.spec import FURTHER, CaseSpec, Contract, Kernel
+from verify_norm.kernels.zoo import rope
 
 MANY = tuple(name for name in FURTHER if name not in ("effects", "memory", "honesty"))
 LAWS = tuple(name for name in MANY if name not in ("calls", "modes", "autograd"))
@@ -245,6 +246,44 @@ def test_a_gate_before_the_norm(way, how, wrong, findings):
     zeros = [CaseSpec((3, 17), eps=0.0, data="padded", seed=1, further=())]
     kernel = Kernel("k", f"gate_rmsnorm_{way}", run=run, forward_run=of_gate())
     found = findings(kernel, (*SPECS, *laws, *specials, *zeros), *(("accuracy", "statistics") if wrong else ()))
+    assert {output for _, output in found} == wrong, found
+
+
+HEADS = (
+    CaseSpec((2, 3, 2, 8), seed=1, further=LAWS),
+    CaseSpec((3, 2, 17), rotary="half", seed=2, further=LAWS, cos_layout="transposed", sin_layout="every_other"),
+    CaseSpec((5, 24), dtype="bfloat16", rotary="quarter", weight_offset=1.0, seed=3, further=LAWS),
+    CaseSpec((2, 2, 2, 2, 5), normalized_ndim=2, dtype="float16", seed=4, further=LAWS),
+    CaseSpec((3, 1), seed=5, further=LAWS),
+    CaseSpec((0, 2, 8), seed=6, further=()),
+    CaseSpec((7,), rotary="half", seed=7, further=()),
+    CaseSpec((3, 2, 9), special="inf", seed=8, further=()),
+    CaseSpec((4, 2, 9), special="nan", special_at="last", seed=9, further=()),
+)
+WRONG = (
+    *("interleaved_for_neox", "wrong_half", "all_of_the_row", "sign_of_sin", "position_of_the_neighbour"),
+    *("token_of_the_head", "before_the_norm"),
+)
+RIGHT = ("rope", "in_float64", "in_complex_numbers")
+
+
+@pytest.mark.parametrize("name", [*RIGHT, *WRONG])
+def test_a_rotation(name, findings):
+    kernel = Kernel("k", "qk_norm_rope_fwd", run=getattr(rope, name))
+    found = findings(kernel, HEADS, *(() if name in RIGHT else ("accuracy", "statistics")))
+    assert (not found) if name in RIGHT else ("accuracy", "y") in found, found
+
+
+def test_a_rotation_in_interleaved_pairs_is_a_stage_of_its_own(findings):
+    name = "rmsnorm | rotate(interleaved)_fwd"
+    assert findings(Kernel("k", name, run=rope.interleaved_for_neox), HEADS) == {}
+    assert ("accuracy", "y") in findings(Kernel("k", name, run=rope.rope), HEADS, "accuracy")
+
+
+@pytest.mark.parametrize(("how", "wrong"), [("rope_bwd", set()), ("turned_on", {"dx", "dweight"})])
+def test_the_gradient_turns_back(how, wrong, findings):
+    kernel = Kernel("k", "qk_norm_rope_bwd", run=getattr(rope, how), forward_run=rope.rope)
+    found = findings(kernel, HEADS, *(("accuracy",) if wrong else ()))
     assert {output for _, output in found} == wrong, found
 
 

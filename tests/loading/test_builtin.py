@@ -45,7 +45,12 @@ def test_every_operator_has_names_that_stand_for_it():
     families = {name for _, name in builtin.FAMILIES}
     forwards = {name: op for name, op in OPS.items() if op.forward is None}
     plain = {name.removesuffix("_fwd") for name, op in forwards.items() if not (op.stages or op.before)}
-    gated = {"gated_rmsnorm", "modulate_rmsnorm", "modulate_layernorm"}  # their names tell; an activation's does not
+    gated = {
+        "gated_rmsnorm",
+        "modulate_rmsnorm",
+        "modulate_layernorm",
+        "qk_norm_rope",
+    }  # their names tell; an activation's does not
     assert families == plain | gated
     for name in OPS:
         assert infer(name) == name

@@ -25,6 +25,7 @@ def call(function, shape=(3, 4, 4), affine=None, **changes):
     given |= {name: np.abs(rng.normal(size=affine)) + 0.5 for name in names} | OPTIONS | changes
     if "shift" in signature(function).parameters:
         given["scale"] = given["residual"]  # a modulation's, in the shape of x
+    given |= {"cos": np.full((1, 2), 0.6), "sin": np.full((1, 2), 0.8)}  # one token, all rows its heads
     taken = {name: value for name, value in given.items() if name in signature(function).parameters}
     return function(**taken)._asdict()
 

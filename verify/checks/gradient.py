@@ -31,6 +31,7 @@ from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.finding import Finding, NoData, SmallestError
 from verify_norm.core.run import Expected, Run
 from verify_norm.core.spec import SHARED, Kernel, Op
+from verify_norm.reference.stages.stage import Elementwise
 
 ELEMENTS = 2048  # of x, at most: four calls of the forward are then a small part of a search
 KAPPA = 1 / 8
@@ -193,6 +194,8 @@ def _step(run: Run, v: Array, lam: float) -> Array:
 def _columns(run: Run) -> Iterable[Comparison]:
     """Yield the comparisons of weights and of biases: one kind in the even columns, the other in the odd ones."""
     case = run.case
+    if not all(isinstance(stage, Elementwise) for stage in case.op.stages):
+        return  # a weight meets several columns
     names = [name for name in ("weight", "bias") if case.exact.get(name) is not None and f"d{name}" in compared(run)]
     if not names:
         return
