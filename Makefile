@@ -38,6 +38,7 @@ docs: $(STAMP)
 
 bounds: $(STAMP)
 	$(BIN)/python benchmarks/bounds.py
+	$(BIN)/python benchmarks/chains.py
 
 mutants: $(STAMP)
 	$(BIN)/python benchmarks/mutation.py $(PACKAGES)

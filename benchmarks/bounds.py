@@ -16,7 +16,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,6 +41,9 @@ CONTROL = "none (control)"
 WANTED_Y = 0.3  # y in float32 has few roundings, so kernels come closer to the bound
 ELEMENTS = 1 << 20  # the most elements of a case: 64 rows of 16384
 SINGLE = {"u": 2.0**-24, "tiny": 2.0**-126, "huge": FORMATS["float32"].largest}
+
+Table = dict[str, Any]
+Tables = tuple[Table, Table, Table]  # of right kernels, of kernels with a weaker contract, and of wrong ones
 
 
 @dataclass(frozen=True)
@@ -258,23 +261,24 @@ def measured(d: Draw, m: Method, arithmetic: Arithmetic) -> Iterator[tuple[str, 
             yield f"{name}/given", dtype, ratio(rounded, Expected(want, delta, dtype)), np.isfinite(delta)
 
 
-def study(seed: int, indices: range) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+def note(table: Table, key: str, where: str, ratios: Any, judged: Any, words: str) -> None:
+    """Enter the ratios of one output into the row of a key."""
+    zeros = {"cases": 0, "elements": 0, "judged": 0, "alarms": 0, "infinite": 0}
+    row = table.setdefault(key, zeros | {"largest": 0.0, "where": ""})
+    finite = np.where(np.isfinite(ratios), ratios, 0.0)
+    counts = (1, ratios.size, judged.sum(), np.sum(~(ratios <= 1)), np.sum(~np.isfinite(ratios)))
+    row.update({name: row[name] + int(count) for name, count in zip(zeros, counts, strict=True)})
+    if ratios.size and (largest := float(np.max(finite))) > row["largest"]:
+        place = [int(i) for i in np.argwhere(finite == largest)[0]]
+        row.update(largest=largest, where=f"{where}{place} of {words}")
+
+
+def study(seed: int, indices: range) -> Tables:
     """Return the tables of some cases: strict kernels, kernels with a weaker contract, and wrong kernels."""
     torch.set_num_threads(1)
-    strict: dict[str, Any] = {}
-    weaker: dict[str, Any] = {}
-    wrong: dict[str, Any] = {}
-
-    def note(table: dict[str, Any], key: str, where: str, ratios: Any, judged: Any, words: str) -> None:
-        zeros = {"cases": 0, "elements": 0, "judged": 0, "alarms": 0, "infinite": 0}
-        row = table.setdefault(key, zeros | {"largest": 0.0, "where": ""})
-        finite = np.where(np.isfinite(ratios), ratios, 0.0)
-        counts = (1, ratios.size, judged.sum(), np.sum(~(ratios <= 1)), np.sum(~np.isfinite(ratios)))
-        row.update({name: row[name] + int(count) for name, count in zip(zeros, counts, strict=True)})
-        if ratios.size and (largest := float(np.max(finite))) > row["largest"]:
-            place = [int(i) for i in np.argwhere(finite == largest)[0]]
-            row.update(largest=largest, where=f"{where}{place} of {words}")
-
+    strict: Table = {}
+    weaker: Table = {}
+    wrong: Table = {}
     for index in indices:
         d = draw(seed, index)
         for name, dtype, ratios, judged in measured(d, d.method, d.arithmetic):
@@ -324,12 +328,13 @@ def machine() -> dict[str, Any]:
     return {"cpu": names[0] if names else platform.machine(), "cores": os.cpu_count()}
 
 
-def main() -> int:
+def main(study: Callable[[int, range], Tables], name: str, cases: int) -> int:
+    """Run a study in many processes; write its tables, and print them and what fails."""
     parser = argparse.ArgumentParser(description="Test whether the error bounds are sound and tight.")
-    parser.add_argument("--cases", type=int, default=20000)
+    parser.add_argument("--cases", type=int, default=cases)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "bounds.json")
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / f"{name}.json")
     options = parser.parse_args()
     began, shares = time.time(), [range(i, min(i + 50, options.cases)) for i in range(0, options.cases, 50)]
     with ProcessPoolExecutor(options.jobs) as pool:
@@ -360,4 +365,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(study, "bounds", 20000))

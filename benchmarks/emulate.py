@@ -203,6 +203,15 @@ def chan(x: F, tile: int, m: Method) -> tuple[F, F]:
     return mu, quotient(m2, F32(n), m)
 
 
+def reciprocal_root(value: F, m: Method) -> F:
+    """Return 1/√value, as the method makes it."""
+    if m.rsqrt_ulps is None:
+        return np.asarray(quotient(F32(1), root(value, m), m))
+    nearest = (1.0 / np.sqrt(value.astype(np.float64))).astype(F32)
+    ulps = np.arange(nearest.size, dtype=np.int32).reshape(nearest.shape) * 7 % (2 * m.rsqrt_ulps + 1) - m.rsqrt_ulps
+    return np.asarray((nearest.view(np.int32) + ulps).view(F32))
+
+
 def statistics(x: F, eps: float, m: Method, *, centred: bool) -> tuple[F, F]:
     """Return mean (zero for RMSNorm) and rstd of every row."""
     n = x.shape[-1]
@@ -226,11 +235,7 @@ def statistics(x: F, eps: float, m: Method, *, centred: bool) -> tuple[F, F]:
         var = var * (F32(n) / F32(max(n - 1, 1)))
     if m.bug == "eps_outside":
         return mu, F32(1) / (np.sqrt(var) + F32(eps))
-    if m.rsqrt_ulps is None:
-        return mu, quotient(F32(1), root(var + F32(eps), m), m)
-    nearest = (1.0 / np.sqrt((var + F32(eps)).astype(np.float64))).astype(F32)
-    ulps = np.arange(nearest.size, dtype=np.int32).reshape(nearest.shape) * 7 % (2 * m.rsqrt_ulps + 1) - m.rsqrt_ulps
-    return mu, (nearest.view(np.int32) + ulps).view(F32)
+    return mu, reciprocal_root(var + F32(eps), m)
 
 
 def forward(x: F, w: F | None, b: F | None, eps: float, m: Method, *, centred: bool) -> tuple[F, F, F]:

@@ -57,6 +57,8 @@ _TRITON: tuple[Kernel, ...] = (
     _triton("rmsnorm_fwd_e5m2", "quantized", "RMSNorm into 8 bits, e5m2", E5M2, "rmsnorm_fp8_fwd"),
     _triton("rmsnorm_fwd", "rmsnorm", "RMSNorm, with an optional offset of the weight"),
     _triton("rmsnorm_bwd", "rmsnorm", "RMSNorm's gradients, sums in two stages"),
+    replace(_triton("l2norm_fwd", "l2norm", "L2Norm: rows divided by √(Σx² + eps)"), unsupported=None),
+    replace(_triton("l2norm_bwd", "l2norm", "its gradient"), unsupported=None),
     _triton("gated_rmsnorm_fwd", "gated_rmsnorm", "RMSNorm times SiLU of a gate, in one kernel"),
     _triton("gated_rmsnorm_bwd", "gated_rmsnorm", "its gradients, with that of the gate"),
     _triton(

@@ -1,6 +1,6 @@
-"""A norm between stages: [an addition] → LayerNorm, RMSNorm or GroupNorm → stages, forward, backward, and their errors.
+"""A norm between stages: [an addition, or a gate] → a norm of `BASES` → stages, forward, backward, and their errors.
 
-    h = x + residual, or x      z0 = w·x̂(h) + b      z1 = f1(z0)      …      y = zk
+    h = x + residual, x·a(gate), or x      z0 = w·x̂(h) + b      z1 = f1(z0)      …      y = zk
 
 **Backward.** dy goes back through the stages, last one first: each turns the gradient with respect to its result into
 that with respect to its z, and into those of its own inputs. What arrives at z0 takes dy's place in the gradients of
@@ -9,7 +9,9 @@ the norm (`Norm.gradients`); after an addition dresidual_out is added to dx (`re
 **Errors.** δz goes forward through `stage.passed`, which keeps each z and its δz for the backward. There a kernel
 computes every z again, from the statistics that it uses, so the same δz holds, and `lost` goes back through
 `Stage.pull_error`, to `rounding.gradients_error`. After an addition y is within |chain(h̃) − chain(h)| + δ(h̃) of the
-truth, with h̃ what the contract keeps of h. In a row of zeros w·x̂ + b is exact where it is 0.
+truth, with h̃ what the contract keeps of h. After a gate no bit of h is known: the norm is that of an x which is off by
+δh (`Norm.off`), and the gradient that arrives at h, with its error, goes back through the gate as through any stage.
+In a row of zeros w·x̂ + b is exact where it is 0.
 
 **Quantization** is a last stage with another output, the scale, and no backward.
 """
@@ -18,18 +20,18 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from inspect import Parameter, Signature
 from typing import Any
 
 import numpy as np
 
-from verify_norm.reference import layernorm, residual_sum, rmsnorm, rounding
+from verify_norm.reference import l2norm, layernorm, residual_sum, rmsnorm, rounding
 from verify_norm.reference.arithmetic import Arithmetic, finite_below
 from verify_norm.reference.norm import Norm
 from verify_norm.reference.stages.quantize import Quantize
-from verify_norm.reference.stages.stage import Approximate, Stage, passed
+from verify_norm.reference.stages.stage import Approximate, Stage, exactly, passed
 from verify_norm.reference.view import Array, View, groups, rows
 
 Values = Mapping[str, Any]
@@ -44,14 +46,13 @@ class Base:
     parameters: tuple[str, ...]
     options: tuple[str, ...]
     view: Callable[[Array, Values], View]
+    normalized: Callable[[View, Array, Values], Norm]
     centred: bool = True
+    averages: bool = True  # the mean of the squares; their sum otherwise
 
     def norm(self, x: Array, v: Values) -> Norm:
         """Return x normalized, with what multiplies it."""
-        view = self.view(x, v)
-        if self.centred:
-            return layernorm.norm(view, x, v.get("weight"), v.get("bias"), v["eps"])
-        return rmsnorm.norm(view, x, v.get("weight"), v["eps"], v.get("weight_offset", 0.0))
+        return self.normalized(self.view(x, v), x, v)
 
 
 def _rows(x: Array, v: Values) -> View:
@@ -62,12 +63,25 @@ def _groups(x: Array, v: Values) -> View:
     return groups(x, v["num_groups"])
 
 
+def _layernorm(view: View, x: Array, v: Values) -> Norm:
+    return layernorm.norm(view, x, v.get("weight"), v.get("bias"), v["eps"])
+
+
+def _rmsnorm(view: View, x: Array, v: Values) -> Norm:
+    return rmsnorm.norm(view, x, v.get("weight"), v["eps"], v.get("weight_offset", 0.0))
+
+
+def _l2norm(view: View, x: Array, v: Values) -> Norm:
+    return l2norm.norm(view, x, v["eps"])
+
+
 BASES = {
     base.name: base
     for base in (
-        Base("layernorm", ("weight", "bias"), ("eps", "normalized_shape"), _rows),
-        Base("rmsnorm", ("weight",), ("eps", "weight_offset", "normalized_shape"), _rows, centred=False),
-        Base("groupnorm", ("weight", "bias"), ("num_groups", "eps"), _groups),
+        Base("layernorm", ("weight", "bias"), ("eps", "normalized_shape"), _rows, _layernorm),
+        Base("rmsnorm", ("weight",), ("eps", "weight_offset", "normalized_shape"), _rows, _rmsnorm, centred=False),
+        Base("l2norm", (), ("eps", "normalized_shape"), _rows, _l2norm, centred=False, averages=False),
+        Base("groupnorm", ("weight", "bias"), ("num_groups", "eps"), _groups, _layernorm),
     )
 }
 
@@ -109,11 +123,12 @@ def steps(stages: tuple[Stage, ...], n: Norm, dz: Array, v: Values, a: Arithmeti
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """[x + residual →] norm → stages; the name of the norm is one of `BASES`."""
+    """[x + residual →] norm → stages, or [gate →] norm → stages; the name of the norm is one of `BASES`."""
 
     norm: str
     stages: tuple[Stage, ...]
     adds: bool = False
+    before: Stage | None = None
 
     @property
     def base(self) -> Base:
@@ -123,9 +138,16 @@ class Chain:
     @property
     def tensors(self) -> tuple[str, ...]:
         """The names of what it takes beside x: what has x's shape, the parameters of the norm, and the rest."""
-        own = [(stage.of_x, name) for stage in self.stages for name in stage.inputs]
+        first = () if self.before is None else (self.before,)
+        own = [(stage.of_x, name) for stage in (*first, *self.stages) for name in stage.inputs]
         like_x, others = ([name for of_x, name in own if of_x == wanted] for wanted in (True, False))
         return (*like_x, *self.base.parameters, *others)
+
+    @property
+    def trained(self) -> tuple[str, ...]:
+        """Those of its tensors whose gradients a backward returns."""
+        constants = {name for stage in self.stages if not stage.trained for name in stage.inputs}
+        return tuple(name for name in self.tensors if name not in constants)
 
     @property
     def statistics(self) -> tuple[str, ...]:
@@ -146,8 +168,20 @@ class Chain:
     @np.errstate(all="ignore")
     def forward(self, v: Values) -> Any:
         """Return y, the sum where there is one, and the statistics."""
-        h = residual_sum.added(v["x"], v["residual"], "residual") if self.adds else v["x"]
+        h = residual_sum.added(v["x"], v["residual"], "residual") if self.adds else self.given(v["x"], v)
         return self._forward_of(h, self._values(self.base.norm(h, v), v))
+
+    def given(self, x: Array, v: Values) -> Array:
+        """Return what is normalized in place of x."""
+        return x if self.before is None else self.before.value(x, v)
+
+    def normalized(self, x: Array, v: Values, a: Arithmetic) -> Norm:
+        """Return x, or what the stage before the norm makes of it, normalized, and how far off that may be."""
+        if self.before is None:
+            return self.base.norm(x, v)
+        h = passed(self.before, exactly(x), v, a)
+        n = self.base.norm(h.value, v)
+        return replace(n, off=h.delta.reshape(n.view.shape))
 
     def _values(self, n: Norm, v: Values) -> tuple[Array, ...]:
         """Return y, its scale where that is an output, and the statistics, in the operator's shapes."""
@@ -156,14 +190,14 @@ class Chain:
             if isinstance(stage, Quantize) and stage.dynamic:
                 scales.append(stage.scale(z, v))
             z = stage.value(z, v)
-        return self._outside(n, z, scales, n.mean, n.rstd)
+        return self._outside(n, z, scales, n.mean, n.saved_rstd)
 
     @np.errstate(all="ignore")
     def forward_error(self, v: Values) -> Any:
         """Return how far a kernel may be from `forward`."""
         a: Arithmetic = v["arithmetic"]
         if not self.adds:
-            return self._forward_of(np.zeros(()), self._errors(self.base.norm(v["x"], v), v, a))
+            return self._forward_of(np.zeros(()), self._errors(self.normalized(v["x"], v, a), v, a))
         h = residual_sum.added(v["x"], v["residual"], "residual")
         kept = self.base.norm(residual_sum.kept(h, a, v.get("rounded")), v)
         errors = self._errors(kept, v, residual_sum.flushing(a))
@@ -178,7 +212,7 @@ class Chain:
         pairs = zip(self.stages, before, strict=True)
         scales = [s.scale_error(z, v, a) for s, z in pairs if isinstance(s, Quantize) and s.dynamic]
         delta = finite_below(y.delta, y.size + y.delta, a.huge)
-        return self._outside(n, delta, scales, e.mean, n.rstd * e.rho)
+        return self._outside(n, delta, scales, e.mean, n.saved_rstd * e.rho)
 
     def _outside(self, n: Norm, y: Array, scales: list[Array], mean: Array, rstd: Array) -> tuple[Array, ...]:
         y = np.broadcast_to(y, n.view.shape).reshape(n.view.data)
@@ -192,13 +226,15 @@ class Chain:
         made = record("y", *self.scales, *names, *self.statistics)
         return made(*others[:count], *summed, *others[count:])
 
-    def _differentiated(self, v: Values) -> Norm:
-        return self.base.norm(v["residual_out" if self.adds else "x"], v)
+    def _source(self, v: Values) -> Array:
+        x: Array = v["residual_out" if self.adds else "x"]
+        return x
 
     @np.errstate(all="ignore")
     def backward(self, v: Values) -> Any:
         """Return the gradients of x (and residual), the parameters, and the stages' own inputs."""
-        n = self._differentiated(v)
+        x = self._source(v)
+        n = self.base.norm(self.given(x, v), v)
         z, zs = n.y, []
         for stage in self.stages:
             zs.append(z)
@@ -210,24 +246,31 @@ class Chain:
             gradients |= own
         dx, *parameters = n.gradients(dz)
         dx = residual_sum.joined(dx, v.get("dresidual_out")) if self.adds else dx
+        if self.before is not None:
+            dx, own = self.before.pull(dx, x, v)
+            gradients |= own
         return self._backward_of(dx, parameters, gradients)
 
     @np.errstate(all="ignore")
     def backward_error(self, v: Values) -> Any:
         """Return how far a kernel may be from `backward`."""
         a: Arithmetic = v["arithmetic"]
-        given, n = v.get("given"), self._differentiated(v)
+        x, given = self._source(v), v.get("given")
+        n = self.normalized(x, v, a)
         z = rounding.affine_error(n, rounding.xhat_error(n, rounding.saved_error(n, a, given), a), a)
         taken = steps(self.stages, n, z, v, a)
         dz, lost, own = taken.pulled_error(v["dy"].reshape(n.view.shape), v, a)
         dx, *parameters = rounding.gradients_error(n, dz, a, lost=lost, given=given)
         dx = residual_sum.joined_error(n, dz, dx, v.get("dresidual_out"), a) if self.adds else dx
+        if self.before is not None:
+            dx, first = self.before.pull_error(n.gradients(dz)[0], dx, exactly(x), v, a)
+            own |= first
         return self._backward_of(dx, parameters, own)
 
     def _backward_of(self, dx: Array, parameters: list[Array | None], own: Mapping[str, Array]) -> Any:
         named = dict(zip(("weight", "bias"), parameters, strict=True))
-        values = [{**named, **own}[name] for name in self.tensors]
-        return record("dx", *(f"d{name}" for name in self.tensors))(dx, *values)
+        values = [{**named, **own}[name] for name in self.trained]
+        return record("dx", *(f"d{name}" for name in self.trained))(dx, *values)
 
     def takes(self, way: str) -> tuple[str, ...]:
         """Return the names of the tensors that one of its four functions takes, in an operator's order."""
@@ -240,8 +283,8 @@ class Chain:
 class Function:
     """One of a chain's four functions, as `forward` or `backward_error`, with the signature of an operator's reference.
 
-    The references of a chain of LayerNorm, RMSNorm or GroupNorm and the stages behind it; `verify_norm.reference.chain`
-    derives them, and each module of `verify_norm.reference.stages` its own part.
+    The references of a chain of a norm and the stages behind it; `verify_norm.reference.chain` derives them, and each
+    module of `verify_norm.reference.stages` its own part.
 
     >>> from verify_norm.reference.stages.modulate import Modulate
     >>> function = Function(Chain("rmsnorm", (Modulate(),)), "forward")
@@ -277,6 +320,11 @@ class Function:
             options |= {"largest": quantizer.largest, "z_lost": None, "scale_floor": 0.0}
         named = [Parameter(name, Parameter.KEYWORD_ONLY, default=default) for name, default in options.items()]
         return Signature([*tensors, *named])
+
+
+def given(reference: Callable[..., Any], x: Array, values: Values) -> Array:
+    """Return what an operator's reference normalizes in place of x: x itself, but for a stage before the norm."""
+    return reference.chain.given(x, values) if isinstance(reference, Function) else x
 
 
 @lru_cache(None)

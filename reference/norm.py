@@ -45,6 +45,8 @@ class Norm:
     weight, bias : w and b; None stands for 1 and 0.
     offset : whether w is a sum weight + weight_offset, which a kernel rounds once more.
     centred : whether xc is x − μ; False in RMSNorm, where it is x.
+    rstd_scale : what r is multiplied by where it is saved: 1/√N in L2Norm.
+    off : how far a kernel's own x may be off, of each element; None where it is given.
     """
 
     view: View
@@ -58,6 +60,13 @@ class Norm:
     bias: Array | None = None
     offset: bool = False
     centred: bool = True
+    rstd_scale: float = 1.0
+    off: Array | None = None
+
+    @property
+    def saved_rstd(self) -> Array:
+        """The rstd that a forward returns."""
+        return self.rstd * self.rstd_scale
 
     @property
     def y(self) -> Array:

@@ -33,6 +33,11 @@ and nothing is judged.
 shifted: E[d²] − E[d]² with d = x − x0 and s = |μ − x0| subtracts numbers of size s² + var:
 γ(h + q + 2)·(var + s² + 2s·mean|d|) to either side.
 
+**A computed x.** Where a stage comes before the norm, a kernel's own x is off by up to d in each element. √(var + eps)
+is the length of the vector (xc/√n, √eps), and xc moves by no more than x, so it moves by at most D = √(mean d²), and r
+by the factor 1/(1 − r·D). The mean moves by mean d, and each x̂' by r(1 + ρ)d beside S. Roundings that are relative to
+x' and not to x count as much more, 1 + 4rD times.
+
 **Reciprocal root.** With low ≤ var' − var ≤ high, r' = r(1 + ρ') where |ρ'| ≤ ρ, the larger of
 1/√(1 − low/(var + eps)) − 1 and 1 − 1/√(1 + high/(var + eps)), and 7u: a root, a division (`arithmetic`), and half of
 the roundings of eps and of the addition.
@@ -86,13 +91,22 @@ class Given(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class XhatError:
-    """|x̂' − x̂| ≤ shift + factor·|x̂| + unit·magnitude + floor; `magnitude` bounds |x̂'|, or the terms of its sum."""
+    """|x̂' − x̂| ≤ shift + factor·|x̂| + unit·magnitude + floor + off; `magnitude` bounds |x̂'|, or the terms of its sum.
+
+    `off` is what each element of x is off by on its own; None where x is given.
+    """
 
     shift: Array
     factor: Array
     magnitude: Array
     unit: float
     floor: Array
+    off: Array | None = None
+
+    @property
+    def alone(self) -> Array:
+        """What an element is off by beside its roundings, not in proportion to x̂: shift, floor, and off."""
+        return self.shift + self.floor if self.off is None else self.shift + self.floor + self.off
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +141,18 @@ def statistics_error(n: Norm, a: Arithmetic) -> StatisticsError:
     else:
         mean = np.zeros_like(n.rstd)
         low, high = mean_square_error(n, a)
-    return StatisticsError(mean, low, high, rstd_error(low, high, n.rstd, a))
+    error = StatisticsError(mean, low, high, rstd_error(low, high, n.rstd, a))
+    return error if n.off is None else _of_computed(n, n.off, error)
+
+
+def _of_computed(n: Norm, off: Array, e: StatisticsError) -> StatisticsError:
+    """Return the errors of the statistics where x itself is off."""
+    D = n.rstd * np.sqrt(n.average(off * off))
+    D = np.zeros_like(D) if n.centred and n.view.count == 1 else D  # x − mean is 0 in any case
+    moved = np.where(D < 1.0, D / np.maximum(1.0 - D, 0.0), np.inf)
+    more = 1.0 + 4.0 * moved
+    mean = e.mean * more + n.average(off) if n.centred else e.mean
+    return replace(e, mean=mean, rho=(1.0 + e.rho * more) * (1.0 + moved) - 1.0)
 
 
 def mean_error(n: Norm, a: Arithmetic) -> tuple[Array, Array]:
@@ -208,14 +233,14 @@ def given_error(n: Norm, given: Given, a: Arithmetic) -> StatisticsError:
         return np.where(np.isfinite(wide), known, np.inf)
 
     mean = computed.mean if given.mean is None else off(n.mean, given.mean, computed.mean)
-    return replace(computed, mean=mean, rho=off(n.rstd, given.rstd, computed.rho) / n.rstd)
+    return replace(computed, mean=mean, rho=off(n.saved_rstd, given.rstd, computed.rho) / n.saved_rstd)
 
 
 def saved_error(n: Norm, a: Arithmetic, given: Given | None = None) -> StatisticsError:
     """Return the errors of the mean and rstd of a backward: those it is `given`, or by default any right ones."""
     e = statistics_error(n, a) if given is None else given_error(n, given, a)
     mean = saved(n.mean, e.mean, a) if n.centred else e.mean
-    return replace(e, mean=mean, rho=saved(n.rstd, n.rstd * e.rho, a) / n.rstd)
+    return replace(e, mean=mean, rho=saved(n.saved_rstd, n.saved_rstd * e.rho, a) / n.saved_rstd)
 
 
 def xhat_error(n: Norm, e: StatisticsError, a: Arithmetic) -> XhatError:
@@ -225,14 +250,19 @@ def xhat_error(n: Norm, e: StatisticsError, a: Arithmetic) -> XhatError:
         magnitude, roundings = (np.abs(n.x) + (np.abs(n.mean) + e.mean)) * (n.rstd * (1.0 + e.rho)), 3
     else:
         magnitude, roundings = np.abs(n.xhat) * (1.0 + e.rho) + shift, 2 if n.centred else 1
-    floor = a.tiny * (2.0 * n.rstd * (1.0 + e.rho) + 1.0) + (a.narrow_tiny if a.xhat_u else 0.0)
-    return XhatError(shift, e.rho, magnitude, compound(a.gamma(roundings), a.xhat_u), floor)
+    least = a.tiny + (a.narrow_tiny if a.xhat_u else 0.0)  # of the x̂ that a kernel has
+    floor = a.tiny * (2.0 * n.rstd * (1.0 + e.rho)) + least / n.rstd_scale
+    unit = compound(a.gamma(roundings), a.xhat_u)
+    if n.off is None:
+        return XhatError(shift, e.rho, magnitude, unit, floor)
+    off = n.rstd * (1.0 + e.rho) * n.off
+    return XhatError(shift, e.rho, magnitude + off, unit, floor, off)
 
 
 def affine_error(n: Norm, z: XhatError, a: Arithmetic) -> Array:
     """Return δy of y = w·x̂ + b."""
     kappa = compound(z.unit, weight_roundings(n, a))
-    delta = np.abs(n.xhat) * z.factor + z.magnitude * kappa + (z.shift + z.floor)
+    delta = np.abs(n.xhat) * z.factor + z.magnitude * kappa + z.alone
     largest = z.magnitude
     if n.weight is not None:
         size = np.abs(n.weight)
@@ -267,6 +297,8 @@ def means_error(n: Norm, p: Projection, z: XhatError, a: Arithmetic, lost: Array
     mean_g, mean_gm = n.average(size), n.average(size * z.magnitude)
     floors = (1.0 + unit) * (z.floor * mean_g + floor * (1.0 + z.shift + z.factor) + 3 * a.tiny)
     per_term = floors + n.average(lost * z.magnitude)
+    if z.off is not None:
+        per_term = per_term + (1.0 + unit) * n.average(size * z.off)
     dc1 = compound(a.summed(N, QUOTIENT), z.unit, unit) * mean_gm + z.factor * np.abs(p.c1) + per_term
     if p.c2 is None:
         dc2 = np.zeros_like(dc1)
@@ -293,14 +325,15 @@ def projection_error(n: Norm, p: Projection, z: XhatError, a: Arithmetic, *, los
     c2 = 0.0 if p.c2 is None else np.abs(p.c2)
     largest_c1 = np.abs(p.c1) + d.dc1
     row = d.dc2 + 2 * a.u * (c2 + d.dc2)
-    row = row + (z.shift + z.floor) * largest_c1 + d.floor + 3 * a.tiny
+    row = row + z.alone * largest_c1 + d.floor + 3 * a.tiny
     inner = d.size * (d.unit + 2 * a.u * (1.0 + d.unit)) + d.lost + row
     inner = inner + np.abs(n.xhat) * (z.factor * largest_c1 + d.dc1)
     inner = inner + z.magnitude * ((z.unit + 4 * a.u * (1.0 + z.unit)) * largest_c1)
     last = (1.0 + z.factor) * (1.0 + a.gamma(2 + DIVISION))
     delta = inner * (n.rstd * last) + np.abs(p.dx) * (last - 1.0) + 2 * a.tiny
     cube = n.rstd * n.rstd * n.rstd  # r·g − x·Σ(g·x)·r³/n is usual too: r³/n must neither underflow nor overflow
-    delta = np.where((cube > N * a.tiny) & (cube < a.huge), delta, np.inf)
+    own = n.saved_rstd * n.saved_rstd * n.saved_rstd  # of L2Norm, where it is smaller and meets no 1/n
+    delta = np.where((cube > N * a.tiny) & (own > a.tiny) & (cube < a.huge), delta, np.inf)
     if a.xhat_u:
         delta = finite_below(delta, d.size.max(n.view.axes, keepdims=True), a.narrow_huge)
     if a.expanded:  # x·c + d with c = (Σg·μ − Σgx)·r³/n: products that may overflow before they cancel
@@ -313,7 +346,7 @@ def weight_error(n: Norm, dy: Array, z: XhatError, a: Arithmetic, *, lost: Array
     R = n.view.repeats
     size = np.abs(dy) + lost
     kappa = compound(a.over_rows.summed(R), z.unit) + R * a.partials_u
-    spread = np.abs(n.xhat) * z.factor + z.magnitude * kappa + (z.shift + z.floor) * (1.0 + kappa)
+    spread = np.abs(n.xhat) * z.factor + z.magnitude * kappa + z.alone * (1.0 + kappa)
     delta = n.total(size * spread + lost * z.magnitude) + R * (2 * a.tiny + a.narrow_tiny)
     return finite_below(delta, n.total(size * z.magnitude), a.narrow_huge if a.partials_u else a.huge)
 

@@ -13,9 +13,11 @@ from verify_norm.kernels.zoo.example import few_rows as few_rows
 from verify_norm.kernels.zoo.launches import LAUNCHES
 from verify_norm.kernels.zoo.quantizing import QUANTIZED
 from verify_norm.kernels.zoo.right import RIGHT
+from verify_norm.kernels.zoo.rotations import ROTATIONS
 from verify_norm.kernels.zoo.seeds import SEEDS
 from verify_norm.kernels.zoo.seldom import SELDOM
 
 ZOO: dict[str, Example] = {
-    row.name: row for row in (*BUGS, *LAUNCHES, *SELDOM, *SEEDS, *CHAINS, *QUANTIZED, *CHEATS, *RIGHT, *ALLOWED)
+    row.name: row
+    for row in (*BUGS, *LAUNCHES, *SELDOM, *SEEDS, *CHAINS, *QUANTIZED, *ROTATIONS, *CHEATS, *RIGHT, *ALLOWED)
 }

@@ -7,7 +7,9 @@ from verify_norm.kernels.zoo.example import WHERE, Example, row
 _wrong = partial(row, backend="torch")
 _right = partial(row, wrong=False, caught_by=(), backend="torch")
 GATED, MODULATED = "gated_rmsnorm", "modulate_rmsnorm"
-OF_GATED, OF_MODULATED = (f"{WHERE}stages:{name}" for name in ("gated", "modulated"))  # forwards of the backwards
+OF_GATED, OF_MODULATED, OF_L2NORM, OF_GATE = (  # forwards of the backwards
+    f"{WHERE}stages:{name}" for name in ("gated", "modulated", "l2norm", "of_gate")
+)
 
 CHAINS: tuple[Example, ...] = (
     _wrong(
@@ -83,6 +85,78 @@ CHAINS: tuple[Example, ...] = (
         "Liger's modulated_rms_norm.py sums over tokens",
         outputs=("dscale", "dshift"),
         forward=OF_MODULATED,
+    ),
+    _wrong(
+        "B09_mean_of_squares",
+        "l2norm_fwd",
+        "stages:mean_of_squares",
+        "numerics",
+        "RMSNorm taken for L2Norm: the squares are averaged",
+        "fla's l2norm.py beside its RMSNorm",
+        outputs=("y", "rstd"),
+    ),
+    _wrong(
+        "B10_eps_outside_the_norm",
+        "l2norm_fwd",
+        "stages:eps_outside_the_norm",
+        "eps",
+        "x/(‖x‖ + eps): eps beside the root",
+        "fla's l2norm.py has it under the root, torch's normalize as a lower limit",
+        outputs=("y", "rstd"),
+    ),
+    _wrong(
+        "B11_mean_in_the_gradient",
+        "l2norm_bwd",
+        "stages:mean_in_the_gradient",
+        "gradient",
+        "dx subtracts x̂·mean(dy·x̂), as RMSNorm's does, not x̂·Σ(dy·x̂)",
+        "fla's l2norm.py",
+        outputs=("dx",),
+        forward=OF_L2NORM,
+    ),
+    _right(
+        "V07_l2norm", "l2norm_fwd", "stages:l2norm", "unusual", "scaled by a power of two before it is squared", "BLAS"
+    ),
+    _right(
+        "V08_l2norm_bwd",
+        "l2norm_bwd",
+        "stages:l2norm_bwd",
+        "unusual",
+        "r·dy − x·r³·Σ(dy·x), without x̂",
+        "fla",
+        forward=OF_L2NORM,
+    ),
+    _wrong(
+        "B12_gate_after_the_norm",
+        "gate_rmsnorm_fwd",
+        "stages:gate_after_the_norm",
+        "numerics",
+        "x is normalized, then gated, where the model normalizes x·SiLU(gate)",
+        "Mamba2's norm_before_gate=False taken for True: fla's layernorm_gated.py",
+        outputs=("y", "rstd"),
+    ),
+    _wrong(
+        "B13_coarse_product",
+        "gate_rmsnorm_fwd",
+        "stages:coarse_product",
+        "dtype",
+        "x·SiLU(gate) in bfloat16 before the norm, whatever x is",
+        "HF's MambaRMSNormGated multiplies in float32",
+        outputs=("y", "rstd"),
+    ),
+    _wrong(
+        "B14_gate_missing_in_dx",
+        "gate_rmsnorm_bwd",
+        "stages:gate_missing_in_dx",
+        "gradient",
+        "dx is the gradient of x·SiLU(gate)",
+        "fla's layernorm_gated.py",
+        outputs=("dx",),
+        forward=OF_GATE,
+    ),
+    _right("V09_gate_folded", "gate_rmsnorm_fwd", "stages:of_gate_folded", "unusual", "(x·gate)·σ(gate)", "compilers"),
+    _right(
+        "V10_gate_bwd", "gate_rmsnorm_bwd", "stages:of_gate_bwd", "unusual", "its gradients", "fla", forward=OF_GATE
     ),
     _right("V01_gated", f"{GATED}_fwd", "stages:gated", "unusual", "RMSNorm, then the gate", "fla"),
     _right("V02_gated_bwd", f"{GATED}_bwd", "stages:gated_bwd", "unusual", "its gradients", "fla", forward=OF_GATED),

@@ -15,6 +15,37 @@ def _normalized(x: Tensor, weight: Tensor | None, eps: float, offset: float, sha
     return rows * rstd * w, rstd[:, 0]
 
 
+def l2norm(x, eps, normalized_shape):
+    """Right: scaled by a power of two first, as BLAS's nrm2, so that no square overflows."""
+    rows = x.float().reshape(-1, math.prod(normalized_shape))
+    s = torch.exp2(torch.frexp(rows.abs().amax(1, keepdim=True))[1].clamp(-30, 120).float())
+    rstd = torch.rsqrt((rows / s).square().sum(1, keepdim=True) + eps / s / s) / s
+    return (rows * rstd).reshape(x.shape).to(x.dtype), rstd[:, 0]
+
+
+def _wrong_l2norm(x, eps, normalized_shape, *, mean):
+    rows = x.float().reshape(-1, math.prod(normalized_shape))
+    square = rows.square().mean(1, keepdim=True) if mean else rows.square().sum(1, keepdim=True)
+    rstd = torch.rsqrt(square + eps) if mean else 1 / (square.sqrt() + eps)
+    return (rows * rstd).reshape(x.shape).to(x.dtype), rstd[:, 0]
+
+
+mean_of_squares = partial(_wrong_l2norm, mean=True)
+eps_outside_the_norm = partial(_wrong_l2norm, mean=False)
+
+
+def l2norm_bwd(dy, x, rstd, eps, normalized_shape, *, averaged=False):
+    """Right: r·dy − x·r³·Σ(dy·x), without x̂; wrong with the mean that RMSNorm's has in place of the sum."""
+    d, rows = (t.float().reshape(-1, math.prod(normalized_shape)) for t in (dy, x))
+    r = rstd.reshape(-1, 1)
+    slope = (d * (rows * r)).sum(1, keepdim=True)
+    slope = slope / rows.shape[1] if averaged else slope
+    return ((r * d - rows * (r * r * slope)).reshape(x.shape).to(x.dtype),)
+
+
+mean_in_the_gradient = partial(l2norm_bwd, averaged=True)
+
+
 def _gated(x, gate, weight, eps, weight_offset, normalized_shape, *, activation=functional.silu, first=False):
     given = x.float() * activation(gate.float()) if first else x
     z, rstd = _normalized(given, weight, eps, weight_offset, normalized_shape)
@@ -26,6 +57,47 @@ gated = _gated
 gate_before_the_norm = partial(_gated, first=True)
 sigmoid_for_silu = partial(_gated, activation=torch.sigmoid)
 coarse_gate = partial(_gated, activation=lambda g: functional.silu(g.bfloat16()).float())
+
+
+def _of_gate(x, gate, weight, eps, weight_offset, normalized_shape, *, of_x=False, coarse=False):
+    """RMSNorm of x·SiLU(gate); `of_x` takes the statistics of x, `coarse` rounds the product to bfloat16."""
+    h = x.float() * functional.silu(gate.float())
+    h = h.bfloat16().float() if coarse else h
+    z, rstd = _normalized(h, weight, eps, weight_offset, normalized_shape)
+    if of_x:
+        z, rstd = _normalized(x, weight, eps, weight_offset, normalized_shape)
+        z = z * functional.silu(gate.float()).reshape(z.shape)
+    return z.reshape(x.shape).to(x.dtype), rstd
+
+
+of_gate = _of_gate
+gate_after_the_norm = partial(_of_gate, of_x=True)
+coarse_product = partial(_of_gate, coarse=True)
+
+
+def of_gate_folded(x, gate, weight, eps, weight_offset, normalized_shape):
+    """Right: (x·gate)·σ(gate), and rstd meets the weight first."""
+    shape = (-1, math.prod(normalized_shape))
+    h = ((x.float() * gate.float()) * torch.sigmoid(gate.float())).reshape(shape)
+    rstd = torch.rsqrt(h.square().mean(1, keepdim=True) + eps)
+    w = 1.0 if weight is None else weight.float().reshape(-1) + weight_offset
+    return (h * (rstd * w)).reshape(x.shape).to(x.dtype), rstd[:, 0]
+
+
+def of_gate_bwd(dy, x, gate, weight, rstd, eps, weight_offset, normalized_shape, *, passed=True):
+    """The gradient of the norm goes on through the gate; without `passed` dx is that of the product."""
+    shape = (-1, math.prod(normalized_shape))
+    d, r, g = (t.float().reshape(shape) for t in (dy, x, gate))
+    s = torch.sigmoid(g)
+    xhat = r * (g * s) * rstd.reshape(-1, 1)
+    w = 1.0 if weight is None else weight.float().reshape(-1) + weight_offset
+    dh = rstd.reshape(-1, 1) * (d * w - xhat * (d * w * xhat).mean(1, keepdim=True))
+    dx, dgate = dh * (g * s) if passed else dh, dh * r * (s * (1 + g * (1 - s)))
+    dw = None if weight is None else (d * xhat).sum(0).reshape(weight.shape).to(weight.dtype)
+    return dx.reshape(x.shape).to(x.dtype), dgate.reshape(x.shape).to(x.dtype), dw
+
+
+gate_missing_in_dx = partial(of_gate_bwd, passed=False)
 
 
 def gate_meets_weight(x, gate, weight, eps, weight_offset, normalized_shape):

@@ -13,12 +13,12 @@ import numpy as np
 
 from verify_norm.reference.activation import ACTIVATIONS, Activation, nearby, pulled, steepness
 from verify_norm.reference.arithmetic import Arithmetic, finite_below
-from verify_norm.reference.stages.stage import Approximate, Inputs, Pulled
+from verify_norm.reference.stages.stage import Approximate, Elementwise, Inputs, Pulled
 from verify_norm.reference.view import Array
 
 
 @dataclass(frozen=True, slots=True)
-class Activate:
+class Activate(Elementwise):
     """y = a(z).
 
     >>> z = np.array([[-0.8, 0.8]])

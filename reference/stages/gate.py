@@ -24,12 +24,12 @@ import numpy as np
 
 from verify_norm.reference.activation import ACTIVATIONS, Activation
 from verify_norm.reference.arithmetic import Arithmetic, finite_below
-from verify_norm.reference.stages.stage import Approximate, Inputs, Pulled, product_error
+from verify_norm.reference.stages.stage import Approximate, Elementwise, Inputs, Pulled, product_error
 from verify_norm.reference.view import Array
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class Gate(Elementwise):
     """y = z·a(gate).
 
     >>> given = {"gate": np.array([[0.0, 800.0]])}

@@ -24,12 +24,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from verify_norm.reference.arithmetic import Arithmetic, finite_below
-from verify_norm.reference.stages.stage import Approximate, Inputs, Pulled, product_error, sum_error
+from verify_norm.reference.stages.stage import Approximate, Elementwise, Inputs, Pulled, product_error, sum_error
 from verify_norm.reference.view import Array
 
 
 @dataclass(frozen=True, slots=True)
-class Modulate:
+class Modulate(Elementwise):
     """y = z(1 + scale) + shift.
 
     >>> given = {"scale": np.array([[1.0], [-1.0]]), "shift": np.ones((2, 1))}

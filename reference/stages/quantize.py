@@ -70,6 +70,7 @@ class Quantize:
     name: str = "quantize"
     linear: bool = False
     of_x: bool = False
+    trained: bool = False
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -173,7 +174,7 @@ class Quantize:
         y = y if saturates else np.where(np.isinf(z), np.nan, y)
         return np.where(np.isnan(y), 0.0, y) if self.dtype == "int8" and not self.dynamic else y
 
-    def slope(self, z: Array, dz: Array, given: Inputs) -> Array:
+    def moved(self, z: Array, dz: Array, off: Array, given: Inputs) -> Array:
         """Return 0: `own_error` has all of the error, since each z moves the scale of the others."""
         return np.zeros(())
 

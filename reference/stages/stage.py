@@ -35,11 +35,31 @@ class Approximate(NamedTuple):
     size: Array
 
 
+def exactly(x: Array) -> Approximate:
+    """Return a value that a kernel is given."""
+    return Approximate(x, np.zeros(()), np.abs(x))
+
+
 class Pulled(NamedTuple):
     """How far a kernel's gradients with respect to z (`lost`) and a stage's own inputs may be off."""
 
     lost: Array
     gradients: dict[str, Array]
+
+
+class Elementwise:
+    """What stages share that make each element of y of that element of z, and whose inputs models train."""
+
+    __slots__ = ()
+
+    @property
+    def trained(self) -> bool:
+        """Whether a backward returns the gradients of its inputs."""
+        return True
+
+    def moved(self: Stage, z: Array, dz: Array, off: Array, given: Inputs) -> Array:
+        """Return how far y moves where z, within dz of its value, moves by `off`; an infinite dz stands for any z."""
+        return self.slope(z, dz, given) * off  # type: ignore[attr-defined,no-any-return]
 
 
 class Stage(Protocol):
@@ -51,7 +71,7 @@ class Stage(Protocol):
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """The names of the tensors that it takes beside z; a backward returns a gradient of each."""
+        """The names of the tensors that it takes beside z."""
 
     @property
     def linear(self) -> bool:
@@ -64,8 +84,12 @@ class Stage(Protocol):
     def value(self, z: Array, given: Inputs) -> Array:
         """Return y."""
 
-    def slope(self, z: Array, dz: Array, given: Inputs) -> Array:
-        """Return the largest |∂y/∂z| within dz of z; an infinite dz asks for the largest of all."""
+    @property
+    def trained(self) -> bool:
+        """Whether a backward returns the gradients of its inputs."""
+
+    def moved(self, z: Array, dz: Array, off: Array, given: Inputs) -> Array:
+        """Return how far y moves where z, within dz of its value, moves by `off`; an infinite dz stands for any z."""
 
     def own_error(self, z: Approximate, given: Inputs, a: Arithmetic) -> Array:
         """Return how far a kernel's evaluation of y may be off within z.delta of z; NaN or inf where it overflows."""
@@ -74,23 +98,23 @@ class Stage(Protocol):
         """Return at least the magnitudes of the terms of y."""
 
     def pull(self, dy: Array, z: Array, given: Inputs) -> tuple[Array, dict[str, Array]]:
-        """Return the gradients of ⟨dy, y⟩ with respect to z, and to its own inputs by name."""
+        """Return the gradients of ⟨dy, y⟩ with respect to z, and to its own inputs by name, if they are `trained`."""
 
     def pull_error(self, dy: Array, lost: Array | float, z: Approximate, given: Inputs, a: Arithmetic) -> Pulled:
         """Return how far a kernel's `pull` may be off, where dy is off by `lost`."""
 
 
 def passed(stage: Stage, z: Approximate, given: Inputs, a: Arithmetic) -> Approximate:
-    """Return y, and how far a kernel's y may be off: not at all where it is 0 and made of an exact 0."""
-    delta = stage.slope(z.value, z.delta, given) * z.delta + stage.own_error(z, given, a)
-    size = stage.size(z, given)
-    exact = (z.delta == 0) & (z.size == 0) & (size == 0) & np.isfinite(delta)
+    """Return y, and how far a kernel's y may be off: not at all where it is 0 and made of exact zeros."""
+    moved = stage.moved(z.value, z.delta, z.delta, given)
+    delta, size = moved + stage.own_error(z, given, a), stage.size(z, given)
+    exact = (moved == 0) & (z.delta == 0) & (z.size == 0) & (size == 0) & np.isfinite(delta)
     return Approximate(stage.value(z.value, given), np.where(exact, 0.0, delta), size)
 
 
 def apart(stage: Stage, z: Approximate, common: Array, given: Inputs, a: Arithmetic) -> Array:
     """Return how far y may be from what exact operations make of bits that runs share; `common` is the same of z."""
-    return stage.slope(z.value, np.asarray(np.inf), given) * common + stage.own_error(z, given, a)
+    return stage.moved(z.value, np.asarray(np.inf), common, given) + stage.own_error(z, given, a)
 
 
 def product_error(one: Array, off: Array, other: Array, off_other: Array | float, a: Arithmetic) -> Array:

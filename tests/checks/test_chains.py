@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional
 
 from verify_norm.core.spec import FURTHER, CaseSpec, Contract, Kernel
+from verify_norm.kernels.zoo import rope
 
 MANY = tuple(name for name in FURTHER if name not in ("effects", "memory", "honesty"))
 LAWS = tuple(name for name in MANY if name not in ("calls", "modes", "autograd"))
@@ -148,6 +149,142 @@ def silu(how=""):
         return z.reshape(x.shape).to(x.dtype), rstd[:, 0]
 
     return run
+
+
+def l2(how=""):
+    """L2Norm in torch; "recomputed" and "cubed" are its gradient, right in either way, others are wrong."""
+
+    def run(x, eps, normalized_shape, dy=None, rstd=None):
+        r = rows(x, normalized_shape, torch.float64 if how == "float64" else torch.float32)
+        square = r.square().mean(1, keepdim=True) if how == "mean" else r.square().sum(1, keepdim=True)
+        own = (square + eps).rsqrt() if how != "eps outside" else 1 / (square.sqrt() + eps)
+        own = 1 / square.sqrt().clamp_min(eps) if how == "normalize" else own
+        own = torch.where(square == 0, 0.0, own) if how == "guard" else own
+        if dy is None:
+            return (r * own).reshape(x.shape).to(x.dtype), own[:, 0].float()
+        d, own = rows(dy, normalized_shape, r.dtype), own if how == "recomputed" else rstd[:, None]
+        c1 = (d * r * own).sum(1, keepdim=True)
+        c1 = c1 / r.shape[1] if how == "c1 of means" else c1
+        dx = own * d - r * (d * r).sum(1, keepdim=True) * own**3 if how == "cubed" else own * (d - r * own * c1)
+        return (dx.reshape(x.shape).to(x.dtype),)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("way", "how", "wrong"),
+    [
+        *(("fwd", how, set()) for how in ("", "float64")),
+        *(("fwd", how, {"y", "rstd"}) for how in ("mean", "eps outside", "normalize")),
+        ("fwd", "guard", {"y", "rstd"}),
+        *(("bwd", how, set()) for how in ("", "recomputed", "cubed")),
+        ("bwd", "c1 of means", {"dx"}),
+    ],
+)
+def test_l2norm(way, how, wrong, findings):
+    """eps scales as that of a mean of squares does, to be added to a sum."""
+    laws = [
+        CaseSpec((6, 40), eps=eps, seed=n, further=LAWS, variant=n) for n, eps in enumerate((1e-5, 1e-12, 1e3, 0.1))
+    ]
+    zeros = [CaseSpec((3, 17), eps=0.0, data="padded", seed=1, further=())]
+    run = (
+        l2(how)
+        if way == "fwd"
+        else lambda dy, x, rstd, eps, normalized_shape: l2(how)(x, eps, normalized_shape, dy, rstd)
+    )
+    kernel = Kernel("k", f"l2norm_{way}", run=run, forward_run=l2())
+    found = findings(kernel, (*(spec for spec in SPECS if spec.special is None), *laws, *zeros))
+    assert {output for _, output in found} == wrong, found
+
+
+def of_gate(how=""):
+    """RMSNorm of x·SiLU(gate) in torch, and its gradients; "x·gate first" is right, others are wrong."""
+
+    def run(x, gate, weight, eps, normalized_shape, weight_offset=0.0, dy=None, rstd=None):
+        kind = torch.float64 if how == "float64" else torch.float32
+        r, g = rows(x, normalized_shape, kind), rows(gate, normalized_shape, kind)
+        s = torch.sigmoid(g)
+        a = g * s
+        h = (r * g) * s if how == "x·gate first" else r * a
+        h = h.bfloat16().to(kind) if how == "h in bfloat16" else h
+        own = ((r if how == "statistics of x" else h).square().mean(1, keepdim=True) + eps).rsqrt()
+        w = 1.0 if weight is None else weight.to(kind).reshape(-1) + weight_offset
+        if dy is None:
+            return (h * own * w).reshape(x.shape).to(x.dtype), own[:, 0].float()
+        d, own = rows(dy, normalized_shape, kind), own if how == "recomputed" else rstd[:, None]
+        xhat = h * own
+        dh = own * (d * w - xhat * (d * w * xhat).mean(1, keepdim=True))
+        slope = s if how == "slope" else s * (1 + g * (1 - s))
+        made = dh if how == "dx of h" else dh * a, (d * w if how == "dgate of dy" else dh) * r * slope
+        dw = None if weight is None else (d * (r * own if how == "dweight of x" else xhat)).sum(0)
+        dw = None if dw is None else dw.reshape(weight.shape).to(weight.dtype)
+        return *(t.reshape(x.shape).to(x.dtype) for t in made), dw
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("way", "how", "wrong"),
+    [
+        *(("fwd", how, set()) for how in ("", "float64", "x·gate first")),
+        ("fwd", "statistics of x", {"y", "rstd"}),
+        ("fwd", "h in bfloat16", {"y", "rstd"}),
+        *(("bwd", how, set()) for how in ("", "recomputed", "x·gate first")),
+        ("bwd", "slope", {"dgate"}),
+        ("bwd", "dx of h", {"dx"}),
+        ("bwd", "dgate of dy", {"dgate"}),
+        ("bwd", "dweight of x", {"dweight"}),
+    ],
+)
+def test_a_gate_before_the_norm(way, how, wrong, findings):
+    def gradients(dy, x, gate, weight, rstd, eps, normalized_shape, weight_offset=0.0):
+        return of_gate(how)(x, gate, weight, eps, normalized_shape, weight_offset, dy, rstd)
+
+    run = of_gate(how) if way == "fwd" else gradients
+    laws = [CaseSpec((6, 40), seed=n, further=LAWS, variant=n, eps=eps) for n, eps in enumerate((1e-5, 1e-12, 1e3))]
+    specials = [spec for spec in SPECIALS if spec.special_in == "gate"]
+    zeros = [CaseSpec((3, 17), eps=0.0, data="padded", seed=1, further=())]
+    kernel = Kernel("k", f"gate_rmsnorm_{way}", run=run, forward_run=of_gate())
+    found = findings(kernel, (*SPECS, *laws, *specials, *zeros), *(("accuracy", "statistics") if wrong else ()))
+    assert {output for _, output in found} == wrong, found
+
+
+HEADS = (
+    CaseSpec((2, 3, 2, 8), seed=1, further=LAWS),
+    CaseSpec((3, 2, 17), rotary="half", seed=2, further=LAWS, cos_layout="transposed", sin_layout="every_other"),
+    CaseSpec((5, 24), dtype="bfloat16", rotary="quarter", weight_offset=1.0, seed=3, further=LAWS),
+    CaseSpec((2, 2, 2, 2, 5), normalized_ndim=2, dtype="float16", seed=4, further=LAWS),
+    CaseSpec((3, 1), seed=5, further=LAWS),
+    CaseSpec((0, 2, 8), seed=6, further=()),
+    CaseSpec((7,), rotary="half", seed=7, further=()),
+    CaseSpec((3, 2, 9), special="inf", seed=8, further=()),
+    CaseSpec((4, 2, 9), special="nan", special_at="last", seed=9, further=()),
+)
+WRONG = (
+    *("interleaved_for_neox", "wrong_half", "all_of_the_row", "sign_of_sin", "position_of_the_neighbour"),
+    *("token_of_the_head", "before_the_norm"),
+)
+RIGHT = ("rope", "in_float64", "in_complex_numbers")
+
+
+@pytest.mark.parametrize("name", [*RIGHT, *WRONG])
+def test_a_rotation(name, findings):
+    kernel = Kernel("k", "qk_norm_rope_fwd", run=getattr(rope, name))
+    found = findings(kernel, HEADS, *(() if name in RIGHT else ("accuracy", "statistics")))
+    assert (not found) if name in RIGHT else ("accuracy", "y") in found, found
+
+
+def test_a_rotation_in_interleaved_pairs_is_a_stage_of_its_own(findings):
+    name = "rmsnorm | rotate(interleaved)_fwd"
+    assert findings(Kernel("k", name, run=rope.interleaved_for_neox), HEADS) == {}
+    assert ("accuracy", "y") in findings(Kernel("k", name, run=rope.rope), HEADS, "accuracy")
+
+
+@pytest.mark.parametrize(("how", "wrong"), [("rope_bwd", set()), ("turned_on", {"dx", "dweight"})])
+def test_the_gradient_turns_back(how, wrong, findings):
+    kernel = Kernel("k", "qk_norm_rope_bwd", run=getattr(rope, how), forward_run=rope.rope)
+    found = findings(kernel, HEADS, *(("accuracy",) if wrong else ()))
+    assert {output for _, output in found} == wrong, found
 
 
 @pytest.mark.parametrize("how", ["", "silu before the weight", "z in bfloat16"])

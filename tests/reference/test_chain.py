@@ -11,6 +11,13 @@ from verify_norm.core.ops import OPS
 from verify_norm.reference.chain import Chain, Function, record
 
 ACTS = {"silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu, "sigmoid": torch.sigmoid}
+NORMS = {
+    "layernorm": torch.nn.functional.layer_norm,
+    "rmsnorm": torch.nn.functional.rms_norm,
+    "l2norm": lambda x, shape, eps: (
+        x / (x.square().sum([-1 - i for i in range(len(shape))], keepdim=True) + eps).sqrt()
+    ),
+}
 ROWS = (
     ((3, 4, 8), 2, "token"),
     ((2, 3, 5), 1, "sample"),
@@ -29,6 +36,12 @@ CHAINS = (
     "rmsnorm | modulate | gate | gelu",
     "add | layernorm | modulate",
     "add | rmsnorm | sigmoid",
+    "l2norm",
+    "add | l2norm | gate",
+    "gate_rmsnorm",
+    "gate(gelu) | layernorm | modulate",
+    "qk_norm_rope",
+    "add | layernorm | rotate(interleaved) | silu",
 )
 
 
@@ -41,7 +54,9 @@ def arguments(name, shape, ndim=1, modulation="token", seed=0):
     rng, (forward, backward) = np.random.default_rng(seed), ways(name)
     affine = shape[len(shape) - ndim :]
     sample = shape if modulation == "token" else (*shape[: len(shape) - ndim][:1], *affine)
-    shapes = {"data": shape, "affine": affine, "sample": sample}
+    lead = shape[: len(shape) - ndim]
+    position = (*(lead[:-1] if len(lead) > 1 else lead), max(int(np.prod(affine)) // 4, 1))
+    shapes = {"data": shape, "affine": affine, "sample": sample, "position": position}
     tensors = {t.name: t for t in (*forward.inputs, *backward.inputs) if t.extent != "statistic"}
     given = {n: rng.normal(size=shapes[t.extent]) * 1.5 + 0.25 for n, t in tensors.items()}
     if "residual" in given:
@@ -54,17 +69,30 @@ def spread(t, x):
     return t if t.dim() == x.dim() else t.reshape(*t.shape[:1], *[1] * (x.dim() - t.dim()), *t.shape[1:])
 
 
+def turned(style, z, N, cos, sin):
+    """Each token's heads of N elements, pairs of them as complex numbers, times cos + i·sin."""
+    cos, sin = (torch.as_tensor(t) for t in (cos, sin))
+    half, heads = cos.shape[-1], z.reshape(*cos.shape[:-1], -1 if z.numel() else 0, N)
+    pairs = heads[..., : 2 * half]
+    a, b = pairs.split(half, -1) if style == "neox" else (pairs[..., 0::2], pairs[..., 1::2])
+    made = torch.complex(a, b) * torch.complex(cos, sin).unsqueeze(-2)
+    both = torch.cat((made.real, made.imag), -1) if style == "neox" else torch.view_as_real(made).flatten(-2)
+    return torch.cat((both, heads[..., 2 * half :]), -1).reshape(z.shape)
+
+
 def in_torch(name, given, options):
     """Return y of a chain in torch, of the given tensors."""
     chain, h = OPS[f"{name}_fwd"].reference.chain, given["x"] + given.get("residual", 0.0)
-    norm = {"layernorm": torch.nn.functional.layer_norm, "rmsnorm": torch.nn.functional.rms_norm}[chain.norm]
-    affine = (given["weight"], given["bias"]) if "bias" in given else (given["weight"],)
-    z = norm(h, options["normalized_shape"], *affine, options["eps"])
+    h = h if chain.before is None else h * ACTS[chain.before.activation](given["gate"])
+    norm = NORMS[chain.norm]
+    z = norm(h, options["normalized_shape"], *(given[n] for n in ("weight", "bias") if n in given), options["eps"])
     for stage in chain.stages:
         if stage.name == "gate":
             z = z * ACTS[stage.activation](given["gate"])
         elif stage.name == "modulate":
             z = z * (1 + spread(given["scale"], z)) + spread(given["shift"], z)
+        elif stage.name == "rotate":
+            z = turned(stage.style, z, int(np.prod(options["normalized_shape"])), given["cos"], given["sin"])
         else:
             z = ACTS[stage.name](z)
     return z
@@ -80,6 +108,7 @@ def test_agrees_with_torch(name, shape, ndim, modulation):
     (forward, backward), (given, options) = ways(name), arguments(name, shape, ndim, modulation)
     names = [t.name.removeprefix("d") for t in backward.outputs]
     leaves = {n: leaf(given[n]) for n in ("residual", *names) if n in given}
+    leaves |= {n: given[n] for n in ("cos", "sin") if n in given}
     y = in_torch(name, leaves, options)
     compare([call(forward.reference, given, **options).y], [y])
     want = pulled(y, given["dy"], [leaves[n] for n in names])

@@ -16,6 +16,7 @@ OF_WEIGHT = ("contiguous", "every_other", "offset", "own", "scalar")  # a weight
 FLAGS = ("weight", "bias", "dresidual_out", "training", "running")
 VALUES = (
     "modulation",
+    "rotary",
     "dtype",
     "data",
     "dy_data",
@@ -62,11 +63,12 @@ def declarations(op):
         "momentum": ("0", "between", "1") if "momentum" in op.attrs else (),
         "scale": ("small", "1", "large") if op.scaled else (),
         "modulation": get_args(HINTS["modulation"]) if "shift" in inputs else (),
+        "rotary": get_args(HINTS["rotary"]) if "cos" in inputs else (),
     }
     given = {"training", "running"} if op.view == "channels" else inputs.keys()
     choices |= {name: (False, True) if name in (given | {"weight"}) else (True,) for name in FLAGS}
     for name, tensor in inputs.items():
-        if tensor.extent in ("data", "sample"):
+        if tensor.extent in ("data", "sample", "position"):
             choices[f"{name}_layout"] = [one for one in LAYOUTS if one != "scalar" or tensor.role == "cotangent"]
             if tensor.role == "cotangent":
                 choices[f"{name}_layout, and another of x"] = LAYOUTS

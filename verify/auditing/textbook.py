@@ -148,9 +148,11 @@ def _sum(t: F, axes: tuple[int, ...], how: Sum) -> F:
     return total(as_rows(t, axes), how).reshape(_kept(t.shape, axes))
 
 
-def _statistics(x: F, axes: tuple[int, ...], eps: float, how: Algorithm, *, centred: bool) -> tuple[F, F]:
-    """Return the mean (0 if the norm subtracts none) and rstd over these axes, which keep the length 1."""
-    n = F32(prod(x.shape[axis] for axis in axes))
+def _statistics(x: F, axes: tuple[int, ...], eps: float, how: Algorithm, *, centred: bool, n: Any) -> tuple[F, F]:
+    """Return the mean (0 if the norm subtracts none) and rstd over these axes, which keep the length 1.
+
+    Sums are divided by n.
+    """
 
     def average(t: F) -> F:
         mean: F = _sum(t, axes, how.total) / n
@@ -166,6 +168,11 @@ def _statistics(x: F, axes: tuple[int, ...], eps: float, how: Algorithm, *, cent
         mean = average(x) if centred else np.zeros(_kept(x.shape, axes), F32)
         var = average((x - mean) * (x - mean))
     return mean, F32(1) / np.sqrt(var + F32(eps))
+
+
+def _divisor(case: Case, view: View) -> Any:
+    """Return what sums over a row are divided by: their number of terms, or 1 in L2Norm."""
+    return F32(view.count if case.op.averages else 1)
 
 
 def _welford(x: F, axes: tuple[int, ...]) -> tuple[F, F]:
@@ -195,7 +202,7 @@ def _forward(case: Case, view: View, how: Algorithm) -> dict[str, F]:
     x, residual, w, b = (_input(case, view, name) for name in ("x", "residual", "weight", "bias"))
     assert x is not None
     x = x if residual is None else x + residual
-    mean, rstd = _statistics(x, view.axes, case.spec.eps, how, centred=stages.has_mean(case))
+    mean, rstd = _statistics(x, view.axes, case.spec.eps, how, centred=stages.has_mean(case), n=_divisor(case, view))
     y = (x - mean) * rstd
     y = y if w is None else y * w
     y = y if b is None else y + b
@@ -215,7 +222,7 @@ def _backward(case: Case, view: View, how: Algorithm) -> dict[str, F]:
     saved_x = "residual_out" if "residual_out" in case.exact else "x"
     x, dy, rstd = (np.asarray(_input(case, view, name)) for name in (saved_x, "dy", "rstd"))
     mean, w, dresidual = (_input(case, view, name) for name in ("mean", "weight", "dresidual_out"))
-    n, xhat = F32(view.count), (x - (np.zeros_like(rstd) if mean is None else mean)) * rstd
+    n, xhat = _divisor(case, view), (x - (np.zeros_like(rstd) if mean is None else mean)) * rstd
     g = dy if w is None else dy * w
     c1 = _sum(g * xhat, view.axes, how.total) / n
     c2 = _sum(g, view.axes, how.total) / n if stages.has_mean(case) else F32(0)

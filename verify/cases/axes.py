@@ -12,7 +12,7 @@ from verify_norm.cases.corner_lines import LARGEST, OUTPUT_SCALES, SUBNORMAL
 from verify_norm.cases.corners import freezable
 from verify_norm.cases.sizes import Classes, classes, instances, sizes
 from verify_norm.core.dtypes import FORMATS
-from verify_norm.core.geometry import aliases, layout_of, one_tensor, shape_of, specials
+from verify_norm.core.geometry import ROTARY, aliases, layout_of, one_tensor, shape_of, specials
 from verify_norm.core.spec import COTANGENTS, FAMILIES, LAYOUTS, WEIGHTS, CaseSpec, Op, Tensor
 
 Read = Callable[[CaseSpec], str | None]
@@ -75,7 +75,7 @@ def layouts(tensor: Tensor, op: Op) -> tuple[str, ...]:
     one_dimensional = ("contiguous", "every_other", "offset", "own")
     if tensor.role == "weight":
         return (*one_dimensional, "scalar", *["transposed"] * (op.view == "rows"))
-    if tensor.extent not in ("data", "sample"):
+    if tensor.extent not in ("data", "sample", "position"):
         return one_dimensional
     return tuple(n for n in LAYOUTS if tensor.role == "cotangent" or n != "scalar")
 
@@ -159,6 +159,8 @@ def _data(op: Op) -> list[Axis]:
         made.append(_field("scale", OUTPUT_SCALES))
     if any(tensor.extent == "sample" for tensor in op.inputs):
         made.append(_field("modulation", MODULATIONS))
+    if any(tensor.extent == "position" for tensor in op.inputs):
+        made.append(_field("rotary", ROTARY))
     return made
 
 

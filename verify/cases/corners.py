@@ -78,6 +78,11 @@ def _of(op: Op, spec: CaseSpec, number: int) -> CaseSpec:
         token = len(spec.shape) > spec.normalized_ndim and number % 3 == 1
         spec = replace(spec, modulation="token" if token else "sample", scale_layout=layout)
         spec = replace(spec, shift_layout="contiguous" if spec.batch else LAYOUTS[(number + 2) % 5])
+    if "cos" in names:
+        other = "contiguous" if spec.batch else LAYOUTS[(number + 2) % 5]
+        spec = replace(
+            spec, rotary=("full", "half", "full", "quarter")[number % 4], cos_layout=layout, sin_layout=other
+        )
     if op.scaled:
         spec = replace(spec, scale=OUTPUT_SCALES[number % len(OUTPUT_SCALES)])
     if "num_groups" not in op.attrs:

@@ -16,6 +16,7 @@ from verify_norm.core.geometry import (
     groups,
     input_dtype,
     layout_of,
+    position_shape,
     row_length,
     sample_shape,
     special_input,
@@ -40,6 +41,9 @@ def tensor(spec: CaseSpec, op: Op, one: Tensor, device: Any = None) -> Array | N
         values = np.array([_scale(spec, one)])
     elif one.extent == "sample":  # around 0, as models begin; 1 + scale is 0 in some places
         values = _some(-1.0 if one.name == "scale" else 0.0, rng.standard_normal(sample_shape(spec, op)))
+    elif one.extent == "position":  # of one angle; where it is 0, as at the first position, nothing turns
+        angle = Random(spec.seed, "angle", device).standard_normal(position_shape(spec, op)) * 8
+        values = {"cos": np.cos, "sin": np.sin}[one.name](_some(0.0, angle))
     elif one.name == "gate":  # of any x: some far out, where a sigmoid is 0 or 1
         values = 2 * rng.standard_normal(spec.shape) * _some(16.0, np.ones(spec.shape))
     elif one.extent == "affine":

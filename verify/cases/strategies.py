@@ -127,6 +127,8 @@ def specs(
         options["weight_offset"] = draw(_among((0.0, 1.0, 0.5)))
     if any(tensor.extent == "sample" for tensor in op.inputs):
         options["modulation"] = draw(_among(axes.MODULATIONS))
+    if any(tensor.extent == "position" for tensor in op.inputs):
+        options["rotary"] = draw(_among(tuple(geometry.ROTARY)))
     if op.scaled:
         options["scale"] = draw(_among(OUTPUT_SCALES))
     if op.view == "channels":

@@ -62,8 +62,7 @@ def autograd(run: Run) -> Iterator[Finding | NoData | Tried]:
 
 
 def _ways(op: Op) -> dict[str, Callable[[Run], Found]]:
-    own = (name for stage in op.stages for name in stage.inputs)
-    data = ("x", "residual", "y", "residual_out", "mean", "rstd", *own)
+    data = ("x", "residual", "y", "residual_out", "mean", "rstd", *op.own_inputs)
     ways: dict[str, Callable[[Run], Found]] = {
         "two backwards": _again,
         "data overwritten": partial(_overwritten, names=data),

@@ -81,7 +81,7 @@ def condition(kernel: Kernel, spec: CaseSpec, output: str, index: tuple[int, ...
     return Condition(
         None if at is None else _cancellation(run, n, output, at),
         statistic(np.where(size == 0, 0.0, size / np.sqrt(n.var)), np.max) if of_x and n.centred else None,
-        statistic(n.var / (n.var + spec.eps), np.min) if of_x else None,
+        statistic(n.var / (n.var + spec.eps * n.rstd_scale**2), np.min) if of_x else None,
     )
 
 

@@ -180,7 +180,7 @@ def _bias_alone(run: Run) -> tuple[Array, Array, float, float]:
 
 def _has_zeros(run: Run) -> bool:
     case = run.case
-    plain = not case.op.stages and not case.op.quantized and case.spec.special is None
+    plain = not case.op.stages and case.op.before is None and not case.op.quantized and case.spec.special is None
     return plain and "dy" not in case.exact and any(not values.all() for _, values in _summed(run))
 
 

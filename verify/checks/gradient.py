@@ -25,12 +25,13 @@ from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.equations import Comparison, compared, confidence, truth
 from verify_norm.checks.relations.forward import Moved, expected_at, move, reference_at
 from verify_norm.checks.relations.rerun import NearbyError, small
-from verify_norm.checks.relations.stages import given
+from verify_norm.checks.relations.stages import given, norm
 from verify_norm.core import geometry, judge, ops
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.finding import Finding, NoData, SmallestError
 from verify_norm.core.run import Expected, Run
 from verify_norm.core.spec import SHARED, Kernel, Op
+from verify_norm.reference.stages.stage import Elementwise
 
 ELEMENTS = 2048  # of x, at most: four calls of the forward are then a small part of a search
 KAPPA = 1 / 8
@@ -46,7 +47,7 @@ def _looks(run: Run) -> bool:
 
 def _applies(op: Op) -> bool:
     """To rows or groups that are independent of each other, of x alone."""
-    known = {"dy", "x", "weight", "bias", "mean", "rstd", *(name for stage in op.stages for name in stage.inputs)}
+    known = {"dy", "x", "weight", "bias", "mean", "rstd", *op.own_inputs}
     return op.forward is not None and op.view != "channels" and {tensor.name for tensor in op.inputs} <= known
 
 
@@ -103,7 +104,7 @@ def _rows(run: Run) -> Comparison:
     n = geometry.row_length(case.spec, case.op)
     units = x.size // n
     lam = confidence(units + n)
-    rstd = reference_at(ops.forward_of(case.op), case).rstd.reshape(units, 1)
+    rstd = norm(run).rstd.reshape(units, 1)
     v, names = _directions(run, units, n, rstd)
     h = _step(run, v, lam)
     form, rows = FORMATS[case.spec.dtype], x.reshape(units, n)
@@ -193,6 +194,8 @@ def _step(run: Run, v: Array, lam: float) -> Array:
 def _columns(run: Run) -> Iterable[Comparison]:
     """Yield the comparisons of weights and of biases: one kind in the even columns, the other in the odd ones."""
     case = run.case
+    if not all(isinstance(stage, Elementwise) for stage in case.op.stages):
+        return  # a weight meets several columns
     names = [name for name in ("weight", "bias") if case.exact.get(name) is not None and f"d{name}" in compared(run)]
     if not names:
         return

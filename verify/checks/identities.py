@@ -69,7 +69,7 @@ def _equations(run: Run) -> Iterator[Equation | Finding]:
 
 
 def _sums(run: Run) -> Iterator[Equation]:
-    if "dx" not in compared(run):
+    if "dx" not in compared(run) or run.case.op.before is not None:
         return
     output, expected = compared(run)["dx"]
     s, passed = stages(run), run.case.exact.get("dresidual_out")
@@ -80,7 +80,13 @@ def _sums(run: Run) -> Iterator[Equation]:
     dy, lost = cotangent(s, given(run.case, "dy"))
     g = n.weighted(dy.reshape(shape))
     c1 = n.average(g * n.xhat)
-    laws = [("Σdx·x̂ = r·c1·N·eps/(var + eps)", n.xhat, n.rstd * c1 * count * run.case.spec.eps * n.rstd * n.rstd)]
+    laws = [
+        (
+            "Σdx·x̂ = r·c1·N·eps/(var + eps)",
+            n.xhat,
+            n.rstd * c1 * count * run.case.spec.eps * n.saved_rstd * n.saved_rstd,
+        )
+    ]
     if n.centred:
         laws.append(("Σdx = 0", np.ones(shape), np.zeros_like(c1)))
     known = np.isfinite(judged(run, "dx", np.zeros(()))).reshape(shape).all(n.view.axes, keepdims=True)

@@ -159,7 +159,7 @@ def _sets_of_leaves(run: Run) -> tuple[Mode, ...]:
     """Return a mode for each set of inputs that require gradients; none if torch forbids to overwrite a leaf."""
     if _overwrites(run):
         return ()
-    own = (name for stage in run.case.op.stages for name in stage.inputs)
+    own = run.case.op.trained_inputs
     names = [n for n in ("x", "residual", "weight", "bias", *own) if run.case.arguments.get(n) is not None]
     count = len(names)
     sizes = range(count, 0, -1) if count < 5 else (count, count - 1, 1)  # all of 5 and more would be 31 sets

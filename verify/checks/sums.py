@@ -94,7 +94,7 @@ def equations(run: Run) -> Iterator[Equation]:
     # Squares of 16-bit numbers far from 0 have few digits, and additions may round all of them to one side.
     even &= run.case.spec.offset == 0 or FORMATS[run.case.spec.dtype].dtype.itemsize > 2
     if n.view.count >= LONG and even:
-        for name, kept, delta in (("mean", n.mean, error.mean), ("rstd", n.rstd, n.rstd * error.rho)):
+        for name, kept, delta in (("mean", n.mean, error.mean), ("rstd", n.saved_rstd, n.saved_rstd * error.rho)):
             if name in outputs:  # the contract may keep a rounded sum of a fused addition, whose statistics differ
                 yield _of(run, name, delta + np.abs(kept - truth(run, name).value.reshape(kept.shape)))
     if "dy" not in run.case.exact:

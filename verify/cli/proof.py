@@ -95,7 +95,9 @@ def zoo(
 
 
 def certify(
-    ops: Annotated[list[str] | None, typer.Argument(help="layernorm, rmsnorm, groupnorm; all if none.")] = None,
+    ops: Annotated[
+        list[str] | None, typer.Argument(help="Operators, as layernorm, or chains, as 'rmsnorm | silu'; all if none.")
+    ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the random points.")] = 0,
     device: Annotated[
         str, typer.Option("--device", help="auto, cpu, cuda, cuda:N: a GPU is compared with NumPy.")

@@ -1,6 +1,6 @@
 """Operators that are a chain: their records, and the text of a user's own, as "add | rmsnorm | modulate".
 
-    [add |] layernorm, rmsnorm(weight_offset=1) or groupnorm [| silu | gate(sigmoid) | modulate …]
+    [add, or gate |] layernorm, rmsnorm(weight_offset=1), l2norm or groupnorm [| silu | gate(sigmoid) | modulate …]
         [| quantize(e4m3fn, per_token)]
 
 Stages stand in the order in which they are applied. `STAGES` has their names; a stage with tensors of its own may occur
@@ -25,6 +25,7 @@ from verify_norm.core.tensors import (
     OF_8_BITS,
     RESIDUAL,
     RESIDUAL_OUT,
+    ROTATION,
     RSTD,
     SAVED_MEAN,
     SAVED_RSTD,
@@ -42,9 +43,11 @@ from verify_norm.reference.stages.activate import Activate
 from verify_norm.reference.stages.gate import Gate
 from verify_norm.reference.stages.modulate import Modulate
 from verify_norm.reference.stages.quantize import GRANULARITIES, Quantize
+from verify_norm.reference.stages.rotate import Rotate
 from verify_norm.reference.stages.stage import Stage
 
-TENSORS = {tensor.name: tensor for tensor in (WEIGHT, BIAS, GATE, *MODULATION, Y_SCALE, SCALE_UB, MEAN, RSTD)}
+BESIDE_X = (WEIGHT, BIAS, GATE, *MODULATION, *ROTATION, Y_SCALE, SCALE_UB, MEAN, RSTD)
+TENSORS = {tensor.name: tensor for tensor in BESIDE_X}
 QUANTIZED = {"e4m3fn": "float8_e4m3fn", "e5m2": "float8_e5m2", "int8": "int8"}  # the types of y, as `quantize` has them
 VIEWS: dict[str, View] = {"groupnorm": "groups"}  # the others normalize rows
 STAGES: dict[str, dict[str, Stage]] = {  # by name, and by what stands in parentheses; "" where nothing does
@@ -54,6 +57,7 @@ STAGES: dict[str, dict[str, Stage]] = {  # by name, and by what stands in parent
     "gate": {"": Gate("silu"), "silu": Gate("silu"), "sigmoid": Gate("sigmoid"), "gelu": Gate("gelu")},
     "modulate": {"": Modulate()},
     "quantize": {},  # `_quantize` reads what stands in its parentheses
+    "rotate": {"": Rotate("neox"), "neox": Rotate("neox"), "interleaved": Rotate("interleaved")},
 }
 EXAMPLE = "add | rmsnorm(weight_offset=1) | modulate"
 QUANTIZED_EXAMPLE = "rmsnorm | quantize(e4m3fn, per_token)"
@@ -89,14 +93,16 @@ def operators(name: str, chain: Chain, summary: str) -> tuple[Op, ...]:
             view=VIEWS.get(chain.norm, "rows"),
             summary=words,
             stages=chain.stages,
+            before=chain.before,
             centred=chain.base.centred,
+            averages=chain.base.averages,
         )
 
     sum_in, sum_out = ((X, RESIDUAL), (Y, RESIDUAL_OUT)) if chain.adds else ((X,), (Y,))
     if chain.quantizer is not None:
         made = (OF_8_BITS[chain.quantizer.dtype], *[SCALE_OF_Y] * len(chain.scales), *sum_out[1:], *statistics)
         return (record("forward", (*sum_in, *tensors), made, None, summary),)
-    gradients = (DX, *(gradient(tensor) for tensor in tensors))
+    gradients = (DX, *(gradient(TENSORS[one]) for one in chain.trained))
     words = f"the gradients of {name}_fwd" + "; dx is that of residual too" * chain.adds
     return (
         record("forward", (*sum_in, *tensors), (*sum_out, *statistics), None, summary),
@@ -141,6 +147,7 @@ def told(text: str) -> Told:
     adds = parts[0][0] == "add"
     if adds:
         _empty(*parts.pop(0))
+    first = parts.pop(0) if not adds and parts[0][0] == "gate" and len(parts) > 1 else None
     if not parts or parts[0][0] not in BASES:
         name = parts[0][0] if parts else "nothing"
         if name not in STAGES and name not in ("add", "nothing"):
@@ -149,18 +156,19 @@ def told(text: str) -> Told:
     (norm, options), *rest = parts
     if adds and norm in VIEWS:
         raise UsageError(f"add needs rows: expected layernorm or rmsnorm behind it, got {norm}")
-    stages = tuple(_stage(name, option, norm) for name, option in rest)
+    stages, before = tuple(_stage(*one, norm) for one in rest), None if first is None else _stage(*first, norm)
     if any(isinstance(stage, Quantize) for stage in stages[:-1]):
         raise UsageError(f"--op {quoted(text)}: quantize stands last in a chain, as in {QUANTIZED_EXAMPLE!r}")
-    own = [name for stage in stages for name in stage.inputs]
+    chain = Chain(norm, stages, adds=adds, before=before)
+    own = [name for name in chain.tensors if name not in chain.base.parameters]
     twice = next((name for name in own if own.count(name) > 1), None)
     if twice is not None:
         raise UsageError(f"--op {quoted(text)}: expected one stage that takes {twice}, got {own.count(twice)}")
-    named = [_spelled(name, option, stage) for (name, option), stage in zip(rest, stages, strict=True)]
-    chain = Chain(norm, stages, adds=adds)
     if chain.quantizer is not None and text.strip().endswith("_bwd"):
         raise UsageError(f"--op {quoted(text)}: what is quantized has no backward; expected its forward")
-    return Told(chain, " | ".join([*["add"] * adds, norm, *named]), _constants(norm, options))
+    spelled = [_spelled(name, option, stage) for (name, option), stage in zip(rest, stages, strict=True)]
+    gated = [] if first is None or before is None else [_spelled(*first, before)]
+    return Told(chain, " | ".join([*["add"] * adds, *gated, norm, *spelled]), _constants(norm, options))
 
 
 @lru_cache(None)
@@ -174,7 +182,8 @@ def parsed(name: str) -> Sequence[Op]:
         return ()
     bare = re.sub(r"_[fb]wd$", "", name)
     words = f"your own chain: {text}, with each stage's own inputs"
-    return () if bare != text or constants or not chain.stages else operators(text, chain, words)
+    named = chain.stages or chain.before
+    return () if bare != text or constants or not named else operators(text, chain, words)
 
 
 def _part(part: str, text: str) -> tuple[str, str]:
@@ -227,7 +236,7 @@ def _spelled(name: str, option: str, stage: Stage) -> str:
     if isinstance(stage, Quantize):
         form = next(short for short, kind in QUANTIZED.items() if kind == stage.dtype)
         option = ", ".join([form, *[stage.granularity] * stage.dynamic, *["scale_ub"] * stage.bounded])
-    return f"{name}({option})" if option and option != "silu" else name
+    return f"{name}({option})" if option not in ("", "silu", "neox") else name
 
 
 def _constants(norm: str, options: str) -> str:

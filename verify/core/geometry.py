@@ -7,6 +7,8 @@ from typing import get_args
 
 from verify_norm.core.spec import ALIASES, SHARED, Alias, CaseSpec, Op, Special, Tensor
 
+ROTARY = {"full": 1, "half": 2, "quarter": 4}  # what part of a row a rotation turns
+
 
 def affine_shape(spec: CaseSpec, op: Op) -> tuple[int, ...]:
     """Return the shape of weight and bias."""
@@ -24,6 +26,18 @@ def sample_shape(spec: CaseSpec, op: Op) -> tuple[int, ...]:
     return spec.shape if spec.modulation == "token" else (*spec.shape[: len(spec.shape) - len(affine)][:1], *affine)
 
 
+def position_shape(spec: CaseSpec, op: Op) -> tuple[int, ...]:
+    """Return the shape of a rotation's cos and sin: a row for each token, which has the heads of x's last leading axis.
+
+    >>> from verify_norm.core.ops import OPS
+    >>> op = OPS["qk_norm_rope_fwd"]
+    >>> position_shape(CaseSpec((2, 5, 4, 64)), op), position_shape(CaseSpec((5, 64), rotary="half"), op)
+    ((2, 5, 32), (5, 16))
+    """
+    lead, N = spec.shape[: leads(spec, op)], row_length(spec, op)
+    return (*(lead[:-1] if len(lead) > 1 else lead), max(N // (2 * ROTARY[spec.rotary]), min(N // 2, 1)))
+
+
 def shape_of(tensor: Tensor, spec: CaseSpec, op: Op) -> tuple[int, ...]:
     """Return the shape of an argument or a result.
 
@@ -38,6 +52,8 @@ def shape_of(tensor: Tensor, spec: CaseSpec, op: Op) -> tuple[int, ...]:
         return sample_shape(spec, op)
     if tensor.extent == "block":
         return (rows(spec, op), op.quantizer.blocks(row_length(spec, op)))
+    if tensor.extent == "position":
+        return position_shape(spec, op)
     return {"data": spec.shape, "affine": affine_shape(spec, op), "one": (1,)}[tensor.extent]
 
 

@@ -5,7 +5,7 @@ from math import gcd, lcm, prod
 from typing import Any
 
 from verify_norm.core import geometry
-from verify_norm.core.only import FLAGS, MEMORY, NUMBERS, POWERS, RANKS, SIZES, Clause, applies, read
+from verify_norm.core.only import FLAGS, MEMORY, NUMBERS, POWERS, RANKS, SIZES, WORDS, Clause, applies, read
 from verify_norm.core.spec import CaseSpec, Op
 
 ELEMENTS = 2**17  # of x, about: a case whose rows grow gets fewer of them
@@ -33,8 +33,8 @@ def fit(text: str, spec: CaseSpec, op: Op) -> CaseSpec:
             allowed = MEMORY[clause.name]
             laid = {name: geometry.layout_of(spec, name) for name in clause.tensors(op)}
             held |= {f"{name}_layout": "contiguous" for name, layout in laid.items() if layout not in allowed}
-        elif clause.name == "modulation" and not clause.holds(spec, op):
-            held["modulation"] = clause.values[0]
+        elif clause.name in WORDS and not clause.holds(spec, op):
+            held[clause.name] = clause.values[0]
         elif clause.name == "weight_dtype" and not clause.holds(spec, op):
             held["weight_dtype"] = None if clause.values[0] == "x" else clause.values[0]
         elif clause.name in NUMBERS:

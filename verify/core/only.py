@@ -38,7 +38,7 @@ RANKS = ("ndim", "normalized_ndim")
 NUMBERS = ("eps", "weight_offset", "momentum", "scale")
 FLAGS = ("weight", "bias", "dresidual_out", "running", "training")
 TYPES = ("dtype", "weight_dtype")
-MODULATIONS = ("sample", "token")
+WORDS = {"modulation": ("sample", "token"), "rotary": ("full", "half", "quarter")}
 MEMORY: dict[str, tuple[str, ...]] = {  # the layouts that the tensors may have
     "contiguous": ("contiguous", "offset", "own"),
     "unit_stride": ("contiguous", "offset", "own", "row_strided", "expanded", "sequence_slice", "far"),
@@ -60,6 +60,7 @@ CLAUSES: dict[str, str] = {
     "momentum": "of running statistics: momentum=0.1",
     "scale": "of a quantized y: scale=1",
     "modulation": "scale and shift have a row a sample, or the shape of x: modulation=sample, modulation=token",
+    "rotary": "a rotation turns the whole row, or a first part of it: rotary=full, rotary=half+quarter",
     "weight": "there is a weight; weight=false: there is none",
     "bias": "there is a bias; bias=false: there is none",
     "dresidual_out": "there is a gradient of residual_out; or =false",
@@ -153,6 +154,8 @@ def applies(name: str, op: Op) -> bool:
         return op.scaled
     if name == "modulation":
         return any(tensor.extent == "sample" for tensor in op.inputs)
+    if name == "rotary":
+        return any(tensor.extent == "position" for tensor in op.inputs)
     return name in inputs if name in ("weight", "bias", "dresidual_out") else True
 
 
@@ -196,8 +199,8 @@ def _clause(text: str) -> Clause:
     elif name in FLAGS:
         made = Clause(name, "=", ({"true": True, "false": False, "none": False}.get(rest, True),))
         right = text == name or (relation == "=" and rest in ("true", "false", "none"))
-    elif name == "modulation":
-        made, right = Clause(name, "=", values), relation == "=" and bool(values) and {*values} <= {*MODULATIONS}
+    elif name in WORDS:
+        made, right = Clause(name, "=", values), relation == "=" and bool(values) and {*values} <= {*WORDS[name]}
     elif name in TYPES:
         found = [value if value == "x" and name == "weight_dtype" else dtype_name(value) for value in values]
         made, right = Clause(name, "=", tuple(found)), relation == "=" and bool(values)

@@ -53,6 +53,7 @@ from verify_norm.reference.stages.activate import Activate
 from verify_norm.reference.stages.gate import Gate
 from verify_norm.reference.stages.modulate import Modulate
 from verify_norm.reference.stages.quantize import Quantize
+from verify_norm.reference.stages.rotate import Rotate
 
 
 def _both(
@@ -115,6 +116,7 @@ OPS: dict[str, Op] = Operators(
             rmsnorm.backward,
             rmsnorm.backward_error,
         ),
+        *operators("l2norm", Chain("l2norm", ()), "y = x/√(Σx² + eps) over the last dimensions; rstd = 1/√(Σx² + eps)"),
         *operators(
             "rmsnorm_silu",
             Chain("rmsnorm", (Activate("silu"),)),
@@ -126,9 +128,19 @@ OPS: dict[str, Op] = Operators(
             "y = z·SiLU(gate) of rmsnorm_fwd's z; gate has the shape of x",
         ),
         *operators(
+            "gate_rmsnorm",
+            Chain("rmsnorm", (), before=Gate("silu")),
+            "y = rmsnorm_fwd of x·SiLU(gate), as in Mamba-2; gate has the shape of x",
+        ),
+        *operators(
             "gated_rmsnorm_sigmoid",
             Chain("rmsnorm", (Gate("sigmoid"),)),
             "y = z·σ(gate) of rmsnorm_fwd's z; gate has the shape of x",
+        ),
+        *operators(
+            "qk_norm_rope",
+            Chain("rmsnorm", (Rotate("neox"),)),
+            "y is rmsnorm_fwd's z of each head, its first elements rotated by cos and sin in halves, as in Qwen3",
         ),
         *operators(
             "modulate_layernorm",
@@ -264,7 +276,7 @@ def resolved(text: str) -> tuple[str, str]:
         return text, ""
     chain, name, constants = told(text)
     own = next((op.name for op in OPS.values() if getattr(op.reference, "chain", None) == chain), None)
-    if not chain.stages:
+    if not (chain.stages or chain.before):
         own = f"{'add_' if chain.adds else ''}{chain.norm}"
         one_of("operator", own, map(base, OPS), see=LIST)
     direction = text.strip()[-4:] if text.strip().endswith(("_fwd", "_bwd")) else "_fwd" * (chain.quantizer is not None)

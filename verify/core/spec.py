@@ -10,7 +10,7 @@ from annotated_types import Interval, Predicate
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-Extent = Literal["data", "affine", "sample", "statistic", "block", "one"]
+Extent = Literal["data", "affine", "sample", "position", "statistic", "block", "one"]
 View = Literal["rows", "groups", "channels"]
 Float = Literal["float64", "float32", "float16", "bfloat16"]
 Float8 = Literal["float8_e4m3fn", "float8_e5m2"]
@@ -65,9 +65,10 @@ class Tensor:
     """An argument or a result of an operator.
 
     `extent` is its shape: "data" that of x, "affine" that of weight, "sample" a row of weight's shape for each sample
-    or token (`CaseSpec.modulation`), "statistic" one value a row or group, "block" one a block of a row that has a
-    scale of its own (M, K), "one" a single value. `dtype` is its type: "x" that of x, "weight" that of weight, or the
-    name of a type. A tensor of role "state" is changed in place, and is the output of the same name.
+    or token (`CaseSpec.modulation`), "position" R/2 numbers for each token, which its heads share, "statistic" one
+    value a row or group, "block" one a block of a row that has a scale of its own (M, K), "one" a single value. `dtype`
+    is its type: "x" that of x, "weight" that of weight, or the name of a type. A tensor of role "state" is changed in
+    place, and is the output of the same name.
     """
 
     name: str
@@ -88,9 +89,10 @@ class Op:
     `reference` and `error` take the float64 arguments that they name. `error` also takes `arithmetic`; it returns, for
     each element of every output, how far a kernel of that arithmetic may be from the truth before the final rounding.
     `view` says which elements are normalized together: the last dimensions, a group of channels of one sample, or a
-    channel of all samples. `stages` follow the norm (`verify_norm.reference.stages`). A `quantized` y is multiplied by
-    a scale and saturated (`verify_norm.reference.quantized`); a stage that quantizes is the `quantizer`. A `centred`
-    norm subtracts the mean.
+    channel of all samples. `stages` follow the norm, and one may stand `before` it (`verify_norm.reference.stages`). A
+    `quantized` y is multiplied by a scale and saturated (`verify_norm.reference.quantized`); a stage that quantizes is
+    the `quantizer`. A `centred` norm subtracts the mean; one that `averages` takes the mean of the squares, L2Norm
+    their sum.
     """
 
     name: str
@@ -103,8 +105,10 @@ class Op:
     view: View = "rows"
     summary: str = ""
     stages: tuple[Any, ...] = ()  # a kernel's module sees this one, and no reference
+    before: Any = None  # a stage
     quantized: bool = False
     centred: bool = True
+    averages: bool = True
 
     @property
     def linear(self) -> bool:
@@ -120,6 +124,18 @@ class Op:
     def scaled(self) -> bool:
         """Whether it takes a scale of y, or a bound of one: `CaseSpec.scale`."""
         return any(tensor.extent == "one" for tensor in self.inputs)
+
+    @property
+    def own_inputs(self) -> tuple[str, ...]:
+        """The names of the inputs of its stages."""
+        stages = (*self.stages, *([] if self.before is None else [self.before]))
+        return tuple(name for stage in stages for name in stage.inputs)
+
+    @property
+    def trained_inputs(self) -> tuple[str, ...]:
+        """Those of them whose gradients a backward returns."""
+        constants = {name for stage in self.stages if not stage.trained for name in stage.inputs}
+        return tuple(name for name in self.own_inputs if name not in constants)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +207,8 @@ class CaseSpec:
     own layout in memory, and the gaps of its storage hold poison. `training`, `momentum` and `running` (whether there
     are running statistics) belong to BatchNorm. A quantized y is multiplied by `scale`, or divided by y_scale =
     1/scale; scale_ub is 300/scale. The scale and shift of a `modulation` have a row for each sample, an index of x's
-    first dimension, or for each token. `frozen` inputs need no gradient, where torch's autograd makes the backward.
+    first dimension, or for each token. A rotation turns the "full" row of x, less one element where its length is odd,
+    its first "half" or "quarter". `frozen` inputs need no gradient, where torch's autograd makes the backward.
     Annotations hold the allowed ranges of the numbers.
 
     A `special` value is in the input `special_in`, where `special_at` says: in its first, its middle or its last
@@ -240,6 +257,8 @@ class CaseSpec:
     gate_layout: str = "contiguous"
     scale_layout: str = "contiguous"
     shift_layout: str = "contiguous"
+    cos_layout: str = "contiguous"
+    sin_layout: str = "contiguous"
     weight: bool = True
     bias: bool = True
     dresidual_out: bool = True
@@ -250,6 +269,7 @@ class CaseSpec:
     running: bool = True
     scale: NotNegative = 1.0
     modulation: Literal["sample", "token"] = "sample"
+    rotary: Literal["full", "half", "quarter"] = "full"
     frozen: tuple[str, ...] = ()
     seed: Seed = 0
     poison: Literal["nan", "finite"] = "nan"

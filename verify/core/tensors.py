@@ -20,6 +20,7 @@ RESIDUAL = Tensor("residual", "data", "input")
 SCALE = Tensor("scale", "one", "input", dtype="float32")
 GATE = Tensor("gate", "data", "input")
 MODULATION = (Tensor("scale", "sample", "input"), Tensor("shift", "sample", "input"))
+ROTATION = (Tensor("cos", "position", "input"), Tensor("sin", "position", "input"))
 SAVED_SUM = Tensor("residual_out", "data", "input")
 DRESIDUAL_OUT = Tensor("dresidual_out", "data", "cotangent", optional=True)
 

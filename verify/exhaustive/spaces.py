@@ -152,7 +152,7 @@ def _rows(kernel: Kernel, asked: Asked, start: int, stop: int, device: str) -> C
         values: Any = draw.tensor(one, op, tensor)
         if tensor.name in ("bias", "residual"):
             values = np.zeros_like(values)
-        many = tensor.extent in ("data", "sample")
+        many = tensor.extent in ("data", "sample", "position")
         exact[tensor.name] = np.broadcast_to(values, geometry.shape_of(tensor, spec, op)) if many else values
     case = make.build(spec, op, kernel.contract, device, exact | make.saved(spec, op, exact), truth=True)
     case.arguments[name].copy_(x)

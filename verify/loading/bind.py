@@ -41,6 +41,8 @@ ALIASES = {  # our name: other names, in any case unless another line has the ex
         "scale": "output_scale out_scale y_scale scale_y quant_scale",
         "y_scale": "scales scale out_scale output_scale scale_out token_scales group_scales output_s",
         "scale_ub": "scale_upper_bound ub",
+        "cos": "cos_cache cosine freqs_cos cos_table",
+        "sin": "sin_cache sine freqs_sin sin_table",
         "eps": "epsilon variance_epsilon norm_eps layer_norm_eps layer_norm_epsilon rms_norm_eps",
         "num_groups": "G groups n_groups ngroups num_group",
         "weight_offset": "offset unit_offset",

@@ -25,10 +25,12 @@ FAMILIES = (  # patterns of names, the most specific first
     (r"gat(e|ing).*rmsnorm|rmsnorm.*gat(e|ing)", "gated_rmsnorm"),
     (r"modulat.*rmsnorm|rmsnorm.*modulat", "modulate_rmsnorm"),
     (r"modulat.*layernorm|layernorm.*modulat|adaln|adalayernorm", "modulate_layernorm"),
+    (r"norm.*(rope|rotary|rotate)", "qk_norm_rope"),
     (r"(add|residual).*rmsnorm", "add_rmsnorm"),
     (r"(add|residual).*layernorm", "add_layernorm"),
     (r"rmsnorm|t5layernorm", "rmsnorm"),  # T5LayerNorm has neither a mean nor a bias
     (r"layernorm", "layernorm"),
+    (r"l2norm", "l2norm"),
     (r"groupnorm", "groupnorm"),
     (r"batchnorm", "batchnorm"),
     (r"instancenorm", "instancenorm"),

@@ -24,6 +24,7 @@ WORDS: dict[str, dict[Any, str]] = {  # field: why a case with another value tha
         "sample": "its scale and shift have one row a sample",
         "token": "its scale and shift have x's shape",
     },
+    "rotary": {"full": "it rotates whole rows"},
     "frozen": {(): "only a backward by torch's autograd has frozen inputs, and not all of them"},
     "dresidual_out": {False: "it takes no gradient of residual_out"},
     "running": {False: "it has no running statistics", True: "it always has running statistics"},
@@ -202,7 +203,7 @@ def of_function(candidate: Candidate, binding: Binding, *, autograd: bool) -> Do
     name, op = candidate.name, candidate.op
     takes, inputs, backward = {*binding.sources, *binding.fixed}, {t.name: t for t in op.inputs}, op.forward is not None
     for n, tensor in inputs.items():
-        if not tensor.optional and tensor.extent in ("data", "sample") and n not in takes:
+        if not tensor.optional and tensor.extent in ("data", "sample", "position") and n not in takes:
             bind = f"--bind {n}=<its argument>"
             raise UsageError(f"{name} has no argument for {n}; {op.name} offers {', '.join(inputs)}: {bind}")
     if "rstd" not in takes and (not backward or binding.sources):

@@ -17,12 +17,14 @@ COLUMNS = {  # a method and its heading
     "central difference": "central diff.",
     "50 digits": "ulp, terms",
     "50 digits, of the value": "value",
+    "50 digits, relative": "50 digits",
     "as published": "float32",
     "device": "device",
 }
 LEGEND = (
-    "the largest error of each method / the allowed error; complex step, scipy, central differences: relative to "
-    "the terms; ulp: distance from fifty digits; float32: the usual check, differences with h = 1e-5, not judged"
+    "the largest error of each method / the allowed error; complex step, scipy, central differences, 50 digits: "
+    "relative to the terms; ulp: distance from fifty digits; float32: the usual check, differences with h = 1e-5, not "
+    "judged"
 )
 OF_DEVICE = "; device: distance of its truth and bound from NumPy's, relative to the allowed error"
 

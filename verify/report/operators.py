@@ -27,6 +27,8 @@ def shape(tensor: Tensor, op: Op) -> str:
     if tensor.extent == "block":
         each = {"per_token": "row", "group64": "64 elements of a row", "group128": "128 elements of a row"}
         return f"(M, K), one of each {each[op.quantizer.granularity]}"
+    if tensor.extent == "position":
+        return "(…, R/2) for x (…, H, N), one row of each token; (M, R/2) for x (M, N)"
     return "(1,)" if tensor.extent == "one" else SHAPES[op.view][tensor.extent]
 
 

@@ -153,6 +153,9 @@ def _spec(op: Op, given: Mapping[str, Values], attributes: Mapping[str, Any]) ->
     modulation = given.get("scale")
     if modulation is not None and modulation.values.shape == shape and any(t.extent == "sample" for t in op.inputs):
         flags["modulation"] = "token"
+    if "cos" in given:  # the part of a row that it turns; `_fit` tells what is expected of another one
+        columns, n = given["cos"].values.shape[-1:], shape[-1]
+        flags["rotary"] = next((part for part, of in geometry.ROTARY.items() if columns == (n // (2 * of),)), "full")
     flags["running"] = {"running_mean", "running_var"} <= given.keys()
     rank = _normalized(attributes.get("normalized_shape"), given, affine, shape, whose) if op.view == "rows" else 1
     spec = CaseSpec(shape, x.dtype, None if kind == x.dtype else kind, rank, further=(), **flags, **own)
@@ -190,7 +193,7 @@ def _refuse_unlike(tensor: Tensor, one: Values, spec: CaseSpec, op: Op) -> None:
         if shape != want:
             raise UsageError(f"{name}: expected the shape {want}, got {shape}")
     kind = geometry.input_dtype(tensor, spec)
-    if tensor.extent in ("data", "affine", "sample") and one.dtype != kind:
+    if tensor.extent in ("data", "affine", "sample", "position") and one.dtype != kind:
         whose = {"x": "x", "weight": "the weight"}[tensor.dtype]
         raise UsageError(f"{name}: expected {kind}, the type of {whose}, got {one.dtype}")
 

@@ -56,7 +56,7 @@ def _parts(call: Call) -> list[Call]:
     than the arithmetic.
     """
     spec, op = call.spec, call.op
-    whole = op.quantized or any(tensor.extent == "sample" for tensor in op.inputs)
+    whole = op.quantized or any(tensor.extent in ("sample", "position") for tensor in op.inputs)
     if op.forward is not None or op.view == "channels" or whole:
         return [call]
     first = leads(spec, op)

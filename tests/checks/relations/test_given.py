@@ -175,9 +175,12 @@ def by_reference(op, spec, grow, recompute):
         view = view_of(make.build(spec, OPS[op], Contract(), "cpu", make.exact_inputs(spec, OPS[op])), x)
         w, b = values.get("weight"), values.get("bias")
         n = layernorm.norm(view, x, w, b, spec.eps) if OPS[op].centred else rmsnorm.norm(view, x, w, spec.eps, 0.0)
+        chain = getattr(OPS[op].reference, "chain", None)
+        if chain is not None:
+            n = chain.base.norm(chain.given(x, values), {**values, "eps": spec.eps, "num_groups": spec.num_groups})
         mean, rstd = n.mean, n.rstd
         if not recompute:
-            rstd = values["rstd"].reshape(rstd.shape)
+            rstd = values["rstd"].reshape(rstd.shape) / n.rstd_scale
             mean = values["mean"].reshape(mean.shape) if OPS[op].centred else mean
         mean, rstd = mean * (1 + grow), rstd if OPS[op].centred else rstd * (1 + grow)
         n = replace(n, mean=mean, xc=n.x - mean, rstd=rstd, xhat=(n.x - mean) * rstd)
@@ -187,10 +190,12 @@ def by_reference(op, spec, grow, recompute):
         gradients = n.gradients(dy)
         found = dict(zip(("dx", "dweight", "dbias"), gradients, strict=True))
         found["dx"] = found["dx"] + values.get("dresidual_out", 0.0)
+        if OPS[op].before is not None:
+            found["dx"], _ = OPS[op].before.pull(found["dx"], x, values)
         return {
             n: None if v is None else torch.from_numpy(v).float()
             for n, v in found.items()
-            if n[1:] != "bias" or b is not None
+            if n in {tensor.name for tensor in OPS[op].outputs} and (n != "dbias" or b is not None)
         }
 
     return run

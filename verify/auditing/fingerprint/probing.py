@@ -25,7 +25,7 @@ Seen = list[tuple[Sum, Bits | None]]
 
 
 def fingerprint(kernel: Kernel, device: str = "cpu") -> Fingerprint:
-    """Return all statements about a kernel over rows or groups; none for BatchNorm and for 8-bit outputs.
+    """Return all statements about a kernel over rows or groups; none for BatchNorm, L2Norm and 8-bit outputs.
 
     No reference is involved, so a wrong kernel has a fingerprint too. A property that no output shows is left out, and
     one with contradictory evidence is undecided. A kernel that raises counts as not taking the input.
@@ -36,8 +36,9 @@ def fingerprint(kernel: Kernel, device: str = "cpu") -> Fingerprint:
     ('float32', 'yes')
     """
     rig = Rig(kernel, device)
-    own_inputs = any(stage.inputs for stage in rig.op.stages)  # no probe feeds them
-    if rig.op.view == "channels" or rig.op.quantized or rig.op.quantizer or own_inputs:  # 8 bits of y show too little
+    own_inputs = bool(rig.op.own_inputs)  # no probe feeds them
+    eight_bits = rig.op.quantized or rig.op.quantizer  # of y show too little
+    if rig.op.view == "channels" or eight_bits or own_inputs or not rig.op.averages:
         return Fingerprint(kernel.name, kernel.op, device, ())
     with np.errstate(all="ignore"):  # a function that is no norm returns zeros and infinities
         again = tuple(shown(repeated(rig)))

@@ -67,7 +67,7 @@ def _known(run: Run, name: str, output: torch.Tensor) -> bool:
     """Return whether an output in the place of a statistic is one whose gradient is known."""
     case = run.case
     alien = output.numel() != prod(view_of(case, normalized(run)).statistic) or (name == "mean" and not has_mean(case))
-    return not alien and own_statistics(case) and "x" not in case.spec.frozen
+    return not alien and case.op.before is None and own_statistics(case) and "x" not in case.spec.frozen
 
 
 def _chosen(run: Run, names: tuple[str, ...]) -> Iterator[Difference]:
@@ -133,6 +133,7 @@ def _of_statistic(run: Run, name: str, u: Array) -> Expected:
         value = np.broadcast_to(u / n.view.count, n.view.shape)
         delta = a.gamma(6) * np.abs(value)
     else:
+        u = u * n.rstd_scale
         size, unit = np.abs(n.xhat), np.abs(u) * n.rstd**2 / n.view.count
         off = z.shift + z.factor * size + z.unit * z.magnitude + z.floor
         value = -u * n.rstd**2 * n.xhat / n.view.count

@@ -38,6 +38,7 @@ def forward_mode(run: Run) -> Iterator[Difference | NoData]:
     spec, contract = plain(run), run.kernel.contract
     wide = contract.accumulate in ("float32", "float64") and contract.products == "float32"
     derived = all(isinstance(stage, Activate) for stage in run.case.op.stages) and not run.case.op.quantized
+    derived &= run.case.op.before is None
     if not wide or contract.inplace or spec.dtype != "float32" or not derived:
         yield NoData()
         return
@@ -105,7 +106,10 @@ def _truth(run: Run) -> dict[str, tuple[Array, Array]]:
         act, z_off = stage.function, unit * (np.abs(n.weighted(n.xhat)) + np.abs(n.y))
         slope_off = act.slope_error(n.y, a) + act.bend * z_off
         y, allowed = act.slope(n.y) * y, (act.steepest + slope_off) * allowed + slope_off * np.abs(y)
-    made = {"y": (y, allowed), "rstd": (rstd, unit * n.rstd**2 * n.average(np.abs(n.xhat * tx)))}
+    made = {
+        "y": (y, allowed),
+        "rstd": (rstd * n.rstd_scale, unit * n.rstd_scale * n.rstd**2 * n.average(np.abs(n.xhat * tx))),
+    }
     if n.centred:
         made["mean"] = (mean, unit * n.average(np.abs(tx)))
     if "residual_out" in run.case.exact:

@@ -102,7 +102,7 @@ def benign(case: Case, spec: CaseSpec) -> dict[str, Array | None]:
         if exact.get(name) is not None:
             exact[name] = FLOAT32.round(rng.uniform(0.5, 1.0, geometry.affine_shape(spec, case.op)))
     for tensor in case.op.inputs:
-        if any(tensor.name in stage.inputs for stage in case.op.stages):
+        if tensor.name in case.op.own_inputs:
             exact[tensor.name] = FLOAT32.round(rng.uniform(0.5, 1.0, geometry.shape_of(tensor, spec, case.op)))
     return exact | make.saved(spec, case.op, exact)
 
@@ -174,6 +174,7 @@ class _Reference:
             max(self.r, 1.0) ** 2 * (1.0 + abs(case.arguments.get("weight_offset", 0.0))) ** 2 * max(2 * self.kappa, 1)
         )
         most *= 2.0 ** sum(bool(stage.inputs) for stage in case.op.stages)
+        most *= 4.0 if case.op.before is not None else 1.0  # its a, and x·a' or a''·x beside it, in two places
         u = max(arithmetic_of(self.run).u, FLOAT32.u)
         bound: float = TERMS * most * norms[0] * norms[1] * (4 * n + 40) * (1.0 + self.kappa) * u
         return bound

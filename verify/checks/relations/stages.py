@@ -23,7 +23,7 @@ from verify_norm.reference.norm import Norm
 from verify_norm.reference.quantized import product_error
 from verify_norm.reference.residual_sum import addition_error
 from verify_norm.reference.rounding import XhatError
-from verify_norm.reference.stages.stage import Inputs, apart
+from verify_norm.reference.stages.stage import Inputs, apart, exactly
 from verify_norm.reference.view import View, groups, rows
 
 
@@ -37,6 +37,8 @@ class Stages:
     z: XhatError
     stages: tuple[Any, ...] = ()  # behind the norm
     given: Inputs = field(default_factory=dict)  # their own inputs
+    before: Any = None  # the stage before the norm, and its x
+    x: Array | None = None
     scale: Array | None = None  # multiplies y last, where y is quantized
 
     @property
@@ -56,7 +58,7 @@ class Stages:
 
     def common(self, factor: float) -> XhatError:
         """Return the error of x̂' where two runs share a row's shift, and its factor up to this one."""
-        return replace(self.z, shift=np.zeros_like(self.z.shift), factor=np.full_like(self.z.factor, factor))
+        return replace(self.z, shift=np.zeros_like(self.z.shift), factor=np.full_like(self.z.factor, factor), off=None)
 
 
 def given(case: Case, name: str) -> Array:
@@ -99,7 +101,7 @@ def normalized(run: Run) -> Array:
     x, residual = exact.get("residual_out", exact.get("x")), exact.get("residual")
     assert x is not None
     if residual is None:
-        return x
+        return chain.given(run.case.op.reference, x, exact)
     if run.kernel.contract.residual == "rounded":
         return FORMATS[run.case.spec.dtype].round(x + residual)
     return nearest(x + residual, arithmetic_of(run))
@@ -108,6 +110,9 @@ def normalized(run: Run) -> Array:
 def norm(run: Run) -> Norm:
     """Return the exact normalization of a case that has its own statistics."""
     case, x = run.case, normalized(run)
+    if isinstance(case.op.reference, chain.Function):
+        own, given = case.op.reference.chain, {**case.arguments, **case.exact}
+        return own.base.norm(x, given) if own.before is None else own.normalized(given["x"], given, arithmetic_of(run))
     view, weight, bias = view_of(case, x), case.exact.get("weight"), case.exact.get("bias")
     if has_mean(case):
         return layernorm.norm(view, x, weight, bias, case.spec.eps)
@@ -125,8 +130,10 @@ def stages(run: Run) -> Stages:
     z = rounding.xhat_error(n, e, a)
     z = replace(z, magnitude=z.magnitude + 2 * n.rstd * lost)
     largest = np.abs(n.xhat) * (1.0 + e.rho) + z.shift + 2 * n.rstd * lost
+    largest = largest if z.off is None else largest + z.off
+    own = {name: given(case, name) for name in case.op.own_inputs}
     scale = case.exact.get("scale") if case.op.quantized else None
-    return Stages(n, a, largest, z, case.op.stages, own_inputs(run), scale)
+    return Stages(n, a, largest, z, case.op.stages, own, case.op.before, case.exact.get("x"), scale)
 
 
 def cotangent(s: Stages, dy: Array) -> tuple[Array, Array | float]:
@@ -186,10 +193,23 @@ def apart_of(s: Stages, name: str, dy: Array, passed: Array | None, factor: floa
     Those of the stages' own inputs have all of their bound.
     """
     own = {f"d{n}": n for stage in s.stages for n in stage.inputs}
+    if s.before is not None and (name == "dx" or name.removeprefix("d") in s.before.inputs):
+        return _before_apart(s, name, dy, factor)
     if name in own:
         errors = s.steps.pulled_error(dy.reshape(s.norm.view.shape), s.given, s.arithmetic)[2]
         return errors[own[name]]
     return gradient_apart(s, name, *cotangent(s, dy), passed, factor)
+
+
+def _before_apart(s: Stages, name: str, dy: Array, factor: float) -> Array:
+    """Return the same of the gradients behind a stage before the norm: that stage's own roundings come last."""
+    dz, lost = cotangent(s, dy)
+    dh = s.norm.gradients(dz)[0]
+    off = gradient_apart(s, "dx", dz, lost, factor=factor).reshape(dh.shape)
+    assert s.x is not None
+    pulled = s.before.pull_error(dh, off, exactly(s.x), s.given, s.arithmetic)
+    found: Array = pulled.lost if name == "dx" else pulled.gradients[name.removeprefix("d")]
+    return found
 
 
 def sum_error(

@@ -43,7 +43,7 @@ from verify_norm.reference.arithmetic import DIVISION, ROOT
 # Of 2^k, where x is scaled by 2^k.
 POWERS = {"x": 1, "residual": 1, "residual_out": 1, "mean": 1, "rstd": -1, "running_mean": 1, "running_var": 2}
 POWERS |= {"y": 0, "amax": 0, "dx": -1, "dresidual_out": -1, "dweight": 0, "dbias": 0}
-POWERS |= dict.fromkeys(("gate", "scale", "shift", "dgate", "dscale", "dshift", "y_scale"), 0)
+POWERS |= dict.fromkeys(("gate", "scale", "shift", "dgate", "dscale", "dshift", "cos", "sin", "y_scale"), 0)
 MODERATE = 24  # log2 |x| and log2 |dy| at most: far from where a square, a product of three or r³ leaves float32
 
 
@@ -184,6 +184,7 @@ def shift(run: Run) -> Equations:
     most = float(np.abs(x).max(initial=0.0))
     if (
         not stages.has_mean(case)
+        or case.op.before is not None
         or not spec.eps > 0
         or not 0.0 < most < form.largest / 2**12
         or most < form.smallest_normal

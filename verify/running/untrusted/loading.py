@@ -24,6 +24,7 @@ DECIDED = {
     **dict.fromkeys(("weight", "bias", "running", "training", "dresidual_out"), (True, False)),
     "frozen": ((),),
     "modulation": ("sample", "token"),
+    "rotary": ("full", "half", "quarter"),
     "normalized_ndim": (1,),
     "weight_layout": ("contiguous",),
     "bias_layout": ("contiguous",),

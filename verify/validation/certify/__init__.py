@@ -10,14 +10,15 @@ import mpmath
 import numpy as np
 
 from verify_norm.cases import agreement
+from verify_norm.core.chains import is_chain
 from verify_norm.core.errors import one_line, one_of
 from verify_norm.core.known import NAMES, declared
-from verify_norm.core.ops import OPS, base
+from verify_norm.core.ops import OPS, base, resolved
 from verify_norm.core.serial import jsonable
 from verify_norm.core.spec import Array, Contract
 from verify_norm.reference.double_backward import DOUBLE_BACKWARD
 from verify_norm.reference.jvp import JVP
-from verify_norm.validation.certify import exact, methods, probes, problems
+from verify_norm.validation.certify import chains, exact, methods, probes, problems
 from verify_norm.validation.certify.probes import References
 from verify_norm.validation.certify.problems import Problem
 from verify_norm.validation.certify.sizes import Sizes
@@ -76,9 +77,10 @@ def certify(
 ) -> Certificate:
     """Return one result per operator, quantity, family of cases and method; about ten seconds for all on one core.
 
-    `ops` are names, "layernorm" or "layernorm_bwd", by default all of OPS; raises UsageError where one is unknown.
-    `references` replaces the functions in OPS, `JVP` and `DOUBLE_BACKWARD`, by operator. `seed` draws the data. With a
-    `device`, which judges large cases there, truth and bound of every operator are computed on it and in NumPy.
+    `ops` are names, "layernorm" or "layernorm_bwd", or texts of chains, by default all of OPS; raises UsageError where
+    one is unknown. `references` replaces the functions in OPS, `JVP` and `DOUBLE_BACKWARD`, of operators that have all
+    of them. `seed` draws the data. With a `device`, which judges large cases there, truth and bound of every operator
+    are computed on it and in NumPy.
 
     >>> certificate = certify(["rmsnorm"])
     >>> certificate.ok, max(r.error for r in certificate.results if r.method == "50 digits") < 8
@@ -86,16 +88,26 @@ def certify(
     """
     started = time.perf_counter()
     offered = list(dict.fromkeys(base(name) for name, op in OPS.items() if op.forward is not None))
-    chosen = offered if ops is None else list(dict.fromkeys(one_of("operator", base(name), offered) for name in ops))
+    chosen = offered if ops is None else list(dict.fromkeys(_meant(name, offered) for name in ops))
     results: list[Result] = []
+    skipped: list[tuple[str, str]] = []
     for op in chosen:
         if op in JVP:
             with np.errstate(all="ignore"):  # a value that is not finite is a result, not a warning
                 results += _certify(op, (references or {}).get(op) or shipped(op), seed)
+        elif chains.evaluates(OPS[f"{op}_bwd"]):
+            with np.errstate(all="ignore"):
+                results += _of_chain(op, seed)
+        else:
+            skipped.append((op, "no code evaluates it to fifty digits"))
         if device is not None:
             results += _on(device, op)
-    skipped = tuple((op, "no code evaluates it to fifty digits") for op in chosen if op not in JVP)
-    return Certificate(tuple(results), skipped, seed, time.perf_counter() - started)
+    return Certificate(tuple(results), tuple(skipped), seed, time.perf_counter() - started)
+
+
+def _meant(name: str, offered: list[str]) -> str:
+    """Return the operator of a name, or of a chain's text, without a direction."""
+    return base(resolved(name)[0]) if is_chain(name) else one_of("operator", base(name), offered)
 
 
 def shipped(op: str) -> References:
@@ -116,6 +128,21 @@ def _certify(op: str, references: References, seed: int) -> Iterator[Result]:
     yield from worst.values()
     if not any(result.method == "call" for result in worst.values()):
         yield from _published(op, references, seed)
+
+
+def _of_chain(op: str, seed: int) -> Iterator[Result]:
+    """Yield the worst result of each quantity, family and method of an operator that `chains` writes out."""
+    worst: dict[tuple[str, ...], Result] = {}
+    why = "the rounding analysis of the reference in float64"
+    try:
+        for found in chains.certified(OPS[f"{op}_bwd"], seed):
+            point, error, allowed, ok = found[:3], *found[3:]
+            result = Result(op, *point, error, allowed, "of the terms' size", why, ok)
+            other = worst.get(point)
+            worst[point] = result if other is None else replace(max(other, result, key=_badness), cases=other.cases + 1)
+    except Exception as error:
+        yield Result(op, "every quantity", "", "call", math.inf, 0.0, "", f"it raised {one_line(error)}", False)
+    yield from worst.values()
 
 
 def _on(device: str, op: str) -> Iterator[Result]:

@@ -55,6 +55,16 @@ def rmsnorm(spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor]:
     return {"y": as_on_gpu(norm, inputs["x"], inputs["weight"])}
 
 
+def l2norm(spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor]:
+    """Return x·(Σx² + eps)^−½ over the last dimensions; functional.normalize has another eps."""
+
+    def norm(x: Tensor) -> Tensor:
+        dims = tuple(range(x.dim() - spec.normalized_ndim, x.dim()))
+        return x * torch.rsqrt(x.square().sum(dims, keepdim=True) + spec.eps)
+
+    return {"y": as_on_gpu(norm, inputs["x"])}
+
+
 def batchnorm(spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor]:
     """Return functional.batch_norm, and the running statistics, which change in place."""
     running = {name: t for name in ("running_mean", "running_var") if (t := inputs.get(name)) is not None}
@@ -99,6 +109,11 @@ def gated(activation: Callable[[Tensor], Tensor], spec: CaseSpec, inputs: Inputs
     return {"y": rmsnorm(spec, inputs)["y"] * as_on_gpu(activation, inputs["gate"])}
 
 
+def of_gate(norm: Eager, spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor]:
+    """Return y of the norm of x·SiLU(gate)."""
+    return norm(spec, {**inputs, "x": inputs["x"] * as_on_gpu(functional.silu, inputs["gate"])})
+
+
 def modulated(norm: Eager, spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor]:
     """Return y of the norm times 1 + scale, plus shift, which have a row for each sample or each token."""
     y = norm(spec, inputs)["y"]
@@ -108,9 +123,20 @@ def modulated(norm: Eager, spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor]:
     return {"y": y * (1 + scale) + shift}
 
 
+def rotated(norm: Eager, spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor]:
+    """Return y of the norm, with the first elements of each head rotated in halves, and the others as they are."""
+    y, cos, sin = norm(spec, inputs)["y"], inputs["cos"], inputs["sin"]
+    half = cos.shape[-1]
+    heads = y.reshape(*cos.shape[:-1], -1, math.prod(normalized(spec)))
+    a, b, rest = heads.split((half, half, heads.shape[-1] - 2 * half), -1)
+    cos, sin = cos.unsqueeze(-2), sin.unsqueeze(-2)
+    return {"y": torch.cat((a * cos - b * sin, b * cos + a * sin, rest), -1).reshape(y.shape)}
+
+
 TORCH: dict[str, Eager] = {
     "layernorm": layernorm,
     "rmsnorm": rmsnorm,
+    "l2norm": l2norm,
     "layernorm_fp8": partial(into_8_bits, layernorm),
     "rmsnorm_fp8": partial(into_8_bits, rmsnorm),
     "rmsnorm_quant": partial(quantized, rmsnorm, 0),
@@ -121,7 +147,9 @@ TORCH: dict[str, Eager] = {
     "groupnorm_gelu": lambda spec, inputs: {"y": functional.gelu(groupnorm(spec, inputs)["y"])},
     "rmsnorm_silu": lambda spec, inputs: {"y": functional.silu(rmsnorm(spec, inputs)["y"])},
     "gated_rmsnorm": partial(gated, functional.silu),
+    "gate_rmsnorm": partial(of_gate, rmsnorm),
     "gated_rmsnorm_sigmoid": partial(gated, torch.sigmoid),
+    "qk_norm_rope": partial(rotated, rmsnorm),
     "modulate_layernorm": partial(modulated, layernorm),
     "modulate_rmsnorm": partial(modulated, rmsnorm),
     "batchnorm": batchnorm,
@@ -147,6 +175,7 @@ def statistics(op: Op, spec: CaseSpec, inputs: Inputs) -> tuple[Tensor | None, T
     else:
         x = x.movedim(1, 0).reshape(spec.shape[1], n)
     if not any(tensor.name == "mean" for tensor in op.inputs):
-        return None, (x.square().mean(-1) + spec.eps).rsqrt()
+        square = x.square().mean(-1) if op.averages else x.square().sum(-1)
+        return None, (square + spec.eps).rsqrt()
     mean = x.mean(-1, keepdim=True)
     return mean.squeeze(-1), ((x - mean).square().mean(-1) + spec.eps).rsqrt()
