@@ -163,7 +163,7 @@ SPEC = '{"kernel": "k", "shape": [2, 3], %s}'
         ('{"kernel": "k"}', "the spec has no 'shape'"),
         ('{"kernel": 7, "shape": [1]}', "the spec's kernel: expected a name, got 7"),
         (SPEC % '"op": ["x"]', 'the spec\'s op: expected a name, got ["x"]'),
-        (SPEC % '"hue": 1', "unknown field of the spec 'hue'; verify-norm schema case shows all "),
+        (SPEC % '"kind": 1', "unknown field of the spec 'kind'; verify-norm schema case shows all "),
         ('{"kernel": "k", "shape": "wide"}', "the spec: shape: Input should be a valid "),
         (SPEC % '"x_layout": 7', "the spec: x_layout: Input should be a valid string, got 7"),
         (SPEC % '"dtype": "int8"', "unknown dtype 'int8'"),
