@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from verify_norm.auditing.model import Audit
 from verify_norm.core import known, results, serial
-from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.dtypes import FLOATS
 from verify_norm.core.finding import Finding
 from verify_norm.core.results import Report
 from verify_norm.core.spec import COTANGENTS, FAMILIES, FURTHER, LAYOUTS, WEIGHTS, CaseSpec, Contract, Kernel
@@ -35,7 +35,7 @@ few = settings(max_examples=4, deadline=None, derandomize=True, database=None, p
 SCHEMA = {(cls, "schema"): st.just(results.SCHEMA) for cls in (Report, Audit)}  # no other one is read
 NAMES = {  # fields whose values `read_spec` holds to a list
     **{
-        (CaseSpec, name): st.sampled_from(tuple(FORMATS)).filter("float32".__ne__) for name in ("dtype", "weight_dtype")
+        (CaseSpec, name): st.sampled_from(tuple(FLOATS)).filter("float32".__ne__) for name in ("dtype", "weight_dtype")
     },
     **{(CaseSpec, name): st.sampled_from(LAYOUTS[1:]) for name in get_type_hints(CaseSpec) if "_layout" in name},
     (CaseSpec, "data"): st.sampled_from(FAMILIES[1:]),
