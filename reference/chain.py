@@ -162,7 +162,7 @@ class Chain:
 
     @property
     def scales(self) -> tuple[str, ...]:
-        """The name of the scale of y, where the data determine it: y's own output follows y."""
+        """The name of the scale of y where the data determine it: an output, next to y."""
         return ("y_scale",) if self.quantizer is not None and self.quantizer.dynamic else ()
 
     @np.errstate(all="ignore")

@@ -17,12 +17,12 @@ from verify_norm.core.spec import Contract, Op
 
 SHOW = "verify-norm show contracts"  # the command that explains them
 STRICT: Mapping[str, Any] = asdict(Contract())
-NEEDS = {
+NEEDS = {  # what an operator has if a field is about it
     "weight_grad": "dweight",
     "offset_weight": "weight_offset",
     "z": "y_scale",
     "scale_floor": "y_scale",
-}  # what an operator has if a field is about it
+}
 
 
 @dataclass(frozen=True, slots=True)
