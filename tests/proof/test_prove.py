@@ -11,6 +11,8 @@ from verify_norm.kernels.zoo import ZOO
 from verify_norm.proof.certificate import certificate
 from verify_norm.proof.prove import Asked, prove
 from verify_norm.proof.prover import Configuration
+from verify_norm.proof.replay.check import check
+from verify_norm.proof.replay.reading import Rejected
 
 EVERY = "every M, 1 ≤ M ≤ 2147483647"
 OURS = {  # kernel: type, length of a row, groups, positions, rows; for which M it is proved, and the contract
@@ -100,6 +102,13 @@ def test_a_way_to_compute_it(name, certificates):
     assert found["proved"] or [r for r in found["reasons"] if why in r["why"]], found["reasons"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["rmsnorm_fwd", "layernorm_bwd"])
+def test_a_contract_that_is_too_strict_is_rejected(name, certificates):
+    with pytest.raises(Rejected, match="is more than the contract's"):
+        check(certificates[name] | {"contract": "strict,variance=two_pass"})
+
+
 def run(*arguments):
     result = CliRunner().invoke(app, ["prove", *map(str, arguments)])
     assert "Traceback" not in result.output
@@ -134,4 +143,4 @@ def test_a_saved_certificate_is_replayed(tmp_path, request):
     (tmp_path / "all.json").write_text(json.dumps([found, found | {"values": {}}]), encoding="utf-8")
     result = run("--check", tmp_path / "all.json")
     assert result.output.startswith("layernorm_fwd, N = 100, float32: replayed for M = 1, 8, 9, 15")
-    assert "the certificate says {}" in result.output
+    assert "claimed as {}" in result.output

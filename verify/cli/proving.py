@@ -100,7 +100,8 @@ def _show(one: dict[str, Any], *, quiet: bool) -> None:
 
 def _replayed(path: str) -> int:
     """Replay the certificates of a file."""
-    from verify_norm.proof.check import Rejected, check
+    from verify_norm.proof.replay.check import check
+    from verify_norm.proof.replay.reading import Rejected
 
     try:
         with open(path, encoding="utf-8") as file:

@@ -7,11 +7,12 @@ from verify_norm import __version__
 from verify_norm.core.known import whole
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Tensor
-from verify_norm.proof.check import Rejected, check
 from verify_norm.proof.field import P
 from verify_norm.proof.prove import Outcome, depths
 from verify_norm.proof.prover import SEEDS
 from verify_norm.proof.recording import DEVICE
+from verify_norm.proof.replay.check import check
+from verify_norm.proof.replay.reading import Rejected
 from verify_norm.proof.shapes import Affine
 
 SCHEMA = 1
