@@ -1,6 +1,5 @@
 """Proofs of a Triton kernel: certificates, and their replay."""
 
-import json
 from itertools import product
 from typing import Annotated, Any
 
@@ -10,7 +9,7 @@ from verify_norm.cli import console, options
 from verify_norm.cli.outputs import write_json
 from verify_norm.core import serial
 from verify_norm.core.dtypes import dtype_name
-from verify_norm.core.errors import Exit, UsageError, first_line
+from verify_norm.core.errors import Exit, UsageError
 from verify_norm.search.options import split
 
 ROWS = typer.Option("--n", help="Lengths of a row, separated by commas; of a group of channels its elements.")
@@ -102,20 +101,14 @@ def _replayed(path: str) -> int:
     """Replay the certificates of a file."""
     from verify_norm.proof.replay.check import check
     from verify_norm.proof.replay.reading import Rejected
+    from verify_norm.proof.saved import read, title
 
-    try:
-        with open(path, encoding="utf-8") as file:
-            found = json.load(file)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--check {path}: expected a file of certificates: {first_line(error)}") from error
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise UsageError(f"--check {path}: expected a list of certificates, as --json writes it")
+    found = read(path)
     status = Exit.PASS if found else Exit.NOTHING
     for one in found:
-        name = f"{one.get('kernel')}, N = {one.get('fixed', {}).get('N')}, {one.get('fixed', {}).get('dtype')}"
         try:
-            typer.echo(f"{name}: {check(one)}")
+            typer.echo(f"{title(one)}: {check(one)}")
         except Rejected as error:
             status = Exit.FINDINGS
-            console.complain(f"{name}: {error}")
+            console.complain(f"{title(one)}: {error}")
     return status

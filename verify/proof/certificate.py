@@ -62,7 +62,7 @@ def _written(outcome: Outcome) -> dict[str, Any]:
     fixed |= {"groups": config.groups, "positions": config.positions} if config.groups else {}
     head = {"schema": SCHEMA, "kernel": asked.kernel, "bind": asked.bind, "op": config.op, "proved": outcome.holds}
     if not outcome.holds:
-        return {**head, "fixed": fixed, "reasons": outcome.reasons, "versions": _versions()}
+        return {**head, "fixed": fixed, "reasons": outcome.reasons, "versions": versions()}
     assert outcome.contract is not None
     named = {tensor.name: tensor for tensor in OPS[config.op].outputs}
     return {
@@ -74,10 +74,11 @@ def _written(outcome: Outcome) -> dict[str, Any]:
         "outputs": {name: _theorem(outcome, named[name]) for name in outcome.proved.outputs},
         "depths": depths(outcome.proved),
         "probability": _probability(outcome),
+        "asked": {"rows": asked.rows, "most_rows": asked.most_rows},
         "values": outcome.proved.values,
-        "forms": [{"M": words, "rows": rows, "call": _plain(call)} for words, rows, call in outcome.forms],
+        "forms": [{"M": words, "rows": rows, "call": plain(call)} for words, rows, call in outcome.forms],
         "kernels": outcome.kernels,
-        "versions": _versions(),
+        "versions": versions(),
         "trusted": list(TRUSTED),
     }
 
@@ -99,14 +100,15 @@ def _theorem(outcome: Outcome, tensor: Tensor) -> dict[str, str]:
     return {"meaning": outcome.proved.outputs[name].kind, "formula": FORMULAS[name], "theorem": words}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """Return a call as JSON, each `Affine` as {"times M": …, "plus": …}."""
     if isinstance(value, Affine):
         return {"times M": value.slope, "plus": value.base}
     if isinstance(value, dict):
-        return {key: _plain(one) for key, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, list) else value
+        return {key: plain(one) for key, one in value.items()}
+    return [plain(one) for one in value] if isinstance(value, list) else value
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Return the versions that a certificate rests on."""
     return {"verify-norm": __version__} | {name: importlib.metadata.version(name) for name in ("triton", "torch")}

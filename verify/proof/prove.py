@@ -98,7 +98,7 @@ def _refuse(columns: int, common: Mapping[str, Any]) -> None:
 
 def prove(asked: Sequence[Asked]) -> list[Outcome]:
     """Return the outcome of each configuration; raises UsageError if a kernel cannot be loaded."""
-    answers = record([_request(one) for one in asked])
+    answers = record([request(one) for one in asked])
     wrong = next((answer["error"] for answer in answers if answer.get("usage")), None)
     if wrong is not None:
         raise UsageError(wrong)
@@ -110,7 +110,8 @@ def _sizes(asked: Asked) -> tuple[int, ...]:
     return (asked.rows,) if asked.config.groups else (asked.rows, *SMALL, *MULTIPLES, *OTHERS)
 
 
-def _request(asked: Asked) -> dict[str, Any]:
+def request(asked: Asked) -> dict[str, Any]:
+    """Return what to record of a kernel."""
     config, op = asked.config, OPS[asked.config.op]
     shape = [] if config.groups else [config.columns]
     scalars = {"eps": config.eps, "normalized_shape": shape, "weight_offset": config.offset}
@@ -138,45 +139,51 @@ def _outcome(asked: Asked, answer: Mapping[str, Any]) -> Outcome:
     if not answer["kernels"]:
         outcome.reasons.append({"what": "reach", "why": "the call launches no Triton kernel", "line": ""})
         return outcome
-    try:
-        _every_m(outcome, answer["calls"])
-    except NotProved as error:
-        _note(outcome, error)
-    beyond_reach = all(reason["what"] == "reach" for reason in outcome.reasons)
-    if beyond_reach and (outcome.reasons or not outcome.forms):
+    _each(outcome, forms(asked, answer["calls"]))
+    if outcome.reasons and all(reason["what"] == "reach" for reason in outcome.reasons):
         outcome.reasons, outcome.forms, outcome.proved = [], [], Proved()
-        try:
-            rows, call = asked.rows, answer["calls"][0]
-            _take(outcome, prove_call(asked.config, rows, call, answer["kernels"]), f"M = {rows}", 0, call)
-        except NotProved as error:
-            _note(outcome, error)
+        _each(outcome, one_m(asked, answer["calls"]))
     if not outcome.reasons:
         outcome.contract = _contract(asked.config, outcome)
     return outcome
 
 
-def _every_m(outcome: Outcome, calls: Sequence[Mapping[str, Any]]) -> None:
-    """Prove every M: by one form of the launches, or by one for each class of M > 16 and a call for each M up to 16."""
-    config, kernels, sizes = outcome.asked.config, outcome.kernels, _sizes(outcome.asked)
-    by_size = dict(zip(sizes, calls, strict=True))
-    if len(sizes) == 1:
-        return
+def _each(outcome: Outcome, found: Sequence[tuple[str, int, Mapping[str, Any]]]) -> None:
+    """Prove the call of each class of M."""
+    config, kernels = outcome.asked.config, outcome.kernels
+    try:
+        for words, rows, call in found:
+            if rows:
+                _take(outcome, prove_form(config, Form(dict(call), rows), kernels), words, rows, call)
+            else:
+                m = int(words.rpartition(" ")[2])
+                _take(outcome, prove_call(config, m, call, kernels), words, 0, call)
+    except NotProved as error:
+        _note(outcome, error)
+
+
+def forms(asked: Asked, calls: Sequence[Mapping[str, Any]]) -> list[tuple[str, int, Mapping[str, Any]]]:
+    """Return the call of each class of M, in words, with the rows of a program where M is a symbol in it.
+
+    There is one class, or those of M > 16 and each M up to 16; or `asked.rows` alone, where launches have no form.
+    """
+    by_size = dict(zip(_sizes(asked), calls, strict=True))
     large = (*OTHERS, *MULTIPLES)
     for classes in (
         {"every M": (*SMALL, *large)},
         {"every M > 16": large},
         {"M > 16, 16 ∤ M": OTHERS, "M > 16, 16 | M": MULTIPLES},
     ):
-        forms = {words: _form(members, by_size) for words, members in classes.items()}
-        if None not in forms.values():
-            break
-    else:
-        return
-    for words, found in forms.items():
-        assert found is not None
-        _take(outcome, prove_form(config, found, kernels), words, found.rows, found.call)
-    for m in SMALL if "every M" not in forms else ():
-        _take(outcome, prove_call(config, m, by_size[m], kernels), f"M = {m}", 0, by_size[m])
+        found = {words: _form(members, by_size) for words, members in classes.items()} if len(by_size) > 1 else {}
+        if found and None not in found.values():
+            each = [(words, one.rows, one.call) for words, one in found.items() if one is not None]
+            return each + [(f"M = {m}", 0, by_size[m]) for m in SMALL if "every M" not in found]
+    return one_m(asked, calls)
+
+
+def one_m(asked: Asked, calls: Sequence[Mapping[str, Any]]) -> list[tuple[str, int, Mapping[str, Any]]]:
+    """Return the call of `asked.rows` alone, as `forms`."""
+    return [(f"M = {asked.rows}", 0, calls[0])]
 
 
 def _form(members: Sequence[int], by_size: Mapping[int, Any]) -> Form | None:
