@@ -1,6 +1,7 @@
 """The certificate of a proof: what is fixed, what is symbolic, the theorems, and how each value was found."""
 
 import importlib.metadata
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from verify_norm import __version__
@@ -13,7 +14,7 @@ from verify_norm.proof.prover import SEEDS
 from verify_norm.proof.recording import DEVICE
 from verify_norm.proof.replay.check import check
 from verify_norm.proof.replay.reading import Rejected
-from verify_norm.proof.shapes import Affine
+from verify_norm.proof.shapes import Affine, Form
 
 SCHEMA = 1
 TRUSTED = (
@@ -76,7 +77,7 @@ def _written(outcome: Outcome) -> dict[str, Any]:
         "probability": _probability(outcome),
         "asked": {"rows": asked.rows, "most_rows": asked.most_rows},
         "values": outcome.proved.values,
-        "forms": [{"M": words, "rows": rows, "call": plain(call)} for words, rows, call in outcome.forms],
+        "forms": plain_forms(outcome.forms),
         "kernels": outcome.kernels,
         "versions": versions(),
         "trusted": list(TRUSTED),
@@ -100,13 +101,18 @@ def _theorem(outcome: Outcome, tensor: Tensor) -> dict[str, str]:
     return {"meaning": outcome.proved.outputs[name].kind, "formula": FORMULAS[name], "theorem": words}
 
 
-def plain(value: Any) -> Any:
+def plain_forms(forms: Sequence[tuple[str, Form]]) -> list[dict[str, Any]]:
+    """Return forms of launches as JSON."""
+    return [{"M": words, "rows": one.rows, "each": one.each, "call": _plain(one.call)} for words, one in forms]
+
+
+def _plain(value: Any) -> Any:
     """Return a call as JSON, each `Affine` as {"times M": …, "plus": …}."""
     if isinstance(value, Affine):
         return {"times M": value.slope, "plus": value.base}
-    if isinstance(value, dict):
-        return {key: plain(one) for key, one in value.items()}
-    return [plain(one) for one in value] if isinstance(value, list) else value
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, list) else value
 
 
 def versions() -> dict[str, str]:

@@ -22,6 +22,7 @@ REACH = (
     *("layernorm_bwd", "rmsnorm_bwd", "add_layernorm_bwd", "add_rmsnorm_bwd"),
 )
 LEAST, MOST = 3, 2**17  # elements of a row: of 2 the squares (x − μ)² are equal, and could stand for each other
+PROGRAMS = 2**31 - 1  # of a launch, at most
 LANES = (128, 64, 32, 16, 8, 4, 2, 1)
 SUMS = {"MEAN": False, "VAR": True, "C1": True, "C2": False, "ΣDY·X": True, "ΣDY": False}  # of products or of terms
 NAMES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
@@ -31,7 +32,8 @@ NAMES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
 class Asked:
     """What to prove: a kernel for rows of a length, or groups of one, in one type.
 
-    M, the number of rows, is a symbol of at most `most_rows`, and `rows` where it cannot be one.
+    M, the number of rows or, with groups, of samples, is a symbol of at most `most_rows`, and `rows` where it cannot be
+    one.
     """
 
     kernel: str
@@ -50,7 +52,7 @@ class Outcome:
     proved: Proved = field(default_factory=Proved)
     contract: Contract | None = None
     reasons: list[dict[str, Any]] = field(default_factory=list)
-    forms: list[tuple[str, int, dict[str, Any]]] = field(default_factory=list)
+    forms: list[tuple[str, Form]] = field(default_factory=list)
     kernels: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -79,7 +81,7 @@ def configurations(
     found = []
     for columns, dtype in cases:
         _refuse(columns, common)
-        count = max(rows // groups, 1) * groups if groups else rows
+        count = max(rows // groups, 1) if groups else rows
         if groups and columns % positions:
             raise UsageError(f"a group of {columns} elements has no whole channels of {positions} positions")
         found.append(Asked(kernel, Configuration(record.op, dtype, columns=columns, **common), bind, count, most_rows))
@@ -106,8 +108,8 @@ def prove(asked: Sequence[Asked]) -> list[Outcome]:
 
 
 def _sizes(asked: Asked) -> tuple[int, ...]:
-    """Return the numbers of rows that are recorded; groups of channels have one."""
-    return (asked.rows,) if asked.config.groups else (asked.rows, *SMALL, *MULTIPLES, *OTHERS)
+    """Return the numbers of rows, or of samples, that are recorded."""
+    return (asked.rows, *SMALL, *MULTIPLES, *OTHERS)
 
 
 def request(asked: Asked) -> dict[str, Any]:
@@ -125,8 +127,7 @@ def _inputs(op: Op, config: Configuration, rows: int) -> dict[str, Any]:
     shapes = {"data": [rows, config.columns], "affine": [config.size(rows).parameters], "statistic": [rows]}
     if config.groups:
         channels = config.groups * config.columns // config.positions
-        shapes |= {"data": [rows // config.groups, channels, config.positions]}
-        shapes |= {"statistic": [rows // config.groups, config.groups]}
+        shapes |= {"data": [rows, channels, config.positions], "statistic": [rows, config.groups]}
     return {t.name: (shapes[t.extent], t.among(config.dtype, None)) for t in op.inputs if t.extent in shapes}
 
 
@@ -148,22 +149,22 @@ def _outcome(asked: Asked, answer: Mapping[str, Any]) -> Outcome:
     return outcome
 
 
-def _each(outcome: Outcome, found: Sequence[tuple[str, int, Mapping[str, Any]]]) -> None:
+def _each(outcome: Outcome, found: Sequence[tuple[str, Form]]) -> None:
     """Prove the call of each class of M."""
     config, kernels = outcome.asked.config, outcome.kernels
     try:
-        for words, rows, call in found:
-            if rows:
-                _take(outcome, prove_form(config, Form(dict(call), rows), kernels), words, rows, call)
+        for words, one in found:
+            if one.rows:
+                _take(outcome, prove_form(config, one, kernels), words, one)
             else:
                 m = int(words.rpartition(" ")[2])
-                _take(outcome, prove_call(config, m, call, kernels), words, 0, call)
+                _take(outcome, prove_call(config, m, one.call, kernels), words, one)
     except NotProved as error:
         _note(outcome, error)
 
 
-def forms(asked: Asked, calls: Sequence[Mapping[str, Any]]) -> list[tuple[str, int, Mapping[str, Any]]]:
-    """Return the call of each class of M, in words, with the rows of a program where M is a symbol in it.
+def forms(asked: Asked, calls: Sequence[Mapping[str, Any]]) -> list[tuple[str, Form]]:
+    """Return the form of the call of each class of M, which is in words.
 
     There is one class, or those of M > 16 and each M up to 16; or `asked.rows` alone, where launches have no form.
     """
@@ -176,35 +177,34 @@ def forms(asked: Asked, calls: Sequence[Mapping[str, Any]]) -> list[tuple[str, i
     ):
         found = {words: _form(members, by_size) for words, members in classes.items()} if len(by_size) > 1 else {}
         if found and None not in found.values():
-            each = [(words, one.rows, one.call) for words, one in found.items() if one is not None]
-            return each + [(f"M = {m}", 0, by_size[m]) for m in SMALL if "every M" not in found]
+            each = [(words, one) for words, one in found.items() if one is not None]
+            return each + [(f"M = {m}", Form(by_size[m])) for m in SMALL if "every M" not in found]
     return one_m(asked, calls)
 
 
-def one_m(asked: Asked, calls: Sequence[Mapping[str, Any]]) -> list[tuple[str, int, Mapping[str, Any]]]:
+def one_m(asked: Asked, calls: Sequence[Mapping[str, Any]]) -> list[tuple[str, Form]]:
     """Return the call of `asked.rows` alone, as `forms`."""
-    return [(f"M = {asked.rows}", 0, calls[0])]
+    return [(f"M = {asked.rows}", Form(calls[0]))]
 
 
 def _form(members: Sequence[int], by_size: Mapping[int, Any]) -> Form | None:
     return form(members, [by_size[m] for m in members])
 
 
-def _take(outcome: Outcome, proved: Proved, words: str, rows: int, call: Mapping[str, Any]) -> None:
+def _take(outcome: Outcome, proved: Proved, words: str, found: Form) -> None:
     """Add what has been proved of one class of M."""
-    before = outcome.proved
     for error in proved.failures.values():
         _note(outcome, error)
     limit, at = proved.limit
-    if rows and limit < outcome.asked.most_rows:
+    outcome.proved.add(proved)
+    outcome.forms.append((words, found))
+    symbolic, each = any(one.rows for _, one in outcome.forms), max(one.each for _, one in outcome.forms)
+    most = min(outcome.asked.most_rows, PROGRAMS // each)
+    if found.rows and limit < most:
         hint = f"beyond M = {int(limit)} a number of 32 bits overflows; --most-rows {int(limit)} proves the others"
         _note(outcome, NotProved("memory", hint, at))
-    proved.runs, proved.rows = before.runs + proved.runs, max(before.rows, proved.rows)
-    proved.degree = max(before.degree, proved.degree)
-    outcome.proved = proved
-    outcome.forms.append((words, rows, dict(call)))
-    symbolic = [words for words, rows, _ in outcome.forms if rows]
-    outcome.domain = f"every M, 1 ≤ M ≤ {outcome.asked.most_rows}" if symbolic else words
+    outcome.domain = f"every M, 1 ≤ M ≤ {most}" if symbolic else words
+    outcome.domain += " samples" * bool(outcome.asked.config.groups)
 
 
 def _note(outcome: Outcome, error: NotProved) -> None:
@@ -230,7 +230,7 @@ def _contract(config: Configuration, outcome: Outcome) -> Contract:
     if "residual" in narrow:
         contract = replace(contract, residual="rounded")
     found, over_rows = depths(outcome.proved), {"ΣDY·X", "ΣDY"}
-    rows = outcome.asked.rows // max(config.groups, 1) * max(config.positions, 1)
+    rows = outcome.asked.rows * max(config.positions, 1)
     for lanes in LANES:
         a = arithmetic(replace(contract, lanes=lanes), config.dtype)
         terms = {kind: a.terms(rows if kind in over_rows else config.columns, products=SUMS[kind]) for kind in found}

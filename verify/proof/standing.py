@@ -7,7 +7,7 @@ from typing import Any
 from verify_norm.core.errors import UsageError, first_line
 from verify_norm.core.proved import Proved
 from verify_norm.core.spec import Kernel
-from verify_norm.proof.certificate import plain, versions
+from verify_norm.proof.certificate import plain_forms, versions
 from verify_norm.proof.prove import Asked, forms, one_m, request
 from verify_norm.proof.prover import Configuration
 from verify_norm.proof.recording import record
@@ -72,8 +72,7 @@ def _stale(certificate: Mapping[str, Any], asked: Asked, answer: Mapping[str, An
     if changed:
         return f"the source of {', '.join(sorted(changed))} has changed"
     ways = (forms(asked, answer["calls"]), one_m(asked, answer["calls"]))
-    now = [[{"M": words, "rows": rows, "call": plain(call)} for words, rows, call in found] for found in ways]
-    same = _named(certificate["forms"], theirs) in [_named(found, ours) for found in now]
+    same = _named(certificate["forms"], theirs) in [_named(plain_forms(found), ours) for found in ways]
     return "" if same else "the host launches its kernels in another way"
 
 

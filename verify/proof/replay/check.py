@@ -43,9 +43,8 @@ def _replayed(certificate: dict[str, Any]) -> str:
     for form in certificate["forms"]:
         r, inputs = form["rows"], form["call"]["inputs"]
         shape = next(inputs[name]["shape"] for name in ("x", "residual_out") if name in inputs)
-        fixed = 0 if r else shape[0] * certificate["fixed"].get("groups", 1)
-        for m in sorted({1, r, r + 1, 2 * r - 1}) if r else [fixed]:
-            _Replay(certificate, form["call"], m, r).run()
+        for m in sorted({1, r, r + 1, 2 * r - 1}) if r else [shape[0]]:
+            _Replay(certificate, form, m).run()
             sizes.append(m)
     return f"replayed for M = {', '.join(map(str, sizes))}; {len(certificate['values'])} values"
 
@@ -82,10 +81,10 @@ class Buffer:
 
 
 class _Replay:
-    """One call with M rows: its data, its buffers, and the launches."""
+    """One call with M rows, or samples of groups: its data, its buffers, and the launches."""
 
-    def __init__(self, certificate: dict[str, Any], call: Any, m: int, rows: int) -> None:
-        self.c, self.call, self.m, self.rows, self.data = certificate, call, m, rows, Sample(certificate, m)
+    def __init__(self, certificate: dict[str, Any], form: Any, m: int) -> None:
+        self.c, self.form, self.call, self.m, self.data = certificate, form, form["call"], m, Sample(certificate, m)
         self.buffers: dict[int, Buffer] = {}
         self.found: tuple[dict[str, int], set[tuple[str, str]]] = ({}, set())
 
@@ -122,7 +121,8 @@ class _Replay:
     def launch(self, number: int, event: Any) -> None:
         """Run every program of a launch."""
         kernel = self.c["kernels"][event["launch"]]
-        x, y, z = (-(-self.m // self.rows), 1, 1) if self.rows else event["grid"]
+        rows, each = self.form["rows"], self.form["each"]
+        x, y, z = (each * -(-self.m // rows), 1, 1) if rows else event["grid"]
         arguments = [self.argument(value) for value in event["arguments"]]
         names, body = read(kernel["ttir"])
         place = {"tt.get_num_programs": (x, y, z), "launch": number, "threads": 32 * event["warps"]}
@@ -143,8 +143,7 @@ class _Replay:
         """Compare the depths and the types midway with the contract; raises Rejected."""
         contract, fixed, (depths, midway) = Contract(**contract_of(self.c["contract"])), self.c["fixed"], self.found
         for label, products in SUMS.items():
-            rows = self.m * fixed.get("positions", 1) // fixed.get("groups", 1)
-            terms = rows if label.startswith("ΣDY") else fixed["N"]
+            terms = self.m * fixed.get("positions", 1) if label.startswith("ΣDY") else fixed["N"]
             if depths.get(label, 0) > arithmetic(contract, fixed["dtype"]).terms(terms, products=products):
                 raise Rejected(f"M = {self.m}: depth {depths[label]} of {label} is more than the contract's")
         residual = ("X", SHORT[fixed["dtype"]]) if self.c["op"].startswith("add_") else None

@@ -26,14 +26,14 @@ def root(a: Any) -> Any:
 
 
 class Sample:
-    """Inputs and outputs of m rows with their labels, the quantities of each row, and the floats of a kernel."""
+    """Inputs and outputs of m rows, or samples of groups, quantities of each row, and the floats of a kernel."""
 
     def __init__(self, certificate: dict[str, Any], m: int) -> None:
         seed = hashlib.sha256(f"{sorted(certificate['kernels'])}{m}".encode()).hexdigest()
         draw, f, op = np.random.Generator(np.random.PCG64(int(seed[:16], 16))), certificate["fixed"], certificate["op"]
         n, fused, self.centred = int(f["N"]), op.startswith("add_"), "rmsnorm" not in op
         groups, positions = f.get("groups", 0), f.get("positions", 1)
-        length = groups * n // positions if groups else n
+        length, m = (groups * n // positions, m * groups) if groups else (n, m)
 
         def new(*shape: int) -> Any:
             return draw.integers(1, P, shape, dtype=np.uint64)
