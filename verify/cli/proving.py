@@ -91,7 +91,7 @@ def _show(one: dict[str, Any], *, quiet: bool) -> None:
             typer.echo(f"    {reason['what']:<10}{reason['why']}{where}")
         return
     typer.echo(f"PROVED {head}")
-    typer.echo(f"    {'rows':<10}{one['domain']}")
+    typer.echo(f"    {'rows':<10}{one['domain']}" + f" alone: {one['alone']}" * bool(one["alone"]))
     typer.echo(f"    {'outputs':<10}{', '.join(one['outputs'])}: within δ and half an ulp of the operator")
     typer.echo(f"    {'contract':<10}{one['contract']}")
     typer.echo(f"    {'checked':<10}{one['replayed']}")

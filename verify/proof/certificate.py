@@ -69,6 +69,7 @@ def _written(outcome: Outcome) -> dict[str, Any]:
     return {
         **head,
         "domain": outcome.domain,
+        "alone": outcome.alone,
         "fixed": fixed,
         "symbolic": "every input that is finite and in which nothing overflows",
         "contract": whole(outcome.contract),

@@ -11,7 +11,7 @@ from verify_norm.core.ops import OPS, arithmetic
 from verify_norm.core.spec import Contract, Op
 from verify_norm.loading.registry import find
 from verify_norm.proof.memory import NotProved
-from verify_norm.proof.prover import Configuration, Proved, prove_call, prove_form
+from verify_norm.proof.prover import Configuration, Proved, program, prove_call, prove_form
 from verify_norm.proof.recording import record
 from verify_norm.proof.shapes import Form, form
 
@@ -45,10 +45,14 @@ class Asked:
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of it: the domain of M in words, what was shown, the contract that is kept, and why not."""
+    """What came of it: the domain of M in words, what was shown, the contract that is kept, and why not.
+
+    `alone` says why M is one number.
+    """
 
     asked: Asked
     domain: str = ""
+    alone: str = ""
     proved: Proved = field(default_factory=Proved)
     contract: Contract | None = None
     reasons: list[dict[str, Any]] = field(default_factory=list)
@@ -140,8 +144,12 @@ def _outcome(asked: Asked, answer: Mapping[str, Any]) -> Outcome:
     if not answer["kernels"]:
         outcome.reasons.append({"what": "reach", "why": "the call launches no Triton kernel", "line": ""})
         return outcome
-    _each(outcome, forms(asked, answer["calls"]))
-    if outcome.reasons and all(reason["what"] == "reach" for reason in outcome.reasons):
+    found = forms(asked, answer["calls"])
+    outcome.alone = "" if any(one.rows for _, one in found) else _walking(asked, answer)
+    _each(outcome, found)
+    if outcome.reasons and all(reason["what"] == "reach" for reason in outcome.reasons) and not outcome.alone:
+        first = outcome.reasons[0]
+        outcome.alone = f"{first['why']} ({first['line']})" if first["line"] else str(first["why"])
         outcome.reasons, outcome.forms, outcome.proved = [], [], Proved()
         _each(outcome, one_m(asked, answer["calls"]))
     if not outcome.reasons:
@@ -180,6 +188,23 @@ def forms(asked: Asked, calls: Sequence[Mapping[str, Any]]) -> list[tuple[str, F
             each = [(words, one) for words, one in found.items() if one is not None]
             return each + [(f"M = {m}", Form(by_size[m])) for m in SMALL if "every M" not in found]
     return one_m(asked, calls)
+
+
+def _walking(asked: Asked, answer: Mapping[str, Any]) -> str:
+    """Return which launch has programs in a number that no tile of rows gives, and where its loop over rows is."""
+    sizes, calls = _sizes(asked)[1:], answer["calls"][1:]
+    launches = [[event for event in call["events"] if "launch" in event] for call in calls]
+    if len({len(found) for found in launches}) != 1:
+        return f"a call launches {len(launches[0])} kernels of {sizes[0]} rows, {len(launches[-1])} of {sizes[-1]}"
+    for each in zip(*launches, strict=True):
+        grids = [event["grid"] for event in each]
+        if form(sizes, [{"events": [event | {"arguments": []}]} for event in each]) is None:
+            kernel = answer["kernels"][each[-1]["launch"]]
+            loops = [op for op in program(kernel["ttir"]).body.operations if op.name == "scf.for"]
+            where = f"; its loop over rows is {loops[0].at}" if loops else ""
+            rows = f"M = {sizes[0]} rows have {grids[0][0]}, {sizes[-1]} have {grids[-1][0]}"
+            return f"no tile of rows gives the programs of {kernel['name']} ({rows}){where}"
+    return "an argument of a launch is not affine in M"
 
 
 def one_m(asked: Asked, calls: Sequence[Mapping[str, Any]]) -> list[tuple[str, Form]]:
@@ -233,7 +258,8 @@ def _contract(config: Configuration, outcome: Outcome) -> Contract:
     rows = outcome.asked.rows * max(config.positions, 1)
     for lanes in LANES:
         a = arithmetic(replace(contract, lanes=lanes), config.dtype)
-        terms = {kind: a.terms(rows if kind in over_rows else config.columns, products=SUMS[kind]) for kind in found}
-        if all(depth <= terms[kind] for kind, depth in found.items()):
+        count = {kind: rows if kind in over_rows else config.columns for kind in found}
+        depth = {kind: min(deep, count[kind]) for kind, deep in found.items()}  # what adds a 0 is exact
+        if all(depth[kind] <= a.terms(count[kind], products=SUMS[kind]) for kind in found):
             return replace(contract, lanes=lanes)
     return replace(contract, summation="sequential")

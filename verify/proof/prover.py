@@ -151,11 +151,11 @@ def _run(
             memory.buffer(event["zeros"]).fill()
             continue
         arguments = [memory.argument(value) for value in event["arguments"]]
-        program = _program(kernels[event["launch"]]["ttir"])
+        kernel = program(kernels[event["launch"]]["ttir"])
         for one in memory.buffers.values():
             one.begin()
         grid = (at.grid, num(1), num(1)) if at.rows else tuple(num(size) for size in event["grid"])
-        launch = Launch(program, arguments, grid, event["warps"], event["early"], event is launches[0])
+        launch = Launch(kernel, arguments, grid, event["warps"], event["early"], event is launches[0])
         tile = [(num(k, at.each), num(0), num(0)) for k in range(at.each)]
         for pid in tile if at.rows else _programs(event["grid"]):
             Machine(world, launch, pid).run()
@@ -174,7 +174,8 @@ def _programs(grid: Sequence[int]) -> list[tuple[Num, ...]]:
 _read: dict[str, Program] = {}
 
 
-def _program(text: str) -> Program:
+def program(text: str) -> Program:
+    """Return a kernel from its TTIR; raises NotProved."""
     if text not in _read:
         try:
             _read[text] = read(text)

@@ -144,7 +144,8 @@ class _Replay:
         contract, fixed, (depths, midway) = Contract(**contract_of(self.c["contract"])), self.c["fixed"], self.found
         for label, products in SUMS.items():
             terms = self.m * fixed.get("positions", 1) if label.startswith("ΣDY") else fixed["N"]
-            if depths.get(label, 0) > arithmetic(contract, fixed["dtype"]).terms(terms, products=products):
+            most = min(depths.get(label, 0), terms - (not products))  # what adds a 0 is exact: no term meets more
+            if most > arithmetic(contract, fixed["dtype"]).terms(terms, products=products):
                 raise Rejected(f"M = {self.m}: depth {depths[label]} of {label} is more than the contract's")
         residual = ("X", SHORT[fixed["dtype"]]) if self.c["op"].startswith("add_") else None
         allowed = {residual if contract.residual == "rounded" else None, ("XHAT", SHORT.get(str(contract.xhat)))}
