@@ -53,6 +53,10 @@ WAYS = {  # of unproved.py: the operator, and what stands in the way
     "early_fwd": ("rmsnorm_fwd", "x is used before the wait"),
     "flat_fwd": ("rmsnorm_fwd", "y has another shape"),
     "zeroed_fwd": ("rmsnorm_fwd", "torch writes to the input x"),
+    "fused_fwd": ("layernorm_fwd", ""),
+    "cubed_fwd": ("layernorm_fwd", "the function __nv_rcbrtf is not one that is read"),
+    "rounded_sum_fwd": ("add_rmsnorm_fwd", ""),
+    "halved_fwd": ("add_rmsnorm_fwd", "arithmetic in f16: X mul X"),
     "shared_bwd": ("rmsnorm_bwd", "dweight, which all programs share, is written by each of them"),
 }
 
@@ -101,6 +105,7 @@ def test_a_wrong_kernel_of_the_zoo_has_no_certificate_and_its_line_is_named(name
 def test_a_way_to_compute_it(name, certificates):
     found, (_, why) = certificates[name], WAYS[name]
     assert found["proved"] == (why == ""), found.get("reasons")
+    assert name != "rounded_sum_fwd" or "residual=rounded" in found["contract"]
     assert found["proved"] or [r for r in found["reasons"] if why in r["why"]], found["reasons"]
 
 
@@ -115,6 +120,26 @@ def run(*arguments):
     result = CliRunner().invoke(app, ["prove", *map(str, arguments)])
     assert "Traceback" not in result.output
     return result
+
+
+LIGER = {  # of Liger: groups and positions, and what stands in the way
+    "layernorm_fwd": ((0, 1), ""),
+    "rmsnorm_fwd": ((0, 1), ""),
+    "add_rmsnorm_fwd": ((0, 1), ""),
+    "groupnorm_fwd": ((4, 16), "ops/group_norm.py:"),
+}
+
+
+@pytest.mark.slow
+def test_forwards_of_liger():
+    pytest.importorskip("liger_kernel")
+    asked = [
+        Asked(f"{HERE.parent / 'liger_forwards.py'}:{name}", Configuration(name, "bfloat16", 1e-5, 0.0, 4096, *groups))
+        for name, (groups, _) in LIGER.items()
+    ]
+    for one, (name, (_, where)) in zip(map(certificate, prove(asked)), LIGER.items(), strict=True):
+        assert one["proved"] == (where == ""), (name, one.get("reasons"))
+        assert one["proved"] or any(where in reason["line"] for reason in one["reasons"]), one["reasons"]
 
 
 MISTAKES = {

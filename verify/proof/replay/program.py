@@ -26,6 +26,7 @@ KEEPS = ("MEAN", "VAR", "VAR+EPS", "C1", "C2")  # has the depth of its sum
 MIDWAY = ("XHAT", "X")  # what may be rounded before it is used, if the contract says so
 FLOAT = {"arith.addf": "add", "arith.subf": "sub", "arith.mulf": "mul", "arith.divf": "div", "tt.precise_divf": "div"}
 ROOT = {"math.sqrt": "sqrt", "math.rsqrt": "rsqrt", "tt.precise_sqrt": "sqrt"}
+ROOT |= {"__nv_rsqrtf": "rsqrt", "__nv_frsqrt_rn": "rsqrt", "__nv_sqrtf": "sqrt", "__nv_fsqrt_rn": "sqrt"}
 NUMPY = """slt less|sle less_equal|sgt greater|sge greater_equal|ult less|ule less_equal|ugt greater|uge greater_equal
 eq equal|ne not_equal|addi add|subi subtract|muli multiply|divsi floor_divide|divui floor_divide|remsi remainder
 remui remainder|minsi minimum|maxsi maximum|minui minimum|maxui maximum|andi bitwise_and|ori bitwise_or|xori bitwise_xor
@@ -93,8 +94,11 @@ class Program:
     def step(self, op: Operation, given: list[Any]) -> Any:
         """Return what one operation makes."""
         shape, element = op.type()
-        if op.name in FLOAT or op.name in ROOT:
-            return self.floats(FLOAT.get(op.name) or ROOT[op.name], element, given)
+        name = re.findall(r'symbol = "(\w+)"', op.text)[0] if op.name == "tt.extern_elementwise" else op.name
+        if name in FLOAT or name in ROOT:
+            return self.floats(FLOAT.get(name) or ROOT[name], element, given)
+        if name == "math.fma":
+            return self.floats("add", element, [self.floats("mul", element, given[:2]), given[2]])
         if op.name == "tt.reduce":
             return self.reduce(op, element, given)
         if op.name in ("tt.load", "tt.store"):
@@ -147,7 +151,7 @@ class Program:
     def label(self, operator: str, element: str, a: Real, b: Real) -> str:
         """Return what a step makes; raises Rejected if no step is allowed."""
         made, midway = self.steps.get((operator, a.label, b.label)), [one for one in (a, b) if one.narrow]
-        if made is None or element != "f32" or any(one.label not in MIDWAY for one in midway):
+        if made is None or (element != "f32" and made != "X") or any(one.label not in MIDWAY for one in midway):
             what = f"{operator} of {a.label}{a.narrow} and {b.label}{b.narrow} in {element}"
             raise Rejected(f"{what}, in {self.kernel}, is no step of the derivation")
         self.midway |= {(one.label, one.narrow) for one in midway}
@@ -172,7 +176,8 @@ class Program:
         if label in ("MEAN", "VAR", "C1", "C2"):
             clean = clean & np.isin(v, self.data.truth[label])
         first = 1 if operator == "mul" else deep + 1  # a product is the first rounding of its sum
-        return Real(v, clean, label, first if label[0] == "Σ" else deep if label in KEEPS else 0)
+        depth = first if label[0] == "Σ" else deep if label in KEEPS else 0
+        return Real(v, clean, label, depth, "" if element == "f32" else element)
 
     def reduce(self, op: Operation, element: str, given: list[Any]) -> list[Any]:
         """Return sums along an axis, in a thread's elements and then in a tree over threads."""
