@@ -22,11 +22,9 @@ SOURCE = (SUPPORT / "unproved.py").read_text(encoding="utf-8")
 CHANGED = {  # a file with another kernel of that name, and why its certificate is stale
     "kernel": ("x * (rstd * w)", "(x * rstd) * w", "the source of _row has changed"),
     "library": ("squares += x * x", "squares = squares + x * x", ""),  # another text of the same code
-    "chunk": ("next_power_of_2(n), 64)", "next_power_of_2(n), 32)", "the source of _row has changed"),
     "host": ("rstd, n, eps, triton", "rstd, n, eps + 0.0, triton", ""),  # another way to the same launch
     "eps": ("rstd, n, eps, triton", "rstd, n, 2.0 * eps, triton", "the host launches its kernels in another way"),
     "grid": ("_row[(x.shape[0],)]", "_row[(x.shape[0], 2)]", "the host launches its kernels in another way"),
-    "broken": ("_row[(x.shape[0],)]", "_row[(nothing,)]", "its launches cannot be recorded: NameError"),
 }
 
 

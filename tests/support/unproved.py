@@ -105,14 +105,20 @@ def _fused(X, Y, W, B, N, eps, CUBED: tl.constexpr, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _added(X, R, S, Y, W, N, eps, HALF: tl.constexpr, BLOCK: tl.constexpr):
-    """RMSNorm of a sum that is rounded to the type of x, as Liger's; HALF also squares it in that type."""
+def _added(X, R, S, Y, W, N, eps, WAY: tl.constexpr, BLOCK: tl.constexpr):
+    """RMSNorm of a sum that is rounded to the type of x, as Liger's, or goes wrong in one WAY."""
     row, cols = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
     at, inside = row * N + cols, cols < N
-    total = tl.load(X + at, mask=inside, other=0.0) + tl.load(R + at, mask=inside, other=0.0)
+    x = tl.load(X + at, mask=inside, other=0.0)
+    r = tl.load(R + at, mask=inside, other=0.0)
+    if WAY == "addends":
+        x, r = x.to(tl.bfloat16), r.to(tl.bfloat16)
+    total = x + r
     tl.store(S + at, total, mask=inside)
+    if WAY == "coarse":
+        total = total.to(tl.bfloat16)
     x = total.to(tl.float32)
-    squares = (total * total).to(tl.float32) if HALF else x * x
+    squares = (total * total).to(tl.float32) if WAY == "squares" else x * x
     w = tl.load(W + cols, mask=inside, other=0.0).to(tl.float32)
     tl.store(Y + at, x * tl.rsqrt(tl.sum(squares, axis=0) / N + eps) * w, mask=inside)
 
@@ -131,15 +137,23 @@ def cubed_fwd(x, weight, bias, eps):
     return _normalized(x, weight, bias, eps, True)
 
 
-def _of_sum(x, residual, weight, eps, half):
+def _of_sum(x, residual, weight, eps, way):
     y, total, n = torch.empty_like(x), torch.empty_like(x), x.shape[-1]
-    _added[(x.shape[0],)](x, residual, total, y, weight, n, eps, half, triton.next_power_of_2(n))
+    _added[(x.shape[0],)](x, residual, total, y, weight, n, eps, way, triton.next_power_of_2(n))
     return y, total
 
 
 def rounded_sum_fwd(x, residual, weight, eps):
-    return _of_sum(x, residual, weight, eps, False)
+    return _of_sum(x, residual, weight, eps, "")
 
 
 def halved_fwd(x, residual, weight, eps):
-    return _of_sum(x, residual, weight, eps, True)
+    return _of_sum(x, residual, weight, eps, "squares")
+
+
+def coarse_fwd(x, residual, weight, eps):
+    return _of_sum(x, residual, weight, eps, "coarse")
+
+
+def addends_fwd(x, residual, weight, eps):
+    return _of_sum(x, residual, weight, eps, "addends")

@@ -1,7 +1,8 @@
 """Proves configurations of a kernel, and says for what: records calls, finds the form of launches, proves them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from verify_norm.proof.memory import NotProved
 from verify_norm.proof.prover import Configuration, Proved, program, prove_call, prove_form
 from verify_norm.proof.recording import record
 from verify_norm.proof.shapes import Form, form
+from verify_norm.proof.ttir import Line
 
 SMALL = tuple(range(1, 17))  # of M: a host may cut few rows in another way
 MULTIPLES, OTHERS = (32, 48, 1024, 65536), (17, 37, 1021, 70001)  # of M: what Triton may specialize on, and not
@@ -152,8 +154,10 @@ def _outcome(asked: Asked, answer: Mapping[str, Any]) -> Outcome:
         outcome.alone = f"{first['why']} ({first['line']})" if first["line"] else str(first["why"])
         outcome.reasons, outcome.forms, outcome.proved = [], [], Proved()
         _each(outcome, one_m(asked, answer["calls"]))
-    if not outcome.reasons:
-        outcome.contract = _contract(asked.config, outcome)
+    try:
+        outcome.contract = None if outcome.reasons else _contract(asked.config, outcome)
+    except NotProved as error:
+        _note(outcome, error)
     return outcome
 
 
@@ -220,16 +224,26 @@ def _take(outcome: Outcome, proved: Proved, words: str, found: Form) -> None:
     """Add what has been proved of one class of M."""
     for error in proved.failures.values():
         _note(outcome, error)
-    limit, at = proved.limit
     outcome.proved.add(proved)
     outcome.forms.append((words, found))
     symbolic, each = any(one.rows for _, one in outcome.forms), max(one.each for _, one in outcome.forms)
     most = min(outcome.asked.most_rows, PROGRAMS // each)
-    if found.rows and limit < most:
-        hint = f"beyond M = {int(limit)} a number of 32 bits overflows; --most-rows {int(limit)} proves the others"
-        _note(outcome, NotProved("memory", hint, at))
+    for error in _beyond(proved.limits, most) if found.rows else ():
+        _note(outcome, error)
     outcome.domain = f"every M, 1 ≤ M ≤ {most}" if symbolic else words
     outcome.domain += " samples" * bool(outcome.asked.config.groups)
+
+
+def _beyond(limits: Mapping[Line, float], most: int) -> Iterator[NotProved]:
+    """Yield what stands in the way of M up to `most`: the first line that overflows, and the first argument."""
+    least = int(min([most, *limits.values()]))
+    for here in (True, False):
+        limit, at = min(((one, at) for at, one in limits.items() if bool(at.line) == here), default=(inf, Line("", 0)))
+        what = (
+            "a number of 32 bits overflows" if here else "an argument has 64 bits, and Triton compiles another kernel"
+        )
+        if limit < most:
+            yield NotProved("memory", f"beyond M = {int(limit)} {what}; --most-rows {least} proves the others", at)
 
 
 def _note(outcome: Outcome, error: NotProved) -> None:
@@ -248,10 +262,12 @@ def depths(proved: Proved) -> dict[str, int]:
 
 
 def _contract(config: Configuration, outcome: Outcome) -> Contract:
-    """Return the strictest contract whose sums are at least as deep as those of the kernel."""
+    """Return the strictest contract whose sums are at least as deep as those of the kernel; raises NotProved."""
     words = {word for stage in outcome.proved.outputs.values() for word in stage.words}
     narrow = {name: NAMES[kind] for name, _, kind in (word.partition("=") for word in words)}
     contract = Contract(variance="two_pass", xhat=narrow.get("xhat"))  # type: ignore[arg-type]
+    if narrow.get("residual", config.dtype) != config.dtype:
+        raise NotProved("rounding", f"the sum is rounded to {narrow['residual']}, and x is {config.dtype}")
     if "residual" in narrow:
         contract = replace(contract, residual="rounded")
     found, over_rows = depths(outcome.proved), {"ΣDY·X", "ΣDY"}

@@ -52,7 +52,7 @@ class Proved:
 
     outputs, failures : the stage of each output, or why it is not proved
     values : the line, meaning and depth of each value
-    limit : the largest M whose numbers fit into their types, and the line where a larger one does not
+    limits : the largest M whose numbers fit into their types, by line; arguments have none
     degree : of the polynomials that have to vanish
     runs : how many programs stand for all
     rows : of the largest run: what a quotient is compared with
@@ -61,7 +61,7 @@ class Proved:
     outputs: dict[str, Stage] = field(default_factory=dict)
     failures: dict[str, NotProved] = field(default_factory=dict)
     values: dict[str, dict[str, Any]] = field(default_factory=dict)
-    limit: tuple[float, Line] = (float("inf"), Line("", 0))
+    limits: dict[Line, float] = field(default_factory=dict)
     degree: int = 0
     runs: int = 0
     rows: int = 0
@@ -73,9 +73,13 @@ class Proved:
         for name, value in other.values.items():
             self.note(name, value["line"], value["depth"])
         self.failures |= other.failures
-        self.limit = min(self.limit, other.limit)
+        self.limited(other.limits)
         self.degree, self.rows = max(self.degree, other.degree), max(self.rows, other.rows)
         self.runs += other.runs
+
+    def limited(self, limits: Mapping[Line, float]) -> None:
+        """Add the largest M that lines allow."""
+        self.limits |= {at: min(limit, self.limits.get(at, limit)) for at, limit in limits.items()}
 
     def note(self, name: str, line: str, meanings: Mapping[str, int]) -> None:
         """Add what a value is, with the depth of each meaning."""
@@ -160,7 +164,7 @@ def _run(
         for pid in tile if at.rows else _programs(event["grid"]):
             Machine(world, launch, pid).run()
     _check(config, call, known, memory, world, proved)
-    proved.limit = min(proved.limit, world.limit)
+    proved.limited(world.limits)
     proved.runs, proved.rows = proved.runs + 1, max(proved.rows, at.valid)
     for name, (line, meanings) in world.notes.items():
         proved.note(name, str(line), meanings)
