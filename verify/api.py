@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
 from verify_norm.campaign.summary import Summary
 from verify_norm.core.errors import Exit
 from verify_norm.core.finding import Finding
+from verify_norm.core.proved import Proved
 from verify_norm.core.rendering import Rendered
 from verify_norm.core.results import FindingsError, Report, failures, worst_of
 from verify_norm.core.settings import DEFAULTS
@@ -86,6 +87,7 @@ def verify(
     workers: int | None = None,
     timeout: float | None = None,
     corpus: str | None = None,
+    certificate: str = "",
     contract: Contract | str | None = None,
     only: str | None = None,
     bind: str = "",
@@ -110,6 +112,7 @@ def verify(
     examples, seconds, seed : cases after the corner table (all pairs of choices, then random ones), the time for all
         cases, the seed of those after the table.
     corpus : a file of cases to run first, as `verify-norm hunt --corpus` writes it.
+    certificate : a file of `verify-norm prove --json`; the report says what it proves of the kernel.
     device, shapes : "cpu", "cuda", "cuda:1" or "auto", the first GPU if there is one; random shapes ("fuzz"), norm
         shapes of real models ("models") or both ("all").
     workers : processes that examine cases at the same time, 1 to 64; by default 1 on a CPU, at most 8 on a GPU. The
@@ -143,7 +146,13 @@ def verify(
     asked = request(kernel, options, op=op, bind=bind, isolate=isolate, corpus=cases, tell=_tell)
     from verify_norm.search.search import search
 
-    return _one_or_all(search(one, asked.settings, first=first) for one, first in asked.runs())
+    proofs: dict[tuple[str, str], tuple[Proved, ...]] = {}
+    if certificate:
+        from verify_norm.proof.standing import standing
+
+        proofs = standing(certificate, asked.kernels, untrusted=asked.settings.untrusted)
+    found = ((one, search(one, asked.settings, first=first)) for one, first in asked.runs())
+    return _one_or_all(replace(report, proofs=proofs.get((one.name, one.op), ())) for one, report in found)
 
 
 audit = verify  # its name before; `verify-norm audit`, the command, does more

@@ -53,6 +53,16 @@ def test_a_contract_of_the_decorator_wins_over_the_option(asked, tmp_path):
     ]
 
 
+def test_certificates_are_given_to_the_kernels_that_they_are_of(asked, tmp_path):
+    path = tmp_path / "saved.json"
+    path.write_text('[{"kernel": "norms.py:k"}]', encoding="utf-8")
+    search = searches.Searches(config(tmp_path, norm_certificate=str(path)), None)
+    for target in ("other.py:k", "norms.py:other"):
+        search.of(NormKernel(target), {"accuracy": None})
+    given = [[part for part in command if part.startswith("--certificate")] for command in asked]
+    assert given == [[f"--certificate={path}"], []]
+
+
 def test_the_table_of_the_project_holds_for_what_is_not_given(asked, tmp_path):
     table = '[tool.verify-norm]\nexamples = 60\nseconds = 9.0\nonly = "N%8=0"\ndtypes = ["bf16"]\nhtml = "page.html"\n'
     (tmp_path / "pyproject.toml").write_text(table)

@@ -11,6 +11,7 @@ from documents import AUDIT, NOTHING, PASSING, REPORT
 from rich.console import Console
 
 from verify_norm.core.coverage import Seen
+from verify_norm.core.proved import Proved
 from verify_norm.core.spec import Contract
 from verify_norm.core.tally import Skip
 from verify_norm.core.work import Compiled, Work
@@ -96,6 +97,21 @@ def test_a_run_says_what_it_saw_in_every_form(read):
     assert [f"{op}: {line}" for op in ("layernorm_fwd", "layernorm_bwd") for line in SEEN] == [
         note for note in notes if not note.startswith("not checked")
     ]
+
+
+def test_a_run_says_what_is_proved_in_every_form(read):
+    one = Proved(4096, "bfloat16", 1e-5, "contiguous", "every M", "NVIDIA H100", "strict,lanes=32", ("y", "rstd"))
+    report = replace(REPORT, proofs=(one, replace(one, columns=64), replace(one, columns=8, stale="it is old")))
+    said = (
+        "proved for N = 64 and 4096, bfloat16, contiguous, eps = 1e-05, every M: y, rstd with contract strict,lanes=32"
+    )
+    stale = "nothing is proved for N = 8, bfloat16: the certificate is stale: it is old"
+    assert words.seen(report) == [*SEEN, f"{said}, on an NVIDIA H100; sampled elsewhere", stale]
+    assert words.seen(replace(report, seen=None))[1:] == [stale], "where no output was compared"
+    assert documents.load(documents.dump(report)) == report
+    assert said in read(pages(report)).text
+    assert markdown.escaped(stale) in markdown.of(report)
+    assert any(said in note for note in summary([report])["notes"])
 
 
 def test_a_run_says_what_its_json_kept_and_no_more():

@@ -3,6 +3,7 @@
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra import libdevice
 
 
 @triton.jit
@@ -87,3 +88,72 @@ def shared_bwd(dy, x, weight, rstd):
     n = x.shape[-1]
     _gradient[(x.shape[0],)](dx, dweight, dy, x, weight, rstd, n, triton.next_power_of_2(n))
     return dx, dweight
+
+
+@triton.jit
+def _fused(X, Y, W, B, N, eps, CUBED: tl.constexpr, BLOCK: tl.constexpr):
+    """LayerNorm of one row with a root of libdevice, or another function of it, and one fma for weight and bias."""
+    row, cols = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    inside = cols < N
+    x = tl.load(X + row * N + cols, mask=inside, other=0.0).to(tl.float32)
+    xc = tl.where(inside, x - tl.sum(x, axis=0) / N, 0.0)
+    v = tl.sum(xc * xc, axis=0) / N + eps
+    rstd = libdevice.rcbrt(v) if CUBED else libdevice.rsqrt(v)
+    w = tl.load(W + cols, mask=inside, other=0.0).to(tl.float32)
+    b = tl.load(B + cols, mask=inside, other=0.0).to(tl.float32)
+    tl.store(Y + row * N + cols, tl.fma(xc * rstd, w, b), mask=inside)
+
+
+@triton.jit
+def _added(X, R, S, Y, W, N, eps, WAY: tl.constexpr, BLOCK: tl.constexpr):
+    """RMSNorm of a sum that is rounded to the type of x, as Liger's, or goes wrong in one WAY."""
+    row, cols = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    at, inside = row * N + cols, cols < N
+    x = tl.load(X + at, mask=inside, other=0.0)
+    r = tl.load(R + at, mask=inside, other=0.0)
+    if WAY == "addends":
+        x, r = x.to(tl.bfloat16), r.to(tl.bfloat16)
+    total = x + r
+    tl.store(S + at, total, mask=inside)
+    if WAY == "coarse":
+        total = total.to(tl.bfloat16)
+    x = total.to(tl.float32)
+    squares = (total * total).to(tl.float32) if WAY == "squares" else x * x
+    w = tl.load(W + cols, mask=inside, other=0.0).to(tl.float32)
+    tl.store(Y + at, x * tl.rsqrt(tl.sum(squares, axis=0) / N + eps) * w, mask=inside)
+
+
+def _normalized(x, weight, bias, eps, cubed):
+    y, n = torch.empty_like(x), x.shape[-1]
+    _fused[(x.shape[0],)](x, y, weight, bias, n, eps, cubed, triton.next_power_of_2(n))
+    return y
+
+
+def fused_fwd(x, weight, bias, eps):
+    return _normalized(x, weight, bias, eps, False)
+
+
+def cubed_fwd(x, weight, bias, eps):
+    return _normalized(x, weight, bias, eps, True)
+
+
+def _of_sum(x, residual, weight, eps, way):
+    y, total, n = torch.empty_like(x), torch.empty_like(x), x.shape[-1]
+    _added[(x.shape[0],)](x, residual, total, y, weight, n, eps, way, triton.next_power_of_2(n))
+    return y, total
+
+
+def rounded_sum_fwd(x, residual, weight, eps):
+    return _of_sum(x, residual, weight, eps, "")
+
+
+def halved_fwd(x, residual, weight, eps):
+    return _of_sum(x, residual, weight, eps, "squares")
+
+
+def coarse_fwd(x, residual, weight, eps):
+    return _of_sum(x, residual, weight, eps, "coarse")
+
+
+def addends_fwd(x, residual, weight, eps):
+    return _of_sum(x, residual, weight, eps, "addends")

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from glob import has_magic
 from typing import Annotated, Any
 
@@ -24,6 +25,7 @@ from verify_norm.cli import (
 )
 from verify_norm.cli.outputs import Destinations, deliver
 from verify_norm.core.errors import Exit, UsageError, one_of
+from verify_norm.core.proved import Proved
 from verify_norm.core.results import Report
 from verify_norm.search.request import Request, interpret, request
 
@@ -56,6 +58,7 @@ def verify(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the same run after it was killed.")] = False,
     sanitize: Annotated[str, options.SANITIZE] = "",
     corpus: Annotated[str, options.CORPUS] = "",
+    certificate: Annotated[str, options.CERTIFICATE] = "",
     baseline: Annotated[str, options.BASELINE] = "",
     json_path: Annotated[str, options.JSON] = "",
     html: Annotated[str, options.HTML] = "",
@@ -85,16 +88,28 @@ def verify(
     interpret(always=given["device"] == "cpu")  # a file may import Triton
     names = expanded(kernel)
     found = [request(name, given, corpus=corpus, worker=worker, tell=console.complain, **common) for name in names]
+    proofs = _proofs(certificate, found)
     reports: list[Report] = []
     for asked in found:
         reports += _sanitized(asked, sanitize) if sanitize else _searched(asked, resume=resume)
         if reports[-1].interrupted or (fail_fast and any(report.findings for report in reports)):
             break
+    reports = [replace(report, proofs=proofs.get((report.kernel, report.op), ())) for report in reports]
     planned = sum(len(asked.kernels) for asked in found)
     if fail_fast and len(reports) < planned and not reports[-1].interrupted:
         console.complain(f"--fail-fast: {len(reports)} of {planned} runs were made")
         planned = len(reports)
     return deliver(*reports, to=to, all_of_them=bool(op or sanitize), planned=planned)
+
+
+def _proofs(path: str, found: list[Request]) -> dict[tuple[str, str], tuple[Proved, ...]]:
+    """Return what the certificates in a file say of the kernels; raises UsageError."""
+    if not path:
+        return {}
+    from verify_norm.proof.standing import standing
+
+    kernels = [kernel for asked in found for kernel in asked.kernels]
+    return standing(path, kernels, untrusted=any(asked.settings.untrusted for asked in found))
 
 
 def _refuse_with_untrusted(others: dict[str, object], names: list[str]) -> None:

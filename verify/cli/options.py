@@ -35,6 +35,9 @@ HTML = typer.Option("--html", help="Write the reports to this file as a page tha
 JUNIT = typer.Option("--junit", help="Write the reports to this file as JUnit XML, which CI services show.")
 BASELINE = typer.Option("--baseline", help="Compare with the reports in this file. Exit status 1 if anything is worse.")
 CORPUS = typer.Option("--corpus", help="Run the cases in this file first: the worst cases that hunt found.")
+CERTIFICATE = typer.Option(
+    "--certificate", help="Say what the certificates in this file prove of the kernel: verify-norm prove --json FILE."
+)
 WORKER = typer.Option(
     "--worker", min=0, help="Of several GPUs use this one, modulo their number, if --device has none."
 )

@@ -1,6 +1,5 @@
 """Proofs of a Triton kernel: certificates, and their replay."""
 
-import json
 from itertools import product
 from typing import Annotated, Any
 
@@ -10,7 +9,7 @@ from verify_norm.cli import console, options
 from verify_norm.cli.outputs import write_json
 from verify_norm.core import serial
 from verify_norm.core.dtypes import dtype_name
-from verify_norm.core.errors import Exit, UsageError, first_line
+from verify_norm.core.errors import Exit, UsageError
 from verify_norm.search.options import split
 
 ROWS = typer.Option("--n", help="Lengths of a row, separated by commas; of a group of channels its elements.")
@@ -92,7 +91,7 @@ def _show(one: dict[str, Any], *, quiet: bool) -> None:
             typer.echo(f"    {reason['what']:<10}{reason['why']}{where}")
         return
     typer.echo(f"PROVED {head}")
-    typer.echo(f"    {'rows':<10}{one['domain']}")
+    typer.echo(f"    {'rows':<10}{one['domain']}" + f" alone: {one['alone']}" * bool(one["alone"]))
     typer.echo(f"    {'outputs':<10}{', '.join(one['outputs'])}: within δ and half an ulp of the operator")
     typer.echo(f"    {'contract':<10}{one['contract']}")
     typer.echo(f"    {'checked':<10}{one['replayed']}")
@@ -100,21 +99,16 @@ def _show(one: dict[str, Any], *, quiet: bool) -> None:
 
 def _replayed(path: str) -> int:
     """Replay the certificates of a file."""
-    from verify_norm.proof.check import Rejected, check
+    from verify_norm.proof.replay.check import check
+    from verify_norm.proof.replay.reading import Rejected
+    from verify_norm.proof.saved import read, title
 
-    try:
-        with open(path, encoding="utf-8") as file:
-            found = json.load(file)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"--check {path}: expected a file of certificates: {first_line(error)}") from error
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
-        raise UsageError(f"--check {path}: expected a list of certificates, as --json writes it")
+    found = read(path)
     status = Exit.PASS if found else Exit.NOTHING
     for one in found:
-        name = f"{one.get('kernel')}, N = {one.get('fixed', {}).get('N')}, {one.get('fixed', {}).get('dtype')}"
         try:
-            typer.echo(f"{name}: {check(one)}")
+            typer.echo(f"{title(one)}: {check(one)}")
         except Rejected as error:
             status = Exit.FINDINGS
-            console.complain(f"{name}: {error}")
+            console.complain(f"{title(one)}: {error}")
     return status

@@ -11,6 +11,7 @@ from verify_norm.core.errors import Exit
 from verify_norm.core.errors import FindingsError as FindingsError
 from verify_norm.core.finding import Finding
 from verify_norm.core.only import joined, words
+from verify_norm.core.proved import Proved
 from verify_norm.core.rendering import Rendered
 from verify_norm.core.serial import spec_text
 from verify_norm.core.settings import DEFAULTS, Settings
@@ -49,6 +50,7 @@ class Report(Rendered):
     only: str = ""  # what the kernel takes, by its declaration, its constants and the settings
     outside: str = ""  # the --only within which no case failed, though most others did
     work: Work | None = None  # None in a report of an older verify-norm
+    proofs: tuple[Proved, ...] = ()  # what the certificates of --certificate say
     schema: int = SCHEMA
 
     def __repr__(self) -> str:

@@ -1,18 +1,20 @@
 """The certificate of a proof: what is fixed, what is symbolic, the theorems, and how each value was found."""
 
 import importlib.metadata
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from verify_norm import __version__
 from verify_norm.core.known import whole
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Tensor
-from verify_norm.proof.check import Rejected, check
 from verify_norm.proof.field import P
 from verify_norm.proof.prove import Outcome, depths
 from verify_norm.proof.prover import SEEDS
 from verify_norm.proof.recording import DEVICE
-from verify_norm.proof.shapes import Affine
+from verify_norm.proof.replay.check import check
+from verify_norm.proof.replay.reading import Rejected
+from verify_norm.proof.shapes import Affine, Form
 
 SCHEMA = 1
 TRUSTED = (
@@ -20,6 +22,7 @@ TRUSTED = (
     "tt.reduce adds in a thread's run of adjacent elements, then in a tree over threads: no deeper than `depth` says",
     "a product and a sum may become one fma, which has one rounding less",
     "div.full.f32 errs by 2 ulp, sqrt.approx.ftz.f32 by 2^-23, rsqrt.approx.ftz.f32 by 2^-22.9 (PTX ISA 8.5, 9.7.3)",
+    "libdevice's rsqrt errs by 2 ulp, its sqrt by half an ulp (CUDA C++ programming guide, mathematical functions)",
     "the host's launches for every M are affine in M: read from calls of 24 sizes, 1 to 70001",
     "hints of alignment (tl.multiple_of), and prefetches, which change no value",
     "a call's host code: what it keeps from call to call is not seen",
@@ -61,22 +64,24 @@ def _written(outcome: Outcome) -> dict[str, Any]:
     fixed |= {"groups": config.groups, "positions": config.positions} if config.groups else {}
     head = {"schema": SCHEMA, "kernel": asked.kernel, "bind": asked.bind, "op": config.op, "proved": outcome.holds}
     if not outcome.holds:
-        return {**head, "fixed": fixed, "reasons": outcome.reasons, "versions": _versions()}
+        return {**head, "fixed": fixed, "reasons": outcome.reasons, "versions": versions()}
     assert outcome.contract is not None
     named = {tensor.name: tensor for tensor in OPS[config.op].outputs}
     return {
         **head,
         "domain": outcome.domain,
+        "alone": outcome.alone,
         "fixed": fixed,
         "symbolic": "every input that is finite and in which nothing overflows",
         "contract": whole(outcome.contract),
         "outputs": {name: _theorem(outcome, named[name]) for name in outcome.proved.outputs},
         "depths": depths(outcome.proved),
         "probability": _probability(outcome),
+        "asked": {"rows": asked.rows, "most_rows": asked.most_rows},
         "values": outcome.proved.values,
-        "forms": [{"M": words, "rows": rows, "call": _plain(call)} for words, rows, call in outcome.forms],
+        "forms": plain_forms(outcome.forms),
         "kernels": outcome.kernels,
-        "versions": _versions(),
+        "versions": versions(),
         "trusted": list(TRUSTED),
     }
 
@@ -98,14 +103,20 @@ def _theorem(outcome: Outcome, tensor: Tensor) -> dict[str, str]:
     return {"meaning": outcome.proved.outputs[name].kind, "formula": FORMULAS[name], "theorem": words}
 
 
+def plain_forms(forms: Sequence[tuple[str, Form]]) -> list[dict[str, Any]]:
+    """Return forms of launches as JSON."""
+    return [{"M": words, "rows": one.rows, "each": one.each, "call": _plain(one.call)} for words, one in forms]
+
+
 def _plain(value: Any) -> Any:
     """Return a call as JSON, each `Affine` as {"times M": …, "plus": …}."""
     if isinstance(value, Affine):
         return {"times M": value.slope, "plus": value.base}
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {key: _plain(one) for key, one in value.items()}
     return [_plain(one) for one in value] if isinstance(value, list) else value
 
 
-def _versions() -> dict[str, str]:
+def versions() -> dict[str, str]:
+    """Return the versions that a certificate rests on."""
     return {"verify-norm": __version__} | {name: importlib.metadata.version(name) for name in ("triton", "torch")}

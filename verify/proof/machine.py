@@ -80,7 +80,7 @@ class Machine(Floats):
         results = result if isinstance(result, list) else [result]
         for name, one in zip(op.results, results, strict=False):
             self.env[name] = one
-            if isinstance(one, Num) and op.type.element in BITS:
+            if isinstance(one, Num) and op.type.element in BITS and op.name not in SPREADS:
                 self._fits(one, op.type.element, op.at)
             if isinstance(one, Values):
                 meanings = self.world.notes.setdefault(f"{self.launch.program.name} {name}", (op.at, {}))[1]
@@ -91,7 +91,7 @@ class Machine(Floats):
             limit = integers.most_rows(value, element, self.world.rows)
         except Undecided as error:
             raise NotProved("memory", str(error), at) from error
-        self.world.limit = min(self.world.limit, (limit, at))
+        self.world.limits[at] = min(limit, self.world.limits.get(at, limit))
 
     # control
 
@@ -252,6 +252,7 @@ class Machine(Floats):
             raise NotProved("memory", f"{buffer.name} is used before the wait for the launch before", op.at)
 
 
+SPREADS = ("tt.splat", "tt.broadcast", "tt.expand_dims", "tt.reshape")  # values that fitted before
 INTEGERS = "addi subi muli divsi remsi divui remui minsi maxsi minui maxui andi ori xori"
 ALIKE = {
     **dict.fromkeys(FLOATING, "float"),

@@ -1,7 +1,8 @@
 """Proves configurations of a kernel, and says for what: records calls, finds the form of launches, proves them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,10 @@ from verify_norm.core.ops import OPS, arithmetic
 from verify_norm.core.spec import Contract, Op
 from verify_norm.loading.registry import find
 from verify_norm.proof.memory import NotProved
-from verify_norm.proof.prover import Configuration, Proved, prove_call, prove_form
+from verify_norm.proof.prover import Configuration, Proved, program, prove_call, prove_form
 from verify_norm.proof.recording import record
 from verify_norm.proof.shapes import Form, form
+from verify_norm.proof.ttir import Line
 
 SMALL = tuple(range(1, 17))  # of M: a host may cut few rows in another way
 MULTIPLES, OTHERS = (32, 48, 1024, 65536), (17, 37, 1021, 70001)  # of M: what Triton may specialize on, and not
@@ -22,6 +24,7 @@ REACH = (
     *("layernorm_bwd", "rmsnorm_bwd", "add_layernorm_bwd", "add_rmsnorm_bwd"),
 )
 LEAST, MOST = 3, 2**17  # elements of a row: of 2 the squares (x − μ)² are equal, and could stand for each other
+PROGRAMS = 2**31 - 1  # of a launch, at most
 LANES = (128, 64, 32, 16, 8, 4, 2, 1)
 SUMS = {"MEAN": False, "VAR": True, "C1": True, "C2": False, "ΣDY·X": True, "ΣDY": False}  # of products or of terms
 NAMES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
@@ -31,7 +34,8 @@ NAMES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
 class Asked:
     """What to prove: a kernel for rows of a length, or groups of one, in one type.
 
-    M, the number of rows, is a symbol of at most `most_rows`, and `rows` where it cannot be one.
+    M, the number of rows or, with groups, of samples, is a symbol of at most `most_rows`, and `rows` where it cannot be
+    one.
     """
 
     kernel: str
@@ -43,14 +47,18 @@ class Asked:
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of it: the domain of M in words, what was shown, the contract that is kept, and why not."""
+    """What came of it: the domain of M in words, what was shown, the contract that is kept, and why not.
+
+    `alone` says why M is one number.
+    """
 
     asked: Asked
     domain: str = ""
+    alone: str = ""
     proved: Proved = field(default_factory=Proved)
     contract: Contract | None = None
     reasons: list[dict[str, Any]] = field(default_factory=list)
-    forms: list[tuple[str, int, dict[str, Any]]] = field(default_factory=list)
+    forms: list[tuple[str, Form]] = field(default_factory=list)
     kernels: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -79,7 +87,7 @@ def configurations(
     found = []
     for columns, dtype in cases:
         _refuse(columns, common)
-        count = max(rows // groups, 1) * groups if groups else rows
+        count = max(rows // groups, 1) if groups else rows
         if groups and columns % positions:
             raise UsageError(f"a group of {columns} elements has no whole channels of {positions} positions")
         found.append(Asked(kernel, Configuration(record.op, dtype, columns=columns, **common), bind, count, most_rows))
@@ -98,7 +106,7 @@ def _refuse(columns: int, common: Mapping[str, Any]) -> None:
 
 def prove(asked: Sequence[Asked]) -> list[Outcome]:
     """Return the outcome of each configuration; raises UsageError if a kernel cannot be loaded."""
-    answers = record([_request(one) for one in asked])
+    answers = record([request(one) for one in asked])
     wrong = next((answer["error"] for answer in answers if answer.get("usage")), None)
     if wrong is not None:
         raise UsageError(wrong)
@@ -106,11 +114,12 @@ def prove(asked: Sequence[Asked]) -> list[Outcome]:
 
 
 def _sizes(asked: Asked) -> tuple[int, ...]:
-    """Return the numbers of rows that are recorded; groups of channels have one."""
-    return (asked.rows,) if asked.config.groups else (asked.rows, *SMALL, *MULTIPLES, *OTHERS)
+    """Return the numbers of rows, or of samples, that are recorded."""
+    return (asked.rows, *SMALL, *MULTIPLES, *OTHERS)
 
 
-def _request(asked: Asked) -> dict[str, Any]:
+def request(asked: Asked) -> dict[str, Any]:
+    """Return what to record of a kernel."""
     config, op = asked.config, OPS[asked.config.op]
     shape = [] if config.groups else [config.columns]
     scalars = {"eps": config.eps, "normalized_shape": shape, "weight_offset": config.offset}
@@ -124,8 +133,7 @@ def _inputs(op: Op, config: Configuration, rows: int) -> dict[str, Any]:
     shapes = {"data": [rows, config.columns], "affine": [config.size(rows).parameters], "statistic": [rows]}
     if config.groups:
         channels = config.groups * config.columns // config.positions
-        shapes |= {"data": [rows // config.groups, channels, config.positions]}
-        shapes |= {"statistic": [rows // config.groups, config.groups]}
+        shapes |= {"data": [rows, channels, config.positions], "statistic": [rows, config.groups]}
     return {t.name: (shapes[t.extent], t.among(config.dtype, None)) for t in op.inputs if t.extent in shapes}
 
 
@@ -138,66 +146,104 @@ def _outcome(asked: Asked, answer: Mapping[str, Any]) -> Outcome:
     if not answer["kernels"]:
         outcome.reasons.append({"what": "reach", "why": "the call launches no Triton kernel", "line": ""})
         return outcome
+    found = forms(asked, answer["calls"])
+    outcome.alone = "" if any(one.rows for _, one in found) else _walking(asked, answer)
+    _each(outcome, found)
+    if outcome.reasons and all(reason["what"] == "reach" for reason in outcome.reasons) and not outcome.alone:
+        first = outcome.reasons[0]
+        outcome.alone = f"{first['why']} ({first['line']})" if first["line"] else str(first["why"])
+        outcome.reasons, outcome.forms, outcome.proved = [], [], Proved()
+        _each(outcome, one_m(asked, answer["calls"]))
     try:
-        _every_m(outcome, answer["calls"])
+        outcome.contract = None if outcome.reasons else _contract(asked.config, outcome)
     except NotProved as error:
         _note(outcome, error)
-    beyond_reach = all(reason["what"] == "reach" for reason in outcome.reasons)
-    if beyond_reach and (outcome.reasons or not outcome.forms):
-        outcome.reasons, outcome.forms, outcome.proved = [], [], Proved()
-        try:
-            rows, call = asked.rows, answer["calls"][0]
-            _take(outcome, prove_call(asked.config, rows, call, answer["kernels"]), f"M = {rows}", 0, call)
-        except NotProved as error:
-            _note(outcome, error)
-    if not outcome.reasons:
-        outcome.contract = _contract(asked.config, outcome)
     return outcome
 
 
-def _every_m(outcome: Outcome, calls: Sequence[Mapping[str, Any]]) -> None:
-    """Prove every M: by one form of the launches, or by one for each class of M > 16 and a call for each M up to 16."""
-    config, kernels, sizes = outcome.asked.config, outcome.kernels, _sizes(outcome.asked)
-    by_size = dict(zip(sizes, calls, strict=True))
-    if len(sizes) == 1:
-        return
+def _each(outcome: Outcome, found: Sequence[tuple[str, Form]]) -> None:
+    """Prove the call of each class of M."""
+    config, kernels = outcome.asked.config, outcome.kernels
+    try:
+        for words, one in found:
+            if one.rows:
+                _take(outcome, prove_form(config, one, kernels), words, one)
+            else:
+                m = int(words.rpartition(" ")[2])
+                _take(outcome, prove_call(config, m, one.call, kernels), words, one)
+    except NotProved as error:
+        _note(outcome, error)
+
+
+def forms(asked: Asked, calls: Sequence[Mapping[str, Any]]) -> list[tuple[str, Form]]:
+    """Return the form of the call of each class of M, which is in words.
+
+    There is one class, or those of M > 16 and each M up to 16; or `asked.rows` alone, where launches have no form.
+    """
+    by_size = dict(zip(_sizes(asked), calls, strict=True))
     large = (*OTHERS, *MULTIPLES)
     for classes in (
         {"every M": (*SMALL, *large)},
         {"every M > 16": large},
         {"M > 16, 16 ∤ M": OTHERS, "M > 16, 16 | M": MULTIPLES},
     ):
-        forms = {words: _form(members, by_size) for words, members in classes.items()}
-        if None not in forms.values():
-            break
-    else:
-        return
-    for words, found in forms.items():
-        assert found is not None
-        _take(outcome, prove_form(config, found, kernels), words, found.rows, found.call)
-    for m in SMALL if "every M" not in forms else ():
-        _take(outcome, prove_call(config, m, by_size[m], kernels), f"M = {m}", 0, by_size[m])
+        found = {words: _form(members, by_size) for words, members in classes.items()} if len(by_size) > 1 else {}
+        if found and None not in found.values():
+            each = [(words, one) for words, one in found.items() if one is not None]
+            return each + [(f"M = {m}", Form(by_size[m])) for m in SMALL if "every M" not in found]
+    return one_m(asked, calls)
+
+
+def _walking(asked: Asked, answer: Mapping[str, Any]) -> str:
+    """Return which launch has programs in a number that no tile of rows gives, and where its loop over rows is."""
+    sizes, calls = _sizes(asked)[1:], answer["calls"][1:]
+    launches = [[event for event in call["events"] if "launch" in event] for call in calls]
+    if len({len(found) for found in launches}) != 1:
+        return f"a call launches {len(launches[0])} kernels of {sizes[0]} rows, {len(launches[-1])} of {sizes[-1]}"
+    for each in zip(*launches, strict=True):
+        grids = [event["grid"] for event in each]
+        if form(sizes, [{"events": [event | {"arguments": []}]} for event in each]) is None:
+            kernel = answer["kernels"][each[-1]["launch"]]
+            loops = [op for op in program(kernel["ttir"]).body.operations if op.name == "scf.for"]
+            where = f"; its loop over rows is {loops[0].at}" if loops else ""
+            rows = f"M = {sizes[0]} rows have {grids[0][0]}, {sizes[-1]} have {grids[-1][0]}"
+            return f"no tile of rows gives the programs of {kernel['name']} ({rows}){where}"
+    return "an argument of a launch is not affine in M"
+
+
+def one_m(asked: Asked, calls: Sequence[Mapping[str, Any]]) -> list[tuple[str, Form]]:
+    """Return the call of `asked.rows` alone, as `forms`."""
+    return [(f"M = {asked.rows}", Form(calls[0]))]
 
 
 def _form(members: Sequence[int], by_size: Mapping[int, Any]) -> Form | None:
     return form(members, [by_size[m] for m in members])
 
 
-def _take(outcome: Outcome, proved: Proved, words: str, rows: int, call: Mapping[str, Any]) -> None:
+def _take(outcome: Outcome, proved: Proved, words: str, found: Form) -> None:
     """Add what has been proved of one class of M."""
-    before = outcome.proved
     for error in proved.failures.values():
         _note(outcome, error)
-    limit, at = proved.limit
-    if rows and limit < outcome.asked.most_rows:
-        hint = f"beyond M = {int(limit)} a number of 32 bits overflows; --most-rows {int(limit)} proves the others"
-        _note(outcome, NotProved("memory", hint, at))
-    proved.runs, proved.rows = before.runs + proved.runs, max(before.rows, proved.rows)
-    proved.degree = max(before.degree, proved.degree)
-    outcome.proved = proved
-    outcome.forms.append((words, rows, dict(call)))
-    symbolic = [words for words, rows, _ in outcome.forms if rows]
-    outcome.domain = f"every M, 1 ≤ M ≤ {outcome.asked.most_rows}" if symbolic else words
+    outcome.proved.add(proved)
+    outcome.forms.append((words, found))
+    symbolic, each = any(one.rows for _, one in outcome.forms), max(one.each for _, one in outcome.forms)
+    most = min(outcome.asked.most_rows, PROGRAMS // each)
+    for error in _beyond(proved.limits, most) if found.rows else ():
+        _note(outcome, error)
+    outcome.domain = f"every M, 1 ≤ M ≤ {most}" if symbolic else words
+    outcome.domain += " samples" * bool(outcome.asked.config.groups)
+
+
+def _beyond(limits: Mapping[Line, float], most: int) -> Iterator[NotProved]:
+    """Yield what stands in the way of M up to `most`: the first line that overflows, and the first argument."""
+    least = int(min([most, *limits.values()]))
+    for here in (True, False):
+        limit, at = min(((one, at) for at, one in limits.items() if bool(at.line) == here), default=(inf, Line("", 0)))
+        what = (
+            "a number of 32 bits overflows" if here else "an argument has 64 bits, and Triton compiles another kernel"
+        )
+        if limit < most:
+            yield NotProved("memory", f"beyond M = {int(limit)} {what}; --most-rows {least} proves the others", at)
 
 
 def _note(outcome: Outcome, error: NotProved) -> None:
@@ -216,17 +262,20 @@ def depths(proved: Proved) -> dict[str, int]:
 
 
 def _contract(config: Configuration, outcome: Outcome) -> Contract:
-    """Return the strictest contract whose sums are at least as deep as those of the kernel."""
+    """Return the strictest contract whose sums are at least as deep as those of the kernel; raises NotProved."""
     words = {word for stage in outcome.proved.outputs.values() for word in stage.words}
     narrow = {name: NAMES[kind] for name, _, kind in (word.partition("=") for word in words)}
     contract = Contract(variance="two_pass", xhat=narrow.get("xhat"))  # type: ignore[arg-type]
+    if narrow.get("residual", config.dtype) != config.dtype:
+        raise NotProved("rounding", f"the sum is rounded to {narrow['residual']}, and x is {config.dtype}")
     if "residual" in narrow:
         contract = replace(contract, residual="rounded")
     found, over_rows = depths(outcome.proved), {"ΣDY·X", "ΣDY"}
-    rows = outcome.asked.rows // max(config.groups, 1) * max(config.positions, 1)
+    rows = outcome.asked.rows * max(config.positions, 1)
     for lanes in LANES:
         a = arithmetic(replace(contract, lanes=lanes), config.dtype)
-        terms = {kind: a.terms(rows if kind in over_rows else config.columns, products=SUMS[kind]) for kind in found}
-        if all(depth <= terms[kind] for kind, depth in found.items()):
+        count = {kind: rows if kind in over_rows else config.columns for kind in found}
+        depth = {kind: min(deep, count[kind]) for kind, deep in found.items()}  # what adds a 0 is exact
+        if all(depth[kind] <= a.terms(count[kind], products=SUMS[kind]) for kind in found):
             return replace(contract, lanes=lanes)
     return replace(contract, summation="sequential")

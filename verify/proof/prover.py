@@ -41,9 +41,9 @@ class Configuration:
     groups: int = 0
     positions: int = 0
 
-    def size(self, rows: int) -> Size:
-        """Return the extents of so many rows."""
-        return Size(rows, self.columns, self.groups, self.positions)
+    def size(self, m: int) -> Size:
+        """Return the extents of m rows, or samples of groups."""
+        return Size(m * max(self.groups, 1), self.columns, self.groups, self.positions)
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Proved:
 
     outputs, failures : the stage of each output, or why it is not proved
     values : the line, meaning and depth of each value
-    limit : the largest M whose numbers fit into their types, and the line where a larger one does not
+    limits : the largest M whose numbers fit into their types, by line; arguments have none
     degree : of the polynomials that have to vanish
     runs : how many programs stand for all
     rows : of the largest run: what a quotient is compared with
@@ -61,25 +61,47 @@ class Proved:
     outputs: dict[str, Stage] = field(default_factory=dict)
     failures: dict[str, NotProved] = field(default_factory=dict)
     values: dict[str, dict[str, Any]] = field(default_factory=dict)
-    limit: tuple[float, Line] = (float("inf"), Line("", 0))
+    limits: dict[Line, float] = field(default_factory=dict)
     degree: int = 0
     runs: int = 0
     rows: int = 0
 
+    def add(self, other: "Proved") -> None:
+        """Add what has been shown of a call for other M."""
+        for name, stage in other.outputs.items():
+            self.outputs[name] = joined(self.outputs.get(name, stage), stage)
+        for name, value in other.values.items():
+            self.note(name, value["line"], value["depth"])
+        self.failures |= other.failures
+        self.limited(other.limits)
+        self.degree, self.rows = max(self.degree, other.degree), max(self.rows, other.rows)
+        self.runs += other.runs
+
+    def limited(self, limits: Mapping[Line, float]) -> None:
+        """Add the largest M that lines allow."""
+        self.limits |= {at: min(limit, self.limits.get(at, limit)) for at, limit in limits.items()}
+
+    def note(self, name: str, line: str, meanings: Mapping[str, int]) -> None:
+        """Add what a value is, with the depth of each meaning."""
+        depths = self.values.setdefault(name, {"line": line, "depth": {}})["depth"]
+        for kind, depth in meanings.items():
+            depths[kind] = max(depth, depths.get(kind, 0))
+
 
 def prove_form(config: Configuration, found: Form, kernels: Mapping[str, Mapping[str, Any]]) -> Proved:
-    """Prove a call for every M: the program of a full tile of rows, and of the last tile with 1, 2, … rows in it.
+    """Prove a call for every M: the programs of a full tile of rows, and of the last tile with 1, 2, … rows in it.
 
-    Program p has the rows from rows·p on. In the first run M = rows·p + rows + q, in the others M = rows·p + k, with
-    p, q ≥ 0: together all M. Programs differ in p alone, on which no value but an address depends. Raises NotProved.
+    Tile p has the rows from rows·p on. In the first run M = rows·p + rows + q, in the others M = rows·p + k, with
+    p, q ≥ 0: together all M. Tiles differ in p alone, on which no value but an address depends. Raises NotProved.
     """
-    proved, rows = Proved(), found.rows
+    proved, rows, each = Proved(), found.rows, found.each
     cases = [(rows, 1), *((k, 0) for k in range(1, rows))]
     for seed in SEEDS:
         for valid, beyond in cases:
             m = num(valid, rows, beyond)
-            grid = num(1, 1, beyond) if rows == 1 or not beyond else undecided("the number of programs")
-            _run(config, found.call, kernels, proved, seed, _Symbols(valid, rows, m, grid))
+            known = rows == 1 or not beyond
+            grid = num(each, each, each * beyond) if known else undecided("the number of programs")
+            _run(config, found.call, kernels, proved, seed, _Symbols(valid, rows, m, grid, each))
     return proved
 
 
@@ -95,12 +117,13 @@ def prove_call(
 
 @dataclass(frozen=True, slots=True)
 class _Symbols:
-    """The rows that exist in a run, rows of a program where it is a symbol (else 0), M, and the grid there."""
+    """The rows that exist in a run; rows of a tile where it is a symbol (else 0), M, the grid, a tile's programs."""
 
     valid: int
     rows: int
     m: Num
     grid: Any
+    each: int = 1
 
     def number(self, value: int | Affine) -> Num:
         """Return a recorded number."""
@@ -132,20 +155,19 @@ def _run(
             memory.buffer(event["zeros"]).fill()
             continue
         arguments = [memory.argument(value) for value in event["arguments"]]
-        program = _program(kernels[event["launch"]]["ttir"])
+        kernel = program(kernels[event["launch"]]["ttir"])
         for one in memory.buffers.values():
             one.begin()
         grid = (at.grid, num(1), num(1)) if at.rows else tuple(num(size) for size in event["grid"])
-        launch = Launch(program, arguments, grid, event["warps"], event["early"], event is launches[0])
-        for pid in [(num(0, 1), num(0), num(0))] if at.rows else _programs(event["grid"]):
+        launch = Launch(kernel, arguments, grid, event["warps"], event["early"], event is launches[0])
+        tile = [(num(k, at.each), num(0), num(0)) for k in range(at.each)]
+        for pid in tile if at.rows else _programs(event["grid"]):
             Machine(world, launch, pid).run()
     _check(config, call, known, memory, world, proved)
-    proved.limit = min(proved.limit, world.limit)
+    proved.limited(world.limits)
     proved.runs, proved.rows = proved.runs + 1, max(proved.rows, at.valid)
     for name, (line, meanings) in world.notes.items():
-        entry = proved.values.setdefault(name, {"line": str(line), "depth": {}})
-        for kind, depth in meanings.items():
-            entry["depth"][kind] = max(depth, entry["depth"].get(kind, 0))
+        proved.note(name, str(line), meanings)
 
 
 def _programs(grid: Sequence[int]) -> list[tuple[Num, ...]]:
@@ -156,7 +178,8 @@ def _programs(grid: Sequence[int]) -> list[tuple[Num, ...]]:
 _read: dict[str, Program] = {}
 
 
-def _program(text: str) -> Program:
+def program(text: str) -> Program:
+    """Return a kernel from its TTIR; raises NotProved."""
     if text not in _read:
         try:
             _read[text] = read(text)

@@ -68,7 +68,10 @@ def record(requests: Sequence[Mapping[str, Any]], seconds: float = 300.0) -> lis
         raise UsageError(f"recording the launches takes longer than {seconds:g} s") from error
     answer = done.stdout.rpartition("\n")[2]
     if done.returncode or not answer.startswith("["):
-        raise UsageError(f"the launches cannot be recorded: {(done.stderr.strip().splitlines() or ['no answer'])[-1]}")
+        lines = done.stderr.strip().splitlines() or ["no answer"]
+        why = next((line.strip() for line in lines if "what():" in line), lines[-1])  # of an exception in C++
+        hint = "; autograd needs a device: name a function that launches the kernels" * ("linked with" in why)
+        raise UsageError(f"the launches cannot be recorded: {why.removeprefix('what():').strip()}{hint}")
     found: list[dict[str, Any]] = json.loads(answer)
     return found
 

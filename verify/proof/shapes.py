@@ -1,6 +1,6 @@
 """How the launches of a call depend on its number of rows: read from calls of several sizes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 MOST_ROWS = 4096  # of one program
@@ -14,18 +14,23 @@ class Affine(NamedTuple):
 
 
 class Form(NamedTuple):
-    """Launches for every M: the calls with each number that depends on M as an `Affine`, and rows of a program."""
+    """Launches for every M: the call with each number that depends on M as an `Affine`, and ⌈M/rows⌉ tiles of rows.
 
-    call: dict[str, Any]
-    rows: int
+    A tile has `each` programs, as many as a sample has groups; they are numbered from each·tile on. Without rows it is
+    the call of one M.
+    """
+
+    call: Mapping[str, Any]
+    rows: int = 0
+    each: int = 1
 
 
 def form(sizes: Sequence[int], calls: Sequence[dict[str, Any]]) -> Form | None:
     """Return what calls of these numbers of rows have in common; None if a number is not affine in M.
 
-    The grid of each launch has to be ⌈M/rows⌉ programs, with the same rows in each.
+    All launches have to have the same tiles: ⌈M/rows⌉ of one program, or M of `each` programs.
     """
-    rows: set[int | None] = set()
+    tiles: set[tuple[int, int] | None] = set()
     structures = [[event.get("launch", sorted(event)) for event in call["events"]] for call in calls]
     if any(one != structures[0] for one in structures):
         return None
@@ -34,11 +39,10 @@ def form(sizes: Sequence[int], calls: Sequence[dict[str, Any]]) -> Form | None:
             grids = [call["events"][k]["grid"] for call in calls]
             if any(grid[1:] != [1, 1] for grid in grids):
                 return None
-            rows.add(_rows(sizes, [grid[0] for grid in grids]))
+            tiles.add(_tiles(sizes, [grid[0] for grid in grids]))
     common = _affine(sizes, [_without_grids(call) for call in calls])
-    if len(rows) != 1 or None in rows or common is None:
-        return None
-    return Form(common, int(rows.pop() or 0))
+    found = tiles.pop() if len(tiles) == 1 else None
+    return None if found is None or common is None else Form(common, *found)
 
 
 def _without_grids(call: dict[str, Any]) -> dict[str, Any]:
@@ -46,9 +50,13 @@ def _without_grids(call: dict[str, Any]) -> dict[str, Any]:
     return {**call, "events": events}
 
 
-def _rows(sizes: Sequence[int], programs: Sequence[int]) -> int | None:
-    """Return the rows of a program if ⌈M/rows⌉ programs run."""
-    fitting = [r for r in range(1, MOST_ROWS + 1) if all(-(-m // r) == g for m, g in zip(sizes, programs, strict=True))]
+def _tiles(sizes: Sequence[int], programs: Sequence[int]) -> tuple[int, int] | None:
+    """Return the rows of a tile and its programs."""
+    pairs = list(zip(sizes, programs, strict=True))
+    fitting = [(r, 1) for r in range(1, MOST_ROWS + 1) if all(-(-m // r) == g for m, g in pairs)]
+    each = programs[0] // sizes[0]
+    if each > 1 and all(each * m == g for m, g in pairs):
+        fitting.append((1, each))
     return fitting[0] if len(fitting) == 1 else None
 
 

@@ -151,6 +151,9 @@ class Rules:
                 return a._replace(degree=degree, roots=roots)
         if operator == "add" and "0" in (left.kind, right.kind):
             return (right if left.kind == "0" else left)._replace(degree=degree, roots=roots)
+        of_inputs = operator == "add" and {left.kind, right.kind} == {"X0", "RESIDUAL"}
+        if element != "f32" and of_inputs and not left.narrow and not right.narrow:  # a sum that is rounded once
+            return Stage("X", narrow=element, degree=degree, roots=roots)
         if element != "f32":
             return unknown(f"arithmetic in {element}: {left.kind} {operator} {right.kind}", degree, roots)
         for a in left, right:

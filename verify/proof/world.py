@@ -24,7 +24,7 @@ class World:
     constants: Callable[[float], tuple[Stage, int] | None]
     rows: int
     reasons: list[tuple[str, Line]] = field(default_factory=lambda: [("", Line("", 0))])
-    limit: tuple[float, Line] = (float("inf"), Line("", 0))
+    limits: dict[Line, float] = field(default_factory=dict)
     notes: dict[str, tuple[Line, dict[str, int]]] = field(default_factory=dict)
 
     def reason(self, why: str, at: Line) -> int:

@@ -138,6 +138,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add("--norm-contract", metavar="C", help="What the kernels promise, as llama,inplace=y:x.")
     add("--norm-only", metavar="CLAUSES", help="What the kernels take, as ndim=2,N%%8=0.")
     add("--norm-baseline", metavar="FILE", help="Fail a kernel that is worse than in these reports (--norm-report).")
+    add("--norm-certificate", metavar="FILE", help="Say what these certificates prove (verify-norm prove --json FILE).")
     cheats = "The kernels may cheat: truth and verdict stay out of their processes, which are in a sandbox."
     add("--norm-untrusted", action="store_const", const=True, help=cheats)
     accept = "Do not fail where the search ends before all corner cases; skip a check that then has no data."
@@ -151,8 +152,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Refuse a mistake in the options before anything is collected."""
     config.addinivalue_line("markers", f"{MARK}(kernels, expected): made by verify_norm.parametrize_checks")
     given, report = chosen(config), config.option.norm_report or ""
-    baseline = config.option.norm_baseline or ""
-    if not given and not report and not baseline:
+    baseline, certificate = config.option.norm_baseline or "", config.option.norm_certificate or ""
+    if not given and not report and not baseline and not certificate:
         return
     from verify_norm.core import serial
     from verify_norm.search.options import options
@@ -164,6 +165,10 @@ def pytest_configure(config: pytest.Config) -> None:
             from verify_norm.report import documents
 
             documents.read(baseline)
+        if certificate:
+            from verify_norm.proof import saved
+
+            saved.read(certificate)
     except UsageError as error:
         raise pytest.UsageError(f"verify-norm: {error}") from None
 

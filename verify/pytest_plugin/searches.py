@@ -77,6 +77,7 @@ class Searches:
         options |= {"device": self._device(table), "checks": ",".join(checks)}
         names = {name: flag.name for name, flag in flags().items()} | {"corpus": "--corpus"}
         named: dict[str, Any] = {"--kernel": target, "--op": kernel.op, "--bind": kernel.bind}
+        named |= {"--certificate": self._certificate(target)}
         named |= {names[name]: value for name, value in options.items()}
         given = [
             option if value is True else f"{option}={value}"
@@ -106,6 +107,15 @@ class Searches:
         found = nearest(self.config.rootpath) or Config()
         given = getattr(self.config.option, "norm_baseline", None)
         return table, note, given or str(found.defaults.get("baseline", "")), found.limits
+
+    def _certificate(self, target: str) -> str:
+        """Return the file of certificates if it has one of the kernel."""
+        path = str(getattr(self.config.option, "norm_certificate", None) or "")
+        if not path:
+            return ""
+        from verify_norm.proof.saved import mentioned
+
+        return path if mentioned(path, target) else ""
 
     def _device(self, table: dict[str, Any]) -> str:
         asked = str(self.config.option.norm_device or "auto")

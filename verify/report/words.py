@@ -8,6 +8,7 @@ from verify_norm.auditing.model import Audit, Document, Ladder, Rung, report_of
 from verify_norm.core.case_words import case as case
 from verify_norm.core.case_words import count as count
 from verify_norm.core.errors import Exit
+from verify_norm.core.proved import sentences
 from verify_norm.core.results import Report, cases, unchecked
 from verify_norm.core.spec import Contract
 from verify_norm.core.tally import CheckResult, Skip
@@ -55,12 +56,12 @@ def headline(document: Document) -> Headline:
 def seen(report: Report) -> list[str]:
     """Return what the compared cases had in them, and the contract if it is not the strict one, a line for each fact.
 
-    The last line is what the run spent beside the cases. There are no lines where no output was compared, and for a
-    report of an older verify-norm.
+    The last lines are what is proved, and what the run spent beside the cases. There are no others where no output was
+    compared, and for a report of an older verify-norm.
     """
     saw, done = report.seen, report.coverage
     if saw is None or done is None or not done.compared:
-        return []
+        return sentences(report.proofs)
     sizes = [f"M = {saw.rows:,}", f"N = {saw.length:,}", *[f"C/G = {saw.group:,}"] * (saw.group > 0)]
     types = ", ".join(saw.types) + f"; weights also {', '.join(saw.weights)}" * bool(saw.weights)
     layouts = ", ".join(sorted(saw.layouts, key=lambda name: (name != "contiguous", name))).replace("_", " ")
@@ -74,7 +75,7 @@ def seen(report: Report) -> list[str]:
     called = [f"{name} in {times:,} of {count(done.compared, 'case')}" for name, times in saw.operators.items()]
     lines += [f"it calls torch's {', '.join(called)}"] * bool(called)
     lines += [f"note: {words}, in {count(times, 'case')}" for words, times in saw.notes.items()]
-    return [*lines, *filter(None, [spent(report)])]
+    return [*lines, *sentences(report.proofs), *filter(None, [spent(report)])]
 
 
 def spent(report: Report) -> str:
