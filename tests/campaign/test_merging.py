@@ -1,12 +1,16 @@
 """The report of several units is that of all their cases."""
 
+from dataclasses import replace
+
 import campaigns
 import norms
+import pytest
 
 from verify_norm.campaign.merging import merged
 from verify_norm.core.errors import Exit
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import Kernel
+from verify_norm.core.tally import CheckResult, Detectable, Skip
 from verify_norm.report import documents, terminal
 from verify_norm.search.search import search
 
@@ -53,3 +57,58 @@ def test_types_stay_apart():
     found = merged([campaigns.report("float32"), campaigns.report("bfloat16")])
     assert {(tally.output, tally.dtype) for tally in found.tallies} >= {("y", "float32"), ("y", "bfloat16")}
     assert found.settings.dtypes[-1] == "bfloat16" or len(found.settings.dtypes) > 1
+
+
+ONE = replace(campaigns.report(), outside="ndim=2")
+WRONG = replace(campaigns.report(wrong=True), outside="ndim=2")
+
+
+def detects(cases, everything, **errors):
+    return (Detectable("sums", "y", "float32", cases, everything, **errors),)
+
+
+def skips(what, cases):
+    return (Skip(what, "why", cases),)
+
+
+@pytest.mark.parametrize(
+    ("field", "one", "other", "both"),
+    [
+        ("interrupted", False, True, True),
+        ("seen", None, ONE.seen, None),  # of an older verify-norm
+        ("coverage", ONE.coverage, None, None),
+        ("detectable", detects(1, 0.5, row=0.25), detects(3, 0.75, row=0.125), detects(4, 0.5, row=0.125)),
+        ("detectable", detects(1, 2.0, dropped=1.0), detects(3, 2.0, dropped=0.0), detects(4, 2.0, dropped=0.25)),
+        ("detectable", detects(1, 2.0, dropped=1.0), detects(3, 2.0), detects(4, 2.0, dropped=1.0)),
+        ("detectable", detects(1, 2.0, element=0.5), detects(3, 2.0), detects(4, 2.0, element=0.5)),
+        ("skipped", skips("check gradient", 1), skips("check gradient", 1), skips("check gradient", 1)),
+        ("skipped", skips("output rstd", 9), skips("output rstd", 1), skips("output rstd", 10)),
+        ("skipped", skips("cases", 1), skips("cases", 1), skips("cases", 2)),
+        (
+            "checks",
+            (CheckResult("sums", "s", 0, 0, no_data="no sums"),),
+            (CheckResult("sums", "s", 2, 1, 1, 2),),
+            (CheckResult("sums", "s", 2, 1, 1, 2),),
+        ),
+    ],
+)
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_two_reports_say_together(field, one, other, both, turned):
+    pair = [replace(ONE, **{field: value}) for value in (one, other)]
+    assert getattr(merged(pair[::-1] if turned else pair), field) == both
+
+
+def test_coverage_is_that_of_all_but_pairs_are_those_of_one():
+    one, other = (replace(ONE.coverage, planned=n, ended="late" * (n == 2), pairs=9 * n, possible=99) for n in (1, 2))
+    for pair in ((one, other), (other, one)):
+        found = merged([replace(ONE, coverage=each) for each in pair]).coverage
+        assert (found.planned, found.ended, found.pairs, found.possible) == (3, "late", 18, 99)
+        assert found.outputs == {name: 2 * cases for name, cases in ONE.coverage.outputs.items()}
+
+
+@pytest.mark.parametrize(
+    ("outside", "said"), [(("ndim=2", "ndim=2"), "ndim=2"), (("ndim=2", "ndim=3"), ""), (("ndim=2", ""), "")]
+)
+def test_what_no_failure_is_outside_of_is_said_where_all_units_agree(outside, said):
+    assert merged([replace(WRONG, outside=one) for one in outside]).outside == said
+    assert merged([replace(ONE, outside="ndim=4"), *(replace(WRONG, outside=one) for one in outside)]).outside == said
