@@ -24,6 +24,7 @@ PINNED = tuple(f"checks/test_tolerances{of}.py" for of in ("", "_of_laws", "_of_
 TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", EXAMPLES)) | {
     "checks": (*MIRROR, *PINNED, "checks/test_numbers_of_findings.py"),
     "checks.relations.cotangents": ("checks/test_autograd.py",),
+    "checks.relations.forward_mode": (*MIRROR, "checks/test_autograd.py"),
     "checks.relations.graphs": ("checks/test_autograd.py",),
     "checks.relations.leaks": ("checks/test_effects.py",),
     "checks.relations.moments": (*MIRROR, *PINNED, "checks/test_distribution.py"),

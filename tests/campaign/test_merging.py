@@ -59,8 +59,9 @@ def test_types_stay_apart():
     assert found.settings.dtypes[-1] == "bfloat16" or len(found.settings.dtypes) > 1
 
 
-ONE = replace(campaigns.report(), outside="ndim=2")
-WRONG = replace(campaigns.report(wrong=True), outside="ndim=2")
+def one(wrong=False, **fields):
+    """A report with these fields."""
+    return replace(campaigns.report(wrong=wrong), **fields)
 
 
 def detects(cases, everything, **errors):
@@ -72,11 +73,9 @@ def skips(what, cases):
 
 
 @pytest.mark.parametrize(
-    ("field", "one", "other", "both"),
+    ("field", "its", "other", "both"),
     [
         ("interrupted", False, True, True),
-        ("seen", None, ONE.seen, None),  # of an older verify-norm
-        ("coverage", ONE.coverage, None, None),
         ("detectable", detects(1, 0.5, row=0.25), detects(3, 0.75, row=0.125), detects(4, 0.5, row=0.125)),
         ("detectable", detects(1, 2.0, dropped=1.0), detects(3, 2.0, dropped=0.0), detects(4, 2.0, dropped=0.25)),
         ("detectable", detects(1, 2.0, dropped=1.0), detects(3, 2.0), detects(4, 2.0, dropped=1.0)),
@@ -93,22 +92,30 @@ def skips(what, cases):
     ],
 )
 @pytest.mark.parametrize("turned", [False, True])
-def test_what_two_reports_say_together(field, one, other, both, turned):
-    pair = [replace(ONE, **{field: value}) for value in (one, other)]
+def test_what_two_reports_say_together(field, its, other, both, turned):
+    pair = [one(**{field: value}) for value in (its, other)]
     assert getattr(merged(pair[::-1] if turned else pair), field) == both
 
 
+@pytest.mark.parametrize("field", ["seen", "coverage"])
+def test_what_an_older_verify_norm_has_not_counted_is_not_known(field):
+    for pair in ((one(), one(**{field: None})), (one(**{field: None}), one())):
+        assert getattr(merged(pair), field) is None
+
+
 def test_coverage_is_that_of_all_but_pairs_are_those_of_one():
-    one, other = (replace(ONE.coverage, planned=n, ended="late" * (n == 2), pairs=9 * n, possible=99) for n in (1, 2))
-    for pair in ((one, other), (other, one)):
-        found = merged([replace(ONE, coverage=each) for each in pair]).coverage
+    usual = campaigns.report().coverage
+    early, late = (replace(usual, planned=n, ended="late" * (n == 2), pairs=9 * n, possible=99) for n in (1, 2))
+    for pair in ((early, late), (late, early)):
+        found = merged([one(coverage=each) for each in pair]).coverage
         assert (found.planned, found.ended, found.pairs, found.possible) == (3, "late", 18, 99)
-        assert found.outputs == {name: 2 * cases for name, cases in ONE.coverage.outputs.items()}
+        assert found.outputs == {name: 2 * cases for name, cases in usual.outputs.items()}
 
 
 @pytest.mark.parametrize(
     ("outside", "said"), [(("ndim=2", "ndim=2"), "ndim=2"), (("ndim=2", "ndim=3"), ""), (("ndim=2", ""), "")]
 )
 def test_what_no_failure_is_outside_of_is_said_where_all_units_agree(outside, said):
-    assert merged([replace(WRONG, outside=one) for one in outside]).outside == said
-    assert merged([replace(ONE, outside="ndim=4"), *(replace(WRONG, outside=one) for one in outside)]).outside == said
+    wrong = [one(wrong=True, outside=each) for each in outside]
+    assert merged(wrong).outside == said
+    assert merged([one(outside="ndim=4"), *wrong]).outside == said

@@ -9,14 +9,14 @@ from campaigns import FACTS, outcome
 from verify_norm.campaign.store import Store
 
 (UNIT,) = campaigns.units(1)
-REPORT = campaigns.report(wrong=True)
 ERRORS = runs.tally([0.1] * 985 + [2.0] * 12 + [9.0] * 3, ratio=0.75, cases=3)
 COUNTS = {"corners": 7, "corners_done": 6, "refused": 5, "compared": 4}
 
 
 def test_columns_have_the_fields_of_their_names(tmp_path):
-    coverage = replace(REPORT.coverage, **COUNTS)
-    report = replace(REPORT, cases=9, seconds_in_kernel=0.5, coverage=coverage, tallies=(ERRORS,))
+    report = campaigns.report(wrong=True)
+    coverage = replace(report.coverage, **COUNTS)
+    report = replace(report, cases=9, seconds_in_kernel=0.5, coverage=coverage, tallies=(ERRORS,))
     with Store.writing(str(tmp_path / "s"), (UNIT,), FACTS) as store:
         store.enter(UNIT, replace(outcome(UNIT), report=report))
         (counts,) = store.query(f"SELECT cases, kernel_seconds, {', '.join(COUNTS)} FROM outcomes")
