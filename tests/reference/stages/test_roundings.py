@@ -17,7 +17,7 @@ from verify_norm.reference.rounding import Given
 from verify_norm.reference.stages.activate import Activate
 from verify_norm.reference.stages.gate import Gate
 from verify_norm.reference.stages.modulate import Modulate
-from verify_norm.reference.stages.stage import Approximate, apart, product_error, sum_error
+from verify_norm.reference.stages.stage import Approximate, apart, passed, product_error, sum_error
 from verify_norm.reference.view import rows
 
 U, T, V = 2.0**-24, 2.0**-60, 2.0**-8  # a unit roundoff, an underflow, the unit roundoff of a narrow type
@@ -126,6 +126,26 @@ COUNTED = {
         LAST["silu"].pull_error(np.zeros((1, 1)), 3.0, one(0.0, 0.0, 0.0), {}, EXACT).lost,
         3 * 0.5,
     ),
+    "activation: dz of its own slope": (
+        LAST["silu"].pull_error(np.ones((1, 1)), 1.0, one(0.0, 0.0, 0.0), {}, ROUNDS).lost - 0.5,
+        2 * 7 * U,
+    ),
+    "activation: z is off": (passed(LAST["silu"], one(0.0, 0.1, 0.0), {}, EXACT).delta, (0.5 + 0.5 * 0.1) * 0.1),
+    "activation: its value": (passed(LAST["silu"], LAST["one"], {}, EXACT).value, 2 / (1 + np.exp(-2.0))),
+    "activation: runs that share bits": (
+        apart(LAST["silu"], one(0.0, 0.0, 0.0), np.array(3.0), {}, EXACT),
+        3 * ACTIVATIONS["silu"].steepest,
+    ),
+    "gate: runs that share bits": (
+        apart(SIGMOID, one(0.0, 0.0, 4.0), np.array(0.0), OPEN, ROUNDS),
+        4 * (alpha + U * 0.5),
+    ),
+    "modulate: dz of what is off": (pulled(ROUNDS, -3.0, dy=5.0, lost=1.0).lost - 2.0, 2 * 4 * 6 * U),
+    "sum: operands of what is off": (summed(PIECES, 3.0, 0.5, products=False), L * (0.5 + 3.5 * 2.0**-7)),
+    "sum: operands in narrow partial sums": (
+        summed(replace(PIECES, partials_u=2.0**-4), NEAR, products=False),
+        L * NEAR * (0.25 + 1.25 * 2.0**-7),
+    ),
     "runs that share bits": (apart(SIGMOID, one(0.0, 9.0, 0.0), np.array(3.0), OPEN, EXACT), 1.5),
     "chain: the terms of z": (
         steps((), layernorm.norm(rows(SIGNS, None), SIGNS, None, np.full(4, 3.0), 0.0), 0 * SIGNS, {}, EXACT)
@@ -148,3 +168,35 @@ COUNTED = {
 def test_a_bound_is_what_its_derivation_counts(value, counted):
     value = np.ravel(value)
     np.testing.assert_allclose(value, np.broadcast_to(np.ravel(counted), value.shape), rtol=1e-2, atol=1e-40)
+
+
+def columns(a):
+    """The errors of dscale and dshift, where dy is 2 ± 1 and z is 3 ± 1."""
+    return pulled(a, 0.0, dy=2.0, lost=1.0, size=3.0, delta=1.0, count=L).gradients
+
+
+SIZES = {  # the largest number that a kernel may meet on the way
+    "activation": (lambda a: LAST["silu"].own_error(one(2.0, 1.0, 0.0), {}, a), 2 + 1),
+    "gate": (lambda a: rounded(a, 0.0, 1.0, 3.0), 3 + 1),
+    "gate: dz": (lambda a: gated(a, 2.0, 1.0, 0.0, 1.0, 3.0).lost, 2 + 1),
+    "gate: dgate": (lambda a: gated(a, 2.0, 1.0, 0.0, 1.0, 3.0).gradients["gate"], 3 * 4 * (1 + 3)),
+    "modulate": (lambda a: modulated(a, 2.0, -5.0, 0.0, 1.0, 3.0), 3 * 4 + 5),
+    "modulate: dz": (lambda a: pulled(a, -3.0, dy=2.0, lost=1.0).lost, 4 * 3),
+    "modulate: dscale": (lambda a: columns(a)["scale"], L * (2 + 1) * (3 + 1)),
+    "modulate: dshift": (lambda a: columns(a)["shift"], L * (2 + 1)),
+}
+
+
+@pytest.mark.parametrize(("error", "largest"), SIZES.values(), ids=[*SIZES])
+@pytest.mark.parametrize(("share", "judged"), [(0.99, False), (1.01, True)])
+def test_what_may_overflow_is_not_judged(error, largest, share, judged):
+    found = error(replace(ROUNDS, huge=share * largest))
+    assert np.isfinite(found).all() == judged
+    assert judged or np.isposinf(found).all()
+
+
+def test_narrow_partial_sums_overflow_earlier():
+    narrow = replace(ROUNDS, partials_u=V, narrow_huge=40.0)
+    assert np.isposinf(columns(narrow)["scale"]).all()  # 48
+    assert np.isfinite(columns(narrow)["shift"]).all()  # 12
+    assert np.isfinite(columns(replace(narrow, partials_u=0.0))["scale"]).all()
