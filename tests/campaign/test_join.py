@@ -53,6 +53,14 @@ def test_a_unit_with_a_problem_is_taken_from_another_store(tmp_path):
     assert read(problem) == read(right)
 
 
+def test_a_problem_stays_that_no_other_store_has_solved(tmp_path):
+    problem, some = store(tmp_path / "a", UNITS[:2], problem="no triton"), store(tmp_path / "b", UNITS[1:3])
+    assert merge([problem, some], problem) == [UNITS[0], *UNITS[3:]]
+    with Store.reading(problem) as opened:
+        said = dict(opened.query("SELECT unit, problem FROM outcomes"))
+    assert said == {UNITS[0].id: "no triton", UNITS[1].id: "", UNITS[2].id: ""}
+
+
 OTHERS = [
     ({"versions": {"torch": "3"}}, "its torch is 3, here it is 2"),
     ({"plan": {"examples": 11, "seed": 0}}, "its examples is 11, here it is 10"),

@@ -1,12 +1,16 @@
 """The report of several units is that of all their cases."""
 
+from dataclasses import replace
+
 import campaigns
 import norms
+import pytest
 
 from verify_norm.campaign.merging import merged
 from verify_norm.core.errors import Exit
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import Kernel
+from verify_norm.core.tally import CheckResult, Detectable, Skip
 from verify_norm.report import documents, terminal
 from verify_norm.search.search import search
 
@@ -53,3 +57,65 @@ def test_types_stay_apart():
     found = merged([campaigns.report("float32"), campaigns.report("bfloat16")])
     assert {(tally.output, tally.dtype) for tally in found.tallies} >= {("y", "float32"), ("y", "bfloat16")}
     assert found.settings.dtypes[-1] == "bfloat16" or len(found.settings.dtypes) > 1
+
+
+def one(wrong=False, **fields):
+    """A report with these fields."""
+    return replace(campaigns.report(wrong=wrong), **fields)
+
+
+def detects(cases, everything, **errors):
+    return (Detectable("sums", "y", "float32", cases, everything, **errors),)
+
+
+def skips(what, cases):
+    return (Skip(what, "why", cases),)
+
+
+@pytest.mark.parametrize(
+    ("field", "its", "other", "both"),
+    [
+        ("interrupted", False, True, True),
+        ("detectable", detects(1, 0.5, row=0.25), detects(3, 0.75, row=0.125), detects(4, 0.5, row=0.125)),
+        ("detectable", detects(1, 2.0, dropped=1.0), detects(3, 2.0, dropped=0.0), detects(4, 2.0, dropped=0.25)),
+        ("detectable", detects(1, 2.0, dropped=1.0), detects(3, 2.0), detects(4, 2.0, dropped=1.0)),
+        ("detectable", detects(1, 2.0, element=0.5), detects(3, 2.0), detects(4, 2.0, element=0.5)),
+        ("skipped", skips("check gradient", 1), skips("check gradient", 1), skips("check gradient", 1)),
+        ("skipped", skips("output rstd", 9), skips("output rstd", 1), skips("output rstd", 10)),
+        ("skipped", skips("cases", 1), skips("cases", 1), skips("cases", 2)),
+        (
+            "checks",
+            (CheckResult("sums", "s", 0, 0, no_data="no sums"),),
+            (CheckResult("sums", "s", 2, 1, 1, 2),),
+            (CheckResult("sums", "s", 2, 1, 1, 2),),
+        ),
+    ],
+)
+@pytest.mark.parametrize("turned", [False, True])
+def test_what_two_reports_say_together(field, its, other, both, turned):
+    pair = [one(**{field: value}) for value in (its, other)]
+    assert getattr(merged(pair[::-1] if turned else pair), field) == both
+
+
+@pytest.mark.parametrize("field", ["seen", "coverage"])
+def test_what_an_older_verify_norm_has_not_counted_is_not_known(field):
+    for pair in ((one(), one(**{field: None})), (one(**{field: None}), one())):
+        assert getattr(merged(pair), field) is None
+
+
+def test_coverage_is_that_of_all_but_pairs_are_those_of_one():
+    usual = campaigns.report().coverage
+    early, late = (replace(usual, planned=n, ended="late" * (n == 2), pairs=9 * n, possible=99) for n in (1, 2))
+    for pair in ((early, late), (late, early)):
+        found = merged([one(coverage=each) for each in pair]).coverage
+        assert (found.planned, found.ended, found.pairs, found.possible) == (3, "late", 18, 99)
+        assert found.outputs == {name: 2 * cases for name, cases in usual.outputs.items()}
+
+
+@pytest.mark.parametrize(
+    ("outside", "said"), [(("ndim=2", "ndim=2"), "ndim=2"), (("ndim=2", "ndim=3"), ""), (("ndim=2", ""), "")]
+)
+def test_what_no_failure_is_outside_of_is_said_where_all_units_agree(outside, said):
+    wrong = [one(wrong=True, outside=each) for each in outside]
+    assert merged(wrong).outside == said
+    assert merged([one(outside="ndim=4"), *wrong]).outside == said

@@ -111,16 +111,20 @@ def foreign(path):
         other.execute("CREATE TABLE mine (x)")
 
 
-def newer(path):
-    entered(path)
-    with sqlite3.connect(path) as database:
-        database.execute("PRAGMA user_version = 99")
+def of_version(number):
+    def make(path):
+        entered(path)
+        with sqlite3.connect(path) as database:
+            database.execute(f"PRAGMA user_version = {number}")
+
+    return make
 
 
 BAD = [
     (lambda path: path.write_text("import torch\n"), {}, "it is a file of something else|is no store"),
     (foreign, {}, "is no store of a campaign"),
-    (newer, {}, "has tables of version 99; this verify-norm has version 2; a newer verify-norm wrote it"),
+    (of_version(99), {}, "has tables of version 99; this verify-norm has version 2; a newer verify-norm wrote it"),
+    (of_version(1), {}, "has tables of version 1; this verify-norm has version 2; an older verify-norm wrote it"),
     (entered, {"plan": {"examples": 11, "seed": 0}}, "of another campaign: its examples is 10, here it is 11"),
     (entered, {"versions": {"torch": "3"}}, "of another campaign: its torch is 2, here it is 3"),
     (entered, {"units": "abd"}, "has other units: a kernel or its file has changed since"),

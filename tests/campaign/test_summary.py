@@ -1,9 +1,12 @@
 """What a summary says: no kernel passes that has a finding, a type that checked nothing, or a unit that is not done."""
 
+from dataclasses import replace
+
 import campaigns
 import pytest
 from campaigns import FACTS, outcome
 
+from verify_norm.campaign import summary as module
 from verify_norm.campaign.model import Outcome
 from verify_norm.campaign.shard import WHOLE, Shard
 from verify_norm.campaign.store import Store
@@ -61,6 +64,23 @@ def test_a_block_may_check_nothing_but_no_type(tmp_path, monkeypatch, without, v
 def test_a_shard_is_judged_by_its_own_units(tmp_path):
     found = summary(tmp_path, (FINE, None, FINE, None), Shard(1, 2))
     assert (found.verdict, found.units, found.cases) == (Exit.PASS, 2, 2)
+
+
+def test_a_row_has_the_errors_of_its_own_shard(tmp_path):
+    (row,) = summary(tmp_path, (FINE, WRONG, FINE, WRONG), Shard(1, 2)).rows
+    assert row.ratio <= 1
+    assert row.findings == 0
+
+
+def test_the_last_units_tell_the_speed(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "RECENT", 2)
+    with Store.writing(str(tmp_path / "s"), UNITS, FACTS) as store:
+        for unit, seconds in zip(UNITS, (90.0, 2.0, 6.0), strict=False):
+            store.enter(unit, replace(outcome(unit), started=200.0 + unit.number, finished=200.0 + seconds))
+    with Store.reading(str(tmp_path / "s")) as store:
+        found = summarize(store)
+    assert {one.seconds for one in found.workers} == {95.0}
+    assert found.rate == 2 / (90 + 4)
 
 
 def test_rows_workers_and_speed(tmp_path):

@@ -11,9 +11,10 @@ from norms import layernorm, layernorm_bwd
 
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS
-from verify_norm.checks.modes import _modes
+from verify_norm.checks.modes import _modes, _sets_of_leaves
 from verify_norm.core.finding import Finding, NoData
 from verify_norm.core.ops import OPS
+from verify_norm.core.run import Run
 from verify_norm.core.spec import Contract, Kernel
 from verify_norm.loading.registry import load, load_directions
 from verify_norm.running.execute import execute
@@ -204,6 +205,17 @@ def test_what_is_overwritten_in_one_mode():
     assert said(layernorm_fwd, "under autocast") == {}
 
 
+def test_what_is_overwritten_in_one_mode_alone_beside_what_always_is():
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        y, mean, rstd = right(x, weight, bias, eps, normalized_shape)
+        if not torch.is_grad_enabled():
+            weight.mul_(2.0)
+        return x.copy_(y), mean, rstd
+
+    found = said(layernorm_fwd, "under torch.no_grad()")
+    assert "under torch.no_grad() it writes to weight" in found[None]
+
+
 def test_what_is_left_switched_off_in_one_mode():
     def layernorm_fwd(x, weight, bias, eps, normalized_shape):
         if torch.is_inference_mode_enabled():
@@ -226,6 +238,30 @@ def test_a_small_case_tries_all_modes_but_captures():
     for way in set(CONDITIONS) - {"under torch.compile"}:
         found = said(wrong_where(CONDITIONS[way]), "in evaluation, after eval()", replace(ROWS, shape=(2, 64)))
         assert set(found) == {"y"}
+
+
+def test_a_small_case_tries_one_way_of_vmap_in_turn():
+    kernel = Kernel("k", "layernorm_fwd", run=right)
+    result = execute(kernel, make.case(replace(ROWS, shape=(2, 64)), OPS[kernel.op], kernel.contract))
+    met = set()
+    for variant in range(120):
+        modes = _modes(replace(result, case=replace(result.case, spec=replace(result.case.spec, variant=variant))))
+        met |= {one.words for one in modes[1:] if one is not None and one.words in BATCHED}
+        assert sum(one.words in BATCHED for one in modes[1:] if one is not None) <= 1
+    assert met == set(BATCHED)
+
+
+@pytest.mark.parametrize(("op", "sizes"), [("layernorm_fwd", 3 + 3 + 1), ("add | layernorm | gate_fwd", 5 + 5 + 1)])
+def test_sets_of_inputs_that_require_gradients(op, sizes):
+    """All sets of few; of five inputs all, all but one, and one alone."""
+    kernel = Kernel("k", op, run=right)
+    words = [one.words for one in _sets_of_leaves(Run(kernel, make.case(ROWS, OPS[op], kernel.contract), {}))]
+    assert len(set(words)) == len(words) == sizes
+    names = [t.name for t in OPS[op].inputs]
+    for name in names:
+        assert f"where {name} alone requires a gradient" in words
+        others = [one for one in words if name not in one.replace(",", "").split() and one.count(",") == len(names) - 2]
+        assert len(others) == 1, name
 
 
 def test_sums_by_a_matrix_product_are_as_good_as_autocast_lets_them():
@@ -252,6 +288,13 @@ def test_a_refusal_to_record_gradients_passes():
 
     for way in WAYS:
         assert said(layernorm_fwd, way) == (None if "require" in way or way in OF_MODULES else {})
+
+    def never(x, weight, bias, eps, normalized_shape):
+        if torch.is_autocast_enabled("cpu"):
+            raise ValueError("no gradient here")
+        return right(x, weight, bias, eps, normalized_shape)
+
+    assert "no gradient here" in said(never, "under autocast")[None]
 
 
 def test_what_is_overwritten_cannot_require_a_gradient():

@@ -149,8 +149,8 @@ def test_doctests():
     [("accuracy", "dx", "bfloat16"), ("distribution", "dx", "float16"), ("sums", "dweight", "float32")],
 )
 def test_a_run_detects_what_it_says(check, output, dtype, few_corners):
-    """Half of the corner cases alone: at 1.3 times the error the run finds it, at a third it does not."""
-    few_corners(slice(0, None, 2))
+    """A quarter of the corner cases alone: at 1.3 times the error the run finds it, at a third it does not."""
+    few_corners(slice(0, None, 4))
     settings = Settings(dtypes=(dtype,), checks=(check,), examples=0, isolate=False, seconds=300)
     report = search(kernel("layernorm_bwd"), settings)
     (e,) = (d.everything for d in report.detectable if (d.output, d.dtype) == (output, dtype))

@@ -6,10 +6,12 @@ from dataclasses import fields, replace
 import pytest
 
 from verify_norm.core import case_words
-from verify_norm.core.case_words import UNTOLD, case
+from verify_norm.core.case_words import case, count
 from verify_norm.core.spec import CaseSpec
 
 PLAIN = CaseSpec((2, 3))
+# Told otherwise, or of no interest to a reader: the data of a seed, how memory was filled, which checks looked.
+BESIDE = {"shape", "dtype", "seed", "poison", "further", "variant", "special", "special_in", "special_at", "frozen"}
 OTHER = {bool: lambda value: not value, float: lambda value: value + 2.0, int: lambda value: value + 1}
 
 
@@ -19,10 +21,15 @@ def test_the_examples_in_its_documentation():
     assert found.attempted >= 2
 
 
-@pytest.mark.parametrize("name", [f.name for f in fields(CaseSpec) if f.name not in (*UNTOLD, "special", "frozen")])
+@pytest.mark.parametrize("name", [f.name for f in fields(CaseSpec) if f.name not in BESIDE])
 def test_a_field_is_told_where_it_differs(name):
     value = getattr(PLAIN, name)
     other = OTHER.get(type(value), lambda value: "offset")(value)
     told = case(replace(PLAIN, **{name: other})).removeprefix(case(PLAIN))
     assert told.startswith(", ")
     assert "{}" not in told
+
+
+@pytest.mark.parametrize(("number", "said"), [(0, "0 cases"), (1, "1 case"), (2, "2 cases"), (12345, "12,345 cases")])
+def test_how_many(number, said):
+    assert count(number, "case") == said

@@ -8,6 +8,7 @@ import verify_norm
 from verify_norm.core import chains, ops
 from verify_norm.core.errors import UsageError
 from verify_norm.core.ops import OPS
+from verify_norm.reference.activation import ACTIVATIONS
 
 
 @pytest.mark.parametrize(
@@ -101,6 +102,12 @@ def test_a_chain_without_a_row_is_an_operator_by_its_one_spelling():
         with pytest.raises(KeyError):
             OPS[name]
     assert all("|" not in name for name in OPS)  # the table stays as it is
+
+
+@pytest.mark.parametrize("name", ["silu", "gelu", "sigmoid"])
+def test_a_stage_has_the_activation_of_its_name(name):
+    gate, last = chains.told(f"rmsnorm | gate({name}) | {name}").chain.stages
+    assert gate.function is last.function is ACTIVATIONS[name]
 
 
 def test_the_same_in_python():

@@ -83,11 +83,29 @@ class Layer(torch.nn.Module):
 class Held:
     __slots__ = ("kernels",)
 
-    def __init__(self):
-        self.kernels = {"a": [tuned]}
+    def __init__(self, kernels):
+        self.kernels = kernels
 
     def __call__(self, x):
         return self.kernels["a"][0][(1,)](x, 3)
+
+
+class Lazy:
+    @property
+    def kernel(self):
+        return tuned
+
+    def __call__(self, x):
+        return self.kernel[(1,)](x, 3)
+
+
+class Static:
+    def __call__(self, x):
+        return self.launch(x)
+
+    @staticmethod
+    def launch(x):
+        return plain(x)
 
 
 REACHED = {
@@ -96,12 +114,16 @@ REACHED = {
     "nested": lambda out: (lambda: plain(out))(),
     "closure": enclosing(tuned),
     "default": lambda out, kernel=tuned: kernel[(1,)](out, 3),
+    "default of a keyword": lambda out, *, kernel=tuned: kernel[(1,)](out, 3),
     "partial": functools.partial(lambda kernel, out: kernel, tuned),
+    "keyword of a partial": functools.partial(lambda out, kernel: kernel, kernel=tuned),
     "decorated": wrapped,
     "module": Layer(),
     "class": Layer,
     "method": Layer().launched,
-    "instance": Held(),
+    "instance": Held({"a": [tuned]}),
+    "property": Lazy(),
+    "static method": Static(),
     "operator": torch.library.custom_op(
         "verify_norm_tests::tuned", plain, mutates_args=("out",), schema="(Tensor(a!) out) -> ()"
     ),

@@ -257,3 +257,10 @@ def test_launches_have_a_form_where_all_numbers_are_affine():
     assert form(sizes, [call(m, -(-m // 4), m * m) for m in sizes]) is None
     assert form(sizes, [call(m, m // 4 + 1, m) for m in sizes]) is None, "as many as no tile of rows needs"
     assert form(sizes, [call(m, 132, m) for m in sizes]) is None, "programs that walk over the rows"
+    few = (1, 2, 3)
+    assert form(few, [call(m, 1, m) for m in few]) is None, "any tile of three rows and more"
+    half = [call(m, -(-m // 4), m // 2) for m in sizes]
+    assert form(sizes, half) is None
+    other = [call(m, -(-m // 4), m) for m in sizes]
+    other[-1]["events"][0]["launch"] = "another"
+    assert form(sizes, other) is None, "another kernel for many rows"

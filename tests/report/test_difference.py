@@ -35,6 +35,7 @@ def test_words():
     assert title(pair(kernel="new", old_kernel="old")) == "old → new"
     assert cases(pair()) == "the same 9 cases in both runs"
     assert cases(pair(new_cases=12, same_cases=False)) == "9 → 12 cases"
+    assert cases(pair(same_cases=False)) == "9 → 9 cases"  # as many, of another seed
     assert sentence(WORSE) == "y float16 mean: 0.2 ULP → 0.4 ULP (by more than a factor of 1.5)"
     assert sentence(SAME) == "accuracy y: found [again]"
 

@@ -6,7 +6,7 @@ from math import isnan
 from pathlib import Path
 
 import pytest
-from documents import INFINITE_ERROR, NEGATIVE, SHORT
+from documents import INFINITE_ERROR, NEGATIVE, PASSING, SHORT
 
 from verify_norm.core import serial
 from verify_norm.core.errors import UsageError
@@ -45,6 +45,15 @@ def test_what_is_no_report_is_refused_in_words(broken, words):
     with pytest.raises(UsageError, match=words) as caught:
         documents.load(broken)
     assert "\n" not in str(caught.value)
+
+
+def test_the_report_in_an_audit_has_a_schema_too():
+    data = json.loads(documents.dump(PASSING))
+    (read,) = documents.load_all(json.dumps(data))
+    assert read.report.kernel == PASSING.report.kernel
+    data["report"]["schema"] = 99
+    with pytest.raises(UsageError, match="schema 99; this version reads schema"):
+        documents.load_all(json.dumps(data))
 
 
 def test_a_replay_line_holds_what_differs_and_reads_back():

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from documents import PASSING
 from markdown_it import MarkdownIt
 
 from verify_norm.auditing.fingerprint.statement import Fingerprint, Statement
@@ -181,3 +182,10 @@ def test_it_stays_small_enough_for_github():
 def test_the_examples_in_its_documentation():
     assert doctest.testmod(markdown).attempted >= 2
     assert not doctest.testmod(markdown).failed
+
+
+def test_an_audit_that_disagrees_with_its_contract_fails_at_first_sight():
+    assert markdown.of(PASSING).startswith("### ✅ PASS")
+    assert markdown.of(replace(PASSING, disagreements=("variance=centered, and it is one_pass",))).startswith(
+        "### ❌ FAIL"
+    )

@@ -3,6 +3,8 @@
 import io
 from dataclasses import replace
 
+import pytest
+import runs
 from documents import REPORT, SHORT
 from rich.console import Console
 
@@ -89,3 +91,19 @@ def test_the_worst_cases_show_what_their_data_do():
     long = replace(REPORT, tallies=(replace(REPORT.tallies[0], ratio=0.5, ulp=UlpStats(), probable=0.25),))
     assert "0.25" in text(long)
     assert "worst" not in text(long)  # the last rounding explains them
+
+
+@pytest.mark.parametrize(("ratio", "color"), [(1.0, "green"), (1.01, "red")])
+def test_the_columns_of_the_table_of_errors(ratio, color):
+    tally = replace(runs.tally([0.1] * 950 + [3.0] * 48 + [60.0] * 2, ratio=ratio), probable=0.5)
+    cells = {str(column.header): next(iter(column.cells)) for column in terminal._errors((tally,)).columns}
+    ulp = tally.ulp
+    assert ulp.quantile(0.9) < ulp.quantile(0.99) < ulp.quantile(0.999) <= ulp.maximum
+    shown = {"max ULP": ulp.maximum, "p99": ulp.quantile(0.99), "mean": ulp.mean, "error/probable": 0.5}
+    assert {name: cells[name] for name in shown} == {name: f"{value:.2f}" for name, value in shown.items()}
+    assert cells["error/bound"] == f"[{color}]{ratio:.2f}[/]"
+    assert cells["elements"] == "1,000"
+
+
+def test_what_is_not_promised_says_how_often_it_held():
+    assert "Not promised; it held in 38 of 39." in text(REPORT)

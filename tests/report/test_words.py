@@ -10,6 +10,7 @@ import pytest
 from documents import AUDIT, NOTHING, PASSING, REPORT
 from rich.console import Console
 
+from verify_norm.auditing.model import Rung
 from verify_norm.core.coverage import Seen
 from verify_norm.core.proved import Proved
 from verify_norm.core.spec import Contract
@@ -20,6 +21,7 @@ from verify_norm.report import documents, markdown, terminal, words
 from verify_norm.report.html.page import pages
 
 WORK = Work(3, 5, 2.25, Compiled(74, 30, 2, 12.125))
+LOST = Skip("ladders", "the kernel was lost: it hung")
 LIMIT = Skip("cases", "it takes x of 2 dimensions only", 12, limit=True)
 
 
@@ -33,6 +35,7 @@ LIMIT = Skip("cases", "it takes x of 2 dimensions only", 12, limit=True)
         (replace(REPORT, findings=(), skipped=(LIMIT,)), "PASS", "99 of 111 cases in 9.5 s, within its limits."),
         (NOTHING, "Nothing checked", "This is not a pass: nothing was checked. output rstd: onepass does"),
         (replace(REPORT, findings=(), interrupted=True), "Incomplete", "This is not a pass."),
+        (replace(PASSING, skipped=(LOST,)), "Incomplete", "; not done: ladders. This is not a pass."),
         (replace(REPORT, interrupted=True, coverage=None), "FAIL", "the run was interrupted"),
     ],
 )
@@ -161,3 +164,10 @@ def test_numbers_are_short_and_right(value, expected):
 def test_the_examples_in_its_documentation():
     assert doctest.testmod(words).attempted >= 3
     assert not doctest.testmod(words).failed
+
+
+@pytest.mark.parametrize(
+    ("error", "ratio", "unjudged"), [(0.0, 0.0, False), (12.0, 0.0, True), (12.0, 0.5, False), (nan, 0.0, True)]
+)
+def test_a_step_without_a_bound_has_an_error_and_no_ratio(error, ratio, unjudged):
+    assert words.unjudged(Rung(1.0, error, ratio, {})) == unjudged

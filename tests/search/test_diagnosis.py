@@ -11,6 +11,7 @@ from norms import layernorm, layernorm_bwd, rmsnorm, rmsnorm_bwd
 
 from verify_norm.checks import CHECKS
 from verify_norm.core.diagnosis import sentence
+from verify_norm.core.finding import Finding
 from verify_norm.core.known import read
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
@@ -18,7 +19,7 @@ from verify_norm.kernels.zoo import ZOO
 from verify_norm.loading.registry import load_directions, ready
 from verify_norm.search import diagnosis
 from verify_norm.search.diagnosis import FLEETING, FREE, LATE, Trial
-from verify_norm.search.examine import examine
+from verify_norm.search.examine import Examined, examine
 
 STYLE = Path(__file__).parents[1] / "support" / "strangers" / "contracts_style.py"
 SHAPES = ((2,), (3, 40), (17, 8), (4, 300))
@@ -244,3 +245,83 @@ def test_a_check_that_looks_no_more_explains_nothing():
     (one,) = diagnosed(of(wrong, "layernorm_bwd"), [CaseSpec((4096, 4))]).values()
     assert one.output == "dweight"
     assert set(one.contract.split(",")) & {"xhat=x", "partials=x", "stats=x"} == set()
+
+
+# What a kernel's answers let it conclude, without a kernel: `answers` has the findings of a case under a contract.
+
+SMALL, OTHER, WORST, TALL = (CaseSpec(shape, "bfloat16") for shape in ((2, 8), (3, 8), (5, 8), (300, 4)))
+WRONG = ("accuracy", "y")
+
+
+def concluded(answers, spec=SMALL, check="accuracy", hung=False, **fields):
+    """Return the diagnosis of y, and what was asked: each case with its checks."""
+    asked = []
+
+    def judge(spec, checks, contract):
+        asked.append((spec, checks))
+        said = answers(spec, contract)
+        found = [Finding("k", name, output, "fail", "m", spec) for name, output in said if name in checks]
+        return Examined(spec, findings=tuple(found), looked=checks, hung=hung)
+
+    failing, checks = {(check, "y"): [spec, OTHER]}, ("accuracy", "memory", "signature")
+    trial = Trial(of(print, "rmsnorm_fwd"), checks, failing, {"y": [WORST]}, judge, seed=0, deadline=inf)
+    (one,) = trial.diagnoses([Finding("k", check, "y", "fail", "m", spec, **fields)])
+    return one, asked
+
+
+def unless(explains, *others):
+    """y is wrong unless the contract explains it; then these others are."""
+    return lambda spec, contract: others if explains(contract) else (WRONG,)
+
+
+def rounds_xhat(contract):
+    return contract.xhat is not None
+
+
+def test_what_a_contract_has_to_explain():
+    explained, asked = concluded(unless(rounds_xhat))
+    assert read(explained.contract).keys() == {"xhat"}
+    assert {SMALL, OTHER, WORST} <= {spec for spec, _ in asked}
+    assert explained.fresh == diagnosis.FRESH
+    for place in (OTHER, WORST):
+        answers = lambda spec, contract, place=place: (WRONG,) if spec == place else unless(rounds_xhat)(spec, contract)  # noqa: E731
+        assert not concluded(answers)[0].contract
+    known = {SMALL, OTHER, WORST}
+    anew = lambda spec, contract: unless(rounds_xhat)(spec, contract) if spec in known else (WRONG,)  # noqa: E731
+    assert not concluded(anew)[0].contract, "a fresh case has it still"
+
+
+def test_what_comes_to_light_under_a_contract_is_no_explanation():
+    assert not concluded(unless(rounds_xhat, ("memory", "rstd")))[0].contract
+    assert concluded(unless(rounds_xhat, ("distribution", "rstd")))[0].contract  # a check that does not run
+
+
+def test_what_costs_least_is_named():
+    free, _ = concluded(unless(lambda contract: contract != Contract()))
+    assert read(free.contract).keys() <= FREE
+    cheap, _ = concluded(unless(lambda contract: contract.products == "bf16" or contract.xhat == "x"))
+    assert cheap.contract == "xhat=x"
+    assert cheap.tried > 1
+
+
+def test_what_nothing_explains_is_not_tried_one_by_one():
+    hopeless, _ = concluded(lambda spec, contract: (WRONG,))
+    assert (hopeless.contract, hopeless.tried) == ("", 0)
+
+
+def test_a_crash_is_not_judged_again_and_a_hang_ends_the_diagnosis():
+    crashed, asked = concluded(unless(rounds_xhat), check="crash")
+    assert (crashed.contract, crashed.untold, asked) == ("", "", [])
+    late, asked = concluded(unless(rounds_xhat), hung=True)
+    assert (late.untold, len(asked)) == (LATE, 1)
+
+
+def test_a_finding_is_looked_for_by_the_check_whose_run_showed_it():
+    _, asked = concluded(unless(rounds_xhat), during="memory")
+    assert asked[0] == (SMALL, ("memory",))
+
+
+def test_a_case_of_many_rows_is_judged_by_the_checks_that_found_something():
+    _, asked = concluded(unless(rounds_xhat), TALL)
+    assert {checks for spec, checks in asked if spec == TALL} == {("accuracy",)}
+    assert ("accuracy", "memory", "signature") in {checks for spec, checks in asked if spec == OTHER}

@@ -104,6 +104,12 @@ def _among(values: Iterable[Any]) -> st.SearchStrategy[Any]:
     return _one_of(*values)
 
 
+@lru_cache(None)
+def _usually(usual: str, others: tuple[str, ...]) -> st.SearchStrategy[str]:
+    """Return the strategy of one value in half of the cases, and of the others in the rest."""
+    return st.one_of(st.just(usual), _among(others))
+
+
 @st.composite
 def specs(
     draw: st.DrawFn, op: Op, dtypes: tuple[str, ...], elements: int, *, frozen: bool = False, rows: int = 1100
@@ -120,7 +126,7 @@ def specs(
     options |= {
         f"{name}_layout": alike
         if alike and tensor.extent == "data"
-        else draw(st.one_of(st.just("contiguous"), _among(_layouts(tensor, op, ndim))))
+        else draw(_usually("contiguous", _layouts(tensor, op, ndim)))
         for name, tensor in names.items()
     }
     if "weight_offset" in op.attrs:
@@ -180,10 +186,17 @@ def _special(draw: st.DrawFn, spec: CaseSpec, op: Op) -> dict[str, Any]:
     return draw(st.sampled_from(able)) if special and able else {}
 
 
+@lru_cache(4096)
 def _magnitude(most: int) -> st.SearchStrategy[int]:
     """Return numbers from 1 to `most` of any size: a threshold may lie between all the usual ones."""
     powers = _among(range(most.bit_length()))
     return powers.flatmap(lambda power: st.integers(1 << power, min((2 << power) - 1, most)))
+
+
+@lru_cache(4096)
+def _size(usual: tuple[int, ...], small: int, most: int) -> st.SearchStrategy[int]:
+    """Return usual numbers, those up to `small`, and those up to `most` of any size."""
+    return st.one_of(_among(usual), st.integers(1, small), _magnitude(most))
 
 
 def _one_in_four(some: tuple[Any, ...], none: Any) -> st.SearchStrategy[Any]:
@@ -197,6 +210,7 @@ def _layouts(tensor: Tensor, op: Op, ndim: int) -> tuple[str, ...]:
     return tuple(n for n in some if n != "contiguous" and (n != "transposed" or ndim > 1))
 
 
+@lru_cache(None)
 def _shape(op: Op, elements: int, rows: int) -> st.SearchStrategy[tuple[tuple[int, ...], dict[str, Any]]]:
     if op.view == "rows":
         return _among((False, False, False, True)).flatmap(
@@ -216,6 +230,7 @@ def _mode(draw: st.DrawFn, shape: tuple[int, ...]) -> dict[str, Any]:
     return {"training": training, "running": running, "momentum": draw(_among(_MOMENTA))}
 
 
+@lru_cache(None)
 @st.composite
 def _tall_shape(draw: st.DrawFn, elements: int, most: int) -> tuple[tuple[int, ...], dict[str, Any]]:
     """Draw many rows first, as sums over rows need, and then how long they are."""
@@ -223,12 +238,13 @@ def _tall_shape(draw: st.DrawFn, elements: int, most: int) -> tuple[tuple[int, .
     return (rows, draw(st.integers(1, max(min(elements // max(rows, 1), 64), 1)))), {"normalized_ndim": 1}
 
 
+@lru_cache(None)
 @st.composite
 def _row_shape(draw: st.DrawFn, elements: int, many: int) -> tuple[tuple[int, ...], dict[str, Any]]:
     usual = [n for n in _LENGTHS if n <= elements]
-    length = draw(st.one_of(_among(usual), st.integers(1, min(elements, 600)), _magnitude(elements)))
+    length = draw(_size(tuple(usual), min(elements, 600), elements))
     most = min(max(elements // length, 1), many)
-    rows = draw(st.one_of(_among([m for m in _ROWS if m <= most]), st.integers(1, min(most, 70)), _magnitude(most)))
+    rows = draw(_size(tuple(m for m in _ROWS if m <= most), min(most, 70), most))
     normalized: tuple[int, ...] = (length,)
     if draw(_among((False, False, True))):  # normalized_shape of two dimensions
         first = draw(_among([k for k in (1, 2, 3, 4, 5) if length % k == 0]))

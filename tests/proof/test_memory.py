@@ -1,0 +1,154 @@
+"""What a proof and its checker refuse of memory: addresses outside, a place written twice, a read beside a write."""
+
+import numpy as np
+import pytest
+
+from verify_norm.proof import check
+from verify_norm.proof.integers import num
+from verify_norm.proof.memory import NOWHERE, Buffer, NotProved, Values
+from verify_norm.proof.stages import Stage
+
+SIZE = 4
+
+
+def buffer(role="output", slope=0, of_all=False):
+    made = Buffer("b", role, SIZE, slope, None, np.arange(SIZE, dtype=np.uint64) if role == "input" else None)
+    made.of_all = of_all
+    return made
+
+
+def locate(made, c, p=0, q=0, active=None):
+    offset = num(np.array(c), p, q)
+    return made.locate(offset, np.ones(len(c), bool) if active is None else np.array(active), NOWHERE).tolist()
+
+
+def store(made, *places, kind="X"):
+    count = len(places)
+    values = Values(np.full(count, 7, np.uint64), np.zeros(count, np.int16), Stage(kind), "f32")
+    made.store(np.array(places), values, np.ones(count, bool), NOWHERE)
+
+
+def test_addresses_within_a_buffer():
+    assert locate(buffer(), [0, 3, 1]) == [0, 3, 1]
+    assert locate(buffer(), [-1, 2, 4], active=[False, True, False]) == [2]
+    assert locate(buffer(slope=12), [0, 3], p=12) == [0, 3]
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        (([-1],), "beyond b: element -1 of 4, of 1 lanes"),
+        (([0, SIZE],), "beyond b: element 4 of 4, of 1 lanes"),
+        (([0], 1), "does not move by its program's rows"),
+        (([0], 0, 1), "does not move by its program's rows"),
+    ],
+)
+def test_addresses_outside(address, why):
+    with pytest.raises(NotProved, match=why) as caught:
+        locate(buffer(), *address)
+    assert caught.value.what == "memory"
+
+
+def test_what_is_stored_is_loaded_in_a_later_launch_alone():
+    made = buffer()
+    store(made, 2, 0)
+    with pytest.raises(NotProved, match="read in the launch that writes it"):
+        made.load(np.array([2]), NOWHERE)
+    made.begin()
+    values, bad, unwritten = made.load(np.array([0, 1, 2]), NOWHERE)
+    assert (values.tolist(), bad.any(), unwritten.tolist()) == ([7, 0, 7], False, [False, True, False])
+    assert made.stage(np.array([0])).kind == "X"
+    store(made, 3, kind="W")
+    assert made.stage(np.array([3])).kind == "W"
+    assert made.stage(slice(None)).kind == "UNKNOWN"
+
+
+def twice(made):
+    store(made, 1)
+    made.begin()
+    store(made, 1)
+
+
+def after_a_load(made):
+    made.load(np.array([1]), NOWHERE)
+    store(made, 1)
+
+
+@pytest.mark.parametrize(
+    ("made", "act", "why"),
+    [
+        (buffer("input"), lambda made: store(made, 0), "the input b is written"),
+        (buffer(of_all=True), lambda made: store(made, 0), "which all programs share"),
+        (buffer(), lambda made: store(made, 1, 1), "is written twice"),
+        (buffer(), twice, "is written twice"),
+        (buffer(), after_a_load, "written in the launch that reads it"),
+        (buffer("input"), lambda made: made.fill(), "torch writes to the input b"),
+        (buffer("input"), lambda made: made.spoil(1), "torch writes to the input b"),
+    ],
+    ids=["input", "shared", "two lanes", "two launches", "a read before", "zeros", "torch"],
+)
+def test_stores_that_no_proof_allows(made, act, why):
+    with pytest.raises(NotProved, match=why):
+        act(made)
+
+
+# The checker's own memory, which shares no code with that.
+
+
+def place(given=False):
+    fresh = {"v": np.zeros(SIZE, np.uint64), "clean": np.ones(SIZE, bool), "count": np.zeros(SIZE, np.int64)}
+    fresh |= {name: np.zeros(SIZE, bool) for name in ("read", "now")}
+    return fresh | {"labels": [("0", 0)], "which": np.zeros(SIZE, np.int16), "given": given}
+
+
+def program():
+    made = check._Program.__new__(check._Program)
+    made.kernel = "k"
+    made.claimed = lambda results, v, clean, label, depth: {"v": v, "clean": clean, "label": label, "depth": depth}
+    return made
+
+
+def stored(made, addresses, mask=True):
+    value = {"v": np.array(7), "clean": np.array(True), "label": "X", "depth": 2}
+    program().memory("tt.store", [(made, np.array(addresses)), value, np.asarray(mask)], [])
+
+
+def loaded(made, addresses):
+    return program().memory("tt.load", [(made, np.array(addresses))], ["%r"])
+
+
+def relaunched(made):
+    made["read"][:], made["now"][:] = False, False
+    return made
+
+
+def test_the_checker_loads_what_was_stored():
+    made = place()
+    stored(made, [-1, 2, SIZE], [False, True, False])
+    found = loaded(relaunched(made), [1, 2])
+    assert (found["v"].tolist(), found["label"], found["depth"]) == ([0, 7], "X", 2)
+    assert made["count"].tolist() == [0, 0, 1, 0]
+
+
+def checked_twice(made):
+    stored(made, [1])
+    stored(relaunched(made), [1])
+
+
+@pytest.mark.parametrize(
+    ("act", "why"),
+    [
+        (lambda made: stored(made, [-1]), "outside of its buffer"),
+        (lambda made: stored(made, [SIZE]), "outside of its buffer"),
+        (lambda made: loaded(made, [-1]), "outside of its buffer"),
+        (lambda made: loaded(made, [SIZE]), "outside of its buffer"),
+        (lambda made: stored(made | {"given": True}, [0]), "an input"),
+        (lambda made: (loaded(made, [0]), stored(made, [0])), "that is read"),
+        (lambda made: (stored(made, [0]), loaded(made, [0])), "read in the launch that writes it"),
+        (lambda made: stored(made, [1, 1]), "written before"),
+        (checked_twice, "written before"),
+    ],
+)
+def test_memory_that_the_checker_rejects(act, why):
+    with pytest.raises(check.Rejected, match=why):
+        act(place())
