@@ -78,6 +78,7 @@ def run(
     right, 1 findings, 2 a usage error or nothing checked, 3 not finished.
     """
     from verify_norm.campaign import run, summary
+    from verify_norm.campaign.model import LostError
     from verify_norm.campaign.places import executor, here
     from verify_norm.campaign.plan import checked, expand, read
     from verify_norm.campaign.shard import Shard
@@ -108,8 +109,8 @@ def run(
 
         try:
             run.run(asked, units, path, where, shard=share, seconds=stop, progress=progress)
-        except KeyboardInterrupt:
-            console.complain(f"interrupted: the same command goes on from {path}")
+        except (KeyboardInterrupt, LostError) as error:
+            console.complain(f"{str(error) or 'interrupted'}; the same command goes on from {path}")
     with Store.reading(path) as written:
         found = summary.summarize(written, share)
     campaign.show(found, terminal.console())
