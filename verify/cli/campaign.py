@@ -100,7 +100,7 @@ def run(
     serial.writable(path, ours=("SQLite format 3",))
     units = expand(asked, console.complain, elsewhere=not here(on))
     where, mine = executor(on, asked, jobs), sum(unit in share for unit in units)
-    console.status(f"{len(units)} units" + f", {mine} of them in shard {shard}" * (share.n > 1) + f"; store {path}")
+    console.status(f"{len(units)} unit{'s' * (len(units) != 1)}" + f", {mine} of them in shard {shard}" * (share.n > 1) + f"; store {path}")
     stop = inf if stop_after is None else stop_after
     with _line() as tell:
 
