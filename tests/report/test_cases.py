@@ -19,6 +19,6 @@ def test_every_layout_and_every_kind_of_data_has_words():
 @pytest.mark.parametrize("layout", [name for name in LAYOUTS if "`" in LAYOUT_WORDS[name]])
 def test_the_tensor_in_the_words_has_the_layout(layout):
     (code,) = re.findall("`(.*)`", LAYOUT_WORDS[layout].replace("+ 3", f"+ {GAP}"))
-    made = eval(code, SIZES)  # noqa: S307 — our own words
+    made = eval(code, SIZES)
     assert tuple(made.shape) == (2, 4, 5)
     assert made.stride() == placement((2, 4, 5), layout).strides

@@ -19,7 +19,7 @@ from verify_norm.core import packages
 SAME = ("numpy", "torch", "triton", "hypothesis")  # packages whose versions are those of the campaign on each host
 OURS = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_gcs_rpc_server_reconnect_timeout_s": "600",  # else Ray ends a process without a head before `cluster.Head` does
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "600",  # else Ray ends a driver without a head before we do
 }
 Examine = Callable[[Unit, Mapping[str, Any], str], Outcome]
 

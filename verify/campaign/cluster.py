@@ -18,6 +18,8 @@ from verify_norm.core.errors import UsageError, first_line
 
 UNSHIPPED = [".git", "*.campaign", "*.campaign-*", "*.campaign.lock", "__pycache__"]  # of the working folder
 JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # the variable in which `ray job submit` says what its job has
+REFUSED = "Failed to connect"  # what Ray says where something answers and does not take us
+HINT = "; it needs the version of Ray that is here, and RAY_AUTH_MODE=token if it asks for a token"
 CONNECTING = 10.0  # seconds
 LOOKING = 5.0  # seconds until the head is looked for again
 LOST = 60.0  # seconds after which a head is lost; until then another one may take its place
@@ -67,7 +69,8 @@ def connect(address: str) -> None:
     try:
         imported().init(address or None, runtime_env=ships, logging_level=logging.ERROR, log_to_driver=False)
     except Exception as error:
-        raise UsageError(f"--on ray{f'={address}' if address else ''}: {why(error)}") from error
+        hint = HINT * (REFUSED in why(error))
+        raise UsageError(f"--on ray{f'={address}' if address else ''}: {why(error)}{hint}") from error
 
 
 def _reach(address: str) -> None:

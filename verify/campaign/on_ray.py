@@ -207,7 +207,8 @@ class OnRay:
         self._tell(RuntimeError("the campaign has ended"))
         if self._host.is_alive():
             self._host.join()
-        for one in () if self._head.silent() else self._workers.values():  # Ray would wait for a head; they end then too
+        gone = self._head.silent()  # Ray would wait for the head; without this process its workers end by themselves
+        for one in () if gone else self._workers.values():
             with suppress(Exception):  # the cluster may be gone
                 self._ray.kill(one.actor)
         self._inside.wait()

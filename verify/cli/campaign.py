@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from verify_norm.cli import config, console, options
 from verify_norm.cli.outputs import apart, write
 from verify_norm.core import serial
+from verify_norm.core.case_words import count
 from verify_norm.core.errors import Exit, UsageError, one_of
 from verify_norm.report.markup import escape
 
@@ -100,7 +101,8 @@ def run(
     serial.writable(path, ours=("SQLite format 3",))
     units = expand(asked, console.complain, elsewhere=not here(on))
     where, mine = executor(on, asked, jobs), sum(unit in share for unit in units)
-    console.status(f"{len(units)} unit{'s' * (len(units) != 1)}" + f", {mine} of them in shard {shard}" * (share.n > 1) + f"; store {path}")
+    in_shard = f", {mine} of them in shard {shard}" * (share.n > 1)
+    console.status(f"{count(len(units), 'unit')}{in_shard}; store {path}")
     stop = inf if stop_after is None else stop_after
     with _line() as tell:
 

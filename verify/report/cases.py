@@ -34,7 +34,7 @@ DATA_WORDS = {
     "padded": "some rows, groups or channels are −0 everywhere, as padding is",
 }
 CASE = (
-    "A case is one call of the kernel. 97×148 is the shape of x; “scale 2^-20” is the size of its values, “offset 100” a "
-    "mean of 100 beside a deviation of 1. Layouts say how a tensor lies in memory. B, S and C are sizes, and new is "
-    "torch.empty."
+    "A case is one call of the kernel. 97×148 is the shape of x; “scale 2^-20” is the size of its values, and "
+    "“offset 100” a mean of 100 beside a deviation of 1. Layouts say how a tensor lies in memory. B, S and C are "
+    "sizes, and new is torch.empty."
 )

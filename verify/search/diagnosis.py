@@ -3,9 +3,9 @@
 A weaker contract explains an output if under it the checks find nothing about the output: in its smallest failing
 cases, in others that failed, and in fresh random ones, so that it excuses no bug by luck. At least one check that found
 something has to look again, at the same element and in the same ways: a contract under which nothing is judged explains
-nothing. First come the fields that cost no accuracy, then the others by what they allow the output in a typical case, then the names that
-stand for libraries, then one of these with a field that costs nothing, as an overwritten input. What explains one
-output is tried first on the next: the user declares all of it.
+nothing. First come the fields that cost no accuracy, then the others by what they allow the output in a typical case,
+then the names that stand for libraries, then one of these with a field that costs nothing, as an overwritten input.
+What explains one output is tried first on the next: the user declares all of it.
 """
 
 import time
