@@ -277,7 +277,7 @@ def test_a_cluster_that_does_not_take_us_is_one_line_that_says_what_to_do(monkey
         raise ConnectionError("Failed to connect to Ray cluster at 10.0.0.1:6379\nsee the logs")
 
     monkeypatch.setattr("ray.init", init)
-    with pytest.raises(UsageError, match="cluster at 10.0.0.1:6379; it needs .* RAY_AUTH_MODE=token if it asks"):
+    with pytest.raises(UsageError, match=r"cluster at 10.0.0.1:6379; it needs .* RAY_AUTH_MODE=token if it asks"):
         joined.connect("auto")
 
 
