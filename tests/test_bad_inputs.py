@@ -279,8 +279,10 @@ PYTEST = [
     (("--norm-report=good.py",), "cannot write good.py: it is a file of something else"),
 ]
 MARKS = [
-    ({}, (), "expected kernels' names"),
-    ({}, (3,), "expected kernels' names"),
+    ({}, (), "expected kernels, as functions or 'package.module:attr', got none"),
+    ({}, (3,), "expected kernels, as functions or 'package.module:attr', got 3"),
+    ({"expected_failures": "accuracy"}, ("k:a",), """expected as {"accuracy": "why it fails"}, got 'accuracy'"""),
+    ({"expected_failures": ["accuracy"]}, ("k:a",), """expected as {"accuracy": "why it fails"}, got ['accuracy']"""),
     ({"contract": "lama"}, ("k",), "unknown contract 'lama'"),
     ({"expected_failures": {"acuracy": "why"}}, ("k",), "unknown check 'acuracy' (did you mean accuracy?)"),
 ]

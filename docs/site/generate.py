@@ -18,6 +18,7 @@ from verify_norm.core.regression import RegressionLimits
 from verify_norm.core.spec import Contract
 from verify_norm.loading.bind import ALIASES, FEATURES
 from verify_norm.report import schema
+from verify_norm.report.cases import CASE, DATA_WORDS, LAYOUT_WORDS
 from verify_norm.report.glossary import GLOSSARY
 from verify_norm.report.operators import shape
 from verify_norm.search.config import COMMANDS, KEYS
@@ -66,6 +67,7 @@ def pages() -> dict[str, str]:
         "arguments": arguments,
         "contract": contract,
         "only": only,
+        "cases": cases,
         "settings": settings,
         "exit-statuses": statuses,
         "json": documents,
@@ -193,6 +195,14 @@ def only() -> str:
     rows = [[f"`{name}`", words] for name, words in CLAUSES.items()]
     text = f"`--only` says which cases a kernel takes, as `--only {EXAMPLE}`. Values are joined by `+`."
     return f"# Clauses of --only\n\n{text}\n\n{table(['clause', 'meaning'], rows)}"
+
+
+def cases() -> str:
+    """Return what the layouts and the data of a case are."""
+    tables = (("Layouts", LAYOUT_WORDS), ("Data", DATA_WORDS))
+    rows = {title: [[f"`{name}`", said] for name, said in words.items()] for title, words in tables}
+    parts = [f"## {title}\n\n{table(['name', 'what it is'], found)}" for title, found in rows.items()]
+    return "\n".join(["# What a case has in it\n", f"{CASE}\n", *parts])
 
 
 def settings() -> str:

@@ -129,6 +129,21 @@ def test_a_worker_sees_its_gpu_before_torch_is_imported(tmp_path):
     assert done.stderr.split() == ["GPU-7", "False"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "visible"), [(1, ""), (2, "3,GPU-5"), (8, "")])
+def test_units_are_spread_over_the_gpus_and_each_process_sees_its_own(tmp_path, monkeypatch, number, visible):
+    monkeypatch.setattr(local, "gpus", lambda: number)
+    monkeypatch.setattr(local, "device", lambda name: "cuda:0")
+    monkeypatch.setattr(local.worker, "examine", light_worker.seen)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    units = [replace(unit(f"{number}:{tmp_path}"), id=f"{n}", number=n) for n in range(2 * number)]
+    run.run(plan(device="cuda"), tuple(units), str(tmp_path / "s"), local.Local(plan(device="cuda")))
+    with Store.reading(str(tmp_path / "s")) as store:
+        met = dict(store.query("SELECT DISTINCT worker, problem FROM outcomes"))
+    assert len(list(tmp_path.glob("*.at"))) == number, "each has one process for all its units"
+    assert met == {f"cuda:{n}": visible.split(",")[n] if visible else f"{n}" for n in range(number)}
+
+
 @pytest.mark.parametrize(
     ("device", "visible", "names", "seen"),
     [

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import campaigns
@@ -16,7 +17,8 @@ import pytest
 from campaigns import PLAN, contents
 
 from verify_norm.campaign import actor, local, on_ray, run
-from verify_norm.campaign.model import Unit
+from verify_norm.campaign import cluster as joined
+from verify_norm.campaign.model import LostError, Unit
 from verify_norm.campaign.plan import checked
 from verify_norm.campaign.store import Store
 from verify_norm.core.errors import UsageError
@@ -31,22 +33,29 @@ def free_port():
         return one.getsockname()[1]
 
 
+SMALL = {"object_store_memory": 80_000_000}
+
+
+def begun(**head):
+    """A Ray cluster on this machine, whose workers know how to work lightly."""
+    from ray import cloudpickle
+    from ray.cluster_utils import Cluster
+
+    cloudpickle.register_pickle_by_value(light_worker)  # the folder of this module is on no worker's path
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # Ray leaves two files of its client's server open
+        return Cluster(initialize_head=True, head_node_args={"include_dashboard": False, **SMALL, **head})
+
+
 @pytest.fixture(scope="module")
 def cluster():
     """A Ray cluster of two nodes with two cores each; the head has none."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        from ray import cloudpickle
-        from ray.cluster_utils import Cluster
-
-        cloudpickle.register_pickle_by_value(light_worker)  # the folder of this module is on no worker's path
-        small = {"object_store_memory": 80_000_000}
-        head = {"num_cpus": 0, "include_dashboard": False, "ray_client_server_port": free_port(), **small}
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ResourceWarning)  # Ray leaves two files of its client's server open
-            made = Cluster(initialize_head=True, head_node_args=head)
-        made.client = f"ray://127.0.0.1:{head['ray_client_server_port']}"
-        made.nodes = [made.add_node(num_cpus=2, **small) for _ in range(2)]
+        port = free_port()
+        made = begun(num_cpus=0, ray_client_server_port=port)
+        made.client = f"ray://127.0.0.1:{port}"
+        made.nodes = [made.add_node(num_cpus=2, **SMALL) for _ in range(2)]
         yield made
         made.shutdown()
 
@@ -162,6 +171,55 @@ def test_a_unit_that_ends_three_workers_is_a_finding_and_one_that_hangs_too(tmp_
     assert said == {"0000": f"{three}ended its process", "0001": f"{three}was not done after 1 s, and was ended"}
 
 
+@pytest.mark.slow
+def test_each_actor_sees_one_gpu_of_its_accelerator(tmp_path, cluster):
+    """The GPUs are names: nothing runs on them."""
+    kinds = {"H100": 2, "A100": 1}
+    hosts = [
+        cluster.add_node(num_cpus=0, num_gpus=number, resources={f"accelerator_type:{kind}": 1}, **SMALL)
+        for kind, number in kinds.items()
+    ]
+    (one,) = units(tmp_path, ["3"])
+    several = tuple(
+        replace(one, id=f"{kind} {n}", number=n, accelerator=kind) for kind in kinds for n in range(2 * kinds[kind])
+    )
+    plan = checked({"kernels": ["k"], "device": "cuda", "accelerators": ",".join(kinds)})
+    executor = on_ray.OnRay(plan, cluster.address, examine=light_worker.seen)
+    assert executor.places == kinds
+    run.run(plan, several, str(tmp_path / "s"), executor)
+    for host in hosts:
+        cluster.remove_node(host)
+    with Store.reading(str(tmp_path / "s")) as store:
+        met = store.query(
+            "SELECT DISTINCT accelerator, problem, worker FROM outcomes JOIN units ON unit = id ORDER BY 1, 2"
+        )
+    assert [(kind, gpu, worker.split()[1]) for kind, gpu, worker in met] == [
+        ("A100", "0", "cuda:0"),
+        ("H100", "0", "cuda:0"),
+        ("H100", "1", "cuda:1"),
+    ]
+
+
+@pytest.mark.slow
+def test_a_lost_head_ends_the_campaign_with_one_line_and_what_is_done_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    monkeypatch.setattr("verify_norm.campaign.cluster.LOST", 1.0)
+    monkeypatch.setattr("verify_norm.campaign.cluster.LOOKING", 0.1)
+    found = units(tmp_path, [*["fine"] * 4, "hangs", "hangs"])
+    made = begun(num_cpus=2)
+    executor = on_ray.OnRay(PLAN, made.address, examine=light_worker.reported)
+
+    def progress(store):
+        if len(store.pending()) == 2:
+            made.head_node.kill_all_processes(check_alive=False, allow_graceful=False)
+
+    with pytest.raises(LostError, match=r"--on ray: the head at .* has not answered for 1 s: ") as error:
+        run.run(PLAN, found, str(tmp_path / "s"), executor, progress=progress)
+    assert "\n" not in str(error.value)
+    with Store.reading(str(tmp_path / "s")) as store:
+        assert [unit.id for unit in store.pending()] == ["0004", "0005"]
+
+
 HOST = {"CPU": 8.0, "GPU": 4.0, "accelerator_type:H100": 1.0}
 OTHER = {"CPU": 8.0, "GPU": 2.0, "accelerator_type:A100": 1.0}
 LAPTOP = {"CPU": 2.0}
@@ -214,6 +272,15 @@ def test_an_address_without_a_cluster_is_one_line(address, monkeypatch):
     assert "\n" not in str(error.value)
 
 
+def test_a_cluster_that_does_not_take_us_is_one_line_that_says_what_to_do(monkeypatch):
+    def init(*arguments, **options):
+        raise ConnectionError("Failed to connect to Ray cluster at 10.0.0.1:6379\nsee the logs")
+
+    monkeypatch.setattr("ray.init", init)
+    with pytest.raises(UsageError, match=r"cluster at 10.0.0.1:6379; it needs .* RAY_AUTH_MODE=token if it asks"):
+        joined.connect("auto")
+
+
 def test_without_ray_the_extra_is_named(monkeypatch):
     monkeypatch.setattr("verify_norm.core.packages.present", lambda name: name != "ray")
     with pytest.raises(UsageError, match=r"--on ray needs ray: pip install 'verify-norm\[ray\]'"):
@@ -242,8 +309,8 @@ def test_the_package_and_the_working_folder_go_to_the_hosts_unless_a_job_has_the
 
     monkeypatch.setattr("ray.init", init)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(on_ray.JOB, job) if job else monkeypatch.delenv(on_ray.JOB, raising=False)
-    on_ray._connect("auto")
+    monkeypatch.setenv(joined.JOB, job) if job else monkeypatch.delenv(joined.JOB, raising=False)
+    joined.connect("auto")
     shipped = given["runtime_env"]
     assert bool(shipped) == ships
     if ships:

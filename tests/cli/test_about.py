@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 from verify_norm.cli.app import app
 from verify_norm.core.only import CLAUSES
 from verify_norm.core.ops import OPS
+from verify_norm.core.spec import FAMILIES, LAYOUTS
 from verify_norm.loading import builtin
 
 
@@ -36,6 +37,12 @@ def test_show_only_has_every_clause():
     result = run("show", "only")
     assert result.exit_code == 0
     assert all(f"\n{clause} " in result.stdout for clause in CLAUSES)
+
+
+def test_show_cases_has_every_layout_and_every_kind_of_data():
+    result = run("show", "cases")
+    assert result.exit_code == 0
+    assert all(f"\n{name} " in result.stdout for name in (*LAYOUTS, *FAMILIES))
 
 
 def test_show_an_operator_has_its_tensors_and_names_no_function_of_ours():

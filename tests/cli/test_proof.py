@@ -47,7 +47,7 @@ def test_gradcheck_of_a_function_without_a_reference(tmp_path):
     assert {finding["output"] for finding in json.loads(result.stdout)["findings"]} == {"x"}
     hidden = run("gradcheck", f"{path}:hidden", "--dtype", "bf16")
     assert hidden.exit_code == 2
-    assert "nothing could be told" in hidden.stdout
+    assert "inconclusive" in hidden.stdout
     for arguments, said in (([f"{path}:none"], "has no 'none'"), (["mine.py"], "names no attribute")):
         result = run("gradcheck", *arguments)
         assert result.exit_code == 2

@@ -16,7 +16,7 @@ from verify_norm.core.only import CLAUSES
 from verify_norm.core.ops import OPS
 from verify_norm.core.regression import RegressionLimits
 from verify_norm.core.results import Report
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import FAMILIES, LAYOUTS, CaseSpec, Contract
 from verify_norm.loading.bind import ALIASES
 from verify_norm.report.glossary import GLOSSARY
 from verify_norm.search.options import Options
@@ -42,6 +42,7 @@ def pages():
         ("arguments", [f"`{name}`" for names in ALIASES.items() for name in (names[0], *names[1])]),
         ("contract", [f"| `{name}` |" for name in (*(f.name for f in fields(Contract)), *NAMES)]),
         ("only", [f"| `{name}` |" for name in CLAUSES]),
+        ("cases", [f"| `{name}` |" for name in (*LAYOUTS, *FAMILIES)]),
         (
             "settings",
             [f"| `{name}` |" for name in (*Options.model_fields, *(f.name for f in fields(RegressionLimits)))],

@@ -13,7 +13,7 @@ from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Contract
 from verify_norm.core.tally import CheckResult, Skip, Tally
 from verify_norm.core.ulp import UlpStats
-from verify_norm.pytest_plugin.verdicts import answer, line, regressions, summary
+from verify_norm.pytest_plugin.verdicts import MORE, answer, line, regressions, summary
 from verify_norm.report import documents
 
 
@@ -78,7 +78,7 @@ def test_no_check_passes_in_a_run_that_is_incomplete():
     found = summary([cut])
     assert {verdict["outcome"] for verdict in found["verdicts"].values()} == {"unchecked"}
     said = "incomplete: 3 of 75 corner cases ran: the 1 s were over"
-    assert found["verdicts"]["signature"]["reason"] == f"signature: {said}"
+    assert found["verdicts"]["signature"]["reason"] == f"signature: {said}; {MORE}"
     assert line({"target": "norms:k", "expected": {}} | found)[1].startswith(said)
     accepted = summary([replace(cut, settings=replace(cut.settings, allow_incomplete=True))])
     assert {verdict["outcome"] for verdict in accepted["verdicts"].values()} == {"passed"}

@@ -325,3 +325,30 @@ def test_a_case_of_many_rows_is_judged_by_the_checks_that_found_something():
     _, asked = concluded(unless(rounds_xhat), TALL)
     assert {checks for spec, checks in asked if spec == TALL} == {("accuracy",)}
     assert ("accuracy", "memory", "signature") in {checks for spec, checks in asked if spec == OTHER}
+
+
+class SilentlyWrongDerivatives(torch.autograd.Function):
+    """RMSNorm whose backward takes rstd as a constant: right gradients, with wrong derivatives of their own."""
+
+    @staticmethod
+    def forward(ctx, x, eps):
+        rstd = torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+        ctx.save_for_backward(x, rstd)
+        return x * rstd
+
+    @staticmethod
+    def backward(ctx, dy):
+        x, rstd = ctx.saved_tensors
+        return rstd * (dy - x * rstd * (dy * x * rstd).mean(-1, keepdim=True)), None
+
+
+def test_a_way_that_a_contract_leaves_out_explains_nothing():
+    """Under inplace=dx:dy there are no derivatives of gradients, but the check tries its other ways."""
+
+    def rmsnorm(x, weight, eps):
+        return SilentlyWrongDerivatives.apply(x, eps) * weight
+
+    (backward,) = (one for one in load_directions(rmsnorm, "rmsnorm") if one.op == "rmsnorm_bwd")
+    spec = CaseSpec((1,), "float32", further=("autograd",))
+    (one,) = diagnosed(backward, [spec]).values()
+    assert (one.output, one.contract, one.untold) == ("dx", "", "")

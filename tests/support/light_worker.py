@@ -44,3 +44,12 @@ def reported(unit, settings, worker):
     time.sleep(60 if how == "hangs" else 0.1)
     report = pickle.loads((Path(folder) / unit.dtype).read_bytes())
     return Outcome(unit.id, worker, 1.0, 2.0, report)
+
+
+def seen(unit, settings, worker):
+    """What the worker sees of GPUs, as a problem, once so many workers as the kernel's name says have met."""
+    number, _, folder = unit.kernel.partition(":")
+    (Path(folder) / f"{os.getpid()}.at").touch()
+    while len(list(Path(folder).glob("*.at"))) < int(number):
+        time.sleep(0.05)
+    return Outcome(unit.id, worker, 1.0, 2.0, problem=os.environ.get("CUDA_VISIBLE_DEVICES", "all"))

@@ -17,6 +17,10 @@ from verify_norm.campaign.model import Outcome, Unit
 from verify_norm.core import packages
 
 SAME = ("numpy", "torch", "triton", "hypothesis")  # packages whose versions are those of the campaign on each host
+OURS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "600",  # else Ray ends a driver without a head before we do
+}
 Examine = Callable[[Unit, Mapping[str, Any], str], Outcome]
 
 
@@ -47,9 +51,10 @@ class Actor:
 
 
 def imported() -> Any:
-    """Return the package, which sends no usage statistics then; raises UsageError if it is not installed."""
+    """Return the package as `OURS` sets it; raises UsageError if it is not installed."""
     packages.need("--on ray", "ray")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    for name, value in OURS.items():
+        os.environ.setdefault(name, value)
     return importlib.import_module("ray")
 
 

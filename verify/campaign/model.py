@@ -3,10 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from verify_norm.core.errors import Exit
+from verify_norm.core.errors import Exit, UsageError
 from verify_norm.core.results import Report
 
 LOSSES = 3  # a unit that has ended so many processes is a finding
+
+
+class LostError(UsageError):
+    """What examines units is gone before all were done; what is entered is kept, and the same campaign goes on."""
 
 
 @dataclass(frozen=True, slots=True)

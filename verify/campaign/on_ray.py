@@ -3,31 +3,23 @@
 Ray is an optional package, which `OnRay` imports.
 """
 
-import json
-import logging
-import os
-import socket
 import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-import verify_norm
-from verify_norm.campaign import worker
+from verify_norm.campaign import cluster, worker
 from verify_norm.campaign.accelerators import CPU
 from verify_norm.campaign.actor import Actor, Examine, Place, imported, versions
 from verify_norm.campaign.local import ONE_EACH
-from verify_norm.campaign.model import LOSSES, Outcome, Unit
+from verify_norm.campaign.model import LOSSES, LostError, Outcome, Unit
 from verify_norm.campaign.plan import Plan
-from verify_norm.core.errors import UsageError, first_line, one_of
+from verify_norm.core.errors import UsageError, one_of
 
-UNSHIPPED = [".git", "*.campaign", "*.campaign-*", "*.campaign.lock", "__pycache__"]  # of the working folder
-JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # the variable in which `ray job submit` says what its job has
-CONNECTING = 10.0  # seconds
 WAITING = 0.2  # seconds until the workers that start are looked at again
+LOOKING = 1.0  # seconds until a thread that waits for an answer sees that the head is lost
 
 
 @dataclass(slots=True)
@@ -81,11 +73,13 @@ class OnRay:
         ray = imported()
         self._ray, self._own, self._examine = ray, not ray.is_initialized(), examine
         self._limit, self._closed = plan.limit, False
+        self._lost: LostError | None = None
         self._inside, self._starts = _Inside(), threading.Lock()
         self._starting: dict[Any, _Worker] = {}
         self._workers: dict[int, _Worker] = {}
         if self._own:
-            _connect(address)
+            cluster.connect(address)
+        self._actor, self._head = ray.remote(Actor), cluster.Head(ray)
         self._free: dict[str, SimpleQueue[_Worker | Exception]] = {}
         self._host = threading.Thread(target=self._welcome, daemon=True)
         try:
@@ -100,10 +94,10 @@ class OnRay:
 
     def _start(self, number: int, kind: str, failed: int = 0) -> None:
         """Ask Ray for the worker of this number; it is free once it has begun."""
-        wanted: dict[str, Any] = {"num_gpus": 1} if self._on_gpu else {"num_cpus": 1}
+        wanted: dict[str, Any] = {"num_gpus": int(self._on_gpu), "num_cpus": int(not self._on_gpu)}
         if self._on_gpu and kind:
             wanted["accelerator_type"] = kind
-        actor = self._ray.remote(Actor).options(**wanted).remote(self._examine)
+        actor = self._actor.options(**wanted).remote(self._examine)
         self._workers[number] = _Worker(number, kind, actor, failed)
         self._starting[actor.place.remote()] = self._workers[number]
 
@@ -111,14 +105,22 @@ class OnRay:
         """Hand each worker that has begun to whoever waits for one; or the reason why none will."""
         try:
             while not self._closed:
+                self._head.look()
                 begun = self._ray.wait(list(self._starting), timeout=WAITING)[0] if self._starting else ()
                 for reference in begun:
                     self._hand_over(self._starting.pop(reference), reference)
                 if not begun:
                     time.sleep(WAITING)
+        except LostError as error:
+            self._lost = error
+            self._tell(error)
         except Exception as error:  # no environment, other versions, no cluster any more
-            for free in self._free.values():
-                free.put(UsageError(f"--on ray: no worker starts: {_why(error)}"))
+            self._tell(UsageError(f"--on ray: no worker starts: {cluster.why(error)}"))
+
+    def _tell(self, error: Exception) -> None:
+        """Raise an error in whatever waits for a worker."""
+        for free in self._free.values():
+            free.put(error)
 
     def _hand_over(self, one: _Worker, reference: Any) -> None:
         """Let a worker that has begun take units; ask for another one if its host is lost, a few times."""
@@ -142,22 +144,21 @@ class OnRay:
     def examine(self, unit: Unit) -> Outcome:
         """Return the outcome of a unit, of the next free worker. Of a lost host another worker takes it.
 
-        Raises UsageError if the cluster is gone.
+        Raises LostError if the cluster is gone.
         """
         wrong = self._ray.exceptions
         try:
             with self._inside:
                 return self._examined(unit)
         except (wrong.RayError, ConnectionError) as error:
-            raise UsageError(f"--on ray: {_why(error)}; the same command goes on") from error
+            raise LostError(f"--on ray: {cluster.why(error)}") from error
 
     def _examined(self, unit: Unit) -> Outcome:
         started, wrong = time.time(), self._ray.exceptions
         for _ in range(LOSSES):
             one = self._next(unit.accelerator)
             try:
-                asked = one.actor.examine.remote(unit, self._settings, one.name)
-                outcome: Outcome = self._ray.get(asked, timeout=self._limit)
+                outcome = self._answer(one.actor.examine.remote(unit, self._settings, one.name))
             except wrong.GetTimeoutError:
                 ended = worker.overdue(self._limit)
             except (wrong.RayActorError, wrong.OutOfMemoryError) as error:
@@ -169,6 +170,17 @@ class OnRay:
             if ended:
                 return Outcome(unit.id, one.name, started, time.time(), ended=ended)
         return Outcome(unit.id, one.name, started, time.time(), problem=f"{LOSSES} hosts were lost while it ran")
+
+    def _answer(self, asked: Any) -> Outcome:
+        """Return what a worker answers. Without a head Ray waits for what is lost too, until it ends this process."""
+        deadline = time.monotonic() + self._limit
+        while not self._ray.wait([asked], timeout=min(LOOKING, self._limit))[0]:
+            if self._lost is not None:
+                raise self._lost
+            if time.monotonic() >= deadline:
+                raise self._ray.exceptions.GetTimeoutError
+        outcome: Outcome = self._ray.get(asked)
+        return outcome
 
     def _next(self, kind: str) -> _Worker:
         """Return the next free worker, which may have to start; raises the reason why there is none."""
@@ -192,11 +204,11 @@ class OnRay:
         if self._closed:
             return
         self._closed = True
-        for free in self._free.values():
-            free.put(RuntimeError("the campaign has ended"))
+        self._tell(RuntimeError("the campaign has ended"))
         if self._host.is_alive():
             self._host.join()
-        for one in self._workers.values():
+        gone = self._head.silent()  # Ray would wait for the head; without this process its workers end by themselves
+        for one in () if gone else self._workers.values():
             with suppress(Exception):  # the cluster may be gone
                 self._ray.kill(one.actor)
         self._inside.wait()
@@ -208,37 +220,6 @@ def _of_host(error: Exception) -> bool:
     """Return whether a worker is lost because its host is, which is no fault of the unit."""
     unavailable = type(error).__name__ == "ActorUnavailableError"
     return unavailable or getattr(error, "preempted", False) or "node has died" in str(error)
-
-
-def _why(error: Exception) -> str:
-    """Return what Ray says of an error, on one line: in what it raised it quotes the error of the worker last."""
-    lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith((" ", "\t"))]
-    return lines[-1] if lines and type(error).__module__.startswith("ray") else first_line(error)
-
-
-def _connect(address: str) -> None:
-    """Join a cluster, and give its workers this package and the working folder. Raises UsageError."""
-    _reach(address)
-    job = json.loads(os.environ.get(JOB, "{}")).get("runtime_env", {})
-    ships = {"py_modules": [str(Path(verify_norm.__file__).parent)], "working_dir": os.getcwd(), "excludes": UNSHIPPED}
-    ships = {} if "working_dir" in job else ships
-    try:
-        imported().init(address or None, runtime_env=ships, logging_level=logging.ERROR, log_to_driver=False)
-    except Exception as error:
-        raise UsageError(f"--on ray{f'={address}' if address else ''}: {_why(error)}") from error
-
-
-def _reach(address: str) -> None:
-    """Raise UsageError if nothing answers at an address: Ray would try for minutes, and end this process."""
-    address = address or os.environ.get("RAY_ADDRESS", "")
-    host, colon, port = address.partition("://")[2 if "://" in address else 0].rpartition(":")
-    if not colon or not port.isdecimal():  # "auto" and "local"; Ray says what is wrong with others
-        return
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), CONNECTING).close()
-    except (OSError, OverflowError) as error:
-        said = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"--on ray: there is no cluster at {address}: {said}") from error
 
 
 def _places(plan: Plan, jobs: int | None, nodes: list[Any]) -> tuple[bool, dict[str, int]]:

@@ -53,16 +53,18 @@ def _table(title: str, rows: Sequence[tuple[str, ...]]) -> None:
         terminal.console().print(made)
 
 
-def show(name: Annotated[str, typer.Argument(help="An operator, check or kernel; or contracts, or only.")]) -> None:
-    """Describe an operator, a check or a kernel; or contracts, what --contract takes; or only, what --only takes."""
-    interpret()
-    if name == "only":
-        _show_only()
-        return
-    if name in ("contract", "contracts"):
-        from verify_norm.report import contracts, terminal
+NAME = typer.Argument(help="An operator, check or kernel; or contracts, only or cases.")
 
-        contracts.show_contracts(terminal.console())
+
+def show(name: Annotated[str, NAME]) -> None:
+    """Describe an operator, a check or a kernel; or what --contract or --only takes, or what is in a case.
+
+    The last three have the names contracts, only and cases.
+    """
+    interpret()
+    name = "contracts" if name == "contract" else name
+    if name in TOPICS:
+        TOPICS[name]()
         return
     from verify_norm.checks import CHECKS
     from verify_norm.loading.builtin import BOTH, BUILTIN, PEERS, directions
@@ -78,7 +80,7 @@ def show(name: Annotated[str, typer.Argument(help="An operator, check or kernel;
             _describe_op(op)
         return
     if ":" not in name and name not in BUILTIN and name not in PEERS:
-        known = [*BUILTIN, *PEERS, *registered().kernels, *CHECKS, *OPS, *BOTH, "contracts", "only"]
+        known = [*BUILTIN, *PEERS, *registered().kernels, *CHECKS, *OPS, *BOTH, *TOPICS]
         one_of("kernel, check or operator", name, known, see=LIST)
     kernel = find(name)
     whose = f", from {kernel.origin}" if kernel.origin else ""
@@ -87,6 +89,25 @@ def show(name: Annotated[str, typer.Argument(help="An operator, check or kernel;
     _print(f"dtypes {', '.join(kernel.dtypes)}\ncontract {json.dumps(asdict(kernel.contract))}\n")
     for op in directions(kernel.op):
         _describe_op(op)
+
+
+def _show_contracts() -> None:
+    """Print what --contract takes."""
+    from verify_norm.report import contracts, terminal
+
+    contracts.show_contracts(terminal.console())
+
+
+def _show_cases() -> None:
+    """Print what the layouts and the data of a case are."""
+    from verify_norm.report import cases, terminal
+
+    _print(f"{cases.CASE}\n")
+    for head, words in (("layout", cases.LAYOUT_WORDS), ("data", cases.DATA_WORDS)):
+        made = terminal.table(head, "what it is", folded=("what it is",))
+        for name, said in words.items():
+            made.add_row(name, escape(said.replace("`", "")))
+        terminal.console().print(made)
 
 
 def _show_only() -> None:
@@ -102,6 +123,9 @@ def _show_only() -> None:
     for clause, words in CLAUSES.items():
         made.add_row(clause, escape(words))
     terminal.console().print(made)
+
+
+TOPICS = {"contracts": _show_contracts, "only": _show_only, "cases": _show_cases}
 
 
 def _describe_op(name: str) -> None:

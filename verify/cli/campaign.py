@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from verify_norm.cli import config, console, options
 from verify_norm.cli.outputs import apart, write
 from verify_norm.core import serial
+from verify_norm.core.case_words import count
 from verify_norm.core.errors import Exit, UsageError, one_of
 from verify_norm.report.markup import escape
 
@@ -78,6 +79,7 @@ def run(
     right, 1 findings, 2 a usage error or nothing checked, 3 not finished.
     """
     from verify_norm.campaign import run, summary
+    from verify_norm.campaign.model import LostError
     from verify_norm.campaign.places import executor, here
     from verify_norm.campaign.plan import checked, expand, read
     from verify_norm.campaign.shard import Shard
@@ -99,7 +101,8 @@ def run(
     serial.writable(path, ours=("SQLite format 3",))
     units = expand(asked, console.complain, elsewhere=not here(on))
     where, mine = executor(on, asked, jobs), sum(unit in share for unit in units)
-    console.status(f"{len(units)} units" + f", {mine} of them in shard {shard}" * (share.n > 1) + f"; store {path}")
+    in_shard = f", {mine} of them in shard {shard}" * (share.n > 1)
+    console.status(f"{count(len(units), 'unit')}{in_shard}; store {path}")
     stop = inf if stop_after is None else stop_after
     with _line() as tell:
 
@@ -108,8 +111,8 @@ def run(
 
         try:
             run.run(asked, units, path, where, shard=share, seconds=stop, progress=progress)
-        except KeyboardInterrupt:
-            console.complain(f"interrupted: the same command goes on from {path}")
+        except (KeyboardInterrupt, LostError) as error:
+            console.complain(f"{str(error) or 'interrupted'}; the same command goes on from {path}")
     with Store.reading(path) as written:
         found = summary.summarize(written, share)
     campaign.show(found, terminal.console())

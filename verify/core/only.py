@@ -212,7 +212,7 @@ def _clause(text: str) -> Clause:
         right = bool(relation and numbers) and None not in numbers and several
         made = Clause(name, relation, numbers)
     if not right:
-        raise UsageError(f"only: {text!r:.60}: expected {name} as in {CLAUSES[name]!r}")
+        raise UsageError(f"only: cannot read {text!r:.60}; verify-norm show only says of {name}: {CLAUSES[name]}")
     return made
 
 

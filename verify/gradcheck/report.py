@@ -37,7 +37,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Untold:
-    """A gradient of which nothing could be told in this type, and the reason."""
+    """A gradient that is neither right nor wrong for sure in this type, and the reason."""
 
     output: str
     dtype: str
@@ -83,8 +83,8 @@ class GradReport:
         if count:
             return f"FAIL: {count} finding{'s' * (count != 1)}"
         if not self.told:
-            return "nothing could be told"
-        return f"pass for {', '.join(self.told)}; nothing could be told about {none}" if none else "pass"
+            return "inconclusive"
+        return f"pass for {', '.join(self.told)}; inconclusive for {none}" if none else "pass"
 
     def _named(self, output: str, dtype: str) -> str:
         return f"{output} ({dtype})" if len(self.dtypes) > 1 else output
@@ -107,6 +107,6 @@ def text(report: GradReport) -> str:
         powers = ("nothing" if power is None else f"{power:.1e}" for power in (c.power, c.local))
         lines.append(ROW.format(c.output, c.dtype, units, f"{c.ratio:.2g}", *powers, c.direction))
     lines += [f"✗ {f.check} ({f.dtype}): {f.message}" for f in report.findings]
-    lines += [f"? {u.output} ({u.dtype}): nothing could be told: {u.reason}" for u in report.untold]
+    lines += [f"? {u.output} ({u.dtype}): inconclusive: {u.reason}" for u in report.untold]
     lines += [f"note: {note}" for note in report.notes]
     return "\n".join([*lines, f"{report.verdict}; {report.seconds:.2f} s"])

@@ -22,10 +22,10 @@ def attribute(target: str) -> Any:
 
     The configuration that may follow is the only one that its tuner takes in this process from then on.
     """
-    if ":" not in target:
-        raise UsageError(f"{target!r} names no attribute; expected path/file.py:fn or package.module:fn")
     plain, configuration = tuned.parted(target)
     where, _, name = plain.rpartition(":")
+    if not where or not name:
+        raise UsageError(f"{target!r} names no attribute; expected path/file.py:fn or package.module:fn")
     found = _part(imported(where), where, name, plain)
     if configuration:
         reach(where)  # for what the kernel imports when it is called
@@ -52,11 +52,11 @@ def _part(value: Any, found: str, name: str, target: str) -> Any:
 
 
 def _beside(missing: str, names: list[str]) -> str:
-    """Return the callables that there are, in words; of many only those whose names are near."""
-    if len(names) <= LISTED:
-        return f"its callables are: {', '.join(names) or 'none'}"
+    """Return the callables that there are, in words, and those whose names are near; of many only these."""
     close = difflib.get_close_matches(missing, names, n=3, cutoff=0.5)
-    return f"it has {len(names)} other callables" + (f"; did you mean {alternatives(close)}?" if close else "")
+    few = len(names) <= LISTED
+    there = f"its callables are: {', '.join(names) or 'none'}" if few else f"it has {len(names)} other callables"
+    return there + (f"; did you mean {alternatives(close)}?" if close else "")
 
 
 def target_of(value: Any) -> str:

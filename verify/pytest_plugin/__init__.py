@@ -71,7 +71,11 @@ def parametrize_checks(
     ...     check(kernel)
     """
     if not targets or not all(target and (isinstance(target, str) or callable(target)) for target in targets):
-        raise ValueError(f"parametrize_checks: expected kernels' names, as 'package.module:attr', got {targets}")
+        given = ", ".join(map(repr, targets)) or "none"
+        raise ValueError(f"parametrize_checks: expected kernels, as functions or 'package.module:attr', got {given:.80}")
+    if expected_failures is not None and not isinstance(expected_failures, Mapping):
+        form = '{"accuracy": "why it fails"}'
+        raise ValueError(f"parametrize_checks: expected_failures: expected as {form}, got {expected_failures!r:.80}")
     given = {"op": op, "bind": bind, "contract": contract, "only": only}
     for name, value in given.items():
         _refuse_others(name, value, targets)

@@ -10,6 +10,8 @@ from verify_norm.core.results import Report, cases, failure, gap, replay_line
 from verify_norm.report import documents
 from verify_norm.report.words import count, no_data, seen
 
+MORE = "give more time by --norm-seconds, or accept it by --norm-allow-incomplete"
+
 
 def answer(text: str, *, every: bool = True) -> dict[str, Any]:
     """Return `summary` of the reports that the command line wrote, and their JSON texts as `reports`."""
@@ -122,8 +124,10 @@ def _verdict(reports: Sequence[Report], name: str) -> dict[str, Any]:
     results = [(report, result) for report in reports for result in report.checks if result.name == name]
     if not results:
         return {"outcome": "skipped", "reason": f"{name} {_not_applicable(reports, name)}", "replays": []}
-    if missing := next(filter(None, map(gap, reports)), ""):
-        return {"outcome": "unchecked", "reason": f"{name}: {missing}", "replays": []}
+    if missing := next(((report, why) for report in reports if (why := gap(report))), None):
+        report, why = missing
+        more = f"; {MORE}" * (report.verdict is not Exit.NOTHING)
+        return {"outcome": "unchecked", "reason": f"{name}: {why}{more}", "replays": []}
     empty = [(report, result) for report, result in results if not result.cases]
     needed = [no_data(result) for report, result in empty if result.offered and not report.settings.allow_incomplete]
     if needed or len(empty) == len(results):

@@ -2,10 +2,10 @@
 
 A weaker contract explains an output if under it the checks find nothing about the output: in its smallest failing
 cases, in others that failed, and in fresh random ones, so that it excuses no bug by luck. At least one check that found
-something has to look again, at the same element: a contract under which nothing is judged explains nothing. First come
-the fields that cost no accuracy, then the others by what they allow the output in a typical case, then the names that
-stand for libraries, then one of these with a field that costs nothing, as an overwritten input. What explains one
-output is tried first on the next: the user declares all of it.
+something has to look again, at the same element and in the same ways: a contract under which nothing is judged explains
+nothing. First come the fields that cost no accuracy, then the others by what they allow the output in a typical case,
+then the names that stand for libraries, then one of these with a field that costs nothing, as an overwritten input.
+What explains one output is tried first on the next: the user declares all of it.
 """
 
 import time
@@ -205,8 +205,9 @@ class _Group:
         return any(finding.output == self.output for one in examined for finding in one.findings)
 
     def looks(self, finding: Finding, fields: dict[str, Any]) -> bool:
-        """Return whether the check looks again, and where it judges elements, at the one that it found."""
-        if (finding.during or finding.check) not in self.again(finding, fields).looked:
+        """Return whether the check looks again, in as many ways; where it judges elements, at the one that it found."""
+        name, before, after = finding.during or finding.check, self.again(finding, {}), self.again(finding, fields)
+        if name not in after.looked or any(way not in after.ways for way in before.ways if way[0] == name):
             return False
         if finding.check not in BOUNDED or finding.index is None or finding.output is None:
             return True

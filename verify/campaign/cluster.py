@@ -1,0 +1,91 @@
+"""A Ray cluster as a driver meets it: where it is, what its hosts are given, and whether its head is still there.
+
+Ray is an optional package, which `actor.imported` imports.
+"""
+
+import json
+import logging
+import os
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import verify_norm
+from verify_norm.campaign.actor import imported
+from verify_norm.campaign.model import LostError
+from verify_norm.core.errors import UsageError, first_line
+
+UNSHIPPED = [".git", "*.campaign", "*.campaign-*", "*.campaign.lock", "__pycache__"]  # of the working folder
+JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # the variable in which `ray job submit` says what its job has
+REFUSED = "Failed to connect"  # what Ray says where something answers and does not take us
+HINT = "; it needs the version of Ray that is here, and RAY_AUTH_MODE=token if it asks for a token"
+CONNECTING = 10.0  # seconds
+LOOKING = 5.0  # seconds until the head is looked for again
+LOST = 60.0  # seconds after which a head is lost; until then another one may take its place
+
+
+class Head:
+    """The head of the cluster that this process has joined.
+
+    Without it Ray starts no worker, waits in most calls and, after some time, ends this process with status 1. From
+    outside of the cluster, with ray://, Ray's client raises an error itself.
+    """
+
+    def __init__(self, ray: Any) -> None:
+        outside = ray.util.client.ray.is_connected()
+        self._address = "" if outside else ray.get_runtime_context().gcs_address
+        self._seen = self._looked = time.monotonic()
+
+    def silent(self) -> str:
+        """Return why it does not answer, "" if it does."""
+        return _silent(self._address) if self._address else ""
+
+    def look(self) -> None:
+        """Raise LostError if it has not answered for LOST seconds."""
+        now = time.monotonic()
+        if now - self._looked < LOOKING:
+            return
+        self._looked = now
+        said = self.silent()
+        if not said:
+            self._seen = now
+        elif now - self._seen >= LOST:
+            raise LostError(f"--on ray: the head at {self._address} has not answered for {LOST:g} s: {said}")
+
+
+def why(error: Exception) -> str:
+    """Return what Ray says of an error, on one line: in what it raised it quotes the error of the worker last."""
+    lines = [line for line in str(error).splitlines() if line.strip() and not line.startswith((" ", "\t"))]
+    return lines[-1] if lines and type(error).__module__.startswith("ray") else first_line(error)
+
+
+def connect(address: str) -> None:
+    """Join a cluster, and give its workers this package and the working folder. Raises UsageError."""
+    _reach(address)
+    job = json.loads(os.environ.get(JOB, "{}")).get("runtime_env", {})
+    ships = {"py_modules": [str(Path(verify_norm.__file__).parent)], "working_dir": os.getcwd(), "excludes": UNSHIPPED}
+    ships = {} if "working_dir" in job else ships
+    try:
+        imported().init(address or None, runtime_env=ships, logging_level=logging.ERROR, log_to_driver=False)
+    except Exception as error:
+        hint = HINT * (REFUSED in why(error))
+        raise UsageError(f"--on ray{f'={address}' if address else ''}: {why(error)}{hint}") from error
+
+
+def _reach(address: str) -> None:
+    """Raise UsageError if nothing answers at an address: Ray would try for minutes, and end this process."""
+    address = address or os.environ.get("RAY_ADDRESS", "")
+    place = address.partition("://")[2 if "://" in address else 0]
+    if place.rpartition(":")[2].isdecimal() and (said := _silent(place)):  # Ray says what is wrong with others
+        raise UsageError(f"--on ray: there is no cluster at {address}: {said}")
+
+
+def _silent(place: str) -> str:
+    """Return why nothing answers at HOST:PORT, "" if something does."""
+    host, _, port = place.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECTING).close()
+    except (OSError, OverflowError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    return ""
