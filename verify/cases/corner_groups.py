@@ -28,7 +28,11 @@ GROUP_CORNERS: Topics = {
         ((2, 6, 5, 4), {"num_groups": 3, "x_layout": "transposed"}),
         ((2, 4, 33), {"num_groups": 2, "x_layout": "every_other"}),
         ((3, 4, 6), {"num_groups": 2, "x_layout": "far", "dy_layout": "far"}),  # offsets beyond 32 bits
-        ((2, 4, 33), {"num_groups": 1, "x_layout": "offset", "weight_layout": "every_other", "bias_layout": "offset"}),
+        (
+            (2, 4, 33),
+            {"num_groups": 1, "x_layout": "offset", "weight_layout": "every_other", "bias_layout": "offset"}
+            | {"weight_data": "wide"},
+        ),
         ((2, 6, 5, 4), {"num_groups": 3, "weight_data": "some_one", **SLICE}),
         ((2, 6, 9), {"num_groups": 3, "weight_data": "one", **SEQUENCE}),
         ((1, 6, 9), {"num_groups": 3, **LOOSE}),
@@ -62,14 +66,14 @@ GROUP_CORNERS: Topics = {
         ((1, 6, 5), {"num_groups": 1}),  # one group
         ((3, 4), {"num_groups": 4}),  # no spatial dimensions, one channel a group: x̂ = 0
         ((2, 6, 5), {"num_groups": 6}),  # InstanceNorm
-        ((1, 4, 2, 3, 5), {"num_groups": 2, "x_layout": "channels_last"}),  # rank 5
+        ((1, 4, 2, 3, 5), {"num_groups": 2, "x_layout": "channels_last", "weight_data": "wide"}),  # rank 5
         ((3, 6), {"num_groups": 2, "dy_data": "zero_columns"}),
     ),
     "eps": (
         ((2, 4, 20), {"num_groups": 2, "log2_scale": -8, "eps": 1e-3}),
         ((2, 4, 20), {"num_groups": 2, "eps": 0.0}),
         ((2, 4, 20), {"num_groups": 2, "log2_scale": -8, "eps": 1e-12}),
-        ((2, 4, 20), {"num_groups": 2, "eps": 1e-1, "dy_data": "ramp"}),
+        ((2, 4, 20), {"num_groups": 2, "eps": 1e-1, "dy_data": "ramp", "weight_data": "wide"}),
         ((2, 4, 20), {"num_groups": 2, "eps": 1e3}),  # rstd no longer matters
         ((2, 4, 20), {"num_groups": 2, "log2_scale": -8, "eps": 1.5e-5, "weight_data": "initial"}),
     ),

@@ -53,16 +53,16 @@ ROW_CORNERS: Topics = {
         ((17, 60), {"weight": False}),
         ((5, 63), {"alias": "weight:bias"}),
         ((4, 20), {"weight_data": "zero", "weight_dtype": "float32", "bias": False}),
-        ((3, 100), {"weight_layout": "every_other", "bias_layout": "offset"}),
+        ((3, 100), {"weight_layout": "every_other", "bias_layout": "offset", "weight_data": "wide"}),  # clamped, or flushed
         ((4, 36), {"weight_dtype": "bfloat16"}),  # of a float32 x
     ),
     "ranks": (
         ((4, 6, 10), {"normalized_ndim": 2}),
         ((2, 3, 20), {"x_layout": "swapped"}),  # sequence first
         ((2, 3, 2, 10), {"x_layout": "transposed", "dy_layout": "every_other"}),  # not collapsible
-        ((30,), {}),  # one row
+        ((30,), {"weight_data": "wide"}),  # one row
         ((3, 2, 3, 7), {"normalized_ndim": 3, "x_layout": "transposed"}),
-        ((2, 1, 2, 2, 9), {}),
+        ((2, 1, 2, 2, 9), {"weight_data": "wide"}),
         ((2, 3, 2, 12), LAST),
         ((2, 5, 6, 8), {"normalized_ndim": 2, "weight_layout": "transposed", "bias_layout": "transposed"}),
         ((2, 5, 28), {**SEQUENCE, "weight_data": "one"}),

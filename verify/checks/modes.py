@@ -156,31 +156,43 @@ def _overwrites(run: Run) -> bool:
 
 
 def _sets_of_leaves(run: Run) -> tuple[Mode, ...]:
-    """Return a mode for each set of inputs that require gradients; none if torch forbids to overwrite a leaf."""
+    """Return a mode for each set of inputs that require gradients; none if torch forbids to overwrite a leaf.
+
+    Three more: nothing is recorded, as in a checkpoint's first run, where all of them do, and in the evaluation of what
+    has been trained, where weight and bias do; and x is what another layer returns.
+    """
     if _overwrites(run):
         return ()
     own = (name for stage in run.case.op.stages for name in stage.inputs)
     names = [n for n in ("x", "residual", "weight", "bias", *own) if run.case.arguments.get(n) is not None]
     count = len(names)
     sizes = range(count, 0, -1) if count < 5 else (count, count - 1, 1)  # all of 5 and more would be 31 sets
-    return tuple(_leaves(some) for size in sizes for some in combinations(names, size))
+    leaves = tuple(_leaves(some) for size in sizes for some in combinations(names, size))
+    parameters = tuple(name for name in names if name in ("weight", "bias"))
+    unrecorded = (_leaves(some, False) for some in dict.fromkeys((tuple(names), parameters)) if some)
+    result = "where x requires a gradient and is another layer's result"
+    inside = Mode(result, lambda function, device: _requiring(names, True, wrapping.made_there(function), device))
+    return (*leaves, *unrecorded, inside)
 
 
-def _leaves(names: tuple[str, ...]) -> Mode:
+def _leaves(names: tuple[str, ...], recorded: bool = True) -> Mode:
     """Return the mode in which these inputs, and no others, require gradients."""
+    words = f"where {', '.join(names)} alone require{'s' * (len(names) == 1)} a gradient"
+    return Mode(words if recorded else f"under torch.no_grad() {words}", partial(_requiring, names, recorded))
 
-    def wrap(function: Function, device: str) -> Function:
-        @wraps(function)
-        def run(**given: Any) -> Any:
-            for name in names:
-                if name in given:
-                    given[name] = given[name].detach().requires_grad_()
-            with torch.enable_grad():
-                return function(**given)
 
-        return run
+def _requiring(names: Collection[str], recorded: bool, function: Function, device: str) -> Function:
+    """Return the function, called with these inputs as leaves that require gradients."""
 
-    return Mode(f"where {', '.join(names)} alone require{'s' * (len(names) == 1)} a gradient", wrap)
+    @wraps(function)
+    def run(**given: Any) -> Any:
+        for name in names:
+            if given.get(name) is not None:
+                given[name] = given[name].detach().requires_grad_()
+        with torch.set_grad_enabled(recorded):
+            return function(**given)
+
+    return run
 
 
 def in_mode(mode: Mode, run: Run) -> Kernel:
