@@ -145,9 +145,12 @@ MANY_ROWS: tuple[Row, ...] = tuple(  # long sums of dweight and dbias, in every 
     for rows, lengths in ((1025, (3, 2, 4)), (4097, (2, 1, 4)), (16384, (1, 3, 2)))
     for turn, length in enumerate(lengths)
 )
-_SIDES = ((16384, 3), (1, 131072), (65537, 2), (8193, 17), (2, 65536), (4100, 30), (1030, 60))
+_SIDES: tuple[tuple[int, tuple[int, ...]], ...] = (
+    *((16384, (3, 4, 5)), (1, (131072, 131073, 131074)), (65537, (2, 3, 4)), (8193, (17, 18, 19))),
+    *((2, (65536, 28672, 12288)), (4100, (30, 31, 32)), (1030, (60, 61, 62))),  # lengths of models, among others
+)
 WIDE_ROWS: tuple[Row, ...] = tuple(  # thresholds of rows, of lengths and of elements, in every type
-    ((rows + more, length + more), {}) for more in range(3) for rows, length in _SIDES
+    ((rows + more, lengths[more]), {}) for more in range(3) for rows, lengths in _SIDES
 )
 CROWDED_ROWS: tuple[Row, ...] = tuple(  # enough programs to contend for a lock or a buffer, in every type
     ((rows + more, length), {})

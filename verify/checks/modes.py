@@ -28,6 +28,7 @@ from verify_norm.running.captures import Function
 
 NARROW = "bfloat16"  # what autocast may round to
 SOFT = 4  # half ulps of NARROW that four factors of an element may be off by: x, weight, a sum of squares and its root
+PARAMETERS = ("weight", "bias")  # of a module
 FEW = 2**8  # elements of x: a case of so few tries all modes
 # What torch and kernels say where they cannot run in a mode: numpy() on a leaf, autograd under no_grad, no backward.
 DECLINED = re.compile(r"grad|detach|leaf variable|inference mode|deterministic", re.IGNORECASE)
@@ -168,7 +169,7 @@ def _sets_of_leaves(run: Run) -> tuple[Mode, ...]:
     count = len(names)
     sizes = range(count, 0, -1) if count < 5 else (count, count - 1, 1)  # all of 5 and more would be 31 sets
     leaves = tuple(_leaves(some) for size in sizes for some in combinations(names, size))
-    parameters = tuple(name for name in names if name in ("weight", "bias"))
+    parameters = tuple(name for name in names if name in PARAMETERS)
     unrecorded = (_leaves(some, False) for some in dict.fromkeys((tuple(names), parameters)) if some)
     result = "where x requires a gradient and is another layer's result"
     inside = Mode(result, lambda function, device: _requiring(names, True, wrapping.made_there(function), device))
@@ -182,13 +183,14 @@ def _leaves(names: tuple[str, ...], recorded: bool = True) -> Mode:
 
 
 def _requiring(names: Collection[str], recorded: bool, function: Function, device: str) -> Function:
-    """Return the function, called with these inputs as leaves that require gradients."""
+    """Return the function, called with these inputs as leaves that require gradients, and parameters as a module's."""
 
     @wraps(function)
     def run(**given: Any) -> Any:
         for name in names:
             if given.get(name) is not None:
-                given[name] = given[name].detach().requires_grad_()
+                leaf = given[name].detach().requires_grad_()
+                given[name] = torch.nn.Parameter(leaf) if name in PARAMETERS else leaf
         with torch.set_grad_enabled(recorded):
             return function(**given)
 
