@@ -127,6 +127,8 @@ def specs(
         options["weight_offset"] = draw(_among((0.0, 1.0, 0.5)))
     if any(tensor.extent == "sample" for tensor in op.inputs):
         options["modulation"] = draw(_among(axes.MODULATIONS))
+        if len(shape) == 1 + ndim and draw(_among((False, True))):
+            shape = (1, *shape)  # rows are the tokens of one sample
     if op.quantized:
         options["scale"] = draw(_among(OUTPUT_SCALES))
     if op.view == "channels":
