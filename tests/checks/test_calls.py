@@ -78,6 +78,16 @@ def test_statistics_kept_by_fewer_digits_of_the_values(dtype):
         assert ("smaller by a factor" in found["y"]) if coarse else found == {}
 
 
+def test_a_converted_weight_kept_by_its_magnitudes():
+    kept = {}
+
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        held = kept.setdefault(weight.abs().numpy().tobytes(), weight.clone())
+        return right(x, held, bias, eps, normalized_shape)
+
+    assert "had the other sign" in said(layernorm_fwd, "values")["y"]
+
+
 def test_outputs_that_do_not_outlive_the_inputs():
     def layernorm_fwd(x, weight, bias, eps, normalized_shape):
         made = right(x, weight, bias, eps, normalized_shape)

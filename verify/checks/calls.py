@@ -41,7 +41,7 @@ def calls(run: Run) -> Iterator[Finding | Tried]:
     """A result does not depend on earlier calls, on who still holds their outputs, or on another thread.
 
     Each case tries one way of five: all inputs have new values in the same tensors, or almost the same, where two
-    elements have changed places or one is slightly larger; only weight and bias have new values; many calls follow each other, whose outputs are read again at the end;
+    elements have changed places or one is slightly larger or negated; only weight and bias have new values; many calls follow each other, whose outputs are read again at the end;
     a call of another shape or type comes between; two threads call at the same time. One instance of a module serves
     all of them: its parameters are overwritten, in place, through .data, and by load_state_dict. Half of the
     cases run as in inference: after eval(), under no_grad. The bits must be those that the same inputs give in fresh
@@ -95,7 +95,7 @@ def _values(run: Run, other: Exact) -> Iterator[Difference]:
     """Yield what is wrong where all tensors get new values, or where those of the call before were almost the same."""
     found = list(_overwritten(_Held(run), other, "all tensors"))
     for name in ("dy" if run.case.op.forward else "x", "weight"):
-        for change in (_swap, _nudge):
+        for change in (_swap, _nudge, _negate):
             found = found or list(_almost_the_same(run, name, change))
     yield from found
 
@@ -126,6 +126,12 @@ def _swap(flat: Array, place: int, other: int, _: float) -> str:
 def _nudge(flat: Array, place: int, _: int, step: float) -> str:
     flat[place] *= 1 + step
     return f"element {place} of {{}} was smaller by a factor 1 + {step:.2g}"
+
+
+def _negate(flat: Array, place: int, other: int, _: float) -> str:
+    place = place if flat[place] else other
+    flat[place] *= -1
+    return f"element {place} of {{}} had the other sign"
 
 
 def _beyond(run: Run, one: Run, why: str) -> Iterator[Difference]:
