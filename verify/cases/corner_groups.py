@@ -131,7 +131,8 @@ SERVING_GROUPS: tuple[Row, ...] = (  # from small to large
     ((23, 4, 508), {"num_groups": 2, "batch": 4097}),
     ((25, 4, 16, 16), {"num_groups": 2, "batch": 4099}),
 )
-_BLOCKS = ((1, 4, 128, 513, 2), (257, 4, 8, 8, 1), (2, 512, 15, 17, 4), (1025, 64, 1, 1, 32), (1, 1, 362, 363, 1))
+# Beyond 128 channels a group, 1024 channels, 32 groups: tiles, blocks and masks of warps end there.
+_BLOCKS = ((1, 4, 128, 513, 2), (257, 4, 8, 8, 1), (2, 2048, 5, 9, 4), (1025, 96, 1, 1, 48), (1, 1, 362, 363, 1))
 WIDE_GROUPS: tuple[Row, ...] = tuple(  # groups of many elements, many groups, many channels, many samples
     ((samples + more, channels, height, width), {"num_groups": groups})
     for more in range(3)
