@@ -133,5 +133,7 @@ def test_a_module_is_converted_to_the_type_of_its_weight_as_a_model_is():
     spec = CaseSpec((4, 8), dtype="bfloat16", eps=1e-3, log2_scale=-8)
     found = both(OfBuffers, spec, "rmsnorm")
     assert ("accuracy", "y") in found["rmsnorm_fwd"]
-    wide = both(OfBuffers, CaseSpec((4, 8), dtype="bfloat16", weight_dtype="float32", eps=1e-3, log2_scale=-8), "rmsnorm")
+    wide = both(
+        OfBuffers, CaseSpec((4, 8), dtype="bfloat16", weight_dtype="float32", eps=1e-3, log2_scale=-8), "rmsnorm"
+    )
     assert set().union(*wide.values()) == set()

@@ -53,7 +53,7 @@ ROW_CORNERS: Topics = {
         ((17, 60), {"weight": False}),
         ((5, 63), {"alias": "weight:bias"}),
         ((4, 20), {"weight_data": "zero", "weight_dtype": "float32", "bias": False}),
-        ((3, 100), {"weight_layout": "every_other", "bias_layout": "offset", "weight_data": "wide"}),  # clamped, or flushed
+        ((3, 100), {"weight_layout": "every_other", "bias_layout": "offset", "weight_data": "wide"}),
         ((4, 36), {"weight_dtype": "bfloat16"}),  # of a float32 x
     ),
     "ranks": (

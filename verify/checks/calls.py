@@ -8,15 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from threading import Barrier
 
-import numpy as np
 import torch
 
 from verify_norm.cases import make, placement, turns
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.others import other_options, others_between
+from verify_norm.checks.relations.others import almost_the_same, other_options, others_between
 from verify_norm.checks.relations.rerun import Difference, cheap, differences, element, other_shape, rerun, steady
-from verify_norm.core import geometry, judge
-from verify_norm.core.dtypes import FORMATS, Array
+from verify_norm.core import judge
+from verify_norm.core.dtypes import Array
 from verify_norm.core.finding import Finding, Tried
 from verify_norm.core.run import Case, Run
 from verify_norm.core.spec import CaseSpec
@@ -25,7 +24,6 @@ from verify_norm.running.execute import execute
 
 FEWEST, MOST = 16, 100  # calls whose outputs are held
 SECONDS = 0.1  # for them: a kernel that takes longer is called FEWEST times
-NUDGE = 2.0**-12  # of an element: far more than rounding in float32, and less than what shows in 16 bits
 IN_THREAD = 3, 20  # calls of each thread, at least and at most
 SWITCH = 1e-6  # seconds after which Python turns to the other thread, also in the middle of a kernel
 
@@ -41,8 +39,9 @@ def calls(run: Run) -> Iterator[Finding | Tried]:
     """A result does not depend on earlier calls, on who still holds their outputs, or on another thread.
 
     Each case tries one way of five: all inputs have new values in the same tensors, or almost the same, where two
-    elements have changed places or one is slightly larger or negated; only weight and bias have new values; many calls follow each other, whose outputs are read again at the end;
-    a call of another shape or type comes between; two threads call at the same time. One instance of a module serves
+    elements have changed places or one is slightly larger or negated; only weight and bias have new values; many calls
+    follow each other, whose outputs are read again at the end, when all inputs are released; a call of another shape or
+    type comes between, or one with other options; two threads call at the same time. One instance of a module serves
     all of them: its parameters are overwritten, in place, through .data, and by load_state_dict. Half of the
     cases run as in inference: after eval(), under no_grad. The bits must be those that the same inputs give in fresh
     memory and a new module; a call of the same shape with other options is judged by its truth. A kernel whose bits
@@ -95,43 +94,18 @@ def _values(run: Run, other: Exact) -> Iterator[Difference]:
     """Yield what is wrong where all tensors get new values, or where those of the call before were almost the same."""
     found = list(_overwritten(_Held(run), other, "all tensors"))
     for name in ("dy" if run.case.op.forward else "x", "weight"):
-        for change in (_swap, _nudge, _negate):
-            found = found or list(_almost_the_same(run, name, change))
+        for exact, words in almost_the_same(run, name):
+            found = found or list(_almost_the_same(run, exact, words))
     yield from found
 
 
-def _almost_the_same(run: Run, name: str, change: Callable[[Array, int, int, float], str]) -> Iterator[Difference]:
-    """Yield what is wrong after such a call: a cache may look at some values, at a sum, or at fewer digits."""
-    case, tensor = run.case, next((t for t in run.case.op.inputs if t.name == name), None)
-    values = np.array(case.exact.get(name), dtype=np.float64)
-    rng, flat = np.random.default_rng(case.spec.seed), values.reshape(-1)
-    if flat.size < 4 or tensor is None:  # also of a weight that is None
-        return
-    place = int(rng.integers(1, flat.size - 1))  # the first and the last are what a cache looks at
-    other = 1 + (place - 1 + (flat.size - 2) // 2) % (flat.size - 2)
-    form, layout = FORMATS[geometry.input_dtype(tensor, case.spec)], geometry.layout_of(case.spec, name)
-    what = change(flat, place, other, max(NUDGE, 2 * form.u))
-    held, exact = _Held(run), {**case.exact, name: placement.shared(form.round(values), layout)}
+def _almost_the_same(run: Run, exact: Exact, words: str) -> Iterator[Difference]:
+    """Yield what is wrong in a call with these values after the run's: a cache may look at some, a sum, few digits."""
+    case, held = run.case, _Held(run)
     held(_built(run, {}))
-    device = case.device
-    again = held(make.build(case.spec, case.op, run.kernel.contract, device, exact, truth=True, poison=case.poison))
-    yield from _beyond(run, again, f"after a call in which {what.format(name)}")
-
-
-def _swap(flat: Array, place: int, other: int, _: float) -> str:
-    flat[[place, other]] = flat[[other, place]]
-    return f"elements {place} and {other} of {{}} had each other's place"
-
-
-def _nudge(flat: Array, place: int, _: int, step: float) -> str:
-    flat[place] *= 1 + step
-    return f"element {place} of {{}} was smaller by a factor 1 + {step:.2g}"
-
-
-def _negate(flat: Array, place: int, other: int, _: float) -> str:
-    place = place if flat[place] else other
-    flat[place] *= -1
-    return f"element {place} of {{}} had the other sign"
+    device, contract = case.device, run.kernel.contract
+    again = held(make.build(case.spec, case.op, contract, device, exact, truth=True, poison=case.poison))
+    yield from _beyond(run, again, f"after a call in which {words}")
 
 
 def _beyond(run: Run, one: Run, why: str) -> Iterator[Difference]:

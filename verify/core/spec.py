@@ -43,8 +43,15 @@ LAYOUTS = (
     *("scalar", "expanded_last", "sequence_slice", "channel_slice", "own", "swapped", "swapped_last", "loose"),
 )
 Alias = Literal[
-    *("", "x:residual", "weight:bias", "x:dy", "residual_out:dy", "residual_out:dresidual_out", "dy:dresidual_out"),
-    *("x:gate", "scale:shift"),
+    "",
+    "x:residual",
+    "weight:bias",
+    "x:dy",
+    "residual_out:dy",
+    "residual_out:dresidual_out",
+    "dy:dresidual_out",
+    "x:gate",
+    "scale:shift",
 ]
 ALIASES: tuple[Alias, ...] = get_args(Alias)[1:]  # inputs of one shape and type, which a caller may give as one tensor
 SHARED = frozenset({"expanded", "scalar", "expanded_last"})  # layouts whose elements share memory

@@ -151,7 +151,8 @@ def consistency(subject: Subject, dy: Sequence[Tensor], grads: Grads, u: Mapping
     scaled = {name: None if g is None else factor * g for name, g in grads.items()}
     differing("linear", f"dy is {factor:g} times as large", scaled, [factor * d for d in dy], sums=0)
     even, odd = ([_masked(d, parity) for d in dy] for parity in (0, 1))
-    rest = {name: None if g is None else grads[name] - g for name, g in gradients(subject, odd).items()}
+    others = gradients(subject, odd)
+    rest = {n: None if g is None or (part := others.get(n)) is None else g - part for n, g in grads.items()}
     differing("linear", "dy is 0 in every other row", rest, even)
     for name in grads if len(grads) > 1 else ():
         rest = {other: grad for other, grad in grads.items() if other != name}

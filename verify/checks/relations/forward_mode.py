@@ -149,7 +149,8 @@ def _passed(stage: Any, z: _Change, given: Mapping[str, Array], unit: Array, a: 
         for step in (STEP, -STEP):
             moved = {name: v + step * changes[name] * (name in names) for name, v in given.items()}
             ends.append(stage.value(at + step * along, moved))
-        return (ends[0] - ends[1]) / (2 * STEP)
+        found: Array = (ends[0] - ends[1]) / (2 * STEP)
+        return found
 
     terms = steep * np.abs(z.tangent) + sum(np.abs(change(z.size, 0.0, [name])) for name in given)
     tangent, allowed = change(z.value, z.tangent, given), steep * z.allowed + 2 * unit * terms
