@@ -1,6 +1,8 @@
 """The check `autograd`: functions whose gradients depend on how they are asked for, and unusual right ones."""
 
 from dataclasses import replace
+from functools import partial
+from typing import ClassVar
 
 import pytest
 import torch
@@ -25,7 +27,8 @@ WAYS = {
     "others": 4,
     "between": 5,
     "forward mode": 6,
-    "split": 7,
+    "moved": 7,
+    "split": 8,
 }  # the variant that chooses each
 LOOSE = Contract(expanded=True, summation="sequential")  # torch's own
 SPEC = replace(ROWS, shape=(6, 24))
@@ -699,3 +702,58 @@ def test_forward_mode():
         assert said(module, "forward mode", replace(SPEC, eps=1e-5), op) == {}
     assert said(nn.GroupNorm(3, 6), "forward mode", CaseSpec((4, 6, 5), num_groups=3), "groupnorm") == {}
     assert said(nn.BatchNorm1d(6), "forward mode", CaseSpec((4, 6, 5)), "batchnorm") == {}
+
+
+def gated_in(activation, wrong=False):
+    """RMSNorm and its gate, with forward mode by torch; or without what the gate's own change does."""
+
+    def gated(x, gate, weight, eps):
+        z = Forward.apply(x, weight, eps)
+        slope = gate.detach() if wrong else gate
+        return z * activation(slope) + (0 * gate if wrong else 0)
+
+    return gated
+
+
+def modulated(x, scale, shift, weight, eps, wrong=False):
+    scale, shift = (t if t.dim() == x.dim() else t[:, None] for t in (scale, shift))
+    z = Forward.apply(x, weight, eps)
+    return z + z * (scale.detach() + 0 * scale if wrong else scale) + shift
+
+
+OF_STAGES = {
+    "gated_rmsnorm": (gated_in(functional.silu), gated_in(functional.silu, wrong=True)),
+    "rmsnorm | gate(gelu)": (gated_in(functional.gelu), gated_in(functional.gelu, wrong=True)),
+    "modulate_rmsnorm": (modulated, partial(modulated, wrong=True)),
+}
+
+
+@pytest.mark.parametrize("modulation", ["sample", "token"])
+@pytest.mark.parametrize("op", OF_STAGES)
+def test_forward_mode_behind_a_norm(op, modulation):
+    right, wrong = OF_STAGES[op]
+    spec = replace(SPEC, shape=(2, 3, 24), modulation=modulation)
+    assert said(right, "forward mode", spec, op) == {}
+    assert "in forward mode is" in said(wrong, "forward mode", spec, op)[None]
+
+
+class ByAddress(Once):
+    """It finds rstd by the address of the saved x, which is another one where saved tensors are moved."""
+
+    kept: ClassVar = {}
+
+    @classmethod
+    def forward(cls, ctx, x, weight, eps):
+        cls.kept[x.data_ptr()] = (x.double().square().mean(-1, keepdim=True) + eps).rsqrt()
+        return super().forward(ctx, x, weight, eps)
+
+    @classmethod
+    @once_differentiable
+    def backward(cls, ctx, dy):
+        x, weight, *_ = ctx.saved_tensors
+        return *gradients(dy, x, weight, cls.kept.get(x.data_ptr(), 1.0)), None
+
+
+def test_saved_tensors_that_come_back_in_other_memory():
+    assert "come back in other memory" in said(ByAddress, "moved")["dx"]
+    assert said(ByAddress, "again") == {}

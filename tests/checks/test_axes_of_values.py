@@ -107,6 +107,30 @@ def a_row_of_nan_is_padding(x, weight, bias, eps, normalized_shape):
     return y.masked_fill(rows(x, normalized_shape).isnan().all(1)[:, None], 0.0), *kept
 
 
+def weights_within_16(x, weight, bias, eps, normalized_shape):
+    return layernorm()(x, weight.clamp(-16, 16), bias.clamp(-16, 16), eps, normalized_shape)
+
+
+def small_weights_flushed(x, weight, bias, eps, normalized_shape):
+    return layernorm()(x, weight.where(weight.abs() > 2**-3, 0), bias, eps, normalized_shape)
+
+
+def overflowing_silu(x, weight, eps, normalized_shape, weight_offset):
+    z, rstd = rmsnorm()(x.float(), weight, eps, normalized_shape, weight_offset)
+    return (z * z.exp() / (1 + z.exp())).to(x.dtype), rstd
+
+
+def gate_once(x, gate, weight, eps, normalized_shape, weight_offset):
+    z, rstd = rmsnorm()(x.float(), weight, eps, normalized_shape, weight_offset)
+    return z * (torch.sigmoid(gate) if gate is x else torch.nn.functional.silu(gate)), rstd
+
+
+def unshifted(x, scale, shift, weight, eps, normalized_shape, weight_offset):
+    z, rstd = rmsnorm()(x, weight, eps, normalized_shape, weight_offset)
+    return z * (1 + scale) + (0 if shift is scale else shift), rstd
+
+
+TOKENS = {"modulation": "token"}
 GROUPS = {"shape": (2, 4, 3, 5), "num_groups": 2}
 WRONG = [  # a kernel, its operator, the case, what is off in it, and the case without the choice
     (shifted_by_the_first_row, "layernorm_fwd", {"data": "uneven", "eps": 3e-8}, "y", {"data": "normal"}),
@@ -147,6 +171,11 @@ WRONG = [  # a kernel, its operator, the case, what is off in it, and the case w
     (weight_of_adjacent_elements, "layernorm_fwd", {"weight_layout": "scalar"}, "y", {"weight_layout": "every_other"}),
     (skipping_tiles_by_their_first_row, "layernorm_fwd", {"data": "padded"}, "y", {"data": "zero", "bias": False}),
     (a_row_of_nan_is_padding, "layernorm_fwd", {"special": "nan", "special_at": "row"}, "y", {"special_at": "rows"}),
+    (weights_within_16, "layernorm_fwd", {"weight_data": "wide"}, "y", {"weight_data": "random"}),
+    (small_weights_flushed, "layernorm_fwd", {"weight_data": "wide"}, "y", {"weight_data": "random"}),
+    (overflowing_silu, "rmsnorm_silu_fwd", {"weight_data": "wide"}, "y", {"weight_data": "random"}),
+    (gate_once, "gated_rmsnorm_fwd", {"alias": "x:gate"}, "y", {"alias": ""}),
+    (unshifted, "modulate_rmsnorm_fwd", TOKENS | {"alias": "scale:shift"}, "y", {"alias": ""}),
     (an_offset_of_one, "rmsnorm_fwd", {"weight_offset": 0.5}, "y", {"weight_offset": 1.0}),
     (a_power_of_ten, "layernorm_fwd", {"eps": 1.5e-5, "log2_scale": -8}, "y", {"eps": 1e-5}),
     (

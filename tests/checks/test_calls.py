@@ -2,6 +2,7 @@
 
 import threading
 import time
+import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -66,6 +67,34 @@ def test_statistics_kept_by_a_sample_of_the_values(sample):
     found = said(keyed_by(lambda x, w: sample(x)), "values", replace(ROWS, data="integers", dtype="float32"))
     assert "had each other's place" in found["y"]
     assert said(keyed_by(lambda x, w: (x.numpy().tobytes(), w.numpy().tobytes())), "values") == {}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_statistics_kept_by_fewer_digits_of_the_values(dtype):
+    for digits in (torch.float8_e5m2, torch.bfloat16, torch.float32):
+        coarse = digits.itemsize < getattr(torch, dtype).itemsize
+        run = keyed_by(lambda x, w, digits=digits: tuple(t.to(digits).float().numpy().tobytes() for t in (x, w)))
+        found = said(run, "values", replace(ROWS, dtype=dtype))
+        assert ("smaller by a factor" in found["y"]) if coarse else found == {}
+
+
+def test_a_converted_weight_kept_by_its_magnitudes():
+    kept = {}
+
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        held = kept.setdefault(weight.abs().numpy().tobytes(), weight.clone())
+        return right(x, held, bias, eps, normalized_shape)
+
+    assert "had the other sign" in said(layernorm_fwd, "values")["y"]
+
+
+def test_outputs_that_do_not_outlive_the_inputs():
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        made = right(x, weight, bias, eps, normalized_shape)
+        weakref.finalize(x, lambda y: y.zero_(), made[0].view_as(made[0]))
+        return made
+
+    assert "although the caller still holds it" in said(layernorm_fwd, "many")["y"]
 
 
 def test_a_converted_weight_kept_by_its_address():
@@ -333,6 +362,22 @@ class Ring(Held):
         if self.kept is None or self.kept.shape != y.shape or self.kept.dtype != y.dtype:
             self.kept = torch.empty_like(y)
         return self.kept.copy_(y)
+
+
+class OfAll(Held):
+    """All instances have the eps of the last that was made."""
+
+    def __init__(self, normalized_shape, eps=1e-5, elementwise_affine=True, bias=True):
+        super().__init__(normalized_shape, eps, elementwise_affine, bias)
+        type(self).last = eps
+
+    def forward(self, x):
+        return right(x, self.weight, self.bias, self.last, self.normalized_shape)[0]
+
+
+def test_what_another_instance_of_a_module_changes():
+    assert "after a call with other options" in said(of(OfAll), "between", replace(ROWS, log2_scale=-8))["y"]
+    assert said(of(Held), "between", replace(ROWS, log2_scale=-8)) == {}
 
 
 def of(module, op="layernorm_fwd"):

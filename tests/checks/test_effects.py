@@ -2,6 +2,7 @@
 
 import builtins
 import ctypes
+import decimal
 import functools
 import gc
 import importlib
@@ -146,6 +147,10 @@ CHANGES = {
     "sys.argv has": lambda x, *y: sys.argv.append("--fast"),
     "sys.path has": lambda x, *y: sys.path.append("/nowhere"),
     "sys.meta_path has": lambda x, *y: sys.meta_path.append(Finder()),
+    "decimal.getcontext() changes from {'prec': 28} to {'prec': 5}": lambda x, *y: setattr(
+        decimal.getcontext(), "prec", 5
+    ),
+    "os.sched_getaffinity(0)": lambda x, *y: os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1]),
     "the timers of signals changes from () to ('ITIMER_PROF',)": lambda x, *y: signal.setitimer(
         signal.ITIMER_PROF, 100.0
     ),

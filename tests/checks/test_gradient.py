@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import hypothesis
+import numpy as np
 import pytest
 from norms import layernorm, layernorm_bwd
 
@@ -53,6 +54,17 @@ def test_a_wrong_gradient_is_convicted_in_every_type(how, output, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_right_gradient_passes(dtype):
     assert some("", dtype) == set()
+
+
+def test_a_forward_that_overflows_its_type_tells_nothing():
+    """Its y is infinite at both ends of a step, which changes by no number."""
+    op, spec = OPS["layernorm_bwd"], replace(SPEC, shape=(6, 40), dtype="float16")
+    exact = make.exact_inputs(spec, op, "cpu")
+    exact["weight"] = np.copysign(61440.0, exact["weight"])
+    case = make.build(spec, op, Contract(), "cpu", exact, truth=True)
+    result = execute(Kernel("k", "layernorm_bwd", run=RIGHT, forward_run=FORWARD), case)
+    assert np.isinf(result.outputs["dx"].got).any()
+    assert accused(result) == []
 
 
 @pytest.mark.slow

@@ -24,9 +24,12 @@ WAYS = (
     *("in evaluation, after eval()", "where x, weight, bias alone require a gradient"),
     *("where weight, bias alone require a gradient", "where x alone requires a gradient"),
     *("with deterministic algorithms", "with 3 threads of torch", "in a copy.deepcopy of the module"),
+    "under torch.no_grad() where x, weight, bias alone require a gradient",
+    "under torch.no_grad() where weight, bias alone require a gradient",
+    "where x requires a gradient and is another layer's result",
 )
-BACKWARDS = (*WAYS[:4], *WAYS[-3:-1])
-EVALUATION, COPY = WAYS[4], WAYS[-1]
+BACKWARDS = (*WAYS[:4], *WAYS[-6:-4])
+EVALUATION, COPY = WAYS[4], WAYS[-4]
 BATCHED = ("under torch.func.vmap", "under torch.func.vmap of all tensors")
 OF_MODULES = (EVALUATION, COPY)
 right = layernorm()
@@ -59,10 +62,13 @@ CONDITIONS = {
     "under autocast": lambda x, w: torch.is_autocast_enabled("cpu"),
     "under torch.compile": lambda x, w: torch.compiler.is_compiling(),
     "where x, weight, bias alone require a gradient": lambda x, w: x.requires_grad and w.requires_grad,
-    "where weight, bias alone require a gradient": lambda x, w: w.requires_grad and not x.requires_grad,
     "where x alone requires a gradient": lambda x, w: x.requires_grad and not w.requires_grad,
     "with deterministic algorithms": lambda x, w: torch.are_deterministic_algorithms_enabled(),
     "with 3 threads of torch": lambda x, w: torch.get_num_threads() == 3,
+    "where weight, bias alone require a gradient": lambda x, w: isinstance(w, torch.nn.Parameter) > x.requires_grad,
+    WAYS[-3]: lambda x, w: x.requires_grad > torch.is_grad_enabled(),
+    WAYS[-2]: lambda x, w: w.requires_grad > torch.is_grad_enabled() + x.requires_grad,
+    WAYS[-1]: lambda x, w: x.grad_fn is not None,
 }
 
 
@@ -122,7 +128,7 @@ def test_a_module_whose_copies_differ():
 
 def test_settings_of_torch_are_as_before():
     before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    assert said(wrong_where(lambda x, w: False), WAYS[-2]) == said(right, WAYS[-3]) == {}
+    assert said(wrong_where(lambda x, w: False), WAYS[-5]) == said(right, WAYS[-6]) == {}
     assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == before
 
     def in_halves(x, weight, bias, eps, normalized_shape):
@@ -134,8 +140,8 @@ def test_settings_of_torch_are_as_before():
         rstd = ((x - mean).square().mean(-1, keepdim=True) + eps).rsqrt()
         return (x - mean) * rstd * weight + bias, mean[:, 0], rstd[:, 0]
 
-    assert said(in_halves, WAYS[-2]) == {}
-    assert said(in_halves, WAYS[-3]) is None
+    assert said(in_halves, WAYS[-5]) == {}
+    assert said(in_halves, WAYS[-6]) is None
 
 
 @pytest.mark.parametrize("way", WAYS)

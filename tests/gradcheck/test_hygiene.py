@@ -51,3 +51,31 @@ def test_precision_is_that_of_a_narrower_arithmetic():
         assert precision(torch.sin, dtype) == precision(torch.relu, dtype) == precision(lambda x: x * 0, dtype) == u
         inside = precision(lambda x: x.float().sin().to(x.dtype), dtype)
         assert inside == u if dtype != "float64" else 2**-26 < inside < 2**-23
+
+
+def spoiled(how):
+    """tanh whose backward does something with some dy."""
+
+    class Spoiled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return torch.tanh(x)
+
+        @staticmethod
+        def backward(ctx, dy):
+            (x,) = ctx.saved_tensors
+            return how(dy) * (1 - torch.tanh(x) ** 2)
+
+    return lambda x: Spoiled.apply(x)
+
+
+@pytest.mark.parametrize("shape", [(6, 8), (2, 3, 4), (1, 4), ()])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+def test_gradients_are_linear_in_dy(shape, dtype):
+    assert checks(spoiled(lambda dy: dy), {"x": shape}, dtypes=(dtype,)) == set()
+    clipped = checks(spoiled(lambda dy: dy.clamp(-4, 4)), {"x": shape}, dtypes=(dtype,))
+    assert ("linear", "x") in clipped
+    if shape[:1] > (1,) and FORMATS[dtype].u < 2**-20:  # a tolerance of 64·√n·u is all of the gradient in 16 bits
+        doubled = spoiled(lambda dy: dy * (2 if (dy == 0).any() else 1))
+        assert ("linear", "x") in checks(doubled, {"x": shape}, dtypes=(dtype,))

@@ -114,3 +114,26 @@ def test_a_module_that_cannot_be_bound_is_told_in_one_line(target, op, said):
         load_directions(target, op)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+class OfBuffers(nn.Module):
+    """Its eps is a buffer, which a model in bfloat16 rounds."""
+
+    def __init__(self, hidden_size, eps=1e-6):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(hidden_size))
+        self.register_buffer("epsilon", torch.tensor(float(eps)))
+
+    def forward(self, x):
+        wide = x.float()
+        return (wide * (wide.square().mean(-1, keepdim=True) + self.epsilon).rsqrt() * self.weight.float()).to(x.dtype)
+
+
+def test_a_module_is_converted_to_the_type_of_its_weight_as_a_model_is():
+    spec = CaseSpec((4, 8), dtype="bfloat16", eps=1e-3, log2_scale=-8)
+    found = both(OfBuffers, spec, "rmsnorm")
+    assert ("accuracy", "y") in found["rmsnorm_fwd"]
+    wide = both(
+        OfBuffers, CaseSpec((4, 8), dtype="bfloat16", weight_dtype="float32", eps=1e-3, log2_scale=-8), "rmsnorm"
+    )
+    assert set().union(*wide.values()) == set()

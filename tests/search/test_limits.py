@@ -81,6 +81,19 @@ def test_what_is_said_and_holds_is_a_limit(error, refuses, limit):
     assert "--only " in said
 
 
+def test_a_limit_of_training_alone():
+    """As torch's batch_norm says, which takes eps = 0 in evaluation."""
+    op, error = OPS["batchnorm_fwd"], ValueError("batch_norm eps must be positive during training, but got 0.0")
+    table = corners.corners(op, ("float32", "bfloat16"))
+    said, kernel = f"ValueError: {error}", Kernel("k", op.name, run=lambda x, weight, bias, eps: x)
+    refused = [spec for spec in table if spec.eps == 0 and spec.training]
+    raised = [Raised(spec, said, kinds(error, on_cpu=True)) for spec in refused]
+    ran = [spec for spec in table if spec not in refused]
+    assert "eps above 0 only" in stated(kernel, raised, ran)[wording(said)]
+    other = next(spec for spec in ran if spec.training)  # of another eps
+    assert stated(kernel, [*raised, Raised(other, said, raised[0].kinds)], ran) == {}
+
+
 @pytest.mark.parametrize(
     ("error", "refuses", "hinted"),
     [

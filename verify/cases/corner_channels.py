@@ -17,7 +17,7 @@ CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with ru
         ((2, 4, 3), OWN),  # nothing tells that it is a test
         ((2, 1), {}),  # the smallest: the unbiased variance is twice the biased one
         ((1, 3, 7), {}),  # one sample: InstanceNorm's statistics
-        ((2, 3, 2, 2, 5), {}),  # rank 5
+        ((2, 3, 2, 2, 5), {"weight_data": "wide"}),  # rank 5
         ((2, 3, 0), {}),  # no spatial positions
     ),
     "layouts of x": (
@@ -51,7 +51,7 @@ CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with ru
         ((3, 6, 9), {"weight": False}),
         ((3, 6, 8), {"alias": "weight:bias"}),
         ((3, 5, 4), {"weight_dtype": "float32", "weight": False, "bias": False}),  # running statistics in float32
-        ((2, 5, 9), {"weight_layout": "every_other", "bias_layout": "offset"}),
+        ((2, 5, 9), {"weight_layout": "every_other", "bias_layout": "offset", "weight_data": "wide"}),
         ((3, 6, 10), {"weight_dtype": "bfloat16"}),  # of a float32 x
     ),
     "running statistics": (

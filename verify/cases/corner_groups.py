@@ -28,7 +28,11 @@ GROUP_CORNERS: Topics = {
         ((2, 6, 5, 4), {"num_groups": 3, "x_layout": "transposed"}),
         ((2, 4, 33), {"num_groups": 2, "x_layout": "every_other"}),
         ((3, 4, 6), {"num_groups": 2, "x_layout": "far", "dy_layout": "far"}),  # offsets beyond 32 bits
-        ((2, 4, 33), {"num_groups": 1, "x_layout": "offset", "weight_layout": "every_other", "bias_layout": "offset"}),
+        (
+            (2, 4, 33),
+            {"num_groups": 1, "x_layout": "offset", "weight_layout": "every_other", "bias_layout": "offset"}
+            | {"weight_data": "wide"},
+        ),
         ((2, 6, 5, 4), {"num_groups": 3, "weight_data": "some_one", **SLICE}),
         ((2, 6, 9), {"num_groups": 3, "weight_data": "one", **SEQUENCE}),
         ((1, 6, 9), {"num_groups": 3, **LOOSE}),
@@ -62,14 +66,14 @@ GROUP_CORNERS: Topics = {
         ((1, 6, 5), {"num_groups": 1}),  # one group
         ((3, 4), {"num_groups": 4}),  # no spatial dimensions, one channel a group: x̂ = 0
         ((2, 6, 5), {"num_groups": 6}),  # InstanceNorm
-        ((1, 4, 2, 3, 5), {"num_groups": 2, "x_layout": "channels_last"}),  # rank 5
+        ((1, 4, 2, 3, 5), {"num_groups": 2, "x_layout": "channels_last", "weight_data": "wide"}),  # rank 5
         ((3, 6), {"num_groups": 2, "dy_data": "zero_columns"}),
     ),
     "eps": (
         ((2, 4, 20), {"num_groups": 2, "log2_scale": -8, "eps": 1e-3}),
         ((2, 4, 20), {"num_groups": 2, "eps": 0.0}),
         ((2, 4, 20), {"num_groups": 2, "log2_scale": -8, "eps": 1e-12}),
-        ((2, 4, 20), {"num_groups": 2, "eps": 1e-1, "dy_data": "ramp"}),
+        ((2, 4, 20), {"num_groups": 2, "eps": 1e-1, "dy_data": "ramp", "weight_data": "wide"}),
         ((2, 4, 20), {"num_groups": 2, "eps": 1e3}),  # rstd no longer matters
         ((2, 4, 20), {"num_groups": 2, "log2_scale": -8, "eps": 1.5e-5, "weight_data": "initial"}),
     ),
@@ -127,7 +131,8 @@ SERVING_GROUPS: tuple[Row, ...] = (  # from small to large
     ((23, 4, 508), {"num_groups": 2, "batch": 4097}),
     ((25, 4, 16, 16), {"num_groups": 2, "batch": 4099}),
 )
-_BLOCKS = ((1, 4, 128, 513, 2), (257, 4, 8, 8, 1), (2, 512, 15, 17, 4), (1025, 64, 1, 1, 32), (1, 1, 362, 363, 1))
+# Beyond 128 channels a group, 1024 channels, 32 groups: tiles, blocks and masks of warps end there.
+_BLOCKS = ((1, 4, 128, 513, 2), (257, 4, 8, 8, 1), (2, 2048, 5, 9, 4), (1025, 96, 1, 1, 48), (1, 1, 362, 363, 1))
 WIDE_GROUPS: tuple[Row, ...] = tuple(  # groups of many elements, many groups, many channels, many samples
     ((samples + more, channels, height, width), {"num_groups": groups})
     for more in range(3)

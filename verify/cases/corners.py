@@ -75,8 +75,8 @@ def _of(op: Op, spec: CaseSpec, number: int) -> CaseSpec:
     if "gate" in names:
         spec = replace(spec, gate_layout=layout)
     if "shift" in names:
-        token = len(spec.shape) > spec.normalized_ndim and number % 3 == 1
-        spec = replace(spec, modulation="token" if token else "sample", scale_layout=layout)
+        spec = _modulated(spec, (number + number // 3) % 3)
+        spec = replace(spec, scale_layout=layout)
         spec = replace(spec, shift_layout="contiguous" if spec.batch else LAYOUTS[(number + 2) % 5])
     if "cos" in names:
         other = "contiguous" if spec.batch else LAYOUTS[(number + 2) % 5]
@@ -92,6 +92,17 @@ def _of(op: Op, spec: CaseSpec, number: int) -> CaseSpec:
     elif spec.alias:
         spec = replace(spec, alias="")
     return _specially(op, spec) if spec.special else spec
+
+
+def _modulated(spec: CaseSpec, kind: int) -> CaseSpec:
+    """Return the case with a scale and a shift for each token, for each row of x, or for all rows, which are tokens."""
+    leading = len(spec.shape) - spec.normalized_ndim
+    if kind == 1:
+        return replace(spec, modulation="token" if leading else "sample")
+    loose = "loose" in (spec.x_layout, spec.dy_layout)
+    samples = 2 if spec.shape[0] % 2 == 0 else 1
+    many = kind == 2 and leading == 1 and not spec.batch and not loose
+    return replace(spec, shape=(samples, spec.shape[0] // samples, *spec.shape[1:])) if many else spec
 
 
 def _specially(op: Op, spec: CaseSpec) -> CaseSpec:

@@ -24,7 +24,7 @@ from verify_norm.core.geometry import (
 from verify_norm.core.spec import FAMILIES, CaseSpec, Op, Tensor
 
 BOUNDED = 300.0  # scale_ub at a scale of 1: above all |z|; at one of 100 it is in the midst of the largest of rows
-SPREAD = 20  # log2 of how far rows, groups or channels differ in mean and scale
+SPREAD = 20  # log2 of how far rows, groups or channels differ in mean and scale, and weights of wide data
 
 
 def tensor(spec: CaseSpec, op: Op, one: Tensor, device: Any = None) -> Array | None:
@@ -41,6 +41,7 @@ def tensor(spec: CaseSpec, op: Op, one: Tensor, device: Any = None) -> Array | N
         values = np.array([_scale(spec, one)])
     elif one.extent == "sample":  # around 0, as models begin; 1 + scale is 0 in some places
         values = _some(-1.0 if one.name == "scale" else 0.0, rng.standard_normal(sample_shape(spec, op)))
+        values = _wide(spec, values, rng)
     elif one.extent == "position":  # of one angle; where it is 0, as at the first position, nothing turns
         angle = Random(spec.seed, "angle", device).standard_normal(position_shape(spec, op)) * 8
         values = {"cos": np.cos, "sin": np.sin}[one.name](_some(0.0, angle))
@@ -75,13 +76,22 @@ def _affine(spec: CaseSpec, op: Op, one: Tensor, rng: Random) -> Array:
         least = FORMATS[input_dtype(one, spec)].ulp(np.zeros(()))
         return np.maximum(np.ldexp(0.5 + np.abs(values), 2 * spec.log2_scale), least)
     if one.name == "bias":
-        return values * (spec.weight_data != "initial")
+        return _wide(spec, values, rng) * (spec.weight_data != "initial")
     values = np.copysign(0.5 + np.abs(values), values)  # far from 1, of both signs: a forgotten weight shows
-    if spec.weight_data != "random":
+    if spec.weight_data == "wide":
+        values = _wide(spec, values, rng)
+    elif spec.weight_data != "random":
         some = spec.weight_data.startswith("some_")
         where = np.arange(prod(shape)).reshape(shape) % (3 if some else 1) == 0
         values = np.where(where, 0.0 if spec.weight_data in ("zero", "some_zero") else 1.0, values)
     return values - spec.weight_offset
+
+
+def _wide(spec: CaseSpec, values: Array, rng: Random) -> Array:
+    """Return the values, of all magnitudes where the case's weights are: a kernel may clamp, flush or overflow."""
+    if spec.weight_data != "wide":
+        return values
+    return values * np.exp2(rng.integers(-SPREAD // 2, SPREAD // 2 + 1, values.shape))
 
 
 def _some(one: float, values: Array) -> Array:

@@ -133,6 +133,8 @@ def specs(
         options["weight_offset"] = draw(_among((0.0, 1.0, 0.5)))
     if any(tensor.extent == "sample" for tensor in op.inputs):
         options["modulation"] = draw(_among(axes.MODULATIONS))
+        if len(shape) == 1 + ndim and draw(_among((False, True))):
+            shape = (1, *shape)  # rows are the tokens of one sample
     if any(tensor.extent == "position" for tensor in op.inputs):
         options["rotary"] = draw(_among(tuple(geometry.ROTARY)))
     if op.scaled:

@@ -44,10 +44,10 @@ def autograd(run: Run) -> Iterator[Finding | NoData | Tried]:
 
     A case tries one way, and a small case all of them: two backwards over one graph, by `grad` and by `backward`;
     inputs or outputs overwritten between forward and backward; the gradients of each set of outputs; another forward
-    before the backward; a sum that x and residual share; derivatives of the gradients; forward mode (`jvp`). Where
-    tensors are overwritten, and for derivatives and forward mode, a kernel may raise instead (`save_for_backward`,
-    `once_differentiable`). It may mark mean and rstd as not differentiable. What differs in the usual way too is left
-    to `determinism`.
+    before the backward; saved tensors that come back in other memory; a sum that x and residual share; derivatives of
+    the gradients; forward mode (`jvp`). Where tensors are overwritten, and for derivatives and forward mode, a kernel
+    may raise instead (`save_for_backward`, `once_differentiable`). It may mark mean and rstd as not differentiable.
+    What differs in the usual way too is left to `determinism`.
     """
     ways = turns.from_variant(run.case.spec, list(_ways(run.case.op).items()))
     found = {name: list(way(run)) for name, way in ways[: None if prod(run.case.spec.shape) <= FEW else 1]}
@@ -71,6 +71,7 @@ def _ways(op: Op) -> dict[str, Callable[[Run], Found]]:
         "cotangents of some outputs": cotangents,
         "another forward before the backward": _interleaved,
         "forward mode": forward_mode,
+        "saved tensors moved": _moved,
     }
     fused = any(tensor.name == "residual_out" for tensor in op.inputs)
     return ways | ({"x and residual apart": _split} if fused else {})
@@ -139,6 +140,18 @@ def _overwritten(run: Run, names: tuple[str, ...]) -> Found:
         if other.problem is None:
             why = f"where {name} is overwritten between forward and backward and no error is raised (save_for_backward)"
             yield from beyond(run, other, ("as usual", why))
+
+
+def _moved(run: Run) -> Found:
+    """Yield what is wrong where saved tensors come back in other memory, as where activations are offloaded."""
+
+    def ask(graph: Graph, given: Mapping[str, Any]) -> Any:
+        with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda saved: saved):
+            graph = graph_of(run, given)
+        return graph.gradients(graph.cotangents(given))
+
+    words = "where saved tensors come back in other memory (torch.autograd.graph.save_on_cpu)"
+    yield from beyond(run, asked(run, ask), ("as usual", words))
 
 
 def _interleaved(run: Run) -> Found:

@@ -8,14 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from threading import Barrier
 
-import numpy as np
 import torch
 
 from verify_norm.cases import make, placement, turns
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.others import other_options, others_between
+from verify_norm.checks.relations.others import almost_the_same, other_options, others_between
 from verify_norm.checks.relations.rerun import Difference, cheap, differences, element, other_shape, rerun, steady
-from verify_norm.core import geometry, judge
+from verify_norm.core import judge
 from verify_norm.core.dtypes import Array
 from verify_norm.core.finding import Finding, Tried
 from verify_norm.core.run import Case, Run
@@ -39,9 +38,10 @@ def _looks(run: Run) -> bool:
 def calls(run: Run) -> Iterator[Finding | Tried]:
     """A result does not depend on earlier calls, on who still holds their outputs, or on another thread.
 
-    Each case tries one way of five: all inputs have new values in the same tensors, or two elements of one have changed
-    places; only weight and bias have new values; many calls follow each other, whose outputs are read again at the end;
-    a call of another shape or type comes between; two threads call at the same time. One instance of a module serves
+    Each case tries one way of five: all inputs have new values in the same tensors, or almost the same, where two
+    elements have changed places or one is slightly larger or negated; only weight and bias have new values; many calls
+    follow each other, whose outputs are read again at the end, when all inputs are released; a call of another shape or
+    type comes between, or one with other options; two threads call at the same time. One instance of a module serves
     all of them: its parameters are overwritten, in place, through .data, and by load_state_dict. Half of the
     cases run as in inference: after eval(), under no_grad. The bits must be those that the same inputs give in fresh
     memory and a new module; a call of the same shape with other options is judged by its truth. A kernel whose bits
@@ -91,30 +91,21 @@ def _others(run: Run) -> Exact:
 
 
 def _values(run: Run, other: Exact) -> Iterator[Difference]:
-    """Yield what is wrong where all tensors get new values, or two elements change places."""
+    """Yield what is wrong where all tensors get new values, or where those of the call before were almost the same."""
     found = list(_overwritten(_Held(run), other, "all tensors"))
     for name in ("dy" if run.case.op.forward else "x", "weight"):
-        found = found or list(_swapped(run, name))
+        for exact, words in almost_the_same(run, name):
+            found = found or list(_almost_the_same(run, exact, words))
     yield from found
 
 
-def _swapped(run: Run, name: str) -> Iterator[Difference]:
-    """Yield what is wrong after a call with almost the same values: a cache may look at some of them, or at a sum."""
-    case = run.case
-    values = np.array(case.exact.get(name), dtype=np.float64)
-    rng, flat = np.random.default_rng(case.spec.seed), values.reshape(-1)
-    if flat.size < 4:  # also of a weight that is None
-        return
-    place = int(rng.integers(1, flat.size - 1))  # the first and the last are what a cache looks at
-    other = 1 + (place - 1 + (flat.size - 2) // 2) % (flat.size - 2)
-    flat[[place, other]] = flat[[other, place]]
-    held, exact = _Held(run), {**case.exact, name: placement.shared(values, geometry.layout_of(case.spec, name))}
+def _almost_the_same(run: Run, exact: Exact, words: str) -> Iterator[Difference]:
+    """Yield what is wrong in a call with these values after the run's: a cache may look at some, a sum, few digits."""
+    case, held = run.case, _Held(run)
     held(_built(run, {}))
-    device = case.device
-    again = held(make.build(case.spec, case.op, run.kernel.contract, device, exact, truth=True, poison=case.poison))
-    yield from _beyond(
-        run, again, f"after a call in which elements {place} and {other} of {name} had each other's place"
-    )
+    device, contract = case.device, run.kernel.contract
+    again = held(make.build(case.spec, case.op, contract, device, exact, truth=True, poison=case.poison))
+    yield from _beyond(run, again, f"after a call in which {words}")
 
 
 def _beyond(run: Run, one: Run, why: str) -> Iterator[Difference]:
@@ -176,7 +167,8 @@ def _many(run: Run, other: Exact) -> Iterator[Difference]:
     runs: list[Run] = []
     while len(runs) < FEWEST or (len(runs) < MOST and time.perf_counter() - started < SECONDS):
         turn: Exact = other if len(runs).bit_count() % 2 else {}
-        runs.append(held(_built(run, turn)))
+        one = held(_built(run, turn))
+        runs.append(replace(one, case=replace(one.case, arguments={})))  # outputs outlive what they are made of
     alone = (run, _alone(run, other))
     for number, one in enumerate(runs):
         found = list(differences(alone[number.bit_count() % 2], one, ("alone", f"in call {number + 1}")))
@@ -228,6 +220,7 @@ def _replanned(run: Run, held: Callable[[Case], Run]) -> Iterator[Difference]:
             ratios = {name: output.ratio for name, output in usual.outputs.items() if output is not None}
             found = [each for each in found if (r := ratios.get(each.output or "")) is not None and not (r > 1).any()]
         yield from found
+        yield from differences(run, held(_built(run, {})), ("in the first call", "after a call with other options"))
         return
 
 

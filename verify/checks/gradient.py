@@ -23,13 +23,13 @@ import numpy as np
 
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.equations import Comparison, compared, confidence, truth
-from verify_norm.checks.relations.forward import Moved, expected_at, move, reference_at
+from verify_norm.checks.relations.forward import Moved, expected_at, move, overflows, reference_at
 from verify_norm.checks.relations.rerun import NearbyError, small
 from verify_norm.checks.relations.stages import given, norm
 from verify_norm.core import geometry, judge, ops
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.finding import Finding, NoData, SmallestError
-from verify_norm.core.run import Expected, Run
+from verify_norm.core.run import Run
 from verify_norm.core.spec import SHARED, Kernel, Op
 from verify_norm.reference.stages.stage import Elementwise
 
@@ -134,13 +134,8 @@ def _identity(run: Run, d: Array, moved: Moved, names: Any, lam: float) -> tuple
         tolerance = tolerance + np.minimum(together.sum(1), by_chance)
     lost = np.abs(dy * reference).sum(1) + np.abs(value * d).sum(1)  # by float64, in the sums themselves
     tolerance = tolerance + 4 * d.shape[1] * FORMATS["float64"].u * lost
-    unknown = _overflows(expected).reshape(d.shape).any(1) | ~np.isfinite(tolerance)
+    unknown = overflows(expected).reshape(d.shape).any(1) | ~np.isfinite(tolerance)
     return (dy * change).sum(1) - T, np.where(unknown, np.inf, tolerance)
-
-
-def _overflows(expected: Expected) -> Any:
-    """Return where an infinity may be right, or nothing is known."""
-    return ~np.isfinite(FORMATS[expected.dtype].round(np.abs(expected.value) + expected.delta))
 
 
 def _directions(run: Run, units: int, n: int, rstd: Array) -> tuple[Array, Any]:
@@ -231,6 +226,6 @@ def _column(run: Run, name: str, d: Array, moved: Moved, mine: np.ndarray[Any, A
     off = judge.allowed(expected).reshape(-1)[mine] * np.abs(d)
     crumbs = 4 * dy.size * FORMATS["float64"].u * (sums(np.abs(dy * moved.reference)) + np.abs(tangent))
     tolerance = np.minimum(most, by_chance) + off + crumbs + KAPPA * np.abs(T)
-    unknown = _overflows(expected).reshape(-1)[mine] | ~np.isfinite(tolerance)
+    unknown = overflows(expected).reshape(-1)[mine] | ~np.isfinite(tolerance)
     tolerance = np.where(unknown, np.inf, tolerance)
     return Comparison("its own axis", f"d{name}", left, right, tolerance, np.abs(right), "column")

@@ -28,6 +28,7 @@ from verify_norm.running.captures import Function
 
 NARROW = "bfloat16"  # what autocast may round to
 SOFT = 4  # half ulps of NARROW that four factors of an element may be off by: x, weight, a sum of squares and its root
+PARAMETERS = ("weight", "bias")  # of a module
 FEW = 2**8  # elements of x: a case of so few tries all modes
 # What torch and kernels say where they cannot run in a mode: numpy() on a leaf, autograd under no_grad, no backward.
 DECLINED = re.compile(r"grad|detach|leaf variable|inference mode|deterministic", re.IGNORECASE)
@@ -156,31 +157,44 @@ def _overwrites(run: Run) -> bool:
 
 
 def _sets_of_leaves(run: Run) -> tuple[Mode, ...]:
-    """Return a mode for each set of inputs that require gradients; none if torch forbids to overwrite a leaf."""
+    """Return a mode for each set of inputs that require gradients; none if torch forbids to overwrite a leaf.
+
+    Three more: nothing is recorded, as in a checkpoint's first run, where all of them do, and in the evaluation of what
+    has been trained, where weight and bias do; and x is what another layer returns.
+    """
     if _overwrites(run):
         return ()
     own = run.case.op.trained_inputs
     names = [n for n in ("x", "residual", "weight", "bias", *own) if run.case.arguments.get(n) is not None]
     count = len(names)
     sizes = range(count, 0, -1) if count < 5 else (count, count - 1, 1)  # all of 5 and more would be 31 sets
-    return tuple(_leaves(some) for size in sizes for some in combinations(names, size))
+    leaves = tuple(_leaves(some) for size in sizes for some in combinations(names, size))
+    parameters = tuple(name for name in names if name in PARAMETERS)
+    unrecorded = (_leaves(some, False) for some in dict.fromkeys((tuple(names), parameters)) if some)
+    result = "where x requires a gradient and is another layer's result"
+    inside = Mode(result, lambda function, device: _requiring(names, True, wrapping.made_there(function), device))
+    return (*leaves, *unrecorded, inside)
 
 
-def _leaves(names: tuple[str, ...]) -> Mode:
+def _leaves(names: tuple[str, ...], recorded: bool = True) -> Mode:
     """Return the mode in which these inputs, and no others, require gradients."""
+    words = f"where {', '.join(names)} alone require{'s' * (len(names) == 1)} a gradient"
+    return Mode(words if recorded else f"under torch.no_grad() {words}", partial(_requiring, names, recorded))
 
-    def wrap(function: Function, device: str) -> Function:
-        @wraps(function)
-        def run(**given: Any) -> Any:
-            for name in names:
-                if name in given:
-                    given[name] = given[name].detach().requires_grad_()
-            with torch.enable_grad():
-                return function(**given)
 
-        return run
+def _requiring(names: Collection[str], recorded: bool, function: Function, device: str) -> Function:
+    """Return the function, called with these inputs as leaves that require gradients, and parameters as a module's."""
 
-    return Mode(f"where {', '.join(names)} alone require{'s' * (len(names) == 1)} a gradient", wrap)
+    @wraps(function)
+    def run(**given: Any) -> Any:
+        for name in names:
+            if given.get(name) is not None:
+                leaf = given[name].detach().requires_grad_()
+                given[name] = torch.nn.Parameter(leaf) if name in PARAMETERS else leaf
+        with torch.set_grad_enabled(recorded):
+            return function(**given)
+
+    return run
 
 
 def in_mode(mode: Mode, run: Run) -> Kernel:

@@ -43,7 +43,15 @@ LAYOUTS = (
     *("scalar", "expanded_last", "sequence_slice", "channel_slice", "own", "swapped", "swapped_last", "loose"),
 )
 Alias = Literal[
-    "", "x:residual", "weight:bias", "x:dy", "residual_out:dy", "residual_out:dresidual_out", "dy:dresidual_out"
+    "",
+    "x:residual",
+    "weight:bias",
+    "x:dy",
+    "residual_out:dy",
+    "residual_out:dresidual_out",
+    "dy:dresidual_out",
+    "x:gate",
+    "scale:shift",
 ]
 ALIASES: tuple[Alias, ...] = get_args(Alias)[1:]  # inputs of one shape and type, which a caller may give as one tensor
 SHARED = frozenset({"expanded", "scalar", "expanded_last"})  # layouts whose elements share memory
@@ -52,7 +60,7 @@ FAMILIES = (
     *("uneven", "padded"),
 )
 COTANGENTS = ("random", "zero", "zero_rows", "zero_columns", "ramp", "uneven")
-WEIGHTS = ("random", "zero", "some_zero", "one", "some_one", "initial")
+WEIGHTS = ("random", "zero", "some_zero", "one", "some_one", "initial", "wide")
 LAWS = ("scale", "scale_dy", "linearity", "shift", "permutation")
 FURTHER = (
     *("memory", "distribution", "batch_invariance", "determinism", "calls", "effects", "modes", "autograd"),
@@ -215,7 +223,8 @@ class CaseSpec:
     element, in one element of every other row, or in all of the middle row. With "nan+inf" an infinity is beside each
     NaN, and every other such row has the infinity alone. The backward of a fused addition has residual_out for "x".
     `dy_data` is "random", "zero", zero in some rows (masked tokens) or columns, or a family of `data`. `weight_data` is
-    that of weight + weight_offset: "zero" or "one" in all or some elements; "initial" is 1, with a bias of 0. `alias`
+    that of weight + weight_offset: "zero" or "one" in all or some elements; "initial" is 1, with a bias of 0; "wide" is
+    of all magnitudes, as are bias, and scale and shift of a modulation. `alias`
     names two inputs that are one tensor, as "x:residual": the first. It has no effect beside a special value, on an
     input that is None, or on one that the kernel may overwrite.
 

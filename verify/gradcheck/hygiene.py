@@ -16,6 +16,8 @@ from verify_norm.gradcheck.report import GradFinding
 from verify_norm.gradcheck.subject import Subject, backward, gradients
 
 AGAIN = 64  # times √n·u: how far another order of the same sums may be off
+SCALE = {"": 2.0**12, "float16": 2.0**3}  # of dy, as by a scaled loss; float16 overflows soon
+EXACT = 4  # times u: how far the same sums may be off, by numbers that underflow in one of them
 FRACTIONS = (5 / 8, 6 / 8, 7 / 8)  # of dy: each is rounded anew in any arithmetic, and nothing can overflow
 
 Grads = Mapping[str, Tensor | None]
@@ -112,9 +114,15 @@ def _recorded(functions: Iterable[Any], names: Mapping[int, str], wrong: dict[st
 
 
 def consistency(subject: Subject, dy: Sequence[Tensor], grads: Grads, u: Mapping[str, float]) -> list[GradFinding]:
-    """Return findings where the gradients, of these precisions, depend on dy's memory or on which inputs are frozen."""
+    """Return findings where the gradients, of these precisions, are not the same linear function of every dy.
 
-    def differing(check: str, when: str, want: Grads, dy: Sequence[Tensor], frozen: Sequence[str] = ()) -> None:
+    Neither dy's memory nor which inputs are frozen may matter; rows of zeros, as of masked tokens, and a loss that is
+    scaled are no other case.
+    """
+
+    def differing(
+        check: str, when: str, want: Grads, dy: Sequence[Tensor], frozen: Sequence[str] = (), sums: float = AGAIN
+    ) -> None:
         try:
             got = gradients(subject, dy, frozen)
         except Exception as error:
@@ -129,7 +137,7 @@ def consistency(subject: Subject, dy: Sequence[Tensor], grads: Grads, u: Mapping
                 continue
             off = float(_apart(actual, expected).max()) if actual.numel() else 0.0
             size = max(_largest(scale), _largest(expected))
-            allowed = AGAIN * math.sqrt(expected.numel()) * u[name] * size
+            allowed = max(sums * math.sqrt(expected.numel()), EXACT) * u[name] * size
             if not off <= allowed:
                 message = f"the gradient of {name} differs by {off:.3g} where {when}; allowed for sums in another order"
                 found.append(GradFinding(check, name, subject.dtype, f"{message}: {allowed:.2g}"))
@@ -139,6 +147,13 @@ def consistency(subject: Subject, dy: Sequence[Tensor], grads: Grads, u: Mapping
     expanded = [d[:1].expand_as(d) if d.dim() else d for d in dy]
     dense = gradients(subject, [e.contiguous() for e in expanded])
     differing("layout", "dy is expanded (a stride of 0)", dense, expanded)
+    factor = SCALE["float16" if "float16" in (subject.dtype, subject.inner) else ""]
+    scaled = {name: None if g is None else factor * g for name, g in grads.items()}
+    differing("linear", f"dy is {factor:g} times as large", scaled, [factor * d for d in dy], sums=0)
+    even, odd = ([_masked(d, parity) for d in dy] for parity in (0, 1))
+    others = gradients(subject, odd)
+    rest = {n: None if g is None or (part := others.get(n)) is None else g - part for n, g in grads.items()}
+    differing("linear", "dy is 0 in every other row", rest, even)
     for name in grads if len(grads) > 1 else ():
         rest = {other: grad for other, grad in grads.items() if other != name}
         differing("frozen", f"{name} is frozen", rest, dy, frozen=(name,))
@@ -189,6 +204,12 @@ def precision(subject: Subject, dy: Sequence[Tensor], grads: Grads) -> dict[str,
                 off = (part.double() / c - whole.double()).abs()
                 shown[name] = max(shown[name], _largest(off) / _largest(whole))
     return {name: rounding if rounding > AGAIN * u else u for name, rounding in shown.items()}
+
+
+def _masked(d: Tensor, parity: int) -> Tensor:
+    """Return dy with zeros in the rows of the other parity; in all of it where it is a single number."""
+    rows = torch.arange(len(d) if d.dim() else 1, device=d.device) % 2 == parity
+    return torch.where(rows.reshape(-1, *[1] * (d.dim() - 1)) if d.dim() else rows[0], d, 0)
 
 
 def _transposed(d: Tensor) -> Tensor:

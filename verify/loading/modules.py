@@ -159,8 +159,10 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
         more = {FEATURES: features(op, given), "bias": bias, "affine": weight or bias, "running": running}
         values = {**given, **more}
 
+        types = given["x"].device, getattr(given.get("weight"), "dtype", None)  # as a model is, with all its buffers
+
         def construct() -> nn.Module:
-            return _constructed(candidate, made, values).to(given["x"].device)
+            return _constructed(candidate, made, values).to(*types)
 
         return construct() if instance is None else instance.kept(repr([values[n] for n in made.sources]), construct)
 

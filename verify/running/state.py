@@ -3,6 +3,7 @@
 import _signal  # type: ignore[import-not-found]
 import builtins
 import ctypes
+import decimal
 import gc
 import logging
 import os
@@ -91,6 +92,19 @@ def _disarm(before: tuple[str, ...]) -> None:
     """Stop the timers that were not set; one that was stopped has lost its time."""
     for name in set(_timers()) - {*before}:
         signal.setitimer(TIMERS[name], 0)
+
+
+def _affinity() -> State:
+    """Return the processors that the calling thread may use, where the system tells."""
+    if not hasattr(os, "sched_setaffinity"):
+        return {}
+    allowed = lambda: sorted(os.sched_getaffinity(0)), lambda processors: os.sched_setaffinity(0, processors)
+    return {"os.sched_getaffinity(0)": allowed}
+
+
+def _decimal() -> dict[str, Any]:
+    context = decimal.getcontext()
+    return {name: getattr(context, name) for name in ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")}
 
 
 def _rounds_to_nearest() -> bool:
@@ -233,6 +247,8 @@ STATE: State = {  # modes come first: what reads the rest would meet them
         lambda options: vars(torch._tensor_str.PRINT_OPTS).update(options),
     ),
     "the working folder": (os.getcwd, os.chdir),
+    "decimal.getcontext()": (_decimal, lambda values: decimal.setcontext(decimal.Context(**values))),
+    **_affinity(),
     "the handlers of signals": (_handlers, _handle),
     "the timers of signals": (_timers, _disarm),
     "sys.gettrace()": (sys.gettrace, sys.settrace),

@@ -187,6 +187,8 @@ def _limit(
     if all(prod(one.spec.shape) for one in group):
         ran = [spec for spec in ran if prod(spec.shape)]
     op = OPS[kernel.op]
+    if op.view == "channels" and len(modes := {one.spec.training for one in group}) == 1:
+        ran = [spec for spec in ran if spec.training in modes]  # as torch refuses eps = 0 in training alone
     named = set.intersection(*(_numbers(one.problem) for one in group)) if kinds else set[int]()
     traits = _traits(op, group[0].problem if kinds else "")
     chosen = [trait for kind in kinds for trait in traits if trait.kind == kind]

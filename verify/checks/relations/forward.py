@@ -9,7 +9,7 @@ from verify_norm.cases import make, placement
 from verify_norm.checks.relations.equations import arithmetic_of
 from verify_norm.checks.relations.rerun import NearbyError
 from verify_norm.core import geometry, judge, ops
-from verify_norm.core.dtypes import Array
+from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.run import Case, Expected, Run
 from verify_norm.core.spec import SHARED, Op
 from verify_norm.running import execute
@@ -46,11 +46,19 @@ def expected_at(run: Run, changed: dict[str, Array]) -> Expected:
 def move(run: Run, plus: dict[str, Array], minus: dict[str, Array]) -> Moved:
     """Return the change between both ends of a step; raise NearbyError where the kernel's forward fails at one."""
     (F1, f1, a1), (F2, f2, a2) = (_at(run, changed) for changed in (plus, minus))
-    return Moved(F1 - F2, f1 - f2, np.hypot(a1, a2), a1 + a2)
+    return Moved(np.where(np.isfinite(a1 + a2), F1 - F2, 0.0), f1 - f2, np.hypot(a1, a2), a1 + a2)
+
+
+def overflows(expected: Expected) -> Any:
+    """Return where an infinity may be right, or nothing is known."""
+    return ~np.isfinite(FORMATS[expected.dtype].round(np.abs(expected.value) + expected.delta))
 
 
 def _at(run: Run, changed: dict[str, Array]) -> tuple[Array, Array, Array]:
-    """Return y of the kernel's forward, y of the reference, and how far apart they may be; raise NearbyError."""
+    """Return y of the kernel's forward, y of the reference, and how far apart they may be; raise NearbyError.
+
+    Where y may overflow its type, nothing is known.
+    """
     case, spec, forward = run.case, run.case.spec, ops.forward_of(run.case.op)
     offered, truth = _offered(case, changed), expected_at(run, changed)
     expected = {tensor.name: truth if tensor.name == "y" else None for tensor in forward.outputs}
@@ -66,4 +74,4 @@ def _at(run: Run, changed: dict[str, Array]) -> tuple[Array, Array, Array]:
     y = result.outputs.get("y")
     if y is None or y.ratio is None:
         raise NearbyError(*[result.problem or "it returns no y of the right shape"] * (not result.limits))
-    return y.got, truth.value, judge.allowed(truth)
+    return y.got, truth.value, np.where(overflows(truth), np.inf, judge.allowed(truth))

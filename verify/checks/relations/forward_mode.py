@@ -1,8 +1,8 @@
 """Derivatives of outputs by torch's forward-mode AD, along one direction of all inputs, against the reference's."""
 
 import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,24 +21,25 @@ from verify_norm.core.ops import forward_of
 from verify_norm.core.run import Case, Run
 from verify_norm.loading import gradients
 from verify_norm.loading.returned import named
+from verify_norm.reference.arithmetic import Arithmetic
 from verify_norm.reference.jvp import tangent
 from verify_norm.reference.norm import Norm
-from verify_norm.reference.stages.activate import Activate
 
 OF_DATA = ("y", "residual_out")  # outputs in the shape of x
+STEP = 2.0**-20  # of a difference in float64: it is off by about 2⁻³² of its terms, float32 by 2⁻²⁰ and more
 
 
 def forward_mode(run: Run) -> Iterator[Difference | NoData]:
     """Yield the outputs whose derivative in forward mode is silently wrong, in float32, at benign values.
 
-    x, weight and bias get tangents (`torch.autograd.forward_ad`, as torch.func.jvp does). Where that raises, as for an
-    autograd.Function without jvp, there is nothing to compare; nor where an operator of torch.library runs, for torch
-    drops the tangents of its inputs without a word.
+    x, weight, bias and the inputs of stages get tangents (`torch.autograd.forward_ad`, as torch.func.jvp does). Where
+    that raises, as for an autograd.Function without jvp, there is nothing to compare; nor where an operator of
+    torch.library runs, for torch drops the tangents of its inputs without a word.
     """
     spec, contract = plain(run), run.kernel.contract
     wide = contract.accumulate in ("float32", "float64") and contract.products == "float32"
-    derived = all(isinstance(stage, Activate) for stage in run.case.op.stages) and not run.case.op.quantized
-    derived &= run.case.op.before is None
+    derived = run.case.op.before is None and not run.case.op.quantized and run.case.op.quantizer is None
+    derived &= run.case.op.trained_inputs == run.case.op.own_inputs
     if not wide or contract.inplace or spec.dtype != "float32" or not derived:
         yield NoData()
         return
@@ -67,7 +68,7 @@ def _tangents(run: Run, case: Case) -> Mapping[str, torch.Tensor]:
     try:
         with warnings.catch_warnings(), forward_ad.dual_level(), Foreign() as foreign:
             warnings.simplefilter("ignore")  # torch builds its rules of forward mode by torch.jit, which is deprecated
-            for name in ("x", "weight", "bias"):
+            for name in ("x", "weight", "bias", *_own(case)):
                 if offer.get(name) is not None:
                     change = torch.tensor(_direction(name, tuple(offer[name].shape))).to(offer[name])
                     offer[name] = forward_ad.make_dual(offer[name].detach(), change)
@@ -76,6 +77,11 @@ def _tangents(run: Run, case: Case) -> Mapping[str, torch.Tensor]:
             return {name: change for name, change in found.items() if change is not None and not foreign.ran}
     except Exception:
         return {}
+
+
+def _own(case: Case) -> list[str]:
+    """Return the names of the inputs of the stages behind the norm."""
+    return [name for stage in case.op.stages for name in stage.inputs]
 
 
 def _direction(name: str, shape: tuple[int, ...]) -> Array:
@@ -90,8 +96,7 @@ def _truth(run: Run) -> dict[str, tuple[Array, Array]]:
 
     ẏ = w·rP(ẋ) + ẇ·x̂ + ḃ (`reference.jvp.tangent`) is a sum of terms no larger than t = |w|r(|ẋ| + mean|ẋ| +
     |x̂|·mean|x̂ẋ|) + |ẇx̂| + |ḃ|. Each errs by (4n + 40)(1 + κ)u of that at most, as in `second_order`: n terms of sums,
-    rstd by n/2 + 5, x̂ by two more and by κ = r·max|x| from what cancels. An activation multiplies by a′(z), which errs
-    by its own error and by a″ times what z errs by.
+    rstd by n/2 + 5, x̂ by two more and by κ = r·max|x| from what cancels. What follows the norm is in `_passed`.
     """
     n, a = stages.norm(run), arithmetic_of(run)
     tx = _direction("x", run.case.spec.shape).reshape(n.view.shape)
@@ -101,11 +106,10 @@ def _truth(run: Run) -> dict[str, tuple[Array, Array]]:
     y, mean, rstd = tangent(n, tx, tw, tb)
     unit = (4 * n.view.count + 40) * (1 + n.rstd * np.abs(n.x).max(initial=0.0)) * max(a.u, FLOAT32.u)
     size = np.abs(n.weighted(n.rstd * _terms(n, tx))) + np.abs(tw * n.xhat) + np.abs(tb)
-    allowed = unit * size
-    for stage in run.case.op.stages:  # one activation
-        act, z_off = stage.function, unit * (np.abs(n.weighted(n.xhat)) + np.abs(n.y))
-        slope_off = act.slope_error(n.y, a) + act.bend * z_off
-        y, allowed = act.slope(n.y) * y, (act.steepest + slope_off) * allowed + slope_off * np.abs(y)
+    out = _Change(n.y, np.abs(n.weighted(n.xhat)) + np.abs(n.y), y, unit * size)
+    for stage in run.case.op.stages:
+        out = _passed(stage, out, {name: stages.given(run.case, name) for name in stage.inputs}, unit, a)
+    y, allowed = out.tangent, out.allowed
     made = {
         "y": (y, allowed),
         "rstd": (rstd * n.rstd_scale, unit * n.rstd_scale * n.rstd**2 * n.average(np.abs(n.xhat * tx))),
@@ -118,6 +122,44 @@ def _truth(run: Run) -> dict[str, tuple[Array, Array]]:
         name: (_shaped(n, name, value), _shaped(n, name, np.broadcast_to(allowed, value.shape)))
         for name, (value, allowed) in made.items()
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A value, at least the magnitudes of its terms, its derivative, and the error allowed in that."""
+
+    value: Array
+    size: Array
+    tangent: Array
+    allowed: Array
+
+
+def _passed(stage: Any, z: _Change, given: Mapping[str, Array], unit: Array, a: Arithmetic) -> _Change:
+    """Return what a stage behind the norm makes of z, whose terms err by `unit`.
+
+    An activation multiplies ż by a′(z), which errs by its own error and by a″ times what z errs by. Of a stage with
+    inputs of its own, y is linear in z: its derivative is a difference of the reference's in float64, whose terms are
+    |∂y/∂z|·ż, and for each input what y changes by where z is the sum of its terms. Each errs by 2·unit.
+    """
+    value, steep = stage.value(z.value, given), stage.slope(z.value, np.asarray(np.inf), given)
+    if not stage.inputs:
+        slope, off = stage.function.slope(z.value), stage.function.slope_error(z.value, a)
+        off = off + stage.function.bend * unit * z.size
+        allowed = (steep + off) * z.allowed + off * np.abs(z.tangent)
+        return _Change(value, np.maximum(np.abs(value), steep * z.size), slope * z.tangent, allowed)
+    changes = {name: _direction(name, values.shape) for name, values in given.items()}
+
+    def change(at: Array, along: Array | float, names: Collection[str]) -> Array:
+        ends = []
+        for step in (STEP, -STEP):
+            moved = {name: v + step * changes[name] * (name in names) for name, v in given.items()}
+            ends.append(stage.value(at + step * along, moved))
+        found: Array = (ends[0] - ends[1]) / (2 * STEP)
+        return found
+
+    terms = steep * np.abs(z.tangent) + sum(np.abs(change(z.size, 0.0, [name])) for name in given)
+    tangent, allowed = change(z.value, z.tangent, given), steep * z.allowed + 2 * unit * terms
+    return _Change(value, steep * z.size + np.abs(value), tangent, allowed)
 
 
 def _shaped(n: Norm, name: str, values: Array) -> Array:

@@ -1,13 +1,40 @@
-"""Cases that may come before or after a run's own: of another shape, of another type, or with other options."""
+"""Cases that may come before or after a run's own: with almost its values, of another shape or type, other options."""
 
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
+from verify_norm.cases import placement
 from verify_norm.checks.relations.rerun import other_shape
 from verify_norm.core import geometry
+from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.run import Run
 from verify_norm.core.spec import CaseSpec
+
+NUDGE = 2.0**-12  # of an element: far more than rounding in float32, and less than what shows in 16 bits
+
+
+def almost_the_same(run: Run, name: str) -> Iterator[tuple[dict[str, Array | None], str]]:
+    """Yield the run's inputs with one or two elements of one changed, and in words how they were before."""
+    case, tensor = run.case, next((t for t in run.case.op.inputs if t.name == name), None)
+    values = np.array(case.exact.get(name), dtype=np.float64)
+    if values.size < 4 or tensor is None:  # also of a weight that is None
+        return
+    form, layout = FORMATS[geometry.input_dtype(tensor, case.spec)], geometry.layout_of(case.spec, name)
+    place = int(np.random.default_rng(case.spec.seed).integers(1, values.size - 1))  # no cache looks at the first alone
+    other = 1 + (place - 1 + (values.size - 2) // 2) % (values.size - 2)
+    one, two = values.flat[[place, other]]
+    step = 1 + max(NUDGE, 2 * form.u)
+    for new, words in (
+        ((two, one), f"elements {place} and {other} of {name} had each other's place"),
+        ((one * step, two), f"element {place} of {name} was smaller by a factor {step:.7g}"),
+        ((-one, -two), f"elements {place} and {other} of {name} had the other sign"),
+    ):
+        changed = values.copy()
+        changed.flat[[place, other]] = new
+        yield {**case.exact, name: placement.shared(form.round(changed), layout)}, words
 
 
 def other_options(run: Run) -> Iterator[CaseSpec]:
