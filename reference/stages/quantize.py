@@ -176,7 +176,7 @@ class Quantize:
 
     def moved(self, z: Array, dz: Array, off: Array, given: Inputs) -> Array:
         """Return 0: `own_error` has all of the error, since each z moves the scale of the others."""
-        return np.zeros(())
+        return np.zeros_like(off)
 
     def own_error(self, z: Approximate, given: Inputs, a: Arithmetic) -> Array:
         """Return δy."""

@@ -113,6 +113,7 @@ def test_which_line_holds_where():
     assert rules(ZEROS) == {"eps = 0, no variance"}
     assert rules(EQUAL) == set()
     assert rules(EQUAL, contract=PROMISED) == {"equal rows"}
+    assert rules(EQUAL, "modulate_layernorm_fwd", PROMISED) == set()  # each row has a scale and shift of its own
     for options in ({"further": ()}, {"special": "nan"}, {"shape": (0, 6)}, {"shape": (70, 70)}, {"log2_scale": 60}):
         assert rules(replace(SPEC, **options)) == set()
     assert rules(replace(ZEROS, data="constant", offset=3.0)) == set()  # a rounded mean may leave a variance

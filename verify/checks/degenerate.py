@@ -210,7 +210,7 @@ def _rows_are_equal(run: Run) -> bool:
     case, spec = run.case, run.case.spec
     if not run.kernel.contract.batch_invariant or not has_rows(case) or case.op.view == "channels" or spec.special:
         return False
-    inputs = (case.exact[t.name] for t in case.op.inputs if t.extent in ("data", "statistic"))
+    inputs = (case.exact[t.name] for t in case.op.inputs if t.extent in ("data", "sample", "position", "statistic"))
     rows = (a.reshape(spec.shape[0], -1) for a in inputs if a is not None)
     return all(bool((a == a[:1]).all()) for a in rows)
 

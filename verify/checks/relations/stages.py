@@ -71,7 +71,7 @@ def given(case: Case, name: str) -> Array:
 def own_inputs(run: Run) -> dict[str, Any]:
     """Return what the stages of a case take beside z: their own inputs, and what the contract says of them."""
     case, contract = run.case, run.kernel.contract
-    own = {name: given(case, name) for stage in case.op.stages for name in stage.inputs}
+    own = {name: given(case, name) for name in case.op.own_inputs}
     y = ops.output_dtype(case.op.outputs[0], contract, case.spec.dtype, case.spec.weight_dtype)
     return own if case.op.quantizer is None else own | ops.roundings(contract, case.spec.dtype, y)
 
@@ -131,9 +131,8 @@ def stages(run: Run) -> Stages:
     z = replace(z, magnitude=z.magnitude + 2 * n.rstd * lost)
     largest = np.abs(n.xhat) * (1.0 + e.rho) + z.shift + 2 * n.rstd * lost
     largest = largest if z.off is None else largest + z.off
-    own = {name: given(case, name) for name in case.op.own_inputs}
     scale = case.exact.get("scale") if case.op.quantized else None
-    return Stages(n, a, largest, z, case.op.stages, own, case.op.before, case.exact.get("x"), scale)
+    return Stages(n, a, largest, z, case.op.stages, own_inputs(run), case.op.before, case.exact.get("x"), scale)
 
 
 def cotangent(s: Stages, dy: Array) -> tuple[Array, Array | float]:
