@@ -72,7 +72,9 @@ def parametrize_checks(
     """
     if not targets or not all(target and (isinstance(target, str) or callable(target)) for target in targets):
         given = ", ".join(map(repr, targets)) or "none"
-        raise ValueError(f"parametrize_checks: expected kernels, as functions or 'package.module:attr', got {given:.80}")
+        raise ValueError(
+            f"parametrize_checks: expected kernels, as functions or 'package.module:attr', got {given:.80}"
+        )
     if expected_failures is not None and not isinstance(expected_failures, Mapping):
         form = '{"accuracy": "why it fails"}'
         raise ValueError(f"parametrize_checks: expected_failures: expected as {form}, got {expected_failures!r:.80}")
