@@ -11,10 +11,10 @@ from norms import layernorm, layernorm_bwd
 
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS
-from verify_norm.checks.modes import _modes
 from verify_norm.core.finding import Finding, NoData
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Contract, Kernel
+from verify_norm.core.ways import COMPILED
 from verify_norm.loading.registry import load, load_directions
 from verify_norm.running.execute import execute
 
@@ -32,13 +32,9 @@ right = layernorm()
 
 
 def said(run, way, spec=ROWS, op="layernorm_fwd", device="cpu", **contract):
-    """What `modes` says of a case whose variant chooses the mode, by output; None where it had nothing to look at."""
+    """What `modes` says of a case that names the mode, by output; None where it had nothing to look at."""
     kernel = run if isinstance(run, Kernel) else Kernel("k", op, run=run, contract=Contract(**contract))
-    result = execute(kernel, make.case(spec, OPS[kernel.op], kernel.contract, device))
-    runs = (replace(result, case=replace(result.case, spec=replace(spec, variant=v))) for v in range(120))
-    result = next((r for r in runs if getattr(_modes(r)[0], "words", "") == way), None)
-    if result is None:
-        return None
+    result = execute(kernel, make.case(replace(spec, mode=way), OPS[kernel.op], kernel.contract, device))
     assert CHECKS["modes"].looks(result)
     items = CHECKS["modes"].function(result)
     return {f.output: f.message for f in items if isinstance(f, Finding)} if NoData() not in items else None
@@ -222,10 +218,10 @@ def test_tensors_of_inference_mode_have_no_version():
     assert "do not track version counter" in said(layernorm_fwd, "under torch.inference_mode()")[None]
 
 
-def test_a_small_case_tries_all_modes_but_captures():
-    for way in set(CONDITIONS) - {"under torch.compile"}:
-        found = said(wrong_where(CONDITIONS[way]), "in evaluation, after eval()", replace(ROWS, shape=(2, 64)))
-        assert set(found) == {"y"}
+@pytest.mark.parametrize(("named", "tried"), [("quick", set(CONDITIONS) - {COMPILED}), ("", set(CONDITIONS))])
+def test_a_case_that_names_no_mode_tries_all_and_one_of_quick_modes_all_but_captures(named, tried):
+    found = {way: said(wrong_where(CONDITIONS[way]), named, replace(ROWS, shape=(2, 64))) for way in CONDITIONS}
+    assert {way for way, of in found.items() if of} == tried
 
 
 def test_sums_by_a_matrix_product_are_as_good_as_autocast_lets_them():
