@@ -15,7 +15,8 @@ from verify_norm.core.finding import Finding, NoData
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Contract, Kernel
 from verify_norm.core.ways import COMPILED
-from verify_norm.loading.registry import load, load_directions
+from verify_norm.kernels.zoo import ZOO
+from verify_norm.loading.registry import load, load_directions, ready
 from verify_norm.running.execute import execute
 
 WAYS = (
@@ -222,6 +223,12 @@ def test_tensors_of_inference_mode_have_no_version():
 def test_a_case_that_names_no_mode_tries_all_and_one_of_quick_modes_all_but_captures(named, tried):
     found = {way: said(wrong_where(CONDITIONS[way]), named, replace(ROWS, shape=(2, 64))) for way in CONDITIONS}
     assert {way for way, of in found.items() if of} == tried
+
+
+@pytest.mark.parametrize("name", ["U42_checkpointed", "U52_by_name"])
+def test_what_torch_does_not_let_out_of_vmap_is_refused(name):
+    for way in BATCHED:
+        assert said(ready(ZOO[name].kernel), way) == {}
 
 
 def test_sums_by_a_matrix_product_are_as_good_as_autocast_lets_them():

@@ -26,8 +26,9 @@ from verify_norm.running.captures import Function
 
 NARROW = "bfloat16"  # what autocast may round to
 SOFT = 4  # half ulps of NARROW that four factors of an element may be off by: x, weight, a sum of squares and its root
-# What torch and kernels say where they cannot run in a mode: numpy() on a leaf, autograd under no_grad, no backward.
-DECLINED = re.compile(r"grad|detach|leaf variable|inference mode|deterministic", re.IGNORECASE)
+# What torch and kernels say where they cannot run in a mode: numpy() on a leaf, autograd under no_grad, no backward; a
+# tensor that a class of the kernel's, or the graph of its backward, holds beyond vmap.
+DECLINED = re.compile(r"grad|detach|leaf variable|inference mode|deterministic|being vmapped", re.IGNORECASE)
 THREADS = 3  # of torch, as `ways.THREADED` says: more than a search uses, and no power of two
 
 
