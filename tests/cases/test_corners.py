@@ -181,8 +181,9 @@ def test_the_table_of_rows_has(what):
 
 
 def test_every_type_has_groups_that_no_program_holds_alone_in_either_layout():
-    table = (corners.corners(OPS["groupnorm_bwd"], DTYPES, gpu=gpu) for gpu in (True, False))
-    large = {s for s in set.difference(*map(set, table)) if s.x_layout != "far"}
+    tables = (corners.corners(OPS["groupnorm_bwd"], DTYPES, gpu=gpu) for gpu in (True, False))
+    of_gpu, of_cpu = ({replace(spec, **turns.EVERYTHING) for spec in table} for table in tables)
+    large = {s for s in of_gpu - of_cpu if s.x_layout != "far"}
     assert {(s.dtype, s.x_layout, s.dy_layout) for s in large} == {
         (dtype, layout, layout) for dtype in DTYPES for layout in ("contiguous", "channels_last")
     }

@@ -40,6 +40,11 @@ IMPOSSIBLE = (
     ("swapped", "0 spatial dimensions"),
     ("channel_slice", "positions ≤ 1"),
     ("far", "samples ≤ 1"),  # a stride of one sample
+    ("under autocast", "dtype float16"),  # it is tried in one 16-bit type
+    ("vmap", "dtype float16"),  # torch's own norms round once more there
+    ("vmap", "dtype bfloat16"),
+    ("vmap", "float16 weights"),
+    ("vmap", "float32 weights"),  # those of a float32 x are of x's type
     ("≤ 1", "≤ 1"),  # x̂ is 0, or there is no variance
 )
 
@@ -68,7 +73,7 @@ def test_all_possible_pairs_meet(op):
         p for p in left if not any((a in p[0] and b in p[1]) or (a in p[1] and b in p[0]) for a, b in IMPOSSIBLE)
     ]
     assert len(left) < 0.015 * array.pairs
-    assert len(array.rows) == len(set(array.rows)) < 400
+    assert len(array.rows) == len(set(array.rows)) < 450
     assert not [spec for spec in array.rows if refusal(spec, OPS[op]) or prod(spec.shape) > covering.ELEMENTS]
 
 

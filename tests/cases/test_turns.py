@@ -1,5 +1,6 @@
 """What a case turns on: drawn, named in the spec, and read from there alone, never from the seed."""
 
+from collections import Counter
 from dataclasses import replace
 from zlib import crc32
 
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 from verify_norm.cases import make, strategies, turns
 from verify_norm.cases.corners import corners
 from verify_norm.checks import CHECKS, power
+from verify_norm.core import ways
+from verify_norm.core.errors import UsageError
 from verify_norm.core.ops import OPS
 from verify_norm.core.serial import read_spec, spec_text
 from verify_norm.core.spec import FURTHER, LAWS, CaseSpec, Contract, Kernel
@@ -42,9 +45,41 @@ def test_drawn_cases_meet_it_in_the_shares_of_the_table(name):
         assert sum(law in spec.further for spec in specs) == pytest.approx(1000 / len(laws(op)), rel=0.3)
     assert all(len(turns.laws(spec)) <= 1 for spec in specs)
     assert {spec.variant for spec in specs} == set(range(turns.VARIANTS))
-    for further in turns.SHARES:  # a check meets all of its ways: the variant does not follow from who runs again
-        of_it = [spec.variant for spec in specs if further in spec.further]
-        assert all({v % ways for v in of_it} == set(range(ways)) for ways in range(2, 11)), further
+
+
+@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("autograd", [False, True])
+def test_the_corner_table_meets_every_way_of_a_further_run_in_every_type(name, autograd):
+    op = OPS[name]
+    for dtypes, gpu in ((DTYPES, False), (DTYPES[1:], True), (DTYPES[:1], False)):
+        offered = ways.offered(op, autograd=autograd, gpu=gpu)
+        table = corners(op, dtypes, frozen=autograd, gpu=gpu)
+        met = {
+            (field, way, spec.dtype)
+            for spec in table
+            for field, names in offered.items()
+            if ways.CHECKS[field] in spec.further
+            for way in ways.taken(spec, field, names)
+        }
+        wanted = {(field, way, dtype) for field, names in offered.items() for way in names for dtype in dtypes}
+        assert not {(field, way, dtype) for field, way, dtype in wanted - met if ways.fits(way, CaseSpec((2,), dtype))}
+
+
+def test_drawn_cases_name_each_way_and_dear_ones_in_their_shares():
+    op = OPS["layernorm_fwd"]
+    offered = ways.offered(op, gpu=True)
+    specs = [turns.named(CaseSpec((2, 300)), offered, number) for number in range(4000)]
+    for field, names in offered.items():
+        named = Counter(getattr(spec, field) for spec in specs)
+        assert set(named) == set(names or [""])
+        usual = [named[way] for way in names if way not in ways.DEAR]
+        assert not usual or max(usual) < 1.4 * min(usual)
+    modes = Counter(spec.mode for spec in specs)
+    assert modes[ways.COMPILED] == pytest.approx(4000 / ways.DEAR[ways.COMPILED], rel=0.1)
+    small = Counter(turns.named(CaseSpec((2, 3)), offered, number).mode for number in range(1000))
+    assert set(small) == {ways.QUICK, *ways.DEAR}
+    assert small[ways.COMPILED] == pytest.approx(1000 / ways.DEAR[ways.COMPILED], rel=0.2)
+    assert turns.named(CaseSpec((2, 3), further=("memory",)), offered, 7) == CaseSpec((2, 3), further=("memory",))
 
 
 @pytest.mark.parametrize("name", ["layernorm_bwd", "batchnorm_fwd"])
@@ -77,21 +112,29 @@ def test_a_spec_that_names_nothing_makes_every_further_run():
 
 
 def test_a_spec_names_what_it_makes():
-    spec = CaseSpec((2, 3), poison="finite", further=("memory", "shift"), variant=3)
+    spec = CaseSpec((2, 3), poison="finite", further=("memory", "shift", "modes"), mode=ways.COMPILED, variant=3)
     text = spec_text("k", spec)
-    named = '"poison": "finite", "further": ["memory", "shift"], "variant": 3'
+    named = '"poison": "finite", "further": ["memory", "shift", "modes"], "mode": "under torch.compile", "variant": 3'
     assert text == f'{{"kernel": "k", "shape": [2, 3], {named}}}'
     assert read_spec(text)[2] == spec
+
+
+def test_a_line_of_an_older_version_takes_all_ways():
+    old = read_spec('{"kernel": "k", "shape": [2, 3], "further": ["calls", "modes"], "variant": 37}')[2]
+    assert {getattr(old, field) for field in ways.WAYS} == {""}
+    for field, names in ways.offered(OPS["layernorm_fwd"]).items():
+        assert ways.taken(old, field, names) == names
+
+
+@pytest.mark.parametrize("field", ways.WAYS)
+def test_a_way_that_there_is_not_is_refused(field):
+    for way in (*ways.WAYS[field], ""):
+        assert getattr(read_spec(spec_text("k", replace(CaseSpec((2, 3)), **{field: way})))[2], field) == way
+    with pytest.raises(UsageError, match=f"^unknown {field} 'two thread'"):
+        read_spec(f'{{"kernel": "k", "shape": [2, 3], "{field}": "two thread"}}')
 
 
 def test_variants_take_turns():
     spec = CaseSpec((2, 3), variant=4)
     assert turns.variant(spec, ("a", "b", "c")) == "b"
     assert turns.from_variant(spec, ("a", "b", "c")) == ("b", "c", "a")
-
-
-def test_two_choices_of_one_variant_meet_in_every_combination():
-    first, second = ("x", "y"), ("a", "b", "c", "d")
-    specs = [CaseSpec((2, 3), variant=number) for number in range(8)]
-    met = {(turns.variant(spec, first), turns.variant(spec, second, after=first)) for spec in specs}
-    assert len(met) == 8

@@ -12,7 +12,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from verify_norm.cases import make
-from verify_norm.checks import CHECKS, autograd
+from verify_norm.checks import CHECKS
+from verify_norm.core import ways
 from verify_norm.core.finding import Finding, NoData
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Contract
@@ -20,24 +21,24 @@ from verify_norm.loading.registry import load, load_directions
 from verify_norm.running.execute import execute
 
 WAYS = {
-    "again": 0,
-    "data": 1,
-    "parameters": 2,
-    "second": 3,
-    "others": 4,
-    "between": 5,
-    "forward mode": 6,
-    "moved": 7,
-    "split": 8,
-}  # the variant that chooses each
+    "again": ways.AGAIN,
+    "data": ways.OVERWRITTEN,
+    "parameters": ways.PARAMETERS_OVERWRITTEN,
+    "second": ways.SECOND,
+    "others": ways.SOME_OUTPUTS,
+    "between": ways.INTERLEAVED,
+    "forward mode": ways.FORWARD_MODE,
+    "moved": ways.MOVED,
+    "split": ways.SPLIT,
+}
 LOOSE = Contract(expanded=True, summation="sequential")  # torch's own
 SPEC = replace(ROWS, shape=(6, 24))
 
 
 def said(target, way, spec=SPEC, op="rmsnorm"):
-    """What `autograd` says of a case whose variant chooses the way, by output; None where it had nothing to look at."""
+    """What `autograd` says of a case that names the way, by output; None where it had nothing to look at."""
     *_, kernel = load_directions(target, op, contract=LOOSE)
-    spec = kernel.fit(replace(spec, variant=WAYS[way]))
+    spec = kernel.fit(replace(spec, autograd=WAYS[way]))
     result = execute(kernel, make.case(spec, OPS[kernel.op], kernel.contract))
     assert result.problem is None
     assert CHECKS["autograd"].looks(result)
@@ -46,7 +47,7 @@ def said(target, way, spec=SPEC, op="rmsnorm"):
     return found if found or NoData() not in items else None
 
 
-def ways(op="rmsnorm"):
+def of_op(op="rmsnorm"):
     return [way for way in WAYS if way != "split" or op.startswith("add_")]
 
 
@@ -253,7 +254,7 @@ def test_a_second_backward(function, words):
     found = said(function, "again")
     assert any(words in message for message in found.values())
     if function is not Released:
-        assert all(said(function, way) in ({}, None) for way in ways() if way != "again")
+        assert all(said(function, way) in ({}, None) for way in of_op() if way != "again")
 
 
 def test_a_backward_that_refuses_a_second_one_passes():
@@ -292,7 +293,7 @@ def test_what_is_kept_past_the_version_counter(what):
     assert "dx" in found
     name = "x" if what == "data" else what
     assert f"where {name} is overwritten between forward and backward and no error is raised" in found["dx"]
-    assert all(said(kept(what), other) in ({}, None) for other in ways() if other != way)
+    assert all(said(kept(what), other) in ({}, None) for other in of_op() if other != way)
 
 
 class Copied(Once):
@@ -368,7 +369,7 @@ def test_second_derivatives():
     assert "silently wrong" in said(Constant, "second")["dx"]
     assert set(said(Halved, "second")) == {"dweight"}
     for function in (Constant, Halved):
-        assert all(said(function, way) in ({}, None) for way in ways() if way != "second")
+        assert all(said(function, way) in ({}, None) for way in of_op() if way != "second")
     assert said(Twice, "second") == {}
     assert said(Unmarked, "second") is said(Once, "second") is None
     for spec in (replace(SPEC, dtype="bfloat16"), replace(SPEC, shape=(40, 100))):  # tried in float32, in short rows
@@ -486,7 +487,7 @@ def test_each_statistic_has_a_cotangent_of_its_own(name):
     assert f"the gradients of {name} alone" in said(twice, "others", op="layernorm")["dx"]
 
 
-@pytest.mark.parametrize("way", ways())
+@pytest.mark.parametrize("way", of_op())
 @pytest.mark.parametrize("spec", [SPEC, replace(SPEC, dtype="bfloat16", offset=30.0), replace(SPEC, weight=False)])
 def test_what_torch_composes(way, spec):
     assert said(composed, way, spec, "layernorm") in ({}, None)
@@ -521,7 +522,7 @@ def fused(saved="sum", materialize=True):
 def test_a_fused_addition_that_saves_x():
     found = said(fused("x"), "split", op="add_rmsnorm")
     assert "where x and residual share the same sum" in found["dx"]
-    for way in ways():
+    for way in of_op():
         assert said(fused("x"), way, op="add_rmsnorm") in ({}, None)
 
 
@@ -561,7 +562,7 @@ UNUSUAL = (Once, Copied, Checking, Twice, Unmarked, Polite)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ways())
+@pytest.mark.parametrize("way", of_op())
 @pytest.mark.parametrize("function", UNUSUAL)
 def test_right_functions(function, way):
     layouts = {"x_layout": "expanded", "dy_layout": "every_other", "weight_layout": "offset"}
@@ -581,7 +582,7 @@ def test_right_functions(function, way):
     ],
 )
 def test_torchs_modules(module, spec):
-    for way in ways():
+    for way in of_op():
         for dtype in ("float32", "float16"):
             assert said(module, way, replace(spec, dtype=dtype), None) in ({}, None)
 
@@ -591,8 +592,8 @@ def test_torchs_modules(module, spec):
 def test_functions_of_the_kernels(name):
     op = name.partition(":")[0]
     *_, kernel = load_directions(f"verify_norm.kernels.{name}", op)
-    for variant in range(len(autograd._ways(OPS[kernel.op]))):
-        spec = kernel.fit(replace(SPEC, shape=(3, 16), variant=variant))
+    for way in ways.offered(OPS[kernel.op], autograd=True)["autograd"]:
+        spec = kernel.fit(replace(SPEC, shape=(3, 16), autograd=way))
         result = execute(kernel, make.case(spec, OPS[kernel.op], kernel.contract))
         assert [f for f in CHECKS["autograd"].function(result) if isinstance(f, Finding)] == []
 
@@ -619,7 +620,7 @@ def test_a_custom_operator():
     def rmsnorm(x, weight, eps):
         return rms(x, torch.ones(x.shape[-1], dtype=x.dtype) if weight is None else weight, eps)[0]
 
-    for way in ways():
+    for way in of_op():
         assert said(rmsnorm, way) in ({}, None)
 
     def outside(x, weight, eps):
@@ -646,7 +647,7 @@ def test_gradients_that_differ_in_every_run_are_left_to_determinism():
             dx, dw = gradients(dy, *ctx.saved_tensors)
             return dx + count[0] * 1e-2, dw, None
 
-    for way in ways():
+    for way in of_op():
         assert said(Drifting, way) in ({}, None)
 
 

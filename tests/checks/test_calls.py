@@ -14,19 +14,26 @@ from norms import layernorm
 
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS, calls
+from verify_norm.core import ways
 from verify_norm.core.finding import Finding, Tried
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.loading.registry import load, load_directions
 from verify_norm.running.execute import execute
 
-WAYS = {"values": 0, "parameters": 1, "many": 2, "threads": 3, "between": 4}  # the variant that chooses each
+WAYS = {
+    "values": ways.VALUES,
+    "parameters": ways.NEW_PARAMETERS,
+    "many": ways.MANY,
+    "threads": ways.TWO_THREADS,
+    "between": ways.BETWEEN,
+}
 right = layernorm()
 
 
 def said(run, way, spec=ROWS, inferring=False, **contract):
-    """What `calls` says of a case whose variant chooses the way: messages by output."""
-    spec = replace(spec, variant=WAYS[way] + len(WAYS) * inferring)
+    """What `calls` says of a case that names the way: messages by output."""
+    spec = replace(spec, call=WAYS[way], called=ways.AS_IN_INFERENCE if inferring else ways.AS_USUAL)
     kernel = run if isinstance(run, Kernel) else Kernel("k", "layernorm_fwd", run=run, contract=Contract(**contract))
     result = execute(kernel, make.case(kernel.fitted(spec), OPS[kernel.op], kernel.contract))
     return {f.output: f.message for f in CHECKS["calls"].function(result) if isinstance(f, Finding)}
@@ -251,7 +258,7 @@ def test_what_differs_in_every_second_call_is_left_to_determinism():
 
 def test_a_triton_kernel_in_two_threads():
     kernel = load("rmsnorm_fwd")
-    result = execute(kernel, make.case(replace(ROWS, variant=WAYS["threads"]), OPS[kernel.op], kernel.contract))
+    result = execute(kernel, make.case(replace(ROWS, call=ways.TWO_THREADS), OPS[kernel.op], kernel.contract))
     assert CHECKS["calls"].looks(result)
     assert list(CHECKS["calls"].function(result)) == [Tried("two threads")]
 

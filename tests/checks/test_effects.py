@@ -31,6 +31,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS
 from verify_norm.checks.relations import leaks, operators
+from verify_norm.core import ways
 from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
@@ -43,8 +44,7 @@ from verify_norm.running.surroundings import Surroundings
 right = layernorm()
 
 
-GROWTH, COUNTS, OPERATORS = 6, 1, 2  # the variant that chooses each, with operators of torch.library or without
-STILL = replace(ROWS, variant=COUNTS)  # a case that looks for no growth, which takes most of the time
+STILL = replace(ROWS, effect=ways.COUNTED)  # a case that looks for no growth, which takes most of the time
 
 
 def said(run, spec=ROWS, **fields):
@@ -261,7 +261,7 @@ def test_tensors_kept_from_every_call(what, monkeypatch):
     kept = []
     keep = {"inputs": lambda x, *y: kept.append(x), "outputs": lambda x, *y: kept.append(y[1])}
     keep["copies"] = lambda x, *y: kept.append(x.double())
-    found = said(after(keep[what]), replace(ROWS, variant=COUNTS))
+    found = said(after(keep[what]), replace(ROWS, effect=ways.COUNTED))
     assert len(found) == 1
     assert "calls leaves a tensor in memory" in found[0]
 
@@ -312,7 +312,7 @@ def test_a_cache_of_bounded_size_passes(monkeypatch):
             if len(kept) > 64:
                 kept.pop(next(iter(kept)))
 
-    assert said(after(keep), replace(ROWS, variant=GROWTH)) == []
+    assert said(after(keep), replace(ROWS, effect=ways.GROWTH)) == []
 
 
 @functools.cache
@@ -355,7 +355,7 @@ def test_what_grows_with_each_call(what, monkeypatch):
     monkeypatch.setattr(leaks, "SLOW", 10.0)
     monkeypatch.setattr(leaks, "ROUNDS", (5, 5, 10))
     run, stop, files = growing(what)
-    found = said(run, replace(ROWS, variant=GROWTH))
+    found = said(run, replace(ROWS, effect=ways.GROWTH))
     stop.set()
     for file in files:
         os.close(file)
@@ -377,9 +377,9 @@ def test_memory_from_malloc_counts_from_a_kilobyte_for_a_call_on(each, found, mo
 def test_what_grows_in_a_module(monkeypatch):
     monkeypatch.setattr(leaks, "SLOW", 10.0)
     (kernel,) = load_directions(Module, "layernorm_fwd")
-    assert "adds to log" in said(kernel, replace(ROWS, variant=GROWTH))[0]
+    assert "adds to log" in said(kernel, replace(ROWS, effect=ways.GROWTH))[0]
     (kernel,) = load_directions(torch.nn.LayerNorm, "layernorm_fwd")
-    assert said(kernel, replace(ROWS, variant=GROWTH)) == []
+    assert said(kernel, replace(ROWS, effect=ways.GROWTH)) == []
 
 
 def operator(name, run, fake=torch.empty_like, mutates=()):
@@ -421,7 +421,7 @@ WRONG = {
 def test_an_operator_with_a_wrong_fake_implementation_or_schema(what):
     function, fake = WRONG[what]
     made = operator(f"wrong_{list(WRONG).index(what)}", function, fake)
-    spec = replace(ROWS, variant=OPERATORS, x_layout="transposed")
+    spec = replace(ROWS, effect=ways.OPERATORS, x_layout="transposed")
     compiled = after(lambda x, *y: _where_compiled(made, x))
     for run in (after(lambda x, *y: made(x.t().clone().t())), *[compiled] * (what != "an error")):  # it is not traced
         found = said(run, spec)
@@ -439,11 +439,11 @@ def test_right_operators():
     copied = operator("copied", lined_up, lambda x: torch.empty_like(x, memory_format=torch.contiguous_format))
     unknown = operator("unknown", doubled, None)
     for layout, special in (("expanded", None), ("every_other", "nan"), ("transposed", None)):
-        spec = replace(ROWS, variant=OPERATORS, x_layout=layout, special=special)
+        spec = replace(ROWS, effect=ways.OPERATORS, x_layout=layout, special=special)
         assert said(after(lambda x, *y: (copied(x), unknown(x))), spec) == []
     none = after(lambda x, *y: copied(torch.zeros(5, 20, 4)[:0, 3:11].transpose(1, 2)))  # opcheck itself fails at it
-    assert said(none, replace(ROWS, variant=OPERATORS)) == []
-    assert said(load("layernorm_bwd"), replace(ROWS, variant=OPERATORS)) == []
+    assert said(none, replace(ROWS, effect=ways.OPERATORS)) == []
+    assert said(load("layernorm_bwd"), replace(ROWS, effect=ways.OPERATORS)) == []
 
 
 def test_operators_that_torch_registers_as_it_compiles_are_its_own():
@@ -473,7 +473,7 @@ class Counting(torch.nn.BatchNorm1d):
 )
 def test_batches_counted_wrongly(mistake, training, grows, monkeypatch):
     (kernel,) = load_directions(Counting, "batchnorm_fwd")
-    spec = CaseSpec((4, 3, 5), variant=COUNTS, training=training)
+    spec = CaseSpec((4, 3, 5), effect=ways.COUNTED, training=training)
     assert said(kernel, spec) == said(kernel, replace(spec, training=not training)) == []
     monkeypatch.setattr(Counting, "mistake", mistake)
     assert f"num_batches_tracked grows by {grows} in a call" in said(kernel, spec)[0]
@@ -484,7 +484,7 @@ def test_batches_where_nothing_counts_them():
     for module in (torch.nn.BatchNorm1d, lambda n: torch.nn.BatchNorm1d(n, track_running_stats=False)):
         target = module if isinstance(module, type) else module(3)
         (kernel,) = load_directions(target, "batchnorm_fwd")
-        spec = kernel.fitted(CaseSpec((4, 3, 5), variant=COUNTS))
+        spec = kernel.fitted(CaseSpec((4, 3, 5), effect=ways.COUNTED))
         assert said(kernel, spec) == []
 
 

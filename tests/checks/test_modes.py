@@ -11,12 +11,12 @@ from norms import layernorm, layernorm_bwd
 
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS
-from verify_norm.checks.modes import _modes, _sets_of_leaves
 from verify_norm.core.finding import Finding, NoData
 from verify_norm.core.ops import OPS
-from verify_norm.core.run import Run
 from verify_norm.core.spec import Contract, Kernel
-from verify_norm.loading.registry import load, load_directions
+from verify_norm.core.ways import COMPILED
+from verify_norm.kernels.zoo import ZOO
+from verify_norm.loading.registry import load, load_directions, ready
 from verify_norm.running.execute import execute
 
 WAYS = (
@@ -24,9 +24,9 @@ WAYS = (
     *("in evaluation, after eval()", "where x, weight, bias alone require a gradient"),
     *("where weight, bias alone require a gradient", "where x alone requires a gradient"),
     *("with deterministic algorithms", "with 3 threads of torch", "in a copy.deepcopy of the module"),
-    "under torch.no_grad() where x, weight, bias alone require a gradient",
-    "under torch.no_grad() where weight, bias alone require a gradient",
-    "where x requires a gradient and is another layer's result",
+    *("under torch.no_grad() where all inputs require a gradient",),
+    *("under torch.no_grad() where the parameters require a gradient",),
+    *("where x requires a gradient and is another layer's result",),
 )
 BACKWARDS = (*WAYS[:4], *WAYS[-6:-4])
 EVALUATION, COPY = WAYS[4], WAYS[-4]
@@ -36,13 +36,9 @@ right = layernorm()
 
 
 def said(run, way, spec=ROWS, op="layernorm_fwd", device="cpu", **contract):
-    """What `modes` says of a case whose variant chooses the mode, by output; None where it had nothing to look at."""
+    """What `modes` says of a case that names the mode, by output; None where it had nothing to look at."""
     kernel = run if isinstance(run, Kernel) else Kernel("k", op, run=run, contract=Contract(**contract))
-    result = execute(kernel, make.case(spec, OPS[kernel.op], kernel.contract, device))
-    runs = (replace(result, case=replace(result.case, spec=replace(spec, variant=v))) for v in range(120))
-    result = next((r for r in runs if getattr(_modes(r)[0], "words", "") == way), None)
-    if result is None:
-        return None
+    result = execute(kernel, make.case(replace(spec, mode=way), OPS[kernel.op], kernel.contract, device))
     assert CHECKS["modes"].looks(result)
     items = CHECKS["modes"].function(result)
     return {f.output: f.message for f in items if isinstance(f, Finding)} if NoData() not in items else None
@@ -240,34 +236,16 @@ def test_tensors_of_inference_mode_have_no_version():
     assert "do not track version counter" in said(layernorm_fwd, "under torch.inference_mode()")[None]
 
 
-def test_a_small_case_tries_all_modes_but_captures():
-    for way in set(CONDITIONS) - {"under torch.compile"}:
-        found = said(wrong_where(CONDITIONS[way]), "in evaluation, after eval()", replace(ROWS, shape=(2, 64)))
-        assert set(found) == {"y"}
+@pytest.mark.parametrize(("named", "tried"), [("quick", set(CONDITIONS) - {COMPILED}), ("", set(CONDITIONS))])
+def test_a_case_that_names_no_mode_tries_all_and_one_of_quick_modes_all_but_captures(named, tried):
+    found = {way: said(wrong_where(CONDITIONS[way]), named, replace(ROWS, shape=(2, 64))) for way in CONDITIONS}
+    assert {way for way, of in found.items() if of} == tried
 
 
-def test_a_small_case_tries_one_way_of_vmap_in_turn():
-    kernel = Kernel("k", "layernorm_fwd", run=right)
-    result = execute(kernel, make.case(replace(ROWS, shape=(2, 64)), OPS[kernel.op], kernel.contract))
-    met = set()
-    for variant in range(120):
-        modes = _modes(replace(result, case=replace(result.case, spec=replace(result.case.spec, variant=variant))))
-        met |= {one.words for one in modes[1:] if one is not None and one.words in BATCHED}
-        assert sum(one.words in BATCHED for one in modes[1:] if one is not None) <= 1
-    assert met == set(BATCHED)
-
-
-@pytest.mark.parametrize(("op", "sizes"), [("layernorm_fwd", 3 + 3 + 1), ("add | layernorm | gate_fwd", 5 + 5 + 1)])
-def test_sets_of_inputs_that_require_gradients(op, sizes):
-    """All sets of few; of five inputs all, all but one, and one alone."""
-    kernel = Kernel("k", op, run=right)
-    words = [one.words for one in _sets_of_leaves(Run(kernel, make.case(ROWS, OPS[op], kernel.contract), {}))]
-    assert len(set(words)) == len(words) == sizes
-    names = [t.name for t in OPS[op].inputs]
-    for name in names:
-        assert f"where {name} alone requires a gradient" in words
-        others = [one for one in words if name not in one.replace(",", "").split() and one.count(",") == len(names) - 2]
-        assert len(others) == 1, name
+@pytest.mark.parametrize("name", ["U42_checkpointed", "U52_by_name"])
+def test_what_torch_does_not_let_out_of_vmap_is_refused(name):
+    for way in BATCHED:
+        assert said(ready(ZOO[name].kernel), way) == {}
 
 
 def test_sums_by_a_matrix_product_are_as_good_as_autocast_lets_them():

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from verify_norm.core import ways
 from verify_norm.core.geometry import refusal
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec
@@ -31,6 +32,20 @@ CASES = {
 def test_the_smallest_case_is_found(name):
     fails, smallest = CASES[name]
     assert reduce(LARGE, OPS["layernorm_bwd"], fails) == smallest
+
+
+def test_the_way_that_matters_is_named_and_others_are_not():
+    op = OPS["layernorm_fwd"]
+    drawn = CaseSpec((3, 40), further=("modes", "calls"), mode=ways.QUICK, call=ways.MANY, called=ways.AS_IN_INFERENCE)
+
+    def under_autocast(spec):
+        return "modes" in spec.further and spec.mode in ("", ways.QUICK, ways.AUTOCAST)
+
+    assert reduce(drawn, op, under_autocast, "modes") == CaseSpec((1,), mode=ways.AUTOCAST)
+    named = replace(drawn, mode=ways.AUTOCAST)
+    assert reduce(named, op, under_autocast, "modes") == CaseSpec((1,), mode=ways.AUTOCAST)
+    assert reduce(named, op, lambda spec: True, "modes") == CaseSpec((1,))  # as of an effect that any call has
+    assert reduce(named, op, lambda spec: True, "accuracy") == CaseSpec((1,))
 
 
 def test_groups_stay_divisible_and_shrink():

@@ -27,7 +27,7 @@ VALUES = (
     "weight_offset",
     *FLAGS,
 )
-OPTIONS = 10  # of a check in one case, at most: `variant` chooses
+OPTIONS = 10  # directions of a check in one case, at most: `variant` chooses
 
 
 def axes_of(op):

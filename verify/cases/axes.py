@@ -11,6 +11,7 @@ from verify_norm.cases import placement, turns
 from verify_norm.cases.corner_lines import LARGEST, OUTPUT_SCALES, SUBNORMAL
 from verify_norm.cases.corners import freezable
 from verify_norm.cases.sizes import Classes, classes, instances, sizes
+from verify_norm.core import ways
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.geometry import ROTARY, aliases, layout_of, one_tensor, shape_of, specials
 from verify_norm.core.spec import COTANGENTS, FAMILIES, LAYOUTS, WEIGHTS, CaseSpec, Op, Tensor
@@ -30,6 +31,7 @@ STATISTICS = {  # BatchNorm's
     "training without running statistics": {"training": True, "running": False},
     "evaluation": {"training": False, "running": True},
 }
+MEETING = ("mode", "call", "autograd")  # whose ways meet types, shapes and options; those of others meet types
 # Beside these values no other choice shows: there is no result, it is b or x times a constant, or it overflows.
 HIDING = frozenset(
     {
@@ -58,13 +60,20 @@ class Axis:
     free: bool = True
 
 
-def axes(op: Op, dtypes: Sequence[str], *, frozen: bool = False) -> tuple[Axis, ...]:
-    """Return the axes of an operator's cases, those of the shape first; `frozen` adds which inputs need no gradient."""
+def axes(op: Op, dtypes: Sequence[str], *, frozen: bool = False, gpu: bool = False) -> tuple[Axis, ...]:
+    """Return the axes of an operator's cases, those of the shape first.
+
+    `frozen` adds which inputs need no gradient, and the ways of torch's autograd; `gpu` those of a GPU.
+    """
     options = _options(op)
     if frozen and freezable(op):
         options.append(_field("frozen", ((), *freezable(op))))
-    free = [*_shape(op), _field("dtype", dtypes), *options, *_data(op), *_memory(op)]
-    return (*free, _size(op, dtypes, options), *(_check(name, free) for name in turns.checks(op)))
+    shape, of_x = _shape(op), _field("dtype", dtypes)
+    free = [*shape, of_x, *options, *_data(op), *_memory(op)]
+    offered = ways.offered(op, autograd=frozen, gpu=gpu)
+    beside = {field: (of_x, *shape, *options) if field in MEETING else (of_x,) for field in offered}
+    taken = [_way(field, way, beside[field]) for field, names in offered.items() for way in names]
+    return (*free, _size(op, dtypes, options), *(_check(name, free) for name in turns.checks(op)), *taken)
 
 
 def layouts(tensor: Tensor, op: Op) -> tuple[str, ...]:
@@ -231,3 +240,14 @@ def _check(name: str, beside: Iterable[Axis]) -> Axis:
         return name if name in spec.further else None
 
     return Axis(f"check {name}", {name: [()]}, read, beside=tuple(axis.name for axis in beside), free=False)
+
+
+def _way(field: str, name: str, beside: Iterable[Axis]) -> Axis:
+    """Return the axis of a way that a check takes, which has one value: a case may take several."""
+    value = f"{field} {name}"
+
+    def read(spec: CaseSpec) -> str | None:
+        named = ways.CHECKS[field] in spec.further and ways.taken(spec, field, (name,))
+        return value if named and ways.fits(name, spec) else None
+
+    return Axis(value, {value: [()]}, read, beside=tuple(axis.name for axis in beside), free=False)

@@ -11,6 +11,7 @@ from verify_norm.cases import corner_groups as groups
 from verify_norm.cases import corner_rows as rows
 from verify_norm.cases import turns
 from verify_norm.cases.corner_lines import LARGEST, OUTPUT_SCALES, SUBNORMAL, Row, Topics
+from verify_norm.core import ways
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.geometry import aliased, aliases, differentiable, refusal
 from verify_norm.core.spec import LAYOUTS, CaseSpec, Op, Special
@@ -38,10 +39,11 @@ def corners(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool 
     for number, inputs in enumerate(freezable(op) if frozen else (), len(specs)):
         specs.append((number, replace(usual, dtype=dtypes[number % len(dtypes)], frozen=inputs, seed=number)))
     met = [count() for _ in dtypes]
-    return [turns.of_type(spec, next(met[turn % len(met)]), turn % len(met), op) for turn, spec in specs]
+    turned = (turns.of_type(spec, next(met[turn % len(met)]), turn % len(met), op) for turn, spec in specs)
+    return turns.in_turn(turned, ways.offered(op, autograd=frozen, gpu=gpu))
 
 
-def wide(op: Op, dtypes: tuple[str, ...]) -> list[CaseSpec]:
+def wide(op: Op, dtypes: tuple[str, ...], *, frozen: bool = False, gpu: bool = False) -> list[CaseSpec]:
     """Return corner cases that are larger than any of `corners` in rows, length or elements; the dtypes take turns.
 
     A torch kernel runs one in a tenth of a second, an interpreter in seconds; each meets as many as its time allows.
@@ -52,7 +54,7 @@ def wide(op: Op, dtypes: tuple[str, ...]) -> list[CaseSpec]:
         turn = number % len(dtypes)
         spec = _of(op, CaseSpec(shape=shape, dtype=dtypes[turn], seed=number, **options), number)
         specs.append(turns.also(turns.of_type(spec, number // len(dtypes), turn, op), AT_EVERY_SIZE))
-    return specs
+    return turns.in_turn(specs, ways.offered(op, autograd=frozen, gpu=gpu))
 
 
 def _of(op: Op, spec: CaseSpec, number: int) -> CaseSpec:

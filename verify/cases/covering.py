@@ -5,17 +5,19 @@ approach to testing based on combinatorial design", IEEE Transactions on Softwar
 with a pair that has not met, and takes for every other axis the value with which the most such pairs meet.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
 from operator import itemgetter
 from random import Random
+from zlib import crc32
 
 from verify_norm.cases import turns
 from verify_norm.cases.axes import HIDING, Axis, axes
 from verify_norm.cases.corners import scaled
 from verify_norm.cases.sizes import classes, shaped
+from verify_norm.core import ways
 from verify_norm.core.geometry import aliased, differentiable, refusal, row_length, thawed
 from verify_norm.core.spec import CaseSpec, Op
 
@@ -30,9 +32,10 @@ class Pairs:
     Beside one value of `HIDING` only its own pairs meet, beside two none.
     """
 
-    def __init__(self, op: Op, dtypes: Sequence[str], *, frozen: bool = False) -> None:
+    def __init__(self, op: Op, dtypes: Sequence[str], *, frozen: bool = False, gpu: bool = False) -> None:
         """Begin without a case."""
-        self.op, self.axes = op, axes(op, dtypes, frozen=frozen)
+        self.op, self.axes = op, axes(op, dtypes, frozen=frozen, gpu=gpu)
+        self.offered = ways.offered(op, autograd=frozen, gpu=gpu)
         self.values = [(axis, value) for axis in self.axes for value in axis.ways]
         self.number = {value: n for n, (_, value) in enumerate(self.values)}
         self.hiding = sum(1 << self.number[value] for value in HIDING & set(self.number))
@@ -60,9 +63,13 @@ class Pairs:
         """Return each value that meets others in the case, and the set of those."""
         if prod(spec.shape) and row_length(spec, self.op) == 1 and self.op.view != "rows":
             return []  # x̂ is 0
-        found = [self.number[v] for axis in self.axes if (v := axis.read(spec)) is not None and v in self.number]
+        found = self.present(spec)
         present = sum(1 << value for value in found)
         return [(value, others) for value in found if (others := self.beside(value, present))]
+
+    def present(self, spec: CaseSpec) -> list[int]:
+        """Return the values of a case."""
+        return [self.number[v] for axis in self.axes if (v := axis.read(spec)) is not None and v in self.number]
 
     def beside(self, value: int, present: int) -> int:
         """Return the set of those values of a case that do meet one of them."""
@@ -81,6 +88,16 @@ class Pairs:
         if not met.get(one, 0) >> two & 1:
             return 0
         return sum((self.missing[value] & others).bit_count() for value, others in met.items()) // 2
+
+    def taken(self, field: str, value: str, spec: CaseSpec) -> list[int]:
+        """Return the ways that a further run of the case takes where a field has this value."""
+        named = replace(spec, **{field: value})  # type: ignore[arg-type]
+        taken = ways.taken(named, field, self.offered[field])
+        return [self.number[f"{field} {way}"] for way in taken if ways.fits(way, spec)]
+
+    def new(self, value: int, others: int) -> int:
+        """Return how many of its pairs with other values of a case have not met."""
+        return (self.missing[value] & self.beside(value, others | 1 << value)).bit_count()
 
     def most(self, specs: Iterable[CaseSpec], one: int, two: int) -> CaseSpec | None:
         """Return the first case of the largest gain for two values that have not met; None if they meet in none."""
@@ -116,10 +133,16 @@ class Array:
 
 @cache
 def array(
-    op: Op, dtypes: tuple[str, ...], table: tuple[CaseSpec, ...], seed: int = 0, *, frozen: bool = False
+    op: Op,
+    dtypes: tuple[str, ...],
+    table: tuple[CaseSpec, ...],
+    seed: int = 0,
+    *,
+    frozen: bool = False,
+    gpu: bool = False,
 ) -> Array:
     """Return a covering array beside a table; the same arguments give the same cases."""
-    pairs = Pairs(op, dtypes, frozen=frozen)
+    pairs = Pairs(op, dtypes, frozen=frozen, gpu=gpu)
     for spec in table:
         pairs.enter(spec)
     impossible = 0
@@ -145,8 +168,29 @@ def _best(pairs: Pairs, one: int, two: int, rng: Random, number: int) -> CaseSpe
         made = pairs.most((spec for spec in found if spec is not None), one, two)
         if made is not None:  # it names all checks: now those of a turn
             turned = (turns.drawn(made, number + turn, pairs.op) for turn in range(turns.ROUND))
-            return pairs.most((replace(spec, poison=made.poison) for spec in turned), one, two)
+            return pairs.most(_named(pairs, made, turned, (one, two), number), one, two)
     return None
+
+
+def _named(
+    pairs: Pairs, made: CaseSpec, turned: Iterable[CaseSpec], two: tuple[int, int], number: int
+) -> Iterator[CaseSpec]:
+    """Yield a case with the further runs of others, and of their ways that of the two values, or the most useful."""
+    others = sum(1 << value for value in pairs.present(replace(made, further=())))
+
+    def choose(field: str, values: tuple[str, ...]) -> str:
+        taken = {value: pairs.taken(field, value, made) for value in values}
+        gains = {
+            value: (not set(two).isdisjoint(numbers), sum(pairs.new(n, others) for n in numbers))
+            for value, numbers in taken.items()
+        }
+        most = max(gains.values())
+        best = tuple(value for value in values if gains[value] == most)
+        place = crc32(f"{field} {number}".encode())
+        return best[place % len(best)] if any(most) else ways.turn(values, place)
+
+    for spec in turned:
+        yield ways.named(replace(spec, poison=made.poison), pairs.offered, choose)
 
 
 def _case(pairs: Pairs, one: int, two: int, rng: Random, *, greedy: bool) -> CaseSpec | None:

@@ -17,7 +17,7 @@ from hypothesis.internal.conjecture import providers
 from verify_norm.cases import axes, turns
 from verify_norm.cases.corner_lines import OUTPUT_SCALES
 from verify_norm.cases.corners import freezable
-from verify_norm.core import geometry
+from verify_norm.core import geometry, ways
 from verify_norm.core.geometry import differentiable, refusal, size, specials, thawed
 from verify_norm.core.spec import COTANGENTS, FAMILIES, LAYOUTS, WEIGHTS, CaseSpec, Op, Tensor
 
@@ -112,11 +112,19 @@ def _usually(usual: str, others: tuple[str, ...]) -> st.SearchStrategy[str]:
 
 @st.composite
 def specs(
-    draw: st.DrawFn, op: Op, dtypes: tuple[str, ...], elements: int, *, frozen: bool = False, rows: int = 1100
+    draw: st.DrawFn,
+    op: Op,
+    dtypes: tuple[str, ...],
+    elements: int,
+    *,
+    frozen: bool = False,
+    gpu: bool = False,
+    rows: int = 1100,
 ) -> CaseSpec:
     """Draw specs of `op` with at most about `elements` elements; `frozen` lets some inputs need no gradient.
 
-    One case in four has its number of rows drawn first. There are at most `rows`: an interpreter takes time for each.
+    Further runs take the ways of a GPU with `gpu`, of torch's autograd with `frozen`. One case in four has its number
+    of rows drawn first. There are at most `rows`: an interpreter takes time for each.
     """
     shape, options = draw(_shape(op, elements, rows))
     dtype = draw(_among(dtypes))
@@ -166,7 +174,9 @@ def specs(
     if batches := _batches(spec, op, 16 * elements, rows):
         spec = replace(spec, batch=draw(_among((0,) * 15 * len(batches) + batches)))
     # Where Hypothesis climbs it repeats the numbers of one case, so this one is a digest, which any change makes anew.
-    return turns.drawn(thawed(spec, differentiable(op)), crc32(repr(spec).encode()), op)
+    number = crc32(repr(spec).encode())
+    spec = turns.drawn(thawed(spec, differentiable(op)), number, op)
+    return turns.named(spec, ways.offered(op, autograd=frozen, gpu=gpu), number // turns.ROUND)
 
 
 def _batches(spec: CaseSpec, op: Op, elements: int, rows: int) -> tuple[int, ...]:

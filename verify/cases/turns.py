@@ -1,17 +1,27 @@
 """What a case turns on besides its data: what unwritten memory holds, which checks run the kernel again, and how.
 
 A further run costs as much as the case itself, so a check makes one in a share of the cases only. This module draws
-it, `CaseSpec.poison`, `further` and `variant` name it, and the checks read it.
+it, `CaseSpec.poison`, `further` and the fields of `verify_norm.core.ways` name it, and the checks read it.
 """
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any, Literal, TypeVar
+from zlib import crc32
 
+from verify_norm.core import ways
 from verify_norm.core.spec import FURTHER, LAWS, CaseSpec, Op
 
 T = TypeVar("T")
-EVERYTHING: dict[str, Any] = {"poison": "nan", "further": FURTHER, "variant": 0, "batch": 0}
+EVERYTHING: dict[str, Any] = {
+    "poison": "nan",
+    "further": FURTHER,
+    "variant": 0,
+    "batch": 0,
+    **dict.fromkeys(ways.WAYS, ""),
+}
 # A check makes its further run in one case of so many: where the case's number has this remainder.
 SHARES = {
     "memory": (2, 0),
@@ -31,7 +41,7 @@ BATCHED = frozenset({"batch_invariance", "determinism"})  # the checks that run 
 LAW_SHARE = 2  # one case of so many tries one law of `identities`
 OF_DY = ("scale_dy", "linearity")  # laws of a backward
 ROUND = 12  # numbers after which all shares begin anew
-VARIANTS = 120  # a multiple of every number of options
+VARIANTS = 120  # a multiple of every number of directions
 STRIDE = 53  # coprime to 2, 3 and 5: a short table meets all remainders, and many variants
 
 
@@ -52,6 +62,21 @@ def drawn(spec: CaseSpec, number: int, op: Op) -> CaseSpec:
     return replace(spec, poison=poison, further=tuple(further), variant=number // ROUND % VARIANTS)
 
 
+def named(spec: CaseSpec, offered: ways.Offered, number: int) -> CaseSpec:
+    """Return the case with the ways of its further runs that a random number stands for."""
+    return ways.named(spec, offered, lambda field, some: ways.turn(some, crc32(f"{field} {number}".encode())))
+
+
+def in_turn(specs: Iterable[CaseSpec], offered: ways.Offered) -> list[CaseSpec]:
+    """Return the cases of a table with the ways of their further runs: each type meets all of them."""
+    met: defaultdict[tuple[str, str], count[int]] = defaultdict(count)
+
+    def of(spec: CaseSpec) -> CaseSpec:
+        return ways.named(spec, offered, lambda field, some: ways.turn(some, next(met[field, spec.dtype])))
+
+    return [of(spec) for spec in specs]
+
+
 def also(spec: CaseSpec, names: Sequence[str]) -> CaseSpec:
     """Return the case with these further runs besides its own."""
     return replace(spec, further=(*spec.further, *(name for name in names if name not in spec.further)))
@@ -70,9 +95,9 @@ def laws(spec: CaseSpec) -> tuple[str, ...]:
     return tuple(law for law in LAWS if law in spec.further)
 
 
-def variant(spec: CaseSpec, options: Sequence[T], *, after: Sequence[Any] = ("",)) -> T:
-    """Return the option that the case's variant stands for, `after` another choice that it stands for too."""
-    return options[spec.variant // len(after) % len(options)]
+def variant(spec: CaseSpec, options: Sequence[T]) -> T:
+    """Return the option that the case's variant stands for."""
+    return options[spec.variant % len(options)]
 
 
 def from_variant(spec: CaseSpec, options: Sequence[T]) -> tuple[T, ...]:

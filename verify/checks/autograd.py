@@ -3,27 +3,26 @@
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from math import prod
 from typing import Any
 
 import numpy as np
 import torch
 
-from verify_norm.cases import placement, turns
+from verify_norm.cases import placement
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.cotangents import cotangents
 from verify_norm.checks.relations.forward_mode import forward_mode
 from verify_norm.checks.relations.graphs import asked, graph_of
 from verify_norm.checks.relations.rerun import Difference, beyond, small, steady
 from verify_norm.checks.relations.second_order import second_order
+from verify_norm.core import ways
 from verify_norm.core.finding import Finding, NoData, Tried
 from verify_norm.core.geometry import differentiable
 from verify_norm.core.run import Run
-from verify_norm.core.spec import Kernel, Op
+from verify_norm.core.spec import Kernel
 from verify_norm.loading import modules
 from verify_norm.loading.gradients import Graph
 
-FEW = 2**7  # elements of x: a case of so few tries all ways
 Found = Iterator[Difference | NoData]
 
 
@@ -49,8 +48,8 @@ def autograd(run: Run) -> Iterator[Finding | NoData | Tried]:
     may raise instead (`save_for_backward`, `once_differentiable`). It may mark mean and rstd as not differentiable.
     What differs in the usual way too is left to `determinism`.
     """
-    ways = turns.from_variant(run.case.spec, list(_ways(run.case.op).items()))
-    found = {name: list(way(run)) for name, way in ways[: None if prod(run.case.spec.shape) <= FEW else 1]}
+    offered = ways.offered(run.case.op, autograd=True)["autograd"]
+    found = {name: list(WAYS[name](run)) for name in ways.taken(run.case.spec, "autograd", offered)}
     tried = [name for name, some in found.items() if NoData() not in some]
     yield from map(Tried, tried)
     if not tried:
@@ -59,22 +58,6 @@ def autograd(run: Run) -> Iterator[Finding | NoData | Tried]:
     if seen and steady(run):
         for difference in seen:
             yield finding(run, "autograd", difference.output, difference.words, index=difference.index)
-
-
-def _ways(op: Op) -> dict[str, Callable[[Run], Found]]:
-    data = ("x", "residual", "y", "residual_out", "mean", "rstd", *op.own_inputs)
-    ways: dict[str, Callable[[Run], Found]] = {
-        "two backwards": _again,
-        "data overwritten": partial(_overwritten, names=data),
-        "weight or bias overwritten": partial(_overwritten, names=("weight", "bias")),
-        "second derivatives": second_order,
-        "cotangents of some outputs": cotangents,
-        "another forward before the backward": _interleaved,
-        "forward mode": forward_mode,
-        "saved tensors moved": _moved,
-    }
-    fused = any(tensor.name == "residual_out" for tensor in op.inputs)
-    return ways | ({"x and residual apart": _split} if fused else {})
 
 
 def _again(run: Run) -> Found:
@@ -123,6 +106,10 @@ def _first(graph: Graph, given: Mapping[str, Any]) -> Callable[[Callable[[dict[s
         return ask(asks)
 
     return then
+
+
+def _data_overwritten(run: Run) -> Found:
+    return _overwritten(run, ("x", "residual", "y", "residual_out", "mean", "rstd", *run.case.op.own_inputs))
 
 
 def _overwritten(run: Run, names: tuple[str, ...]) -> Found:
@@ -190,3 +177,16 @@ def _split(run: Run) -> Found:
 
     other = asked(run, lambda graph, given: graph.gradients(graph.cotangents(given)), before)
     yield from beyond(run, other, ("where residual is 0", "where x and residual share the same sum"))
+
+
+WAYS: dict[str, Callable[[Run], Found]] = {
+    ways.AGAIN: _again,
+    ways.OVERWRITTEN: _data_overwritten,
+    ways.PARAMETERS_OVERWRITTEN: partial(_overwritten, names=("weight", "bias")),
+    ways.SECOND: second_order,
+    ways.SOME_OUTPUTS: cotangents,
+    ways.INTERLEAVED: _interleaved,
+    ways.FORWARD_MODE: forward_mode,
+    ways.MOVED: _moved,
+    ways.SPLIT: _split,
+}

@@ -10,13 +10,13 @@ from threading import Barrier
 
 import torch
 
-from verify_norm.cases import make, placement, turns
+from verify_norm.cases import make, placement
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.others import almost_the_same, other_options, others_between
 from verify_norm.checks.relations.rerun import Difference, cheap, differences, element, other_shape, rerun, steady
-from verify_norm.core import judge
+from verify_norm.core import judge, ways
 from verify_norm.core.dtypes import Array
-from verify_norm.core.finding import Finding, Tried
+from verify_norm.core.finding import Finding, NoData, Tried
 from verify_norm.core.run import Case, Run
 from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import modules
@@ -35,33 +35,41 @@ def _looks(run: Run) -> bool:
 
 
 @check(looks=_looks)
-def calls(run: Run) -> Iterator[Finding | Tried]:
+def calls(run: Run) -> Iterator[Finding | NoData | Tried]:
     """A result does not depend on earlier calls, on who still holds their outputs, or on another thread.
 
-    Each case tries one way of five: all inputs have new values in the same tensors, or almost the same, where two
-    elements have changed places or one is slightly larger or negated; only weight and bias have new values; many calls
-    follow each other, whose outputs are read again at the end, when all inputs are released; a call of another shape or
-    type comes between, or one with other options; two threads call at the same time. One instance of a module serves
-    all of them: its parameters are overwritten, in place, through .data, and by load_state_dict. Half of the
-    cases run as in inference: after eval(), under no_grad. The bits must be those that the same inputs give in fresh
-    memory and a new module; a call of the same shape with other options is judged by its truth. A kernel whose bits
-    differ in fresh memory too, in a second call, is left to `determinism`.
+    A case tries one way of five: all inputs have new values in the same tensors, or almost the same, where two elements
+    have changed places or one is slightly larger or negated; only weight and bias have new values; many calls follow
+    each other, whose outputs are read again at the end, when all inputs are released; a call of another shape or type
+    comes between, or one with other options; two threads call at the same time. One instance of a module serves all of
+    them: its parameters are overwritten, in place, through .data, and by load_state_dict. Half of the cases call it as
+    in inference: after eval(), under no_grad. The bits must be those that the same inputs give in fresh memory and a
+    new module; a call of the same shape with other options is judged by its truth. A kernel whose bits differ in fresh
+    memory too, in a second call, is left to `determinism`.
     """
-    elsewhere = run.kernel.later is not None  # the channel to its process takes one call at a time
-    ways = [way for way in WAYS if not (elsewhere and way[1] is _threads)]
-    usual = turns.variant(run.case.spec, (lambda run: run, _inferring), after=ways)(run)
-    name, way = turns.variant(run.case.spec, ways)
-    yield Tried(name)
-    found = list(way(usual, _others(run)))
-    if found and steady(usual):
-        for difference in found:
-            yield finding(run, "calls", difference.output, difference.words)
+    names = list(ways.taken(run.case.spec, "call", tuple(CALLS)))
+    if run.kernel.later is not None and ways.TWO_THREADS in names:
+        names.remove(ways.TWO_THREADS)  # the channel to its process takes one call at a time
+    yield from map(Tried, names) if names else [NoData()]
+    for usual, words in _usual(run):
+        for found in (list(CALLS[name](usual, _others(run))) for name in names):
+            if found and steady(usual):
+                for difference in found:
+                    yield finding(run, "calls", difference.output, difference.words + words)
+
+
+def _usual(run: Run) -> Iterator[tuple[Run, str]]:
+    """Yield the run as the case has the kernel called, as usual or as in inference, and what a message says of it."""
+    called = ways.taken(run.case.spec, "called", ways.WAYS["called"])
+    inferring = _inferring(run) if ways.AS_IN_INFERENCE in called and run.case.op.forward is None else run
+    if inferring is run or ways.AS_USUAL in called:
+        yield run, ""
+    if inferring is not run:
+        yield inferring, f", {ways.AS_IN_INFERENCE}: after eval(), under no_grad"
 
 
 def _inferring(run: Run) -> Run:
-    """Return the run as in inference; the usual one where that differs, which `modes` reports, and of a backward."""
-    if run.case.op.forward:
-        return run
+    """Return the run as in inference; the usual one where that differs, which `modes` reports."""
     assert run.kernel.run is not None
     function = torch.no_grad()(run.kernel.run)
     if run.case.op.view != "channels":  # BatchNorm evaluates something else
@@ -266,10 +274,10 @@ def _threads(run: Run, other: Exact) -> Iterator[Difference]:
                 return
 
 
-WAYS: tuple[tuple[str, Callable[[Run, Exact], Iterator[Difference]]], ...] = (
-    ("new values in place", _values),
-    ("new weight and bias in place", _parameters),
-    ("many calls", _many),
-    ("two threads", _threads),
-    ("a call of another shape between", _between),
-)
+CALLS: dict[str, Callable[[Run, Exact], Iterator[Difference]]] = {
+    ways.VALUES: _values,
+    ways.NEW_PARAMETERS: _parameters,
+    ways.MANY: _many,
+    ways.TWO_THREADS: _threads,
+    ways.BETWEEN: _between,
+}

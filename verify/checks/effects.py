@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from verify_norm.cases import turns
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.modes import COMPILED, in_mode
 from verify_norm.checks.relations import leaks, operators
 from verify_norm.checks.relations.rerun import cheap, rerun
-from verify_norm.core.finding import Finding
+from verify_norm.core import ways
+from verify_norm.core.finding import Finding, Tried
 from verify_norm.core.run import Run
 from verify_norm.loading import modules
 from verify_norm.running import guards
@@ -20,7 +20,7 @@ from verify_norm.running.state import OF_IMPORTS
 
 
 @check()
-def effects(run: Run) -> Iterator[Finding]:
+def effects(run: Run) -> Iterator[Finding | Tried]:
     """A call leaves the process and its arguments as they were, and its outputs own their elements.
 
     It looks at modes and flags of torch, NumPy and Python, and at what the arguments are (requires_grad, grad, dtype,
@@ -50,11 +50,14 @@ def effects(run: Run) -> Iterator[Finding]:
         yield from _seeded(run)
         for leak in leaks.kept(run):
             yield finding(run, "effects", None, f"{leak}; the kernel keeps what it must release")
-        ways = [_growing, _counted]
+        looks = {ways.GROWTH: _growing, ways.COUNTED: _counted}
         if operators.registered():
             yield from _promised(run)
-            ways.append(_compiled)
-        yield from turns.variant(run.case.spec, ways)(run)
+            looks[ways.OPERATORS] = _compiled
+        for way in ways.taken(run.case.spec, "effect", ways.offered(run.case.op)["effect"]):
+            if way in looks:
+                yield Tried(way)
+                yield from looks[way](run)
 
 
 def _promised(run: Run) -> Iterator[Finding]:

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from verify_norm.cases import make, placement, turns
+from verify_norm.cases import make, placement
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.rerun import Difference, cheap, element, rerun
-from verify_norm.core import judge
-from verify_norm.core.finding import Finding, Note
+from verify_norm.core import judge, ways
+from verify_norm.core.finding import Finding, Note, Tried
 from verify_norm.core.run import Case, Run
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.loading import functions
@@ -39,7 +39,7 @@ def _looks(run: Run) -> bool:
 
 
 @check(looks=_looks, of_outputs=False)
-def honesty(run: Run) -> Iterator[Finding | Note]:
+def honesty(run: Run) -> Iterator[Finding | Note | Tried]:
     """A call does its work itself, before it returns, and neither its judge nor its caller can be deceived by it.
 
     What it returns are plain tensors, whose bytes do not change after the call, nor do those of its arguments; a
@@ -60,7 +60,10 @@ def honesty(run: Run) -> Iterator[Finding | Note]:
     for output, words in run.evasions:
         yield finding(run, "honesty", output, f"{words}; {EXPECTED}")
     series = run.problem is None and "honesty" in run.case.spec.further and cheap(run)
-    found = [*_series(run), *_arguments(run)] if series else []
+    held = ways.taken(run.case.spec, "series", ways.WAYS["series"]) if series else ()
+    yield from map(Tried, held)
+    found = [item for way in held for item in _series(run, same=way == ways.SAME_TENSORS)]
+    found += _arguments(run) if series else []
     for item in (*found, *_later(run)):  # the series takes time, in which late work ends
         yield item if isinstance(item, Note) else finding(run, "honesty", item.output, item.words, index=item.index)
 
@@ -98,7 +101,7 @@ def _arguments(run: Run) -> Iterator[Difference]:
                 yield Difference(None, f"the memory of {name} changes after the call has returned")
 
 
-def _series(run: Run) -> Iterator[Difference | Note]:
+def _series(run: Run, *, same: bool) -> Iterator[Difference | Note]:
     """Yield the first output that is wrong in a series of calls as in use, and what their times say."""
     spec = replace(run.case.spec, **LAYOUTS)
     if run.kernel.refuses(spec) is not None:
@@ -119,7 +122,7 @@ def _series(run: Run) -> Iterator[Difference | Note]:
     seconds: dict[bool, list[float]] = {True: [], False: []}
     for number in range(count):
         new, before = number in places, clock.seconds
-        one = execute(kernel, _at(home, _built(run, spec, number) if new else known), nullcontext())
+        one = execute(kernel, _at(home, _built(run, spec, number) if new else known, same=same), nullcontext())
         seconds[new].append(clock.seconds - before)
         if found := list(_wrong(run, one)):
             again = rerun(run, one.case.exact, spec=spec, truth=True)  # what is wrong there too is left to `accuracy`
@@ -140,13 +143,13 @@ def _built(run: Run, spec: CaseSpec, number: int) -> Case:
     return make.build(spec, run.case.op, run.kernel.contract, run.case.device, exact, truth=True)
 
 
-def _at(home: dict[str, torch.Tensor], case: Case) -> Case:
+def _at(home: dict[str, torch.Tensor], case: Case, *, same: bool) -> Case:
     """Return the case with its values at `home`, where those of the calls before were: in storages without guards.
 
-    They are written as Triton kernels write, past torch's count of versions. In half of the cases each call gets new
-    tensors there; weight and bias, whose values stay, are the same tensors in all.
+    They are written as Triton kernels write, past torch's count of versions. Each call gets the `same` tensors, or new
+    ones there; weight and bias, whose values stay, are the same tensors in all.
     """
-    arguments, same = dict(case.arguments), turns.variant(case.spec, (False, True))
+    arguments = dict(case.arguments)
     parameters = [tensor.name for tensor in case.op.inputs if tensor.role == "weight"]
     for name, value in arguments.items():
         if isinstance(value, torch.Tensor):

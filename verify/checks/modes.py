@@ -5,19 +5,17 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial, reduce, wraps
-from itertools import combinations
-from math import prod
 from typing import Any
 
 import numpy as np
 import torch
 
-from verify_norm.cases import make, turns
+from verify_norm.cases import make
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations import wrapping
 from verify_norm.checks.relations.equations import Equation, compared
 from verify_norm.checks.relations.rerun import Difference, beyond, cheap, differences, element, rerun, steady
-from verify_norm.core import judge
+from verify_norm.core import judge, ways
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.finding import Finding, NoData, Tried
 from verify_norm.core.run import Expected, Run
@@ -28,11 +26,10 @@ from verify_norm.running.captures import Function
 
 NARROW = "bfloat16"  # what autocast may round to
 SOFT = 4  # half ulps of NARROW that four factors of an element may be off by: x, weight, a sum of squares and its root
-PARAMETERS = ("weight", "bias")  # of a module
-FEW = 2**8  # elements of x: a case of so few tries all modes
-# What torch and kernels say where they cannot run in a mode: numpy() on a leaf, autograd under no_grad, no backward.
-DECLINED = re.compile(r"grad|detach|leaf variable|inference mode|deterministic", re.IGNORECASE)
-THREADS = 3  # of torch: more than a search uses, and no power of two
+# What torch and kernels say where they cannot run in a mode: numpy() on a leaf, autograd under no_grad, no backward; a
+# tensor that a class of the kernel's, or the graph of its backward, holds beyond vmap.
+DECLINED = re.compile(r"grad|detach|leaf variable|inference mode|deterministic|being vmapped", re.IGNORECASE)
+THREADS = 3  # of torch, as `ways.THREADED` says: more than a search uses, and no power of two
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,28 +40,25 @@ class Mode:
     wrap: Callable[[Function, str], Function]
 
 
-NO_GRAD = Mode("under torch.no_grad()", lambda function, device: torch.no_grad()(function))
-INFERENCE = Mode(
-    "under torch.inference_mode()", lambda function, device: torch.inference_mode()(wrapping.made_there(function))
-)
-AUTOCAST = Mode("under autocast", lambda function, device: torch.autocast(device, torch.bfloat16)(function))
-COMPILED = Mode("under torch.compile", lambda function, device: captures.traced(function))
-EVALUATING = Mode(
-    "in evaluation, after eval()", lambda function, device: wrapping.of_modules(function, modules.evaluating)
-)
-COPIED = Mode(
-    "in a copy.deepcopy of the module", lambda function, device: wrapping.of_modules(function, modules.copying)
-)
-DETERMINISTIC = Mode("with deterministic algorithms", lambda function, device: wrapping.deterministically()(function))
-THREADED = Mode(f"with {THREADS} threads of torch", lambda function, device: wrapping.in_threads(THREADS)(function))
-REPLAYED = Mode("in a CUDA graph with new values", lambda function, device: captures.replayed(function))
-BATCHED = Mode("under torch.func.vmap", lambda function, device: wrapping.batched(function, every=False))
-ALL_BATCHED = Mode(
-    "under torch.func.vmap of all tensors", lambda function, device: wrapping.batched(function, every=True)
-)
-IN_TURN = (BATCHED, ALL_BATCHED)  # a small case tries one of them
-WITHIN = (COMPILED, DETERMINISTIC, THREADED, *IN_TURN)  # where a kernel may choose another order of its sums
+NO_GRAD = Mode(ways.NO_GRAD, lambda function, device: torch.no_grad()(function))
+INFERENCE = Mode(ways.INFERENCE, lambda function, device: torch.inference_mode()(wrapping.made_there(function)))
+AUTOCAST = Mode(ways.AUTOCAST, lambda function, device: torch.autocast(device, torch.bfloat16)(function))
+COMPILED = Mode(ways.COMPILED, lambda function, device: captures.traced(function))
+EVALUATING = Mode(ways.EVALUATING, lambda function, device: wrapping.of_modules(function, modules.evaluating))
+COPIED = Mode(ways.COPIED, lambda function, device: wrapping.of_modules(function, modules.copying))
+DETERMINISTIC = Mode(ways.DETERMINISTIC, lambda function, device: wrapping.deterministically()(function))
+THREADED = Mode(ways.THREADED, lambda function, device: wrapping.in_threads(THREADS)(function))
+REPLAYED = Mode(ways.REPLAYED, lambda function, device: captures.replayed(function))
+BATCHED = Mode(ways.BATCHED, lambda function, device: wrapping.batched(function, every=False))
+ALL_BATCHED = Mode(ways.ALL_BATCHED, lambda function, device: wrapping.batched(function, every=True))
+UNRECORDED = Mode(ways.UNRECORDED, lambda function, device: _requiring(ways.LEAVES, False, function))
+UNTRAINED = Mode(ways.UNTRAINED, lambda function, device: _requiring(ways.PARAMETERS, False, function))
+INSIDE = Mode(ways.INSIDE, lambda function, device: _requiring(ways.LEAVES, True, wrapping.made_there(function)))
+OF_LEAVES = (UNRECORDED, UNTRAINED, INSIDE)
+OF_VMAP = (BATCHED, ALL_BATCHED)
+WITHIN = (COMPILED, DETERMINISTIC, THREADED, *OF_VMAP)  # where a kernel may choose another order of its sums
 BARE = (COMPILED, REPLAYED)  # torch allocates as usual: a capture holds what a mode of torch's dispatcher does
+MODES = {mode.words: mode for mode in (NO_GRAD, INFERENCE, AUTOCAST, EVALUATING, COPIED, REPLAYED, *OF_LEAVES, *WITHIN)}
 
 
 def _looks(run: Run) -> bool:
@@ -81,16 +75,15 @@ def _elsewhere(kernel: Kernel, _: Collection[str] = ()) -> str:
 def modes(run: Run) -> Iterator[Finding | NoData | Tried]:
     """The same inputs give the same bits whether gradients are recorded or not, and in evaluation.
 
-    A case tries one mode: no_grad, inference_mode, a module after eval(), on a GPU the replay of a CUDA graph, in a
-    forward each set of inputs that require gradients. A deep copy of a module gives the same bits too. A kernel may
-    refuse a mode in words about gradients, and need not be capturable. Under torch.compile, with deterministic
-    algorithms and with other numbers of threads an output must be within its bound; so must the sample of a batch under
-    torch.func.vmap. What Dynamo cannot trace runs as usual; what raises under vmap is refused.
+    A case tries one mode, or all that cost about a call: no_grad, inference_mode, a module after eval(), on a GPU the
+    replay of a CUDA graph, in a forward each set of inputs that require gradients. A deep copy of a module gives the
+    same bits too. A kernel may refuse a mode in words about gradients, and need not be capturable. Under torch.compile,
+    with deterministic algorithms and with other numbers of threads an output must be within its bound; so must the
+    sample of a batch under torch.func.vmap. What Dynamo cannot trace runs as usual; what raises under vmap is refused.
     Under autocast an output may have another type: it must be within the bound of its type or of bfloat16, the coarser
     one. What gives other bits in the usual mode too is left to `determinism`.
     """
-    tried = [mode for mode in _modes(run) if mode is not None]
-    found = [one for mode in tried for one in _differing(run, mode)]
+    found = [one for mode in _modes(run) for one in _differing(run, mode)]
     yield from (one for one in found if isinstance(one, Tried))
     seen = [one for one in found if isinstance(one, Difference)]
     if not any(isinstance(one, Tried) for one in found):
@@ -106,7 +99,7 @@ def _differing(run: Run, mode: Mode) -> Iterator[Difference | Tried]:
     within = (lambda case: nullcontext()) if mode in BARE else None
     other = rerun(replace(run, kernel=in_mode(mode, run)), within=within, truth=cast or mode in WITHIN)
     if other.refused or (not cast and DECLINED.search(other.problem or "")):
-        if mode in (BATCHED, ALL_BATCHED):
+        if mode in OF_VMAP:
             yield Tried(f"{mode.words} (refused)")
         return
     yield Tried(mode.words, other.operators)
@@ -122,67 +115,31 @@ def _differing(run: Run, mode: Mode) -> Iterator[Difference | Tried]:
             yield Difference(None, f"{mode.words} {effect}; a call must leave it as it was")
 
 
-def _modes(run: Run) -> tuple[Mode | None, ...]:
-    """Return the mode that the case's variant stands for, and in a small case others; None if torch forbids it."""
-    op, own, spec = run.case.op, not run.kernel.autograd, run.case.spec
-    options: tuple[Mode | None, ...] = (None if spec.dtype == "float16" else AUTOCAST, DETERMINISTIC)  # one 16-bit type
-    if torch.device(run.case.device).type == "cpu":
-        options = (*options, THREADED)
-    if own:
-        options = (NO_GRAD, INFERENCE, *options)
-    if not (op.forward and own):
-        options = (*options, COPIED)
-        if op.view != "channels":  # BatchNorm evaluates something else
-            options = (*options, EVALUATING)
-    if run.kernel.later is None:
-        options = (*options, *[COMPILED] * 3)  # often: Dynamo takes other paths than a call
-        if not _overwrites(run):  # in 16 bits torch's own norms round once more there, between x̂ and the weight
-            wide = {spec.dtype, spec.weight_dtype} <= {"float32", None}
-            options = (*options, *((BATCHED, ALL_BATCHED) if wide else (None, None)))
-    if own and run.kernel.later is None and torch.device(run.case.device).type == "cuda":
-        options = (*options, REPLAYED)
-    if not op.forward:  # a backward is called where nothing is recorded
-        options = (*options, *_sets_of_leaves(run))
-    chosen = turns.variant(spec, options)
-    if chosen in BARE and run.damage:  # what it writes to is not guarded there
-        chosen = None
-    others = options if prod(spec.shape) <= FEW else ()
-    left_out = {*BARE, *IN_TURN} - {turns.variant(spec, IN_TURN, after=options)}
-    return (chosen, *(mode for mode in others if mode is not chosen and mode not in left_out))
+def _modes(run: Run) -> tuple[Mode, ...]:
+    """Return the modes that the case names, those that its kernel can be tried in."""
+    kernel, case = run.kernel, run.case
+    gpu = torch.device(case.device).type == "cuda"
+    some = ways.offered(case.op, autograd=kernel.autograd, gpu=gpu)["mode"]
+    names = (name for name in ways.taken(case.spec, "mode", some) if ways.fits(name, case.spec))
+    modes = (MODES.get(name) or _leaves(ways.sets_of_leaves()[name]) for name in names)
+    return tuple(mode for mode in modes if _possible(mode, run))
 
 
-def _overwrites(run: Run) -> bool:
-    """Return whether the kernel may overwrite an argument."""
-    return bool(run.kernel.contract.inplace) or any(tensor.role == "state" for tensor in run.case.op.inputs)
+def _possible(mode: Mode, run: Run) -> bool:
+    """Return whether a kernel can be tried in a mode: none that overwrites a leaf, or a part of a batch."""
+    if mode in BARE and run.damage:  # what it writes to is not guarded there
+        return False
+    if run.kernel.later is not None and mode in (*BARE, *OF_VMAP):
+        return False
+    return not (run.kernel.contract.inplace and (mode in (*OF_VMAP, *OF_LEAVES) or mode.words not in MODES))
 
 
-def _sets_of_leaves(run: Run) -> tuple[Mode, ...]:
-    """Return a mode for each set of inputs that require gradients; none if torch forbids to overwrite a leaf.
-
-    Three more: nothing is recorded, as in a checkpoint's first run, where all of them do, and in the evaluation of what
-    has been trained, where weight and bias do; and x is what another layer returns.
-    """
-    if _overwrites(run):
-        return ()
-    own = run.case.op.trained_inputs
-    names = [n for n in ("x", "residual", "weight", "bias", *own) if run.case.arguments.get(n) is not None]
-    count = len(names)
-    sizes = range(count, 0, -1) if count < 5 else (count, count - 1, 1)  # all of 5 and more would be 31 sets
-    leaves = tuple(_leaves(some) for size in sizes for some in combinations(names, size))
-    parameters = tuple(name for name in names if name in PARAMETERS)
-    unrecorded = (_leaves(some, False) for some in dict.fromkeys((tuple(names), parameters)) if some)
-    result = "where x requires a gradient and is another layer's result"
-    inside = Mode(result, lambda function, device: _requiring(names, True, wrapping.made_there(function), device))
-    return (*leaves, *unrecorded, inside)
-
-
-def _leaves(names: tuple[str, ...], recorded: bool = True) -> Mode:
+def _leaves(names: tuple[str, ...]) -> Mode:
     """Return the mode in which these inputs, and no others, require gradients."""
-    words = f"where {', '.join(names)} alone require{'s' * (len(names) == 1)} a gradient"
-    return Mode(words if recorded else f"under torch.no_grad() {words}", partial(_requiring, names, recorded))
+    return Mode(ways.leaves(names), lambda function, device: _requiring(names, True, function))
 
 
-def _requiring(names: Collection[str], recorded: bool, function: Function, device: str) -> Function:
+def _requiring(names: Collection[str], recorded: bool, function: Function) -> Function:
     """Return the function, called with these inputs as leaves that require gradients, and parameters as a module's."""
 
     @wraps(function)
@@ -190,7 +147,7 @@ def _requiring(names: Collection[str], recorded: bool, function: Function, devic
         for name in names:
             if given.get(name) is not None:
                 leaf = given[name].detach().requires_grad_()
-                given[name] = torch.nn.Parameter(leaf) if name in PARAMETERS else leaf
+                given[name] = torch.nn.Parameter(leaf) if name in ways.PARAMETERS else leaf
         with torch.set_grad_enabled(recorded):
             return function(**given)
 

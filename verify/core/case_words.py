@@ -2,7 +2,7 @@
 
 from dataclasses import fields
 
-from verify_norm.core import geometry
+from verify_norm.core import geometry, ways
 from verify_norm.core.spec import CaseSpec
 
 FIELDS = {
@@ -11,7 +11,8 @@ FIELDS = {
     "dy_log2_scale": "scale of dy 2^{}",
     "weight_data": "weight {}",
 }
-UNTOLD = ("shape", "dtype", "seed", "poison", "further", "variant", "special_in", "special_at")  # or by other fields
+# By other fields, or not at all: of its further runs a case does not say what they show, a finding's message does.
+UNTOLD = ("shape", "dtype", "special_in", "special_at", "seed", "poison", "further", "variant", *ways.WAYS)
 
 
 def case(spec: CaseSpec) -> str:

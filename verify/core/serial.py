@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from pydantic import TypeAdapter, ValidationError
 
+from verify_norm.core import ways
 from verify_norm.core.dtypes import FLOATS
 from verify_norm.core.errors import UsageError, one_of
 from verify_norm.core.geometry import repeated
@@ -74,6 +75,8 @@ def refuse_nonsense(spec: CaseSpec) -> None:
         one_of("frozen input", name, ("x", "gate", "weight", "bias", "scale", "shift"))
     for name in spec.further:
         one_of("further run", name, FURTHER)
+    for name in ways.WAYS:
+        one_of(name, getattr(spec, name), ("", *ways.known(name)), see="verify-norm schema case")
     for name, value in asdict(spec).items():
         if name.endswith("_layout"):
             one_of(name, value, LAYOUTS)

@@ -231,10 +231,13 @@ class CaseSpec:
     `batch_invariance` and `determinism` also repeat the rows of x until its first dimension is `batch`; 0: they do not.
     The truth is that of the case alone, so a batch of serving's size costs the kernel's time and little more.
 
-    `poison` is what unwritten memory holds. `further` names the checks and laws that run the kernel again, `variant`
-    chooses among their directions (`verify_norm.cases.turns`). By default all of them run, so that a line written by
-    hand or by an older version checks more, not less. `seed` is only the key of random numbers: it changes data, and
-    rows, columns, orders and directions that a check takes at random, never what is checked.
+    `poison` is what unwritten memory holds. `further` names the checks and laws that run the kernel again. Of checks
+    that have several ways to do so, `mode` (of check `modes`), `call` and `called` (`calls`), `autograd`, `effect`
+    (`effects`) and `series` (`honesty`) name the way (`verify_norm.core.ways`): "" is all of them, "quick" those that
+    cost about a call. By default all of them run, so that a line written by hand or by an older version checks more,
+    not less. `variant` is the place at which powers of two, directions and other shapes begin. `seed` is only the key
+    of random numbers: it changes data, and rows, columns, orders and directions that a check takes at random, never
+    what is checked.
     """
 
     shape: tuple[int, ...]
@@ -283,6 +286,12 @@ class CaseSpec:
     seed: Seed = 0
     poison: Literal["nan", "finite"] = "nan"
     further: tuple[str, ...] = FURTHER
+    mode: str = ""
+    call: str = ""
+    called: str = ""
+    autograd: str = ""
+    effect: str = ""
+    series: str = ""
     variant: Annotated[int, Interval(ge=0)] = 0
     batch: Annotated[int, Interval(ge=0)] = 0
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import fields, replace
 from math import prod
 
+from verify_norm.core import ways
 from verify_norm.core.geometry import refusal
 from verify_norm.core.spec import CaseSpec
 from verify_norm.equality.model import Axis, Difference, Onset
@@ -64,8 +65,9 @@ def _onset(walk: Walk, output: str, dtype: str, axis: Axis) -> Onset:
 def _plainness(spec: CaseSpec) -> tuple[int, int]:
     """Return how many fields of a case are unusual, and its size."""
     plain = CaseSpec(spec.shape, spec.dtype, num_groups=spec.num_groups, seed=spec.seed)
-    plain = replace(plain, further=spec.further, poison=spec.poison, variant=spec.variant)
-    return sum(getattr(spec, f.name) != getattr(plain, f.name) for f in fields(spec)), prod(spec.shape)
+    of_further_runs = ("further", "poison", "variant", *ways.WAYS)
+    names = [f.name for f in fields(spec) if f.name not in of_further_runs]
+    return sum(getattr(spec, name) != getattr(plain, name) for name in names), prod(spec.shape)
 
 
 def differences(walk: Walk) -> Iterator[Difference]:

@@ -10,6 +10,7 @@ from pydantic_core import core_schema
 
 from verify_norm import __version__
 from verify_norm.auditing.model import Audit
+from verify_norm.core import ways
 from verify_norm.core.dtypes import FLOATS
 from verify_norm.core.results import SCHEMA, Report
 from verify_norm.core.spec import ALIASES, COTANGENTS, FAMILIES, LAYOUTS, WEIGHTS, CaseSpec
@@ -74,6 +75,7 @@ def _restrict(made: dict[str, Any]) -> None:
     allowed = {"dtype": FLOATS, "data": FAMILIES, "dy_data": COTANGENTS, "weight_data": WEIGHTS}
     allowed["alias"] = ("", *ALIASES)
     allowed |= {f.name: LAYOUTS for f in fields(CaseSpec) if f.name.endswith("_layout")}
+    allowed |= {name: ("", *ways.known(name)) for name in ways.WAYS}
     for name, values in allowed.items():
         properties[name]["enum"] = list(values)
     properties["shape"] |= {"minItems": 1, "items": {"type": "integer", "minimum": 0}}

@@ -54,11 +54,13 @@ class Drawing:
         """Yield the large cases of a table, so many random cases of usual size, and random large ones."""
         device = kind(self.settings.device)
         count = self.settings.examples // LARGE_SHARE
-        table = corners.wide(self.op, self.dtypes) if self.settings.tables else []
+        table = (
+            corners.wide(self.op, self.dtypes, frozen=self.frozen, gpu=device != "cpu") if self.settings.tables else []
+        )
         for spec in table[:count]:
             yield partial(self.wide, spec=spec)
         usual, large = (
-            strategies.specs(self.op, self.dtypes, elements, frozen=self.frozen, rows=rows)
+            strategies.specs(self.op, self.dtypes, elements, frozen=self.frozen, gpu=device != "cpu", rows=rows)
             for elements, rows in (USUAL[device], LARGE[device])
         )
         yield from self.explorations(usual, self.one, usual_ones, EXPLORED)

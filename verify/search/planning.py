@@ -48,7 +48,7 @@ def corner_table(state: Collector, dtypes: tuple[str, ...]) -> tuple[list[CaseSp
 def covering_cases(state: Collector, dtypes: tuple[str, ...], table: tuple[CaseSpec, ...]) -> tuple[CaseSpec, ...]:
     """Return the first of the further cases: those in which all pairs of choices meet, beside those of the table."""
     op, settings = OPS[state.kernel.op], state.settings
-    found = covering.array(op, dtypes, table, settings.seed, frozen=state.kernel.autograd)
+    found = covering.array(op, dtypes, table, settings.seed, frozen=state.kernel.autograd, gpu=settings.device != "cpu")
     state.possible = found.pairs
     return tuple(state.kernel.fitted(spec) for spec in found.rows[: settings.examples])
 

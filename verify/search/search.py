@@ -169,7 +169,7 @@ def _reduced(state: Collector, finding: Finding, deadline: float, small: list[Ca
         return bool(same)
 
     start = next((spec for spec in dict.fromkeys(small) if fails(spec)), finding.spec)
-    smallest = reduce(start, OPS[state.kernel.op], fails)
+    smallest = reduce(start, OPS[state.kernel.op], fails, finding.during or finding.check)
     for spec in dict.fromkeys((smallest, finding.spec)):
         if not state.runner.fresh() or fails(spec) or time.perf_counter() > deadline:
             return state.counted(shown[spec])

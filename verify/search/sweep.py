@@ -59,7 +59,7 @@ class Sweep:
         corner, frozen = (*table, *large), state.kernel.autograd
         further = bool(dtypes and state.checks and settings.examples)
         if further and settings.tables and settings.shapes != "models":
-            state.pairs = covering.Pairs(op, dtypes, frozen=frozen)
+            state.pairs = covering.Pairs(op, dtypes, frozen=frozen, gpu=settings.device != "cpu")
         table = [*(spec for spec in first if spec.dtype in dtypes), *table]
         state.corners = len(table) + len(large)
         state.planned = state.corners + planned(settings)

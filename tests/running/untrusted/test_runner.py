@@ -108,7 +108,7 @@ def test_wrong_kernels_are_detected_by_proxy(name, check, said):
     if name == "hangs":  # the first calls may build
         report = judged(f"{STRANGE}:{name}", checks="crash", timeout=0.3)
     else:
-        spec = CaseSpec((2, 8), variant=2)  # of the ways of `calls`: many
+        spec = CaseSpec((2, 8), call="many calls")
         report = replay(f"{STRANGE}:{name}", spec, "rmsnorm_fwd", checks=f"{check},crash", **ALONE)
     found = [finding.message for finding in report.findings if finding.check == check]
     assert found, report.findings
