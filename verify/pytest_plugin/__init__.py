@@ -71,13 +71,8 @@ def parametrize_checks(
     ...     check(kernel)
     """
     if not targets or not all(target and (isinstance(target, str) or callable(target)) for target in targets):
-        given = ", ".join(map(repr, targets)) or "none"
-        raise ValueError(
-            f"parametrize_checks: expected kernels, as functions or 'package.module:attr', got {given:.80}"
-        )
-    if expected_failures is not None and not isinstance(expected_failures, Mapping):
-        form = '{"accuracy": "why it fails"}'
-        raise ValueError(f"parametrize_checks: expected_failures: expected as {form}, got {expected_failures!r:.80}")
+        got = ", ".join(map(repr, targets)) or "none"
+        raise ValueError(f"parametrize_checks: expected kernels, as functions or 'package.module:attr', got {got:.80}")
     given = {"op": op, "bind": bind, "contract": contract, "only": only}
     for name, value in given.items():
         _refuse_others(name, value, targets)
@@ -98,8 +93,11 @@ def _each(value: Any, target: Any) -> Any:
     return value.get(target) if isinstance(value, Mapping) else value
 
 
-def _expected(reasons: Mapping[Any, Any], target: Any, targets: tuple[Any, ...]) -> dict[str, str]:
+def _expected(reasons: Any, target: Any, targets: tuple[Any, ...]) -> dict[str, str]:
     """Return the expected failures of one target: those for all, and its own."""
+    if not isinstance(reasons, Mapping):
+        form = '{"accuracy": "why it fails"}'
+        raise ValueError(f"parametrize_checks: expected_failures: expected as {form}, got {reasons!r:.80}")
     found = {key: why for key, why in reasons.items() if not isinstance(why, Mapping)}
     _refuse_others("expected_failures", {key: why for key, why in reasons.items() if isinstance(why, Mapping)}, targets)
     found |= next((why for key, why in reasons.items() if key == target and isinstance(why, Mapping)), {})
