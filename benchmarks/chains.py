@@ -1,6 +1,6 @@
 """Test whether the error bounds of chains are sound and tight, on float32 kernels.
 
-    python benchmarks/chains.py [--cases 6000] [--seed 0] [--jobs 2] [--out benchmarks/results/chains.json]
+    python benchmarks/chains.py [--cases 5000] [--seed 0] [--jobs 2] [--out benchmarks/results/chains.json]
 
 As `bounds.py`, for operators that are a chain: every case draws one, types, a shape, data and a method for the norm,
 and for the stages whether their factors meet the weight before x̂ (`folded`), and whose exponential they use. One case
@@ -44,6 +44,9 @@ NAMES = (
     ),
 )
 BUG = "z_bf16"
+# An activation may have intrinsics that err more than these kernels' exponentials, and a chain has few cases.
+LEAST = {"float32": 0.05, "float16": 0.9, "bfloat16": 0.9}
+LEAST_Y = 0.15
 
 
 @dataclass(frozen=True)
@@ -391,4 +394,4 @@ def study(seed: int, indices: range) -> bounds.Tables:
 
 
 if __name__ == "__main__":
-    sys.exit(bounds.main(study, "chains", 6000))
+    sys.exit(bounds.main(study, "chains", 5000, least=LEAST, least_y=LEAST_Y))

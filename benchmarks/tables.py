@@ -76,6 +76,29 @@ def bounds() -> str:
     )
 
 
+def chains() -> str:
+    """Return the same of each chain, and whether a z rounded to bfloat16 is detected."""
+    found = json.loads((RESULTS / "chains.json").read_text())
+    largest: dict[str, dict[str, float]] = {}
+    for key, row in found["strict"].items():
+        op, output, dtype = key.split()
+        kind = "statistics" if output in ("mean", "rstd") else output if output in ("y", "dx") else "others"
+        place = f"{kind} fp32" if dtype == "float32" else {"float16": "all, fp16"}.get(dtype, "all, bf16")
+        largest.setdefault(op, {}).setdefault(place, 0.0)
+        largest[op][place] = max(largest[op][place], row["largest"])
+    columns = ("y fp32", "statistics fp32", "dx fp32", "others fp32", "all, fp16", "all, bf16")
+    rows = [[f"`{op}`".replace("|", " \\| "), *(f"{of[c]:.2f}" if c in of else "–" for c in columns)]
+            for op, of in largest.items()]  # fmt: skip
+    alarms = sum(row["alarms"] for kind in ("strict", "weaker") for row in found[kind].values())
+    wrong = [row for key, row in found["wrong"].items() if row["alarms"]]
+    return (
+        f"{found['cases']:,} cases, seed {found['seed']}, {found['date']}: {alarms} false alarms. "
+        "The largest error/bound of correct kernels:\n\n"
+        + markdown(["chain", *columns], rows)
+        + f"\n\nz rounded to bfloat16 before each stage is detected in {len(wrong)} of 3 types."
+    )
+
+
 def long_sums() -> str:
     """Return where mistakes hide and which check detects them, and how near right kernels come to a probable error."""
     found, right = (json.loads((RESULTS / f"{name}.json").read_text()) for name in ("mutants", "sums"))
@@ -421,6 +444,7 @@ def results() -> str:
     """Return the text of RESULTS.md."""
     parts = {
         "Error bounds, by benchmarks/bounds.py": bounds(),
+        "Error bounds of chains, by benchmarks/chains.py": chains(),
         "Long sums, by benchmarks/mutants.py and benchmarks/sums.py": long_sums(),
         "Given statistics, by benchmarks/mutants.py": given(),
         "Gradient checks, by benchmarks/gradcheck.py": gradients(),

@@ -145,7 +145,8 @@ def _shapes() -> str:
         one = {tensor.extent: shape(tensor, op) for tensor in (*op.inputs, *op.outputs)}
         like = OPS[op.forward or op.name]
         statistic = next(shape(tensor, like) for tensor in like.outputs if tensor.extent == "statistic")
-        groups.setdefault((f"`{one['data']}`", f"`{one['affine']}`", statistic), []).append(f"`{op.name}`")
+        affine = f"`{one['affine']}`" if "affine" in one else "–"
+        groups.setdefault((f"`{one['data']}`", affine, statistic), []).append(f"`{op.name}`")
     heads = [
         "operators",
         "x, residual, y, residual_out, and gradients of these",

@@ -470,6 +470,20 @@ def test_gates_and_modulations_and_chains_as_text():
     assert_norm_close(z * torch.nn.functional.silu(gate), "gated_rmsnorm", x, gate, weight, eps=EPS)
     assert_norm_close(torch.sigmoid(y), "rmsnorm|modulate|sigmoid", x, weight, scale, shift, eps=EPS)
     assert_norm_close(z * (1 + x) + gate, "rmsnorm | modulate", x, weight, x, gate, eps=EPS)  # a row a token
+    gated = x * torch.nn.functional.silu(gate)
+    z = gated * torch.rsqrt(gated.square().mean(-1, keepdim=True) + EPS) * weight
+    assert_norm_close(z, "gate_rmsnorm", x, gate, weight, eps=EPS)
+    assert_norm_close(x * torch.rsqrt(x.square().sum(-1, keepdim=True) + EPS), "l2norm", x, eps=EPS)
+    for half in (4, 2, 1):  # of 8 elements: a rotation of all, of half and of a quarter of a head
+        angle = torch.randn(2, half)
+        cos, sin, heads = angle.cos()[:, None], angle.sin()[:, None], x * torch.rsqrt(x.square().mean(-1, True) + EPS)
+        a, b, rest = heads[..., :half], heads[..., half : 2 * half], heads[..., 2 * half :]
+        turned = torch.cat((a * cos - b * sin, b * cos + a * sin, rest), -1)
+        assert_norm_close(turned, "qk_norm_rope", x, None, angle.cos(), angle.sin(), eps=EPS)
+        with pytest.raises(AssertionError, match="beyond their bound"):
+            assert_norm_close(turned, "qk_norm_rope", x, None, angle.cos(), -angle.sin(), eps=EPS)
+    with pytest.raises(Exception, match=re.escape("cos: expected the shape (2, 4), got (2, 3)")):
+        assert_norm_close(x, "qk_norm_rope", x, None, torch.ones(2, 3), torch.ones(2, 3), eps=EPS)
     for name, other, said in (
         ("rmsnorm | modulate", scale.roll(1, 0), "elements are beyond their bound"),
         ("rmsnorm | modulate", scale[:1], "scale: expected the shape (2, 8), got (1, 8)"),
