@@ -20,6 +20,7 @@ from verify_norm.reference.activation import ACTIVATIONS
         ("groupnorm | silu_fwd", ("groupnorm_silu_fwd", "")),
         ("add | layernorm(eps=1e-6)", ("add_layernorm", "eps=1e-6")),
         ("add|layernorm|silu|modulate", ("add | layernorm | silu | modulate", "")),
+        ("rmsnorm(eps=1E-6, weight_offset=1) | gate", ("gated_rmsnorm", "eps=1E-6,weight_offset=1")),
         ("layernorm_fwd", ("layernorm_fwd", "")),
     ],
 )
@@ -35,6 +36,7 @@ def test_what_a_text_means(text, meant):
             "unknown stage 'modulat' (did you mean modulate?); there are: silu, gelu, sigmoid, gate, ",
         ),
         ("rmsnrm | silu", "unknown norm of a chain 'rmsnrm' (did you mean rmsnorm?)"),
+        ("layernorm(normalized_shape=8) | silu", "unknown option of layernorm 'normalized_shape'; there are: eps"),
         ("rmsnorm | gate(tanh)", "unknown option of gate 'tanh'; there are: silu, sigmoid, gelu"),
         ("rmsnorm | silu(2)", "silu takes nothing in parentheses, got '2'"),
         ("add(x) | rmsnorm", "add takes nothing in parentheses, got 'x'"),
