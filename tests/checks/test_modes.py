@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 import torch
 from checking import ROWS
+from counted import PLAIN, case_of, one_off, run_of
 from norms import layernorm, layernorm_bwd
 
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS
+from verify_norm.checks.modes import _cast
 from verify_norm.core.finding import Finding, NoData
 from verify_norm.core.ops import OPS
+from verify_norm.core.run import Output
 from verify_norm.core.spec import Contract, Kernel
 from verify_norm.core.ways import COMPILED
 from verify_norm.kernels.zoo import ZOO
@@ -262,6 +265,27 @@ def test_sums_by_a_matrix_product_are_as_good_as_autocast_lets_them():
         spec = replace(ROWS, shape=(256, 16), dtype=dtype)
         assert said(rmsnorm_fwd, "under autocast", spec, "rmsnorm_fwd", lanes=1) == {}
         assert set(said(narrow, "under autocast", spec, "rmsnorm_fwd", lanes=1)) == {"y"}
+
+
+CAST = 5 * 2.0**-8  # of 1: half an ulp of bfloat16 and four more roundings to it
+
+
+def cast(usual=0.0, outputs=(), **off):
+    """What autocast differs in, where the usual y is off by so much, and outputs there are off or others."""
+    case = case_of(PLAIN, "layernorm_fwd")
+    there = run_of(case, **{name: one_off(case.expected[name].value.shape, error) for name, error in off.items()})
+    found = _cast(run_of(case, y=usual), replace(there, outputs=there.outputs | dict(outputs)))
+    return [(one.output, one.index, one.count) for one in found]
+
+
+def test_how_far_autocast_may_be_off():
+    assert cast(y=0.98 * CAST) == []
+    assert cast(y=1.02 * CAST) == cast(y=-1.02 * CAST) == [("y", (0, 0), 1)]
+    assert cast(y=np.nan) == [("y", (0, 0), 1)]
+    assert cast(usual=1.0, y=1.0) == [], "it is wrong already"
+    assert cast(0.0, {"y": None}, mean=1.0) == [("mean", (0,), 1)]
+    other = Output("float32", (1, 2), np.zeros((1, 2)), None)
+    assert cast(0.0, {"y": other}, mean=1.0) == [("y", None, 0), ("mean", (0,), 1)]
 
 
 def test_a_refusal_to_record_gradients_passes():

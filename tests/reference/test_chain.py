@@ -8,7 +8,9 @@ import torch
 from references import EPS, FLOAT32, compare, leaf, pulled
 
 from verify_norm.core.ops import OPS
-from verify_norm.reference.chain import Chain, Function, record
+from verify_norm.reference.chain import Chain, Function, record, steps
+from verify_norm.reference.rounding import affine_error, statistics_error, xhat_error
+from verify_norm.reference.stages.stage import passed
 
 ACTS = {"silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu, "sigmoid": torch.sigmoid}
 NORMS = {
@@ -206,6 +208,40 @@ def test_the_sum_and_statistics_are_those_of_the_norm(name):
         one, other = call(function, given, **options, **more), call(plain, given, **options, **more)
         for output in one._fields[1:]:
             assert np.array_equal(getattr(one, output), getattr(other, output)), output
+
+
+def test_two_stages_are_taken_one_after_another():
+    name, a = "layernorm | silu | modulate", FLOAT32
+    (forward, backward), (given, options) = ways(name), arguments(name, (3, 4, 8))
+    (silu, modulate), values = forward.reference.chain.stages, given | options
+    n = forward.reference.chain.base.norm(given["x"], values)
+    dz = np.full(n.view.shape, 1e-3)
+    first, second, last = steps((silu, modulate), n, dz, values, a).zs
+    assert np.array_equal(second.delta, passed(silu, first, values, a).delta)
+    assert np.array_equal(last.delta, passed(modulate, second, values, a).delta)
+    dy = given["dy"].reshape(n.view.shape)
+    found = steps((silu, modulate), n, dz, values, a).pulled_error(dy, values, a)
+    of_last = modulate.pull_error(dy, 0.0, second, values, a)
+    middle = modulate.pull(dy, second.value, values)[0]
+    assert np.array_equal(found[1], silu.pull_error(middle, of_last.lost, first, values, a).lost)
+    assert np.array_equal(found[2]["scale"], of_last.gradients["scale"])
+    at_norm, own = steps((silu, modulate), n, dz, values, a).pulled(dy, values)
+    gradients = call(backward.reference, given, **options)
+    assert np.array_equal(found[0], at_norm)
+    assert np.array_equal(own["scale"], gradients.dscale)
+    assert np.array_equal(n.gradients(at_norm)[0], gradients.dx)
+    z = affine_error(n, xhat_error(n, statistics_error(n, a), a), a)
+    want = steps((silu, modulate), n, z, values, a).zs[-1].delta.reshape(given["x"].shape)
+    assert np.array_equal(call(forward.error, given, **options, arithmetic=a).y, want)
+
+
+def test_an_offset_is_added_to_the_weight():
+    (forward, backward), (given, options) = ways("modulate_rmsnorm"), arguments("modulate_rmsnorm", (3, 4, 8))
+    for op in (forward, backward):
+        added = call(op.reference, given, **options, weight_offset=1.5)
+        heavier = call(op.reference, given | {"weight": given["weight"] + 1.5}, **options)
+        for one, other in zip(added, heavier, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
 def test_what_the_functions_of_a_chain_declare():
