@@ -85,6 +85,14 @@ def test_statistics_kept_by_fewer_digits_of_the_values(dtype):
         assert ("smaller by a factor" in found["y"]) if coarse else found == {}
 
 
+def test_what_is_inaccurate_at_some_weights_is_not_kept():
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        y, mean, rstd = right(x, weight, bias, eps, normalized_shape)
+        return y * torch.where(weight < 0, 1 + 2.0**-16, 1), mean, rstd
+
+    assert said(layernorm_fwd, "values", replace(ROWS, weight_data="one")) == {}
+
+
 def test_a_converted_weight_kept_by_its_magnitudes():
     kept = {}
 
