@@ -5,6 +5,7 @@ from math import prod
 
 import pytest
 import torch
+from checking import ONE_WAY
 
 from verify_norm.auditing.fingerprint.probing import fingerprint
 from verify_norm.cases.corner_lines import OUTPUT_SCALES
@@ -16,16 +17,16 @@ from verify_norm.loading.registry import load
 VALUES = ("signature", "accuracy", "distribution", "statistics")
 LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
 SPECS = (
-    CaseSpec((3, 40), scale=300.0, seed=1),  # some saturate
-    CaseSpec((3, 2, 17), dtype="bfloat16", scale=1e6, bias=False, seed=2),  # nearly all of them
-    CaseSpec((4, 64), dtype="float16", scale=40.7, weight=False, seed=3),
-    CaseSpec((5, 33), scale=2.0**-14, offset=100.0, seed=4),  # subnormals
-    CaseSpec((2, 3, 20), normalized_ndim=2, scale=1.0, seed=5),
-    CaseSpec((3, 50), data="heavy", scale=100.0, seed=6),
-    CaseSpec((4, 12), data="integers", scale=1.0, eps=1e-3, seed=8),
-    CaseSpec((0, 8), seed=9),
-    CaseSpec((4, 30), special="nan", seed=10),
-    CaseSpec((4, 30), special="inf", scale=100.0, seed=12),
+    CaseSpec((3, 40), scale=300.0, seed=1),  # some saturate; in all modes
+    CaseSpec((3, 2, 17), dtype="bfloat16", scale=1e6, bias=False, seed=2, **ONE_WAY),  # nearly all of them
+    CaseSpec((4, 64), dtype="float16", scale=40.7, weight=False, seed=3, **ONE_WAY),
+    CaseSpec((5, 33), scale=2.0**-14, offset=100.0, seed=4, **ONE_WAY),  # subnormals
+    CaseSpec((2, 3, 20), normalized_ndim=2, scale=1.0, seed=5, **ONE_WAY),
+    CaseSpec((3, 50), data="heavy", scale=100.0, seed=6, **ONE_WAY),
+    CaseSpec((4, 12), data="integers", scale=1.0, eps=1e-3, seed=8, **ONE_WAY),
+    CaseSpec((0, 8), seed=9, **ONE_WAY),
+    CaseSpec((4, 30), special="nan", seed=10, **ONE_WAY),
+    CaseSpec((4, 30), special="inf", scale=100.0, seed=12, **ONE_WAY),
 )
 UNUSUAL = ("", "scale folded into the weight", "amax without NaN")  # and right
 
