@@ -140,7 +140,8 @@ def _before(run: Run, output: str, dh: Array) -> Array:
     """Return |gradient| of x, or of an own input, where the result of the stage before the norm has the gradient dh."""
     x = given(run.case, "x")
     dx, own = run.case.op.before.pull(dh.reshape(x.shape), x, run.case.exact)
-    return np.abs(dx if output == "dx" else own[output.removeprefix("d")])
+    made: Array = dx if output == "dx" else own[output.removeprefix("d")]
+    return np.abs(made)
 
 
 def _own_terms(run: Run, output: str) -> tuple[Array, Array] | None:
