@@ -1,4 +1,6 @@
-"""A gate behind the norm: y = z·a(gate), with a = SiLU, σ or GELU; the gate has the shape of x.
+"""A gate: y = z·a(gate), with a = SiLU, σ or GELU; the gate has the shape of x.
+
+Behind the norm z is w·x̂ + b; before it z is x, and y is what the norm gets.
 
 As in Mamba-2, Qwen3-Next, Kimi-Linear and Nemotron-H, and fla's `fused_norm_gate.py`.
 

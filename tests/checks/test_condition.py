@@ -1,5 +1,6 @@
 """Condition numbers against what their definitions say of one element, in every view of the data."""
 
+from dataclasses import replace
 from math import inf, isnan
 
 import numpy as np
@@ -78,6 +79,19 @@ def test_a_fused_addition_and_a_norm_without_a_mean():
     square = np.mean((e["x"][2] + e["residual"][2]) ** 2)
     variance = pytest.approx(square / (square + 0.5), rel=1e-6)
     assert of("add_rmsnorm_fwd", "y", (2, 7)) == Condition(pytest.approx(1.0), None, variance)
+
+
+def test_gradients_behind_a_gate_before_the_norm_have_the_terms_of_its_own():
+    """Those of dh are multiplied by SiLU(gate), or by x·SiLU'(gate): where that is 0 nothing cancels."""
+    e = exact("gate_rmsnorm_bwd", SPEC)
+    h = e["x"] * e["gate"] / (1 + np.exp(-e["gate"]))
+    r, g = 1 / np.sqrt(np.mean(h[1] ** 2) + 0.5), e["dy"][1] * e["weight"]
+    terms = g[4], -h[1, 4] * r * np.mean(g * h[1] * r)
+    cancels = pytest.approx(np.abs(terms).sum() / abs(sum(terms)))
+    assert of("gate_rmsnorm_bwd", "dx", (1, 4)).cancellation == cancels
+    assert of("gate_rmsnorm_bwd", "dgate", (1, 4)).cancellation == cancels
+    zero = replace(SPEC, data="zero", offset=0.0)
+    assert of("gate_rmsnorm_bwd", "dgate", (1, 4), zero).cancellation == 1.0
 
 
 @pytest.mark.parametrize("op", sorted(OPS))

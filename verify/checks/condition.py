@@ -8,7 +8,8 @@ Terms t that err by a relative ε each make their sum err by up to ε·Σ|t|/|Σ
     rstd            (x − μ)²/N, which never cancel
     dx              r·g, −r·c2, −r·x̂·c1, dresidual_out
     dweight, dbias  dy·x̂ and dy of all that one weight serves
-    others          dy, and its products with the terms of what the stage is applied to
+    others          dy, and its products with the terms of what the stage is applied to; of a stage before the norm,
+                    the terms of dx, which it multiplies
 
 with the names of `verify_norm.reference.norm`. |μ|/σ is how much x − μ enlarges the relative error of μ; as σ² is var,
 RMSNorm, which subtracts no mean, has none. var/(var + eps) is how much of a relative change of var reaches 1/rstd².
@@ -122,15 +123,25 @@ def _terms(run: Run, n: Norm, output: str) -> tuple[Array, Array] | None:
     dy = given(run.case, "dy").reshape(shape)
     if run.case.op.stages:
         dy = cotangent(stages(run), dy)[0]
-    if output == "dx":
+    before = run.case.op.before
+    if output == "dx" or (before is not None and output.removeprefix("d") in before.inputs):
         p, passed = n.gradient(dy), exact.get("dresidual_out")
         passed = np.zeros(shape) if passed is None else passed.reshape(shape)
         parts = n.rstd * (np.abs(p.g) + (0.0 if p.c2 is None else np.abs(p.c2)) + np.abs(n.xhat * p.c1)), np.abs(passed)
-        return parts[0] + parts[1], p.dx + passed
+        whole, left = parts[0] + parts[1], p.dx + passed
+        return (whole, left) if before is None else (_before(run, output, whole), _before(run, output, left))
     if output not in ("dweight", "dbias"):
         return _own_terms(run, output)
     terms = dy * n.xhat if output == "dweight" else dy
     return n.total(np.abs(terms)), n.total(terms)
+
+
+def _before(run: Run, output: str, dh: Array) -> Array:
+    """Return |gradient| of x, or of an own input, where the result of the stage before the norm has the gradient dh."""
+    x = given(run.case, "x")
+    dx, own = run.case.op.before.pull(dh.reshape(x.shape), x, run.case.exact)
+    made: Array = dx if output == "dx" else own[output.removeprefix("d")]
+    return np.abs(made)
 
 
 def _own_terms(run: Run, output: str) -> tuple[Array, Array] | None:

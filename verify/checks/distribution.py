@@ -10,8 +10,11 @@ from verify_norm.core.spec import Op
 
 
 def _applies(op: Op) -> bool:
-    """Not to BatchNorm: its sums are factored in ways that leave no more than the bound of each element."""
-    return op.view != "channels"
+    """Not to BatchNorm: its sums are factored in ways that leave no more than the bound of each element.
+
+    Nor behind a stage before the norm, whose errors have a common sign.
+    """
+    return op.view != "channels" and op.before is None
 
 
 def _looks(run: Run) -> bool:

@@ -24,7 +24,7 @@ from verify_norm.core import geometry, judge
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.finding import SIGNS, Finding, OverProbable, SmallestError
 from verify_norm.core.run import Run
-from verify_norm.core.spec import Kernel
+from verify_norm.core.spec import Kernel, Op
 from verify_norm.reference import probable, rounding
 
 LONG = 256  # terms: the worst case of a shorter sum is near its probable error
@@ -46,6 +46,11 @@ class LongSum(Equation):
             yield SmallestError(self.output, sign, float(errors.min()) + arithmetic_of(run).u)
 
 
+def _applies(op: Op) -> bool:
+    """Not behind a stage before the norm: its errors have a common sign, where those of elements are random."""
+    return op.before is None
+
+
 def _narrow(kernel: Kernel, _: Collection[str] = ()) -> str:
     """Return which fields of the contract may round what a sum adds to fewer bits; "" if none does."""
     fields = ((name, getattr(kernel.contract, name)) for name in ("partials", "xhat", "stats"))
@@ -63,7 +68,7 @@ def looks(run: Run) -> bool:
     return wide and long and near_one and bool(compared(run)) and independent(run.case)
 
 
-@check(looks=looks, lacks=_narrow)
+@check(applies=_applies, looks=looks, lacks=_narrow)
 def sums(run: Run) -> Iterator[Finding | SmallestError | OverProbable]:
     """Long sums are as close to the truth as roundings of random sign leave them.
 

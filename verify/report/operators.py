@@ -4,8 +4,10 @@ import inspect
 import re
 import sys
 
+from verify_norm import reference
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Extent, Op, Tensor, View
+from verify_norm.reference.chain import Function
 
 SHAPES: dict[View, dict[Extent, str]] = {  # by what is normalized together
     "rows": {"data": "(…, *normalized_shape)", "affine": "normalized_shape", "statistic": "(M,), one of each row"},
@@ -42,7 +44,8 @@ def dtype(tensor: Tensor) -> str:
 def described(op: Op) -> str:
     """Return what the operator computes and what its arguments are, from the docstring of its reference.
 
-    Names of operators stand where it names other references. A chain has the derivation of each of its stages.
+    Names of operators stand where it names other references. A chain has the derivation of each of its stages, or that
+    of its norm where it has none.
 
     >>> described(OPS["groupnorm_bwd"]).splitlines()[-1]
     '    as in `groupnorm_fwd`; the reference computes the statistics again from x.'
@@ -53,8 +56,11 @@ def described(op: Op) -> str:
     def named(found: re.Match[str]) -> str:
         return f"`{names.get((found[1] or own, found[2]), found[0].strip('`'))}`"
 
-    if op.stages:
-        derived = (inspect.getdoc(sys.modules[type(stage).__module__]) or "" for stage in op.stages)
+    if isinstance(op.reference, Function):
+        chain = op.reference.chain
+        stages = (*([] if chain.before is None else [chain.before]), *chain.stages)
+        modules = [type(stage).__module__ for stage in stages] or [f"{reference.__name__}.{chain.norm}"]
+        derived = (inspect.getdoc(sys.modules[module]) or "" for module in modules)
         return re.sub(r"`([^`]+)`", r"\1", "\n\n".join(derived))
     text = re.split(r"\n\n(?:(?:Returns|Raises|Notes|Examples)\n---|>>> )", inspect.getdoc(op.reference) or "")[0]
     return re.sub(r"`(?:(\w+)\.)?(\w+)`", named, text)

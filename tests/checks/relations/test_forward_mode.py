@@ -83,7 +83,8 @@ NARROW = replace(SPEC, dtype="bfloat16")
         ("layernorm", SPEC, {"products": "tf32"}),
         ("layernorm", SPEC, {"accumulate": "float16"}),
         ("layernorm", SPEC, {"inplace": ("dx:dy",)}),
-        ("modulate_layernorm", SPEC, {}),
+        ("gate_rmsnorm", SPEC, {}),
+        ("qk_norm_rope", SPEC, {}),
     ],
 )
 def test_where_no_bound_is_derived_nothing_is_compared(op, spec, contract, monkeypatch):

@@ -121,7 +121,6 @@ def independent(case: Case) -> bool:
     plain = (
         spec.data in FAMILIES and spec.dy_data == "random" and spec.special is None and spec.eps > 0 and not spec.alias
     )
-    plain &= op.before is None  # its errors have a common sign, where those of elements are random
     return plain and prod(spec.shape) > 0 and not layouts & SHARED and stages.own_statistics(case)
 
 
