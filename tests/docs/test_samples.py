@@ -58,6 +58,8 @@ def test_every_block_is_run_parsed_or_a_file(name):
         ("x … z\n", "x y z\n", True),
         ("x … z\n", "x y\nz\n", False),
         ("3 cases in 4.6 s (1 % in the kernel)\n", "3 cases in 12 s (9 % in the kernel)  \n", True),
+        ("3 cases in 4.6 s (1 % in the kernel)\n", "3 cases in 4.6 s (43 % in the \nkernel)\n", True),
+        ("3 cases in 4.6 s (1 % in the kernel)\n", "3 cases \nin 99 s (43 % in the kernel)\nmore\n", False),
         ("3 cases in 4.6 s\n", "4 cases in 4.6 s\n", False),
         ("0.5 ULP (a+b)*\n", "0.5 ULP (a+b)*\n", True),
         ("0.5 ULP\n", "0x5 ULP\n", False),
