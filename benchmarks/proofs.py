@@ -143,6 +143,28 @@ def errors() -> list[dict[str, Any]]:
     return rows
 
 
+def recorded(kept: dict[str, Any]) -> list[str]:
+    """Return a line for each kernel of lengths, one for the zoo and one for errors: those parts that are there."""
+    lines = [
+        f"{row['kernel']}: {row['proved']} of {row['of']} proved, {'; '.join(row['M'])}, {row['seconds']} s"
+        for row in kept.get("lengths", {"rows": ()})["rows"]
+    ]
+    if "zoo" in kept:
+        rows = kept["zoo"]["rows"]
+        known = [row for row in rows if row["right line"] is not None]
+        held = ", ".join(row["name"] for row in rows if row["certificate"])
+        right = sum(row["right line"] for row in known)
+        lines.append(
+            f"zoo: {len(rows)} wrong kernels, certificates of {held}; {len(known)} in reach, the right line of {right}"
+        )
+    if "errors" in kept:
+        largest = [max(row["largest error over its bound"].values()) for row in kept["errors"]["rows"]]
+        tenth = sum(one >= 0.1 for one in largest)
+        span = f"error/bound {min(largest)} to {max(largest)}, 0.1 or more in {tenth}"
+        lines.append(f"errors: {len(largest)} configurations, {span}")
+    return lines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="+", choices=("lengths", "zoo", "errors"))
@@ -158,19 +180,7 @@ def main() -> None:
             "rows": parts[name](),
         }
         RESULTS.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    for row in kept["lengths"]["rows"] if "lengths" in kept else ():
-        print(f"{row['kernel']}: {row['proved']} of {row['of']} proved, {'; '.join(row['M'])}, {row['seconds']} s")
-    if "zoo" in kept:
-        rows = kept["zoo"]["rows"]
-        known = [row for row in rows if row["right line"] is not None]
-        held = [row["name"] for row in rows if row["certificate"]]
-        print(f"zoo: {len(rows)} wrong kernels, certificates of {', '.join(held)}; ", end="")
-        print(f"{len(known)} in reach, the right line of {sum(row['right line'] for row in known)}")
-    if "errors" in kept:
-        largest = [max(row["largest error over its bound"].values()) for row in kept["errors"]["rows"]]
-        tenth = sum(one >= 0.1 for one in largest)
-        print(f"errors: {len(largest)} configurations, error/bound {min(largest)} to {max(largest)}", end="")
-        print(f", 0.1 or more in {tenth}")
+    print(*recorded(kept), sep="\n")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from instances import content, instances
 from pydantic import TypeAdapter
 
 from verify_norm.auditing.model import Audit
-from verify_norm.core import known, results, serial
+from verify_norm.core import known, results, serial, ways
 from verify_norm.core.dtypes import FLOATS
 from verify_norm.core.finding import Finding
 from verify_norm.core.results import Report
@@ -44,6 +44,7 @@ NAMES = {  # fields whose values `read_spec` holds to a list
     (CaseSpec, "shape"): st.sampled_from(((2, 3), (4, 0, 5), (1, 1, 7))),
     (CaseSpec, "normalized_ndim"): st.just(2),
     (CaseSpec, "batch"): st.integers(1, 9),
+    **{(CaseSpec, name): st.sampled_from(ways.known(name)) for name in ways.WAYS},
 }
 SPECS = instances(CaseSpec, NAMES)
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from math import sqrt
 from zlib import crc32
 
 import hypothesis
@@ -68,14 +69,15 @@ def test_the_corner_table_meets_every_way_of_a_further_run_in_every_type(name, a
 def test_drawn_cases_name_each_way_and_dear_ones_in_their_shares():
     op = OPS["layernorm_fwd"]
     offered = ways.offered(op, gpu=True)
-    specs = [turns.named(CaseSpec((2, 300)), offered, number) for number in range(4000)]
+    specs = [turns.named(CaseSpec((2, 300)), offered, number) for number in range(8000)]
     for field, names in offered.items():
         named = Counter(getattr(spec, field) for spec in specs)
         assert set(named) == set(names or [""])
         usual = [named[way] for way in names if way not in ways.DEAR]
-        assert not usual or max(usual) < 1.4 * min(usual)
+        mean = sum(usual) / max(len(usual), 1)
+        assert all(abs(number - mean) < 4.5 * sqrt(mean) for number in usual)  # as counts of random draws are
     modes = Counter(spec.mode for spec in specs)
-    assert modes[ways.COMPILED] == pytest.approx(4000 / ways.DEAR[ways.COMPILED], rel=0.1)
+    assert modes[ways.COMPILED] == pytest.approx(8000 / ways.DEAR[ways.COMPILED], rel=0.1)
     small = Counter(turns.named(CaseSpec((2, 3)), offered, number).mode for number in range(1000))
     assert set(small) == {ways.QUICK, *ways.DEAR}
     assert small[ways.COMPILED] == pytest.approx(1000 / ways.DEAR[ways.COMPILED], rel=0.2)

@@ -5,13 +5,14 @@ from dataclasses import fields, replace
 
 import pytest
 
-from verify_norm.core import case_words
+from verify_norm.core import case_words, ways
 from verify_norm.core.case_words import case, count
 from verify_norm.core.spec import CaseSpec
 
 PLAIN = CaseSpec((2, 3))
-# Told otherwise, or of no interest to a reader: the data of a seed, how memory was filled, which checks looked.
+# Told otherwise, or of no interest to a reader: the data of a seed, how memory was filled, which checks looked, how.
 BESIDE = {"shape", "dtype", "seed", "poison", "further", "variant", "special", "special_in", "special_at", "frozen"}
+BESIDE |= ways.WAYS.keys()  # a finding's message names its way
 OTHER = {bool: lambda value: not value, float: lambda value: value + 2.0, int: lambda value: value + 1}
 
 

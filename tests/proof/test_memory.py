@@ -1,11 +1,15 @@
-"""What a proof and its checker refuse of memory: addresses outside, a place written twice, a read beside a write."""
+"""What a proof and its replay refuse of memory: addresses outside, a place written twice, a read beside a write."""
+
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from verify_norm.proof import check
 from verify_norm.proof.integers import num
 from verify_norm.proof.memory import NOWHERE, Buffer, NotProved, Values
+from verify_norm.proof.replay.check import Buffer as Place
+from verify_norm.proof.replay.program import Program, Real
+from verify_norm.proof.replay.reading import Rejected
 from verify_norm.proof.stages import Stage
 
 SIZE = 4
@@ -92,63 +96,56 @@ def test_stores_that_no_proof_allows(made, act, why):
         act(made)
 
 
-# The checker's own memory, which shares no code with that.
+# The replay's own memory, which shares no code with that.
 
 
 def place(given=False):
-    fresh = {"v": np.zeros(SIZE, np.uint64), "clean": np.ones(SIZE, bool), "count": np.zeros(SIZE, np.int64)}
-    fresh |= {name: np.zeros(SIZE, bool) for name in ("read", "now")}
-    return fresh | {"labels": [("0", 0)], "which": np.zeros(SIZE, np.int16), "given": given}
+    return Place(SIZE, np.zeros(SIZE, np.uint64) if given else None, "X" if given else "0")
 
 
-def program():
-    made = check._Program.__new__(check._Program)
-    made.kernel = "k"
-    made.claimed = lambda results, v, clean, label, depth: {"v": v, "clean": clean, "label": label, "depth": depth}
-    return made
+def program(launch):
+    return Program("k", {"launch": launch}, SimpleNamespace(centred=True), {}, ({}, set()))
 
 
-def stored(made, addresses, mask=True):
-    value = {"v": np.array(7), "clean": np.array(True), "label": "X", "depth": 2}
-    program().memory("tt.store", [(made, np.array(addresses)), value, np.asarray(mask)], [])
+def stored(made, addresses, mask=True, launch=1):
+    value = Real(np.array(7, np.uint64), np.array(True), "X", 2)
+    program(launch).store((made, np.array(addresses)), value, np.array(mask))
 
 
-def loaded(made, addresses):
-    return program().memory("tt.load", [(made, np.array(addresses))], ["%r"])
+def loaded(made, addresses, mask=True, launch=1):
+    return program(launch).load((made, np.array(addresses)), np.array(mask))
 
 
-def relaunched(made):
-    made["read"][:], made["now"][:] = False, False
-    return made
-
-
-def test_the_checker_loads_what_was_stored():
+def test_the_replay_loads_what_was_stored():
     made = place()
     stored(made, [-1, 2, SIZE], [False, True, False])
-    found = loaded(relaunched(made), [1, 2])
-    assert (found["v"].tolist(), found["label"], found["depth"]) == ([0, 7], "X", 2)
-    assert made["count"].tolist() == [0, 0, 1, 0]
+    stored(made, [0])  # another place, in the same launch
+    found = loaded(made, [1, 2], launch=2)
+    assert (found.v.tolist(), found.clean.tolist(), found.label, found.depth) == ([0, 7], [False, True], "X", 2)
+    found = loaded(made, [-1, 2, SIZE], [False, True, False], launch=2)
+    assert found.clean.tolist() == [False, True, False]
+    stored(made, [3], launch=2)
+    assert made.when.tolist() == [1, 0, 1, 2]
+    assert loaded(place(given=True), [0, SIZE - 1]).clean.all()
 
 
-def checked_twice(made):
-    stored(made, [1])
-    stored(relaunched(made), [1])
+READ, WRITTEN = "a place is read that is outside of its buffer, or that", "a place is written that is outside of its"
 
 
 @pytest.mark.parametrize(
     ("act", "why"),
     [
-        (lambda made: stored(made, [-1]), "outside of its buffer"),
-        (lambda made: stored(made, [SIZE]), "outside of its buffer"),
-        (lambda made: loaded(made, [-1]), "outside of its buffer"),
-        (lambda made: loaded(made, [SIZE]), "outside of its buffer"),
-        (lambda made: stored(made | {"given": True}, [0]), "an input"),
-        (lambda made: (loaded(made, [0]), stored(made, [0])), "that is read"),
-        (lambda made: (stored(made, [0]), loaded(made, [0])), "read in the launch that writes it"),
-        (lambda made: stored(made, [1, 1]), "written before"),
-        (checked_twice, "written before"),
+        (lambda made: stored(made, [-1]), WRITTEN),
+        (lambda made: stored(made, [SIZE]), WRITTEN),
+        (lambda made: loaded(made, [-1]), READ),
+        (lambda made: loaded(made, [SIZE]), READ),
+        (lambda made: stored(place(given=True), [0]), WRITTEN),
+        (lambda made: (loaded(made, [0]), stored(made, [0])), WRITTEN),
+        (lambda made: (stored(made, [0]), loaded(made, [0])), READ),
+        (lambda made: stored(made, [1, 1]), WRITTEN),
+        (lambda made: (stored(made, [1]), stored(made, [1], launch=2)), WRITTEN),
     ],
 )
-def test_memory_that_the_checker_rejects(act, why):
-    with pytest.raises(check.Rejected, match=why):
+def test_memory_that_the_replay_rejects(act, why):
+    with pytest.raises(Rejected, match=why):
         act(place())

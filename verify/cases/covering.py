@@ -145,20 +145,21 @@ def array(
     pairs = Pairs(op, dtypes, frozen=frozen, gpu=gpu)
     for spec in table:
         pairs.enter(spec)
-    impossible = 0
     rng, rows = Random(seed), list[CaseSpec]()
     for one in sorted(range(len(pairs.values)), key=lambda value: -pairs.missing[value].bit_count()):
         while pairs.missing[one]:
             two = pairs.missing[one].bit_length() - 1
             best = _best(pairs, one, two, rng, turns.STRIDE * len(rows))
-            if best is None:
+            if best is None:  # taken to be impossible, but a later case may have it by chance
                 pairs.missing[one] &= ~(1 << two)
                 pairs.missing[two] &= ~(1 << one)
-                impossible += 1
             else:
                 pairs.enter(best)
                 rows.append(best)
-    return Array(tuple(rows), pairs.all - impossible)
+    together = Pairs(op, dtypes, frozen=frozen, gpu=gpu)
+    for spec in (*table, *rows):
+        together.enter(spec)
+    return Array(tuple(rows), together.met)
 
 
 def _best(pairs: Pairs, one: int, two: int, rng: Random, number: int) -> CaseSpec | None:
