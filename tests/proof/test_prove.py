@@ -158,7 +158,7 @@ def test_what_the_benchmark_has_recorded(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")  # as the program sets it
     monkeypatch.syspath_prepend(HERE.parents[2] / "benchmarks")
     of_zoo, of_errors = importlib.import_module("proofs").recorded(found | {"lengths": {"rows": ()}})
-    assert of_zoo.startswith("zoo: ") and of_errors.startswith("errors: ")
+    assert (of_zoo[:5], of_errors[:8]) == ("zoo: ", "errors: ")
     for line in (of_zoo, of_errors):
         assert f"- {line} " in " ".join(page.split())
 
