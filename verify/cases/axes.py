@@ -72,7 +72,8 @@ def axes(op: Op, dtypes: Sequence[str], *, frozen: bool = False, gpu: bool = Fal
     free = [*shape, of_x, *options, *_data(op), *_memory(op)]
     offered = ways.offered(op, autograd=frozen, gpu=gpu)
     beside = {field: (of_x, *shape, *options) if field in MEETING else (of_x,) for field in offered}
-    taken = [_way(field, way, beside[field]) for field, names in offered.items() for way in names]
+    types = {way: _types(way, dtypes) for names in offered.values() for way in names}
+    taken = [_way(f, way, types[way], beside[f]) for f, names in offered.items() for way in names if types[way]]
     return (*free, _size(op, dtypes, options), *(_check(name, free) for name in turns.checks(op)), *taken)
 
 
@@ -242,7 +243,17 @@ def _check(name: str, beside: Iterable[Axis]) -> Axis:
     return Axis(f"check {name}", {name: [()]}, read, beside=tuple(axis.name for axis in beside), free=False)
 
 
-def _way(field: str, name: str, beside: Iterable[Axis]) -> Axis:
+def _types(way: str, dtypes: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the types that a case has where it takes a way: none named if several fit; nothing if none fits."""
+    pairs = [(dtype, weights) for dtype in dtypes for weights in (None, *WEIGHT_TYPES) if weights != dtype]
+    fit = [(d, weights) for d, weights in pairs if ways.fits(way, CaseSpec((2,), d, weight_dtype=weights))]
+    if len(fit) != 1:
+        return [()] * bool(fit)
+    ((dtype, weights),) = fit
+    return [(f"dtype {dtype}", f"{weights} weights" if weights else "weights of x's type")]
+
+
+def _way(field: str, name: str, types: Sequence[tuple[str, ...]], beside: Iterable[Axis]) -> Axis:
     """Return the axis of a way that a check takes, which has one value: a case may take several."""
     value = f"{field} {name}"
 
@@ -250,4 +261,4 @@ def _way(field: str, name: str, beside: Iterable[Axis]) -> Axis:
         named = ways.CHECKS[field] in spec.further and ways.taken(spec, field, (name,))
         return value if named and ways.fits(name, spec) else None
 
-    return Axis(value, {value: [()]}, read, beside=tuple(axis.name for axis in beside), free=False)
+    return Axis(value, {value: types}, read, beside=tuple(axis.name for axis in beside), free=False)
