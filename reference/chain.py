@@ -140,10 +140,14 @@ class Chain:
         return BASES[self.norm]
 
     @property
+    def all_stages(self) -> tuple[Stage, ...]:
+        """The stage before the norm, if there is one, and those behind it."""
+        return (*([] if self.before is None else [self.before]), *self.stages)
+
+    @property
     def tensors(self) -> tuple[str, ...]:
         """The names of what it takes beside x: what has x's shape, the parameters of the norm, and the rest."""
-        first = () if self.before is None else (self.before,)
-        own = [(stage.of_x, name) for stage in (*first, *self.stages) for name in stage.inputs]
+        own = [(stage.of_x, name) for stage in self.all_stages for name in stage.inputs]
         like_x, others = ([name for of_x, name in own if of_x == wanted] for wanted in (True, False))
         return (*like_x, *self.base.parameters, *others)
 

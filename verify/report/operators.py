@@ -58,8 +58,7 @@ def described(op: Op) -> str:
 
     if isinstance(op.reference, Function):
         chain = op.reference.chain
-        stages = (*([] if chain.before is None else [chain.before]), *chain.stages)
-        modules = [type(stage).__module__ for stage in stages] or [f"{reference.__name__}.{chain.norm}"]
+        modules = [type(stage).__module__ for stage in chain.all_stages] or [f"{reference.__name__}.{chain.norm}"]
         derived = (inspect.getdoc(sys.modules[module]) or "" for module in modules)
         return re.sub(r"`([^`]+)`", r"\1", "\n\n".join(derived))
     text = re.split(r"\n\n(?:(?:Returns|Raises|Notes|Examples)\n---|>>> )", inspect.getdoc(op.reference) or "")[0]

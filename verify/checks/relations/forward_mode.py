@@ -38,8 +38,7 @@ def forward_mode(run: Run) -> Iterator[Difference | NoData]:
     """
     spec, contract = plain(run), run.kernel.contract
     wide = contract.accumulate in ("float32", "float64") and contract.products == "float32"
-    derived = run.case.op.before is None and not run.case.op.quantized and run.case.op.quantizer is None
-    derived &= run.case.op.trained_inputs == run.case.op.own_inputs
+    derived = run.case.op.before is None and run.case.op.trained_inputs == run.case.op.own_inputs
     if not wide or contract.inplace or spec.dtype != "float32" or not derived:
         yield NoData()
         return
@@ -68,7 +67,7 @@ def _tangents(run: Run, case: Case) -> Mapping[str, torch.Tensor]:
     try:
         with warnings.catch_warnings(), forward_ad.dual_level(), Foreign() as foreign:
             warnings.simplefilter("ignore")  # torch builds its rules of forward mode by torch.jit, which is deprecated
-            for name in ("x", "weight", "bias", *_own(case)):
+            for name in ("x", "weight", "bias", *case.op.own_inputs):
                 if offer.get(name) is not None:
                     change = torch.tensor(_direction(name, tuple(offer[name].shape))).to(offer[name])
                     offer[name] = forward_ad.make_dual(offer[name].detach(), change)
@@ -77,11 +76,6 @@ def _tangents(run: Run, case: Case) -> Mapping[str, torch.Tensor]:
             return {name: change for name, change in found.items() if change is not None and not foreign.ran}
     except Exception:
         return {}
-
-
-def _own(case: Case) -> list[str]:
-    """Return the names of the inputs of the stages behind the norm."""
-    return [name for stage in case.op.stages for name in stage.inputs]
 
 
 def _direction(name: str, shape: tuple[int, ...]) -> Array:
