@@ -114,11 +114,11 @@ class Steps:
 def steps(stages: tuple[Stage, ...], n: Norm, dz: Array, v: Values, a: Arithmetic) -> Steps:
     """Return every z, where z0 = w·x̂ + b is off by dz: by nothing where w·x̂ of x = 0, or of w = 0, has no b.
 
-    An x that is off itself (`Norm.off`) may be 0 only in the reference.
+    An x that is off itself (`Norm.off`) may be 0 only in the reference. And 0·x̂ is NaN where a kernel's x̂ overflows.
     """
     size = np.abs(n.y) + (0.0 if n.bias is None else 2 * np.abs(n.bias))
     zeros = (n.x == 0).all(n.view.axes, keepdims=True) & (n.off is None)
-    nothing = zeros | (False if n.weight is None else n.weight == 0)
+    nothing = zeros | (False if n.weight is None else (n.weight == 0) & np.isfinite(dz))
     zs = [Approximate(n.y, np.where(nothing & (size == 0), 0.0, dz), size)]
     for stage in stages:
         zs.append(passed(stage, zs[-1], v, a))

@@ -198,6 +198,18 @@ def test_bounds_hold_and_are_reached(name, how):
     assert min(worst.values()) > 0.05, worst  # sums of many terms reach the least of theirs
 
 
+@pytest.mark.parametrize("small", [1.0, 2.0**-127])
+def test_a_weight_of_0_leaves_nothing_to_err_unless_xhat_overflows(small):
+    """x̂ of squares that underflow is infinite in float32, and 0·∞ is NaN: a right kernel's y is then unknown."""
+    forward, _ = ways("rmsnorm_silu")
+    given, options = arguments("rmsnorm_silu", (2, 8))
+    given |= {"x": given["x"] * small, "weight": np.where(np.arange(8) < 4, 0.0, given["weight"])}
+    delta = call(forward.error, given, **options | {"eps": 0.0}, arithmetic=FLOAT32).y
+    assert (delta[:, :4] == 0).all() == (small == 1)
+    assert np.isfinite(delta).all() == (small == 1)
+    assert not np.isfinite(delta[:, :4]).any() or small == 1
+
+
 @pytest.mark.parametrize("name", ["gated_rmsnorm", "modulate_layernorm", "add | rmsnorm | modulate"])
 def test_the_sum_and_statistics_are_those_of_the_norm(name):
     forward, _ = ways(name)

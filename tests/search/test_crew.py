@@ -1,5 +1,6 @@
 """Several processes change nothing but the time: what they find, in which order, and what ends the search."""
 
+import tempfile
 import threading
 import time
 from functools import partial
@@ -175,7 +176,7 @@ def test_a_case_that_lacks_memory_beside_others_is_examined_alone(first):
     together = Crew(Place(), 3)
 
     def part(answers, lane):
-        examined = together.examine(partial(call, answers))
+        examined = together.examine(partial(call, answers), SPEC)
         lane.enter(partial(results.append, examined))
 
     together.run([partial(part, lacking), *[partial(part, [right]) for _ in range(6)]])
@@ -183,7 +184,14 @@ def test_a_case_that_lacks_memory_beside_others_is_examined_alone(first):
     again = [number for which, number in beside if which][1]
     assert again == 1 < max(number for _, number in beside)
     assert not crowded(right)
-    assert Crew(Place()).examine(lambda: first) is first, "one process has nobody to wait for"
+    assert Crew(Place()).examine(lambda: first, SPEC) is first, "one process has nobody to wait for"
+
+
+def test_on_a_gpu_other_runs_may_have_the_memory(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    answers = [LACKING[0], Examined(SPEC)]
+    assert Crew(Place("cuda:0")).examine(lambda: answers.pop(0), SPEC) == Examined(SPEC)
+    assert not answers
 
 
 def test_a_case_alone_waits_for_others_and_they_for_it():

@@ -20,6 +20,7 @@ from verify_norm.search.search import replay
 FULL = [
     torch.OutOfMemoryError("CUDA out of memory."),  # torch's allocator
     RuntimeError("CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation'"),  # CUDA's own
+    RuntimeError("Triton Error [CUDA]: out of memory"),
 ]
 
 
@@ -137,6 +138,7 @@ class Lonely:
 
     def fresh(self):
         self.renewed += 1
+        return self.isolated
 
     def stage(self):
         return self.during
@@ -158,6 +160,19 @@ def test_a_process_that_is_dead_is_replaced_and_one_that_is_not_is_kept():
         runner = Lonely(Examined(SMALL, dead=dead))
         examine_in(runner, SMALL, CHECK_NAMES, 1.0)
         assert runner.renewed == dead
+
+
+def test_a_call_of_ours_that_fails_in_cuda_is_made_again_in_a_new_process():
+    """Other processes can cause it, as by a GPU whose memory is full; twice it is an error of this tool."""
+    unknown, right = RuntimeError("CUDA error: unknown error"), Examined(SMALL, looked=("accuracy",))
+    runner = Lonely(unknown, right)
+    assert examine_in(runner, SMALL, CHECK_NAMES, 1.0) == replace(right, looked=("accuracy", "crash"))
+    assert runner.renewed == 1
+    for errors, isolated in (((unknown, unknown), True), ((unknown,), False), ((RuntimeError("no"),), True)):
+        runner = Lonely(*errors, right)
+        runner.isolated = isolated
+        with pytest.raises(RuntimeError, match=str(errors[-1])):
+            examine_in(runner, SMALL, CHECK_NAMES, 1.0)
 
 
 def test_what_comes_back_from_a_process_of_its_own_has_not_crashed():

@@ -19,6 +19,7 @@ GAP = 3  # elements: an odd gap, in which rows lose their alignment
 GUARD = 64  # elements on each side: more than one vector load, less than what would cost time
 BEYOND = 2**16  # elements: an offset that 16 bits do not hold
 FAR = 2**31  # elements: the first offset that 32 bits do not hold
+FULL = "CUDA error: out of memory", "CUDA driver error: out of memory", "Triton Error [CUDA]: out of memory"
 FAR_ROWS = 1024  # at most: each touches a page of memory or two
 
 _TORCH = {name: getattr(torch, name) for name in FORMATS if hasattr(torch, name)}
@@ -199,9 +200,10 @@ def release(device: str) -> None:
 
 
 def full(error: BaseException | None) -> bool:
-    """Return whether an error says that GPU memory is full, by torch's allocator or by CUDA's own."""
-    of_cuda = isinstance(error, RuntimeError) and str(error).startswith("CUDA error: out of memory")
-    return of_cuda or isinstance(error, torch.OutOfMemoryError)
+    """Return whether an error says that GPU memory is full, by torch's allocator, by CUDA's own or by Triton."""
+    return isinstance(error, torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and str(error).startswith(FULL)
+    )
 
 
 def taken_by_others(error: BaseException, device: torch.device) -> bool:

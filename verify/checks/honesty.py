@@ -79,11 +79,9 @@ def _later(run: Run) -> Iterator[Difference]:
     """Yield the outputs whose bytes have changed since the call returned."""
     for name, before in run.at_return.items():
         now = guards.content(run.returned[name], whole=False)
-        if not torch.equal(now, before):
-            count = int((now != before).sum())
-            yield Difference(
-                name, f"{count} bytes of {name} change after the call has returned, which its work must not"
-            )
+        if count := int((now != before).sum()):
+            message = f"{count} bytes of {name} change after the call has returned, which its work must not"
+            yield Difference(name, message)
 
 
 def _arguments(run: Run) -> Iterator[Difference]:

@@ -16,6 +16,7 @@ from queue import LifoQueue
 
 from verify_norm.core.spec import CaseSpec
 from verify_norm.core.work import Compiled, Work
+from verify_norm.running import gpu_memory
 from verify_norm.running.isolate import Isolated
 from verify_norm.running.patience import kind
 from verify_norm.running.runners import Runner
@@ -154,12 +155,16 @@ class Crew:
         started, starting = (sum(getattr(one, name) for one in self._isolated) for name in ("started", "starting"))
         return Work(self.number, started, float(starting), compiled)
 
-    def examine(self, call: Callable[[], Examined]) -> Examined:
-        """Return call(), of a case; if that lacked memory beside others, what it returns alone."""
-        with self._gate.beside():
+    def examine(self, call: Callable[[], Examined], spec: CaseSpec) -> Examined:
+        """Return call(), of a case; if that lacked memory beside others, what it returns alone.
+
+        On a GPU the others may be of other runs.
+        """
+        device = self._first.device
+        with self._gate.beside(), gpu_memory.turn(device, int(gpu_memory.large(spec))):
             examined = call()
-        if self.number > 1 and crowded(examined):
-            with self._gate.alone():
+        if crowded(examined) and (self.number > 1 or device != "cpu"):
+            with self._gate.alone(), gpu_memory.turn(device, gpu_memory.PLACES):
                 return call()
         return examined
 

@@ -82,11 +82,13 @@ def examine_in(
 ) -> Examined:
     """Return `examine` of the runner's kernel; in a child process, a crash or a hang becomes a finding "crash".
 
-    A check may run the kernel again, near the case. If it crashes there, the other checks run without that check.
+    A check may run the kernel again, near the case. If it crashes there, the other checks run without that check. If a
+    call of this tool fails in CUDA, a new process examines the case once more.
     The case may take `timeout` seconds, and more where the kernel may build; `left` are the seconds of the run, and
     `further` those that one further run of a large case may take.
     """
     lost: list[Finding] = []
+    again = False
     while True:
         try:
             given = spec, checks, runner.device, runner.announce, contract, further
@@ -100,6 +102,11 @@ def examine_in(
             checks = tuple(check for check in checks if check != during)
             if not during or error.hung:
                 return Examined(spec, findings=tuple(lost), looked=("crash",) * bool(lost), hung=error.hung)
+            continue
+        except RuntimeError as error:  # of CUDA, in a call of ours: what another process does to the GPU may cause it
+            if again or not str(error).startswith("CUDA error") or not runner.fresh():
+                raise
+            again = True
             continue
         if examined.dead:
             runner.fresh()
