@@ -453,7 +453,7 @@ def results() -> str:
         "All rows, by verify-norm exhaust": exhausted(),
         "The judge, by benchmarks/rate.py": judging(),
         "The kernels on an H200, by benchmarks/verify_all.py": summary("h200") + "\n\n" + reports("h200"),
-        "Speed, by benchmarks/run.py": speed("perf", "fp8", "seed001", "seed003", "seed004", "choices"),
+        "Speed, by benchmarks/run.py": speed("perf", "fp8", "chains", "channels", "seed001", "seed003", "seed004", "choices"),
         "Host time, by benchmarks/host.py": host_times(),
         "Profiles, by benchmarks/ncu.py": profiles(),
     }
