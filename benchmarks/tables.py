@@ -23,6 +23,7 @@ MISTAKES = {
     "xhat_bf16": "x̂ rounded to bf16",
 }
 TITLE = "# Results\n\n`python benchmarks/tables.py` prints this page from `benchmarks/results`."
+PRESETS = "perf", "fp8", "chains", "channels", "seed001", "seed003", "seed004", "choices"
 SPEED = (
     "GB/s of the bytes that must move. `copy` copies as many bytes in the same run. In parentheses: our speed relative "
     "to this copy and to the fastest peer whose results are right. A `wrong` result exceeds its bound; it is not timed."
@@ -453,7 +454,7 @@ def results() -> str:
         "All rows, by verify-norm exhaust": exhausted(),
         "The judge, by benchmarks/rate.py": judging(),
         "The kernels on an H200, by benchmarks/verify_all.py": summary("h200") + "\n\n" + reports("h200"),
-        "Speed, by benchmarks/run.py": speed("perf", "fp8", "chains", "channels", "seed001", "seed003", "seed004", "choices"),
+        "Speed, by benchmarks/run.py": speed(*PRESETS),
         "Host time, by benchmarks/host.py": host_times(),
         "Profiles, by benchmarks/ncu.py": profiles(),
     }
