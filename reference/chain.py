@@ -152,9 +152,14 @@ class Chain:
         return (*like_x, *self.base.parameters, *others)
 
     @property
+    def own(self) -> tuple[str, ...]:
+        """The names of the inputs of its stages."""
+        return tuple(name for stage in self.all_stages for name in stage.inputs)
+
+    @property
     def trained(self) -> tuple[str, ...]:
         """Those of its tensors whose gradients a backward returns."""
-        constants = {name for stage in self.stages if not stage.trained for name in stage.inputs}
+        constants = {name for stage in self.all_stages if not stage.trained for name in stage.inputs}
         return tuple(name for name in self.tensors if name not in constants)
 
     @property
@@ -328,11 +333,6 @@ class Function:
             options |= {"largest": quantizer.largest, "z_lost": None, "scale_floor": 0.0}
         named = [Parameter(name, Parameter.KEYWORD_ONLY, default=default) for name, default in options.items()]
         return Signature([*tensors, *named])
-
-
-def given(reference: Callable[..., Any], x: Array, values: Values) -> Array:
-    """Return what an operator's reference normalizes in place of x: x itself, but for a stage before the norm."""
-    return reference.chain.given(x, values) if isinstance(reference, Function) else x
 
 
 @lru_cache(None)

@@ -92,8 +92,7 @@ def operators(name: str, chain: Chain, summary: str) -> tuple[Op, ...]:
             forward=forward,
             view=VIEWS.get(chain.norm, "rows"),
             summary=words,
-            stages=chain.stages,
-            before=chain.before,
+            chain=chain,
             centred=chain.base.centred,
             averages=chain.base.averages,
         )

@@ -275,7 +275,7 @@ def resolved(text: str) -> tuple[str, str]:
     if not is_chain(text):
         return text, ""
     chain, name, constants = told(text)
-    own = next((op.name for op in OPS.values() if getattr(op.reference, "chain", None) == chain), None)
+    own = next((op.name for op in OPS.values() if op.chain == chain), None)
     if not (chain.stages or chain.before):
         own = f"{'add_' if chain.adds else ''}{chain.norm}"
         one_of("operator", own, map(base, OPS), see=LIST)

@@ -97,10 +97,10 @@ class Op:
     `reference` and `error` take the float64 arguments that they name. `error` also takes `arithmetic`; it returns, for
     each element of every output, how far a kernel of that arithmetic may be from the truth before the final rounding.
     `view` says which elements are normalized together: the last dimensions, a group of channels of one sample, or a
-    channel of all samples. `stages` follow the norm, and one may stand `before` it (`verify_norm.reference.stages`). A
-    `quantized` y is multiplied by a scale and saturated (`verify_norm.reference.quantized`); a stage that quantizes is
-    the `quantizer`. A `centred` norm subtracts the mean; one that `averages` takes the mean of the squares, L2Norm
-    their sum.
+    channel of all samples. An operator that is a `chain` has stages behind its norm, or before it
+    (`verify_norm.reference.chain`). A `quantized` y is multiplied by a scale and saturated
+    (`verify_norm.reference.quantized`); a stage that quantizes is the `quantizer`. A `centred` norm subtracts the mean;
+    one that `averages` takes the mean of the squares, L2Norm their sum.
     """
 
     name: str
@@ -112,11 +112,20 @@ class Op:
     forward: str | None = None
     view: View = "rows"
     summary: str = ""
-    stages: tuple[Any, ...] = ()  # a kernel's module sees this one, and no reference
-    before: Any = None  # a stage
+    chain: Any = None  # a kernel's module sees this one, and no reference
     quantized: bool = False
     centred: bool = True
     averages: bool = True
+
+    @property
+    def stages(self) -> tuple[Any, ...]:
+        """The stages behind the norm."""
+        return () if self.chain is None else tuple(self.chain.stages)
+
+    @property
+    def before(self) -> Any:
+        """The stage before the norm; None where there is none."""
+        return None if self.chain is None else self.chain.before
 
     @property
     def linear(self) -> bool:
@@ -126,7 +135,7 @@ class Op:
     @property
     def quantizer(self) -> Any:
         """The stage that makes 8 bits of y (`verify_norm.reference.stages.quantize`); None where there is none."""
-        return next((stage for stage in self.stages if stage.name == "quantize"), None)
+        return None if self.chain is None else self.chain.quantizer
 
     @property
     def scaled(self) -> bool:
@@ -136,14 +145,12 @@ class Op:
     @property
     def own_inputs(self) -> tuple[str, ...]:
         """The names of the inputs of its stages."""
-        stages = (*self.stages, *([] if self.before is None else [self.before]))
-        return tuple(name for stage in stages for name in stage.inputs)
+        return () if self.chain is None else tuple(self.chain.own)
 
     @property
     def trained_inputs(self) -> tuple[str, ...]:
         """Those of them whose gradients a backward returns."""
-        constants = {name for stage in self.stages if not stage.trained for name in stage.inputs}
-        return tuple(name for name in self.own_inputs if name not in constants)
+        return tuple(name for name in self.own_inputs if name in self.chain.trained)
 
 
 @dataclass(frozen=True, slots=True)

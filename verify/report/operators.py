@@ -7,7 +7,6 @@ import sys
 from verify_norm import reference
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Extent, Op, Tensor, View
-from verify_norm.reference.chain import Function
 
 SHAPES: dict[View, dict[Extent, str]] = {  # by what is normalized together
     "rows": {"data": "(…, *normalized_shape)", "affine": "normalized_shape", "statistic": "(M,), one of each row"},
@@ -56,9 +55,9 @@ def described(op: Op) -> str:
     def named(found: re.Match[str]) -> str:
         return f"`{names.get((found[1] or own, found[2]), found[0].strip('`'))}`"
 
-    if isinstance(op.reference, Function):
-        chain = op.reference.chain
-        modules = [type(stage).__module__ for stage in chain.all_stages] or [f"{reference.__name__}.{chain.norm}"]
+    if op.chain is not None:
+        stages = [type(stage).__module__ for stage in op.chain.all_stages]
+        modules = stages or [f"{reference.__name__}.{op.chain.norm}"]
         derived = (inspect.getdoc(sys.modules[module]) or "" for module in modules)
         return re.sub(r"`([^`]+)`", r"\1", "\n\n".join(derived))
     text = re.split(r"\n\n(?:(?:Returns|Raises|Notes|Examples)\n---|>>> )", inspect.getdoc(op.reference) or "")[0]

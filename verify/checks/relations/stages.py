@@ -101,7 +101,7 @@ def normalized(run: Run) -> Array:
     x, residual = exact.get("residual_out", exact.get("x")), exact.get("residual")
     assert x is not None
     if residual is None:
-        return chain.given(run.case.op.reference, x, exact)
+        return x if run.case.op.chain is None else run.case.op.chain.given(x, exact)
     if run.kernel.contract.residual == "rounded":
         return FORMATS[run.case.spec.dtype].round(x + residual)
     return nearest(x + residual, arithmetic_of(run))
@@ -110,8 +110,8 @@ def normalized(run: Run) -> Array:
 def norm(run: Run) -> Norm:
     """Return the exact normalization of a case that has its own statistics."""
     case, x = run.case, normalized(run)
-    if isinstance(case.op.reference, chain.Function):
-        own, given = case.op.reference.chain, {**case.arguments, **case.exact}
+    if case.op.chain is not None:
+        own, given = case.op.chain, {**case.arguments, **case.exact}
         return own.base.norm(x, given) if own.before is None else own.normalized(given["x"], given, arithmetic_of(run))
     view, weight, bias = view_of(case, x), case.exact.get("weight"), case.exact.get("bias")
     if has_mean(case):
