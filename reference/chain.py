@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from verify_norm.reference import l2norm, layernorm, residual_sum, rmsnorm, rounding
+from verify_norm.reference import l2norm, layernorm, residual_sum, rmsnorm, rounding, statistics_rounding
 from verify_norm.reference.arithmetic import Arithmetic, finite_below
 from verify_norm.reference.norm import Norm
 from verify_norm.reference.stages.quantize import Quantize
@@ -219,7 +219,7 @@ class Chain:
         return self._forward_of(residual_sum.sum_error(v["x"], v["residual"], a), together)
 
     def _errors(self, n: Norm, v: Values, a: Arithmetic) -> tuple[Array, ...]:
-        e = rounding.statistics_error(n, a)
+        e = statistics_rounding.statistics_error(n, a)
         z = rounding.affine_error(n, rounding.xhat_error(n, e, a), a)
         *before, y = steps(self.stages, n, z, v, a).zs
         pairs = zip(self.stages, before, strict=True)
@@ -270,7 +270,7 @@ class Chain:
         a: Arithmetic = v["arithmetic"]
         x, given = self._source(v), v.get("given")
         n = self.normalized(x, v, a)
-        z = rounding.affine_error(n, rounding.xhat_error(n, rounding.saved_error(n, a, given), a), a)
+        z = rounding.affine_error(n, rounding.xhat_error(n, statistics_rounding.saved_error(n, a, given), a), a)
         taken = steps(self.stages, n, z, v, a)
         dz, lost, own = taken.pulled_error(v["dy"].reshape(n.view.shape), v, a)
         dx, *parameters = rounding.gradients_error(n, dz, a, lost=lost, given=given)

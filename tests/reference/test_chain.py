@@ -9,8 +9,9 @@ from references import EPS, FLOAT32, compare, leaf, pulled
 
 from verify_norm.core.ops import OPS
 from verify_norm.reference.chain import Chain, Function, record, steps
-from verify_norm.reference.rounding import affine_error, statistics_error, xhat_error
+from verify_norm.reference.rounding import affine_error, xhat_error
 from verify_norm.reference.stages.stage import passed
+from verify_norm.reference.statistics_rounding import statistics_error
 
 ACTS = {"silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu, "sigmoid": torch.sigmoid}
 NORMS = {

@@ -17,7 +17,7 @@ from verify_norm.checks.relations.equations import arithmetic_of
 from verify_norm.core import geometry, ops
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.run import Case, Run
-from verify_norm.reference import batchnorm, chain, layernorm, rmsnorm, rounding
+from verify_norm.reference import batchnorm, chain, layernorm, rmsnorm, rounding, statistics_rounding
 from verify_norm.reference.arithmetic import DIVISION, Arithmetic, nearest
 from verify_norm.reference.norm import Norm
 from verify_norm.reference.quantized import product_error
@@ -112,7 +112,10 @@ def norm(run: Run) -> Norm:
     case, x = run.case, normalized(run)
     if case.op.chain is not None:
         own, given = case.op.chain, {**case.arguments, **case.exact}
-        return own.base.norm(x, given) if own.before is None else own.normalized(given["x"], given, arithmetic_of(run))
+        made: Norm = (
+            own.base.norm(x, given) if own.before is None else own.normalized(given["x"], given, arithmetic_of(run))
+        )
+        return made
     view, weight, bias = view_of(case, x), case.exact.get("weight"), case.exact.get("bias")
     if has_mean(case):
         return layernorm.norm(view, x, weight, bias, case.spec.eps)
@@ -122,7 +125,7 @@ def norm(run: Run) -> Norm:
 def stages(run: Run) -> Stages:
     """Return the statistics of a case that has its own, and their errors under the kernel's contract."""
     case, n, a = run.case, norm(run), arithmetic_of(run)
-    e = rounding.saved_error(n, a)
+    e = statistics_rounding.saved_error(n, a)
     if case.exact.get("residual") is not None:  # a kernel may keep more of the sum than it promises
         lost = FORMATS[case.spec.dtype].u * (np.abs(n.x) + np.abs(n.x).max(initial=0.0))
     else:
