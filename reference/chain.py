@@ -330,7 +330,7 @@ class Function:
         if self.way == "forward_error" and self.chain.adds:
             options["rounded"] = None
         if (quantizer := self.chain.quantizer) is not None:
-            options |= {"largest": quantizer.largest, "z_lost": None, "scale_floor": 0.0}
+            options |= {"largest": quantizer.largest, "z_lost": None, "scale_floor": 0.0, "e8m0": "floor"}
         named = [Parameter(name, Parameter.KEYWORD_ONLY, default=default) for name, default in options.items()]
         return Signature([*tensors, *named])
 

@@ -22,6 +22,8 @@ NEEDS = {  # what an operator has if a field is about it
     "offset_weight": "weight_offset",
     "z": "y_scale",
     "scale_floor": "y_scale",
+    "e8m0": "y_scale",
+    "packing": "y_scale",
 }
 
 

@@ -342,4 +342,10 @@ def roundings(contract: Contract, dtype: str, output: str) -> dict[str, Any]:
     largest = np.inf if contract.saturate == "overflow" else FORMATS[output].largest
     narrow = None if contract.z is None else FORMATS[dtype if contract.z == "x" else contract.z]
     lost = (0.0, 0.0, np.inf) if narrow is None else (narrow.u, float(narrow.ulp(0.0)) / 2, narrow.largest)
-    return {"rounded": rounded, "largest": largest, "z_lost": lost, "scale_floor": contract.scale_floor}
+    return {
+        "rounded": rounded,
+        "largest": largest,
+        "z_lost": lost,
+        "scale_floor": contract.scale_floor,
+        "e8m0": contract.e8m0,
+    }

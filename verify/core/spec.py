@@ -82,7 +82,9 @@ class Tensor:
     name: str
     extent: Extent
     role: Literal["input", "weight", "saved", "cotangent", "state", "output"]
-    dtype: Literal["x", "weight", "float32", "float8_e4m3fn", "float8_e5m2", "int8"] = "x"
+    dtype: Literal[
+        "x", "weight", "float32", "float8_e4m3fn", "float8_e5m2", "int8", "float4_e2m1fn", "float8_e8m0fnu"
+    ] = "x"
     optional: bool = False
 
     def among(self, dtype: str, weight_dtype: str | None) -> str:
@@ -189,6 +191,9 @@ class Contract:
         outputs overflow.
     z : type to which the result of the norm, and of stages, is rounded before it is quantized, and before its largest
         is taken ("x": that of x, as of a norm and a quantization in turn); None: no rounding.
+    e8m0 : how the power of two of an MX block is rounded: "floor" (OCP), "ceil", "even", or "rceil", that of
+        max |z|/L upwards, as PTX's cvt.rp (`verify_norm.reference.stages.block_scale`).
+    packing : the 4 bits of a byte that hold the first of its two numbers: "low" (torch.float4_e2m1fn_x2), or "high".
     scale_floor : the smallest scale of a quantized y that the data determine, as 4.359654017857143e-06 = 1/(448·512).
     """
 
@@ -211,6 +216,8 @@ class Contract:
     saturate: Beyond = "either"
     z: Float | Literal["x"] | None = None
     scale_floor: NotNegative = 0.0
+    e8m0: Literal["floor", "ceil", "even", "rceil"] = "floor"
+    packing: Literal["low", "high"] = "low"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import sys
 from verify_norm import reference
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Extent, Op, Tensor, View
+from verify_norm.reference.stages.quantize import BLOCKS
 
 SHAPES: dict[View, dict[Extent, str]] = {  # by what is normalized together
     "rows": {"data": "(…, *normalized_shape)", "affine": "normalized_shape", "statistic": "(M,), one of each row"},
@@ -26,8 +27,8 @@ def shape(tensor: Tensor, op: Op) -> str:
     if tensor.extent == "sample":
         return "(B, *normalized_shape), one of each sample; or as x, of each token"
     if tensor.extent == "block":
-        each = {"per_token": "row", "group64": "64 elements of a row", "group128": "128 elements of a row"}
-        return f"(M, K), one of each {each[op.quantizer.granularity]}"
+        length = BLOCKS.get(op.quantizer.granularity)
+        return f"(M, K), one of each {'row' if length is None else f'{length} elements of a row'}"
     if tensor.extent == "position":
         return "(…, R/2) for x (…, H, N), one row of each token; (M, R/2) for x (M, N)"
     return "(1,)" if tensor.extent == "one" else SHAPES[op.view][tensor.extent]
