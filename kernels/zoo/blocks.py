@@ -68,28 +68,58 @@ def stored(y: Tensor, form: str, x: Tensor, packing: str = "low", *, saturated: 
 
 
 def mx(
-    x, weight, eps, weight_offset, normalized_shape, *, form="e4m3fn", how="floor", packing="low",
-    of=lambda a: a, used=lambda s: s, saturated=True, length=32, folded=False,
-):  # fmt: skip
+    x,
+    weight,
+    eps,
+    weight_offset,
+    normalized_shape,
+    residual=None,
+    *,
+    form="e4m3fn",
+    how="floor",
+    packing="low",
+    of=lambda a: a,
+    used=lambda s: s,
+    saturated=True,
+    length=32,
+    folded=False,
+):
     """RMSNorm in blocks of MX; `of` changes the largest |z|, `used` the scale that y is divided by."""
-    z, rstd = normalized(x, weight, eps, weight_offset, normalized_shape)
+    h = x if residual is None else x.float() + residual.float()
+    z, rstd = normalized(h, weight, eps, weight_offset, normalized_shape)
     scale = power(of(most(z, length)), form, how)
     by = each(used(scale), z, length)
     y = (z * (1 / by).float() if folded else z.double() / by).float()
     bits = torch.where(scale.isnan(), 255, torch.log2(scale) + 127).to(torch.uint8)
     bits = bits.repeat_interleave(length // 32, 1)[:, : -(-z.shape[1] // 32)]
-    return stored(y, form, x, packing, saturated=saturated), bits, rstd
+    summed = () if residual is None else (h.to(x.dtype),)
+    return stored(y, form, x, packing, saturated=saturated), bits, *summed, rstd
+
+
+def _e4m3(scale: Tensor) -> Tensor:
+    return scale.clamp(max=448.0).to(torch.float8_e4m3fn)
 
 
 def nvfp4(
-    x, weight, global_scale, eps, weight_offset, normalized_shape, *, packing="low", used=lambda s: s, length=16,
-    typed=lambda s: s.clamp(max=448.0).to(torch.float8_e4m3fn), of_tensor=True, guarded=True,
-):  # fmt: skip
+    x,
+    weight,
+    global_scale,
+    eps,
+    weight_offset,
+    normalized_shape,
+    *,
+    packing="low",
+    used=lambda s: s,
+    length=16,
+    typed=_e4m3,
+    of_tensor=True,
+    guarded=True,
+):
     """RMSNorm in blocks of NVFP4, as vLLM's: y = z·(1/(s·(1/g))), and 0 where s is 0."""
     z, rstd = normalized(x, weight, eps, weight_offset, normalized_shape)
     g = global_scale if of_tensor else torch.ones_like(global_scale)
     scale = typed(g * (most(z, length) * (1 / 6)))
-    s = used(scale.float() if scale.dtype != torch.float8_e4m3fn else scale.float())
+    s = used(scale.float())
     inverse = 1 / (s * (1 / global_scale))
     inverse = torch.where(s == 0, 0.0, inverse) if guarded else inverse
     y = z * each(inverse, z, length)
@@ -97,13 +127,21 @@ def nvfp4(
     return stored(y, "e2m1", x, packing), scale.to(torch.float8_e4m3fn), rstd
 
 
-mx_in_torch_types = mx
-
-
 def mx_as_e8m0(x, weight, eps, weight_offset, normalized_shape):
     """Right: the scale in torch.float8_e8m0fnu."""
     y, scale, rstd = mx(x, weight, eps, weight_offset, normalized_shape)
     return y, scale.view(torch.float8_e8m0fnu), rstd
+
+
+def mx_added(x, residual, weight, eps, weight_offset, normalized_shape, *, of=lambda a: a):
+    """Right: the same of x + residual."""
+    return mx(x, weight, eps, weight_offset, normalized_shape, residual, of=of)
+
+
+def mx_before_the_addition(x, residual, weight, eps, weight_offset, normalized_shape):
+    """Wrong: the scale is that of the norm of x, without the residual."""
+    z, _ = normalized(x, weight, eps, weight_offset, normalized_shape)
+    return mx_added(x, residual, weight, eps, weight_offset, normalized_shape, of=lambda a: most(z, 32))
 
 
 mxfp4 = partial(mx, form="e2m1")

@@ -27,6 +27,7 @@ SPECS = (
 )  # fmt: skip
 ONCE = tuple(replace(spec, further=()) for spec in SPECS)
 FP8, FP4, NV = "rmsnorm | quantize(e4m3fn, mx)", "rmsnorm | quantize(e2m1, mx)", "rmsnorm | quantize(e2m1, nvfp4)"
+ADDED = "add | rmsnorm | quantize(e4m3fn, mx)"
 E5M2 = "rmsnorm | quantize(e5m2, mx)"
 
 
@@ -38,6 +39,7 @@ RIGHT = [
     (FP8, blocks.mx, {}),
     (FP8, blocks.mx_as_e8m0, {}),
     (FP8, blocks.mx_folded, {}),
+    (ADDED, blocks.mx_added, {}),
     (FP8, blocks.mx_rceil, {"e8m0": "rceil"}),
     (FP8, partial(blocks.mx, how="even"), {"e8m0": "even"}),
     (E5M2, partial(blocks.mx, form="e5m2", how="ceil"), {"e8m0": "ceil"}),
@@ -56,12 +58,13 @@ def test_right_kernels_are_within_the_bound(name, run, contract, findings):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "run", "contract"), [RIGHT[0], RIGHT[6], RIGHT[9]])
+@pytest.mark.parametrize(("name", "run", "contract"), [RIGHT[0], RIGHT[7], RIGHT[10]])
 def test_right_kernels_pass_every_check(name, run, contract, findings):
     assert findings(kernel(name, run, **contract), SPECS) == {}
 
 
 WRONG = [
+    (ADDED, blocks.mx_before_the_addition, {"y", "y_scale"}),
     (FP8, blocks.mx_one_too_large, {"y", "y_scale"}),
     (FP8, blocks.mx_one_too_small, {"y", "y_scale"}),
     (FP8, blocks.mx_rceil, {"y", "y_scale"}),

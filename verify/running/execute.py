@@ -241,7 +241,7 @@ def bound(kernel: Kernel, case: Case) -> dict[str, Any]:
 def _output(name: str, value: torch.Tensor | None, case: Case, kernel: Kernel) -> Output | None:
     if value is None:
         return None
-    dtype, held = packed.values(name, value, case, kernel.contract)
+    dtype, held = packed.values(name, value, case.spec, case.op, kernel.contract)
     judge = make.judge_of(case.spec, case.device)
     return Output(dtype, tuple(held.shape), placement.to_float64(held, judge), None)
 

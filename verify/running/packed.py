@@ -4,14 +4,16 @@ Kernels return these as torch's types, or as bytes (uint8). Row after row, two n
 an odd length, half of its last byte holds nothing. `Contract.packing` says which half comes first.
 """
 
+import math
+
 import torch
 
 from verify_norm.core import geometry
-from verify_norm.core.run import Case
-from verify_norm.core.spec import Contract
+from verify_norm.core.spec import CaseSpec, Contract, Op
 
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # of the three bits below the sign
-PAIRS = {"float4_e2m1fn": "float4_e2m1fn_x2"}  # the names of torch
+E8M0 = (*(2.0**k for k in range(-127, 128)), math.nan)
+PAIRS = ("uint8", "float4_e2m1fn_x2")
 
 
 def unpacked(raw: torch.Tensor, n: int, packing: str = "low") -> torch.Tensor:
@@ -26,19 +28,16 @@ def unpacked(raw: torch.Tensor, n: int, packing: str = "low") -> torch.Tensor:
     return torch.where(codes > 7, -sizes, sizes)
 
 
-def values(name: str, value: torch.Tensor, case: Case, contract: Contract) -> tuple[str, torch.Tensor]:
+def values(name: str, value: torch.Tensor, spec: CaseSpec, op: Op, contract: Contract) -> tuple[str, torch.Tensor]:
     """Return the type of an output and its values, those of few bits in a type that holds them."""
-    own, kind = str(value.dtype).removeprefix("torch."), _kind(name, case)
+    own = str(value.dtype).removeprefix("torch.")
+    kind = next((tensor.dtype for tensor in op.outputs if tensor.name == name), "")
     if kind == "float8_e8m0fnu" and own == "uint8":
-        return kind, value.view(torch.float8_e8m0fnu)
-    if kind not in PAIRS or own not in ("uint8", PAIRS[kind]):
+        return kind, torch.tensor(E8M0, dtype=torch.float64, device=value.device)[value.long()]
+    if kind != "float4_e2m1fn" or own not in PAIRS:
         return own, value
-    n, M = geometry.row_length(case.spec, case.op), geometry.rows(case.spec, case.op)
+    n, M = geometry.row_length(spec, op), geometry.rows(spec, op)
     raw = value.contiguous().view(torch.uint8)
     if raw.numel() != M * -(-n // 2):
-        return own, value  # nothing that could be unpacked
-    return kind, unpacked(raw.reshape(M, -(-n // 2)), n, contract.packing).reshape(case.spec.shape)
-
-
-def _kind(name: str, case: Case) -> str:
-    return next((tensor.dtype for tensor in case.op.outputs if tensor.name == name), "")
+        return own, raw  # nothing that could be unpacked
+    return kind, unpacked(raw.reshape(M, -(-n // 2)), n, contract.packing).reshape(spec.shape)
