@@ -79,8 +79,7 @@ def certified(name: str, seed: int) -> Iterator[Found]:
     """Yield what each method finds for both directions of an operator, in every family of cases."""
     forward = ops.OPS[f"{name}_fwd"]
     if forward.quantizer is not None:
-        several = BLOCKS[:1] if forward.quantizer.dtype == "int8" else BLOCKS  # −128 for −127 is a bound of 1
-        for number, (family, spec) in enumerate((*ROWS, *several)):
+        for number, (family, spec) in enumerate((*ROWS, *BLOCKS)):
             yield from _values(spec, forward, make.exact_inputs(replace(spec, seed=seed + number), forward), family)
         return
     backward = ops.OPS[f"{name}_bwd"]
@@ -99,7 +98,9 @@ def _values(spec: CaseSpec, op: Op, given: make.Exact, family: str) -> Iterator[
         truth = evaluate(spec, op, given)
     for output, claim, delta in zip(op.outputs, claims, make.errors(spec, op, DOUBLE, given), strict=True):
         off = np.abs((claim.ravel() - truth[output.name]).astype(float))
-        yield _found(output.name, family, "50 digits, relative", off, delta.ravel(), np.abs(claim).max())
+        free = op.quantizer is not None and op.quantizer.dtype == "int8" and output.name == "y"
+        kept = claim.ravel() > -127 if free else slice(None)  # −128 is right too: a bound of 1, which shows nothing
+        yield _found(output.name, family, "50 digits, relative", off[kept], delta.ravel()[kept], np.abs(claim).max())
 
 
 def _gradients(spec: CaseSpec, op: Op, given: make.Exact, family: str, rng: np.random.Generator) -> Iterator[Found]:
