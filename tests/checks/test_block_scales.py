@@ -89,3 +89,15 @@ WRONG = [
 def test_mistakes_are_detected_by_name(name, run, outputs, findings):
     found = findings(kernel(name, run), ONCE[:12], "signature", "accuracy")
     assert {output for _, output in found} == outputs, found
+
+
+@pytest.mark.parametrize(
+    ("name", "run", "contract"),
+    [
+        (FP8, partial(blocks.mx_of_the_neighbour, how="rceil"), {"e8m0": "rceil"}),
+        (FP8, blocks.mx, {"e8m0": "rceil"}),
+        (NV, blocks.nvfp4, {"packing": "high"}),
+    ],
+)
+def test_a_weaker_contract_is_another_one_and_no_excuse(name, run, contract, findings):
+    assert ("accuracy", "y") in findings(kernel(name, run, **contract), ONCE[:5], "accuracy")
