@@ -84,7 +84,7 @@ class Quantize:
     @property
     def inputs(self) -> tuple[str, ...]:
         """The names of what it takes beside z."""
-        if self.granularity == "nvfp4":
+        if self._of_tensor:
             return ("global_scale",)
         return ("y_scale",) if not self.dynamic else ("scale_ub",) if self.bounded else ()
 
@@ -106,7 +106,7 @@ class Quantize:
     @property
     def divisions(self) -> int:
         """How many roundings a scale has before it gets its type."""
-        return DIVISION + 2 * (self.granularity == "nvfp4")
+        return DIVISION + 2 * self._of_tensor
 
     def _range(self, given: Inputs) -> float:
         """Return the magnitude at which y saturates: L, or infinity by contract."""
@@ -165,6 +165,7 @@ class Quantize:
 
     @property
     def _of_tensor(self) -> bool:
+        """Whether all scales have a factor that is one of the tensor's."""
         return self.granularity == "nvfp4"
 
     def _rounded(self, z: Approximate, given: Inputs) -> Approximate:

@@ -57,7 +57,7 @@ QUANTIZED = {
     "int8": "int8",
     "e2m1": "float4_e2m1fn",
 }  # the types of y, as `quantize` has them
-WIDE = ("float8_e4m3fn", "float8_e5m2", "int8")  # of those the ones with scales in float32
+WIDE = ("float8_e4m3fn", "float8_e5m2", "int8")  # those whose scales may be float32
 VIEWS: dict[str, View] = {"groupnorm": "groups"}  # the others normalize rows
 STAGES: dict[str, dict[str, Stage]] = {  # by name, and by what stands in parentheses; "" where nothing does
     "silu": {"": Activate("silu")},
