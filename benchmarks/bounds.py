@@ -33,7 +33,7 @@ from verify_norm.core.judge import ratio
 from verify_norm.core.run import Expected
 from verify_norm.reference import groupnorm, layernorm, rmsnorm
 from verify_norm.reference.arithmetic import PRODUCTS, Arithmetic
-from verify_norm.reference.rounding import Given
+from verify_norm.reference.statistics_rounding import Given
 
 FAMILIES = ("normal", "heavy", "channel", "constant", "identical", "integers", "alternating", "sorted", "ramp", "steps")
 WANTED = {"float32": 0.1, "float16": 0.95, "bfloat16": 0.95}  # the largest ratio that correct kernels must reach

@@ -69,7 +69,7 @@ class Draw:
     @property
     def chain(self) -> Chain:
         """The chain of the operator."""
-        chain: Chain = OPS[f"{self.name}_fwd"].reference.chain  # type: ignore[attr-defined]
+        chain: Chain = OPS[f"{self.name}_fwd"].chain
         return chain
 
 
@@ -95,7 +95,7 @@ def draw(seed: int, index: int) -> Draw:
     name, dtype = NAMES[index % len(NAMES)], str(rng.choice(list(WANTED)))
     wdtype = dtype if rng.random() < 0.6 else "float32"
     op = OPS[f"{name}_bwd"]
-    norm = op.reference.chain.norm  # type: ignore[attr-defined]
+    norm = op.chain.norm
     grouped = op.view == "groups"
     shape, G = draw_shape(rng, "groupnorm" if grouped else norm)
     shape = shape if len(shape) > 2 or rng.random() < 0.3 else (*_divided(rng, shape[0]), shape[1])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from verify_norm.reference import layernorm, residual_sum, rounding
+from verify_norm.reference import layernorm, residual_sum, rounding, statistics_rounding
 from verify_norm.reference.arithmetic import Arithmetic
 from verify_norm.reference.layernorm import Backward
 from verify_norm.reference.view import Array, Shape, rows
@@ -141,7 +141,7 @@ def backward_error(
     eps: float,
     normalized_shape: Shape = None,
     arithmetic: Arithmetic,
-    given: rounding.Given | None = None,
+    given: statistics_rounding.Given | None = None,
 ) -> Backward:
     """Return how far a kernel may be from `backward`, per element, before the final rounding.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from verify_norm.reference import residual_sum, rmsnorm, rounding
+from verify_norm.reference import residual_sum, rmsnorm, rounding, statistics_rounding
 from verify_norm.reference.arithmetic import Arithmetic
 from verify_norm.reference.rmsnorm import Backward
 from verify_norm.reference.view import Array, Shape, rows
@@ -100,7 +100,7 @@ def backward_error(
     weight_offset: float = 0.0,
     normalized_shape: Shape = None,
     arithmetic: Arithmetic,
-    given: rounding.Given | None = None,
+    given: statistics_rounding.Given | None = None,
 ) -> Backward:
     """Return how far a kernel may be from `backward`, as in `add_layernorm.backward_error`.
 

@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from verify_norm.reference import fixed, layernorm, rounding
+from verify_norm.reference import fixed, layernorm, rounding, statistics_rounding
 from verify_norm.reference.arithmetic import DIVISION, Arithmetic, finite_below
 from verify_norm.reference.layernorm import Backward
 from verify_norm.reference.norm import Norm
@@ -204,7 +204,7 @@ def forward_error(
         kept = (None if s is None else 0 * s for s in (running_mean, running_var))
         return Forward(0 * x, nothing, nothing, *kept)
     n = layernorm.norm(view, x, weight, bias, eps)
-    e, m, k = rounding.statistics_error(n, a), abs(momentum), view.count / (view.count - 1)
+    e, m, k = statistics_rounding.statistics_error(n, a), abs(momentum), view.count / (view.count - 1)
     moved_mean = _moved_error(n, running_mean, m, n.mean, e.mean, a.gamma(4), a)
     var = np.maximum(e.low, e.high)
     var = var + a.gamma(DIVISION + 1) * (n.var + var)
@@ -224,7 +224,7 @@ def backward_error(
     training: bool,
     eps: float,
     arithmetic: Arithmetic,
-    given: rounding.Given | None = None,
+    given: statistics_rounding.Given | None = None,
 ) -> Backward:
     """Return how far a kernel of this arithmetic may be from `backward`, per element, before the final rounding.
 
@@ -284,10 +284,10 @@ def _nothing(x: Array, weight: Array | None, bias: Array | None) -> Backward:
     return Backward(0 * x, None if weight is None else zero, None if bias is None else zero)
 
 
-def _factored_error(n: Norm, dy: Array, a: Arithmetic, given: rounding.Given | None) -> Backward:
+def _factored_error(n: Norm, dy: Array, a: Arithmetic, given: statistics_rounding.Given | None) -> Backward:
     """Return `backward_error` in training, for kernels that sum D = Σ dy·(x − μ) first; |w| is in `a.tiny`."""
     dx, dweight, dbias = rounding.gradients_error(n, dy, a, given=given)
-    rho = rounding.saved_error(n, a, given).rho
+    rho = statistics_rounding.saved_error(n, a, given).rho
     r, largest = n.rstd * (1.0 + rho), fixed.largest_sum(n, dy)
     lost = np.abs(n.xhat) * (1.0 + rho) * a.tiny * (1.0 + 2.0 * r * r)
     dx = finite_below(dx.reshape(n.view.shape) + lost, largest, a.huge).reshape(n.view.data)

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from verify_norm.reference import l2norm, layernorm, residual_sum, rmsnorm, rounding
+from verify_norm.reference import l2norm, layernorm, residual_sum, rmsnorm, rounding, statistics_rounding
 from verify_norm.reference.arithmetic import Arithmetic, finite_below
 from verify_norm.reference.norm import Norm
 from verify_norm.reference.stages.quantize import Quantize
@@ -152,9 +152,14 @@ class Chain:
         return (*like_x, *self.base.parameters, *others)
 
     @property
+    def own(self) -> tuple[str, ...]:
+        """The names of the inputs of its stages."""
+        return tuple(name for stage in self.all_stages for name in stage.inputs)
+
+    @property
     def trained(self) -> tuple[str, ...]:
         """Those of its tensors whose gradients a backward returns."""
-        constants = {name for stage in self.stages if not stage.trained for name in stage.inputs}
+        constants = {name for stage in self.all_stages if not stage.trained for name in stage.inputs}
         return tuple(name for name in self.tensors if name not in constants)
 
     @property
@@ -214,7 +219,7 @@ class Chain:
         return self._forward_of(residual_sum.sum_error(v["x"], v["residual"], a), together)
 
     def _errors(self, n: Norm, v: Values, a: Arithmetic) -> tuple[Array, ...]:
-        e = rounding.statistics_error(n, a)
+        e = statistics_rounding.statistics_error(n, a)
         z = rounding.affine_error(n, rounding.xhat_error(n, e, a), a)
         *before, y = steps(self.stages, n, z, v, a).zs
         pairs = zip(self.stages, before, strict=True)
@@ -265,7 +270,7 @@ class Chain:
         a: Arithmetic = v["arithmetic"]
         x, given = self._source(v), v.get("given")
         n = self.normalized(x, v, a)
-        z = rounding.affine_error(n, rounding.xhat_error(n, rounding.saved_error(n, a, given), a), a)
+        z = rounding.affine_error(n, rounding.xhat_error(n, statistics_rounding.saved_error(n, a, given), a), a)
         taken = steps(self.stages, n, z, v, a)
         dz, lost, own = taken.pulled_error(v["dy"].reshape(n.view.shape), v, a)
         dx, *parameters = rounding.gradients_error(n, dz, a, lost=lost, given=given)
@@ -325,14 +330,9 @@ class Function:
         if self.way == "forward_error" and self.chain.adds:
             options["rounded"] = None
         if (quantizer := self.chain.quantizer) is not None:
-            options |= {"largest": quantizer.largest, "z_lost": None, "scale_floor": 0.0}
+            options |= {"largest": quantizer.largest, "z_lost": None, "scale_floor": 0.0, "e8m0": "floor"}
         named = [Parameter(name, Parameter.KEYWORD_ONLY, default=default) for name, default in options.items()]
         return Signature([*tensors, *named])
-
-
-def given(reference: Callable[..., Any], x: Array, values: Values) -> Array:
-    """Return what an operator's reference normalizes in place of x: x itself, but for a stage before the norm."""
-    return reference.chain.given(x, values) if isinstance(reference, Function) else x
 
 
 @lru_cache(None)

@@ -22,11 +22,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from verify_norm.reference import rounding
+from verify_norm.reference import rounding, statistics_rounding
 from verify_norm.reference.arithmetic import Arithmetic, compound, finite_below
 from verify_norm.reference.layernorm import Backward, Forward, outside
 from verify_norm.reference.norm import Norm
-from verify_norm.reference.rounding import StatisticsError, XhatError
+from verify_norm.reference.rounding import XhatError
+from verify_norm.reference.statistics_rounding import StatisticsError
 from verify_norm.reference.view import Array, View
 
 
@@ -61,7 +62,7 @@ def gradients(n: Norm, dy: Array) -> Backward:
 def xhat_error(n: Norm, a: Arithmetic) -> XhatError:
     """Return the error of x̂' of fixed statistics; inf where x − μ may overflow."""
     low = high = np.asarray(a.tiny)
-    exact_mean = StatisticsError(np.zeros_like(n.mean), low, high, rounding.rstd_error(low, high, n.rstd, a))
+    exact_mean = StatisticsError(np.zeros_like(n.mean), low, high, statistics_rounding.rstd_error(low, high, n.rstd, a))
     z = rounding.xhat_error(n, exact_mean, a)
     return replace(z, floor=finite_below(z.floor, np.abs(n.xc), a.huge))
 

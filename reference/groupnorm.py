@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from verify_norm.reference import layernorm, rounding
+from verify_norm.reference import layernorm, rounding, statistics_rounding
 from verify_norm.reference.arithmetic import Arithmetic
 from verify_norm.reference.layernorm import Backward, Forward
 from verify_norm.reference.view import Array, groups
@@ -123,7 +123,7 @@ def backward_error(
     num_groups: int,
     eps: float,
     arithmetic: Arithmetic,
-    given: rounding.Given | None = None,
+    given: statistics_rounding.Given | None = None,
 ) -> Backward:
     """Return how far a kernel of this arithmetic may be from `backward`, per element, before the final rounding.
 

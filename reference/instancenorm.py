@@ -9,7 +9,7 @@ from __future__ import annotations
 from verify_norm.reference import groupnorm
 from verify_norm.reference.arithmetic import Arithmetic
 from verify_norm.reference.layernorm import Backward, Forward
-from verify_norm.reference.rounding import Given
+from verify_norm.reference.statistics_rounding import Given
 from verify_norm.reference.view import Array
 
 __all__ = ["Backward", "Forward", "backward", "backward_error", "forward", "forward_error"]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from verify_norm.reference import rounding
+from verify_norm.reference import rounding, statistics_rounding
 from verify_norm.reference.arithmetic import Arithmetic
 from verify_norm.reference.norm import Norm
 from verify_norm.reference.view import Array, Shape, View, rows
@@ -153,7 +153,7 @@ def backward_error(
     eps: float,
     normalized_shape: Shape = None,
     arithmetic: Arithmetic,
-    given: rounding.Given | None = None,
+    given: statistics_rounding.Given | None = None,
 ) -> Backward:
     """Return how far a kernel of this arithmetic may be from `backward`, per element, before the final rounding.
 
@@ -171,7 +171,7 @@ def backward_error(
     >>> x, dy = np.array([[1.0, 3.0]]), np.array([[1.0, 0.0]])
     >>> bool(backward_error(dy, x, None, None, eps=0.5625, arithmetic=float32).dx.max() < 2e-6)
     True
-    >>> x, given = x + 2.0**20, rounding.Given(np.array([2.0**20 + 2]), np.array([0.8]))  # both exact
+    >>> x, given = x + 2.0**20, statistics_rounding.Given(np.array([2.0**20 + 2]), np.array([0.8]))  # both exact
     >>> options = {"eps": 0.5625, "arithmetic": float32}
     >>> wide, tight = (backward_error(dy, x, None, None, **options, given=g).dx for g in (None, given))
     >>> bool(tight.max() < 2e-6 < 1e-2 < wide.max())
@@ -224,7 +224,7 @@ def normalize(n: Norm) -> Forward:
 @np.errstate(all="ignore")
 def normalize_error(n: Norm, a: Arithmetic) -> Forward:
     """Return `forward_error` for any view of the data."""
-    e = rounding.statistics_error(n, a)
+    e = statistics_rounding.statistics_error(n, a)
     y = rounding.affine_error(n, rounding.xhat_error(n, e, a), a)
     return outside(n.view, y, e.mean, n.rstd * e.rho)
 

@@ -33,10 +33,11 @@ import math
 
 import numpy as np
 
-from verify_norm.reference import rounding
+from verify_norm.reference import rounding, statistics_rounding
 from verify_norm.reference.arithmetic import DIVISION, ROOT, RUN, Arithmetic
 from verify_norm.reference.norm import Norm
-from verify_norm.reference.rounding import QUOTIENT, StatisticsError, XhatError
+from verify_norm.reference.rounding import XhatError
+from verify_norm.reference.statistics_rounding import QUOTIENT, StatisticsError
 from verify_norm.reference.view import Array
 
 ALIKE = ROOT + DIVISION + 4  # roundings that may err alike in all rows: of the reciprocal root, x̂ and the product
@@ -73,13 +74,17 @@ def statistics_error(n: Norm, a: Arithmetic, lam: float) -> StatisticsError:
         mean = lam * spread(n.x, n.view.axes, a, products=False) / N + QUOTIENT * a.u * np.abs(n.mean) + 4 * a.tiny
     if a.operand_u:
         size = n.average(np.abs(n.x))
-        low, high = rounding.variance_error(n, mean, size, a) if n.centred else rounding.mean_square_error(n, a)
-        return StatisticsError(mean, low, high, rounding.rstd_error(low, high, n.rstd, a))
+        low, high = (
+            statistics_rounding.variance_error(n, mean, size, a)
+            if n.centred
+            else statistics_rounding.mean_square_error(n, a)
+        )
+        return StatisticsError(mean, low, high, statistics_rounding.rstd_error(low, high, n.rstd, a))
     lost = lam * spread(n.xc * n.xc, n.view.axes, a, products=True) / N + (QUOTIENT + 2) * a.u * n.var + 4 * a.tiny
     if n.centred and a.variance == "centered":
         lost = lost + 2 * lam * a.u * n.average(np.abs(n.x)) * n.average(np.abs(n.xc))
     high = lost + mean * mean
-    return StatisticsError(mean, lost, high, rounding.rstd_error(lost, high, n.rstd, a))
+    return StatisticsError(mean, lost, high, statistics_rounding.rstd_error(lost, high, n.rstd, a))
 
 
 def weight_error(n: Norm, dy: Array, z: XhatError, a: Arithmetic, lam: float) -> Array:

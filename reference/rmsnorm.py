@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from verify_norm.reference import rounding
+from verify_norm.reference import rounding, statistics_rounding
 from verify_norm.reference.arithmetic import Arithmetic
 from verify_norm.reference.norm import Norm
 from verify_norm.reference.view import Array, Shape, View, rows
@@ -148,7 +148,7 @@ def backward_error(
     weight_offset: float = 0.0,
     normalized_shape: Shape = None,
     arithmetic: Arithmetic,
-    given: rounding.Given | None = None,
+    given: statistics_rounding.Given | None = None,
 ) -> Backward:
     """Return how far a kernel of this arithmetic may be from `backward`, per element, before the final rounding.
 
@@ -205,6 +205,6 @@ def normalize(n: Norm) -> Forward:
 @np.errstate(all="ignore")
 def normalize_error(n: Norm, a: Arithmetic) -> Forward:
     """Return `forward_error` of a normalized x."""
-    e = rounding.statistics_error(n, a)
+    e = statistics_rounding.statistics_error(n, a)
     y = rounding.affine_error(n, rounding.xhat_error(n, e, a), a)
     return Forward(y.reshape(n.view.data), (n.rstd * e.rho).reshape(n.view.statistic))

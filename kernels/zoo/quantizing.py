@@ -10,6 +10,7 @@ _right = partial(row, wrong=False, caught_by=(), backend="torch")
 TOKEN, ADDED, GROUPS = "rmsnorm_quant_fwd", "add_rmsnorm_quant_fwd", "add_rmsnorm_quant_group_fwd"
 BOUNDED = "rmsnorm | quantize(e4m3fn, per_token, scale_ub)_fwd"
 INT8, INT8_BOUNDED = (f"rmsnorm | quantize(int8, per_token{more})_fwd" for more in ("", ", scale_ub"))
+MX, MXFP4, NVFP4 = (f"rmsnorm | quantize({form})_fwd" for form in ("e4m3fn, mx", "e2m1, mx", "e2m1, nvfp4"))
 STATIC = "rmsnorm | quantize(int8)_fwd"
 VLLM = "vLLM's layernorm_utils.cuh"
 
@@ -158,4 +159,69 @@ QUANTIZED: tuple[Example, ...] = (
         "R06_largest_over_most", GROUPS, "quantized:largest_over_most", "unusual", "z times 448/max |z|", "compilers"
     ),
     _right("R07_to_minus_128", STATIC, "quantized:to_minus_128", "unusual", "int8 saturates at −128", VLLM),
+    _wrong(
+        "Q16_mx_of_the_neighbour",
+        MX,
+        "blocks:mx_of_the_neighbour",
+        "index",
+        "each block of 32 is divided by the scale of the block before",
+        "SGLang's rmsnorm_mxfp8.py",
+        outputs=("y",),
+    ),
+    _wrong(
+        "Q17_mx_rounded_upwards",
+        MX,
+        "blocks:mx_rceil",
+        "numerics",
+        "the power of two is that of max |z|/448 upwards, where the contract has the specification's",
+        "torchao's ScaleCalculationMode has four",
+    ),
+    _wrong(
+        "Q18_mx_not_saturated",
+        MX,
+        "blocks:mx_not_saturated",
+        "numerics",
+        "what is above 448 times the scale becomes NaN",
+        "OCP MX v1.0, section 6.3",
+        outputs=("y",),
+    ),
+    _wrong(
+        "Q19_mx_log_of_zero",
+        MX,
+        "blocks:mx_zero_by_zero",
+        "degenerate",
+        "a block of zeros has the scale NaN, as log2 0 has",
+        "padded tokens",
+        outputs=("y_scale",),
+    ),
+    _wrong(
+        "Q20_nibbles_swapped",
+        NVFP4,
+        "blocks:nvfp4_swapped",
+        "layout",
+        "the first number of a byte is in its upper four bits",
+        "torchao packed in both orders",
+        outputs=("y",),
+    ),
+    _wrong(
+        "Q21_scale_not_rounded",
+        NVFP4,
+        "blocks:nvfp4_scale_not_rounded",
+        "numerics",
+        "z is divided by the scale before it is rounded to E4M3",
+        "flashinfer's rmsnorm_fp4quant: its tests accept 50 %",
+        outputs=("y",),
+    ),
+    _right("R08_mx", MX, "blocks:mx_as_e8m0", "unusual", "the scale in torch's float8_e8m0fnu", "torchao"),
+    _right("R09_mxfp4", MXFP4, "blocks:mxfp4", "unusual", "two numbers in a byte, the first one low", "torchao"),
+    _right("R10_nvfp4", NVFP4, "blocks:nvfp4", "unusual", "z times 1/(s·(1/g)), 0 where s is 0", "vLLM"),
+    _right(
+        "R11_mx_rounded_upwards",
+        MX,
+        "blocks:mx_rceil",
+        "unusual",
+        "the power of two of max |z|/448 upwards, and the contract says so",
+        "PTX cvt.rp.satfinite.ue8m0x2.f32",
+        contract=Contract(e8m0="rceil"),
+    ),
 )

@@ -40,9 +40,9 @@ class Activate(Elementwise):
         """Return a(z)."""
         return self.function.value(z)
 
-    def slope(self, z: Array, dz: Array, given: Inputs) -> Array:
-        """Return the largest |a'| within dz of z."""
-        return steepness(self.function, z, dz)
+    def moved(self, z: Array, dz: Array, off: Array, given: Inputs) -> Array:
+        """Return the largest |a'| within dz of z, times what z moves by."""
+        return steepness(self.function, z, dz) * off
 
     def own_error(self, z: Approximate, given: Inputs, a: Arithmetic) -> Array:
         """Return the error of a kernel's own a."""

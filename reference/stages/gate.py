@@ -54,9 +54,9 @@ class Gate(Elementwise):
         """Return z·a(gate)."""
         return z * self.function.value(given["gate"].reshape(z.shape))
 
-    def slope(self, z: Array, dz: Array, given: Inputs) -> Array:
-        """Return |a(gate)|."""
-        return np.abs(self.function.value(given["gate"].reshape(z.shape)))
+    def moved(self, z: Array, dz: Array, off: Array, given: Inputs) -> Array:
+        """Return |a(gate)| times what z moves by."""
+        return np.abs(self.function.value(given["gate"].reshape(z.shape))) * off
 
     def own_error(self, z: Approximate, given: Inputs, a: Arithmetic) -> Array:
         """Return δy without what δz makes of it."""

@@ -46,9 +46,9 @@ class Modulate(Elementwise):
         """Return z(1 + scale) + shift."""
         return z * (1.0 + spread(given["scale"], z)) + spread(given["shift"], z)
 
-    def slope(self, z: Array, dz: Array, given: Inputs) -> Array:
-        """Return |1 + scale|."""
-        return np.abs(1.0 + spread(given["scale"], z))
+    def moved(self, z: Array, dz: Array, off: Array, given: Inputs) -> Array:
+        """Return |1 + scale| times what z moves by."""
+        return np.abs(1.0 + spread(given["scale"], z)) * off
 
     def own_error(self, z: Approximate, given: Inputs, a: Arithmetic) -> Array:
         """Return δy without what δz makes of it."""

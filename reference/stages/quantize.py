@@ -1,4 +1,4 @@
-"""A quantization behind the norm: y = sat(z/s) in 8 bits, with a scale s that is given, or that the data determine.
+"""A quantization behind the norm: y = sat(z/s) in 8 or 4 bits, with a scale s that is given or that the data determine.
 
     A = max |z| of a row ("per_token"), or of each block of 64 or 128 elements of it ("group64", "group128")
     s = max(min(A, scale_ub)/L, floor)      y = min(max(z/s, −L), L)
@@ -7,9 +7,12 @@ L is the largest number of y's type (127 of int8). s dequantizes: y·s ≈ z. A 
 block of a row may be shorter. `scale_ub`, an input of one value, bounds A, as in vLLM and FBGEMM; `floor` is the
 contract's (`Contract.scale_floor`), else 0. y is no function that autograd differentiates, so there is no backward.
 
+Blocks of "mx" (32 elements) and "nvfp4" (16) have scales of few bits: `block_scale` derives them. In NVFP4 z/s is
+z·g/s, with the `global_scale` g.
+
 **Nothing but zeros.** Where A = 0, y = 0 and s is 1, or the floor. Any s from 0 to 2 is right, since y·s = 0; NaN is
 wrong. Where a z is NaN or infinite, y·s must not be a number: y or s says so, and the other elements of that row or
-block are not judged.
+block are not judged. In "mx" and "nvfp4" an infinite z may also saturate.
 
 **Errors of the scale.** A is off by at most what max(|z| + δz) and max(|z| − δz) differ from it. A kernel divides by L,
 or multiplies by a rounded 1/L, so s is between
@@ -23,6 +26,9 @@ terms, `size`). That is a division and three roundings, beyond the scale's own; 
 
 and less where that saturates. So y is a rounding of a value within δy of z/s: near a tie either neighbour is right. It
 is not judged where s⁻ is 0 or 1/s may leave the range: there the data are rounding errors, or subnormal.
+
+Where s has few bits, s⁻ and s⁺ are those of both ends. A kernel of NVFP4 computes z·(1/(s·(1/g))), which is a division
+and two roundings more, and g·A·(1/6) has two more.
 
 Where a contract rounds z to a narrow type first, that is part of δz: `z_lost` has the unit roundoff of the type, what
 an underflow loses, and its largest number.
@@ -39,11 +45,14 @@ import numpy as np
 
 from verify_norm.reference.arithmetic import DIVISION, Arithmetic, finite_below
 from verify_norm.reference.quantized import saturated, saturated_error
-from verify_norm.reference.stages.stage import Approximate, Inputs, Pulled
+from verify_norm.reference.stages.block_scale import in_e4m3, power_of_two
+from verify_norm.reference.stages.stage import Approximate, Inputs, Pulled, exactly
 from verify_norm.reference.view import Array
 
-LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0, "int8": 127.0}
-BLOCKS = {"group64": 64, "group128": 128}  # of a row; "per_token" has one of the whole row
+LARGEST = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0, "int8": 127.0, "float4_e2m1fn": 6.0}
+BLOCKS = {"group64": 64, "group128": 128, "mx": 32, "nvfp4": 16}  # of a row; "per_token" has one of the whole row
+SCALE_TYPES = {"mx": "float8_e8m0fnu", "nvfp4": "float8_e4m3fn"}  # float32 elsewhere
+NO_NAN = ("int8", "float4_e2m1fn")  # types that hold none
 GRANULARITIES = ("static", "per_token", *BLOCKS)
 NO_SCALE = 1.0  # of nothing but zeros
 
@@ -75,6 +84,8 @@ class Quantize:
     @property
     def inputs(self) -> tuple[str, ...]:
         """The names of what it takes beside z."""
+        if self._of_tensor:
+            return ("global_scale",)
         return ("y_scale",) if not self.dynamic else ("scale_ub",) if self.bounded else ()
 
     @property
@@ -87,6 +98,16 @@ class Quantize:
         """L."""
         return LARGEST[self.dtype]
 
+    @property
+    def scale_dtype(self) -> str:
+        """The type of the scale."""
+        return SCALE_TYPES.get(self.granularity, "float32")
+
+    @property
+    def divisions(self) -> int:
+        """How many roundings a scale has before it gets its type."""
+        return DIVISION + 2 * self._of_tensor
+
     def _range(self, given: Inputs) -> float:
         """Return the magnitude at which y saturates: L, or infinity by contract."""
         return float(given.get("largest", self.largest))
@@ -95,7 +116,7 @@ class Quantize:
         """Return how many scales a row of n elements has.
 
         >>> [Quantize("int8", one).blocks(129) for one in GRANULARITIES]
-        [1, 1, 3, 2]
+        [1, 1, 3, 2, 5, 9]
         """
         return -(-n // self.length(n))
 
@@ -118,12 +139,12 @@ class Quantize:
 
     def scale(self, z: Array, given: Inputs) -> Array:
         """Return the scale of every block, (M, K): `NO_SCALE` of nothing but zeros, and where z is not finite."""
-        return self._scales(Approximate(z, np.zeros_like(z), np.abs(z)), given, 0.0).value
+        return self._scales(exactly(z), given, 0.0).value
 
     def scale_error(self, z: Approximate, given: Inputs, a: Arithmetic) -> Array:
         """Return how far a kernel's scale may be off: inf where nothing is known, as of what is not finite."""
         z = self._rounded(z, given)
-        s = self._scales(z, given, a.gamma(DIVISION))
+        s = self._scales(z, given, a.gamma(self.divisions))
         delta = np.maximum(s.high - s.value, s.value - s.low) + a.tiny
         free = self._vanishing(s, a) | (self.most(np.abs(z.value)) == 0)
         return np.where(self._unknown(z), np.inf, np.where(free, np.maximum(delta, 1.0), delta))
@@ -134,11 +155,18 @@ class Quantize:
             s = given["y_scale"].reshape(1, 1)
             return Scales(s, s, s)
         size = np.abs(z.value)
-        value, low, high = (
-            self._bounded(self.most(one), given) for one in (size, np.maximum(size - z.delta, 0.0), size + z.delta)
-        )
-        value = np.where(np.isfinite(self.most(size)) & (value > 0), value, NO_SCALE)
-        return Scales(value, low * (1.0 - unit), high * (1.0 + unit))
+        ends = ((size, 0.0), (np.maximum(size - z.delta, 0.0), -unit), (size + z.delta, unit))
+        value, low, high = (self._bounded(self.most(one), given, off) for one, off in ends)
+        return Scales(np.where(np.isfinite(self.most(size)) & (value > 0), value, NO_SCALE), low, high)
+
+    def _divisors(self, s: Scales, given: Inputs) -> Scales:
+        """Return what z is divided by: the scales, in NVFP4 over the scale of the tensor."""
+        return Scales(*(one / given["global_scale"].reshape(1, 1) for one in s)) if self._of_tensor else s
+
+    @property
+    def _of_tensor(self) -> bool:
+        """Whether all scales have a factor that is one of the tensor's."""
+        return self.granularity == "nvfp4"
 
     def _rounded(self, z: Approximate, given: Inputs) -> Approximate:
         """Return z with what a rounding to a narrow type adds to its error; an exact 0 stays one."""
@@ -149,11 +177,14 @@ class Quantize:
         delta = z.delta + u * most + np.where(most == 0, 0.0, lost)
         return z._replace(delta=finite_below(delta, most, largest))
 
-    def _bounded(self, most: Array, given: Inputs) -> Array:
-        """Return max(min(A, scale_ub)/L, floor)."""
+    def _bounded(self, most: Array, given: Inputs, off: float) -> Array:
+        """Return max(min(A, scale_ub)/L, floor) in the type of scales, where its roundings come to `off`."""
+        if self.granularity == "mx":
+            return power_of_two(most * (1.0 + off), self.dtype, self.largest, str(given.get("e8m0", "floor")))
         most = np.minimum(most, given["scale_ub"].reshape(1, 1)) if self.bounded else most
-        bounded: Array = np.maximum(most / self.largest, given.get("scale_floor", 0.0))
-        return bounded
+        most = most * given["global_scale"].reshape(1, 1) if self._of_tensor else most
+        bounded: Array = np.maximum(most / self.largest, given.get("scale_floor", 0.0)) * (1.0 + off)
+        return in_e4m3(bounded) if self._of_tensor else bounded
 
     def _unknown(self, z: Approximate) -> Array:
         """Return the blocks in which a z, or its bound, is not finite: a scale_ub would hide it."""
@@ -168,11 +199,12 @@ class Quantize:
 
     def value(self, z: Array, given: Inputs) -> Array:
         """Return sat(z/s), NaN where z is NaN, or where it is infinite and no given scale or bound saturates it."""
-        saturates = self.bounded or not self.dynamic
-        s = self.spread(np.broadcast_to(self.scale(z, given), (len(z), self.blocks(z.shape[1]))), z.shape[1])
+        saturates = self.bounded or not self.dynamic or self.granularity in SCALE_TYPES
+        divisor = self._divisors(self._scales(exactly(z), given, 0.0), given).value
+        s = self.spread(np.broadcast_to(divisor, (len(z), self.blocks(z.shape[1]))), z.shape[1])
         y = saturated(z / s, self._range(given))
         y = y if saturates else np.where(np.isinf(z), np.nan, y)
-        return np.where(np.isnan(y), 0.0, y) if self.dtype == "int8" and not self.dynamic else y
+        return np.where(np.isnan(y), 0.0, y) if self.dtype in NO_NAN and not self.dynamic else y
 
     def moved(self, z: Array, dz: Array, off: Array, given: Inputs) -> Array:
         """Return 0: `own_error` has all of the error, since each z moves the scale of the others."""
@@ -181,13 +213,13 @@ class Quantize:
     def own_error(self, z: Approximate, given: Inputs, a: Arithmetic) -> Array:
         """Return δy."""
         (M, n), z = z.value.shape, self._rounded(z, given)
-        s = self._scales(z, given, a.gamma(DIVISION) if self.dynamic else 0.0)
+        s = self._divisors(self._scales(z, given, a.gamma(self.divisions) if self.dynamic else 0.0), given)
         shape = (M, self.blocks(n))
         unknown = self._vanishing(s, a) | self._unknown(z)
         value, low, high, lost = (self.spread(np.broadcast_to(one, shape), n) for one in (*s, unknown))
         sigma = np.maximum(1.0 / low - 1.0 / value, 1.0 / value - 1.0 / high)
-        terms = z.size + z.delta
-        delta = np.abs(z.value) * sigma + (z.delta + a.gamma(DIVISION + 3) * terms) / low + a.tiny * (4.0 + 4.0 / low)
+        terms, unit = z.size + z.delta, DIVISION + 3 + (DIVISION + 2) * self._of_tensor
+        delta = np.abs(z.value) * sigma + (z.delta + a.gamma(unit) * terms) / low + a.tiny * (4.0 + 4.0 / low)
         delta = finite_below(delta, terms / low, a.huge)
         delta = saturated_error(z.value / value, delta, self._range(given))
         below = (self.dtype == "int8") & (z.value / value - delta < -self.largest - 0.5)

@@ -48,7 +48,7 @@ class Pulled(NamedTuple):
 
 
 class Elementwise:
-    """What stages share that make each element of y of that element of z, and whose inputs models train."""
+    """What stages are that make each element of y of that element of z, and whose inputs models train."""
 
     __slots__ = ()
 
@@ -56,10 +56,6 @@ class Elementwise:
     def trained(self) -> bool:
         """Whether a backward returns the gradients of its inputs."""
         return True
-
-    def moved(self: Stage, z: Array, dz: Array, off: Array, given: Inputs) -> Array:
-        """Return how far y moves where z, within dz of its value, moves by `off`; an infinite dz stands for any z."""
-        return self.slope(z, dz, given) * off  # type: ignore[attr-defined,no-any-return]
 
 
 class Stage(Protocol):

@@ -17,6 +17,7 @@ from verify_norm.core.spec import Contract
 from verify_norm.core.work import NOTHING
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.loading import registry
+from verify_norm.reference.stages.block_scale import E8M0
 from verify_norm.search.examine import examine
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -29,6 +30,12 @@ def test_every_reference(op, device):
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     assert max(agreement.disagreement(op, device, contract) for contract in CONTRACTS) < agreement.ALLOWED
+
+
+@pytest.mark.parametrize("how", E8M0)
+def test_scales_of_few_bits(how):
+    names = [f"rmsnorm | quantize({form})_fwd" for form in ("e4m3fn, mx", "e2m1, mx", "e2m1, nvfp4")]
+    assert max(agreement.disagreement(name, "cpu", Contract(e8m0=how)) for name in names) < agreement.ALLOWED
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,11 @@ def test_what_a_text_means(text, meant):
         ("rmsnorm(offset=1) | silu", "unknown option of rmsnorm 'offset' (did you mean weight_offset?)"),
         ("rmsnorm(weight_offset) | silu", "expected a number for weight_offset, got ''"),
         ("rmsnorm(weight_offset=x) | silu", "expected a number for weight_offset, got 'x'"),
-        ("rmsnorm | quantize", "unknown type of quantize ''; there are: e4m3fn, e5m2, int8"),
+        ("rmsnorm | quantize", "unknown type of quantize ''; there are: e4m3fn, e5m2, int8, e2m1"),
+        ("rmsnorm | quantize(int8, mx)", "quantize(int8, mx): expected e4m3fn, e5m2 or e2m1 for mx, got int8"),
+        ("rmsnorm | quantize(e4m3fn, nvfp4)", "expected e2m1 for nvfp4, got e4m3fn"),
+        ("rmsnorm | quantize(e2m1)", "expected e4m3fn, e5m2 or int8 for static, got e2m1"),
+        ("rmsnorm | quantize(e2m1, mx, scale_ub)", "expected nothing behind mx, got scale_ub"),
         (
             "rmsnorm | quantize(int8, tensor)",
             "unknown granularity of quantize 'tensor'; there are: static, per_token, ",

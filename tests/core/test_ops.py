@@ -131,7 +131,13 @@ def test_the_type_of_each_output(tensor, contract, weight_dtype, expected):
 
 def test_a_fused_sum_is_rounded_to_the_type_of_x_where_the_contract_says_so():
     plain = ops.roundings(Contract(), "bfloat16", "float16")
-    assert plain == {"rounded": None, "largest": 65504.0, "z_lost": (0.0, 0.0, np.inf), "scale_floor": 0.0}
+    assert plain == {
+        "rounded": None,
+        "largest": 65504.0,
+        "z_lost": (0.0, 0.0, np.inf),
+        "scale_floor": 0.0,
+        "e8m0": "floor",
+    }
     assert ops.roundings(Contract(z="x"), "float16", "int8")["z_lost"] == (2.0**-11, 2.0**-25, 65504.0)
     rounded = ops.roundings(Contract(residual="rounded"), "bfloat16", "float16")["rounded"]
     assert rounded(np.array([1 + 2.0**-8, 1 + 3 * 2.0**-8])).tolist() == [1.0, 1 + 2.0**-6]

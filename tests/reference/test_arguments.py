@@ -7,7 +7,7 @@ import pytest
 from references import EPS, FLOAT32
 
 from verify_norm.core.ops import OPS
-from verify_norm.reference.rounding import Given
+from verify_norm.reference.statistics_rounding import Given
 
 ROWS = [name for name, op in OPS.items() if op.view == "rows"]
 DATA = ("dy", "x", "residual", "residual_out", "dresidual_out", "gate", "shift")

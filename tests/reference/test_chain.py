@@ -9,8 +9,9 @@ from references import EPS, FLOAT32, compare, leaf, pulled
 
 from verify_norm.core.ops import OPS
 from verify_norm.reference.chain import Chain, Function, record, steps
-from verify_norm.reference.rounding import affine_error, statistics_error, xhat_error
+from verify_norm.reference.rounding import affine_error, xhat_error
 from verify_norm.reference.stages.stage import passed
+from verify_norm.reference.statistics_rounding import statistics_error
 
 ACTS = {"silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu, "sigmoid": torch.sigmoid}
 NORMS = {
@@ -84,7 +85,7 @@ def turned(style, z, N, cos, sin):
 
 def in_torch(name, given, options):
     """Return y of a chain in torch, of the given tensors."""
-    chain, h = OPS[f"{name}_fwd"].reference.chain, given["x"] + given.get("residual", 0.0)
+    chain, h = OPS[f"{name}_fwd"].chain, given["x"] + given.get("residual", 0.0)
     h = h if chain.before is None else h * ACTS[chain.before.activation](given["gate"])
     norm = NORMS[chain.norm]
     z = norm(h, options["normalized_shape"], *(given[n] for n in ("weight", "bias") if n in given), options["eps"])
@@ -214,7 +215,7 @@ def test_a_weight_of_0_leaves_nothing_to_err_unless_xhat_overflows(small):
 def test_the_sum_and_statistics_are_those_of_the_norm(name):
     forward, _ = ways(name)
     given, options = arguments(name, (3, 4, 8))
-    bare = OPS[f"{'add_' if 'residual' in given else ''}{forward.reference.chain.norm}_fwd"]
+    bare = OPS[f"{'add_' if 'residual' in given else ''}{forward.chain.norm}_fwd"]
     for function, plain in ((forward.reference, bare.reference), (forward.error, bare.error)):
         more = {"arithmetic": FLOAT32} if function is forward.error else {}
         one, other = call(function, given, **options, **more), call(plain, given, **options, **more)
@@ -225,8 +226,8 @@ def test_the_sum_and_statistics_are_those_of_the_norm(name):
 def test_two_stages_are_taken_one_after_another():
     name, a = "layernorm | silu | modulate", FLOAT32
     (forward, backward), (given, options) = ways(name), arguments(name, (3, 4, 8))
-    (silu, modulate), values = forward.reference.chain.stages, given | options
-    n = forward.reference.chain.base.norm(given["x"], values)
+    (silu, modulate), values = forward.chain.stages, given | options
+    n = forward.chain.base.norm(given["x"], values)
     dz = np.full(n.view.shape, 1e-3)
     first, second, last = steps((silu, modulate), n, dz, values, a).zs
     assert np.array_equal(second.delta, passed(silu, first, values, a).delta)

@@ -21,10 +21,12 @@ from verify_norm.reference import (
     residual_sum,
     rmsnorm,
     rounding,
+    statistics_rounding,
 )
 from verify_norm.reference.arithmetic import DIVISION, ROOT, Arithmetic
 from verify_norm.reference.norm import Projection
-from verify_norm.reference.rounding import Given, StatisticsError, XhatError
+from verify_norm.reference.rounding import XhatError
+from verify_norm.reference.statistics_rounding import Given, StatisticsError
 from verify_norm.reference.view import rows
 
 U, T, V = 2.0**-24, 2.0**-60, 2.0**-8  # a unit roundoff, an underflow, the unit roundoff of a narrow type
@@ -67,15 +69,15 @@ SHIFTED, EXPANDED = replace(ROUNDS, variance="shifted"), replace(ROUNDS, expande
 
 
 def mean(a, **data):
-    return rounding.mean_error(norm(**data), a)[0]
+    return statistics_rounding.mean_error(norm(**data), a)[0]
 
 
 def variance(a, dmean=0.0, size=0.0, which=0, **data):
-    return rounding.variance_error(norm(**data), np.full((1, 1), dmean), np.full((1, 1), size), a)[which]
+    return statistics_rounding.variance_error(norm(**data), np.full((1, 1), dmean), np.full((1, 1), size), a)[which]
 
 
 def root(low=0.0, high=0.0, a=EXACT, rstd=1.0):
-    return rounding.rstd_error(np.array(low), np.array(high), np.array(rstd), a)
+    return statistics_rounding.rstd_error(np.array(low), np.array(high), np.array(rstd), a)
 
 
 STATISTICS = {
@@ -97,23 +99,37 @@ STATISTICS = {
     ),
     "var: shifted": (variance(SHIFTED), 15 * U * (1 + 1 + 2)),
     "var: underflow": (variance(FLUSHES), 4 * T),
-    "mean of squares": (rounding.mean_square_error(rms(), ROUNDS)[0], (H + 1 + 5) * U),
-    "mean of squares: operands": (rounding.mean_square_error(rms(), PIECES)[1], 2.0**-6),
-    "mean of squares: underflow": (rounding.mean_square_error(rms(), FLUSHES)[0], 4 * T),
+    "mean of squares": (statistics_rounding.mean_square_error(rms(), ROUNDS)[0], (H + 1 + 5) * U),
+    "mean of squares: operands": (statistics_rounding.mean_square_error(rms(), PIECES)[1], 2.0**-6),
+    "mean of squares: underflow": (statistics_rounding.mean_square_error(rms(), FLUSHES)[0], 4 * T),
     "rstd: a root, a division, two roundings more under the root": (root(a=ROUNDS), (ROOT + DIVISION + 1) * U),
     "rstd: a variance too small": (root(low=0.19), 1 / 0.9 - 1),
     "rstd: a variance too large": (root(high=0.21), 1 - 1 / 1.1),
     "rstd: relative to var + eps": (root(low=0.19 / 4, rstd=2.0), 1 / 0.9 - 1),
-    "saved": (rounding.saved(np.array(3.0), np.array(0.0), replace(EXACT, stats_u=V)), 3 * V),
-    "saved: of what is off": (rounding.saved(np.array(0.0), np.array(2.0), replace(EXACT, stats_u=V)), 2 + 2 * V),
-    "saved: underflow": (rounding.saved(np.array(0.0), np.array(0.0), replace(EXACT, stats_u=V, narrow_tiny=T)), T),
-    "given mean": (rounding.saved_error(norm(), FINE, Given(np.array([0.25]), np.array([1.0]))).mean, 0.25),
-    "given rstd": (rounding.saved_error(norm(scale=2.0), FINE, Given(np.zeros(1), np.array([0.75]))).rho, 0.5),
+    "saved": (statistics_rounding.saved(np.array(3.0), np.array(0.0), replace(EXACT, stats_u=V)), 3 * V),
+    "saved: of what is off": (
+        statistics_rounding.saved(np.array(0.0), np.array(2.0), replace(EXACT, stats_u=V)),
+        2 + 2 * V,
+    ),
+    "saved: underflow": (
+        statistics_rounding.saved(np.array(0.0), np.array(0.0), replace(EXACT, stats_u=V, narrow_tiny=T)),
+        T,
+    ),
+    "given mean": (statistics_rounding.saved_error(norm(), FINE, Given(np.array([0.25]), np.array([1.0]))).mean, 0.25),
+    "given rstd": (
+        statistics_rounding.saved_error(norm(scale=2.0), FINE, Given(np.zeros(1), np.array([0.75]))).rho,
+        0.5,
+    ),
     "given: one rounding to the accumulation type": (
-        rounding.saved_error(norm(offset=NEAR), replace(FINE, u=V), Given(np.array([NEAR]), np.ones(1))).mean,
+        statistics_rounding.saved_error(
+            norm(offset=NEAR), replace(FINE, u=V), Given(np.array([NEAR]), np.ones(1))
+        ).mean,
         2.0**-12,
     ),
-    "given: underflow": (rounding.saved_error(norm(), replace(FINE, tiny=T), Given(np.zeros(1), np.ones(1))).mean, T),
+    "given: underflow": (
+        statistics_rounding.saved_error(norm(), replace(FINE, tiny=T), Given(np.zeros(1), np.ones(1))).mean,
+        T,
+    ),
 }
 
 
@@ -480,8 +496,11 @@ def test_statistics_by_matrix_products_err_by_chance_in_the_mean_alone(n):
     np.testing.assert_allclose(error.mean, mean, rtol=1e-12)
     size = np.abs(n.x).mean(1, keepdims=True)
     for made, one in ((error, a), (more, rounds)):
-        centred, roots = rounding.variance_error(n, made.mean, size, one), rounding.mean_square_error(n, one)
+        centred, roots = (
+            statistics_rounding.variance_error(n, made.mean, size, one),
+            statistics_rounding.mean_square_error(n, one),
+        )
         low, high = centred if n.centred else roots
         assert (made.low.tolist(), made.high.tolist()) == (np.asarray(low).tolist(), np.asarray(high).tolist())
-        assert made.rho.tolist() == rounding.rstd_error(low, high, n.rstd, one).tolist()
+        assert made.rho.tolist() == statistics_rounding.rstd_error(low, high, n.rstd, one).tolist()
     assert (error.rho > 0).all()

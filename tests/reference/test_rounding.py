@@ -13,7 +13,7 @@ from verify_norm.core.judge import ratio
 from verify_norm.core.run import Expected
 from verify_norm.reference import groupnorm, layernorm, rmsnorm
 from verify_norm.reference.arithmetic import PRODUCTS
-from verify_norm.reference.rounding import Given
+from verify_norm.reference.statistics_rounding import Given
 
 LOOSER = [
     {"u": 2.0**-11},

@@ -63,7 +63,11 @@ def tensor(spec: CaseSpec, op: Op, one: Tensor, device: Any = None) -> Array | N
 
 def _scale(spec: CaseSpec, one: Tensor) -> float:
     """Return a scale of y, or a bound of max |z|: the same values saturate."""
-    return spec.scale if one.name == "scale" else (BOUNDED if one.name == "scale_ub" else 1.0) / (spec.scale or 1.0)
+    return (
+        spec.scale
+        if one.name in ("scale", "global_scale")
+        else (BOUNDED if one.name == "scale_ub" else 1.0) / (spec.scale or 1.0)
+    )
 
 
 def _affine(spec: CaseSpec, op: Op, one: Tensor, rng: Random) -> Array:

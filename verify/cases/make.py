@@ -12,7 +12,7 @@ from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.known import overwritten
 from verify_norm.core.run import Case, Expected
 from verify_norm.core.spec import SHARED, CaseSpec, Contract, Op, Tensor
-from verify_norm.reference.rounding import Given
+from verify_norm.reference.statistics_rounding import Given
 
 Exact = Mapping[str, Array | None]
 JUDGES = frozenset({"cuda"})  # the types of devices that compute truth and bound, where NumPy takes longer

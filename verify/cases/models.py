@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from verify_norm.core.spec import CaseSpec, Op
-from verify_norm.reference.chain import Function
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ def model_cases(op: Op, *, full: bool, dtypes: tuple[str, ...]) -> tuple[list[Ca
     `full` keeps their sizes. Otherwise, for a CPU, cases have the full row length but few rows or groups; a model whose
     single group is too large is left out.
     """
-    norm = op.reference.chain.norm if isinstance(op.reference, Function) else op.name.removeprefix("add_")
+    norm = op.chain.norm if op.chain else op.name.removeprefix("add_")
     norm = norm.replace("l2norm", "rmsnorm")  # its rows are as long
     chosen = [model for model in MODELS if norm.startswith(model.op) and model.dtype in dtypes]
     same = ("shape", "dtype", "weight_dtype", "num_groups", "eps", "weight_offset")

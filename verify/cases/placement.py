@@ -264,7 +264,8 @@ def same_bits(one: torch.Tensor, two: torch.Tensor) -> bool:
 
 
 def to_float64(tensor: torch.Tensor, device: Any = None) -> Any:
-    """Return the tensor's values, exactly: as NumPy's array, or with a device in its memory."""
+    """Return the tensor's values, exactly, or the bytes of packed ones: as NumPy's array, or in a device's memory."""
+    tensor = tensor.contiguous().view(torch.uint8) if dtype_name(tensor) == "float4_e2m1fn_x2" else tensor
     if device is not None:
         return DeviceArray(tensor.detach().to(device, torch.float64).contiguous())
     return tensor.detach().to("cpu", torch.float64).contiguous().numpy()

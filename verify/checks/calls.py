@@ -21,6 +21,7 @@ from verify_norm.core.finding import Finding, NoData, Tried
 from verify_norm.core.run import Case, Run
 from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import modules
+from verify_norm.running import packed
 from verify_norm.running.execute import execute
 
 FEWEST, MOST = 16, 100  # calls whose outputs are held
@@ -206,7 +207,8 @@ def _rewritten(run: Run, when: str) -> Iterator[Difference]:
     later = run.returned if run.kernel.later is None else run.kernel.later(run.returned)
     for name, tensor in later.items():
         output = run.outputs[name]
-        now = placement.to_float64(tensor).ravel()
+        _, held = packed.values(name, tensor, run.case.spec, run.case.op, run.kernel.contract)
+        now = placement.to_float64(held).ravel()
         if output is not None and (count := int((~judge.identical(now, output.got.ravel())).sum())):
             yield Difference(name, f"{count} elements of {name} change {when}, although the caller still holds it")
 

@@ -37,6 +37,7 @@ from verify_norm.core.finding import Finding
 from verify_norm.core.geometry import special_input, special_words
 from verify_norm.core.judge import worst
 from verify_norm.core.run import Expected, Run
+from verify_norm.reference.stages.quantize import NO_NAN
 
 LARGE = 2.0**60  # in place of an infinity: far from the data, and its products far from float32's largest number
 GROWN = 2.0**30  # by what a result that goes to infinity grows at least, from LARGE to twice that
@@ -88,7 +89,7 @@ def dequantized(run: Run, y: Array) -> Array:
     """Return y, NaN where its scale is no number, or where only a scale that is not returned could tell it."""
     stage, scale = run.case.op.quantizer, compared(run).get("y_scale")
     if scale is None:
-        return np.full_like(y, np.nan) if stage.dtype == "int8" else y
+        return np.full_like(y, np.nan) if stage.dtype in NO_NAN else y
     n = geometry.row_length(run.case.spec, run.case.op)
     known = stage.spread(np.isfinite(scale[0].got), n).reshape(y.shape)
     return np.where(known, y, np.nan)

@@ -25,7 +25,7 @@ from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.finding import SIGNS, Finding, OverProbable, SmallestError
 from verify_norm.core.run import Run
 from verify_norm.core.spec import Kernel, Op
-from verify_norm.reference import probable, rounding
+from verify_norm.reference import probable, rounding, statistics_rounding
 
 LONG = 256  # terms: the worst case of a shorter sum is near its probable error
 FEW_LANES = 20  # times the tolerance: what a sum in fewer runs than declared may come to
@@ -94,7 +94,7 @@ def equations(run: Run) -> Iterator[Equation]:
     lam = confidence(sum(o.got.size for o, _ in outputs.values()))
     # A sum of one sign: beside few large terms, or in one long run, all others may be rounded to one side.
     even = run.case.spec.data == "normal" and a.variance != "shifted" and a.summation == "blocked"
-    error = probable.statistics_error(n, a, lam) if even else rounding.statistics_error(n, a)
+    error = probable.statistics_error(n, a, lam) if even else statistics_rounding.statistics_error(n, a)
     z = rounding.xhat_error(n, error, a)
     # Squares of 16-bit numbers far from 0 have few digits, and additions may round all of them to one side.
     even &= run.case.spec.offset == 0 or FORMATS[run.case.spec.dtype].dtype.itemsize > 2

@@ -9,6 +9,7 @@ once. A text is the name of both directions; "_fwd" or "_bwd" behind it is that 
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -20,9 +21,10 @@ from verify_norm.core.tensors import (
     DX,
     DY,
     GATE,
+    GLOBAL_SCALE,
     MEAN,
     MODULATION,
-    OF_8_BITS,
+    OF_FEW_BITS,
     RESIDUAL,
     RESIDUAL_OUT,
     ROTATION,
@@ -40,15 +42,22 @@ from verify_norm.core.tensors import (
 )
 from verify_norm.reference.chain import BASES, Chain, Function
 from verify_norm.reference.stages.activate import Activate
+from verify_norm.reference.stages.block_scale import BINADES
 from verify_norm.reference.stages.gate import Gate
 from verify_norm.reference.stages.modulate import Modulate
-from verify_norm.reference.stages.quantize import GRANULARITIES, Quantize
+from verify_norm.reference.stages.quantize import GRANULARITIES, SCALE_TYPES, Quantize
 from verify_norm.reference.stages.rotate import Rotate
 from verify_norm.reference.stages.stage import Stage
 
-BESIDE_X = (WEIGHT, BIAS, GATE, *MODULATION, *ROTATION, Y_SCALE, SCALE_UB, MEAN, RSTD)
+BESIDE_X = (WEIGHT, BIAS, GATE, *MODULATION, *ROTATION, Y_SCALE, SCALE_UB, GLOBAL_SCALE, MEAN, RSTD)
 TENSORS = {tensor.name: tensor for tensor in BESIDE_X}
-QUANTIZED = {"e4m3fn": "float8_e4m3fn", "e5m2": "float8_e5m2", "int8": "int8"}  # the types of y, as `quantize` has them
+QUANTIZED = {
+    "e4m3fn": "float8_e4m3fn",
+    "e5m2": "float8_e5m2",
+    "int8": "int8",
+    "e2m1": "float4_e2m1fn",
+}  # the types of y, as `quantize` has them
+WIDE = ("float8_e4m3fn", "float8_e5m2", "int8")  # those whose scales may be float32
 VIEWS: dict[str, View] = {"groupnorm": "groups"}  # the others normalize rows
 STAGES: dict[str, dict[str, Stage]] = {  # by name, and by what stands in parentheses; "" where nothing does
     "silu": {"": Activate("silu")},
@@ -92,15 +101,15 @@ def operators(name: str, chain: Chain, summary: str) -> tuple[Op, ...]:
             forward=forward,
             view=VIEWS.get(chain.norm, "rows"),
             summary=words,
-            stages=chain.stages,
-            before=chain.before,
+            chain=chain,
             centred=chain.base.centred,
             averages=chain.base.averages,
         )
 
     sum_in, sum_out = ((X, RESIDUAL), (Y, RESIDUAL_OUT)) if chain.adds else ((X,), (Y,))
     if chain.quantizer is not None:
-        made = (OF_8_BITS[chain.quantizer.dtype], *[SCALE_OF_Y] * len(chain.scales), *sum_out[1:], *statistics)
+        scale = replace(SCALE_OF_Y, dtype=chain.quantizer.scale_dtype)  # type: ignore[arg-type]
+        made = (OF_FEW_BITS[chain.quantizer.dtype], *[scale] * len(chain.scales), *sum_out[1:], *statistics)
         return (record("forward", (*sum_in, *tensors), made, None, summary),)
     gradients = (DX, *(gradient(TENSORS[one]) for one in chain.trained))
     words = f"the gradients of {name}_fwd" + "; dx is that of residual too" * chain.adds
@@ -225,8 +234,13 @@ def _quantize(option: str) -> Quantize:
     form, granularity, *bound = [part.strip() for part in option.split(",")] + ["static"] * ("," not in option)
     kind = QUANTIZED[one_of("type of quantize", form, QUANTIZED)]
     one_of("granularity of quantize", granularity, GRANULARITIES)
-    if bound not in ([], ["scale_ub"]) or (bound and granularity == "static"):
-        wanted = "nothing" if granularity == "static" else "scale_ub or nothing"
+    kinds = {"mx": [*BINADES], "nvfp4": ["float4_e2m1fn"]}.get(granularity, [*WIDE])
+    if kind not in kinds:
+        wanted = alternatives([short for short, name in QUANTIZED.items() if name in kinds])
+        raise UsageError(f"quantize({option}): expected {wanted} for {granularity}, got {form}")
+    bare = granularity in ("static", *SCALE_TYPES)
+    if bound not in ([], ["scale_ub"]) or (bound and bare):
+        wanted = "nothing" if bare else "scale_ub or nothing"
         raise UsageError(f"quantize({option}): expected {wanted} behind {granularity}, got {', '.join(bound)}")
     return Quantize(kind, granularity, bool(bound))
 

@@ -104,6 +104,7 @@ def _format(name: str) -> Format:
 
 FLOATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 FORMATS = {name: _format(name) for name in FLOATS}
+FORMATS |= {name: _format(name) for name in ("float4_e2m1fn", "float8_e8m0fnu")}  # of a quantized y, and of its scales
 FORMATS["int8"] = Format("int8", 1, 0, 0, 127.0, np.dtype(np.int8), np.ones(2048))  # of a quantized y: an ulp is 1
 KERNEL_DTYPES = ("float32", "float16", "bfloat16")  # the types that x can have
 ALIASES = {"fp64": "float64", "fp32": "float32", "f32": "float32", "bf16": "bfloat16"}

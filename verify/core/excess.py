@@ -11,6 +11,10 @@ from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.run import Expected, Output
 from verify_norm.core.spec import CaseSpec, Contract, Op
 
+AS_BYTES = {  # and what else a kernel may return
+    "float4_e2m1fn": " (two in a byte, as float4_e2m1fn_x2 or uint8)",
+    "float8_e8m0fnu": " (or its bytes as uint8)",
+}
 LONG = 1024  # terms: in longer sums the bound depends on the runs
 
 
@@ -45,7 +49,7 @@ def unlike(name: str, output: Output | None, expected: Expected | None, spec: Ca
     if output.ratio is None:
         yield f"{name}: expected shape {expected.value.shape}, got {output.shape}"
     if output.dtype != expected.dtype:
-        yield f"{name}: expected {expected.dtype}, got {output.dtype}"
+        yield f"{name}: expected {expected.dtype}{AS_BYTES.get(expected.dtype, '')}, got {output.dtype}"
 
 
 def excess(

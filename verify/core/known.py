@@ -22,6 +22,8 @@ NEEDS = {  # what an operator has if a field is about it
     "offset_weight": "weight_offset",
     "z": "y_scale",
     "scale_floor": "y_scale",
+    "e8m0": "y_scale",
+    "packing": "y_scale",
 }
 
 
@@ -97,6 +99,10 @@ WEAKER = (  # one promise less each, first those that cost no accuracy; of one f
     Known(f"scale_floor={1e-10 / 127!r}", "max |z| counts as 1e-10 at least, of int8", "groups of SGLang and vLLM"),
     Known(f"scale_floor={1e-4 / 448!r}", "max |z| counts as 1e-4 at least, of float8_e4m3fn", "DeepGEMM"),
     Known(f"scale_floor={2.0**-23!r}", "no scale is below 2^-23", "vLLM's int8"),
+    Known("e8m0=rceil", "the power of two of max |z|/L is rounded upwards", "PTX cvt.rp, torchao's RCEIL"),
+    Known("e8m0=ceil", "the power of two of max |z| is rounded upwards", "torchao's CEIL"),
+    Known("e8m0=even", "max |z| is rounded before its power of two is taken", "torchao's EVEN"),
+    Known("packing=high", "the first of two numbers of 4 bits is in the upper half of their byte", ""),
     Known("lanes=32", "sums have 32 runs", "a warp; a matrix product of a CPU"),
     Known("lanes=8", "sums have 8 runs", "a vector register of a CPU"),
     Known("summation=atomic", "sums over rows are one running sum", "one addition a row to global memory"),

@@ -275,7 +275,7 @@ def resolved(text: str) -> tuple[str, str]:
     if not is_chain(text):
         return text, ""
     chain, name, constants = told(text)
-    own = next((op.name for op in OPS.values() if getattr(op.reference, "chain", None) == chain), None)
+    own = next((op.name for op in OPS.values() if op.chain == chain), None)
     if not (chain.stages or chain.before):
         own = f"{'add_' if chain.adds else ''}{chain.norm}"
         one_of("operator", own, map(base, OPS), see=LIST)
@@ -342,4 +342,10 @@ def roundings(contract: Contract, dtype: str, output: str) -> dict[str, Any]:
     largest = np.inf if contract.saturate == "overflow" else FORMATS[output].largest
     narrow = None if contract.z is None else FORMATS[dtype if contract.z == "x" else contract.z]
     lost = (0.0, 0.0, np.inf) if narrow is None else (narrow.u, float(narrow.ulp(0.0)) / 2, narrow.largest)
-    return {"rounded": rounded, "largest": largest, "z_lost": lost, "scale_floor": contract.scale_floor}
+    return {
+        "rounded": rounded,
+        "largest": largest,
+        "z_lost": lost,
+        "scale_floor": contract.scale_floor,
+        "e8m0": contract.e8m0,
+    }

@@ -82,7 +82,9 @@ class Tensor:
     name: str
     extent: Extent
     role: Literal["input", "weight", "saved", "cotangent", "state", "output"]
-    dtype: Literal["x", "weight", "float32", "float8_e4m3fn", "float8_e5m2", "int8"] = "x"
+    dtype: Literal[
+        "x", "weight", "float32", "float8_e4m3fn", "float8_e5m2", "int8", "float4_e2m1fn", "float8_e8m0fnu"
+    ] = "x"
     optional: bool = False
 
     def among(self, dtype: str, weight_dtype: str | None) -> str:
@@ -97,10 +99,10 @@ class Op:
     `reference` and `error` take the float64 arguments that they name. `error` also takes `arithmetic`; it returns, for
     each element of every output, how far a kernel of that arithmetic may be from the truth before the final rounding.
     `view` says which elements are normalized together: the last dimensions, a group of channels of one sample, or a
-    channel of all samples. `stages` follow the norm, and one may stand `before` it (`verify_norm.reference.stages`). A
-    `quantized` y is multiplied by a scale and saturated (`verify_norm.reference.quantized`); a stage that quantizes is
-    the `quantizer`. A `centred` norm subtracts the mean; one that `averages` takes the mean of the squares, L2Norm
-    their sum.
+    channel of all samples. An operator that is a `chain` has stages behind its norm, or before it
+    (`verify_norm.reference.chain`). A `quantized` y is multiplied by a scale and saturated
+    (`verify_norm.reference.quantized`); a stage that quantizes is the `quantizer`. A `centred` norm subtracts the mean;
+    one that `averages` takes the mean of the squares, L2Norm their sum.
     """
 
     name: str
@@ -112,11 +114,20 @@ class Op:
     forward: str | None = None
     view: View = "rows"
     summary: str = ""
-    stages: tuple[Any, ...] = ()  # a kernel's module sees this one, and no reference
-    before: Any = None  # a stage
+    chain: Any = None  # a kernel's module sees this one, and no reference
     quantized: bool = False
     centred: bool = True
     averages: bool = True
+
+    @property
+    def stages(self) -> tuple[Any, ...]:
+        """The stages behind the norm."""
+        return () if self.chain is None else tuple(self.chain.stages)
+
+    @property
+    def before(self) -> Any:
+        """The stage before the norm; None where there is none."""
+        return None if self.chain is None else self.chain.before
 
     @property
     def linear(self) -> bool:
@@ -126,7 +137,7 @@ class Op:
     @property
     def quantizer(self) -> Any:
         """The stage that makes 8 bits of y (`verify_norm.reference.stages.quantize`); None where there is none."""
-        return next((stage for stage in self.stages if stage.name == "quantize"), None)
+        return None if self.chain is None else self.chain.quantizer
 
     @property
     def scaled(self) -> bool:
@@ -136,14 +147,12 @@ class Op:
     @property
     def own_inputs(self) -> tuple[str, ...]:
         """The names of the inputs of its stages."""
-        stages = (*self.stages, *([] if self.before is None else [self.before]))
-        return tuple(name for stage in stages for name in stage.inputs)
+        return () if self.chain is None else tuple(self.chain.own)
 
     @property
     def trained_inputs(self) -> tuple[str, ...]:
         """Those of them whose gradients a backward returns."""
-        constants = {name for stage in self.stages if not stage.trained for name in stage.inputs}
-        return tuple(name for name in self.own_inputs if name not in constants)
+        return tuple(name for name in self.own_inputs if name in self.chain.trained)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +191,9 @@ class Contract:
         outputs overflow.
     z : type to which the result of the norm, and of stages, is rounded before it is quantized, and before its largest
         is taken ("x": that of x, as of a norm and a quantization in turn); None: no rounding.
+    e8m0 : how the power of two of an MX block is rounded: "floor" (OCP), "ceil", "even", or "rceil", that of
+        max |z|/L upwards, as PTX's cvt.rp (`verify_norm.reference.stages.block_scale`).
+    packing : the 4 bits of a byte that hold the first of its two numbers: "low" (torch.float4_e2m1fn_x2), or "high".
     scale_floor : the smallest scale of a quantized y that the data determine, as 4.359654017857143e-06 = 1/(448·512).
     """
 
@@ -204,6 +216,8 @@ class Contract:
     saturate: Beyond = "either"
     z: Float | Literal["x"] | None = None
     scale_floor: NotNegative = 0.0
+    e8m0: Literal["floor", "ceil", "even", "rceil"] = "floor"
+    packing: Literal["low", "high"] = "low"
 
 
 @dataclass(frozen=True, slots=True)

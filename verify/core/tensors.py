@@ -26,12 +26,14 @@ DRESIDUAL_OUT = Tensor("dresidual_out", "data", "cotangent", optional=True)
 
 Y = Tensor("y", "data", "output")
 QUANTIZED = Tensor("y", "data", "output", dtype="float8_e4m3fn")
-OF_8_BITS = {
+OF_FEW_BITS = {
     "float8_e4m3fn": QUANTIZED,
     "float8_e5m2": replace(Y, dtype="float8_e5m2"),
     "int8": replace(Y, dtype="int8"),
+    "float4_e2m1fn": replace(Y, dtype="float4_e2m1fn"),
 }
 Y_SCALE = Tensor("y_scale", "one", "input", dtype="float32")
+GLOBAL_SCALE = Tensor("global_scale", "one", "input", dtype="float32")
 SCALE_UB = Tensor("scale_ub", "one", "input", dtype="float32")
 SCALE_OF_Y = Tensor("y_scale", "block", "output", dtype="float32")
 AMAX = Tensor("amax", "one", "output", dtype="float32")

@@ -36,6 +36,9 @@ class Adapted:
     domain: Domain
 
 
+BYTES = ("float4_e2m1fn", "float8_e8m0fnu")  # types that a kernel gets as bytes, where it writes into its outputs
+
+
 class WritesError(UsageError):
     """A function that writes its results into its arguments has no gradients."""
 
@@ -181,7 +184,8 @@ def _blank(name: str, op: Op, contract: Contract, given: Mapping[str, Any]) -> T
     x: Tensor = given["residual_out"] if "x" not in given else given["x"]
     of = given.get(name.removeprefix("d")) if tensor.extent == "affine" else None
     types = [None if t is None else str(t.dtype).removeprefix("torch.") for t in (x, of)]
-    dtype = getattr(torch, output_dtype(tensor, contract, str(types[0]), types[1]))
+    kind = output_dtype(tensor, contract, str(types[0]), types[1])
+    dtype = torch.uint8 if kind in BYTES else getattr(torch, kind)
     shape: tuple[int, ...] = tuple(x.shape) if tensor.extent == "data" else (1,)  # "one"
     if tensor.extent == "sample":
         shape = tuple(given[name.removeprefix("d")].shape)
@@ -190,6 +194,8 @@ def _blank(name: str, op: Op, contract: Contract, given: Mapping[str, Any]) -> T
     if tensor.extent == "block":
         n = features(op, given)
         shape = (x.numel() // max(n, 1), op.quantizer.blocks(n))
+    if kind == "float4_e2m1fn":
+        shape = (*shape[:-1], -(-shape[-1] // 2))
     if tensor.extent == "statistic":
         if op.view == "rows":
             shape = (x.numel() // max(features(op, given), 1),)

@@ -39,6 +39,7 @@ ALIASES = {  # our name: other names, in any case unless another line has the ex
         "running_mean": "moving_mean",
         "running_var": "moving_var running_variance",
         "scale": "output_scale out_scale y_scale scale_y quant_scale",
+        "global_scale": "input_global_scale sf_scale",
         "y_scale": "scales scale out_scale output_scale scale_out token_scales group_scales output_s",
         "scale_ub": "scale_upper_bound ub",
         "cos": "cos_cache cosine freqs_cos cos_table",

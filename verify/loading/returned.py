@@ -8,7 +8,10 @@ import torch
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.spec import Op
 
-READABLE = {*FORMATS, *("bool", "uint8", "int8", "int16", "int32", "int64")}  # what a finding can show the values of
+READABLE = {
+    *FORMATS,
+    *("float4_e2m1fn_x2", "bool", "uint8", "int8", "int16", "int32", "int64"),
+}  # what a finding can show the values of
 EXACT = (torch.Tensor, torch.nn.Parameter)
 PASSIVE = {  # what a class may define anew without a change of what its tensors hold
     *("__module__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__slots__", "__firstlineno__"),

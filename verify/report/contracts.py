@@ -15,6 +15,7 @@ from verify_norm.report.terminal import table
 
 OP = "add_layernorm"  # what every field is about, but these
 OTHERS = {"offset_weight": "add_rmsnorm", "z": "add_rmsnorm_quant", "scale_floor": "add_rmsnorm_quant"}
+OTHERS |= dict.fromkeys(("e8m0", "packing"), "add_rmsnorm_quant")
 TYPES = ("bfloat16", "float32")
 
 

@@ -7,7 +7,7 @@ import sys
 from verify_norm import reference
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Extent, Op, Tensor, View
-from verify_norm.reference.chain import Function
+from verify_norm.reference.stages.quantize import BLOCKS
 
 SHAPES: dict[View, dict[Extent, str]] = {  # by what is normalized together
     "rows": {"data": "(…, *normalized_shape)", "affine": "normalized_shape", "statistic": "(M,), one of each row"},
@@ -27,8 +27,8 @@ def shape(tensor: Tensor, op: Op) -> str:
     if tensor.extent == "sample":
         return "(B, *normalized_shape), one of each sample; or as x, of each token"
     if tensor.extent == "block":
-        each = {"per_token": "row", "group64": "64 elements of a row", "group128": "128 elements of a row"}
-        return f"(M, K), one of each {each[op.quantizer.granularity]}"
+        length = BLOCKS.get(op.quantizer.granularity)
+        return f"(M, K), one of each {'row' if length is None else f'{length} elements of a row'}"
     if tensor.extent == "position":
         return "(…, R/2) for x (…, H, N), one row of each token; (M, R/2) for x (M, N)"
     return "(1,)" if tensor.extent == "one" else SHAPES[op.view][tensor.extent]
@@ -56,9 +56,9 @@ def described(op: Op) -> str:
     def named(found: re.Match[str]) -> str:
         return f"`{names.get((found[1] or own, found[2]), found[0].strip('`'))}`"
 
-    if isinstance(op.reference, Function):
-        chain = op.reference.chain
-        modules = [type(stage).__module__ for stage in chain.all_stages] or [f"{reference.__name__}.{chain.norm}"]
+    if op.chain is not None:
+        stages = [type(stage).__module__ for stage in op.chain.all_stages]
+        modules = stages or [f"{reference.__name__}.{op.chain.norm}"]
         derived = (inspect.getdoc(sys.modules[module]) or "" for module in modules)
         return re.sub(r"`([^`]+)`", r"\1", "\n\n".join(derived))
     text = re.split(r"\n\n(?:(?:Returns|Raises|Notes|Examples)\n---|>>> )", inspect.getdoc(op.reference) or "")[0]

@@ -20,7 +20,7 @@ from verify_norm.core.known import overwritten
 from verify_norm.core.run import Called, Case, Output, Run
 from verify_norm.core.spec import Kernel
 from verify_norm.loading.returned import RefusedError, named
-from verify_norm.running import guards, refusals
+from verify_norm.running import guards, packed, refusals
 from verify_norm.running.interpreter.arithmetic import otherwise
 from verify_norm.running.reading import content, read
 from verify_norm.running.surroundings import left
@@ -100,8 +100,7 @@ def execute(
         damage = (*given.damage(writable(kernel, case)), *called.damage)
         returned = {name: value for name, value in called.outputs.items() if value is not None}
         outputs = {**called.outputs} | {name: case.arguments[name] for name in _states(case)}  # changed in place
-        judge = make.judge_of(case.spec, case.device)
-        values = {name: _output(value, judge) for name, value in outputs.items()}
+        values = {name: _output(name, value, case, kernel) for name, value in outputs.items()}
         seconds = clock() - started
         judged = {name: _judged(output, case, name) for name, output in values.items()}
         told |= {"operators": called.operators}
@@ -239,10 +238,12 @@ def bound(kernel: Kernel, case: Case) -> dict[str, Any]:
     return make.named(kernel.run, {**case.arguments, "frozen": case.spec.frozen} if asks else case.arguments)
 
 
-def _output(value: torch.Tensor | None, judge: str | None) -> Output | None:
+def _output(name: str, value: torch.Tensor | None, case: Case, kernel: Kernel) -> Output | None:
     if value is None:
         return None
-    return Output(placement.dtype_name(value), tuple(value.shape), placement.to_float64(value, judge), None)
+    dtype, held = packed.values(name, value, case.spec, case.op, kernel.contract)
+    judge = make.judge_of(case.spec, case.device)
+    return Output(dtype, tuple(held.shape), placement.to_float64(held, judge), None)
 
 
 def _judged(output: Output | None, case: Case, name: str) -> Output | None:

@@ -30,8 +30,8 @@ Key = tuple[str, str | None]  # a check and an output
 Candidate = tuple[Known, dict[str, Any]]  # with the fields that it changes of the kernel's own contract
 Judge = Callable[[CaseSpec, tuple[str, ...], Contract], Examined]
 # Fields that change no bound on the error of a result, and fields under which a result that was right may be wrong.
-FREE = frozenset(("inplace", "output", "weight_grad", "saturate", "scale_floor", "deterministic"))
-INSTEAD = frozenset(("output", "weight_grad", "stats", "saturate", "scale_floor"))
+FREE = frozenset(("inplace", "output", "weight_grad", "saturate", "scale_floor", "e8m0", "packing", "deterministic"))
+INSTEAD = frozenset(("output", "weight_grad", "stats", "saturate", "scale_floor", "e8m0", "packing"))
 COARSE = frozenset(("bf16x3", "tf32", "bf16"))  # products that miss more of their operands than float32 does of sums
 NARROW = frozenset(
     ("stats", "xhat", "partials", "products", "z")

@@ -142,11 +142,12 @@ def bound(
     with _in_one_line():
         direction = "bwd" if str(op).endswith("_bwd") else "fwd"
         called = arguments.bound(arguments.operator(op, direction, activation), tensors, {"eps": eps, **options})
-        expected = truths(called, verdict.promised(contract, called.op))
+        promised = verdict.promised(contract, called.op)
+        expected = truths(called, promised)
         if actual is None:
             return {name: Bound(one.dtype, one.value, judge.allowed(one)) for name, one in expected.items() if one}
         found = {}
-        for name, output in verdict.judged(called, arguments.outputs(actual, called.op), expected).items():
+        for name, output in verdict.judged(called, arguments.outputs(actual, called.op), expected, promised).items():
             one = expected[name]
             if one is None or output is None:
                 continue

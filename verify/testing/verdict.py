@@ -26,7 +26,7 @@ def promised(contract: object, op: Op) -> Contract:
 
 
 def judged(
-    call: Call, passed: Mapping[str, Values | None], expected: Truths, *, check_dtype: bool = True
+    call: Call, passed: Mapping[str, Values | None], expected: Truths, contract: Contract, *, check_dtype: bool = True
 ) -> dict[str, Output | None]:
     """Return each output with its errors relative to the bound; without `check_dtype` it has the type it must have."""
     found: dict[str, Output | None] = {}
@@ -36,11 +36,26 @@ def judged(
         if one is None or got is None or truth is None:
             found[name] = None if one is None or got is None else Output(one.dtype, got.shape, got, None)
             continue
+        one = _decoded(call, name, one, contract)
+        got = one.values
         if extents[name] in ("statistic", "block", "one") and got.size == truth.value.size:
             got = got.reshape(truth.value.shape)
         ratio = ratios(got, truth) if got.shape == truth.value.shape else None
         found[name] = Output(one.dtype if check_dtype else truth.dtype, got.shape, got, ratio)
     return found
+
+
+def _decoded(call: Call, name: str, one: Values, contract: Contract) -> Values:
+    """Return the values of an output of few bits, of the bytes that hold them; other ones as they are."""
+    if one.dtype not in ("uint8", "float4_e2m1fn_x2"):
+        return one
+    import torch
+
+    from verify_norm.running import packed
+
+    raw = torch.from_numpy(one.values).to(torch.uint8)
+    dtype, held = packed.values(name, raw, call.spec, call.op, contract)
+    return Values(held.double().numpy(), dtype)
 
 
 def of(call: Call, passed: Mapping[str, Values | None], contract: Contract, check_dtype: bool) -> str:
@@ -59,7 +74,7 @@ def of(call: Call, passed: Mapping[str, Values | None], contract: Contract, chec
 def _problems(call: Call, passed: Mapping[str, Values | None], contract: Contract, check_dtype: bool) -> Iterator[str]:
     """Yield what is wrong with each output, a text of some lines."""
     expected = truths(call, contract)
-    for name, output in judged(call, passed, expected, check_dtype=check_dtype).items():
+    for name, output in judged(call, passed, expected, contract, check_dtype=check_dtype).items():
         truth, one = expected[name], passed[name]
         told = list(_wrong(call, name, output, truth, contract))
         if not told:

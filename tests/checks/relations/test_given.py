@@ -175,7 +175,7 @@ def by_reference(op, spec, grow, recompute):
         view = view_of(make.build(spec, OPS[op], Contract(), "cpu", make.exact_inputs(spec, OPS[op])), x)
         w, b = values.get("weight"), values.get("bias")
         n = layernorm.norm(view, x, w, b, spec.eps) if OPS[op].centred else rmsnorm.norm(view, x, w, spec.eps, 0.0)
-        chain = getattr(OPS[op].reference, "chain", None)
+        chain = OPS[op].chain
         if chain is not None:
             n = chain.base.norm(chain.given(x, values), {**values, "eps": spec.eps, "num_groups": spec.num_groups})
         mean, rstd = n.mean, n.rstd

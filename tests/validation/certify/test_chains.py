@@ -10,11 +10,15 @@ from verify_norm.core.ops import OPS, base
 from verify_norm.reference.chain import Function
 from verify_norm.reference.stages.gate import Gate
 from verify_norm.reference.stages.modulate import Modulate
+from verify_norm.reference.stages.quantize import Quantize
 from verify_norm.validation.certify import certify, chains
 
 RELATIVE, STEP = "50 digits, relative", "complex step"
 CHAINS = {name: op for name, op in OPS.items() if isinstance(op.reference, Function)}
-NAMES = sorted({base(name) for name, op in CHAINS.items() if op.quantizer is None})  # what is quantized has no gradient
+NAMES = sorted({base(name) for name in CHAINS})
+FEW_BITS = [
+    f"rmsnorm | quantize({form})" for form in ("e5m2, mx", "e2m1, mx", "e2m1, nvfp4", "int8, group64, scale_ub")
+]
 
 
 def failed(*names):
@@ -24,12 +28,15 @@ def failed(*names):
     return found
 
 
-@pytest.mark.parametrize("name", [*NAMES, "add_layernorm", "instancenorm", "add | rmsnorm | modulate | gelu"])
+@pytest.mark.parametrize(
+    "name", [*NAMES, *FEW_BITS, "add_layernorm", "instancenorm", "add | rmsnorm | modulate | gelu"]
+)
 def test_every_chain_is_certified(name):
     certificate = certify([name])
     assert certificate.ok, certificate.failures
     judged = {(result.quantity, result.method) for result in certificate.results}
-    assert {(output.name, RELATIVE) for way in ("fwd", "bwd") for output in OPS[f"{name}_{way}"].outputs} <= judged
+    ways = ("fwd",) if OPS[f"{name}_fwd"].quantizer else ("fwd", "bwd")  # what is quantized has no gradient
+    assert {(output.name, RELATIVE) for way in ways for output in OPS[f"{name}_{way}"].outputs} <= judged
     assert max(result.allowed for result in certificate.results) < 1e-8
 
 
@@ -59,6 +66,14 @@ def test_a_stage_that_is_consistent_and_wrong_is_detected_by_the_digits_alone(mo
         Modulate, "value", lambda self, z, given: right(self, z, given) + given["shift"].sum() * 0 + 1e-9
     )
     assert failed("modulate_rmsnorm") == {"y": {RELATIVE}}
+
+
+@pytest.mark.parametrize("granularity", ["mx", "nvfp4"])
+def test_a_wrong_scale_is_detected(granularity, monkeypatch):
+    right = Quantize._bounded
+    monkeypatch.setattr(Quantize, "_bounded", lambda *given: right(*given) * 2)
+    found = failed(f"rmsnorm | quantize(e2m1, {granularity})")
+    assert found == {"y": {RELATIVE}, "y_scale": {RELATIVE}}
 
 
 def test_a_reference_that_raises_or_loses_a_number_fails(monkeypatch):

@@ -135,25 +135,30 @@ def _passed(stage: Any, z: _Change, given: Mapping[str, Array], unit: Array, a: 
     inputs of its own, y is linear in z: its derivative is a difference of the reference's in float64, whose terms are
     |∂y/∂z|·ż, and for each input what y changes by where z is the sum of its terms. Each errs by 2·unit.
     """
-    value, steep = stage.value(z.value, given), stage.slope(z.value, np.asarray(np.inf), given)
+
+    def moved(off: Array) -> Array:
+        most: Array = stage.moved(z.value, np.asarray(np.inf), off, given)
+        return most
+
+    value = stage.value(z.value, given)
     if not stage.inputs:
         slope, off = stage.function.slope(z.value), stage.function.slope_error(z.value, a)
         off = off + stage.function.bend * unit * z.size
-        allowed = (steep + off) * z.allowed + off * np.abs(z.tangent)
-        return _Change(value, np.maximum(np.abs(value), steep * z.size), slope * z.tangent, allowed)
+        allowed = moved(z.allowed) + off * (z.allowed + np.abs(z.tangent))
+        return _Change(value, np.maximum(np.abs(value), moved(z.size)), slope * z.tangent, allowed)
     changes = {name: _direction(name, values.shape) for name, values in given.items()}
 
     def change(at: Array, along: Array | float, names: Collection[str]) -> Array:
         ends = []
         for step in (STEP, -STEP):
-            moved = {name: v + step * changes[name] * (name in names) for name, v in given.items()}
-            ends.append(stage.value(at + step * along, moved))
+            others = {name: v + step * changes[name] * (name in names) for name, v in given.items()}
+            ends.append(stage.value(at + step * along, others))
         found: Array = (ends[0] - ends[1]) / (2 * STEP)
         return found
 
-    terms = steep * np.abs(z.tangent) + sum(np.abs(change(z.size, 0.0, [name])) for name in given)
-    tangent, allowed = change(z.value, z.tangent, given), steep * z.allowed + 2 * unit * terms
-    return _Change(value, steep * z.size + np.abs(value), tangent, allowed)
+    terms = moved(np.abs(z.tangent)) + sum(np.abs(change(z.size, 0.0, [name])) for name in given)
+    tangent, allowed = change(z.value, z.tangent, given), moved(z.allowed) + 2 * unit * terms
+    return _Change(value, moved(z.size) + np.abs(value), tangent, allowed)
 
 
 def _shaped(n: Norm, name: str, values: Array) -> Array:

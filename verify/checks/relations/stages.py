@@ -17,7 +17,7 @@ from verify_norm.checks.relations.equations import arithmetic_of
 from verify_norm.core import geometry, ops
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.run import Case, Run
-from verify_norm.reference import batchnorm, chain, layernorm, rmsnorm, rounding
+from verify_norm.reference import batchnorm, chain, layernorm, rmsnorm, rounding, statistics_rounding
 from verify_norm.reference.arithmetic import DIVISION, Arithmetic, nearest
 from verify_norm.reference.norm import Norm
 from verify_norm.reference.quantized import product_error
@@ -101,7 +101,7 @@ def normalized(run: Run) -> Array:
     x, residual = exact.get("residual_out", exact.get("x")), exact.get("residual")
     assert x is not None
     if residual is None:
-        return chain.given(run.case.op.reference, x, exact)
+        return x if run.case.op.chain is None else run.case.op.chain.given(x, exact)
     if run.kernel.contract.residual == "rounded":
         return FORMATS[run.case.spec.dtype].round(x + residual)
     return nearest(x + residual, arithmetic_of(run))
@@ -110,9 +110,12 @@ def normalized(run: Run) -> Array:
 def norm(run: Run) -> Norm:
     """Return the exact normalization of a case that has its own statistics."""
     case, x = run.case, normalized(run)
-    if isinstance(case.op.reference, chain.Function):
-        own, given = case.op.reference.chain, {**case.arguments, **case.exact}
-        return own.base.norm(x, given) if own.before is None else own.normalized(given["x"], given, arithmetic_of(run))
+    if case.op.chain is not None:
+        own, given = case.op.chain, {**case.arguments, **case.exact}
+        made: Norm = (
+            own.base.norm(x, given) if own.before is None else own.normalized(given["x"], given, arithmetic_of(run))
+        )
+        return made
     view, weight, bias = view_of(case, x), case.exact.get("weight"), case.exact.get("bias")
     if has_mean(case):
         return layernorm.norm(view, x, weight, bias, case.spec.eps)
@@ -122,7 +125,7 @@ def norm(run: Run) -> Norm:
 def stages(run: Run) -> Stages:
     """Return the statistics of a case that has its own, and their errors under the kernel's contract."""
     case, n, a = run.case, norm(run), arithmetic_of(run)
-    e = rounding.saved_error(n, a)
+    e = statistics_rounding.saved_error(n, a)
     if case.exact.get("residual") is not None:  # a kernel may keep more of the sum than it promises
         lost = FORMATS[case.spec.dtype].u * (np.abs(n.x) + np.abs(n.x).max(initial=0.0))
     else:

@@ -112,7 +112,8 @@ def scale(run: Run) -> Equations:
 def _root_apart(run: Run, s: stages.Stages, name: str, got: Array) -> Array:
     """Return what an output may be off by, once every bit up to the reciprocal root is settled; flat.
 
-    The root is off by what `rounding.rstd_error` adds: the roundings of eps, of the addition, a root and a division.
+    The root is off by what `statistics_rounding.rstd_error` adds: the roundings of eps and of the addition, a root and
+    a division.
     """
     root, dy = s.arithmetic.gamma(ROOT + DIVISION + 1), run.case.exact.get("dy")
     if name == "rstd":

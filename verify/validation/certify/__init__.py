@@ -87,7 +87,7 @@ def certify(
     (True, True)
     """
     started = time.perf_counter()
-    offered = list(dict.fromkeys(base(name) for name, op in OPS.items() if op.forward is not None))
+    offered = list(dict.fromkeys(base(name) for name, op in OPS.items() if op.forward is not None or op.quantizer))
     chosen = offered if ops is None else list(dict.fromkeys(_meant(name, offered) for name in ops))
     results: list[Result] = []
     skipped: list[tuple[str, str]] = []
@@ -95,7 +95,7 @@ def certify(
         if op in JVP:
             with np.errstate(all="ignore"):  # a value that is not finite is a result, not a warning
                 results += _certify(op, (references or {}).get(op) or shipped(op), seed)
-        elif chains.evaluates(OPS[f"{op}_bwd"]):
+        elif chains.evaluates(OPS[f"{op}_fwd"]):
             with np.errstate(all="ignore"):
                 results += _of_chain(op, seed)
         else:
@@ -135,7 +135,7 @@ def _of_chain(op: str, seed: int) -> Iterator[Result]:
     worst: dict[tuple[str, ...], Result] = {}
     why = "the rounding analysis of the reference in float64"
     try:
-        for found in chains.certified(OPS[f"{op}_bwd"], seed):
+        for found in chains.certified(op, seed):
             point, error, allowed, ok = found[:3], *found[3:]
             result = Result(op, *point, error, allowed, "of the terms' size", why, ok)
             other = worst.get(point)

@@ -7,6 +7,8 @@ complex numbers a complex step of the reference itself.
 
 **Allowed** is the reference's own rounding analysis, at float64: δ of a value, Σ|v|δ of a claim and some ulps of its
 terms; of a complex step, which rounds on both sides, four times that.
+
+What quantizes has values alone: y before its last rounding, and its scales.
 """
 
 from collections.abc import Callable, Iterator
@@ -46,6 +48,11 @@ GROUPS: tuple[tuple[str, CaseSpec], ...] = (
     ("no spatial dimensions", CaseSpec((3, 6), num_groups=2)),
 )
 
+BLOCKS: tuple[tuple[str, CaseSpec], ...] = (
+    ("several blocks", CaseSpec((2, 150), scale=40.0)),
+    ("a scale that saturates", CaseSpec((2, 70), scale=1e4)),
+)
+
 
 class Found(NamedTuple):
     """What one method finds of one quantity, in one family of cases; errors are relative to the terms' size."""
@@ -68,9 +75,14 @@ def evaluates(op: Op) -> bool:
     return op.view != "channels" and not op.quantized and all(stage.name in STAGES for stage in op.stages)
 
 
-def certified(backward: Op, seed: int) -> Iterator[Found]:
+def certified(name: str, seed: int) -> Iterator[Found]:
     """Yield what each method finds for both directions of an operator, in every family of cases."""
-    forward = ops.forward_of(backward)
+    forward = ops.OPS[f"{name}_fwd"]
+    if forward.quantizer is not None:
+        for number, (family, spec) in enumerate((*ROWS, *BLOCKS)):
+            yield from _values(spec, forward, make.exact_inputs(replace(spec, seed=seed + number), forward), family)
+        return
+    backward = ops.OPS[f"{name}_bwd"]
     for number, (family, spec) in enumerate(ROWS if forward.view == "rows" else GROUPS):
         drawn = make.exact_inputs(replace(spec, seed=seed + number), backward)
         x = drawn.get("residual_out", drawn.get("x"))
@@ -86,7 +98,9 @@ def _values(spec: CaseSpec, op: Op, given: make.Exact, family: str) -> Iterator[
         truth = evaluate(spec, op, given)
     for output, claim, delta in zip(op.outputs, claims, make.errors(spec, op, DOUBLE, given), strict=True):
         off = np.abs((claim.ravel() - truth[output.name]).astype(float))
-        yield _found(output.name, family, "50 digits, relative", off, delta.ravel(), np.abs(claim).max())
+        free = op.quantizer is not None and op.quantizer.dtype == "int8" and output.name == "y"
+        kept = claim.ravel() > -127 if free else slice(None)  # −128 is right too: a bound of 1, which shows nothing
+        yield _found(output.name, family, "50 digits, relative", off[kept], delta.ravel()[kept], np.abs(claim).max())
 
 
 def _gradients(spec: CaseSpec, op: Op, given: make.Exact, family: str, rng: np.random.Generator) -> Iterator[Found]:
@@ -176,9 +190,11 @@ def evaluate(spec: CaseSpec, op: Op, given: make.Exact) -> dict[str, Exact]:
         z = z * (v["weight"] + mpmath.mpf(offset)).reshape(column)
     if v.get("bias") is not None:
         z = z + v["bias"].reshape(column)
+    scales: list[Any] = []
     for stage in op.stages:
+        v["scales"] = scales
         z = STAGES[stage.name](stage, z, v, len(affine))
-    flat = {"y": z, "residual_out": h, "mean": np.array(means), "rstd": np.array(roots)}
+    flat = {"y": z, "residual_out": h, "mean": np.array(means), "rstd": np.array(roots), "y_scale": np.array(scales)}
     return {name: value.ravel() for name, value in flat.items()}
 
 
@@ -224,9 +240,42 @@ def _rotated(stage: Any, z: Exact, v: dict[str, Any], ndim: int) -> Any:
     return heads.reshape(z.shape)
 
 
+E4M3 = [mpmath.mpf(m * 2 ** max(e - 1, 0)) / 512 for e in range(16) for m in range(8 * (e > 0), 8 + 8 * (e > 0))][:-1]
+NEVER = mpmath.mpf(10) ** 400  # a bound that bounds nothing
+
+
+def _scaled(stage: Any, most: mpmath.mpf, v: dict[str, Any]) -> mpmath.mpf:
+    """Return the scale of a block whose largest |z| is `most`: for MX and NVFP4 by looking through all scales."""
+    L = mpmath.mpf(stage.largest)
+    if stage.granularity == "mx":
+        binade = max(k for k in range(20) if 2**k <= L)
+        return mpmath.mpf(2) ** (max(k for k in range(-200, 200) if mpmath.mpf(2) ** k <= most) - binade)
+    if stage.granularity == "nvfp4":
+        wanted = most * v["global_scale"][0] / L
+        near = min(abs(one - wanted) for one in E4M3)
+        return next(one for place, one in enumerate(E4M3) if abs(one - wanted) == near and place + 1)
+    return min(most, v["scale_ub"][0] if stage.bounded else NEVER) / L
+
+
+def _quantized(stage: Any, z: Exact, v: dict[str, Any], ndim: int) -> Any:
+    """Return z over the scale of its block, saturated; `v["scales"]` gets the scales."""
+    rows = z.reshape(int(np.prod(z.shape[: z.ndim - ndim], dtype=int)), -1)
+    length = {"group64": 64, "group128": 128, "mx": 32, "nvfp4": 16}.get(stage.granularity, rows.shape[1])
+    L, out = mpmath.mpf(stage.largest), rows.copy()
+    for i, row in enumerate(rows):
+        for start in range(0, len(row), length):
+            block = row[start : start + length]
+            s = _scaled(stage, max(abs(block)), v) if stage.dynamic else v["y_scale"][0]
+            v["scales"] += [s] * stage.dynamic
+            by = s / v["global_scale"][0] if stage.granularity == "nvfp4" else s
+            out[i, start : start + length] = [min(max(t / by, -L), L) for t in block]
+    return out.reshape(z.shape)
+
+
 STAGES: dict[str, Callable[[Any, Exact, dict[str, Any], int], Any]] = {
     **dict.fromkeys(ACTIVATIONS, _activated),
     "gate": _gated,
     "modulate": _modulated,
     "rotate": _rotated,
+    "quantize": _quantized,
 }

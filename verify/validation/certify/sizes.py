@@ -6,7 +6,7 @@ r·max(|xc|, mean|xc|), and a sum over all elements that one parameter serves wi
 few, about the largest partial sum where there are many.
 
 **The condition.** The one place where the terms are larger is x − μ. A mean that is computed once errs by
-δμ ≤ γ(h + 2)·mean|x| (`verify_norm.reference.rounding`), all x̂ of a row shift by S = r·δμ, and to first order
+δμ ≤ γ(h + 2)·mean|x| (`reference.statistics_rounding`), all x̂ of a row shift by S = r·δμ, and to first order
 
     δy = w·S      δdx = r·S(|c1| + |x̂ c2|)      δdweight = S·|Σ dy|      (second order: the same, times r)
 
