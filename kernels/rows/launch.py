@@ -23,7 +23,7 @@ from verify_norm.kernels.arguments import (
     stored,
 )
 from verify_norm.kernels.rows import long
-from verify_norm.kernels.rows.plan import HELD, backward_plan, fold, forward_plan, gated_plan
+from verify_norm.kernels.rows.plan import HELD, backward_plan, fold, forward_plan, gated_plan, scales
 
 Wanted = tuple[bool, Tensor | None, Tensor | None]  # whether dx is wanted, and the weight and bias whose gradients are
 
@@ -47,7 +47,7 @@ class Norm(NamedTuple):
 class Form(NamedTuple):
     """What a forward does beyond LayerNorm, RMSNorm and an addition.
 
-    name : that of `ForwardConstants`
+    name : the FORM of `ForwardConstants`, or one of `plan.GROUPS`
     dtype : of y, if it is not that of x
     scale : by which y is multiplied before it is rounded to 8 bits
     factor, shift : dense; `per` rows have a line of each
@@ -138,7 +138,7 @@ def forward(
     """Return y, the sum with the residual, the mean, rstd and the largest magnitudes; None for what does not exist.
 
     With a scale, the last result has the largest magnitude before it of every tile, if there is one; in the form "rows"
-    the scales of the rows. In the form "gate", `residual` is the gate.
+    the scales of the rows, and of groups in those of `plan.GROUPS`. In the form "gate", `residual` is the gate.
     """
     m, n, lead, centered, offset = norm
     kind, dtype, scale, factor, shift, per = form
@@ -146,11 +146,12 @@ def forward(
     h = None if residual is None or kind == "gate" else _empty(x)
     rstd = x.new_empty(m, dtype=torch.float32)  # torch.empty, and sizes in a tuple, take longer
     mean = torch.empty_like(rstd) if centered else None
+    own = scales(kind, n)
     if not m or not n:
         for statistic in (mean, rstd):
             if statistic is not None:
                 statistic.fill_(torch.nan)  # of no elements
-        return y, h, mean, rstd, torch.ones_like(rstd) if kind == "rows" else None
+        return y, h, mean, rstd, None if own is None else rstd.new_ones(m * own)
     x, sxm, sxn, bits = _rows(x, m, n, lead)
     r, srm, srn = None, 0, 1
     if residual is not None:
@@ -177,7 +178,7 @@ def forward(
     shifted = offset is not None
     plan = forward_plan(x.device, n, vec, x.dtype, w_type, b_type, r is not None, centered, shifted, *more_types)
     tiles = -(-m // plan.rows)
-    most = rstd.new_empty(m) if kind == "rows" else None if scale is None else rstd.new_empty(tiles)
+    most = rstd.new_empty(m * own) if own is not None else None if scale is None else rstd.new_empty(tiles)
     numbers = (m, nv, sxm, sxn, srm, srn, plan.ahead, per, eps, offset)
     plan.launch(tiles, x, r, h, y, w, b, mean, rstd, scale, most, factor, shift, *numbers)
     return y, h, mean, rstd, most

@@ -25,6 +25,7 @@ CONVERTED = 8192  # columns up to which registers hold a row in float32 beside i
 RAW = 12288  # columns up to which they hold it in its own type, whatever that is; beyond, of 16 bits
 TOGETHER = 128  # sums side by side down a column, at least: the longer their runs, the larger their error
 RESERVED = 8 * 2**10  # bytes of shared memory that reductions take
+GROUPS = {"group64": 64, "group128": 128}  # columns that have a scale of 8 bits together, by form
 AHEAD = 48 * 2**10  # bytes a multiprocessor that the forward prefetches: a few tiles, and a tenth of the L2
 Type = torch.dtype | None
 
@@ -46,11 +47,12 @@ def forward_plan(
     shift: Type = None,
 ) -> Plan:
     """Return the plan of the forward of rows of n elements, which vectors of `vec` load, into 8 bits if `quantized`."""
-    cut = _on(device, _forward_cut(n, vec, dtype.itemsize, residual, quantized is not None and not residual))
+    group = GROUPS.get(form, 0)
+    cut = _on(device, _forward_cut(n, vec, dtype.itemsize, residual, quantized is not None and not residual, group))
     rows = cut["ROWS"]
     ahead = -(-multiprocessors(device) * AHEAD // (rows * n * dtype.itemsize * (1 + residual)))
     options = {"num_warps": cut.pop("num_warps")}
-    constants = ForwardConstants(vec, ptx(device), _even(n, cut), FORM=form, **cut)
+    constants = ForwardConstants(vec, ptx(device), _even(n, cut), FORM=form, GROUP=min(group, cut["CHUNK"]), **cut)
     return Plan(forward, constants, device, vec, rows, ahead=ahead, options=options)
 
 
@@ -125,8 +127,13 @@ def fold(lines: Tensor, dw: Tensor | None, db: Tensor | None) -> None:
     plan.launch(parts * -(-n // plan.constants.CHUNK), lines, dw, db, count, n // vec)
 
 
-def _forward_cut(n: int, vec: int, size: int, residual: bool, quantized: bool) -> dict[str, int]:
-    """Return the cut of the forward: 32 elements of a tile a thread, or 16 of each of two tensors.
+def scales(form: str, n: int) -> int | None:
+    """Return how many scales a row of n elements has in this form; None where it has none of its own."""
+    return 1 if form == "rows" else -(-n // GROUPS[form]) if form in GROUPS else None
+
+
+def _forward_cut(n: int, vec: int, size: int, residual: bool, quantized: bool, group: int) -> dict[str, int]:
+    """Return the cut of the forward, no chunk of several shorter than a `group`: 32 elements of a tile a thread, or 16 of each of two tensors.
 
     So enough vectors are in flight, at a third of the registers. Of short rows a thread has 64 bytes, and no lane is
     idle where a row is 3/4 of a power of two, such as 768 columns. From 16 bits into 8 a thread has two to three times
@@ -135,7 +142,8 @@ def _forward_cut(n: int, vec: int, size: int, residual: bool, quantized: bool) -
     if n <= 1024:
         block = _block(n, vec)
         short = {"ROWS": 4096 // size // block, "CHUNK": block, "CHUNKS": 1, "num_warps": 2}
-        return short | {"CHUNK": block // 4, "CHUNKS": 3} if vec > 1 and 4 * n == 3 * block else short
+        thirds = vec > 1 and 4 * n == 3 * block and 4 * group <= block
+        return short | {"CHUNK": block // 4, "CHUNKS": 3} if thirds else short
     if quantized and size == 2:
         warps = triton.next_power_of_2(-(-2 * n // (32 * NARROW)))
         return {"ROWS": 2 if n < 8192 else 1, **_chunks(n, min(max(warps, 2), 8 if n <= 24576 else 16))}
