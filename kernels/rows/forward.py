@@ -195,8 +195,8 @@ def forward(
     """Store Y, Mean and Rstd of a tile of X, or of X + R, which goes to H. K is a `ForwardConstants`.
 
     With a Scale, Y is multiplied by it and saturates, and the largest magnitude before that goes to Most, one a tile;
-    in the form "rows" the scales of rows do, with a GROUP those of all groups of a row. With a Factor and a Shift, dense, of which `per` rows have a line each,
-    Y is multiplied by 1 plus the one, and the other is added.
+    in the form "rows" the scales of rows do, with a GROUP those of all groups of a row. With a Factor and a Shift,
+    dense, of which `per` rows have a line each, Y is multiplied by 1 plus the one, and the other is added.
     """
     VEC: tl.constexpr = K.VEC
     PTX: tl.constexpr = K.PTX
@@ -207,7 +207,9 @@ def forward(
     FORM: tl.constexpr = K.FORM
     GROUP: tl.constexpr = K.GROUP
     FAST: tl.constexpr = PTX and VEC > 1
-    LEAST: tl.constexpr = FAST and (Scale is not None or GROUP > 0)  # instructions: into 8 bits they are the limit, not the memory
+    LEAST: tl.constexpr = FAST and (
+        Scale is not None or GROUP > 0
+    )  # instructions: into 8 bits they are the limit, not the memory
     EARLY: tl.constexpr = VEC > 1 and CHUNKS * CHUNK <= 1024  # parameters are held too: memory is waited for once
     N = (NV * VEC).to(tl.int32)
     tile = tl.program_id(0).to(tl.int64)

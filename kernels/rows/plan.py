@@ -133,11 +133,12 @@ def scales(form: str, n: int) -> int | None:
 
 
 def _forward_cut(n: int, vec: int, size: int, residual: bool, quantized: bool, group: int) -> dict[str, int]:
-    """Return the cut of the forward, no chunk of several shorter than a `group`: 32 elements of a tile a thread, or 16 of each of two tensors.
+    """Return the cut of the forward: 32 elements of a tile a thread, or 16 of each of two tensors.
 
     So enough vectors are in flight, at a third of the registers. Of short rows a thread has 64 bytes, and no lane is
     idle where a row is 3/4 of a power of two, such as 768 columns. From 16 bits into 8 a thread has two to three times
-    as many: less is moved, so instructions count, and many of them are those of a thread, whatever it holds.
+    as many: less is moved, so instructions count, and many of them are those of a thread, whatever it holds. No `group`
+    is in two chunks.
     """
     if n <= 1024:
         block = _block(n, vec)

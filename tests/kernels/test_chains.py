@@ -167,7 +167,10 @@ def test_rows_that_have_no_scale_or_a_tiny_one(device):
     assert scale[2].isnan()
     none = add_rmsnorm_quant_fwd(x[:0], x[:0], w, EPS)
     assert [t.shape for t in none] == [(0, 2), (0,), (0, 2), (0,)]
-    none = add_rmsnorm_quant_group_fwd(X[:0], X[:0], None, EPS), add_rmsnorm_quant_group_fwd(X[:, :0], X[:, :0], None, EPS)
+    none = (
+        add_rmsnorm_quant_group_fwd(X[:0], X[:0], None, EPS),
+        add_rmsnorm_quant_group_fwd(X[:, :0], X[:, :0], None, EPS),
+    )
     assert [one[1].shape for one in none] == [(0, 1), (2, 0)]
 
 

@@ -201,7 +201,14 @@ def test_rows_are_loaded_in_vectors_and_held_in_registers(tmp_path):
         f"backward of a float32 weight, in registers, {ahead}",
         *(
             f"form {form}, in registers, {ahead}"
-            for form in ("gate 4096", "l2 4096", *["rows 4096", "rows 8192"] * 2, "group128 4096", "group64 8192", " 4096")
+            for form in (
+                "gate 4096",
+                "l2 4096",
+                *["rows 4096", "rows 8192"] * 2,
+                "group128 4096",
+                "group64 8192",
+                " 4096",
+            )
         ),
         *(f"gated backward {n}, in registers, {ahead}" for n in (768, 4096, 8192)),
         "fold, in registers, griddepcontrol.wait",
