@@ -57,6 +57,7 @@ class Plan:
     rows : rows a tile
     most : programs that run on the device at a time
     ahead : tiles between one and the one that it prefetches
+    alone : tiles that one program takes faster than several and a launch that adds up what they summed
     options : Triton's, such as num_warps
     """
 
@@ -67,6 +68,7 @@ class Plan:
     rows: int = 1
     most: int = 0
     ahead: int = 0
+    alone: int = 0
     options: dict[str, Any] = field(default_factory=dict)
     compiled: tuple[Any, ...] | None = None
 

@@ -235,12 +235,18 @@ def backward(
         numbers = (m, nv, sdm, sdn, sxm, sxn, sam, san, offset)
         long.backward((d, x, a, w, mean, rstd), (dx, dw, db), numbers, vec)
         return dx, dw, db
-    added, centered, shifted = a is not None, mean is not None, offset is not None
-    plan = backward_plan(x.device, n, vec, x.dtype, w_type, added, centered, shifted, has_dx, has_dw, has_db, form)
+    key = (x.device, n, vec, x.dtype, w_type, a is not None, mean is not None, offset is not None)
+    key += (has_dx, has_dw, has_db, form)
+    plan = backward_plan(*key)
     tiles = -(-m // plan.rows)
-    programs = -(-tiles // -(-tiles // plan.most)) if m else 1  # one without rows writes lines of zeros
+    numbers = (m, nv, sdm, sdn, sxm, sxn, sam, san, offset)
+    if parts and tiles <= plan.alone:  # zeros of no rows too
+        plan = backward_plan(*key, (None if dw is None else dw.dtype, None if db is None else db.dtype))
+        plan.launch(1, dx, d, x, a, w, mean, rstd, None, dw, db, *numbers)
+        return dx, dw, db
+    programs = -(-tiles // -(-tiles // plan.most))
     lines = rstd.new_empty(parts, programs, n) if parts else None
-    plan.launch(programs, dx, d, x, a, w, mean, rstd, lines, m, nv, sdm, sdn, sxm, sxn, sam, san, offset)
+    plan.launch(programs, dx, d, x, a, w, mean, rstd, lines, None, None, *numbers)
     if lines is not None:
         fold(lines, dw, db)
     return dx, dw, db

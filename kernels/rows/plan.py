@@ -24,6 +24,7 @@ TWO_ROWS = 6144  # columns, if more than 1024, below which a tile of the backwar
 CONVERTED = 8192  # columns up to which registers hold a row in float32 beside its sums
 RAW = 12288  # columns up to which they hold it in its own type, whatever that is; beyond, of 16 bits
 TOGETHER = 128  # sums side by side down a column, at least: the longer their runs, the larger their error
+ALONE = 8192  # elements of tiles, or one tile, that one program of the backward takes: no launch has to add lines
 RESERVED = 8 * 2**10  # bytes of shared memory that reductions take
 GROUPS = {"group64": 64, "group128": 128}  # columns that have a scale of 8 bits together, by form
 AHEAD = 48 * 2**10  # bytes a multiprocessor that the forward prefetches: a few tiles, and a tenth of the L2
@@ -70,8 +71,12 @@ def backward_plan(
     dweight: bool,
     dbias: bool,
     form: str = "",
+    written: tuple[Type, Type] | None = None,
 ) -> Plan:
-    """Return the plan of the backward of rows of n elements of type `dtype`, which vectors of `vec` load."""
+    """Return the plan of the backward of rows of n elements of type `dtype`, which vectors of `vec` load.
+
+    `written` are the types of dweight and dbias where one program writes them, None where lines of float32 are.
+    """
     mixed, raw = weight is not None and weight.itemsize > dtype.itemsize, device.type != "cuda" or ptx(device)
     cut = _on(device, _backward_cut(n, vec, dtype.itemsize, dweight + dbias, added, mixed, raw))
     warps, rows = cut.pop("num_warps"), cut["ROWS"]
@@ -85,7 +90,8 @@ def backward_plan(
     constants = BackwardConstants(
         vec, ptx(device), _even(n, cut), DWEIGHT=dweight, DBIAS=dbias, SUMS=1 if over else rows, FORM=form, **cut
     )
-    return Plan(backward, constants, device, vec, rows, most, options={"num_warps": warps})
+    alone = max(ALONE // (rows * cut["CHUNK"] * cut["CHUNKS"]), 1)
+    return Plan(backward, constants, device, vec, rows, most, alone=alone, options={"num_warps": warps})
 
 
 @cache

@@ -91,6 +91,7 @@ for TYPES["Y"] in ("*fp8e4nv", "*fp8e5"):
     forward("forward into 8 bits", 4096, 8, BF16, False, True, False, "R", "H", "offset")
 for n in (1024, 3072, 6144, 7168, 8192, 12288, 16384):
     backward(f"backward {n}", n, False, True, False, "DH", "offset")
+backward("backward alone", 1024, False, True, False, "DH", "offset", "Lines")
 backward("backward without a mean", 16384, False, False, True, "DH", "Mean")
 backward("backward with an addition", 12288, True, True, False, "offset")
 backward("backward of a float32 weight", 12288, False, True, False, "DH", "offset", weight=torch.float32)
@@ -195,6 +196,7 @@ def test_rows_are_loaded_in_vectors_and_held_in_registers(tmp_path):
         f"backward 8192, in registers, {staged}",
         f"backward 12288, in registers, {staged}",
         f"backward 16384, in registers, {staged}",
+        f"backward alone, in registers, {staged}",
         f"backward without a mean, in registers, {ahead}",
         f"backward with an addition, in registers, {staged}",
         f"backward of a float32 weight, in registers, {staged}",
