@@ -147,6 +147,8 @@ def backward(DX, DY, X, DH, W, Mean, Rstd, Lines, DW, DB, M, NV, sdm, sdn, sxm, 
     FAST: tl.constexpr = PTX and VEC > 1
     N = (NV * VEC).to(tl.int32)
     lane = tl.arange(0, CHUNK)
+    if K.JOINT:
+        Rstd += M
     dw = ()
     db = ()
     ws = ()

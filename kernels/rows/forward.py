@@ -33,6 +33,7 @@ class ForwardConstants:
     CHUNK, CHUNKS : columns of a chunk, and chunks of a row
     FORM : "gate" if R is one, y times SiLU of it; "l2" if squares are added up, not averaged; "rows" if every row has a
         scale of its own, so that its largest magnitude is the largest of 8 bits; else ""
+    JOINT : mean and rstd are one tensor, given as both: first all means
     GROUP : columns that have such a scale together, a divisor of CHUNK; else 0
     """
 
@@ -45,6 +46,7 @@ class ForwardConstants:
     _: KW_ONLY
     FORM: str = ""
     GROUP: int = 0
+    JOINT: bool = False
 
 
 @jit
@@ -215,6 +217,8 @@ def forward(
     tile = tl.program_id(0).to(tl.int64)
     row = tile * ROWS + tl.arange(0, ROWS)
     lane = tl.arange(0, CHUNK)
+    if K.JOINT:
+        Rstd += M
     scale = 1.0
     if Scale is not None:
         scale = tl.load(Scale)

@@ -46,6 +46,7 @@ def forward_plan(
     form: str = "",
     factor: Type = None,
     shift: Type = None,
+    joint: bool = False,
 ) -> Plan:
     """Return the plan of the forward of rows of n elements, which vectors of `vec` load, into 8 bits if `quantized`."""
     group = GROUPS.get(form, 0)
@@ -53,7 +54,7 @@ def forward_plan(
     rows = cut["ROWS"]
     ahead = -(-multiprocessors(device) * AHEAD // (rows * n * dtype.itemsize * (1 + residual)))
     options = {"num_warps": cut.pop("num_warps")}
-    constants = ForwardConstants(vec, ptx(device), _even(n, cut), FORM=form, GROUP=min(group, cut["CHUNK"]), **cut)
+    constants = ForwardConstants(vec, ptx(device), _even(n, cut), FORM=form, GROUP=min(group, cut["CHUNK"]), JOINT=joint, **cut)
     return Plan(forward, constants, device, vec, rows, ahead=ahead, options=options)
 
 
@@ -71,6 +72,7 @@ def backward_plan(
     dweight: bool,
     dbias: bool,
     form: str = "",
+    joint: bool = False,
     written: tuple[Type, Type] | None = None,
 ) -> Plan:
     """Return the plan of the backward of rows of n elements of type `dtype`, which vectors of `vec` load.
@@ -88,7 +90,7 @@ def backward_plan(
         buffer = rows * cut["CHUNK"] * cut["CHUNKS"] * dtype.itemsize * (2 + added)  # one a stage but the last
         cut["STAGES"] = min(cut["STAGES"], max(1, 1 + (shared_memory(device) - RESERVED) // buffer))
     constants = BackwardConstants(
-        vec, ptx(device), _even(n, cut), DWEIGHT=dweight, DBIAS=dbias, SUMS=1 if over else rows, FORM=form, **cut
+        vec, ptx(device), _even(n, cut), DWEIGHT=dweight, DBIAS=dbias, SUMS=1 if over else rows, FORM=form, JOINT=joint, **cut
     )
     alone = max(ALONE // (rows * cut["CHUNK"] * cut["CHUNKS"]), 1)
     return Plan(backward, constants, device, vec, rows, most, alone=alone, options={"num_warps": warps})
