@@ -103,5 +103,6 @@ class LayerNorm(torch.nn.LayerNorm):
     def forward(self, input: Tensor) -> Tensor:
         """Return the normalized input."""
         if not recorded():
-            return layernorm_fwd(input, self.weight, self.bias, self.eps, self.normalized_shape)[0]
+            norm = norm_of(input, self.weight, self.bias, self.normalized_shape)
+            return operators.forward(input, None, self.weight, self.bias, self.eps, norm, JOINT)[0]
         return LayerNormFunction.apply(input, self.weight, self.bias, self.eps, self.normalized_shape)

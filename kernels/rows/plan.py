@@ -54,7 +54,9 @@ def forward_plan(
     rows = cut["ROWS"]
     ahead = -(-multiprocessors(device) * AHEAD // (rows * n * dtype.itemsize * (1 + residual)))
     options = {"num_warps": cut.pop("num_warps")}
-    constants = ForwardConstants(vec, ptx(device), _even(n, cut), FORM=form, GROUP=min(group, cut["CHUNK"]), JOINT=joint, **cut)
+    constants = ForwardConstants(
+        vec, ptx(device), _even(n, cut), FORM=form, GROUP=min(group, cut["CHUNK"]), JOINT=joint, **cut
+    )
     return Plan(forward, constants, device, vec, rows, ahead=ahead, options=options)
 
 
@@ -90,7 +92,15 @@ def backward_plan(
         buffer = rows * cut["CHUNK"] * cut["CHUNKS"] * dtype.itemsize * (2 + added)  # one a stage but the last
         cut["STAGES"] = min(cut["STAGES"], max(1, 1 + (shared_memory(device) - RESERVED) // buffer))
     constants = BackwardConstants(
-        vec, ptx(device), _even(n, cut), DWEIGHT=dweight, DBIAS=dbias, SUMS=1 if over else rows, FORM=form, JOINT=joint, **cut
+        vec,
+        ptx(device),
+        _even(n, cut),
+        DWEIGHT=dweight,
+        DBIAS=dbias,
+        SUMS=1 if over else rows,
+        FORM=form,
+        JOINT=joint,
+        **cut,
     )
     alone = max(ALONE // (rows * cut["CHUNK"] * cut["CHUNKS"]), 1)
     return Plan(backward, constants, device, vec, rows, most, alone=alone, options={"num_warps": warps})
