@@ -218,7 +218,8 @@ def backward(
 ) -> Gradients:
     """Return dx, dweight and dbias, None for those that are not wanted. `dh` is added to dx.
 
-    mean and rstd may be the one tensor that the forward returned as both. In the form "l2" the squares of a row are added up, not averaged.
+    mean and rstd may be the one tensor that the forward returned as both. In the form "l2" the squares of a row are
+    added up, not averaged.
     """
     m, n, lead, _, offset = norm
     dx = _empty(x) if wanted[0] else None
@@ -243,8 +244,8 @@ def backward(
         numbers = (m, nv, sdm, sdn, sxm, sxn, sam, san, offset)
         long.backward((d, x, a, w, *_apart(mean, rstd, m)), (dx, dw, db), numbers, vec)
         return dx, dw, db
-    key = (x.device, n, vec, x.dtype, w_type, a is not None, mean is not None, offset is not None)
-    key += (has_dx, has_dw, has_db, form, joint)
+    given = (a is not None, mean is not None, offset is not None, has_dx, has_dw, has_db)
+    key = (x.device, n, vec, x.dtype, w_type, *given, form, joint)
     plan = backward_plan(*key)
     tiles = -(-m // plan.rows)
     numbers = (m, nv, sdm, sdn, sxm, sxn, sam, san, offset)

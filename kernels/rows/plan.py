@@ -121,7 +121,15 @@ def gated_plan(device: torch.device, n: int, vec: int, dtype: torch.dtype, weigh
         most = max(max(8 // warps, 1) * multiprocessors(device), TOGETHER)
     sums = {"AGAIN": 1, "RAW": 1, "STAGES": 1, "SUMS": 1 if over else rows}
     constants = BackwardConstants(
-        vec, ptx(device), _even(n, cut), DWEIGHT=weight is not None, DBIAS=False, FORM="gate", **cut, **sums
+        vec,
+        ptx(device),
+        _even(n, cut),
+        DWEIGHT=weight is not None,
+        DBIAS=False,
+        FORM="gate",
+        JOINT=False,
+        **cut,
+        **sums,
     )
     return Plan(gated, constants, device, vec, rows, most, options={"num_warps": warps})
 
