@@ -12,7 +12,7 @@ from verify_norm.kernels.blocks import tile
 from verify_norm.kernels.launch import launch, programs
 from verify_norm.kernels.quantized import LargestConstants, largest
 from verify_norm.kernels.rmsnorm import rmsnorm_bwd, rmsnorm_fwd
-from verify_norm.kernels.rows.launch import forward, norm_of
+from verify_norm.kernels.rows.launch import Form, forward, norm_of
 from verify_norm.kernels.zoo import hosts
 from verify_norm.kernels.zoo.layernorm import overwrite
 
@@ -55,7 +55,8 @@ def no_dependency_wait(x, weight, eps, weight_offset, normalized_shape):
 def amax_too_early(x, weight, scale, eps, weight_offset, normalized_shape):
     """The second launch may begin before the first has ended, and lost its wait for that."""
     norm = norm_of(x, weight, None, normalized_shape, False, weight_offset)
-    y, _, _, rstd, most = forward(x, None, weight, None, eps, norm, scale, torch.float8_e4m3fn)
+    form = Form(dtype=torch.float8_e4m3fn, scale=scale)
+    y, _, _, rstd, most = forward(x, None, weight, None, eps, norm, form)
     if most is None:
         return y, torch.zeros(1, device=x.device), rstd
     amax = torch.empty(1, device=x.device)
