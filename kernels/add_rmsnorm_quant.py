@@ -9,7 +9,6 @@ from torch import Tensor
 
 from verify_norm.kernels.arguments import check_like
 from verify_norm.kernels.rows.launch import Form, forward, norm_of
-from verify_norm.kernels.rows.plan import GROUPS
 
 
 def add_rmsnorm_quant_fwd(
@@ -49,22 +48,20 @@ def add_rmsnorm_quant_fwd(
 
 
 def add_rmsnorm_quant_group_fwd(
-    x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, group: int = 128
+    x: Tensor, residual: Tensor, weight: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return y, scale, residual_out and rstd, as `add_rmsnorm_quant_fwd`, with a scale of every `group` elements.
+    """Return y, scale, residual_out and rstd, as `add_rmsnorm_quant_fwd`, with a scale of every 128 elements.
 
-    A group has 64 or 128; the last one of a row may be shorter. scale is float32 of shape (M, K), K groups a row, rows
-    one after another.
-
-    Raises
-    ------
-    ValueError, TypeError
-        As `add_rmsnorm_quant_fwd`, and for a group of another length.
+    The last group of a row may be shorter. scale is float32 of shape (M, K), K groups a row.
     """
-    check_like(x, "x", residual=residual)
-    y, scale, h, rstd = _quantized(x, residual, weight, eps, f"group{group}")
-    assert h is not None  # of an addition
-    return y, scale.view(rstd.numel(), -(-x.shape[-1] // group)), h, rstd
+    return _by_groups(x, residual, weight, eps, 128)
+
+
+def add_rmsnorm_quant_group64_fwd(
+    x: Tensor, residual: Tensor, weight: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return y, scale, residual_out and rstd, as `add_rmsnorm_quant_group_fwd`, with a scale of every 64 elements."""
+    return _by_groups(x, residual, weight, eps, 64)
 
 
 def rmsnorm_quant_fwd(x: Tensor, weight: Tensor | None, eps: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -73,12 +70,19 @@ def rmsnorm_quant_fwd(x: Tensor, weight: Tensor | None, eps: float) -> tuple[Ten
     return y, scale, rstd
 
 
+def _by_groups(
+    x: Tensor, residual: Tensor, weight: Tensor | None, eps: float, group: int
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    check_like(x, "x", residual=residual)
+    y, scale, h, rstd = _quantized(x, residual, weight, eps, f"group{group}")
+    assert h is not None  # of an addition
+    return y, scale.view(rstd.numel(), -(-x.shape[-1] // group)), h, rstd
+
+
 def _quantized(
     x: Tensor, residual: Tensor | None, weight: Tensor | None, eps: float, form: str
 ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
     """Return y, the scales, the sum if there is one, and rstd."""
-    if form != "rows" and form not in GROUPS:
-        raise ValueError(f"group must be 64 or 128 elements, not {form.removeprefix('group')}")
     norm = norm_of(x, weight, None, None, False)
     if torch.version.hip is None and x.is_cuda and torch.cuda.get_device_capability(x.device) < (8, 9):
         raise ValueError("Triton converts to 8 bits from compute capability 8.9 on")
