@@ -83,6 +83,7 @@ def calls(device: str) -> dict[str, Call]:
         ),
         "LN forward, ours": lambda: layernorm.layernorm_fwd(x, weight, bias, EPS),
         "LN forward, torch": lambda: torch.native_layer_norm(x, (N,), weight, bias, EPS),
+        "LN backward, ours": lambda: layernorm.layernorm_bwd(dy, x, weight, bias, mean, rstd, EPS),
         "RMS forward, ours": lambda: rmsnorm.rmsnorm_fwd(x, weight, EPS),
         "RMS forward, torch": lambda: functional.rms_norm(x, (N,), weight, EPS),
         "LN module in no_grad, ours": inferred(modules[0]),

@@ -112,20 +112,37 @@ def _l2(x: Tensor, eps: float) -> Tensor:
     return (wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + eps)).to(x.dtype)
 
 
-def _row_scales(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    total = x.float() + residual.float()
-    z = F.rms_norm(total, x.shape[-1:], weight.float(), eps)
+def _scaled(z: Tensor) -> tuple[Tensor, Tensor]:
+    """Return z in 8 bits over a scale of each run along the last axis, and these scales."""
     scale = z.abs().amax(-1, keepdim=True) / 448.0
     scale = torch.where(scale == 0.0, 1.0, scale)
-    y = (z / scale).clamp(-448.0, 448.0).to(torch.float8_e4m3fn)
-    return y, scale.flatten(), total.to(x.dtype)
+    return (z / scale).clamp(-448.0, 448.0).to(torch.float8_e4m3fn), scale
+
+
+def _quantized(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    return _scaled(F.rms_norm(x.float(), x.shape[-1:], weight.float(), eps))
+
+
+def _row_scales(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    total = x.float() + residual.float()
+    y, scale = _scaled(F.rms_norm(total, x.shape[-1:], weight.float(), eps))
+    return y, scale, total.to(x.dtype)
+
+
+def _group_scales(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
+    total, n = x.float() + residual.float(), x.shape[-1]
+    z = F.rms_norm(total, x.shape[-1:], weight.float(), eps)
+    y, scale = _scaled(F.pad(z, (0, -n % 128)).unflatten(-1, (-1, 128)))
+    return y.flatten(-2)[..., :n], scale.flatten(-2), total.to(x.dtype)
 
 
 CHAINS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {  # in float32 with one rounding, and their arguments
     "gated_rmsnorm": (_gated, ("x", "gate", "weight", "normalized_shape", "eps")),
     "modulate_layernorm": (_modulated, ("x", "weight", "bias", "scale", "shift", "normalized_shape", "eps")),
     "l2norm": (_l2, ("x", "eps")),
+    "rmsnorm_quant": (_quantized, ("x", "weight", "eps")),
     "add_rmsnorm_quant": (_row_scales, ("x", "residual", "weight", "eps")),
+    "add_rmsnorm_quant_group": (_group_scales, ("x", "residual", "weight", "eps")),
 }
 
 

@@ -70,7 +70,9 @@ def chains() -> list[Job]:
         "modulate_layernorm_fwd": ((8, 4096, 3072), (8, 512, 8192), (8, 4096, 4096)),
         "l2norm_fwd": (wide, large, (131072, 128)),
         "l2norm_bwd": (wide, large, (131072, 128)),
+        "rmsnorm_quant_fwd": (wide, large, (16384, 5120)),
         "add_rmsnorm_quant_fwd": (wide, large, (16384, 5120)),
+        "add_rmsnorm_quant_group_fwd": (wide, large, (16384, 5120)),
     }
     return [Job(Work(op, shape), (op,), ALL) for op, shapes in rows.items() if op in BUILTIN for shape in shapes]
 

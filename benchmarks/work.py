@@ -26,7 +26,9 @@ SHORT = {
     "gated_rmsnorm": "RMS·SiLU(gate)",
     "modulate_layernorm": "LN, modulated",
     "l2norm": "L2",
+    "rmsnorm_quant": "RMS→fp8, scales of rows",
     "add_rmsnorm_quant": "add+RMS→fp8, scales of rows",
+    "add_rmsnorm_quant_group": "add+RMS→fp8, scales of groups",
 }
 TORCH_TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 

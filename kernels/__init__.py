@@ -68,6 +68,16 @@ _TRITON: tuple[Kernel, ...] = (
     _triton("add_layernorm_bwd", "add_layernorm", "its gradients, sums in two stages"),
     _triton("add_rmsnorm_fwd", "add_rmsnorm", "Addition and RMSNorm in one kernel"),
     _triton("add_rmsnorm_quant_fwd", "add_rmsnorm_quant", "Addition, RMSNorm and 8 bits, e4m3fn, a scale of each row"),
+    _triton(
+        "add_rmsnorm_quant_group_fwd", "add_rmsnorm_quant", "as add_rmsnorm_quant_fwd, a scale of every 128 of a row"
+    ),
+    _triton(
+        "add_rmsnorm_quant_group64_fwd",
+        "add_rmsnorm_quant",
+        "as that, a scale of every 64 of a row",
+        op="add | rmsnorm | quantize(e4m3fn, group64)_fwd",
+    ),
+    _triton("rmsnorm_quant_fwd", "add_rmsnorm_quant", "RMSNorm and 8 bits, e4m3fn, a scale of each row"),
     _triton("add_rmsnorm_bwd", "add_rmsnorm", "its gradients, sums in two stages"),
     _triton("groupnorm_fwd", "groupnorm", "GroupNorm, any strides, channels_last included", MERGED),
     _triton("groupnorm_bwd", "groupnorm", "GroupNorm's gradients, from sums per channel", MERGED),

@@ -10,7 +10,7 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -57,6 +57,7 @@ class Plan:
     rows : rows a tile
     most : programs that run on the device at a time
     ahead : tiles between one and the one that it prefetches
+    alone : tiles that one program takes faster than several and a launch that adds up what they summed
     options : Triton's, such as num_warps
     """
 
@@ -67,6 +68,7 @@ class Plan:
     rows: int = 1
     most: int = 0
     ahead: int = 0
+    alone: int = 0
     options: dict[str, Any] = field(default_factory=dict)
     compiled: tuple[Any, ...] | None = None
 
@@ -110,6 +112,37 @@ def programs(x: Tensor) -> int:
 def multiprocessors(device: torch.device) -> int:
     """Return how many the device has; a few for a CPU."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else CPU_PROGRAMS
+
+
+class Room(NamedTuple):
+    """What a device has for a plan.
+
+    kind : cuda or cpu
+    l2 : bytes of the L2 cache
+    multiprocessors : how many there are
+    registers, shared : bytes of each
+    warp : threads of a warp
+    """
+
+    kind: str
+    l2: int
+    multiprocessors: int
+    registers: int
+    shared: int
+    warp: int
+
+
+H200 = Room("cuda", 60 << 20, 132, 256 << 10, 228 << 10, 32)  # as torch reports it
+
+
+@functools.cache
+def room(device: torch.device) -> Room:
+    """Return what a device has; of a CPU, where kernels are interpreted, an H200's."""
+    if device.type != "cuda":
+        return H200._replace(kind="cpu")
+    p: Any = torch.cuda.get_device_properties(device)
+    shared = getattr(p, "shared_memory_per_multiprocessor", shared_memory(device))  # older torch lacks it
+    return Room("cuda", p.L2_cache_size, p.multi_processor_count, 4 * p.regs_per_multiprocessor, shared, p.warp_size)
 
 
 def shared_memory(device: torch.device) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor
 from verify_norm.kernels.arguments import Gradients, Shape
 from verify_norm.kernels.autograd import once, recorded
 from verify_norm.kernels.rows import operators
-from verify_norm.kernels.rows.launch import check_gradient, norm_of
+from verify_norm.kernels.rows.launch import JOINT, check_gradient, norm_of
 
 
 def layernorm_fwd(
@@ -82,8 +82,8 @@ class LayerNormFunction(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, normalized_shape: Shape):
         """Return y, and save what the gradients need."""
         ctx.norm = norm = norm_of(x, weight, bias, normalized_shape)
-        y, _, mean, rstd = operators.forward(x, None, weight, bias, eps, norm)
-        ctx.save_for_backward(x, weight, bias, mean, rstd)
+        y, _, mean, rstd = operators.forward(x, None, weight, bias, eps, norm, JOINT)
+        ctx.save_for_backward(x, weight, bias, mean, None if rstd is mean else rstd)
         return y
 
     @staticmethod
@@ -93,6 +93,7 @@ class LayerNormFunction(torch.autograd.Function):
         x, weight, bias, mean, rstd = ctx.saved_tensors
         need = ctx.needs_input_grad
         wanted = (need[0], weight if need[1] else None, bias if need[2] else None)
+        rstd = mean if rstd is None else rstd
         return *operators.backward(dy, None, x, weight, mean, rstd, ctx.norm, wanted), None, None
 
 
@@ -102,5 +103,6 @@ class LayerNorm(torch.nn.LayerNorm):
     def forward(self, input: Tensor) -> Tensor:
         """Return the normalized input."""
         if not recorded():
-            return layernorm_fwd(input, self.weight, self.bias, self.eps, self.normalized_shape)[0]
+            norm = norm_of(input, self.weight, self.bias, self.normalized_shape)
+            return operators.forward(input, None, self.weight, self.bias, self.eps, norm, JOINT)[0]
         return LayerNormFunction.apply(input, self.weight, self.bias, self.eps, self.normalized_shape)

@@ -62,9 +62,9 @@ def forward_chain(
     (b, c, *_), s, at_x, at_y = shape, math.prod(shape[2:]), three(shape, x), three(shape, y)
     if at_x is None or at_y is None:
         return None
-    group, size = c // num_groups, dtype.itemsize
+    group, size, room = c // num_groups, dtype.itemsize, launch.room(device)
     inner = plan.adjacent(aligned, size, (b, c, s), at_x, at_y)
-    p = plan.plan((c, s, num_groups), *inner, size, 1, device.type)
+    p = plan.plan((c, s, num_groups), *inner, size, 1, room)
     momentum = batch.momentum
     types = (dtype, weight, bias, batch.types, momentum is None)
     build = builder(p, device, types, activation, batch.own)
@@ -78,7 +78,7 @@ def forward_chain(
     if batch.types[0] is not None and momentum is None:
         every = plan.Turn(0, 0, 0, units)
         return Chain(turns=(build("forward_turn", _programs(p, every), (*every[:3], *numbers)),))
-    first, turns = plan.turns(p, units, p.groups * group * s * size)
+    first, turns = plan.turns(p, units, p.groups * group * s * size, room)
     return Chain(
         room=3 * plane,
         sums=build("forward_sums", first, (plane, c, p.groups * group, s, p.members, *at_x)),
@@ -161,11 +161,11 @@ def backward_chain(
     if len(strides) < 3:
         return None
     at_dx, at_dy, at_x = strides
-    group, size = c // num_groups, dtype.itemsize
+    group, size, room = c // num_groups, dtype.itemsize, launch.room(device)
     inner = plan.adjacent(aligned, size, (b, c, s), *strides)
     # erf takes the registers that x and dy would be held in; elsewhere compilers keep both in float32 too (`anew`)
     spare = activation != "gelu" and (device.type != "cuda" or launch.ptx(device))
-    p = plan.plan((c, s, num_groups), *inner, size, 2, device.type, spare)
+    p = plan.plan((c, s, num_groups), *inner, size, 2, room, spare)
     # the sums of a sample's channels are float32, but those of one sample have the parameters' types
     constant, parameters = batch.eps is not None, any(wanted[1:])
     types = (dtype, weight, bias, wanted, b == 1, batch.types, constant)
@@ -181,7 +181,7 @@ def backward_chain(
             return Chain(whole)
         return Chain(whole, over=build("over_samples", triton.cdiv(c, tile["BLOCK_C"]), (b, c), early=True, **tile))
     units, plane, sizes = _extents(p, (b, c, s), num_groups)
-    first, turns = plan.turns(p, units, 2 * p.groups * group * s * size)
+    first, turns = plan.turns(p, units, 2 * p.groups * group * s * size, room)
     if not wanted[0] or constant:
         first, turns = units * p.members, []
     channels = min(p.constants["BLOCK_C"], 8)  # whose sums are adjacent: 32 bytes

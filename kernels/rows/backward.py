@@ -1,8 +1,8 @@
 """Rows that registers hold: the gradients of every normalization of rows, each element read from memory once.
 
 dweight and dbias are sums down columns, across rows that different programs hold. Every program keeps its own sums in
-registers and writes them as a line of a buffer; `fold` adds the lines. Without locks and atomics, every run gives the
-same bits. The names are those of `forward`.
+registers and writes them as a line of a buffer; `fold` adds the lines. One program that has all rows writes the sums
+themselves. Without locks and atomics, every run gives the same bits. The names are those of `forward`.
 """
 
 # A tuple grows while it is compiled:
@@ -122,8 +122,10 @@ def _weighted(d, W, ws, c: tl.constexpr, cols, N, offset, SECOND: tl.constexpr, 
 
 
 @jit(int64="M NV sdm sdn sxm sxn shm shn")
-def backward(DX, DY, X, DH, W, Mean, Rstd, Lines, M, NV, sdm, sdn, sxm, sxn, shm, shn, offset, K: tl.constexpr):
+def backward(DX, DY, X, DH, W, Mean, Rstd, Lines, DW, DB, M, NV, sdm, sdn, sxm, sxn, shm, shn, offset, K: tl.constexpr):
     """Store DX, plus DH if given, and this program's share of dweight and dbias: a line of each in Lines.
+
+    Without Lines it is the only program, and its share, all of dweight and dbias, goes to DW and DB.
 
     Programs take the tiles in turn, so that all of them read from one region of memory, and keep their sums in
     registers to the end. With one stage the next tile is prefetched into the L2, and its statistics into registers:
@@ -145,6 +147,8 @@ def backward(DX, DY, X, DH, W, Mean, Rstd, Lines, M, NV, sdm, sdn, sxm, sxn, shm
     FAST: tl.constexpr = PTX and VEC > 1
     N = (NV * VEC).to(tl.int32)
     lane = tl.arange(0, CHUNK)
+    if K.JOINT:
+        Rstd += M
     dw = ()
     db = ()
     ws = ()
@@ -245,14 +249,18 @@ def backward(DX, DY, X, DH, W, Mean, Rstd, Lines, M, NV, sdm, sdn, sxm, sxn, shm
         if DBIAS:
             db = new_db
 
-    if PTX:
+    if PTX and Lines is not None:
         gdc_launch_dependents()
     line = tl.program_id(0).to(tl.int64)
     for c in tl.static_range(CHUNKS):
         cols = (c * CHUNK + lane)[None, :]
-        if DWEIGHT:
+        if DWEIGHT and Lines is None:
+            tl.store(line_of(DW, 0, NV, cols, VEC), down(dw[c], 1), mask=cols < N)
+        elif DWEIGHT:
             tl.store(line_of(Lines, line, NV, cols, VEC), down(dw[c], 1), mask=cols < N)
-        if DBIAS:
+        if DBIAS and Lines is None:
+            tl.store(line_of(DB, 0, NV, cols, VEC), down(db[c], 1), mask=cols < N)
+        elif DBIAS:
             part = programs if DWEIGHT else 0
             tl.store(line_of(Lines, part + line, NV, cols, VEC), down(db[c], 1), mask=cols < N)
 

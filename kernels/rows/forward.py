@@ -33,6 +33,8 @@ class ForwardConstants:
     CHUNK, CHUNKS : columns of a chunk, and chunks of a row
     FORM : "gate" if R is one, y times SiLU of it; "l2" if squares are added up, not averaged; "rows" if every row has a
         scale of its own, so that its largest magnitude is the largest of 8 bits; else ""
+    JOINT : mean and rstd are one tensor, given as both: first all means
+    GROUP : columns that have such a scale together, a divisor of CHUNK; else 0
     """
 
     VEC: int
@@ -43,6 +45,8 @@ class ForwardConstants:
     CHUNKS: int
     _: KW_ONLY
     FORM: str = ""
+    GROUP: int = 0
+    JOINT: bool = False
 
 
 @jit
@@ -156,6 +160,14 @@ def row_scale(most):
     return scale, power, tl.div_rn(1.0, scale * power)
 
 
+@jit
+def by_groups(y, GROUP: tl.constexpr):
+    """Return a tile divided by the scale of every GROUP columns, and these scales."""
+    t = tl.reshape(y, [y.shape[0], y.shape[1] // GROUP, GROUP])
+    own, power, inverse = row_scale(tl.reduce(tl.abs(t), 2, _larger))
+    return tl.reshape(t * power[:, :, None] * inverse[:, :, None], y.shape), own
+
+
 @jit(int64="M NV sxm sxn srm srn ahead per", float32="eps")
 def forward(
     X,
@@ -185,8 +197,8 @@ def forward(
     """Store Y, Mean and Rstd of a tile of X, or of X + R, which goes to H. K is a `ForwardConstants`.
 
     With a Scale, Y is multiplied by it and saturates, and the largest magnitude before that goes to Most, one a tile;
-    in the form "rows" the scales of rows do. With a Factor and a Shift, dense, of which `per` rows have a line each,
-    Y is multiplied by 1 plus the one, and the other is added.
+    in the form "rows" the scales of rows do, with a GROUP those of all groups of a row. With a Factor and a Shift,
+    dense, of which `per` rows have a line each, Y is multiplied by 1 plus the one, and the other is added.
     """
     VEC: tl.constexpr = K.VEC
     PTX: tl.constexpr = K.PTX
@@ -195,13 +207,18 @@ def forward(
     CHUNK: tl.constexpr = K.CHUNK
     CHUNKS: tl.constexpr = K.CHUNKS
     FORM: tl.constexpr = K.FORM
+    GROUP: tl.constexpr = K.GROUP
     FAST: tl.constexpr = PTX and VEC > 1
-    LEAST: tl.constexpr = FAST and Scale is not None  # instructions: into 8 bits they are the limit, not the memory
+    LEAST: tl.constexpr = FAST and (
+        Scale is not None or GROUP > 0
+    )  # instructions: into 8 bits they are the limit, not the memory
     EARLY: tl.constexpr = VEC > 1 and CHUNKS * CHUNK <= 1024  # parameters are held too: memory is waited for once
     N = (NV * VEC).to(tl.int32)
     tile = tl.program_id(0).to(tl.int64)
     row = tile * ROWS + tl.arange(0, ROWS)
     lane = tl.arange(0, CHUNK)
+    if K.JOINT:
+        Rstd += M
     scale = 1.0
     if Scale is not None:
         scale = tl.load(Scale)
@@ -272,6 +289,13 @@ def forward(
         if Scale is not None:
             most = tl.maximum(most, tl.abs(y))
             y = saturated(y * scale, Y, PTX)
+        if GROUP > 0:
+            y, own = by_groups(y, GROUP)
+            y = saturated(y, Y, PTX)
+            group = c * (CHUNK // GROUP) + tl.arange(0, CHUNK // GROUP)
+            groups = tl.cdiv(N, GROUP)
+            at = row[:, None] * groups + group[None, :]
+            tl.store(Most + at, own, mask=(row < M)[:, None] & (group < groups)[None, :])
         if FORM == "rows":
             most = _larger(most, tl.abs(y))
             ys += (y,)

@@ -23,7 +23,7 @@ from verify_norm.kernels.arguments import (
     stored,
 )
 from verify_norm.kernels.rows import long
-from verify_norm.kernels.rows.plan import HELD, backward_plan, fold, forward_plan, gated_plan
+from verify_norm.kernels.rows.plan import HELD, backward_plan, fold, forward_plan, gated_plan, scales
 
 Wanted = tuple[bool, Tensor | None, Tensor | None]  # whether dx is wanted, and the weight and bias whose gradients are
 
@@ -47,10 +47,11 @@ class Norm(NamedTuple):
 class Form(NamedTuple):
     """What a forward does beyond LayerNorm, RMSNorm and an addition.
 
-    name : that of `ForwardConstants`
+    name : the FORM of `ForwardConstants`, or one of `plan.GROUPS`
     dtype : of y, if it is not that of x
     scale : by which y is multiplied before it is rounded to 8 bits
     factor, shift : dense; `per` rows have a line of each
+    joint : mean and rstd are one tensor, first all means, which is returned as both: an allocation less
     """
 
     name: str = ""
@@ -59,9 +60,10 @@ class Form(NamedTuple):
     factor: Tensor | None = None
     shift: Tensor | None = None
     per: int = 1
+    joint: bool = False
 
 
-PLAIN = Form()
+PLAIN, JOINT = Form(), Form(joint=True)
 _known: dict[tuple[Any, ...], Norm] = {}
 
 
@@ -138,19 +140,20 @@ def forward(
     """Return y, the sum with the residual, the mean, rstd and the largest magnitudes; None for what does not exist.
 
     With a scale, the last result has the largest magnitude before it of every tile, if there is one; in the form "rows"
-    the scales of the rows. In the form "gate", `residual` is the gate.
+    the scales of the rows, and of groups in those of `plan.GROUPS`. In the form "gate", `residual` is the gate.
     """
     m, n, lead, centered, offset = norm
-    kind, dtype, scale, factor, shift, per = form
+    kind, dtype, scale, factor, shift, per, joint = form
     y = _empty(x) if dtype is None else torch.empty(x.shape, dtype=dtype, device=x.device)
     h = None if residual is None or kind == "gate" else _empty(x)
-    rstd = x.new_empty(m, dtype=torch.float32)  # torch.empty, and sizes in a tuple, take longer
-    mean = torch.empty_like(rstd) if centered else None
+    rstd = x.new_empty(2 * m if joint else m, dtype=torch.float32)  # torch.empty, and sizes in a tuple, take longer
+    mean = None if not centered else rstd if joint else torch.empty_like(rstd)
+    own = scales(kind, n)
     if not m or not n:
         for statistic in (mean, rstd):
             if statistic is not None:
                 statistic.fill_(torch.nan)  # of no elements
-        return y, h, mean, rstd, torch.ones_like(rstd) if kind == "rows" else None
+        return y, h, mean, rstd, None if own is None else rstd.new_ones(m * own)
     x, sxm, sxn, bits = _rows(x, m, n, lead)
     r, srm, srn = None, 0, 1
     if residual is not None:
@@ -170,17 +173,22 @@ def forward(
         raise ValueError(f"a row of {n} elements is too long: this kernel takes at most {HELD['forward']}")
     if n > HELD["forward"]:
         most = None if scale is None else torch.empty_like(rstd)
-        tensors = (x, r, h, y, w, b, mean, rstd, scale, most)
+        tensors = (x, r, h, y, w, b, *_apart(mean, rstd, m), scale, most)
         long.forward(tensors, (m, nv, sxm, sxn, srm, srn, eps, offset), vec)
         return y, h, mean, rstd, most
-    more_types = (dtype, kind, f_type, s_type)
+    more_types = (dtype, kind, f_type, s_type, joint)
     shifted = offset is not None
     plan = forward_plan(x.device, n, vec, x.dtype, w_type, b_type, r is not None, centered, shifted, *more_types)
     tiles = -(-m // plan.rows)
-    most = rstd.new_empty(m) if kind == "rows" else None if scale is None else rstd.new_empty(tiles)
+    most = rstd.new_empty(m * own) if own is not None else None if scale is None else rstd.new_empty(tiles)
     numbers = (m, nv, sxm, sxn, srm, srn, plan.ahead, per, eps, offset)
     plan.launch(tiles, x, r, h, y, w, b, mean, rstd, scale, most, factor, shift, *numbers)
     return y, h, mean, rstd, most
+
+
+def _apart(mean: Tensor | None, rstd: Tensor, m: int) -> tuple[Tensor | None, Tensor]:
+    """Return mean and rstd as two tensors."""
+    return (mean, rstd) if rstd.numel() == m else (rstd[:m], rstd[m:])
 
 
 def check_gradient(
@@ -210,7 +218,8 @@ def backward(
 ) -> Gradients:
     """Return dx, dweight and dbias, None for those that are not wanted. `dh` is added to dx.
 
-    In the form "l2" the squares of a row are added up, not averaged.
+    mean and rstd may be the one tensor that the forward returned as both. In the form "l2" the squares of a row are
+    added up, not averaged.
     """
     m, n, lead, _, offset = norm
     dx = _empty(x) if wanted[0] else None
@@ -225,21 +234,28 @@ def backward(
     a, sam, san, also = (None, 0, 1, 0) if dh is None or dx is None else _rows(dh, m, n, lead)
     w, w_type, aligned = located(weight)
     vec = 1 if (bits | more | also | aligned) & 15 else 16 // x.element_size()
-    mean, rstd = located(mean)[0], stored(rstd).contiguous()
+    joint, rstd = rstd.numel() > m, stored(rstd).contiguous()
+    mean = rstd if joint else located(mean)[0]
     nv, sdm, sxm, sam = n // vec, sdm // vec, sxm // vec, sam // vec
     longest = HELD["backward"] if vec > 1 else HELD["backward"] // 2
     if n > longest and form:
         raise ValueError(f"a row of {n} elements is too long: this kernel takes at most {longest} so aligned")
     if n > longest:
         numbers = (m, nv, sdm, sdn, sxm, sxn, sam, san, offset)
-        long.backward((d, x, a, w, mean, rstd), (dx, dw, db), numbers, vec)
+        long.backward((d, x, a, w, *_apart(mean, rstd, m)), (dx, dw, db), numbers, vec)
         return dx, dw, db
-    added, centered, shifted = a is not None, mean is not None, offset is not None
-    plan = backward_plan(x.device, n, vec, x.dtype, w_type, added, centered, shifted, has_dx, has_dw, has_db, form)
+    given = (a is not None, mean is not None, offset is not None, has_dx, has_dw, has_db)
+    key = (x.device, n, vec, x.dtype, w_type, *given, form, joint)
+    plan = backward_plan(*key)
     tiles = -(-m // plan.rows)
-    programs = -(-tiles // -(-tiles // plan.most)) if m else 1  # one without rows writes lines of zeros
+    numbers = (m, nv, sdm, sdn, sxm, sxn, sam, san, offset)
+    if parts and tiles <= plan.alone:  # zeros of no rows too
+        plan = backward_plan(*key, (None if dw is None else dw.dtype, None if db is None else db.dtype))
+        plan.launch(1, dx, d, x, a, w, mean, rstd, None, dw, db, *numbers)
+        return dx, dw, db
+    programs = -(-tiles // -(-tiles // plan.most))
     lines = rstd.new_empty(parts, programs, n) if parts else None
-    plan.launch(programs, dx, d, x, a, w, mean, rstd, lines, m, nv, sdm, sdn, sxm, sxn, sam, san, offset)
+    plan.launch(programs, dx, d, x, a, w, mean, rstd, lines, None, None, *numbers)
     if lines is not None:
         fold(lines, dw, db)
     return dx, dw, db

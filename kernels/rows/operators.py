@@ -14,7 +14,7 @@ from torch import Tensor
 from verify_norm.kernels.arguments import Gradients
 from verify_norm.kernels.autograd import NAMESPACE
 from verify_norm.kernels.rows import launch
-from verify_norm.kernels.rows.launch import Norm, Wanted
+from verify_norm.kernels.rows.launch import PLAIN, Form, Norm, Wanted
 
 
 @torch.library.custom_op(f"{NAMESPACE}::row_norm_forward", mutates_args=())
@@ -89,11 +89,20 @@ def _(
 
 
 def forward(
-    x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, eps: float, norm: Norm
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+    norm: Norm,
+    form: Form = PLAIN,
 ) -> Any:
-    """Return y, the sum with the residual, mean and rstd, as `launch.forward` does; by its operator in a compiler."""
+    """Return y, the sum with the residual, mean and rstd, as `launch.forward` does; by its operator in a compiler.
+
+    There mean and rstd are two tensors, whatever the form.
+    """
     if not torch.compiler.is_compiling():
-        return launch.forward(x, residual, weight, bias, eps, norm)[:4]
+        return launch.forward(x, residual, weight, bias, eps, norm, form)[:4]
     _, _, lead, centered, offset = norm
     with torch.no_grad():  # as the eager call has no gradient, whatever the parameters require
         found = iter(_forward(x, residual, weight, bias, float(eps), offset or 0.0, list(x.shape[lead:]), centered))

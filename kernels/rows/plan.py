@@ -24,7 +24,9 @@ TWO_ROWS = 6144  # columns, if more than 1024, below which a tile of the backwar
 CONVERTED = 8192  # columns up to which registers hold a row in float32 beside its sums
 RAW = 12288  # columns up to which they hold it in its own type, whatever that is; beyond, of 16 bits
 TOGETHER = 128  # sums side by side down a column, at least: the longer their runs, the larger their error
+ALONE = 8192  # elements of tiles, or one tile, that one program of the backward takes: no launch has to add lines
 RESERVED = 8 * 2**10  # bytes of shared memory that reductions take
+GROUPS = {"group64": 64, "group128": 128}  # columns that have a scale of 8 bits together, by form
 AHEAD = 48 * 2**10  # bytes a multiprocessor that the forward prefetches: a few tiles, and a tenth of the L2
 Type = torch.dtype | None
 
@@ -44,13 +46,17 @@ def forward_plan(
     form: str = "",
     factor: Type = None,
     shift: Type = None,
+    joint: bool = False,
 ) -> Plan:
     """Return the plan of the forward of rows of n elements, which vectors of `vec` load, into 8 bits if `quantized`."""
-    cut = _on(device, _forward_cut(n, vec, dtype.itemsize, residual, quantized is not None and not residual))
+    group = GROUPS.get(form, 0)
+    cut = _on(device, _forward_cut(n, vec, dtype.itemsize, residual, quantized is not None and not residual, group))
     rows = cut["ROWS"]
     ahead = -(-multiprocessors(device) * AHEAD // (rows * n * dtype.itemsize * (1 + residual)))
     options = {"num_warps": cut.pop("num_warps")}
-    constants = ForwardConstants(vec, ptx(device), _even(n, cut), FORM=form, **cut)
+    constants = ForwardConstants(
+        vec, ptx(device), _even(n, cut), FORM=form, GROUP=min(group, cut["CHUNK"]), JOINT=joint, **cut
+    )
     return Plan(forward, constants, device, vec, rows, ahead=ahead, options=options)
 
 
@@ -68,8 +74,13 @@ def backward_plan(
     dweight: bool,
     dbias: bool,
     form: str = "",
+    joint: bool = False,
+    written: tuple[Type, Type] | None = None,
 ) -> Plan:
-    """Return the plan of the backward of rows of n elements of type `dtype`, which vectors of `vec` load."""
+    """Return the plan of the backward of rows of n elements of type `dtype`, which vectors of `vec` load.
+
+    `written` are the types of dweight and dbias where one program writes them, None where lines of float32 are.
+    """
     mixed, raw = weight is not None and weight.itemsize > dtype.itemsize, device.type != "cuda" or ptx(device)
     cut = _on(device, _backward_cut(n, vec, dtype.itemsize, dweight + dbias, added, mixed, raw))
     warps, rows = cut.pop("num_warps"), cut["ROWS"]
@@ -81,9 +92,18 @@ def backward_plan(
         buffer = rows * cut["CHUNK"] * cut["CHUNKS"] * dtype.itemsize * (2 + added)  # one a stage but the last
         cut["STAGES"] = min(cut["STAGES"], max(1, 1 + (shared_memory(device) - RESERVED) // buffer))
     constants = BackwardConstants(
-        vec, ptx(device), _even(n, cut), DWEIGHT=dweight, DBIAS=dbias, SUMS=1 if over else rows, FORM=form, **cut
+        vec,
+        ptx(device),
+        _even(n, cut),
+        DWEIGHT=dweight,
+        DBIAS=dbias,
+        SUMS=1 if over else rows,
+        FORM=form,
+        JOINT=joint,
+        **cut,
     )
-    return Plan(backward, constants, device, vec, rows, most, options={"num_warps": warps})
+    alone = max(ALONE // (rows * cut["CHUNK"] * cut["CHUNKS"]), 1)
+    return Plan(backward, constants, device, vec, rows, most, alone=alone, options={"num_warps": warps})
 
 
 @cache
@@ -101,7 +121,15 @@ def gated_plan(device: torch.device, n: int, vec: int, dtype: torch.dtype, weigh
         most = max(max(8 // warps, 1) * multiprocessors(device), TOGETHER)
     sums = {"AGAIN": 1, "RAW": 1, "STAGES": 1, "SUMS": 1 if over else rows}
     constants = BackwardConstants(
-        vec, ptx(device), _even(n, cut), DWEIGHT=weight is not None, DBIAS=False, FORM="gate", **cut, **sums
+        vec,
+        ptx(device),
+        _even(n, cut),
+        DWEIGHT=weight is not None,
+        DBIAS=False,
+        FORM="gate",
+        JOINT=False,
+        **cut,
+        **sums,
     )
     return Plan(gated, constants, device, vec, rows, most, options={"num_warps": warps})
 
@@ -125,17 +153,24 @@ def fold(lines: Tensor, dw: Tensor | None, db: Tensor | None) -> None:
     plan.launch(parts * -(-n // plan.constants.CHUNK), lines, dw, db, count, n // vec)
 
 
-def _forward_cut(n: int, vec: int, size: int, residual: bool, quantized: bool) -> dict[str, int]:
+def scales(form: str, n: int) -> int | None:
+    """Return how many scales a row of n elements has in this form; None where it has none of its own."""
+    return 1 if form == "rows" else -(-n // GROUPS[form]) if form in GROUPS else None
+
+
+def _forward_cut(n: int, vec: int, size: int, residual: bool, quantized: bool, group: int) -> dict[str, int]:
     """Return the cut of the forward: 32 elements of a tile a thread, or 16 of each of two tensors.
 
     So enough vectors are in flight, at a third of the registers. Of short rows a thread has 64 bytes, and no lane is
     idle where a row is 3/4 of a power of two, such as 768 columns. From 16 bits into 8 a thread has two to three times
-    as many: less is moved, so instructions count, and many of them are those of a thread, whatever it holds.
+    as many: less is moved, so instructions count, and many of them are those of a thread, whatever it holds. No `group`
+    is in two chunks.
     """
     if n <= 1024:
         block = _block(n, vec)
         short = {"ROWS": 4096 // size // block, "CHUNK": block, "CHUNKS": 1, "num_warps": 2}
-        return short | {"CHUNK": block // 4, "CHUNKS": 3} if vec > 1 and 4 * n == 3 * block else short
+        thirds = vec > 1 and 4 * n == 3 * block and 4 * group <= block
+        return short | {"CHUNK": block // 4, "CHUNKS": 3} if thirds else short
     if quantized and size == 2:
         warps = triton.next_power_of_2(-(-2 * n // (32 * NARROW)))
         return {"ROWS": 2 if n < 8192 else 1, **_chunks(n, min(max(warps, 2), 8 if n <= 24576 else 16))}

@@ -53,6 +53,9 @@ CALLS = {  # each of tensors alone, the first ones (6, 40)
         x, w, b, r, dy, EPS
     ),
     "add_rmsnorm_quant_fwd": lambda x, dy, r, w, b, m, s: add_rmsnorm_quant.add_rmsnorm_quant_fwd(x, r, w, EPS),
+    "add_rmsnorm_quant_group_fwd": lambda x, dy, r, w, b, m, s: add_rmsnorm_quant.add_rmsnorm_quant_group_fwd(
+        x, r, w, EPS
+    ),
     "groupnorm_fwd_welford": lambda x, dy, r, w, b, m, s: groupnorm_welford.groupnorm_fwd_welford(x, w, b, 1, EPS),
 }
 

@@ -127,6 +127,21 @@ def test_only_the_gradients_asked_for(norms, device, name):
         alike(norms, [t.grad for t in some if t.grad is not None], itertools.compress(whole, flags))
 
 
+@pytest.mark.parametrize("shape", [(3, 16), (1, 8), (2, 16400), (2, 33000)])
+def test_mean_and_rstd_in_one_tensor_are_those_of_two(norms, device, shape):
+    """Of rows that registers hold in both directions, in the forward alone, and in none."""
+    x, dy = (norms.draw(shape, F32, device, seed=s, mean=2.0) for s in (1, 2))
+    w, b = (norms.draw(shape[-1:], F32, device, seed=s) for s in (3, 4))
+    leaves = [t.clone().requires_grad_() for t in (x, w, b)]
+    y = layernorm.LayerNormFunction.apply(*leaves, 1e-5, None)
+    got = torch.autograd.grad(y, leaves, dy)
+    want, mean, rstd = layernorm.layernorm_fwd(x, w, b, 1e-5)
+    alike(norms, (y.detach(), *got), (want, *layernorm.layernorm_bwd(dy, x, w, b, mean, rstd, 1e-5)))
+    module = layernorm.LayerNorm(shape[-1], device=device)
+    with torch.no_grad():
+        assert torch.equal(module(x), layernorm.layernorm_fwd(x, module.weight, module.bias, 1e-5)[0])
+
+
 @pytest.mark.parametrize("name", ["layernorm", "rmsnorm", "groupnorm"])
 def test_gradients_that_are_views(norms, device, name):
     function, leaves = calls(device, norms)[name]

@@ -4,7 +4,12 @@ import pytest
 import torch
 from torch.nn import functional
 
-from verify_norm.kernels.add_rmsnorm_quant import add_rmsnorm_quant_fwd
+from verify_norm.kernels.add_rmsnorm_quant import (
+    add_rmsnorm_quant_fwd,
+    add_rmsnorm_quant_group64_fwd,
+    add_rmsnorm_quant_group_fwd,
+    rmsnorm_quant_fwd,
+)
 from verify_norm.kernels.gated_rmsnorm import gated_rmsnorm_bwd, gated_rmsnorm_fwd
 from verify_norm.kernels.l2norm import l2norm_bwd, l2norm_fwd
 from verify_norm.kernels.modulate_layernorm import modulate_layernorm_fwd
@@ -117,6 +122,45 @@ def test_add_rmsnorm_quant(norms, device, shape, layout, types):
     assert (y.float().abs().flatten(0, -2).amax(-1) == 448).all()
 
 
+GROUPED = [  # a row that is shorter than a group, one whose last group is, and three chunks of 64 with groups of 64
+    ((3, 40), "contiguous", (BF16, BF16)),
+    ((2, 3, 100), "row_strided", (BF16, F32)),
+    ((5, 192), "contiguous", (F16, F16)),
+    ((2, 1160), "contiguous", (F32, F32)),
+]
+
+
+GROUPS = {64: add_rmsnorm_quant_group64_fwd, 128: add_rmsnorm_quant_group_fwd}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize(("shape", "layout", "types"), GROUPED)
+def test_a_group_has_the_scale_of_a_row_of_its_own(norms, device, shape, layout, types, group):
+    """Its z rounded to float32 is off by a few ulp, so y may be its other neighbour where z/scale is near a tie."""
+    x, residual, w = drawn(norms, device, shape, layout, types, "data", "weight")
+    y, scale, h, rstd = GROUPS[group](x, residual, w, EPS)
+    _, _, *same = add_rmsnorm_quant_fwd(x, residual, w, EPS)
+    assert all(torch.equal(a, b) for a, b in zip((h, rstd), same, strict=True))
+    z = ((x.double() + residual.double()).flatten(0, -2) * rstd.double()[:, None] * w.double()).split(group, -1)
+    assert scale.shape == (len(rstd), len(z))
+    for k, (part, got) in enumerate(zip(z, y.double().flatten(0, -2).split(group, -1), strict=True)):
+        norms.close("scale", scale[:, k], part.abs().amax(-1) / 448, 8 * 2.0**-24 * part.abs().amax() / 448)
+        want = part / scale[:, k, None].double()
+        half = 2.0 ** (want.abs().clamp_min(2.0**-6).log2().floor() - 3) / 2  # of an ulp of e4m3fn
+        assert ((got - want).abs() <= half * (1 + 2.0**-18) + 448 * 2.0**-20).all()
+
+
+def test_rows_quantized_alone_are_those_of_a_sum_with_zero(norms, device):
+    for shape in ((6, 96), (3, 2048)):
+        x, w = drawn(norms, device, shape, "contiguous", (BF16, BF16), "weight")
+        y, scale, rstd = rmsnorm_quant_fwd(x, w, EPS)
+        assert [t.dtype for t in (y, scale, rstd)] == [torch.float8_e4m3fn, F32, F32]
+        z = x.double() * rms(x.double()) * w.double()
+        agree(norms, [scale, rstd], [z.abs().amax(-1) / 448, rms(x.double()).flatten()])
+        assert (y.float().abs().amax(-1) == 448).all()
+        assert (y.double() * scale.double()[:, None] - z).abs().max() <= z.abs().max() * 2.0**-4
+
+
 def test_rows_that_have_no_scale_or_a_tiny_one(device):
     """Zeros, what only a division by a subnormal scale keeps, and a NaN, which stays in its row."""
     x = torch.tensor([[0.0, 0.0], [3.0, -1.0], [torch.nan, 1.0], [2.0**-126, 0.0]], device=device)
@@ -131,6 +175,23 @@ def test_rows_that_have_no_scale_or_a_tiny_one(device):
     assert scale[2].isnan()
     none = add_rmsnorm_quant_fwd(x[:0], x[:0], w, EPS)
     assert [t.shape for t in none] == [(0, 2), (0,), (0, 2), (0,)]
+    none = (
+        add_rmsnorm_quant_group_fwd(X[:0], X[:0], None, EPS),
+        add_rmsnorm_quant_group_fwd(X[:, :0], X[:, :0], None, EPS),
+    )
+    assert [one[1].shape for one in none] == [(0, 1), (2, 0)]
+
+
+def test_a_nan_and_zeros_stay_in_their_group(device):
+    x = torch.cat([torch.ones(1, 128), torch.zeros(1, 128), torch.full((1, 64), 2.0)], 1).to(device)
+    y, scale, _, _ = add_rmsnorm_quant_group_fwd(x, torch.zeros_like(x), None, EPS)
+    assert [set(part.flatten().tolist()) for part in y.float().split(128, 1)] == [{448}, {0}, {448}]
+    assert scale[0, 1] == 1
+    w = torch.ones(320, device=device)
+    w[200] = torch.nan
+    y, scale, _, _ = add_rmsnorm_quant_group_fwd(x, torch.zeros_like(x), w, EPS)
+    assert scale.isnan().tolist() == [[False, True, False]]
+    assert [part.float().isnan().any().item() for part in y.split(128, 1)] == [False, True, False]
 
 
 def test_a_row_never_sees_the_others(norms, device):
@@ -140,6 +201,8 @@ def test_a_row_never_sees_the_others(norms, device):
         lambda x, r: l2norm_fwd(x, EPS),
         lambda x, r: modulate_layernorm_fwd(x, w, None, r, r, EPS),
         lambda x, r: add_rmsnorm_quant_fwd(x, r, w, EPS),
+        lambda x, r: add_rmsnorm_quant_group64_fwd(x, r, w, EPS),
+        lambda x, r: rmsnorm_quant_fwd(x, w, EPS),
     ):
         whole, alone = call(x, other), call(x[2:3], other[2:3])
         assert all(torch.equal(a.float(), b[2:3].float()) for a, b in zip(alone, whole, strict=True))
@@ -163,6 +226,8 @@ LONG = torch.zeros(1, 40000)
         (lambda: modulate_layernorm_fwd(W, W, None, X, X, EPS), ValueError, "scale must have shape"),
         (lambda: modulate_layernorm_fwd(X, W, None, X, X.half(), EPS), TypeError, "shift must be torch.float32"),
         (lambda: add_rmsnorm_quant_fwd(X, X[0], W, EPS), ValueError, "residual must have shape"),
+        (lambda: add_rmsnorm_quant_group_fwd(X, X[0], W, EPS), ValueError, "residual must have shape"),
+        (lambda: rmsnorm_quant_fwd(LONG, None, EPS), ValueError, "at most 32768"),
     ],
 )
 def test_refusals(call, error, message):

@@ -91,6 +91,7 @@ for TYPES["Y"] in ("*fp8e4nv", "*fp8e5"):
     forward("forward into 8 bits", 4096, 8, BF16, False, True, False, "R", "H", "offset")
 for n in (1024, 3072, 6144, 7168, 8192, 12288, 16384):
     backward(f"backward {n}", n, False, True, False, "DH", "offset")
+backward("backward alone", 1024, False, True, False, "DH", "offset", "Lines")
 backward("backward without a mean", 16384, False, False, True, "DH", "Mean")
 backward("backward with an addition", 12288, True, True, False, "offset")
 backward("backward of a float32 weight", 12288, False, True, False, "DH", "offset", weight=torch.float32)
@@ -100,10 +101,15 @@ for form, n, residual, *absent in (
     ("l2", 4096, False, "W", "R", "H", "Factor", "Shift", "Most"),
     ("rows", 4096, True, "Factor", "Shift"),
     ("rows", 8192, True, "Factor", "Shift"),
+    ("rows", 4096, False, "R", "H", "Factor", "Shift"),
+    ("rows", 8192, False, "R", "H", "Factor", "Shift"),
+    ("group128", 4096, True, "Factor", "Shift"),
+    ("group64", 8192, True, "Factor", "Shift"),
     ("", 4096, False, "R", "H", "Most"),
 ):
-    TYPES |= {"Y": "*fp8e4nv" if form == "rows" else "*bf16", "W": "*bf16"}
-    plan = row_plan.forward_plan(H200, n, 8, BF16, BF16, None, residual, not form, False, None, form)
+    TYPES |= {"Y": "*fp8e4nv" if form in ("rows", *row_plan.GROUPS) else "*bf16", "W": "*bf16"}
+    quantized = None if row_plan.scales(form, n) is None else torch.float8_e4m3fn
+    plan = row_plan.forward_plan(H200, n, 8, BF16, BF16, None, residual, not form, False, quantized, form)
     look(f"form {form} {n}", plan, (*absent, "B", "Scale", "offset", *(("Mean",) if form else ())))
 for n in (768, 4096, 8192):
     look(f"gated backward {n}", row_plan.gated_plan(H200, n, 8, BF16, BF16, False), ("offset",))
@@ -190,13 +196,21 @@ def test_rows_are_loaded_in_vectors_and_held_in_registers(tmp_path):
         f"backward 8192, in registers, {staged}",
         f"backward 12288, in registers, {staged}",
         f"backward 16384, in registers, {staged}",
+        f"backward alone, in registers, {staged}",
         f"backward without a mean, in registers, {ahead}",
         f"backward with an addition, in registers, {staged}",
         f"backward of a float32 weight, in registers, {staged}",
         f"backward of a float32 weight, in registers, {ahead}",
         *(
             f"form {form}, in registers, {ahead}"
-            for form in ("gate 4096", "l2 4096", "rows 4096", "rows 8192", " 4096")
+            for form in (
+                "gate 4096",
+                "l2 4096",
+                *["rows 4096", "rows 8192"] * 2,
+                "group128 4096",
+                "group64 8192",
+                " 4096",
+            )
         ),
         *(f"gated backward {n}, in registers, {ahead}" for n in (768, 4096, 8192)),
         "fold, in registers, griddepcontrol.wait",

@@ -6,6 +6,7 @@ import torch
 from verify_norm.kernels.groupnorm import groupnorm_bwd, groupnorm_fwd
 from verify_norm.kernels.groups import plan as group_plan
 from verify_norm.kernels.instancenorm import instancenorm_bwd, instancenorm_fwd
+from verify_norm.kernels.launch import H200
 
 EPS = 1e-5
 
@@ -32,11 +33,11 @@ def test_a_channel_of_one_value_is_its_bias(device):
 
 def test_thin_groups_of_adjacent_channels_are_loaded_by_lines():
     """A program that held one channel of channels_last would read 2 of 32 bytes."""
-    held = group_plan.plan((64, 3136, 64), "positions", 8, 2, 1, "cuda")
+    held = group_plan.plan((64, 3136, 64), "positions", 8, 2, 1, H200)
     assert (held.members, held.constants["BLOCK_C"]) == (0, 1)
-    assert group_plan.plan((64, 3136, 64), "channels", 8, 2, 1, "cuda").groups == 64
-    assert group_plan.plan((64, 49, 64), "channels", 8, 2, 1, "cuda").constants["BLOCK_G"] == 32
-    assert group_plan.plan((64, 3136, 4), "channels", 8, 2, 1, "cuda").groups > 1
+    assert group_plan.plan((64, 3136, 64), "channels", 8, 2, 1, H200).groups == 64
+    assert group_plan.plan((64, 49, 64), "channels", 8, 2, 1, H200).constants["BLOCK_G"] == 32
+    assert group_plan.plan((64, 3136, 4), "channels", 8, 2, 1, H200).groups > 1
 
 
 @pytest.mark.parametrize(

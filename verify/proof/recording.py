@@ -27,6 +27,7 @@ DEVICE = {  # of an H100, for kernels that cut their work by them
     "warp_size": 32,
     "shared_memory_per_block": 49152,
     "shared_memory_per_block_optin": 232448,
+    "shared_memory_per_multiprocessor": 233472,
     "total_memory": 80 << 30,
     "max_threads_per_multi_processor": 2048,
     "regs_per_multiprocessor": 65536,

@@ -9,6 +9,7 @@ from torch.nn import functional
 from verify_norm.kernels.groupnorm import GroupNorm, GroupNormFunction
 from verify_norm.kernels.groups import held_backward, launch
 from verify_norm.kernels.groups import plan as group_plan
+from verify_norm.kernels.launch import H200
 
 PLAN = group_plan.plan
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
@@ -202,8 +203,8 @@ def test_what_registers_would_not_hold_is_shared(norms, device, holding):
     assert chain_of(dy, x, 2, "gelu").room > 0
     odd = torch.ones((2, 40, 15, 15), dtype=BF16, device=device)
     assert chain_of(odd, odd, 2).room > 0
-    assert group_plan.plan((640, 1024, 32), "positions", 8, 2, 2, "cuda").members == 0
-    assert group_plan.plan((960, 1024, 32), "positions", 8, 2, 2, "cuda").members > 0
+    assert group_plan.plan((640, 1024, 32), "positions", 8, 2, 2, H200).members == 0
+    assert group_plan.plan((960, 1024, 32), "positions", 8, 2, 2, H200).members > 0
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])

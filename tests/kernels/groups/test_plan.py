@@ -1,11 +1,31 @@
 """How groups are divided, and what a plan may depend on."""
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from verify_norm.kernels import launch
 from verify_norm.kernels.groups import plan as group_plan
+from verify_norm.kernels.launch import H200, Room
+
+DEVICES = {  # all but the first one by the vendors' data sheets; nothing was timed there
+    "H200": H200,
+    "A100": Room("cuda", 40 << 20, 108, 256 << 10, 164 << 10, 32),
+    "L4": Room("cuda", 48 << 20, 58, 256 << 10, 100 << 10, 32),
+    "RTX 4090": Room("cuda", 72 << 20, 128, 256 << 10, 100 << 10, 32),
+    "B200": Room("cuda", 126 << 20, 148, 256 << 10, 228 << 10, 32),
+    "MI300X": Room("cuda", 4 << 20, 304, 512 << 10, 64 << 10, 64),  # an L2 for each die, behind them a cache of 256 MB
+    "interpreter": H200._replace(kind="cpu"),
+}
+FORMS = [  # of seed 003, of Stable Diffusion, and odd ones: sizes, the adjacent axis, vectors, bytes
+    *(((32, x * x, 8), "positions", 4, 4) for x in (64, 512, 1024, 2240)),
+    *(((320, 4096, 32), inner, 8, 2) for inner in ("positions", "channels")),
+    *(((1280, 256, 32), inner, 8, 2) for inner in ("positions", "channels")),
+    ((30, 5000, 2), "", 1, 2),
+    ((20000, 300, 4), "positions", 4, 4),
+]
 
 
 @pytest.mark.parametrize("shape", [(4, 5, 6), (3, 6, 10), (3, 10, 7)])
@@ -36,14 +56,76 @@ def test_what_a_group_of_any_size_is_divided_into_covers_it():
     for channels, space, inner in itertools.product(
         (1, 5, 64, 5000), (1, 49, 5000, 300000), ("positions", "channels", "")
     ):
-        for device, arrays in itertools.product(("cuda", "cpu"), (1, 2)):
+        for device, arrays in itertools.product(DEVICES.values(), (1, 2)):
             p = group_plan.plan((4 * channels, space, 4), inner, 4, 4, arrays, device)
             width = p.groups * channels
             if p.members:
                 assert p.members % p.wide == 0
                 assert p.wide * p.constants["BLOCK_C"] >= width
                 assert p.blocks * p.constants["BLOCK_S"] >= space
-                assert p.members <= max(group_plan.MEMBERS, p.wide)
+                assert p.members <= max(group_plan._members(device), p.wide)
             else:
                 assert p.constants["BLOCK_C"] * p.constants.get("WIDE", 1) >= channels
                 assert p.constants["BLOCK_S"] * p.constants.get("BLOCKS", 1) >= space
+
+
+@pytest.mark.parametrize("name", DEVICES)
+@pytest.mark.parametrize("arrays", [1, 2])
+def test_a_device_has_room_for_its_plan(name, arrays):
+    room = DEVICES[name]
+    for size, inner, vec, itemsize in FORMS:
+        p = group_plan.plan(size, inner, vec, itemsize, arrays, room)
+        c, elements = p.constants, p.constants["BLOCK_C"] * p.constants["BLOCK_S"]
+        threads = c["num_warps"] * room.warp
+        assert threads <= 1024
+        if not p.members:  # two programs of a group, or a program of two arrays in their own type and in float32
+            held = elements * c.get("WIDE", 1) * c.get("BLOCKS", 1) * c.get("BLOCK_G", 1) * itemsize * arrays
+            assert held <= room.registers // 2
+            continue
+        tiles = (c["STAGES"] - 1) * elements * itemsize * arrays
+        assert c["STAGES"] == 2 or group_plan.LOADING * tiles <= room.shared
+        assert p.merging["RANKS"].bit_count() == 1
+        unit, samples = p.groups * size[0] // size[2] * size[1] * itemsize * arrays, 40
+        first, turns = group_plan.turns(p, samples, unit, room)
+        assert sum(turn.units for turn in turns) == samples
+        assert first + sum(turn.summed for turn in turns) == samples * p.members
+        if len(turns) > 1:  # what is summed and what is computed are in the L2 together, up to a third of one unit
+            assert unit * 3 <= 2 * room.l2
+            assert all(turn.units == 1 or 3 * turn.units * unit <= room.l2 for turn in turns)
+
+
+@pytest.mark.parametrize(
+    ("name", "batches"),  # of seed 003's eight groups at X = 256, 512, 1024 and 2240: 1, 4, 16 and 77 MiB
+    [
+        ("H200", (1, 2, 8, 1)),
+        ("A100", (1, 3, 8, 1)),
+        ("L4", (1, 3, 8, 1)),
+        ("RTX 4090", (1, 2, 8, 1)),
+        ("B200", (1, 1, 4, 8)),
+        ("MI300X", (1, 1, 1, 1)),
+    ],
+)
+def test_a_batch_is_as_large_as_the_cache_allows(name, batches):
+    found = []
+    for x in (256, 512, 1024, 2240):
+        p = group_plan.plan((32, x * x, 8), "positions", 4, 4, 1, DEVICES[name])
+        found.append(len(group_plan.turns(p, 8, 4 * x * x * 4, DEVICES[name])[1]))
+    assert tuple(found) == batches
+
+
+def test_what_a_device_has_is_what_torch_reports(monkeypatch):
+    told = SimpleNamespace(
+        L2_cache_size=60 << 20,
+        multi_processor_count=132,
+        regs_per_multiprocessor=65536,
+        shared_memory_per_multiprocessor=233472,
+        shared_memory_per_block_optin=232448,
+        shared_memory_per_block=49152,
+        warp_size=32,
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: told)
+    read = launch.room.__wrapped__
+    assert read(torch.device("cuda", 0)) == H200
+    assert read(torch.device("cpu")) == DEVICES["interpreter"]
+    del told.shared_memory_per_multiprocessor
+    assert read(torch.device("cuda", 0)).shared == 232448

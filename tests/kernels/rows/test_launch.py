@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from verify_norm.kernels import layernorm, rmsnorm
+from verify_norm.kernels.launch import Plan
 from verify_norm.kernels.variants import layernorm_locked
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
@@ -258,3 +259,26 @@ def test_refusals_of_the_backward(change, error, message):
     arguments = {"dy": x, "x": x, "weight": None, "bias": None, "mean": one, "rstd": one, "eps": EPS} | change
     with pytest.raises(error, match=message):
         layernorm.layernorm_bwd(**arguments)
+
+
+@pytest.mark.parametrize(("rows", "launches"), [(0, 1), (3, 1), (40, 2)])
+def test_the_sums_of_few_rows_take_one_launch(norms, device, monkeypatch, rows, launches):
+    """Of parameters of each type; without rows they are zeros."""
+    seen, run = [], Plan.launch
+    monkeypatch.setattr(Plan, "launch", lambda plan, *given: seen.append(plan) or run(plan, *given))
+    for bias, kind in ((F32, "layernorm"), (BF16, "rmsnorm")):
+        x, dy = (norms.draw((rows, 1024), BF16, device, seed=s) for s in (1, 2))
+        w, b = norms.draw((1024,), BF16, device, seed=3), norms.draw((1024,), bias, device, seed=4)
+        centered = kind == "layernorm"
+        mean = x.float().mean(-1) if centered else torch.zeros(rows, device=device)
+        rstd = ((x.float() - mean[:, None]).square().mean(-1) + EPS).rsqrt()
+        seen.clear()
+        if centered:
+            _, dw, db = layernorm.layernorm_bwd(dy, x, w, b, mean, rstd, EPS)
+            norms.close("dbias", db, dy.double().sum(0), rows * 2.0**-24 * dy.double().abs().sum(0))
+        else:
+            _, dw = rmsnorm.rmsnorm_bwd(dy, x, w, rstd, EPS)
+        assert len(seen) == launches
+        xhat = (x.double() - mean.double()[:, None]) * rstd.double()[:, None]
+        limit = (rows + 4) * 2.0**-24 * (dy.double() * xhat).abs().sum(0)
+        norms.close("dweight", dw, (dy.double() * xhat).sum(0), limit)
