@@ -31,7 +31,6 @@ if DEVICE == "cpu":
 calls.SECONDS = honesty.SECONDS = 0.0
 
 
-
 def pytest_collection_finish():
     """Leave torch and ten thousand tests out of every later garbage collection: they took a quarter of the time."""
     gc.freeze()
