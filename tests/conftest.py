@@ -28,7 +28,9 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 if DEVICE == "cpu":
     patch.enable()  # before any test module imports Triton
 # A series of calls is as short as it may be: else a right kernel under all checks spends half of the time in it.
-calls.SECONDS = honesty.SECONDS = 0.0
+SERIES = {check: check.SECONDS for check in (calls, honesty)}
+for check in SERIES:
+    check.SECONDS = 0.0
 
 
 def pytest_collection_finish():
@@ -52,6 +54,13 @@ def few_corners(monkeypatch):
         monkeypatch.setattr(corners, "corners", lambda *arguments, **options: table(*arguments, **options)[which])
 
     return few
+
+
+@pytest.fixture
+def long_series(monkeypatch):
+    """A series of calls is as long as in a user's run: a race between two threads needs it."""
+    for check, seconds in SERIES.items():
+        monkeypatch.setattr(check, "SECONDS", seconds)
 
 
 @pytest.fixture
