@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from checking import ONE_WAY
 from norms import groupnorm
 from torch.nn import functional
 
@@ -11,11 +12,17 @@ from verify_norm.loading.registry import load
 MANY = tuple(name for name in FURTHER if name != "effects")  # which repeats the kernel most, and hangs on no data
 VALUES = ("memory", "distribution", "gradient", "degenerate", *LAWS)
 SPECS = (
-    CaseSpec((2, 6, 5, 4), num_groups=2, seed=6),
+    CaseSpec((2, 6, 5, 4), num_groups=2, seed=6),  # in all ways
     CaseSpec(
-        (2, 6, 5, 4), num_groups=3, dtype="bfloat16", x_layout="channels_last", dy_layout="channels_last", seed=12
+        (2, 6, 5, 4),
+        num_groups=3,
+        dtype="bfloat16",
+        x_layout="channels_last",
+        dy_layout="channels_last",
+        seed=12,
+        **ONE_WAY,
     ),
-    CaseSpec((2, 4, 9), num_groups=2, dtype="float16", weight=False, seed=18, further=MANY),
+    CaseSpec((2, 4, 9), num_groups=2, dtype="float16", weight=False, seed=18, further=MANY, **ONE_WAY),
     # What follows is about values: further runs of such cases are those of GroupNorm without an activation.
     CaseSpec((1, 4, 40), num_groups=2, offset=100.0, bias=False, seed=24, further=VALUES),
     CaseSpec((1, 2, 600), num_groups=1, data="heavy", dtype="bfloat16", seed=30, further=VALUES),  # z far out

@@ -21,6 +21,7 @@ from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.loading.registry import load, load_directions
 from verify_norm.running.execute import execute
 
+pytestmark = pytest.mark.usefixtures("long_series")
 WAYS = {
     "values": ways.VALUES,
     "parameters": ways.NEW_PARAMETERS,

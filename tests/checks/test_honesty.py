@@ -24,6 +24,8 @@ from verify_norm.running import execute
 from verify_norm.search.examine import examine
 from verify_norm.search.search import search
 
+pytestmark = pytest.mark.usefixtures("long_series")
+
 right = layernorm()
 SERIES = replace(ROWS, further=("honesty",))
 ONCE = replace(ROWS, further=())

@@ -91,9 +91,8 @@ class Pairs:
 
     def taken(self, field: str, value: str, spec: CaseSpec) -> list[int]:
         """Return the ways that a further run of the case takes where a field has this value."""
-        named = replace(spec, **{field: value})  # type: ignore[arg-type]
-        taken = ways.taken(named, field, self.offered[field])
-        return [self.number[f"{field} {way}"] for way in taken if ways.fits(way, spec)]
+        meant = ways.meant(value, self.offered[field])
+        return [self.number[f"{field} {way}"] for way in meant if ways.fits(way, spec)]
 
     def new(self, value: int, others: int) -> int:
         """Return how many of its pairs with other values of a case have not met."""
@@ -179,6 +178,7 @@ def _named(
     """Yield a case with the further runs of others, and of their ways that of the two values, or the most useful."""
     others = sum(1 << value for value in pairs.present(replace(made, further=())))
 
+    @cache  # turns differ in the fields that they ask for
     def choose(field: str, values: tuple[str, ...]) -> str:
         taken = {value: pairs.taken(field, value, made) for value in values}
         gains = {

@@ -153,8 +153,12 @@ def taken(spec: CaseSpec, field: str, ways: tuple[str, ...]) -> tuple[str, ...]:
     >>> taken(CaseSpec((2, 3), mode="quick"), "mode", ("under autocast", "under torch.compile"))
     ('under autocast',)
     """
-    named = getattr(spec, field)
-    return tuple(way for way in ways if named in ("", way) or (named == QUICK and way not in DEAR))
+    return meant(getattr(spec, field), ways)
+
+
+def meant(value: str, ways: tuple[str, ...]) -> tuple[str, ...]:
+    """Return those of the ways of a field that its value names."""
+    return tuple(way for way in ways if value in ("", way) or (value == QUICK and way not in DEAR))
 
 
 def named(spec: CaseSpec, offered: Offered, choose: Callable[[str, tuple[str, ...]], str]) -> CaseSpec:

@@ -32,7 +32,7 @@ def ids(examples):
 @pytest.mark.slow
 @interpreted
 @pytest.mark.parametrize("example", WRONG, ids=ids(WRONG))
-def test_a_wrong_kernel_is_detected_by_a_wrong_output(example):
+def test_a_wrong_kernel_is_detected_by_a_wrong_output(example, long_series):
     torch._dynamo.utils.counters.clear()  # of other tests: `modes` compiles nothing where compiled code is in use
     tries = TRIES if "threads" in example.kernel.summary else 1
     finding = next((found for _ in range(tries) if (found := detect(example, HERE))), None)
