@@ -11,7 +11,7 @@ from threading import Barrier
 import numpy as np
 import torch
 
-from verify_norm.cases import make, placement
+from verify_norm.cases import make, placement, transfer
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.others import almost_the_same, other_options, others_between
 from verify_norm.checks.relations.rerun import Difference, cheap, differences, element, other_shape, rerun, steady
@@ -204,10 +204,9 @@ def _many(run: Run, other: Exact) -> Iterator[Difference]:
 def _rewritten(run: Run, when: str) -> Iterator[Difference]:
     """Yield the outputs whose memory has changed since the call returned them."""
     later = run.returned if run.kernel.later is None else run.kernel.later(run.returned)
-    for name, tensor in later.items():
+    for name, now in zip(later, transfer.values(list(later.values())), strict=True):
         output = run.outputs[name]
-        now = placement.to_float64(tensor).ravel()
-        if output is not None and (count := int((~judge.identical(now, output.got.ravel())).sum())):
+        if output is not None and (count := int((~judge.identical(now.ravel(), output.got.ravel())).sum())):
             yield Difference(name, f"{count} elements of {name} change {when}, although the caller still holds it")
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from verify_norm.cases import make, placement
+from verify_norm.cases.transfer import different
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.rerun import Difference, cheap, element, rerun
 from verify_norm.core import judge, ways
@@ -77,13 +78,12 @@ def replaced(kernel: Kernel, spec: CaseSpec, names: Iterable[str]) -> Iterator[F
 
 def _later(run: Run) -> Iterator[Difference]:
     """Yield the outputs whose bytes have changed since the call returned."""
-    for name, before in run.at_return.items():
-        now = guards.content(run.returned[name], whole=False)
-        if not torch.equal(now, before):
-            count = int((now != before).sum())
-            yield Difference(
-                name, f"{count} bytes of {name} change after the call has returned, which its work must not"
-            )
+    names, before = list(run.at_return), list(run.at_return.values())
+    now = [guards.content(run.returned[name], whole=False) for name in names]
+    for number in different(now, before):
+        count = int((now[number] != before[number]).sum())
+        words = f"{count} bytes of {names[number]} change after the call has returned, which its work must not"
+        yield Difference(names[number], words)
 
 
 def _arguments(run: Run) -> Iterator[Difference]:
@@ -94,11 +94,14 @@ def _arguments(run: Run) -> Iterator[Difference]:
     # "far" depends on the memory that is free: what is built again may be placed otherwise.
     known |= {name for name in case.arguments if getattr(case.spec, f"{name}_layout", "") == "far"}
     built = make.build(case.spec, case.op, run.kernel.contract, case.device, exact, poison=case.poison)
-    for name, before in built.arguments.items():
-        if isinstance(before, torch.Tensor) and name not in known and before.untyped_storage().nbytes() <= guards.LIMIT:
-            memory = (guards.content(tensor, whole=True) for tensor in (before, case.arguments[name]))
-            if not torch.equal(*memory):
-                yield Difference(None, f"the memory of {name} changes after the call has returned")
+    names = [
+        name
+        for name, before in built.arguments.items()
+        if isinstance(before, torch.Tensor) and name not in known and before.untyped_storage().nbytes() <= guards.LIMIT
+    ]
+    some, others = ([guards.content(one.arguments[name], whole=True) for name in names] for one in (built, case))
+    for number in different(some, others):
+        yield Difference(None, f"the memory of {names[number]} changes after the call has returned")
 
 
 def _series(run: Run, *, same: bool) -> Iterator[Difference | Note]:

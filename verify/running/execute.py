@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from verify_norm.cases import make, placement
+from verify_norm.cases import make, placement, transfer
 from verify_norm.core import judge
 from verify_norm.core.errors import one_line
 from verify_norm.core.known import overwritten
@@ -101,7 +101,7 @@ def execute(
         returned = {name: value for name, value in called.outputs.items() if value is not None}
         outputs = {**called.outputs} | {name: case.arguments[name] for name in _states(case)}  # changed in place
         judge = make.judge_of(case.spec, case.device)
-        values = {name: _output(value, judge) for name, value in outputs.items()}
+        values = _read(outputs, judge)
         seconds = clock() - started
         judged = {name: _judged(output, case, name) for name, output in values.items()}
         told |= {"operators": called.operators}
@@ -239,10 +239,17 @@ def bound(kernel: Kernel, case: Case) -> dict[str, Any]:
     return make.named(kernel.run, {**case.arguments, "frozen": case.spec.frozen} if asks else case.arguments)
 
 
-def _output(value: torch.Tensor | None, judge: str | None) -> Output | None:
-    if value is None:
-        return None
-    return Output(placement.dtype_name(value), tuple(value.shape), placement.to_float64(value, judge), None)
+def _read(outputs: Mapping[str, torch.Tensor | None], judge: str | None) -> dict[str, Output | None]:
+    """Return the outputs with their values, in the memory of a device that judges them, or in the host's."""
+    some = {name: value for name, value in outputs.items() if value is not None}
+    held = (
+        transfer.values(list(some.values()))
+        if judge is None
+        else [placement.to_float64(v, judge) for v in some.values()]
+    )
+    found = zip(some.items(), held, strict=True)
+    read = {name: Output(placement.dtype_name(value), tuple(value.shape), got, None) for (name, value), got in found}
+    return {name: read.get(name) for name in outputs}
 
 
 def _judged(output: Output | None, case: Case, name: str) -> Output | None:
