@@ -39,7 +39,7 @@ def copied(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 def sent(tensors: Sequence[Tensor], device: str) -> list[Tensor]:
     """Return tensors of the host's memory on a device, each in a storage of its own like its own here."""
-    stored = [torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()) for tensor in tensors]
+    stored = [torch.empty(0, dtype=torch.uint8, device="cpu").set_(tensor.untyped_storage()) for tensor in tensors]
     small = [bytes_ for bytes_ in stored if bytes_.numel() <= SMALL]
     parts = iter(_split(torch.cat(small).to(device), small) if small else ())
     # a copy of a part begins at an address that is aligned for every type

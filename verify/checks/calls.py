@@ -5,6 +5,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from threading import Barrier
 
@@ -19,13 +20,14 @@ from verify_norm.core import judge, ways
 from verify_norm.core.dtypes import Array
 from verify_norm.core.finding import Finding, NoData, Tried
 from verify_norm.core.run import Case, Run
-from verify_norm.core.spec import CaseSpec
+from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.loading import modules
-from verify_norm.running.execute import execute
+from verify_norm.running.execute import execute, results
+from verify_norm.running.surroundings import left
 
 FEWEST, MOST = 16, 100  # calls whose outputs are held
 KEPT = 2**5  # what is kept of a call shows by at least such a part of what its values change
-SECONDS = 0.1  # for them: a kernel that takes longer is called FEWEST times
+SECONDS = 0.05  # for them: a kernel that takes longer is called FEWEST times
 IN_THREAD = 3, 20  # calls of each thread, at least and at most
 SWITCH = 1e-6  # seconds after which Python turns to the other thread, also in the middle of a kernel
 
@@ -87,11 +89,12 @@ class _Held:
 
     run: Run
     instance: modules.Instance = field(default_factory=modules.Instance)
+    call: Callable[[Kernel, Case], Run] = execute
 
     def __call__(self, case: Case) -> Run:
         assert self.run.kernel.run is not None
         serving = self.instance.serving(self.run.kernel.run)
-        return execute(replace(self.run.kernel, run=serving), case)
+        return self.call(replace(self.run.kernel, run=serving), case)
 
 
 def _others(run: Run) -> Exact:
@@ -181,17 +184,31 @@ def _built(run: Run, changed: Exact, spec: CaseSpec | None = None) -> Case:
     return make.build(spec or case.spec, case.op, run.kernel.contract, device, values, poison=case.poison)
 
 
+def _briefly(run: Run) -> Callable[[Kernel, Case], Run]:
+    """Return how the calls of a series are made, of which there are many: what one leaves behind is known of `run`."""
+    return execute if run.effects else results
+
+
+@contextmanager
+def _in_series() -> Iterator[None]:
+    """Put back what all calls of a series have changed of the process, and pass over their warnings."""
+    with left([], {}), warnings.catch_warnings():  # whose filters belong to all threads
+        warnings.simplefilter("ignore")
+        yield
+
+
 def _many(run: Run, other: Exact) -> Iterator[Difference]:
     """Yield what differs in later calls with the same inputs, and what outputs hold once all calls are over.
 
     Two sets of inputs take turns in an order without a period (Thue and Morse's): buffers in a ring get both.
     """
-    started, held = time.perf_counter(), _Held(run)
+    started, held = time.perf_counter(), _Held(run, call=_briefly(run))
     runs: list[Run] = []
-    while len(runs) < FEWEST or (len(runs) < MOST and time.perf_counter() - started < SECONDS):
-        turn: Exact = other if len(runs).bit_count() % 2 else {}
-        one = held(_built(run, turn))
-        runs.append(replace(one, case=replace(one.case, arguments={})))  # outputs outlive what they are made of
+    with _in_series():
+        while len(runs) < FEWEST or (len(runs) < MOST and time.perf_counter() - started < SECONDS):
+            turn: Exact = other if len(runs).bit_count() % 2 else {}
+            one = held(_built(run, turn))
+            runs.append(replace(one, case=replace(one.case, arguments={})))  # outputs outlive what they are made of
     alone = (run, _alone(run, other))
     for number, one in enumerate(runs):
         found = list(differences(alone[number.bit_count() % 2], one, ("alone", f"in call {number + 1}")))
@@ -259,8 +276,8 @@ def _threads(run: Run, other: Exact) -> Iterator[Difference]:
     shared = not run.kernel.autograd and run.case.op.view != "channels"
     kept = {name: run.case.exact[name] for name in ("weight", "bias") if name in run.case.exact and shared}
     other = {**other, **kept}
-    held = _Held(run)
-    called_once = held if shared else lambda case: execute(run.kernel, case)
+    held, briefly = _Held(run, call=_briefly(run)), _briefly(run)
+    called_once = held if shared else lambda case: briefly(run.kernel, case)
     called_once(_built(run, {}))  # writes the parameters
     start = Barrier(2)
 
@@ -275,7 +292,7 @@ def _threads(run: Run, other: Exact) -> Iterator[Difference]:
     interval = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH)
     try:
-        with warnings.catch_warnings(), ThreadPoolExecutor(2) as pool:  # the filters of warnings belong to all threads
+        with _in_series(), ThreadPoolExecutor(2) as pool:
             both = list(pool.map(called, ({}, other)))
     finally:
         sys.setswitchinterval(interval)

@@ -98,14 +98,28 @@ def execute(
         if called.problem is not None:
             return Run(kernel, case, {}, problem=called.problem, refused=called.refused, **told)
         damage = (*given.damage(writable(kernel, case)), *called.damage)
-        returned = {name: value for name, value in called.outputs.items() if value is not None}
-        outputs = {**called.outputs} | {name: case.arguments[name] for name in _states(case)}  # changed in place
-        judge = make.judge_of(case.spec, case.device)
-        values = _read(outputs, judge)
+        values = _values(called, case)
         seconds = clock() - started
         judged = {name: _judged(output, case, name) for name, output in values.items()}
         told |= {"operators": called.operators}
-        return Run(kernel, case, judged, damage, called.overlaps, returned=returned, seconds=seconds, **told)
+        told |= {"returned": _present(called.outputs), "seconds": seconds}
+        return Run(kernel, case, judged, damage, called.overlaps, **told)
+
+
+def results(kernel: Kernel, case: Case) -> Run:
+    """Run `kernel` once as `execute` does, for the values of its outputs alone: one call of a series of many.
+
+    What it does to memory and to the process is not looked at, and not put back; its outputs are not judged. So the
+    call costs little more than the kernel.
+    """
+    with _current(torch.device(case.device)):
+        if kernel.later is None:
+            called = _call(kernel, case, nullcontext(), nullcontext(), told=False)
+        else:
+            called = call(kernel, case, nullcontext())
+        if called.problem is not None:
+            return Run(kernel, case, {}, problem=called.problem, refused=called.refused, limits=called.limits)
+        return Run(kernel, case, _values(called, case), returned=_present(called.outputs))
 
 
 def call(
@@ -239,9 +253,14 @@ def bound(kernel: Kernel, case: Case) -> dict[str, Any]:
     return make.named(kernel.run, {**case.arguments, "frozen": case.spec.frozen} if asks else case.arguments)
 
 
-def _read(outputs: Mapping[str, torch.Tensor | None], judge: str | None) -> dict[str, Output | None]:
+def _present(outputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in outputs.items() if value is not None}
+
+
+def _values(called: Called, case: Case) -> dict[str, Output | None]:
     """Return the outputs with their values, in the memory of a device that judges them, or in the host's."""
-    some = {name: value for name, value in outputs.items() if value is not None}
+    outputs = {**called.outputs} | {name: case.arguments[name] for name in _states(case)}  # changed in place
+    some, judge = _present(outputs), make.judge_of(case.spec, case.device)
     held = (
         transfer.values(list(some.values()))
         if judge is None

@@ -72,7 +72,7 @@ def _variables() -> dict[str, str]:
 
 def _handlers() -> dict[str, Any]:
     """Return the handlers of all signals; signal.getsignal makes enums, which is most of what a look at STATE takes."""
-    found = ((name, _signal.getsignal(number)) for number, name in SIGNALS.items())
+    found = zip(SIGNALS.values(), map(_signal.getsignal, SIGNALS), strict=True)
     return {name: STANDARD[handler] if type(handler) is int else handler for name, handler in found}
 
 
