@@ -15,14 +15,22 @@ import torch
 from verify_norm.cases import make, placement, transfer
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.others import almost_the_same, other_options, others_between
-from verify_norm.checks.relations.rerun import Difference, cheap, differences, element, other_shape, rerun, steady
+from verify_norm.checks.relations.rerun import (
+    Difference,
+    cheap,
+    differences,
+    element,
+    once_more,
+    other_shape,
+    rerun,
+    steady,
+)
 from verify_norm.core import judge, ways
 from verify_norm.core.dtypes import Array
 from verify_norm.core.finding import Finding, NoData, Tried
 from verify_norm.core.run import Case, Run
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import modules
-from verify_norm.running.execute import execute, results
 from verify_norm.running.surroundings import left
 
 FEWEST, MOST = 16, 100  # calls whose outputs are held
@@ -89,12 +97,11 @@ class _Held:
 
     run: Run
     instance: modules.Instance = field(default_factory=modules.Instance)
-    call: Callable[[Kernel, Case], Run] = execute
 
     def __call__(self, case: Case) -> Run:
         assert self.run.kernel.run is not None
         serving = self.instance.serving(self.run.kernel.run)
-        return self.call(replace(self.run.kernel, run=serving), case)
+        return once_more(self.run)(replace(self.run.kernel, run=serving), case)
 
 
 def _others(run: Run) -> Exact:
@@ -184,16 +191,10 @@ def _built(run: Run, changed: Exact, spec: CaseSpec | None = None) -> Case:
     return make.build(spec or case.spec, case.op, run.kernel.contract, device, values, poison=case.poison)
 
 
-def _briefly(run: Run) -> Callable[[Kernel, Case], Run]:
-    """Return how the calls of a series are made, of which there are many: what one leaves behind is known of `run`."""
-    return execute if run.effects else results
-
-
 @contextmanager
 def _in_series() -> Iterator[None]:
-    """Put back what all calls of a series have changed of the process, and pass over their warnings."""
+    """Put back what all calls of a series have changed of the process."""
     with left([], {}), warnings.catch_warnings():  # whose filters belong to all threads
-        warnings.simplefilter("ignore")
         yield
 
 
@@ -202,7 +203,7 @@ def _many(run: Run, other: Exact) -> Iterator[Difference]:
 
     Two sets of inputs take turns in an order without a period (Thue and Morse's): buffers in a ring get both.
     """
-    started, held = time.perf_counter(), _Held(run, call=_briefly(run))
+    started, held = time.perf_counter(), _Held(run)
     runs: list[Run] = []
     with _in_series():
         while len(runs) < FEWEST or (len(runs) < MOST and time.perf_counter() - started < SECONDS):
@@ -255,7 +256,7 @@ def _replanned(run: Run, held: Callable[[Case], Run]) -> Iterator[Difference]:
         shaped = other_shape(replace(run, case=replace(run.case, spec=spec))) if found else None
         if shaped is not None:
             assert run.kernel.run is not None
-            usual = execute(replace(run.kernel, run=modules.anew(run.kernel.run)), _judged(run, shaped))
+            usual = once_more(run)(replace(run.kernel, run=modules.anew(run.kernel.run)), _judged(run, shaped))
             ratios = {name: output.ratio for name, output in usual.outputs.items() if output is not None}
             found = [each for each in found if (r := ratios.get(each.output or "")) is not None and not (r > 1).any()]
         yield from found
@@ -276,8 +277,8 @@ def _threads(run: Run, other: Exact) -> Iterator[Difference]:
     shared = not run.kernel.autograd and run.case.op.view != "channels"
     kept = {name: run.case.exact[name] for name in ("weight", "bias") if name in run.case.exact and shared}
     other = {**other, **kept}
-    held, briefly = _Held(run, call=_briefly(run)), _briefly(run)
-    called_once = held if shared else lambda case: briefly(run.kernel, case)
+    held, call = _Held(run), once_more(run)
+    called_once = held if shared else lambda case: call(run.kernel, case)
     called_once(_built(run, {}))  # writes the parameters
     start = Barrier(2)
 

@@ -17,14 +17,14 @@ import torch
 from verify_norm.cases import make, placement
 from verify_norm.cases.transfer import different
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.rerun import Difference, cheap, element, rerun
+from verify_norm.checks.relations.rerun import Difference, cheap, element, once_more, rerun
 from verify_norm.core import judge, ways
 from verify_norm.core.finding import Finding, Note, Tried
 from verify_norm.core.run import Case, Run
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.loading import functions
 from verify_norm.running import guards, in_use
-from verify_norm.running.execute import REPLACES, Clock, execute, inplace, untimed
+from verify_norm.running.execute import REPLACES, Clock, inplace, untimed
 
 EXPECTED = "expected plain tensors, and all else as it was"
 FEWEST, MOST = 5, 24  # calls of a series
@@ -125,11 +125,11 @@ def _series(run: Run, *, same: bool) -> Iterator[Difference | Note]:
     seconds: dict[bool, list[float]] = {True: [], False: []}
     for number in range(count):
         new, before = number in places, clock.seconds
-        one = execute(kernel, _at(home, _built(run, spec, number) if new else known, same=same), nullcontext())
+        one = once_more(run)(kernel, _at(home, _built(run, spec, number) if new else known, same=same), nullcontext())
         seconds[new].append(clock.seconds - before)
         if found := list(_wrong(run, one)):
-            again = rerun(run, one.case.exact, spec=spec, truth=True)  # what is wrong there too is left to `accuracy`
-            found = [each for each in found if not _over(again, each.output)]
+            usually = rerun(run, one.case.exact, spec=spec, truth=True)  # what is wrong there too is left to `accuracy`
+            found = [each for each in found if not _over(usually, each.output)]
             where = f"in call {number + 1} of a series with {'new' if new else 'the same'} values in the same memory"
             yield from (replace(each, words=f"{each.words}, {where}, as in use") for each in found)
             return

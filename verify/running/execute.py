@@ -23,7 +23,7 @@ from verify_norm.loading.returned import RefusedError, named
 from verify_norm.running import guards, refusals
 from verify_norm.running.interpreter.arithmetic import otherwise
 from verify_norm.running.reading import content, read
-from verify_norm.running.surroundings import left
+from verify_norm.running.surroundings import able_to_judge, left
 
 Watch = Callable[[], Sequence[str]]
 REPLACES = "it replaces"  # a function of its judge
@@ -106,20 +106,30 @@ def execute(
         return Run(kernel, case, judged, damage, called.overlaps, **told)
 
 
-def results(kernel: Kernel, case: Case) -> Run:
-    """Run `kernel` once as `execute` does, for the values of its outputs alone: one call of a series of many.
+def results(kernel: Kernel, case: Case, within: AbstractContextManager[Any] | None = None) -> Run:
+    """Run `kernel` once as `execute` does, for the values of its outputs: most further runs compare nothing else.
 
-    What it does to memory and to the process is not looked at, and not put back; its outputs are not judged. So the
-    call costs little more than the kernel.
+    The kernel's allocations are poisoned and guarded, but nobody looks at the guards, at its arguments, or at what it
+    changes of the process, but for what this tool's next calls depend on.
     """
-    with _current(torch.device(case.device)):
-        if kernel.later is None:
-            called = _call(kernel, case, nullcontext(), nullcontext(), told=False)
-        else:
-            called = call(kernel, case, nullcontext())
+    if kernel.later is not None:
+        return execute(kernel, case, within)
+    device = torch.device(case.device)
+    with warnings.catch_warnings(), _current(device):
+        warnings.simplefilter("ignore")
+        unseen, watching = _unseen(within or guards.PoisonEmpty(case.poison)), able_to_judge(gpu=device.type == "cuda")
+        called = _call(kernel, case, unseen, watching, told=False)
         if called.problem is not None:
             return Run(kernel, case, {}, problem=called.problem, refused=called.refused, limits=called.limits)
-        return Run(kernel, case, _values(called, case), returned=_present(called.outputs))
+        judged = {name: _judged(output, case, name) for name, output in _values(called, case).items()}
+        return Run(kernel, case, judged, returned=_present(called.outputs))
+
+
+@contextmanager
+def _unseen(within: AbstractContextManager[Any]) -> Iterator[None]:
+    """Return a context that does not say what it saw."""
+    with within:
+        yield
 
 
 def call(

@@ -277,6 +277,15 @@ STATE: State = {  # modes come first: what reads the rest would meet them
     "os.environ": (_variables, lambda variables: _replace(os.environ, variables)),
     "warnings.filters": (lambda: list(warnings.filters), _refilter),
 }
+# What changes the judge's own calls of torch and NumPy: modes, the state of a thread, defaults, and arithmetic.
+OF_JUDGE: State = {
+    name: STATE[name]
+    for name in (
+        *list(STATE)[: list(STATE).index("torch.is_anomaly_enabled()")],
+        *("torch.get_default_dtype()", "torch.get_default_device()", "numpy.geterr()"),
+        *("the processor's keeping of subnormal numbers", "the processor's rounding to nearest"),
+    )
+}
 # What a module may change when it is first imported, as within the first call of a kernel.
 OF_IMPORTS = (
     *("os.environ", "warnings.filters", "sys.getrecursionlimit()", "sys.path", "sys.meta_path", "gc."),
