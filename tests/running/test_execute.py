@@ -6,6 +6,7 @@ import sys
 import warnings
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 import torch
 from checking import findings, layernorm_fwd, run_of
@@ -17,7 +18,7 @@ from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec
 from verify_norm.loading.registry import load_directions
 from verify_norm.loading.returned import RefusedError
-from verify_norm.running.execute import Clock, execute
+from verify_norm.running.execute import Clock, execute, results
 from verify_norm.search.search import replay
 
 
@@ -166,6 +167,32 @@ def test_a_run_says_what_its_call_did():
     assert [effect.partition(" ")[0] for effect in traces.effects] == ["torch.get_default_dtype()"]
     assert torch.get_default_dtype() == torch.float32
     assert traces.operators == ("aten::native_layer_norm",)
+
+
+def without_grad(x, weight, bias, eps, normalized_shape):
+    torch.set_grad_enabled(False)
+    np.seterr(all="raise")
+    return with_traces(x, weight, bias, eps, normalized_shape)
+
+
+def with_poison(x, weight, bias, eps, normalized_shape):
+    y, mean, rstd = forward(x, weight, bias, eps, normalized_shape)
+    return torch.empty_like(y), mean, rstd
+
+
+@pytest.mark.parametrize("kernel", [forward, without_grad, with_poison, lambda x: 1 / 0, lambda x: 3])
+def test_results_are_those_of_a_whole_run(kernel):
+    """A further run has the same outputs, errors and problems, and leaves what the judge's next calls depend on."""
+    whole = run_of(kernel)
+    other = results(whole.kernel, whole.case)
+    assert other.problem == whole.problem
+    assert other.outputs.keys() == whole.outputs.keys() == other.returned.keys()
+    for name, output in other.outputs.items():
+        assert output.got.tobytes() == whole.outputs[name].got.tobytes()
+        assert output.ratio.tobytes() == whole.outputs[name].ratio.tobytes()
+    assert torch.is_grad_enabled()
+    assert torch.get_default_dtype() == torch.float32
+    assert np.geterr()["invalid"] != "raise"
 
 
 def test_what_a_contract_lets_it_overwrite_holds_the_outputs_of_a_kernel_that_returns_nothing():

@@ -173,6 +173,23 @@ def test_damage_says_where():
     ]
 
 
+@pytest.mark.parametrize("poison", [math.nan, 4096.0])
+@pytest.mark.parametrize("place", range(8))
+def test_one_byte_of_one_guard_is_enough(place, poison):
+    with guards.PoisonEmpty(poison) as made:
+        some = [torch.empty(3), torch.zeros(2, dtype=torch.bool), torch.empty(5)]
+        if place > 5:
+            some.append(torch.ones(2, dtype=torch.complex128))  # as wide as no integer
+    assert list(made.damage({})) == []
+    number, side = divmod(place, 2)
+    one = made._allocations[number]
+    guard = one.base[one.front + one.extent :] if side else one.base[: one.front]
+    guard.view(torch.uint8)[-1 if place % 3 else 0] ^= 3
+    found = [(damage.buffer.rpartition(" ")[2], damage.where) for damage in made.damage({})]
+    assert found == [(str(number + 1), ("before", "after")[side])]
+    del some
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here")
 @pytest.mark.parametrize("poison", [math.nan, 4096.0])

@@ -81,6 +81,7 @@ FUNCTIONS: dict[Any, Function] = {
     np.cumsum: lambda values: torch.cumsum(values, 0),
     np.unique: lambda values, return_inverse=False: torch.unique(values, return_inverse=return_inverse),
     np.count_nonzero: torch.count_nonzero,
+    np.stack: lambda values: torch.stack([value.tensor.to(FLOAT) for value in values]),
 }
 LAST_AS_IT_IS = (np.full_like, np.broadcast_to, np.take_along_axis)  # its last argument is a number, shape or axis
 METHODS = {getattr(np, name): name for name in ("sum", "mean", "max", "min", "any", "all", "argmax", "ravel")}

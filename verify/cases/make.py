@@ -85,13 +85,15 @@ def build(
         exact = in_memory(exact)
     else:
         exact = {name: None if values is None else on_device(values, judge) for name, values in exact.items()}
+    wanted: dict[str, tuple[Any, str, str]] = {}
     for tensor in op.inputs:
         values, dtype = exact[tensor.name], geometry.input_dtype(tensor, spec)
         layout = geometry.layout_of(spec, tensor.name)
         if values is not None:
             if tensor.role == "saved" and layout in SHARED and (values != values.flat[:1]).any():
                 layout = "contiguous"
-            tensors[tensor.name] = placement.place(values, dtype, layout, poison, device)
+            wanted[tensor.name] = values, dtype, layout
+    tensors |= placement.place_all(wanted, poison, device)
     if two:
         tensors[two] = tensors[one]
     expected = truths(spec, op, contract, exact) if truth else {}

@@ -2,7 +2,7 @@
 
 import mmap
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from verify_norm.cases.device_array import DeviceArray
+from verify_norm.cases.transfer import sent
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.geometry import extent
 
@@ -164,10 +165,24 @@ def place(values: Any, dtype: str, layout: str, poison: float, device: str) -> t
         base = np.full(size, poison, dtype=form.dtype)
         bits, bytestrides = base.view(_BITS[base.itemsize]), tuple(stride * base.itemsize for stride in where.strides)
         np.ndarray(values.shape, base.dtype, bits, where.offset * base.itemsize, bytestrides)[...] = values
-    storage = torch.from_numpy(bits).to(device).view(_TORCH[dtype])
+    if torch.device(device).type != "cpu":
+        return sent([place(values, dtype, layout, poison, "cpu")], device)[0]
+    storage = torch.from_numpy(bits).view(_TORCH[dtype])
     if layout == "own":
         return storage[: values.size].reshape(values.shape).clone()  # not a view, in memory that torch allocated
     return storage.as_strided(values.shape, where.strides, where.offset)
+
+
+def place_all(wanted: Mapping[str, tuple[Any, str, str]], poison: float, device: str) -> dict[str, torch.Tensor]:
+    """Return `place` of the values, format and layout of each name; what NumPy makes goes to a GPU at once."""
+    made = {
+        name: place(*one, poison, "cpu")
+        for name, one in wanted.items()
+        if isinstance(one[0], np.ndarray) and placement(one[0].shape, one[2]).offset <= FAR
+    }
+    if torch.device(device).type != "cpu":
+        made = dict(zip(made, sent(list(made.values()), device), strict=True))
+    return made | {name: place(*one, poison, device) for name, one in wanted.items() if name not in made}
 
 
 def _untouched(size: int, dtype: str, device: str) -> torch.Tensor | None:

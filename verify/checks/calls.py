@@ -5,16 +5,26 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from threading import Barrier
 
 import numpy as np
 import torch
 
-from verify_norm.cases import make, placement
+from verify_norm.cases import make, placement, transfer
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.others import almost_the_same, other_options, others_between
-from verify_norm.checks.relations.rerun import Difference, cheap, differences, element, other_shape, rerun, steady
+from verify_norm.checks.relations.rerun import (
+    Difference,
+    cheap,
+    differences,
+    element,
+    once_more,
+    other_shape,
+    rerun,
+    steady,
+)
 from verify_norm.core import judge, ways
 from verify_norm.core.dtypes import Array
 from verify_norm.core.finding import Finding, NoData, Tried
@@ -22,11 +32,11 @@ from verify_norm.core.run import Case, Run
 from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import modules
 from verify_norm.running import packed
-from verify_norm.running.execute import execute
+from verify_norm.running.surroundings import left
 
 FEWEST, MOST = 16, 100  # calls whose outputs are held
 KEPT = 2**5  # what is kept of a call shows by at least such a part of what its values change
-SECONDS = 0.1  # for them: a kernel that takes longer is called FEWEST times
+SECONDS = 0.05  # for them: a kernel that takes longer is called FEWEST times
 IN_THREAD = 3, 20  # calls of each thread, at least and at most
 SWITCH = 1e-6  # seconds after which Python turns to the other thread, also in the middle of a kernel
 
@@ -92,7 +102,7 @@ class _Held:
     def __call__(self, case: Case) -> Run:
         assert self.run.kernel.run is not None
         serving = self.instance.serving(self.run.kernel.run)
-        return execute(replace(self.run.kernel, run=serving), case)
+        return once_more(self.run)(replace(self.run.kernel, run=serving), case)
 
 
 def _others(run: Run) -> Exact:
@@ -182,6 +192,13 @@ def _built(run: Run, changed: Exact, spec: CaseSpec | None = None) -> Case:
     return make.build(spec or case.spec, case.op, run.kernel.contract, device, values, poison=case.poison)
 
 
+@contextmanager
+def _in_series() -> Iterator[None]:
+    """Put back what all calls of a series have changed of the process."""
+    with left([], {}), warnings.catch_warnings():  # whose filters belong to all threads
+        yield
+
+
 def _many(run: Run, other: Exact) -> Iterator[Difference]:
     """Yield what differs in later calls with the same inputs, and what outputs hold once all calls are over.
 
@@ -189,10 +206,11 @@ def _many(run: Run, other: Exact) -> Iterator[Difference]:
     """
     started, held = time.perf_counter(), _Held(run)
     runs: list[Run] = []
-    while len(runs) < FEWEST or (len(runs) < MOST and time.perf_counter() - started < SECONDS):
-        turn: Exact = other if len(runs).bit_count() % 2 else {}
-        one = held(_built(run, turn))
-        runs.append(replace(one, case=replace(one.case, arguments={})))  # outputs outlive what they are made of
+    with _in_series():
+        while len(runs) < FEWEST or (len(runs) < MOST and time.perf_counter() - started < SECONDS):
+            turn: Exact = other if len(runs).bit_count() % 2 else {}
+            one = held(_built(run, turn))
+            runs.append(replace(one, case=replace(one.case, arguments={})))  # outputs outlive what they are made of
     alone = (run, _alone(run, other))
     for number, one in enumerate(runs):
         found = list(differences(alone[number.bit_count() % 2], one, ("alone", f"in call {number + 1}")))
@@ -205,11 +223,11 @@ def _many(run: Run, other: Exact) -> Iterator[Difference]:
 def _rewritten(run: Run, when: str) -> Iterator[Difference]:
     """Yield the outputs whose memory has changed since the call returned them."""
     later = run.returned if run.kernel.later is None else run.kernel.later(run.returned)
-    for name, tensor in later.items():
+    case, contract = run.case, run.kernel.contract
+    tensors = [packed.values(name, tensor, case.spec, case.op, contract)[1] for name, tensor in later.items()]
+    for name, now in zip(later, transfer.values(tensors), strict=True):
         output = run.outputs[name]
-        _, held = packed.values(name, tensor, run.case.spec, run.case.op, run.kernel.contract)
-        now = placement.to_float64(held).ravel()
-        if output is not None and (count := int((~judge.identical(now, output.got.ravel())).sum())):
+        if output is not None and (count := int((~judge.identical(now.ravel(), output.got.ravel())).sum())):
             yield Difference(name, f"{count} elements of {name} change {when}, although the caller still holds it")
 
 
@@ -241,7 +259,7 @@ def _replanned(run: Run, held: Callable[[Case], Run]) -> Iterator[Difference]:
         shaped = other_shape(replace(run, case=replace(run.case, spec=spec))) if found else None
         if shaped is not None:
             assert run.kernel.run is not None
-            usual = execute(replace(run.kernel, run=modules.anew(run.kernel.run)), _judged(run, shaped))
+            usual = once_more(run)(replace(run.kernel, run=modules.anew(run.kernel.run)), _judged(run, shaped))
             ratios = {name: output.ratio for name, output in usual.outputs.items() if output is not None}
             found = [each for each in found if (r := ratios.get(each.output or "")) is not None and not (r > 1).any()]
         yield from found
@@ -262,8 +280,8 @@ def _threads(run: Run, other: Exact) -> Iterator[Difference]:
     shared = not run.kernel.autograd and run.case.op.view != "channels"
     kept = {name: run.case.exact[name] for name in ("weight", "bias") if name in run.case.exact and shared}
     other = {**other, **kept}
-    held = _Held(run)
-    called_once = held if shared else lambda case: execute(run.kernel, case)
+    held, call = _Held(run), once_more(run)
+    called_once = held if shared else lambda case: call(run.kernel, case)
     called_once(_built(run, {}))  # writes the parameters
     start = Barrier(2)
 
@@ -278,7 +296,7 @@ def _threads(run: Run, other: Exact) -> Iterator[Difference]:
     interval = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH)
     try:
-        with warnings.catch_warnings(), ThreadPoolExecutor(2) as pool:  # the filters of warnings belong to all threads
+        with _in_series(), ThreadPoolExecutor(2) as pool:
             both = list(pool.map(called, ({}, other)))
     finally:
         sys.setswitchinterval(interval)

@@ -35,7 +35,7 @@ def effects(run: Run) -> Iterator[Finding | Tried]:
     """
     words = run.effects
     if any(word.startswith(OF_IMPORTS) for word in words):
-        again = rerun(run).effects
+        again = rerun(run, whole=True).effects
         words = tuple(word for word in words if word in again or not word.startswith(OF_IMPORTS))
     damaged = tuple(f"{damage.buffer} is written to" for damage in run.damage)  # `memory` reports it
     for word in words:

@@ -15,15 +15,16 @@ import numpy as np
 import torch
 
 from verify_norm.cases import make, placement
+from verify_norm.cases.transfer import different
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.rerun import Difference, cheap, element, rerun
+from verify_norm.checks.relations.rerun import Difference, cheap, element, once_more, rerun
 from verify_norm.core import judge, ways
 from verify_norm.core.finding import Finding, Note, Tried
 from verify_norm.core.run import Case, Run
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.loading import functions
 from verify_norm.running import guards, in_use
-from verify_norm.running.execute import REPLACES, Clock, execute, inplace, untimed
+from verify_norm.running.execute import REPLACES, Clock, inplace, untimed
 
 EXPECTED = "expected plain tensors, and all else as it was"
 FEWEST, MOST = 5, 24  # calls of a series
@@ -77,11 +78,12 @@ def replaced(kernel: Kernel, spec: CaseSpec, names: Iterable[str]) -> Iterator[F
 
 def _later(run: Run) -> Iterator[Difference]:
     """Yield the outputs whose bytes have changed since the call returned."""
-    for name, before in run.at_return.items():
-        now = guards.content(run.returned[name], whole=False)
-        if count := int((now != before).sum()):
-            message = f"{count} bytes of {name} change after the call has returned, which its work must not"
-            yield Difference(name, message)
+    names, before = list(run.at_return), list(run.at_return.values())
+    now = [guards.content(run.returned[name], whole=False) for name in names]
+    for number in different(now, before):
+        count = int((now[number] != before[number]).sum())
+        words = f"{count} bytes of {names[number]} change after the call has returned, which its work must not"
+        yield Difference(names[number], words)
 
 
 def _arguments(run: Run) -> Iterator[Difference]:
@@ -92,11 +94,14 @@ def _arguments(run: Run) -> Iterator[Difference]:
     # "far" depends on the memory that is free: what is built again may be placed otherwise.
     known |= {name for name in case.arguments if getattr(case.spec, f"{name}_layout", "") == "far"}
     built = make.build(case.spec, case.op, run.kernel.contract, case.device, exact, poison=case.poison)
-    for name, before in built.arguments.items():
-        if isinstance(before, torch.Tensor) and name not in known and before.untyped_storage().nbytes() <= guards.LIMIT:
-            memory = (guards.content(tensor, whole=True) for tensor in (before, case.arguments[name]))
-            if not torch.equal(*memory):
-                yield Difference(None, f"the memory of {name} changes after the call has returned")
+    names = [
+        name
+        for name, before in built.arguments.items()
+        if isinstance(before, torch.Tensor) and name not in known and before.untyped_storage().nbytes() <= guards.LIMIT
+    ]
+    some, others = ([guards.content(one.arguments[name], whole=True) for name in names] for one in (built, case))
+    for number in different(some, others):
+        yield Difference(None, f"the memory of {names[number]} changes after the call has returned")
 
 
 def _series(run: Run, *, same: bool) -> Iterator[Difference | Note]:
@@ -120,11 +125,11 @@ def _series(run: Run, *, same: bool) -> Iterator[Difference | Note]:
     seconds: dict[bool, list[float]] = {True: [], False: []}
     for number in range(count):
         new, before = number in places, clock.seconds
-        one = execute(kernel, _at(home, _built(run, spec, number) if new else known, same=same), nullcontext())
+        one = once_more(run)(kernel, _at(home, _built(run, spec, number) if new else known, same=same), nullcontext())
         seconds[new].append(clock.seconds - before)
         if found := list(_wrong(run, one)):
-            again = rerun(run, one.case.exact, spec=spec, truth=True)  # what is wrong there too is left to `accuracy`
-            found = [each for each in found if not _over(again, each.output)]
+            usually = rerun(run, one.case.exact, spec=spec, truth=True)  # what is wrong there too is left to `accuracy`
+            found = [each for each in found if not _over(usually, each.output)]
             where = f"in call {number + 1} of a series with {'new' if new else 'the same'} values in the same memory"
             yield from (replace(each, words=f"{each.words}, {where}, as in use") for each in found)
             return

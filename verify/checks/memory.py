@@ -32,7 +32,7 @@ def memory(run: Run) -> Iterable[Finding]:
         return
     poison = run.case.poison
     other = POISONS["finite" if isnan(poison) else "nan"]
-    second = rerun(run, poison=other)
+    second = rerun(run, poison=other, whole=True)
     yield from _damaged(run, [d for d in second.damage if d.buffer not in {seen.buffer for seen in run.damage}])
     yield from _reused(run, second)
     names = (f"with {poison:g} in memory that nobody wrote", f"with {other:g} there")

@@ -97,7 +97,7 @@ def _differing(run: Run, mode: Mode) -> Iterator[Difference | Tried]:
     """Yield the mode, unless it is refused; what differs in it, and what a call does there that it does not usually."""
     cast = mode is AUTOCAST
     within = (lambda case: nullcontext()) if mode in BARE else None
-    other = rerun(replace(run, kernel=in_mode(mode, run)), within=within, truth=cast or mode in WITHIN)
+    other = rerun(replace(run, kernel=in_mode(mode, run)), within=within, truth=cast or mode in WITHIN, whole=True)
     if other.refused or (not cast and DECLINED.search(other.problem or "")):
         if mode in OF_VMAP:
             yield Tried(f"{mode.words} (refused)")

@@ -47,7 +47,7 @@ def smallest(run: Run, names: Collection[str]) -> Iterator[SmallestError]:
         dropped = None if change is None else _shows(output, expected, change)
         for sign in SIGNS:
             errors = u + crossing(expected.value, expected.delta, FORMATS[expected.dtype], live, sign)
-            everything, one_row, one = (float(np.min(errors[at])) for at in (..., row, index))
+            everything, one_row, one = np.stack([errors[at].min() for at in (..., row, index)]).tolist()
             yield SmallestError(name, sign, everything, one_row, one, dropped)
 
 

@@ -65,7 +65,8 @@ class Format:
         step = self.ulp(value)
         with np.errstate(invalid="ignore", over="ignore"):
             rounded: Array = np.rint(value / step) * step
-            if -self.largest <= rounded.min(initial=0.0) and rounded.max(initial=0.0) <= self.largest:
+            here = not hasattr(rounded, "tensor")  # to look at a device array takes longer than to go on
+            if here and -self.largest <= rounded.min(initial=0.0) and rounded.max(initial=0.0) <= self.largest:
                 return rounded
         return np.where(np.abs(rounded) > self.largest, np.copysign(np.inf, value), rounded)
 

@@ -66,7 +66,7 @@ def ratio(got: Array, expected: Expected) -> Array:
         reached = (form.round(want - delta) <= got) & (got <= form.round(want + delta))
         off = np.where(reached, np.minimum(off, 1.0), np.maximum(off, ABOVE))
         near = np.abs(want) + delta > form.largest / 2  # no other value overflows
-        if near.any() or not np.isfinite(got).all():
+        if (near | ~np.isfinite(got)).any():
             off = _overflowing(off, got, expected)
     return np.where(judged(expected), off, 0.0)
 

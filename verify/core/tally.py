@@ -50,18 +50,22 @@ class Tally:
         """Return the tally of one output in one case; `output.ratio` is not None."""
         assert output.ratio is not None
         known, ratio, form = judged(expected), float(output.ratio.max(initial=0.0)), FORMATS[expected.dtype]
-        off = np.where(known, ulps(output.got, expected), 0.0)
+        count, off = int(known.sum()), np.where(known, ulps(output.got, expected), 0.0)
+        got, want, errors = output.got, expected.value, off
+        if count < known.size:
+            got, want, errors = got[known], want[known], off[known]
+        ulp = UlpStats.of(got, want, form, expected.saturate, errors)
         return cls(
             name,
             expected.dtype,
             cases=1,
             elements=known.size,
-            unjudged=int(known.size - known.sum()),
-            ulp=UlpStats.of(output.got[known], expected.value[known], form, expected.saturate, off[known]),
+            unjudged=known.size - count,
+            ulp=ulp,
             ratio=ratio,
             worst=spec if ratio > 0 else None,
             index=worst(output.ratio) if ratio > 0 else None,
-            farthest=Place(spec, worst(off)) if off.any() else None,
+            farthest=Place(spec, worst(off)) if ulp.maximum > 0 else None,
         )
 
     def merge(self, other: Self) -> Self:

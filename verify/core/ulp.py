@@ -63,14 +63,17 @@ class UlpStats:
             sign = np.where(np.abs(got) >= np.abs(want), 1.0, -1.0).ravel()
             place = np.floor(np.log2(np.where(finite, ulps, 1.0)) * PER_OCTAVE) - LOWEST * PER_OCTAVE + 1
             bins = np.where(finite, np.clip(place, 0, BINS - 1), BINS - 1).astype(np.int64)
-            correct = np.count_nonzero(form.is_rounding(got, want, saturate))
+            correct = form.is_rounding(got, want, saturate)
+            counted = np.where(finite, ulps, 0.0)
+            sums = finite.sum(), correct.sum(), counted.sum(), (counted * sign).sum(), ulps.max()
+        judged, right, total, signed, maximum = (float(one) for one in np.stack(sums).tolist())  # a GPU's in one copy
         return cls(
             count=ulps.size,
-            nonfinite=int(ulps.size - np.count_nonzero(finite)),
-            correct=int(correct),
-            maximum=float(ulps.max()),
-            total=float(ulps[finite].sum()),
-            signed=float((ulps * sign)[finite].sum()),
+            nonfinite=ulps.size - int(judged),
+            correct=int(right),
+            maximum=maximum,
+            total=total,
+            signed=signed,
             histogram=tuple(np.bincount(bins, minlength=BINS).tolist()),
         )
 

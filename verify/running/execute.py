@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from verify_norm.cases import make, placement
+from verify_norm.cases import make, placement, transfer
 from verify_norm.core import judge
 from verify_norm.core.errors import one_line
 from verify_norm.core.known import overwritten
@@ -23,7 +23,7 @@ from verify_norm.loading.returned import RefusedError, named
 from verify_norm.running import guards, packed, refusals
 from verify_norm.running.interpreter.arithmetic import otherwise
 from verify_norm.running.reading import content, read
-from verify_norm.running.surroundings import left
+from verify_norm.running.surroundings import able_to_judge, left
 
 Watch = Callable[[], Sequence[str]]
 REPLACES = "it replaces"  # a function of its judge
@@ -98,13 +98,38 @@ def execute(
         if called.problem is not None:
             return Run(kernel, case, {}, problem=called.problem, refused=called.refused, **told)
         damage = (*given.damage(writable(kernel, case)), *called.damage)
-        returned = {name: value for name, value in called.outputs.items() if value is not None}
-        outputs = {**called.outputs} | {name: case.arguments[name] for name in _states(case)}  # changed in place
-        values = {name: _output(name, value, case, kernel) for name, value in outputs.items()}
+        values = _values(called, case, kernel)
         seconds = clock() - started
         judged = {name: _judged(output, case, name) for name, output in values.items()}
         told |= {"operators": called.operators}
-        return Run(kernel, case, judged, damage, called.overlaps, returned=returned, seconds=seconds, **told)
+        told |= {"returned": _present(called.outputs), "seconds": seconds}
+        return Run(kernel, case, judged, damage, called.overlaps, **told)
+
+
+def results(kernel: Kernel, case: Case, within: AbstractContextManager[Any] | None = None) -> Run:
+    """Run `kernel` once as `execute` does, for the values of its outputs: most further runs compare nothing else.
+
+    The kernel's allocations are poisoned and guarded, but nobody looks at the guards, at its arguments, or at what it
+    changes of the process, but for what this tool's next calls depend on.
+    """
+    if kernel.later is not None:
+        return execute(kernel, case, within)
+    device = torch.device(case.device)
+    with warnings.catch_warnings(), _current(device):
+        warnings.simplefilter("ignore")
+        unseen, watching = _unseen(within or guards.PoisonEmpty(case.poison)), able_to_judge(gpu=device.type == "cuda")
+        called = _call(kernel, case, unseen, watching, told=False)
+        if called.problem is not None:
+            return Run(kernel, case, {}, problem=called.problem, refused=called.refused, limits=called.limits)
+        judged = {name: _judged(output, case, name) for name, output in _values(called, case, kernel).items()}
+        return Run(kernel, case, judged, returned=_present(called.outputs))
+
+
+@contextmanager
+def _unseen(within: AbstractContextManager[Any]) -> Iterator[None]:
+    """Return a context that does not say what it saw."""
+    with within:
+        yield
 
 
 def call(
@@ -238,12 +263,20 @@ def bound(kernel: Kernel, case: Case) -> dict[str, Any]:
     return make.named(kernel.run, {**case.arguments, "frozen": case.spec.frozen} if asks else case.arguments)
 
 
-def _output(name: str, value: torch.Tensor | None, case: Case, kernel: Kernel) -> Output | None:
-    if value is None:
-        return None
-    dtype, held = packed.values(name, value, case.spec, case.op, kernel.contract)
+def _present(outputs: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in outputs.items() if value is not None}
+
+
+def _values(called: Called, case: Case, kernel: Kernel) -> dict[str, Output | None]:
+    """Return the outputs with their values, in the memory of a device that judges them, or in the host's."""
+    outputs = {**called.outputs} | {name: case.arguments[name] for name in _states(case)}  # changed in place
+    some = _present(outputs)
+    typed = [packed.values(name, value, case.spec, case.op, kernel.contract) for name, value in some.items()]
+    types, tensors = [dtype for dtype, _ in typed], [tensor for _, tensor in typed]
     judge = make.judge_of(case.spec, case.device)
-    return Output(dtype, tuple(held.shape), placement.to_float64(held, judge), None)
+    held = transfer.values(tensors) if judge is None else [placement.to_float64(tensor, judge) for tensor in tensors]
+    read = {name: Output(dtype, got.shape, got, None) for name, dtype, got in zip(some, types, held, strict=True)}
+    return {name: read.get(name) for name in outputs}
 
 
 def _judged(output: Output | None, case: Case, name: str) -> Output | None:

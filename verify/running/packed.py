@@ -34,10 +34,10 @@ def values(name: str, value: torch.Tensor, spec: CaseSpec, op: Op, contract: Con
     kind = next((tensor.dtype for tensor in op.outputs if tensor.name == name), "")
     if kind == "float8_e8m0fnu" and own == "uint8":
         return kind, torch.tensor(E8M0, dtype=torch.float64, device=value.device)[value.long()]
-    if kind != "float4_e2m1fn" or own not in PAIRS:
+    if own not in PAIRS or (kind != "float4_e2m1fn" and own == "uint8"):
         return own, value
     n, M = geometry.row_length(spec, op), geometry.rows(spec, op)
     raw = value.contiguous().view(torch.uint8)
-    if raw.numel() != M * -(-n // 2):
+    if kind != "float4_e2m1fn" or raw.numel() != M * -(-n // 2):
         return own, raw  # nothing that could be unpacked
     return kind, unpacked(raw.reshape(M, -(-n // 2)), n, contract.packing).reshape(spec.shape)

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from verify_norm.cases.transfer import copied
 from verify_norm.core.spec import Op
 from verify_norm.loading.returned import by_name, disguise, readable
 from verify_norm.running import guards
@@ -60,8 +61,9 @@ def _was_there(value: Any, held: Mapping[int, torch.Tensor]) -> bool:
 
 def content(outputs: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Return the bytes of the outputs as they are now, of which work that ends later changes some."""
-    return {
-        name: guards.content(value, whole=False).clone()
+    some = {
+        name: guards.content(value, whole=False)
         for name, value in outputs.items()
         if value is not None and not value.is_meta and value.nbytes <= HELD
     }
+    return dict(zip(some, copied(list(some.values())), strict=True))

@@ -72,7 +72,7 @@ def _variables() -> dict[str, str]:
 
 def _handlers() -> dict[str, Any]:
     """Return the handlers of all signals; signal.getsignal makes enums, which is most of what a look at STATE takes."""
-    found = ((name, _signal.getsignal(number)) for number, name in SIGNALS.items())
+    found = zip(SIGNALS.values(), map(_signal.getsignal, SIGNALS), strict=True)
     return {name: STANDARD[handler] if type(handler) is int else handler for name, handler in found}
 
 
@@ -276,6 +276,15 @@ STATE: State = {  # modes come first: what reads the rest would meet them
     "logging.disable()": _attribute(logging.root.manager, "disable"),
     "os.environ": (_variables, lambda variables: _replace(os.environ, variables)),
     "warnings.filters": (lambda: list(warnings.filters), _refilter),
+}
+# What changes the judge's own calls of torch and NumPy: modes, the state of a thread, defaults, and arithmetic.
+OF_JUDGE: State = {
+    name: STATE[name]
+    for name in (
+        *list(STATE)[: list(STATE).index("torch.is_anomaly_enabled()")],
+        *("torch.get_default_dtype()", "torch.get_default_device()", "numpy.geterr()"),
+        *("the processor's keeping of subnormal numbers", "the processor's rounding to nearest"),
+    )
 }
 # What a module may change when it is first imported, as within the first call of a kernel.
 OF_IMPORTS = (

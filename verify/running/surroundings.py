@@ -63,6 +63,19 @@ def left(words: list[str], arguments: Mapping[str, Any], writable: Collection[st
         words += before.changes()
 
 
+@contextmanager
+def able_to_judge(*, gpu: bool) -> Iterator[None]:
+    """Put back what a call in this block changes, as far as this tool's own next calls depend on it."""
+    known = state.OF_JUDGE | state.CUDA if gpu else state.OF_JUDGE
+    before = [read() for read, _ in known.values()]
+    try:
+        yield
+    finally:
+        for (read, restore), was in zip(known.values(), before, strict=True):
+            if read() != was:
+                restore(was)
+
+
 def _difference(before: Any, now: Any) -> str:
     """Return in words how a state has changed; of many entries only those that differ."""
     if isinstance(before, list):

@@ -23,6 +23,7 @@ from verify_norm.running.compilation import METER
 from verify_norm.running.execute import Clock, Watch, execute
 from verify_norm.running.patience import LostError, Time, types
 from verify_norm.running.runners import Runner
+from verify_norm.running.surroundings import left
 
 PRELOAD = "verify_norm.search.preload"  # what a child that examines cases has imported
 NO_ROOM = "the case does not fit into GPU memory"
@@ -183,17 +184,18 @@ def _examine(
     given = [tensor.name for tensor in op.inputs if tensor.role != "saved"]
     yielded: list[tuple[str, object]] = []
     looked, left_out = [], []
-    for name in checks:
-        if CHECKS[name].looks(ran):
-            announce(name)
-            items = None
-            with placement.WhereItFits():
-                items = list(CHECKS[name].function(ran))
-            if items is None:
-                left_out.append(name)
-                continue
-            yielded += [(name, item) for item in items]
-            looked += [name] * (NoData() not in items)
+    with left([], case.arguments):  # further runs put back but a part of it
+        for name in checks:
+            if CHECKS[name].looks(ran):
+                announce(name)
+                items = None
+                with placement.WhereItFits():
+                    items = list(CHECKS[name].function(ran))
+                if items is None:
+                    left_out.append(name)
+                    continue
+                yielded += [(name, item) for item in items]
+                looked += [name] * (NoData() not in items)
     if judge and "honesty" in spec.further:
         yielded += [("honesty", item) for item in honesty.replaced(kernel, spec, judge.replaced())]
     tried = [(name, item) for name, item in yielded if isinstance(item, Tried)]

@@ -7,12 +7,11 @@ import numpy as np
 
 from verify_norm.cases import make, placement
 from verify_norm.checks.relations.equations import arithmetic_of
-from verify_norm.checks.relations.rerun import NearbyError
+from verify_norm.checks.relations.rerun import NearbyError, once_more
 from verify_norm.core import geometry, judge, ops
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.run import Case, Expected, Run
 from verify_norm.core.spec import SHARED, Op
-from verify_norm.running import execute
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +63,16 @@ def _at(run: Run, changed: dict[str, Array]) -> tuple[Array, Array, Array]:
     expected = {tensor.name: truth if tensor.name == "y" else None for tensor in forward.outputs}
     device = case.device
     arguments = {name: case.arguments[name] for name in forward.attrs}
+    arguments |= dict.fromkeys(tensor.name for tensor in forward.inputs)
+    wanted = {}
     for tensor in forward.inputs:
         array, dtype = offered[tensor.name], geometry.input_dtype(tensor, spec)
         layout = geometry.layout_of(spec, tensor.name)
-        layout = "contiguous" if layout in SHARED else layout  # rows move apart
-        arguments[tensor.name] = None if array is None else placement.place(array, dtype, layout, case.poison, device)
+        if array is not None:
+            wanted[tensor.name] = array, dtype, "contiguous" if layout in SHARED else layout  # rows move apart
+    arguments |= placement.place_all(wanted, case.poison, device)
     kernel = replace(run.kernel, op=forward.name, run=run.kernel.forward_run)
-    result = execute.execute(kernel, Case(spec, forward, arguments, offered, expected, case.poison))
+    result = once_more(run)(kernel, Case(spec, forward, arguments, offered, expected, case.poison))
     y = result.outputs.get("y")
     if y is None or y.ratio is None:
         raise NearbyError(*[result.problem or "it returns no y of the right shape"] * (not result.limits))

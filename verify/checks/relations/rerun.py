@@ -19,7 +19,7 @@ from verify_norm.core.excess import element as element
 from verify_norm.core.judge import identical
 from verify_norm.core.run import Case, Output, Run
 from verify_norm.core.spec import CaseSpec
-from verify_norm.running.execute import execute
+from verify_norm.running.execute import execute, results
 
 ELEMENTS = {"cpu": 2**12, "cuda": 2**19}  # of x: so many always run again, and more where that takes little time
 TIMED = (
@@ -112,17 +112,24 @@ def rerun(
     poison: float | None = None,
     truth: bool = False,
     within: Callable[[Case], AbstractContextManager[None]] | None = None,
+    whole: bool = False,
 ) -> Run:
     """Run the kernel once more, from fresh buffers; with other values, on another shape or in other poison if given.
 
     `exact` holds what differs from the run's inputs, fits `spec` and is exact in its formats. Only with `truth` are the
-    outputs judged; otherwise they hold their values alone. `within` makes of a case the context to run it in.
+    outputs judged; otherwise they hold their values alone. `within` makes of a case the context to run it in. Only the
+    `whole` run has damage, effects and operators; a kernel that is known for effects makes no other.
     """
     case = run.case
     values, poison = {**case.exact, **(exact or {})}, case.poison if poison is None else poison
     device, contract = case.device, run.kernel.contract
     built = make.build(spec or case.spec, case.op, contract, device, values, truth=truth, poison=poison)
-    return execute(run.kernel, built, within(built) if within else None)
+    return once_more(run, whole=whole)(run.kernel, built, within(built) if within else None)
+
+
+def once_more(run: Run, *, whole: bool = False) -> Callable[..., Run]:
+    """Return the function that runs a kernel and a case once more, as `rerun` does."""
+    return execute if whole or run.effects else results
 
 
 def on_rows(run: Run, index: NDArray[np.intp]) -> Run | None:

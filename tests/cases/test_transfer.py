@@ -1,0 +1,51 @@
+"""Small tensors are sent, read and compared at once, and come out as if each were alone."""
+
+import numpy as np
+import pytest
+import torch
+
+from verify_norm.cases import transfer
+
+SOME = [
+    torch.arange(6.0).reshape(2, 3).t(),
+    torch.tensor([-0.0, float("nan"), float("inf")], dtype=torch.bfloat16),
+    torch.zeros(0, 4),
+    torch.tensor(7, dtype=torch.int32),
+    torch.arange(10.0, dtype=torch.float64)[3::2],
+]
+
+
+@pytest.fixture(params=["together", "each alone"], autouse=True)
+def small(request, monkeypatch):
+    monkeypatch.setattr(transfer, "SMALL", transfer.SMALL if request.param == "together" else -1)
+
+
+def test_values_are_those_of_each_tensor():
+    for value, tensor in zip(transfer.values(SOME), SOME, strict=True):
+        assert value.dtype == np.float64
+        assert value.shape == tuple(tensor.shape)
+        assert np.array_equal(value, tensor.double().numpy(), equal_nan=True)
+        assert np.array_equal(np.signbit(value), np.signbit(tensor.double().numpy()))
+    assert transfer.values([]) == []
+
+
+def test_what_is_sent_has_the_strides_and_the_whole_storage_of_each_tensor():
+    for there, tensor in zip(transfer.sent(SOME, "cpu"), SOME, strict=True):
+        assert (there.dtype, there.shape, there.stride()) == (tensor.dtype, tensor.shape, tensor.stride())
+        assert there.storage_offset() == tensor.storage_offset()
+        stored = [one.untyped_storage().tolist() for one in (there, tensor)]
+        assert stored[0] == stored[1]
+    sent = transfer.sent([SOME[0], SOME[0]], "cpu")
+    sent[0].fill_(9.0)
+    assert torch.equal(sent[1], SOME[0])  # each has memory of its own
+
+
+@pytest.mark.parametrize("changed", [[], [0], [1], [3], [0, 2, 3]])
+def test_what_differs_is_found_in_whatever_tensor_it_is(changed):
+    some = [torch.arange(n, dtype=torch.uint8) for n in (5, 3, 1, 8)]
+    others = transfer.copied(some)
+    for number in changed:
+        others[number][-1] += 1
+    assert transfer.different(some, others) == changed
+    assert transfer.different(some, [*others[:3], others[3][:-1]]) == sorted({*changed, 3})
+    assert transfer.different([], []) == []
