@@ -121,7 +121,7 @@ def errors(spec: CaseSpec, op: Op, contract: Contract, exact: Exact, *, given: b
     """Return the error bound of each output, None for None; if `given`, of a kernel that uses the saved statistics."""
     arithmetic = ops.arithmetic(contract, spec.dtype, spec.weight_dtype)
     offered = {**offer(spec, op, contract, exact), "arithmetic": arithmetic}
-    if given:
+    if given and not op.own:
         offered["given"] = Given(offered.get("mean"), offered["rstd"])
     with np.errstate(all="ignore"):
         return tuple(call(op.error, offered))
