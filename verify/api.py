@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
 from verify_norm.campaign.summary import Summary
 from verify_norm.core.errors import Exit
 from verify_norm.core.finding import Finding
+from verify_norm.core.own import Operator
 from verify_norm.core.proved import Proved
 from verify_norm.core.rendering import Rendered
 from verify_norm.core.results import FindingsError, Report, failures, worst_of
@@ -75,7 +76,7 @@ def _given(command: str, *, config: bool, **values: Any) -> dict[str, Any]:
 
 def verify(
     kernel: object,
-    op: str | None = None,
+    op: str | Operator | None = None,
     *,
     dtypes: Dtypes | None = None,
     checks: str | Iterable[str] | None = None,
@@ -103,7 +104,8 @@ def verify(
     ----------
     kernel : a name (`verify-norm list`), "package.module:attr", "path/file.py:attr", or the callable: a function, a
         functools.partial, a torch.autograd.Function, an nn.Module's class or an instance.
-    op, bind, contract : the operator, optional if the name tells; "layernorm" is both directions. The names of the
+    op, bind, contract : the operator, optional if the name tells; "layernorm" is both directions, and so is one that
+        `verify_norm.operator` made. The names of the
         kernel's arguments, as "x=hidden_states, eps=1e-6 -> y, rstd". What it promises: a whole Contract, or what
         changes in the one it declares, as "llama,inplace=y:x" (`verify-norm show contracts`); the default is strict.
     only : what the kernel takes, as "ndim=2,contiguous,N%8=0" (`verify-norm show only`); the verdict says so.
@@ -161,7 +163,7 @@ audit = verify  # its name before; `verify-norm audit`, the command, does more
 def same(
     a: object,
     b: object,
-    op: str | None = None,
+    op: str | Operator | None = None,
     *,
     dtypes: Dtypes | None = None,
     examples: int | None = None,
@@ -207,7 +209,7 @@ def same(
 
 def exhaust(
     kernel: object,
-    op: str | None = None,
+    op: str | Operator | None = None,
     *,
     space: str = "",
     dtype: str = "",
@@ -276,7 +278,7 @@ def run_campaign(
 def replay(
     kernel: object,
     spec: str | CaseSpec,
-    op: str | None = None,
+    op: str | Operator | None = None,
     *,
     checks: str | Iterable[str] | None = None,
     device: str | None = None,

@@ -135,14 +135,16 @@ def _shape(op: Op) -> list[Axis]:
 def _options(op: Op) -> list[Axis]:
     """Return the axes of what the code of a kernel branches on."""
     names = {tensor.name for tensor in op.inputs}
-    weights: Ways = {"no weight": [{"weight": False}]} | {f"weight {data}": [{"weight_data": data}] for data in WEIGHTS}
+    none = {} if op.own else {"no weight": [{"weight": False}]}
+    weights: Ways = none | {f"weight {data}": [{"weight_data": data}] for data in WEIGHTS}
     types: Ways = {"weights of x's type": [{}]} | {f"{t} weights": [{"weight_dtype": t}] for t in WEIGHT_TYPES}
     made = [
         _classes(EPS, "eps"),
         Axis("weight", weights, lambda spec: f"weight {spec.weight_data}" if spec.weight else "no weight"),
         Axis("type of weights", types, _type_of_weights),
     ]
-    made += [_field(name, (True, False)) for name in ("bias", "dresidual_out") if name in names]
+    optional = ("dresidual_out",) if op.own else ("bias", "dresidual_out")
+    made += [_field(name, (True, False)) for name in optional if name in names]
     if "weight_offset" in op.attrs:
         made.append(_field("weight_offset", (0.0, 1.0)))
     if op.view == "channels":

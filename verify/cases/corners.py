@@ -13,7 +13,7 @@ from verify_norm.cases import turns
 from verify_norm.cases.corner_lines import LARGEST, OUTPUT_SCALES, SUBNORMAL, Row, Topics
 from verify_norm.core import ways
 from verify_norm.core.dtypes import FORMATS
-from verify_norm.core.geometry import aliased, aliases, differentiable, refusal
+from verify_norm.core.geometry import aliased, aliases, differentiable, needed, refusal
 from verify_norm.core.spec import LAYOUTS, CaseSpec, Op, Special
 
 AT_EVERY_SIZE = ("memory", "determinism", "batch_invariance")  # further runs whose bugs have thresholds of size
@@ -65,6 +65,7 @@ def _of(op: Op, spec: CaseSpec, number: int) -> CaseSpec:
     spec = replace(spec, **{f"{n}_layout": "contiguous" for n in absent})  # type: ignore[arg-type]
     if "bias" not in names:
         spec = replace(spec, bias=True)
+    spec = needed(spec, op)
     if "dy" not in names:
         spec = replace(spec, dy_data="random")
     if "residual" in names:

@@ -12,13 +12,13 @@ from verify_norm.cases.device_array import on_device
 from verify_norm.cases.random import Random
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.geometry import (
-    affine_shape,
     groups,
     input_dtype,
     layout_of,
     position_shape,
     row_length,
     sample_shape,
+    shape_of,
     special_input,
 )
 from verify_norm.core.spec import FAMILIES, CaseSpec, Op, Tensor
@@ -37,7 +37,7 @@ def tensor(spec: CaseSpec, op: Op, one: Tensor, device: Any = None) -> Array | N
         return None
     rng = Random(spec.seed, one.name, device)
     form, layout = FORMATS[input_dtype(one, spec)], layout_of(spec, one.name)
-    if one.extent == "one":
+    if one.extent == "one" and one.role != "weight":
         values = np.array([_scale(spec, one)])
     elif one.extent == "sample":  # around 0, as models begin; 1 + scale is 0 in some places
         values = _some(-1.0 if one.name == "scale" else 0.0, rng.standard_normal(sample_shape(spec, op)))
@@ -47,7 +47,7 @@ def tensor(spec: CaseSpec, op: Op, one: Tensor, device: Any = None) -> Array | N
         values = {"cos": np.cos, "sin": np.sin}[one.name](_some(0.0, angle))
     elif one.name == "gate":  # of any x: some far out, where a sigmoid is 0 or 1
         values = 2 * rng.standard_normal(spec.shape) * _some(16.0, np.ones(spec.shape))
-    elif one.extent == "affine":
+    elif one.extent == "affine" or one.role == "weight":
         values = _affine(spec, op, one, rng)
     elif one.role == "cotangent":
         values = np.ldexp(_cotangent(spec, op, one, rng), spec.dy_log2_scale)
@@ -72,7 +72,7 @@ def _scale(spec: CaseSpec, one: Tensor) -> float:
 
 def _affine(spec: CaseSpec, op: Op, one: Tensor, rng: Random) -> Array:
     """Return the values of weight or bias, or of running statistics: those of a batch like x."""
-    shape = affine_shape(spec, op)
+    shape = shape_of(one, spec, op)
     values = rng.standard_normal(shape)
     if one.name == "running_mean":
         return np.ldexp(values + spec.offset, spec.log2_scale)
@@ -88,6 +88,8 @@ def _affine(spec: CaseSpec, op: Op, one: Tensor, rng: Random) -> Array:
         some = spec.weight_data.startswith("some_")
         where = np.arange(prod(shape)).reshape(shape) % (3 if some else 1) == 0
         values = np.where(where, 0.0 if spec.weight_data in ("zero", "some_zero") else 1.0, values)
+    if one.positive:
+        return np.abs(np.where(values == 0, 1.0, values))
     return values - spec.weight_offset
 
 

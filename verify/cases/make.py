@@ -29,9 +29,9 @@ def case(spec: CaseSpec, op: Op, contract: Contract, device: str = "cpu") -> Cas
     return build(spec, op, contract, device, exact_inputs(spec, op, device), truth=True)
 
 
-def judge_of(spec: CaseSpec, device: str) -> str | None:
-    """Return the device whose memory holds a case's truth, bound and errors; None for NumPy's arrays."""
-    return device if prod(spec.shape) >= LARGE and device.split(":")[0] in JUDGES else None
+def judge_of(spec: CaseSpec, op: Op, device: str) -> str | None:
+    """Return the device whose memory holds a case's truth, bound and errors; None for NumPy's, as an own operator's."""
+    return device if prod(spec.shape) >= LARGE and device.split(":")[0] in JUDGES and not op.own else None
 
 
 def exact_inputs(spec: CaseSpec, op: Op, device: str = "cpu") -> dict[str, Array | None]:
@@ -41,7 +41,7 @@ def exact_inputs(spec: CaseSpec, op: Op, device: str = "cpu") -> dict[str, Array
     refused = geometry.refusal(spec, op)
     if refused is not None:
         raise ValueError(refused)
-    judge = judge_of(spec, device)
+    judge = judge_of(spec, op, device)
     pair = geometry.one_tensor(spec, op)
     drawn = [tensor for tensor in op.inputs if tensor.role != "saved" and (pair is None or tensor.name != pair[1])]
     exact = {tensor.name: draw.tensor(spec, op, tensor, judge) for tensor in drawn}
@@ -78,7 +78,7 @@ def build(
     from verify_norm.cases.device_array import in_memory, on_device
 
     poison = POISONS[spec.poison] if poison is None else poison
-    judge = judge_of(spec, device)
+    judge = judge_of(spec, op, device)
     tensors: dict[str, Any] = dict.fromkeys(tensor.name for tensor in op.inputs)
     one, two = _one_tensor(spec, op, contract, exact)
     if judge is None:
@@ -123,7 +123,7 @@ def errors(spec: CaseSpec, op: Op, contract: Contract, exact: Exact, *, given: b
     """Return the error bound of each output, None for None; if `given`, of a kernel that uses the saved statistics."""
     arithmetic = ops.arithmetic(contract, spec.dtype, spec.weight_dtype)
     offered = {**offer(spec, op, contract, exact), "arithmetic": arithmetic}
-    if given:
+    if given and not op.own:
         offered["given"] = Given(offered.get("mean"), offered["rstd"])
     with np.errstate(all="ignore"):
         return tuple(call(op.error, offered))

@@ -168,6 +168,7 @@ def specs(
         seed=draw(st.integers(0, 2**16)),
         **options,
     )
+    spec = geometry.needed(spec, op)
     spec = replace(spec, **draw(_special(spec, op)))
     if geometry.aliases(op):
         spec = geometry.aliased(replace(spec, alias=draw(_among(("",) * 32 + geometry.aliases(op)))), op)

@@ -40,6 +40,7 @@ SHARES = {
 BATCHED = frozenset({"batch_invariance", "determinism"})  # the checks that run a case's batch
 LAW_SHARE = 2  # one case of so many tries one law of `identities`
 OF_DY = ("scale_dy", "linearity")  # laws of a backward
+OF_NORMS = ("distribution", "gradient", *LAWS)  # what a user's own operator does not have
 ROUND = 12  # numbers after which all shares begin anew
 VARIANTS = 120  # a multiple of every number of directions
 STRIDE = 53  # coprime to 2, 3 and 5: a short table meets all remainders, and many variants
@@ -47,7 +48,8 @@ STRIDE = 53  # coprime to 2, 3 and 5: a short table meets all remainders, and ma
 
 def checks(op: Op) -> tuple[str, ...]:
     """Return the checks and laws that run a kernel of this operator again."""
-    return tuple(name for name in FURTHER if op.forward or name not in OF_DY)
+    none = OF_NORMS if op.own else () if op.forward else OF_DY
+    return tuple(name for name in FURTHER if name not in none)
 
 
 def drawn(spec: CaseSpec, number: int, op: Op) -> CaseSpec:
@@ -56,7 +58,7 @@ def drawn(spec: CaseSpec, number: int, op: Op) -> CaseSpec:
     further = [name for name, (share, first) in SHARES.items() if number % share == first]
     if spec.batch and "batch_invariance" not in further:
         further.append("batch_invariance")  # what the batch is for
-    if number % LAW_SHARE == 0:
+    if laws and number % LAW_SHARE == 0:
         further.append(laws[number // LAW_SHARE % len(laws)])
     poison: Literal["nan", "finite"] = "finite" if number // 2 % 2 else "nan"
     return replace(spec, poison=poison, further=tuple(further), variant=number // ROUND % VARIANTS)

@@ -56,10 +56,12 @@ def of_finding(kernel: Kernel, finding: Finding) -> Finding:
 def condition(kernel: Kernel, spec: CaseSpec, output: str, index: tuple[int, ...] | None) -> Condition | None:
     """Return the condition of one element of an output, or of the worst row where `index` is that of no element.
 
-    None where x is not normalized by its own statistics, and for what is no output. Raises ValueError if the spec does
-    not fit the operator.
+    None where x is not normalized by its own statistics, in a user's own operator, and for what is no output. Raises
+    ValueError if the spec does not fit the operator.
     """
     op = OPS[kernel.op]
+    if op.own:
+        return None
     tensor = next((tensor for tensor in op.outputs if tensor.name == output), None)
     run = Run(kernel, Case(spec, op, make.attributes(spec, op), make.exact_inputs(spec, op), {}), {})
     if tensor is None or not own_statistics(run.case) or not prod(spec.shape):

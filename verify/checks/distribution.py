@@ -12,9 +12,9 @@ from verify_norm.core.spec import Op
 def _applies(op: Op) -> bool:
     """Not to BatchNorm: its sums are factored in ways that leave no more than the bound of each element.
 
-    Nor behind a stage before the norm, whose errors have a common sign.
+    Nor behind a stage before the norm, whose errors have a common sign, nor to what is no norm.
     """
-    return op.view != "channels" and op.before is None
+    return op.view != "channels" and op.before is None and not op.own
 
 
 def _looks(run: Run) -> bool:

@@ -48,7 +48,12 @@ def _looks(run: Run) -> bool:
 def _applies(op: Op) -> bool:
     """To rows or groups that are independent of each other, of x alone."""
     known = {"dy", "x", "weight", "bias", "mean", "rstd", *op.own_inputs}
-    return op.forward is not None and op.view != "channels" and {tensor.name for tensor in op.inputs} <= known
+    return (
+        op.forward is not None
+        and op.view != "channels"
+        and not op.own
+        and {tensor.name for tensor in op.inputs} <= known
+    )
 
 
 def _no_forward(kernel: Kernel, _: Collection[str]) -> str:

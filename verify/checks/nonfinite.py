@@ -37,6 +37,8 @@ from verify_norm.core.finding import Finding
 from verify_norm.core.geometry import special_input, special_words
 from verify_norm.core.judge import worst
 from verify_norm.core.run import Expected, Run
+from verify_norm.core.spec import Op
+from verify_norm.reference.operations.trial import selects
 from verify_norm.reference.stages.quantize import NO_NAN
 
 LARGE = 2.0**60  # in place of an infinity: far from the data, and its products far from float32's largest number
@@ -49,7 +51,12 @@ def _looks(run: Run) -> bool:
     return run.case.spec.special is not None and run.case.spec.eps != 0 and any(~np.isfinite(v).all() for v in known)
 
 
-@check(looks=_looks)
+def _applies(op: Op) -> bool:
+    """Not to a user's own operator that takes a maximum or compares: a kernel may pass over NaN there."""
+    return not op.own or not selects(op.reference.own)  # type: ignore[attr-defined]  # a Function
+
+
+@check(applies=_applies, looks=_looks)
 def nonfinite(run: Run) -> Iterator[Finding]:
     """NaN or infinity in the input comes out where it must, and never as a plausible number."""
     source = special_words(run.case.spec, run.case.op)
@@ -73,7 +80,7 @@ def _judged(run: Run) -> Iterator[tuple[str, Array, Any, Any]]:
         if name == "amax" or (geometry.settled(name, spec, op) and not summand):
             continue
         got = dequantized(run, got) if name == "y" and op.quantizer is not None else got
-        added = summand and not op.stages and not op.quantized
+        added = summand and not (op.stages or op.quantized or op.own)
         limit, finite = limits.get(name, np.full(want.shape, np.nan)), near[name]
         nan = False if finite is None else np.isnan(finite.value)
         rules = (

@@ -47,8 +47,11 @@ class LongSum(Equation):
 
 
 def _applies(op: Op) -> bool:
-    """Not behind a stage before the norm: its errors have a common sign, where those of elements are random."""
-    return op.before is None
+    """Not behind a stage before the norm: its errors have a common sign, where those of elements are random.
+
+    Nor to a user's own operator, whose sums are not known.
+    """
+    return op.before is None and not op.own
 
 
 def _narrow(kernel: Kernel, _: Collection[str] = ()) -> str:

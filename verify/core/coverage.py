@@ -81,7 +81,7 @@ class Seen:
         noticed what `notes` say.
         """
         rows, elements = geometry.size(spec, op)
-        weights = [tensor.name for tensor in op.inputs if tensor.role == "weight" and getattr(spec, tensor.name)]
+        weights = [tensor.name for tensor in op.inputs if tensor.role == "weight" and getattr(spec, tensor.name, True)]
         mixed = weights and spec.weight_dtype not in (None, spec.dtype)
         given = (name.rpartition(" ") for name in layouts)
         taken: dict[str, dict[str, int]] = {}

@@ -222,6 +222,11 @@ def special_lost(spec: CaseSpec) -> bool:
     return getattr(spec, spec.special_in, True) is False
 
 
+def needed(spec: CaseSpec, op: Op) -> CaseSpec:
+    """Return the spec; with weight and bias where the operator, as a user's own, needs all that it has."""
+    return replace(spec, weight=True, bias=True) if op.own else spec
+
+
 def thawed(spec: CaseSpec, names: Iterable[str]) -> CaseSpec:
     """Return the spec; without frozen inputs if all of the inputs `names` would be frozen."""
     given = {name for name in names if getattr(spec, name, True)}

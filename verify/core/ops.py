@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from verify_norm.core import own
 from verify_norm.core.chains import is_chain, operators, parsed, told
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.errors import LIST, one_of
@@ -85,11 +86,11 @@ def _centered(
 
 
 class Operators(dict[str, Op]):
-    """The operators by name; a chain that has no row is made from its text (`verify_norm.core.chains`)."""
+    """The operators by name; one without a row is a chain (`verify_norm.core.chains`) or a user's own (`own`)."""
 
     def __missing__(self, name: str) -> Op:
-        """Return the operator of a chain's name, as "layernorm | gate_bwd"; raises KeyError for any other name."""
-        return {op.name: op for op in parsed(name)}[name]
+        """Return the operator of a chain's name, as "layernorm | gate_bwd", or of a user's own; raises KeyError."""
+        return {op.name: op for op in (*parsed(name), *own.records(name))}[name]
 
 
 OPS: dict[str, Op] = Operators(
@@ -264,23 +265,26 @@ OPS: dict[str, Op] = Operators(
 )
 
 
-def resolved(text: str) -> tuple[str, str]:
+def resolved(text: str | own.Operator) -> tuple[str, str]:
     """Return the name of the operator that a text means, with its direction if it has one, and constants for `--bind`.
 
-    A chain that has a row of its own gets that name. Raises UsageError for a chain that is none.
+    A chain that has a row of its own gets that name. A user's own operator may stand for its name. Raises UsageError
+    for a chain, or the name of a user's own operator, that is none.
 
     >>> resolved("rmsnorm(weight_offset=1)|gate_bwd"), resolved("add | rmsnorm"), resolved("layernorm | gate(gelu)")
     (('gated_rmsnorm_bwd', 'weight_offset=1'), ('add_rmsnorm', ''), ('layernorm | gate(gelu)', ''))
     """
-    if not is_chain(text):
+    if isinstance(text, own.Operator):
+        return text.name, ""
+    if own.records(text) or not is_chain(text):
         return text, ""
     chain, name, constants = told(text)
-    own = next((op.name for op in OPS.values() if op.chain == chain), None)
+    row = next((op.name for op in OPS.values() if op.chain == chain), None)
     if not (chain.stages or chain.before):
-        own = f"{'add_' if chain.adds else ''}{chain.norm}"
-        one_of("operator", own, map(base, OPS), see=LIST)
+        row = f"{'add_' if chain.adds else ''}{chain.norm}"
+        one_of("operator", row, map(base, OPS), see=LIST)
     direction = text.strip()[-4:] if text.strip().endswith(("_fwd", "_bwd")) else "_fwd" * (chain.quantizer is not None)
-    return (name if own is None else base(own)) + direction, constants
+    return (name if row is None else base(row)) + direction, constants
 
 
 def base(name: str) -> str:
@@ -329,10 +333,12 @@ def output_dtype(tensor: Tensor, contract: Contract, dtype: str, weight_dtype: s
     """Return the type of an output, given the types of x and weight."""
     if tensor.extent == "statistic" and tensor.dtype == "float32":
         return dtype if contract.stats == "x" else contract.stats
-    own = contract.output
-    if own == "promoted":  # x and a weight of another 16-bit type make y float32
-        own = "float32" if tensor.name == "y" and weight_dtype not in (None, dtype) else None
-    promised = {"y": own, "dx": own, "dweight": contract.weight_grad, "dbias": contract.weight_grad}
+    output = contract.output
+    if output == "promoted":  # x and a weight of another 16-bit type make y float32
+        output = "float32" if tensor.name == "y" and weight_dtype not in (None, dtype) else None
+    promised = {"y": output, "dx": output}
+    if tensor.dtype == "weight" and tensor.name.startswith("d"):
+        promised[tensor.name] = contract.weight_grad
     return promised.get(tensor.name) or tensor.among(dtype, weight_dtype)
 
 

@@ -76,7 +76,7 @@ class Tensor:
     or token (`CaseSpec.modulation`), "position" R/2 numbers for each token, which its heads share, "statistic" one
     value a row or group, "block" one a block of a row that has a scale of its own (M, K), "one" a single value. `dtype`
     is its type: "x" that of x, "weight" that of weight, or the name of a type. A tensor of role "state" is changed in
-    place, and is the output of the same name.
+    place, and is the output of the same name. Values of a `positive` one are above 0.
     """
 
     name: str
@@ -86,6 +86,7 @@ class Tensor:
         "x", "weight", "float32", "float8_e4m3fn", "float8_e5m2", "int8", "float4_e2m1fn", "float8_e8m0fnu"
     ] = "x"
     optional: bool = False
+    positive: bool = False
 
     def among(self, dtype: str, weight_dtype: str | None) -> str:
         """Return its type, given the types of x and of weight; a weight_dtype of None means that of x."""
@@ -102,7 +103,8 @@ class Op:
     channel of all samples. An operator that is a `chain` has stages behind its norm, or before it
     (`verify_norm.reference.chain`). A `quantized` y is multiplied by a scale and saturated
     (`verify_norm.reference.quantized`); a stage that quantizes is the `quantizer`. A `centred` norm subtracts the mean;
-    one that `averages` takes the mean of the squares, L2Norm their sum.
+    one that `averages` takes the mean of the squares, L2Norm their sum. An `own` one is a user's
+    (`verify_norm.core.own`), of which no law of a norm is known.
     """
 
     name: str
@@ -118,6 +120,7 @@ class Op:
     quantized: bool = False
     centred: bool = True
     averages: bool = True
+    own: bool = False
 
     @property
     def stages(self) -> tuple[Any, ...]:

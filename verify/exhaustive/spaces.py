@@ -139,7 +139,7 @@ def _rows(kernel: Kernel, asked: Asked, start: int, stop: int, device: str) -> C
     """Return the case whose rows are the items; its x has their very bits, also those of a NaN."""
     op, space = OPS[asked.op], SPACES[asked.space]
     spec = spec_of(asked, stop - start, asked.eps)
-    judge = make.judge_of(spec, device)
+    judge = make.judge_of(spec, op, device)
     rows = numbers(space.form or asked.dtype, space.length, start, stop, device).to(getattr(torch, asked.dtype))
     shape = (len(rows), *(1,) * (len(spec.shape) - 2), space.length)
     x = rows.reshape(shape).expand(spec.shape)

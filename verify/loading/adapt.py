@@ -62,6 +62,8 @@ def adapt(candidate: Candidate) -> Adapted:
     """
     candidate = _unwrapped(replace(candidate, target=_supported(candidate.target, candidate.name)))
     op = candidate.op
+    if op.own:
+        _refuse_parameters(candidate)
     if op.forward is None:
         call, within = _forward(candidate)
         return Adapted(_kernel(call, candidate), None, False, within)
@@ -72,6 +74,16 @@ def adapt(candidate: Candidate) -> Adapted:
     call, within = _forward(forward, autograd=True)
     within = replace(within, differentiated=tuple(differentiable(op)))
     return Adapted(_kernel(gradients.backward(call, op), candidate, "frozen"), _kernel(call, forward), True, within)
+
+
+def _refuse_parameters(candidate: Candidate) -> None:
+    """Raise UsageError for a module, whose parameters beside weight and bias would keep values of their own."""
+    target, known = candidate.target, ("weight", "bias")
+    own = [tensor.name for tensor in candidate.op.inputs if tensor.role == "weight" and tensor.name not in known]
+    made = target if inspect.isclass(target) else type(target)
+    if own and issubclass(made, torch.nn.Module):
+        words = f"{candidate.name} is a module: its {' and '.join(own)} would not have the values of a case"
+        raise UsageError(f"{words}; expected a function that takes {' and '.join(own)}, around what the module calls")
 
 
 def _unwrapped(candidate: Candidate) -> Candidate:

@@ -6,6 +6,7 @@ import re
 from verify_norm.core.chains import is_chain
 from verify_norm.core.errors import LIST, one_of
 from verify_norm.core.ops import OPS, resolved
+from verify_norm.core.own import Operator, is_own
 from verify_norm.core.spec import Kernel
 from verify_norm.kernels import KERNELS, THIRD_PARTY
 
@@ -65,18 +66,18 @@ def directions(op: str) -> tuple[str, ...]:
     >>> directions("rmsnorm"), directions("rmsnorm | silu_bwd"), directions("layernorm | gate")
     (('rmsnorm_fwd', 'rmsnorm_bwd'), ('rmsnorm | silu_bwd',), ('layernorm | gate_fwd', 'layernorm | gate_bwd'))
     """
-    bare = is_chain(op) and not op.endswith(("_fwd", "_bwd"))
+    bare = (is_chain(op) or is_own(op)) and not op.endswith(("_fwd", "_bwd"))
     return (f"{op}_fwd", f"{op}_bwd") if bare else BOTH.get(op, (op,))
 
 
-def known(op: str, bind: str = "") -> tuple[str, str]:
+def known(op: str | Operator, bind: str = "") -> tuple[str, str]:
     """Return the name of an operator or a chain, and `--bind` with what the chain's text fixes; raises UsageError.
 
     >>> known("rmsnorm(weight_offset=1) | modulate", "x=inp -> y")
     ('modulate_rmsnorm', 'weight_offset=1, x=inp -> y')
     """
     name, constants = resolved(op)
-    if not is_chain(name):
+    if not is_chain(name) and not is_own(name):
         one_of("op", name, (*OPS, *BOTH), see=LIST)
     return name, f"{constants}{', ' * bool(constants and bind and bind[:1] != '-')}{bind}"
 

@@ -12,6 +12,7 @@ from verify_norm.core.contracts import checked
 from verify_norm.core.errors import LIST, UnknownOpError, UsageError, first_line, one_of
 from verify_norm.core.known import declared, overwritten, whole
 from verify_norm.core.ops import OPS
+from verify_norm.core.own import HERE, Operator
 from verify_norm.core.spec import Contract, Kernel
 from verify_norm.loading import adapt
 from verify_norm.loading.adapt import WritesError
@@ -22,7 +23,7 @@ from verify_norm.loading.targets import attribute, called, imported, located, mo
 from verify_norm.loading.tuned import SIGN, parted
 
 
-def find(name: str, op: str | None = None, bind: str = "") -> Kernel:
+def find(name: str, op: str | Operator | None = None, bind: str = "") -> Kernel:
     """Return the kernel's record; its op is the given one, else the declared, else inferred. Raises UsageError.
 
     A kernel of the table is not imported. `op` may lack a direction: "layernorm" is layernorm_fwd and layernorm_bwd.
@@ -51,7 +52,7 @@ def _registered(name: str) -> Kernel:
     return kernels[one_of("kernel", name, kernels, see=LIST)]
 
 
-def _record(target: Any, name: str, where: str, op: str | None, bind: str) -> Kernel:
+def _record(target: Any, name: str, where: str, op: str | Operator | None, bind: str) -> Kernel:
     """Return the record of a callable that is not in the table, from its declaration and the given options."""
     kernel = declaration(target) or Kernel(name, "")
     last = parted(name)[0].rpartition(":")[2]
@@ -59,11 +60,12 @@ def _record(target: Any, name: str, where: str, op: str | None, bind: str) -> Ke
     if op is None:
         raise UnknownOpError(f"cannot infer the op from the name {last!r}: use --op {'|'.join((*OPS, *BOTH))}")
     op, bind = known(op, bind or kernel.bind)
+    where = where if not op.startswith(HERE) else ""  # another process does not know the operator
     return replace(kernel, name=name, op=op, target=where, bind=bind)
 
 
 def load_directions(
-    kernel: object, op: str | None = None, bind: str = "", contract: Contract | str = "", taken: str = ""
+    kernel: object, op: str | Operator | None = None, bind: str = "", contract: Contract | str = "", taken: str = ""
 ) -> list[Kernel]:
     """Return the kernels of a name, a target or a callable, ready to run: both directions if `op` names none.
 
@@ -109,7 +111,7 @@ def _gradients(kernels: list[Kernel], target: Any, *, asked: bool) -> list[Kerne
         return []
 
 
-def load(name: str, op: str | None = None, bind: str = "") -> Kernel:
+def load(name: str, op: str | Operator | None = None, bind: str = "") -> Kernel:
     """Return the kernel of that name, ready to run; raises UsageError as `load_directions`, or if there are two."""
     return single(load_directions(name, op, bind))
 

@@ -27,6 +27,7 @@ from verify_norm.core.errors import LIST, UsageError, one_of
 from verify_norm.pytest_plugin.items import NormCheck, NormKernel, chosen, ids, of_item, wanted
 
 if TYPE_CHECKING:
+    from verify_norm.core.own import Operator
     from verify_norm.core.spec import Contract
     from verify_norm.pytest_plugin.searches import Searches
 
@@ -37,7 +38,7 @@ FOLDER = "verify_norm_folder"  # of an xdist worker's input: where all workers k
 
 def parametrize_checks(
     *targets: str | Callable[..., Any],
-    op: str | Mapping[Any, str] | None = None,
+    op: str | Operator | Mapping[Any, str] | None = None,
     bind: str | Mapping[Any, str] = "",
     contract: Contract | str | Mapping[Any, Contract | str] = "",
     only: str | Mapping[Any, str] = "",
@@ -53,7 +54,8 @@ def parametrize_checks(
     targets : kernels, as the command's --kernel names them: "layernorm_bwd" (ours, or a package's that registers it),
         "package.module:attr" or "path/file.py:attr", the path from pytest's rootdir. The first test imports them. Or
         callables at the top level of a module, and functools.partial of them with numbers, texts or flags.
-    op : the operator, as the command's --op, if the name does not tell it: "rmsnorm_fwd"; of a module "rmsnorm".
+    op : the operator, as the command's --op, if the name does not tell it: "rmsnorm_fwd"; of a module "rmsnorm"; or
+        your own (`verify_norm.operator`).
     bind : the arguments whose names do not tell what they are, as the command's --bind: "x=inp, eps=1e-6".
     contract : what the kernels promise, a Contract or as the command's --contract: "llama,inplace=y:x". It wins over
         --norm-contract.
@@ -109,8 +111,8 @@ def _expected(reasons: Any, target: Any, targets: tuple[Any, ...]) -> dict[str, 
     return found
 
 
-def _kernel(target: Any, *, op: str | None, bind: str | None, contract: Any, only: str | None) -> NormKernel:
-    constants = ""
+def _kernel(target: Any, *, op: str | Operator | None, bind: str | None, contract: Any, only: str | None) -> NormKernel:
+    constants, op = "", op if op is None or isinstance(op, str) else op.name
     if not isinstance(target, str):
         from verify_norm.loading.targets import called, located
 

@@ -273,7 +273,7 @@ def _values(called: Called, case: Case, kernel: Kernel) -> dict[str, Output | No
     some = _present(outputs)
     typed = [packed.values(name, value, case.spec, case.op, kernel.contract) for name, value in some.items()]
     types, tensors = [dtype for dtype, _ in typed], [tensor for _, tensor in typed]
-    judge = make.judge_of(case.spec, case.device)
+    judge = make.judge_of(case.spec, case.op, case.device)
     held = transfer.values(tensors) if judge is None else [placement.to_float64(tensor, judge) for tensor in tensors]
     read = {name: Output(dtype, got.shape, got, None) for name, dtype, got in zip(some, types, held, strict=True)}
     return {name: read.get(name) for name in outputs}

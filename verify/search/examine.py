@@ -172,7 +172,7 @@ def _examine(
     """Return `examine`, given the functions that a verdict rests on, if `honesty` looks at them."""
     if (reason := kernel.refuses(spec)) is not None:
         return Examined(spec, unsupported=reason)
-    if make.judge_of(spec, device) is not None:
+    if make.judge_of(spec, OPS[kernel.op], device) is not None:
         agreement.require(kernel.op, device)
     op, clock = OPS[kernel.op], Clock()
     run, forward_run = (clock.around(function, device) for function in (kernel.run, kernel.forward_run))

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from verify_norm.core.errors import UnknownOpError, UsageError
+from verify_norm.core.own import Operator
 from verify_norm.core.settings import Seconds, Settings
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.loading import nested
@@ -45,7 +46,7 @@ def request(
     kernel: object,
     given: Mapping[str, Any],
     *,
-    op: str | None = None,
+    op: str | Operator | None = None,
     bind: str = "",
     isolate: bool = True,
     corpus: str = "",
@@ -114,7 +115,7 @@ def request_pair(
     kernels: tuple[object, object],
     given: Mapping[str, Any],
     *,
-    op: str | None = None,
+    op: str | Operator | None = None,
     binds: tuple[str, str] = ("", ""),
     isolate: bool = True,
     tell: Callable[[str], None] = lambda line: None,
@@ -122,7 +123,7 @@ def request_pair(
     """Return `request` of two kernels; one that names no operator has the other's. Raises UsageError."""
     once = cache(tell)
 
-    def load(side: int, op: str | None) -> Request:
+    def load(side: int, op: str | Operator | None) -> Request:
         return request(kernels[side], given, op=op, bind=binds[side], isolate=isolate, tell=once)
 
     try:

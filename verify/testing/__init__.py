@@ -14,6 +14,7 @@ import numpy as np
 from verify_norm.core import judge
 from verify_norm.core.dtypes import Array
 from verify_norm.core.errors import FindingsError, UsageError
+from verify_norm.core.own import Operator
 from verify_norm.core.spec import Contract
 from verify_norm.testing import arguments, verdict
 from verify_norm.testing.truth import truths
@@ -48,9 +49,9 @@ class Bound:
 
 def assert_norm_close(
     actual: Any,
-    op: str,
+    op: str | Operator,
     *tensors: Any,
-    eps: float,
+    eps: float | None = None,
     contract: Contract | str = "",
     check_dtype: bool = True,
     activation: str | None = None,
@@ -62,10 +63,11 @@ def assert_norm_close(
     ----------
     actual : y; or (y, mean, rstd) in the operator's order, shorter or with None for what is not compared; or a mapping
         by name, as {"y": y, "rstd": rstd}. Statistics may have any shape of their size.
-    op : "layernorm", "rmsnorm", "groupnorm", "batchnorm", "add_rmsnorm", … (`verify-norm list`).
+    op : "layernorm", "rmsnorm", "groupnorm", "batchnorm", "add_rmsnorm", … (`verify-norm list`), or your own
+        (`verify_norm.operator`).
     tensors : the inputs in the operator's order (`verify-norm show rmsnorm_fwd`): x, weight, bias; a residual is the
         second of "add_rmsnorm", or given by name. All may be given by name. None is a weight or bias that is not there.
-    eps : what the kernel adds to the variance.
+    eps : what the kernel adds to the variance; of your own operator, its eps if it has one.
     contract : what the kernel promises, as "llama" or "xhat=x,expanded=true" (`verify-norm show contracts`), or a
         Contract. The default is strict.
     check_dtype : whether a result of another type than promised is wrong; if False, its values alone are judged.
@@ -88,14 +90,14 @@ def assert_norm_close(
     Traceback (most recent call last):
     verify_norm.core.errors.FindingsError: y[0, 0] is 8.33e+03 ULP (float32) from float64; allowed ...
     """
-    _assert_close(actual, op, "fwd", activation, tensors, {"eps": eps, **options}, contract, check_dtype)
+    _assert_close(actual, op, "fwd", activation, tensors, _options(eps, options), contract, check_dtype)
 
 
 def assert_norm_gradients_close(
     actual: Any,
-    op: str,
+    op: str | Operator,
     *tensors: Any,
-    eps: float,
+    eps: float | None = None,
     contract: Contract | str = "",
     check_dtype: bool = True,
     activation: str | None = None,
@@ -114,13 +116,13 @@ def assert_norm_gradients_close(
     >>> dbias = dy.sum(0)
     >>> assert_norm_gradients_close({"dbias": dbias}, "layernorm", dy, x, bias=np.zeros(2, np.float32), eps=1e-5)
     """
-    _assert_close(actual, op, "bwd", activation, tensors, {"eps": eps, **options}, contract, check_dtype)
+    _assert_close(actual, op, "bwd", activation, tensors, _options(eps, options), contract, check_dtype)
 
 
 def bound(
-    op: str,
+    op: str | Operator,
     *tensors: Any,
-    eps: float,
+    eps: float | None = None,
     actual: Any = None,
     contract: Contract | str = "",
     activation: str | None = None,
@@ -141,7 +143,7 @@ def bound(
     """
     with _in_one_line():
         direction = "bwd" if str(op).endswith("_bwd") else "fwd"
-        called = arguments.bound(arguments.operator(op, direction, activation), tensors, {"eps": eps, **options})
+        called = arguments.bound(arguments.operator(op, direction, activation), tensors, _options(eps, options))
         promised = verdict.promised(contract, called.op)
         expected = truths(called, promised)
         if actual is None:
@@ -158,9 +160,13 @@ def bound(
         return found
 
 
+def _options(eps: float | None, options: Mapping[str, Any]) -> dict[str, Any]:
+    return {**({} if eps is None else {"eps": eps}), **options}
+
+
 def _assert_close(
     actual: Any,
-    op: str,
+    op: str | Operator,
     direction: str,
     activation: str | None,
     tensors: tuple[Any, ...],

@@ -12,6 +12,7 @@ from verify_norm.core.chains import is_chain, parsed
 from verify_norm.core.dtypes import FORMATS, KERNEL_DTYPES, Array
 from verify_norm.core.errors import LIST, UsageError, alternatives, one_of, quoted
 from verify_norm.core.ops import OPS, base, resolved
+from verify_norm.core.own import Operator, is_own
 from verify_norm.core.ranges import out_of_range
 from verify_norm.core.spec import CaseSpec, Op, Tensor
 
@@ -42,9 +43,11 @@ def operator(name: object, direction: str, activation: str | None = None) -> Op:
     >>> operator("groupnorm", "bwd", "silu").name
     'groupnorm_silu_bwd'
     """
-    if not isinstance(name, str):
+    if not isinstance(name, (str, Operator)):
         raise UsageError(f'operator: expected a name as "layernorm", got {quoted(name)}')
     name, constants = resolved(name)
+    if is_own(name):
+        return OPS[f"{base(name)}_{direction}"]
     if constants:
         raise UsageError(f"{name}: expected {constants} as an option of this call, not inside the chain")
     bases = [*dict.fromkeys(map(base, OPS)), *[base(name)] * is_chain(name)]
@@ -104,6 +107,8 @@ def bound(op: Op, tensors: Sequence[Any], options: Mapping[str, Any]) -> Call:
         if name not in given and not tensor.optional and tensor.role != "saved":
             raise UsageError(f"{op.name} needs {name}; its inputs are {', '.join(inputs)}")
     attributes = {name: value for name, value in options.items() if name not in inputs}
+    if "eps" in op.attrs and "eps" not in attributes:
+        raise UsageError(f"{op.name} needs eps")
     spec = _spec(op, given, attributes)
     for name, one in given.items():
         _refuse_unlike(inputs[name], one, spec, op)
@@ -137,7 +142,8 @@ def _spec(op: Op, given: Mapping[str, Values], attributes: Mapping[str, Any]) ->
         raise UsageError(f"{whose}: expected {known}, got {x.dtype}{also}")
     shape = x.values.shape
     affine = [name for name in ("weight", "bias", "running_mean", "running_var") if name in given]
-    kind = given[affine[0]].dtype if affine else x.dtype
+    affine = [t.name for t in op.inputs if t.extent == "affine"] if op.own else affine
+    kind = next((given[t.name].dtype for t in op.inputs if t.dtype == "weight" and t.name in given), x.dtype)
     if kind not in KERNEL_DTYPES:
         raise UsageError(f"{affine[0]}: expected {alternatives(KERNEL_DTYPES)}, got {kind}")
     if not shape or (op.view != "rows" and len(shape) < 2):
@@ -149,7 +155,7 @@ def _spec(op: Op, given: Mapping[str, Values], attributes: Mapping[str, Any]) ->
             raise UsageError(reason)
     if not isinstance(own.get("training", True), bool):
         raise UsageError(f"training: expected True or False, got {own['training']!r:.60}")
-    flags: dict[str, Any] = {name: name in given for name in ("weight", "bias", "dresidual_out")}
+    flags: dict[str, Any] = {name: name in given or op.own for name in ("weight", "bias", "dresidual_out")}
     modulation = given.get("scale")
     if modulation is not None and modulation.values.shape == shape and any(t.extent == "sample" for t in op.inputs):
         flags["modulation"] = "token"

@@ -38,7 +38,9 @@ def forward_mode(run: Run) -> Iterator[Difference | NoData]:
     """
     spec, contract = plain(run), run.kernel.contract
     wide = contract.accumulate in ("float32", "float64") and contract.products == "float32"
-    derived = run.case.op.before is None and run.case.op.trained_inputs == run.case.op.own_inputs
+    derived = (
+        not run.case.op.own and run.case.op.before is None and run.case.op.trained_inputs == run.case.op.own_inputs
+    )
     if not wide or contract.inplace or spec.dtype != "float32" or not derived:
         yield NoData()
         return

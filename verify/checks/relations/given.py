@@ -40,10 +40,11 @@ def names(op: Op) -> str:
 def stricter(run: Run) -> dict[str, tuple[Output, Expected]]:
     """Return the outputs within their bound that use the given statistics and exceed the bound that follows from it.
 
-    Each is judged by that bound. BatchNorm's evaluation is left out, whose statistics are given as running ones.
+    Each is judged by that bound. BatchNorm's evaluation is left out, whose statistics are given as running ones, and a
+    user's own operator, which has one bound.
     """
     case = run.case
-    if not names(case.op) or run.kernel.autograd or not own_statistics(case) or not small(run, ELEMENTS):
+    if case.op.own or not names(case.op) or run.kernel.autograd or not own_statistics(case) or not small(run, ELEMENTS):
         return {}
     deltas = make.errors(case.spec, case.op, run.kernel.contract, case.exact, given=True)
     bounds, found = dict(zip((tensor.name for tensor in case.op.outputs), deltas, strict=True)), {}

@@ -36,7 +36,7 @@ def second_order(run: Run) -> Iterator[Difference | NoData]:
     """
     spec, contract = plain(run), run.kernel.contract
     wide = contract.accumulate in ("float32", "float64") and contract.products == "float32"
-    if not wide or contract.inplace or spec.dtype != "float32":
+    if run.case.op.own or not wide or contract.inplace or spec.dtype != "float32":
         yield NoData()
         return
     case = make.build(spec, run.case.op, contract, run.case.device, benign(run.case, spec))

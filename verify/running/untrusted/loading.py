@@ -3,6 +3,7 @@
 import math
 import sys
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any, NoReturn
 
 from verify_norm.core import only as taking
@@ -11,6 +12,7 @@ from verify_norm.core.errors import LIST, UnknownOpError, UsageError, one_of, vi
 from verify_norm.core.geometry import differentiable
 from verify_norm.core.known import declared, overwritten
 from verify_norm.core.ops import OPS
+from verify_norm.core.own import Operator, is_own
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.loading import registry
 from verify_norm.loading.builtin import BOTH, BUILTIN, PEERS, directions, infer, known
@@ -40,7 +42,12 @@ NAME_IT = "name it by its file or module, as path/file.py:fn: this process must 
 
 
 def load_untrusted(
-    kernel: object, op: str | None = None, bind: str = "", contract: str = "", only: str = "", device: str = "cpu"
+    kernel: object,
+    op: str | Operator | None = None,
+    bind: str = "",
+    contract: str = "",
+    only: str = "",
+    device: str = "cpu",
 ) -> list[Kernel]:
     """Return the kernels of a name or target, one a direction, which this process never imports; raises UsageError.
 
@@ -51,6 +58,10 @@ def load_untrusted(
         raise UsageError(f"untrusted: the sandbox and the shared memory need Linux, and this is {sys.platform}")
     if not isinstance(kernel, str):
         raise UsageError(f"untrusted: expected the name of a kernel, got a {type(kernel).__name__}; {NAME_IT}")
+    if isinstance(op, Operator):
+        op = op.name
+    if op and is_own(op) and Path(op.rpartition(":")[0]).absolute() == Path(kernel.rpartition(":")[0]).absolute():
+        raise UsageError(f"untrusted: {op} stands in the kernel's file; expected it in a file that you trust")
     if ":" not in kernel:
         one_of("kernel", kernel, BUILTIN | PEERS, see=LIST)
         record = registry.find(kernel, op, bind)

@@ -38,7 +38,7 @@ def ratios(step, spec, block=layernorm.BLOCK):
     given = {name: case.arguments[name] for name in ("x", "weight", "bias", "eps", "normalized_shape")}
     got = layernorm.forward(step, **given, block=block)
     outputs = returned.named(got, OP)
-    judge = make.judge_of(spec, case.device)
+    judge = make.judge_of(spec, case.op, case.device)
     judged = {n: execute._judged(execute._output(t, judge), case, n) for n, t in outputs.items()}
     return {n: float(one.ratio.max(initial=0.0)) for n, one in judged.items()}
 

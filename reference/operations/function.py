@@ -1,0 +1,151 @@
+"""An operator that a user writes in array operations: its four functions, and what must hold of it.
+
+f takes x as rows (M, N), each tensor in its `DIMS`, and options by name; it returns y, and perhaps statistics of each
+row. Its gradient is that of the tape, or the user's own. The truth is f, and its gradient, on float64; the bound is
+the same lines on values that carry their error.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from inspect import Parameter, Signature
+from typing import Any
+
+import numpy as np
+
+from verify_norm.reference.arithmetic import Arithmetic, finite_below
+from verify_norm.reference.operations.carried import Carried, carried
+from verify_norm.reference.operations.tape import Node, gradients
+from verify_norm.reference.view import Array, rows
+
+DIMS = ("MN", "N", "1")  # as x, one for each column, one number
+
+
+@dataclass(frozen=True, eq=False)
+class Own:
+    """A user's operator.
+
+    Parameters
+    ----------
+    function : f(x, …, *, option, …), in array operations.
+    tensors : its tensors, x first, each with its dimensions: "MN" as x, "N" one for each column, "1" one number.
+    options : its options.
+    outputs : y and the statistics that it returns, in order.
+    positive : the tensors whose values are positive.
+    gradient : g(dy, x, …, *, option, …), which returns the gradients of all tensors in order; None for that of f.
+    """
+
+    function: Callable[..., Any]
+    tensors: Mapping[str, str]
+    options: tuple[str, ...]
+    outputs: tuple[str, ...]
+    positive: tuple[str, ...] = ()
+    gradient: Callable[..., Any] | None = None
+
+    def returned(self, tensors: list[Any], options: Mapping[str, Any]) -> list[Any]:
+        """Return what f returns of tensors of any kind, in order."""
+        made = self.function(*tensors, **options)
+        return list(made) if isinstance(made, (tuple, list)) else [made]
+
+    def pulled(self, dy: Any, tensors: list[Any], options: Mapping[str, Any]) -> list[Any]:
+        """Return the gradients of ⟨dy, y⟩ with respect to all tensors."""
+        if self.gradient is not None:
+            made = self.gradient(dy, *tensors, **options)
+            return list(made) if isinstance(made, (tuple, list)) else [made]
+        tape: list[Node] = []
+        arguments = [Node(one, tape) for one in tensors]
+        y = self.returned(arguments, options)[0]
+        return gradients(y, dy, arguments) if isinstance(y, Node) else [np.zeros(np.shape(one)) for one in tensors]
+
+    def inside(self, v: Mapping[str, Any]) -> tuple[tuple[int, ...], list[Array]]:
+        """Return the shape (M, N) of the rows, and the tensors as f takes them."""
+        shape = rows(v["x"], v.get("normalized_shape")).shape
+        return shape, [np.reshape(v[name], inner(dims, *shape)) for name, dims in self.tensors.items()]
+
+    def given(self, v: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options of f among an operator's arguments."""
+        return {name: v[name] for name in self.options}
+
+    @np.errstate(all="ignore")
+    def forward(self, v: Mapping[str, Any]) -> Any:
+        """Return the truth of y and the statistics."""
+        _, tensors = self.inside(v)
+        return self._outputs(v, self.returned(tensors, self.given(v)))
+
+    @np.errstate(all="ignore")
+    def forward_error(self, v: Mapping[str, Any]) -> Any:
+        """Return how far a kernel's y and statistics may be off, before y is rounded to its type."""
+        a: Arithmetic = v["arithmetic"]
+        _, tensors = self.inside(v)
+        y, *statistics = (_carried(one, a) for one in self.returned([carried(t, a) for t in tensors], self.given(v)))
+        lost = [one.delta + a.stats_u * one.largest + a.narrow_tiny * bool(a.stats_u) for one in statistics]
+        kept = [finite_below(d, s.largest, a.narrow_huge) for d, s in zip(lost, statistics, strict=True)]
+        return self._outputs(v, [y.delta, *kept])
+
+    def _outputs(self, v: Mapping[str, Any], made: list[Any]) -> Any:
+        y, *statistics = made
+        return _record(*self.outputs)(np.reshape(y, v["x"].shape), *(np.reshape(one, -1) for one in statistics))
+
+    @np.errstate(all="ignore")
+    def backward(self, v: Mapping[str, Any]) -> Any:
+        """Return the truth of the gradients of all tensors."""
+        shape, tensors = self.inside(v)
+        return self._gradients(v, self.pulled(np.reshape(v["dy"], shape), tensors, self.given(v)))
+
+    @np.errstate(all="ignore")
+    def backward_error(self, v: Mapping[str, Any]) -> Any:
+        """Return how far a kernel's gradients may be off, before they are rounded to their types."""
+        a: Arithmetic = v["arithmetic"]
+        shape, tensors = self.inside(v)
+        dy = carried(np.reshape(v["dy"], shape), a)
+        found = self.pulled(dy, [carried(t, a) for t in tensors], self.given(v))
+        return self._gradients(v, [_carried(one, a).delta for one in found])
+
+    def _gradients(self, v: Mapping[str, Any], made: list[Any]) -> Any:
+        shapes = [np.shape(v[name]) for name in self.tensors]
+        return _record(*(f"d{name}" for name in self.tensors))(*map(np.reshape, made, shapes))
+
+
+def inner(dims: str, M: int, N: int) -> tuple[int, ...]:
+    """Return the shape of a tensor for rows (M, N).
+
+    >>> inner("MN", 3, 5), inner("N", 3, 5), inner("1", 3, 5)
+    ((3, 5), (5,), (1,))
+    """
+    return {"MN": (M, N), "N": (N,), "1": (1,)}[dims]
+
+
+def _carried(one: Any, a: Arithmetic) -> Carried:
+    return one if isinstance(one, Carried) else carried(one, a)
+
+
+@lru_cache(None)
+def _record(*names: str) -> Any:
+    return namedtuple("Outputs", names)
+
+
+@dataclass(frozen=True)
+class Function:
+    """One of the four functions of a user's operator, with the signature of an operator's reference."""
+
+    own: Own
+    way: str
+
+    def __call__(self, **values: Any) -> Any:
+        """Return what `Own` says."""
+        return getattr(self.own, self.way)(values)
+
+    @property
+    def __name__(self) -> str:
+        """The name of the function."""
+        return self.way
+
+    @property
+    def __signature__(self) -> Signature:
+        """What it takes, by name."""
+        names = [*["dy"] * self.way.startswith("backward"), *self.own.tensors, *self.own.options, "normalized_shape"]
+        names += ["arithmetic"] * self.way.endswith("error")
+        return Signature([Parameter(name, Parameter.KEYWORD_ONLY) for name in names])

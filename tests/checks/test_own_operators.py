@@ -1,0 +1,164 @@
+"""Operators of a user's own through all checks: right kernels pass, unusual ones too, and each mistake is detected."""
+
+import numpy as np
+import pytest
+import torch
+from checking import findings
+
+from verify_norm.cases import make
+from verify_norm.core import own
+from verify_norm.core.ops import OPS
+from verify_norm.core.spec import FURTHER, CaseSpec
+
+LAWS = tuple(name for name in FURTHER if name not in ("effects", "memory", "honesty", "calls", "modes", "autograd"))
+SPECS = (
+    CaseSpec((2, 3, 40), seed=1, further=LAWS),
+    CaseSpec((4, 33), dtype="bfloat16", x_layout="transposed", seed=2, further=LAWS),
+    CaseSpec((5, 3, 20), dtype="float16", weight_dtype="float32", normalized_ndim=2, seed=3, further=()),
+    CaseSpec((300, 8), data="heavy", log2_scale=9, seed=4, further=()),
+    CaseSpec((0, 8), seed=5, further=()),
+    CaseSpec((3, 64), data="zero", seed=6, further=()),
+    CaseSpec((4, 30), special="inf", seed=7, further=()),
+    CaseSpec((3, 64), special="nan", special_at="rows", seed=8, further=()),
+)
+
+
+def root_mean(x, power=2):
+    return np.mean(np.abs(x) ** power, axis=-1, keepdims=True) ** (1 / power)
+
+
+def scaled(x, g, *, eps):
+    return g * x / np.sqrt(np.sum(x * x, axis=-1, keepdims=True) + eps)
+
+
+def with_rstd(x, weight):
+    rstd = 1 / root_mean(x)
+    return weight * x * rstd, rstd
+
+
+OPERATORS = {
+    "tanh": own.operator(lambda x, w, b, alpha: w * np.tanh(alpha * x) + b, tensors={"alpha": "1"}, name="tanh"),
+    "scale": own.operator(scaled, tensors={"g": "1"}),
+    "learned": own.operator(
+        lambda x, w, e: w * x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + e), positive=["e"], name="learned"
+    ),
+    "power": own.operator(lambda x, w: w * x / root_mean(x, 3), name="power"),
+    "largest": own.operator(lambda x, w: w * x / np.max(np.abs(x), axis=-1, keepdims=True), name="largest"),
+    "saves": own.operator(with_rstd, statistics=["rstd"]),
+}
+
+
+def rows(x, normalized_shape, kind=torch.float32):
+    return x.to(kind).reshape(-1, int(np.prod(normalized_shape)))
+
+
+def by_rows(formula, *, kind=torch.float32):
+    """Return a kernel of a formula on rows, which takes tensors by its own names of them."""
+    names = formula.__code__.co_varnames[1 : formula.__code__.co_argcount]
+
+    def kernel(x, normalized_shape, **given):
+        taken = [t.to(kind).reshape(-1) if isinstance(t := given[name], torch.Tensor) else t for name in names]
+        y = formula(rows(x, normalized_shape, kind), *taken)
+        return y.to(x.dtype).reshape(x.shape)
+
+    return kernel
+
+
+def by_hand(dy, x, w, b, alpha, normalized_shape):
+    g, r, n = rows(dy, normalized_shape), rows(x, normalized_shape), w.shape
+    t, a = torch.tanh(alpha.float() * r), alpha.float()
+    inner = g * w.float().reshape(-1) * (1 - t * t)
+    sums = ((g * t).sum(0).reshape(n), g.sum(0).reshape(n), (inner * r).sum().reshape(1))
+    return ((inner * a).to(x.dtype).reshape(x.shape), *(one.to(w.dtype) for one in sums))
+
+
+def halved(*args, **given):
+    dx, dw, db, dalpha = by_hand(*args, **given)
+    return dx, dw, db, dalpha / 2
+
+
+def saving(x, weight, normalized_shape):
+    r = rows(x, normalized_shape)
+    rstd = r.square().mean(1, keepdim=True).rsqrt()
+    return (r * rstd * weight.float().reshape(-1)).to(x.dtype).reshape(x.shape), rstd.reshape(-1)
+
+
+def saving_variance(x, weight, normalized_shape):
+    y, rstd = saving(x, weight, normalized_shape)
+    return y, rstd**-2
+
+
+def using_rstd(dy, x, weight, rstd, normalized_shape):
+    g, r, s = rows(dy, normalized_shape), rows(x, normalized_shape), rstd.reshape(-1, 1)
+    xhat, wg = r * s, g * weight.float().reshape(-1)
+    dx = s * (wg - xhat * (wg * xhat).mean(1, keepdim=True))
+    return dx.to(x.dtype).reshape(x.shape), (g * xhat).sum(0).reshape(weight.shape).to(weight.dtype)
+
+
+def without_its_mean(dy, x, weight, rstd, normalized_shape):
+    _, dw = using_rstd(dy, x, weight, rstd, normalized_shape)
+    g, s = rows(dy, normalized_shape), rstd.reshape(-1, 1)
+    return (g * weight.float().reshape(-1) * s).to(x.dtype).reshape(x.shape), dw
+
+
+def summed(x):
+    return x.square().sum(1, keepdim=True)
+
+
+RIGHT = {
+    "tanh": lambda x, w, b, alpha: torch.tanh(alpha * x) * w + b,
+    "tanh by a sigmoid": lambda x, w, b, alpha: torch.addcmul(b, 2 * torch.sigmoid(2 * alpha * x) - 1, w),
+    "scale": lambda x, g, eps: x * (g * (summed(x) + eps).rsqrt()),
+    "scale backwards": lambda x, g, eps: (g * x) / (summed(x.flip(1)) + eps).sqrt(),
+    "learned": lambda x, w, e: x * (w * (summed(x) / x.shape[1] + e).rsqrt()),
+    "power": lambda x, w: x * w / (x.abs() * x * x).mean(1, keepdim=True).pow(1 / 3),
+    "power by logarithms": lambda x, w: x * w * torch.exp2(-torch.log2(x.abs().pow(3).mean(1, keepdim=True)) / 3),
+    "largest": lambda x, w: w * (x / torch.maximum(x.amax(1, keepdim=True), -x.amin(1, keepdim=True))),
+}
+WRONG = {
+    "tanh that overflows": lambda x, w, b, alpha: ((z := (2 * alpha * x).exp()) - 1) / (z + 1) * w + b,
+    "tanh of hardware": lambda x, w, b, alpha: torch.tanh(alpha * x) * (1 + 2**-11) * w + b,
+    "tanh without alpha": lambda x, w, b, alpha: torch.tanh(x) * w + b,
+    "tanh rounded early": lambda x, w, b, alpha: torch.tanh(alpha * x).bfloat16().float() * w + b,
+    "scale without eps": lambda x, g, eps: g * x * (summed(x) + 0.01).rsqrt(),
+    "scale of a mean": lambda x, g, eps: g * x * (summed(x) / x.shape[1] + eps).rsqrt(),
+    "learned of one channel": lambda x, w, e: x * w * (summed(x) / x.shape[1] + e[:1]).rsqrt(),
+    "power of signed cubes": lambda x, w: x * w / (x * x * x).mean(1, keepdim=True).abs().pow(1 / 3),
+    "largest of signed": lambda x, w: w * x / x.amax(1, keepdim=True),
+}
+FORWARDS = {name: by_rows(formula) for name, formula in {**RIGHT, **WRONG}.items()}
+FORWARDS |= {"power in float64": by_rows(RIGHT["power"], kind=torch.float64), "saves": saving}
+BACKWARDS = {"tanh": (by_hand, halved), "saves": (using_rstd, without_its_mean)}
+
+
+def found(name, kernel, way):
+    """Return the outputs and checks of findings in any case."""
+    op = f"{OPERATORS[name.split()[0]].name}_{way}"
+    return set().union(*(findings(kernel, spec, op) for spec in SPECS))
+
+
+@pytest.mark.parametrize("name", [*RIGHT, "power in float64", "saves"])
+def test_a_right_kernel_passes(name):
+    assert not found(name, FORWARDS[name], "fwd")
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_mistake_is_detected(name):
+    assert ("accuracy", "y") in found(name, FORWARDS[name], "fwd")
+
+
+def test_a_statistic_is_judged():
+    assert {("statistics", "rstd")} <= found("saves", saving_variance, "fwd")
+
+
+@pytest.mark.parametrize("name", BACKWARDS)
+def test_a_backward_by_hand(name):
+    right, wrong = BACKWARDS[name]
+    assert not found(name, right, "bwd")
+    assert any(check == "accuracy" for check, _ in found(name, wrong, "bwd"))
+
+
+def test_the_truth_of_an_own_operator_is_numpys_for_a_large_case_on_a_gpu():
+    spec = CaseSpec((2**10, 2**10))
+    assert make.judge_of(spec, OPS["rmsnorm_fwd"], "cuda:1") == "cuda:1"
+    assert make.judge_of(spec, OPERATORS["scale"].records("scale")[0], "cuda:1") is None

@@ -1,0 +1,139 @@
+"""A user's operator from its function to its records, its names, and what is said of a wrong one."""
+
+import numpy as np
+import pytest
+import torch
+
+import verify_norm
+from verify_norm.core import own
+from verify_norm.core.errors import UsageError
+from verify_norm.core.ops import OPS
+
+FILE = '''
+import numpy as np
+import verify_norm
+
+def dyt(x, weight, bias, alpha):
+    """y = weight·tanh(alpha·x) + bias."""
+    return weight * np.tanh(alpha * x) + bias
+
+dynamic_tanh = verify_norm.operator(dyt, tensors={"alpha": "1"})
+'''
+
+
+def f(x, weight, *, eps):
+    return weight * x / np.sqrt(np.mean(x * x, -1, keepdims=True) + eps)
+
+
+def sine(x, weight):
+    return weight * np.sin(x)
+
+
+def of_y(y):
+    return y
+
+
+def of_foo(x, *, foo):
+    return foo * x
+
+
+def of_eps(x, eps):
+    return x + eps
+
+
+def of_scale(x, scale):
+    return x * scale
+
+
+def of_any(x, *rest):
+    return x
+
+
+def crashing(x, weight):
+    return weight + x[:, :2]
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "said"),
+    [
+        (sine, {}, r"operator sine: test_own.py:29: no rule for the operation sin; those known are absolute, "),
+        (crashing, {}, r"operator crashing: test_own.py:\d+: ValueError: operands could not be broadcast"),
+        (of_y, {}, "expected x as the first argument, got y"),
+        (of_foo, {}, "unknown option of an operator 'foo'"),
+        (of_eps, {}, r"eps is no tensor: an option is by keyword alone, as in f\(x, \*, eps\)"),
+        (of_scale, {}, "scale has another meaning in cases; name it otherwise"),
+        (of_any, {}, r"got a function with \*args or \*\*kwargs"),
+        (lambda x: x, {}, "expected name="),
+        (f, {"tensors": {"w": "N"}}, "unknown tensor of the operator 'w'"),
+        (f, {"tensors": {"weight": "K"}}, "weight: expected MN, N or 1 as its dimensions, got 'K'"),
+        (f, {"tensors": {"x": "N"}}, "x: expected MN as its dimensions"),
+        (f, {"statistics": ["rstd"]}, r"expected 2 outputs \(y, rstd\), got 1"),
+        (f, {"gradient": lambda dy, x, weight, *, eps: (dy, weight)}, "dx along a random direction is"),
+    ],
+)
+def test_what_is_said_of_a_wrong_one(function, options, said):
+    with pytest.raises(UsageError, match=said) as raised:
+        own.operator(function, **options)
+    assert "\n" not in str(raised.value)
+
+
+def test_one_in_a_file_is_found_by_its_name(tmp_path, monkeypatch):
+    (tmp_path / "tanhs.py").write_text(FILE)
+    monkeypatch.chdir(tmp_path)
+    forward, backward = own.records("tanhs.py:dynamic_tanh_fwd")
+    assert OPS["tanhs.py:dynamic_tanh_bwd"] == backward
+    assert [t.name for t in backward.inputs] == ["dy", "x", "weight", "bias", "alpha"]
+    assert [(t.name, t.extent, t.dtype) for t in backward.outputs] == [
+        ("dx", "data", "x"), ("dweight", "affine", "weight"), ("dbias", "affine", "weight"), ("dalpha", "one", "weight")
+    ]  # fmt: skip
+    assert forward.summary.startswith("y = weight·tanh(alpha·x) + bias; bound by running error analysis")
+    assert own.found("tanhs.py:dynamic_tanh").name == f"{tmp_path}/tanhs.py:dynamic_tanh"
+    for name, said in {
+        "tanhs.py:tanh": "expected an operator that verify_norm.operator made; tanhs.py has dynamic_tanh",
+        "none.py:a": "no file none.py",
+        "no_such_module:a": "cannot be imported: ModuleNotFoundError",
+        "own:nothing": "unknown operator of this process",
+    }.items():
+        with pytest.raises(UsageError, match=said):
+            own.records(name)
+
+
+def tanh(x, weight, alpha):
+    return (torch.tanh(alpha.float() * x.float()) * weight.float()).to(x.dtype)
+
+
+def without_alpha(x, weight, alpha):
+    return (torch.tanh(x.float()) * weight.float()).to(x.dtype)
+
+
+def test_every_door_takes_one(unexplained):
+    def local(x, weight, alpha):
+        return weight * np.tanh(alpha * x)
+
+    op = own.operator(local, tensors={"alpha": "1"})
+    assert op.name == "own:local"
+    asked = {"checks": "accuracy", "examples": 0, "dtypes": "fp32", "only": "ndim<=2,N<=40", "isolate": False}
+    assert verify_norm.verify(tanh, op, **asked).ok
+    forward, backward = verify_norm.verify(without_alpha, op, **asked)
+    assert {(finding.check, finding.output) for finding in forward.findings} == {("accuracy", "y")}
+    assert "dx" in {finding.output for finding in backward.findings}
+    x, w, alpha = torch.randn(3, 8), torch.randn(8), torch.randn(1)
+    verify_norm.assert_norm_close(tanh(x, w, alpha), op, x, w, alpha)
+    with pytest.raises(
+        AssertionError,
+        match="a loose bound, by running error analysis of own:local_fwd's operations in float32, then one rounding",
+    ):
+        verify_norm.assert_norm_close(without_alpha(x, w, alpha), op, x, w, alpha)
+    assert {*verify_norm.bound(f"{op.name}_bwd", x, x, w, alpha)} == {"dx", "dweight", "dalpha"}
+    with pytest.raises(UsageError, match="own:f_fwd needs eps"):
+        verify_norm.bound(own.operator(f), x, w)
+
+
+def test_a_module_whose_parameters_no_case_sets_is_refused():
+    class Module(torch.nn.Module):
+        def forward(self, x):
+            return x
+
+    op = own.operator(lambda x, alpha: alpha * x, name="scaled", tensors={"alpha": "1"})
+    with pytest.raises(UsageError, match="its alpha would not have the values of a case; expected a function"):
+        verify_norm.verify(Module, op, isolate=False)

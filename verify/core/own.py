@@ -1,0 +1,253 @@
+"""Operators of a user's own: a function in array operations, made an operator that every door takes.
+
+The name of one is where it stands, as "dyt.py:dyt" or "package.module:dyt", so every process finds it; of one that no
+module holds, as one that is made in a function or in a notebook, "own:dyt", which this process alone knows.
+"""
+
+import importlib
+import importlib.util
+import inspect
+import re
+import sys
+import traceback
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from verify_norm.core.errors import UsageError, alternatives, one_line, one_of
+from verify_norm.core.spec import Op, Tensor
+from verify_norm.core.tensors import DY, RSTD, SAVED_RSTD, X, Y, gradient
+from verify_norm.reference.operations.function import DIMS, Function, Own
+from verify_norm.reference.operations.operand import UnknownOperationError
+from verify_norm.reference.operations.trial import complaint
+
+OPTIONS = ("eps", "weight_offset")  # of a case, which an operator may have
+TAKEN = (*OPTIONS, "dy", "y", "arithmetic", "normalized_shape")
+# Tensors of other operators that a case shapes in a way of its own.
+OTHERS = ("scale", "shift", "cos", "sin", "running_mean", "running_var", "residual_out", "dresidual_out")
+HERE = "own:"
+_HERE: dict[str, "Operator"] = {}  # by key
+_FOUND: dict[tuple[str, str], "Operator"] = {}  # by module, or its file, and name
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """An operator of a user's own, for `op=` of every door; `operator` makes it."""
+
+    function: Own
+    text: str
+    summary: str
+    key: str = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """The name by which every process finds it, or, where no module holds it, this process alone."""
+        return _target(self) or self.key
+
+    @cache  # noqa: B019 — operators live as long as their modules
+    def records(self, name: str) -> tuple[Op, Op]:
+        """Return its forward and its backward operator, under a name."""
+        made = self.function
+        inputs = tuple(_tensor(one, dims, one in made.positive) for one, dims in made.tensors.items())
+        statistics = [replace(RSTD, name=one) for one in made.outputs[1:]]
+        saved = [replace(SAVED_RSTD, name=one) for one in made.outputs[1:]]
+
+        def record(way: str, takes: tuple[Tensor, ...], makes: tuple[Tensor, ...], forward: str | None) -> Op:
+            functions = Function(made, way), Function(made, f"{way}_error")
+            attrs = (*made.options, "normalized_shape")
+            full = f"{name}_{'bwd' if forward else 'fwd'}"
+            words = f"the gradients of {forward}" if forward else self.summary
+            return Op(full, takes, makes, attrs, *functions, forward=forward, summary=words, centred=False, own=True)
+
+        return (
+            record("forward", inputs, (Y, *statistics), None),
+            record("backward", (DY, *inputs, *saved), tuple(map(gradient, inputs)), f"{name}_fwd"),
+        )
+
+
+def operator(
+    reference: Callable[..., Any],
+    *,
+    tensors: Mapping[str, str] | None = None,
+    statistics: Collection[str] = (),
+    positive: Collection[str] = (),
+    gradient: Callable[..., Any] | None = None,
+    name: str = "",
+) -> Operator:
+    """Return an operator for `op=` and `--op` whose truth, gradients and error bound follow from a function.
+
+    Parameters
+    ----------
+    reference : f(x, …, *, eps), in NumPy's array operations, on rows: x is (M, N), a tensor "N" has one number for each
+        column, and reductions are over axis -1. It returns y, or y and statistics of each row, (M, 1) or (M,). Its
+        options, `eps` and `weight_offset`, are arguments by keyword alone.
+    tensors : the dimensions of its tensors, "MN" as x, "N" or "1"; those that are not named are "N".
+    statistics : the names of what f returns beside y. A backward is given them too.
+    positive : the tensors that are positive, as an eps for each column.
+    gradient : g(dy, x, …, *, eps), which returns the gradients of all tensors in order, in array operations; by
+        default that of f, by the chain rule. A formula with less cancellation has a tighter bound.
+    name : its name in messages; by default that of the function.
+
+    Raises
+    ------
+    UsageError : an operation has no rule, a shape is wrong, a row depends on others, or a gradient is not that of f by
+        a complex step.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> def scale_norm(x, g):
+    ...     return g * x / np.sqrt((x * x).sum(-1, keepdims=True))
+    >>> operator(scale_norm, tensors={"g": "1"}).function.outputs
+    ('y',)
+    """
+    label = name or getattr(reference, "__name__", "")
+    if not label.isidentifier():
+        raise UsageError(f"operator: expected name= with a name for {reference!r:.40}")
+    own = _described(reference, tensors or {}, tuple(statistics), tuple(positive), gradient)
+    try:
+        wrong = complaint(own)
+    except Exception as error:
+        unknown = isinstance(error, UnknownOperationError)
+        words = f"no rule for {error}" if unknown else one_line(error)
+        raise UsageError(f"operator {label}: {_line(error, (reference, gradient))}{words}") from error
+    if wrong is not None:
+        raise UsageError(f"operator {label}: {wrong}")
+    told = (inspect.getdoc(reference) or "your own operator").splitlines()[0].rstrip(".")
+    summary = f"{told}; bound by running error analysis of its operations, looser than a derived one"
+    made = Operator(own, label, summary, f"{HERE}{label}")
+    _HERE[made.key] = made
+    return made
+
+
+def is_own(name: str) -> bool:
+    """Return whether a text is the name of such an operator, right or wrong.
+
+    >>> is_own("dyt.py:dyt"), is_own("own:dyt_fwd"), is_own("rmsnorm | silu")
+    (True, True, False)
+    """
+    return ":" in name
+
+
+def records(name: str) -> Sequence[Op]:
+    """Return both operators of such a name, which may end in a direction; none of another name. Raises UsageError."""
+    if not is_own(name):
+        return ()
+    bare = re.sub(r"_[fb]wd$", "", name)
+    return found(bare).records(bare)
+
+
+def found(target: str) -> Operator:
+    """Return the operator of a name without a direction; raises UsageError."""
+    if target.startswith(HERE):
+        return _HERE[one_of("operator of this process", target, _HERE)]
+    where, _, name = target.rpartition(":")
+    key = str(Path(where).absolute()) if where.endswith(".py") else where
+    if (key, name) not in _FOUND:
+        _FOUND[key, name] = _looked_up(target, where, name)
+    return _FOUND[key, name]
+
+
+def _looked_up(target: str, where: str, name: str) -> Operator:
+    module = _module(where)
+    one = getattr(module, name, None)
+    if not isinstance(one, Operator):
+        names = [n for n, value in vars(module).items() if isinstance(value, Operator)]
+        there = f"{where} has {alternatives(names)}" if names else f"{where} has no operator"
+        raise UsageError(f"--op {target}: expected an operator that verify_norm.operator made; {there}")
+    return one
+
+
+def _module(where: str) -> ModuleType:
+    """Return the module of that name, or in that file: the one that is imported already, if one is."""
+    path = Path(where)
+    if where.endswith(".py") and not path.is_file():
+        raise UsageError(f"no file {where}")
+    try:
+        if not where.endswith(".py"):
+            return importlib.import_module(where)
+        there = (m for m in tuple(sys.modules.values()) if _file(m) == path.absolute())
+        return next(there, None) or _imported(path)
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{where} cannot be imported: {one_line(error)}") from error
+
+
+def _file(module: ModuleType) -> Path | None:
+    file = getattr(module, "__file__", None)
+    return Path(file).absolute() if isinstance(file, str) and module.__name__ != "__main__" else None
+
+
+def _imported(path: Path) -> ModuleType:
+    specification = importlib.util.spec_from_file_location(f"operator_{path.stem}", path)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[specification.name] = module
+    sys.path += [folder for folder in [str(path.absolute().parent)] if folder not in sys.path]
+    try:
+        specification.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[specification.name]
+        raise
+    return module
+
+
+def _target(one: Operator) -> str:
+    """Return where an operator stands, as "path/file.py:name"; "" if no module that can be imported again holds it."""
+    for module in tuple(sys.modules.values()):
+        file = _file(module) if type(module) is ModuleType else None
+        for name, value in tuple(vars(module).items()) if file is not None else ():
+            if value is one:
+                return f"{file}:{name}"
+    return ""
+
+
+def _described(
+    function: Callable[..., Any],
+    dims: Mapping[str, str],
+    statistics: tuple[str, ...],
+    positive: tuple[str, ...],
+    gradient: Callable[..., Any] | None,
+) -> Own:
+    """Return what a function says of its arguments; raises UsageError."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
+        raise UsageError("operator: expected tensors and options by name, got a function with *args or **kwargs")
+    names = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
+    options = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and (p.name in OPTIONS or p.default is p.empty)]
+    if names[:1] != ["x"]:
+        raise UsageError(f"operator: expected x as the first argument, got {', '.join(names) or 'none'}")
+    for name in options:
+        one_of("option of an operator", name, OPTIONS)
+    for name in names:
+        if name in TAKEN:
+            hint = f"an option is by keyword alone, as in f(x, *, {name})" if name in OPTIONS else "name it otherwise"
+            raise UsageError(f"operator: {name} is no tensor: {hint}")
+        if name in OTHERS:
+            raise UsageError(f"operator: {name} has another meaning in cases; name it otherwise, and --bind it")
+    for name in (*dims, *positive):
+        one_of("tensor of the operator", name, names)
+    tensors = {name: "MN" if name == "x" else dims.get(name, "N") for name in names}
+    for name, one in {**tensors, **dims}.items():
+        able = DIMS if name != "x" else DIMS[:1]
+        if one not in able:
+            raise UsageError(f"operator: {name}: expected {alternatives(able)} as its dimensions, got {one!r:.40}")
+    return Own(function, tensors, tuple(options), ("y", *statistics), positive, gradient)
+
+
+def _line(error: BaseException, functions: Iterable[Callable[..., Any] | None]) -> str:
+    """Return the line of the user's functions that an error comes from, as "dyt.py:12: "."""
+    files = {code.co_filename for f in functions if (code := getattr(f, "__code__", None)) is not None}
+    lines = [one for one in traceback.extract_tb(error.__traceback__) if one.filename in files]
+    return f"{Path(lines[-1].filename).name}:{lines[-1].lineno}: " if lines else ""
+
+
+def _tensor(name: str, dims: str, positive: bool) -> Tensor:
+    if dims == "MN":
+        return replace(X, name=name)
+    return Tensor(name, "affine" if dims == "N" else "one", "weight", dtype="weight", positive=positive)
