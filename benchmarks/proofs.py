@@ -23,7 +23,7 @@ import verify_norm
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.proof.certificate import certificate, versions
 from verify_norm.proof.prove import REACH, Asked, prove
-from verify_norm.proof.prover import Configuration
+from verify_norm.proof.shown import Configuration
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results/proofs.json"

@@ -11,7 +11,7 @@ from verify_norm.cli.app import app
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.proof.certificate import certificate
 from verify_norm.proof.prove import Asked, prove
-from verify_norm.proof.prover import Configuration
+from verify_norm.proof.shown import Configuration
 from verify_norm.proof.replay.check import check
 from verify_norm.proof.replay.reading import Rejected
 

@@ -12,9 +12,10 @@ from verify_norm.core.ops import OPS, arithmetic
 from verify_norm.core.spec import Contract, Op
 from verify_norm.loading.registry import find
 from verify_norm.proof.memory import NotProved
-from verify_norm.proof.prover import Configuration, Proved, program, prove_call, prove_form
+from verify_norm.proof.prover import program, prove_call, prove_form
 from verify_norm.proof.recording import record
 from verify_norm.proof.shapes import Form, form
+from verify_norm.proof.shown import Configuration, Proved
 from verify_norm.proof.ttir import Line
 
 SMALL = tuple(range(1, 17))  # of M: a host may cut few rows in another way
