@@ -1,8 +1,8 @@
 """Integers that are affine in four symbols p, q, w, v ≥ 0, with arrays of coefficients over the lanes of a tensor.
 
-p is the number of a tile of rows, and q what M exceeds the rows up to that tile by. Where programs share the tiles, w is
-the number of the program, and v that of the programs behind it. A comparison holds for all values of the symbols, for
-none, or is a `Maybe`. Without symbols these are plain integers.
+p is the number of a tile of rows, and q what M exceeds the rows up to that tile by. Where programs share the tiles, w
+is the number of the program, and v that of the programs behind it. A comparison holds for all values of the symbols,
+for none, or is a `Maybe`. Without symbols these are plain integers.
 """
 
 import math
@@ -158,7 +158,7 @@ def compare(predicate: str, a: Num, b: Num) -> Bools | Maybe:
 def most_rows(a: Num, element: str, rows: int, beyond: int = 1) -> float:
     """Return the largest M for which the number fits into its type, where a tile has `rows` rows.
 
-    M ≥ rows·p + beyond·q, and there are no more programs than tiles: w + v ≤ M/rows. Raises Undecided if it does not
+    M > rows·p + beyond·q, and there are no more programs than tiles: rows·(w + v) < M. Raises Undecided if it does not
     fit at all.
     """
     limit = 2 ** (BITS[element] - 1) - 1
@@ -169,4 +169,4 @@ def most_rows(a: Num, element: str, rows: int, beyond: int = 1) -> float:
     _, p, q, w, v = map(np.abs, a)
     slope = np.maximum(p / max(rows, 1), q / beyond) + np.maximum(w, v) / max(rows, 1)
     room = limit - np.abs(a.c).astype(np.float64)
-    return float(np.where(slope > 0, room / np.where(slope > 0, slope, 1), np.inf).min())
+    return float(np.where(slope > 0, room / np.where(slope > 0, slope, 1) + 1, np.inf).min())

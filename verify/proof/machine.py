@@ -12,7 +12,7 @@ from verify_norm.proof.integers import BITS, Maybe, Num, Undecided, num
 from verify_norm.proof.memory import Buffer, NotProved, Pointer, Values
 from verify_norm.proof.stages import Stage, joined
 from verify_norm.proof.ttir import Block, Line, Operation, Type
-from verify_norm.proof.turns import PLACES, Turns
+from verify_norm.proof.turns import PLACES, Ahead, Turns
 from verify_norm.proof.world import Launch, World
 
 OVER_ROWS, MOST = ("ΣDY·X", "ΣDY"), 2**31 - 1  # sums that are as deep as there are rows, at most
@@ -84,11 +84,13 @@ class Machine(Floats, Turns):
             self.env[name] = one
             if isinstance(one, Num) and op.type.element in BITS and op.name not in SPREADS:
                 self._fits(one, op.type.element, op.at)
-            if isinstance(one, Values):
+            if isinstance(one, (Values, Ahead)):
                 meanings = self.world.notes.setdefault(f"{self.launch.program.name} {name}", (op.at, {}))[1]
                 grows = self.world.tiles is not None and one.stage.kind in OVER_ROWS
                 depth = MOST if grows else one.stage.depth
                 meanings[one.stage.kind] = max(depth, meanings.get(one.stage.kind, 0))
+                if isinstance(one, Ahead):
+                    meanings["0"] = 0  # beyond the last tile
 
     def _fits(self, value: Num, element: str, at: Line) -> None:
         try:

@@ -92,6 +92,7 @@ class _Run:
         compare(config, call, known, memory, world, proved)
         proved.limited(world.limits)
         proved.runs, proved.rows = proved.runs + 1, max(proved.rows, at.valid)
+        proved.lines = 1 if world.shares is None else len(world.shares)
         for name, (line, meanings) in world.notes.items():
             proved.note(name, str(line), meanings)
 

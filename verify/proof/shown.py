@@ -37,6 +37,7 @@ class Proved:
     degree : of the polynomials that have to vanish
     runs : how many programs stand for all
     rows : of the largest run: what a quotient is compared with
+    lines : of programs that share the tiles, that one turn of a loop over these lines adds
     """
 
     outputs: dict[str, Stage] = field(default_factory=dict)
@@ -46,6 +47,7 @@ class Proved:
     degree: int = 0
     runs: int = 0
     rows: int = 0
+    lines: int = 1
 
     def add(self, other: "Proved") -> None:
         """Add what has been shown of a call for other M."""
@@ -56,7 +58,7 @@ class Proved:
         self.failures |= other.failures
         self.limited(other.limits)
         self.degree, self.rows = max(self.degree, other.degree), max(self.rows, other.rows)
-        self.runs += other.runs
+        self.runs, self.lines = self.runs + other.runs, max(self.lines, other.lines)
 
     def limited(self, limits: Mapping[Line, float]) -> None:
         """Add the largest M that lines allow."""

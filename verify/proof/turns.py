@@ -32,14 +32,19 @@ SUMS = ("0", "DY", "ΣDY", "ΣDY·X")  # what may leave the loop: sums over rows
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """Values of a tile that is not this turn's: those at `offset` in lanes of `part` where `below` < 0, else `other`."""
+    """Values of a tile that is not this turn's: at `offset` in lanes of `part` where `below` < 0, else `other`."""
 
     buffer: Buffer
     offset: Num
-    below: Num
+    below: Any
     part: Bools
     other: Values
     op: Operation
+
+    @property
+    def stage(self) -> Stage:
+        """Return what the values are."""
+        return self.buffer.stage(slice(None))
 
     def map(self, function: Any) -> "Ahead":
         """Return the values with all arrays changed alike, as a broadcast does."""
@@ -115,7 +120,9 @@ class Turns:
         assert tiles is not None
         last = mul(sub(tiles, num(1)), num(each))
         whole = compare("slt", last, stop), compare("sle", stop, mul(tiles, num(each)))
-        taken = each > 0 and start.equals(mul(self.pid[0], num(each))) and step.equals(mul(self.launch.grid[0], num(each)))
+        taken = (
+            each > 0 and start.equals(mul(self.pid[0], num(each))) and step.equals(mul(self.launch.grid[0], num(each)))
+        )
         if not taken or any(isinstance(one, Maybe) or not one.all() for one in whole):
             what = "expected every tile once: from the program's number to the number of tiles, by that of programs"
             raise NotProved("reach", f"the bounds of a loop over tiles; {what}", op.at)
@@ -158,12 +165,14 @@ class Turns:
             following = begun.at(add(num(0, p=1), self.launch.grid[0]))
             if not following.equals(second) and not self.world.last:
                 raise NotProved("meaning", "what a turn loads ahead is not what the next turn takes", op.at)
-            return None  # of a tile beyond the last
+            return replace(begun, below=None)  # of a tile beyond the last: nothing can use it
         if not isinstance(second, Values) or first.v.shape != second.v.shape:
             raise NotProved("reach", "a value that is not of one kind in all turns of a loop", op.at)
         adds = (f.sub(second.v, given.v) == first.v).all() and (first.bad == second.bad).all()
         if not adds:
-            raise NotProved("meaning", "a turn of the loop adds what the turns before decide, not its tile alone", op.at)
+            raise NotProved(
+                "meaning", "a turn of the loop adds what the turns before decide, not its tile alone", op.at
+            )
         more = second.stage.depth - first.stage.depth
         stage = second.stage._replace(depth=first.stage.depth)
         stage = stage._replace(folds=stage.folds + more) if lines else stage._replace(turns=stage.turns + more)

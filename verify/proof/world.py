@@ -57,7 +57,7 @@ class Launch:
     """A launch: its kernel, arguments in the order of the parameters, grid and warps.
 
     It may begin `early`, before the launch before it ends; that of the `first` one may still write the call's inputs.
-    `way` is what its programs are where M is a symbol: "tiles" one or several of each tile, "shared" programs that share
+    `way` is what its programs are where M is a symbol: "tiles" one or several of each tile, "shared" some that share
     the tiles, "whole" as many for every M.
     """
 
