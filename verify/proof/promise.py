@@ -9,7 +9,7 @@ from verify_norm.core.spec import Contract
 from verify_norm.proof.memory import NotProved
 from verify_norm.proof.shapes import Form
 from verify_norm.proof.shown import Configuration, Proved
-from verify_norm.reference.rounding import Arithmetic
+from verify_norm.reference.arithmetic import Arithmetic
 
 LANES = (128, 64, 32, 16, 8, 4, 2, 1)
 SUMS = {"MEAN": False, "VAR": True, "C1": True, "C2": False, "ΣDY·X": True, "ΣDY": False}  # of products or of terms

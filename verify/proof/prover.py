@@ -115,7 +115,7 @@ class _Run:
         if isinstance(event["grid"][0], Affine):
             return "shared", (num(1, w=1, v=1), one, one), [(num(0, w=1), num(0), num(0))]
         x, y, z = event["grid"]
-        programs = [(num(i), num(j), num(k)) for k in range(z) for j in range(y) for i in range(x)]
+        programs: list[Pid] = [(num(i), num(j), num(k)) for k in range(z) for j in range(y) for i in range(x)]
         return "whole" if at.rows else "", (num(x), num(y), num(z)), programs
 
 

@@ -168,8 +168,9 @@ class Rules:
         deepest = max(left.depth, right.depth)
         depth = deepest + 1 if rule.sums else deepest if rule.keeps else rule.depth
         midway = {f"{ONCE_ROUNDED[a.kind]}={a.narrow}" for a in (left, right) if a.narrow}
-        more = {"turns": max(left.turns, right.turns), "folds": max(left.folds, right.folds)} if rule.sums else {}
-        return Stage(rule.result, depth, words=left.words | right.words | midway, degree=degree, roots=roots, **more)
+        turns, folds = (max(left.turns, right.turns), max(left.folds, right.folds)) if rule.sums else (0, 0)
+        words = left.words | right.words | midway
+        return Stage(rule.result, depth, words=words, degree=degree, roots=roots, turns=turns, folds=folds)
 
 
 def unknown(why: str, degree: int = 0, roots: int = 0) -> Stage:

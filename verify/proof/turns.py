@@ -183,7 +183,7 @@ class Turns:
     def _repeated(self, buffer: Buffer, index: Any, values: Values, op: Operation) -> None:
         """Compare what the second run of a turn stores with the first; raises NotProved."""
         assert self.again is not None
-        before, at, stored = self.again.pop(0) if self.again else (None, None, values)
+        before, at, stored = self.again.pop(0) if self.again else (None, np.zeros(0), values)
         same = before is buffer and np.array_equal(at, index) and values.stage == stored.stage
         if not same or (values.v != stored.v).any() or (values.bad != stored.bad).any():
             raise NotProved("meaning", f"what is written to {buffer.name} depends on the turns before", op.at)
