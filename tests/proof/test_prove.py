@@ -185,7 +185,7 @@ def test_what_a_turn_loads_ahead_is_what_the_next_takes(old, new, certificates):
     if not old:
         assert not prove_form(config, form, kernels).failures
         return
-    with pytest.raises(NotProved, match="ahead|does not move by its program's rows|a mask by a comparison"):
+    with pytest.raises(NotProved, match=r"ahead|does not move by its program's rows|a mask by a comparison"):
         prove_form(config, form, kernels)
 
 
