@@ -1,29 +1,33 @@
 """What proofs reach: our kernels at six lengths, the zoo's wrong Triton kernels, and errors of runs beside the bounds.
 
     python benchmarks/proofs.py lengths zoo errors    # any of the three; results/proofs.json, on a CPU, in minutes
+    python benchmarks/proofs.py gpu --seconds 1.5 --to FILE    # on a GPU, after "errors": that of "errors" there
 
 "lengths" proves kernels of ours, and those of other files (`--also FILE:FUNCTION=OPERATOR`), and says for which M.
 "zoo" tries to prove each wrong Triton kernel, and compares the line that is named with `RIGHT`. "errors" runs
 configurations that are proved, in Triton's interpreter and with the certificate's contract, and says the largest error
-over its bound.
+over its bound. "gpu" runs the same with the recorded contracts, and rows of 4 numbers as `exhaust` does, each for so
+many seconds.
 """
 
 import argparse
 import json
 import linecache
 import os
+import sys
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-os.environ["TRITON_INTERPRET"] = "1"
+if "gpu" not in sys.argv:
+    os.environ["TRITON_INTERPRET"] = "1"
 
 import verify_norm
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.proof.certificate import certificate, versions
 from verify_norm.proof.prove import REACH, Asked, prove
-from verify_norm.proof.prover import Configuration
+from verify_norm.proof.shown import Configuration
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results/proofs.json"
@@ -60,6 +64,7 @@ RUN = [("layernorm_fwd", n, dtype) for n in (64, 1000, 4096) for dtype in TYPES]
 RUN += [("rmsnorm_fwd", n, dtype) for n in (64, 5120) for dtype in TYPES]
 RUN += [("add_rmsnorm_fwd", 1000, dtype) for dtype in TYPES]
 RUN += [("layernorm_bwd", 64, "float32"), ("rmsnorm_bwd", 1000, "float32")]
+RUN += [("layernorm_fwd", 4, "bfloat16"), ("rmsnorm_fwd", 4, "bfloat16")]  # of rows that `exhaust` counts
 
 
 def asked(kernel: str, op: str, n: int, dtype: str, most: int = 2**31 - 1) -> Asked:
@@ -122,24 +127,48 @@ def errors() -> list[dict[str, Any]]:
     rows = []
     found = [certificate(one) for one in prove([asked(op, op, n, dtype) for op, n, dtype in RUN])]
     for one, (op, n, dtype) in zip(found, RUN, strict=True):
-        only = f"N={n},contiguous,weight,weight_dtype=x,eps=1e-5,ndim=2" + f",M={ROWS}" * op.endswith("_bwd")
-        only += ",bias" * op.startswith("layernorm") + ",weight_offset=0" * ("rmsnorm" in op)
-        report = verify_norm.verify(
-            op,
-            dtypes=dtype,
-            checks="accuracy",
-            contract=one["contract"],
-            only=only,
-            examples=100,
-            seconds=20,
-            device="cpu",
-            allow_incomplete=True,
-            config=False,
-        )
-        ratios = {tally.output: round(tally.ratio, 4) for tally in report.tallies}
         row = {"kernel": op, "N": n, "dtype": dtype, "M": one["domain"], "contract": one["contract"]}
-        rows.append(row | {"proved": one["proved"], "cases": report.cases, "largest error over its bound": ratios})
+        rows.append(row | {"proved": one["proved"]} | _largest(op, n, dtype, one["contract"], "cpu", 20))
         print(rows[-1], flush=True)
+    return rows
+
+
+def _largest(op: str, n: int, dtype: str, contract: str, device: str, seconds: float) -> dict[str, Any]:
+    """Return the cases of a run, and the largest error of each output over its bound."""
+    only = f"N={n},contiguous,weight,weight_dtype=x,eps=1e-5,ndim=2"
+    only += ",bias" * op.startswith("layernorm") + ",weight_offset=0" * ("rmsnorm" in op)
+    report = verify_norm.verify(
+        op,
+        dtypes=dtype,
+        checks="accuracy",
+        contract=contract,
+        only=only,
+        examples=100,
+        seconds=seconds,
+        device=device,
+        allow_incomplete=True,
+        config=False,
+    )
+    return {"cases": report.cases, "largest error over its bound": _ratios(report.tallies)}
+
+
+def _ratios(tallies: Any) -> dict[str, float]:
+    return {tally.output: round(tally.ratio, 4) for tally in tallies}
+
+
+def on_device(certified: list[dict[str, Any]], device: str, seconds: float) -> list[dict[str, Any]]:
+    """Return the errors of runs of what has been proved, and of rows of 4 numbers one after the other."""
+    rows = []
+    for one in certified:
+        op, n, dtype, contract = (one[name] for name in ("kernel", "N", "dtype", "contract"))
+        row = {name: one[name] for name in ("kernel", "N", "dtype", "M", "contract", "proved")}
+        rows.append(row | _largest(op, n, dtype, contract, device, seconds))
+        print(rows[-1], flush=True)
+        if n == 4:
+            choice = {"space": "rows4", "dtype": dtype, "contract": contract, "config": False}
+            found = verify_norm.exhaust(op, seconds=seconds, device=device, **choice)
+            rows.append(row | {"cases": found.scope, "largest error over its bound": _ratios(found.tallies)})
+            print(rows[-1], flush=True)
     return rows
 
 
@@ -165,21 +194,31 @@ def recorded(kept: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _name(device: str) -> str:
+    import torch
+
+    return torch.cuda.get_device_name() if device != "cpu" else "CPU"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="+", choices=("lengths", "zoo", "errors"))
+    parser.add_argument("parts", nargs="+", choices=("lengths", "zoo", "errors", "gpu"))
     parser.add_argument("--also", nargs="*", default=[], metavar="FILE:FUNCTION=OPERATOR", help="kernels to prove too")
+    parser.add_argument("--device", default="cuda", help="of gpu; cpu tries it")
+    parser.add_argument("--seconds", type=float, default=1.5, help="of each configuration, with gpu")
+    parser.add_argument("--to", type=Path, default=RESULTS, help="the file that is written")
     options = parser.parse_args()
     kept = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
     parts = {"lengths": lambda: lengths(options.also), "zoo": zoo, "errors": errors}
+    parts["gpu"] = lambda: on_device(kept["errors"]["rows"], options.device, options.seconds)
     for name in options.parts:
         kept[name] = {
             "date": str(datetime.now(UTC).date()),
             "versions": versions(),
-            "device": "CPU",
+            "device": _name(options.device) if name == "gpu" else "CPU",
             "rows": parts[name](),
         }
-        RESULTS.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        options.to.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     print(*recorded(kept), sep="\n")
 
 

@@ -89,13 +89,14 @@ def test_conditions_are_known_where_what_is_open_does_not_matter(name, of):
 @pytest.mark.parametrize(
     ("number", "element", "rows", "most"),
     [
-        (num(0, 1024), "i32", 8, (2**31 - 1) * 8 / 1024),  # p programs of 8 rows
-        (num(0, 0, 3), "i32", 8, (2**31 - 1) / 3),
-        (num(47, 1024, 3), "i32", 8, (2**31 - 1 - 47) / (128 + 3)),
+        (num(0, 1024), "i32", 8, (2**31 - 1) * 8 / 1024 + 1),  # p programs of 8 rows
+        (num(0, 0, 3), "i32", 8, (2**31 - 1) / 3 + 1),
+        (num(47, 1024, 3), "i32", 8, (2**31 - 1 - 47) / 128 + 1),
+        (num(47, 8, 0, 24, -32), "i32", 8, (2**31 - 1 - 47) / (1 + 4) + 1),
         (num(2**31 - 1), "i32", 8, np.inf),
         (num(-(2**31)), "i32", 8, np.inf),
-        (num(100, 1), "i8", 1, 27),
-        (num([0, 1], 1), "i64", 1, 2**63 - 2),
+        (num(100, 1), "i8", 1, 28),
+        (num([0, 1], 1), "i64", 1, 2**63 - 1),
     ],
 )
 def test_for_which_numbers_of_rows_a_number_fits_into_its_type(number, element, rows, most):

@@ -15,9 +15,9 @@ from verify_norm.proof.stages import Stage
 SIZE = 4
 
 
-def buffer(role="output", slope=0, of_all=False):
+def buffer(role="output", slope=0, of_lines=False):
     made = Buffer("b", role, SIZE, slope, None, np.arange(SIZE, dtype=np.uint64) if role == "input" else None)
-    made.of_all = of_all
+    made.of_lines = of_lines
     return made
 
 
@@ -53,6 +53,30 @@ def test_addresses_outside(address, why):
     assert caught.value.what == "memory"
 
 
+LINES = {  # of 1 + 8·w + v programs, each with two parts of two elements: c, w, v of an address; the element and line
+    "the first line": ((0, 16, 0), (0, 0)),
+    "the last of 8": ((15, 16, 0), (1, 7)),
+    "the second part": ((2 + 6 + 1, 32, 2), (3, 3)),
+    "a line too far": ((16, 16, 0), "no line of a program"),
+    "before the first": ((-1, 16, 0), "no line of a program"),
+    "a third part": ((4, 48, 4), "no line of a program"),
+    "of every second program": ((0, 32, 0), "does not move by lines"),
+    "of another part's lines": ((0, 32, 1), "does not move by lines"),
+}
+
+
+@pytest.mark.parametrize(("address", "want"), LINES.values(), ids=list(LINES))
+def test_lines_of_programs(address, want):
+    made, (c, w, v) = buffer(of_lines=True), address
+    made.line(num(np.array([0]), w=16), np.ones(1, bool), 8, NOWHERE)  # a line has two elements
+    offset, active = num(np.array([c]), 0, 0, w, v), np.ones(1, bool)
+    if isinstance(want, tuple):
+        assert [int(one[0]) for one in made.line(offset, active, 8, NOWHERE)] == list(want)
+        return
+    with pytest.raises(NotProved, match=want):
+        made.line(offset, active, 8, NOWHERE)
+
+
 def test_what_is_stored_is_loaded_in_a_later_launch_alone():
     made = buffer()
     store(made, 2, 0)
@@ -82,14 +106,13 @@ def after_a_load(made):
     ("made", "act", "why"),
     [
         (buffer("input"), lambda made: store(made, 0), "the input b is written"),
-        (buffer(of_all=True), lambda made: store(made, 0), "which all programs share"),
         (buffer(), lambda made: store(made, 1, 1), "is written twice"),
         (buffer(), twice, "is written twice"),
         (buffer(), after_a_load, "written in the launch that reads it"),
         (buffer("input"), lambda made: made.fill(), "torch writes to the input b"),
         (buffer("input"), lambda made: made.spoil(1), "torch writes to the input b"),
     ],
-    ids=["input", "shared", "two lanes", "two launches", "a read before", "zeros", "torch"],
+    ids=["input", "two lanes", "two launches", "a read before", "zeros", "torch"],
 )
 def test_stores_that_no_proof_allows(made, act, why):
     with pytest.raises(NotProved, match=why):

@@ -13,7 +13,7 @@ from verify_norm.loading.registry import load
 from verify_norm.proof import standing as module
 from verify_norm.proof.certificate import certificate
 from verify_norm.proof.prove import Asked, prove
-from verify_norm.proof.prover import Configuration
+from verify_norm.proof.shown import Configuration
 from verify_norm.proof.standing import standing
 
 SUPPORT = Path(__file__).parent.parent / "support"

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from verify_norm.proof.memory import NotProved
-from verify_norm.proof.prover import Configuration, prove_form
+from verify_norm.proof.prover import prove_form
 from verify_norm.proof.replay.check import check
 from verify_norm.proof.replay.reading import Rejected
 from verify_norm.proof.shapes import Affine, Form, form
+from verify_norm.proof.shown import Configuration
 
 RIGHT = json.loads((Path(__file__).parent.parent / "support" / "certificate.json").read_text(encoding="utf-8"))
 ((DIGEST, KERNEL),) = RIGHT["kernels"].items()

@@ -157,3 +157,77 @@ def coarse_fwd(x, residual, weight, eps):
 
 def addends_fwd(x, residual, weight, eps):
     return _of_sum(x, residual, weight, eps, "addends")
+
+
+@triton.jit(do_not_specialize=["M"])
+def _shared(DX, DY, X, W, Rstd, Lines, M, N, R: tl.constexpr, BLOCK: tl.constexpr, WAY: tl.constexpr):
+    """Programs take the tiles of R rows in turn; a line each of what they add up."""
+    cols, lane = tl.arange(0, BLOCK), tl.arange(0, R)
+    inside = (cols < N)[None, :]
+    w = tl.load(W + cols, mask=cols < N, other=0.0).to(tl.float32)[None, :]
+    dw = tl.zeros([1, BLOCK], tl.float32)
+    if WAY == "begun":
+        dw += 1.0
+    first, programs = tl.program_id(0).to(tl.int64), tl.num_programs(0).to(tl.int64)
+    last = M // R if WAY == "short" else (M + R - 1) // R + (WAY == "long")
+    for tile in tl.range(first * (WAY != "first"), last, programs + (WAY == "skips") - (WAY == "twice")):
+        row = (first if WAY == "own" else tile) * R + lane
+        kept = (row < M)[:, None] & inside
+        rstd = tl.load(Rstd + row, mask=row < M, other=0.0)[:, None]
+        x = tl.load(X + row[:, None] * N + cols[None, :], mask=kept, other=0.0).to(tl.float32) * rstd
+        dy = tl.load(DY + row[:, None] * N + cols[None, :], mask=kept, other=0.0).to(tl.float32)
+        g = dy * w
+        along = tl.sum(g * x, axis=1)[:, None] / N
+        if WAY == "product":
+            dw = dw + tl.sum(dy * x, axis=0)[None, :] + dw
+        elif WAY == "last tile":
+            dw = tl.sum(dy * x, axis=0)[None, :]
+        else:
+            dw += tl.sum(dy * x, axis=0)[None, :]
+        tl.store(DX + row[:, None] * N + cols[None, :], rstd * (g - x * along), mask=kept)
+        if WAY == "inside":
+            tl.store(Lines + first * N + cols[None, :], dw, mask=inside)
+    part = cols < N - (WAY == "part")
+    if WAY != "inside":
+        tl.store(Lines + first * N + cols[None, :], dw, mask=part[None, :])
+
+
+@triton.jit(do_not_specialize=["lines"])
+def _added_up(Lines, DW, lines, N, R: tl.constexpr, BLOCK: tl.constexpr, WAY: tl.constexpr):
+    """Add the lines of all programs, R at a time."""
+    cols, lane = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK), tl.arange(0, R)
+    total = tl.zeros([R, BLOCK], tl.float32)
+    bound = lines // R * R if WAY == "whole" else lines + (WAY == "beyond") - (WAY == "misses")
+    for start in tl.range(R * (WAY == "from"), bound, R):
+        line = start + lane
+        there = lane < lines if WAY == "lane" else line < lines + (WAY == "one more")
+        kept = there[:, None] & (cols < N)[None, :]
+        other = 1.0 if WAY == "other" else 0.0
+        total += tl.load(Lines + line[:, None].to(tl.int64) * N + cols[None, :], mask=kept, other=other)
+    tl.store(DW + cols, tl.sum(total, axis=0), mask=cols < N)
+
+
+def _shared_bwd(dy, x, weight, rstd, way="", fold="", rows=2):
+    (m, n), dx, dw = x.shape, torch.empty_like(x), torch.empty_like(weight)
+    tiles = -(-m // rows)
+    programs = min(tiles, 24)
+    lines = torch.empty((programs, n), dtype=torch.float32, device=x.device)
+    block = triton.next_power_of_2(n)
+    _shared[(programs,)](dx, dy, x, weight, rstd, lines, m, n, rows, block, way)
+    _added_up[(triton.cdiv(n, 64),)](lines, dw, programs, n, 4, 64, fold)
+    return dx, dw
+
+
+def _way(way="", fold="", rows=2):
+    def gradients(dy, x, weight, rstd):
+        return _shared_bwd(dy, x, weight, rstd, way, fold, rows)
+
+    return gradients
+
+
+turns_bwd, rows_bwd = _way(), _way(rows=1)
+own_bwd, short_bwd, first_bwd, skips_bwd = _way("own"), _way("short"), _way("first"), _way("skips")
+twice_bwd, begun_bwd, product_bwd = _way("twice"), _way("begun"), _way("product")
+last_tile_bwd, inside_bwd, part_bwd, long_bwd = _way("last tile"), _way("inside"), _way("part"), _way("long")
+misses_bwd, beyond_bwd, whole_bwd, from_bwd = (_way(fold=one) for one in ("misses", "beyond", "whole", "from"))
+lane_bwd, other_bwd, one_more_bwd = (_way(fold=one) for one in ("lane", "other", "one more"))

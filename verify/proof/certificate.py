@@ -9,7 +9,8 @@ from verify_norm.core.known import whole
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Tensor
 from verify_norm.proof.field import P
-from verify_norm.proof.prove import Outcome, depths
+from verify_norm.proof.promise import OVER_ROWS, depths, growing
+from verify_norm.proof.prove import Outcome
 from verify_norm.proof.prover import SEEDS
 from verify_norm.proof.recording import DEVICE
 from verify_norm.proof.replay.check import check
@@ -23,7 +24,8 @@ TRUSTED = (
     "a product and a sum may become one fma, which has one rounding less",
     "div.full.f32 errs by 2 ulp, sqrt.approx.ftz.f32 by 2^-23, rsqrt.approx.ftz.f32 by 2^-22.9 (PTX ISA 8.5, 9.7.3)",
     "libdevice's rsqrt errs by 2 ulp, its sqrt by half an ulp (CUDA C++ programming guide, mathematical functions)",
-    "the host's launches for every M are affine in M: read from calls of 24 sizes, 1 to 70001",
+    "the host's launches for every M are affine in M, and in the number G of programs that share tiles, at most one a "
+    "tile; how G depends on M enters depths alone: read from calls of 24 sizes, 1 to 70001",
     "hints of alignment (tl.multiple_of), and prefetches, which change no value",
     "a call's host code: what it keeps from call to call is not seen",
     "assembly that the kernels here use to widen 16-bit numbers, to prefetch, and to wait for a launch",
@@ -64,7 +66,7 @@ def _written(outcome: Outcome) -> dict[str, Any]:
     fixed |= {"groups": config.groups, "positions": config.positions} if config.groups else {}
     head = {"schema": SCHEMA, "kernel": asked.kernel, "bind": asked.bind, "op": config.op, "proved": outcome.holds}
     if not outcome.holds:
-        return {**head, "fixed": fixed, "reasons": outcome.reasons, "versions": versions()}
+        return {**head, "fixed": fixed, "reasons": outcome.reasons, "alone": outcome.alone, "versions": versions()}
     assert outcome.contract is not None
     named = {tensor.name: tensor for tensor in OPS[config.op].outputs}
     return {
@@ -75,7 +77,7 @@ def _written(outcome: Outcome) -> dict[str, Any]:
         "symbolic": "every input that is finite and in which nothing overflows",
         "contract": whole(outcome.contract),
         "outputs": {name: _theorem(outcome, named[name]) for name in outcome.proved.outputs},
-        "depths": depths(outcome.proved),
+        "depths": depths(outcome.proved) | {kind: str(one) for kind, one in growing(outcome.proved, outcome.forms)},
         "probability": _probability(outcome),
         "asked": {"rows": asked.rows, "most_rows": asked.most_rows},
         "values": outcome.proved.values,
@@ -100,18 +102,25 @@ def _theorem(outcome: Outcome, tensor: Tensor) -> dict[str, str]:
         f"once, is {FORMULAS[name]} over the reals, and differs from it by at most δ and half an ulp of its type. δ is "
         f"the error of {config.op} for the contract, before the last rounding."
     )
+    for kind, depth in growing(outcome.proved, outcome.forms):
+        if kind == OVER_ROWS.get(name):
+            words += f" No term of a sum over rows meets more roundings than {depth}."
     return {"meaning": outcome.proved.outputs[name].kind, "formula": FORMULAS[name], "theorem": words}
 
 
 def plain_forms(forms: Sequence[tuple[str, Form]]) -> list[dict[str, Any]]:
     """Return forms of launches as JSON."""
-    return [{"M": words, "rows": one.rows, "each": one.each, "call": _plain(one.call)} for words, one in forms]
+    return [
+        {"M": words, "rows": one.rows, "each": one.each, "programs": one.programs and list(one.programs)}
+        | {"call": _plain(one.call)}
+        for words, one in forms
+    ]
 
 
 def _plain(value: Any) -> Any:
-    """Return a call as JSON, each `Affine` as {"times M": …, "plus": …}."""
+    """Return a call as JSON, each `Affine` as {"times M": …, "plus": …}, or "times G"."""
     if isinstance(value, Affine):
-        return {"times M": value.slope, "plus": value.base}
+        return {f"times {value.of}": value.slope, "plus": value.base}
     if isinstance(value, Mapping):
         return {key: _plain(one) for key, one in value.items()}
     return [_plain(one) for one in value] if isinstance(value, list) else value

@@ -1,12 +1,13 @@
-"""Integers that are affine in two symbols: c + a·p + b·q with p, q ≥ 0 and arrays c, a, b over the lanes of a tensor.
+"""Integers that are affine in four symbols p, q, w, v ≥ 0, with arrays of coefficients over the lanes of a tensor.
 
-p is the number of the program, and q what M exceeds the rows of that program by. A comparison holds for all p and q,
-for none, or is a `Maybe`. With a = b = 0 these are plain integers.
+p is the number of a tile of rows, and q what M exceeds the rows up to that tile by. Where programs share the tiles, w
+is the number of the program, and v that of the programs behind it. A comparison holds for all values of the symbols,
+for none, or is a `Maybe`. Without symbols these are plain integers.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Optional
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,15 +23,20 @@ class Undecided(Exception):  # noqa: N818  (a reason, not a fault)
 
 @dataclass(frozen=True, slots=True)
 class Maybe:
-    """A condition that holds where it says `yes`, and depends on the symbols where it is `open`."""
+    """A condition that holds where it says `yes`, and depends on the symbols where it is `open`.
+
+    There it holds where `below` is negative; None if it is no comparison of two numbers.
+    """
 
     why: str
     yes: Bools
     open: Bools
+    below: Optional["Num"] = None
 
     def map(self, function: Any) -> "Maybe":
-        """Return the condition with both arrays changed alike, as a broadcast does."""
-        return Maybe(self.why, function(self.yes), function(self.open))
+        """Return the condition with all arrays changed alike, as a broadcast does."""
+        below = None if self.below is None else self.below.map(function)
+        return Maybe(self.why, function(self.yes), function(self.open), below)
 
 
 def undecided(why: str, shape: tuple[int, ...] = ()) -> Maybe:
@@ -51,41 +57,47 @@ def logical(name: str, a: Bools | Maybe, b: Bools | Maybe) -> Bools | Maybe:
         yes, unknown = (x ^ y) & ~u & ~v, u | v
     else:
         raise Undecided(f"{name} of conditions")
-    return Maybe(why or other, yes & ~unknown, unknown) if unknown.any() else np.asarray(yes)
+    below = [one.below for one in (a, b) if isinstance(one, Maybe)]
+    alone = below[0] if name == "andi" and len(below) == 1 else None
+    return Maybe(why or other, yes & ~unknown, unknown, alone) if unknown.any() else np.asarray(yes)
 
 
-@dataclass(frozen=True, slots=True)
-class Num:
-    """c + p·(program) + q·(rows beyond)."""
+class Num(NamedTuple):
+    """c + p·(tile) + q·(rows beyond) + w·(program) + v·(programs beyond); a coefficient may be one for all lanes."""
 
     c: Ints
     p: Ints
     q: Ints
+    w: Ints
+    v: Ints
 
     @property
     def plain(self) -> bool:
         """Return whether no symbol occurs in it."""
-        return not (self.p.any() or self.q.any())
+        return not any(part.any() for part in self[1:])
 
     def map(self, function: Any) -> "Num":
-        """Return the number with its three arrays changed alike, as a broadcast does."""
-        return Num(function(self.c), function(self.p), function(self.q))
+        """Return the number with its arrays changed alike, as a broadcast does."""
+        return Num(function(self.c), *(function(part) if part.ndim else part for part in self[1:]))
+
+    def equals(self, other: "Num") -> bool:
+        """Return whether both are the same number, whatever the symbols are."""
+        return all(bool((mine == theirs).all()) for mine, theirs in zip(self, other, strict=True))
 
 
-def num(value: Any, p: int = 0, q: int = 0) -> Num:
+def num(value: Any, p: int = 0, q: int = 0, w: int = 0, v: int = 0) -> Num:
     """Return a number from an array or an integer."""
-    c = np.asarray(value, np.int64)
-    return Num(c, np.full_like(c, p), np.full_like(c, q))
+    return Num(*(np.asarray(part, np.int64) for part in (value, p, q, w, v)))
 
 
 def add(a: Num, b: Num) -> Num:
     """Return a + b."""
-    return Num(a.c + b.c, a.p + b.p, a.q + b.q)
+    return Num(*(np.asarray(x + y) for x, y in zip(a, b, strict=True)))
 
 
 def sub(a: Num, b: Num) -> Num:
     """Return a − b."""
-    return Num(a.c - b.c, a.p - b.p, a.q - b.q)
+    return Num(*(np.asarray(x - y) for x, y in zip(a, b, strict=True)))
 
 
 def mul(a: Num, b: Num) -> Num:
@@ -93,7 +105,7 @@ def mul(a: Num, b: Num) -> Num:
     if not a.plain and not b.plain:
         raise Undecided("a product of two numbers that depend on the program")
     a, b = (a, b) if b.plain else (b, a)
-    return a.map(lambda part: part * b.c)
+    return Num(*(np.asarray(part * b.c) for part in a))
 
 
 def divide(a: Num, b: Num, *, remainder: bool, signed: bool = True) -> Num:
@@ -106,15 +118,16 @@ def divide(a: Num, b: Num, *, remainder: bool, signed: bool = True) -> Num:
         quotient = np.where((a.c < 0) != (b.c < 0), -(np.abs(a.c) // np.abs(b.c)), np.abs(a.c) // np.abs(b.c))
         return num(a.c - quotient * b.c if remainder else quotient)
     low, _ = bounds(a)
-    if (a.p % b.c).any() or (a.q % b.c).any() or (low < 0).any() or (b.c < 0).any():
+    if any((part % b.c).any() for part in a[1:]) or (low < 0).any() or (b.c < 0).any():
         raise Undecided("a quotient that depends on the program")
-    return num(a.c % b.c) if remainder else a.map(lambda part: part // b.c)
+    return num(a.c % b.c) if remainder else Num(*(np.asarray(part // b.c) for part in a))
 
 
 def bounds(a: Num) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the least and the largest value over all p, q ≥ 0."""
-    low = np.where((a.p < 0) | (a.q < 0), -np.inf, a.c)
-    high = np.where((a.p > 0) | (a.q > 0), np.inf, a.c)
+    """Return the least and the largest value over all p, q, w, v ≥ 0."""
+    _, p, q, w, v = a
+    low = np.where((p < 0) | (q < 0) | (w < 0) | (v < 0), -np.inf, a.c)
+    high = np.where((p > 0) | (q > 0) | (w > 0) | (v > 0), np.inf, a.c)
     return low, high
 
 
@@ -126,7 +139,8 @@ def compare(predicate: str, a: Num, b: Num) -> Bools | Maybe:
                 "an unsigned comparison of what may be negative", np.broadcast_shapes(a.c.shape, b.c.shape)
             )
         predicate = f"s{predicate[1:]}"
-    low, high = bounds(sub(a, b))
+    difference = sub(a, b)
+    low, high = bounds(difference)
     yes, no = {
         "slt": (high < 0, low >= 0),
         "sle": (high <= 0, low > 0),
@@ -136,19 +150,23 @@ def compare(predicate: str, a: Num, b: Num) -> Bools | Maybe:
         "ne": ((low > 0) | (high < 0), (low == 0) & (high == 0)),
     }[predicate]
     yes, no = np.asarray(yes), np.asarray(no)
-    return yes if (yes | no).all() else Maybe("a comparison that depends on the number of rows", yes, ~(yes | no))
+    below = {"slt": difference, "sgt": sub(b, a)}.get(predicate)
+    why = "a comparison that depends on the number of rows"
+    return yes if (yes | no).all() else Maybe(why, yes, ~(yes | no), below)
 
 
-def most_rows(a: Num, element: str, rows: int) -> float:
-    """Return the largest M for which the number fits into its type, where a program has `rows` rows.
+def most_rows(a: Num, element: str, rows: int, beyond: int = 1) -> float:
+    """Return the largest M for which the number fits into its type, where a tile has `rows` rows.
 
-    M = rows·p + q + …, so p ≤ M/rows and q ≤ M. Raises Undecided if it does not fit at all.
+    M > rows·p + beyond·q, and there are no more programs than tiles: rows·(w + v) < M. Raises Undecided if it does not
+    fit at all.
     """
     limit = 2 ** (BITS[element] - 1) - 1
     if a.c.size == 0:
         return math.inf
     if (a.c > limit).any() or (a.c < -limit - 1).any():
         raise Undecided(f"a number that does not fit into {element}")
-    slope = np.abs(a.p) / max(rows, 1) + np.abs(a.q)
+    _, p, q, w, v = map(np.abs, a)
+    slope = np.maximum(p / max(rows, 1), q / beyond) + np.maximum(w, v) / max(rows, 1)
     room = limit - np.abs(a.c).astype(np.float64)
-    return float(np.where(slope > 0, room / np.where(slope > 0, slope, 1), np.inf).min())
+    return float(np.where(slope > 0, room / np.where(slope > 0, slope, 1) + 1, np.inf).min())

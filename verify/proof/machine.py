@@ -12,8 +12,10 @@ from verify_norm.proof.integers import BITS, Maybe, Num, Undecided, num
 from verify_norm.proof.memory import Buffer, NotProved, Pointer, Values
 from verify_norm.proof.stages import Stage, joined
 from verify_norm.proof.ttir import Block, Line, Operation, Type
+from verify_norm.proof.turns import PLACES, Ahead, Turns
 from verify_norm.proof.world import Launch, World
 
+OVER_ROWS, MOST = ("ΣDY·X", "ΣDY"), 2**31 - 1  # sums that are as deep as there are rows, at most
 FLOATS = ("f16", "bf16", "f32", "f64")
 WIDEN = {  # assembly that converts two packed numbers of 16 bits to float32, and their type
     "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;": "bf16",
@@ -30,7 +32,7 @@ NOTHING = (  # assembly that changes no value
 Value = Any  # Num, Values, Pointer, an array of bool, or a Maybe
 
 
-class Machine(Floats):
+class Machine(Floats, Turns):
     """One program of a launch. Method `_x_y` runs the operation x.y, or those of `ALIKE`."""
 
     def __init__(self, world: World, launch: Launch, pid: tuple[Num, ...]) -> None:
@@ -82,13 +84,17 @@ class Machine(Floats):
             self.env[name] = one
             if isinstance(one, Num) and op.type.element in BITS and op.name not in SPREADS:
                 self._fits(one, op.type.element, op.at)
-            if isinstance(one, Values):
+            if isinstance(one, (Values, Ahead)):
                 meanings = self.world.notes.setdefault(f"{self.launch.program.name} {name}", (op.at, {}))[1]
-                meanings[one.stage.kind] = max(one.stage.depth, meanings.get(one.stage.kind, 0))
+                grows = self.world.tiles is not None and one.stage.kind in OVER_ROWS
+                depth = MOST if grows else one.stage.depth
+                meanings[one.stage.kind] = max(depth, meanings.get(one.stage.kind, 0))
+                if isinstance(one, Ahead):
+                    meanings["0"] = 0  # beyond the last tile
 
     def _fits(self, value: Num, element: str, at: Line) -> None:
         try:
-            limit = integers.most_rows(value, element, self.world.rows)
+            limit = integers.most_rows(value, element, self.world.rows, self.world.beyond)
         except Undecided as error:
             raise NotProved("memory", str(error), at) from error
         self.world.limits[at] = min(limit, self.world.limits.get(at, limit))
@@ -97,7 +103,7 @@ class Machine(Floats):
 
     def _scf_for(self, op: Operation, start: Num, stop: Num, step: Num, *carried: Value) -> list[Value]:
         if not (start.plain and stop.plain and step.plain):
-            raise NotProved("reach", "a loop whose bounds depend on the number of rows", op.at)
+            return self._turns(op, start, stop, step, list(carried))
         values, body = list(carried), op.regions[0]
         for i in range(int(start.c), int(stop.c), int(step.c)):
             self.env.update(zip(body.arguments, [num(i), *values], strict=True))
@@ -184,7 +190,7 @@ class Machine(Floats):
         if isinstance(smaller, Maybe):
             raise Undecided("a minimum that depends on the number of rows")
         take = smaller if name.startswith("min") else ~smaller
-        return Num(*(np.where(take, getattr(a, part), getattr(b, part)) for part in "cpq"))
+        return Num(*(np.where(take, x, y) for x, y in zip(a, b, strict=True)))
 
     def _arith_cmpi(self, op: Operation, a: Value, b: Value) -> Value:
         if isinstance(a, Maybe) or isinstance(b, Maybe):
@@ -202,23 +208,30 @@ class Machine(Floats):
             stage = a.stage if condition.all() else b.stage if not condition.any() else joined(a.stage, b.stage)
             return Values(v, bad, self._at(stage, op), a.element)
         if isinstance(a, Num):
-            return Num(*(np.where(condition, getattr(a, part), getattr(b, part)) for part in "cpq"))
+            return Num(*(np.where(condition, x, y) for x, y in zip(a, b, strict=True)))
         if isinstance(a, np.ndarray):
             return np.where(condition, a, b)
         raise Undecided("a choice between pointers")
 
     # memory
 
-    def _tt_load(self, op: Operation, pointer: Pointer, mask: Value = None, other: Values | None = None) -> Values:
-        active = self._active(op.type.shape, mask)
-        offset = pointer.offset.map(lambda a: np.broadcast_to(a, op.type.shape))
-        buffer = pointer.buffer
-        self._early(buffer, op)
-        shape, reason = op.type.shape, self.world.reason
-        v, bad = np.zeros(shape, np.uint64), np.zeros(shape, np.int16)
-        index = buffer.locate(offset, active, op.at)
+    def _tt_load(self, op: Operation, pointer: Pointer, mask: Value = None, other: Values | None = None) -> Value:
+        pointer = Pointer(pointer.buffer, pointer.offset.map(lambda a: np.broadcast_to(a, op.type.shape)))
+        self._early(pointer.buffer, op)
         if op.type.element in BITS:
-            raise NotProved("reach", f"integers are read from {buffer.name}", op.at)
+            raise NotProved("reach", f"integers are read from {pointer.buffer.name}", op.at)
+        if isinstance(mask, Maybe) and pointer.buffer.kind == "tile":
+            return self._ahead(op, pointer, mask, other)
+        self._allowed(pointer.buffer, op)
+        if pointer.buffer.kind == "line":
+            return self._load_lines(op, pointer, mask, other)
+        return self._load(op, pointer, self._active(op.type.shape, mask), other)
+
+    def _load(self, op: Operation, pointer: Pointer, active: Any, other: Values | None) -> Values:
+        """Return what is read where lanes are active; in the others `other`, or garbage."""
+        shape, buffer, reason = active.shape, pointer.buffer, self.world.reason
+        v, bad = np.zeros(shape, np.uint64), np.zeros(shape, np.int16)
+        index = buffer.locate(pointer.offset, active, op.at)
         v[active], bad[active], missing = buffer.load(index, op.at)
         if missing.any():
             bad[active] = np.where(missing, reason(f"{buffer.name} is read before it is written", op.at), bad[active])
@@ -232,13 +245,32 @@ class Machine(Floats):
         return Values(v, bad, self._at(stage, op), op.type.element)
 
     def _tt_store(self, op: Operation, pointer: Pointer, values: Values, mask: Value = None) -> None:
-        shape = pointer.offset.c.shape
-        active = self._active(shape, mask)
-        self._early(pointer.buffer, op, stores=True)
+        buffer = pointer.buffer
+        active = self._active(pointer.offset.c.shape, mask)
+        self._early(buffer, op, stores=True)
         if not isinstance(values, Values):
-            raise NotProved("reach", f"integers are written to {pointer.buffer.name}", op.at)
-        index = pointer.buffer.locate(pointer.offset, active, op.at)
-        pointer.buffer.store(index, values, active, op.at)
+            raise NotProved("reach", f"integers are written to {buffer.name}", op.at)
+        self._allowed(buffer, op, stores=True)
+        if buffer.kind == "line":
+            index, _ = buffer.line(pointer.offset, active, 1, op.at)
+        else:
+            index = buffer.locate(pointer.offset, active, op.at)
+        if self.again is not None:
+            return self._repeated(buffer, index, values, op)
+        buffer.store(index, values, active, op.at)
+        if self.inside:
+            self.stored.append((buffer, index, values))
+        return None
+
+    def _allowed(self, buffer: Buffer, op: Operation, *, stores: bool = False) -> None:
+        """Raise NotProved where M is a symbol and these programs cannot use a buffer apart from each other."""
+        if not self.world.rows or buffer.kind in PLACES[self.launch.way, self.inside][stores]:
+            return
+        if stores and buffer.kind == "call" and self.launch.way != "whole":
+            raise NotProved("memory", f"{buffer.name}, which all programs share, is written by each of them", op.at)
+        where = "in" if self.inside else "outside of"
+        verb = "written" if stores else "read"
+        raise NotProved("reach", f"{buffer.name} is {verb} {where} the loop whose bounds depend on the rows", op.at)
 
     def _active(self, shape: tuple[int, ...], mask: Value) -> Any:
         if isinstance(mask, Maybe):

@@ -56,7 +56,7 @@ class Pointer:
 class Buffer:
     """One allocation, as `role` an "input", an "output" or "scratch"; `slope` is how far it moves with p.
 
-    One `of_all` programs of a symbolic run has no place for each of them, and is only read.
+    Where programs share tiles, one `of_lines` has `count` elements of each program: parts, each of a line a program.
     """
 
     def __init__(self, name: str, role: str, count: int, slope: int, stage: Stage | None, v: Field | None) -> None:
@@ -67,9 +67,14 @@ class Buffer:
         self.bad = np.zeros(count, np.int16)
         self.written = np.full(count, v is not None)
         self.stored = np.zeros(count, np.bool_)
-        self.at, self.dtype, self.of_all = NOWHERE, "", False
+        self.at, self.dtype, self.of_lines, self.unit = NOWHERE, "", False, 0
         self.of_this_call = False
         self.begin()
+
+    @property
+    def kind(self) -> str:
+        """Return what has elements of its own in it: each "tile", each program a "line", or the "call" alone."""
+        return "tile" if self.slope else "line" if self.of_lines else "call"
 
     def spoil(self, reason: int) -> None:
         """Let torch write what this proof does not follow; raises NotProved if it is an input."""
@@ -91,8 +96,8 @@ class Buffer:
 
     def locate(self, offset: Num, active: Bools, at: Line) -> Ints:
         """Return the elements at the addresses of active lanes, in order; raises NotProved if one may be outside."""
-        c, p, q = (np.broadcast_to(part, active.shape)[active] for part in (offset.c, offset.p, offset.q))
-        if (p != self.slope).any() or q.any():
+        c, p, *others = (np.broadcast_to(part, active.shape)[active] for part in offset)
+        if (p != self.slope).any() or any(part.any() for part in others):
             raise NotProved("memory", f"an address in {self.name} that does not move by its program's rows", at)
         outside = (c < 0) | (c >= len(self.v))
         if outside.any():
@@ -100,6 +105,25 @@ class Buffer:
             where = f"element {first} of {len(self.v)}" if not self.slope else f"element {first} of a program's rows"
             raise NotProved("memory", f"an address beyond {self.name}: {where}, of {int(outside.sum())} lanes", at)
         return np.asarray(c)
+
+    def line(self, offset: Num, active: Bools, lines: int, at: Line) -> tuple[Ints, Ints]:
+        """Return the elements at the addresses of active lanes, and of which of `lines` lines; raises NotProved.
+
+        Of G = 1 + lines·w + v programs the i-th of these lines has the number lines·w + i. Part k of a buffer begins at
+        k·unit·G, so column j of that line is at k·unit·G + unit·(lines·w + i) + j: v has the factor k·unit.
+        """
+        c, p, q, w, v = (np.broadcast_to(part, active.shape)[active] for part in offset)
+        if not len(c):
+            return c, c
+        self.unit = self.unit or max(int(w[0]) // lines - int(v[0]), 1)
+        lane, column = np.divmod(c - v, self.unit)
+        moves = (w == lines * (self.unit + v)) & (v % self.unit == 0) & (p == 0) & (q == 0)
+        if not moves.all() or len(self.v) % self.unit:
+            raise NotProved("memory", f"an address in {self.name} that does not move by lines of the programs", at)
+        outside = (lane < 0) | (lane >= lines) | (v < 0) | (v >= len(self.v))
+        if outside.any():
+            raise NotProved("memory", f"an address beyond {self.name}: no line of a program", at)
+        return np.asarray(v + column), np.asarray(lane)
 
     def load(self, index: Ints, at: Line) -> tuple[Field, NDArray[np.int16], Bools]:
         """Return values, garbage, and which elements nothing has written."""
@@ -117,8 +141,6 @@ class Buffer:
         """Write values, each element once in a call; raises NotProved."""
         if self.role == "input":
             raise NotProved("memory", f"the input {self.name} is written", at)
-        if self.of_all and len(index):
-            raise NotProved("memory", f"{self.name}, which all programs share, is written by each of them", at)
         if len(np.unique(index)) != len(index) or self.stored[index].any():
             raise NotProved("memory", f"an element of {self.name} is written twice", at)
         if self.read_now[index].any():

@@ -1,20 +1,22 @@
 """Proves configurations of a kernel, and says for what: records calls, finds the form of launches, proves them."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
 import numpy as np
 
 from verify_norm.core.errors import UsageError
-from verify_norm.core.ops import OPS, arithmetic
+from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Contract, Op
 from verify_norm.loading.registry import find
 from verify_norm.proof.memory import NotProved
-from verify_norm.proof.prover import Configuration, Proved, program, prove_call, prove_form
+from verify_norm.proof.promise import promise
+from verify_norm.proof.prover import program, prove_call, prove_form
 from verify_norm.proof.recording import record
 from verify_norm.proof.shapes import Form, form
+from verify_norm.proof.shown import Configuration, Proved
 from verify_norm.proof.ttir import Line
 
 SMALL = tuple(range(1, 17))  # of M: a host may cut few rows in another way
@@ -25,9 +27,6 @@ REACH = (
 )
 LEAST, MOST = 3, 2**17  # elements of a row: of 2 the squares (x − μ)² are equal, and could stand for each other
 PROGRAMS = 2**31 - 1  # of a launch, at most
-LANES = (128, 64, 32, 16, 8, 4, 2, 1)
-SUMS = {"MEAN": False, "VAR": True, "C1": True, "C2": False, "ΣDY·X": True, "ΣDY": False}  # of products or of terms
-NAMES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +154,9 @@ def _outcome(asked: Asked, answer: Mapping[str, Any]) -> Outcome:
         outcome.reasons, outcome.forms, outcome.proved = [], [], Proved()
         _each(outcome, one_m(asked, answer["calls"]))
     try:
-        outcome.contract = None if outcome.reasons else _contract(asked.config, outcome)
+        numbers = asked.rows, asked.most_rows
+        held = None if outcome.reasons else promise(asked.config, outcome.proved, outcome.forms, *numbers)
+        outcome.contract = held
     except NotProved as error:
         _note(outcome, error)
     return outcome
@@ -250,32 +251,3 @@ def _note(outcome: Outcome, error: NotProved) -> None:
     reason = {"what": error.what, "why": error.why, "line": str(error.at) if error.at.line else ""}
     if reason not in outcome.reasons:
         outcome.reasons.append(reason)
-
-
-def depths(proved: Proved) -> dict[str, int]:
-    """Return the depth of the deepest sum behind each quotient, and of each sum over rows."""
-    found: dict[str, int] = {}
-    for value in proved.values.values():
-        for kind in SUMS.keys() & value["depth"].keys():
-            found[kind] = max(found.get(kind, 0), value["depth"][kind])
-    return found
-
-
-def _contract(config: Configuration, outcome: Outcome) -> Contract:
-    """Return the strictest contract whose sums are at least as deep as those of the kernel; raises NotProved."""
-    words = {word for stage in outcome.proved.outputs.values() for word in stage.words}
-    narrow = {name: NAMES[kind] for name, _, kind in (word.partition("=") for word in words)}
-    contract = Contract(variance="two_pass", xhat=narrow.get("xhat"))  # type: ignore[arg-type]
-    if narrow.get("residual", config.dtype) != config.dtype:
-        raise NotProved("rounding", f"the sum is rounded to {narrow['residual']}, and x is {config.dtype}")
-    if "residual" in narrow:
-        contract = replace(contract, residual="rounded")
-    found, over_rows = depths(outcome.proved), {"ΣDY·X", "ΣDY"}
-    rows = outcome.asked.rows * max(config.positions, 1)
-    for lanes in LANES:
-        a = arithmetic(replace(contract, lanes=lanes), config.dtype)
-        count = {kind: rows if kind in over_rows else config.columns for kind in found}
-        depth = {kind: min(deep, count[kind]) for kind, deep in found.items()}  # what adds a 0 is exact
-        if all(depth[kind] <= a.terms(count[kind], products=SUMS[kind]) for kind in found):
-            return replace(contract, lanes=lanes)
-    return replace(contract, summation="sequential")

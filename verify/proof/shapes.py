@@ -3,51 +3,76 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-MOST_ROWS = 4096  # of one program
+import numpy as np
+
+MOST_ROWS = 4096  # of one tile
 
 
 class Affine(NamedTuple):
-    """slope·M + base."""
+    """slope·M + base, or slope·G + base of the number of programs that share the tiles."""
 
     slope: int
     base: int
+    of: str = "M"
 
 
 class Form(NamedTuple):
     """Launches for every M: the call with each number that depends on M as an `Affine`, and ⌈M/rows⌉ tiles of rows.
 
-    A tile has `each` programs, as many as a sample has groups; they are numbered from each·tile on. Without rows it is
-    the call of one M.
+    A tile has `each` programs, as many as a sample has groups; they are numbered from each·tile on. Or G programs share
+    the tiles, at most one a tile and at most `programs[1]`, so that none has more than ⌈⌈M/rows⌉/programs[0]⌉ of them;
+    other launches of such a call have a grid of one size. Without rows it is the call of one M.
     """
 
     call: Mapping[str, Any]
     rows: int = 0
     each: int = 1
+    programs: tuple[int, int] | None = None
 
 
 def form(sizes: Sequence[int], calls: Sequence[dict[str, Any]]) -> Form | None:
-    """Return what calls of these numbers of rows have in common; None if a number is not affine in M.
+    """Return what calls of these numbers of rows have in common; None if a number is not affine in M or in G.
 
-    All launches have to have the same tiles: ⌈M/rows⌉ of one program, or M of `each` programs.
+    All launches have to have the same tiles: ⌈M/rows⌉ of one program, M of `each` programs, or those that G programs
+    share.
     """
-    tiles: set[tuple[int, int] | None] = set()
     structures = [[event.get("launch", sorted(event)) for event in call["events"]] for call in calls]
     if any(one != structures[0] for one in structures):
         return None
-    for k, event in enumerate(calls[0]["events"]):
-        if "launch" in event:
-            grids = [call["events"][k]["grid"] for call in calls]
-            if any(grid[1:] != [1, 1] for grid in grids):
-                return None
-            tiles.add(_tiles(sizes, [grid[0] for grid in grids]))
-    common = _affine(sizes, [_without_grids(call) for call in calls])
-    found = tiles.pop() if len(tiles) == 1 else None
-    return None if found is None or common is None else Form(common, *found)
+    launches = [k for k, event in enumerate(calls[0]["events"]) if "launch" in event]
+    grids = [[call["events"][k]["grid"] for call in calls] for k in launches]
+    if any(grid[1:] != [1, 1] for each in grids for grid in each):
+        return None
+    programs = {tuple(grid[0] for grid in each) for each in grids}
+    tiles = _tiles(sizes, next(iter(programs))) if len(programs) == 1 else None
+    if tiles is not None:
+        common = _affine(sizes, [_without_grids(call) for call in calls])
+        return None if common is None else Form(common, *tiles)
+    varying = [one for one in programs if len(set(one)) > 1]
+    shared = _shared(sizes, varying[0]) if len(varying) == 1 else None
+    common = None if shared is None else _affine(sizes, list(calls), varying[0])
+    return None if shared is None or common is None else Form(common, shared[0], 1, shared[1])
 
 
 def _without_grids(call: dict[str, Any]) -> dict[str, Any]:
     events = [{key: value for key, value in event.items() if key != "grid"} for event in call["events"]]
     return {**call, "events": events}
+
+
+def _shared(sizes: Sequence[int], programs: Sequence[int]) -> tuple[int, tuple[int, int]] | None:
+    """Return the rows of a tile, and the least and the largest P for which as many programs as these share the tiles.
+
+    Of T tiles min(T, P) programs take some each, or ⌈T/⌈T/P⌉⌉. None if no number of rows fits, or several do.
+    """
+    found, m, g = [], np.array(sizes)[:, None], np.array(programs)[:, None]
+    for rows in range(1, MOST_ROWS + 1):
+        tiles = -(-m // rows)
+        most = np.arange(g.max(), tiles.max())  # P: with more, each tile would have a program of its own
+        if (g <= tiles).all() and len(most):
+            turns = -(-tiles // most)
+            fits = (g == np.minimum(tiles, most)).all(0) | (g == -(-tiles // turns)).all(0)
+            found += [(rows, (int(most[fits][0]), int(most[fits][-1])))] if fits.any() else []
+    return found[0] if len(found) == 1 else None
 
 
 def _tiles(sizes: Sequence[int], programs: Sequence[int]) -> tuple[int, int] | None:
@@ -60,24 +85,30 @@ def _tiles(sizes: Sequence[int], programs: Sequence[int]) -> tuple[int, int] | N
     return fitting[0] if len(fitting) == 1 else None
 
 
-def _affine(sizes: Sequence[int], values: Sequence[Any]) -> Any:
+def _affine(sizes: Sequence[int], values: Sequence[Any], programs: Sequence[int] = ()) -> Any:
     """Return values that are alike, with each integer that differs as an `Affine`; None if they do not fit."""
     first = values[0]
     if isinstance(first, dict):
         if any(one.keys() != first.keys() for one in values):
             return None
-        found = {key: _affine(sizes, [one[key] for one in values]) for key in first}
+        found = {key: _affine(sizes, [one[key] for one in values], programs) for key in first}
         return None if any(found[key] is None and first[key] is not None for key in first) else found
     if isinstance(first, list):
         if any(len(one) != len(first) for one in values):
             return None
-        parts = [_affine(sizes, [one[i] for one in values]) for i in range(len(first))]
+        parts = [_affine(sizes, [one[i] for one in values], programs) for i in range(len(first))]
         return None if any(p is None and first[i] is not None for i, p in enumerate(parts)) else parts
     if all(one == first and type(one) is type(first) for one in values):
         return first
     if not all(type(one) is int for one in values):
         return None
-    slope, rest = divmod(values[1] - values[0], sizes[1] - sizes[0])
-    base = values[0] - slope * sizes[0]
-    fits = not rest and all(slope * m + base == one for m, one in zip(sizes, values, strict=True))
-    return Affine(slope, base) if fits else None
+    return _line("M", sizes, values) or (_line("G", programs, values) if programs else None)
+
+
+def _line(of: str, at: Sequence[int], values: Sequence[int]) -> Affine | None:
+    """Return the line through all values; None if there is none."""
+    other = next(i for i, one in enumerate(at) if one != at[0])
+    slope, rest = divmod(values[other] - values[0], at[other] - at[0])
+    base = values[0] - slope * at[0]
+    fits = not rest and all(slope * m + base == one for m, one in zip(at, values, strict=True))
+    return Affine(slope, base, of) if fits else None

@@ -21,7 +21,7 @@ class Stage(NamedTuple):
 
     `words` are those of the contract that roundings on the way need, as "xhat=bf16". `why` says why it is UNKNOWN, and
     `at` in which line. `degree` is that of the polynomial in the data, `roots` how often the reciprocal root is a
-    factor.
+    factor. Each further turn of a loop over tiles adds `turns` to the depth, of one over lines of programs `folds`.
     """
 
     kind: str
@@ -32,6 +32,8 @@ class Stage(NamedTuple):
     at: Line = Line("", 0)
     degree: int = 0
     roots: int = 0
+    turns: int = 0
+    folds: int = 0
 
 
 class Rule(NamedTuple):
@@ -166,7 +168,9 @@ class Rules:
         deepest = max(left.depth, right.depth)
         depth = deepest + 1 if rule.sums else deepest if rule.keeps else rule.depth
         midway = {f"{ONCE_ROUNDED[a.kind]}={a.narrow}" for a in (left, right) if a.narrow}
-        return Stage(rule.result, depth, words=left.words | right.words | midway, degree=degree, roots=roots)
+        turns, folds = (max(left.turns, right.turns), max(left.folds, right.folds)) if rule.sums else (0, 0)
+        words = left.words | right.words | midway
+        return Stage(rule.result, depth, words=words, degree=degree, roots=roots, turns=turns, folds=folds)
 
 
 def unknown(why: str, degree: int = 0, roots: int = 0) -> Stage:
@@ -191,6 +195,8 @@ def joined(a: Stage, b: Stage) -> Stage:
         words=a.words | b.words,
         degree=max(a.degree, b.degree),
         roots=max(a.roots, b.roots),
+        turns=max(a.turns, b.turns),
+        folds=max(a.folds, b.folds),
     )
 
 

@@ -9,11 +9,11 @@ from verify_norm.core.proved import Proved
 from verify_norm.core.spec import Kernel
 from verify_norm.proof.certificate import plain_forms, versions
 from verify_norm.proof.prove import Asked, forms, one_m, request
-from verify_norm.proof.prover import Configuration
 from verify_norm.proof.recording import record
 from verify_norm.proof.replay.check import check
 from verify_norm.proof.replay.reading import Rejected
 from verify_norm.proof.saved import named, read, title
+from verify_norm.proof.shown import Configuration
 
 PLACE = re.compile(r'#loc.*|\s*loc\((?:[^()"]|"[^"]*"|\([^()]*\))*\)')  # in the source
 Proofs = dict[tuple[str, str], tuple[Proved, ...]]

@@ -4,8 +4,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from verify_norm.proof.field import Field
+import numpy as np
+
+from verify_norm.proof.field import Field, P
 from verify_norm.proof.integers import Num
+from verify_norm.proof.memory import NotProved
 from verify_norm.proof.stages import Rules, Stage
 from verify_norm.proof.ttir import Line, Program
 
@@ -15,14 +18,21 @@ class World:
     """What a run takes place in.
 
     `truth` has, for each quotient, the values it may have; `constants` the stage and the element of each float that a
-    kernel may be given; `rows` is how many rows a program has, where p is a symbol. `notes` are the line of each value,
-    and the depth of each of its meanings.
+    kernel may be given; `rows` is how many rows a tile has, where p is a symbol, and M ≥ rows·p + beyond·q. `notes` are
+    the line of each value, and the depth of each of its meanings. `tiles` are those that programs share; of the `last`
+    one no program has another turn.
     """
 
     rules: Rules
     truth: Mapping[str, Field]
     constants: Callable[[float], tuple[Stage, int] | None]
     rows: int
+    m: Num
+    draw: np.random.Generator
+    beyond: int = 1
+    tiles: Num | None = None
+    last: bool = False
+    shares: Field | None = None
     reasons: list[tuple[str, Line]] = field(default_factory=lambda: [("", Line("", 0))])
     limits: dict[Line, float] = field(default_factory=dict)
     notes: dict[str, tuple[Line, dict[str, int]]] = field(default_factory=dict)
@@ -33,12 +43,22 @@ class World:
             self.reasons.append((why, at))
         return self.reasons.index((why, at))
 
+    def share(self, lines: int) -> Field:
+        """Return the random number of each of so many lines that programs leave; raises NotProved."""
+        if self.shares is None:
+            self.shares = self.draw.integers(1, P, lines, dtype=np.uint64)
+        if len(self.shares) != lines:
+            raise NotProved("reach", "loops that read different numbers of lines at a time")
+        return self.shares
+
 
 @dataclass
 class Launch:
     """A launch: its kernel, arguments in the order of the parameters, grid and warps.
 
     It may begin `early`, before the launch before it ends; that of the `first` one may still write the call's inputs.
+    `way` is what its programs are where M is a symbol: "tiles" one or several of each tile, "shared" some that share
+    the tiles, "whole" as many for every M.
     """
 
     program: Program
@@ -47,3 +67,4 @@ class Launch:
     warps: int
     early: bool
     first: bool
+    way: str = ""
