@@ -149,8 +149,9 @@ _SIDES: tuple[tuple[int, tuple[int, ...]], ...] = (
     *((16384, (3, 4, 5)), (1, (131072, 131073, 131074)), (65537, (2, 3, 4)), (8193, (17, 18, 19))),
     *((2, (65536, 28672, 12288)), (4100, (30, 31, 32)), (1030, (60, 61, 62))),  # lengths of models, among others
 )
-WIDE_ROWS: tuple[Row, ...] = tuple(  # thresholds of rows, of lengths and of elements, in every type
-    ((rows + more, lengths[more]), {}) for more in range(3) for rows, lengths in _SIDES
+WIDE_ROWS: tuple[Row, ...] = (  # thresholds of rows, of lengths and of elements, in every type
+    *(((rows + more, lengths[more]), {}) for more in range(3) for rows, lengths in _SIDES),
+    ((4097, 257), {}),  # more than 2^20 elements
 )
 CROWDED_ROWS: tuple[Row, ...] = tuple(  # enough programs to contend for a lock or a buffer, in every type
     ((rows + more, length), {})
