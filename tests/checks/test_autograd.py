@@ -377,6 +377,23 @@ def test_second_derivatives():
         assert said(Twice, "second", spec) == {}
 
 
+@pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16])
+def test_second_derivatives_that_are_wrong_in_one_type_alone(narrow):
+    class Path(Twice):
+        @staticmethod
+        def backward(ctx, dy):
+            return (Constant if dy.dtype == narrow else Twice).backward(ctx, dy)
+
+    name = str(narrow).removeprefix("torch.")
+    assert "silently wrong" in said(Path, "second", replace(SPEC, dtype=name))["dx"]
+    assert said(Path, "second") == {}, "in float32"
+    for shape in ((1, 1), (5, 2), (1, 1000), (300, 8)):
+        spec = replace(SPEC, dtype=name, shape=shape)
+        assert said(Twice, "second", spec) in ({}, None)
+        assert said(functional.layer_norm, "second", spec, "layernorm") in ({}, None), "every step is in 16 bits"
+        assert said(functional.layer_norm, "forward mode", spec, "layernorm") in ({}, None)
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (5, 2), (1, 1000), (300, 8)])
 @pytest.mark.parametrize("eps", [0.0, 1e-5, 4.0])
 def test_right_second_derivatives_in_unusual_shapes(shape, eps):
