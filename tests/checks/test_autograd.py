@@ -693,16 +693,21 @@ class Forward(torch.autograd.Function):
 
     @classmethod
     def jvp(cls, ctx, tx, tweight, _):
+        dtype = ctx.saved_tensors[0].dtype
         x, weight = (None if t is None else t.double() for t in ctx.saved_tensors)
         rstd = (x.square().mean(-1, keepdim=True) + ctx.eps).rsqrt()
         xhat, tx = x * rstd, torch.zeros_like(x) if tx is None else tx.double()
-        along = 0.0 if cls.lost else xhat * (xhat * tx).mean(-1, keepdim=True)
+        along = 0.0 if cls.lost in (True, dtype) else xhat * (xhat * tx).mean(-1, keepdim=True)
         change = rstd * (tx - along) * (1.0 if weight is None else weight)
-        return (change if tweight is None else change + xhat * tweight.double()).float()
+        return (change if tweight is None else change + xhat * tweight.double()).to(dtype)
 
 
 class Lost(Forward):
     lost = True
+
+
+class LostInBfloat16(Forward):
+    lost = torch.bfloat16
 
 
 class Untouched(Forward):
@@ -714,6 +719,9 @@ class Untouched(Forward):
 def test_forward_mode():
     assert said(Forward, "forward mode") == {}
     assert "in forward mode is" in said(Lost, "forward mode")[None]
+    narrow = replace(SPEC, dtype="bfloat16")
+    assert said(Forward, "forward mode", narrow) == said(LostInBfloat16, "forward mode") == {}
+    assert "in forward mode is" in said(LostInBfloat16, "forward mode", narrow)[None]
     assert said(Once, "forward mode") is said(Untouched, "forward mode") is None, "without a jvp torch raises"
     for module in (nn.RMSNorm(24), nn.LayerNorm(24)):
         op = "rmsnorm" if isinstance(module, nn.RMSNorm) else "layernorm"
