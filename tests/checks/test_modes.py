@@ -37,7 +37,6 @@ BACKWARDS = (*WAYS[:4], *WAYS[-6:-4])
 EVALUATION, COPY = WAYS[4], WAYS[-4]
 BATCHED = ("under torch.func.vmap", "under torch.func.vmap of all tensors")
 OF_MODULES = (EVALUATION, COPY)
-DEFAULT = "with bfloat16 as torch's default dtype"
 right = layernorm()
 
 
@@ -184,22 +183,6 @@ def test_a_module_that_one_way_of_copying_changes(cls):
         ways.SAVED: None,
         ways.LOADED: None,
     }, "what cannot be copied is refused"
-
-
-def test_another_default_type():
-    def untyped(x, weight, bias, eps, normalized_shape):
-        """Its statistics are of torch's default type, whatever that is."""
-        y, mean, rstd = right(x, weight, bias, eps, normalized_shape)
-        return y, torch.empty(mean.shape).copy_(mean), rstd
-
-    def refusing(x, weight, bias, eps, normalized_shape):
-        y, mean, rstd = right(x, weight, bias, eps, normalized_shape)
-        return y, mean * (torch.ones(1, 1) @ torch.ones(1, 1, dtype=torch.float32)).item(), rstd
-
-    assert "float32 (16,) as usual, bfloat16 (16,)" in said(untyped, DEFAULT)["mean"]
-    assert said(right, DEFAULT) == {}
-    assert said(refusing, DEFAULT) == {}, "it raises"
-    assert torch.get_default_dtype() == torch.float32
 
 
 def test_settings_of_torch_are_as_before():

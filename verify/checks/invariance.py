@@ -185,7 +185,8 @@ def _wrong_sums(run: Run, batch: _Batch) -> Iterator[Finding]:
         usual, got, want = run.outputs.get(name), batch.run.outputs.get(name), counted.expected.get(name)
         if usual is None or got is None or want is None or usual.ratio is None or usual.ratio.max(initial=0.0) > 1:
             continue
-        of_order = reordering(replace(run, case=counted), name, want.dtype, want.value, want.value, int(times.max()))
+        values = want.value.ravel()
+        of_order = reordering(replace(run, case=counted), name, want.dtype, values, values, int(times.max()))
         ratio = judge.ratio(got.got, replace(want, delta=want.delta + of_order.reshape(want.delta.shape)))
         if (over := int((ratio > 1).sum())) > 0:
             index = judge.worst(ratio)

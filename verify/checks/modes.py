@@ -51,9 +51,6 @@ COPIES = tuple(
 )
 DETERMINISTIC = Mode(ways.DETERMINISTIC, lambda function, device: wrapping.deterministically()(function))
 THREADED = Mode(ways.THREADED, lambda function, device: wrapping.in_threads(THREADS)(function))
-DEFAULTED = Mode(
-    ways.DEFAULTED, lambda function, device: wrapping.by_default(torch.bfloat16)(wrapping.refusing(function))
-)
 REPLAYED = Mode(ways.REPLAYED, lambda function, device: captures.replayed(function))
 BATCHED = Mode(ways.BATCHED, lambda function, device: wrapping.batched(function, every=False))
 ALL_BATCHED = Mode(ways.ALL_BATCHED, lambda function, device: wrapping.batched(function, every=True))
@@ -64,10 +61,8 @@ OF_LEAVES = (UNRECORDED, UNTRAINED, INSIDE)
 OF_VMAP = (BATCHED, ALL_BATCHED)
 WITHIN = (COMPILED, DETERMINISTIC, THREADED, *OF_VMAP)  # where a kernel may choose another order of its sums
 BARE = (COMPILED, REPLAYED)  # torch allocates as usual: a capture holds what a mode of torch's dispatcher does
-LAX = (*OF_VMAP, DEFAULTED)  # what fails there is refused
 MODES = {
-    mode.words: mode
-    for mode in (NO_GRAD, INFERENCE, AUTOCAST, EVALUATING, *COPIES, DEFAULTED, REPLAYED, *OF_LEAVES, *WITHIN)
+    mode.words: mode for mode in (NO_GRAD, INFERENCE, AUTOCAST, EVALUATING, *COPIES, REPLAYED, *OF_LEAVES, *WITHIN)
 }
 
 
@@ -85,14 +80,13 @@ def _elsewhere(kernel: Kernel, _: Collection[str] = ()) -> str:
 def modes(run: Run) -> Iterator[Finding | NoData | Tried]:
     """The same inputs give the same bits whether gradients are recorded or not, and in evaluation.
 
-    A case tries one mode, or all that cost about a call: no_grad, inference_mode, a module after eval(), bfloat16 as
-    torch's default type, on a GPU the replay of a CUDA graph, in a forward each set of inputs that require gradients. A
-    copy of a module gives the same bits too: by copy, by pickle, or by state_dict. A kernel may refuse a mode in words
-    about gradients, and need not be capturable. Under torch.compile, with deterministic algorithms and with other
-    numbers of threads an output must be within its bound; so must the sample of a batch under torch.func.vmap. What
-    Dynamo cannot trace runs as usual; what raises under vmap, or with the other default type, is refused. Under
-    autocast an output may have another type: it must be within the bound of its type or of bfloat16, the coarser one.
-    What gives other bits in the usual mode too is left to `determinism`.
+    A case tries one mode, or all that cost about a call: no_grad, inference_mode, a module after eval(), on a GPU the
+    replay of a CUDA graph, in a forward each set of inputs that require gradients. A copy of a module gives the same
+    bits too: by copy, by pickle, or by state_dict. A kernel may refuse a mode in words about gradients, and need not be
+    capturable. Under torch.compile, with deterministic algorithms and with other numbers of threads an output must be
+    within its bound; so must the sample of a batch under torch.func.vmap. What Dynamo cannot trace runs as usual; what
+    raises under vmap is refused. Under autocast an output may have another type: it must be within the bound of its
+    type or of bfloat16, the coarser one. What gives other bits in the usual mode too is left to `determinism`.
     """
     found = [one for mode in _modes(run) for one in _differing(run, mode)]
     yield from (one for one in found if isinstance(one, Tried))
@@ -110,7 +104,7 @@ def _differing(run: Run, mode: Mode) -> Iterator[Difference | Tried]:
     within = (lambda case: nullcontext()) if mode in BARE else None
     other = rerun(replace(run, kernel=in_mode(mode, run)), within=within, truth=cast or mode in WITHIN)
     if other.refused or (not cast and DECLINED.search(other.problem or "")):
-        if mode in LAX:
+        if mode in OF_VMAP:
             yield Tried(f"{mode.words} (refused)")
         return
     yield Tried(mode.words, other.operators)

@@ -19,7 +19,6 @@ NO_GRAD, INFERENCE = "under torch.no_grad()", "under torch.inference_mode()"
 AUTOCAST, DETERMINISTIC, THREADED = "under autocast", "with deterministic algorithms", "with 3 threads of torch"
 EVALUATING = "in evaluation, after eval()"
 COPIED, SHALLOW = "in a copy.deepcopy of the module", "in a copy.copy of the module"
-DEFAULTED = "with bfloat16 as torch's default dtype"
 SAVED, LOADED = "in the module as torch.save and torch.load return it", "in another module that loads its state_dict"
 COPIES = (COPIED, SHALLOW, SAVED, LOADED)
 COMPILED, REPLAYED = "under torch.compile", "in a CUDA graph with new values"
@@ -47,7 +46,7 @@ CHECKS = {
 }  # by the field that names its way
 WAYS = {
     "mode": (
-        *(NO_GRAD, INFERENCE, AUTOCAST, DETERMINISTIC, THREADED, *COPIES, EVALUATING, DEFAULTED, COMPILED),
+        *(NO_GRAD, INFERENCE, AUTOCAST, DETERMINISTIC, THREADED, *COPIES, EVALUATING, COMPILED),
         *(
             BATCHED,
             ALL_BATCHED,

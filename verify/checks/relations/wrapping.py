@@ -113,17 +113,6 @@ def deterministically() -> Iterator[None]:
 
 
 @contextmanager
-def by_default(dtype: torch.dtype) -> Iterator[None]:
-    """Let torch make tensors of this type where none is named, as where a model is loaded in its own type."""
-    was = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(was)
-
-
-@contextmanager
 def in_threads(count: int) -> Iterator[None]:
     """Let torch compute in so many threads."""
     was = torch.get_num_threads()
