@@ -165,7 +165,8 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
         return construct() if instance is None else instance.kept(repr([values[n] for n in made.sources]), construct)
 
     def another(given: Mapping[str, Any]) -> nn.Module:
-        return Instance().serving(made_for)(given)
+        other: nn.Module = Instance().serving(made_for)(given)
+        return other
 
     def call(given: Mapping[str, Any]) -> Any:
         used, instance, copying = made_for(given), _instance.get(), _copies.get()
