@@ -377,6 +377,10 @@ def test_second_derivatives():
         assert said(Twice, "second", spec) == {}
 
 
+def test_x_that_is_dy_too_is_not_overwritten():
+    assert said(nn.RMSNorm(24), "data", replace(SPEC, alias="x:dy", dtype="float16")) in ({}, None)
+
+
 @pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16])
 def test_second_derivatives_that_are_wrong_in_one_type_alone(narrow):
     class Path(Twice):
