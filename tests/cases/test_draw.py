@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from verify_norm.cases import make
+from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import FAMILIES, WEIGHTS, CaseSpec, Contract
 
@@ -63,6 +64,7 @@ def test_dy_is_zero_where_its_data_says(op, fields, rows, columns):
         return made(op, dy_data=dy_data, **fields).exact["dy"] == 0
 
     assert zero("zero").all()
+    assert (made(op, dy_data="one", **fields).exact["dy"] == 1).all()
     assert not (zero("random") | zero("ramp") | zero("uneven")).any()
     masked = zero("zero_rows").reshape(rows)
     assert (masked == masked[:, :1]).all()
@@ -115,11 +117,18 @@ def test_weights_that_are_zero_or_one(weight_data):
         case = made(op, shape=shape, num_groups=2, weight_data=weight_data, weight_offset=offset)
         zero = case.exact["weight"] + offset == 0
         one = case.exact["weight"] + offset == 1
-        assert zero.mean() == {"zero": 1.0, "some_zero": 1 / 3}.get(weight_data, 0.0)
+        vanishing = weight_data == "subnormal" and offset  # beside 1
+        assert zero.mean() == {"zero": 1.0, "some_zero": 1 / 3}.get(weight_data, 1 / 3 if vanishing else 0.0)
         assert one.mean() == {"one": 1.0, "initial": 1.0, "some_one": 1 / 3}.get(weight_data, 0.0)
-        assert "bias" not in case.exact or case.exact["bias"].any() == (weight_data != "initial")
+        assert "bias" not in case.exact or case.exact["bias"].any() == (weight_data not in ("initial", "subnormal"))
         assert (case.expected["dx"].value == 0).all() == (weight_data == "zero")
         assert case.expected["dweight"].value.all()
+    if weight_data == "subnormal":
+        for dtype in ("float32", "float16", "bfloat16"):
+            form, few = FORMATS[dtype], made("layernorm_bwd", shape=(2, 30), dtype=dtype, weight_data=weight_data)
+            subnormal = np.abs(few.exact["weight"]) < 2.0**form.emin
+            assert few.exact["weight"].all()
+            assert subnormal.reshape(-1, 3).tolist() == [[True, False, False]] * 10
 
 
 def test_leaving_out_one_tensor_changes_no_other():

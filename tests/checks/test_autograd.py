@@ -377,6 +377,27 @@ def test_second_derivatives():
         assert said(Twice, "second", spec) == {}
 
 
+def test_x_that_is_dy_too_is_not_overwritten():
+    assert said(nn.RMSNorm(24), "data", replace(SPEC, alias="x:dy", dtype="float16")) in ({}, None)
+
+
+@pytest.mark.parametrize("narrow", [torch.bfloat16, torch.float16])
+def test_second_derivatives_that_are_wrong_in_one_type_alone(narrow):
+    class Path(Twice):
+        @staticmethod
+        def backward(ctx, dy):
+            return (Constant if dy.dtype == narrow else Twice).backward(ctx, dy)
+
+    name = str(narrow).removeprefix("torch.")
+    assert "silently wrong" in said(Path, "second", replace(SPEC, dtype=name))["dx"]
+    assert said(Path, "second") == {}, "in float32"
+    for shape in ((1, 1), (5, 2), (1, 1000), (300, 8)):
+        spec = replace(SPEC, dtype=name, shape=shape)
+        assert said(Twice, "second", spec) in ({}, None)
+        assert said(functional.layer_norm, "second", spec, "layernorm") in ({}, None), "every step is in 16 bits"
+        assert said(functional.layer_norm, "forward mode", spec, "layernorm") in ({}, None)
+
+
 @pytest.mark.parametrize("shape", [(1, 1), (5, 2), (1, 1000), (300, 8)])
 @pytest.mark.parametrize("eps", [0.0, 1e-5, 4.0])
 def test_right_second_derivatives_in_unusual_shapes(shape, eps):
@@ -676,16 +697,21 @@ class Forward(torch.autograd.Function):
 
     @classmethod
     def jvp(cls, ctx, tx, tweight, _):
+        dtype = ctx.saved_tensors[0].dtype
         x, weight = (None if t is None else t.double() for t in ctx.saved_tensors)
         rstd = (x.square().mean(-1, keepdim=True) + ctx.eps).rsqrt()
         xhat, tx = x * rstd, torch.zeros_like(x) if tx is None else tx.double()
-        along = 0.0 if cls.lost else xhat * (xhat * tx).mean(-1, keepdim=True)
+        along = 0.0 if cls.lost in (True, dtype) else xhat * (xhat * tx).mean(-1, keepdim=True)
         change = rstd * (tx - along) * (1.0 if weight is None else weight)
-        return (change if tweight is None else change + xhat * tweight.double()).float()
+        return (change if tweight is None else change + xhat * tweight.double()).to(dtype)
 
 
 class Lost(Forward):
     lost = True
+
+
+class LostInBfloat16(Forward):
+    lost = torch.bfloat16
 
 
 class Untouched(Forward):
@@ -697,6 +723,9 @@ class Untouched(Forward):
 def test_forward_mode():
     assert said(Forward, "forward mode") == {}
     assert "in forward mode is" in said(Lost, "forward mode")[None]
+    narrow = replace(SPEC, dtype="bfloat16")
+    assert said(Forward, "forward mode", narrow) == said(LostInBfloat16, "forward mode") == {}
+    assert "in forward mode is" in said(LostInBfloat16, "forward mode", narrow)[None]
     assert said(Once, "forward mode") is said(Untouched, "forward mode") is None, "without a jvp torch raises"
     for module in (nn.RMSNorm(24), nn.LayerNorm(24)):
         op = "rmsnorm" if isinstance(module, nn.RMSNorm) else "layernorm"

@@ -217,3 +217,27 @@ def test_all_triton_kernels_promise_it():
     """But for BatchNorm, whose statistics are those of all rows."""
     rows = [kernel for kernel in KERNELS if OPS[kernel.op].view != "channels"]
     assert set(OURS) == {kernel.name for kernel in rows if kernel.backend == "triton"}
+
+
+def rmsnorm_bwd(wrong):
+    """Return an RMSNorm backward, right up to so many rows that a second path is `wrong` in one output."""
+
+    def run(dy, x, weight, rstd):
+        shape, rows = x.shape, (len(x), -1)
+        dy, x = dy.double().reshape(rows), x.double().reshape(rows)
+        xhat, g = x * rstd[:, None], dy * weight.double().flatten()
+        dx = rstd[:, None] * (g - xhat * (g * xhat).mean(1, keepdim=True))
+        dweight = (dy * xhat)[: -1 if wrong == "dweight" and len(x) > 9 else None].sum(0)
+        if wrong == "dx" and len(x) > 9:
+            dx[-1, -1] = 0
+        return dx.to(weight.dtype).reshape(shape), dweight.to(weight.dtype).reshape(weight.shape)
+
+    return run
+
+
+@pytest.mark.parametrize("wrong", ["dx", "dweight", ""])
+def test_a_backward_is_judged_in_a_batch_by_the_statistics_of_its_values(wrong):
+    for options in ({}, {"dtype": "bfloat16"}, {"shape": (8, 5, 8), "normalized_ndim": 2}):
+        spec = replace(SPEC, **{"shape": (8, 40), "batch": 70, **options})
+        found = said(rmsnorm_bwd(wrong), spec, "rmsnorm_bwd", Contract())
+        assert {f.output for f in found if isinstance(f, Finding)} == {wrong} - {""}

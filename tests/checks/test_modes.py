@@ -1,6 +1,7 @@
 """The check `modes`: kernels with another path for a mode, and right ones whose mode changes what it may."""
 
 import sys
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from norms import layernorm, layernorm_bwd
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS
 from verify_norm.checks.modes import _cast
+from verify_norm.core import ways
 from verify_norm.core.finding import Finding, NoData
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Output
@@ -119,10 +121,68 @@ class Copied(Switched):
         return copy
 
 
-def test_a_module_whose_copies_differ():
+class Shared(Switched):
+    """A norm whose copy by copy.copy forgets eps."""
+
+    def __copy__(self):
+        copy = Shared(self.weight.shape, self.eps if self.same else 1e-3, self.same)
+        copy.load_state_dict(self.state_dict())
+        return copy
+
+
+class Pickled(Switched):
+    """A norm that forgets eps in a pickle alone."""
+
+    def __getstate__(self):
+        return {**vars(self), **({} if self.same else {"eps": 1e-3})}
+
+    def __copy__(self):
+        return Pickled(self.weight.shape, self.eps, self.same)
+
+    def __deepcopy__(self, memo):
+        return self.__copy__()
+
+
+class Loaded(Switched):
+    """A norm that loads the state of another one, but eps in float16."""
+
+    def get_extra_state(self):
+        return {"eps": self.eps}
+
+    def set_extra_state(self, state):
+        self.eps = state["eps"] if self.same else 1e-3
+
+
+class Uncopied(Switched):
+    """A norm that has what no copy may have."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.lock, self.function = threading.Lock(), lambda x: x
+
+
+COPIES = {
+    Copied: (ways.COPIED, ways.LOADED),  # the module that loads is a deep copy of an instance
+    Shared: (ways.SHALLOW,),
+    Pickled: (ways.SAVED,),
+    Loaded: (ways.LOADED,),
+}
+
+
+@pytest.mark.parametrize("cls", COPIES)
+def test_a_module_that_one_way_of_copying_changes(cls):
     for same, outputs in ((False, {"y"}), (True, set())):
-        (kernel,) = load_directions(Copied(64, same=same), "layernorm_fwd")
-        assert set(said(kernel, COPY, replace(ROWS, eps=1e-5))) == outputs
+        (kernel,) = load_directions(cls(64, same=same), "layernorm_fwd")
+        for way in ways.COPIES:
+            found = said(kernel, way, replace(ROWS, eps=1e-5))
+            assert set(found) == (outputs if way in COPIES[cls] else set()), way
+    (kernel,) = load_directions(Uncopied(64), "layernorm_fwd")
+    assert {way: said(kernel, way, replace(ROWS, eps=1e-5)) for way in ways.COPIES} == {
+        ways.COPIED: None,
+        ways.SHALLOW: {},
+        ways.SAVED: None,
+        ways.LOADED: None,
+    }, "what cannot be copied is refused"
 
 
 def test_settings_of_torch_are_as_before():

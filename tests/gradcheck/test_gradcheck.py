@@ -82,8 +82,22 @@ def test_statistics_that_require_no_gradient_are_left_out():
 
     report = gradcheck(norm, shapes={"x": (4, 64)})
     assert report.ok
-    assert report.notes == ("floating-point output 1, of shape (4, 1), requires no gradient and is left out",)
+    assert report.notes[0] == "floating-point output 1, of shape (4, 1), requires no gradient and is left out"
     assert report.compared[0].local < 1e-9
+
+
+@pytest.mark.parametrize("narrow", ["float32", "bfloat16", "float16", ""])
+def test_a_gradient_that_is_wrong_in_one_narrower_type_alone(narrow):
+    def backward(ctx, dy, x, w):
+        dx, dw = right(ctx, dy, x, w)
+        return dx, dw * (1.5 if narrow and dw.dtype == getattr(torch, narrow) else 1)
+
+    report = gradcheck(made(backward), shapes=SHAPES)
+    assert {(f.check, f.output, f.dtype) for f in report.findings} == ({("value", "w", narrow)} if narrow else set())
+    assert report.dtypes == ("float64",)
+    others = [dtype for dtype in ("float32", "bfloat16", "float16") if dtype != narrow]
+    assert report.notes[-1].startswith(f"in {', '.join(others)} no gradient")
+    assert gradcheck(lambda x: x.abs().sqrt(), shapes={"x": (16, 64)}).ok, "a value that is rounded to its pole"
 
 
 @pytest.mark.parametrize("empty", [lambda x: x[:0], lambda x: x[:, :0], lambda x: x[0, :0]])

@@ -12,7 +12,7 @@ from norms import layernorm, layernorm_bwd, rmsnorm, rmsnorm_bwd
 from verify_norm.checks import CHECKS
 from verify_norm.core.diagnosis import sentence
 from verify_norm.core.finding import Finding
-from verify_norm.core.known import read
+from verify_norm.core.known import Known, read
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.kernels.zoo import ZOO
@@ -353,3 +353,27 @@ def test_a_way_that_a_contract_leaves_out_explains_nothing():
     spec = CaseSpec((1,), "float32", further=("autograd",))
     (one,) = diagnosed(backward, [spec]).values()
     assert (one.output, one.contract, one.untold) == ("dx", "", "")
+
+
+@pytest.mark.parametrize(("products", "asks"), [("tf32x3", False), ("tf32", True), (None, True)])
+def test_only_fields_that_lose_much_have_to_show_in_typical_data(products, asks):
+    """The judge finds nothing in typical cases, so that a field that must show there explains nothing."""
+    asked = []
+
+    def judge(spec, checks, contract):
+        asked.append(contract)
+        return Examined(spec, looked=checks)
+
+    spec = CaseSpec((3, 40))
+    kernel = of(print, "rmsnorm_fwd")
+    trial = Trial(kernel, ("accuracy",), {("accuracy", "y"): [spec]}, {}, judge, seed=0, deadline=inf)
+    group = diagnosis._Group(trial, "y", [Finding("k", "accuracy", "y", "fail", "m", spec)])
+    fields = {"xhat": "x"} if products is None else {"products": products}
+    assert group.everywhere(fields) == (not asks)
+    assert asked == [kernel.contract] * asks
+
+
+def test_two_contracts_together_have_the_words_and_the_owners_of_both():
+    one, other = Known("inplace=y:x", "it overwrites x", "vLLM"), Known("xhat=x", "x̂ is rounded", "Llama")
+    assert diagnosis._both(one, other) == Known("inplace=y:x,xhat=x", "it overwrites x; x̂ is rounded", "vLLM; Llama")
+    assert diagnosis._both(one, replace(other, whose="")).whose == "vLLM", "one that nobody is known for"

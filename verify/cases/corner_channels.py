@@ -68,6 +68,7 @@ CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with ru
         ((3, 4, 20), {"log2_scale": -8, "eps": 1e-12}),
         ((3, 4, 20), {"eps": 1e-1, "dy_data": "ramp"}),
         ((3, 4, 20), {"eps": 1e3}),
+        ((3, 4, 20), {"weight_data": "subnormal", "dy_data": "one"}),
         ((3, 4, 20), {"log2_scale": -8, "eps": 1.5e-5, "weight_data": "initial"}),
     ),
     "samples": (  # enough in every type

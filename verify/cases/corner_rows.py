@@ -43,6 +43,7 @@ ROW_CORNERS: Topics = {
         ((4, 13), {"dy_layout": "far"}),
         ((5, 33), {"dy_layout": "expanded_last"}),  # the gradient of .sum(-1)
         ((4, 21), {"dy_data": "zero", "eps": 2.0**-7}),
+        ((5, 70), {"dy_data": "one"}),  # the gradient of .sum(), in memory of its own
     ),
     "weights": (
         ((7, 33), {"weight_dtype": "float32"}),  # fp32 weights with half inputs
@@ -55,6 +56,9 @@ ROW_CORNERS: Topics = {
         ((4, 20), {"weight_data": "zero", "weight_dtype": "float32", "bias": False}),
         ((3, 100), {"weight_layout": "every_other", "bias_layout": "offset", "weight_data": "wide"}),
         ((4, 36), {"weight_dtype": "bfloat16"}),  # of a float32 x
+        ((4, 37), {"weight_data": "subnormal"}),  # in each type: the subnormal weights of a narrow one are not all 0
+        ((5, 37), {"weight_data": "subnormal"}),
+        ((6, 37), {"weight_data": "subnormal"}),
     ),
     "ranks": (
         ((4, 6, 10), {"normalized_ndim": 2}),
@@ -149,8 +153,9 @@ _SIDES: tuple[tuple[int, tuple[int, ...]], ...] = (
     *((16384, (3, 4, 5)), (1, (131072, 131073, 131074)), (65537, (2, 3, 4)), (8193, (17, 18, 19))),
     *((2, (65536, 28672, 12288)), (4100, (30, 31, 32)), (1030, (60, 61, 62))),  # lengths of models, among others
 )
-WIDE_ROWS: tuple[Row, ...] = tuple(  # thresholds of rows, of lengths and of elements, in every type
-    ((rows + more, lengths[more]), {}) for more in range(3) for rows, lengths in _SIDES
+WIDE_ROWS: tuple[Row, ...] = (  # thresholds of rows, of lengths and of elements, in every type
+    *(((rows + more, lengths[more]), {}) for more in range(3) for rows, lengths in _SIDES),
+    ((4097, 257), {}),  # more than 2^20 elements
 )
 CROWDED_ROWS: tuple[Row, ...] = tuple(  # enough programs to contend for a lock or a buffer, in every type
     ((rows + more, length), {})

@@ -80,10 +80,13 @@ def _affine(spec: CaseSpec, op: Op, one: Tensor, rng: Random) -> Array:
         least = FORMATS[input_dtype(one, spec)].ulp(np.zeros(()))
         return np.maximum(np.ldexp(0.5 + np.abs(values), 2 * spec.log2_scale), least)
     if one.name == "bias":
-        return _wide(spec, values, rng) * (spec.weight_data != "initial")
+        return _wide(spec, values, rng) * (spec.weight_data not in ("initial", "subnormal"))
     values = np.copysign(0.5 + np.abs(values), values)  # far from 1, of both signs: a forgotten weight shows
     if spec.weight_data == "wide":
         values = _wide(spec, values, rng)
+    elif spec.weight_data == "subnormal":
+        few = FORMATS[input_dtype(one, spec)].emin - 2
+        values = np.where(np.arange(prod(shape)).reshape(shape) % 3 == 0, np.ldexp(values, few), values)
     elif spec.weight_data != "random":
         some = spec.weight_data.startswith("some_")
         where = np.arange(prod(shape)).reshape(shape) % (3 if some else 1) == 0
@@ -112,8 +115,8 @@ def _cotangent(spec: CaseSpec, op: Op, one: Tensor, rng: Random) -> Array:
     values = rng.standard_normal(spec.shape)
     if one.name != "dy" or spec.dy_data == "random":
         return values
-    if spec.dy_data == "zero":
-        return np.zeros(spec.shape)
+    if spec.dy_data in ("zero", "one"):
+        return np.full(spec.shape, float(spec.dy_data == "one"))
     rows = _outer(spec, op)
     columns = range(len(rows), len(spec.shape) if op.view == "rows" else 2)  # the axes of weight
     return np.where(_masked(_only(spec.shape, rows if spec.dy_data == "zero_rows" else columns), rng), 0.0, values)
@@ -197,8 +200,8 @@ def _family(data: str, spec: CaseSpec, op: Op, rng: Random) -> Array:
     if data == "padded":  # some rows, groups or channels are −0, or constant where there is an offset
         mask = _spread(_masked(_statistics(spec, op), rng), spec, op)
         return np.where(mask, -0.0, rng.standard_normal(shape))
-    if data == "integers":  # exact in every format, with ties
-        return rng.integers(-8, 9, shape)
+    if data == "integers":  # exact in every format, with ties, and zeros of both signs
+        return rng.integers(0, 9, shape) * np.copysign(1.0, rng.standard_normal(shape))
     return rng.standard_normal(shape)
 
 

@@ -114,7 +114,10 @@ def _data_overwritten(run: Run) -> Found:
 
 def _overwritten(run: Run, names: tuple[str, ...]) -> Found:
     """Yield what is wrong where a tensor is overwritten between forward and backward, and torch does not raise."""
+    asked_of_x = "dy" in run.case.spec.alias.split(":")  # x is dy, which is not saved: the caller changes what it asks
     for name in names:
+        if asked_of_x and name in ("x", "residual"):
+            continue
 
         def ask(graph: Graph, given: Mapping[str, Any], name: str = name) -> Any:
             tensor = {**graph.outputs, **graph.inputs}.get(name)

@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from verify_norm.cases import make
 from verify_norm.cases.device_array import beside, in_memory
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.rerun import cheap, has_rows, on_rows, rerun
+from verify_norm.checks.relations.rerun import cheap, element, has_rows, on_rows, reordering, rerun
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.finding import Finding, NoData, Observed
@@ -39,9 +40,9 @@ def _applies(op: Op) -> bool:
 def batch_invariance(run: Run) -> Iterator[Finding | Observed | NoData]:
     """A row alone, elsewhere, among a few and among many more rows is right, and has the same bits where promised.
 
-    It compares y, mean, rstd, dx and residual_out; dweight and dbias depend on all rows. No row may fail or exceed its
-    bound in a batch. Few kernels promise the same bits (`batch_invariant` of the contract). For the others, the report
-    says in how many cases the bits were the same.
+    It compares y, mean, rstd, dx and residual_out; dweight and dbias are right where each row counts as often as it is
+    there. No row may fail or exceed its bound in a batch. Few kernels promise the same bits (`batch_invariant` of the
+    contract). For the others, the report says in how many cases the bits were the same.
 
     Kernels choose tiles and splits by the number of rows, at thresholds of serving's size: vLLM's RMSNorm has blocks of
     1024 below 256 rows and of 256 from there (vLLM issue 48271). For so large a batch the rows of the case are
@@ -80,7 +81,8 @@ def _spiked(run: Run, column: int) -> Run:
         return run
     scale = np.ones(case.spec.shape)
     scale[..., column] = np.resize(SPIKES, scale.shape[:1]).reshape(-1, *[1] * (scale.ndim - 2))
-    return rerun(run, {name: None if a is None else a * scale for name, a in data.items()}, truth=True)
+    exact = {**case.exact, **{name: None if a is None else a * scale for name, a in data.items()}}
+    return rerun(run, exact | make.saved(case.spec, case.op, exact), truth=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +166,33 @@ def _wrong(run: Run, batch: _Batch) -> Iterator[Finding]:
             what = f"{over} of {change.size} values exceed their bound, and not in the case itself"
             (place,) = judge.worst(ratio)
             yield _told(run, batch, replace(change, want=want), place, what)
+    yield from _wrong_sums(run, batch)
+
+
+def _wrong_sums(run: Run, batch: _Batch) -> Iterator[Finding]:
+    """Yield the sums over rows that are wrong in a batch, but not in the case.
+
+    They are linear in dy: of a row that is there c times, c·dy gives the same sum, of fewer terms in another order.
+    """
+    case, count = run.case, run.case.spec.shape[0]
+    dy = case.exact.get("dy")
+    if dy is None or batch.run.problem is not None:
+        return
+    times = np.bincount(batch.index, minlength=count)
+    exact = {**case.exact, "dy": dy * times.reshape(-1, *[1] * (dy.ndim - 1))}
+    counted = make.build(case.spec, case.op, run.kernel.contract, case.device, exact, truth=True)
+    for name in ("dweight", "dbias"):
+        usual, got, want = run.outputs.get(name), batch.run.outputs.get(name), counted.expected.get(name)
+        if usual is None or got is None or want is None or usual.ratio is None or usual.ratio.max(initial=0.0) > 1:
+            continue
+        values = want.value.ravel()
+        of_order = reordering(replace(run, case=counted), name, want.dtype, values, values, int(times.max()))
+        ratio = judge.ratio(got.got, replace(want, delta=want.delta + of_order.reshape(want.delta.shape)))
+        if (over := int((ratio > 1).sum())) > 0:
+            index = judge.worst(ratio)
+            words = f"{element(name, index)}: expected {want.value[index]:.9g}, got {got.got[index]:.9g}"
+            message = f"{words} where the rows are {batch.words}; {over} of {ratio.size} values exceed their bound"
+            yield finding(run, "batch_invariance", name, message, index=index)
 
 
 def _differing(run: Run, batch: _Batch) -> Iterator[Finding]:

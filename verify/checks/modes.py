@@ -20,7 +20,7 @@ from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.finding import Finding, NoData, Tried
 from verify_norm.core.run import Expected, Run
 from verify_norm.core.spec import Kernel
-from verify_norm.loading import gradients, modules
+from verify_norm.loading import copies, gradients, modules
 from verify_norm.running import captures
 from verify_norm.running.captures import Function
 
@@ -45,7 +45,10 @@ INFERENCE = Mode(ways.INFERENCE, lambda function, device: torch.inference_mode()
 AUTOCAST = Mode(ways.AUTOCAST, lambda function, device: torch.autocast(device, torch.bfloat16)(function))
 COMPILED = Mode(ways.COMPILED, lambda function, device: captures.traced(function))
 EVALUATING = Mode(ways.EVALUATING, lambda function, device: wrapping.of_modules(function, modules.evaluating))
-COPIED = Mode(ways.COPIED, lambda function, device: wrapping.of_modules(function, modules.copying))
+COPIES = tuple(
+    Mode(words, lambda function, device, how=how: wrapping.of_modules(function, partial(modules.copying, how)))  # type: ignore[misc]
+    for words, how in zip(ways.COPIES, (copies.deep, copies.shallow, copies.saved, copies.loaded), strict=True)
+)
 DETERMINISTIC = Mode(ways.DETERMINISTIC, lambda function, device: wrapping.deterministically()(function))
 THREADED = Mode(ways.THREADED, lambda function, device: wrapping.in_threads(THREADS)(function))
 REPLAYED = Mode(ways.REPLAYED, lambda function, device: captures.replayed(function))
@@ -58,7 +61,9 @@ OF_LEAVES = (UNRECORDED, UNTRAINED, INSIDE)
 OF_VMAP = (BATCHED, ALL_BATCHED)
 WITHIN = (COMPILED, DETERMINISTIC, THREADED, *OF_VMAP)  # where a kernel may choose another order of its sums
 BARE = (COMPILED, REPLAYED)  # torch allocates as usual: a capture holds what a mode of torch's dispatcher does
-MODES = {mode.words: mode for mode in (NO_GRAD, INFERENCE, AUTOCAST, EVALUATING, COPIED, REPLAYED, *OF_LEAVES, *WITHIN)}
+MODES = {
+    mode.words: mode for mode in (NO_GRAD, INFERENCE, AUTOCAST, EVALUATING, *COPIES, REPLAYED, *OF_LEAVES, *WITHIN)
+}
 
 
 def _looks(run: Run) -> bool:
@@ -76,12 +81,12 @@ def modes(run: Run) -> Iterator[Finding | NoData | Tried]:
     """The same inputs give the same bits whether gradients are recorded or not, and in evaluation.
 
     A case tries one mode, or all that cost about a call: no_grad, inference_mode, a module after eval(), on a GPU the
-    replay of a CUDA graph, in a forward each set of inputs that require gradients. A deep copy of a module gives the
-    same bits too. A kernel may refuse a mode in words about gradients, and need not be capturable. Under torch.compile,
-    with deterministic algorithms and with other numbers of threads an output must be within its bound; so must the
-    sample of a batch under torch.func.vmap. What Dynamo cannot trace runs as usual; what raises under vmap is refused.
-    Under autocast an output may have another type: it must be within the bound of its type or of bfloat16, the coarser
-    one. What gives other bits in the usual mode too is left to `determinism`.
+    replay of a CUDA graph, in a forward each set of inputs that require gradients. A copy of a module gives the same
+    bits too: by copy, by pickle, or by state_dict. A kernel may refuse a mode in words about gradients, and need not be
+    capturable. Under torch.compile, with deterministic algorithms and with other numbers of threads an output must be
+    within its bound; so must the sample of a batch under torch.func.vmap. What Dynamo cannot trace runs as usual; what
+    raises under vmap is refused. Under autocast an output may have another type: it must be within the bound of its
+    type or of bfloat16, the coarser one. What gives other bits in the usual mode too is left to `determinism`.
     """
     found = [one for mode in _modes(run) for one in _differing(run, mode)]
     yield from (one for one in found if isinstance(one, Tried))

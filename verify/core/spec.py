@@ -59,8 +59,8 @@ FAMILIES = (
     *("normal", "heavy", "channel", "constant", "alternating", "integers", "zero", "sorted", "ramp", "steps"),
     *("uneven", "padded"),
 )
-COTANGENTS = ("random", "zero", "zero_rows", "zero_columns", "ramp", "uneven")
-WEIGHTS = ("random", "zero", "some_zero", "one", "some_one", "initial", "wide")
+COTANGENTS = ("random", "zero", "one", "zero_rows", "zero_columns", "ramp", "uneven")
+WEIGHTS = ("random", "zero", "some_zero", "one", "some_one", "initial", "wide", "subnormal")
 LAWS = ("scale", "scale_dy", "linearity", "shift", "permutation")
 FURTHER = (
     *("memory", "distribution", "batch_invariance", "determinism", "calls", "effects", "modes", "autograd"),
@@ -239,9 +239,10 @@ class CaseSpec:
     A `special` value is in the input `special_in`, where `special_at` says: in its first, its middle or its last
     element, in one element of every other row, or in all of the middle row. With "nan+inf" an infinity is beside each
     NaN, and every other such row has the infinity alone. The backward of a fused addition has residual_out for "x".
-    `dy_data` is "random", "zero", zero in some rows (masked tokens) or columns, or a family of `data`. `weight_data` is
-    that of weight + weight_offset: "zero" or "one" in all or some elements; "initial" is 1, with a bias of 0; "wide" is
-    of all magnitudes, as are bias, and scale and shift of a modulation. `alias`
+    `dy_data` is "random", "zero", "one" (as of a sum), zero in some rows (masked tokens) or columns, or a family of
+    `data`. `weight_data` is that of weight + weight_offset: "zero" or "one" in all or some elements; "initial" is 1,
+    with a bias of 0; "wide" is of all magnitudes, as are bias, and scale and shift of a modulation; "subnormal" is so
+    in some elements, with a bias of 0. `alias`
     names two inputs that are one tensor, as "x:residual": the first. It has no effect beside a special value, on an
     input that is None, or on one that the kernel may overwrite.
 

@@ -17,7 +17,10 @@ Offered = Mapping[str, tuple[str, ...]]  # the ways of each field
 QUICK = "quick"
 NO_GRAD, INFERENCE = "under torch.no_grad()", "under torch.inference_mode()"
 AUTOCAST, DETERMINISTIC, THREADED = "under autocast", "with deterministic algorithms", "with 3 threads of torch"
-COPIED, EVALUATING = "in a copy.deepcopy of the module", "in evaluation, after eval()"
+EVALUATING = "in evaluation, after eval()"
+COPIED, SHALLOW = "in a copy.deepcopy of the module", "in a copy.copy of the module"
+SAVED, LOADED = "in the module as torch.save and torch.load return it", "in another module that loads its state_dict"
+COPIES = (COPIED, SHALLOW, SAVED, LOADED)
 COMPILED, REPLAYED = "under torch.compile", "in a CUDA graph with new values"
 BATCHED, ALL_BATCHED = "under torch.func.vmap", "under torch.func.vmap of all tensors"
 UNRECORDED = f"{NO_GRAD} where all inputs require a gradient"  # as in a checkpoint's first run
@@ -43,7 +46,7 @@ CHECKS = {
 }  # by the field that names its way
 WAYS = {
     "mode": (
-        *(NO_GRAD, INFERENCE, AUTOCAST, DETERMINISTIC, THREADED, COPIED, EVALUATING, COMPILED),
+        *(NO_GRAD, INFERENCE, AUTOCAST, DETERMINISTIC, THREADED, *COPIES, EVALUATING, COMPILED),
         *(
             BATCHED,
             ALL_BATCHED,
@@ -102,7 +105,7 @@ def offered(op: Op, *, autograd: bool = False, gpu: bool = False) -> dict[str, t
         INFERENCE: autograd,
         THREADED: gpu,
         REPLAYED: autograd or not gpu,
-        COPIED: own_backward,
+        **dict.fromkeys(COPIES, own_backward),
         EVALUATING: own_backward or channels,  # BatchNorm evaluates something else
         BATCHED: state,
         ALL_BATCHED: state,

@@ -1,10 +1,11 @@
 """Checks the gradients of any differentiable torch function, with no reference: `verify-norm gradcheck path.py:fn`.
 
-Types: those asked for; else the widest that the function takes. Every input is moved along several directions
-(`differences`): random signs; single coordinates, the mean and the input itself, one of these a row in turn where rows
-do not depend on each other (`layout`); and the gradient's own signs, along which an error of the whole adds up. Where
-the function has corners, `corners` chooses steps that cross none. `hygiene` checks types, mutation, the layout of dy,
-frozen inputs, NaN. A gradient of which no direction shows an error as large as itself is reported as untold.
+Types: those asked for; else the widest that the function takes, and of narrower ones the findings. Every input is moved
+along several directions (`differences`): random signs; single coordinates, the mean and the input itself, one of these
+a row in turn where rows do not depend on each other (`layout`); and the gradient's own signs, along which an error of
+the whole adds up. Where the function has corners, `corners` chooses steps that cross none. `hygiene` checks types,
+mutation, the layout of dy, frozen inputs, NaN. A gradient of which no direction shows an error as large as itself is
+reported as untold.
 """
 
 import platform
@@ -30,6 +31,7 @@ from verify_norm.gradcheck.subject import Subject
 from verify_norm.loading import nested, targets
 
 CRAMPED = "{} is so far from 0 that {} has no room for a step; use data nearer to 0, or a wider type"
+NARROW = ("value", "none", "frozen", "signature")  # findings in a type narrower than the widest one
 INNER = "it takes {} and computes in about {}, whose tolerance applies"
 
 
@@ -59,6 +61,8 @@ def gradcheck(
     plain = _subject(function, name, shapes, seed)
     chosen, notes = (tuple(one_of("dtype", d, DTYPES) for d in dtypes), []) if dtypes else _widest(plain)
     results = [_check(replace(plain, dtype=dtype), seed) for dtype in chosen]
+    if not dtypes and not any(result.findings for result in results):
+        results.append(_narrower(plain, DTYPES[DTYPES.index(chosen[0]) + 1 :], seed))
     compared = tuple(c for result in results for c in result.compared)
     untold = tuple(u for result in results for u in result.untold)
     findings = [finding for result in results for finding in result.findings]
@@ -82,6 +86,7 @@ class _Result:
     findings: list[GradFinding]
     notes: list[str]
     untold: tuple[Untold, ...]
+    finite: bool = True  # no gradient has NaN or infinity
 
 
 def _subject(
@@ -112,6 +117,27 @@ def _widest(subject: Subject) -> tuple[tuple[str, ...], list[str]]:
     raise UsageError(f"{subject.name} cannot be called: {refused[0].removeprefix('not in float64: ')}")
 
 
+def _narrower(plain: Subject, dtypes: Sequence[str], seed: int) -> _Result:
+    """Return the wrong gradients in narrower types, of a function that is right in the widest: a path may be theirs.
+
+    What overflows or rounds away there is no finding.
+    """
+    findings: list[GradFinding] = []
+    right: list[str] = []
+    for dtype in dtypes:
+        try:
+            found = _check(replace(plain, dtype=dtype), seed)
+        except Exception:  # it does not take the type, or its values are too large for it
+            continue
+        if dtype != "float32" and not found.finite:  # the point may have been rounded to a pole
+            continue
+        wrong = [finding for finding in found.findings if finding.check in NARROW]
+        findings += wrong
+        right += [] if wrong else [dtype]
+    notes = [f"in {', '.join(right)} no gradient is wrong by more than rounding explains"] if right else []
+    return _Result((), findings, notes, ())
+
+
 def _check(subject: Subject, seed: int) -> _Result:
     """Return the results of all checks in one type."""
     subject, outputs, notes = _selected(subject, seed)
@@ -127,7 +153,8 @@ def _check(subject: Subject, seed: int) -> _Result:
         grads, findings = hygiene.watched(subject, dy)
         precision = hygiene.precision(subject, dy, grads)
     findings += hygiene.consistency(subject, dy, grads, precision)
-    findings += hygiene.finite(subject, grads)
+    infinite = hygiene.finite(subject, grads)
+    findings += infinite
     compared: list[Compared] = []
     untold: list[Untold] = []
     weights = [d.double() for d in dy]
@@ -154,7 +181,7 @@ def _check(subject: Subject, seed: int) -> _Result:
         if near.lengths is not None and (still := int((near.lengths == 0).sum())):
             what = f"{still} of {near.lengths.numel()} elements of {name}"
             notes.append(f"{what} lie at a corner, or where it is too steep, and are left out")
-    return _Result(tuple(compared), findings, notes, tuple(untold))
+    return _Result(tuple(compared), findings, notes, tuple(untold), finite=not infinite)
 
 
 def _nothing_told(found: Sequence[Comparison]) -> str:

@@ -4,14 +4,13 @@ During a call the case's weight, bias and running statistics replace the module'
 module is changed, and gradients are those of the case's tensors.
 """
 
-import copy
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import partial, wraps
 from operator import attrgetter
 from typing import Any
 
@@ -22,6 +21,7 @@ from verify_norm.cases.placement import same_bits
 from verify_norm.core.errors import UsageError, one_line
 from verify_norm.core.spec import Op
 from verify_norm.loading.bind import FEATURES, Binding, Candidate, bind, features, meant, signature
+from verify_norm.loading.copies import Copy, deep, of_module
 from verify_norm.loading.domain import Domain
 
 ROLES = ("weight", "bias", "running_mean", "running_var")
@@ -32,7 +32,7 @@ TRIAL = {"eps": 1e-5, "normalized_shape": (8,), FEATURES: 8, "num_groups": 2, "m
 WRITES = ("in place under torch.no_grad()", "through .data", "by load_state_dict()")  # how parameters get new values
 
 _evaluated: ContextVar[list[nn.Module] | None] = ContextVar("evaluated", default=None)
-_copies: ContextVar[list[nn.Module] | None] = ContextVar("copies", default=None)
+_copies: ContextVar[tuple[Copy, list[nn.Module]] | None] = ContextVar("copies", default=None)
 
 
 @dataclass(slots=True)
@@ -113,25 +113,23 @@ def evaluated() -> list[Any] | None:
 @contextmanager
 def evaluating() -> Iterator[list[nn.Module]]:
     """Let modules run as after eval(), whatever the case says; yield a list that gets those which ran."""
-    with _listed(_evaluated) as ran:
-        yield ran
-
-
-@contextmanager
-def copying() -> Iterator[list[nn.Module]]:
-    """Let a deep copy of each module that can be copied run in its place; yield a list that gets the copies."""
-    with _listed(_copies) as ran:
-        yield ran
-
-
-@contextmanager
-def _listed(what: ContextVar[list[nn.Module] | None]) -> Iterator[list[nn.Module]]:
-    listed: list[nn.Module] = []
-    token = what.set(listed)
+    ran: list[nn.Module] = []
+    token = _evaluated.set(ran)
     try:
-        yield listed
+        yield ran
     finally:
-        what.reset(token)
+        _evaluated.reset(token)
+
+
+@contextmanager
+def copying(how: Copy) -> Iterator[list[nn.Module]]:
+    """Let a copy of each module that can be copied so run in its place; yield a list that gets the copies."""
+    made: list[nn.Module] = []
+    token = _copies.set((how, made))
+    try:
+        yield made
+    finally:
+        _copies.reset(token)
 
 
 def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[str, Any]], Any], Domain]:
@@ -143,7 +141,7 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
     if made is not None:
         flags = {"bias": True, "affine": True, "running": op.view == "channels"}
         module = _constructed(candidate, made, {**TRIAL, **flags, **made.fixed})
-    pristine = _copied(module)  # before any call
+    pristine = of_module(deep, module)  # before any call
     inner = getattr(module, "_orig_mod", module)  # torch.compile wraps it
     elsewhere = {*op.attrs, FEATURES, "weight", "bias", *([p.name for p in signature(target, name)] if made else ())}
     call_binding = bind(candidate, signature(inner.forward, name), inputs, elsewhere=elsewhere)
@@ -154,7 +152,7 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
     def made_for(given: Mapping[str, Any]) -> nn.Module:
         instance = _instance.get()
         if made is None:
-            return module if instance is None else instance.kept("", lambda: _copied(pristine))
+            return module if instance is None else instance.kept("", lambda: of_module(deep, pristine))
         weight, bias, running = (given.get(n) is not None for n in ("weight", "bias", "running_mean"))
         more = {FEATURES: features(op, given), "bias": bias, "affine": weight or bias, "running": running}
         values = {**given, **more}
@@ -166,10 +164,14 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
 
         return construct() if instance is None else instance.kept(repr([values[n] for n in made.sources]), construct)
 
+    def another(given: Mapping[str, Any]) -> nn.Module:
+        other: nn.Module = Instance().serving(made_for)(given)
+        return other
+
     def call(given: Mapping[str, Any]) -> Any:
-        used, instance, copies = made_for(given), _instance.get(), _copies.get()
-        if copies is not None and (another := _copied(used)) is not used:
-            copies.append(used := another)
+        used, instance, copying = made_for(given), _instance.get(), _copies.get()
+        if copying is not None and (copy := of_module(copying[0], used, partial(another, given))) is not used:
+            copying[1].append(used := copy)
         tensors = {
             key: given[role].reshape(attrgetter(key)(used).shape)
             for role, key in _roles(used, name).items()
@@ -196,14 +198,6 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
 
 def _equal(one: torch.Tensor, two: torch.Tensor) -> bool:
     return one.dtype == two.dtype and one.device == two.device and same_bits(one, two)
-
-
-def _copied(module: nn.Module) -> nn.Module:
-    """Return a copy of a module, which shares nothing with it; the module itself where it cannot be copied."""
-    try:
-        return copy.deepcopy(module)
-    except Exception:
-        return module
 
 
 def _constructor(candidate: Candidate, inputs: tuple[str, ...]) -> Binding:

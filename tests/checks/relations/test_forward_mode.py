@@ -74,9 +74,6 @@ def test_more_than_that_is_wrong(op, spec, share, shows, monkeypatch):
         assert all(f"derivative of {wrong}[" in one.words and "1 elements are wrong" in one.words for one in said)
 
 
-NARROW = replace(SPEC, dtype="bfloat16")
-
-
 @pytest.mark.parametrize(
     ("op", "spec", "contract"),
     [
@@ -90,9 +87,3 @@ NARROW = replace(SPEC, dtype="bfloat16")
 def test_where_no_bound_is_derived_nothing_is_compared(op, spec, contract, monkeypatch):
     monkeypatch.setattr(forward_mode, "_tangents", lambda run, case: pytest.fail("it was compared"))
     assert list(forward_mode.forward_mode(run_of(op, spec, **contract))) == [NoData()]
-
-
-def test_a_kernel_of_16_bits_alone_is_not_compared(monkeypatch):
-    monkeypatch.setattr(forward_mode, "_tangents", lambda run, case: pytest.fail("it was compared"))
-    run = run_of("layernorm", NARROW)
-    assert list(forward_mode.forward_mode(replace(run, kernel=replace(run.kernel, dtypes=("bfloat16",))))) == [NoData()]

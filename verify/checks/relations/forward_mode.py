@@ -14,8 +14,8 @@ from verify_norm.checks.relations import stages
 from verify_norm.checks.relations.equations import arithmetic_of
 from verify_norm.checks.relations.operators import Foreign
 from verify_norm.checks.relations.rerun import Difference, element
-from verify_norm.checks.relations.second_order import FLOAT32, benign, plain
-from verify_norm.core.dtypes import Array
+from verify_norm.checks.relations.second_order import FLOAT32, cases, format_of
+from verify_norm.core.dtypes import Array, Format
 from verify_norm.core.finding import NoData
 from verify_norm.core.ops import forward_of
 from verify_norm.core.run import Case, Run
@@ -26,30 +26,32 @@ from verify_norm.reference.jvp import tangent
 from verify_norm.reference.norm import Norm
 
 OF_DATA = ("y", "residual_out")  # outputs in the shape of x
+ROUNDED = 4  # roundings to 16 bits of each term: right functions reach 1
 STEP = 2.0**-20  # of a difference in float64: it is off by about 2⁻³² of its terms, float32 by 2⁻²⁰ and more
 
 
 def forward_mode(run: Run) -> Iterator[Difference | NoData]:
-    """Yield the outputs whose derivative in forward mode is silently wrong, in float32, at benign values.
+    """Yield the outputs whose derivative in forward mode is silently wrong, at benign values.
 
-    x, weight, bias and the inputs of stages get tangents (`torch.autograd.forward_ad`, as torch.func.jvp does). Where
-    that raises, as for an autograd.Function without jvp, there is nothing to compare; nor where an operator of
-    torch.library runs, for torch drops the tangents of its inputs without a word.
+    It looks in float32 and in the case's types. x, weight, bias and the inputs of stages get tangents
+    (`torch.autograd.forward_ad`, as torch.func.jvp does). Where that raises, as for an autograd.Function without jvp,
+    there is nothing to compare; nor where an operator of torch.library runs, for torch drops the tangents of its inputs
+    without a word.
     """
-    spec, contract = plain(run), run.kernel.contract
-    wide = contract.accumulate in ("float32", "float64") and contract.products == "float32"
-    derived = (
-        not run.case.op.own and run.case.op.before is None and run.case.op.trained_inputs == run.case.op.own_inputs
-    )
-    if not wide or contract.inplace or spec.dtype != "float32" or not derived:
+    op = run.case.op
+    derived = not op.own and op.before is None and op.trained_inputs == op.own_inputs
+    looked = False
+    for case in cases(run) if derived else ():
+        if got := _tangents(run, case) if stages.own_statistics(case) else {}:
+            looked = True
+            yield from _compared(replace(run, case=case), got)
+    if not looked:
         yield NoData()
-        return
-    case = make.build(spec, run.case.op, contract, run.case.device, benign(run.case, spec))
-    got = _tangents(run, case) if stages.own_statistics(case) and np.isfinite(stages.given(case, "rstd")).all() else {}
-    if not got:
-        yield NoData()
-        return
-    for name, (want, allowed) in _truth(replace(run, case=case)).items():
+
+
+def _compared(run: Run, got: Mapping[str, torch.Tensor]) -> Iterator[Difference]:
+    """Yield the derivatives of outputs, by name, that are off."""
+    for name, (want, allowed) in _truth(run).items():
         if name not in got:
             continue
         value = placement.to_float64(got[name]).reshape(want.shape)
@@ -65,13 +67,13 @@ def _tangents(run: Run, case: Case) -> Mapping[str, torch.Tensor]:
     """Return the tangents of those outputs that have one, by name."""
     assert run.kernel.forward_run is not None
     forward = forward_of(case.op)
-    offer = gradients.offered(case.arguments)
+    offer, form = gradients.offered(case.arguments), format_of(case.spec)
     try:
         with warnings.catch_warnings(), forward_ad.dual_level(), Foreign() as foreign:
             warnings.simplefilter("ignore")  # torch builds its rules of forward mode by torch.jit, which is deprecated
             for name in ("x", "weight", "bias", *case.op.own_inputs):
                 if offer.get(name) is not None:
-                    change = torch.tensor(_direction(name, tuple(offer[name].shape))).to(offer[name])
+                    change = torch.tensor(_direction(name, offer[name].shape, form)).to(offer[name])
                     offer[name] = forward_ad.make_dual(offer[name].detach(), change)
             outputs: Any = named(make.call(run.kernel.forward_run, offer), forward)
             found = {n: forward_ad.unpack_dual(t).tangent for n, t in outputs.items() if t is not None}
@@ -80,11 +82,11 @@ def _tangents(run: Run, case: Case) -> Mapping[str, torch.Tensor]:
         return {}
 
 
-def _direction(name: str, shape: tuple[int, ...]) -> Array:
+def _direction(name: str, shape: tuple[int, ...], form: Format = FLOAT32) -> Array:
     """Return the tangent of an input: of both signs, and none of it small."""
     size = int(np.prod(shape))
     rng = np.random.default_rng((size, len(name)))
-    return FLOAT32.round(rng.uniform(0.5, 1.0, shape) * rng.choice((-1.0, 1.0), shape))
+    return form.round(rng.uniform(0.5, 1.0, shape) * rng.choice((-1.0, 1.0), shape))
 
 
 def _truth(run: Run) -> dict[str, tuple[Array, Array]]:
@@ -92,19 +94,21 @@ def _truth(run: Run) -> dict[str, tuple[Array, Array]]:
 
     ẏ = w·rP(ẋ) + ẇ·x̂ + ḃ (`reference.jvp.tangent`) is a sum of terms no larger than t = |w|r(|ẋ| + mean|ẋ| +
     |x̂|·mean|x̂ẋ|) + |ẇx̂| + |ḃ|. Each errs by (4n + 40)(1 + κ)u of that at most, as in `second_order`: n terms of sums,
-    rstd by n/2 + 5, x̂ by two more and by κ = r·max|x| from what cancels. What follows the norm is in `_passed`.
+    rstd by n/2 + 5, x̂ by two more and by κ = r·max|x| from what cancels. Where every step is in 16 bits, ROUNDED
+    roundings are added to them. What follows the norm is in `_passed`.
     """
-    n, a = stages.norm(run), arithmetic_of(run)
-    tx = _direction("x", run.case.spec.shape).reshape(n.view.shape)
+    n, a, form = stages.norm(run), arithmetic_of(run), format_of(run.case.spec)
+    tx = _direction("x", run.case.spec.shape, form).reshape(n.view.shape)
     given = [name for name in ("weight", "bias") if run.case.arguments.get(name) is not None]
-    changes = {name: _direction(name, run.case.arguments[name].shape).reshape(n.view.affine) for name in given}
+    changes = {name: _direction(name, run.case.arguments[name].shape, form).reshape(n.view.affine) for name in given}
     tw, tb = (changes.get(name, np.zeros(n.view.affine)) for name in ("weight", "bias"))
     y, mean, rstd = tangent(n, tx, tw, tb)
-    unit = (4 * n.view.count + 40) * (1 + n.rstd * np.abs(n.x).max(initial=0.0)) * max(a.u, FLOAT32.u)
+    unit = (4 * n.view.count + 40) * max(a.u, FLOAT32.u) + ROUNDED * form.u * (form.u > FLOAT32.u)
+    unit = unit * (1 + n.rstd * np.abs(n.x).max(initial=0.0))
     size = np.abs(n.weighted(n.rstd * _terms(n, tx))) + np.abs(tw * n.xhat) + np.abs(tb)
     out = _Change(n.y, np.abs(n.weighted(n.xhat)) + np.abs(n.y), y, unit * size)
     for stage in run.case.op.stages:
-        out = _passed(stage, out, {name: stages.given(run.case, name) for name in stage.inputs}, unit, a)
+        out = _passed(stage, out, {name: stages.given(run.case, name) for name in stage.inputs}, unit, a, form)
     y, allowed = out.tangent, out.allowed
     made = {
         "y": (y, allowed),
@@ -113,7 +117,7 @@ def _truth(run: Run) -> dict[str, tuple[Array, Array]]:
     if n.centred:
         made["mean"] = (mean, unit * n.average(np.abs(tx)))
     if "residual_out" in run.case.exact:
-        made["residual_out"] = (tx, FLOAT32.u * np.abs(tx))
+        made["residual_out"] = (tx, form.u * np.abs(tx))
     return {
         name: (_shaped(n, name, value), _shaped(n, name, np.broadcast_to(allowed, value.shape)))
         for name, (value, allowed) in made.items()
@@ -130,7 +134,7 @@ class _Change:
     allowed: Array
 
 
-def _passed(stage: Any, z: _Change, given: Mapping[str, Array], unit: Array, a: Arithmetic) -> _Change:
+def _passed(stage: Any, z: _Change, given: Mapping[str, Array], unit: Array, a: Arithmetic, form: Format) -> _Change:
     """Return what a stage behind the norm makes of z, whose terms err by `unit`.
 
     An activation multiplies ż by a′(z), which errs by its own error and by a″ times what z errs by. Of a stage with
@@ -148,7 +152,7 @@ def _passed(stage: Any, z: _Change, given: Mapping[str, Array], unit: Array, a: 
         off = off + stage.function.bend * unit * z.size
         allowed = moved(z.allowed) + off * (z.allowed + np.abs(z.tangent))
         return _Change(value, np.maximum(np.abs(value), moved(z.size)), slope * z.tangent, allowed)
-    changes = {name: _direction(name, values.shape) for name, values in given.items()}
+    changes = {name: _direction(name, values.shape, form) for name, values in given.items()}
 
     def change(at: Array, along: Array | float, names: Collection[str]) -> Array:
         ends = []

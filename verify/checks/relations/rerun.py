@@ -218,7 +218,7 @@ def _values(first: Run, name: str, outputs: tuple[Output, Output], names: tuple[
         off = np.where(np.isnan(off), np.inf, off)
         over_rows = any(t.name == name and t.extent in ("affine", "sample", "one") for t in first.case.op.outputs)
         reordered = not first.kernel.contract.deterministic and over_rows and name not in ("amax",)
-        allowed = _reordering(first, name, outputs[0].dtype, a, b) if reordered else np.zeros(a.shape)
+        allowed = reordering(first, name, outputs[0].dtype, a, b) if reordered else np.zeros(a.shape)
     wrong = off > allowed if reordered else ~identical(a, b)
     if not wrong.any():
         return
@@ -233,8 +233,10 @@ def _values(first: Run, name: str, outputs: tuple[Output, Output], names: tuple[
     yield Difference(name, words, index, count)
 
 
-def _reordering(run: Run, output: str, dtype: str, a: Array, b: Array) -> Array:
+def reordering(run: Run, output: str, dtype: str, a: Array, b: Array, repeated: int = 1) -> Array:
     """Return how far apart two sums over rows may be where each adds them up in an order of its own.
+
+    Each row is there `repeated` times at most, and dy holds its multiple: the sum has so many times as many terms.
 
     Each order errs by at most γ(h)·Σ|t| (`reference.rounding`), so two of them are at most twice that apart, and one
     ulp more once each is rounded to the output's type. The terms are the kernel's own, dy·x̂′ or dy, the same in both:
@@ -255,7 +257,7 @@ def _reordering(run: Run, output: str, dtype: str, a: Array, b: Array) -> Array:
     terms = np.abs(dy) * (largest if output == "dweight" else 1.0)
     rows = case.op.view == "rows"
     total = terms.reshape(-1, a.size).sum(0) if rows else terms.reshape(*terms.shape[:2], -1).sum((0, 2))
-    count = dy.size // max(a.size, 1)
+    count = dy.size // max(a.size, 1) * repeated
     lost = (
         arithmetic.gamma(arithmetic.over_rows.terms(count, products=output == "dweight"))
         + count * arithmetic.partials_u
