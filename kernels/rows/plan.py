@@ -25,6 +25,7 @@ CONVERTED = 8192  # columns up to which registers hold a row in float32 beside i
 RAW = 12288  # columns up to which they hold it in its own type, whatever that is; beyond, of 16 bits
 TOGETHER = 128  # sums side by side down a column, at least: the longer their runs, the larger their error
 ALONE = 8192  # elements of tiles, or one tile, that one program of the backward takes: no launch has to add lines
+FEW = 16  # rows, at most: what `verify-norm prove` proves one number of rows at a time
 RESERVED = 8 * 2**10  # bytes of shared memory that reductions take
 GROUPS = {"group64": 64, "group128": 128}  # columns that have a scale of 8 bits together, by form
 AHEAD = 48 * 2**10  # bytes a multiprocessor that the forward prefetches: a few tiles, and a tenth of the L2
@@ -102,7 +103,7 @@ def backward_plan(
         JOINT=joint,
         **cut,
     )
-    alone = max(ALONE // (rows * cut["CHUNK"] * cut["CHUNKS"]), 1)
+    alone = min(max(ALONE // (rows * cut["CHUNK"] * cut["CHUNKS"]), 1), FEW // rows)
     return Plan(backward, constants, device, vec, rows, most, alone=alone, options={"num_warps": warps})
 
 

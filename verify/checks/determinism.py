@@ -7,20 +7,24 @@ import numpy as np
 import torch
 
 from verify_norm.cases import make
+from verify_norm.checks import sums
 from verify_norm.checks.check import check, finding
+from verify_norm.checks.relations.equations import pairs
 from verify_norm.checks.relations.rerun import (
     Difference,
     cheap,
     crowded,
     differences,
+    element,
     has_rows,
     on_rows,
     other_shape,
     rerun,
 )
-from verify_norm.core import packages
+from verify_norm.core import judge, packages
 from verify_norm.core.finding import Finding
-from verify_norm.core.run import Run
+from verify_norm.core.run import Output, Run
+from verify_norm.core.spec import Array
 
 NOT_ALWAYS = "a replay may take several tries to show it"  # where values differ, which may be a race
 WHY = "a launch is not in torch's current stream, or does not wait for the one before"
@@ -41,11 +45,12 @@ def determinism(run: Run) -> Iterable[Finding]:
     stream: that shows a kernel that relies on a slow host.
 
     If the contract has `deterministic=false`, sums over rows may differ by what another order of the sum may round, and
-    nothing else may.
+    nothing else may; long sums of random data by what `sums` allows.
     """  # `relations.rerun.differences` derives how much
     found: list[Difference] = []
     for _ in range(RUNS if crowded(run) else 1):
-        seen = differences(run, rerun(run), ("in one run", "in the next"))
+        again = rerun(run)
+        seen = list(differences(run, again, ("in one run", "in the next"))) or list(_lost(run, again))
         found = [replace(d, words=f"{d.words}; {NOT_ALWAYS}") if d.index is not None else d for d in seen]
         if found:
             break
@@ -57,6 +62,30 @@ def determinism(run: Run) -> Iterable[Finding]:
         found = list(differences(run, rerun(run), (f"before {between}", f"after {between}")))
     for difference in found:
         yield finding(run, "determinism", difference.output, difference.words)
+
+
+def _lost(run: Run, again: Run) -> Iterator[Difference]:
+    """Yield the long sums that are off in another run by more than the roundings of random data come to.
+
+    Where orders may differ, the worst case of another order may be larger than a term that a race has lost.
+    """
+    if run.kernel.contract.deterministic or not sums.told(run):
+        return
+    there = {name: replace(output, got=got) for name, output, got in _pairs(run, again)}
+    for first, one in zip(sums.equations(run), sums.equations(replace(run, outputs=there)), strict=True):
+        if isinstance(one, sums.LongSum) and (one.ratio > 1).any() and (first.ratio <= 1).all():
+            index, count = judge.worst(one.ratio), int((one.ratio > 1).sum())
+            off, allowed = float(abs(one.left[index] - one.right[index])), float(one.tolerance[index])
+            words = f"{element(one.output, index)} is {off:.3g} from the truth in the next run, {allowed:.3g} allowed"
+            yield Difference(one.output, f"{words} in random data; {count} of {one.ratio.size} are off", index, count)
+
+
+def _pairs(run: Run, again: Run) -> Iterator[tuple[str, Output, Array]]:
+    """Yield the outputs of a run, each with what it is in another one."""
+    for name, _, got in pairs(run, again):
+        output = run.outputs[name]
+        assert output is not None
+        yield name, output, got
 
 
 def _batch(run: Run) -> Iterator[Difference]:

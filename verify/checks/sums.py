@@ -71,6 +71,11 @@ def looks(run: Run) -> bool:
     return wide and long and near_one and bool(compared(run)) and independent(run.case)
 
 
+def told(run: Run) -> bool:
+    """Return whether `equations` say something of a run: whether `sums` applies to it, and looks at it."""
+    return _applies(run.case.op) and not _narrow(run.kernel) and looks(run)
+
+
 @check(applies=_applies, looks=looks, lacks=_narrow)
 def sums(run: Run) -> Iterator[Finding | SmallestError | OverProbable]:
     """Long sums are as close to the truth as roundings of random sign leave them.

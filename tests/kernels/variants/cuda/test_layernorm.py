@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from verify_norm.cases import corners, make
 from verify_norm.cli.app import app
 from verify_norm.core.ops import OPS
+from verify_norm.core.run import Called
 from verify_norm.core.spec import CaseSpec
 from verify_norm.kernels import domain
 from verify_norm.kernels.variants.cuda import layernorm
@@ -38,8 +39,8 @@ def ratios(step, spec, block=layernorm.BLOCK):
     given = {name: case.arguments[name] for name in ("x", "weight", "bias", "eps", "normalized_shape")}
     got = layernorm.forward(step, **given, block=block)
     outputs = returned.named(got, OP)
-    judge = make.judge_of(spec, case.op, case.device)
-    judged = {n: execute._judged(execute._output(t, judge), case, n) for n, t in outputs.items()}
+    called = Called(outputs)
+    judged = {n: execute._judged(one, case, n) for n, one in execute._values(called, case, kernel).items()}
     return {n: float(one.ratio.max(initial=0.0)) for n, one in judged.items()}
 
 
