@@ -150,6 +150,7 @@ def _divide(a: Arithmetic, x: Carried, y: Carried) -> Carried:
 
 
 def _sqrt(a: Arithmetic, x: Carried) -> Carried:
+    x = _flushed(x)
     value, least = np.sqrt(x.value), x.value - x.delta
     delta = np.where(x.delta == 0, 0.0, x.delta / (np.sqrt(np.maximum(least, 0.0)) + value))
     return _rounded(a, value, np.where(least < 0, np.inf, delta), a.gamma(ROOT), _zero(x))
@@ -161,6 +162,7 @@ def _exp(a: Arithmetic, x: Carried) -> Carried:
 
 
 def _log(a: Arithmetic, x: Carried) -> Carried:
+    x = _flushed(x)
     value = np.log(x.value)
     delta = np.where(x.delta < x.value, -np.log1p(-x.delta / x.value), np.inf)
     return _made(a, value, delta + (8.0 + 6.0 * (np.abs(value) + delta)) * a.u)
@@ -174,6 +176,7 @@ def _tanh(a: Arithmetic, x: Carried) -> Carried:
 
 
 def _raised(a: Arithmetic, x: Carried, exponent: float) -> Carried:
+    x = _flushed(x)
     value, least, whole = np.power(x.value, exponent), np.abs(x.value) - x.delta, exponent % 1 == 0
     ends = [np.power(end, exponent) for end in (np.maximum(least, 0.0), x.largest)]
     change = np.maximum(*(np.abs(end - np.abs(value)) for end in ends))
@@ -191,7 +194,7 @@ def _sum(a: Arithmetic, x: Carried, axis: Any, keepdims: bool) -> Carried:
     narrow = a.partials_u if over_rows else 0.0
     relative = (of.summed(n, 0 if over_rows else QUOTIENT) if n > 1 else 0.0) + n * narrow
     delta, size = (VALUES["sum"](part, axis, keepdims) for part in (x.delta, x.largest))
-    least = n * a.narrow_tiny if narrow else 0.0
+    least = np.where(size > 0, (n - 1) * a.tiny + (n * a.narrow_tiny if narrow else 0.0), 0.0)
     most = a.narrow_huge if narrow else a.huge
     return _made(a, value, delta + relative * size + least, np.where(size < most, size, np.inf))
 
@@ -202,12 +205,14 @@ def _max(a: Arithmetic, x: Carried, axis: Any, keepdims: bool) -> Carried:
 
 def _compared(name: str) -> Callable[..., Condition]:
     def rule(a: Arithmetic, x: Carried, y: Carried) -> Condition:
+        x, y = _flushed(x), _flushed(y)
         return Condition(VALUES[name](x.value, y.value), ~(np.abs(x.value - y.value) > x.delta + y.delta), a)
 
     return rule
 
 
 def _winner(a: Arithmetic, x: Carried, axis: Any) -> Condition:
+    x = _flushed(x)
     near = ~(x.value + x.delta < np.max(x.value - x.delta, axis=axis, keepdims=True))
     several = near.sum(axis=axis, keepdims=True) > 1
     return Condition(VALUES["winner"](x.value, axis), near & several, a)

@@ -97,6 +97,8 @@ def call(name: str, *args: Any, **options: Any) -> Any:
     except TypeError as error:
         raise UnknownOperationError(f"{name} with these arguments: {error}") from error
     bound.apply_defaults()
+    if name == "concatenate":
+        bound.arguments["arrays"] = list(bound.arguments["arrays"])
     kinds = sorted(operands(bound.args), key=lambda one: one.rank)
     return kinds[-1].apply(name, *bound.args) if kinds and name in VALUES else function(*bound.args)
 

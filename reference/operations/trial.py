@@ -83,6 +83,8 @@ def _shapes(own: Own, tensors: list[Array], options: dict[str, float]) -> str | 
             words = " or ".join(map(str, right))
             return f"{name}: expected the shape {words} for x of {(M, N)}, got {np.shape(one)}"
         value = getattr(one, "value", one)
+        if not np.isfinite(value).all():
+            return f"{name} is not finite at usual values; positive= names tensors above 0"
         if not (np.abs(first - value[:1]) <= AGREE * np.abs(first)).all():
             return f"{name} of a row depends on other rows: expected reductions over the last axis alone"
     return None

@@ -49,3 +49,10 @@ def test_what_differs_is_found_in_whatever_tensor_it_is(changed):
     assert transfer.different(some, others) == changed
     assert transfer.different(some, [*others[:3], others[3][:-1]]) == sorted({*changed, 3})
     assert transfer.different([], []) == []
+
+
+def test_what_owns_its_memory_is_no_view_on_the_device_either():
+    base = torch.arange(6.0)
+    there = transfer.sent([base, base[1:3]], "cpu")
+    assert [one._is_view() for one in there] == [False, True]
+    assert [one.tolist() for one in there] == [base.tolist(), [1.0, 2.0]]

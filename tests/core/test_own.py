@@ -64,6 +64,14 @@ def crashing(x, weight):
         (of_scale, {}, "scale has another meaning in cases; name it otherwise"),
         (of_any, {}, r"got a function with \*args or \*\*kwargs"),
         (lambda x: x, {}, "expected name="),
+        (3, {"name": "three"}, "expected name= with a name, and a function, not 3"),
+        (max, {}, "expected a Python function, got <built-in function max>"),
+        (f, {"name": "norm_fwd"}, "expected a name without a direction"),
+        (f, {"tensors": ["weight"]}, "tensors: expected dimensions by name"),
+        (f, {"positive": 3}, "positive: expected a list of names, got 3"),
+        (f, {"statistics": "rstd"}, "statistics: expected a list of names, got 'rstd'"),
+        (f, {"statistics": ["class"]}, "statistics: expected new names of outputs, got 'class'"),
+        (lambda x: np.log(-np.abs(x)), {"name": "f"}, "y is not finite at usual values; positive= names tensors"),
         (f, {"tensors": {"w": "N"}}, "unknown tensor of the operator 'w'"),
         (f, {"tensors": {"weight": "K"}}, "weight: expected MN, N or 1 as its dimensions, got 'K'"),
         (f, {"tensors": {"x": "N"}}, "x: expected MN as its dimensions"),
@@ -75,6 +83,12 @@ def test_what_is_said_of_a_wrong_one(function, options, said):
     with pytest.raises(UsageError, match=said) as raised:
         own.operator(function, **options)
     assert "\n" not in str(raised.value)
+
+
+def test_two_of_one_name_stay_two():
+    one, two = (own.operator(function, name="same") for function in (lambda x: 2 * x, lambda x: 3 * x))
+    assert own.found(one.name) is one
+    assert own.found(two.name) is two
 
 
 def test_one_in_a_file_is_found_by_its_name(tmp_path, monkeypatch):

@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from verify_norm.core.spec import CaseSpec
+from verify_norm.running import gpu_memory
 from verify_norm.running.gpu_memory import LARGE, PLACES, large, turn
 
 WAIT = 10.0  # seconds, at most
@@ -85,3 +86,9 @@ def test_nobody_waits_where_the_files_cannot_be_written(monkeypatch, tmp_path):
 def test_large_cases():
     assert [large(CaseSpec((rows, LARGE // 4))) for rows in (3, 4)] == [False, True]
     assert large(CaseSpec((2, 3), x_layout="far"))
+
+
+def test_nobody_waits_for_ever(monkeypatch):
+    monkeypatch.setattr(gpu_memory, "PATIENCE", 0.05)
+    with turn("cuda:0", PLACES), turn("cuda:0", 1):
+        pass

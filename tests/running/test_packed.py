@@ -87,3 +87,9 @@ def test_assertions_read_packed_outputs():
     with pytest.raises(FindingsError, match="y\\["):
         testing.assert_norm_close(swapped, MXFP4, x, None, eps=1e-5)
     testing.assert_norm_close(swapped, MXFP4, x, None, eps=1e-5, contract="packing=high")
+
+
+@pytest.mark.parametrize("shape", [(8, 4), (32,), (2, 16)])
+def test_bytes_of_another_shape_are_not_unpacked(shape):
+    assert read("y", torch.zeros(4, 8, dtype=torch.uint8), (4, 16))[1].shape == (4, 16)
+    assert read("y", torch.zeros(shape, dtype=torch.uint8), (4, 16))[1].shape == shape

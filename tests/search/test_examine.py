@@ -168,7 +168,13 @@ def test_a_call_of_ours_that_fails_in_cuda_is_made_again_in_a_new_process():
     runner = Lonely(unknown, right)
     assert examine_in(runner, SMALL, CHECK_NAMES, 1.0) == replace(right, looked=("accuracy", "crash"))
     assert runner.renewed == 1
-    for errors, isolated in (((unknown, unknown), True), ((unknown,), False), ((RuntimeError("no"),), True)):
+    fault = RuntimeError("CUDA error: an illegal memory access was encountered")  # the kernel's, seen late
+    for errors, isolated in (
+        ((unknown, unknown), True),
+        ((unknown,), False),
+        ((RuntimeError("no"),), True),
+        ((fault,), True),
+    ):
         runner = Lonely(*errors, right)
         runner.isolated = isolated
         with pytest.raises(RuntimeError, match=str(errors[-1])):

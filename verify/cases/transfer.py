@@ -44,10 +44,16 @@ def sent(tensors: Sequence[Tensor], device: str) -> list[Tensor]:
     parts = iter(_split(torch.cat(small).to(device), small) if small else ())
     # a copy of a part begins at an address that is aligned for every type
     there = [next(parts).clone() if bytes_.numel() <= SMALL else bytes_.to(device) for bytes_ in stored]
-    return [
-        held.view(tensor.dtype).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-        for held, tensor in zip(there, tensors, strict=True)
-    ]
+    return [_like(tensor, held) for held, tensor in zip(there, tensors, strict=True)]
+
+
+def _like(tensor: Tensor, held: Tensor) -> Tensor:
+    """Return bytes as a tensor like another one, which is a view where that is."""
+    where = tensor.shape, tensor.stride()
+    if tensor._is_view():
+        return held.view(tensor.dtype).as_strided(*where, tensor.storage_offset())
+    own = torch.empty(0, dtype=tensor.dtype, device=held.device)
+    return own.set_(held.untyped_storage(), tensor.storage_offset(), *where)
 
 
 def values(tensors: Sequence[Tensor]) -> list[Any]:

@@ -185,6 +185,11 @@ def _wrong_sums(run: Run, batch: _Batch) -> Iterator[Finding]:
         usual, got, want = run.outputs.get(name), batch.run.outputs.get(name), counted.expected.get(name)
         if usual is None or got is None or want is None or usual.ratio is None or usual.ratio.max(initial=0.0) > 1:
             continue
+        if (got.dtype, got.shape) != (usual.dtype, usual.shape):
+            made, expected = (f"{one.dtype} of shape {one.shape}" for one in (got, usual))
+            message = f"{name} is {made} where the rows are {batch.words}, expected {expected}"
+            yield finding(run, "batch_invariance", name, message)
+            continue
         values = want.value.ravel()
         of_order = reordering(replace(run, case=counted), name, want.dtype, values, values, int(times.max()))
         ratio = judge.ratio(got.got, replace(want, delta=want.delta + of_order.reshape(want.delta.shape)))

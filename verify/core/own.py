@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from keyword import iskeyword
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,6 +30,7 @@ TAKEN = (*OPTIONS, "dy", "y", "arithmetic", "normalized_shape")
 # Tensors of other operators that a case shapes in a way of its own.
 OTHERS = ("scale", "shift", "cos", "sin", "running_mean", "running_var", "residual_out", "dresidual_out")
 HERE = "own:"
+DIRECTIONS = "_fwd", "_bwd"
 _HERE: dict[str, "Operator"] = {}  # by key
 _FOUND: dict[tuple[str, str], "Operator"] = {}  # by module, or its file, and name
 
@@ -105,8 +107,17 @@ def operator(
     ('y',)
     """
     label = name or getattr(reference, "__name__", "")
-    if not label.isidentifier():
-        raise UsageError(f"operator: expected name= with a name for {reference!r:.40}")
+    if not (callable(reference) and isinstance(label, str) and label.isidentifier()):
+        raise UsageError(f"operator: expected name= with a name, and a function, not {reference!r:.40}")
+    if label.endswith(DIRECTIONS):
+        raise UsageError(f"operator {label}: expected a name without a direction; name= gives one")
+    if not isinstance(tensors or {}, Mapping):
+        raise UsageError(
+            f"operator {label}: tensors: expected dimensions by name, as {{'g': '1'}}, got {tensors!r:.40}"
+        )
+    for option, names in (("statistics", statistics), ("positive", positive)):
+        if isinstance(names, str) or not isinstance(names, Collection):
+            raise UsageError(f"operator {label}: {option}: expected a list of names, got {names!r:.40}")
     own = _described(reference, tensors or {}, tuple(statistics), tuple(positive), gradient)
     try:
         wrong = complaint(own)
@@ -118,8 +129,9 @@ def operator(
         raise UsageError(f"operator {label}: {wrong}")
     told = (inspect.getdoc(reference) or "your own operator").splitlines()[0].rstrip(".")
     summary = f"{told}; bound by running error analysis of its operations, looser than a derived one"
-    made = Operator(own, label, summary, f"{HERE}{label}")
-    _HERE[made.key] = made
+    key = f"{HERE}{label}"
+    key += f"_{len(_HERE)}" * (key in _HERE)  # an operator that stands goes on under its own name
+    made = _HERE[key] = Operator(own, label, summary, key)
     return made
 
 
@@ -215,7 +227,10 @@ def _described(
     gradient: Callable[..., Any] | None,
 ) -> Own:
     """Return what a function says of its arguments; raises UsageError."""
-    parameters = inspect.signature(function).parameters.values()
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"operator: expected a Python function, got {function!r:.40}: {error}") from error
     if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
         raise UsageError("operator: expected tensors and options by name, got a function with *args or **kwargs")
     names = [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY]
@@ -230,6 +245,10 @@ def _described(
             raise UsageError(f"operator: {name} is no tensor: {hint}")
         if name in OTHERS:
             raise UsageError(f"operator: {name} has another meaning in cases; name it otherwise, and --bind it")
+    wrong = [one for one in statistics if not one.isidentifier() or iskeyword(one) or one[0] == "_"]
+    wrong += [one for one in statistics if one in (*names, *TAKEN, "y", "dy") or statistics.count(one) > 1]
+    if wrong:
+        raise UsageError(f"operator: statistics: expected new names of outputs, got {wrong[0]!r:.40}")
     for name in (*dims, *positive):
         one_of("tensor of the operator", name, names)
     tensors = {name: "MN" if name == "x" else dims.get(name, "N") for name in names}

@@ -139,7 +139,7 @@ class Op:
 
     @property
     def quantizer(self) -> Any:
-        """The stage that makes 8 bits of y (`verify_norm.reference.stages.quantize`); None where there is none."""
+        """The stage that makes 8 or 4 bits of y (`verify_norm.reference.stages.quantize`); None where there is none."""
         return None if self.chain is None else self.chain.quantizer
 
     @property

@@ -194,12 +194,12 @@ def _call(
             if not begun or pressed or placement.taken_by_others(error, device):  # not the kernel's error
                 raise
             return _raised(case, error)
-    at_return = content(outputs) if told and not isinstance(outputs, str) else {}
     if not isinstance(outputs, str):
         elsewhere = [name for name, value in outputs.items() if value is not None and value.device != device]
         outputs = f"{elsewhere[0]} is on {outputs[elsewhere[0]].device}, expected {device}" if elsewhere else outputs
     if isinstance(outputs, str):
         return Called(problem=outputs, evasions=evasions)
+    at_return = content(outputs) if told else {}
     damage = tuple(made.damage(outputs)) if made else ()
     overlaps = tuple(guards.overlaps(outputs, case.arguments))
     ran = made.operators.names if made else ()

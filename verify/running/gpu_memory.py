@@ -1,4 +1,4 @@
-"""Turns at the memory of a GPU, which several runs may share: the jobs of `zoo`, the shards of a CI job, other users.
+"""Turns at the memory of a GPU, which several runs may share: the jobs of `zoo`, the shards of a CI job.
 
 A case of 2^27 elements has some twenty arrays of float64 of that size, and a tensor with the layout "far" takes a good
 part of what is free. A dozen of them at once fill 140 GB; then CUDA fails anywhere, and a right kernel looks wrong.
@@ -7,6 +7,7 @@ part of what is free. A dozen of them at once fill 140 GB; then CUDA fails anywh
 import fcntl
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import fields
@@ -18,6 +19,7 @@ from verify_norm.core.spec import CaseSpec
 
 LARGE = 2**26  # elements
 PLACES = 4  # large cases at a time, on one GPU
+PATIENCE, POLL = 60.0, 0.01  # seconds
 
 
 def large(spec: CaseSpec) -> bool:
@@ -29,16 +31,22 @@ def large(spec: CaseSpec) -> bool:
 def turn(device: str, places: int) -> Iterator[None]:
     """Wait for so many of the `PLACES` of a GPU, which all processes of this user share; without a wait on a CPU.
 
-    A process that ends gives its places back. Where the files that stand for them cannot be written, nobody waits.
+    A process that ends gives its places back. Where the files that stand for them cannot be written, nobody waits; nor
+    longer than `PATIENCE` seconds, as for a process that has been stopped.
     """
     with ExitStack() as held:
         if device.startswith("cuda") and places:
             with suppress(OSError):
                 files = [held.enter_context(_file(device, place)) for place in range(PLACES)]
-                if places < PLACES:
-                    files = [next(filter(_free, files), files[os.getpid() % PLACES])]
-                for file in files:  # all take them in one order, so that nobody waits in a circle
-                    fcntl.flock(file, fcntl.LOCK_EX)
+                end, taken = time.monotonic() + PATIENCE, 0
+                while taken < places and time.monotonic() < end:
+                    # who takes all goes in order: two of them with some each would wait for each other
+                    free = next(filter(_free, files if places < PLACES else files[:1]), None)
+                    if free is None:
+                        time.sleep(POLL)
+                    else:
+                        files.remove(free)
+                        taken += 1
         yield
 
 

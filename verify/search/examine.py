@@ -26,6 +26,7 @@ from verify_norm.running.runners import Runner
 from verify_norm.running.surroundings import left
 
 PRELOAD = "verify_norm.search.preload"  # what a child that examines cases has imported
+FAULTS = "illegal memory access", "misaligned address", "device-side assert", "illegal instruction"  # of a kernel
 NO_ROOM = "the case does not fit into GPU memory"
 
 
@@ -105,7 +106,8 @@ def examine_in(
                 return Examined(spec, findings=tuple(lost), looked=("crash",) * bool(lost), hung=error.hung)
             continue
         except RuntimeError as error:  # of CUDA, in a call of ours: what another process does to the GPU may cause it
-            if again or not str(error).startswith("CUDA error") or not runner.fresh():
+            of_kernel = any(words in str(error) for words in FAULTS)
+            if again or of_kernel or not str(error).startswith("CUDA error") or not runner.fresh():
                 raise
             again = True
             continue
