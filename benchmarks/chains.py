@@ -33,7 +33,11 @@ from verify_norm.reference.chain import Chain, Function
 
 NAMES = (
     *sorted(
-        {op.forward.removesuffix("_fwd") for op in OPS.values() if op.forward and isinstance(op.reference, Function)}
+        {
+            op.forward.removesuffix("_fwd")
+            for op in OPS.values()
+            if op.forward and op.lawful and isinstance(op.reference, Function)
+        }
     ),
     *(
         "layernorm | gate(gelu)",

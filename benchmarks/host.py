@@ -71,7 +71,7 @@ def calls(device: str) -> dict[str, Call]:
         return alone
 
     def ours(*t: Tensor) -> Any:
-        return layernorm.LayerNormFunction.apply(*t, EPS, None)
+        return layernorm.apply(*t, EPS, None)
 
     def theirs(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
         return functional.layer_norm(x, (N,), weight, bias, EPS)
@@ -91,7 +91,7 @@ def calls(device: str) -> dict[str, Call]:
         "forward and backward of nothing": both(Nothing.apply),
         "LN forward and backward, ours": both(ours),
         "LN forward and backward, torch": both(theirs),
-        "RMS forward and backward, ours": both(lambda x, w, _: rmsnorm.RMSNormFunction.apply(x, w, EPS, 0.0, None)),
+        "RMS forward and backward, ours": both(lambda x, w, _: rmsnorm.apply(x, w, EPS, 0.0, None)),
         "RMS forward and backward, torch": both(lambda x, w, _: functional.rms_norm(x, (N,), w, EPS)),
         "nothing, backward in the calling thread": here(Nothing.apply),
         "LN, backward in the calling thread, ours": here(ours),

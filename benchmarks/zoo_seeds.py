@@ -1,10 +1,11 @@
 """Count the false alarms on the right kernels of the zoo, with several seeds.
 
-    python benchmarks/zoo_seeds.py [--seeds 10] [--examples 60] [--jobs 2] [--out FILE]
+    python benchmarks/zoo_seeds.py [--seeds 10] [--examples 60] [--jobs 2] [--together] [--out FILE]
 
 Each run takes the corner table, then `--examples` covering and random cases. Its time limits are so wide that a loaded
-machine runs as many cases as an idle one. Several GPUs share the runs. The file is written after every run; a run that
-it has for the same settings and versions is not repeated. Exit status 1 if there is a finding or an incomplete run.
+machine runs as many cases as an idle one. Several GPUs share the runs. With `--together` the runs of a job share its
+process, whose compiled kernels stay loaded. The file is written after every run; a run that it has for the same
+settings and versions is not repeated. Exit status 1 if there is a finding or an incomplete run.
 """
 
 import argparse
@@ -49,11 +50,13 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--examples", type=int, default=60)
     parser.add_argument("--jobs", type=int, default=0, help="kernels at a time; 0: one for each core")
+    parser.add_argument("--together", action="store_true", help="no process for each run")
     name = "h200-right-seeds.json" if ON_GPU else "cpu-right-seeds.json"
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results/zoo" / name)
     options = parser.parse_args()
     devices = [f"cuda:{i}" for i in range(torch.cuda.device_count())] if ON_GPU else ["cpu"]
-    common = {"examples": options.examples, "seconds": SECONDS, "timeout": TIMEOUT}
+    limits = {"seconds": SECONDS, "timeout": TIMEOUT}
+    common = {"examples": options.examples, **limits, "isolate": not options.together}
     facts = environment(devices[0])
     date = facts.pop("date")
     before = json.loads(options.out.read_text()) if options.out.is_file() else {}

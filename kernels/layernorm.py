@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from verify_norm.kernels.arguments import Gradients, Shape
-from verify_norm.kernels.autograd import once, recorded
+from verify_norm.kernels.autograd import applied, once, recorded
 from verify_norm.kernels.rows import operators
 from verify_norm.kernels.rows.launch import JOINT, check_gradient, norm_of
 
@@ -83,18 +83,23 @@ class LayerNormFunction(torch.autograd.Function):
         """Return y, and save what the gradients need."""
         ctx.norm = norm = norm_of(x, weight, bias, normalized_shape)
         y, _, mean, rstd = operators.forward(x, None, weight, bias, eps, norm, JOINT)
-        ctx.save_for_backward(x, weight, bias, mean, None if rstd is mean else rstd)
+        like = (
+            weight is not None and bias is not None and bias.dtype == weight.dtype
+        )  # dbias is allocated as dweight is
+        ctx.save_for_backward(x, weight, None if like else bias, mean, *([] if rstd is mean else [rstd]))
         return y
 
     @staticmethod
     @once
     def backward(ctx: Any, dy: Tensor):
         """Return the gradients that are asked for, and no others."""
-        x, weight, bias, mean, rstd = ctx.saved_tensors
+        x, weight, bias, mean, *rstd = ctx.saved_tensors
         need = ctx.needs_input_grad
-        wanted = (need[0], weight if need[1] else None, bias if need[2] else None)
-        rstd = mean if rstd is None else rstd
-        return *operators.backward(dy, None, x, weight, mean, rstd, ctx.norm, wanted), None, None
+        wanted = (need[0], weight if need[1] else None, (weight if bias is None else bias) if need[2] else None)
+        return *operators.backward(dy, None, x, weight, mean, *(rstd or [mean]), ctx.norm, wanted), None, None
+
+
+apply = applied(LayerNormFunction)
 
 
 class LayerNorm(torch.nn.LayerNorm):
@@ -102,7 +107,8 @@ class LayerNorm(torch.nn.LayerNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the normalized input."""
+        shape = self.normalized_shape if self.weight is None else None  # the weight has it
         if not recorded():
-            norm = norm_of(input, self.weight, self.bias, self.normalized_shape)
+            norm = norm_of(input, self.weight, self.bias, shape)
             return operators.forward(input, None, self.weight, self.bias, self.eps, norm, JOINT)[0]
-        return LayerNormFunction.apply(input, self.weight, self.bias, self.eps, self.normalized_shape)
+        return apply(input, self.weight, self.bias, self.eps, shape)

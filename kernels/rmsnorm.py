@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from verify_norm.kernels.arguments import Shape
-from verify_norm.kernels.autograd import once, recorded
+from verify_norm.kernels.autograd import applied, once, recorded
 from verify_norm.kernels.rows import operators
 from verify_norm.kernels.rows.launch import check_gradient, norm_of
 
@@ -99,6 +99,9 @@ class RMSNormFunction(torch.autograd.Function):
         return dx, dweight, None, None, None
 
 
+apply = applied(RMSNormFunction)
+
+
 class RMSNorm(torch.nn.RMSNorm):
     """torch.nn.RMSNorm, computed by this kernel: same arguments, parameters and state.
 
@@ -108,6 +111,7 @@ class RMSNorm(torch.nn.RMSNorm):
     def forward(self, x: Tensor) -> Tensor:
         """Return the normalized input."""
         eps = torch.finfo(torch.float32).eps if self.eps is None else self.eps
+        shape = self.normalized_shape if self.weight is None else None  # the weight has it
         if not recorded():
-            return rmsnorm_fwd(x, self.weight, eps, 0.0, self.normalized_shape)[0]
-        return RMSNormFunction.apply(x, self.weight, eps, 0.0, self.normalized_shape)
+            return rmsnorm_fwd(x, self.weight, eps, 0.0, shape)[0]
+        return apply(x, self.weight, eps, 0.0, shape)

@@ -15,12 +15,13 @@ An activated normalization is a(z) with z = w·x̂ + b. Its gradients are those 
 (CUDA C++ Programming Guide, "Mathematical Functions": maximum errors of standard and intrinsic functions). A hardware
 tanh, off by 2⁻¹¹, is less accurate than this, and so is GELU's approximation by tanh, off by up to 5e-4.
 
-**Evaluation.** With ε = (4 + 2.35|z|)u, σ errs by the factor (1 − σ)ε + 5u; where e^−z may overflow, it errs by all of
-itself. z·σ rounds once more. In σ(1 − σ) an error of σ enters by 1 − 2σ at most, and a difference and a product round
-twice. In 1 + erf(t), t = z/√2, the sum errs by 4u|erf| + u(1 + erf), and the two roundings of t
-add erf'(t)|t|·2u < u. GELU is |z|/2 times that, with three roundings more, one of which may fall on z·erf. In SiLU's
-a', ∂a'/∂σ = 1 + z(1 − 2σ) is at most 1 + |z|, and six roundings of terms below σ(1 + |z|) remain. In GELU's a', Φ errs
-by half of the sum above, and z·φ by the exponential at z²/2, the three roundings of that argument, and four more.
+**Evaluation.** With ε = (4 + 2.35|z|)u, σ errs by the factor (1 − σ)ε + 5u; where e^−z may overflow, or σ may be
+subnormal, it errs by all of itself: kernels flush it, and __fdividef returns 0 for divisors above 2¹²⁶. z·σ rounds once
+more. In σ(1 − σ) an error of σ enters by 1 − 2σ at most, and a difference and a product round twice. In 1 + erf(t), t =
+z/√2, the sum errs by 4u|erf| + u(1 + erf), and the two roundings of t add erf'(t)|t|·2u < u. GELU is |z|/2 times that,
+with three roundings more, one of which may fall on z·erf. In SiLU's a', ∂a'/∂σ = 1 + z(1 − 2σ) is at most 1 + |z|, and
+six roundings of terms below σ(1 + |z|) remain. In GELU's a', Φ errs by half of the sum above, and z·φ by the
+exponential at z²/2, the three roundings of that argument, and four more.
 
 **Propagation.** |a'| and |a''| have a maximum. An error δz moves a by at most δz times the largest |a'| on the way, and
 a' by max|a''|·δz. The evaluation error within δz of z is taken as the largest at z and at both ends. Where δz is so
@@ -116,7 +117,8 @@ def _silu_slope(z: Array) -> Array:
 def _sigmoid_error(z: Array, a: Arithmetic) -> Array:
     """Return the relative error of σ."""
     lost = sigmoid(-z) * (4.0 + 2.35 * np.abs(z)) * a.u + 5.0 * a.u
-    return np.where(-z < math.log(a.huge) - 1.0, lost / (1.0 - np.minimum(lost, 0.5)), 1.0)
+    known = (-z < math.log(a.huge) - 1.0) & (sigmoid(z) >= 2.0 * a.tiny)
+    return np.where(known, lost / (1.0 - np.minimum(lost, 0.5)), 1.0)
 
 
 def _silu_error(z: Array, a: Arithmetic) -> Array:
@@ -178,16 +180,6 @@ ACTIVATIONS = {one.name: one for one in (SILU, GELU, SIGMOID)}
 def nearby(error: Callable[[Array, Arithmetic], Array], z: Array, dz: Array, a: Arithmetic) -> Array:
     """Return how far an evaluation within δz of z may be off."""
     return np.maximum(error(z, a), np.maximum(error(z - dz, a), error(z + dz, a)))
-
-
-def pushed(act: Activation, z: Array, dz: Array, a: Arithmetic) -> Array:
-    """Return δ of a(z'), where |z' − z| ≤ δz and a kernel evaluates a.
-
-    >>> float32 = Arithmetic(u=2**-24, tiny=2**-126, huge=3.4028235e38)
-    >>> bool(pushed(SILU, np.ones(()), np.zeros(()), float32) < 1e-6)
-    True
-    """
-    return steepness(act, z, dz) * dz + nearby(act.value_error, z, dz, a)
 
 
 def steepness(act: Activation, z: Array, dz: Array) -> Array:

@@ -36,7 +36,7 @@ longer loop says so by its lanes.
 **Divisions and roots.** A quotient counts as DIVISION roundings and a square root as ROOT. Triton compiles `/` to
 div.full.f32, whose largest error is 2 ulp, at most 4u of the result, and tl.sqrt to sqrt.approx.ftz.f32, whose largest
 relative error is 2⁻²³ = 2u (NVIDIA, PTX ISA 8.5, sections 9.7.3.8 and 9.7.3.15). rsqrt.approx.ftz.f32, 2^-22.9 = 2.2u
-(9.7.3.17), is better than 1/√. Results that are rounded to nearest are better than all of these.
+(9.7.3.16), is better than 1/√. Results that are rounded to nearest are better than all of these.
 """
 
 from __future__ import annotations

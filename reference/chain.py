@@ -27,7 +27,15 @@ from typing import Any
 
 import numpy as np
 
-from verify_norm.reference import l2norm, layernorm, residual_sum, rmsnorm, rounding, statistics_rounding
+from verify_norm.reference import (
+    l2norm,
+    layernorm,
+    partial_rmsnorm,
+    residual_sum,
+    rmsnorm,
+    rounding,
+    statistics_rounding,
+)
 from verify_norm.reference.arithmetic import Arithmetic, finite_below
 from verify_norm.reference.norm import Norm
 from verify_norm.reference.stages.quantize import Quantize
@@ -49,6 +57,7 @@ class Base:
     normalized: Callable[[View, Array, Values], Norm]
     centred: bool = True
     averages: bool = True  # the mean of the squares; their sum otherwise
+    partial: bool = False  # of the first elements of a row alone
 
     def norm(self, x: Array, v: Values) -> Norm:
         """Return x normalized, with what multiplies it."""
@@ -71,6 +80,10 @@ def _rmsnorm(view: View, x: Array, v: Values) -> Norm:
     return rmsnorm.norm(view, x, v.get("weight"), v["eps"], v.get("weight_offset", 0.0))
 
 
+def _partial(view: View, x: Array, v: Values) -> Norm:
+    return partial_rmsnorm.norm(view, x, v.get("weight"), v["eps"], v.get("weight_offset", 0.0), v["variance_size"])
+
+
 def _l2norm(view: View, x: Array, v: Values) -> Norm:
     return l2norm.norm(view, x, v["eps"])
 
@@ -80,6 +93,15 @@ BASES = {
     for base in (
         Base("layernorm", ("weight", "bias"), ("eps", "normalized_shape"), _rows, _layernorm),
         Base("rmsnorm", ("weight",), ("eps", "weight_offset", "normalized_shape"), _rows, _rmsnorm, centred=False),
+        Base(
+            "partial_rmsnorm",
+            ("weight",),
+            ("eps", "weight_offset", "variance_size", "normalized_shape"),
+            _rows,
+            _partial,
+            centred=False,
+            partial=True,
+        ),
         Base("l2norm", (), ("eps", "normalized_shape"), _rows, _l2norm, centred=False, averages=False),
         Base("groupnorm", ("weight", "bias"), ("num_groups", "eps"), _groups, _layernorm),
     )

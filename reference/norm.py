@@ -11,7 +11,7 @@ from verify_norm.reference.view import Array, View
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """The gradient dx = r(g − c2 − x̂·c1) and its parts, in the shape of the view; means keep axes of size 1.
+    """The gradient dx = r(g − c2 − s·x̂·c1), s the `share` of an element, and its parts; means keep axes of size 1.
 
     Parameters
     ----------
@@ -47,6 +47,7 @@ class Norm:
     centred : whether xc is x − μ; False in RMSNorm, where it is x.
     rstd_scale : what r is multiplied by where it is saved: 1/√N in L2Norm.
     off : how far a kernel's own x may be off, of each element; None where it is given.
+    first : how many of a row's first elements make its statistic, in a partial RMSNorm; None: all of them.
     """
 
     view: View
@@ -62,6 +63,19 @@ class Norm:
     centred: bool = True
     rstd_scale: float = 1.0
     off: Array | None = None
+    first: int | None = None
+
+    @property
+    def count(self) -> int:
+        """How many elements of a row make its statistics."""
+        return self.view.count if self.first is None else self.first
+
+    @property
+    def share(self) -> Array | float:
+        """What an element counts in the mean of a row that the statistics are: N/K in the first K, 0 in the others."""
+        if self.first is None:
+            return 1.0
+        return np.where(np.arange(self.view.count) < self.first, self.view.count / self.first, 0.0)
 
     @property
     def saved_rstd(self) -> Array:
@@ -100,7 +114,10 @@ class Norm:
         g = self.weighted(dy)
         c1 = self.average(g * self.xhat)
         c2 = self.average(g) if self.centred else None
-        dx = self.rstd * ((g if c2 is None else g - c2) - self.xhat * c1)
+        along = self.xhat * c1 if self.first is None else np.where(self.share == 0, 0.0, self.share * self.xhat * c1)
+        dx = self.rstd * (
+            (g if c2 is None else g - c2) - along
+        )  # what is not in the statistic meets no c1, even if NaN
         return Projection(g, c1, c2, dx)
 
     @np.errstate(all="ignore")

@@ -109,7 +109,7 @@ def joined_error(n: Norm, dy: Array, delta: Array, dresidual_out: Array | None, 
         return delta
     p = n.gradient(dy.reshape(n.view.shape))
     size = np.abs(p.g) if p.c2 is None else np.abs(p.g) + np.abs(p.c2)
-    terms = (n.rstd * (size + np.abs(n.xhat * p.c1))).reshape(delta.shape) + delta
+    terms = (n.rstd * (size + np.abs(n.share * n.xhat * p.c1))).reshape(delta.shape) + delta
     added = addition_error(n, terms, dresidual_out, a)
     return finite_below(delta + added, terms + np.abs(dresidual_out), a.huge)
 

@@ -89,6 +89,8 @@ def xhat_error(n: Norm, e: StatisticsError, a: Arithmetic) -> XhatError:
     least = a.tiny + (a.narrow_tiny if a.xhat_u else 0.0)  # of the x̂ that a kernel has
     floor = a.tiny * (2.0 * n.rstd * (1.0 + e.rho)) + least / n.rstd_scale
     unit = compound(a.gamma(roundings), a.xhat_u)
+    if n.first is not None:  # x̂ of the other elements has no bound √N, and may overflow
+        magnitude = finite_below(magnitude, magnitude, a.huge)
     if n.off is None:
         return XhatError(shift, e.rho, magnitude, unit, floor)
     off = n.rstd * (1.0 + e.rho) * n.off
@@ -106,7 +108,8 @@ def affine_error(n: Norm, z: XhatError, a: Arithmetic) -> Array:
     if n.bias is not None:
         terms = np.abs(n.y) + np.abs(n.bias) if a.expanded else np.abs(n.y)
         delta = (1.0 + a.u) * delta + a.u * terms
-    delta = delta + a.tiny * (2.0 + math.sqrt(n.view.count) / n.rstd)  # the last: w·r may underflow before it meets xc
+    most = math.sqrt(n.view.count) / n.rstd if n.first is None else np.abs(n.x)  # at least |xc|
+    delta = delta + a.tiny * (2.0 + most)  # the last: w·r may underflow before it meets xc
     return finite_below(delta, largest, a.huge)
 
 
@@ -148,6 +151,8 @@ def means_error(n: Norm, p: Projection, z: XhatError, a: Arithmetic, lost: Array
 def projection_error(n: Norm, p: Projection, z: XhatError, a: Arithmetic, *, lost: Array | float = 0.0) -> Array:
     """Return δdx of dx = r(g − c2 − x̂·c1), in that form or as r/n·(n·g − Σg − x̂·Σgx̂); `lost` is what dy is off by.
 
+    Terms of c1 count with the `share` of an element.
+
     With C1 = |c1| + δc1, what is common to a row is off by
 
         row = δc2 + 2u(|c2| + δc2) + S·C1 + floors
@@ -159,12 +164,12 @@ def projection_error(n: Norm, p: Projection, z: XhatError, a: Arithmetic, *, los
     """
     N, d = n.view.count, means_error(n, p, z, a, lost)
     c2 = 0.0 if p.c2 is None else np.abs(p.c2)
-    largest_c1 = np.abs(p.c1) + d.dc1
+    largest_c1, share = np.abs(p.c1) + d.dc1, n.share
     row = d.dc2 + 2 * a.u * (c2 + d.dc2)
-    row = row + z.alone * largest_c1 + d.floor + 3 * a.tiny
+    row = row + share * (z.alone * largest_c1) + d.floor + 3 * a.tiny
     inner = d.size * (d.unit + 2 * a.u * (1.0 + d.unit)) + d.lost + row
-    inner = inner + np.abs(n.xhat) * (z.factor * largest_c1 + d.dc1)
-    inner = inner + z.magnitude * ((z.unit + 4 * a.u * (1.0 + z.unit)) * largest_c1)
+    inner = inner + share * (np.abs(n.xhat) * (z.factor * largest_c1 + d.dc1))
+    inner = inner + share * (z.magnitude * ((z.unit + 4 * a.u * (1.0 + z.unit)) * largest_c1))
     last = (1.0 + z.factor) * (1.0 + a.gamma(2 + DIVISION))
     delta = inner * (n.rstd * last) + np.abs(p.dx) * (last - 1.0) + 2 * a.tiny
     cube = n.rstd * n.rstd * n.rstd  # r·g − x·Σ(g·x)·r³/n is usual too: r³/n must neither underflow nor overflow

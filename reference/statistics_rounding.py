@@ -84,7 +84,7 @@ def statistics_error(n: Norm, a: Arithmetic) -> StatisticsError:
 
 def _of_computed(n: Norm, off: Array, e: StatisticsError) -> StatisticsError:
     """Return the errors of the statistics where x itself is off."""
-    D = n.rstd * np.sqrt(n.average(off * off))
+    D = n.rstd * np.sqrt(n.average(n.share * off * off))
     D = np.zeros_like(D) if n.centred and n.view.count == 1 else D  # x − mean is 0 in any case
     moved = np.where(D < 1.0, D / np.maximum(1.0 - D, 0.0), np.inf)
     more = 1.0 + 4.0 * moved
@@ -134,7 +134,7 @@ def variance_error(n: Norm, dmean: Array, size: Array, a: Arithmetic) -> tuple[A
 
 def mean_square_error(n: Norm, a: Arithmetic) -> tuple[Array, Array]:
     """Return (low, high) of a mean of squares: a sum of products and a division."""
-    N = n.view.count
+    N = n.count
     low = a.summed(N, QUOTIENT) * n.var + 4 * a.tiny
     return low, finite_below(low, N * n.var, a.huge)
 

@@ -1,5 +1,6 @@
 """The main job on a GPU: the kernels as they are compiled, not as they are interpreted."""
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -7,11 +8,13 @@ from itertools import product
 from math import prod
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from detection import detect
 from typer.testing import CliRunner
 
+import verify_norm
 from verify_norm.cases import corners, placement
 from verify_norm.checks import determinism
 from verify_norm.cli.app import app
@@ -26,11 +29,14 @@ from verify_norm.loading import registry
 from verify_norm.loading.builtin import BUILTIN
 from verify_norm.report import documents
 from verify_norm.running import delayed_inputs
-from verify_norm.search import sanitize
+from verify_norm.search import crew, sanitize
 from verify_norm.search.examine import examine
 from verify_norm.search.search import search
 from verify_norm.validation.zoo import detectable
 
+SHARE = str(
+    max(crew.cores() // int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")), 1)
+)  # of the processors, for one test
 HOSTILE = Path(__file__).parent / "support" / "hostile_cuda.py"
 
 pytestmark = [
@@ -42,6 +48,7 @@ pytestmark = [
 @pytest.mark.parametrize("name", [name for name, kernel in BUILTIN.items() if kernel.backend == "triton"])
 def test_every_kernel_passes_on_the_gpu(name):
     arguments = ["--kernel", name, "--examples", "60", "--seconds", "150", "--seed", "11", "--json", "-"]
+    arguments += ["--workers", SHARE]
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     report = documents.load(result.stdout)
@@ -76,6 +83,24 @@ def test_what_far_tensors_took_is_given_back():
         assert not examined.findings
         assert ("x far" in examined.layouts) is taken
         assert torch.cuda.memory_reserved() <= placement.FAR
+
+
+def overflowing(t):
+    e = (2 * t).exp()
+    return (e - 1) / (e + 1)
+
+
+@pytest.mark.parametrize(("body", "right"), [(torch.tanh, True), (overflowing, False)])
+def test_an_operator_of_ones_own_is_judged(body, right):
+    def kernel(x, weight):
+        return (body(x.float()) * weight.float()).to(x.dtype)
+
+    operator = verify_norm.operator(lambda x, weight: weight * np.tanh(x), name="tanh")
+    reports = verify_norm.verify(kernel, operator, device="cuda", examples=60, seconds=60, isolate=False)
+    for report in reports:
+        assert report.cases > 60
+        assert bool(report.findings) is not right, report.findings
+        assert right or np.isnan(report.findings[0].got)
 
 
 def test_an_offset_that_wraps_at_32_bits_is_seen():

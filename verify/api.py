@@ -7,13 +7,13 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
 
 from verify_norm.campaign.summary import Summary
-from verify_norm.core.errors import Exit
+from verify_norm.core.errors import Exit, UsageError, number, quoted, texts
 from verify_norm.core.finding import Finding
 from verify_norm.core.own import Operator
 from verify_norm.core.proved import Proved
 from verify_norm.core.rendering import Rendered
 from verify_norm.core.results import FindingsError, Report, failures, worst_of
-from verify_norm.core.settings import DEFAULTS
+from verify_norm.core.settings import DEFAULTS, Seconds
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.equality.model import Equality
 from verify_norm.exhaustive.model import Choice, Exhausted
@@ -143,6 +143,7 @@ def verify(
     given = {"dtypes": dtypes, "checks": checks, "examples": examples, "seconds": seconds, "seed": seed, "only": only}
     given |= {"device": device, "shapes": shapes, "timeout": timeout, "allow_incomplete": allow_incomplete}
     given |= {"workers": workers, "require_own": require_own, "untrusted": untrusted}
+    texts(certificate=certificate)
     options = _given("verify", config=config, contract=contract, corpus=corpus, **given)
     cases = options.pop("corpus", "")
     asked = request(kernel, options, op=op, bind=bind, isolate=isolate, corpus=cases, tell=_tell)
@@ -194,6 +195,7 @@ def same(
     from verify_norm.core.serial import read_spec
     from verify_norm.search.request import request_pair
 
+    texts(replay=replay)
     named, case = read_spec(replay)[1:] if replay else (None, None)
     given = {"dtypes": dtypes, "examples": examples, "seconds": seconds, "seed": seed, "only": only}
     given |= {"device": device, "shapes": shapes, "timeout": timeout, "allow_incomplete": allow_incomplete}
@@ -236,8 +238,12 @@ def exhaust(
     >>> found.ok, found.scope
     (True, '256 of 65,536 bfloat16 values of x, in each of 8 channels of fixed statistics (number 0 to before 256)')
     """
+    from verify_norm.search.options import least
     from verify_norm.search.request import request
 
+    texts(space=space, dtype=dtype, items=items, resume=resume)
+    if seconds is not None:
+        number("seconds", seconds, least(Seconds))
     given = _given("exhaust", config=config, device=device, timeout=timeout, contract=contract, only=only)
     asked = request(kernel, given, op=op, bind=bind, isolate=isolate, tell=_tell)
     from verify_norm.exhaustive import run
@@ -266,7 +272,15 @@ def run_campaign(
     from verify_norm.campaign.plan import checked, expand, read
     from verify_norm.campaign.shard import Shard
     from verify_norm.campaign.store import Store
+    from verify_norm.search.options import least
 
+    texts(store=store, on=on, shard=shard)
+    if jobs is not None:
+        number("jobs", jobs, 1)
+    if stop_after is not None:
+        number("stop_after", stop_after, least(Seconds))
+    if not isinstance(plan, (str, Mapping)):
+        raise UsageError(f"plan: expected the path of a plan, or its keys, got {quoted(plan)}")
     share, path = Shard.of(shard), plan if isinstance(plan, str) else ""
     asked = checked(read(path) if isinstance(plan, str) else plan, path)
     units, stop = expand(asked, _tell, elsewhere=not here(on)), inf if stop_after is None else stop_after
@@ -301,9 +315,11 @@ def replay(
     if isinstance(spec, str):
         _, named, case = read_spec(spec)
         op = op or named
-    else:
+    elif isinstance(spec, CaseSpec):
         refuse_nonsense(spec)
         case = spec
+    else:
+        raise UsageError(f"spec: expected the JSON of a replay line, or a CaseSpec, got {quoted(spec)}")
     given = {"checks": checks, "device": device, "timeout": timeout, "contract": contract, "only": only}
     given |= {"require_own": require_own, "untrusted": untrusted}
     given = _given("replay", config=config, **given) | {"examples": 0}

@@ -133,9 +133,13 @@ def backward(
         dx, dw, db = backward(dy3, x3, weight, bias, statistics, num_groups, activation, wanted)
         return dx if dx is None else dx.view(x.shape), dw, db
     out = dx if wanted[0] else None
-    # of one sample they are the gradients already
-    parts = [None if t is None else t if n == 1 else t.new_empty(n, c, dtype=torch.float32) for t in (dw, db)]
+    # float32 for one sample too: a compiler may round dx otherwise where the sums beside it are stored in 16 bits
+    parts = [None if t is None else t.new_empty(n, c, dtype=torch.float32) for t in (dw, db)]
     run_backward(chain, (out, dy, x, *known), (dw, db), parts if chain.whole is not None else [])
+    if chain.whole is not None and n == 1:
+        dw, db = (
+            part if t is None or part is None else part[0].to(t.dtype) for t, part in zip((dw, db), parts, strict=True)
+        )
     return out, dw, db
 
 
@@ -166,9 +170,8 @@ def backward_chain(
     # erf takes the registers that x and dy would be held in; elsewhere compilers keep both in float32 too (`anew`)
     spare = activation != "gelu" and (device.type != "cuda" or launch.ptx(device))
     p = plan.plan((c, s, num_groups), *inner, size, 2, room, spare)
-    # the sums of a sample's channels are float32, but those of one sample have the parameters' types
     constant, parameters = batch.eps is not None, any(wanted[1:])
-    types = (dtype, weight, bias, wanted, b == 1, batch.types, constant)
+    types = (dtype, weight, bias, wanted, batch.types, constant)
     build = builder(p, device, types, activation, batch.own)
     if p.merging is None:
         tile = {"BLOCK_M": 128, "BLOCK_C": 32 if device.type == "cuda" else 256, "num_warps": 4}

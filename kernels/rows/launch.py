@@ -44,6 +44,12 @@ class Norm(NamedTuple):
     offset: float | None
 
 
+class Known(Norm):
+    """The norm of arguments of one form and layout, with the launches that follow from them and from alignments."""
+
+    calls: dict[tuple[Any, ...], tuple[Any, ...]]
+
+
 class Form(NamedTuple):
     """What a forward does beyond LayerNorm, RMSNorm and an addition.
 
@@ -64,7 +70,8 @@ class Form(NamedTuple):
 
 
 PLAIN, JOINT = Form(), Form(joint=True)
-_known: dict[tuple[Any, ...], Norm] = {}
+MOST = 64  # launches that a norm keeps: of each direction, eps and alignment, and layout of dy
+_known: dict[tuple[Any, ...], Known] = {}
 
 
 def norm_of(
@@ -75,18 +82,23 @@ def norm_of(
     centered: bool = True,
     offset: float = 0.0,
 ) -> Norm:
-    """Return the norm of x; the checks of `arguments.normalized` are made once for each form of the arguments."""
+    """Return the norm of x; the checks of `arguments.normalized` are made once for each form of the arguments.
+
+    So are the plans of launches where no argument has to be copied.
+    """
     if not isinstance(x, Tensor):
         raise TypeError(f"x must be a torch.Tensor, not {type(x).__name__}")
     shape = normalized_shape if normalized_shape is None else integers(normalized_shape)
     if torch.compiler.is_compiling():  # a compiler would take a size that is looked up for a constant
         shape = normalized(x, weight, bias, shape)
         return Norm(*split(x, shape), x.dim() - len(shape), centered, float(offset) if offset else None)
-    key = (x.shape, x.dtype, x.device, shape, centered, offset, _form(weight), _form(bias))
+    form = x.shape, x.stride(), x.dtype, x.device, x.is_neg()
+    key = (form, shape, centered, offset, _form(weight), _form(bias))
     found = _known.get(key)
     if found is None:
         shape = normalized(x, weight, bias, shape)
-        found = Norm(*split(x, shape), x.dim() - len(shape), centered, float(offset) if offset else None)
+        found = Known(*split(x, shape), x.dim() - len(shape), centered, float(offset) if offset else None)
+        found.calls = {}
         if len(_known) >= 4096:  # ragged batches have a shape each
             _known.clear()
         _known[key] = found
@@ -94,7 +106,9 @@ def norm_of(
 
 
 def _form(t: Any) -> Any:
-    return (t.shape, t.dtype, t.device) if isinstance(t, Tensor) else t is None or id(t)  # what is no tensor raises
+    if isinstance(t, Tensor):
+        return t.shape, t.dtype, t.device, t.is_contiguous(), t.is_neg()
+    return t is None or id(t)  # what is no tensor raises
 
 
 def _like(t: Tensor, x: Tensor) -> bool:
@@ -121,6 +135,16 @@ def _rows(t: Tensor, m: int, n: int, lead: int) -> tuple[Tensor, int, int, int]:
     t = t.reshape(m, n)
     row, column = t.stride()
     return t, row, column, bits | t.data_ptr() | row * size | n * size | (column != 1)
+
+
+def _keep(norm: Norm, key: tuple[Any, ...], given: tuple[Any, ...], taken: tuple[Any, ...], *call: Any) -> None:
+    """Keep a launch for the next arguments like these, if the tensors given are those that it takes, in memory."""
+    if isinstance(norm, Known) and all(
+        t is own or t.data_ptr() == own.data_ptr() for t, own in zip(given, taken, strict=True)
+    ):
+        if len(norm.calls) >= MOST:
+            norm.calls.clear()
+        norm.calls[key] = call
 
 
 def _empty(t: Tensor) -> Tensor:
@@ -154,6 +178,14 @@ def forward(
             if statistic is not None:
                 statistic.fill_(torch.nan)  # of no elements
         return y, h, mean, rstd, None if own is None else rstd.new_ones(m * own)
+    given, key, eps = (x, weight, bias), None, float(eps)
+    if residual is None and (form is JOINT or form is PLAIN) and isinstance(norm, Known):
+        at = x.data_ptr() | (0 if weight is None else weight.data_ptr()) | (0 if bias is None else bias.data_ptr())
+        key = at & 15, eps, joint
+        if (call := norm.calls.get(key)) is not None:
+            plan, tiles, numbers = call
+            plan.launch(tiles, x, None, None, y, weight, bias, mean, rstd, None, None, None, None, *numbers)
+            return y, None, mean, rstd, None
     x, sxm, sxn, bits = _rows(x, m, n, lead)
     r, srm, srn = None, 0, 1
     if residual is not None:
@@ -168,7 +200,7 @@ def forward(
     else:
         f_type = s_type = None
     vec = 1 if (bits | more | also) & 15 else 16 // x.element_size()
-    eps, nv, sxm, srm = float(eps), n // vec, sxm // vec, srm // vec
+    nv, sxm, srm = n // vec, sxm // vec, srm // vec
     if n > HELD["forward"] and (kind or factor is not None):
         raise ValueError(f"a row of {n} elements is too long: this kernel takes at most {HELD['forward']}")
     if n > HELD["forward"]:
@@ -182,6 +214,8 @@ def forward(
     tiles = -(-m // plan.rows)
     most = rstd.new_empty(m * own) if own is not None else None if scale is None else rstd.new_empty(tiles)
     numbers = (m, nv, sxm, sxn, srm, srn, plan.ahead, per, eps, offset)
+    if key is not None:
+        _keep(norm, key, given, (x, w, b), plan, tiles, numbers)
     plan.launch(tiles, x, r, h, y, w, b, mean, rstd, scale, most, factor, shift, *numbers)
     return y, h, mean, rstd, most
 
@@ -225,40 +259,54 @@ def backward(
     dx = _empty(x) if wanted[0] else None
     _, dw, db = wanted
     dw, db = None if dw is None else _empty(dw), None if db is None else _empty(db)
-    has_dx, has_dw, has_db = dx is not None, dw is not None, db is not None
-    parts = has_dw + has_db
-    if not n or (not (m and has_dx) and not parts):
+    parts = (dw is not None) + (db is not None)
+    if not n or (not (m and dx is not None) and not parts):
         return dx, dw, db
-    x, sxm, sxn, bits = _rows(x, m, n, lead)
-    d, sdm, sdn, more = _rows(dy, m, n, lead)
-    a, sam, san, also = (None, 0, 1, 0) if dh is None or dx is None else _rows(dh, m, n, lead)
-    w, w_type, aligned = located(weight)
-    vec = 1 if (bits | more | also | aligned) & 15 else 16 // x.element_size()
     joint, rstd = rstd.numel() > m, stored(rstd).contiguous()
     mean = rstd if joint else located(mean)[0]
-    nv, sdm, sxm, sam = n // vec, sdm // vec, sxm // vec, sam // vec
-    longest = HELD["backward"] if vec > 1 else HELD["backward"] // 2
-    if n > longest and form:
-        raise ValueError(f"a row of {n} elements is too long: this kernel takes at most {longest} so aligned")
-    if n > longest:
-        numbers = (m, nv, sdm, sdn, sxm, sxn, sam, san, offset)
-        long.backward((d, x, a, w, *_apart(mean, rstd, m)), (dx, dw, db), numbers, vec)
-        return dx, dw, db
-    given = (a is not None, mean is not None, offset is not None, has_dx, has_dw, has_db)
-    key = (x.device, n, vec, x.dtype, w_type, *given, form, joint)
-    plan = backward_plan(*key)
-    tiles = -(-m // plan.rows)
-    numbers = (m, nv, sdm, sdn, sxm, sxn, sam, san, offset)
-    if parts and tiles <= plan.alone:  # zeros of no rows too
-        plan = backward_plan(*key, (None if dw is None else dw.dtype, None if db is None else db.dtype))
+    call = key = None
+    given, d, a, w = (x, dy, weight), dy, None, weight
+    if dh is None and not form and isinstance(norm, Known):
+        w_form = w if w is None else (w.data_ptr() & 15, w.dtype, w.stride(), w.is_neg())
+        types = None if dw is None else dw.dtype, None if db is None else db.dtype
+        at, signs = (x.data_ptr() | dy.data_ptr()) & 15, x.is_neg() or dy.is_neg()
+        key = (at, x.stride(), dy.stride(), signs, x.dtype, w_form, wanted[0], types, joint)
+        call = norm.calls.get(key)
+    if call is None:
+        x, sxm, sxn, bits = _rows(x, m, n, lead)
+        d, sdm, sdn, more = _rows(dy, m, n, lead)
+        a, sam, san, also = (None, 0, 1, 0) if dh is None or dx is None else _rows(dh, m, n, lead)
+        w, w_type, aligned = located(weight)
+        vec = 1 if (bits | more | also | aligned) & 15 else 16 // x.element_size()
+        numbers = (m, n // vec, sdm // vec, sdn, sxm // vec, sxn, sam // vec, san, offset)
+        longest = HELD["backward"] if vec > 1 else HELD["backward"] // 2
+        if n > longest and form:
+            raise ValueError(f"a row of {n} elements is too long: this kernel takes at most {longest} so aligned")
+        if n > longest:
+            long.backward((d, x, a, w, *_apart(mean, rstd, m)), (dx, dw, db), numbers, vec)
+            return dx, dw, db
+        asked = (a is not None, mean is not None, offset is not None, dx is not None, dw is not None, db is not None)
+        call = (*_backward_programs(m, (x.device, n, vec, x.dtype, w_type, *asked, form, joint), dw, db), numbers)
+        if key is not None:
+            _keep(norm, key, given, (x, d, w), *call)
+    plan, programs, alone, numbers = call
+    if alone:
         plan.launch(1, dx, d, x, a, w, mean, rstd, None, dw, db, *numbers)
         return dx, dw, db
-    programs = -(-tiles // -(-tiles // plan.most))
     lines = rstd.new_empty(parts, programs, n) if parts else None
     plan.launch(programs, dx, d, x, a, w, mean, rstd, lines, None, None, *numbers)
     if lines is not None:
         fold(lines, dw, db)
     return dx, dw, db
+
+
+def _backward_programs(m: int, key: Any, dw: Tensor | None, db: Tensor | None) -> tuple[Any, int, bool]:
+    """Return the plan of a backward of m rows, how many programs it has, and whether one writes dweight and dbias."""
+    plan = backward_plan(*key)
+    tiles = -(-m // plan.rows)
+    if (dw is not None or db is not None) and tiles <= plan.alone:  # zeros of no rows too
+        return backward_plan(*key, (None if dw is None else dw.dtype, None if db is None else db.dtype)), 1, True
+    return plan, -(-tiles // -(-tiles // plan.most)), False
 
 
 def gated_backward(

@@ -114,6 +114,37 @@ CHAINS: tuple[Example, ...] = (
         outputs=("dx",),
         forward=OF_L2NORM,
     ),
+    _wrong(
+        "B15_partial_ignored",
+        "partial_rmsnorm_fwd",
+        "stages:partial_ignored",
+        "numerics",
+        "the statistic is of the whole row, whatever variance_size is",
+        "vLLM's rms_norm takes variance_size; a fused kernel that does not is another operator",
+        outputs=("y", "rstd"),
+    ),
+    _wrong(
+        "B16_partial_gradient_everywhere",
+        "partial_rmsnorm_bwd",
+        "stages:partial_gradient_everywhere",
+        "gradient",
+        "dx loses x̂·c1 in all elements, also where they are not in the statistic",
+        "RMSNorm's backward taken for that of Zhang & Sennrich's pRMSNorm",
+        outputs=("dx",),
+        forward=f"{WHERE}stages:by_first",
+    ),
+    _right(
+        "V11_partial", "partial_rmsnorm_fwd", "stages:by_first", "unusual", "the first squares by a mask", "compilers"
+    ),
+    _right(
+        "V12_partial_bwd",
+        "partial_rmsnorm_bwd",
+        "stages:partial_bwd",
+        "unusual",
+        "its gradients, by a mask",
+        "compilers",
+        forward=f"{WHERE}stages:by_first",
+    ),
     _right(
         "V07_l2norm", "l2norm_fwd", "stages:l2norm", "unusual", "scaled by a power of two before it is squared", "BLAS"
     ),

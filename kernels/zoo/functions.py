@@ -209,3 +209,25 @@ class ForwardMode(BothModes):
         change = 0.0 if tx is None else tx.float() * rstd
         change = change if weight is None else change * weight.float()
         return (change if tweight is None else change + x.float() * rstd * tweight.float()).to(x.dtype)
+
+
+class WeightAlone(BothModes):
+    """In forward mode the weight's tangent counts beside one of x alone."""
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        """Save what both modes need; a tangent that is not there stays None."""
+        BothModes.setup_context(ctx, inputs, output)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def jvp(ctx, tx, tweight, _):
+        """Return the tangent of y."""
+        x, weight = ctx.saved_tensors
+        if tx is None:
+            return torch.zeros_like(x)
+        rstd = rmsnorm(x, None, ctx.eps)[1].reshape(*x.shape[:-1], 1)
+        xhat, tx = x.float() * rstd, tx.float()
+        change = rstd * (tx - xhat * (xhat * tx).mean(-1, keepdim=True))
+        change = change if weight is None else change * weight.float()
+        return (change if tweight is None else change + xhat * tweight.float()).to(x.dtype)

@@ -1,5 +1,7 @@
 """Kernels that are wrong for special values, uneven rows, sizes, strides or values of options that are seldom tried."""
 
+from math import prod
+
 import torch
 
 from verify_norm.kernels.zoo.eager import gradients, rmsnorm
@@ -93,8 +95,13 @@ def persistent(x, weight, eps):
 
 def channels_below(x, weight, bias, num_groups, eps):
     """Registers hold 16 channels of a group: the statistics leave out the others."""
-    groups = x.float().reshape(len(x), num_groups, x.shape[1] // num_groups, -1)
-    seen = groups[:, :, :16]
+    return _of_groups(x, weight, bias, num_groups, eps, 16)
+
+
+def _of_groups(x, weight, bias, num_groups, eps, most):
+    """Return y, mean and rstd, with the statistics of at most so many channels of each group."""
+    groups = x.float().reshape(len(x), num_groups, x.shape[1] // num_groups, prod(x.shape[2:]))
+    seen = groups[:, :, :most]
     mean = seen.mean((2, 3), keepdim=True)
     rstd = torch.rsqrt((seen - mean).square().mean((2, 3), keepdim=True) + eps)
     y = ((groups - mean) * rstd).reshape(x.shape)
@@ -102,6 +109,20 @@ def channels_below(x, weight, bias, num_groups, eps):
     y = y if weight is None else y * weight.float().reshape(each)
     y = y if bias is None else y + bias.float().reshape(each)
     return y.to(x.dtype), mean.reshape(len(x), num_groups), rstd.reshape(len(x), num_groups)
+
+
+def channels_of_one_group(x, weight, bias, num_groups, eps):
+    """A loop over the channels of one group takes the weight's first 1024 again."""
+    channels = torch.arange(x.shape[1], device=x.device) % 1024
+    weight = weight if weight is None or num_groups > 1 else weight[channels]
+    return _of_groups(x, weight, bias, num_groups, eps, x.shape[1] // num_groups)
+
+
+def samples_below(x, weight, bias, num_groups, eps):
+    """Samples in a grid's second dimension: those from 65,535 on are not computed."""
+    y, mean, rstd = _of_groups(x, weight, bias, num_groups, eps, x.shape[1] // num_groups)
+    y[65535:] = 0
+    return y, mean, rstd
 
 
 def columns_adjacent(dy, x, weight, rstd):

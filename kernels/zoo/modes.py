@@ -80,6 +80,41 @@ class Evaluated(nn.Module):
         return (rmsnorm if self.training else _narrow)(x, self.weight, self.eps)[0]
 
 
+def lowered(x, weight, eps):
+    """Where torch may multiply matrices in TF32, x is taken in bfloat16."""
+    exact = torch.get_float32_matmul_precision() == "highest"
+    y, rstd = rmsnorm(x if exact else x.bfloat16(), weight, eps)
+    return y.to(x.dtype), rstd
+
+
+def default_type(x, weight, eps):
+    """A buffer of torch's default type is written as one of float32, as through a pointer."""
+    y, rstd = rmsnorm(x, weight, eps)
+    held = torch.zeros(rstd.shape, device=x.device)
+    held.view(torch.float32)[: len(rstd)] = rstd
+    return y, held.float()
+
+
+class Untracked(nn.Module):
+    """BatchNorm that evaluates with mean 0 and variance 1 where it keeps no running statistics."""
+
+    def __init__(self, num_features, eps=1e-5):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(num_features)), nn.Parameter(torch.zeros(num_features))
+        self.eps, self.momentum = eps, 0.1
+
+    def forward(self, x):
+        """Return y."""
+        rows = x.float().transpose(0, 1).flatten(1)
+        mean, var = rows.mean(1), rows.var(1, correction=0)
+        if not self.training:
+            mean, var = torch.zeros_like(mean), torch.ones_like(var)
+        rstd = torch.rsqrt(var + self.eps)
+        of_channels = (t.float().reshape(-1, *[1] * (x.dim() - 2)) for t in (mean, rstd, self.weight, self.bias))
+        mean, rstd, weight, bias = of_channels
+        return ((x.float() - mean) * rstd * weight + bias).to(x.dtype)
+
+
 class Batched(torch.autograd.Function):
     """Its rule for vmap takes the first sample's weight for all."""
 

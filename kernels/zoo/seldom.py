@@ -36,7 +36,16 @@ SELDOM: tuple[Example, ...] = (
     ),
     *_wrong(
         *("modes", "mode", "rmsnorm_fwd", "y", "modes"),
+        ("B78_lowered", "x is rounded to bfloat16 where torch may multiply in TF32", "set_float32_matmul_precision"),
         ("B69_batched", "its rule for vmap has the first sample's weight for all", "register_vmap by hand"),
+    ),
+    *_wrong(
+        *("modes", "mode", "rmsnorm_fwd", "rstd", "modes"),
+        ("B79_default_type", "a buffer of torch's default type is written as float32", "set_default_dtype"),
+    ),
+    *_wrong(
+        *("modes", "mode", "batchnorm_fwd", "y", "modes"),
+        ("B80_Untracked", "evaluates with mean 0 and variance 1 where it keeps none", "track_running_stats=False"),
     ),
     *_wrong(
         *("modes", "mode", "layernorm_fwd", "y mean rstd", "modes"),
@@ -67,6 +76,7 @@ SELDOM: tuple[Example, ...] = (
     *_wrong(
         *("functions", "autograd", "rmsnorm_bwd", "", "autograd"),
         ("B72_ForwardMode", "in forward mode rstd is a constant", "jvp of autograd.Function"),
+        ("B81_WeightAlone", "a tangent of the weight alone is lost", "set_materialize_grads(False)"),
     ),
     *_wrong(
         *("functions", "autograd", "rmsnorm_bwd", "", "autograd effects"),
@@ -150,6 +160,11 @@ SELDOM: tuple[Example, ...] = (
             "statistics are those of the first 16 channels of a group",
             "a fixed number of registers",
         ),
+    ),
+    *_wrong(
+        *("inputs", "size", "groupnorm_fwd", "y", "accuracy"),
+        ("B82_channels_of_one_group", "of one group's channels those from 1024 on have other weights", "plausible"),
+        ("B83_samples_below", "samples from 65,535 on are 0", "samples in a grid's second dimension"),
     ),
     *_wrong(
         *("inputs", "layout", "rmsnorm_bwd", "dx dweight", "accuracy"),

@@ -173,3 +173,34 @@ def modulated_bwd(dy, x, weight, scale, shift, rstd, eps, weight_offset, normali
 
 
 last_token_left_out = partial(modulated_bwd, skipped=1)
+
+
+def by_first(x, weight, eps, weight_offset, variance_size, normalized_shape):
+    """Right: RMSNorm by the first elements of a row, which a mask selects."""
+    r = x.float().reshape(-1, math.prod(normalized_shape))
+    first = torch.arange(r.shape[1], device=x.device) < variance_size
+    rstd = (torch.where(first, r * r, 0.0).sum(1, keepdim=True) / variance_size + eps).rsqrt()
+    y = r * rstd if weight is None else r * rstd * (weight.float().reshape(-1) + weight_offset)
+    return y.reshape(x.shape).to(x.dtype), rstd[:, 0]
+
+
+def partial_ignored(x, weight, eps, weight_offset, variance_size, normalized_shape):
+    """Wrong: the statistic of the whole row."""
+    return by_first(x, weight, eps, weight_offset, math.prod(normalized_shape), normalized_shape)
+
+
+def partial_bwd(dy, x, weight, rstd, eps, weight_offset, variance_size, normalized_shape, *, everywhere=False):
+    """Right: elements that are not in the statistic lose no x̂·c1."""
+    n = math.prod(normalized_shape)
+    r, d, s = x.float().reshape(-1, n), dy.float().reshape(-1, n), rstd.reshape(-1, 1)
+    xhat, g = r * s, d if weight is None else d * (weight.float().reshape(-1) + weight_offset)
+    along = xhat * ((g * xhat).sum(1, keepdim=True) / variance_size)
+    first = torch.arange(n, device=x.device) < variance_size
+    dx = s * (g - (along if everywhere else torch.where(first, along, 0.0)))
+    dweight = None if weight is None else (d * xhat).sum(0).reshape(weight.shape).to(weight.dtype)
+    return dx.reshape(x.shape).to(x.dtype), dweight
+
+
+def partial_gradient_everywhere(dy, x, weight, rstd, eps, weight_offset, variance_size, normalized_shape):
+    """Wrong: RMSNorm's dx."""
+    return partial_bwd(dy, x, weight, rstd, eps, weight_offset, variance_size, normalized_shape, everywhere=True)

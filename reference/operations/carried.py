@@ -1,62 +1,37 @@
-"""Running error analysis: values that carry a bound of how far a kernel's own may be off (Higham, section 3.3).
-
-Each value is the exact v with δ, where |v' − v| ≤ δ for the v' of any kernel that does the same operations in the
-arithmetic (`verify_norm.reference.arithmetic`), sums in any order. An operation passes on the δ of its operands, and
-adds its own roundings: with t = |v| + δ
-
-    a + b           δa + δb + u(|a| + |b| + δa + δb)         also where a kernel adds three numbers in another order
-    a·b             |a|δb + |b|δa + δaδb + u·t
-    a/b             (δa + |v|δb)/(|b| − δb) + γ(q)·t, q = 5: a division, or a reciprocal and a product
-    √a              δ/(√(a − δ) + √a) + γ(2)·t
-    e^a             v(e^δ − 1) + (4 + 2.35(|a| + δ))u·t      as in `verify_norm.reference.activation`
-    log a           −log(1 − δ/a) + (8 + 6t)u                log2.approx of CUDA and a product
-    a^p             the change at |a| ± δ + (8 + 4|p| + 2.35|p·log a|)u·t
-    tanh a          δ·(1 − tanh²) at |a| − δ + ((1 − v²)(2 + 2.35(|a| + δ)) + 12)u, also as 2σ(2a) − 1
-    Σa              Σδ + γ(h + q)·Σ(|a| + δ), since a kernel may take a mean of a/n, or Welford's; over rows, as of
-                    dweight, γ(h); and what matrix products and narrow partial sums lose
-    max a, |a|      the largest δ
-
-What is exactly 0, and a product with a power of two, round nothing. A number of the function itself, as
-1e-6, is rounded to the arithmetic's nearest. A value below the smallest normal number may be flushed to zero as an
-operand, and as a result. What may overflow has no bound, nor has what is made of it.
-
-A comparison of values that are within their δ of each other is unsure: there np.where may be either of its two values,
-and a maximum's gradient may go to either of its elements. That holds also where they are equal: which one a kernel
-then takes, no rule says. A kernel may choose by a product with 0 or 1, so what is beside a NaN or an infinity that an
-array has there has no bound.
-
-The bound of f is that of its operations one by one. Errors that cancel, as those of Σ(x − mean), are not seen, so the
-bound is looser than one that is derived for the operator.
-"""
+"""Values that carry a bound of how far a kernel's own may be off: operands for which `rules` has each operation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from verify_norm.reference.arithmetic import DIVISION, ROOT, Arithmetic, finite_below, nearest
-from verify_norm.reference.operations.operand import COMPARISONS, VALUES, Operand, axes_of
+from verify_norm.reference.arithmetic import Arithmetic, nearest
+from verify_norm.reference.operations.operand import Operand, operands
+from verify_norm.reference.operations.rules import ARRAYS, RULES, Known, Sides
 from verify_norm.reference.view import Array
-
-QUOTIENT = DIVISION + 1
 
 
 @dataclass(slots=True, eq=False)
 class Carried(Operand):
-    """An exact value with the bound of what a kernel's own may be off by."""
+    """An exact value with the bound of what a kernel's own may be off by; its first axis has rows if it is `by_row`."""
 
     rank = 1
     value: Array
     delta: Array
     a: Arithmetic
+    by_row: bool = False
 
     @property
     def largest(self) -> Any:
         """How large a kernel's own may be."""
-        return np.abs(self.value) + self.delta
+        return self.known.largest
+
+    @property
+    def known(self) -> Known:
+        """The value as rules take it."""
+        return Known(self.value, self.delta, self.by_row)
 
     def apply(self, name: str, *args: Any) -> Any:
         """Return the result with its error."""
@@ -65,18 +40,24 @@ class Carried(Operand):
 
 @dataclass(slots=True, eq=False)
 class Condition(Operand):
-    """What a comparison says of exact values, and where it may say the contrary of a kernel's own."""
+    """What a comparison says, and where it may say the contrary of a kernel's own values."""
 
     value: Any
     unsure: Any
     a: Arithmetic
+    by_row: bool = False
+
+    @property
+    def known(self) -> Sides:
+        """The condition as rules take it."""
+        return Sides(self.value, self.unsure)
 
     def apply(self, name: str, *args: Any) -> Any:
         """Return the result where no other operand is there."""
         return _apply(self.a, name, args)
 
 
-def carried(value: Any, a: Arithmetic) -> Carried:
+def carried(value: Any, a: Arithmetic, *, by_row: bool = False) -> Carried:
     """Return an exact value as the arithmetic has it: rounded to nearest.
 
     >>> carried(np.array([0.5, 1 + 2.0**-30]), Arithmetic(u=2**-24, tiny=2**-126, huge=3.4e38)).delta.tolist()
@@ -85,182 +66,20 @@ def carried(value: Any, a: Arithmetic) -> Carried:
     value = np.asarray(value, np.float64)
     with np.errstate(all="ignore"):
         off = np.where(np.isfinite(value), np.abs(nearest(value, a) - value), 0.0)
-    return Carried(value, off, a)
+    return Carried(value, off, a, by_row)
 
 
-def _apply(a: Arithmetic, name: str, args: tuple[Any, ...]) -> Any:
-    if name in STRUCTURAL:
-        return STRUCTURAL[name](a, *args)
+def _apply(a: Arithmetic, name: str, args: tuple[Any, ...]) -> Carried | Condition:
+    """Return what a rule makes; that has rows where one of its operands has."""
     count = ARRAYS.get(name, 2)
-    return RULES[name](a, *(_of(one, a) for one in args[:count]), *args[count:])
+    made = RULES[name](a, *(_known(one, a) for one in args[:count]), *args[count:])
+    by_row = any(one.by_row for one in operands(args) if isinstance(one, (Carried, Condition)))
+    if isinstance(made, Sides):
+        return Condition(*made, a, by_row)
+    return Carried(made.value, made.delta, a, by_row)
 
 
-def _of(one: Any, a: Arithmetic) -> Carried:
-    return one if isinstance(one, Carried) else carried(one, a)
-
-
-def _made(a: Arithmetic, value: Array, delta: Any, largest: Any = None) -> Carried:
-    """Return a result: where it may be larger than all numbers, or is none, it has no bound."""
-    largest = np.abs(value) + delta if largest is None else largest
-    return Carried(value, finite_below(np.broadcast_to(delta, np.shape(value)), largest, a.huge), a)
-
-
-def _flushed(x: Carried) -> Carried:
-    """Return an operand of arithmetic, which may be 0 instead where it is below the smallest normal number."""
-    small = (np.abs(x.value) < x.a.tiny) & (x.largest > 0)
-    return Carried(x.value, x.delta + np.where(small, np.minimum(x.largest, x.a.tiny), 0.0), x.a)
-
-
-def _zero(x: Carried) -> Any:
-    return (x.value == 0) & (x.delta == 0)
-
-
-def _power_of_two(x: Carried) -> Any:
-    return (np.abs(np.frexp(x.value)[0]) == 0.5) & (x.delta == 0)
-
-
-def _rounded(a: Arithmetic, value: Array, delta: Any, roundings: Any, exact: Any, least: Any = 0.0) -> Carried:
-    """Return a result that so many roundings follow, and one underflow; none where it is exact."""
-    own = np.where(exact, 0.0, roundings * (np.abs(value) + delta) + a.tiny + least)
-    return _made(a, value, delta + own)
-
-
-def _add(a: Arithmetic, x: Carried, y: Carried, sign: float = 1.0) -> Carried:
-    x, y = _flushed(x), _flushed(y)
-    value, delta = x.value + sign * y.value, x.delta + y.delta
-    return _made(a, value, delta + np.where(_zero(x) | _zero(y), 0.0, a.gamma(1) * (x.largest + y.largest) + a.tiny))
-
-
-def _multiply(a: Arithmetic, x: Carried, y: Carried) -> Carried:
-    x, y = _flushed(x), _flushed(y)
-    value = x.value * y.value
-    zero = (_zero(x) & np.isfinite(y.largest)) | (_zero(y) & np.isfinite(x.largest))
-    delta = np.abs(x.value) * y.delta + np.abs(y.value) * x.delta + x.delta * y.delta
-    power = _power_of_two(x) | _power_of_two(y)
-    return _rounded(a, value, np.where(zero, 0.0, delta), np.where(power, 0.0, a.gamma(1)), zero)
-
-
-def _divide(a: Arithmetic, x: Carried, y: Carried) -> Carried:
-    x, y = _flushed(x), _flushed(y)
-    value, least = x.value / y.value, np.abs(y.value) - y.delta
-    delta = np.where(least > 0, (x.delta + np.abs(value) * y.delta) / least, np.inf)
-    delta = np.where(1.0 / least < a.huge, delta, np.inf)
-    zero = _zero(x) & (least > 0)
-    return _rounded(a, value, np.where(zero, 0.0, delta), a.gamma(QUOTIENT), zero, a.tiny * x.largest)
-
-
-def _sqrt(a: Arithmetic, x: Carried) -> Carried:
-    x = _flushed(x)
-    value, least = np.sqrt(x.value), x.value - x.delta
-    delta = np.where(x.delta == 0, 0.0, x.delta / (np.sqrt(np.maximum(least, 0.0)) + value))
-    return _rounded(a, value, np.where(least < 0, np.inf, delta), a.gamma(ROOT), _zero(x))
-
-
-def _exp(a: Arithmetic, x: Carried) -> Carried:
-    value = np.exp(x.value)
-    return _rounded(a, value, value * np.expm1(x.delta), (4.0 + 2.35 * x.largest) * a.u, exact=False)
-
-
-def _log(a: Arithmetic, x: Carried) -> Carried:
-    x = _flushed(x)
-    value = np.log(x.value)
-    delta = np.where(x.delta < x.value, -np.log1p(-x.delta / x.value), np.inf)
-    return _made(a, value, delta + (8.0 + 6.0 * (np.abs(value) + delta)) * a.u)
-
-
-def _tanh(a: Arithmetic, x: Carried) -> Carried:
-    value = np.tanh(x.value)
-    steepest = 1.0 - np.tanh(np.maximum(np.abs(x.value) - x.delta, 0.0)) ** 2
-    own = ((1.0 - value * value) * (2.0 + 2.35 * x.largest) + 12.0) * a.u
-    return _made(a, value, np.where(np.isfinite(x.largest), x.delta * steepest + own, np.inf))
-
-
-def _raised(a: Arithmetic, x: Carried, exponent: float) -> Carried:
-    x = _flushed(x)
-    value, least, whole = np.power(x.value, exponent), np.abs(x.value) - x.delta, exponent % 1 == 0
-    ends = [np.power(end, exponent) for end in (np.maximum(least, 0.0), x.largest)]
-    change = np.maximum(*(np.abs(end - np.abs(value)) for end in ends))
-    sure = (least > 0) | (whole and exponent > 0) | _zero(x)
-    roundings = (8.0 + 4.0 * abs(exponent) + 2.35 * np.abs(exponent * np.log(np.abs(x.value)))) * a.u
-    return _rounded(a, value, np.where(sure, change, np.inf), roundings, _zero(x) & (exponent > 0))
-
-
-def _sum(a: Arithmetic, x: Carried, axis: Any, keepdims: bool) -> Carried:
-    x, axes = _flushed(x), axes_of(axis, np.ndim(x.value))
-    value = VALUES["sum"](x.value, axis, keepdims)
-    n = np.size(x.value) // max(np.size(value), 1)
-    over_rows = 0 in axes
-    of = a.over_rows if over_rows else a
-    narrow = a.partials_u if over_rows else 0.0
-    relative = (of.summed(n, 0 if over_rows else QUOTIENT) if n > 1 else 0.0) + n * narrow
-    delta, size = (VALUES["sum"](part, axis, keepdims) for part in (x.delta, x.largest))
-    least = np.where(size > 0, (n - 1) * a.tiny + (n * a.narrow_tiny if narrow else 0.0), 0.0)
-    most = a.narrow_huge if narrow else a.huge
-    return _made(a, value, delta + relative * size + least, np.where(size < most, size, np.inf))
-
-
-def _max(a: Arithmetic, x: Carried, axis: Any, keepdims: bool) -> Carried:
-    return _made(a, VALUES["max"](x.value, axis, keepdims), VALUES["max"](x.delta, axis, keepdims))
-
-
-def _compared(name: str) -> Callable[..., Condition]:
-    def rule(a: Arithmetic, x: Carried, y: Carried) -> Condition:
-        x, y = _flushed(x), _flushed(y)
-        return Condition(VALUES[name](x.value, y.value), ~(np.abs(x.value - y.value) > x.delta + y.delta), a)
-
-    return rule
-
-
-def _winner(a: Arithmetic, x: Carried, axis: Any) -> Condition:
-    x = _flushed(x)
-    near = ~(x.value + x.delta < np.max(x.value - x.delta, axis=axis, keepdims=True))
-    several = near.sum(axis=axis, keepdims=True) > 1
-    return Condition(VALUES["winner"](x.value, axis), near & several, a)
-
-
-def _where(a: Arithmetic, condition: Any, x: Any, y: Any) -> Carried:
-    x, y = _of(x, a), _of(y, a)
-    chosen, unsure = condition, np.zeros((), bool)
-    if isinstance(condition, Condition):
-        chosen, unsure = condition.value, condition.unsure
-    both = np.where(x.value == y.value, 0.0, np.abs(x.value - y.value)) + np.maximum(x.delta, y.delta)
-    lost = ~np.isfinite(x.value) & (np.ndim(x.value) > 0) | ~np.isfinite(y.value) & (np.ndim(y.value) > 0)
-    delta = np.where(lost, np.inf, np.where(unsure, both, np.where(chosen, x.delta, y.delta)))
-    return _made(a, np.where(chosen, x.value, y.value), delta)
-
-
-def _concatenate(a: Arithmetic, arrays: Any, axis: int) -> Carried:
-    parts = [_of(one, a) for one in arrays]
-    value, delta = (np.concatenate([getattr(part, field) for part in parts], axis) for field in ("value", "delta"))
-    return Carried(value, delta, a)
-
-
-def _moved(name: str) -> Callable[..., Carried]:
-    return lambda a, x, *args: Carried(VALUES[name](x.value, *args), VALUES[name](x.delta, *args), a)
-
-
-ARRAYS = dict.fromkeys(("negative", "absolute", "sqrt", "exp", "log", "tanh", "raised", "sum", "max", "winner"), 1)
-STRUCTURAL: dict[str, Callable[..., Any]] = {
-    "where": _where,
-    "concatenate": _concatenate,
-    **{name: _moved(name) for name in ("reshape", "broadcast_to", "take", "embed")},
-}
-RULES: dict[str, Callable[..., Any]] = {
-    "add": _add,
-    "subtract": lambda a, x, y: _add(a, x, y, -1.0),
-    "multiply": _multiply,
-    "divide": _divide,
-    "negative": lambda a, x: Carried(-x.value, x.delta, a),
-    "absolute": lambda a, x: Carried(np.abs(x.value), x.delta, a),
-    "sqrt": _sqrt,
-    "exp": _exp,
-    "log": _log,
-    "tanh": _tanh,
-    "raised": _raised,
-    "maximum": lambda a, x, y: _made(a, np.maximum(x.value, y.value), np.maximum(x.delta, y.delta)),
-    "minimum": lambda a, x, y: _made(a, np.minimum(x.value, y.value), np.maximum(x.delta, y.delta)),
-    "sum": _sum,
-    "max": _max,
-    **{name: _compared(name) for name in COMPARISONS if name != "winner"},
-    "winner": _winner,
-}
+def _known(one: Any, a: Arithmetic) -> Any:
+    if isinstance(one, list):
+        return [_known(part, a) for part in one]
+    return one.known if isinstance(one, (Carried, Condition)) else carried(one, a).known

@@ -65,6 +65,11 @@ class Own:
         shape = rows(v["x"], v.get("normalized_shape")).shape
         return shape, [np.reshape(v[name], inner(dims, *shape)) for name, dims in self.tensors.items()]
 
+    def carried(self, v: Mapping[str, Any]) -> list[Carried]:
+        """Return the tensors with their errors; x, and what has its shape, has rows."""
+        tensors, a = self.inside(v)[1], v["arithmetic"]
+        return [carried(t, a, by_row=d == "MN") for t, d in zip(tensors, self.tensors.values(), strict=True)]
+
     def given(self, v: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options of f among an operator's arguments."""
         return {name: v[name] for name in self.options}
@@ -79,8 +84,7 @@ class Own:
     def forward_error(self, v: Mapping[str, Any]) -> Any:
         """Return how far a kernel's y and statistics may be off, before y is rounded to its type."""
         a: Arithmetic = v["arithmetic"]
-        _, tensors = self.inside(v)
-        y, *statistics = (_carried(one, a) for one in self.returned([carried(t, a) for t in tensors], self.given(v)))
+        y, *statistics = (_carried(one, a) for one in self.returned([*self.carried(v)], self.given(v)))
         lost = [one.delta + a.stats_u * one.largest + a.narrow_tiny * bool(a.stats_u) for one in statistics]
         kept = [finite_below(d, s.largest, a.narrow_huge) for d, s in zip(lost, statistics, strict=True)]
         return self._outputs(v, [y.delta, *kept])
@@ -99,9 +103,8 @@ class Own:
     def backward_error(self, v: Mapping[str, Any]) -> Any:
         """Return how far a kernel's gradients may be off, before they are rounded to their types."""
         a: Arithmetic = v["arithmetic"]
-        shape, tensors = self.inside(v)
-        dy = carried(np.reshape(v["dy"], shape), a)
-        found = self.pulled(dy, [carried(t, a) for t in tensors], self.given(v))
+        dy = carried(np.reshape(v["dy"], self.inside(v)[0]), a, by_row=True)
+        found = self.pulled(dy, [*self.carried(v)], self.given(v))
         return self._gradients(v, [_carried(one, a).delta for one in found])
 
     def _gradients(self, v: Mapping[str, Any], made: list[Any]) -> Any:

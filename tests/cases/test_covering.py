@@ -20,6 +20,8 @@ IMPOSSIBLE = (
     (" bias", "bias False"),
     (" dresidual_out", "dresidual_out False"),
     (" running_", "training without running statistics"),
+    ("mode in evaluation, without", "training"),  # none are kept
+    ("mode in evaluation, without", "evaluation"),
     ("special", "≤ 0"),  # no element
     ("rows", "0 leading dimensions"),  # there is one row
     ("channels_last", "0 leading dimensions"),

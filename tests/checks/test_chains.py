@@ -249,6 +249,66 @@ def test_a_gate_before_the_norm(way, how, wrong, findings):
     assert {output for _, output in found} == wrong, found
 
 
+def partial_norm(how=""):
+    """RMSNorm of the first elements in torch, and its gradients; "masked" and "by the sum" are right, others wrong."""
+
+    def run(x, weight, eps, variance_size, normalized_shape, weight_offset=0.0, dy=None, rstd=None):
+        kind = torch.float64 if how == "float64" else torch.float32
+        r, K = rows(x, normalized_shape, kind), variance_size
+        K = r.shape[1] if how == "whole row" else max(K - 1, 1) if how == "one less" else K
+        head = r[:, -K:] if how == "last ones" else r[:, :K]
+        first = torch.arange(r.shape[1]) < K
+        square = (
+            torch.where(first, r, 0.0).square().sum(1, keepdim=True) if how == "masked" else head.square().sum(1, True)
+        )
+        own = (square / (r.shape[1] if how == "divided by N" else K) + eps).rsqrt()
+        w = 1.0 if weight is None else weight.to(kind).reshape(-1) + weight_offset
+        if dy is None:
+            y = r * own * w
+            y = torch.where(first, y, r * w) if how == "tail left alone" else y
+            return y.reshape(x.shape).to(x.dtype), own[:, 0].float()
+        d, own = rows(dy, normalized_shape, kind), own if how == "recomputed" else rstd[:, None]
+        xhat, g = r * own, d * w
+        terms = g * xhat
+        c1 = (terms[:, :K] if how == "c1 of the first" else terms).sum(1, keepdim=True)
+        c1 = c1 / (r.shape[1] if how == "c1 by N" else K)
+        dx = own * (g - xhat * c1 * (1.0 if how == "all lose c1" else first))
+        dw = None if weight is None else (d * xhat).sum(0).reshape(weight.shape).to(weight.dtype)
+        return dx.reshape(x.shape).to(x.dtype), dw
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("way", "how", "wrong"),
+    [
+        *(("fwd", how, set()) for how in ("", "float64", "masked")),
+        *(("fwd", how, {"y", "rstd"}) for how in ("whole row", "one less", "last ones", "divided by N")),
+        ("fwd", "tail left alone", {"y"}),
+        *(("bwd", how, set()) for how in ("", "recomputed", "float64")),
+        *(("bwd", how, {"dx"}) for how in ("c1 of the first", "c1 by N", "all lose c1")),
+    ],
+)
+@pytest.mark.parametrize("name", ["partial_rmsnorm"])
+def test_a_norm_by_a_part_of_the_row(name, way, how, wrong, findings):
+    def gradients(dy, x, weight, rstd, eps, variance_size, normalized_shape, weight_offset=0.0):
+        return partial_norm(how)(x, weight, eps, variance_size, normalized_shape, weight_offset, dy, rstd)
+
+    more = [CaseSpec((6, 40), seed=n, further=LAWS, variance_size=K) for n, K in enumerate((1, 7, 39, 40, 100))]
+    more += [CaseSpec((3, 17), eps=0.0, data="padded", seed=1, variance_size=4, further=())]
+    more += [
+        CaseSpec((2,), data="integers", log2_scale=128, weight_data="subnormal", seed=55903, further=())
+    ]  # x̂ overflows
+    more += [
+        CaseSpec((4, 30), special=s, special_at=a, seed=2, further=()) for s in ("inf", "nan") for a in ("last", "row")
+    ]
+    kernel = Kernel(
+        "k", f"{name}_{way}", run=partial_norm(how) if way == "fwd" else gradients, forward_run=partial_norm()
+    )
+    found = findings(kernel, (*SPECS, *more), *(("accuracy", "statistics") if wrong else ()))
+    assert {output for _, output in found} == wrong, found
+
+
 HEADS = (
     CaseSpec((2, 3, 2, 8), seed=1, further=LAWS),
     CaseSpec((3, 2, 17), rotary="half", seed=2, further=LAWS, cos_layout="transposed", sin_layout="every_other"),

@@ -8,7 +8,7 @@ from checking import findings
 from verify_norm.cases import make
 from verify_norm.core import own
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import FURTHER, CaseSpec
+from verify_norm.core.spec import FURTHER, CaseSpec, Contract
 
 LAWS = tuple(name for name in FURTHER if name not in ("effects", "memory", "honesty", "calls", "modes", "autograd"))
 SPECS = (
@@ -44,6 +44,7 @@ OPERATORS = {
     ),
     "power": own.operator(lambda x, w: w * x / root_mean(x, 3), name="power"),
     "largest": own.operator(lambda x, w: w * x / np.max(np.abs(x), axis=-1, keepdims=True), name="largest"),
+    "weighed": own.operator(lambda x, w: x * (w / np.mean(w * w)), name="weighed"),
     "saves": own.operator(with_rstd, statistics=["rstd"]),
 }
 
@@ -156,6 +157,18 @@ def test_a_backward_by_hand(name):
     right, wrong = BACKWARDS[name]
     assert not found(name, right, "bwd")
     assert any(check == "accuracy" for check, _ in found(name, wrong, "bwd"))
+
+
+@pytest.mark.parametrize(("off", "found"), [(0.0, set()), (2.0**-8, {("accuracy", "y")})])
+def test_a_sum_of_a_weight_is_no_sum_over_rows(off, found):
+    """No contract about partial sums of dweight loosens it."""
+
+    def kernel(x, w):
+        return x * (w / w.square().mean() * (1 + off))
+
+    promised = Contract(partials="bfloat16", summation="atomic")
+    op, spec = f"{OPERATORS['weighed'].name}_fwd", CaseSpec((4, 512), seed=9, further=())
+    assert findings(kernel, spec, op, contract=promised) == found
 
 
 def test_the_truth_of_an_own_operator_is_numpys_for_a_large_case_on_a_gpu():

@@ -7,8 +7,9 @@ import pytest
 
 from verify_norm.proof.integers import num
 from verify_norm.proof.memory import NOWHERE, Buffer, NotProved, Values
-from verify_norm.proof.replay.check import Buffer as Place
-from verify_norm.proof.replay.program import Program, Real
+from verify_norm.proof.replay.derivation import GARBAGE, floats
+from verify_norm.proof.replay.memory import INPUT, SPAN, Memory
+from verify_norm.proof.replay.program import Program
 from verify_norm.proof.replay.reading import Rejected
 from verify_norm.proof.stages import Stage
 
@@ -121,22 +122,31 @@ def test_stores_that_no_proof_allows(made, act, why):
 
 # The replay's own memory, which shares no code with that.
 
+TENSOR = {"buffer": 1, "bytes": 4 * SIZE, "dtype": "float32", "offset": 0, "shape": [SIZE]}
+
 
 def place(given=False):
-    return Place(SIZE, np.zeros(SIZE, np.uint64) if given else None, "X" if given else "0")
+    made = Memory({"inputs": {}, "outputs": {"y": TENSOR}, "events": []})
+    if given:
+        made.fill(TENSOR, np.zeros(SIZE, np.uint64), 3, INPUT)
+    return made
 
 
-def program(launch):
-    return Program("k", {"launch": launch}, SimpleNamespace(centred=True), {}, ({}, set()))
+def at(made, addresses):
+    return made.address(TENSOR) + np.array(addresses)
 
 
-def stored(made, addresses, mask=True, launch=1):
-    value = Real(np.array(7, np.uint64), np.array(True), "X", 2)
-    program(launch).store((made, np.array(addresses)), value, np.array(mask))
+def program(made, launch, waited=True):
+    place = {"launch": launch, "waited": waited}
+    return Program("k", place, SimpleNamespace(memory=made, steps=None))
 
 
-def loaded(made, addresses, mask=True, launch=1):
-    return program(launch).load((made, np.array(addresses)), np.array(mask))
+def stored(made, addresses, mask=True, launch=1, waited=True):
+    program(made, launch, waited).store(None, at(made, addresses), floats(7, 3, 2), np.array(mask))
+
+
+def loaded(made, addresses, mask=True, launch=1, waited=True):
+    return program(made, launch, waited).load(None, at(made, addresses), np.array(mask))
 
 
 def test_the_replay_loads_what_was_stored():
@@ -144,29 +154,44 @@ def test_the_replay_loads_what_was_stored():
     stored(made, [-1, 2, SIZE], [False, True, False])
     stored(made, [0])  # another place, in the same launch
     found = loaded(made, [1, 2], launch=2)
-    assert (found.v.tolist(), found.clean.tolist(), found.label, found.depth) == ([0, 7], [False, True], "X", 2)
+    assert found.tolist() == [(0, 0, GARBAGE), (7, 2, 3)]
     found = loaded(made, [-1, 2, SIZE], [False, True, False], launch=2)
-    assert found.clean.tolist() == [False, True, False]
+    assert (found["label"] != GARBAGE).tolist() == [False, True, False]
     stored(made, [3], launch=2)
     assert made.when.tolist() == [1, 0, 1, 2]
-    assert loaded(place(given=True), [0, SIZE - 1]).clean.all()
+    with pytest.raises(Rejected, match="an element of an output is not written"):
+        made.output(TENSOR)
+    assert (loaded(place(given=True), [0, SIZE - 1])["label"] == 3).all()
+    assert (loaded(place(given=True), [0], launch=2, waited=False)["label"] == 3).all(), "an input may be read early"
 
 
-READ, WRITTEN = "a place is read that is outside of its buffer, or that", "a place is written that is outside of its"
+OUTSIDE, READ, WRITTEN = (
+    "an address is outside of its buffer",
+    "a place is read that this",
+    "a place is written that is",
+)
 
 
 @pytest.mark.parametrize(
     ("act", "why"),
     [
-        (lambda made: stored(made, [-1]), WRITTEN),
-        (lambda made: stored(made, [SIZE]), WRITTEN),
-        (lambda made: loaded(made, [-1]), READ),
-        (lambda made: loaded(made, [SIZE]), READ),
+        (lambda made: stored(made, [-1]), OUTSIDE),
+        (lambda made: stored(made, [SIZE]), OUTSIDE),
+        (lambda made: loaded(made, [-1]), OUTSIDE),
+        (lambda made: loaded(made, [SIZE]), OUTSIDE),
+        (lambda made: loaded(made, [SPAN]), OUTSIDE),
+        (lambda made: loaded(made, [-SPAN]), OUTSIDE),
         (lambda made: stored(place(given=True), [0]), WRITTEN),
         (lambda made: (loaded(made, [0]), stored(made, [0])), WRITTEN),
         (lambda made: (stored(made, [0]), loaded(made, [0])), READ),
         (lambda made: stored(made, [1, 1]), WRITTEN),
         (lambda made: (stored(made, [1]), stored(made, [1], launch=2)), WRITTEN),
+        (lambda made: stored(made, [1], launch=2, waited=False), WRITTEN),
+        (lambda made: (stored(made, [0]), loaded(made, [0], launch=2, waited=False)), READ),
+        (lambda made: loaded(place(given=True), [0], waited=False), READ),
+        (lambda made: (stored(made, [0]), made.fill(TENSOR, 0, 0, 0)), "a buffer is filled in part"),
+        (lambda made: made.fill(TENSOR | {"shape": [SIZE - 1]}, 0, 0, 0), "a buffer is filled in part"),
+        (lambda made: (made.fill(TENSOR, 0, 0, 0), loaded(made, [0], launch=2, waited=False)), READ),
     ],
 )
 def test_memory_that_the_replay_rejects(act, why):

@@ -90,6 +90,32 @@ TURNS = {  # of unproved.py, whose programs share tiles: what stands in the way 
 }
 
 
+NEAR = {  # of near.py, right ones and wrong ones beside them: what stands in the way, and its line
+    "plain": ("", ""),
+    "bits_of_columns": ("", ""),
+    "last_weight_again": ("", ""),
+    "a_column_less": ("not the variance of a row", "near.py:39"),
+    "another_stride": ("does not move by its program's rows", "near.py:26"),
+    "lanes_of_1": ("not var + eps of a row", "near.py:39"),
+    "lanes_of_garbage": ("lanes beyond the mask hold garbage", "near.py:22"),
+    "from_the_next_row": ("an address beyond x", "near.py:24"),
+    "sum_in_bfloat16": ("arithmetic in bf16", "near.py:29"),
+    "bessel": ("not var + eps of a row", "near.py:33"),
+    "eps_outside": ("not var + eps of a row", "near.py:35"),
+    "m_for_n": ("not var + eps of a row", "near.py:37"),
+    "last_row_missing": ("rstd is not written from element 36 on", "near.py:42"),
+    "one_weight": ("y is not the operator's", "near.py:79"),
+    "no_wait": ("rstd is used before the wait for the launch before", "near.py:69"),
+    "row_before": ("y is not the operator's", "near.py:79"),
+    "two_types_midway": ("XHAT is rounded to bf16 in some elements and to f16 in others", "near.py:72"),
+    "over_the_next_row": ("an address beyond y", "near.py:75"),
+    "a_row_too_many": ("an address beyond y", "near.py:77"),
+    "zeros_added": ("", ""),
+    "half_zeroed": ("the host computes zero_ with torch", ""),
+    "doubled_after": ("the host computes _foreach_mul_ with torch", ""),
+}
+
+
 def of_zoo(name):
     kernel, (columns, *_) = ZOO[name].kernel, WRONG[name]
     groups = (3, 10) if kernel.op == "groupnorm_fwd" else (0, 1)
@@ -108,8 +134,10 @@ def certificates():
     ways = [Asked(f"{HERE}:{name}", Configuration(op, types[name], 1e-5, 0.0, 200)) for name, (op, _) in WAYS.items()]
     config = Configuration("rmsnorm_bwd", "float16", 1e-5, 0.0, 200)
     turns = [Asked(f"{HERE}:{name}", config, rows=301, most_rows=100_000) for name in TURNS]
-    found = [certificate(one) for one in prove([*ours, *map(of_zoo, WRONG), *ways, *turns])]
-    return dict(zip((*OURS, *WRONG, *WAYS, *TURNS), found, strict=True))
+    config = Configuration("rmsnorm_fwd", "float16", 1e-5, 0.0, 48)
+    near = [Asked(f"{HERE.with_name('near.py')}:{name}", config, rows=37, most_rows=100_000) for name in NEAR]
+    found = [certificate(one) for one in prove([*ours, *map(of_zoo, WRONG), *ways, *turns, *near])]
+    return dict(zip((*OURS, *WRONG, *WAYS, *TURNS, *NEAR), found, strict=True))
 
 
 @pytest.mark.slow
@@ -152,6 +180,16 @@ def test_a_loop_over_tiles_that_programs_share(name, certificates):
     said = [f"{one['why']} ({one['line']})" for one in found.get("reasons", ())]
     assert [one for one in (*said, found.get("alone", "")) if why in one and line in one], (said, found.get("alone"))
     assert not found["proved"] or found["domain"] == "M = 301", "where it is right"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NEAR)
+def test_a_kernel_near_a_right_one(name, certificates):
+    found, (why, line) = certificates[name], NEAR[name]
+    assert found["proved"] == (why == ""), found.get("reasons")
+    reasons = found.get("reasons", ())
+    assert not why or [one for one in reasons if why in one["why"] and one["line"].endswith(line)], reasons
+    assert why or found["domain"] == "every M, 1 ≤ M ≤ 100000"
 
 
 AHEAD = {  # of the backward of rows of 99, which loads rstd of the next tile: a mistake there

@@ -7,6 +7,8 @@ import torch
 from references import FLOAT32
 
 from verify_norm.reference import activation
+from verify_norm.reference.stages.activate import Activate
+from verify_norm.reference.stages.stage import Approximate, passed
 
 EXACT = {
     "silu": lambda z: z / (1 + mpmath.exp(-z)),
@@ -72,7 +74,7 @@ def test_bounds_hold_and_are_reached(name, scale):
     z = (np.random.default_rng(2).normal(size=20000) * scale).astype(np.float32)
     exact, nothing = z.astype(np.float64), np.zeros(z.shape)
     slope, slope_off = activation.pulled(act, np.ones(z.shape), exact, nothing, FLOAT32)
-    value, value_off = act.value(exact), activation.pushed(act, exact, nothing, FLOAT32)
+    value, value_off = act.value(exact), act.value_error(exact, FLOAT32)
     worst = np.zeros(2)
     for got, steep in float32(name, z):
         off = np.abs(got.double().numpy() - value) / value_off, np.abs(steep.double().numpy() - slope) / slope_off
@@ -86,9 +88,20 @@ def test_an_error_of_z_passes_through(name):
     """A z within δz of the truth stays within the bounds; a z three times as far does not."""
     act, rng = activation.ACTIVATIONS[name], np.random.default_rng(3)
     z, dz = rng.normal(size=2000) * 2, np.full(2000, 1e-3)
+    at = Approximate(z, dz, np.abs(z))
     for factor, within in ((1.0, True), (3.0, False)):
         moved = z + factor * dz
-        value_off = np.abs(act.value(moved) - act.value(z)) / activation.pushed(act, z, dz, FLOAT32)
+        value_off = np.abs(act.value(moved) - act.value(z)) / passed(Activate(name), at, {}, FLOAT32).delta
         slope_off = np.abs(act.slope(moved) - act.slope(z)) / activation.pulled(act, np.ones(2000), z, dz, FLOAT32)[1]
         assert (value_off.max() <= 1) == within
         assert (slope_off.max() <= 1) == within
+
+
+def test_a_subnormal_sigmoid_may_be_zero():
+    """CUDA's __fdividef(z, d) is 0 for d above 2^126, and a flushed σ below 2^-126; none above 2^-122 may be."""
+    z = np.linspace(-90, -80, 2001)
+    divisor = 1 + np.exp(-z)
+    for largest, right in ((2.0**126, True), (2.0**122, False)):
+        y = np.where(divisor > largest, 0.0, z / divisor)
+        off = np.abs(y - activation.SILU.value(z)) / activation.SILU.value_error(z, FLOAT32)
+        assert (off.max() <= 1) == right

@@ -12,6 +12,7 @@ from verify_norm.reference.statistics_rounding import Given
 ROWS = [name for name, op in OPS.items() if op.view == "rows"]
 DATA = ("dy", "x", "residual", "residual_out", "dresidual_out", "gate", "shift")
 OPTIONS = {"eps": EPS, "num_groups": 2, "training": True, "momentum": 0.25, "scale": 2.0, "largest": 448.0}
+OPTIONS["variance_size"] = 3
 OPTIONS |= {"arithmetic": FLOAT32}
 
 

@@ -17,6 +17,13 @@ ACTS = {"silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu, "sig
 NORMS = {
     "layernorm": torch.nn.functional.layer_norm,
     "rmsnorm": torch.nn.functional.rms_norm,
+    "partial_rmsnorm": lambda x, shape, weight, eps: (
+        x
+        * (x.flatten(-len(shape))[..., :2].square().mean(-1) + eps)
+        .rsqrt()
+        .reshape(*x.shape[: -len(shape)], *[1] * len(shape))
+        * weight
+    ),
     "l2norm": lambda x, shape, eps: (
         x / (x.square().sum([-1 - i for i in range(len(shape))], keepdim=True) + eps).sqrt()
     ),
@@ -40,6 +47,8 @@ CHAINS = (
     "add | layernorm | modulate",
     "add | rmsnorm | sigmoid",
     "l2norm",
+    "partial_rmsnorm",
+    "add | partial_rmsnorm | silu",
     "add | l2norm | gate",
     "gate_rmsnorm",
     "gate(gelu) | layernorm | modulate",
@@ -64,7 +73,7 @@ def arguments(name, shape, ndim=1, modulation="token", seed=0):
     given = {n: rng.normal(size=shapes[t.extent]) * 1.5 + 0.25 for n, t in tensors.items()}
     if "residual" in given:
         given["residual_out"] = given["x"] + given["residual"]
-    return given, {"eps": EPS, "normalized_shape": affine}
+    return given, {"eps": EPS, "normalized_shape": affine, "variance_size": 2}
 
 
 def spread(t, x):
@@ -209,6 +218,16 @@ def test_a_weight_of_0_leaves_nothing_to_err_unless_xhat_overflows(small):
     assert (delta[:, :4] == 0).all() == (small == 1)
     assert np.isfinite(delta).all() == (small == 1)
     assert not np.isfinite(delta[:, :4]).any() or small == 1
+
+
+def test_an_xhat_beyond_the_part_that_is_the_statistic_may_overflow():
+    """Then c1 is infinite in a kernel, and no dx of that row is judged; the other row is."""
+    x = np.array([[0.5, 1.0, 2.0**127], [0.5, 1.0, 4.0]])
+    given = {"dy": np.full((2, 3), 2.0**-140), "x": x, "weight": np.ones(3), "variance_size": 1, "eps": 1e-12}
+    for op, output in zip(ways("partial_rmsnorm"), ("y", "dx"), strict=True):
+        delta = getattr(call(op.error, given, arithmetic=FLOAT32), output)
+        assert np.isinf(delta[0, 2 if output == "y" else 0])
+        assert np.isfinite(delta[1]).all()
 
 
 @pytest.mark.parametrize("name", ["gated_rmsnorm", "modulate_layernorm", "add | rmsnorm | modulate"])

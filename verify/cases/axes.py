@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args, get_type_hints
 
 from verify_norm.cases import placement, turns
-from verify_norm.cases.corner_lines import LARGEST, OUTPUT_SCALES, SUBNORMAL
+from verify_norm.cases.corner_lines import LARGEST, LONG, OUTPUT_SCALES, SUBNORMAL
 from verify_norm.cases.corners import freezable
 from verify_norm.cases.sizes import Classes, classes, instances, sizes
 from verify_norm.core import ways
@@ -26,9 +26,10 @@ MOMENTUM = Classes("momentum", (0.0, 0.99), ((0.0,), (0.1, 1e-3, 0.5), (1.0,)))
 SCALES = {"usual x": 0, "small x": -8, "subnormal x": SUBNORMAL, "large x": 7, "largest x": LARGEST}
 MODULATIONS = get_args(get_type_hints(CaseSpec)["modulation"])
 WEIGHT_TYPES = ("float32", "float16", "bfloat16")
+UNTRACKED = "training without running statistics"
 STATISTICS = {  # BatchNorm's
     "training": {"training": True, "running": True},
-    "training without running statistics": {"training": True, "running": False},
+    UNTRACKED: {"training": True, "running": False},
     "evaluation": {"training": False, "running": True},
 }
 MEETING = ("mode", "call", "autograd")  # whose ways meet types, shapes and options; those of others meet types
@@ -171,6 +172,10 @@ def _data(op: Op) -> list[Axis]:
         made.append(_field("scale", OUTPUT_SCALES))
     if any(tensor.extent == "sample" for tensor in op.inputs):
         made.append(_field("modulation", MODULATIONS))
+    if "variance_size" in op.attrs:
+        sizes = {None: "half of a row", 1: "its first element", LONG: "the whole row"}
+        ways = {words: [{"variance_size": size}] for size, words in sizes.items()}
+        made.append(Axis("variance_size", ways, lambda spec: sizes.get(spec.variance_size)))
     if any(tensor.extent == "position" for tensor in op.inputs):
         made.append(_field("rotary", ROTARY))
     return made
@@ -246,7 +251,9 @@ def _check(name: str, beside: Iterable[Axis]) -> Axis:
 
 
 def _types(way: str, dtypes: Sequence[str]) -> list[tuple[str, ...]]:
-    """Return the types that a case has where it takes a way: none named if several fit; nothing if none fits."""
+    """Return what a case has where it takes a way: no types named if several fit, nothing if none fits."""
+    if way == ways.UNTRACKED:
+        return [(UNTRACKED,)]
     pairs = [(dtype, weights) for dtype in dtypes for weights in (None, *WEIGHT_TYPES) if weights != dtype]
     fit = [(d, weights) for d, weights in pairs if ways.fits(way, CaseSpec((2,), d, weight_dtype=weights))]
     if len(fit) != 1:

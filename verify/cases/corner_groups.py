@@ -137,8 +137,12 @@ SERVING_GROUPS: tuple[Row, ...] = (  # from small to large
     ((23, 4, 508), {"num_groups": 2, "batch": 4097}),
     ((25, 4, 16, 16), {"num_groups": 2, "batch": 4099}),
 )
-# Beyond 128 channels a group, 1024 channels, 32 groups: tiles, blocks and masks of warps end there.
-_BLOCKS = ((1, 4, 128, 513, 2), (257, 4, 8, 8, 1), (2, 2048, 5, 9, 4), (1025, 96, 1, 1, 48), (1, 1, 362, 363, 1))
+# Beyond 128 channels a group, 1024 channels, 32 groups: tiles, blocks and masks of warps end there. Beyond 1024
+# channels in one group and 1024 groups: so does a loop over either. Beyond 65,535 samples: a grid's second dimension.
+_BLOCKS = (
+    *((1, 4, 128, 513, 2), (257, 4, 8, 8, 1), (2, 2048, 5, 9, 4), (1025, 96, 1, 1, 48), (1, 1, 362, 363, 1)),
+    *((2, 1536, 2, 3, 1), (1, 1280, 3, 2, 1280), (65537, 2, 1, 1, 1)),
+)
 WIDE_GROUPS: tuple[Row, ...] = tuple(  # groups of many elements, many groups, many channels, many samples
     ((samples + more, channels, height, width), {"num_groups": groups})
     for more in range(3)

@@ -13,6 +13,7 @@ SUBNORMAL, LARGEST = "subnormal", "largest"  # a log2_scale that differs between
 # Scales of a quantized y: none; most values normal in every format; some saturate; nearly all saturate; subnormals;
 # nearly all zero; no power of two.
 OUTPUT_SCALES = (1.0, 100.0, 300.0, 1e6, 2.0**-6, 2.0**-14, 40.7)
+LONG = 2**20  # a variance_size of whole rows
 LAST = {"x_layout": "channels_last", "dy_layout": "channels_last"}
 SEQUENCE = {"x_layout": "sequence_slice", "dy_layout": "sequence_slice"}
 SLICE = {"x_layout": "channel_slice", "dy_layout": "channel_slice"}

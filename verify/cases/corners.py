@@ -10,7 +10,7 @@ from verify_norm.cases import corner_channels as channels
 from verify_norm.cases import corner_groups as groups
 from verify_norm.cases import corner_rows as rows
 from verify_norm.cases import turns
-from verify_norm.cases.corner_lines import LARGEST, OUTPUT_SCALES, SUBNORMAL, Row, Topics
+from verify_norm.cases.corner_lines import LARGEST, LONG, OUTPUT_SCALES, SUBNORMAL, Row, Topics
 from verify_norm.core import ways
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.geometry import aliased, aliases, differentiable, needed, refusal
@@ -86,6 +86,8 @@ def _of(op: Op, spec: CaseSpec, number: int) -> CaseSpec:
         spec = replace(
             spec, rotary=("full", "half", "full", "quarter")[number % 4], cos_layout=layout, sin_layout=other
         )
+    if "variance_size" in op.attrs:
+        spec = replace(spec, variance_size=(None, 1, None, 7, LONG)[number % 5])
     if op.scaled:
         spec = replace(spec, scale=OUTPUT_SCALES[number % len(OUTPUT_SCALES)])
     if "num_groups" not in op.attrs:

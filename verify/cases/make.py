@@ -154,5 +154,5 @@ def named(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str,
 
 def attributes(spec: CaseSpec, op: Op) -> dict[str, Any]:
     """Return the arguments that are no tensors."""
-    derived = {"normalized_shape": geometry.affine_shape(spec, op)}
-    return {name: derived[name] if name in derived else getattr(spec, name) for name in op.attrs}
+    derived = {"normalized_shape": geometry.affine_shape, "variance_size": geometry.variance_size}
+    return {name: derived[name](spec, op) if name in derived else getattr(spec, name) for name in op.attrs}

@@ -79,7 +79,7 @@ def model_cases(op: Op, *, full: bool, dtypes: tuple[str, ...]) -> tuple[list[Ca
     single group is too large is left out.
     """
     norm = op.chain.norm if op.chain else op.name.removeprefix("add_")
-    norm = norm.replace("l2norm", "rmsnorm")  # its rows are as long
+    norm = norm.replace("l2norm", "rmsnorm").replace("partial_", "")  # its rows are as long
     chosen = [model for model in MODELS if norm.startswith(model.op) and model.dtype in dtypes]
     same = ("shape", "dtype", "weight_dtype", "num_groups", "eps", "weight_offset")
     specs = {}

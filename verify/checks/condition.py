@@ -129,7 +129,8 @@ def _terms(run: Run, n: Norm, output: str) -> tuple[Array, Array] | None:
     if output == "dx" or (before is not None and output.removeprefix("d") in before.inputs):
         p, passed = n.gradient(dy), exact.get("dresidual_out")
         passed = np.zeros(shape) if passed is None else passed.reshape(shape)
-        parts = n.rstd * (np.abs(p.g) + (0.0 if p.c2 is None else np.abs(p.c2)) + np.abs(n.xhat * p.c1)), np.abs(passed)
+        size = np.abs(p.g) + (0.0 if p.c2 is None else np.abs(p.c2)) + np.abs(n.share * n.xhat * p.c1)
+        parts = n.rstd * size, np.abs(passed)
         whole, left = parts[0] + parts[1], p.dx + passed
         return (whole, left) if before is None else (_before(run, output, whole), _before(run, output, left))
     if output not in ("dweight", "dbias"):

@@ -75,7 +75,7 @@ def _vanishing(run: Run) -> Any:
 def _no_variance(run: Run) -> bool:
     spec, op = run.case.spec, run.case.op
     by_channel = op.view == "channels" or (op.view == "groups" and "num_groups" not in op.attrs)
-    usable = spec.eps == 0 and spec.special is None and prod(spec.shape) > 0 and not by_channel and not op.own
+    usable = spec.eps == 0 and spec.special is None and prod(spec.shape) > 0 and not by_channel and op.lawful
     return usable and bool(_vanishing(run).any())
 
 
@@ -114,7 +114,7 @@ def _gradient_of_nothing(run: Run) -> Iterator[Compared]:
 
 def _eps_can_be_huge(run: Run) -> bool:
     contract, case = run.kernel.contract, run.case
-    if not _again(run) or "dy" in case.exact or case.op.own or not own_statistics(case):
+    if not _again(run) or "dy" in case.exact or not case.op.lawful or not own_statistics(case):
         return False
     wide = contract.accumulate in ("float32", "float64") and contract.stats == "float32"
     most = float(np.abs(normalized(run)).max(initial=0.0))
@@ -181,7 +181,7 @@ def _bias_alone(run: Run) -> tuple[Array, Array, float, float]:
 def _has_zeros(run: Run) -> bool:
     case = run.case
     op = case.op
-    plain = not (op.stages or op.before or op.quantized or op.own) and case.spec.special is None
+    plain = not (op.stages or op.before or op.quantized or not op.lawful) and case.spec.special is None
     return plain and "dy" not in case.exact and any(not values.all() for _, values in _summed(run))
 
 
@@ -238,7 +238,10 @@ RULES = (
 )
 
 
-@check(looks=lambda run: any(rule.holds(run) for rule in RULES))
+@check(
+    applies=lambda op: op.lawful or op.own or bool(op.forward),  # a forward without laws has no rule
+    looks=lambda run: any(rule.holds(run) for rule in RULES),
+)
 def degenerate(run: Run) -> Iterator[Finding | NoData]:
     """No variance with eps = 0, dy = 0, a huge eps, zeros and equal rows give exactly what they must."""
     reported: set[str] = set()

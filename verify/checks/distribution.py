@@ -14,7 +14,7 @@ def _applies(op: Op) -> bool:
 
     Nor behind a stage before the norm, whose errors have a common sign, nor to what is no norm.
     """
-    return op.view != "channels" and op.before is None and not op.own
+    return op.view != "channels" and op.before is None and op.lawful
 
 
 def _looks(run: Run) -> bool:

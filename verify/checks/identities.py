@@ -22,7 +22,7 @@ def _looks(run: Run) -> bool:
     return looked and small(run) and own_statistics(run.case)
 
 
-@check(applies=lambda op: not op.own, looks=_looks)
+@check(applies=lambda op: op.lawful, looks=_looks)
 def identities(run: Run) -> Iterator[Finding | NoData]:
     """Σdx and Σdx·x̂ are what they must be, and results follow a scale, a shift and an order of rows exactly.
 

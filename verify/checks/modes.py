@@ -44,13 +44,18 @@ NO_GRAD = Mode(ways.NO_GRAD, lambda function, device: torch.no_grad()(function))
 INFERENCE = Mode(ways.INFERENCE, lambda function, device: torch.inference_mode()(wrapping.made_there(function)))
 AUTOCAST = Mode(ways.AUTOCAST, lambda function, device: torch.autocast(device, torch.bfloat16)(function))
 COMPILED = Mode(ways.COMPILED, lambda function, device: captures.traced(function))
-EVALUATING = Mode(ways.EVALUATING, lambda function, device: wrapping.of_modules(function, modules.evaluating))
+EVALUATING, UNTRACKED = (
+    Mode(words, lambda function, device: wrapping.of_modules(function, modules.evaluating))
+    for words in (ways.EVALUATING, ways.UNTRACKED)
+)
 COPIES = tuple(
     Mode(words, lambda function, device, how=how: wrapping.of_modules(function, partial(modules.copying, how)))  # type: ignore[misc]
     for words, how in zip(ways.COPIES, (copies.deep, copies.shallow, copies.saved, copies.loaded), strict=True)
 )
 DETERMINISTIC = Mode(ways.DETERMINISTIC, lambda function, device: wrapping.deterministically()(function))
 THREADED = Mode(ways.THREADED, lambda function, device: wrapping.in_threads(THREADS)(function))
+WIDER = Mode(ways.WIDER, lambda function, device: wrapping.refusing(wrapping.default_dtype(torch.float64)(function)))
+LOWERED = Mode(ways.LOWERED, lambda function, device: wrapping.matmul_precision("high")(function))
 REPLAYED = Mode(ways.REPLAYED, lambda function, device: captures.replayed(function))
 BATCHED = Mode(ways.BATCHED, lambda function, device: wrapping.batched(function, every=False))
 ALL_BATCHED = Mode(ways.ALL_BATCHED, lambda function, device: wrapping.batched(function, every=True))
@@ -59,10 +64,12 @@ UNTRAINED = Mode(ways.UNTRAINED, lambda function, device: _requiring(ways.PARAME
 INSIDE = Mode(ways.INSIDE, lambda function, device: _requiring(ways.LEAVES, True, wrapping.made_there(function)))
 OF_LEAVES = (UNRECORDED, UNTRAINED, INSIDE)
 OF_VMAP = (BATCHED, ALL_BATCHED)
-WITHIN = (COMPILED, DETERMINISTIC, THREADED, *OF_VMAP)  # where a kernel may choose another order of its sums
+REFUSABLE = (*OF_VMAP, WIDER)  # where what raises is refused
+WITHIN = (COMPILED, DETERMINISTIC, THREADED, LOWERED, *REFUSABLE)  # where a kernel may choose another order of its sums
 BARE = (COMPILED, REPLAYED)  # torch allocates as usual: a capture holds what a mode of torch's dispatcher does
 MODES = {
-    mode.words: mode for mode in (NO_GRAD, INFERENCE, AUTOCAST, EVALUATING, *COPIES, REPLAYED, *OF_LEAVES, *WITHIN)
+    mode.words: mode
+    for mode in (NO_GRAD, INFERENCE, AUTOCAST, EVALUATING, UNTRACKED, *COPIES, REPLAYED, *OF_LEAVES, *WITHIN)
 }
 
 
@@ -85,8 +92,10 @@ def modes(run: Run) -> Iterator[Finding | NoData | Tried]:
     bits too: by copy, by pickle, or by state_dict. A kernel may refuse a mode in words about gradients, and need not be
     capturable. Under torch.compile, with deterministic algorithms and with other numbers of threads an output must be
     within its bound; so must the sample of a batch under torch.func.vmap. What Dynamo cannot trace runs as usual; what
-    raises under vmap is refused. Under autocast an output may have another type: it must be within the bound of its
-    type or of bfloat16, the coarser one. What gives other bits in the usual mode too is left to `determinism`.
+    raises under vmap is refused. With float64 as torch's default type an output may be float64, and to raise is to
+    refuse; where torch may multiply matrices in TF32, sums of products may be as coarse. Under autocast an output may
+    have another type: it must be within the bound of its type or of bfloat16, the coarser one. What gives other bits in
+    the usual mode too is left to `determinism`.
     """
     found = [one for mode in _modes(run) for one in _differing(run, mode)]
     yield from (one for one in found if isinstance(one, Tried))
@@ -102,12 +111,14 @@ def _differing(run: Run, mode: Mode) -> Iterator[Difference | Tried]:
     """Yield the mode, unless it is refused; what differs in it, and what a call does there that it does not usually."""
     cast = mode is AUTOCAST
     within = (lambda case: nullcontext()) if mode in BARE else None
-    other = rerun(replace(run, kernel=in_mode(mode, run)), within=within, truth=cast or mode in WITHIN, whole=True)
+    there = replace(run, kernel=_promising(in_mode(mode, run), mode))
+    other = rerun(there, within=within, truth=cast or mode in WITHIN, whole=True)
     if other.refused or (not cast and DECLINED.search(other.problem or "")):
-        if mode in OF_VMAP:
+        if mode in REFUSABLE:
             yield Tried(f"{mode.words} (refused)")
         return
     yield Tried(mode.words, other.operators)
+    other = _taken_for_usual(run, other) if mode is WIDER else other
     compare = beyond if mode in WITHIN else differences
     yield from _cast(run, other) if cast else compare(run, other, ("as usual", mode.words))
     damaged = {d.buffer: d for d in other.damage if d.buffer not in {seen.buffer for seen in run.damage}}
@@ -168,6 +179,22 @@ def in_mode(mode: Mode, run: Run) -> Kernel:
     assert kernel.forward_run is not None
     backward = gradients.backward(partial(make.call, mode.wrap(kernel.forward_run, device)), run.case.op)
     return replace(kernel, run=lambda **given: backward(given))
+
+
+def _promising(kernel: Kernel, mode: Mode) -> Kernel:
+    """Return the kernel; of lowered precision its matrix products are as coarse as TF32, which torch takes there."""
+    lowered = mode is LOWERED and kernel.contract.products == "float32"
+    return replace(kernel, contract=replace(kernel.contract, products="tf32")) if lowered else kernel
+
+
+def _taken_for_usual(usual: Run, run: Run) -> Run:
+    """Return the run with outputs of float64 taken for outputs of their usual types: no precision is lost."""
+    types = {name: output.dtype for name, output in usual.outputs.items() if output is not None}
+    outputs = {
+        name: replace(output, dtype=types.get(name, output.dtype)) if output and output.dtype == "float64" else output
+        for name, output in run.outputs.items()
+    }
+    return replace(run, outputs=outputs)
 
 
 def _cast(usual: Run, run: Run) -> Iterator[Difference]:

@@ -51,7 +51,7 @@ def _applies(op: Op) -> bool:
 
     Nor to a user's own operator, whose sums are not known.
     """
-    return op.before is None and not op.own
+    return op.before is None and op.lawful
 
 
 def _narrow(kernel: Kernel, _: Collection[str] = ()) -> str:

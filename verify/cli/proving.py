@@ -10,6 +10,7 @@ from verify_norm.cli.outputs import write_json
 from verify_norm.core import serial
 from verify_norm.core.dtypes import dtype_name
 from verify_norm.core.errors import Exit, UsageError
+from verify_norm.core.ranges import out_of_range
 from verify_norm.search.options import split
 
 ROWS = typer.Option("--n", help="Lengths of a row, separated by commas; of a group of channels its elements.")
@@ -48,6 +49,8 @@ def prove(
         raise UsageError("prove: expected either --kernel K or --check FILE")
     if check:
         return _replayed(check)
+    if refused := out_of_range("eps", eps) or out_of_range("weight_offset", weight_offset):
+        raise UsageError(refused)
     from verify_norm.proof import prove as proving
     from verify_norm.proof.certificate import certificate
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from verify_norm.core.errors import UsageError, alternatives, one_of, quoted
+from verify_norm.core.errors import UsageError, alternatives, one_of, quoted, texts
 from verify_norm.core.spec import Op, Tensor, View
 from verify_norm.core.tensors import (
     BIAS,
@@ -129,6 +129,8 @@ def chain(*stages: str) -> str:
     >>> chain("add", "rmsnorm(weight_offset=1)", "modulate")
     'add | rmsnorm(weight_offset=1) | modulate'
     """
+    for stage in stages:
+        texts(stage=stage)
     text = " | ".join(stage.strip() for stage in stages)
     told(text)
     return text

@@ -3,6 +3,7 @@
 import difflib
 import json
 import linecache
+import math
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
@@ -54,6 +55,21 @@ def alternatives(names: Sequence[str]) -> str:
     """Return names as alternatives, as "a, b or c"."""
     *first, last = names
     return f"{', '.join(first)} or {last}" if first else last
+
+
+def texts(**given: object) -> None:
+    """Raise UsageError for an argument that is no text."""
+    for name, value in given.items():
+        if not isinstance(value, str):
+            raise UsageError(f"{name}: expected a text, got {quoted(value)}")
+
+
+def number(name: str, value: object, least: float) -> None:
+    """Raise UsageError for an argument that is no finite number of `least` or more, whole if `least` is an int."""
+    whole = isinstance(least, int)
+    if not isinstance(value, int if whole else (int, float)) or not least <= value < math.inf:
+        words = "a whole number" if whole else "a number"
+        raise UsageError(f"{name}: expected {words}, {least:g} or more, got {quoted(value)}")
 
 
 def quoted(name: object, most: int = 60) -> str:

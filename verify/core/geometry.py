@@ -38,6 +38,17 @@ def position_shape(spec: CaseSpec, op: Op) -> tuple[int, ...]:
     return (*(lead[:-1] if len(lead) > 1 else lead), max(N // (2 * ROTARY[spec.rotary]), min(N // 2, 1)))
 
 
+def variance_size(spec: CaseSpec, op: Op) -> int:
+    """Return how many of the first elements of a row make the statistic of a partial norm.
+
+    >>> from verify_norm.core.ops import OPS
+    >>> [variance_size(CaseSpec((5, 7), variance_size=n), OPS["partial_rmsnorm_fwd"]) for n in (None, 1, 8)]
+    [3, 1, 7]
+    """
+    N = row_length(spec, op)
+    return max(N // 2, 1) if spec.variance_size is None else min(spec.variance_size, N)
+
+
 def shape_of(tensor: Tensor, spec: CaseSpec, op: Op) -> tuple[int, ...]:
     """Return the shape of an argument or a result.
 

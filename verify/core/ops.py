@@ -119,6 +119,11 @@ OPS: dict[str, Op] = Operators(
         ),
         *operators("l2norm", Chain("l2norm", ()), "y = x/√(Σx² + eps) over the last dimensions; rstd = 1/√(Σx² + eps)"),
         *operators(
+            "partial_rmsnorm",
+            Chain("partial_rmsnorm", ()),
+            "y = x·rstd·(weight + weight_offset), rstd that of the first variance_size elements of a row",
+        ),
+        *operators(
             "rmsnorm_silu",
             Chain("rmsnorm", (Activate("silu"),)),
             "y = z·σ(z), SiLU, of rmsnorm_fwd's z, as in the VAE of Wan",

@@ -4,21 +4,18 @@ The name of one is where it stands, as "dyt.py:dyt" or "package.module:dyt", so 
 module holds, as one that is made in a function or in a notebook, "own:dyt", which this process alone knows.
 """
 
-import importlib
-import importlib.util
 import inspect
 import re
-import sys
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from keyword import iskeyword
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from verify_norm.core.errors import UsageError, alternatives, one_line, one_of
+from verify_norm.core.modules import module_of, target_of
 from verify_norm.core.spec import Op, Tensor
 from verify_norm.core.tensors import DY, RSTD, SAVED_RSTD, X, Y, gradient
 from verify_norm.reference.operations.function import DIMS, Function, Own
@@ -47,7 +44,7 @@ class Operator:
     @property
     def name(self) -> str:
         """The name by which every process finds it, or, where no module holds it, this process alone."""
-        return _target(self) or self.key
+        return target_of(self) or self.key
 
     @cache  # noqa: B019 — operators live as long as their modules
     def records(self, name: str) -> tuple[Op, Op]:
@@ -164,59 +161,13 @@ def found(target: str) -> Operator:
 
 
 def _looked_up(target: str, where: str, name: str) -> Operator:
-    module = _module(where)
+    module = module_of(where)
     one = getattr(module, name, None)
     if not isinstance(one, Operator):
         names = [n for n, value in vars(module).items() if isinstance(value, Operator)]
         there = f"{where} has {alternatives(names)}" if names else f"{where} has no operator"
         raise UsageError(f"--op {target}: expected an operator that verify_norm.operator made; {there}")
     return one
-
-
-def _module(where: str) -> ModuleType:
-    """Return the module of that name, or in that file: the one that is imported already, if one is."""
-    path = Path(where)
-    if where.endswith(".py") and not path.is_file():
-        raise UsageError(f"no file {where}")
-    try:
-        if not where.endswith(".py"):
-            return importlib.import_module(where)
-        there = (m for m in tuple(sys.modules.values()) if _file(m) == path.absolute())
-        return next(there, None) or _imported(path)
-    except UsageError:
-        raise
-    except Exception as error:
-        raise UsageError(f"{where} cannot be imported: {one_line(error)}") from error
-
-
-def _file(module: ModuleType) -> Path | None:
-    file = getattr(module, "__file__", None)
-    return Path(file).absolute() if isinstance(file, str) and module.__name__ != "__main__" else None
-
-
-def _imported(path: Path) -> ModuleType:
-    specification = importlib.util.spec_from_file_location(f"operator_{path.stem}", path)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[specification.name] = module
-    sys.path += [folder for folder in [str(path.absolute().parent)] if folder not in sys.path]
-    try:
-        specification.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[specification.name]
-        raise
-    return module
-
-
-def _target(one: Operator) -> str:
-    """Return where an operator stands, as "path/file.py:name"; "" if no module that can be imported again holds it."""
-    for module in tuple(sys.modules.values()):
-        file = _file(module) if type(module) is ModuleType else None
-        for name, value in tuple(vars(module).items()) if file is not None else ():
-            if value is one:
-                return f"{file}:{name}"
-    return ""
 
 
 def _described(

@@ -133,6 +133,11 @@ class Op:
         return None if self.chain is None else self.chain.before
 
     @property
+    def lawful(self) -> bool:
+        """Whether the laws of a norm hold: not in a user's own operator, nor where a part of a row is its statistic."""
+        return not (self.own or (self.chain is not None and self.chain.base.partial))
+
+    @property
     def linear(self) -> bool:
         """Whether y is linear in weight and bias."""
         return all(stage.linear for stage in self.stages)
@@ -233,7 +238,8 @@ class CaseSpec:
     are running statistics) belong to BatchNorm. A quantized y is multiplied by `scale`, or divided by y_scale =
     1/scale; scale_ub is 300/scale. The scale and shift of a `modulation` have a row for each sample, an index of x's
     first dimension, or for each token. A rotation turns the "full" row of x, less one element where its length is odd,
-    its first "half" or "quarter". `frozen` inputs need no gradient, where torch's autograd makes the backward.
+    its first "half" or "quarter". A partial RMSNorm takes the mean of the first `variance_size` squares of a row, or of
+    all where there are fewer. `frozen` inputs need no gradient, where torch's autograd makes the backward.
     Annotations hold the allowed ranges of the numbers.
 
     A `special` value is in the input `special_in`, where `special_at` says: in its first, its middle or its last
@@ -300,6 +306,7 @@ class CaseSpec:
     scale: NotNegative = 1.0
     modulation: Literal["sample", "token"] = "sample"
     rotary: Literal["full", "half", "quarter"] = "full"
+    variance_size: Positive | None = None  # None: half of a row
     frozen: tuple[str, ...] = ()
     seed: Seed = 0
     poison: Literal["nan", "finite"] = "nan"

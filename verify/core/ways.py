@@ -17,10 +17,11 @@ Offered = Mapping[str, tuple[str, ...]]  # the ways of each field
 QUICK = "quick"
 NO_GRAD, INFERENCE = "under torch.no_grad()", "under torch.inference_mode()"
 AUTOCAST, DETERMINISTIC, THREADED = "under autocast", "with deterministic algorithms", "with 3 threads of torch"
-EVALUATING = "in evaluation, after eval()"
+EVALUATING, UNTRACKED = "in evaluation, after eval()", "in evaluation, without running statistics"
 COPIED, SHALLOW = "in a copy.deepcopy of the module", "in a copy.copy of the module"
 SAVED, LOADED = "in the module as torch.save and torch.load return it", "in another module that loads its state_dict"
 COPIES = (COPIED, SHALLOW, SAVED, LOADED)
+WIDER, LOWERED = "with float64 as torch's default type", "with float32 matrix products of precision high"
 COMPILED, REPLAYED = "under torch.compile", "in a CUDA graph with new values"
 BATCHED, ALL_BATCHED = "under torch.func.vmap", "under torch.func.vmap of all tensors"
 UNRECORDED = f"{NO_GRAD} where all inputs require a gradient"  # as in a checkpoint's first run
@@ -46,7 +47,8 @@ CHECKS = {
 }  # by the field that names its way
 WAYS = {
     "mode": (
-        *(NO_GRAD, INFERENCE, AUTOCAST, DETERMINISTIC, THREADED, *COPIES, EVALUATING, COMPILED),
+        *(NO_GRAD, INFERENCE, AUTOCAST, DETERMINISTIC, THREADED, WIDER, LOWERED, *COPIES),
+        *(EVALUATING, UNTRACKED, COMPILED),
         *(
             BATCHED,
             ALL_BATCHED,
@@ -107,6 +109,7 @@ def offered(op: Op, *, autograd: bool = False, gpu: bool = False) -> dict[str, t
         REPLAYED: autograd or not gpu,
         **dict.fromkeys(COPIES, own_backward),
         EVALUATING: own_backward or channels,  # BatchNorm evaluates something else
+        UNTRACKED: own_backward or not channels,
         BATCHED: state,
         ALL_BATCHED: state,
         UNRECORDED: no_leaves,
@@ -142,6 +145,8 @@ def fits(way: str, spec: CaseSpec) -> bool:
     """Return whether a case can take a way of its operator's."""
     if way == AUTOCAST:
         return spec.dtype != "float16"  # one 16-bit type
+    if way == UNTRACKED:
+        return not spec.running
     if way in (BATCHED, ALL_BATCHED):  # in 16 bits torch's own norms round once more there, between x̂ and the weight
         return {spec.dtype, spec.weight_dtype} <= {"float32", None}
     if way == UNTRAINED:

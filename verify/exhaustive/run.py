@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from verify_norm.core.dtypes import dtype_name
 from verify_norm.core.errors import UsageError
 from verify_norm.core.ops import OPS
+from verify_norm.core.ranges import out_of_range
 from verify_norm.core.serial import by_lines, first_error, jsonable, write
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import Kernel
@@ -170,8 +171,8 @@ def question(kernel: Kernel, settings: Settings, choice: Choice) -> Asked:
     )
     if name not in kernel.dtypes:
         raise UsageError(f"{kernel.name} does not take {name}; it takes {', '.join(kernel.dtypes)}")
-    if not 0 <= eps < inf:
-        raise UsageError(f"eps: expected a finite number of 0 or more, got {eps:g}")
+    if refused := out_of_range("eps", eps):
+        raise UsageError(refused)
     chosen = spaces.checked(space, op, name)
     count = spaces.count(chosen, name)
     first, last = _range(choice.items, count)

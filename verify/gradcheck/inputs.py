@@ -77,7 +77,11 @@ def arguments_of(function: Any, name: str, shapes: Any, seed: int) -> tuple[dict
 
 
 def _noise(name: str, shape: Any, seed: int) -> Tensor:
-    values = np.random.Generator(np.random.Philox(key=[seed, 1])).standard_normal(tuple(shape))
+    try:
+        values = np.random.Generator(np.random.Philox(key=[seed, 1])).standard_normal(tuple(shape))
+    except (MemoryError, ValueError) as error:  # ValueError: more elements than NumPy counts
+        size = "x".join(map(str, shape))
+        raise UsageError(f"--shapes: {name}={size} does not fit into memory; expected a smaller shape") from error
     if name in WEIGHTS:  # far from 1, of both signs, so that a forgotten weight shows
         values = np.copysign(0.5 + np.abs(values), values)
     return torch.from_numpy(np.asarray(values))

@@ -45,6 +45,7 @@ ALIASES = {  # our name: other names, in any case unless another line has the ex
         "cos": "cos_cache cosine freqs_cos cos_table",
         "sin": "sin_cache sine freqs_sin sin_table",
         "eps": "epsilon variance_epsilon norm_eps layer_norm_eps layer_norm_epsilon rms_norm_eps",
+        "variance_size": "variance_size_override var_hidden_size partial_size",
         "num_groups": "G groups n_groups ngroups num_group",
         "weight_offset": "offset unit_offset",
         "training": "is_training train",
@@ -65,7 +66,15 @@ ALIASES = {  # our name: other names, in any case unless another line has the ex
     }.items()
 }
 ABSENT = ("bias", "residual", "scale_ub")  # of a library's norm, where the operator has none: they are None
-NUMBERS = ("eps", "num_groups", "weight_offset", "training", "momentum", "scale")  # a constant can fix them
+NUMBERS = (
+    "eps",
+    "num_groups",
+    "weight_offset",
+    "training",
+    "momentum",
+    "scale",
+    "variance_size",
+)  # a constant can fix them
 
 
 def meant(name: str, offered: Iterable[str]) -> str | None:

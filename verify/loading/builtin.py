@@ -4,7 +4,7 @@ import importlib.util
 import re
 
 from verify_norm.core.chains import is_chain
-from verify_norm.core.errors import LIST, one_of
+from verify_norm.core.errors import LIST, UnknownOpError, one_of
 from verify_norm.core.ops import OPS, resolved
 from verify_norm.core.own import Operator, is_own
 from verify_norm.core.spec import Kernel
@@ -29,6 +29,7 @@ FAMILIES = (  # patterns of names, the most specific first
     (r"norm.*(rope|rotary|rotate)", "qk_norm_rope"),
     (r"(add|residual).*rmsnorm", "add_rmsnorm"),
     (r"(add|residual).*layernorm", "add_layernorm"),
+    (r"partial.*rmsnorm|p_?rmsnorm", "partial_rmsnorm"),
     (r"rmsnorm|t5layernorm", "rmsnorm"),  # T5LayerNorm has neither a mean nor a bias
     (r"layernorm", "layernorm"),
     (r"l2norm", "l2norm"),
@@ -58,6 +59,14 @@ def infer(attribute: str) -> str | None:
         return f"{base}_fwd"
     told = [f"_{d}wd" for d, word in (("f", "forward"), ("b", "backward")) if f"{d}wd" in letters or word in letters]
     return base + told[0] if len(told) == 1 else base
+
+
+def unnamed(attribute: str) -> UnknownOpError:
+    """Return the error of an attribute whose name suggests no operator."""
+    one = "--op layernorm_fwd, or --op layernorm for both directions"
+    return UnknownOpError(
+        f"cannot infer the op from the name {attribute!r}: say it, as {one}; {LIST} shows all {len(OPS) + len(BOTH)}"
+    )
 
 
 def directions(op: str) -> tuple[str, ...]:

@@ -9,14 +9,14 @@ from typing import Any
 
 from verify_norm.core import only
 from verify_norm.core.contracts import checked
-from verify_norm.core.errors import LIST, UnknownOpError, UsageError, first_line, one_of
+from verify_norm.core.errors import LIST, UsageError, first_line, one_of
 from verify_norm.core.known import declared, overwritten, whole
 from verify_norm.core.ops import OPS
 from verify_norm.core.own import HERE, Operator
 from verify_norm.core.spec import Contract, Kernel
 from verify_norm.loading import adapt
 from verify_norm.loading.adapt import WritesError
-from verify_norm.loading.builtin import BOTH, BUILTIN, PEERS, directions, infer, known, missing
+from verify_norm.loading.builtin import BUILTIN, PEERS, directions, infer, known, missing, unnamed
 from verify_norm.loading.domain import Own, declaration
 from verify_norm.loading.entry_points import registered
 from verify_norm.loading.targets import attribute, called, imported, located, module_name, reach
@@ -58,7 +58,7 @@ def _record(target: Any, name: str, where: str, op: str | Operator | None, bind:
     last = parted(name)[0].rpartition(":")[2]
     op = op or kernel.op or infer(last) or infer(called(target))
     if op is None:
-        raise UnknownOpError(f"cannot infer the op from the name {last!r}: use --op {'|'.join((*OPS, *BOTH))}")
+        raise unnamed(last)
     op, bind = known(op, bind or kernel.bind)
     where = where if not op.startswith(HERE) else ""  # another process does not know the operator
     return replace(kernel, name=name, op=op, target=where, bind=bind)

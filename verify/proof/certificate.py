@@ -8,11 +8,11 @@ from verify_norm import __version__
 from verify_norm.core.known import whole
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Tensor
+from verify_norm.proof.device import DEVICE
 from verify_norm.proof.field import P
 from verify_norm.proof.promise import OVER_ROWS, depths, growing
 from verify_norm.proof.prove import Outcome
 from verify_norm.proof.prover import SEEDS
-from verify_norm.proof.recording import DEVICE
 from verify_norm.proof.replay.check import check
 from verify_norm.proof.replay.reading import Rejected
 from verify_norm.proof.shapes import Affine, Form

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+ZERO: Ints = np.asarray(0, np.int64)  # the coefficient of a symbol that does not occur: arithmetic leaves it out
 BITS = {"i8": 8, "i16": 16, "i32": 32, "i64": 64, "index": 64}
 
 
@@ -74,11 +75,15 @@ class Num(NamedTuple):
     @property
     def plain(self) -> bool:
         """Return whether no symbol occurs in it."""
-        return not any(part.any() for part in self[1:])
+        return not any(part is not ZERO and part.any() for part in self[1:])
 
     def map(self, function: Any) -> "Num":
         """Return the number with its arrays changed alike, as a broadcast does."""
         return Num(function(self.c), *(function(part) if part.ndim else part for part in self[1:]))
+
+    def each(self, function: Any) -> "Num":
+        """Return the number with a linear function of all its parts."""
+        return Num(*(part if part is ZERO else np.asarray(function(part)) for part in self))
 
     def equals(self, other: "Num") -> bool:
         """Return whether both are the same number, whatever the symbols are."""
@@ -87,17 +92,17 @@ class Num(NamedTuple):
 
 def num(value: Any, p: int = 0, q: int = 0, w: int = 0, v: int = 0) -> Num:
     """Return a number from an array or an integer."""
-    return Num(*(np.asarray(part, np.int64) for part in (value, p, q, w, v)))
+    return Num(np.asarray(value, np.int64), *(np.asarray(part, np.int64) if part else ZERO for part in (p, q, w, v)))
 
 
 def add(a: Num, b: Num) -> Num:
     """Return a + b."""
-    return Num(*(np.asarray(x + y) for x, y in zip(a, b, strict=True)))
+    return Num(*(y if x is ZERO else x if y is ZERO else np.asarray(x + y) for x, y in zip(a, b, strict=True)))
 
 
 def sub(a: Num, b: Num) -> Num:
     """Return a − b."""
-    return Num(*(np.asarray(x - y) for x, y in zip(a, b, strict=True)))
+    return Num(*(x if y is ZERO else np.asarray(x - y) for x, y in zip(a, b, strict=True)))
 
 
 def mul(a: Num, b: Num) -> Num:
@@ -105,7 +110,7 @@ def mul(a: Num, b: Num) -> Num:
     if not a.plain and not b.plain:
         raise Undecided("a product of two numbers that depend on the program")
     a, b = (a, b) if b.plain else (b, a)
-    return Num(*(np.asarray(part * b.c) for part in a))
+    return a.each(lambda part: part * b.c)
 
 
 def divide(a: Num, b: Num, *, remainder: bool, signed: bool = True) -> Num:
@@ -120,11 +125,13 @@ def divide(a: Num, b: Num, *, remainder: bool, signed: bool = True) -> Num:
     low, _ = bounds(a)
     if any((part % b.c).any() for part in a[1:]) or (low < 0).any() or (b.c < 0).any():
         raise Undecided("a quotient that depends on the program")
-    return num(a.c % b.c) if remainder else Num(*(np.asarray(part // b.c) for part in a))
+    return num(a.c % b.c) if remainder else a.each(lambda part: part // b.c)
 
 
-def bounds(a: Num) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def bounds(a: Num) -> tuple[Any, Any]:
     """Return the least and the largest value over all p, q, w, v ≥ 0."""
+    if a.plain:
+        return a.c, a.c
     _, p, q, w, v = a
     low = np.where((p < 0) | (q < 0) | (w < 0) | (v < 0), -np.inf, a.c)
     high = np.where((p > 0) | (q > 0) | (w > 0) | (v > 0), np.inf, a.c)
@@ -164,8 +171,10 @@ def most_rows(a: Num, element: str, rows: int, beyond: int = 1) -> float:
     limit = 2 ** (BITS[element] - 1) - 1
     if a.c.size == 0:
         return math.inf
-    if (a.c > limit).any() or (a.c < -limit - 1).any():
+    if a.c.max() > limit or a.c.min() < -limit - 1:
         raise Undecided(f"a number that does not fit into {element}")
+    if a.plain:
+        return math.inf
     _, p, q, w, v = map(np.abs, a)
     slope = np.maximum(p / max(rows, 1), q / beyond) + np.maximum(w, v) / max(rows, 1)
     room = limit - np.abs(a.c).astype(np.float64)

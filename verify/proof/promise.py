@@ -79,6 +79,8 @@ def promise(
     """Return the strictest contract whose sums are at least as deep as those of the kernel; raises NotProved."""
     words = {word for stage in proved.outputs.values() for word in stage.words}
     narrow = {name: NAMES[kind] for name, _, kind in (word.partition("=") for word in words)}
+    if len(words) > len(narrow):
+        raise NotProved("rounding", f"no contract has all of {', '.join(sorted(words))}")
     contract = Contract(variance="two_pass", xhat=narrow.get("xhat"))  # type: ignore[arg-type]
     if narrow.get("residual", config.dtype) != config.dtype:
         raise NotProved("rounding", f"the sum is rounded to {narrow['residual']}, and x is {config.dtype}")

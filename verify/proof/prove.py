@@ -179,19 +179,18 @@ def _each(outcome: Outcome, found: Sequence[tuple[str, Form]]) -> None:
 def forms(asked: Asked, calls: Sequence[Mapping[str, Any]]) -> list[tuple[str, Form]]:
     """Return the form of the call of each class of M, which is in words.
 
-    There is one class, or those of M > 16 and each M up to 16; or `asked.rows` alone, where launches have no form.
+    There is one class, or that of all M above as few as possible of `SMALL`, or those of M > 16 that 16 divides and
+    that it does not, beside each smaller M; or `asked.rows` alone, where launches have no form.
     """
     by_size = dict(zip(_sizes(asked), calls, strict=True))
     large = (*OTHERS, *MULTIPLES)
-    for classes in (
-        {"every M": (*SMALL, *large)},
-        {"every M > 16": large},
-        {"M > 16, 16 ∤ M": OTHERS, "M > 16, 16 | M": MULTIPLES},
-    ):
-        found = {words: _form(members, by_size) for words, members in classes.items()} if len(by_size) > 1 else {}
-        if found and None not in found.values():
-            each = [(words, one) for words, one in found.items() if one is not None]
-            return each + [(f"M = {m}", Form(by_size[m])) for m in SMALL if "every M" not in found]
+    ways = [(k, {f"every M > {k}" if k else "every M": (*SMALL[k:], *large)}) for k in range(len(SMALL) + 1)]
+    ways.append((len(SMALL), {"M > 16, 16 ∤ M": OTHERS, "M > 16, 16 | M": MULTIPLES}))
+    for few, classes in ways if len(by_size) > 1 else ():
+        found = [(words, _form(members, by_size)) for words, members in classes.items()]
+        each = [(words, one) for words, one in found if one is not None]
+        if len(each) == len(found):
+            return each + [(f"M = {m}", Form(by_size[m])) for m in SMALL[:few]]
     return one_m(asked, calls)
 
 

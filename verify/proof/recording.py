@@ -2,7 +2,7 @@
 
 This module runs in a process of its own (`record`), in which Triton was never imported with its interpreter. Tensors
 are torch's fake ones on a device "cuda" that does not exist: they have shapes, strides and storages, but no data. The
-device's properties are those of `DEVICE`, `JITFunction.run` notes the launch instead of making it, and Triton's own
+device is that of `device`, `JITFunction.run` notes the launch instead of making it, and Triton's own
 compiler is stopped after the stage "ttir".
 """
 
@@ -12,27 +12,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
-from types import SimpleNamespace
 from typing import Any
 
 from verify_norm.core.errors import UsageError, first_line
+from verify_norm.proof.device import Driver, pretend
 
-CAPABILITY = 90
-DEVICE = {  # of an H100, for kernels that cut their work by them
-    "name": "NVIDIA H100",
-    "major": 9,
-    "minor": 0,
-    "multi_processor_count": 132,
-    "warp_size": 32,
-    "shared_memory_per_block": 49152,
-    "shared_memory_per_block_optin": 232448,
-    "shared_memory_per_multiprocessor": 233472,
-    "total_memory": 80 << 30,
-    "max_threads_per_multi_processor": 2048,
-    "regs_per_multiprocessor": 65536,
-    "L2_cache_size": 50 << 20,
-}
 ZEROED = ("zeros", "zeros_like", "new_zeros", "zero_")  # of torch's operators, what writes zeros
 UNTOUCHED = (  # those that allocate, or show the same memory
     *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "detach", "alias", "lift_fresh"),
@@ -80,7 +64,7 @@ def record(requests: Sequence[Mapping[str, Any]], seconds: float = 300.0) -> lis
 def main() -> None:
     """Answer the requests on standard input, as one last line of JSON on standard output."""
     requests = json.loads(sys.stdin.read())
-    _pretend()
+    pretend(_note, _address)
     answers = []
     for request in requests:
         try:
@@ -90,55 +74,6 @@ def main() -> None:
         except Exception as error:  # the kernel's own, on tensors without data
             answers.append({"error": f"{type(error).__name__}: {first_line(error)}"})
     print("\n" + json.dumps(answers), end="")
-
-
-class _Stub:
-    """A driver of Triton's for a device that does not exist."""
-
-    def get_current_target(self) -> Any:
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", CAPABILITY, 32)
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: Any = None) -> int:
-        return 0
-
-    def is_active(self) -> bool:
-        return True
-
-    def get_active_torch_device(self) -> Any:
-        import torch
-
-        return torch.device("cuda", 0)
-
-
-def _pretend() -> None:
-    """Let torch and Triton take the device of `DEVICE` for an existing one."""
-    import torch
-    from torch._subclasses.fake_tensor import FakeTensor
-    from triton.runtime.driver import driver
-    from triton.runtime.jit import JITFunction
-
-    driver.set_active(_Stub())
-    stream = SimpleNamespace(cuda_stream=0, synchronize=lambda: None)
-    replaced: dict[str, Any] = {
-        "get_device_properties": lambda *_: SimpleNamespace(**DEVICE),
-        "get_device_capability": lambda *_: divmod(CAPABILITY, 10),
-        "device_of": lambda *_: nullcontext(),
-        "device": lambda *_: nullcontext(),
-        "is_available": lambda: True,
-        "current_device": lambda: 0,
-        "current_stream": lambda *_: stream,
-        "synchronize": lambda *_: None,
-    }
-    for name, value in replaced.items():
-        setattr(torch.cuda, name, value)
-    torch._C._cuda_getDevice = lambda: 0
-    FakeTensor.data_ptr = _address  # type: ignore[assignment, method-assign]
-    JITFunction.run = _note
 
 
 def _address(tensor: Any) -> int:
@@ -226,7 +161,7 @@ def _ttir(function: Any, signature: Any, constants: Any, attributes: Any, option
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)
-    target = _Stub().get_current_target()
+    target = Driver().get_current_target()
     implementation = backend.get_codegen_implementation(options)
     module = source.make_ir(target, options, implementation, backend.get_module_map(), context)
     stages: dict[str, Any] = {}
@@ -273,21 +208,26 @@ def _watching() -> Any:
     """Return a mode that notes what torch's own operators compute."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
 
     class Watching(TorchDispatchMode):
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = function(*args, **(kwargs or {}))
-            name = function._schema.name.partition("::")[2]
-            if name in ZEROED:
+            schema = function._schema
+            name, given = schema.name.partition("::")[2], dict(kwargs or {})
+            given |= {argument.name: one for argument, one in zip(schema.arguments, args, strict=False)}
+            if name in ZEROED and _whole(result):
                 _calls.events.append({"zeros": _calls.place(result)})
             elif name not in UNTOUCHED:
-                mutable = [a for a, s in zip(args, function._schema.arguments, strict=False) if _is_written(s)]
-                results = result if isinstance(result, (tuple, list)) else [result]
-                tensors = [one for one in (*mutable, *results) if isinstance(one, torch.Tensor)]
+                mutable = [given.get(argument.name) for argument in schema.arguments if _is_written(argument)]
+                tensors = [one for one in tree_leaves((mutable, result)) if isinstance(one, torch.Tensor)]
                 _calls.events.append({"torch": name, "writes": [_calls.place(one) for one in tensors]})
             return result
 
     def _is_written(argument: Any) -> bool:
         return argument.alias_info is not None and argument.alias_info.is_write
+
+    def _whole(tensor: Any) -> bool:
+        return bool(tensor.is_contiguous() and tensor.nbytes == tensor.untyped_storage().nbytes())
 
     return Watching()  # type: ignore[no-untyped-call]

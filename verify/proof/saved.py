@@ -13,7 +13,8 @@ def read(path: str) -> list[dict[str, Any]]:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: expected a file of certificates: {first_line(error)}") from error
+        said = getattr(error, "strerror", None) or first_line(error)
+        raise UsageError(f"{path}: expected a file of certificates: {said}") from error
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         raise UsageError(f"{path}: expected a list of certificates, as verify-norm prove --json writes it")
     return found

@@ -188,6 +188,8 @@ def joined(a: Stage, b: Stage) -> Stage:
         kept = b if a.kind == "0" else a
     else:
         kept = b if b.kind == "UNKNOWN" else unknown(f"{a.kind} in some elements and {b.kind} in others")
+    if kept.kind != "UNKNOWN" and a.narrow and b.narrow and a.narrow != b.narrow:
+        kept = unknown(f"{kept.kind} is rounded to {a.narrow} in some elements and to {b.narrow} in others")
     narrow = a.narrow or b.narrow if kept.kind != "UNKNOWN" else ""
     return kept._replace(
         depth=max(a.depth, b.depth),

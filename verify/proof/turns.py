@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from verify_norm.proof import field as f
-from verify_norm.proof.integers import Bools, Maybe, Num, Undecided, add, bounds, compare, mul, num, sub
+from verify_norm.proof.integers import ZERO, Bools, Maybe, Num, Undecided, add, bounds, compare, mul, num, sub
 from verify_norm.proof.memory import Buffer, NotProved, Pointer, Values
 from verify_norm.proof.stages import SUM_OF, Stage
 from verify_norm.proof.ttir import Block, Operation
@@ -231,4 +231,4 @@ def _spread(value: Any, lines: int) -> Any:
         return Pointer(value.buffer, _spread(value.offset, lines))
     if isinstance(value, Maybe):
         return replace(value, below=_spread(value.below, lines))
-    return value._replace(w=value.v * lines) if isinstance(value, Num) else value
+    return value._replace(w=value.v * lines) if isinstance(value, Num) and value.v is not ZERO else value

@@ -58,7 +58,8 @@ class Launch:
 
     It may begin `early`, before the launch before it ends; that of the `first` one may still write the call's inputs.
     `way` is what its programs are where M is a symbol: "tiles" one or several of each tile, "shared" some that share
-    the tiles, "whole" as many for every M.
+    the tiles, "whole" as many for every M. `known` has the last operands of an operation, and what it made of them: its
+    programs, and the turns of a loop, share what they all compute.
     """
 
     program: Program
@@ -68,3 +69,4 @@ class Launch:
     early: bool
     first: bool
     way: str = ""
+    known: dict[int, tuple[list[Any], list[Any]]] = field(default_factory=dict)

@@ -159,13 +159,16 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{MARK}(kernels, expected): made by verify_norm.parametrize_checks")
     given, report = chosen(config), config.option.norm_report or ""
     baseline, certificate = config.option.norm_baseline or "", config.option.norm_certificate or ""
-    if not given and not report and not baseline and not certificate:
+    device = config.option.norm_device
+    if not given and not report and not baseline and not certificate and device == "auto":
         return
     from verify_norm.core import serial
     from verify_norm.search.options import options
+    from verify_norm.search.request import known_device
 
     try:
         options(**given)
+        known_device(device)
         serial.writable(report)
         if baseline:
             from verify_norm.report import documents

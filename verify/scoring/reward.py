@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from verify_norm.core.errors import UsageError
+from verify_norm.core.errors import UsageError, texts
 from verify_norm.core.results import Report, gap, replay_line
 from verify_norm.core.settings import Seconds
 from verify_norm.loading.builtin import BUILTIN
@@ -71,6 +71,7 @@ def reward(
     ------
     UsageError : an option is wrong, or a file is not in its form. A kernel that cannot be loaded is not correct.
     """
+    texts(kernel=kernel, op=op or "", problem=problem, baseline=baseline or "", bind=bind)
     if not least(Seconds) <= seconds <= MOST:
         raise UsageError(f"seconds: expected at most {MOST:g}, and {least(Seconds):g} or more, got {seconds!r:.60}")
     seed = secrets.randbits(SECRET) if seed is None else seed

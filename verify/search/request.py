@@ -4,13 +4,14 @@ Importing this module loads neither torch nor Triton.
 """
 
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from verify_norm.core.errors import UnknownOpError, UsageError
+from verify_norm.core.errors import UnknownOpError, UsageError, texts
 from verify_norm.core.own import Operator
 from verify_norm.core.settings import Seconds, Settings
 from verify_norm.core.spec import CaseSpec, Kernel
@@ -63,6 +64,7 @@ def request(
     Raises UsageError: an option is wrong, the device is not there, the kernel cannot be found, imported or bound, or
     the corpus cannot be read.
     """
+    texts(op="" if op is None or isinstance(op, Operator) else op, bind=bind, corpus=corpus)
     nested.refuse(kernel if isolate else None)
     asked = options(**given)
     place = device(asked.device, worker)
@@ -148,13 +150,18 @@ def device(name: str, worker: int = 0) -> str:
         name = "cuda" if count else "cpu"
     if name == "cpu":
         return name
-    kind, _, number = name.partition(":")
-    if kind != "cuda" or not (number.isdigit() or not number):
-        raise UsageError(f"unknown device {name!r}; there are: cpu, cuda, cuda:N")
+    number = known_device(name).partition(":")[2]
     if int(number or 0) >= count:
         there = f"there are {count}" if count else "torch sees no CUDA device here"
         raise UsageError(f"no device {name}: {there}; --device cpu runs Triton kernels in its interpreter")
     return f"cuda:{int(number) if number else worker % count}"
+
+
+def known_device(name: str) -> str:
+    """Return the name of a device, which need not be here; raises UsageError for what names none."""
+    if re.fullmatch(r"auto|cpu|cuda(:[0-9]+)?", name) is None:
+        raise UsageError(f"unknown device {name!r}; there are: cpu, cuda, cuda:N")
+    return name
 
 
 def gpus() -> int:

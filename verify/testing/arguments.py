@@ -168,6 +168,8 @@ def _spec(op: Op, given: Mapping[str, Values], attributes: Mapping[str, Any]) ->
     channels, groups = shape[min(1, len(shape) - 1)], spec.num_groups
     if groups and channels % groups:
         raise UsageError(f"num_groups: {channels} channels cannot be divided into {groups} groups")
+    if (spec.variance_size or 0) > geometry.row_length(spec, op):
+        raise UsageError(f"variance_size: expected at most {geometry.row_length(spec, op)}, got {spec.variance_size}")
     if op.view != "channels" and not geometry.row_length(spec, op):
         raise UsageError(f"{whose}: expected at least one element to normalize, got the shape {shape}")
     return spec

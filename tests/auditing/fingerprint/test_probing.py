@@ -3,7 +3,7 @@
 import doctest
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 
 import emulations as em
 import pytest
@@ -41,8 +41,22 @@ GRADIENT = {
     "deterministic": "yes",
     "batch invariant": "yes",
 }
+L2_PLAIN = {**PLAIN, "divisor": None, "row order": "8 lanes interleaved (sequential), then sequential"}
 LN_PLAIN = {**PLAIN, "variance": "two_pass", "form": "centred", "fma": "separate", "row order": "folded in halves"}
 LANES = "8 lanes interleaved (sequential), then folded in halves"
+
+
+def l2norm(x, eps, normalized_shape, how=""):
+    square = x.float().square().sum(-1, keepdim=True)
+    rstd = 1 / (square.sqrt() + eps) if how == "outside" else (square + eps).rsqrt()
+    rstd = rstd.to(torch.bfloat16 if how == "narrow" else rstd.dtype).float()
+    return (x.float() * rstd).to(x.dtype), rstd.reshape(-1)
+
+
+def l2norm_bwd(dy, x, rstd, eps, normalized_shape):
+    rows, square = x.float(), x.float().square().sum(-1)
+    xhat, r = rows * (square + eps).rsqrt()[:, None], (square + eps).rsqrt()[:, None]
+    return ((r * (dy.float() - xhat * (dy.float() * xhat).sum(-1, keepdim=True))).to(x.dtype),)
 
 
 @dataclass(frozen=True)
@@ -56,6 +70,16 @@ class Example:
 
 
 EMULATED = {
+    "L2Norm": Example("l2norm_fwd", l2norm, L2_PLAIN),
+    "L2Norm, eps beside the root": Example(
+        "l2norm_fwd", partial(l2norm, how="outside"), {"eps place": "outside", "eps value": "as given", "divisor": None}
+    ),
+    "L2Norm, rstd in bfloat16": Example(
+        "l2norm_fwd", partial(l2norm, how="narrow"), {"eps place": "inside", "statistics": BF16}, "stats=float32"
+    ),
+    "L2Norm's backward, statistics recomputed": Example(
+        "l2norm_bwd", l2norm_bwd, {"row accumulator": "float32", "statistics source": "recomputed"}
+    ),
     "two passes, sequential": Example(
         LN,
         em.layernorm_fwd(total=em.sequential),
@@ -251,6 +275,8 @@ REAL = {
     },
     "rmsnorm_fwd_torch": {**PLAIN, "statistics": SILENT, "xhat/bfloat16": "not rounded"},
     "rmsnorm_bwd_torch": {**{k: v for k, v in GRADIENT.items() if "dbias" not in k}, "statistics source": "recomputed"},
+    "l2norm_fwd": {**L2_PLAIN, "row order": "folded in halves"},
+    "l2norm_bwd": {"row accumulator": "float32", "row order": "folded in halves", "statistics source": "given"},
     "groupnorm_fwd_torch": {**PLAIN, "form": "expanded"},
     "groupnorm_bwd_torch": {
         **{k: v for k, v in GRADIENT.items() if k != "batch invariant"},  # vectors and remainders differ in dx

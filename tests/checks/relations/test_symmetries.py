@@ -7,6 +7,10 @@ from checking import ROWS, run_of
 from norms import layernorm, layernorm_bwd, rmsnorm
 
 from verify_norm.checks.relations.symmetries import LAWS, linearity, scale, scale_dy, shift
+from verify_norm.core.spec import CaseSpec
+from verify_norm.kernels.zoo import ZOO
+from verify_norm.loading import registry
+from verify_norm.search.examine import examine
 
 DTYPES = ("float32", "float16", "bfloat16")
 
@@ -49,3 +53,13 @@ def test_a_broken_law_is_beyond_its_tolerance_in_what_it_breaks(law, op, how, wr
     spec = replace(ROWS, dy_log2_scale=3)
     assert {e.output for e in law(run_of(make(how), spec, op)) if e.ratio.max() > 1} == wrong
     assert {e.output for e in law(run_of(make(), spec, op)) if e.ratio.max() > 1} == set()
+
+
+@pytest.mark.parametrize(("name", "shape"), [("V02_gated_bwd", (9,)), ("V05_modulated_bwd", (1, 2, 9))])
+def test_a_product_of_four_may_round_a_subnormal_factor(name, shape):
+    """Where w·x̂ is subnormal, its rounding times dy is more than half an ulp of the result."""
+    for seed in (101, 102, 103):
+        spec = CaseSpec(shape, weight_data="subnormal", seed=seed)
+        examined = examine(registry.limited(ZOO[name].kernel), spec, ("identities",), "cpu")
+        assert not examined.findings
+        assert examined.looked == ("identities",)

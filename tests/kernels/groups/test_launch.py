@@ -259,8 +259,8 @@ def test_shared_statistics_do_not_cancel(norms, device, small, large):
     norms.close("rstd", rstd.reshape(-1), (var + 1e-5).rsqrt(), 20 * 2.0**-24 * (1 + large) * torch.ones(4).to(device))
 
 
-def test_one_sample_has_a_kernel_of_its_own(device):
-    """Its sums of channels are the gradients, of the parameters' type; those of several samples are float32."""
+def test_one_sample_has_the_kernel_of_several(device):
+    """Its sums of channels are float32 as theirs: stores of another type could change the bits of dx."""
     dev = torch.empty(0, device=device).device
     form = {
         "device": dev,
@@ -276,8 +276,7 @@ def test_one_sample_has_a_kernel_of_its_own(device):
         launch.backward_chain(shape=(n, 4, 8), dx=(32, 8, 1), dy=(32, 8, 1), x=(32, 8, 1), **form).whole.kernel
         for n in (1, 2, 3)
     ]
-    assert kernels[0] is not kernels[1]
-    assert kernels[1] is kernels[2]
+    assert kernels[0] is kernels[1] is kernels[2]
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16])

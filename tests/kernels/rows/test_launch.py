@@ -7,6 +7,7 @@ import torch
 
 from verify_norm.kernels import layernorm, rmsnorm
 from verify_norm.kernels.launch import Plan
+from verify_norm.kernels.rows import launch as rows_launch
 from verify_norm.kernels.variants import layernorm_locked
 
 F32, F16, BF16 = torch.float32, torch.float16, torch.bfloat16
@@ -282,3 +283,71 @@ def test_the_sums_of_few_rows_take_one_launch(norms, device, monkeypatch, rows, 
         xhat = (x.double() - mean.double()[:, None]) * rstd.double()[:, None]
         limit = (rows + 4) * 2.0**-24 * (dy.double() * xhat).abs().sum(0)
         norms.close("dweight", dw, (dy.double() * xhat).sum(0), limit)
+
+
+def moved(t, way):
+    """The same values elsewhere in memory; `way` says how they lie there."""
+    if way == "negative":  # torch keeps the sign in a flag
+        return torch._neg_view(-t)  # as z.conj().imag is, but with the strides of t
+    if way == "unaligned":
+        return torch.cat([t.new_zeros(1), t.flatten()])[1:].view(t.shape)
+    if way == "every_other":
+        return torch.stack([t, t], -1)[..., 0]
+    return t.mT.contiguous().mT if way == "transposed" else t.clone()
+
+
+@pytest.mark.parametrize("kind", ["layernorm", "rmsnorm"])
+def test_a_launch_that_is_kept_serves_no_other_layout(norms, device, monkeypatch, kind):
+    """Of x, dy, weight, or what hooks return for x or the weight; nor vectors where addresses do not allow them."""
+    ways = {"plain": {}, "signs": {"dy": "negative"}, "turned": {"dy": "transposed"}, "odd": {"dy": "unaligned"}}
+    ways |= {"x turned": {"x": "transposed"}, "x odd": {"x": "unaligned"}, "x signs": {"x": "negative"}}
+    ways |= {"weight apart": {"w": "every_other"}, "weight signs": {"w": "negative"}, "weight odd": {"w": "unaligned"}}
+    ways |= {f"kept {way}": {"saved x": way} for way in ("transposed", "unaligned", "negative")}
+    ways |= {f"kept weight {way}": {"saved w": way} for way in ("every_other", "unaligned", "negative")}
+    given = {"x": (4, 8), "dy": (4, 8), "w": (8,)}
+    drawn = {name: norms.draw(shape, F32, device, seed=i, mean=1.0) for i, (name, shape) in enumerate(given.items())}
+
+    wide, launched = [], Plan.launch
+    monkeypatch.setattr(Plan, "launch", lambda plan, *all: (wide.append(plan.vec), launched(plan, *all)))
+
+    def results(way, eps=EPS):
+        wide.clear()
+        t = {name: moved(value, ways[way].get(name, "")) for name, value in drawn.items()}
+        leaves = [t["x"].requires_grad_(), t["w"].requires_grad_()]
+
+        def unpack(kept):
+            found = ways[way].get({(4, 8): "saved x", (8,): "saved w"}.get(tuple(kept.shape)))
+            return kept if found is None else moved(kept.detach(), found)
+
+        with torch.autograd.graph.saved_tensors_hooks(lambda kept: kept.clone(), unpack):
+            if kind == "rmsnorm":
+                y = rmsnorm.apply(*leaves, eps, 0.0, None)
+            else:
+                y = layernorm.apply(*leaves, None, eps, None)
+        found = y.detach(), *torch.autograd.grad(y, leaves, t["dy"])
+        return *found, torch.tensor(wide)
+
+    want = {}
+    for way in ways:
+        rows_launch._known.clear()
+        want[way] = results(way)
+        for got, plain in zip(want[way][:-1], want["plain"][:-1], strict=True):
+            norms.close(way, got, plain.double(), 32 * 2.0**-24 * plain.double().abs().max())
+    for way in ways:
+        rows_launch._known.clear()
+        for each in ("plain", way, "plain", way):
+            for got, alone in zip(results(each), want[each], strict=True):
+                assert torch.equal(got, alone), (each, way)
+    assert not torch.equal(results("plain", 1.0)[0], want["plain"][0])  # nor another eps
+
+
+def test_the_second_launch_of_a_form_is_kept(norms, device, monkeypatch):
+    """It plans nothing: neither a forward nor a backward, of contiguous rows or of strided ones."""
+    x, w = norms.draw((4, 16), F32, device, seed=1), norms.draw((8,), F32, device, seed=2)
+    for rows in (x[:, :8].contiguous(), x[:, :8]):
+        want = layernorm.layernorm_fwd(rows, w, None, EPS)
+        dx = layernorm.layernorm_bwd(rows, rows, w, None, *want[1:], EPS)[0]
+        with monkeypatch.context() as patch:
+            patch.setattr(rows_launch, "_rows", lambda *_: pytest.fail("planned again"))
+            assert torch.equal(layernorm.layernorm_fwd(rows, w, None, EPS)[0], want[0])
+            assert torch.equal(layernorm.layernorm_bwd(rows, rows, w, None, *want[1:], EPS)[0], dx)

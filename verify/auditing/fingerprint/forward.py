@@ -40,11 +40,12 @@ def divisor(rig: Rig) -> Iterator[Statement]:
 
 def eps(rig: Rig, count: str | None) -> Iterator[Statement]:
     """Yield the place and the value of eps, from rstd of rows ±a for two eps and a from far below √eps to far above."""
-    a = np.ldexp(1.0, np.arange(-12, 5))
-    var = np.square(a) * (SHORT / (SHORT - 1) if count == "N-1" else 1.0)
+    a, n = np.ldexp(1.0, np.arange(-12, 5)), 1 if rig.op.averages else SHORT
+    var = np.square(a) * n * (SHORT / (SHORT - 1) if count == "N-1" else 1.0)
+    name, words = ("var", "variances") if rig.op.averages else ("Σx²", "sums")
     places: dict[str, list[float]] = {}
     for given in GIVEN:
-        rstd = _rstd(rig, a, given)
+        rstd = _rstd(rig, a, given / n) / rig.root(SHORT)
         if not (rstd > 0).all():
             return
         for place, (value, predicted) in _hypotheses(rstd, var).items():
@@ -52,13 +53,13 @@ def eps(rig: Rig, count: str | None) -> Iterator[Statement]:
                 places.setdefault(place, []).append(value)
     fitting = {place: values for place, values in places.items() if len(values) == len(GIVEN)}
     if "none" in fitting:
-        yield Statement("eps value", "none", f"rstd² is 1/variance down to a variance of {var[0]:.3g}", 0.95)
+        yield Statement("eps value", "none", f"rstd² is 1/{name} down to a {name} of {var[0]:.3g}", 0.95)
     elif len(fitting) != 1:
-        yield undecided("eps place", "1/rstd is neither √(var + eps) nor √var + eps nor √max(var, eps)")
+        yield undecided("eps place", f"1/rstd is neither √({name} + eps) nor √{name} + eps nor √max({name}, eps)")
     else:
         ((place, values),) = fitting.items()
-        formula = {"inside": "√(var + eps)", "outside": "√var + eps", "clamped": "√max(var, eps)"}[place]
-        shown = f"1/rstd is {formula} for variances of {var[0]:.3g} to {var[-1]:.3g}"
+        formula = {"inside": f"√({name} + eps)", "outside": f"√{name} + eps", "clamped": f"√max({name}, eps)"}[place]
+        shown = f"1/rstd is {formula} for {words} of {var[0]:.3g} to {var[-1]:.3g}"
         yield Statement("eps place", place, shown, 0.98)
         yield _eps_value(*values)
 
@@ -92,8 +93,8 @@ def _eps_value(one: float, two: float) -> Statement:
 
 def statistics(rig: Rig, dtype: str) -> Iterator[Statement]:
     """Yield the narrowest dtype that holds the returned mean and rstd of random rows."""
-    x = FORMATS[dtype].round(1 + noise(32, 48))
-    out = rig.rows(Feed(x, dtype=dtype))
+    length = 48 if rig.op.averages else 64  # a division by 48 rounds, one by √64 does not
+    out = rig.rows(Feed(x := FORMATS[dtype].round(1 + noise(32, length)), dtype=dtype))
     names = [name for name in ("mean", "rstd") if name in out]
     if not names or not all(np.isfinite(out[name]).all() for name in names):
         return

@@ -25,7 +25,8 @@ Seen = list[tuple[Sum, Bits | None]]
 
 
 def fingerprint(kernel: Kernel, device: str = "cpu") -> Fingerprint:
-    """Return all statements about a kernel over rows or groups; none for BatchNorm, L2Norm and 8-bit outputs.
+    """Return all statements about a kernel over rows or groups; none for BatchNorm, 8-bit outputs and stages with
+    tensors of their own.
 
     No reference is involved, so a wrong kernel has a fingerprint too. A property that no output shows is left out, and
     one with contradictory evidence is undecided. A kernel that raises counts as not taking the input.
@@ -38,7 +39,7 @@ def fingerprint(kernel: Kernel, device: str = "cpu") -> Fingerprint:
     rig = Rig(kernel, device)
     own_inputs = bool(rig.op.own_inputs)  # no probe feeds them
     eight_bits = rig.op.quantized or rig.op.quantizer  # of y show too little
-    if rig.op.view == "channels" or eight_bits or own_inputs or not rig.op.averages:
+    if not rig.op.lawful or rig.op.view == "channels" or eight_bits or own_inputs:
         return Fingerprint(kernel.name, kernel.op, device, ())
     with np.errstate(all="ignore"):  # a function that is no norm returns zeros and infinities
         again = tuple(shown(repeated(rig)))
@@ -86,8 +87,8 @@ def _accumulators(rig: Rig, found: Sum, bits: Bits | None) -> list[Statement]:
 
 
 def _forward(rig: Rig, seen: Seen) -> Iterator[Statement]:
-    """Yield what a forward pass shows besides its sums."""
-    divided = list(shown(forward.divisor(rig)))
+    """Yield what a forward pass shows besides its sums; of L2Norm, whose squares are summed, no divisor."""
+    divided = list(shown(forward.divisor(rig))) if rig.op.averages else []
     count = divided[0].said if divided else None
     yield from (*divided, *shown(forward.eps(rig, count)))
     statistics = [found for dtype in _dtypes(rig) for found in shown(forward.statistics(rig, dtype))]
@@ -96,7 +97,7 @@ def _forward(rig: Rig, seen: Seen) -> Iterator[Statement]:
         coarse = any(found.dtype == "float32" and found.said in NARROW for found in statistics)
         yield from shown(variance(rig, seen[0][1], count, from_y=coarse))
     for dtype in _dtypes(rig):
-        if dtype != "float32":
+        if dtype != "float32" and any(tensor.name == "weight" for tensor in rig.op.inputs):
             yield from shown(forward.xhat(rig, dtype))
     yield from shown(forward.formula(rig))
 

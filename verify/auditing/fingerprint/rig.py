@@ -1,10 +1,10 @@
 """A rig that feeds crafted values to a kernel: rows to normalize, or columns that dweight and dbias sum."""
 
+import math
 import pickle
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import prod
 
 import numpy as np
 
@@ -87,7 +87,8 @@ class Rig:
     def rows(self, feed: Feed) -> Outputs:
         """Run with every row normalized on its own; return no outputs if the kernel fails, or does not take the feed.
 
-        A row of GroupNorm is a sample with one group of a few channels.
+        A row of GroupNorm is a sample with one group of a few channels. L2Norm is run as the RMSNorm that it is (see
+        `root`), which changes no bits where √N is a power of two.
         """
         count, length = feed.x.shape
         channels = CHANNELS if length % CHANNELS == 0 else 1
@@ -110,15 +111,26 @@ class Rig:
             self._columns[key] = self._run(shape, feed)
         return self._columns[key]
 
+    def root(self, length: int) -> float:
+        """Return √N of an L2Norm of N elements, 1 of other norms.
+
+        y = x/√(Σx² + N·eps) is that of RMSNorm with eps over √N, and so are rstd and dx.
+        """
+        return 1.0 if self.op.averages else math.sqrt(length)
+
     def _run(self, shape: tuple[int, ...], feed: Feed) -> Outputs:
         groups = 1 if self.op.view == "groups" else None
-        spec = CaseSpec(shape, feed.dtype, weight_dtype=feed.weight_dtype, eps=feed.eps, num_groups=groups)
+        root = self.root(shape[-1])
+        eps = feed.eps * (1 if self.op.averages else shape[-1])
+        spec = CaseSpec(shape, feed.dtype, weight_dtype=feed.weight_dtype, eps=eps, num_groups=groups)
         if self.kernel.refuses(spec) or feed.dtype not in self.kernel.dtypes:
             return Outputs({}, {})
         statistic = (shape[0], 1) if self.op.view == "groups" else shape[:1]
         shapes = {"data": shape, "affine": geometry.affine_shape(spec, self.op), "statistic": statistic}
         exact: dict[str, Array | None] = {
-            t.name: FORMATS[geometry.input_dtype(t, spec)].round(feed.value(t.name, shapes[t.extent]))
+            t.name: FORMATS[geometry.input_dtype(t, spec)].round(
+                feed.value(t.name, shapes[t.extent]) / (root if t.name == "rstd" else 1.0)
+            )
             for t in self.op.inputs
         }
         self.runs += 1
@@ -130,6 +142,7 @@ class Rig:
         values, dtypes = {}, {}
         for tensor in self.op.outputs:
             found = run.outputs.get(tensor.name)
-            if found is not None and found.got.size == prod(shapes[tensor.extent]):
-                values[tensor.name], dtypes[tensor.name] = found.got.reshape(sizes[tensor.extent]), found.dtype
+            if found is not None and found.got.size == math.prod(shapes[tensor.extent]):
+                values[tensor.name] = found.got.reshape(sizes[tensor.extent]) * root
+                dtypes[tensor.name] = found.dtype
         return Outputs(values, dtypes)

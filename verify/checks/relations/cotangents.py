@@ -66,7 +66,7 @@ def _differentiable(output: Any) -> bool:
 def _known(run: Run, name: str, output: torch.Tensor) -> bool:
     """Return whether an output in the place of a statistic is one whose gradient is known."""
     case = run.case
-    if case.op.own:
+    if not case.op.lawful:
         return False
     alien = output.numel() != prod(view_of(case, normalized(run)).statistic) or (name == "mean" and not has_mean(case))
     return not alien and case.op.before is None and own_statistics(case) and "x" not in case.spec.frozen

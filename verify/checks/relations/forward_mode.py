@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.autograd import forward_ad
 
-from verify_norm.cases import make, placement
+from verify_norm.cases import make, placement, turns
 from verify_norm.checks.relations import stages
 from verify_norm.checks.relations.equations import arithmetic_of
 from verify_norm.checks.relations.operators import Foreign
@@ -34,47 +34,55 @@ def forward_mode(run: Run) -> Iterator[Difference | NoData]:
     """Yield the outputs whose derivative in forward mode is silently wrong, at benign values.
 
     It looks in float32 and in the case's types. x, weight, bias and the inputs of stages get tangents
-    (`torch.autograd.forward_ad`, as torch.func.jvp does). Where that raises, as for an autograd.Function without jvp,
-    there is nothing to compare; nor where an operator of torch.library runs, for torch drops the tangents of its inputs
-    without a word.
+    (`torch.autograd.forward_ad`, as torch.func.jvp does), first all of them, then one alone. Where that raises, as for
+    an autograd.Function without jvp, there is nothing to compare; nor where an operator of torch.library runs, for
+    torch drops the tangents of its inputs without a word.
     """
     op = run.case.op
-    derived = not op.own and op.before is None and op.trained_inputs == op.own_inputs
+    derived = op.lawful and op.before is None and op.trained_inputs == op.own_inputs
     looked = False
     for case in cases(run) if derived else ():
-        if got := _tangents(run, case) if stages.own_statistics(case) else {}:
-            looked = True
-            yield from _compared(replace(run, case=case), got)
+        for names in _moved(case) if stages.own_statistics(case) else ():
+            if got := _tangents(run, case, names):
+                looked = True
+                yield from _compared(replace(run, case=case), got, names)
     if not looked:
         yield NoData()
 
 
-def _compared(run: Run, got: Mapping[str, torch.Tensor]) -> Iterator[Difference]:
+def _moved(case: Case) -> tuple[tuple[str, ...], ...]:
+    """Return the inputs that get tangents: all, and of several the one whose turn it is, for a rule may lose it."""
+    others = ("weight", "bias", *case.op.own_inputs)
+    given = ("x", *(name for name in others if case.arguments.get(name) is not None))
+    return (given,) if len(given) == 1 else (given, (turns.variant(case.spec, given),))
+
+
+def _compared(run: Run, got: Mapping[str, torch.Tensor], names: tuple[str, ...]) -> Iterator[Difference]:
     """Yield the derivatives of outputs, by name, that are off."""
-    for name, (want, allowed) in _truth(run).items():
+    for name, (want, allowed) in _truth(run, names).items():
         if name not in got:
             continue
         value = placement.to_float64(got[name]).reshape(want.shape)
         off = np.where(np.isfinite(want + allowed), ~(np.abs(value - want) <= allowed), False)
         if off.any():
             index = tuple(int(i) for i in np.argwhere(off)[0])
-            words = f"the derivative of {element(name, index)} in forward mode is {value[index]:.6g}"
+            along = f", along {' and '.join(names)}"
+            words = f"the derivative of {element(name, index)} in forward mode is {value[index]:.6g}{along}"
             expected = f"expected {want[index]:.6g} within {allowed[index]:.2g}"
             yield Difference(None, f"{words}, {expected}; {int(off.sum())} elements are wrong")
 
 
-def _tangents(run: Run, case: Case) -> Mapping[str, torch.Tensor]:
-    """Return the tangents of those outputs that have one, by name."""
+def _tangents(run: Run, case: Case, names: Collection[str]) -> Mapping[str, torch.Tensor]:
+    """Return the tangents of those outputs that have one, by name, where the inputs `names` do."""
     assert run.kernel.forward_run is not None
     forward = forward_of(case.op)
     offer, form = gradients.offered(case.arguments), format_of(case.spec)
     try:
         with warnings.catch_warnings(), forward_ad.dual_level(), Foreign() as foreign:
             warnings.simplefilter("ignore")  # torch builds its rules of forward mode by torch.jit, which is deprecated
-            for name in ("x", "weight", "bias", *case.op.own_inputs):
-                if offer.get(name) is not None:
-                    change = torch.tensor(_direction(name, offer[name].shape, form)).to(offer[name])
-                    offer[name] = forward_ad.make_dual(offer[name].detach(), change)
+            for name in names:
+                change = torch.tensor(_direction(name, offer[name].shape, form)).to(offer[name])
+                offer[name] = forward_ad.make_dual(offer[name].detach(), change)
             outputs: Any = named(make.call(run.kernel.forward_run, offer), forward)
             found = {n: forward_ad.unpack_dual(t).tangent for n, t in outputs.items() if t is not None}
             return {name: change for name, change in found.items() if change is not None and not foreign.ran}
@@ -89,7 +97,7 @@ def _direction(name: str, shape: tuple[int, ...], form: Format = FLOAT32) -> Arr
     return form.round(rng.uniform(0.5, 1.0, shape) * rng.choice((-1.0, 1.0), shape))
 
 
-def _truth(run: Run) -> dict[str, tuple[Array, Array]]:
+def _truth(run: Run, names: Collection[str]) -> dict[str, tuple[Array, Array]]:
     """Return the derivative of each output and the error allowed, each in the shape of its values.
 
     ẏ = w·rP(ẋ) + ẇ·x̂ + ḃ (`reference.jvp.tangent`) is a sum of terms no larger than t = |w|r(|ẋ| + mean|ẋ| +
@@ -98,8 +106,8 @@ def _truth(run: Run) -> dict[str, tuple[Array, Array]]:
     roundings are added to them. What follows the norm is in `_passed`.
     """
     n, a, form = stages.norm(run), arithmetic_of(run), format_of(run.case.spec)
-    tx = _direction("x", run.case.spec.shape, form).reshape(n.view.shape)
-    given = [name for name in ("weight", "bias") if run.case.arguments.get(name) is not None]
+    tx = _direction("x", run.case.spec.shape, form).reshape(n.view.shape) * ("x" in names)
+    given = [name for name in ("weight", "bias") if name in names]
     changes = {name: _direction(name, run.case.arguments[name].shape, form).reshape(n.view.affine) for name in given}
     tw, tb = (changes.get(name, np.zeros(n.view.affine)) for name in ("weight", "bias"))
     y, mean, rstd = tangent(n, tx, tw, tb)
@@ -108,7 +116,9 @@ def _truth(run: Run) -> dict[str, tuple[Array, Array]]:
     size = np.abs(n.weighted(n.rstd * _terms(n, tx))) + np.abs(tw * n.xhat) + np.abs(tb)
     out = _Change(n.y, np.abs(n.weighted(n.xhat)) + np.abs(n.y), y, unit * size)
     for stage in run.case.op.stages:
-        out = _passed(stage, out, {name: stages.given(run.case, name) for name in stage.inputs}, unit, a, form)
+        own = {name: stages.given(run.case, name) for name in stage.inputs}
+        changes = {name: _direction(name, own[name].shape, form) * (name in names) for name in own}
+        out = _passed(stage, out, own, changes, unit, a)
     y, allowed = out.tangent, out.allowed
     made = {
         "y": (y, allowed),
@@ -134,8 +144,10 @@ class _Change:
     allowed: Array
 
 
-def _passed(stage: Any, z: _Change, given: Mapping[str, Array], unit: Array, a: Arithmetic, form: Format) -> _Change:
-    """Return what a stage behind the norm makes of z, whose terms err by `unit`.
+def _passed(
+    stage: Any, z: _Change, given: Mapping[str, Array], changes: Mapping[str, Array], unit: Array, a: Arithmetic
+) -> _Change:
+    """Return what a stage behind the norm makes of z, whose terms err by `unit`; its inputs change by `changes`.
 
     An activation multiplies ż by a′(z), which errs by its own error and by a″ times what z errs by. Of a stage with
     inputs of its own, y is linear in z: its derivative is a difference of the reference's in float64, whose terms are
@@ -152,7 +164,6 @@ def _passed(stage: Any, z: _Change, given: Mapping[str, Array], unit: Array, a: 
         off = off + stage.function.bend * unit * z.size
         allowed = moved(z.allowed) + off * (z.allowed + np.abs(z.tangent))
         return _Change(value, np.maximum(np.abs(value), moved(z.size)), slope * z.tangent, allowed)
-    changes = {name: _direction(name, values.shape, form) for name, values in given.items()}
 
     def change(at: Array, along: Array | float, names: Collection[str]) -> Array:
         ends = []

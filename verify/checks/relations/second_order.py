@@ -53,7 +53,7 @@ def cases(run: Run) -> Iterator[Case]:
     """
     contract = run.kernel.contract
     wide = contract.accumulate in ("float32", "float64") and contract.products == "float32"
-    for spec in plain(run) if wide and not contract.inplace and not run.case.op.own else ():
+    for spec in plain(run) if wide and not contract.inplace and run.case.op.lawful else ():
         case = make.build(spec, run.case.op, contract, run.case.device, benign(run.case, spec))
         if given(case, "rstd").max(initial=0.0) ** 4 * prod(spec.shape) < format_of(spec).largest:
             yield case

@@ -45,14 +45,19 @@ POWERS = {"x": 1, "residual": 1, "residual_out": 1, "mean": 1, "rstd": -1, "runn
 POWERS |= {"y": 0, "amax": 0, "dx": -1, "dresidual_out": -1, "dweight": 0, "dbias": 0}
 POWERS |= dict.fromkeys(("gate", "scale", "shift", "dgate", "dscale", "dshift", "cos", "sin", "y_scale"), 0)
 MODERATE = 24  # log2 |x| and log2 |dy| at most: far from where a square, a product of three or r³ leaves float32
+UNDERFLOWS = 2.0 ** (FORMATS["float32"].emin + 2 * MODERATE)  # below it, a moderate product may have a subnormal factor
 
 
 def _rounded(run: Run, name: str, left: Array, right: Array, power: int, apart: Array) -> Array:
-    """Return half an ulp of each side where they may differ: by `apart`, or as subnormals; `right` is scaled back."""
-    form = equations.format_of(run, name)
+    """Return half an ulp of each side where they may differ: by `apart`, or as subnormals; `right` is scaled back.
+
+    Where a factor of either may be subnormal, later factors may multiply its rounding: there, both have their bounds.
+    """
+    form, delta = equations.format_of(run, name), equations.truth(run, name).delta.reshape(left.shape)
     left, there = np.abs(left) + apart, (np.abs(right) + apart) * 2.0**power
     low = np.minimum(left, there) < 2 * form.smallest_normal
-    return np.where((apart > 0) | low, 0.5 * form.ulp(left) + 0.5 * form.ulp(there) * 2.0**-power, 0.0)
+    rounded = np.where((apart > 0) | low, 0.5 * form.ulp(left) + 0.5 * form.ulp(there) * 2.0**-power, 0.0)
+    return rounded + np.where(np.maximum(left, there) < UNDERFLOWS, delta * (1.0 + max(1.0, 2.0**-power)), 0.0)
 
 
 def _moderate(values: Array | None) -> bool:

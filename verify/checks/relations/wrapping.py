@@ -121,3 +121,25 @@ def in_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(was)
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Let torch make floating-point tensors of this type where none is given."""
+    was = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(was)
+
+
+@contextmanager
+def matmul_precision(precision: str) -> Iterator[None]:
+    """Let torch multiply float32 matrices in this precision, "highest", "high" or "medium"."""
+    was = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(was)

@@ -1,11 +1,13 @@
 """Reads the TTIR of a certificate."""
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 NAME = re.compile(r"%[\w$.-]+(?:#\d+)?")
 TYPE = re.compile(r"(?:tensor<((?:\d+x)*))?(!tt\.ptr|bf16|f\d+|i\d+)")
+ASSEMBLY = re.compile(r'inline_asm "((?:[^"\\]|\\.)*)"')
 
 
 class Rejected(Exception):  # noqa: N818
@@ -13,20 +15,16 @@ class Rejected(Exception):  # noqa: N818
 
 
 class Operation(NamedTuple):
-    """One operation; `targets` are the names that scf.for defines, and `blocks` its regions."""
+    """One operation: shape and element are of its result; scf.for defines `targets`, and `blocks` are its regions."""
 
     results: list[str]
     name: str
     operands: list[str]
     text: str
-    targets: list[str]
-    blocks: list[list["Operation"]]
-
-    def type(self) -> tuple[tuple[int, ...], str]:
-        """Return the shape and the element of the result."""
-        kinds = TYPE.findall(self.text.split(" : ")[-1].rpartition("->")[2].rpartition(" to ")[2]) or [("", "")]
-        shape, element = kinds[-1] if self.name == "arith.select" else kinds[0]
-        return tuple(int(size) for size in shape.split("x") if size), element
+    shape: tuple[int, ...] = ()
+    element: str = ""
+    targets: Sequence[str] = ()
+    blocks: Sequence[list["Operation"]] = ()
 
     def number(self, word: str) -> int:
         """Return an attribute, 0 where there is none."""
@@ -35,7 +33,7 @@ class Operation(NamedTuple):
 
 def assembly(text: str) -> set[str]:
     """Return the assembly in a text of TTIR."""
-    return {" ".join(one.replace("\\0A", " ").split()) for one in re.findall(r'inline_asm "((?:[^"\\]|\\.)*)"', text)}
+    return {" ".join(one.replace("\\0A", " ").split()) for one in ASSEMBLY.findall(text)}
 
 
 @lru_cache
@@ -48,23 +46,27 @@ def read(ttir: str) -> tuple[list[str], list[Operation]]:
 
 def _operations(rest: list[str]) -> list[Operation]:
     """Return the operations up to the closing brace, which is left in front of the rest."""
-    found: list[Any] = []
+    found = []
     while rest and not rest[0].startswith("}"):
         line, blocks = rest.pop(0), []
-        if line.startswith("^"):
-            found.append(Operation([], "^", [], "", NAME.findall(line), []))
-            continue
-        opened = line.endswith("{")
-        while opened:
+        while line.endswith("{"):
             blocks.append(_operations(rest))
-            closing = rest.pop(0)
-            opened = closing.endswith("{")
-            line += closing.lstrip("}") if not opened else ""
-        left, _, right = line.partition(" = ") if re.match(r"%[^(]* = ", line) else ("", "", line)
-        name, counted = re.match(r'"?([\w.]+)', right), re.match(r"(%[\w$.-]+):(\d+)$", left)
-        results = [f"{counted[1]}#{i}" for i in range(int(counted[2]))] if counted else NAME.findall(left)
-        bare = re.sub(r"<?\{[^{}]*\}>?", "", re.sub(r'"(?:[^"\\]|\\.)*"', "", right, count=2)).split(" : ")[0]
-        targets = re.findall(r"(%[\w$.-]+) = ", bare)
-        operands = [one for one in NAME.findall(bare) if one not in targets]
-        found.append(Operation(results, name[1] if name else "", operands, right, targets, blocks))
+            line = line[:-1] + rest.pop(0).lstrip("}")
+        found.append(_operation(line, blocks))
     return found
+
+
+def _operation(line: str, blocks: list[list[Operation]]) -> Operation:
+    """Return one operation, or as "^" the arguments of a block."""
+    if line.startswith("^"):
+        return Operation([], "^", [], "", targets=NAME.findall(line))
+    left, _, right = line.partition(" = ") if re.match(r"%[^(]* = ", line) else ("", "", line)
+    name, counted = re.findall(r'^"?([\w.]+)', right)[0], re.match(r"(%[\w$.-]+):(\d+)$", left)
+    results = [f"{counted[1]}#{i}" for i in range(int(counted[2]))] if counted else NAME.findall(left)
+    bare = re.sub(r"<?\{[^{}]*\}>?", "", re.sub(r'"(?:[^"\\]|\\.)*"', "", right, count=2)).split(" : ")[0]
+    targets = re.findall(r"(%[\w$.-]+) = ", bare)
+    operands = [one for one in NAME.findall(bare) if one not in targets]
+    kinds = TYPE.findall(right.split(" : ")[-1].rpartition("->")[2].rpartition(" to ")[2]) or [("", "")]
+    sizes, element = kinds[-1] if name == "arith.select" else kinds[0]
+    shape = tuple(int(size) for size in sizes.split("x") if size)
+    return Operation(results, name, operands, right, shape, element, targets, blocks)

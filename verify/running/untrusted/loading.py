@@ -8,14 +8,14 @@ from typing import Any, NoReturn
 
 from verify_norm.core import only as taking
 from verify_norm.core.contracts import checked
-from verify_norm.core.errors import LIST, UnknownOpError, UsageError, one_of, visible
+from verify_norm.core.errors import LIST, UsageError, one_of, visible
 from verify_norm.core.geometry import differentiable
 from verify_norm.core.known import declared, overwritten
 from verify_norm.core.ops import OPS
 from verify_norm.core.own import Operator, is_own
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.loading import registry
-from verify_norm.loading.builtin import BOTH, BUILTIN, PEERS, directions, infer, known
+from verify_norm.loading.builtin import BUILTIN, PEERS, directions, infer, known, unnamed
 from verify_norm.loading.domain import Domain, Own
 from verify_norm.running.untrusted.processes import Worker, load
 from verify_norm.running.untrusted.runner import Stand
@@ -35,6 +35,7 @@ DECIDED = {
     "eps": float,
     "momentum": float,
     "num_groups": int,
+    "variance_size": int,
 }
 TIED = ("", "follows", "needs", "untold")
 LARGE = 2**20  # elements of a weight whose shape a kernel decides
@@ -69,7 +70,7 @@ def load_untrusted(
         record = Kernel(kernel, op or infer(kernel.rpartition(":")[2]) or "", kernel, bind=bind)
         if not record.op:
             last = kernel.rpartition(":")[2]
-            raise UnknownOpError(f"cannot infer the op from the name {last!r}: use --op {'|'.join((*OPS, *BOTH))}")
+            raise unnamed(last)
         name, bind = known(record.op, bind)
         record = replace(record, op=name, bind=bind)
     names = directions(record.op)

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Op
 
 Inputs = Mapping[str, Any]  # tensors by name, None for what is not given
@@ -51,6 +52,18 @@ def rmsnorm(spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor]:
     def norm(x: Tensor, w: Tensor | None) -> Tensor:
         w = w if w is None or spec.weight_offset == 0.0 else w + spec.weight_offset
         return functional.rms_norm(x, normalized(spec), w, spec.eps)
+
+    return {"y": as_on_gpu(norm, inputs["x"], inputs["weight"])}
+
+
+def partial_rmsnorm(spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor]:
+    """Return x·(the mean of the first squares + eps)^−½·weight, over the last dimensions."""
+    size = geometry.variance_size(spec, OPS["partial_rmsnorm_fwd"])
+
+    def norm(x: Tensor, w: Tensor | None) -> Tensor:
+        rows = x.reshape(-1, math.prod(normalized(spec)))
+        y = (rows * torch.rsqrt(rows[:, :size].square().mean(1, keepdim=True) + spec.eps)).reshape(x.shape)
+        return y if w is None else y * (w + spec.weight_offset)
 
     return {"y": as_on_gpu(norm, inputs["x"], inputs["weight"])}
 
@@ -137,6 +150,7 @@ TORCH: dict[str, Eager] = {
     "layernorm": layernorm,
     "rmsnorm": rmsnorm,
     "l2norm": l2norm,
+    "partial_rmsnorm": partial_rmsnorm,
     "layernorm_fp8": partial(into_8_bits, layernorm),
     "rmsnorm_fp8": partial(into_8_bits, rmsnorm),
     "rmsnorm_quant": partial(quantized, rmsnorm, 0),
