@@ -4,6 +4,7 @@ The cheats of kernels/zoo/cheats are in tests/kernels/zoo.
 """
 
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -274,14 +275,16 @@ def test_a_function_that_a_further_run_replaces():
     assert np.isnan is usual
 
 
-def test_calls_with_known_values_that_take_no_time_are_noted():
-    kept = {}
+def test_calls_with_known_values_that_take_no_time_are_noted(monkeypatch):
+    kept, spent = {}, [0.0]  # seconds of a clock of ours: those of a machine may tick every 10 ms
+    monkeypatch.setattr(time, "process_time", lambda: spent[0])
 
     def layernorm_fwd(x, weight, bias, eps, normalized_shape):
         key = x.contiguous().numpy().tobytes()
         if key not in kept:
-            sum(range(300_000))
+            spent[0] += 0.01
             kept[key] = right(x, weight, bias, eps, normalized_shape)
+        spent[0] += 0.0005
         return tuple(t.clone() for t in kept[key])
 
     examined = judged(layernorm_fwd)
