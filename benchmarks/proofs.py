@@ -25,8 +25,8 @@ if "gpu" not in sys.argv:
 
 import verify_norm
 from verify_norm.kernels.zoo import ZOO
-from verify_norm.proof.certificate import certificate, versions
-from verify_norm.proof.prove import REACH, Asked, prove
+from verify_norm.proof.certificate import certificates, versions
+from verify_norm.proof.prove import REACH, Asked
 from verify_norm.proof.shown import Configuration
 
 ROOT = Path(__file__).parents[1]
@@ -81,7 +81,7 @@ def lengths(also: list[str]) -> list[dict[str, Any]]:
         target, _, op = name.rpartition("=")
         wanted = [asked(target or op, op, n, dtype, MOST if target else 2**31 - 1) for n in LENGTHS for dtype in TYPES]
         began = time.perf_counter()
-        found = [certificate(one) for one in prove(wanted)]
+        found = certificates(wanted)
         domains = sorted({one["domain"] for one in found if one["proved"]})
         reasons = sorted({f"{r['why']} ({r['line']})" for one in found if not one["proved"] for r in one["reasons"]})
         row = {"kernel": Path(target or op).name, "proved": sum(one["proved"] for one in found), "of": len(found)}
@@ -103,7 +103,7 @@ def zoo() -> list[dict[str, Any]]:
         if one.name == "A18_fp16_sumsq":
             config = Configuration(kernel.op, "float16", 1e-5, 0.0, 1000)
         tried.append(Asked(kernel.target, config, kernel.bind, rows=3 if config.groups else 37))
-    return [_judged(one.name, one.kind, certificate(found)) for one, found in zip(wrong, prove(tried), strict=True)]
+    return [_judged(one.name, one.kind, found) for one, found in zip(wrong, certificates(tried), strict=True)]
 
 
 def _judged(name: str, kind: str, found: dict[str, Any]) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def _source(line: str) -> str:
 def errors() -> list[dict[str, Any]]:
     """Return the largest error over its bound of runs of proved configurations."""
     rows = []
-    found = [certificate(one) for one in prove([asked(op, op, n, dtype) for op, n, dtype in RUN])]
+    found = certificates([asked(op, op, n, dtype) for op, n, dtype in RUN])
     for one, (op, n, dtype) in zip(found, RUN, strict=True):
         row = {"kernel": op, "N": n, "dtype": dtype, "M": one["domain"], "contract": one["contract"]}
         rows.append(row | {"proved": one["proved"]} | _largest(op, n, dtype, one["contract"], "cpu", 20))

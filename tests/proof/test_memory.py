@@ -9,7 +9,7 @@ from verify_norm.proof.integers import num
 from verify_norm.proof.memory import NOWHERE, Buffer, NotProved, Values
 from verify_norm.proof.replay.derivation import GARBAGE, floats
 from verify_norm.proof.replay.memory import INPUT, SPAN, Memory
-from verify_norm.proof.replay.program import Program
+from verify_norm.proof.replay.program import Programs
 from verify_norm.proof.replay.reading import Rejected
 from verify_norm.proof.stages import Stage
 
@@ -136,17 +136,18 @@ def at(made, addresses):
     return made.address(TENSOR) + np.array(addresses)
 
 
-def program(made, launch, waited=True):
-    place = {"launch": launch, "waited": waited}
-    return Program("k", place, SimpleNamespace(memory=made, steps=None))
+def programs(made, launch, waited=True, count=1):
+    place = {"launch": launch, "waited": waited, "tt.get_program_id": [np.arange(count)]}
+    return Programs("k", place, SimpleNamespace(memory=made, steps=None), {})
 
 
-def stored(made, addresses, mask=True, launch=1, waited=True):
-    program(made, launch, waited).store(None, at(made, addresses), floats(7, 3, 2), np.array(mask))
+def stored(made, addresses, mask=True, launch=1, waited=True, count=1):
+    where = at(made, addresses)[None]
+    programs(made, launch, waited, count).store(None, where, floats(7, 3, 2), np.array(mask)[None])
 
 
 def loaded(made, addresses, mask=True, launch=1, waited=True):
-    return program(made, launch, waited).load(None, at(made, addresses), np.array(mask))
+    return programs(made, launch, waited).load(None, at(made, addresses)[None], np.array(mask)[None])[0]
 
 
 def test_the_replay_loads_what_was_stored():
@@ -185,6 +186,7 @@ OUTSIDE, READ, WRITTEN = (
         (lambda made: (loaded(made, [0]), stored(made, [0])), WRITTEN),
         (lambda made: (stored(made, [0]), loaded(made, [0])), READ),
         (lambda made: stored(made, [1, 1]), WRITTEN),
+        (lambda made: stored(made, [1], count=2), WRITTEN),
         (lambda made: (stored(made, [1]), stored(made, [1], launch=2)), WRITTEN),
         (lambda made: stored(made, [1], launch=2, waited=False), WRITTEN),
         (lambda made: (stored(made, [0]), loaded(made, [0], launch=2, waited=False)), READ),

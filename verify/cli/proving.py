@@ -52,7 +52,7 @@ def prove(
     if refused := out_of_range("eps", eps) or out_of_range("weight_offset", weight_offset):
         raise UsageError(refused)
     from verify_norm.proof import prove as proving
-    from verify_norm.proof.certificate import certificate
+    from verify_norm.proof.certificate import certificates
 
     asked = proving.configurations(
         kernel,
@@ -63,7 +63,7 @@ def prove(
         rows=rows,
         most_rows=most_rows,
     )
-    found = [certificate(one) for one in proving.prove(asked)]
+    found = certificates(asked)
     for one in found:
         _show(one, quiet=json_path == "-")
     if json_path:

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 from verify_norm import __version__
@@ -11,11 +12,13 @@ from verify_norm.core.spec import Tensor
 from verify_norm.proof.device import DEVICE
 from verify_norm.proof.field import P
 from verify_norm.proof.promise import OVER_ROWS, depths, growing
-from verify_norm.proof.prove import Outcome
+from verify_norm.proof.prove import Asked, Outcome, prove
 from verify_norm.proof.prover import SEEDS
 from verify_norm.proof.replay.check import check
 from verify_norm.proof.replay.reading import Rejected
 from verify_norm.proof.shapes import Affine, Form
+from verify_norm.running.fork_server import context
+from verify_norm.search.crew import cores
 
 SCHEMA = 1
 TRUSTED = (
@@ -40,6 +43,23 @@ FORMULAS = {
     "dweight": "Σ dy·x̂ over the rows",
     "dbias": "Σ dy over the rows",
 }
+
+
+def certificates(asked: Sequence[Asked]) -> list[dict[str, Any]]:
+    """Return the certificate of each configuration, as `certificate`; each core proves a part of them.
+
+    Raises UsageError if a kernel cannot be loaded.
+    """
+    parts = [asked[k :: cores()] for k in range(min(cores(), len(asked)))]
+    if len(parts) < 2:
+        return _in_turn(asked)
+    with ProcessPoolExecutor(len(parts), context(__name__)) as pool:
+        made = [iter(part) for part in pool.map(_in_turn, parts)]
+    return [next(made[k % len(parts)]) for k in range(len(asked))]
+
+
+def _in_turn(asked: Sequence[Asked]) -> list[dict[str, Any]]:
+    return [certificate(outcome) for outcome in prove(asked)]
 
 
 def certificate(outcome: Outcome) -> dict[str, Any]:

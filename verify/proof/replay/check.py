@@ -15,12 +15,13 @@ from verify_norm.core.errors import UsageError
 from verify_norm.core.known import read as contract_of
 from verify_norm.core.ops import arithmetic
 from verify_norm.core.spec import Contract
-from verify_norm.proof.replay.derivation import GARBAGE, ROUNDED, Derivation
+from verify_norm.proof.replay.derivation import GARBAGE, ROUNDED, Derivation, floats
 from verify_norm.proof.replay.memory import INPUT, Memory
-from verify_norm.proof.replay.program import ASM, Program
-from verify_norm.proof.replay.reading import Rejected, assembly, read
+from verify_norm.proof.replay.program import ASM, Programs
+from verify_norm.proof.replay.reading import Rejected, assembly, read, widest
 from verify_norm.proof.replay.sample import Sample
 
+TOGETHER = 2**16  # elements of the largest tensor of the programs that run together
 SHORT = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 SUMS = {"MEAN": False, "VAR": True, "C1": True, "C2": False, "ΣDY·X": True, "ΣDY": False}  # of products or of terms
 
@@ -94,18 +95,26 @@ class _Call:
             self.bounded()
 
     def launch(self, number: int, event: Any) -> None:
-        """Run every program of a launch."""
+        """Run every program of a launch, as many together as have few elements."""
         kernel = self.certificate["kernels"][event["launch"]]
         names, body = read(kernel["ttir"])
         x, y, z = event.get("grid", (self.each * self.tiles, 1, 1))
-        for k in range(x * y * z):
-            place = {"launch": number, "threads": 32 * event["warps"], "waited": not event["early"]}
-            place |= {"tt.get_program_id": (k % x, k // x % y, k // (x * y)), "tt.get_num_programs": (x, y, z)}
-            one = Program(kernel["name"], place, self)
-            for name, value in zip(names, event["arguments"], strict=True):
-                address = self.memory.address(value) if isinstance(value, dict) else value
-                one.env[name] = one.real(value) if isinstance(value, float) else np.asarray(address)
-            one.block(body)
+        place = {"launch": number, "threads": 32 * event["warps"], "waited": not event["early"]}
+        place["tt.get_num_programs"] = [np.array([one]) for one in (x, y, z)]
+        given = dict[str, Any]()
+        for name, value in zip(names, event["arguments"], strict=True):
+            address = self.memory.address(value) if isinstance(value, dict) else value
+            given[name] = np.array([self.real(value) if isinstance(value, float) else address])
+        together = max(1, TOGETHER // widest(kernel["ttir"]))
+        for first in range(0, x * y * z, together):
+            k = np.arange(first, min(first + together, x * y * z))
+            numbers = {"tt.get_program_id": (k % x, k // x % y, k // (x * y))}
+            Programs(kernel["name"], place | numbers, self, dict(given)).block(body)
+
+    def real(self, value: float) -> Any:
+        """Return a float that a kernel is given."""
+        name, v = self.data.constants.get(float(np.float32(value)), self.data.constants.get(value, ("", 0)))
+        return floats(v, self.steps.codes.get(name, GARBAGE))
 
     def compare(self, name: str, place: Any) -> None:
         """Compare an output with the operator's: written once, of its type, and rounded once; raises Rejected."""

@@ -1,7 +1,11 @@
-"""Runs one program of a launch: each element of a float is one of the field, with the label that its steps make."""
+"""Runs programs of a launch: each element of a float is one of the field, with the label that its steps make.
+
+Programs run together: the first axis of each value is theirs, of length 1 where the value is the same in all.
+"""
 
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,9 +22,10 @@ FLOAT |= {"__nv_rsqrtf": "rsqrt", "__nv_frsqrt_rn": "rsqrt", "__nv_sqrtf": "sqrt
 NUMPY = """slt less|sle less_equal|sgt greater|sge greater_equal|ult less|ule less_equal|ugt greater|uge greater_equal
 eq equal|ne not_equal|addi add|subi subtract|muli multiply|divsi floor_divide|divui floor_divide|remsi remainder
 remui remainder|minsi minimum|maxsi maximum|minui minimum|maxui maximum|andi bitwise_and|ori bitwise_or|xori bitwise_xor
-select where|extsi positive|trunci positive|index_cast positive"""
+extsi positive|trunci positive|index_cast positive"""
 INTEGER = {name: getattr(np, long) for name, long in (one.split() for one in NUMPY.replace("\n", "|").split("|"))}
 INTEGER |= {"extui": lambda a: a + 0, "addptr": np.add, "ptr_to_int": np.positive}
+INTEGER |= {"select": lambda chosen, a, b: np.where(_as_deep(chosen, a.ndim), a, b)}
 ASM = {  # that widens two numbers of a type, or changes no value
     "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;": "bf16",
     "prmt.b32 $0, $2, 0, 0x1044; prmt.b32 $1, $2, 0, 0x3244;": "bf16",
@@ -33,11 +38,17 @@ ASM = {  # that widens two numbers of a type, or changes no value
 }
 
 
-class Program:
-    """One program of a call: `place` is its number, grid, launch and threads, and whether it has `waited`."""
+def _as_deep(a: Any, ndim: int) -> Any:
+    """Return a with axes of length 1 at its end."""
+    return a.reshape(a.shape + (1,) * (ndim - a.ndim))
 
-    def __init__(self, kernel: str, place: dict[str, Any], call: Any) -> None:
-        self.kernel, self.place, self.call, self.env = kernel, place, call, dict[str, Any]()
+
+class Programs:
+    """Some programs of a launch: `place` is their numbers, grid, launch and threads, and whether they have `waited`."""
+
+    def __init__(self, kernel: str, place: dict[str, Any], call: Any, env: dict[str, Any]) -> None:
+        self.kernel, self.place, self.call, self.env = kernel, place, call, env
+        self.count = len(place["tt.get_program_id"][0])
         self.steps: Derivation = call.steps
 
     def block(self, operations: list[Operation]) -> list[Any]:
@@ -89,14 +100,14 @@ class Program:
 
     def reduce(self, op: Operation, *given: Any) -> list[Any]:
         """Return sums along an axis, in a thread's elements and then in a tree over threads."""
-        (block,), axis, made = op.blocks, op.number("axis"), []
+        (block,), axis, made = op.blocks, 1 + op.number("axis"), []
         added = {one.results[0]: set(one.operands) for one in block[1:-1] if one.name == "arith.addf"}
         pairs = [{*block[0].targets[k :: len(given)]} for k in range(len(given))]
         if len(added) != len(block) - 2 or [added.get(one) for one in block[-1].operands] != pairs:
             raise Rejected(f"{op.results} of {self.kernel} is no sum")
         for a in given:
             size, threads = a.shape[axis], self.place["threads"]
-            own = min(size, -(-a.size // threads))
+            own = min(size, -(-a[0].size // threads))
             own = min(own, max(8, -(-size // threads))) if axis == a.ndim - 1 else own
             terms = self.steps.tables["add"][a["label"], a["label"]] if size > 1 else a["label"]
             label = terms.max(axis)
@@ -107,23 +118,49 @@ class Program:
 
     def load(self, op: Operation, at: Any, mask: Any = True, other: Any = None) -> Any:
         """Return what is read; what lies beyond the mask is garbage, or `other`."""
-        mask = np.broadcast_to(mask, at.shape)
-        made = np.broadcast_to(floats(0, GARBAGE) if other is None else other, at.shape).copy()
+        other = floats(0, GARBAGE) if other is None else other
+        at, mask, other = np.broadcast_arrays(at, mask, other)
+        made = other.copy()
         made[mask] = self.call.memory.read(self.place, at[mask])
         return made
 
     def store(self, op: Operation, at: Any, value: Any, mask: Any = True) -> list[Any]:
         """Write what a store does."""
-        mask = np.broadcast_to(mask, at.shape)
-        self.call.memory.write(self.place, at[mask], np.broadcast_to(value, at.shape)[mask])
+        each = (self.count, *at.shape[1:])  # also what all write alike
+        at, value, mask = (np.broadcast_to(one, each) for one in (at, value, mask))
+        self.call.memory.write(self.place, at[mask], value[mask])
         return []
 
-    def loop(self, op: Operation, start: Any, stop: Any, step: Any, *values: Any) -> list[Any]:
+    def loop(self, op: Operation, start: Any, stop: Any, step: Any, *_: Any) -> list[Any]:
         """Run every turn of a loop."""
-        for i in range(int(start), int(stop), int(step)):
-            self.env |= zip(op.targets, [np.asarray(i), *values], strict=True)
-            values = tuple(self.block(op.blocks[0]))
-        return list(values)
+        return self.apart(-(-(stop - start) // step), lambda some, turns: some.turns(op, turns))
+
+    def turns(self, op: Operation, number: int) -> list[Any]:
+        """Run so many turns of a loop."""
+        start, _, step, *values = (self.env[name] for name in op.operands)
+        for k in range(number):
+            self.env |= zip(op.targets, [start + k * step, *values], strict=True)
+            values = self.block(op.blocks[0])
+        return values
+
+    def branch(self, op: Operation, condition: Any) -> list[Any]:
+        """Run what a condition chooses."""
+        return self.apart(condition, lambda some, yes: some.block(op.blocks[not yes]) if yes or op.blocks[1:] else [])
+
+    def apart(self, key: Any, run: Callable[..., list[Any]]) -> list[Any]:
+        """Run the programs of each value of a key apart; return what they make, in the order of the programs."""
+        key, made, order, waited = np.broadcast_to(key, self.count), list[list[Any]](), list[int](), list[bool]()
+        if (key == key[0]).all():
+            return run(self, key[0])
+        for value in np.unique(key):
+            at = np.flatnonzero(key == value)
+            place = self.place | {"tt.get_program_id": [one[at] for one in self.place["tt.get_program_id"]]}
+            env = {name: one[at] if len(one) == self.count else one for name, one in self.env.items()}
+            some = Programs(self.kernel, place, self.call, env)
+            made.append([np.broadcast_to(one, (len(at), *one.shape[1:])) for one in run(some, value)])
+            order, waited = [*order, *at], [*waited, some.place["waited"]]
+        self.place["waited"] = all(waited)
+        return [np.concatenate(parts)[np.argsort(order)] for parts in zip(*made, strict=True)]
 
     def inlined(self, op: Operation, *given: Any) -> Any:
         """Return what known assembly makes; raises Rejected."""
@@ -131,46 +168,44 @@ class Program:
         if wide and [one for _, one in TYPE.findall(op.text.split(" : ")[-1])] != [wide, "f32"]:
             raise Rejected(f"{op.results} of {self.kernel} widens another type than {wide}")
         self.place["waited"] |= "griddepcontrol.wait" in op.text
-        return given[0] if wide else np.asarray(0)
+        return given[0] if wide else np.zeros(1, int)
 
     def constant(self, op: Operation) -> Any:
         """Return a constant."""
         word = re.findall(r"arith\.constant (?:dense<)?([^ >]+)", op.text)[0]
         if op.element == "i1" or word in ("true", "false"):
-            return np.full(op.shape, word == "true")
+            return np.full((1, *op.shape), word == "true")
         if op.element[0] == "i":
-            return np.full(op.shape, int(word))
-        return self.real(math.nan if word.startswith("0x") else float(word), op.shape)
+            return np.full((1, *op.shape), int(word))
+        return np.full((1, *op.shape), self.call.real(math.nan if word.startswith("0x") else float(word)))
 
-    def real(self, value: float, shape: Any = ()) -> Any:
-        """Return a float that a kernel is given."""
-        known = self.call.data.constants
-        name, v = known.get(float(np.float32(value)), known.get(value, ("", 0)))
-        return np.full(shape, floats(v, self.steps.codes.get(name, GARBAGE)))
+    def converted(self, _: Operation, a: Any) -> Any:
+        """Return integers as floats."""
+        once, where = np.unique(a, return_inverse=True)
+        return np.array([self.call.real(float(one)) for one in once])[where].reshape(a.shape)
 
 
 SPECIAL: dict[str, Any] = {  # operations, but those on floats or integers alone
-    "tt.expand_dims": lambda _, op, a: np.expand_dims(a, op.number("axis")),
-    **dict.fromkeys(("tt.splat", "tt.broadcast"), lambda _, op, a: np.broadcast_to(a, op.shape)),
-    **dict.fromkeys(("tt.reshape", "tt.unsplat"), lambda _, op, a: np.reshape(a, op.shape)),
-    "tt.make_range": lambda _, op: np.arange(op.number("start"), op.number("end")),
+    "tt.expand_dims": lambda _, op, a: np.expand_dims(a, 1 + op.number("axis")),
+    **dict.fromkeys(
+        ("tt.splat", "tt.broadcast"),
+        lambda _, op, a: np.broadcast_to(_as_deep(a, 1 + len(op.shape)), (len(a), *op.shape)),
+    ),
+    **dict.fromkeys(("tt.reshape", "tt.unsplat"), lambda _, op, a: np.reshape(a, (len(a), *op.shape))),
+    "tt.make_range": lambda _, op: np.arange(op.number("start"), op.number("end"))[None],
     **dict.fromkeys(
         ("tt.get_program_id", "tt.get_num_programs"),
-        lambda one, op: np.asarray(one.place[op.name]["xyz".index(op.text.split()[1])]),
+        lambda some, op: some.place[op.name]["xyz".index(op.text.split()[1])],
     ),
-    "arith.constant": Program.constant,
-    **dict.fromkeys(
-        ("arith.sitofp", "arith.uitofp"), lambda one, op, a: one.real(float(np.unique(a).item()), np.shape(a))
-    ),
+    "arith.constant": Programs.constant,
+    **dict.fromkeys(("arith.sitofp", "arith.uitofp"), Programs.converted),
     "arith.extf": lambda _, op, a: a,
-    "arith.truncf": lambda one, op, a: floats(a["v"], one.steps.rounded(a["label"], op.element), a["depth"]),
-    "math.fma": lambda one, op, a, b, c: one.floating("add", op.element, one.floating("mul", op.element, a, b), c),
-    "tt.reduce": Program.reduce,
-    "tt.load": Program.load,
-    "tt.store": Program.store,
-    "tt.elementwise_inline_asm": Program.inlined,
-    "scf.for": Program.loop,
-    "scf.if": lambda one, op, condition: one.block(
-        op.blocks[not condition] if len(op.blocks) > (not condition) else []
-    ),
+    "arith.truncf": lambda some, op, a: floats(a["v"], some.steps.rounded(a["label"], op.element), a["depth"]),
+    "math.fma": lambda some, op, a, b, c: some.floating("add", op.element, some.floating("mul", op.element, a, b), c),
+    "tt.reduce": Programs.reduce,
+    "tt.load": Programs.load,
+    "tt.store": Programs.store,
+    "tt.elementwise_inline_asm": Programs.inlined,
+    "scf.for": Programs.loop,
+    "scf.if": Programs.branch,
 }

@@ -1,5 +1,6 @@
 """Reads the TTIR of a certificate."""
 
+import math
 import re
 from collections.abc import Sequence
 from functools import lru_cache
@@ -34,6 +35,12 @@ class Operation(NamedTuple):
 def assembly(text: str) -> set[str]:
     """Return the assembly in a text of TTIR."""
     return {" ".join(one.replace("\\0A", " ").split()) for one in ASSEMBLY.findall(text)}
+
+
+def widest(ttir: str) -> int:
+    """Return the number of elements of a kernel's largest tensor."""
+    sizes = (sizes for sizes, _ in TYPE.findall(ttir) if sizes)
+    return max((math.prod(map(int, one[:-1].split("x"))) for one in sizes), default=1)
 
 
 @lru_cache
