@@ -173,7 +173,7 @@ def on_device(certified: list[dict[str, Any]], device: str, seconds: float) -> l
 
 
 def recorded(kept: dict[str, Any]) -> list[str]:
-    """Return a line for each kernel of lengths, one for the zoo and one for errors: those parts that are there."""
+    """Return a line for each kernel of lengths, one for the zoo, one for errors and one for a GPU: those parts that are there."""
     lines = [
         f"{row['kernel']}: {row['proved']} of {row['of']} proved, {'; '.join(row['M'])}, {row['seconds']} s"
         for row in kept.get("lengths", {"rows": ()})["rows"]
@@ -186,11 +186,11 @@ def recorded(kept: dict[str, Any]) -> list[str]:
         lines.append(
             f"zoo: {len(rows)} wrong kernels, certificates of {held}; {len(known)} in reach, the right line of {right}"
         )
-    if "errors" in kept:
-        largest = [max(row["largest error over its bound"].values()) for row in kept["errors"]["rows"]]
+    for part in [part for part in ("errors", "gpu") if part in kept]:
+        largest = [max(one.values()) for row in kept[part]["rows"] if (one := row["largest error over its bound"])]
         tenth = sum(one >= 0.1 for one in largest)
         span = f"error/bound {min(largest)} to {max(largest)}, 0.1 or more in {tenth}"
-        lines.append(f"errors: {len(largest)} configurations, {span}")
+        lines.append(f"{part}, {kept[part]['device']}: {len(largest)} runs, {span}")
     return lines
 
 
