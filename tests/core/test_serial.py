@@ -158,7 +158,7 @@ SPEC = '{"kernel": "k", "shape": [2, 3], %s}'
     ("text", "said"),
     [
         ("{", "cannot parse the spec as JSON: "),
-        ("[1]", 'the spec: expected an object like {"kernel": …, "shape": […]}, got a list'),
+        ("[1]", 'the spec: expected an object, as {"kernel": …, "shape": […]}, got [1]'),
         ('{"shape": [1]}', "the spec has no 'kernel'"),
         ('{"kernel": "k"}', "the spec has no 'shape'"),
         ('{"kernel": 7, "shape": [1]}', "the spec's kernel: expected a name, got 7"),

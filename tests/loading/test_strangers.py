@@ -158,7 +158,7 @@ class RMSNorm(nn.Module):
             (),
             "bad.py has no 'layernorm_fwd'; its callables are: rmsnorm_fwd, rms_norm_forward,",
         ),
-        ("bad.py:number", ("--op", "rmsnorm_fwd"), "bad.py:number: expected a callable, got a int"),
+        ("bad.py:number", ("--op", "rmsnorm_fwd"), "bad.py:number: expected a callable, got "),
         ("bad.py:rmsnorm_fwd", (), "needs rotary; rmsnorm_fwd offers x, weight, eps, weight_offset,"),
         ("bad.py:rmsnorm_fwd", ("--bind", "x=rotory"), "--bind x=rotory: unknown argument rotory; rmsnorm_fwd offers"),
         ("bad.py:RMSNorm", (), "bad.py:RMSNorm needs config; rmsnorm_fwd offers * or name an instance of it, as path/"),

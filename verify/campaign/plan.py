@@ -21,7 +21,7 @@ from annotated_types import Ge
 from pydantic import BeforeValidator, Field, ValidationError
 
 from verify_norm.campaign.model import Unit
-from verify_norm.core.errors import UsageError
+from verify_norm.core.errors import UsageError, quoted
 from verify_norm.core.settings import Seconds
 from verify_norm.core.spec import Kernel
 from verify_norm.search.options import Options, Strict, explained, split
@@ -103,7 +103,7 @@ def read(path: str) -> dict[str, Any]:
         said = getattr(error, "strerror", None) or f"not a plan in {what}: {error}"
         raise UsageError(f"plan {path}: {said}") from error
     if not isinstance(found, dict):
-        raise UsageError(f'plan {path}: expected an object as {{"kernels": […]}}, got a {type(found).__name__}')
+        raise UsageError(f'plan {path}: expected an object as {{"kernels": […]}}, got {quoted(found)}')
     return found
 
 

@@ -8,10 +8,9 @@ import typer
 from verify_norm.cli import console, options
 from verify_norm.cli.outputs import write_json
 from verify_norm.core import serial
-from verify_norm.core.dtypes import dtype_name
 from verify_norm.core.errors import Exit, UsageError
 from verify_norm.core.ranges import out_of_range
-from verify_norm.search.options import split
+from verify_norm.search.options import split, types
 
 ROWS = typer.Option("--n", help="Lengths of a row, separated by commas; of a group of channels its elements.")
 DTYPES = typer.Option("--dtype", help="Types of x, weight and bias: float32, float16, bfloat16.")
@@ -58,7 +57,7 @@ def prove(
         kernel,
         op,
         bind,
-        list(product(_lengths(n), [dtype_name(one) for one in split(dtype)])),
+        list(product(_lengths(n), types(split(dtype)))),
         {"eps": eps, "offset": weight_offset, "groups": groups, "positions": positions},
         rows=rows,
         most_rows=most_rows,
@@ -77,7 +76,7 @@ def _lengths(text: str) -> list[int]:
     except ValueError as error:
         raise UsageError(f"--n {text!r}: expected lengths of a row, as 4096 or 1000,4096") from error
     if not lengths:
-        raise UsageError("--n: expected at least one length of a row, as 4096")
+        raise UsageError("--n: expected at least one length of a row, as 4096, got none")
     return lengths
 
 
@@ -106,9 +105,8 @@ def _replayed(path: str) -> int:
     from verify_norm.proof.replay.reading import Rejected
     from verify_norm.proof.saved import read, title
 
-    found = read(path)
-    status = Exit.PASS if found else Exit.NOTHING
-    for one in found:
+    status = Exit.PASS
+    for one in read(path):
         try:
             typer.echo(f"{title(one)}: {check(one)}")
         except Rejected as error:

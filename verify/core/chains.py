@@ -212,8 +212,8 @@ def _empty(name: str, option: str) -> None:
 
 def _stage(name: str, option: str, norm: str) -> Stage:
     if name in ("add", *BASES):
-        where = "first" if name == "add" else "only once, before all other stages"
-        raise UsageError(f"{name} stands {where} in a chain, as in {EXAMPLE!r}")
+        wrong = f"add stands behind {norm}" if name == "add" else f"{norm} and {name} are two norms"
+        raise UsageError(f"{wrong}: a chain begins with add or its one norm, as {EXAMPLE!r}")
     one_of("stage", name, STAGES)
     if name == "quantize":
         stage: Stage = _quantize(option)

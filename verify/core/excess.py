@@ -41,7 +41,7 @@ def unlike(name: str, output: Output | None, expected: Expected | None, spec: Ca
         source = name.removeprefix("d")
         why = f"{source} needs no gradient" if source in spec.frozen else f"{source} is None"
         if output is not None:
-            yield f"{name}: expected None because {why}, got a {output.dtype} tensor"
+            yield f"{name}: expected None because {why}, got a tensor of {output.dtype}"
         return
     if output is None:
         yield f"{name}: expected a {expected.dtype} tensor, got None"

@@ -55,7 +55,7 @@ CLAUSES: dict[str, str] = {
     "G": "groups of channels: G=8, G<=32",
     "numel": "elements of x: numel>=1",
     "bytes": "N times the bytes of an element of x: bytes%16=0",
-    "eps": "eps=1e-6, eps>=1e-8, eps=1e-5+1e-6",
+    "eps": "what is added under the root: eps=1e-6, eps>=1e-8, eps=1e-5+1e-6",
     "weight_offset": "what is added to the weight: weight_offset=0",
     "momentum": "of running statistics: momentum=0.1",
     "scale": "of a quantized y: scale=1",
@@ -209,10 +209,12 @@ def _clause(text: str) -> Clause:
     else:
         numbers = tuple(_number(value, whole=name in SIZES) for value in values)
         several = relation == "=" or (len(numbers) == 1 and POWERS not in numbers)
-        right = bool(relation and numbers) and None not in numbers and several
+        right = (
+            bool(relation and numbers) and None not in numbers and several and (name not in RANKS or 0 not in numbers)
+        )
         made = Clause(name, relation, numbers)
     if not right:
-        raise UsageError(f"only: cannot read {text!r:.60}; verify-norm show only says of {name}: {CLAUSES[name]}")
+        raise UsageError(f"only: cannot read {text!r:.60}; expected {name}, {CLAUSES[name]}")
     return made
 
 

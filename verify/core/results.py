@@ -129,6 +129,7 @@ def unchecked(report: Report, of: str = "") -> str:
     """Return that a run checked nothing `of` an operator, or almost nothing, and why."""
     done, said = report.coverage, "nothing was checked" + (f" of {of}" if of else "")
     why = [f"{skip.what}: {skip.reason}" for skip in report.skipped]
+    why = [reason for reason in why if not reason.startswith("check ")] or why  # checks that do not apply explain less
     if done is None or not done.compared or not barely(done.compared, report.cases + done.refused):
         why += [check.no_data for check in report.checks if check.no_data and report.cases]
     else:

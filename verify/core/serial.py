@@ -21,6 +21,7 @@ from verify_norm.core.ranges import out_of_range
 from verify_norm.core.spec import ALIASES, COTANGENTS, FAMILIES, FURTHER, LAYOUTS, WEIGHTS, CaseSpec
 
 ELEMENTS = 2**36  # the most that x can have: half a tebibyte in float64, more than any machine holds
+OBJECT = 'an object, as {"kernel": …, "shape": […]}'  # a replay line
 JSON = ("{\n", "[\n", "[{\n", "[]")  # how the files begin that we write
 _SPEC = TypeAdapter(CaseSpec)
 
@@ -41,10 +42,9 @@ def read_spec(text: str) -> tuple[str, str | None, CaseSpec]:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:  # a number of 5000 digits is a ValueError
-        raise UsageError(f"cannot parse the spec as JSON: {error}") from error
+        raise UsageError(f"cannot parse the spec as JSON: {error}; expected {OBJECT}") from error
     if not isinstance(data, dict):
-        wanted = 'an object like {"kernel": …, "shape": […]}'
-        raise UsageError(f"the spec: expected {wanted}, got a {type(data).__name__}")
+        raise UsageError(f"the spec: expected {OBJECT}, got {short(data)}")
     for required in ("kernel", "shape"):
         if required not in data:
             raise UsageError(f"the spec has no {required!r}")

@@ -128,6 +128,10 @@ def parse(text: str) -> BindOption:
     except (SyntaxError, ValueError) as error:
         example = 'x=hidden_states,eps=1e-6,mode="llama" -> y,rstd'
         raise UsageError(f"cannot parse --bind {text!r}; expected something like {example}") from error
+    outputs = [name for name in returns if name != "_"]
+    for given in ([keyword.arg or "" for keyword in call.keywords], outputs):
+        if twice := next((name for name in given if given.count(name) > 1), ""):
+            raise UsageError(f"--bind {text!r}: expected each name once, got {twice} twice")
     return BindOption(names, constants, returns)
 
 

@@ -11,7 +11,7 @@ from types import ModuleType, NoneType
 from typing import Any
 
 from verify_norm.core import packages
-from verify_norm.core.errors import UsageError, alternatives, one_line
+from verify_norm.core.errors import UsageError, alternatives, one_line, quoted
 from verify_norm.loading import functions, nested, tuned
 
 LISTED = 24  # callables of a module: of more a message names those alone that may be meant
@@ -47,7 +47,7 @@ def _part(value: Any, found: str, name: str, target: str) -> Any:
             raise UsageError(f"{found} has no {part!r}; {_beside(part, names)}")
         value, found = getattr(value, part), f"{found}{'.' if ':' in found else ':'}{part}"
     if not callable(value):
-        raise UsageError(f"{target}: expected a callable, got a {type(value).__name__}")
+        raise UsageError(f"{target}: expected a callable, got {quoted(value)}")
     return value
 
 

@@ -15,7 +15,7 @@ def read(path: str) -> list[dict[str, Any]]:
     except (OSError, ValueError, RecursionError) as error:
         said = getattr(error, "strerror", None) or first_line(error)
         raise UsageError(f"{path}: expected a file of certificates: {said}") from error
-    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+    if not isinstance(found, list) or not found or not all(isinstance(one, dict) for one in found):
         raise UsageError(f"{path}: expected a list of certificates, as verify-norm prove --json writes it")
     return found
 

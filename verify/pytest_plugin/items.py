@@ -45,7 +45,7 @@ class NormCheck:
         """Fail, skip or return."""
         __tracebackhide__ = True
         if not isinstance(kernel, NormKernel):
-            raise TypeError(f"check: expected the kernel that the test was given, got a {type(kernel).__name__}")
+            raise TypeError(f"check: expected the kernel that the test was given, got {kernel!r:.60}")
         answer = self.verdicts[kernel]
         verdict = answer["verdicts"][self.name]
         if answer["others"]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from verify_norm.core.errors import UsageError, one_of
+from verify_norm.core.errors import UsageError, one_of, quoted
 from verify_norm.core.only import joined
 from verify_norm.core.ops import OPS
 
@@ -156,7 +156,7 @@ def _json(path: str) -> dict[str, Any]:
     except (ValueError, OSError, RecursionError) as error:
         raise UsageError(f"{path}: expected JSON, got {error}") from error
     if not isinstance(found, dict):
-        raise UsageError(f"{path}: expected an object, got a {type(found).__name__}")
+        raise UsageError(f"{path}: expected an object, got {quoted(found)}")
     return found
 
 

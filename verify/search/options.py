@@ -62,7 +62,8 @@ def _said(read: Callable[[T], U], value: T) -> U:
         ) from None
 
 
-def _dtypes(names: list[str]) -> tuple[str, ...]:
+def types(names: list[str]) -> tuple[str, ...]:
+    """Return the types of x with these names, one at least; raises UsageError."""
     if not names:
         known = ", ".join(short for short, name in ALIASES.items() if name in KERNEL_DTYPES)
         raise UsageError(f"expected at least one dtype of {known}, got none")
@@ -111,7 +112,7 @@ class Options(Strict):
         tuple[str, ...],
         Flag("--dtype", "Types of x, as fp32,bf16."),
         Field(description='a list of dtypes, as ["fp32", "bf16"]'),
-        _names(_dtypes),
+        _names(types),
     ] = DEFAULTS.dtypes
     checks: Annotated[
         tuple[str, ...],

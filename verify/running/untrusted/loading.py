@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from verify_norm.core import only as taking
 from verify_norm.core.contracts import checked
-from verify_norm.core.errors import LIST, UsageError, one_of, visible
+from verify_norm.core.errors import LIST, UsageError, one_of, quoted, visible
 from verify_norm.core.geometry import differentiable
 from verify_norm.core.known import declared, overwritten
 from verify_norm.core.ops import OPS
@@ -58,7 +58,7 @@ def load_untrusted(
     if sys.platform != "linux":
         raise UsageError(f"untrusted: the sandbox and the shared memory need Linux, and this is {sys.platform}")
     if not isinstance(kernel, str):
-        raise UsageError(f"untrusted: expected the name of a kernel, got a {type(kernel).__name__}; {NAME_IT}")
+        raise UsageError(f"untrusted: expected the name of a kernel, got {quoted(kernel)}; {NAME_IT}")
     if isinstance(op, Operator):
         op = op.name
     if op and is_own(op) and Path(op.rpartition(":")[0]).absolute() == Path(kernel.rpartition(":")[0]).absolute():
