@@ -199,7 +199,7 @@ def test_a_failure_reads_as_on_the_command_line_and_an_unselected_check_is_not_l
     run.assert_outcomes(failed=2)
     said = outcomes(project.path / "j.xml")
     assert re.search(
-        r"\ny\[.*\] is \S+ ULP \((\w+)\) from float64; allowed \S+ \(\d+ terms summed in float32, then one rounding "
+        r"\ny\[.*\] is \S+ ULP \((\w+)\) from float64; allowed \S+ \(\d+ terms? summed in float32, then one rounding "
         r"to \1\).*\n  case      .*\n  data .*\n  element   y\[.*\]\n  got       \S+\n  expected  .*\n  seen in   .*\n"
         r"  contract  no contract that verify-norm knows explains it.*\n"
         r"  replay    verify-norm replay '{\"kernel\": \"norms:biased\", \"op\": \"rmsnorm_fwd\", .*}'\n?$",
