@@ -75,7 +75,10 @@ def _reason(name: str, expected: Expected, want: float, spec: CaseSpec, op: Op, 
     """Return what the allowance of an element is for: how much is summed how, and the last rounding."""
     over_rows = next(tensor.extent for tensor in op.outputs if tensor.name == name) in ("affine", "sample")
     terms = prod(spec.shape) // max(prod(expected.value.shape), 1) if over_rows else geometry.row_length(spec, op)
-    summed, last = f"{terms} term{'s' * (terms != 1)} summed in {contract.accumulate}", f"one rounding to {expected.dtype}"
+    summed, last = (
+        f"{terms} term{'s' * (terms != 1)} summed in {contract.accumulate}",
+        f"one rounding to {expected.dtype}",
+    )
     if op.own:
         summed = f"a loose bound, by running error analysis of {op.name}'s operations in {contract.accumulate}"
     if contract.products != "float32":
