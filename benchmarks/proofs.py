@@ -173,7 +173,7 @@ def on_device(certified: list[dict[str, Any]], device: str, seconds: float) -> l
 
 
 def recorded(kept: dict[str, Any]) -> list[str]:
-    """Return a line for each kernel of lengths, one for the zoo, one for errors and one for a GPU: those parts that are there."""
+    """Return a line for each kernel, one for the zoo, one for errors and one for a GPU, where they are there."""
     lines = [
         f"{row['kernel']}: {row['proved']} of {row['of']} proved, {'; '.join(row['M'])}, {row['seconds']} s"
         for row in kept.get("lengths", {"rows": ()})["rows"]
