@@ -1,6 +1,6 @@
-"""What --untrusted costs: processor time and wall clock of the same run with and without it, on a CPU.
+"""What --untrusted costs: processor time and wall clock of the same run with and without it.
 
-    python benchmarks/untrusted.py [--examples 60] [--seed 0] [--out benchmarks/results/untrusted.json]
+    python benchmarks/untrusted.py [--device cpu] [--examples 60] [--seed 0] [--out benchmarks/results/untrusted.json]
 
 The processor time is that of all processes of a run, which /proc tells ten times a second: what a process uses in its
 last tenth is missed in both. Other work on the machine changes the wall clock, and the processor time much less.
@@ -13,12 +13,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
-import torch
-
-from verify_norm import __version__
+from verify_norm.running.environment import environment
 
 KERNELS = (  # one in Triton's interpreter, a backward, and modules of torch, which are fast
     ("rmsnorm_fwd", "rmsnorm_fwd"),
@@ -57,11 +54,12 @@ def measured(command: list[str]) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--examples", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
-    options = ["--device", "cpu", "--no-config", "--seconds", "600"]
+    options = ["--device", given.device, "--no-config", "--seconds", "600"]
     options += ["--examples", str(given.examples), "--seed", str(given.seed)]
     rows = []
     for kernel, op in KERNELS:
@@ -78,7 +76,7 @@ def main() -> None:
         row["ratio"] = {k: round(row["untrusted"][k] / row["plain"][k], 2) for k in ("wall", "processor")}
         print(json.dumps(row))
         rows.append(row)
-    facts = {"verify-norm": __version__, "torch": torch.__version__, "date": str(datetime.now(UTC).date())}
+    facts = environment(given.device)
     if given.out:
         text = json.dumps(
             {"examples": given.examples, "seed": given.seed, "runs": rows, "environment": facts}, indent=1

@@ -446,6 +446,14 @@ def test_right_operators():
     assert said(load("layernorm_bwd"), replace(ROWS, effect=ways.OPERATORS)) == []
 
 
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError("CUDA error: unknown")])
+def test_a_gpu_that_others_disturb_is_no_fault_of_an_operator(monkeypatch, error):
+    made = operator(f"disturbed_{type(error).__name__}", doubled, torch.empty_like)
+    monkeypatch.setattr(torch.library, "opcheck", lambda *args, **kwargs: {"test_schema": error})
+    with pytest.raises(RuntimeError, match="CUDA"):  # the check is left out, or the case is examined again
+        said(after(lambda x, *y: made(x)), replace(ROWS, effect=ways.OPERATORS))
+
+
 def test_operators_that_torch_registers_as_it_compiles_are_its_own():
     captures.traced(lambda x: x.to(torch.float16))(torch.ones(2))  # for which Dynamo imports torch's DTensor
     made = {name: definition._init_fn.__module__ for name, definition in custom_ops.OPDEFS.items()}

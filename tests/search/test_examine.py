@@ -14,6 +14,7 @@ from verify_norm.core.check_names import CHECK_NAMES
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.running.patience import LostError
+from verify_norm.search import examine as examining
 from verify_norm.search.examine import NO_ROOM, Examined, examine, examine_in
 from verify_norm.search.search import replay
 
@@ -21,6 +22,7 @@ FULL = [
     torch.OutOfMemoryError("CUDA out of memory."),  # torch's allocator
     RuntimeError("CUDA error: out of memory\nSearch for `cudaErrorMemoryAllocation'"),  # CUDA's own
     RuntimeError("Triton Error [CUDA]: out of memory"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
 ]
 
 
@@ -162,15 +164,17 @@ def test_a_process_that_is_dead_is_replaced_and_one_that_is_not_is_kept():
         assert runner.renewed == dead
 
 
-def test_a_call_of_ours_that_fails_in_cuda_is_made_again_in_a_new_process():
-    """Other processes can cause it, as by a GPU whose memory is full; twice it is an error of this tool."""
+def test_a_call_of_ours_that_fails_in_cuda_is_made_again_in_a_new_process(monkeypatch):
+    """Other processes can cause it, as by a GPU whose memory is full; each time it is an error of this tool."""
+    monkeypatch.setattr(examining, "PAUSES", (0.0, 0.01))
     unknown, right = RuntimeError("CUDA error: unknown error"), Examined(SMALL, looked=("accuracy",))
-    runner = Lonely(unknown, right)
-    assert examine_in(runner, SMALL, CHECK_NAMES, 1.0) == replace(right, looked=("accuracy", "crash"))
-    assert runner.renewed == 1
+    for often in (1, 2):
+        runner = Lonely(*[unknown] * often, right)
+        assert examine_in(runner, SMALL, CHECK_NAMES, 1.0) == replace(right, looked=("accuracy", "crash"))
+        assert runner.renewed == often
     fault = RuntimeError("CUDA error: an illegal memory access was encountered")  # the kernel's, seen late
     for errors, isolated in (
-        ((unknown, unknown), True),
+        ((unknown,) * 3, True),
         ((unknown,), False),
         ((RuntimeError("no"),), True),
         ((fault,), True),

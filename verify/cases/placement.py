@@ -20,7 +20,13 @@ GAP = 3  # elements: an odd gap, in which rows lose their alignment
 GUARD = 64  # elements on each side: more than one vector load, less than what would cost time
 BEYOND = 2**16  # elements: an offset that 16 bits do not hold
 FAR = 2**31  # elements: the first offset that 32 bits do not hold
-FULL = "CUDA error: out of memory", "CUDA driver error: out of memory", "Triton Error [CUDA]: out of memory"
+FULL = (
+    "CUDA error: out of memory",
+    "CUDA driver error: out of memory",
+    "Triton Error [CUDA]: out of memory",
+    "CUDA error: CUBLAS_STATUS_ALLOC_FAILED",
+)
+FAULTS = "illegal memory access", "misaligned address", "device-side assert", "illegal instruction"  # of a kernel
 FAR_ROWS = 1024  # at most: each touches a page of memory or two
 
 _TORCH = {name: getattr(torch, name) for name in FORMATS if hasattr(torch, name)}
@@ -215,10 +221,16 @@ def release(device: str) -> None:
 
 
 def full(error: BaseException | None) -> bool:
-    """Return whether an error says that GPU memory is full, by torch's allocator, by CUDA's own or by Triton."""
+    """Return whether an error says that GPU memory is full, by torch's allocator, CUDA's own, Triton or cuBLAS."""
     return isinstance(error, torch.OutOfMemoryError) or (
         isinstance(error, RuntimeError) and str(error).startswith(FULL)
     )
+
+
+def failed_in_cuda(error: BaseException) -> bool:
+    """Return whether a call failed in CUDA by no fault of a kernel, as what another process does to a GPU may cause."""
+    text = str(error)
+    return isinstance(error, RuntimeError) and text.startswith("CUDA error") and not any(w in text for w in FAULTS)
 
 
 def taken_by_others(error: BaseException, device: torch.device) -> bool:

@@ -1,5 +1,6 @@
 """One kernel on one case: runs the checks and returns their results as small frozen data."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,7 +27,7 @@ from verify_norm.running.runners import Runner
 from verify_norm.running.surroundings import left
 
 PRELOAD = "verify_norm.search.preload"  # what a child that examines cases has imported
-FAULTS = "illegal memory access", "misaligned address", "device-side assert", "illegal instruction"  # of a kernel
+PAUSES = 0.0, 2.0, 10.0  # seconds before a case is examined again, while another process disturbs the GPU
 NO_ROOM = "the case does not fit into GPU memory"
 
 
@@ -85,12 +86,12 @@ def examine_in(
     """Return `examine` of the runner's kernel; in a child process, a crash or a hang becomes a finding "crash".
 
     A check may run the kernel again, near the case. If it crashes there, the other checks run without that check. If a
-    call of this tool fails in CUDA, a new process examines the case once more.
+    call of this tool fails in CUDA, a new process examines the case again, up to three times.
     The case may take `timeout` seconds, and more where the kernel may build; `left` are the seconds of the run, and
     `further` those that one further run of a large case may take.
     """
     lost: list[Finding] = []
-    again = False
+    pauses = iter(PAUSES)
     while True:
         try:
             given = spec, checks, runner.device, runner.announce, contract, further
@@ -106,10 +107,10 @@ def examine_in(
                 return Examined(spec, findings=tuple(lost), looked=("crash",) * bool(lost), hung=error.hung)
             continue
         except RuntimeError as error:  # of CUDA, in a call of ours: what another process does to the GPU may cause it
-            of_kernel = any(words in str(error) for words in FAULTS)
-            if again or of_kernel or not str(error).startswith("CUDA error") or not runner.fresh():
+            pause = next(pauses, None)
+            if pause is None or not placement.failed_in_cuda(error) or not runner.fresh():
                 raise
-            again = True
+            time.sleep(pause)
             continue
         if examined.dead:
             runner.fresh()
