@@ -26,6 +26,7 @@ from pathlib import Path
 from third_party_judgements import JUDGEMENTS, Judgement
 
 from verify_norm.core import serial
+from verify_norm.core.errors import Exit
 from verify_norm.core.finding import Finding
 from verify_norm.core.results import Report
 from verify_norm.report import documents
@@ -75,6 +76,8 @@ def run(options: argparse.Namespace) -> int:
             str(options.timeout),
             "--seed",
             str(options.seed),
+            "--workers",
+            str(options.workers),
             "--json",
             str(path),
         ]
@@ -82,8 +85,10 @@ def run(options: argparse.Namespace) -> int:
         environment = {**os.environ, **dict([ALONE.split("=")]), "NO_COLOR": "1"}
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         verdict = {0: "pass", 1: "FAIL", 2: "none"}.get(done.returncode, f"status {done.returncode}")
-        last = done.stderr.strip().splitlines()[-1:] if done.returncode not in (0, 1) else []
-        return f"{verdict} {name} in {time.perf_counter() - started:.0f} s {' '.join(last)}".rstrip()
+        wanted = {0: 0, 1: 0, Exit.INTERNAL: 40}.get(done.returncode, 1)  # lines: a traceback of ours is for us
+        last = done.stderr.strip().splitlines()[-wanted:] if wanted else []
+        newline = "\n"
+        return f"{verdict} {name} in {time.perf_counter() - started:.0f} s {newline.join(last)}".rstrip()
 
     with ThreadPoolExecutor(options.jobs) as pool:
         for line in pool.map(one, names(options.kernels)):
@@ -221,6 +226,7 @@ def main() -> int:
     running.add_argument("--timeout", type=float, default=60.0, help="seconds for one case; torch.compile is slow")
     running.add_argument("--seed", type=int, default=0)
     running.add_argument("--jobs", type=int, default=2)
+    running.add_argument("--workers", type=int, default=1, help="processes of each run")
     commands.add_parser("table")
     options = parser.parse_args()
     return table() if options.command == "table" else run(options)

@@ -254,6 +254,7 @@ def _liger_rms_gradients(
     return gradients(lambda x, w: LigerRMSNormFunction.apply(x, w, eps, offset, mode, in_place), dy, x, weight)
 
 
+@torch.compiler.disable  # a function that Dynamo has traced keeps what it saves elsewhere
 def saving(function: Callable[..., Any], x: Tensor, *rest: Any) -> tuple[tuple[Tensor, ...], tuple[Any, ...]]:
     """Return what an autograd function returns, and what it saves for its backward."""
     with torch.enable_grad():

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from norms import layernorm
 
 from verify_norm.cases import make
 from verify_norm.cases.corners import corners
@@ -268,3 +269,16 @@ def test_a_race_that_few_runs_of_a_large_case_show(monkeypatch):
     calls.clear()
     assert not found(racing, replace(SPEC, shape=(252, 66), further=()))  # whose truth takes longer than runs of it
     assert len(calls) == 1
+
+
+def test_long_sums_of_a_wrong_type_are_left_to_signature():
+    """They are compared with no truth, in any of the runs."""
+
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        y, mean, rstd = layernorm()(x, weight, bias, eps, normalized_shape)
+        return y, mean.half(), rstd
+
+    spec, kernel = CaseSpec(shape=(2, 600)), Kernel("k", "layernorm_fwd", run=layernorm_fwd, contract=ATOMIC)
+    result = execute(kernel, make.case(spec, OPS[kernel.op], ATOMIC))
+    assert [f.output for f in CHECKS["signature"].function(result)] == ["mean"]
+    assert not [f for f in CHECKS["determinism"].function(result) if isinstance(f, Finding)]

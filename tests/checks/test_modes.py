@@ -2,6 +2,7 @@
 
 import sys
 import threading
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -438,6 +439,53 @@ def test_what_is_compiled_already_is_left_as_it_is():
     finally:
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
+
+
+@contextmanager
+def compiling(function):
+    """The function as torch.compile makes it anew for each mode, by a backend that changes the process as it does."""
+
+    def backend(graph, inputs):
+        sys.setrecursionlimit(sys.getrecursionlimit() + 1000)
+        return graph.forward
+
+    limit = sys.getrecursionlimit()
+    try:
+        yield torch.compile(function, backend=backend, dynamic=False)
+    finally:
+        sys.setrecursionlimit(limit)
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+
+
+def another_order_without_gradients(x, weight, bias, eps, normalized_shape):
+    if torch.is_grad_enabled():
+        return right(x, weight, bias, eps, normalized_shape)[0]
+    return torch.nn.functional.layer_norm(x, normalized_shape, weight, bias, eps)
+
+
+def another_bias_without_gradients(x, weight, bias, eps, normalized_shape):
+    return right(x, weight, bias if torch.is_grad_enabled() else None, eps, normalized_shape)[0]
+
+
+def test_what_torch_compile_makes_for_each_mode_is_held_to_its_bound():
+    way, spec = "under torch.no_grad()", replace(ROWS, shape=(40, 60))
+    assert said(another_order_without_gradients, way, spec) != {}
+    with compiling(another_order_without_gradients) as compiled:
+        assert said(compiled, way, spec) == {}
+    with compiling(another_bias_without_gradients) as compiled:
+        assert set(said(compiled, way, spec)) == {"y"}
+
+
+def test_an_effect_of_every_call_in_a_mode():
+    def deeper(x, weight, bias, eps, normalized_shape):
+        if not torch.is_grad_enabled():
+            sys.setrecursionlimit(sys.getrecursionlimit() + 1000)
+        return right(x, weight, bias, eps, normalized_shape)
+
+    limit = sys.getrecursionlimit()
+    assert "sys.getrecursionlimit() changes" in said(deeper, "under torch.no_grad()")[None]
+    assert sys.getrecursionlimit() == limit
 
 
 DIFFERENTIABLE = {

@@ -211,7 +211,7 @@ def _untouched(size: int, dtype: str, device: str) -> torch.Tensor | None:
         return None
 
 
-def release(device: str) -> None:
+def release(device: torch.device | str) -> None:
     """Return torch's cached GPU memory to the device if it is large, as after a case with layout "far".
 
     Other processes rely on free memory, as `_untouched` does.
@@ -259,7 +259,7 @@ class WhereItFits:
         return full(error)
 
 
-def _kept(device: str) -> int:
+def _kept(device: torch.device | str) -> int:
     """Return the bytes of a GPU that torch caches without using them."""
     return torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
 

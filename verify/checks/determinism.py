@@ -71,7 +71,7 @@ def _lost(run: Run, again: Run) -> Iterator[Difference]:
     """
     if run.kernel.contract.deterministic or not sums.told(run):
         return
-    there = {name: replace(output, got=got) for name, output, got in _pairs(run, again)}
+    there = {**run.outputs, **{name: replace(output, got=got) for name, output, got in _pairs(run, again)}}
     for first, one in zip(sums.equations(run), sums.equations(replace(run, outputs=there)), strict=True):
         if isinstance(one, sums.LongSum) and (one.ratio > 1).any() and (first.ratio <= 1).all():
             index, count = judge.worst(one.ratio), int((one.ratio > 1).sum())

@@ -10,13 +10,12 @@ import torch
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.modes import COMPILED, in_mode
 from verify_norm.checks.relations import leaks, operators
-from verify_norm.checks.relations.rerun import cheap, rerun
+from verify_norm.checks.relations.rerun import cheap, lasting, rerun
 from verify_norm.core import ways
 from verify_norm.core.finding import Finding, Tried
 from verify_norm.core.run import Run
 from verify_norm.loading import modules
 from verify_norm.running import guards
-from verify_norm.running.state import OF_IMPORTS
 
 
 @check()
@@ -33,10 +32,7 @@ def effects(run: Run) -> Iterator[Finding | Tried]:
     the compiled kernel calls; whether anything grows with each call; whether BatchNorm in training counts each batch
     once.
     """
-    words = run.effects
-    if any(word.startswith(OF_IMPORTS) for word in words):
-        again = rerun(run, whole=True).effects
-        words = tuple(word for word in words if word in again or not word.startswith(OF_IMPORTS))
+    words = lasting(run.effects, lambda: rerun(run, whole=True))
     damaged = tuple(f"{damage.buffer} is written to" for damage in run.damage)  # `memory` reports it
     for word in words:
         if not word.startswith(damaged):

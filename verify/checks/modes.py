@@ -14,7 +14,7 @@ from verify_norm.cases import make
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations import wrapping
 from verify_norm.checks.relations.equations import Equation, compared
-from verify_norm.checks.relations.rerun import Difference, beyond, cheap, differences, element, rerun, steady
+from verify_norm.checks.relations.rerun import Difference, beyond, cheap, differences, element, lasting, rerun, steady
 from verify_norm.core import judge, ways
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.finding import Finding, NoData, Tried
@@ -91,7 +91,8 @@ def modes(run: Run) -> Iterator[Finding | NoData | Tried]:
     replay of a CUDA graph, in a forward each set of inputs that require gradients. A copy of a module gives the same
     bits too: by copy, by pickle, or by state_dict. A kernel may refuse a mode in words about gradients, and need not be
     capturable. Under torch.compile, with deterministic algorithms and with other numbers of threads an output must be
-    within its bound; so must the sample of a batch under torch.func.vmap. What Dynamo cannot trace runs as usual; what
+    within its bound; so must the sample of a batch under torch.func.vmap, and in every mode an output of a kernel that
+    torch.compile makes, since it makes another program for each. What Dynamo cannot trace runs as usual; what
     raises under vmap is refused. With float64 as torch's default type an output may be float64, and to raise is to
     refuse; where torch may multiply matrices in TF32, sums of products may be as coarse. Under autocast an output may
     have another type: it must be within the bound of its type or of bfloat16, the coarser one. What gives other bits in
@@ -109,26 +110,27 @@ def modes(run: Run) -> Iterator[Finding | NoData | Tried]:
 
 def _differing(run: Run, mode: Mode) -> Iterator[Difference | Tried]:
     """Yield the mode, unless it is refused; what differs in it, and what a call does there that it does not usually."""
-    cast = mode is AUTOCAST
+    cast, bounded = mode is AUTOCAST, mode in WITHIN or captures.in_use()
     within = (lambda case: nullcontext()) if mode in BARE else None
     there = replace(run, kernel=_promising(in_mode(mode, run), mode))
-    other = rerun(there, within=within, truth=cast or mode in WITHIN, whole=True)
+    again = partial(rerun, there, within=within, truth=cast or bounded, whole=True)
+    other = again()
     if other.refused or (not cast and DECLINED.search(other.problem or "")):
         if mode in REFUSABLE:
             yield Tried(f"{mode.words} (refused)")
         return
     yield Tried(mode.words, other.operators)
     other = _taken_for_usual(run, other) if mode is WIDER else other
-    compare = beyond if mode in WITHIN else differences
+    compare = beyond if bounded else differences
     yield from _cast(run, other) if cast else compare(run, other, ("as usual", mode.words))
     damaged = {d.buffer: d for d in other.damage if d.buffer not in {seen.buffer for seen in run.damage}}
     for name, damage in damaged.items():
         yield Difference(damage.output, f"{mode.words} it writes to {name}: {damage.count} bytes are changed")
     if mode in BARE:  # torch itself changes the process
         return
-    for effect in other.effects:
-        if effect not in run.effects and effect.partition(" ")[0] not in damaged:
-            yield Difference(None, f"{mode.words} {effect}; a call must leave it as it was")
+    new = [word for word in other.effects if word not in run.effects and word.partition(" ")[0] not in damaged]
+    for effect in lasting(new, again):
+        yield Difference(None, f"{mode.words} {effect}; a call must leave it as it was")
 
 
 def _modes(run: Run) -> tuple[Mode, ...]:

@@ -19,6 +19,12 @@ LOST_STREAM = "'torch.Stream' object has no attribute"  # Dynamo gives torch.Str
 WARM = 3  # calls before a capture, which compile and choose what a kernel compiles and chooses once
 
 
+def in_use() -> bool:
+    """Return whether this process runs code that torch.compile has made, for the kernel itself."""
+    dynamo: Any = sys.modules.get("torch._dynamo.utils")
+    return bool(dynamo and dynamo.counters["frames"]["ok"])
+
+
 def traced(function: Function) -> Function:
     """Return the function under torch.compile with backend "eager": Dynamo traces it, torch's own operators run it.
 
@@ -31,7 +37,7 @@ def traced(function: Function) -> Function:
     def run(*args: Any, **kwargs: Any) -> Any:
         from torch import _dynamo  # whose import takes a second
 
-        if _dynamo.utils.counters["frames"]["ok"]:
+        if in_use():
             raise RefusedError("torch.compile is in use in this process")
         _leave_out()
         silent = logging.root.manager.disable
@@ -91,6 +97,7 @@ def replayed(function: Function) -> Function:
                 function(**given)
         usual.wait_stream(beside)
         write(others)
+        placement.release(usual.device)  # a capture cannot: the memory of an earlier case would be lost to it
         try:
             with torch.cuda.graph(graph, stream=beside):  # its own is of the device of the first capture
                 returned = function(**given)

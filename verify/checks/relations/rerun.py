@@ -1,6 +1,6 @@
 """Further runs of a kernel: the same case again, or with other values, rows or poison; and how two runs differ."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from math import prod
@@ -20,6 +20,7 @@ from verify_norm.core.judge import identical
 from verify_norm.core.run import Case, Output, Run
 from verify_norm.core.spec import CaseSpec
 from verify_norm.running.execute import execute, results
+from verify_norm.running.state import OF_IMPORTS
 
 ELEMENTS = {"cpu": 2**12, "cuda": 2**19}  # of x: so many always run again, and more where that takes little time
 TIMED = (
@@ -130,6 +131,16 @@ def rerun(
 def once_more(run: Run, *, whole: bool = False) -> Callable[..., Run]:
     """Return the function that runs a kernel and a case once more, as `rerun` does."""
     return execute if whole or run.effects else results
+
+
+def lasting(words: Collection[str], again: Callable[[], Run]) -> tuple[str, ...]:
+    """Return the effects of a call without those that an import, or a compiler of torch, has in a first call alone.
+
+    `again` makes the same call once more; it is asked only where there may be such effects.
+    """
+    first = [word for word in words if word.startswith(OF_IMPORTS)]
+    stay = again().effects if first else ()
+    return tuple(word for word in words if word not in first or word in stay)
 
 
 def on_rows(run: Run, index: NDArray[np.intp]) -> Run | None:
