@@ -34,7 +34,7 @@ from verify_norm.report import documents
 RESULTS = Path(__file__).parent / "results" / "third_party"
 DOCUMENT = Path(__file__).parents[1] / "kernels" / "adapters" / "THIRD_PARTY.md"
 BEGIN, END = "<!-- printed by benchmarks/third_party.py table -->", "<!-- end of the printed tables -->"
-DEVICES = {"cpu": "On a CPU", "h200": "On an H200"}
+DEVICES = {"cpu": "On a CPU", "gpu": "On a GPU"}
 ALONE = "OMP_NUM_THREADS=1"  # torch's CPU kernels sum by threads
 SHORT = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}
 
@@ -168,16 +168,9 @@ def table() -> int:
         if not mine:
             continue
         found = list(reports(device))
+        lines += [f"### {words}", "", *environments(found), ""]
         versions_there = json.loads((RESULTS / device / "versions.json").read_text())
-        environment = found[0].environment
-        lines += [
-            f"### {words}",
-            "",
-            f"{environment['device']}, {environment['date']}: "
-            + ", ".join(f"{name} {number}" for name, number in versions_there.items())
-            + ".",
-            "",
-        ]
+        lines += [", ".join(f"{name} {number}" for name, number in versions_there.items()) + ".", ""]
         lines += ["| | kernel | op | found by | largest error/bound | judgement |", "|--:|---|---|---|---|---|"]
         for row in mine:
             number = rows.index(row) + 1
@@ -209,10 +202,19 @@ def table() -> int:
     return bool(wrong)
 
 
+def environments(found: list[Report]) -> Iterator[str]:
+    """Yield a line for each device and date of the reports, with its kernels where there are several."""
+    by: dict[str, list[str]] = {}
+    for report in found:
+        by.setdefault(f"{report.environment['device']}, {report.environment['date']}", []).append(report.kernel)
+    for place, kernels in by.items():
+        yield f"- {place}: " + (", ".join(f"`{name}`" for name in kernels) if len(by) > 1 else "all of these") + "."
+
+
 def replay(row: Row, device: str) -> str:
     first = row.findings[0]
     line = serial.spec_text(row.kernel, first.spec)
-    return f"verify-norm replay '{line}'" if device == "h200" else f"{ALONE} verify-norm replay '{line}' --device cpu"
+    return f"verify-norm replay '{line}'" if device == "gpu" else f"{ALONE} verify-norm replay '{line}' --device cpu"
 
 
 def main() -> int:

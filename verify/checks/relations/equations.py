@@ -26,10 +26,12 @@ class Equation:
 
     @property
     def ratio(self) -> Array:
-        """|left − right| / tolerance, inf where a number is missing or a tolerance of 0 is exceeded."""
+        """|left − right| / tolerance, inf where a number is missing or a tolerance of 0 is exceeded.
+
+        Equal infinities agree: whether they are right is a question of another check.
+        """
         with np.errstate(invalid="ignore", divide="ignore"):
-            off = np.abs(self.left - self.right)
-            ratio = np.where(off == 0, 0.0, off / self.tolerance)
+            ratio = np.where(self.left == self.right, 0.0, np.abs(self.left - self.right) / self.tolerance)
         return np.where(np.isfinite(self.tolerance), np.where(np.isnan(ratio), np.inf, ratio), 0.0)
 
 
