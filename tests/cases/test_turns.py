@@ -77,10 +77,11 @@ def test_drawn_cases_name_each_way_and_dear_ones_in_their_shares():
         mean = sum(usual) / max(len(usual), 1)
         assert all(abs(number - mean) < 4.5 * sqrt(mean) for number in usual)  # as counts of random draws are
     modes = Counter(spec.mode for spec in specs)
-    assert modes[ways.COMPILED] == pytest.approx(8000 / ways.DEAR[ways.COMPILED], rel=0.1)
-    small = Counter(turns.named(CaseSpec((2, 3)), offered, number).mode for number in range(1000))
+    small = Counter(turns.named(CaseSpec((2, 3)), offered, number).mode for number in range(8000))
     assert set(small) == {ways.QUICK, *ways.DEAR}
-    assert small[ways.COMPILED] == pytest.approx(1000 / ways.DEAR[ways.COMPILED], rel=0.2)
+    for way, share in ways.SELDOM.items():
+        assert modes[way] == pytest.approx(8000 / share, rel=0.25)
+        assert small[way] == pytest.approx(8000 / share, rel=0.25)
     assert turns.named(CaseSpec((2, 3), further=("memory",)), offered, 7) == CaseSpec((2, 3), further=("memory",))
 
 

@@ -134,7 +134,7 @@ def test_what_is_wrong_already_is_left_out(check):
 
 def test_what_saturates_hides_an_error():
     form = power.FORMATS["float8_e4m3fn"]
-    errors = [power.crossing(np.array([448.0, 1.0]), np.zeros(2), form, np.ones(2, bool), sign) for sign in SIGNS]
+    errors = power.crossings(np.array([448.0, 1.0]), np.zeros(2), form, np.ones(2, bool))
     assert np.isinf(errors)[:, 0].all()
     assert (np.array(errors)[:, 1] <= 2.0**-4).all()
 

@@ -59,6 +59,23 @@ def test_rounding_agrees_with_torch(name):
     assert np.array_equal(FORMATS[name].round(values), torchs)
 
 
+def test_rounding_to_float32_is_to_the_nearest_with_ties_to_even():
+    """Of numbers of every magnitude, subnormal ones among them, and of what is next to the largest."""
+    form, bits = FORMATS["float32"], np.random.default_rng(0).integers(0, 0x7F800000, 20_000).astype(np.int32)
+    lower = np.concatenate([[0, 1, 0x7FFFFF, 0x7F7FFFFE], bits[bits < 0x7F7FFFFF]]).astype(np.int32)
+    below, above = (some.view(np.float32).astype(np.float64) for some in (lower, lower + 1))
+    for share, nearest in ((0.49, below), (0.5, np.where(lower % 2, above, below)), (0.51, above)):
+        between = below + share * (above - below)
+        for sign in (1.0, -1.0):
+            assert np.array_equal(form.round(sign * between), sign * nearest)
+    assert np.signbit(form.round(np.array([-0.0, -(2.0**-160), 2.0**-160]))).tolist() == [True, True, False]
+    tie = form.largest + form.ulp(form.largest) / 2
+    assert form.round(np.array([np.nextafter(tie, 0), tie, -tie, np.inf])).tolist() == [
+        form.largest,
+        *np.inf * np.array([1, -1, 1]),
+    ]
+
+
 def test_rounding_does_not_round_twice():
     # Just above the middle of two bfloat16 numbers, by less than float32 holds: through float32 it would fall to even.
     value = np.array([1 + 2.0**-8 + 2.0**-40])
@@ -138,12 +155,9 @@ def test_constants_are_those_of_the_formats(name):
     assert (form.name, form.dtype.name, form.dtype.itemsize * 8) == (name, name, info.bits)
     assert (form.largest, form.smallest_normal, 2 * form.u) == (info.max, info.smallest_normal, info.eps)
     assert 2.0**form.emax <= form.largest < 2 * (2.0**form.emax)
-    assert form.steps.shape == (2048,)
-    assert (form.steps[0], form.steps[1023], form.steps[-1]) == (
-        info.smallest_subnormal,
-        info.eps,
-        2.0 ** (form.emax - form.precision + 1),
-    )
+    step = 2.0 ** (form.emax - form.precision + 1)
+    of = np.array([0.0, -0.0, 2.0**-1074, 1.0, -1.0, info.max, 2.0**1023, np.inf, -np.inf, np.nan])
+    assert form.ulp(of).tolist() == [*[info.smallest_subnormal] * 3, info.eps, info.eps, *[step] * 5]
 
 
 def test_rounding_of_nothing_and_of_what_is_beyond_float64_says_nothing():

@@ -20,6 +20,7 @@ from torch import Tensor
 
 FLOAT = torch.float64
 TYPES = {np.dtype(np.float64): FLOAT, np.dtype(np.int64): torch.int64, np.dtype(np.bool_): torch.bool}
+HELD = TYPES | {np.dtype(np.float32): torch.float32}  # of this type are only arrays that are being rounded
 
 Function = Callable[..., Any]
 
@@ -65,7 +66,7 @@ UFUNCS: dict[str, Function] = {name: getattr(torch, name) for name in f"{_OF_ANY
 FLOATS = {*_OF_FLOATS.split(), "rint", "power", "frexp", "ldexp", "erf", "erfc (vectorized)"}  # integers become float64
 FUNCTIONS: dict[Any, Function] = {
     np.where: lambda mask, one, other: torch.where(mask.to(torch.bool), one, other),
-    np.clip: lambda values, low, high: torch.minimum(torch.maximum(values, low), high),
+    np.clip: torch.clamp,
     np.zeros_like: torch.zeros_like,
     np.ones_like: torch.ones_like,
     np.full_like: lambda values, number: torch.full_like(values, float(number)),
@@ -84,13 +85,15 @@ FUNCTIONS: dict[Any, Function] = {
     np.stack: lambda values: torch.stack([value.tensor.to(FLOAT) for value in values]),
 }
 LAST_AS_IT_IS = (np.full_like, np.broadcast_to, np.take_along_axis)  # its last argument is a number, shape or axis
+NUMBERS = (bool, int, float, np.generic)
+ZEROS = {repr(zero): zero for zero in (0, 0.0, -0.0, False)}
 METHODS = {getattr(np, name): name for name in ("sum", "mean", "max", "min", "any", "all", "argmax", "ravel")}
 
 _constants: dict[tuple[int, torch.device], tuple[Any, Tensor]] = {}  # arrays that nobody may write, on a device
 
 
 class DeviceArray(NDArrayOperatorsMixin):
-    """A tensor of float64, int64 or bool that NumPy's functions accept; arrays and numbers beside it join it there."""
+    """A tensor of a type of HELD that NumPy's functions accept; arrays and numbers beside it join it there."""
 
     __slots__ = ("__weakref__", "tensor")
 
@@ -101,9 +104,9 @@ class DeviceArray(NDArrayOperatorsMixin):
         """Return a tensor that torch combines with this one; what is no array, number or boolean stays as it is."""
         if isinstance(value, DeviceArray):
             return value.tensor
-        if isinstance(value, bool | int | float | np.generic):
+        if isinstance(value, NUMBERS):
             number: Any = value.item() if isinstance(value, np.generic) else value
-            return _number(type(number).__name__, repr(number), self.tensor.device)
+            return _number(number or repr(number), type(number).__name__, self.tensor.device)
         if not isinstance(value, np.ndarray):
             return value
         return self._joined(value[()]) if value.ndim == 0 else on_device(value, self.tensor.device).tensor
@@ -125,7 +128,7 @@ class DeviceArray(NDArrayOperatorsMixin):
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if function in METHODS and isinstance(args[0], DeviceArray):
             return getattr(args[0], METHODS[function])(*args[1:], **kwargs)
-        if function not in FUNCTIONS or kwargs.keys() - {"minlength", "return_inverse"}:
+        if function not in FUNCTIONS or (kwargs and kwargs.keys() - {"minlength", "return_inverse"}):
             return function(*in_memory(args), **in_memory(kwargs))
         whole = function in LAST_AS_IT_IS
         given = [*map(self._joined, args[:-1]), args[-1]] if whole else [self._joined(value) for value in args]
@@ -152,11 +155,11 @@ class DeviceArray(NDArrayOperatorsMixin):
     @property
     def dtype(self) -> np.dtype[Any]:
         """The type of the elements, as NumPy names it."""
-        return next(ours for ours, theirs in TYPES.items() if theirs == self.tensor.dtype)
+        return next(ours for ours, theirs in HELD.items() if theirs == self.tensor.dtype)
 
     def astype(self, dtype: Any, copy: bool = True) -> DeviceArray:
         """Return the elements in another type; itself, without `copy`, where it has that type."""
-        kind = TYPES[np.dtype(dtype)]
+        kind = HELD[np.dtype(dtype)]
         return self if self.tensor.dtype == kind and not copy else DeviceArray(self.tensor.to(kind, copy=copy))
 
     def view(self, dtype: Any) -> DeviceArray:
@@ -287,10 +290,12 @@ def _tensor(values: Any, device: Any) -> Tensor:
 
 
 @lru_cache(maxsize=2**12)
-def _number(kind: str, text: str, device: torch.device) -> Tensor:
-    """Return a number in a device's memory: by one of the host torch divides as by its reciprocal, rounded twice."""
-    value = text == "True" if kind == "bool" else float(text) if kind == "float" else int(text)
-    return torch.tensor(value, dtype=TYPES[np.dtype(kind)], device=device)
+def _number(number: Any, kind: str, device: torch.device) -> Tensor:
+    """Return a number in a device's memory: by one of the host torch divides as by its reciprocal, rounded twice.
+
+    Zeros, of which some are equal, come as text.
+    """
+    return torch.tensor(ZEROS.get(number, number), dtype=TYPES[np.dtype(kind)], device=device)
 
 
 def in_memory(value: Any) -> Any:

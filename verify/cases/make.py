@@ -2,8 +2,11 @@
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cache
 from math import prod
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -17,6 +20,7 @@ from verify_norm.reference.statistics_rounding import Given
 Exact = Mapping[str, Array | None]
 JUDGES = frozenset({"cuda"})  # the types of devices that compute truth and bound, where NumPy takes longer
 LARGE = 2**17  # elements of x: a GPU starts some 200 operations, and takes 3 ms for it, which NumPy takes for these
+KEPT = 2**25 - 2**16  # bytes: just under the largest block that moves glibc's thresholds
 POISONS = {"nan": np.nan, "finite": 4096.0}  # in gaps, guards and fresh allocations: code may pass over NaN
 
 
@@ -108,6 +112,7 @@ def _one_tensor(spec: CaseSpec, op: Op, contract: Contract, exact: Exact) -> tup
 
 def truths(spec: CaseSpec, op: Op, contract: Contract, exact: Exact) -> dict[str, Expected | None]:
     """Return the truth of every output at these exact inputs, with its error bound; None where there is no output."""
+    _keep_freed_memory()
     with np.errstate(all="ignore"):  # the inputs contain NaN, infinities and overflow; the checks judge them
         values = call(op.reference, offer(spec, op, contract, exact))
     deltas = errors(spec, op, contract, exact)
@@ -117,6 +122,18 @@ def truths(spec: CaseSpec, op: Op, contract: Contract, exact: Exact) -> dict[str
         else Expected(value, delta, _dtype(tensor, contract, spec), contract.saturate)
         for tensor, value, delta in zip(op.outputs, values, deltas, strict=True)
     }
+
+
+@cache
+def _keep_freed_memory() -> None:
+    """Make the C library keep the memory of freed arrays for the next ones, once for the process.
+
+    NumPy makes an array of every intermediate. By default glibc returns the memory of each large one to the system, and
+    a page fault for every 4 KB of the next costs more than the arithmetic. Freeing one block raises the sizes from
+    which it does so (M_MMAP_THRESHOLD of mallopt(3)). Nothing touches this block, so it takes no memory. Elsewhere this
+    does nothing.
+    """
+    np.empty(KEPT, np.uint8)
 
 
 def errors(spec: CaseSpec, op: Op, contract: Contract, exact: Exact, *, given: bool = False) -> tuple[Any, ...]:
@@ -147,9 +164,23 @@ def call(function: Callable[..., Any], offered: Mapping[str, Any]) -> Any:
 
 def named(function: Callable[..., Any], offered: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of the offered arguments that the function's signature names; all of them for **kwargs."""
+    try:
+        names = _named[function]
+    except (KeyError, TypeError):  # a TypeError of what has no hash, or no weak reference
+        names = _names(function)
+        with suppress(TypeError):
+            _named[function] = names
+    return {name: value for name, value in offered.items() if names is None or name in names}
+
+
+def _names(function: Callable[..., Any]) -> frozenset[str] | None:
+    """Return the names of a function's parameters; None if it takes any."""
     parameters = inspect.signature(function).parameters
     every = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
-    return {name: value for name, value in offered.items() if every or name in parameters}
+    return None if every else frozenset(parameters)
+
+
+_named: WeakKeyDictionary[Callable[..., Any], frozenset[str] | None] = WeakKeyDictionary()  # a look takes 20 µs
 
 
 def attributes(spec: CaseSpec, op: Op) -> dict[str, Any]:

@@ -65,8 +65,12 @@ def drawn(spec: CaseSpec, number: int, op: Op) -> CaseSpec:
 
 
 def named(spec: CaseSpec, offered: ways.Offered, number: int) -> CaseSpec:
-    """Return the case with the ways of its further runs that a random number stands for."""
-    return ways.named(spec, offered, lambda field, some: ways.turn(some, crc32(f"{field} {number}".encode())))
+    """Return the random case with the ways of its further runs that a random number stands for."""
+
+    def chosen(field: str, some: tuple[str, ...]) -> str:
+        return ways.turn(some, crc32(f"{field} {number}".encode()), ways.SELDOM)
+
+    return ways.named(spec, offered, chosen)
 
 
 def in_turn(specs: Iterable[CaseSpec], offered: ways.Offered) -> list[CaseSpec]:

@@ -25,7 +25,7 @@ from verify_norm.checks.relations.equations import arithmetic_of, compared
 from verify_norm.checks.relations.rerun import small
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS, Array, Format
-from verify_norm.core.finding import SIGNS, Sign, SmallestError
+from verify_norm.core.finding import SIGNS, SmallestError
 from verify_norm.core.run import Expected, Output, Run
 
 
@@ -45,26 +45,27 @@ def smallest(run: Run, names: Collection[str]) -> Iterator[SmallestError]:
         row = index[:-1] or index
         change = changes.get(name)
         dropped = None if change is None else _shows(output, expected, change)
-        for sign in SIGNS:
-            errors = u + crossing(expected.value, expected.delta, FORMATS[expected.dtype], live, sign)
-            everything, one_row, one = np.stack([errors[at].min() for at in (..., row, index)]).tolist()
-            yield SmallestError(name, sign, everything, one_row, one, dropped)
+        of_signs = crossings(expected.value, expected.delta, FORMATS[expected.dtype], live)
+        least = np.stack([errors[at].min() for errors in of_signs for at in (..., row, index)])  # a GPU's in one copy
+        for sign, (everything, one_row, one) in zip(SIGNS, least.reshape(-1, 3).tolist(), strict=True):
+            yield SmallestError(name, sign, u + everything, u + one_row, u + one, dropped)
 
 
-def crossing(value: Array, delta: Array, form: Format, live: NDArray[np.bool_], sign: Sign) -> Array:
-    """Return the e from which |value|·(1 + sign·e) rounds to nothing that is a rounding of value ± delta.
+def crossings(value: Array, delta: Array, form: Format, live: NDArray[np.bool_]) -> tuple[Array, Array]:
+    """Return, for each of SIGNS, the e from which |value|·(1 + sign·e) rounds to no rounding of value ± delta.
 
     It is inf where an element is not `live`, and where a saturated result may hide the error.
 
     >>> form = FORMATS["bfloat16"]  # beside 1, the next number is 2**-7 above and 2**-8 below
-    >>> one, exact, live = np.array([1.0]), np.array([0.0]), np.array([True])
-    >>> [float(crossing(one, exact, form, live, sign)[0]).hex() for sign in SIGNS]
+    >>> [float(e[0]).hex() for e in crossings(np.array([1.0]), np.array([0.0]), form, np.array([True]))]
     ['0x1.0000000000000p-8', '0x1.0000000000000p-9']
     """
     size = np.abs(value)
-    last = form.round(size + sign * delta)  # the farthest number that passes
-    away = sign * (last - size) + 0.5 * form.ulp(last if sign > 0 else np.nextafter(last, -inf))
-    return np.where(live & (form.round(size + delta) < form.largest), away / size, inf)
+    highest, lowest = form.round(size + delta), form.round(size - delta)  # the farthest numbers that pass
+    above = highest - size + 0.5 * form.ulp(highest)
+    below = size - lowest + 0.5 * form.ulp(np.nextafter(lowest, -inf))
+    live = live & (highest < form.largest)
+    return np.where(live, above / size, inf), np.where(live, below / size, inf)
 
 
 def looks(run: Run) -> bool:

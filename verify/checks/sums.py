@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.power import crossing
+from verify_norm.checks.power import crossings
 from verify_norm.checks.relations.equations import (
     Equation,
     arithmetic_of,
@@ -41,9 +41,9 @@ class LongSum(Equation):
     def smallest(self, run: Run) -> Iterator[SmallestError]:
         """Yield the smallest errors of all elements that show in one of them."""
         live, form = np.isfinite(self.tolerance) & (self.right != 0), format_of(run, self.output)
-        for sign in SIGNS if live.any() else ():
-            errors = crossing(self.right, self.delta, form, live, sign)
-            yield SmallestError(self.output, sign, float(errors.min()) + arithmetic_of(run).u)
+        if live.any():
+            for sign, errors in zip(SIGNS, crossings(self.right, self.delta, form, live), strict=True):
+                yield SmallestError(self.output, sign, float(errors.min()) + arithmetic_of(run).u)
 
 
 def _applies(op: Op) -> bool:

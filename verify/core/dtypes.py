@@ -1,6 +1,6 @@
 """Floating-point formats: names, constants, ulp, and exact rounding of float64 values."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -11,6 +11,7 @@ from verify_norm.core.errors import one_of
 from verify_norm.core.spec import Beyond
 
 Array = NDArray[np.float64]
+EXPONENT = 0x7FF << 52  # the bits of a float64 that alone are the power of two at or below it
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,6 @@ class Format:
     emax: int
     largest: float
     dtype: np.dtype[np.generic]
-    steps: Array = field(repr=False, compare=False)  # the ulp for each of the 2048 exponent fields of a float64
 
     @property
     def u(self) -> float:
@@ -45,25 +45,24 @@ class Format:
         >>> FORMATS["bfloat16"].ulp(np.array([1.0, 1.99, 2.0, 0.0])).tolist()
         [0.0078125, 0.0078125, 0.015625, 9.183549615799121e-41]
         """
-        floats: Any = value if hasattr(value, "view") else np.asarray(value, np.float64)
-        exponent = floats.astype(np.float64, copy=False).view(np.int64) >> 52 & 0x7FF
-        step: Array
-        if hasattr(exponent, "tensor"):  # a device array, which takes over this function of NumPy's
-            step = np.take_along_axis(self.steps, exponent.ravel(), 0).reshape(exponent.shape)
-        else:
-            step = self.steps.take(exponent)
+        binade: Any = (_floats(value).view(np.int64) & EXPONENT).view(np.float64)  # of a subnormal number 0
+        step: Array = np.clip(binade, 2.0**self.emin, 2.0**self.emax) * 2.0 ** (1 - self.precision)
         return step
 
     def round(self, value: Array) -> Array:
         """Return the nearest number of this format, ties to even, as float64; an infinity beyond the largest.
 
-        Exact, because it scales by powers of two; a conversion through float32 would round twice.
+        Exact, because it scales by powers of two; a conversion through float32 would round twice. To float32 itself
+        NumPy and torch convert with one rounding, in a tenth of the time.
 
         >>> FORMATS["float16"].round(np.array([1 + 2**-11, 1 + 3 * 2**-11, 65519.9, 65520.0])).tolist()
         [1.0, 1.001953125, 65504.0, inf]
         """
-        step = self.ulp(value)
         with np.errstate(invalid="ignore", over="ignore"):
+            if self.name == "float32":
+                converted: Array = _floats(value).astype(np.float32).astype(np.float64)
+                return converted
+            step = self.ulp(value)
             rounded: Array = np.rint(value / step) * step
             here = not hasattr(rounded, "tensor")  # to look at a device array takes longer than to go on
             if here and -self.largest <= rounded.min(initial=0.0) and rounded.max(initial=0.0) <= self.largest:
@@ -93,20 +92,23 @@ class Format:
         return same
 
 
+def _floats(value: Any) -> Any:
+    """Return an array of float64: the value itself if it is one, in whatever memory."""
+    return value.astype(np.float64, copy=False) if hasattr(value, "view") else np.asarray(value, np.float64)
+
+
 def _format(name: str) -> Format:
     dtype = np.dtype(getattr(ml_dtypes, name) if hasattr(ml_dtypes, name) else name)
     info = ml_dtypes.finfo(dtype)
     largest, precision = float(info.max), info.nmant + 1
     emin, emax = int(info.minexp), int(np.frexp(largest)[1]) - 1
-    steps = np.ldexp(1.0, np.clip(np.arange(2048) - 1023, emin, emax) - precision + 1)
-    steps.setflags(write=False)
-    return Format(name, precision, emin, emax, largest, dtype, steps)
+    return Format(name, precision, emin, emax, largest, dtype)
 
 
 FLOATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 FORMATS = {name: _format(name) for name in FLOATS}
 FORMATS |= {name: _format(name) for name in ("float4_e2m1fn", "float8_e8m0fnu")}  # of a quantized y, and of its scales
-FORMATS["int8"] = Format("int8", 1, 0, 0, 127.0, np.dtype(np.int8), np.ones(2048))  # of a quantized y: an ulp is 1
+FORMATS["int8"] = Format("int8", 1, 0, 0, 127.0, np.dtype(np.int8))  # of a quantized y: an ulp is 1
 KERNEL_DTYPES = ("float32", "float16", "bfloat16")  # the types that x can have
 ALIASES = {"fp64": "float64", "fp32": "float32", "f32": "float32", "bf16": "bfloat16"}
 ALIASES |= {"fp16": "float16", "half": "float16"}

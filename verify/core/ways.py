@@ -66,8 +66,11 @@ WAYS = {
     "effect": (GROWTH, COUNTED, OPERATORS),
     "series": (NEW_TENSORS, SAME_TENSORS),
 }
-# Modes that cost as much as all others together: of the cases that try a mode, one of so many tries this one.
+# Modes that cost as much as all others together: of a table's cases that try a mode, one of so many tries this one.
 DEAR = {COMPILED: 5, REPLAYED: 12}
+# The same of random cases. A trace by Dynamo takes as long as some twenty of them, and the table and all pairs of
+# choices have met it with every type, layout and size before.
+SELDOM = {**DEAR, COMPILED: 60}
 AT_ONCE = {"mode": 2**8, "autograd": 2**7}  # elements of x: a case of so few takes all ways that are quick
 PARAMETERS = ("weight", "bias")  # of a module
 LEAVES = ("x", "residual", "weight", "bias", "gate", "scale", "shift")  # what a forward pass differentiates
@@ -180,13 +183,13 @@ def named(spec: CaseSpec, offered: Offered, choose: Callable[[str, tuple[str, ..
     return replace(spec, **chosen)
 
 
-def turn(values: tuple[str, ...], number: int) -> str:
+def turn(values: tuple[str, ...], number: int, shares: Mapping[str, int] = DEAR) -> str:
     """Return the value whose turn it is: a dear one in its share of the numbers, the others equally often.
 
     >>> [turn(("a", "b", COMPILED), number) for number in range(5)]
     ['a', 'b', 'under torch.compile', 'a', 'b']
     """
-    for way, share in DEAR.items():
+    for way, share in shares.items():
         if way in values:
             turns, place = divmod(number, share)
             if place == share // 2:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
 from math import prod
 
 import numpy as np
@@ -16,7 +15,6 @@ from verify_norm.core.spec import Contract
 from verify_norm.testing.arguments import Call
 
 BLOCK = 2**16  # elements of x in one part: an array of float64 then takes half a megabyte
-KEPT = 2**25 - 2**16  # bytes: just under the largest block that moves glibc's thresholds
 Truths = Mapping[str, Expected | None]
 
 
@@ -25,7 +23,6 @@ def truths(call: Call, contract: Contract) -> Truths:
 
     A kernel may use these, or compute its own.
     """
-    _keep_freed_memory()
     parts = [make.truths(part.spec, call.op, contract, part.exact) for part in _parts(call)]
     found = {name: _whole(call, name, [part[name] for part in parts]) for name in parts[0]}
     if not call.given or (call.op.view == "channels" and not call.spec.training):
@@ -36,17 +33,6 @@ def truths(call: Call, contract: Contract) -> Truths:
     with_given = make.errors(call.spec, call.op, contract, {**call.exact, **known}, given=True)
     pairs = zip(found.items(), with_given, strict=True)
     return {name: e and replace(e, delta=np.maximum(e.delta, delta)) for (name, e), delta in pairs}
-
-
-@cache
-def _keep_freed_memory() -> None:
-    """Make the C library keep the memory of freed arrays for the next ones, once for the process.
-
-    NumPy makes an array of every intermediate. By default glibc returns the memory of each to the system, and a page
-    fault for every 4 KB of the next costs twice the arithmetic. Freeing one block raises the sizes from which it does
-    so (M_MMAP_THRESHOLD of mallopt(3)). Nothing touches this block, so it takes no memory. Elsewhere this does nothing.
-    """
-    np.empty(KEPT, np.uint8)
 
 
 def _parts(call: Call) -> list[Call]:
