@@ -158,7 +158,13 @@ WRONG = [  # a kernel, its operator, the case, what is off in it, and the case w
         "dx",
         {"dy_layout": "expanded"},
     ),
-    (one_position_for_all, "groupnorm_fwd", {**GROUPS, "x_layout": "expanded_inner"}, "y", {"x_layout": "expanded_last"}),
+    (
+        one_position_for_all,
+        "groupnorm_fwd",
+        {**GROUPS, "x_layout": "expanded_inner"},
+        "y",
+        {"x_layout": "expanded_last"},
+    ),
     (
         without_the_stride_of_samples,
         "layernorm_fwd",
