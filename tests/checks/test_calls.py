@@ -79,7 +79,7 @@ def test_what_is_kept_by_one_input_and_depends_on_another(spec):
         def add_rmsnorm_fwd(x, residual, weight, eps):
             total = x + residual
             key = tuple(t.numpy().tobytes() for name, t in {"x": x, "residual": residual}.items() if name in names)
-            rstd = kept.setdefault(key, (total.square().mean(-1, keepdim=True) + eps).rsqrt())
+            rstd = kept.setdefault((*key, eps), (total.square().mean(-1, keepdim=True) + eps).rsqrt())
             return total * rstd * (1 if weight is None else weight), total, rstd.flatten()
 
         return add_rmsnorm_fwd
@@ -98,13 +98,35 @@ def test_what_a_backward_keeps_by_dy_and_depends_on_x():
         def rmsnorm_bwd(dy, x, weight, rstd):
             key = dy.numpy().tobytes(), weight.numpy().tobytes(), x.numpy().tobytes() if whole else None
             g, xhat = dy * weight, x * rstd[:, None]
-            c = kept.setdefault(key, (g * xhat).mean(-1, keepdim=True))
+            c = kept.setdefault((*key, rstd.numpy().tobytes() if whole else None), (g * xhat).mean(-1, keepdim=True))
             return rstd[:, None] * (g - xhat * c), (dy * xhat).sum(0)
 
         return rmsnorm_bwd
 
     assert told(kept_by(True), "rmsnorm_bwd", ROWS) == []
     assert any("in which x alone" in message for message in told(kept_by(False), "rmsnorm_bwd", ROWS))
+
+
+def test_what_is_kept_by_all_tensors_and_depends_on_eps():
+    def kept_by(whole):
+        kept = {}
+
+        def rmsnorm_fwd(x, weight, eps):
+            key = "rstd", x.numpy().tobytes(), eps if whole else None
+            rstd = kept.setdefault(key, (x.square().mean(-1, keepdim=True) + eps).rsqrt())
+            return x * rstd * weight, rstd.flatten()
+
+        def rmsnorm_bwd(dy, x, weight, rstd):
+            key = "xhat", x.numpy().tobytes(), rstd.numpy().tobytes() if whole else None
+            xhat = kept.setdefault(key, x * rstd[:, None])
+            g = dy * weight
+            return rstd[:, None] * (g - xhat * (g * xhat).mean(-1, keepdim=True)), (dy * xhat).sum(0)
+
+        return rmsnorm_fwd, rmsnorm_bwd
+
+    for right, wrong in zip(kept_by(True), kept_by(False), strict=True):
+        assert told(right, right.__name__, ROWS) == []
+        assert any("eps alone was another" in message for message in told(wrong, wrong.__name__, ROWS))
 
 
 def test_a_converted_bias_kept_by_its_sum():

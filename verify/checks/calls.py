@@ -114,20 +114,23 @@ def _others(run: Run) -> Exact:
 def _values(run: Run, other: Exact) -> Iterator[Difference]:
     """Yield what is wrong where all tensors get new values or one alone does, or where they were almost the same."""
     found = list(_overwritten(_Held(run), other, "all tensors"))
-    for exact, words in one_alone(run, other):
-        found = found or list(_almost_the_same(run, exact, words, in_place=True))
+    for spec, exact, words in one_alone(run, other):
+        found = found or list(_almost_the_same(run, exact, words, in_place=spec))
     for name in nudged(run):
         for exact, words in almost_the_same(run, name):
             found = found or list(_almost_the_same(run, exact, words))
     yield from found
 
 
-def _almost_the_same(run: Run, exact: Exact, words: str, *, in_place: bool = False) -> Iterator[Difference]:
-    """Yield what is wrong in a call with these values after the run's: a cache may look at some, a sum, few digits."""
+def _almost_the_same(run: Run, exact: Exact, words: str, *, in_place: CaseSpec | None = None) -> Iterator[Difference]:
+    """Yield what is wrong in a call with these values after the run's: a cache may look at some, a sum, few digits.
+
+    They are in new tensors, or, with the spec of their case, in those of the call before.
+    """
     case, held, before = run.case, _Held(run), _built(run, {})
     held(before)
     device, contract = case.device, run.kernel.contract
-    after = make.build(case.spec, case.op, contract, device, exact, truth=True, poison=case.poison)
+    after = make.build(in_place or case.spec, case.op, contract, device, exact, truth=True, poison=case.poison)
     again = held(_placed(before, after) if in_place else after)
     found = _beyond(run, again, f"after a call in which {words}")
     yield from (one for one in found if one.output is not None and _kept(run, again, one.output))
@@ -181,10 +184,13 @@ def _overwritten(held: _Held, changed: Exact, which: str) -> Iterator[Difference
 
 def _placed(before: Case, after: Case) -> Case:
     """Return the second case in the tensors of the first one, of which those are overwritten that differ."""
+    arguments = {**after.arguments}
     for name, tensor in after.arguments.items():
-        if isinstance(tensor, torch.Tensor) and not placement.same_bits(before.arguments[name], tensor):
-            placement.overwrite(before.arguments[name], tensor)
-    return replace(after, arguments=before.arguments)
+        if isinstance(tensor, torch.Tensor):
+            arguments[name] = before.arguments[name]
+            if not placement.same_bits(before.arguments[name], tensor):
+                placement.overwrite(before.arguments[name], tensor)
+    return replace(after, arguments=arguments)
 
 
 def _alone(run: Run, changed: Exact, spec: CaseSpec | None = None) -> Run:

@@ -39,17 +39,22 @@ def almost_the_same(run: Run, name: str) -> Iterator[tuple[dict[str, Array | Non
         yield {**case.exact, name: placement.shared(form.round(changed), layout)}, words
 
 
-def one_alone(run: Run, other: dict[str, Array | None]) -> Iterator[tuple[dict[str, Array | None], str]]:
-    """Yield inputs of which one alone has these other values, and what they were before in words; two of a case.
+def one_alone(run: Run, other: dict[str, Array | None]) -> Iterator[tuple[CaseSpec, dict[str, Array | None], str]]:
+    """Yield cases whose inputs are the run's but for one, and what that was before in words; two of a case.
 
     What is made of several inputs may be kept by some of them. The new values are larger, so that statistics that are
     kept show. Two inputs that are one tensor change together, and saved statistics with their x.
     """
     case, op = run.case, run.case.op
+    another = replace(case.spec, eps=1.0 if case.spec.eps < 0.5 else 1e-3)
+    takes = "eps" in op.attrs and run.kernel.fitted(another) == another and run.kernel.refuses(another) is None
     pair = geometry.one_tensor(case.spec, op) or ()
     inputs = {t.name: t for t in op.inputs if t.role != "saved" or t.extent == "data"}
     names = [(name,) for name in inputs if case.exact.get(name) is not None and name not in pair]
-    for together in turns.from_variant(case.spec, [*names, *[pair] * bool(pair)])[:ALONE]:
+    for together in turns.from_variant(case.spec, [*names, *[pair] * bool(pair), *[("eps",)] * takes])[:ALONE]:
+        if together == ("eps",):
+            yield another, case.exact | make.saved(another, op, case.exact), "eps alone was another"
+            continue
         one = inputs[together[0]]
         values, form = other[one.name], FORMATS[geometry.input_dtype(one, case.spec)]
         assert values is not None
@@ -59,7 +64,7 @@ def one_alone(run: Run, other: dict[str, Array | None]) -> Iterator[tuple[dict[s
         exact = {**case.exact, **dict.fromkeys(together, values)}
         if op.forward and one.name in ("x", "residual_out"):
             exact |= make.saved(case.spec, op, exact)
-        yield exact, f"{' and '.join(together)} alone had other values"
+        yield case.spec, exact, f"{' and '.join(together)} alone had other values"
 
 
 def nudged(run: Run) -> tuple[str, ...]:
