@@ -14,6 +14,7 @@ from verify_norm.core.spec import LAYOUTS, CaseSpec
 
 DTYPES = ("float32", "float16", "bfloat16")
 SOME = ["rmsnorm_fwd", "layernorm_bwd", "add_rmsnorm_bwd", "groupnorm_bwd", "instancenorm_fwd", "batchnorm_fwd"]
+REPEATED = "expanded_middle", "expanded_inner"  # of three dimensions and more
 # Values that no case has together: each a part of the name of one value, and of the other.
 IMPOSSIBLE = (
     (" weight", "no weight"),  # the layout of what is not there
@@ -40,6 +41,7 @@ IMPOSSIBLE = (
     ("slice", "0 spatial dimensions"),
     ("swapped", "0 leading dimensions"),  # of three dimensions and more
     ("swapped", "0 spatial dimensions"),
+    *((layout, f"0 {which} dimensions") for layout in REPEATED for which in ("leading", "spatial")),
     ("channel_slice", "positions ≤ 1"),
     ("far", "samples ≤ 1"),  # a stride of one sample
     ("under autocast", "dtype float16"),  # it is tried in one 16-bit type
@@ -93,7 +95,7 @@ def test_types_and_layouts_meet_every_length_and_option_by_threes():
             assert dtype == "float32" or {s.weight_dtype for s in met} >= {None, "float32"}
     layouts = {(s.x_layout, s.dy_layout) for s in shown}  # x without a variance hides where dy is
     placed = set(LAYOUTS) - {"contiguous", "loose"}  # which other layouts are too, where they do not apply to the shape
-    assert layouts >= {(x, dy) for x in placed - {"scalar", "expanded_last"} for dy in placed}
+    assert layouts >= {(x, dy) for x in placed - {"scalar", "expanded_last", "expanded_inner"} for dy in placed}
 
 
 def test_what_hides_the_rest_does_not_let_it_meet():

@@ -54,6 +54,12 @@ def test_layouts_are_what_they_are_called():
     assert tensor("expanded").stride() == (0, 1)
     assert tensor("scalar").stride() == (0, 0)
     assert tensor("expanded_last").stride() == (1, 0)
+    for dimensions, layout in ((1, 2), "expanded_middle"), ((2, 3), "expanded_inner"):
+        x, seen = torch.zeros(2, 3, 4, 5, requires_grad=True), []
+        x.register_hook(seen.append)
+        summed = x.sum(dimensions)
+        summed.backward(torch.ones_like(summed))
+        assert tensor(layout, x.shape).stride() == seen[0].stride()
     longer = torch.zeros(2, 3 + placement.GAP, 5, 4)
     assert tensor("swapped", (2, 3, 5)).stride() == torch.empty(3, 2, 5).transpose(0, 1).stride()
     assert tensor("swapped_last", (2, 3, 5)).stride() == torch.empty(2, 5, 3).transpose(1, 2).stride()

@@ -130,6 +130,18 @@ def unshifted(x, scale, shift, weight, eps, normalized_shape, weight_offset):
     return z * (1 + scale) + (0 if shift is scale else shift), rstd
 
 
+def one_row_for_all(dy, x, weight, bias, mean, rstd, eps, normalized_shape):
+    if dy.dim() > 2 and dy.stride(-2) == 0 and dy.stride(0) != 0:
+        dy = dy[:1].expand(dy.shape)
+    return layernorm_bwd()(dy, x, weight, bias, mean, rstd, eps, normalized_shape)
+
+
+def one_position_for_all(x, weight, bias, num_groups, eps):
+    if x.dim() == 4 and x.stride()[2:] == (0, 0) and x.stride(1):
+        x = x[:, :1].expand(x.shape)
+    return groupnorm()(x, weight, bias, num_groups, eps)
+
+
 TOKENS = {"modulation": "token"}
 GROUPS = {"shape": (2, 4, 3, 5), "num_groups": 2}
 WRONG = [  # a kernel, its operator, the case, what is off in it, and the case without the choice
@@ -139,6 +151,20 @@ WRONG = [  # a kernel, its operator, the case, what is off in it, and the case w
     (otherwise_as_a_module_begins, "layernorm_fwd", {"weight_data": "initial"}, "y", {"weight_data": "one"}),
     (right_where_it_is_tested, "layernorm_fwd", {"x_layout": "own"}, "y", {"x_layout": "contiguous"}),
     (without_the_last_stride, "layernorm_bwd", {"dy_layout": "expanded_last"}, "dx", {"dy_layout": "expanded"}),
+    (
+        one_row_for_all,
+        "layernorm_bwd",
+        {"shape": (2, 3, 8), "dy_layout": "expanded_middle"},
+        "dx",
+        {"dy_layout": "expanded"},
+    ),
+    (
+        one_position_for_all,
+        "groupnorm_fwd",
+        {**GROUPS, "x_layout": "expanded_inner"},
+        "y",
+        {"x_layout": "expanded_last"},
+    ),
     (
         without_the_stride_of_samples,
         "layernorm_fwd",

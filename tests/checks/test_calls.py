@@ -40,12 +40,12 @@ def said(run, way, spec=ROWS, inferring=False, **contract):
     return {f.output: f.message for f in CHECKS["calls"].function(result) if isinstance(f, Finding)}
 
 
-def keyed_by(key):
-    """A norm that keeps its results by what `key` gives of x and weight."""
+def keyed_by(key, whole=True):
+    """A norm that keeps its results by what `key` gives of x and weight, and by all of bias."""
     kept = {}
 
     def layernorm_fwd(x, weight, bias, eps, normalized_shape):
-        mine = key(x, weight)
+        mine = key(x, weight), bias.float().numpy().tobytes() if whole else None
         if mine not in kept:
             kept[mine] = right(x, weight, bias, eps, normalized_shape), x, weight
         return tuple(t.clone() for t in kept[mine][0])
@@ -58,9 +58,89 @@ def keyed_by(key):
 )
 @pytest.mark.parametrize("spec", [ROWS, replace(ROWS, x_layout="expanded"), replace(ROWS, x_layout="every_other")])
 def test_results_kept_by_storage_or_object(key, spec):
-    found = said(keyed_by(key), "values", spec)
+    found = said(keyed_by(key, whole=False), "values", spec)
     assert "y" in found
     assert "where all tensors of the call before hold them now" in found["y"]
+
+
+def told(kernel, op, spec):
+    """What `calls` says in the cases that let each input have new values alone, of a kernel of any operator."""
+    specs = [replace(spec, call=WAYS["values"], called=ways.AS_USUAL, variant=turn) for turn in range(6)]
+    kernel = Kernel("k", op, run=kernel)
+    results = [execute(kernel, make.case(one, OPS[op], kernel.contract)) for one in specs]
+    return [f.message for result in results for f in CHECKS["calls"].function(result) if isinstance(f, Finding)]
+
+
+@pytest.mark.parametrize("spec", [ROWS, replace(ROWS, weight=False), replace(ROWS, shape=(4, 2000))])
+def test_what_is_kept_by_one_input_and_depends_on_another(spec):
+    def kept_by(*names):
+        kept = {}
+
+        def add_rmsnorm_fwd(x, residual, weight, eps):
+            total = x + residual
+            key = tuple(t.numpy().tobytes() for name, t in {"x": x, "residual": residual}.items() if name in names)
+            rstd = kept.setdefault((*key, eps), (total.square().mean(-1, keepdim=True) + eps).rsqrt())
+            return total * rstd * (1 if weight is None else weight), total, rstd.flatten()
+
+        return add_rmsnorm_fwd
+
+    assert told(kept_by("x", "residual"), "add_rmsnorm_fwd", spec) == []
+    assert told(kept_by("x", "residual"), "add_rmsnorm_fwd", replace(spec, alias="x:residual")) == []
+    for one, other in (("x", "residual"), ("residual", "x")):
+        found = told(kept_by(one), "add_rmsnorm_fwd", spec)
+        assert any(f"after a call in which {other} alone had other values" in message for message in found)
+
+
+def test_what_a_backward_keeps_by_dy_and_depends_on_x():
+    def kept_by(whole):
+        kept = {}
+
+        def rmsnorm_bwd(dy, x, weight, rstd):
+            key = dy.numpy().tobytes(), weight.numpy().tobytes(), x.numpy().tobytes() if whole else None
+            g, xhat = dy * weight, x * rstd[:, None]
+            c = kept.setdefault((*key, rstd.numpy().tobytes() if whole else None), (g * xhat).mean(-1, keepdim=True))
+            return rstd[:, None] * (g - xhat * c), (dy * xhat).sum(0)
+
+        return rmsnorm_bwd
+
+    assert told(kept_by(True), "rmsnorm_bwd", ROWS) == []
+    assert any("in which x alone" in message for message in told(kept_by(False), "rmsnorm_bwd", ROWS))
+
+
+def test_what_is_kept_by_all_tensors_and_depends_on_eps():
+    def kept_by(whole):
+        kept = {}
+
+        def rmsnorm_fwd(x, weight, eps):
+            key = "rstd", x.numpy().tobytes(), eps if whole else None
+            rstd = kept.setdefault(key, (x.square().mean(-1, keepdim=True) + eps).rsqrt())
+            return x * rstd * weight, rstd.flatten()
+
+        def rmsnorm_bwd(dy, x, weight, rstd):
+            key = "xhat", x.numpy().tobytes(), rstd.numpy().tobytes() if whole else None
+            xhat = kept.setdefault(key, x * rstd[:, None])
+            g = dy * weight
+            return rstd[:, None] * (g - xhat * (g * xhat).mean(-1, keepdim=True)), (dy * xhat).sum(0)
+
+        return rmsnorm_fwd, rmsnorm_bwd
+
+    for right, wrong in zip(kept_by(True), kept_by(False), strict=True):
+        assert told(right, right.__name__, ROWS) == []
+        assert any("eps alone was another" in message for message in told(wrong, wrong.__name__, ROWS))
+
+
+def test_a_converted_bias_kept_by_its_sum():
+    def kept_by(key):
+        kept = {}
+
+        def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+            return right(x, weight, kept.setdefault(key(bias), bias.clone()), eps, normalized_shape)
+
+        return layernorm_fwd
+
+    assert told(kept_by(lambda bias: bias.float().numpy().tobytes()), "layernorm_fwd", ROWS) == []
+    found = told(kept_by(lambda bias: bias.double().sum().item()), "layernorm_fwd", replace(ROWS, dtype="bfloat16"))
+    assert any("of bias had each other's place" in message for message in found)
 
 
 def test_a_result_kept_by_the_version_of_its_inputs_passes():
@@ -72,7 +152,8 @@ def test_a_result_kept_by_the_version_of_its_inputs_passes():
     "sample", [lambda x: (x.flatten()[0].item(), x.flatten()[-1].item()), lambda x: x.norm().item()]
 )
 def test_statistics_kept_by_a_sample_of_the_values(sample):
-    found = said(keyed_by(lambda x, w: sample(x)), "values", replace(ROWS, data="integers", dtype="float32"))
+    run = keyed_by(lambda x, w: (sample(x), w.numpy().tobytes()))
+    found = said(run, "values", replace(ROWS, data="integers", dtype="float32"))
     assert "had each other's place" in found["y"]
     assert said(keyed_by(lambda x, w: (x.numpy().tobytes(), w.numpy().tobytes())), "values") == {}
 

@@ -39,6 +39,38 @@ def test_float32_inside_float64_does_not_hide_how_dy_is_read():
     assert {f.check for f in report.findings} == {"layout"}
 
 
+@pytest.mark.parametrize(
+    ("strides", "words"),
+    [((0, 20, 4, 1), "first dimension"), ((60, 20, 4, 0), "last dimension"), ((4, 0, 0, 1), "inner dimensions")],
+)
+def test_dy_of_a_sum_over_any_dimensions_is_read_by_its_strides(strides, words):
+    class Dense(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.sin()
+
+        @staticmethod
+        def backward(ctx, dy):
+            repeated = [stride == 0 for stride in dy.stride()] == [stride == 0 for stride in strides]
+            return ctx.saved_tensors[0].cos() * (torch.ones_like(dy) if repeated else dy)
+
+    def found(function):
+        return {(f.check, f.message) for f in gradcheck(function, shapes={"x": (2, 3, 5, 4)}).findings}
+
+    assert not found(lambda x: x.sin())
+    ((check, message),) = found(lambda x: Dense.apply(x))
+    assert check == "layout"
+    assert f"expanded along its {words}" in message
+
+
+def test_an_input_may_be_among_the_outputs():
+    assert gradcheck(lambda x: (x, x.square()), shapes={"x": (4, 5)}).ok
+    assert gradcheck(lambda x: torch.nn.functional.dropout(x, 0.0), shapes={"x": (4, 5)}).ok
+    wrong = gradcheck(lambda x: (x, x.detach() * x), shapes={"x": (4, 5)})
+    assert {f.check for f in wrong.findings} == {"value"}
+
+
 def test_precision_is_that_of_a_narrower_arithmetic():
     def precision(function, dtype):
         points = {"x": torch.linspace(-3, 3, 40, dtype=torch.float64).reshape(8, 5)}

@@ -39,6 +39,7 @@ HIDING = frozenset(
         *("rows ≤ 0", "samples ≤ 0", "N ≤ 1", "eps > 0.1", "data zero", "data constant", "weight zero"),
         *("subnormal x", "largest x", "dy_data zero", "special_in weight"),
         *("expanded_last x", "expanded_last residual", "expanded_last residual_out"),
+        *("expanded_inner x", "expanded_inner residual", "expanded_inner residual_out"),
     }
 )
 

@@ -41,6 +41,9 @@ CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with ru
         ((3, 4, 8), {"alias": "x:dy"}),  # two inputs are one tensor
         ((2, 4, 7), {"dy_layout": "expanded_last"}),
         ((2, 4, 7), {"dy_data": "zero", "eps": 2.0**-7}),
+        # the gradient of a sum over positions, and of one over all but the last
+        ((2, 4, 3, 5), {"dy_layout": "expanded_inner", "x_layout": "expanded_middle"}),
+        ((2, 4, 5, 3), {"dy_layout": "expanded_middle", "x_layout": "expanded_inner"}),
     ),
     "weights": (
         ((2, 4, 7, 7), {"weight_dtype": "float32"}),  # as under autocast

@@ -51,6 +51,9 @@ GROUP_CORNERS: Topics = {
         ((3, 4, 6), {"num_groups": 2, "x_layout": "expanded", "dy_layout": "offset"}),
         ((2, 4, 7), {"num_groups": 2, "dy_layout": "expanded_last"}),
         ((2, 4, 7), {"num_groups": 2, "dy_data": "zero", "eps": 2.0**-7}),
+        # the gradient of a sum over positions, and of one over all but the last
+        ((2, 4, 3, 5), {"num_groups": 2, "dy_layout": "expanded_inner", "x_layout": "expanded_middle"}),
+        ((2, 4, 5, 3), {"num_groups": 2, "dy_layout": "expanded_middle", "x_layout": "expanded_inner"}),
     ),
     "weights": (
         ((2, 4, 7, 7), {"num_groups": 2, "weight_dtype": "float32"}),

@@ -44,6 +44,8 @@ ROW_CORNERS: Topics = {
         ((5, 33), {"dy_layout": "expanded_last"}),  # the gradient of .sum(-1)
         ((4, 21), {"dy_data": "zero", "eps": 2.0**-7}),
         ((5, 70), {"dy_data": "one"}),  # the gradient of .sum(), in memory of its own
+        ((2, 3, 29), {"dy_layout": "expanded_middle", "x_layout": "expanded_middle"}),  # the gradient of .sum(1)
+        ((3, 4, 2, 5), {"dy_layout": "expanded_inner", "x_layout": "expanded_inner", "normalized_ndim": 3}),
     ),
     "weights": (
         ((7, 33), {"weight_dtype": "float32"}),  # fp32 weights with half inputs

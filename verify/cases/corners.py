@@ -74,7 +74,7 @@ def _of(op: Op, spec: CaseSpec, number: int) -> CaseSpec:
         spec = replace(spec, residual_out_layout=spec.x_layout, x_layout="contiguous", dresidual_out=number % 5 > 0)
         spec = replace(spec, dresidual_out_layout=spec.dy_layout, dy_layout=layout)
     if "weight_offset" in op.attrs and number % 4 == 3:
-        spec = replace(spec, weight_offset=0.5 if number % 16 == 3 else 1.0)  # Gemma's is 1
+        spec = replace(spec, weight_offset={3: 0.5, 11: -0.25}.get(number % 16, 1.0))  # Gemma's is 1
     if "gate" in names:
         spec = replace(spec, gate_layout=layout)
     if "shift" in names:

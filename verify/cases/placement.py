@@ -29,6 +29,14 @@ FULL = (
 FAULTS = "illegal memory access", "misaligned address", "device-side assert", "illegal instruction"  # of a kernel
 FAR_ROWS = 1024  # at most: each touches a page of memory or two
 
+# along which dimensions a layout repeats what it holds, and the rank beyond which it does
+REPEATED = {
+    "expanded": (1, slice(0, 1)),
+    "expanded_last": (1, slice(-1, None)),
+    "expanded_middle": (2, slice(1, -1)),
+    "expanded_inner": (2, slice(2, None)),
+}
+
 _TORCH = {name: getattr(torch, name) for name in FORMATS if hasattr(torch, name)}
 _BITS = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}  # torch takes bits, not ml_dtypes
 
@@ -46,7 +54,9 @@ class Placement:
 def placement(shape: tuple[int, ...], layout: str) -> Placement:
     """Return how `layout` places a tensor of this shape; contiguous if the layout does not apply to the shape.
 
-    "expanded_last" repeats one value along the last dimension, as `t[:, None].expand(M, N)`. "sequence_slice" is
+    "expanded_last" repeats one value along the last dimension, as `t[:, None].expand(M, N)`. "expanded_middle" repeats
+    the rows of one index of the first dimension, as the gradient of `.sum(1)`, "expanded_inner" one value along all
+    dimensions behind the second, as the gradient of a sum over positions. "sequence_slice" is
     `t[:, :S]` of a longer t, "channel_slice" the same of a tensor in channels_last. "swapped" is `t.transpose(0, 1)`,
     as of a sequence-first t, "swapped_last" `t.transpose(-2, -1)`, both dense. "own" is a storage of exactly these
     elements, without guards, as users have it: a kernel cannot tell by it that it is tested.
@@ -66,13 +76,15 @@ def placement(shape: tuple[int, ...], layout: str) -> Placement:
     (1073741824, 1)
     >>> placement((3, 4), "expanded_last").strides, placement((2, 4, 5), "channel_slice").strides
     ((1, 0), (35, 1, 7))
+    >>> [placement((2, 3, 4, 5), layout).strides for layout in ("expanded_middle", "expanded_inner")]
+    [(5, 0, 0, 1), (3, 1, 0, 0)]
     >>> placement((2, 3, 4), "swapped").strides, placement((2, 3, 4, 5), "swapped_last").strides
     ((4, 8, 1), (60, 20, 1, 4))
     """
     rank = len(shape)
     order = tuple(range(rank))  # from the slowest dimension to the fastest
     padded = list(shape)
-    step, front = 1, GUARD
+    step, front, repeated = 1, GUARD, range(0)
     if layout == "transposed":
         order = order[::-1]
     elif layout in ("channels_last", "channel_slice") and rank > 2:
@@ -83,8 +95,9 @@ def placement(shape: tuple[int, ...], layout: str) -> Placement:
         order = (*range(rank - 2), rank - 1, rank - 2)
     if layout in ("sequence_slice", "channel_slice") and rank > 2:
         padded[1] += GAP
-    elif layout == "expanded_last" and rank > 1:
-        padded[-1] = 1
+    elif layout in REPEATED and rank > REPEATED[layout][0]:
+        repeated = range(rank)[REPEATED[layout][1]]
+        padded = [1 if axis in repeated else n for axis, n in enumerate(shape)]
     elif layout == "row_strided" and rank > 1:
         padded[-1] += GAP
     elif layout == "every_other":
@@ -97,10 +110,8 @@ def placement(shape: tuple[int, ...], layout: str) -> Placement:
     for axis in reversed(order):
         strides[axis] = size
         size *= max(padded[axis], 1)
-    if layout == "expanded" and rank > 1:
-        strides[0] = 0
-    elif layout == "expanded_last" and rank > 1:
-        strides[-1] = 0
+    if repeated:
+        strides = [0 if axis in repeated else stride for axis, stride in enumerate(strides)]
     elif layout == "scalar":
         strides = [0] * rank
     elif layout == "loose":

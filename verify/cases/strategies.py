@@ -138,7 +138,7 @@ def specs(
         for name, tensor in names.items()
     }
     if "weight_offset" in op.attrs:
-        options["weight_offset"] = draw(_among((0.0, 1.0, 0.5)))
+        options["weight_offset"] = draw(_among((0.0, 1.0, 0.5, -0.25)))
     if any(tensor.extent == "sample" for tensor in op.inputs):
         options["modulation"] = draw(_among(axes.MODULATIONS))
         if len(shape) == 1 + ndim and draw(_among((False, True))):

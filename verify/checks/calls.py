@@ -14,7 +14,7 @@ import torch
 
 from verify_norm.cases import make, placement, transfer
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.others import almost_the_same, other_options, others_between
+from verify_norm.checks.relations.others import almost_the_same, nudged, one_alone, other_options, others_between
 from verify_norm.checks.relations.rerun import (
     Difference,
     cheap,
@@ -51,8 +51,8 @@ def _looks(run: Run) -> bool:
 def calls(run: Run) -> Iterator[Finding | NoData | Tried]:
     """A result does not depend on earlier calls, on who still holds their outputs, or on another thread.
 
-    A case tries one way of five: all inputs have new values in the same tensors, or almost the same, where two elements
-    have changed places or one is slightly larger or negated; only weight and bias have new values; many calls follow
+    A case tries one way of five: all inputs have new values in the same tensors, or one alone, or almost the same, where
+    two elements have changed places or one is slightly larger or negated; only weight and bias have new values; many calls follow
     each other, whose outputs are read again at the end, when all inputs are released; a call of another shape or type
     comes between, or one with other options; two threads call at the same time. One instance of a module serves all of
     them: its parameters are overwritten, in place, through .data, and by load_state_dict. Half of the cases call it as
@@ -112,20 +112,26 @@ def _others(run: Run) -> Exact:
 
 
 def _values(run: Run, other: Exact) -> Iterator[Difference]:
-    """Yield what is wrong where all tensors get new values, or where those of the call before were almost the same."""
+    """Yield what is wrong where all tensors get new values or one alone does, or where they were almost the same."""
     found = list(_overwritten(_Held(run), other, "all tensors"))
-    for name in ("dy" if run.case.op.forward else "x", "weight"):
+    for spec, exact, words in one_alone(run, other):
+        found = found or list(_almost_the_same(run, exact, words, in_place=spec))
+    for name in nudged(run):
         for exact, words in almost_the_same(run, name):
             found = found or list(_almost_the_same(run, exact, words))
     yield from found
 
 
-def _almost_the_same(run: Run, exact: Exact, words: str) -> Iterator[Difference]:
-    """Yield what is wrong in a call with these values after the run's: a cache may look at some, a sum, few digits."""
-    case, held = run.case, _Held(run)
-    held(_built(run, {}))
+def _almost_the_same(run: Run, exact: Exact, words: str, *, in_place: CaseSpec | None = None) -> Iterator[Difference]:
+    """Yield what is wrong in a call with these values after the run's: a cache may look at some, a sum, few digits.
+
+    They are in new tensors, or, with the spec of their case, in those of the call before.
+    """
+    case, held, before = run.case, _Held(run), _built(run, {})
+    held(before)
     device, contract = case.device, run.kernel.contract
-    again = held(make.build(case.spec, case.op, contract, device, exact, truth=True, poison=case.poison))
+    after = make.build(in_place or case.spec, case.op, contract, device, exact, truth=True, poison=case.poison)
+    again = held(_placed(before, after) if in_place else after)
     found = _beyond(run, again, f"after a call in which {words}")
     yield from (one for one in found if one.output is not None and _kept(run, again, one.output))
 
@@ -171,13 +177,20 @@ def _overwritten(held: _Held, changed: Exact, which: str) -> Iterator[Difference
     """Yield what differs where the tensors of a call get new values before the next call takes them."""
     before = _built(held.run, {})
     held(before)
-    after = _built(held.run, changed)
-    for name, tensor in after.arguments.items():
-        if isinstance(tensor, torch.Tensor):
-            placement.overwrite(before.arguments[name], tensor)
-    again = held(replace(after, arguments=before.arguments))
+    again = held(_placed(before, _built(held.run, changed)))
     words = ("with these values in new tensors", f"where {which} of the call before hold them now")
     yield from differences(_alone(held.run, changed), again, words)
+
+
+def _placed(before: Case, after: Case) -> Case:
+    """Return the second case in the tensors of the first one, of which those are overwritten that differ."""
+    arguments = {**after.arguments}
+    for name, tensor in after.arguments.items():
+        if isinstance(tensor, torch.Tensor):
+            arguments[name] = before.arguments[name]
+            if not placement.same_bits(before.arguments[name], tensor):
+                placement.overwrite(before.arguments[name], tensor)
+    return replace(after, arguments=arguments)
 
 
 def _alone(run: Run, changed: Exact, spec: CaseSpec | None = None) -> Run:

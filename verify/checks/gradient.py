@@ -125,7 +125,7 @@ def _rows(run: Run) -> Comparison:
 def _identity(run: Run, d: Array, moved: Moved, names: Any, lam: float) -> tuple[Array, Array]:
     """Return ⟨dy, ΔF⟩ − T of every row, and how far ⟨dx, d⟩ may be off."""
     expected, spec = truth(run, "dx"), run.case.spec
-    alike = spec.dy_layout in ("scalar", "expanded_last") or spec.dy_data == "ramp"  # signs of dy in a row
+    alike = spec.dy_layout in SHARED - {"expanded"} or spec.dy_data == "ramp"  # signs of dy in a row
     dy, value, own = (a.reshape(d.shape) for a in (given(run.case, "dy"), expected.value, judge.allowed(expected)))
     change, reference = moved.kernel.reshape(d.shape), moved.reference.reshape(d.shape)
     allowed, most = moved.allowed.reshape(d.shape), moved.most.reshape(d.shape)

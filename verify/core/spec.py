@@ -41,6 +41,7 @@ Seed = Annotated[int, Interval(ge=0, le=2**64 - 1)]
 LAYOUTS = (
     *("contiguous", "row_strided", "transposed", "every_other", "offset", "expanded", "channels_last", "far"),
     *("scalar", "expanded_last", "sequence_slice", "channel_slice", "own", "swapped", "swapped_last", "loose"),
+    *("expanded_middle", "expanded_inner"),
 )
 Alias = Literal[
     "",
@@ -54,7 +55,8 @@ Alias = Literal[
     "scale:shift",
 ]
 ALIASES: tuple[Alias, ...] = get_args(Alias)[1:]  # inputs of one shape and type, which a caller may give as one tensor
-SHARED = frozenset({"expanded", "scalar", "expanded_last"})  # layouts whose elements share memory
+# layouts whose elements share memory
+SHARED = frozenset({"expanded", "scalar", "expanded_last", "expanded_middle", "expanded_inner"})
 FAMILIES = (
     *("normal", "heavy", "channel", "constant", "alternating", "integers", "zero", "sorted", "ramp", "steps"),
     *("uneven", "padded"),

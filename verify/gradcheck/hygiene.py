@@ -20,6 +20,9 @@ SCALE = {"": 2.0**12, "float16": 2.0**3}  # of dy, as by a scaled loss; float16 
 EXACT = 4  # times u: how far the same sums may be off, by numbers that underflow in one of them
 FRACTIONS = (5 / 8, 6 / 8, 7 / 8)  # of dy: each is rounded anew in any arithmetic, and nothing can overflow
 
+# dimensions along which dy is repeated, as by .sum(0), .sum(-1), and a sum over those between the first and the last
+EXPANDED = (slice(0, 1), "first dimension"), (slice(-1, None), "last dimension"), (slice(1, -1), "inner dimensions")
+
 Grads = Mapping[str, Tensor | None]
 
 
@@ -57,7 +60,7 @@ def watched(subject: Subject, dy: Sequence[Tensor]) -> tuple[dict[str, Tensor | 
     kept = [d.clone() for d in dy]
     outputs = subject.call(leaves)
     names = {id(leaf): name for name, leaf in leaves.items()}
-    nodes = _nodes([y.grad_fn for y in outputs if y.requires_grad])
+    nodes = _nodes([y.grad_fn for y in outputs if y.grad_fn is not None])  # an input that it returns has none
     custom = {type(n)._forward_cls for n in nodes if isinstance(n, torch.autograd.function.BackwardCFunction)}  # type: ignore[attr-defined]
     try:
         with _recorded(custom, names, wrong):
@@ -144,9 +147,12 @@ def consistency(subject: Subject, dy: Sequence[Tensor], grads: Grads, u: Mapping
 
     found: list[GradFinding] = []
     differing("layout", "dy is not contiguous (transposed)", grads, [_transposed(d) for d in dy])
-    expanded = [d[:1].expand_as(d) if d.dim() else d for d in dy]
-    dense = gradients(subject, [e.contiguous() for e in expanded])
-    differing("layout", "dy is expanded (a stride of 0)", dense, expanded)
+    for which, words in EXPANDED:
+        if not any(range(d.dim())[which] for d in dy):
+            continue
+        expanded = [_expanded(d, which) for d in dy]
+        dense = gradients(subject, [e.contiguous() for e in expanded])
+        differing("layout", f"dy is expanded along its {words} (a stride of 0)", dense, expanded)
     factor = SCALE["float16" if "float16" in (subject.dtype, subject.inner) else ""]
     scaled = {name: None if g is None else factor * g for name, g in grads.items()}
     differing("linear", f"dy is {factor:g} times as large", scaled, [factor * d for d in dy], sums=0)
@@ -204,6 +210,12 @@ def precision(subject: Subject, dy: Sequence[Tensor], grads: Grads) -> dict[str,
                 off = (part.double() / c - whole.double()).abs()
                 shown[name] = max(shown[name], _largest(off) / _largest(whole))
     return {name: rounding if rounding > AGAIN * u else u for name, rounding in shown.items()}
+
+
+def _expanded(d: Tensor, which: slice) -> Tensor:
+    """Return a part of dy, repeated along these of its dimensions."""
+    axes = range(d.dim())[which]
+    return d[tuple(slice(0, 1 if axis in axes else None) for axis in range(d.dim()))].expand_as(d)
 
 
 def _masked(d: Tensor, parity: int) -> Tensor:

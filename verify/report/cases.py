@@ -18,6 +18,8 @@ LAYOUT_WORDS = {
     "swapped": "sequence first: `new(S, B, C).transpose(0, 1)`",
     "swapped_last": "the last two dimensions swapped: `new(B, C, S).transpose(-2, -1)`",
     "loose": "contiguous, with stride 0 along each dimension of one element",
+    "expanded_middle": "one row of each sample, repeated: `new(B, 1, C).expand(B, S, C)`",
+    "expanded_inner": "one number of each channel, repeated along all others: `new(B, S, 1).expand(B, S, C)`",
 }
 DATA_WORDS = {
     "normal": "normally distributed",

@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from verify_norm.cases import placement
+from verify_norm.cases import make, placement, turns
 from verify_norm.checks.relations.rerun import other_shape
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.run import Run
 from verify_norm.core.spec import CaseSpec
 
+ALONE = 2  # inputs of a case that get new values, one at a time
+LARGER, USUAL = 4.0, 8  # a factor of them, where x is neither large nor small (log2)
 NUDGE = 2.0**-12  # of an element: far more than rounding in float32, and less than what shows in 16 bits
 
 
@@ -35,6 +37,52 @@ def almost_the_same(run: Run, name: str) -> Iterator[tuple[dict[str, Array | Non
         changed = values.copy()
         changed.flat[[place, other]] = new
         yield {**case.exact, name: placement.shared(form.round(changed), layout)}, words
+
+
+def one_alone(run: Run, other: dict[str, Array | None]) -> Iterator[tuple[CaseSpec, dict[str, Array | None], str]]:
+    """Yield cases whose inputs are the run's but for one, and what that was before in words; two of a case.
+
+    What is made of several inputs may be kept by some of them. The new values are larger, so that statistics that are
+    kept show. Two inputs that are one tensor change together, and saved statistics with their x.
+    """
+    case, op = run.case, run.case.op
+    another = replace(case.spec, eps=1.0 if case.spec.eps < 0.5 else 1e-3)
+    takes = "eps" in op.attrs and run.kernel.fitted(another) == another and run.kernel.refuses(another) is None
+    pair = geometry.one_tensor(case.spec, op) or ()
+    inputs = {t.name: t for t in op.inputs if t.role != "saved" or t.extent == "data"}
+    names = [(name,) for name in inputs if case.exact.get(name) is not None and name not in pair]
+    for together in turns.from_variant(case.spec, [*names, *[pair] * bool(pair), *[("eps",)] * takes])[:ALONE]:
+        if together == ("eps",):
+            yield another, case.exact | make.saved(another, op, case.exact), "eps alone was another"
+            continue
+        one = inputs[together[0]]
+        values, form = other[one.name], FORMATS[geometry.input_dtype(one, case.spec)]
+        assert values is not None
+        if one.extent != "position" and abs(case.spec.log2_scale) <= USUAL and case.spec.special is None:
+            layout = geometry.layout_of(case.spec, one.name)
+            values = placement.shared(np.clip(form.round(LARGER * values), -form.largest, form.largest), layout)
+        exact = {**case.exact, **dict.fromkeys(together, values)}
+        if op.forward and one.name in ("x", "residual_out"):
+            exact |= make.saved(case.spec, op, exact)
+        yield case.spec, exact, f"{' and '.join(together)} alone had other values"
+
+
+def nudged(run: Run) -> tuple[str, ...]:
+    """Return the inputs to change slightly: x or dy, the weight, and another one in turn.
+
+    In a backward x stays, to which the saved statistics belong.
+    """
+    op, case = run.case.op, run.case
+    main = "dy" if op.forward else "x"
+    others = [
+        tensor.name
+        for tensor in op.inputs
+        if case.exact.get(tensor.name) is not None
+        and tensor.name not in (main, "weight")
+        and tensor.extent not in ("statistic", "one")
+        and (op.forward is None or tensor.role in ("cotangent", "weight"))
+    ]
+    return (main, "weight", *(turns.from_variant(case.spec, others)[:1] if others else ()))
 
 
 def other_options(run: Run) -> Iterator[CaseSpec]:
