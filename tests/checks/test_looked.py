@@ -26,12 +26,12 @@ ONE_OF_EACH_TABLE += [f"{norm}_{way}" for norm in ("groupnorm", "instancenorm", 
 
 
 @pytest.fixture
-def looked(monkeypatch):
+def looked():
     """What the checks, and the ways that some of them take, leave out in a default run of a kernel; the findings."""
 
     def of(kernel, left, ways=()):
         left, ways, findings = set(left), set(ways), []
-        for spec in default_run(OPS[kernel.op], monkeypatch, frozen=kernel.autograd):
+        for spec in default_run(OPS[kernel.op], frozen=kernel.autograd):
             asked = {*left, *(check for check, _ in ways)}
             if not asked:
                 break

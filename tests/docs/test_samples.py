@@ -121,17 +121,21 @@ def test_what_is_parsed(text, problem):
     assert problem in "".join(found)
 
 
+@pytest.fixture(scope="module")
+def made():
+    """Return the pages that are made from the code: links of the site alone, which `make docs` checks; and images."""
+    import generate
+
+    images = {samples.DOCS / "images" / name for name in ("page.png", "perf.svg")}
+    return images | {(samples.DOCS / page).resolve() for page in generate.pages()}
+
+
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)]*))?\)")
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_links_and_files_exist(name):
-    """Pages that are made from the code are links of the site alone: `make docs` checks those."""
-    import generate
-
+def test_links_and_files_exist(name, made):
     folder = (samples.ROOT / name).parent
-    made = {(samples.DOCS / page).resolve() for page in generate.pages()} | {samples.DOCS / "images" / "page.png"}
-    made |= {samples.DOCS / "images" / "perf.svg"}
     for link, anchor in LINK.findall(samples.FENCE.sub("", PAGES[name])):
         target = (folder / link).resolve()
         assert target in made or target.exists(), link

@@ -1,8 +1,11 @@
 """What a case can choose, by the declarations of operators, fields and axes: not by the code that draws."""
 
+from functools import cache
 from itertools import combinations
 from math import prod
 from typing import get_args, get_type_hints
+
+import pytest
 
 from verify_norm.cases import axes, covering, placement
 from verify_norm.core import geometry
@@ -127,10 +130,17 @@ def fits(spec, op, elements):
     return divides and len(spec.shape) >= 2 and spec.shape[1] > 0
 
 
-def default_run(op, monkeypatch, *, frozen):
-    """Yield the cases of a default run that are not random: the corner table, then a covering array made in a hurry."""
+@cache
+def in_a_hurry(op, table, *, frozen):
+    """Return the cases of a covering array beside a table, with one try for each pair: nearly all fail."""
+    with pytest.MonkeyPatch.context() as patch:
+        for tries in ("TRIES", "LAST_TRIES"):
+            patch.setattr(covering, tries, 1)
+        return covering.array.__wrapped__(op, KERNEL_DTYPES, table, frozen=frozen).rows
+
+
+def default_run(op, *, frozen):
+    """Yield the cases of a default run that are not random: the corner table, then a covering array."""
     table = tuple(table_of(op, Settings(), KERNEL_DTYPES, frozen=frozen)[0])
     yield from table
-    for tries in ("TRIES", "LAST_TRIES"):  # nearly all are made for pairs that cannot meet
-        monkeypatch.setattr(covering, tries, 1)
-    yield from covering.array.__wrapped__(op, KERNEL_DTYPES, table, frozen=frozen).rows
+    yield from in_a_hurry(op, table, frozen=frozen)

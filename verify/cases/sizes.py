@@ -2,7 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isqrt, prod
 from typing import Any
 
@@ -22,11 +22,11 @@ class Classes:
     of_what: str
     bounds: tuple[float, ...]
     examples: tuple[tuple[Any, ...], ...]
+    names: tuple[str, ...] = field(init=False)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Return the names of the classes."""
-        return (*(f"{self.of_what} ≤ {bound:g}" for bound in self.bounds), f"{self.of_what} > {self.bounds[-1]:g}")
+    def __post_init__(self) -> None:
+        names = *(f"{self.of_what} ≤ {bound:g}" for bound in self.bounds), f"{self.of_what} > {self.bounds[-1]:g}"
+        object.__setattr__(self, "names", names)
 
     def of(self, number: float) -> str:
         """Return the class of a number."""
