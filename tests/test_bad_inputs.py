@@ -121,6 +121,7 @@ OPTIONS = [  # after K
     (("--only", "eps=nan"), "cannot read 'eps=nan'"),
     (("--only", "N%8=9"), "cannot read 'N%8=9'"),
     (("--only", "dtype=int8"), "unknown dtype 'int8'"),
+    (("--only", "ndim=2,weight,ndim=3"), "only: found no case that meets both ndim=2 and ndim=3"),
     (("--op", "rmsnorm | layernorm"), "rmsnorm and layernorm are two norms"),
     (("--op", "rmsnorm | add"), "add stands behind rmsnorm: a chain begins with add or its one norm"),
     (("--op", "rmsnorm(weight_offset=nan)"), "expected a number for weight_offset, got 'nan'"),

@@ -17,7 +17,7 @@ from verify_norm.core.spec import Contract, Kernel
 from verify_norm.loading import adapt
 from verify_norm.loading.adapt import WritesError
 from verify_norm.loading.builtin import BUILTIN, PEERS, directions, infer, known, missing, unnamed
-from verify_norm.loading.domain import Own, declaration
+from verify_norm.loading.domain import Own, declaration, refuse_only
 from verify_norm.loading.entry_points import registered
 from verify_norm.loading.targets import attribute, called, imported, located, module_name, reach
 from verify_norm.loading.tuned import SIGN, parted
@@ -91,7 +91,7 @@ def load_directions(
     record = replace(record, contract=checked(contract if isinstance(contract, Contract) else record.contract))
     record = replace(record, only=only.joined(only.checked(record.only), taken))
     names = directions(record.op)
-    only.refuse_foreign(record.only, [OPS[name] for name in names])
+    refuse_only(record.only, [OPS[name] for name in names])
     forward, *backward = (_promising(replace(record, op=name), contract) for name in names)
     return [_bound(forward, target), *_gradients(backward, target, asked=op is not None)]
 
