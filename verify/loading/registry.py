@@ -1,5 +1,6 @@
 """Finds kernels by name: "layernorm_bwd", "package.module:attr" or "path/file.py:attr"; or takes a callable."""
 
+import os
 import pickle
 import sys
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from typing import Any
 
 from verify_norm.core import only
 from verify_norm.core.contracts import checked
-from verify_norm.core.errors import LIST, UsageError, first_line, one_of
+from verify_norm.core.errors import LIST, UsageError, first_line, one_of, quoted
 from verify_norm.core.known import declared, overwritten, whole
 from verify_norm.core.ops import OPS
 from verify_norm.core.own import HERE, Operator
@@ -49,6 +50,10 @@ def _registered(name: str) -> Kernel:
     if name not in found.kernels and broken:
         raise UsageError(broken[0])
     kernels = BUILTIN | PEERS | found.kernels
+    if name not in kernels and ("." in name or os.path.exists(name)):
+        raise UsageError(
+            f"unknown kernel {quoted(name)}: expected path/file.py:fn or package.module:fn, or a name of {LIST}"
+        )
     return kernels[one_of("kernel", name, kernels, see=LIST)]
 
 
@@ -83,7 +88,8 @@ def load_directions(
         target = attribute(record.target) if target is None else target
     else:
         if not callable(kernel):
-            raise UsageError(f"expected a callable, got {kernel!r:.60} of type {type(kernel).__name__}")
+            named = "expected a callable, or its name as 'path/file.py:fn'"
+            raise UsageError(f"{named}, got {kernel!r:.60} of type {type(kernel).__name__}")
         where, constants = located(kernel)
         target = kernel.func if constants and isinstance(kernel, partial) else kernel
         bind = f"{constants}{', ' * (bool(constants) and bind[:1] not in ('', '-'))}{bind}"
