@@ -242,7 +242,7 @@ def test_a_declaration_is_found_and_changes_nothing():
 @pytest.mark.parametrize(
     ("arguments", "options", "said"),
     [
-        ((3,), {}, "expected a callable, got 3 of type int"),
+        ((3,), {}, "expected a callable, or its name as 'path/file.py:fn', got 3 of type int"),
         ((lambda x: x,), {}, "cannot infer the op from the name '<lambda>': say it, as --op layernorm_fwd, or"),
         (("nothing",), {}, "unknown kernel 'nothing'"),
         ((rms, "rmsnorm"), {"checks": ["acuracy"]}, "unknown check 'acuracy' (did you mean accuracy?)"),

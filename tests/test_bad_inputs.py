@@ -79,6 +79,9 @@ KERNELS = [  # what --kernel names, what is said
     ("\x1b[2J:f", r"--kernel \u001b[2J:f: no file matches"),
     ("\udcff", r"unknown kernel '\udcff'"),
     ("layernrm_bwd", "did you mean layernorm_bwd"),
+    ("good.rmsnorm_fwd", "unknown kernel 'good.rmsnorm_fwd': expected path/file.py:fn or package.module:fn"),
+    ("folder.py/", "unknown kernel 'folder.py/': expected path/file.py:fn or package.module:fn"),
+    ("good.py::rmsnorm_fwd", "'good.py::rmsnorm_fwd' names no attribute; expected path/file.py:fn"),
     ("none.py:f", "no file none.py"),
     ("folder.py:f", "no file folder.py"),
     ("/dev/null:f", "cannot be imported"),
@@ -109,6 +112,7 @@ KERNELS = [  # what --kernel names, what is said
 K = ("--kernel", "rmsnorm_fwd", "--device", "cpu")
 OPTIONS = [  # after K
     (("--op", "rmsnorm_fw"), "unknown op 'rmsnorm_fw' (did you mean rmsnorm_fwd"),
+    (("--op", "RMSNorm"), "unknown op 'RMSNorm' (did you mean rmsnorm"),
     (("--op", "layernorm_fwd"), "rmsnorm_fwd is a kernel for rmsnorm_fwd, not for layernorm_fwd"),
     (("--bind", "[/]"), "cannot parse --bind '[/]'"),
     (("--bind", "q=x"), "q"),
@@ -121,6 +125,8 @@ OPTIONS = [  # after K
     (("--only", "eps=nan"), "cannot read 'eps=nan'"),
     (("--only", "N%8=9"), "cannot read 'N%8=9'"),
     (("--only", "dtype=int8"), "unknown dtype 'int8'"),
+    (("--dtype", "fp32", "--only", "dtype=bf16"), "rmsnorm_fwd takes bfloat16, and the run asks for float32"),
+    (("--only", "ndim=2,weight,ndim=3"), "only: found no case that meets both ndim=2 and ndim=3"),
     (("--op", "rmsnorm | layernorm"), "rmsnorm and layernorm are two norms"),
     (("--op", "rmsnorm | add"), "add stands behind rmsnorm: a chain begins with add or its one norm"),
     (("--op", "rmsnorm(weight_offset=nan)"), "expected a number for weight_offset, got 'nan'"),
@@ -218,7 +224,9 @@ COMMANDS = [
     (("replay", "3"), "the spec: expected an object"),
     (("replay", '{"shape": [2]}'), "the spec has no 'kernel'"),
     (("replay", "1" * 5000), "cannot parse the spec as JSON"),
-    (("replay",), "Missing argument"),
+    (("replay",), "replay: expected SPEC, got none; SPEC is: The JSON of a replay line"),
+    (("list", "rmsnorm"), "list: expected 0 arguments, got rmsnorm too"),
+    (("campaign", "status"), "campaign status: expected FILE, got none; FILE is: The store of a campaign"),
     (("show", "layernorm_bw"), "did you mean layernorm_bwd"),
     (("show", ":smile:[/]"), ":smile cannot be imported"),
     (("schema", "reprot"), "unknown kind of document 'reprot' (did you mean report?)"),
@@ -304,7 +312,9 @@ AUDIT = partial(verify_norm.audit, device="cpu")
 EXHAUST, NAN = partial(verify_norm.exhaust, "rmsnorm_fwd", device="cpu"), float("nan")
 SPEC = '{"kernel": "k", "shape": [2, 8]}'
 CALLS = [  # calls in Python, what they say
-    (partial(AUDIT, 3), "expected a callable, got 3"),
+    (partial(AUDIT, 3), "expected a callable, or its name as 'path/file.py:fn', got 3"),
+    (partial(AUDIT, "rmsnorm_fwd", isolate="no"), "isolate: expected True or False, got 'no'"),
+    (partial(verify_norm.kernel, print), "kernel: expected the name of an operator, as @verify_norm.kernel(op="),
     (partial(AUDIT, "\0:f"), "cannot be imported"),
     (partial(AUDIT, "rmsnorm_fwd", dtypes=[3]), "dtypes: expected a list of dtypes"),
     (partial(AUDIT, "rmsnorm_fwd", checks=3), "checks: expected a list of checks"),

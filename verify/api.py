@@ -350,6 +350,10 @@ def kernel(
     >>> fused.__verify_norm__.op
     'rmsnorm_fwd'
     """
+    if callable(op):  # a decorator without parentheses
+        raise UsageError(
+            f"kernel: expected the name of an operator, as @verify_norm.kernel(op='rmsnorm_fwd'), got {op!r:.60}"
+        )
     promised = contract or Contract()
     declared = Kernel("", op, "", contract=promised, bind=bind, forward=forward, unsupported=unsupported, only=only)
 

@@ -1,11 +1,14 @@
 """Cases are fitted to what a kernel takes: near, valid, of a size that can run, and then they stay."""
 
+import re
 from math import prod
 
 import pytest
 
 from verify_norm.cases.corners import corners
 from verify_norm.core import geometry, nearest, only
+from verify_norm.core.dtypes import KERNEL_DTYPES
+from verify_norm.core.errors import UsageError
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec
 
@@ -108,3 +111,45 @@ def test_a_batch_meets_the_clauses_too():
 )
 def test_the_nearest_case(text, op, spec, near):
     assert nearest.fit(text, spec, OPS[op]) == near
+
+
+def refused(text, *names):
+    nearest.refuse_impossible(text, [OPS[name] for name in names], lambda op: corners(op, KERNEL_DTYPES))
+
+
+@pytest.mark.parametrize(
+    "text", [*TEXTS, "N>=9999999,M>=10000", "M=0", "weight_dtype=fp32,weight_dtype=x", "dtype=bf16,bytes=2"]
+)
+def test_what_a_case_can_meet_is_not_refused(text):
+    refused(text, "layernorm_fwd", "layernorm_bwd")
+
+
+@pytest.mark.parametrize("text", [*GROUPED, "G=8,C%8=0", "N=7,C=8,G=8,ndim=3", "B=0"])
+def test_what_a_case_of_groups_can_meet_is_not_refused(text):
+    refused(text, "groupnorm_fwd")
+
+
+@pytest.mark.parametrize(
+    ("text", "op", "words"),
+    [
+        ("ndim=2,weight,ndim=3", "layernorm_fwd", "both ndim=2 and ndim=3"),
+        ("N=2^k,N%3=0", "layernorm_fwd", "both N=2^k and N%3=0"),
+        ("N%8=0,N%7=0,N<=50", "layernorm_fwd", "all of N%8=0 and N%7=0 and N<=50"),
+        ("eps>2,eps<1", "rmsnorm_bwd", "both eps>2.0 and eps<1.0"),
+        ("weight,weight=false", "rmsnorm_fwd", "both weight and weight=false"),
+        ("dtype=bf16,dtype=fp16", "rmsnorm_fwd", "both dtype=bfloat16 and dtype=float16"),
+        ("dtype=fp32,bytes<4", "rmsnorm_fwd", "both dtype=float32 and bytes<4"),
+        ("bytes=7", "rmsnorm_fwd", "bytes=7"),
+        ("G=8,C=12", "groupnorm_fwd", "both G=8 and C=12"),
+        ("training,training=false", "batchnorm_fwd", "both training and training=false"),
+    ],
+)
+def test_what_no_case_can_meet_is_refused(text, op, words):
+    with pytest.raises(UsageError, match=re.escape(f"only: found no case that meets {words}") + "$"):
+        refused(text, op)
+
+
+def test_what_one_of_two_operators_can_meet_is_not_refused():
+    refused("weight_offset=1,bias=false", "layernorm_fwd", "rmsnorm_fwd")
+    with pytest.raises(UsageError, match=r"weight_offset=1\.0 and weight_offset=0\.0"):
+        refused("weight_offset=1,weight_offset=0", "rmsnorm_fwd", "rmsnorm_bwd")

@@ -164,8 +164,8 @@ SPEC = '{"kernel": "k", "shape": [2, 3], %s}'
         ('{"kernel": 7, "shape": [1]}', "the spec's kernel: expected a name, got 7"),
         (SPEC % '"op": ["x"]', 'the spec\'s op: expected a name, got ["x"]'),
         (SPEC % '"kind": 1', "unknown field of the spec 'kind'; verify-norm schema case shows all "),
-        ('{"kernel": "k", "shape": "wide"}', "the spec: shape: Input should be a valid "),
-        (SPEC % '"x_layout": 7', "the spec: x_layout: Input should be a valid string, got 7"),
+        ('{"kernel": "k", "shape": "wide"}', "the spec: shape: expected a valid "),
+        (SPEC % '"x_layout": 7', "the spec: x_layout: expected a valid string, got 7"),
         (SPEC % '"dtype": "int8"', "unknown dtype 'int8'"),
         (SPEC % '"weight_dtype": "int8"', "unknown dtype 'int8'"),
         (SPEC % '"data": "odd"', "unknown data family 'odd'"),
@@ -230,11 +230,11 @@ def test_a_value_of_a_file_is_short_and_on_one_line():
 def test_the_first_error_of_several_is_named_by_its_place():
     with pytest.raises(ValidationError) as caught:
         TypeAdapter(dict[str, list[int]]).validate_python({"a": [1, "μ"], "b": 3})
-    assert serial.first_error(caught.value).startswith("a.1: Input should be a valid integer")
+    assert serial.first_error(caught.value).startswith("a.1: expected a valid integer")
     assert serial.first_error(caught.value).endswith(', got "μ"')
     with pytest.raises(ValidationError) as caught:
         TypeAdapter(int).validate_python("μ")
-    assert serial.first_error(caught.value).startswith("value: Input should be")
+    assert serial.first_error(caught.value).startswith("value: expected")
 
 
 def test_a_file_is_written_beside_its_target_also_where_its_owner_cannot_be_kept(folder, monkeypatch):

@@ -38,7 +38,7 @@ def test_json_is_strict_json():
         ("[]", "not a report of verify-norm"),
         ('{"a": 1}', "it has no kernel and schema"),
         (documents.dump(SHORT).replace(f'"schema": {SCHEMA}', '"schema": 99'), "schema 99; this version reads schema"),
-        (documents.dump(SHORT).replace('"cases": 9', '"cases": "many"'), "cases: Input should be a valid integer"),
+        (documents.dump(SHORT).replace('"cases": 9', '"cases": "many"'), "cases: expected a valid integer"),
     ],
 )
 def test_what_is_no_report_is_refused_in_words(broken, words):

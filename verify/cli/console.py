@@ -7,6 +7,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -59,7 +60,7 @@ def statuses() -> Iterator[None]:
 def ended_by(error: BaseException) -> Exit:
     """Say what ended a command, a mistake or Ctrl-C in one line, and return the exit status."""
     if isinstance(error, UsageError) or hasattr(error, "format_message"):
-        complain(error.format_message() if hasattr(error, "format_message") else str(error))
+        complain(_refused(error) if hasattr(error, "format_message") else str(error))
         return Exit.NOTHING
     if _interrupted or isinstance(error, (KeyboardInterrupt, typer.Abort)):
         complain("interrupted before there was a report")
@@ -69,6 +70,20 @@ def ended_by(error: BaseException) -> Exit:
     command = shlex.join(["verify-norm", *sys.argv[1:]])
     complain(f"please report it with the traceback above, the version {__version__}, and the command: {command}")
     return Exit.INTERNAL
+
+
+def _refused(error: Any) -> str:
+    """Return typer's message about a command line; of arguments, which ones the command takes."""
+    message, context = str(error.format_message()), error.ctx
+    command = context.command_path.removeprefix("verify-norm ") if context else ""
+    if message.startswith("Missing argument"):
+        name, help_ = message.split("'")[1].upper(), error.param.help.rstrip(".")
+        return f"{command}: expected {name}, got none; {name} is: {help_}"
+    if message.startswith("Got unexpected extra"):
+        count = len(context.command.collect_usage_pieces(context)) - 1
+        got = message.partition("(")[2].rpartition("(")[2].rstrip(").")
+        return f"{command}: expected {count} argument{'s' * (count != 1)}, got {got} too"
+    return message
 
 
 def complain(message: str) -> None:

@@ -40,7 +40,8 @@ def one_of(kind: str, name: str, names: Iterable[str], *, see: str = "") -> str:
     names = list(dict.fromkeys(names))
     if name in names:
         return name
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    by_letters = {one.lower(): one for one in names}
+    close = [by_letters[one] for one in difflib.get_close_matches(name.lower(), by_letters, n=3, cutoff=0.5)]
     close = [one for one in close if _likeness(name, one) > _likeness(name, close[0]) - 0.1]
     guess = f" (did you mean {alternatives(close)}?)" if close else ""
     known = f"{see} shows all {len(names)}" if see else f"there are: {', '.join(names)}"
@@ -48,7 +49,7 @@ def one_of(kind: str, name: str, names: Iterable[str], *, see: str = "") -> str:
 
 
 def _likeness(name: str, other: str) -> float:
-    return difflib.SequenceMatcher(None, other, name).ratio()
+    return difflib.SequenceMatcher(None, other.lower(), name.lower()).ratio()
 
 
 def alternatives(names: Sequence[str]) -> str:

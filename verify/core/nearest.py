@@ -1,10 +1,13 @@
 """The nearest case that a kernel takes, by the clauses of --only (`verify_norm.core.only`)."""
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import combinations
 from math import gcd, lcm, prod
 from typing import Any
 
 from verify_norm.core import geometry
+from verify_norm.core.errors import UsageError
 from verify_norm.core.only import FLAGS, MEMORY, NUMBERS, POWERS, RANKS, SIZES, WORDS, Clause, applies, read
 from verify_norm.core.spec import CaseSpec, Op
 
@@ -23,8 +26,43 @@ def fit(text: str, spec: CaseSpec, op: Op) -> CaseSpec:
     (6, 32)
     """
     clauses = [clause for clause in read(text) if applies(clause.name, op)]
-    if not clauses:
-        return spec
+    kept = _held(clauses, spec, op)
+    return _afforded(_sized(kept, clauses, op), kept)
+
+
+def refuse_impossible(text: str, ops: Iterable[Op], specs: Callable[[Op], Iterable[CaseSpec]]) -> None:
+    """Raise UsageError if no case can be fitted to the clauses; `specs` returns cases of an operator to start from.
+
+    >>> from verify_norm.core.ops import OPS
+    >>> refuse_impossible("ndim=2,N<8,N>9", [OPS["rmsnorm_fwd"]], lambda op: [CaseSpec((2, 8))])
+    Traceback (most recent call last):
+    verify_norm.core.errors.UsageError: only: found no case that meets both N<8 and N>9
+    """
+    clauses = read(text)
+    starts = [(op, {_kind(spec): spec for spec in specs(op)}.values()) for op in ops if clauses]
+
+    def possible(some: Sequence[Clause]) -> bool:
+        for op, cases in starts:
+            asked = [clause for clause in some if applies(clause.name, op)]
+            fitted = (_sized(_held(asked, spec, op), asked, op) for spec in cases)
+            if any(all(clause.holds(spec, op) for clause in asked) for spec in fitted):
+                return True
+        return False
+
+    if clauses and not possible(clauses):
+        fewer = (*combinations(clauses, 1), *combinations(clauses, 2))
+        met = next((some for some in fewer if not possible(some)), clauses)
+        all_of = {1: "", 2: "both "}.get(len(met), "all of ")
+        raise UsageError(f"only: found no case that meets {all_of}{' and '.join(map(str, met))}")
+
+
+def _kind(spec: CaseSpec) -> tuple[object, ...]:
+    """Return what fitting does not change by itself: cases that share it are fitted alike."""
+    return len(spec.shape), spec.normalized_ndim, 0 in spec.shape, spec.num_groups, spec.dtype, spec.training
+
+
+def _held(clauses: Sequence[Clause], spec: CaseSpec, op: Op) -> CaseSpec:
+    """Return the case with what the clauses say beside its sizes."""
     held: dict[str, Any] = {}
     for clause in clauses:
         if clause.name in FLAGS:
@@ -39,8 +77,7 @@ def fit(text: str, spec: CaseSpec, op: Op) -> CaseSpec:
             held["weight_dtype"] = None if clause.values[0] == "x" else clause.values[0]
         elif clause.name in NUMBERS:
             held[clause.name] = _usual(getattr(spec, clause.name), [c for c in clauses if c.name == clause.name])
-    kept = replace(spec, **held)
-    return _afforded(_sized(kept, [clause for clause in clauses if clause.name in SIZES], op), kept)
+    return replace(spec, **held)
 
 
 def _usual(value: float, clauses: list[Clause]) -> float:
@@ -55,8 +92,9 @@ def _afforded(fitted: CaseSpec, spec: CaseSpec) -> CaseSpec:
     return spec if prod(fitted.shape) > max(MOST, prod(spec.shape)) else fitted
 
 
-def _sized(spec: CaseSpec, clauses: list[Clause], op: Op) -> CaseSpec:
-    """Return the case with the nearest shape, number of groups and batch that meet the clauses."""
+def _sized(spec: CaseSpec, clauses: Sequence[Clause], op: Op) -> CaseSpec:
+    """Return the case with the nearest shape, number of groups and batch that meet the clauses about sizes."""
+    clauses = [clause for clause in clauses if clause.name in SIZES]
     if not clauses or (all(clause.holds(spec, op) for clause in clauses) and not spec.batch):
         return spec
     ranks = [clause for clause in clauses if clause.name in RANKS]

@@ -215,7 +215,7 @@ def first_error(error: ValidationError) -> str:
     """Return the first of pydantic's errors, on one line."""
     detail = error.errors()[0]
     place = ".".join(map(str, detail["loc"])) or "value"
-    return f"{place}: {detail['msg']}, got {short(detail['input'])}"
+    return f"{place}: {detail['msg'].replace('Input should be', 'expected')}, got {short(detail['input'])}"
 
 
 def short(value: Any) -> str:

@@ -1,16 +1,18 @@
 """The cases that a callable takes, derived from its arguments: other cases are fitted, or left out with a reason."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from math import prod
 from typing import Any
 
+from verify_norm.cases.corners import corners
 from verify_norm.core import nearest, only
+from verify_norm.core.dtypes import KERNEL_DTYPES
 from verify_norm.core.errors import UsageError, one_line, quoted
 from verify_norm.core.geometry import apart, special_lost, thawed
 from verify_norm.core.ops import OPS
 from verify_norm.core.serial import spec_text
-from verify_norm.core.spec import CaseSpec, Contract, Kernel, View
+from verify_norm.core.spec import CaseSpec, Contract, Kernel, Op, View
 from verify_norm.loading.bind import Binding, Candidate
 from verify_norm.loading.targets import again
 
@@ -190,6 +192,12 @@ def right(record: Kernel) -> Kernel:
         if not accepts(value := getattr(record, name)):
             raise UsageError(f"the declaration of {record.name}: {name}: expected {expected}, got {quoted(value)}")
     return record
+
+
+def refuse_only(text: str, ops: Sequence[Op]) -> None:
+    """Raise UsageError for clauses of --only that none of the operators knows, or that no case can meet."""
+    only.refuse_foreign(text, ops)
+    nearest.refuse_impossible(text, ops, lambda op: corners(op, KERNEL_DTYPES))
 
 
 def _fewer(lead: tuple[int, ...], each: int) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """Finds kernels by name: "layernorm_bwd", "package.module:attr" or "path/file.py:attr"; or takes a callable."""
 
+import os
 import pickle
 import sys
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from typing import Any
 
 from verify_norm.core import only
 from verify_norm.core.contracts import checked
-from verify_norm.core.errors import LIST, UsageError, first_line, one_of
+from verify_norm.core.errors import LIST, UsageError, first_line, one_of, quoted
 from verify_norm.core.known import declared, overwritten, whole
 from verify_norm.core.ops import OPS
 from verify_norm.core.own import HERE, Operator
@@ -17,7 +18,7 @@ from verify_norm.core.spec import Contract, Kernel
 from verify_norm.loading import adapt
 from verify_norm.loading.adapt import WritesError
 from verify_norm.loading.builtin import BUILTIN, PEERS, directions, infer, known, missing, unnamed
-from verify_norm.loading.domain import Own, declaration
+from verify_norm.loading.domain import Own, declaration, refuse_only
 from verify_norm.loading.entry_points import registered
 from verify_norm.loading.targets import attribute, called, imported, located, module_name, reach
 from verify_norm.loading.tuned import SIGN, parted
@@ -49,6 +50,10 @@ def _registered(name: str) -> Kernel:
     if name not in found.kernels and broken:
         raise UsageError(broken[0])
     kernels = BUILTIN | PEERS | found.kernels
+    if name not in kernels and ("." in name or os.path.exists(name)):
+        raise UsageError(
+            f"unknown kernel {quoted(name)}: expected path/file.py:fn or package.module:fn, or a name of {LIST}"
+        )
     return kernels[one_of("kernel", name, kernels, see=LIST)]
 
 
@@ -83,7 +88,8 @@ def load_directions(
         target = attribute(record.target) if target is None else target
     else:
         if not callable(kernel):
-            raise UsageError(f"expected a callable, got {kernel!r:.60} of type {type(kernel).__name__}")
+            named = "expected a callable, or its name as 'path/file.py:fn'"
+            raise UsageError(f"{named}, got {kernel!r:.60} of type {type(kernel).__name__}")
         where, constants = located(kernel)
         target = kernel.func if constants and isinstance(kernel, partial) else kernel
         bind = f"{constants}{', ' * (bool(constants) and bind[:1] not in ('', '-'))}{bind}"
@@ -91,7 +97,7 @@ def load_directions(
     record = replace(record, contract=checked(contract if isinstance(contract, Contract) else record.contract))
     record = replace(record, only=only.joined(only.checked(record.only), taken))
     names = directions(record.op)
-    only.refuse_foreign(record.only, [OPS[name] for name in names])
+    refuse_only(record.only, [OPS[name] for name in names])
     forward, *backward = (_promising(replace(record, op=name), contract) for name in names)
     return [_bound(forward, target), *_gradients(backward, target, asked=op is not None)]
 

@@ -24,7 +24,7 @@ def attribute(target: str) -> Any:
     """
     plain, configuration = tuned.parted(target)
     where, _, name = plain.rpartition(":")
-    if not where or not name:
+    if not where or not name or where.endswith(":"):
         raise UsageError(f"{target!r} names no attribute; expected path/file.py:fn or package.module:fn")
     found = _part(imported(where), where, name, plain)
     if configuration:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from verify_norm.core.errors import UnknownOpError, UsageError, texts
+from verify_norm.core.errors import UnknownOpError, UsageError, quoted, texts
 from verify_norm.core.own import Operator
 from verify_norm.core.settings import Seconds, Settings
 from verify_norm.core.spec import CaseSpec, Kernel
@@ -65,6 +65,8 @@ def request(
     the corpus cannot be read.
     """
     texts(op="" if op is None or isinstance(op, Operator) else op, bind=bind, corpus=corpus)
+    if not isinstance(isolate, bool):
+        raise UsageError(f"isolate: expected True or False, got {quoted(isolate)}")
     nested.refuse(kernel if isolate else None)
     asked = options(**given)
     place = device(asked.device, worker)
@@ -108,6 +110,10 @@ def request(
     if asked.untrusted and "seed" not in given:
         here["seed"] = secrets.randbits(SECRET)
     settings = Settings(**(asked.model_dump() | here))
+    for one in kernels:
+        if not {*one.dtypes} & {*settings.dtypes}:
+            asks = f"{one.name} takes {', '.join(one.dtypes)}, and the run asks for {', '.join(settings.dtypes)}"
+            raise UsageError(f"dtypes: {asks}")
     if corpus and not os.path.exists(corpus):
         raise UsageError(f"there is no corpus {corpus}; verify-norm hunt --corpus {corpus} writes one")
     return Request(tuple(kernels), settings, tuple(load(corpus, each) if corpus else () for each in kernels))

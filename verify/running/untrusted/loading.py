@@ -16,7 +16,7 @@ from verify_norm.core.own import Operator, is_own
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.loading import registry
 from verify_norm.loading.builtin import BUILTIN, PEERS, directions, infer, known, unnamed
-from verify_norm.loading.domain import Domain, Own
+from verify_norm.loading.domain import Domain, Own, refuse_only
 from verify_norm.running.untrusted.processes import Worker, load
 from verify_norm.running.untrusted.runner import Stand
 from verify_norm.running.untrusted.wire import Described
@@ -74,7 +74,7 @@ def load_untrusted(
         name, bind = known(record.op, bind)
         record = replace(record, op=name, bind=bind)
     names = directions(record.op)
-    taking.refuse_foreign(only, [OPS[name] for name in names])
+    refuse_only(only, [OPS[name] for name in names])
     asked = {"target": kernel, "op": op, "bind": bind, "contract": contract}
     worker = Worker(kernel, bind, device)
     try:
