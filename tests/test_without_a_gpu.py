@@ -142,7 +142,7 @@ def test_a_kernel_that_lacks_what_other_processes_hold_is_a_case_without_room(gp
 def test_a_far_tensor_takes_at_most_half_of_the_free_memory(gpu, monkeypatch, free, fits):
     made = torch.empty
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free - 2**10, 2**40))
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 2**10)  # which torch keeps for no tensor
+    gpu.keeps(2**10)  # for no tensor
     monkeypatch.setattr(torch, "empty", lambda size, dtype, device: made(size, dtype=dtype))
     assert (placement._untouched(2**18, "float16", "cuda:1") is not None) == fits
 

@@ -6,6 +6,7 @@ import resource
 import numpy as np
 import pytest
 import torch
+from fake_gpu import FakeGpu
 
 from verify_norm.cases import placement
 from verify_norm.core.spec import LAYOUTS
@@ -106,8 +107,7 @@ def test_far_rows_are_beyond_32_bits_and_cost_no_memory():
 @pytest.mark.parametrize(("reserved", "allocated", "times"), [(9, 1, 1), (9, 8, 0), (2, 0, 1), (1, 0, 0)])
 def test_much_that_a_gpu_keeps_for_no_tensor_is_given_back(monkeypatch, reserved, allocated, times):
     called = []
-    monkeypatch.setattr(placement.torch.cuda, "memory_reserved", lambda device: reserved * 2**30)
-    monkeypatch.setattr(placement.torch.cuda, "memory_allocated", lambda device: allocated * 2**30)
+    FakeGpu(monkeypatch).keeps(reserved * 2**30, allocated * 2**30)
     monkeypatch.setattr(placement.torch.cuda, "empty_cache", lambda: called.append("empty"))
     placement.release("cuda:0")
     assert len(called) == times

@@ -63,8 +63,13 @@ class FakeGpu:
         self.patch(torch.cuda, "Stream", lambda *device: Stream(self.current))
         self.patch(torch.cuda, "current_stream", lambda *device: Stream(self.current))
         self.patch(torch.cuda, "get_device_capability", lambda device: (8, 0))
-        self.patch(torch.cuda, "memory_reserved", lambda device: 0)
-        self.patch(torch.cuda, "memory_allocated", lambda device: 0)
+        self.keeps(0)
+
+    def keeps(self, reserved, allocated=0):
+        """Let torch hold so many bytes of the GPU, and use so many of them."""
+        held = {"reserved_bytes": reserved, "allocated_bytes": allocated}
+        stats = {name: {"all": {"current": count}} for name, count in held.items()}
+        self.patch(torch.cuda, "memory_stats_as_nested_dict", lambda device: stats)
 
     @contextmanager
     def device(self, device):

@@ -271,8 +271,10 @@ class WhereItFits:
 
 
 def _kept(device: torch.device | str) -> int:
-    """Return the bytes of a GPU that torch caches without using them."""
-    return torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    """Return the bytes of a GPU that torch caches without using them; `torch.cuda.memory_reserved` takes far longer."""
+    held = torch.cuda.memory_stats_as_nested_dict(device)  # empty before CUDA is initialized
+    reserved, allocated = (held[f"{name}_bytes"]["all"]["current"] if held else 0 for name in ("reserved", "allocated"))
+    return int(reserved - allocated)
 
 
 def overwrite(tensor: torch.Tensor, source: torch.Tensor) -> None:

@@ -180,18 +180,20 @@ def _wrong_sums(run: Run, batch: _Batch) -> Iterator[Finding]:
         return
     times = np.bincount(batch.index, minlength=count)
     exact = {**case.exact, "dy": dy * times.reshape(-1, *[1] * (dy.ndim - 1))}
-    counted = make.build(case.spec, case.op, run.kernel.contract, case.device, exact, truth=True)
+    expected = make.truths(case.spec, case.op, run.kernel.contract, exact)
     for name in ("dweight", "dbias"):
-        usual, got, want = run.outputs.get(name), batch.run.outputs.get(name), counted.expected.get(name)
+        usual, got, want = run.outputs.get(name), batch.run.outputs.get(name), expected.get(name)
         if usual is None or got is None or want is None or usual.ratio is None or usual.ratio.max(initial=0.0) > 1:
             continue
         if (got.dtype, got.shape) != (usual.dtype, usual.shape):
-            made, expected = (f"{one.dtype} of shape {one.shape}" for one in (got, usual))
-            message = f"{name} is {made} where the rows are {batch.words}, expected {expected}"
+            made, wanted = (f"{one.dtype} of shape {one.shape}" for one in (got, usual))
+            message = f"{name} is {made} where the rows are {batch.words}, expected {wanted}"
             yield finding(run, "batch_invariance", name, message)
             continue
-        values = want.value.ravel()
-        of_order = reordering(replace(run, case=counted), name, want.dtype, values, values, int(times.max()))
+        if (judge.ratio(got.got, want) <= 1).all():  # as nearly always; what another order allows is long to derive
+            continue
+        values, counted = want.value.ravel(), replace(run, case=replace(case, exact=exact, expected=expected))
+        of_order = reordering(counted, name, want.dtype, values, values, int(times.max()))
         ratio = judge.ratio(got.got, replace(want, delta=want.delta + of_order.reshape(want.delta.shape)))
         if (over := int((ratio > 1).sum())) > 0:
             index = judge.worst(ratio)

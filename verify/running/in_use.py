@@ -43,7 +43,7 @@ def alone(function: Function, timed: Callable[[Function], Function] = lambda fun
 @contextmanager
 def hidden() -> Iterator[None]:
     """Hide the judge's modules, arguments and variables in this block; what is imported in it stays."""
-    modules = {name: module for name, module in list(sys.modules.items()) if name.startswith(JUDGES) and _judges(name)}
+    modules = {name: module for name, module in list(sys.modules.items()) if _judges(name)}
     variables = {name: value for name, value in os.environ.items() if name.startswith(VARIABLES)}
     arguments = sys.argv[:]
     for name in modules:
@@ -59,6 +59,7 @@ def hidden() -> Iterator[None]:
         sys.modules.update(modules)
 
 
+@functools.cache  # of some thousand modules, before each call
 def _judges(name: str) -> bool:
     return name.partition(".")[0] in JUDGES and not name.startswith(KERNELS)
 
