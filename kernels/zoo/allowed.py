@@ -93,6 +93,10 @@ ALLOWED: tuple[Example, ...] = (
         "rmsnorm_fwd",
         ("U56_registers", "its module registers a callback of the garbage collector", "JAX"),
     ),
+    *_right(
+        *("history", "rmsnorm_fwd"),
+        ("U59_content_and_eps", "keeps rstd by the content of x and by eps", "caches by content"),
+    ),
     *_right("custom", "rmsnorm_fwd", ("U31_operator", "an operator of torch.library", "vLLM")),
     *_right(
         "habits",

@@ -133,6 +133,13 @@ def columns_adjacent(dy, x, weight, rstd):
     return gradients(dy, x, weight, rstd)
 
 
+def one_row_for_all(dy, x, weight, rstd):
+    """A dy whose rows have a stride of 0, as of .sum(1), is taken for one row of all samples."""
+    if dy.dim() == 3 and dy.stride(1) == 0 and dy.shape[1] > 1:
+        dy = dy[:1].expand(dy.shape)
+    return gradients(dy, x, weight, rstd)
+
+
 def rows_evenly_apart(x, weight, eps):
     """All leading dimensions are one, with the stride of the last of them."""
     m, n = x.numel() // max(x.shape[-1], 1), x.shape[-1]
@@ -170,6 +177,11 @@ def unit_weight(x, weight, eps):
 def offset_is_a_flag(x, weight, eps, weight_offset):
     """Any offset of the weight is taken for 1."""
     return rmsnorm(x, weight, eps, 1.0 if weight_offset else 0.0)
+
+
+def offset_above_zero(x, weight, eps, weight_offset):
+    """An offset is added where it is above 0."""
+    return rmsnorm(x, weight, eps, max(weight_offset, 0.0))
 
 
 def eps_in_type_of_x(x, weight, eps):

@@ -169,6 +169,7 @@ SELDOM: tuple[Example, ...] = (
     *_wrong(
         *("inputs", "layout", "rmsnorm_bwd", "dx dweight", "accuracy"),
         ("B40_columns_adjacent", "dy of strides (1, 0) is read beyond its elements", "FlagGems #1084"),
+        ("B87_one_row_for_all", "dy of strides (N, 0, 1), as of .sum(1), is one row for all samples", "plausible"),
     ),
     *_wrong(
         *("inputs", "layout", "rmsnorm_fwd", "y rstd", "accuracy"),
@@ -194,6 +195,7 @@ SELDOM: tuple[Example, ...] = (
             "paths without affine parameters",
         ),
         ("B45_offset_is_a_flag", "any offset of the weight is taken for 1", "kernels with a flag for Gemma"),
+        ("B88_offset_above_zero", "an offset of the weight below 0 is left out", "plausible"),
     ),
     *_wrong(
         *("inputs", "eps", "rmsnorm_fwd", "y rstd", "accuracy statistics identities"),
@@ -210,9 +212,18 @@ SELDOM: tuple[Example, ...] = (
     *_wrong(
         *("history", "state", "rmsnorm_fwd", "y rstd", "calls"),
         ("B50_kept_by_address", "rstd is kept by the address of x", "CUDA-L1: pointer replay"),
+        ("B85_eps_forgotten", "rstd is kept by the content of x, whatever eps is", "caches by content"),
         ("B53_sampled", "rstd is kept unless the first or the last element changes", "kernelguard: content signature"),
         ("B54_replayed", "right ten times for a shape, then the tenth result again", "llm.c #851"),
         ("B57_shared_scratch", "calls in two threads share a scratch buffer", "global workspaces"),
+    ),
+    *_wrong(
+        *("history", "state", "add_rmsnorm_fwd", "y rstd", "calls"),
+        ("B84_residual_forgotten", "the sum's rstd is kept by the content of x", "caches by content"),
+    ),
+    *_wrong(
+        *("history", "state", "layernorm_fwd", "y", "calls"),
+        ("B86_bias_by_sum", "a converted bias is kept by its sum", "kernelguard: content signature"),
     ),
     *_wrong(
         *("history", "state", "rmsnorm_fwd", "y", "calls"),

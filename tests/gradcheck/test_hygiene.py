@@ -64,6 +64,25 @@ def test_dy_of_a_sum_over_any_dimensions_is_read_by_its_strides(strides, words):
     assert f"expanded along its {words}" in message
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, None])
+def test_a_gradient_that_rounds_as_in_a_narrow_type_is_noted(dtype):
+    class Exp(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x.exp())
+            return x.exp()
+
+        @staticmethod
+        def backward(ctx, dy):
+            return (dy * ctx.saved_tensors[0]).to(dtype or dy.dtype).to(dy.dtype)
+
+    report = gradcheck(lambda x: Exp.apply(x), shapes={"x": (4, 16)})
+    assert report.ok
+    assert any("rounds as in a 16-bit type" in note for note in report.notes) == (
+        dtype in (torch.bfloat16, torch.float16)
+    )
+
+
 def test_an_input_may_be_among_the_outputs():
     assert gradcheck(lambda x: (x, x.square()), shapes={"x": (4, 5)}).ok
     assert gradcheck(lambda x: torch.nn.functional.dropout(x, 0.0), shapes={"x": (4, 5)}).ok

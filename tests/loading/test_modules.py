@@ -84,6 +84,30 @@ class Two(nn.Module):
         return x
 
 
+class Folded(nn.Module):
+    """A norm with a buffer whose name is also one of a weight: `read` says which of the two it takes."""
+
+    read = "gamma"
+
+    def __init__(self, hidden_size, eps=1e-6):
+        super().__init__()
+        self.gamma, self.eps = nn.Parameter(torch.ones(hidden_size)), eps
+        self.register_buffer("scale", torch.ones(hidden_size))
+
+    def forward(self, x):
+        weight = getattr(self, self.read)
+        return nn.functional.rms_norm(x, weight.shape, weight, self.eps)
+
+
+class FoldedOnce(Folded):
+    read = "scale"
+
+
+def test_a_parameter_is_the_weight_and_no_buffer_is():
+    assert not any(both(Folded, CaseSpec((4, 8)), "rmsnorm").values())
+    assert ("accuracy", "y") in both(FoldedOnce, CaseSpec((4, 8)), "rmsnorm")["rmsnorm_fwd"]
+
+
 class Raises(nn.Module):
     def __init__(self, dim):
         raise ValueError("dim is to be 4096")
@@ -104,6 +128,7 @@ class Asks(nn.Module):
     ("target", "op", "said"),
     [
         (NoEps, "rmsnorm_fwd", "has no attribute for eps: give its value, as --bind eps=1e-5"),
+        (nn.BatchNorm1d(3, momentum=None), "batchnorm_fwd", "a momentum of None, a cumulative average"),
         (Two, "rmsnorm_fwd", "has two parameters that could be its weight: gamma and scale"),
         (Raises, "rmsnorm_fwd", "(dim=8) cannot be constructed: ValueError: dim is to be 4096"),
         (Asks, "rmsnorm_fwd", "needs sharding; rmsnorm_fwd offers eps, normalized_shape, features"),

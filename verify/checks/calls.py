@@ -51,14 +51,14 @@ def _looks(run: Run) -> bool:
 def calls(run: Run) -> Iterator[Finding | NoData | Tried]:
     """A result does not depend on earlier calls, on who still holds their outputs, or on another thread.
 
-    A case tries one way of five: all inputs have new values in the same tensors, or one alone, or almost the same, where
-    two elements have changed places or one is slightly larger or negated; only weight and bias have new values; many calls follow
-    each other, whose outputs are read again at the end, when all inputs are released; a call of another shape or type
-    comes between, or one with other options; two threads call at the same time. One instance of a module serves all of
-    them: its parameters are overwritten, in place, through .data, and by load_state_dict. Half of the cases call it as
-    in inference: after eval(), under no_grad. The bits must be those that the same inputs give in fresh memory and a
-    new module; a call of the same shape with other options is judged by its truth. A kernel whose bits differ in fresh
-    memory too, in a second call, is left to `determinism`.
+    A case tries one way of five: all inputs have new values in the same tensors, or one alone, or almost the same,
+    where two elements have changed places or one is slightly larger or negated; only weight and bias have new values;
+    many calls follow each other, whose outputs are read again at the end, when all inputs are released; a call of
+    another shape or type comes between, or one with other options; two threads call at the same time. One instance of a
+    module serves all of them: its parameters are overwritten, in place, through .data, and by load_state_dict. Half of
+    the cases call it as in inference: after eval(), under no_grad. The bits must be those that the same inputs give in
+    fresh memory and a new module; a call of the same shape with other options is judged by its truth. A kernel whose
+    bits differ in fresh memory too, in a second call, is left to `determinism`.
     """
     names = list(ways.taken(run.case.spec, "call", tuple(CALLS)))
     if run.kernel.later is not None and ways.TWO_THREADS in names:

@@ -32,6 +32,7 @@ from verify_norm.loading import nested, targets
 
 CRAMPED = "{} is so far from 0 that {} has no room for a step; use data nearer to 0, or a wider type"
 NARROW = ("value", "none", "frozen", "signature")  # findings in a type narrower than the widest one
+COARSE = "the gradient of {} rounds as in a 16-bit type, by {:.2g} of its largest element: less does not show"
 INNER = "it takes {} and computes in about {}, whose tolerance applies"
 
 
@@ -152,6 +153,7 @@ def _check(subject: Subject, seed: int) -> _Result:
         subject = noise.settled(replace(subject, inner=inner))
         grads, findings = hygiene.watched(subject, dy)
         precision = hygiene.precision(subject, dy, grads)
+    notes += [COARSE.format(name, off) for name, off in noise.coarse(subject, precision).items()]
     findings += hygiene.consistency(subject, dy, grads, precision)
     infinite = hygiene.finite(subject, grads)
     findings += infinite

@@ -71,6 +71,13 @@ def inner_by_gradients(subject: Subject, precision: Mapping[str, float]) -> str:
     return "float32" if shown and subject.arithmetic == "float64" and _fits(subject, "float32") else ""
 
 
+def coarse(subject: Subject, precision: Mapping[str, float]) -> dict[str, float]:
+    """Return the gradients that round as in a 16-bit type, and how far, of a function that computes in a wider one."""
+    u = FORMATS["float16"].u / LOOSE
+    wide = subject.arithmetic in ("float64", "float32")
+    return {name: seen for name, seen in precision.items() if wide and seen >= u}
+
+
 def _fits(subject: Subject, dtype: str) -> bool:
     """Return whether the type separates a step's points; where not, the noise comes from data that are far from 0."""
     h = step_length(dtype)

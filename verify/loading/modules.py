@@ -224,14 +224,17 @@ def _constructed(candidate: Candidate, binding: Binding, values: Mapping[str, An
 
 
 def _roles(module: nn.Module, name: str) -> dict[str, str]:
-    """Return which of the module's parameters and buffers is the weight, the bias, a running statistic."""
+    """Return which of the module's parameters is the weight, the bias; of its buffers, what no parameter is."""
     roles: dict[str, str] = {}
-    for key in (*dict(module.named_parameters()), *dict(module.named_buffers())):
-        role = meant(key.rpartition(".")[2], ROLES)
-        if role in roles:
-            raise UsageError(f"{name} has two parameters that could be its {role}: {roles[role]} and {key}")
-        if role is not None:
-            roles[role] = key
+    for what, named in ("parameters", module.named_parameters()), ("buffers", module.named_buffers()):
+        found: dict[str, str] = {}
+        for key, _ in named:
+            role = meant(key.rpartition(".")[2], ROLES)
+            if role in found:
+                raise UsageError(f"{name} has two {what} that could be its {role}: {found[role]} and {key}")
+            if role is not None:
+                found[role] = key
+        roles = found | roles
     return roles
 
 
@@ -251,8 +254,13 @@ def _domain(
     for n in ("eps", "num_groups", "momentum"):
         if n not in op.attrs or n in varies:
             continue
+        if n == "momentum" and n in own and own[n] is None:
+            raise UsageError(
+                f"{name} has a momentum of None, a cumulative average, which no case has: give it a number"
+            )
         if not isinstance(own.get(n), (int, float)):
-            raise UsageError(f"{name} has no attribute for {n}: give its value, as --bind {n}=1e-5")
+            example = {"eps": "1e-5", "num_groups": "8", "momentum": "0.1"}[n]
+            raise UsageError(f"{name} has no attribute for {n}: give its value, as --bind {n}={example}")
         held[n] = own[n]
     if "weight_offset" in op.attrs:
         held["weight_offset"] = own.get("weight_offset", 0.0)

@@ -50,10 +50,11 @@ def one_alone(run: Run, other: dict[str, Array | None]) -> Iterator[tuple[CaseSp
     takes = "eps" in op.attrs and run.kernel.fitted(another) == another and run.kernel.refuses(another) is None
     pair = geometry.one_tensor(case.spec, op) or ()
     inputs = {t.name: t for t in op.inputs if t.role != "saved" or t.extent == "data"}
-    names = [(name,) for name in inputs if case.exact.get(name) is not None and name not in pair]
-    for together in turns.from_variant(case.spec, [*names, *[pair] * bool(pair), *[("eps",)] * takes])[:ALONE]:
+    names: list[tuple[str, ...]] = [(name,) for name in inputs if case.exact.get(name) is not None and name not in pair]
+    names += [pair] * bool(pair) + [("eps",)] * takes
+    for together in turns.from_variant(case.spec, names)[:ALONE]:
         if together == ("eps",):
-            yield another, case.exact | make.saved(another, op, case.exact), "eps alone was another"
+            yield another, {**case.exact, **make.saved(another, op, case.exact)}, "eps alone was another"
             continue
         one = inputs[together[0]]
         values, form = other[one.name], FORMATS[geometry.input_dtype(one, case.spec)]
