@@ -50,7 +50,7 @@ def test_a_right_kernel_passes(tmp_path):
 def test_a_wrong_kernel_fails_with_a_line_that_replays(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(WRONG)
-    result = run("--kernel", f"{path}:rmsnorm_fwd", "--examples", 0, "--json", tmp_path / "r.json")
+    result = run("--kernel", f"{path}:rmsnorm_fwd", "--examples", 0, "--dtype", "fp32", "--json", tmp_path / "r.json")
     assert result.exit_code == 1
     report = documents.load((tmp_path / "r.json").read_text())
     assert {f.output for f in report.findings} == {"y"}
