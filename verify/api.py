@@ -236,7 +236,7 @@ def exhaust(
     --------
     >>> found = exhaust("batchnorm_fwd", items="0:256", isolate=False, device="cpu")
     >>> found.ok, found.scope
-    (True, '256 of 65,536 bfloat16 values of x, in each of 8 channels of fixed statistics (number 0 to before 256)')
+    (True, '256 of 65,536 bfloat16 values of x, in each of 8 channels of fixed statistics (numbers 0 to 255)')
     """
     from verify_norm.search.options import least
     from verify_norm.search.request import request

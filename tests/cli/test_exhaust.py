@@ -53,7 +53,7 @@ def test_a_crash_is_a_finding_with_its_items_and_the_run_before_it_is_kept(tmp_p
     wrong = ("--kernel", f"{FILE}:exits", *KERNEL[2:])
     result, text = run("--items", "0:50", "--resume", tmp_path / "r.json", kernel=wrong)
     assert result.exit_code == 1, text
-    said = "the kernel was lost in the items 0 to before 50: it ended its process with exit status 3"
+    said = "the kernel was lost in the items 0 to 49: it ended its process with exit status 3"
     assert said in text
     assert json.loads((tmp_path / "r.json").read_text())["problem"] == said
 
@@ -69,7 +69,7 @@ def test_a_run_that_is_not_finished_says_how_to_go_on(tmp_path, monkeypatch):
     for _ in range(2):
         result, text = run(*more, "--resume", path)
         assert result.exit_code == 3
-        assert f"the same command goes on from {path}" in text
+        assert f"the same command resumes from {path}" in text
         done.append(json.loads(path.read_text())["done"])
     assert 0 < done[0] < done[1]
 

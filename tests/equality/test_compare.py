@@ -276,4 +276,4 @@ def test_a_rare_difference_has_no_size():
     found = compare.compare(kernel(plain), kernel(seldom), settings(dtypes=("float32",)))
     assert [one.spec.shape for one in found.differences] == [(16, 33)]
     assert "y differs in 1 of" in per_type(found)[0]
-    assert "too seldom to say since which size" in per_type(found)[0]
+    assert "too rarely to say from which size on" in per_type(found)[0]

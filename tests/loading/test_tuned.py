@@ -213,7 +213,7 @@ def test_a_kernel_runs_in_its_configuration_alone():
         assert run(lambda out: under_heuristics[(1,)](out)) == block
     with pytest.raises(UsageError, match=r"unknown configuration 'tuned\(BLOCK=9\)' .did you mean tuned\(BLOCK=8"):
         pin(plain, "tuned(BLOCK=9)")
-    with pytest.raises(UsageError, match="@BLOCK=9: the kernel reaches no tuner that has a choice"):
+    with pytest.raises(UsageError, match="@BLOCK=9: the kernel has no tuner with several configurations"):
         pin(by_import, "BLOCK=9")
 
 

@@ -92,7 +92,7 @@ def test_a_difference_has_its_values_its_field_and_its_line():
         "DIFFER B fails where A returns: E",
         "contract xhat: xhat for bfloat16 is rounded in A, not rounded in B",
         "declared lanes=128 in A, 32 in B",
-        "float32: y differs in 2 of 4 cases, by signs of 0 alone, too seldom to say since which size",
+        "float32: y differs in 2 of 4 cases, by signs of 0 alone, too rarely to say from which size on",
         "bfloat16: y differs from N = 1025 on (identical up to 1024), in 3 of 5 cases",
         "verify-norm same k:llama:f b:f --bind-b x=h --replay '{",
     ):
@@ -102,7 +102,7 @@ def test_a_difference_has_its_values_its_field_and_its_line():
 
 def test_without_a_contrast_exact_sums_speak():
     said = text(replace(DIFFERENT, arithmetic=replace(HOW, contrasts=(), alike=(("divisor", "N"),))))
-    assert "the fingerprints tell no property apart for sure; both have divisor: N" in said
+    assert "the fingerprints show no certain difference; both have divisor: N" in said
     assert "sums nothing differs with x = ±1" in said
     exact = Exact(SPEC, ("y",))
     said = text(replace(DIFFERENT, arithmetic=replace(HOW, contrasts=(), exact=exact)))

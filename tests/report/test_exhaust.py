@@ -27,7 +27,7 @@ FOUND = {  # what is printed, what is not
     ),
     "a part": (
         replace(WHOLE, asked=replace(ASKED, first=10)),
-        "PASS [k]: 990 of 1,000 rows of 2 bfloat16 values (number 10 to before 1,000)",
+        "PASS [k]: 990 of 1,000 rows of 2 bfloat16 values (numbers 10 to 999)",
         " all ",
     ),
     "not finished": (replace(WHOLE, done=500, ended="the 2 s were over"), "INCOMPLETE [k]: 500 of 1,000", " all "),

@@ -73,6 +73,6 @@ def finding(
     if run.otherwise:
         used = " and ".join(run.otherwise)
         message += (
-            f"; this kernel uses {used}, which Triton's interpreter computes otherwise than a GPU: confirm on a GPU"
+            f"; this kernel uses {used}, which Triton's interpreter computes differently from a GPU: confirm on a GPU"
         )
     return Finding(run.kernel.name, check, output, status, message, run.case.spec, **numbers)

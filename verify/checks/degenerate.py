@@ -90,7 +90,7 @@ def _numbers_for_zero_by_zero(run: Run) -> Iterator[Compared]:
             continue  # it may be its scale that tells it
         if name in ("y", "dx", "dweight", "rstd"):
             bad = where[extents[name]].reshape(output.got.shape) & np.isfinite(output.got)
-            words = "no number, because a row without variance divides 0 by 0 where eps is 0"
+            words = "NaN or infinity, because a row without variance gives 0/0 if eps is 0"
             yield Compared(name, output.got, expected.value, bad, words)
         elif name == "dbias":
             bad = ~np.isfinite(output.got) & judge.judged(expected) & (np.abs(expected.value) < 1e4)

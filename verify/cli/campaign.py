@@ -18,21 +18,21 @@ from verify_norm.core.errors import Exit, UsageError, one_of
 from verify_norm.report.markup import escape
 
 FILE = typer.Argument(metavar="FILE", help="The store of a campaign.")
-PLAN = typer.Argument(metavar="[PLAN]", help="A plan, TOML or JSON. Options that are given win over its keys.")
+PLAN = typer.Argument(metavar="[PLAN]", help="A plan, TOML or JSON. Options override its keys.")
 BLOCK = typer.Option("--block", min=1, help="Random cases of one unit at most. Default: 500.")
 UNIT_SECONDS = typer.Option("--seconds", min=0.1, help="Time for one unit. Default: 600.")
 STORE = typer.Option("--store", help="The file that keeps the outcomes. Default: PLAN with the ending .campaign.")
 JOBS = typer.Option("--jobs", "-j", min=1, help="Workers on a CPU; by default one for each core. A GPU has one each.")
-SHARD = typer.Option("--shard", help="Do this share of the units, as 1/4; verify-norm merge puts the stores together.")
+SHARD = typer.Option("--shard", help="Run this share of the units, as 1/4; verify-norm merge joins the stores.")
 ON = typer.Option("--on", help="Where units run: local, this machine; ray or ray=ADDRESS, a Ray cluster.")
 CONFIGS = typer.Option("--configs", help="Of kernels under @triton.autotune: tuned, or all configurations too.")
-ACCELERATORS = typer.Option("--accelerators", help="Do all units on each of these, to compare them, as H100,A100.")
-STOP = typer.Option("--stop-after", min=0.1, help="Begin no unit after so many seconds. The same command goes on.")
-SQL = typer.Option("--sql", help="Ask the store a question of your own, and print the rows, parted by tabs.")
-KERNEL = typer.Option("--kernel", "-k", help="Show the whole report of this kernel. Again for another one.")
+ACCELERATORS = typer.Option("--accelerators", help="Run all units on each of these, to compare them, as H100,A100.")
+STOP = typer.Option("--stop-after", min=0.1, help="Start no unit after so many seconds; the same command resumes.")
+SQL = typer.Option("--sql", help="Run this SQL query on the store, and print the rows, separated by tabs.")
+KERNEL = typer.Option("--kernel", "-k", help="Show the whole report of this kernel. Repeat it for more kernels.")
 MARKDOWN = typer.Option("--markdown", help="Write Markdown to this file. - is standard output.")
-WATCH = typer.Option("--watch", help="Show it anew each second, until the campaign ends or Ctrl-C.")
-INTO = typer.Option("--into", help="The file to enter the outcomes into; it may exist.")
+WATCH = typer.Option("--watch", help="Repeat the output each second, until the campaign ends or Ctrl-C.")
+INTO = typer.Option("--into", help="The file to merge the outcomes into; it may exist.")
 EVERY = {True: 10.0, False: 30.0}  # seconds until the line changes on a terminal, and between two lines elsewhere
 
 
@@ -112,7 +112,7 @@ def run(
         try:
             run.run(asked, units, path, where, shard=share, seconds=stop, progress=progress)
         except (KeyboardInterrupt, LostError) as error:
-            console.complain(f"{str(error) or 'interrupted'}; the same command goes on from {path}")
+            console.complain(f"{str(error) or 'interrupted'}; the same command resumes from {path}")
     with Store.reading(path) as written:
         found = summary.summarize(written, share)
     campaign.show(found, terminal.console())
@@ -127,7 +127,7 @@ def _explicit(context: typer.Context, name: str) -> bool:
 def _beside(plan: str, shard: Any) -> str:
     """Return where a plan's outcomes are kept if the user does not say: beside it, each shard in a file of its own."""
     if not plan:
-        raise UsageError("--store: expected a file for the outcomes, since there is no plan beside which it could be")
+        raise UsageError("--store: expected a file for the outcomes, since there is no plan whose name it could have")
     return str(Path(plan).with_suffix(f".{shard.i}-of-{shard.n}.campaign" if shard.n > 1 else ".campaign"))
 
 

@@ -110,7 +110,9 @@ def search(kernel: Kernel, settings: Settings, *, resume: bool = False, first: I
     journal = Journal(path_of(kernel, settings), resume=resume)
     if resume:
         done = len(journal.done)
-        complain(f"{done} cases are already done" if done else "nothing to resume: the search starts anew")
+        complain(
+            f"{done} cases are already done" if done else "nothing to resume: the search starts from the beginning"
+        )
     with progress(kernel.name) as update:
         return run(kernel, settings, update, journal, first=first)
 

@@ -18,9 +18,9 @@ from verify_norm.search.request import request
 SPACE = typer.Option("--space", help="rows2, rows4 (e4m3fn), rows4_e5m2, x or eps; by default rows2, of BatchNorm x.")
 DTYPE = typer.Option("--dtype", help="Type of x; by default bf16.")
 EPS = typer.Option("--eps", help="eps of all rows.")
-ITEMS = typer.Option("--items", help="Only these: FIRST:LAST, the last one left out. A replay line has one item.")
+ITEMS = typer.Option("--items", help="Only these items: FIRST:LAST, without LAST. A replay line has one item.")
 SECONDS = typer.Option("--seconds", min=0.1, help="End after this time; by default when all is done.")
-RESUME = typer.Option("--resume", help="Keep what is found in this file, and go on from there.")
+RESUME = typer.Option("--resume", help="Keep the results in this file, and resume from it.")
 EVERY = 30.0  # seconds between two lines where there is no terminal
 
 
@@ -61,7 +61,7 @@ def exhaust(
         show(found, terminal.console())
     write(run.dump(found) if json_path else "", json_path)
     if found.verdict is Exit.INCOMPLETE:
-        more = f"the same command goes on from {resume}" if resume else "--resume FILE keeps what is done"
+        more = f"the same command resumes from {resume}" if resume else "--resume FILE keeps what is done"
         console.complain(f"incomplete: {found.scope}; {found.ended}; {more}")
     elif found.verdict is Exit.NOTHING:
         console.complain("nothing was checked: no element has a finite truth within a bound")

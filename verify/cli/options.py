@@ -15,11 +15,11 @@ KERNEL = typer.Option("--kernel", "-k", help="Kernel: a name (see list), package
 KERNELS = typer.Option(
     "--kernel",
     "-k",
-    help="Kernel: a name (see list), package.module:attr, or path/file.py:attr. Again for another one. path/file.py is "
-    "each kernel in it; patterns match files and names, as 'ops/*.py:rms_norm'.",
+    help="Kernel: a name (see list), package.module:attr, or path/file.py:attr. Repeat it for more kernels. "
+    "path/file.py is each kernel in it; patterns match files and names, as 'ops/*.py:rms_norm'.",
 )
 FAIL_FAST = typer.Option("--fail-fast", help="Of several kernels, run none after the first one with findings.")
-JSON = typer.Option("--json", help="Write the report to this file; a list for both directions. - is standard output.")
+JSON = typer.Option("--json", help="Write the report to this file; a list if there are two. - is standard output.")
 IN_PROCESS = typer.Option("--in-process", help="Run the kernel in this process, as for a debugger. A crash ends it.")
 OP = typer.Option(
     "--op",
@@ -39,7 +39,7 @@ CERTIFICATE = typer.Option(
     "--certificate", help="Say what the certificates in this file prove of the kernel: verify-norm prove --json FILE."
 )
 WORKER = typer.Option(
-    "--worker", min=0, help="Of several GPUs use this one, modulo their number, if --device has none."
+    "--worker", min=0, help="Number of the GPU to use, modulo how many there are, if --device names none."
 )
 SANITIZE = typer.Option(
     "--sanitize", help="Run the corner table under this tool of compute-sanitizer: memcheck, racecheck, ..."

@@ -39,7 +39,7 @@ def power(
     status = deliver(report, to=to)
     if report.detectable or status is not Exit.PASS:
         return status
-    console.complain("no case showed the power: none has finite results within their bounds to put errors into")
+    console.complain("the power could not be measured: no case has finite results within their bounds")
     return Exit.NOTHING
 
 

@@ -112,7 +112,7 @@ def operators(name: str, chain: Chain, summary: str) -> tuple[Op, ...]:
         made = (OF_FEW_BITS[chain.quantizer.dtype], *[scale] * len(chain.scales), *sum_out[1:], *statistics)
         return (record("forward", (*sum_in, *tensors), made, None, summary),)
     gradients = (DX, *(gradient(TENSORS[one]) for one in chain.trained))
-    words = f"the gradients of {name}_fwd" + "; dx is that of residual too" * chain.adds
+    words = f"the gradients of {name}_fwd" + "; dx is also the gradient of residual" * chain.adds
     return (
         record("forward", (*sum_in, *tensors), (*sum_out, *statistics), None, summary),
         record("backward", (*summed, *tensors, *saved), gradients, f"{name}_fwd", words),

@@ -84,7 +84,7 @@ def _reason(name: str, expected: Expected, want: float, spec: CaseSpec, op: Op, 
     if contract.products != "float32":
         summed += f" by {contract.products} products"
     if contract.summation == "blocked" and terms >= LONG:
-        summed += f", in {contract.lanes} runs or more unless lanes says fewer"
+        summed += f", in {contract.lanes} running sums or more unless lanes says fewer"
     if np.isinf(FORMATS[expected.dtype].round(np.asarray(want))):
         beyond = "saturates" if expected.saturate == "saturate" else "overflows"
         last += f", which {beyond} (saturate={expected.saturate})"

@@ -205,8 +205,8 @@ OPS: dict[str, Op] = Operators(
                 view="channels",
                 reference=batchnorm.forward,
                 error=batchnorm.forward_error,
-                summary="y = (x − mean)·rstd·weight + bias over each channel of (B, C, *spatial), by its statistics in "
-                "training, which also move the running ones; by the running ones else",
+                summary="y = (x − mean)·rstd·weight + bias over each channel of (B, C, *spatial); in training by "
+                "its own statistics, which also update the running ones, otherwise by the running ones",
             ),
             (DY, X, WEIGHT, BIAS, SAVED_MEAN, SAVED_RSTD, RUNNING_MEAN, RUNNING_VAR),
             batchnorm.backward,
@@ -233,7 +233,7 @@ OPS: dict[str, Op] = Operators(
             (DY, DRESIDUAL_OUT, SAVED_SUM, WEIGHT, BIAS, SAVED_MEAN, SAVED_RSTD),
             add_layernorm.backward,
             add_layernorm.backward_error,
-            note="; dx is that of residual too",
+            note="; dx is also the gradient of residual",
         ),
         *_both(
             Op(
@@ -249,7 +249,7 @@ OPS: dict[str, Op] = Operators(
             (DY, DRESIDUAL_OUT, SAVED_SUM, WEIGHT, SAVED_RSTD),
             add_rmsnorm.backward,
             add_rmsnorm.backward_error,
-            note="; dx is that of residual too",
+            note="; dx is also the gradient of residual",
         ),
         *operators(
             "rmsnorm_quant",

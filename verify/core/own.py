@@ -192,10 +192,10 @@ def _described(
         one_of("option of an operator", name, OPTIONS)
     for name in names:
         if name in TAKEN:
-            hint = f"an option is by keyword alone, as in f(x, *, {name})" if name in OPTIONS else "name it otherwise"
+            hint = f"an option is keyword-only, as in f(x, *, {name})" if name in OPTIONS else "name it otherwise"
             raise UsageError(f"operator: {name} is no tensor: {hint}")
         if name in OTHERS:
-            raise UsageError(f"operator: {name} has another meaning in cases; name it otherwise, and --bind it")
+            raise UsageError(f"operator: {name} has another meaning in cases; give it another name, and --bind it")
     wrong = [one for one in statistics if not one.isidentifier() or iskeyword(one) or one[0] == "_"]
     wrong += [one for one in statistics if one in (*names, *TAKEN, "y", "dy") or statistics.count(one) > 1]
     if wrong:

@@ -233,7 +233,7 @@ def since(found: Equality, tally: Tally) -> str:
     sizes = [f"{one.axis} = {one.since} on (identical up to {one.equal})" for one in here if one.equal and one.sure]
     often = f"in {tally.differing} of {count_cases(tally.cases)}"
     often += ", by signs of 0 alone" if tally.zeros == tally.differing else ""
-    often += ", too seldom to say since which size" if not all(one.sure for one in here) and not sizes else ""
+    often += ", too rarely to say from which size on" if not all(one.sure for one in here) and not sizes else ""
     return f"{tally.output} differs " + (f"from {' and '.join(sizes)}, {often}" if sizes else often)
 
 

@@ -12,7 +12,10 @@ from verify_norm.core.spec import Contract
 from verify_norm.core.tally import Tally
 
 SCHEMA = 1
-WRONG = {"accuracy": "exceed the error bound", "nonfinite": "have a number for a NaN or an infinity, or the wrong one"}
+WRONG = {
+    "accuracy": "exceed the error bound",
+    "nonfinite": "are finite where the truth is NaN or infinite, or have the wrong one of these",
+}
 FEW = 3  # elements that are kept of each violation
 T = TypeVar("T")
 
@@ -164,7 +167,8 @@ class Exhausted:
         asked, ran = self.asked, self.done - self.asked.first
         if self.complete and asked.whole:
             return f"all {asked.count:,} {asked.what}"
-        return f"{ran:,} of {asked.count:,} {asked.what} (number {asked.first:,} to before {self.done:,})"
+        which = f" (numbers {asked.first:,} to {self.done - 1:,})" if ran else ""
+        return f"{ran:,} of {asked.count:,} {asked.what}{which}"
 
     def lines(self) -> Iterable[str]:
         """Yield what is wrong, a line each, and why the run ended early."""

@@ -128,7 +128,7 @@ def _go(walk: _Walk, where: Runner, settings: Settings, seconds: float | None, p
         try:
             part = where.call(examine, Time(timeout, asked.dtype), asked, walk.found.done, stop, device)
         except LostError as lost:
-            words = f"the kernel was lost in the items {walk.found.done:,} to before {stop:,}: {lost}{lost.measured}"
+            words = f"the kernel was lost in the items {walk.found.done:,} to {stop - 1:,}: {lost}{lost.measured}"
             walk.found = replace(walk.found, problem=words)
             return
         if part.refused:

@@ -30,7 +30,7 @@ from verify_norm.gradcheck.report import Compared, GradFinding, GradReport, Unto
 from verify_norm.gradcheck.subject import Subject
 from verify_norm.loading import nested, targets
 
-CRAMPED = "{} is so far from 0 that {} has no room for a step; use data nearer to 0, or a wider type"
+CRAMPED = "{} is so far from 0 that {} cannot represent a step; use data nearer to 0, or a wider type"
 NARROW = ("value", "none", "frozen", "signature")  # findings in a type narrower than the widest one
 COARSE = "the gradient of {} rounds as in a 16-bit type, by {:.2g} of its largest element: less does not show"
 INNER = "it takes {} and computes in about {}, whose tolerance applies"

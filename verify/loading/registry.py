@@ -147,7 +147,9 @@ def sent(kernel: Kernel) -> tuple[str, bytes]:
         return kernel.target, pickle.dumps(replace(kernel, run=None, forward_run=None))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         why = f"its unsupported cannot be sent to a process of its own: {first_line(error)}"
-        hint = "name that function in a module, or take --in-process (isolate=False), which protects from no crash"
+        hint = (
+            "name that function in a module, or take --in-process (isolate=False), which does not protect from crashes"
+        )
         raise UsageError(f"{kernel.name}: {why}; {hint}") from error
 
 

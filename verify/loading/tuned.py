@@ -76,7 +76,7 @@ def pin(target: Any, configuration: str) -> None:
     """
     found = configurations(target)
     if not found:
-        raise UsageError(f"{SIGN}{configuration}: the kernel reaches no tuner that has a choice")
+        raise UsageError(f"{SIGN}{configuration}: the kernel has no tuner with several configurations")
     tuner, chosen = found[one_of("configuration", configuration, found)]
     whole = copy.copy(tuner)
     whole.__dict__.pop("run", None)

@@ -84,5 +84,5 @@ def _refuse_schema(found: Any) -> None:
     """Raise UsageError where this version does not read that schema."""
     if type(found) is not int or found != SCHEMA:
         newer = type(found) is int and found > SCHEMA
-        hint = "a newer verify-norm wrote it" if newer else "write it anew with this one"
+        hint = "a newer verify-norm wrote it" if newer else "write it again with this one"
         raise UsageError(f"the report has schema {short(found)}; this version reads schema {SCHEMA}; {hint}")

@@ -78,7 +78,7 @@ def _arithmetic(how: Arithmetic, console: Console) -> None:
     if any(one.sure for one in how.contrasts):
         return
     seen = "; ".join(f"{name}: {value}" for name, value in how.alike)
-    line = "the fingerprints tell no property apart for sure" + (f"; both have {seen}" if seen else "")
+    line = "the fingerprints show no certain difference" + (f"; both have {seen}" if seen else "")
     console.print(f"[bold]contract[/] {escape(line)}", soft_wrap=True)
     if how.exact is not None:
         size = f"x = ±1, whose sums over a row are exact in any order ({case(how.exact.spec)})"

@@ -11,7 +11,7 @@ from verify_norm.report.words import number, percent
 
 UNJUDGED = (
     "An element is unjudged where the truth is not finite, as of a row with a NaN, or where the declared arithmetic "
-    "may overflow or lose all to underflow, as float32 does in the square of 1e20. A NaN must come out as NaN."
+    "may overflow or underflow completely, as float32 does in the square of 1e20. A NaN must give NaN."
 )
 VERDICTS = {
     Exit.PASS: "[green bold]PASS[/]",

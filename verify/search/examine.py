@@ -98,7 +98,7 @@ def examine_in(
             examined = runner.call(examine, Time(timeout, types(spec), _compared, left), *given)
         except LostError as error:
             during = runner.stage()
-            where = f", in a further run near this case that the check {during} makes" if during else ""
+            where = f", in a further run, near this case, of the check {during} makes" if during else ""
             message = f"{error}{where}{error.measured}"
             if not error.late:
                 lost.append(Finding(runner.kernel.name, "crash", None, "error", message, spec, during=during or None))

@@ -158,7 +158,7 @@ class Options(Strict):
     ] = DEFAULTS.shapes
     timeout: Annotated[
         Seconds | None,
-        Flag("--timeout", "Seconds after which a case counts as hung: 20, or 90 on a GPU; more where it may build."),
+        Flag("--timeout", "Seconds after which a case counts as hung: 20, or 90 on a GPU; more while it may compile."),
     ] = DEFAULTS.timeout
     untrusted: Annotated[
         bool,

@@ -30,9 +30,9 @@ def almost_the_same(run: Run, name: str) -> Iterator[tuple[dict[str, Array | Non
     one, two = values.flat[[place, other]]
     step = 1 + max(NUDGE, 2 * form.u)
     for new, words in (
-        ((two, one), f"elements {place} and {other} of {name} had each other's place"),
+        ((two, one), f"elements {place} and {other} of {name} were swapped"),
         ((one * step, two), f"element {place} of {name} was smaller by a factor {step:.7g}"),
-        ((-one, -two), f"elements {place} and {other} of {name} had the other sign"),
+        ((-one, -two), f"elements {place} and {other} of {name} had the opposite sign"),
     ):
         changed = values.copy()
         changed.flat[[place, other]] = new
