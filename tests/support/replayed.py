@@ -1,8 +1,8 @@
 """Certificates that are saved, and calls of the replay that a test makes of them.
 
-`certificate.json` is of a forward of whole tiles. `launches.json` has, with one form each: `near.py:plain` of rmsnorm_fwd,
-two launches and zeros between them, of which the second waits; `unproved.py:turns_bwd` of rmsnorm_bwd, whose programs
-share tiles; and `unproved.py:rounded_sum_fwd` of add_rmsnorm_fwd, whose sum is rounded.
+`certificate.json` is of a forward of whole tiles. `launches.json` has, with one form each: `near.py:plain`, an
+rmsnorm_fwd of two launches of which the second waits; `unproved.py:turns_bwd`, an rmsnorm_bwd whose
+programs share tiles; and `unproved.py:rounded_sum_fwd`, an add_rmsnorm_fwd whose sum is rounded.
 """
 
 import copy

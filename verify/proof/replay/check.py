@@ -220,7 +220,7 @@ class Call:
 
 
 OPERATIONS: dict[str, Any] = {  # of one line, but those on integers alone
-    "tt.splat tt.broadcast": lambda _, op, a: a._replace(v=np.broadcast_to(a.v, op.shape)),
+    "tt.splat tt.broadcast": lambda _, o, a: a._replace(v=np.full({0: o.shape, len(o.shape): o.shape}[a.v.ndim], a.v)),
     "tt.expand_dims": lambda _, op, a: a._replace(v=np.expand_dims(a.v, op.numbers["axis"])),
     "tt.reshape tt.unsplat": lambda _, op, a: a._replace(v=a.v.reshape(op.shape)),
     "tt.make_range": lambda _, op: Value(np.arange(op.numbers["start"], op.numbers["end"])),
