@@ -1,12 +1,15 @@
-"""Programs of a launch that the replay runs together: each makes what it makes alone."""
+"""What the replay reads, what a program makes, and how long the checker is."""
 
-from types import SimpleNamespace
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
+from replayed import FORWARD, call_of
 
-from verify_norm.proof.replay.program import Programs
-from verify_norm.proof.replay.reading import read, widest
+from verify_norm.proof.replay import check as checker
+from verify_norm.proof.replay.derivation import Value, joined
+from verify_norm.proof.replay.reading import Rejected, read
 
 TTIR = """module {
   tt.func public @k(%n: i32) attributes {noinline = false} {
@@ -43,47 +46,133 @@ TTIR = """module {
     tt.return
   }
 }"""
-SHOWN = ("%at", "%chosen", "%branch#0", "%branch#1", "%sum#0", "%sum#1", "%inner")
 
 
-def run(numbers, n=7):
-    """What programs of these numbers make, run together."""
-    (argument,), body = read(TTIR)
-    place = {"tt.get_program_id": [np.array(numbers)], "waited": True}
-    some = Programs("k", place, SimpleNamespace(steps=None), {argument: np.array([n])})
-    some.block(body)
-    return {name: np.broadcast_to(some.env[name], (len(numbers), *some.env[name].shape[1:])) for name in SHOWN}
+def ran(text, grid, *arguments, early=False):
+    """The values of the last program of a launch."""
+    call = call_of(FORWARD)
+    call.certificate["kernels"]["k"] = "k", *read(text)
+    call.launch(1, {"launch": "k", "grid": grid, "warps": 1, "early": early, "arguments": list(arguments)})
+    return {name: one.v.tolist() for name, one in call.env.items()}
 
 
-def test_programs_that_run_together_make_what_each_makes_alone():
-    numbers = [0, 5, 1, 2, 9, 4]
-    together = run(numbers)
-    for k, number in enumerate(numbers):
-        alone = run([number])
-        assert {name: value[k].tolist() for name, value in together.items()} == {
-            name: value[0].tolist() for name, value in alone.items()
-        }
-    assert together["%sum#0"].tolist() == [0 + 3 + 6, 5, 1 + 4, 2 + 5, 0, 4]
-    assert together["%branch#1"].tolist() == [1, 5, 1, 1, 9, 4]
-    assert together["%inner"].tolist() == [0, 0, 5, 14, 0, 0]
-    assert together["%chosen"][:2].tolist() == [[0, 1, 2, 3]] * 2
+@pytest.mark.parametrize(("number", "total", "inner"), [(0, 0 + 3 + 6, 0), (5, 5, 0), (1, 1 + 4, 5), (2, 2 + 5, 14)])
+def test_branches_and_loops(number, total, inner):
+    found, few = ran(TTIR, [number + 1, 1, 1], 7), number < 3
+    at = [number + lane for lane in range(4)]
+    assert found["%sum#0"] == total
+    assert found["%sum#1"] == [lane + number * len(range(number, 7, 3)) for lane in range(4)]
+    assert (found["%branch#0"], found["%branch#1"]) == (([a * a for a in at], 1) if few else (at, number))
+    assert found["%inner"] == inner
+    assert found["%chosen"] == (at if few else [0, 1, 2, 3])
 
 
-@pytest.mark.parametrize("waits", [(0, 1, 2), (0, 2)])
-def test_programs_have_waited_where_each_of_them_has(waits):
-    place = {"tt.get_program_id": [np.arange(3)], "waited": False}
-    some = Programs("k", place, SimpleNamespace(steps=None), {"%id": np.arange(3)})
-
-    def wait(part, number):
-        part.place["waited"] |= bool(number in waits)
-        return [part.env["%id"] * 2]
-
-    (twice,) = some.apart(np.arange(3), wait)
-    assert twice.tolist() == [0, 2, 4]
-    assert some.place["waited"] == (waits == (0, 1, 2))
+def test_numbers_of_programs():
+    places = "\n".join(f"%{axis} = tt.get_program_id {axis} : i32" for axis in "xyz")
+    sizes = "\n".join(f"%n{axis} = tt.get_num_programs {axis} : i32" for axis in "xyz")
+    found = ran(f"tt.func @k() {{\n{places}\n{sizes}\ntt.return\n}}", [2, 3, 5])
+    assert [found[f"%{axis}"] for axis in "xyz"] == [1, 2, 4]
+    assert [found[f"%n{axis}"] for axis in "xyz"] == [2, 3, 5]
 
 
-def test_the_largest_tensor_is_found():
-    assert widest(TTIR) == 4
-    assert widest("tensor<8x128x!tt.ptr<f32>> tensor<16xf32> f32") == 1024
-    assert widest("i32") == 1
+INTEGERS = {  # an operation on numbers, with its type; what it makes
+    "arith.divsi %a, %b : i32": (7, 2, 3),
+    "arith.remui %a, %b : i32": (7, 2, 1),
+    "arith.minsi %a, %b : i32": (7, -2, -2),
+    "arith.cmpi sge, %a, %b : i32": (7, 7, True),
+    "arith.cmpi ult, %a, %b : i32": (7, 8, True),
+    "arith.muli %a, %b : i32": (2**15, 2**15, 2**30),
+    "arith.addi %a, %b : i32": (2**31 - 2, 1, 2**31 - 1),
+}
+
+
+@pytest.mark.parametrize("text", INTEGERS)
+def test_operations_on_integers(text):
+    a, b, made = INTEGERS[text]
+    assert ran(f"tt.func @k(%a: i32, %b: i32) {{\n%c = {text}\n}}", [1, 1, 1], a, b)["%c"] == made
+
+
+REFUSED = {  # of an operation: its operands, and why it is refused
+    "arith.divsi %a, %b : i32": (-7, 2, "of a negative number"),
+    "arith.remsi %a, %b : i32": (-7, 2, "of a negative number"),
+    "arith.maxui %a, %b : i32": (-7, 2, "of a negative number"),
+    "arith.cmpi ult, %a, %b : i32": (-7, 8, "of a negative number"),
+    "arith.muli %a, %b : i32": (2**16, 2**15, "overflows i32"),
+    "arith.addi %a, %b : i32": (2**31 - 1, 1, "overflows i32"),
+    "arith.addi %a, %b : i16": (2**15 - 1, 1, "overflows i16"),
+    "arith.addi %a, %b : tensor<2xi32>": (1, 1, "of what is no integer"),
+    "arith.addi %a, %f : i32": (1, 1.0, "of what is no integer"),
+    "tt.splat %a : i32 -> tensor<2xi32>\n%d = tt.reshape %c : tensor<2xi32> -> tensor<3xi32>": (1, 1, "cannot reshape"),
+    "tt.expand_dims %d {axis = 1 : i32} : tensor<2xi32> -> tensor<1x2xi32>": (1, 1, "another shape than its type"),
+    "tt.addptr %a, %p : i32, i32": (1, {"buffer": 0, "offset": 0}, "&0"),
+    "arith.addi %p, %a : i32": (1, {"buffer": 0, "offset": 0}, "of what is no integer"),
+    "arith.sitofp %a : i32 to bf16": (100, 1, "bf16"),
+    "arith.extsi %t : i1 to i32": (1, 1, "positive"),
+    "arith.shli %a, %b : i32": (1, 1, "shli"),
+    "tt.get_program_id w : i32": (1, 1, "w"),
+    'tt.elementwise_inline_asm "add.f32 $0, $1;" {pure = true} %a : i32 -> i32': (1, 1, "add.f32"),
+}
+
+
+@pytest.mark.parametrize("text", REFUSED)
+def test_operations_that_are_refused(text):
+    a, b, why = REFUSED[text]
+    names = "%a: i32, " + (
+        "%p: !tt.ptr<f32>" if isinstance(b, dict) else "%f: f32" if isinstance(b, float) else "%b: i32"
+    )
+    before = "%t = arith.constant true\n%d = arith.constant dense<1> : tensor<2xi32>"
+    with pytest.raises((Rejected, LookupError, ValueError, TypeError), match=re.escape(why)):
+        ran(f"tt.func @k({names}) {{\n{before}\n%c = {text}\n}}", [1, 1, 1], a, b)
+
+
+def test_what_is_one_or_the_other():
+    assert [joined(set(one)) for one in (["X"], ["0", "X"], ["ΣX", "X", "0"], ["0"], [])] == ["X", "X", "ΣX", "0", "0"]
+    assert [joined(set(one)) for one in (["X", "W"], ["?", "X"], ["X", "~X"], ["ΣX", "ΣG"], ["?"])] == ["?"] * 5
+
+
+def test_roundings_and_zeros():
+    call = call_of(FORWARD)  # of float32
+    assert [call.rounded(label, "bf16") for label in ("0", "?", "X", "XHAT")] == ["0", "?", "?", "?"]
+    x, zero, product = Value(0, "X"), Value(0, "0"), Value(0, "ΣXC²", 1)
+    assert call.made("add", "f32", product, zero) == ("ΣXC²", 1)
+    assert call.made("add", "f32", product, product) == ("ΣXC²", 2)
+    assert call.made("add", "f32", x, x) == ("ΣX", 1)
+    assert call.made("mul", "f32", x, x)[0] == "?", "of an operator that is centred"
+    assert call.made("add", "bf16", x, x)[0] == "?"
+
+
+def test_a_division_by_zero_is_garbage():
+    call, op = call_of(FORWARD), read("tt.func @k() {\n%c = arith.divf %a, %b : tensor<2xf32>\n}")[1][0]
+    found = call.floating(op, "div", Value(np.array([6, 6]), "ΣX", 3), Value(np.array([0, 3]), "N"))
+    assert found.v.tolist() == [-1, 2]
+    assert found[1:] == ("MEAN", 3)
+    assert call.floating(op, "mul", Value(np.array([-1, 6]), "XC"), Value(np.array([0, 3]), "RSTD")).v.tolist() == [
+        -1,
+        18,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("size", "warps", "depth"), [(1024, 4, 7 + 7), (1024, 1, 31 + 5), (8, 4, 0 + 3), (1000, 4, 7 + 7), (1, 4, 0)]
+)
+def test_the_depth_of_a_sum_by_threads(size, warps, depth):
+    body = "^bb0(%p: f32, %q: f32):\n%r = arith.addf %p, %q : f32\ntt.reduce.return %r : f32"
+    text = f'%s = "tt.reduce"(%x) <{{axis = 1 : i32}}> ({{\n{body}\n}}) : (tensor<1x{size}xf32>) -> tensor<1xf32>'
+    call, op = call_of(FORWARD), read(f"tt.func @k() {{\n{text}\n}}")[1][0]
+    call.threads, call.kernel = 32 * warps, "k"
+    (found,) = call.tt_reduce(op, Value(np.ones((1, size), int), "X"))
+    assert found.v.tolist() == [size]
+    assert found[1:] == ("ΣX" if size > 1 else "X", depth)
+
+
+def test_the_checker_has_at_most_300_lines(tmp_path):
+    """By the count of the page, whose block this runs."""
+    page = (Path(__file__).parents[2] / "docs/explanation/proofs.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(import ast\n.*?)```", page, re.S)
+    counted, said = {}, re.search(r"```text\n(reading .*?)```", page, re.S)
+    exec(block, {"print": lambda name, lines: counted.update({name: lines})})
+    assert said is not None
+    assert said[1].split() == [str(word) for pair in counted.items() for word in pair]
+    files = Path(checker.__file__).parent.glob("*.py")
+    assert counted.keys() - {"total"} == {file.stem for file in files} - {"__init__"}
+    assert counted["total"] == sum(lines for name, lines in counted.items() if name != "total") <= 300

@@ -1,11 +1,10 @@
 """What is proved of one kernel's TTIR, and of that TTIR with a mistake in it; the checker on certificates with one."""
 
 import copy
-import hashlib
-import json
-from pathlib import Path
 
 import pytest
+from replayed import FORWARD as RIGHT
+from replayed import altered, ttir
 
 from verify_norm.proof.memory import NotProved
 from verify_norm.proof.prover import prove_form
@@ -14,7 +13,6 @@ from verify_norm.proof.replay.reading import Rejected
 from verify_norm.proof.shapes import Affine, Form, form
 from verify_norm.proof.shown import Configuration
 
-RIGHT = json.loads((Path(__file__).parent.parent / "support" / "certificate.json").read_text(encoding="utf-8"))
 ((DIGEST, KERNEL),) = RIGHT["kernels"].items()
 CONFIG = Configuration("layernorm_fwd", "float32", 1e-5, 0.0, 100)
 
@@ -132,25 +130,6 @@ def test_the_checker_replays_a_certificate():
     assert check(RIGHT).startswith("replayed for M = 1, 8, 9, 15; ")
 
 
-def altered(change):
-    """Return the certificate after a change of it, with hashes that fit its TTIR."""
-    found = copy.deepcopy(RIGHT)
-    change(found)
-    text = json.dumps(found)
-    for digest, kernel in found["kernels"].items():
-        text = text.replace(digest, hashlib.sha256(kernel["ttir"].encode()).hexdigest())
-    return json.loads(text)
-
-
-def ttir(old, new):
-    def change(found):
-        kernel = found["kernels"][DIGEST]
-        assert old in kernel["ttir"]
-        kernel["ttir"] = kernel["ttir"].replace(old, new, 1)
-
-    return change
-
-
 def depth(found):
     found["values"]["forward %mean"]["depth"]["ΣX"] = 3
 
@@ -229,7 +208,7 @@ FALSE = {
 @pytest.mark.parametrize("change", FALSE.values(), ids=list(FALSE))
 def test_the_checker_rejects_what_is_false(change):
     with pytest.raises(Rejected):
-        check(altered(change))
+        check(altered(RIGHT, change))
 
 
 def test_the_checker_allows_what_the_contract_does():
@@ -237,7 +216,7 @@ def test_the_checker_allows_what_the_contract_does():
         half(*XHAT, "XHAT")(found)
         found["contract"] += ",xhat=bfloat16"
 
-    assert check(altered(change)).startswith("replayed for M = 1, 8, 9, 15; ")
+    assert check(altered(RIGHT, change)).startswith("replayed for M = 1, 8, 9, 15; ")
 
 
 def test_a_hash_that_does_not_fit_is_rejected():

@@ -1,79 +1,58 @@
 """Reads the TTIR of a certificate."""
 
-import math
 import re
-from collections.abc import Sequence
-from functools import lru_cache
-from typing import NamedTuple
+from collections import namedtuple
+from typing import Any
 
-NAME = re.compile(r"%[\w$.-]+(?:#\d+)?")
-TYPE = re.compile(r"(?:tensor<((?:\d+x)*))?(!tt\.ptr|bf16|f\d+|i\d+)")
-ASSEMBLY = re.compile(r'inline_asm "((?:[^"\\]|\\.)*)"')
+NAME, TEXT = re.compile(r"%[\w$.-]+(?:#\d+)?"), re.compile(r'"((?:[^"\\]|\\.)*)"')
+TYPE = re.compile(r"(?:tensor<((?:\d+x)*))?(!tt\.ptr<\w+|bf16|f\d+|i\d+)")
+ASSEMBLY = {  # that is known, and the name of the operation that it is
+    "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;": "widen.bf16",
+    "prmt.b32 $0, $2, 0, 0x1044; prmt.b32 $1, $2, 0, 0x3244;": "widen.bf16",
+    "{ .reg .b16 low, high; .reg .b32 turned; prmt.b32 turned, $2, $2, 0x1032; mov.b32 {high, low}, turned; "
+    "cvt.f32.f16 $0, low; cvt.f32.f16 $1, high; }": "widen.f16",
+    "griddepcontrol.wait; // dummy $0": "wait",
+    "griddepcontrol.launch_dependents; // dummy $0": "nothing",
+    "{ .reg .pred first; .reg .u32 thread; mov.u32 thread, %tid.x; setp.eq.u32 first, thread, 0; "
+    "@first cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0; }": "nothing",
+}
+# `word` stands behind the name; the last of `elements`, and `shape`, are the result's; scf.for defines `targets`
+Operation = namedtuple("Operation", "results name word operands targets numbers shape elements blocks")
 
 
 class Rejected(Exception):  # noqa: N818
     """What a certificate claims and a replay does not find."""
 
 
-class Operation(NamedTuple):
-    """One operation: shape and element are of its result; scf.for defines `targets`, and `blocks` are its regions."""
-
-    results: list[str]
-    name: str
-    operands: list[str]
-    text: str
-    shape: tuple[int, ...] = ()
-    element: str = ""
-    targets: Sequence[str] = ()
-    blocks: Sequence[list["Operation"]] = ()
-
-    def number(self, word: str) -> int:
-        """Return an attribute, 0 where there is none."""
-        return int((re.findall(rf"{word} = (\d+)", self.text) or [0])[0])
-
-
-def assembly(text: str) -> set[str]:
-    """Return the assembly in a text of TTIR."""
-    return {" ".join(one.replace("\\0A", " ").split()) for one in ASSEMBLY.findall(text)}
-
-
-def widest(ttir: str) -> int:
-    """Return the number of elements of a kernel's largest tensor."""
-    sizes = (sizes for sizes, _ in TYPE.findall(ttir) if sizes)
-    return max((math.prod(map(int, one[:-1].split("x"))) for one in sizes), default=1)
-
-
-@lru_cache
 def read(ttir: str) -> tuple[list[str], list[Operation]]:
-    """Return the parameters of a kernel, and its operations."""
-    lines = [re.sub(r"\s+loc\([^\"]*\)$", "", line).strip() for line in ttir.splitlines()]
-    head = next(i for i, line in enumerate(lines) if line.startswith("tt.func"))
-    return re.findall(r"(%[\w$.-]+): ", lines[head]), _operations(lines[head + 1 :])
+    """Return the parameters of a kernel, and its operations; raises KeyError for assembly that is not known."""
+    head, *lines = (re.sub(r"\s+loc\([^\"]*\)$", "", one).strip() for one in ttir.split("tt.func")[1].splitlines())
+    return re.findall(r"(%[\w$.-]+): ", head), _operations(lines)
 
 
 def _operations(rest: list[str]) -> list[Operation]:
-    """Return the operations up to the closing brace, which is left in front of the rest."""
+    """Return the operations up to the closing brace, which is left in front of the rest.
+
+    The arguments of a block are the operands of an operation that has no meaning.
+    """
     found = []
     while rest and not rest[0].startswith("}"):
-        line, blocks = rest.pop(0), []
+        line, blocks = rest.pop(0), list[Any]()
         while line.endswith("{"):
             blocks.append(_operations(rest))
             line = line[:-1] + rest.pop(0).lstrip("}")
-        found.append(_operation(line, blocks))
+        result, count, right = re.findall(r"^(?:(%[\w$.-]+)(?::(\d+))? = )?(.*)", line)[0]
+        name, word = re.findall(r'^[\^"]?([\w.]+)"?\s*(?:dense<)?([^\s,>]*)', right)[0]
+        if name == "tt.extern_elementwise":
+            name = re.findall(r'symbol = "(\w+)"', right)[0]
+        if name == "tt.elementwise_inline_asm":
+            name = ASSEMBLY[" ".join(TEXT.findall(right)[0].replace("\\0A", " ").split())]
+        results = [f"{result}#{i}" for i in range(int(count))] if count else [result]
+        bare = re.sub(r"<?\{[^{}]*\}>?", "", TEXT.sub("", right)).split(" : ")[0]
+        targets = re.findall(r"(%[\w$.-]+) = ", bare)
+        operands = [one for one in NAME.findall(bare) if one not in targets]
+        numbers = {key: int(value) for key, value in re.findall(r"(\w+) = (\d+)", right)}
+        sizes, elements = zip(*TYPE.findall(right.split(" : ")[-1]) or [("", "")], strict=True)
+        shape = tuple(int(size) for size in sizes[-1].split("x") if size)
+        found.append(Operation(results, name, word, operands, targets, numbers, shape, list(elements), blocks))
     return found
-
-
-def _operation(line: str, blocks: list[list[Operation]]) -> Operation:
-    """Return one operation, or as "^" the arguments of a block."""
-    if line.startswith("^"):
-        return Operation([], "^", [], "", targets=NAME.findall(line))
-    left, _, right = line.partition(" = ") if re.match(r"%[^(]* = ", line) else ("", "", line)
-    name, counted = re.findall(r'^"?([\w.]+)', right)[0], re.match(r"(%[\w$.-]+):(\d+)$", left)
-    results = [f"{counted[1]}#{i}" for i in range(int(counted[2]))] if counted else NAME.findall(left)
-    bare = re.sub(r"<?\{[^{}]*\}>?", "", re.sub(r'"(?:[^"\\]|\\.)*"', "", right, count=2)).split(" : ")[0]
-    targets = re.findall(r"(%[\w$.-]+) = ", bare)
-    operands = [one for one in NAME.findall(bare) if one not in targets]
-    kinds = TYPE.findall(right.split(" : ")[-1].rpartition("->")[2].rpartition(" to ")[2]) or [("", "")]
-    sizes, element = kinds[-1] if name == "arith.select" else kinds[0]
-    shape = tuple(int(size) for size in sizes.split("x") if size)
-    return Operation(results, name, operands, right, shape, element, targets, blocks)
