@@ -148,6 +148,20 @@ def test_what_is_not_listed_runs_in_memory_and_what_is_listed_does_not(device, m
     assert isinstance(np.where(x > 1, x, 0.0).sum(), DeviceArray)
 
 
+def test_what_fails_on_the_device_by_no_fault_of_its_values_runs_in_memory(device, monkeypatch):
+    for words, expected in ((device_array.UNKNOWN, WHOLE.argsort()), ("CUDA error: misaligned address", None)):
+
+        def failing(values, words=words):
+            raise RuntimeError(words)
+
+        monkeypatch.setitem(device_array.FUNCTIONS, np.argsort, failing)
+        if expected is None:
+            with pytest.raises(RuntimeError, match=words):
+                np.argsort(on_device(WHOLE, device))
+        else:
+            same(np.argsort(on_device(WHOLE, device)), expected)
+
+
 def test_numbers_of_one_element(device):
     x = on_device(np.array([2.0]), device)[0]
     assert (float(x), int(x), bool(x), x.item(), x.ndim, x.size) == (2.0, 2, True, 2.0, 0, 1)

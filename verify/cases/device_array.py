@@ -85,6 +85,7 @@ FUNCTIONS: dict[Any, Function] = {
     np.stack: lambda values: torch.stack([value.tensor.to(FLOAT) for value in values]),
 }
 LAST_AS_IT_IS = (np.full_like, np.broadcast_to, np.take_along_axis)  # its last argument is a number, shape or axis
+UNKNOWN = "CUDA error: unknown error"  # what torch.unique raises on an H200 that other processes fill; the host sorts too
 NUMBERS = (bool, int, float, np.generic)
 ZEROS = {repr(zero): zero for zero in (0, 0.0, -0.0, False)}
 METHODS = {getattr(np, name): name for name in ("sum", "mean", "max", "min", "any", "all", "argmax", "ravel")}
@@ -132,7 +133,12 @@ class DeviceArray(NDArrayOperatorsMixin):
             return function(*in_memory(args), **in_memory(kwargs))
         whole = function in LAST_AS_IT_IS
         given = [*map(self._joined, args[:-1]), args[-1]] if whole else [self._joined(value) for value in args]
-        return _arrays(FUNCTIONS[function](*given, **kwargs))
+        try:
+            return _arrays(FUNCTIONS[function](*given, **kwargs))
+        except RuntimeError as error:
+            if UNKNOWN not in str(error):
+                raise
+            return function(*in_memory(args), **in_memory(kwargs))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         return np.asarray(self.tensor.cpu().numpy(), dtype)
