@@ -85,7 +85,7 @@ FUNCTIONS: dict[Any, Function] = {
     np.stack: lambda values: torch.stack([value.tensor.to(FLOAT) for value in values]),
 }
 LAST_AS_IT_IS = (np.full_like, np.broadcast_to, np.take_along_axis)  # its last argument is a number, shape or axis
-UNKNOWN = "CUDA error: unknown error"  # what torch.unique raises on an H200 that other processes fill; the host sorts too
+UNKNOWN = "CUDA error: unknown error"  # of torch.unique on a GPU that other processes fill; the host sorts as well
 NUMBERS = (bool, int, float, np.generic)
 ZEROS = {repr(zero): zero for zero in (0, 0.0, -0.0, False)}
 METHODS = {getattr(np, name): name for name in ("sum", "mean", "max", "min", "any", "all", "argmax", "ravel")}
