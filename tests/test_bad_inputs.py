@@ -225,6 +225,7 @@ COMMANDS = [
     (("replay", '{"shape": [2]}'), "the spec has no 'kernel'"),
     (("replay", "1" * 5000), "cannot parse the spec as JSON"),
     (("replay",), "replay: expected SPEC, got none; SPEC is: The JSON of a replay line"),
+    (("same", "rmsnorm_fwd"), "same: expected B, got none; B is: Kernel B, of the same operator"),
     (("list", "rmsnorm"), "list: expected 0 arguments, got rmsnorm too"),
     (("campaign", "status"), "campaign status: expected FILE, got none; FILE is: The store of a campaign"),
     (("show", "layernorm_bw"), "did you mean layernorm_bwd"),

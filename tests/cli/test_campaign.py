@@ -162,7 +162,7 @@ def test_ctrl_c_shows_what_is_done_and_the_same_command_goes_on(monkeypatch):
     monkeypatch.setattr(local, "Local", lambda plan, jobs: Canned(of, number=1))
     result, text = run("campaign", "p.toml")
     assert result.exit_code == 3, text
-    assert "interrupted; the same command goes on from p.campaign" in text
+    assert "interrupted; the same command resumes from p.campaign" in text
     assert "INCOMPLETE p.campaign: 2 kernels, 3 of 8 units, 3 cases" in text
     monkeypatch.setattr(local, "Local", lambda plan, jobs: Canned())
     assert run("campaign", "p.toml")[0].exit_code == 0

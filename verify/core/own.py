@@ -82,7 +82,7 @@ def operator(
     ----------
     reference : f(x, …, *, eps), in NumPy's array operations, on rows: x is (M, N), a tensor "N" has one number for each
         column, and reductions are over axis -1. It returns y, or y and statistics of each row, (M, 1) or (M,). Its
-        options, `eps` and `weight_offset`, are arguments by keyword alone.
+        options, `eps` and `weight_offset`, are keyword-only arguments.
     tensors : the dimensions of its tensors, "MN" as x, "N" or "1"; those that are not named are "N".
     statistics : the names of what f returns beside y. A backward is given them too.
     positive : the tensors that are positive, as an eps for each column.
@@ -192,7 +192,7 @@ def _described(
         one_of("option of an operator", name, OPTIONS)
     for name in names:
         if name in TAKEN:
-            hint = f"an option is keyword-only, as in f(x, *, {name})" if name in OPTIONS else "name it otherwise"
+            hint = f"an option is keyword-only, as in f(x, *, {name})" if name in OPTIONS else "give it another name"
             raise UsageError(f"operator: {name} is no tensor: {hint}")
         if name in OTHERS:
             raise UsageError(f"operator: {name} has another meaning in cases; give it another name, and --bind it")

@@ -86,7 +86,7 @@ def test_bad_files_are_one_line_with_their_name(files, good, tmp_path):
             assert str(path) in result.stderr
             assert "Traceback" not in result.stderr
     assert "newer verify-norm wrote it" in run("compare", fine, tmp_path / "newer.json").stderr
-    assert "write it anew" in run("compare", tmp_path / "older.json", fine).stderr
+    assert "write it again" in run("compare", tmp_path / "older.json", fine).stderr
 
 
 def test_nothing_in_common_is_a_mistake(files, good):
