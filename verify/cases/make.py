@@ -101,7 +101,7 @@ def build(
     if two:
         tensors[two] = tensors[one]
     expected = truths(spec, op, contract, exact) if truth else {}
-    return Case(spec, op, {**tensors, **attributes(spec, op)}, exact, expected, poison)
+    return Case(spec, op, {**tensors, **attributes(spec, op)}, exact, expected, poison, contract)
 
 
 def _one_tensor(spec: CaseSpec, op: Op, contract: Contract, exact: Exact) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from verify_norm.core.spec import Array, Beyond, CaseSpec, Kernel, Op
+from verify_norm.core.spec import Array, Beyond, CaseSpec, Contract, Kernel, Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Expected:
 class Case:
     """A spec made real for one op: torch arguments, their exact values, the truth of each output, the poison.
 
-    `expected` is empty unless the truth was asked for.
+    `expected` is empty unless the truth was asked for; its bounds are those of a kernel of this contract.
     """
 
     spec: CaseSpec
@@ -34,6 +34,7 @@ class Case:
     exact: Mapping[str, Array | None]
     expected: Mapping[str, Expected | None]
     poison: float = 0.0
+    contract: Contract | None = None
 
     @property
     def device(self) -> str:

@@ -22,6 +22,20 @@ from verify_norm.checks.relations.rerun import (
 from verify_norm.core.spec import CaseSpec
 
 
+def test_a_further_run_has_the_truth_of_the_run_where_its_values_and_contract_are_the_same():
+    run = run_of(layernorm(), CaseSpec((5, 3)), "layernorm_fwd")
+    case, x = run.case, {"x": 2 * run.case.exact["x"]}
+    coarse = replace(run.kernel, contract=replace(run.kernel.contract, products="tf32"))
+    assert rerun(run).case.expected == {}
+    assert rerun(run, truth=True).case.expected["y"] is case.expected["y"]
+    other = rerun(run, x, truth=True).case.expected["y"]
+    assert (other.value != case.expected["y"].value).any()
+    wider = rerun(replace(run, kernel=coarse), truth=True).case.expected["y"]
+    assert (wider.delta > case.expected["y"].delta).all()
+    half = rerun(run, spec=replace(case.spec, dtype="bfloat16"), truth=True).case.expected["y"]
+    assert half.dtype == "bfloat16"
+
+
 def test_infinities_and_nan_are_compared_as_what_they_are():
     def outputs(*dbias):
         rows = iter(dbias)
