@@ -107,6 +107,7 @@ def test_findings_read_as_an_assertion_and_their_line_replays():
     assert replay(rms, report.findings[0].spec, "rmsnorm_fwd", device="cpu").ok
 
 
+@pytest.mark.slow
 def test_a_bound_kernel_replays_as_it_was_bound():
     report = audit(f"{__file__}:forgets_eps", "rmsnorm_fwd", bind="eps=0.5", **FAST)
     assert report.bind == "eps=0.5"
@@ -204,6 +205,7 @@ def test_findings_are_a_frame_with_the_same_columns_where_there_are_none(frames)
     assert PLAIN.findings_frame().to_dict("records") == []
 
 
+@pytest.mark.slow
 def test_python_obeys_the_table_of_the_project(tmp_path, monkeypatch, capsys):
     (tmp_path / "pyproject.toml").write_text('[tool.verify-norm]\nchecks = ["accuracy"]\nonly = "ndim=2"\n')
     monkeypatch.chdir(tmp_path)

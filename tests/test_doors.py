@@ -122,6 +122,7 @@ def test_a_run_that_runs_out_of_time_is_incomplete(seconds, tmp_path):
     assert command("wrong_in_three_dimensions", FWD, "--seconds", 300)[0].exit_code == Exit.FINDINGS
 
 
+@pytest.mark.slow
 def test_an_incomplete_run_can_be_accepted_in_python_too(seconds):
     report = called("right", FWD, seconds=30.0)
     assert report.verdict is Exit.INCOMPLETE
@@ -133,6 +134,7 @@ def test_an_incomplete_run_can_be_accepted_in_python_too(seconds):
     assert called("raises", FWD, seconds=30.0, allow_incomplete=True, checks="accuracy").verdict is Exit.NOTHING
 
 
+@pytest.mark.slow
 def test_a_run_may_be_accepted_in_pyproject_toml(seconds, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     table = tmp_path / "pyproject.toml"
@@ -152,6 +154,7 @@ def test_interruption_before_the_second_direction_leaves_it_unchecked():
     assert "1 of 2 directions ran" in result.output
 
 
+@pytest.mark.slow
 def test_a_power_that_no_case_shows_is_no_pass(monkeypatch):
     monkeypatch.setattr("verify_norm.search.examine.SmallestError", type("Nothing", (), {}))
     monkeypatch.setattr("verify_norm.search.search.runner", lambda kernel, device, **_: InProcess(kernel, device))
@@ -176,6 +179,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "place"), COMMANDS, ids=[arguments[0] for arguments, _ in COMMANDS])
 def test_an_error_of_the_tool_is_neither_a_finding_nor_a_pass(arguments, place, monkeypatch):
     def broken(*args, **options):

@@ -24,6 +24,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 CONTRACTS = (Contract(), Contract(variance="shifted", expanded=True, products="tf32"), Contract(summation="sequential"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("op", OPS)
 def test_every_reference(op, device):

@@ -8,6 +8,7 @@ from verify_norm.core.ops import OPS
 from verify_norm.core.spec import Contract
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "op", ["add_layernorm_fwd", "add_layernorm_bwd", "groupnorm_bwd", "batchnorm_fwd", "rmsnorm_bwd"]
 )

@@ -18,6 +18,7 @@ def test_doctests():
     assert doctest.testmod(placement).failed == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [layout for layout in LAYOUTS if layout != "far"])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])

@@ -26,6 +26,7 @@ def laws(op):
     return set(LAWS if op.forward else ("scale", "shift", "permutation"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPS)
 @pytest.mark.parametrize("dtypes", [DTYPES, DTYPES[1:], DTYPES[:1]])
 def test_the_corner_table_meets_every_further_run_in_every_type(name, dtypes):
@@ -48,6 +49,7 @@ def test_drawn_cases_meet_it_in_the_shares_of_the_table(name):
     assert {spec.variant for spec in specs} == set(range(turns.VARIANTS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPS)
 @pytest.mark.parametrize("autograd", [False, True])
 def test_the_corner_table_meets_every_way_of_a_further_run_in_every_type(name, autograd):

@@ -82,6 +82,7 @@ def test_torchs_operations_pass(act, findings):
     assert findings(Kernel("k", f"groupnorm_{act}_bwd", run=backward(act), forward_run=groupnorm(own)), SPECS) == {}
 
 
+@pytest.mark.slow
 def test_a_wider_exponential_is_no_mistake(findings):
     def exact(z):
         return (z.double() * torch.sigmoid(z.double())).float()

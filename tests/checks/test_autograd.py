@@ -591,6 +591,7 @@ def test_right_functions(function, way):
         assert said(function, way, replace(SPEC, **change)) in ({}, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "spec"),
     [

@@ -85,6 +85,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "run", "outputs"), WRONG)
 def test_mistakes_are_detected_by_name(name, run, outputs, findings):
     found = findings(kernel(name, run), ONCE[:12], "signature", "accuracy")

@@ -174,6 +174,7 @@ def l2(how=""):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "how", "wrong"),
     [
@@ -228,6 +229,7 @@ def of_gate(how=""):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "how", "wrong"),
     [
@@ -285,6 +287,7 @@ def partial_norm(how=""):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "how", "wrong"),
     [
@@ -334,6 +337,7 @@ WRONG = (
 RIGHT = ("rope", "in_float64", "in_complex_numbers")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*RIGHT, *WRONG])
 def test_a_rotation(name, findings):
     kernel = Kernel("k", "qk_norm_rope_fwd", run=getattr(rope, name))
@@ -379,6 +383,7 @@ def test_right_kernels_pass_every_check(name, way, how, findings):
     assert findings(kernel(name, way, how), specs) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("way", ["fwd", "bwd"])
 def test_right_kernels_are_within_the_bound(name, way, findings):
@@ -416,6 +421,7 @@ BACKWARD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "mistake"), [(name, one) for name, many in FORWARD.items() for one in many])
 def test_wrong_values_are_detected(name, mistake, findings):
     assert ("accuracy", "y") in findings(kernel(name, "fwd", mistake), SPECS, "accuracy")

@@ -156,6 +156,7 @@ def test_a_quantized_y_saturates_unless_its_contract_says_that_it_overflows(outp
             assert set(said) == (set() if saturate in right else {("accuracy", "y")})
 
 
+@pytest.mark.slow
 def test_gradients_of_parameters_in_another_type():
     spec = CaseSpec((40, 33), dtype="bfloat16")
 

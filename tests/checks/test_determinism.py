@@ -191,6 +191,7 @@ def test_zeros_have_a_sign():
     assert one.message.endswith("a replay may take several tries to show it")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", OPS)
 def test_the_case_in_between_is_one_of_the_operator(op):
     changed = set()
@@ -231,6 +232,7 @@ def test_a_large_batch_runs_twice():
     assert found(backward, batch) == {}
 
 
+@pytest.mark.slow
 def test_a_race_that_loses_less_than_the_worst_case_of_another_order(monkeypatch):
     monkeypatch.setitem(CROWDED, "cpu", 2**17)
     calls = []

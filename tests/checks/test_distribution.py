@@ -106,6 +106,7 @@ def test_a_wrong_kernel_that_no_other_check_sees(how, spec, op, contract, output
     assert any(words in f.message and f.output == output for f in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize(
     ("how", "op", "contract"),

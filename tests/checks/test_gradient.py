@@ -45,6 +45,7 @@ def some(how, dtype):
     return set().union(*(findings(layernorm_bwd(how), spec=spec) for spec in specs))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("how", "output"), WRONG)
 def test_a_wrong_gradient_is_convicted_in_every_type(how, output, dtype):

@@ -108,6 +108,7 @@ THRESHOLDS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("threshold", THRESHOLDS)
 def test_a_sum_in_another_order_from_a_threshold_on_is_seen(threshold, dtype):
@@ -202,6 +203,7 @@ def test_it_says_what_it_cannot_look_at():
     assert not check.applies(OPS["batchnorm_fwd"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OURS)
 def test_our_kernels_keep_their_promise(name, device):
     kernel = load(name)

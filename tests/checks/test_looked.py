@@ -70,6 +70,7 @@ def test_calls_and_modes_are_tried_in_each_way(name, looked):
     assert looked(exact(name), (), ways) == (set(), set(), [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, op in OPS.items() if op.forward])
 def test_a_graph_is_tried_in_each_way(name, looked):
     ways = GRAPHS | (FUSED if name.startswith("add_") else set())

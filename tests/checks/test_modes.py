@@ -300,6 +300,7 @@ def test_tensors_of_inference_mode_have_no_version():
     assert "do not track version counter" in said(layernorm_fwd, "under torch.inference_mode()")[None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("named", "tried"), [("quick", set(CONDITIONS) - {COMPILED}), ("", set(CONDITIONS))])
 def test_a_case_that_names_no_mode_tries_all_and_one_of_quick_modes_all_but_captures(named, tried):
     found = {way: said(wrong_where(CONDITIONS[way]), named, replace(ROWS, shape=(2, 64))) for way in CONDITIONS}

@@ -87,6 +87,7 @@ RIGHT = {  # unusual forms, in which ∞ − ∞ and 0·∞ are in other places
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("op", "which"), [(op, i) for op, some in RIGHT.items() for i in range(len(some))])
 @pytest.mark.parametrize("data", ["normal", "constant", "uneven"])
 def test_right_kernels_pass_wherever_a_special_value_is(op, which, data):
@@ -149,6 +150,7 @@ def test_only_what_grows_tells_the_sign_of_an_infinity():
         assert findings(rmsnorm_bwd(), replace(spec, seed=seed), "rmsnorm_bwd") == set(), seed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", [torch.nn.functional.silu, lambda z: torch.where(z.isneginf(), 0, z) * z.sigmoid()])
 def test_an_activation_of_an_infinity_is_its_limit_or_nan(act):
     for special in ("inf", "-inf"):

@@ -84,6 +84,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize(("check", "op", "outputs", "fields"), CASES)
 def test_what_a_check_says_shows_in_it_alone_and_a_third_does_not(check, op, outputs, fields, dtype):

@@ -145,6 +145,7 @@ def test_right_kernels_pass_every_check(name, how, findings):
     assert findings(kernel(name, how), SPECS) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_right_kernels_are_within_the_bound(name, findings):
     for how in UNUSUAL[: -1 if "int8" in name else None]:
@@ -158,6 +159,7 @@ def test_8_bits_that_hold_no_nan_have_a_scale_that_does(findings):
     assert set(found) == {("nonfinite", "y")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [FP8, INT8])
 def test_z_in_the_type_of_x_is_a_contract(name, findings):
     values = ("signature", "accuracy", "distribution", "statistics", "nonfinite", "identities")
@@ -209,6 +211,7 @@ MISTAKES = {  # and the outputs that are wrong
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "how"), [(name, how) for name, many in MISTAKES.items() for how in many])
 def test_mistakes_are_detected_by_name(name, how, findings):
     found = findings(kernel(name, how), ONCE[:11], "signature", "accuracy")

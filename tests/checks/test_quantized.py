@@ -135,6 +135,7 @@ def test_no_fingerprint_is_read_off_8_bits():
     assert fingerprint(kernel(norm())).statements == ()
 
 
+@pytest.mark.slow
 def test_a_kernel_that_writes_into_its_arguments(tmp_path, findings):
     path = tmp_path / "mine.py"
     path.write_text(

@@ -56,6 +56,7 @@ def test_accuracy_catches_saturation_and_passes_overflow():
 WIDER = {(check, output) for check in ("signature", "statistics") for output in ("mean", "rstd")}
 
 
+@pytest.mark.slow
 def test_statistics_catches_what_y_does_not_show():
     def rounded(x, weight, bias, eps, normalized_shape):
         y, mean, rstd = layernorm_fwd(x, weight, bias, eps, normalized_shape)

@@ -23,6 +23,7 @@ def test_show(name):
     assert name in result.stdout
 
 
+@pytest.mark.slow
 def test_show_contracts():
     result = run("show", "contracts")
     assert result.exit_code == 0

@@ -167,6 +167,7 @@ def test_a_mistake_is_one_line_and_status_2(arguments, said):
     assert result.stdout == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -229,6 +230,7 @@ def test_a_status_is_what_a_command_returns(monkeypatch):
     assert ended.value.code == 2
 
 
+@pytest.mark.slow
 def test_several_kernels_have_one_table_and_the_worst_exit_status(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(WRONG)

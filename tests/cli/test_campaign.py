@@ -194,6 +194,7 @@ BAD = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("arguments", "said"), BAD, ids=[" ".join(map(str, row[0])) for row in BAD])
 def test_a_mistake_is_one_line(arguments, said):
     result, text = run(*arguments)

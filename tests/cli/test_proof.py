@@ -73,6 +73,7 @@ def once(x, weight, bias): return Once.apply(x, weight, bias)
 """
 
 
+@pytest.mark.slow
 def test_gradcheck_with_an_operator_looks_at_second_order(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(NORMS)

@@ -33,6 +33,7 @@ def few(monkeypatch):
     monkeypatch.setattr(onset, "LONGEST", 18)
 
 
+@pytest.mark.slow
 def test_a_difference_is_shown_and_its_replay_line_reproduces_it(few, tmp_path):
     path = tmp_path / "same.json"
     result, text = run(f"{FILE}:plain", f"{FILE}:rounded", *OP, "--in-process", "--json", path)

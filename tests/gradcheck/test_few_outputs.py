@@ -13,6 +13,7 @@ TYPES = ("float64", "float32")
 UNUSUAL = (*TYPES, "bfloat16")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FEW_OUTPUTS)
 def test_a_thousandth_shows(name):
     function = FEW_OUTPUTS[name]

@@ -86,6 +86,7 @@ def test_statistics_that_require_no_gradient_are_left_out():
     assert report.compared[0].local < 1e-9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("narrow", ["float32", "bfloat16", "float16", ""])
 def test_a_gradient_that_is_wrong_in_one_narrower_type_alone(narrow):
     def backward(ctx, dy, x, w):
@@ -178,6 +179,7 @@ def test_an_unknown_operator_is_refused_first():
             gradcheck(target, op="layernrm")
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_numbers():
     first, second, other = (gradcheck(made(right), shapes=SHAPES, seed=seed) for seed in (1, 1, 2))
     assert first.compared == second.compared != other.compared

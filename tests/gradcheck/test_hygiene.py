@@ -121,6 +121,7 @@ def spoiled(how):
     return lambda x: Spoiled.apply(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(6, 8), (2, 3, 4), (1, 4), ()])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
 def test_gradients_are_linear_in_dy(shape, dtype):

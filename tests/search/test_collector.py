@@ -18,6 +18,7 @@ from verify_norm.loading.registry import load, load_directions
 from verify_norm.search.search import replay, search
 
 
+@pytest.mark.slow
 def test_what_had_no_room_is_told(monkeypatch):
     monkeypatch.setattr(placement, "_untouched", lambda *_: None)
     report = replay(load("layernorm_fwd_torch"), CaseSpec((3, 4), x_layout="far"), Settings(isolate=False))
@@ -68,6 +69,7 @@ def test_the_largest_error_over_bound_is_kept_with_its_case(few_corners):
         assert tally.elements >= tally.ulp.count > 0
 
 
+@pytest.mark.slow
 def test_errors_of_several_outputs_are_several_findings(few_corners, unexplained):
     few_corners(slice(20))
 

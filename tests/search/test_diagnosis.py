@@ -236,6 +236,7 @@ def test_what_does_not_show_again_has_no_explanation():
     assert fleeting.untold == FLEETING
 
 
+@pytest.mark.slow
 def test_a_check_that_looks_no_more_explains_nothing():
     """Narrow types may keep `sums` from looking, so a relative error of a long sum is no rounding of x̂."""
 
@@ -343,6 +344,7 @@ class SilentlyWrongDerivatives(torch.autograd.Function):
         return rstd * (dy - x * rstd * (dy * x * rstd).mean(-1, keepdim=True)), None
 
 
+@pytest.mark.slow
 def test_a_way_that_a_contract_leaves_out_explains_nothing():
     """Under inplace=dx:dy there are no derivatives of gradients, but the check tries its other ways."""
 

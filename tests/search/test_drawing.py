@@ -75,6 +75,7 @@ def test_a_run_has_the_first_large_cases_and_usual_ones_of_its_types_and_frozen_
     assert cases(seed=1)[6:] != usual
 
 
+@pytest.mark.slow
 def test_explorations_differ_and_each_is_the_same_alone():
     """So that processes can share them: none waits for what another one finds."""
     settings = replace(SETTINGS, examples=2 * EXPLORED + 9)
@@ -106,6 +107,7 @@ def in_large_batches(y, mean, rstd):
     return y, mean, torch.nextafter(rstd, 2 * rstd) if y.numel() > 2**16 else rstd
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "check"),
     [

@@ -45,6 +45,7 @@ def test_a_case_that_the_gpu_has_no_room_for_is_told_and_ends_nothing(monkeypatc
     assert {tally.dtype for tally in report.tallies} == {"float16", "bfloat16"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", FULL)
 def test_a_check_that_the_gpu_has_no_room_for_takes_no_other_finding_with_it(monkeypatch, error):
     def full(ran):
@@ -81,6 +82,7 @@ def test_a_device_that_computes_truths_must_agree_with_numpy(monkeypatch):
     assert asked == [("rmsnorm_fwd", "cpu")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "spec", "looked"),
     [
@@ -100,6 +102,7 @@ def test_a_check_looks_only_at_what_there_is(function, spec, looked):
     assert set(found) == looked
 
 
+@pytest.mark.slow
 def test_a_check_whose_further_runs_the_kernel_refuses_has_no_data():
     def only(spec):
         return None if (spec.shape, spec.eps) == (SMALL.shape, SMALL.eps) else "another case"

@@ -141,6 +141,7 @@ def searched(name):
     return search(kernel, Settings(("float32",), ("signature", "accuracy"), examples=0, isolate=False))
 
 
+@pytest.mark.slow
 def test_a_right_kernel_passes_within_its_limits():
     report = searched("rms_norm_vectorized_fwd")
     assert searched("rms_norm_of_matrices_fwd").ok
@@ -155,6 +156,7 @@ def test_a_right_kernel_passes_within_its_limits():
     assert report.coverage.refused == sum(reasons.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "check", "said"),
     [

@@ -87,6 +87,7 @@ def test_models_too_large_for_a_cpu_are_said_to_be_left_out():
     assert "model X = 2240" in {skip.what for skip in report.skipped}
 
 
+@pytest.mark.slow
 def test_a_kernel_that_supports_nothing_passes_nothing():
     report = run(examples=5, unsupported=lambda spec: "nothing")
     assert not report.ok

@@ -16,6 +16,7 @@ def said(statements):
     return {s.name: s.said for s in statements}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("recompute", "value"), [(False, "given"), (True, "recomputed")])
 def test_dx_follows_the_given_statistics_or_does_not(recompute, value):
     assert said(backward.source(rig(recompute=recompute))) == {"statistics source": value}

@@ -25,6 +25,7 @@ def ends(run, step=2.0**-6):
     return {"x": (x + v).astype(np.float32).astype(float)}, {"x": (x - v).astype(np.float32).astype(float)}
 
 
+@pytest.mark.slow
 def test_a_right_forward_moves_as_the_reference_does_and_one_of_another_eps_does_not():
     for function, right in (
         (layernorm(), True),

@@ -8,6 +8,7 @@ from verify_norm.kernels.groups import constants
 from verify_norm.kernels.groups.chain import KERNELS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("even", "short"), [(True, ""), (False, "positions")])
 def test_a_short_block_of_a_held_group_lacks_positions(even, short):
     held = constants.Held(None, "positions", 8, False, True, even, 4, 64, 1, 2)

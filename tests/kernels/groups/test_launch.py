@@ -207,6 +207,7 @@ def test_what_registers_would_not_hold_is_shared(norms, device, holding):
     assert group_plan.plan((960, 1024, 32), "positions", 8, 2, 2, H200).members > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
 def test_a_sample_is_the_same_alone_and_among_others(norms, device, small, layout):
     dy, x, w, b, groups, eps = draw(norms, (5, 6, 7, 11), 2, BF16, device, (layout, layout))

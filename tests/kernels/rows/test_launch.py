@@ -126,6 +126,7 @@ def test_types(norms, device, kind, dtype, weight_dtype):
     verify(norms, device, kind, (9, 130), dtype, weight_dtype)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("tensor", ["x", "dy", "weight", "bias"])
 @pytest.mark.parametrize("layout", [*LAYOUTS, "expanded"])
@@ -296,6 +297,7 @@ def moved(t, way):
     return t.mT.contiguous().mT if way == "transposed" else t.clone()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["layernorm", "rmsnorm"])
 def test_a_launch_that_is_kept_serves_no_other_layout(norms, device, monkeypatch, kind):
     """Of x, dy, weight, or what hooks return for x or the weight; nor vectors where addresses do not allow them."""

@@ -53,6 +53,7 @@ def test_the_functions_without_gradients_and_the_modules(norms, device, compiled
     assert names.count("verify_norm.row_norm_forward.default") == 2
 
 
+@pytest.mark.slow
 def test_another_number_of_rows_is_not_compiled_anew(norms, device, compiled):
     compiler, names = compiled
     function = compiler(lambda x: rmsnorm.rmsnorm_fwd(x, None, EPS), dynamic=True)

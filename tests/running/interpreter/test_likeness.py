@@ -30,6 +30,7 @@ def test_what_is_known_to_differ_is_recorded_with_a_reason():
     assert all(interpreter.KNOWN.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", COMPARED, ids=lambda program: program.name)
 def test_the_interpreter_gives_what_the_gpu_gave(program):
     different = interpreter.compare(program, RECORD["programs"][program.name])
