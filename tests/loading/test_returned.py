@@ -1,5 +1,7 @@
 """The outputs that a callable returns, by name: too many, unknown ones, and what is no tensor."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from directions import ROWS
@@ -28,6 +30,26 @@ def test_a_wrong_number_or_kind_of_outputs_is_a_finding(returned, said):
     (finding,) = examine(kernel, kernel.fit(ROWS), ("signature",), "cpu").findings
     assert finding.check == "signature"
     assert finding.message.startswith(said)
+
+
+@dataclass
+class Swapped:
+    mean: torch.Tensor
+    y: torch.Tensor
+
+
+@dataclass
+class Ordered:
+    output: torch.Tensor
+    average: torch.Tensor
+
+
+def test_the_fields_of_a_dataclass_are_outputs_by_name_or_in_order():
+    y, mean = torch.ones(2, 3), torch.ones(2)
+    op = OPS["layernorm_fwd"]
+    assert named(Swapped(mean, y), op) == {"mean": mean, "y": y}
+    assert named(Ordered(y, mean), op) == {"y": y, "mean": mean}
+    assert named(Ordered, op) == "y is a type, not a tensor"
 
 
 def test_outputs_are_named_in_order_and_a_mapping_by_its_keys():

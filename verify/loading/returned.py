@@ -1,6 +1,7 @@
 """Names the outputs that a callable returns, and refuses what is no tensor whose values can be read."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -33,9 +34,13 @@ def by_name(returned: Any, op: Op) -> dict[str, Any] | str:
     """Return the returned values by output name, as they came, or what is wrong with them.
 
     None for what follows y of a forward is left out, as in a shorter tuple. Beyond the operator's outputs a kernel may
-    return numbers and None, which are no outputs; of more tensors it is not known which are meant.
+    return numbers and None, which are no outputs; of more tensors it is not known which are meant. The fields of a
+    dataclass are by name where all are outputs, else in order.
     """
     names = [tensor.name for tensor in op.outputs]
+    if is_dataclass(returned) and not isinstance(returned, (type, Mapping)):
+        own = {field.name: getattr(returned, field.name) for field in fields(returned)}
+        returned = own if own.keys() <= set(names) else tuple(own.values())
     if isinstance(returned, Mapping):
         unknown = [name for name in returned if name not in names]
         if unknown:

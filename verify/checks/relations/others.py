@@ -43,12 +43,12 @@ def one_alone(run: Run, other: dict[str, Array | None]) -> Iterator[tuple[CaseSp
     """Yield cases whose inputs are the run's but for one, and what that was before in words; two of a case.
 
     What is made of several inputs may be kept by some of them. The new values are larger, so that statistics that are
-    kept show. Two inputs that are one tensor change together, and saved statistics with their x.
+    kept show. Two inputs that are one tensor change together, and saved statistics with what they are of.
     """
     case, op = run.case, run.case.op
     another = replace(case.spec, eps=1.0 if case.spec.eps < 0.5 else 1e-3)
     takes = "eps" in op.attrs and run.kernel.fitted(another) == another and run.kernel.refuses(another) is None
-    pair = geometry.one_tensor(case.spec, op) or ()
+    pair: tuple[str, ...] = geometry.one_tensor(case.spec, op) or ()
     inputs = {t.name: t for t in op.inputs if t.role != "saved" or t.extent == "data"}
     names: list[tuple[str, ...]] = [(name,) for name in inputs if case.exact.get(name) is not None and name not in pair]
     names += [pair] * bool(pair) + [("eps",)] * takes
@@ -63,9 +63,11 @@ def one_alone(run: Run, other: dict[str, Array | None]) -> Iterator[tuple[CaseSp
             layout = geometry.layout_of(case.spec, one.name)
             values = placement.shared(np.clip(form.round(LARGER * values), -form.largest, form.largest), layout)
         exact = {**case.exact, **dict.fromkeys(together, values)}
-        if op.forward and one.name in ("x", "residual_out"):
-            exact |= make.saved(case.spec, op, exact)
-        yield case.spec, exact, f"{' and '.join(together)} alone had other values"
+        yield (
+            case.spec,
+            {**exact, **make.saved(case.spec, op, exact)},
+            f"{' and '.join(together)} alone had other values",
+        )
 
 
 def nudged(run: Run) -> tuple[str, ...]:
