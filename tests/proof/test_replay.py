@@ -141,15 +141,15 @@ def test_roundings_and_zeros():
     assert call.made("add", "bf16", x, x)[0] == "?"
 
 
-def test_a_division_by_zero_is_garbage():
+def test_what_is_made_of_garbage_is_garbage():
     call, op = call_of(FORWARD), read("tt.func @k() {\n%c = arith.divf %a, %b : tensor<2xf32>\n}")[1][0]
     found = call.floating(op, "div", Value(np.array([6, 6]), "ΣX", 3), Value(np.array([0, 3]), "N"))
-    assert found.v.tolist() == [-1, 2]
-    assert found[1:] == ("MEAN", 3)
-    assert call.floating(op, "mul", Value(np.array([-1, 6]), "XC"), Value(np.array([0, 3]), "RSTD")).v.tolist() == [
-        -1,
-        18,
-    ]
+    assert (found.v.tolist(), *found[1:]) == ([-1, 2], "MEAN", 3), "a division by 0"
+    left, right = Value(np.array([-1, 6]), "XC"), Value(np.array([0, 3]), "RSTD")
+    for a, b in ((left, right), (right, left)):
+        assert call.floating(op, "mul", a, b).v.tolist() == [-1, 18]
+    with pytest.raises(ValueError, match="same shape"):
+        call.floating(op, "mul", left, Value(np.array(3), "RSTD"))
 
 
 @pytest.mark.parametrize(
