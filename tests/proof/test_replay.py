@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from replayed import FORWARD, call_of
+from replayed import FORWARD, SUM, call_of
 
 from verify_norm.proof.replay import check as checker
 from verify_norm.proof.replay.derivation import Value, joined
@@ -139,6 +139,11 @@ def test_roundings_and_zeros():
     assert call.made("add", "f32", x, x) == ("ΣX", 1)
     assert call.made("mul", "f32", x, x)[0] == "?", "of an operator that is centred"
     assert call.made("add", "bf16", x, x)[0] == "?"
+    assert call.made("mul", "f32", Value(0, "XC"), Value(0, "RSTD"))[0] == "XHAT"
+    assert call_of(SUM).made("mul", "f16", x, Value(0, "RSTD"))[0] == "?", "a step, but not in 16 bits"
+    assert call_of(SUM).made("add", "f16", Value(0, "X0"), Value(0, "RESIDUAL"))[0] == "X"
+    assert call_of(SUM).rounded("Y", "f16") == call_of(SUM).rounded("~Y", "f16") == "~Y"
+    assert call_of(SUM).rounded("Y", "bf16") == "?", "another type than that of the outputs"
 
 
 def test_what_is_made_of_garbage_is_garbage():
