@@ -170,6 +170,50 @@ def test_the_depth_of_a_sum_by_threads(size, warps, depth):
     assert found[1:] == ("ΣX" if size > 1 else "X", depth)
 
 
+TWO_SUMS = """tt.func @k() {
+%s:2 = "tt.reduce"(%x, %y) <{axis = 0 : i32}> ({
+^bb0(%a: f32, %b: f32, %c: f32, %d: f32):
+%p = arith.addf %a, %c : f32
+%q = arith.addf %d, %b : f32
+tt.reduce.return %p, %q : f32, f32
+}) : (tensor<4xf32>, tensor<4xf32>) -> (f32, f32)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("%a, %c", "%a, %b"), ("return %p, %q", "return %q, %p"), ("%d, %b", "%d, %d"), ("addf %a", "mulf %a")],
+)
+def test_two_sums_at_once(old, new):
+    call = call_of(FORWARD)
+    call.threads, call.kernel = 32, "k"
+    x, y = Value(np.array([1, 2, 3, 4]), "X"), Value(np.array([5, 6, -1, 8]), "0")
+    first, second = call.tt_reduce(read(TWO_SUMS)[1][0], x, y)
+    assert (int(first.v), *first[1:]) == (10, "ΣX", 2)
+    assert (int(second.v), *second[1:]) == (-1, "0", 0), "of garbage, and of zeros"
+    with pytest.raises(Rejected, match="is no sum"):
+        call.tt_reduce(read(TWO_SUMS.replace(old, new))[1][0], x, y)
+
+
+def test_a_choice():
+    call, x, w = call_of(FORWARD), Value(np.array([1, 2]), "ΣX", 3), Value(np.array([3, 4]), "W")
+    zero = Value(np.array([0, 0]), "0")
+    for mask, b, want in (
+        ([True, False], w, ([1, 4], "?", 3)),
+        ([True, False], zero, ([1, 0], "ΣX", 3)),
+        ([True, True], w, ([1, 2], "ΣX", 3)),
+        ([False, False], w, ([3, 4], "W", 3)),
+    ):
+        found = call.arith_select(None, Value(np.array(mask)), x, b)
+        assert (found.v.tolist(), *found[1:]) == want
+
+
+def test_the_depths_of_a_call():
+    call = call_of(FORWARD)
+    call.replay()
+    assert {label: call.depths[label] for label in FORWARD["depths"]} == FORWARD["depths"]
+
+
 def test_the_checker_has_at_most_300_lines(tmp_path):
     """By the count of the page, whose block this runs."""
     page = (Path(__file__).parents[2] / "docs/explanation/proofs.md").read_text(encoding="utf-8")
