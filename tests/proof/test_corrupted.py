@@ -117,6 +117,28 @@ FALSE = {  # of which certificate; what is changed; what the refusal says
     ),
     "a turn of a loop too few": (TURNS, ttir("scf.for %tile = %3 to %6", "scf.for %tile = %5 to %6"), ""),
     "a step of a loop too many": (TURNS, ttir("to %6 step %5", "to %6 step %c2_i64"), ""),
+    "a step of 1, which two programs may not have": (
+        TURNS,
+        ttir(
+            "%dw_10 = scf.for %tile = %3 to %6 step %5",
+            "%one = arith.constant 1 : i64\n    %dw_10 = scf.for %tile = %3 to %6 step %one",
+        ),
+        "a place is written",
+    ),
+    "rstd in 16 bits, in a buffer of float32": (
+        TWICE,
+        lambda found: [
+            ttir(
+                "%rstd_19 = math.rsqrt %rstd_18 : tensor<2xf32>",
+                "%r = math.rsqrt %rstd_18 : tensor<2xf32>\n    %h = arith.truncf %r : tensor<2xf32> to tensor<2xf16>\n"
+                "    %rstd_19 = arith.extf %h : tensor<2xf16> to tensor<2xf32>",
+            )(found),
+            found["values"].update({f"_roots %{name}": {"depth": {"RSTD": 0}} for name in "rh"}),
+            found["outputs"].pop("y"),
+        ],
+        "an element of rstd is not written once, as RSTD of float32",
+    ),
+    "the sum of the last turn alone": (TURNS, ttir("scf.yield %dw_51", "scf.yield %dw_50"), "dweight is not the op"),
     "lines from the second on": (TURNS, ttir("scf.for %start = %c0_i32", "scf.for %start = %c4_i32"), ""),
     "a sum of lines that begins with 1": (
         TURNS,

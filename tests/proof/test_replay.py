@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from replayed import FORWARD, call_of
+from replayed import FORWARD, SUM, call_of
 
 from verify_norm.proof.replay import check as checker
 from verify_norm.proof.replay.derivation import Value, joined
@@ -139,17 +139,22 @@ def test_roundings_and_zeros():
     assert call.made("add", "f32", x, x) == ("ΣX", 1)
     assert call.made("mul", "f32", x, x)[0] == "?", "of an operator that is centred"
     assert call.made("add", "bf16", x, x)[0] == "?"
+    assert call.made("mul", "f32", Value(0, "XC"), Value(0, "RSTD"))[0] == "XHAT"
+    assert call_of(SUM).made("mul", "f16", x, Value(0, "RSTD"))[0] == "?", "a step, but not in 16 bits"
+    assert call_of(SUM).made("add", "f16", Value(0, "X0"), Value(0, "RESIDUAL"))[0] == "X"
+    assert call_of(SUM).rounded("Y", "f16") == call_of(SUM).rounded("~Y", "f16") == "~Y"
+    assert call_of(SUM).rounded("Y", "bf16") == "?", "another type than that of the outputs"
 
 
-def test_a_division_by_zero_is_garbage():
+def test_what_is_made_of_garbage_is_garbage():
     call, op = call_of(FORWARD), read("tt.func @k() {\n%c = arith.divf %a, %b : tensor<2xf32>\n}")[1][0]
     found = call.floating(op, "div", Value(np.array([6, 6]), "ΣX", 3), Value(np.array([0, 3]), "N"))
-    assert found.v.tolist() == [-1, 2]
-    assert found[1:] == ("MEAN", 3)
-    assert call.floating(op, "mul", Value(np.array([-1, 6]), "XC"), Value(np.array([0, 3]), "RSTD")).v.tolist() == [
-        -1,
-        18,
-    ]
+    assert (found.v.tolist(), *found[1:]) == ([-1, 2], "MEAN", 3), "a division by 0"
+    left, right = Value(np.array([-1, 6]), "XC"), Value(np.array([0, 3]), "RSTD")
+    for a, b in ((left, right), (right, left)):
+        assert call.floating(op, "mul", a, b).v.tolist() == [-1, 18]
+    with pytest.raises(ValueError, match="same shape"):
+        call.floating(op, "mul", left, Value(np.array(3), "RSTD"))
 
 
 @pytest.mark.parametrize(
@@ -163,6 +168,50 @@ def test_the_depth_of_a_sum_by_threads(size, warps, depth):
     (found,) = call.tt_reduce(op, Value(np.ones((1, size), int), "X"))
     assert found.v.tolist() == [size]
     assert found[1:] == ("ΣX" if size > 1 else "X", depth)
+
+
+TWO_SUMS = """tt.func @k() {
+%s:2 = "tt.reduce"(%x, %y) <{axis = 0 : i32}> ({
+^bb0(%a: f32, %b: f32, %c: f32, %d: f32):
+%p = arith.addf %a, %c : f32
+%q = arith.addf %d, %b : f32
+tt.reduce.return %p, %q : f32, f32
+}) : (tensor<4xf32>, tensor<4xf32>) -> (f32, f32)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("%a, %c", "%a, %b"), ("return %p, %q", "return %q, %p"), ("%d, %b", "%d, %d"), ("addf %a", "mulf %a")],
+)
+def test_two_sums_at_once(old, new):
+    call = call_of(FORWARD)
+    call.threads, call.kernel = 32, "k"
+    x, y = Value(np.array([1, 2, 3, 4]), "X"), Value(np.array([5, 6, -1, 8]), "0")
+    first, second = call.tt_reduce(read(TWO_SUMS)[1][0], x, y)
+    assert (int(first.v), *first[1:]) == (10, "ΣX", 2)
+    assert (int(second.v), *second[1:]) == (-1, "0", 0), "of garbage, and of zeros"
+    with pytest.raises(Rejected, match="is no sum"):
+        call.tt_reduce(read(TWO_SUMS.replace(old, new))[1][0], x, y)
+
+
+def test_a_choice():
+    call, x, w = call_of(FORWARD), Value(np.array([1, 2]), "ΣX", 3), Value(np.array([3, 4]), "W")
+    zero = Value(np.array([0, 0]), "0")
+    for mask, b, want in (
+        ([True, False], w, ([1, 4], "?", 3)),
+        ([True, False], zero, ([1, 0], "ΣX", 3)),
+        ([True, True], w, ([1, 2], "ΣX", 3)),
+        ([False, False], w, ([3, 4], "W", 3)),
+    ):
+        found = call.arith_select(None, Value(np.array(mask)), x, b)
+        assert (found.v.tolist(), *found[1:]) == want
+
+
+def test_the_depths_of_a_call():
+    call = call_of(FORWARD)
+    call.replay()
+    assert {label: call.depths[label] for label in FORWARD["depths"]} == FORWARD["depths"]
 
 
 def test_the_checker_has_at_most_300_lines(tmp_path):

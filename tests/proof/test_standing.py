@@ -64,7 +64,10 @@ MISTAKES = {
     "another operator's": (saved(op="rmsnorm_fwd"), "expected a certificate of layernorm_fwd (layernorm_fwd), got"),
     "not proved": (saved(proved=False), "got those of no kernel"),
     "false": (saved(values={}), "claimed as {}"),
-    "no fields": ('[{"kernel": "layernorm_fwd", "op": "layernorm_fwd", "proved": true, "schema": 1}]', "cannot be"),
+    "no fields": (
+        '[{"kernel": "layernorm_fwd", "op": "layernorm_fwd", "proved": true, "schema": 1}]',
+        "that has forms and outputs",
+    ),
     "fixed": (saved(fixed=None), "cannot be replayed"),
     "asked": (saved(asked={}), "'rows'"),
 }

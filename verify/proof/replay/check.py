@@ -246,7 +246,7 @@ def check(certificate: dict[str, Any]) -> str:
     kernels, sizes = {}, list[int]()
     reached = re.fullmatch("(add_)?(layer|rms)norm_(fwd|bwd)|groupnorm_fwd", str(certificate.get("op")))
     if not reached or certificate.get("schema") != 1 or not all(map(certificate.get, ("proved", "forms", "outputs"))):
-        raise Rejected("it is no certificate of schema 1, of an operator that proofs reach")
+        raise Rejected("it is no certificate of schema 1 that has forms and outputs, of an operator that proofs reach")
     try:
         for digest, kernel in certificate["kernels"].items():
             if hashlib.sha256(kernel["ttir"].encode()).hexdigest() != digest:
