@@ -56,7 +56,7 @@ def test_what_is_imported_does_not_change_what_is_drawn(tmp_path, monkeypatch, d
 
     def drawn():
         cases.clear()
-        run(recorded, examples=100, checks=("signature",))
+        run(recorded, examples=250, checks=("signature",))
         return tuple(cases)
 
     before = drawn()
