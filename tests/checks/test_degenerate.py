@@ -14,6 +14,7 @@ from verify_norm.checks.degenerate import RULES
 from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.kernels.zoo.stages import l2norm
 from verify_norm.running.execute import execute
 
 SPEC = CaseSpec(shape=(4, 6), further=("degenerate",))
@@ -36,10 +37,10 @@ def findings(function, spec=SPEC, op="layernorm_fwd", contract=None):
     return [f for c in checks for f in c.function(run) if isinstance(f, Finding)]
 
 
-def rules(spec, op="layernorm_fwd", contract=None):
+def rules(spec, op="layernorm_fwd", contract=None, function=None):
     """Which lines of the table hold."""
     contract = contract or Contract()
-    function = layernorm() if op.endswith("fwd") else layernorm_bwd()
+    function = function or (layernorm() if op.endswith("fwd") else layernorm_bwd())
     run = execute(Kernel("k", op, run=function, contract=contract), make.case(spec, OPS[op], contract))
     return {rule.name for rule in RULES if rule.holds(run)}
 
@@ -118,6 +119,14 @@ def test_which_line_holds_where():
         assert rules(replace(SPEC, **options)) == set()
     assert rules(replace(ZEROS, data="constant", offset=3.0)) == set()  # a rounded mean may leave a variance
     assert rules(replace(ZEROS, shape=(3, 1), data="normal")) == set()  # x̂ of one element may be 0 by definition
+
+
+def test_a_huge_eps_is_no_larger_than_x_asks_for():
+    """A kernel that scales a tiny x before it squares it divides eps by the square of that scale."""
+    for scale in (-127, 0):
+        spec = CaseSpec(shape=(3,), log2_scale=scale, further=("degenerate",))
+        assert rules(spec, "l2norm_fwd", function=l2norm) == {"eps huge"}
+        assert findings(l2norm, spec, "l2norm_fwd") == []
 
 
 # The table, held against torch on the CPU.

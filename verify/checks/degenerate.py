@@ -127,7 +127,7 @@ def _eps_decides(run: Run) -> Iterator[Compared]:
     An activation is applied to that, within its own error bound.
     """
     case, single = run.case, FORMATS["float32"]
-    most = max(float(np.abs(normalized(run)).max(initial=0.0)), 1.0)
+    most = max(float(np.abs(normalized(run)).max(initial=0.0)), 2.0**-HUGE)
     k = math.ceil(math.log2(most)) + HUGE
     other = nearby(run, {}, replace(case.spec, eps=4.0**k))
     b, tau, amax, amax_off = _bias_alone(run)

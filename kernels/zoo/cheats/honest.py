@@ -8,6 +8,7 @@ import queue
 import signal
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -191,6 +192,15 @@ def puts_back(x, weight, eps):
     return result
 
 
+def _forked():
+    """Fork, and wait where a library forbids it for a moment: filelock does, while another thread takes a lock."""
+    while True:
+        try:
+            return os.fork()
+        except RuntimeError:
+            time.sleep(0.001)
+
+
 def processes(x, weight, eps):
     """Another process stores rstd in shared memory, and the call waits for it."""
     y, rstd = rmsnorm(x, weight, eps)
@@ -198,7 +208,7 @@ def processes(x, weight, eps):
         return y, rstd
     shared = mmap.mmap(-1, rstd.nbytes)
     values = rstd.numpy().tobytes()
-    pid = os.fork()
+    pid = _forked()
     if not pid:
         try:
             shared[:] = values

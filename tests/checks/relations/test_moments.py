@@ -99,3 +99,27 @@ def test_what_averages_out_counts_by_its_root_and_what_has_one_sign_in_full():
 def test_which_data_are_random(fields, expected):
     spec = replace(CaseSpec((4, 64)), **fields)
     assert module.random(make.case(spec, OPS["layernorm_bwd"], Contract())) == expected
+
+
+@pytest.mark.parametrize("seed", [2, 116])
+def test_the_last_rounding_of_a_product_of_narrow_numbers_is_no_bias_of_the_kernel(seed):
+    """x is far from 0, so x̂ takes few values: rounding w·x̂ makes |y| smaller by 0.01 ULP in the mean."""
+
+    def rmsnorm_fwd(x, weight, eps):
+        wide = x.double()
+        xhat = (wide * torch.rsqrt(wide.square().mean(1, keepdim=True) + eps)).to(x.dtype)
+        return xhat * weight
+
+    def towards_zero(x, weight, eps):
+        y = rmsnorm_fwd(x, weight, eps)
+        return torch.where(torch.arange(y.numel()).reshape(y.shape) % 50 == 0, torch.nextafter(y, 0 * y), y)
+
+    spec, contract = CaseSpec(shape=(3252, 254), dtype="bfloat16", offset=10.0, seed=seed), Contract(xhat="x")
+    case = make.case(spec, OPS["rmsnorm_fwd"], contract)
+    right, wrong = (
+        moments(execute(Kernel("k", "rmsnorm_fwd", run=run, contract=contract), case))["y"]
+        for run in (rmsnorm_fwd, towards_zero)
+    )
+    assert abs(right.signed) > 0.9 * right.systematic
+    assert abs(right.signed) < 0.6 * right.bias_allowed
+    assert abs(wrong.signed) > wrong.bias_allowed

@@ -19,7 +19,8 @@ hides it. Elsewhere the systematic part is Σ|φ|δ.
 **What averages out.** Where the contract rounds x̂ to a narrow type, the roundings of the elements have no common sign:
 by Hoeffding's inequality a sum of terms within ±c exceeds √(2L·Σc²) with a probability below α, L = ln(2/α). Equal x̂
 are rounded alike, and count as one term; and since nearly equal ones are too (the large channel's x̂ is nearly √N in
-every row), what the roundings of the exact x̂ and w·dy add up to is allowed besides. (The roundings of rstd to a narrow
+every row), what the roundings of the exact x̂ and w·dy add up to is allowed besides. In y that includes the last
+rounding: of a product of two narrow numbers the fraction in its ulp is not uniform. (The roundings of rstd to a narrow
 type are not like that: rows of one distribution have nearly one rstd. They stay in ρ.) Narrow partial sums of dweight
 and dbias: the roundings of s_k = Σ_{i≤k} t_i are martingale differences within ±u|s_k|, by Azuma's inequality as good
 as independent. In a random order the mean of s_k² is below k/R·Σt² + (k/R)²·s_R², so that of Σs_k² about
@@ -244,10 +245,14 @@ def _together(run: Run, s: stages.Stages, name: str, phi: Array, expected: Expec
     if name == "y":
         alone = np.where(phi != 0, np.abs(phi) * stages.y_apart(s, 0.0), 0.0)
         along = n.weighted(phi if s.scale is None else phi * s.scale)
+        y = n.weighted(n.xhat + lost(n.xhat)) + (0.0 if n.bias is None else n.bias)
+        y, last = y if s.scale is None else y * s.scale, FORMATS[expected.dtype]
+        exact = expected.value.reshape(view.shape)
+        alike = np.abs(np.where(phi != 0, phi * (last.round(y) - last.round(exact)), 0.0).sum()) if form else 0.0
     else:
         alone, along = np.abs(phi) * stages.gradient_apart(still, name, dy), phi * dy
+        alike = np.abs((along * lost(n.xhat)).sum())
     rows = s.z.factor * np.abs(s.row_sum(along * n.xhat)) + s.z.shift * np.abs(s.row_sum(along))
-    alike = np.abs((along * lost(n.xhat)).sum())
     return float(rows.sum() + alone.sum() + alike), _grouped(np.abs(along) * rounded, n.xhat)
 
 
