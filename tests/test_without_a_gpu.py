@@ -138,6 +138,22 @@ def test_a_kernel_that_lacks_what_other_processes_hold_is_a_case_without_room(gp
     assert not placement.taken_by_others(RuntimeError("no"), torch.device("cuda:0"))
 
 
+@pytest.mark.parametrize("words", ["unknown error", "CUBLAS_STATUS_INTERNAL_ERROR when calling `cublasCreate(handle)`"])
+def test_cuda_that_fails_beside_other_processes_accuses_nobody(gpu, monkeypatch, words):
+    def failing(x):
+        raise RuntimeError(f"CUDA error: {words}")
+
+    kernel, others = replace(KERNEL, run=failing), 2**39
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2**40 - others, 2**40))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 0)
+    gpu.holds_cases("cuda:0")
+    with pytest.raises(placement.CrowdedError, match="CUDA error"):
+        examine(kernel, SPEC, ("signature",), "cuda:0")
+    others -= 1
+    (found,) = examine(kernel, SPEC, ("signature",), "cuda:0").findings
+    assert words in found.message
+
+
 @pytest.mark.parametrize(("free", "fits"), [(2**20, True), (2**20 - 1, False)])
 def test_a_far_tensor_takes_at_most_half_of_the_free_memory(gpu, monkeypatch, free, fits):
     made = torch.empty

@@ -9,6 +9,7 @@ from norms import layernorm_bwd
 from small_runs import run
 
 from verify_norm.cases import agreement, make
+from verify_norm.cases.placement import CrowdedError
 from verify_norm.checks import CHECKS
 from verify_norm.core.check_names import CHECK_NAMES
 from verify_norm.core.settings import Settings
@@ -186,6 +187,18 @@ def test_a_call_of_ours_that_fails_in_cuda_is_made_again_in_a_new_process(monkey
         runner.isolated = isolated
         with pytest.raises(RuntimeError, match=str(errors[-1])):
             examine_in(runner, SMALL, CHECK_NAMES, 1.0)
+
+
+@pytest.mark.parametrize("isolated", [True, False])
+def test_a_case_in_which_cuda_fails_on_a_crowded_gpu_is_left_out_after_some_tries(monkeypatch, isolated):
+    monkeypatch.setattr(examining, "PAUSES", (0.0, 0.01))
+    crowded, right = CrowdedError("CUDA error: unknown error"), Examined(SMALL, looked=("accuracy",))
+    runner = Lonely(crowded, crowded, crowded)
+    runner.isolated = isolated
+    examined = examine_in(runner, SMALL, CHECK_NAMES, 1.0)
+    assert (examined.unsupported, examined.findings) == (f"{examining.CROWDED}: CUDA error: unknown error", ())
+    assert runner.renewed == (2 if isolated else 1)
+    assert examine_in(Lonely(crowded, right), SMALL, CHECK_NAMES, 1.0).unsupported is None
 
 
 def test_what_comes_back_from_a_process_of_its_own_has_not_crashed():

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from verify_norm.cases.device_array import DeviceArray
+from verify_norm.cases.device_array import UNKNOWN, DeviceArray
 from verify_norm.cases.transfer import sent
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.geometry import extent
@@ -26,6 +26,7 @@ FULL = (
     "Triton Error [CUDA]: out of memory",
     "CUDA error: CUBLAS_STATUS_ALLOC_FAILED",
 )
+DISTURBED = UNKNOWN, "CUDA error: CUBLAS_STATUS_INTERNAL_ERROR when calling `cublasCreate"  # on a full GPU too
 FAULTS = "illegal memory access", "misaligned address", "device-side assert", "illegal instruction"  # of a kernel
 FAR_ROWS = 1024  # at most: each touches a page of memory or two
 
@@ -244,9 +245,13 @@ def failed_in_cuda(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and text.startswith("CUDA error") and not any(w in text for w in FAULTS)
 
 
+class CrowdedError(RuntimeError):
+    """A call failed in CUDA while other processes held most of the GPU's memory: no fault of a kernel."""
+
+
 def taken_by_others(error: BaseException, device: torch.device) -> bool:
-    """Return whether an error says that GPU memory is full, where other processes hold half of it or more."""
-    if device.type != "cuda" or not full(error):
+    """Return whether an error is one of a full GPU, and other processes hold half of its memory or more."""
+    if device.type != "cuda" or not (full(error) or str(error).startswith(DISTURBED)):
         return False
     free, total = torch.cuda.mem_get_info(device)
     return 2 * (total - free - torch.cuda.memory_reserved(device)) >= total

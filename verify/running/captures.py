@@ -97,7 +97,8 @@ def replayed(function: Function) -> Function:
                 function(**given)
         usual.wait_stream(beside)
         write(others)
-        placement.release(usual.device)  # a capture cannot: the memory of an earlier case would be lost to it
+        for device in {tensor.device for tensor in tensors}:
+            placement.release(device)  # a capture cannot: the memory of an earlier case would be lost to it
         try:
             with torch.cuda.graph(graph, stream=beside):  # its own is of the device of the first capture
                 returned = function(**given)

@@ -29,6 +29,7 @@ from verify_norm.running.surroundings import left
 PRELOAD = "verify_norm.search.preload"  # what a child that examines cases has imported
 PAUSES = 0.0, 2.0, 10.0  # seconds before a case is examined again, while another process disturbs the GPU
 NO_ROOM = "the case does not fit into GPU memory"
+CROWDED = "CUDA fails while other processes hold most of the GPU's memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ def examine_in(
             examined = runner.call(examine, Time(timeout, types(spec), _compared, left), *given)
         except LostError as error:
             during = runner.stage()
-            where = f", in a further run, near this case, of the check {during} makes" if during else ""
+            where = f", in a further run near this case that the check {during} makes" if during else ""
             message = f"{error}{where}{error.measured}"
             if not error.late:
                 lost.append(Finding(runner.kernel.name, "crash", None, "error", message, spec, during=during or None))
@@ -107,11 +108,13 @@ def examine_in(
                 return Examined(spec, findings=tuple(lost), looked=("crash",) * bool(lost), hung=error.hung)
             continue
         except RuntimeError as error:  # of CUDA, in a call of ours: what another process does to the GPU may cause it
-            pause = next(pauses, None)
-            if pause is None or not placement.failed_in_cuda(error) or not runner.fresh():
-                raise
-            time.sleep(pause)
-            continue
+            crowded, pause = isinstance(error, placement.CrowdedError), next(pauses, None)
+            if (crowded or placement.failed_in_cuda(error)) and pause is not None and runner.fresh():
+                time.sleep(pause)
+                continue
+            if crowded:
+                return Examined(spec, unsupported=f"{CROWDED}: {error}")
+            raise
         if examined.dead:
             runner.fresh()
         crash = runner.isolated and ("crash" in checks or lost)
@@ -153,6 +156,8 @@ def examine(
                 message = f"it breaks the CUDA context of its process: {one_line(error)}"
                 found = (Finding(kernel.name, "crash", None, "error", message, spec),)
                 examined = Examined(spec, findings=found, looked=("crash",), dead=True)
+            elif not placement.full(error) and placement.taken_by_others(error, torch.device(device)):
+                raise placement.CrowdedError(one_line(error)) from error
             else:
                 raise
     if examined is None:
