@@ -1,8 +1,8 @@
 """Count the false alarms on the right kernels of the zoo, with several seeds.
 
-    python benchmarks/zoo_seeds.py [--seeds 10] [--examples 60] [--jobs 2] [--together] [--out FILE]
+    python benchmarks/zoo_seeds.py [--seeds 10] [--first 0] [--examples 60] [--jobs 2] [--together] [--out FILE]
 
-The first seed runs the corner table and `--examples` covering cases, which are the same for every seed; the others run
+Seed 0 runs the corner table and `--examples` covering cases, which are the same for every seed; the others run
 `--examples` random cases. The time limits are so wide that a loaded machine runs as many cases as an idle one. Several
 GPUs share the runs. With `--together` the runs of a job share its process, whose compiled kernels stay loaded. The file
 is written after every run; a run that it has for the same settings and versions is not repeated. Exit status 1 if there
@@ -49,6 +49,7 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first", type=int, default=0, help="the first seed; 0 alone has the corner table")
     parser.add_argument("--examples", type=int, default=60)
     parser.add_argument("--jobs", type=int, default=0, help="kernels at a time; 0: one for each core")
     parser.add_argument("--together", action="store_true", help="no process for each run")
@@ -65,7 +66,12 @@ def main() -> int:
     runs: list[dict[str, Any]] = before["runs"] if same else []
     done = {(run["seed"], run["kernel"]) for run in runs}
     right = [example for example in zoo.detectable(devices[0]) if not example.wrong]
-    left = [(seed, one) for seed in range(options.seeds) for one in right if (seed, one.name) not in done]
+    left = [
+        (seed, one)
+        for seed in range(options.first, options.first + options.seeds)
+        for one in right
+        if (seed, one.name) not in done
+    ]
     tasks = [
         (one, Settings(**common, seed=seed, tables=seed == 0, device=devices[i % len(devices)]))
         for i, (seed, one) in enumerate(left)
