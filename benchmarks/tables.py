@@ -270,6 +270,8 @@ def zoo() -> str:
         markdown(["class of bug", "verify-norm, CPU", "verify-norm, H200", *policies], rows),
     ]
     text += [over_seeds(name, found) for name, found in sorted(seeds.items())]
+    cheats = runs["h200-cheats"]["outcomes"]
+    text += [f"On an H200 {sum(o['right'] for o in cheats)} of {len(cheats)} kernels that cheat are detected."]
     text += [on_a_cpu(runs["cpu-against"], there, policies)] if "cpu-against" in runs else []
     return "\n\n".join(text)
 

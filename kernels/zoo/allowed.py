@@ -46,7 +46,7 @@ ALLOWED: tuple[Example, ...] = (
         "habits",
         "rmsnorm_fwd",
         ("U18_by_matrix_product", "sums by BLAS, in few lanes, which is declared", "BLAS"),
-        contract=Contract(lanes=4),
+        contract=Contract(lanes=2),
     ),
     *_right(
         "habits",

@@ -42,6 +42,7 @@ from verify_norm.reference.quantized import product_error, saturated
 from verify_norm.reference.stages.stage import Approximate, passed
 
 HUGE = 40  # log2 of √eps over the largest |x|: x̂ is then below every rounding of float32
+SMALL = 2.0**-10  # of a smaller x nothing is left beside that eps, and a kernel that scales it has room for eps
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ def _eps_decides(run: Run) -> Iterator[Compared]:
     An activation is applied to that, within its own error bound.
     """
     case, single = run.case, FORMATS["float32"]
-    most = max(float(np.abs(normalized(run)).max(initial=0.0)), 2.0**-HUGE)
+    most = max(float(np.abs(normalized(run)).max(initial=0.0)), SMALL)
     k = math.ceil(math.log2(most)) + HUGE
     other = nearby(run, {}, replace(case.spec, eps=4.0**k))
     b, tau, amax, amax_off = _bias_alone(run)

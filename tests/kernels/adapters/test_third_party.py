@@ -126,7 +126,7 @@ def test_torch_loses_in_half_precision(name, spec, lost, least):
 @on_cpu
 def test_the_page_tells_what_torch_does(capsys):
     """Its examples print what it says."""
-    example, missing = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    example, on_a_gpu, missing = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     exec(missing, {})
     assert capsys.readouterr().out == "True None\n"
     exec(example, {})
@@ -134,6 +134,17 @@ def test_the_page_tells_what_torch_does(capsys):
     assert len(printed) == 6
     assert max(printed[0], printed[3]) < 0.005
     assert min(*printed[1:3], *printed[4:]) > 0.02
+    assert 'device="cuda"' in on_a_gpu
+
+
+@pytest.mark.gpu
+def test_the_page_tells_what_torch_does_on_a_gpu(capsys):
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    exec(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)[1], {})
+    few, many = (float(number) for number in capsys.readouterr().out.split())
+    assert few < 0.51
+    assert many > 3
 
 
 @pytest.mark.slow
