@@ -147,7 +147,8 @@ def _of_entry(plan: Plan, listed: Listed, tell: Tell, device: str) -> Iterator[U
         asked = request(name, settings, op=listed.op or None, bind=listed.bind, tell=tell)
         blocks = _blocks(asked.settings.examples, plan.block)
         for kernel in asked.kernels:
-            for dtype, (block, examples) in product(_offered(kernel, plan.dtypes), enumerate(blocks)):
+            offered = (dtype for dtype in plan.dtypes if dtype in kernel.dtypes)  # one at least: `request` looked
+            for dtype, (block, examples) in product(offered, enumerate(blocks)):
                 who = (name, kernel.op, listed.bind, own["contract"], own["only"], dtype)
                 fields = (*who, block, plan.seed + block, examples, source_digest(kernel))
                 for accelerator in plan.accelerators or ("",):
@@ -169,13 +170,6 @@ def source_digest(kernel: Kernel) -> str:
     from verify_norm.search.journal import source
 
     return hashlib.sha256(source(kernel)).hexdigest()[:16]
-
-
-def _offered(kernel: Kernel, dtypes: tuple[str, ...]) -> list[str]:
-    offered = [dtype for dtype in dtypes if dtype in kernel.dtypes]
-    if not offered:
-        raise UsageError(f"{kernel.name} offers {', '.join(kernel.dtypes)}, and the plan asks for {', '.join(dtypes)}")
-    return offered
 
 
 def _blocks(examples: int, most: int) -> list[int]:
