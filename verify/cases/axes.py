@@ -39,7 +39,7 @@ HIDING = frozenset(
         *("rows ≤ 0", "samples ≤ 0", "N ≤ 1", "eps > 0.1", "data zero", "data constant", "weight zero"),
         *("subnormal x", "largest x", "dy_data zero", "special_in weight"),
         *("expanded_last x", "expanded_last residual", "expanded_last residual_out"),
-        "expanded_inner x",
+        *("expanded_inner x", "expanded_inner residual", "expanded_inner residual_out"),
     }
 )
 
@@ -82,18 +82,14 @@ def axes(op: Op, dtypes: Sequence[str], *, frozen: bool = False, gpu: bool = Fal
 def layouts(tensor: Tensor, op: Op) -> tuple[str, ...]:
     """Return the layouts that a tensor may have: a weight of channels has one dimension, a scalar x has no variance.
 
-    A scalar weight is one number expanded, as for a norm without parameters. x and gradients alone are repeated along
-    some of their dimensions, as a sum's gradient is.
+    A scalar weight is one number expanded, as for a norm without parameters.
     """
     one_dimensional = ("contiguous", "every_other", "offset", "own")
     if tensor.role == "weight":
         return (*one_dimensional, "scalar", *["transposed"] * (op.view == "rows"))
     if tensor.extent not in ("data", "sample", "position"):
         return one_dimensional
-    if tensor.role == "cotangent":
-        return LAYOUTS
-    without = {"scalar"} if tensor.name == "x" else {"scalar", "expanded_middle", "expanded_inner"}
-    return tuple(layout for layout in LAYOUTS if layout not in without)
+    return tuple(n for n in LAYOUTS if tensor.role == "cotangent" or n != "scalar")
 
 
 def placed(op: Op) -> list[Tensor]:
