@@ -42,7 +42,8 @@ def power(a: Tensor, form: str, how: str = "floor") -> Tensor:
         k = k + (mantissa >= 1 - 2.0 ** -({"e4m3fn": 5, "e5m2": 4, "e2m1": 3}[form])).int() if how == "even" else k
         k = k + 1 if how == "one too large" else k - 1 if how == "one too small" else k
     k = torch.where(a == 0, -127, torch.where(torch.isinf(a), 127, k)).clamp(-127, 127)
-    return torch.where(a.isnan(), a, torch.exp2(k.double())).to(torch.float64)
+    exact = ((k.long() + 1023) << 52).view(torch.float64)  # exp2 and log2 of a GPU are not exact at powers of two
+    return torch.where(a.isnan(), torch.nan, exact)
 
 
 def e2m1(y: Tensor, packing: str = "low") -> Tensor:
@@ -90,7 +91,7 @@ def mx(
     scale = power(of(most(z, length)), form, how)
     by = each(used(scale), z, length)
     y = (z * (1 / by).float() if folded else z.double() / by).float()
-    bits = torch.where(scale.isnan(), 255, torch.log2(scale) + 127).to(torch.uint8)
+    bits = torch.where(scale.isnan(), 255, torch.frexp(scale).exponent + 126).to(torch.uint8)
     bits = bits.repeat_interleave(length // 32, 1)[:, : -(-z.shape[1] // 32)]
     summed = () if residual is None else (h.to(x.dtype),)
     return stored(y, form, x, packing, saturated=saturated), bits, *summed, rstd

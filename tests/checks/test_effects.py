@@ -36,7 +36,7 @@ from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.loading.registry import load, load_directions
-from verify_norm.running import captures
+from verify_norm.running import captures, state
 from verify_norm.running.execute import execute
 from verify_norm.running.state import STATE
 from verify_norm.running.surroundings import Surroundings
@@ -191,6 +191,12 @@ def test_what_a_call_changes_is_reported_and_put_back(words):
 def test_every_state_has_a_kernel_that_changes_it():
     of_process = [words for words in CHANGES if not words.startswith("x")]
     assert len(of_process) == len(STATE) - 1  # autocast twice
+
+
+def test_the_hooks_of_saved_tensors_are_left_out_where_torch_does_not_tell_them(monkeypatch):
+    assert set(state._hooks()) <= set(STATE)
+    monkeypatch.delattr(torch._C._autograd, "_top_saved_tensors_default_hooks")  # torch 2.6 has none
+    assert state._hooks() == {}
 
 
 def test_what_a_first_import_changes_passes():

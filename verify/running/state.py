@@ -116,13 +116,17 @@ def _round_to_nearest(before: bool) -> None:
         ctypes.CDLL(None).fesetround(0)  # FE_TONEAREST, the same on every machine that torch runs on
 
 
-def _saved_hooks() -> Any:
-    return torch._C._autograd._top_saved_tensors_default_hooks(True)
+def _hooks() -> State:
+    """Return the hooks of saved tensors, where torch tells them: 2.6 does not."""
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    if top is None:
+        return {}
 
+    def unhook(before: Any) -> None:
+        while (now := top(True)) is not None and now != before:
+            torch._C._autograd._pop_saved_tensors_default_hooks()
 
-def _unhook(before: Any) -> None:
-    while (now := _saved_hooks()) is not None and now != before:
-        torch._C._autograd._pop_saved_tensors_default_hooks()
+    return {"torch.autograd.graph's hooks of saved tensors": (lambda: top(True), unhook)}
 
 
 def _infer(on: bool) -> None:
@@ -177,7 +181,7 @@ STATE: State = {  # modes come first: what reads the rest would meet them
         torch._C._functorch.get_dynamic_layer_stack_depth, torch._C._functorch.pop_dynamic_layer_stack
     ),
     "the level of torch.autograd.forward_ad": _stack(lambda: forward_ad._current_level, forward_ad.exit_dual_level),
-    "torch.autograd.graph's hooks of saved tensors": (_saved_hooks, _unhook),
+    **_hooks(),
     "torch.is_inference_mode_enabled()": (torch.is_inference_mode_enabled, _infer),
     "torch.is_grad_enabled()": (torch.is_grad_enabled, torch.set_grad_enabled),
     "torch.is_autocast_enabled('cpu')": (

@@ -152,11 +152,13 @@ def examine(
             if names:
                 found = tuple(honesty.replaced(kernel, spec, names))  # so this tool itself went wrong
                 examined = Examined(spec, findings=found, looked=("honesty",))
-            elif not placement.full(error) and _dead(device):  # what a kernel broke may show in our own next call
+            elif placement.full(error):
+                raise
+            elif _dead(device):  # what a kernel broke may show in our own next call
                 message = f"it breaks the CUDA context of its process: {one_line(error)}"
                 found = (Finding(kernel.name, "crash", None, "error", message, spec),)
                 examined = Examined(spec, findings=found, looked=("crash",), dead=True)
-            elif not placement.full(error) and placement.taken_by_others(error, torch.device(device)):
+            elif placement.taken_by_others(error, torch.device(device)):
                 raise placement.CrowdedError(one_line(error)) from error
             else:
                 raise
