@@ -8,6 +8,7 @@ import os
 import pickle
 import resource
 import signal
+import struct
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -21,14 +22,18 @@ import torch
 from verify_norm.core.spec import Kernel
 from verify_norm.loading import functions, nested, registry
 from verify_norm.loading.targets import reach
+from verify_norm.running import stacks
+from verify_norm.running.compilation import METER
 from verify_norm.running.interpreter import patch
 
 MEMORY = 0.5  # share of the machine's memory that a kernel may allocate on the CPU
 STAGE = 64  # bytes: the longest name of a check
+SECONDS = struct.Struct("d")
+PAGE = STAGE + SECONDS.size  # what the parent process sees during a call
 GRACE = 3.0  # seconds after its time limit, when a child without a parent ends itself where Linux does not end it
 T = TypeVar("T")
 
-_kernel: tuple[Kernel, mmap.mmap] | None = None  # and the memory in which it announces checks
+_kernel: tuple[Kernel, mmap.mmap] | None = None  # and the page that the parent process sees
 
 
 def serve(parent: Connection) -> None:
@@ -69,7 +74,7 @@ def _end_with_caller() -> None:
         os._exit(1)
 
 
-def load(device: str, target: str, record: bytes, stage: str) -> None:
+def load(device: str, target: str, record: bytes, page: str, stack: str) -> None:
     """Limit memory and signals, load the kernel, open the device; raises UsageError, or RuntimeError of the device."""
     global _kernel
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -77,8 +82,9 @@ def load(device: str, target: str, record: bytes, stage: str) -> None:
     if device == "cpu":
         patch.enable()
         resource.setrlimit(resource.RLIMIT_DATA, (int(MEMORY * memory()), resource.RLIM_INFINITY))
-    with open(stage, "r+b") as file:
-        shared = mmap.mmap(file.fileno(), STAGE)
+    with open(page, "r+b") as file:
+        shared = mmap.mmap(file.fileno(), PAGE)
+    stacks.answer(stack)
     where = target.rpartition(":")[0]
     nested.seal(nested.importing(where))
     functions.remember(functions.Functions())
@@ -92,7 +98,8 @@ def call(function: Callable[..., T], timeout: float, *args: Any) -> tuple[T, flo
     """Return `function` of the kernel and its seconds. An alarm ends even a loop outside of Python."""
     assert _kernel is not None
     signal.setitimer(signal.ITIMER_REAL, timeout + GRACE)
-    started = time.perf_counter()
+    started, before = time.perf_counter(), METER.total.seconds
+    METER.tell = lambda seconds: SECONDS.pack_into(_kernel[1], STAGE, seconds - before) if _kernel else None
     try:
         return function(_kernel[0], *args), time.perf_counter() - started
     finally:
@@ -102,7 +109,18 @@ def call(function: Callable[..., T], timeout: float, *args: Any) -> tuple[T, flo
 def announce(name: str) -> None:
     """Tell the parent process which check begins; do nothing outside a child."""
     if _kernel is not None:
-        _kernel[1][:] = name.encode().ljust(STAGE, b"\0")
+        _kernel[1][:STAGE] = name.encode().ljust(STAGE, b"\0")
+
+
+def stage(page: mmap.mmap) -> str:
+    """Return the check that a child has announced last in this call; "" if none."""
+    return page[:STAGE].rstrip(b"\0").decode()
+
+
+def compiled(page: mmap.mmap) -> float:
+    """Return the seconds that a child has compiled in this call, as far as that has ended."""
+    seconds: float = SECONDS.unpack_from(page, STAGE)[0]
+    return seconds
 
 
 def memory() -> int:

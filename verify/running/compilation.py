@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 from verify_norm.core.work import Compiled
@@ -12,6 +13,7 @@ class Meter:
 
     def __init__(self) -> None:
         self.total = Compiled()
+        self.tell: Callable[[float], object] = lambda seconds: None  # what is called with the seconds of `total`
         self._listens = False
         self._began: float | None = None  # torch.compile, which calls Triton
 
@@ -38,14 +40,18 @@ class Meter:
 
     def _kernel(self, seconds: float, *, cached: bool) -> None:
         inside = cached or self._began is not None
-        self.total += Compiled(int(not cached), int(cached), seconds=0.0 if inside else seconds)
+        self._add(Compiled(int(not cached), int(cached), seconds=0.0 if inside else seconds))
+
+    def _add(self, more: Compiled) -> None:
+        self.total += more
+        self.tell(self.total.seconds)
 
     def _graph_begins(self, *_: Any) -> None:
         self._began = time.perf_counter()
 
     def _graph_ends(self, *_: Any) -> None:
         if self._began is not None:
-            self.total += Compiled(graphs=1, seconds=time.perf_counter() - self._began)
+            self._add(Compiled(graphs=1, seconds=time.perf_counter() - self._began))
         self._began = None
 
 

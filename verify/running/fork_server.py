@@ -32,16 +32,22 @@ class Child:
         theirs.close()
         atexit.register(self.close)  # before multiprocessing waits for it
 
-    def ask(self, seconds: float, function: Callable[..., T], *args: Any) -> T:
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._process.pid or 0
+
+    def ask(self, seconds: float, function: Callable[..., T], *args: Any, more: Callable[[], float] = lambda: 0.0) -> T:
         """Return `function(*args)` of the process, and raise what it raises; raises TimeoutError and EndedError.
 
-        `function` is a module's attribute. After a TimeoutError the process still works: `close` it.
+        `function` is a module's attribute. After its seconds it has those that `more` returns, again and again. After a
+        TimeoutError the process still works: `close` it.
         """
         try:
             self._channel.send((function, args))
-            ready = wait([self._channel, self._process.sentinel], seconds)
-            if not ready:
-                raise TimeoutError
+            while not (ready := wait([self._channel, self._process.sentinel], seconds)):
+                if (seconds := more()) <= 0:
+                    raise TimeoutError
             if self._channel not in ready and not self._channel.poll():  # what it started may keep the channel open
                 raise EOFError
             returned, value = self._channel.recv()
@@ -57,7 +63,7 @@ class Child:
         """Kill the process and what it has started, perhaps while another thread waits for its answer."""
         for kill in (os.killpg, os.kill):  # it leads a group of its own, once it has begun
             with suppress(ProcessLookupError):
-                kill(self._process.pid or 0, signal.SIGKILL)
+                kill(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """Kill it, and wait for its end."""

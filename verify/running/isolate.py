@@ -6,19 +6,22 @@ target. A kernel without one, as a function made in a test, runs in the calling 
 
 import mmap
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from time import perf_counter as now
+from time import sleep
 from typing import Any, TypeVar
 
 from verify_norm.core.errors import UsageError, one_line
 from verify_norm.core.spec import Kernel
 from verify_norm.loading import functions, nested, registry
-from verify_norm.running import child
+from verify_norm.running import child, stacks
 from verify_norm.running.fork_server import Child, EndedError, context
 from verify_norm.running.patience import Known, LostError, Patience, Time
 
 LOADING = 300.0  # seconds that the import of the kernel may take
+SLICE = 1.0  # seconds after which a call that compiles is asked again whether it still does
 # What CUDA says for seconds after a process whose kernel hung was killed, or while other processes hold its memory.
 BUSY, CLEARING = ("busy or unavailable", "out of memory"), 60.0
 NO_TARGET = "the kernel is not an attribute of a module that can be imported"
@@ -73,9 +76,10 @@ class Isolated:
         self.kernel, self.device = kernel, device
         self.started, self.starting = 0, 0.0
         self._preload, self._context = preload, context(preload)
-        self._file = tempfile.NamedTemporaryFile(prefix="verify-norm-")  # noqa: SIM115
-        self._file.truncate(child.STAGE)
-        self._stage = mmap.mmap(self._file.fileno(), child.STAGE)  # the check that the child announced last
+        self._file, self._stacks = (tempfile.NamedTemporaryFile(prefix="verify-norm-") for _ in range(2))  # noqa: SIM115
+        self._file.truncate(child.PAGE)
+        self._page = mmap.mmap(self._file.fileno(), child.PAGE)  # what the child tells during a call
+        self._stack = stacks.Stack()  # where a call was at its time limit
         self._sent = registry.sent(kernel)
         self._child: Child | None = None
         self._patience = Patience(device, known or Known())
@@ -92,13 +96,14 @@ class Isolated:
         """
         if self._child is None:
             self._begin()
-        self._stage[:] = bytes(child.STAGE)
-        limit = self._patience.limit(time)
+        self._page[:] = bytes(child.PAGE)
+        limit, longest = self._patience.limit(time), self._patience.longest(time)
+        further = partial(self._further, limit, longest, now())
         try:
-            result, seconds = self._ask(limit, child.call, function, limit, *args)
+            result, seconds = self._ask(limit, child.call, function, longest, *args, more=further)
         except TimeoutError:
-            lost = self._patience.lost(time)
-            self.fresh(hung=not lost.late)
+            lost = self._patience.lost(time, self._stack)
+            self.fresh(hung=not lost.late and not lost.compiling)
             raise lost from None
         except EndedError as error:
             self.fresh()
@@ -107,18 +112,26 @@ class Isolated:
         returned: T = result
         return returned
 
+    def _further(self, limit: float, longest: float, began: float) -> float:
+        """Return how many seconds more a call may take than its limit, because it compiles, or has compiled."""
+        assert self._child is not None
+        took = now() - began
+        self._stack = stacks.ask(self._child.pid, self._stacks.name, child.serve.__name__)
+        compiles = took + SLICE if self._stack.compiles else 0.0
+        return min(max(limit + child.compiled(self._page), compiles), longest) - took
+
     def prepare(self) -> None:
         """Wait until the server of the processes has imported torch; in the main thread Ctrl-C may end that."""
         first = self._context.Process(target=int)
         first.start()
         first.join()
 
-    def _ask(self, seconds: float, function: Callable[..., Any], *args: Any) -> Any:
+    def _ask(self, seconds: float, function: Callable[..., Any], *args: Any, **more: Callable[[], float]) -> Any:
         """Return `function(*args)` of the child; raises what ends it, and StoppedError."""
         assert self._child is not None
         try:
             if not self._stopped:  # before there was this child to kill
-                return self._child.ask(seconds, function, *args)
+                return self._child.ask(seconds, function, *args, **more)
         except EndedError:
             if not self._stopped:
                 raise
@@ -129,7 +142,7 @@ class Isolated:
 
     def _begin(self) -> None:
         """Start a child that has loaded the kernel; raises UsageError if it cannot, though this process can."""
-        began = time.perf_counter()
+        began = now()
         self.prepare()
         try:
             while not self._loaded(began + CLEARING):
@@ -140,7 +153,7 @@ class Isolated:
             why = str(error)
         else:
             self.started += 1
-            self.starting += time.perf_counter() - began
+            self.starting += now() - began
             return
         self.fresh()
         raise UsageError(f"{self.kernel.name} cannot be loaded in a process of its own: {why}")
@@ -149,13 +162,13 @@ class Isolated:
         """Return whether a new child has loaded the kernel; if not, the device was busy, as it may be `until` then."""
         self._child = Child(self._context)
         try:
-            self._ask(LOADING, child.load, self.device, *self._sent, self._file.name)
+            self._ask(LOADING, child.load, self.device, *self._sent, self._file.name, self._stacks.name)
         except RuntimeError as error:
             if not any(words in str(error) for words in BUSY):
                 raise
-            if time.perf_counter() > until:
+            if now() > until:
                 raise UsageError(f"{self.device} takes no new process: {one_line(error)}") from error
-            time.sleep(0.5)
+            sleep(0.5)
             return False
         return True
 
@@ -166,7 +179,7 @@ class Isolated:
 
     def stage(self) -> str:
         """Return what the child announced last in this call, even if it crashed since; "" if nothing."""
-        return self._stage[:].rstrip(b"\0").decode()
+        return child.stage(self._page)
 
     def fresh(self, *, hung: bool = False) -> bool:
         """Let the next call run in a new process, perhaps because this one has `hung`, and return True."""
@@ -192,3 +205,4 @@ class Isolated:
         """End the child."""
         self.fresh()
         self._file.close()
+        self._stacks.close()

@@ -11,6 +11,7 @@ from math import inf
 from typing import Any
 
 from verify_norm.core.spec import CaseSpec
+from verify_norm.running.stacks import Stack
 
 TIMEOUT = {"cpu": 20.0, "cuda": 90.0}  # seconds for one case: on a GPU most new shapes compile
 USUAL = {"cpu": 2**17, "cuda": 2**22}  # elements of x: a larger case has so many times as much time
@@ -46,12 +47,14 @@ class LostError(Exception):
     """The process of a kernel ended, or did not return in time (`hung`); the message says how.
 
     `measured` has in words how long calls took that did return. `late`: the call had less time than it may take, since
-    no more was left, so that it says nothing about the kernel.
+    no more was left, so that it says nothing about the kernel. `compiling`: nor does it where a compiler did not end.
     """
 
-    def __init__(self, message: str, *, hung: bool = False, measured: str = "", late: bool = False) -> None:
+    def __init__(
+        self, message: str, *, hung: bool = False, measured: str = "", late: bool = False, compiling: bool = False
+    ) -> None:
         super().__init__(message)
-        self.hung, self.measured, self.late = hung, measured, late
+        self.hung, self.measured, self.late, self.compiling = hung, measured, late, compiling
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +130,26 @@ class Patience:
         self.met.clear()
         self.known.hung = self.known.hung or hung
 
-    def lost(self, time: Time) -> LostError:
-        """Return that the call did not return in its time, how long calls have taken so far, and what gives more."""
+    def longest(self, time: Time) -> float:
+        """Return the seconds that the next call may take if it compiles, which is no hang."""
+        return min(self._allowed(time) + BUILD[kind(self.device)], time.left)
+
+    def lost(self, time: Time, stack: Stack | None = None) -> LostError:
+        """Return that the call did not return in its time, how long calls have taken so far, and what gives more.
+
+        `stack` is where it was then.
+        """
         limit, late = self.limit(time), time.left < self._allowed(time)
+        if stack and stack.compiles:
+            message = f"it was still compiling after {self.longest(time):.3g} s"
+            return LostError(message, hung=True, late=late, compiling=True)
         took = max((self.known.slowest, *self.known.built.values()))
         so_far = f"the slowest case so far took {took:.2g} s" if took else "no case has returned so far"
         first = "" if time.types in self.met else f", the first of {time.types} in its process, which may build"
         measured = f"{first}; {so_far}; --timeout {MORE * limit:.0f} allows more"
-        return LostError(f"it did not return after {limit:.3g} s", hung=True, measured=measured, late=late)
+        return LostError(
+            f"it did not return after {limit:.3g} s{stack.words if stack else ''}",
+            hung=True,
+            measured=measured,
+            late=late,
+        )

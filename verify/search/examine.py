@@ -91,7 +91,7 @@ def examine_in(
     The case may take `timeout` seconds, and more where the kernel may build; `left` are the seconds of the run, and
     `further` those that one further run of a large case may take.
     """
-    lost: list[Finding] = []
+    lost, long = list[Finding](), list[str]()
     pauses = iter(PAUSES)
     while True:
         try:
@@ -101,10 +101,14 @@ def examine_in(
             during = runner.stage()
             where = f", in a further run near this case that the check {during} makes" if during else ""
             message = f"{error}{where}{error.measured}"
-            if not error.late:
+            if error.compiling and not during:
+                return Examined(spec, unsupported=str(error))
+            if error.compiling:
+                long.append(during)
+            elif not error.late:
                 lost.append(Finding(runner.kernel.name, "crash", None, "error", message, spec, during=during or None))
             checks = tuple(check for check in checks if check != during)
-            if not during or error.hung:
+            if not during or (error.hung and not error.compiling):
                 return Examined(spec, findings=tuple(lost), looked=("crash",) * bool(lost), hung=error.hung)
             continue
         except RuntimeError as error:  # of CUDA, in a call of ours: what another process does to the GPU may cause it
@@ -119,7 +123,7 @@ def examine_in(
             runner.fresh()
         crash = runner.isolated and ("crash" in checks or lost)
         looked = (*examined.looked, "crash") if crash else examined.looked
-        return replace(examined, looked=looked, findings=(*examined.findings, *lost))
+        return replace(examined, looked=looked, findings=(*examined.findings, *lost), slow=(*examined.slow, *long))
 
 
 def _compared(examined: Examined) -> bool:

@@ -1,0 +1,100 @@
+"""Where a call is that does not return: a compiler gets more time, and a hang is told with its line."""
+
+import re
+
+import pytest
+
+from verify_norm.core.spec import CaseSpec
+from verify_norm.loading import registry
+from verify_norm.running import patience, runners
+from verify_norm.running.stacks import Stack
+from verify_norm.search.examine import examine_in
+
+SMALL, LARGE = CaseSpec((2, 4), further=()), CaseSpec((2, 64), further=())
+COMPILER = """
+import time
+
+def compile(seconds):
+    time.sleep(seconds)
+"""
+KERNEL = """
+import importlib.util, time
+from pathlib import Path
+
+spec = importlib.util.spec_from_file_location("slow", Path(__file__).parent / "triton" / "compiler" / "compiler.py")
+slow = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(slow)
+
+def right(x, weight, eps):
+    y = x.double() * (x.double().square().mean(-1, keepdim=True) + eps).rsqrt()
+    return (y if weight is None else y * weight.double()).to(x.dtype)
+
+def compiles(x, weight, eps):
+    if x.numel() > 64:
+        slow.compile(2.5)
+    return right(x, weight, eps)
+
+def compiles_for_ever(x, weight, eps):
+    if x.numel() > 64:
+        slow.compile(100.0)
+    return right(x, weight, eps)
+
+def waits(x, weight, eps):
+    if x.numel() > 64:
+        time.sleep(100.0)
+    return right(x, weight, eps)
+"""
+
+
+@pytest.fixture
+def examined(tmp_path, monkeypatch):
+    """Return what is found in a large case after a small one, where a call may take 0.5 s, and a compiler 4 s more."""
+    monkeypatch.setitem(patience.BUILD, "cpu", 4.0)
+    (tmp_path / "triton" / "compiler").mkdir(parents=True)
+    (tmp_path / "triton" / "compiler" / "compiler.py").write_text(COMPILER)
+    (tmp_path / "slow.py").write_text(KERNEL)
+
+    def examined(name):
+        runner = runners.runner(registry.load(f"{tmp_path}/slow.py:{name}", "rmsnorm_fwd"), "cpu", isolate=True)
+        try:
+            assert not examine_in(runner, SMALL, ("accuracy", "crash"), 0.5).findings
+            return examine_in(runner, LARGE, ("accuracy", "crash"), 0.5)
+        finally:
+            runner.close()
+
+    return examined
+
+
+def test_a_call_that_compiles_has_more_time(examined):
+    found = examined("compiles")
+    assert found.tallies
+    assert not found.findings
+
+
+def test_a_compiler_that_does_not_end_is_no_fault_of_the_kernel(examined):
+    found = examined("compiles_for_ever")
+    assert re.fullmatch(r"it was still compiling after [\d.]+ s", found.unsupported)
+    assert not found.findings
+
+
+def test_a_hang_is_told_with_its_line(examined):
+    (finding,) = examined("waits").findings
+    assert re.match(r"it did not return after [\d.]+ s \(in waits, slow.py:25\); ", finding.message)
+
+
+@pytest.mark.parametrize(
+    ("file", "compiles"),
+    [
+        ("/site-packages/triton/compiler/compiler.py", True),
+        ("/site-packages/triton/backends/nvidia/compiler.py", True),
+        ("/site-packages/triton/backends/nvidia/driver.py", False),  # a launch
+        ("/site-packages/triton/runtime/jit.py", False),
+        ("/site-packages/torch/_dynamo/convert_frame.py", True),
+        ("/site-packages/torch/_dynamo/eval_frame.py", False),  # a call of what is compiled
+        ("/site-packages/torch/_inductor/compile_fx.py", True),
+        ("/site-packages/torch/_inductor/output_code.py", False),
+        ("/home/me/compiler.py", False),
+    ],
+)
+def test_a_compiler_is_known_by_its_file(file, compiles):
+    assert Stack((("/kernel.py", 3, "run"), (file, 1, "f"))).compiles is compiles
