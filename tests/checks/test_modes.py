@@ -431,19 +431,20 @@ def test_a_triton_kernel_under_torch_compile():
     assert said(load("rmsnorm_fwd"), "under torch.compile", op="rmsnorm_fwd") == {}
 
 
-def test_what_is_compiled_already_is_left_as_it_is():
-    compiled = torch.compile(right, backend="eager", dynamic=True)
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_what_is_compiled_already_is_left_as_it_is(fullgraph):
+    compiled = torch.compile(right, backend="eager", dynamic=True, fullgraph=fullgraph)
     try:
         compiled(torch.ones(2, 4), None, None, 0.0, (4,))
         assert said(right, "under torch.compile") is None
-        assert torch._dynamo.utils.counters["frames"]["ok"]
+        assert torch._dynamo.utils.counters["stats"]["unique_graphs"]
     finally:
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
 
 
 @contextmanager
-def compiling(function):
+def compiling(function, fullgraph=False):
     """The function as torch.compile makes it anew for each mode, by a backend that changes the process as it does."""
 
     def backend(graph, inputs):
@@ -452,7 +453,7 @@ def compiling(function):
 
     limit = sys.getrecursionlimit()
     try:
-        yield torch.compile(function, backend=backend, dynamic=False)
+        yield torch.compile(function, backend=backend, dynamic=False, fullgraph=fullgraph)
     finally:
         sys.setrecursionlimit(limit)
         torch._dynamo.reset()
@@ -469,12 +470,13 @@ def another_bias_without_gradients(x, weight, bias, eps, normalized_shape):
     return right(x, weight, bias if torch.is_grad_enabled() else None, eps, normalized_shape)[0]
 
 
-def test_what_torch_compile_makes_for_each_mode_is_held_to_its_bound():
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_what_torch_compile_makes_for_each_mode_is_held_to_its_bound(fullgraph):
     way, spec = "under torch.no_grad()", replace(ROWS, shape=(40, 60))
     assert said(another_order_without_gradients, way, spec) != {}
-    with compiling(another_order_without_gradients) as compiled:
+    with compiling(another_order_without_gradients, fullgraph) as compiled:
         assert said(compiled, way, spec) == {}
-    with compiling(another_bias_without_gradients) as compiled:
+    with compiling(another_bias_without_gradients, fullgraph) as compiled:
         assert set(said(compiled, way, spec)) == {"y"}
 
 

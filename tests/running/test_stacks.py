@@ -93,6 +93,9 @@ def test_a_hang_is_told_with_its_line(examined):
         ("/site-packages/torch/_dynamo/eval_frame.py", False),  # a call of what is compiled
         ("/site-packages/torch/_inductor/compile_fx.py", True),
         ("/site-packages/torch/_inductor/output_code.py", False),
+        ("/site-packages/torch/utils/cpp_extension.py", True),
+        ("/site-packages/cutlass/base_dsl/compiler.py", True),
+        ("/site-packages/cutlass/base_dsl/jit_executor.py", False),
         ("/home/me/compiler.py", False),
     ],
 )

@@ -22,7 +22,7 @@ WARM = 3  # calls before a capture, which compile and choose what a kernel compi
 def in_use() -> bool:
     """Return whether this process runs code that torch.compile has made, for the kernel itself."""
     dynamo: Any = sys.modules.get("torch._dynamo.utils")
-    return bool(dynamo and dynamo.counters["frames"]["ok"])
+    return bool(dynamo and dynamo.counters["stats"]["unique_graphs"])  # "frames" has none of fullgraph=True
 
 
 def traced(function: Function) -> Function:

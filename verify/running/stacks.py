@@ -12,9 +12,10 @@ from pathlib import Path
 SIGNAL = signal.SIGUSR1
 WAIT = 1.0  # seconds that an answer may take; in a call of the driver that nothing interrupts there is none
 FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
-# Triton and torch.compile are on the stack in a launch, too; these parts of them only while something is compiled.
+# Libraries that compile are on the stack in a launch, too; these files of them only while something is compiled.
 COMPILERS = re.compile(
-    r"/triton/(compiler|backends/\w+)/\w*compiler\.py|/torch/(_dynamo/convert_frame|_inductor/compile_fx)\.py"
+    r"/(triton/(compiler|backends/\w+)/compiler|torch/(_dynamo/convert_frame|_inductor/compile_fx|utils/cpp_extension)"
+    r"|cutlass/base_dsl/compiler|cuda/core/.*_program|cupy/cuda/compiler|numba/core/compiler|tilelang/engine/lower)\.py$"
 )
 OTHERS = re.compile(
     rf"/(numpy|torch|triton|verify_norm)/|^{re.escape(os.path.dirname(os.__file__))}/(?!site-packages/)|^<"
