@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch._dynamo.exc import InternalTorchDynamoError
 from fake_gpu import FakeGpu, OnGpu
 from norms import rmsnorm
 
@@ -124,9 +125,18 @@ def test_a_kernel_that_has_no_room_is_no_case_without_room(gpu):
 
 
 @pytest.mark.parametrize(("others", "left_out"), [(2**39, True), (2**39 - 1, False)])
-def test_a_kernel_that_lacks_what_other_processes_hold_is_a_case_without_room(gpu, monkeypatch, others, left_out):
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory."),
+        InternalTorchDynamoError("RuntimeError: CUDA driver error: out of memory\n\nTo see its stack, set …"),
+    ],
+)
+def test_a_kernel_that_lacks_what_other_processes_hold_is_a_case_without_room(
+    gpu, monkeypatch, error, others, left_out
+):
     def full(x):
-        raise torch.OutOfMemoryError("CUDA out of memory.")
+        raise error
 
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2**40 - others - 2**20, 2**40))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 2**20)

@@ -159,7 +159,9 @@ def test_a_build_in_every_process_is_no_hang_and_a_hang_after_it_is_one():
     finally:
         runner.close()
     where = r"\(in \w+, hostile.py:\d+\)"
-    words = rf"it did not return after ([\d.]+) s {where}; the slowest case so far took [\d.]+ s; --timeout \d+ allows more"
+    words = (
+        rf"it did not return after ([\d.]+) s {where}; the slowest case so far took [\d.]+ s; --timeout \d+ allows more"
+    )
     assert float(re.fullmatch(words, finding.message)[1]) >= 3  # three builds of a second
 
 

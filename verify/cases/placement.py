@@ -233,10 +233,14 @@ def release(device: torch.device | str) -> None:
 
 
 def full(error: BaseException | None) -> bool:
-    """Return whether an error says that GPU memory is full, by torch's allocator, CUDA's own, Triton or cuBLAS."""
-    return isinstance(error, torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and str(error).startswith(FULL)
-    )
+    """Return whether an error says that GPU memory is full, by torch's allocator, CUDA's own, Triton or cuBLAS.
+
+    Errors of torch.compile quote the one that they follow from.
+    """
+    if not isinstance(error, RuntimeError):
+        return False
+    first = str(error).partition("\n")[0]
+    return isinstance(error, torch.OutOfMemoryError) or any(words in first for words in FULL)
 
 
 def failed_in_cuda(error: BaseException) -> bool:
