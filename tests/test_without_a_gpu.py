@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch._dynamo.exc import InternalTorchDynamoError
 from fake_gpu import FakeGpu, OnGpu
 from norms import rmsnorm
+from torch._dynamo.exc import InternalTorchDynamoError
 
 from verify_norm.cases import make, placement
 from verify_norm.checks import CHECKS, determinism, modes
