@@ -62,7 +62,8 @@ def contract(m: Method, kind: str) -> Contract:
     variance = {"two_pass": "two_pass", "shifted": "shifted"}.get(m.variance, "centered")
     return Contract(
         variance=variance,
-        summation="sequential" if m.total == "sequential" else "blocked",
+        summation="sequential" if m.total == "sequential" and not m.products else "blocked",
+        products=m.products or "float32",
         expanded=m.expanded,
         stats=m.stats or "float32",
         xhat=m.xhat,

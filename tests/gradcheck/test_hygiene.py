@@ -121,6 +121,13 @@ def spoiled(how):
     return lambda x: Spoiled.apply(x)
 
 
+@pytest.mark.parametrize("seed", [1, 3, 8])
+def test_what_a_larger_term_absorbs_is_no_error(seed):
+    """Where y is all but 1, dy − Σ y·dy of a softmax is 0 unless dy is 0 there, whatever the other terms are."""
+    report = gradcheck(lambda x: (60 * x).softmax(0), shapes={"x": (5, 1)}, dtypes=("float64",), seed=seed)
+    assert report.findings == ()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [(6, 8), (2, 3, 4), (1, 4), ()])
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
