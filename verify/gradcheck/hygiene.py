@@ -18,7 +18,6 @@ from verify_norm.gradcheck.subject import Subject, backward, gradients
 AGAIN = 64  # times √n·u: how far another order of the same sums may be off
 SCALE = {"": 2.0**12, "float16": 2.0**3}  # of dy, as by a scaled loss; float16 overflows soon
 EXACT = 4  # times u: how far the same sums may be off, by numbers that underflow in one of them
-INNER = {"float64": FORMATS["float64"].u}  # of a backward's own arithmetic; that of all other types is float32's
 FRACTIONS = (5 / 8, 6 / 8, 7 / 8)  # of dy: each is rounded anew in any arithmetic, and nothing can overflow
 
 # dimensions along which dy is repeated, as by .sum(0), .sum(-1), and a sum over those between the first and the last
@@ -127,8 +126,9 @@ def consistency(subject: Subject, dy: Sequence[Tensor], grads: Grads, u: Mapping
     def differing(
         check: str, when: str, want: Grads, dy: Sequence[Tensor], frozen: Sequence[str] = (), sums: float = AGAIN
     ) -> None:
-        # dy − Σ y·dy of a softmax whose y is all but 1: what is smaller than a rounding of dy shows where dy is 0 alone
-        absorbed = INNER.get(subject.inner or subject.dtype, FORMATS["float32"].u) * max(map(_largest, dy), default=0.0)
+        # A sum dy + t loses a t below a rounding of dy, and keeps it where dy is 0: a softmax near 1 has dy − Σ y·dy.
+        inside = FORMATS["float64" if subject.arithmetic == "float64" else "float32"].u
+        absorbed = inside * max(map(_largest, dy), default=0.0)
         try:
             got = gradients(subject, dy, frozen)
         except Exception as error:

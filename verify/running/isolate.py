@@ -79,7 +79,7 @@ class Isolated:
         self._file, self._stacks = (tempfile.NamedTemporaryFile(prefix="verify-norm-") for _ in range(2))  # noqa: SIM115
         self._file.truncate(child.PAGE)
         self._page = mmap.mmap(self._file.fileno(), child.PAGE)  # what the child tells during a call
-        self._stack = stacks.Stack()  # where a call was at its time limit
+        self._stack = stacks.NOWHERE  # where a call was at its time limit
         self._sent = registry.sent(kernel)
         self._child: Child | None = None
         self._patience = Patience(device, known or Known())

@@ -3,6 +3,7 @@
 The first call of a process, and of each type in it, may build: nvcc, torch.utils.cpp_extension and autotuning take
 minutes, and no call before tells how many. So a run starts with the smallest case of each type. Once they have
 returned, a build is known to take about as long, also one for another shape, and what takes much longer has hung.
+What a known compiler is still at has not: it has BUILD seconds more.
 """
 
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from math import inf
 from typing import Any
 
 from verify_norm.core.spec import CaseSpec
-from verify_norm.running.stacks import Stack
+from verify_norm.running.stacks import NOWHERE, Stack
 
 TIMEOUT = {"cpu": 20.0, "cuda": 90.0}  # seconds for one case: on a GPU most new shapes compile
 USUAL = {"cpu": 2**17, "cuda": 2**22}  # elements of x: a larger case has so many times as much time
@@ -134,22 +135,18 @@ class Patience:
         """Return the seconds that the next call may take if it compiles, which is no hang."""
         return min(self._allowed(time) + BUILD[kind(self.device)], time.left)
 
-    def lost(self, time: Time, stack: Stack | None = None) -> LostError:
+    def lost(self, time: Time, stack: Stack = NOWHERE) -> LostError:
         """Return that the call did not return in its time, how long calls have taken so far, and what gives more.
 
         `stack` is where it was then.
         """
         limit, late = self.limit(time), time.left < self._allowed(time)
-        if stack and stack.compiles:
+        if stack.compiles:
             message = f"it was still compiling after {self.longest(time):.3g} s"
             return LostError(message, hung=True, late=late, compiling=True)
         took = max((self.known.slowest, *self.known.built.values()))
         so_far = f"the slowest case so far took {took:.2g} s" if took else "no case has returned so far"
         first = "" if time.types in self.met else f", the first of {time.types} in its process, which may build"
         measured = f"{first}; {so_far}; --timeout {MORE * limit:.0f} allows more"
-        return LostError(
-            f"it did not return after {limit:.3g} s{stack.words if stack else ''}",
-            hung=True,
-            measured=measured,
-            late=late,
-        )
+        message = f"it did not return after {limit:.3g} s{stack.words}"
+        return LostError(message, hung=True, measured=measured, late=late)
