@@ -273,6 +273,20 @@ def test_a_call_that_goes_wrong_late(monkeypatch):
     assert "in call" in found["y"]
 
 
+@pytest.mark.parametrize("right_calls", range(4, 20))
+def test_a_result_of_a_former_call_whatever_the_number_of_calls_before(right_calls):
+    """The result that is kept is one of the case's own values, or one of the other values of the series."""
+    count, kept = [0], []
+
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        count[0] += 1
+        if count[0] <= right_calls:
+            kept[:] = right(x, weight, bias, eps, normalized_shape)
+        return tuple(t.clone() for t in kept)
+
+    assert "in call" in said(layernorm_fwd, "many")["y"]
+
+
 def test_a_writer_that_comes_after_the_call():
     def layernorm_fwd(x, weight, bias, eps, normalized_shape):
         y, mean, rstd = right(x, weight, bias, eps, normalized_shape)

@@ -65,10 +65,9 @@ def calls(run: Run) -> Iterator[Finding | NoData | Tried]:
         names.remove(ways.TWO_THREADS)  # the channel to its process takes one call at a time
     yield from map(Tried, names) if names else [NoData()]
     for usual, words in _usual(run):
-        for found in (list(CALLS[name](usual, _others(run))) for name in names):
-            if found and steady(usual):
-                for difference in found:
-                    yield finding(run, "calls", difference.output, difference.words + words)
+        for name in names if names and steady(usual) else ():  # before a call changes what the kernel keeps
+            for difference in CALLS[name](usual, _others(run)):
+                yield finding(run, "calls", difference.output, difference.words + words)
 
 
 def _usual(run: Run) -> Iterator[tuple[Run, str]]:
