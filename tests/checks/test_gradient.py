@@ -57,6 +57,20 @@ def test_a_right_gradient_passes(dtype):
     assert some("", dtype) == set()
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        CaseSpec((1, 181), "bfloat16", eps=3e-8, data="constant", log2_scale=-70, bias_layout="scalar", variant=60, seed=147),
+        CaseSpec((97, 15), "float16", eps=1e-6, data="alternating", offset=100.0, weight_dtype="float32", variant=94),
+    ],
+    ids=["of a row", "of a column"],
+)
+def test_roundings_that_do_not_cancel_where_dy_has_one_sign(spec):
+    """Elements of a row, or all rows, are alike, so their roundings are too; found by benchmarks/gradcheck.py."""
+    for seed in (spec.seed, *range(20)):
+        assert findings(spec=replace(spec, dy_data="one", weight=spec.offset != 0, seed=seed)) == set()
+
+
 def test_a_forward_that_overflows_its_type_tells_nothing():
     """Its y is infinite at both ends of a step, which changes by no number."""
     op, spec = OPS["layernorm_bwd"], replace(SPEC, shape=(6, 40), dtype="float16")

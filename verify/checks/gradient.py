@@ -36,6 +36,7 @@ from verify_norm.reference.stages.stage import Elementwise
 ELEMENTS = 2048  # of x, at most: four calls of the forward are then a small part of a search
 KAPPA = 1 / 8
 SIGNS, ALIGNED = "random signs", "signs of w·dy"  # of these, the second depends on dy
+ALIKE = ("one", "ramp", "uneven")  # dy of these families has one sign along a row or a column: roundings may add up
 STRUCTURED = ("one coordinate", "the row mean", "x̂", ALIGNED, "half the row")
 
 
@@ -125,7 +126,7 @@ def _rows(run: Run) -> Comparison:
 def _identity(run: Run, d: Array, moved: Moved, names: Any, lam: float) -> tuple[Array, Array]:
     """Return ⟨dy, ΔF⟩ − T of every row, and how far ⟨dx, d⟩ may be off."""
     expected, spec = truth(run, "dx"), run.case.spec
-    alike = spec.dy_layout in SHARED - {"expanded"} or spec.dy_data == "ramp"  # signs of dy in a row
+    alike = spec.dy_layout in SHARED - {"expanded"} or spec.dy_data in ALIKE
     dy, value, own = (a.reshape(d.shape) for a in (given(run.case, "dy"), expected.value, judge.allowed(expected)))
     change, reference = moved.kernel.reshape(d.shape), moved.reference.reshape(d.shape)
     allowed, most = moved.allowed.reshape(d.shape), moved.most.reshape(d.shape)
@@ -226,7 +227,7 @@ def _column(run: Run, name: str, d: Array, moved: Moved, mine: np.ndarray[Any, A
     T = sums(dy * moved.reference) - tangent if not case.op.linear else np.zeros(d.shape)  # 0: it is linear
     left, right = sums(dy * moved.kernel) - T, compared(run)[f"d{name}"][0].got.reshape(-1)[mine] * d
     most = sums(np.abs(dy) * moved.most)
-    random = case.spec.dy_layout not in SHARED and case.spec.dy_data != "ramp" and not case.spec.alias
+    random = case.spec.dy_layout not in SHARED and case.spec.dy_data not in ALIKE and not case.spec.alias
     by_chance = lam * np.sqrt(sums((dy * moved.allowed) ** 2)) if random else most
     off = judge.allowed(expected).reshape(-1)[mine] * np.abs(d)
     crumbs = 4 * dy.size * FORMATS["float64"].u * (sums(np.abs(dy * moved.reference)) + np.abs(tangent))
