@@ -1,10 +1,11 @@
 """A norm between stages: [an addition, or a gate] → a norm of `BASES` → stages, forward, backward, and their errors.
 
-    h = x + residual, x·a(gate), or x      z0 = w·x̂(h) + b      z1 = f1(z0)      …      y = zk
+    h = [dropout](x) + residual, x·a(gate), or x      z0 = w·x̂(h) + b      z1 = f1(z0)      …      y = zk
 
 **Backward.** dy goes back through the stages, last one first: each turns the gradient with respect to its result into
 that with respect to its z, and into those of its own inputs. What arrives at z0 takes dy's place in the gradients of
-the norm (`Norm.gradients`); after an addition dresidual_out is added to dx (`residual_sum`).
+the norm (`Norm.gradients`); after an addition dresidual_out is added to dx (`residual_sum`). After a dropout and an
+addition that sum is dresidual, and dx is what the dropout makes of it.
 
 **Errors.** δz goes forward through `stage.passed`, which keeps each z and its δz for the backward. There a kernel
 computes every z again, from the statistics that it uses, so the same δz holds, and `lost` goes back through
@@ -38,6 +39,7 @@ from verify_norm.reference import (
 )
 from verify_norm.reference.arithmetic import Arithmetic, finite_below
 from verify_norm.reference.norm import Norm
+from verify_norm.reference.stages.dropout import Dropout
 from verify_norm.reference.stages.quantize import Quantize
 from verify_norm.reference.stages.stage import Approximate, Stage, exactly, passed
 from verify_norm.reference.view import Array, View, groups, rows
@@ -149,12 +151,13 @@ def steps(stages: tuple[Stage, ...], n: Norm, dz: Array, v: Values, a: Arithmeti
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """[x + residual →] norm → stages, or [gate →] norm → stages; the name of the norm is one of `BASES`."""
+    """[[dropout →] x + residual →] norm → stages, or [gate →] norm → stages; the norm's name is one of `BASES`."""
 
     norm: str
     stages: tuple[Stage, ...]
     adds: bool = False
     before: Stage | None = None
+    dropout: Dropout | None = None
 
     @property
     def base(self) -> Base:
@@ -163,8 +166,13 @@ class Chain:
 
     @property
     def all_stages(self) -> tuple[Stage, ...]:
-        """The stage before the norm, if there is one, and those behind it."""
-        return (*([] if self.before is None else [self.before]), *self.stages)
+        """The stage before the norm, or before the addition, if there is one, and those behind it."""
+        return (*(stage for stage in (self.dropout, self.before) if stage is not None), *self.stages)
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The names of what it takes that is no tensor."""
+        return (*self.base.options, *(() if self.dropout is None else self.dropout.options))
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -185,6 +193,11 @@ class Chain:
         return tuple(name for name in self.tensors if name not in constants)
 
     @property
+    def differentiated(self) -> tuple[str, ...]:
+        """The names of what a backward returns the gradients of, besides x: residual has one of its own at a dropout."""
+        return self.trained if self.dropout is None else ("residual", *self.trained)
+
+    @property
     def statistics(self) -> tuple[str, ...]:
         """The names of what a forward saves."""
         return ("mean", "rstd") if self.base.centred else ("rstd",)
@@ -203,8 +216,18 @@ class Chain:
     @np.errstate(all="ignore")
     def forward(self, v: Values) -> Any:
         """Return y, the sum where there is one, and the statistics."""
-        h = residual_sum.added(v["x"], v["residual"], "residual") if self.adds else self.given(v["x"], v)
+        h = self.summed(v) if self.adds else self.given(v["x"], v)
         return self._forward_of(h, self._values(self.base.norm(h, v), v))
+
+    def summand(self, v: Values, a: Arithmetic) -> Approximate:
+        """Return what residual is added to: x, or what a dropout leaves of it."""
+        x = exactly(v["x"])
+        return x if self.dropout is None else passed(self.dropout, x, v, a)
+
+    def summed(self, v: Values) -> Array:
+        """Return h of an addition."""
+        x = v["x"] if self.dropout is None else self.dropout.value(v["x"], v)
+        return residual_sum.added(x, v["residual"], "residual")
 
     def given(self, x: Array, v: Values) -> Array:
         """Return what is normalized in place of x."""
@@ -233,12 +256,18 @@ class Chain:
         a: Arithmetic = v["arithmetic"]
         if not self.adds:
             return self._forward_of(np.zeros(()), self._errors(self.normalized(v["x"], v, a), v, a))
-        h = residual_sum.added(v["x"], v["residual"], "residual")
-        kept = self.base.norm(residual_sum.kept(h, a, v.get("rounded")), v)
+        h, rounded = self.summed(v), v.get("rounded")
+        kept = self.base.norm(residual_sum.kept(h, a, rounded), v)
+        if self.dropout is None:
+            of_sum = residual_sum.sum_error(v["x"], v["residual"], a)
+        else:
+            x = self.summand(v, a)
+            of_sum = residual_sum.dropped_sum_error(x, v["residual"], a)
+            off = residual_sum.kept_off(Approximate(h, x.delta, np.abs(h)), a, rounded)
+            kept = replace(kept, off=off.reshape(kept.view.shape))
         errors = self._errors(kept, v, residual_sum.flushing(a))
         exact = self._values(self.base.norm(h, v), v)
-        together = residual_sum.apart(exact, self._values(kept, v), errors)
-        return self._forward_of(residual_sum.sum_error(v["x"], v["residual"], a), together)
+        return self._forward_of(of_sum, residual_sum.apart(exact, self._values(kept, v), errors))
 
     def _errors(self, n: Norm, v: Values, a: Arithmetic) -> tuple[Array, ...]:
         e = statistics_rounding.statistics_error(n, a)
@@ -267,7 +296,7 @@ class Chain:
 
     @np.errstate(all="ignore")
     def backward(self, v: Values) -> Any:
-        """Return the gradients of x (and residual), the parameters, and the stages' own inputs."""
+        """Return the gradients of x and residual, the parameters, and the stages' own inputs."""
         x = self._source(v)
         n = self.base.norm(self.given(x, v), v)
         z, zs = n.y, []
@@ -284,6 +313,8 @@ class Chain:
         if self.before is not None:
             dx, own = self.before.pull(dx, x, v)
             gradients |= own
+        if self.dropout is not None:
+            gradients["residual"], dx = dx, self.dropout.pull(dx, x, v)[0]
         return self._backward_of(dx, parameters, gradients)
 
     @np.errstate(all="ignore")
@@ -300,12 +331,16 @@ class Chain:
         if self.before is not None:
             dx, first = self.before.pull_error(n.gradients(dz)[0], dx, exactly(x), v, a)
             own |= first
+        if self.dropout is not None:
+            own["residual"] = dx
+            dh = residual_sum.joined(n.gradients(dz)[0], v.get("dresidual_out"))
+            dx = self.dropout.pull_error(dh, dx, exactly(x), v, a).lost
         return self._backward_of(dx, parameters, own)
 
     def _backward_of(self, dx: Array, parameters: list[Array | None], own: Mapping[str, Array]) -> Any:
         named = dict(zip(("weight", "bias"), parameters, strict=True))
-        values = [{**named, **own}[name] for name in self.trained]
-        return record("dx", *(f"d{name}" for name in self.trained))(dx, *values)
+        values = [{**named, **own}[name] for name in self.differentiated]
+        return record("dx", *(f"d{name}" for name in self.differentiated))(dx, *values)
 
     def takes(self, way: str) -> tuple[str, ...]:
         """Return the names of the tensors that one of its four functions takes, in an operator's order."""
@@ -344,7 +379,7 @@ class Function:
     def __signature__(self) -> Signature:
         """What it takes: tensors, and options by name."""
         tensors = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in self.chain.takes(self.way)]
-        options: dict[str, Any] = {name: OPTIONS.get(name, Parameter.empty) for name in self.chain.base.options}
+        options: dict[str, Any] = {name: OPTIONS.get(name, Parameter.empty) for name in self.chain.options}
         if self.way.endswith("error"):
             options["arithmetic"] = Parameter.empty
         if self.way == "backward_error":

@@ -25,6 +25,10 @@ SIGNUM Newsletter 30, 1995; formally proved by Roux, J. Formalized Reasoning 7, 
 residual_out has one right value, as in float32 itself: ties go to even. A subnormal x, residual or sum may each be
 flushed to zero: three times the underflow of a norm.
 
+**After a dropout** the summand x̃ = dropout(x) is off by δx̃, so no bit of h is known, and ties may go either way. What a
+kernel keeps of h lies between the roundings of h − δx̃ and h + δx̃: h̃, the rounding of h, is off by as much, at least by
+δx̃. And residual_out is off by δx̃ + u(|h| + δx̃).
+
 **Errors of the backward pass.** A kernel may add the terms r·g, r·c2, r·x̂·c1 and dresidual_out in any order. Each term
 of the norm meets at most one addition more than without dresidual_out, and dresidual_out itself meets k, 2 for RMSNorm
 and 3 for LayerNorm:
@@ -41,6 +45,7 @@ import numpy as np
 
 from verify_norm.reference.arithmetic import Arithmetic, finite_below, nearest
 from verify_norm.reference.norm import Norm
+from verify_norm.reference.stages.stage import Approximate
 from verify_norm.reference.view import Array
 
 Rounding = Callable[[Array], Array]
@@ -51,6 +56,21 @@ SINGLE = 2.0**-24  # the unit roundoff of float32
 def kept(h: Array, a: Arithmetic, rounded: Rounding | None) -> Array:
     """Return h̃, what a kernel of this contract keeps of h."""
     return nearest(h, a) if rounded is None else rounded(h)
+
+
+@np.errstate(all="ignore")
+def kept_off(h: Approximate, a: Arithmetic, rounded: Rounding | None) -> Array:
+    """Return how far what a kernel keeps of h may be from h̃, where h is off by h.delta.
+
+    >>> float32 = Arithmetic(u=2**-24, tiny=2**-126, huge=3.4028235e38)
+    >>> h = Approximate(np.array([1.25, 1.0]), np.array([2**-20, 2**-20]), np.ones(2))
+    >>> kept_off(h, float32, lambda v: np.rint(2 * v) / 2).tolist()  # 1.25 is a tie: 1 is right, and 1.5
+    [0.5, 9.5367431640625e-07]
+    """
+    middle, ends = kept(h.value, a, rounded), [kept(h.value + s * h.delta, a, rounded) for s in (-1, 1)]
+    apart = np.maximum(np.abs(ends[0] - middle), np.abs(ends[1] - middle))
+    off: Array = np.where(np.isfinite(h.delta), np.maximum(apart, h.delta), np.inf)
+    return off
 
 
 def flushing(a: Arithmetic) -> Arithmetic:
@@ -85,6 +105,13 @@ def sum_error(x: Array, residual: Array, a: Arithmetic) -> Array:
 
 def _unless_zero(v: Array) -> Array:
     return np.where(v == 0, np.inf, np.abs(v))
+
+
+@np.errstate(all="ignore")
+def dropped_sum_error(x: Approximate, residual: Array, a: Arithmetic) -> Array:
+    """Return δ of residual_out = x̃ + residual, where x̃ is what a dropout leaves, off by x.delta."""
+    h = np.abs(x.value + residual) + x.delta
+    return finite_below(x.delta + a.u * h + 3 * a.tiny, np.abs(x.value) + x.delta + np.abs(residual), a.huge)
 
 
 @np.errstate(all="ignore")

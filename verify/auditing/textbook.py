@@ -201,7 +201,7 @@ def _input(case: Case, view: View, name: str) -> F | None:
 def _forward(case: Case, view: View, how: Algorithm) -> dict[str, F]:
     x, residual, w, b = (_input(case, view, name) for name in ("x", "residual", "weight", "bias"))
     assert x is not None
-    x = x if residual is None else x + residual
+    x = x if residual is None else _dropped(case, x) + residual
     mean, rstd = _statistics(x, view.axes, case.spec.eps, how, centred=stages.has_mean(case), n=_divisor(case, view))
     y = (x - mean) * rstd
     y = y if w is None else y * w
@@ -218,6 +218,13 @@ def _forward(case: Case, view: View, how: Algorithm) -> dict[str, F]:
     return {"y": y, **out}
 
 
+def _dropped(case: Case, h: F) -> F:
+    """Return what a dropout leaves of x, or of the gradient of the sum; all of it where there is none."""
+    dropout = case.op.dropout
+    left = h if dropout is None else dropout.value(h, {**case.arguments, **case.exact}).astype(F32)
+    return np.asarray(left)
+
+
 def _backward(case: Case, view: View, how: Algorithm) -> dict[str, F]:
     saved_x = "residual_out" if "residual_out" in case.exact else "x"
     x, dy, rstd = (np.asarray(_input(case, view, name)) for name in (saved_x, "dy", "rstd"))
@@ -226,9 +233,9 @@ def _backward(case: Case, view: View, how: Algorithm) -> dict[str, F]:
     g = dy if w is None else dy * w
     c1 = _sum(g * xhat, view.axes, how.total) / n
     c2 = _sum(g, view.axes, how.total) / n if stages.has_mean(case) else F32(0)
-    dx = (g - (xhat * c1 + c2)) * rstd
-    dx = dx if dresidual is None else dx + dresidual
-    return {"dx": dx, "dweight": _shared(dy * xhat, view, how), "dbias": _shared(dy, view, how)}
+    dh = (g - (xhat * c1 + c2)) * rstd
+    dh = dh if dresidual is None else dh + dresidual
+    return {"dx": _dropped(case, dh), "dresidual": dh, "dweight": _shared(dy * xhat, view, how), "dbias": _shared(dy, view, how)}
 
 
 def _shared(terms: F, view: View, how: Algorithm) -> F:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, get_args, get_type_hints
 
 from verify_norm.cases import placement, turns
-from verify_norm.cases.corner_lines import LARGEST, LONG, OUTPUT_SCALES, SUBNORMAL
+from verify_norm.cases.corner_lines import DROPOUTS, LARGEST, LONG, OUTPUT_SCALES, SUBNORMAL
 from verify_norm.cases.corners import freezable
 from verify_norm.cases.sizes import Classes, classes, instances, sizes
 from verify_norm.core import ways
@@ -173,6 +173,8 @@ def _data(op: Op) -> list[Axis]:
         made.append(_field("scale", OUTPUT_SCALES))
     if any(tensor.extent == "sample" for tensor in op.inputs):
         made.append(_field("modulation", MODULATIONS))
+    if "dropout_p" in op.attrs:
+        made.append(_field("dropout_p", DROPOUTS))
     if "variance_size" in op.attrs:
         sizes = {None: "half of a row", 1: "its first element", LONG: "the whole row"}
         ways = {words: [{"variance_size": size}] for size, words in sizes.items()}

@@ -14,6 +14,7 @@ SUBNORMAL, LARGEST = "subnormal", "largest"  # a log2_scale that differs between
 # nearly all zero; no power of two.
 OUTPUT_SCALES = (1.0, 100.0, 300.0, 1e6, 2.0**-6, 2.0**-14, 40.7)
 LONG = 2**20  # a variance_size of whole rows
+DROPOUTS = (0.1, 0.5, 0.0, 0.9)  # the probabilities of a dropout
 LAST = {"x_layout": "channels_last", "dy_layout": "channels_last"}
 SEQUENCE = {"x_layout": "sequence_slice", "dy_layout": "sequence_slice"}
 SLICE = {"x_layout": "channel_slice", "dy_layout": "channel_slice"}

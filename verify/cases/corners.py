@@ -10,7 +10,7 @@ from verify_norm.cases import corner_channels as channels
 from verify_norm.cases import corner_groups as groups
 from verify_norm.cases import corner_rows as rows
 from verify_norm.cases import turns
-from verify_norm.cases.corner_lines import LARGEST, LONG, OUTPUT_SCALES, SUBNORMAL, Row, Topics
+from verify_norm.cases.corner_lines import DROPOUTS, LARGEST, LONG, OUTPUT_SCALES, SUBNORMAL, Row, Topics
 from verify_norm.core import ways
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.geometry import aliased, aliases, differentiable, needed, refusal
@@ -75,6 +75,8 @@ def _of(op: Op, spec: CaseSpec, number: int) -> CaseSpec:
         spec = replace(spec, dresidual_out_layout=spec.dy_layout, dy_layout=layout)
     if "weight_offset" in op.attrs and number % 4 == 3:
         spec = replace(spec, weight_offset={3: 0.5, 11: -0.25}.get(number % 16, 1.0))  # Gemma's is 1
+    if "mask" in names:
+        spec = replace(spec, mask_layout=layout, dropout_p=DROPOUTS[number % len(DROPOUTS)])
     if "gate" in names:
         spec = replace(spec, gate_layout=layout)
     if "shift" in names:

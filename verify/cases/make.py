@@ -61,10 +61,15 @@ def saved(spec: CaseSpec, op: Op, exact: Exact) -> dict[str, Array | None]:
         return {}
     forward = ops.forward_of(op)
     summed = exact.get("residual_out")  # a fused addition saves the statistics of the sum
-    inputs = exact if summed is None else {**exact, "x": summed, "residual": np.zeros_like(summed)}
+    inputs = exact if summed is None else {**exact, **summed_alone(op, summed)}
     with np.errstate(all="ignore"):
         statistics = call(forward.reference, {**inputs, **attributes(spec, forward)})
     return {name: FORMATS["float32"].round(getattr(statistics, name)) for name in names}
+
+
+def summed_alone(op: Op, summed: Array) -> dict[str, Array]:
+    """Return x and residual of a fused addition whose sum is this, one of them 0, by name."""
+    return dict(zip(geometry.summands(op), (summed, np.zeros_like(summed)), strict=True))
 
 
 def build(

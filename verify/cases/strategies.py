@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.internal.conjecture import providers
 
 from verify_norm.cases import axes, turns
-from verify_norm.cases.corner_lines import LONG, OUTPUT_SCALES
+from verify_norm.cases.corner_lines import DROPOUTS, LONG, OUTPUT_SCALES
 from verify_norm.cases.corners import freezable
 from verify_norm.core import geometry, ways
 from verify_norm.core.geometry import differentiable, refusal, size, specials, thawed
@@ -143,6 +143,8 @@ def specs(
         options["modulation"] = draw(_among(axes.MODULATIONS))
         if len(shape) == 1 + ndim and draw(_among((False, True))):
             shape = (1, *shape)  # rows are the tokens of one sample
+    if "dropout_p" in op.attrs:
+        options["dropout_p"] = draw(_among(DROPOUTS))
     if "variance_size" in op.attrs:
         options["variance_size"] = draw(_among((None, 1, 2, 7, 64, LONG)))
     if any(tensor.extent == "position" for tensor in op.inputs):

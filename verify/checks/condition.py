@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from verify_norm.cases import make
-from verify_norm.checks.relations.stages import cotangent, given, norm, own_statistics, stages
+from verify_norm.checks.relations.stages import cotangent, given, norm, own_statistics, stages, summand
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import Array
 from verify_norm.core.finding import Condition, Finding
@@ -114,7 +114,7 @@ def _terms(run: Run, n: Norm, output: str) -> tuple[Array, Array] | None:
         scaled = n.rstd * (np.abs(n.x) + np.abs(n.mean)) * (1.0 if n.weight is None else np.abs(n.weight))
         return scaled + bias, n.y
     if output == "residual_out":
-        parts = given(run.case, "x"), given(run.case, "residual")
+        parts = summand(run.case), given(run.case, "residual")
         return np.abs(parts[0]) + np.abs(parts[1]), parts[0] + parts[1]
     if output == "mean":
         return n.average(np.abs(n.x)), n.mean
@@ -126,7 +126,7 @@ def _terms(run: Run, n: Norm, output: str) -> tuple[Array, Array] | None:
     if run.case.op.stages:
         dy = cotangent(stages(run), dy)[0]
     before = run.case.op.before
-    if output == "dx" or (before is not None and output.removeprefix("d") in before.inputs):
+    if output in ("dx", "dresidual") or (before is not None and output.removeprefix("d") in before.inputs):
         p, passed = n.gradient(dy), exact.get("dresidual_out")
         passed = np.zeros(shape) if passed is None else passed.reshape(shape)
         size = np.abs(p.g) + (0.0 if p.c2 is None else np.abs(p.c2)) + np.abs(n.share * n.xhat * p.c1)

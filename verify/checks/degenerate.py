@@ -89,7 +89,7 @@ def _numbers_for_zero_by_zero(run: Run) -> Iterator[Compared]:
     for name, (output, expected) in compared(run).items():
         if name == "y" and run.case.op.quantizer is not None:
             continue  # it may be its scale that tells it
-        if name in ("y", "dx", "dweight", "rstd"):
+        if name in ("y", "dx", "dresidual", "dweight", "rstd"):
             bad = where[extents[name]].reshape(output.got.shape) & np.isfinite(output.got)
             words = "NaN or infinity, because a row without variance gives 0/0 if eps is 0"
             yield Compared(name, output.got, expected.value, bad, words)
@@ -106,7 +106,9 @@ def _gradient_of_nothing(run: Run) -> Iterator[Compared]:
     summand = run.case.exact.get("dresidual_out")
     other = nearby(run, {"dy": np.zeros_like(given(run.case, "dy"))})
     for name, left, right in pairs(run, other):
-        adds = name == "dx" and summand is not None
+        if name == "dx" != run.case.op.dh:
+            continue  # what a dropout makes of dresidual
+        adds = name == run.case.op.dh and summand is not None
         want = summand if adds and summand is not None else np.zeros_like(left)
         flushed = FORMATS["float32"].smallest_normal if adds else 0.0
         wrong = ~(np.abs(right - want) <= flushed) & judge.judged(truth(run, name))
@@ -182,7 +184,7 @@ def _bias_alone(run: Run) -> tuple[Array, Array, float, float]:
 def _has_zeros(run: Run) -> bool:
     case = run.case
     op = case.op
-    plain = not (op.stages or op.before or op.quantized or not op.lawful) and case.spec.special is None
+    plain = not (op.stages or op.before or op.dropout or op.quantized or not op.lawful) and case.spec.special is None
     return plain and "dy" not in case.exact and any(not values.all() for _, values in _summed(run))
 
 

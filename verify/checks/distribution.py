@@ -12,9 +12,10 @@ from verify_norm.core.spec import Op
 def _applies(op: Op) -> bool:
     """Not to BatchNorm: its sums are factored in ways that leave no more than the bound of each element.
 
-    Nor behind a stage before the norm, whose errors have a common sign, nor to what is no norm.
+    Nor behind a stage before the norm, or a dropout, whose errors have a common sign, nor to what is no norm.
     """
-    return op.view != "channels" and op.before is None and op.lawful
+    dropped = op.dropout is not None and op.forward is None
+    return op.view != "channels" and op.before is None and op.lawful and not dropped
 
 
 def _looks(run: Run) -> bool:

@@ -17,7 +17,7 @@ from verify_norm.core.run import Run
 
 
 def _looks(run: Run) -> bool:
-    dx = run.outputs.get("dx")
+    dx = run.outputs.get(run.case.op.dh)
     looked = bool(turns.laws(run.case.spec)) or (dx is not None and dx.ratio is not None)
     return looked and small(run) and own_statistics(run.case)
 
@@ -28,7 +28,7 @@ def identities(run: Run) -> Iterator[Finding | NoData]:
 
     The sums need no further run, so they are checked in every case that has a dx: Σdx = 0 where there is a mean, and
     Σdx·x̂ = r·c1·N·eps/(var + eps), c1 = mean(g·x̂), since Σx̂² = N·var/(var + eps); for RMSNorm mean x² stands for
-    var. What a fused addition passes on is added to both. The laws run the kernel near the case, so an ordinary case
+    var. What a fused addition passes on is added to both; behind a dropout they hold of dresidual. The laws run the kernel near the case, so an ordinary case
     tries one of them: a power-of-two scale of x and eps, or of dy; linearity in dy; a shift of x; the order of rows.
     BatchNorm's evaluation is left out: it is a multiplication.
     """
@@ -69,9 +69,10 @@ def _equations(run: Run) -> Iterator[Equation | Finding]:
 
 
 def _sums(run: Run) -> Iterator[Equation]:
-    if "dx" not in compared(run) or run.case.op.before is not None:
+    dh = run.case.op.dh
+    if dh not in compared(run) or run.case.op.before is not None:
         return
-    output, expected = compared(run)["dx"]
+    output, expected = compared(run)[dh]
     s, passed = stages(run), run.case.exact.get("dresidual_out")
     n, shape, count, total = s.norm, s.norm.view.shape, s.norm.view.count, s.row_sum
     dx, delta = output.got.reshape(shape), expected.delta.reshape(shape)
@@ -82,14 +83,14 @@ def _sums(run: Run) -> Iterator[Equation]:
     c1 = n.average(g * n.xhat)
     laws = [
         (
-            "Σdx·x̂ = r·c1·N·eps/(var + eps)",
+            f"Σ{dh}·x̂ = r·c1·N·eps/(var + eps)",
             n.xhat,
             n.rstd * c1 * count * run.case.spec.eps * n.saved_rstd * n.saved_rstd,
         )
     ]
     if n.centred:
-        laws.append(("Σdx = 0", np.ones(shape), np.zeros_like(c1)))
-    known = np.isfinite(judged(run, "dx", np.zeros(()))).reshape(shape).all(n.view.axes, keepdims=True)
+        laws.append((f"Σ{dh} = 0", np.ones(shape), np.zeros_like(c1)))
+    known = np.isfinite(judged(run, dh, np.zeros(()))).reshape(shape).all(n.view.axes, keepdims=True)
     x = given(run.case, "residual_out" if "residual_out" in run.case.exact else "x")
     u = 4 * FORMATS["float64"].u
     xhat_lost = u * (np.abs(n.xhat) + n.rstd * float(np.abs(x).max(initial=0.0)))  # by float64, where x is far from 0
@@ -101,13 +102,13 @@ def _sums(run: Run) -> Iterator[Equation]:
         crumbs = u * count * total(terms) + total(np.abs(dx) * xhat_lost)
         tolerance = sum_error(s, dy, passed, delta, phi, lost=lost) + total(np.abs(phi) * half) + crumbs
         tolerance = np.where(known, tolerance, np.inf)
-        yield Equation(words, "dx", total(phi * dx).ravel(), want.ravel(), tolerance.ravel())
+        yield Equation(words, dh, total(phi * dx).ravel(), want.ravel(), tolerance.ravel())
 
 
 def _found(run: Run, e: Equation) -> Finding:
     index = worst(e.ratio)
     got, want, allowed = float(e.left[index]), float(e.right[index]), float(e.tolerance[index])
-    place = f"dx of row {index[0]}" if e.name.startswith("Σ") else element(e.output, index)
+    place = f"{e.output} of row {index[0]}" if e.name.startswith("Σ") else element(e.output, index)
     message = (
         f"{place}: expected {want:.9g}, got {got:.9g}, {abs(got - want):.3g} apart, {allowed:.3g} allowed: "
         f"{e.name}; {int((e.ratio > 1).sum())} of {e.ratio.size} are off"

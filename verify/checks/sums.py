@@ -47,11 +47,11 @@ class LongSum(Equation):
 
 
 def _applies(op: Op) -> bool:
-    """Not behind a stage before the norm: its errors have a common sign, where those of elements are random.
+    """Not behind a stage before the norm, or a dropout: its errors have a common sign, those of elements are random.
 
     Nor to a user's own operator, whose sums are not known.
     """
-    return op.before is None and op.lawful
+    return op.before is None and op.lawful and not (op.dropout and op.forward is None)
 
 
 def _narrow(kernel: Kernel, _: Collection[str] = ()) -> str:

@@ -23,6 +23,7 @@ from verify_norm.core.tensors import (
     GATE,
     GLOBAL_SCALE,
     MEAN,
+    MASK,
     MODULATION,
     OF_FEW_BITS,
     RESIDUAL,
@@ -43,13 +44,14 @@ from verify_norm.core.tensors import (
 from verify_norm.reference.chain import BASES, Chain, Function
 from verify_norm.reference.stages.activate import Activate
 from verify_norm.reference.stages.block_scale import BINADES
+from verify_norm.reference.stages.dropout import Dropout
 from verify_norm.reference.stages.gate import Gate
 from verify_norm.reference.stages.modulate import Modulate
 from verify_norm.reference.stages.quantize import GRANULARITIES, SCALE_TYPES, Quantize
 from verify_norm.reference.stages.rotate import Rotate
 from verify_norm.reference.stages.stage import Stage
 
-BESIDE_X = (WEIGHT, BIAS, GATE, *MODULATION, *ROTATION, Y_SCALE, SCALE_UB, GLOBAL_SCALE, MEAN, RSTD)
+BESIDE_X = (RESIDUAL, MASK, WEIGHT, BIAS, GATE, *MODULATION, *ROTATION, Y_SCALE, SCALE_UB, GLOBAL_SCALE, MEAN, RSTD)
 TENSORS = {tensor.name: tensor for tensor in BESIDE_X}
 QUANTIZED = {
     "e4m3fn": "float8_e4m3fn",
@@ -95,7 +97,7 @@ def operators(name: str, chain: Chain, summary: str) -> tuple[Op, ...]:
             f"{name}_{'bwd' if forward else 'fwd'}",
             inputs,
             outputs,
-            chain.base.options,
+            chain.options,
             Function(chain, way),
             Function(chain, f"{way}_error"),
             forward=forward,
@@ -111,8 +113,9 @@ def operators(name: str, chain: Chain, summary: str) -> tuple[Op, ...]:
         scale = replace(SCALE_OF_Y, dtype=chain.quantizer.scale_dtype)  # type: ignore[arg-type]
         made = (OF_FEW_BITS[chain.quantizer.dtype], *[scale] * len(chain.scales), *sum_out[1:], *statistics)
         return (record("forward", (*sum_in, *tensors), made, None, summary),)
-    gradients = (DX, *(gradient(TENSORS[one]) for one in chain.trained))
-    words = f"the gradients of {name}_fwd" + "; dx is also the gradient of residual" * chain.adds
+    gradients = (DX, *(gradient(TENSORS[one]) for one in chain.differentiated))
+    shared = chain.adds and chain.dropout is None
+    words = f"the gradients of {name}_fwd" + "; dx is also the gradient of residual" * shared
     return (
         record("forward", (*sum_in, *tensors), (*sum_out, *statistics), None, summary),
         record("backward", (*summed, *tensors, *saved), gradients, f"{name}_fwd", words),
@@ -155,6 +158,11 @@ def told(text: str) -> Told:
     verify_norm.core.errors.UsageError: modulate takes nothing in parentheses, got '2'
     """
     parts = [_part(part, text) for part in re.sub(r"_[fb]wd\s*$", "", text).split("|")]
+    drops = parts[0][0] == "dropout"
+    if drops:
+        _empty(*parts.pop(0))
+        if not parts or parts[0][0] != "add":
+            raise UsageError(f"--op {quoted(text)}: expected add behind dropout, as 'dropout | add | rmsnorm'")
     adds = parts[0][0] == "add"
     if adds:
         _empty(*parts.pop(0))
@@ -170,7 +178,7 @@ def told(text: str) -> Told:
     stages, before = tuple(_stage(*one, norm) for one in rest), None if first is None else _stage(*first, norm)
     if any(isinstance(stage, Quantize) for stage in stages[:-1]):
         raise UsageError(f"--op {quoted(text)}: quantize stands last in a chain, as in {QUANTIZED_EXAMPLE!r}")
-    chain = Chain(norm, stages, adds=adds, before=before)
+    chain = Chain(norm, stages, adds=adds, before=before, dropout=Dropout() if drops else None)
     own = [name for name in chain.tensors if name not in chain.base.parameters]
     twice = next((name for name in own if own.count(name) > 1), None)
     if twice is not None:
@@ -179,7 +187,8 @@ def told(text: str) -> Told:
         raise UsageError(f"--op {quoted(text)}: what is quantized has no backward; expected its forward")
     spelled = [_spelled(name, option, stage) for (name, option), stage in zip(rest, stages, strict=True)]
     gated = [] if first is None or before is None else [_spelled(*first, before)]
-    return Told(chain, " | ".join([*["add"] * adds, *gated, norm, *spelled]), _constants(norm, options))
+    first_words = [*["dropout"] * drops, *["add"] * adds, *gated]
+    return Told(chain, " | ".join([*first_words, norm, *spelled]), _constants(norm, options))
 
 
 @lru_cache(None)
@@ -193,7 +202,7 @@ def parsed(name: str) -> Sequence[Op]:
         return ()
     bare = re.sub(r"_[fb]wd$", "", name)
     words = f"your own chain: {text}, with each stage's own inputs"
-    named = chain.stages or chain.before
+    named = chain.stages or chain.before or chain.dropout
     return () if bare != text or constants or not named else operators(text, chain, words)
 
 
@@ -211,8 +220,8 @@ def _empty(name: str, option: str) -> None:
 
 
 def _stage(name: str, option: str, norm: str) -> Stage:
-    if name in ("add", *BASES):
-        wrong = f"add stands behind {norm}" if name == "add" else f"{norm} and {name} are two norms"
+    if name in ("dropout", "add", *BASES):
+        wrong = f"{name} stands behind {norm}" if name in ("dropout", "add") else f"{norm} and {name} are two norms"
         raise UsageError(f"{wrong}: a chain begins with add or its one norm, as {EXAMPLE!r}")
     one_of("stage", name, STAGES)
     if name == "quantize":

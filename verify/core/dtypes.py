@@ -109,6 +109,7 @@ FLOATS = ("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_
 FORMATS = {name: _format(name) for name in FLOATS}
 FORMATS |= {name: _format(name) for name in ("float4_e2m1fn", "float8_e8m0fnu")}  # of a quantized y, and of its scales
 FORMATS["int8"] = Format("int8", 1, 0, 0, 127.0, np.dtype(np.int8))  # of a quantized y: an ulp is 1
+FORMATS["bool"] = Format("bool", 1, 0, 0, 1.0, np.dtype(np.bool_))  # of a mask: 0 and 1
 KERNEL_DTYPES = ("float32", "float16", "bfloat16")  # the types that x can have
 ALIASES = {"fp64": "float64", "fp32": "float32", "f32": "float32", "bf16": "bfloat16"}
 ALIASES |= {"fp16": "float16", "half": "float16"}

@@ -118,7 +118,7 @@ def settled(name: str, spec: CaseSpec, op: Op) -> bool:
     [True, False]
     """
     one = op.centred and op.view != "channels" and row_length(spec, op) == 1
-    return one and name in ("y", "rstd", "dx", "dweight")
+    return one and name in ("y", "rstd", op.dh, "dx", "dweight")
 
 
 def leads(spec: CaseSpec, op: Op) -> int:
@@ -254,8 +254,18 @@ def apart(spec: CaseSpec, written: Iterable[str]) -> CaseSpec:
     return replace(spec, **dict.fromkeys(shared, "contiguous"))  # type: ignore[arg-type]  # mypy sees no names
 
 
+def summands(op: Op) -> tuple[str, str]:
+    """Return the input of a fused addition that may stand for the sum, and the one that is 0 then.
+
+    >>> from verify_norm.core.ops import OPS
+    >>> summands(OPS["add_rmsnorm_bwd"]), summands(OPS["dropout_add_rmsnorm_bwd"])  # a dropout changes x
+    (('x', 'residual'), ('residual', 'x'))
+    """
+    return ("x", "residual") if op.dropout is None else ("residual", "x")
+
+
 def differentiable(op: Op) -> list[str]:
-    """Return the inputs whose gradients a backward returns; residual has that of x."""
+    """Return the inputs whose gradients a backward returns; residual has that of x, where no dropout is between."""
     return [tensor.name.removeprefix("d") for tensor in op.outputs] if op.forward else []
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from verify_norm.core import geometry
 from verify_norm.core.errors import UsageError
 from verify_norm.core.only import FLAGS, MEMORY, NUMBERS, POWERS, RANKS, SIZES, WORDS, Clause, applies, read
+from verify_norm.core.ranges import out_of_range
 from verify_norm.core.spec import CaseSpec, Op
 
 ELEMENTS = 2**17  # of x, about: a case whose rows grow gets fewer of them
@@ -76,14 +77,15 @@ def _held(clauses: Sequence[Clause], spec: CaseSpec, op: Op) -> CaseSpec:
         elif clause.name == "weight_dtype" and not clause.holds(spec, op):
             held["weight_dtype"] = None if clause.values[0] == "x" else clause.values[0]
         elif clause.name in NUMBERS:
-            held[clause.name] = _usual(getattr(spec, clause.name), [c for c in clauses if c.name == clause.name])
+            held[clause.name] = _usual(clause.name, spec, [c for c in clauses if c.name == clause.name])
     return replace(spec, **held)
 
 
-def _usual(value: float, clauses: list[Clause]) -> float:
-    """Return the nearest number that all of the clauses allow; the number itself if there is none."""
+def _usual(name: str, spec: CaseSpec, clauses: list[Clause]) -> float:
+    """Return the nearest number that all of the clauses allow, in the field's range; the case's own if there is none."""
+    value: float = getattr(spec, name)
     pool = (value, *(v for clause in clauses for v in clause.values), *USUAL)
-    allowed = [v for v in pool if all(clause.met(v) for clause in clauses)]
+    allowed = [v for v in pool if out_of_range(name, v) is None and all(clause.met(v) for clause in clauses)]
     return min(allowed, key=lambda v: abs(v - value), default=value)
 
 

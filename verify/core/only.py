@@ -35,7 +35,7 @@ SIZES: dict[str, tuple[str, Size]] = {
     "normalized_ndim": ("a number of normalized dimensions", lambda spec, op: spec.normalized_ndim),
 }
 RANKS = ("ndim", "normalized_ndim")
-NUMBERS = ("eps", "weight_offset", "momentum", "scale")
+NUMBERS = ("eps", "weight_offset", "momentum", "scale", "dropout_p")
 FLAGS = ("weight", "bias", "dresidual_out", "running", "training")
 TYPES = ("dtype", "weight_dtype")
 WORDS = {"modulation": ("sample", "token"), "rotary": ("full", "half", "quarter")}
@@ -59,6 +59,7 @@ CLAUSES: dict[str, str] = {
     "weight_offset": "what is added to the weight: weight_offset=0",
     "momentum": "of running statistics: momentum=0.1",
     "scale": "of a quantized y: scale=1",
+    "dropout_p": "the probability with which a dropout drops an element: dropout_p=0.1, dropout_p<0.5",
     "modulation": "scale and shift have a row a sample, or the shape of x: modulation=sample, modulation=token",
     "rotary": "a rotation turns the whole row, or a first part of it: rotary=full, rotary=half+quarter",
     "weight": "there is a weight; weight=false: there is none",
@@ -142,7 +143,7 @@ def _text(value: Any) -> str:
 def applies(name: str, op: Op) -> bool:
     """Return whether an operator has what a clause of that name is about."""
     inputs = {t.name for t in op.inputs}
-    if name in ("weight_offset", "momentum", "training"):
+    if name in ("weight_offset", "momentum", "training", "dropout_p"):
         return name in op.attrs
     if name in ("C", "G"):
         return op.view != "rows" if name == "C" else "num_groups" in op.attrs

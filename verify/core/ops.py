@@ -51,6 +51,7 @@ from verify_norm.reference import (
 from verify_norm.reference.arithmetic import Arithmetic
 from verify_norm.reference.chain import Chain
 from verify_norm.reference.stages.activate import Activate
+from verify_norm.reference.stages.dropout import Dropout
 from verify_norm.reference.stages.gate import Gate
 from verify_norm.reference.stages.modulate import Modulate
 from verify_norm.reference.stages.quantize import Quantize
@@ -252,6 +253,16 @@ OPS: dict[str, Op] = Operators(
             note="; dx is also the gradient of residual",
         ),
         *operators(
+            "dropout_add_layernorm",
+            Chain("layernorm", (), adds=True, dropout=Dropout()),
+            "residual_out = x·mask/(1 − dropout_p) + residual, y = its LayerNorm; mask is True where x is kept",
+        ),
+        *operators(
+            "dropout_add_rmsnorm",
+            Chain("rmsnorm", (), adds=True, dropout=Dropout()),
+            "residual_out = x·mask/(1 − dropout_p) + residual, y = its RMSNorm; mask is True where x is kept",
+        ),
+        *operators(
             "rmsnorm_quant",
             Chain("rmsnorm", (Quantize("float8_e4m3fn", "per_token"),)),
             "y = rmsnorm_fwd's z/y_scale in float8_e4m3fn; y_scale = max |z| of each row over 448",
@@ -285,7 +296,7 @@ def resolved(text: str | own.Operator) -> tuple[str, str]:
         return text, ""
     chain, name, constants = told(text)
     row = next((op.name for op in OPS.values() if op.chain == chain), None)
-    if not (chain.stages or chain.before):
+    if not (chain.stages or chain.before or chain.dropout):
         row = f"{'add_' if chain.adds else ''}{chain.norm}"
         one_of("operator", row, map(base, OPS), see=LIST)
     direction = text.strip()[-4:] if text.strip().endswith(("_fwd", "_bwd")) else "_fwd" * (chain.quantizer is not None)
@@ -341,7 +352,7 @@ def output_dtype(tensor: Tensor, contract: Contract, dtype: str, weight_dtype: s
     output = contract.output
     if output == "promoted":  # x and a weight of another 16-bit type make y float32
         output = "float32" if tensor.name == "y" and weight_dtype not in (None, dtype) else None
-    promised = {"y": output, "dx": output}
+    promised = {"y": output, "dx": output, "dresidual": output}
     if tensor.dtype == "weight" and tensor.name.startswith("d"):
         promised[tensor.name] = contract.weight_grad
     return promised.get(tensor.name) or tensor.among(dtype, weight_dtype)

@@ -85,7 +85,7 @@ class Tensor:
     extent: Extent
     role: Literal["input", "weight", "saved", "cotangent", "state", "output"]
     dtype: Literal[
-        "x", "weight", "float32", "float8_e4m3fn", "float8_e5m2", "int8", "float4_e2m1fn", "float8_e8m0fnu"
+        "x", "weight", "float32", "bool", "float8_e4m3fn", "float8_e5m2", "int8", "float4_e2m1fn", "float8_e8m0fnu"
     ] = "x"
     optional: bool = False
     positive: bool = False
@@ -133,6 +133,16 @@ class Op:
     def before(self) -> Any:
         """The stage before the norm; None where there is none."""
         return None if self.chain is None else self.chain.before
+
+    @property
+    def dropout(self) -> Any:
+        """The dropout before a residual sum; None where there is none."""
+        return None if self.chain is None else self.chain.dropout
+
+    @property
+    def dh(self) -> str:
+        """The name of the gradient of what is normalized: that of x, and of residual where x is dropped out first."""
+        return "dx" if self.dropout is None else "dresidual"
 
     @property
     def lawful(self) -> bool:
@@ -241,7 +251,7 @@ class CaseSpec:
     1/scale; scale_ub is 300/scale. The scale and shift of a `modulation` have a row for each sample, an index of x's
     first dimension, or for each token. A rotation turns the "full" row of x, less one element where its length is odd,
     its first "half" or "quarter". A partial RMSNorm takes the mean of the first `variance_size` squares of a row, or of
-    all where there are fewer. `frozen` inputs need no gradient, where torch's autograd makes the backward.
+    all where there are fewer. A dropout keeps each element with probability 1 − `dropout_p`. `frozen` inputs need no gradient, where torch's autograd makes the backward.
     Annotations hold the allowed ranges of the numbers.
 
     A `special` value is in the input `special_in`, where `special_at` says: in its first, its middle or its last
@@ -292,6 +302,7 @@ class CaseSpec:
     running_mean_layout: str = "contiguous"
     running_var_layout: str = "contiguous"
     alias: Alias = ""
+    mask_layout: str = "contiguous"
     gate_layout: str = "contiguous"
     scale_layout: str = "contiguous"
     shift_layout: str = "contiguous"
@@ -309,6 +320,7 @@ class CaseSpec:
     modulation: Literal["sample", "token"] = "sample"
     rotary: Literal["full", "half", "quarter"] = "full"
     variance_size: Positive | None = None  # None: half of a row
+    dropout_p: Annotated[float, Interval(ge=0, le=1 - 2**-10)] = 0.1
     frozen: tuple[str, ...] = ()
     seed: Seed = 0
     poison: Literal["nan", "finite"] = "nan"

@@ -18,6 +18,7 @@ RUNNING_VAR = Tensor("running_var", "affine", "input", dtype="weight", optional=
 
 RESIDUAL = Tensor("residual", "data", "input")
 SCALE = Tensor("scale", "one", "input", dtype="float32")
+MASK = Tensor("mask", "data", "input", dtype="bool")
 GATE = Tensor("gate", "data", "input")
 MODULATION = (Tensor("scale", "sample", "input"), Tensor("shift", "sample", "input"))
 ROTATION = (Tensor("cos", "position", "input"), Tensor("sin", "position", "input"))

@@ -120,7 +120,7 @@ def offered(op: Op, *, autograd: bool = False, gpu: bool = False) -> dict[str, t
         INSIDE: no_leaves,
         AS_USUAL: op.forward is not None,
         AS_IN_INFERENCE: op.forward is not None,
-        SPLIT: not autograd or all(tensor.name != "residual_out" for tensor in op.inputs),
+        SPLIT: not autograd or op.dropout is not None or all(tensor.name != "residual_out" for tensor in op.inputs),
         COUNTED: op.forward is not None or not channels,
     }
     found = {field: tuple(way for way in ways if not without.get(way)) for field, ways in WAYS.items()}

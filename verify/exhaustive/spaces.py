@@ -2,7 +2,7 @@
 
 An item of a space of rows is one row, and the row number i is the bits of the number i: its first value has the lowest
 bits. So each row occurs once, infinities and every NaN among them. What else the operator takes is fixed: random
-weights, a random row as dy for all rows; zeros as what is added, bias and residual, which would hide small results.
+weights, a random row as dy for all rows; zeros as what is added, bias and residual, which would hide small results; a mask that keeps all.
 """
 
 from collections.abc import Iterator
@@ -152,6 +152,8 @@ def _rows(kernel: Kernel, asked: Asked, start: int, stop: int, device: str) -> C
         values: Any = draw.tensor(one, op, tensor)
         if tensor.name in ("bias", "residual"):
             values = np.zeros_like(values)
+        if tensor.name == "mask":
+            values = np.ones_like(values)
         many = tensor.extent in ("data", "sample", "position")
         exact[tensor.name] = np.broadcast_to(values, geometry.shape_of(tensor, spec, op)) if many else values
     case = make.build(spec, op, kernel.contract, device, exact | make.saved(spec, op, exact), truth=True)

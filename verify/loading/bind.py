@@ -28,6 +28,7 @@ ALIASES = {  # our name: other names, in any case unless another line has the ex
     for name, others in {
         "x": "input inputs inp hidden_states hidden h src x_in",
         "residual": "r res resid skip residual_in",
+        "mask": "dropout_mask keep_mask keep dmask",
         "gate": "g z gating gates",
         "weight": "w weights gamma g scale gain",
         "bias": "b beta shift use_bias with_bias",
@@ -46,6 +47,7 @@ ALIASES = {  # our name: other names, in any case unless another line has the ex
         "sin": "sin_cache sine freqs_sin sin_table",
         "eps": "epsilon variance_epsilon norm_eps layer_norm_eps layer_norm_epsilon rms_norm_eps",
         "variance_size": "variance_size_override var_hidden_size partial_size",
+        "dropout_p": "p drop_p dropout dropout_rate p_dropout",
         "num_groups": "G groups n_groups ngroups num_group",
         "weight_offset": "offset unit_offset",
         "training": "is_training train",
@@ -58,6 +60,7 @@ ALIASES = {  # our name: other names, in any case unless another line has the ex
         "y": "out output result",
         "amax": "abs_max absmax",
         "dx": "grad_input grad_x dinput out output",
+        "dresidual": "dres grad_residual dresidual_in",
         "dgate": "dg dz grad_gate grad_g",
         "dscale": "grad_scale",
         "dshift": "grad_shift",
@@ -74,6 +77,7 @@ NUMBERS = (
     "momentum",
     "scale",
     "variance_size",
+    "dropout_p",
 )  # a constant can fix them
 
 

@@ -18,6 +18,8 @@ BOTH: dict[str, tuple[str, str]] = {  # the two directions of an operator: layer
 EXTRA = "'verify-norm[third-party]'"
 BUILT = {"flash_attn": "flash-attn --no-build-isolation"}  # no extra installs it: its build takes minutes
 FAMILIES = (  # patterns of names, the most specific first
+    (r"dropout.*(add|residual).*rmsnorm", "dropout_add_rmsnorm"),
+    (r"dropout.*(add|residual).*layernorm", "dropout_add_layernorm"),
     (r"(add|residual).*rmsnorm.*(group.*quant|quant.*group)", "add_rmsnorm_quant_group"),
     (r"(add|residual).*rmsnorm.*dynamic.*quant|addrmsnormquant", "add_rmsnorm_quant"),
     (r"rmsnorm.*dynamic.*quant|rmsnorm.*pertoken.*quant|rmsnormquant", "rmsnorm_quant"),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from verify_norm.cases.placement import same_values
-from verify_norm.core.geometry import differentiable
+from verify_norm.core.geometry import differentiable, summands
 from verify_norm.core.ops import forward_of
 from verify_norm.core.spec import Op
 from verify_norm.loading.returned import RefusedError, named
@@ -44,34 +44,40 @@ class Graph:
         return self.named(dict(zip(self.leaves, found, strict=True)))
 
     def named(self, by_leaf: Mapping[str, Tensor | None]) -> dict[str, Tensor | None]:
-        """Return the gradients of leaves as outputs of the backward; raises ValueError if x and residual have two."""
+        """Return the gradients of leaves as outputs of the backward; raises ValueError if x and residual have two.
+
+        Where x is dropped out first, each has its own.
+        """
         by_leaf = dict(by_leaf)
-        dx, dresidual = by_leaf.get("x"), by_leaf.pop("residual", by_leaf.get("x"))
+        apart = self.op.dropout is not None
+        dx, dresidual = by_leaf.get("x"), by_leaf.get("x") if apart else by_leaf.pop("residual", by_leaf.get("x"))
         if dx is not dresidual and (dx is None or dresidual is None or not same_values(dx, dresidual)):
             raise ValueError("the gradients of x and residual differ; both are that of their sum")
         return {t.name: None for t in self.op.outputs} | {f"d{n}": gradient for n, gradient in by_leaf.items()}
 
 
-def offered(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a forward pass is offered at what its backward is given.
+def offered(op: Op, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a forward pass is offered at what its backward `op` is given.
 
-    The backward of a fused addition knows only the sum: x is the sum, and residual is zero, unless both are given.
+    The backward of a fused addition knows only the sum: x is the sum, and residual is zero, unless both are given; the
+    other way round where x is dropped out first.
     BatchNorm's forward changes the running statistics, so it gets copies.
     """
     offer = {**given, "momentum": MOMENTUM}
     if "residual_out" in given and "residual" not in given:
-        offer |= {"x": given["residual_out"], "residual": torch.zeros_like(given["residual_out"])}
+        sum_and_zero = given["residual_out"], torch.zeros_like(given["residual_out"])
+        offer |= dict(zip(summands(op), sum_and_zero, strict=True))
     return offer | {n: offer[n].clone() for n in ("running_mean", "running_var") if offer.get(n) is not None}
 
 
 def recorded(call: Call, op: Op, given: Mapping[str, Any], frozen: tuple[str, ...]) -> Graph:
     """Return the graph of a forward pass at what the backward `op` is given; raises TypeError as `returned.named`."""
-    offer = offered(given)
-    leaves = {}
-    for n in ("x", "residual", *differentiable(op)[1:]):
+    offer = offered(op, given)
+    leaves, shared = {}, "residual" not in differentiable(op)  # one gradient of x and residual
+    for n in dict.fromkeys(("x", "residual", *differentiable(op)[1:])):
         if offer.get(n) is not None:
             offer[n] = offer[n].detach()
-            if (n if n != "residual" else "x") not in frozen:
+            if ("x" if n == "residual" and shared else n) not in frozen:
                 leaves[n] = offer[n] = offer[n].requires_grad_()
     with torch.enable_grad():
         outputs = named(call(offer), forward_of(op))

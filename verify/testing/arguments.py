@@ -107,8 +107,9 @@ def bound(op: Op, tensors: Sequence[Any], options: Mapping[str, Any]) -> Call:
         if name not in given and not tensor.optional and tensor.role != "saved":
             raise UsageError(f"{op.name} needs {name}; its inputs are {', '.join(inputs)}")
     attributes = {name: value for name, value in options.items() if name not in inputs}
-    if "eps" in op.attrs and "eps" not in attributes:
-        raise UsageError(f"{op.name} needs eps")
+    for name in ("eps", "dropout_p"):
+        if name in op.attrs and name not in attributes:
+            raise UsageError(f"{op.name} needs {name}")
     spec = _spec(op, given, attributes)
     for name, one in given.items():
         _refuse_unlike(inputs[name], one, spec, op)

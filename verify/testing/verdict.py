@@ -63,7 +63,7 @@ def of(call: Call, passed: Mapping[str, Values | None], contract: Contract, chec
     own = _problems(call, passed, contract, check_dtype)
     summed = call.exact.get("residual_out")  # a fused addition saves the statistics of the sum
     if call.given and (call.op.view != "channels" or call.spec.training):
-        sums = {} if summed is None else {"x": summed, "residual": np.zeros_like(summed)}
+        sums = {} if summed is None else make.summed_alone(call.op, summed)
         forward = Call(forward_of(call.op), call.spec, {**call.exact, **sums}, {})
         given = [f"given {text}" for text in _problems(forward, call.given, contract, check_dtype)]
     else:

@@ -69,7 +69,8 @@ def _known(run: Run, name: str, output: torch.Tensor) -> bool:
     if not case.op.lawful:
         return False
     alien = output.numel() != prod(view_of(case, normalized(run)).statistic) or (name == "mean" and not has_mean(case))
-    return not alien and case.op.before is None and own_statistics(case) and "x" not in case.spec.frozen
+    plain = case.op.before is None and case.op.dropout is None
+    return not alien and plain and own_statistics(case) and "x" not in case.spec.frozen
 
 
 def _chosen(run: Run, names: tuple[str, ...]) -> Iterator[Difference]:

@@ -39,7 +39,7 @@ def forward_mode(run: Run) -> Iterator[Difference | NoData]:
     torch drops the tangents of its inputs without a word.
     """
     op = run.case.op
-    derived = op.lawful and op.before is None and op.trained_inputs == op.own_inputs
+    derived = op.lawful and op.before is None and op.dropout is None and op.trained_inputs == op.own_inputs
     looked = False
     for case in cases(run) if derived else ():
         for names in _moved(case) if stages.own_statistics(case) else ():

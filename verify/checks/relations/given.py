@@ -102,9 +102,9 @@ def _changed(run: Run, x: Array) -> tuple[Array, Any]:
 
 
 def _same(run: Run, other: Run, name: str, kept: Any) -> bool:
-    """Return whether two runs have the same bits in an output, of dx where it is `kept`."""
+    """Return whether two runs have the same bits in an output, of dx and dresidual where it is `kept`."""
     a, b = run.outputs[name], other.outputs.get(name)
     if a is None or b is None or a.got.shape != b.got.shape:
         return False
     equal = (a.got == b.got) | (np.isnan(a.got) & np.isnan(b.got))
-    return bool(equal[kept].all() if name == "dx" else equal.all())
+    return bool(equal[kept].all() if name in ("dx", "dresidual") else equal.all())

@@ -215,9 +215,10 @@ def _smallest(one: Moments, sign: int, placed: Array, size: Array, omega: Array)
 def _together(run: Run, s: stages.Stages, name: str, phi: Array, expected: Expected) -> tuple[float, float]:
     """Return how much of Σφ·(error) may have one sign, inf where only Σ|φ|δ is known, and Σc² of what averages out."""
     case, n, view = run.case, s.norm, s.norm.view
-    if case.exact.get("residual") is not None or view.axes == view.shared or s.stages:
+    dropped = name == "dx" and case.op.dropout is not None  # a product with a factor that is rounded once
+    if case.exact.get("residual") is not None or view.axes == view.shared or s.stages or dropped:
         return np.inf, 0.0  # other sums: of a fused addition, BatchNorm; or bent
-    dy, phi = case.exact.get("dy"), phi.reshape(view.shape if name in ("y", "dx") else view.affine)
+    dy, phi = case.exact.get("dy"), phi.reshape(view.shape if name in ("y", case.op.dh) else view.affine)
     dy = np.zeros(view.shape) if dy is None else dy.reshape(view.shape)
     still = replace(s, arithmetic=replace(s.arithmetic, partials_u=0.0))
     if name == "dbias":
@@ -230,7 +231,7 @@ def _together(run: Run, s: stages.Stages, name: str, phi: Array, expected: Expec
     def lost(values: Array) -> Array:
         return np.zeros(values.shape) if form is None else form.round(values) - values
 
-    if name == "dx":
+    if name == case.op.dh:
         passed = case.exact.get("dresidual_out")
         passed = None if passed is None else passed.reshape(view.shape)
         delta = np.where(phi != 0, expected.delta.reshape(view.shape), 0.0)

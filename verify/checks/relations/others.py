@@ -94,6 +94,8 @@ def other_options(run: Run) -> Iterator[CaseSpec]:
     new: dict[str, Any] = {"eps": 4 * spec.eps if 0 < spec.eps < 1 else 1e-3, "special": None, "seed": spec.seed ^ 4}
     if "weight_offset" in op.attrs:
         new["weight_offset"] = 1.0 - spec.weight_offset
+    if "dropout_p" in op.attrs:
+        new["dropout_p"] = 0.25 if spec.dropout_p == 0.5 else 0.5
     if "num_groups" in op.attrs:
         new["num_groups"] = 1 if spec.num_groups != 1 else spec.shape[1]
     for tensor in op.inputs:

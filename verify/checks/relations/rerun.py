@@ -293,6 +293,6 @@ def _largest_xhat(run: Run) -> Any:
     summed = case.exact.get("residual_out")
     values = {**case.exact, **make.attributes(case.spec, forward), "weight": None, "bias": None, "rounded": None}
     if summed is not None:
-        values |= {"x": summed, "residual": np.zeros_like(summed)}
+        values |= make.summed_alone(case.op, summed)
     values["arithmetic"] = arithmetic_of(run)
     return np.abs(make.call(forward.reference, values).y) + make.call(forward.error, values).y

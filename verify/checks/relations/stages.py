@@ -21,7 +21,7 @@ from verify_norm.reference import batchnorm, chain, layernorm, rmsnorm, rounding
 from verify_norm.reference.arithmetic import DIVISION, Arithmetic, nearest
 from verify_norm.reference.norm import Norm
 from verify_norm.reference.quantized import product_error
-from verify_norm.reference.residual_sum import addition_error
+from verify_norm.reference.residual_sum import addition_error, joined
 from verify_norm.reference.rounding import XhatError
 from verify_norm.reference.stages.stage import Inputs, apart, exactly
 from verify_norm.reference.view import View, groups, rows
@@ -37,7 +37,7 @@ class Stages:
     z: XhatError
     stages: tuple[Any, ...] = ()  # behind the norm
     given: Inputs = field(default_factory=dict)  # their own inputs
-    before: Any = None  # the stage before the norm, and its x
+    before: Any = None  # the stage before the norm, or before an addition, and its x
     x: Array | None = None
     scale: Array | None = None  # multiplies y last, where y is quantized
 
@@ -71,7 +71,9 @@ def given(case: Case, name: str) -> Array:
 def own_inputs(run: Run) -> dict[str, Any]:
     """Return what the stages of a case take beside z: their own inputs, and what the contract says of them."""
     case, contract = run.case, run.kernel.contract
-    own = {name: given(case, name) for name in case.op.own_inputs}
+    own: dict[str, Any] = {name: given(case, name) for name in case.op.own_inputs}
+    if case.op.dropout is not None:
+        own |= {name: case.arguments[name] for name in case.op.dropout.options}
     y = ops.output_dtype(case.op.outputs[0], contract, case.spec.dtype, case.spec.weight_dtype)
     return own if case.op.quantizer is None else own | ops.roundings(contract, case.spec.dtype, y)
 
@@ -95,6 +97,13 @@ def view_of(case: Case, x: Array) -> View:
     return batchnorm.channels(x, True)
 
 
+def summand(case: Case) -> Array:
+    """Return what residual is added to: x, or what a dropout leaves of it."""
+    x, dropout = given(case, "x"), case.op.dropout
+    left: Array = x if dropout is None else dropout.value(x, {**case.arguments, **case.exact})
+    return left
+
+
 def normalized(run: Run) -> Array:
     """Return x, or the sum of a fused addition as the contract keeps it."""
     exact = run.case.exact
@@ -102,9 +111,9 @@ def normalized(run: Run) -> Array:
     assert x is not None
     if residual is None:
         return x if run.case.op.chain is None else run.case.op.chain.given(x, exact)
-    if run.kernel.contract.residual == "rounded":
-        return FORMATS[run.case.spec.dtype].round(x + residual)
-    return nearest(x + residual, arithmetic_of(run))
+    h = summand(run.case) + residual
+    rounded = run.kernel.contract.residual == "rounded"
+    return FORMATS[run.case.spec.dtype].round(h) if rounded else nearest(h, arithmetic_of(run))
 
 
 def norm(run: Run) -> Norm:
@@ -128,6 +137,8 @@ def stages(run: Run) -> Stages:
     e = statistics_rounding.saved_error(n, a)
     if case.exact.get("residual") is not None:  # a kernel may keep more of the sum than it promises
         lost = FORMATS[case.spec.dtype].u * (np.abs(n.x) + np.abs(n.x).max(initial=0.0))
+        if case.op.dropout is not None:  # … and is off by the dropout's own roundings
+            lost = lost + case.op.chain.summand({**case.arguments, **case.exact}, a).delta.reshape(n.view.shape)
     else:
         lost = np.zeros(())
     z = rounding.xhat_error(n, e, a)
@@ -135,7 +146,8 @@ def stages(run: Run) -> Stages:
     largest = np.abs(n.xhat) * (1.0 + e.rho) + z.shift + 2 * n.rstd * lost
     largest = largest if z.off is None else largest + z.off
     scale = case.exact.get("scale") if case.op.quantized else None
-    return Stages(n, a, largest, z, case.op.stages, own_inputs(run), case.op.before, case.exact.get("x"), scale)
+    first, x = case.op.before or case.op.dropout, case.exact.get("x", case.exact.get("residual_out"))
+    return Stages(n, a, largest, z, case.op.stages, own_inputs(run), first, x, scale)
 
 
 def cotangent(s: Stages, dy: Array) -> tuple[Array, Array | float]:
@@ -196,18 +208,18 @@ def apart_of(s: Stages, name: str, dy: Array, passed: Array | None, factor: floa
     """
     own = {f"d{n}": n for stage in s.stages for n in stage.inputs}
     if s.before is not None and (name == "dx" or name.removeprefix("d") in s.before.inputs):
-        return _before_apart(s, name, dy, factor)
+        return _before_apart(s, name, dy, passed, factor)
     if name in own:
         errors = s.steps.pulled_error(dy.reshape(s.norm.view.shape), s.given, s.arithmetic)[2]
         return errors[own[name]]
     return gradient_apart(s, name, *cotangent(s, dy), passed, factor)
 
 
-def _before_apart(s: Stages, name: str, dy: Array, factor: float) -> Array:
+def _before_apart(s: Stages, name: str, dy: Array, passed: Array | None, factor: float) -> Array:
     """Return the same of the gradients behind a stage before the norm: that stage's own roundings come last."""
     dz, lost = cotangent(s, dy)
-    dh = s.norm.gradients(dz)[0]
-    off = gradient_apart(s, "dx", dz, lost, factor=factor).reshape(dh.shape)
+    dh = joined(s.norm.gradients(dz)[0], passed)
+    off = gradient_apart(s, "dx", dz, lost, passed, factor).reshape(dh.shape)
     assert s.x is not None
     pulled = s.before.pull_error(dh, off, exactly(s.x), s.given, s.arithmetic)
     found: Array = pulled.lost if name == "dx" else pulled.gradients[name.removeprefix("d")]

@@ -42,7 +42,7 @@ from verify_norm.reference.arithmetic import DIVISION, ROOT
 
 # Of 2^k, where x is scaled by 2^k.
 POWERS = {"x": 1, "residual": 1, "residual_out": 1, "mean": 1, "rstd": -1, "running_mean": 1, "running_var": 2}
-POWERS |= {"y": 0, "amax": 0, "dx": -1, "dresidual_out": -1, "dweight": 0, "dbias": 0}
+POWERS |= {"y": 0, "amax": 0, "dx": -1, "dresidual": -1, "dresidual_out": -1, "dweight": 0, "dbias": 0}
 POWERS |= dict.fromkeys(("gate", "scale", "shift", "dgate", "dscale", "dshift", "cos", "sin", "y_scale"), 0)
 MODERATE = 24  # log2 |x| and log2 |dy| at most: far from where a square, a product of three or r³ leaves float32
 UNDERFLOWS = 2.0 ** (FORMATS["float32"].emin + 2 * MODERATE)  # below it, a moderate product may have a subnormal factor
@@ -149,7 +149,7 @@ def scale_dy(run: Run) -> Equations:
     for name, left, right in equations.pairs(run, other):
         right = -right * 2.0**-k
         apart = np.zeros(left.shape)
-        if not contract.deterministic and name != "dx":
+        if not contract.deterministic and name not in ("dx", "dresidual"):
             once = stages.apart_of(s, name, stages.given(case, "dy"), None)
             apart = 2 * once.reshape(left.shape)
         tolerance = apart + _rounded(run, name, left, right, k, apart)
@@ -191,6 +191,7 @@ def shift(run: Run) -> Equations:
     if (
         not stages.has_mean(case)
         or case.op.before is not None
+        or (name == "x" and case.op.dropout is not None)
         or not spec.eps > 0
         or not 0.0 < most < form.largest / 2**12
         or most < form.smallest_normal

@@ -14,7 +14,7 @@ from verify_norm.core.errors import one_line
 from verify_norm.loading.returned import RefusedError
 from verify_norm.running.captures import Function
 
-DATA = frozenset(("x", "residual", "residual_out", "dy", "dresidual_out"))
+DATA = frozenset(("x", "residual", "residual_out", "mask", "dy", "dresidual_out"))
 ALIGNED = 16  # bytes of a vector load
 
 

@@ -36,6 +36,7 @@ DECIDED = {
     "momentum": float,
     "num_groups": int,
     "variance_size": int,
+    "dropout_p": float,
 }
 TIED = ("", "follows", "needs", "untold")
 LARGE = 2**20  # elements of a weight whose shape a kernel decides

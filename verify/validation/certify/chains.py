@@ -36,7 +36,7 @@ ROWS: tuple[tuple[str, CaseSpec], ...] = (
     ("scale 2⁻²⁰", CaseSpec((2, 5), log2_scale=-20, eps=1e-12)),
     ("normalized_shape of 2", CaseSpec((2, 2, 2, 3), normalized_ndim=2)),
     ("weight_offset 1", CaseSpec((3, 7), weight_offset=1.0)),
-    ("long rows", CaseSpec((2, 66), variance_size=5)),
+    ("long rows", CaseSpec((2, 66), variance_size=5, dropout_p=0.75)),
     ("part of a row", CaseSpec((2, 3, 7), rotary="half")),
 )
 GROUPS: tuple[tuple[str, CaseSpec], ...] = (
@@ -84,10 +84,11 @@ def certified(name: str, seed: int) -> Iterator[Found]:
         return
     backward = ops.OPS[f"{name}_bwd"]
     for number, (family, spec) in enumerate(ROWS if forward.view == "rows" else GROUPS):
-        drawn = make.exact_inputs(replace(spec, seed=seed + number), backward)
-        x = drawn.get("residual_out", drawn.get("x"))
-        given = {"residual": np.zeros(spec.shape)} | drawn | {"x": x} if "residual_out" in drawn else drawn
-        yield from _values(spec, forward, given, family)
+        seeded = replace(spec, seed=seed + number)
+        yield from _values(spec, forward, make.exact_inputs(seeded, forward), family)
+        drawn = make.exact_inputs(seeded, backward)
+        summed = drawn.get("residual_out")
+        given = drawn if summed is None else drawn | make.summed_alone(backward, summed)
         yield from _gradients(spec, backward, given, family, np.random.default_rng([seed, number]))
 
 
@@ -122,7 +123,7 @@ def _gradients(spec: CaseSpec, op: Op, given: make.Exact, family: str, rng: np.r
                 off = abs(float(mpmath.fsum(map(mpmath.mpf, terms.ravel())) - (up - down) / (2 * H)))
             yield _found(output.name, family, "50 digits, relative", off, allowed, size)
             if _analytic(forward, name):
-                step = _complex_step(partial(make.call, forward.reference), offered, name, v)
+                step = _complex_step(partial(make.call, forward.reference), offered, _source(forward, name), v)
                 yield _found(output.name, family, "complex step", abs(terms.sum() - step), 4 * allowed, size)
 
 
@@ -143,9 +144,13 @@ def _analytic(op: Op, name: str) -> bool:
     return op.linear and name != "gate"
 
 
-def _complex_step(call: Callable[..., Any], offered: dict[str, Any], name: str, v: Array) -> float:
-    """Return the derivative of ⟨dy, y⟩ + ⟨dresidual_out, residual_out⟩ along v."""
-    source = "x" if name == "residual_out" else name
+def _source(op: Op, name: str) -> str:
+    """Return the input of a forward that moves with a backward's: that which holds the sum for residual_out."""
+    return geometry.summands(op)[0] if name == "residual_out" else name
+
+
+def _complex_step(call: Callable[..., Any], offered: dict[str, Any], source: str, v: Array) -> float:
+    """Return the derivative of ⟨dy, y⟩ + ⟨dresidual_out, residual_out⟩ along v, of the input `source`."""
     moved = call({**offered, source: offered[source] + STEP * 1j * v})
     loss = (offered["dy"] * moved.y).sum()
     if offered.get("dresidual_out") is not None:
@@ -154,7 +159,7 @@ def _complex_step(call: Callable[..., Any], offered: dict[str, Any], name: str, 
 
 
 def _loss(spec: CaseSpec, op: Op, given: make.Exact, name: str, change: Exact) -> mpmath.mpf:
-    source = "x" if name == "residual_out" else name
+    source = _source(op, name)
     value = given[source]
     assert value is not None
     made = evaluate(spec, op, {**given, source: _exactly(value) + change})
@@ -171,7 +176,8 @@ def evaluate(spec: CaseSpec, op: Op, given: make.Exact) -> dict[str, Exact]:
     """Return the outputs of a forward, flat, on mpmath's numbers in the digits that are set."""
     v: dict[str, Any] = {name: None if value is None else _exactly(value) for name, value in given.items()}
     affine, adds = geometry.affine_shape(spec, op), any(tensor.name == "residual" for tensor in op.inputs)
-    h = v["x"] + v["residual"] if adds else v["x"]
+    h = v["x"] if op.dropout is None else _dropped(v["x"], v["mask"], mpmath.mpf(spec.dropout_p))
+    h = h + v["residual"] if adds else h
     if op.before is not None:
         h = STAGES[op.before.name](op.before, h, v, len(affine))
     n = geometry.row_length(spec, op)
@@ -197,6 +203,14 @@ def evaluate(spec: CaseSpec, op: Op, given: make.Exact) -> dict[str, Exact]:
         z = STAGES[stage.name](stage, z, v, len(affine))
     flat = {"y": z, "residual_out": h, "mean": np.array(means), "rstd": np.array(roots), "y_scale": np.array(scales)}
     return {name: value.ravel() for name, value in flat.items()}
+
+
+def _dropped(x: Exact, mask: Exact, p: mpmath.mpf) -> Any:
+    """Return x over 1 − p where the mask is, 0 elsewhere: a loop over elements."""
+    out = x.copy()
+    for place in np.ndindex(x.shape):
+        out[place] = x[place] / (1 - p) if mask[place] else mpmath.mpf(0)
+    return out
 
 
 def _sigmoid(t: mpmath.mpf) -> mpmath.mpf:
