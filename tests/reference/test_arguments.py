@@ -12,7 +12,7 @@ from verify_norm.reference.statistics_rounding import Given
 ROWS = [name for name, op in OPS.items() if op.view == "rows"]
 DATA = ("dy", "x", "residual", "residual_out", "dresidual_out", "gate", "shift")
 OPTIONS = {"eps": EPS, "num_groups": 2, "training": True, "momentum": 0.25, "scale": 2.0, "largest": 448.0}
-OPTIONS["variance_size"] = 3
+OPTIONS |= {"variance_size": 3, "dropout_p": 0.25}
 OPTIONS |= {"arithmetic": FLOAT32}
 
 
@@ -24,6 +24,9 @@ def call(function, shape=(3, 4, 4), affine=None, **changes):
     names = ("weight", "bias", "running_mean", "running_var")
     given["residual_out"] = given["x"] + given["residual"]
     given |= {name: np.abs(rng.normal(size=affine)) + 0.5 for name in names} | OPTIONS | changes
+    if "mask" in signature(function).parameters:
+        given["mask"] = np.ones(shape)
+        given["residual_out"] = given["x"] / (1 - OPTIONS["dropout_p"]) + given["residual"]
     if "shift" in signature(function).parameters:
         given["scale"] = given["residual"]  # a modulation's, in the shape of x
     given |= {"cos": np.full((1, 2), 0.6), "sin": np.full((1, 2), 0.8)}  # one token, all rows its heads

@@ -347,7 +347,7 @@ BAD = [
     (
         "rmsnorm",
         {"residual": X},
-        "rmsnorm_fwd takes no residual; add_layernorm_fwd, add_rmsnorm_fwd or add_rmsnorm_quant_fwd does",
+        "rmsnorm_fwd takes no residual; add_layernorm_fwd, add_rmsnorm_fwd or dropout_add_layernorm_fwd does",
     ),
     ("rmsnorm", {"epsilon": 1e-5}, "unknown argument of rmsnorm_fwd 'epsilon'"),
     ("rmsnorm", {"eps": -1}, "eps: expected a finite number of 0 or more, got -1"),

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from verify_norm.cases import make
 from verify_norm.core import contracts, geometry, judge
 from verify_norm.core.errors import UsageError
 from verify_norm.core.excess import element, excess, unlike

@@ -192,6 +192,8 @@ def by_reference(op, spec, grow, recompute):
         found["dx"] = found["dx"] + values.get("dresidual_out", 0.0)
         if OPS[op].before is not None:
             found["dx"], _ = OPS[op].before.pull(found["dx"], x, values)
+        if OPS[op].dropout is not None:
+            found |= {"dresidual": found["dx"], "dx": OPS[op].dropout.value(found["dx"], {**arguments, **values})}
         return {
             n: None if v is None else torch.from_numpy(v).float()
             for n, v in found.items()

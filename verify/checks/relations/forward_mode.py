@@ -76,7 +76,7 @@ def _tangents(run: Run, case: Case, names: Collection[str]) -> Mapping[str, torc
     """Return the tangents of those outputs that have one, by name, where the inputs `names` do."""
     assert run.kernel.forward_run is not None
     forward = forward_of(case.op)
-    offer, form = gradients.offered(case.arguments), format_of(case.spec)
+    offer, form = gradients.offered(case.op, case.arguments), format_of(case.spec)
     try:
         with warnings.catch_warnings(), forward_ad.dual_level(), Foreign() as foreign:
             warnings.simplefilter("ignore")  # torch builds its rules of forward mode by torch.jit, which is deprecated

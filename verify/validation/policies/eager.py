@@ -100,6 +100,12 @@ def added(norm: Eager, spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor]:
     return {**norm(spec, {**inputs, "x": total}), "residual_out": total}
 
 
+def dropped(norm: Eager, spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor]:
+    """Return the norm of what the mask leaves of x, over 1 − p, plus residual, each rounded, and that sum."""
+    kept = torch.where(inputs["mask"], inputs["x"] / (1.0 - spec.dropout_p), 0.0)
+    return added(norm, spec, {**inputs, "x": kept.to(inputs["x"].dtype)})
+
+
 def into_8_bits(norm: Eager, spec: CaseSpec, inputs: Inputs) -> dict[str, Tensor]:
     """Return y of the norm times a scale, saturated, in float8_e4m3fn, and amax, the largest |y| before the scale."""
     z, largest = norm(spec, inputs)["y"].float(), FORMATS["float8_e4m3fn"].largest
@@ -170,6 +176,8 @@ TORCH: dict[str, Eager] = {
     "instancenorm": instancenorm,
     "add_layernorm": partial(added, layernorm),
     "add_rmsnorm": partial(added, rmsnorm),
+    "dropout_add_layernorm": partial(dropped, layernorm),
+    "dropout_add_rmsnorm": partial(dropped, rmsnorm),
 }
 
 

@@ -213,7 +213,7 @@ class _Differentiated(torch.autograd.Function):
         dy, dresidual = (*cotangents, None)[:2]
         dy = torch.zeros_like(kept["like"]) if dy is None else dy
         made = call(kernel, spec, {**kept, "dy": dy, "dresidual_out": dresidual})
-        made["dresidual"] = made.get("dx")  # a sum passes its gradient to both
+        made.setdefault("dresidual", made.get("dx"))  # a sum passes its gradient to both
         return (*[None] * 4, *(made.get(f"d{name}") if name in LEAVES else None for name in names))
 
 

@@ -1,0 +1,151 @@
+"""Dropout before a residual sum: wrong kernels that the checks detect in the corner table, and right ones that pass."""
+
+from dataclasses import replace
+
+import dropped
+import numpy as np
+import pytest
+
+from verify_norm.cases import corners, make
+from verify_norm.checks import CHECKS
+from verify_norm.core.dtypes import KERNEL_DTYPES
+from verify_norm.core.errors import UsageError
+from verify_norm.core.geometry import refusal
+from verify_norm.core.ops import OPS, resolved
+from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.search.examine import examine
+
+NORMS = {"layernorm": True, "rmsnorm": False}
+SPECS = [
+    CaseSpec((7, 40), dropout_p=0.1),
+    CaseSpec((2, 5, 33), "bfloat16", dropout_p=0.5, weight_dtype="float32", data="heavy"),
+    CaseSpec((9, 64), "float16", dropout_p=0.9, mask_layout="transposed", offset=10.0),
+    CaseSpec((4, 300), "bfloat16", dropout_p=0.0, weight=False, dresidual_out=False),
+    CaseSpec((3, 17), special="inf", special_in="residual", dropout_p=0.1),
+    CaseSpec((3, 17), "float16", special="nan", special_in="x", dropout_p=0.5),
+    CaseSpec((4, 3, 16), normalized_ndim=2, dropout_p=0.1, dy_data="zero_rows"),
+]
+WRONG_FORWARDS = {
+    "the mask is ignored": {"y", "residual_out"},
+    "not scaled": {"y", "residual_out"},
+    "inverted": {"y", "residual_out"},
+    "the scale in bfloat16": {"y", "residual_out"},
+    "p for 1 - p": {"y", "residual_out"},
+    "the mask of the first row": {"y", "residual_out"},
+    "the sum is dropped": {"y", "residual_out"},
+    "statistics of x": {"y", "rstd"},
+}
+RIGHT_FORWARDS = ("", "a reciprocal from Python", "a product with the mask", "p in float32", "float64")
+WRONG_BACKWARDS = {
+    "dx is not dropped": {"dx"},
+    "dx is not scaled": {"dx"},
+    "dresidual is dropped": {"dresidual"},
+    "dresidual_out is not dropped": {"dx"},
+    "dresidual_out is lost": {"dx", "dresidual"},
+    "dy is dropped": {"dx", "dresidual"},
+    "dx of the rounded dresidual": {"dx"},
+}
+RIGHT_BACKWARDS = ("", "a quotient", "a product with the mask")
+
+
+def found(run, name, specs=SPECS, **contract):
+    """The outputs that some check finds wrong in these cases, and the checks."""
+    kernel = Kernel("k", name, run=run, contract=Contract(**contract))
+    outputs, checks = set(), set()
+    for spec in specs:
+        for finding in examine(kernel, spec, tuple(CHECKS), "cpu").findings:
+            outputs.add(finding.output)
+            checks.add(finding.check)
+    return outputs, checks
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("how", WRONG_FORWARDS)
+def test_a_wrong_forward_is_detected(how, norm):
+    outputs, _ = found(dropped.forward(how, NORMS[norm]), f"dropout_add_{norm}_fwd", SPECS[:2])
+    assert outputs >= WRONG_FORWARDS[how] - {None}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("how", RIGHT_FORWARDS)
+def test_a_right_forward_passes(how, norm):
+    assert found(dropped.forward(how, NORMS[norm]), f"dropout_add_{norm}_fwd") == (set(), set())
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("how", WRONG_BACKWARDS)
+def test_a_wrong_backward_is_detected(how, norm):
+    outputs, _ = found(dropped.backward(how, NORMS[norm]), f"dropout_add_{norm}_bwd", SPECS[:3])
+    assert outputs >= WRONG_BACKWARDS[how]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("how", RIGHT_BACKWARDS)
+def test_a_right_backward_passes(how, norm):
+    op = OPS[f"dropout_add_{norm}_bwd"]
+    specs = [replace(s, special_in={"residual": "dresidual_out"}.get(s.special_in, "x")) for s in SPECS]
+    specs = [spec for spec in specs if refusal(spec, op) is None]
+    assert found(dropped.backward(how, NORMS[norm]), op.name, specs) == (set(), set())
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_contract_that_rounds_the_sum(norm):
+    """What is kept of the sum is its rounding, where the dropout's own error decides none."""
+    name = f"dropout_add_{norm}_fwd"
+
+    def rounded(**given):
+        y, summed, *_ = dropped.forward("", NORMS[norm])(**given)
+        again = dropped.forward("", NORMS[norm])(**given | {"x": summed, "residual": summed * 0, "dropout_p": 0.0,
+                                                            "mask": given["mask"] | True})  # fmt: skip
+        return (again[0], summed, *again[2:])
+
+    narrow = [spec for spec in SPECS if spec.dtype != "float32" and spec.special is None]
+    assert found(rounded, name, narrow, residual="rounded") == (set(), set())
+    assert "y" in found(rounded, name, narrow)[0]
+
+
+@pytest.mark.parametrize("name", ["dropout_add_layernorm_bwd", "dropout_add_rmsnorm_bwd"])
+def test_the_gradient_of_residual_has_the_identities_of_dx(name):
+    """Σdresidual and Σdresidual·x̂ are looked at; dx is what the dropout makes of it."""
+    centred = NORMS[name.removeprefix("dropout_add_").removesuffix("_bwd")]
+
+    def grown(**given):
+        dx, dresidual, *others = dropped.backward("", centred)(**given)
+        return (dx, dresidual + 0.01 * given["residual_out"].sign(), *others)
+
+    spec = CaseSpec((4, 256), dropout_p=0.5, offset=1.0)
+    kernel = Kernel("k", name, run=grown, contract=Contract())
+    messages = [f.message for f in examine(kernel, spec, ("identities",), "cpu").findings]
+    assert any(message.startswith("dresidual") for message in messages)
+
+
+def test_masks_are_drawn_in_their_proportion():
+    op = OPS["dropout_add_rmsnorm_fwd"]
+    for p in (0.0, 0.1, 0.5, 0.9):
+        mask = make.exact_inputs(CaseSpec((200, 300), dropout_p=p), op)["mask"]
+        assert set(np.unique(mask)) <= {0.0, 1.0}
+        assert abs(mask.mean() - (1 - p)) < 0.01
+    case = make.case(CaseSpec((4, 8), mask_layout="every_other"), op, Contract())
+    assert str(case.arguments["mask"].dtype) == "torch.bool"
+
+
+@pytest.mark.parametrize("name", ["dropout_add_layernorm", "dropout_add_rmsnorm"])
+def test_the_corner_table_has_every_probability_and_layout_of_the_mask(name):
+    for direction in ("fwd", "bwd"):
+        table = corners.corners(OPS[f"{name}_{direction}"], KERNEL_DTYPES)
+        assert {spec.dropout_p for spec in table} == {0.0, 0.1, 0.5, 0.9}
+        assert len({spec.mask_layout for spec in table}) >= 4
+
+
+def test_the_chain_has_the_row_s_name_and_wrong_ones_are_refused():
+    assert resolved("dropout | add | rmsnorm(weight_offset=1)") == ("dropout_add_rmsnorm", "weight_offset=1")
+    assert OPS["dropout | add | rmsnorm | silu_bwd"].dh == "dresidual"
+    for text, words in (
+        ("dropout | rmsnorm", "expected add behind dropout"),
+        ("dropout(0.1) | add | rmsnorm", "dropout takes nothing in parentheses"),
+        ("add | rmsnorm | dropout", "dropout stands behind rmsnorm"),
+    ):
+        with pytest.raises(UsageError, match=words.replace("(", r"\(")):
+            resolved(text)
