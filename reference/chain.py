@@ -194,7 +194,7 @@ class Chain:
 
     @property
     def differentiated(self) -> tuple[str, ...]:
-        """The names of what a backward returns the gradients of, besides x: residual has one of its own at a dropout."""
+        """The names of what else than x a backward has gradients of: residual has one of its own behind a dropout."""
         return self.trained if self.dropout is None else ("residual", *self.trained)
 
     @property

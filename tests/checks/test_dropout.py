@@ -96,9 +96,10 @@ def test_a_contract_that_rounds_the_sum(norm):
     name = f"dropout_add_{norm}_fwd"
 
     def rounded(**given):
-        y, summed, *_ = dropped.forward("", NORMS[norm])(**given)
-        again = dropped.forward("", NORMS[norm])(**given | {"x": summed, "residual": summed * 0, "dropout_p": 0.0,
-                                                            "mask": given["mask"] | True})  # fmt: skip
+        forward = dropped.forward("", NORMS[norm])
+        summed = forward(**given)[1]
+        whole = {"x": summed, "residual": summed * 0, "dropout_p": 0.0, "mask": given["mask"] | True}
+        again = forward(**given | whole)
         return (again[0], summed, *again[2:])
 
     narrow = [spec for spec in SPECS if spec.dtype != "float32" and spec.special is None]

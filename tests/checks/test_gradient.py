@@ -60,7 +60,9 @@ def test_a_right_gradient_passes(dtype):
 @pytest.mark.parametrize(
     "spec",
     [
-        CaseSpec((1, 181), "bfloat16", eps=3e-8, data="constant", log2_scale=-70, bias_layout="scalar", variant=60, seed=147),
+        CaseSpec(
+            (1, 181), "bfloat16", eps=3e-8, data="constant", log2_scale=-70, bias_layout="scalar", variant=60, seed=147
+        ),
         CaseSpec((97, 15), "float16", eps=1e-6, data="alternating", offset=100.0, weight_dtype="float32", variant=94),
     ],
     ids=["of a row", "of a column"],

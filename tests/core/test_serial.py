@@ -171,7 +171,10 @@ SPEC = '{"kernel": "k", "shape": [2, 3], %s}'
         (SPEC % '"data": "odd"', "unknown data family 'odd'"),
         (SPEC % '"dy_data": "odd"', "unknown dy_data 'odd'"),
         (SPEC % '"weight_data": "odd"', "unknown weight_data 'odd'"),
-        (SPEC % '"frozen": ["mean"]', "unknown frozen input 'mean'; there are: x, residual, gate, weight, bias, scale, shift"),
+        (
+            SPEC % '"frozen": ["mean"]',
+            "unknown frozen input 'mean'; there are: x, residual, gate, weight, bias, scale, shift",
+        ),
         (SPEC % '"further": ["odd"]', "unknown further run 'odd'"),
         (SPEC % '"dy_layout": "odd"', "unknown dy_layout 'odd'"),
         ('{"kernel": "k", "shape": []}', "shape: expected one or more sizes, none negative, got []"),

@@ -73,7 +73,7 @@ def test_the_operators_own_names_are_never_taken_for_others(op):
 
 
 def test_no_alias_is_a_name_of_ours():
-    """But x, a sum where an addition's backward has no x; scale, a weight where nothing is quantized; y_scale; dresidual."""
+    """But x, a sum where a backward has no x; scale, a weight where nothing is quantized; y_scale; dresidual."""
     theirs = {name for names in ALIASES.values() for name in names}
     assert theirs & set(ALIASES) == {"x", "scale", "y_scale", "dresidual"}
 

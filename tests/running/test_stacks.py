@@ -48,13 +48,13 @@ def waits(x, weight, eps):
 
 @pytest.fixture
 def examined(tmp_path, monkeypatch):
-    """Return what is found in a large case after a small one, where a call may take 0.5 s, and a compiler 4 s more."""
-    monkeypatch.setitem(patience.BUILD, "cpu", 4.0)
+    """Return what is found in a large case after a small one, where a call may take 0.5 s, and a compiler `more`."""
     (tmp_path / "triton" / "compiler").mkdir(parents=True)
     (tmp_path / "triton" / "compiler" / "compiler.py").write_text(COMPILER)
     (tmp_path / "slow.py").write_text(KERNEL)
 
-    def examined(name):
+    def examined(name, more=4.0):
+        monkeypatch.setitem(patience.BUILD, "cpu", more)
         runner = runners.runner(registry.load(f"{tmp_path}/slow.py:{name}", "rmsnorm_fwd"), "cpu", isolate=True)
         try:
             assert not examine_in(runner, SMALL, ("accuracy", "crash"), 0.5).findings
@@ -66,7 +66,7 @@ def examined(tmp_path, monkeypatch):
 
 
 def test_a_call_that_compiles_has_more_time(examined):
-    found = examined("compiles")
+    found = examined("compiles", more=60.0)  # a loaded machine
     assert found.tallies
     assert not found.findings
 

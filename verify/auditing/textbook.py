@@ -235,7 +235,12 @@ def _backward(case: Case, view: View, how: Algorithm) -> dict[str, F]:
     c2 = _sum(g, view.axes, how.total) / n if stages.has_mean(case) else F32(0)
     dh = (g - (xhat * c1 + c2)) * rstd
     dh = dh if dresidual is None else dh + dresidual
-    return {"dx": _dropped(case, dh), "dresidual": dh, "dweight": _shared(dy * xhat, view, how), "dbias": _shared(dy, view, how)}
+    return {
+        "dx": _dropped(case, dh),
+        "dresidual": dh,
+        "dweight": _shared(dy * xhat, view, how),
+        "dbias": _shared(dy, view, how),
+    }
 
 
 def _shared(terms: F, view: View, how: Algorithm) -> F:

@@ -28,9 +28,9 @@ def identities(run: Run) -> Iterator[Finding | NoData]:
 
     The sums need no further run, so they are checked in every case that has a dx: Σdx = 0 where there is a mean, and
     Σdx·x̂ = r·c1·N·eps/(var + eps), c1 = mean(g·x̂), since Σx̂² = N·var/(var + eps); for RMSNorm mean x² stands for
-    var. What a fused addition passes on is added to both; behind a dropout they hold of dresidual. The laws run the kernel near the case, so an ordinary case
-    tries one of them: a power-of-two scale of x and eps, or of dy; linearity in dy; a shift of x; the order of rows.
-    BatchNorm's evaluation is left out: it is a multiplication.
+    var. What a fused addition passes on is added to both; behind a dropout they hold of dresidual. The laws run the
+    kernel near the case, so an ordinary case tries one of them: a power-of-two scale of x and eps, or of dy; linearity
+    in dy; a shift of x; the order of rows. BatchNorm's evaluation is left out: it is a multiplication.
     """
     found: dict[str, Equation] = {}
     equations = list(_equations(run))

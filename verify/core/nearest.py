@@ -82,7 +82,7 @@ def _held(clauses: Sequence[Clause], spec: CaseSpec, op: Op) -> CaseSpec:
 
 
 def _usual(name: str, spec: CaseSpec, clauses: list[Clause]) -> float:
-    """Return the nearest number that all of the clauses allow, in the field's range; the case's own if there is none."""
+    """Return the nearest number that all of the clauses allow, in the field's range; the case's own if none is."""
     value: float = getattr(spec, name)
     pool = (value, *(v for clause in clauses for v in clause.values), *USUAL)
     allowed = [v for v in pool if out_of_range(name, v) is None and all(clause.met(v) for clause in clauses)]

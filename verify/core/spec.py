@@ -251,7 +251,8 @@ class CaseSpec:
     1/scale; scale_ub is 300/scale. The scale and shift of a `modulation` have a row for each sample, an index of x's
     first dimension, or for each token. A rotation turns the "full" row of x, less one element where its length is odd,
     its first "half" or "quarter". A partial RMSNorm takes the mean of the first `variance_size` squares of a row, or of
-    all where there are fewer. A dropout keeps each element with probability 1 − `dropout_p`. `frozen` inputs need no gradient, where torch's autograd makes the backward.
+    all where there are fewer. A dropout keeps each element with probability 1 − `dropout_p`. `frozen` inputs need no
+    gradient, where torch's autograd makes the backward.
     Annotations hold the allowed ranges of the numbers.
 
     A `special` value is in the input `special_in`, where `special_at` says: in its first, its middle or its last

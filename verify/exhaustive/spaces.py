@@ -2,7 +2,8 @@
 
 An item of a space of rows is one row, and the row number i is the bits of the number i: its first value has the lowest
 bits. So each row occurs once, infinities and every NaN among them. What else the operator takes is fixed: random
-weights, a random row as dy for all rows; zeros as what is added, bias and residual, which would hide small results; a mask that keeps all.
+weights, a random row as dy for all rows; zeros as what is added, bias and residual, which would hide small results; a
+mask that keeps all.
 """
 
 from collections.abc import Iterator

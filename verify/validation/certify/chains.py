@@ -88,7 +88,7 @@ def certified(name: str, seed: int) -> Iterator[Found]:
         yield from _values(spec, forward, make.exact_inputs(seeded, forward), family)
         drawn = make.exact_inputs(seeded, backward)
         summed = drawn.get("residual_out")
-        given = drawn if summed is None else drawn | make.summed_alone(backward, summed)
+        given = drawn if summed is None else {**drawn, **make.summed_alone(backward, summed)}
         yield from _gradients(spec, backward, given, family, np.random.default_rng([seed, number]))
 
 
