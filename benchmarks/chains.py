@@ -22,7 +22,7 @@ import torch
 from bounds import CONTROL, FAMILIES, SINGLE, WANTED, data, draw_method, draw_shape, log_uniform
 from emulate import F32, F, Method, quantized, reduced
 
-from verify_norm.cases.make import named
+from verify_norm.cases.make import named, summed_alone
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.judge import ratio
 from verify_norm.core.ops import OPS
@@ -135,6 +135,12 @@ def draw(seed: int, index: int) -> Draw:
         arrays |= {"x": arrays["residual_out"], "residual": np.zeros(shape)}
     offset = float("weight_offset" in op.attrs and kind == "strict" and rng.random() < 0.3)
     options = {"eps": log_uniform(rng, 1e-12, 1e-1), "weight_offset": offset, "num_groups": G}
+    if op.dropout is not None:
+        options["dropout_p"] = float(rng.choice([0.0, 0.1, 0.5, rng.uniform(0.0, 0.99)]))
+        form = FORMATS[dtype]
+        arrays["residual"] = form.round(rng.standard_normal(shape) * abs(arrays["x"]).max(initial=0.0) * rng.random())
+        h = op.dropout.value(arrays["x"], {**arrays, **options}) + arrays["residual"]
+        arrays["residual_out"] = form.round(np.clip(h, -form.largest, form.largest))
     words = f"{shape} {family}, offset {relative:.3g}, scale {scale:.3g}, {options}; dy {dy_family}; {method}"
     folded, exp2 = (bool(rng.random() < 0.4) for _ in range(2))
     return Draw(name, dtype, wdtype, method, arithmetic, arrays, options, kind, words, folded, exp2)
@@ -149,6 +155,7 @@ def _divided(rng: np.random.Generator, count: int) -> tuple[int, int]:
 
 VALUES: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Any]] = {
     "gate": lambda rng, shape: 2 * rng.standard_normal(shape) * np.where(rng.random(shape) < 0.1, 8, 1),
+    "mask": lambda rng, shape: rng.random(shape) < 0.7,
     "scale": lambda rng, shape: np.where(rng.random(_samples(shape)) < 0.1, -1.0, rng.standard_normal(_samples(shape))),
     "shift": lambda rng, shape: rng.standard_normal(_samples(shape)),
 }
@@ -259,9 +266,20 @@ STAGES: dict[str, tuple[Callable[[Any, Rows, Draw], None], Pull]] = {
 }
 
 
+def dropped(d: Draw, v: F) -> F:
+    """Return x, or the gradient of the sum, behind the dropout: a quotient, or a product with a reciprocal."""
+    p = d.options["dropout_p"]
+    factor = F32(1) / (F32(1) - F32(p)) if d.folded else F32(1 / (1 - p))
+    v = v * factor if d.folded or d.exp2 else v / (F32(1) - F32(p))
+    return np.where(d.arrays["mask"].reshape(v.shape) != 0, v, F32(0))
+
+
 def before(d: Draw, x: F) -> F:
     """Return what is normalized in place of x."""
     gate = d.chain.before
+    if d.chain.dropout is not None:
+        left = dropped(d, x)
+        return (quantized(left, "bfloat16") if d.bug else left) + _single(d, "residual").reshape(x.shape)
     if gate is None:
         return x
     g = _single(d, "gate").reshape(x.shape)
@@ -328,6 +346,8 @@ def computed(d: Draw, saved: list[F]) -> dict[str, Any]:
     out = {"y": y, "rstd": quantized(rstd, m.stats)} | ({"mean": quantized(mean, m.stats)} if centred else {})
 
     dy = _single(d, "dy").reshape(K, -1)
+    if d.chain.dropout is not None:
+        out["residual_out"], rows = rows, _single(d, "residual_out").reshape(K, -1)
     back = partial(emulate.backward, centred=centred) if op.averages else l2norm_backward
     _, _, xhat = back(dy, rows, None, eps, m, given=(saved[0], saved[1]))
     zs = through(d, Rows(xhat, w, b))
@@ -339,6 +359,8 @@ def computed(d: Draw, saved: list[F]) -> dict[str, Any]:
     dx, _, xhat = back(dz, rows, w, eps, m, given=(saved[0], saved[1]))
     passed = d.arrays.get("dresidual_out")
     out |= own | {"dx": dx if passed is None else dx + passed.astype(F32).reshape(dx.shape)}
+    if d.chain.dropout is not None:
+        out |= {"dresidual": out["dx"], "dx": dropped(d, out["dx"])}
     if d.chain.before is not None:
         out["dx"], own = gate_pull(d.chain.before, out["dx"], given, d)
         out["dgate"] = own["gate"]
@@ -360,6 +382,9 @@ def measured(d: Draw) -> Iterator[tuple[str, str, Any, Any]]:
     with np.errstate(all="ignore"):
         pairs = [both(op) for op in (forward, backward)]
         truth, K = pairs[0][0], pairs[0][0].rstd.size
+        if d.chain.dropout is not None:  # a backward has the statistics of the rounded sum
+            alone = summed_alone(backward, d.arrays["residual_out"])
+            truth = forward.reference(**named(forward.reference, {**offered, **alone}))
         saved = [np.asarray(getattr(truth, n, np.zeros(K)), F32).reshape(K, 1) for n in ("mean", "rstd")]
         torch.set_flush_denormal(d.method.flush)
         out = computed(d, saved)

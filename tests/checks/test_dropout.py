@@ -1,20 +1,26 @@
 """Dropout before a residual sum: wrong kernels that the checks detect in the corner table, and right ones that pass."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import dropped
 import numpy as np
 import pytest
+import torch
 
 from verify_norm.cases import corners, make
 from verify_norm.checks import CHECKS
 from verify_norm.core.dtypes import KERNEL_DTYPES
-from verify_norm.core.errors import UsageError
+from verify_norm.core.errors import FindingsError, UsageError
 from verify_norm.core.geometry import refusal
+from verify_norm.core.nearest import fit
 from verify_norm.core.ops import OPS, resolved
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.loading.domain import refuse_only
 from verify_norm.search.examine import examine
+from verify_norm.testing import InputError, assert_norm_close, assert_norm_gradients_close
 
+NUMERIC = ("accuracy", "statistics", "identities", "nonfinite", "degenerate", "distribution", "sums")
 NORMS = {"layernorm": True, "rmsnorm": False}
 SPECS = [
     CaseSpec((7, 40), dropout_p=0.1),
@@ -48,12 +54,12 @@ WRONG_BACKWARDS = {
 RIGHT_BACKWARDS = ("", "a quotient", "a product with the mask")
 
 
-def found(run, name, specs=SPECS, **contract):
-    """The outputs that some check finds wrong in these cases, and the checks."""
+def found(run, name, specs=SPECS, which=NUMERIC, **contract):
+    """The outputs that some of the checks find wrong in these cases, and those checks."""
     kernel = Kernel("k", name, run=run, contract=Contract(**contract))
     outputs, checks = set(), set()
     for spec in specs:
-        for finding in examine(kernel, spec, tuple(CHECKS), "cpu").findings:
+        for finding in examine(kernel, spec, which, "cpu").findings:
             outputs.add(finding.output)
             checks.add(finding.check)
     return outputs, checks
@@ -70,7 +76,8 @@ def test_a_wrong_forward_is_detected(how, norm):
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("how", RIGHT_FORWARDS)
 def test_a_right_forward_passes(how, norm):
-    assert found(dropped.forward(how, NORMS[norm]), f"dropout_add_{norm}_fwd") == (set(), set())
+    which = NUMERIC if how else tuple(CHECKS)
+    assert found(dropped.forward(how, NORMS[norm]), f"dropout_add_{norm}_fwd", which=which) == (set(), set())
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -87,7 +94,8 @@ def test_a_right_backward_passes(how, norm):
     op = OPS[f"dropout_add_{norm}_bwd"]
     specs = [replace(s, special_in={"residual": "dresidual_out"}.get(s.special_in, "x")) for s in SPECS]
     specs = [spec for spec in specs if refusal(spec, op) is None]
-    assert found(dropped.backward(how, NORMS[norm]), op.name, specs) == (set(), set())
+    which = NUMERIC if how else tuple(CHECKS)
+    assert found(dropped.backward(how, NORMS[norm]), op.name, specs, which) == (set(), set())
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -150,3 +158,36 @@ def test_the_chain_has_the_row_s_name_and_wrong_ones_are_refused():
     ):
         with pytest.raises(UsageError, match=words.replace("(", r"\(")):
             resolved(text)
+
+
+def test_assert_norm_close_takes_a_mask_and_a_probability():
+    x, residual = torch.randn(2, 6, 64, generator=torch.Generator().manual_seed(0)).bfloat16()
+    mask, w = torch.arange(6 * 64).reshape(6, 64) % 3 > 0, torch.linspace(0.5, 2.0, 64).bfloat16()
+    options = {"normalized_shape": (64,), "dropout_p": 0.25}
+    right = dropped.forward("", False)(x=x, residual=residual, mask=mask, weight=w, eps=1e-6, **options)
+    assert_norm_close(right, "dropout_add_rmsnorm", x, residual, mask, w, eps=1e-6, dropout_p=0.25)
+    with pytest.raises(FindingsError, match="residual_out"):
+        assert_norm_close(right, "dropout_add_rmsnorm", x, residual, ~mask, w, eps=1e-6, dropout_p=0.25)
+    rstd = (right[1].float().square().mean(1) + 1e-6).rsqrt()
+    given = {"dy": x, "dresidual_out": residual, "residual_out": right[1], "mask": mask, "weight": w, "rstd": rstd}
+    for how, said in (("", None), ("dx is not dropped", "dx"), ("dresidual_out is lost", "dresidual")):
+        gradients = dropped.backward(how, False)(**given, **options)
+        tensors = [tensor for name, tensor in given.items() if name != "rstd"]
+        with pytest.raises(FindingsError, match=said) if said else nullcontext():
+            assert_norm_gradients_close(gradients, "dropout_add_rmsnorm", *tensors, eps=1e-6, dropout_p=0.25)
+    for wrong, words in (
+        ({"dropout_p": 1.0}, "dropout_p: expected a finite number from 0 to 0.999"),
+        ({}, "dropout_add_rmsnorm_fwd needs dropout_p"),
+    ):
+        with pytest.raises(InputError, match=words):
+            assert_norm_close(right, "dropout_add_rmsnorm", x, residual, mask, w, eps=1e-6, **wrong)
+    with pytest.raises(InputError, match=r"^mask: expected bool, got float32"):
+        assert_norm_close(right, "dropout_add_rmsnorm", x, residual, mask.float(), w, eps=1e-6, dropout_p=0.25)
+
+
+@pytest.mark.parametrize("text", ["dropout_p>=1", "dropout_p=0.9,dropout_p<0.5"])
+def test_only_asks_for_no_impossible_probability(text):
+    with pytest.raises(UsageError, match="found no case that meets"):
+        refuse_only(text, [OPS["dropout_add_rmsnorm_fwd"]])
+    spec = fit("dropout_p<0.5", CaseSpec((2, 8), dropout_p=0.9), OPS["dropout_add_rmsnorm_fwd"])
+    assert 0 <= spec.dropout_p < 0.5

@@ -203,8 +203,8 @@ def _refuse_unlike(tensor: Tensor, one: Values, spec: CaseSpec, op: Op) -> None:
             raise UsageError(f"{name}: expected the shape {want}, got {shape}")
     kind = geometry.input_dtype(tensor, spec)
     if tensor.extent in ("data", "affine", "sample", "position") and one.dtype != kind:
-        whose = {"x": "x", "weight": "the weight"}[tensor.dtype]
-        raise UsageError(f"{name}: expected {kind}, the type of {whose}, got {one.dtype}")
+        whose = {"x": ", the type of x", "weight": ", the type of the weight"}.get(tensor.dtype, "")
+        raise UsageError(f"{name}: expected {kind}{whose}, got {one.dtype}")
 
 
 def outputs(actual: Any, op: Op) -> dict[str, Values | None]:
