@@ -54,7 +54,11 @@ CHAINS = (
     "gate(gelu) | layernorm | modulate",
     "qk_norm_rope",
     "add | layernorm | rotate(interleaved) | silu",
+    "dropout_add_layernorm",
+    "dropout_add_rmsnorm",
+    "dropout | add | rmsnorm | gate",
 )
+P = 0.25  # of a dropout
 
 
 def ways(name):
@@ -71,9 +75,16 @@ def arguments(name, shape, ndim=1, modulation="token", seed=0):
     shapes = {"data": shape, "affine": affine, "sample": sample, "position": position}
     tensors = {t.name: t for t in (*forward.inputs, *backward.inputs) if t.extent != "statistic"}
     given = {n: rng.normal(size=shapes[t.extent]) * 1.5 + 0.25 for n, t in tensors.items()}
+    if "mask" in given:
+        given["mask"] = (given["mask"] > 0).astype(float)
     if "residual" in given:
-        given["residual_out"] = given["x"] + given["residual"]
-    return given, {"eps": EPS, "normalized_shape": affine, "variance_size": 2}
+        given["residual_out"] = left(given, given["x"]) + given["residual"]
+    return given, {"eps": EPS, "normalized_shape": affine, "variance_size": 2, "dropout_p": P}
+
+
+def left(given, x):
+    """What a dropout leaves of x, if there is one."""
+    return x * given["mask"] / (1 - P) if "mask" in given else x
 
 
 def spread(t, x):
@@ -94,7 +105,7 @@ def turned(style, z, N, cos, sin):
 
 def in_torch(name, given, options):
     """Return y of a chain in torch, of the given tensors."""
-    chain, h = OPS[f"{name}_fwd"].chain, given["x"] + given.get("residual", 0.0)
+    chain, h = OPS[f"{name}_fwd"].chain, left(given, given["x"]) + given.get("residual", 0.0)
     h = h if chain.before is None else h * ACTS[chain.before.activation](given["gate"])
     norm = NORMS[chain.norm]
     z = norm(h, options["normalized_shape"], *(given[n] for n in ("weight", "bias") if n in given), options["eps"])
@@ -120,12 +131,14 @@ def test_agrees_with_torch(name, shape, ndim, modulation):
     (forward, backward), (given, options) = ways(name), arguments(name, shape, ndim, modulation)
     names = [t.name.removeprefix("d") for t in backward.outputs]
     leaves = {n: leaf(given[n]) for n in ("residual", *names) if n in given}
-    leaves |= {n: given[n] for n in ("cos", "sin") if n in given}
+    leaves |= {n: torch.from_numpy(given[n]) for n in ("cos", "sin", "mask") if n in given}
     y = in_torch(name, leaves, options)
     compare([call(forward.reference, given, **options).y], [y])
     want = pulled(y, given["dy"], [leaves[n] for n in names])
     if "residual_out" in given:
-        want[0] = want[0] + torch.from_numpy(given["dresidual_out"])
+        passed = {"dx": left(given, given["dresidual_out"]), "dresidual": given["dresidual_out"]}
+        outputs = [t.name for t in backward.outputs]
+        want = [w + torch.from_numpy(passed[n]) if n in passed else w for n, w in zip(outputs, want, strict=True)]
     compare(call(backward.reference, given, **options), want)
 
 
