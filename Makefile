@@ -39,6 +39,7 @@ docs: $(STAMP)
 bounds: $(STAMP)
 	$(BIN)/python benchmarks/bounds.py
 	$(BIN)/python benchmarks/chains.py
+	$(BIN)/python benchmarks/quantized_chains.py
 
 mutants: $(STAMP)
 	$(BIN)/python benchmarks/mutation.py $(PACKAGES)

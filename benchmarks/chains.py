@@ -10,7 +10,7 @@ status as of `bounds.py`.
 
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -76,6 +76,13 @@ class Draw:
         chain: Chain = OPS[f"{self.name}_fwd"].chain
         return chain
 
+    @property
+    def rows(self) -> int:
+        """How many rows, or groups, are normalized."""
+        shape = self.arrays["x"].shape
+        grouped = self.chain.norm == "groupnorm"
+        return shape[0] * self.options["num_groups"] if grouped else math.prod(shape[:-1])
+
 
 @dataclass
 class Rows:
@@ -93,12 +100,18 @@ class Rows:
         return z
 
 
-def draw(seed: int, index: int) -> Draw:
-    """Return case number `index`."""
+def last(name: str) -> Op:
+    """Return the backward of a chain, whose inputs are those of both directions; the forward of what is quantized."""
+    forward = OPS[f"{name}_fwd"]
+    return forward if forward.quantizer is not None else OPS[f"{name}_bwd"]
+
+
+def draw(seed: int, index: int, names: Sequence[str] = NAMES) -> Draw:
+    """Return case number `index` of these chains."""
     rng = np.random.default_rng((seed, index))
-    name, dtype = NAMES[index % len(NAMES)], str(rng.choice(list(WANTED)))
+    name, dtype = names[index % len(names)], str(rng.choice(list(WANTED)))
     wdtype = dtype if rng.random() < 0.6 else "float32"
-    op = OPS[f"{name}_bwd"]
+    op = last(name)
     norm = op.chain.norm
     grouped = op.view == "groups"
     shape, G = draw_shape(rng, "groupnorm" if grouped else norm)
@@ -277,9 +290,9 @@ def dropped(d: Draw, v: F) -> F:
 def before(d: Draw, x: F) -> F:
     """Return what is normalized in place of x."""
     gate = d.chain.before
-    if d.chain.dropout is not None:
-        left = dropped(d, x)
-        return (quantized(left, "bfloat16") if d.bug else left) + _single(d, "residual").reshape(x.shape)
+    if d.chain.adds:
+        left = x if d.chain.dropout is None else quantized(dropped(d, x), "bfloat16" if d.bug else None)
+        return left + _single(d, "residual").reshape(x.shape)
     if gate is None:
         return x
     g = _single(d, "gate").reshape(x.shape)
@@ -309,6 +322,8 @@ def through(d: Draw, r: Rows) -> list[F]:
     """Return z before each stage, and y."""
     zs = []
     for stage in d.chain.stages:
+        if stage.name == "quantize":
+            break  # `quantized_chains` has what follows
         zs.append(Rows(r.xhat, r.a, r.b).z())
         if d.bug:
             r = Rows(quantized(zs[-1], "bfloat16"), None, None)
@@ -316,35 +331,43 @@ def through(d: Draw, r: Rows) -> list[F]:
     return [*zs, r.z()]
 
 
-def computed(d: Draw, saved: list[F]) -> dict[str, Any]:
-    """Return the outputs of a float32 kernel of both directions, before the final rounding."""
-    m, x = d.method, d.arrays["x"]
-    op = OPS[f"{d.name}_bwd"]
-    grouped, G = op.view == "groups", d.options["num_groups"]
-    K = x.shape[0] * G if grouped else math.prod(x.shape[:-1])
+def affine(d: Draw, name: str) -> Any:
+    """Return weight + offset, or the bias, for each element of each row, in float32; None where there is none."""
+    x, values, grouped = d.arrays["x"], d.arrays.get(name), last(d.name).view == "groups"
+    if values is None:
+        return None
+    values = values.astype(F32) + (F32(d.options["weight_offset"]) if name == "weight" else F32(0))
+    values = values.reshape((1, x.shape[1], *(1,) * (x.ndim - 2)) if grouped else (-1,))
+    return np.ascontiguousarray(np.broadcast_to(values, x.shape)).reshape(d.rows, -1)
 
-    def spread(v: Any) -> Any:
-        if v is None:
-            return None
-        v = v.astype(F32).reshape((1, x.shape[1], *(1,) * (x.ndim - 2)) if grouped else (-1,))
-        return np.ascontiguousarray(np.broadcast_to(v, x.shape)).reshape(K, -1)
 
-    def by_weight(v: F) -> F:
-        v = np.moveaxis(v.reshape(x.shape), 1 if grouped else -1, 0)
-        return np.ascontiguousarray(v).reshape(v.shape[0], -1)
-
-    weight, bias, eps = d.arrays.get("weight"), d.arrays.get("bias"), d.options["eps"]
-    w = None if weight is None else spread(weight.astype(F32) + F32(d.options["weight_offset"]))
-    b, given, centred = spread(bias), x.astype(F32).reshape(K, -1), op.centred
-    rows = before(d, given)
+def forwarded(d: Draw) -> tuple[dict[str, Any], F]:
+    """Return the outputs of a float32 kernel's forward, before the final rounding, and what it normalizes."""
+    m, eps, op = d.method, d.options["eps"], OPS[f"{d.name}_fwd"]
+    w, b = affine(d, "weight"), affine(d, "bias")
+    rows = before(d, _single(d, "x").reshape(d.rows, -1))
     if d.folded and not m.expanded and op.averages:
-        xhat, mean, rstd = emulate.forward(rows, None, None, eps, m, centred=centred)
+        xhat, mean, rstd = emulate.forward(rows, None, None, eps, m, centred=op.centred)
         y = through(d, Rows(xhat, w, b))[-1]
     else:
-        z, mean, rstd = emulate.forward(rows, w, b, eps, m, centred=centred) if op.averages else l2norm(rows, eps, m)
+        z, mean, rstd = emulate.forward(rows, w, b, eps, m, centred=op.centred) if op.averages else l2norm(rows, eps, m)
         y = through(d, Rows(z, None, None))[-1]
-    out = {"y": y, "rstd": quantized(rstd, m.stats)} | ({"mean": quantized(mean, m.stats)} if centred else {})
+    statistics = {"mean": quantized(mean, m.stats)} if op.centred else {}
+    return {"y": y, "rstd": quantized(rstd, m.stats), **statistics}, rows
 
+
+def computed(d: Draw, saved: list[F]) -> dict[str, Any]:
+    """Return the outputs of a float32 kernel of both directions, before the final rounding."""
+    m, x, eps, K = d.method, d.arrays["x"], d.options["eps"], d.rows
+    op = OPS[f"{d.name}_bwd"]
+
+    def by_weight(v: F) -> F:
+        v = np.moveaxis(v.reshape(x.shape), 1 if op.view == "groups" else -1, 0)
+        return np.ascontiguousarray(v).reshape(v.shape[0], -1)
+
+    w, b = affine(d, "weight"), affine(d, "bias")
+    out, rows = forwarded(d)
+    given, centred = _single(d, "x").reshape(K, -1), op.centred
     dy = _single(d, "dy").reshape(K, -1)
     if d.chain.dropout is not None:
         out["residual_out"], rows = rows, _single(d, "residual_out").reshape(K, -1)
@@ -364,9 +387,9 @@ def computed(d: Draw, saved: list[F]) -> dict[str, Any]:
     if d.chain.before is not None:
         out["dx"], own = gate_pull(d.chain.before, out["dx"], given, d)
         out["dgate"] = own["gate"]
-    if weight is not None:
+    if w is not None:
         out["dweight"] = reduced(by_weight(dz), by_weight(xhat), m)
-    if bias is not None:
+    if b is not None:
         out["dbias"] = reduced(by_weight(dz), None, m)
     return out
 

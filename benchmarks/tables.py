@@ -100,6 +100,24 @@ def chains() -> str:
     )
 
 
+def quantized_chains() -> str:
+    """Return the same of each chain that quantizes: of y, and of its scale."""
+    found = json.loads((RESULTS / "quantized_chains.json").read_text())
+    rows: dict[str, dict[str, str]] = {}
+    for key, row in found["strict"].items():
+        op, output, dtype = key.split()
+        rows.setdefault(op, {})[output] = f"{row['largest']:.2f}" + f" ({dtype})" * (output == "y")
+    alarms = sum(row["alarms"] for kind in ("strict", "weaker") for row in found[kind].values())
+    wrong = {key.split()[1]: row["alarms"] for key, row in found["wrong"].items() if key.startswith("z_bf16")}
+    table = [[f"`{op}`".replace("|", " \\| "), of["y"], of.get("y_scale", "–")] for op, of in rows.items()]
+    return (
+        f"{found['cases']:,} cases, seed {found['seed']}, {found['date']}: {alarms} false alarms. "
+        "The largest error/bound of correct kernels; a scale of few bits is exact unless near the edge of a step:\n\n"
+        + markdown(["chain", "y", "y_scale"], table)
+        + f"\n\nz rounded to bfloat16 before is detected in {sum(n > 0 for n in wrong.values())} of {len(wrong)} types."
+    )
+
+
 def long_sums() -> str:
     """Return where mistakes hide and which check detects them, and how near right kernels come to a probable error."""
     found, right = (json.loads((RESULTS / f"{name}.json").read_text()) for name in ("mutants", "sums"))
@@ -448,6 +466,7 @@ def results() -> str:
     parts = {
         "Error bounds, by benchmarks/bounds.py": bounds(),
         "Error bounds of chains, by benchmarks/chains.py": chains(),
+        "Error bounds of chains that quantize, by benchmarks/quantized_chains.py": quantized_chains(),
         "Long sums, by benchmarks/mutants.py and benchmarks/sums.py": long_sums(),
         "Given statistics, by benchmarks/mutants.py": given(),
         "Gradient checks, by benchmarks/gradcheck.py": gradients(),

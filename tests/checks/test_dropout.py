@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from verify_norm.auditing.fingerprint.rig import Feed, Rig
 from verify_norm.cases import corners, make
 from verify_norm.checks import CHECKS
 from verify_norm.core.dtypes import KERNEL_DTYPES
@@ -191,3 +192,25 @@ def test_only_asks_for_no_impossible_probability(text):
         refuse_only(text, [OPS["dropout_add_rmsnorm_fwd"]])
     spec = fit("dropout_p<0.5", CaseSpec((2, 8), dropout_p=0.9), OPS["dropout_add_rmsnorm_fwd"])
     assert 0 <= spec.dropout_p < 0.5
+
+
+def test_what_is_dropped_is_0_also_where_a_row_has_no_variance():
+    spec = CaseSpec((3, 41), eps=0.0, data="zero", dropout_p=0.5)
+    run = dropped.backward("", True)
+    assert found(run, "dropout_add_layernorm_bwd", [spec]) == (set(), set())
+
+    def guarded(**given):
+        return tuple(None if t is None else torch.nan_to_num(t, 0.0, 0.0, 0.0) for t in run(**given))
+
+    assert {"dx", "dresidual"} <= found(guarded, "dropout_add_layernorm_bwd", [spec])[0]
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_fingerprint_is_taken_of_a_mask_that_keeps_all(norm):
+    kernel = Kernel("k", f"dropout_add_{norm}_fwd", run=dropped.forward("", NORMS[norm]))
+    rig = Rig(kernel, "cpu")
+    x = np.random.default_rng(0).normal(size=(2, 64)).astype(np.float32).astype(float)
+    y = rig.rows(Feed(x, eps=2.0**-40))["y"]
+    centre = x.mean(1, keepdims=True) * NORMS[norm]
+    want = (x - centre) / np.sqrt(((x - centre) ** 2).mean(1, keepdims=True))
+    np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-6)

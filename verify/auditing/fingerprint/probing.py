@@ -37,7 +37,7 @@ def fingerprint(kernel: Kernel, device: str = "cpu") -> Fingerprint:
     ('float32', 'yes')
     """
     rig = Rig(kernel, device)
-    own_inputs = bool(rig.op.own_inputs)  # no probe feeds them
+    own_inputs = any(name != "mask" for name in rig.op.own_inputs)  # no probe feeds them; a mask keeps all
     eight_bits = rig.op.quantized or rig.op.quantizer  # of y show too little
     if not rig.op.lawful or rig.op.view == "channels" or eight_bits or own_inputs:
         return Fingerprint(kernel.name, kernel.op, device, ())

@@ -53,11 +53,11 @@ class Feed:
     rstd: Array | None = None  # 1, for a backward pass
 
     def value(self, name: str, shape: tuple[int, ...]) -> Array:
-        """Return an input of an operator by its name; what is not given is 0, but rstd 1."""
+        """Return an input of an operator by its name; what is not given is 0, but rstd and a mask 1."""
         given = {"x": self.x, "residual_out": self.x, "dy": self.dy, "mean": self.mean, "rstd": self.rstd}.get(name)
         if given is not None:
             return given.reshape(shape)
-        return np.full(shape, {"weight": self.weight, "bias": self.bias, "rstd": 1.0}.get(name, 0.0))
+        return np.full(shape, {"weight": self.weight, "bias": self.bias, "rstd": 1.0, "mask": 1.0}.get(name, 0.0))
 
 
 @dataclass(slots=True)
@@ -122,7 +122,7 @@ class Rig:
         groups = 1 if self.op.view == "groups" else None
         root = self.root(shape[-1])
         eps = feed.eps * (1 if self.op.averages else shape[-1])
-        spec = CaseSpec(shape, feed.dtype, weight_dtype=feed.weight_dtype, eps=eps, num_groups=groups)
+        spec = CaseSpec(shape, feed.dtype, feed.weight_dtype, eps=eps, num_groups=groups, dropout_p=0.0)
         if self.kernel.refuses(spec) or feed.dtype not in self.kernel.dtypes:
             return Outputs({}, {})
         statistic = (shape[0], 1) if self.op.view == "groups" else shape[:1]

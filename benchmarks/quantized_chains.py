@@ -1,0 +1,165 @@
+"""Test whether the error bounds of chains that quantize are sound and tight, on float32 kernels.
+
+    python benchmarks/quantized_chains.py [--cases 4000] [--seed 0] [--jobs 2] [--out benchmarks/results/…]
+
+As `chains.py`, for what `quantize` makes of z: y in 8 or 4 bits and the scale in its type. A kernel divides by the
+scale, multiplies by its reciprocal, or makes that reciprocal of max |z| at once, and takes max |z|/L as a quotient or
+as a product with 1/L. Contracts: z is rounded before, powers of two are rounded in other ways, scales have a floor.
+"""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import bounds
+import chains
+import numpy as np
+import torch
+from bounds import CONTROL, SINGLE, log_uniform
+from chains import BUG, Draw
+from emulate import F32, F, Method, quantized
+
+from verify_norm.cases.make import named
+from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.judge import ratio
+from verify_norm.core.ops import OPS
+from verify_norm.core.run import Expected
+from verify_norm.reference.arithmetic import Arithmetic
+from verify_norm.reference.stages.block_scale import BINADES, E8M0
+
+NAMES = (
+    "rmsnorm_quant",
+    "add_rmsnorm_quant",
+    "add_rmsnorm_quant_group",
+    "rmsnorm | quantize(e4m3fn)",
+    "layernorm | quantize(e5m2, group64)",
+    "rmsnorm | quantize(int8, per_token)",
+    "layernorm | gate | quantize(e4m3fn, per_token, scale_ub)",
+    "rmsnorm | quantize(e4m3fn, mx)",
+    "layernorm | quantize(e5m2, mx)",
+    "rmsnorm | quantize(e2m1, mx)",
+    "rmsnorm | quantize(e2m1, nvfp4)",
+)
+FLOOR = 1 / (448 * 512)
+# The error of a quotient is a small part of a step of 8 bits, and of the distance from a tie that decides a rounding.
+FEW_BITS = "few_bits"  # of a scale: it is seldom near the edge of a step, and exact elsewhere
+LEAST = {"float32": 0.05, FEW_BITS: 0.0} | dict.fromkeys(FORMATS.keys() - {"float32"}, 0.5)
+
+
+def scale_of(most: F, d: Draw) -> F:
+    """Return the scale of blocks whose largest |z| is `most`, in float32, before its type; 0 of nothing but zeros."""
+    stage, L = d.chain.quantizer, F32(d.chain.quantizer.largest)
+    if stage.bounded:
+        most = np.minimum(most, F32(d.arrays["scale_ub"][0]))
+    if stage.granularity == "mx":
+        return power_of_two(most, stage.dtype, L, d.options["e8m0"])
+    if stage.granularity == "nvfp4":
+        g = F32(d.arrays["global_scale"][0])
+        s = g * (most * (F32(1) / L)) if d.folded else most * g / L
+        return quantized(np.minimum(s, F32(448)), "float8_e4m3fn")
+    s = most * (F32(1) / L) if d.folded else most / L
+    return np.maximum(s, F32(d.options["scale_floor"]))
+
+
+def power_of_two(most: F, dtype: str, L: F, how: str) -> F:
+    """Return the power of two of MX by the bits of float32, 0 of 0."""
+    binade, stored = BINADES[dtype]
+    value = most / L if how == "rceil" else most
+    bits = value.view(np.int32)
+    if how == "even":
+        bits = bits + (1 << 22 - stored)  # half of the last bit that is kept
+    exponent, rest = (bits >> 23) - 127, bits & (1 << 23) - 1
+    k = exponent + ((rest > 0) & (how in ("ceil", "rceil"))) - (0 if how == "rceil" else binade)
+    return np.where(most > 0, np.ldexp(F32(1), np.clip(k, -127, 127)), F32(0)).astype(F32)
+
+
+def finished(d: Draw, z: F) -> dict[str, F]:
+    """Return y and its scale, in their types, of a float32 kernel that has z."""
+    stage = d.chain.quantizer
+    z = quantized(z, "bfloat16" if d.bug else d.options["z"])
+    n = z.shape[1]
+    L, most = F32(stage.largest), stage.most(np.abs(z)).astype(F32)
+    s = scale_of(most, d) if stage.dynamic else np.broadcast_to(_single(d, "y_scale"), most.shape)
+    kept = np.where(s > 0, s, F32(1))
+    by = kept / _single(d, "global_scale") if stage.granularity == "nvfp4" else kept
+    if d.folded and stage.granularity == "nvfp4":
+        factor = F32(1) / (kept * (F32(1) / _single(d, "global_scale")))
+    elif d.exp2 and stage.granularity == "per_token" and not stage.bounded and not d.options["scale_floor"]:
+        factor = np.where(most > 0, L / np.where(most > 0, most, F32(1)), F32(1))
+    else:
+        factor = F32(1) / by
+    one = d.folded or d.exp2
+    y = z * stage.spread(factor, n) if one else z / stage.spread(by, n)
+    y = FORMATS[stage.dtype].round(np.clip(y, -L, L).astype(np.float64))
+    return {"y": y, "y_scale": kept.astype(np.float64)} if stage.dynamic else {"y": y}
+
+
+def _single(d: Draw, name: str) -> F:
+    return d.arrays[name].astype(F32).reshape(1, 1)
+
+
+def draw(seed: int, index: int) -> Draw:
+    """Return case number `index`: `chains.draw`, and what the contract says of the quantization."""
+    rng = np.random.default_rng((seed, index, 1))
+    d = chains.draw(seed, index, NAMES)
+    stage = d.chain.quantizer
+    options = {"z": None, "e8m0": "floor", "scale_floor": 0.0}
+    if stage.granularity == "mx":
+        options["e8m0"] = str(rng.choice(E8M0))
+    if d.kind == "strict" and rng.random() < 0.3:
+        options |= {"z": d.dtype} if rng.random() < 0.5 else {"scale_floor": FLOOR * float(stage.granularity != "mx")}
+    kind = "z" if options["z"] not in (None, "float32") else d.kind
+    ones = {"y_scale": 1.0, "scale_ub": 100.0, "global_scale": 100.0}
+    arrays = {n: np.array([np.float32(log_uniform(rng, 0.01, 1.0) * ones[n])], float) for n in stage.inputs}
+    return replace(d, arrays=d.arrays | arrays, options=d.options | options, kind=kind)
+
+
+def measured(d: Draw) -> Iterator[tuple[str, str, Any, Any]]:
+    """Yield y and its scale: the name, the type, the ratios of the elements, and the mask of bounded elements."""
+    op, z = OPS[f"{d.name}_fwd"], d.options["z"]
+    lost = (0.0, 0.0, np.inf) if z is None else (FORMATS[z].u, float(FORMATS[z].ulp(0.0)) / 2, FORMATS[z].largest)
+    offered = {
+        **d.arrays,
+        **d.options,
+        "arithmetic": d.arithmetic,
+        "z_lost": lost,
+        "largest": d.chain.quantizer.largest,
+    }
+    with np.errstate(all="ignore"):
+        value, delta = (function(**named(function, offered)) for function in (op.reference, op.error))
+        torch.set_flush_denormal(d.method.flush)
+        got = finished(d, chains.forwarded(d)[0]["y"])
+        torch.set_flush_denormal(False)
+    types = {tensor.name: tensor.dtype for tensor in op.outputs}
+    for name, made in got.items():
+        want, off = getattr(value, name), getattr(delta, name)
+        label = types[name] if name == "y" or types[name] == "float32" else FEW_BITS
+        yield name, label, ratio(made.reshape(want.shape), Expected(want, off, types[name])), np.isfinite(off)
+
+
+def study(seed: int, indices: range) -> bounds.Tables:
+    """Return the tables of some cases: strict kernels, kernels with a weaker contract, and wrong kernels."""
+    torch.set_num_threads(1)
+    strict: bounds.Table = {}
+    weaker: bounds.Table = {}
+    wrong: bounds.Table = {}
+    for index in indices:
+        d = draw(seed, index)
+        op = d.name.replace(" ", "")
+        for name, dtype, ratios, judged in measured(d):
+            table, kind = (strict, "") if d.kind == "strict" else (weaker, f" ({d.kind})")
+            bounds.note(table, f"{op} {name}{kind} {dtype}", f"case {index}: {name}", ratios, judged, d.words)
+        if index % 4 == 0:
+            bug = index // 4 % 2 == 0
+            plain = replace(
+                d, method=Method(), arithmetic=Arithmetic(**SINGLE), options=d.options | {"z": None}, bug=bug
+            )
+            for name, dtype, ratios, judged in measured(plain):
+                key = f"{BUG if bug else CONTROL} {dtype}"
+                bounds.note(wrong, key, f"case {index}: {op} {name} {dtype}", ratios, judged, d.words)
+    return strict, weaker, wrong
+
+
+if __name__ == "__main__":
+    sys.exit(bounds.main(study, "quantized_chains", 4000, least=LEAST, least_y=0.5))
