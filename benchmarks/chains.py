@@ -1,6 +1,6 @@
 """Test whether the error bounds of chains are sound and tight, on float32 kernels.
 
-    python benchmarks/chains.py [--cases 5000] [--seed 0] [--jobs 2] [--out benchmarks/results/chains.json]
+    python benchmarks/chains.py [--cases 6000] [--seed 0] [--jobs 2] [--out benchmarks/results/chains.json]
 
 As `bounds.py`, for operators that are a chain: every case draws one, types, a shape, data and a method for the norm,
 and for the stages whether their factors meet the weight before x̂ (`folded`), and whose exponential they use. One case
@@ -446,4 +446,4 @@ def study(seed: int, indices: range) -> bounds.Tables:
 
 
 if __name__ == "__main__":
-    sys.exit(bounds.main(study, "chains", 5000, least=LEAST, least_y=LEAST_Y))
+    sys.exit(bounds.main(study, "chains", 6000, least=LEAST, least_y=LEAST_Y))
