@@ -18,6 +18,7 @@ from verify_norm.core.nearest import fit
 from verify_norm.core.ops import OPS, resolved
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.loading.domain import refuse_only
+from verify_norm.loading.registry import load_directions
 from verify_norm.search.examine import examine
 from verify_norm.testing import InputError, assert_norm_close, assert_norm_gradients_close
 
@@ -214,3 +215,39 @@ def test_a_fingerprint_is_taken_of_a_mask_that_keeps_all(norm):
     centre = x.mean(1, keepdims=True) * NORMS[norm]
     want = (x - centre) / np.sqrt(((x - centre) ** 2).mean(1, keepdims=True))
     np.testing.assert_allclose(y, want, rtol=1e-5, atol=1e-6)
+
+
+class DropoutAddNorm(torch.autograd.Function):
+    """A right dropout_add_rmsnorm whose backward torch can differentiate, and a wrong one: rstd is a constant there."""
+
+    @staticmethod
+    def forward(ctx, x, residual, mask, weight, eps, p, wrong):
+        h = torch.where(mask, x / (1.0 - p), 0.0) + residual
+        ctx.save_for_backward(h, mask, weight)
+        ctx.given = eps, p, wrong
+        ctx.set_materialize_grads(False)
+        return h * (h.square().mean(-1, keepdim=True) + eps).rsqrt() * weight, h
+
+    @staticmethod
+    def backward(ctx, dy, dh):
+        (h, mask, weight), (eps, p, wrong) = ctx.saved_tensors, ctx.given
+        rstd = (h.square().mean(-1, keepdim=True) + eps).rsqrt()
+        rstd = rstd.detach() if wrong else rstd
+        dy = torch.zeros_like(h) if dy is None else dy
+        g, xhat = dy * weight, h * rstd
+        d = rstd * (g - xhat * (g * xhat).mean(-1, keepdim=True))
+        d = d if dh is None else d + dh
+        dw = (dy * xhat).reshape(-1, h.shape[-1]).sum(0)
+        return torch.where(mask, d / (1.0 - p), 0.0), d, None, dw, None, None, None
+
+
+@pytest.mark.parametrize("wrong", [False, True])
+def test_derivatives_of_the_gradients_behind_a_dropout(wrong):
+    def dropout_add_rmsnorm(x, residual, mask, weight, eps, dropout_p):
+        return DropoutAddNorm.apply(x, residual, mask, weight, eps, dropout_p, wrong)
+
+    *_, kernel = load_directions(dropout_add_rmsnorm, "dropout_add_rmsnorm")
+    case = CaseSpec((4, 32), eps=1e-5, dropout_p=0.5, autograd="second derivatives")
+    said = examine(kernel, kernel.fitted(case), ("accuracy", "autograd"), "cpu").findings
+    assert {f.check for f in said} == ({"autograd"} if wrong else set())
+    assert all("silently wrong" in f.message for f in said)

@@ -99,7 +99,8 @@ def chosen(spec, op, its_axes):
               for name in ("offset", "log2_scale", "dy_log2_scale")}  # fmt: skip
     if spec.special:
         found |= {("special_in", geometry.special_input(spec, op)), ("special_at", spec.special_at)}
-    x = geometry.layout_of(spec, "residual_out" if op.forward and op.name.startswith("add_") else "x")
+    summed = any(tensor.name == "residual_out" for tensor in op.inputs)
+    x = geometry.layout_of(spec, "residual_out" if summed else "x")
     for tensor in op.inputs:
         layout = geometry.layout_of(spec, tensor.name)
         shape = geometry.shape_of(tensor, spec, op)

@@ -18,7 +18,7 @@ from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS, Array, Format
 from verify_norm.core.finding import NoData
 from verify_norm.core.run import Case, Run
-from verify_norm.core.spec import CaseSpec, Op
+from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import gradients
 
 FLOAT32 = FORMATS["float32"]
@@ -53,15 +53,10 @@ def cases(run: Run) -> Iterator[Case]:
     """
     contract = run.kernel.contract
     wide = contract.accumulate in ("float32", "float64") and contract.products == "float32"
-    for spec in plain(run) if wide and not contract.inplace and _derived(run.case.op) else ():
+    for spec in plain(run) if wide and not contract.inplace and run.case.op.lawful else ():
         case = make.build(spec, run.case.op, contract, run.case.device, benign(run.case, spec))
         if given(case, "rstd").max(initial=0.0) ** 4 * prod(spec.shape) < format_of(spec).largest:
             yield case
-
-
-def _derived(op: Op) -> bool:
-    """Return whether the derivatives are known: not of a user's own operator, nor behind a dropout."""
-    return op.lawful and op.dropout is None
 
 
 def _derivatives(run: Run, case: Case) -> Iterator[tuple[str, str, torch.Tensor | None]]:
@@ -74,7 +69,8 @@ def _derivatives(run: Run, case: Case) -> Iterator[tuple[str, str, torch.Tensor 
         first = graph.gradients(graph.cotangents(case.arguments), create_graph=True)
     except Exception:
         return
-    sources = {"dy": dy, **{name: leaf for name, leaf in graph.leaves.items() if name != "residual"}}
+    zero = geometry.summands(case.op)[1]
+    sources = {"dy": dy, **{name: leaf for name, leaf in graph.leaves.items() if name != zero}}
     for output, gradient in first.items():
         if gradient is None:
             continue
@@ -137,8 +133,8 @@ def _reference(run: Run, case: Case) -> "_Reference":
 
 
 def _exact(case: Case, name: str) -> tuple[str, Array]:
-    """Return an input's own name, x being the sum of a fused addition, and its values."""
-    own = "residual_out" if name == "x" and "residual_out" in case.exact else name
+    """Return an input's own name, x and residual being the sum of a fused addition, and its values."""
+    own = "residual_out" if name in ("x", "residual") and "residual_out" in case.exact else name
     return own, given(case, own)
 
 
@@ -155,7 +151,7 @@ class _Reference:
         """Return the direction of an input, or of its gradient: positive, of x and dy with the signs of dy."""
         values = _exact(self.case, name)[1]
         d = format_of(self.case.spec).round(np.random.default_rng(values.size).uniform(0.5, 1.0, values.shape))
-        return np.copysign(d, given(self.case, "dy")) if name in ("x", "dy") else d
+        return np.copysign(d, given(self.case, "dy")) if name in ("x", "residual", "dy") else d
 
     def compared(self, output: str, name: str, derivative: torch.Tensor | None) -> Iterator[Difference]:
         """Yield whether the derivative of ⟨v, output⟩ with respect to one input is off, along its direction."""
@@ -199,6 +195,7 @@ class _Reference:
         n = geometry.row_length(case.spec, case.op) + size // affine
         scale = max(self.r, 1.0) ** 2 * (1.0 + abs(case.arguments.get("weight_offset", 0.0))) ** 2
         scale *= 2.0 ** sum(bool(stage.inputs) for stage in case.op.stages)
+        scale /= 1.0 - case.spec.dropout_p if case.op.dropout is not None else 1.0
         scale *= 4.0 if case.op.before is not None else 1.0  # its a, and x·a' or a''·x beside it, in two places
         u, narrow = max(arithmetic_of(self.run).u, FLOAT32.u), format_of(case.spec).u
         of_term = TERMS * max(2 * self.kappa, 1) * (4 * n + 40) * u + NARROW * narrow * (narrow > FLOAT32.u)
