@@ -126,21 +126,23 @@ TENSOR = {"buffer": 9, "offset": 0, "shape": [SIZE]}
 def place(given=False):
     """A call of the replay with one more buffer."""
     made = call_of(FORWARD)
-    made.buffers["&9"] = np.full(SIZE, CELL)
+    made.buffers["&9"], made.env = np.full(SIZE, CELL), {"x": Value(np.zeros(1, int))}
     if given:
         made.fill(TENSOR, np.zeros(SIZE, int), "X", INPUT)
     return made
 
 
 def stored(made, addresses, mask=True, launch=1, waited=True):
-    made.number, made.waited = launch, waited
-    value = Value(np.full(len(addresses), 7), "ΣX", 2)
-    made.tt_store(None, Value(np.array(addresses), "&9"), value, Value(np.array(mask)))
+    made.number, made.waited, made.stores = launch, waited, []
+    value = Value(np.full((len(addresses), 1), 7), "ΣX", 2)
+    made.tt_store(None, Value(np.array(addresses)[:, None], "&9"), value, Value(np.array(mask)[..., None]))
+    made.write(*made.stores[0])
 
 
 def loaded(made, addresses, mask=True, launch=1, waited=True, **other):
     made.number, made.waited = launch, waited
-    return made.tt_load(None, Value(np.array(addresses), "&9"), Value(np.array(mask)), **other)
+    found = made.tt_load(None, Value(np.array(addresses)[:, None], "&9"), Value(np.array(mask)[..., None]), **other)
+    return found._replace(v=found.v[:, 0])
 
 
 def test_the_replay_loads_what_was_stored():
@@ -152,9 +154,9 @@ def test_the_replay_loads_what_was_stored():
     assert (found.v.tolist(), *found[1:]) == ([7, 7], "ΣX", 2)
     found = loaded(made, [-1, 2, SIZE], [False, True, False], launch=2)
     assert (found.v.tolist(), *found[1:]) == ([-1, 7, -1], "ΣX", 2)
-    found = loaded(made, [-1, 2, SIZE], [False, True, False], launch=2, other=Value(np.zeros(3, int), "0"))
+    found = loaded(made, [-1, 2, SIZE], [False, True, False], launch=2, other=Value(np.zeros((3, 1), int), "0"))
     assert (found.v.tolist(), *found[1:]) == ([0, 7, 0], "ΣX", 2)
-    assert loaded(made, [2, SIZE], [True, False], launch=2, other=Value(np.array([1, 1]), "1")).label == "?"
+    assert loaded(made, [2, SIZE], [True, False], launch=2, other=Value(np.array([[1], [1]]), "1")).label == "?"
     stored(made, [3], launch=2)
     assert made.buffers["&9"]["used"].tolist() == [1, READ, 1, 2]
     assert loaded(place(given=True), [0, SIZE - 1]).label == "X"

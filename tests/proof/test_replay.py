@@ -49,16 +49,34 @@ TTIR = """module {
 
 
 def ran(text, grid, *arguments, early=False):
-    """The values of the last program of a launch."""
-    call = call_of(FORWARD)
-    call.certificate["kernels"]["k"] = "k", *read(text)
+    """The values of each program of a launch, by its number; programs run once, in groups."""
+    call, found = call_of(FORWARD), {}
+    names, body = read(text)
+    call.certificate["kernels"]["k"], run = ("k", names, body), call.block
+
+    def block(operations):
+        yielded = run(operations)
+        for k in range(len(call.env["x"].v) if operations is body else 0):
+            number = tuple(int(call.env[axis].v[k]) for axis in "xyz")
+            assert number not in found
+            found[number] = {name: of_program(one.v, k) for name, one in call.env.items()}
+        return yielded
+
+    call.block = block
     call.launch(1, {"launch": "k", "grid": grid, "warps": 1, "early": early, "arguments": list(arguments)})
-    return {name: one.v.tolist() for name, one in call.env.items()}
+    assert sorted(found) == sorted(np.ndindex(*grid))
+    return found
+
+
+def of_program(v, k):
+    return v[..., k if v.shape[-1] > 1 else 0].tolist()
 
 
 @pytest.mark.parametrize(("number", "total", "inner"), [(0, 0 + 3 + 6, 0), (5, 5, 0), (1, 1 + 4, 5), (2, 2 + 5, 14)])
-def test_branches_and_loops(number, total, inner):
-    found, few = ran(TTIR, [number + 1, 1, 1], 7), number < 3
+@pytest.mark.parametrize("grid", [6, 200])
+def test_branches_and_loops(number, total, inner, grid):
+    """Of programs that take other branches, and other numbers of turns, than those that run with them."""
+    found, few = ran(TTIR, [grid, 1, 1], 7)[number, 0, 0], number < 3
     at = [number + lane for lane in range(4)]
     assert found["%sum#0"] == total
     assert found["%sum#1"] == [lane + number * len(range(number, 7, 3)) for lane in range(4)]
@@ -70,9 +88,10 @@ def test_branches_and_loops(number, total, inner):
 def test_numbers_of_programs():
     places = "\n".join(f"%{axis} = tt.get_program_id {axis} : i32" for axis in "xyz")
     sizes = "\n".join(f"%n{axis} = tt.get_num_programs {axis} : i32" for axis in "xyz")
-    found = ran(f"tt.func @k() {{\n{places}\n{sizes}\ntt.return\n}}", [2, 3, 5])
-    assert [found[f"%{axis}"] for axis in "xyz"] == [1, 2, 4]
-    assert [found[f"%n{axis}"] for axis in "xyz"] == [2, 3, 5]
+    found = ran(f"tt.func @k() {{\n{places}\n{sizes}\ntt.return\n}}", [2, 3, 50])
+    for number, values in found.items():
+        assert tuple(values[f"%{axis}"] for axis in "xyz") == number
+        assert [values[f"%n{axis}"] for axis in "xyz"] == [2, 3, 50]
 
 
 INTEGERS = {  # an operation on numbers, with its type; what it makes
@@ -89,7 +108,7 @@ INTEGERS = {  # an operation on numbers, with its type; what it makes
 @pytest.mark.parametrize("text", INTEGERS)
 def test_operations_on_integers(text):
     a, b, made = INTEGERS[text]
-    assert ran(f"tt.func @k(%a: i32, %b: i32) {{\n%c = {text}\n}}", [1, 1, 1], a, b)["%c"] == made
+    assert ran(f"tt.func @k(%a: i32, %b: i32) {{\n%c = {text}\n}}", [1, 1, 1], a, b)[0, 0, 0]["%c"] == made
 
 
 REFUSED = {  # of an operation: its operands, and why it is refused
@@ -148,13 +167,13 @@ def test_roundings_and_zeros():
 
 def test_what_is_made_of_garbage_is_garbage():
     call, op = call_of(FORWARD), read("tt.func @k() {\n%c = arith.divf %a, %b : tensor<2xf32>\n}")[1][0]
-    found = call.floating(op, "div", Value(np.array([6, 6]), "ΣX", 3), Value(np.array([0, 3]), "N"))
-    assert (found.v.tolist(), *found[1:]) == ([-1, 2], "MEAN", 3), "a division by 0"
-    left, right = Value(np.array([-1, 6]), "XC"), Value(np.array([0, 3]), "RSTD")
+    found = call.floating(op, "div", Value(np.array([[6], [6]]), "ΣX", 3), Value(np.array([[0, 1], [3, 2]]), "N"))
+    assert (found.v.tolist(), *found[1:]) == ([[-1, 6], [2, 3]], "MEAN", 3), "a division by 0, in one program"
+    left, right = Value(np.array([[-1, 6]]), "XC"), Value(np.array([[0, 3]]), "RSTD")
     for a, b in ((left, right), (right, left)):
-        assert call.floating(op, "mul", a, b).v.tolist() == [-1, 18]
-    with pytest.raises(ValueError, match="same shape"):
-        call.floating(op, "mul", left, Value(np.array(3), "RSTD"))
+        assert call.floating(op, "mul", a, b).v.tolist() == [[-1, 18]]
+    found = call.floating(op, "mul", left, Value(np.array([3, 3]), "RSTD"))
+    assert (found.v == -1).all(), "operands of different shapes"
 
 
 @pytest.mark.parametrize(
@@ -165,8 +184,8 @@ def test_the_depth_of_a_sum_by_threads(size, warps, depth):
     text = f'%s = "tt.reduce"(%x) <{{axis = 1 : i32}}> ({{\n{body}\n}}) : (tensor<1x{size}xf32>) -> tensor<1xf32>'
     call, op = call_of(FORWARD), read(f"tt.func @k() {{\n{text}\n}}")[1][0]
     call.threads, call.kernel = 32 * warps, "k"
-    (found,) = call.tt_reduce(op, Value(np.ones((1, size), int), "X"))
-    assert found.v.tolist() == [size]
+    (found,) = call.tt_reduce(op, Value(np.stack([np.ones((1, size), int)] * 3, axis=-1), "X"))
+    assert found.v.tolist() == [[size] * 3]
     assert found[1:] == ("ΣX" if size > 1 else "X", depth)
 
 
@@ -187,25 +206,25 @@ tt.reduce.return %p, %q : f32, f32
 def test_two_sums_at_once(old, new):
     call = call_of(FORWARD)
     call.threads, call.kernel = 32, "k"
-    x, y = Value(np.array([1, 2, 3, 4]), "X"), Value(np.array([5, 6, -1, 8]), "0")
+    x, y = Value(np.array([[1], [2], [3], [4]]), "X"), Value(np.array([[5, 1], [6, 1], [-1, 1], [8, 1]]), "0")
     first, second = call.tt_reduce(read(TWO_SUMS)[1][0], x, y)
-    assert (int(first.v), *first[1:]) == (10, "ΣX", 2)
-    assert (int(second.v), *second[1:]) == (-1, "0", 0), "of garbage, and of zeros"
+    assert (first.v.tolist(), *first[1:]) == ([10], "ΣX", 2)
+    assert (second.v.tolist(), *second[1:]) == ([-1, 4], "0", 0), "of garbage, and of zeros"
     with pytest.raises(Rejected, match="is no sum"):
         call.tt_reduce(read(TWO_SUMS.replace(old, new))[1][0], x, y)
 
 
 def test_a_choice():
-    call, x, w = call_of(FORWARD), Value(np.array([1, 2]), "ΣX", 3), Value(np.array([3, 4]), "W")
-    zero = Value(np.array([0, 0]), "0")
+    call, x, w = call_of(FORWARD), Value(np.array([[1], [2]]), "ΣX", 3), Value(np.array([[3], [4]]), "W")
+    zero = Value(np.array([[0], [0]]), "0")
     for mask, b, want in (
         ([True, False], w, ([1, 4], "?", 3)),
         ([True, False], zero, ([1, 0], "ΣX", 3)),
         ([True, True], w, ([1, 2], "ΣX", 3)),
         ([False, False], w, ([3, 4], "W", 3)),
     ):
-        found = call.arith_select(None, Value(np.array(mask)), x, b)
-        assert (found.v.tolist(), *found[1:]) == want
+        found = call.arith_select(None, Value(np.array(mask)[:, None]), x, b)
+        assert (found.v[:, 0].tolist(), *found[1:]) == want
 
 
 def test_the_depths_of_a_call():

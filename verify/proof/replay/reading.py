@@ -6,16 +6,15 @@ from typing import Any
 
 NAME, TEXT = re.compile(r"%[\w$.-]+(?:#\d+)?"), re.compile(r'"((?:[^"\\]|\\.)*)"')
 TYPE = re.compile(r"(?:tensor<((?:\d+x)*))?(!tt\.ptr<\w+|bf16|f\d+|i\d+)")
-ASSEMBLY = {  # that is known, and the name of the operation that it is
-    "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;": "widen.bf16",
-    "prmt.b32 $0, $2, 0, 0x1044; prmt.b32 $1, $2, 0, 0x3244;": "widen.bf16",
-    "{ .reg .b16 low, high; .reg .b32 turned; prmt.b32 turned, $2, $2, 0x1032; mov.b32 {high, low}, turned; "
-    "cvt.f32.f16 $0, low; cvt.f32.f16 $1, high; }": "widen.f16",
-    "griddepcontrol.wait; // dummy $0": "wait",
-    "griddepcontrol.launch_dependents; // dummy $0": "nothing",
-    "{ .reg .pred first; .reg .u32 thread; mov.u32 thread, %tid.x; setp.eq.u32 first, thread, 0; "
-    "@first cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0; }": "nothing",
-}
+ASSEMBLY = """widen.bf16 shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;
+widen.bf16 prmt.b32 $0, $2, 0, 0x1044; prmt.b32 $1, $2, 0, 0x3244;
+widen.f16 { .reg .b16 low, high; .reg .b32 turned; prmt.b32 turned, $2, $2, 0x1032; mov.b32 {high, low}, turned; \
+cvt.f32.f16 $0, low; cvt.f32.f16 $1, high; }
+wait griddepcontrol.wait; // dummy $0
+nothing griddepcontrol.launch_dependents; // dummy $0
+nothing { .reg .pred first; .reg .u32 thread; mov.u32 thread, %tid.x; setp.eq.u32 first, thread, 0; \
+@first cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0; }"""  # that is known, behind the operation that it is
+KNOWN = {text: name for name, text in (line.split(" ", 1) for line in ASSEMBLY.splitlines())}
 # `word` stands behind the name; the last of `elements`, and `shape`, are the result's; scf.for defines `targets`
 Operation = namedtuple("Operation", "results name word operands targets numbers shape elements blocks")
 
@@ -46,7 +45,7 @@ def _operations(rest: list[str]) -> list[Operation]:
         if name == "tt.extern_elementwise":
             name = re.findall(r'symbol = "(\w+)"', right)[0]
         if name == "tt.elementwise_inline_asm":
-            name = ASSEMBLY[" ".join(TEXT.findall(right)[0].replace("\\0A", " ").split())]
+            name = KNOWN[" ".join(TEXT.findall(right)[0].replace("\\0A", " ").split())]
         results = [f"{result}#{i}" for i in range(int(count))] if count else [result]
         bare = re.sub(r"<?\{[^{}]*\}>?", "", TEXT.sub("", right)).split(" : ")[0]
         targets = re.findall(r"(%[\w$.-]+) = ", bare)

@@ -32,8 +32,7 @@ def sample(certificate: dict[str, Any], m: int) -> list[dict[Any, tuple[Any, str
     def mean_of(t: Any) -> Any:
         return (t % P).sum(axis=1, keepdims=True) % P * count % P
 
-    mean = mean_of(x) * centred
-    xc = (x - mean) % P
+    xc = (x - (mean := mean_of(x) * centred)) % P
     rstd = powers(mean_of(xc * xc) + floats[f["eps"]][0], -ROOT)
     xhat, scale = xc * rstd % P, (w + floats[f["weight_offset"]][0])[along] % P
     g = dy * scale % P
