@@ -4,25 +4,30 @@ from typing import Any
 
 import numpy as np
 
-from verify_norm.proof.integers import BITS, Maybe, Undecided
+from verify_norm.proof.integers import BITS, Apart, Maybe, Undecided
 from verify_norm.proof.memory import Buffer, NotProved, Pointer, Values
 from verify_norm.proof.stages import Stage, joined
-from verify_norm.proof.ttir import Operation
+from verify_norm.proof.ttir import Line, Operation
 from verify_norm.proof.turns import PLACES, Turns
 
 Value = Any  # Num, Values, Pointer, an array of bool, or a Maybe
 
 
 class Accesses(Turns):
-    """The part of a machine that loads and stores; `waited` says that the launch before it has ended."""
+    """The part of a machine that loads and stores; `waited` says that the launch before it has ended.
+
+    `pending` are the stores, made when all operations have run.
+    """
 
     waited: bool
+    pending: list[tuple[Buffer, Any, Values, Any, Line]]
 
     def _at(self, stage: Stage, op: Operation) -> Stage:
         raise NotImplementedError
 
     def _tt_load(self, op: Operation, pointer: Pointer, mask: Value = None, other: Values | None = None) -> Value:
-        pointer = Pointer(pointer.buffer, pointer.offset.map(lambda a: np.broadcast_to(a, op.type.shape)))
+        offset = pointer.offset.map(lambda a: np.broadcast_to(a, (*op.type.shape, a.shape[-1])))
+        pointer = Pointer(pointer.buffer, offset)
         self._early(pointer.buffer, op)
         if op.type.element in BITS:
             raise NotProved("reach", f"integers are read from {pointer.buffer.name}", op.at)
@@ -31,7 +36,8 @@ class Accesses(Turns):
         self._allowed(pointer.buffer, op)
         if pointer.buffer.kind == "line":
             return self._load_lines(op, pointer, mask, other)
-        return self._load(op, pointer, self._active(op.type.shape, mask), other)
+        active = self._active(pointer, mask, () if other is None else other.v.shape)
+        return self._load(op, pointer, active, other)
 
     def _load(self, op: Operation, pointer: Pointer, active: Any, other: Values | None) -> Values:
         """Return what is read where lanes are active; in the others `other`, or garbage."""
@@ -48,14 +54,14 @@ class Accesses(Turns):
             else:
                 v[~active], bad[~active] = (np.broadcast_to(a, shape)[~active] for a in (other.v, other.bad))
                 stage = joined(stage, other.stage)
-        return Values(v, bad, self._at(stage, op), op.type.element)
+        return Values(v, bad, self._at(self._common(stage, v), op), op.type.element)
 
     def _tt_store(self, op: Operation, pointer: Pointer, values: Values, mask: Value = None) -> None:
         buffer = pointer.buffer
-        active = self._active(pointer.offset.c.shape, mask)
         self._early(buffer, op, stores=True)
         if not isinstance(values, Values):
             raise NotProved("reach", f"integers are written to {buffer.name}", op.at)
+        active = self._active(pointer, mask, values.v.shape, self.pid[0].c.shape)
         self._allowed(buffer, op, stores=True)
         if buffer.kind == "line":
             index, _ = buffer.line(pointer.offset, active, 1, op.at)
@@ -63,7 +69,7 @@ class Accesses(Turns):
             index = buffer.locate(pointer.offset, active, op.at)
         if self.again is not None:
             return self._repeated(buffer, index, values, op)
-        buffer.store(index, values, active, op.at)
+        self.pending.append((buffer, index, values, active, op.at))
         if self.inside:
             self.stored.append((buffer, index, values))
         return None
@@ -78,12 +84,20 @@ class Accesses(Turns):
         verb = "written" if stores else "read"
         raise NotProved("reach", f"{buffer.name} is {verb} {where} the loop whose bounds depend on the rows", op.at)
 
-    def _active(self, shape: tuple[int, ...], mask: Value) -> Any:
+    def _common(self, stage: Stage, v: Any) -> Stage:
+        """Return what values are; raises Apart where they may differ from program to program."""
+        if stage.kind == "UNKNOWN" and v.shape[-1] > 1:
+            raise Apart
+        return stage
+
+    def _active(self, pointer: Pointer, mask: Value, *shapes: tuple[int, ...]) -> Any:
+        """Return which lanes are active, in each of the programs that a pointer, a mask, or one of these shapes has."""
         if isinstance(mask, Maybe):
             raise Undecided(f"a mask by {mask.why}")
         if mask is not None and not isinstance(mask, np.ndarray):
             raise Undecided("a mask of numbers")
-        return np.ones(shape, np.bool_) if mask is None else np.broadcast_to(mask, shape)
+        there = np.ones(1, np.bool_) if mask is None else mask
+        return np.broadcast_to(there, np.broadcast_shapes(pointer.offset.c.shape, there.shape, *shapes))
 
     def _early(self, buffer: Buffer, op: Operation, *, stores: bool = False) -> None:
         if not self.waited and (stores or buffer.of_this_call or self.launch.first):

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from verify_norm.proof import field as f
-from verify_norm.proof.integers import Num, Undecided
+from verify_norm.proof.integers import Num, Undecided, alike
 from verify_norm.proof.memory import NotProved, Values
 from verify_norm.proof.stages import QUOTIENTS, Stage, reduction, unknown
 from verify_norm.proof.ttir import Block, Line, Operation, Type
@@ -29,9 +29,10 @@ class Floats:
     launch: Launch
 
     def _arith_sitofp(self, op: Operation, a: Num) -> Values:
-        if not a.plain or (a.c != a.c.flat[0]).any():
+        numbers = np.unique(alike(a.c))
+        if not a.plain or len(numbers) != 1:
             raise Undecided("a float that depends on the program")
-        value = float(a.c.flat[0])
+        value = float(numbers[0])
         if float(np.float32(value)) != value:
             raise Undecided(f"{value:g}, which float32 does not hold")
         return self._constant(value, op.type)
@@ -93,8 +94,8 @@ class Floats:
         axis = axis_of(op)
         size, results = operands[0].v.shape[axis], []
         threads = 32 * self.launch.warps
-        each = -(-operands[0].v.size // threads)
-        last = axis == operands[0].v.ndim - 1
+        each = -(-operands[0].v[..., 0].size // threads)
+        last = axis == operands[0].v.ndim - 2
         for a in operands:
             stage = a.stage
             if size > 1 and stage.kind != "0":
@@ -113,7 +114,8 @@ class Floats:
         return self._filled(kind, v, 0, stage)
 
     def _filled(self, kind: Type, v: int, bad: int, stage: Stage) -> Values:
-        return Values(np.full(kind.shape, v, np.uint64), np.full(kind.shape, bad, np.int16), stage, kind.element)
+        shape = (*kind.shape, 1)
+        return Values(np.full(shape, v, np.uint64), np.full(shape, bad, np.int16), stage, kind.element)
 
     def _at(self, stage: Stage, op: Operation) -> Stage:
         return stage._replace(at=op.at) if stage.kind == "UNKNOWN" and not stage.at.line else stage

@@ -1,5 +1,6 @@
 """Integers that are affine in four symbols p, q, w, v ≥ 0, with arrays of coefficients over the lanes of a tensor.
 
+The last axis of an array has the programs that run together, of length 1 where the number is the same in all of them.
 p is the number of a tile of rows, and q what M exceeds the rows up to that tile by. Where programs share the tiles, w
 is the number of the program, and v that of the programs behind it. A comparison holds for all values of the symbols,
 for none, or is a `Maybe`. Without symbols these are plain integers.
@@ -40,9 +41,20 @@ class Maybe:
         return Maybe(self.why, function(self.yes), function(self.open), below)
 
 
+class Apart(Exception):  # noqa: N818  (a reason, not a fault)
+    """Programs that run together, of which some do other things than the others."""
+
+
+def alike(a: Any) -> Any:
+    """Return what programs that run together have in common; raises Apart."""
+    if (a != a[..., :1]).any():
+        raise Apart
+    return a[..., 0]
+
+
 def undecided(why: str, shape: tuple[int, ...] = ()) -> Maybe:
-    """Return a condition, or a number, of which nothing is known."""
-    return Maybe(why, np.zeros(shape, np.bool_), np.ones(shape, np.bool_))
+    """Return a condition, or a number, of which nothing is known in any program."""
+    return Maybe(why, np.zeros((*shape, 1), np.bool_), np.ones((*shape, 1), np.bool_))
 
 
 def logical(name: str, a: Bools | Maybe, b: Bools | Maybe) -> Bools | Maybe:
@@ -142,9 +154,8 @@ def compare(predicate: str, a: Num, b: Num) -> Bools | Maybe:
     """Return where a comparison holds for all p and q; a `Maybe` if it depends on them anywhere."""
     if predicate.startswith("u"):
         if (bounds(a)[0] < 0).any() or (bounds(b)[0] < 0).any():
-            return undecided(
-                "an unsigned comparison of what may be negative", np.broadcast_shapes(a.c.shape, b.c.shape)
-            )
+            shape = np.broadcast_shapes(a.c.shape, b.c.shape)
+            return undecided("an unsigned comparison of what may be negative", shape[:-1])
         predicate = f"s{predicate[1:]}"
     difference = sub(a, b)
     low, high = bounds(difference)

@@ -1,4 +1,7 @@
-"""Runs one program of a kernel's TTIR on values of the field: integers exactly, floats with their stages."""
+"""Runs programs of a kernel's TTIR on values of the field: integers exactly, floats with their stages.
+
+Programs run together: the last axis of each array is theirs, of length 1 where all of them have the same.
+"""
 
 import re
 from collections.abc import Callable
@@ -10,7 +13,7 @@ import numpy as np
 from verify_norm.proof import integers
 from verify_norm.proof.accesses import Accesses
 from verify_norm.proof.floats import FLOATING, Floats, axis_of, literal
-from verify_norm.proof.integers import BITS, Maybe, Num, Undecided, num
+from verify_norm.proof.integers import BITS, Maybe, Num, Undecided, alike, num
 from verify_norm.proof.memory import NotProved, Pointer, Values
 from verify_norm.proof.stages import joined
 from verify_norm.proof.ttir import Block, Line, Operation, Type
@@ -35,11 +38,11 @@ Value = Any  # Num, Values, Pointer, an array of bool, or a Maybe
 
 
 class Machine(Floats, Accesses):
-    """One program of a launch. Method `_x_y` runs the operation x.y, or those of `ALIKE`."""
+    """Some programs of a launch. Method `_x_y` runs the operation x.y, or those of `ALIKE`."""
 
     def __init__(self, world: World, launch: Launch, pid: tuple[Num, ...]) -> None:
         self.world, self.launch, self.pid = world, launch, pid
-        self.waited = not launch.early
+        self.waited, self.pending = not launch.early, []
         parameters = launch.program.parameters
         if len(parameters) != len(launch.arguments):
             raise NotProved("reach", f"{launch.program.name} takes {len(parameters)} arguments, not those recorded")
@@ -48,19 +51,21 @@ class Machine(Floats, Accesses):
             self.env[name] = self._argument(value, kind)
 
     def run(self) -> None:
-        """Run the program; raises NotProved."""
+        """Run the programs; raises NotProved, or Apart before anything is written."""
         self._block(self.launch.program.body)
         if not self.waited:
             raise NotProved("memory", "a launch that begins early does not wait for the one before it")
+        for buffer, index, values, active, at in self.pending:
+            buffer.store(index, values, active, at)
 
     def _argument(self, value: Value, kind: Type) -> Value:
         if isinstance(value, float) and kind.element in FLOATS:
             return self._constant(value, kind)
         if isinstance(value, Num) and kind.element == "i1":
-            return value.c.astype(np.bool_)
+            return np.atleast_1d(value.c.astype(np.bool_))
         if isinstance(value, Num):
             self._fits(value, kind.element, Line("", 0))
-        return value
+        return value.map(np.atleast_1d) if isinstance(value, (Num, Pointer)) else value
 
     def _block(self, block: Block) -> list[Value]:
         for op in block.operations:
@@ -121,15 +126,16 @@ class Machine(Floats, Accesses):
         if not (start.plain and stop.plain and step.plain):
             return self._turns(op, start, stop, step, list(carried))
         values, body = list(carried), op.regions[0]
-        for i in range(int(start.c), int(stop.c), int(step.c)):
-            self.env.update(zip(body.arguments, [num(i), *values], strict=True))
+        turns = [len(range(*one)) for one in np.broadcast(start.c, stop.c, step.c)]
+        for k in range(int(alike(np.array(turns)))):
+            self.env.update(zip(body.arguments, [num(start.c + k * step.c), *values], strict=True))
             values = self._block(body)
         return values
 
     def _scf_if(self, op: Operation, condition: Value) -> list[Value]:
         if isinstance(condition, np.ndarray):
             regions = op.regions if len(op.regions) > 1 else [*op.regions, Block([])]
-            return self._block(regions[0] if bool(condition) else regions[1])
+            return self._block(regions[0] if alike(condition) else regions[1])
         if not isinstance(condition, Maybe):
             raise Undecided("a branch on a number")
         if op.results or any(_writes(region) for region in op.regions):
@@ -143,7 +149,7 @@ class Machine(Floats, Accesses):
             return Values(operands[0].v, operands[0].bad, operands[0].stage, "f32")
         elif op.asm not in NOTHING:
             raise NotProved("reach", f"assembly that is not read: {op.asm[:40]}", op.at)
-        return num(0)
+        return num([0])
 
     # integers, shapes and pointers
 
@@ -152,29 +158,29 @@ class Machine(Floats, Accesses):
         text = found[1] if found else ""
         shape, element = op.type
         if element == "i1" or text in ("true", "false"):
-            return np.full(shape, text in ("true", "1", "-1"))
+            return np.full((*shape, 1), text in ("true", "1", "-1"))
         if element in BITS:
-            return num(np.full(shape, int(text), np.int64))
+            return num(np.full((*shape, 1), int(text), np.int64))
         return self._constant(literal(text, element, op.at), op.type)
 
     def _tt_get_program_id(self, op: Operation) -> Num:
         return self.pid["xyz".index(op.text.split()[0])]
 
     def _tt_get_num_programs(self, op: Operation) -> Num:
-        return self.launch.grid["xyz".index(op.text.split()[0])]
+        return self.launch.grid["xyz".index(op.text.split()[0])].map(np.atleast_1d)
 
     def _tt_make_range(self, op: Operation) -> Num:
         bounds = dict(re.findall(r"(start|end) = (\d+)", op.text))
-        return num(np.arange(int(bounds["start"]), int(bounds["end"])))
+        return num(np.arange(int(bounds["start"]), int(bounds["end"]))[:, None])
 
     def _tt_expand_dims(self, op: Operation, value: Value) -> Value:
         return _mapped(value, lambda a: np.expand_dims(a, axis_of(op)))
 
     def _tt_broadcast(self, op: Operation, value: Value) -> Value:
-        return _mapped(value, lambda a: np.broadcast_to(a, op.type.shape))
+        return _mapped(value, lambda a: np.broadcast_to(a, (*op.type.shape, a.shape[-1])))
 
     def _tt_reshape(self, op: Operation, value: Value) -> Value:
-        return _mapped(value, lambda a: np.reshape(a, op.type.shape))
+        return _mapped(value, lambda a: np.reshape(a, (*op.type.shape, a.shape[-1])))
 
     def _same(self, op: Operation, value: Value) -> Value:
         if op.type.element == "i1":
@@ -224,10 +230,11 @@ class Machine(Floats, Accesses):
     def _arith_select(self, op: Operation, condition: Value, a: Value, b: Value) -> Value:
         if not isinstance(condition, np.ndarray):
             raise Undecided(f"a choice by {condition.why if isinstance(condition, Maybe) else 'a number'}")
+        condition = np.broadcast_to(condition, (*op.type.shape, condition.shape[-1]))
         if isinstance(a, Values):
             v, bad = np.where(condition, a.v, b.v), np.where(condition, a.bad, b.bad)
             stage = a.stage if condition.all() else b.stage if not condition.any() else joined(a.stage, b.stage)
-            return Values(v, bad, self._at(stage, op), a.element)
+            return Values(v, bad, self._at(self._common(stage, v), op), a.element)
         if isinstance(a, Num):
             return Num(*(np.where(condition, x, y) for x, y in zip(a, b, strict=True)))
         if isinstance(a, np.ndarray):

@@ -10,7 +10,7 @@ import numpy as np
 from verify_norm.core.ops import OPS
 from verify_norm.proof import field as f
 from verify_norm.proof.buffers import Memory, Symbols
-from verify_norm.proof.integers import Num, num, undecided
+from verify_norm.proof.integers import Apart, Num, num, undecided
 from verify_norm.proof.machine import Machine
 from verify_norm.proof.memory import NotProved
 from verify_norm.proof.outputs import compare
@@ -23,7 +23,8 @@ from verify_norm.proof.world import Launch, World
 
 SEEDS = (20260101, 20260102)  # of the two points
 Kernels = Mapping[str, Mapping[str, Any]]
-Pid = tuple[Num, ...]
+TOGETHER = 32  # programs that run together, at most
+Pid = tuple[Num, ...]  # of the three axes, with the programs in its arrays
 
 
 def prove_form(config: Configuration, found: Form, kernels: Kernels) -> Proved:
@@ -104,19 +105,25 @@ class _Run:
             one.begin()
         kernel = program(self.kernels[event["launch"]]["ttir"])
         launch = Launch(kernel, arguments, grid, event["warps"], event["early"], first, way)
-        for pid in programs:
-            Machine(world, launch, pid).run()
+        count = len(programs[0].c)
+        rest = np.array_split(np.arange(count), count // TOGETHER + 1)
+        for some in rest:
+            try:
+                Machine(world, launch, tuple(one._replace(c=one.c[some]) for one in programs)).run()
+            except Apart:
+                rest += np.array_split(some, 2)
 
-    def _grid(self, event: Mapping[str, Any]) -> tuple[str, Pid, list[Pid]]:
+    def _grid(self, event: Mapping[str, Any]) -> tuple[str, Pid, Pid]:
         """Return what the programs of a launch are, their grid, and those that stand for all."""
         at, one = self.at, num(1)
         if at.rows and at.tiles is None:
-            return "tiles", (at.grid, one, one), [(num(k, at.each), num(0), num(0)) for k in range(at.each)]
+            none = num(np.zeros(at.each, np.int64))
+            return "tiles", (at.grid, one, one), (num(np.arange(at.each), at.each), none, none)
         if isinstance(event["grid"][0], Affine):
-            return "shared", (num(1, w=1, v=1), one, one), [(num(0, w=1), num(0), num(0))]
+            return "shared", (num(1, w=1, v=1), one, one), (num([0], w=1), num([0]), num([0]))
         x, y, z = event["grid"]
-        programs: list[Pid] = [(num(i), num(j), num(k)) for k in range(z) for j in range(y) for i in range(x)]
-        return "whole" if at.rows else "", (num(x), num(y), num(z)), programs
+        places = np.indices((z, y, x)).reshape(3, -1)
+        return "whole" if at.rows else "", (num(x), num(y), num(z)), (num(places[2]), num(places[1]), num(places[0]))
 
 
 _read: dict[str, Program] = {}

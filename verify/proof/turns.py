@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from verify_norm.proof import field as f
-from verify_norm.proof.integers import ZERO, Bools, Maybe, Num, Undecided, add, bounds, compare, mul, num, sub
+from verify_norm.proof.integers import ZERO, Bools, Maybe, Num, Undecided, add, alike, bounds, compare, mul, num, sub
 from verify_norm.proof.memory import Buffer, NotProved, Pointer, Values
 from verify_norm.proof.stages import SUM_OF, Stage
 from verify_norm.proof.ttir import Block, Operation
@@ -86,6 +86,9 @@ class Turns:
     def _block(self, block: Block) -> list[Any]:
         raise NotImplementedError
 
+    def _common(self, stage: Stage, v: Any) -> Stage:
+        raise NotImplementedError
+
     def _load(self, op: Operation, pointer: Pointer, active: Any, other: Values | None) -> Values:
         raise NotImplementedError
 
@@ -94,13 +97,13 @@ class Turns:
         if self.inside or self.launch.way not in ("shared", "whole"):
             raise NotProved("reach", "a loop whose bounds depend on the number of rows", op.at)
         outer, self.inside, self.stored = self.env, True, []
-        lines = 0 if self.launch.way == "shared" else int(step.c)
+        lines = 0 if self.launch.way == "shared" else int(alike(step.c))
         if lines:
             self._of_lines(op, start, stop, step)
             self.env = {name: _spread(value, lines) for name, value in outer.items()}
-            self.lines, counter = lines, num(0, w=lines)
+            self.lines, counter = lines, num([0], w=lines)
         else:
-            counter = num(0, p=self._of_tiles(op, start, stop, step))
+            counter = num([0], p=self._of_tiles(op, start, stop, step))
         begun = [self._begun(one, op) for one in carried]
         first = self._turn(op, counter, begun)
         self.again = list(self.stored)
@@ -130,7 +133,7 @@ class Turns:
 
     def _of_lines(self, op: Operation, start: Num, stop: Num, step: Num) -> None:
         """Raise NotProved if a loop does not take each line of the programs once."""
-        if not start.equals(num(0)) or not step.plain or int(step.c) < 1 or not stop.equals(num(1, v=1)):
+        if not start.equals(num(0)) or not step.plain or (step.c < 1).any() or not stop.equals(num(1, v=1)):
             what = "expected every line of the programs once: from 0 to the number of programs"
             raise NotProved("reach", f"the bounds of a loop over lines; {what}", op.at)
 
@@ -202,8 +205,9 @@ class Turns:
 
     def _load_lines(self, op: Operation, pointer: Pointer, mask: Any, other: Values | None) -> Values:
         """Return lines of the programs, each times its share; a lane without a line is 0."""
-        shape, buffer = op.type.shape, pointer.buffer
-        yes = np.ones(shape, np.bool_) if mask is None else mask.yes | mask.open if isinstance(mask, Maybe) else mask
+        buffer = pointer.buffer
+        yes = np.ones(1, np.bool_) if mask is None else mask.yes | mask.open if isinstance(mask, Maybe) else mask
+        shape = np.broadcast_shapes(pointer.offset.c.shape, yes.shape)
         active = np.broadcast_to(yes, shape)
         index, lane = buffer.line(pointer.offset, active, self.lines, op.at)
         exists = lane == 0  # G is at least 1 + lines·w: of the others each has to be masked
@@ -222,7 +226,7 @@ class Turns:
             unwritten = self.world.reason(f"{buffer.name} is read before it is written", op.at)
             bad[active] = np.where(missing, unwritten, bad[active])
         stage = buffer.stage(index) if active.any() else Stage("0")
-        return Values(v, bad, stage._replace(degree=stage.degree + 1), op.type.element)
+        return Values(v, bad, self._common(stage, v)._replace(degree=stage.degree + 1), op.type.element)
 
 
 def _spread(value: Any, lines: int) -> Any:
