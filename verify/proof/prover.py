@@ -105,13 +105,7 @@ class _Run:
             one.begin()
         kernel = program(self.kernels[event["launch"]]["ttir"])
         launch = Launch(kernel, arguments, grid, event["warps"], event["early"], first, way)
-        count = len(programs[0].c)
-        rest = np.array_split(np.arange(count), count // TOGETHER + 1)
-        for some in rest:
-            try:
-                Machine(world, launch, tuple(one._replace(c=one.c[some]) for one in programs)).run()
-            except Apart:
-                rest += np.array_split(some, 2)
+        run(world, launch, programs)
 
     def _grid(self, event: Mapping[str, Any]) -> tuple[str, Pid, Pid]:
         """Return what the programs of a launch are, their grid, and those that stand for all."""
@@ -124,6 +118,17 @@ class _Run:
         x, y, z = event["grid"]
         places = np.indices((z, y, x)).reshape(3, -1)
         return "whole" if at.rows else "", (num(x), num(y), num(z)), (num(places[2]), num(places[1]), num(places[0]))
+
+
+def run(world: World, launch: Launch, programs: Pid) -> None:
+    """Run programs of a launch, as many together as do the same; raises NotProved."""
+    count = len(programs[0].c)
+    rest = np.array_split(np.arange(count), count // TOGETHER + 1)
+    for some in rest:
+        try:
+            Machine(world, launch, tuple(one._replace(c=one.c[some]) for one in programs)).run()
+        except Apart:
+            rest += np.array_split(some, 2)
 
 
 _read: dict[str, Program] = {}
