@@ -10,8 +10,8 @@ status as of `bounds.py`.
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -75,6 +75,12 @@ class Draw:
         """The chain of the operator."""
         chain: Chain = OPS[f"{self.name}_fwd"].chain
         return chain
+
+    @property
+    def stages(self) -> tuple[Any, ...]:
+        """The stages that make z: all but a quantization, which `quantized_chains` has."""
+        stages = self.chain.stages
+        return stages if self.chain.quantizer is None else stages[:-1]
 
     @property
     def rows(self) -> int:
@@ -198,11 +204,11 @@ def activate_pull(stage: Any, dy: F, z: F, d: Draw) -> tuple[F, dict[str, F]]:
 
 
 def gate(stage: Any, r: Rows, d: Draw) -> None:
-    _times(r, activated(stage.activation, _single(d, "gate").reshape(r.xhat.shape), d)[0], d)
+    _times(r, activated(stage.activation, single(d, "gate").reshape(r.xhat.shape), d)[0], d)
 
 
 def gate_pull(stage: Any, dy: F, z: F, d: Draw) -> tuple[F, dict[str, F]]:
-    value, slope = activated(stage.activation, _single(d, "gate").reshape(dy.shape), d)
+    value, slope = activated(stage.activation, single(d, "gate").reshape(dy.shape), d)
     return dy * value, {"gate": dy * (z * slope) if d.folded else dy * z * slope}
 
 
@@ -214,7 +220,7 @@ def modulate(stage: Any, r: Rows, d: Draw) -> None:
 
 def modulate_pull(stage: Any, dy: F, z: F, d: Draw) -> tuple[F, dict[str, F]]:
     M, N = dy.shape
-    S = _single(d, "scale").size // max(N, 1)
+    S = single(d, "scale").size // max(N, 1)
 
     def sums(v: F) -> F:
         each = v.reshape(S, M // S, N).swapaxes(1, 2).reshape(S * N, M // S)
@@ -226,7 +232,7 @@ def modulate_pull(stage: Any, dy: F, z: F, d: Draw) -> tuple[F, dict[str, F]]:
 def _pairs(stage: Any, z: F, d: Draw) -> tuple[F, F, F, F, F]:
     """Return cos and sin for each row, both elements of each pair, and what follows."""
     *tokens, half = d.arrays["cos"].shape
-    cos, sin = (_single(d, name).reshape(math.prod(tokens), half) for name in ("cos", "sin"))
+    cos, sin = (single(d, name).reshape(math.prod(tokens), half) for name in ("cos", "sin"))
     cos, sin = (v.repeat(len(z) // max(len(v), 1), 0) for v in (cos, sin))
     R = 2 * cos.shape[1]
     first, second = (z[:, : R // 2], z[:, R // 2 : R]) if stage.style == "neox" else (z[:, 0:R:2], z[:, 1:R:2])
@@ -253,13 +259,13 @@ def rotate_pull(stage: Any, dy: F, z: F, d: Draw) -> tuple[F, dict[str, F]]:
     return _paired(stage, a * cos + b * sin, b * cos - a * sin, rest), {}
 
 
-def _single(d: Draw, name: str) -> F:
+def single(d: Draw, name: str) -> F:
     return np.asarray(d.arrays[name], F32)
 
 
 def _served(d: Draw, name: str, z: F) -> F:
     """Return a row of scale or shift for each row of z."""
-    rows = _single(d, name).reshape(-1, z.shape[1])
+    rows = single(d, name).reshape(-1, z.shape[1])
     return rows.repeat(len(z) // len(rows), 0)
 
 
@@ -292,10 +298,10 @@ def before(d: Draw, x: F) -> F:
     gate = d.chain.before
     if d.chain.adds:
         left = x if d.chain.dropout is None else quantized(dropped(d, x), "bfloat16" if d.bug else None)
-        return left + _single(d, "residual").reshape(x.shape)
+        return left + single(d, "residual").reshape(x.shape)
     if gate is None:
         return x
-    g = _single(d, "gate").reshape(x.shape)
+    g = single(d, "gate").reshape(x.shape)
     if d.folded and gate.activation == "silu":  # x·gate first
         h = (x * g) * activated("sigmoid", g, d)[0]
     else:
@@ -321,9 +327,7 @@ def l2norm_backward(dy: F, x: F, w: None, eps: float, m: Method, *, given: tuple
 def through(d: Draw, r: Rows) -> list[F]:
     """Return z before each stage, and y."""
     zs = []
-    for stage in d.chain.stages:
-        if stage.name == "quantize":
-            break  # `quantized_chains` has what follows
+    for stage in d.stages:
         zs.append(Rows(r.xhat, r.a, r.b).z())
         if d.bug:
             r = Rows(quantized(zs[-1], "bfloat16"), None, None)
@@ -345,7 +349,7 @@ def forwarded(d: Draw) -> tuple[dict[str, Any], F]:
     """Return the outputs of a float32 kernel's forward, before the final rounding, and what it normalizes."""
     m, eps, op = d.method, d.options["eps"], OPS[f"{d.name}_fwd"]
     w, b = affine(d, "weight"), affine(d, "bias")
-    rows = before(d, _single(d, "x").reshape(d.rows, -1))
+    rows = before(d, single(d, "x").reshape(d.rows, -1))
     if d.folded and not m.expanded and op.averages:
         xhat, mean, rstd = emulate.forward(rows, None, None, eps, m, centred=op.centred)
         y = through(d, Rows(xhat, w, b))[-1]
@@ -367,10 +371,10 @@ def computed(d: Draw, saved: list[F]) -> dict[str, Any]:
 
     w, b = affine(d, "weight"), affine(d, "bias")
     out, rows = forwarded(d)
-    given, centred = _single(d, "x").reshape(K, -1), op.centred
-    dy = _single(d, "dy").reshape(K, -1)
+    given, centred = single(d, "x").reshape(K, -1), op.centred
+    dy = single(d, "dy").reshape(K, -1)
     if d.chain.dropout is not None:
-        out["residual_out"], rows = rows, _single(d, "residual_out").reshape(K, -1)
+        out["residual_out"], rows = rows, single(d, "residual_out").reshape(K, -1)
     back = partial(emulate.backward, centred=centred) if op.averages else l2norm_backward
     _, _, xhat = back(dy, rows, None, eps, m, given=(saved[0], saved[1]))
     zs = through(d, Rows(xhat, w, b))
@@ -422,27 +426,41 @@ def measured(d: Draw) -> Iterator[tuple[str, str, Any, Any]]:
             yield tensor.name, dtype, ratio(rounded, Expected(want, delta, dtype)), np.isfinite(delta)
 
 
-def study(seed: int, indices: range) -> bounds.Tables:
-    """Return the tables of some cases: strict kernels, kernels with a weaker contract, and wrong kernels."""
+def plain(d: Draw, *, bug: bool) -> Draw:
+    """Return the case with the strict method, wrong or as its control."""
+    return replace(d, method=Method(), arithmetic=Arithmetic(**SINGLE), kind="", folded=False, exp2=False, bug=bug)
+
+
+def studied(
+    draws: Iterable[tuple[int, Draw]],
+    measured: Callable[[Draw], Iterator[tuple[str, str, Any, Any]]],
+    plain: Callable[..., Draw],
+    key: Callable[[Draw, str], str],
+) -> bounds.Tables:
+    """Return the tables of some cases: strict kernels, kernels with a weaker contract, and wrong kernels.
+
+    `plain` makes the wrong one of a case in four, or its control; `key` says to which type of output it belongs.
+    """
     torch.set_num_threads(1)
     strict: bounds.Table = {}
     weaker: bounds.Table = {}
     wrong: bounds.Table = {}
-    for index in indices:
-        d = draw(seed, index)
+    for index, d in draws:
         op = d.name.replace(" ", "")
         for name, dtype, ratios, judged in measured(d):
             table, kind = (strict, "") if d.kind == "strict" else (weaker, f" ({d.kind})")
             bounds.note(table, f"{op} {name}{kind} {dtype}", f"case {index}: {name}", ratios, judged, d.words)
         if index % 4 == 0:
             bug = index // 4 % 2 == 0
-            plain = Draw(
-                d.name, d.dtype, d.wdtype, Method(), Arithmetic(**SINGLE), d.arrays, d.options, "", d.words, bug=bug
-            )
-            for name, dtype, ratios, judged in measured(plain):
-                key = f"{BUG if bug else CONTROL} {d.dtype}"
-                bounds.note(wrong, key, f"case {index}: {op} {name} {dtype}", ratios, judged, d.words)
+            for name, dtype, ratios, judged in measured(plain(d, bug=bug)):
+                row = f"{BUG if bug else CONTROL} {key(d, dtype)}"
+                bounds.note(wrong, row, f"case {index}: {op} {name} {dtype}", ratios, judged, d.words)
     return strict, weaker, wrong
+
+
+def study(seed: int, indices: range) -> bounds.Tables:
+    """Return the tables of these cases; a wrong kernel belongs to the type of x."""
+    return studied(((index, draw(seed, index)) for index in indices), measured, plain, lambda d, _: d.dtype)
 
 
 if __name__ == "__main__":

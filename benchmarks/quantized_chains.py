@@ -16,16 +16,15 @@ import bounds
 import chains
 import numpy as np
 import torch
-from bounds import CONTROL, SINGLE, log_uniform
-from chains import BUG, Draw
-from emulate import F32, F, Method, quantized
+from bounds import log_uniform
+from chains import Draw, single
+from emulate import F32, F, quantized
 
 from verify_norm.cases.make import named
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.judge import ratio
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Expected
-from verify_norm.reference.arithmetic import Arithmetic
 from verify_norm.reference.stages.block_scale import BINADES, E8M0
 
 NAMES = (
@@ -51,11 +50,11 @@ def scale_of(most: F, d: Draw) -> F:
     """Return the scale of blocks whose largest |z| is `most`, in float32, before its type; 0 of nothing but zeros."""
     stage, L = d.chain.quantizer, F32(d.chain.quantizer.largest)
     if stage.bounded:
-        most = np.minimum(most, F32(d.arrays["scale_ub"][0]))
+        most = np.minimum(most, single(d, "scale_ub"))
     if stage.granularity == "mx":
         return power_of_two(most, stage.dtype, L, d.options["e8m0"])
     if stage.granularity == "nvfp4":
-        g = F32(d.arrays["global_scale"][0])
+        g = single(d, "global_scale")
         s = g * (most * (F32(1) / L)) if d.folded else most * g / L
         return quantized(np.minimum(s, F32(448)), "float8_e4m3fn")
     s = most * (F32(1) / L) if d.folded else most / L
@@ -80,11 +79,11 @@ def finished(d: Draw, z: F) -> dict[str, F]:
     z = quantized(z, "bfloat16" if d.bug else d.options["z"])
     n = z.shape[1]
     L, most = F32(stage.largest), stage.most(np.abs(z)).astype(F32)
-    s = scale_of(most, d) if stage.dynamic else np.broadcast_to(_single(d, "y_scale"), most.shape)
+    s = scale_of(most, d) if stage.dynamic else np.broadcast_to(single(d, "y_scale"), most.shape)
     kept = np.where(s > 0, s, F32(1))
-    by = kept / _single(d, "global_scale") if stage.granularity == "nvfp4" else kept
+    by = kept / single(d, "global_scale") if stage.granularity == "nvfp4" else kept
     if d.folded and stage.granularity == "nvfp4":
-        factor = F32(1) / (kept * (F32(1) / _single(d, "global_scale")))
+        factor = F32(1) / (kept * (F32(1) / single(d, "global_scale")))
     elif d.exp2 and stage.granularity == "per_token" and not stage.bounded and not d.options["scale_floor"]:
         factor = np.where(most > 0, L / np.where(most > 0, most, F32(1)), F32(1))
     else:
@@ -93,10 +92,6 @@ def finished(d: Draw, z: F) -> dict[str, F]:
     y = z * stage.spread(factor, n) if one else z / stage.spread(by, n)
     y = FORMATS[stage.dtype].round(np.clip(y, -L, L).astype(np.float64))
     return {"y": y, "y_scale": kept.astype(np.float64)} if stage.dynamic else {"y": y}
-
-
-def _single(d: Draw, name: str) -> F:
-    return d.arrays[name].astype(F32).reshape(1, 1)
 
 
 def draw(seed: int, index: int) -> Draw:
@@ -138,27 +133,16 @@ def measured(d: Draw) -> Iterator[tuple[str, str, Any, Any]]:
         yield name, label, ratio(made.reshape(want.shape), Expected(want, off, types[name])), np.isfinite(off)
 
 
+def plain(d: Draw, *, bug: bool) -> Draw:
+    """Return the case with the strict method, wrong or as its control; how it divides stays."""
+    strict = chains.plain(d, bug=bug)
+    return replace(strict, kind=d.kind, folded=d.folded, exp2=d.exp2, options=d.options | {"z": None})
+
+
 def study(seed: int, indices: range) -> bounds.Tables:
-    """Return the tables of some cases: strict kernels, kernels with a weaker contract, and wrong kernels."""
-    torch.set_num_threads(1)
-    strict: bounds.Table = {}
-    weaker: bounds.Table = {}
-    wrong: bounds.Table = {}
-    for index in indices:
-        d = draw(seed, index)
-        op = d.name.replace(" ", "")
-        for name, dtype, ratios, judged in measured(d):
-            table, kind = (strict, "") if d.kind == "strict" else (weaker, f" ({d.kind})")
-            bounds.note(table, f"{op} {name}{kind} {dtype}", f"case {index}: {name}", ratios, judged, d.words)
-        if index % 4 == 0:
-            bug = index // 4 % 2 == 0
-            plain = replace(
-                d, method=Method(), arithmetic=Arithmetic(**SINGLE), options=d.options | {"z": None}, bug=bug
-            )
-            for name, dtype, ratios, judged in measured(plain):
-                key = f"{BUG if bug else CONTROL} {dtype}"
-                bounds.note(wrong, key, f"case {index}: {op} {name} {dtype}", ratios, judged, d.words)
-    return strict, weaker, wrong
+    """Return the tables of these cases; a wrong kernel belongs to the type of its output."""
+    draws = ((index, draw(seed, index)) for index in indices)
+    return chains.studied(draws, measured, plain, lambda _, dtype: dtype)
 
 
 if __name__ == "__main__":
