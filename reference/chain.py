@@ -256,14 +256,14 @@ class Chain:
         a: Arithmetic = v["arithmetic"]
         if not self.adds:
             return self._forward_of(np.zeros(()), self._errors(self.normalized(v["x"], v, a), v, a))
-        h, rounded = self.summed(v), v.get("rounded")
+        x, rounded = self.summand(v, a), v.get("rounded")
+        h = residual_sum.added(x.value, v["residual"], "residual")
         kept = self.base.norm(residual_sum.kept(h, a, rounded), v)
         if self.dropout is None:
             of_sum = residual_sum.sum_error(v["x"], v["residual"], a)
         else:
-            x = self.summand(v, a)
             of_sum = residual_sum.dropped_sum_error(x, v["residual"], a)
-            off = residual_sum.kept_off(Approximate(h, x.delta, np.abs(h)), a, rounded)
+            off = residual_sum.kept_off(h, x.delta, a, rounded)
             kept = replace(kept, off=off.reshape(kept.view.shape))
         errors = self._errors(kept, v, residual_sum.flushing(a))
         exact = self._values(self.base.norm(h, v), v)

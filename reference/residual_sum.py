@@ -59,18 +59,17 @@ def kept(h: Array, a: Arithmetic, rounded: Rounding | None) -> Array:
 
 
 @np.errstate(all="ignore")
-def kept_off(h: Approximate, a: Arithmetic, rounded: Rounding | None) -> Array:
-    """Return how far what a kernel keeps of h may be from h̃, where h is off by h.delta.
+def kept_off(h: Array, off: Array, a: Arithmetic, rounded: Rounding | None) -> Array:
+    """Return how far what a kernel keeps of h may be from h̃, where h is off by `off`.
 
     >>> float32 = Arithmetic(u=2**-24, tiny=2**-126, huge=3.4028235e38)
-    >>> h = Approximate(np.array([1.25, 1.0]), np.array([2**-20, 2**-20]), np.ones(2))
-    >>> kept_off(h, float32, lambda v: np.rint(2 * v) / 2).tolist()  # 1.25 is a tie: 1 is right, and 1.5
+    >>> h, off = np.array([1.25, 1.0]), np.array([2**-20, 2**-20])
+    >>> kept_off(h, off, float32, lambda v: np.rint(2 * v) / 2).tolist()  # 1.25 is a tie: 1 is right, and 1.5
     [0.5, 9.5367431640625e-07]
     """
-    middle, ends = kept(h.value, a, rounded), [kept(h.value + s * h.delta, a, rounded) for s in (-1, 1)]
-    apart = np.maximum(np.abs(ends[0] - middle), np.abs(ends[1] - middle))
-    off: Array = np.where(np.isfinite(h.delta), np.maximum(apart, h.delta), np.inf)
-    return off
+    low, middle, high = (kept(one, a, rounded) for one in (h - off, h, h + off))
+    apart = np.maximum(np.abs(low - middle), np.abs(high - middle))
+    return np.where(np.isfinite(off), np.maximum(apart, off), np.inf)
 
 
 def flushing(a: Arithmetic) -> Arithmetic:

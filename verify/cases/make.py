@@ -69,7 +69,8 @@ def saved(spec: CaseSpec, op: Op, exact: Exact) -> dict[str, Array | None]:
 
 def summed_alone(op: Op, summed: Array) -> dict[str, Array]:
     """Return x and residual of a fused addition whose sum is this, one of them 0, by name."""
-    return dict(zip(geometry.summands(op), (summed, np.zeros_like(summed)), strict=True))
+    one, zero = geometry.summands(op)
+    return {one: summed, zero: np.zeros_like(summed)}
 
 
 def build(

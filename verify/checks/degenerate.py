@@ -91,13 +91,18 @@ def _numbers_for_zero_by_zero(run: Run) -> Iterator[Compared]:
             continue  # it may be its scale that tells it
         if name in ("y", "dx", "dresidual", "dweight", "rstd"):
             bad = where[extents[name]].reshape(output.got.shape) & np.isfinite(output.got)
-            if name == "dx" != run.case.op.dh:
+            if _dropped(run, name):
                 bad &= given(run.case, "mask") != 0  # what is dropped is 0
             words = "NaN or infinity, because a row without variance gives 0/0 if eps is 0"
             yield Compared(name, output.got, expected.value, bad, words)
         elif name == "dbias":
             bad = ~np.isfinite(output.got) & judge.judged(expected) & (np.abs(expected.value) < 1e4)
             yield Compared(name, output.got, expected.value, bad, "a finite number, because it does not depend on x")
+
+
+def _dropped(run: Run, name: str) -> bool:
+    """Return whether an output is what a dropout makes of dresidual."""
+    return name == "dx" and run.case.op.dropout is not None
 
 
 def _again(run: Run) -> bool:
@@ -108,8 +113,8 @@ def _gradient_of_nothing(run: Run) -> Iterator[Compared]:
     summand = run.case.exact.get("dresidual_out")
     other = nearby(run, {"dy": np.zeros_like(given(run.case, "dy"))})
     for name, left, right in pairs(run, other):
-        if name == "dx" != run.case.op.dh:
-            continue  # what a dropout makes of dresidual
+        if _dropped(run, name):
+            continue
         adds = name == run.case.op.dh and summand is not None
         want = summand if adds and summand is not None else np.zeros_like(left)
         flushed = FORMATS["float32"].smallest_normal if adds else 0.0
@@ -186,7 +191,7 @@ def _bias_alone(run: Run) -> tuple[Array, Array, float, float]:
 def _has_zeros(run: Run) -> bool:
     case = run.case
     op = case.op
-    plain = not (op.stages or op.before or op.dropout or op.quantized or not op.lawful) and case.spec.special is None
+    plain = op.direct and op.lawful and not (op.stages or op.quantized) and case.spec.special is None
     return plain and "dy" not in case.exact and any(not values.all() for _, values in _summed(run))
 
 

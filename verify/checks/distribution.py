@@ -14,8 +14,7 @@ def _applies(op: Op) -> bool:
 
     Nor behind a stage before the norm, or a dropout, whose errors have a common sign, nor to what is no norm.
     """
-    dropped = op.dropout is not None and op.forward is None
-    return op.view != "channels" and op.before is None and op.lawful and not dropped
+    return op.view != "channels" and op.direct and op.lawful
 
 
 def _looks(run: Run) -> bool:

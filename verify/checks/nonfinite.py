@@ -43,8 +43,11 @@ from verify_norm.reference.stages.quantize import NO_NAN
 
 LARGE = 2.0**60  # in place of an infinity: far from the data, and its products far from float32's largest number
 GROWN = 2.0**30  # by what a result that goes to infinity grows at least, from LARGE to twice that
-SUMMANDS = {"y": ("bias",), "residual_out": ("x", "residual"), "dx": ("dresidual_out",)}  # of one last addition
-SUMMANDS["dresidual"] = SUMMANDS["dx"]
+SUMMANDS = {  # of one last addition
+    "y": ("bias",),
+    "residual_out": ("x", "residual"),
+    **dict.fromkeys(("dx", "dresidual"), ("dresidual_out",)),
+}
 
 
 def _looks(run: Run) -> bool:

@@ -51,7 +51,7 @@ def _applies(op: Op) -> bool:
 
     Nor to a user's own operator, whose sums are not known.
     """
-    return op.before is None and op.lawful and not (op.dropout and op.forward is None)
+    return op.direct and op.lawful
 
 
 def _narrow(kernel: Kernel, _: Collection[str] = ()) -> str:

@@ -145,6 +145,11 @@ class Op:
         return "dx" if self.dropout is None else "dresidual"
 
     @property
+    def direct(self) -> bool:
+        """Whether what is normalized is an input, or a sum of two: nothing before that rounds all elements alike."""
+        return self.before is None and (self.dropout is None or self.forward is not None)
+
+    @property
     def lawful(self) -> bool:
         """Whether the laws of a norm hold: not in a user's own operator, nor where a part of a row is its statistic."""
         return not (self.own or (self.chain is not None and self.chain.base.partial))

@@ -49,10 +49,11 @@ class Graph:
         Where x is dropped out first, each has its own.
         """
         by_leaf = dict(by_leaf)
-        apart = self.op.dropout is not None
-        dx, dresidual = by_leaf.get("x"), by_leaf.get("x") if apart else by_leaf.pop("residual", by_leaf.get("x"))
-        if dx is not dresidual and (dx is None or dresidual is None or not same_values(dx, dresidual)):
-            raise ValueError("the gradients of x and residual differ; both are that of their sum")
+        if self.op.dropout is None:
+            dx = by_leaf.get("x")
+            dresidual = by_leaf.pop("residual", dx)
+            if dx is not dresidual and (dx is None or dresidual is None or not same_values(dx, dresidual)):
+                raise ValueError("the gradients of x and residual differ; both are that of their sum")
         return {t.name: None for t in self.op.outputs} | {f"d{n}": gradient for n, gradient in by_leaf.items()}
 
 
@@ -65,15 +66,15 @@ def offered(op: Op, given: Mapping[str, Any]) -> dict[str, Any]:
     """
     offer = {**given, "momentum": MOMENTUM}
     if "residual_out" in given and "residual" not in given:
-        sum_and_zero = given["residual_out"], torch.zeros_like(given["residual_out"])
-        offer |= dict(zip(summands(op), sum_and_zero, strict=True))
+        summed, zero = summands(op)
+        offer |= {summed: given["residual_out"], zero: torch.zeros_like(given["residual_out"])}
     return offer | {n: offer[n].clone() for n in ("running_mean", "running_var") if offer.get(n) is not None}
 
 
 def recorded(call: Call, op: Op, given: Mapping[str, Any], frozen: tuple[str, ...]) -> Graph:
     """Return the graph of a forward pass at what the backward `op` is given; raises TypeError as `returned.named`."""
     offer = offered(op, given)
-    leaves, shared = {}, "residual" not in differentiable(op)  # one gradient of x and residual
+    leaves, shared = {}, op.dropout is None  # one gradient of x and residual
     for n in dict.fromkeys(("x", "residual", *differentiable(op)[1:])):
         if offer.get(n) is not None:
             offer[n] = offer[n].detach()

@@ -63,7 +63,7 @@ def test_what_is_not_judged():
 
 def test_what_a_contract_keeps_of_the_sum():
     """Between the roundings of both ends: of a tie either neighbour, elsewhere the dropout's own error."""
-    h = Approximate(np.array([1.0 + 2.0**-9, 1.0, np.nan]), np.array([2.0**-20, 2.0**-20, np.inf]), np.ones(3))
+    h, delta = np.array([1.0 + 2.0**-9, 1.0, np.nan]), np.array([2.0**-20, 2.0**-20, np.inf])
     narrow = replace(SINGLE, u=2.0**-8)
-    off = residual_sum.kept_off(h, SINGLE, lambda v: nearest(v, replace(narrow, u=2.0**-9)))
+    off = residual_sum.kept_off(h, delta, SINGLE, lambda v: nearest(v, replace(narrow, u=2.0**-9)))
     assert off.tolist() == [2.0**-8, 2.0**-20, np.inf]

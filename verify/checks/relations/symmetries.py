@@ -190,8 +190,7 @@ def shift(run: Run) -> Equations:
     most = float(np.abs(x).max(initial=0.0))
     if (
         not stages.has_mean(case)
-        or case.op.before is not None
-        or (name == "x" and case.op.dropout is not None)
+        or not case.op.direct
         or not spec.eps > 0
         or not 0.0 < most < form.largest / 2**12
         or most < form.smallest_normal
