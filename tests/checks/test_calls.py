@@ -274,8 +274,9 @@ def test_a_call_that_goes_wrong_late(monkeypatch):
 
 
 @pytest.mark.parametrize("right_calls", range(4, 20))
-def test_a_result_of_a_former_call_whatever_the_number_of_calls_before(right_calls):
+def test_a_result_of_a_former_call_whatever_the_number_of_calls_before(right_calls, monkeypatch):
     """The result that is kept is one of the case's own values, or one of the other values of the series."""
+    monkeypatch.setattr(calls, "SECONDS", 10.0)  # a loaded machine
     count, kept = [0], []
 
     def layernorm_fwd(x, weight, bias, eps, normalized_shape):
