@@ -1,5 +1,5 @@
-# make verify sets up and runs the main job. make test, make quick (the fast tests) and make lint check the project;
-# make docs builds its documents into build/site.
+# make verify sets up and runs the main job. make test, make quick (the fast tests), make nightly (all tests) and make lint
+# check the project; make docs builds its documents into build/site.
 PYTHON ?= python3
 # With your own build of Triton, as on ROCm: make verify EXTRAS=cli,html CONSTRAINTS=/dev/null
 EXTRAS ?= cli,html,triton
@@ -12,12 +12,15 @@ BIN := .venv/bin
 TESTS := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/pytest --dist worksteal
 STAMP := .venv/.installed
 
-.PHONY: verify test quick lint format docs bounds mutants bench clean
+.PHONY: verify test nightly quick lint format docs bounds mutants bench clean
 
 verify: $(STAMP)
 	$(BIN)/verify-norm --kernel layernorm_bwd
 
 test: $(STAMP)
+	$(TESTS) -n 3 -m "not nightly"
+
+nightly: $(STAMP)
 	$(TESTS) -n 3
 
 quick: $(STAMP)

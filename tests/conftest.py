@@ -3,7 +3,10 @@ import os
 import signal
 import sys
 import time
+from collections import defaultdict
+from math import ceil
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 import torch
@@ -31,6 +34,20 @@ if DEVICE == "cpu":
 SERIES = {check: check.SECONDS for check in (calls, honesty)}
 for check in SERIES:
     check.SECONDS = 0.0
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark cases of a test that is `sampled` as nightly, but for a part of them; the hash mixes what alternates."""
+    sampled = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            sampled[item.path, item.function].append(item)
+    for cases in sampled.values():
+        cases.sort(key=lambda item: crc32(item.name.encode()))
+        (part,) = cases[0].get_closest_marker("sampled").args
+        for item in cases[ceil(len(cases) / part) :]:
+            item.add_marker("nightly")
 
 
 def pytest_collection_finish():

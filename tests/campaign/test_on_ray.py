@@ -84,6 +84,7 @@ def without_faults(folder, found, monkeypatch):
     return stored(folder / "local")
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_worker_is_killed_and_a_node_is_lost(tmp_path, cluster, monkeypatch):
     found = units(tmp_path, [*["meets"] * 4, "once", *["fine"] * 19])
@@ -122,6 +123,7 @@ plan, units = pickle.loads((Path(__file__).parent / "units").read_bytes())
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_machine_outside_of_the_cluster_is_the_driver(tmp_path, cluster, monkeypatch):
     found = units(tmp_path, ["fine", "once"])
@@ -129,6 +131,7 @@ def test_a_machine_outside_of_the_cluster_is_the_driver(tmp_path, cluster, monke
     assert stored(tmp_path / "s") == without_faults(tmp_path, found, monkeypatch)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_driver_is_killed_and_started_again(tmp_path, cluster, monkeypatch):
     found = units(tmp_path, ["fine"] * 24)
@@ -171,6 +174,7 @@ def test_a_unit_that_ends_three_workers_is_a_finding_and_one_that_hangs_too(tmp_
     assert said == {"0000": f"{three}ended its process", "0001": f"{three}was not done after 1 s, and was ended"}
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_each_actor_sees_one_gpu_of_its_accelerator(tmp_path, cluster):
     """The GPUs are names: nothing runs on them."""
@@ -200,6 +204,7 @@ def test_each_actor_sees_one_gpu_of_its_accelerator(tmp_path, cluster):
     ]
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_lost_head_ends_the_campaign_with_one_line_and_what_is_done_is_kept(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")

@@ -85,6 +85,7 @@ def test_every_type_has_many_rows_and_long_ones_of_ordinary_data(op):
     assert many == long == set(DTYPES)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("dtypes", [DTYPES, DTYPES[::-1], ("bfloat16", "float32"), ("float32",)])
 @pytest.mark.parametrize("op", OPS)
@@ -119,6 +120,7 @@ def test_every_type_has_batches_of_servings_size(op):
         assert sizes >= set(product((255, 256, 257, 300, 4096), (512, 4096, 8192)))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("op", OPS)
 def test_a_gpu_has_offsets_beyond_32_bits_in_types_for_which_it_has_room(op):

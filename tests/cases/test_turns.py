@@ -49,6 +49,7 @@ def test_drawn_cases_meet_it_in_the_shares_of_the_table(name):
     assert {spec.variant for spec in specs} == set(range(turns.VARIANTS))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPS)
 @pytest.mark.parametrize("autograd", [False, True])

@@ -565,6 +565,7 @@ def test_a_gradient_of_the_sum_that_is_lost_where_y_has_none():
     assert set(said(Lost, "others", op="add_rmsnorm")) == {"dx"}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

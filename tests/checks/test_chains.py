@@ -374,6 +374,7 @@ def kernel(name, way, how="", **contract):
 NAMES = (*ACTS, "modulate_layernorm", "modulate_rmsnorm")
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "how"), [(name, UNUSUAL[n % 3]) for n, name in enumerate(NAMES)])
 @pytest.mark.parametrize("way", ["fwd", "bwd"])

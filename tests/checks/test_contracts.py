@@ -42,6 +42,7 @@ def found(function, spec, op, checks=BOUNDED, **contract):
     return {(f.check, f.output): f.message for f in said}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("products", PRODUCTS)
 def test_matrix_products_pass_every_check_where_the_contract_says_so(products):

@@ -74,6 +74,7 @@ def test_a_wrong_forward_is_detected(how, norm):
     assert outputs >= WRONG_FORWARDS[how] - {None}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("how", RIGHT_FORWARDS)
@@ -89,6 +90,7 @@ def test_a_wrong_backward_is_detected(how, norm):
     assert outputs >= WRONG_BACKWARDS[how]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("how", RIGHT_BACKWARDS)

@@ -110,6 +110,7 @@ RIGHT = [
 ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(RIGHT)))
 def test_right_kernels_pass_on_random_cases(number):

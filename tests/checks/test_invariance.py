@@ -203,6 +203,7 @@ def test_it_says_what_it_cannot_look_at():
     assert not check.applies(OPS["batchnorm_fwd"])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OURS)
 def test_our_kernels_keep_their_promise(name, device):

@@ -55,6 +55,7 @@ def leaves(op):
     return [f"where {', '.join(some)} alone require{'s' * (len(some) == 1)} a gradient" for some in sets]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPS)
 def test_each_check_looks_at_a_right_kernel_and_passes_it(name, looked):
@@ -63,6 +64,7 @@ def test_each_check_looks_at_a_right_kernel_and_passes_it(name, looked):
     assert looked(exact(name), checks) == (set(), set(), [])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ONE_OF_EACH_TABLE)
 def test_calls_and_modes_are_tried_in_each_way(name, looked):

@@ -242,6 +242,7 @@ def partials(dy, x, weight, bias, mean, rstd, eps, normalized_shape):
     return dx, grown.to(dweight.dtype), unused[:6].to(dbias.dtype)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", [backward, interleaved, view_of_larger, partials])
 @pytest.mark.parametrize(
@@ -294,6 +295,7 @@ def test_reduced_and_reported(few_corners):
     assert "4 bytes behind the last element of dx, made by torch.empty_like (1,) float32, next to it" in one.message
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["layernorm_bwd", "layernorm_bwd_locked", "rmsnorm_fwd", "groupnorm_bwd"])
 @pytest.mark.parametrize("shape", [(2, 4, 3), (4, 6, 2)])

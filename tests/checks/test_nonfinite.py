@@ -87,6 +87,7 @@ RIGHT = {  # unusual forms, in which ∞ − ∞ and 0·∞ are in other places
 }
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(("op", "which"), [(op, i) for op, some in RIGHT.items() for i in range(len(some))])
 @pytest.mark.parametrize("data", ["normal", "constant", "uneven"])

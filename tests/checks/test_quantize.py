@@ -139,12 +139,14 @@ def kernel(text, how="", **contract):
     return Kernel("k", op.name, run=run, contract=Contract(**contract))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "how"), [(name, UNUSUAL[n % len(UNUSUAL)]) for n, name in enumerate(NAMES)])
 def test_right_kernels_pass_every_check(name, how, findings):
     assert findings(kernel(name, how), SPECS) == {}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_right_kernels_are_within_the_bound(name, findings):

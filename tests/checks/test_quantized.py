@@ -79,6 +79,7 @@ def kernel(run, output="float8_e4m3fn"):
     return Kernel("k", "layernorm_fp8_fwd", run=run, contract=Contract(output=output))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(("output", "unusual"), list(zip([*LARGEST, "float8_e4m3fn"], UNUSUAL, strict=True)))
 def test_right_kernels_pass_every_check(output, unusual, findings):

@@ -15,6 +15,7 @@ class Labelled(torch.Tensor):
     """A subclass with memory of its own."""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "form",

@@ -58,6 +58,7 @@ def run(folder, *arguments):
     return done.returncode, done.stdout + done.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_file_for_hugging_face_passes_a_right_kernel_and_fails_a_wrong_one(tmp_path):
     text = file("how-to/hf-kernels.md", "tests/test_numerics.py")

@@ -28,6 +28,7 @@ def element_doubled(g):
     return g
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", CORNERED)

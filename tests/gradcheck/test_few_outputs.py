@@ -23,6 +23,7 @@ def test_a_thousandth_shows(name):
         assert checks(function, **options) == set()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [(4, 64), (32, 512)])
 @pytest.mark.parametrize("name", FEW_OUTPUTS)
@@ -35,6 +36,7 @@ def test_errors_of_a_loss_show_at_another_seed_and_in_a_larger_tensor(name, shap
         assert checks(FEW_OUTPUTS[name], **options) == set(), options
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("name", FEW_OUTPUTS)

@@ -185,6 +185,7 @@ def test_the_same_seed_gives_the_same_numbers():
     assert first.compared == second.compared != other.compared
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_no_false_alarm_on_random_shapes(dtype):

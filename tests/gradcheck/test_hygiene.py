@@ -10,6 +10,7 @@ from verify_norm.gradcheck.hygiene import precision as precision_of
 from verify_norm.gradcheck.subject import Subject, gradients
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(("M", "N"), [(4, 64), (64, 64), (300, 5)])
 def test_the_layout_is_held_to_float32_inside_float64(M, N):

@@ -101,7 +101,7 @@ def test_few_elements_that_round_alike_are_no_false_alarm(function):
     """One element that moves may be rounded alike at all seven points: it looks exact, but its slope is not."""
     for seed in range(10):
         for M, N in ((1, 2), (1, 9), (3, 5)):
-            report = gradcheck(function, shapes={"x": (M, N), "w": (N,)}, seed=seed)
+            report = gradcheck(function, shapes={"x": (M, N), "w": (N,)}, dtypes=("float64",), seed=seed)
             assert report.ok, (seed, M, N, report.findings)
             assert any("computes in about float32" in note for note in report.notes)
 

@@ -77,6 +77,7 @@ def agree(norms, got, want, terms):
         norms.close(name, a, b, 16 * norms.bounds.__globals__["height"](terms) * 2.0**-24 * b.abs().max())
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize(("shape", "layouts", "types", "constants"), CASES)
 def test_against_float64(norms, device, planned, shape, layouts, types, constants, training):

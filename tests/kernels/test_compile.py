@@ -173,11 +173,13 @@ def test_compiles_for_a_gpu(tmp_path):
     assert run(COMPILE + ALL, tmp_path) == "compiled\n"
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_groups_are_loaded_in_vectors(tmp_path):
     assert run(COMPILE + GROUPS, tmp_path) == "compiled\n"
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_rows_are_loaded_in_vectors_and_held_in_registers(tmp_path):
     ahead, staged = "cp.async.bulk.prefetch", "cp.async.cg.shared.global"

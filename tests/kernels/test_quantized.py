@@ -27,6 +27,7 @@ SPECS = (
 )
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: f"{spec.shape}-{spec.scale:g}")

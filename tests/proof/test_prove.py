@@ -140,6 +140,7 @@ def certificates():
     return dict(zip((*OURS, *WRONG, *WAYS, *TURNS, *NEAR), found, strict=True))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OURS)
 def test_a_kernel_of_ours_is_proved(name, certificates):

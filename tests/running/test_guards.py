@@ -245,6 +245,7 @@ def results(kernel, spec, *, guarded):
     ]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", [*TRITON, *(f"{name} of torch" for name in STOCK)])

@@ -105,6 +105,7 @@ def gradients(kind=None, factor=1.0, largest=torch.inf):
 CONTIGUOUS = {"unsupported": lambda spec: "dy shares memory" if spec.dy_layout in ("expanded", "scalar") else None}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "specs", "explained"),
@@ -165,6 +166,7 @@ def one_pass(dy, x, weight, bias, eps, normalized_shape):
     return layernorm_bwd()(dy, x, weight, bias, mean, rstd, eps, normalized_shape)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "specs"),
@@ -184,6 +186,7 @@ def test_no_contract_excuses_a_bug(kernel, specs):
     assert all(sentence(one).startswith("no contract that verify-norm knows explains it") for one in found)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "specs", "wrong"),
@@ -206,6 +209,7 @@ LOSING = ("A20_stats_saved_bf16_fwd", "A21_dw_sum_bf16", "A23_residual_rounded_f
 FEW = [CaseSpec((9, 40), "bfloat16")]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "specs"),

@@ -184,6 +184,7 @@ CASES = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("op", OPS)
 def test_values_and_bounds_are_those_of_a_run(op):
     """One ulp more than the bound allows, in one element of one output, is refused; the rounded truth passes."""
@@ -433,6 +434,7 @@ print("passes")
 """
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="interpret does nothing where there is a GPU")
 @pytest.mark.parametrize(

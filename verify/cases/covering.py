@@ -8,6 +8,7 @@ with a pair that has not met, and takes for every other axis the value with whic
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import islice
 from math import prod
 from operator import itemgetter
 from random import Random
@@ -25,6 +26,7 @@ from verify_norm.core.spec import CaseSpec, Op
 ELEMENTS = 2**17  # of x: a case in which two values meet need not be larger
 TRIES = 4  # cases made for a pair, of which the best is taken
 LAST_TRIES = 100  # more, of random values: if none of them has the pair, no case is taken to have it
+ENOUGH = 24  # of these that have it: the best of them is as good as the best of all
 T = TypeVar("T")
 
 
@@ -102,10 +104,13 @@ class Pairs:
         """Return how many of its pairs with other values of a case have not met."""
         return (self.missing[value] & self.beside(value, others | 1 << value)).bit_count()
 
-    def most(self, specs: Iterable[CaseSpec], one: int, two: int) -> CaseSpec | None:
-        """Return the first case of the largest gain for two values that have not met; None if they meet in none."""
-        gains = ((self.gain(spec, one, two), spec) for spec in specs)
-        return max((pair for pair in gains if pair[0]), key=itemgetter(0), default=(0, None))[1]
+    def most(self, specs: Iterable[CaseSpec | None], one: int, two: int, enough: int | None = None) -> CaseSpec | None:
+        """Return the first case of the largest gain for two values that have not met; None if they meet in none.
+
+        With `enough`, it looks at so many cases in which they meet, and at no more.
+        """
+        gains = ((self.gain(spec, one, two), spec) for spec in specs if spec is not None)
+        return max(islice((pair for pair in gains if pair[0]), enough), key=itemgetter(0), default=(0, None))[1]
 
     def has(self, spec: CaseSpec, value: int) -> bool:
         """Return whether a case has a value."""
@@ -169,7 +174,7 @@ def _best(pairs: Pairs, one: int, two: int, rng: Random, number: int) -> CaseSpe
     """Return a case in which two values meet, and many others for the first time; None if none is found."""
     for tries, greedy in ((TRIES, True), (LAST_TRIES, False)):
         found = (_case(pairs, one, two, rng, greedy=greedy) for _ in range(tries))
-        made = pairs.most((spec for spec in found if spec is not None), one, two)
+        made = pairs.most(found, one, two, ENOUGH)
         if made is not None:  # it names all checks: now those of a turn
             turned = (turns.drawn(made, number + turn, pairs.op) for turn in range(turns.ROUND))
             return pairs.most(_named(pairs, made, turned, (one, two), number), one, two)
@@ -209,7 +214,7 @@ def _case(pairs: Pairs, one: int, two: int, rng: Random, *, greedy: bool) -> Cas
                 return None
     present = sum(1 << value for value in chosen.values())
     free = [axis.name for axis in pairs.free if axis.name not in chosen]
-    for name in rng.sample(free, len(free)):
+    for name in rng.sample(free, len(free)) if greedy else free:
         values = pairs.usual[name]
         if greedy:
             beside = present & pairs.hiding or present
@@ -222,8 +227,10 @@ def _case(pairs: Pairs, one: int, two: int, rng: Random, *, greedy: bool) -> Cas
 
 
 def _choice(values: Sequence[T], rng: Random) -> T:
-    """Return what `rng.choice` returns, in half of its time: an array makes a million choices."""
+    """Choose as `rng.choice` does, in less than half of its time: an array makes half a million choices."""
     number = len(values)
+    if number == 1:
+        return values[0]
     bits = number.bit_length()
     while (place := rng.getrandbits(bits)) >= number:
         pass

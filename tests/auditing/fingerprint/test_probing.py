@@ -317,6 +317,7 @@ def differences(found, expected):
     return wrong
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("what", EMULATED)
 def test_an_emulated_kernel_has_its_fingerprint_and_breaks_its_promises(what):
@@ -332,6 +333,7 @@ def test_an_emulated_kernel_has_its_fingerprint_and_breaks_its_promises(what):
         assert (statement.said == UNDECIDED) == (statement.confidence == 0)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", REAL)
 def test_a_real_kernel_has_its_fingerprint_and_keeps_its_contract(name):
@@ -343,6 +345,7 @@ def test_a_real_kernel_has_its_fingerprint_and_keeps_its_contract(name):
     assert [line for line in lines if not (name.endswith("_torch") and "sequential" in line)] == []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ZOO_SAYS)
 def test_a_kernel_of_the_zoo_has_its_fingerprint(name):

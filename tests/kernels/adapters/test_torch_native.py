@@ -42,6 +42,7 @@ def misread(kernel, spec):
     return "num_groups" in OPS[kernel.op].attrs and spec.x_layout == "channels_last" and abs(spec.offset) > 10
 
 
+@pytest.mark.sampled(3)
 @on_cpu
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", [kernel for kernel in KERNELS if kernel.backend == "torch"], ids=lambda k: k.name)
@@ -189,6 +190,7 @@ def forgotten(running_mean, running_var, mean, var, n, momentum, training):
     pass
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "wrong", "cause"),

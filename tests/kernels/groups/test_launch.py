@@ -106,6 +106,7 @@ def agree(norms, got, want, terms, names=("y", "dx", "dweight", "dbias")):
         norms.close(name, a, b, 4 * norms.bounds.__globals__["height"](terms) * 2.0**-24 * b.abs().max() * 4)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "groups", "layouts"),
@@ -132,6 +133,7 @@ def test_either_way_of_merging(norms, device, small, together, activation, layou
     agree(norms, ours(*case, activation), exact(*case, activation), case[1].numel())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
 @pytest.mark.parametrize(
@@ -174,6 +176,7 @@ def chain_of(dy, x, groups, activation=None):
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "layout", "dtype", "activation"),

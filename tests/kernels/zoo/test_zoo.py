@@ -40,6 +40,7 @@ def test_a_wrong_kernel_is_detected_by_a_wrong_output(example, long_series):
     assert finding.check in example.caught_by
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @interpreted
 @pytest.mark.parametrize("example", RIGHT, ids=ids(RIGHT))

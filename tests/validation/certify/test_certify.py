@@ -69,6 +69,7 @@ def failed(certificate):
     return found
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("op", ["layernorm", "rmsnorm", "groupnorm"])
 def test_the_references_are_certified(op, exact_mean):
