@@ -547,6 +547,23 @@ def test_a_fused_addition_that_saves_x():
         assert said(fused("x"), way, op="add_rmsnorm") in ({}, None)
 
 
+@pytest.mark.parametrize("summand", ["x", "residual"])
+def test_a_fused_addition_asked_for_the_gradient_of_one_summand(summand):
+    """It forgets the other one, which has the same gradient."""
+    place = ("x", "residual").index(summand)
+
+    class Gated(fused()):
+        @staticmethod
+        @once_differentiable
+        def backward(ctx, dy, dsum):
+            given = fused().backward(ctx, dy, dsum)
+            return given if ctx.needs_input_grad[1 - place] else (None, None, *given[2:])
+
+    found = said(Gated, "split", op="add_rmsnorm")
+    assert f"of x and residual {summand} alone needs a gradient" in found["dx"]
+    assert said(fused(), "split", op="add_rmsnorm") == {}
+
+
 def test_a_fused_addition_whose_y_has_no_cotangent():
     found = said(fused(materialize=False), "others", op="add_rmsnorm")
     assert "asked for the gradients of residual_out alone it fails" in found[None]

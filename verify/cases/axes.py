@@ -5,11 +5,12 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, get_args, get_type_hints
 
 from verify_norm.cases import placement, turns
-from verify_norm.cases.corner_lines import DROPOUTS, LARGEST, LONG, OUTPUT_SCALES, SUBNORMAL
-from verify_norm.cases.corners import freezable
+from verify_norm.cases.corner_lines import DROPOUTS, FAINT, LARGEST, LONG, OUTPUT_SCALES, STRONG, SUBNORMAL
+from verify_norm.cases.corners import freezable, scaled
 from verify_norm.cases.sizes import Classes, classes, instances, sizes
 from verify_norm.core import ways
 from verify_norm.core.dtypes import FORMATS
@@ -24,6 +25,7 @@ EPS = Classes(
 OFFSET = Classes("|offset|", (0.0, 10.0, 100.0), ((0.0,), (1.0, -10.0), (100.0, -100.0), (1e4, -1e3)))
 MOMENTUM = Classes("momentum", (0.0, 0.99), ((0.0,), (0.1, 1e-3, 0.5), (1.0,)))
 SCALES = {"usual x": 0, "small x": -8, "subnormal x": SUBNORMAL, "large x": 7, "largest x": LARGEST}
+DY_SCALES = {"usual dy": 0, "small dy": -12, "faint dy": FAINT, "large dy": 10, "strong dy": STRONG}
 MODULATIONS = get_args(get_type_hints(CaseSpec)["modulation"])
 WEIGHT_TYPES = ("float32", "float16", "bfloat16")
 UNTRACKED = "training without running statistics"
@@ -166,7 +168,11 @@ def _data(op: Op) -> list[Axis]:
     made = [_field("data", FAMILIES), _classes(OFFSET, "offset"), Axis("scale of x", scales, _scale)]
     made += [*_special(op), _field("poison", ("nan", "finite"))]
     if op.forward:
-        made += [_field("dy_data", COTANGENTS), _field("dy_log2_scale", (-12, 0, 10))]
+        scales = {name: [{"dy_log2_scale": value}] for name, value in DY_SCALES.items()}
+        made += [
+            _field("dy_data", COTANGENTS),
+            Axis("scale of dy", scales, lambda spec: _dy_scale(spec.dtype, spec.dy_log2_scale)),
+        ]
     if "momentum" in op.attrs:
         made.append(_classes(MOMENTUM, "momentum"))
     if op.scaled:
@@ -206,6 +212,12 @@ def _scale(spec: CaseSpec) -> str:
     if exponent <= form.emin or exponent >= form.emax:
         return "largest x" if exponent > 0 else "subnormal x"
     return "usual x" if exponent == 0 else "large x" if exponent > 0 else "small x"
+
+
+@cache
+def _dy_scale(dtype: str, exponent: int) -> str:
+    named = {name: scaled({"dy_log2_scale": value}, dtype)["dy_log2_scale"] for name, value in DY_SCALES.items()}
+    return min(named, key=lambda name: abs(named[name] - exponent))
 
 
 def _memory(op: Op) -> list[Axis]:

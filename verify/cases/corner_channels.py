@@ -1,6 +1,18 @@
 """The corner lines of BatchNorm: each exercises what its comment says."""
 
-from verify_norm.cases.corner_lines import LARGEST, LAST, LOOSE, OWN, SEQUENCE, SLICE, SUBNORMAL, Row, Topics
+from verify_norm.cases.corner_lines import (
+    FAINT,
+    LARGEST,
+    LAST,
+    LOOSE,
+    OWN,
+    SEQUENCE,
+    SLICE,
+    STRONG,
+    SUBNORMAL,
+    Row,
+    Topics,
+)
 
 CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with running statistics
     "offsets": (
@@ -103,9 +115,11 @@ CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with ru
         ((3, 4, 20), {"log2_scale": 11}),
         ((3, 4, 12), {"log2_scale": LARGEST, "data": "alternating"}),
         ((3, 4, 12), {"log2_scale": SUBNORMAL}),
-        ((3, 4, 20), {"dy_log2_scale": 13}),
-        ((3, 4, 20), {"dy_log2_scale": -20}),
+        ((3, 4, 20), {"dy_log2_scale": STRONG}),
+        ((3, 4, 20), {"dy_log2_scale": FAINT}),
         ((3, 4, 13), {"log2_scale": SUBNORMAL, "eps": 0.0}),
+        ((3, 4, 21), {"dy_log2_scale": FAINT}),
+        ((3, 4, 21), {"dy_log2_scale": STRONG}),
     ),
     "data": (
         ((3, 8, 50), {"data": "channel"}),
@@ -117,7 +131,7 @@ CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with ru
         ((3, 6, 41), {"dy_data": "uneven", "data": "steps", "x_layout": "expanded_last"}),
     ),
 }
-_PLANES = ((16385, 8), (2, 1, 256, 257), (2, 1025, 8, 8), (1, 2, 65537), (65537, 2))
+_PLANES = ((16385, 8), (2, 1, 256, 257), (2, 1025, 8, 8), (2, 2048, 4, 4), (1, 2, 65537), (65537, 2))
 WIDE_CHANNELS: tuple[Row, ...] = tuple(  # many samples, many positions, many channels
     ((samples + more, *rest), {}) for more in range(3) for samples, *rest in _PLANES
 )

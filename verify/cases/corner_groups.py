@@ -1,6 +1,18 @@
 """The corner lines of GroupNorm and InstanceNorm: each exercises what its comment says."""
 
-from verify_norm.cases.corner_lines import LARGEST, LAST, LOOSE, OWN, SEQUENCE, SLICE, SUBNORMAL, Row, Topics
+from verify_norm.cases.corner_lines import (
+    FAINT,
+    LARGEST,
+    LAST,
+    LOOSE,
+    OWN,
+    SEQUENCE,
+    SLICE,
+    STRONG,
+    SUBNORMAL,
+    Row,
+    Topics,
+)
 
 GROUP_CORNERS: Topics = {
     "offsets": (  # a one-pass variance cancels; kernels take another path in channels_last
@@ -21,6 +33,7 @@ GROUP_CORNERS: Topics = {
         ((2, 4, 1), {"num_groups": 2}),  # two elements a group
         ((1, 1, 1), {"num_groups": 1}),  # one element
         ((2, 4, 2), {"num_groups": 4}),  # two elements a channel
+        ((1, 16, 64, 64), {"num_groups": 2}),  # channels and positions of a model
     ),
     "layouts of x": (
         ((2, 4, 8, 8), {"num_groups": 4, "x_layout": "row_strided"}),
@@ -115,12 +128,14 @@ GROUP_CORNERS: Topics = {
         ((2, 4, 20), {"num_groups": 2, "log2_scale": 11}),
         ((2, 4, 12), {"num_groups": 2, "log2_scale": LARGEST, "data": "alternating"}),  # squares that overflow
         ((2, 4, 12), {"num_groups": 2, "log2_scale": SUBNORMAL}),
-        ((2, 4, 20), {"num_groups": 2, "dy_log2_scale": 13}),
-        ((2, 4, 20), {"num_groups": 2, "dy_log2_scale": -20}),
+        ((2, 4, 20), {"num_groups": 2, "dy_log2_scale": STRONG}),
+        ((2, 4, 20), {"num_groups": 2, "dy_log2_scale": FAINT}),
         ((2, 4, 12), {"num_groups": 2, "log2_scale": SUBNORMAL, "eps": 0.0}),  # the variance underflows
         ((2, 4, 12), {"num_groups": 2, "log2_scale": LARGEST, "data": "constant", "offset": 8.0}),  # sums that overflow
         ((2, 4, 13), {"num_groups": 2, "log2_scale": SUBNORMAL, "eps": 1e-12}),
         ((2, 4, 13), {"num_groups": 2, "log2_scale": LARGEST, "data": "alternating"}),
+        ((2, 4, 21), {"num_groups": 2, "dy_log2_scale": FAINT}),
+        ((2, 4, 21), {"num_groups": 2, "dy_log2_scale": STRONG}),
     ),
     "data": (
         ((1, 2, 70, 71), {"num_groups": 1, "data": "heavy"}),  # a large x̂: the exponential of an activation overflows
@@ -144,7 +159,7 @@ SERVING_GROUPS: tuple[Row, ...] = (  # from small to large
 # channels in one group and 1024 groups: so does a loop over either. Beyond 65,535 samples: a grid's second dimension.
 _BLOCKS = (
     *((1, 4, 128, 513, 2), (257, 4, 8, 8, 1), (2, 2048, 5, 9, 4), (1025, 96, 1, 1, 48), (1, 1, 362, 363, 1)),
-    *((2, 1536, 2, 3, 1), (1, 1280, 3, 2, 1280), (65537, 2, 1, 1, 1)),
+    *((1, 64, 64, 64, 8), (2, 1536, 2, 3, 1), (1, 1280, 3, 2, 1280), (65537, 2, 1, 1, 1)),
 )
 WIDE_GROUPS: tuple[Row, ...] = tuple(  # groups of many elements, many groups, many channels, many samples
     ((samples + more, channels, height, width), {"num_groups": groups})

@@ -10,6 +10,7 @@ from typing import Any
 Row = tuple[tuple[int, ...], dict[str, Any]]
 Topics = dict[str, tuple[Row, ...]]
 SUBNORMAL, LARGEST = "subnormal", "largest"  # a log2_scale that differs between types
+FAINT, STRONG = "faint", "strong"  # … and a dy_log2_scale: of gradients as far from 1 as a loss of a whole model gives
 # Scales of a quantized y: none; most values normal in every format; some saturate; nearly all saturate; subnormals;
 # nearly all zero; no power of two.
 OUTPUT_SCALES = (1.0, 100.0, 300.0, 1e6, 2.0**-6, 2.0**-14, 40.7)

@@ -1,6 +1,18 @@
 """The corner lines of LayerNorm and RMSNorm: each exercises what its comment says."""
 
-from verify_norm.cases.corner_lines import LARGEST, LAST, LOOSE, OWN, SEQUENCE, SLICE, SUBNORMAL, Row, Topics
+from verify_norm.cases.corner_lines import (
+    FAINT,
+    LARGEST,
+    LAST,
+    LOOSE,
+    OWN,
+    SEQUENCE,
+    SLICE,
+    STRONG,
+    SUBNORMAL,
+    Row,
+    Topics,
+)
 
 ROW_CORNERS: Topics = {
     "offsets": (  # a one-pass variance cancels; then long rows, in every type
@@ -95,6 +107,9 @@ ROW_CORNERS: Topics = {
         ((65, 900), {"batch": 256}),
         ((129, 5), {"dy_data": "zero_rows"}),  # masked tokens
         ((66, 30), {"dy_data": "zero_columns", "eps": 3e-8}),
+        ((128, 256), {}),  # whole tiles
+        ((256, 128), {}),
+        ((64, 512), {}),
     ),
     "values": (
         ((4, 30), {"special": "nan"}),
@@ -116,12 +131,14 @@ ROW_CORNERS: Topics = {
         ((3, 60), {"log2_scale": 11}),  # near fp16's overflow
         ((3, 24), {"log2_scale": LARGEST, "data": "alternating"}),  # squares that overflow
         ((3, 24), {"log2_scale": SUBNORMAL}),
-        ((3, 60), {"dy_log2_scale": 13}),  # gradients that overflow fp16
-        ((3, 60), {"dy_log2_scale": -20}),  # gradients among fp16's subnormals
+        ((3, 60), {"dy_log2_scale": STRONG}),  # gradients that overflow fp16, or are far beyond its largest number
+        ((3, 60), {"dy_log2_scale": FAINT}),  # gradients among fp16's subnormals, or far below
         ((3, 25), {"log2_scale": SUBNORMAL, "eps": 0.0}),  # the variance underflows
         ((3, 26), {"log2_scale": LARGEST, "data": "constant", "offset": 8.0}),  # sums that overflow
         ((3, 26), {"log2_scale": SUBNORMAL, "eps": 1e-12, "weight": False}),
         ((3, 25), {"log2_scale": LARGEST, "data": "alternating", "eps": 0.0}),
+        ((3, 61), {"dy_log2_scale": FAINT}),
+        ((3, 61), {"dy_log2_scale": STRONG}),
     ),
     "data": (
         ((2, 8192), {"data": "channel"}),  # x̂ up to 90: the massive activations of a large model
@@ -155,8 +172,17 @@ _SIDES: tuple[tuple[int, tuple[int, ...]], ...] = (
     *((16384, (3, 4, 5)), (1, (131072, 131073, 131074)), (65537, (2, 3, 4)), (8193, (17, 18, 19))),
     *((2, (65536, 28672, 12288)), (4100, (30, 31, 32)), (1030, (60, 61, 62))),  # lengths of models, among others
 )
+_WHOLE: tuple[tuple[Row, ...], ...] = (  # whole tiles, as a model has
+    (((512, 1024), {"weight_dtype": "float32"}), ((256, 768), {"weight_dtype": "float32"}), ((256, 1024), {})),
+    (((512, 2048), {}), ((256, 2048), {}), ((1024, 1024), {})),
+    (((2048, 512), {}), ((4096, 256), {}), ((65537, 64), {})),  # the last: the heads of many tokens
+)
 WIDE_ROWS: tuple[Row, ...] = (  # thresholds of rows, of lengths and of elements, in every type
-    *(((rows + more, lengths[more]), {}) for more in range(3) for rows, lengths in _SIDES),
+    *(
+        line
+        for more, whole in enumerate(_WHOLE)
+        for line in (*(((rows + more, lengths[more]), {}) for rows, lengths in _SIDES), *whole)
+    ),
     ((4097, 257), {}),  # more than 2^20 elements
 )
 CROWDED_ROWS: tuple[Row, ...] = tuple(  # enough programs to contend for a lock or a buffer, in every type

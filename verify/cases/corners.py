@@ -10,7 +10,7 @@ from verify_norm.cases import corner_channels as channels
 from verify_norm.cases import corner_groups as groups
 from verify_norm.cases import corner_rows as rows
 from verify_norm.cases import turns
-from verify_norm.cases.corner_lines import DROPOUTS, LARGEST, LONG, OUTPUT_SCALES, SUBNORMAL, Row, Topics
+from verify_norm.cases.corner_lines import DROPOUTS, FAINT, LARGEST, LONG, OUTPUT_SCALES, STRONG, SUBNORMAL, Row, Topics
 from verify_norm.core import ways
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.geometry import aliased, aliases, differentiable, needed, refusal
@@ -160,8 +160,15 @@ def _large(op: Op, gpu: bool) -> tuple[Row, ...]:
 
 
 def scaled(options: dict[str, Any], dtype: str) -> dict[str, Any]:
-    """Return the options with a named scale as a number: most values subnormal, or ±1 scaled to the largest number."""
-    form, scale = FORMATS[dtype], options.get("log2_scale", 0)
-    exponents = {SUBNORMAL: form.emin - 1, LARGEST: ceil(log2(form.largest))}
+    """Return the options with named scales as numbers.
+
+    Most values are subnormal, or ±1 scaled to the largest number; a gradient is far from 1, but not beyond the type.
+    """
+    form = FORMATS[dtype]
+    faint, strong = (-60, 60) if form.emin < -60 else (-20, 13)
+    exponents = {SUBNORMAL: form.emin - 1, LARGEST: ceil(log2(form.largest)), FAINT: faint, STRONG: strong}
+    scales = {
+        name: exponents.get(options.get(name, 0), options.get(name, 0)) for name in ("log2_scale", "dy_log2_scale")
+    }
     narrow = {"weight_dtype": "float32"} if "weight_dtype" in options and dtype != "float32" else {}
-    return options | narrow | {"log2_scale": exponents.get(scale, scale)}
+    return options | narrow | scales

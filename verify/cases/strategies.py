@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.internal.conjecture import providers
 
 from verify_norm.cases import axes, turns
-from verify_norm.cases.corner_lines import DROPOUTS, LONG, OUTPUT_SCALES
-from verify_norm.cases.corners import freezable
+from verify_norm.cases.corner_lines import DROPOUTS, FAINT, LONG, OUTPUT_SCALES, STRONG
+from verify_norm.cases.corners import freezable, scaled
 from verify_norm.core import geometry, ways
 from verify_norm.core.geometry import differentiable, refusal, size, specials, thawed
 from verify_norm.core.spec import COTANGENTS, FAMILIES, LAYOUTS, WEIGHTS, CaseSpec, Op, Tensor
@@ -39,6 +39,13 @@ _SCALES = {  # log2: none, small beside every eps, squares underflow, subnormals
     "float16": (0, 0, 0, 0, -8, -12, -15, -20, 11, 16),
     "float32": (0, 0, 0, 0, -20, -70, -127, -140, 60, 125, 128),
     "bfloat16": (0, 0, 0, 0, -20, -70, -127, -131, 60, 125, 128),
+}
+_DY_SCALES = {
+    dtype: (
+        *(0, 0, 0, -12, 10) * 3,
+        *(scaled({"dy_log2_scale": far}, dtype)["dy_log2_scale"] for far in (FAINT, STRONG)),
+    )
+    for dtype in _SCALES
 }
 # In one case of four a gradient has the layout of its tensor: kernels often take another path for it.
 _ALIKE = tuple(layout for layout in LAYOUTS if layout not in ("contiguous", "scalar"))
@@ -164,7 +171,7 @@ def specs(
         offset=draw(_among(_OFFSETS)),
         log2_scale=draw(_among(_SCALES[dtype])),
         dy_data=draw(_among(COTANGENTS[:1] * 12 + COTANGENTS)) if "dy" in names else "random",
-        dy_log2_scale=draw(_among((0, 0, 0, -12, 10))),
+        dy_log2_scale=draw(_among(_DY_SCALES[dtype])),
         weight=draw(_among((True, True, True, False))),
         weight_data=draw(_among(WEIGHTS[:1] * 6 + WEIGHTS)),
         bias="bias" not in names or draw(_among((True, True, True, False))),

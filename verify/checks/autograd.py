@@ -43,9 +43,10 @@ def autograd(run: Run) -> Iterator[Finding | NoData | Tried]:
 
     A case tries one way, and a small case all of them: two backwards over one graph, by `grad` and by `backward`;
     inputs or outputs overwritten between forward and backward; the gradients of each set of outputs; another forward
-    before the backward; saved tensors that come back in other memory; a sum that x and residual share; derivatives of
-    the gradients; forward mode (`jvp`). Where tensors are overwritten, and for derivatives and forward mode, a kernel
-    may raise instead (`save_for_backward`, `once_differentiable`). It may mark mean and rstd as not differentiable.
+    before the backward; saved tensors that come back in other memory; a sum that x and residual share, and the gradient
+    of one of them alone; derivatives of the gradients; forward mode (`jvp`). Where tensors are overwritten, and for
+    derivatives and forward mode, a kernel may raise instead (`save_for_backward`, `once_differentiable`). It may mark
+    mean and rstd as not differentiable.
     What differs in the usual way too is left to `determinism`.
     """
     offered = ways.offered(run.case.op, autograd=True)["autograd"]
@@ -167,7 +168,7 @@ def _interleaved(run: Run) -> Found:
 
 
 def _split(run: Run) -> Found:
-    """Yield what is wrong where the sum is not x alone, but exactly x + residual."""
+    """Yield what is wrong where the sum is exactly x + residual, not x alone, or where one of them needs a gradient."""
     rng = np.random.default_rng(run.case.spec.seed)
     parts = rng.choice((0.0, 0.5, 2.0), size=run.case.spec.shape)
 
@@ -180,6 +181,14 @@ def _split(run: Run) -> Found:
 
     other = asked(run, lambda graph, given: graph.gradients(graph.cotangents(given)), before)
     yield from beyond(run, other, ("where residual is 0", "where x and residual share the same sum"))
+    for summand in ("x", "residual") if "x" not in run.case.spec.frozen else ():
+
+        def ask(_: Graph, given: Mapping[str, Any], summand: str = summand) -> Any:
+            graph = graph_of(run, given, summand)
+            return graph.gradients(graph.cotangents(given))
+
+        words = ("where x and residual need a gradient", f"where of x and residual {summand} alone needs a gradient")
+        yield from beyond(run, asked(run, ask), words)
 
 
 WAYS: dict[str, Callable[[Run], Found]] = {

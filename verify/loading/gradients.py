@@ -50,11 +50,15 @@ class Graph:
         """
         by_leaf = dict(by_leaf)
         if self.op.dropout is None:
-            dx = by_leaf.get("x")
-            dresidual = by_leaf.pop("residual", dx)
-            if dx is not dresidual and (dx is None or dresidual is None or not same_values(dx, dresidual)):
+            found = [by_leaf.pop(name) for name in ("x", "residual") if name in by_leaf]
+            if len(found) == 2 and not _same(*found):
                 raise ValueError("the gradients of x and residual differ; both are that of their sum")
+            by_leaf |= {"x": found[0]} if found else {}
         return {t.name: None for t in self.op.outputs} | {f"d{n}": gradient for n, gradient in by_leaf.items()}
+
+
+def _same(one: Tensor | None, other: Tensor | None) -> bool:
+    return one is other or (one is not None and other is not None and same_values(one, other))
 
 
 def offered(op: Op, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,14 +75,18 @@ def offered(op: Op, given: Mapping[str, Any]) -> dict[str, Any]:
     return offer | {n: offer[n].clone() for n in ("running_mean", "running_var") if offer.get(n) is not None}
 
 
-def recorded(call: Call, op: Op, given: Mapping[str, Any], frozen: tuple[str, ...]) -> Graph:
-    """Return the graph of a forward pass at what the backward `op` is given; raises TypeError as `returned.named`."""
+def recorded(call: Call, op: Op, given: Mapping[str, Any], frozen: tuple[str, ...], alone: str = "") -> Graph:
+    """Return the graph of a forward pass at what the backward `op` is given; raises TypeError as `returned.named`.
+
+    `alone`, x or residual, is that of the two which needs a gradient.
+    """
     offer = offered(op, given)
     leaves, shared = {}, op.dropout is None  # one gradient of x and residual
     for n in dict.fromkeys(("x", "residual", *differentiable(op)[1:])):
         if offer.get(n) is not None:
             offer[n] = offer[n].detach()
-            if ("x" if n == "residual" and shared else n) not in frozen:
+            other = bool(alone) and n in ("x", "residual") and n != alone
+            if ("x" if n == "residual" and shared else n) not in frozen and not other:
                 leaves[n] = offer[n] = offer[n].requires_grad_()
     with torch.enable_grad():
         outputs = named(call(offer), forward_of(op))

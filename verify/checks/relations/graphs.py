@@ -14,11 +14,11 @@ from verify_norm.loading.gradients import Graph
 Asked = Callable[[Graph, Mapping[str, Any]], Any]  # from a graph and what the backward is given to its outputs
 
 
-def graph_of(run: Run, given: Mapping[str, Any]) -> Graph:
-    """Return the graph of the kernel's forward at what its backward is given."""
+def graph_of(run: Run, given: Mapping[str, Any], alone: str = "") -> Graph:
+    """Return the graph of the kernel's forward at what its backward is given; `alone` is as of `gradients.recorded`."""
     assert run.kernel.forward_run is not None
     call = partial(make.call, run.kernel.forward_run)
-    return gradients.recorded(call, run.case.op, given, run.case.spec.frozen)
+    return gradients.recorded(call, run.case.op, given, run.case.spec.frozen, alone)
 
 
 def asked(run: Run, ask: Asked, before: Callable[[Mapping[str, Any]], Any] = dict, **changed: Any) -> Run:
