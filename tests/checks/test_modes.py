@@ -3,7 +3,7 @@
 import sys
 import threading
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ from verify_norm.core import ways
 from verify_norm.core.finding import Finding, NoData
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Output
-from verify_norm.core.spec import Contract, Kernel
+from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.core.ways import COMPILED
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.loading.registry import load, load_directions, ready
@@ -311,6 +311,50 @@ def test_a_case_that_names_no_mode_tries_all_and_one_of_quick_modes_all_but_capt
 def test_what_torch_does_not_let_out_of_vmap_is_refused(name):
     for way in BATCHED:
         assert said(ready(ZOO[name].kernel), way) == {}
+
+
+@dataclass(frozen=True)
+class Out:
+    y: torch.Tensor
+    mean: torch.Tensor
+    rstd: torch.Tensor
+
+
+@pytest.mark.parametrize("way", BATCHED)
+def test_outputs_in_a_dataclass_come_out_of_vmap(way):
+    assert (
+        said(lambda x, weight, bias, eps, normalized_shape: Out(*right(x, weight, bias, eps, normalized_shape)), way)
+        == {}
+    )
+
+
+class Evaluated(torch.nn.Module):
+    """BatchNorm in evaluation, in plain operations."""
+
+    def __init__(self, num_features, eps=1e-5, momentum=0.1):
+        super().__init__()
+        self.weight, self.bias = (
+            torch.nn.Parameter(torch.ones(num_features)),
+            torch.nn.Parameter(torch.zeros(num_features)),
+        )
+        self.register_buffer("running_mean", torch.zeros(num_features))
+        self.register_buffer("running_var", torch.ones(num_features))
+        self.eps, self.momentum = eps, momentum
+
+    def forward(self, x):
+        assert not self.training
+        per_channel = (-1, *[1] * (x.dim() - 2))
+        mean, var, weight, bias = (
+            t.reshape(per_channel) for t in (self.running_mean, self.running_var, self.weight, self.bias)
+        )
+        return (x - mean) * torch.rsqrt(var + self.eps) * weight + bias
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 4)])
+def test_gradients_of_a_sample_have_nothing_of_another_one(shape):
+    """The variance of the other sample is positive too."""
+    *_, kernel = load_directions(Evaluated, "batchnorm_bwd")
+    assert said(kernel, BATCHED[1], CaseSpec(shape, "float32", training=False)) in ({}, None)
 
 
 def test_sums_by_a_matrix_product_are_as_good_as_autocast_lets_them():

@@ -34,6 +34,22 @@ def test_torchs_own_functions_pass_in_both_directions(target, spec):
     assert set().union(*found.values()) == set(), found
 
 
+def rmsnorm(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
+    return (x.double() * torch.rsqrt(x.double().square().mean(-1, keepdim=True) + eps) * weight.double()).to(x.dtype)
+
+
+def twice_rmsnorm(x: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
+    return (x.double() * torch.rsqrt(x.double().square().mean(-1, keepdim=True) + eps) * weight.double() * 2).to(
+        x.dtype
+    )
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
+def test_a_function_in_torchscript_has_the_arguments_of_its_schema():
+    assert set().union(*both(torch.jit.script(rmsnorm), ROWS, "rmsnorm").values()) == set()
+    assert ("accuracy", "y") in both(torch.jit.script(twice_rmsnorm), ROWS, "rmsnorm")["rmsnorm_fwd"]
+
+
 def test_a_gradient_that_autograd_hands_through_is_no_fault():
     """Of what is added to a row of rank 1, torch gives dy itself as the gradient."""
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
+import torch
+
 from verify_norm.core.errors import UsageError
 from verify_norm.core.ranges import out_of_range
 from verify_norm.core.spec import Contract, Op
@@ -196,11 +198,19 @@ class Binding:
 
 
 def signature(function: Any, name: str) -> list[inspect.Parameter]:
-    """Return the function's parameters; raises UsageError if Python does not know them."""
+    """Return the function's parameters; raises UsageError if neither Python nor torch.jit knows them."""
+    if isinstance(function, torch.jit.ScriptFunction):
+        return [_parameter(argument) for argument in function.schema.arguments]
     try:
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:
         raise UsageError(f"{name} has no signature to bind arguments by: {error}") from error
+
+
+def _parameter(argument: Any) -> inspect.Parameter:
+    """Return the parameter that an argument of a schema is."""
+    default = argument.default_value if argument.has_default_value() else inspect.Parameter.empty
+    return inspect.Parameter(argument.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=default)
 
 
 def bind(

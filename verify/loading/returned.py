@@ -38,8 +38,7 @@ def by_name(returned: Any, op: Op) -> dict[str, Any] | str:
     dataclass are by name where all are outputs, else in order.
     """
     names = [tensor.name for tensor in op.outputs]
-    if is_dataclass(returned) and not isinstance(returned, (type, Mapping)):
-        own = {field.name: getattr(returned, field.name) for field in fields(returned)}
+    if own := fields_of(returned):
         returned = own if own.keys() <= set(names) else tuple(own.values())
     if isinstance(returned, Mapping):
         unknown = [name for name in returned if name not in names]
@@ -60,6 +59,13 @@ def by_name(returned: Any, op: Op) -> dict[str, Any] | str:
     if op.forward is None:
         found = {name: value for name, value in found.items() if value is not None or name == names[0]}
     return found
+
+
+def fields_of(returned: Any) -> dict[str, Any] | None:
+    """Return the fields of a dataclass by name; None for anything else, also for a mapping that is one."""
+    if not is_dataclass(returned) or isinstance(returned, (type, Mapping)):
+        return None
+    return {field.name: getattr(returned, field.name) for field in fields(returned)}
 
 
 def readable(found: Mapping[str, Any]) -> dict[str, Any] | str:

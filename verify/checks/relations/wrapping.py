@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from copy import copy
 from functools import wraps
 from typing import Any
 
@@ -11,10 +12,11 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from verify_norm.cases import placement
 from verify_norm.core.errors import one_line
-from verify_norm.loading.returned import RefusedError
+from verify_norm.loading.returned import RefusedError, fields_of
 from verify_norm.running.captures import Function
 
 DATA = frozenset(("x", "residual", "residual_out", "mask", "dy", "dresidual_out"))
+POSITIVE = ("running_var",)
 ALIGNED = 16  # bytes of a vector load
 
 
@@ -59,26 +61,40 @@ def of_modules(function: Function, how: Callable[[], AbstractContextManager[list
 def batched(function: Function, *, every: bool) -> Function:
     """Return the function under torch.func.vmap, of a batch whose last sample is the call's; what fails is refused.
 
-    The data have a batch in their first dimension, or every tensor in its last one. Other samples have other values.
+    The data have a batch in their first dimension, or every tensor in its last one. Other samples have other values,
+    which need no gradient: what is 0/0 there would be in that of the call's.
     """
 
     @wraps(function)
     def run(**given: Any) -> Any:
         names = [n for n, t in given.items() if isinstance(t, torch.Tensor) and (every or n in DATA)]
         places = tuple(given[n].dim() if every else 0 for n in names)
-        stacks = [torch.stack((1 - 2 * given[n], given[n]), place) for n, place in zip(names, places, strict=True)]
+        others = [(2 * given[n] if n in POSITIVE else 1 - 2 * given[n]).detach() for n in names]
+        pairs = zip(others, names, places, strict=True)
         form: list[Any] = []
 
         def one(*tensors: torch.Tensor) -> list[torch.Tensor]:
-            leaves, spec = tree_flatten(function(**{**given, **dict(zip(names, tensors, strict=True))}))
-            form[:] = [spec, [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]]
+            returned = function(**{**given, **dict(zip(names, tensors, strict=True))})
+            leaves, spec = tree_flatten(fields_of(returned) or returned)
+            form[:] = [returned, spec, [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]]
             return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
+        stacks = [torch.stack((other, given[n]), place) for other, n, place in pairs]
         results = iter(torch.func.vmap(one, in_dims=places)(*stacks))
-        spec, leaves = form
-        return tree_unflatten([next(results)[-1] if leaf is None else leaf for leaf in leaves], spec)
+        returned, spec, leaves = form
+        return _like(returned, tree_unflatten([next(results)[-1] if leaf is None else leaf for leaf in leaves], spec))
 
     return refusing(run)
+
+
+def _like(returned: Any, parts: Any) -> Any:
+    """Return the parts as what was returned, which torch cannot put together if it is a dataclass."""
+    if fields_of(returned) is None:
+        return parts
+    made = copy(returned)
+    for name, part in parts.items():
+        object.__setattr__(made, name, part)  # it may be frozen
+    return made
 
 
 def refusing(function: Function) -> Function:
