@@ -261,6 +261,25 @@ def test_a_backward_that_refuses_a_second_one_passes():
     assert said(Polite, "again") == {}
 
 
+def test_a_backward_that_has_lost_what_it_saved_is_no_refusal():
+    class Released(Once):
+        @staticmethod
+        def forward(ctx, x, weight, eps):
+            y = Once.forward(ctx, x, weight, eps)
+            ctx.x, *ctx.others = ctx.to_save
+            return y
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx, dy):
+            x, ctx.x = ctx.x, ctx.x.new_empty(0)
+            if x.shape != dy.shape:
+                raise RuntimeError(f"shape mismatch: x {tuple(x.shape)}, dy {tuple(dy.shape)}")
+            return *gradients(dy, x, *ctx.others), None
+
+    assert "shape mismatch" in said(Released, "again")[None]
+
+
 def kept(what):
     """RMSNorm that keeps one tensor past torch's count of versions."""
 
@@ -562,6 +581,14 @@ def test_a_fused_addition_asked_for_the_gradient_of_one_summand(summand):
     found = said(Gated, "split", op="add_rmsnorm")
     assert f"of x and residual {summand} alone needs a gradient" in found["dx"]
     assert said(fused(), "split", op="add_rmsnorm") == {}
+
+
+@pytest.mark.parametrize("change", [{"alias": "residual_out:dresidual_out"}, {"alias": "residual_out:dy"}])
+def test_a_cotangent_that_is_the_sum_is_no_saved_tensor(change):
+    """Where the sum is overwritten, what is asked for would be too."""
+    spec = replace(SPEC, **change)
+    assert said(fused(), "data", spec, op="add_rmsnorm") in ({}, None)
+    assert said(fused("x"), "data", replace(spec, alias="", special=None), op="add_rmsnorm") == {}
 
 
 def test_a_fused_addition_whose_y_has_no_cotangent():

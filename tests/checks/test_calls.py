@@ -433,6 +433,18 @@ class ConvertedForEvaluation(Held):
         return self.weight if self.training else Converted.held(self)
 
 
+class ConvertedOfEvaluation(ConvertedForEvaluation):
+    """It converts its weight anew in each evaluation, and keeps that for the training that follows."""
+
+    def train(self, mode=True):
+        return torch.nn.Module.train(self, mode)
+
+    def held(self):
+        if not self.training:
+            self.kept = None if self.weight is None else self.weight.detach().clone()
+        return self.weight if self.kept is None else self.kept
+
+
 class Grown(Held):
     """It copies x into a buffer, grown where x is larger; `wrong`: and leaves the rest of it to be read as x."""
 
@@ -507,6 +519,7 @@ def of(module, op="layernorm_fwd"):
         (ConvertedUntilLoaded, "parameters", False, "written in place"),
         (ConvertedAnew, "parameters", False, "written through .data"),
         (ConvertedInInference, "parameters", True, "written in place"),
+        (ConvertedOfEvaluation, "parameters", False, "between both the module is evaluated"),
         (Grown, "between", False, "after a call of ("),
         (Grown, "values", False, "all tensors"),
         (Typed, "between", False, "float32 alone"),

@@ -4,6 +4,7 @@ import sys
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -311,6 +312,35 @@ def test_a_case_that_names_no_mode_tries_all_and_one_of_quick_modes_all_but_capt
 def test_what_torch_does_not_let_out_of_vmap_is_refused(name):
     for way in BATCHED:
         assert said(ready(ZOO[name].kernel), way) == {}
+
+
+@pytest.mark.parametrize(
+    ("way", "said_so"),
+    [("under torch.no_grad()", "requires_grad"), ("with deterministic algorithms", "_deterministic")],
+)
+def test_a_mistake_in_python_is_no_refusal(way, said_so):
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        if not torch.is_grad_enabled():
+            requires_grad  # noqa: B018, F821
+        if torch.are_deterministic_algorithms_enabled():
+            wrong_where(_deterministic=True)
+        return right(x, weight, bias, eps, normalized_shape)
+
+    assert said_so in said(layernorm_fwd, way)[None]
+
+
+@pytest.mark.parametrize(
+    "way", ["where x alone requires a gradient", "under torch.no_grad() where all inputs require a gradient"]
+)
+def test_running_statistics_that_move_twice_where_x_requires_a_gradient(way):
+    def batchnorm(x, weight, bias, running_mean, running_var, training, momentum, eps, *, times=1):
+        for _ in range(1 + (times - 1) * x.requires_grad):
+            y = torch.nn.functional.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
+        return y
+
+    spec = CaseSpec((4, 3, 5))
+    assert said(batchnorm, way, spec, "batchnorm_fwd") == {}
+    assert set(said(partial(batchnorm, times=2), way, spec, "batchnorm_fwd")) == {"running_mean", "running_var"}
 
 
 @dataclass(frozen=True)

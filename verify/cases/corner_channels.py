@@ -31,6 +31,7 @@ CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with ru
         ((1, 3, 7), {}),  # one sample: InstanceNorm's statistics
         ((2, 3, 2, 2, 5), {"weight_data": "wide"}),  # rank 5
         ((2, 3, 0), {}),  # no spatial positions
+        ((1, 4, 80, 64), LAST),  # positions of a model
     ),
     "layouts of x": (
         ((2, 10, 4, 4), {"x_layout": "channels_last"}),

@@ -34,6 +34,7 @@ GROUP_CORNERS: Topics = {
         ((1, 1, 1), {"num_groups": 1}),  # one element
         ((2, 4, 2), {"num_groups": 4}),  # two elements a channel
         ((1, 16, 64, 64), {"num_groups": 2}),  # channels and positions of a model
+        ((1, 8, 80, 64), {"num_groups": 2, **LAST}),
     ),
     "layouts of x": (
         ((2, 4, 8, 8), {"num_groups": 4, "x_layout": "row_strided"}),

@@ -174,8 +174,8 @@ _SIDES: tuple[tuple[int, tuple[int, ...]], ...] = (
 )
 _WHOLE: tuple[tuple[Row, ...], ...] = (  # whole tiles, as a model has
     (((512, 1024), {"weight_dtype": "float32"}), ((256, 768), {"weight_dtype": "float32"}), ((256, 1024), {})),
-    (((512, 2048), {}), ((256, 2048), {}), ((1024, 1024), {})),
-    (((2048, 512), {}), ((4096, 256), {}), ((65537, 64), {})),  # the last: the heads of many tokens
+    (((512, 2048), {}), ((256, 2048), {}), ((65537, 64), {})),  # the last: the heads of many tokens
+    (((2048, 512), {}), ((4096, 256), {}), ((1024, 1024), {})),
 )
 WIDE_ROWS: tuple[Row, ...] = (  # thresholds of rows, of lengths and of elements, in every type
     *(

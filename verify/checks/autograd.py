@@ -1,5 +1,6 @@
 """Autograd: what torch promises of a differentiable function, however its gradients are asked for."""
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -24,6 +25,8 @@ from verify_norm.loading import modules
 from verify_norm.loading.gradients import Graph
 
 Found = Iterator[Difference | NoData]
+# What torch says where it refuses a second backward, and what a kernel may say.
+REFUSED = re.compile(r"second time|\b(once|twice)\b|retain_graph|unpacked|checkpoint|inplace operation", re.IGNORECASE)
 
 
 def _looks(run: Run) -> bool:
@@ -87,8 +90,8 @@ def _again(run: Run) -> Found:
         (partial(accumulated, zeros=True), "in .grad, zero before torch.autograd.backward"),
     ):
         other = asked(run, ask)
-        if other.problem is not None and other.problem.startswith("RuntimeError"):
-            continue  # as torch refuses a second backward
+        if other.problem is not None and REFUSED.search(other.problem):
+            continue
         found = list(beyond(run, other, ("as usual", words)))
         if found:
             yield from found
@@ -115,14 +118,12 @@ def _data_overwritten(run: Run) -> Found:
 
 def _overwritten(run: Run, names: tuple[str, ...]) -> Found:
     """Yield what is wrong where a tensor is overwritten between forward and backward, and torch does not raise."""
-    asked_of_x = "dy" in run.case.spec.alias.split(":")  # x is dy, which is not saved: the caller changes what it asks
     for name in names:
-        if asked_of_x and name in ("x", "residual"):
-            continue
 
         def ask(graph: Graph, given: Mapping[str, Any], name: str = name) -> Any:
-            tensor = {**graph.outputs, **graph.inputs}.get(name)
-            if tensor is not None:
+            tensor = {**graph.inputs, **graph.outputs}.get(name)
+            asks = {cotangent.untyped_storage().data_ptr() for cotangent in graph.cotangents(given).values()}
+            if tensor is not None and tensor.untyped_storage().data_ptr() not in asks:  # else they would change
                 with torch.no_grad():
                     placement.overwrite(tensor, 1 - 2 * tensor)
             return graph.gradients(graph.cotangents(given))

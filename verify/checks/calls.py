@@ -98,9 +98,10 @@ class _Held:
     run: Run
     instance: modules.Instance = field(default_factory=modules.Instance)
 
-    def __call__(self, case: Case) -> Run:
+    def __call__(self, case: Case, *, evaluating: bool = False) -> Run:
         assert self.run.kernel.run is not None
         serving = self.instance.serving(self.run.kernel.run)
+        serving = modules.evaluating()(serving) if evaluating else serving
         return once_more(self.run)(replace(self.run.kernel, run=serving), case)
 
 
@@ -170,12 +171,20 @@ def _parameters(run: Run, other: Exact) -> Iterator[Difference]:
         yield from found
         if found or not held.instance.modules:
             return
+    if run.case.op.view != "channels":  # BatchNorm evaluates something else
+        for one in _overwritten(_Held(run), mine or other, names, evaluating=True):
+            yield replace(one, words=f"{one.words}; between both the module is evaluated, and trained again")
 
 
-def _overwritten(held: _Held, changed: Exact, which: str) -> Iterator[Difference]:
-    """Yield what differs where the tensors of a call get new values before the next call takes them."""
+def _overwritten(held: _Held, changed: Exact, which: str, *, evaluating: bool = False) -> Iterator[Difference]:
+    """Yield what differs where the tensors of a call get new values before the next call takes them.
+
+    With `evaluating`, a module evaluates the first values before they change, as in a validation between two epochs.
+    """
     before = _built(held.run, {})
     held(before)
+    if evaluating:
+        held(before, evaluating=True)
     again = held(_placed(before, _built(held.run, changed)))
     words = ("with these values in new tensors", f"where {which} of the call before hold them now")
     yield from differences(_alone(held.run, changed), again, words)

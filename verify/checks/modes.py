@@ -27,8 +27,12 @@ from verify_norm.running.captures import Function
 NARROW = "bfloat16"  # what autocast may round to
 SOFT = 4  # half ulps of NARROW that four factors of an element may be off by: x, weight, a sum of squares and its root
 # What torch and kernels say where they cannot run in a mode: numpy() on a leaf, autograd under no_grad, no backward; a
-# tensor that a class of the kernel's, or the graph of its backward, holds beyond vmap.
-DECLINED = re.compile(r"grad|detach|leaf variable|inference mode|deterministic|being vmapped", re.IGNORECASE)
+# tensor that a class of the kernel's, or the graph of its backward, holds beyond vmap. A mistake in Python is none.
+DECLINED = re.compile(
+    r"(?!(Name|UnboundLocal|Attribute|Type|Key|Index|ZeroDivision|Import|ModuleNotFound)Error\b)"
+    r".*(grad|detach|leaf variable|inference mode|deterministic|being vmapped)",
+    re.IGNORECASE | re.DOTALL,
+)
 THREADS = 3  # of torch, as `ways.THREADED` says: more than a search uses, and no power of two
 
 
@@ -115,7 +119,7 @@ def _differing(run: Run, mode: Mode) -> Iterator[Difference | Tried]:
     there = replace(run, kernel=_promising(in_mode(mode, run), mode))
     again = partial(rerun, there, within=within, truth=cast or bounded, whole=True)
     other = again()
-    if other.refused or (not cast and DECLINED.search(other.problem or "")):
+    if other.refused or (not cast and DECLINED.match(other.problem or "")):
         if mode in REFUSABLE:
             yield Tried(f"{mode.words} (refused)")
         return

@@ -102,9 +102,7 @@ def offered(op: Op, *, autograd: bool = False, gpu: bool = False) -> dict[str, t
     """Return the ways for cases of an operator, by field, on a GPU or a CPU; `autograd`: torch makes its gradients."""
     own_backward, channels = op.forward is not None and not autograd, op.view == "channels"
     state = any(tensor.role == "state" for tensor in op.inputs)
-    no_leaves = (
-        state or op.forward is not None
-    )  # a backward is called where nothing is recorded; no leaf is overwritten
+    no_leaves = op.forward is not None  # a backward is called where nothing is recorded
     without = dict.fromkeys(WAYS["autograd"], not autograd) | {
         NO_GRAD: autograd,
         INFERENCE: autograd,

@@ -200,7 +200,8 @@ class Binding:
 def signature(function: Any, name: str) -> list[inspect.Parameter]:
     """Return the function's parameters; raises UsageError if neither Python nor torch.jit knows them."""
     if isinstance(function, torch.jit.ScriptFunction):
-        return [_parameter(argument) for argument in function.schema.arguments]
+        schema: Any = function.schema
+        return [_parameter(argument) for argument in schema.arguments]
     try:
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:
