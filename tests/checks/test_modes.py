@@ -22,7 +22,7 @@ from verify_norm.core.ops import OPS
 from verify_norm.core.run import Output
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.core.ways import COMPILED
-from verify_norm.kernels.zoo import ZOO
+from verify_norm.kernels.zoo import ZOO, groupnorm
 from verify_norm.loading.registry import load, load_directions, ready
 from verify_norm.running.execute import execute
 
@@ -340,6 +340,7 @@ def test_running_statistics_that_move_twice_where_x_requires_a_gradient(way):
 
     spec = CaseSpec((4, 3, 5))
     assert said(batchnorm, way, spec, "batchnorm_fwd") == {}
+    assert said(groupnorm.batchnorm, way, spec, "batchnorm_fwd") == {}  # it records how it moves them
     assert set(said(partial(batchnorm, times=2), way, spec, "batchnorm_fwd")) == {"running_mean", "running_var"}
 
 

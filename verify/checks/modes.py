@@ -132,7 +132,10 @@ def _differing(run: Run, mode: Mode) -> Iterator[Difference | Tried]:
         yield Difference(damage.output, f"{mode.words} it writes to {name}: {damage.count} bytes are changed")
     if mode in BARE:  # torch itself changes the process
         return
-    new = [word for word in other.effects if word not in run.effects and word.partition(" ")[0] not in damaged]
+    # A forward alone may record how it moves the running statistics: they are right, and no backward asks for more.
+    recorded = {f"{tensor.name}.requires_grad" for tensor in run.case.op.inputs if tensor.role == "state"}
+    known = recorded.union(damaged)
+    new = [word for word in other.effects if word not in run.effects and word.partition(" ")[0] not in known]
     for effect in lasting(new, again):
         yield Difference(None, f"{mode.words} {effect}; a call must leave it as it was")
 
