@@ -220,3 +220,17 @@ def test_batchnorms_corners_are_in_training_and_in_evaluation():
     assert {spec for spec in training if spec.running} < fixed
     assert {spec.shape for spec in fixed - training} == {(1, 3, 1)}  # one value a channel
     assert {spec.momentum for spec in table} >= {0.0, 1e-3, 0.1, 1.0}
+
+
+@pytest.mark.parametrize("op", [op for op in OPS.values() if op.forward], ids=lambda op: op.name)
+def test_gradients_are_far_from_one_in_a_wide_type(op):
+    """A kernel may take rows of small gradients for masked ones, or clamp large ones to float16's largest number."""
+    scales = {spec.dy_log2_scale for spec in corners.corners(op, DTYPES)}
+    assert {-60, 60} <= scales
+
+
+def test_whole_tiles_are_among_the_first_large_cases_in_every_type():
+    table = corners.wide(OPS["layernorm_bwd"], DTYPES)[:20]
+    tiles = [spec for spec in table if spec.shape[0] % 256 == 0 == spec.shape[1] % 256]
+    assert {spec.dtype for spec in tiles} == set(DTYPES)
+    assert any(spec.weight_dtype == "float32" != spec.dtype for spec in tiles)
