@@ -587,7 +587,7 @@ def test_a_fused_addition_asked_for_the_gradient_of_one_summand(summand):
 def test_a_cotangent_that_is_the_sum_is_no_saved_tensor(change):
     """Where the sum is overwritten, what is asked for would be too."""
     spec = replace(SPEC, **change)
-    assert said(fused(), "data", spec, op="add_rmsnorm") in ({}, None)
+    assert said(fused(), "data", spec, op="add_rmsnorm") == {}
     assert said(fused("x"), "data", replace(spec, alias="", special=None), op="add_rmsnorm") == {}
 
 

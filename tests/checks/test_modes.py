@@ -353,10 +353,10 @@ class Out:
 
 @pytest.mark.parametrize("way", BATCHED)
 def test_outputs_in_a_dataclass_come_out_of_vmap(way):
-    assert (
-        said(lambda x, weight, bias, eps, normalized_shape: Out(*right(x, weight, bias, eps, normalized_shape)), way)
-        == {}
-    )
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        return Out(*right(x, weight, bias, eps, normalized_shape))
+
+    assert said(layernorm_fwd, way) == {}
 
 
 class Evaluated(torch.nn.Module):
@@ -383,9 +383,9 @@ class Evaluated(torch.nn.Module):
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 4)])
 def test_gradients_of_a_sample_have_nothing_of_another_one(shape):
-    """The variance of the other sample is positive too."""
+    """The variance of the other sample is negative."""
     *_, kernel = load_directions(Evaluated, "batchnorm_bwd")
-    assert said(kernel, BATCHED[1], CaseSpec(shape, "float32", training=False)) in ({}, None)
+    assert said(kernel, BATCHED[1], CaseSpec(shape, "float32", training=False)) == {}
 
 
 def test_sums_by_a_matrix_product_are_as_good_as_autocast_lets_them():

@@ -10,7 +10,7 @@ from typing import Any, get_args, get_type_hints
 
 from verify_norm.cases import placement, turns
 from verify_norm.cases.corner_lines import DROPOUTS, FAINT, LARGEST, LONG, OUTPUT_SCALES, STRONG, SUBNORMAL
-from verify_norm.cases.corners import freezable, scaled
+from verify_norm.cases.corners import exponent, freezable
 from verify_norm.cases.sizes import Classes, classes, instances, sizes
 from verify_norm.core import ways
 from verify_norm.core.dtypes import FORMATS
@@ -25,7 +25,13 @@ EPS = Classes(
 OFFSET = Classes("|offset|", (0.0, 10.0, 100.0), ((0.0,), (1.0, -10.0), (100.0, -100.0), (1e4, -1e3)))
 MOMENTUM = Classes("momentum", (0.0, 0.99), ((0.0,), (0.1, 1e-3, 0.5), (1.0,)))
 SCALES = {"usual x": 0, "small x": -8, "subnormal x": SUBNORMAL, "large x": 7, "largest x": LARGEST}
-DY_SCALES = {"usual dy": 0, "small dy": -12, "faint dy": FAINT, "large dy": 10, "strong dy": STRONG}
+DY_SCALES: dict[str, int | str] = {
+    "usual dy": 0,
+    "small dy": -12,
+    "faint dy": FAINT,
+    "large dy": 10,
+    "strong dy": STRONG,
+}
 MODULATIONS = get_args(get_type_hints(CaseSpec)["modulation"])
 WEIGHT_TYPES = ("float32", "float16", "bfloat16")
 UNTRACKED = "training without running statistics"
@@ -215,9 +221,9 @@ def _scale(spec: CaseSpec) -> str:
 
 
 @cache
-def _dy_scale(dtype: str, exponent: int) -> str:
-    named = {name: scaled({"dy_log2_scale": value}, dtype)["dy_log2_scale"] for name, value in DY_SCALES.items()}
-    return min(named, key=lambda name: abs(named[name] - exponent))
+def _dy_scale(dtype: str, log2_scale: int) -> str:
+    named = {name: exponent(value, dtype) for name, value in DY_SCALES.items()}
+    return min(named, key=lambda name: abs(named[name] - log2_scale))
 
 
 def _memory(op: Op) -> list[Axis]:

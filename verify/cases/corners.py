@@ -159,16 +159,20 @@ def _large(op: Op, gpu: bool) -> tuple[Row, ...]:
     return (*groups.SERVING_GROUPS, *(groups.GPU_GROUP_CORNERS if gpu else ())) if op.view == "groups" else ()
 
 
-def scaled(options: dict[str, Any], dtype: str) -> dict[str, Any]:
-    """Return the options with named scales as numbers.
+def exponent(scale: int | str, dtype: str) -> int:
+    """Return a scale, perhaps a named one, as an exponent of 2 in a type.
 
     Most values are subnormal, or ±1 scaled to the largest number; a gradient is far from 1, but not beyond the type.
     """
+    if isinstance(scale, int):
+        return scale
     form = FORMATS[dtype]
     faint, strong = (-60, 60) if form.emin < -60 else (-20, 13)
-    exponents = {SUBNORMAL: form.emin - 1, LARGEST: ceil(log2(form.largest)), FAINT: faint, STRONG: strong}
-    scales = {
-        name: exponents.get(options.get(name, 0), options.get(name, 0)) for name in ("log2_scale", "dy_log2_scale")
-    }
+    return {SUBNORMAL: form.emin - 1, LARGEST: ceil(log2(form.largest)), FAINT: faint, STRONG: strong}[scale]
+
+
+def scaled(options: dict[str, Any], dtype: str) -> dict[str, Any]:
+    """Return the options with named scales as exponents."""
+    scales = {name: exponent(options.get(name, 0), dtype) for name in ("log2_scale", "dy_log2_scale")}
     narrow = {"weight_dtype": "float32"} if "weight_dtype" in options and dtype != "float32" else {}
     return options | narrow | scales

@@ -16,7 +16,7 @@ from hypothesis.internal.conjecture import providers
 
 from verify_norm.cases import axes, turns
 from verify_norm.cases.corner_lines import DROPOUTS, FAINT, LONG, OUTPUT_SCALES, STRONG
-from verify_norm.cases.corners import freezable, scaled
+from verify_norm.cases.corners import exponent, freezable
 from verify_norm.core import geometry, ways
 from verify_norm.core.geometry import differentiable, refusal, size, specials, thawed
 from verify_norm.core.spec import COTANGENTS, FAMILIES, LAYOUTS, WEIGHTS, CaseSpec, Op, Tensor
@@ -40,13 +40,7 @@ _SCALES = {  # log2: none, small beside every eps, squares underflow, subnormals
     "float32": (0, 0, 0, 0, -20, -70, -127, -140, 60, 125, 128),
     "bfloat16": (0, 0, 0, 0, -20, -70, -127, -131, 60, 125, 128),
 }
-_DY_SCALES = {
-    dtype: (
-        *(0, 0, 0, -12, 10) * 3,
-        *(scaled({"dy_log2_scale": far}, dtype)["dy_log2_scale"] for far in (FAINT, STRONG)),
-    )
-    for dtype in _SCALES
-}
+_DY_SCALES = {dtype: (*(0, 0, 0, -12, 10) * 3, exponent(FAINT, dtype), exponent(STRONG, dtype)) for dtype in _SCALES}
 # In one case of four a gradient has the layout of its tensor: kernels often take another path for it.
 _ALIKE = tuple(layout for layout in LAYOUTS if layout not in ("contiguous", "scalar"))
 _WEIGHT_TYPES = {"float32": (None,) * 6 + ("float16", "bfloat16")}  # of an x of this type

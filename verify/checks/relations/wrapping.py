@@ -16,7 +16,6 @@ from verify_norm.loading.returned import RefusedError, fields_of
 from verify_norm.running.captures import Function
 
 DATA = frozenset(("x", "residual", "residual_out", "mask", "dy", "dresidual_out"))
-POSITIVE = ("running_var",)
 ALIGNED = 16  # bytes of a vector load
 
 
@@ -62,15 +61,14 @@ def batched(function: Function, *, every: bool) -> Function:
     """Return the function under torch.func.vmap, of a batch whose last sample is the call's; what fails is refused.
 
     The data have a batch in their first dimension, or every tensor in its last one. Other samples have other values,
-    which need no gradient: what is 0/0 there would be in that of the call's.
+    which need no gradient: NaN there, as of a negative variance, would be in that of the call's sample.
     """
 
     @wraps(function)
     def run(**given: Any) -> Any:
         names = [n for n, t in given.items() if isinstance(t, torch.Tensor) and (every or n in DATA)]
         places = tuple(given[n].dim() if every else 0 for n in names)
-        others = [(2 * given[n] if n in POSITIVE else 1 - 2 * given[n]).detach() for n in names]
-        pairs = zip(others, names, places, strict=True)
+        others = [(1 - 2 * given[n]).detach() for n in names]
         form: list[Any] = []
 
         def one(*tensors: torch.Tensor) -> list[torch.Tensor]:
@@ -79,7 +77,7 @@ def batched(function: Function, *, every: bool) -> Function:
             form[:] = [returned, spec, [None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]]
             return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
-        stacks = [torch.stack((other, given[n]), place) for other, n, place in pairs]
+        stacks = [torch.stack((o, given[n]), place) for o, n, place in zip(others, names, places, strict=True)]
         results = iter(torch.func.vmap(one, in_dims=places)(*stacks))
         returned, spec, leaves = form
         return _like(returned, tree_unflatten([next(results)[-1] if leaf is None else leaf for leaf in leaves], spec))
