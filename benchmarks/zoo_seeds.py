@@ -1,6 +1,6 @@
 """Count the false alarms on the right kernels of the zoo, with several seeds.
 
-    python benchmarks/zoo_seeds.py [--seeds 10] [--first 0] [--examples 60] [--jobs 2] [--together] [--out FILE]
+    python benchmarks/zoo_seeds.py [--seeds 10] [--first 0] [--examples 60] [--jobs 2] [--together] [--only H08*,U32*] [--out FILE]
 
 Seed 0 runs the corner table and `--examples` covering cases, which are the same for every seed; the others run
 `--examples` random cases. The time limits are so wide that a loaded machine runs as many cases as an idle one. Several
@@ -14,6 +14,7 @@ import json
 import os
 import sys
 from dataclasses import asdict
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed; 0 alone has the corner table")
     parser.add_argument("--examples", type=int, default=60)
     parser.add_argument("--jobs", type=int, default=0, help="kernels at a time; 0: one for each core")
+    parser.add_argument("--only", default="*", help="patterns of kernels, comma-separated")
     parser.add_argument("--together", action="store_true", help="no process for each run")
     name = "gpu-right-seeds.json" if ON_GPU else "cpu-right-seeds.json"
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results/zoo" / name)
@@ -65,7 +67,12 @@ def main() -> int:
     same = before.get("settings") == common and before.get("environment") == facts
     runs: list[dict[str, Any]] = before["runs"] if same else []
     done = {(run["seed"], run["kernel"]) for run in runs}
-    right = [example for example in zoo.detectable(devices[0]) if not example.wrong]
+    patterns = options.only.split(",")
+    right = [
+        example
+        for example in zoo.detectable(devices[0])
+        if not example.wrong and any(fnmatch(example.name, pattern) for pattern in patterns)
+    ]
     left = [
         (seed, one)
         for seed in range(options.first, options.first + options.seeds)

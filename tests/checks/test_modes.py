@@ -23,8 +23,10 @@ from verify_norm.core.run import Output
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.core.ways import COMPILED
 from verify_norm.kernels.zoo import ZOO, groupnorm
+from verify_norm.kernels.zoo.cheats import honest
 from verify_norm.loading.registry import load, load_directions, ready
 from verify_norm.running.execute import execute
+from verify_norm.search.examine import examine
 
 WAYS = (
     *("under torch.no_grad()", "under torch.inference_mode()", "under autocast", "under torch.compile"),
@@ -312,6 +314,20 @@ def test_a_case_that_names_no_mode_tries_all_and_one_of_quick_modes_all_but_capt
 def test_what_torch_does_not_let_out_of_vmap_is_refused(name):
     for way in BATCHED:
         assert said(ready(ZOO[name].kernel), way) == {}
+
+
+@pytest.mark.parametrize("way", [*BATCHED, "quick"])
+def test_where_a_thread_of_the_kernel_ends_under_vmap_nothing_else_runs_in_its_process(way):
+    """A thread that serves all calls ends by the error of one: the next call would wait for ever."""
+    kernel = ready(ZOO["U48_worker"].kernel)
+    spec = replace(ROWS, shape=(2, 64), mode=way, further=("modes",))
+    try:
+        examined = examine(kernel, spec, tuple(CHECKS), "cpu")
+    finally:
+        honest._plans.clear()
+    assert examined.dead
+    assert (examined.findings, examined.looked[-1]) == ((), "modes")
+    assert {way for check, way in examined.ways if check == "modes"} & {f"{way} (refused)" for way in BATCHED}
 
 
 @pytest.mark.parametrize(

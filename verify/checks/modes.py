@@ -1,6 +1,7 @@
 """Modes: the same inputs with gradients recorded or not, in evaluation, compiled, under autocast, by other settings."""
 
 import re
+import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -102,7 +103,12 @@ def modes(run: Run) -> Iterator[Finding | NoData | Tried]:
     have another type: it must be within the bound of its type or of bfloat16, the coarser one. What gives other bits in
     the usual mode too is left to `determinism`.
     """
-    found = [one for mode in _modes(run) for one in _differing(run, mode)]
+    found = list[Difference | Tried]()
+    for mode in _modes(run):
+        found += _differing(run, mode)
+        if any(isinstance(one, Tried) and one.ended for one in found):
+            yield from (one for one in found if isinstance(one, Tried))
+            return
     yield from (one for one in found if isinstance(one, Tried))
     seen = [one for one in found if isinstance(one, Difference)]
     if not any(isinstance(one, Tried) for one in found):
@@ -118,10 +124,11 @@ def _differing(run: Run, mode: Mode) -> Iterator[Difference | Tried]:
     within = (lambda case: nullcontext()) if mode in BARE else None
     there = replace(run, kernel=_promising(in_mode(mode, run), mode))
     again = partial(rerun, there, within=within, truth=cast or bounded, whole=True)
+    threads = threading.enumerate()
     other = again()
     if other.refused or (not cast and DECLINED.match(other.problem or "")):
         if mode in REFUSABLE:
-            yield Tried(f"{mode.words} (refused)")
+            yield Tried(f"{mode.words} (refused)", ended=not all(thread.is_alive() for thread in threads))
         return
     yield Tried(mode.words, other.operators)
     other = _taken_for_usual(run, other) if mode is WIDER else other

@@ -103,7 +103,11 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """Says which of its ways a check took in one case, and which norm operators of torch ran in the kernel there."""
+    """Says which of its ways a check took in one case, and which norm operators of torch ran in the kernel there.
+
+    `ended`: a thread of the kernel's ended there, so that its process is not as it was.
+    """
 
     way: str
     operators: tuple[str, ...] = ()
+    ended: bool = False

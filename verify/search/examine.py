@@ -41,7 +41,7 @@ class Examined:
     `limits` are those of its run. `near` names the tensors whose "far" layout did not fit into memory. `detectable`
     holds smallest errors, each after the name of its check, and `ways` which of its ways a check took. `operators` are
     the norm operators of torch that ran inside the kernel, in the case itself or on such a way; `notes` say what checks
-    noticed besides findings. `dead`: the kernel broke its CUDA context, so its process can run nothing more. `hung`: it
+    noticed besides findings. `dead`: its process can run nothing more, as after it broke its CUDA context. `hung`: it
     did not return, which without a finding is no fault: the run had no more time. Meanwhile its process `compiled`
     something.
     """
@@ -210,6 +210,8 @@ def _examine(
                     continue
                 yielded += [(name, item) for item in items]
                 looked += [name] * (NoData() not in items)
+                if any(isinstance(item, Tried) and item.ended for item in items):
+                    break
     if judge and "honesty" in spec.further:
         yielded += [("honesty", item) for item in honesty.replaced(kernel, spec, judge.replaced())]
     tried = [(name, item) for name, item in yielded if isinstance(item, Tried)]
@@ -232,7 +234,7 @@ def _examine(
         near=tuple(name for name in given if _near(ran, name)),
         missing=tuple(t.name for t in op.outputs if ran.problem is None and t.name not in ran.outputs),
         seconds=clock.seconds,
-        dead=_dead(device),
+        dead=_dead(device) or any(item.ended for _, item in tried),
     )
 
 

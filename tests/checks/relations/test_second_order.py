@@ -58,6 +58,22 @@ def test_the_second_derivatives_of_torchs_operators(function, op, spec, monkeypa
     assert list(second_order.second_order(run)) != []
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (2, 1), (3, 2)])
+def test_running_means_far_from_x_do_not_count(shape):
+    """x − mean would lose as many digits as the running mean is above x̂, which no bound of κ = r·max|x| allows for."""
+
+    def batchnorm(x, weight, bias, running_mean, running_var, eps, training):
+        mean, var = (running_mean, running_var) if not training else (x.mean(0), x.var(0, correction=0))
+        return (x - mean) * torch.rsqrt(var + eps) * weight + bias
+
+    *_, kernel = load_directions(batchnorm, "batchnorm")
+    for seed in range(6):
+        spec = CaseSpec(shape, training=False, offset=1e4, seed=seed)
+        run = execute(kernel, make.case(kernel.fit(spec), OPS[kernel.op], kernel.contract))
+        assert run.problem is None
+        assert list(second_order.second_order(run)) == []
+
+
 @pytest.mark.parametrize(("function", "op", "spec"), FUNCTIONS)
 def test_an_error_of_a_half_shows(function, op, spec, monkeypatch):
     run = run_of(function, op, spec)

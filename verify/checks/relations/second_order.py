@@ -118,9 +118,10 @@ def benign(case: Case, spec: CaseSpec) -> dict[str, Array | None]:
     exact["dy"] = form.round(np.copysign(rng.uniform(0.5, 1.0, spec.shape), x - 0.25))
     if exact.get("dresidual_out") is not None:
         exact["dresidual_out"] = np.zeros(spec.shape)  # it is added to dx as it is
-    for name in ("weight", "bias"):
+    lowest = {"weight": 0.5, "bias": 0.5, "running_mean": -0.5, "running_var": 0.5}  # x − mean has the sign of x, about
+    for name, low in lowest.items():
         if exact.get(name) is not None:
-            exact[name] = form.round(rng.uniform(0.5, 1.0, geometry.affine_shape(spec, case.op)))
+            exact[name] = form.round(rng.uniform(low, low + 0.5, geometry.affine_shape(spec, case.op)))
     for tensor in case.op.inputs:
         if tensor.name in case.op.own_inputs:
             exact[tensor.name] = form.round(rng.uniform(0.5, 1.0, geometry.shape_of(tensor, spec, case.op)))

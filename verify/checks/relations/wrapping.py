@@ -1,5 +1,6 @@
 """Functions that call a kernel in another setting than usual: with other data, defaults, modules, or a batch."""
 
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -17,6 +18,8 @@ from verify_norm.running.captures import Function
 
 DATA = frozenset(("x", "residual", "residual_out", "mask", "dy", "dresidual_out"))
 ALIGNED = 16  # bytes of a vector load
+WAKE = signal.SIGURG  # interrupts a wait, and is ignored where nobody handles it
+SOON = 0.05  # seconds until a thread that raised interrupts the main thread, and does so again
 
 
 def made_there(function: Function) -> Function:
@@ -100,19 +103,44 @@ def refusing(function: Function) -> Function:
 
     @wraps(function)
     def run(**given: Any) -> Any:
-        raised: list[Any] = []
-        hook, threading.excepthook = threading.excepthook, raised.append
         try:
-            returned = function(**given)
+            with _threads_heard() as raised:
+                returned = function(**given)
         except Exception as error:
             raise RefusedError(one_line(error)) from error
-        finally:
-            threading.excepthook = hook
         if raised:
             raise RefusedError(one_line(raised[0].exc_value))
         return returned
 
     return run
+
+
+@contextmanager
+def _threads_heard() -> Iterator[list[Any]]:
+    """Collect what other threads raise; the main thread raises it too, since it may wait for a thread that ended so."""
+    raised: list[Any] = []
+    main, hook, over = threading.get_ident(), threading.excepthook, threading.Event()
+    waits = threading.current_thread() is threading.main_thread()
+
+    def heard(error: Any) -> None:
+        raised.append(error)
+        while waits and not over.wait(SOON):  # a signal just before the wait does not interrupt it
+            signal.pthread_kill(main, WAKE)
+
+    def wake(*_: Any) -> None:
+        raise raised[0].exc_value
+
+    before = signal.signal(WAKE, wake) if waits else None
+    threading.excepthook = heard
+    try:
+        yield raised
+    finally:
+        over.set()
+        threading.excepthook = hook
+        if waits:
+            signal.signal(WAKE, before)
+        for error in raised:
+            error.thread.join()
 
 
 @contextmanager
