@@ -4,6 +4,7 @@
     python benchmarks/gradcheck.py --false-alarms 5000     only the false alarms on norms, added to the existing JSON
     python benchmarks/gradcheck.py --right-functions 5000  only those on right functions × points × types, added to it
     python benchmarks/gradcheck.py --functions             only wrong losses and functions with corners, added to it
+    python benchmarks/gradcheck.py --alternated            only the times of slow gradcheck and ours, added to it
 
 Writes benchmarks/results/gradcheck.json and gradcheck.svg. Runs on one thread, so that the times are comparable.
 """
@@ -144,6 +145,25 @@ def measure(name: str, shape: tuple[int, int]) -> dict[str, Any]:
         "killed": sum(killed.values()),
         "mutants": len(killed),
         "missed": {mutant: rate for mutant, rate in killed.items() if rate < 1},
+    }
+
+
+def alternated(rounds: int = 5) -> dict[str, Any]:
+    """Return the median seconds at (16, 256) of slow gradcheck and ours, in turns: a machine's speed drifts."""
+    slow, *ours = (name for name in CHECKERS if name.startswith(("gradcheck, slow", "verify-norm")))
+    seconds: dict[str, list[float]] = {name: [] for name in (slow, *ours)}
+    for number in range(rounds + 1):  # the first warms up
+        for kind in KINDS:
+            for name, times in seconds.items():
+                for seed in range(1 if name == slow else 4):
+                    started = time.perf_counter()
+                    CHECKERS[name](norm(kind), shapes(kind, SHAPES[1]), seed)
+                    times += [time.perf_counter() - started] * (number > 0)
+    medians = {name: float(np.median(times)) for name, times in seconds.items()}
+    return {
+        "shape": SHAPES[1],
+        "seconds_each": medians,
+        "times_as_fast": {name: medians[slow] / medians[name] for name in ours},
     }
 
 
@@ -358,9 +378,12 @@ def main() -> int:
         "--right-functions", type=int, default=0, metavar="CASES", help="run only right functions at many points"
     )
     parser.add_argument("--functions", action="store_true", help="run only functions with few outputs or with corners")
+    parser.add_argument("--alternated", action="store_true", help="run only slow gradcheck and ours, in turns")
     options = parser.parse_args()
     torch.set_num_threads(1)
     parts: dict[str, Any] = {}
+    if options.alternated:
+        parts["alternated"] = alternated
     if options.functions:
         parts["functions"] = lambda: {"rows": functions.detections()}
     if options.right_functions:

@@ -177,6 +177,9 @@ def gradients() -> str:
                 cells.append(f"would take {row['would_take_seconds'] / 60:,.0f} min")
         rows.append([method, *cells])
     table = markdown(["method", *("×".join(map(str, shape)) for shape in shapes)], rows)
+    turns = found["alternated"]
+    times = ", ".join(f"{name} {value:.0f}" for name, value in turns["times_as_fast"].items())
+    faster = f"In turns at {'×'.join(map(str, turns['shape']))}, times as fast as slow gradcheck: {times}."
     right = found["right_functions"]
     alarms = (
         f"{right['functions']} right functions at random points (far from 0, constant rows, zeros, ties, one row, one "
@@ -185,7 +188,7 @@ def gradients() -> str:
     )
     return (
         "Wrong backwards detected, the median time for a right one, and the number of right ones falsely flagged "
-        f'("false"), on one CPU thread:\n\n{table}\n\n'
+        f'("false"), on one CPU thread:\n\n{table}\n\n{faster}\n\n'
         "Functions with few outputs, or with corners: for each mistake the number of seeds at which it was detected, "
         'and of those at which the right function was falsely flagged ("false"). '
         f"{few_outputs(found['functions']['rows'])}\n\n{alarms}"

@@ -193,7 +193,7 @@ def sixth_differences(
         steps[name] = count * subject.grids[name]
     total: dict[str, Tensor] = {}
     for k in range(-3, 4):
-        moved = {name: start + k * steps[name] for name, start in starts.items()}
+        moved = {name: start.add(steps[name], alpha=k) for name, start in starts.items()}
         for name, value in values(replace(subject, points=moved)).items():
             if value is not None and name in total:
                 total[name].add_(value, alpha=SIXTH[abs(k)] / SPREAD)
