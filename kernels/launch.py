@@ -145,6 +145,11 @@ def room(device: torch.device) -> Room:
     return Room("cuda", p.L2_cache_size, p.multi_processor_count, 4 * p.regs_per_multiprocessor, shared, p.warp_size)
 
 
+def warps_of(device: torch.device, count: int) -> int:
+    """Return how many warps of the device have as many threads as so many of an H200's: an MI300X has 64 in each."""
+    return max(count * H200.warp // room(device).warp, 1)
+
+
 def shared_memory(device: torch.device) -> int:
     """Return how many bytes of it one program may have."""
     properties = torch.cuda.get_device_properties(device)

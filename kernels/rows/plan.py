@@ -9,7 +9,16 @@ import torch
 import triton
 from torch import Tensor
 
-from verify_norm.kernels.launch import CPU_PROGRAMS, LANES, Plan, dependent, multiprocessors, ptx, shared_memory
+from verify_norm.kernels.launch import (
+    CPU_PROGRAMS,
+    LANES,
+    Plan,
+    dependent,
+    multiprocessors,
+    ptx,
+    shared_memory,
+    warps_of,
+)
 from verify_norm.kernels.rows.backward import BackwardConstants, FoldConstants, backward
 from verify_norm.kernels.rows.backward import fold as fold_lines
 from verify_norm.kernels.rows.forward import ForwardConstants, forward
@@ -54,7 +63,7 @@ def forward_plan(
     cut = _on(device, _forward_cut(n, vec, dtype.itemsize, residual, quantized is not None and not residual, group))
     rows = cut["ROWS"]
     ahead = -(-multiprocessors(device) * AHEAD // (rows * n * dtype.itemsize * (1 + residual)))
-    options = {"num_warps": cut.pop("num_warps")}
+    options = {"num_warps": warps_of(device, cut.pop("num_warps"))}
     constants = ForwardConstants(
         vec, ptx(device), _even(n, cut), FORM=form, GROUP=min(group, cut["CHUNK"]), JOINT=joint, **cut
     )
@@ -104,7 +113,9 @@ def backward_plan(
         **cut,
     )
     alone = min(max(ALONE // (rows * cut["CHUNK"] * cut["CHUNKS"]), 1), FEW // rows)
-    return Plan(backward, constants, device, vec, rows, most, alone=alone, options={"num_warps": warps})
+    return Plan(
+        backward, constants, device, vec, rows, most, alone=alone, options={"num_warps": warps_of(device, warps)}
+    )
 
 
 @cache
@@ -132,7 +143,7 @@ def gated_plan(device: torch.device, n: int, vec: int, dtype: torch.dtype, weigh
         **cut,
         **sums,
     )
-    return Plan(gated, constants, device, vec, rows, most, options={"num_warps": warps})
+    return Plan(gated, constants, device, vec, rows, most, options={"num_warps": warps_of(device, warps)})
 
 
 @cache
@@ -142,7 +153,8 @@ def fold_plan(device: torch.device, short: bool, vec: int, dweight: Type, dbias:
     if device.type == "cuda":
         rows, chunk, warps = (256, 8, 8) if short else (128, 16, 4)
     constants = FoldConstants(vec, ptx(device), rows, chunk)
-    return Plan(fold_lines, constants, device, vec, rows, options={"num_warps": warps} | dependent(device))
+    options = {"num_warps": warps_of(device, warps)} | dependent(device)
+    return Plan(fold_lines, constants, device, vec, rows, options=options)
 
 
 def fold(lines: Tensor, dw: Tensor | None, db: Tensor | None) -> None:

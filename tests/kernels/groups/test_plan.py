@@ -5,20 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from rooms import ROOMS
 
 from verify_norm.kernels import launch
 from verify_norm.kernels.groups import plan as group_plan
-from verify_norm.kernels.launch import H200, Room
+from verify_norm.kernels.launch import H200
 
-DEVICES = {  # all but the first one by the vendors' data sheets; nothing was timed there
-    "H200": H200,
-    "A100": Room("cuda", 40 << 20, 108, 256 << 10, 164 << 10, 32),
-    "L4": Room("cuda", 48 << 20, 58, 256 << 10, 100 << 10, 32),
-    "RTX 4090": Room("cuda", 72 << 20, 128, 256 << 10, 100 << 10, 32),
-    "B200": Room("cuda", 126 << 20, 148, 256 << 10, 228 << 10, 32),
-    "MI300X": Room("cuda", 4 << 20, 304, 512 << 10, 64 << 10, 64),  # an L2 for each die, behind them a cache of 256 MB
-    "interpreter": H200._replace(kind="cpu"),
-}
 FORMS = [  # of seed 003, of Stable Diffusion, and odd ones: sizes, the adjacent axis, vectors, bytes
     *(((32, x * x, 8), "positions", 4, 4) for x in (64, 512, 1024, 2240)),
     *(((320, 4096, 32), inner, 8, 2) for inner in ("positions", "channels")),
@@ -56,7 +48,7 @@ def test_what_a_group_of_any_size_is_divided_into_covers_it():
     for channels, space, inner in itertools.product(
         (1, 5, 64, 5000), (1, 49, 5000, 300000), ("positions", "channels", "")
     ):
-        for device, arrays in itertools.product(DEVICES.values(), (1, 2)):
+        for device, arrays in itertools.product(ROOMS.values(), (1, 2)):
             p = group_plan.plan((4 * channels, space, 4), inner, 4, 4, arrays, device)
             width = p.groups * channels
             if p.members:
@@ -69,10 +61,10 @@ def test_what_a_group_of_any_size_is_divided_into_covers_it():
                 assert p.constants["BLOCK_S"] * p.constants.get("BLOCKS", 1) >= space
 
 
-@pytest.mark.parametrize("name", DEVICES)
+@pytest.mark.parametrize("name", ROOMS)
 @pytest.mark.parametrize("arrays", [1, 2])
 def test_a_device_has_room_for_its_plan(name, arrays):
-    room = DEVICES[name]
+    room = ROOMS[name]
     for size, inner, vec, itemsize in FORMS:
         p = group_plan.plan(size, inner, vec, itemsize, arrays, room)
         c, elements = p.constants, p.constants["BLOCK_C"] * p.constants["BLOCK_S"]
@@ -108,8 +100,8 @@ def test_a_device_has_room_for_its_plan(name, arrays):
 def test_a_batch_is_as_large_as_the_cache_allows(name, batches):
     found = []
     for x in (256, 512, 1024, 2240):
-        p = group_plan.plan((32, x * x, 8), "positions", 4, 4, 1, DEVICES[name])
-        found.append(len(group_plan.turns(p, 8, 4 * x * x * 4, DEVICES[name])[1]))
+        p = group_plan.plan((32, x * x, 8), "positions", 4, 4, 1, ROOMS[name])
+        found.append(len(group_plan.turns(p, 8, 4 * x * x * 4, ROOMS[name])[1]))
     assert tuple(found) == batches
 
 
@@ -126,6 +118,6 @@ def test_what_a_device_has_is_what_torch_reports(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: told)
     read = launch.room.__wrapped__
     assert read(torch.device("cuda", 0)) == H200
-    assert read(torch.device("cpu")) == DEVICES["interpreter"]
+    assert read(torch.device("cpu")) == ROOMS["interpreter"]
     del told.shared_memory_per_multiprocessor
     assert read(torch.device("cuda", 0)).shared == 232448

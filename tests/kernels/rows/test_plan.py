@@ -1,13 +1,16 @@
 """How rows are cut, which vectors load them, and which plan an argument of each form gets."""
 
+import inspect
 import itertools
 from dataclasses import asdict
 from types import SimpleNamespace
 
 import pytest
 import torch
+from rooms import ROOMS
 
-from verify_norm.kernels.launch import Plan
+from verify_norm.kernels import launch as launching
+from verify_norm.kernels.launch import H200, Plan
 from verify_norm.kernels.rows import launch
 from verify_norm.kernels.rows import plan as row_plan
 from verify_norm.kernels.rows.launch import Norm
@@ -17,14 +20,20 @@ LENGTHS = [*range(1, 70), *range(120, 20000, 61), *(2**i + d for i in range(7, 1
 LENGTHS += [3 * 2**i for i in range(5, 13)]
 
 
+def on(monkeypatch, room, sm_90):
+    """Plan for a device that has this room; a program may have all but 1 KiB of its shared memory, as on sm_80 on."""
+    for function in (row_plan.forward_plan, row_plan.backward_plan, row_plan.gated_plan, row_plan.fold_plan):
+        monkeypatch.setattr(row_plan, function.__name__, inspect.unwrap(function))  # without its cache
+    monkeypatch.setattr(row_plan, "multiprocessors", lambda device: room.multiprocessors)
+    monkeypatch.setattr(row_plan, "shared_memory", lambda device: room.shared - 1024)
+    monkeypatch.setattr(row_plan, "ptx", lambda device: sm_90)
+    monkeypatch.setattr(launching, "room", lambda device: room)
+
+
 @pytest.fixture
 def h200(monkeypatch):
     """The plans that an H200 gets."""
-    for function in (row_plan.forward_plan, row_plan.backward_plan, row_plan.fold_plan):
-        monkeypatch.setattr(row_plan, function.__name__, function.__wrapped__)  # without its cache
-    monkeypatch.setattr(row_plan, "multiprocessors", lambda device: 132)
-    monkeypatch.setattr(row_plan, "shared_memory", lambda device: 232448)
-    monkeypatch.setattr(row_plan, "ptx", lambda device: True)
+    on(monkeypatch, H200, sm_90=True)
 
 
 def plans(n, dtype, vec):
@@ -38,6 +47,28 @@ def plans(n, dtype, vec):
         if n <= row_plan.HELD["backward"] // (2 if vec == 1 else 1):
             for weight in {dtype, F32}:
                 yield row_plan.backward_plan(GPU, n, vec, dtype, weight, added, centered, False, True, True, centered)
+
+
+@pytest.mark.parametrize("name", [name for name in ROOMS if name != "interpreter"])
+@pytest.mark.parametrize("dtype", [F32, BF16])
+def test_a_program_has_room_on_other_gpus_and_as_many_threads_as_on_an_h200(monkeypatch, name, dtype):
+    room = ROOMS[name]
+    for n in LENGTHS[::7]:
+        vec = 16 // dtype.itemsize if n * dtype.itemsize % 16 == 0 else 1
+        on(monkeypatch, H200, sm_90=name in ("H200", "B200"))
+        usual = list(plans(n, dtype, vec))
+        on(monkeypatch, room, sm_90=name in ("H200", "B200"))
+        for plan, there in zip(plans(n, dtype, vec), usual, strict=True):
+            threads = room.warp * plan.options["num_warps"]
+            assert threads == max(32 * there.options["num_warps"], room.warp) <= 1024
+            c = SimpleNamespace(**asdict(plan.constants))
+            if there.most:
+                assert plan.most >= max(row_plan.TOGETHER, room.multiprocessors)
+                buffers = (c.STAGES - 1) * c.ROWS * c.CHUNK * c.CHUNKS * dtype.itemsize
+                assert c.STAGES == 1 or 2 * buffers + row_plan.RESERVED < room.shared
+            elif name in ("H200", "B200"):  # where the forward prefetches
+                ahead = plan.ahead * c.ROWS * n * dtype.itemsize
+                assert ahead <= room.l2 / 4 + 2 * c.ROWS * n * dtype.itemsize
 
 
 @pytest.mark.parametrize("dtype", [F32, BF16])
