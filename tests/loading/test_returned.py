@@ -1,5 +1,6 @@
 """The outputs that a callable returns, by name: too many, unknown ones, and what is no tensor."""
 
+from collections import namedtuple
 from dataclasses import dataclass
 
 import pytest
@@ -50,6 +51,14 @@ def test_the_fields_of_a_dataclass_are_outputs_by_name_or_in_order():
     assert named(Swapped(mean, y), op) == {"mean": mean, "y": y}
     assert named(Ordered(y, mean), op) == {"y": y, "mean": mean}
     assert named(Ordered, op) == "y is a type, not a tensor"
+
+
+def test_so_are_those_of_a_named_tuple():
+    y, mean = torch.ones(2, 3), torch.ones(2)
+    op = OPS["layernorm_fwd"]
+    assert named(namedtuple("Swapped", "mean y")(mean, y), op) == {"mean": mean, "y": y}
+    assert named(namedtuple("Ordered", "output average")(y, mean), op) == {"y": y, "mean": mean}
+    assert named(torch.var_mean(y, 1), op)["y"].shape == (2,)  # torch's own have no order but theirs
 
 
 def test_outputs_are_named_in_order_and_a_mapping_by_its_keys():

@@ -35,10 +35,10 @@ def by_name(returned: Any, op: Op) -> dict[str, Any] | str:
 
     None for what follows y of a forward is left out, as in a shorter tuple. Beyond the operator's outputs a kernel may
     return numbers and None, which are no outputs; of more tensors it is not known which are meant. The fields of a
-    dataclass are by name where all are outputs, else in order.
+    dataclass or a named tuple are by name where all are outputs, else in order.
     """
     names = [tensor.name for tensor in op.outputs]
-    if own := fields_of(returned):
+    if own := fields_of(returned) or _named_fields(returned):
         returned = own if own.keys() <= set(names) else tuple(own.values())
     if isinstance(returned, Mapping):
         unknown = [name for name in returned if name not in names]
@@ -66,6 +66,12 @@ def fields_of(returned: Any) -> dict[str, Any] | None:
     if not is_dataclass(returned) or isinstance(returned, (type, Mapping)):
         return None
     return {field.name: getattr(returned, field.name) for field in fields(returned)}
+
+
+def _named_fields(returned: Any) -> dict[str, Any]:
+    """Return the fields of a named tuple by name; none of anything else."""
+    names = getattr(returned, "_fields", ()) if isinstance(returned, tuple) else ()
+    return dict(zip(names, returned, strict=True)) if names else {}
 
 
 def readable(found: Mapping[str, Any]) -> dict[str, Any] | str:
