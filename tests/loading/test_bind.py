@@ -113,6 +113,26 @@ def test_what_no_argument_has_goes_to_the_rest_where_a_user_says_so():
         bound(f, "eps=eps", positional=True)
 
 
+def test_a_wrapper_that_passes_all_on_gets_what_a_user_names():
+    """As a decorator without functools.wraps makes one: it takes anything, and what it wraps does not."""
+
+    def wrapped(x, weight, eps):
+        return x, weight, eps
+
+    def wrapper(*args, **kwargs):
+        return wrapped(*args, **kwargs)
+
+    with pytest.raises(TypeError, match=r"unexpected keyword argument.*--bind 'x=x, weight=weight, "):
+        called(wrapper)
+    assert called(wrapper, "x=x, weight=weight, eps=eps") == ("<x>", "<weight>", "<eps>")
+
+    def mistaken(**kwargs):
+        return wrapped(nothing=1)
+
+    with pytest.raises(TypeError, match=r"argument 'nothing'$"):
+        called(mistaken)
+
+
 def test_what_a_user_says():
     def f(a, b, casting_mode, in_place=True, variance_epsilon=0.0):
         return a, b, casting_mode, in_place, variance_epsilon

@@ -12,6 +12,7 @@ ALIASES lists the names that other people use. A user's `--bind` settles the res
 
 import ast
 import inspect
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
@@ -24,6 +25,7 @@ from verify_norm.core.ranges import out_of_range
 from verify_norm.core.spec import Contract, Op
 from verify_norm.loading.targets import preset
 
+UNEXPECTED = re.compile(r"got an unexpected keyword argument '(\w+)'")
 FEATURES = "features"  # the number of elements of weight
 ALIASES = {  # our name: other names, in any case unless another line has the exact spelling
     name: tuple(others.split())
@@ -188,13 +190,22 @@ class Binding:
     def plain(self) -> bool:
         """Return whether all arguments have the operator's own names and nothing else is needed."""
         own = all(a.source == a.name != FEATURES and not a.positional for a in self.arguments)
-        return own and not self.returns
+        return own and not self.returns and not self.rest
 
     def call(self, function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
         """Call the function with the values `given` by the operator's names, and return its result."""
         values = [(a, a.value if a.source is None else given[a.source]) for a in self.arguments]
         named = {a.name: value for a, value in values if not a.positional}
-        return function(*(v for a, v in values if a.positional), **{name: given[name] for name in self.every}, **named)
+        more = {name: given[name] for name in self.every}
+        try:
+            return function(*(v for a, v in values if a.positional), **more, **named)
+        except TypeError as error:
+            refused = UNEXPECTED.search(str(error))
+            if refused is None or refused[1] not in more:
+                raise
+            taken = ", ".join(f"{name}={name}" for name in self.sources if name != refused[1])
+            hint = f"its **{self.rest} gets all that the operator offers; name what it takes, as --bind '{taken}'"
+            raise TypeError(f"{error}; {hint}") from error
 
 
 def signature(function: Any, name: str) -> list[inspect.Parameter]:
@@ -275,7 +286,7 @@ def bind(
     constants = {k: v for k, v in option.constants.items() if meant(k, offered) not in fixed and k not in known}
     arguments += [Argument(k, None, v) for k, v in constants.items()]
     every: tuple[str, ...] = ()
-    if all(a.source in (None, a.name) for a in arguments):  # the callable uses the operator's names
+    if not ours_of and all(a.source in (None, a.name) for a in arguments):  # it uses the operator's names
         every = tuple(n for n in offered if n not in (*_taken(arguments), FEATURES))
     return Binding(tuple(arguments), fixed, option.returns, every, rest, tuple(unset), tuple(kept))
 
