@@ -20,7 +20,7 @@ ELEMENTS = 2**17  # of x, about: a module of many features gets fewer rows
 WORDS: dict[str, dict[Any, str]] = {  # field: why a case with another value than this is left out
     "bias": {False: "it takes no bias", True: "it always has a bias"},
     "weight": {False: "it takes no weight", True: "it always has a weight"},
-    "weight_offset": {0.0: "it adds nothing to its weight"},
+    "weight_offset": {0.0: "it has no argument for what is added to weight; --bind weight_offset=1 if it adds 1"},
     "scale": {1.0: "it takes no scale"},
     "modulation": {
         "sample": "its scale and shift have one row a sample",
