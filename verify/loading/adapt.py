@@ -104,7 +104,7 @@ def _supported(target: Any, name: str) -> Any:
         which = f"{name} is a class, but neither an nn.Module nor a torch.autograd.Function"
         where, _, last = name.rpartition(":")
         instance = f"pass an instance, as norm = {last}(…) and --kernel {where + ':' if where else ''}norm"
-        raise UsageError(f"{which}{f'; {instance}' * ('__call__' in vars(target))}")
+        raise UsageError(f"{which}; {instance if '__call__' in vars(target) else 'name a function that uses it'}")
     if type(target).__module__.partition(".")[0] == "triton":
         raise UsageError(
             f"{name} is a Triton kernel, which takes a grid and pointers: name a function that launches it"
