@@ -86,8 +86,8 @@ def exhaust(
 ) -> Exhausted:
     """Return what a kernel does on all items of a space, or on those of the choice.
 
-    The run ends after `seconds`, by default when all is done. The file `resume` keeps what is found, and a run that
-    asks the same goes on from there. Interrupted (Ctrl-C), it returns what it has.
+    The run ends after `seconds`, but does one part at least; by default it ends when all is done. The file `resume`
+    keeps what is found, and a run that asks the same goes on from there. Interrupted (Ctrl-C), it returns what it has.
 
     Raises UsageError: the kernel or its operator has no such space, the file is one of another run or cannot be
     written, or a CPU would take long and no `seconds` say that it may.
@@ -118,7 +118,7 @@ def _go(walk: _Walk, where: Runner, settings: Settings, seconds: float | None, p
     while not walk.found.complete and not walk.found.problem:
         if walk.interrupted:  # and the exception got lost on its way
             raise KeyboardInterrupt
-        if walk.elapsed > (inf if seconds is None else seconds):
+        if walk.timed and walk.elapsed > (inf if seconds is None else seconds):
             walk.found = replace(walk.found, ended=f"the {seconds:g} s were over")
             return
         if seconds is None and device == "cpu" and walk.elapsed > TRIED and len(walk.timed) > 1 and walk.left > LONG:
