@@ -13,8 +13,9 @@ from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import FURTHER, CaseSpec, Contract, Kernel
-from verify_norm.loading.registry import load
+from verify_norm.loading.registry import load, load_directions
 from verify_norm.running.execute import execute
+from verify_norm.search.examine import examine
 from verify_norm.search.search import search
 
 SPEC = CaseSpec(shape=(4, 6), dtype="bfloat16")
@@ -304,3 +305,32 @@ def test_our_own_kernels_far_apart(name, shape):
     groups = 2 if "group" in kernel.op else None
     spec = CaseSpec(shape=shape, dtype="float16", x_layout="far", dy_layout="far", num_groups=groups, further=MANY)
     assert found(kernel.run, spec, kernel.op, tuple(CHECKS), contract=kernel.contract) == {}
+
+
+class Uninitialized(torch.nn.Module):
+    """Its weight has no values before some are loaded, as that of a layer that only serves."""
+
+    def __init__(self, hidden_size, eps=1e-6):
+        super().__init__()
+        self.weight, self.eps = torch.nn.Parameter(torch.empty(hidden_size)), eps
+
+    def forward(self, x):
+        return torch.nn.functional.rms_norm(x, x.shape[-1:], self.weight, self.eps)
+
+
+class Reset(Uninitialized):
+    """Its weight has values, after its memory."""
+
+    def __init__(self, hidden_size, eps=1e-6):
+        super().__init__(hidden_size, eps)
+        torch.nn.init.ones_(self.weight)
+
+
+@pytest.mark.parametrize("poison", ["nan", "finite"])
+@pytest.mark.parametrize(("module", "said"), [(Uninitialized, ["a new module's weight holds what was"]), (Reset, [])])
+def test_a_note_names_the_parameters_that_a_new_module_leaves_uninitialized(module, said, poison):
+    kernel, _ = load_directions(module, "rmsnorm")
+    spec = kernel.fit(CaseSpec((3, 8), poison=poison, further=("memory",)))
+    examined = examine(kernel, spec, ("memory",), "cpu")
+    assert examined.findings == ()
+    assert [note[: len("a new module's weight holds what was")] for note in examined.notes] == said

@@ -6,14 +6,17 @@ poison finds a value that depends on it: NaN shows in most arithmetic, but is le
 vanishes in comparisons and `nan_to_num`; a finite number shows there, but vanishes in a product with 0.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import isnan
+
+import torch
 
 from verify_norm.cases.make import POISONS
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.rerun import cheap, differences, rerun
-from verify_norm.core.finding import Finding
+from verify_norm.core.finding import Finding, Note
 from verify_norm.core.run import Damage, Run
+from verify_norm.loading import modules
 from verify_norm.running.execute import inplace
 from verify_norm.running.guards import overlaps
 
@@ -21,10 +24,11 @@ SIDES = {"before": "before the first element", "after": "behind the last element
 
 
 @check()
-def memory(run: Run) -> Iterable[Finding]:
+def memory(run: Run) -> Iterable[Finding | Note]:
     """Nothing is written but outputs in memory of their own, and no result depends on memory that nobody wrote.
 
-    Arguments keep their bits, except what the contract declares in place; gaps and guard zones keep theirs.
+    Arguments keep their bits, except what the contract declares in place; gaps and guard zones keep theirs. A note says
+    which parameters a new module leaves uninitialized: a case has values of its own, and so has a loaded model.
     """
     yield from _damaged(run, run.damage)
     yield from _shared(run)
@@ -32,7 +36,9 @@ def memory(run: Run) -> Iterable[Finding]:
         return
     poison = run.case.poison
     other = POISONS["finite" if isnan(poison) else "nan"]
-    second = rerun(run, poison=other, whole=True)
+    with modules.constructing() as made:
+        second = rerun(run, poison=other, whole=True)
+    yield from _uninitialized(made, other)
     yield from _damaged(run, [d for d in second.damage if d.buffer not in {seen.buffer for seen in run.damage}])
     yield from _reused(run, second)
     names = (f"with {poison:g} in memory that nobody wrote", f"with {other:g} there")
@@ -44,6 +50,18 @@ def memory(run: Run) -> Iterable[Finding]:
         return  # it differs without a change of poison, which `determinism` reports
     for difference in found:
         yield finding(run, "memory", difference.output, difference.words)
+
+
+def _uninitialized(made: Iterable[Mapping[str, torch.Tensor]], poison: float) -> Iterable[Note]:
+    """Yield a note of the parameters of new modules that are as their memory was before."""
+    held = {name for parameters in made for name, t in parameters.items() if t.numel() and _all_are(t, poison)}
+    if held:
+        verb = "hold" if len(held) > 1 else "holds"
+        yield Note(f"a new module's {', '.join(sorted(held))} {verb} what was in memory, until values are loaded")
+
+
+def _all_are(tensor: torch.Tensor, value: float) -> bool:
+    return bool((tensor.isnan() if isnan(value) else tensor == value).all())
 
 
 def _damaged(run: Run, damage: Sequence[Damage]) -> Iterable[Finding]:

@@ -32,6 +32,7 @@ TRIAL = {"eps": 1e-5, "normalized_shape": (8,), FEATURES: 8, "num_groups": 2, "m
 WRITES = ("in place under torch.no_grad()", "through .data", "by load_state_dict()")  # how parameters get new values
 
 _evaluated: ContextVar[list[nn.Module] | None] = ContextVar("evaluated", default=None)
+_made: ContextVar[list[dict[str, torch.Tensor]] | None] = ContextVar("made", default=None)
 _copies: ContextVar[tuple[Copy, list[nn.Module]] | None] = ContextVar("copies", default=None)
 
 
@@ -132,6 +133,17 @@ def copying(how: Copy) -> Iterator[list[nn.Module]]:
         _copies.reset(token)
 
 
+@contextmanager
+def constructing() -> Iterator[list[dict[str, torch.Tensor]]]:
+    """Yield a list that gets the parameters of each module constructed in the block, by name, as they are then."""
+    made: list[dict[str, torch.Tensor]] = []
+    token = _made.set(made)
+    try:
+        yield made
+    finally:
+        _made.reset(token)
+
+
 def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[str, Any]], Any], Domain]:
     """Return a function that calls the module with what the operator offers, and its domain; raises UsageError."""
     target, name, op = candidate.target, candidate.name, candidate.op
@@ -160,7 +172,10 @@ def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[st
         types = given["x"].device, getattr(given.get("weight"), "dtype", None)  # as a model is, with all its buffers
 
         def construct() -> nn.Module:
-            return _constructed(candidate, made, values).to(*types)
+            new = _constructed(candidate, made, values)
+            if (parameters := _made.get()) is not None:
+                parameters.append({key: parameter.detach().clone() for key, parameter in new.named_parameters()})
+            return new.to(*types)
 
         return construct() if instance is None else instance.kept(repr([values[n] for n in made.sources]), construct)
 
