@@ -30,6 +30,7 @@ TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", EXAMPLES)) |
     "checks.relations.moments": (*MIRROR, *PINNED, "checks/test_distribution.py"),
     "checks.relations.operators": ("checks/test_effects.py",),
     "checks.relations.symmetries": (*MIRROR, *PINNED, "checks/test_identities.py"),
+    "checks.relations.wrapping": (*MIRROR, "checks/test_modes.py"),
     "reference.chain": (*MIRROR, "reference/stages"),
     "reference.stages": ("reference/stages", "reference/test_chain.py", EXAMPLES),
     "reference.probable": ("reference", "checks/test_tolerances_of_sums.py", EXAMPLES),

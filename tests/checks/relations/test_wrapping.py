@@ -4,6 +4,7 @@ import queue
 import signal
 import threading
 import time
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -68,3 +69,57 @@ def test_outside_the_main_thread_a_call_is_refused_when_it_returns() -> None:
 def test_a_right_kernel_returns_what_it_returned() -> None:
     x = torch.arange(3.0)
     assert wrapping.refusing(lambda x: 2 * x)(x=x).equal(2 * x)
+
+
+SETTINGS = [
+    (wrapping.deterministically, (), torch.are_deterministic_algorithms_enabled, True),
+    (wrapping.in_threads, (2,), torch.get_num_threads, 2),
+    (wrapping.default_dtype, (torch.float64,), torch.get_default_dtype, torch.float64),
+    (wrapping.matmul_precision, ("high",), torch.get_float32_matmul_precision, "high"),
+]
+
+
+@pytest.mark.parametrize(("block", "arguments", "now", "inside"), SETTINGS)
+def test_a_setting_holds_in_its_block_and_is_as_before_after_it(block, arguments, now, inside):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    before = now()
+
+    def fails_there() -> None:
+        assert now() == inside != before
+        raise KeyError
+
+    try:
+        with pytest.raises(KeyError), block(*arguments):
+            fails_there()
+        assert now() == before
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_deterministic_algorithms_that_only_warn_do_so_again():
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        with wrapping.deterministically():
+            assert not torch.is_deterministic_algorithms_warn_only_enabled()
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a kernel returns, and a number that torch does not batch."""
+
+    y: torch.Tensor
+    rows: int
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_a_sample_of_a_batch_comes_back_as_what_was_returned(every):
+    x = torch.arange(6.0).reshape(2, 3)
+    given = {"x": x, "eps": 1.0}
+    found = wrapping.batched(lambda x, eps: Outputs(x + eps, len(x)), every=every)(**given)
+    assert isinstance(found, Outputs)
+    assert (found.y.equal(x + 1.0), found.rows) == (True, 2)
+    assert wrapping.batched(lambda x, eps: {"y": x + eps}, every=every)(**given)["y"].equal(x + 1.0)
