@@ -140,7 +140,8 @@ def _threads_heard() -> Iterator[list[Any]]:
         if waits:
             signal.signal(WAKE, before)
         for error in raised:
-            error.thread.join()
+            if error.thread is not None:
+                error.thread.join()
 
 
 @contextmanager
