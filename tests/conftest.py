@@ -107,9 +107,10 @@ def untraced():
     """What torch.compile has compiled in a test is gone after it: `modes` does not compile where it is in use."""
     yield
     dynamo = sys.modules.get("torch._dynamo")
-    if dynamo and dynamo.utils.counters["frames"]["ok"]:
+    counters = dynamo.utils.counters if dynamo else {}
+    if dynamo and (counters["frames"]["ok"] or counters["stats"]["unique_graphs"]):  # no frames by fullgraph=True
         dynamo.reset()
-        dynamo.utils.counters.clear()
+        counters.clear()
 
 
 @pytest.fixture(scope="session")
