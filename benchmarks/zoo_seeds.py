@@ -1,6 +1,7 @@
 """Count the false alarms on the right kernels of the zoo, with several seeds.
 
     python benchmarks/zoo_seeds.py [--seeds 10] [--first 0] [--examples 60] [--jobs 2] [--together] [--only H08*]
+                                  [--out FILE]
 
 Seed 0 runs the corner table and `--examples` covering cases, which are the same for every seed; the others run
 `--examples` random cases. The time limits are so wide that a loaded machine runs as many cases as an idle one. Several

@@ -51,11 +51,8 @@ class Instance:
 
         @wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
-            token = _instance.set(self)
-            try:
+            with _holding(_instance, self):
                 return function(*args, **kwargs)
-            finally:
-                _instance.reset(token)
 
         return run
 
@@ -115,33 +112,34 @@ def evaluated() -> list[Any] | None:
 def evaluating() -> Iterator[list[nn.Module]]:
     """Let modules run as after eval(), whatever the case says; yield a list that gets those which ran."""
     ran: list[nn.Module] = []
-    token = _evaluated.set(ran)
-    try:
+    with _holding(_evaluated, ran):
         yield ran
-    finally:
-        _evaluated.reset(token)
 
 
 @contextmanager
 def copying(how: Copy) -> Iterator[list[nn.Module]]:
     """Let a copy of each module that can be copied so run in its place; yield a list that gets the copies."""
     made: list[nn.Module] = []
-    token = _copies.set((how, made))
-    try:
+    with _holding(_copies, (how, made)):
         yield made
-    finally:
-        _copies.reset(token)
 
 
 @contextmanager
 def constructing() -> Iterator[list[dict[str, torch.Tensor]]]:
     """Yield a list that gets the parameters of each module constructed in the block, by name, as they are then."""
     made: list[dict[str, torch.Tensor]] = []
-    token = _made.set(made)
-    try:
+    with _holding(_made, made):
         yield made
+
+
+@contextmanager
+def _holding(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+    """Let a variable have this value in the block."""
+    token = variable.set(value)
+    try:
+        yield
     finally:
-        _made.reset(token)
+        variable.reset(token)
 
 
 def adapt(candidate: Candidate, *, autograd: bool) -> tuple[Callable[[Mapping[str, Any]], Any], Domain]:
