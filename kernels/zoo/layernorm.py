@@ -125,7 +125,7 @@ def vec_load_unaligned(x, weight, bias, eps, normalized_shape):
         float(eps),
         BLOCK=block,
         WIDE=wide,
-        num_warps=1,
+        num_warps=min(max(block // 512, 1), 16),
     )
     return y, mean, rstd
 

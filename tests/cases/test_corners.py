@@ -107,6 +107,21 @@ def test_the_first_cases_meet_every_topic(op):
     assert OPS[op].forward is None or any(spec.dy_layout != "contiguous" for spec in first)
 
 
+@pytest.mark.parametrize("op", OPS)
+def test_every_type_has_misaligned_tensors_whose_rows_are_whole_vectors(op):
+    """A vector load at a misaligned address ends a GPU's process; it is made where rows are multiples of 16 bytes."""
+    first = 1 if OPS[op].view == "rows" else 2  # of the dimensions that are one piece of memory
+    names = {tensor.name for tensor in OPS[op].inputs}
+    tensors = ("x", "residual", "residual_out", "dy", "dresidual_out") + (("weight", "bias") if first == 1 else ())
+    met: dict[str, set[str]] = {name: set() for name in tensors if name in names}
+    for spec in corners.corners(OPS[op], DTYPES):
+        if prod(spec.shape[first:]) * FORMATS[spec.dtype].dtype.itemsize % 16 == 0:
+            for name in met:
+                if getattr(spec, f"{name}_layout") == "offset":
+                    met[name].add(spec.dtype)
+    assert {name for name, types in met.items() if types != set(DTYPES)} == set()
+
+
 @pytest.mark.parametrize("op", [name for name, op in OPS.items() if op.view != "channels"])
 def test_every_type_has_batches_of_servings_size(op):
     table, on_gpu = (corners.corners(OPS[op], DTYPES, gpu=gpu) for gpu in (False, True))

@@ -39,8 +39,8 @@ CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with ru
         ((2, 3, 40), {"x_layout": "transposed"}),
         ((2, 3, 40), {"x_layout": "row_strided", "dy_layout": "transposed"}),
         ((3, 4, 6), {"x_layout": "every_other", "dy_layout": "row_strided"}),
-        ((3, 4, 6), {"x_layout": "expanded", "dy_layout": "offset"}),
-        ((3, 4, 6), {"x_layout": "offset", "dy_layout": "expanded"}),
+        ((3, 4, 8), {"x_layout": "expanded", "dy_layout": "offset"}),
+        ((3, 4, 8), {"x_layout": "offset", "dy_layout": "expanded"}),
         ((2, 6, 5, 4), {"weight_data": "some_one", **SLICE}),
         ((2, 6, 9), {"weight_data": "one", **SEQUENCE}),
         ((1, 6, 9), LOOSE),
@@ -73,7 +73,7 @@ CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with ru
     "running statistics": (
         ((5, 3), {"momentum": 1e-3, "running_mean_layout": "every_other", "running_var_layout": "offset"}),
         ((3, 6, 9), {"running": False}),  # track_running_stats=False
-        ((4, 3, 8), {"momentum": 1.0}),  # the running statistics become the batch's
+        ((4, 3, 8), {"momentum": 1.0, "x_layout": "offset"}),  # the running statistics become the batch's
         ((4, 3, 8), {"momentum": 0.0}),  # … or do not change
         ((4, 3, 8), {"momentum": 0.5, "offset": 100.0, "running_var_layout": "every_other"}),
         ((4, 3, 8), {"running": False, "weight": False, "bias": False}),
@@ -82,7 +82,7 @@ CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with ru
         ((3, 4, 20), {"log2_scale": -8, "eps": 1e-3}),  # eps dominates the variance
         ((3, 4, 20), {"eps": 0.0}),
         ((3, 4, 20), {"log2_scale": -8, "eps": 1e-12}),
-        ((3, 4, 20), {"eps": 1e-1, "dy_data": "ramp"}),
+        ((3, 4, 20), {"eps": 1e-1, "dy_data": "ramp", "dy_layout": "offset"}),
         ((3, 4, 20), {"eps": 1e3}),
         ((3, 4, 20), {"weight_data": "subnormal", "dy_data": "one"}),
         ((3, 4, 20), {"log2_scale": -8, "eps": 1.5e-5, "weight_data": "initial"}),

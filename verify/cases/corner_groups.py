@@ -43,7 +43,7 @@ GROUP_CORNERS: Topics = {
         ((2, 4, 33), {"num_groups": 2, "x_layout": "every_other"}),
         ((3, 4, 6), {"num_groups": 2, "x_layout": "far", "dy_layout": "far"}),  # offsets beyond 32 bits
         (
-            (2, 4, 33),
+            (2, 4, 32),
             {"num_groups": 1, "x_layout": "offset", "weight_layout": "every_other", "bias_layout": "offset"}
             | {"weight_data": "wide"},
         ),
@@ -62,7 +62,7 @@ GROUP_CORNERS: Topics = {
         ((2, 4, 6), {"num_groups": 2, "dy_layout": "scalar"}),
         ((3, 4, 6), {"num_groups": 2, "dy_layout": "expanded"}),
         ((3, 4, 8), {"num_groups": 2, "alias": "x:dy"}),  # two inputs are one tensor
-        ((3, 4, 6), {"num_groups": 2, "x_layout": "expanded", "dy_layout": "offset"}),
+        ((3, 4, 8), {"num_groups": 2, "x_layout": "expanded", "dy_layout": "offset"}),
         ((2, 4, 7), {"num_groups": 2, "dy_layout": "expanded_last"}),
         ((2, 4, 7), {"num_groups": 2, "dy_data": "zero", "eps": 2.0**-7}),
         # the gradient of a sum over positions, and of one over all but the last
@@ -96,7 +96,7 @@ GROUP_CORNERS: Topics = {
         ((2, 4, 20), {"num_groups": 2, "log2_scale": -8, "eps": 1e-3}),
         ((2, 4, 20), {"num_groups": 2, "eps": 0.0}),
         ((2, 4, 20), {"num_groups": 2, "log2_scale": -8, "eps": 1e-12}),
-        ((2, 4, 20), {"num_groups": 2, "eps": 1e-1, "dy_data": "ramp", "weight_data": "wide"}),
+        ((2, 4, 20), {"num_groups": 2, "eps": 1e-1, "dy_data": "ramp", "dy_layout": "offset", "weight_data": "wide"}),
         ((2, 4, 20), {"num_groups": 2, "eps": 1e3}),  # rstd no longer matters
         ((2, 4, 20), {"num_groups": 2, "log2_scale": -8, "eps": 1.5e-5, "weight_data": "initial"}),
     ),
@@ -105,7 +105,7 @@ GROUP_CORNERS: Topics = {
         ((0, 4, 3), {"num_groups": 2}),
         ((141, 4, 3), {"num_groups": 2}),
         ((24, 4, 500), {"num_groups": 2, "batch": 150}),
-        ((139, 4, 4), {"num_groups": 2}),
+        ((139, 4, 8), {"num_groups": 2, "x_layout": "offset"}),
         ((23, 4, 508), {"num_groups": 2, "batch": 129}),
         ((17, 2, 3), {"num_groups": 1, "dy_data": "zero_rows"}),
         ((25, 4, 16, 28), {"num_groups": 2, "batch": 128}),
@@ -126,7 +126,7 @@ GROUP_CORNERS: Topics = {
         ((3, 4, 9), {"num_groups": 2, "special": "nan", "special_at": "row"}),
     ),
     "scales": (
-        ((2, 4, 20), {"num_groups": 2, "log2_scale": 11}),
+        ((2, 4, 20), {"num_groups": 2, "log2_scale": 11, "x_layout": "offset"}),
         ((2, 4, 12), {"num_groups": 2, "log2_scale": LARGEST, "data": "alternating"}),  # squares that overflow
         ((2, 4, 12), {"num_groups": 2, "log2_scale": SUBNORMAL}),
         ((2, 4, 20), {"num_groups": 2, "dy_log2_scale": STRONG}),
@@ -145,7 +145,10 @@ GROUP_CORNERS: Topics = {
         ((3, 8, 20), {"num_groups": 4, "data": "padded"}),  # zero groups among others
         ((2, 4, 30), {"num_groups": 2, "data": "alternating"}),
         ((2, 4, 15), {"num_groups": 2, "data": "integers"}),
-        ((3, 6, 40), {"num_groups": 3, "data": "uneven", "eps": 3e-8}),  # what the first group decides for others
+        (
+            (3, 6, 40),
+            {"num_groups": 3, "data": "uneven", "eps": 3e-8, "dy_layout": "offset"},
+        ),  # what the first group decides for others
         ((3, 6, 41), {"num_groups": 3, "dy_data": "uneven", "data": "steps", "x_layout": "expanded_last"}),
     ),
 }

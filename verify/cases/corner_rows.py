@@ -17,7 +17,7 @@ from verify_norm.cases.corner_lines import (
 ROW_CORNERS: Topics = {
     "offsets": (  # a one-pass variance cancels; then long rows, in every type
         ((4, 300), {"offset": 1e4}),
-        ((4, 512), {"offset": -1e3}),
+        ((4, 512), {"offset": -1e3, "weight_layout": "offset"}),
         ((5, 301), {"offset": 1e3}),
         ((2, 4096), {"offset": 100.0}),
         ((2, 4099), {"offset": 10.0}),
@@ -39,8 +39,8 @@ ROW_CORNERS: Topics = {
         ((4, 12), {"x_layout": "far"}),  # a stride within 32 bits whose multiples are beyond
         ((6, 40), {"x_layout": "transposed"}),
         ((2, 16), {"x_layout": "far"}),  # … and a stride beyond 32 bits
-        ((4, 257), {"x_layout": "offset"}),  # misaligned
-        ((3, 128), {"x_layout": "every_other", "dy_layout": "offset"}),
+        ((4, 256), {"x_layout": "offset"}),
+        ((3, 128), {"x_layout": "every_other", "dy_layout": "offset", "bias_layout": "offset"}),
         ((5, 48), {"x_layout": "expanded"}),
         ((1, 88), LOOSE),  # one row, of stride 0
     ),
@@ -51,7 +51,7 @@ ROW_CORNERS: Topics = {
         ((9, 50), {"dy_layout": "expanded"}),
         ((6, 37), {"alias": "x:dy"}),  # two inputs are one tensor
         ((2, 17), {"dy_layout": "far"}),
-        ((3, 256), {"x_layout": "offset", "dy_layout": "offset"}),  # misaligned rows whose length a vector load divides
+        ((3, 256), {"x_layout": "offset", "dy_layout": "offset"}),
         ((4, 13), {"dy_layout": "far"}),
         ((5, 33), {"dy_layout": "expanded_last"}),  # the gradient of .sum(-1)
         ((4, 21), {"dy_data": "zero", "eps": 2.0**-7}),
@@ -68,7 +68,7 @@ ROW_CORNERS: Topics = {
         ((17, 60), {"weight": False}),
         ((5, 63), {"alias": "weight:bias"}),
         ((4, 20), {"weight_data": "zero", "weight_dtype": "float32", "bias": False}),
-        ((3, 100), {"weight_layout": "every_other", "bias_layout": "offset", "weight_data": "wide"}),
+        ((3, 104), {"weight_layout": "every_other", "bias_layout": "offset", "weight_data": "wide"}),
         ((4, 36), {"weight_dtype": "bfloat16"}),  # of a float32 x
         ((4, 37), {"weight_data": "subnormal"}),  # in each type: the subnormal weights of a narrow one are not all 0
         ((5, 37), {"weight_data": "subnormal"}),
@@ -88,7 +88,7 @@ ROW_CORNERS: Topics = {
         ((3, 4, 2, 11), {"x_layout": "swapped_last", "dy_layout": "swapped", "weight_layout": "scalar"}),
     ),
     "eps": (
-        ((8, 40), {"log2_scale": -8, "eps": 1e-3}),  # eps dominates the variance
+        ((8, 40), {"log2_scale": -8, "eps": 1e-3, "weight_layout": "offset"}),  # eps dominates the variance
         ((4, 91), {"eps": 0.0}),
         ((8, 41), {"log2_scale": -8, "eps": 1e-12}),
         ((4, 90), {"eps": 1e-1}),
@@ -101,9 +101,9 @@ ROW_CORNERS: Topics = {
         ((0, 8), {}),  # no rows: dweight = dbias = 0
         ((261, 17), {}),
         ((64, 1000), {"batch": 300}),
-        ((259, 24), {}),
+        ((259, 24), {"x_layout": "offset"}),
         ((63, 1016), {"batch": 257}),
-        ((70, 24), {}),  # more rows than programs, and no multiple
+        ((70, 24), {"x_layout": "offset"}),  # more rows than programs, and no multiple
         ((65, 900), {"batch": 256}),
         ((129, 5), {"dy_data": "zero_rows"}),  # masked tokens
         ((66, 30), {"dy_data": "zero_columns", "eps": 3e-8}),
@@ -121,7 +121,7 @@ ROW_CORNERS: Topics = {
         ((5, 35), {"special": "-inf", "special_in": "dy", "special_at": "rows"}),
         ((7, 36), {"special": "nan+inf", "special_at": "rows"}),
         ((5, 37), {"special": "nan+inf", "special_in": "dy"}),
-        ((3, 40), {"data": "zero"}),  # rows of zeros: rstd = 1/√eps
+        ((3, 40), {"data": "zero", "weight_layout": "offset"}),  # rows of zeros: rstd = 1/√eps
         ((3, 131), {"data": "constant", "offset": 10.0, "x_layout": "expanded_last"}),
         ((3, 41), {"data": "zero", "eps": 0.0}),  # 0/0
         ((3, 42), {"data": "zero", "eps": 1e-12}),
@@ -142,8 +142,8 @@ ROW_CORNERS: Topics = {
     ),
     "data": (
         ((2, 8192), {"data": "channel"}),  # x̂ up to 90: the massive activations of a large model
-        ((3, 200), {"data": "heavy"}),
-        ((2, 256), {"data": "alternating"}),
+        ((3, 200), {"data": "heavy", "dy_layout": "offset", "bias_layout": "offset"}),
+        ((2, 256), {"data": "alternating", "dy_layout": "offset", "bias_layout": "offset"}),
         ((4, 31), {"data": "integers"}),
         ((7, 130), {"data": "uneven", "eps": 3e-8}),  # what the first row decides for others
         ((7, 131), {"data": "sorted", "dy_data": "uneven"}),
