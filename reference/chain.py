@@ -1,4 +1,4 @@
-"""A norm between stages: [an addition, or a gate] → a norm of `BASES` → stages, forward, backward, and their errors.
+"""A norm between stages: [an addition, or a gate] → a norm of `bases` → stages, forward, backward, and their errors.
 
     h = [dropout](x) + residual, x·a(gate), or x      z0 = w·x̂(h) + b      z1 = f1(z0)      …      y = zk
 
@@ -7,7 +7,7 @@ that with respect to its z, and into those of its own inputs. What arrives at z0
 the norm (`Norm.gradients`); after an addition dresidual_out is added to dx (`residual_sum`). After a dropout and an
 addition that sum is dresidual, and dx is what the dropout makes of it.
 
-**Errors.** δz goes forward through `stage.passed`, which keeps each z and its δz for the backward. There a kernel
+**Errors.** δz goes forward through `stages.steps`, which keeps each z and its δz for the backward. There a kernel
 computes every z again, from the statistics that it uses, so the same δz holds, and `lost` goes back through
 `Stage.pull_error`, to `rounding.gradients_error`. After an addition y is within |chain(h̃) − chain(h)| + δ(h̃) of the
 truth, with h̃ what the contract keeps of h. After a gate no bit of h is known: the norm is that of an x which is off by
@@ -28,125 +28,17 @@ from typing import Any
 
 import numpy as np
 
-from verify_norm.reference import (
-    l2norm,
-    layernorm,
-    partial_rmsnorm,
-    residual_sum,
-    rmsnorm,
-    rounding,
-    statistics_rounding,
-)
+from verify_norm.reference import residual_sum, rounding, statistics_rounding
 from verify_norm.reference.arithmetic import Arithmetic, finite_below
+from verify_norm.reference.bases import BASES, Base, Values
 from verify_norm.reference.norm import Norm
 from verify_norm.reference.stages.dropout import Dropout
 from verify_norm.reference.stages.quantize import Quantize
 from verify_norm.reference.stages.stage import Approximate, Stage, exactly, passed
-from verify_norm.reference.view import Array, View, groups, rows
+from verify_norm.reference.stages.steps import steps
+from verify_norm.reference.view import Array
 
-Values = Mapping[str, Any]
 OPTIONS = {"weight_offset": 0.0, "normalized_shape": None}  # and their defaults
-
-
-@dataclass(frozen=True, slots=True)
-class Base:
-    """A norm that a chain may have: its parameters and options, in the order of an operator, and its view of x."""
-
-    name: str
-    parameters: tuple[str, ...]
-    options: tuple[str, ...]
-    view: Callable[[Array, Values], View]
-    normalized: Callable[[View, Array, Values], Norm]
-    centred: bool = True
-    averages: bool = True  # the mean of the squares; their sum otherwise
-    partial: bool = False  # of the first elements of a row alone
-
-    def norm(self, x: Array, v: Values) -> Norm:
-        """Return x normalized, with what multiplies it."""
-        return self.normalized(self.view(x, v), x, v)
-
-
-def _rows(x: Array, v: Values) -> View:
-    return rows(x, v.get("normalized_shape"))
-
-
-def _groups(x: Array, v: Values) -> View:
-    return groups(x, v["num_groups"])
-
-
-def _layernorm(view: View, x: Array, v: Values) -> Norm:
-    return layernorm.norm(view, x, v.get("weight"), v.get("bias"), v["eps"])
-
-
-def _rmsnorm(view: View, x: Array, v: Values) -> Norm:
-    return rmsnorm.norm(view, x, v.get("weight"), v["eps"], v.get("weight_offset", 0.0))
-
-
-def _partial(view: View, x: Array, v: Values) -> Norm:
-    return partial_rmsnorm.norm(view, x, v.get("weight"), v["eps"], v.get("weight_offset", 0.0), v["variance_size"])
-
-
-def _l2norm(view: View, x: Array, v: Values) -> Norm:
-    return l2norm.norm(view, x, v["eps"])
-
-
-BASES = {
-    base.name: base
-    for base in (
-        Base("layernorm", ("weight", "bias"), ("eps", "normalized_shape"), _rows, _layernorm),
-        Base("rmsnorm", ("weight",), ("eps", "weight_offset", "normalized_shape"), _rows, _rmsnorm, centred=False),
-        Base(
-            "partial_rmsnorm",
-            ("weight",),
-            ("eps", "weight_offset", "variance_size", "normalized_shape"),
-            _rows,
-            _partial,
-            centred=False,
-            partial=True,
-        ),
-        Base("l2norm", (), ("eps", "normalized_shape"), _rows, _l2norm, centred=False, averages=False),
-        Base("groupnorm", ("weight", "bias"), ("num_groups", "eps"), _groups, _layernorm),
-    )
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """Every z of a chain with its error, the last being y; stage i makes zs[i + 1] of zs[i]."""
-
-    stages: tuple[Stage, ...]
-    zs: tuple[Approximate, ...]
-
-    def pulled(self, dy: Array, v: Values) -> tuple[Array, dict[str, Array]]:
-        """Return the gradients with respect to z0, and to the stages' own inputs by name."""
-        gradients: dict[str, Array] = {}
-        for stage, z in zip(reversed(self.stages), reversed(self.zs[:-1]), strict=True):
-            dy, own = stage.pull(dy, z.value, v)
-            gradients |= own
-        return dy, gradients
-
-    def pulled_error(self, dy: Array, v: Values, a: Arithmetic) -> tuple[Array, Array | float, dict[str, Array]]:
-        """Return the gradient with respect to z0, how far a kernel's may be off, and the errors of the stages' own."""
-        lost: Array | float = 0.0
-        errors: dict[str, Array] = {}
-        for stage, z in zip(reversed(self.stages), reversed(self.zs[:-1]), strict=True):
-            lost, own = stage.pull_error(dy, lost, z, v, a)
-            dy, errors = stage.pull(dy, z.value, v)[0], errors | own
-        return dy, lost, errors
-
-
-def steps(stages: tuple[Stage, ...], n: Norm, dz: Array, v: Values, a: Arithmetic) -> Steps:
-    """Return every z, where z0 = w·x̂ + b is off by dz: by nothing where w·x̂ of x = 0, or of w = 0, has no b.
-
-    An x that is off itself (`Norm.off`) may be 0 only in the reference. And 0·x̂ is NaN where a kernel's x̂ overflows.
-    """
-    size = np.abs(n.y) + (0.0 if n.bias is None else 2 * np.abs(n.bias))
-    zeros = (n.x == 0).all(n.view.axes, keepdims=True) & (n.off is None)
-    nothing = zeros | (False if n.weight is None else (n.weight == 0) & np.isfinite(dz))
-    zs = [Approximate(n.y, np.where(nothing & (size == 0), 0.0, dz), size)]
-    for stage in stages:
-        zs.append(passed(stage, zs[-1], v, a))
-    return Steps(stages, tuple(zs))
 
 
 @dataclass(frozen=True, slots=True)

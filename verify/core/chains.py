@@ -41,7 +41,8 @@ from verify_norm.core.tensors import (
     Y,
     gradient,
 )
-from verify_norm.reference.chain import BASES, Chain, Function
+from verify_norm.reference.bases import BASES
+from verify_norm.reference.chain import Chain, Function
 from verify_norm.reference.stages.activate import Activate
 from verify_norm.reference.stages.block_scale import BINADES
 from verify_norm.reference.stages.dropout import Dropout

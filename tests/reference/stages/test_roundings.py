@@ -12,11 +12,11 @@ from verify_norm.core.ops import OPS
 from verify_norm.reference import layernorm, residual_sum
 from verify_norm.reference.activation import ACTIVATIONS
 from verify_norm.reference.arithmetic import Arithmetic
-from verify_norm.reference.chain import steps
 from verify_norm.reference.stages.activate import Activate
 from verify_norm.reference.stages.gate import Gate
 from verify_norm.reference.stages.modulate import Modulate
 from verify_norm.reference.stages.stage import Approximate, apart, passed, product_error, sum_error
+from verify_norm.reference.stages.steps import steps
 from verify_norm.reference.statistics_rounding import Given
 from verify_norm.reference.view import rows
 

@@ -17,13 +17,14 @@ from verify_norm.checks.relations.equations import arithmetic_of
 from verify_norm.core import geometry, ops
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.run import Case, Run
-from verify_norm.reference import batchnorm, chain, layernorm, rmsnorm, rounding, statistics_rounding
+from verify_norm.reference import batchnorm, layernorm, rmsnorm, rounding, statistics_rounding
 from verify_norm.reference.arithmetic import DIVISION, Arithmetic, nearest
 from verify_norm.reference.norm import Norm
 from verify_norm.reference.quantized import product_error
 from verify_norm.reference.residual_sum import addition_error, joined
 from verify_norm.reference.rounding import XhatError
 from verify_norm.reference.stages.stage import Inputs, apart, exactly
+from verify_norm.reference.stages.steps import Steps, steps
 from verify_norm.reference.view import View, groups, rows
 
 
@@ -47,9 +48,9 @@ class Stages:
         return rounding.affine_error(self.norm, self.z, self.arithmetic)
 
     @property
-    def steps(self) -> chain.Steps:
+    def steps(self) -> Steps:
         """The result of each stage behind the norm, and how far a kernel's may be off."""
-        return chain.steps(self.stages, self.norm, self.before_error, self.given, self.arithmetic)
+        return steps(self.stages, self.norm, self.before_error, self.given, self.arithmetic)
 
     def row_sum(self, values: Array) -> Array:
         """Return the sums over what is normalized together; axes are kept."""
