@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from verify_norm.cases.device_array import FLOAT, DeviceArray
-from verify_norm.core import judge, ops
+from verify_norm.core import judge, promises
 from verify_norm.core.run import Expected
 from verify_norm.core.spec import Contract, Op
 
@@ -48,10 +48,10 @@ def expected(op: Op, arguments: Mapping[str, Any], contract: Contract, dtypes: M
     """
     of_x, weight = dtypes["x"], arguments.get("weight")
     of_weight = None if weight is None else str(weight.dtype).removeprefix("torch.")
-    given = {**_exact(arguments), **ops.roundings(contract, of_x, dtypes[op.outputs[0].name])}
+    given = {**_exact(arguments), **promises.roundings(contract, of_x, dtypes[op.outputs[0].name])}
     with np.errstate(all="ignore"):
         wanted = _call(op.reference, given)
-        deltas = _call(op.error, {**given, "arithmetic": ops.arithmetic(contract, of_x, of_weight)})
+        deltas = _call(op.error, {**given, "arithmetic": promises.arithmetic(contract, of_x, of_weight)})
     return {
         tensor.name: None if value is None else Expected(value, delta, dtypes[tensor.name], contract.saturate)
         for tensor, value, delta in zip(op.outputs, wanted, deltas, strict=True)

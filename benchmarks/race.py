@@ -14,7 +14,8 @@ from oracle import Judged, compare, expected
 from timing import Clock, Times
 from work import Job, Work, arguments
 
-from verify_norm.core.ops import OPS, output_dtype
+from verify_norm.core.ops import OPS
+from verify_norm.core.promises import output_dtype
 from verify_norm.loading.returned import named
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from verify_norm.cases import make, placement
-from verify_norm.core import ops
+from verify_norm.core import ops, promises
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
@@ -29,10 +29,10 @@ def _run(name):
             next((placement.dtype_name(tensors[one]) for one in names if one in tensors), None)
             for names in (("x", "residual_out"), ("weight", "running_mean", "x", "residual_out"))
         )
-        kinds = {out.name: ops.output_dtype(out, Contract(), dtype, weight_dtype) for out in op.outputs}
+        kinds = {out.name: promises.output_dtype(out, Contract(), dtype, weight_dtype) for out in op.outputs}
         offered = given | {key: placement.to_float64(tensor) for key, tensor in tensors.items()}
         with np.errstate(all="ignore"):
-            found = make.call(op.reference, offered | ops.roundings(Contract(), dtype, kinds[op.outputs[0].name]))
+            found = make.call(op.reference, offered | promises.roundings(Contract(), dtype, kinds[op.outputs[0].name]))
         rounded = {out.name: _rounded(value, kinds[out.name]) for out, value in zip(op.outputs, found, strict=True)}
         for state in [tensor.name for tensor in op.inputs if tensor.role == "state" and tensor.name in tensors]:
             given[state].copy_(rounded.pop(state))

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from verify_norm.core import geometry, ops
+from verify_norm.core import geometry, ops, promises
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.known import overwritten
 from verify_norm.core.run import Case, Expected
@@ -144,7 +144,7 @@ def _keep_freed_memory() -> None:
 
 def errors(spec: CaseSpec, op: Op, contract: Contract, exact: Exact, *, given: bool = False) -> tuple[Any, ...]:
     """Return the error bound of each output, None for None; if `given`, of a kernel that uses the saved statistics."""
-    arithmetic = ops.arithmetic(contract, spec.dtype, spec.weight_dtype)
+    arithmetic = promises.arithmetic(contract, spec.dtype, spec.weight_dtype)
     offered = {**offer(spec, op, contract, exact), "arithmetic": arithmetic}
     if given and not op.own:
         offered["given"] = Given(offered.get("mean"), offered["rstd"])
@@ -154,13 +154,13 @@ def errors(spec: CaseSpec, op: Op, contract: Contract, exact: Exact, *, given: b
 
 def _dtype(tensor: Tensor, contract: Contract, spec: CaseSpec) -> str:
     weighted = spec.weight or tensor.extent == "affine"  # without a weight, y cannot have its type
-    return ops.output_dtype(tensor, contract, spec.dtype, spec.weight_dtype if weighted else None)
+    return promises.output_dtype(tensor, contract, spec.dtype, spec.weight_dtype if weighted else None)
 
 
 def offer(spec: CaseSpec, op: Op, contract: Contract, exact: Exact) -> dict[str, Any]:
     """Return the arguments that a reference may take: inputs, attributes, and how the contract rounds."""
     first = _dtype(op.outputs[0], contract, spec)
-    return {**exact, **attributes(spec, op), **ops.roundings(contract, spec.dtype, first)}
+    return {**exact, **attributes(spec, op), **promises.roundings(contract, spec.dtype, first)}
 
 
 def call(function: Callable[..., Any], offered: Mapping[str, Any]) -> Any:

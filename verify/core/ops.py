@@ -4,13 +4,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from verify_norm.core import own
 from verify_norm.core.chains import is_chain, operators, parsed, told
-from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.errors import LIST, one_of
-from verify_norm.core.spec import Contract, Op, Tensor
+from verify_norm.core.spec import Op, Tensor
 from verify_norm.core.tensors import (
     AMAX,
     BIAS,
@@ -48,7 +45,6 @@ from verify_norm.reference import (
     quantized,
     rmsnorm,
 )
-from verify_norm.reference.arithmetic import Arithmetic
 from verify_norm.reference.chain import Chain
 from verify_norm.reference.stages.activate import Activate
 from verify_norm.reference.stages.dropout import Dropout
@@ -311,63 +307,3 @@ def base(name: str) -> str:
 def forward_of(op: Op) -> Op:
     """Return the forward operator of a backward; raises KeyError for a forward."""
     return OPS[str(op.forward)]
-
-
-def arithmetic(contract: Contract, dtype: str, weight_dtype: str | None = None) -> Arithmetic:
-    """Return the arithmetic that `contract` promises for x and weight of these types, as the error bounds take it.
-
-    A weight_dtype of None means that of x.
-    """
-    form, offset = FORMATS[contract.accumulate], FORMATS[weight_dtype or dtype].u
-    narrow = {
-        field: FORMATS[dtype if name == "x" else name]
-        for field, name in (("stats", contract.stats), ("xhat", contract.xhat), ("partials", contract.partials))
-        if name is not None
-    }
-    roundoff = {field: f.u if f.u > form.u else 0.0 for field, f in narrow.items()}
-    narrower = [f for field, f in narrow.items() if roundoff[field]]
-    return Arithmetic(
-        u=form.u,
-        tiny=form.smallest_normal,
-        huge=form.largest,
-        summation="sequential" if contract.summation == "sequential" else "blocked",
-        variance=contract.variance,
-        expanded=contract.expanded,
-        products=contract.products,
-        offset_u=offset if contract.offset_weight == "weight" and offset > form.u else 0.0,
-        stats_u=roundoff["stats"],
-        xhat_u=roundoff.get("xhat", 0.0),
-        partials_u=roundoff["partials"],
-        narrow_tiny=max((float(f.ulp(np.zeros(()))) / 2 for f in narrower), default=0.0),
-        narrow_huge=min((f.largest for f in narrower), default=np.inf),
-        lanes=contract.lanes,
-        atomic=contract.summation == "atomic",
-    )
-
-
-def output_dtype(tensor: Tensor, contract: Contract, dtype: str, weight_dtype: str | None = None) -> str:
-    """Return the type of an output, given the types of x and weight."""
-    if tensor.extent == "statistic" and tensor.dtype == "float32":
-        return dtype if contract.stats == "x" else contract.stats
-    output = contract.output
-    if output == "promoted":  # x and a weight of another 16-bit type make y float32
-        output = "float32" if tensor.name == "y" and weight_dtype not in (None, dtype) else None
-    promised = {"y": output, "dx": output, "dresidual": output}
-    if tensor.dtype == "weight" and tensor.name.startswith("d"):
-        promised[tensor.name] = contract.weight_grad
-    return promised.get(tensor.name) or tensor.among(dtype, weight_dtype)
-
-
-def roundings(contract: Contract, dtype: str, output: str) -> dict[str, Any]:
-    """Return what a reference may ask of a contract: how a fused sum is rounded, and the range of a quantized y."""
-    rounded = FORMATS[dtype].round if contract.residual == "rounded" else None
-    largest = np.inf if contract.saturate == "overflow" else FORMATS[output].largest
-    narrow = None if contract.z is None else FORMATS[dtype if contract.z == "x" else contract.z]
-    lost = (0.0, 0.0, np.inf) if narrow is None else (narrow.u, float(narrow.ulp(0.0)) / 2, narrow.largest)
-    return {
-        "rounded": rounded,
-        "largest": largest,
-        "z_lost": lost,
-        "scale_floor": contract.scale_floor,
-        "e8m0": contract.e8m0,
-    }

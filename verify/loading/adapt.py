@@ -16,7 +16,8 @@ from torch import Tensor
 from verify_norm.cases import make
 from verify_norm.core.errors import UsageError
 from verify_norm.core.geometry import differentiable
-from verify_norm.core.ops import OPS, output_dtype
+from verify_norm.core.ops import OPS
+from verify_norm.core.promises import output_dtype
 from verify_norm.core.spec import Contract, Kernel, Op
 from verify_norm.loading import domain, gradients, modules
 from verify_norm.loading.bind import FEATURES, Candidate, bind, features, meant, parse, signature

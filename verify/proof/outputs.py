@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from verify_norm.core.ops import OPS, output_dtype
+from verify_norm.core.ops import OPS
+from verify_norm.core.promises import output_dtype
 from verify_norm.core.spec import Contract
 from verify_norm.proof import field as f
 from verify_norm.proof.buffers import Memory

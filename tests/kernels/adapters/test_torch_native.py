@@ -9,7 +9,8 @@ import torch
 from verify_norm.cases import corners, make
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS
-from verify_norm.core.ops import OPS, arithmetic
+from verify_norm.core.ops import OPS
+from verify_norm.core.promises import arithmetic
 from verify_norm.core.run import Expected
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Contract, Kernel

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from verify_norm.core import judge, ops
+from verify_norm.core import judge, promises
 from verify_norm.core.dtypes import FORMATS, Array, Format
 from verify_norm.core.run import Expected, Output, Run
 from verify_norm.reference.arithmetic import Arithmetic
@@ -92,7 +92,7 @@ def confidence(comparisons: int) -> float:
 
 def arithmetic_of(run: Run) -> Arithmetic:
     """Return the arithmetic that the kernel's contract promises in this case."""
-    return ops.arithmetic(run.kernel.contract, run.case.spec.dtype, run.case.spec.weight_dtype)
+    return promises.arithmetic(run.kernel.contract, run.case.spec.dtype, run.case.spec.weight_dtype)
 
 
 def compared(run: Run) -> dict[str, tuple[Output, Expected]]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from verify_norm.checks.relations.equations import arithmetic_of
-from verify_norm.core import geometry, ops
+from verify_norm.core import geometry, promises
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.run import Case, Run
 from verify_norm.reference import batchnorm, layernorm, rmsnorm, rounding, statistics_rounding
@@ -75,8 +75,8 @@ def own_inputs(run: Run) -> dict[str, Any]:
     own: dict[str, Any] = {name: given(case, name) for name in case.op.own_inputs}
     if case.op.dropout is not None:
         own |= {name: case.arguments[name] for name in case.op.dropout.options}
-    y = ops.output_dtype(case.op.outputs[0], contract, case.spec.dtype, case.spec.weight_dtype)
-    return own if case.op.quantizer is None else own | ops.roundings(contract, case.spec.dtype, y)
+    y = promises.output_dtype(case.op.outputs[0], contract, case.spec.dtype, case.spec.weight_dtype)
+    return own if case.op.quantizer is None else own | promises.roundings(contract, case.spec.dtype, y)
 
 
 def has_mean(case: Case) -> bool:
