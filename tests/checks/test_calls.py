@@ -15,7 +15,7 @@ from norms import layernorm
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS, calls
 from verify_norm.core import ways
-from verify_norm.core.finding import Finding, Tried
+from verify_norm.core.finding import Finding, NoData, Tried
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.loading.registry import load, load_directions
@@ -569,3 +569,165 @@ def test_one_input_of_a_backward_that_recomputes_statistics_changes_and_what_was
         return tuple(None if value is None else torch.tensor(value, dtype=torch.float32) for value in found)
 
     assert told(recomputing, op, spec) == []
+
+
+def counted(run=right):
+    """A norm, and the threads and weights of its calls, in their order."""
+    threads, weights = [], []
+
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        threads.append(threading.current_thread())
+        weights.append((weight.numpy().tobytes(), bias.numpy().tobytes()))
+        return run(x, weight, bias, eps, normalized_shape)
+
+    return layernorm_fwd, threads, weights
+
+
+def examined(kernel, spec=ROWS):
+    """The run of a case, and other values of its inputs."""
+    kernel = kernel if isinstance(kernel, Kernel) else Kernel("k", "layernorm_fwd", run=kernel)
+    result = execute(kernel, make.case(spec, OPS[kernel.op], kernel.contract))
+    return result, calls._others(result)
+
+
+@pytest.mark.parametrize(("seconds", "number"), [(-1.0, 5), (1e9, 9)])
+def test_a_series_has_as_many_calls_as_its_time_allows(seconds, number, monkeypatch):
+    for name, value in {"FEWEST": 5, "MOST": 9, "SECONDS": seconds}.items():
+        monkeypatch.setattr(calls, name, value)
+    kernel, threads, _ = counted()
+    run, other = examined(kernel)
+    threads.clear()
+    assert list(calls._many(run, other)) == []
+    assert len(threads) == number + 1  # the last one has the other values alone
+
+
+def test_a_series_says_how_many_calls_later_an_output_changed(monkeypatch):
+    monkeypatch.setattr(calls, "SECONDS", -1.0)
+    kept = []
+
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        kept.append(right(x, weight, bias, eps, normalized_shape))
+        if len(kept) > 6:  # once for the case, then six calls of the series
+            kept[3][0].zero_()
+        return kept[-1]
+
+    run, other = examined(layernorm_fwd)
+    (found,) = calls._many(run, other)
+    assert f"change after {calls.FEWEST - 3} more calls" in found.words
+
+
+@pytest.mark.parametrize(("seconds", "number"), [(-1.0, 3), (1e9, 7)])
+def test_two_threads_call_as_often_as_their_time_allows(seconds, number, monkeypatch):
+    monkeypatch.setattr(calls, "SECONDS", seconds)
+    monkeypatch.setattr(calls, "IN_THREAD", (3, 7))
+    kernel, threads, weights = counted()
+    run, other = examined(kernel)
+    threads.clear()
+    weights.clear()
+    assert list(calls._threads(run, other)) == []
+    main = threading.main_thread()
+    assert threads.count(main) == 3  # the parameters are written, and each set of values is taken alone
+    by_thread = [threads.count(thread) for thread in set(threads) - {main}]
+    assert sum(by_thread) == 2 * number
+    assert len(set(weights)) == 1  # they share a module
+
+
+@pytest.mark.parametrize("changes", [{"op": "batchnorm_fwd"}, {"autograd": True}])
+def test_two_threads_share_no_module_whose_tensors_are_replaced(changes):
+    weights = set()
+    kernel = Kernel("k", **{"op": "layernorm_bwd", **changes})
+    outputs = [tensor.name for tensor in OPS[kernel.op].outputs]
+
+    def noting(**given):
+        weights.add((given["weight"].numpy().tobytes(), given["bias"].numpy().tobytes()))
+        exact = {n: v.double().numpy() if isinstance(v, torch.Tensor) else v for n, v in given.items()}
+        exact |= {"normalized_shape": exact["weight"].shape}
+        found = make.call(OPS[kernel.op].reference, exact)
+        return {name: torch.tensor(value, dtype=torch.float32) for name, value in zip(outputs, found, strict=True)}
+
+    run, other = examined(replace(kernel, run=noting), replace(ROWS, shape=(6, 8)))
+    assert run.problem is None
+    assert list(calls._threads(run, other)) == []
+    assert len(weights) == 2
+
+
+def test_an_untrusted_kernel_is_not_called_by_two_threads():
+    """Its results come from another process, whose channel takes one call at a time."""
+    run, _ = examined(right, replace(ROWS, call=ways.TWO_THREADS, called=ways.AS_USUAL))
+    assert list(CHECKS["calls"].function(run)) == [Tried(ways.TWO_THREADS)]
+    run = replace(run, kernel=replace(run.kernel, later=lambda returned: returned))
+    assert [type(one) for one in CHECKS["calls"].function(run)] == [NoData]
+
+
+def test_an_untrusted_kernel_is_asked_what_its_outputs_hold_now():
+    run, _ = examined(right)
+    later = replace(run, kernel=replace(run.kernel, later=lambda returned: returned | {"y": returned["y"] + 1}))
+    (found,) = calls._rewritten(later, "later")
+    assert found.output == "y"
+    assert found.words.startswith(f"{run.outputs['y'].got.size} elements of y change later")
+
+
+def test_only_a_case_that_names_the_check_is_looked_at():
+    assert [CHECKS["calls"].looks(examined(right, replace(ROWS, further=some))[0]) for some in (("calls",), ())] == [
+        True,
+        False,
+    ]
+
+
+class Evaluated(torch.nn.BatchNorm1d):
+    """Keeps the weight of its first call without gradients."""
+
+    def forward(self, x):
+        if not torch.is_grad_enabled():
+            if getattr(self, "kept", None) is None:
+                self.kept = self.weight.clone()
+            return torch.nn.functional.batch_norm(
+                x, self.running_mean, self.running_var, self.kept, self.bias, self.training, self.momentum, self.eps
+            )
+        return super().forward(x)
+
+
+def test_a_batchnorm_is_called_without_gradients_and_in_training():
+    spec = CaseSpec((3, 4, 5))
+    assert "after eval(), under no_grad" in said(of(Evaluated, "batchnorm_fwd"), "parameters", spec, True)["y"]
+    assert said(of(Evaluated, "batchnorm_fwd"), "parameters", spec) == {}
+
+
+def results(got, ratio):
+    return SimpleNamespace(got=np.array(got), ratio=None if ratio is None else np.array(ratio))
+
+
+def judged(outputs, expected):
+    truths = {name: SimpleNamespace(value=np.array(value)) for name, value in expected.items()}
+    return SimpleNamespace(outputs=outputs, case=SimpleNamespace(expected=truths))
+
+
+@pytest.mark.parametrize(
+    ("off", "ratio", "kept"),
+    [
+        ([1.0], [9.0], True),  # as far as a 32nd of what the values of the call before change
+        ([0.99], [9.0], False),
+        ([32.5], [9.0], True),  # beyond it by twice what a result may be off
+        ([32.6], [9.0], False),
+        ([32.0, 0.0], [1.5, 1.0], True),  # what is just within the bound is not wrong
+        ([32.0, 0.5, 0.5, 32.0], [9.0, 9.0, 9.0, 9.0], True),  # half of them
+        ([32.0, 0.5, 0.5], [9.0, 9.0, 9.0], False),
+    ],
+)
+def test_what_is_kept_is_as_far_off_as_the_call_before(off, ratio, kept, monkeypatch):
+    monkeypatch.setattr(calls.judge, "allowed", lambda want: np.full(want.value.shape, 0.25))
+    before, want = judged({}, {"y": [32.0] * len(off)}), judged({"y": results(off, ratio)}, {"y": [0.0] * len(off)})
+    assert calls._kept(before, want, "y") == kept
+
+
+@pytest.mark.parametrize("unjudged", [None, results([1.0], None)])
+def test_what_is_beyond_its_bound_in_one_call_alone(unjudged):
+    usual = judged({"a": unjudged, "y": results([0.0, 0.0, 0.0], [0.5, 1.0, 0.0])}, {})
+    now = judged({"a": unjudged, "y": results([1.0, 2.0, 7.0], [1.0, 1.5, 9.0])}, {"a": [0.0], "y": [1.0, 1.0, 1.0]})
+    (found,) = calls._beyond(usual, now, "why")
+    assert (found.output, found.index) == ("y", (2,))
+    assert found.words == "y[2] is 7, expected 1, why; 2 of 3 elements are wrong"
+    wrong = judged({"y": results([0.0], [1.5])}, {})
+    assert list(calls._beyond(wrong, now, "why")) == []
+    assert list(calls._beyond(usual, judged({"y": results([1.0], [1.0])}, {"y": [1.0]}), "why")) == []
+    assert list(calls._beyond(judged({}, {}), now, "why")) == []
