@@ -29,10 +29,10 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from verify_norm.cases import make
-from verify_norm.checks import CHECKS
+from verify_norm.checks import CHECKS, effects
 from verify_norm.checks.relations import leaks, operators
 from verify_norm.core import ways
-from verify_norm.core.finding import Finding
+from verify_norm.core.finding import Finding, Tried
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.loading.registry import load, load_directions
@@ -52,7 +52,10 @@ def said(run, spec=ROWS, **fields):
     kernel = run if isinstance(run, Kernel) else Kernel("k", "layernorm_fwd", run=run, **fields)
     result = execute(kernel, make.case(spec, OPS[kernel.op], kernel.contract))
     assert CHECKS["effects"].looks(result)
-    return [f.message for f in CHECKS["effects"].function(result) if isinstance(f, Finding)]
+    found = [f for f in CHECKS["effects"].function(result) if isinstance(f, Finding)]
+    assert all((f.check, f.spec) == ("effects", spec) for f in found)
+    assert all(f.output == (f.message.split()[0] if "elements overlap" in f.message else None) for f in found)
+    return [f.message for f in found]
 
 
 def after(effect):
@@ -468,6 +471,27 @@ def test_operators_that_torch_registers_as_it_compiles_are_its_own():
     assert of_torch <= operators.OF_TORCH
 
 
+@pytest.mark.parametrize("way", [ways.OPERATORS, ways.GROWTH])
+def test_what_tensors_operators_and_memory_show_is_told_once_in_each_kernel_that_shows_it(way, monkeypatch):
+    kernels = []
+    monkeypatch.setattr(leaks, "kept", lambda run: iter(["each of 9 calls leaves a tensor"]))
+    monkeypatch.setattr(leaks, "grown", lambda run: iter(["a list grows"]))
+    monkeypatch.setattr(operators, "registered", lambda: True)
+    monkeypatch.setattr(operators, "broken_promises", lambda run: kernels.append(run.kernel) or iter(["a promise"]))
+    monkeypatch.setattr(effects, "in_mode", lambda mode, run: replace(run.kernel, name=mode))
+    found = said(right, replace(ROWS, effect=way))
+    kept = "each of 9 calls leaves a tensor; the kernel keeps what it must release"
+    more = (
+        "a promise"
+        if way == ways.OPERATORS
+        else "a list grows; a kernel's memory must not grow with the number of its calls"
+    )
+    assert sorted(found) == sorted(["a promise", kept, more])
+    assert [kernel.name for kernel in kernels] == ["k", *[effects.COMPILED] * (way == ways.OPERATORS)]
+    result = execute(kernels[0], make.case(replace(ROWS, effect=way), OPS["layernorm_fwd"], Contract()))
+    assert [one for one in CHECKS["effects"].function(result) if isinstance(one, Tried)] == [Tried(way)]
+
+
 class Counting(torch.nn.BatchNorm1d):
     """BatchNorm that counts its batches with a mistake, or none."""
 
@@ -490,7 +514,9 @@ def test_batches_counted_wrongly(mistake, training, grows, monkeypatch):
     spec = CaseSpec((4, 3, 5), effect=ways.COUNTED, training=training)
     assert said(kernel, spec) == said(kernel, replace(spec, training=not training)) == []
     monkeypatch.setattr(Counting, "mistake", mistake)
-    assert f"num_batches_tracked grows by {grows} in a call" in said(kernel, spec)[0]
+    where = "in training" if training else "in evaluation"
+    expected = f"num_batches_tracked grows by {grows} in a call {where}, expected {int(training)}"
+    assert said(kernel, spec) == [expected]
     assert said(kernel, replace(spec, training=not training)) == []
 
 
