@@ -42,9 +42,10 @@ def said(target, way, spec=SPEC, op="rmsnorm"):
     result = execute(kernel, make.case(spec, OPS[kernel.op], kernel.contract))
     assert result.problem is None
     assert CHECKS["autograd"].looks(result)
-    items = CHECKS["autograd"].function(result)
-    found = {f.output: f.message for f in items if isinstance(f, Finding)}
-    return found if found or NoData() not in items else None
+    items = list(CHECKS["autograd"].function(result))
+    found = [f for f in items if isinstance(f, Finding)]
+    assert all(f.check == "autograd" for f in found)
+    return {f.output: f.message for f in found} if found or NoData() not in items else None
 
 
 def of_op(op="rmsnorm"):
@@ -313,6 +314,60 @@ def test_what_is_kept_past_the_version_counter(what):
     name = "x" if what == "data" else what
     assert f"where {name} is overwritten between forward and backward and no error is raised" in found["dx"]
     assert all(said(kept(what), other) in ({}, None) for other in of_op() if other != way)
+
+
+def keeping(what):
+    """RMSNorm that returns rstd too, and keeps it past torch's count of versions; right where it keeps nothing."""
+
+    class Keeping(Once):
+        @staticmethod
+        def forward(ctx, x, weight, eps):
+            y = Once.forward(ctx, x, weight, eps)
+            ctx.rstd = ctx.to_save[2].float()
+            rstd = ctx.rstd if what == "rstd" else ctx.rstd.clone()
+            ctx.mark_non_differentiable(rstd)
+            return y, rstd
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx, dy, _):
+            x, weight, _ = ctx.saved_tensors
+            return *gradients(dy, x, weight, ctx.rstd.double()), None
+
+    return Keeping
+
+
+def adding(what):
+    """A fused addition that keeps residual, or the sum, past torch's count of versions."""
+
+    class Adding(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, residual, weight, eps):
+            y = Once.forward(ctx, x + residual, weight, eps)
+            summed, ctx.weight, ctx.rstd = ctx.to_save
+            ctx.x, ctx.residual = x.clone(), residual if what == "residual" else residual.clone()
+            ctx.summed = summed if what == "residual_out" else None
+            return y, summed if what == "residual_out" else summed.clone()
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx, dy, dsum):
+            summed = ctx.x + ctx.residual if ctx.summed is None else ctx.summed
+            dx, dw = gradients(dy, summed, ctx.weight, ctx.rstd)
+            dx = (dx.double() + dsum.double()).to(dx.dtype)
+            return dx, dx, dw, None
+
+    return Adding
+
+
+@pytest.mark.parametrize(
+    ("make_of", "what", "op"),
+    [(keeping, "rstd", "rmsnorm"), (adding, "residual", "add_rmsnorm"), (adding, "residual_out", "add_rmsnorm")],
+)
+def test_what_else_is_kept_past_the_version_counter(make_of, what, op):
+    found = said(make_of(what), "data", op=op)
+    assert f"where {what} is overwritten between forward and backward and no error is raised" in found["dx"]
+    assert said(make_of(""), "data", op=op) == {}
 
 
 class Copied(Once):
@@ -700,6 +755,9 @@ def test_a_custom_operator():
 def test_what_is_a_backward_of_its_own_has_no_graph():
     kernel, check = load("layernorm_bwd"), CHECKS["autograd"]
     assert "a backward of its own" in check.lacks(kernel, ())
+    *_, differentiable = load_directions(Once, "rmsnorm")
+    assert check.lacks(differentiable, ()) == ""
+    assert "in the kernel's process" in check.lacks(replace(differentiable, later=lambda returned: returned), ())
     assert not check.applies(OPS["layernorm_fwd"])
 
 
@@ -833,3 +891,14 @@ class ByAddress(Once):
 def test_saved_tensors_that_come_back_in_other_memory():
     assert "come back in other memory" in said(ByAddress, "moved")["dx"]
     assert said(ByAddress, "again") == {}
+
+
+@pytest.mark.parametrize(
+    ("changes", "looks"), [({}, True), ({"further": ()}, False), ({"shape": (2048, 2048), "autograd": ""}, False)]
+)
+def test_only_a_small_case_that_names_the_check_is_looked_at(changes, looks):
+    *_, kernel = load_directions(Once, "rmsnorm", contract=LOOSE)
+    result = execute(kernel, make.case(replace(SPEC, **changes), OPS[kernel.op], kernel.contract))
+    assert CHECKS["autograd"].looks(result) == looks
+    assert not CHECKS["autograd"].looks(replace(result, kernel=replace(kernel, autograd=False)))
+    assert not CHECKS["autograd"].looks(replace(result, kernel=replace(kernel, later=lambda returned: returned)))
