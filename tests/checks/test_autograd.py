@@ -370,6 +370,48 @@ def test_what_else_is_kept_past_the_version_counter(make_of, what, op):
     assert said(make_of(""), "data", op=op) == {}
 
 
+class Stale(nn.BatchNorm1d):
+    """In evaluation its backward reads a running statistic as it is then."""
+
+    reads = ""
+
+    class Function(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, weight, bias, mean, var, eps):
+            ctx.save_for_backward(x, weight)
+            ctx.statistics = mean, var, eps
+            xhat = (x.mT.double() - mean) * (var.double() + eps).rsqrt()
+            return (xhat * weight + bias).mT.to(x.dtype)
+
+        @staticmethod
+        @once_differentiable
+        def backward(ctx, dy):
+            (x, weight), (mean, var, eps) = ctx.saved_tensors, ctx.statistics
+            rstd, d = (var.double() + eps).rsqrt(), dy.mT.double()
+            sums = ((d * (x.mT.double() - mean) * rstd).sum((0, 1)), d.sum((0, 1)))
+            return (d * weight * rstd).mT.to(x.dtype), *(one.to(weight.dtype) for one in sums), None, None, None
+
+    def forward(self, x):
+        if self.training:
+            return super().forward(x)
+        names = ("running_mean", "running_var")
+        mean, var = (getattr(self, n) if n == self.reads else getattr(self, n).clone() for n in names)
+        return self.Function.apply(x, self.weight, self.bias, mean, var, self.eps)
+
+
+@pytest.mark.parametrize("name", ["running_mean", "running_var"])
+def test_running_statistics_that_change_between_forward_and_backward(name, monkeypatch):
+    """As where another batch is seen in training, or a state loaded, before the backward."""
+    spec = CaseSpec((4, 3, 5), training=False)
+    for module in (Stale, nn.BatchNorm1d):
+        for training in (False, True):
+            assert said(module, "data", replace(spec, training=training), "batchnorm") == {}
+    monkeypatch.setattr(Stale, "reads", name)
+    assert (
+        f"where {name} is overwritten between forward and backward" in said(Stale, "data", spec, "batchnorm")["dweight"]
+    )
+
+
 class Copied(Once):
     """It saves copies: later writes are no concern of its."""
 

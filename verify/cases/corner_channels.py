@@ -80,7 +80,7 @@ CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with ru
     ),
     "eps": (
         ((3, 4, 20), {"log2_scale": -8, "eps": 1e-3}),  # eps dominates the variance
-        ((3, 4, 20), {"eps": 0.0}),
+        ((4, 4, 4), {"eps": 0.0}),  # all sizes alike
         ((3, 4, 20), {"log2_scale": -8, "eps": 1e-12}),
         ((3, 4, 20), {"eps": 1e-1, "dy_data": "ramp", "dy_layout": "offset"}),
         ((3, 4, 20), {"eps": 1e3}),
@@ -91,7 +91,7 @@ CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with ru
         ((280, 2, 3), {}),
         ((0, 3, 4), {}),  # no samples: the running statistics do not change
         ((281, 3), {}),
-        ((300, 2), {"dy_data": "zero_columns"}),  # no spatial dimensions
+        ((300, 2, 1, 1), {"dy_data": "zero_columns"}),  # contiguous in both orders of dimensions
         ((279, 4), {}),
         ((17, 2, 3), {"dy_data": "zero_rows"}),
         ((0, 3), {}),

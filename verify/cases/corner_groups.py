@@ -88,13 +88,13 @@ GROUP_CORNERS: Topics = {
     "groups": (
         ((1, 6, 5), {"num_groups": 1}),  # one group
         ((3, 4), {"num_groups": 4}),  # no spatial dimensions, one channel a group: x̂ = 0
-        ((2, 6, 5), {"num_groups": 6}),  # InstanceNorm
+        ((2, 12, 5), {"num_groups": 12}),  # InstanceNorm
         ((1, 4, 2, 3, 5), {"num_groups": 2, "x_layout": "channels_last", "weight_data": "wide"}),  # rank 5
-        ((3, 6), {"num_groups": 2, "dy_data": "zero_columns"}),
+        ((3, 6, 1, 1), {"num_groups": 2, "dy_data": "zero_columns"}),  # contiguous in both orders of dimensions
     ),
     "eps": (
         ((2, 4, 20), {"num_groups": 2, "log2_scale": -8, "eps": 1e-3}),
-        ((2, 4, 20), {"num_groups": 2, "eps": 0.0}),
+        ((4, 16, 4), {"num_groups": 4, "eps": 0.0}),  # all sizes alike
         ((2, 4, 20), {"num_groups": 2, "log2_scale": -8, "eps": 1e-12}),
         ((2, 4, 20), {"num_groups": 2, "eps": 1e-1, "dy_data": "ramp", "dy_layout": "offset", "weight_data": "wide"}),
         ((2, 4, 20), {"num_groups": 2, "eps": 1e3}),  # rstd no longer matters

@@ -82,7 +82,10 @@ ROW_CORNERS: Topics = {
         ((3, 2, 3, 7), {"normalized_ndim": 3, "x_layout": "transposed"}),
         ((2, 1, 2, 2, 9), {"weight_data": "wide"}),
         ((2, 3, 2, 12), LAST),
-        ((2, 5, 6, 8), {"normalized_ndim": 2, "weight_layout": "transposed", "bias_layout": "transposed"}),
+        (
+            (6, 6, 6, 6),
+            {"normalized_ndim": 2, "weight_layout": "transposed", "bias_layout": "transposed"},
+        ),  # all sizes alike
         ((2, 5, 28), {**SEQUENCE, "weight_data": "one"}),
         ((2, 3, 4, 10), {**SLICE, "weight_data": "some_one"}),
         ((3, 4, 2, 11), {"x_layout": "swapped_last", "dy_layout": "swapped", "weight_layout": "scalar"}),
@@ -148,7 +151,7 @@ ROW_CORNERS: Topics = {
         ((7, 130), {"data": "uneven", "eps": 3e-8}),  # what the first row decides for others
         ((7, 131), {"data": "sorted", "dy_data": "uneven"}),
         ((3, 201), {"data": "ramp", "dy_data": "ramp"}),
-        ((9, 60), {"data": "padded"}),  # zero rows among others
+        ((12, 12), {"data": "padded"}),  # zero rows among others
     ),
 }
 SERVING_ROWS: tuple[Row, ...] = (  # from small to large, as far as the kernel's time allows

@@ -113,7 +113,8 @@ def _first(graph: Graph, given: Mapping[str, Any]) -> Callable[[Callable[[dict[s
 
 
 def _data_overwritten(run: Run) -> Found:
-    return _overwritten(run, ("x", "residual", "y", "residual_out", "mean", "rstd", *run.case.op.own_inputs))
+    names = ("x", "residual", "y", "residual_out", "mean", "rstd", "running_mean", "running_var")
+    return _overwritten(run, (*names, *run.case.op.own_inputs))
 
 
 def _overwritten(run: Run, names: tuple[str, ...]) -> Found:
