@@ -1,15 +1,18 @@
 """Derivatives of gradients: the reference's differences, and how far right functions are from them."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
 from verify_norm.cases import make
 from verify_norm.checks.relations import second_order
+from verify_norm.core import geometry
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Contract
+from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.loading.registry import load_directions
 from verify_norm.running.execute import execute
 
@@ -99,3 +102,98 @@ def test_a_kernel_of_16_bits_alone_and_infinite_roots():
         alone = replace(run, kernel=replace(run.kernel, dtypes=(spec.dtype,)))
         assert list(second_order.second_order(alone)) == ([] if looked else [second_order.NoData()])
     assert torch.is_grad_enabled()
+
+
+BENIGN = [
+    ("layernorm_bwd", CaseSpec((40, 50))),
+    ("add_layernorm_bwd", CaseSpec((40, 50))),
+    ("gated_rmsnorm_bwd", CaseSpec((40, 50))),
+    ("modulate_layernorm_bwd", CaseSpec((40, 50), modulation="token")),
+    ("batchnorm_bwd", CaseSpec((10, 40, 5), training=False)),
+]
+
+
+@pytest.mark.parametrize(("op", "spec"), BENIGN)
+def test_the_values_at_which_no_gradient_is_small(op, spec):
+    case = make.case(spec, OPS[op], Contract())
+    exact = second_order.benign(case, spec)
+    x = exact["residual_out" if op.startswith("add_") else "x"]
+    assert -1.5 <= x.min() < -1.4 < 1.9 < x.max() <= 2.0
+    assert np.array_equal(np.sign(exact["dy"]), np.where(x < 0.25, -1.0, 1.0))
+    ranges = {"dy": (0.5, 1.0), "weight": (0.5, 1.0), "bias": (0.5, 1.0), "running_var": (0.5, 1.0)}
+    ranges |= {"running_mean": (-0.5, 0.0)} | dict.fromkeys(OPS[op].own_inputs, (0.5, 1.0))
+    shapes = {tensor.name: geometry.shape_of(tensor, spec, OPS[op]) for tensor in OPS[op].inputs}
+    for name, (least, largest) in ranges.items():
+        if name in shapes:
+            values = np.abs(exact[name]) if name == "dy" else exact[name]
+            assert values.shape == shapes[name], name
+            assert least <= values.min() < least + 0.1, name
+            assert largest - 0.1 < values.max() <= largest, name
+    if "dresidual_out" in shapes:
+        assert not exact["dresidual_out"].any()
+    want = make.saved(spec, OPS[op], exact)
+    assert all(np.array_equal(exact[name], want[name], equal_nan=True) for name in want)
+    again, other = second_order.benign(case, spec), second_order.benign(case, replace(spec, seed=1))
+    assert np.array_equal(again["dy"], exact["dy"])
+    assert not np.array_equal(other["dy"], exact["dy"])
+
+
+def taken(spec, op="layernorm_bwd", refuses=lambda spec: False, **fields):
+    """The shapes and types of the cases that are differentiated."""
+    kernel = Kernel("k", op, unsupported=lambda spec: "no" if refuses(spec) else None, **fields)
+    found = second_order.plain(SimpleNamespace(case=SimpleNamespace(spec=spec, op=OPS[op]), kernel=kernel))
+    assert all(one.x_layout == one.dy_layout == one.weight_layout == "contiguous" for one in found)
+    return [(one.shape, one.dtype, one.weight_dtype) for one in found]
+
+
+def test_long_rows_are_cut_and_types_are_float32_and_their_own():
+    long = CaseSpec((3, 50, 65), "float16", "float32", x_layout="far", dy_layout="offset", weight_layout="own")
+    short = (3, 4, 64)
+    assert taken(long) == [(short, "float32", None), (short, "float16", "float32")]
+    assert taken(replace(long, dtype="float32", weight_dtype=None)) == [(short, "float32", None)]
+    assert taken(long, dtypes=("float16",)) == [(short, "float16", "float32")]
+    for whole in (replace(long, shape=(3, 50, 64)), replace(long, normalized_ndim=2)):
+        assert [shape for shape, *_ in taken(whole)] == [whole.shape] * 2
+    groups = replace(long, shape=(3, 50, 70), num_groups=5)
+    assert [shape for shape, *_ in taken(groups, "groupnorm_bwd")] == [groups.shape] * 2
+    assert taken(long, refuses=lambda spec: spec.shape == short) == [
+        (long.shape, "float32", None),
+        (long.shape, "float16", "float32"),
+    ]
+    assert taken(long, refuses=lambda spec: spec.dtype == "float32") == [(short, "float16", "float32")]
+    assert taken(long, fit=lambda spec: replace(spec, shape=long.shape))[0] == (long.shape, "float32", None)
+
+
+def allowed(op="rmsnorm_bwd", spec=ROWS, r=1.0, kappa=3.0, output="dx", name="x"):
+    """How far a derivative may be off, along directions of ones."""
+    case = make.case(spec, OPS[op], Contract())
+    run = SimpleNamespace(kernel=Kernel("k", op), case=case)
+    along = SimpleNamespace(run=run, case=case, r=r, kappa=kappa, direction=lambda name: np.ones(shape_of(case, name)))
+    return second_order._Reference._allowed(along, output, name)
+
+
+def shape_of(case, name):
+    return second_order._exact(case, name)[1].shape
+
+
+def test_what_a_second_derivative_may_be_off_is_counted():
+    """Of (6, 20) elements in float32: n = 20 + 6 terms, κ = 3."""
+    u, elements = 2.0**-24, 120
+    usual = 16 * 6 * (4 * 26 + 40) * u * elements * 4
+    assert allowed() == pytest.approx(usual, rel=1e-12)
+    assert allowed(kappa=0.25) == pytest.approx(usual / 6 / 4 * 1.25, rel=1e-12)
+    assert allowed(r=0.5) == allowed()
+    assert allowed(r=3.0) == pytest.approx(9 * usual, rel=1e-12)
+    assert allowed(name="weight") == pytest.approx(usual, rel=1e-12)  # a weight counts once for each element
+    for op, more, spec in (
+        ("rmsnorm_bwd", 1.25**2, replace(ROWS, weight_offset=-0.25)),
+        ("modulate_rmsnorm_bwd", 2, ROWS),
+        ("gate_rmsnorm_bwd", 4, ROWS),
+        ("rmsnorm_silu_bwd", 1, ROWS),
+    ):
+        assert allowed(op, spec) == pytest.approx(more * usual, rel=1e-12), op
+    dropped = CaseSpec((6, 20), dropout_p=0.5)
+    case = {"output": "dresidual", "name": "weight"}
+    assert allowed("dropout_add_rmsnorm_bwd", dropped, **case) == pytest.approx(2 * usual, rel=1e-12)
+    narrow = replace(ROWS, dtype="bfloat16")
+    assert allowed(spec=narrow) == pytest.approx(usual + 4 * 2.0**-8 * elements * 4, rel=1e-12)
