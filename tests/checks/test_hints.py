@@ -41,6 +41,28 @@ def test_outputs_in_another_order_are_named():
     assert messages(without_mean, "layernorm_fwd")["mean"].endswith('--bind "-> y, rstd"')
 
 
+def test_outputs_of_which_two_would_be_one_are_not_named():
+    """An order that names an output twice loses another."""
+
+    def twice(x, weight, bias, eps, normalized_shape):
+        y, mean, _ = layernorm_fwd(x, weight, bias, eps, normalized_shape)
+        return y, mean, mean
+
+    assert "name what the kernel returns" not in messages(twice, "layernorm_fwd")["rstd"]
+
+
+def test_zeros_are_not_taken_for_another_output():
+    """The mean of rows of zeros is 0, as is what a wrong kernel returns."""
+
+    def wrong(x, weight, bias, eps, normalized_shape):
+        y, mean, rstd = layernorm_fwd(x, weight, bias, eps, normalized_shape)
+        return y, mean + 1, 0 * rstd
+
+    found = messages(wrong, "layernorm_fwd", CaseSpec((5, 24), eps=1e-3, data="zero"))
+    assert {"mean", "rstd"} <= {*found}
+    assert not any("name what the kernel returns" in message for message in found.values())
+
+
 def test_gemmas_offset_and_another_eps_are_named():
     gemma = messages(lambda x, weight, eps: rmsnorm(x, 1 + weight.double(), eps), "rmsnorm_fwd")["y"]
     assert gemma.endswith("right with weight_offset=1: if the kernel adds it to its weight, --bind weight_offset=1")

@@ -61,6 +61,8 @@ def told(error, refuses, kernel=NOTHING, say=stated):
             "a weight no narrower than x only",
         ),
         (ValueError("N must be divisible by 8"), lambda s: s.shape[-1] % 8, "that is a multiple of 8 only"),
+        (ValueError("head_dim must be even"), lambda s: s.shape[-1] % 2, "that is a multiple of 2 only"),
+        (ValueError("odd head_dim is unsupported"), lambda s: s.shape[-1] % 2, "that is a multiple of 2 only"),
         (ValueError("must be a power of 2"), lambda s: s.shape[-1].bit_count() != 1, "that is a power of 2 only"),
         (ValueError("rows longer than 700 are not supported"), lambda s: s.shape[-1] > 700, "below "),
         (
@@ -79,6 +81,20 @@ def test_what_is_said_and_holds_is_a_limit(error, refuses, limit):
     said = told(error, refuses)
     assert limit in said
     assert "--only " in said
+
+
+def test_a_limit_of_rotations_alone():
+    kernel = Kernel("k", "qk_norm_rope_fwd", run=lambda x: x)
+    table = corners.corners(OPS[kernel.op], ("float32", "bfloat16"))
+    said = "NotImplementedError: rotary embeddings of a part of a row are not supported"
+    table += [CaseSpec((3, n), rotary="half") for n in (2, 3)]  # of which half is rotated as the whole row is
+    refuses = [spec.rotary != "full" and spec.shape[-1] > 3 for spec in table]
+    raised = [Raised(spec, said, ("rotary",)) for spec, refused in zip(table, refuses, strict=True) if refused]
+    ran = [spec for spec, refused in zip(table, refuses, strict=True) if not refused]
+    (limit,) = stated(kernel, raised, ran).values()
+    assert "it takes a rotation of the full row only" in limit
+    assert "--only rotary=full" in limit
+    assert stated(kernel, raised[1:], [*ran, raised[0].spec]) == {}
 
 
 def test_a_limit_of_training_alone():

@@ -27,7 +27,8 @@ def hint(run: Run, output: str) -> str:
     if result is None or prod(run.case.spec.shape) > ELEMENTS:
         return ""
     order = {name: _meant(run, name) for name in run.returned}
-    if order.get(output, output) not in (output, "_"):
+    named = [name for name in order.values() if name != "_"]
+    if order.get(output, output) not in (output, "_") and len({*named}) == len(named):
         return (
             f'; it is a right {order[output]}: name what the kernel returns, as --bind "-> {", ".join(order.values())}"'
         )
@@ -38,11 +39,12 @@ def hint(run: Run, output: str) -> str:
 
 
 def _meant(run: Run, name: str) -> str:
-    """Return the output whose truth a returned value is: its own, else another one, "_" if none."""
+    """Return the output whose truth a returned value is: its own, else another one that is not 0, "_" if none."""
     result, expected = run.outputs.get(name), run.case.expected
     if result is None:
         return "_"
-    return next((other for other in (name, *expected) if _is(result.got, expected[other])), "_")
+    others = [other for other, truth in expected.items() if truth is not None and truth.value.any()]
+    return next((other for other in (name, *others) if _is(result.got, expected[other])), "_")
 
 
 def _is(got: Array, expected: Expected | None) -> bool:

@@ -58,7 +58,7 @@ ALIASES = {  # our name: other names, in any case unless another line has the ex
         "momentum": "",
         "normalized_shape": "norm_shape",
         FEATURES: "hidden_size hidden_dim hidden dim d d_model n_embd embed_dim ndim size n c n_cols ncols "
-        "num_features num_channels n_channels channels",
+        "num_features num_channels n_channels channels head_dim head_size dim_head",
         "affine": "elementwise_affine use_affine",
         "running": "track_running_stats",
         "y": "out output result",
@@ -276,7 +276,8 @@ def bind(
             kept += [(p.name, f"it keeps its default {p.default!r:.60}")] * (p.default is not None)
     if unknown:
         offers = f"{candidate.op.name} offers {', '.join(offered)}"
-        example = f"--bind {offered[0]}={unknown[0]}, or {unknown[0]}=<a constant>"
+        like = next(name for name in ("x", FEATURES, *offered) if name in offered)
+        example = f"--bind {like}={unknown[0]}, or {unknown[0]}=<a constant>"
         raise UsageError(f"{candidate.name} needs {', '.join(unknown)}; {offers} ({example})")
     if not rest:
         return Binding(tuple(arguments), fixed, option.returns, unset=tuple(unset), kept=tuple(kept))

@@ -13,12 +13,13 @@ KINDS = {  # what a limit may be about: the words for it
     "device": NEEDS_GPU.pattern,
     "rank": r"\b[1-6][- ]?d\b|dimension|\bndim|\.dim\(\)|\brank\b|len\(\w+\.(shape|size\(\))\)|values to unpack|matrix",
     "dtype": r"\b(d|data|scalar)? ?types?\b|float\d*|bfloat16|\bhalf\b|\b(fp|bf)\d+",
-    "multiple": r"divisible|multiple|power of|align| % ",
-    "size": r"size|shape|length|hidden|\bdims?\b|features|\brows?\b|\bcol(umn)?s?\b|elements?|values?\b|channels?"
-    r"|\b(?-i:[MNC])\b|empty|numel",
+    "multiple": r"divisible|multiple|power of|align| % |\b(even|odd)\b",
+    "size": r"size|shape|length|hidden|(?<![a-z])dims?\b|features|\brows?\b|\bcol(umn)?s?\b|elements?|values?\b"
+    r"|channels?|\b(?-i:[MNC])\b|empty|numel",
     "layout": r"contiguous|strid|layout|memory.format|align",
     "none": r"\bNone\b|NoneType|required|requires|needs?\b|without",
     "eps": r"\beps(ilon)?\b",
+    "rotary": r"rotar|rotat",
 }
 REFUSES = re.compile(
     r"only|must|should|expect|require|need|support|not implemented|cannot|can't|at (most|least)|\btakes?\b|exceed|limit"

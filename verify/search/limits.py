@@ -258,6 +258,13 @@ def _wide_weight(spec: CaseSpec, op: Op) -> bool:
     return FORMATS[_affine_dtype(spec, op) or spec.dtype].u <= FORMATS[spec.dtype].u
 
 
+def _rotary(spec: CaseSpec, op: Op) -> str:
+    """Return the part of a row that is rotated: half of two elements are rotated as all of them are."""
+    whole = replace(spec, rotary="full")
+    alike = geometry.position_shape(spec, op) == geometry.position_shape(whole, op)
+    return "full" if alike else spec.rotary
+
+
 QUANTITIES = [(name, *SIZES[name]) for name in ("N", "last", "C", "M", "numel", "bytes")]
 TRAITS = (
     Trait("rank", "x of {} dimensions", "ndim", lambda spec, op: len(spec.shape)),
@@ -276,6 +283,7 @@ TRAITS = (
     Trait("none", "cases with weight and bias", "weight,bias", lambda spec, op: spec.weight and spec.bias, "yes"),
     Trait("none", "cases with dresidual_out", "dresidual_out", lambda spec, op: spec.dresidual_out, "yes"),
     Trait("eps", "eps", "eps", lambda spec, op: spec.eps, "ordered"),
+    Trait("rotary", "a rotation of the {} row", "rotary", _rotary),
     *(Trait("size", words, name, of, "ordered") for name, words, of in QUANTITIES),
 )
 
@@ -294,6 +302,7 @@ def _traits(op: Op, said: str) -> list[Trait]:
 def _multiples(said: str) -> Iterator[Trait]:
     """Yield the divisors that a problem names, else the powers of two, and whether a number is a power of two."""
     named = re.findall(r"(?:divisible by|multiples? of|%)\s*(\d+)", said)
+    named += ["2"] * bool(re.search(r"\b(even|odd)\b", said, re.IGNORECASE))
     divisors = [int(k) for k in named if int(k) > 1] or [2**k for k in range(1, 11)]
     for name, words, of in QUANTITIES:
         yield Trait("multiple", f"{words} that is a power of 2", f"{name}=2^k", _such(of, 0), "yes")
