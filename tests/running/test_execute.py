@@ -3,8 +3,10 @@
 import ctypes
 import signal
 import sys
+import time
 import warnings
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,11 +16,13 @@ from directions import ROWS
 from torch.nn import functional
 
 from verify_norm.core.errors import Exit
+from verify_norm.core.run import Called
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec
 from verify_norm.loading.registry import load_directions
 from verify_norm.loading.returned import RefusedError
-from verify_norm.running.execute import Clock, execute, results
+from verify_norm.running import execute as executing
+from verify_norm.running.execute import POISON, Clock, execute, results, untimed
 from verify_norm.search.search import replay
 
 
@@ -251,3 +255,99 @@ def test_the_clock_counts_what_a_function_takes_even_if_it_raises(monkeypatch):
     with pytest.raises(ZeroDivisionError):
         clock.around(lambda: 1 / 0, "cpu")()
     assert clock.seconds == 7.0
+
+
+def refuses(x):
+    raise RefusedError("odd rows only")
+
+
+def states_a_limit(x):
+    raise ValueError("only 2-D x")
+
+
+def has_no_function(x):
+    raise NotImplementedError("Triton's interpreter has no such function")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "problem", "refused", "limits"),
+    [
+        (refuses, "odd rows only", True, ()),
+        (states_a_limit, "ValueError: only 2-D x", False, ("rank",)),
+        (has_no_function, "it does not take CPU tensors (NotImplementedError: Triton's inter", True, ()),
+    ],
+)
+def test_a_further_run_is_refused_as_the_first_one_is(kernel, problem, refused, limits):
+    whole = run_of(kernel, op="rmsnorm_fwd")
+    for run in (whole, results(whole.kernel, whole.case)):
+        assert run.problem.startswith(problem)
+        assert (run.refused, run.limits) == (refused, limits)
+        assert (run.kernel, run.case, run.outputs) == (whole.kernel, whole.case, {})
+
+
+def test_what_is_frozen_is_told_to_a_kernel_whose_gradients_torch_makes():
+    told = []
+
+    def backward(dy, x, weight, rstd, **given):
+        told.append(given.get("frozen"))
+        return x, weight
+
+    run = run_of(backward, replace(ROWS, frozen=("x",)), op="rmsnorm_bwd")
+    execute(replace(run.kernel, autograd=True), run.case)
+    assert told == [None, ("x",)]
+
+
+def test_a_proxy_of_a_kernel_answers_for_it():
+    """A further run is a whole run, and what the process of the kernel allocates holds the case's poison."""
+    case = run_of(layernorm_fwd).case
+    poisons, refusing = [], [False]
+
+    def proxy(x, weight, bias, eps, normalized_shape):
+        poisons.append(POISON.get())
+        names = ("y", "mean", "rstd")
+        if refusing[0]:
+            refuses(x)
+        return Called(
+            dict(zip(names, layernorm_fwd(x, weight, bias, eps, normalized_shape), strict=True)), limits=("a",)
+        )
+
+    kernel = replace(run_of(layernorm_fwd).kernel, run=proxy, later=lambda returned: returned)
+    for ask in (execute, results):
+        run = ask(kernel, case)
+        assert (run.problem, run.limits, *run.returned) == (None, ("a",), "y", "mean", "rstd")
+        assert run.outputs["y"].ratio.max() <= 1
+        assert run.seconds > 0
+    execute(kernel, case, contextmanager(lambda: iter([None]))())
+    assert [poison is None for poison in poisons] == [False, False, True]
+    assert POISON.get() is None
+    refusing[0] = True
+    run = execute(kernel, case)
+    assert (run.problem, run.refused) == ("odd rows only", True)
+    assert POISON.get() is None
+
+
+def test_the_judges_functions_are_put_back_and_the_evasion_is_told():
+    run = run_of(layernorm_fwd)
+    watched = execute(run.kernel, run.case, watch=[lambda: ["torch.equal"], lambda: ["numpy.sum"]])
+    assert [words for _, words in watched.evasions] == [
+        f"{executing.REPLACES} torch.equal",
+        f"{executing.REPLACES} numpy.sum",
+    ]
+    assert {*watched.at_return} == {"y", "mean", "rstd"}
+    assert run.at_return == {}
+
+
+def test_a_function_in_two_clocks_is_still_known():
+    def function():
+        return 3
+
+    once = Clock().around(function, "cpu")
+    assert untimed(Clock().around(once, "cpu")) is untimed(once) is untimed(function) is function
+
+
+def test_the_time_of_a_case_is_that_of_the_processor():
+    def sleeping(x, weight, bias, eps, normalized_shape):
+        time.sleep(0.2)
+        return layernorm_fwd(x, weight, bias, eps, normalized_shape)
+
+    assert 0 < run_of(sleeping).seconds < 0.1
