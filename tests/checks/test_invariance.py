@@ -244,3 +244,79 @@ def test_a_backward_is_judged_in_a_batch_by_the_statistics_of_its_values(wrong):
         spec = replace(SPEC, **{"shape": (8, 40), "batch": 70, **options})
         found = said(rmsnorm_bwd(wrong), spec, "rmsnorm_bwd", Contract())
         assert {f.output for f in found if isinstance(f, Finding)} == {wrong} - {""}
+
+
+def layernorm_bwd(change):
+    """A LayerNorm backward, whose dweight and dbias `change` makes something else of for more than nine rows."""
+
+    def run(dy, x, weight, bias, mean, rstd, normalized_shape):
+        dy64, xhat = dy.double(), (x.double() - mean[:, None]) * rstd[:, None]
+        g = dy64 * (1.0 if weight is None else weight.double())
+        dx = rstd[:, None] * (g - g.mean(1, keepdim=True) - xhat * (g * xhat).mean(1, keepdim=True))
+        sums = tuple(one.to(x.dtype) for one in ((dy64 * xhat).sum(0), dy64.sum(0)))
+        dw, db = change(*sums) if len(x) > 9 else sums
+        return dx.to(x.dtype), None if weight is None else dw, None if bias is None else db
+
+    return run
+
+
+BATCH = replace(SPEC, shape=(8, 40), batch=70)
+WHERE = "where the rows are one place up in a batch of 70"
+
+
+@pytest.mark.parametrize(
+    ("change", "fields", "messages"),
+    [
+        (lambda dw, db: (dw, db), {}, []),
+        (lambda dw, db: (dw, 1.5 * db), {"weight": False}, [("dbias", f"{WHERE}; 40 of 40 values exceed their bound")]),
+        (
+            lambda dw, db: (dw[None], db.double()),
+            {},
+            [
+                ("dweight", f"dweight is float32 of shape (1, 40) {WHERE}, expected float32 of shape (40,)"),
+                ("dbias", f"dbias is float64 of shape (40,) {WHERE}, expected float32 of shape (40,)"),
+            ],
+        ),
+        (
+            lambda dw, db: (dw, torch.where(torch.arange(40) == 7, 1.5 * db, db)),
+            {},
+            [("dbias", f"{WHERE}; 1 of 40 values exceed their bound")],
+        ),
+    ],
+)
+def test_sums_over_the_rows_of_a_batch_are_judged_as_of_rows_that_count_several_times(change, fields, messages):
+    told = said(layernorm_bwd(change), replace(BATCH, **fields), "layernorm_bwd", Contract())
+    found = [one for one in told if isinstance(one, Finding)]
+    assert [(f.check, f.output) for f in found] == [("batch_invariance", output) for output, _ in messages]
+    for one, (output, words) in zip(found, messages, strict=True):
+        assert one.message.endswith(words)
+        assert one.message.startswith(f"{output}[" if "values" in words else output)
+        assert (one.index is None) == ("shape" in words)
+        assert one.index in (None, (7,)) or "40 of 40" in words
+
+
+def test_what_the_case_itself_has_wrong_is_left_to_accuracy():
+    def wrong(dy, x, weight, bias, mean, rstd, normalized_shape):
+        dx, dw, db = layernorm_bwd(lambda dw, db: (dw, db))(dy, x, weight, bias, mean, rstd, normalized_shape)
+        return dx, 1.5 * dw, db if len(dx) < 9 else 1.5 * db
+
+    found = [one for one in said(wrong, BATCH, "layernorm_bwd", Contract()) if isinstance(one, Finding)]
+    assert {one.output for one in found if one.check == "batch_invariance"} == {"dbias"}
+    assert {one.output for one in found if one.check == "accuracy"} == {"dweight"}
+
+
+def test_sums_in_another_order_may_be_off_by_what_the_order_allows(monkeypatch):
+    """An error within the bound of so many more terms passes, and one beyond it does not."""
+    allowed = []
+
+    def reordering(run, name, dtype, *rest):
+        assert (name, rest[-1]) == ("dbias", 9)  # of a row that is there so often
+        allowed.append(np.full(40, 2.0**-4))
+        return allowed[-1]
+
+    monkeypatch.setattr(invariance, "reordering", reordering)
+    for factor, beyond in ((0.9, False), (1.2, True)):
+        kernel = layernorm_bwd(lambda dw, db, factor=factor: (dw, db + factor * 2.0**-4))
+        found = [one for one in said(kernel, BATCH, "layernorm_bwd", Contract()) if isinstance(one, Finding)]
+        assert [one.output for one in found] == ["dbias"] * beyond
+    assert allowed
