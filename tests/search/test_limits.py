@@ -9,10 +9,10 @@ from verify_norm.cases import corners
 from verify_norm.core.errors import Exit
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import LAYOUTS, CaseSpec, Kernel
 from verify_norm.loading.registry import load_directions
 from verify_norm.running.refusals import limits as kinds
-from verify_norm.search.limits import Raised, hints, stated, wording
+from verify_norm.search.limits import Raised, hints, separating, stated, wording
 from verify_norm.search.search import replay, search
 
 REFUSING = Path(__file__).parents[1] / "support" / "strangers" / "refusing.py"
@@ -81,6 +81,49 @@ def test_what_is_said_and_holds_is_a_limit(error, refuses, limit):
     said = told(error, refuses)
     assert limit in said
     assert "--only " in said
+
+
+@pytest.mark.parametrize(
+    ("fails", "only"),
+    [
+        (lambda s: len(s.shape) != 2, "ndim=2"),
+        (lambda s: s.normalized_ndim > 1, "normalized_ndim=1"),
+        (lambda s: not s.weight, "weight"),
+        (lambda s: s.weight and s.weight_dtype, "weight_dtype=x"),
+        (lambda s: s.shape[-1] % 8, "last%8=0"),
+        (lambda s: s.shape[-1].bit_count() != 1, "N=2^k"),
+        (lambda s: s.shape[-1] > 1000, "N<1016"),  # the shortest row that fails
+        (lambda s: s.shape[-1] < 5, "N>3"),
+        (lambda s: s.eps < 1e-9, "eps>1e-12"),
+        (lambda s: len(s.shape) != 2 or not s.weight, "ndim=2,weight"),
+        (lambda s: s.dtype == "float16", ""),  # what loses precision there is no kernel of other types alone
+        (lambda s: s.shape[0] % 4, ""),  # nor one of so many rows
+        (lambda s: s.seed % 3 == 0, ""),
+        (lambda s: False, ""),
+        (lambda s: True, ""),
+    ],
+)
+def test_failures_of_one_class_suggest_what_the_kernel_takes(fails, only):
+    assert separating(NOTHING, [spec for spec in TABLE if fails(spec)], TABLE) == only
+
+
+def test_a_class_of_which_some_cases_pass_and_the_rest_of_a_run_of_few_cases():
+    bare, others = ([CaseSpec((4, n), weight=weight) for n in range(20, 28)] for weight in (False, True))
+    assert separating(NOTHING, bare[2:], bare + others) == "weight"  # the first ones may be of zeros
+    assert separating(NOTHING, bare[3:], bare + others) == ""
+    assert separating(NOTHING, bare[:1], bare[:1] + others) == ""  # one failure is no class
+    assert separating(NOTHING, bare, bare + others) == "weight"
+    assert separating(NOTHING, bare, bare + others[:7]) == ""
+
+
+def test_a_backward_that_takes_contiguous_gradients_alone():
+    kernel = Kernel("k", "layernorm_bwd", run=NOTHING.run)
+    table = [CaseSpec((4, n), dy_layout=layout) for n in range(8, 14) for layout in LAYOUTS[:6]]
+    strided = [spec for spec in table if spec.dy_layout not in ("contiguous", "offset")]
+    assert separating(kernel, strided, table) == "contiguous=dy"
+    both = [CaseSpec((4, n), x_layout=one, dy_layout=one) for n in (8, 9) for one in ("contiguous", "transposed")]
+    more = [CaseSpec((4, n), weight_layout=one) for n in range(2, 9) for one in ("contiguous", "every_other")]
+    assert separating(kernel, both[1::2], both[::2] + more) in ("contiguous=x", "contiguous=dy")
 
 
 def test_a_limit_of_rotations_alone():
