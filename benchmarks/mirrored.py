@@ -30,6 +30,7 @@ TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", EXAMPLES)) |
     "checks.relations.moments": (*MIRROR, *PINNED, "checks/test_distribution.py"),
     "checks.relations.operators": ("checks/test_effects.py",),
     "checks.relations.second_order": (*MIRROR, "checks/test_autograd.py"),
+    "checks.relations.stages": (*MIRROR, *PINNED, "checks/test_chains.py", "checks/test_identities.py"),
     "checks.relations.symmetries": (*MIRROR, *PINNED, "checks/test_identities.py"),
     "checks.relations.wrapping": (*MIRROR, "checks/test_modes.py"),
     "reference.chain": (*MIRROR, "reference/stages"),
@@ -39,6 +40,7 @@ TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", EXAMPLES)) |
     "running.guards": (*MIRROR, "checks/test_memory.py"),
     "running.untrusted": ("running/untrusted", EXAMPLES),
     "search.collector": (*MIRROR, "search/test_counts.py"),
+    "search.examine": (*MIRROR, "search/test_collector.py", "search/test_search.py"),
 }
 LONG = ("core/test_nearest.py",)  # try only the modules that they mirror
 PREFIX = "verify_norm."

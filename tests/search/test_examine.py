@@ -1,6 +1,7 @@
 """One case: what each check looks at, and what does not fit into GPU memory."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import partial
 import pytest
@@ -12,8 +13,9 @@ from verify_norm.cases import agreement, make
 from verify_norm.cases.placement import CrowdedError
 from verify_norm.checks import CHECKS
 from verify_norm.core.check_names import CHECK_NAMES
+from verify_norm.core.finding import Finding, NoData, Note, Observed, OverProbable, SmallestError, Tried
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.running.patience import LostError
 from verify_norm.search import examine as examining
 from verify_norm.search.examine import NO_ROOM, Examined, examine, examine_in
@@ -217,3 +219,125 @@ def test_what_comes_back_from_a_process_of_its_own_has_not_crashed():
     runner.during = "calls"
     again = examine_in(runner, SMALL, ("accuracy", "calls"), 1.0)
     assert (again.looked, [finding.check for finding in again.findings]) == (("accuracy", "crash"), ["crash"])
+
+
+def fake(*items, looks=True, called=None):
+    """A check that yields these items, or raises one."""
+
+    def function(run):
+        if called is not None:
+            called.append(run)
+        for item in items:
+            if isinstance(item, Exception):
+                raise item
+            yield item
+
+    return SimpleNamespace(looks=lambda run: looks, function=function)
+
+
+def examined_by(monkeypatch, checks, kernel=None, spec=SMALL, **options):
+    """What these checks make of a case, and which of them were announced."""
+    monkeypatch.setattr(examining, "CHECKS", checks)
+    announced: list[str] = []
+    kernel = kernel or Kernel("k", "rmsnorm_fwd", run=partial.right)
+    return examine(kernel, spec, tuple(checks), "cpu", announced.append, **options), announced
+
+
+def test_what_checks_yield_is_in_the_result(monkeypatch):
+    found = Finding("k", "one", "y", "error", "wrong", SMALL)
+    error, runs = SmallestError("y", 1, 0.25), []
+    first = (found, Tried("a way", ("aten::norm",)), error, Observed(True), OverProbable("y", 0.5), Note("odd"))
+    checks = {
+        "one": fake(*first, called=runs),
+        "two": fake(found, looks=False),
+        "three": fake(NoData(), Tried("another")),
+        "four": fake(torch.OutOfMemoryError("CUDA out of memory.")),
+        "five": fake(Observed(False)),
+    }
+    got, announced = examined_by(monkeypatch, checks, further=7.0)
+    assert announced == ["one", "three", "four", "five"]
+    assert (got.looked, got.left_out, got.findings) == (("one", "five"), ("four",), (found,))
+    assert got.detectable == (("one", error),)
+    assert got.observed == (("one", True), ("five", False))
+    assert got.ways == (("one", "a way"), ("three", "another"))
+    assert (got.operators, got.notes) == (("aten::norm",), ("odd",))
+    assert (got.spec, got.problem, got.unsupported, got.dead, got.hung) == (SMALL, None, None, False, False)
+    (tally,) = got.tallies
+    assert (tally.output, tally.probable) == ("y", 0.5)
+    assert got.layouts == ("x contiguous", "weight contiguous")
+    assert got.missing == ("rstd",)
+    assert got.seconds > 0
+    assert runs[0].further == 7.0
+
+
+def test_no_check_runs_after_one_that_ended_a_thread_of_the_kernel(monkeypatch):
+    got, announced = examined_by(monkeypatch, {"one": fake(Tried("vmap", ended=True)), "two": fake(Observed(True))})
+    assert (announced, got.dead, got.observed) == (["one"], True, ())
+
+
+def test_a_case_is_judged_under_another_contract_where_one_is_given(monkeypatch):
+    runs: list = []
+    kernel = Kernel("k", "rmsnorm_fwd", run=partial.right, contract=Contract(lanes=8))
+    for contract, want in ((None, Contract(lanes=8)), (Contract(lanes=4), Contract(lanes=4))):
+        examined_by(monkeypatch, {"one": fake(called=runs)}, kernel, contract=contract)
+        assert runs[-1].kernel.contract == want
+
+
+@pytest.mark.parametrize(
+    ("layout", "tensor", "told", "near"),
+    [
+        ("far", torch.zeros(4, 6), "contiguous", True),  # there was no memory
+        ("far", torch.zeros(8, 6)[::2], "far", False),
+        ("far", torch.zeros(1, 6)[:, :1], "contiguous", False),  # one element is nowhere far from another
+        ("far", None, "contiguous", False),
+        ("every_other", torch.zeros(4, 12)[:, ::2], "every_other", False),
+        ("contiguous", torch.zeros(4, 6), "contiguous", False),
+    ],
+)
+def test_a_layout_beyond_memory_is_told_as_what_it_is(layout, tensor, told, near):
+    case = SimpleNamespace(spec=CaseSpec((4, 6), x_layout=layout), arguments={"x": tensor})
+    run = SimpleNamespace(case=case)
+    assert (examining._layout(run, "x"), examining._near(run, "x")) == (told, near)
+
+
+def test_an_error_of_a_check_is_one_of_this_tool(monkeypatch):
+    with pytest.raises(ZeroDivisionError):
+        examined_by(monkeypatch, {"one": fake(ZeroDivisionError("ours"))})
+    with pytest.raises(RuntimeError, match="device-side assert"):
+        examined_by(monkeypatch, {"one": fake(RuntimeError("CUDA error: device-side assert triggered"))})
+    monkeypatch.setattr(examining, "_dead", lambda device: True)
+    got, _ = examined_by(monkeypatch, {"one": fake(RuntimeError("CUDA error: device-side assert triggered"))})
+    (found,) = got.findings
+    assert (found.check, found.kernel, found.output, found.status, found.spec) == ("crash", "k", None, "error", SMALL)
+    assert found.message.startswith("it breaks the CUDA context of its process: RuntimeError: CUDA error: device-side")
+    assert (got.looked, got.dead) == (("crash",), True)
+
+
+def test_a_full_gpu_leaves_the_case_out(monkeypatch):
+    monkeypatch.setattr(
+        examining, "execute", lambda *_, **__: (_ for _ in ()).throw(torch.OutOfMemoryError("CUDA out"))
+    )
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    got, announced = examined_by(monkeypatch, {"one": fake()})
+    assert (got, announced) == (Examined(SMALL, unsupported=NO_ROOM), [])
+
+
+def test_a_process_that_is_lost_is_told_in_its_words():
+    """What a compiler takes is no fault; a call that the end of the run cut off is none; the rest is a crash."""
+    late, long = LostError("no more time", late=True), LostError("it compiles for a minute", compiling=True)
+    for error, expected in ((late, Examined(SMALL)), (long, Examined(SMALL, unsupported="it compiles for a minute"))):
+        assert examine_in(Lonely(error), SMALL, CHECK_NAMES, 1.0) == expected
+    runner = Lonely(LostError("it hangs", hung=True, measured="; other calls took 3 s"), Examined(SMALL))
+    runner.during = "modes"
+    got = examine_in(runner, SMALL, ("modes", "calls"), 1.0)
+    (found,) = got.findings
+    assert (found.message, found.during, got.looked, got.hung) == (
+        "it hangs, in a further run near this case that the check modes makes; other calls took 3 s",
+        "modes",
+        ("crash",),
+        True,
+    )
+    runner = Lonely(long, Examined(SMALL, looked=("calls",)))
+    runner.during = "modes"
+    got = examine_in(runner, SMALL, ("modes", "calls"), 1.0)
+    assert (got.findings, got.slow, got.looked) == ((), ("modes",), ("calls",))
