@@ -2,7 +2,8 @@
 
 A run takes the first line of every topic, then the second ones, and so on: its first cases meet all topics. In a topic
 the usual mistakes come first, then the extremes (none, one, far). Neighbours have different types: of three lines side
-by side, or two apart, each type meets one.
+by side, or two apart, each type meets one. Layout "offset" is misaligned: each type meets it in x, in dy with bias, and
+in weight, where rows are whole vectors of 16 bytes: a kernel may test the address of one tensor and not of another.
 """
 
 from typing import Any
