@@ -6,8 +6,9 @@ from math import inf
 import pytest
 
 from verify_norm.core.finding import Finding
+from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.core.tally import Tally
 from verify_norm.running.isolate import InProcess
 from verify_norm.search import sweep
@@ -175,3 +176,60 @@ def test_ctrl_c_that_got_lost_ends_the_run(swept):
         made.run([])
     assert (ran, made.found) == ([], False)
     assert issubclass(Over, BaseException)
+
+
+@pytest.mark.parametrize("slower", [None, 3.0])
+def test_a_case_may_take_as_long_as_its_size_and_the_settings_say(slower, monkeypatch):
+    asked, sized = [], []
+    monkeypatch.setattr(sweep, "examine_in", lambda *given, **options: asked.append((given, options)))
+    monkeypatch.setattr(sweep.patience, "of_case", lambda *given: sized.append(given) or 5.0)
+    spec, contract = CaseSpec((3, 8), batch=12), Contract(lanes=4)
+    kernel = Kernel("k", "rmsnorm_fwd", run=lambda x: x)
+    state = Collector(kernel, Settings(isolate=False, timeout=7.0), InProcess(kernel, "cpu"))
+    options = {} if slower is None else {"slower": slower}
+    sweep.examine_for(state, state.runner, spec, ("accuracy",), contract=contract, left=2.0, further=0.5, **options)
+    assert sized == [(7.0, "cpu", 96)]  # of the batch
+    given = (state.runner, spec, ("accuracy",), 5.0 * (slower or 1.0), contract)
+    assert asked == [(given, {"left": 2.0, "further": 0.5})]
+
+
+def test_the_table_is_asked_for_the_types_of_the_kernel_and_pairs_where_random_cases_run(swept, monkeypatch):
+    asked, of_pairs = [], []
+    monkeypatch.setattr(sweep.covering, "Pairs", lambda *given, **options: of_pairs.append((given, options)))
+    for more in (
+        {},
+        {"examples": 5},
+        {"examples": 5, "shapes": "models"},
+        {"examples": 5, "tables": False},
+        {"examples": 5, "dtypes": ("float16",)},
+    ):
+        made, state, *_ = swept(**more)
+        monkeypatch.setattr(sweep, "corner_table", lambda *given: asked.append(given) or ([], []))
+        next(made.parts(()))  # the part between the cases of the table and random ones
+        assert asked == ([(state, state.settings.dtypes)] if state.settings.tables else [])
+        asked.clear()
+    op = OPS["rmsnorm_fwd"]
+    assert of_pairs == [
+        ((op, ("float32", "float16", "bfloat16")), {"frozen": False, "gpu": False}),
+        ((op, ("float16",)), {"frozen": False, "gpu": False}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("planned", "met", "ended", "left"), [(5, 3, "", 2), (3, 3, "", 0), (4, 3, "", 1), (5, 3, "x", 0)]
+)
+def test_what_did_not_run_is_counted_with_the_first_reason(swept, planned, met, ended, left):
+    made, state, *_ = swept()
+    state.planned, made.met, state.ended = planned, met, ended
+    state.skipped["cases", "late"] = 10
+    made.left_out("late")
+    assert left_out(state) == {"late": 10 + left}
+    assert state.ended == (ended or "late")
+
+
+def test_a_case_that_takes_too_long_is_a_corner_only_where_it_is_one(swept):
+    made, state, *_ = swept()
+    state.planned = state.corners = 10
+    for corners in ({}, {"corners": 1}):
+        made.leave_out(Lane(state.runner, at_once), "slow", **corners)
+    assert (left_out(state), state.planned, state.corners) == ({"slow": 2}, 8, 9)
