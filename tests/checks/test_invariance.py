@@ -36,7 +36,8 @@ def test_a_row_that_depends_on_the_others_is_seen_by_no_other_check(how):
     found = [item for item in said(layernorm(how)) if isinstance(item, Finding)]
     assert {f.check for f in found} == {"batch_invariance"}
     assert "mean" in {f.output for f in found}
-    assert all(f.got != f.want and "other bits" in f.message for f in found)
+    assert all(f.got != f.want and {type(f.got), type(f.want)} == {float} for f in found)
+    assert all("other bits" in f.message and f"expected {f.want:.9g}" in f.message for f in found)
 
 
 def test_rows_are_compared_where_an_order_shows():
@@ -320,3 +321,71 @@ def test_sums_in_another_order_may_be_off_by_what_the_order_allows(monkeypatch):
         found = [one for one in said(kernel, BATCH, "layernorm_bwd", Contract()) if isinstance(one, Finding)]
         assert [one.output for one in found] == ["dbias"] * beyond
     assert allowed
+
+
+def test_a_kernel_that_fails_with_one_large_column_is_told():
+    def layernorm_fwd(x, weight, bias, eps, normalized_shape):
+        if x.abs().max() > 100:
+            raise ArithmeticError("too large")
+        return layernorm()(x, weight, bias, eps, normalized_shape)
+
+    (found,) = (item for item in said(layernorm_fwd) if isinstance(item, Finding))
+    assert (found.check, found.output, found.status, found.spec) == ("batch_invariance", None, "error", SPEC)
+    large = f"{max(invariance.SPIKES):g}"
+    expected = f"the kernel fails with one column up to {large} times as large: ArithmeticError: too large"
+    assert found.message == expected
+
+
+@pytest.mark.parametrize(
+    ("count", "batch", "rows"),
+    [
+        (1, 0, [[0], [0, 0]]),
+        (2, 0, [[1], [0], [1, 0, 1, 0]]),
+        (3, 0, [[2], [0], [0, 1], [1, 2, 0, 1, 2, 0]]),
+        (5, 7, [[4], [0], [0, 1, 2], [1, 2, 3, 4, 0, 1, 2]]),
+    ],
+)
+def test_the_rows_of_each_batch(count, batch, rows, monkeypatch):
+    """From the last row on: two alone, three that follow it, and all one place up until the batch is full."""
+    run = run_of(layernorm(), replace(SPEC, shape=(count, 8), batch=batch))
+    batches = list(invariance._batches(run, count - 1))
+    assert [list(one.index) for one in batches] == rows
+    assert [one.words for one in batches][-1] == f"one place up in a batch of {batch or 2 * count}"
+    assert {one.words for one in batches[:-1]} == {"alone", "a few"} if count > 2 else {"alone"}
+    monkeypatch.setattr(invariance, "on_rows", lambda run, index: None if len(index) == 1 else run)
+    assert [list(one.index) for one in invariance._batches(run, count - 1)] == [r for r in rows if len(r) > 1]
+
+
+def test_only_values_of_rows_are_compared_with_those_of_a_batch():
+    """Not dweight and dbias, and not what is missing or has another shape."""
+    kernel = layernorm_bwd(lambda dw, db: (dw, db))
+    run = run_of(kernel, replace(SPEC, shape=(4, 6)), "layernorm_bwd")
+    other, index = run_of(kernel, replace(SPEC, shape=(4, 6), seed=9), "layernorm_bwd"), np.arange(4)
+    (change,) = invariance._changes(run, other, index)
+    assert (change.output, change.size) == ("dx", 24)
+    assert set(zip(change.rows, change.columns, strict=True)) == {(r, c) for r in range(4) for c in range(6)}
+    assert np.array_equal(change.got, other.outputs["dx"].got.ravel())
+    assert np.array_equal(change.want, run.outputs["dx"].got.ravel())
+    assert [len(one.rows) for one in invariance._changes(run, run, index)] == [0]
+    forward, another = (run_of(layernorm(), replace(SPEC, shape=(4, 6), seed=seed)) for seed in (3, 9))
+    assert [one.output for one in invariance._changes(forward, another, index)] == ["y", "mean", "rstd"]
+    fewer = replace(another, outputs={**another.outputs, "y": None})
+    assert [one.output for one in invariance._changes(forward, fewer, index)] == ["mean", "rstd"]
+    assert list(invariance._changes(forward, another, np.arange(3))) == []
+    nan = replace(SPEC, shape=(4, 6), special="nan")
+    with_nan = run_of(layernorm(), nan)
+    assert sum(len(one.rows) for one in invariance._changes(with_nan, with_nan, index)) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "looks"),
+    [
+        ({}, True),
+        ({"batch": 1}, True),
+        ({"further": ()}, False),
+        ({"x_layout": "loose"}, False),
+        ({"shape": (300,)}, False),
+    ],
+)
+def test_cases_that_are_looked_at(changes, looks):
+    assert CHECKS["batch_invariance"].looks(run_of(layernorm(), replace(SPEC, **changes))) == looks
