@@ -1,5 +1,6 @@
 """Limits that a kernel states: the words and the cases have to agree."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from verify_norm.core.settings import Settings
 from verify_norm.core.spec import LAYOUTS, CaseSpec, Kernel
 from verify_norm.loading.registry import load_directions
 from verify_norm.running.refusals import limits as kinds
+from verify_norm.search import limits
 from verify_norm.search.limits import Raised, hints, separating, stated, wording
 from verify_norm.search.search import replay, search
 
@@ -231,3 +233,58 @@ def test_a_wrong_kernel_fails_whatever_it_refuses(name, check, said):
     assert said in finding.message
     if check == "accuracy":
         assert "x of 2 dimensions only" in next(skip.reason for skip in report.skipped if skip.limit)
+
+
+@pytest.mark.parametrize(
+    ("op", "only", "changes", "value"),
+    [
+        ("layernorm_fwd", "contiguous", {}, True),
+        ("layernorm_fwd", "contiguous", {"x_layout": "offset"}, True),
+        ("layernorm_fwd", "contiguous", {"x_layout": "transposed"}, False),
+        ("layernorm_fwd", "contiguous", {"weight_layout": "every_other"}, False),
+        ("layernorm_fwd", "contiguous", {"weight_layout": "every_other", "weight": False}, True),  # it is None
+        ("layernorm_fwd", "contiguous", {"x_layout": "transposed", "shape": (1, 6)}, True),  # one row, of any stride
+        ("layernorm_fwd", "contiguous", {"x_layout": "transposed", "shape": (0, 6)}, True),  # without elements
+        ("layernorm_bwd", "contiguous", {"mean_layout": "every_other"}, True),  # what was saved is not the caller's
+        ("layernorm_bwd", "contiguous", {"dy_layout": "expanded"}, False),
+        ("layernorm_fp8_fwd", "contiguous", {}, True),  # its scale is one number
+        ("layernorm_bwd", "contiguous=x+residual_out", {"dy_layout": "transposed"}, True),
+        ("layernorm_bwd", "contiguous=dy", {"dy_layout": "transposed"}, False),
+        ("layernorm_bwd", "contiguous=weight+bias", {"bias_layout": "every_other"}, False),
+        ("layernorm_fwd", "unit_stride", {"x_layout": "row_strided"}, True),
+        ("layernorm_fwd", "unit_stride", {"x_layout": "every_other"}, False),
+        ("layernorm_fwd", "unit_stride", {"x_layout": "every_other", "shape": (4, 1)}, True),
+        ("layernorm_fwd", "unit_stride", {"weight_layout": "every_other"}, True),
+        ("layernorm_fwd", "weight_dtype=x", {"weight_dtype": "float32"}, True),
+        ("layernorm_fwd", "weight_dtype=x", {"dtype": "bfloat16", "weight_dtype": "float32"}, False),
+        ("layernorm_fwd", "weight_dtype=x", {"weight_dtype": "bfloat16", "weight": False, "bias": False}, True),
+        ("layernorm_fwd", "weight_dtype=x", {"weight_dtype": "bfloat16", "weight": False}, False),  # that of bias
+        ("rmsnorm_fwd", "weight_dtype=x", {"weight_dtype": "bfloat16", "weight": False}, True),
+        ("batchnorm_fwd", "weight_dtype", {"shape": (4, 3, 5), "dtype": "bfloat16", "weight_dtype": "float32"}
+         | {"weight": False, "bias": False}, "float32"),  # that of running statistics
+        ("batchnorm_fwd", "weight_dtype", {"shape": (4, 3, 5), "weight": False, "bias": False, "running": False}, None),
+        ("layernorm_fwd", "weight_dtype=x+float32", {"dtype": "bfloat16", "weight_dtype": "float32"}, True),
+        ("layernorm_fwd", "weight_dtype=x+float32", {"weight_dtype": "bfloat16"}, False),
+        ("layernorm_fwd", "weight,bias", {"bias": False}, False),
+        ("layernorm_fwd", "weight", {"bias": False}, True),
+        ("layernorm_fwd", "bytes", {"dtype": "bfloat16"}, 12),
+        ("layernorm_fwd", "N=2^k", {"shape": (4, 8)}, True),
+        ("layernorm_fwd", "N=2^k", {"shape": (4, 12)}, False),
+        ("layernorm_fwd", "N%4=0", {"shape": (4, 12)}, True),
+        ("layernorm_fwd", "N%8=0", {"shape": (4, 12)}, False),
+    ],
+)  # fmt: skip
+def test_the_traits_of_a_case(op, only, changes, value):
+    spec = replace(CaseSpec((4, 6)), **changes)
+    trait = next(trait for trait in (*limits.TRAITS, *limits._multiples("")) if trait.only == only)
+    assert trait.of(spec, OPS[op]) == value
+
+
+def test_the_divisors_that_are_tried():
+    """Those that a message names, else the powers of two up to 1024."""
+    of = {
+        said: {t.only for t in limits._multiples(said) if t.about == "N"} for said in ("", "divisible by 1", "N % 12")
+    }
+    assert of[""] == of["divisible by 1"] == {"N=2^k", *(f"N%{2**k}=0" for k in range(1, 11))}
+    assert of["N % 12"] == {"N=2^k", "N%12=0"}
+    assert {trait.form for trait in limits._multiples("")} == {"yes"}
