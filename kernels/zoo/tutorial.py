@@ -93,9 +93,6 @@ def _dx_and_sums(
     tl.atomic_xchg(Lock + lock_id, 0)
 
 
-ROW = 2**16  # bytes of a row of x, at most, as in the tutorial: one program holds it
-
-
 def backward(
     dy,
     x,
@@ -123,8 +120,8 @@ def backward(
     `warps`: how many a program has, between which a missing barrier is a race.
     """
     m, n = split(x, normalized(x, weight, bias, normalized_shape))
-    if n * x.element_size() > ROW:
-        raise RuntimeError(f"rows of more than {ROW} bytes are not supported")
+    if n * x.element_size() > 2**16:  # one program holds a row, as in the tutorial
+        raise RuntimeError("rows of more than 64 KB are not supported")
     dy2, x2 = rows(dy, m, n), rows(x, m, n)
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     size = group_size(n)

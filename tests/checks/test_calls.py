@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from checking import ROWS, layernorm_fwd
+from exact import exact
 from norms import layernorm
 
 from verify_norm.cases import make
@@ -563,9 +564,9 @@ def test_one_input_of_a_backward_that_recomputes_statistics_changes_and_what_was
     spec = replace(ROWS, shape=(6, 8))
 
     def recomputing(**given):
-        exact = {n: v.double().numpy() if isinstance(v, torch.Tensor) else v for n, v in given.items()}
-        exact |= make.saved(replace(spec, eps=exact["eps"]), OPS[op], exact)
-        found = make.call(OPS[op].reference, exact)
+        values = {n: v.double().numpy() if isinstance(v, torch.Tensor) else v for n, v in given.items()}
+        values |= make.saved(replace(spec, eps=values["eps"]), OPS[op], values)
+        found = make.call(OPS[op].reference, values)
         return tuple(None if value is None else torch.tensor(value, dtype=torch.float32) for value in found)
 
     assert told(recomputing, op, spec) == []
@@ -636,14 +637,10 @@ def test_two_threads_call_as_often_as_their_time_allows(seconds, number, monkeyp
 def test_two_threads_share_no_module_whose_tensors_are_replaced(changes):
     weights = set()
     kernel = Kernel("k", **{"op": "layernorm_bwd", **changes})
-    outputs = [tensor.name for tensor in OPS[kernel.op].outputs]
 
     def noting(**given):
         weights.add((given["weight"].numpy().tobytes(), given["bias"].numpy().tobytes()))
-        exact = {n: v.double().numpy() if isinstance(v, torch.Tensor) else v for n, v in given.items()}
-        exact |= {"normalized_shape": exact["weight"].shape}
-        found = make.call(OPS[kernel.op].reference, exact)
-        return {name: torch.tensor(value, dtype=torch.float32) for name, value in zip(outputs, found, strict=True)}
+        return exact(kernel.op).run(**given)
 
     run, other = examined(replace(kernel, run=noting), replace(ROWS, shape=(6, 8)))
     assert run.problem is None

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from checking import run_of
-from norms import layernorm, rows
+from norms import layernorm, layernorm_bwd, rows
 
 from verify_norm.cases import make
 from verify_norm.cases.corners import corners
@@ -31,9 +31,14 @@ def said(function, spec=SPEC, op="layernorm_fwd", contract=PROMISED):
     return [item for c in checks for item in c.function(run) if isinstance(item, (Finding, Observed))]
 
 
+def findings(*given):
+    """The findings among them."""
+    return [item for item in said(*given) if isinstance(item, Finding)]
+
+
 @pytest.mark.parametrize("how", ["by count", "by place"])
 def test_a_row_that_depends_on_the_others_is_seen_by_no_other_check(how):
-    found = [item for item in said(layernorm(how)) if isinstance(item, Finding)]
+    found = findings(layernorm(how))
     assert {f.check for f in found} == {"batch_invariance"}
     assert "mean" in {f.output for f in found}
     assert all(f.got != f.want and {type(f.got), type(f.want)} == {float} for f in found)
@@ -243,20 +248,16 @@ def rmsnorm_bwd(wrong):
 def test_a_backward_is_judged_in_a_batch_by_the_statistics_of_its_values(wrong):
     for options in ({}, {"dtype": "bfloat16"}, {"shape": (8, 5, 8), "normalized_ndim": 2}):
         spec = replace(SPEC, **{"shape": (8, 40), "batch": 70, **options})
-        found = said(rmsnorm_bwd(wrong), spec, "rmsnorm_bwd", Contract())
-        assert {f.output for f in found if isinstance(f, Finding)} == {wrong} - {""}
+        found = findings(rmsnorm_bwd(wrong), spec, "rmsnorm_bwd", Contract())
+        assert {f.output for f in found} == {wrong} - {""}
 
 
-def layernorm_bwd(change):
+def changed(change):
     """A LayerNorm backward, whose dweight and dbias `change` makes something else of for more than nine rows."""
 
-    def run(dy, x, weight, bias, mean, rstd, normalized_shape):
-        dy64, xhat = dy.double(), (x.double() - mean[:, None]) * rstd[:, None]
-        g = dy64 * (1.0 if weight is None else weight.double())
-        dx = rstd[:, None] * (g - g.mean(1, keepdim=True) - xhat * (g * xhat).mean(1, keepdim=True))
-        sums = tuple(one.to(x.dtype) for one in ((dy64 * xhat).sum(0), dy64.sum(0)))
-        dw, db = change(*sums) if len(x) > 9 else sums
-        return dx.to(x.dtype), None if weight is None else dw, None if bias is None else db
+    def run(dy, x, weight, bias, mean, rstd, eps, normalized_shape):
+        dx, *sums = layernorm_bwd("float64")(dy, x, weight, bias, mean, rstd, eps, normalized_shape)
+        return dx, *(change(*sums) if len(x) > 9 else sums)
 
     return run
 
@@ -286,8 +287,7 @@ WHERE = "where the rows are one place up in a batch of 70"
     ],
 )
 def test_sums_over_the_rows_of_a_batch_are_judged_as_of_rows_that_count_several_times(change, fields, messages):
-    told = said(layernorm_bwd(change), replace(BATCH, **fields), "layernorm_bwd", Contract())
-    found = [one for one in told if isinstance(one, Finding)]
+    found = findings(changed(change), replace(BATCH, **fields), "layernorm_bwd", Contract())
     assert [(f.check, f.output) for f in found] == [("batch_invariance", output) for output, _ in messages]
     for one, (output, words) in zip(found, messages, strict=True):
         assert one.message.endswith(words)
@@ -297,11 +297,11 @@ def test_sums_over_the_rows_of_a_batch_are_judged_as_of_rows_that_count_several_
 
 
 def test_what_the_case_itself_has_wrong_is_left_to_accuracy():
-    def wrong(dy, x, weight, bias, mean, rstd, normalized_shape):
-        dx, dw, db = layernorm_bwd(lambda dw, db: (dw, db))(dy, x, weight, bias, mean, rstd, normalized_shape)
+    def wrong(dy, x, weight, bias, mean, rstd, eps, normalized_shape):
+        dx, dw, db = layernorm_bwd("float64")(dy, x, weight, bias, mean, rstd, eps, normalized_shape)
         return dx, 1.5 * dw, db if len(dx) < 9 else 1.5 * db
 
-    found = [one for one in said(wrong, BATCH, "layernorm_bwd", Contract()) if isinstance(one, Finding)]
+    found = findings(wrong, BATCH, "layernorm_bwd", Contract())
     assert {one.output for one in found if one.check == "batch_invariance"} == {"dbias"}
     assert {one.output for one in found if one.check == "accuracy"} == {"dweight"}
 
@@ -317,8 +317,8 @@ def test_sums_in_another_order_may_be_off_by_what_the_order_allows(monkeypatch):
 
     monkeypatch.setattr(invariance, "reordering", reordering)
     for factor, beyond in ((0.9, False), (1.2, True)):
-        kernel = layernorm_bwd(lambda dw, db, factor=factor: (dw, db + factor * 2.0**-4))
-        found = [one for one in said(kernel, BATCH, "layernorm_bwd", Contract()) if isinstance(one, Finding)]
+        kernel = changed(lambda dw, db, factor=factor: (dw, db + factor * 2.0**-4))
+        found = findings(kernel, BATCH, "layernorm_bwd", Contract())
         assert [one.output for one in found] == ["dbias"] * beyond
     assert allowed
 
@@ -329,7 +329,7 @@ def test_a_kernel_that_fails_with_one_large_column_is_told():
             raise ArithmeticError("too large")
         return layernorm()(x, weight, bias, eps, normalized_shape)
 
-    (found,) = (item for item in said(layernorm_fwd) if isinstance(item, Finding))
+    (found,) = findings(layernorm_fwd)
     assert (found.check, found.output, found.status, found.spec) == ("batch_invariance", None, "error", SPEC)
     large = f"{max(invariance.SPIKES):g}"
     expected = f"the kernel fails with one column up to {large} times as large: ArithmeticError: too large"
@@ -358,7 +358,7 @@ def test_the_rows_of_each_batch(count, batch, rows, monkeypatch):
 
 def test_only_values_of_rows_are_compared_with_those_of_a_batch():
     """Not dweight and dbias, and not what is missing or has another shape."""
-    kernel = layernorm_bwd(lambda dw, db: (dw, db))
+    kernel = layernorm_bwd("float64")
     run = run_of(kernel, replace(SPEC, shape=(4, 6)), "layernorm_bwd")
     other, index = run_of(kernel, replace(SPEC, shape=(4, 6), seed=9), "layernorm_bwd"), np.arange(4)
     (change,) = invariance._changes(run, other, index)
