@@ -1,5 +1,6 @@
 import gc
 import os
+import pickle
 import signal
 import sys
 import time
@@ -10,6 +11,7 @@ from zlib import crc32
 
 import pytest
 import torch
+from filelock import FileLock  # torch requires it
 
 from verify_norm.cases import corners, covering, make
 from verify_norm.checks import CHECKS, calls, honesty
@@ -59,6 +61,22 @@ def pytest_collection_finish():
 @pytest.fixture(scope="session")
 def device() -> str:
     return DEVICE
+
+
+@pytest.fixture(scope="session")
+def once(tmp_path_factory):
+    """Called with a name and a function, returns the function's result; of all workers one calls it."""
+    base = tmp_path_factory.getbasetemp()
+    folder = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def of(name, function):
+        path = folder / f"{name}.pickle"
+        with FileLock(f"{path}.lock"):
+            if not path.exists():
+                path.write_bytes(pickle.dumps(function()))
+        return pickle.loads(path.read_bytes())
+
+    return of
 
 
 @pytest.fixture

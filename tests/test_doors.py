@@ -212,7 +212,7 @@ def test_control_c_before_a_report_is_incomplete(arguments, place, monkeypatch):
     assert "Traceback" not in result.output
 
 
-KERNELS = ("right", "matrices_alone", "returns_nothing", "raises", "refuses_mostly")
+KERNELS = ("right", "matrices_alone", "raises", "refuses_mostly")
 TESTS = f"""
 import verify_norm
 
@@ -248,7 +248,7 @@ def test_in_pytest_no_check_without_data_passes(project):
     lacks = {"gradient", "autograd", "statistics"}  # two do not apply, the other needs what they do not return
     found = {name: said[f"matrices_alone-{name}"][0] for name in CHECK_NAMES}  # a lambda is found at its target
     assert found == {name: "skipped" if name in lacks else "passed" for name in CHECK_NAMES}
-    for kernel, passes in (("returns_nothing", {"crash"}), ("raises", {"crash"}), ("refuses_mostly", set())):
+    for kernel, passes in (("raises", {"crash"}), ("refuses_mostly", set())):
         found = {name: said[f"{kernel}-{name}"] for name in CHECK_NAMES if name not in ("gradient", "autograd")}
         assert {name for name, (outcome, _) in found.items() if outcome == "passed"} == passes, kernel
         assert all(outcome == "failure" for name, (outcome, _) in found.items() if name not in passes)

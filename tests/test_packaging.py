@@ -165,7 +165,7 @@ def test_from_the_wheel_the_lines_of_the_documents_run(installed, tmp_path):
 BASE = """
 import verify_norm
 assert "site-packages/verify_norm" in verify_norm.__file__
-few = dict(dtypes="fp32", examples=0, device="cpu", isolate=False, seconds=12, allow_incomplete=True)
+few = dict(dtypes="fp32", examples=0, device="cpu", isolate=False, seconds=3, allow_incomplete=True)
 report = verify_norm.verify("rmsnorm_fwd_torch", **few)
 report.raise_for_findings()
 for asked in (lambda: str(report), report.to_html, lambda: verify_norm.verify("layernorm_fwd", **few)):

@@ -26,6 +26,7 @@ TEXTS = (
     ),
     "N%3=0,ndim=2,contiguous,weight,eps=1e-6",
 )
+PARTIAL = "partial_rmsnorm_fwd"
 GROUPED = ("C%32=0", "G=8", "G<=2,C%4=0", "ndim=4", "M=1", "N=2^k", "N%8=0,eps=1e-6")
 
 
@@ -106,6 +107,12 @@ def test_a_batch_meets_the_clauses_too():
             CaseSpec((2, 3), x_layout="far", dy_layout="far"),
             CaseSpec((2, 3), dy_layout="far"),
         ),
+        ("variance_size%2=0", PARTIAL, CaseSpec((2, 9)), CaseSpec((2, 9))),  # half of a row: 4
+        ("variance_size%2=0", PARTIAL, CaseSpec((2, 7)), CaseSpec((2, 7), variance_size=2)),
+        ("variance_size=5", PARTIAL, CaseSpec((2, 7), variance_size=99), CaseSpec((2, 7), variance_size=5)),
+        ("variance_size>7", PARTIAL, CaseSpec((2, 7)), CaseSpec((2, 7))),  # it has none
+        ("N%8=0,variance_size%8=0", PARTIAL, CaseSpec((2, 15)), CaseSpec((2, 16))),
+        ("variance_size=5", "rmsnorm_fwd", CaseSpec((2, 7)), CaseSpec((2, 7))),
         ("C=8,training", "rmsnorm_fwd", CaseSpec((2, 3), training=False), CaseSpec((2, 3), training=False)),
     ],
 )
@@ -140,6 +147,7 @@ def test_what_a_case_of_groups_can_meet_is_not_refused(text):
         ("dtype=bf16,dtype=fp16", "rmsnorm_fwd", "both dtype=bfloat16 and dtype=float16"),
         ("dtype=fp32,bytes<4", "rmsnorm_fwd", "both dtype=float32 and bytes<4"),
         ("bytes=7", "rmsnorm_fwd", "bytes=7"),
+        ("N<8,variance_size>8", PARTIAL, "both N<8 and variance_size>8"),
         ("G=8,C=12", "groupnorm_fwd", "both G=8 and C=12"),
         ("training,training=false", "batchnorm_fwd", "both training and training=false"),
     ],

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import hostile
 import pytest
+from small_runs import FEW_CORNERS
 from typer.testing import CliRunner
 
 from verify_norm.cases import corners
@@ -265,25 +266,27 @@ def test_control_c_prints_the_report_so_far(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_killed_run_resumes_and_has_lost_nothing_but_the_case_in_flight(tmp_path):
+def test_a_killed_run_resumes_and_has_lost_nothing_but_the_case_in_flight(tmp_path, few_corners):
+    (tmp_path / "sitecustomize.py").write_text(FEW_CORNERS)
+    few_corners(slice(20))
     arguments = ("--examples", "5", "--seconds", "50", "--checks", "accuracy,signature", "--dtype", "fp16")
-    environment = os.environ | {"XDG_STATE_HOME": str(tmp_path)}
-    process = command(*arguments, env=environment)
-    journal, done = wait_for_cases(tmp_path, 30)
+    environment = os.environ | {"XDG_STATE_HOME": str(tmp_path), "PYTHONPATH": str(tmp_path)}
+    process = command(*arguments, name="rests", env=environment)
+    journal, done = wait_for_cases(tmp_path, 5)
     process.kill()
     process.communicate()
     left = len(journal.read_text().splitlines())
     assert left >= done
     journal.write_text(journal.read_text() + '{"spec": {"sha')  # a line that the kill has cut
     path = tmp_path / "report.json"
-    resumed = command(*arguments, "--resume", "--json", str(path), env=environment)
+    resumed = command(*arguments, "--resume", "--json", str(path), name="rests", env=environment)
     out, err = resumed.communicate(timeout=100)
     assert resumed.returncode == 0, out + err
     assert f"{left} cases are already done" in err
     report = load_report(path.read_text())
     settings = Settings(("float16",), checks=("accuracy", "signature"), examples=5, isolate=False)
-    whole = search(kernel("slow"), settings)
-    assert report.cases == whole.cases
+    whole = search(kernel("rests"), settings)
+    assert left < report.cases == whole.cases
     assert report.tallies == whole.tallies
     assert not list(tmp_path.glob("verify-norm/*.jsonl"))  # it is needed no more
 

@@ -7,6 +7,7 @@ import pytest
 from small_runs import run
 
 from verify_norm.cases import corners
+from verify_norm.core import geometry
 from verify_norm.core.errors import Exit
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
@@ -140,6 +141,18 @@ def test_a_limit_of_rotations_alone():
     assert "it takes a rotation of the full row only" in limit
     assert "--only rotary=full" in limit
     assert stated(kernel, raised[1:], [*ran, raised[0].spec]) == {}
+
+
+def test_a_limit_of_partial_norms_alone():
+    kernel = Kernel("k", "partial_rmsnorm_fwd", run=lambda x: x)
+    table = [CaseSpec((3, n), variance_size=k) for n in (1, 2, 9, 40, 64) for k in (None, 1, 7, 2**20)]
+    sizes = {spec: geometry.variance_size(spec, OPS[kernel.op]) for spec in table}
+    said = "ValueError: the size of the variance must be even, got {}"
+    about = kinds(ValueError(said.format(7)), on_cpu=True)
+    raised = [Raised(spec, said.format(size), about) for spec, size in sizes.items() if size % 2]
+    (limit,) = stated(kernel, raised, [spec for spec, size in sizes.items() if not size % 2]).values()
+    assert "it takes a variance_size that is a multiple of 2 only" in limit
+    assert "--only variance_size%2=0" in limit
 
 
 def test_a_limit_of_training_alone():

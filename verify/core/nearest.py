@@ -28,7 +28,7 @@ def fit(text: str, spec: CaseSpec, op: Op) -> CaseSpec:
     """
     clauses = [clause for clause in read(text) if applies(clause.name, op)]
     kept = _held(clauses, spec, op)
-    return _afforded(_sized(kept, clauses, op), kept)
+    return _counted(_afforded(_sized(kept, clauses, op), kept), clauses, op)
 
 
 def refuse_impossible(text: str, ops: Iterable[Op], specs: Callable[[Op], Iterable[CaseSpec]]) -> None:
@@ -45,7 +45,7 @@ def refuse_impossible(text: str, ops: Iterable[Op], specs: Callable[[Op], Iterab
     def possible(some: Sequence[Clause]) -> bool:
         for op, cases in starts:
             asked = [clause for clause in some if applies(clause.name, op)]
-            fitted = (_sized(_held(asked, spec, op), asked, op) for spec in cases)
+            fitted = (_counted(_sized(_held(asked, spec, op), asked, op), asked, op) for spec in cases)
             if any(all(clause.holds(spec, op) for clause in asked) for spec in fitted):
                 return True
         return False
@@ -118,6 +118,16 @@ def _sized(spec: CaseSpec, clauses: Sequence[Clause], op: Op) -> CaseSpec:
         whole = batch.shape[0] > fitted.shape[0] and all(c.holds(batch, op) for c in rows)
         fitted = replace(fitted, batch=batch.shape[0] if whole else 0)
     return fitted
+
+
+def _counted(spec: CaseSpec, clauses: Sequence[Clause], op: Op) -> CaseSpec:
+    """Return the case with the nearest variance_size that meets the clauses about it, as far as its rows have one."""
+    asked = [clause for clause in clauses if clause.name == "variance_size"]
+    now = geometry.variance_size(spec, op) if asked else 0
+    if all(clause.met(now) for clause in asked):
+        return spec
+    allowed = [k for k in range(1, geometry.row_length(spec, op) + 1) if all(clause.met(k) for clause in asked)]
+    return replace(spec, variance_size=min(allowed, key=lambda k: abs(k - now))) if allowed else spec
 
 
 def _axis(name: str, spec: CaseSpec, op: Op) -> int:

@@ -31,6 +31,7 @@ SIZES: dict[str, tuple[str, Size]] = {
     "bytes": ("a row of bytes", lambda spec, op: geometry.row_length(spec, op) * FORMATS[spec.dtype].dtype.itemsize),
     "B": ("a first dimension", lambda spec, op: (*spec.shape[: geometry.leads(spec, op)], 1)[0]),
     "G": ("a number of groups", lambda spec, op: spec.num_groups or 1),
+    "variance_size": ("a variance_size", geometry.variance_size),
     "ndim": ("a rank", lambda spec, op: len(spec.shape)),
     "normalized_ndim": ("a number of normalized dimensions", lambda spec, op: spec.normalized_ndim),
 }
@@ -54,6 +55,7 @@ CLAUSES: dict[str, str] = {
     "C": "channels of x: C%32=0",
     "G": "groups of channels: G=8, G<=32",
     "numel": "elements of x: numel>=1",
+    "variance_size": "elements of a row that make the statistic of a partial norm: variance_size%2=0",
     "bytes": "N times the bytes of an element of x: bytes%16=0",
     "eps": "what is added under the root: eps=1e-6, eps>=1e-8, eps=1e-5+1e-6",
     "weight_offset": "what is added to the weight: weight_offset=0",
@@ -143,7 +145,7 @@ def _text(value: Any) -> str:
 def applies(name: str, op: Op) -> bool:
     """Return whether an operator has what a clause of that name is about."""
     inputs = {t.name for t in op.inputs}
-    if name in ("weight_offset", "momentum", "training", "dropout_p"):
+    if name in ("weight_offset", "momentum", "training", "dropout_p", "variance_size"):
         return name in op.attrs
     if name in ("C", "G"):
         return op.view != "rows" if name == "C" else "num_groups" in op.attrs

@@ -265,7 +265,7 @@ def _rotary(spec: CaseSpec, op: Op) -> str:
     return "full" if alike else spec.rotary
 
 
-QUANTITIES = [(name, *SIZES[name]) for name in ("N", "last", "C", "M", "numel", "bytes")]
+QUANTITIES = [(name, *SIZES[name]) for name in ("N", "last", "C", "M", "numel", "bytes", "variance_size")]
 TRAITS = (
     Trait("rank", "x of {} dimensions", "ndim", lambda spec, op: len(spec.shape)),
     Trait("rank", "{} normalized dimensions", "normalized_ndim", lambda spec, op: spec.normalized_ndim),

@@ -29,6 +29,7 @@ def ids(examples):
     return [example.name for example in examples]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @interpreted
 @pytest.mark.parametrize("example", WRONG, ids=ids(WRONG))
@@ -40,7 +41,7 @@ def test_a_wrong_kernel_is_detected_by_a_wrong_output(example, long_series):
     assert finding.check in example.caught_by
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.slow
 @interpreted
 @pytest.mark.parametrize("example", RIGHT, ids=ids(RIGHT))
