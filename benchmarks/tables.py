@@ -6,6 +6,7 @@ python benchmarks/tables.py brief       print the summary and the lines that doc
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -270,14 +271,14 @@ def zoo() -> str:
     """Return the table of wrong kernels detected, by class of bug, and of right ones flagged, for every policy."""
     runs = {path.stem: json.loads(path.read_text()) for path in sorted((RESULTS / "zoo").glob("*.json"))}
     seeds = {name: runs.pop(name) for name in list(runs) if name.endswith("-right-seeds")}
-    there, on_gpu = {o["name"]: o for o in runs["h200"]["outcomes"]}, runs["gpu-wrong"]
-    here = [run for name, run in runs.items() if name.startswith("cpu-wrong")]
+    there = {o["name"]: o for o in runs["h200"]["outcomes"]}
+    here, on_gpu = ([run for name, run in runs.items() if name.startswith(f"{at}-wrong")] for at in ("cpu", "gpu"))
     policies = [p for p in next(iter(there.values()))["policies"] if not p.startswith("gradcheck")]
 
     rows, last = [], "all wrong kernels"
     wrong = [o for o in there.values() if o["wrong"]]
-    for kind in [*sorted({o["class"] for run in [*here, on_gpu] for o in run["outcomes"] if o["wrong"]}), last]:
-        counts = [least(found, kind, last) for found in (here, [on_gpu])]
+    for kind in [*sorted({o["class"] for run in [*here, *on_gpu] for o in run["outcomes"] if o["wrong"]}), last]:
+        counts = [least(found, kind, last) for found in (here, on_gpu)]
         judged = [o for o in wrong if kind in (o["class"], last)]
         rows.append([kind, *counts, *(share(judged, p) for p in policies)])
     right = [o for o in there.values() if not o["wrong"]]
@@ -285,14 +286,15 @@ def zoo() -> str:
     rows.append(["right kernels flagged", *flagged, *(share(right, p) for p in policies)])
     text = [
         "Wrong kernels that each policy detects, by class of bug, of those to which it applies. The last row counts "
-        f"the right kernels that it flags. verify-norm ran on all kernels (on a CPU: the lowest count of {len(here)} "
-        f"seeds), the published policies on an H200 on the first {len(wrong)} wrong ones and the first {len(right)} "
-        "right ones.",
-        markdown(["class of bug", "verify-norm, CPU", f"verify-norm, {device(on_gpu)}", *policies], rows),
+        f"the right kernels that it flags. verify-norm ran on all kernels (the lowest count of {len(here)} seeds on "
+        f"a CPU, and of {len(on_gpu)} on a GPU), the published policies on an H200 on the first {len(wrong)} wrong "
+        f"ones and the first {len(right)} right ones.",
+        markdown(["class of bug", "verify-norm, CPU", f"verify-norm, {device(on_gpu[0])}", *policies], rows),
     ]
     text += [over_seeds(name, found) for name, found in sorted(seeds.items())]
-    missed = ", ".join(sorted(o["name"] for o in on_gpu["outcomes"] if not o["right"]))
-    text += [f"On an {device(on_gpu)} the run of {on_gpu['environment']['date']} missed {missed}."]
+    missed = Counter(o["name"] for run in on_gpu for o in run["outcomes"] if not o["right"])
+    said = ", ".join(f"{name} in {count}" for name, count in sorted(missed.items()))
+    text += [f"Of the {len(on_gpu)} runs on an {device(on_gpu[0])}, some missed a kernel: {said}."]
     text += [on_a_cpu(runs["cpu-against"], there, policies)] if "cpu-against" in runs else []
     return "\n\n".join(text)
 

@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import count
 from types import SimpleNamespace
 
@@ -48,7 +48,11 @@ def test_the_command_detects_passes_scores_and_asks_other_policies(tmp_path):
     assert data["cores"] >= 1
     assert data["seconds"] + 1 > max(outcome["seconds"] for outcome in data["outcomes"])
     lines = {outcome["name"]: outcome for outcome in data["outcomes"]}
-    assert lines["A34_dw_missing"]["findings"][0]["check"] == "signature"
+    finding = lines["A34_dw_missing"]["findings"][0]
+    assert finding["check"] == "signature"
+    assert {"shape"} <= finding["spec"].keys() < {field.name for field in fields(CaseSpec)}, (
+        "what differs from defaults"
+    )
     assert lines["A34_dw_missing"]["class"] == "options"
     assert lines[RIGHT]["findings"] == []
 
