@@ -5,6 +5,7 @@ import doctest
 import pytest
 import torch
 
+from verify_norm.core.errors import one_line
 from verify_norm.running import refusals
 from verify_norm.running.refusals import limits
 
@@ -39,6 +40,36 @@ class MuteError(Exception):
 )
 def test_a_refusal_names_its_limit(error, kind):
     assert kind in limits(error, on_cpu=True)
+
+
+def compiled(refuses):
+    """Return what torch.compile raises where a norm refuses its arguments."""
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def norm(x):
+        return refuses(x)
+
+    with pytest.raises(Exception, match=r".") as caught:
+        norm(torch.ones(4, 4, 4))
+    return caught.value
+
+
+def test_a_refusal_that_torch_compile_meets_is_read_where_it_quotes_it():
+    refused = compiled(lambda x: torch.nn.functional.batch_norm(x, None, None, training=True, eps=0.0))
+    assert "eps" in limits(refused, on_cpu=True)
+    assert one_line(refused).endswith("ValueError: batch_norm eps must be positive during training, but got 0.0")
+    failed = compiled(lambda x: x + torch.ones(3))
+    assert limits(failed, on_cpu=True) == ()
+    assert "broadcast a dimension" in one_line(failed)
+
+
+def test_only_what_people_raise_on_purpose_is_read_in_what_torch_compile_quotes():
+    error = type("TorchRuntimeError", (RuntimeError,), {})
+    said = "RuntimeError when making fake tensor call\n  Explanation: Dynamo failed: f(): got {}('{}')\n  Hint: none"
+    assert "rank" in limits(error(said.format("ValueError", "expected 2-D x\\nnot this")), on_cpu=True)
+    assert limits(error(said.format("IndexError", "expected 2-D x")), on_cpu=True) == ()
+    assert one_line(error(said.format("E", "a\\nb"))) == "TorchRuntimeError: E: a"
+    assert one_line(error("expected 2-D x\nHint")) == "TorchRuntimeError: expected 2-D x"
 
 
 @pytest.mark.parametrize(

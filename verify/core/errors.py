@@ -4,6 +4,7 @@ import difflib
 import json
 import linecache
 import math
+import re
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
@@ -111,6 +112,20 @@ def first_line(error: BaseException) -> str:
     return code or "(no message)"
 
 
+_MET = re.compile(r"got (\w+)\((['\"])(.*?)(?:\\n.*)?\2\)")  # so Dynamo quotes what code raises on fake tensors
+
+
+def met(error: BaseException) -> tuple[str, str] | None:
+    """Return the type and first line of the error that torch.compile met in the code it traces; None if it is no such.
+
+    >>> met(type("TorchRuntimeError", (RuntimeError,), {})("Dynamo failed: …: got ValueError('eps must be positive')"))
+    ('ValueError', 'eps must be positive')
+    """
+    found = _MET.search(str(error)) if type(error).__name__ == "TorchRuntimeError" else None
+    return (found[1], found[3]) if found else None
+
+
 def one_line(error: BaseException) -> str:
     """Return the error's type and first line, as "ValueError: expected 2 values"."""
-    return f"{type(error).__name__}: {first_line(error)}"
+    inner = met(error)
+    return f"{type(error).__name__}: {': '.join(inner) if inner else first_line(error)}"

@@ -5,7 +5,7 @@ The words alone excuse nothing: `verify_norm.search.limits` compares the cases t
 
 import re
 
-from verify_norm.core.errors import one_line
+from verify_norm.core.errors import met, one_line
 
 INTERPRETED = "Triton's interpreter has no such function"  # our own words, which no kernel is to blame for
 NEEDS_GPU = re.compile(r"\b(cuda|gpu)\b|is_cuda|cpu tensor\?|active drivers", re.IGNORECASE)
@@ -26,6 +26,7 @@ REFUSES = re.compile(
     r"|too (large|small|long|many|few)|maximum|invalid|allowed|has to|have to|without|\bnot\b|wrong|\bbad\b",
     re.IGNORECASE,
 )
+DELIBERATE = (ValueError, TypeError, NotImplementedError, AssertionError, RuntimeError)
 BARE = "AssertionError: assert "  # without words of its own: the line of code
 ASSERTED = re.compile(r"\.(n?dim|dtype|shape|size|stride|is_contiguous|numel|is_cuda)\b| None\b")
 UNWORDED = {"rank": "values to unpack", "none": "NoneType"}  # Python's own words for another shape, or for a None
@@ -57,7 +58,8 @@ def limits(error: BaseException, *, on_cpu: bool) -> tuple[str, ...]:
         return ()
     if unworded := tuple(kind for kind, words in UNWORDED.items() if words in said):
         return unworded
-    deliberate = isinstance(error, (ValueError, TypeError, NotImplementedError, AssertionError, RuntimeError))
+    inner = met(error)
+    deliberate = inner[0] in {kind.__name__ for kind in DELIBERATE} if inner else isinstance(error, DELIBERATE)
     refuses = deliberate and (ASSERTED if BARE in said else REFUSES).search(said)
     kinds = [kind for kind, words in KINDS.items() if re.search(words, said, re.IGNORECASE)]
     return tuple(kind for kind in kinds if refuses or kind == "device")
