@@ -75,6 +75,8 @@ def pytest_load_initial_conftests() -> None:
     hypothesis.settings.load_profile("mutation")
     function = os.environ.get("MUTANT_UNDER_TEST", "").partition("__mutmut_")[0]
     anew, tests = function in while_imported[""], os.path.abspath("tests")
+    if anew:
+        sys.path.insert(0, os.path.abspath(""))  # conftest.py took it out, and takes it out again
     for name, module in list(sys.modules.items()):
         if (getattr(module, "__file__", None) or "").startswith(tests) or (anew and f"{name}.".startswith(PREFIX)):
             del sys.modules[name]
