@@ -113,7 +113,7 @@ def test_what_is_imported_anew_is_the_copy_and_not_the_installed_package(
     copy.mkdir()
     monkeypatch.chdir(copy)
     monkeypatch.setattr(mirrored.hypothesis, "settings", Mock())  # the profile of these tests stays
-    monkeypatch.setattr(sys, "modules", {})
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
     monkeypatch.setattr(sys, "path", [str(other)])  # without the copy, as tests/conftest.py leaves it
     monkeypatch.setenv("MUTANT_UNDER_TEST", f"{called}__mutmut_1")
     monkeypatch.setitem(mirrored.while_imported, "", {"verify_norm.core.a.x_f"})
