@@ -29,6 +29,7 @@ TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", EXAMPLES)) |
     "checks.relations.leaks": ("checks/test_effects.py",),
     "checks.relations.moments": (*MIRROR, *PINNED, "checks/test_distribution.py"),
     "checks.relations.operators": ("checks/test_effects.py",),
+    "checks.relations.rerun": (*MIRROR, *PINNED, "checks/test_determinism.py"),
     "checks.relations.second_order": (*MIRROR, "checks/test_autograd.py"),
     "checks.relations.stages": (*MIRROR, *PINNED, "checks/test_chains.py", "checks/test_identities.py"),
     "checks.relations.symmetries": (*MIRROR, *PINNED, "checks/test_identities.py"),
@@ -75,6 +76,8 @@ def pytest_load_initial_conftests() -> None:
     hypothesis.settings.load_profile("mutation")
     function = os.environ.get("MUTANT_UNDER_TEST", "").partition("__mutmut_")[0]
     anew, tests = function in while_imported[""], os.path.abspath("tests")
+    if anew:
+        sys.path.insert(0, os.path.abspath(""))  # conftest.py took it out, and takes it out again
     for name, module in list(sys.modules.items()):
         if (getattr(module, "__file__", None) or "").startswith(tests) or (anew and f"{name}.".startswith(PREFIX)):
             del sys.modules[name]

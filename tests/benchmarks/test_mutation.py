@@ -5,6 +5,7 @@ import json
 import sys
 from collections import Counter
 from pathlib import Path
+from unittest.mock import Mock
 
 import libcst
 import pytest
@@ -102,6 +103,22 @@ def test_texts_stand_in_three_quotes_and_mean_the_same(mutation, source, written
 )
 def test_the_tests_of_a_module_are_those_that_mirror_it(mutation, test, function, tried):
     assert importlib.import_module("mirrored").tries(test, function) is tried
+
+
+@pytest.mark.parametrize(("called", "first"), [("verify_norm.core.a.x_f", "copy"), ("verify_norm.core.a.x_g", "else")])
+def test_what_is_imported_anew_is_the_copy_and_not_the_installed_package(
+    mutation, monkeypatch, tmp_path, called, first
+):
+    mirrored, (copy, other) = importlib.import_module("mirrored"), (tmp_path / "copy", tmp_path / "else")
+    copy.mkdir()
+    monkeypatch.chdir(copy)
+    monkeypatch.setattr(mirrored.hypothesis, "settings", Mock())  # the profile of these tests stays
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    monkeypatch.setattr(sys, "path", [str(other)])  # without the copy, as tests/conftest.py leaves it
+    monkeypatch.setenv("MUTANT_UNDER_TEST", f"{called}__mutmut_1")
+    monkeypatch.setitem(mirrored.while_imported, "", {"verify_norm.core.a.x_f"})
+    mirrored.pytest_load_initial_conftests()
+    assert sys.path[0] == str(tmp_path / first)
 
 
 def test_what_ran_out_of_time_counts_on_neither_side(mutation):

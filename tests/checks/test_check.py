@@ -1,5 +1,7 @@
 """The decorator of a check: its name and first line, its silence about NaN, and a finding about the run's case."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from checking import SPEC, layernorm_fwd, run_of
@@ -48,3 +50,40 @@ def test_numpy_warns_of_nothing_in_a_check_and_a_generator_is_run_to_its_end(tab
 
     (found,) = dividing(run_of(layernorm_fwd, SPEC))  # a warning is an error in these tests
     assert (found.kernel, found.status, found.message, found.spec, found.got) == ("k", "fail", "[inf]", SPEC, 1.0)
+
+
+@pytest.mark.parametrize("looks", [True, False])
+@pytest.mark.parametrize(
+    ("fields", "returned"),
+    [
+        ({}, True),
+        ({"outputs": {}}, False),
+        ({"outputs": {"y": None}}, False),
+        ({"problem": "it fails"}, False),  # whatever came back before
+    ],
+)
+def test_a_check_of_outputs_looks_only_where_the_kernel_came_back_with_one(table, fields, returned, looks):
+    asked = []
+
+    def has(run):
+        asked.append(run)
+        return looks
+
+    def one(run):
+        """It says nothing."""
+        return ()
+
+    run = replace(run_of(layernorm_fwd, SPEC), **fields)
+    check(looks=has)(one)
+    assert table["one"].looks(run) == (returned and looks)
+    check(looks=has, of_outputs=False)(one)
+    assert table["one"].looks(run) == looks
+    assert asked == [run] * (1 + returned)
+
+
+def test_a_finding_names_what_the_interpreter_computes_otherwise(table):
+    run = run_of(layernorm_fwd, SPEC)
+    assert finding(run, "accuracy", "y", "y is off").message == "y is off"
+    told = finding(replace(run, otherwise=("tl.dot", "tl.atomic_add")), "accuracy", "y", "y is off").message
+    assert told.startswith("y is off; ")
+    assert "tl.dot and tl.atomic_add," in told

@@ -1,22 +1,29 @@
 """The determinism check: kernels that keep something from call to call, and those that may differ by a rounding."""
 
+import re
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from counted import run_of
 from norms import layernorm
 
 from verify_norm.cases import make
 from verify_norm.cases.corners import corners
-from verify_norm.checks import CHECKS, determinism
-from verify_norm.checks.relations.rerun import CROWDED, other_shape
+from verify_norm.checks import CHECKS, determinism, sums
+from verify_norm.checks.relations.equations import Equation
+from verify_norm.checks.relations.rerun import CROWDED, other_shape, rerun
+from verify_norm.core import packages
 from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
 from verify_norm.core.run import Case, Run
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.loading.registry import load
+from verify_norm.running import delayed_inputs
 from verify_norm.running.execute import execute
 
 SPEC = CaseSpec(shape=(5, 6))
@@ -284,3 +291,139 @@ def test_long_sums_of_a_wrong_type_are_left_to_signature():
     result = execute(kernel, make.case(spec, OPS[kernel.op], ATOMIC))
     assert [f.output for f in CHECKS["signature"].function(result)] == ["mean"]
     assert not [f for f in CHECKS["determinism"].function(result) if isinstance(f, Finding)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "further", "looks"),
+    [
+        ({}, 2.0, True),
+        ({"further": ()}, 2.0, False),
+        ({}, 1.0, False),  # it takes too long
+        ({"batch": 1}, 1.0, True),
+        ({"batch": 1, "further": ()}, 1.0, False),
+    ],
+)
+def test_which_large_cases_run_again(fields, further, looks):
+    run = ran(backward, replace(SPEC, shape=(64, 65), **fields))
+    assert CHECKS["determinism"].looks(replace(run, seconds=1.0, further=further)) == looks
+
+
+@pytest.mark.parametrize(("variant", "other"), [(0, (11, 6)), (1, (5, 13)), (2, (11, 13))])
+def test_a_case_runs_again_and_before_and_after_one_of_another_shape(variant, other, monkeypatch):
+    seen, drawn, exact_inputs = [], [], make.exact_inputs
+
+    def noting(dy, x, weight, bias, eps, normalized_shape):
+        seen.append((tuple(x.shape), tuple(weight.shape), tuple(normalized_shape)))
+        return backward(dy, x, weight, bias, eps)
+
+    run = execute(Kernel("k", OP.name, run=noting), make.case(replace(SPEC, variant=variant), OP, Contract(), "cpu:0"))
+    monkeypatch.setattr(make, "exact_inputs", lambda *of: drawn.append(of[2:]) or exact_inputs(*of))
+    assert list(CHECKS["determinism"].function(run)) == []
+    usual, between = (((m, n), (n,), (n,)) for m, n in (SPEC.shape, other))
+    assert seen == [usual, usual, between, usual]
+    assert drawn == [(run.case.device,)]  # a GPU draws large inputs for itself
+
+
+LONG = CaseSpec((512, 3))
+
+
+@pytest.mark.parametrize(
+    ("first", "again", "index", "count"),
+    [
+        ([0.0, 0.0, 0.0], [0.0, 1.0, 0.0], None, 0),
+        ([0.0, 0.0, 0.0], [0.0, 1.5, 0.0], (1,), 1),
+        ([0.0, 0.0, 0.0], [1.5, 1.0, -3.0], (2,), 2),
+        ([0.0, 1.0, 0.0], [0.0, 5.0, 0.0], (1,), 1),
+        ([1.5, 0.0, 0.0], [0.0, 3.0, 0.0], None, 0),  # `sums` reports it
+    ],
+)
+def test_a_long_sum_that_only_another_run_has_off_by_more_than_its_tolerance(monkeypatch, first, again, index, count):
+    """The sum is 10 in truth, and 1 is allowed."""
+
+    def equations(run):
+        got, one = run.outputs["dbias"].got, np.ones(3)
+        yield sums.LongSum("dbias", "dbias", got, 10 * one, one, one)
+        yield Equation("another", "dx", got, 0 * one, one)
+
+    case = make.case(LONG, OP, ATOMIC)
+    truth = case.expected["dbias"].value
+    runs = [run_of(case, ATOMIC, dbias=np.array(off) + 10 - truth) for off in (first, again)]
+    monkeypatch.setattr(sums, "equations", equations)
+    found = list(determinism._lost(*runs))
+    assert [(d.output, d.index, d.count) for d in found] == [("dbias", index, count)] * bool(count)
+    if found:
+        assert f"dbias[{index[0]}] is" in found[0].words
+        off = f"{max(map(abs, again)):g}"
+        assert re.findall(r"(?<!\[)\b[\d.]+\b", found[0].words) == [off, "1", str(count), "3"]
+    strict = [replace(run, kernel=replace(run.kernel, contract=Contract())) for run in runs]
+    assert list(determinism._lost(*strict)) == []
+    ramp = [replace(run, case=replace(run.case, spec=replace(LONG, data="ramp"))) for run in runs]
+    assert not sums.told(ramp[0])  # the data are not random
+    assert list(determinism._lost(*ramp)) == []
+
+
+@pytest.mark.parametrize("fields", [{"batch": 0}, {"batch": 300, "shape": (6,)}])
+def test_without_a_batch_or_rows_to_repeat_no_batch_runs(fields):
+    calls = []
+
+    def noting(x, weight, bias, eps, normalized_shape):
+        calls.append(x.shape)
+        return layernorm()(x, weight, bias, eps, normalized_shape)
+
+    kernel = Kernel("k", "layernorm_fwd", run=noting)
+    run = execute(kernel, make.case(replace(SPEC, **fields), OPS[kernel.op], kernel.contract))
+    assert list(determinism._batch(run)) == []
+    assert len(calls) == 1
+
+
+def test_a_batch_that_the_kernel_does_not_take_or_fails_on_is_no_difference():
+    def failing(x, weight, bias, eps, normalized_shape):
+        if len(x) == 300:
+            raise RuntimeError("too large")
+        return layernorm()(x, weight, bias, eps, normalized_shape)
+
+    kernel = Kernel("k", "layernorm_fwd", run=failing)
+    run = execute(kernel, make.case(replace(SPEC, batch=300), OPS[kernel.op], kernel.contract))
+    assert list(determinism._batch(run)) == []
+    refusing = replace(kernel, unsupported=lambda spec: "no" if spec.shape[0] == 300 else None)
+    assert list(determinism._batch(replace(run, kernel=refusing))) == []
+
+
+@pytest.mark.parametrize(
+    ("device", "possible", "triton", "tries"),
+    [
+        ("cuda:0", True, True, True),
+        ("cuda:0", False, True, False),
+        ("cuda:0", True, False, False),
+        ("cpu", True, True, False),
+    ],
+)
+def test_a_kernel_that_reads_what_is_late_differs_from_itself(monkeypatch, device, possible, triton, tries):
+    """On an NVIDIA GPU; here a flag stands for the busy stream."""
+    late = []
+
+    @contextmanager
+    def arriving(case):
+        late.append(case)
+        yield
+        late.pop()
+
+    def early(x, weight, bias, eps, normalized_shape):
+        y, mean, rstd = layernorm()(x, weight, bias, eps, normalized_shape)
+        return y * (1.0 + len(late)), mean, rstd
+
+    kernel = Kernel("k", "layernorm_fwd", run=early)
+    here = execute(kernel, make.case(SPEC, OPS[kernel.op], kernel.contract))
+    run = replace(here, case=replace(here.case, arguments={"x": SimpleNamespace(device=device)}))
+
+    def again(given, *, within=None):
+        assert given is run
+        return rerun(here, within=within)
+
+    monkeypatch.setattr(determinism, "rerun", again)
+    monkeypatch.setattr(delayed_inputs, "possible", lambda case: possible and case is run.case)
+    monkeypatch.setattr(delayed_inputs, "arriving", arriving)
+    monkeypatch.setattr(packages, "without_triton", lambda: not triton)
+    found = list(determinism._late(run))
+    assert [d.output for d in found] == ["y"] * tries
+    assert all(d.count == 30 and "apart" in d.words and d.words.endswith(determinism.WHY) for d in found)

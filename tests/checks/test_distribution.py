@@ -1,15 +1,16 @@
 """The check `distribution`: kernels that only it convicts, right ones in every arithmetic, and its arithmetic."""
 
+import re
 from dataclasses import replace
 
 import pytest
 import torch
 
 from verify_norm.cases import make
-from verify_norm.checks import CHECKS
+from verify_norm.checks import CHECKS, distribution
 from verify_norm.checks.distribution import excess
 from verify_norm.checks.relations.moments import Moments, moments
-from verify_norm.core.finding import Finding
+from verify_norm.core.finding import Finding, NoData, SmallestError
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.running.execute import execute
@@ -185,3 +186,61 @@ def test_sums_of_cases_see_what_no_case_does():
         assert pooled.count == sum(one.count for one in ones)
     assert alone == {"right": False, "wrong": False}
     assert together == {"right": False, "wrong": True}
+
+
+@pytest.mark.parametrize(
+    ("op", "applies"),
+    [
+        ("layernorm_bwd", True),
+        ("groupnorm_fwd", True),
+        ("rmsnorm_silu_fwd", True),
+        ("batchnorm_fwd", False),
+        ("gate_rmsnorm_fwd", False),  # a stage before the norm
+        ("partial_rmsnorm_fwd", False),
+    ],
+)
+def test_the_operators_whose_errors_have_no_common_sign(op, applies):
+    assert CHECKS["distribution"].applies(OPS[op]) == applies
+
+
+SUMMED = Moments(
+    "dweight", "float16", count=10, weight=4.0, size=3.0, systematic=2.0, explained=3.0, smallest=(0.5, 0.25)
+)
+
+
+@pytest.mark.parametrize(
+    ("fields", "numbers", "words"),
+    [
+        ({"signed": 2.0}, (), ""),
+        ({"signed": -2.0}, (), ""),
+        ({"signed": 2.5}, (0.625, 0.5), "large"),
+        ({"signed": -2.5}, (0.625, 0.5), "small"),
+        ({"signed": 0.5, "systematic": 0.25}, (0.125, 0.0625), "large"),
+        ({"excess": 3.0}, (), ""),
+        ({"excess": 3.5}, (0.875, 0.75), "mean error"),
+        ({"excess": -9.0}, (), ""),
+        ({"signed": 2.5, "excess": 3.5}, (0.625, 0.5), "large"),  # one of both is told
+    ],
+)
+def test_a_sum_exceeds_its_limit_and_says_by_how_many_ulp_of_an_element(fields, numbers, words):
+    message = excess(replace(SUMMED, **fields))
+    assert bool(message) == bool(numbers)
+    assert words in message
+    assert [float(n) for n in re.findall(r"\b\d+\.\d+\b", message)] == list(numbers)
+    assert not message or {"10", "dweight", "(float16)"} <= set(message.split())
+
+
+def test_a_finding_has_the_bias_in_ulp_and_a_right_output_the_smallest_errors_that_show(monkeypatch):
+    """A sum of elements that are all 0 shows no relative error."""
+    run = execute(Kernel("k", "layernorm_fwd", run=layernorm_fwd()), make.case(SUMS, OPS["layernorm_fwd"], Contract()))
+
+    def said(*sums):
+        monkeypatch.setattr(distribution, "moments", lambda given: {one.output: one for one in sums if given is run})
+        return CHECKS["distribution"].function(run)
+
+    biased, empty = replace(SUMMED, output="dbias", signed=-2.5), replace(SUMMED, output="dx", size=0.0)
+    above, below, found = said(SUMMED, biased, empty)
+    assert above == SmallestError("dweight", 1, 0.5)
+    assert below == SmallestError("dweight", -1, 0.25)
+    assert (found.output, found.ulp, found.allowed) == ("dbias", -0.625, 0.5)
+    assert said() == (NoData(),)

@@ -6,7 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 from checking import SPEC, findings, layernorm_fwd
+from counted import PLAIN, case_of, run_of
 from norms import layernorm_bwd
+
+from verify_norm.checks import CHECKS
 
 Result = namedtuple("Result", "y mean rstd")
 
@@ -76,3 +79,27 @@ def test_signature_catches_a_gradient_of_nothing():
 
     found = findings(backward, replace(SPEC, weight=False, bias=False), "layernorm_bwd")
     assert {("signature", "dweight"), ("signature", "dbias")} <= found
+
+
+@pytest.mark.parametrize(
+    ("op", "returned", "absent", "got"),
+    [
+        ("layernorm_fwd", ("mean", "rstd"), "y", "mean, rstd alone"),
+        ("layernorm_fwd", (), "y", "nothing"),
+        ("layernorm_fwd", ("y",), None, ""),
+        ("layernorm_bwd", (), "dx", "nothing"),
+        ("layernorm_bwd", ("dx",), None, ""),
+    ],
+)
+def test_what_must_come_back_and_does_not_is_named_beside_what_does(op, returned, absent, got):
+    run = run_of(case_of(PLAIN, op))
+    run = replace(run, outputs={name: run.outputs[name] for name in returned}, returned=dict.fromkeys(returned))
+    found = CHECKS["signature"].function(run)
+    assert [one.output for one in found] == [absent] * (absent is not None)
+    assert all(one.message.endswith(f" {got}") and one.status == "fail" for one in found)
+
+
+def test_what_a_kernel_raises_is_an_error_and_no_missing_output():
+    run = replace(run_of(case_of(PLAIN, "layernorm_fwd")), outputs={}, problem="ValueError: no such row")
+    (found,) = CHECKS["signature"].function(run)
+    assert (found.output, found.status, found.message) == (None, "error", "ValueError: no such row")

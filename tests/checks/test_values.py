@@ -7,7 +7,8 @@ import torch
 from checking import SPEC, audit, findings, layernorm_fwd
 from norms import rmsnorm
 
-from verify_norm.core.spec import Contract
+from verify_norm.checks import CHECKS
+from verify_norm.core.spec import Contract, Kernel
 
 THIRD = slice(0, None, 3)  # of the corner table, with cases of each type
 
@@ -157,3 +158,18 @@ def test_the_residual_gradient_is_added_after_the_norm(few_corners, unexplained)
 
     assert audit(right, "add_rmsnorm_bwd", 0, **unoffset) == set()
     assert ("accuracy", "dx") in audit(early, "add_rmsnorm_bwd", 0, **unoffset)
+
+
+@pytest.mark.parametrize(
+    ("op", "outputs", "lacks"),
+    [
+        ("layernorm_fwd", ("y",), "mean or rstd"),
+        ("layernorm_fwd", ("y", "rstd"), None),
+        ("layernorm_fwd", ("mean",), None),
+        ("rmsnorm_fwd", ("y",), "return rstd"),
+        ("rmsnorm_fwd", (), "return rstd"),
+    ],
+)
+def test_statistics_needs_one_of_those_that_the_operator_has(op, outputs, lacks):
+    said = CHECKS["statistics"].lacks(Kernel("k", op), outputs)
+    assert said == "" if lacks is None else said.endswith(lacks)

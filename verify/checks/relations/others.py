@@ -49,7 +49,7 @@ def one_alone(run: Run, other: dict[str, Array | None]) -> Iterator[tuple[CaseSp
     another = replace(case.spec, eps=1.0 if case.spec.eps < 0.5 else 1e-3)
     takes = "eps" in op.attrs and run.kernel.fitted(another) == another and run.kernel.refuses(another) is None
     pair: tuple[str, ...] = geometry.one_tensor(case.spec, op) or ()
-    inputs = {t.name: t for t in op.inputs if t.role != "saved" or t.extent == "data"}
+    inputs = {t.name: t for t in op.inputs if t.role != "saved"}
     names: list[tuple[str, ...]] = [(name,) for name in inputs if case.exact.get(name) is not None and name not in pair]
     names += [pair] * bool(pair) + [("eps",)] * takes
     for together in turns.from_variant(case.spec, names)[:ALONE]:
@@ -82,7 +82,7 @@ def nudged(run: Run) -> tuple[str, ...]:
         for tensor in op.inputs
         if case.exact.get(tensor.name) is not None
         and tensor.name not in (main, "weight")
-        and tensor.extent not in ("statistic", "one")
+        and tensor.extent != "one"
         and (op.forward is None or tensor.role in ("cotangent", "weight"))
     ]
     return (main, "weight", *(turns.from_variant(case.spec, others)[:1] if others else ()))
