@@ -65,6 +65,11 @@ def test_decorators_called_below_mean_the_same(mutation):
     assert names["plus"].cache_info().hits == 1
 
 
+def test_a_kernel_of_triton_stays_decorated_so_that_no_mistakes_are_made_in_it(mutation):
+    code = "@triton.jit\ndef copy(X): ...\n"
+    assert libcst.parse_module(code).visit(mutation.Mutable()).code == code
+
+
 @pytest.mark.parametrize(
     ("source", "written"),
     [
