@@ -64,15 +64,15 @@ def with_stages(monkeypatch, rstd, delta=0.0):
 
 
 def test_the_gradient_of_a_statistic_and_its_bound(monkeypatch):
-    run, u = with_stages(monkeypatch, 2.0), np.array([5.0, -5.0, 5.0, 5.0])
+    run, u = with_stages(monkeypatch, 4.0), np.array([5.0, -5.0, 5.0, 5.0])
     mean = cotangents._of_statistic(run, "mean", u)
     assert mean.value.tolist() == [[[2.5, 2.5], [-2.5, -2.5]], [[2.5, 2.5], [2.5, 2.5]]]
     tiny = 4 * 1 / 8 * (1 + 7)  # what subnormal numbers may cost
     assert mean.delta.tolist() == np.full((2, 2, 2), 0.5 * 2.5 + tiny).tolist()
     rstd = cotangents._of_statistic(run, "rstd", u)  # −u·scale·r²·x̂/n
-    assert rstd.value.tolist() == [[[-15, 15], [15, -15]], [[-15, 15], [-15, 15]]]
+    assert rstd.value.tolist() == [[[-60, 60], [60, -60]], [[-60, 60], [-60, 60]]]
     off = 1.0 + 0.5 * 3 + 2 * 3 + 4
-    unit = 2.5 * 2**2 / 2
+    unit = 2.5 * 4**2 / 2
     assert rstd.delta.tolist() == np.full((2, 2, 2), unit * (1.5 * 1.5**2 * (3 + 2 * off) - 3) + tiny).tolist()
     assert {(one.dtype, one.saturate) for one in (mean, rstd)} == {("bfloat16", "saturate")}
 
