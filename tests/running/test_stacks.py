@@ -112,7 +112,12 @@ def answers(tmp_path, monkeypatch):
     """A file to which this process writes its stacks."""
     path, opened = tmp_path / "stacks", []
     path.touch()
-    monkeypatch.setattr(stacks, "open", lambda *given: opened.append(open(*given)) or opened[0], raising=False)
+
+    def kept_open(*given):
+        opened.append(open(*given))  # noqa: SIM115 — until the test ends
+        return opened[0]
+
+    monkeypatch.setattr(stacks, "open", kept_open, raising=False)
     stacks.answer(str(path))
     yield str(path)
     faulthandler.unregister(stacks.SIGNAL)

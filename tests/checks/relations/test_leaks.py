@@ -142,6 +142,7 @@ def grown(monkeypatch):
         (lambda number, plans, new: plans.append(number), ["each of 6 calls adds to plans"]),
         (lambda number, plans, new: number > 3 and plans.append(number), []),  # in the second round alone
         (lambda number, plans, new: number < 4 and plans.append(number), []),
+        (lambda number, plans, new: plans.append(number) if number < 4 else new.update({number: 1}), []),  # in turn
         (lambda number, plans, new: number != 5 and plans.append(number), []),  # all calls but one
         (lambda number, plans, new: new.update(last=[number]), []),  # another container in each call
     ],
