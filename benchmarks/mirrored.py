@@ -77,6 +77,7 @@ def tries(test: str, function: str) -> bool:
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests() -> None:
     hypothesis.settings.load_profile("mutation")
+    sys.path.insert(0, os.path.abspath("."))  # tests/conftest.py took it out: verify_norm with its mistakes is there
     function = os.environ.get("MUTANT_UNDER_TEST", "").partition("__mutmut_")[0]
     anew, tests = function in while_imported[""], os.path.abspath("tests")
     for name, module in list(sys.modules.items()):
