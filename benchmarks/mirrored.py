@@ -40,8 +40,6 @@ TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", EXAMPLES)) |
     "running.captures": (*MIRROR, "test_without_a_gpu.py"),
     "running.delayed_inputs": (*MIRROR, "test_without_a_gpu.py"),
     "running.guards": (*MIRROR, "checks/test_memory.py"),
-    "running.state": ("checks/test_effects.py", "test_without_a_gpu.py"),
-    "running.surroundings": ("checks/test_effects.py", "test_without_a_gpu.py"),
     "running.untrusted": ("running/untrusted", EXAMPLES),
     "search.collector": (*MIRROR, "search/test_counts.py"),
     "search.examine": (*MIRROR, "search/test_collector.py", "search/test_search.py"),
