@@ -83,15 +83,11 @@ class Cache:
         return SimpleNamespace(currsize=5)
 
 
-class Plans:
-    table = (1, 2)
-
-
 def test_names_of_containers():
     cached.cache_clear()
     cached(1)
-    lookup, known, plans = cached, Cache(), {1: [5, 6]}
-    found = named(lambda: (lookup, known, plans, Plans), {"a": 1, "b": 2})
+    lookup, known, plans, other = cached, Cache(), {1: [5, 6]}, type("Plans", (), {"__module__": __name__})
+    found = named(lambda: (lookup, known, plans, other), {"a": 1, "b": 2})
     assert ("dict", 2) in found, "an object to start from has no name"
     assert {("the cache of cached", 1), ("the cache of known", 5)} <= found
     assert {("plans", 1), ("plans", 2)} <= found, "what a key that is no text leads to is named as what holds it"

@@ -91,18 +91,19 @@ def test_which_modules_are_those_of_a_judge(name, judges):
 def test_calls_of_several_threads_are_made_one_after_another():
     """The state of torch that a call finds is its caller's."""
     begun, end, other = threading.Event(), threading.Event(), threading.Event()
-    calls = [(begun.set, end.wait), (other.set,)]
+    calls = [(begun.set, lambda: end.wait(10.0)), (other.set,)]
     threads = [
         threading.Thread(target=in_use.alone(lambda steps: [step() for step in steps]), args=(steps,))
         for steps in calls
     ]
     threads[0].start()
-    assert begun.wait(10.0)
+    begun.wait(10.0)
     threads[1].start()
-    assert not other.wait(0.05)
+    beside = other.wait(0.05)
     end.set()
     for thread in threads:
         thread.join(10.0)
+    assert not beside
     assert other.is_set()
 
 

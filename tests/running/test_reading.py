@@ -78,15 +78,16 @@ def test_what_a_container_holds_is_kept_at_any_depth():
     held = reading._held(holder)
     assert held.keys() == storages(first, second), "functions, classes and modules are no containers"
     assert torch.equal(held[second.untyped_storage().data_ptr()], second.view(torch.uint8)), "all bytes of the storage"
+    assert reading._held([lambda: third]) == {}
     second.fill_(7.0)
     assert held[second.untyped_storage().data_ptr()].view(torch.float32).tolist() == [2.0] * 4, "as they were"
 
 
 def test_no_copy_is_kept_of_what_has_no_bytes_or_too_many(monkeypatch):
     monkeypatch.setattr(reading, "HELD", 16)
-    small, large = torch.zeros(4), torch.zeros(5)
+    small, large, byte = torch.zeros(4), torch.zeros(5), torch.zeros(1, dtype=torch.uint8)
     sparse = torch.eye(2).to_sparse()
-    assert reading._held([torch.zeros(0), sparse, large, small]).keys() == storages(small)
+    assert reading._held([torch.zeros(0), sparse, large, small, byte]).keys() == storages(small, byte)
 
 
 def test_a_search_for_tensors_ends(monkeypatch):

@@ -91,6 +91,11 @@ def states(monkeypatch):
     return now, restored
 
 
+def changes_and_raises(now, **changes):
+    now.update(changes)
+    raise ValueError("no")
+
+
 @pytest.mark.parametrize("gpu", [True, False])
 def test_state_that_a_call_changes_is_put_back_and_told(states, gpu):
     now, restored = states
@@ -105,8 +110,7 @@ def test_what_a_call_changes_is_told_where_it_raises(states):
     now, restored = states
     words, x = ["what was told before"], torch.zeros(2)
     with pytest.raises(ValueError, match="no"), surroundings.left(words, {"x": x}):
-        now["mode"] = 2
-        raise ValueError("no")
+        changes_and_raises(now, mode=2)
     assert words == ["what was told before", "mode changes from 1 to 2"]
     assert restored == [("mode", 1)]
     with surroundings.left(words, {"x": x}, writable=("x",)):
@@ -118,8 +122,7 @@ def test_what_a_call_changes_is_told_where_it_raises(states):
 def test_the_judge_has_its_own_state_back(states, gpu):
     now, restored = states
     with pytest.raises(ValueError, match="no"), surroundings.able_to_judge(gpu=gpu):
-        now.update(mode=2, flag="off", gpu=1)
-        raise ValueError("no")
+        changes_and_raises(now, mode=2, flag="off", gpu=1)
     assert restored == [("mode", 1), *[("gpu", 0)] * gpu], "a flag that no call of its own depends on stays"
     with surroundings.able_to_judge(gpu=gpu):
         pass
