@@ -20,13 +20,6 @@ from verify_norm.running import state
 UPWARD = 0x800 if platform.machine() == "x86_64" else 0x400000  # of fenv.h
 
 
-def test_putting_back_what_is_there_changes_nothing():
-    before = {name: read() for name, (read, _) in state.STATE.items()}
-    for name, (_, restore) in state.STATE.items():
-        restore(before[name])
-    assert {name: read() for name, (read, _) in state.STATE.items()} == before
-
-
 def test_an_attribute():
     owner = SimpleNamespace(level=3)
     read, restore = state._attribute(owner, "level")
