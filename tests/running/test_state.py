@@ -91,7 +91,7 @@ def test_handlers_of_signals_are_read_and_set(handled):
 
 
 def test_handlers_that_cannot_be_set_stay(handled):
-    state._handle({**state._handlers(), "SIGUSR2": None})  # set by another language
+    state._handle({**state._handlers(), "SIGUSR2": None, "SIGKILL": max})  # set by another language, and by nobody
     assert signal.getsignal(handled) is print
     problems = []
 
@@ -118,7 +118,7 @@ def test_a_handler_that_is_the_same_is_not_set(handled, monkeypatch):
 
 
 def test_timers_that_were_not_set_are_stopped():
-    signal.setitimer(signal.ITIMER_PROF, 1000.0)
+    signal.setitimer(signal.ITIMER_PROF, 0.9)  # of the processor's time
     try:
         assert state._timers() == ("ITIMER_PROF",)
         state._disarm(("ITIMER_PROF",))
@@ -169,6 +169,8 @@ def test_rounding_to_nearest(monkeypatch):
     state._round_to_nearest(True)
     assert set_to == [0]
     monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace())  # it stays as it is
+    state._round_to_nearest(True)
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: os.stat("/none/such"))  # there is no library
     state._round_to_nearest(True)
 
 
