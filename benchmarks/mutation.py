@@ -11,7 +11,8 @@ are written there so that they mean the same (`Mutable`), because mutmut leaves 
 kinds of mistakes are none. A string of several words is a text for readers: no name, key or type has a space. Tests
 hold what a message must contain, not its words, so mutmut, which takes strings in three quotes for docstrings, gets it
 in three quotes. What an f-string inserts, and whether there is a message at all, remains. `strict=True` of zip asserts
-what holds anyway.
+what holds anyway. Left out are Triton's kernels: Triton compiles the text of a function, never what mutmut calls
+instead.
 
 Copy and results are kept in build/mutants. A second run tries what has changed, what is new, what survived, and what
 there was no time for: after --minutes no more is tried, and what was not is counted, but not scored. Nor
@@ -47,6 +48,7 @@ from verify_norm.search.config import tomllib
 ROOT = Path(__file__).resolve().parents[1]
 EQUIVALENT = Path(__file__).parent / "equivalent_mutants.toml"
 PACKAGES = ("core", "cases", "running", "checks", "search", "reference")
+KERNEL = m.Attribute(m.Name("triton"), m.Name("jit"))  # what decorates one
 MISSED = ("survived", "no tests")
 KEYS = ("function", "before", "after")  # what tells one mutant from another
 FOLDERS = {"verify": "verify_norm", "reference": "verify_norm/reference", "kernels": "verify_norm/kernels"}
@@ -76,6 +78,8 @@ class Mutable(cst.CSTTransformer):
         body: list[Any] = []
         for statement in updated_node.body:
             decorators = statement.decorators if isinstance(statement, cst.FunctionDef) else ()
+            if any(m.matches(one.decorator, KERNEL) for one in decorators):
+                decorators = ()
             body.append(statement.with_changes(decorators=()) if decorators else statement)
             for decorator in reversed(decorators):
                 assert isinstance(statement, cst.FunctionDef)

@@ -8,9 +8,10 @@ import torch
 from norms import layernorm_bwd
 
 from verify_norm.cases import make
-from verify_norm.checks import CHECKS
+from verify_norm.checks import CHECKS, memory
 from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
+from verify_norm.core.run import Damage, Run
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import FURTHER, CaseSpec, Contract, Kernel
 from verify_norm.loading.registry import load, load_directions
@@ -334,3 +335,60 @@ def test_a_note_names_the_parameters_that_a_new_module_leaves_uninitialized(modu
     examined = examine(kernel, spec, ("memory",), "cpu")
     assert examined.findings == ()
     assert [note[: len("a new module's weight holds what was")] for note in examined.notes] == said
+
+
+def run_of(op="layernorm_bwd", autograd=False, **fields):
+    """A run that says this of itself."""
+    kernel = Kernel("k", op, run=print, autograd=autograd)
+    return Run(kernel, make.case(SPEC, OPS[op], kernel.contract), {}, **fields)
+
+
+def test_all_places_that_are_written_are_told_for_each_output():
+    damage = [
+        Damage("x", "in", 4, 0),
+        Damage("dx", "before", 2, 0, "dx"),
+        Damage("weight", "after", 2, 8),
+        Damage("dy", "between", 6, 0),
+    ]
+    of_none, of_dx = memory._damaged(run_of(), damage)
+    assert (of_none.output, of_dx.output) == (None, "dx")
+    places = "4 bytes in x, an input; 2 bytes behind the last element of weight, from 8 bytes off; 6 bytes between"
+    assert f"{places} the elements of dy" in of_none.message
+    assert of_none.message.endswith("of dy"), "a gap is next to elements on both sides"
+    assert of_dx.message.endswith("2 bytes before the first element of dx, next to it")
+
+
+@pytest.mark.parametrize(
+    ("op", "autograd", "told"),
+    [("layernorm_bwd", False, True), ("layernorm_fwd", True, True), ("layernorm_bwd", True, False)],
+)
+def test_each_output_is_told_with_all_that_shares_its_memory(op, autograd, told):
+    name = OPS[op].outputs[0].name
+    overlaps = ((name, "x"), (name, "bias"), (name, name), ("another", "weight"))
+    found = list(memory._shared(run_of(op, autograd, overlaps=overlaps)))
+    assert [one.output for one in found] == [name, "another"] * told
+    assert not told or found[0].message.startswith(f"{name} shares memory with x and bias, so")
+
+
+def test_an_output_in_several_outputs_of_the_call_before():
+    base = torch.zeros(8)
+    first = run_of(returned={"dx": base[:4], "dweight": base[2:6], "dbias": torch.zeros(2)})
+    second = run_of(returned={"dx": base[3:5], "dbias": torch.zeros(2)})
+    (found,) = memory._reused(first, second)
+    assert found.output == "dx"
+    assert "shares memory with dx and dweight of the call before" in found.message
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"weight": 3.0, "bias": 3.0}, ["bias, weight hold "]),
+        ({"weight": 3.0, "bias": 1.0}, ["'s weight holds "]),
+        ({"weight": 1.0}, []),
+    ],
+)
+def test_a_note_names_all_parameters_that_are_as_their_memory_was(values, said):
+    made = [{name: torch.full((2,), value) for name, value in values.items()}]
+    notes = [note.words for note in memory._uninitialized(made, 3.0)]
+    assert len(notes) == len(said)
+    assert all(words in note for words, note in zip(said, notes, strict=True))

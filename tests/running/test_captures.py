@@ -1,11 +1,16 @@
 """Callables as torch captures them: by torch.compile, and in a CUDA graph."""
 
 import logging
+import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import _dynamo
+from torch._dynamo import trace_rules
+from triton.runtime import interpreter
 
+from verify_norm.cases import placement
 from verify_norm.loading.registry import load_directions
 from verify_norm.loading.returned import RefusedError
 from verify_norm.running import captures
@@ -87,3 +92,43 @@ def test_a_stream_that_is_lost_is_no_fault_of_the_function():
         captures.traced(launches_by_handle)(torch.ones(2))
     with pytest.raises(AttributeError, match="shpae"):
         captures.traced(has_a_typo)(torch.ones(2))
+
+
+def test_code_that_torch_compile_has_made_is_not_thrown_away(monkeypatch):
+    assert not captures.in_use()
+    compiled = torch.compile(lambda x: x + 1, backend="eager", fullgraph=True)
+    assert compiled(torch.ones(2)).tolist() == [2, 2]
+    assert captures.in_use() is True
+    with pytest.raises(RefusedError, match="in use"):
+        captures.traced(torch.neg)(torch.ones(2))
+    monkeypatch.delitem(sys.modules, "torch._dynamo.utils")
+    assert captures.in_use() is False, "what is not imported has compiled nothing"
+
+
+def test_our_own_packages_are_passed_over_once(monkeypatch):
+    added, skipped = [], {placement.__file__: SimpleNamespace(skipped=False)}
+    monkeypatch.setattr(trace_rules, "check_file", skipped.__getitem__)
+    monkeypatch.setattr(trace_rules, "add", added.append)
+    captures._leave_out()
+    assert added == [*captures.OURS]
+    skipped[placement.__file__].skipped = True
+    captures._leave_out()
+    assert added == [*captures.OURS]
+
+
+def test_tritons_interpreter_is_not_traced(monkeypatch):
+    def launch(function, *args):
+        return (function, *args)
+
+    monkeypatch.setattr(interpreter.InterpretedFunction, "run", launch)
+    captures._leave_out()
+    once = interpreter.InterpretedFunction.run
+    assert once is not launch
+    assert once._torchdynamo_disable
+    assert once("a kernel", 3) == ("a kernel", 3)
+    captures._leave_out()
+    assert interpreter.InterpretedFunction.run is once
+    monkeypatch.setattr(interpreter.InterpretedFunction, "run", launch)
+    monkeypatch.delitem(sys.modules, "triton.runtime.interpreter")
+    captures._leave_out()
+    assert interpreter.InterpretedFunction.run is launch

@@ -43,6 +43,39 @@ def test_kernels_are_counted_and_a_listener_of_the_user_still_hears_them(meter):
     assert meter.theirs == [False, False, True]
 
 
+def test_a_listener_of_the_user_hears_all_that_triton_tells(monkeypatch):
+    theirs = []
+    monkeypatch.setattr(knobs.compilation, "listener", lambda **facts: theirs.append(facts))
+    monkeypatch.delitem(sys.modules, "torch._dynamo.callback")  # without torch.compile there is Triton alone
+    compilation.Meter().watch()
+    facts = {"times": SimpleNamespace(total=5), "cache_hit": True, "src": "a kernel", "metadata": {}}
+    knobs.compilation.listener(**facts)
+    assert theirs == [facts]
+
+
+def test_nothing_is_listened_to_that_is_not_imported(monkeypatch):
+    monkeypatch.setattr(knobs.compilation, "listener", None)
+    for name in ("torch._dynamo.callback", "triton.knobs"):
+        monkeypatch.delitem(sys.modules, name)
+    compilation.Meter().watch()
+    assert knobs.compilation.listener is None
+
+
+def test_the_seconds_so_far_are_told(meter):
+    heard(1.5)  # to nobody
+    told = []
+    meter.tell = told.append
+    heard(0.25)
+    heard(9.0, cached=True)
+    assert told == [1.75, 1.75]
+
+
+def test_a_graph_whose_beginning_was_not_heard_is_not_counted():
+    meter = compilation.Meter()
+    meter._graph_ends()
+    assert meter.total == Compiled()
+
+
 def test_a_graph_includes_its_kernels(untraced, meter):
     def backend(graph, inputs):
         heard(1000.0)

@@ -1,7 +1,9 @@
 """Turns at a GPU's memory, between threads here, which open the files as processes do."""
 
+import stat
 import tempfile
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -92,3 +94,49 @@ def test_nobody_waits_for_ever(monkeypatch):
     monkeypatch.setattr(gpu_memory, "PATIENCE", 0.05)
     with turn("cuda:0", PLACES), turn("cuda:0", 1):
         pass
+
+
+@pytest.mark.parametrize(
+    ("visible", "device", "gpu"),
+    [
+        (None, "cuda", "0"),
+        (None, "cuda:1", "1"),
+        ("", "cuda:1", "1"),
+        ("5,7", "cuda", "5"),
+        ("5,7", "cuda:1", "7"),
+        ("5,7", "cuda:2", "2"),
+        ("GPU-ab,", "cuda:1", "1"),
+        ("GPU-ab,", "cuda:0", "GPU-ab"),
+    ],
+)
+def test_places_are_files_of_the_gpu_that_this_user_alone_opens(visible, device, gpu, monkeypatch, tmp_path):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with turn(device, 1):
+        files = sorted(tmp_path.iterdir())
+    assert len(files) == PLACES
+    assert all(f"-gpu{gpu}-{place}." in path.name for place, path in enumerate(files))
+    assert {stat.S_IMODE(path.stat().st_mode) for path in files} == {0o600}
+
+
+def test_a_link_in_the_place_of_a_file_is_not_followed(tmp_path):
+    with turn("cuda:0", 1):
+        path = min(tmp_path.iterdir())
+    path.unlink()
+    path.symlink_to(tmp_path / "of another user")
+    with turn("cuda:0", 1):
+        assert not (tmp_path / "of another user").exists()
+
+
+def test_the_time_to_wait_is_over_when_it_has_passed(monkeypatch):
+    now, slept = [0.0], []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        now[0] += gpu_memory.PATIENCE / 2
+
+    with turn("cuda:0", PLACES):
+        monkeypatch.setattr(gpu_memory, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep))
+        with turn("cuda:0", 1):
+            assert slept == [gpu_memory.POLL] * 2

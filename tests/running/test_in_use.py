@@ -3,6 +3,7 @@
 import contextvars
 import os
 import sys
+import threading
 
 import pytest
 import torch
@@ -70,3 +71,48 @@ def test_a_clock_sees_the_call_alone():
 
     assert in_use.alone(max, timed)(3, 5) == 5
     assert seen_by_clock == [5]
+
+
+@pytest.mark.parametrize(
+    ("name", "judges"),
+    [
+        ("verify_norm", True),
+        ("verify_norm.running.in_use", True),
+        ("verify_norm.kernels.layernorm", False),  # it is in use too
+        ("_pytest.python", True),
+        ("pytest_of_mine", False),
+        ("torch.nn", False),
+    ],
+)
+def test_which_modules_are_those_of_a_judge(name, judges):
+    assert in_use._judges(name) is judges
+
+
+def test_calls_of_several_threads_are_made_one_after_another():
+    """The state of torch that a call finds is its caller's."""
+    begun, end, other = threading.Event(), threading.Event(), threading.Event()
+    calls = [(begun.set, lambda: end.wait(10.0)), (other.set,)]
+    threads = [
+        threading.Thread(target=in_use.alone(lambda steps: [step() for step in steps]), args=(steps,))
+        for steps in calls
+    ]
+    threads[0].start()
+    begun.wait(10.0)
+    threads[1].start()
+    beside = other.wait(0.05)
+    end.set()
+    for thread in threads:
+        thread.join(10.0)
+    assert not beside
+    assert other.is_set()
+
+
+def test_the_gpu_of_a_call_is_that_of_its_caller(monkeypatch):
+    devices = []
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    monkeypatch.setattr(torch.cuda, "set_device", devices.append)
+    in_use.alone(int)()
+    assert devices == [], "CUDA is not begun here"
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    in_use.alone(int)()
+    assert devices == [3]

@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional
 
 from verify_norm.running.guards import PoisonEmpty
+from verify_norm.running.operators import RMS_NORM, Operators
 
 X, ONES = torch.randn(4, 8), torch.ones(8)
 IMAGES = X.reshape(2, 2, 8)
@@ -102,3 +103,40 @@ def test_what_runs_outside_of_the_call_is_not_counted():
         pass
     functional.layer_norm(X, (8,))
     assert made.operators.names == ()
+
+
+def places(seen):
+    """Functions that enter an operator, each in code of its own."""
+    return [lambda step: seen.enter(step), lambda step: seen.enter(step)]
+
+
+@pytest.mark.parametrize(
+    ("steps", "counts"),
+    [
+        (RMS_NORM, True),
+        ([RMS_NORM[1], *RMS_NORM], True),
+        ([*RMS_NORM[:2], *RMS_NORM], True),
+        (RMS_NORM[::-1], False),
+        ([RMS_NORM[0]] * 4, False),
+        (RMS_NORM[:3], False),
+        ([*RMS_NORM[:2], RMS_NORM[1], *RMS_NORM[2:]], False),
+        ([*RMS_NORM[:3], "aten.add.Tensor", RMS_NORM[3]], True),  # what comes between is no step
+    ],
+)
+def test_four_steps_in_a_row_at_one_place_are_rms_norm(steps, counts):
+    seen = Operators()
+    for step in steps:
+        seen.enter(step)
+    assert seen.names == ("aten::rms_norm",) * counts
+
+
+def test_steps_at_several_places_are_not():
+    seen = Operators()
+    seen.enter(RMS_NORM[0])
+    seen.enter(RMS_NORM[1])
+    seen.enter(RMS_NORM[2])
+    seen.enter(RMS_NORM[3])
+    assert seen.names == ()
+    for enter, step in zip(places(seen) * 2, RMS_NORM, strict=True):
+        enter(step)
+    assert seen.names == (), "the functions are others, though one line calls them"

@@ -93,3 +93,46 @@ def test_assertions_read_packed_outputs():
 def test_bytes_of_another_shape_are_not_unpacked(shape):
     assert read("y", torch.zeros(4, 8, dtype=torch.uint8), (4, 16))[1].shape == (4, 16)
     assert read("y", torch.zeros(shape, dtype=torch.uint8), (4, 16))[1].shape == shape
+
+
+def test_the_last_of_several_dimensions_may_be_packed():
+    """Its bytes are those of the row, which has no odd length."""
+    raw = torch.arange(48, dtype=torch.uint8).reshape(2, 3, 8)
+    kind, values = packed.values("y", raw, CaseSpec((2, 3, 16), normalized_ndim=2), OPS[FP4], Contract())
+    assert kind == "float4_e2m1fn"
+    assert torch.equal(values, packed.unpacked(raw.reshape(2, 24), 48).reshape(2, 3, 16))
+
+
+def test_half_of_the_last_byte_of_a_row_of_odd_length_holds_nothing():
+    raw = torch.tensor([[0x21, 0x43, 0x05], [0x65, 0x07, 0xF1]], dtype=torch.uint8)
+    kind, values = read("y", raw, (2, 5))
+    assert kind == "float4_e2m1fn"
+    assert values.tolist() == [[0.5, 1, 1.5, 2, 3], [3, 4, 6, 0, 0.5]]
+
+
+@pytest.mark.parametrize("raw", [torch.zeros(3, 2, dtype=torch.uint8), torch.zeros((), dtype=torch.uint8)])
+def test_bytes_of_another_number_are_not_unpacked(raw):
+    own, values = read("y", raw)
+    assert own == "uint8"
+    assert torch.equal(values, raw)
+
+
+def test_bytes_of_an_output_that_is_not_packed_are_the_same_tensor():
+    for name in ("rstd", "an output of another operator"):
+        raw = torch.zeros(4, 4, dtype=torch.uint8).t()
+        assert read(name, raw)[1] is raw
+
+
+def test_packed_numbers_of_an_output_that_is_another_are_bytes():
+    if not hasattr(torch, "float4_e2m1fn_x2"):
+        pytest.skip("this torch has no float4_e2m1fn_x2")
+    raw = torch.tensor([[0x21, 0x43], [0xF7, 0x80]], dtype=torch.uint8)
+    own, values = read("rstd", raw.view(torch.float4_e2m1fn_x2))
+    assert own == "float4_e2m1fn_x2"
+    assert torch.equal(values, raw)
+
+
+def test_values_are_where_the_bytes_are_and_hold_all_exponents():
+    raw = torch.zeros(2, 2, dtype=torch.uint8, device="meta")
+    assert read("y", raw)[1].device.type == read("y_scale", raw, op=FP8)[1].device.type == "meta"
+    assert read("y_scale", torch.zeros(2, 1, dtype=torch.uint8), op=FP8)[1].dtype == torch.float64

@@ -1,13 +1,17 @@
 """Where a call is that does not return: a compiler gets more time, and a hang is told with its line."""
 
+import faulthandler
+import os
 import re
+import subprocess
+import threading
 
 import pytest
 
 from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import registry
-from verify_norm.running import patience, runners
-from verify_norm.running.stacks import Stack
+from verify_norm.running import patience, runners, stacks
+from verify_norm.running.stacks import NOWHERE, Stack
 from verify_norm.search.examine import examine_in
 
 SMALL, LARGE = CaseSpec((2, 4), further=()), CaseSpec((2, 64), further=())
@@ -101,3 +105,47 @@ def test_a_hang_is_told_with_its_line(examined):
 )
 def test_a_compiler_is_known_by_its_file(file, compiles):
     assert Stack((("/kernel.py", 3, "run"), (file, 1, "f"))).compiles is compiles
+
+
+@pytest.fixture
+def answers(tmp_path, monkeypatch):
+    """A file to which this process writes its stacks."""
+    path, opened = tmp_path / "stacks", []
+    path.touch()
+
+    def kept_open(*given):
+        opened.append(open(*given))  # noqa: SIM115 — until the test ends
+        return opened[0]
+
+    monkeypatch.setattr(stacks, "open", kept_open, raising=False)
+    stacks.answer(str(path))
+    yield str(path)
+    faulthandler.unregister(stacks.SIGNAL)
+    opened[0].close()
+
+
+def test_a_process_tells_where_the_thread_is_that_runs_a_function(answers):
+    begun, end = threading.Event(), threading.Event()
+
+    def runs_the_kernel():
+        begun.set()
+        end.wait(10.0)
+
+    thread = threading.Thread(target=runs_the_kernel)
+    thread.start()
+    begun.wait(10.0)
+    for _ in range(2):  # an answer is none to the next question
+        stack = stacks.ask(os.getpid(), answers, "runs_the_kernel")
+        assert sum(function == "runs_the_kernel" for _, _, function in stack.frames) == 1
+        assert __file__ in {file for file, _, _ in stack.frames}
+        assert "test_a_process_tells_where" not in str(stack), "of other threads nothing"
+    end.set()
+    thread.join()
+
+
+def test_a_process_that_does_not_answer_is_nowhere(answers, monkeypatch):
+    monkeypatch.setattr(stacks, "WAIT", 0.03)
+    assert stacks.ask(os.getpid(), answers, "what nobody runs") == NOWHERE
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    assert stacks.ask(ended.pid, answers, "test_a_process_that_does_not_answer_is_nowhere") == NOWHERE

@@ -61,7 +61,7 @@ def arriving(case: Case) -> Iterator[None]:
     device = inputs[0].device
     kept = [t.clone() for t in inputs]
     rows = [[source.data_ptr(), t.data_ptr(), t.numel()] for source, t in zip(kept, inputs, strict=True)]
-    table = torch.tensor(rows, dtype=torch.int64, device=device)
+    table = torch.tensor(rows, device=device)
     early = torch.cuda.get_device_capability(device) >= (9, 0)
     torch.cuda.synchronize(device)  # another stream made the inputs
     with torch.cuda.device(device), torch.cuda.stream(_stream(device)):

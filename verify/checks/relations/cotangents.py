@@ -12,7 +12,7 @@ import torch
 from verify_norm.cases import make
 from verify_norm.checks.relations.graphs import asked
 from verify_norm.checks.relations.rerun import Difference, element
-from verify_norm.checks.relations.stages import has_mean, normalized, own_statistics, stages, view_of
+from verify_norm.checks.relations.stages import normalized, own_statistics, stages, view_of
 from verify_norm.core import judge
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.finding import NoData
@@ -32,7 +32,7 @@ def cotangents(run: Run) -> Iterator[Difference | NoData]:
     """
     outputs = _outputs(run)
     given = [name for name in SUMS if _differentiable(outputs.get(name))]
-    moments = [name for name in STATISTICS if _differentiable(outputs.get(name)) and _known(run, name, outputs[name])]
+    moments = [name for name in STATISTICS if _differentiable(outputs.get(name)) and _known(run, outputs[name])]
     names = (*given, *moments)
     most = len(names) if run.case.spec.dtype in ("float32", "float64") else 1
     sets = [chosen for size in range(1, most + 1) for chosen in combinations(names, size)]
@@ -63,12 +63,12 @@ def _differentiable(output: Any) -> bool:
     return isinstance(output, torch.Tensor) and output.requires_grad
 
 
-def _known(run: Run, name: str, output: torch.Tensor) -> bool:
+def _known(run: Run, output: torch.Tensor) -> bool:
     """Return whether an output in the place of a statistic is one whose gradient is known."""
     case = run.case
     if not case.op.lawful:
         return False
-    alien = output.numel() != prod(view_of(case, normalized(run)).statistic) or (name == "mean" and not has_mean(case))
+    alien = output.numel() != prod(view_of(case, normalized(run)).statistic)
     plain = case.op.before is None and case.op.dropout is None
     return not alien and plain and own_statistics(case) and "x" not in case.spec.frozen
 
@@ -100,12 +100,13 @@ def _chosen(run: Run, names: tuple[str, ...]) -> Iterator[Difference]:
         if name == "dx" and moments:
             want = _added(want, *(_of_statistic(run, moment, u) for moment, u in weights.items()))
         ratio = judge.ratio(output.got, want)
-        if ratio.max(initial=0.0) > 1:
+        count = int((ratio > 1).sum())
+        if count:
             index = judge.worst(ratio)
             unmarked = f", of which {' and '.join(moments)} not marked as not differentiable" * bool(moments)
             words = f"{element(name, index)} is {output.got[index]:.9g}, expected {want.value[index]:.9g}"
             of = f"asked for the gradients of {' and '.join(names)} alone{unmarked}"
-            yield Difference(name, f"{words}, {of}", index, int((ratio > 1).sum()))
+            yield Difference(name, f"{words}, {of}", index, count)
 
 
 def _added(*gradients: Expected) -> Expected:
