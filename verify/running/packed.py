@@ -38,9 +38,7 @@ def values(name: str, value: torch.Tensor, spec: CaseSpec, op: Op, contract: Con
         return own, value
     n, M = geometry.row_length(spec, op), geometry.rows(spec, op)
     raw = value.contiguous().view(torch.uint8)
-    ends = [
-        -(-size // 2) for size in (n, spec.shape[-1])
-    ]  # of rows, or of the last of several dimensions that make one
+    ends = [-(-size // 2) for size in (n, spec.shape[-1])]  # of rows, or of the last of several dimensions of one
     if kind != "float4_e2m1fn" or raw.numel() != M * ends[0] or not raw.ndim or raw.shape[-1] not in ends:
         return own, raw  # nothing that could be unpacked
     return kind, unpacked(raw.reshape(M, -(-n // 2)), n, contract.packing).reshape(spec.shape)
