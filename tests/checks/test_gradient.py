@@ -366,14 +366,16 @@ def column(run, d, moved, name="bias"):
         return gradient._column(run, name, d, moved, mine)
 
 
-def test_a_column_adds_up_what_its_channel_has():
+@pytest.mark.parametrize(("op", "shape"), [("groupnorm_bwd", (2, 4, 3)), ("layernorm_bwd", (2, 3, 4))])
+def test_a_column_adds_up_what_one_weight_meets(op, shape):
     """In all samples and at all places; and its own gradient says the same."""
-    spec = replace(EVEN, shape=(2, 4, 3), num_groups=2)
-    run = made_run(make.case(spec, OPS["groupnorm_bwd"], TWO_PASS))
-    dy, change = run.case.exact["dy"], np.arange(24.0).reshape(2, 4, 3)
+    run = made_run(make.case(replace(EVEN, shape=shape, num_groups=2), OPS[op], TWO_PASS))
+    dy, change = run.case.exact["dy"], np.arange(24.0).reshape(shape)
     d, still = np.array([2.0, -3.0, 0.5, 7.0]), np.zeros(change.shape)
     one = column(run, d, Moved(change, still, still, still))
-    totals = [sum(float(dy[i, c, k] * change[i, c, k]) for i in range(2) for k in range(3)) for c in (0, 2)]
+    axis = 1 if op == "groupnorm_bwd" else 2
+    totals = [float((dy * change).take(number, axis).sum()) for number in (0, 2)]
+    assert one.left.shape == one.tolerance.shape == (2,)
     assert one.left == pytest.approx(totals)
     assert one.right == pytest.approx(run.case.expected["dbias"].value[[0, 2]] * d[[0, 2]])
     assert np.array_equal(one.element, np.abs(one.right))
@@ -564,3 +566,20 @@ def test_a_step_has_the_least_cost():
         sizes = h[row] * np.geomspace(0.8, 1.25, 91)
         cost = [(rounding[row] + np.sqrt(((dy * (change(s) - s * tangent)) ** 2).sum(1))[row] / 8) / s for s in sizes]
         assert h[row] == pytest.approx(sizes[np.argmin(cost)], rel=0.02)
+
+
+def test_the_rows_of_a_group_and_the_columns_of_two_dimensions_are_seen_flat(monkeypatch):
+    spec = replace(EVEN, shape=(5, 4, 3), num_groups=2)
+    case = make.case(spec, OPS["groupnorm_bwd"], TWO_PASS)
+    change = np.arange(60.0).reshape(5, 4, 3)
+    moves = moving(monkeypatch, kernel=change)
+    with np.errstate(all="ignore"):
+        one = gradient._rows(made_run(case))
+    assert moves[0][0]["x"].shape == (5, 4, 3)
+    T = -(case.expected["dx"].value * (moves[0][0]["x"] - moves[0][1]["x"])).reshape(10, 6).sum(1)
+    assert one.left == pytest.approx((case.exact["dy"] * change).reshape(10, 6).sum(1) - T)
+    moves = moving(monkeypatch)
+    two = replace(EVEN, shape=(3, 4, 2), normalized_ndim=2)
+    found = columns(made_run(make.case(two, OPS["layernorm_bwd"], TWO_PASS)))
+    assert moves[0][0]["weight"].shape == (4, 2)
+    assert [len(one.left) for one in found] == [4, 4]
