@@ -307,12 +307,12 @@ QUANTIZED = {  # operator, whether its scales are numbers, or None for no scale:
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_what_tells_of_nan_in_a_quantized_row(name):
     op, known, told = QUANTIZED[name]
-    run = true_run(op, shape=(2, 70), special="nan")
-    y, scales = np.full((2, 70), 3.0), np.ones((2, 2))
+    run = true_run(op, shape=(1, 2, 70), special="nan")
+    y, scales = np.full((1, 2, 70), 3.0), np.ones((2, 2))
     scales[0, 0] = 1.0 if known else NAN
     run = with_got(run, y=y) if known is None else with_got(run, y=y, y_scale=scales)
-    expected = np.full((2, 70), 3.0)
-    expected[: 1 if known is not None else 2, : len(told)][:, told] = NAN
+    expected = np.full((1, 2, 70), 3.0)
+    expected[0, : 1 if known is not None else 2, np.flatnonzero(told)] = NAN
     got = nonfinite.dequantized(run, y)
     assert np.array_equal(got, expected, equal_nan=True)
     hidden = ~np.isfinite(run.case.expected["y"].value) & ~np.isnan(got)
