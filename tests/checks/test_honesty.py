@@ -42,7 +42,9 @@ def judged(run, spec=SERIES, **fields):
 
 
 def said(run, spec=SERIES, **fields):
-    return {finding.output: finding.message for finding in judged(run, spec, **fields).findings}
+    found = judged(run, spec, **fields).findings
+    assert {finding.check for finding in found} <= {"honesty"}
+    return {finding.output: finding.message for finding in found}
 
 
 def kept_by(key):
