@@ -1,5 +1,7 @@
 """Random numbers by counter: the same on every device, and of the distribution that they have by name."""
 
+import zlib
+
 import numpy as np
 import pytest
 import torch
@@ -50,3 +52,10 @@ def test_a_gpu_draws_the_same_bits():
     for draw, _ in DRAWS.values():
         here, there = draw(Random(5, "x"), (MANY + 3,)), draw(Random(5, "x", "cuda"), (MANY + 3,))
         assert np.array_equal(here, in_memory(there))
+
+
+def test_large_seeds_that_differ_give_other_numbers():
+    """Also above 2**63, where a list of two numbers is float64 for NumPy."""
+    drawn = [Random(seed, "x").standard_normal((4,)) for seed in (2**63, 2**63 + 1, 2**64 - 2, 2**64 - 1)]
+    assert len({values.tobytes() for values in drawn}) == 4
+    assert Random(7, "x").few.random() == np.random.Generator(np.random.Philox(key=[7, zlib.crc32(b"x")])).random()

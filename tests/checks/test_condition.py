@@ -134,3 +134,91 @@ def test_tallies_and_findings_about_values_get_them():
     assert of_finding(kernel, finding).condition == found.condition
     for other in (Finding("k", "crash", None, "error", "", SPEC), Finding("k", "signature", "y", "fail", "", SPEC)):
         assert of_finding(kernel, other) == other
+
+
+@pytest.mark.parametrize("numbers", [{"index": (2, 7)}, {"ulp": 3.0}, {"index": (2, 7), "ulp": 3.0}])
+def test_a_finding_about_values_has_an_index_or_a_distance(numbers):
+    kernel, finding = Kernel("k", "layernorm_fwd"), Finding("k", "accuracy", "y", "fail", "wrong", SPEC, **numbers)
+    assert of_finding(kernel, finding).condition == of("layernorm_fwd", "y", numbers.get("index"))
+
+
+def test_what_is_no_output_has_no_condition():
+    assert of("layernorm_fwd", "z", None) is None
+
+
+def test_y_without_a_weight_has_terms_of_x_alone():
+    spec = replace(SPEC, weight=False, bias=False)
+    x = exact("layernorm_fwd", spec)["x"][2]
+    found = of("layernorm_fwd", "y", (2, 7), spec)
+    assert found.cancellation == pytest.approx((abs(x[7]) + abs(x.mean())) / abs(x[7] - x.mean()))
+
+
+def test_the_scale_and_shift_of_a_sample_serve_its_tokens_alone():
+    spec = replace(SPEC, shape=(2, 3, 10))
+    e = exact("modulate_layernorm_bwd", spec)
+    stats = [row(x) for x in e["x"][1]]
+    found = of("modulate_layernorm_bwd", "dscale", (1, 4), spec)
+    assert found.offset == pytest.approx(max(abs(mean) / np.sqrt(var) for mean, var, _ in stats))
+    assert found.variance == pytest.approx(min(var / (var + 0.5) for _, var, _ in stats))
+    dy = e["dy"][1, :, 4]
+    cancels = pytest.approx(np.abs(dy).sum() / abs(dy.sum()))
+    assert of("modulate_layernorm_bwd", "dshift", (1, 4), spec) == Condition(cancels, None, None)
+
+
+def test_a_scale_of_a_block_has_the_statistics_of_its_row():
+    spec = replace(SPEC, shape=(2, 200))
+    e = exact("add_rmsnorm_quant_group_fwd", spec)
+    squares = np.mean((e["x"] + e["residual"]) ** 2, axis=1)
+    for place in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        found = of("add_rmsnorm_quant_group_fwd", "y_scale", place, spec)
+        assert found.variance == pytest.approx(squares[place[0]] / (squares[place[0]] + 0.5), rel=1e-6)
+
+
+def test_the_largest_of_all_has_the_worst_statistics():
+    x = exact("layernorm_fp8_fwd", SPEC)["x"]
+    offsets = [abs(one.mean()) / one.std() for one in x]
+    assert offsets[0] < max(offsets)
+    for index in ((0,), None):
+        assert of("layernorm_fp8_fwd", "amax", index).offset == pytest.approx(max(offsets))
+
+
+def test_eps_beside_a_sum_of_squares():
+    x = exact("l2norm_fwd", SPEC)["x"][3]
+    found = of("l2norm_fwd", "y", (3, 1), replace(SPEC, eps=40.0))
+    assert found.variance == pytest.approx((x @ x) / (x @ x + 40.0))
+
+
+def test_a_gradient_that_is_passed_on_is_a_term_of_dx():
+    e = exact("add_rmsnorm_bwd", SPEC)
+    h, g = e["residual_out"][1], e["dy"][1] * e["weight"]
+    r = 1 / np.sqrt(np.mean(h**2) + 0.5)
+    terms = r * g[4], -r * h[4] * r * np.mean(g * h * r), e["dresidual_out"][1, 4]
+    found = of("add_rmsnorm_bwd", "dx", (1, 4))
+    assert found.cancellation == pytest.approx(np.abs(terms).sum() / abs(sum(terms)))
+
+
+def test_behind_an_activation_the_terms_of_dbias_are_its_gradients():
+    spec = replace(SPEC, shape=(6, 2, 5), num_groups=1)
+    e = exact("groupnorm_silu_bwd", spec)
+    z = [((x - x.mean()) * row(x)[2])[1] * e["weight"][1] + e["bias"][1] for x in e["x"]]
+    s = 1 / (1 + np.exp(-np.array(z)))
+    dz = e["dy"][:, 1] * s * (1 + z * (1 - s))
+    found = of("groupnorm_silu_bwd", "dbias", (1,), spec)
+    assert found.cancellation == pytest.approx(np.abs(dz).sum() / abs(dz.sum()))
+
+
+def test_a_gradient_that_a_factor_of_0_makes_0_has_no_terms_that_cancel():
+    """dgate has the factor x, dx has not."""
+    spec = replace(SPEC, data="integers", offset=0.0)
+    e = exact("gate | layernorm_bwd", spec)
+    indices = [tuple(map(int, index)) for index in np.argwhere((e["x"] == 0) & (e["gate"] != 0))]
+    dgate, dx = ([of("gate | layernorm_bwd", name, i, spec).cancellation for i in indices] for name in ("dgate", "dx"))
+    assert {*dgate} == {1.0}
+    assert max(dx) > 1.1
+
+
+def test_a_stage_behind_a_gate_leaves_what_cancels_before_it():
+    """It multiplies dy, and so all terms alike."""
+    alone, before = (of(op, "dgate", (2, 7)) for op in ("layernorm | gate_bwd", "layernorm | gate | silu_bwd"))
+    assert before.cancellation == pytest.approx(alone.cancellation)
+    assert alone.cancellation > 1.0

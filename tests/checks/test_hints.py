@@ -1,13 +1,19 @@
 """The option that would make a wrong output right is named in its finding; a mistake that none mends gets no hint."""
 
+from dataclasses import replace
+
+import numpy as np
+import pytest
 import torch
 from checking import layernorm_fwd
+from counted import run_of
 
 from verify_norm.cases import make
-from verify_norm.checks import CHECKS
+from verify_norm.checks import CHECKS, hints
 from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.run import Expected
+from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.running.execute import execute
 
 SPEC = CaseSpec((5, 24), eps=1e-3)
@@ -90,3 +96,106 @@ def test_a_rounding_that_looks_like_another_eps_in_short_rows_has_no_hint():
     for spec in (CaseSpec((1,)), CaseSpec((3, 1))):
         assert "right with" not in messages(early, "rmsnorm_fwd", spec)["y"]
         assert "right with eps=1e-06: " in messages(own, "rmsnorm_fwd", spec)["y"]
+
+
+def test_outputs_that_are_no_other_are_left_unnamed():
+    def partly(x, weight, bias, eps, normalized_shape):
+        y, _, rstd = layernorm_fwd(x, weight, bias, eps, normalized_shape)
+        return y + 1, rstd, rstd + 1
+
+    assert messages(partly, "layernorm_fwd")["mean"].endswith('--bind "-> _, rstd, _"')
+
+
+def test_each_eps_with_which_it_is_right_is_named():
+    own = messages(lambda x, weight: rmsnorm(x, weight, 1e-12), "rmsnorm_fwd")["y"]
+    assert own.endswith("--bind eps=1e-06")
+    assert "right with eps=1e-06 or 1e-08 or 1e-12 or " in own
+
+
+# Its parts alone, on runs that are made by hand.
+
+
+def true_run(op="rmsnorm_fwd", spec=SPEC, unsupported=None):
+    run = run_of(make.case(spec, OPS[op], Contract()), Contract())
+    return replace(run, kernel=replace(run.kernel, unsupported=unsupported))
+
+
+@pytest.mark.parametrize(("elements", "told"), [(hints.ELEMENTS, True), (hints.ELEMENTS + 1, False)])
+def test_a_hint_is_made_of_few_elements(elements, told):
+    run = true_run(spec=CaseSpec((1, elements), eps=1e-3))
+    other = make.truths(replace(run.case.spec, eps=1e-6), run.case.op, Contract(), run.case.exact)["y"].value
+    wrong = replace(run, outputs=run.outputs | {"y": replace(run.outputs["y"], got=other)})
+    assert ("eps=1e-06" in hints.hint(wrong, "y")) == told
+    assert told or hints.hint(wrong, "y") == ""
+    assert hints.hint(replace(run, outputs=run.outputs | {"y": None}), "y") == ""
+
+
+@pytest.mark.parametrize(("ratio", "right"), [(1.0, True), (1.5, False)])
+def test_a_value_at_its_bound_is_right(monkeypatch, ratio, right):
+    monkeypatch.setattr(hints.judge, "ratio", lambda got, expected: np.array([0.0, ratio]))
+    assert hints._is(np.ones(2), Expected(np.ones(2), np.ones(2), "float32")) == right
+
+
+def test_values_are_compared_in_the_shape_of_the_truth_and_infinities_without_a_warning():
+    assert hints._is(np.ones(4), Expected(np.ones((2, 2)), np.zeros((2, 2)), "float32"))
+    unbounded = Expected(np.array([1.0, np.inf]), np.array([0.5, np.inf]), "float32")
+    assert hints._is(np.array([1.0, -np.inf]), unbounded)  # only the first is judged
+
+
+@pytest.mark.parametrize(
+    ("op", "name", "values"),
+    [
+        ("rmsnorm_fwd", "eps", [eps for eps in hints.EPS if eps != SPEC.eps]),
+        ("rmsnorm_fwd", "weight_offset", [1.0]),
+        ("rmsnorm_bwd", "weight_offset", [1.0]),
+        ("rmsnorm_bwd", "eps", []),  # dx of a short row is near 0 with any
+        ("layernorm_fwd", "weight_offset", []),
+        ("layernorm_bwd", "weight_offset", []),
+    ],
+)
+def test_which_other_values_of_an_attribute_are_tried(op, name, values):
+    output = "y" if op.endswith("fwd") else "dx"
+    assert [value for value, _ in hints._others(true_run(op), name, output)] == values
+
+
+def test_no_value_makes_an_output_right_that_is_missing():
+    assert hints._right(replace(true_run(), outputs={}), "eps", "y") == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "values", "left"),
+    [
+        ((2, hints.LONG), [1e-6], [1e-6]),
+        ((2, hints.LONG + 1), [1e-6], [1e-6]),
+        ((2, hints.LONG - 1), [1e-6], []),  # the kernel takes no longer rows
+        ((2, hints.LONG - 1), [], []),
+    ],
+)
+def test_only_short_rows_are_tried_again(shape, values, left):
+    run = true_run(spec=CaseSpec(shape), unsupported=lambda spec: f"too long: {spec.shape}")
+    assert hints._longer(run, "eps", "y", values) == left
+
+
+def test_a_longer_case_has_the_rows_and_the_device_of_the_short_one(monkeypatch):
+    asked, made = [], make.exact_inputs
+
+    def exact_inputs(spec, op, device=None):
+        asked.append((spec.shape, device))
+        return made(spec, op)
+
+    monkeypatch.setattr(make, "exact_inputs", exact_inputs)
+    seen = []
+    run = true_run(spec=CaseSpec((2, 3, 4)), unsupported=lambda spec: seen.append(spec.shape))
+    asked.clear()
+    own = replace(run.kernel, run=lambda x, weight, normalized_shape: rmsnorm(x, weight, 1e-2))
+    assert hints._longer(replace(run, kernel=own), "eps", "y", [1e-6]) == []
+    assert seen == [(2, 3, 4 * hints.LONG)]
+    assert asked == [((2, 3, 4 * hints.LONG), "cpu")]
+
+
+def test_an_output_of_none_is_left_unnamed():
+    run = true_run("layernorm_fwd")
+    mean, rstd = run.outputs["mean"], run.outputs["rstd"]
+    outputs = {"y": None, "mean": replace(mean, got=rstd.got), "rstd": replace(rstd, got=mean.got)}
+    found = hints.hint(replace(run, outputs=outputs, returned=dict.fromkeys(outputs)), "mean")
+    assert found.endswith('--bind "-> _, rstd, mean"')

@@ -12,16 +12,20 @@ import numpy as np
 import pytest
 import torch
 from checking import ROWS
+from counted import run_of
 from norms import layernorm
 
-from verify_norm.cases import placement
-from verify_norm.checks import CHECKS
+from verify_norm.cases import make, placement
+from verify_norm.checks import CHECKS, honesty
 from verify_norm.core import ways
+from verify_norm.core.finding import Finding, Note
+from verify_norm.core.ops import OPS
+from verify_norm.core.run import Called, Damage, Output, Run
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.kernels.zoo import ZOO
 from verify_norm.loading import registry
-from verify_norm.running import execute
+from verify_norm.running import execute, guards
 from verify_norm.search.examine import examine
 from verify_norm.search.search import search
 
@@ -38,7 +42,9 @@ def judged(run, spec=SERIES, **fields):
 
 
 def said(run, spec=SERIES, **fields):
-    return {finding.output: finding.message for finding in judged(run, spec, **fields).findings}
+    found = judged(run, spec, **fields).findings
+    assert {finding.check for finding in found} <= {"honesty"}
+    return {finding.output: finding.message for finding in found}
 
 
 def kept_by(key):
@@ -317,3 +323,290 @@ def test_it_looks_at_a_kernel_that_returns_nothing_readable():
     assert {f.message.partition(";")[0] for f in examined.findings} >= {"it replaces torch.isclose"}
     assert torch.isclose is usual
     assert CHECKS["honesty"].summary.startswith("A call does its work itself")
+
+
+def test_what_the_import_of_a_module_replaces_is_found_in_each_case(monkeypatch):
+    monkeypatch.setattr(honesty.functions, "at_import", lambda target: (f"torch.isclose of {target}",))
+    run = run_of(make.case(ONCE, OPS["layernorm_fwd"], Contract()))
+    run = replace(run, kernel=replace(run.kernel, target="mine.py:f"))
+    (found,) = (one for one in CHECKS["honesty"].function(run) if isinstance(one, Finding))
+    assert (found.kernel, found.check, found.output, found.status, found.spec) == ("k", "honesty", None, "fail", ONCE)
+    assert "torch.isclose of mine.py:f" in found.message
+
+
+def test_what_is_replaced_when_a_case_is_over():
+    found = list(honesty.replaced(Kernel("k", "layernorm_fwd"), ONCE, ["torch.isclose", "numpy.isnan"]))
+    for one, name in zip(found, ("torch.isclose", "numpy.isnan"), strict=True):
+        assert one == Finding("k", "honesty", None, "fail", one.message, ONCE)
+        assert name in one.message
+
+
+# Its parts alone.
+
+TINY = replace(ONCE, shape=(2, 3))
+
+
+def case_run(op="layernorm_fwd", contract=None, poison=None, **fields):
+    """A run of a case whose arguments are as they have been built."""
+    spec, contract = replace(TINY, **fields), contract or Contract()
+    exact = make.exact_inputs(spec, OPS[op])
+    return run_of(make.build(spec, OPS[op], contract, "cpu", exact, truth=True, poison=poison), contract)
+
+
+def changed(run):
+    """The arguments of which is said that they have changed."""
+    found = list(honesty._arguments(run))
+    assert all(one.output is None for one in found)
+    return [name for one in found for name in run.case.arguments if f"memory of {name} " in one.words]
+
+
+def test_an_argument_that_is_changed_and_one_that_may_be():
+    run = case_run()
+    assert changed(run) == []
+    run.case.arguments["weight"][0] += 1
+    assert changed(run) == ["weight"]
+    assert changed(replace(run, damage=(Damage("weight", "in", 4, 0),))) == []
+    assert changed(replace(run, damage=(Damage("x", "in", 4, 0),))) == ["weight"]
+    far = case_run(weight_layout="far")
+    far.case.arguments["weight"][0] += 1
+    assert changed(far) == []
+    state = case_run("batchnorm_fwd")
+    for name in ("running_mean", "bias"):
+        state.case.arguments[name][0] += 1
+    assert changed(state) == ["bias"]
+    inplace = case_run("layernorm_bwd", Contract(inplace=("dx:dy",)))
+    inplace.case.arguments["dy"][0, 0] += 1
+    assert changed(inplace) == []
+
+
+def test_what_lies_between_the_elements_of_an_argument_may_not_change_either():
+    run = case_run(poison=7.0, x_layout="row_strided")
+    assert run.case.poison == 7.0
+    assert changed(run) == []
+    x = run.case.arguments["x"]
+    x.as_strided((1,), (1,), x.storage_offset() + x.shape[1])[0] = 5.0
+    assert changed(run) == ["x"]
+
+
+def test_an_argument_of_many_bytes_is_not_looked_at_again(monkeypatch):
+    run = case_run()
+    run.case.arguments["weight"][0] += 1
+    size = run.case.arguments["weight"].untyped_storage().nbytes()
+    for limit, found in ((size, ["weight"]), (size - 1, [])):
+        monkeypatch.setattr(guards, "LIMIT", limit)
+        assert changed(run) == found
+
+
+class Series:
+    """A right norm that keeps what it is given, and where it runs; as a test says, it is wrong."""
+
+    def __init__(self, wrong=lambda x: False):
+        self.calls, self.wrong = [], wrong
+
+    def __call__(self, x, weight, bias, eps, normalized_shape):
+        modes = torch._C._len_torch_dispatch_stack()
+        self.calls.append((x.clone(), x.is_contiguous(), threading.current_thread(), modes))
+        y, mean, rstd = right(x, weight, bias, eps, normalized_shape)
+        return (y + 1 if self.wrong(x) else y), mean, rstd
+
+
+def series(norm, seconds=1.0, spec=TINY, **fields):
+    """What a series of calls finds, after a run that took so long; the calls of the series alone are kept."""
+    kernel = Kernel("k", "layernorm_fwd", run=norm, **fields)
+    run = execute.execute(kernel, make.case(spec, OPS["layernorm_fwd"], kernel.contract))
+    norm.calls.clear()
+    return list(honesty._series(replace(run, seconds=seconds), same=True))
+
+
+@pytest.mark.parametrize(("seconds", "calls", "new"), [(1.0, 5, 2), (0.02 / 7, 7, 2), (0.02 / 12, 12, 3), (0.0, 24, 4)])
+def test_a_series_has_as_many_calls_as_take_little_time(monkeypatch, seconds, calls, new):
+    """Each of the new values is there once; the first call has known ones."""
+    monkeypatch.setattr(honesty, "SECONDS", 0.02)
+    norm = Series()
+    assert series(norm, 0.9999 * seconds) == []
+    xs = [x for x, *_ in norm.calls]
+    assert len(xs) == calls
+    assert sum(not torch.equal(x, xs[0]) for x in xs) == new
+    assert len({x.numpy().tobytes() for x in xs}) == new + 1
+
+
+def test_a_series_has_its_new_values_at_places_that_the_seed_tells():
+    places = set()
+    for seed in range(6):
+        norms = Series(), Series()
+        for norm in norms:
+            series(norm, spec=replace(TINY, seed=seed))
+        one, two = ([not torch.equal(x, norm.calls[0][0]) for x, *_ in norm.calls] for norm in norms)
+        assert one == two
+        assert sum(one) == 2
+        places |= {number for number, new in enumerate(one) if new}
+    assert places == {1, 2, 3, 4}
+
+
+def test_a_series_has_contiguous_tensors_where_the_kernel_takes_them():
+    spec, norm, seen = replace(TINY, x_layout="transposed"), Series(), []
+    assert series(norm, spec=spec) == []
+    assert [contiguous for _, contiguous, *_ in norm.calls] == [True] * 5
+    assert series(norm, spec=spec, unsupported=lambda spec: seen.append(spec.x_layout)) == []
+    assert (len(norm.calls), {*seen}) == (5, {"contiguous"})
+    assert series(norm, spec=spec, unsupported=lambda spec: "no" if spec.x_layout == "contiguous" else None) == []
+    assert norm.calls == []
+
+
+def test_a_series_runs_in_another_thread_or_in_the_process_of_the_kernel():
+    norm = Series()
+
+    def elsewhere(**given):
+        return Called(dict(zip(("y", "mean", "rstd"), norm(**given), strict=True)))
+
+    for run, later, here in ((norm, None, False), (elsewhere, lambda returned: returned, True)):
+        kernel = Kernel("k", "layernorm_fwd", run=run, later=later)
+        run = replace(case_run(), kernel=kernel, seconds=1.0)
+        norm.calls.clear()
+        assert list(honesty._series(run, same=True)) == []
+        assert {thread is threading.current_thread() for _, _, thread, _ in norm.calls} == {here}
+        assert {modes for *_, modes in norm.calls} == {0}  # no guard looks at what it allocates
+
+
+@pytest.mark.parametrize("x_layout", ["contiguous", "transposed"])
+def test_what_a_series_has_wrong_and_a_usual_call_too_is_left_to_others(x_layout):
+    spec = replace(TINY, x_layout=x_layout)
+    first = make.exact_inputs(spec, OPS["layernorm_fwd"])["x"].astype(np.float32)
+    new = Series(lambda x: not np.array_equal(x.numpy(), first))
+    assert series(new, spec=spec) == []
+    if x_layout == "transposed":
+        assert series(Series(lambda x: x.is_contiguous()), spec=spec) == []
+    once = Series()
+    once.wrong = lambda x: len(once.calls) == 2
+    (found,) = series(once, spec=spec)
+    assert found.output == "y"
+    assert "call 2 of a series" in found.words
+
+
+@pytest.mark.parametrize(
+    ("new", "known", "noted"),
+    [
+        (honesty.FASTER * 2, (99, 1, 1), True),  # the first call is left out
+        (honesty.FASTER, (0, 1, 1), False),  # not more than so many times
+        (15, (0, 0, 2), True),  # the middle of 0 and 2 is 1
+        (1, (0, 0, 0), False),  # no more than the least time
+        (2, (0, 0, 0), True),
+    ],
+)
+def test_when_the_times_of_a_series_are_noted(monkeypatch, new, known, noted):
+    """In units of the least time that tells, with a clock of ours."""
+    unit, now, left = 2.0**-10, [0.0], []
+    monkeypatch.setattr(honesty, "LEAST", unit)
+    monkeypatch.setattr(time, "process_time", lambda: now[0])
+    first = make.exact_inputs(TINY, OPS["layernorm_fwd"])["x"].astype(np.float32)
+    norm = Series()
+
+    def spend(x):
+        if not left:
+            left.extend([99, *known])  # before it, the usual call
+        now[0] += unit * (left.pop(0) if np.array_equal(x.numpy(), first) else new)
+        return False
+
+    norm.wrong = spend
+    found = series(norm)
+    assert [isinstance(one, Note) for one in found] == [True] * noted
+
+
+def test_a_series_has_other_data_but_the_weight_and_bias_of_the_case(monkeypatch):
+    run, asked, made = case_run(seed=2**64 - 1), [], make.exact_inputs
+
+    def exact_inputs(spec, op, device=None):
+        asked.append((spec.seed, device))
+        return made(spec, op)
+
+    monkeypatch.setattr(make, "exact_inputs", exact_inputs)
+    same, other = (honesty._built(run, run.case.spec, number) for number in (0, 3))
+    assert asked == [(2, "cpu")]
+    for name, values in run.case.exact.items():
+        assert np.array_equal(same.exact[name], values)
+        assert np.array_equal(other.exact[name], values) == (name != "x")
+    assert np.array_equal(
+        other.expected["y"].value, make.truths(run.case.spec, run.case.op, Contract(), other.exact)["y"].value
+    )
+    assert [*honesty._built(case_run("rmsnorm_fwd"), TINY, 1).exact] == ["x", "weight"]
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_each_call_of_a_series_has_its_values_in_the_same_memory(same):
+    home, cases = {}, [case_run(seed=seed).case for seed in (0, 1)]
+    one = honesty._at(home, cases[0], same=same).arguments
+    version = one["x"]._version
+    two = honesty._at(home, cases[1], same=same).arguments
+    assert two["eps"] == cases[1].arguments["eps"]
+    for name in ("x", "weight", "bias"):
+        assert one[name].data_ptr() == two[name].data_ptr()
+        assert torch.equal(two[name], cases[1].arguments[name])
+        assert (one[name] is two[name]) == (same or name != "x")
+    assert one["x"]._version == version  # torch does not count how it is written
+
+
+def test_the_memory_of_a_series_is_on_the_device_of_its_tensors():
+    case = case_run().case
+    there = {name: one.to("meta") if isinstance(one, torch.Tensor) else one for name, one in case.arguments.items()}
+    at = honesty._at({}, replace(case, arguments=there), same=True).arguments
+    assert {at[name].device.type for name in ("x", "weight", "bias")} == {"meta"}
+
+
+def output(*ratio, got=2.5):
+    return Output("float32", (len(ratio),), np.full(len(ratio), got), np.array(ratio))
+
+
+UNJUDGED = replace(output(9.0), ratio=None)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "over"),
+    [
+        ({}, True),
+        ({"y": None}, True),
+        ({"y": UNJUDGED}, True),
+        ({"y": output(0.5, 1.0)}, False),
+        ({"y": output(0.5, 1.5)}, True),
+        ({"y": output()}, False),
+    ],
+)
+def test_which_output_is_beyond_its_bound(outputs, over):
+    run = case_run()
+    assert honesty._over(replace(run, outputs=outputs), "y") == over
+    assert not honesty._over(replace(run, outputs=outputs), None)
+    assert honesty._over(replace(run, outputs=outputs, problem="it broke"), None)
+
+
+@pytest.mark.parametrize(
+    ("limits", "refused", "told"), [((), False, True), (("rows",), False, False), ((), True, False)]
+)
+def test_a_call_of_a_series_that_fails(limits, refused, told):
+    run = case_run()
+    found = list(honesty._wrong(run, Run(run.kernel, run.case, {}, problem="it broke", limits=limits, refused=refused)))
+    assert [(one.output, "it broke" in one.words) for one in found] == [(None, True)] * told
+
+
+def test_a_call_of_a_series_that_is_wrong():
+    """Outputs that cannot be judged are passed over, and those that were wrong before; the others are told."""
+    run, two = case_run(), output(0.5, 2.0, 1.5)
+    right, wrong = dict.fromkeys(("y", "mean", "rstd"), output(0.5)), {"y": two, "mean": two, "rstd": two}
+    want = dict.fromkeys(wrong, replace(run.case.expected["mean"], value=np.arange(3.0)))
+
+    def told(before=None, after=None, expected=None):
+        first = replace(run, outputs=right | (before or {}))
+        one = Run(run.kernel, replace(run.case, expected=want | (expected or {})), wrong | (after or {}))
+        return list(honesty._wrong(first, one))
+
+    found = told()
+    assert [(one.output, one.index) for one in found] == [(name, (1,)) for name in wrong]
+    for one in found:
+        assert f"{one.output}[1] is 2.5, expected 1" in one.words
+    for passed in (
+        {"after": {"y": None}},
+        {"after": {"y": UNJUDGED}},
+        {"after": {"y": output(0.5, 1.0)}},
+        {"expected": {"y": None}},
+        {"before": {"y": output(2.0)}},
+        {"before": {"y": None}},
+    ):
+        assert [one.output for one in told(**passed)] == ["mean", "rstd"], passed

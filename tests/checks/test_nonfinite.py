@@ -4,13 +4,18 @@ from dataclasses import replace
 from functools import partial, wraps
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
 from checking import SPEC, findings, layernorm_fwd
+from counted import run_of
 from norms import groupnorm, layernorm, layernorm_bwd, rmsnorm, rmsnorm_bwd
 
-from verify_norm.core import geometry
+from verify_norm.cases import make
+from verify_norm.checks import CHECKS, nonfinite
+from verify_norm.core import geometry, own
 from verify_norm.core.ops import OPS
+from verify_norm.core.run import Expected
 from verify_norm.core.spec import CaseSpec, Contract
 
 INF = float("inf")
@@ -206,3 +211,129 @@ def test_where_a_sum_overflows_an_infinite_bias_may_give_nan():
     spec = replace(ROWS, log2_scale=127, special="inf", special_in="bias")
     assert findings(layernorm(), spec) == set()
     assert ("nonfinite", "y") in findings(changing(layernorm(), "bias", "infinite to NaN"), replace(spec, log2_scale=0))
+
+
+# Runs that are made by hand.
+
+NAN = float("nan")
+TANH = f"{own.operator(lambda x, w, b: w * np.tanh(x) + b, name='tanh_of').name}_fwd"
+LARGEST = f"{own.operator(lambda x: x / np.max(np.abs(x), axis=-1, keepdims=True), name='by_largest').name}_fwd"
+SMALL = CaseSpec((3, 4), further=())
+
+
+def true_run(op, **fields):
+    return run_of(make.case(replace(SMALL, **fields), OPS[op], Contract()), Contract())
+
+
+def with_got(run, **got):
+    """The run with other values of its outputs; of all others it has none."""
+    kept = {
+        name: replace(run.outputs[name], got=np.full(run.outputs[name].shape, values)) for name, values in got.items()
+    }
+    return replace(run, outputs=kept)
+
+
+def accused(run):
+    """The outputs that are wrong, and how many elements."""
+    with np.errstate(all="ignore"):
+        return {name: int(wrong.sum()) for name, _, _, wrong in nonfinite._judged(run) if wrong.any()}
+
+
+@pytest.mark.parametrize(("op", "applies"), [("layernorm_fwd", True), (TANH, True), (LARGEST, False)])
+def test_an_operator_that_compares_may_pass_over_nan(op, applies):
+    assert CHECKS["nonfinite"].applies(OPS[op]) == applies
+
+
+@pytest.mark.parametrize(
+    ("fields", "looks"),
+    [
+        ({"special": "nan"}, True),
+        ({"special": "nan", "eps": 1.0}, True),
+        ({"special": "nan", "eps": 0.0}, False),
+        ({"eps": 0.0, "data": "zero"}, False),  # y is NaN, for another reason
+        ({}, False),
+    ],
+)
+def test_it_looks_where_a_special_value_makes_the_truth_no_number(fields, looks):
+    assert CHECKS["nonfinite"].looks(true_run("layernorm_fwd", **fields)) == looks
+
+
+def test_a_maximum_may_pass_over_nan():
+    run = true_run("layernorm_fp8_fwd", special="nan")
+    assert np.isnan(run.case.expected["amax"].value).all()
+    assert CHECKS["nonfinite"].looks(with_got(run, y=NAN, amax=1.0))
+    assert not CHECKS["nonfinite"].looks(with_got(run, amax=1.0))
+    assert accused(with_got(run, amax=1.0)) == {}
+    assert accused(with_got(run, y=1.0, amax=1.0)) == {"y": 4}
+
+
+@pytest.mark.parametrize(
+    ("op", "name", "special_in", "right"),
+    [
+        ("layernorm_fwd", "y", "bias", False),  # one last addition, which has one value
+        ("layernorm_fwd", "y", "weight", True),
+        ("groupnorm_silu_fwd", "y", "bias", True),
+        ("layernorm_fp8_fwd", "y", "bias", True),
+    ],
+)
+def test_where_an_infinity_may_become_nan(op, name, special_in, right):
+    fields = {"special": "inf", "special_in": special_in, "num_groups": 1, "special_at": "last"}
+    run = true_run(op, **fields)
+    got = np.where(np.isfinite(run.outputs[name].got), run.outputs[name].got, NAN)
+    assert (accused(with_got(run, **{name: got})) == {}) == right
+    run = replace(run, case=replace(run.case, op=replace(run.case.op, own=True)))
+    assert accused(with_got(run, **{name: got})) == {}  # nothing is known of what a user's own operator adds
+
+
+def test_the_finding_names_the_first_wrong_element_its_numbers_and_the_source():
+    run = true_run("add_rmsnorm_bwd", special="nan", special_at="last")
+    dx = np.full((3, 4), NAN)
+    dx[2, 1:3] = 5.0, 6.0
+    found = next(one for one in CHECKS["nonfinite"].function(with_got(run, dx=dx)) if one.output == "dx")
+    assert (found.check, found.status, found.index, found.got) == ("nonfinite", "fail", (2, 1), 5.0)
+    assert np.isnan(found.want)
+    for words in ("dx[2, 1]", "expected nan", "nan in the last element of residual_out", "got 5", "2 elements"):
+        assert words in found.message
+
+
+QUANTIZED = {  # operator, whether its scales are numbers, or None for no scale: where y may be any number
+    "a number beside a scale": ("rmsnorm | quantize(int8, group64)_fwd", True, []),
+    "a scale tells it": ("rmsnorm | quantize(int8, group64)_fwd", False, [True] * 64 + [False] * 6),
+    "8 bits without NaN": ("rmsnorm | quantize(int8)_fwd", None, [True] * 70),
+    "8 bits with NaN": ("rmsnorm | quantize(e4m3fn)_fwd", None, []),
+}
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_what_tells_of_nan_in_a_quantized_row(name):
+    op, known, told = QUANTIZED[name]
+    run = true_run(op, shape=(1, 2, 70), special="nan")
+    y, scales = np.full((1, 2, 70), 3.0), np.ones((2, 2))
+    scales[0, 0] = 1.0 if known else NAN
+    run = with_got(run, y=y) if known is None else with_got(run, y=y, y_scale=scales)
+    expected = np.full((1, 2, 70), 3.0)
+    expected[0, : 1 if known is not None else 2, np.flatnonzero(told)] = NAN
+    got = nonfinite.dequantized(run, y)
+    assert np.array_equal(got, expected, equal_nan=True)
+    hidden = ~np.isfinite(run.case.expected["y"].value) & ~np.isnan(got)
+    assert accused(with_got(run, y=y) if known is None else run).get("y", 0) == hidden.sum()
+
+
+def expected(value, delta):
+    return Expected(np.array([value]), np.array([delta]), "float32")
+
+
+@pytest.mark.parametrize(
+    ("grown", "limit"),
+    [
+        (nonfinite.GROWN + 3.0, NAN),
+        (nonfinite.GROWN + 3.5, INF),
+        (-nonfinite.GROWN - 3.0, NAN),
+        (-nonfinite.GROWN - 3.5, -INF),
+    ],
+)
+def test_an_infinity_has_a_sign_where_the_truth_grows_by_more_than_both_bounds(grown, limit):
+    near, far = {"y": expected(5.0, 1.0), "dx": None}, {"y": expected(5.0 + grown, 2.0), "dx": None}
+    limits = nonfinite._limits(near, far)
+    assert [*limits] == ["y"]
+    assert np.array_equal(limits["y"], [limit], equal_nan=True)

@@ -68,9 +68,9 @@ def condition(kernel: Kernel, spec: CaseSpec, output: str, index: tuple[int, ...
         return None
     n, extent = norm(run), tensor.extent
     served = run.case.exact.get(output.removeprefix("d")) if extent == "sample" else None
-    shape = geometry.shape_of(tensor, spec, op) if served is None and extent != "one" else getattr(served, "shape", ())
+    shape = geometry.shape_of(tensor, spec, op)
     place = index if index is not None and len(index) == len(shape) and np.all(np.less(index, shape)) else None
-    at = None if place is None else int(np.ravel_multi_index(place, shape)) if place else 0
+    at = None if place is None else int(np.ravel_multi_index(place, shape))
 
     def statistic(values: Array, worst: Any) -> float:
         if served is None:
@@ -102,8 +102,8 @@ def _seen(values: Array, n: Norm, extent: Extent, worst: Any) -> Array:
     if extent == "data":
         return np.broadcast_to(values, n.view.shape)
     if extent == "affine":
-        values = worst(np.broadcast_to(values, n.view.shape), axis=n.view.shared, keepdims=True)
-    return values if extent in ("affine", "statistic", "block") else worst(values).reshape(())
+        values = worst(np.broadcast_to(values, n.view.shape), axis=n.view.shared)
+    return values if extent in ("affine", "statistic", "block") else worst(values)
 
 
 def _terms(run: Run, n: Norm, output: str) -> tuple[Array, Array] | None:

@@ -23,7 +23,6 @@ Elsewhere −0 counts as 0. Torch's CPU kernels compute x·a + b, which rounds w
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -76,7 +75,7 @@ def _vanishing(run: Run) -> Any:
 def _no_variance(run: Run) -> bool:
     spec, op = run.case.spec, run.case.op
     by_channel = op.view == "channels" or (op.view == "groups" and "num_groups" not in op.attrs)
-    usable = spec.eps == 0 and spec.special is None and prod(spec.shape) > 0 and not by_channel and op.lawful
+    usable = spec.eps == 0 and spec.special is None and not by_channel and op.lawful
     return usable and bool(_vanishing(run).any())
 
 
@@ -84,7 +83,7 @@ def _numbers_for_zero_by_zero(run: Run) -> Iterator[Compared]:
     rows = _vanishing(run)
     view = view_of(run.case, normalized(run))
     everywhere = np.broadcast_to(rows, view.shape)
-    where = {"data": everywhere, "statistic": rows, "affine": everywhere.any(view.shared, keepdims=True)}
+    where = {"data": everywhere, "statistic": rows, "affine": everywhere.any(view.shared)}
     extents = {tensor.name: tensor.extent for tensor in run.case.op.outputs}
     for name, (output, expected) in compared(run).items():
         if name == "y" and run.case.op.quantizer is not None:
@@ -127,7 +126,7 @@ def _eps_can_be_huge(run: Run) -> bool:
     if not _again(run) or "dy" in case.exact or not case.op.lawful or not own_statistics(case):
         return False
     wide = contract.accumulate in ("float32", "float64") and contract.stats == "float32"
-    most = float(np.abs(normalized(run)).max(initial=0.0))
+    most = float(np.abs(normalized(run)).max())
     return wide and most <= 2.0**16 and (contract.deterministic or case.op.view != "channels")
 
 
@@ -137,7 +136,7 @@ def _eps_decides(run: Run) -> Iterator[Compared]:
     An activation is applied to that, within its own error bound.
     """
     case, single = run.case, FORMATS["float32"]
-    most = max(float(np.abs(normalized(run)).max(initial=0.0)), SMALL)
+    most = max(float(np.abs(normalized(run)).max()), SMALL)
     k = math.ceil(math.log2(most)) + HUGE
     other = nearby(run, {}, replace(case.spec, eps=4.0**k))
     b, tau, amax, amax_off = _bias_alone(run)
@@ -180,7 +179,7 @@ def _bias_alone(run: Run) -> tuple[Array, Array, float, float]:
     for stage in case.op.stages:
         out = passed(stage, out, own_inputs(run), a)
     b, tau = out.value, out.delta
-    amax, amax_off = float(np.abs(b).max(initial=0.0)), float(np.max(tau, initial=0.0))
+    amax, amax_off = float(np.abs(b).max()), float(np.max(tau))
     scale = case.exact.get("scale") if case.op.quantized else None
     if scale is not None:
         tau = product_error(tau, np.abs(b), scale, a)
@@ -204,7 +203,7 @@ def _summed(run: Run) -> Iterator[tuple[str, Array]]:
         yield "residual_out", total
     if not op.centred:
         weight = exact.get("weight")
-        gain = np.ones(()) if weight is None else weight + run.case.arguments.get("weight_offset", 0.0)
+        gain = np.ones(()) if weight is None else weight + run.case.arguments["weight_offset"]
         yield "y", total * gain  # of the last dimensions
 
 

@@ -18,7 +18,7 @@ from verify_norm.cases import make, placement
 from verify_norm.cases.transfer import different
 from verify_norm.checks.check import check, finding
 from verify_norm.checks.relations.rerun import Difference, cheap, element, once_more, rerun
-from verify_norm.core import judge, ways
+from verify_norm.core import geometry, judge, ways
 from verify_norm.core.finding import Finding, Note, Tried
 from verify_norm.core.run import Case, Run
 from verify_norm.core.spec import CaseSpec, Kernel
@@ -92,7 +92,7 @@ def _arguments(run: Run) -> Iterator[Difference]:
     states = [tensor.name for tensor in case.op.inputs if tensor.role == "state"]
     known = {*states, *(name for _, name in inplace(run.kernel)), *(damage.buffer for damage in run.damage)}
     # "far" depends on the memory that is free: what is built again may be placed otherwise.
-    known |= {name for name in case.arguments if getattr(case.spec, f"{name}_layout", "") == "far"}
+    known |= {name for name in case.arguments if geometry.layout_of(case.spec, name) == "far"}
     built = make.build(case.spec, case.op, run.kernel.contract, case.device, exact, poison=case.poison)
     names = [
         name
@@ -178,7 +178,7 @@ def _wrong(run: Run, one: Run) -> Iterator[Difference]:
 
 def _over(run: Run, name: str | None) -> bool:
     """Return whether an output is beyond its bound, or not to be judged; of no output, whether there is none."""
-    output = run.outputs.get(name or "")
     if name is None:
         return run.problem is not None
+    output = run.outputs.get(name)
     return output is None or output.ratio is None or bool(output.ratio.max(initial=0.0) > 1)

@@ -66,7 +66,7 @@ def nonfinite(run: Run) -> Iterator[Finding]:
     source = special_words(run.case.spec, run.case.op)
     for name, got, right, wrong in _judged(run):
         if wrong.any():
-            index = worst(wrong.astype(np.float64))
+            index = worst(wrong)
             found, want = float(got[index]), float(right[index])
             message = f"{element(name, index)}: expected {want} because of {source}, got {found:.6g}"
             message += f"; {int(wrong.sum())} elements are wrong"
@@ -84,9 +84,10 @@ def _judged(run: Run) -> Iterator[tuple[str, Array, Any, Any]]:
         if name == "amax" or (geometry.settled(name, spec, op) and not summand):
             continue
         got = dequantized(run, got) if name == "y" and op.quantizer is not None else got
-        added = summand and not (op.stages or op.quantized or op.own)
+        added = summand and not (op.stages or op.own)
         limit, finite = limits.get(name, np.full(want.shape, np.nan)), near[name]
-        nan = False if finite is None else np.isnan(finite.value)
+        assert finite is not None  # as the truth itself
+        nan = np.isnan(finite.value)
         rules = (
             (want, judge.hidden(name, got, want, nan)),
             (want, np.isinf(want) & np.isnan(got) & added & np.isinf(limit)),
