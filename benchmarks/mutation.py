@@ -142,6 +142,9 @@ def again(folder: Path) -> None:
     """Forget all but what was killed, and which tests call what: the tests may be others now."""
     (folder / "mutants/mutmut-stats.json").unlink(missing_ok=True)
     for path in (folder / "mutants").rglob("*.meta"):
+        if not path.read_text():  # the run was stopped while mutmut wrote it
+            path.unlink()
+            continue
         meta = json.loads(path.read_text())
         codes = meta["exit_code_by_key"]
         codes.update({name: None for name, code in codes.items() if status_by_exit_code[code] != "killed"})
@@ -178,6 +181,12 @@ def judged(unit: str, folder: Path) -> dict[str, Any]:
     os.chdir(folder)
     for meta in sorted(Path("mutants", "verify_norm").rglob("*.meta")):
         path = str(meta.relative_to("mutants")).removesuffix(".meta")
+        if not meta.read_text():
+            print(
+                f"{path}: the run was stopped while mutmut wrote its results, which are lost; run it again",
+                file=sys.stderr,
+            )
+            continue
         module = module_of(path)
         for name, code in json.loads(meta.read_text())["exit_code_by_key"].items():
             status = status_by_exit_code[code]

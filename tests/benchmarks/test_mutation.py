@@ -148,6 +148,18 @@ def test_what_ran_out_of_time_counts_on_neither_side(mutation):
     assert mutation.score(Counter({"timeout": 9, "equivalent": 1})) is None
 
 
+def test_results_that_were_lost_as_a_run_was_stopped_are_told_and_made_anew(mutation, monkeypatch, tmp_path, capsys):
+    """mutmut opens the file of a module's results, and writes it then."""
+    lost = tmp_path / "mutants/verify_norm/core/lost.py.meta"
+    lost.parent.mkdir(parents=True)
+    lost.touch()
+    monkeypatch.chdir(tmp_path)
+    assert mutation.judged("core", tmp_path)["counts"] == {}
+    assert "core/lost.py" in capsys.readouterr().err
+    mutation.again(tmp_path)
+    assert not lost.exists()
+
+
 @pytest.mark.slow
 def test_survivors_are_listed_with_their_lines_and_equivalent_ones_are_left_out(
     mutation, monkeypatch, tmp_path, capsys
