@@ -5,22 +5,32 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from checking import ROWS, run_of
+from counted import PLAIN, case_of
+from counted import X as UNIT
+from counted import run_of as as_expected
 from norms import layernorm, layernorm_bwd, rmsnorm
 
 from verify_norm.checks.relations.stages import (
     Stages,
+    apart_of,
     cotangent,
     gradient_apart,
     has_mean,
     normalized,
     stages,
     sum_error,
+    summand,
     y_apart,
+    z_apart,
 )
 from verify_norm.core.spec import CaseSpec
 from verify_norm.reference import layernorm as reference
+from verify_norm.reference import rmsnorm as without_mean
 from verify_norm.reference.arithmetic import Arithmetic
 from verify_norm.reference.rounding import XhatError
+from verify_norm.reference.stages.dropout import Dropout
+from verify_norm.reference.stages.gate import Gate
+from verify_norm.reference.stages.modulate import Modulate
 from verify_norm.reference.view import rows
 
 
@@ -86,12 +96,29 @@ ONES, X = np.ones((1, N)), np.tile([-1.0, 1.0], (1, N // 2))
 QUIET = np.tile([-1.0, -1.0, 1.0, 1.0], (1, N // 4))  # neither a mean nor x̂ in it
 
 
+def row(a, *, centred=True, weight=None, bias=None, largest=1.0, off=None, unit=0.0, **more):
+    """The stages of a row of x̂ = ±1 whose x̂' has these errors."""
+    z = {name: np.full((1, 1), more.pop(name, 0.0)) for name in ("shift", "factor", "magnitude", "floor")}
+    z = XhatError(**z, unit=unit, off=off)
+    weight, bias = (None if p is None else np.full(N, p) for p in (weight, bias))
+    view = rows(X, None)
+    n = reference.norm(view, X, weight, bias, 0.0) if centred else without_mean.norm(view, X, weight, 0.0, 0.0)
+    return Stages(n, a, largest * np.abs(X), z, **more)
+
+
 def summed(a, dy, phi, passed=None, delta=0.0, lost=0.0, **errors):
-    """The bound on Σφ·dx of a row of x̂ = ±1 whose x̂' has these errors."""
-    z = {name: np.full((1, 1), errors.get(name, 0.0)) for name in ("shift", "factor", "magnitude", "floor")}
-    z = XhatError(**z, unit=errors.get("unit", 0.0))
-    s = Stages(reference.norm(rows(X, None), X, None, None, 0.0), a, np.abs(X), z)
-    return float(sum_error(s, dy, passed, np.full((1, N), delta), phi, lost=lost)[0, 0])
+    """The bound on Σφ·dx of such a row."""
+    return float(sum_error(row(a, **errors), dy, passed, np.full((1, N), delta), phi, lost=lost)[0, 0])
+
+
+COARSE = replace(EXACT, u=2.0**-16)
+NARROW, HALF = replace(EXACT, xhat_u=0.5), {"magnitude": 1.0, "unit": 0.5}
+
+
+def rounded(a, *arguments, **errors):
+    """What the roundings of `COARSE` add to a bound, as a multiple of N·u."""
+    both = (summed(replace(a, u=u), *arguments, **errors) for u in (COARSE.u, 0.0))
+    return float(np.subtract(*both)) / (N * COARSE.u)
 
 
 SUMS = {  # each term of the bound alone, by data that the others do not meet
@@ -110,6 +137,20 @@ SUMS = {  # each term of the bound alone, by data that the others do not meet
     "what dy is off by": (summed(EXACT, 0 * X, QUIET, lost=0.5), N * 0.5),
     "g in a narrow type": (summed(LLAMA, QUIET, X), N * V),
     "an addition to the terms": (summed(ROUNDS, ONES, QUIET, 0 * X) - summed(ROUNDS, ONES, QUIET), N * 2 * U),
+    "an addition to x̂·c1": (summed(ROUNDS, X, QUIET, 0 * X) - summed(ROUNDS, X, QUIET), N * 2 * U),
+    "an addition to what dx is off by": (
+        summed(ROUNDS, 0 * X, QUIET, 0 * X, delta=3.0) - summed(ROUNDS, 0 * X, QUIET, delta=3.0),
+        N * 3 * U,
+    ),
+    "roundings of what a narrow g makes 1.5 times as large": (
+        rounded(NARROW, QUIET, X),
+        2 * 1.5 + 2 * 0.5 + 0.5 * 4 + 2,  # of g, of what c2 is off by, of r/n, and the last ones
+    ),
+    "roundings of what a unit of x̂ makes 1.5 times as large": (
+        rounded(EXACT, X, QUIET, **HALF),
+        2 + 4 * 1.5 * 1.5 + 0.5 * 1.5 * 13 + 0.5 * 1.5 * 4,  # in C1 = 1.5, then of C1 itself, then of r/n
+    ),
+    "roundings of what c2 is off by": (rounded(EXACT, 0 * X, QUIET, lost=0.5), 2 * 0.5 + 2 * 0.5 + 4 * 0.5),
     "underflow": (summed(FLUSHES, 0 * X, QUIET), (N * (1 + 3) + 2 * N) * T),
 }
 
@@ -118,3 +159,128 @@ SUMS = {  # each term of the bound alone, by data that the others do not meet
 def test_a_sum_over_dx_is_off_by_what_its_derivation_counts(name):
     value, counted = SUMS[name]
     assert value == pytest.approx(counted, rel=0.01, abs=0.0)
+
+
+@pytest.mark.parametrize(("dropout_p", "factor"), [(0.0, 1.0), (0.5, 2.0)])
+def test_what_residual_is_added_to_is_what_a_dropout_leaves(dropout_p, factor):
+    mask = np.tile([1.0, 0.0, 0.0, 1.0], (4, 2))
+    case = case_of(replace(PLAIN, dropout_p=dropout_p), "dropout_add_rmsnorm_fwd", mask=mask)
+    assert (summand(case) == factor * UNIT * mask).all()
+    assert (summand(case_of(PLAIN, "add_rmsnorm_fwd")) == UNIT).all()
+
+
+def test_more_of_a_sum_may_be_kept_than_is_promised():
+    """A rounding of h, and one of the largest h, each of which x̂ feels twice; rows have x = ±1, and one has ±3."""
+    x = UNIT * np.array([[1.0], [3.0], [1.0], [1.0]])
+    spec, u = replace(PLAIN, dtype="bfloat16"), 2.0**-8
+    s = stages(as_expected(case_of(spec, "add_rmsnorm_fwd", x=x, residual=0 * x)))
+    plain = stages(as_expected(case_of(spec, "rmsnorm_fwd", x=x)))
+    for more in (s.largest - plain.largest, s.z.magnitude - plain.z.magnitude):
+        np.testing.assert_allclose(more[:, 0], [2 * (1 + 3) * u, 2 * (3 + 3) * u / 3, 8 * u, 8 * u], rtol=1e-4)
+
+
+def test_a_sum_is_off_by_what_the_dropout_before_it_is():
+    """Of p = ½: 6 roundings and one of p, beside one of h, and one of the largest h."""
+    spec = replace(PLAIN, dropout_p=0.5)
+    case = case_of(spec, "dropout_add_rmsnorm_fwd", x=UNIT / 2, mask=np.ones(UNIT.shape), residual=0 * UNIT)
+    s, plain = stages(as_expected(case)), stages(as_expected(case_of(PLAIN, "rmsnorm_fwd")))
+    np.testing.assert_allclose(s.largest - plain.largest, 2 * (2 + 7) * U, rtol=0.01)
+
+
+SHIFTED = {"shift": 7.0, "factor": 9.0, "off": np.full((1, N), 11.0)}  # which two runs share
+ERRORS = {"largest": 3.0, "magnitude": 5.0, "floor": 0.125}
+
+
+def test_what_two_runs_share_of_xhat_drops_out():
+    common = row(EXACT, unit=0.25, **ERRORS, **SHIFTED).common(0.5)
+    assert (common.shift, common.factor, common.off) == (0.0, 0.5, None)
+    assert (common.magnitude, common.floor, common.unit) == (5.0, 0.125, 0.25)
+
+
+def test_y_is_apart_by_what_the_largest_xhat_makes_of_a_factor_and_roundings():
+    s = row(EXACT, weight=-2.0, bias=2.0, unit=0.25, **ERRORS, **SHIFTED)
+    for function in (y_apart, z_apart):
+        np.testing.assert_allclose(function(s, 0.5), 2 * (3 * 0.5 + 5 * 0.25 + 0.125))
+    np.testing.assert_allclose(y_apart(replace(s, scale=np.full(1, 3.0)), 0.5), 3 * 2 * 2.875)
+
+
+def test_a_sum_with_a_bias_is_rounded_where_all_its_terms_have_one_sign():
+    """|w|·3 + |b| = 8, although y is 0 or 4."""
+    s = row(COARSE, weight=-2.0, bias=2.0, largest=3.0)
+    np.testing.assert_allclose(z_apart(s, 0.0), 8 * COARSE.u)
+
+
+def test_a_product_with_a_scale_is_rounded_at_the_terms_of_y():
+    """y is 0 or 4, and b is 2: its terms are at most 4 or 8; without a bias they are |y|. Three roundings of each."""
+    scale = np.full(1, 3.0)
+    scaled = row(COARSE, weight=-2.0, bias=2.0, scale=scale)
+    more = y_apart(scaled, 0.0) - 3 * z_apart(scaled, 0.0)
+    np.testing.assert_allclose(more, 3 * 3 * COARSE.u * np.where(X > 0, 4, 8), rtol=1e-3)
+    plain = row(COARSE, weight=-2.0, scale=scale)
+    np.testing.assert_allclose(y_apart(plain, 0.0) - 3 * z_apart(plain, 0.0), 3 * 3 * COARSE.u * 2, rtol=1e-3)
+
+
+def test_sums_over_rows_are_apart_by_what_dy_is_off_by():
+    s = row(EXACT, weight=1.0, bias=0.0, **ERRORS)
+    np.testing.assert_allclose(gradient_apart(s, "dbias", 2 * X, 0.5), 0.5)
+    np.testing.assert_allclose(gradient_apart(s, "dweight", 2 * X, 0.5, factor=0.25), 2.5 * (0.75 + 0.125) + 0.5 * 5)
+
+
+def test_dx_is_apart_by_what_dy_is_off_by():
+    """Of its own, in c2, and in c1 by 5 times as much, which meets the largest x̂."""
+    s = row(EXACT, largest=3.0, magnitude=5.0)
+    np.testing.assert_allclose(gradient_apart(s, "dx", X, 0.5), 0.5 + 0.5 + 3 * (5 * 0.5))
+
+
+MEANS = {  # whether there is a mean, dy, and the largest that c2 and c1 may be where ρ = ½ and S = ¼
+    "LayerNorm": (True, ONES + X, 1.0, 1.5 + 0.25),
+    "RMSNorm": (False, 2 * X, 0.0, 2 * 1.5),
+}
+
+
+@pytest.mark.parametrize("name", MEANS)
+def test_dx_is_apart_by_a_factor_of_all_that_meets_it(name):
+    """x̂·c1 has it three times, dx once."""
+    centred, dy, c2, c1 = MEANS[name]
+    s, f = row(EXACT, centred=centred, largest=3.0, factor=0.5, shift=0.25), 0.125
+    terms = 1.5 * (np.abs(dy) + c2 + 3 * c1)
+    np.testing.assert_allclose(gradient_apart(s, "dx", dy, factor=f), 3 * c1 * ((1 + f) ** 2 - 1) * (1 + f) + terms * f)
+
+
+def test_an_addition_rounds_the_terms_of_dx_all_that_they_are_off_by_and_what_is_added():
+    centred, dy, c2, c1 = MEANS["LayerNorm"]
+    s, u = row(COARSE, centred=centred, largest=3.0, factor=0.5, shift=0.25), COARSE.u
+    alone, passed = gradient_apart(s, "dx", dy, 100.0), np.full((1, 2, N // 2), 7.0)
+    more = gradient_apart(s, "dx", dy, 100.0, passed) - alone
+    np.testing.assert_allclose(more, u * (1.5 * (dy + c2 + 3 * c1) + alone + 3 * 7.0), rtol=1e-3)
+
+
+def test_a_gate_before_the_norm_multiplies_what_dx_is_apart_by():
+    """σ(0) = ½ and σ'(0) = ¼ meet it and, in dgate, x = ±6; dweight does not."""
+    before, given, dy, f = Gate("sigmoid"), {"gate": 0 * X}, ONES + X, 0.125
+    s = row(EXACT, weight=1.0, **ERRORS, before=before, x=6 * X, given=given)
+    apart = gradient_apart(s, "dx", dy, factor=f)
+    np.testing.assert_allclose(apart_of(s, "dx", dy, None, f), apart / 2)
+    np.testing.assert_allclose(apart_of(s, "dgate", dy, None, f), apart * 6 / 4)
+    for name, alone in (("dweight", s), ("dx", replace(s, before=None))):
+        np.testing.assert_allclose(apart_of(alone, name, dy, None, f), gradient_apart(s, name, dy, factor=f))
+
+
+def test_a_dropout_before_the_norm_rounds_the_whole_gradient_that_reaches_it():
+    """dy is doubled by a modulation, passes the norm as it is, and 3 is added: 5, rounded six times."""
+    given = {"scale": np.ones(N), "shift": np.zeros(N), "mask": ONES, "dropout_p": 0.0}
+    passed, f = 3 * QUIET, 0.125
+    s = row(COARSE, **ERRORS, stages=(Modulate(),), before=Dropout(), x=X, given=given)
+    apart = gradient_apart(s, "dx", *cotangent(s, QUIET), passed, f)
+    found = apart_of(s, "dx", QUIET, passed, f)
+    np.testing.assert_allclose(found - apart, 6 * COARSE.u * (5 + apart), rtol=2e-4)
+    assert (apart > gradient_apart(s, "dx", cotangent(s, QUIET)[0], 0.0, passed, f)).all()
+
+
+@pytest.mark.parametrize("op", ["gated_rmsnorm_bwd", "modulate_layernorm_bwd"])
+def test_gradients_of_a_stages_own_inputs_have_all_of_their_bound(op):
+    case = case_of(CaseSpec((2, 3, 8)), op, x=np.tile(X, (2, 3, 1)), dy=np.tile(QUIET, (2, 3, 1)))
+    s = stages(as_expected(case))
+    for name in {"gated_rmsnorm_bwd": ("dgate",), "modulate_layernorm_bwd": ("dscale", "dshift")}[op]:
+        bound = case.expected[name].delta
+        np.testing.assert_allclose(apart_of(s, name, case.exact["dy"], None).reshape(bound.shape), bound, rtol=1e-9)
