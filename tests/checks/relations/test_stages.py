@@ -20,6 +20,7 @@ from verify_norm.checks.relations.stages import (
     stages,
     sum_error,
     summand,
+    view_of,
     y_apart,
     z_apart,
 )
@@ -59,6 +60,12 @@ def test_rmsnorm_and_batchnorms_evaluation_have_no_mean_of_their_own():
     for training in (True, False):
         run = run_of(lambda x: x, CaseSpec((4, 3), training=training), "batchnorm_fwd")
         assert has_mean(run.case) == training
+
+
+def test_batchnorms_evaluation_takes_one_value_a_channel():
+    """Training does not."""
+    run = run_of(lambda x: x, CaseSpec((1, 3), training=False, further=()), "batchnorm_fwd")
+    assert view_of(run.case, run.case.exact["x"]).shape == (1, 3, 1)
 
 
 def test_a_fused_sum_is_kept_as_the_contract_says():
