@@ -80,6 +80,7 @@ LAWS = {  # law, operator, output: roundings of float32, sizes of what is rounde
     ("permutation", "layernorm_fwd", "rstd"): (2 * RHO, (1, 1), PLAIN, TWO_PASS),
     ("permutation", "layernorm_fwd", "y "): (2 * (C2 + RHO + 2), (1, 1), PLAIN, TWO_PASS),
     ("permutation", "layernorm_bwd", "dweight"): (2 * PRODUCTS, (4, 4), SPEC, replace(TWO_PASS, batch_invariant=True)),
+    ("permutation", "layernorm_bwd", "dweight "): (2 * (4 * (C2 + RHO) + PRODUCTS), (4, 4), SPEC, TWO_PASS),
     ("permutation", "layernorm_bwd", "dbias"): (2 * SUM, (4, 4), SPEC, TWO_PASS),
     ("permutation", "layernorm_fp8_fwd", "amax"): (0, (), SPEC, replace(TWO_PASS, batch_invariant=True)),
 }
