@@ -177,13 +177,18 @@ def test_what_residual_is_added_to_is_what_a_dropout_leaves(dropout_p, factor):
 
 
 def test_more_of_a_sum_may_be_kept_than_is_promised():
-    """A rounding of h, and one of the largest h, each of which x̂ feels twice; rows have x = ±1, and one has ±3."""
-    x = UNIT * np.array([[1.0], [3.0], [1.0], [1.0]])
+    """A rounding of h, and one of the largest h, each of which x̂ feels twice; rows have x = ±¼, and one has ±¾."""
+    x = UNIT / 4 * np.array([[1.0], [3.0], [1.0], [1.0]])
     spec, u = replace(PLAIN, dtype="bfloat16"), 2.0**-8
     s = stages(as_expected(case_of(spec, "add_rmsnorm_fwd", x=x, residual=0 * x)))
     plain = stages(as_expected(case_of(spec, "rmsnorm_fwd", x=x)))
     for more in (s.largest - plain.largest, s.z.magnitude - plain.z.magnitude):
         np.testing.assert_allclose(more[:, 0], [2 * (1 + 3) * u, 2 * (3 + 3) * u / 3, 8 * u, 8 * u], rtol=1e-4)
+
+
+def test_the_stages_of_a_sum_of_nothing_are_nothing():
+    s = stages(as_expected(case_of(replace(PLAIN, shape=(0, 8)), "add_rmsnorm_fwd", x=np.zeros((0, 8)))))
+    assert s.largest.shape == (0, 8)
 
 
 def test_a_sum_is_off_by_what_the_dropout_before_it_is():
@@ -212,8 +217,8 @@ def test_y_is_apart_by_what_the_largest_xhat_makes_of_a_factor_and_roundings():
 
 
 def test_a_sum_with_a_bias_is_rounded_where_all_its_terms_have_one_sign():
-    """|w|·3 + |b| = 8, although y is 0 or 4."""
-    s = row(COARSE, weight=-2.0, bias=2.0, largest=3.0)
+    """|w|·3 + |b| = 8, although y is 0 or −4."""
+    s = row(COARSE, weight=-2.0, bias=-2.0, largest=3.0)
     np.testing.assert_allclose(z_apart(s, 0.0), 8 * COARSE.u)
 
 
@@ -282,6 +287,14 @@ def test_a_dropout_before_the_norm_rounds_the_whole_gradient_that_reaches_it():
     found = apart_of(s, "dx", QUIET, passed, f)
     np.testing.assert_allclose(found - apart, 6 * COARSE.u * (5 + apart), rtol=2e-4)
     assert (apart > gradient_apart(s, "dx", cotangent(s, QUIET)[0], 0.0, passed, f)).all()
+
+
+def test_what_dx_is_apart_by_behind_a_stage_has_the_shape_of_x():
+    case = case_of(CaseSpec((2, 3, 8)), "gate_rmsnorm_bwd", x=np.tile(X, (2, 3, 1)), dy=np.tile(QUIET, (2, 3, 1)))
+    for name in ("dx", "dgate"):
+        found = apart_of(stages(as_expected(case)), name, case.exact["dy"], None)
+        assert found.shape == (2, 3, 8)
+        assert (found <= case.expected[name].delta).all()
 
 
 @pytest.mark.parametrize("op", ["gated_rmsnorm_bwd", "modulate_layernorm_bwd"])
