@@ -3,16 +3,19 @@
 import doctest
 from dataclasses import replace
 
+import counted
 import numpy as np
 import pytest
 import torch
 from checking import run_of
+from counted import QUIET, SPEC, TWO_PASS, N, X, case_of
 
 from verify_norm.cases import make
 from verify_norm.checks.relations import moments as module
 from verify_norm.checks.relations.moments import L, Moments, bernstein, moments
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.ops import OPS
+from verify_norm.core.run import Expected
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.running.execute import execute
 
@@ -75,6 +78,7 @@ def test_sums_merge_and_the_largest_element_stays_the_largest():
     both = one.merge(replace(one, count=5, signed=3.0, alike=0.25, largest=7.0))
     assert (both.output, both.count, both.weight, both.signed, both.systematic) == ("y", 8, 4.0, 2.0, 8.0)
     assert (both.alike, both.largest) == (0.5, 7.0)
+    assert replace(one, smallest=(1.0, 4.0)).merge(replace(one, smallest=(2.0, 3.0))).smallest == (1.0, 3.0)
 
 
 def test_what_averages_out_counts_by_its_root_and_what_has_one_sign_in_full():
@@ -94,6 +98,12 @@ def test_what_averages_out_counts_by_its_root_and_what_has_one_sign_in_full():
         ({"dy_layout": "scalar"}, False),
         ({"special": "inf"}, False),
         ({"shape": (0, 64)}, False),
+        ({"shape": (4, 16)}, True),
+        ({"x_layout": "expanded"}, False),
+        ({"weight_layout": "expanded"}, True),
+        ({"dy_data": "one"}, False),
+        ({"alias": "x:dy"}, False),
+        ({"data": "heavy"}, True),
     ],
 )
 def test_which_data_are_random(fields, expected):
@@ -123,3 +133,187 @@ def test_the_last_rounding_of_a_product_of_narrow_numbers_is_no_bias_of_the_kern
     assert abs(right.signed) > 0.9 * right.systematic
     assert abs(right.signed) < 0.6 * right.bias_allowed
     assert abs(wrong.signed) > wrong.bias_allowed
+
+
+def test_batchnorms_evaluation_has_no_statistics_whose_errors_are_independent():
+    for training in (True, False):
+        case = make.case(CaseSpec((8, 4), training=training), OPS["batchnorm_fwd"], Contract())
+        assert module.independent(case) == training
+
+
+TIES = np.array([0.25, -0.25, 0.0]), np.array([8.0, 16.0, 64.0]), np.array([1.0, 2.0, 4.0])
+# Upwards ties are met at ¾, ¼ and ½ ulp, hence by 3/32, 1/64 and 1/128 of each; downwards at ¼, ¾ and ½.
+
+
+@pytest.mark.parametrize(
+    ("sign", "fields", "smallest"),
+    [
+        (1, {"systematic": 3.9}, 1 / 128),  # the bias grows by 4, 2, and 1
+        (1, {"systematic": 4.0}, 1 / 64),
+        (1, {"systematic": 6.5}, 3 / 32),
+        (1, {"systematic": 6.5, "signed": 1.0}, 1 / 64),
+        (1, {"systematic": 3.9, "signed": -1.0}, 1 / 64),
+        (-1, {"systematic": 4.0}, 1 / 32),
+        (-1, {"systematic": 5.5}, 3 / 64),
+        (-1, {"systematic": 3.9, "signed": 1.0}, 1 / 32),
+        (1, {"explained": 3.9}, 1 / 128),  # the excess by 4, 2·½, and 1
+        (1, {"explained": 4.0}, 1 / 64),
+        (1, {"explained": 4.9}, 1 / 64),
+        (1, {"explained": 5.0}, 3 / 32),
+        (1, {"explained": 4.9, "excess": 1.0}, 1 / 128),
+        (-1, {"explained": 4.4}, 1 / 32),
+        (-1, {"explained": 4.5}, 3 / 64),
+        (1, {"systematic": 6.5, "explained": 4.5}, 1 / 64),
+        (1, {"systematic": 30.0, "signed": 10.0}, 20 / 80),  # farther than an ulp: by e·Σω·size
+        (-1, {"systematic": 30.0, "signed": 10.0}, 40 / 80),
+        (1, {"systematic": 8.0, "weight": 56.0}, 56 / 80),
+        (1, {"systematic": 5.0, "size": 1000.0}, 8 / 1000),
+    ],
+)
+def test_a_factor_shows_where_enough_elements_are_beyond_their_tie(sign, fields, smallest):
+    one = Moments("y", "float32", **({"size": 80.0, "systematic": 100.0, "explained": 100.0, "weight": 8.0} | fields))
+    assert module._smallest(one, sign, *TIES) == smallest
+
+
+def known_together(op, name, spec=SPEC):
+    """Whether what the errors of a row share is known."""
+    run = counted.run_of(make.case(spec, OPS[op], TWO_PASS))
+    expected = run.case.expected[name]
+    phi = np.ones(expected.value.shape)
+    systematic, averaging = module._together(run, module.stages.stages(run), name, phi, expected)
+    assert averaging == 0
+    return bool(np.isfinite(systematic))
+
+
+@pytest.mark.parametrize(
+    ("op", "name", "known"),
+    [
+        ("layernorm_fwd", "y", True),
+        ("layernorm_bwd", "dx", True),
+        ("layernorm_bwd", "dweight", True),
+        ("layernorm_bwd", "dbias", True),
+        ("add_layernorm_bwd", "dx", True),
+        ("dropout_add_layernorm_bwd", "dresidual", True),
+        ("dropout_add_layernorm_bwd", "dweight", True),
+        ("dropout_add_layernorm_bwd", "dx", False),
+        ("add_layernorm_fwd", "y", False),
+        ("gated_rmsnorm_fwd", "y", False),
+        ("batchnorm_bwd", "dx", False),
+    ],
+)
+def test_what_a_row_shares_is_known_of_norms_alone(op, name, known):
+    assert known_together(op, name) == known
+
+
+NARROW = replace(TWO_PASS, partials="float16")
+
+
+def with_rows(contract, dy=QUIET, op="layernorm_bwd"):
+    """A run whose rows have x̂ = ±1, with the other sign in every second one."""
+    signs = np.array([[1.0], [-1.0], [1.0], [-1.0]])
+    run = counted.run_of(case_of(SPEC, op, contract, x=X * signs, dy=dy), contract)
+    return run, module.stages.stages(run)
+
+
+def test_narrow_partial_sums_add_up_what_each_of_them_is_rounded_by():
+    """Of 4 terms of 1, and a sum of 4 or, in dweight, of 0: R·u²·(4 + the sum's square)."""
+    u = 2.0**-11
+    run = with_rows(NARROW)
+    for name, square in (("dbias", 16), ("dweight", 0)):
+        np.testing.assert_allclose(module._partial(*run, name, (N,)), 4 * u * u * (4 + square), rtol=1e-5)
+        assert (module._partial(*with_rows(NARROW, 0 * QUIET), name, (N,)) == 4 * 4 * 2.0**-50).all()
+        assert not module._partial(*with_rows(TWO_PASS), name, (N,)).any()
+    assert not module._partial(*run, "dx", (4, N)).any()
+    assert not module._partial(*with_rows(NARROW, op="layernorm_fwd"), "y", (4, N)).any()
+
+
+def test_what_narrow_partial_sums_are_off_by_has_the_shape_of_the_output():
+    case = make.case(CaseSpec((2, 3, 4, 5), normalized_ndim=2), OPS["layernorm_bwd"], NARROW)
+    run = counted.run_of(case, NARROW)
+    s = module.stages.stages(run)
+    wide = make.case(case.spec, OPS["layernorm_bwd"], TWO_PASS)
+    for name in ("dweight", "dbias"):
+        partial, without = module._partial(run, s, name, (4, 5)), module._without(run, name, (4, 5))
+        assert partial.shape == without.shape == (4, 5)
+        np.testing.assert_allclose(without, wide.expected[name].delta, rtol=1e-9)
+
+
+ULP = np.array([2.0**-7, 2.0**-7, 2.0**-8, 2.0**-6])  # of bfloat16
+BELOW = np.array([1.5, 1.5, 0.75, -2.5])
+OMEGA = np.array([1.0, 1.0, 0.5, 1.0])  # the root mean square is 1.7, of an ulp of 2⁻⁷
+
+
+def of(want, got, delta):
+    """The sums of an addition's y, of which nothing is known but a bound of each element."""
+    run = counted.run_of(make.case(CaseSpec((2, 4), "bfloat16"), OPS["add_rmsnorm_fwd"], TWO_PASS))
+    output, expected = replace(run.outputs["y"], got=got), Expected(want, delta, "bfloat16")
+    return module._of(run, module.stages.stages(run), "y", output, expected)
+
+
+@pytest.mark.parametrize("d", [0.125, 2.0])
+def test_each_sum_of_four_elements_by_hand(d):
+    """Each lies 0.3 ulp from 0 beside a number; the second and the last are rounded away from it. The first two are
+    alike."""
+    want = BELOW + np.sign(BELOW) * 0.3 * ULP
+    got = BELOW + np.array([0, 1, 0, -1]) * ULP
+    one = of(want, got, d * ULP)
+    times, mean = np.array([2, 2, 1, 1]), min(d * d, d)
+    most = 2 * min(d, d + 1)
+    assert (one.output, one.dtype, one.count) == ("y", "bfloat16", 4)
+    hand = {
+        "weight": 3.5,
+        "size": 2 * (192 + 0.3) + 0.5 * (192 + 0.3) + 160 + 0.3,
+        "signed": 2.0,
+        "systematic": 3.5 * d,
+        "averaging": 0.0,
+        "rounding": (times * OMEGA**2).sum() * min(d, 0.25),
+        "alike": 2.0,
+        "excess": 0.4 + 0.4,
+        "explained": 3.5 * mean,
+        "spread": (times * OMEGA**2).sum() * most * mean,
+        "partial": 0.0,
+        "largest": 2 * most,
+    }
+    assert {name: getattr(one, name) for name in hand} == pytest.approx(hand)
+    placed, size = np.full(4, -0.3), np.abs(want) / ULP
+    assert one.smallest == tuple(module._smallest(one, sign, placed, size, OMEGA) for sign in (1, -1))
+
+
+FORM = FORMATS["bfloat16"]
+
+
+@pytest.mark.parametrize(
+    ("value", "delta", "counts"),
+    [
+        (1.5 + 0.3 * 2.0**-7, 0.0, True),
+        (1.5 + 0.3 * 2.0**-7, np.inf, False),
+        (np.nan, 0.0, False),
+        (4 * FORM.smallest_normal * (1 + 2.0**-30), 0.0, True),
+        (4 * FORM.smallest_normal * (1 - 2.0**-30), 0.0, False),
+        (FORM.largest / 4 * (1 - 2.0**-30), 0.0, True),
+        (FORM.largest / 4 * (1 + 2.0**-30), 0.0, False),
+        (FORM.largest / 4 * (1 - 2.0**-30), FORM.largest * 2.0**-31, False),
+        (1.5 + 2.0**-7 / 4096, 0.0, False),
+        (1.5 + 2.0**-7 / 8192, 0.0, True),
+    ],
+)
+def test_which_elements_count(value, delta, counts):
+    with np.errstate(all="ignore"):
+        one = of(np.array([value, 1.0]), np.array([1.5, 1.0]), np.array([delta, 0.0]))
+    assert (one is not None) == counts
+    assert one is None or one.count == 1
+
+
+def test_an_output_of_another_type_or_with_infinities_has_no_sums():
+    run = run_of(lambda dy, x, **_: (dy, x[0], x[1]), CaseSpec((4, 64)), "layernorm_bwd")
+    assert set(moments(run)) == {"dx", "dweight"}  # dbias, a sum of four numbers, is exact
+    dx = run.outputs["dx"]
+    for wrong in (replace(dx, dtype="float16"), replace(dx, got=np.where(np.arange(64) == 9, np.inf, dx.got))):
+        assert set(moments(replace(run, outputs=run.outputs | {"dx": wrong}))) == {"dweight"}
+    assert moments(replace(run, problem="it fails")) == {}
+    assert moments(run_of(lambda dy, x, **_: (dy, x[0], x[1]), CaseSpec((4, 8)), "layernorm_bwd")) == {}
+
+
+def test_what_batchnorm_keeps_of_its_statistics_has_no_sums():
+    run = counted.run_of(make.case(CaseSpec((8, 4, 20)), OPS["batchnorm_fwd"], TWO_PASS))
+    assert set(moments(run)) == {"y"}
