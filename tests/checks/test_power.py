@@ -247,12 +247,13 @@ def test_a_mean_that_lacks_the_last_element_moves_the_others():
 
 
 def test_sums_that_lack_the_last_element_of_dy_move_dx_and_sums_over_rows_lack_the_last_row():
-    """dy ends with 1 at x̂ = 1, so c2 and c1 are an eighth less."""
-    changes = dropped("layernorm_bwd")
-    np.testing.assert_allclose(changes["dx"][:, :-1], ((1 + X) / 8)[:, :-1], atol=1e-9)
+    """dy ends with 1, 2, 3 or 4 at x̂ = 1, so c2 and c1 are an eighth of that less."""
+    rows = np.array([[1.0], [2.0], [3.0], [4.0]])
+    changes = dropped("layernorm_bwd", dy=rows * QUIET)
+    np.testing.assert_allclose(changes["dx"][:, :-1], (rows * (1 + X) / 8)[:, :-1], atol=1e-9)
     assert (changes["dx"][:, -1] == 0).all()
-    np.testing.assert_allclose(changes["dweight"], -QUIET[-1] * X[-1], rtol=1e-9)
-    np.testing.assert_allclose(changes["dbias"], -QUIET[-1], rtol=1e-9)
+    np.testing.assert_allclose(changes["dweight"], -4 * QUIET[-1] * X[-1], rtol=1e-9)
+    np.testing.assert_allclose(changes["dbias"], -4 * QUIET[-1], rtol=1e-9)
     assert set(dropped("layernorm_bwd", replace(SPEC, weight=False, bias=False))) == {"dx"}
     assert set(dropped("layernorm_bwd", replace(SPEC, weight=False))) == {"dx", "dbias"}
 
