@@ -182,6 +182,8 @@ def test_the_variant_says_where_the_powers_of_two_begin(near, law, powers):
             assert other.spec.eps == SPEC.eps * 4.0**k
             changes = {"residual_out": k, "rstd": -k, "mean": k}
             assert all((other.exact[name] == 2.0**p * exact[name]).all() for name, p in changes.items())
+            assert (other.exact["dy"] == exact["dy"]).all()
+            assert f"dx must scale by 2^{-k} " in first.name
         else:
             assert all((other.exact[name] == -(2.0**k) * exact[name]).all() for name in ("dy", "dresidual_out"))
 
@@ -193,6 +195,8 @@ def test_a_power_of_two_is_taken_that_every_input_can_be_multiplied_by(near):
         assert scale_dy(run_at(op, spec, **{name: low}))
         assert (near.pop().exact[name] == -8 * low).all()
         assert scale_dy(run_at(op, spec, **{name: np.where(QUIET > 0, 2.0**-24, 2.0**15)})) is None
+    assert scale_dy(run_at("layernorm_bwd", dy=2.0**20 * QUIET))
+    assert (near.pop().exact["dy"] == -(2.0**17) * QUIET).all()  # 2³⁰ is not moderate
     ends = np.where(QUIET > 0, 2.0**-24, 2.0**15)
     assert scale(run_at("layernorm_fwd", replace(PLAIN, dtype="float16"), x=ends)) is None
 
@@ -225,6 +229,8 @@ def test_what_may_leave_the_range_of_squares_is_not_scaled(near):
         for law in (scale, scale_dy, linearity):
             assert law(run_at("layernorm_bwd", SPEC, **{name: 2.0**25 * (QUIET if name == "dy" else X[0])})) is None
     assert scale(run_at("layernorm_fwd", x=0 * X)) is None
+    assert scale(run_at("modulate_layernorm_fwd", shift=np.full((4, N), 2.0**25))) is None
+    assert scale(run_at("modulate_layernorm_fwd", shift=np.full((4, N), 2.0**24)))
     images = true_run("batchnorm_bwd", IMAGES, ATOMIC)  # whose statistics are sums over rows
     assert [law(images) for law in (scale, scale_dy, linearity)] == [None] * 3
 
@@ -242,6 +248,47 @@ def test_what_overflows_once_it_is_scaled_is_not_judged(near):
     for dy, judged in ((4, True), (16, False)):
         (dx,) = scale_dy(run_at("layernorm_bwd", replace(PLAIN, dtype="float16"), x=X / 4, dy=dy * QUIET))
         assert np.isfinite(dx.tolerance).all() == np.isfinite(dx.tolerance).any() == judged
+
+
+def test_what_overflows_once_x_is_smaller_is_not_judged(near):
+    """With x = ±2⁻⁶ and dy = ±4, dx is ±2⁸; with 2⁻⁸ times that x it is beyond float16."""
+    for dy, judged in ((0.25, True), (4, False)):
+        (dx,) = scale(run_at("rmsnorm_bwd", replace(PLAIN, dtype="float16"), x=X / 64, dy=dy * QUIET))
+        assert np.isfinite(dx.tolerance).all() == np.isfinite(dx.tolerance).any() == judged
+
+
+NORMAL, FLUSHED = 2.0**-14, 2.0**-78  # the smallest normal float16; below the other a float32 may have lost a factor
+
+
+@pytest.mark.parametrize(
+    ("dtype", "left", "right", "power", "apart", "rounded"),
+    [
+        ("float16", 1.0, -1.0, 3, 0.0, 0.0),
+        ("float16", 1.0, 1.0, 0, 2.0**-20, 2.0**-10),
+        ("float16", -1.0, -1.9, 3, 0.2, (0.5 + 1) * 2.0**-10),  # 1.9 + 0.2 is in the next binade
+        ("float16", -1.9, 1.0, 3, 0.2, (1 + 0.5) * 2.0**-10),
+        ("float16", 2 * NORMAL, 1.0, 0, 0.0, 0.0),
+        ("float16", 1.9 * NORMAL, 1.0, 0, 0.0, 2.0**-11 + 2.0**-25),
+        ("float16", 1.0, 1.9 * NORMAL, 0, 0.0, 2.0**-11 + 2.0**-25),
+        ("float16", 1.0, 8 * NORMAL, -3, 0.0, 2.0**-11 + 2.0**-22),  # subnormal before it is scaled back
+        ("float16", 1.0, 16 * NORMAL, -3, 0.0, 0.0),
+        ("float32", FLUSHED, FLUSHED, 0, 0.0, 0.0),
+        ("float32", FLUSHED / 2, FLUSHED / 2, 0, 0.0, 1 + 1),
+        ("float32", FLUSHED / 2, FLUSHED, 0, 0.0, 0.0),
+        ("float32", FLUSHED / 2, FLUSHED / 16, 3, 0.0, 1 + 1),
+        ("float32", FLUSHED / 2, FLUSHED / 8, 3, 0.0, 0.0),
+        ("float32", FLUSHED / 2, FLUSHED / 2, -3, 0.0, 1 + 8),
+    ],
+)
+def test_what_is_rounded_anew_or_was_subnormal_at_either_scale_has_half_an_ulp_of_each(
+    dtype, left, right, power, apart, rounded
+):
+    """And where a factor of it may have been subnormal, its bound, which is 1 here."""
+    run = run_at("layernorm_fwd", replace(PLAIN, dtype=dtype))
+    y = replace(run.case.expected["y"], delta=np.ones(1))
+    run = replace(run, case=replace(run.case, expected={"y": y}))
+    sides = (np.array([value]) for value in (left, right))
+    assert symmetries._rounded(run, "y", *sides, power, np.array([apart])) == pytest.approx(rounded, rel=1e-9)
 
 
 def test_halves_of_dy_share_its_elements(near):
