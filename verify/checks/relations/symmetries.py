@@ -130,7 +130,7 @@ def _root_apart(run: Run, s: stages.Stages, name: str, got: Array) -> Array:
     if name == "amax":
         return np.reshape(stages.z_apart(s, root).max(), 1)
     settled = name in ("dbias", "dshift") and run.kernel.contract.deterministic and run.case.op.linear
-    if dy is None or not name.startswith("d") or settled:
+    if dy is None or settled:
         return np.zeros(1)
     return stages.apart_of(s, name, dy, run.case.exact.get("dresidual_out"), root).ravel()
 
@@ -187,7 +187,7 @@ def shift(run: Run) -> Equations:
     case, spec = run.case, run.case.spec
     name = "residual_out" if "residual_out" in case.exact else "x"
     x, form = stages.given(case, name), FORMATS[spec.dtype]
-    most = float(np.abs(x).max(initial=0.0))
+    most = float(np.abs(x).max())
     if (
         not stages.has_mean(case)
         or not case.op.direct
