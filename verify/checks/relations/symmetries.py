@@ -53,7 +53,7 @@ def _rounded(run: Run, name: str, left: Array, right: Array, power: int, apart: 
 
     Where a factor of either may be subnormal, later factors may multiply its rounding: there, both have their bounds.
     """
-    form, delta = equations.format_of(run, name), equations.truth(run, name).delta.reshape(left.shape)
+    form, delta = equations.format_of(run, name), equations.truth(run, name).delta
     left, there = np.abs(left) + apart, (np.abs(right) + apart) * 2.0**power
     low = np.minimum(left, there) < 2 * form.smallest_normal
     rounded = np.where((apart > 0) | low, 0.5 * form.ulp(left) + 0.5 * form.ulp(there) * 2.0**-power, 0.0)
