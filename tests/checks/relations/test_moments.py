@@ -161,6 +161,7 @@ TIES = np.array([0.25, -0.25, 0.0]), np.array([8.0, 16.0, 64.0]), np.array([1.0,
         (1, {"explained": 4.9}, 1 / 64),
         (1, {"explained": 5.0}, 3 / 32),
         (1, {"explained": 4.9, "excess": 1.0}, 1 / 128),
+        (1, {"explained": 6.2}, 100 / 80),  # which is all that they gain
         (-1, {"explained": 4.4}, 1 / 32),
         (-1, {"explained": 4.5}, 3 / 64),
         (1, {"systematic": 6.5, "explained": 4.5}, 1 / 64),
@@ -203,6 +204,29 @@ def known_together(op, name, spec=SPEC):
 )
 def test_what_a_row_shares_is_known_of_norms_alone(op, name, known):
     assert known_together(op, name) == known
+
+
+def together(op, name, shape, **fields):
+    """What Σφ·error may be for φ = 1 and x = ±1, in this shape."""
+    spec, tail = replace(SPEC, shape=shape, **fields), shape[-fields.get("normalized_ndim", 1) :]
+    values = {"x": X.reshape(shape), "dy": X.reshape(shape), "weight": np.ones(tail), "bias": np.zeros(tail)}
+    run = counted.run_of(case_of(spec, op, **values))
+    expected = run.case.expected[name]
+    return module._together(run, module.stages.stages(run), name, np.ones(expected.value.shape), expected)
+
+
+@pytest.mark.parametrize(
+    ("op", "name"), [("layernorm_fwd", "y"), *(("layernorm_bwd", name) for name in ("dx", "dweight", "dbias"))]
+)
+def test_what_a_row_shares_hangs_on_no_shape(op, name):
+    flat = together(op, name, (4, N))
+    assert together(op, name, (2, 2, N)) == pytest.approx(flat)
+    assert together(op, name, (4, 2, N // 2), normalized_ndim=2) == pytest.approx(flat)
+
+
+def test_a_sum_of_dy_has_no_share_of_a_row():
+    """Of each of 8 columns 4 terms of 1, in three roundings."""
+    assert together("layernorm_bwd", "dbias", (4, N)) == pytest.approx((N * 4 * 3 * 2.0**-24, 0.0))
 
 
 NARROW = replace(TWO_PASS, partials="float16")
