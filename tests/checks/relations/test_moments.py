@@ -229,6 +229,64 @@ def test_a_sum_of_dy_has_no_share_of_a_row():
     assert together("layernorm_bwd", "dbias", (4, N)) == pytest.approx((N * 4 * 3 * 2.0**-24, 0.0))
 
 
+def rounding_xhat(op, name, phi, dy=QUIET, x=X, eps=1e-12, **contract):
+    """What roundings of x̂ add to what Σφ·error may be with one sign, and Σc² of what of them averages out."""
+    found = []
+    for fields in (contract, {}):
+        kept = replace(TWO_PASS, **fields)
+        run = counted.run_of(case_of(replace(SPEC, eps=eps), op, kept, x=x, dy=dy), kept)
+        s = module.stages.stages(module._under(run, xhat=None))
+        found.append(module._together(run, s, name, phi, run.case.expected[name]))
+    (one, averaging), (other, nothing) = found
+    assert nothing == 0
+    return one - other, averaging
+
+
+ONES, HALF = np.ones((4, N)), 2.0**-11  # half an ulp of float16 above 1
+AVERAGES = {  # output, φ, dy, x: how many roundings each of 32 elements has, of one |x̂| and hence alike
+    "x̂ in y": ("layernorm_fwd", "y", ONES, QUIET, X, 1),
+    "x̂ in y along φ": ("layernorm_fwd", "y", 3 * X, QUIET, X, 3),
+    "x̂ in dweight": ("layernorm_bwd", "dweight", ONES[:1], 3 * X, X, 3),
+    "g, and its mean": ("layernorm_bwd", "dx", ONES, QUIET, X, 1 + 1),
+    "x̂·c1 too": ("layernorm_bwd", "dx", ONES, X, X, 1 + 1 + 1),
+    "g, and c1 twice": ("layernorm_bwd", "dx", X, QUIET, X, 1 + 1 + 1),
+    "all of them by r": ("layernorm_bwd", "dx", ONES, 3 * QUIET, X / 2, 2 * 3 * 2),
+}
+
+
+@pytest.mark.parametrize("name", AVERAGES)
+def test_roundings_of_xhat_average_out_but_in_elements_that_are_alike(name):
+    op, output, phi, dy, x, times = AVERAGES[name]
+    averaging = rounding_xhat(op, output, phi, dy, x, xhat="float16")[1]
+    assert averaging == pytest.approx((32 * times * HALF) ** 2, rel=1e-3)
+    assert rounding_xhat(op, output, phi, dy, x, xhat="float32") == (0.0, 0.0)
+
+
+def test_a_subnormal_xhat_loses_half_of_the_smallest_number():
+    """Of 2⁻¹⁴ the rounding is 2⁻²⁵, which is what is lost below it, too; other narrow types lose nothing of x̂."""
+    _, averaging = rounding_xhat("rmsnorm_fwd", "y", ONES, x=X * 2.0**-14, eps=1.0, xhat="float16")
+    assert averaging == pytest.approx((32 * 2 * 2.0**-25) ** 2, rel=1e-3)
+    assert rounding_xhat("layernorm_fwd", "y", ONES, stats="float16")[1] == 0
+
+
+LOST = 2.0**-13  # what x̂ = 1 − 2⁻¹³ is off by in float16, where eps is 2⁻¹², and what 1 + 2⁻¹³ is
+ALIKE = {  # output, φ and dy: how often each of 32 elements loses that
+    "x̂ in y": ("layernorm_fwd", "y", X, QUIET, 1),
+    "x̂ in dweight": ("layernorm_bwd", "dweight", ONES[:1], X, 1),
+    "x̂·c1, and x̂ in c1": ("layernorm_bwd", "dx", X, X, 2),
+    "g": ("layernorm_bwd", "dx", QUIET, (1 + LOST) * QUIET, 1),
+    "g and its mean": ("layernorm_bwd", "dx", ONES, (1 + LOST) * ONES, 0),
+    "g without a mean": ("rmsnorm_bwd", "dx", ONES, (1 + LOST) * ONES, 1),
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_what_nearly_equal_xhat_lose_alike_has_one_sign(name):
+    op, output, phi, dy, times = ALIKE[name]
+    systematic, _ = rounding_xhat(op, output, phi, dy, eps=2.0**-12, xhat="float16")
+    assert systematic == pytest.approx(32 * times * LOST, rel=2e-3, abs=1e-6)
+
+
 NARROW = replace(TWO_PASS, partials="float16")
 
 
