@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from checking import ROWS, run_of
-from counted import PLAIN, case_of
+from counted import C1, C2, PLAIN, RHO, ROOT, case_of
 from counted import X as UNIT
 from counted import run_of as as_expected
 from norms import layernorm, layernorm_bwd, rmsnorm
@@ -184,6 +184,22 @@ def test_more_of_a_sum_may_be_kept_than_is_promised():
     plain = stages(as_expected(case_of(spec, "rmsnorm_fwd", x=x)))
     for more in (s.largest - plain.largest, s.z.magnitude - plain.z.magnitude):
         np.testing.assert_allclose(more[:, 0], [2 * (1 + 3) * u, 2 * (3 + 3) * u / 3, 8 * u, 8 * u], rtol=1e-4)
+
+
+def test_the_largest_xhat_has_the_errors_of_its_row_and_those_of_what_is_normalized():
+    """Of rows of ±1: half of the roundings of 8 squares, and those of a root; and what a gate makes x off by."""
+    plain = stages(as_expected(case_of(PLAIN, "rmsnorm_fwd")))
+    np.testing.assert_allclose(plain.largest - 1, (C1 / 2 + ROOT) * U, rtol=0.01)
+    centred = stages(as_expected(case_of(PLAIN, "layernorm_fwd")))
+    np.testing.assert_allclose(centred.largest - 1, (RHO + C2) * U, rtol=0.01)
+    gated = stages(as_expected(case_of(PLAIN, "gate_rmsnorm_fwd", gate=UNIT)))
+    assert (gated.z.off > 0).all()
+    np.testing.assert_allclose(gated.largest - np.abs(gated.norm.xhat) * (1 + gated.z.factor), gated.z.off, rtol=1e-6)
+
+
+def test_a_dropout_before_a_sum_may_have_x_in_any_shape():
+    s = stages(as_expected(case_of(CaseSpec((2, 2, 8)), "dropout_add_rmsnorm_fwd", x=UNIT.reshape(2, 2, 8))))
+    assert s.largest.shape == (4, 8)
 
 
 def test_the_stages_of_a_sum_of_nothing_are_nothing():
