@@ -16,7 +16,9 @@ from verify_norm.checks.relations.stages import (
     cotangent,
     gradient_apart,
     has_mean,
+    norm,
     normalized,
+    own_inputs,
     stages,
     sum_error,
     summand,
@@ -24,7 +26,8 @@ from verify_norm.checks.relations.stages import (
     y_apart,
     z_apart,
 )
-from verify_norm.core.spec import CaseSpec
+from verify_norm.core.dtypes import FORMATS
+from verify_norm.core.spec import CaseSpec, Contract
 from verify_norm.reference import layernorm as reference
 from verify_norm.reference import rmsnorm as without_mean
 from verify_norm.reference.arithmetic import Arithmetic
@@ -166,6 +169,100 @@ SUMS = {  # each term of the bound alone, by data that the others do not meet
 def test_a_sum_over_dx_is_off_by_what_its_derivation_counts(name):
     value, counted = SUMS[name]
     assert value == pytest.approx(counted, rel=0.01, abs=0.0)
+
+
+def at(op, spec=PLAIN, contract=None, **values):
+    return as_expected(case_of(spec, op, contract or Contract(), **values), contract or Contract())
+
+
+GATE, SILU = np.full((4, 8), 2.0), 2 / (1 + np.exp(-2.0))
+SPREAD = np.array([[1.0], [2.0], [3.0], [4.0]])
+
+
+@pytest.mark.parametrize(
+    ("op", "values", "h"),
+    [
+        ("rmsnorm_fwd", {"x": SPREAD * UNIT}, SPREAD * UNIT),
+        ("gate_rmsnorm_bwd", {"x": SPREAD * UNIT, "gate": GATE}, SILU * SPREAD * UNIT),
+        ("add_rmsnorm_fwd", {"x": SPREAD * UNIT, "residual": GATE}, SPREAD * UNIT + 2),
+        ("add_layernorm_bwd", {"residual_out": SPREAD * UNIT}, SPREAD * UNIT),
+        ("dropout_add_rmsnorm_fwd", {"mask": 0 * UNIT, "residual": GATE * UNIT}, 2 * UNIT),
+    ],
+)
+def test_what_is_normalized_is_x_or_what_the_operator_makes_of_it_first(op, values, h):
+    run = at(op, **values)
+    np.testing.assert_allclose(normalized(run), h, rtol=1e-12)
+    np.testing.assert_allclose(norm(run).x, h, rtol=1e-12)
+
+
+def test_the_exact_norm_has_the_weight_bias_eps_and_offset_of_the_case():
+    spec = replace(PLAIN, weight=True, bias=True, eps=3.0, weight_offset=2.0)
+    weight, bias = np.arange(8.0), 5 - np.arange(8.0)
+    for op, centred, offset in (
+        ("layernorm_fwd", True, 0.0),
+        ("rmsnorm_fwd", False, 2.0),
+        ("add_rmsnorm_fwd", False, 2.0),
+    ):
+        x = UNIT + 1 if op == "layernorm_fwd" else UNIT
+        n = norm(at(op, spec, x=x, weight=weight, bias=bias, residual=0 * UNIT))
+        assert n.centred == centred
+        assert (n.weight.ravel() == weight + offset).all()
+        assert n.offset == (offset != 0)
+        assert n.bias is None if not centred else (n.bias.ravel() == bias).all()
+        np.testing.assert_allclose(n.rstd, 0.5)
+        np.testing.assert_allclose(n.xhat, UNIT / 2)
+    assert norm(at("rmsnorm_fwd", PLAIN)).weight is None
+
+
+def test_channels_and_groups_are_normalized_together():
+    x = np.arange(24.0).reshape(2, 4, 3)
+    batch = norm(at("batchnorm_fwd", CaseSpec((2, 4, 3)), x=x, weight=np.ones(4), bias=np.zeros(4)))
+    np.testing.assert_allclose(batch.mean.ravel(), x.mean((0, 2)))
+    group = norm(at("groupnorm_fwd", CaseSpec((2, 4, 3), num_groups=2), x=x, weight=np.ones(4), bias=np.zeros(4)))
+    np.testing.assert_allclose(group.mean.ravel(), x.reshape(4, 6).mean(1))
+    last = norm(at("layernorm_fwd", CaseSpec((2, 4, 3), normalized_ndim=2), x=x, weight=np.ones((4, 3)), bias=x[0] * 0))
+    np.testing.assert_allclose(last.mean.ravel(), x.mean((1, 2)))
+
+
+@pytest.mark.parametrize(
+    ("op", "names"),
+    [
+        ("layernorm_fwd", set()),
+        ("gated_rmsnorm_fwd", {"gate"}),
+        ("modulate_layernorm_bwd", {"scale", "shift"}),
+        ("dropout_add_rmsnorm_fwd", {"mask", "dropout_p"}),
+    ],
+)
+def test_stages_have_their_own_inputs(op, names):
+    run = at(op)
+    own = own_inputs(run)
+    assert set(own) == names
+    for name, value in own.items():
+        assert value is run.case.exact[name] if name in run.case.exact else value == run.case.spec.dropout_p
+    assert stages(run).given.keys() == names
+
+
+@pytest.mark.parametrize(
+    ("contract", "promised"),
+    [
+        ({}, {"rounded": None, "largest": 448.0, "z_lost": (0.0, 0.0, np.inf)}),
+        ({"output": "float8_e5m2"}, {"largest": 57344.0}),
+        ({"saturate": "overflow"}, {"largest": np.inf}),
+        ({"z": "x"}, {"z_lost": (2.0**-11, 2.0**-25, 65504.0)}),
+        ({"residual": "rounded"}, {"rounded": FORMATS["float16"].round}),
+    ],
+)
+def test_a_stage_that_quantizes_is_told_what_the_contract_says_of_it(contract, promised):
+    own = own_inputs(
+        at(
+            "add_rmsnorm_quant_group_fwd",
+            CaseSpec((4, 256), "float16"),
+            Contract(**contract),
+            x=np.ones((4, 256)),
+            weight=np.ones(256),
+        )
+    )
+    assert {name: own[name] for name in promised} == promised
 
 
 @pytest.mark.parametrize(("dropout_p", "factor"), [(0.0, 1.0), (0.5, 2.0)])
