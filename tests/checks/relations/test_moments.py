@@ -224,6 +224,18 @@ def test_what_a_row_shares_hangs_on_no_shape(op, name):
     assert together(op, name, (4, 2, N // 2), normalized_ndim=2) == pytest.approx(flat)
 
 
+@pytest.mark.parametrize("shape", [(4, N), (2, 2, N)])
+def test_what_a_fused_addition_adds_to_dx_is_rounded_three_times(shape):
+    found = []
+    for passed in (1000, 0):
+        values = {"residual_out": X.reshape(shape), "dy": QUIET.reshape(shape)}
+        spec = replace(SPEC, shape=shape)
+        run = counted.run_of(case_of(spec, "add_layernorm_bwd", dresidual_out=passed + 0 * X.reshape(shape), **values))
+        expected = replace(run.case.expected["dx"], delta=np.zeros(shape))
+        found.append(module._together(run, module.stages.stages(run), "dx", np.ones(shape), expected)[0])
+    assert found[0] - found[1] == pytest.approx(32 * 3 * 1000 * 2.0**-24, rel=1e-3)
+
+
 def test_a_sum_of_dy_has_no_share_of_a_row():
     """Of each of 8 columns 4 terms of 1, in three roundings."""
     assert together("layernorm_bwd", "dbias", (4, N)) == pytest.approx((N * 4 * 3 * 2.0**-24, 0.0))

@@ -294,6 +294,11 @@ def test_the_largest_xhat_has_the_errors_of_its_row_and_those_of_what_is_normali
     np.testing.assert_allclose(gated.largest - np.abs(gated.norm.xhat) * (1 + gated.z.factor), gated.z.off, rtol=1e-6)
 
 
+def test_a_scale_belongs_to_a_quantized_y_alone():
+    assert stages(at("layernorm_fp8_fwd", replace(PLAIN, scale=2.0))).scale.tolist() == [2.0]
+    assert stages(at("modulate_layernorm_fwd", scale=UNIT)).scale is None  # that of a modulation
+
+
 def test_a_dropout_before_a_sum_may_have_x_in_any_shape():
     s = stages(as_expected(case_of(CaseSpec((2, 2, 8)), "dropout_add_rmsnorm_fwd", x=UNIT.reshape(2, 2, 8))))
     assert s.largest.shape == (4, 8)
