@@ -176,6 +176,9 @@ def test_a_factor_shows_where_enough_elements_are_beyond_their_tie(sign, fields,
     assert module._smallest(one, sign, *TIES) == smallest
 
 
+ONES, HALF = np.ones((4, N)), 2.0**-11  # half an ulp of float16 above 1
+
+
 def known_together(op, name, spec=SPEC):
     """Whether what the errors of a row share is known."""
     run = counted.run_of(make.case(spec, OPS[op], TWO_PASS))
@@ -236,6 +239,18 @@ def test_what_a_fused_addition_adds_to_dx_is_rounded_three_times(shape):
     assert found[0] - found[1] == pytest.approx(32 * 3 * 1000 * 2.0**-24, rel=1e-3)
 
 
+def test_the_last_roundings_of_dx_count_where_an_element_does():
+    """Each is off by 1 beside dx, and counts twice, but for the first element: it is not judged."""
+    phi, found = 2 * ONES, []
+    phi[0, 0] = 0
+    run = counted.run_of(case_of(SPEC, "layernorm_bwd"))
+    for delta in (1.0, 0.0):
+        off = np.where(phi == 0, np.inf, delta)
+        expected = replace(run.case.expected["dx"], delta=off)
+        found.append(module._together(run, module.stages.stages(run), "dx", phi, expected)[0])
+    assert found[0] - found[1] == pytest.approx(31 * 2 * 2 * 2.0**-24, rel=1e-3)
+
+
 def test_a_sum_of_dy_has_no_share_of_a_row():
     """Of each of 8 columns 4 terms of 1, in three roundings."""
     assert together("layernorm_bwd", "dbias", (4, N)) == pytest.approx((N * 4 * 3 * 2.0**-24, 0.0))
@@ -254,7 +269,6 @@ def rounding_xhat(op, name, phi, dy=QUIET, x=X, eps=1e-12, **contract):
     return one - other, averaging
 
 
-ONES, HALF = np.ones((4, N)), 2.0**-11  # half an ulp of float16 above 1
 AVERAGES = {  # output, φ, dy, x: how many roundings each of 32 elements has, of one |x̂| and hence alike
     "x̂ in y": ("layernorm_fwd", "y", ONES, QUIET, X, 1),
     "x̂ in y along φ": ("layernorm_fwd", "y", 3 * X, QUIET, X, 3),

@@ -415,6 +415,12 @@ def test_what_dx_is_apart_by_behind_a_stage_has_the_shape_of_x():
         assert (found <= case.expected[name].delta).all()
 
 
+def test_a_dropout_passes_the_gradient_of_a_sum_on_without_its_own_x():
+    s = stages(at("dropout_add_rmsnorm_bwd", mask=np.ones(UNIT.shape), dresidual_out=0 * UNIT))
+    dy, passed = np.tile(QUIET, (4, 1)), 0 * UNIT
+    assert (apart_of(s, "dx", dy, passed) > gradient_apart(s, "dx", dy, 0.0, passed)).all()
+
+
 @pytest.mark.parametrize("op", ["gated_rmsnorm_bwd", "modulate_layernorm_bwd"])
 def test_gradients_of_a_stages_own_inputs_have_all_of_their_bound(op):
     case = case_of(CaseSpec((2, 3, 8)), op, x=np.tile(X, (2, 3, 1)), dy=np.tile(QUIET, (2, 3, 1)))
