@@ -2,20 +2,26 @@
 
 from dataclasses import replace
 
+import counted
 import hypothesis
+import numpy as np
 import pytest
 import torch
 from checking import ROWS, run_of
+from counted import PLAIN, QUIET, SPEC, N, X, case_of
 from norms import layernorm, layernorm_bwd, rmsnorm, rmsnorm_bwd
 from torch import Tensor
 
 from verify_norm.cases import strategies
-from verify_norm.checks import CHECKS
-from verify_norm.checks.relations.stages import stages
+from verify_norm.checks import CHECKS, identities
+from verify_norm.checks.relations.equations import Equation
+from verify_norm.checks.relations.rerun import NearbyError
+from verify_norm.checks.relations.stages import stages, sum_error
 from verify_norm.checks.relations.symmetries import LAWS
-from verify_norm.core.finding import Finding
+from verify_norm.core.finding import Finding, NoData
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import FURTHER, CaseSpec
+from verify_norm.core.run import Expected
+from verify_norm.core.spec import FURTHER, CaseSpec, Contract
 
 DTYPES = ("float32", "float16", "bfloat16")
 VARIANTS = {"shift": 2}  # a shift by 2⁹ times the largest x
@@ -177,3 +183,163 @@ def test_it_says_what_it_cannot_look_at():
     assert looks(run_of(layernorm_bwd(), replace(ROWS, further=()), "layernorm_bwd"))
     for options in ({"shape": (0, 8)}, {"shape": (100, 100)}, {"special": "nan"}):
         assert not looks(run_of(layernorm(), replace(ROWS, **options)))
+
+
+NOTHING = Equation("no element", "y", *[np.zeros(0)] * 3)
+
+
+def apart(*by, output="y", tolerance=1.0):
+    """An equation whose sides are so far apart, in tolerances of 1."""
+    return Equation(f"{output} moves", output, np.array(by), np.zeros(len(by)), np.full(len(by), tolerance))
+
+
+@pytest.mark.parametrize(
+    ("equations", "said"),
+    [
+        ([], NoData()),
+        ([NOTHING], NoData()),
+        ([apart(9.0, tolerance=np.inf)], NoData()),
+        ([apart(9.0, tolerance=np.inf), apart(0.5)], None),
+        ([NOTHING, apart(1.0)], None),
+        ([apart(1.001, output="dx")], ("dx", 1.001)),
+        ([apart(1.5), NOTHING], ("y", 1.5)),
+        ([apart(3.0, 5.0), apart(4.0), apart(0.0)], ("y", 5.0)),
+        ([apart(3.0), apart(4.0)], ("y", 4.0)),
+    ],
+)
+def test_it_reports_the_worst_of_an_output_and_says_where_nothing_is_judged(monkeypatch, equations, said):
+    monkeypatch.setattr(identities, "_equations", lambda run: equations)
+    found = list(CHECKS["identities"].function(run_of(layernorm(), PLAIN)))
+    if isinstance(said, tuple):
+        (one,) = found
+        assert (one.output, one.got) == said
+    else:
+        assert found == [said] * (said is not None)
+
+
+def test_a_finding_names_the_place_and_counts_what_is_off():
+    run = run_of(layernorm(), PLAIN)
+    left = np.array([[1.0, 1.5, 0.0], [0.0, 3.0, 2.0]])
+    law = identities._found(run, Equation("y must not change", "y", left, np.ones((2, 3)) / 4, np.ones((2, 3))))
+    assert law.message.startswith("y[1, 1]: expected 0.25, got 3, 2.75 apart, 1 allowed: y must not change; 3 of 6 ")
+    assert (law.index, law.got, law.want, law.allowed) == ((1, 1), 3.0, 0.25, 1.0)
+    left = np.array([0.0, 3.0, 1.0])
+    total = identities._found(run, Equation("Σdx = 0", "dx", left, np.zeros(3), np.ones(3)))
+    assert total.message.startswith("dx of row 1: expected 0, got 3, 3 apart, 1 allowed: Σdx = 0; 1 of 3 ")
+
+
+def tried(monkeypatch, named, op="layernorm_bwd", **answers):
+    """The laws that a case asks which names these, and the findings: of a law that is not told, one equation."""
+    asked = []
+
+    def law(name):
+        def of(run):
+            asked.append(name)
+            answer = answers.get(name, [apart(0.0)])
+            if isinstance(answer, NearbyError):
+                raise answer
+            return answer
+
+        return of
+
+    monkeypatch.setattr(identities, "LAWS", {name: law(name) for name in LAWS})
+    monkeypatch.setattr(identities, "_sums", lambda run: ())
+    run = counted.run_of(case_of(replace(PLAIN, further=named), op))
+    return asked, [one.message for one in identities._equations(run) if isinstance(one, Finding)]
+
+
+FAILS, REFUSES = NearbyError("there it fails"), NearbyError()
+
+
+@pytest.mark.parametrize(
+    ("named", "answers", "asked", "failures"),
+    [
+        ((), {}, [], 0),
+        (("linearity",), {}, ["linearity"], 0),
+        (("scale", "shift"), {}, ["scale", "shift"], 0),
+        (("linearity",), {"linearity": None}, ["linearity", "shift"], 0),
+        (("shift",), {"shift": None, "permutation": None}, ["shift", "permutation", "scale"], 0),
+        (("scale", "shift"), {"scale": None, "shift": None}, ["scale", "shift", "permutation"], 0),
+        (("scale", "shift"), {"shift": None}, ["scale", "shift"], 0),
+        (("shift",), {"shift": REFUSES}, ["shift", "permutation"], 0),
+        (("shift",), {"shift": FAILS}, ["shift"], 1),
+        (("scale", "shift"), {"shift": REFUSES}, ["scale", "shift"], 0),
+        (("scale", "shift"), {"scale": FAILS, "shift": FAILS}, ["scale", "shift"], 2),
+        (("scale", "shift"), {"scale": FAILS, "shift": REFUSES}, ["scale", "shift"], 1),
+        (("shift",), dict.fromkeys(LAWS), ["shift", "permutation", "scale", "scale_dy", "linearity"], 0),
+    ],
+)
+def test_where_no_named_law_applies_the_next_one_that_does_is_tried(monkeypatch, named, answers, asked, failures):
+    found, messages = tried(monkeypatch, named, **answers)
+    assert (found, len(messages)) == (asked, failures)
+    assert all("there it fails" in message for message in messages)
+
+
+def test_a_forward_has_no_laws_of_dy(monkeypatch):
+    assert tried(monkeypatch, ("scale_dy",), "layernorm_fwd")[0] == ["shift"]
+    assert tried(monkeypatch, ("linearity",), "layernorm_fwd", shift=None)[0] == ["shift", "permutation"]
+
+
+@pytest.mark.parametrize("op", ["add_layernorm_bwd", "add_rmsnorm_bwd"])
+def test_the_sums_of_a_fused_addition_have_those_of_what_is_added(op):
+    """Of 3 everywhere Σ is 24 more in each of two times two rows; of 3·x̂, Σ·x̂ is."""
+    x = np.tile(X[:1], (2, 2, 1))
+    for passed in (3 + 0 * x, 3 * x):
+        case = case_of(CaseSpec((2, 2, N), eps=1e-12), op, residual_out=x, dy=0 * x, dresidual_out=passed)
+        for one in identities._sums(counted.run_of(case)):
+            with_it = np.ones(N) if one.name.startswith("Σdx = ") else X[0]
+            np.testing.assert_allclose(one.right, float((passed[0, 0] * with_it).sum()), atol=1e-9)
+            assert one.ratio.max() <= 1
+
+
+U64 = 2.0**-53
+
+
+def sums_of_nothing(contract, spec=PLAIN, op="layernorm_bwd", got=0.0, **values):
+    """The sums where the truth about dx is exactly 0: their tolerance has no rounding of it."""
+    case = case_of(spec, op, contract, **values)
+    dx = Expected(0 * X, 0 * X, "float32")
+    run = counted.run_of(replace(case, expected=case.expected | {"dx": dx}), contract)
+    output = replace(run.outputs["dx"], got=np.full(X.shape, got))
+    return replace(run, outputs=run.outputs | {"dx": output})
+
+
+def test_the_crumbs_of_float64_count_where_x_is_far_from_0():
+    """Of dx = 1 and dy = 0 they are 4u(|x̂| + r·max|x|) of each element: |x| is ½, and ¼ in the first row."""
+    x = X / 2 * np.array([[0.5], [1.0], [1.0], [1.0]])
+    run = sums_of_nothing(counted.TWO_PASS, got=1.0, x=x, dy=0 * X)
+    for one in identities._sums(run):
+        roundings = sum_error(stages(run), 0 * X, None, 0 * X, X if "x̂" in one.name else X * 0 + 1).ravel()
+        expected = 4 * U64 * N * np.array([1 + 4 * 0.5, *[1 + 2 * 0.5] * 3])
+        np.testing.assert_allclose(one.tolerance - roundings, expected, rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("op", "dy", "passed", "terms"),
+    [
+        ("layernorm_bwd", 3 * QUIET, None, 2 * (3 + 0 + 3)),
+        ("layernorm_bwd", 3 * X, None, 2 * (3 + 3 + 3)),
+        ("add_layernorm_bwd", 3 * X, 5 * QUIET, 2 * (3 + 3 + 3) + 5),
+    ],
+)
+def test_the_crumbs_of_float64_count_all_terms_of_a_sum(op, dy, passed, terms):
+    """r = 2, and |g|, |x̂·c1| and mean |g| are 3 or 0; 4u of as many roundings as a row has terms."""
+    contract = Contract(accumulate="float64", stats="float64", partials="float64", variance="two_pass")
+    values = {"dy": dy, "x": X / 2, "residual_out": X / 2} | ({} if passed is None else {"dresidual_out": passed})
+    run = sums_of_nothing(contract, op=op, **values)
+    for one in identities._sums(run):
+        phi = X if "x̂" in one.name else 0 * X + 1
+        roundings = sum_error(stages(run), dy, passed, 0 * X, phi).ravel()
+        np.testing.assert_allclose(one.tolerance - roundings, 4 * U64 * N * N * terms, rtol=1e-3)
+
+
+def test_the_sums_allow_what_a_stage_makes_dy_off_by():
+    """A gate of −3 makes of 1 what its own roundings make of it."""
+    gate = np.full(X.shape, -3.0)
+    run = counted.run_of(case_of(SPEC, "gated_rmsnorm_bwd", gate=gate, x=X, dy=QUIET))
+    s, delta = stages(run), run.case.expected["dx"].delta
+    (one,) = identities._sums(run)
+    dz = identities.cotangent(s, QUIET)[0]
+    exact = sum_error(s, dz, None, delta, s.norm.xhat, lost=0.0).ravel()
+    lost = np.abs(dz * s.norm.weighted(s.norm.xhat)).sum(1) * 2.0**-24
+    assert (one.tolerance - exact > 2 * lost).all()

@@ -1,10 +1,13 @@
 """The smallest errors that a check would have detected: put into right kernels, they show, and less does not."""
 
 import doctest
+from dataclasses import replace
 
+import counted
 import numpy as np
 import pytest
 import torch
+from counted import PLAIN, QUIET, SPEC, X, case_of
 from norms import layernorm, rows
 from typer.testing import CliRunner
 
@@ -13,6 +16,7 @@ from verify_norm.checks import CHECKS, power
 from verify_norm.cli.app import app
 from verify_norm.core.finding import SIGNS, Finding, SmallestError
 from verify_norm.core.ops import OPS
+from verify_norm.core.run import Expected
 from verify_norm.core.settings import Settings
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.report.documents import load as load_report
@@ -138,6 +142,125 @@ def test_what_saturates_hides_an_error():
     errors = power.crossings(np.array([448.0, 1.0]), np.zeros(2), form, np.ones(2, bool))
     assert np.isinf(errors)[:, 0].all()
     assert (np.array(errors)[:, 1] <= 2.0**-4).all()
+
+
+U = 2.0**-24
+
+
+def with_y(value, delta=0.0, ratio=0.0, **fields):
+    """A run of LayerNorm whose y has this truth and this bound, and is off by such a part of it."""
+    value = np.array(value)
+    y = Expected(value, np.broadcast_to(delta, value.shape), "float32")
+    case = make.case(CaseSpec(value.shape, **fields), OPS["layernorm_fwd"], Contract())
+    run = counted.run_of(replace(case, expected=case.expected | {"y": y}))
+    return replace(run, outputs=run.outputs | {"y": replace(run.outputs["y"], ratio=np.full(value.shape, ratio))})
+
+
+def of_y(run):
+    with np.errstate(all="ignore"):  # as a check does
+        return {error.sign: error for error in power.smallest(run, {"y"})}
+
+
+def test_the_only_element_that_is_judged_and_not_zero_is_the_smallest_error_of_all():
+    """Beside 1 the tie above is at 2⁻²⁴ and the one below at 2⁻²⁵, and a factor has the u of the arithmetic."""
+    errors = of_y(with_y([[0.0, 1.0, 3.0], [0.0, 0.0, 0.0]], [[0.0, 0.0, np.inf], [0.0] * 3]))
+    for sign, e in ((1, U + U), (-1, U + U / 2)):
+        assert (errors[sign].everything, errors[sign].row, errors[sign].element) == (e, e, e)
+    assert of_y(with_y([[0.0, 0.0]] * 2)) == {}
+    assert of_y(with_y(np.ones((0, 3)))) == {}
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("shape", [(2, 3, 4), (5,)])
+def test_one_element_is_drawn_and_its_row_is_the_row_of_that_element(seed, shape):
+    """Each element tells its own error; the row is the last dimension, and of one row each element."""
+    delta = (1 + np.arange(np.prod(shape))[::-1].reshape(shape)) * 2.0**-15
+    run = with_y(np.ones(shape), delta, seed=seed)
+    error, again = of_y(run)[1], of_y(run)[1]
+    index = tuple(int(i[0]) for i in np.nonzero(np.isclose(delta, error.element, rtol=1e-3, atol=4 * U)))
+    row = delta[index[:-1]] if len(shape) > 1 else delta[index]
+    assert error.row == pytest.approx(row.min(), abs=4 * U)
+    assert error.everything == pytest.approx(delta.min(), abs=4 * U)
+    assert error.element == again.element
+    assert (error.row < error.element) == (len(shape) > 1 and index[-1] < shape[-1] - 1)
+
+
+@pytest.mark.parametrize(("ratio", "right"), [(0.5, True), (1.0, True), (1.0001, False), (1.5, False)])
+def test_what_is_at_its_bound_is_right(ratio, right):
+    run = with_y([[1.0, 2.0]] * 2, ratio=ratio)
+    assert bool(of_y(run)) == right
+    assert [error.output for error in power.smallest(run, {"y", "rstd"})] == ["y", "y"] * right + ["rstd", "rstd"]
+    assert [error.output for error in power.smallest(run, {"rstd"})] == ["rstd", "rstd"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "looked"),
+    [
+        ({}, True),
+        ({"further": ()}, False),
+        ({"eps": 0.0}, False),
+        ({"shape": (64, 65)}, False),
+        ({"special": "nan"}, False),
+    ],
+)
+def test_terms_are_dropped_in_the_cases_that_name_it(fields, looked):
+    run = counted.run_of(make.case(replace(SPEC, **fields), OPS["layernorm_fwd"], Contract()))
+    assert power.looks(run) == looked
+    dropped = {error.dropped for error in power.smallest(run, {"y"})}
+    assert dropped <= ({True} if looked else {None})
+
+
+def test_a_dropped_term_shows_where_the_result_is_beyond_its_bound():
+    """Of the tie between 1 and 1 + 2⁻²³ the even one is right, and both are where it may be off."""
+    tie = Expected(np.full(1, 1 + U), np.zeros(1), "float32")
+    output = replace(counted.run_of(case_of(PLAIN, "layernorm_fwd")).outputs["y"], got=np.ones(1))
+    for expected, change, shows in (
+        (tie, 0.0, False),
+        (tie, 2 * U, True),
+        (replace(tie, delta=np.full(1, 2.0**-40)), 2 * U, False),
+        (replace(tie, value=np.ones(1)), 2 * U, True),
+        (replace(tie, value=np.ones(1)), 0.25 * U, False),
+    ):
+        assert power._shows(output, expected, np.full(1, change)) == shows
+
+
+def dropped(op, spec=SPEC, **values):
+    return power._dropped(counted.run_of(case_of(spec, op, **values)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "known"), [((2, 2), True), ((2, 1, 2), True), ((8,), False), ((1, 8), False), ((8, 1), False)]
+)
+def test_a_term_is_dropped_where_there_are_others(shape, known):
+    case = make.case(CaseSpec(shape), OPS["layernorm_fwd"], Contract())
+    assert bool(power._dropped(counted.run_of(case))) == known
+
+
+def test_a_mean_that_lacks_the_last_element_moves_the_others():
+    """x = ±1 without its last 1: the mean is −⅛, and that of the squares ⅞."""
+    changes = dropped("rmsnorm_fwd", PLAIN)
+    root = (8 / 7) ** 0.5
+    np.testing.assert_allclose(changes["rstd"], root - 1, rtol=1e-9)
+    np.testing.assert_allclose(changes["y"][:, :-1], (X * (root - 1))[:, :-1], rtol=1e-9)
+    assert (changes["y"][:, -1] == 0).all()
+    np.testing.assert_allclose(dropped("layernorm_fwd", PLAIN)["mean"], -1 / 8, rtol=1e-9)
+
+
+def test_sums_that_lack_the_last_element_of_dy_move_dx_and_sums_over_rows_lack_the_last_row():
+    """dy ends with 1, 2, 3 or 4 at x̂ = 1, so c2 and c1 are an eighth of that less."""
+    rows = np.array([[1.0], [2.0], [3.0], [4.0]])
+    changes = dropped("layernorm_bwd", dy=rows * QUIET)
+    np.testing.assert_allclose(changes["dx"][:, :-1], (rows * (1 + X) / 8)[:, :-1], atol=1e-9)
+    assert (changes["dx"][:, -1] == 0).all()
+    np.testing.assert_allclose(changes["dweight"], -4 * QUIET[-1] * X[-1], rtol=1e-9)
+    np.testing.assert_allclose(changes["dbias"], -4 * QUIET[-1], rtol=1e-9)
+    assert set(dropped("layernorm_bwd", replace(SPEC, weight=False, bias=False))) == {"dx"}
+    assert set(dropped("layernorm_bwd", replace(SPEC, weight=False))) == {"dx", "dbias"}
+
+
+def test_what_a_channel_keeps_of_its_sums_is_not_looked_at():
+    case = make.case(CaseSpec((3, 4, 5)), OPS["batchnorm_fwd"], Contract())
+    assert set(power._dropped(counted.run_of(case))) == {"y", "mean", "rstd"}
 
 
 def test_doctests():

@@ -62,6 +62,7 @@ LAWS = {  # law, operator, output: roundings of float32, sizes of what is rounde
     ("scale", "layernorm_fp8_fwd", "amax"): (2 * (ROOT + 2), (1, 1), PLAIN, TWO_PASS),
     ("scale", "groupnorm_silu_fwd", "y"): (2 * (1.0998 * (ROOT + 2) + 2.86), (0.27, 0.27), GROUPS, TWO_PASS),
     ("scale", "layernorm_bwd", "dx"): (2 * (DX + ROOT + 6), (1, 1), PLAIN, TWO_PASS),
+    ("scale", "add_layernorm_bwd", "dx"): (2 * (3 * 1000 + DX + ROOT + 6), (1000, 1000), PLAIN, TWO_PASS, PASSED),
     ("scale", "layernorm_bwd", "dweight"): (2 * (PRODUCTS + 4 * ROOT), (4, 4), SPEC, TWO_PASS),
     ("scale", "layernorm_bwd", "dbias"): (0, (), SPEC, TWO_PASS),
     ("scale_dy", "layernorm_bwd", "dx"): (0, (), SPEC, TWO_PASS),
@@ -80,6 +81,7 @@ LAWS = {  # law, operator, output: roundings of float32, sizes of what is rounde
     ("permutation", "layernorm_fwd", "rstd"): (2 * RHO, (1, 1), PLAIN, TWO_PASS),
     ("permutation", "layernorm_fwd", "y "): (2 * (C2 + RHO + 2), (1, 1), PLAIN, TWO_PASS),
     ("permutation", "layernorm_bwd", "dweight"): (2 * PRODUCTS, (4, 4), SPEC, replace(TWO_PASS, batch_invariant=True)),
+    ("permutation", "layernorm_bwd", "dweight "): (2 * (4 * (C2 + RHO) + PRODUCTS), (4, 4), SPEC, TWO_PASS),
     ("permutation", "layernorm_bwd", "dbias"): (2 * SUM, (4, 4), SPEC, TWO_PASS),
     ("permutation", "layernorm_fp8_fwd", "amax"): (0, (), SPEC, replace(TWO_PASS, batch_invariant=True)),
 }

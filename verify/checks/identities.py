@@ -93,7 +93,7 @@ def _sums(run: Run) -> Iterator[Equation]:
     known = np.isfinite(judged(run, dh, np.zeros(()))).reshape(shape).all(n.view.axes, keepdims=True)
     x = given(run.case, "residual_out" if "residual_out" in run.case.exact else "x")
     u = 4 * FORMATS["float64"].u
-    xhat_lost = u * (np.abs(n.xhat) + n.rstd * float(np.abs(x).max(initial=0.0)))  # by float64, where x is far from 0
+    xhat_lost = u * (np.abs(n.xhat) + n.rstd * float(np.abs(x).max()))  # by float64, where x is far from 0
     for words, phi, want in laws:
         terms = np.abs(phi) * n.rstd * (np.abs(g) + np.abs(n.xhat * c1) + n.average(np.abs(g)))
         if passed is not None:

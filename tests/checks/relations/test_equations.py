@@ -4,9 +4,11 @@ import math
 from dataclasses import replace
 
 import numpy as np
-from counted import PLAIN, case_of, run_of
+import pytest
+from counted import PLAIN, X, case_of, run_of
 
-from verify_norm.checks.relations.equations import Comparison, confidence, pairs
+from verify_norm.checks.relations.equations import Comparison, arithmetic_of, confidence, judged, pairs
+from verify_norm.core.spec import Contract
 
 
 def test_the_power_is_the_smallest_error_that_shows():
@@ -35,6 +37,47 @@ def test_two_runs_are_compared_where_both_have_the_right_type_and_size():
     assert list(pairs(run, replace(run, outputs={}))) == []
 
 
+def test_outputs_are_compared_in_the_shape_of_the_first_run():
+    run = run_of(case_of(PLAIN, "layernorm_fwd"))
+    flat = {name: replace(one, got=one.got.reshape(-1, 1)) for name, one in run.outputs.items()}
+    for name, left, right in pairs(run, replace(run, outputs=flat)):
+        assert left.shape == right.shape == run.outputs[name].got.shape
+
+
+def test_the_type_of_weight_counts_where_its_sum_with_an_offset_is_rounded():
+    spec = replace(PLAIN, weight_offset=1.0)
+    contract = Contract(offset_weight="weight")
+    for weight_dtype, u in (("bfloat16", 2.0**-8), (None, 0.0)):
+        run = run_of(case_of(replace(spec, weight_dtype=weight_dtype), "rmsnorm_fwd"), contract)
+        assert arithmetic_of(run).offset_u == u
+
+
+@pytest.mark.parametrize(
+    ("value", "delta", "power", "known"),
+    [
+        (20000.0, 0.0, 0, True),
+        (20000.0, 0.0, -3, True),
+        (-20000.0, 0.0, 1, False),
+        (15000.0, 0.0, 1, True),
+        (30000.0, 0.0, 0, True),
+        (32752.0, 0.0, 0, False),  # half the largest float16
+        (32000.0, 750.0, 0, True),
+        (32000.0, 800.0, 0, False),
+        (math.inf, 0.0, 0, False),
+        (math.nan, 0.0, 0, False),
+        (1.0, math.inf, 0, False),
+    ],
+)
+def test_what_may_overflow_at_either_scale_is_not_judged(value, delta, power, known):
+    case = case_of(replace(PLAIN, dtype="float16"), "layernorm_fwd")
+    y = replace(case.expected["y"], value=np.full(X.shape, value), delta=np.full(X.shape, delta))
+    run = replace(run_of(case), case=replace(case, expected={"y": y}))
+    expected = 0.25 if known else math.inf
+    assert (judged(run, "y", np.full(X.shape, 0.25), power) == expected).all()
+    if power == 0:
+        assert (judged(run, "y", np.full(X.shape, 0.25)) == expected).all()
+
+
 def test_a_gradient_of_nan_is_wrong_and_what_is_not_judged_is_not():
     def comparison(right, tolerance):
         return Comparison("d", "dx", np.ones(1), np.array([right]), np.array([tolerance]), np.ones(1), "row")
@@ -60,3 +103,9 @@ def test_the_least_factor_that_shows_in_a_unit_counts_what_is_off_already():
     for sign, e in ((1, 0.2 / 2.1), (-1, 0.4 / 2.1)):
         assert math.isclose(comparison.smallest(sign), min(e, 0.2))
     assert replace(comparison, tolerance=np.full(4, math.inf)).smallest(1) == math.inf
+
+
+def test_a_unit_of_nothing_or_without_a_tolerance_says_nothing_of_power():
+    left, tolerance = np.array([1.0, 0.0, 2.0]), np.array([0.5, 1.0, math.inf])
+    comparison = Comparison("d", "dx", left, left, tolerance, np.array([2.0, 0.0, 1.0]), "row")
+    assert (comparison.power, comparison.local) == (0.5, 0.25)

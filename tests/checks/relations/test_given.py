@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import counted
+import numpy as np
 import pytest
 import torch
 from norms import layernorm_bwd, rows, statistics
@@ -18,6 +20,17 @@ from verify_norm.running.execute import execute
 
 SPEC = CaseSpec((16, 64), offset=1000.0)
 BACKWARD = "layernorm_bwd"
+
+
+class Counted:
+    """A kernel that counts its calls."""
+
+    def __init__(self, function):
+        self.function, self.calls = function, 0
+
+    def __call__(self, **arguments):
+        self.calls += 1
+        return self.function(**arguments)
 
 
 def run_of(function, spec=SPEC, op=BACKWARD, **fields):
@@ -233,3 +246,137 @@ def test_only_a_backward_that_is_called_with_statistics():
     run = run_of(with_statistics(grown))
     assert given.stricter(run)
     assert given.stricter(replace(run, kernel=replace(run.kernel, autograd=True))) == {}
+
+
+def test_cases_of_many_elements_are_judged_too():
+    assert given.stricter(run_of(with_statistics(grown), CaseSpec((16, 300))))
+
+
+def test_only_outputs_within_the_wide_bound_and_beyond_the_other_are_judged_again(monkeypatch):
+    """Each is looked at on its own; the bound itself is within."""
+    case = counted.case_of(counted.SPEC, "layernorm_bwd")
+    tie = {name: replace(one, value=one.value * 0 + 1 + 2.0**-24) for name, one in case.expected.items()}
+    run = counted.run_of(replace(case, expected=tie))
+    deltas = [np.zeros(one.value.shape) for one in tie.values()]
+    monkeypatch.setattr(make, "errors", lambda *_, **__: deltas)
+    monkeypatch.setattr(given, "_using", lambda _: set(tie))
+
+    def judged(**outputs):
+        """Of each output what it is, and how far that is from its truth by the wide bound."""
+        made = {
+            name: replace(run.outputs[name], got=np.full(tie[name].value.shape, got), ratio=np.full(1, ratio))
+            for name, (got, ratio) in outputs.items()
+        }
+        return set(given.stricter(replace(run, outputs=made)))
+
+    off = 1 + 2.0**-22
+    assert judged(dx=(off, 1.5), dweight=(off, 1.0), dbias=(1.0, 0.5)) == {"dweight"}
+    assert judged(dx=(off, 3.0), dweight=(1.0, 0.0), dbias=(off, 0.0)) == {"dbias"}
+
+
+def test_a_kernel_whose_outputs_all_fit_is_not_called_again():
+    kernel = Counted(layernorm_bwd())
+    run = run_of(kernel, CaseSpec((16, 64)))
+    calls = kernel.calls
+    assert given.stricter(run) == {}
+    assert kernel.calls == calls
+
+
+def using(function, spec=SPEC, **fields):
+    """The outputs that use the given statistics, and how often the kernel runs to tell."""
+    kernel = Counted(function)
+    run = execute(Kernel("k", BACKWARD, run=kernel, **fields), make.case(spec, OPS[BACKWARD], Contract()))
+    calls = kernel.calls
+    return given._using(run), kernel.calls - calls
+
+
+def test_the_kernel_runs_as_often_as_it_takes_to_tell():
+    """The second run shows what is made of x; dbias alone needs the third, which shows that it uses no statistic."""
+    assert using(layernorm_bwd()) == ({"dx", "dweight"}, 3)
+    assert using(with_statistics(own)) == (set(), 3)
+    assert using(lambda x, **_: (x + x.sum(), x.sum(0), x.sum(0))) == (set(), 2)
+
+
+@pytest.mark.parametrize("fields", [{"dy_layout": "scalar"}, {"x_layout": "scalar"}])
+def test_elements_that_share_memory_are_not_changed(fields):
+    assert using(layernorm_bwd(), replace(SPEC, **fields)) == (set(), 0)
+
+
+def test_a_gradient_that_follows_statistics_where_dy_is_0_alone_does_not_use_them():
+    def run(dy, x, weight, bias, mean, rstd, eps, normalized_shape):
+        dx, *others = layernorm_bwd()(dy, x, weight, bias, mean, rstd, eps, normalized_shape)
+        return torch.where(torch.arange(x.shape[1]) % 2 == 1, dx, dy), *others
+
+    assert using(run) == ({"dweight"}, 3)
+
+
+@pytest.mark.parametrize(
+    ("mean", "rstd", "calls"),
+    [
+        (8 + 0.25, 0.5 + 0.0625, 3),  # an eighth of 1/rstd = 2, and of rstd
+        (8 + 0.2499, 1.0, 0),
+        (8 - 0.25, 0.25, 3),
+        (0.0, 0.5624, 0),
+    ],
+)
+def test_statistics_of_the_changed_x_must_be_far_from_the_given_ones(monkeypatch, mean, rstd, calls):
+    kernel = Counted(layernorm_bwd())
+    case = counted.case_of(replace(counted.SPEC, eps=0.0), BACKWARD, x=8 + 2 * counted.X)
+    assert (set(case.exact["mean"]), set(case.exact["rstd"])) == ({8.0}, {0.5})
+    run = execute(Kernel("k", BACKWARD, run=kernel), case)
+    before = kernel.calls
+    others = {"mean": np.full(4, mean), "rstd": np.full(4, rstd)}
+    monkeypatch.setattr(make, "saved", lambda *_: others)
+    given._using(run)
+    assert kernel.calls - before == calls
+
+
+def changed(x, op="layernorm_fwd", **fields):
+    x = np.array(x)
+    return given._changed(counted.run_of(make.case(CaseSpec(x.shape, **fields), OPS[op], Contract())), x)
+
+
+def test_every_other_element_of_a_row_is_changed_to_4_times_the_largest_against_their_mean():
+    rows = [[1.0, 2.0, -3.0, 4.0], [0.0, -1.0, 5.0, 0.0], [1.0, -2.0, 1.0, 1.0], [0.0] * 4]
+    x, where = changed(rows)
+    assert x.tolist() == [[1, -16, -3, -16], [0, 20, 5, 20], [1, 8, 1, 8], [0, 0, 0, 0]]
+    assert where.tolist() == [[False, True] * 2] * 4
+    x, where = changed([[3.0, 1.0]])
+    assert x.tolist() == [[3, -12]]
+    x, where = changed([[3.0], [1.0]])
+    assert x.tolist() == [[3], [1]]
+    assert not where.any()
+
+
+def test_of_a_group_the_last_axis_with_more_than_one_element_alternates():
+    x, where = changed([[1.0, 2.0, 3.0, -4.0]], "groupnorm_fwd", num_groups=2)
+    assert x.tolist() == [[1, -8, 3, 16]]
+    x, where = changed([[[1.0, 2.0], [3.0, 4.0]]], "groupnorm_fwd", num_groups=1)
+    assert x.tolist() == [[[1, -16], [3, -16]]]
+    assert where.tolist() == [[[False, True]] * 2]
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "two", "same"),
+    [
+        ("dx", [1.0, 2.0], [1.0, 3.0], True),  # the second is not kept
+        ("dresidual", [1.0, 2.0], [1.0, 3.0], True),
+        ("dx", [1.0, 2.0], [0.0, 2.0], False),
+        ("dweight", [1.0, 2.0], [1.0, 3.0], False),
+        ("dweight", [NAN, 2.0], [NAN, 2.0], True),
+        ("dweight", [NAN, 2.0], [1.0, 2.0], False),
+        ("dweight", [1.0, 2.0], [NAN, 2.0], False),
+        ("dweight", [1.0], [1.0, 1.0], False),
+        ("dweight", None, [1.0], False),
+        ("dweight", [1.0], None, False),
+    ],
+)
+def test_which_outputs_have_the_same_bits(name, one, two, same):
+    run = counted.run_of(counted.case_of(counted.PLAIN, "layernorm_bwd"))
+    outputs = (v and replace(run.outputs["dx"], got=np.array(v)) for v in (one, two))
+    runs = [replace(run, outputs={name: output}) for output in outputs]
+    assert given._same(*runs, name, np.array([True, False])) == same
+    assert not given._same(runs[0], replace(run, outputs={}), name, np.array([True, False]))

@@ -1,5 +1,6 @@
 """A kernel's own forward near a case: called at moved inputs, beside the reference and what may lie between them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,12 +25,12 @@ class Moved:
     most: Array  # a+ + a−
 
 
-def _offered(case: Case, changed: dict[str, Array]) -> dict[str, Any]:
+def _offered(case: Case, changed: Mapping[str, Array | None]) -> dict[str, Any]:
     attrs = {name: case.arguments[name] for name in case.op.attrs}
     return {**case.exact, **attrs, **changed}
 
 
-def reference_at(op: Op, case: Case, changed: dict[str, Array] | None = None) -> Any:
+def reference_at(op: Op, case: Case, changed: Mapping[str, Array | None] | None = None) -> Any:
     """Return what the operator's reference returns, with some of the case's inputs changed."""
     return make.call(op.reference, _offered(case, changed or {}))
 

@@ -53,11 +53,11 @@ def stricter(run: Run) -> dict[str, tuple[Output, Expected]]:
     deltas = make.errors(case.spec, case.op, run.kernel.contract, case.exact, given=True)
     bounds, found = dict(zip((tensor.name for tensor in case.op.outputs), deltas, strict=True)), {}
     for name, (output, expected) in compared(run).items():
-        if output.ratio is None or output.ratio.max(initial=0.0) > 1:
+        if output.ratio is None or output.ratio.max() > 1:
             continue
         tight = replace(expected, delta=bounds[name])
         ratio = judge.ratio(output.got, tight)
-        if ratio.max(initial=0.0) > 1:
+        if ratio.max() > 1:
             found[name] = replace(output, ratio=ratio), tight
     used = _using(run) if found else set()
     return {name: one for name, one in found.items() if name in used}

@@ -95,7 +95,7 @@ def view_of(case: Case, x: Array) -> View:
         return rows(x, geometry.affine_shape(case.spec, case.op))
     if case.op.view == "groups":
         return groups(x, geometry.groups(case.spec, case.op))
-    return batchnorm.channels(x, True)
+    return batchnorm.channels(x, False)  # one value a channel is enough in evaluation
 
 
 def summand(case: Case) -> Array:
