@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from verify_norm.cases import make
+from verify_norm.cases.random import generator
 from verify_norm.checks.relations.equations import arithmetic_of, compared
 from verify_norm.checks.relations.rerun import small
 from verify_norm.core import judge
@@ -34,7 +35,7 @@ def smallest(run: Run, names: Collection[str]) -> Iterator[SmallestError]:
 
     Outputs that are wrong already, and those without an element that is judged and not 0, are left out.
     """
-    rng = np.random.Generator(np.random.Philox(key=[run.case.spec.seed, 0xC2B2AE35]))
+    rng = generator(run.case.spec.seed, 0xC2B2AE35)
     u, changes = arithmetic_of(run).u, _dropped(run) if looks(run) else {}
     for name, (output, expected) in compared(run).items():
         live = judge.judged(expected) & (expected.value != 0)

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from verify_norm.cases.random import generator
 from verify_norm.checks.relations.equations import Comparison
 from verify_norm.core.errors import UsageError, one_line, one_of
 from verify_norm.gradcheck import corners, hygiene, noise, second
@@ -142,7 +143,7 @@ def _narrower(plain: Subject, dtypes: Sequence[str], seed: int) -> _Result:
 def _check(subject: Subject, seed: int) -> _Result:
     """Return the results of all checks in one type."""
     subject, outputs, notes = _selected(subject, seed)
-    rng = np.random.Generator(np.random.Philox(key=[seed, 2]))
+    rng = generator(seed, 2)
     dy = [torch.from_numpy(rng.standard_normal(tuple(y.shape))).to(y.dtype) for y in outputs]
     grads, findings = hygiene.watched(subject, dy)
     if not grads:
@@ -217,7 +218,7 @@ def _selected(subject: Subject, seed: int) -> tuple[Subject, list[Tensor], list[
     subject, outputs = replace(subject, outputs=chosen), [outputs[i] for i in chosen]
     others = [y.dtype for y in outputs if y.dtype != getattr(torch, subject.dtype)]
     notes += [f"it takes {subject.dtype} and returns {dtype}" for dtype in others]
-    inner = noise.inner_type(subject, np.random.Generator(np.random.Philox(key=[seed, 3])))
+    inner = noise.inner_type(subject, generator(seed, 3))
     if inner:
         notes.append(INNER.format(subject.dtype, inner))
         subject = noise.settled(replace(subject, inner=inner))

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from verify_norm.cases.random import generator
 from verify_norm.core.errors import UsageError, one_of
 
 USUAL: dict[str, tuple[int, ...]] = dict.fromkeys(("x", "input", "hidden_states", "residual"), (4, 64))
@@ -78,7 +79,7 @@ def arguments_of(function: Any, name: str, shapes: Any, seed: int) -> tuple[dict
 
 def _noise(name: str, shape: Any, seed: int) -> Tensor:
     try:
-        values = np.random.Generator(np.random.Philox(key=[seed, 1])).standard_normal(tuple(shape))
+        values = generator(seed, 1).standard_normal(tuple(shape))
     except (MemoryError, ValueError) as error:  # ValueError: more elements than NumPy counts
         size = "x".join(map(str, shape))
         raise UsageError(f"--shapes: {name}={size} does not fit into memory; expected a smaller shape") from error
