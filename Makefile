@@ -24,7 +24,7 @@ nightly: $(STAMP)
 	$(TESTS) -n 3
 
 quick: $(STAMP)
-	$(TESTS) -n 2 -m "not slow"
+	$(TESTS) -n 2 -m "not slow" --cases 3
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -38,18 +38,30 @@ for check in SERIES:
     check.SECONDS = 0.0
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """Mark cases of a test that is `sampled` as nightly, but for a part of them; the hash mixes what alternates."""
-    sampled = defaultdict(list)
-    for item in items:
-        if item.get_closest_marker("sampled"):
-            sampled[item.path, item.function].append(item)
-    for cases in sampled.values():
-        cases.sort(key=lambda item: crc32(item.name.encode()))
-        (part,) = cases[0].get_closest_marker("sampled").args
-        for item in cases[ceil(len(cases) / part) :]:
+def pytest_addoption(parser):
+    parser.addoption("--cases", type=int, metavar="N", help="at most N cases of each test, the same in every run")
+
+
+def by_test(items):
+    """Return the cases of each test, in an order that mixes what alternates, the same in every run."""
+    tests = defaultdict(list)
+    for item in sorted(items, key=lambda item: crc32(item.name.encode())):
+        tests[item.path, item.function].append(item)
+    return tests.values()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config, items):
+    """Leave most cases of a `sampled` test to make nightly, and with --cases, of all that are chosen, all but some."""
+    for cases in by_test(items):
+        sampled = cases[0].get_closest_marker("sampled")
+        for item in cases[ceil(len(cases) / sampled.args[0]) :] if sampled else ():
             item.add_marker("nightly")
+    yield
+    if most := config.getoption("--cases"):
+        left_out = [item for cases in by_test(items) for item in cases[most:]]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for cases in by_test(items) for item in cases[:most]]
 
 
 def pytest_collection_finish():

@@ -111,6 +111,7 @@ def test_which_data_are_random(fields, expected):
     assert module.random(make.case(spec, OPS["layernorm_bwd"], Contract())) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [2, 116])
 def test_the_last_rounding_of_a_product_of_narrow_numbers_is_no_bias_of_the_kernel(seed):
     """x is far from 0, so x̂ takes few values: rounding w·x̂ makes |y| smaller by 0.01 ULP in the mean."""

@@ -97,8 +97,9 @@ def taken(case: Case, index: Any) -> dict[str, Array | None]:
     def of(values: Array | None, extent: str) -> Array | None:
         if values is None or extent in ("affine", "one") or (extent == "statistic" and case.op.view == "channels"):
             return values
-        picked: Array = values.reshape(count, -1)[index].reshape(-1, *values.shape[1:])
-        return picked
+        rows = values if extent in ("data", "sample", "position") else values.reshape(count, -1)
+        picked: Array = rows[index]
+        return picked if rows is values else picked.reshape(-1, *values.shape[1:])
 
     return {tensor.name: of(case.exact[tensor.name], tensor.extent) for tensor in case.op.inputs}
 
