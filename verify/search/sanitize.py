@@ -44,6 +44,7 @@ TOOLS = {
 MARK, RAISED = "verify-norm case ", "the kernel raised "
 _SPEC = TypeAdapter(CaseSpec)
 _PLACES = ("/usr/local/cuda/bin", "/opt/cuda/bin")
+_FAR = 2**28  # a layout that is far has more elements from the first to the last
 _ERROR = re.compile(r"^=+ +((?:Invalid|Uninitialized|Error|Warning|Barrier|Race|Potential|Program hit|Target).*)")
 
 
@@ -144,7 +145,7 @@ def _bare(value: Any) -> Any:
     if not isinstance(value, torch.Tensor) or not value.numel():
         return value
     extent = geometry.extent(value.shape, value.stride())
-    if extent > 2**28:  # a layout that is far
+    if extent > _FAR:
         return value
     bare = torch.zeros(extent, dtype=value.dtype, device=value.device).as_strided(value.shape, value.stride())
     shared = [slice(0, 1) if stride == 0 else slice(None) for stride in value.stride()]
