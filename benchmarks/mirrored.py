@@ -70,6 +70,11 @@ def tries(test: str, function: str) -> bool:
     return any(entry in (test, path) or path.startswith(f"{entry}/") for entry in tests_of(module))
 
 
+def ours() -> set[str]:
+    """Return the modules of verify_norm that are imported."""
+    return {name for name in sys.modules if name.startswith(PREFIX)}
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests() -> None:
     hypothesis.settings.load_profile("mutation")
@@ -89,6 +94,7 @@ def pytest_make_collect_report(collector):
     if not isinstance(collector, pytest.Module):  # conftest.py has imported verify_norm
         while_imported[""] |= called
     called.clear()
+    known = ours()
     result = yield
     if result.failed and "__mutmut_" in os.environ.get("MUTANT_UNDER_TEST", ""):
         os._exit(
@@ -96,6 +102,8 @@ def pytest_make_collect_report(collector):
         )  # a test module that cannot be imported sees the mistake; pytest would say that its tests are missing
     if isinstance(collector, pytest.Module):
         while_imported[collector.nodeid] = set(called)
+        if ours() != known:  # it is the first to import some module of verify_norm
+            while_imported[""] |= called
         called.clear()
     return result
 
