@@ -77,6 +77,7 @@ TABLE = len(corners(OPS["rmsnorm_fwd"], Settings().dtypes))
         (LINE * TABLE + CALM, False, Exit.PASS, TABLE),
         (LINE * 40 + CALM, False, Exit.INCOMPLETE, 40),
         (LINE * 40, True, Exit.INCOMPLETE, 39),
+        (LINE, True, Exit.INCOMPLETE, 0),
         ("", True, Exit.INCOMPLETE, 0),
         ((LINE + "the kernel raised ValueError: no\n") * TABLE + CALM, False, Exit.NOTHING, TABLE),
         (SAID, True, Exit.FINDINGS, 2),
@@ -128,7 +129,8 @@ def says(tmp_path, text):
     return f"cat {path}"
 
 
-def test_the_tool_runs_this_module_on_the_kernel_without_a_cache_of_memory(tmp_path):
+def test_the_tool_runs_this_module_on_the_kernel_without_a_cache_of_memory(tmp_path, monkeypatch):
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     said = 'echo "$PYTORCH_NO_CUDA_MEMORY_CACHING $PYTHONUNBUFFERED $HOME $@" >&2; echo; exit 3'
     with pytest.raises(UsageError) as caught:
         judged("racecheck", said, tmp_path, device="cuda:1")
@@ -197,7 +199,7 @@ def of_three_dimensions(spec):
         ("========= Error: no place", ""),
         ("========= Error: no place\n=========     by thread (31,0,0)", ""),
         ("========= Error: no place\n=========     at k+0x1 in /a/b/c.py:7   ", ", at k+0x1 in c.py:7"),
-        ("========= Error: no place\n=========     at XX.py:7", ", at XX.py:7"),
+        ("========= Error: no place\n=========     at XX", ", at XX"),
     ],
 )
 def test_the_place_is_told_where_the_next_line_has_one(said, place):
@@ -286,6 +288,10 @@ def test_a_copy_has_the_strides_and_ends_where_the_tensor_ends(shape, strides, d
     assert (bare.dtype, bare.stride()) == (dtype, strides)
     assert bare.untyped_storage().nbytes() == extent(shape, strides) * dtype.itemsize
     assert bare.data_ptr() != value.data_ptr()
+
+
+def test_a_copy_is_on_the_device_of_the_tensor():
+    assert sanitize._bare(torch.empty(3, device="meta")).device.type == "meta"
 
 
 def test_what_has_no_elements_or_is_no_tensor_stays_as_it_is():

@@ -111,10 +111,10 @@ def read(kernel: str, tool: str, output: str) -> Iterator[Finding]:
     lines = output.splitlines()
     for number, line in enumerate(lines):
         if MARK in line:
-            spec = _SPEC.validate_json(line.partition(MARK)[2])
+            spec = _SPEC.validate_json(line.split(MARK)[1])
         error = _ERROR.match(line)
         if error and spec is not None:
-            where = lines[number + 1].strip("= \t") if number + 1 < len(lines) else ""
+            where = "".join(lines[number + 1 : number + 2]).strip("= \t")
             place = f", {where}" if where.startswith("at ") else ""
             place = re.sub(r"/[^\s:]+", lambda match: Path(match.group()).name, place)  # without folders
             yield Finding(kernel, tool, None, "error", error.group(1).strip() + place, spec)
@@ -148,7 +148,7 @@ def _bare(value: Any) -> Any:
     if extent > _FAR:
         return value
     bare = torch.zeros(extent, dtype=value.dtype, device=value.device).as_strided(value.shape, value.stride())
-    shared = [slice(0, 1) if stride == 0 else slice(None) for stride in value.stride()]
+    shared = [slice(1) if stride == 0 else slice(None) for stride in value.stride()]
     bare[tuple(shared)] = value[tuple(shared)]
     return bare
 
