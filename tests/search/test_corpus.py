@@ -55,7 +55,7 @@ def test_a_file_that_cannot_be_read_says_why_in_a_few_words(tmp_path):
     assert str(caught.value).endswith(f"{tmp_path}: {os.strerror(errno.EISDIR)}")
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(b"\xff\x00")
-    with pytest.raises(UsageError, match="corpus.jsonl: .*utf-8.*0xff"):
+    with pytest.raises(UsageError, match=r"corpus\.jsonl: .*utf-8.*0xff"):
         corpus.load(path, RIGHT)
 
 

@@ -284,7 +284,7 @@ def test_a_case_runs_up_to_the_end_of_the_time(swept, monkeypatch, found, last):
 
 
 def test_what_was_found_stays_found(swept):
-    made, state, *_ = swept(lambda spec: {"findings": (WRONG,)} if spec == SPECS[1] else {}, table=SPECS[:3])
+    made, *_ = swept(lambda spec: {"findings": (WRONG,)} if spec == SPECS[1] else {}, table=SPECS[:3])
     seen = []
     made.progress = lambda *counts: seen.append(made.found)
     made.run([])
