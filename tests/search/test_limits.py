@@ -440,13 +440,13 @@ def test_none_is_a_limit_unless_the_signature_allows_it(run, limited):
     assert bool(told(error, lambda s: not s.weight, Kernel("k", OP.name, run=run))) == limited
 
 
-def annotated(x, weight: "torch.Tensor | None", bias): ...
+def annotated(x, weight: CaseSpec | None, bias): ...
 
 
-def optional(x, weight: "Optional[torch.Tensor]", bias): ...
+def optional(x, weight: "Optional[CaseSpec]", bias): ...  # noqa: F821
 
 
-def plain(x, weight: "torch.Tensor", bias): ...
+def plain(x, weight: CaseSpec, bias): ...
 
 
 @pytest.mark.parametrize(("run", "limited"), [(annotated, False), (optional, False), (plain, True)])
