@@ -286,21 +286,23 @@ def test_as_many_parts_run_at_once_as_there_are_processes(monkeypatch):
 
 
 def test_parts_that_wait_do_not_begin_after_the_end():
-    begun = []
+    begun, given = [], threading.Event()
 
     def throws(lane):
-        lane.enter(partial(throw, ValueError("a mistake")))
-
-    def throw(error):
-        raise error
+        given.wait(WAIT)
+        raise ValueError("a mistake")
 
     def waits(lane):
         begun.append(lane)
         lane.runner.work()
 
+    def parts():
+        yield from [throws, *[waits] * 200]
+        given.set()
+
     with pytest.raises(ValueError, match="a mistake"):
-        Crew(Place(), 2).run([throws, *[waits] * crew.AHEAD])
-    assert len(begun) < crew.AHEAD // 2
+        Crew(Place(), 2).run(parts())
+    assert len(begun) < 100
 
 
 def test_the_first_process_begins_early_and_once():
