@@ -80,6 +80,8 @@ def pytest_load_initial_conftests() -> None:
     hypothesis.settings.load_profile("mutation")
     function = os.environ.get("MUTANT_UNDER_TEST", "").partition("__mutmut_")[0]
     anew, tests = function in while_imported[""], os.path.abspath("tests")
+    if anew:  # from here: tests/conftest.py has taken this folder out
+        sys.path.insert(0, os.path.dirname(tests))
     for name, module in list(sys.modules.items()):
         if (getattr(module, "__file__", None) or "").startswith(tests) or (anew and f"{name}.".startswith(PREFIX)):
             del sys.modules[name]
