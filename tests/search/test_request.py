@@ -314,6 +314,12 @@ def test_devices_are_those_that_are_there(available, count, gpus, monkeypatch):
         request.device("cuda:2")
 
 
+def test_the_only_gpu_is_the_first(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert [request.device(name) for name in ("auto", "cuda", "cuda:0")] == ["cuda:0"] * 3
+
+
 UNKNOWN = {"nameless", "another"}
 
 
