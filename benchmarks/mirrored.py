@@ -73,13 +73,18 @@ def tries(test: str, function: str) -> bool:
     return any(entry in (test, path) or path.startswith(f"{entry}/") for entry in tests_of(module))
 
 
+def ours() -> set[str]:
+    """Return the modules of verify_norm that are imported."""
+    return {name for name in sys.modules if name.startswith(PREFIX)}
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests() -> None:
     hypothesis.settings.load_profile("mutation")
     function = os.environ.get("MUTANT_UNDER_TEST", "").partition("__mutmut_")[0]
     anew, tests = function in while_imported[""], os.path.abspath("tests")
-    if anew:
-        sys.path.insert(0, os.path.abspath(""))  # conftest.py took it out, and takes it out again
+    if anew:  # from here: tests/conftest.py has taken this folder out
+        sys.path.insert(0, os.path.dirname(tests))
     for name, module in list(sys.modules.items()):
         if (getattr(module, "__file__", None) or "").startswith(tests) or (anew and f"{name}.".startswith(PREFIX)):
             del sys.modules[name]
@@ -94,6 +99,7 @@ def pytest_make_collect_report(collector):
     if not isinstance(collector, pytest.Module):  # conftest.py has imported verify_norm
         while_imported[""] |= called
     called.clear()
+    known = ours()
     result = yield
     if result.failed and "__mutmut_" in os.environ.get("MUTANT_UNDER_TEST", ""):
         os._exit(
@@ -101,6 +107,8 @@ def pytest_make_collect_report(collector):
         )  # a test module that cannot be imported sees the mistake; pytest would say that its tests are missing
     if isinstance(collector, pytest.Module):
         while_imported[collector.nodeid] = set(called)
+        if ours() != known:  # it is the first to import some module of verify_norm
+            while_imported[""] |= called
         called.clear()
     return result
 

@@ -1,6 +1,8 @@
 """The corpus keeps the worst cases of each kernel, newest first."""
 
+import errno
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -45,3 +47,20 @@ def test_a_file_that_is_no_corpus_is_a_usage_error_and_stays_as_it_is(tmp_path, 
         corpus.save(tmp_path / "no" / "where", RIGHT, [CaseSpec((2, 3))])
     with pytest.raises(UsageError, match="cannot read"):
         corpus.load(tmp_path, RIGHT)
+
+
+def test_a_file_that_cannot_be_read_says_why_in_a_few_words(tmp_path):
+    with pytest.raises(UsageError) as caught:
+        corpus.load(tmp_path, RIGHT)
+    assert str(caught.value).endswith(f"{tmp_path}: {os.strerror(errno.EISDIR)}")
+    path = tmp_path / "corpus.jsonl"
+    path.write_bytes(b"\xff\x00")
+    with pytest.raises(UsageError, match=r"corpus\.jsonl: .*utf-8.*0xff"):
+        corpus.load(path, RIGHT)
+
+
+def test_a_name_of_any_letters_and_lines_of_any_system_are_read(tmp_path):
+    path, kernel = tmp_path / "corpus.jsonl", Kernel("größe", "layernorm_fwd")
+    corpus.save(path, kernel, [CaseSpec((2, 3)), CaseSpec((2, 4))])
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    assert corpus.load(path, kernel) == (CaseSpec((2, 3)), CaseSpec((2, 4)))

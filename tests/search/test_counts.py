@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import fields, replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -216,3 +217,38 @@ def test_each_check_that_applies_is_reported():
     assert "gradient" not in {check.name for check in report.checks}  # of a forward
     _, chosen = reported([], checks=("accuracy",))
     assert [check.name for check in chosen.checks] == ["accuracy"]
+
+
+def test_a_failure_without_a_hint_keeps_its_message_and_where_it_came_first():
+    found = replace(WRONG, check="signature", status="error", message=REASON)
+    state, _ = reported([Examined(SPECS[1]), Examined(SPECS[0], findings=(found,))])
+    counted = state.counted(replace(found, after=None))
+    assert (counted.message, counted.after, counted.cases) == (REASON, 2, 1)
+
+
+SEEN = Examined(SPECS[0], tallies=(tally(),))
+RETURNED = Examined(SPECS[0], tallies=(tally(), replace(tally(), output="rstd")))
+
+
+@pytest.mark.parametrize(
+    ("check", "cases", "only", "isolated", "said", "offered"),
+    [
+        ("accuracy", [], "", True, "no case ran", True),
+        ("crash", [], "", False, "no case ran", True),
+        ("crash", [SEEN], "", False, "isolation here", False),
+        ("crash", [SEEN], "", True, "nothing to look at in 1 case", True),
+        ("accuracy", [Examined(SPECS[0])] * 2, "", False, "no output that can be compared in 2 cases", True),
+        ("statistics", [SEEN], "", False, "rstd", False),
+        ("statistics", [RETURNED], "", False, "nothing to look at in 1 case", True),
+        ("statistics", [RETURNED], "N%8=0", False, "nothing to look at in 1 case", False),  # what it takes has none
+        ("statistics", [SEEN], "N%8=0", False, "rstd", False),
+    ],
+)
+def test_why_a_check_had_nothing_to_look_at(check, cases, only, isolated, said, offered):
+    kernel = Kernel("k", "rmsnorm_fwd", run=print, only=only)
+    state = Collector(kernel, Settings(isolate=False), SimpleNamespace(isolated=isolated, note="here"))
+    for case in cases:
+        state.enter(case)
+    result = next(one for one in state.report((), 1.0, Work()).checks if one.name == check)
+    assert said in result.no_data
+    assert result.offered is offered

@@ -1,14 +1,17 @@
 """Several processes change nothing but the time: what they find, in which order, and what ends the search."""
 
+import os
 import tempfile
 import threading
 import time
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
 
 from verify_norm.core.finding import Finding
 from verify_norm.core.spec import CaseSpec
+from verify_norm.core.work import Compiled, Work
 from verify_norm.running.isolate import InProcess, Isolated, StoppedError
 from verify_norm.search import crew
 from verify_norm.search.crew import Crew, Over, crowded, usual
@@ -233,3 +236,100 @@ def test_how_many_processes_and_how_much_time_for_each(monkeypatch):
     assert [Crew(Place("cuda:0"), n).slower for n in (1, 3)] == [1.0, 3.0]
     monkeypatch.setattr(crew, "cores", lambda: 2)
     assert Crew(Place("cpu"), 3).slower == 1.5
+
+
+def test_the_cores_are_those_that_this_process_may_use(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0: {1, 3, 7}}[process], raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 5)
+    assert crew.cores() == 3
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
+    assert crew.cores() == 5
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert crew.cores() == 1
+
+
+def test_the_work_of_all_processes_adds_up():
+    first, compiled = Place(), Compiled(kernels=3)
+    together = Crew(first, 3)
+    for number, place in enumerate(first.all, 1):
+        place.started, place.starting = number, 0.5 * number
+    assert together.work(compiled) == Work(3, 6, 3.0, compiled)
+    assert Crew(Place()).work(compiled) == Work(1, 0, 0.0, compiled)
+    assert isinstance(Crew(Place()).work(compiled).starting, float)
+
+
+@pytest.mark.parametrize(("device", "number", "calls"), [("cpu", 1, 1), ("cpu", 2, 2), ("cuda:0", 1, 2)])
+def test_a_case_is_examined_again_where_something_else_may_have_the_memory(device, number, calls, monkeypatch):
+    """On a GPU a large one takes its turn among all runs, and alone it takes all of them."""
+    turns, called = [], []
+
+    @contextmanager
+    def turn(*given):
+        turns.append(given)
+        yield
+
+    monkeypatch.setattr(crew.gpu_memory, "turn", turn)
+    together = Crew(Place(device), number)
+    for spec, places in ((SPEC, 0), (CaseSpec((2, 2**31)), 1)):
+        turns.clear()
+        called.clear()
+        together.examine(lambda: called.append(1) or LACKING[0], spec)
+        assert len(called) == calls
+        assert turns == [(device, places), (device, crew.gpu_memory.PLACES)][:calls]
+
+
+def test_as_many_parts_run_at_once_as_there_are_processes(monkeypatch):
+    monkeypatch.setattr(crew, "AHEAD", 100)
+    met = threading.Barrier(40)
+    Crew(Place(), 40).run([lambda lane: met.wait(WAIT)] * 40)
+    assert not met.broken
+
+
+def test_parts_that_wait_do_not_begin_after_the_end():
+    begun, given = [], threading.Event()
+
+    def throws(lane):
+        given.wait(WAIT)
+        raise ValueError("a mistake")
+
+    def waits(lane):
+        begun.append(lane)
+        lane.runner.work()
+
+    def parts():
+        yield from [throws, *[waits] * 200]
+        given.set()
+
+    with pytest.raises(ValueError, match="a mistake"):
+        Crew(Place(), 2).run(parts())
+    assert len(begun) < 100
+
+
+def test_the_first_process_begins_early_and_once():
+    prepared, first, entered = [], Place(), []
+
+    def parts():
+        prepared.append("first part")
+        yield from numbers(3, entered)
+
+    first.prepare = lambda: prepared.append(first)
+    Crew(first, 2).run(parts())
+    assert prepared == ["first part", first]
+
+
+def test_parts_are_given_as_far_ahead_as_is_said(monkeypatch):
+    monkeypatch.setattr(crew, "AHEAD", 3)
+    given, enough = [], threading.Event()
+
+    def slow(lane):
+        assert enough.wait(WAIT / 5)
+
+    def parts():
+        for part in (slow, *[lambda lane: None] * 9):
+            given.append(part)
+            if len(given) == 3 + 1:
+                enough.set()
+            yield part
+
+    Crew(Place(), 2).run(parts())
+    assert len(given) == 10

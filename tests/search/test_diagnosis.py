@@ -12,7 +12,7 @@ from norms import layernorm, layernorm_bwd, rmsnorm, rmsnorm_bwd
 from verify_norm.checks import CHECKS
 from verify_norm.core.diagnosis import sentence
 from verify_norm.core.finding import Finding
-from verify_norm.core.known import Known, read
+from verify_norm.core.known import WEAKER, Known, read
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.kernels.zoo import ZOO
@@ -383,3 +383,219 @@ def test_two_contracts_together_have_the_words_and_the_owners_of_both():
     one, other = Known("inplace=y:x", "it overwrites x", "vLLM"), Known("xhat=x", "x̂ is rounded", "Llama")
     assert diagnosis._both(one, other) == Known("inplace=y:x,xhat=x", "it overwrites x; x̂ is rounded", "vLLM; Llama")
     assert diagnosis._both(one, replace(other, whose="")).whose == "vLLM", "one that nobody is known for"
+
+
+def group(kernel, findings, failing=None, judge=None, checks=("accuracy",), output="y", **fields):
+    """The findings of an output before a judge."""
+    failing = failing or {(f.check, f.output): [f.spec] for f in findings}
+    options = {"seed": 0, "deadline": inf} | fields
+    trial = Trial(kernel, checks, failing, {}, judge or (lambda spec, *_: Examined(spec, looked=checks)), **options)
+    return diagnosis._Group(trial, output, list(findings))
+
+
+def finding(spec=SMALL, check="accuracy", output="y", **fields):
+    return Finding("k", check, output, "fail", "m", spec, **fields)
+
+
+FORWARD, BACKWARD = of(print, "rmsnorm_fwd"), of(print, "layernorm_bwd")
+
+
+def test_the_time_is_over_after_the_deadline(monkeypatch):
+    now = [5.0]
+    monkeypatch.setattr(diagnosis.time, "perf_counter", lambda: now[0])
+    trial = group(FORWARD, [finding()], deadline=5.0).trial
+    assert trial.under(Contract(), SMALL, ("accuracy",)).spec == SMALL
+    now[0] = 5.001
+    assert trial.under(Contract(), SMALL, ("accuracy",)).spec == SMALL, "what is known is known"
+    with pytest.raises(diagnosis._LateError):
+        trial.under(Contract(), OTHER, ("accuracy",))
+
+
+def test_a_diagnosis_is_of_its_output_whatever_it_says():
+    found = [
+        concluded(unless(rounds_xhat)),
+        concluded(unless(rounds_xhat), check="crash"),
+        concluded(unless(rounds_xhat), hung=True),
+        concluded(lambda spec, contract: ()),
+        concluded(lambda spec, contract: (WRONG,)),
+    ]
+    assert [one.output for one, _ in found] == ["y"] * 5
+    assert [bool(one.untold) for one, _ in found] == [False, False, True, True, False]
+
+
+def test_what_explains_a_finding_has_its_words_and_counts():
+    one, _ = concluded(unless(lambda contract: contract.output == "promoted"))
+    known = next(known for known in WEAKER if known.fields == "output=promoted")
+    assert (one.contract, one.words, one.whose) == (known.fields, known.words, known.whose)
+    assert (one.failing, one.fresh, one.tried, one.allows.output) == (3, diagnosis.FRESH, 1, "y")
+
+
+def test_where_nothing_explains_all_cases_it_counts_what_was_tried():
+    clean = lambda spec, contract: (WRONG,) if spec != SMALL else unless(rounds_xhat)(spec, contract)  # noqa: E731
+    one, _ = concluded(clean)
+    assert (one.contract, one.untold) == ("", "")
+    assert one.tried > 3
+
+
+def test_what_explains_the_smallest_case_is_told_where_the_time_is_over():
+    def judge(spec, checks, contract):
+        found = [finding(spec)] if contract.xhat is None else []
+        return Examined(spec, findings=tuple(found), looked=checks, hung=spec == OTHER)
+
+    late = group(FORWARD, [finding()], {("accuracy", "y"): [SMALL, OTHER]}, judge).diagnosis()
+    assert late.output == "y"
+    assert late.untold.startswith(LATE)
+    assert "xhat=" in late.untold
+
+
+def test_what_explains_one_output_is_tried_first_on_the_next():
+    def judge(spec, checks, contract):
+        found = [finding(spec), finding(spec, output="rstd")] if contract.xhat is None else []
+        return Examined(spec, findings=tuple(found), looked=checks)
+
+    first = group(FORWARD, [finding()], {("accuracy", "y"): [SMALL], ("accuracy", "rstd"): [SMALL]}, judge)
+    second = diagnosis._Group(first.trial, "rstd", [finding(output="rstd")])
+    one, other = first.diagnosis(), second.diagnosis()
+    assert (one.contract, one.tried > 1) == (other.contract, True)
+    assert other.tried == 1
+
+
+def test_a_contract_that_costs_precision_may_need_one_that_costs_none():
+    """An output of another type, which is rounded before."""
+
+    def judge(spec, checks, contract):
+        found = [finding(spec)] if contract.xhat != "x" else []
+        found += [finding(spec, "signature")] if contract.output != "promoted" else []
+        return Examined(spec, findings=tuple(f for f in found if f.check in checks), looked=checks)
+
+    both = [finding(), finding(check="signature")]
+    one = group(FORWARD, both, judge=judge, checks=("accuracy", "signature")).diagnosis()
+    assert read(one.contract) == {"xhat": "x", "output": "promoted"}
+    parts = [next(k for k in WEAKER if k.fields == fields) for fields in ("output=promoted", "xhat=x")]
+    assert one.words == "; ".join(known.words for known in parts)
+    assert all(known.whose in one.whose for known in parts)
+
+
+ALLOWED = {  # of each output, by the types of x and weight: under the own contract, and under the weaker one
+    ("float32", None): ({"dx": 1.0, "dweight": 2.0}, {"dx": 3.0, "dweight": 2.0}),
+    ("bfloat16", None): ({"dx": 1.0, "dweight": 1.0}, {"dx": 2.0, "dweight": 8.0}),
+    ("bfloat16", "float32"): ({"dx": 1.0, "dweight": 1.0}, {"dx": 1.0, "dweight": 16.0}),
+}
+
+
+@pytest.mark.parametrize(
+    ("output", "fields", "expected"),
+    [
+        ("dx", {"xhat": "x"}, ("dx", "float32 dx", 1.0, 3.0)),
+        ("dweight", {"xhat": "x"}, ("dweight", "bfloat16 dweight", 1.0, 8.0)),
+        (None, {"xhat": "x"}, ("dweight", "bfloat16 dweight", 1.0, 8.0)),
+        ("dweight", {"weight_grad": "float16"}, ("dweight", "bfloat16 float32 dweight", 1.0, 16.0)),
+        (None, {"weight_grad": "float16"}, ("dweight", "bfloat16 float32 dweight", 1.0, 16.0)),
+    ],
+)
+@pytest.mark.parametrize("step", [1, -1])
+def test_what_a_contract_allows_is_told_of_the_type_and_output_that_gain_most(
+    output, fields, expected, step, monkeypatch
+):
+    """The type of the weight counts where its gradient is what the contract is about."""
+
+    def allowances(op, contract, *kinds):
+        return ALLOWED[kinds][contract != BACKWARD.contract]
+
+    def types(op, *kinds):
+        return {name: " ".join(filter(None, (*kinds, name))) for name in ("dx", "dweight")}
+
+    monkeypatch.setattr(diagnosis.allowance, "allowances", allowances)
+    monkeypatch.setattr(diagnosis.allowance, "types", types)
+    kinds = (("float32", None), ("bfloat16", "float32"), ("bfloat16", None))[::step]
+    specs = [CaseSpec((2, 8), *kind) for kind in kinds]
+    of_output = group(BACKWARD, [finding(specs[0], output=output)], {("accuracy", output): specs}, output=output)
+    found = of_output.allowance(fields)
+    assert (found.output, found.dtype, found.own, found.weaker) == expected
+    assert found.case == diagnosis.allowance.words("layernorm_bwd")
+
+
+@pytest.mark.parametrize(
+    ("looked", "gone", "everywhere", "explains"),
+    [
+        (True, True, True, True),
+        (False, True, True, False),
+        (True, False, True, False),
+        (True, True, False, False),
+        (False, False, True, False),
+    ],
+)
+def test_a_check_looks_again_and_finds_nothing_that_would_show_elsewhere(
+    looked, gone, everywhere, explains, monkeypatch
+):
+    judged = group(FORWARD, [finding()])
+    for name, answer in (("looks", looked), ("gone", gone), ("everywhere", everywhere)):
+        monkeypatch.setattr(judged, name, lambda *_, answer=answer: answer)
+    assert judged.explains({"xhat": "x"}) == explains
+
+
+MODES = (("modes", "one"), ("modes", "two"), ("calls", "three"))
+
+
+@pytest.mark.parametrize(
+    ("looked", "before", "after", "looks"),
+    [
+        (("modes",), MODES, MODES, True),
+        ((), MODES, MODES, False),
+        (("accuracy",), MODES, MODES, False),
+        (("modes",), MODES, MODES[:2], True),  # the ways of another check
+        (("modes",), MODES, MODES[1:], False),
+        (("modes",), MODES[1:], MODES, True),
+        ((), (), (), False),
+    ],
+)
+@pytest.mark.parametrize("named", [{"check": "modes"}, {"during": "modes"}])
+def test_a_check_looks_again_in_as_many_ways(looked, before, after, looks, named):
+    def judge(spec, checks, contract):
+        assert checks == ("modes",)
+        return Examined(spec, looked=looked, ways=before if contract == Contract() else after)
+
+    one = finding(**named)
+    assert group(FORWARD, [one], judge=judge).looks(one, {"xhat": "x"}) == looks
+
+
+HALF = CaseSpec((2, 8), "float16", special="nan", special_at="first")
+
+
+@pytest.mark.parametrize(
+    ("changes", "looks"),
+    [
+        ({"index": (0, 3)}, False),  # of a row with a NaN nothing is known
+        ({"index": (1, 3)}, True),
+        ({"index": None}, True),
+        ({"index": (0, 3), "check": "nonfinite"}, True),  # which judges no element by its bound
+        ({"index": (0,), "check": "statistics", "output": "rstd"}, False),
+        ({"index": (1,), "check": "statistics", "output": "rstd"}, True),
+        ({"index": (0, 3), "output": None}, True),
+    ],
+)
+def test_a_check_that_judges_elements_looks_at_the_one_that_it_found(changes, looks):
+    one = finding(HALF, **changes)
+    judged = group(FORWARD, [one], judge=lambda spec, *_: Examined(spec, looked=(one.check,)), output=one.output)
+    assert judged.looks(one, {"xhat": "x"}) == looks
+
+
+def test_an_output_that_the_contract_leaves_without_a_truth_is_not_looked_at(monkeypatch):
+    one, contracts = finding(index=(0, 3)), []
+    monkeypatch.setattr(diagnosis.make, "truths", lambda *given: contracts.append(given) or {"y": None})
+    assert group(FORWARD, [one]).looks(one, {"xhat": "x"}) is False
+    assert contracts[0][2] == Contract(xhat="x")
+
+
+@pytest.mark.parametrize(("shape", "checks"), [((100, 1), ("accuracy", "memory")), ((101, 1), ("accuracy",))])
+def test_a_case_of_more_than_a_hundred_rows_is_judged_by_fewer_checks(shape, checks):
+    asked, spec = [], CaseSpec(shape)
+
+    def judge(spec, names, contract):
+        asked.append((spec, names))
+        return Examined(spec, looked=names)
+
+    judged = group(FORWARD, [finding(spec)], judge=judge, checks=("accuracy", "memory"))
+    assert judged.clean({"xhat": "x"})
+    assert asked[0] == (spec, checks)
+    assert judged.rows(CaseSpec((3, 0))) == 0

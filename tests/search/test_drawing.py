@@ -7,13 +7,13 @@ import pytest
 import torch
 from norms import layernorm
 
-from verify_norm.cases import corners
+from verify_norm.cases import corners, strategies
 from verify_norm.core.geometry import size
 from verify_norm.core.ops import OPS
 from verify_norm.core.settings import Settings
-from verify_norm.core.spec import Contract, Kernel
+from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.search.crew import Lane
-from verify_norm.search.drawing import EXPLORED, USUAL, Drawing, planned
+from verify_norm.search.drawing import EXPLORED, LARGE, USUAL, Drawing, planned
 from verify_norm.search.examine import examine
 from verify_norm.search.pace import Pace
 from verify_norm.search.search import search
@@ -150,3 +150,82 @@ def test_a_right_kernel_passes_in_large_cases_and_one_that_is_slow_for_a_row_mee
     assert slow.ok
     assert max(rows) < 4096
     assert any(skip.reason.startswith("large cases are slow") for skip in slow.skipped)
+
+
+def drawing(settings, pace=None, one=None, op="rmsnorm_fwd", frozen=False):
+    """A drawing, and what it left out: the lane and the reason."""
+    left_out, pace = [], pace or Pace.of(settings)
+    drawn = Drawing(OPS[op], settings.dtypes, settings, pace, one, lambda *given: left_out.append(given), frozen)
+    return drawn, left_out
+
+
+def test_one_large_case_is_planned_for_eight_usual_ones():
+    assert [planned(Settings(examples=n)) for n in (0, 7, 8, 200)] == [0, 7, 9, 225]
+
+
+@pytest.mark.parametrize(
+    ("shape", "large"),
+    [((300, 8), False), ((301, 8), True), ((2, 2**13), False), ((2, 2**13 + 1), True), ((400, 50), True)],
+)
+def test_a_large_case_has_more_rows_or_more_elements(shape, large):
+    assert drawing(SETTINGS)[0].is_large(CaseSpec(shape)) == large
+    assert not drawing(replace(SETTINGS, device="cuda:0"))[0].is_large(CaseSpec(shape))
+
+
+def test_a_run_without_tables_draws_its_large_cases():
+    settings = replace(SETTINGS, tables=False, examples=8)
+    found, left_out = parts(0.001, "rmsnorm_fwd", settings)
+    usual, large = found
+    assert (len(usual), len(large), left_out) == (8, 1, [])
+    elements, rows = USUAL["cpu"]
+    sizes = [size(spec, OPS["rmsnorm_fwd"]) for spec in large]
+    assert all(one[0] > rows or one[1] > elements for one in sizes)
+    assert parts(0.001, "rmsnorm_fwd", settings) == (found, left_out)
+    slow, left_out = parts(100.0, "rmsnorm_fwd", settings)
+    assert (slow, len(left_out)) == ([usual, []], 1)
+
+
+def test_each_exploration_has_its_share_and_its_seed(monkeypatch):
+    explored = []
+    monkeypatch.setattr(
+        strategies, "explore", lambda strategy, one, *, examples, seed: explored.append((examples, seed))
+    )
+    drawn, _ = drawing(replace(SETTINGS, tables=False, examples=209, seed=7), one=print)
+    for part in drawn.parts(209):
+        part(None)
+    usual = [(70, 7), (70, 7 + 2**32), (69, 7 + 2**33)]
+    assert explored == [*usual, (13, 7), (13, 7 + 2**32)]
+
+
+@pytest.mark.parametrize(("device", "gpu"), [("cpu", False), ("cuda:0", True)])
+def test_on_a_gpu_the_cases_take_its_ways_and_sizes(device, gpu, monkeypatch):
+    asked, specs, settings = [], strategies.specs, Settings(examples=160, device=device)
+    monkeypatch.setattr(strategies, "specs", lambda *given, **named: asked.append((given, named)) or specs(*given))
+    op, found = OPS["rmsnorm_fwd"], list(drawing(settings, frozen=True)[0].parts(0))
+    table = [part.keywords["spec"] for part in found]
+    assert table == corners.wide(op, settings.dtypes, frozen=True, gpu=gpu)[:20]
+    assert table != corners.wide(op, settings.dtypes, frozen=True, gpu=not gpu)[:20]
+    sizes = [of["cuda" if gpu else "cpu"] for of in (USUAL, LARGE)]
+    assert asked == [
+        ((op, settings.dtypes, elements), {"frozen": True, "gpu": gpu, "rows": rows}) for elements, rows in sizes
+    ]
+
+
+def test_large_cases_run_while_it_is_early_and_the_kernel_is_fast(monkeypatch):
+    """The first ones have a twentieth of the time together, from the first of them on."""
+    now, ran, lane = [100.0], [], Lane(None, None)
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    pace = Pace("cpu", 60.0, [((300, 100_000), 0.001, 0.001)])
+    drawn, left_out = drawing(SETTINGS, pace, lambda *given: ran.append(given))
+    small, large = CaseSpec((400, 8)), CaseSpec((400, 2**21), batch=2**20)
+    drawn.wide(lane, small)
+    now[0] = 102.9
+    drawn.wide(lane, small)
+    assert ran == [(lane, small)] * 2
+    now[0] = 103.0
+    drawn.wide(lane, small)
+    assert drawn.large(lane, small) == {}, "random ones are never late"
+    drawn.large(lane, large)
+    assert ran == [(lane, small)] * 3
+    assert [given for given, _ in left_out] == [lane] * 2
+    assert all("1.5 s" in reason and "3 s" in reason for _, reason in left_out)

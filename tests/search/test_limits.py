@@ -253,6 +253,7 @@ def test_a_wrong_kernel_fails_whatever_it_refuses(name, check, said):
     [
         ("layernorm_fwd", "contiguous", {}, True),
         ("layernorm_fwd", "contiguous", {"x_layout": "offset"}, True),
+        ("layernorm_fwd", "contiguous", {"shape": (2, 3, 4)}, True),
         ("layernorm_fwd", "contiguous", {"x_layout": "transposed"}, False),
         ("layernorm_fwd", "contiguous", {"weight_layout": "every_other"}, False),
         ("layernorm_fwd", "contiguous", {"weight_layout": "every_other", "weight": False}, True),  # it is None
@@ -267,6 +268,7 @@ def test_a_wrong_kernel_fails_whatever_it_refuses(name, check, said):
         ("layernorm_fwd", "unit_stride", {"x_layout": "row_strided"}, True),
         ("layernorm_fwd", "unit_stride", {"x_layout": "every_other"}, False),
         ("layernorm_fwd", "unit_stride", {"x_layout": "every_other", "shape": (4, 1)}, True),
+        ("layernorm_fwd", "unit_stride", {"x_layout": "every_other", "shape": (4, 2)}, False),
         ("layernorm_fwd", "unit_stride", {"weight_layout": "every_other"}, True),
         ("layernorm_fwd", "weight_dtype=x", {"weight_dtype": "float32"}, True),
         ("layernorm_fwd", "weight_dtype=x", {"dtype": "bfloat16", "weight_dtype": "float32"}, False),
@@ -293,11 +295,184 @@ def test_the_traits_of_a_case(op, only, changes, value):
     assert trait.of(spec, OPS[op]) == value
 
 
+EVEN = ("it must be even", "ODD rows", "divisible by 2")
+
+
 def test_the_divisors_that_are_tried():
     """Those that a message names, else the powers of two up to 1024."""
     of = {
-        said: {t.only for t in limits._multiples(said) if t.about == "N"} for said in ("", "divisible by 1", "N % 12")
+        said: {t.only for t in limits._multiples(said) if t.about == "N"}
+        for said in ("", "divisible by 1", "N % 12", *EVEN)
     }
     assert of[""] == of["divisible by 1"] == {"N=2^k", *(f"N%{2**k}=0" for k in range(1, 11))}
     assert of["N % 12"] == {"N=2^k", "N%12=0"}
+    assert all(of[said] == {"N=2^k", "N%2=0"} for said in EVEN)
     assert {trait.form for trait in limits._multiples("")} == {"yes"}
+
+
+def trait(only):
+    return next(trait for trait in limits.TRAITS if trait.only == only)
+
+
+@pytest.mark.parametrize(
+    ("only", "raised", "ran", "named", "declared"),
+    [
+        ("weight", {False}, {True}, (), "weight"),
+        ("weight", {True}, {False}, (), None),  # what it refuses is no limit that --only knows
+        ("weight_dtype", {None, "float16"}, {"float32"}, (), None),
+        ("weight_dtype", {"float16"}, {None}, (), None),
+        ("dtype", {"float16"}, {"float16", "float32"}, (), None),
+        ("dtype", {"float16"}, {"float32", "bfloat16", None}, (), "dtype=bfloat16+float32"),
+        ("dtype", {"float16"}, {"float32"}, (4,), "dtype=float32"),  # a number is no type
+        ("ndim", {3, 4}, {1, 2}, (), "ndim=1+2"),
+        ("ndim", {3}, {2}, (100,), "ndim=2"),  # no rank
+        ("ndim", {3}, {2}, (8,), None),
+        ("ndim", {3}, {2}, (2,), "ndim=2"),
+        ("ndim", {3}, {2}, (3,), "ndim=2"),
+        ("N", {200}, {1, 100}, (), "N<200"),
+        ("N", {100, 1}, {200}, (), "N>100"),
+        ("N", {200}, {0}, (), None),
+        ("N", {150}, {100, 200}, (), None),
+        ("N", {200}, {100}, (8,), "N<200"),  # perhaps a rank
+        ("N", {200}, {100}, (9,), None),
+        *(("N", {200}, {100}, (n,), "N<200" if 99 <= n <= 201 else None) for n in (98, 99, 100, 150, 200, 201, 202)),
+        ("eps", {1e-3}, {1e-5}, (12,), "eps<0.001"),  # no size
+    ],
+)
+def test_what_separates_the_cases_that_raised_from_those_that_ran(only, raised, ran, named, declared):
+    limit = trait(only).limit(raised, ran, named)
+    assert (limit and limit[1]) == declared
+
+
+@pytest.mark.parametrize(
+    ("only", "failed", "passed", "suggested"),
+    [
+        ("ndim", [3, 3, 4], [1, 2, 2], (3, 1.0, "ndim=1+2", {3, 4})),
+        ("ndim", [3], [1], (1, 1.0, "ndim=1", {3})),
+        ("ndim", [3, 3, 3], [3, 1], (3, 0.75, "ndim=1", {3})),
+        ("ndim", [3, 3], [3, 1], (0, 0.0, "ndim=1+3", set())),
+        ("ndim", [3, 3], [3, 3, 3], (0, 0.0, "ndim=3", set())),
+        ("ndim", [3, 3], [], (0, 0.0, "", set())),  # it takes nothing
+        ("weight", [False, False], [True], (2, 1.0, "weight", {False})),
+        ("weight", [True, True], [False], (0, 0.0, "", set())),
+        ("weight_dtype", [None, "float16"], ["float32"], (0, 0.0, "", set())),
+        ("N", [5, 5], [5], (2, 2 / 3, "N<5", {5})),
+        ("N", [5, 7], [3, 3, 9], (2, 2 / 3, "N<5", {5, 7, 9})),
+        ("N", [5, 7], [3, 9, 9], (2, 2 / 3, "N>7", {3, 5, 7})),
+    ],
+)
+def test_the_suggestion_outside_of_which_most_cases_fail(only, failed, passed, suggested):
+    assert trait(only).suggested(failed, passed) == suggested
+
+
+def test_a_refusal_says_what_is_not_taken_where_no_case_runs_and_the_next_one_too():
+    raised = [
+        Raised(CaseSpec((2, 3)), "ValueError: something else"),
+        Raised(CaseSpec((2, 3)), "ValueError: no CPU", ("device",)),
+        Raised(CaseSpec((2, 3)), "ValueError: only fp8", ("dtype",)),
+    ]
+    found = stated(NOTHING, raised, [])
+    assert found.keys() == {"ValueError: no CPU", "ValueError: only fp#"}
+    assert "CPU tensors" in found["ValueError: no CPU"]
+    assert "no CPU" in found["ValueError: no CPU"]
+    assert "only fp8" in found["ValueError: only fp#"]
+    assert stated(NOTHING, raised, [], alone=True).keys() == {"ValueError: no CPU"}
+
+
+@pytest.mark.parametrize(("fails", "runs", "hinted"), [(1, 8, False), (2, 8, True), (2, 7, False), (3, 9, True)])
+def test_two_failures_beside_eight_cases_that_run_are_a_hint(fails, runs, hinted):
+    raised = [Raised(CaseSpec((2, n), weight=False), "RuntimeError: no") for n in range(2, 2 + fails)]
+    ran = [CaseSpec((2, n)) for n in range(2, 2 + runs)]
+    assert bool(hints(NOTHING, raised, ran)) == hinted
+
+
+RUN = [CaseSpec((2, n)) for n in range(8, 17)]
+CLASSES = {  # each with what the cases of another do not have
+    "ndim=2": [CaseSpec((2, 2, n)) for n in (8, 9, 10)],
+    "weight": [CaseSpec((2, n), weight=False) for n in (8, 9, 10, 11)],
+    "bias": [CaseSpec((2, n), bias=False) for n in (8, 9, 10, 11, 12)],
+    "contiguous=x": [CaseSpec((2, n), x_layout="every_other") for n in (8, 9, 10, 11, 12, 13)],
+}
+
+
+@pytest.mark.parametrize("names", [["ndim=2"], ["ndim=2", "contiguous=x"], ["ndim=2", "weight", "contiguous=x"]])
+def test_three_classes_at_most_are_told_apart(names):
+    failed = [spec for name in names for spec in CLASSES[name]]
+    assert {*separating(NOTHING, failed, RUN).split(",")} == {*names}
+    assert separating(NOTHING, [spec for cases in CLASSES.values() for spec in cases], RUN) == ""
+
+
+def test_channels_may_have_to_be_a_multiple():
+    kernel = Kernel("k", "groupnorm_fwd", run=NOTHING.run)
+    table = [CaseSpec((2, c, n), num_groups=c // 2) for c in (8, 16, 24, 6, 12, 10) for n in (3, 5, 7)]
+    assert separating(kernel, [spec for spec in table if spec.shape[1] % 8], table) == "C%8=0"
+
+
+@pytest.mark.parametrize(
+    ("failed", "ran", "only"),
+    [
+        # Rather a multiple than a threshold of a size or of eps.
+        ([CaseSpec((2, n)) for n in (19, 21, 23)], [CaseSpec((2, n)) for n in range(2, 19, 2)], "N%2=0"),
+        ([CaseSpec((2, n), eps=1e-12) for n in (3, 5, 7, 13)], [CaseSpec((2, n)) for n in range(2, 20, 2)], "N%2=0"),
+        # Rather any other property than a multiple.
+        ([CaseSpec((2, n), weight=False) for n in (3, 5, 7)], [
+            CaseSpec((2, 4), weight=False), *(CaseSpec((2, n)) for n in range(2, 20, 2))], "weight"),
+        # The first of two that explain nearly as much.
+        ([CaseSpec((2, n), weight=False, bias=False) for n in range(2, 27)], [
+            CaseSpec((2, 4), weight=False), *(CaseSpec((2, n)) for n in range(2, 27))], "weight"),
+    ],
+)  # fmt: skip
+def test_what_is_likelier_is_suggested_first(failed, ran, only):
+    assert separating(NOTHING, failed, ran) == only
+
+
+@pytest.mark.parametrize(
+    ("said", "numbers"),
+    [
+        ("rows of 7, 12", {7, 12}),
+        ("64KB or 2 kib or 3 Ki or 5k", {65536, 2048, 3072, 5120}),
+        ("float32", set()),
+        ("8 kernels", {8}),
+    ],
+)
+def test_the_numbers_that_a_message_names(said, numbers):
+    assert limits._numbers(said) == numbers
+
+
+@pytest.mark.parametrize(
+    ("run", "limited"),
+    [
+        (lambda x, weight, bias=None: x, True),  # None for the other
+        (lambda x, weight=None, bias=1: x, False),
+        (max, True),  # without a signature
+        (None, True),
+    ],
+)
+def test_none_is_a_limit_unless_the_signature_allows_it(run, limited):
+    error = AttributeError("'NoneType' object has no attribute 'view'")
+    assert bool(told(error, lambda s: not s.weight, Kernel("k", OP.name, run=run))) == limited
+
+
+def annotated(x, weight: CaseSpec | None, bias): ...
+
+
+def optional(x, weight: "Optional[CaseSpec]", bias): ...  # noqa: F821
+
+
+def plain(x, weight: CaseSpec, bias): ...
+
+
+@pytest.mark.parametrize(("run", "limited"), [(annotated, False), (optional, False), (plain, True)])
+def test_an_annotation_may_allow_none(run, limited):
+    error = AttributeError("'NoneType' object has no attribute 'view'")
+    assert bool(told(error, lambda s: not s.weight, Kernel("k", OP.name, run=run))) == limited
+
+
+def test_clauses_name_the_tensors_that_the_operator_has():
+    def clauses(op):
+        return {trait.only for trait in limits._traits(OPS[op], "")}
+
+    assert {"contiguous=weight+bias", "contiguous=x", "contiguous=dy"} <= clauses("layernorm_bwd")
+    assert {"contiguous=weight", "contiguous=residual_out"} <= clauses("add_rmsnorm_bwd")
+    assert "bias" not in clauses("rmsnorm_fwd")
+    assert "rotary" in clauses("qk_norm_rope_fwd") - clauses("rmsnorm_fwd")

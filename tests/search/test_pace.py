@@ -2,6 +2,9 @@
 
 import pytest
 
+from verify_norm.core.ops import OPS
+from verify_norm.core.settings import Settings
+from verify_norm.core.spec import CaseSpec
 from verify_norm.search.pace import ALWAYS, SHARE, Pace
 
 
@@ -51,3 +54,54 @@ def test_on_a_gpu_rows_cost_the_kernel_alone_and_small_cases_cost_what_large_one
     slow = Pace("cuda", 60.0, [((64, 4096), 0.5, 0.45)])  # a loop over rows in Python
     assert not slow.allows((2**20, 2**22))
     assert not Pace("cpu", 60.0, [((64, 4096), 0.05, 0.0004)]).allows((2**20, 2**22))
+
+
+def test_a_run_has_the_pace_of_its_device_and_its_time():
+    assert Pace.of(Settings(device="cuda:1", seconds=7.0)) == Pace("cuda", 7.0)
+    assert Pace.of(Settings(device="cpu", seconds=8.0)) == Pace("cpu", 8.0)
+
+
+def test_a_table_is_parted_by_the_size_of_its_batches():
+    """In its order; rows are those of the operator, and of the batch to which a check repeats them."""
+    few, many = CaseSpec((300, 8)), CaseSpec((301, 8))
+    batch, columns = CaseSpec((3, 8), batch=400), CaseSpec((2, 200, 4), normalized_ndim=2)
+    table = (spec for spec in (many, few, batch, columns))
+    assert Pace("cpu", 60.0).parted(table, OPS["layernorm_fwd"]) == ([few, columns], [many, batch])
+
+
+HIGH = 2**20  # elements that need a look at the time
+
+
+@pytest.mark.parametrize(
+    ("wanted", "seen", "seconds", "allowed"),
+    [
+        ((400, HIGH), (400, HIGH), 1.0, True),  # exactly its share
+        ((400, HIGH), (400, HIGH), 1.001, False),
+        ((400, HIGH), (800, 2 * HIGH), 1.5, False),  # a smaller case may take as long
+        ((400, 10), (1, 10), 0.004, False),
+        ((400, 10), (1, 10), 0.0025, True),
+        ((400, 10), (0, 10), 0.0025, True),  # as much as one row
+        ((301, HIGH), (301, 1), 1.5 / HIGH, False),
+        ((301, HIGH), (301, 0), 1.0 / HIGH, True),
+    ],
+)
+def test_a_case_takes_as_much_longer_as_it_has_more_rows_or_elements(wanted, seen, seconds, allowed):
+    pace = Pace("cpu", 40.0, [(seen, seconds, seconds)])
+    assert pace.most == 1.0
+    assert pace.allows(wanted) == allowed
+
+
+@pytest.mark.parametrize(
+    ("wanted", "seen", "seconds", "inside", "fits"),
+    [
+        ((10, 10), (10, 10), 1.0, 1.0, True),  # exactly its share
+        ((10, 10), (10, 10), 1.001, 1.0, False),
+        ((10, 10), (10, 10), 0.7, 0.4, True),
+        ((10, 10), (20, 20), 1.1, 0.0, False),  # a smaller case may take as long
+        ((10, 1), (1, 1), 0.15, 0.15, False),
+        ((10, 1), (0, 0), 0.1, 0.1, True),
+    ],
+)
+def test_what_a_closer_look_lets_run(wanted, seen, seconds, inside, fits):
+    assert Pace("cpu", 40.0, [(seen, seconds, inside)]).fits(wanted) == fits
+    assert not Pace("cpu", 40.0).fits(wanted)

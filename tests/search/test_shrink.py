@@ -9,6 +9,7 @@ from verify_norm.core import ways
 from verify_norm.core.geometry import refusal
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec
+from verify_norm.search import shrink
 from verify_norm.search.shrink import reduce
 
 LARGE = CaseSpec(
@@ -113,3 +114,65 @@ def test_an_empty_x_keeps_no_special_value():
 def test_what_only_fails_as_it_is_stays():
     assert reduce(LARGE, OPS["layernorm_bwd"], lambda s: False) == LARGE
     assert reduce(replace(LARGE, seed=0), OPS["layernorm_bwd"], lambda s: False) == replace(LARGE, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("op", "spec", "shapes"),
+    [
+        # Rows may lose dimensions at the front; normalized dimensions may become one.
+        ("layernorm_fwd", CaseSpec((41, 6, 5), normalized_ndim=2), [
+            (41, 30), (6, 5), *((n, 6, 5) for n in (1, 2, 10, 20, 30, 40)), *((41, n, 5) for n in (1, 2, 3, 4, 5)),
+            *((41, 6, n) for n in (1, 2, 3, 4))]),
+        ("rmsnorm_fwd", CaseSpec((3, 2)), [(2,), (1, 2), (2, 2), (3, 1)]),
+        ("rmsnorm_fwd", CaseSpec((2, 2, 2)), [(4, 2), (2, 2), (1, 2, 2), (2, 1, 2), (2, 2, 1)]),
+        # Samples and channels stay, the number of channels in steps of the groups.
+        ("groupnorm_fwd", CaseSpec((2, 24, 3), num_groups=4), [
+            (2, 24), (1, 24, 3), *((2, n, 3) for n in (4, 8, 12, 20)), (2, 24, 1), (2, 24, 2)]),
+        ("groupnorm_fwd", CaseSpec((1, 41), num_groups=1), [(1, n) for n in (1, 2, 10, 20, 30, 40)]),
+        # BatchNorm's positions may become samples.
+        ("batchnorm_fwd", CaseSpec((3, 2, 5)), [
+            (15, 2), (3, 2), (1, 2, 5), (2, 2, 5), (3, 1, 5), *((3, 2, n) for n in (1, 2, 3, 4))]),
+        ("batchnorm_fwd", CaseSpec((3, 1, 2)), [(6, 1), (3, 1), (1, 1, 2), (2, 1, 2), (3, 1, 1)]),
+        ("batchnorm_fwd", CaseSpec((2, 0, 2)), [(0, 0), (2, 0), (1, 0, 2), (2, 0, 1)]),
+        ("batchnorm_fwd", CaseSpec((2, 3)), [(1, 3), (2, 1), (2, 2)]),
+    ],
+)  # fmt: skip
+def test_the_smaller_shapes_that_are_tried(op, spec, shapes):
+    found = list(shrink._smaller(spec, OPS[op]))
+    assert [shape for shape, _ in found] == shapes
+    flat = spec.normalized_ndim > 1
+    assert [ndim for _, ndim in found] == [1] * flat + [spec.normalized_ndim] * (len(found) - flat)
+
+
+@pytest.mark.parametrize(
+    ("op", "changes", "simpler"),
+    [
+        ("rmsnorm_fwd", {"batch": 41}, [{"batch": n} for n in (0, 10, 20, 30, 40)] + [{"batch": 0}]),
+        ("rmsnorm_fwd", {"batch": 1}, [{"batch": 0}] * 2),
+        ("rmsnorm_fwd", {"offset": -40.0, "eps": 0.5}, [{}, {"eps": 1e-5}, {"offset": 0.0}, {"offset": -4.0}]),
+        ("rmsnorm_fwd", {"shape": (2, 2), "normalized_ndim": 2}, [{}]),
+        ("rmsnorm_fwd", {"special": "nan", "special_in": "weight"}, [{}, {"special": None}, {"special_in": "x"}]),
+        ("add_rmsnorm_bwd", {"special": "nan", "special_in": "residual_out"}, [{}, {"special": None}]),
+        ("groupnorm_fwd", {"shape": (1, 6), "num_groups": 1}, [{}]),
+        ("groupnorm_fwd", {"shape": (1, 6, 2, 3), "num_groups": 2}, [
+            {}, {"num_groups": 1, "shape": (1, 3, 2, 3)}, {"num_groups": 1}]),
+        ("groupnorm_fwd", {"shape": (1, 8), "num_groups": 4}, [
+            {}, {"num_groups": 1, "shape": (1, 2)}, {"num_groups": 1},
+            {"num_groups": 2, "shape": (1, 4)}, {"num_groups": 2}]),
+        ("groupnorm_fwd", {"shape": (1, 6, 2), "num_groups": 3}, [
+            {}, {"num_groups": 1, "shape": (1, 2, 2)}, {"num_groups": 1},
+            {"num_groups": 2, "shape": (1, 4, 2)}, {"num_groups": 2}]),
+    ],
+)  # fmt: skip
+def test_the_simpler_cases_that_are_tried(op, changes, simpler, monkeypatch):
+    """Besides smaller shapes: smaller batches, fewer groups, defaults, and a smaller offset."""
+    monkeypatch.setattr(shrink, "_smaller", lambda spec, op: [])
+    spec = replace(CaseSpec((5,)), **changes)
+    assert list(shrink._candidates(spec, OPS[op], "")) == [replace(spec, **one) for one in simpler]
+
+
+def test_a_line_that_names_no_way_is_of_all_ways():
+    """As one that is written by hand."""
+    drawn = CaseSpec((3, 40), further=("modes",))
+    fails = lambda spec: "modes" in spec.further and spec.mode in ("", ways.AUTOCAST)  # noqa: E731
+    assert reduce(drawn, OPS["layernorm_fwd"], fails, "modes") == CaseSpec((1,), mode=ways.AUTOCAST)

@@ -1,7 +1,8 @@
 """The cases of a run one after the other, with scripted results: which run, what counts, and what ends them."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,7 +34,7 @@ def swept(monkeypatch):
 
         def examined(state, runner, spec, checks, **options):
             ran.append(spec)
-            return Examined(spec, tallies=(Tally("y", "float32", cases=1, ratio=0.5),), **shows(spec))
+            return Examined(spec, **{"tallies": (Tally("y", "float32", cases=1, ratio=0.5),)} | shows(spec))
 
         monkeypatch.setattr(sweep, "examine_for", examined)
         monkeypatch.setattr(sweep, "corner_table", lambda *_: (list(table), list(large)))
@@ -131,8 +132,10 @@ class Allowing:
     further: float = 1.0
     seconds: float = 60.0
     over = Pace.over
+    asked: list = field(default_factory=list)
 
     def allows(self, wanted):
+        self.asked.append(wanted)
         return self.allowed.pop(0)
 
     def learn(self, taken, seconds, inside):
@@ -233,3 +236,111 @@ def test_a_case_that_takes_too_long_is_a_corner_only_where_it_is_one(swept):
     for corners in ({}, {"corners": 1}):
         made.leave_out(Lane(state.runner, at_once), "slow", **corners)
     assert (left_out(state), state.planned, state.corners) == ({"slow": 2}, 8, 9)
+
+
+def test_the_cases_in_which_pairs_meet_are_those_beside_the_table_and_random_ones_follow(swept, monkeypatch):
+    asked, drawings = [], []
+    monkeypatch.setattr(sweep, "covering_cases", lambda *given: asked.append(given) or SPECS[3:5])
+
+    class Drawn:
+        def __init__(self, *given):
+            drawings.append([given])
+
+        def parts(self, usual_ones):
+            drawings[-1].append(usual_ones)
+            return []
+
+    monkeypatch.setattr(sweep, "Drawing", Drawn)
+    made, state, ran, _ = swept(table=SPECS[:2], large=SPECS[2:3], examples=9)
+    state.kernel = replace(state.kernel, autograd=True)
+    made.run([])
+    types = state.settings.dtypes
+    assert asked == [(state, types, tuple(SPECS[:3]))]
+    given = (OPS["rmsnorm_fwd"], types, state.settings, state.pace, made.drawn, made.leave_out, True)
+    assert drawings == [[given, 9 - 2]]
+    assert ran == SPECS[:5]
+
+
+def test_a_large_case_is_judged_by_the_size_of_its_batch(swept):
+    made, state, *_ = swept(table=SPECS[:1], large=[CaseSpec((2, 8), batch=50)])
+    state.pace = Allowing([True])
+    made.run([])
+    assert state.pace.asked == [(50, 400)]
+
+
+@pytest.mark.parametrize(("found", "last"), [(False, 10.0), (True, 7.0)])
+def test_a_case_runs_up_to_the_end_of_the_time(swept, monkeypatch, found, last):
+    """Of 6 s half is kept once something was found."""
+    now = [last]
+    monkeypatch.setattr(sweep.time, "perf_counter", lambda: now[0])
+    made, state, ran, _ = swept(deadline=10.0, seconds=6.0)
+    made.found = found
+    lane = Lane(state.runner, at_once)
+    made.one(lane, SPECS[0])
+    now[0] += 0.001
+    with pytest.raises(Over, match="the 6 s were over"):
+        made.one(lane, SPECS[1])
+    assert ran == SPECS[:1]
+
+
+def test_what_was_found_stays_found(swept):
+    made, *_ = swept(lambda spec: {"findings": (WRONG,)} if spec == SPECS[1] else {}, table=SPECS[:3])
+    seen = []
+    made.progress = lambda *counts: seen.append(made.found)
+    made.run([])
+    assert seen == [False, True, True]
+
+
+@pytest.mark.parametrize(("looked", "size"), [("determinism", (60, 480)), ("accuracy", (2, 16))])
+def test_the_pace_learns_what_a_case_took_with_its_batch_if_that_ran(swept, monkeypatch, looked, size):
+    now = [100.0]
+    monkeypatch.setattr(sweep.time, "perf_counter", lambda: now[0])
+    inside = {3: 0.5, 4: 9.0}  # of a case in the journal, what it took then
+
+    def shows(spec):
+        now[0] += 2.0
+        return {"looked": (looked,), "seconds": inside[spec.seed]}
+
+    made, state, *_ = swept(shows)
+    for seed in inside:
+        made.one(Lane(state.runner, at_once), CaseSpec((2, 8), batch=60, seed=seed))
+    assert state.pace.seen == [(size, 2.0, 0.5), (size, 9.0, 9.0)]
+
+
+def test_a_case_without_outputs_tells_no_pace(swept):
+    made, state, *_ = swept(lambda spec: {"tallies": ()})
+    made.one(Lane(state.runner, at_once), SPECS[0])
+    assert state.pace.seen == []
+
+
+def test_cases_that_are_none_of_the_operators_are_told_apart(swept, monkeypatch):
+    monkeypatch.setattr(sweep.geometry, "refusal", lambda spec, op: "no")
+    made, state, ran, _ = swept(table=SPECS[:3])
+    made.run([])
+    assert (ran, state.refused) == ([], 3)
+
+
+def test_a_case_is_examined_by_all_checks_in_the_process_of_its_lane_and_kept(swept, monkeypatch):
+    made, state, *_ = swept(checks=("accuracy", "memory"))
+    asked, kept, runner = [], [], InProcess(state.kernel, "cpu")
+    found = Examined(SPECS[0])
+    monkeypatch.setattr(sweep, "examine_for", lambda *given, **options: asked.append((given, options)) or found)
+    state.journal = SimpleNamespace(done={}, enter=kept.append)
+    made.crew = SimpleNamespace(slower=3.0, examine=lambda call, spec: call() if spec == SPECS[0] else None)
+    assert made.examined(Lane(runner, at_once), SPECS[0]) is found
+    options = {"slower": 3.0, "further": state.pace.further}
+    assert asked == [((state, runner, SPECS[0], ("accuracy", "memory")), options)]
+    assert kept == [found]
+
+
+def test_why_a_hanging_kernel_ends_the_run_has_the_number(swept):
+    made, state, *_ = swept(lambda spec: {"hung": True}, table=SPECS)
+    made.run([])
+    assert str(HANGS) in state.ended
+
+
+def test_where_every_case_ran_none_is_left_out(swept):
+    made, state, *_ = swept()
+    state.planned = made.met = 3
+    made.left_out("late")
+    assert (left_out(state), state.ended) == ({}, "late")

@@ -75,12 +75,12 @@ def nearest(start: Path | None = None) -> Config | None:
     for folder in (here, *here.parents):
         path = folder / "pyproject.toml"
         try:
-            text = path.read_text(encoding="utf-8")
+            text = path.read_bytes().decode()
         except (OSError, UnicodeDecodeError):
             continue
         if "verify-norm" in text:
             try:
-                tool = tomllib.loads(text).get("tool", {})
+                tool = tomllib.loads(text).get("tool")
             except tomllib.TOMLDecodeError as error:
                 raise UsageError(f"{path}: cannot parse TOML: {error}") from error
             if isinstance(tool, dict) and "verify-norm" in tool:

@@ -35,7 +35,7 @@ def save(path: str | Path, kernel: Kernel, specs: Iterable[CaseSpec]) -> int:
 
 def _lines(path: Path) -> Iterable[tuple[str, str | None, CaseSpec]]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes().decode()
     except FileNotFoundError:
         return
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a name with a NUL

@@ -24,7 +24,6 @@ def forward_only(kernel: Kernel, settings: Settings) -> str:
     if not kernel.autograd or not kernel.dtypes:
         return ""
     where = runner(kernel, settings.device, isolate=settings.isolate, preload=PRELOAD, untrusted=settings.untrusted)
-    why = ""
     try:
         for shape in SHAPES[op.view]:
             groups = 2 if "num_groups" in op.attrs else None

@@ -44,6 +44,7 @@ TOOLS = {
 MARK, RAISED = "verify-norm case ", "the kernel raised "
 _SPEC = TypeAdapter(CaseSpec)
 _PLACES = ("/usr/local/cuda/bin", "/opt/cuda/bin")
+_FAR = 2**28  # a layout that is far has more elements from the first to the last
 _ERROR = re.compile(r"^=+ +((?:Invalid|Uninitialized|Error|Warning|Barrier|Race|Potential|Program hit|Target).*)")
 
 
@@ -110,10 +111,10 @@ def read(kernel: str, tool: str, output: str) -> Iterator[Finding]:
     lines = output.splitlines()
     for number, line in enumerate(lines):
         if MARK in line:
-            spec = _SPEC.validate_json(line.partition(MARK)[2])
+            spec = _SPEC.validate_json(line.split(MARK)[1])
         error = _ERROR.match(line)
         if error and spec is not None:
-            where = lines[number + 1].strip("= \t") if number + 1 < len(lines) else ""
+            where = "".join(lines[number + 1 : number + 2]).strip("= \t")
             place = f", {where}" if where.startswith("at ") else ""
             place = re.sub(r"/[^\s:]+", lambda match: Path(match.group()).name, place)  # without folders
             yield Finding(kernel, tool, None, "error", error.group(1).strip() + place, spec)
@@ -144,10 +145,10 @@ def _bare(value: Any) -> Any:
     if not isinstance(value, torch.Tensor) or not value.numel():
         return value
     extent = geometry.extent(value.shape, value.stride())
-    if extent > 2**28:  # a layout that is far
+    if extent > _FAR:
         return value
     bare = torch.zeros(extent, dtype=value.dtype, device=value.device).as_strided(value.shape, value.stride())
-    shared = [slice(0, 1) if stride == 0 else slice(None) for stride in value.stride()]
+    shared = [slice(1) if stride == 0 else slice(None) for stride in value.stride()]
     bare[tuple(shared)] = value[tuple(shared)]
     return bare
 

@@ -62,17 +62,16 @@ def _candidates(spec: CaseSpec, op: Op, own: str) -> Iterator[CaseSpec]:
     for batch in sorted({0, spec.batch // 4, spec.batch // 2, 3 * spec.batch // 4, max(spec.batch - 1, 0)}):
         yield replace(spec, batch=batch)
     yield from (replace(spec, shape=shape, normalized_ndim=ndim) for shape, ndim in _smaller(spec, op))
-    if spec.num_groups is not None and spec.num_groups > 1:
-        for groups in (1, 2):
-            if groups < spec.num_groups:
-                channels = spec.shape[1] // spec.num_groups
-                yield replace(spec, num_groups=groups, shape=(spec.shape[0], groups * channels, *spec.shape[2:]))
-                yield replace(spec, num_groups=groups)
+    count = spec.num_groups or 1
+    for groups in range(1, min(count, 3)):
+        channels = spec.shape[1] // count
+        yield replace(spec, num_groups=groups, shape=(spec.shape[0], groups * channels, *spec.shape[2:]))
+        yield replace(spec, num_groups=groups)
     default = CaseSpec(shape=spec.shape)
     default = replace(default, special_in=geometry.special_input(default, op))
     for f in fields(CaseSpec):
         value = getattr(default, f.name)
-        if f.name not in ("shape", "num_groups", "normalized_ndim", own) and getattr(spec, f.name) != value:
+        if f.name not in ("num_groups", "normalized_ndim", own) and getattr(spec, f.name) != value:
             yield replace(spec, **{f.name: value})
     if spec.offset:
         yield replace(spec, offset=spec.offset / 10)
