@@ -51,6 +51,6 @@ def in_e4m3(value: Array) -> Array:
     >>> in_e4m3(np.array([0.0, 2.0**-11, 0.01, 1.0625, 1e9])).tolist()
     [0.0, 0.0, 0.009765625, 1.0, 448.0]
     """
-    step = np.ldexp(1.0, np.maximum(np.frexp(np.maximum(value, 2.0**-9))[1] - 1, -6) - 3)
+    step = np.ldexp(1.0, np.maximum(np.frexp(value)[1] - 1, -6) - 3)
     rounded: Array = np.minimum(np.rint(value / step) * step, 448.0)
     return rounded
