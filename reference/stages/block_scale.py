@@ -40,7 +40,7 @@ def power_of_two(most: Array, dtype: str, largest: float, how: str = "floor") ->
     """
     binade, bits = BINADES[dtype]
     mantissa, exponent = np.frexp(most / largest if how == "rceil" else most)  # mantissa in [1/2, 1)
-    upwards = {"floor": mantissa >= 1.0, "even": mantissa >= 1.0 - 2.0 ** (-bits - 2)}.get(how, mantissa > 0.5)
+    upwards = mantissa >= 1.0 - 2.0 ** (-bits - 2) if how == "even" else (mantissa > 0.5) & (how != "floor")
     k = np.where(upwards, exponent, exponent - 1) - (0 if how == "rceil" else binade)
     return np.where(most > 0, np.ldexp(1.0, np.clip(k, LEAST_POWER, MOST_POWER)), 0.0)
 
