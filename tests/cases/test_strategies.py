@@ -12,6 +12,7 @@ from hypothesis.internal.conjecture import providers
 from hypothesis.internal.conjecture.data import ConjectureData
 
 from verify_norm.cases import strategies
+from verify_norm.cases.corner_lines import DROPOUTS
 from verify_norm.cases.strategies import explore
 from verify_norm.core import geometry
 from verify_norm.core.ops import OPS
@@ -212,6 +213,9 @@ def test_cases_have_the_options_of_their_operator():
         ("partial_rmsnorm_fwd", "variance_size", {None, 1, 2, 7, 64, 2**20}),
         ("rmsnorm_fwd", "weight_offset", {0.0, 1.0, 0.5, -0.25}),
         ("rmsnorm_bwd", "frozen", {(), ("x",), ("weight",)}),
+        ("modulate_rmsnorm_fwd", "modulation", {"sample", "token"}),
+        ("dropout_add_rmsnorm_fwd", "dropout_p", set(DROPOUTS)),
+        ("qk_norm_rope_fwd", "rotary", {"full", "half", "quarter"}),
         ("layernorm_fwd", "weight_offset", {0.0}),
         ("layernorm_fwd", "variance_size", {None}),
     ):
@@ -220,3 +224,44 @@ def test_cases_have_the_options_of_their_operator():
     assert {spec.dtype for spec in some} == set(DTYPES)
     assert {spec.eps for spec in some} <= {1e-5, 1e-6, 1e-12, 1e-3, 1e-1, 0.0, 1e3, 1.5e-5, 3e-8, 2.0**-7}
     assert {spec.bias for spec in some} == {spec.weight for spec in some} == {True, False}
+
+
+def test_layouts_are_contiguous_in_half_of_the_cases_and_often_alike():
+    some = drawn(strategies.specs(OPS["layernorm_bwd"], DTYPES, 2**8), 120)
+    plain = sum(spec.weight_layout == "contiguous" for spec in some)
+    assert 40 < plain < 80
+    alike = [spec for spec in some if spec.x_layout == spec.dy_layout != "contiguous"]
+    assert 12 < len(alike) < 60
+    assert {spec.x_layout for spec in alike} - {spec.weight_layout for spec in some}  # weights have others
+    transposed = [spec for spec in some if spec.bias_layout == "transposed"]
+    assert transposed
+    assert {spec.normalized_ndim for spec in transposed} == {2}
+
+
+def test_rows_of_a_modulation_are_also_the_tokens_of_one_sample():
+    some = drawn(strategies.specs(OPS["modulate_rmsnorm_fwd"], DTYPES, 2**8), 120)
+    tall = [spec for spec in some if len(spec.shape) == 2 + spec.normalized_ndim and spec.shape[0] == 1]
+    assert len(tall) > 5
+    assert [spec for spec in some if len(spec.shape) == 1 + spec.normalized_ndim and spec.shape[0] > 1]
+
+
+def test_constants_of_modules_are_as_before_when_the_last_thread_leaves():
+    names = ("_get_local_constants", "CONSTANTS_CACHE")
+    before = [getattr(providers, name) for name in names]
+
+    def kept():
+        return [getattr(providers, name) is value for name, value in zip(names, before, strict=True)]
+
+    for _ in range(2):
+        with strategies.whatever_is_imported:
+            with strategies.whatever_is_imported:
+                assert kept() == [False, False]
+            assert kept() == [False, False]
+        assert kept() == [True, True]
+
+
+@pytest.mark.parametrize("name", ["_get_local_constants", "CONSTANTS_CACHE"])
+def test_a_hypothesis_that_keeps_its_constants_elsewhere_draws_too(monkeypatch, name):
+    monkeypatch.delattr(providers, name)
+    with strategies.whatever_is_imported:
+        assert not hasattr(providers, name)

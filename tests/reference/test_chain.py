@@ -300,7 +300,7 @@ def test_what_the_functions_of_a_chain_declare():
 
 
 def test_a_residual_of_another_shape_is_named():
-    with pytest.raises(ValueError, match="^residual:"):
+    with pytest.raises(ValueError, match=r"^residual:"):
         Chain("rmsnorm", (), adds=True).forward({"x": np.ones((2, 3)), "residual": np.ones((3, 3)), "eps": EPS})
 
 
