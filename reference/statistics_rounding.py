@@ -109,7 +109,7 @@ def mean_error(n: Norm, a: Arithmetic) -> tuple[Array, Array]:
 
 def first(n: Norm) -> Array:
     """Return x0 − μ of every row, x0 its first element, on axes of size 1."""
-    return n.xc[tuple(slice(0, 1) if axis in n.view.axes else slice(None) for axis in range(n.xc.ndim))]
+    return n.xc[tuple(slice(1) if axis in n.view.axes else slice(None) for axis in range(n.xc.ndim))]
 
 
 def variance_error(n: Norm, dmean: Array, size: Array, a: Arithmetic) -> tuple[Array, Array]:

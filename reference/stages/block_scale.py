@@ -40,7 +40,7 @@ def power_of_two(most: Array, dtype: str, largest: float, how: str = "floor") ->
     """
     binade, bits = BINADES[dtype]
     mantissa, exponent = np.frexp(most / largest if how == "rceil" else most)  # mantissa in [1/2, 1)
-    upwards = {"floor": mantissa >= 1.0, "even": mantissa >= 1.0 - 2.0 ** (-bits - 2)}.get(how, mantissa > 0.5)
+    upwards = mantissa >= 1.0 - 2.0 ** (-bits - 2) if how == "even" else (mantissa > 0.5) & (how != "floor")
     k = np.where(upwards, exponent, exponent - 1) - (0 if how == "rceil" else binade)
     return np.where(most > 0, np.ldexp(1.0, np.clip(k, LEAST_POWER, MOST_POWER)), 0.0)
 
@@ -51,6 +51,6 @@ def in_e4m3(value: Array) -> Array:
     >>> in_e4m3(np.array([0.0, 2.0**-11, 0.01, 1.0625, 1e9])).tolist()
     [0.0, 0.0, 0.009765625, 1.0, 448.0]
     """
-    step = np.ldexp(1.0, np.maximum(np.frexp(np.maximum(value, 2.0**-9))[1] - 1, -6) - 3)
+    step = np.ldexp(1.0, np.maximum(np.frexp(value)[1] - 1, -6) - 3)
     rounded: Array = np.minimum(np.rint(value / step) * step, 448.0)
     return rounded

@@ -9,7 +9,7 @@ import pytest
 
 from verify_norm.cases import corners, draw, turns
 from verify_norm.checks import invariance
-from verify_norm.core import geometry
+from verify_norm.core import geometry, ways
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import COTANGENTS, LAYOUTS, WEIGHTS
@@ -249,3 +249,22 @@ def test_whole_tiles_are_among_the_first_large_cases_in_every_type():
     tiles = [spec for spec in table if spec.shape[0] % 256 == 0 == spec.shape[1] % 256]
     assert {spec.dtype for spec in tiles} == set(DTYPES)
     assert any(spec.weight_dtype == "float32" != spec.dtype for spec in tiles)
+
+
+@pytest.mark.parametrize(("op", "first"), [("groupnorm_fwd", (1, 4, 128, 513)), ("batchnorm_fwd", (16385, 8))])
+def test_large_cases_are_of_the_operators_view_and_each_has_data_of_its_own(op, first):
+    table = corners.wide(OPS[op], ("float32", "float16"))
+    assert table[0].shape == first
+    assert [spec.seed for spec in table] == list(range(len(table)))
+    assert [spec.dtype for spec in table[:3]] == ["float32", "float16", "float32"]
+    assert all({*corners.AT_EVERY_SIZE} <= {*spec.further} for spec in table)
+
+
+@pytest.mark.parametrize("table", [corners.wide, corners.corners])
+def test_cases_take_the_ways_of_a_gpu_and_of_torchs_autograd_where_there_is_one(table):
+    def modes(**kinds):
+        return {spec.mode for spec in table(OPS["rmsnorm_bwd"], ("float32",), **kinds)}
+
+    assert {ways.NO_GRAD, ways.THREADED} <= modes() == modes(frozen=False, gpu=False)
+    assert ways.THREADED not in modes(gpu=True)
+    assert ways.NO_GRAD not in modes(frozen=True)

@@ -2,12 +2,15 @@
 
 from dataclasses import replace
 from math import prod
+from random import Random
 
 import pytest
 
 from verify_norm.cases import covering
+from verify_norm.cases.axes import Axis, axes
 from verify_norm.cases.corners import corners
 from verify_norm.cases.covering import Pairs
+from verify_norm.core import ways
 from verify_norm.core.geometry import refusal
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import LAYOUTS, CaseSpec
@@ -131,3 +134,243 @@ def test_a_layout_that_does_not_apply_is_contiguous():
     flat = [pairs.values[a][1] for a, _ in pairs.of(CaseSpec((64,), x_layout="transposed", further=()))]
     assert "contiguous x" in flat
     assert "transposed x" not in flat
+
+
+# A few values of a few axes, with which all ways of further runs still meet: their array is made at once.
+SOME = {
+    "rows": ("rows ≤ 1", "rows ≤ 64"),
+    "N": ("N ≤ 31", "N ≤ 1024"),
+    "leading dimensions": ("0 leading dimensions", "1 leading dimensions"),
+    "normalized dimensions": ("1 normalized dimensions",),
+    "dtype": ("dtype float32",),
+    "type of weights": ("weights of x's type",),
+    "frozen": ("frozen ()", "frozen ('x',)"),
+    "data": ("data normal", "data zero"),
+    "x_layout": ("contiguous x", "transposed x"),
+    "type and length": ("float32, N ≤ 31", "float32, N ≤ 1024"),
+}
+RMSNORM = OPS["rmsnorm_bwd"]
+FEW = {("0 leading dimensions", "rows ≤ 64"), ("0 leading dimensions", "transposed x")}  # that are impossible
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Let an operator have few axes, and return the function that makes an array of RMSNorm's backward."""
+
+    def of(op, dtypes, **kinds):
+        found = {axis.name: axis for axis in axes(op, dtypes, **kinds)}
+        some = [replace(found[n], ways={v: found[n].ways[v] for v in SOME[n]}) for n in SOME if n in found]
+        ways_ = [axis for name, axis in found.items() if name.partition(" ")[0] in ways.WAYS]
+        return (*some, *ways_)
+
+    monkeypatch.setattr(covering, "axes", of)
+    return lambda *table, **kinds: covering.array.__wrapped__(RMSNORM, ("float32",), table, **kinds)
+
+
+def test_every_case_of_an_array_adds_a_pair_and_all_that_are_possible_meet(few):
+    array, pairs = few(), Pairs(RMSNORM, ("float32",))
+    for spec in array.rows:
+        before = pairs.met
+        pairs.enter(spec)
+        assert pairs.met > before
+        assert refusal(spec, RMSNORM) is None
+    assert {tuple(sorted(pair)) for pair in unmet(pairs)} == FEW
+    assert (array.pairs, pairs.left) == (pairs.met, 2)
+    assert {spec.seed < 2**16 for spec in array.rows} == {True}
+    beside = few(*array.rows)
+    assert (beside.rows, beside.pairs) == ((), array.pairs)  # what meets in the table need not meet again
+
+
+def test_an_array_is_known(few):
+    """Whoever changes it changes the cases of every run that makes one, and no run compares with one before."""
+    rows = few().rows
+    assert [(spec.shape, spec.seed, spec.series or spec.effect) for spec in rows[:3]] == KNOWN
+    assert (len(rows), sum(spec.seed for spec in rows), sum(spec.variant for spec in rows)) == KNOWN_SUMS
+    assert few(seed=1).rows != rows
+
+
+KNOWN = [((1, 31), 52274, ways.SAME_TENSORS), ((63, 1024), 32890, ways.NEW_TENSORS), ((128,), 28974, ways.OPERATORS)]
+KNOWN_SUMS = (18, 595081, 670)
+
+
+def test_an_array_has_the_ways_of_torchs_autograd_and_of_a_gpu(few):
+    (plain, frozen), gpu = (few(frozen=on).rows for on in (False, True)), few(gpu=True).rows
+    assert [{spec.frozen for spec in rows} for rows in (plain, frozen)] == [{()}, {(), ("x",)}]
+    modes = [{spec.mode for spec in rows} for rows in (plain, gpu)]
+    assert [ways.REPLAYED in some for some in modes] == [False, True]
+    assert [{spec.autograd for spec in rows} >= {ways.AGAIN} for rows in (plain, frozen)] == [False, True]
+
+
+def test_pairs_are_of_the_axes_and_ways_of_a_run():
+    for kinds in ({}, {"frozen": True}, {"gpu": True}):
+        pairs = Pairs(RMSNORM, ("float16",), **kinds)
+        assert [axis.name for axis in pairs.axes] == [axis.name for axis in axes(RMSNORM, ("float16",), **kinds)]
+        autograd, gpu = kinds.get("frozen", False), kinds.get("gpu", False)
+        assert pairs.offered == ways.offered(RMSNORM, autograd=autograd, gpu=gpu)
+    usual = {name for values in pairs.usual.values() for name in (pairs.values[value][1] for value in values)}
+    assert "data normal" in usual
+    assert not usual & covering.HIDING
+
+
+READ = {"read": lambda spec: None, "ways": {}}
+HIDDEN, LAYOUT = ("data", "data zero"), ("x_layout", "transposed x")
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "meet"),
+    [
+        (("N", "N ≤ 31"), ("N", "N ≤ 1024"), False),  # of one axis
+        (("N", "N ≤ 31"), ("eps", "eps ≤ 0.1"), True),
+        (("N", "N ≤ 31"), LAYOUT, True),
+        (HIDDEN, ("N", "N ≤ 31"), True),
+        (HIDDEN, LAYOUT, False),  # where elements are does not show
+        (HIDDEN, ("eps", "eps > 0.1"), False),  # both hide the rest
+        (("special", "special nan"), ("N", "N ≤ 31"), True),
+        (("special", "special nan"), ("eps", "eps ≤ 0.1"), False),  # it meets N alone
+        (("special", "special nan"), HIDDEN, False),
+    ],
+)
+def test_two_values_shall_meet_unless_one_hides_the_other(one, two, meet):
+    names = {"N": {}, "eps": {}, "data": {}, "x_layout": {"of_memory": True}, "special": {"beside": ("N",)}}
+    made = {name: Axis(name, **READ, **options) for name, options in names.items()}
+    first, second = ((made[axis], value) for axis, value in (one, two))
+    assert covering._meet(first, second) is covering._meet(second, first) is meet
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "some"),
+    [
+        ("batchnorm_fwd", (1, 3, 1), False),  # x̂ is 0
+        ("batchnorm_fwd", (2, 3, 1), True),
+        ("batchnorm_fwd", (0, 3, 1), True),
+        ("rmsnorm_fwd", (4, 1), True),
+        ("rmsnorm_fwd", (4, 2), True),
+    ],
+)
+def test_nothing_meets_in_a_channel_of_one_value(op, shape, some):
+    assert bool(Pairs(OPS[op], DTYPES).of(CaseSpec(shape, further=()))) is some
+
+
+def test_a_value_that_a_run_does_not_try_is_none_of_a_case():
+    pairs = Pairs(OPS["rmsnorm_fwd"], ("float16",))
+    names = [pairs.values[value][1] for value in pairs.present(CaseSpec((2, 3), "float32", further=()))]
+    assert "rows ≤ 16" in names
+    assert not [name for name in names if name.startswith("dtype")]
+
+
+def test_beside_a_value_that_hides_others_only_its_own_pairs_meet():
+    pairs = Pairs(OPS["rmsnorm_fwd"], DTYPES)
+    usual, other, zero, short = (pairs.number[n] for n in ("rows ≤ 16", "dtype float16", "data zero", "N ≤ 1"))
+    plain = 1 << usual | 1 << other
+    assert pairs.beside(usual, plain) == plain
+    assert pairs.beside(usual, plain | 1 << zero) == 1 << zero
+    assert pairs.beside(zero, plain | 1 << zero) == plain | 1 << zero
+    assert pairs.beside(usual, plain | 1 << zero | 1 << short) == pairs.beside(zero, 1 << zero | 1 << short) == 0
+
+
+def test_a_gain_counts_each_new_pair_once():
+    pairs = Pairs(OPS["rmsnorm_fwd"], DTYPES)
+    spec = CaseSpec((4, 64), further=())
+    rows, length, half, long = (pairs.number[n] for n in ("rows ≤ 16", "N ≤ 1024", "dtype float16", "N > 1024"))
+    gain = pairs.gain(spec, rows, length)
+    assert isinstance(gain, int)
+    assert pairs.gain(spec, rows, half) == pairs.gain(spec, half, rows) == pairs.gain(spec, half, long) == 0
+    assert pairs.new(rows, 1 << length | 1 << half) == 2
+    pairs.enter(spec)
+    assert pairs.met == gain
+    assert pairs.new(rows, 1 << length | 1 << half) == 1
+    other = replace(spec, dtype="float16")
+    before, again = pairs.left, pairs.gain(other, rows, half)
+    pairs.enter(other)
+    assert before - pairs.left == again < gain
+    assert pairs.met + pairs.left == pairs.all
+
+
+def test_two_values_of_a_case_do_not_meet_beside_one_that_hides_them():
+    pairs = Pairs(OPS["rmsnorm_fwd"], DTYPES)
+    rows, length = pairs.number["rows ≤ 16"], pairs.number["N ≤ 1024"]
+    zero, one = CaseSpec((4, 64), data="zero", further=()), CaseSpec((4, 64), data="zero", eps=1e3, further=())
+    assert pairs.gain(zero, rows, length) == pairs.gain(one, rows, length) == 0
+
+
+def test_the_first_case_of_the_largest_gain_is_taken_among_enough():
+    pairs = Pairs(OPS["rmsnorm_fwd"], DTYPES)
+    rows, length = pairs.number["rows ≤ 16"], pairs.number["N ≤ 1024"]
+    usual = CaseSpec((4, 64), further=())
+    pairs.enter(usual)
+    pairs.missing[rows] |= 1 << length
+    pairs.missing[length] |= 1 << rows
+    small, large, same = usual, replace(usual, eps=1e-2, offset=100.0), replace(usual, eps=1e-2, offset=-100.0)
+    without = replace(usual, shape=(4, 2000))
+    assert pairs.most((small, None, large, same), rows, length) == large
+    assert pairs.most((same, large), rows, length) == same
+    assert pairs.most((without, small, large), rows, length, 1) == small
+    assert pairs.most((without, small, large), rows, length, 2) == large
+    assert pairs.most((without,), rows, length) is None
+
+
+def test_a_further_run_takes_the_ways_that_fit_the_case():
+    pairs = Pairs(OPS["rmsnorm_fwd"], DTYPES)
+    named = [f"mode {way}" for way in (ways.AUTOCAST, ways.COMPILED)]
+
+    def of(value, dtype):
+        return {pairs.values[n][1] for n in pairs.taken("mode", value, CaseSpec((2, 3), dtype))}
+
+    assert of(ways.AUTOCAST, "float32") == {named[0]}
+    assert of(ways.AUTOCAST, "float16") == set()
+    assert of(ways.QUICK, "float32") & set(named) == {named[0]}
+    assert of("", "float16") & set(named) == {named[1]}
+
+
+@pytest.mark.parametrize("number", [2, 3, 4, 5, 8])
+def test_a_choice_is_that_of_pythons_generator(number):
+    values, (ours, pythons) = "abcdefgh"[:number], (Random(7), Random(7))
+    chosen = [covering._choice(values, ours) for _ in range(50)]
+    assert chosen == [pythons.choice(values) for _ in range(50)]
+    assert ours.getstate() == pythons.getstate()
+    assert set(chosen) == set(values)
+
+
+def test_a_choice_of_one_value_draws_nothing():
+    rng = Random(7)
+    assert covering._choice("a", rng) == "a"
+    assert rng.getstate() == Random(7).getstate()
+
+
+@pytest.mark.parametrize(
+    ("rows", "leading", "shape"),
+    [
+        (128, "1 leading dimensions", (128, 1024)),  # as many elements as a case may have
+        (129, "1 leading dimensions", None),
+        (2, "0 leading dimensions", None),  # there is no such shape
+    ],
+)
+def test_a_case_of_chosen_values_has_a_shape_that_is_not_too_large(few, rows, leading, shape):
+    pairs = Pairs(RMSNORM, ("float32",))
+    names = ["rows ≤ 64", "N ≤ 1024", leading, "1 normalized dimensions", "dtype float32", "weights of x's type"]
+    chosen = {pairs.values[pairs.number[name]][0].name: pairs.number[name] for name in names}
+    chosen |= {"data": pairs.number["data zero"], "x_layout": pairs.number["transposed x"]}
+    for name, only in (("rows ≤ 64", rows), ("N ≤ 1024", 1024)):
+        pairs.ways[pairs.number[name]] = (only,)
+    made = covering._spec(pairs, chosen, Random(0))
+    assert (made and made.shape) == shape
+    assert made is None or (made.data, made.x_layout, made.dtype) == ("zero", "transposed", "float32")
+
+
+def test_a_case_of_two_values_has_both_and_what_they_follow_from(few):
+    pairs = Pairs(RMSNORM, ("float32",))
+
+    def made(*names, greedy=True, seed=0):
+        return covering._case(pairs, *(pairs.number[name] for name in names), Random(seed), greedy=greedy)
+
+    assert made("rows ≤ 1", "rows ≤ 64") is None
+    assert made("float32, N ≤ 31", "N ≤ 1024") is None
+    for greedy in (True, False):
+        some = [made("float32, N ≤ 31", "rows ≤ 64", greedy=greedy, seed=seed) for seed in range(20)]
+        found = [spec for spec in some if spec]
+        assert {2 <= spec.shape[1] <= 31 < 64 >= spec.shape[0] > 16 for spec in found} == {True}
+        assert len(found) > 5
+        assert {spec.data for spec in found} == {"normal"}  # the other value would hide the rest
+    pairs.enter(CaseSpec((40, 31), dtype="float32", further=()))
+    fresh = [made("rows ≤ 64", "1 leading dimensions", seed=seed) for seed in range(20)]
+    assert {(spec.x_layout, spec.shape[1] > 31) for spec in fresh} == {("transposed", True)}  # which have not met them

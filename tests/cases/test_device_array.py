@@ -195,3 +195,52 @@ def test_ulps_and_roundings_of_each_format(device, dtype):
     values[:3] = 0.0, 1.0, 2.0
     same(form.ulp(on_device(values, device)), form.ulp(values))
     same(form.round(on_device(values, device)), form.round(values))
+
+
+def test_another_type_is_a_copy_unless_none_is_wanted(device):
+    x = on_device(np.arange(4.0), device)
+    kept, copy, other = x.astype(np.float64, copy=False), x.astype(np.float64), x.astype(np.int64, copy=False)
+    assert kept is x
+    assert copy.tensor.data_ptr() != x.tensor.data_ptr()
+    assert other.dtype == np.int64
+    same(other, [0, 1, 2, 3])
+    x[0] = 5.0
+    assert copy.tolist()[0] == 0.0
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_whether_any_or_all_are_not_zero(device, axis):
+    values = np.array([[0.0, 1.0, 0.0], [0.0, 2.0, np.nan]])
+    for name in ("any", "all"):
+        same(getattr(on_device(values, device), name)(axis), getattr(values, name)(axis))
+        if axis is not None:
+            kept = getattr(on_device(values, device), name)(axis, keepdims=True)
+            same(kept, getattr(values, name)(axis, keepdims=True))
+
+
+@pytest.mark.parametrize("value", [2.5, True, 3])
+def test_an_array_without_dimensions_has_none_there(device, value):
+    there = on_device(np.array(value), device)
+    assert (there.shape, there.item()) == ((), value)
+
+
+@pytest.mark.parametrize("values", [np.array(1.0), np.array(True), np.array([1])], ids=str)
+def test_only_a_whole_number_without_dimensions_is_an_index(device, values):
+    with pytest.raises(TypeError, match="index"):
+        range(on_device(values, device))
+
+
+def test_what_is_set_takes_the_type_of_the_array(device):
+    x = on_device(np.arange(3), device)
+    x[1], x[np.array([0, 2])] = 2.9, np.array([3.9, 4.9])
+    assert x.dtype == np.int64
+    same(x, [3, 2, 4])
+
+
+def test_an_array_comes_to_lie_where_another_one_does():
+    values, there = np.arange(3.0), DeviceArray(torch.ones(2, device="meta"))
+    assert device_array.beside(values, there).tensor.device.type == "meta"
+    assert device_array.beside(values, values) is values
+    back = device_array.beside(DeviceArray(torch.ones(2)), values)
+    assert isinstance(back, np.ndarray)
+    assert back.tolist() == [1.0, 1.0]

@@ -148,3 +148,113 @@ def test_bits_are_those_of_elements_with_any_strides(placed):
     one = torch.tensor([0.0, 1.0, np.nan, 3.0, 4.0, 5.0]).as_strided(*placed)
     assert placement.same_bits(one, one.clone())
     assert placement.same_bits(one, -one) is not bool(one.numel())
+
+
+@pytest.mark.parametrize(("other", "same"), [(0.0, True), (1e-9, False), (-1e-300, False)])
+def test_the_same_values_are_equal_near_zero_too(other, same):
+    one, two = torch.zeros(1, dtype=torch.float64), torch.tensor([other], dtype=torch.float64)
+    assert placement.same_values(one, two) is same
+
+
+@pytest.mark.parametrize(
+    ("error", "full"),
+    [
+        (torch.OutOfMemoryError("tried to allocate 2 GiB"), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("a graph failed: CUDA driver error: out of memory\nwhere it began"), True),
+        (RuntimeError("Triton Error [CUDA]: out of memory"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED"), True),
+        (RuntimeError("compilation failed\nCUDA error: out of memory"), False),  # quoted, as by torch.compile
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+        (MemoryError("CUDA error: out of memory"), False),
+        (None, False),
+    ],
+)
+def test_an_error_says_in_its_first_line_that_a_gpu_is_full(error, full):
+    assert placement.full(error) is full
+
+
+@pytest.mark.parametrize(
+    ("error", "failed"),
+    [
+        (RuntimeError("CUDA error: unknown error"), True),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+        (RuntimeError("CUDA error: misaligned address"), False),
+        (RuntimeError("CUDA error: device-side assert triggered"), False),
+        (RuntimeError("CUDA error: an illegal instruction was encountered"), False),
+        (RuntimeError("the kernel raised CUDA error: unknown error"), False),
+        (ValueError("CUDA error: unknown error"), False),
+        (RuntimeError("no"), False),
+    ],
+)
+def test_a_call_fails_in_cuda_by_no_fault_of_a_kernel(error, failed):
+    assert placement.failed_in_cuda(error) is failed
+
+
+FULL = RuntimeError("CUDA error: out of memory")
+DISTURBED = [RuntimeError(f"{words} and more") for words in placement.DISTURBED]
+
+
+@pytest.mark.parametrize(
+    ("error", "device", "free", "reserved", "taken"),
+    [
+        (FULL, "cuda:1", 40, 10, True),  # others hold 50 of 100
+        (FULL, "cuda:1", 40, 11, False),
+        (FULL, "cuda:1", 41, 10, False),
+        (FULL, "cpu", 0, 0, False),
+        *((error, "cuda:1", 0, 0, True) for error in DISTURBED),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), "cuda:1", 0, 0, False),
+    ],
+)
+def test_a_full_gpu_is_taken_by_others_that_hold_half_of_it(monkeypatch, error, device, free, reserved, taken):
+    asked = {torch.device("cuda:1"): (free, 100)}  # another device is not there
+    monkeypatch.setattr(torch.cuda, "mem_get_info", asked.__getitem__)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", dict.fromkeys(asked, reserved).__getitem__)
+    assert placement.taken_by_others(error, torch.device(device)) is taken
+
+
+def test_what_a_gpu_keeps_is_asked_of_that_device(monkeypatch):
+    emptied = []
+    stats = {name: {"all": {"current": count}} for name, count in (("reserved_bytes", 2**31), ("allocated_bytes", 0))}
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", {"cuda:0": {}, "cuda:1": stats}.__getitem__)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append("empty"))
+    placement.release("cuda:0")  # CUDA is not initialized there
+    assert not emptied
+    placement.release("cuda:1")
+    assert emptied == ["empty"]
+
+
+def test_what_a_gpu_keeps_is_nothing_before_it_is_initialized(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda device: {})
+    assert placement._kept("cuda:0") == 0
+
+
+def test_a_tensor_beside_another_has_its_memory_and_a_count_of_its_own():
+    tensor = torch.arange(6.0, dtype=torch.float16).reshape(2, 3).t()[1:]
+    other = placement.beside(tensor)
+    assert (other.dtype, other.shape, other.stride()) == (tensor.dtype, tensor.shape, tensor.stride())
+    assert other.data_ptr() == tensor.data_ptr()
+    before = other._version
+    tensor.add_(1)
+    assert torch.equal(other, tensor)
+    assert other._version == before
+    assert placement.beside(torch.ones(3, device="meta")).device.type == "meta"
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "float8_e4m3fn"])
+def test_the_name_of_a_type_is_that_of_torch(name):
+    assert placement.dtype_name(torch.empty(1, dtype=getattr(torch, name))) == name
+
+
+def test_values_are_read_where_they_are_wanted():
+    tensor = torch.tensor([[1.0, 2.0], [3.0, 0.1]], dtype=torch.float16).t()
+    here, there = placement.to_float64(tensor), placement.to_float64(tensor, "meta")
+    assert (here.dtype, here.tolist()) == (np.float64, tensor.double().tolist())
+    assert (there.tensor.device.type, there.dtype, there.shape) == ("meta", np.float64, (2, 2))
+    assert placement.to_float64(tensor, "cpu").tolist() == here.tolist()
+
+
+@pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="this torch has no packed type")
+def test_of_packed_values_the_bytes_are_read():
+    packed = torch.tensor([0x21, 0x43], dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    assert placement.to_float64(packed).tolist() == [0x21, 0x43]

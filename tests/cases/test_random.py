@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
+from verify_norm.cases import random
 from verify_norm.cases.device_array import in_memory
 from verify_norm.cases.random import MANY, Random
 
@@ -43,6 +44,16 @@ def test_a_draw_is_known():
 
 
 KNOWN = ["-0x1.200e234b0b330p+0", "-0x1.67132d15daaf8p+0"]
+
+
+def test_cells_of_normal_numbers_are_equally_probable_and_the_last_end():
+    random._edges.cache_clear()
+    edges = random._edges()
+    assert (edges.dtype, edges.size, edges.flags.writeable) == (np.float64, 2**14 + 1, False)
+    assert np.array_equal(edges, edges.astype(np.float32))
+    assert np.allclose(stats.norm.cdf(edges[1:-1]), np.arange(1, 2**14) / 2**14, rtol=0, atol=1e-7)
+    assert -edges[0] == edges[-1] == pytest.approx(stats.norm.isf(2.0**-20))
+    assert random._edges() is edges
 
 
 @pytest.mark.gpu

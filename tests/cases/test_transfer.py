@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from verify_norm.cases import transfer
 
@@ -56,3 +57,46 @@ def test_what_owns_its_memory_is_no_view_on_the_device_either():
     there = transfer.sent([base, base[1:3]], "cpu")
     assert [one._is_view() for one in there] == [False, True]
     assert [one.tolist() for one in there] == [base.tolist(), [1.0, 2.0]]
+
+
+def test_what_is_sent_lies_on_the_device():
+    """Also a tensor alone, and one that is a view."""
+    for some in ([torch.ones(2, 3), torch.ones(4)[1:]], [torch.ones(3)]):
+        there = transfer.sent(some, "meta")
+        assert {one.device.type for one in there} == {"meta"}
+        assert [(one.shape, one.dtype, one.storage_offset()) for one in there] == [
+            (one.shape, one.dtype, one.storage_offset()) for one in some
+        ]
+
+
+class Copies(TorchDispatchMode):
+    """Counts what is copied to another device."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += "_to_copy" in str(function)
+        return function(*args, **(kwargs or {}))
+
+
+def test_small_tensors_are_sent_at_once():
+    some = [torch.ones(n) for n in (3, 4, 5)]
+    with Copies() as copies:
+        transfer.sent(some, "meta")
+    assert copies.count == (1 if transfer.SMALL > 0 else 3)
+
+
+@pytest.mark.parametrize("sizes", [(2, 1), (1, 2, 3), (3, 2)])
+def test_a_tensor_of_the_largest_small_size_is_sent_with_the_others(monkeypatch, sizes):
+    monkeypatch.setattr(transfer, "SMALL", 8)  # bytes: two numbers
+    some = [torch.full((n,), float(n)) for n in sizes]
+    assert all(torch.equal(*pair) for pair in zip(transfer.sent(some, "cpu"), some, strict=True))
+
+
+def test_what_is_sent_comes_from_memory_whatever_torchs_default_device_is():
+    tensor = torch.ones(2)
+    with torch.device("meta"):
+        (there,) = transfer.sent([tensor], "cpu")
+    assert there.tolist() == [1.0, 1.0]

@@ -8,8 +8,10 @@ import torch
 from references import EPS, FLOAT32, compare, leaf, pulled
 
 from verify_norm.core.ops import OPS
+from verify_norm.reference.arithmetic import Arithmetic
 from verify_norm.reference.chain import Chain, Function, record
 from verify_norm.reference.rounding import affine_error, xhat_error
+from verify_norm.reference.stages.dropout import Dropout
 from verify_norm.reference.stages.stage import passed
 from verify_norm.reference.stages.steps import steps
 from verify_norm.reference.statistics_rounding import statistics_error
@@ -295,3 +297,19 @@ def test_what_the_functions_of_a_chain_declare():
     assert list(signature(backward).parameters) == names.split()
     assert backward.__name__ == "backward_error"
     assert record("y", "rstd")(1, 2)._asdict() == {"y": 1, "rstd": 2}
+
+
+def test_a_residual_of_another_shape_is_named():
+    with pytest.raises(ValueError, match=r"^residual:"):
+        Chain("rmsnorm", (), adds=True).forward({"x": np.ones((2, 3)), "residual": np.ones((3, 3)), "eps": EPS})
+
+
+def test_what_is_added_is_x_or_what_a_dropout_leaves_of_it_with_its_error():
+    a = Arithmetic(u=2.0**-10, tiny=2.0**-20, huge=1e30)
+    given = {"x": np.array([[1.0, 2.0]]), "mask": np.array([[1.0, 0.0]]), "dropout_p": 0.75}
+    plain = Chain("rmsnorm", (), adds=True).summand(given, a)
+    left_ = Chain("rmsnorm", (), adds=True, dropout=Dropout()).summand(given, a)
+    assert (plain.value.tolist(), np.max(plain.delta)) == ([[1.0, 2.0]], 0.0)
+    assert left_.value.tolist() == [[4.0, 0.0]]
+    assert left_.delta[0, 0] > 4 * a.u
+    assert left_.delta[0, 1] == 0.0

@@ -11,6 +11,8 @@ from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.judge import ratio
 from verify_norm.core.run import Expected
 from verify_norm.reference import add_layernorm, add_rmsnorm, layernorm, residual_sum, rmsnorm
+from verify_norm.reference.arithmetic import Arithmetic
+from verify_norm.reference.stages.stage import Approximate
 
 F32 = np.float32
 MODULES = {"layernorm": add_layernorm, "rmsnorm": add_rmsnorm}
@@ -196,3 +198,21 @@ def test_nan_stays_in_its_row_and_overflow_is_not_judged(kind):
     limit = backward_error(dy, dh, value.residual_out, arithmetic=FLOAT32).dx
     assert np.isfinite(limit).all(axis=1).tolist()[0::3] == [False, True]
     assert math.isnan(float(gradient.dx[0, 0]))
+
+
+def test_the_error_of_a_sum_after_a_dropout_is_the_summands_a_rounding_and_three_underflows():
+    coarse = Arithmetic(u=2.0**-10, tiny=2.0**-6, huge=1e30)
+    x = Approximate(np.array([1.0]), np.array([0.5]), np.array([1.0]))
+    expected = 0.5 + coarse.u * (2.0 + 0.5) + 3 * coarse.tiny
+    assert residual_sum.dropped_sum_error(x, np.array([-3.0]), coarse).tolist() == [expected]
+    for huge, finite in ((4.5, False), (4.625, True)):  # |x| + δx + |residual|, which a kernel may hold
+        bound = residual_sum.dropped_sum_error(x, np.array([-3.0]), replace(coarse, huge=huge))
+        assert np.isfinite(bound).all() == finite
+
+
+@pytest.mark.parametrize(("h", "apart"), [(1.25 + 2.0**-12, 0.5), (1.25 - 2.0**-12, 0.5), (1.3, 2.0**-10)])
+def test_what_is_kept_of_a_sum_may_be_the_rounding_of_either_end(h, apart):
+    """Of halves, 1.25 is between two."""
+    single = Arithmetic(u=2.0**-24, tiny=2.0**-126, huge=3.4028235e38)
+    off = residual_sum.kept_off(np.array([h]), np.array([2.0**-10]), single, lambda v: np.rint(2 * v) / 2)
+    assert off.tolist() == [apart]

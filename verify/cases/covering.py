@@ -102,7 +102,7 @@ class Pairs:
 
     def new(self, value: int, others: int) -> int:
         """Return how many of its pairs with other values of a case have not met."""
-        return (self.missing[value] & self.beside(value, others | 1 << value)).bit_count()
+        return (self.missing[value] & self.beside(value, others)).bit_count()
 
     def most(self, specs: Iterable[CaseSpec | None], one: int, two: int, enough: int | None = None) -> CaseSpec | None:
         """Return the first case of the largest gain for two values that have not met; None if they meet in none.

@@ -292,7 +292,8 @@ def _tensor(values: Any, device: Any) -> Tensor:
     """Return a copy of an array on a device; of what is broadcast only one is copied."""
     own = values[tuple(slice(0, 1 if not stride else None) for stride in values.strides)] if values.size else values
     kind = TYPES.get(values.dtype, torch.int64 if values.dtype.kind in "iu" else FLOAT)
-    return torch.tensor(np.ascontiguousarray(own)).to(device, kind).expand(values.shape)
+    held = torch.tensor(np.ascontiguousarray(own)).reshape(own.shape)  # NumPy gives a number a dimension
+    return held.to(device, kind).expand(values.shape)
 
 
 @lru_cache(maxsize=2**12)

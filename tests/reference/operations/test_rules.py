@@ -1,5 +1,7 @@
 """Each rule bounds what float32 makes of operands within their errors, and not much more than that."""
 
+import math
+
 import numpy as np
 import pytest
 
@@ -91,3 +93,96 @@ def test_a_comparison_within_the_error_is_unsure():
 def test_a_value_that_may_be_flushed():
     x = carried(np.array([2.0**-130]), SINGLE)
     assert (x * 1024.0).delta[0] >= 2.0**-120
+
+
+COARSE = Arithmetic(u=2.0**-10, tiny=2.0**-20, huge=1e30)  # its roundings are seen beside an operand's error
+
+
+def bound(name, value, delta, *more):
+    """Return the bound of a rule's result for one element."""
+    with np.errstate(all="ignore"):
+        return float(module.RULES[name](COARSE, Known(np.array([value]), np.array([delta])), *more).delta[0])
+
+
+@pytest.mark.parametrize("delta", [0.0, 0.25, 0.5])
+@pytest.mark.parametrize("x", [0.25, 2.0, 0.5])
+def test_the_bound_of_a_function_is_its_change_and_so_many_roundings(x, delta):
+    """4 and 2.35|t| for exp, as __expf has them; 8 and 6|log t| for log; for tanh 12, and those of its exponential."""
+    u, tiny, largest = COARSE.u, COARSE.tiny, x + delta
+    change = math.exp(x) * math.expm1(delta)
+    assert bound("exp", x, delta) == pytest.approx(change + (4 + 2.35 * largest) * u * (math.exp(x) + change) + tiny)
+    change = math.log(x) - math.log(x - delta) if delta < x else math.inf
+    assert bound("log", x, delta) == pytest.approx(change + (8 + 6 * (abs(math.log(x)) + change)) * u)
+    change = delta * (1 - math.tanh(max(x - delta, 0)) ** 2)  # by the steepest slope that is reached
+    own = (1 - math.tanh(x) ** 2) * (2 + 2.35 * largest) + 12
+    assert bound("tanh", x, delta) == pytest.approx(change + own * u)
+
+
+@pytest.mark.parametrize(("x", "delta"), [(4.0, 1.0), (4.0, 0.0), (0.5, 0.25)])
+@pytest.mark.parametrize("exponent", [1.5, -0.5, 3.0, 1.0])
+def test_the_bound_of_a_power_is_its_change_to_either_end_and_so_many_roundings(x, delta, exponent):
+    value = x**exponent
+    change = max(abs(end**exponent - value) for end in (x - delta, x + delta))
+    roundings = 8 + 4 * abs(exponent) + 2.35 * abs(exponent * math.log(x))
+    expected = change + roundings * COARSE.u * (value + change) + COARSE.tiny
+    assert bound("raised", x, delta, exponent) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("x", "delta", "exponent", "finite"),
+    [
+        (0.5, 1.0, 3.0, True),  # a whole power of any sign of x
+        (0.5, 1.0, 1.0, True),
+        (0.5, 1.0, 1.7, False),
+        (0.5, 1.0, 0.0, False),
+        (0.5, 1.0, -1.0, False),
+        (0.5, 0.5, 1.7, False),  # it may be 0 or less
+        (0.5, 0.25, 1.7, True),
+        (0.0, 0.0, 1.7, True),
+        (-0.5, 0.25, 3.0, True),
+    ],
+)
+def test_a_power_has_a_bound_where_its_base_has_its_sign_or_the_exponent_is_whole(x, delta, exponent, finite):
+    assert math.isfinite(bound("raised", x, delta, exponent)) is finite
+
+
+@pytest.mark.parametrize("exponent", [0.5, 1.0, 1.7])
+def test_a_power_of_zero_is_exact(exponent):
+    assert bound("raised", 0.0, 0.0, exponent) == 0.0
+
+
+def test_a_whole_power_of_what_may_be_zero_changes_as_far_as_to_zero():
+    value, change = 0.125, 1.5**3 - 0.125
+    roundings = 8 + 12 + 2.35 * 3 * math.log(2)
+    expected = change + roundings * COARSE.u * (value + change) + COARSE.tiny
+    assert bound("raised", 0.5, 1.0, 3.0) == pytest.approx(expected)
+
+
+def test_each_row_has_its_own_maximum_and_error():
+    rows = Known(np.array([[1.0, 2.0], [5.0, 4.0]]), np.array([[0.5, 0.25], [0.125, 0.25]]))
+    largest = module.RULES["max"](COARSE, rows, -1, False)
+    assert (largest.value.tolist(), largest.delta.tolist()) == ([2.0, 5.0], [0.5, 0.25])
+    assert module.RULES["max"](COARSE, rows, None, False).delta.tolist() == 0.5
+
+
+@pytest.mark.parametrize(
+    ("values", "deltas", "unsure"),
+    [
+        ([1.0, 1.25], [0.125, 0.125], [True, True]),  # both may be 1.125
+        ([1.0, 1.25], [0.125, 0.0625], [False, False]),
+        ([1.0, 1.25], [0.25, 0.0], [True, True]),
+        ([1.0, 1.25, 0.5], [0.25, 0.0, 0.5], [True, True, False]),
+    ],
+)
+def test_the_largest_is_unsure_where_another_may_be_as_large(values, deltas, unsure):
+    rows = [np.array([v, [9.0, *np.zeros(len(v) - 1)]]) for v in (values, deltas)]
+    rows[1][1] = 0.0  # in the other row it is sure
+    value, found = module.RULES["winner"](COARSE, Known(*rows), -1)
+    assert found.tolist() == [unsure, [False] * len(values)]
+    assert value.tolist() == [[v == max(values) for v in values], [True] + [False] * (len(values) - 1)]
+
+
+def test_parts_that_are_joined_keep_their_errors():
+    parts = [Known(np.ones((1, 2)), np.full((1, 2), error)) for error in (0.5, 0.25)]
+    joined = module.RULES["concatenate"](COARSE, parts, 0)
+    assert joined.delta.tolist() == [[0.5, 0.5], [0.25, 0.25]]

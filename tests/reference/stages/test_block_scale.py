@@ -48,3 +48,8 @@ def test_the_other_scale_is_right_at_the_edge_of_a_step_alone(granularity, z, sc
     y, off = z / scale, abs(z / other - z / scale)
     want = max(min(y + off, 6.0) - min(y, 6.0), min(y, 6.0) - min(y - off, 6.0))  # 6 is the largest number
     assert stage.own_error(about, given, ROUNDS)[0, 0] == pytest.approx(want, rel=1e-5, abs=1e-5)
+
+
+def test_a_power_of_two_is_one_that_e8m0_holds_and_rounds_down_by_default():
+    most = np.array([0.0, 2.0**-140, 1.5 * 2.0**-119, 2.0**140, 500.0])
+    assert power_of_two(most, "float8_e4m3fn", 448.0).tolist() == [0.0, 2.0**-127, 2.0**-127, 2.0**127, 1.0]

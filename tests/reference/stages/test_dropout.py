@@ -7,7 +7,7 @@ import pytest
 
 from verify_norm.reference import residual_sum
 from verify_norm.reference.arithmetic import DIVISION, Arithmetic, nearest
-from verify_norm.reference.stages.dropout import Dropout
+from verify_norm.reference.stages.dropout import Dropout, _factor_error
 from verify_norm.reference.stages.stage import Approximate, exactly, passed
 
 U = 2.0**-24
@@ -67,3 +67,27 @@ def test_what_a_contract_keeps_of_the_sum():
     narrow = replace(SINGLE, u=2.0**-8)
     off = residual_sum.kept_off(h, delta, SINGLE, lambda v: nearest(v, replace(narrow, u=2.0**-9)))
     assert off.tolist() == [2.0**-8, 2.0**-20, np.inf]
+
+
+def test_the_error_of_its_own_is_that_of_the_factor_and_two_underflows():
+    coarse = Arithmetic(u=2.0**-10, tiny=2.0**-6, huge=1e30)
+    off = coarse.u * 0.75 / 0.25
+    factor = (1 + coarse.gamma(2 + DIVISION)) / (1 - off) - 1
+    dy, lost = np.array([[3.0, 5.0, -2.0]]), np.array([[0.5, 0.25, 1.0]])
+    own = [(3.0 + 0.5) * 4 * factor + 2 * coarse.tiny, 0.0, (2.0 + 1.0) * 4 * factor + 2 * coarse.tiny]
+    z = Approximate(dy, lost, np.abs(dy))
+    assert Dropout().own_error(z, given(0.75), coarse)[0].tolist() == pytest.approx(own)
+    pulled = Dropout().pull_error(dy, lost, z, given(0.75), coarse)
+    assert pulled.lost[0].tolist() == pytest.approx([own[0] + 2.0, 0.0, own[2] + 4.0])
+    assert pulled.gradients == {}
+
+
+@pytest.mark.parametrize("u", [1.0, 1.5])
+def test_nothing_is_known_of_a_factor_whose_rounding_may_be_all_of_it(u):
+    assert _factor_error(0.5, replace(SINGLE, u=u)) == np.inf
+
+
+def test_a_mask_has_the_shape_of_x_and_serves_its_rows():
+    mask = np.array([[[1.0, 0.0], [0.0, 1.0]]])
+    made = Dropout().value(np.array([[1.0, 2.0], [3.0, 4.0]]), {"mask": mask, "dropout_p": 0.5})
+    assert made.tolist() == [[2.0, 0.0], [0.0, 8.0]]

@@ -72,3 +72,42 @@ def test_tables_that_do_not_fit(cos, sin, said):
 
 def test_doctests():
     assert doctest.testmod(rotate).failed == 0
+
+
+COARSE = Arithmetic(u=2.0**-10, tiny=2.0**-6, huge=1e30)  # its roundings and underflows are seen
+HALF = {"cos": np.array([[0.5]]), "sin": np.array([[-0.75]])}  # of two elements; the third does not turn
+
+
+def test_the_error_of_a_rotation_is_four_roundings_of_both_terms_and_four_underflows():
+    z = Approximate(np.array([[1.0, -2.0, 5.0]]), np.array([[0.5, 0.25, 0.125]]), np.array([[1.0, 2.0, 5.0]]))
+    terms = [0.5 * 1.5 + 0.75 * 2.25, 0.5 * 2.25 + 0.75 * 1.5]
+    expected = [COARSE.gamma(4) * term + 4 * COARSE.tiny * (1 + 0.5) for term in terms]
+    assert Rotate().own_error(z, HALF, COARSE)[0].tolist() == pytest.approx([*expected, 0.0])
+    assert Rotate().size(z, HALF).tolist() == [[0.5 * 1 + 0.75 * 2, 0.5 * 2 + 0.75 * 1, 5.0]]
+
+
+def test_the_error_of_turning_back_is_two_roundings_of_both_terms_and_three_underflows():
+    dy, lost = np.array([[1.0, -2.0, 5.0]]), np.array([[0.5, 0.25, 0.125]])
+    z = Approximate(dy, np.zeros(()), np.abs(dy))
+    turned = [0.5 * 0.5 + 0.75 * 0.25, 0.5 * 0.25 + 0.75 * 0.5]
+    terms = [0.5 * 1.5 + 0.75 * 2.25, 0.5 * 2.25 + 0.75 * 1.5]
+    expected = [off + COARSE.gamma(2) * term + 3 * COARSE.tiny for off, term in zip(turned, terms, strict=True)]
+    pulled = Rotate().pull_error(dy, lost, z, HALF, COARSE)
+    assert pulled.lost[0].tolist() == pytest.approx([*expected, 0.125])
+    assert pulled.gradients == {}
+
+
+def test_a_table_may_turn_all_elements_or_none():
+    z = np.array([[1.0, 2.0, 3.0, 4.0]])
+    given = {"cos": np.zeros((1, 2)), "sin": np.ones((1, 2))}
+    assert Rotate().value(z, given).tolist() == [[-3.0, -4.0, 1.0, 2.0]]
+    for none in (np.zeros((1, 0)), np.zeros(())):
+        turn = Rotate().turn(z, {"cos": none, "sin": none})
+        assert turn(z).tolist() == z.tolist()
+        assert turn.c.shape == turn.s.shape == (1, 4)
+        assert not turn.turns.any()
+
+
+def test_a_table_that_does_not_fit_is_named_with_its_shapes():
+    with pytest.raises(ValueError, match=r"at most 2 columns.*\(1, 3\).*\(1, 2\)"):
+        Rotate().turn(np.ones((1, 4)), {"cos": np.ones((1, 3)), "sin": np.ones((1, 2))})
