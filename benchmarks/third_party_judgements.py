@@ -158,14 +158,6 @@ JUDGEMENTS: tuple[Judgement, ...] = (
     ),
     Judgement(
         "gpu",
-        "layernorm_?wd_torch",
-        "signature",
-        "none",
-        "refusal",
-        "float32 weights with a half x raise on CUDA and work on a CPU",
-    ),
-    Judgement(
-        "gpu",
         "batchnorm_bwd_torch|instancenorm_bwd_torch",
         "signature",
         "*",

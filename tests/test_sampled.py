@@ -1,4 +1,4 @@
-"""What `make test` and `make quick` leave out: a part of the cases of each sweep, or of each test, never a whole one."""
+"""What `make test` and `make quick` leave out: some cases of each sweep, or of each test, never all of them."""
 
 from types import SimpleNamespace
 
