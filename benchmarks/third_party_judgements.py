@@ -158,6 +158,16 @@ JUDGEMENTS: tuple[Judgement, ...] = (
     ),
     Judgement(
         "gpu",
+        "rmsnorm_bwd_torch_compiled",
+        "batch_invariance",
+        "*",
+        "open",
+        "float32, one row of 4096 with a mean of 100, where the same row beside another is right: rstd is off as by a "
+        "sum in 8 lanes. Inductor times several programs on the machine and takes one; in a process that ran this "
+        "shape alone, all were right",
+    ),
+    Judgement(
+        "gpu",
         "batchnorm_bwd_torch|instancenorm_bwd_torch",
         "signature",
         "*",

@@ -5,6 +5,7 @@ from dataclasses import replace
 import counted
 import numpy as np
 import pytest
+import torch
 from checking import ROWS, run_of
 from counted import ATOMIC, PLAIN, PRODUCTS, QUIET, SPEC, TWO_PASS, N, U, X, case_of, half
 from norms import layernorm, layernorm_bwd, rmsnorm
@@ -44,6 +45,14 @@ def test_a_law_says_nothing_where_its_effect_is_unknown():
     assert scale(run_of(layernorm_bwd(), half, "layernorm_bwd", stats="x")) is None  # a saved mean may underflow
     assert linearity(run_of(layernorm_bwd(), replace(ROWS, dy_layout="scalar"), "layernorm_bwd")) is None
     assert shift(run_of(rmsnorm("llama"), op="rmsnorm_fwd", xhat="x")) is None
+
+
+def test_no_bits_are_expected_of_a_program_that_torch_compile_makes_for_another_eps():
+    norm = layernorm_bwd()
+    assert scale(run_of(norm, ROWS, "layernorm_bwd")) is not None
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(3))
+    assert scale(run_of(norm, ROWS, "layernorm_bwd")) is None
+    assert scale_dy(run_of(norm, ROWS, "layernorm_bwd")) is not None  # of the same program
 
 
 @pytest.mark.parametrize(

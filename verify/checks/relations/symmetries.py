@@ -9,7 +9,8 @@ var + eps is the same, whatever the algorithm (two passes, Welford, shifted, x·
 root by a power or by Newton's method may depend on the exponent, by γ(7) each time. So mean, residual_out and dbias
 scale exactly, and the others within `stages.*_apart` of that root, twice.
 
-An activation moves with what it is applied to, and dbias with it then.
+An activation moves with what it is applied to, and dbias with it then. For another eps torch.compile makes another
+program, whose sums may be in another order: where it is in use, this law says nothing.
 
 **Scale of dy.** −2^k·dy scales every gradient exactly, bit by bit: they are linear, and rounding is symmetric.
 
@@ -40,6 +41,7 @@ from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.run import Run
 from verify_norm.core.spec import SHARED
 from verify_norm.reference.arithmetic import DIVISION, ROOT
+from verify_norm.running import captures
 
 # Of 2^k, where x is scaled by 2^k.
 POWERS = {"x": 1, "residual": 1, "residual_out": 1, "mean": 1, "rstd": -1, "running_mean": 1, "running_var": 2}
@@ -98,7 +100,7 @@ def scale(run: Run) -> Equations:
     x = case.exact.get("residual_out", case.exact.get("x"))
     kept = (FORMATS[case.spec.dtype if t == "x" else t] for t in (contract.stats, contract.partials))
     short = any(form.emin > FORMATS["float32"].emin for form in kept)  # a mean or Σdy·(x − μ) leaves float16's range
-    if k is None or x is None or not x.any() or not _homogeneous(run) or short:
+    if k is None or x is None or not x.any() or not _homogeneous(run) or short or captures.in_use():
         return None
     s = stages.stages(run)
     scaled = {name: None if (v := case.exact[name]) is None else v * 2.0 ** (k * POWERS[name]) for name in names}
