@@ -147,6 +147,7 @@ def hook(folder, *files, arguments=None):
     return run([*shlex.split(HOOK["entry"]), *(arguments or HOOK["args"]), *chosen], folder)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_hook_skips_what_defines_nothing_and_refuses_what_has_no_norm(tmp_path):
     (tmp_path / "__init__.py").write_text("from math import sqrt\nEPS = 1e-5\n")

@@ -239,6 +239,7 @@ def project(pytester):
     return pytester
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_in_pytest_no_check_without_data_passes(project):
     few = ("--norm-examples=0", "--norm-dtype=fp32", "--norm-device=cpu", "--junitxml=j.xml", "-k", "not right")

@@ -147,6 +147,7 @@ sys.meta_path.insert(0, Without())
 OPTIONAL = " ".join(packages.EXTRAS.keys() - {"mpmath"})  # torch itself needs mpmath
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_from_the_wheel_the_lines_of_the_documents_run(installed, tmp_path):
     pages = [(ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/how-to/assert-close.md")]

@@ -384,6 +384,7 @@ def test_the_smoke_test_says_that_its_times_mean_nothing(bench, tmp_path, capsys
         assert (out, err.count("\n"), "expected the JSON of a benchmark" in err) == ("", 1, True)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @on_cpu
 def test_host_times_are_kept_and_shown(bench, tmp_path, capsys):
@@ -488,6 +489,7 @@ def test_what_a_gpu_does_not_count_is_left_out(bench):
     assert "| fold (8, 1, 1) | – | – | 0.0 MB | 0.0 MB | 15 % | 14 % | 16 % | 18 | – |" in bench.ncu.lines([profile])
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_profile_is_of_the_kernel_and_size_that_were_asked_for(bench, tmp_path, monkeypatch, capsys):
     """A fake ncu runs its command on this machine, then prints a table."""

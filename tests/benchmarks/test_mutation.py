@@ -160,6 +160,7 @@ def test_results_that_were_lost_as_a_run_was_stopped_are_told_and_made_anew(muta
     assert not lost.exists()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_survivors_are_listed_with_their_lines_and_equivalent_ones_are_left_out(
     mutation, monkeypatch, tmp_path, capsys

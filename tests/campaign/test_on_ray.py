@@ -161,6 +161,7 @@ def done(path):
         return 0
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_unit_that_ends_three_workers_is_a_finding_and_one_that_hangs_too(tmp_path, cluster):
     found = units(tmp_path, ["killed", "hangs", "fine"])

@@ -13,6 +13,7 @@ from verify_norm.core.spec import Contract, Kernel
 THIRD = slice(0, None, 3)  # of the corner table, with cases of each type
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_right_kernel_passes_everywhere():
     assert audit(layernorm_fwd, examples=20) == set()

@@ -78,6 +78,7 @@ def test_the_file_for_hugging_face_passes_a_right_kernel_and_fails_a_wrong_one(t
     assert (status, "3 failed" in said) == (1, True), said
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_file_for_modal_runs_the_command_and_brings_its_files(tmp_path):
     text = file("how-to/modal.md", "modal_app.py")

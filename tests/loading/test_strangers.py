@@ -115,6 +115,7 @@ def test_a_replay_line_with_a_contract_reproduces():
 COMPILED = CaseSpec((2, 6, 3), num_groups=3, further=("memory", "determinism"))  # others compile it some twenty times
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_what_is_compiled_is_compiled_and_passes():
     reports = replay(f"{STRANGERS}/compiled_style.py:group_norm", COMPILED, device="cpu")

@@ -28,6 +28,7 @@ CHANGED = {  # a file with another kernel of that name, and why its certificate 
 }
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_certificate_stands_for_the_launches_it_was_made_of(tmp_path, monkeypatch):
     config = Configuration("rmsnorm_fwd", "float16", 1e-5, 0.0, 200)

@@ -96,6 +96,7 @@ def outcomes(path):
     return found
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_whole_run_and_then_the_failed_ones_alone(project):
     run = project.runpytest_subprocess(*FEW, "--junitxml=j.xml", "--norm-report=r.json", "-rA")
@@ -170,6 +171,7 @@ def test_collecting_imports_no_kernel_and_nothing_heavy(project):
     assert not (project.path / "imported").exists()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_workers_share_one_search(project):
     selected = "rmsnorm_fwd and (accuracy or signature or memory) and right"

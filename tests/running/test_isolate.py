@@ -327,6 +327,7 @@ def test_nothing_to_resume_is_said(tmp_path, monkeypatch):
     assert "nothing to resume" in result.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_what_a_kernel_prints_is_no_part_of_the_report(tmp_path):
     environment = os.environ | {"XDG_STATE_HOME": str(tmp_path)}

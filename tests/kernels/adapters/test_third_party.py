@@ -147,6 +147,7 @@ def test_the_page_tells_what_torch_does_on_a_gpu(capsys):
     assert many > 3
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @on_cpu
 def test_the_pages_replay_lines_show_what_it_says():

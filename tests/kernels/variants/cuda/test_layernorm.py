@@ -100,6 +100,7 @@ def test_missing_headers_are_told_in_one_line(monkeypatch, tmp_path):
         layernorm.includes.cache_clear()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="there is no nvcc here")
 def test_the_source_compiles_for_every_type(tmp_path):
