@@ -217,6 +217,14 @@ def test_a_gradient_that_a_factor_of_0_makes_0_has_no_terms_that_cancel():
     assert max(dx) > 1.1
 
 
+def test_a_gate_is_multiplied_by_all_terms_of_what_it_is_applied_to():
+    op = "layernorm | gate_bwd"
+    e = exact(op, SPEC)
+    mean, _, r = row(e["x"][2])
+    terms = e["weight"][7] * r * e["x"][2, 7], -e["weight"][7] * r * mean, e["bias"][7]
+    assert of(op, "dgate", (2, 7)).cancellation == pytest.approx(np.abs(terms).sum() / abs(sum(terms)))
+
+
 def test_a_stage_behind_a_gate_leaves_what_cancels_before_it():
     """It multiplies dy, and so all terms alike."""
     alone, before = (of(op, "dgate", (2, 7)) for op in ("layernorm | gate_bwd", "layernorm | gate | silu_bwd"))

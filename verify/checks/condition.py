@@ -110,9 +110,7 @@ def _terms(run: Run, n: Norm, output: str) -> tuple[Array, Array] | None:
     """Return Σ|t| and Σt of every element of an output, in the view's order; None for what is no such sum."""
     exact, shape = run.case.exact, n.view.shape
     if output == "y":
-        bias = 0.0 if n.bias is None else np.abs(n.bias)
-        scaled = n.rstd * (np.abs(n.x) + np.abs(n.mean)) * (1.0 if n.weight is None else np.abs(n.weight))
-        return scaled + bias, n.y
+        return _of_y(n), n.y
     if output == "residual_out":
         parts = summand(run.case), given(run.case, "residual")
         return np.abs(parts[0]) + np.abs(parts[1]), parts[0] + parts[1]
@@ -139,6 +137,12 @@ def _terms(run: Run, n: Norm, output: str) -> tuple[Array, Array] | None:
     return n.total(np.abs(terms)), n.total(terms)
 
 
+def _of_y(n: Norm) -> Array:
+    scaled = n.rstd * (np.abs(n.x) + np.abs(n.mean)) * (1.0 if n.weight is None else np.abs(n.weight))
+    found: Array = scaled + (0.0 if n.bias is None else np.abs(n.bias))
+    return found
+
+
 def _before(run: Run, output: str, dh: Array) -> Array:
     """Return |gradient| of x, or of an own input, where the result of the stage before the norm has the gradient dh."""
     x = given(run.case, "x")
@@ -151,9 +155,13 @@ def _own_terms(run: Run, output: str) -> tuple[Array, Array] | None:
     """Return the same of the gradient of a stage's own input: its terms are products of dy and those of z."""
     s, name = stages(run), output.removeprefix("d")
     dy = given(run.case, "dy").reshape(s.norm.view.shape)
-    for stage, z in zip(reversed(s.stages), reversed(s.steps.zs[:-1]), strict=True):
-        before, own = stage.pull(dy, z.value, s.given)
+    applied, size = [], _of_y(s.norm)
+    for stage, z in zip(s.stages, s.steps.zs[:-1], strict=True):
+        applied.append((stage, z.value, size))  # size: the sum of the magnitudes of z's terms
+        size = stage.size(z._replace(size=size), s.given)
+    for stage, value, size in reversed(applied):
+        before, own = stage.pull(dy, value, s.given)
         if name in own:
-            return np.abs(stage.pull(np.abs(dy), z.size, s.given)[1][name]), own[name]
+            return np.abs(stage.pull(np.abs(dy), size, s.given)[1][name]), own[name]
         dy = before
     return None
