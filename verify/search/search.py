@@ -95,6 +95,8 @@ def search(
     try:
         with interruptible(state):
             sweep.run(first)
+            if state.interrupted:  # and the exception got lost on its way, in the last case
+                raise KeyboardInterrupt
             searching.reduce_all()
             diagnoses = searching.explain()
     except KeyboardInterrupt:
