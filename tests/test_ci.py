@@ -78,6 +78,7 @@ def test_the_action_ends_with_the_status_of_the_run_and_names_its_files(tmp_path
     assert both.keys() == right.keys() - {"html"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("inputs", "words"),
     [

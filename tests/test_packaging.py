@@ -71,6 +71,7 @@ def built(tmp_path_factory):
     return sdist, wheel
 
 
+@pytest.mark.slow
 def test_the_wheel_holds_each_file_of_verify_norm_and_nothing_else(built):
     wheel = zipfile.ZipFile(built[1])
     names = wheel.namelist()

@@ -142,6 +142,7 @@ def test_every_operator_has_ladders(name):
         assert max(best) < 50  # one algorithm is right, so the textbook has the operator
 
 
+@pytest.mark.slow
 def test_a_step_has_a_spec_to_replay():
     ladder = by_output("layernorm_fwd", "offset")["offset", "y"]
     spec = step_at(ladder, 1e3).spec

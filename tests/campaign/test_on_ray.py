@@ -330,6 +330,7 @@ LOST = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("said", "host"), LOST)
 def test_a_lost_host_is_told_from_a_lost_worker(said, host):
     from ray.exceptions import ActorDiedError, ActorUnavailableError

@@ -65,6 +65,7 @@ def test_the_command_line_wins(project):
     assert "defaults" not in said, "none was used"
 
 
+@pytest.mark.slow
 def test_the_nearest_table_counts_and_no_other_file(project, tmp_path):
     project("[tool.verify-norm]\nexamples = 2\nchecks = ['accuracy']\n")
     near = project("[tool.other]\nx = 1\n", tmp_path / "work")

@@ -137,6 +137,7 @@ def half(x, residual, weight, eps):
     return y / 2, *rest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kernel", "outputs"), [(by_hand, set()), (half, {"y"})])
 def test_a_users_own_chain_is_verified(kernel, outputs):
     text = verify_norm.chain("add", "rmsnorm(weight_offset=1)", "sigmoid") + "_fwd"

@@ -120,6 +120,7 @@ def without_alpha(x, weight, alpha):
     return (torch.tanh(x.float()) * weight.float()).to(x.dtype)
 
 
+@pytest.mark.slow
 def test_every_door_takes_one(unexplained):
     def local(x, weight, alpha):
         return weight * np.tanh(alpha * x)

@@ -111,6 +111,7 @@ def test_another_type_of_one_output():
     assert rstd.alike == ("y",)
 
 
+@pytest.mark.slow
 def test_a_sum_over_rows_differs_from_a_number_of_rows_on():
     found = compared("blocks of 8 rows", op=BWD, dtypes=("float32",))
     assert {one.output for one in found.differences} == {"dweight"}
@@ -263,6 +264,7 @@ def test_pairs_have_one_operator():
         compare.pair((fwd, bwd), (fwd, bwd), single=True)
 
 
+@pytest.mark.slow
 def test_a_rare_difference_has_no_size():
     plain, first = rmsnorm(), []
 

@@ -205,6 +205,7 @@ def test_a_forward_alone_passes_where_nobody_asked_for_gradients(tmp_path, few_c
     assert "nothing was checked of rmsnorm_bwd" in asked.stderr
 
 
+@pytest.mark.slow
 def test_replay_takes_the_binding():
     spec = serial.spec_text(f"{STRANGERS}/llm_c_style.py:ln_forward", CaseSpec((2, 3)), "layernorm_fwd")
     result = CliRunner().invoke(app, ["replay", spec, "--bind", "eps=1e-5 -> y, rstd, mean, _", "--device", "cpu"])

@@ -2,6 +2,7 @@
 
 import io
 
+import pytest
 from rich.console import Console
 
 from verify_norm.cases.allowance import allowances
@@ -11,6 +12,7 @@ from verify_norm.core.spec import Contract
 from verify_norm.report.contracts import show_contracts
 
 
+@pytest.mark.slow
 def test_it_has_every_name_and_field_and_the_costs_are_computed():
     console = Console(file=io.StringIO(), width=140, highlight=False)
     show_contracts(console)

@@ -69,12 +69,14 @@ def examined(tmp_path, monkeypatch):
     return examined
 
 
+@pytest.mark.slow
 def test_a_call_that_compiles_has_more_time(examined):
     found = examined("compiles", more=60.0)  # a loaded machine
     assert found.tallies
     assert not found.findings
 
 
+@pytest.mark.slow
 def test_a_compiler_that_does_not_end_is_no_fault_of_the_kernel(examined):
     found = examined("compiles_for_ever")
     assert re.fullmatch(r"it was still compiling after [\d.]+ s", found.unsupported)

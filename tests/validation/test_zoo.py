@@ -161,6 +161,7 @@ def test_an_internal_error_ends_its_own_example_alone(monkeypatch, tmp_path):
     assert len(json.loads((tmp_path / "zoo.json").read_text())["outcomes"]) == 2
 
 
+@pytest.mark.slow
 def test_a_right_kernel_passes_only_after_all_corner_cases(monkeypatch):
     clock = SimpleNamespace(perf_counter=count().__next__)
     for module in (search, sweep):

@@ -11,6 +11,7 @@ from verify_norm.core.spec import Contract
 from verify_norm.core.tally import Skip
 
 
+@pytest.mark.slow
 def test_a_ladder_that_leaves_its_bound_earlier_is_worse(good):
     def audit(over, errors=(1.0,) * 6, like=("two_pass",), contract=None):
         return Audit(replace(good, contract=contract or good.contract), ladders=(ladder(errors, over, like),))

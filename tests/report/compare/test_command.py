@@ -25,6 +25,7 @@ def files(tmp_path, good):
     return write
 
 
+@pytest.mark.slow
 def test_the_command_exits_with_what_it_says(files, good, tmp_path):
     old, new, page = *files(old=good, new=ran(EARLY)), tmp_path / "page.md"
     result = run("compare", old, new, "--json", tmp_path / "c.json", "--markdown", page)
@@ -140,6 +141,7 @@ def test_a_run_is_compared_with_its_baseline(source, tmp_path):
     assert "cannot write the summary" in unwritable.stderr
 
 
+@pytest.mark.slow
 def test_a_baseline_is_read_before_the_run(source, tmp_path, files, good):
     half = tmp_path / "half.json"
     half.write_text('{"kernel": ')

@@ -11,6 +11,7 @@ from verify_norm.core.tally import CheckResult, Skip
 from verify_norm.report.compare.coverage import same_cases, unequal
 
 
+@pytest.mark.slow
 def test_without_random_cases_the_seed_does_not_matter(good):
     assert same_cases(good, ran(EARLY, seed=1))
     other = replace(good, settings=replace(good.settings, seed=9))

@@ -20,6 +20,7 @@ from verify_norm.report.compare.model import RegressionLimits
 NORMAL = np.random.default_rng(0).uniform(-0.5, 0.5, 5000)
 
 
+@pytest.mark.slow
 def test_a_loss_that_no_check_finds_is_worse(good):
     lossy = ran(EARLY)
     assert lossy.ok
@@ -31,12 +32,14 @@ def test_a_loss_that_no_check_finds_is_worse(good):
     assert set(changes(lossy, good, "better")) == set(found)
 
 
+@pytest.mark.slow
 def test_a_sum_in_another_order_is_no_loss(good):
     other = ran(kernel(reverse=True))
     assert other.tallies != good.tallies, "it computes in another order"
     assert changes(good, other) == changes(other, good) == {}
 
 
+@pytest.mark.slow
 def test_a_loss_in_typical_data_is_worse(good):
     old, new = surveyed(good, kernel(), 1), surveyed(good, EARLY, 1)
     assert changes(old, surveyed(good, kernel(reverse=True), 1)) == {}

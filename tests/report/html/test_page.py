@@ -31,6 +31,7 @@ def test_a_page_of_nothing_is_a_mistake():
         html.pages()
 
 
+@pytest.mark.slow
 def test_the_page_says_what_was_found(pages):
     text = pages["audit"].text
     for part in (

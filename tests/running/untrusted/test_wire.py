@@ -106,6 +106,7 @@ TOP = {"B": 2**8, "H": 2**16, "I": 2**32, "Q": 2**64}
 VALUES = st.one_of(st.integers(0, 2**64 - 1), st.integers(0, 16), st.sampled_from([2**31, 2**32, 2**62, 2**63]))
 
 
+@pytest.mark.slow
 @settings(max_examples=700, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(FIELDS), VALUES), max_size=4),

@@ -88,6 +88,7 @@ def test_the_references_are_certified(op, exact_mean):
     assert max(steps) < 1e-13
 
 
+@pytest.mark.slow
 def test_a_mean_that_is_rounded_once_is_detected_at_offsets(monkeypatch):
     monkeypatch.setattr(layernorm, "statistics", once)
     restrict(monkeypatch, lambda p: p.family.startswith("offset") and p.options["eps"] == 1e-5)
@@ -123,6 +124,7 @@ def n_minus_1(s, p):
     return s.rstd * (p.g - p.c2 - s.xhat * c1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "quantity"),
     [
@@ -166,6 +168,7 @@ def test_a_wrong_second_derivative_is_found(few, monkeypatch):
     assert failed(certify(["groupnorm"])) == {"double backward x": ALL}
 
 
+@pytest.mark.slow
 def test_a_wrong_directional_derivative_is_found(few, monkeypatch):
     right = jvp.layernorm_jvp
 
@@ -176,12 +179,14 @@ def test_a_wrong_directional_derivative_is_found(few, monkeypatch):
     assert failed(certify(["layernorm"])) == {"jvp rstd": ALL}
 
 
+@pytest.mark.slow
 def test_references_come_from_the_table(few, monkeypatch):
     bad = backward(dx=lambda s, p: s.rstd * (p.g - s.xhat * p.c1))
     monkeypatch.setitem(OPS, "layernorm_bwd", replace(OPS["layernorm_bwd"], reference=bad))
     assert failed(certify(["layernorm_bwd"]))["dx"] == ALL
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_what_is_not_finite_fails(few, value):
     change = backward(dx=lambda s, p: p.g * value)
@@ -208,6 +213,7 @@ def text(certificate):
     return console.export_text()
 
 
+@pytest.mark.slow
 def test_the_table_shows_what_failed(few):
     change = backward(dx=n_minus_1)
     shown = text(certify(["layernorm"], references=wrong("layernorm", backward=change)))
@@ -246,6 +252,7 @@ def test_the_examples(module):
     assert doctest.testmod(module).failed == 0
 
 
+@pytest.mark.slow
 def test_a_device_is_compared_with_numpy(monkeypatch):
     """The processor, by torch, agrees; one whose root is that of float32 does not."""
     monkeypatch.setattr(problems, "every", lambda op, seed: ())

@@ -28,6 +28,7 @@ def failed(*names):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [*NAMES, *FEW_BITS, "add_layernorm", "instancenorm", "add | rmsnorm | modulate | gelu"]
 )
@@ -40,6 +41,7 @@ def test_every_chain_is_certified(name):
     assert max(result.allowed for result in certificate.results) < 1e-8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "part", "change", "wrong"),
     [

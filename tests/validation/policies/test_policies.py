@@ -32,6 +32,7 @@ def test_right_kernels_pass_the_large_policies(policy, kernel):
     assert verdict.caught is False, verdict.detail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["tutorial", "assert_close", "Liger", "flash-attention"])
 @pytest.mark.parametrize("name", ["layernorm_fwd_torch", "layernorm_bwd_torch", "rmsnorm_fwd_torch"])
 def test_a_factor_of_one_and_a_half_is_caught_at_the_first_case(policy, name):
