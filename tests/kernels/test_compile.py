@@ -53,6 +53,7 @@ import torch, triton
 from verify_norm.kernels import launch
 
 launch.multiprocessors, launch.shared_memory, launch.ptx = lambda d: 132, lambda d: 232448, lambda d: True
+launch.room = lambda d: launch.H200
 
 from verify_norm.kernels.rows import plan as row_plan
 
