@@ -314,7 +314,7 @@ def test_sums_in_another_order_may_be_off_by_what_the_order_allows(monkeypatch):
     def reordering(run, name, dtype, first, second, repeated):
         assert (name, dtype, repeated) == ("dbias", "float32", 9)  # of a row that is there so often
         rows = make.exact_inputs(BATCH, OPS["layernorm_bwd"])["dy"]
-        assert np.abs(run.case.exact["dy"]).sum() > 8 * np.abs(rows).sum()  # 70 rows, of eight
+        assert set(np.median(run.case.exact["dy"] / rows, 1)) == {8, 9}  # 70 rows, of eight; one column is larger
         assert np.array_equal(first, run.case.expected["dbias"].value)
         assert np.array_equal(second, first)
         allowed.append(np.full(40, 2.0**-4))
