@@ -150,9 +150,9 @@ class Quantize:
         return np.where(self._unknown(z), np.inf, np.where(free, np.maximum(delta, 1.0), delta))
 
     def _scales(self, z: Approximate, given: Inputs, unit: float) -> Scales:
-        """Return the scales and their bounds, where a division errs by `unit`; (1, 1) of a given one."""
+        """Return the scales and their bounds, where a division errs by `unit`; itself of a given one."""
         if not self.dynamic:
-            s = given["y_scale"].reshape(1, 1)
+            s = given["y_scale"]
             return Scales(s, s, s)
         size = np.abs(z.value)
         ends = ((size, 0.0), (np.maximum(size - z.delta, 0.0), -unit), (size + z.delta, unit))
@@ -161,7 +161,7 @@ class Quantize:
 
     def _divisors(self, s: Scales, given: Inputs) -> Scales:
         """Return what z is divided by: the scales, in NVFP4 over the scale of the tensor."""
-        return Scales(*(one / given["global_scale"].reshape(1, 1) for one in s)) if self._of_tensor else s
+        return Scales(*(one / given["global_scale"] for one in s)) if self._of_tensor else s
 
     @property
     def _of_tensor(self) -> bool:
@@ -181,8 +181,8 @@ class Quantize:
         """Return max(min(A, scale_ub)/L, floor) in the type of scales, where its roundings come to `off`."""
         if self.granularity == "mx":
             return power_of_two(most * (1.0 + off), self.dtype, self.largest, str(given.get("e8m0", "floor")))
-        most = np.minimum(most, given["scale_ub"].reshape(1, 1)) if self.bounded else most
-        most = most * given["global_scale"].reshape(1, 1) if self._of_tensor else most
+        most = np.minimum(most, given["scale_ub"]) if self.bounded else most
+        most = most * given["global_scale"] if self._of_tensor else most
         bounded: Array = np.maximum(most / self.largest, given.get("scale_floor", 0.0)) * (1.0 + off)
         return in_e4m3(bounded) if self._of_tensor else bounded
 
@@ -213,7 +213,7 @@ class Quantize:
     def own_error(self, z: Approximate, given: Inputs, a: Arithmetic) -> Array:
         """Return δy."""
         (M, n), z = z.value.shape, self._rounded(z, given)
-        s = self._divisors(self._scales(z, given, a.gamma(self.divisions) if self.dynamic else 0.0), given)
+        s = self._divisors(self._scales(z, given, a.gamma(self.divisions)), given)
         shape = (M, self.blocks(n))
         unknown = self._vanishing(s, a) | self._unknown(z)
         value, low, high, lost = (self.spread(np.broadcast_to(one, shape), n) for one in (*s, unknown))

@@ -8,6 +8,7 @@ from math import prod
 import pytest
 from choices import fits
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.conjecture.data import ConjectureData
 
@@ -205,6 +206,107 @@ def test_a_size_may_lie_between_all_the_usual_ones():
     usual = drawn(strategies._size((100, 200), 5, 1000), 100)
     assert {100, 200, 1, 2, 3, 4, 5} < set(usual)
     assert max(usual) > 200
+    assert sum(n <= 5 for n in usual) > 30
+    assert sum(n in (100, 200) for n in usual) > 20
+
+
+def test_each_magnitude_is_drawn_as_often():
+    """Of 1 to 3, a half is 1."""
+    assert 80 < drawn(strategies._magnitude(3), 200).count(1) < 120
+
+
+def test_how_often_batchnorm_trains_and_keeps_running_statistics():
+    """In two cases of three it trains, and in three of four of these it has running statistics."""
+    training = [one["running"] for one in drawn(strategies._mode((2, 3)), 300) if one["training"]]
+    assert 180 < len(training) < 220
+    assert 0.65 < sum(training) / len(training) < 0.85
+
+
+@pytest.mark.parametrize(
+    ("elements", "most", "rows"), [(17, 600, 17), (2**10, 17, 17), (2**10, 16, 16), (2**12, 600, 257)]
+)
+def test_many_rows_are_at_most_those_asked_for_and_at_most_the_elements(elements, most, rows):
+    shapes = [shape for shape, _ in drawn(strategies._tall_shape(elements, most), 200)]
+    assert max(shape[0] for shape in shapes) == rows
+    assert min(shape[0] for shape in shapes) == 0
+
+
+@pytest.mark.parametrize(("elements", "longest"), [(40, 40), (64, 64), (2**12, 64)])
+def test_many_rows_are_at_most_64_long(elements, longest):
+    shapes = [shape for shape, _ in drawn(strategies._tall_shape(elements, 2), 400)]
+    for rows in (0, 1):
+        assert max(shape[1] for shape in shapes if shape[0] == rows) == longest
+
+
+def test_rows_of_one_element_have_shapes_too():
+    shapes = [shape for shape, _ in drawn(strategies._row_shape(1, 5), 60)]
+    assert {n for shape in shapes for n in shape} == {0, 1}
+
+
+def sized(monkeypatch, length, rows):
+    """Return 300 shapes of rows whose length and number are these, and what was asked for."""
+    asked, answers = [], []
+
+    def size(usual, small, most):
+        asked.append((usual[-1], max(usual), small, most))
+        answers[:] = answers or [length, rows]
+        return st.just(answers.pop(0))
+
+    monkeypatch.setattr(strategies, "_size", size)
+    strategy = strategies._row_shape.__wrapped__(60 * 97, 97)
+    return drawn(strategy, 300), asked
+
+
+def test_lengths_and_numbers_of_rows_fit_the_elements(monkeypatch):
+    """Up to all of them; small ones are tried more often."""
+    _, asked = sized(monkeypatch, 60, 97)
+    assert {one[1:] for one in asked[::2]} == {(5120, 600, 60 * 97)}
+    assert {one[1:] for one in asked[1::2]} == {(97, 70, 97)}
+
+
+def test_rows_have_up_to_four_leading_dimensions_and_up_to_two_normalized_ones(monkeypatch):
+    """One leading dimension is as long as it takes, the others have at most three."""
+    shapes, _ = sized(monkeypatch, 60, 97)
+    two = [shape for shape, options in shapes if options["normalized_ndim"] == 2]
+    assert 70 < len(two) < 130
+    assert {shape[-2] for shape in two} == {1, 2, 3, 4, 5}
+    leading = [sorted(shape[: len(shape) - options["normalized_ndim"]]) for shape, options in shapes]
+    assert {len(some) for some in leading} == {0, 1, 2, 3, 4}
+    assert {n for some in leading for n in some[:-1]} == {1, 2, 3}
+    assert all(97 - 27 < prod(some) <= 97 for some in leading if some)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_few_rows_in_several_dimensions_stay_some_and_none_stays_none(monkeypatch, rows):
+    shapes, _ = sized(monkeypatch, 60, rows)
+    leading = [shape[: len(shape) - options["normalized_ndim"]] for shape, options in shapes]
+    assert {prod(some) > 0 for some in leading if some} == {rows > 0}
+
+
+def test_usual_numbers_of_channels_and_any_others_fill_the_elements(monkeypatch):
+    asked = []
+    monkeypatch.setattr(strategies, "_magnitude", lambda most: asked.append(most) or st.just(13))
+    shapes = [shape for shape, _ in drawn(strategies._channel_shape(64, (1, 2, 3, 0, 5, 17)), 400)]
+    assert {shape[1] for shape in shapes} == {1, 2, 3, 5, 8, 32, 16, 64, 13}
+    assert {shape[0] for shape in shapes if shape[1] == 64} == {0, 1}
+    assert max(prod(shape) for shape in shapes) == 64
+    single = [prod(shape[2:]) for shape in shapes if shape[:2] == (1, 1)]
+    assert max(single) > 32
+    drawn(strategies._channel_shape(2**12, (1,)), 1)
+    assert set(asked) == {64, 512}
+
+
+def test_one_element_has_one_channel():
+    assert {shape[1] for shape, _ in drawn(strategies._channel_shape(1, (1, 0)), 20)} == {1}
+
+
+def test_half_of_the_spaces_are_small_and_the_last_dimension_is_the_longest():
+    spaces = drawn(strategies._space(10**6), 300)
+    assert {len(space) for space in spaces} == {0, 1, 2, 3}
+    some = [space for space in spaces if space]
+    assert 0.35 < sum(prod(space) <= 64 for space in some) / len(some) < 0.65
+    assert max(prod(space) for space in some) <= 10**6
+    assert all(space[-1] >= space[0] == space[len(space) // 2 - 1] >= 1 for space in some)
 
 
 def test_cases_have_the_options_of_their_operator():
@@ -218,6 +320,8 @@ def test_cases_have_the_options_of_their_operator():
         ("qk_norm_rope_fwd", "rotary", {"full", "half", "quarter"}),
         ("layernorm_fwd", "weight_offset", {0.0}),
         ("layernorm_fwd", "variance_size", {None}),
+        ("layernorm_fwd", "modulation", {"sample"}),
+        ("layernorm_fwd", "rotary", {"full"}),
     ):
         some = drawn(strategies.specs(OPS[name], DTYPES, 2**8, frozen=True), 60)
         assert {getattr(spec, field) for spec in some} == values
@@ -241,7 +345,8 @@ def test_layouts_are_contiguous_in_half_of_the_cases_and_often_alike():
 def test_rows_of_a_modulation_are_also_the_tokens_of_one_sample():
     some = drawn(strategies.specs(OPS["modulate_rmsnorm_fwd"], DTYPES, 2**8), 120)
     tall = [spec for spec in some if len(spec.shape) == 2 + spec.normalized_ndim and spec.shape[0] == 1]
-    assert len(tall) > 5
+    assert len(tall) > 22
+    assert max(len(spec.shape) for spec in some) == 5
     assert [spec for spec in some if len(spec.shape) == 1 + spec.normalized_ndim and spec.shape[0] > 1]
 
 
@@ -265,3 +370,15 @@ def test_a_hypothesis_that_keeps_its_constants_elsewhere_draws_too(monkeypatch, 
     monkeypatch.delattr(providers, name)
     with strategies.whatever_is_imported:
         assert not hasattr(providers, name)
+
+
+def test_without_being_asked_no_input_is_frozen_and_no_run_needs_a_gpu():
+    of_gpu, op = "in a CUDA graph with new values", OPS["rmsnorm_bwd"]
+    plain, asked = (drawn(strategies.specs(op, DTYPES, 2**8, **options), 80) for options in ({}, {"gpu": True}))
+    assert {spec.frozen for spec in plain} == {()}
+    assert of_gpu in {spec.mode for spec in asked} - {spec.mode for spec in plain}
+
+
+def test_rows_without_a_modulation_have_no_sample_of_their_own():
+    some = drawn(strategies.specs(OPS["rmsnorm_fwd"], DTYPES, 2**8), 120)
+    assert sum(len(spec.shape) == 1 + spec.normalized_ndim for spec in some) > 34

@@ -14,6 +14,7 @@ from verify_norm.checks import CHECKS, invariance
 from verify_norm.checks.relations.rerun import taken
 from verify_norm.core.finding import Finding, Observed
 from verify_norm.core.ops import OPS
+from verify_norm.core.run import Expected, Output
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.kernels import KERNELS
 from verify_norm.loading.registry import load
@@ -310,8 +311,12 @@ def test_sums_in_another_order_may_be_off_by_what_the_order_allows(monkeypatch):
     """An error within the bound of so many more terms passes, and one beyond it does not."""
     allowed = []
 
-    def reordering(run, name, dtype, *rest):
-        assert (name, rest[-1]) == ("dbias", 9)  # of a row that is there so often
+    def reordering(run, name, dtype, first, second, repeated):
+        assert (name, dtype, repeated) == ("dbias", "float32", 9)  # of a row that is there so often
+        rows = make.exact_inputs(BATCH, OPS["layernorm_bwd"])["dy"]
+        assert set(np.median(run.case.exact["dy"] / rows, 1)) == {8, 9}  # 70 rows, of eight; one column is larger
+        assert np.array_equal(first, run.case.expected["dbias"].value)
+        assert np.array_equal(second, first)
         allowed.append(np.full(40, 2.0**-4))
         return allowed[-1]
 
@@ -389,3 +394,82 @@ def test_only_values_of_rows_are_compared_with_those_of_a_batch():
 )
 def test_cases_that_are_looked_at(changes, looks):
     assert CHECKS["batch_invariance"].looks(run_of(layernorm(), replace(SPEC, **changes))) == looks
+
+
+HALF = 2.0**-24  # half an ulp of 1 in float32
+EDGE, BEYOND = (1 + HALF, 1.0), (1 + HALF / 2, 1 + 2 * HALF)  # a truth, and what is off by 1 and 1.5 times its bound
+
+
+def in_a_batch(pairs, ratio=0.0, **fields):
+    """Return what is found of a y of one column whose rows have a truth and become something else in a batch."""
+    truth, got = np.array(pairs, float).reshape(-1, 2).T
+    case, count = make.case(CaseSpec((max(len(got), 1), 1)), OPS["rmsnorm_fwd"], Contract()), len(got)
+    expected = Expected(truth[:, None], np.zeros((count, 1)), "float32")
+    output = Output("float32", (count, 1), 9 + truth[:, None], np.full((count, 1), ratio))
+    states = {"expected": expected, "output": output, **fields}
+    case = replace(case, expected={"rstd": None, "y": states["expected"]})
+    run = replace(run_of(layernorm()), case=case, outputs={"rstd": None, "y": states["output"]})
+    rows = np.arange(count)
+    changes = [invariance._Change(name, count, rows, 0 * rows, got, got + 7) for name in ("rstd", "y")]
+    return list(invariance._wrong(run, invariance._Batch(rows, "alone", run, tuple(changes))))
+
+
+@pytest.mark.parametrize("ratio", [0.0, 1.0])
+def test_a_value_is_wrong_in_a_batch_beyond_its_bound(ratio):
+    """Beside the truth, not beside what it is in the case."""
+    assert in_a_batch([EDGE, EDGE], ratio) == []
+    (found,) = in_a_batch([EDGE, BEYOND, EDGE], ratio)
+    assert (found.output, found.index) == ("y", (1, 0))
+    assert (found.want, found.got) == BEYOND
+    assert "1 of 3 values" in found.message
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"expected": None},
+        {"output": None},
+        {"output": Output("float32", (1,), np.ones(1), None)},
+        {"output": Output("float32", (1, 1), np.ones((1, 1)), np.array([[1.5]]))},  # wrong in the case, too
+    ],
+)
+def test_a_value_without_a_truth_or_wrong_in_the_case_is_not_judged_in_a_batch(fields):
+    assert in_a_batch([BEYOND], **fields) == []
+    assert in_a_batch([], **fields) == in_a_batch([]) == []
+
+
+def sums_in_a_batch(off=0.0, ratio=0.0, weight=True, **outputs):
+    """Return which sums are found where a batch has dweight and dbias off by so many of their bounds."""
+    spec = CaseSpec((4, 6), weight=weight)
+    run = run_of(layernorm_bwd("float64"), replace(spec, weight=True), "layernorm_bwd")
+    case = make.case(spec, OPS["layernorm_bwd"], Contract())
+    wide = {
+        name: replace(expected, delta=0 * expected.delta + 2.0**-10) for name, expected in run.case.expected.items()
+    }
+    sums = {name: wide[name].value + off * 2.0**-10 for name in ("dweight", "dbias")}
+    got = {name: Output("float32", (6,), value, np.full(6, ratio)) for name, value in sums.items()}
+    usual, batch = (replace(run, case=case, outputs={**got, **outputs.get(one, {})}) for one in ("usual", "batch"))
+    truths = wide if weight else {**wide, "dweight": None}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(make, "truths", lambda *_: truths)
+        patch.setattr(invariance, "reordering", lambda *_: np.zeros(6))
+        found = list(invariance._wrong_sums(usual, invariance._Batch(np.arange(4), "a few", batch, ())))
+    return [one.output for one in found]
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({"off": 0.9}, []),
+        ({"off": 1.5}, ["dweight", "dbias"]),
+        ({"off": 1.5, "ratio": 1.0}, ["dweight", "dbias"]),
+        ({"off": 1.5, "ratio": 1.5}, []),  # wrong in the case, too
+        ({"off": 1.5, "weight": False}, ["dbias"]),  # dweight has no truth
+        ({"off": 1.5, "usual": {"dweight": None}}, ["dbias"]),
+        ({"off": 1.5, "batch": {"dweight": None}}, ["dbias"]),
+        ({"off": 1.5, "usual": {"dweight": Output("float32", (6,), np.zeros(6), None)}}, ["dbias"]),
+        ({"off": 1.5, "usual": {"dweight": Output("float32", (6,), np.zeros(6), np.zeros(0))}}, ["dweight", "dbias"]),
+    ],
+)
+def test_a_sum_is_wrong_in_a_batch_beyond_its_bound_where_it_is_right_in_the_case(fields, found):
+    assert sums_in_a_batch(**fields) == found

@@ -1,15 +1,20 @@
 """The check `sums`: mistakes that hide in the bound of a long sum, and right kernels in several orders."""
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from counted import U, case_of, run_of
 from matrix import layernorm_bwd as by_products
 from matrix import product
 from norms import layernorm, layernorm_bwd, statistics
 
 from verify_norm.cases import make
-from verify_norm.checks import CHECKS
-from verify_norm.core.finding import Finding
+from verify_norm.checks import CHECKS, sums
+from verify_norm.checks.relations.stages import stages
+from verify_norm.core.finding import Finding, OverProbable, SmallestError
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Contract, Kernel
 from verify_norm.running.execute import execute
@@ -191,3 +196,159 @@ def test_equal_rows_and_narrow_types_are_left_to_the_bound(spec, fields, looks):
     reason = CHECKS["sums"].lacks(kernel, ())
     assert bool(reason) == bool({"partials", "xhat"} & fields.keys())
     assert not reason or f"the contract has {'partials=bfloat16' if 'partials' in fields else 'xhat=x'}" in reason
+
+
+@pytest.mark.parametrize(
+    ("op", "applies"),
+    [
+        ("layernorm_fwd", True),
+        ("add_rmsnorm_bwd", True),
+        ("gate_rmsnorm_bwd", False),  # a stage before the norm
+        ("dropout_add_rmsnorm_fwd", False),
+        ("partial_rmsnorm_bwd", False),  # the statistic of a part of the row
+    ],
+)
+def test_it_applies_where_nothing_before_the_norm_rounds_all_elements_alike(op, applies):
+    assert CHECKS["sums"].applies(OPS[op]) == applies
+
+
+def run_with(spec, op="layernorm_bwd", **fields):
+    """A run of random data that returns the truth."""
+    contract = Contract(**fields)
+    return run_of(make.case(spec, OPS[op], contract), contract)
+
+
+@pytest.mark.parametrize(
+    ("spec", "op", "looks"),
+    [
+        (CaseSpec((256, 8)), "layernorm_bwd", True),
+        (CaseSpec((255, 8)), "layernorm_bwd", False),
+        (CaseSpec((2, 256)), "layernorm_bwd", True),
+        (CaseSpec((2, 255)), "layernorm_bwd", False),
+        (CaseSpec((300, 1)), "layernorm_bwd", True),  # a weight of one element
+        (CaseSpec((256, 8)), "layernorm_fwd", False),  # adds up no columns
+        (CaseSpec((256, 8), log2_scale=20), "layernorm_bwd", True),
+        (CaseSpec((256, 8), log2_scale=-20), "layernorm_bwd", True),
+        (CaseSpec((256, 8), log2_scale=21), "layernorm_bwd", False),
+        (CaseSpec((256, 8), dy_log2_scale=-20), "layernorm_bwd", True),
+        (CaseSpec((256, 8), dy_log2_scale=-21), "layernorm_bwd", False),
+    ],
+    ids=str,
+)
+def test_long_sums_of_numbers_near_one_are_looked_at(spec, op, looks):
+    assert CHECKS["sums"].looks(run_with(spec, op)) == looks
+
+
+@pytest.mark.parametrize(
+    ("spec", "op", "fields", "told"),
+    [
+        (CaseSpec((256, 8)), "layernorm_bwd", {}, True),
+        (CaseSpec((255, 8)), "layernorm_bwd", {}, False),
+        (CaseSpec((256, 8)), "layernorm_bwd", {"xhat": "x"}, False),
+        (CaseSpec((256, 8)), "gate_rmsnorm_bwd", {}, False),
+    ],
+    ids=str,
+)
+def test_other_checks_leave_long_sums_to_it_where_it_applies_and_looks(spec, op, fields, told):
+    assert sums.told(run_with(spec, op, **fields)) == told
+
+
+BOTH = [("", "mean"), ("", "rstd")]
+
+
+@pytest.mark.parametrize(
+    ("fields", "contract", "equations"),
+    [
+        ({}, {}, BOTH),
+        ({"shape": (2, 255)}, {}, []),
+        ({"data": "heavy"}, {}, []),
+        ({}, {"variance": "shifted"}, []),
+        ({}, {"summation": "sequential"}, []),
+        ({"dtype": "bfloat16"}, {}, BOTH),
+        ({"dtype": "bfloat16", "offset": 100.0}, {}, []),
+        ({"offset": 100.0}, {}, BOTH),
+    ],
+    ids=str,
+)
+def test_statistics_are_judged_where_no_addition_rounds_all_terms_to_one_side(fields, contract, equations):
+    run = run_with(CaseSpec(**{"shape": (2, 256), **fields}), "layernorm_fwd", **contract)
+    assert [(one.name, one.output) for one in sums.equations(run)] == equations
+
+
+def test_the_sums_of_dx_allow_statistics_their_worst_case_where_it_may_come():
+    """In long rows that is more than by chance."""
+    run = run_with(CaseSpec((2, 16384)))
+    heavy = replace(run, case=replace(run.case, spec=replace(run.case.spec, data="heavy")))
+    chance, worst = ([one.tolerance for one in sums.equations(each)] for each in (run, heavy))
+    assert len(chance) == len(worst) == 2
+    assert np.all(np.divide(worst, chance) > 1.05)
+
+
+def test_the_statistics_of_a_rounded_sum_are_allowed_to_differ_from_those_of_the_exact_one():
+    run = run_with(CaseSpec((3, 512), "bfloat16"), "add_rmsnorm_fwd", residual="rounded")
+    (one,) = sums.equations(run)
+    apart = np.abs(stages(run).norm.saved_rstd.ravel() - run.case.expected["rstd"].value.ravel())
+    assert (apart > 100 * U).all()
+    assert (one.delta.ravel() >= apart).all()
+
+
+def test_what_an_activation_loses_of_dy_is_multiplied_by_the_normalized_numbers():
+    """Those of the second channel are three times as large."""
+    spec = CaseSpec((64, 2, 4), num_groups=1, eps=1e-12)
+    x = np.tile([[-1.0, 1.0] * 2, [-3.0, 3.0] * 2], (64, 1, 1))
+    dy = np.tile([-1.0, -1.0, 1.0, 1.0], (64, 2, 1))
+    run = run_of(case_of(spec, "groupnorm_silu_bwd", x=x, dy=dy, weight=np.zeros(2), bias=np.zeros(2)))
+    (delta,) = (one.delta for one in sums.equations(run) if one.output == "dweight")
+    assert delta[1] / delta[0] == pytest.approx(3, rel=0.1)
+
+
+@pytest.mark.parametrize(("op", "judged"), [("layernorm_bwd", ["Σdx", "Σdx·x̂"]), ("add_layernorm_bwd", [])])
+@pytest.mark.parametrize("dresidual_out", [True, False])
+def test_the_sums_that_dx_implies_are_those_of_no_fused_addition(op, judged, dresidual_out):
+    spec = CaseSpec((2, 256), dresidual_out=dresidual_out) if judged == [] else CaseSpec((2, 256))
+    assert [one.name for one in sums.equations(run_with(spec, op))] == judged
+
+
+def long_sum(right, tolerance, delta, off=0.0):
+    """The equation of a dbias that is off by so many tolerances."""
+    right, tolerance, delta = (np.array(values, float) for values in (right, tolerance, delta))
+    return sums.LongSum("", "dbias", right + off * np.ones_like(right), right, tolerance, delta)
+
+
+def test_the_smallest_error_is_that_of_the_judged_elements_that_are_not_zero():
+    """A quarter of 1 may be off, in float32: half an ulp beyond that no rounding agrees."""
+    run = run_with(CaseSpec((256, 3)))
+    one = long_sum([0.0, 2.0, 1.0], [1.0, np.inf, 1.0], [0.0, 0.0, 0.25])
+    above, below = SmallestError("dbias", 1, 0.25 + U + U), SmallestError("dbias", -1, 0.25 + U / 2 + U)
+    with np.errstate(divide="ignore"):
+        assert sorted(one.smallest(run), key=lambda smallest: -smallest.sign) == [above, below]
+    assert list(long_sum([0.0, 2.0], [1.0, np.inf], [0.0, 0.0]).smallest(run)) == []
+
+
+@pytest.mark.parametrize(
+    ("off", "wrong", "hint"),
+    [
+        ([0.0, 0.25], 0, False),
+        ([0.0, 1.0], 0, False),
+        ([], 0, False),
+        ([1.0, 1.5], 1, True),
+        ([3.0, 1.5, 1.0, 0.0], 2, True),
+        ([0.0, 19.5], 1, True),
+        ([0.0, 20.0], 1, False),  # no order of the additions explains it
+    ],
+)
+def test_a_sum_is_found_from_its_tolerance_on(monkeypatch, off, wrong, hint):
+    run = run_with(CaseSpec((256, 3)))
+    ones = np.ones(len(off))
+    monkeypatch.setattr(sums, "equations", lambda run: iter([long_sum(ones, ones, ones / 4, np.array(off))]))
+    over, *rest = CHECKS["sums"].function(run)
+    assert over == OverProbable("dbias", max(off, default=0.0))
+    if not wrong:
+        assert [type(one) for one in rest] == [SmallestError] * 2 * bool(off)
+        return
+    (found,) = rest
+    index = int(np.argmax(off))
+    assert (found.check, found.output, found.index) == ("sums", "dbias", (index,))
+    assert f"dbias[{index}]: expected 1, got {1 + max(off):g}, {max(off):g} apart, 1 allowed" in found.message
+    assert re.search(r"(\d+) of (\d+)", found.message).groups() == (str(wrong), str(len(off)))
+    assert ("lanes" in found.message) == hint

@@ -119,7 +119,7 @@ def test_an_argument_whose_storage_gets_another_size(more, damaged):
     x = torch.ones(64)
     given = guards.Arguments({"x": x})
     x.untyped_storage().resize_(x.untyped_storage().nbytes() + more)
-    assert [(one.where, one.count) for one in given.damage(())] == [("in", damaged)] * bool(damaged)
+    assert list(given.damage(())) == [Damage("x", "in", damaged, 0)] * bool(damaged)
 
 
 def test_contents_are_kept():
@@ -147,6 +147,18 @@ def test_a_guarded_tensor_may_grow():
     assert kept[:5].tolist() == [0, 1, 2, 3, 1]
     assert out.tolist() == [[2.0] * 5] * 5
     assert list(made.damage({})) == []
+
+
+def test_what_is_beside_a_tensor_that_grows_keeps_its_values():
+    """With gaps or without: a copy has none."""
+    with guards.PoisonEmpty(math.nan), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's, that an output is resized
+        x, out = torch.empty_strided((3, 2), (2, 7)).copy_(torch.arange(6.0).view(3, 2)), torch.empty(1, 3)
+        torch.add(x, 1, out=out)
+    assert x.untyped_storage().nbytes() == 24
+    assert x.stride() in ((2, 1), (1, 3))
+    assert x.tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert out.tolist() == [[1, 2], [3, 4], [5, 6]]
 
 
 def test_what_is_huge_is_left_alone():
@@ -298,6 +310,24 @@ def test_a_write_into_an_argument_is_found_where_it_is(place, whole, monkeypatch
     assert list(before.damage(("y",))) == ([] if where == "in" else seen)
 
 
+@pytest.mark.parametrize(("more", "seen"), [(0, True), (-1, False)])
+def test_of_an_argument_larger_than_the_limit_only_the_elements_are_compared(more, seen, monkeypatch):
+    """A write behind the first element is one element off the next own one, before it."""
+    memory = torch.zeros(9)
+    monkeypatch.setattr(guards, "LIMIT", 36 + more)
+    before = guards.Arguments({"x": memory[::4]})
+    memory[1] = 7
+    assert list(before.damage(())) == [Damage("x", "between", 4, 0)] * seen
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_a_write_beside_an_argument_of_one_number(place):
+    memory = torch.zeros(3)
+    before = guards.Arguments({"x": memory[1]})
+    memory[place] = 7
+    assert list(before.damage(())) == [Damage("x", ("before", "in", "after")[place], 4, 0)]
+
+
 def test_outputs_that_lie_in_each_other_or_in_arguments_overlap():
     x, y = torch.zeros(8), torch.zeros(8)
     outputs = {"y": y[:4], "mean": y[3:5], "rstd": x[7:], "dx": torch.zeros(8), "dbias": None}
@@ -362,6 +392,11 @@ def test_tensors_that_are_misaligned_to_each_other_overlap_byte_by_byte():
     third = torch.frombuffer(memory, dtype=torch.uint8, count=200, offset=4)[::8]
     assert list(guards.overlaps({"y": first}, {"x": second})) == [("y", "x")]
     assert list(guards.overlaps({"y": first}, {"x": third})) == []
+
+
+def test_content_is_on_the_device_of_its_tensor():
+    for whole in (True, False):
+        assert guards.content(torch.empty(3, device="meta"), whole).device.type == "meta"
 
 
 def test_the_content_of_one_element_with_any_stride():

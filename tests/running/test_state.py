@@ -138,7 +138,7 @@ def test_the_processors_of_this_thread(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", {0: allowed}.__getitem__, raising=False)
     monkeypatch.setattr(os, "sched_setaffinity", lambda *these: given.append(these), raising=False)
     ((name, (read, restore)),) = state._affinity().items()
-    assert "sched_getaffinity" in name
+    assert name == "os.sched_getaffinity(0)"
     assert read() == [3, 7]
     restore([3])
     assert given == [(0, [3])]
@@ -204,6 +204,25 @@ def test_hooks_of_saved_tensors_are_taken_away(monkeypatch):
     torch._C._autograd._push_saved_tensors_default_hooks(repr, repr)
     unhook(None)
     assert read() is None
+
+
+def test_hooks_of_saved_tensors_are_read_even_where_they_are_off(monkeypatch):
+    """As of a torch that tells them: each is a pair on a stack, and without True it tells none that are off."""
+    stack = [(abs, abs), (repr, repr), (repr, repr)]
+    told = SimpleNamespace(
+        _top_saved_tensors_default_hooks=lambda off: stack[-1] if off and stack else None,
+        _pop_saved_tensors_default_hooks=stack.pop,
+    )
+    monkeypatch.setattr(torch._C, "_autograd", told)
+    ((name, (read, unhook)),) = state._hooks().items()
+    assert "saved tensors" in name
+    assert read() == (repr, repr)
+    unhook((abs, abs))
+    assert stack == [(abs, abs)]
+    unhook(None)
+    assert read() is None
+    monkeypatch.setattr(torch._C, "_autograd", SimpleNamespace())
+    assert state._hooks() == {}
 
 
 def test_inference_mode_is_that_of_a_thread():

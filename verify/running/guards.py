@@ -232,7 +232,7 @@ def _changed(taken: _Snapshot, now: torch.Tensor) -> Iterator[Damage]:
         yield Damage(taken.name, "in", changed.size * size, 0)
         return
     steps = zip(taken.tensor.shape, taken.tensor.stride(), strict=True)
-    offsets = sum(np.ix_(*(np.arange(n) * stride for n, stride in steps)), np.zeros((), np.int64))
+    offsets = sum(np.ix_(*(np.arange(n) * stride for n, stride in steps)))
     own = np.unique(offsets + int(taken.tensor.storage_offset()))
     place = np.searchsorted(own, changed)  # the number of own elements before it
     left = np.where(place > 0, changed - own[place - 1], len(before))
@@ -273,7 +273,7 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
     if known != TOO_HARD or tensor.numel() > COUNTED:
         return bool(known == 1)
     steps = zip(tensor.shape, tensor.stride(), strict=True)
-    offsets = sum(np.ix_(*(np.arange(n) * stride for n, stride in steps)), np.zeros((), np.int64))
+    offsets = sum(np.ix_(*(np.arange(n) * stride for n, stride in steps)))
     return int(np.unique(offsets).size) < tensor.numel()
 
 

@@ -93,7 +93,7 @@ def test_terms_of_the_bound():
         10 - 127 / 13.27
     )
     flushes = Arithmetic(u=0.0, tiny=2.0**-40, huge=1e300)
-    assert INT8.own_error(about(z), NONE, flushes)[0, 1] == pytest.approx((4 + 4 / 0.1) * 2.0**-40)
+    assert INT8.own_error(about(z), NONE, flushes)[0, 1] == pytest.approx((4 + 4 / 0.1) * 2.0**-40, abs=0)
     narrow = INT8.own_error(about([0.0, 12.7, 1.0]), {"z_lost": (2.0**-11, 2.0**-9, 65504.0)}, EXACT)[0]
     assert narrow[2] == pytest.approx(10 * (2 * 2.0**-11 + (1 + 1 / 12.7) * 2.0**-9), rel=2e-3)  # of z, and of A
     assert narrow[0] == 0
@@ -104,6 +104,127 @@ def test_terms_of_the_bound():
     assert Quantize("int8").own_error(about([2.0, -2.0]), given, EXACT)[0].tolist() == [0, 1]  # −128 is right too
     terms = about([1.0, 12.7], size=[9.0, 12.7])
     assert INT8.own_error(terms, NONE, ROUNDS)[0, 0] == pytest.approx(10 * (4 + 7 * 9) * 2.0**-10, rel=0.02)
+
+
+STATIC = Quantize("int8")
+TENTH = {"y_scale": np.array([0.1])}
+
+
+def test_a_contract_may_leave_the_range_open():
+    given = TENTH | {"largest": np.inf}
+    assert STATIC.value(np.array([[20.0, -20.0]]), given).tolist() == [[200, -200]]
+    assert STATIC.value(np.array([[20.0, -20.0]]), TENTH).tolist() == [[127, -127]]
+    assert STATIC.own_error(about(20.0, 0.05), given, EXACT)[0, 0] == pytest.approx(0.5)
+    assert STATIC.own_error(about(20.0, 0.05), TENTH, EXACT)[0, 0] == 0
+
+
+@pytest.mark.parametrize(("how", "scale"), [(None, 1), ("floor", 1), ("ceil", 2), ("even", 1), ("rceil", 2)])
+def test_the_power_of_two_of_a_block_is_rounded_as_the_contract_says(how, scale):
+    """480 is 1.875·2⁸, and more than 448."""
+    z, given = row(33, _0=480.0, _32=448.0), NONE if how is None else {"e8m0": how}
+    assert Quantize("float8_e4m3fn", "mx").scale(z, given).tolist() == [[scale, 2 if how in ("ceil",) else 1]]
+
+
+def test_the_scale_of_a_tensor_is_a_factor_of_all_scales():
+    stage, z, given = (
+        Quantize("float4_e2m1fn", "nvfp4"),
+        row(17, _0=12.0, _1=3.0, _16=24.0),
+        {"global_scale": np.array([0.5])},
+    )
+    assert stage.scale(z, given).tolist() == [[1, 2]]
+    assert stage.value(z, given)[0, [0, 1, 2, 16]].tolist() == [6, 1.5, 0.5, 6]
+    delta = stage.own_error(about(z), given, ROUNDS)[0]
+    assert delta[1] == pytest.approx(1.5 * (4 + 3 + 4 + 2) * 2.0**-10, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("stage", "given", "values"),
+    [
+        (STATIC, TENTH, (127, -127, 0)),
+        (Quantize("float8_e4m3fn"), TENTH, (448, -448, np.nan)),
+        (Quantize("float4_e2m1fn"), TENTH, (6, -6, 0)),
+        (INT8, NONE, (np.nan, np.nan, np.nan)),
+        (Quantize("int8", "per_token", True), {"scale_ub": np.array([1.0])}, (127, -127, np.nan)),
+        (Quantize("float4_e2m1fn", "mx"), NONE, (6, -6, np.nan)),
+    ],
+)
+def test_what_becomes_of_infinities_and_nan(stage, given, values):
+    """A given scale or a bound saturates infinities, and a type without NaN has 0 for it by a given scale."""
+    for z, want in zip((np.inf, -np.inf, np.nan), values, strict=True):
+        with np.errstate(invalid="ignore"):
+            np.testing.assert_array_equal(stage.value(row(2, _0=z), given)[0, 0], want)
+
+
+@pytest.mark.parametrize(("z", "delta"), [(np.inf, 0.0), (np.nan, 0.0), (1.0, np.inf)])
+def test_a_bound_of_the_scale_does_not_hide_what_is_unknown(z, delta):
+    stage, given = Quantize("int8", "group64", True), {"scale_ub": np.array([0.5])}
+    with np.errstate(all="ignore"):
+        off = stage.scale_error(about(row(128, _3=z), row(128, _3=delta) - row(128, _3=0.0)), given, EXACT)
+    assert off.tolist() == [[np.inf, 0]]
+
+
+def test_a_scale_may_be_lost_below_the_smallest_number():
+    assert INT8.scale_error(about(12.7), NONE, Arithmetic(u=0.0, tiny=2.0**-40, huge=1e300)) == 2.0**-40
+
+
+@pytest.mark.parametrize(
+    ("tiny", "huge", "edge", "beyond"),
+    [
+        (2.0**-20, 2.0**30, 2.0**-18, 0.0),
+        (2.0**-40, 2.0**30, 2.0**-28, 0.0),  # 1/huge is larger than tiny
+        (2.0**-20, 2.0**30, 2.0**20 / (4 * 127), np.inf),
+        (2.0**-40, 2.0**30, 2.0**30 / (4 * 127), np.inf),
+        (0.0, 2.0**30, 2.0**30 / (4 * 127), np.inf),
+    ],
+)
+def test_a_scale_is_judged_where_all_that_it_is_computed_with_is_in_range(tiny, huge, edge, beyond):
+    a = Arithmetic(u=0.0, tiny=tiny, huge=huge)
+    scales = edge, np.nextafter(edge, beyond)
+    judged = [np.isfinite(STATIC.own_error(about(1.0), {"y_scale": np.array([s])}, a)).all() for s in scales]
+    assert judged == [True, False]
+
+
+def test_a_rounding_of_z_is_that_of_the_largest_that_it_may_be():
+    narrow = {"z_lost": (2.0**-8, 0.0, 65504.0), "scale_floor": 1.0}
+    assert INT8.own_error(about(8.0, 4.0), narrow, EXACT)[0, 0] == 4 + 12 * 2.0**-8
+    with np.errstate(invalid="ignore"):
+        judged = [np.isfinite(INT8.own_error(about(z, 10.0), narrow, EXACT)).all() for z in (65480.0, 65500.0)]
+    assert judged == [True, False]  # it may overflow
+
+
+def test_roundings_are_those_of_the_largest_terms():
+    delta = INT8.own_error(about([1.0, 12.7], [4.0, 0.0], [9.0, 12.7]), NONE, ROUNDS)[0, 0]
+    assert delta == pytest.approx(10 * (4 + (4 + 7 * 13) * 2.0**-10), abs=0.25)
+
+
+@pytest.mark.parametrize(
+    ("z", "off", "delta"),
+    [
+        (127.5, 1.0, 0.5),  # 127 at most, 126.5 at least
+        (-127.0, 0.0, 0.0),
+        (-127.5, 0.0, 0.0),  # a tie
+        (-127.625, 0.0, 1.0),  # −128 is right too
+        (-127.0, 0.625, 1.0),
+        (-127.0, 0.25, 0.25),
+        (-129.0, 1.0, 1.0),
+    ],
+)
+def test_what_saturates_is_off_by_less_or_by_one_below(z, off, delta):
+    assert STATIC.own_error(about(z, off), {"y_scale": np.array([1.0])}, EXACT)[0, 0] == delta
+    assert STATIC.own_error(about(z / 8, off / 8), {"y_scale": np.array([0.125])}, EXACT)[0, 0] == delta
+
+
+def test_zeros_are_zeros():
+    with np.errstate(all="ignore"):
+        assert FP8.own_error(about(np.zeros(3)), NONE, FLOAT32).tolist() == [[0, 0, 0]]
+
+
+def test_there_is_no_gradient():
+    one = np.ones((1, 1))
+    with pytest.raises(ValueError, match="quantize"):
+        FP8.pull(one, one, NONE)
+    with pytest.raises(ValueError, match="quantize"):
+        FP8.pull_error(one, 0.0, about(1.0), NONE, EXACT)
 
 
 KERNELS = {
