@@ -253,7 +253,7 @@ def _mode(draw: st.DrawFn, shape: tuple[int, ...]) -> dict[str, Any]:
 def _tall_shape(draw: st.DrawFn, elements: int, most: int) -> tuple[tuple[int, ...], dict[str, Any]]:
     """Draw many rows first, as sums over rows need, and then how long they are."""
     rows = draw(_among([m for m in _ROWS if m <= min(elements, most)]))
-    return (rows, draw(st.integers(1, min(elements // max(rows, 1), 64)))), {"normalized_ndim": 1}
+    return (rows, draw(st.integers(1, max(min(elements // max(rows, 1), 64), 1)))), {"normalized_ndim": 1}
 
 
 @lru_cache(None)
@@ -261,7 +261,7 @@ def _tall_shape(draw: st.DrawFn, elements: int, most: int) -> tuple[tuple[int, .
 def _row_shape(draw: st.DrawFn, elements: int, many: int) -> tuple[tuple[int, ...], dict[str, Any]]:
     usual = [n for n in _LENGTHS if n <= elements]
     length = draw(_size(tuple(usual), min(elements, 600), elements))
-    most = min(elements // length, many)
+    most = min(max(elements // length, 1), many)
     rows = draw(_size(tuple(m for m in _ROWS if m <= most), min(most, 70), most))
     normalized: tuple[int, ...] = (length,)
     if draw(_among((False, False, True))):  # normalized_shape of two dimensions
@@ -272,8 +272,8 @@ def _row_shape(draw: st.DrawFn, elements: int, many: int) -> tuple[tuple[int, ..
         return normalized, {"normalized_ndim": len(normalized)}
     leading: list[int] = []
     for _ in range(rank - 1):
-        leading.append(draw(st.integers(1, min(3, most // prod(leading)))))
-    rows = max(rows // prod(leading), min(rows, 1))
+        leading.append(draw(st.integers(1, max(min(3, most // prod(leading)), 1))))
+    rows = rows // prod(leading) if rows >= prod(leading) else min(rows, 1)
     leading.insert(draw(st.integers(0, len(leading))), rows)  # a batch or a sequence may be the longer one
     return (*leading, *normalized), {"normalized_ndim": len(normalized)}
 
@@ -291,7 +291,7 @@ def _group_shape(draw: st.DrawFn, elements: int) -> tuple[tuple[int, ...], dict[
 def _channel_shape(draw: st.DrawFn, elements: int, samples: tuple[int, ...]) -> tuple[tuple[int, ...], dict[str, Any]]:
     channels = draw(st.one_of(_among([c for c in _CHANNELS if c <= elements]), _magnitude(min(elements, 512))))
     batch = draw(_among([n for n in samples if n * channels <= elements]))
-    return (batch, channels, *draw(_space(elements // (channels * max(batch, 1))))), {}
+    return (batch, channels, *draw(_space(max(elements // (channels * max(batch, 1)), 1)))), {}
 
 
 @st.composite
@@ -301,8 +301,8 @@ def _space(draw: st.DrawFn, most: int) -> tuple[int, ...]:
     rank = draw(st.integers(0, 3))
     if rank < 2:
         return (size,) * rank
-    side = int(size ** (1 / rank))
-    return (side,) * (rank - 1) + (size // side ** (rank - 1),)
+    side = max(int(size ** (1 / rank)), 1)
+    return (side,) * (rank - 1) + (max(size // side ** (rank - 1), 1),)
 
 
 def explore(
