@@ -1,5 +1,5 @@
-# make verify sets up and runs the main job. make test, make quick (one case of each fast test), make nightly (all tests) and make lint
-# check the project; make docs builds its documents into build/site.
+# make verify sets up and runs the main job. make test, make quick (one case of each fast test), make nightly (all tests)
+# and make lint check the project; make docs builds its documents into build/site.
 PYTHON ?= python3
 # With your own build of Triton, as on ROCm: make verify EXTRAS=cli,html CONSTRAINTS=/dev/null
 EXTRAS ?= cli,html,triton

@@ -142,10 +142,11 @@ def again(folder: Path) -> None:
     """Forget all but what was killed, and which tests call what: the tests may be others now."""
     (folder / "mutants/mutmut-stats.json").unlink(missing_ok=True)
     for path in (folder / "mutants").rglob("*.meta"):
-        if not path.read_text():  # the run was stopped while mutmut wrote it
+        text = path.read_text()
+        if not text:  # the run was stopped while mutmut wrote it
             path.unlink()
             continue
-        meta = json.loads(path.read_text())
+        meta = json.loads(text)
         codes = meta["exit_code_by_key"]
         codes.update({name: None for name, code in codes.items() if status_by_exit_code[code] != "killed"})
         path.write_text(json.dumps(meta))
@@ -180,15 +181,12 @@ def judged(unit: str, folder: Path) -> dict[str, Any]:
     survivors: list[dict[str, str]] = []
     os.chdir(folder)
     for meta in sorted(Path("mutants", "verify_norm").rglob("*.meta")):
-        path = str(meta.relative_to("mutants")).removesuffix(".meta")
-        if not meta.read_text():
-            print(
-                f"{path}: the run was stopped while mutmut wrote its results, which are lost; run it again",
-                file=sys.stderr,
-            )
+        path, text = str(meta.relative_to("mutants")).removesuffix(".meta"), meta.read_text()
+        if not text:
+            print(f"{path}: the results were lost as the run was stopped; run it again", file=sys.stderr)
             continue
         module = module_of(path)
-        for name, code in json.loads(meta.read_text())["exit_code_by_key"].items():
+        for name, code in json.loads(text)["exit_code_by_key"].items():
             status = status_by_exit_code[code]
             if status in MISSED:
                 function = name.rpartition(".")[2].partition("__mutmut_")[0].removeprefix("x_").split("ǁ")[-1]

@@ -59,9 +59,9 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker("nightly")
     yield
     if most := config.getoption("--cases"):
-        left_out = [item for cases in by_test(items) for item in cases[most:]]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for cases in by_test(items) for item in cases[:most]]
+        tests = by_test(items)
+        config.hook.pytest_deselected(items=[item for cases in tests for item in cases[most:]])
+        items[:] = [item for cases in tests for item in cases[:most]]
 
 
 def pytest_collection_finish():

@@ -29,11 +29,10 @@ _SPEC = TypeAdapter(CaseSpec)
 def spec_text(kernel: str, spec: CaseSpec, op: str | None = None) -> str:
     """Return one line of JSON that replays a case: the kernel, and what differs from the defaults of CaseSpec."""
     named = {"kernel": kernel} | ({"op": op} if op else {})
-    return json.dumps(jsonable(named | changed(spec)), ensure_ascii=False)
+    return json.dumps(jsonable(named | _changed(spec)), ensure_ascii=False)
 
 
-def changed(spec: CaseSpec) -> dict[str, Any]:
-    """Return the fields of a case that differ from the defaults of CaseSpec, as plain data."""
+def _changed(spec: CaseSpec) -> dict[str, Any]:
     default = {f.name: f.default for f in fields(CaseSpec) if f.default is not MISSING}
     return {k: v for k, v in asdict(spec).items() if k not in default or default[k] != v}
 
@@ -204,7 +203,7 @@ def jsonable(value: Any) -> Any:
     if isinstance(value, float) and not isfinite(value):
         return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, CaseSpec):
-        value = changed(value)
+        value = _changed(value)
     elif is_dataclass(value):
         value = {f.name: getattr(value, f.name) for f in fields(value)}
     if isinstance(value, dict):

@@ -231,9 +231,7 @@ def _changed(taken: _Snapshot, now: torch.Tensor) -> Iterator[Damage]:
     if not taken.whole:
         yield Damage(taken.name, "in", changed.size * size, 0)
         return
-    steps = zip(taken.tensor.shape, taken.tensor.stride(), strict=True)
-    offsets = sum(np.ix_(*(np.arange(n) * stride for n, stride in steps)))
-    own = np.unique(offsets + int(taken.tensor.storage_offset()))
+    own = np.unique(_offsets(taken.tensor) + int(taken.tensor.storage_offset()))
     place = np.searchsorted(own, changed)  # the number of own elements before it
     left = np.where(place > 0, changed - own[place - 1], len(before))
     right = np.where(place < own.size, own[np.minimum(place, own.size - 1)] - changed, len(before))
@@ -272,9 +270,13 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
     known = torch._debug_has_internal_overlap(tensor)  # 0: no, 1: yes, 2: too hard
     if known != TOO_HARD or tensor.numel() > COUNTED:
         return bool(known == 1)
+    return int(np.unique(_offsets(tensor)).size) < tensor.numel()
+
+
+def _offsets(tensor: torch.Tensor) -> Any:
+    """Return how many elements each element is behind the first one, in memory."""
     steps = zip(tensor.shape, tensor.stride(), strict=True)
-    offsets = sum(np.ix_(*(np.arange(n) * stride for n, stride in steps)))
-    return int(np.unique(offsets).size) < tensor.numel()
+    return sum(np.ix_(*(np.arange(n) * stride for n, stride in steps)))
 
 
 def _reach(tensor: torch.Tensor) -> range:

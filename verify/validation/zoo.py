@@ -17,7 +17,7 @@ import torch
 from verify_norm.core.errors import Exit
 from verify_norm.core.finding import Finding
 from verify_norm.core.results import gap
-from verify_norm.core.serial import changed, jsonable
+from verify_norm.core.serial import jsonable
 from verify_norm.core.settings import Settings
 from verify_norm.kernels.zoo import ZOO as ZOO
 from verify_norm.kernels.zoo import Example
@@ -78,8 +78,7 @@ class Outcome:
         facts: dict[str, Any] = {"name": one.name, "op": one.kernel.op, "class": one.kind, "wrong": one.wrong}
         facts |= {"source": one.source, "right": self.as_expected, "gap": self.gap, "error": self.error}
         facts |= {"cases": self.cases}
-        found = [asdict(finding) | {"spec": changed(finding.spec)} for finding in self.findings]
-        facts |= {"seconds": round(self.seconds, 2), "findings": found}
+        facts |= {"seconds": round(self.seconds, 2), "findings": self.findings}
         facts["policies"] = {name: asdict(verdict) for name, verdict in self.policies.items()}
         return dict(jsonable(facts))
 
