@@ -23,8 +23,8 @@ def test_each_way_has_a_function_and_each_field_a_check():
     assert set(modes.MODES) == set(ways.WAYS["mode"])
     assert set(calls.CALLS) == set(ways.WAYS["call"])
     assert set(autograd.WAYS) == set(ways.WAYS["autograd"])
-    assert set(ways.DEAR) <= set(ways.WAYS["mode"])
-    assert {mode.words for mode in modes.BARE} == set(ways.DEAR)
+    assert {mode.words for mode in modes.BARE} == set(ways.DEAR) & set(ways.WAYS["mode"])
+    assert set(ways.DEAR) <= {*ways.WAYS["mode"], *ways.WAYS["effect"]}
     assert f"with {modes.THREADS} threads of torch" == ways.THREADED
     assert set(ways.CHECKS.values()) <= set(FURTHER)
     assert list(ways.CHECKS) == list(ways.WAYS)
