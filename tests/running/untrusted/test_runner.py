@@ -1,225 +1,147 @@
-"""An untrusted kernel is judged where it cannot reach: cheats are detected, right kernels pass, nothing gets out."""
+"""A judge's side of a call by proxy, with a scripted worker: what it asks, what it believes, and how long it waits."""
 
-import os
-import re
-import socket
-import threading
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
-from typer.testing import CliRunner
+import torch
 
-from verify_norm import UsageError, replay, verify
-from verify_norm.cli import app as app_module
-from verify_norm.cli.app import app
-from verify_norm.core.errors import Exit
-from verify_norm.core.spec import CaseSpec
-from verify_norm.kernels.zoo.untrusted import CHEATS, TOUCHED
-from verify_norm.running.patience import LostError
-from verify_norm.running.untrusted import processes, wire
-from verify_norm.search import sweep
+from verify_norm.core.run import Damage
+from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.loading import modules
+from verify_norm.running.execute import POISON
+from verify_norm.running.patience import LostError, Time
+from verify_norm.running.untrusted import runner as module
+from verify_norm.running.untrusted import wire
+from verify_norm.running.untrusted.arena import Arena, Slot
+from verify_norm.running.untrusted.runner import Stand, Untrusted
 
-CHEATING = "verify_norm.kernels.zoo.untrusted"
-SUPPORT = Path(__file__).parents[2] / "support"
-STRANGE = SUPPORT / "untrusted.py"
-FEW = {"dtypes": "fp32", "examples": 0, "device": "cpu", "config": False, "timeout": 5.0, "seconds": 60.0}
-ALONE = {"untrusted": True, "device": "cpu", "config": False}
-VALUES = {"checks": "crash,signature,accuracy"}
-
-
-def judged(target, op="rmsnorm_fwd", **options):
-    return verify(target, op, **{**FEW, "untrusted": True, **options})
-
-
-@pytest.fixture(autouse=True)
-def corners(few_corners, unexplained):
-    few_corners(slice(6))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CHEATS)
-def test_cheats_are_detected(name, monkeypatch):
-    monkeypatch.delenv(TOUCHED, raising=False)
-    report = judged(f"{CHEATING}:{name}", **VALUES)
-    assert report.verdict is Exit.FINDINGS, report
-    message = report.findings[0].message
-    assert {
-        "leaves": "it ended its process with exit status 0" in message,
-        "answers_by_hand": message.startswith("malformed answer: expected"),
-    }.get(name, re.match(r"y\[.*ULP", message)), message
-    assert TOUCHED not in os.environ
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name, passes in CHEATS.items() if passes])
-def test_beside_its_judge_each_cheat_passes(name, monkeypatch):
-    monkeypatch.delenv(TOUCHED, raising=False)
-    report = judged(f"{CHEATING}:{name}", untrusted=False, **VALUES)
-    assert report.verdict is Exit.PASS, report.findings
-    assert (TOUCHED in os.environ) == (name == "forges_pickle"), "its verdict ran code here"
-
-
-@pytest.mark.parametrize("name", ["escapes", "signals"])
-def test_the_sandbox_has_no_way_out(name):
-    report = judged(f"{CHEATING}:{name}", **VALUES)
-    assert "in a sandbox" in report.environment["isolation"]
-    lacking = re.search(r"\((no .*)\)", report.environment["isolation"])
-    if lacking:
-        pytest.skip(f"this system has {lacking[1]}")
-    assert report.findings, "y is wrong"
-    assert "it can " not in report.findings[0].message
-
-
-@pytest.mark.parametrize(
-    ("target", "op"),
-    [
-        ("rmsnorm_fwd", "rmsnorm_fwd"),
-        pytest.param("layernorm_bwd", "layernorm_bwd", marks=pytest.mark.slow),
-        ("torch.nn:GroupNorm", "groupnorm_fwd"),
-        (f"{STRANGE}:in_place", "rmsnorm_fwd"),
-        (f"{STRANGE}:Module", "rmsnorm_bwd"),
-        (f"{STRANGE}:prints", "rmsnorm_fwd"),
-    ],
+SPEC = CaseSpec((2, 4))
+SAID = wire.Notes(
+    effects=("it seeds",),
+    otherwise=("tl.dot",),
+    operators=("aten::rms_norm",),
+    limits=("size", "a lie"),
+    overlaps=(("y", "x"), ("a lie", "x")),
+    damage=(
+        ("x", "in", 4, 0, None),
+        ("y", "after", 2, 0, "y"),
+        ("y", "a lie", 2, 0, "y"),
+        ("z", "between", 1, 1, "lie"),
+    ),
 )
-def test_right_kernels_pass(target, op):
-    contract = "inplace=y:x" if "in_place" in target else None
-    report = judged(target, op, contract=contract, seed=3)
-    assert report.verdict is Exit.PASS, report.findings
-    assert report.settings.seed == 3
 
 
-@pytest.mark.parametrize(
-    ("name", "check", "said"),
-    [
-        ("writes_into_weight", "memory", "bytes in weight, an input"),
-        ("writes_behind_x", "memory", "behind the last element of x"),
-        ("writes_behind_its_own", "memory", "behind the last element of"),
-        ("keeps_its_output", "calls", "although the caller still holds it"),
-        ("counts_calls", "determinism", "in the next"),
-        ("disables_gradients", "effects", "torch.is_grad_enabled()"),
-        ("wrong_under_no_grad", "modes", "under torch.no_grad()"),
-        ("refuses", "signature", "not today"),
-        ("declares_a_weak_contract", "accuracy", "ULP"),
-        pytest.param("hangs", "crash", "it did not return after", marks=pytest.mark.slow),
-        ("answers_twice", "crash", "malformed answer"),
-    ],
-)
-def test_wrong_kernels_are_detected_by_proxy(name, check, said):
-    if name == "hangs":  # the first calls may build
-        report = judged(f"{STRANGE}:{name}", checks="crash", timeout=0.3)
-    else:
-        spec = CaseSpec((2, 8), call="many calls")
-        report = replay(f"{STRANGE}:{name}", spec, "rmsnorm_fwd", checks=f"{check},crash", **ALONE)
-    found = [finding.message for finding in report.findings if finding.check == check]
-    assert found, report.findings
-    assert said in found[0]
+class Worker:
+    """Answers with y = x, which it doubles in place, and notes what it is asked."""
+
+    number = 7
+
+    def __init__(self, notes=SAID, seconds=1.0):
+        self.arena, self.asked, self.notes, self.now, self.seconds, self.ended = Arena(), [], notes, 0.0, seconds, 0
+
+    def ask(self, what, left, *, most, names, **asked):
+        self.asked.append({"what": what, "left": left, "most": most, "names": names, **asked})
+        self.now += self.seconds
+        if self.now > 3.5:
+            raise LostError("it did not answer", hung=True)
+        if what == "again":
+            return wire.Answer({code: wire.Raw("float32", (2, 4), bytearray(32)) for code in range(len(names))})
+        x = self.arena.tensor(Slot(**asked["slots"]["x"]))
+        x.mul_(2)
+        return wire.Answer({0: wire.Raw("float32", (2, 4), bytearray(x.numpy().tobytes()))}, self.notes)
+
+    def end(self):
+        self.ended += 1
 
 
-@pytest.mark.slow
-def test_a_seed_is_the_systems_and_each_run_has_its_own(monkeypatch):
-    seeds, examine_in = [], sweep.examine_in
-    monkeypatch.setattr(
-        sweep,
-        "examine_in",
-        lambda runner, spec, *rest, **more: (seeds.append(spec.seed), examine_in(runner, spec, *rest, **more))[1],
-    )
-    reports = [judged("rmsnorm_fwd", checks="signature") for _ in range(2)]
-    assert reports[0].settings.seed != reports[1].settings.seed
-    assert 0 not in seeds
-    assert len(set(seeds)) > 1, "the corner table has data of its own in each run"
+@pytest.fixture
+def judge(monkeypatch):
+    """A runner whose worker is scripted, and the worker."""
+    worker = Worker()
+    monkeypatch.setattr(module.sandbox, "undumpable", lambda: lambda: None)
+    monkeypatch.setattr(module.time, "monotonic", lambda: worker.now)
+    kernel = Kernel("k", "rmsnorm_fwd", run=Stand(0, "rmsnorm_fwd", ("x", "eps"), {}))
+    made = Untrusted(kernel, "cpu")
+    made._worker = worker
+    return made, worker
 
 
-@pytest.mark.parametrize(
-    ("kernel", "op", "options", "said"),
-    [
-        (len, "rmsnorm_fwd", {}, "expected the name of a kernel, got <built-in function len>"),
-        ("rmsnorm_fwd", None, {"isolate": False}, "the kernel cannot run in this process"),
-        ("rmsnorm_fwdd", None, {}, "unknown kernel 'rmsnorm_fwdd'"),
-        (f"{STRANGE}:nothing", "rmsnorm_fwd", {}, "has no 'nothing'; its callables are"),
-        (f"{STRANGE}:in_place", None, {}, "cannot infer the op from the name 'in_place'"),
-        (f"{STRANGE}:in_place", "rmsnorm", {"contract": "nonsense"}, "contract"),
-        ("absent.py:f", "rmsnorm_fwd", {}, "no file absent.py"),
-        (f"{SUPPORT}/untrusted_import.py:rmsnorm_fwd", None, {}, "exit status 0"),
-        ("verify_norm.kernels.zoo.untrusted:replays", "rmsnorm_fwd", {"untrusted": "yes"}, "untrusted: expected true"),
-    ],
-)
-def test_bad_input_is_one_line(kernel, op, options, said):
-    with pytest.raises(UsageError, match=said) as error:
-        judged(kernel, op, **options)
-    assert len(str(error.value).splitlines()) == 1
+def call(kernel, *, x=None):
+    return kernel.run(x=torch.ones(2, 4) if x is None else x, eps=1e-5)
 
 
-class _Pipe(processes.Worker):
-    """A worker whose process is a thread of the test, which answers with any bytes."""
-
-    def __init__(self, answer):
-        self._number = 0
-        self._socket, self.theirs = socket.socketpair()
-        if answer is not None:
-            threading.Thread(target=self._serve, args=(answer,), daemon=True).start()
-
-    def _serve(self, answer):
-        self.theirs.recv(2**16)
-        self.theirs.sendall(answer)
-        self.theirs.close()
-
-    def end(self, **_):
-        self._socket.close()
-        return "it ended"
-
-
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        (b"", "it ended"),
-        (b"x" * 5, "it ended"),
-        (b"x" * 500, "malformed answer: expected the magic number"),
-        (b"".join(wire.packed(2, {}, {})), "malformed answer: expected an answer to request 1, got 2"),
-        (b"".join(wire.packed(1, {0: wire.Raw("int8", (9,), bytearray(9))}, {})), "at most 8 bytes of outputs, got 9"),
-    ],
-)
-def test_what_comes_instead_of_an_answer_ends_the_worker(answer, said):
-    pipe = _Pipe(answer)
-    with pytest.raises(LostError, match=said):
-        pipe.ask("call", 5.0, most=8, names=("y",))
-    pipe.end()
+def test_a_call_comes_back_with_what_is_believed_of_it(judge):
+    """The arguments as the kernel has left them; of what it says, only what a call can have."""
+    made, worker = judge
+    x = torch.ones(2, 4)
+    token = POISON.set(4096.0)
+    try:
+        called = made.call(lambda kernel: call(kernel, x=x), Time(10.0))
+    finally:
+        POISON.reset(token)
+    assert (x == 2).all()
+    assert called.outputs.keys() == {"y"}
+    assert (called.outputs["y"] == 2).all()
+    assert (called.effects, called.otherwise, called.operators) == (SAID.effects, SAID.otherwise, SAID.operators)
+    assert (called.limits, called.overlaps) == (("size",), (("y", "x"),))
+    assert called.damage == (Damage("x", "in", 4, 0), Damage("y", "after", 2, 0, "y"), Damage("z", "between", 1, 1))
+    (asked,) = worker.asked
+    assert (asked["kernel"], asked["values"], asked["poison"], asked["new_case"]) == (0, {"eps": 1e-5}, 4096.0, True)
+    assert asked["names"] == ["y", "rstd"]
+    assert asked["most"] == wire.allowed(32)
 
 
-def test_an_answer_before_the_request_is_malformed():
-    pipe = _Pipe(None)
-    pipe.theirs.sendall(b"x")
-    with pytest.raises(LostError, match="expected no answer before the request, got 1 bytes"):
-        pipe.ask("call", 5.0)
-    pipe.end()
-    pipe.theirs.close()
+def test_the_state_of_torch_goes_along(judge):
+    made, worker = judge
+    states = {
+        "grad": torch.no_grad(),
+        "inference": torch.inference_mode(),
+        "autocast": torch.autocast("cpu", torch.bfloat16),
+        "evaluating": modules.evaluating(),
+    }
+    usual = {"grad": True, "inference": False, "autocast": {}, "evaluating": False}
+    there = {"grad": False, "inference": True, "autocast": {"cpu": "bfloat16"}, "evaluating": True}
+    for name, state in states.items():
+        worker.now, worker.asked = 0.0, []
+        with state:
+            made.call(call, Time(10.0))
+        (asked,) = worker.asked
+        also = {"grad": False} if name == "inference" else {}
+        assert {key: asked[key] for key in usual} == usual | {name: there[name]} | also
 
 
-def test_a_case_runs_again_from_its_line():
-    again = replay(f"{CHEATING}:reads_frames", CaseSpec((2, 8)), "rmsnorm_fwd", **ALONE, **VALUES)
-    assert again.verdict is Exit.FINDINGS
+def test_calls_of_one_case_share_its_time(judge):
+    made, worker = judge
+    limit = made._patience.limit(Time(10.0))
+
+    def thrice(kernel):
+        return [call(kernel) for _ in range(3)]
+
+    made.call(thrice, Time(10.0))
+    assert [asked["left"] for asked in worker.asked] == [limit, limit - 1, limit - 2]
+    assert [asked["new_case"] for asked in worker.asked] == [True, False, False]
+    with pytest.raises(LostError, match="it did not return after") as lost:
+        made.call(call, Time(10.0))
+    assert lost.value.hung
+    assert worker.ended == 1
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--resume"], "--untrusted and --resume: choose one of them"),
-        (["--in-process"], "--untrusted and --in-process: choose one of them"),
-        (["--sanitize", "memcheck"], "--untrusted and --sanitize: choose one of them"),
-        (["--kernel", str(STRANGE)], "name one function, as path/file.py:fn"),
-        (["--kernel", f"{SUPPORT}/untr*.py:in_place"], "name one function, as path/file.py:fn"),
-    ],
-)
-def test_the_command_line_refuses_what_would_run_here(options, said):
-    result = CliRunner().invoke(app, ["--untrusted", "--no-config", "--kernel", "rmsnorm_fwd", *options])
-    assert result.exit_code == Exit.NOTHING
-    assert said in " ".join(result.output.split())
+def test_a_refusal_is_a_problem_where_the_kernel_makes_no_gradients_by_autograd():
+    for autograd in (True, False):
+        called = module._called(replace(SAID, problem="no", refused=True), {}, ("y",), autograd=autograd)
+        assert (called.problem, called.refused) == ("no", autograd)
 
 
-def test_the_command_line_has_a_secret_seed_too(monkeypatch):
-    seeds = []
-    monkeypatch.setattr(app_module, "_searched", lambda asked, *, resume: seeds.append(asked.settings.seed) or [])
-    monkeypatch.setattr(app_module, "deliver", lambda *_, **__: 0)
-    for more in ([], [], ["--seed", "0"]):
-        CliRunner().invoke(app, ["-k", "rmsnorm_fwd", "--device", "cpu", "--untrusted", *more])  # ends without a report
-    assert seeds[0] != seeds[1]
-    assert seeds[2] == 0
+def test_outputs_are_read_again_from_the_call_that_made_them(judge):
+    made, worker = judge
+
+    def later(kernel):
+        returned = call(kernel).outputs
+        return returned, kernel.later(returned), kernel.later({"y": torch.ones(2, 4)})
+
+    returned, now, others = made.call(later, Time(10.0))
+    assert (returned["y"] == 2).all()
+    assert (now["y"] == 0).all()
+    assert (others["y"] == 1).all(), "no call has returned it"
+    assert [asked["what"] for asked in worker.asked] == ["call", "again"]
+    assert worker.asked[1]["call"] == Worker.number

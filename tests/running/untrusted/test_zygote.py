@@ -24,6 +24,7 @@ class Judge:
 
     def _serve(self, theirs, main, setup):
         self.control.close()
+        os.setsid()
         own = os.fstat(theirs.fileno()).st_ino
         worker.main = lambda *files: main(own, *files)
         setup()
