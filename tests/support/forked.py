@@ -7,16 +7,17 @@ import signal
 import traceback
 import warnings
 
-LONG = 20.0  # seconds that none of these functions takes
+LONG = 10.0  # seconds that none of these functions takes
 
 
 def fork(function, *args):
-    """Return the process that calls the function, and ends with status 0 if it returns."""
+    """Return the process that calls the function, and ends with status 0 if it returns, by a signal if it does not."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # torch's threads hold no lock here
         pid = os.fork()
     if not pid:
         status = 70
+        signal.alarm(int(2 * LONG))
         try:
             function(*args)
             status = 0

@@ -19,6 +19,7 @@ class Judge:
 
     def __init__(self, main, setup=int):
         self.control, theirs = socket.socketpair()
+        self.control.settimeout(LONG / 2)
         self.pid = fork(self._serve, theirs, main, setup)
         theirs.close()
 
@@ -43,7 +44,7 @@ class Judge:
 def rest(file):
     """Return what comes until no process has the other end, None if one keeps it."""
     data = b""
-    while select.select([file], [], [], LONG / 4)[0]:
+    while select.select([file], [], [], LONG / 2)[0]:
         more = os.read(file, 1000)
         if not more:
             return data
@@ -74,7 +75,7 @@ def starts_another(_, file, __):
     os.setsid()
     os.write(file, b"begun")
     os.fork()
-    time.sleep(10 * LONG)
+    time.sleep(2 * LONG)
 
 
 @pytest.mark.parametrize(("what", "grace"), [(KILL, 10 * LONG), (REAP, 0.01)])
