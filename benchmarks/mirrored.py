@@ -45,6 +45,7 @@ TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", EXAMPLES)) |
     "running.delayed_inputs": (*MIRROR, "test_without_a_gpu.py"),
     "running.guards": (*MIRROR, "checks/test_memory.py"),
     "running.untrusted.processes": (*MIRROR, "running/untrusted/test_starting.py"),
+    "running.untrusted.runner": (*MIRROR, "running/untrusted/test_lost.py"),
     "running.untrusted.sandbox": (*MIRROR, "running/untrusted/test_filter.py"),
     "running.untrusted.worker": (*MIRROR, "running/untrusted/test_calls.py"),
     "search.collector": (*MIRROR, "search/test_counts.py"),

@@ -1,73 +1,26 @@
-"""A judge's side of a call by proxy, with a scripted worker: what it asks, what it believes, and how long it waits."""
+"""A judge's calls by proxy, with a scripted worker: what goes along, and what is believed of the answer."""
 
+import inspect
 from dataclasses import replace
 
 import pytest
 import torch
+from proxied import SAID, call, proxied
 
 from verify_norm.core.run import Damage
-from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.core.spec import Kernel
 from verify_norm.loading import modules
 from verify_norm.running.execute import POISON
-from verify_norm.running.patience import LostError, Time
+from verify_norm.running.patience import Time
 from verify_norm.running.untrusted import runner as module
 from verify_norm.running.untrusted import wire
-from verify_norm.running.untrusted.arena import Arena, Slot
 from verify_norm.running.untrusted.runner import Stand, Untrusted
-
-SPEC = CaseSpec((2, 4))
-SAID = wire.Notes(
-    effects=("it seeds",),
-    otherwise=("tl.dot",),
-    operators=("aten::rms_norm",),
-    limits=("size", "a lie"),
-    overlaps=(("y", "x"), ("a lie", "x")),
-    damage=(
-        ("x", "in", 4, 0, None),
-        ("y", "after", 2, 0, "y"),
-        ("y", "a lie", 2, 0, "y"),
-        ("z", "between", 1, 1, "lie"),
-    ),
-)
-
-
-class Worker:
-    """Answers with y = x, which it doubles in place, and notes what it is asked."""
-
-    number = 7
-
-    def __init__(self, notes=SAID, seconds=1.0):
-        self.arena, self.asked, self.notes, self.now, self.seconds, self.ended = Arena(), [], notes, 0.0, seconds, 0
-
-    def ask(self, what, left, *, most, names, **asked):
-        self.asked.append({"what": what, "left": left, "most": most, "names": names, **asked})
-        self.now += self.seconds
-        if self.now > 3.5:
-            raise LostError("it did not answer", hung=True)
-        if what == "again":
-            return wire.Answer({code: wire.Raw("float32", (2, 4), bytearray(32)) for code in range(len(names))})
-        x = self.arena.tensor(Slot(**asked["slots"]["x"]))
-        x.mul_(2)
-        return wire.Answer({0: wire.Raw("float32", (2, 4), bytearray(x.numpy().tobytes()))}, self.notes)
-
-    def end(self):
-        self.ended += 1
 
 
 @pytest.fixture
 def judge(monkeypatch):
     """A runner whose worker is scripted, and the worker."""
-    worker = Worker()
-    monkeypatch.setattr(module.sandbox, "undumpable", lambda: lambda: None)
-    monkeypatch.setattr(module.time, "monotonic", lambda: worker.now)
-    kernel = Kernel("k", "rmsnorm_fwd", run=Stand(0, "rmsnorm_fwd", ("x", "eps"), {}))
-    made = Untrusted(kernel, "cpu")
-    made._worker = worker
-    return made, worker
-
-
-def call(kernel, *, x=None):
-    return kernel.run(x=torch.ones(2, 4) if x is None else x, eps=1e-5)
+    return proxied(monkeypatch)
 
 
 def test_a_call_comes_back_with_what_is_believed_of_it(judge):
@@ -110,22 +63,6 @@ def test_the_state_of_torch_goes_along(judge):
         assert {key: asked[key] for key in usual} == usual | {name: there[name]} | also
 
 
-def test_calls_of_one_case_share_its_time(judge):
-    made, worker = judge
-    limit = made._patience.limit(Time(10.0))
-
-    def thrice(kernel):
-        return [call(kernel) for _ in range(3)]
-
-    made.call(thrice, Time(10.0))
-    assert [asked["left"] for asked in worker.asked] == [limit, limit - 1, limit - 2]
-    assert [asked["new_case"] for asked in worker.asked] == [True, False, False]
-    with pytest.raises(LostError, match="it did not return after") as lost:
-        made.call(call, Time(10.0))
-    assert lost.value.hung
-    assert worker.ended == 1
-
-
 def test_a_refusal_is_a_problem_where_the_kernel_makes_no_gradients_by_autograd():
     for autograd in (True, False):
         called = module._called(replace(SAID, problem="no", refused=True), {}, ("y",), autograd=autograd)
@@ -144,4 +81,81 @@ def test_outputs_are_read_again_from_the_call_that_made_them(judge):
     assert (now["y"] == 0).all()
     assert (others["y"] == 1).all(), "no call has returned it"
     assert [asked["what"] for asked in worker.asked] == ["call", "again"]
-    assert worker.asked[1]["call"] == Worker.number
+    assert (worker.asked[1]["call"], worker.asked[1]["outputs"], worker.asked[1]["most"]) == (7, ["y"], 32)
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        (wire.Raw("float16", (2, 0), bytearray()), torch.empty(2, 0, dtype=torch.float16)),
+        (wire.Raw("int64", (), bytearray(b"\x07" + bytes(7))), torch.tensor(7)),
+        (wire.Raw("uint8", (2, 1), bytearray(b"\x01\x02")), torch.tensor([[1], [2]], dtype=torch.uint8)),
+        (None, None),
+    ],
+)
+def test_an_output_has_the_type_and_the_shape_that_came(raw, expected):
+    got = module._tensor(raw, "cpu")
+    assert (got is None) == (expected is None)
+    assert got is None or (got.dtype == expected.dtype and torch.equal(got, expected))
+    assert raw is None or module._tensor(raw, "meta").is_meta
+
+
+def test_an_output_that_has_another_form_now_is_taken_as_it_was(judge):
+    """The worker's word about later changes counts only where it could be the same tensor."""
+    made, worker = judge
+    for raw in (wire.Raw("float32", (4, 2), bytearray(32)), wire.Raw("int32", (2, 4), bytearray(32)), None):
+        worker.now, worker.ask = 0.0, type(worker).ask.__get__(worker)
+        returned = made.call(call, Time(10.0)).outputs
+        worker.ask = lambda *_, answer=raw, **__: wire.Answer({0: answer})
+        assert made.kernel.later(returned)["y"] is returned["y"]
+
+
+def test_which_earlier_outputs_are_still_held_goes_along(judge):
+    made, worker = judge
+    held = [made.call(call, Time(10.0)) for _ in range(2)]
+    del held[0]
+    made.call(call, Time(10.0))
+    assert [asked["live"] for asked in worker.asked] == [[], [7], [8]]
+
+
+def test_a_module_that_serves_several_calls_has_a_number(judge):
+    made, worker = judge
+
+    def calls(kernel):
+        one, two = modules.Instance(turn=2), modules.Instance()
+        for instance in (one, two, one):
+            instance.serving(call)(kernel)
+        call(kernel)
+
+    worker.seconds = 0.0
+    for _ in range(2):
+        made.call(calls, Time(10.0))
+    assert [(asked["instance"], asked["turn"]) for asked in worker.asked] == 2 * [(0, 2), (1, 0), (0, 2), (None, 0)]
+
+
+@pytest.mark.parametrize("ran", [True, False])
+def test_modules_that_ran_in_evaluation_are_counted(ran, judge):
+    made, worker = judge
+    worker.notes = replace(SAID, evaluated=ran)
+    with modules.evaluating() as evaluated:
+        made.call(call, Time(10.0))
+    made.call(call, Time(10.0))
+    assert len(evaluated) == ran
+
+
+def test_functions_are_called_by_the_names_that_they_take(judge):
+    _, worker = judge
+    stand, forward = Stand(2, "rmsnorm_bwd", ("dy", "x"), {}), Stand(3, "rmsnorm_fwd", ("x", "eps"), {})
+    made = Untrusted(Kernel("k", "rmsnorm_bwd", run=stand, forward_run=forward), "cpu")
+    made._worker = worker
+    signatures = [inspect.signature(function) for function in (made.kernel.run, made.kernel.forward_run)]
+    assert [str(signature) for signature in signatures] == ["(*, dy, x)", "(*, x, eps)"]
+    x = torch.ones(2, 4)
+    made.call(lambda kernel: (kernel.run(dy=x, x=x), kernel.forward_run(x=x, eps=1e-5)), Time(10.0))
+    assert [(asked["kernel"], list(asked["names"])) for asked in worker.asked] == [
+        (2, ["dx", "dweight"]),
+        (3, ["y", "rstd"]),
+    ]
+    for call_it in (stand, lambda: stand.later({})):
+        with pytest.raises(RuntimeError, match="runs in another process alone"):
+            call_it()
