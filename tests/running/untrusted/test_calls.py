@@ -9,6 +9,7 @@ from dataclasses import asdict
 
 import pytest
 import torch
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from verify_norm.core.spec import Kernel
 from verify_norm.loading import modules
@@ -59,6 +60,13 @@ def test_a_call_gets_the_arguments_as_the_judge_has_them(server):
         assert torch.equal(now, given["x"] * 2)
 
 
+def test_an_argument_of_a_device_with_memory_of_its_own_lies_there(server):
+    slot = server.arena.slots({"x": torch.ones(4, 3, dtype=torch.float16).t()[1:]})["x"]
+    placed = worker._placed(server.arena, slot, "meta")
+    assert (placed.is_meta, placed.dtype, placed.shape, placed.stride()) == (True, torch.float16, (2, 4), (1, 3))
+    assert (placed.storage_offset(), placed.untyped_storage().nbytes()) == (1, 24)
+
+
 def test_frozen_inputs_are_told_to_a_kernel_whose_gradients_are_torchs(server):
     got = []
     kernel = Kernel("k", "rmsnorm_bwd", run=lambda dy, frozen: (got.append(frozen), dy)[1], autograd=True)
@@ -72,7 +80,7 @@ def test_what_the_kernel_allocates_is_poisoned_and_guarded_or_it_runs_as_in_use(
 
     def run(x):
         warnings.warn("no failure", stacklevel=1)
-        seen.append(threading.current_thread() is threading.main_thread())
+        seen.append((threading.current_thread() is threading.main_thread(), is_in_torch_dispatch_mode()))
         y = torch.empty(2, 4)
         seen.append((y == 4096.0).all().item())
         ctypes.memset(y.data_ptr() + y.nbytes, 1, 4)
@@ -80,15 +88,15 @@ def test_what_the_kernel_allocates_is_poisoned_and_guarded_or_it_runs_as_in_use(
 
     _, notes = calling(server, run, {"x": torch.ones(2, 4)}, poison=4096.0)
     assert [damage[1] for damage in notes["damage"]] == ["after"], notes
-    assert seen == [True, True]
+    assert seen == [(True, True), True]
     seen.clear()
 
     def plain(x):
-        seen.append(threading.current_thread() is threading.main_thread())
+        seen.append((threading.current_thread() is threading.main_thread(), is_in_torch_dispatch_mode()))
         return x
 
     _, notes = calling(server, plain, {"x": torch.ones(2, 4)})
-    assert seen == [False]
+    assert seen == [(False, False)]
     assert (notes["damage"], notes["overlaps"]) == ((), (("y", "x"),))
 
 

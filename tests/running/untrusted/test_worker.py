@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 import pytest
 import torch
-from forked import forked
+from forked import ended, fork, forked
 
 from verify_norm.core.run import Called, Damage
 from verify_norm.loading import targets
@@ -24,7 +24,7 @@ import os
 
 import torch
 
-DURING = os.environ["VERIFY_NORM_INSIDE"]
+DURING = []
 
 def rmsnorm_fwd(x, weight, eps):
     return x
@@ -41,7 +41,11 @@ def layernorm_bwd(dy, x, weight, eps):
 def broken(x, strange):
     return x
 
-Norm = torch.nn.RMSNorm
+class Norm(torch.nn.RMSNorm):
+    def __init__(self, normalized_shape, eps=None, elementwise_affine=True):
+        super().__init__(normalized_shape, eps, elementwise_affine)
+        DURING.append(os.environ["VERIFY_NORM_INSIDE"])
+
 layer = torch.nn.LayerNorm(8, eps=1e-6)
 """
 
@@ -58,38 +62,44 @@ def read(judge, number, names=()):
     return wire.read(lambda size: bytearray(judge.recv(size, socket.MSG_WAITALL)), number, 1000, names)
 
 
-def test_each_request_gets_one_answer_until_there_are_no_more(server):
+def test_each_request_gets_one_answer_until_there_are_no_more(monkeypatch):
     judge, theirs = socket.socketpair()
-    held = {"rstd": torch.ones(2, 3)}
-    for number, asked in ((3, {"what": "again", "call": 1, "outputs": ["y", "rstd"]}), (4, {"what": "again"})):
+    for number, asked in ((3, {"what": "again", "call": 1}), (4, {"what": "again"})):
         judge.sendall(json.dumps({"number": number, **asked}).encode() + b"\n")
     judge.shutdown(socket.SHUT_WR)
-    with pytest.MonkeyPatch.context() as patched:
-        answer = worker._Server.answer
-        patched.setattr(worker._Server, "answer", lambda own, asked: (own.held.setdefault(1, held), answer(own, asked)))
-        worker.serve(theirs, server.arena)
+    monkeypatch.setattr(worker._Server, "_again", lambda own, asked: ({0: None, asked["call"]: own.arena}, {}))
+    worker.serve(theirs, torch.ones(2, 3))
     ones = torch.ones(2, 3).numpy().tobytes()
-    assert read(judge, 3, ("y", "rstd")) == wire.Answer({1: wire.Raw("float32", (2, 3), bytearray(ones))})
+    assert read(judge, 3, ("y", "rstd")) == wire.Answer({0: None, 1: wire.Raw("float32", (2, 3), bytearray(ones))})
     assert read(judge, 4).notes == wire.Notes(problem="the worker failed: KeyError: 'call'")
     judge.close()
     theirs.close()
 
 
-@pytest.mark.parametrize("line", [b"", b"no JSON\n"])
-def test_a_worker_ends_with_its_socket(line):
-    def inside():
-        judge, theirs = socket.socketpair()
-        judge.sendall(line)
-        judge.shutdown(socket.SHUT_WR)
-        worker.main(theirs.detach(), Arena().file)
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_worker_ends_with_its_socket(fails, monkeypatch):
+    def serve(own, arena):
+        own.sendall(b"%d" % arena.file)
+        assert not fails
 
-    assert forked(inside) == (None, bool(line))
+    judge, theirs = socket.socketpair()
+    monkeypatch.setattr(worker, "serve", serve)
+    with closing(Arena()) as arena:
+        pid = fork(worker.main, theirs.fileno(), arena.file)
+        theirs.close()
+        assert judge.recv(100) == b"%d" % arena.file
+        assert judge.recv(100) == b"", "it is closed"
+    assert ended(pid) == fails
+    judge.close()
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:1"])
 def test_it_enters_the_sandbox_with_nothing_of_the_judge(device, tmp_path):
+    (tmp_path / "input").touch()
+
     def inside():
         server, said = worker._Server(None, None), []
+        os.dup2(os.open(tmp_path / "input", os.O_RDONLY), 0)
         worker.sandbox.enter = lambda *args, gpu: said.append((*args, gpu)) or ["no Landlock"]
         asked = {"device": device, "own": "/own", "folder": str(tmp_path), "folders": ["/a"], "memory": 2**30}
         answer = server._enter(asked)
@@ -126,18 +136,22 @@ def test_it_enters_the_sandbox_with_nothing_of_the_judge(device, tmp_path):
     ],
 )
 def test_what_it_says_of_a_kernel(name, op, described, kernels, tmp_path):
-    (tmp_path / "norms.py").write_text(FILE)
+    file = tmp_path / "a:b" / "norms.py"
+    file.parent.mkdir()
+    file.write_text(FILE)
 
     def inside():
         server = worker._Server(None, None)
-        target = f"{tmp_path}/norms.py:{name}"
+        target = f"{file}:{name}"
         bind = "x=a" if name == "renamed" else ""
         contract = "inplace=y:x" if op == "rmsnorm_fwd" else ""
         outputs, notes = server._load({"target": target, "op": op, "bind": bind, "contract": contract})
-        after, path = os.environ["VERIFY_NORM_INSIDE"], str(tmp_path) in sys.path
-        during = sys.modules[targets.module_name(f"{tmp_path}/norms.py")].DURING
+        after, path = os.environ["VERIFY_NORM_INSIDE"], str(file.parent) in sys.path
+        during = sys.modules[targets.module_name(str(file))].DURING
         said = [asdict(one) for one in notes["kernels"]]
         have = [kernel.op for kernel in server.kernels]
+        forwards = [kernel.forward_run for kernel in server.kernels[::2] if kernel.forward_run]
+        assert all(kernel.run is run for kernel, run in zip(server.kernels[-1:], forwards, strict=False))
         return outputs, said, have, server.kernels[0].contract.inplace, during, after, path
 
     (outputs, said, have, inplace, during, after, path), status = forked(inside)
@@ -147,8 +161,9 @@ def test_what_it_says_of_a_kernel(name, op, described, kernels, tmp_path):
     assert [one["forward"] for one in said] == [expected.get("forward") for expected in described]
     assert [one["autograd"] for one in said] == ["frozen" in one["takes"] for one in said]
     assert bool(inplace) == (op == "rmsnorm_fwd")
-    assert during.startswith(f"{tmp_path}/norms.py is imported;")
-    assert after == f"the kernel {tmp_path}/norms.py:{name} runs"
+    assert all(words.startswith(f"{file} is imported;") for words in during)
+    assert bool(during) == (name == "Norm")
+    assert after == f"the kernel {file}:{name} runs"
     assert path
 
 
