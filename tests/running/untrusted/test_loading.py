@@ -1,10 +1,12 @@
 """What is believed of a kernel that a worker has loaded: what its signature can say, and nothing else."""
 
-from dataclasses import replace
+import pickle
+from dataclasses import fields, replace
 
 import pytest
 
 from verify_norm.core.errors import UsageError
+from verify_norm.core.own import operator
 from verify_norm.core.spec import CaseSpec, Contract
 from verify_norm.loading.builtin import BUILTIN
 from verify_norm.running.untrusted import loading as module
@@ -74,6 +76,8 @@ def test_both_directions_have_stands_for_their_functions():
     ]
     assert [kernel.later for kernel in kernels] == [kernel.run.later for kernel in kernels]
     assert [kernel.target for kernel in kernels] == ["norms.py:Norm"] * 2
+    assert one(replace(BACKWARD, forward=None), op="rmsnorm_bwd").forward_run is None
+    assert one(replace(FORWARD, forward=("x",))).forward_run is None
     (alone,) = Judge(FORWARD)("norms.py:Norm", "rmsnorm")
     assert alone.op == "rmsnorm_fwd", "a function that autograd cannot differentiate has no backward"
 
@@ -91,10 +95,19 @@ def test_the_operator_is_the_users_or_in_the_name(kernel, op, name):
     assert Judge(FORWARD)(kernel, op)[0].op == name
 
 
+def test_an_operator_of_the_users_own_is_asked_for_by_its_name():
+    twice = operator(lambda x: 2 * x, name="twice")
+    judge = Judge(replace(FORWARD, op="lie"))
+    with pytest.raises(UsageError, match=r"expected own:twice.*_fwd and own:twice.*_bwd, got lie"):
+        judge("norms.py:f", twice)
+    assert judge.asked[1][1]["op"] == twice.name
+
+
 def test_constants_of_a_chain_are_bound():
     said = Described("modulate_rmsnorm_fwd", ("x",))
     kernel, *_ = Judge(said)("norms.py:f", "rmsnorm(weight_offset=1) | modulate", bind="x=inp -> y")
     assert (kernel.op, kernel.bind) == ("modulate_rmsnorm_fwd", "weight_offset=1, x=inp -> y")
+    assert one(kernel="rmsnorm_fwd", bind="x=inp").bind == "x=inp"
 
 
 def test_the_contract_is_the_users_or_that_of_our_table():
@@ -114,9 +127,13 @@ def test_the_contract_is_the_users_or_that_of_our_table():
     [
         ({"kernel": len}, "expected the name of a kernel, got <built-in function len>; name it by its file"),
         ({"kernel": "rmsnorm_fwdd"}, "unknown kernel 'rmsnorm_fwdd' .did you mean rmsnorm_fwd.*verify-norm list"),
-        ({"kernel": "norms.py:Some.f"}, "cannot infer the op from the name 'Some.f'"),
+        ({"kernel": "a:b/norms.py:Some.f"}, "cannot infer the op from the name 'Some.f'"),
+        ({"op": "layernorm_fwd", "kernel": "rmsnorm_fwd"}, "is a kernel for rmsnorm_fwd, not for layernorm_fwd"),
         ({"op": "rmsnrm"}, "unknown op 'rmsnrm'"),
-        ({"op": "./norms.py:dyt"}, "./norms.py:dyt stands in the kernel's file; expected it in a file that you trust"),
+        (
+            {"op": "./a:b/norms.py:dyt", "kernel": "a:b/norms.py:f"},
+            "./a:b/norms.py:dyt stands in the kernel's file; expected it in a file that you trust",
+        ),
         ({"only": "bias"}, "only: bias: rmsnorm_fwd has no bias"),
         ({"contract": "nonsense"}, "contract"),
     ],
@@ -186,7 +203,7 @@ def test_a_forward_pass_and_a_tie_are_held_to_the_same():
     [
         ({}, SPEC, None),
         ({"fields": (("weight", True), ("eps", 1e-6), ("frozen", ()))}, replace(SPEC, eps=1e-6), SPEC),
-        ({"affine": (8,)}, CaseSpec((3, 8)), CaseSpec((3, 9))),
+        ({"affine": (8,)}, CaseSpec((2, 3, 8)), CaseSpec((2, 8, 3))),
         ({"affine": (LARGE,)}, CaseSpec((1, LARGE)), SPEC),
         ({"affine": (1,)}, CaseSpec((3, 1)), SPEC),
         ({"constants": (("eps", 1e-6),)}, replace(SPEC, eps=1e-6), SPEC),
@@ -232,9 +249,22 @@ def test_arguments_that_may_be_overwritten_and_frozen_inputs_shape_the_cases():
     assert not one(replace(FORWARD, autograd=True)).autograd, "a forward makes no gradients"
 
 
+def narrow(spec):
+    if spec.shape[-1] == 1:
+        raise ValueError("a bug")
+    return "too wide" if spec.shape[-1] > 8 else None
+
+
 def test_a_kernel_of_our_table_refuses_what_it_says_there(monkeypatch):
-    record = replace(BUILTIN["rmsnorm_fwd"], unsupported=lambda spec: "too wide" if spec.shape[-1] > 8 else None)
-    monkeypatch.setitem(BUILTIN, "rmsnorm_fwd", record)
+    """In other processes of the judge too."""
+    monkeypatch.setitem(BUILTIN, "rmsnorm_fwd", replace(BUILTIN["rmsnorm_fwd"], unsupported=narrow))
     kernel = one(kernel="rmsnorm_fwd")
-    assert kernel.refuses(SPEC) is None
-    assert kernel.refuses(CaseSpec((2, 9))) == "too wide"
+    for refuses in (kernel.refuses, pickle.loads(pickle.dumps(kernel.unsupported))):
+        assert refuses(SPEC) is None
+        assert refuses(CaseSpec((2, 9))) == "too wide"
+        with pytest.raises(UsageError, match=f"unsupported of {kernel.target} raises ValueError: a bug"):
+            refuses(CaseSpec((2, 1)))
+
+
+def test_what_a_signature_may_decide_are_fields_of_cases():
+    assert module.DECIDED.keys() <= {field.name for field in fields(CaseSpec)}
