@@ -90,6 +90,16 @@ def test_what_does_not_end_is_killed_with_all_that_it_has_started(what, grace):
     assert forked(inside) == ((RUNNING, b"", 0), 0)
 
 
+def test_a_worker_that_is_to_be_killed_has_no_time_to_end_by_itself():
+    def inside():
+        judge = Judge(lambda *_: (time.sleep(0.5), os._exit(3)))
+        with open(os.devnull) as file:
+            pid = judge.ask(FORK, 0, (file.fileno(), file.fileno()))
+        return judge.ask(KILL, pid), judge.end()
+
+    assert forked(inside) == ((RUNNING, 0), 0)
+
+
 @pytest.mark.parametrize("last", [b"", zygote.REQUEST.pack(FORK, 0)[:-1]])
 def test_its_workers_end_with_the_judge(last):
     def inside():
@@ -144,3 +154,12 @@ def test_a_killed_process_is_waited_for():
     assert zygote._reaped(pid, 0.0) == RUNNING
     with pytest.raises(ChildProcessError):
         os.waitpid(pid, 0)
+
+
+@pytest.mark.parametrize("error", [ProcessLookupError, PermissionError])
+def test_a_process_without_a_group_of_its_own_is_killed_too(error, monkeypatch):
+    monkeypatch.setattr(os, "killpg", lambda *_: (_ for _ in ()).throw(error()))
+    pid = fork(signal.pause)
+    zygote._kill(pid)
+    assert ended(pid) == -signal.SIGKILL
+    zygote._kill(pid)
