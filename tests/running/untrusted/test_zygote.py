@@ -162,4 +162,3 @@ def test_a_process_without_a_group_of_its_own_is_killed_too(error, monkeypatch):
     pid = fork(signal.pause)
     zygote._kill(pid)
     assert ended(pid) == -signal.SIGKILL
-    zygote._kill(pid)
