@@ -18,7 +18,7 @@ from verify_norm.running.patience import LostError
 from verify_norm.running.untrusted import processes, wire, zygote
 from verify_norm.running.untrusted.processes import Worker
 
-LONG = 20.0  # seconds that nothing here takes
+LONG = 5.0  # seconds that nothing here takes
 
 
 class Scripted:
@@ -34,6 +34,7 @@ class Scripted:
     def fork(self, channel, arena):
         self.arena = os.fstat(arena).st_ino
         self.theirs = socket.socket(fileno=os.dup(channel))
+        self.theirs.settimeout(LONG)
         threading.Thread(target=self._serve, daemon=True).start()
         return 70
 
@@ -74,7 +75,7 @@ def workers(monkeypatch):
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_a_worker_enters_a_sandbox_where_it_reads_what_the_kernel_needs(device, workers, tmp_path, monkeypatch):
-    for name in ("package/__init__.py", "package/norms.py", "beside/submission.py"):
+    for name in ("pack:age/__init__.py", "pack:age/norms.py", "beside/submission.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     monkeypatch.chdir(tmp_path)
@@ -82,7 +83,7 @@ def test_a_worker_enters_a_sandbox_where_it_reads_what_the_kernel_needs(device, 
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     monkeypatch.setattr(processes, "memory", lambda: 1000)
     bind = "submission='beside/submission.py', name='other', eps=1e-5"
-    worker, scripted = workers(target="package/norms.py:Norm.apply", bind=bind, device=device)
+    worker, scripted = workers(target="pack:age/norms.py:Norm.apply", bind=bind, device=device)
     (asked,) = scripted.asked
     own = Path(asked.pop("own"))
     assert stat.S_IMODE(own.stat().st_mode) == 0o700
@@ -90,12 +91,13 @@ def test_a_worker_enters_a_sandbox_where_it_reads_what_the_kernel_needs(device, 
     assert scripted.started == (os.getpid(), "1")
     assert scripted.arena == os.fstat(worker.arena.file).st_ino
     here = str(tmp_path)
-    readable = [f"{here}/relative", "/others", f"{here}/package", here, *[f"{here}/beside"] * 2, here]
+    readable = [f"{here}/relative", "/others", f"{here}/pack:age", here, *[f"{here}/beside"] * 2, here]
     memory = int(processes.MEMORY * 1000) if device == "cpu" else None
     entered = {"what": "enter", "number": 1, "device": device, "memory": memory, "folder": here, "folders": readable}
     assert asked == entered
     assert (worker.pid, worker.lacking) == (70, ("no Landlock",))
     file = worker.arena.file
+    own.rmdir()  # a kernel may do that too
     assert worker.end() == "it ended its process with exit status 0"
     assert not own.exists()
     assert worker.end() == "", "once"
@@ -121,12 +123,18 @@ def answer(number, outputs=None, **notes):
     return b"".join(wire.packed(number, outputs or {}, notes))
 
 
+def parts(data):
+    yield data[:60]
+    time.sleep(0.02)
+    yield data[60:]
+
+
 def test_an_answer_is_that_to_the_last_request(workers, monkeypatch):
-    """However it comes: in large pieces or in small ones."""
+    """However it comes, and however it is read: in large pieces or in small ones."""
     raw = wire.Raw("uint8", (50,), bytearray(range(50)))
     large = answer(2, {1: raw})
     monkeypatch.setattr(processes, "CHUNK", 7)
-    worker, scripted = workers([large[:60], large[60:]], answer(3, problem="no"))
+    worker, scripted = workers(parts(large), answer(3, problem="no"))
     assert worker.ask("call", LONG, most=50, names=("y", "rstd"), kernel=1).outputs == {1: raw}
     assert worker.number == 2
     assert worker.ask("load", LONG).notes.problem == "no"
@@ -158,6 +166,18 @@ def test_what_comes_instead_of_an_answer_ends_the_worker(said, hung, answers, wo
         worker.ask("call", 0.2 if hung else LONG, most=8, names=("y",))
     assert lost.value.hung == hung
     assert scripted.reaped == ([(70, True)] if "SIGSEGV" in said else [])
+
+
+def test_a_worker_that_reads_no_request_has_hung(workers):
+    worker, _ = workers()
+    worker._socket.close()
+    worker._socket, theirs = socket.socketpair()
+    timer = threading.Timer(LONG / 4, theirs.close)
+    timer.start()
+    with pytest.raises(LostError, match="it did not return after 0.1 s"):
+        worker.ask("call", 0.1, values="x" * 2**22)
+    timer.cancel()
+    theirs.close()
 
 
 def test_an_answer_before_the_request_is_malformed(workers):
