@@ -174,7 +174,7 @@ def test_a_worker_that_reads_no_request_has_hung(workers):
     worker._socket, theirs = socket.socketpair()
     timer = threading.Timer(LONG / 4, theirs.close)
     timer.start()
-    with pytest.raises(LostError, match="it did not return after 0.1 s"):
+    with pytest.raises(LostError, match=r"it did not return after 0\.1 s"):
         worker.ask("call", 0.1, values="x" * 2**22)
     timer.cancel()
     theirs.close()

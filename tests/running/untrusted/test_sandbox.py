@@ -16,7 +16,7 @@ from forked import forked
 from verify_norm.running.untrusted import sandbox
 
 linux = ctypes.CDLL(None, use_errno=True)
-landlock = pytest.mark.skipif(linux.syscall(444, None, 0, 1) < 6, reason="needs Linux 6.12 with Landlock")
+landlock = pytest.mark.skipif(linux.syscall(444, None, 0, 1) < 3, reason="needs Linux 6.2 with Landlock")
 x86_64 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the filter is of x86_64")
 
 
