@@ -66,18 +66,22 @@ class Calls(set[str]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._owner, self._file = os.getpid(), tempfile.TemporaryFile()  # noqa: SIM115
+        self._owner = os.getpid()
+        self._file, path = tempfile.mkstemp()
+        os.unlink(path)
 
     def add(self, function: str) -> None:
         """Note a function; a fork writes it where all of them share the position."""
         if function not in self and os.getpid() != self._owner:
-            os.write(self._file.fileno(), f"{function}\n".encode())
+            os.write(self._file, f"{function}\n".encode())
         super().add(function)
 
     def gather(self) -> None:
-        """Take over what forks have called."""
-        os.lseek(self._file.fileno(), 0, os.SEEK_SET)
-        self.update(self._file.read().decode().split())
+        """Take over what forks have called since the last time."""
+        size = os.lseek(self._file, 0, os.SEEK_CUR)
+        self.update(os.pread(self._file, size, 0).decode().split())
+        os.ftruncate(self._file, 0)
+        os.lseek(self._file, 0, os.SEEK_SET)
 
 
 def tests_of(module: str) -> tuple[str, ...]:
