@@ -50,13 +50,6 @@ layer = torch.nn.LayerNorm(8, eps=1e-6)
 """
 
 
-@pytest.fixture
-def server():
-    """A worker's server, as of a judge; its arena is empty."""
-    with closing(Arena()) as arena:
-        yield worker._Server(None, arena)
-
-
 def read(judge, number, names=()):
     """Return the next answer."""
     return wire.read(lambda size: bytearray(judge.recv(size, socket.MSG_WAITALL)), number, 1000, names)
