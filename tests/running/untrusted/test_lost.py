@@ -95,7 +95,7 @@ def test_a_call_has_no_time_less_than_none(judge):
 def test_the_check_under_way_is_that_of_this_call(judge):
     made, _ = judge
     assert made.stage() == ""
-    made.call(lambda kernel: made.announce("accuracy"), Time(10.0))
+    assert made.call(lambda kernel, name: made.announce(name) or name, Time(10.0), "accuracy") == "accuracy"
     assert made.stage() == "accuracy"
     made.call(lambda kernel: None, Time(10.0))
     assert made.stage() == ""
@@ -106,6 +106,7 @@ def test_a_closed_runner_leaves_no_worker_and_may_be_read_again(monkeypatch):
     monkeypatch.setattr(module.sandbox, "undumpable", lambda: lambda: steps.append(worker.ended))
     made = Untrusted(Kernel("k", "rmsnorm_fwd"), "cpu")
     assert (made.kernel.run, made.kernel.forward_run, made.isolated, steps) == (None, None, True, [])
+    assert made.fresh(), "there is no worker yet"
     made._worker = worker
     made.close()
     assert (worker.ended, made._worker, steps) == (1, None, [1])

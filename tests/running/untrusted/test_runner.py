@@ -63,9 +63,11 @@ def test_the_state_of_torch_goes_along(judge):
         assert {key: asked[key] for key in usual} == usual | {name: there[name]} | also
 
 
-def test_a_refusal_is_a_problem_where_the_kernel_makes_no_gradients_by_autograd():
+def test_a_refusal_is_a_problem_where_the_kernel_makes_no_gradients_by_autograd(judge):
     for autograd in (True, False):
-        called = module._called(replace(SAID, problem="no", refused=True), {}, ("y",), autograd=autograd)
+        made, worker = judge
+        made.kernel, worker.notes = replace(made.kernel, autograd=autograd), replace(SAID, problem="no", refused=True)
+        called = made.call(call, Time(10.0))
         assert (called.problem, called.refused) == ("no", autograd)
 
 
@@ -98,6 +100,16 @@ def test_an_output_has_the_type_and_the_shape_that_came(raw, expected):
     assert (got is None) == (expected is None)
     assert got is None or (got.dtype == expected.dtype and torch.equal(got, expected))
     assert raw is None or module._tensor(raw, "meta").is_meta
+
+
+def test_outputs_lie_on_the_judges_device(judge, monkeypatch):
+    made, _ = judge
+    monkeypatch.setattr(module, "_state", lambda device: {})
+    made.device = "meta"
+    returned, now = made.call(lambda kernel: (out := call(kernel).outputs, kernel.later(out)), Time(10.0))
+    assert returned["y"].is_meta
+    assert now["y"].is_meta
+    assert now["y"] is not returned["y"]
 
 
 def test_an_output_that_has_another_form_now_is_taken_as_it_was(judge):
