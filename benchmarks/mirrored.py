@@ -7,10 +7,13 @@ calls while it is imported, as a table of bounds, counts for each of its tests.
 mutmut tries a mistake in a fork of a process that has run all tests. What that process computed once, in a test module
 or in a cache, would hide the mistake. So what stands in tests/ is imported again, and caches are empty; for a function
 that verify_norm calls while it is imported, as one that makes a table, verify_norm is imported again too.
+
+What a fork of the test's process calls counts too; a process that is started anew knows of no mistake.
 """
 
 import os
 import sys
+import tempfile
 
 import hypothesis
 import pytest
@@ -41,7 +44,10 @@ TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", EXAMPLES)) |
     "running.captures": (*MIRROR, "test_without_a_gpu.py"),
     "running.delayed_inputs": (*MIRROR, "test_without_a_gpu.py"),
     "running.guards": (*MIRROR, "checks/test_memory.py"),
-    "running.untrusted": ("running/untrusted", EXAMPLES),
+    "running.untrusted.processes": (*MIRROR, "running/untrusted/test_starting.py"),
+    "running.untrusted.runner": (*MIRROR, "running/untrusted/test_lost.py"),
+    "running.untrusted.sandbox": (*MIRROR, "running/untrusted/test_filter.py"),
+    "running.untrusted.worker": (*MIRROR, "running/untrusted/test_calls.py"),
     "search.collector": (*MIRROR, "search/test_counts.py"),
     "search.examine": (*MIRROR, "search/test_collector.py", "search/test_search.py"),
 }
@@ -53,6 +59,29 @@ hypothesis.settings.register_profile(
 )  # a failure need not be made small
 # What a test module calls while it is imported; "": what the modules of verify_norm call.
 while_imported: dict[str, set[str]] = {"": set()}
+
+
+class Calls(set[str]):
+    """The functions that a test has called, in this process or in a fork of it, which may end at any moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._owner = os.getpid()
+        self._file, path = tempfile.mkstemp()
+        os.unlink(path)
+
+    def add(self, function: str) -> None:
+        """Note a function; a fork writes it where all of them share the position."""
+        if function not in self and os.getpid() != self._owner:
+            os.write(self._file, f"{function}\n".encode())
+        super().add(function)
+
+    def gather(self) -> None:
+        """Take over what forks have called since the last time."""
+        size = os.lseek(self._file, 0, os.SEEK_CUR)
+        self.update(os.pread(self._file, size, 0).decode().split())
+        os.ftruncate(self._file, 0)
+        os.lseek(self._file, 0, os.SEEK_SET)
 
 
 def tests_of(module: str) -> tuple[str, ...]:
@@ -81,6 +110,8 @@ def ours() -> set[str]:
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests() -> None:
     hypothesis.settings.load_profile("mutation")
+    if os.environ.get("MUTANT_UNDER_TEST") == "stats":
+        state()._stats = Calls()
     function = os.environ.get("MUTANT_UNDER_TEST", "").partition("__mutmut_")[0]
     anew, tests = function in while_imported[""], os.path.abspath("tests")
     if anew:  # from here: tests/conftest.py has taken this folder out
@@ -117,6 +148,7 @@ def pytest_make_collect_report(collector):
 def pytest_runtest_teardown(item):
     if os.environ.get("MUTANT_UNDER_TEST") != "stats":
         return
+    state()._stats.gather()
     called = state()._stats | while_imported[item.nodeid.partition("::")[0]] | while_imported[""]
     state()._stats.clear()
     state()._stats.update(function for function in called if tries(item.nodeid, function))

@@ -9,6 +9,7 @@ from unittest.mock import Mock
 
 import libcst
 import pytest
+from forked import forked
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 DECORATED = """
@@ -139,6 +140,17 @@ def test_what_is_imported_anew_is_the_copy_and_not_the_installed_package(
     monkeypatch.setitem(mirrored.while_imported, "", {"verify_norm.core.a.x_f"})
     mirrored.pytest_load_initial_conftests()
     assert sys.path[0] == str(tmp_path / first)
+
+
+def test_what_a_fork_of_a_tests_process_calls_is_that_tests(mutation):
+    calls = importlib.import_module("mirrored").Calls()
+    for called in ({"core.f", "core.g"}, {"core.f", "core.h"}):
+        calls.add("core.f")
+        for name in called:
+            forked(calls.add, name)
+        calls.gather()
+        assert calls == called
+        calls.clear()
 
 
 def test_what_ran_out_of_time_counts_on_neither_side(mutation):

@@ -1,225 +1,173 @@
-"""An untrusted kernel is judged where it cannot reach: cheats are detected, right kernels pass, nothing gets out."""
+"""A judge's calls by proxy, with a scripted worker: what goes along, and what is believed of the answer."""
 
-import os
-import re
-import socket
-import threading
-from pathlib import Path
+import inspect
+from dataclasses import replace
 
 import pytest
-from typer.testing import CliRunner
+import torch
+from proxied import SAID, call, proxied
 
-from verify_norm import UsageError, replay, verify
-from verify_norm.cli import app as app_module
-from verify_norm.cli.app import app
-from verify_norm.core.errors import Exit
-from verify_norm.core.spec import CaseSpec
-from verify_norm.kernels.zoo.untrusted import CHEATS, TOUCHED
-from verify_norm.running.patience import LostError
-from verify_norm.running.untrusted import processes, wire
-from verify_norm.search import sweep
-
-CHEATING = "verify_norm.kernels.zoo.untrusted"
-SUPPORT = Path(__file__).parents[2] / "support"
-STRANGE = SUPPORT / "untrusted.py"
-FEW = {"dtypes": "fp32", "examples": 0, "device": "cpu", "config": False, "timeout": 5.0, "seconds": 60.0}
-ALONE = {"untrusted": True, "device": "cpu", "config": False}
-VALUES = {"checks": "crash,signature,accuracy"}
+from verify_norm.core.run import Damage
+from verify_norm.core.spec import Kernel
+from verify_norm.loading import modules
+from verify_norm.running.execute import POISON
+from verify_norm.running.patience import Time
+from verify_norm.running.untrusted import runner as module
+from verify_norm.running.untrusted import wire
+from verify_norm.running.untrusted.runner import Stand, Untrusted
 
 
-def judged(target, op="rmsnorm_fwd", **options):
-    return verify(target, op, **{**FEW, "untrusted": True, **options})
+@pytest.fixture
+def judge(monkeypatch):
+    """A runner whose worker is scripted, and the worker."""
+    return proxied(monkeypatch)
 
 
-@pytest.fixture(autouse=True)
-def corners(few_corners, unexplained):
-    few_corners(slice(6))
+def test_a_call_comes_back_with_what_is_believed_of_it(judge):
+    """The arguments as the kernel has left them; of what it says, only what a call can have."""
+    made, worker = judge
+    x = torch.ones(2, 4)
+    token = POISON.set(4096.0)
+    try:
+        called = made.call(lambda kernel: call(kernel, x=x), Time(10.0))
+    finally:
+        POISON.reset(token)
+    assert (x == 2).all()
+    assert called.outputs.keys() == {"y"}
+    assert (called.outputs["y"] == 2).all()
+    assert (called.effects, called.otherwise, called.operators) == (SAID.effects, SAID.otherwise, SAID.operators)
+    assert (called.limits, called.overlaps) == (("size",), (("y", "x"),))
+    assert called.damage == (Damage("x", "in", 4, 0), Damage("y", "after", 2, 0, "y"), Damage("z", "between", 1, 1))
+    (asked,) = worker.asked
+    assert (asked["kernel"], asked["values"], asked["poison"], asked["new_case"]) == (0, {"eps": 1e-5}, 4096.0, True)
+    assert asked["names"] == ["y", "rstd"]
+    assert asked["most"] == wire.allowed(32)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CHEATS)
-def test_cheats_are_detected(name, monkeypatch):
-    monkeypatch.delenv(TOUCHED, raising=False)
-    report = judged(f"{CHEATING}:{name}", **VALUES)
-    assert report.verdict is Exit.FINDINGS, report
-    message = report.findings[0].message
-    assert {
-        "leaves": "it ended its process with exit status 0" in message,
-        "answers_by_hand": message.startswith("malformed answer: expected"),
-    }.get(name, re.match(r"y\[.*ULP", message)), message
-    assert TOUCHED not in os.environ
+def test_the_state_of_torch_goes_along(judge):
+    made, worker = judge
+    states = {
+        "grad": torch.no_grad(),
+        "inference": torch.inference_mode(),
+        "autocast": torch.autocast("cpu", torch.bfloat16),
+        "evaluating": modules.evaluating(),
+    }
+    usual = {"grad": True, "inference": False, "autocast": {}, "evaluating": False}
+    there = {"grad": False, "inference": True, "autocast": {"cpu": "bfloat16"}, "evaluating": True}
+    for name, state in states.items():
+        worker.now, worker.asked = 0.0, []
+        with state:
+            made.call(call, Time(10.0))
+        (asked,) = worker.asked
+        also = {"grad": False} if name == "inference" else {}
+        assert {key: asked[key] for key in usual} == usual | {name: there[name]} | also
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name, passes in CHEATS.items() if passes])
-def test_beside_its_judge_each_cheat_passes(name, monkeypatch):
-    monkeypatch.delenv(TOUCHED, raising=False)
-    report = judged(f"{CHEATING}:{name}", untrusted=False, **VALUES)
-    assert report.verdict is Exit.PASS, report.findings
-    assert (TOUCHED in os.environ) == (name == "forges_pickle"), "its verdict ran code here"
+def test_a_refusal_is_a_problem_where_the_kernel_makes_no_gradients_by_autograd(judge):
+    for autograd in (True, False):
+        made, worker = judge
+        made.kernel, worker.notes = replace(made.kernel, autograd=autograd), replace(SAID, problem="no", refused=True)
+        called = made.call(call, Time(10.0))
+        assert (called.problem, called.refused) == ("no", autograd)
 
 
-@pytest.mark.parametrize("name", ["escapes", "signals"])
-def test_the_sandbox_has_no_way_out(name):
-    report = judged(f"{CHEATING}:{name}", **VALUES)
-    assert "in a sandbox" in report.environment["isolation"]
-    lacking = re.search(r"\((no .*)\)", report.environment["isolation"])
-    if lacking:
-        pytest.skip(f"this system has {lacking[1]}")
-    assert report.findings, "y is wrong"
-    assert "it can " not in report.findings[0].message
+def test_outputs_are_read_again_from_the_call_that_made_them(judge):
+    made, worker = judge
 
+    def later(kernel):
+        returned = call(kernel).outputs
+        return returned, kernel.later(returned), kernel.later({"y": torch.ones(2, 4)})
 
-@pytest.mark.parametrize(
-    ("target", "op"),
-    [
-        ("rmsnorm_fwd", "rmsnorm_fwd"),
-        pytest.param("layernorm_bwd", "layernorm_bwd", marks=pytest.mark.slow),
-        ("torch.nn:GroupNorm", "groupnorm_fwd"),
-        (f"{STRANGE}:in_place", "rmsnorm_fwd"),
-        (f"{STRANGE}:Module", "rmsnorm_bwd"),
-        (f"{STRANGE}:prints", "rmsnorm_fwd"),
-    ],
-)
-def test_right_kernels_pass(target, op):
-    contract = "inplace=y:x" if "in_place" in target else None
-    report = judged(target, op, contract=contract, seed=3)
-    assert report.verdict is Exit.PASS, report.findings
-    assert report.settings.seed == 3
-
-
-@pytest.mark.parametrize(
-    ("name", "check", "said"),
-    [
-        ("writes_into_weight", "memory", "bytes in weight, an input"),
-        ("writes_behind_x", "memory", "behind the last element of x"),
-        ("writes_behind_its_own", "memory", "behind the last element of"),
-        ("keeps_its_output", "calls", "although the caller still holds it"),
-        ("counts_calls", "determinism", "in the next"),
-        ("disables_gradients", "effects", "torch.is_grad_enabled()"),
-        ("wrong_under_no_grad", "modes", "under torch.no_grad()"),
-        ("refuses", "signature", "not today"),
-        ("declares_a_weak_contract", "accuracy", "ULP"),
-        pytest.param("hangs", "crash", "it did not return after", marks=pytest.mark.slow),
-        ("answers_twice", "crash", "malformed answer"),
-    ],
-)
-def test_wrong_kernels_are_detected_by_proxy(name, check, said):
-    if name == "hangs":  # the first calls may build
-        report = judged(f"{STRANGE}:{name}", checks="crash", timeout=0.3)
-    else:
-        spec = CaseSpec((2, 8), call="many calls")
-        report = replay(f"{STRANGE}:{name}", spec, "rmsnorm_fwd", checks=f"{check},crash", **ALONE)
-    found = [finding.message for finding in report.findings if finding.check == check]
-    assert found, report.findings
-    assert said in found[0]
-
-
-@pytest.mark.slow
-def test_a_seed_is_the_systems_and_each_run_has_its_own(monkeypatch):
-    seeds, examine_in = [], sweep.examine_in
-    monkeypatch.setattr(
-        sweep,
-        "examine_in",
-        lambda runner, spec, *rest, **more: (seeds.append(spec.seed), examine_in(runner, spec, *rest, **more))[1],
-    )
-    reports = [judged("rmsnorm_fwd", checks="signature") for _ in range(2)]
-    assert reports[0].settings.seed != reports[1].settings.seed
-    assert 0 not in seeds
-    assert len(set(seeds)) > 1, "the corner table has data of its own in each run"
+    returned, now, others = made.call(later, Time(10.0))
+    assert (returned["y"] == 2).all()
+    assert (now["y"] == 0).all()
+    assert (others["y"] == 1).all(), "no call has returned it"
+    assert [asked["what"] for asked in worker.asked] == ["call", "again"]
+    assert (worker.asked[1]["call"], worker.asked[1]["outputs"], worker.asked[1]["most"]) == (7, ["y"], 32)
 
 
 @pytest.mark.parametrize(
-    ("kernel", "op", "options", "said"),
+    ("raw", "expected"),
     [
-        (len, "rmsnorm_fwd", {}, "expected the name of a kernel, got <built-in function len>"),
-        ("rmsnorm_fwd", None, {"isolate": False}, "the kernel cannot run in this process"),
-        ("rmsnorm_fwdd", None, {}, "unknown kernel 'rmsnorm_fwdd'"),
-        (f"{STRANGE}:nothing", "rmsnorm_fwd", {}, "has no 'nothing'; its callables are"),
-        (f"{STRANGE}:in_place", None, {}, "cannot infer the op from the name 'in_place'"),
-        (f"{STRANGE}:in_place", "rmsnorm", {"contract": "nonsense"}, "contract"),
-        ("absent.py:f", "rmsnorm_fwd", {}, "no file absent.py"),
-        (f"{SUPPORT}/untrusted_import.py:rmsnorm_fwd", None, {}, "exit status 0"),
-        ("verify_norm.kernels.zoo.untrusted:replays", "rmsnorm_fwd", {"untrusted": "yes"}, "untrusted: expected true"),
+        (wire.Raw("float16", (2, 0), bytearray()), torch.empty(2, 0, dtype=torch.float16)),
+        (wire.Raw("int64", (), bytearray(b"\x07" + bytes(7))), torch.tensor(7)),
+        (wire.Raw("uint8", (2, 1), bytearray(b"\x01\x02")), torch.tensor([[1], [2]], dtype=torch.uint8)),
+        (None, None),
     ],
 )
-def test_bad_input_is_one_line(kernel, op, options, said):
-    with pytest.raises(UsageError, match=said) as error:
-        judged(kernel, op, **options)
-    assert len(str(error.value).splitlines()) == 1
+def test_an_output_has_the_type_and_the_shape_that_came(raw, expected):
+    got = module._tensor(raw, "cpu")
+    assert (got is None) == (expected is None)
+    assert got is None or (got.dtype == expected.dtype and torch.equal(got, expected))
+    assert raw is None or module._tensor(raw, "meta").is_meta
 
 
-class _Pipe(processes.Worker):
-    """A worker whose process is a thread of the test, which answers with any bytes."""
-
-    def __init__(self, answer):
-        self._number = 0
-        self._socket, self.theirs = socket.socketpair()
-        if answer is not None:
-            threading.Thread(target=self._serve, args=(answer,), daemon=True).start()
-
-    def _serve(self, answer):
-        self.theirs.recv(2**16)
-        self.theirs.sendall(answer)
-        self.theirs.close()
-
-    def end(self, **_):
-        self._socket.close()
-        return "it ended"
+def test_outputs_lie_on_the_judges_device(judge, monkeypatch):
+    made, _ = judge
+    monkeypatch.setattr(module, "_state", lambda device: {})
+    made.device = "meta"
+    returned, now = made.call(lambda kernel: (out := call(kernel).outputs, kernel.later(out)), Time(10.0))
+    assert returned["y"].is_meta
+    assert now["y"].is_meta
+    assert now["y"] is not returned["y"]
 
 
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        (b"", "it ended"),
-        (b"x" * 5, "it ended"),
-        (b"x" * 500, "malformed answer: expected the magic number"),
-        (b"".join(wire.packed(2, {}, {})), "malformed answer: expected an answer to request 1, got 2"),
-        (b"".join(wire.packed(1, {0: wire.Raw("int8", (9,), bytearray(9))}, {})), "at most 8 bytes of outputs, got 9"),
-    ],
-)
-def test_what_comes_instead_of_an_answer_ends_the_worker(answer, said):
-    pipe = _Pipe(answer)
-    with pytest.raises(LostError, match=said):
-        pipe.ask("call", 5.0, most=8, names=("y",))
-    pipe.end()
+def test_an_output_that_has_another_form_now_is_taken_as_it_was(judge):
+    """The worker's word about later changes counts only where it could be the same tensor."""
+    made, worker = judge
+    for raw in (wire.Raw("float32", (4, 2), bytearray(32)), wire.Raw("int32", (2, 4), bytearray(32)), None):
+        worker.now, worker.ask = 0.0, type(worker).ask.__get__(worker)
+        returned = made.call(call, Time(10.0)).outputs
+        worker.ask = lambda *_, answer=raw, **__: wire.Answer({0: answer})
+        assert made.kernel.later(returned)["y"] is returned["y"]
 
 
-def test_an_answer_before_the_request_is_malformed():
-    pipe = _Pipe(None)
-    pipe.theirs.sendall(b"x")
-    with pytest.raises(LostError, match="expected no answer before the request, got 1 bytes"):
-        pipe.ask("call", 5.0)
-    pipe.end()
-    pipe.theirs.close()
+def test_which_earlier_outputs_are_still_held_goes_along(judge):
+    made, worker = judge
+    held = [made.call(call, Time(10.0)) for _ in range(2)]
+    del held[0]
+    made.call(call, Time(10.0))
+    assert [asked["live"] for asked in worker.asked] == [[], [7], [8]]
 
 
-def test_a_case_runs_again_from_its_line():
-    again = replay(f"{CHEATING}:reads_frames", CaseSpec((2, 8)), "rmsnorm_fwd", **ALONE, **VALUES)
-    assert again.verdict is Exit.FINDINGS
+def test_a_module_that_serves_several_calls_has_a_number(judge):
+    made, worker = judge
+
+    def calls(kernel):
+        one, two = modules.Instance(turn=2), modules.Instance()
+        for instance in (one, two, one):
+            instance.serving(call)(kernel)
+        call(kernel)
+
+    worker.seconds = 0.0
+    for _ in range(2):
+        made.call(calls, Time(10.0))
+    assert [(asked["instance"], asked["turn"]) for asked in worker.asked] == 2 * [(0, 2), (1, 0), (0, 2), (None, 0)]
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--resume"], "--untrusted and --resume: choose one of them"),
-        (["--in-process"], "--untrusted and --in-process: choose one of them"),
-        (["--sanitize", "memcheck"], "--untrusted and --sanitize: choose one of them"),
-        (["--kernel", str(STRANGE)], "name one function, as path/file.py:fn"),
-        (["--kernel", f"{SUPPORT}/untr*.py:in_place"], "name one function, as path/file.py:fn"),
-    ],
-)
-def test_the_command_line_refuses_what_would_run_here(options, said):
-    result = CliRunner().invoke(app, ["--untrusted", "--no-config", "--kernel", "rmsnorm_fwd", *options])
-    assert result.exit_code == Exit.NOTHING
-    assert said in " ".join(result.output.split())
+@pytest.mark.parametrize("ran", [True, False])
+def test_modules_that_ran_in_evaluation_are_counted(ran, judge):
+    made, worker = judge
+    worker.notes = replace(SAID, evaluated=ran)
+    with modules.evaluating() as evaluated:
+        made.call(call, Time(10.0))
+    made.call(call, Time(10.0))
+    assert len(evaluated) == ran
 
 
-def test_the_command_line_has_a_secret_seed_too(monkeypatch):
-    seeds = []
-    monkeypatch.setattr(app_module, "_searched", lambda asked, *, resume: seeds.append(asked.settings.seed) or [])
-    monkeypatch.setattr(app_module, "deliver", lambda *_, **__: 0)
-    for more in ([], [], ["--seed", "0"]):
-        CliRunner().invoke(app, ["-k", "rmsnorm_fwd", "--device", "cpu", "--untrusted", *more])  # ends without a report
-    assert seeds[0] != seeds[1]
-    assert seeds[2] == 0
+def test_functions_are_called_by_the_names_that_they_take(judge):
+    _, worker = judge
+    stand, forward = Stand(2, "rmsnorm_bwd", ("dy", "x"), {}), Stand(3, "rmsnorm_fwd", ("x", "eps"), {})
+    made = Untrusted(Kernel("k", "rmsnorm_bwd", run=stand, forward_run=forward), "cpu")
+    made._worker = worker
+    signatures = [inspect.signature(function) for function in (made.kernel.run, made.kernel.forward_run)]
+    assert [str(signature) for signature in signatures] == ["(*, dy, x)", "(*, x, eps)"]
+    x = torch.ones(2, 4)
+    made.call(lambda kernel: (kernel.run(dy=x, x=x), kernel.forward_run(x=x, eps=1e-5)), Time(10.0))
+    assert [(asked["kernel"], list(asked["names"])) for asked in worker.asked] == [
+        (2, ["dx", "dweight"]),
+        (3, ["y", "rstd"]),
+    ]
+    for call_it in (stand, lambda: stand.later({})):
+        with pytest.raises(RuntimeError, match="runs in another process alone"):
+            call_it()

@@ -45,8 +45,7 @@ class Arena:
 
     def __init__(self, file: int | None = None) -> None:
         self.file = _sealed() if file is None else file
-        reserved = getattr(mmap, "MAP_NORESERVE", 0x4000)  # Python names it from 3.13 on
-        self._pages = mmap.mmap(self.file, SIZE, flags=mmap.MAP_SHARED | reserved)
+        self._pages = mmap.mmap(self.file, SIZE)
         self.bytes = torch.frombuffer(self._pages, dtype=torch.uint8)
 
     def slots(self, arguments: Mapping[str, Any]) -> dict[str, Slot]:

@@ -2,7 +2,7 @@
 
 import math
 import sys
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,7 +13,7 @@ from verify_norm.core.geometry import differentiable
 from verify_norm.core.known import declared, overwritten
 from verify_norm.core.ops import OPS
 from verify_norm.core.own import Operator, is_own
-from verify_norm.core.spec import CaseSpec, Contract, Kernel
+from verify_norm.core.spec import Kernel
 from verify_norm.loading import registry
 from verify_norm.loading.builtin import BUILTIN, PEERS, directions, infer, known, unnamed
 from verify_norm.loading.domain import Domain, Own, refuse_only
@@ -68,12 +68,12 @@ def load_untrusted(
         one_of("kernel", kernel, BUILTIN | PEERS, see=LIST)
         record = registry.find(kernel, op, bind)
     else:
-        record = Kernel(kernel, op or infer(kernel.rpartition(":")[2]) or "", kernel, bind=bind)
-        if not record.op:
-            last = kernel.rpartition(":")[2]
+        last = kernel.rpartition(":")[2]
+        named = op or infer(last)
+        if not named:
             raise unnamed(last)
-        name, bind = known(record.op, bind)
-        record = replace(record, op=name, bind=bind)
+        name, bind = known(named, bind)
+        record = Kernel(kernel, name, kernel, bind=bind)
     names = directions(record.op)
     refuse_only(only, [OPS[name] for name in names])
     asked = {"target": kernel, "op": op, "bind": bind, "contract": contract}
@@ -86,13 +86,9 @@ def load_untrusted(
     if found not in (names, names[:1]):
         got = ", ".join(map(visible, found)) or "nothing"
         raise UsageError(f"{kernel} cannot be loaded: expected {' and '.join(names)}, got {got}")
-    promised = [replace(record, op=name, contract=_contract(record, name, contract)) for name in found]
-    return [_kernel(one, said, n, asked, only) for n, (one, said) in enumerate(zip(promised, described, strict=True))]
-
-
-def _contract(record: Kernel, op: str, text: str) -> Contract:
     own = checked(record.contract)
-    return declared(own, text, OPS[op]) if text else own
+    promised = [replace(record, op=name, contract=declared(own, contract, OPS[name])) for name in found]
+    return [_kernel(one, said, n, asked, only) for n, (one, said) in enumerate(zip(promised, described, strict=True))]
 
 
 def _kernel(record: Kernel, said: Described, number: int, asked: dict[str, Any], only: str) -> Kernel:
@@ -144,9 +140,8 @@ def _known(names: tuple[str, ...], offered: set[str], record: Kernel) -> tuple[s
 
 def _fields(said: Described, record: Kernel) -> tuple[tuple[str, Any], ...]:
     """Return what the signature decides about cases; raises UsageError for what no signature can decide."""
-    names = {field.name for field in fields(CaseSpec)}
     for name, value in said.fields:
-        values: Any = DECIDED.get(name, ()) if name in names else ()
+        values: Any = DECIDED.get(name, ())
         right = isinstance(value, (int, float)) if isinstance(values, type) else value in values
         if not right or (isinstance(value, float) and not math.isfinite(value)):
             _refuse(record, f"{name} = {value!r}")

@@ -65,7 +65,7 @@ class Zygote:
     def _asked(self, what: int, number: int, files: Sequence[int] = ()) -> int:
         try:
             socket.send_fds(self._control, [zygote.REQUEST.pack(what, number)], files)
-            data = self._control.recv(zygote.REPLY.size, socket.MSG_WAITALL)
+            data = self._control.recv(zygote.REPLY.size)
         except OSError:
             data = b""
         if len(data) != zygote.REPLY.size:

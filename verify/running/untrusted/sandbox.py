@@ -9,6 +9,7 @@ import errno
 import os
 import platform
 import resource
+import signal
 import struct
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -48,7 +49,7 @@ _IS_DUMPABLE, _DUMPABLE, _DEATHSIG, _NO_NEW_PRIVS, _SECCOMP = 3, 4, 1, 38, 22  #
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def enter(folders: Iterable[str], own: str, memory: int | None, *, gpu: bool = False) -> list[str]:
+def enter(folders: Iterable[str], own: str, memory: int | None, *, gpu: bool) -> list[str]:
     """Enter the sandbox, from which there is no return; return what this system does not have, in words.
 
     It reads `folders` and what a process needs, writes into `own` alone, and has so many bytes of memory of its own,
@@ -61,7 +62,7 @@ def enter(folders: Iterable[str], own: str, memory: int | None, *, gpu: bool = F
     if memory is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     lacking = []
-    libc.prctl(_DEATHSIG, 9, 0, 0, 0)
+    libc.prctl(_DEATHSIG, signal.SIGKILL)
     parts: tuple[tuple[str, Callable[[], object]], ...] = (
         ("no_new_privs", lambda: _right(libc.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0))),
         ("Landlock, which limits files, signals and TCP", lambda: _landlock(folders, own, gpu=gpu)),
@@ -78,11 +79,11 @@ def enter(folders: Iterable[str], own: str, memory: int | None, *, gpu: bool = F
 
 def undumpable() -> Callable[[], None]:
     """Let no other process of this user read this one's memory; return what allows it again."""
-    before = libc.prctl(_IS_DUMPABLE, 0, 0, 0, 0)
-    libc.prctl(_DUMPABLE, 0, 0, 0, 0)
+    before = libc.prctl(_IS_DUMPABLE)
+    libc.prctl(_DUMPABLE, 0)
 
     def again() -> None:
-        libc.prctl(_DUMPABLE, before, 0, 0, 0)
+        libc.prctl(_DUMPABLE, before)
 
     return again
 
@@ -103,7 +104,7 @@ def _landlock(folders: Iterable[str], own: str, *, gpu: bool) -> None:
     if not abi:
         raise OSError(errno.ENOSYS, "this system has none")
     rights = (1 << max(bits for since, bits in _RIGHTS.items() if since <= abi)) - 1
-    attributes = struct.pack("<QQQ", rights, 3 if abi >= 4 else 0, 3 if abi >= 6 else 0)  # files, TCP, scopes
+    attributes = struct.pack("<QQQ", rights, 3, 3)  # files, TCP, scopes: each version reads what it knows
     size = 24 if abi >= 6 else 16 if abi >= 4 else 8
     rules = _right(libc.syscall(_CREATE, attributes, size, 0))
     readable = {*folders, *READABLE, *KNOWN, *DEVICES, sys.prefix, sys.base_prefix, sys.exec_prefix}
@@ -120,7 +121,7 @@ def _landlock(folders: Iterable[str], own: str, *, gpu: bool) -> None:
 def _rule(rules: int, path: str, rights: int) -> None:
     """Allow these rights below a path, or of a file; nothing where there is none."""
     with suppress(FileNotFoundError, PermissionError):
-        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        fd = os.open(path, os.O_PATH)
         if not os.path.isdir(path):
             rights &= ~_FOLDER_ALONE
         status = libc.syscall(_ADD, rules, 1, struct.pack("<Qi", rights, fd), 0)
@@ -138,7 +139,7 @@ def _seccomp(*, signals: bool) -> None:
         raise OSError(errno.ENOSYS, f"its table is of x86_64, and this is {platform.machine()}")
     program = b"".join(_program(signals=signals))
     held = ctypes.create_string_buffer(program)
-    _right(libc.prctl(_SECCOMP, 2, struct.pack("<HxxxxxxQ", len(program) // 8, ctypes.addressof(held)), 0, 0))
+    _right(libc.prctl(_SECCOMP, 2, struct.pack("<HxxxxxxQ", len(program) // 8, ctypes.addressof(held))))
 
 
 def _program(*, signals: bool) -> Iterator[bytes]:

@@ -105,8 +105,8 @@ class _Server:
         for kernel in found:
             forward = None
             if kernel.forward_run is not None and OPS[kernel.op].forward:
-                forward = replace(kernel, op=str(OPS[kernel.op].forward), run=kernel.forward_run, forward_run=None)
-            self.kernels += [kernel, replace(forward, autograd=False) if forward else kernel]
+                forward = replace(kernel, op=str(OPS[kernel.op].forward), run=kernel.forward_run)
+            self.kernels += [kernel, forward or kernel]
             described.append(_described(kernel, forward))
         return {}, {"kernels": tuple(described)}
 
