@@ -78,6 +78,7 @@ def test_the_action_ends_with_the_status_of_the_run_and_names_its_files(tmp_path
     assert both.keys() == right.keys() - {"html"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("inputs", "words"),
@@ -164,6 +165,7 @@ def test_the_hook_skips_what_defines_nothing_and_refuses_what_has_no_norm(tmp_pa
         assert (got, words in said) == (status, True), said
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_hook_finds_a_wrong_kernel_in_the_files(tmp_path):
     (tmp_path / "right.py").write_text(RIGHT.replace("rms_norm", "rmsnorm_fwd"))

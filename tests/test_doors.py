@@ -71,6 +71,7 @@ def called(name, op, **options):
     return audit(f"{PARTIAL}:{name}", op, **(few | options))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "op", "checks", "verdict", "said"), VERDICTS)
 def test_the_command_line_and_python_have_one_verdict(
@@ -258,6 +259,7 @@ def test_in_pytest_no_check_without_data_passes(project):
     assert re.search(almost, said["refuses_mostly-accuracy"][1])
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_in_pytest_an_incomplete_run_passes_only_where_it_is_accepted(project):
     """The process of the kernel starts in more than a second: it imports torch."""

@@ -179,6 +179,7 @@ print(report.environment["triton"], "|", report.environment["interpreter"])
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_base_names_the_extra_that_it_lacks(installed, tmp_path):
     (tmp_path / "base.py").write_text(BASE)

@@ -129,6 +129,7 @@ def test_a_worker_sees_its_gpu_before_torch_is_imported(tmp_path):
     assert done.stderr.split() == ["GPU-7", "False"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "visible"), [(2, "3,GPU-5"), (3, "")])
 def test_units_are_spread_over_the_gpus_and_each_process_sees_its_own(tmp_path, monkeypatch, number, visible):

@@ -267,6 +267,7 @@ def test_doctests():
     assert doctest.testmod(power).failed == 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("check", "output", "dtype"),

@@ -116,7 +116,7 @@ def verify(target, report, *options):
     return result, load_report(report.read_text())
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_wrong_kernel_is_detected(name, tmp_path, monkeypatch, few_corners, unexplained):

@@ -12,6 +12,7 @@ def test_float32_inside_layernorm_is_no_false_alarm():
     assert checks(lambda x: functional.layer_norm(x.float(), x.shape[1:]).double(), {"x": (16, 64)}) == set()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize(
@@ -86,6 +87,7 @@ def test_float32_inside_float64_passes():
     assert checks(lambda x, w: in_float32(x, w, torch.zeros(64)), {"x": (4, 64), "w": (64,)}) == set()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "function",

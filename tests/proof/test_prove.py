@@ -125,12 +125,13 @@ def of_zoo(name):
 
 
 @pytest.fixture(scope="module")
-def certificates(once):
-    """All in one call: its process imports torch and Triton once."""
-    return once("certificates", proved)
+def certificates(once, request):
+    """Those of all tests that run, in one call: its process imports torch and Triton once."""
+    tests = [item.callspec.params for item in request.session.items if "certificates" in item.fixturenames]
+    return once("certificates", lambda: proved({given.get("name", "rmsnorm_bwd") for given in tests}))
 
 
-def proved():
+def proved(names):
     ours = []
     for name, ((dtype, columns, groups, positions, rows), *_) in OURS.items():
         ours.append(Asked(name, Configuration(name, dtype, 1e-5, 0.0, columns, groups, positions), rows=rows))
@@ -140,8 +141,9 @@ def proved():
     turns = [Asked(f"{HERE}:{name}", config, rows=301, most_rows=100_000) for name in TURNS]
     config = Configuration("rmsnorm_fwd", "float16", 1e-5, 0.0, 48)
     near = [Asked(f"{HERE.with_name('near.py')}:{name}", config, rows=37, most_rows=100_000) for name in NEAR]
-    found = [certificate(one) for one in prove([*ours, *map(of_zoo, WRONG), *ways, *turns, *near])]
-    return dict(zip((*OURS, *WRONG, *WAYS, *TURNS, *NEAR), found, strict=True))
+    asked = zip((*OURS, *WRONG, *WAYS, *TURNS, *NEAR), (*ours, *map(of_zoo, WRONG), *ways, *turns, *near), strict=True)
+    wanted = {name: one for name, one in asked if name in names}
+    return dict(zip(wanted, map(certificate, prove(list(wanted.values()))), strict=True))
 
 
 @pytest.mark.sampled(4)
@@ -156,6 +158,7 @@ def test_a_kernel_of_ours_is_proved(name, certificates):
     assert json.loads(json.dumps(found)) == found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_kernel_of_the_zoo_has_no_certificate_and_its_line_is_named(name, certificates):
@@ -165,6 +168,7 @@ def test_a_wrong_kernel_of_the_zoo_has_no_certificate_and_its_line_is_named(name
     assert fitting, found["reasons"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WAYS)
 def test_a_way_to_compute_it(name, certificates):
@@ -174,6 +178,7 @@ def test_a_way_to_compute_it(name, certificates):
     assert found["proved"] or [r for r in found["reasons"] if why in r["why"]], found["reasons"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TURNS)
 def test_a_loop_over_tiles_that_programs_share(name, certificates):
@@ -187,6 +192,7 @@ def test_a_loop_over_tiles_that_programs_share(name, certificates):
     assert not found["proved"] or found["domain"] == "M = 301", "where it is right"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NEAR)
 def test_a_kernel_near_a_right_one(name, certificates):

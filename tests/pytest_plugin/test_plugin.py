@@ -186,6 +186,7 @@ def test_workers_share_one_search(project):
     assert "INTERNALERROR" not in run.stdout.str()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_failure_reads_as_on_the_command_line_and_an_unselected_check_is_not_lost(project):
     project.makepyfile(

@@ -69,6 +69,7 @@ def test_what_no_process_survives_is_a_finding(name, how, seconds, few_corners):
     assert accuracy.failed == 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "found", "workers"),

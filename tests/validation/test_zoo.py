@@ -57,6 +57,7 @@ def test_the_command_detects_passes_scores_and_asks_other_policies(tmp_path):
     assert lines[RIGHT]["findings"] == []
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_an_interrupted_run_keeps_what_is_done(tmp_path):
     path = tmp_path / "zoo.json"
