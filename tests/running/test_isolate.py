@@ -212,17 +212,6 @@ def test_a_case_that_the_run_has_no_time_for_has_not_hung():
     assert not runner._patience.known.hung, "later cases have all their time"
 
 
-def test_an_alarm_ends_a_child_that_its_parent_cannot(monkeypatch):
-    """Also where nobody waits any more; after the call there is none."""
-    set_to = []
-    monkeypatch.setattr(child, "_kernel", ("kernel", None))
-    monkeypatch.setattr(child.signal, "setitimer", lambda which, seconds: set_to.append(seconds))
-    assert child.call(lambda kernel, more: kernel + more, 2.0, "!")[0] == "kernel!"
-    with pytest.raises(ZeroDivisionError):
-        child.call(lambda kernel: 1 / 0, 3.0)
-    assert set_to == [2.0 + child.GRACE, 0, 3.0 + child.GRACE, 0]
-
-
 def test_what_cannot_be_imported_runs_here_and_that_is_said(few_corners):
     few_corners(slice(2))
     function = kernel("right").run

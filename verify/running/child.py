@@ -97,11 +97,12 @@ def load(device: str, target: str, record: bytes, page: str, stack: str) -> None
 def call(function: Callable[..., T], timeout: float, *args: Any) -> tuple[T, float]:
     """Return `function` of the kernel and its seconds. An alarm ends even a loop outside of Python."""
     assert _kernel is not None
+    kernel, page = _kernel
     signal.setitimer(signal.ITIMER_REAL, timeout + GRACE)
     started, before = time.perf_counter(), METER.total.seconds
-    METER.tell = lambda seconds: SECONDS.pack_into(_kernel[1], STAGE, seconds - before) if _kernel else None
+    METER.tell = lambda seconds: SECONDS.pack_into(page, STAGE, seconds - before)
     try:
-        return function(_kernel[0], *args), time.perf_counter() - started
+        return function(kernel, *args), time.perf_counter() - started
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
 

@@ -14,7 +14,7 @@ from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.running.execute import execute
-from verify_norm.running.interpreter import arithmetic, patch, syntax
+from verify_norm.running.interpreter import arithmetic, patch, probes, syntax
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU nothing is interpreted")
 
@@ -107,11 +107,11 @@ def test_the_proof_notices_a_loop_without_types(monkeypatch):
         patch.prove()
     monkeypatch.undo()
     monkeypatch.setattr(module.FunctionRewriter, "ast_transformer", module.ASTTransformer())
-    module.InterpretedFunction.rewritten_fn.pop(patch._loops, None)
+    module.InterpretedFunction.rewritten_fn.pop(probes.loops.fn, None)
     with pytest.raises(RuntimeError):
         patch.prove()
     monkeypatch.undo()
-    module.InterpretedFunction.rewritten_fn.pop(patch._loops, None)
+    module.InterpretedFunction.rewritten_fn.pop(probes.loops.fn, None)
 
 
 @triton.jit

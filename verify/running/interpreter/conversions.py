@@ -5,7 +5,6 @@ rounds to nearest, ties to even, and saturates 8-bit types: from sm_89 on Triton
 `cvt.rn.satfinite`, the only instruction for it.
 """
 
-import importlib
 from typing import Any
 
 import numpy as np
@@ -21,8 +20,6 @@ TYPES = {  # Triton's names of the types that it stores as integers; float8_e4m3
 PLAIN = {"fp64": (np.float64, np.uint64), "fp32": (np.float32, np.uint32), "fp16": (np.float16, np.uint16)}
 
 NANS = np.array([0x7FC00000, 0x7F800001, 0xFFFFFFFF], np.uint32)  # a quiet NaN, and two that a carry loses
-
-tl: Any = None  # Triton's language, imported late: a kernel sees the globals of its module
 
 
 def probes(name: str) -> NDArray[np.float32]:
@@ -109,15 +106,15 @@ def prove() -> None:
     import torch
     import triton
 
-    global tl
-    tl = importlib.import_module("triton.language")
+    from verify_norm.running.interpreter.probes import cast
+
     where = f"Triton {triton.__version__} interpreter"
     for name, bits in TYPES.values():
         form, values = FORMATS[name], probes(name)
         x = torch.full((256,), torch.nan)
         x[: len(values)], x[len(values) : len(values) + len(NANS)] = map(torch.from_numpy, (values, NANS.view("f4")))
         outputs = [torch.zeros(len(x), dtype=getattr(torch, name)) for _ in range(2)]
-        triton.jit(_cast)[(1,)](x, *outputs)
+        cast[(1,)](x, *outputs)
         want = rounded(values, name).view(bits)
         for how, out in zip(("cast", "store"), outputs, strict=True):
             got = out.view(torch.uint8).numpy().view(bits)[: len(values)]
@@ -130,10 +127,3 @@ def prove() -> None:
                 )
             if not torch.isnan(out[len(values) :].float()).all():
                 raise RuntimeError(f"{where}: a {how} of NaN to {name} does not give NaN")
-
-
-def _cast(x_ptr: Any, explicit_ptr: Any, stored_ptr: Any) -> None:
-    i = tl.arange(0, 256)
-    x = tl.load(x_ptr + i)
-    tl.store(explicit_ptr + i, x.to(explicit_ptr.dtype.element_ty))
-    tl.store(stored_ptr + i, x)

@@ -30,8 +30,6 @@ from verify_norm.running.interpreter import arithmetic, conversions, libdevice, 
 PATCHED = "_verify_norm_patched"
 LAUNCH = threading.RLock()
 
-tl: Any = None  # Triton's language, imported late: a kernel sees the globals of its module
-
 
 def enable() -> str:
     """Turn on and patch Triton's interpreter, and return a description of it; call it before Triton is imported.
@@ -245,31 +243,14 @@ def prove() -> None:
     import torch
     import triton
 
-    global tl
-    tl = _language()
+    from verify_norm.running.interpreter.probes import loops
+
     out = torch.zeros(6, dtype=torch.int64)
     try:
-        triton.jit(_loops)[(1,)](out, FAR, 7, 2**30)
+        loops[(1,)](out, FAR, 7, 2**30)
         got = str(out.tolist())
     except Exception as error:
         got = str(error)
     want = [FAR, FAR, FAR + 14, -(2**31), 7, 32]
     if got != str(want):
         raise RuntimeError(f"Triton {triton.__version__} interpreter: loops give {got}, a GPU gives {want}")
-
-
-def _loops(out_ptr: Any, far: Any, near: Any, big: Any) -> None:
-    start = tl.program_id(0) + far
-    for t in range(start, start + near, near):
-        tl.store(out_ptr, t + tl.program_id(0))
-        tl.store(out_ptr + 5, (t + tl.program_id(0)).dtype.primitive_bitwidth - 32)
-    for t in tl.range(start, start - 1, -7):
-        tl.store(out_ptr + 1, t)
-    u, end = start, far + 2 * near
-    while u < end:
-        u += near
-    tl.store(out_ptr + 2, u)
-    for t in range(2, 3):
-        tl.store(out_ptr + 3, t * big)
-    for t in tl.static_range(7, 8):
-        tl.store(out_ptr + 4, t)
