@@ -27,6 +27,7 @@ from mutmut.state import state
 EXAMPLES = "test_examples.py::test_examples_in_docstrings[{module}]"
 MIRROR = ("{folder}/test_{name}.py", EXAMPLES)
 PINNED = tuple(f"checks/test_tolerances{of}.py" for of in ("", "_of_laws", "_of_sums"))  # from both sides
+LIKENESS = ("running/interpreter/test_likeness.py",)  # slow only in all its cases: each takes milliseconds
 TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", EXAMPLES)) | {
     "checks": (*MIRROR, *PINNED, "checks/test_numbers_of_findings.py"),
     "checks.relations.cotangents": (*MIRROR, "checks/test_autograd.py"),
@@ -46,14 +47,14 @@ TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", EXAMPLES)) |
     "core.chains": (*MIRROR, "reference/test_chain.py"),
     "running.captures": (*MIRROR, "test_without_a_gpu.py"),
     "running.delayed_inputs": (*MIRROR, "test_without_a_gpu.py"),
-    "running.interpreter": (*MIRROR, "running/interpreter/test_likeness.py"),
     "running.guards": (*MIRROR, "checks/test_memory.py"),
+    "running.interpreter": (*MIRROR, *LIKENESS),
+    "running.interpreter.arithmetic": (*MIRROR, *LIKENESS, "running/interpreter/test_otherwise.py"),
     "running.untrusted": ("running/untrusted", EXAMPLES),
     "search.collector": (*MIRROR, "search/test_counts.py"),
     "search.examine": (*MIRROR, "search/test_collector.py", "search/test_search.py"),
 }
 LONG = ("core/test_nearest.py",)  # try only the modules that they mirror
-SLOW = ("running/interpreter/test_likeness.py",)  # only in all its cases: each takes milliseconds
 PREFIX = "verify_norm."
 PATCHING = f"{PREFIX}running.interpreter."
 
@@ -150,7 +151,7 @@ def prepare(function: str) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     for item in items:
-        if item.nodeid.partition("::")[0].endswith(SLOW):
+        if item.nodeid.partition("::")[0].endswith(LIKENESS):
             item.own_markers = [marker for marker in item.own_markers if marker.name != "slow"]
 
 

@@ -14,7 +14,7 @@ from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.running.execute import execute
-from verify_norm.running.interpreter import arithmetic, patch, probes, syntax
+from verify_norm.running.interpreter import patch, probes, syntax
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU nothing is interpreted")
 
@@ -152,58 +152,40 @@ def test_what_does_not_compile_or_end_raises(kernel, step, problem):
 
 
 @triton.jit
-def at_once(X, Out, HOW: tl.constexpr):
-    i = tl.arange(0, 16)
-    a = tl.load(X + i[:, None] * 16 + i[None, :])
-    if HOW == "dot":
-        r = tl.dot(a, a)
-    elif HOW == "exact dot":
-        r = tl.dot(a, a, input_precision="ieee")
-    elif HOW == "cast":
-        r = (a * 1e12).to(tl.int32)
-    elif HOW == "divide":
-        r = tl.program_id(0) // (i[:, None] * i[None, :])
-    elif HOW == "shift":
-        r = i[:, None] << (i[None, :] * 3)
-    else:
-        r = (a + a).to(tl.int32) // 2
-    tl.store(Out + i[:, None] * 16 + i[None, :], r)
+def with_constants(Out, number, FLAG: tl.constexpr):
+    tl.store(Out, FLAG and number > 2)
+    tl.store(Out + 1, FLAG or number > 2)
+    tl.store(Out + 2, number > 2 and FLAG)
+    tl.store(Out + 3, number > 2 or FLAG)
+    tl.store(Out + 4, not FLAG)
+    tl.store(Out + 5, not number > 2)
+    tl.store(Out + 6, number > 2 and number > 3 and number < 9)
+    tl.store(Out + 7, number < 2 or number > 9 or number == 3)
 
 
-@pytest.mark.parametrize(
-    ("how", "name"),
-    [
-        ("dot", arithmetic.TF32),
-        ("cast", arithmetic.OUT_OF_RANGE),
-        ("divide", arithmetic.BY_ZERO),
-        ("shift", arithmetic.TOO_FAR),
-        ("exact dot", None),
-        ("other", None),
-    ],
-)
-def test_a_finding_names_what_the_interpreter_computes_otherwise(how, name):
-    def kernel(x, weight, eps, weight_offset):
-        at_once[(1,)](torch.ones(16, 16), torch.zeros(16, 16), how)
-        return torch.zeros_like(x), torch.zeros(len(x))
-
-    kernel = Kernel("k", "rmsnorm_fwd", run=kernel)
-    run = execute(kernel, make.case(CaseSpec(shape=(2, 16)), OPS["rmsnorm_fwd"], kernel.contract))
-    assert run.otherwise == ((name,) if name else ())
-    messages = [f.message for f in CHECKS["accuracy"].function(run) if isinstance(f, Finding)]
-    assert messages
-    assert all((name is not None and name in m and "confirm on a GPU" in m) or name is None for m in messages)
-    assert name or not any("GPU" in m for m in messages)
+@pytest.mark.parametrize("flag", [False, True])
+@pytest.mark.parametrize("number", [1 - 1, 3, 5, 10])
+def test_constants_and_numbers_are_joined_and_negated(number, flag):
+    out, more = torch.full((8,), 7, dtype=torch.int32), number > 2
+    with_constants[(1,)](out, number, flag)
+    assert out.tolist() == [
+        *(flag and more, flag or more, more and flag, more or flag, not flag, not more),
+        number > 3 and number < 9,
+        number < 2 or number > 9 or number == 3,
+    ]
 
 
-def test_inline_assembly_is_refused_not_accused():
-    @triton.jit
-    def moved(X):
-        tl.store(X, tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [tl.load(X)], tl.int32, True, 1))
+@triton.jit
+def optional(Weight, Out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    if Weight is not None and tl.load(Weight) > 0:
+        tl.store(Out + i, 1)
+    if Weight is None or tl.load(Weight) < 0:
+        tl.store(Out + i, 2)
 
-    def kernel(x, weight, eps, weight_offset):
-        moved[(1,)](torch.zeros(1, dtype=torch.int32))
 
-    kernel = Kernel("k", "rmsnorm_fwd", run=kernel)
-    run = execute(kernel, make.case(CaseSpec(shape=(2, 16)), OPS["rmsnorm_fwd"], kernel.contract))
-    assert run.refused
-    assert "needs a GPU" in run.problem
+@pytest.mark.parametrize(("weight", "want"), [(None, 2), (torch.ones(1), 1), (-torch.ones(1), 2)])
+def test_what_a_constant_decides_is_not_run(weight, want):
+    out = torch.zeros(4)
+    optional[(1,)](weight, out, 4)
+    assert out.tolist() == [want] * 4

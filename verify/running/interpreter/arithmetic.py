@@ -139,7 +139,7 @@ def _fma(own: Operation, self: Any, x: Any, y: Any, z: Any) -> Any:
 def flushed(values: NDArray[Any]) -> NDArray[Any]:
     """Return the values with zeros in place of float32's subnormal numbers."""
     small = np.abs(values) < np.finfo(np.float32).tiny
-    return np.where(small, np.copysign(np.zeros_like(values), values), values) if small.any() else values
+    return np.where(small, np.copysign(np.zeros_like(values), values), values)
 
 
 def _flushing(own: Operation, self: Any, x: Any) -> Any:
@@ -221,9 +221,8 @@ def _to_integers(values: NDArray[Any], form: np.dtype[Any]) -> NDArray[Any]:
     inside = (whole >= np.iinfo(form).min) & (whole < float(np.iinfo(form).max) + 1)
     if not inside.all():
         otherwise.add(OUT_OF_RANGE)
-    fits = (whole >= least) & (whole < float(most) + 1)
-    result = np.where(fits, whole, 0).astype(kind)
-    result[whole < least], result[whole >= float(most) + 1] = least, most
+    result = whole.astype(kind)
+    result[whole < least], result[whole >= float(most) + 1], result[np.isnan(whole)] = least, most, 0
     return result.astype(form)
 
 

@@ -83,8 +83,7 @@ def _patch(interpreter: Any) -> None:
     around(interpreter.ReduceOps, "generic_reduce", _in_a_tree)
     around(interpreter.ReduceOps, "sum", _sum_in_a_tree)
     around(interpreter.ScanOps, "generic_scan", _rewritten)
-    for name in ("cumsum", "cumprod"):
-        around(interpreter.ScanOps, name, _scanned)
+    around(interpreter.ScanOps, "cumsum", _cumsum)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +160,8 @@ def _reduced(own: Any, self: Any, input: Any) -> Any:
     return self.sum(input[0]) if self.combine_fn == _language().standard._sum_combine else self.generic_reduce(input)
 
 
-def _scanned(own: Any, self: Any, input: Any) -> Any:
+def _cumsum(own: Any, self: Any, input: Any) -> Any:
+    """Add bfloat16, which Triton stores as integers, in a loop; tl.cumprod makes float32 of it."""
     return self.generic_scan((input,)) if str(input.dtype.scalar) == "bf16" else own(self, input)
 
 
