@@ -8,7 +8,6 @@ import pytest
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.libdevice import rsqrt
 
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.running.interpreter import conversions, probes
@@ -57,31 +56,6 @@ def test_bfloat16_is_summed_as_numbers():
     out = torch.zeros(1, dtype=torch.bfloat16)
     _total[(1,)](torch.tensor([256.0, 2.5, 1.0, 2.5], dtype=torch.bfloat16), out, 4)
     assert out.item() == 260.0  # 256 + 1 → 256 and 5, whose sum of 261 is a tie; in float32 it would be 262
-
-
-@triton.jit
-def _root(x_ptr, out_ptr, eps):
-    tl.store(out_ptr, rsqrt(tl.load(x_ptr) + eps.to(tl.float32)))
-    tl.store(out_ptr + 1, eps)
-
-
-def test_a_float_is_a_scalar_and_libdevice_has_a_root():
-    """As kernels of Liger's need: `eps.to(tl.float32)`, and the rsqrt of libdevice."""
-    out = torch.zeros(2)
-    _root[(1,)](torch.tensor([4.0]), out, 0.1)
-    assert out.tolist() == pytest.approx([4.1**-0.5, 0.1], rel=1e-6)
-
-
-@triton.autotune(configs=[triton.Config({"BLOCK": block}) for block in (8, 4)], key=["N"])
-@triton.jit
-def _tuned(out_ptr, N, BLOCK: tl.constexpr):
-    tl.store(out_ptr + tl.program_id(0), tl.load(out_ptr + tl.program_id(0)) + BLOCK)
-
-
-def test_an_autotuned_kernel_takes_its_first_configuration_and_runs_once():
-    out = torch.zeros(3)
-    _tuned[(3,)](out, 3)
-    assert out.tolist() == [8.0] * 3
 
 
 U = 2.0**-24  # half the distance of 1 and the next number of float32

@@ -4,6 +4,7 @@ import importlib
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.libdevice import rsqrt
 
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.running.interpreter import conversions, patch
@@ -46,9 +48,39 @@ def test_every_tie_and_random_bits(device):
 
 
 @interpreted
-def test_enable_twice_is_enable_once():
+def test_enable_twice_is_enable_once(monkeypatch):
+    module = importlib.import_module("triton.runtime.interpreter")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    before = module.ReduceOps.sum, module.GridExecutor.__call__
     assert patch.enable() == patch.enable()
+    assert (module.ReduceOps.sum, module.GridExecutor.__call__) == before
     assert triton.__version__ in patch.enable()
+    assert os.environ["TRITON_INTERPRET"] == "1", "processes that are started later interpret, too"
+
+
+@interpreted
+@pytest.mark.parametrize("imported", [False, True])
+def test_the_interpreter_is_asked_for_before_triton_is_imported(imported, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    if not imported:
+        monkeypatch.setattr(patch, "sys", SimpleNamespace(modules={}))
+    monkeypatch.setattr(tl, "sum", tl.sum.fn)  # it was compiled
+    with pytest.raises(RuntimeError, match="set TRITON_INTERPRET=1 before the first import"):
+        patch.enable()
+    assert os.environ.get("TRITON_INTERPRET") == (None if imported else "1")
+
+
+def test_without_triton_nothing_is_enabled(monkeypatch):
+    monkeypatch.setattr(patch.packages, "without_triton", lambda: "it is not installed")
+    assert patch.enable() == "none: it is not installed"
+
+
+@interpreted
+def test_the_interpreter_is_made_quicker():
+    module = importlib.import_module("triton.runtime.interpreter")
+    quicker = module._patch_lang, module._get_np_dtype, type(module.interpreter_semantic).broadcast_impl_value
+    assert all(hasattr(function, "__wrapped__") for function in (*quicker, tl.tensor.__init__, tl.block_type.__init__))
+    assert not module.interpreter_builder.options.sanitize_overflow
 
 
 @interpreted
@@ -111,3 +143,30 @@ def test_nan_stays_nan_in_8_bits():
         narrowed[(1,)](x, out, back, 16)
         assert out.float().isnan().all()
         assert back.isnan().all()
+
+
+@triton.jit
+def _root(x_ptr, out_ptr, eps):
+    tl.store(out_ptr, rsqrt(tl.load(x_ptr) + eps.to(tl.float32)))
+    tl.store(out_ptr + 1, eps)
+
+
+@interpreted
+def test_a_float_is_a_scalar_and_libdevice_has_a_root():
+    """As kernels of Liger's need: `eps.to(tl.float32)`, and the rsqrt of libdevice."""
+    out = torch.zeros(2)
+    _root[(1,)](torch.tensor([4.0]), out, 0.1)
+    assert out.tolist() == pytest.approx([4.1**-0.5, 0.1], rel=1e-6)
+
+
+@triton.autotune(configs=[triton.Config({"BLOCK": block}) for block in (8, 4)], key=["N"])
+@triton.jit
+def _tuned(out_ptr, N, BLOCK: tl.constexpr):
+    tl.store(out_ptr + tl.program_id(0), tl.load(out_ptr + tl.program_id(0)) + BLOCK)
+
+
+@interpreted
+def test_an_autotuned_kernel_takes_its_first_configuration_and_runs_once():
+    out = torch.zeros(3)
+    _tuned[(3,)](out, 3)
+    assert out.tolist() == [8.0] * 3

@@ -35,7 +35,7 @@ def probes(name: str) -> NDArray[np.float32]:
     step = 2.0 * form.u
     ones = 1 + step * np.array([0, 0.5, 1, 1.5, 3, 3.5, 1 / step - 1, 1 / step - 0.5])
     small = form.smallest_normal * step * np.array([0, 0.5, 1, 1.5, 2.5, 1 / step - 0.5])
-    end = form.largest + float(form.ulp(np.array(form.largest))) * np.array([0, 0.5])
+    end = form.largest + step * 2.0**form.emax * np.array([0, 0.5])
     exact = np.concatenate([ones, 16 * ones, small, end, [np.finfo(np.float32).max]]).astype(np.float32)
     with np.errstate(over="ignore"):
         towards = [np.nextafter(exact, np.float32(limit)) for limit in (0, np.inf)]
@@ -51,12 +51,12 @@ def rounded(values: NDArray[Any], name: str) -> NDArray[Any]:
     """
     form = FORMATS[name]
     with np.errstate(all="ignore"):
-        wide = odd(values) if values.dtype == np.float64 else values.astype(np.float32)
+        wide = odd(values)
         return (np.clip(wide, -form.largest, form.largest) if form.dtype.itemsize == 1 else wide).astype(form.dtype)
 
 
-def odd(values: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Return float64 values in float32, rounded to odd: rounded again to a narrower type, they are rounded once."""
+def odd(values: NDArray[Any]) -> NDArray[np.float32]:
+    """Return values in float32, float64 rounded to odd: rounded again to a narrower type, they are rounded once."""
     near = values.astype(np.float32)
     return to_odd(near, values - near)
 
