@@ -61,7 +61,7 @@ def test_each_request_has_an_answer_until_the_channel_closes(served):
     assert returned[:3] == [(True, 5), TypeError, SystemExit]
     assert issubclass(returned[3], (pickle.PicklingError, AttributeError)), "what cannot be sent is an error"
     assert returned[4:] == [(True, 0), pickle.UnpicklingError, (True, 3)]
-    assert "in serve" in str(answers[1][1].__cause__), "an error has the lines of the process"
+    assert "function(*args)" in str(answers[1][1].__cause__), "an error has the lines of the process"
 
 
 def test_a_process_leads_its_group_and_leaves_ctrl_c_to_its_parent(served):

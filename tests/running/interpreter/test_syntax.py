@@ -133,6 +133,12 @@ def by_array(Out, step):
 
 
 @triton.jit
+def twice_assigned(Out, step):
+    a = b = step
+    tl.store(Out, a + b)
+
+
+@triton.jit
 def one_has_no_type(Out, step):
     tl.store(Out, step.to(tl.int64))
 
@@ -144,6 +150,7 @@ def one_has_no_type(Out, step):
         (by_fractions, 2, "must all be ints"),
         (by_array, 2, "more than one value"),
         (one_has_no_type, 1, "no attribute 'to'"),
+        (twice_assigned, 2, "Multiple assignments are not supported"),
     ],
 )
 def test_what_does_not_compile_or_end_raises(kernel, step, problem):
@@ -189,3 +196,16 @@ def test_what_a_constant_decides_is_not_run(weight, want):
     out = torch.zeros(4)
     optional[(1,)](weight, out, 4)
     assert out.tolist() == [want] * 4
+
+
+@triton.jit
+def by_names(Out, last, N: tl.constexpr):
+    i = tl.arange(0, min(N, 4))  # a constant, as an extent has to be
+    for t in tl.range(0, last, step=min(2, N), num_stages=2):
+        tl.store(Out + i, tl.load(Out + i) + max(t, 3))
+
+
+def test_constants_stay_constants_and_options_of_a_loop_are_kept():
+    out = torch.zeros(8, dtype=torch.int32)
+    by_names[(1,)](out, 7, 16)
+    assert out.tolist() == [3 + 3 + 4 + 6] * 4 + [0] * 4
