@@ -140,23 +140,23 @@ def test_ctrl_c_in_a_call_ends_the_child(place):
 @pytest.mark.parametrize(
     ("took", "compiled", "stack", "more"),
     [
-        (2.0, 0.0, NOWHERE, 0.0),
-        (2.0, 0.5, NOWHERE, 0.5),
-        (2.5, 0.0, NOWHERE, -0.5),
+        (0.5, 0.0, NOWHERE, 0.0),
+        (0.5, 0.25, NOWHERE, 0.25),
+        (0.75, 0.0, NOWHERE, -0.25),
         (5.0, 0.0, COMPILES, isolate.SLICE),
-        (5.0, 6.0, COMPILES, 3.0),
+        (5.0, 6.0, COMPILES, 1.5),
         (9.5, 0.0, COMPILES, 0.5),
         (9.5, 40.0, NOWHERE, 0.5),
     ],
 )
 def test_a_call_that_compiles_or_has_compiled_has_more_time(place, monkeypatch, took, compiled, stack, more):
-    """Of a limit of 2 seconds, and 10 at the longest."""
+    """Of a limit of half a second, and 10 at the longest."""
     asked = []
     monkeypatch.setattr(stacks, "ask", lambda *given: asked.append(given) or stack)
     monkeypatch.setattr(isolate, "now", lambda: 100.0 + took)
     with_child(place)
     child.SECONDS.pack_into(place._page, child.STAGE, compiled)
-    assert place._further(2.0, 10.0, 100.0) == more
+    assert place._further(0.5, 10.0, 100.0) == more
     assert asked == [(Answering.pid, place._stacks.name, "serve")]
     assert place._stack is stack
 

@@ -11,6 +11,7 @@ import signal
 import struct
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]  # so an error keeps its lines
 from multiprocessing.reduction import ForkingPickler
@@ -127,6 +128,6 @@ def compiled(page: mmap.mmap) -> float:
 def memory() -> int:
     """Return the bytes of memory that this machine, or its container, has."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = Path("/sys/fs/cgroup/memory.max")
-    text = limit.read_text().strip() if limit.is_file() else "max"
-    return min(physical, int(text)) if text.isdigit() else physical
+    with suppress(OSError, ValueError):  # there is no such file, or it says "max"
+        return min(physical, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return physical
