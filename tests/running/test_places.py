@@ -105,7 +105,8 @@ def test_a_call_has_the_time_that_is_known_and_is_noted(place):
 )
 def test_a_call_that_does_not_return_costs_the_child(place, left, stack, hung, words):
     def hangs():
-        place._stack = stack
+        if stack != NOWHERE:  # as nobody has asked
+            place._stack = stack
         return TimeoutError()
 
     lost = with_child(place, hangs)
@@ -243,7 +244,7 @@ def test_a_process_is_started_and_loads_the_kernel(starting):
     sent = registry.sent(KERNEL)
     assert children[2].asked == [(isolate.LOADING, child.load, ("cpu", *sent, place._file.name, place._stacks.name))]
     assert (place.started, place.starting) == (1, 1.0)
-    place.fresh()
+    assert place.fresh() is True
     starting((None, 1.0))
     place._begin()
     assert (place.started, place.starting) == (2, 1.0)
@@ -255,6 +256,13 @@ def test_a_device_is_waited_for_so_long(starting):
         place._begin()
     assert sum(slept) == 2.0 + isolate.CLEARING + 0.5
     assert [one.told for one in children] == [["close"]] * len(children)
+
+
+def test_another_error_of_the_device_is_no_reason_to_wait(starting):
+    place, children, _ = starting(RuntimeError("no such device"))
+    with pytest.raises(RuntimeError, match="no such device"):
+        place._begin()
+    assert len(children) == 1
 
 
 @pytest.mark.parametrize(
