@@ -122,9 +122,12 @@ def right(x, weight, eps):
 @pytest.fixture
 def loaded(tmp_path, monkeypatch):
     """Called with a device, returns what a process has that has loaded a kernel, and the limits of its memory."""
-    (tmp_path / "kernel.py").write_text(FILE)
-    (tmp_path / "beside.py").touch()
+    folder = tmp_path / "a:b"
+    folder.mkdir()
+    (folder / "kernel.py").write_text(FILE)
+    (folder / "beside.py").touch()
     page, stack, limits, opened = tmp_path / "page", tmp_path / "stack", [], []
+    sealed, seal = [], nested.seal
     page.write_bytes(bytes(child.PAGE))
     stack.touch()
     monkeypatch.setenv(nested.VARIABLE, "")
@@ -136,9 +139,13 @@ def loaded(tmp_path, monkeypatch):
     before = signal.signal(signal.SIGALRM, signal.SIG_IGN)
 
     def load(device):
-        sent = registry.sent(registry.load(f"{tmp_path}/kernel.py:right", "rmsnorm_fwd"))
+        sent = registry.sent(registry.load(f"{folder}/kernel.py:right", "rmsnorm_fwd"))
+        sys.path[:] = [entry for entry in sys.path if entry != str(folder)]  # as in another process
+        monkeypatch.setattr(nested, "seal", lambda what: sealed.append(what) or seal(what))
         child.load(device, *sent, str(page), str(stack))
-        return SimpleNamespace(kernel=child._kernel[0], target=sent[0], page=page, stack=stack, limits=limits)
+        return SimpleNamespace(
+            kernel=child._kernel[0], target=sent[0], page=page, stack=stack, limits=limits, sealed=sealed
+        )
 
     yield load
     signal.signal(signal.SIGALRM, before)
@@ -153,10 +160,10 @@ def test_a_kernel_is_loaded_within_limits(loaded, capfd):
     assert functions.remembered() is functions.remembered(), "the judge's functions are those before the kernel's"
     x = torch.ones(2, 3)
     assert has.kernel.run(x, None, 1e-5) is x, "it finds what lies beside its file"
-    assert os.environ[nested.VARIABLE] == f"the kernel {has.target} runs"
+    words = nested.importing(has.target.removesuffix(":right"))
+    assert has.sealed == [words, f"the kernel {has.target} runs"], "no run may start in it"
     os.write(1, b", and talks")
-    words = nested.importing(has.target.rpartition(":")[0])
-    assert capfd.readouterr() == (words, f"{words}, and talks"), "first here, then in its process: no run may start"
+    assert capfd.readouterr() == (words, f"{words}, and talks"), "first here, then in its process"
 
 
 def test_the_parent_sees_the_page_and_the_stack_of_a_process_that_has_loaded(loaded):
