@@ -132,6 +132,20 @@ def test_a_reduction_over_all_axes():
     assert (out_a.item(), out_b.item()) == fold(compose.fn, pairs)
 
 
+@triton.jit
+def reduce_all_kept(X, Out, R: tl.constexpr, C: tl.constexpr, COMBINE: tl.constexpr):
+    at = tl.arange(0, R)[:, None] * C + tl.arange(0, C)[None, :]
+    x = tl.load(X + at)
+    tl.store(Out + at, x - tl.reduce(x, None, COMBINE, keep_dims=True))
+
+
+@interpreted
+def test_a_reduction_over_all_axes_keeps_their_number():
+    x, out = torch.arange(32.0).reshape(4, 8), torch.zeros(4, 8)
+    reduce_all_kept[(1,)](x, out, 4, 8, lone_sum)
+    assert torch.equal(out, x - x.sum())
+
+
 @interpreted
 @pytest.mark.parametrize(
     ("combine", "route"), [(largest, "tree"), (largest_by_branches, "loop"), (largest_by_a_call, "loop")]

@@ -39,7 +39,7 @@ def probes(name: str) -> NDArray[np.float32]:
     exact = np.concatenate([ones, 16 * ones, small, end, [np.finfo(np.float32).max]]).astype(np.float32)
     with np.errstate(over="ignore"):
         towards = [np.nextafter(exact, np.float32(limit)) for limit in (0, np.inf)]
-    beside = np.concatenate([exact, *towards, np.float32([np.inf])])
+    beside = np.concatenate([exact, *towards, [np.float32(np.inf)]])
     return np.concatenate([beside, -beside])
 
 

@@ -74,7 +74,7 @@ def _elementwise(self: Any, library: str, path: str, symbol: str, operands: Any,
     from triton.runtime.interpreter import TensorHandle
 
     name, form = symbol.removeprefix("__nv_"), self.get_null_value(kind.scalar).data.dtype
-    function = FUNCTIONS.get(name) or FUNCTIONS.get(re.sub("[fd]$", "", name))
+    function: Any = FUNCTIONS.get(name) or FUNCTIONS.get(re.sub("[fd]$", "", name))
     fused = name in ("fma", "fmaf", "fma_rn", "fmaf_rn")
     if function is None and not fused:
         raise NotImplementedError(NEEDS_GPU.format(symbol))
