@@ -170,3 +170,29 @@ def test_a_builder_that_lacks_operations_gets_none():
 
     arithmetic.patch(Bare)
     assert [name for name in vars(Bare) if not name.startswith("__")] == ["get_bf16"]
+
+
+@triton.jit
+def scaled(X, Out, C: tl.constexpr):
+    tl.store(Out, tl.load(X) * C)
+
+
+@pytest.mark.parametrize(("dtype", "half"), [("float16", 2.0**-11), ("bfloat16", 2.0**-8)])
+def test_a_constant_is_a_number_of_float32_first(dtype, half):
+    """As the compiler's: a tie and a hair that float32 does not hold is a tie."""
+    x = torch.ones(1, dtype=getattr(torch, dtype))
+    out = torch.zeros_like(x)
+    for constant, want in ((1 + half + 2.0**-30, 1.0), (1 + half + 2.0**-20, 1 + 2 * half)):
+        scaled[(1,)](x, out, constant)
+        assert out.item() == want
+
+
+@triton.jit
+def power(X, Out):
+    tl.store(Out, tl.exp2(tl.load(X)))
+
+
+def test_a_power_that_is_subnormal_is_zero():
+    out = torch.ones(1)
+    power[(1,)](torch.tensor([-140.0]), out)
+    assert out.item() == 0.0

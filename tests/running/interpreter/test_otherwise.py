@@ -63,8 +63,9 @@ def whole(X, Y, Out, N: tl.constexpr, OP: tl.constexpr):
     + [(op, y, None if y else arithmetic.BY_ZERO) for op in ("//", "%") for y in (-1, 0, 1)],
 )
 def test_a_shift_too_far_and_a_division_by_zero_are_noted(seen, op, y, name):
-    x = torch.tensor([5, 6], dtype=torch.int32)
-    assert seen(whole, x, torch.tensor([1, y], dtype=torch.int32), torch.zeros_like(x), 2, op) == {name} - {None}
+    for kind in (torch.int32, torch.uint32)[: 2 if y >= 0 else 1]:
+        x = torch.tensor([5, 6], dtype=kind)
+        assert seen(whole, x, torch.tensor([1, y], dtype=kind), torch.zeros_like(x), 2, op) == {name} - {None}
 
 
 @triton.jit

@@ -147,7 +147,7 @@ def one_has_no_type(Out, step):
     ("kernel", "step", "problem"),
     [
         (endless, -2, "does not end"),
-        (by_fractions, 2, "must all be ints"),
+        (by_fractions, 2, r"must all be ints, are \['int32', 'fp32', 'int32'\]"),
         (by_array, 2, "more than one value"),
         (one_has_no_type, 1, "no attribute 'to'"),
         (twice_assigned, 2, "Multiple assignments are not supported"),
@@ -209,3 +209,31 @@ def test_constants_stay_constants_and_options_of_a_loop_are_kept():
     out = torch.zeros(8, dtype=torch.int32)
     by_names[(1,)](out, 7, 16)
     assert out.tolist() == [3 + 3 + 4 + 6] * 4 + [0] * 4
+
+
+@triton.jit
+def counted(Out, first, last, Step):
+    step = tl.load(Step)
+    for t in range(3):
+        tl.store(Out, tl.load(Out) + t)
+    for t in tl.range(8, step=3):
+        tl.store(Out + 1, tl.load(Out + 1) + t)
+    for t in range(0, tl.full((), 2, tl.int64), 2):
+        tl.store(Out + 2, t.dtype.primitive_bitwidth)
+    for t in range(first, last, step):
+        tl.store(Out + 3, tl.load(Out + 3) + t)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "step", "total"),
+    [(2, 6, 1, 14), (2, 6, 3, 7), (4, 4, -1, 0), (5, 4, 0, 0), (4, 4, 0, 0), (2, 6, 0, None)],
+)
+def test_a_loop_begins_and_steps_as_it_says(first, last, step, total):
+    out = torch.zeros(4, dtype=torch.int64)
+    given = (out, first, last, torch.tensor([step], dtype=torch.int32))
+    if total is None:
+        with pytest.raises(Exception, match="does not end"):
+            counted[(1,)](*given)
+    else:
+        counted[(1,)](*given)
+        assert out.tolist() == [3, 9, 64, total]
