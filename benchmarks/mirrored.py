@@ -13,6 +13,7 @@ Triton's interpreter, once in a process, gets one again that is not patched.
 import importlib
 import os
 import sys
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -135,9 +136,9 @@ def pytest_load_initial_conftests():
 
 def prepare(function: str) -> None:
     """Forget what a mistake in this function may have changed before it was made."""
-    if not triton and not torch.cuda.is_available():
+    if not triton and find_spec("triton") and not torch.cuda.is_available():
         keep_triton()
-    elif function.startswith(PATCHING):
+    elif triton and function.startswith(PATCHING):
         restore_triton()
     anew, tests = function in while_imported[""] and not function.startswith(PATCHING), os.path.abspath("tests")
     if anew:  # from here: tests/conftest.py has taken this folder out
