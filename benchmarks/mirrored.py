@@ -6,17 +6,24 @@ calls while it is imported, as a table of bounds, counts for each of its tests.
 
 mutmut tries a mistake in a fork of a process that has run all tests. What that process computed once, in a test module
 or in a cache, would hide the mistake. So what stands in tests/ is imported again, and caches are empty; for a function
-that verify_norm calls while it is imported, as one that makes a table, verify_norm is imported again too.
+that verify_norm calls while it is imported, as one that makes a table, verify_norm is imported again too. What patches
+Triton's interpreter, once in a process, gets one again that is not patched.
 
 What a fork of the test's process calls counts too; a process that is started anew knows of no mistake.
 """
 
+import importlib
 import os
 import sys
 import tempfile
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
 
 import hypothesis
 import pytest
+import torch
+from _pytest.config import ConftestImportFailure
 from mutmut.state import state
 
 # The tests of a module, by the longest beginning of its name that stands here, else MIRROR: files, folders or tests of
@@ -24,6 +31,7 @@ from mutmut.state import state
 EXAMPLES = "test_examples.py::test_examples_in_docstrings[{module}]"
 MIRROR = ("{folder}/test_{name}.py", EXAMPLES)
 PINNED = tuple(f"checks/test_tolerances{of}.py" for of in ("", "_of_laws", "_of_sums"))  # from both sides
+LIKENESS = ("running/interpreter/test_likeness.py",)  # slow only in all its cases: each takes milliseconds
 TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", EXAMPLES)) | {
     "checks": (*MIRROR, *PINNED, "checks/test_numbers_of_findings.py"),
     "checks.relations.cotangents": (*MIRROR, "checks/test_autograd.py"),
@@ -44,6 +52,10 @@ TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", EXAMPLES)) |
     "running.captures": (*MIRROR, "test_without_a_gpu.py"),
     "running.delayed_inputs": (*MIRROR, "test_without_a_gpu.py"),
     "running.guards": (*MIRROR, "checks/test_memory.py"),
+    "running.interpreter": (*MIRROR, *LIKENESS),
+    "running.interpreter.arithmetic": (*MIRROR, *LIKENESS, "running/interpreter/test_otherwise.py"),
+    "running.interpreter.patch": (*MIRROR, *LIKENESS, "running/interpreter/test_reductions.py"),
+    "running.isolate": ("running/test_places.py",),  # the others take seconds
     "running.untrusted.processes": (*MIRROR, "running/untrusted/test_starting.py"),
     "running.untrusted.runner": (*MIRROR, "running/untrusted/test_lost.py"),
     "running.untrusted.sandbox": (*MIRROR, "running/untrusted/test_filter.py"),
@@ -53,12 +65,14 @@ TESTS = dict.fromkeys(("core", "cases", "reference"), ("{package}", EXAMPLES)) |
 }
 LONG = ("core/test_nearest.py",)  # try only the modules that they mirror
 PREFIX = "verify_norm."
+PATCHING = f"{PREFIX}running.interpreter."
 
 hypothesis.settings.register_profile(
     "mutation", deadline=None, database=None, phases=(hypothesis.Phase.explicit, hypothesis.Phase.generate)
 )  # a failure need not be made small
 # What a test module calls while it is imported; "": what the modules of verify_norm call.
 while_imported: dict[str, set[str]] = {"": set()}
+triton: list[tuple[Any, dict[str, Any]]] = []  # its modules and classes before they are patched, and what they hold
 
 
 class Calls(set[str]):
@@ -107,13 +121,57 @@ def ours() -> set[str]:
     return {name for name in sys.modules if name.startswith(PREFIX)}
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_load_initial_conftests() -> None:
+def keep_triton() -> None:
+    """Note what Triton's modules and classes hold: its interpreter's, and all that is imported with it."""
+    os.environ["TRITON_INTERPRET"] = "1"
+    for name in ("", ".runtime.interpreter", ".language.extra.libdevice", ".language.extra.cuda.libdevice"):
+        importlib.import_module(f"triton{name}")
+    modules = [module for name, module in sys.modules.items() if f"{name}.".startswith("triton.")]
+    named = [value for module in modules for value in vars(module).values()]
+    classes = {value for value in named if isinstance(value, type) and value.__module__.startswith("triton")}
+    builder = sys.modules["triton.runtime.interpreter"].interpreter_builder
+    triton.extend((owner, dict(vars(owner))) for owner in (*modules, *classes, builder))
+
+
+def restore_triton() -> None:
+    """Let Triton's modules and classes hold what they held before they were patched, and forget rewritten kernels."""
+    for owner, kept in triton:
+        for name in vars(owner).keys() - kept.keys():
+            if not isinstance(vars(owner)[name], ModuleType):  # imported since
+                delattr(owner, name)
+        for name, value in kept.items():
+            if vars(owner).get(name) is not value:
+                setattr(owner, name, value)
+    sys.modules["triton.runtime.interpreter"].InterpretedFunction.rewritten_fn.clear()
+
+
+def tried() -> str:
+    """Return the function of the mistake that this process tries, "" if none."""
+    function, _, mistake = os.environ.get("MUTANT_UNDER_TEST", "").partition("__mutmut_")
+    return function if mistake else ""
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests():
     hypothesis.settings.load_profile("mutation")
     if os.environ.get("MUTANT_UNDER_TEST") == "stats":
         state()._stats = Calls()
-    function = os.environ.get("MUTANT_UNDER_TEST", "").partition("__mutmut_")[0]
-    anew, tests = function in while_imported[""], os.path.abspath("tests")
+    prepare(tried())
+    try:
+        return (yield)
+    except ConftestImportFailure as error:
+        if tried():
+            os._exit(1)  # the mistake is seen; pytest would say that the command is wrong
+        raise error.cause from None
+
+
+def prepare(function: str) -> None:
+    """Forget what a mistake in this function may have changed before it was made."""
+    if not triton and find_spec("triton") and not torch.cuda.is_available():
+        keep_triton()
+    elif triton and function.startswith(PATCHING):
+        restore_triton()
+    anew, tests = function in while_imported[""] and not function.startswith(PATCHING), os.path.abspath("tests")
     if anew:  # from here: tests/conftest.py has taken this folder out
         sys.path.insert(0, os.path.dirname(tests))
     for name, module in list(sys.modules.items()):
@@ -124,6 +182,13 @@ def pytest_load_initial_conftests() -> None:
                 getattr(value, "cache_clear", bool)()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.nodeid.partition("::")[0].endswith(LIKENESS):
+            item.own_markers = [marker for marker in item.own_markers if marker.name != "slow"]
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report(collector):
     called = state()._stats
@@ -132,10 +197,8 @@ def pytest_make_collect_report(collector):
     called.clear()
     known = ours()
     result = yield
-    if result.failed and "__mutmut_" in os.environ.get("MUTANT_UNDER_TEST", ""):
-        os._exit(
-            1
-        )  # a test module that cannot be imported sees the mistake; pytest would say that its tests are missing
+    if result.failed and tried():
+        os._exit(1)  # a test module that cannot be imported sees it; pytest would say that its tests are missing
     if isinstance(collector, pytest.Module):
         while_imported[collector.nodeid] = set(called)
         if ours() != known:  # it is the first to import some module of verify_norm

@@ -54,6 +54,7 @@ KEYS = ("function", "before", "after")  # what tells one mutant from another
 FOLDERS = {"verify": "verify_norm", "reference": "verify_norm/reference", "kernels": "verify_norm/kernels"}
 FOLDERS |= {"tests": "tests", "benchmarks": "benchmarks"}
 FILES = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "constraints.txt", "Makefile", "LICENSE")
+FILES += ("benchmarks/results/interpreter.json",)  # which a test compares with
 # Rewritten test modules are kept; plugins that no test needs are not loaded for each mistake.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 CONFIG = """
@@ -124,6 +125,7 @@ def tree(unit: str) -> Path:
                 inside = place in target.parents or target == place.with_suffix(".py")
                 copied(source, target, mutated=inside and target.suffix == ".py")
     for name in FILES:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, folder / name)
     modules = sorted(place.rglob("*.py")) or [place.with_suffix(".py")]
     paths = [path.relative_to(folder).as_posix() for path in modules]

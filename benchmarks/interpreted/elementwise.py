@@ -95,6 +95,12 @@ def one(X, Out, Kind, OP: tl.constexpr, N: tl.constexpr):
         r = libdevice.exp(x)
     elif OP == "library_cbrt":
         r = libdevice.cbrt(x)
+    elif OP == "library_abs":
+        r = libdevice.abs(x)
+    elif OP == "library_ceil":
+        r = libdevice.ceil(x)
+    elif OP == "library_sqrt":
+        r = libdevice.sqrt(x)
     elif OP == "cut_to_float16":
         r = x.to(tl.float16, fp_downcast_rounding="rtz")
     elif OP == "cut_to_bfloat16":
@@ -175,6 +181,10 @@ def two(X, Y, Out, Kind, OP: tl.constexpr, N: tl.constexpr):
         r = libdevice.copysign(x, y)
     elif OP == "library_fmod":
         r = libdevice.fmod(x, y)
+    elif OP == "library_fdim":
+        r = libdevice.fdim(x, y)
+    elif OP == "library_div_rn":
+        r = libdevice.div_rn(x, y)
     elif OP == "ceiling":
         r = tl.cdiv(x, y)
     described(r, Kind)
@@ -187,6 +197,8 @@ def three(X, Y, Z, Out, Kind, OP: tl.constexpr, N: tl.constexpr):
     x, y, z = tl.load(X + i), tl.load(Y + i), tl.load(Z + i)
     if OP == "fused":
         r = tl.fma(x, y, z)
+    elif OP == "library_fma":
+        r = libdevice.fma(x, y, z)
     described(r, Kind)
     tl.store(Out + i, r)
 
@@ -242,6 +254,7 @@ ARITHMETIC = [
     elementwise("bits_of", "int32", given("float32")),
 ]  # fmt: skip
 
+SMALL = tensor("float32", [sign * 2.0**-power for power in (149, 140, 127, 126, 125, 20, 1, 0) for sign in (1, -1)] * 4)
 MATHEMATICS = [
     *(elementwise(op, "float32", tensor("float32", NEAR), ulp=APPROXIMATE) for op in ("exponential", "power_of_two",
       "sine", "cosine", "error_function", "sigmoid", "softmax", "library_tanh", "library_expm1", "library_erf",
@@ -258,6 +271,12 @@ MATHEMATICS = [
     *pairs("library_copysign", "float32", "float32"),
     *(elementwise(op, "float32", tensor("float32", POSITIVE), tensor("float32", NEAR), ulp=APPROXIMATE)
       for op in ("library_pow", "library_atan2", "library_fmod")),
+    *(elementwise(op, "float32", SMALL, mark="_subnormal") for op in ("library_abs", "library_ceil", "library_sqrt",
+      "library_rint")), elementwise("library_rsqrt", "float32", SMALL, mark="_subnormal", ulp=DIVIDED),
+    *(elementwise(op, "float32", SMALL, SMALL.flip(0), mark="_subnormal") for op in ("library_copysign",
+      "library_fdim", "library_div_rn", "library_fmod")),
+    *(elementwise(op, "float32", SMALL, given("float32"), SMALL.flip(0), mark="_subnormal") for op in ("fused",
+      "library_fma")),
 ]  # fmt: skip
 
 

@@ -5,6 +5,7 @@ import json
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import libcst
@@ -138,7 +139,8 @@ def test_what_is_imported_anew_is_the_copy_and_not_the_installed_package(
     monkeypatch.setattr(sys, "path", [str(other)])  # without the copy, as tests/conftest.py leaves it
     monkeypatch.setenv("MUTANT_UNDER_TEST", f"{called}__mutmut_1")
     monkeypatch.setitem(mirrored.while_imported, "", {"verify_norm.core.a.x_f"})
-    mirrored.pytest_load_initial_conftests()
+    monkeypatch.setattr(mirrored, "triton", [(SimpleNamespace(), {})])
+    mirrored.prepare(mirrored.tried())
     assert sys.path[0] == str(tmp_path / first)
 
 
@@ -151,6 +153,21 @@ def test_what_a_fork_of_a_tests_process_calls_is_that_tests(mutation):
         calls.gather()
         assert calls == called
         calls.clear()
+
+
+@pytest.mark.parametrize(("called", "restored"), [("running.interpreter.patch.x_f", True), ("core.a.x_f", False)])
+def test_what_patches_triton_gets_one_that_is_not_patched(mutation, monkeypatch, called, restored):
+    mirrored, rewritten = importlib.import_module("mirrored"), {"kernel": "rewritten"}
+    owner, submodule = SimpleNamespace(kept="patched", added=1, imported=json), SimpleNamespace()
+    submodule.InterpretedFunction = SimpleNamespace(rewritten_fn=rewritten)
+    monkeypatch.setattr(sys, "modules", {"triton.runtime.interpreter": submodule})
+    monkeypatch.setattr(mirrored, "triton", [(owner, {"kept": "own", "gone": 2})])
+    mirrored.prepare(f"verify_norm.{called}")
+    if restored:
+        assert vars(owner) == {"kept": "own", "gone": 2, "imported": json}, "submodules that are imported since stay"
+        assert not rewritten
+    else:
+        assert owner.kept == "patched"
 
 
 def test_what_ran_out_of_time_counts_on_neither_side(mutation):
@@ -177,7 +194,7 @@ def test_results_that_were_lost_as_a_run_was_stopped_are_told_and_made_anew(muta
 def test_survivors_are_listed_with_their_lines_and_equivalent_ones_are_left_out(
     mutation, monkeypatch, tmp_path, capsys
 ):
-    for folder in ("verify/tiny", "tests/tiny", "reference", "kernels", "benchmarks"):
+    for folder in ("verify/tiny", "tests/tiny", "reference", "kernels", "benchmarks/results"):
         (tmp_path / folder).mkdir(parents=True)
     for folder in ("verify", "verify/tiny"):
         (tmp_path / folder / "__init__.py").touch()

@@ -11,7 +11,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from types import SimpleNamespace
 
 import hostile
 import pytest
@@ -27,8 +26,7 @@ from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.loading import registry
 from verify_norm.report.documents import load as load_report
 from verify_norm.running import child, isolate, runners
-from verify_norm.running.isolate import InProcess, Isolated, StoppedError
-from verify_norm.running.patience import Known, Time
+from verify_norm.running.isolate import Isolated
 from verify_norm.search import search as search_module
 from verify_norm.search.examine import examine_in
 from verify_norm.search.search import search
@@ -211,17 +209,6 @@ def test_a_case_that_the_run_has_no_time_for_has_not_hung():
     assert not examined.findings
     assert not examined.looked
     assert not runner._patience.known.hung, "later cases have all their time"
-
-
-def test_an_alarm_ends_a_child_that_its_parent_cannot(monkeypatch):
-    """Also where nobody waits any more; after the call there is none."""
-    set_to = []
-    monkeypatch.setattr(child, "_kernel", ("kernel", None))
-    monkeypatch.setattr(child.signal, "setitimer", lambda which, seconds: set_to.append(seconds))
-    assert child.call(lambda kernel, more: kernel + more, 2.0, "!")[0] == "kernel!"
-    with pytest.raises(ZeroDivisionError):
-        child.call(lambda kernel: 1 / 0, 3.0)
-    assert set_to == [2.0 + child.GRACE, 0, 3.0 + child.GRACE, 0]
 
 
 def test_what_cannot_be_imported_runs_here_and_that_is_said(few_corners):
@@ -409,56 +396,3 @@ def test_what_a_child_cannot_load_is_one_line(line, said, tmp_path):
         examine_in(runner, CaseSpec((2, 4)), CHECKS, 20.0)
     runner.close()
     assert said in str(caught.value)
-
-
-def test_a_kernel_in_this_process_has_no_stages_and_no_other_process():
-    here = InProcess(kernel("right"), "cpu")
-    assert here.stage() == ""
-    assert here.fresh() is False
-
-
-def test_one_more_child_shares_what_is_known_of_the_kernel():
-    first = Isolated(kernel("right"), "cuda:1", "torch", Known(slowest=3.0))
-    second = first.another()
-    assert second is not first
-    assert (second.kernel, second.device, second._preload) == (first.kernel, "cuda:1", "torch")
-    assert second._patience.known is first._patience.known
-    assert second._patience is not first._patience
-    for one in (first, second):
-        one.close()
-
-
-@pytest.fixture
-def child_of():
-    """Return a place with a child that notes what it is told, and answers 7 after a second."""
-    told = []
-    place = Isolated(kernel("right"), "cpu", "torch")
-    place._child = SimpleNamespace(kill=lambda: told.append("kill"), close=lambda: told.append("close"))
-    place._child.ask = lambda *_, **more: (7, 1.0)
-    yield place, told
-    place.close()
-
-
-def test_a_child_that_another_thread_stops_is_killed_and_answers_nobody(child_of):
-    place, told = child_of
-    assert place.call(print, Time(20.0)) == 7
-    place.stop()
-    assert told == ["kill"]
-    with pytest.raises(StoppedError):
-        place.call(print, Time(20.0))
-    place.resume()
-    assert told == ["kill", "close"]
-    assert place._child is None, "the next call has a new process"
-    place._child = SimpleNamespace(ask=lambda *_, **more: (8, 1.0), close=lambda: told.append("close again"))
-    assert place.call(print, Time(20.0)) == 8
-    place.resume()
-    assert told == ["kill", "close"], "nothing has stopped it since"
-
-
-def test_a_place_without_a_child_is_stopped_too():
-    place = Isolated(kernel("right"), "cpu", "torch")
-    place.stop()
-    place._child = SimpleNamespace(ask=lambda *_, **more: (7, 1.0), close=int)  # it starts while it is stopped
-    with pytest.raises(StoppedError):
-        place.call(print, Time(20.0))
-    place.close()

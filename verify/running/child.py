@@ -11,6 +11,7 @@ import signal
 import struct
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.pool import ExceptionWithTraceback  # type: ignore[attr-defined]  # so an error keeps its lines
 from multiprocessing.reduction import ForkingPickler
@@ -97,11 +98,12 @@ def load(device: str, target: str, record: bytes, page: str, stack: str) -> None
 def call(function: Callable[..., T], timeout: float, *args: Any) -> tuple[T, float]:
     """Return `function` of the kernel and its seconds. An alarm ends even a loop outside of Python."""
     assert _kernel is not None
+    kernel, page = _kernel
     signal.setitimer(signal.ITIMER_REAL, timeout + GRACE)
     started, before = time.perf_counter(), METER.total.seconds
-    METER.tell = lambda seconds: SECONDS.pack_into(_kernel[1], STAGE, seconds - before) if _kernel else None
+    METER.tell = lambda seconds: SECONDS.pack_into(page, STAGE, seconds - before)
     try:
-        return function(_kernel[0], *args), time.perf_counter() - started
+        return function(kernel, *args), time.perf_counter() - started
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
@@ -126,6 +128,6 @@ def compiled(page: mmap.mmap) -> float:
 def memory() -> int:
     """Return the bytes of memory that this machine, or its container, has."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = Path("/sys/fs/cgroup/memory.max")
-    text = limit.read_text().strip() if limit.is_file() else "max"
-    return min(physical, int(text)) if text.isdigit() else physical
+    with suppress(OSError, ValueError):  # there is no such file, or it says "max"
+        return min(physical, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return physical

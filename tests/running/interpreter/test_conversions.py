@@ -1,12 +1,16 @@
 """Conversions of Triton's interpreter that differ from a GPU, and are patched."""
 
+import importlib
+
 import ml_dtypes
 import numpy as np
 import pytest
 import torch
 import triton
 import triton.language as tl
-from triton.language.extra.libdevice import rsqrt
+
+from verify_norm.core.dtypes import FORMATS
+from verify_norm.running.interpreter import conversions, probes
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU nothing is interpreted")
 
@@ -54,26 +58,96 @@ def test_bfloat16_is_summed_as_numbers():
     assert out.item() == 260.0  # 256 + 1 → 256 and 5, whose sum of 261 is a tie; in float32 it would be 262
 
 
-@triton.jit
-def _root(x_ptr, out_ptr, eps):
-    tl.store(out_ptr, rsqrt(tl.load(x_ptr) + eps.to(tl.float32)))
-    tl.store(out_ptr + 1, eps)
+U = 2.0**-24  # half the distance of 1 and the next number of float32
+LARGEST = float(np.finfo(np.float32).max)
 
 
-def test_a_float_is_a_scalar_and_libdevice_has_a_root():
-    """As kernels of Liger's need: `eps.to(tl.float32)`, and the rsqrt of libdevice."""
-    out = torch.zeros(2)
-    _root[(1,)](torch.tensor([4.0]), out, 0.1)
-    assert out.tolist() == pytest.approx([4.1**-0.5, 0.1], rel=1e-6)
+@pytest.mark.parametrize(
+    ("value", "odd"),
+    [
+        (1.5, 1.5),
+        (1 + U / 32, 1 + 2 * U),
+        (1 - U / 32, 1 - U),
+        (-1 - U / 32, -1 - 2 * U),
+        (1 + 2 * U + U / 32, 1 + 2 * U),
+        (1 + 2 * U - U / 32, 1 + 2 * U),
+        (1 + 4 * U + U / 32, 1 + 6 * U),
+        (2.0**-150, 2.0**-149),
+        (1e300, LARGEST),
+        (-1e300, -LARGEST),
+        (np.inf, np.inf),
+        (np.nan, np.nan),
+    ],
+)
+def test_what_float32_does_not_hold_becomes_its_odd_neighbour(value, odd):
+    with np.errstate(all="ignore"):
+        got = conversions.odd(np.array([value]))
+    assert got.dtype == np.float32
+    np.testing.assert_array_equal(got, np.array([odd], np.float32))
 
 
-@triton.autotune(configs=[triton.Config({"BLOCK": block}) for block in (8, 4)], key=["N"])
-@triton.jit
-def _tuned(out_ptr, N, BLOCK: tl.constexpr):
-    tl.store(out_ptr + tl.program_id(0), tl.load(out_ptr + tl.program_id(0)) + BLOCK)
+def test_a_number_of_float64_rounds_once():
+    """A tie of bfloat16 and a hair, which float32 does not hold."""
+    hair = np.array([1.0, 1 + 2.0**-8, 1 + 2.0**-8 + 2.0**-40, 1 + 3 * 2.0**-8 - 2.0**-40, 1e300])
+    want = [1.0, 1.0, 1 + 2.0**-7, 1 + 2.0**-7, np.inf]
+    assert conversions.rounded(hair, "bfloat16").astype(float).tolist() == want
 
 
-def test_an_autotuned_kernel_takes_its_first_configuration_and_runs_once():
-    out = torch.zeros(3)
-    _tuned[(3,)](out, 3)
-    assert out.tolist() == [8.0] * 3
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_the_proof_probes_where_conversions_go_wrong(name):
+    form = FORMATS[name]
+    every = np.arange(2 ** (8 * form.dtype.itemsize - 1), dtype=f"u{form.dtype.itemsize}").view(form.dtype)
+    with np.errstate(invalid="ignore"):
+        every = every[np.isfinite(every)].astype(float)  # the positive ones, in order
+    beyond = every[-1] + (every[-1] - every[-2])
+    ties = (every + np.append(every[1:], beyond)) / 2
+    normal, one, two = (int(np.flatnonzero(every == number)[0]) for number in (form.smallest_normal, 1.0, 2.0))
+    numbers = [every[i] for i in (0, 1, one, one + 1, one + 3, two - 1, -1)]
+    numbers += [ties[i] for i in (0, 1, 2, normal - 1, one, one + 1, one + 3, two - 1, -1)]
+    numbers += [16 * ties[i] for i in (one, one + 1, one + 3, two - 1)]
+    numbers = np.array([*numbers, LARGEST], np.float32)
+    with np.errstate(over="ignore"):
+        beside = [np.nextafter(numbers, np.float32(limit)) for limit in (-np.inf, np.inf)]
+    wanted = {*numbers.tolist(), *np.concatenate(beside).tolist(), np.inf}
+    got = {*conversions.probes(name).tolist()}
+    assert wanted <= got
+    assert {-number for number in wanted} <= got
+
+
+def amiss(monkeypatch, kind, which, changed):
+    """Let the kernel of the proof give other results for one type, in one of its two outputs."""
+    kernel = probes.cast
+
+    def run(x, *outputs):
+        kernel[(1,)](x, *outputs)
+        if outputs[which].dtype == getattr(torch, kind):
+            for value, other in changed.items():
+                for i in np.flatnonzero(x.isnan() if value is None else x == value):
+                    outputs[which][int(i)] = other
+
+    monkeypatch.setattr(probes, "cast", {(1,): run})
+
+
+@pytest.mark.parametrize(("which", "how"), [(0, "cast"), (1, "store")])
+@pytest.mark.parametrize(
+    ("kind", "changed", "words"),
+    [
+        ("bfloat16", {1.0: 1.5}, "of 1.0 to bfloat16 gives 1.5, round to nearest even gives 1.0"),
+        ("float8_e5m2", {16.0: 3.0, 1.0: 2.0}, "of 1.0 to float8_e5m2 gives 2.0, round to nearest even gives 1.0"),
+        ("float8_e4m3fn", {None: 448.0}, "of NaN to float8_e4m3fn does not give NaN"),
+    ],
+)
+def test_the_proof_tells_what_is_wrong(kind, changed, words, which, how, monkeypatch):
+    conversions.prove()
+    amiss(monkeypatch, kind, which, changed)
+    with pytest.raises(RuntimeError, match=f"^Triton {triton.__version__} interpreter: a {how} {words}$"):
+        conversions.prove()
+
+
+@pytest.mark.parametrize("how", ["RTNE", "RTZ"])
+@pytest.mark.parametrize("target", [tl.float8e4b15, tl.float8e5b16])
+def test_types_that_a_gpu_of_nvidia_converts_in_no_instruction_are_left_to_triton(target, how):
+    module = importlib.import_module("triton.runtime.interpreter")
+    mode = getattr(importlib.import_module("triton._C.libtriton").ir.ROUNDING_MODE, how)
+    given = (np.float32([1.0, 1.3, -2.9, 0.11]), tl.float32, target, mode)
+    np.testing.assert_array_equal(module._convert_float(*given), module._convert_float.__wrapped__(*given))

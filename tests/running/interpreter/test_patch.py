@@ -1,10 +1,10 @@
-"""The interpreter's bfloat16 conversion and its reductions after the patches, and the table of kernels."""
+"""The interpreter's conversions after the patches, and how it is turned on; reductions are in test_reductions.py."""
 
 import importlib
-import inspect
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -12,10 +12,9 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.libdevice import rsqrt
 
-from verify_norm import kernels
 from verify_norm.core.dtypes import FORMATS
-from verify_norm.kernels.variants import groupnorm_welford
 from verify_norm.running.interpreter import conversions, patch
 
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="compiled kernels do not pass the interpreter")
@@ -49,9 +48,39 @@ def test_every_tie_and_random_bits(device):
 
 
 @interpreted
-def test_enable_twice_is_enable_once():
+def test_enable_twice_is_enable_once(monkeypatch):
+    module = importlib.import_module("triton.runtime.interpreter")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    before = module.ReduceOps.sum, module.GridExecutor.__call__
     assert patch.enable() == patch.enable()
+    assert (module.ReduceOps.sum, module.GridExecutor.__call__) == before
     assert triton.__version__ in patch.enable()
+    assert os.environ["TRITON_INTERPRET"] == "1", "processes that are started later interpret, too"
+
+
+@interpreted
+@pytest.mark.parametrize("imported", [False, True])
+def test_the_interpreter_is_asked_for_before_triton_is_imported(imported, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    if not imported:
+        monkeypatch.setattr(patch, "sys", SimpleNamespace(modules={}))
+    monkeypatch.setattr(tl, "sum", tl.sum.fn)  # it was compiled
+    with pytest.raises(RuntimeError, match="set TRITON_INTERPRET=1 before the first import"):
+        patch.enable()
+    assert os.environ.get("TRITON_INTERPRET") == (None if imported else "1")
+
+
+def test_without_triton_nothing_is_enabled(monkeypatch):
+    monkeypatch.setattr(patch.packages, "without_triton", lambda: "it is not installed")
+    assert patch.enable() == "none: it is not installed"
+
+
+@interpreted
+def test_the_interpreter_is_made_quicker():
+    module = importlib.import_module("triton.runtime.interpreter")
+    quicker = module._patch_lang, module._get_np_dtype, type(module.interpreter_semantic).broadcast_impl_value
+    assert all(hasattr(function, "__wrapped__") for function in (*quicker, tl.tensor.__init__, tl.block_type.__init__))
+    assert not module.interpreter_builder.options.sanitize_overflow
 
 
 @interpreted
@@ -60,160 +89,6 @@ def test_proof_notices_truncation(monkeypatch):
     monkeypatch.setattr(module, "_convert_float", module._convert_float.__wrapped__)
     with pytest.raises(RuntimeError, match="nearest even"):
         conversions.prove()
-
-
-@triton.jit
-def largest(value1, index1, value2, index2):
-    left = (value1 > value2) | ((value1 == value2) & (index1 < index2))
-    return tl.where(left, value1, value2), tl.where(left, index1, index2)
-
-
-@triton.jit
-def largest_by_branches(value1, index1, value2, index2):
-    if value1 > value2 or (value1 == value2 and index1 < index2):
-        value, index = value1, index1
-    else:
-        value, index = value2, index2
-    return value, index
-
-
-@triton.jit
-def largest_by_a_call(value1, index1, value2, index2):
-    return largest_by_branches(value1, index1, value2, index2)
-
-
-@triton.jit
-def compose(slope1, shift1, slope2, shift2):
-    """First 1, then 2, as affine maps: associative, and every other order of the operands is another map."""
-    return slope1 * slope2, shift1 * slope2 + shift2
-
-
-@triton.jit
-def lone_sum(a, b):
-    return a + b
-
-
-@triton.jit
-def reduce_two(A, B, OutA, OutB, R: tl.constexpr, C: tl.constexpr, AXIS: tl.constexpr, KEEP: tl.constexpr,
-               COMBINE: tl.constexpr):  # fmt: skip
-    at = tl.arange(0, R)[:, None] * C + tl.arange(0, C)[None, :]
-    a, b = tl.reduce((tl.load(A + at), tl.load(B + at)), AXIS, COMBINE, keep_dims=KEEP)
-    to = (tl.arange(0, C) if AXIS == 0 else tl.arange(0, R)).reshape(a.shape)
-    tl.store(OutA + to, a)
-    tl.store(OutB + to, b)
-
-
-@triton.jit
-def reduce_all(A, B, OutA, OutB, R: tl.constexpr, C: tl.constexpr, COMBINE: tl.constexpr):
-    at = tl.arange(0, R)[:, None] * C + tl.arange(0, C)[None, :]
-    a, b = tl.reduce((tl.load(A + at), tl.load(B + at)), None, COMBINE)
-    tl.store(OutA, a)
-    tl.store(OutB, b)
-
-
-@triton.jit
-def reduce_states(Mean, M2, Weight, Out, N: tl.constexpr, COMBINE: tl.constexpr):
-    i = tl.arange(0, N)
-    mean, m2, weight = tl.reduce((tl.load(Mean + i), tl.load(M2 + i), tl.load(Weight + i)), 0, COMBINE)
-    tl.store(Out, mean)
-    tl.store(Out + 1, m2)
-    tl.store(Out + 2, weight)
-
-
-@pytest.fixture
-def routes(monkeypatch):
-    """Every reduction also goes through Triton's own loop, and must agree in shape and type: which one gave each."""
-    reductions = importlib.import_module("triton.runtime.interpreter").ReduceOps
-    patched, taken = reductions.generic_reduce, []
-
-    def both(self, input):
-        def loop(self, input):
-            taken[-1] = "loop"
-            return patched.__wrapped__(self, input)
-
-        taken.append("tree")
-        got = patch._in_a_tree(loop, self, input)
-        want = patched.__wrapped__(self, input)
-        for g, w in zip(got, want, strict=True):
-            assert (g.type, g.handle.dtype) == (w.type, w.handle.dtype)
-            assert (g.handle.data.shape, g.handle.data.dtype) == (w.handle.data.shape, w.handle.data.dtype)
-        return got
-
-    monkeypatch.setattr(reductions, "generic_reduce", both)
-    return taken
-
-
-def fold(function, pairs):
-    """One element after another, from the left, in 32 bits that wrap."""
-    done = pairs[0]
-    for pair in pairs[1:]:
-        done = tuple((v + 2**31) % 2**32 - 2**31 for v in function(*done, *pair))
-    return done
-
-
-def two(shape, bound=2**31):
-    generator = torch.Generator().manual_seed(3)
-    return [torch.randint(-bound, bound, shape, generator=generator).int() for _ in range(2)]
-
-
-@interpreted
-@pytest.mark.parametrize("shape", [(4, 32), (16, 2), (8, 1), (1, 8), (1, 1)])
-@pytest.mark.parametrize("keep", [False, True])
-@pytest.mark.parametrize("axis", [0, 1])
-def test_a_reduction_keeps_the_order_of_operands(routes, shape, axis, keep):
-    a, b = two(shape)
-    out_a, out_b = (torch.zeros(shape[1 - axis], dtype=torch.int32) for _ in range(2))
-    reduce_two[(1,)](a, b, out_a, out_b, *shape, axis, keep, compose)
-    lines = np.stack([a.numpy(), b.numpy()], -1).swapaxes(0, axis).astype(object)
-    want = [fold(compose.fn, [tuple(pair) for pair in lines[:, i]]) for i in range(lines.shape[1])]
-    assert list(zip(out_a.tolist(), out_b.tolist(), strict=True)) == want
-    assert routes == ["tree"]
-
-
-@interpreted
-def test_a_reduction_over_all_axes():
-    """No comparison with Triton's loop, which flattens only the first of two arrays, and then fails."""
-    a, b = two((8, 16))
-    out_a, out_b = torch.zeros(1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
-    reduce_all[(1,)](a, b, out_a, out_b, 8, 16, compose)
-    pairs = list(zip(a.flatten().tolist(), b.flatten().tolist(), strict=True))
-    assert (out_a.item(), out_b.item()) == fold(compose.fn, pairs)
-
-
-@interpreted
-@pytest.mark.parametrize(
-    ("combine", "route"), [(largest, "tree"), (largest_by_branches, "loop"), (largest_by_a_call, "loop")]
-)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_a_maximum_and_its_index(routes, dtype, combine, route):
-    values = two((16, 32), bound=6)[0].to(dtype)  # many ties, whose first is wanted
-    index = torch.arange(512, dtype=torch.int32).reshape(16, 32) % 32
-    out, at = torch.zeros(16, dtype=dtype), torch.zeros(16, dtype=torch.int32)
-    reduce_two[(1,)](values, index, out, at, 16, 32, 1, False, combine)
-    assert torch.equal(out, values.amax(1))
-    assert at.tolist() == values.numpy().argmax(1).tolist()
-    assert routes == [route]
-
-
-@interpreted
-def test_merged_states_of_welford(routes):
-    x = torch.randn(256, generator=torch.Generator().manual_seed(1)) + 3.0
-    weight = (torch.arange(256) < 200).float()  # the rest holds nothing
-    out = torch.zeros(3)
-    reduce_states[(1,)](x * weight, torch.zeros(256), weight, out, 256, groupnorm_welford._combine)
-    seen = x[:200].double()
-    want = torch.stack([seen.mean(), (seen - seen.mean()).square().sum(), torch.tensor(200.0)])
-    assert ((out - want).abs() <= 16 * 2.0**-24 * want).all()
-    assert routes == ["tree"]
-
-
-@interpreted
-def test_what_is_no_power_of_two_goes_to_the_loop():
-    module = importlib.import_module("triton.runtime.interpreter")
-    reduction = module.ReduceOps(0, lone_sum, False)
-    odd = reduction.to_tensor(np.arange(4.0, dtype=np.float32), tl.float32)
-    odd.handle.data = odd.handle.data[:3]
-    assert patch._tree(reduction, (odd,)) is None
 
 
 def run(code, **environment):
@@ -231,33 +106,6 @@ def test_import_is_cheap():
     modules = "sys, verify_norm.running.interpreter.patch, verify_norm.kernels"
     done = run(f"import {modules}; print({{'torch', 'triton'}} & set(sys.modules))")
     assert done.stdout.strip() == "set()", done.stderr
-
-
-@pytest.mark.parametrize("kernel", kernels.KERNELS, ids=lambda k: k.name)
-def test_table_names_what_exists(kernel):
-    module, name = kernel.target.split(":")
-    function = getattr(importlib.import_module(module), name)
-    assert name == kernel.name
-    assert kernel.summary
-    assert "eps" in inspect.signature(function).parameters
-
-
-@triton.jit
-def column_sums(X, Out, M: tl.constexpr, N: tl.constexpr):
-    rows, cols = tl.arange(0, M), tl.arange(0, N)
-    tl.store(Out + cols, tl.sum(tl.load(X + rows[:, None] * N + cols[None, :]), axis=0))
-
-
-def test_equal_rows_are_summed_exactly_in_a_tree(device):
-    # Doubling is exact, so a tree loses nothing; adding 256 rows one after another rounds 255 times, the same way.
-    x = torch.full((256, 4), 0.1, device=device)
-    out = torch.empty(4, device=device)
-    column_sums[(1,)](x, out, 256, 4)
-    assert torch.equal(out, x[0] * 256)
-    one_by_one = np.float32(0)
-    for _ in range(256):
-        one_by_one = np.float32(one_by_one + x[0, 0].item())
-    assert one_by_one != out[0].item()
 
 
 @triton.jit
@@ -295,3 +143,30 @@ def test_nan_stays_nan_in_8_bits():
         narrowed[(1,)](x, out, back, 16)
         assert out.float().isnan().all()
         assert back.isnan().all()
+
+
+@triton.jit
+def _root(x_ptr, out_ptr, eps):
+    tl.store(out_ptr, rsqrt(tl.load(x_ptr) + eps.to(tl.float32)))
+    tl.store(out_ptr + 1, eps)
+
+
+@interpreted
+def test_a_float_is_a_scalar_and_libdevice_has_a_root():
+    """As kernels of Liger's need: `eps.to(tl.float32)`, and the rsqrt of libdevice."""
+    out = torch.zeros(2)
+    _root[(1,)](torch.tensor([4.0]), out, 0.1)
+    assert out.tolist() == pytest.approx([4.1**-0.5, 0.1], rel=1e-6)
+
+
+@triton.autotune(configs=[triton.Config({"BLOCK": block}) for block in (8, 4)], key=["N"])
+@triton.jit
+def _tuned(out_ptr, N, BLOCK: tl.constexpr):
+    tl.store(out_ptr + tl.program_id(0), tl.load(out_ptr + tl.program_id(0)) + BLOCK)
+
+
+@interpreted
+def test_an_autotuned_kernel_takes_its_first_configuration_and_runs_once():
+    out = torch.zeros(3)
+    _tuned[(3,)](out, 3)
+    assert out.tolist() == [8.0] * 3

@@ -4,6 +4,7 @@ import importlib
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -116,20 +117,61 @@ def test_shapes_are_spread_as_numpy_spreads_them(left, right):
             assert torch.equal(out.double(), want), (one, other)
 
 
-def test_what_a_version_of_triton_does_not_have_is_left_as_it_is():
-    class Bare:
-        """An interpreter that shares nothing with those known but the names that are always there."""
+def bare(**has):
+    """An interpreter that shares nothing with those known but the names that are always there, and these."""
 
-        class GridExecutor:
-            def __call__(self):
-                return "ran"
+    class GridExecutor:
+        def __call__(self):
+            return "ran"
 
-        @staticmethod
-        def _patch_lang(function):
-            return "patched"
+    return SimpleNamespace(GridExecutor=GridExecutor, _patch_lang=lambda function: "patched", **has)
 
-    speedups.patch_once(Bare, tl)
-    speedups.know_types_once(Bare)
-    speedups.broadcast_unequal(Bare)
-    assert Bare.GridExecutor()() == "ran"
-    assert Bare._patch_lang(None) == "patched"
+
+@pytest.mark.parametrize("has", [{}, {"interpreter_semantic": object()}, {"_patch_builtin": int, "_patch_attr": int}])
+def test_what_a_version_of_triton_does_not_have_is_left_as_it_is(has):
+    interpreter = bare(**has)
+    speedups.patch_once(interpreter, tl)
+    speedups.know_types_once(interpreter)
+    speedups.broadcast_unequal(interpreter)
+    assert interpreter.GridExecutor()() == "ran"
+    assert interpreter._patch_lang(None) == "patched"
+    assert vars(interpreter).keys() == {"GridExecutor", "_patch_lang", *has}
+
+
+def test_outside_a_grid_the_language_is_patched_at_every_call():
+    interpreter = importlib.import_module("triton.runtime.interpreter")
+    for _ in range(2):
+        scope = interpreter._patch_lang(_sums.fn)
+        assert scope is not None
+        scope.restore()
+
+
+def test_types_and_shapes_of_equal_blocks_are_the_same_objects():
+    types = [tl.block_type(tl.float32, shape) for shape in ([2, 4], [2, 4], tl.tuple([2, 4]), [2, 8])]
+    shapes = [tl.tensor(None, kind).shape for kind in types]
+    assert types[0].shape is types[1].shape is types[2].shape
+    assert shapes[0] is shapes[1] is shapes[2]
+    assert list(shapes[0]) == [2, 4]
+    assert list(shapes[3]) == list(types[3].shape) == [2, 8]
+    assert speedups._extents(SimpleNamespace(values=[2, 4])) == (2, 4), "without a walk through Triton's tuple"
+
+
+def test_a_type_of_numpy_is_looked_up_once():
+    asked = []
+    interpreter = SimpleNamespace(_get_np_dtype=lambda kind: asked.append(kind) or len(asked))
+    speedups.know_types_once(interpreter)
+    kinds = (tl.float32, tl.block_type(tl.float32, [2]), tl.int8, tl.float32)
+    assert [interpreter._get_np_dtype(kind) for kind in kinds] == [1, 1, 2, 1]
+    assert asked == [tl.float32, tl.int8]
+
+
+def test_operands_of_one_shape_are_not_broadcast():
+    class Semantic:
+        def broadcast_impl_value(self, lhs, rhs):
+            return self, rhs, lhs
+
+    speedups.broadcast_unequal(Semantic)
+    semantic, shape = Semantic(), [2]
+    one, same, other = (SimpleNamespace(shape=shape) for shape in (shape, shape, [2]))
+    assert semantic.broadcast_impl_value(one, same) == (one, same)
+    assert semantic.broadcast_impl_value(one, other) == (semantic, other, one)

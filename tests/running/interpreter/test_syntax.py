@@ -14,7 +14,7 @@ from verify_norm.core.finding import Finding
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec, Kernel
 from verify_norm.running.execute import execute
-from verify_norm.running.interpreter import arithmetic, patch, syntax
+from verify_norm.running.interpreter import patch, probes, syntax
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="on a GPU nothing is interpreted")
 
@@ -107,11 +107,11 @@ def test_the_proof_notices_a_loop_without_types(monkeypatch):
         patch.prove()
     monkeypatch.undo()
     monkeypatch.setattr(module.FunctionRewriter, "ast_transformer", module.ASTTransformer())
-    module.InterpretedFunction.rewritten_fn.pop(patch._loops, None)
+    module.InterpretedFunction.rewritten_fn.pop(probes.loops.fn, None)
     with pytest.raises(RuntimeError):
         patch.prove()
     monkeypatch.undo()
-    module.InterpretedFunction.rewritten_fn.pop(patch._loops, None)
+    module.InterpretedFunction.rewritten_fn.pop(probes.loops.fn, None)
 
 
 @triton.jit
@@ -133,6 +133,12 @@ def by_array(Out, step):
 
 
 @triton.jit
+def twice_assigned(Out, step):
+    a = b = step
+    tl.store(Out, a + b)
+
+
+@triton.jit
 def one_has_no_type(Out, step):
     tl.store(Out, step.to(tl.int64))
 
@@ -141,9 +147,10 @@ def one_has_no_type(Out, step):
     ("kernel", "step", "problem"),
     [
         (endless, -2, "does not end"),
-        (by_fractions, 2, "must all be ints"),
+        (by_fractions, 2, r"must all be ints, are \['int32', 'fp32', 'int32'\]"),
         (by_array, 2, "more than one value"),
         (one_has_no_type, 1, "no attribute 'to'"),
+        (twice_assigned, 2, "Multiple assignments are not supported"),
     ],
 )
 def test_what_does_not_compile_or_end_raises(kernel, step, problem):
@@ -152,58 +159,81 @@ def test_what_does_not_compile_or_end_raises(kernel, step, problem):
 
 
 @triton.jit
-def at_once(X, Out, HOW: tl.constexpr):
-    i = tl.arange(0, 16)
-    a = tl.load(X + i[:, None] * 16 + i[None, :])
-    if HOW == "dot":
-        r = tl.dot(a, a)
-    elif HOW == "exact dot":
-        r = tl.dot(a, a, input_precision="ieee")
-    elif HOW == "cast":
-        r = (a * 1e12).to(tl.int32)
-    elif HOW == "divide":
-        r = tl.program_id(0) // (i[:, None] * i[None, :])
-    elif HOW == "shift":
-        r = i[:, None] << (i[None, :] * 3)
-    else:
-        r = (a + a).to(tl.int32) // 2
-    tl.store(Out + i[:, None] * 16 + i[None, :], r)
+def with_constants(Out, number, FLAG: tl.constexpr):
+    tl.store(Out, FLAG and number > 2)
+    tl.store(Out + 1, FLAG or number > 2)
+    tl.store(Out + 2, number > 2 and FLAG)
+    tl.store(Out + 3, number > 2 or FLAG)
+    tl.store(Out + 4, not FLAG)
+    tl.store(Out + 5, not number > 2)
+    tl.store(Out + 6, number > 2 and number > 3 and number < 9)
+    tl.store(Out + 7, number < 2 or number > 9 or number == 3)
+
+
+@pytest.mark.parametrize("flag", [False, True])
+@pytest.mark.parametrize("number", [1 - 1, 3, 5, 10])
+def test_constants_and_numbers_are_joined_and_negated(number, flag):
+    out, more = torch.full((8,), 7, dtype=torch.int32), number > 2
+    with_constants[(1,)](out, number, flag)
+    assert out.tolist() == [
+        *(flag and more, flag or more, more and flag, more or flag, not flag, not more),
+        number > 3 and number < 9,
+        number < 2 or number > 9 or number == 3,
+    ]
+
+
+@triton.jit
+def optional(Weight, Out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    if Weight is not None and tl.load(Weight) > 0:
+        tl.store(Out + i, 1)
+    if Weight is None or tl.load(Weight) < 0:
+        tl.store(Out + i, 2)
+
+
+@pytest.mark.parametrize(("weight", "want"), [(None, 2), (torch.ones(1), 1), (-torch.ones(1), 2)])
+def test_what_a_constant_decides_is_not_run(weight, want):
+    out = torch.zeros(4)
+    optional[(1,)](weight, out, 4)
+    assert out.tolist() == [want] * 4
+
+
+@triton.jit
+def by_names(Out, last, N: tl.constexpr):
+    i = tl.arange(0, min(N, 4))  # a constant, as an extent has to be
+    for t in tl.range(0, last, step=min(2, N), num_stages=2):
+        tl.store(Out + i, tl.load(Out + i) + max(t, 3))
+
+
+def test_constants_stay_constants_and_options_of_a_loop_are_kept():
+    out = torch.zeros(8, dtype=torch.int32)
+    by_names[(1,)](out, 7, 16)
+    assert out.tolist() == [3 + 3 + 4 + 6] * 4 + [0] * 4
+
+
+@triton.jit
+def counted(Out, first, last, Step):
+    step = tl.load(Step)
+    for t in range(3):
+        tl.store(Out, tl.load(Out) + t)
+    for t in tl.range(8, step=3):
+        tl.store(Out + 1, tl.load(Out + 1) + t)
+    for t in range(0, tl.full((), 2, tl.int64), 2):
+        tl.store(Out + 2, t.dtype.primitive_bitwidth)
+    for t in range(first, last, step):
+        tl.store(Out + 3, tl.load(Out + 3) + t)
 
 
 @pytest.mark.parametrize(
-    ("how", "name"),
-    [
-        ("dot", arithmetic.TF32),
-        ("cast", arithmetic.OUT_OF_RANGE),
-        ("divide", arithmetic.BY_ZERO),
-        ("shift", arithmetic.TOO_FAR),
-        ("exact dot", None),
-        ("other", None),
-    ],
+    ("first", "last", "step", "total"),
+    [(2, 6, 1, 14), (2, 6, 3, 7), (4, 4, -1, 0), (5, 4, 0, 0), (4, 4, 0, 0), (2, 6, 0, None)],
 )
-def test_a_finding_names_what_the_interpreter_computes_otherwise(how, name):
-    def kernel(x, weight, eps, weight_offset):
-        at_once[(1,)](torch.ones(16, 16), torch.zeros(16, 16), how)
-        return torch.zeros_like(x), torch.zeros(len(x))
-
-    kernel = Kernel("k", "rmsnorm_fwd", run=kernel)
-    run = execute(kernel, make.case(CaseSpec(shape=(2, 16)), OPS["rmsnorm_fwd"], kernel.contract))
-    assert run.otherwise == ((name,) if name else ())
-    messages = [f.message for f in CHECKS["accuracy"].function(run) if isinstance(f, Finding)]
-    assert messages
-    assert all((name is not None and name in m and "confirm on a GPU" in m) or name is None for m in messages)
-    assert name or not any("GPU" in m for m in messages)
-
-
-def test_inline_assembly_is_refused_not_accused():
-    @triton.jit
-    def moved(X):
-        tl.store(X, tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [tl.load(X)], tl.int32, True, 1))
-
-    def kernel(x, weight, eps, weight_offset):
-        moved[(1,)](torch.zeros(1, dtype=torch.int32))
-
-    kernel = Kernel("k", "rmsnorm_fwd", run=kernel)
-    run = execute(kernel, make.case(CaseSpec(shape=(2, 16)), OPS["rmsnorm_fwd"], kernel.contract))
-    assert run.refused
-    assert "needs a GPU" in run.problem
+def test_a_loop_begins_and_steps_as_it_says(first, last, step, total):
+    out = torch.zeros(4, dtype=torch.int64)
+    given = (out, first, last, torch.tensor([step], dtype=torch.int32))
+    if total is None:
+        with pytest.raises(Exception, match="does not end"):
+            counted[(1,)](*given)
+    else:
+        counted[(1,)](*given)
+        assert out.tolist() == [3, 9, 64, total]

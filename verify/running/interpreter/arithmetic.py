@@ -44,11 +44,11 @@ def patch(builder: Any) -> None:
     extremes = [f"create_{name}" for name in ("minnumf", "maxnumf", "minimumf", "maximumf")]
     for name in extremes:
         around(builder, name, functools.partial(_extreme, "min" in name, "num" in name))
-    floats = [f"create_{name}" for name in ("fadd", "fsub", "fmul", "fdiv", "precise_divf", "frem")]
+    floats = [f"create_{name}" for name in ("fadd", "fsub", "fmul")]  # a quotient is float32
     for name in (*floats, *extremes, *(name for name in dir(builder) if name.startswith("create_fcmp"))):
         around(builder, name, _in_float32)
-    for name, of_bits in (("add", np.not_equal), ("sub", np.not_equal), ("mul", np.logical_and)):
-        around(builder, f"create_{name}", functools.partial(_of_booleans, of_bits))
+    for name in ("add", "sub"):
+        around(builder, f"create_{name}", _of_booleans)
     for name in ("shl", "lshr", "ashr"):
         around(builder, f"create_{name}", _shifted)
     for name in ("idiv", "srem", "urem"):
@@ -139,7 +139,7 @@ def _fma(own: Operation, self: Any, x: Any, y: Any, z: Any) -> Any:
 def flushed(values: NDArray[Any]) -> NDArray[Any]:
     """Return the values with zeros in place of float32's subnormal numbers."""
     small = np.abs(values) < np.finfo(np.float32).tiny
-    return np.where(small, np.copysign(np.zeros_like(values), values), values) if small.any() else values
+    return np.where(small, np.copysign(np.zeros_like(values), values), values)
 
 
 def _flushing(own: Operation, self: Any, x: Any) -> Any:
@@ -150,10 +150,10 @@ def _flushing(own: Operation, self: Any, x: Any) -> Any:
     return _handle(flushed(result.data), x.dtype)
 
 
-def _of_booleans(of_bits: Any, own: Operation, self: Any, lhs: Any, rhs: Any) -> Any:
+def _of_booleans(own: Operation, self: Any, lhs: Any, rhs: Any) -> Any:
     """Compute in one bit, where 1 + 1 = 0."""
     if lhs.data.dtype == np.bool_ and rhs.data.dtype == np.bool_:
-        return _handle(of_bits(lhs.data, rhs.data), lhs.dtype.scalar)
+        return _handle(lhs.data != rhs.data, lhs.dtype.scalar)
     return own(self, lhs, rhs)
 
 
@@ -221,9 +221,8 @@ def _to_integers(values: NDArray[Any], form: np.dtype[Any]) -> NDArray[Any]:
     inside = (whole >= np.iinfo(form).min) & (whole < float(np.iinfo(form).max) + 1)
     if not inside.all():
         otherwise.add(OUT_OF_RANGE)
-    fits = (whole >= least) & (whole < float(most) + 1)
-    result = np.where(fits, whole, 0).astype(kind)
-    result[whole < least], result[whole >= float(most) + 1] = least, most
+    result = whole.astype(kind)
+    result[whole < least], result[whole >= float(most) + 1], result[np.isnan(whole)] = least, most, 0
     return result.astype(form)
 
 

@@ -5,7 +5,6 @@ rounds to nearest, ties to even, and saturates 8-bit types: from sm_89 on Triton
 `cvt.rn.satfinite`, the only instruction for it.
 """
 
-import importlib
 from typing import Any
 
 import numpy as np
@@ -22,29 +21,26 @@ PLAIN = {"fp64": (np.float64, np.uint64), "fp32": (np.float32, np.uint32), "fp16
 
 NANS = np.array([0x7FC00000, 0x7F800001, 0xFFFFFFFF], np.uint32)  # a quiet NaN, and two that a carry loses
 
-tl: Any = None  # Triton's language, imported late: a kernel sees the globals of its module
-
 
 def probes(name: str) -> NDArray[np.float32]:
     """Return float32 values at which a conversion to this type can go wrong.
 
-    Ties to either side, one bit beside a tie, the carry into the next power of two, the same among subnormals, the last
-    number that stays finite, the tie that overflows, infinities, zero.
+    Numbers of the type, ties to either side, one bit beside each, the carry into the next power of two, the same among
+    subnormals, the last number that stays finite, the tie that overflows, the last of float32, infinities, zero.
 
     >>> [len(probes(name)) > 20 for name in ("bfloat16", "float8_e4m3fn")]
     [True, True]
     """
     form = FORMATS[name]
     step = 2.0 * form.u
-    low, one = form.smallest_normal, np.array([1.0, 1.0 + step, 2.0 - step, 1.0 + 3 * step])
-    halves = np.concatenate([one, one + step / 2])
-    small = low * step * np.array([0.25, 0.5, 0.75, 1.0, 1.5, 2.5, 1 / step - 0.5])
-    end = form.largest + float(form.ulp(np.array(form.largest))) * np.array([0.0, 0.4375, 0.5, 0.5625, 4.0])
-    exact = np.concatenate([halves, halves * 16.0, small, end, [0.0]])
+    ones = 1 + step * np.array([0, 0.5, 1, 1.5, 3, 3.5, 1 / step - 1, 1 / step - 0.5])
+    small = form.smallest_normal * step * np.array([0, 0.5, 1, 1.5, 2.5, 1 / step - 0.5])
+    end = form.largest + step * 2.0**form.emax * np.array([0, 0.5])
+    exact = np.concatenate([ones, 16 * ones, small, end, [np.finfo(np.float32).max]]).astype(np.float32)
     with np.errstate(over="ignore"):
-        wide = np.minimum(exact, float(np.finfo(np.float32).max)).astype(np.float32)
-        beside = np.concatenate([wide, np.nextafter(wide, np.float32(0)), np.nextafter(wide, np.float32(np.inf))])
-    return np.concatenate([beside, -beside, np.array([np.inf, -np.inf], np.float32)])
+        towards = [np.nextafter(exact, np.float32(limit)) for limit in (0, np.inf)]
+    beside = np.concatenate([exact, *towards, [np.float32(np.inf)]])
+    return np.concatenate([beside, -beside])
 
 
 def rounded(values: NDArray[Any], name: str) -> NDArray[Any]:
@@ -54,16 +50,15 @@ def rounded(values: NDArray[Any], name: str) -> NDArray[Any]:
     [448.0, -448.0, 3.25]
     """
     form = FORMATS[name]
-    wide = odd(values) if values.dtype == np.float64 else np.asarray(values, np.float32)
     with np.errstate(all="ignore"):
+        wide = odd(values)
         return (np.clip(wide, -form.largest, form.largest) if form.dtype.itemsize == 1 else wide).astype(form.dtype)
 
 
-def odd(values: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Return float64 values in float32, rounded to odd: rounded again to a narrower type, they are rounded once."""
-    with np.errstate(all="ignore"):
-        near = values.astype(np.float32)
-        return to_odd(near, values - near)
+def odd(values: NDArray[Any]) -> NDArray[np.float32]:
+    """Return values in float32, float64 rounded to odd: rounded again to a narrower type, they are rounded once."""
+    near = values.astype(np.float32)
+    return to_odd(near, values - near)
 
 
 def to_odd(near: NDArray[Any], error: NDArray[Any]) -> NDArray[Any]:
@@ -84,20 +79,19 @@ def widened(data: NDArray[Any], kind: str) -> NDArray[np.float32]:
 
 def convert(own: Any, data: NDArray[Any], source: Any, target: Any, how: Any) -> Any:
     """Return the bits of `data` in the type `target`, rounded as `how` says; `own` is Triton's conversion."""
-    if not {source.name, target.name} <= TYPES.keys() | PLAIN.keys():
+    if not {source.name, target.name}.issubset({*TYPES, *PLAIN}):
         return own(data, source, target, how)
     plain = source.name in PLAIN
     wide = np.asarray(data).view(PLAIN[source.name][0]) if plain else widened(data, source.name)
-    with np.errstate(all="ignore"):
-        if target.name in TYPES:
-            name, bits = TYPES[target.name]
-            near: NDArray[Any] = rounded(wide, name)
-        else:
-            kind, bits = PLAIN[target.name]
-            near = wide.astype(kind)
-        result = near.view(bits)
-        if how is not None and how.name == "RTZ":  # one step towards zero where it was rounded away from it
-            result = result - (np.abs(near.astype(np.float64)) > np.abs(wide)).astype(bits)
+    if target.name in TYPES:
+        name, bits = TYPES[target.name]
+        near: NDArray[Any] = rounded(wide, name)
+    else:
+        kind, bits = PLAIN[target.name]
+        near = wide.astype(kind)
+    result = near.view(bits)
+    if how is not None and how.name == "RTZ":  # one step towards zero where it was rounded away from it
+        result = result - (np.abs(near.astype(np.float64)) > np.abs(wide)).astype(bits)
     return result
 
 
@@ -109,15 +103,15 @@ def prove() -> None:
     import torch
     import triton
 
-    global tl
-    tl = importlib.import_module("triton.language")
+    from verify_norm.running.interpreter.probes import cast
+
     where = f"Triton {triton.__version__} interpreter"
     for name, bits in TYPES.values():
         form, values = FORMATS[name], probes(name)
         x = torch.full((256,), torch.nan)
         x[: len(values)], x[len(values) : len(values) + len(NANS)] = map(torch.from_numpy, (values, NANS.view("f4")))
         outputs = [torch.zeros(len(x), dtype=getattr(torch, name)) for _ in range(2)]
-        triton.jit(_cast)[(1,)](x, *outputs)
+        cast[(1,)](x, *outputs)
         want = rounded(values, name).view(bits)
         for how, out in zip(("cast", "store"), outputs, strict=True):
             got = out.view(torch.uint8).numpy().view(bits)[: len(values)]
@@ -125,15 +119,8 @@ def prove() -> None:
             if wrong.size:
                 i = wrong[0]
                 raise RuntimeError(
-                    f"{where}: a {how} of {values[i]!r} to {name} gives {got[i : i + 1].view(form.dtype)[0]}, "
-                    f"round to nearest even gives {want[i : i + 1].view(form.dtype)[0]}"
+                    f"{where}: a {how} of {values[i]} to {name} gives {got.view(form.dtype)[i]}, "
+                    f"round to nearest even gives {want.view(form.dtype)[i]}"
                 )
             if not torch.isnan(out[len(values) :].float()).all():
                 raise RuntimeError(f"{where}: a {how} of NaN to {name} does not give NaN")
-
-
-def _cast(x_ptr: Any, explicit_ptr: Any, stored_ptr: Any) -> None:
-    i = tl.arange(0, 256)
-    x = tl.load(x_ptr + i)
-    tl.store(explicit_ptr + i, x.to(explicit_ptr.dtype.element_ty))
-    tl.store(stored_ptr + i, x)

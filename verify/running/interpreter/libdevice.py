@@ -1,12 +1,14 @@
 """The functions of NVIDIA's libdevice for Triton's interpreter, by NumPy in float64, rounded once.
 
-Without a GPU's library Triton leaves them empty, and they return None. A GPU's results differ by some ulp. Functions
-that do not only round or test take subnormal numbers for zeros, as Triton compiles them.
+Without a GPU's library Triton leaves them empty, and they return None. A GPU's results differ by some ulp. Nearly all
+take float32's subnormal numbers for zeros, as Triton compiles them.
 """
 
 import functools
 import importlib
+import inspect
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -38,8 +40,7 @@ FUNCTIONS: dict[str, Any] = {name: getattr(np, name) for name in ALIKE.split()} 
 }  # fmt: skip
 
 
-EXACT = [FUNCTIONS[name] for name in ("floor", "ceil", "trunc", "rint", "round", "copysign", "fabs", "fadd_rn",
-    "fsub_rn", "fmul_rn", "fdiv_rn", "fsqrt_rn", "frcp_rn", "frsqrt_rn")]  # fmt: skip
+KEEPING = (FUNCTIONS["copysign"], FUNCTIONS["fdim"])  # subnormal numbers
 
 
 def _normal(x: Any) -> Any:
@@ -53,8 +54,8 @@ def fill(interpreter: Any) -> None:
     """
     names = ("triton.language.extra.libdevice", "triton.language.extra.cuda.libdevice")
     empty, cuda = (importlib.import_module(name) for name in names)
-    for name, function in list(vars(cuda).items()):
-        if getattr(function, "__module__", "") == cuda.__name__ and not name.startswith("_"):
+    for name, function in inspect.getmembers(cuda, inspect.isfunction):
+        if function.__module__ == cuda.__name__:
             called = functools.partial(_call, interpreter.interpreter_semantic, function)
             setattr(cuda, name, called)
             if hasattr(empty, name):
@@ -73,14 +74,17 @@ def _elementwise(self: Any, library: str, path: str, symbol: str, operands: Any,
     from triton.runtime.interpreter import TensorHandle
 
     name, form = symbol.removeprefix("__nv_"), self.get_null_value(kind.scalar).data.dtype
-    if name in ("fma", "fmaf", "fma_rn", "fmaf_rn"):
-        return self.create_fma(*operands)
-    function = FUNCTIONS.get(name) or FUNCTIONS.get(name[:-1] if name[-1] in "fd" else "")
-    if function is None:
+    function: Any = FUNCTIONS.get(name) or FUNCTIONS.get(re.sub("[fd]$", "", name))
+    fused = name in ("fma", "fmaf", "fma_rn", "fmaf_rn")
+    if function is None and not fused:
         raise NotImplementedError(NEEDS_GPU.format(symbol))
-    flush = flushed if form == np.float32 and function not in EXACT else lambda values: values
-    wide = [flush(o.data).astype(np.float64) if o.data.dtype.kind == "f" else o.data for o in operands]
-    return TensorHandle(flush(np.asarray(function(*wide)).astype(form)), kind.scalar)
+    flush = flushed if form == np.float32 and function not in KEEPING else lambda values: values
+    given = [flush(o.data) if o.data.dtype.kind == "f" else o.data for o in operands]
+    if fused:
+        result = self.create_fma(*(TensorHandle(values, kind.scalar) for values in given)).data
+    else:
+        result = np.asarray(function(*(v.astype(np.float64) if v.dtype.kind == "f" else v for v in given)))
+    return TensorHandle(flush(result.astype(form)), kind.scalar)
 
 
 def _inline_asm(self: Any, *_: Any) -> Any:

@@ -30,8 +30,6 @@ from verify_norm.running.interpreter import arithmetic, conversions, libdevice, 
 PATCHED = "_verify_norm_patched"
 LAUNCH = threading.RLock()
 
-tl: Any = None  # Triton's language, imported late: a kernel sees the globals of its module
-
 
 def enable() -> str:
     """Turn on and patch Triton's interpreter, and return a description of it; call it before Triton is imported.
@@ -85,8 +83,7 @@ def _patch(interpreter: Any) -> None:
     around(interpreter.ReduceOps, "generic_reduce", _in_a_tree)
     around(interpreter.ReduceOps, "sum", _sum_in_a_tree)
     around(interpreter.ScanOps, "generic_scan", _rewritten)
-    for name in ("cumsum", "cumprod"):
-        around(interpreter.ScanOps, name, _scanned)
+    around(interpreter.ScanOps, "cumsum", _cumsum)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +160,8 @@ def _reduced(own: Any, self: Any, input: Any) -> Any:
     return self.sum(input[0]) if self.combine_fn == _language().standard._sum_combine else self.generic_reduce(input)
 
 
-def _scanned(own: Any, self: Any, input: Any) -> Any:
+def _cumsum(own: Any, self: Any, input: Any) -> Any:
+    """Add bfloat16, which Triton stores as integers, in a loop; tl.cumprod makes float32 of it."""
     return self.generic_scan((input,)) if str(input.dtype.scalar) == "bf16" else own(self, input)
 
 
@@ -245,31 +243,14 @@ def prove() -> None:
     import torch
     import triton
 
-    global tl
-    tl = _language()
+    from verify_norm.running.interpreter.probes import loops
+
     out = torch.zeros(6, dtype=torch.int64)
     try:
-        triton.jit(_loops)[(1,)](out, FAR, 7, 2**30)
+        loops[(1,)](out, FAR, 7, 2**30)
         got = str(out.tolist())
     except Exception as error:
         got = str(error)
     want = [FAR, FAR, FAR + 14, -(2**31), 7, 32]
     if got != str(want):
         raise RuntimeError(f"Triton {triton.__version__} interpreter: loops give {got}, a GPU gives {want}")
-
-
-def _loops(out_ptr: Any, far: Any, near: Any, big: Any) -> None:
-    start = tl.program_id(0) + far
-    for t in range(start, start + near, near):
-        tl.store(out_ptr, t + tl.program_id(0))
-        tl.store(out_ptr + 5, (t + tl.program_id(0)).dtype.primitive_bitwidth - 32)
-    for t in tl.range(start, start - 1, -7):
-        tl.store(out_ptr + 1, t)
-    u, end = start, far + 2 * near
-    while u < end:
-        u += near
-    tl.store(out_ptr + 2, u)
-    for t in range(2, 3):
-        tl.store(out_ptr + 3, t * big)
-    for t in tl.static_range(7, 8):
-        tl.store(out_ptr + 4, t)
