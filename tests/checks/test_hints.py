@@ -199,3 +199,22 @@ def test_an_output_of_none_is_left_unnamed():
     outputs = {"y": None, "mean": replace(mean, got=rstd.got), "rstd": replace(rstd, got=mean.got)}
     found = hints.hint(replace(run, outputs=outputs, returned=dict.fromkeys(outputs)), "mean")
     assert found.endswith('--bind "-> _, rstd, mean"')
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_running_statistics_that_stay_as_they_were_are_told_from_wrong_ones(inplace):
+    def batchnorm(x, weight, bias, running_mean, running_var, training, momentum, eps):
+        x = x.double()
+        mean, var = x.mean((0, 2)), x.var((0, 2), correction=0)
+        for state, new in ((running_mean, mean), (running_var, var)):
+            moved = (1 - momentum) * state.double() + momentum * 2 * new  # a factor too large, where anything is written
+            if inplace:
+                state.copy_(moved)
+        rstd = torch.rsqrt(var + eps)
+        y = (x - mean[:, None]) * (rstd * weight.double())[:, None] + bias.double()[:, None]
+        return y.float(), mean.float(), rstd.float()
+
+    found = messages(batchnorm, "batchnorm_fwd", CaseSpec((5, 3, 8)))
+    assert found.keys() == {"running_mean", "running_var"}
+    for name, message in found.items():
+        assert (f"; it is as it was before the call: expected {name} to be updated in place" in message) != inplace

@@ -75,7 +75,7 @@ CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with ru
         ((3, 6, 9), {"running": False}),  # track_running_stats=False
         ((4, 3, 8), {"momentum": 1.0, "x_layout": "offset"}),  # the running statistics become the batch's
         ((4, 3, 8), {"momentum": 0.0}),  # … or do not change
-        ((4, 3, 8), {"momentum": 0.5, "offset": 100.0, "running_var_layout": "every_other"}),
+        ((4, 3, 8), {"momentum": 0.9, "offset": 100.0, "running_var_layout": "every_other"}),
         ((4, 3, 8), {"running": False, "weight": False, "bias": False}),
     ),
     "eps": (
@@ -133,6 +133,8 @@ CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with ru
     ),
 }
 _PLANES = ((16385, 8), (2, 1, 256, 257), (2, 1025, 8, 8), (2, 2048, 4, 4), (1, 2, 65537), (65537, 2))
-WIDE_CHANNELS: tuple[Row, ...] = tuple(  # many samples, many positions, many channels
-    ((samples + more, *rest), {}) for more in range(3) for samples, *rest in _PLANES
+WIDE_CHANNELS: tuple[Row, ...] = (  # many samples, many positions, many channels
+    *(((samples + more, *rest), {}) for more in range(3) for samples, *rest in _PLANES),
+    *(((1 + more, 4, 91, 91), LAST) for more in range(3)),
+    ((2, 64, 182, 181), {}),  # several blocks for each of many channels
 )

@@ -173,7 +173,11 @@ MANY_ROWS: tuple[Row, ...] = tuple(  # long sums of dweight and dbias, in every 
 )
 _SIDES: tuple[tuple[int, tuple[int, ...]], ...] = (
     *((16384, (3, 4, 5)), (1, (131072, 131073, 131074)), (65537, (2, 3, 4)), (8193, (17, 18, 19))),
-    *((2, (65536, 28672, 12288)), (4100, (30, 31, 32)), (1030, (60, 61, 62))),  # lengths of models, among others
+    *(
+        (2, (65536, 28672, 12288)),
+        (4099, (64, 31, 32)),
+        (1031, (128, 61, 62)),
+    ),  # lengths of models and of heads, among others
 )
 _WHOLE: tuple[tuple[Row, ...], ...] = (  # whole tiles, as a model has
     (((512, 1024), {"weight_dtype": "float32"}), ((256, 768), {"weight_dtype": "float32"}), ((256, 1024), {})),
@@ -187,6 +191,9 @@ WIDE_ROWS: tuple[Row, ...] = (  # thresholds of rows, of lengths and of elements
         for line in (*(((rows + more, lengths[more]), {}) for rows, lengths in _SIDES), *whole)
     ),
     ((4097, 257), {}),  # more than 2^20 elements
+    # tokens, heads and their length: a number of heads whose reciprocal in float32 is too small, many tokens
+    *(((2, 3, heads, 16), {}) for heads in (41, 47, 55, 61)),
+    *(((1, 2051 + more, 2, 8), {}) for more in range(3)),
 )
 CROWDED_ROWS: tuple[Row, ...] = tuple(  # enough programs to contend for a lock or a buffer, in every type
     ((rows + more, length), {})

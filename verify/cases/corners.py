@@ -10,10 +10,21 @@ from verify_norm.cases import corner_channels as channels
 from verify_norm.cases import corner_groups as groups
 from verify_norm.cases import corner_rows as rows
 from verify_norm.cases import turns
-from verify_norm.cases.corner_lines import DROPOUTS, FAINT, LARGEST, LONG, OUTPUT_SCALES, STRONG, SUBNORMAL, Row, Topics
+from verify_norm.cases.corner_lines import (
+    DROPOUTS,
+    FAINT,
+    LARGEST,
+    LONG,
+    OUTPUT_SCALES,
+    STRONG,
+    SUBNORMAL,
+    THIRD,
+    Row,
+    Topics,
+)
 from verify_norm.core import ways
 from verify_norm.core.dtypes import FORMATS
-from verify_norm.core.geometry import aliased, aliases, differentiable, needed, refusal
+from verify_norm.core.geometry import aliased, aliases, differentiable, needed, refusal, row_length
 from verify_norm.core.spec import LAYOUTS, CaseSpec, Op, Special
 
 AT_EVERY_SIZE = ("memory", "determinism", "batch_invariance")  # further runs whose bugs have thresholds of size
@@ -74,7 +85,7 @@ def _of(op: Op, spec: CaseSpec, number: int) -> CaseSpec:
         spec = replace(spec, residual_out_layout=spec.x_layout, x_layout="contiguous", dresidual_out=number % 5 > 0)
         spec = replace(spec, dresidual_out_layout=spec.dy_layout, dy_layout=layout)
     if "weight_offset" in op.attrs and number % 4 == 3:
-        spec = replace(spec, weight_offset={3: 0.5, 11: -0.25}.get(number % 16, 1.0))  # Gemma's is 1
+        spec = replace(spec, weight_offset={3: THIRD, 11: -0.25}.get(number % 16, 1.0))  # Gemma's is 1
     if "mask" in names:
         spec = replace(spec, mask_layout=layout, dropout_p=DROPOUTS[number % len(DROPOUTS)])
     if "gate" in names:
@@ -89,7 +100,7 @@ def _of(op: Op, spec: CaseSpec, number: int) -> CaseSpec:
             spec, rotary=("full", "half", "full", "quarter")[number % 4], cos_layout=layout, sin_layout=other
         )
     if "variance_size" in op.attrs:
-        spec = replace(spec, variance_size=(None, 1, None, 7, LONG)[number % 5])
+        spec = replace(spec, variance_size=(None, 1, most_of(row_length(spec, op)), 7, LONG)[number % 5])
     if op.scaled:
         spec = replace(spec, scale=OUTPUT_SCALES[number % len(OUTPUT_SCALES)])
     if "num_groups" not in op.attrs:
@@ -99,6 +110,11 @@ def _of(op: Op, spec: CaseSpec, number: int) -> CaseSpec:
     elif spec.alias:
         spec = replace(spec, alias="")
     return _specially(op, spec) if spec.special else spec
+
+
+def most_of(length: int) -> int:
+    """Return three quarters of the length of a row: a variance_size that is more than half."""
+    return max(3 * length // 4, 1)
 
 
 def _modulated(spec: CaseSpec, kind: int) -> CaseSpec:

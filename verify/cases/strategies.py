@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.internal.conjecture import providers
 
 from verify_norm.cases import axes, turns
-from verify_norm.cases.corner_lines import DROPOUTS, FAINT, LONG, OUTPUT_SCALES, STRONG
-from verify_norm.cases.corners import exponent, freezable
+from verify_norm.cases.corner_lines import DROPOUTS, FAINT, LONG, OUTPUT_SCALES, STRONG, THIRD
+from verify_norm.cases.corners import exponent, freezable, most_of
 from verify_norm.core import geometry, ways
 from verify_norm.core.geometry import differentiable, refusal, size, specials, thawed
 from verify_norm.core.spec import COTANGENTS, FAMILIES, LAYOUTS, WEIGHTS, CaseSpec, Op, Tensor
@@ -43,8 +43,14 @@ _SCALES = {  # log2: none, small beside every eps, squares underflow, subnormals
 _DY_SCALES = {dtype: (*(0, 0, 0, -12, 10) * 3, exponent(FAINT, dtype), exponent(STRONG, dtype)) for dtype in _SCALES}
 # In one case of four a gradient has the layout of its tensor: kernels often take another path for it.
 _ALIKE = tuple(layout for layout in LAYOUTS if layout not in ("contiguous", "scalar"))
-_WEIGHT_TYPES = {"float32": (None,) * 6 + ("float16", "bfloat16")}  # of an x of this type
-_MOMENTA = (0.1, 0.1, 1e-3, 0.5, 1.0, 0.0)
+_WEIGHT_TYPES = {  # of an x of this type
+    "float32": (None,) * 6 + ("float16", "bfloat16"),
+    "float16": (None, "float32") * 4 + ("bfloat16",),
+    "bfloat16": (None, "float32") * 4 + ("float16",),
+}
+# Leading dimensions besides the rows: small numbers, and heads: of some the reciprocal in float32 is too small.
+_LEADING = (1, 2, 3) * 4 + (8, 12, 16, 32, 40, 41, 47, 48, 55, 61, 64)
+_MOMENTA = (0.1, 0.1, 1e-3, 0.9, 1.0, 0.0)
 _PLACES = get_args(get_type_hints(CaseSpec)["special_at"])
 # Groups, channels of each, and channels of norms without groups: small numbers, and those of models.
 _GROUPS = (1, 2, 3, 4, 8, 32, 1, 2, 3, 4, 6, 16)
@@ -139,7 +145,7 @@ def specs(
         for name, tensor in names.items()
     }
     if "weight_offset" in op.attrs:
-        options["weight_offset"] = draw(_among((0.0, 1.0, 0.5, -0.25)))
+        options["weight_offset"] = draw(_among((0.0, 1.0, THIRD, -0.25)))
     if any(tensor.extent == "sample" for tensor in op.inputs):
         options["modulation"] = draw(_among(axes.MODULATIONS))
         if len(shape) == 1 + ndim and draw(_among((False, True))):
@@ -147,7 +153,7 @@ def specs(
     if "dropout_p" in op.attrs:
         options["dropout_p"] = draw(_among(DROPOUTS))
     if "variance_size" in op.attrs:
-        options["variance_size"] = draw(_among((None, 1, 2, 7, 64, LONG)))
+        options["variance_size"] = draw(_among((None, 1, 2, 7, 64, LONG, most_of(prod(shape[-ndim:])))))
     if any(tensor.extent == "position" for tensor in op.inputs):
         options["rotary"] = draw(_among(tuple(geometry.ROTARY)))
     if op.scaled:
@@ -159,7 +165,7 @@ def specs(
     spec = CaseSpec(
         shape=shape,
         dtype=dtype,
-        weight_dtype=draw(_among(_WEIGHT_TYPES.get(dtype, (None, "float32")))),
+        weight_dtype=draw(_among(_WEIGHT_TYPES[dtype])),
         eps=draw(_among(_EPS)),
         data=draw(_among(FAMILIES)),
         offset=draw(_among(_OFFSETS)),
@@ -272,7 +278,7 @@ def _row_shape(draw: st.DrawFn, elements: int, many: int) -> tuple[tuple[int, ..
         return normalized, {"normalized_ndim": len(normalized)}
     leading: list[int] = []
     for _ in range(rank - 1):
-        leading.append(draw(st.integers(1, max(min(3, most // prod(leading)), 1))))
+        leading.append(draw(_among([k for k in _LEADING if k == 1 or k * prod(leading) <= most])))
     rows = rows // prod(leading) if rows >= prod(leading) else min(rows, 1)
     leading.insert(draw(st.integers(0, len(leading))), rows)  # a batch or a sequence may be the longer one
     return (*leading, *normalized), {"normalized_ndim": len(normalized)}
