@@ -12,14 +12,15 @@ from verify_norm.checks import invariance
 from verify_norm.core import geometry, ways
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import COTANGENTS, LAYOUTS, WEIGHTS
+from verify_norm.core.spec import COTANGENTS, LAYOUTS, WEIGHTS, CaseSpec
 
 DTYPES = ("float32", "float16", "bfloat16")
+QUICK = ("layernorm_bwd", "modulate_rmsnorm_fwd")  # whole tables of all operators take seconds
+EACH = [op if op in QUICK else pytest.param(op, marks=pytest.mark.slow) for op in OPS]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("gpu", [False, True], ids=["a CPU", "a GPU"])
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", EACH)
 def test_corners_are_specs_of_their_operator(op, gpu):
     table = corners.corners(OPS[op], DTYPES, gpu=gpu)
     assert len(table) == len(set(table)) > 40
@@ -136,8 +137,7 @@ def test_every_type_has_batches_of_servings_size(op):
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.slow
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", EACH)
 def test_a_gpu_has_offsets_beyond_32_bits_in_types_for_which_it_has_room(op):
     def far(*dtypes, gpu=True):
         table = corners.corners(OPS[op], dtypes, gpu=gpu)
@@ -153,7 +153,43 @@ def test_inputs_that_need_no_gradient_are_in_every_type(op):
     sets = corners.freezable(OPS[op])
     frozen = [spec for spec in corners.corners(OPS[op], DTYPES, frozen=True) if spec.frozen]
     assert {spec.frozen for spec in frozen} == set(sets)
+    assert all(len(spec.shape) > 2 and spec.weight and spec.bias for spec in frozen)
     assert len({spec.dtype for spec in frozen}) == min(len(sets), len(DTYPES))
+
+
+@pytest.mark.parametrize(
+    ("op", "sizes"),
+    [
+        ("rmsnorm_bwd", [1] * 2),
+        ("layernorm_bwd", [1] * 3 + [2] * 3),
+        ("modulate_rmsnorm_bwd", [1] * 4 + [3] * 4),
+        ("modulate_layernorm_bwd", [1] * 5 + [4] * 5),
+    ],
+)
+def test_of_many_inputs_one_needs_no_gradient_or_all_but_one(op, sizes):
+    sets = corners.freezable(OPS[op])
+    assert [len(some) for some in sets] == sizes
+    assert len({frozenset(some) for some in sets}) == len(sets)
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "modulation", "shape"),
+    [
+        (CaseSpec((6, 8)), 0, "sample", (6, 8)),
+        (CaseSpec((6, 8)), 1, "token", (6, 8)),
+        (CaseSpec((8,)), 1, "sample", (8,)),
+        (CaseSpec((6, 8)), 2, "sample", (2, 3, 8)),
+        (CaseSpec((5, 8)), 2, "sample", (1, 5, 8)),
+        (CaseSpec((8,)), 2, "sample", (8,)),
+        (CaseSpec((6, 2, 4), normalized_ndim=2), 2, "sample", (2, 3, 2, 4)),
+        (CaseSpec((6, 2, 4)), 2, "sample", (6, 2, 4)),
+        (CaseSpec((6, 8), batch=3), 2, "sample", (6, 8)),
+        (CaseSpec((6, 8), x_layout="loose"), 2, "sample", (6, 8)),
+        (CaseSpec((6, 8), dy_layout="loose"), 2, "sample", (6, 8)),
+    ],
+)
+def test_a_modulation_is_of_each_token_or_of_samples_of_many_tokens(spec, kind, modulation, shape):
+    assert corners._modulated(spec, kind) == replace(spec, modulation=modulation, shape=shape)
 
 
 ROWS = {  # what a line of the table of rows is there for
