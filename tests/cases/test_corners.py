@@ -151,7 +151,9 @@ def test_a_gpu_has_offsets_beyond_32_bits_in_types_for_which_it_has_room(op):
 @pytest.mark.parametrize("op", [name for name, op in OPS.items() if op.forward])
 def test_inputs_that_need_no_gradient_are_in_every_type(op):
     sets = corners.freezable(OPS[op])
-    frozen = [spec for spec in corners.corners(OPS[op], DTYPES, frozen=True) if spec.frozen]
+    table = corners.corners(OPS[op], DTYPES, frozen=True)
+    frozen = [spec for spec in table if spec.frozen]
+    assert len({spec.seed for spec in table}) == len(table), "each has data of its own"
     assert {spec.frozen for spec in frozen} == set(sets)
     assert all(len(spec.shape) > 2 and spec.weight and spec.bias for spec in frozen)
     assert len({spec.dtype for spec in frozen}) == min(len(sets), len(DTYPES))
@@ -179,7 +181,8 @@ def test_of_many_inputs_one_needs_no_gradient_or_all_but_one(op, sizes):
         (CaseSpec((6, 8)), 1, "token", (6, 8)),
         (CaseSpec((8,)), 1, "sample", (8,)),
         (CaseSpec((6, 8)), 2, "sample", (2, 3, 8)),
-        (CaseSpec((5, 8)), 2, "sample", (1, 5, 8)),
+        (CaseSpec((4, 8)), 2, "sample", (2, 2, 8)),
+        (CaseSpec((9, 8)), 2, "sample", (1, 9, 8)),
         (CaseSpec((8,)), 2, "sample", (8,)),
         (CaseSpec((6, 2, 4), normalized_ndim=2), 2, "sample", (2, 3, 2, 4)),
         (CaseSpec((6, 2, 4)), 2, "sample", (6, 2, 4)),
@@ -189,7 +192,28 @@ def test_of_many_inputs_one_needs_no_gradient_or_all_but_one(op, sizes):
     ],
 )
 def test_a_modulation_is_of_each_token_or_of_samples_of_many_tokens(spec, kind, modulation, shape):
-    assert corners._modulated(spec, kind) == replace(spec, modulation=modulation, shape=shape)
+    modulated = corners._modulated(spec, kind)
+    assert modulated == replace(spec, modulation=modulation, shape=shape)
+    assert {*map(type, modulated.shape)} == {int}
+
+
+@pytest.mark.parametrize(
+    ("op", "wanted", "held"),
+    [
+        ("layernorm_fwd", "bias", "bias"),
+        ("rmsnorm_fwd", "bias", "x"),
+        ("add_rmsnorm_fwd", "bias", "residual"),
+        ("add_layernorm_bwd", "bias", "dresidual_out"),
+        ("layernorm_bwd", "dy", "dy"),
+        ("rmsnorm_fwd", "dy", "x"),
+        ("add_rmsnorm_fwd", "dy", "residual"),
+        ("add_rmsnorm_bwd", "x", "residual_out"),
+        ("add_rmsnorm_bwd", "running_var", "residual_out"),
+    ],
+)
+def test_a_special_value_is_in_an_input_that_the_operator_has(op, wanted, held):
+    spec = CaseSpec((3, 8), special="inf", special_in=wanted)
+    assert corners._specially(OPS[op], spec) == replace(spec, special_in=held)
 
 
 ROWS = {  # what a line of the table of rows is there for
@@ -269,6 +293,7 @@ def test_batchnorms_corners_are_in_training_and_in_evaluation():
         for mode in (True, False)
     )
     assert {spec for spec in training if spec.running} < fixed
+    assert len(fixed) == sum(not spec.training for spec in table), "none occurs twice"
     assert {spec.shape for spec in fixed - training} == {(1, 3, 1)}  # one value a channel
     assert {spec.momentum for spec in table} >= {0.0, 1e-3, 0.1, 1.0}
 
