@@ -12,10 +12,10 @@ from verify_norm.checks import invariance
 from verify_norm.core import geometry, ways
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import COTANGENTS, LAYOUTS, WEIGHTS, CaseSpec
+from verify_norm.core.spec import COTANGENTS, LAYOUTS, WEIGHTS
 
 DTYPES = ("float32", "float16", "bfloat16")
-QUICK = ("layernorm_bwd", "modulate_rmsnorm_fwd")  # whole tables of all operators take seconds
+QUICK = ("layernorm_bwd", "modulate_rmsnorm_fwd", "batchnorm_fwd")  # whole tables of all operators take seconds
 EACH = [op if op in QUICK else pytest.param(op, marks=pytest.mark.slow) for op in OPS]
 
 
@@ -157,63 +157,6 @@ def test_inputs_that_need_no_gradient_are_in_every_type(op):
     assert {spec.frozen for spec in frozen} == set(sets)
     assert all(len(spec.shape) > 2 and spec.weight and spec.bias for spec in frozen)
     assert len({spec.dtype for spec in frozen}) == min(len(sets), len(DTYPES))
-
-
-@pytest.mark.parametrize(
-    ("op", "sizes"),
-    [
-        ("rmsnorm_bwd", [1] * 2),
-        ("layernorm_bwd", [1] * 3 + [2] * 3),
-        ("modulate_rmsnorm_bwd", [1] * 4 + [3] * 4),
-        ("modulate_layernorm_bwd", [1] * 5 + [4] * 5),
-    ],
-)
-def test_of_many_inputs_one_needs_no_gradient_or_all_but_one(op, sizes):
-    sets = corners.freezable(OPS[op])
-    assert [len(some) for some in sets] == sizes
-    assert len({frozenset(some) for some in sets}) == len(sets)
-
-
-@pytest.mark.parametrize(
-    ("spec", "kind", "modulation", "shape"),
-    [
-        (CaseSpec((6, 8)), 0, "sample", (6, 8)),
-        (CaseSpec((6, 8)), 1, "token", (6, 8)),
-        (CaseSpec((8,)), 1, "sample", (8,)),
-        (CaseSpec((6, 8)), 2, "sample", (2, 3, 8)),
-        (CaseSpec((4, 8)), 2, "sample", (2, 2, 8)),
-        (CaseSpec((9, 8)), 2, "sample", (1, 9, 8)),
-        (CaseSpec((8,)), 2, "sample", (8,)),
-        (CaseSpec((6, 2, 4), normalized_ndim=2), 2, "sample", (2, 3, 2, 4)),
-        (CaseSpec((6, 2, 4)), 2, "sample", (6, 2, 4)),
-        (CaseSpec((6, 8), batch=3), 2, "sample", (6, 8)),
-        (CaseSpec((6, 8), x_layout="loose"), 2, "sample", (6, 8)),
-        (CaseSpec((6, 8), dy_layout="loose"), 2, "sample", (6, 8)),
-    ],
-)
-def test_a_modulation_is_of_each_token_or_of_samples_of_many_tokens(spec, kind, modulation, shape):
-    modulated = corners._modulated(spec, kind)
-    assert modulated == replace(spec, modulation=modulation, shape=shape)
-    assert {*map(type, modulated.shape)} == {int}
-
-
-@pytest.mark.parametrize(
-    ("op", "wanted", "held"),
-    [
-        ("layernorm_fwd", "bias", "bias"),
-        ("rmsnorm_fwd", "bias", "x"),
-        ("add_rmsnorm_fwd", "bias", "residual"),
-        ("add_layernorm_bwd", "bias", "dresidual_out"),
-        ("layernorm_bwd", "dy", "dy"),
-        ("rmsnorm_fwd", "dy", "x"),
-        ("add_rmsnorm_fwd", "dy", "residual"),
-        ("add_rmsnorm_bwd", "x", "residual_out"),
-        ("add_rmsnorm_bwd", "running_var", "residual_out"),
-    ],
-)
-def test_a_special_value_is_in_an_input_that_the_operator_has(op, wanted, held):
-    spec = CaseSpec((3, 8), special="inf", special_in=wanted)
-    assert corners._specially(OPS[op], spec) == replace(spec, special_in=held)
 
 
 ROWS = {  # what a line of the table of rows is there for

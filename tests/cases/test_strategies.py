@@ -186,8 +186,10 @@ def test_a_size_may_lie_between_all_the_usual_ones():
 
 
 def test_each_magnitude_is_drawn_as_often():
-    """Of 1 to 3, a half is 1."""
-    assert 80 < drawn(strategies._magnitude(3), 200).count(1) < 120
+    """Of 1 to 7, a third is 1, and a third is above 3."""
+    numbers = drawn(strategies._magnitude.__wrapped__(7), 300)
+    assert 75 < numbers.count(1) < 125
+    assert 75 < sum(n > 3 for n in numbers) < 125
 
 
 def test_how_often_batchnorm_trains_and_keeps_running_statistics():
