@@ -65,12 +65,48 @@ def test_arithmetic_of_another_precision_is_refused(monkeypatch, name, wrong):
         ((1.0, 1.0), (0.5, np.inf), np.inf),
         ((np.inf, 1.0), (0.5, 0.5), np.inf),
         ((np.inf, -np.inf), (0.5, 0.5), 0.0),  # not judged
+        ((np.inf, np.inf), (0.5, 0.5), 0.0),
     ],
 )
 def test_truth_and_bound_must_agree(values, deltas, apart):
     one, other = (Expected(np.array([v]), np.array([d]), "float32") for v, d in zip(values, deltas, strict=True))
-    assert agreement._of(one, other) == pytest.approx(apart, rel=1e-6)
+    with np.errstate(all="raise"):
+        assert agreement._of(one, other) == pytest.approx(apart, rel=1e-6)
     assert agreement._of(one, None) == np.inf
+
+
+@pytest.mark.parametrize(
+    ("apart", "refused"), [(0.0, False), (agreement.ALLOWED, False), (1.1e-3, True), (np.inf, True), (np.nan, True)]
+)
+def test_a_device_is_refused_beyond_what_is_allowed(monkeypatch, apart, refused):
+    there = {("layernorm_bwd", "cuda:1"): apart}  # no other device is asked
+    monkeypatch.setattr(agreement, "disagreement", lambda *asked: there[asked])
+    if refused:
+        with pytest.raises(UsageError, match="cuda:1: expected float64 as in NumPy"):
+            agreement.require.__wrapped__("layernorm_bwd", "cuda:1")
+    else:
+        agreement.require.__wrapped__("layernorm_bwd", "cuda:1")
+
+
+@pytest.mark.parametrize("op", ["groupnorm_bwd", "batchnorm_bwd", "add_rmsnorm_bwd"])
+def test_a_device_is_asked_in_a_wide_and_a_narrow_type_off_zero(monkeypatch, op):
+    specs, devices, exact_inputs = [], set(), make.exact_inputs
+
+    def drawn(spec, op):
+        specs.append(spec)
+        return exact_inputs(spec, op)
+
+    def moved(values, device):
+        devices.add(device)
+        return device_array.on_device(values, "cpu")
+
+    monkeypatch.setattr(make, "exact_inputs", drawn)
+    monkeypatch.setattr(agreement, "on_device", moved)
+    assert agreement.disagreement(op, "cuda:1") < agreement.ALLOWED
+    assert devices == {"cuda:1"}
+    assert [spec.dtype for spec in specs] == ["float32", "bfloat16"]
+    assert all(spec.offset >= 3 for spec in specs), "sums that cancel show most"
+    assert {spec.num_groups for spec in specs} == {3 if op == "groupnorm_bwd" else None}
 
 
 def verdict(examined):

@@ -15,11 +15,12 @@ from verify_norm.core.ops import OPS
 from verify_norm.core.spec import COTANGENTS, LAYOUTS, WEIGHTS
 
 DTYPES = ("float32", "float16", "bfloat16")
+QUICK = ("layernorm_bwd", "modulate_rmsnorm_fwd", "batchnorm_fwd")  # whole tables of all operators take seconds
+EACH = [op if op in QUICK else pytest.param(op, marks=pytest.mark.slow) for op in OPS]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("gpu", [False, True], ids=["a CPU", "a GPU"])
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", EACH)
 def test_corners_are_specs_of_their_operator(op, gpu):
     table = corners.corners(OPS[op], DTYPES, gpu=gpu)
     assert len(table) == len(set(table)) > 40
@@ -136,8 +137,7 @@ def test_every_type_has_batches_of_servings_size(op):
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.slow
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", EACH)
 def test_a_gpu_has_offsets_beyond_32_bits_in_types_for_which_it_has_room(op):
     def far(*dtypes, gpu=True):
         table = corners.corners(OPS[op], dtypes, gpu=gpu)
@@ -151,8 +151,11 @@ def test_a_gpu_has_offsets_beyond_32_bits_in_types_for_which_it_has_room(op):
 @pytest.mark.parametrize("op", [name for name, op in OPS.items() if op.forward])
 def test_inputs_that_need_no_gradient_are_in_every_type(op):
     sets = corners.freezable(OPS[op])
-    frozen = [spec for spec in corners.corners(OPS[op], DTYPES, frozen=True) if spec.frozen]
+    table = corners.corners(OPS[op], DTYPES, frozen=True)
+    frozen = [spec for spec in table if spec.frozen]
+    assert len({spec.seed for spec in table}) == len(table), "each has data of its own"
     assert {spec.frozen for spec in frozen} == set(sets)
+    assert all(len(spec.shape) > 2 and spec.weight and spec.bias for spec in frozen)
     assert len({spec.dtype for spec in frozen}) == min(len(sets), len(DTYPES))
 
 
@@ -233,6 +236,7 @@ def test_batchnorms_corners_are_in_training_and_in_evaluation():
         for mode in (True, False)
     )
     assert {spec for spec in training if spec.running} < fixed
+    assert len(fixed) == sum(not spec.training for spec in table), "none occurs twice"
     assert {spec.shape for spec in fixed - training} == {(1, 3, 1)}  # one value a channel
     assert {spec.momentum for spec in table} >= {0.0, 1e-3, 0.1, 1.0}
 

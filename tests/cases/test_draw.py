@@ -1,12 +1,16 @@
 """The values of a case's inputs: every family of data, each tensor from its own random stream."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from scipy import stats
 
-from verify_norm.cases import make
+from verify_norm.cases import draw, make
 from verify_norm.core.dtypes import FORMATS
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import FAMILIES, WEIGHTS, CaseSpec, Contract
+from verify_norm.core.tensors import WEIGHT
 
 
 def made(op="layernorm_bwd", **fields):
@@ -30,8 +34,13 @@ def test_families(data, op):
         assert size[-1] > 300 * size[-2]
     elif data == "alternating":
         assert set(np.unique(x)) == {-1.0, 1.0}
+        assert (together[:, 1:] == -together[:, :-1]).all()
     elif data == "integers":
-        assert (x == np.rint(x)).all()
+        assert set(np.unique(np.abs(x))) == set(range(9))
+        assert {True, False} == set(np.signbit(x[x == 0])) == set(np.signbit(x[x != 0]))
+    elif data == "heavy":
+        assert np.abs(x).max() > 20
+        assert np.median(np.abs(x)) == pytest.approx(0.8165, abs=0.05)
     elif data == "zero":
         assert not x.any()
     elif data in ("sorted", "ramp", "steps"):  # each row or group grows from its first element to its last
@@ -45,6 +54,8 @@ def test_families(data, op):
         zero = (together == 0).all(1)
         assert zero[0]
         assert not zero[-1]
+        assert 0.3 < zero.mean() < 0.7
+        assert np.signbit(together[zero]).all()
         assert (together[~zero] != 0).all()
     else:
         assert 0.5 < np.median(np.abs(x)) < 1.0
@@ -78,33 +89,29 @@ def test_dy_is_zero_where_its_data_says(op, fields, rows, columns):
     assert made("add_rmsnorm_bwd", shape=(2, 4), dy_data="zero").exact["dresidual_out"].all()
 
 
-PLACES = {"first": [(0, 0, 0)], "middle": [(2, 1, 3)], "last": [(4, 2, 5)], "rows": [(0, 0, 0), (2, 1, 1), (4, 2, 2)]}
-
-
-@pytest.mark.parametrize("at", PLACES)
-def test_a_special_value_is_in_one_input_where_the_case_says(at):
-    spec = {"shape": (5, 3, 6), "special": "-inf", "special_at": at}
-    for name in ("x", "residual", "weight"):
-        exact = made("add_layernorm_fwd", special_in=name, **spec).exact
-        assert [n for n, values in exact.items() if np.isinf(values).any()] == [name]
-        if name != "weight":
-            assert [tuple(map(int, place)) for place in np.argwhere(exact[name] == -np.inf)] == PLACES[at]
-    shared = made("layernorm_bwd", special_in="dy", dy_layout="expanded", **spec).exact["dy"]
-    assert (shared == shared[:1]).all()
-    assert np.isinf(shared).any()
-    assert np.isinf(made("add_rmsnorm_bwd", **spec).exact["residual_out"]).any()  # which stands for x
-    assert np.isinf(made("batchnorm_fwd", special_in="running_var", **spec).exact["running_var"]).any()
-
-
-@pytest.mark.parametrize("data", ["constant", "channel"])
+@pytest.mark.parametrize("data", ["constant", "channel", "ramp", "padded", "uneven"])
 def test_families_by_channel(data):
-    x = made("batchnorm_fwd", shape=(5, 8, 3), data=data).exact["x"].transpose(1, 0, 2).reshape(8, -1)
+    x = made("batchnorm_fwd", shape=(5, 8, 30), data=data).exact["x"].transpose(1, 0, 2).reshape(8, -1)
     if data == "constant":
         assert (x == x[:, :1]).all()
         assert np.unique(x[:, 0]).size == 8
-    else:
+    elif data == "channel":
         size = np.sort(np.abs(x).mean(1))
         assert size[-1] > 300 * size[-2]
+    elif data == "ramp":  # over all samples, not over each
+        assert np.abs(x - np.linspace(0, 2, 150)).max() < 0.1
+    elif data == "padded":
+        assert ((x == 0).all(1) == (x == 0).any(1)).all()
+        assert 0 < (x == 0).mean() < 1
+    else:
+        assert 2.0**18 < x.std(1).max() / x.std(1).min() < 2.0**22
+
+
+@pytest.mark.parametrize("data", ["padded", "uneven"])
+def test_groups_of_one_number_differ_between_samples(data):
+    x = made("groupnorm_fwd", shape=(8, 4, 6), num_groups=2, data=data).exact["x"].reshape(8, 2, -1)
+    kinds = (x == 0).all(-1) if data == "padded" else np.rint(np.log2(x.std(-1)))
+    assert len(np.unique(kinds, axis=0)) > 1
 
 
 @pytest.mark.parametrize("weight_data", WEIGHTS)
@@ -148,11 +155,41 @@ def test_weights_are_away_from_one_and_zero():
     assert np.abs(gemma + 1.0).min() >= 0.49
 
 
+def test_weights_are_of_all_magnitudes_where_the_case_says():
+    """By 21 powers of two, with what a modulation adds; other values are of about 1."""
+    wide, usual = (made("modulate_layernorm_fwd", shape=(400, 3), weight_data=data) for data in ("wide", "random"))
+    for name in ("scale", "shift"):
+        ratio = wide.exact[name][usual.exact[name] != 0] / usual.exact[name][usual.exact[name] != 0]
+        assert set(np.log2(ratio)) == set(range(-10, 11)), name
+    wide, usual = (
+        made("layernorm_fwd", shape=(2, 20, 20), normalized_ndim=2, weight_data=data) for data in ("wide", "random")
+    )
+    for name in ("weight", "bias"):
+        assert set(np.log2(wide.exact[name] / usual.exact[name]).flat) == set(range(-10, 11)), name
+        assert 0.5 < np.median(np.abs(usual.exact[name])) < 1.4
+
+
+@pytest.mark.parametrize("weight_data", WEIGHTS)
+def test_what_is_positive_is_neither_zero_nor_negative(weight_data):
+    spec, op = CaseSpec((2, 6, 5), normalized_ndim=2, weight_data=weight_data), OPS["rmsnorm_fwd"]
+    some, positive = (draw.tensor(spec, op, replace(WEIGHT, positive=positive)) for positive in (False, True))
+    assert np.array_equal(positive, np.where(some == 0, 1.0, np.abs(some)))
+
+
+def test_running_statistics_are_those_of_a_batch_like_x():
+    exact = made("batchnorm_fwd", shape=(2, 2000), offset=3.0, log2_scale=4).exact
+    assert exact["running_mean"].mean() / 16 == pytest.approx(3.0, abs=0.1)
+    assert exact["running_mean"].std() / 16 == pytest.approx(1.0, abs=0.1)
+    assert exact["running_var"].min() / 256 == pytest.approx(0.5, abs=0.01)
+    assert np.median(exact["running_var"]) / 256 == pytest.approx(1.17, abs=0.1)
+
+
 def test_scale_offset_and_special():
     x = made(log2_scale=-20, offset=1e3, shape=(50, 50)).exact["x"]
     assert abs(x.mean() - 1e3 * 2.0**-20) < 1e-4 * 2.0**-10
     assert np.isnan(made(special="nan").exact["x"][0, 0])
-    assert np.isfinite(made(dtype="float16", log2_scale=15, offset=4.0).exact["x"]).all()
+    for offset in (4.0, -4.0):
+        assert np.isfinite(made(dtype="float16", log2_scale=15, offset=offset).exact["x"]).all()
 
 
 @pytest.mark.parametrize("layout", ["expanded", "scalar"])
@@ -166,3 +203,35 @@ def test_the_same_spec_is_the_same_case():
     one, two = made(seed=5), made(seed=5)
     assert np.array_equal(one.exact["x"], two.exact["x"])
     assert not np.array_equal(one.exact["x"], made(seed=6).exact["x"])
+
+
+@pytest.mark.parametrize("data", ["sorted", "ramp", "steps"])
+def test_ordered_data_are_what_they_are_called(data):
+    rows = made("rmsnorm_fwd", shape=(3, 512), data=data).exact["x"]
+    if data == "sorted":
+        assert np.abs(stats.norm.cdf(rows) - (np.arange(512) + 0.5) / 512).max() < 0.03
+    elif data == "ramp":
+        assert np.abs(rows - np.linspace(0, 2, 512)).max() < 0.1
+    else:
+        assert np.abs(rows - np.repeat(np.arange(8) / 4, 64)).max() < 0.1
+    alone = made("rmsnorm_fwd", shape=(4, 1), data=data).exact["x"]
+    assert np.abs(alone - {"sorted": 0, "ramp": 1, "steps": 1}[data]).max() < 0.1
+
+
+def test_the_mean_of_uneven_rows_is_that_of_their_scale_or_none():
+    x = made("rmsnorm_fwd", shape=(40, 2000), data="uneven").exact["x"]
+    means = x.mean(1) / x.std(1)
+    assert set(np.rint(means)) == {-8, 0, 8}
+    assert np.abs(means - np.rint(means)).max() < 0.5
+
+
+def test_one_channel_of_one_is_large():
+    assert all(
+        np.abs(made("rmsnorm_fwd", shape=(9, 1), data="channel", seed=n).exact["x"]).max() > 99 for n in range(5)
+    )
+
+
+def test_rows_that_are_masked_are_not_known_beforehand():
+    """Of three rows the first is masked, the last is not; a kernel cannot know the one between."""
+    seen = {tuple((made(shape=(3, 4), dy_data="zero_rows", seed=n).exact["dy"] == 0).all(1)) for n in range(12)}
+    assert seen == {(True, False, False), (True, True, False)}

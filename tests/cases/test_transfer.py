@@ -100,3 +100,36 @@ def test_what_is_sent_comes_from_memory_whatever_torchs_default_device_is():
     with torch.device("meta"):
         (there,) = transfer.sent([tensor], "cpu")
     assert there.tolist() == [1.0, 1.0]
+
+
+def counted(monkeypatch, name):
+    """Count the calls of a function of torch."""
+    calls, function = [], getattr(torch, name)
+    monkeypatch.setattr(torch, name, lambda *given: calls.append(1) or function(*given))
+    return calls
+
+
+@pytest.mark.parametrize(("sizes", "compared"), [((8, 8, 5), 1), ((8, 9, 5), 2), ((8,), 1), ((9, 9), 2), ((8, 8), 1)])
+def test_small_tensors_are_compared_and_copied_at_once(monkeypatch, sizes, compared):
+    monkeypatch.setattr(transfer, "SMALL", 8)
+    some = [torch.full((n,), n, dtype=torch.uint8) for n in sizes]
+    others, calls = transfer.copied(some), counted(monkeypatch, "equal")
+    assert transfer.different(some, others) == []
+    assert len(calls) == compared
+    assert others[-1].tolist() == some[-1].tolist()
+    stored = [one.untyped_storage().data_ptr() for one, n in zip(others, sizes, strict=True) if n <= 8]
+    assert len(set(stored)) == bool(stored), "small ones are parts of one"
+    stored += [one.untyped_storage().data_ptr() for one, n in zip(others, sizes, strict=True) if n > 8]
+    assert len(set(stored)) == sum(n > 8 for n in sizes) + any(n <= 8 for n in sizes)
+    others[0].add_(1)
+    calls.clear()
+    assert transfer.different(some, others) == [0]
+    assert len(calls) == len(sizes) + (sum(n <= 8 for n in sizes) > 1)
+
+
+def test_values_are_converted_once_and_small_ones_are_read_at_once(monkeypatch):
+    with Copies() as copies:
+        transfer.values([torch.ones(n) for n in (2, 3, 1)])
+    assert copies.count == 3
+    monkeypatch.setattr(transfer, "SMALL", 16)  # bytes: two numbers of float64
+    assert [transfer._is_small(torch.ones(n)) for n in (1, 2, 3)] == [True, True, False]

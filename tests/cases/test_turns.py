@@ -20,14 +20,14 @@ from verify_norm.core.spec import FURTHER, LAWS, CaseSpec, Contract, Kernel
 from verify_norm.running.execute import execute
 
 DTYPES = ("float32", "float16", "bfloat16")
+EACH = [op if op == "layernorm_bwd" else pytest.param(op, marks=pytest.mark.slow) for op in OPS]
 
 
 def laws(op):
     return set(LAWS if op.forward else ("scale", "shift", "permutation"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("name", EACH)
 @pytest.mark.parametrize("dtypes", [DTYPES, DTYPES[1:], DTYPES[:1]])
 def test_the_corner_table_meets_every_further_run_in_every_type(name, dtypes):
     op = OPS[name]
@@ -47,11 +47,24 @@ def test_drawn_cases_meet_it_in_the_shares_of_the_table(name):
         assert sum(law in spec.further for spec in specs) == pytest.approx(1000 / len(laws(op)), rel=0.3)
     assert all(len(turns.laws(spec)) <= 1 for spec in specs)
     assert {spec.variant for spec in specs} == set(range(turns.VARIANTS))
+    assert sum(spec.poison == "finite" for spec in specs) == pytest.approx(1000, rel=0.1)
+    assert {spec.poison for spec in specs if "memory" in spec.further} == {"nan", "finite"}
+
+
+@pytest.mark.parametrize("number", range(turns.ROUND))
+def test_a_batch_is_always_compared_and_once(number):
+    with_batch, without = (turns.drawn(CaseSpec((2, 3), batch=n), number, OPS["layernorm_bwd"]) for n in (9, 0))
+    assert with_batch.further.count("batch_invariance") == 1
+    assert set(with_batch.further) - set(without.further) <= {"batch_invariance"}
+
+
+def test_of_an_operator_of_ones_own_no_law_of_a_norm_is_tried():
+    own = turns.checks(replace(OPS["layernorm_bwd"], own=True))
+    assert set(turns.checks(OPS["layernorm_bwd"])) - set(own) == {"distribution", "gradient", *LAWS}
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.slow
-@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("name", EACH)
 @pytest.mark.parametrize("autograd", [False, True])
 def test_the_corner_table_meets_every_way_of_a_further_run_in_every_type(name, autograd):
     op = OPS[name]

@@ -3,11 +3,13 @@
 from functools import cache
 from itertools import combinations
 from math import prod
+from random import Random
 from typing import get_args, get_type_hints
 
 import pytest
+from hypothesis.internal.conjecture.data import ConjectureData
 
-from verify_norm.cases import axes, covering, placement
+from verify_norm.cases import axes, covering, placement, strategies
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS, KERNEL_DTYPES
 from verify_norm.core.settings import Settings
@@ -145,3 +147,10 @@ def default_run(op, *, frozen):
     table = tuple(table_of(op, Settings(), KERNEL_DTYPES, frozen=frozen)[0])
     yield from table
     yield from in_a_hurry(op, table, frozen=frozen)
+
+
+def drawn(strategy, count):
+    """Return what a strategy draws, each anew."""
+    numbers = Random(0)
+    with strategies.whatever_is_imported:
+        return [ConjectureData(random=numbers).draw(strategy) for _ in range(count)]

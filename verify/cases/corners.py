@@ -131,7 +131,7 @@ def _modulated(spec: CaseSpec, kind: int) -> CaseSpec:
 def _specially(op: Op, spec: CaseSpec) -> CaseSpec:
     """Return the case with its special value in an input that it has; those of a fused addition come first."""
     instead: dict[Special, tuple[Special, ...]] = {
-        "x": ("residual_out",),
+        "x": (),
         "dy": ("dy", "residual"),
         "bias": ("dresidual_out", "bias", "residual"),
     }

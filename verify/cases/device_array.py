@@ -119,7 +119,7 @@ class DeviceArray(NDArrayOperatorsMixin):
             return getattr(ufunc, method)(*map(in_memory, inputs), **in_memory(given))
         tensors = [self._joined(value) for value in inputs]
         if ufunc.__name__ in FLOATS:
-            tensors = [tensor if tensor.dtype == FLOAT else tensor.to(FLOAT) for tensor in tensors]
+            tensors = [tensor.to(FLOAT) for tensor in tensors]
         result = function(*tensors)
         if out is not None:  # a += b
             out[0].tensor = result
@@ -201,9 +201,10 @@ class DeviceArray(NDArrayOperatorsMixin):
         return self._extreme("amin", torch.minimum, axis, keepdims, initial)
 
     def _extreme(self, name: str, pair: Function, axis: Any, keepdims: bool, initial: float | None) -> DeviceArray:
+        axes = () if axis is None else axis
         if initial is not None and not self.tensor.numel():
-            return DeviceArray(torch.full_like(self.tensor.sum(axis or None, keepdim=keepdims), initial))
-        found = getattr(self.tensor, name)(() if axis is None else axis, keepdim=keepdims)
+            return DeviceArray(torch.full_like(self.tensor.sum(axes, keepdim=keepdims), initial))
+        found = getattr(self.tensor, name)(axes, keepdim=keepdims)
         return DeviceArray(found if initial is None else pair(found, torch.full_like(found, initial)))
 
     def any(self, axis: Any = None, keepdims: bool = False) -> DeviceArray:
@@ -290,7 +291,7 @@ def on_device(values: Any, device: Any) -> Any:
 
 def _tensor(values: Any, device: Any) -> Tensor:
     """Return a copy of an array on a device; of what is broadcast only one is copied."""
-    own = values[tuple(slice(0, 1 if not stride else None) for stride in values.strides)] if values.size else values
+    own = values[tuple(slice(None if stride else 1) for stride in values.strides)]
     kind = TYPES.get(values.dtype, torch.int64 if values.dtype.kind in "iu" else FLOAT)
     held = torch.tensor(np.ascontiguousarray(own)).reshape(own.shape)  # NumPy gives a number a dimension
     return held.to(device, kind).expand(values.shape)

@@ -117,8 +117,8 @@ def _cotangent(spec: CaseSpec, op: Op, one: Tensor, rng: Random) -> Array:
     values = rng.standard_normal(spec.shape)
     if one.name != "dy" or spec.dy_data == "random":
         return values
-    if spec.dy_data in ("zero", "one"):
-        return np.full(spec.shape, float(spec.dy_data == "one"))
+    if spec.dy_data == "one":
+        return np.ones(spec.shape)
     rows = _outer(spec, op)
     columns = range(len(rows), len(spec.shape) if op.view == "rows" else 2)  # the axes of weight
     return np.where(_masked(_only(spec.shape, rows if spec.dy_data == "zero_rows" else columns), rng), 0.0, values)
@@ -131,31 +131,31 @@ def _masked(shape: Sequence[int], rng: Random) -> Any:
     return mask
 
 
-def _marked(spec: CaseSpec, shape: tuple[int, ...]) -> list[tuple[float, Array]]:
-    """Return each special value, and 1 where an input with elements of this shape holds it; a later one counts."""
+def _marked(spec: CaseSpec, shape: tuple[int, ...]) -> list[tuple[float, Any]]:
+    """Return each special value, and where an input with elements of this shape holds it; a later one counts."""
     marks = _places(spec, shape)
     if spec.special != "nan+inf":
-        return [(float(spec.special or 0), marks)]
+        return [(float(str(spec.special)), marks)]
     nan, turn = marks.copy(), np.arange(shape[-1]) % 2
     if spec.special_at == "row":
-        nan *= turn == 0
+        nan &= turn == 0
     elif spec.special_at == "rows":
-        nan[2::4] = 0
-    return [(np.inf, np.maximum(marks, np.roll(marks, 1, -1))), (np.nan, nan)]
+        nan[2::4] = False
+    return [(np.inf, marks | np.roll(marks, 1, -1)), (np.nan, nan)]
 
 
-def _places(spec: CaseSpec, shape: tuple[int, ...]) -> Array:
-    """Return 1 where `special_at` says, 0 elsewhere."""
-    marks = np.zeros(shape)
+def _places(spec: CaseSpec, shape: tuple[int, ...]) -> Any:
+    """Return True where `special_at` says, False elsewhere."""
+    marks = np.zeros(shape, bool)
     if spec.special_at == "rows":
         rows = marks.reshape(shape[0], -1)
         index = np.arange(0, len(rows), 2)
-        rows[index, index * rows.shape[1] // len(rows)] = 1  # each at another place
+        rows[index, index * rows.shape[1] // len(rows)] = True  # each at another place
     elif spec.special_at == "row":
-        marks[shape[0] // 2] = 1
+        marks[shape[0] // 2] = True
     else:
         place = {"first": lambda n: 0, "middle": lambda n: n // 2, "last": lambda n: n - 1}[spec.special_at]
-        marks[tuple(map(place, shape))] = 1
+        marks[tuple(map(place, shape))] = True
     return marks
 
 

@@ -118,7 +118,7 @@ def placement(shape: tuple[int, ...], layout: str) -> Placement:
     elif layout == "loose":
         strides = [stride if n > 1 else 0 for n, stride in zip(shape, strides, strict=True)]
     if layout == "far" and spreads(shape):
-        strides[0] = max(size // max(shape[0], 1), -(-FAR // (shape[0] - 1) // GUARD) * GUARD)
+        strides[0] = max(size // shape[0], -(-FAR // (shape[0] - 1) // GUARD) * GUARD)
         front += FAR
     return Placement(tuple(strides), front, extent(shape, strides))
 
@@ -155,7 +155,7 @@ def distinct(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
 
 def _own(strides: Sequence[int]) -> tuple[slice, ...]:
     """Return the index of the elements that have memory of their own: along a stride of 0 there is one."""
-    return tuple(slice(0, 1 if stride == 0 else None) for stride in strides)
+    return tuple(slice(1 if stride == 0 else None) for stride in strides)
 
 
 def place(values: Any, dtype: str, layout: str, poison: float, device: str) -> torch.Tensor:
@@ -166,7 +166,7 @@ def place(values: Any, dtype: str, layout: str, poison: float, device: str) -> t
     """
     form = FORMATS[dtype]
     where = placement(values.shape, layout)
-    size = where.offset + where.extent + GUARD * (layout != "own")
+    size = where.offset + where.extent + GUARD
     if where.offset > FAR:
         untouched = _untouched(size, dtype, device)
         if untouched is None:
@@ -177,7 +177,7 @@ def place(values: Any, dtype: str, layout: str, poison: float, device: str) -> t
     if not isinstance(values, np.ndarray):
         whole = torch.full((size,), poison, dtype=torch.float64, device=device).to(_TORCH[dtype])
         held = whole.as_strided(values.shape, where.strides, where.offset)
-        held[_own(where.strides)] = values.tensor[_own(where.strides)].to(held.dtype)
+        held[_own(where.strides)] = values.tensor[_own(where.strides)]
         return held if layout != "own" else held.clone()
     with np.errstate(invalid="ignore"):  # NumPy warns about signalling NaN
         base = np.full(size, poison, dtype=form.dtype)

@@ -193,8 +193,7 @@ def specs(
 
 def _batches(spec: CaseSpec, op: Op, elements: int, rows: int) -> tuple[int, ...]:
     """Return the batches of more rows than the case has, but at most so many elements and rows."""
-    inner = spec.normalized_ndim if op.view == "rows" else 1
-    if op.view == "channels" or len(spec.shape) <= inner or not prod(spec.shape):
+    if op.view == "channels" or len(spec.shape) <= spec.normalized_ndim or not prod(spec.shape):
         return ()
     one, each = (n // spec.shape[0] for n in size(spec, op))
     return tuple(m for m in _ROWS if spec.shape[0] < m and m * one <= rows and m * each <= elements)
