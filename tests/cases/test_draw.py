@@ -55,10 +55,25 @@ def test_families(data, op):
         assert zero[0]
         assert not zero[-1]
         assert 0.3 < zero.mean() < 0.7
-        assert np.signbit(together[zero]).all()
-        assert (together[~zero] != 0).all()
+        assert np.signbit(together[together == 0]).all()
+        led = (together[~zero] == 0) & (
+            np.arange(together.shape[1]) < 3
+        )  # the others, and every third of them begins so
+        assert ((together[~zero] == 0) == led).all()
+        assert led.any() == (OPS[op].view == "rows")
     else:
         assert 0.5 < np.median(np.abs(x)) < 1.0
+
+
+@pytest.mark.parametrize(("length", "first"), [(1, 0), (2, 1), (9, 8), (255, 8), (256, 128), (700, 128)])
+def test_padded_rows_begin_with_a_vector_or_a_block_of_zeros(length, first):
+    """A kernel may take a row for padding by its first vector, or a block of zeros for a row of zeros."""
+    for op in ("add_rmsnorm_quant_group_fwd", "layernorm_fwd"):
+        case = make.case(CaseSpec((2, 30, length), data="padded"), OPS[op], Contract())
+        for name in {"x", "residual"} & case.exact.keys():
+            rows = case.exact[name].reshape(60, length)[1::3]
+            assert not rows[:, :first].any()
+            assert rows[:, first:].any() == (length > first)
 
 
 @pytest.mark.parametrize(

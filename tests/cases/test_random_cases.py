@@ -5,7 +5,7 @@ from choices import drawn
 from hypothesis import strategies as st
 
 from verify_norm.cases import strategies
-from verify_norm.cases.corner_lines import DROPOUTS, OUTPUT_SCALES
+from verify_norm.cases.corner_lines import DROPOUTS, OUTPUT_SCALES, THIRD
 from verify_norm.core import geometry, ways
 from verify_norm.core.ops import OPS
 from verify_norm.core.spec import COTANGENTS, FAMILIES, WEIGHTS, CaseSpec
@@ -42,7 +42,7 @@ def test_values_of_a_backward():
 
 def test_values_of_a_forward_in_a_narrow_type():
     specs = some("layernorm_fwd", "float16")
-    assert values(specs, "weight_dtype") == {None, "float32"}
+    assert values(specs, "weight_dtype") == {None, "float32", "bfloat16"}
     assert values(specs, "log2_scale") == {0, -8, -12, -15, -20, 11, 16}
     assert values(specs, "dy_log2_scale") == {0, -12, 10, -20, 13}
     assert values(specs, "dy_data") == {"random"}
@@ -159,8 +159,7 @@ def test_batches_have_more_rows_than_the_case_but_not_too_many(fields, elements,
 def test_cases_have_the_options_of_their_operator():
     """Those of a fused one, of which each is drawn."""
     for name, field, values in (
-        ("partial_rmsnorm_fwd", "variance_size", {None, 1, 2, 7, 64, 2**20}),
-        ("rmsnorm_fwd", "weight_offset", {0.0, 1.0, 0.5, -0.25}),
+        ("rmsnorm_fwd", "weight_offset", {0.0, 1.0, THIRD, -0.25}),
         ("rmsnorm_bwd", "frozen", {(), ("x",), ("weight",)}),
         ("modulate_rmsnorm_fwd", "modulation", {"sample", "token"}),
         ("dropout_add_rmsnorm_fwd", "dropout_p", set(DROPOUTS)),
@@ -177,6 +176,14 @@ def test_cases_have_the_options_of_their_operator():
     assert {spec.dtype for spec in some} == set(DTYPES)
     assert {spec.eps for spec in some} <= {1e-5, 1e-6, 1e-12, 1e-3, 1e-1, 0.0, 1e3, 1.5e-5, 3e-8, 2.0**-7}
     assert {spec.bias for spec in some} == {spec.weight for spec in some} == {True, False}
+
+
+def test_a_partial_norm_takes_any_part_of_a_row():
+    op = OPS["partial_rmsnorm_fwd"]
+    some = {s.variance_size: geometry.row_length(s, op) for s in drawn(strategies.specs(op, DTYPES, 2**8), 90)}
+    usual = {None, 1, 2, 7, 64, 2**20}
+    assert usual < some.keys()
+    assert all(size == max(3 * some[size] // 4, 1) for size in some.keys() - usual)
 
 
 def test_layouts_are_contiguous_in_half_of_the_cases_and_often_alike():

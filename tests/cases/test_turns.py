@@ -157,3 +157,12 @@ def test_variants_take_turns():
     spec = CaseSpec((2, 3), variant=4)
     assert turns.variant(spec, ("a", "b", "c")) == "b"
     assert turns.from_variant(spec, ("a", "b", "c")) == ("b", "c", "a")
+
+
+@pytest.mark.parametrize("name", turns.SHARES)
+def test_each_check_meets_both_poisons(name):
+    share, first = turns.SHARES[name]
+    specs = [turns.drawn(CaseSpec((2, 3)), first + share * turn, OPS["layernorm_bwd"]) for turn in range(4000)]
+    assert all(name in spec.further for spec in specs)
+    poisons = Counter(spec.poison for spec in specs)
+    assert min(poisons["nan"], poisons["finite"]) > 1000

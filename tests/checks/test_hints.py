@@ -207,7 +207,9 @@ def test_running_statistics_that_stay_as_they_were_are_told_from_wrong_ones(inpl
         x = x.double()
         mean, var = x.mean((0, 2)), x.var((0, 2), correction=0)
         for state, new in ((running_mean, mean), (running_var, var)):
-            moved = (1 - momentum) * state.double() + momentum * 2 * new  # a factor too large, where anything is written
+            moved = (
+                1 - momentum
+            ) * state.double() + momentum * 2 * new  # a factor too large, where anything is written
             if inplace:
                 state.copy_(moved)
         rstd = torch.rsqrt(var + eps)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis.internal.conjecture.data import ConjectureData
 
 from verify_norm.cases import axes, covering, placement, strategies
+from verify_norm.cases.corner_lines import THIRD
 from verify_norm.core import geometry
 from verify_norm.core.dtypes import FORMATS, KERNEL_DTYPES
 from verify_norm.core.settings import Settings
@@ -64,7 +65,7 @@ def declarations(op):
         "sign of offset": (-1, 0, 1),
         "sign of log2_scale": (-1, 0, 1),
         "sign of dy_log2_scale": (-1, 0, 1) if "dy" in inputs else (0,),
-        "weight_offset": (0.0, 0.5, 1.0) if "weight_offset" in op.attrs else (0.0,),
+        "weight_offset": (0.0, THIRD, 1.0) if "weight_offset" in op.attrs else (0.0,),
         "momentum": ("0", "between", "1") if "momentum" in op.attrs else (),
         "scale": ("small", "1", "large") if op.scaled else (),
         "modulation": get_args(HINTS["modulation"]) if "shift" in inputs else (),

@@ -134,7 +134,7 @@ CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with ru
 }
 _PLANES = ((16385, 8), (2, 1, 256, 257), (2, 1025, 8, 8), (2, 2048, 4, 4), (1, 2, 65537), (65537, 2))
 WIDE_CHANNELS: tuple[Row, ...] = (  # many samples, many positions, many channels
-    *(((samples + more, *rest), {}) for more in range(3) for samples, *rest in _PLANES),
     *(((1 + more, 4, 91, 91), LAST) for more in range(3)),
+    *(((samples + more, *rest), {}) for more in range(3) for samples, *rest in _PLANES),
     ((2, 64, 182, 181), {}),  # several blocks for each of many channels
 )

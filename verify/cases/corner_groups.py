@@ -166,12 +166,12 @@ _BLOCKS = (
     *((1, 64, 64, 64, 8), (2, 1536, 2, 3, 1), (1, 1280, 3, 2, 1280), (65537, 2, 1, 1, 1)),
 )
 WIDE_GROUPS: tuple[Row, ...] = (  # groups of many elements, many groups, many channels, many samples
+    *(((1 + more, 8, 91, 91), {"num_groups": 4, **LAST}) for more in range(3)),
     *(
         ((samples + more, channels, height, width), {"num_groups": groups})
         for more in range(3)
         for samples, channels, height, width, groups in _BLOCKS
     ),
-    *(((1 + more, 8, 91, 91), {"num_groups": 4, **LAST}) for more in range(3)),
 )
 GPU_GROUP_CORNERS: tuple[Row, ...] = (  # groups of many programs; three of each, so that every type has its turn
     ((1, 160, 56, 56), {"num_groups": 16, **LAST}),  # a memory line holds parts of several groups

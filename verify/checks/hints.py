@@ -21,7 +21,8 @@ EPS = (1e-5, 1e-6, 1e-8, 1e-12, 1e-3, float(np.finfo(np.float32).eps), 0.0)  # t
 def hint(run: Run, output: str) -> str:
     """Return the option with which all values of a wrong output are right, as "; …"; "" if no option helps.
 
-    Of running statistics that the call leaves as they were it returns what was expected. It says what the kernel computes instead, and judges nothing: an eps that it ignores is a mistake all the same.
+    Of running statistics that the call leaves as they were it returns what was expected. It says what the kernel
+    computes instead, and judges nothing: an eps that it ignores is a mistake all the same.
     """
     result = run.outputs[output]
     if result is None:
