@@ -256,7 +256,7 @@ def test_whole_tiles_are_among_the_first_large_cases_in_every_type():
     assert any(spec.weight_dtype == "float32" != spec.dtype for spec in tiles)
 
 
-@pytest.mark.parametrize(("op", "first"), [("groupnorm_fwd", (1, 4, 128, 513)), ("batchnorm_fwd", (16385, 8))])
+@pytest.mark.parametrize(("op", "first"), [("groupnorm_fwd", (1, 8, 91, 91)), ("batchnorm_fwd", (1, 4, 91, 91))])
 def test_large_cases_are_of_the_operators_view_and_each_has_data_of_its_own(op, first):
     table = corners.wide(OPS[op], ("float32", "float16"))
     assert table[0].shape == first

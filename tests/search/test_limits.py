@@ -171,7 +171,7 @@ def test_a_limit_of_training_alone():
 @pytest.mark.parametrize(
     ("error", "refuses", "hinted"),
     [
-        (ValueError("only 2-D x"), lambda s: len(s.shape) == 2 and s.shape[0] > 50, "below "),  # in the wrong cases
+        (ValueError("only 2-D x"), lambda s: len(s.shape) == 2 and s.shape[0] > 250, "below "),  # in the wrong cases
         (ValueError("only 2-D x"), lambda s: len(s.shape) == 3, "x of 1 or 2 or 4 or 5"),  # it takes others
         (ValueError("more than 1024 elements are not supported"), lambda s: s.shape[-1] > 512, "below "),
         (ValueError("N must be divisible by 8"), lambda s: s.shape[-1] % 16, "multiple of 16"),  # in more than it says
