@@ -44,8 +44,9 @@ def steps(stages: tuple[Stage, ...], n: Norm, dz: Array, given: Inputs, a: Arith
     ([[0.2, 0.8]], [[0.5, 0.25]])
     """
     size = np.abs(n.y) + (0.0 if n.bias is None else 2 * np.abs(n.bias))
-    zeros = (n.x == 0).all(n.view.axes, keepdims=True) & (n.off is None)
-    nothing = zeros | (False if n.weight is None else (n.weight == 0) & np.isfinite(dz))
+    zero = (n.x == 0) & (n.off is None)
+    nothing = zero.all(n.view.axes, keepdims=True) | (zero & (not n.centred) & np.isfinite(dz))
+    nothing = nothing | (False if n.weight is None else (n.weight == 0) & np.isfinite(dz))
     zs = [Approximate(n.y, np.where(nothing & (size == 0), 0.0, dz), size)]
     for stage in stages:
         zs.append(passed(stage, zs[-1], given, a))

@@ -14,6 +14,7 @@ LAWS = tuple(name for name in FURTHER if name not in ("effects", "memory", "hone
 SPECS = (
     CaseSpec((3, 2, 300), seed=1, further=LAWS),  # two blocks of 128 and a short one
     CaseSpec((7, 64), dtype="bfloat16", data="padded", scale=100.0, seed=2, further=LAWS),  # rows of zeros
+    CaseSpec((7, 300), data="padded", seed=14, further=LAWS),  # blocks of zeros, in rows that are not 0
     CaseSpec((4, 257), dtype="float16", weight=False, data="heavy", scale=300.0, seed=3, further=LAWS),
     CaseSpec((5, 33), dtype="bfloat16", offset=100.0, weight_offset=1.0, scale=2.0**-6, seed=4, further=LAWS),
     CaseSpec((2, 3, 70), normalized_ndim=2, data="uneven", bias=False, scale=40.7, seed=5, further=LAWS),
@@ -102,7 +103,8 @@ def kernel(text, how="", **contract):
             s = torch.minimum(s, scale_ub) if how == "scale_ub of the scale" else s
             if contract.get("scale_floor") or how == "a floor":
                 s = torch.clamp(s, min=contract.get("scale_floor") or 1 / (448 * 512))
-            used = s if how == "0/0 of zeros" else torch.where(s == 0, 1.0, s)
+            nothing = s.amax(1, keepdim=True) == 0 if how == "0/0 of a block" and s.numel() else s == 0
+            used = s if how == "0/0 of zeros" else torch.where(nothing, 1.0, s)
             s = s if how == "scale 0 of zeros" else used
             used = used.roll(1, 0) if how == "the neighbour's scale" else used
             s = used if how == "the neighbour's scale" else s
@@ -200,6 +202,7 @@ MISTAKES = {  # and the outputs that are wrong
         "tail left out": {"y", "y_scale"},
         "amax before the addition": {"y", "y_scale"},
         "0/0 of zeros": {"y"},
+        "0/0 of a block": {"y"},
     },
     INT8: {
         "scale_ub left out": {"y", "y_scale"},
