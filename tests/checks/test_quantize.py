@@ -14,7 +14,6 @@ LAWS = tuple(name for name in FURTHER if name not in ("effects", "memory", "hone
 SPECS = (
     CaseSpec((3, 2, 300), seed=1, further=LAWS),  # two blocks of 128 and a short one
     CaseSpec((7, 64), dtype="bfloat16", data="padded", scale=100.0, seed=2, further=LAWS),  # rows of zeros
-    CaseSpec((7, 300), data="padded", seed=14, further=LAWS),  # blocks of zeros, in rows that are not 0
     CaseSpec((4, 257), dtype="float16", weight=False, data="heavy", scale=300.0, seed=3, further=LAWS),
     CaseSpec((5, 33), dtype="bfloat16", offset=100.0, weight_offset=1.0, scale=2.0**-6, seed=4, further=LAWS),
     CaseSpec((2, 3, 70), normalized_ndim=2, data="uneven", bias=False, scale=40.7, seed=5, further=LAWS),
@@ -22,6 +21,7 @@ SPECS = (
     CaseSpec((0, 8), seed=7, further=()),
     CaseSpec((4, 130), data="integers", weight_data="zero", bias=False, seed=8, further=LAWS),
     CaseSpec((6, 200), data="constant", bias=False, weight_data="some_zero", seed=9, further=LAWS),
+    CaseSpec((7, 300), data="padded", seed=14, further=LAWS),  # blocks of zeros, in rows that are not 0
     CaseSpec((3, 150), log2_scale=-8, scale=1e6, seed=10, further=LAWS),
     CaseSpec((3, 150), log2_scale=-100, seed=11, further=()),  # scales that leave the range
     CaseSpec((4, 90), eps=0.0, data="padded", seed=12, further=()),
@@ -219,5 +219,5 @@ MISTAKES = {  # and the outputs that are wrong
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "how"), [(name, how) for name, many in MISTAKES.items() for how in many])
 def test_mistakes_are_detected_by_name(name, how, findings):
-    found = findings(kernel(name, how), ONCE[:11], "signature", "accuracy")
+    found = findings(kernel(name, how), ONCE[:12], "signature", "accuracy")
     assert {output for _, output in found} == MISTAKES[name][how], found
