@@ -72,6 +72,7 @@ def unit(kernel):
     return Unit("id", 0, kernel, "layernorm_fwd", *[""] * 3, "float32", 0, 0, 0, "")
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_unit_that_hangs_ends_its_worker_with_all_that_it_has_started(tmp_path, monkeypatch):
     monkeypatch.setattr(local.worker, "examine", light_worker.examine)

@@ -66,7 +66,7 @@ def backward(act, mistake=""):
     return run
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [f"groupnorm_{act}_{way}" for act in SLOPES for way in ("fwd", "bwd")])
 def test_ours_pass_every_check(name, findings):

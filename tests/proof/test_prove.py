@@ -158,7 +158,7 @@ def test_a_kernel_of_ours_is_proved(name, certificates):
     assert json.loads(json.dumps(found)) == found
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_kernel_of_the_zoo_has_no_certificate_and_its_line_is_named(name, certificates):
@@ -168,7 +168,7 @@ def test_a_wrong_kernel_of_the_zoo_has_no_certificate_and_its_line_is_named(name
     assert fitting, found["reasons"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WAYS)
 def test_a_way_to_compute_it(name, certificates):
@@ -178,7 +178,7 @@ def test_a_way_to_compute_it(name, certificates):
     assert found["proved"] or [r for r in found["reasons"] if why in r["why"]], found["reasons"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TURNS)
 def test_a_loop_over_tiles_that_programs_share(name, certificates):
@@ -192,7 +192,7 @@ def test_a_loop_over_tiles_that_programs_share(name, certificates):
     assert not found["proved"] or found["domain"] == "M = 301", "where it is right"
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NEAR)
 def test_a_kernel_near_a_right_one(name, certificates):

@@ -325,6 +325,7 @@ def test_what_a_kernel_prints_is_no_part_of_the_report(tmp_path):
     assert "a kernel that talks" in err
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_no_child_outlives_its_run(tmp_path):
     """Not even in a call that has minutes left."""
