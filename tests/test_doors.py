@@ -71,7 +71,7 @@ def called(name, op, **options):
     return audit(f"{PARTIAL}:{name}", op, **(few | options))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(5)
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "op", "checks", "verdict", "said"), VERDICTS)
 def test_the_command_line_and_python_have_one_verdict(

@@ -55,7 +55,7 @@ def leaves(op):
     return [f"where {', '.join(some)} alone require{'s' * (len(some) == 1)} a gradient" for some in sets]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(9)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OPS)
 def test_each_check_looks_at_a_right_kernel_and_passes_it(name, looked):
