@@ -173,11 +173,7 @@ MANY_ROWS: tuple[Row, ...] = tuple(  # long sums of dweight and dbias, in every 
 )
 _SIDES: tuple[tuple[int, tuple[int, ...]], ...] = (
     *((16384, (3, 4, 5)), (1, (131072, 131073, 131074)), (65537, (2, 3, 4)), (8193, (17, 18, 19)), (45055, (5, 6, 7))),
-    *(
-        (2, (65536, 28672, 12288)),
-        (4099, (64, 31, 32)),
-        (1031, (128, 61, 62)),
-    ),  # lengths of models and of heads, among others
+    *((2, (65536, 28672, 12288)), (4099, (64, 31, 32)), (1031, (128, 61, 62))),  # lengths of models and of heads
 )
 _WHOLE: tuple[tuple[Row, ...], ...] = (  # whole tiles, as a model has
     (((512, 1024), {"weight_dtype": "float32"}), ((256, 768), {"weight_dtype": "float32"}), ((256, 1024), {})),
