@@ -69,7 +69,7 @@ WAYS = {
 # Ways that cost as much as all others together: of a table's cases that try a way, one of so many tries this one.
 DEAR = {COMPILED: 5, REPLAYED: 12, OPERATORS: 4}
 # The same of random cases. A trace by Dynamo takes as long as some twenty of them, and the table and all pairs of
-# choices have met it with every type, layout and size before.
+# choices have met it before, with every type.
 SELDOM = {**DEAR, COMPILED: 60, OPERATORS: 20}
 AT_ONCE = {"mode": 2**8, "autograd": 2**7}  # elements of x: a case of so few takes all ways that are quick
 PARAMETERS = ("weight", "bias")  # of a module
