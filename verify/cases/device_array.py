@@ -9,7 +9,7 @@ not in the tables below, or a method not in the class, runs in NumPy, on a copy 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -289,9 +289,14 @@ def on_device(values: Any, device: Any) -> Any:
     return DeviceArray(_constants[key][1])
 
 
+def apart(strides: Iterable[int]) -> tuple[slice, ...]:
+    """Return the index of the elements that have memory of their own: along a stride of 0 there is one."""
+    return tuple(slice(None if stride else 1) for stride in strides)
+
+
 def _tensor(values: Any, device: Any) -> Tensor:
     """Return a copy of an array on a device; of what is broadcast only one is copied."""
-    own = values[tuple(slice(None if stride else 1) for stride in values.strides)]
+    own = values[apart(values.strides)]
     kind = TYPES.get(values.dtype, torch.int64 if values.dtype.kind in "iu" else FLOAT)
     held = torch.tensor(np.ascontiguousarray(own)).reshape(own.shape)  # NumPy gives a number a dimension
     return held.to(device, kind).expand(values.shape)

@@ -2,7 +2,7 @@
 
 import mmap
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from verify_norm.cases.device_array import UNKNOWN, DeviceArray
+from verify_norm.cases.device_array import UNKNOWN, DeviceArray, apart
 from verify_norm.cases.transfer import sent
 from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.geometry import extent
@@ -140,7 +140,7 @@ def spreads(shape: tuple[int, ...]) -> bool:
 def shared(values: Array, layout: str) -> Array:
     """Return the values that a tensor of this layout can hold: along a stride of 0 all are equal."""
     strides = placement(values.shape, layout).strides
-    return values if 0 not in strides else np.array(np.broadcast_to(values[_own(strides)], values.shape))
+    return values if 0 not in strides else np.array(np.broadcast_to(values[apart(strides)], values.shape))
 
 
 def distinct(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
@@ -151,11 +151,6 @@ def distinct(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
     """
     strides = placement(shape, layout).strides
     return tuple(min(n, 1) if stride == 0 else n for n, stride in zip(shape, strides, strict=True))
-
-
-def _own(strides: Sequence[int]) -> tuple[slice, ...]:
-    """Return the index of the elements that have memory of their own: along a stride of 0 there is one."""
-    return tuple(slice(1 if stride == 0 else None) for stride in strides)
 
 
 def place(values: Any, dtype: str, layout: str, poison: float, device: str) -> torch.Tensor:
@@ -177,7 +172,7 @@ def place(values: Any, dtype: str, layout: str, poison: float, device: str) -> t
     if not isinstance(values, np.ndarray):
         whole = torch.full((size,), poison, dtype=torch.float64, device=device).to(_TORCH[dtype])
         held = whole.as_strided(values.shape, where.strides, where.offset)
-        held[_own(where.strides)] = values.tensor[_own(where.strides)]
+        held[apart(where.strides)] = values.tensor[apart(where.strides)]
         return held if layout != "own" else held.clone()
     with np.errstate(invalid="ignore"):  # NumPy warns about signalling NaN
         base = np.full(size, poison, dtype=form.dtype)
@@ -288,7 +283,7 @@ def _kept(device: torch.device | str) -> int:
 
 def overwrite(tensor: torch.Tensor, source: torch.Tensor) -> None:
     """Copy the values of a tensor of the same layout; along a stride of 0 there is one element."""
-    own = _own(tensor.stride())
+    own = apart(tensor.stride())
     with torch.no_grad():
         tensor[own].copy_(source[own])
 
