@@ -3,6 +3,7 @@
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -278,10 +279,22 @@ def test_a_graph_is_replayed_with_the_values_given(gpu):
     x, weight = torch.arange(1.0, 4.0), torch.full((3,), 5.0)
     assert captures.replayed(lambda x, weight: x * weight)(x=x, weight=weight).tolist() == [5, 10, 15]
     graph = torch.cuda.graph
-    gpu.patch(torch.cuda, "graph", lambda one, **on: capturing.append(one) or graph(one, **on))
+    gpu.patch(torch.cuda, "graph", lambda one, *of, **on: capturing.append(one) or graph(one, *of, **on))
     assert captures.replayed(of_a_number)(x=x, weight=weight).tolist() == [5.5, 10.5, 15.5]  # of 1 − ½, not of 1
+    assert gpu.ended == []
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["left open", "ended by torch"])
+def test_a_capture_that_fails_leaves_the_stream_and_the_allocator_as_they_were(gpu, known):
+    """pytorch#180395: an allocator that takes a capture to be under way frees no memory, so a later case has none."""
+    usual = torch.cuda.current_stream()
+    gpu.patch(torch.cuda, "current_stream", lambda: usual)
+    if not known:
+        gpu.patch(torch._C, "_cuda_endAllocateToPool", Mock(side_effect=RuntimeError("not currently recording")))
     with pytest.raises(RefusedError, match="CUDA cannot capture it"):
-        captures.replayed(lambda x: x * x.sum().item())(x=x)
+        captures.replayed(lambda x: x * x.sum().item())(x=torch.ones(3))
+    assert gpu.streams == [usual]
+    assert gpu.ended == [("end", 0, (0, 1)), ("release", 0, (0, 1))] * known
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,20 @@ def test_a_graph_is_replayed_with_the_values_given():
     x, weight = torch.arange(3.0, device="cuda"), torch.full((3,), 5.0, device="cuda")
     assert captures.replayed(kernel)(x=x, weight=weight).tolist() == [0, 10, 20]
     assert x.tolist() == [0, 2, 4]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device here")
+def test_memory_is_freed_after_a_capture_that_fails():
+    usual = torch.cuda.current_stream()
     with pytest.raises(RefusedError, match="CUDA cannot capture it"):
-        captures.replayed(lambda x: x * x.sum().item())(x=x)
+        captures.replayed(lambda x: x * x.sum().item())(x=torch.ones(3, device="cuda"))
+    assert torch.cuda.current_stream() == usual
+    held = torch.empty(2**28, device="cuda")
+    taken = torch.cuda.memory_reserved()
+    del held
+    torch.cuda.empty_cache()
+    assert taken - torch.cuda.memory_reserved() >= 2**30
 
 
 def test_a_stream_that_is_lost_is_no_fault_of_the_function():

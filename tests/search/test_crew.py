@@ -1,6 +1,7 @@
 """Several processes change nothing but the time: what they find, in which order, and what ends the search."""
 
 import os
+import sys
 import tempfile
 import threading
 import time
@@ -258,6 +259,18 @@ def test_the_work_of_all_processes_adds_up():
     assert isinstance(Crew(Place()).work(compiled).starting, float)
 
 
+@pytest.mark.parametrize(("first", "renewed"), list(zip(LACKING, (False, False, False, True, True), strict=True)))
+def test_a_kernel_is_blamed_for_a_lack_of_memory_only_in_a_fresh_process(first, renewed):
+    """Its process may keep gigabytes of earlier cases, which a capture of a CUDA graph cannot free."""
+    done, answers = [], [first, Examined(SPEC)]
+    together = Crew(Place(), 2)
+    together.examine(lambda: done.append("called") or answers.pop(0), SPEC, lambda: done.append("fresh"))
+    assert done == ["called", *["fresh"] * renewed, "called"]
+    done.clear()
+    together.examine(lambda: Examined(SPEC), SPEC, lambda: done.append("fresh"))
+    assert not done
+
+
 @pytest.mark.parametrize(("device", "number", "calls"), [("cpu", 1, 1), ("cpu", 2, 2), ("cuda:0", 1, 2)])
 def test_a_case_is_examined_again_where_something_else_may_have_the_memory(device, number, calls, monkeypatch):
     """On a GPU a large one takes its turn among all runs, and alone it takes all of them."""
@@ -283,6 +296,16 @@ def test_as_many_parts_run_at_once_as_there_are_processes(monkeypatch):
     met = threading.Barrier(40)
     Crew(Place(), 40).run([lambda lane: met.wait(WAIT)] * 40)
     assert not met.broken
+
+
+def test_threads_that_draw_cases_soon_let_others_go_on():
+    """Each answer of a process waits for Python's lock a few times, and by default 5 ms for each thread that draws."""
+    usually, seen = sys.getswitchinterval(), []
+    Crew(Place(), 2).run([lambda lane: seen.append(sys.getswitchinterval())] * 3)
+    assert seen == [pytest.approx(crew.SWITCH)] * 3
+    with pytest.raises(ZeroDivisionError):
+        Crew(Place(), 2).run([lambda lane: 1 / 0])
+    assert sys.getswitchinterval() == usually
 
 
 def test_parts_that_wait_do_not_begin_after_the_end():

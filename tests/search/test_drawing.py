@@ -194,7 +194,7 @@ def test_each_exploration_has_its_share_and_its_seed(monkeypatch):
     for part in drawn.parts(209):
         part(None)
     usual = [(70, 7), (70, 7 + 2**32), (69, 7 + 2**33)]
-    assert explored == [*usual, (13, 7), (13, 7 + 2**32)]
+    assert explored == [*usual, *((share, 7 + number * 2**32) for number, share in enumerate((7, 7, 6, 6)))]
 
 
 @pytest.mark.parametrize(("device", "gpu"), [("cpu", False), ("cuda:0", True)])

@@ -326,7 +326,8 @@ def test_a_case_is_examined_by_all_checks_in_the_process_of_its_lane_and_kept(sw
     found = Examined(SPECS[0])
     monkeypatch.setattr(sweep, "examine_for", lambda *given, **options: asked.append((given, options)) or found)
     state.journal = SimpleNamespace(done={}, enter=kept.append)
-    made.crew = SimpleNamespace(slower=3.0, examine=lambda call, spec: call() if spec == SPECS[0] else None)
+    given = SPECS[0], runner.fresh
+    made.crew = SimpleNamespace(slower=3.0, examine=lambda call, *to: call() if to == given else None)
     assert made.examined(Lane(runner, at_once), SPECS[0]) is found
     options = {"slower": 3.0, "further": state.pace.further}
     assert asked == [((state, runner, SPECS[0], ("accuracy", "memory")), options)]

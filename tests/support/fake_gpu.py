@@ -56,10 +56,15 @@ class FakeGpu:
 
     def __init__(self, monkeypatch):
         self.current, self.waited, self.emptied, self.dead = 0, [], 0, False
+        self.streams, self.pools, self.ended = [], 0, []
         self.patch = monkeypatch.setattr
         for name in ("device", "stream", "graph", "synchronize", "empty_cache", "current_device", "set_device"):
             self.patch(torch.cuda, name, getattr(self, name))
         self.patch(torch.cuda, "CUDAGraph", Graph)
+        self.patch(torch.cuda, "graph_pool_handle", self.pool)
+        self.patch(torch.cuda, "set_stream", self.streams.append)
+        self.patch(torch._C, "_cuda_endAllocateToPool", lambda *of: self.ended.append(("end", *of)), raising=False)
+        self.patch(torch._C, "_cuda_releasePool", lambda *of: self.ended.append(("release", *of)), raising=False)
         self.patch(torch.cuda, "Stream", lambda *device: Stream(self.current))
         self.patch(torch.cuda, "current_stream", lambda *device: Stream(self.current))
         self.patch(torch.cuda, "get_device_capability", lambda device: (8, 0))
@@ -81,7 +86,11 @@ class FakeGpu:
     def stream(self, stream):
         yield
 
-    def graph(self, graph, stream=None):
+    def pool(self):
+        self.pools += 1
+        return (0, self.pools)
+
+    def graph(self, graph, pool=None, *, stream=None):
         assert stream is not None, "torch captures on a stream of the device that was current at the first capture"
         assert stream.index == self.current
         return _Recorded(graph)

@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from typing import Any
 
@@ -76,7 +77,7 @@ def _leave_out() -> None:
 def replayed(function: Function) -> Function:
     """Return the function as a CUDA graph, captured while other values are in its tensors, then replayed.
 
-    Raises RefusedError where CUDA cannot capture it, as where it waits for the GPU.
+    Raises RefusedError where CUDA cannot capture it, as where it waits for the GPU; the process is then as before.
     """
 
     @wraps(function)
@@ -99,13 +100,27 @@ def replayed(function: Function) -> Function:
         write(others)
         for device in {tensor.device for tensor in tensors}:
             placement.release(device)  # a capture cannot: the memory of an earlier case would be lost to it
+        pool = torch.cuda.graph_pool_handle()
         try:
-            with torch.cuda.graph(graph, stream=beside):  # its own is of the device of the first capture
+            with torch.cuda.graph(graph, pool, stream=beside):  # its own is of the device of the first capture
                 returned = function(**given)
         except Exception as error:
+            torch.cuda.set_stream(usual)
+            _end(pool)
             raise RefusedError(f"CUDA cannot capture it: {one_line(error)}") from error
         write(values)
         graph.replay()
         return tree_map_only(torch.Tensor, torch.clone, returned)  # the graph's own memory ends with it
 
     return run
+
+
+def _end(pool: Any) -> None:
+    """End what a capture that failed leaves open in torch's allocator, which would never free memory again.
+
+    Newer versions of torch end it themselves, and refuse (pytorch/pytorch#180395, #190348).
+    """
+    device = torch.cuda.current_device()
+    with suppress(RuntimeError, AttributeError):
+        torch._C._cuda_endAllocateToPool(device, pool)
+        torch._C._cuda_releasePool(device, pool)

@@ -6,6 +6,7 @@ order of the parts, as if there were one process: so a run finds the same whatev
 """
 
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -26,6 +27,8 @@ from verify_norm.search.examine import NO_ROOM, Examined
 # all cores already: another process doubles the memory, and makes the times of cases, which limit their size, vary.
 USUAL = {"cpu": 1, "cuda": 8}
 AHEAD = 256  # parts that are given out before the first of them is entered: a corner table, while what follows is drawn
+# Seconds after which a thread of ours that draws cases lets another one go on, whose process waits for its next case.
+SWITCH = 1e-4
 CROWDED = ("out of memory", "allocate memory", "memory is exhausted")  # in a problem that another process may cause
 
 Event = Callable[[], None]
@@ -64,9 +67,13 @@ def usual(device: str) -> int:
 
 def crowded(examined: Examined) -> bool:
     """Return whether a case lacked memory, which other processes may have taken."""
+    return examined.unsupported == NO_ROOM or bool(examined.left_out or examined.near) or blamed(examined)
+
+
+def blamed(examined: Examined) -> bool:
+    """Return whether a kernel is blamed for a lack of memory."""
     messages = (examined.problem or "", *(finding.message for finding in examined.findings))
-    lacked = examined.unsupported == NO_ROOM or examined.left_out or examined.near
-    return bool(lacked) or any(words in message.lower() for message in messages for words in CROWDED)
+    return any(words in message.lower() for message in messages for words in CROWDED)
 
 
 class Gate:
@@ -155,16 +162,21 @@ class Crew:
         started, starting = (sum(getattr(one, name) for one in self._isolated) for name in ("started", "starting"))
         return Work(self.number, started, float(starting), compiled)
 
-    def examine(self, call: Callable[[], Examined], spec: CaseSpec) -> Examined:
+    def examine(
+        self, call: Callable[[], Examined], spec: CaseSpec, fresh: Callable[[], object] = lambda: None
+    ) -> Examined:
         """Return call(), of a case; if that lacked memory beside others, what it returns alone.
 
-        On a GPU the others may be of other runs.
+        On a GPU the others may be of other runs. A kernel is blamed only for what `fresh` memory does not hold: its
+        process may keep some of earlier cases.
         """
         device = self._first.device
         with self._gate.beside(), gpu_memory.turn(device, int(gpu_memory.large(spec))):
             examined = call()
         if crowded(examined) and (self.number > 1 or device != "cpu"):
             with self._gate.alone(), gpu_memory.turn(device, gpu_memory.PLACES):
+                if blamed(examined):
+                    fresh()
                 return call()
         return examined
 
@@ -179,6 +191,8 @@ class Crew:
                 part(Lane(self._first, at_once))
             return
         given: deque[_Given] = deque()
+        usually = sys.getswitchinterval()
+        sys.setswitchinterval(SWITCH)
         with ThreadPoolExecutor(self.number) as threads:
             try:
                 self._run(parts, threads, given)
@@ -193,6 +207,7 @@ class Crew:
                             one.enter_so_far()
                 raise
             finally:
+                sys.setswitchinterval(usually)
                 for process in self._isolated[1:]:
                     process.close()
                 self._isolated[0].resume()

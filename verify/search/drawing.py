@@ -24,8 +24,9 @@ from verify_norm.search.pace import Pace
 USUAL = {"cpu": (2**14, 300), "cuda": (2**19, 2**16 + 1)}
 LARGE = {"cpu": (2**18, 2**16 + 1), "cuda": (2**23, 2**20)}
 LARGE_SHARE = 8  # one large case for so many usual ones
-# Cases of one exploration at most. In one that is longer, cases climb higher, and one process runs them all.
-EXPLORED, EXPLORED_LARGE = 100, 20
+# Cases of one exploration at most. In one that is longer, cases climb higher, and one process runs them all; large ones
+# climb nothing.
+EXPLORED, EXPLORED_LARGE = 100, 8
 SEEDS = 2**32  # between the seeds of two explorations, so that another seed of a run shares none
 
 

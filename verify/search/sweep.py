@@ -133,7 +133,7 @@ class Sweep:
         if examined is None:
             checks = tuple(check.name for check in state.checks)
             call = partial(examine_for, state, lane.runner, spec, checks, slower=self.crew.slower)
-            examined = self.crew.examine(partial(call, further=state.pace.further), spec)
+            examined = self.crew.examine(partial(call, further=state.pace.further), spec, lane.runner.fresh)
             with self.writing:
                 state.journal.enter(examined)
         return examined
