@@ -50,6 +50,7 @@ def step(name, folder, inputs, **environment):
     return status, said, dict(line.split("=", 1) for line in written)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_action_ends_with_the_status_of_the_run_and_names_its_files(tmp_path):
     (tmp_path / "a folder").mkdir()

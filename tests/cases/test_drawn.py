@@ -52,7 +52,7 @@ def test_every_choice_is_in_the_corner_table_or_the_covering_array(name):
     assert [one for one in missing(OPS[name], cases) if "'loose'" not in one] == []  # of few shapes, in corners
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_choice_is_among_the_random_cases(name):

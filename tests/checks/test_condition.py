@@ -1,12 +1,14 @@
 """Condition numbers against what their definitions say of one element, in every view of the data."""
 
+import time
 from dataclasses import replace
-from math import inf, isnan
+from math import inf, isnan, prod
 
 import numpy as np
 import pytest
 
 from verify_norm.cases import make
+from verify_norm.checks import condition as conditions
 from verify_norm.checks.condition import condition, of_finding, of_tally
 from verify_norm.core.finding import Condition, Finding
 from verify_norm.core.ops import OPS
@@ -140,6 +142,28 @@ def test_tallies_and_findings_about_values_get_them():
 def test_a_finding_about_values_has_an_index_or_a_distance(numbers):
     kernel, finding = Kernel("k", "layernorm_fwd"), Finding("k", "accuracy", "y", "fail", "wrong", SPEC, **numbers)
     assert of_finding(kernel, finding).condition == of("layernorm_fwd", "y", numbers.get("index"))
+
+
+def test_conditions_of_several_come_in_their_order(monkeypatch):
+    """In threads, but for large cases, of which one at a time has its arrays."""
+    monkeypatch.setattr(conditions, "LARGE", 16)
+    at_once, most, norm = [], [], conditions.norm
+    kernel, shapes = Kernel("k", "rmsnorm_fwd"), [(2, 3), (2, 9), (3, 9), (1, 4), (4, 9)]
+
+    def watched(run):
+        large = prod(run.case.spec.shape) > 16
+        at_once.append(large)
+        time.sleep(0.01)
+        most.append(sum(at_once))
+        at_once.remove(large)
+        return norm(run)
+
+    monkeypatch.setattr(conditions, "norm", watched)
+    findings = [Finding("k", "accuracy", "y", "fail", "", CaseSpec(shape), index=(0, 1)) for shape in shapes]
+    found = conditions.each(of_finding, kernel, findings)
+    assert [one.spec.shape for one in found] == shapes
+    assert [one.condition for one in found] == [of("rmsnorm_fwd", "y", (0, 1), one.spec) for one in findings]
+    assert max(most) == 1
 
 
 def test_what_is_no_output_has_no_condition():

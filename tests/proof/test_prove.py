@@ -146,7 +146,7 @@ def proved(names):
     return dict(zip(wanted, map(certificate, prove(list(wanted.values()))), strict=True))
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OURS)
 def test_a_kernel_of_ours_is_proved(name, certificates):

@@ -255,6 +255,7 @@ def test_control_c_prints_the_report_so_far(tmp_path):
     assert not report.ok
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_killed_run_resumes_and_has_lost_nothing_but_the_case_in_flight(tmp_path, few_corners):
     (tmp_path / "sitecustomize.py").write_text(FEW_CORNERS)

@@ -16,9 +16,14 @@ RMSNorm, which subtracts no mean, has none. var/(var + eps) is how much of a rel
 A parameter's gradient has many rows: the worst of each number counts, the largest |μ|/σ and the smallest of the other.
 """
 
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from math import prod
-from typing import Any
+from threading import Lock
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -33,6 +38,16 @@ from verify_norm.core.spec import CaseSpec, Extent, Kernel
 from verify_norm.core.tally import Tally
 from verify_norm.reference.norm import Norm
 from verify_norm.reference.stages.modulate import grouped
+
+LARGE = 2**22  # elements of x: of larger cases one is looked at at a time, since each takes some twenty arrays
+T = TypeVar("T", Finding, Tally)
+_alone = Lock()
+
+
+def each(of: Callable[[Kernel, T], T], kernel: Kernel, items: Iterable[T]) -> tuple[T, ...]:
+    """Return `of(kernel, item)` of each item, in their order: in threads, since nearly all of it is NumPy's work."""
+    with ThreadPoolExecutor() as threads:
+        return tuple(threads.map(partial(of, kernel), items))
 
 
 def of_tally(kernel: Kernel, tally: Tally) -> Tally:
@@ -52,16 +67,20 @@ def of_finding(kernel: Kernel, finding: Finding) -> Finding:
     return replace(finding, condition=condition(kernel, finding.spec, finding.output, finding.index))
 
 
-@np.errstate(all="ignore")
 def condition(kernel: Kernel, spec: CaseSpec, output: str, index: tuple[int, ...] | None) -> Condition | None:
     """Return the condition of one element of an output, or of the worst row where `index` is that of no element.
 
     None where x is not normalized by its own statistics, in a user's own operator, and for what is no output. Raises
     ValueError if the spec does not fit the operator.
     """
-    op = OPS[kernel.op]
-    if op.own:
+    if OPS[kernel.op].own:
         return None
+    with np.errstate(all="ignore"), _alone if prod(spec.shape) > LARGE else nullcontext():
+        return _condition(kernel, spec, output, index)
+
+
+def _condition(kernel: Kernel, spec: CaseSpec, output: str, index: tuple[int, ...] | None) -> Condition | None:
+    op = OPS[kernel.op]
     tensor = next((tensor for tensor in op.outputs if tensor.name == output), None)
     run = Run(kernel, Case(spec, op, make.attributes(spec, op), make.exact_inputs(spec, op), {}), {})
     if tensor is None or not own_statistics(run.case) or not prod(spec.shape):

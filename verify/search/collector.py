@@ -213,10 +213,8 @@ class Collector:
             cases=self.cases,
             seconds=seconds,
             seconds_in_kernel=self.seconds,
-            findings=tuple(condition.of_finding(self.kernel, f) for f in sorted((*findings, *lacking), key=_check)),
-            tallies=tuple(
-                condition.of_tally(self.kernel, t) for t in sorted(self.tallies.values(), key=self._position)
-            ),
+            findings=condition.each(condition.of_finding, self.kernel, sorted((*findings, *lacking), key=_check)),
+            tallies=condition.each(condition.of_tally, self.kernel, sorted(self.tallies.values(), key=self._position)),
             checks=tuple(self._result(check) for check in self.checks),
             skipped=(*(Skip(what, reason, count) for (what, reason), count in self.skipped.items()), *self._stated()),
             layouts=dict(sorted(self.layouts.items())),
