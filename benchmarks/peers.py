@@ -112,6 +112,14 @@ def _l2(x: Tensor, eps: float) -> Tensor:
     return (wide * torch.rsqrt(wide.square().sum(-1, keepdim=True) + eps)).to(x.dtype)
 
 
+def _rotated(x: Tensor, weight: Tensor, cos: Tensor, sin: Tensor, shape: Any, eps: float) -> Tensor:
+    half = cos.shape[-1]
+    z = F.rms_norm(x.float(), shape, weight.float(), eps).reshape(*cos.shape[:-1], -1, x.shape[-1])
+    a, b, rest = z.split((half, half, z.shape[-1] - 2 * half), -1)
+    cos, sin = cos.float().unsqueeze(-2), sin.float().unsqueeze(-2)
+    return torch.cat((a * cos - b * sin, b * cos + a * sin, rest), -1).reshape(x.shape).to(x.dtype)
+
+
 def _scaled(z: Tensor) -> tuple[Tensor, Tensor]:
     """Return z in 8 bits over a scale of each run along the last axis, and these scales."""
     scale = z.abs().amax(-1, keepdim=True) / 448.0
@@ -140,6 +148,7 @@ CHAINS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {  # in float32 
     "gated_rmsnorm": (_gated, ("x", "gate", "weight", "normalized_shape", "eps")),
     "modulate_layernorm": (_modulated, ("x", "weight", "bias", "scale", "shift", "normalized_shape", "eps")),
     "l2norm": (_l2, ("x", "eps")),
+    "qk_norm_rope": (_rotated, ("x", "weight", "cos", "sin", "normalized_shape", "eps")),
     "rmsnorm_quant": (_quantized, ("x", "weight", "eps")),
     "add_rmsnorm_quant": (_row_scales, ("x", "residual", "weight", "eps")),
     "add_rmsnorm_quant_group": (_group_scales, ("x", "residual", "weight", "eps")),

@@ -54,7 +54,7 @@ def options(argv: list[str] | None, description: str = "") -> argparse.Namespace
     made.add_argument(
         "--preset",
         default="",
-        help="perf, fp8, channels, chains, seed001, seed003, seed004, choices: tables and plots of this project",
+        help="perf, fp8, channels, chains, heads, seed001, seed003, seed004, choices: tables and plots of this project",
     )
     made.add_argument("--seconds", type=float, help="time for each median [0.1]")
     made.add_argument("--plot", default="", metavar="FILE.svg")

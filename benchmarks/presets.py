@@ -77,6 +77,14 @@ def chains() -> list[Job]:
     return [Job(Work(op, shape), (op,), ALL) for op, shapes in rows.items() if op in BUILTIN for shape in shapes]
 
 
+def heads() -> list[Job]:
+    """Return the jobs of RMSNorm and rotation of heads of 128: as many elements as 4096×8192 and 32768×4096."""
+    works = [
+        Work(f"qk_norm_rope_{way}", shape) for way in ("fwd", "bwd") for shape in ((4096, 64, 128), (32768, 32, 128))
+    ]
+    return [Job(work, (work.op,), ("torch", "compile")) for work in works]
+
+
 def seed001() -> list[Job]:
     """Return the jobs of the plot layer-norm-backward: M = 4096, float16, N = 1024, 1536, … 15872."""
     works = [Work("layernorm_bwd", (4096, n), "float16") for n in range(1024, 15873, 512)]
@@ -126,6 +134,7 @@ PRESETS = {
     "fp8": fp8,
     "channels": channels,
     "chains": chains,
+    "heads": heads,
     "seed001": seed001,
     "seed003": seed003,
     "seed004": seed004,

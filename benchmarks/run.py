@@ -2,7 +2,7 @@
 
     python benchmarks/run.py                                        a few sizes, every installed library
     python benchmarks/run.py --kernel layernorm_bwd --peers torch,quack --shapes 4096x8192 --json F --plot F.svg
-    python benchmarks/run.py --preset perf,fp8,channels,chains,seed001,seed003,seed004,choices --out FOLDER
+    python benchmarks/run.py --preset perf,fp8,channels,chains,heads,seed001,seed003,seed004,choices --out FOLDER
 
 Every element of every result is compared with the float64 reference and the bound of its contract, before the timing
 and on the timed result. A kernel with a wrong result is reported as wrong and has no time. Times are medians with a

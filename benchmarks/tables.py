@@ -24,7 +24,7 @@ MISTAKES = {
     "xhat_bf16": "x̂ rounded to bf16",
 }
 TITLE = "# Results\n\n`python benchmarks/tables.py` prints this page from `benchmarks/results`."
-PRESETS = "perf", "fp8", "chains", "channels", "seed001", "seed003", "seed004", "choices"
+PRESETS = "perf", "fp8", "chains", "heads", "channels", "seed001", "seed003", "seed004", "choices"
 SPEED = (
     "GB/s of the bytes that must move. `copy` copies as many bytes in the same run. In parentheses: our speed relative "
     "to this copy and to the fastest peer whose results are right. A `wrong` result exceeds its bound; it is not timed."

@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from oracle import values
 
+from verify_norm.core.geometry import position_shape
 from verify_norm.core.ops import OPS
+from verify_norm.core.spec import CaseSpec
 
 EPS = 1e-5
 SCALE = 64.0  # before the rounding to 8 bits; a few values saturate
@@ -26,6 +28,7 @@ SHORT = {
     "gated_rmsnorm": "RMS·SiLU(gate)",
     "modulate_layernorm": "LN, modulated",
     "l2norm": "L2",
+    "qk_norm_rope": "RMS+RoPE",
     "rmsnorm_quant": "RMS→fp8, scales of rows",
     "add_rmsnorm_quant": "add+RMS→fp8, scales of rows",
     "add_rmsnorm_quant_group": "add+RMS→fp8, scales of groups",
@@ -99,6 +102,10 @@ def arguments(work: Work, device: str) -> dict[str, Any]:
             given[tensor.name] = None
         elif tensor.extent == "sample":  # of a modulation
             given[tensor.name] = (torch.randn((work.shape[0], *affine), device=device) * 0.1).to(dtype)
+        elif tensor.extent == "position":  # of one angle
+            same = torch.Generator(device).manual_seed(1)
+            angle = torch.randn(position_shape(CaseSpec(work.shape), op), device=device, generator=same) * 8.0
+            given[tensor.name] = {"cos": torch.cos, "sin": torch.sin}[tensor.name](angle).to(dtype)
         elif tensor.extent == "affine":
             given[tensor.name] = torch.rand(affine, device=device).to(dtype)
     if op.forward is not None:

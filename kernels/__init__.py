@@ -61,6 +61,23 @@ _TRITON: tuple[Kernel, ...] = (
     replace(_triton("l2norm_bwd", "l2norm", "its gradient"), unsupported=None),
     _triton("gated_rmsnorm_fwd", "gated_rmsnorm", "RMSNorm times SiLU of a gate, in one kernel"),
     _triton("gated_rmsnorm_bwd", "gated_rmsnorm", "its gradients, with that of the gate"),
+    _triton("qk_norm_rope_fwd", "qk_norm_rope", "RMSNorm of heads and their rotation (RoPE), in one kernel"),
+    _triton("qk_norm_rope_bwd", "qk_norm_rope", "its gradients, sums in two stages"),
+    _triton(
+        "qk_norm_rope_interleaved_fwd",
+        "qk_norm_rope",
+        "as qk_norm_rope_fwd, pairs are neighbours",
+        op="rmsnorm | rotate(interleaved)_fwd",
+    ),
+    replace(
+        _triton(
+            "qk_norm_rope_interleaved_bwd",
+            "qk_norm_rope",
+            "its gradients, sums in two stages",
+            op="rmsnorm | rotate(interleaved)_bwd",
+        ),
+        forward="qk_norm_rope_interleaved_fwd",
+    ),
     _triton(
         "modulate_layernorm_fwd", "modulate_layernorm", "LayerNorm with a scale and shift of each sample, or token"
     ),

@@ -106,10 +106,7 @@ def check_types(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> None:
             continue
         if not isinstance(t, Tensor):
             raise TypeError(f"{name} must be a torch.Tensor or None, not {type(t).__name__}")
-        if t.dtype not in (x.dtype, torch.float32):
-            raise TypeError(f"{name} must be {x.dtype} like x, or torch.float32, not {t.dtype}")
-        if t.device != x.device:
-            raise ValueError(f"{name} is on {t.device}, x on {x.device}")
+        check_beside(x, **{name: t})
 
 
 def check_shapes(shape: tuple[int, ...], **tensors: Tensor | None) -> None:
@@ -148,6 +145,17 @@ def check_like(t: Tensor, name: str, **others: Tensor) -> None:
             raise TypeError(f"{other} must be {t.dtype} like {name}, not {value.dtype}")
         if value.device != t.device:
             raise ValueError(f"{other} is on {value.device}, {name} on {t.device}")
+
+
+def check_beside(x: Tensor, **others: Tensor) -> None:
+    """Raise an error for what rows of x are multiplied with, unless it is a tensor of x's type or float32, beside x."""
+    for name, t in others.items():
+        if not isinstance(t, Tensor):
+            raise TypeError(f"{name} must be a torch.Tensor, not {type(t).__name__}")
+        if t.dtype not in (x.dtype, torch.float32):
+            raise TypeError(f"{name} must be {x.dtype} like x, or torch.float32, not {t.dtype}")
+        if t.device != x.device:
+            raise ValueError(f"{name} is on {t.device}, x on {x.device}")
 
 
 def split(x: Tensor, shape: tuple[int, ...]) -> tuple[int, int]:

@@ -3,10 +3,9 @@
 It is the forward of `rows`; all of it is float32, with one rounding at the end.
 """
 
-import torch
 from torch import Tensor
 
-from verify_norm.kernels.arguments import Shape
+from verify_norm.kernels.arguments import Shape, check_beside
 from verify_norm.kernels.rows.launch import Form, forward, norm_of
 
 
@@ -49,15 +48,10 @@ def modulate_layernorm_fwd(
     norm = norm_of(x, weight, bias, normalized_shape)
     alike = tuple(x.shape)
     wanted = (x.shape[0], *x.shape[norm.lead :]) if norm.lead else alike
+    check_beside(x, scale=scale, shift=shift)
     for name, t in (("scale", scale), ("shift", shift)):
-        if not isinstance(t, Tensor):
-            raise TypeError(f"{name} must be a torch.Tensor, not {type(t).__name__}")
         if tuple(t.shape) not in (wanted, alike) or t.shape != scale.shape:
             raise ValueError(f"{name} must have shape {wanted}, a line a sample, or {alike}, not {tuple(t.shape)}")
-        if t.dtype not in (x.dtype, torch.float32):
-            raise TypeError(f"{name} must be {x.dtype} like x, or torch.float32, not {t.dtype}")
-        if t.device != x.device:
-            raise ValueError(f"{name} is on {t.device}, x on {x.device}")
     per = 1 if scale.shape == x.shape else norm.rows // max(x.shape[0], 1)
     y, _, mean, rstd, _ = forward(x, None, weight, bias, eps, norm, Form(factor=scale, shift=shift, per=max(per, 1)))
     assert mean is not None  # LayerNorm has one

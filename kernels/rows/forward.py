@@ -66,7 +66,8 @@ def prefetch(P, tile, stride, M, NV, VEC: tl.constexpr, ROWS: tl.constexpr):
 
 
 @jit
-def _addresses(P, row, stride, cols, step, VEC: tl.constexpr):
+def addresses(P, row, stride, cols, step, VEC: tl.constexpr):
+    """Return pointers to these columns of rows, `stride` vectors apart; VEC > 1 says that columns are adjacent."""
     along = cols
     if VEC == 1:
         along = cols.to(tl.int64) * step
@@ -79,7 +80,7 @@ def _addresses(P, row, stride, cols, step, VEC: tl.constexpr):
 @jit
 def load(P, row, stride, cols, step, M, N, INSIDE: tl.constexpr, VEC: tl.constexpr, CACHE: tl.constexpr):
     """Return a tile in its own type, 0 outside; INSIDE says that all these columns are columns of the row."""
-    p = _addresses(P, row, stride, cols, step, VEC)
+    p = addresses(P, row, stride, cols, step, VEC)
     if row.shape[0] > 1 and INSIDE:
         t = tl.load(p, mask=(row < M)[:, None], other=0.0, cache_modifier=CACHE)
     elif row.shape[0] > 1:
@@ -94,7 +95,7 @@ def load(P, row, stride, cols, step, M, N, INSIDE: tl.constexpr, VEC: tl.constex
 @jit
 def store(P, value, row, stride, cols, M, N, INSIDE: tl.constexpr, VEC: tl.constexpr):
     """Write a tile of a tensor with adjacent columns."""
-    p = _addresses(P, row, stride, cols, 1, VEC)
+    p = addresses(P, row, stride, cols, 1, VEC)
     if row.shape[0] > 1 and INSIDE:
         tl.store(p, value, mask=(row < M)[:, None])
     elif row.shape[0] > 1:

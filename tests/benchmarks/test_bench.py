@@ -26,6 +26,7 @@ from verify_norm.kernels.add_rmsnorm_quant import add_rmsnorm_quant_fwd, add_rms
 from verify_norm.kernels.gated_rmsnorm import gated_rmsnorm_fwd
 from verify_norm.kernels.l2norm import l2norm_fwd
 from verify_norm.kernels.modulate_layernorm import modulate_layernorm_fwd
+from verify_norm.kernels.qk_norm_rope import qk_norm_rope_fwd
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 NORMS = ("layernorm", "rmsnorm", "groupnorm", "add_layernorm", "add_rmsnorm")
@@ -201,6 +202,7 @@ def test_stock_torch_is_right_in_every_operator_and_timed(bench, name):
 CHAINS = {
     "gated_rmsnorm": (gated_rmsnorm_fwd, "x gate weight"),
     "l2norm": (l2norm_fwd, "x"),
+    "qk_norm_rope": (qk_norm_rope_fwd, "x weight cos sin"),
     "modulate_layernorm": (modulate_layernorm_fwd, "x weight bias scale shift"),
     "rmsnorm_quant": (rmsnorm_quant_fwd, "x weight"),
     "add_rmsnorm_quant": (add_rmsnorm_quant_fwd, "x residual weight"),
@@ -212,7 +214,7 @@ CHAINS = {
 def test_stock_torch_of_what_may_have_no_operator_is_our_kernel(bench, base):
     run, names = CHAINS[base]
     assert bench.peers.CHAINS.keys() == CHAINS.keys()
-    shapes = {"weight": (64,), "bias": (64,), "scale": (2, 64), "shift": (2, 64)}
+    shapes = {"weight": (64,), "bias": (64,), "scale": (2, 64), "shift": (2, 64), "cos": (2, 24), "sin": (2, 24)}
     given = {name: torch.randn(shapes.get(name, (2, 3, 64))) for name in names.split()}
     made = bench.peers._torch(base)(SimpleNamespace(**given, normalized_shape=(64,), eps=1e-5))
     got, want = (out if isinstance(out, tuple) else (out,) for out in (made, run(**given, eps=1e-5)))
@@ -221,6 +223,19 @@ def test_stock_torch_of_what_may_have_no_operator_is_our_kernel(bench, base):
             assert ((one.float() - other.float()).abs() <= other.float().abs() / 8).all()
         else:
             torch.testing.assert_close(one.flatten(), other.flatten())
+
+
+@on_cpu
+@pytest.mark.parametrize("way", WAYS)
+def test_heads_are_rotated_by_the_angles_of_their_tokens(bench, way):
+    work = bench.work.Work(f"qk_norm_rope_{way}", (4, 3, 16), "float32")
+    given = bench.work.arguments(work, "cpu")
+    assert given["cos"].shape == given["sin"].shape == (4, 8)
+    torch.testing.assert_close(given["cos"].square() + given["sin"].square(), torch.ones(4, 8))
+    rows = [attempt(bench, work.op, work)]
+    with bench.timing.Clock("cpu") as clock, torch.no_grad():
+        rows += bench.race._peer("torch", work, given, clock, {})
+    assert [(row.status, row.reason) for row in rows] == [("ok", "")] * 2
 
 
 def test_bytes_are_those_of_every_tensor_as_large_as_x(bench):

@@ -16,6 +16,7 @@ from verify_norm.kernels import (
     l2norm,
     layernorm,
     modulate_layernorm,
+    qk_norm_rope,
     quantized,
     rmsnorm,
 )
@@ -49,6 +50,10 @@ CALLS = {  # each of tensors alone, the first ones (6, 40)
     "gated_rmsnorm_fwd": lambda x, dy, r, w, b, m, s: gated_rmsnorm.gated_rmsnorm_fwd(x, r, w, EPS, 1.0),
     "gated_rmsnorm_bwd": lambda x, dy, r, w, b, m, s: gated_rmsnorm.gated_rmsnorm_bwd(dy, x, r, w, s, EPS),
     "l2norm_bwd": lambda x, dy, r, w, b, m, s: [l2norm.l2norm_bwd(dy, x, s, EPS)],
+    "qk_norm_rope_fwd": lambda x, dy, r, w, b, m, s: qk_norm_rope.qk_norm_rope_fwd(x, w, r[:, :20], dy[:, :20], EPS),
+    "qk_norm_rope_bwd": lambda x, dy, r, w, b, m, s: qk_norm_rope.qk_norm_rope_bwd(
+        dy, x, w, r[:, :20], r[:, 20:], s, EPS
+    ),
     "modulate_layernorm_fwd": lambda x, dy, r, w, b, m, s: modulate_layernorm.modulate_layernorm_fwd(
         x, w, b, r, dy, EPS
     ),

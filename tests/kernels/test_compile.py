@@ -19,7 +19,7 @@ from triton.compiler import ASTSource
 TYPES = {"eps": "fp32", "offset": "fp32", "Lock": "*i32", "Table": "*i64"}
 TYPES |= dict.fromkeys(("Mean", "Rstd", "DW", "DB", "Lines", "Scale", "Most"), "*fp32")
 TYPES |= dict.fromkeys(("X", "R", "H", "Y", "W", "B", "DX", "DY", "DH", "Out"), "*bf16")
-TYPES |= dict.fromkeys(("Gate", "DG", "Factor", "Shift"), "*bf16")
+TYPES |= dict.fromkeys(("Gate", "DG", "Factor", "Shift", "Cos", "Sin"), "*bf16")
 
 def build(kernel, constants, absent, warps=8):
     constants = {k: v for k, v in (constants | dict.fromkeys(absent)).items() if k in kernel.arg_names}
@@ -56,6 +56,7 @@ launch.multiprocessors, launch.shared_memory, launch.ptx = lambda d: 132, lambda
 launch.room = lambda d: launch.H200
 
 from verify_norm.kernels.rows import plan as row_plan
+from verify_norm.kernels.rows import rotation_launch
 
 H200, BF16 = torch.device("cuda", 0), torch.bfloat16
 
@@ -114,6 +115,10 @@ for form, n, residual, *absent in (
     look(f"form {form} {n}", plan, (*absent, "B", "Scale", "offset", *(("Mean",) if form else ())))
 for n in (768, 4096, 8192):
     look(f"gated backward {n}", row_plan.gated_plan(H200, n, 8, BF16, BF16, False), ("offset",))
+for n, half, interleaved in ((128, 64, False), (128, 32, False), (128, 64, True)):
+    for way in (False, True):
+        how = (H200, n, half, 32, 8, BF16, BF16, BF16, False, interleaved, way)
+        look(f"{'back' * way}turned {n} {2 * half}", rotation_launch.rotation_plan(*how), ("offset",))
 look("fold", row_plan.fold_plan(H200, False, 4, BF16, BF16), ())
 """
 
@@ -216,5 +221,6 @@ def test_rows_are_loaded_in_vectors_and_held_in_registers(tmp_path):
             )
         ),
         *(f"gated backward {n}, in registers, {ahead}" for n in (768, 4096, 8192)),
+        *(f"{way}turned 128 {turned}, in registers" for turned in (128, 64, 128) for way in ("", "back")),
         "fold, in registers, griddepcontrol.wait",
     ]
