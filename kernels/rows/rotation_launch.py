@@ -105,7 +105,8 @@ class Geometry(NamedTuple):
     def tiles(self) -> int:
         """How many tiles there are."""
         k = self.plan.constants
-        return -(-self.tokens // k.TOKENS) * (self.heads // k.HEADS)
+        tiles: int = -(-self.tokens // k.TOKENS) * (self.heads // k.HEADS)
+        return tiles
 
 
 def tokens_and_heads(x: Tensor, norm: Norm) -> tuple[int, int]:
@@ -130,20 +131,20 @@ def _heads(t: Tensor, tokens: int, heads: int, n: int, lead: int) -> Heads:
 
 def _planned(
     norm: Norm, x: Tensor, weight: Tensor | None, angles: Angles, *given: Heads
-) -> tuple[Geometry, Tensor | None, Tensor, Tensor]:
-    """Return how x is cut, and weight, cos and sin in memory; `given` are x and what else is as large."""
+) -> tuple[Geometry, tuple[Tensor | None, ...]]:
+    """Return how x is cut, and weight, cos and sin in dense runs; `given` are x and what else is as large."""
     n, half, size = norm.columns, angles.half, x.element_size()
     w, w_type, bits = located(weight)
     cos, kind, one = located(angles.cos)
     sin, _, two = located(angles.sin)
-    bits |= one | two | half * min(size, kind.itemsize)
+    bits |= one | two | half * min(size, angles.cos.element_size())
     for t in given:
         bits |= t.bits
     vec = 1 if bits & 15 else 16 // size
     tokens, heads = tokens_and_heads(x, norm)
     how = norm.offset is not None, angles.interleaved, len(given) > 1
     plan = rotation_plan(x.device, n, half, heads, vec, x.dtype, w_type, kind, *how)
-    return Geometry(plan, tokens, heads, n // vec, half // vec), w, cos, sin
+    return Geometry(plan, tokens, heads, n // vec, half // vec), (w, cos, sin)
 
 
 def forward(x: Tensor, weight: Tensor | None, angles: Angles, eps: float, norm: Norm) -> tuple[Tensor, Tensor]:
@@ -159,10 +160,10 @@ def forward(x: Tensor, weight: Tensor | None, angles: Angles, eps: float, norm: 
     if not norm.rows or not norm.columns:
         return y, rstd.fill_(torch.nan)  # of no elements
     of_x = _heads(x, *tokens_and_heads(x, norm), norm.columns, norm.lead)
-    cut, w, cos, sin = _planned(norm, x, weight, angles, of_x)
+    cut, parameters = _planned(norm, x, weight, angles, of_x)
     vec, plan = cut.plan.vec, cut.plan
     sizes = (*cut[1:], of_x.token // vec, of_x.head // vec, of_x.column, float(eps), norm.offset)
-    plan.launch(cut.tiles, of_x.t, y, w, cos, sin, rstd, *sizes)
+    plan.launch(cut.tiles, of_x.t, y, *parameters, rstd, *sizes)
     return y, rstd
 
 
@@ -177,12 +178,12 @@ def backward(
     if not m or not n:
         return dx, dw if dw is None else dw.zero_()
     of_x, of_dy = (_heads(t, *tokens_and_heads(x, norm), n, lead) for t in (x, dy))
-    cut, w, cos, sin = _planned(norm, x, weight, angles, of_x, of_dy)
+    cut, parameters = _planned(norm, x, weight, angles, of_x, of_dy)
     vec, plan = cut.plan.vec, cut.plan
     programs = -(-cut.tiles // -(-cut.tiles // plan.most))
     lines = None if dw is None else torch.empty((1, programs, n), dtype=torch.float32, device=x.device)
     strides = (one for t in (of_dy, of_x) for one in (t.token // vec, t.head // vec, t.column))
-    tensors = (dx, of_dy.t, of_x.t, w, cos, sin, located(rstd)[0], lines)
+    tensors = (dx, of_dy.t, of_x.t, *parameters, located(rstd)[0], lines)
     plan.launch(programs, *tensors, *cut[1:], cut.tiles, *strides, norm.offset)
     if lines is not None:
         fold(lines, dw, None)
