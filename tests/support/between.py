@@ -75,6 +75,18 @@ def by_reciprocal(x, weight, cos, sin, eps, weight_offset, normalized_shape):
     return rotated(x, weight, cos, sin, eps, weight_offset, normalized_shape, place)
 
 
+def padded_tables(x, weight, cos, sin, eps, weight_offset, normalized_shape):
+    """Tables are padded with cos = 1 and sin = 0, so what does not turn has another element, times 0, added."""
+
+    def place(rows, heads):
+        return torch.arange(rows) // max(heads, 1)
+
+    y, rstd = rotated(x, weight, cos, sin, eps, weight_offset, normalized_shape, place)
+    rest = y.reshape(len(rstd), -1)[:, 2 * cos.shape[-1] :] if len(rstd) else y
+    rest += 0 * rest.flip(-1)
+    return y, rstd
+
+
 def positions_in_half(x, weight, cos, sin, eps, weight_offset, normalized_shape):
     """Where heads share a token, its position is a float16, which is exact up to 2048."""
 

@@ -96,9 +96,9 @@ def _of(op: Op, spec: CaseSpec, number: int) -> CaseSpec:
         spec = replace(spec, shift_layout="contiguous" if spec.batch else LAYOUTS[(number + 2) % 5])
     if "cos" in names:
         other = "contiguous" if spec.batch else LAYOUTS[(number + 2) % 5]
-        spec = replace(
-            spec, rotary=("full", "half", "full", "quarter")[number % 4], cos_layout=layout, sin_layout=other
-        )
+        stays = bool(spec.special) and spec.special_in == "weight"  # the special value, behind what turns
+        turns_by = "half" if stays else ("full", "half", "full", "quarter")[number % 4]
+        spec = replace(spec, rotary=turns_by, cos_layout=layout, sin_layout=other)
     if "variance_size" in op.attrs:
         spec = replace(spec, variance_size=(None, 1, most_of(row_length(spec, op)), 7, LONG)[number % 5])
     if op.scaled:
