@@ -7,7 +7,7 @@ from math import prod
 import numpy as np
 import pytest
 
-from verify_norm.cases import corners, draw, turns
+from verify_norm.cases import corners, draw, placement, turns
 from verify_norm.cases.corner_lines import THIRD
 from verify_norm.checks import invariance
 from verify_norm.core import geometry, ways
@@ -122,6 +122,20 @@ def test_every_type_has_misaligned_tensors_whose_rows_are_whole_vectors(op):
                 if getattr(spec, f"{name}_layout") == "offset":
                     met[name].add(spec.dtype)
     assert {name for name, types in met.items() if types != set(DTYPES)} == set()
+
+
+@pytest.mark.parametrize("op", [name for name, op in OPS.items() if op.view == "rows"])
+def test_every_size_of_type_has_tensors_at_half_a_vector(op):
+    """A kernel may take half a vector at a time there, and as many as of whole ones."""
+    names = {tensor.name for tensor in OPS[op].inputs}
+    for alike in (("x", "residual", "residual_out"), ("dy", "dresidual_out") * (OPS[op].forward is not None)):
+        met = set()
+        for spec, name in product(corners.corners(OPS[op], DTYPES), names.intersection(alike)):
+            where = placement.placement(spec.shape, geometry.layout_of(spec, name))
+            size = FORMATS[spec.dtype].dtype.itemsize
+            if where.offset * size % 16 == 8 and where == placement.placement(spec.shape, "offset"):
+                met.add(size)
+        assert met == ({2, 4} if alike else set())
 
 
 @pytest.mark.parametrize("op", [name for name, op in OPS.items() if op.view != "channels"])

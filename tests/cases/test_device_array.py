@@ -107,7 +107,14 @@ TABLE = {
     "table": lambda x, k: (np.take_along_axis(np.arange(20.0), abs(k), 0),),
     "equal": lambda x, k: (np.array_equal(k, k), np.array_equal(k, k + 1)),
     "count": lambda x, k: (np.bincount(abs(k), minlength=20), np.bincount(abs(k), k * 0.5), np.count_nonzero(k)),
-    "places": lambda x, k: (np.argwhere(k > 3), np.flatnonzero(k > 3), np.argmax(k), np.argmax(x), k.argmax()),
+    "places": lambda x, k: (
+        np.argwhere(k > 3),
+        np.flatnonzero(k > 3),
+        np.argmax(k),
+        np.argmax(x),
+        k.argmax(),
+        np.argmax(k > 3),
+    ),
     "order": lambda x, k: (np.argsort(k), np.cumsum(k), *np.unique(abs(k), return_inverse=True)),
     "reduce": lambda x, k: (np.sum(k), np.mean(k), np.max(k), np.min(k), np.any(k > 8), np.all(k > -9), k.mean()),
     "axes": lambda x, k: tuple(

@@ -53,6 +53,8 @@ def test_layouts_are_what_they_are_called():
     assert tensor("transposed").T.is_contiguous()
     assert tensor("row_strided").stride() == (9, 1)
     assert tensor("row_strided", (2, 3, 4)).stride() == (21, 7, 1)
+    assert tensor("row_strided", (2, 16)).stride() == (16 + 64, 1)
+    assert tensor("row_strided", (3, 16)).stride() == (19, 1)
     assert tensor("every_other").stride() == (12, 2)
     assert tensor("expanded").stride() == (0, 1)
     assert tensor("scalar").stride() == (0, 0)
@@ -67,6 +69,8 @@ def test_layouts_are_what_they_are_called():
     assert tensor("swapped", (2, 3, 5)).stride() == torch.empty(3, 2, 5).transpose(0, 1).stride()
     assert tensor("swapped_last", (2, 3, 5)).stride() == torch.empty(2, 5, 3).transpose(1, 2).stride()
     assert tensor("sequence_slice", (2, 3, 5, 4)).stride() == longer[:, :3].stride()
+    wider = torch.zeros(2, 3, 5 + placement.GAP, 4)
+    assert tensor("inner_slice", (2, 3, 5, 4)).stride() == wider[:, :, :5].stride()
     longer = longer.contiguous(memory_format=torch.channels_last)
     assert tensor("channel_slice", (2, 3, 5, 4)).stride() == longer[:, :3].stride()
     own = tensor("own")
@@ -74,6 +78,12 @@ def test_layouts_are_what_they_are_called():
     assert tensor("offset").is_contiguous()
     assert tensor("offset").storage_offset() % 2 == 1
     assert tensor("offset").storage_offset() > 2**16
+    assert [tensor("offset", (rows, 16)).storage_offset() - 2**16 - placement.GUARD for rows in range(4, 8)] == [
+        1,
+        1,
+        2,
+        4,
+    ]
     assert tensor("loose", (1, 6)).stride() == torch.zeros(6).expand(4, 6)[:1].stride() == (0, 1)
     assert tensor("loose", (4, 1)).stride() == (1, 0)
     assert tensor("channels_last", (2, 3, 4, 5)).is_contiguous(memory_format=torch.channels_last)
@@ -88,6 +98,7 @@ def test_layouts_are_what_they_are_called():
         ("swapped_last", [(13, 4), (3,)]),
         ("sequence_slice", [(13, 4)]),
         ("channel_slice", [(13, 4)]),
+        ("inner_slice", [(13, 4)]),
         ("channels_last", [(13, 4)]),
         ("expanded", [(3,)]),
         ("expanded_last", [(3,)]),

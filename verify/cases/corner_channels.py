@@ -2,6 +2,7 @@
 
 from verify_norm.cases.corner_lines import (
     FAINT,
+    INNER,
     LARGEST,
     LAST,
     LOOSE,
@@ -44,6 +45,7 @@ CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with ru
         ((2, 6, 5, 4), {"weight_data": "some_one", **SLICE}),
         ((2, 6, 9), {"weight_data": "one", **SEQUENCE}),
         ((1, 6, 9), LOOSE),
+        ((3, 6, 5, 8), INNER),  # a part of an image
         ((3, 6, 5, 4), {"x_layout": "swapped", "dy_layout": "swapped_last"}),
         ((3, 6, 5, 4), {"x_layout": "swapped_last", "dy_layout": "swapped", "weight_layout": "scalar"}),
     ),
@@ -132,7 +134,10 @@ CHANNEL_CORNERS: Topics = {  # each in training, and again in evaluation with ru
         ((3, 6, 41), {"dy_data": "uneven", "data": "steps", "x_layout": "expanded_last"}),
     ),
 }
-_PLANES = ((16385, 8), (2, 1, 256, 257), (2, 1025, 8, 8), (2, 2048, 4, 4), (1, 2, 65537), (65537, 2))
+_PLANES = (
+    *((16385, 8), (2, 1, 256, 257), (2, 1025, 8, 8), (2, 2048, 4, 4), (1, 2, 65537), (65537, 2), (4, 4096)),
+    (2, 672, 7, 7),  # channels of a model that are no power of two
+)
 WIDE_CHANNELS: tuple[Row, ...] = (  # many samples, many positions, many channels
     *(((1 + more, 4, 91, 91), LAST) for more in range(3)),
     *(((samples + more, *rest), {}) for more in range(3) for samples, *rest in _PLANES),

@@ -2,6 +2,7 @@
 
 from verify_norm.cases.corner_lines import (
     FAINT,
+    INNER,
     LARGEST,
     LAST,
     LOOSE,
@@ -51,6 +52,7 @@ GROUP_CORNERS: Topics = {
         ((2, 6, 9), {"num_groups": 3, "weight_data": "one", **SEQUENCE}),
         ((1, 6, 9), {"num_groups": 3, **LOOSE}),
         ((2, 6, 5, 4), {"num_groups": 3, "x_layout": "swapped"}),  # channels first
+        ((2, 6, 5, 8), {"num_groups": 3, **INNER}),  # a part of an image
         (
             (2, 6, 5, 4),
             {"num_groups": 3, "x_layout": "swapped_last", "dy_layout": "swapped", "weight_layout": "scalar"},
@@ -90,6 +92,7 @@ GROUP_CORNERS: Topics = {
         ((3, 4), {"num_groups": 4}),  # no spatial dimensions, one channel a group: x̂ = 0
         ((2, 12, 5), {"num_groups": 12}),  # InstanceNorm
         ((1, 4, 2, 3, 5), {"num_groups": 2, "x_layout": "channels_last", "weight_data": "wide"}),  # rank 5
+        ((2, 128, 4, 4), {"num_groups": 64, **LAST}),  # more groups than a warp has threads
         ((3, 6, 1, 1), {"num_groups": 2, "dy_data": "zero_columns"}),  # contiguous in both orders of dimensions
     ),
     "eps": (
@@ -161,12 +164,18 @@ SERVING_GROUPS: tuple[Row, ...] = (  # from small to large
 )
 # Beyond 128 channels a group, 1024 channels, 32 groups: tiles, blocks and masks of warps end there. Beyond 1024
 # channels in one group and 1024 groups: so does a loop over either. Beyond 65,535 samples: a grid's second dimension.
+# 1920 and 2560 channels are those of an image model's decoder.
 _BLOCKS = (
     *((1, 4, 128, 513, 2), (257, 4, 8, 8, 1), (2, 2048, 5, 9, 4), (1025, 96, 1, 1, 48), (1, 1, 362, 363, 1)),
-    *((1, 64, 64, 64, 8), (2, 1536, 2, 3, 1), (1, 1280, 3, 2, 1280), (65537, 2, 1, 1, 1)),
+    *((1, 64, 64, 64, 8), (2, 1536, 2, 3, 1), (1, 1280, 3, 2, 1280), (65537, 2, 1, 1, 1), (1, 2560, 4, 4, 32)),
 )
+_LAST = ((8, 91, 91, 4), (1920, 4, 4, 32), (4, 129, 130, 2))
 WIDE_GROUPS: tuple[Row, ...] = (  # groups of many elements, many groups, many channels, many samples
-    *(((1 + more, 8, 91, 91), {"num_groups": 4, **LAST}) for more in range(3)),
+    *(
+        ((1 + more, channels, height, width), {"num_groups": groups, **LAST})
+        for more in range(3)
+        for channels, height, width, groups in _LAST
+    ),
     *(
         ((samples + more, channels, height, width), {"num_groups": groups})
         for more in range(3)

@@ -2,6 +2,7 @@
 
 from verify_norm.cases.corner_lines import (
     FAINT,
+    INNER,
     LARGEST,
     LAST,
     LOOSE,
@@ -33,6 +34,11 @@ ROW_CORNERS: Topics = {
         ((2, 3), {}),  # the smallest shape with rows and columns
         ((2, 1024), OWN),  # nothing tells that it is a test
         ((3, 1), {"eps": 1e-12}),
+        ((2, 5376), {}),  # an odd number of blocks of 256 elements
+        ((40, 112), {}),  # a head size that is no power of two, in every type
+        ((41, 112), {}),
+        ((42, 112), {}),
+        ((4, 4224), {}),  # an odd number of blocks of 128 elements
     ),
     "layouts of x": (
         ((5, 64), {"x_layout": "row_strided"}),
@@ -40,9 +46,11 @@ ROW_CORNERS: Topics = {
         ((6, 40), {"x_layout": "transposed"}),
         ((2, 16), {"x_layout": "far"}),  # … and a stride beyond 32 bits
         ((4, 256), {"x_layout": "offset"}),
-        ((3, 128), {"x_layout": "every_other", "dy_layout": "offset", "bias_layout": "offset"}),
+        ((5, 128), {"x_layout": "every_other", "dy_layout": "offset", "bias_layout": "offset"}),
         ((5, 48), {"x_layout": "expanded"}),
         ((1, 88), LOOSE),  # one row, of stride 0
+        ((6, 64), {"x_layout": "row_strided", "dy_layout": "row_strided"}),  # gaps of whole vectors
+        ((2, 5, 3, 16), INNER),  # heads of a fused projection
     ),
     "layouts of dy": (
         ((5, 65), {"dy_layout": "transposed"}),
@@ -51,7 +59,7 @@ ROW_CORNERS: Topics = {
         ((9, 50), {"dy_layout": "expanded"}),
         ((6, 37), {"alias": "x:dy"}),  # two inputs are one tensor
         ((2, 17), {"dy_layout": "far"}),
-        ((3, 256), {"x_layout": "offset", "dy_layout": "offset"}),
+        ((2, 256), {"x_layout": "offset", "dy_layout": "offset"}),
         ((4, 13), {"dy_layout": "far"}),
         ((5, 33), {"dy_layout": "expanded_last"}),  # the gradient of .sum(-1)
         ((4, 21), {"dy_data": "zero", "eps": 2.0**-7}),
@@ -79,7 +87,15 @@ ROW_CORNERS: Topics = {
         ((2, 3, 20), {"x_layout": "swapped"}),  # sequence first
         ((2, 3, 2, 10), {"x_layout": "transposed", "dy_layout": "every_other"}),  # not collapsible
         ((30,), {"weight_data": "wide"}),  # one row
-        ((3, 2, 3, 7), {"normalized_ndim": 3, "x_layout": "transposed"}),
+        (
+            (3, 2, 3, 7),
+            {
+                "normalized_ndim": 3,
+                "x_layout": "transposed",
+                "weight_layout": "transposed",
+                "bias_layout": "transposed",
+            },
+        ),
         ((2, 1, 2, 2, 9), {"weight_data": "wide"}),
         ((2, 3, 2, 12), LAST),
         (
@@ -89,6 +105,7 @@ ROW_CORNERS: Topics = {
         ((2, 5, 28), {**SEQUENCE, "weight_data": "one"}),
         ((2, 3, 41, 16), {**SLICE, "weight_data": "some_one"}),  # 41 · (1/41) is below 1 in float32
         ((3, 4, 2, 11), {"x_layout": "swapped_last", "dy_layout": "swapped", "weight_layout": "scalar"}),
+        ((2, 3, 2, 2, 3, 8), {"x_layout": "swapped", "dy_layout": "inner_slice"}),  # windows of an image
     ),
     "eps": (
         ((8, 40), {"log2_scale": -8, "eps": 1e-3, "weight_layout": "offset"}),  # eps dominates the variance
@@ -108,8 +125,9 @@ ROW_CORNERS: Topics = {
         ((63, 1016), {"batch": 257}),
         ((70, 24), {"x_layout": "offset"}),  # more rows than programs, and no multiple
         ((65, 900), {"batch": 256}),
-        ((129, 5), {"dy_data": "zero_rows"}),  # masked tokens
+        ((129, 72), {"dy_data": "zero_rows"}),  # masked tokens
         ((66, 30), {"dy_data": "zero_columns", "eps": 3e-8}),
+        ((6, 384), {"dy_data": "zero_columns"}),  # the gradient of a part of y
         ((128, 256), {}),  # whole tiles
         ((256, 128), {}),
         ((64, 512), {}),
@@ -151,7 +169,9 @@ ROW_CORNERS: Topics = {
         ((7, 130), {"data": "uneven", "eps": 3e-8}),  # what the first row decides for others
         ((7, 131), {"data": "sorted", "dy_data": "uneven"}),
         ((3, 201), {"data": "ramp", "dy_data": "ramp"}),
-        ((12, 304), {"data": "padded"}),  # zero rows among others, and rows that begin with zeros
+        ((12, 304), {"data": "padded"}),  # zero rows among others, and rows with blocks of zeros
+        ((12, 1024), {"data": "padded", "dy_data": "zero_columns"}),
+        ((6, 8192), {"data": "padded", "dy_data": "zero_rows"}),
     ),
 }
 SERVING_ROWS: tuple[Row, ...] = (  # from small to large, as far as the kernel's time allows
@@ -174,6 +194,7 @@ MANY_ROWS: tuple[Row, ...] = tuple(  # long sums of dweight and dbias, in every 
 _SIDES: tuple[tuple[int, tuple[int, ...]], ...] = (
     *((16384, (3, 4, 5)), (1, (131072, 131073, 131074)), (65537, (2, 3, 4)), (8193, (17, 18, 19)), (45055, (5, 6, 7))),
     *((2, (65536, 28672, 12288)), (4099, (64, 31, 32)), (1031, (128, 61, 62))),  # lengths of models and of heads
+    (40, (12288, 9216, 10240)),  # more than a few long rows
 )
 _WHOLE: tuple[tuple[Row, ...], ...] = (  # whole tiles, as a model has
     (((512, 1024), {"weight_dtype": "float32"}), ((256, 768), {"weight_dtype": "float32"}), ((256, 1024), {})),
@@ -188,6 +209,8 @@ WIDE_ROWS: tuple[Row, ...] = (  # thresholds of rows, of lengths and of elements
         for line in (*(((rows + more, lengths[more]), {}) for rows, lengths in _SIDES), *whole)
     ),
     ((4097, 257), {}),  # more than 2^20 elements
+    *(((2096 + more, 8), {"weight_dtype": "float32"}) for more in range(3)),  # a large rest, whatever the tile
+    *(((12, 1370 + more, 8), {}) for more in range(3)),  # long samples: a division by their length rounds
 )
 CROWDED_ROWS: tuple[Row, ...] = tuple(  # enough programs to contend for a lock or a buffer, in every type
     ((rows + more, length), {})

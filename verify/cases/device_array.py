@@ -217,7 +217,7 @@ class DeviceArray(NDArrayOperatorsMixin):
 
     def argmax(self) -> int:
         """Return the flat index of the first largest element, or of the first NaN."""
-        return int(self.tensor.argmax())
+        return int((self.tensor.to(torch.uint8) if self.tensor.dtype is torch.bool else self.tensor).argmax())
 
     def tolist(self) -> Any:
         """Return the elements as Python's numbers, in nested lists."""

@@ -41,7 +41,7 @@ def tensor(spec: CaseSpec, op: Op, one: Tensor, device: Any = None) -> Array | N
         values = np.array([_scale(spec, one)])
     elif one.extent == "sample":  # around 0, as models begin; 1 + scale is 0 in some places
         values = _some(-1.0 if one.name == "scale" else 0.0, rng.standard_normal(sample_shape(spec, op)))
-        values = _wide(spec, values, rng)
+        values = _wide(spec, values, rng) * (one.name != "scale" or spec.weight_data != "initial")  # of a new model 0
     elif one.extent == "position":  # of one angle; where it is 0, as at the first position, nothing turns
         angle = Random(spec.seed, "angle", device).standard_normal(position_shape(spec, op)) * 8
         values = {"cos": np.cos, "sin": np.sin}[one.name](_some(0.0, angle))
@@ -78,9 +78,11 @@ def _affine(spec: CaseSpec, op: Op, one: Tensor, rng: Random) -> Array:
     values = rng.standard_normal(shape)
     if one.name == "running_mean":
         return np.ldexp(values + spec.offset, spec.log2_scale)
-    if one.name == "running_var":  # positive, and not all of it underflows
+    if one.name == "running_var":  # positive, and not all of it underflows; of padded data 0 in some channels
         least = FORMATS[input_dtype(one, spec)].ulp(np.zeros(()))
-        return np.maximum(np.ldexp(0.5 + np.abs(values), 2 * spec.log2_scale), least)
+        values = np.maximum(np.ldexp(0.5 + np.abs(values), 2 * spec.log2_scale), least)
+        dead = spec.data == "padded" and spec.eps > 0
+        return np.where(dead & (np.arange(values.size) % 3 == 1), 0.0, values)
     if one.name == "bias":
         return _wide(spec, values, rng) * (spec.weight_data not in ("initial", "subnormal"))
     values = np.copysign(0.5 + np.abs(values), values)  # far from 1, of both signs: a forgotten weight shows
@@ -111,17 +113,35 @@ def _some(one: float, values: Array) -> Array:
 
 
 def _cotangent(spec: CaseSpec, op: Op, one: Tensor, rng: Random) -> Array:
-    """Return dy or dresidual_out, which is random in any case: what is passed on of zero rows shows."""
+    """Return dy, or dresidual_out: random, so what is passed on of zero rows shows, but 0 with initial weights."""
     if one.name == "dy" and spec.dy_data in FAMILIES:
         return _family(spec.dy_data, spec, op, rng)
     values = rng.standard_normal(spec.shape)
-    if one.name != "dy" or spec.dy_data == "random":
+    if one.name != "dy":
+        return values * (spec.weight_data != "initial")
+    if spec.dy_data == "random":
         return values
     if spec.dy_data == "one":
         return np.ones(spec.shape)
     rows = _outer(spec, op)
-    columns = range(len(rows), len(spec.shape) if op.view == "rows" else 2)  # the axes of weight
-    return np.where(_masked(_only(spec.shape, rows if spec.dy_data == "zero_rows" else columns), rng), 0.0, values)
+    columns = _only(spec.shape, range(len(rows), len(spec.shape) if op.view == "rows" else 2))  # the axes of weight
+    if spec.dy_data == "zero_rows":
+        return np.where(_masked(_only(spec.shape, rows), rng) & ~_picked(spec.shape, len(rows)), 0.0, values)
+    length = prod(columns)
+    if op.view == "rows" and length >= 48 and length % 8 == 0:  # whole tiles, as of a part of y
+        return np.where((np.arange(length) // _tile(length) % 3 == 1).reshape(columns), 0.0, values)
+    return np.where(_masked(columns, rng), 0.0, values)
+
+
+def _tile(length: int) -> int:
+    """Return the elements of a tile of a row that may be zeros: a third of the row or less, at most 512."""
+    return int(min(512, 2 ** ((length // 3).bit_length() - 1)))
+
+
+def _picked(shape: tuple[int, ...], outer: int) -> Any:
+    """Return the one element of every fifth row or sample that a gradient has which picks elements, as a loss does."""
+    row, place = np.ogrid[: prod(shape[:outer]), : prod(shape[outer:])]
+    return ((row % 5 == 2) & (place == row * 7 % max(place.size, 1))).reshape(shape)
 
 
 def _masked(shape: Sequence[int], rng: Random) -> Any:
@@ -199,22 +219,29 @@ def _family(data: str, spec: CaseSpec, op: Op, rng: Random) -> Array:
         return scale * (mean + rng.standard_normal(shape))
     if data == "zero":
         return np.zeros(shape)
-    if data == "padded":  # some rows, groups or channels are −0, or constant where there is an offset; others begin so
-        mask = _spread(_masked(_statistics(spec, op), rng), spec, op) | _led(spec, op)
-        return np.where(mask, -0.0, rng.standard_normal(shape))
+    if data == "padded":  # some rows, groups or channels are −0, or constant where there is an offset; a part of others
+        zeros, level = _parts(spec, op)
+        mask = _spread(_masked(_statistics(spec, op), rng), spec, op) | zeros
+        return np.where(mask, -0.0, rng.standard_normal(shape) + level)
     if data == "integers":  # exact in every format, with ties, and zeros of both signs
         return rng.integers(0, 9, shape) * np.copysign(1.0, rng.standard_normal(shape))
     return rng.standard_normal(shape)
 
 
-def _led(spec: CaseSpec, op: Op) -> Any:
-    """Return where every third row begins with zeros: a vector of 16 bytes, of a longer row a block of 128 elements."""
+def _parts(spec: CaseSpec, op: Op) -> tuple[Any, Any]:
+    """Return where rows have zeros, and the mean of what is left: a kernel may take a part of a row for all of it.
+
+    Every third row begins with zeros: a vector of 16 bytes, of a longer row a block of 128 elements. The half of these
+    are at another level behind them. As many long rows end with zeros, a half of them.
+    """
     length = row_length(spec, op) if op.view == "rows" else 0
     if not length:
-        return np.zeros((1,) * len(spec.shape), bool)
-    first = np.arange(length) < (128 if length >= 256 else min(8, length - 1))
-    third = np.arange(prod(spec.shape) // length) % 3 == 1
-    return (third[:, None] & first).reshape(spec.shape)
+        return np.zeros((1,) * len(spec.shape), bool), 0.0
+    row, place = np.ogrid[: prod(spec.shape) // length, :length]
+    first = (row % 3 == 1) & (place < (128 if length >= 256 else min(8, length - 1)))
+    last = (row % 6 == 2) & (place >= (length + 1) // 2) & (length >= 16)
+    level = np.where(row % 6 == 4, 100.0, np.where(row % 6 == 2, 3.0, 0.0)) * (length >= 16)
+    return (first | last).reshape(spec.shape), np.broadcast_to(level, first.shape).reshape(spec.shape)
 
 
 def _uneven(spec: CaseSpec, op: Op, rng: Random) -> tuple[Array, Array]:

@@ -17,8 +17,13 @@ from verify_norm.core.dtypes import FORMATS, Array
 from verify_norm.core.geometry import extent
 
 GAP = 3  # elements: an odd gap, in which rows lose their alignment
+WHOLE = 64  # elements: a gap in which they keep it
+VECTOR = 8  # elements: of 16 bytes in a type of 16 bits
 GUARD = 64  # elements on each side: more than one vector load, less than what would cost time
 BEYOND = 2**16  # elements: an offset that 16 bits do not hold
+# Elements beyond it where rows are whole vectors, by the number of rows: an odd address, or one of half a vector in a
+# type of 32 bits, or of 16 bits.
+MISALIGNED = (1, 1, 2, 4)
 FAR = 2**31  # elements: the first offset that 32 bits do not hold
 FULL = (
     "CUDA error: out of memory",
@@ -59,10 +64,12 @@ def placement(shape: tuple[int, ...], layout: str) -> Placement:
     the rows of one index of the first dimension, as the gradient of `.sum(1)`, "expanded_inner" one value along all
     dimensions behind the second, as the gradient of a sum over positions. "sequence_slice" is
     `t[:, :S]` of a longer t, "channel_slice" the same of a tensor in channels_last. "swapped" is `t.transpose(0, 1)`,
-    as of a sequence-first t, "swapped_last" `t.transpose(-2, -1)`, both dense. "own" is a storage of exactly these
+    as of a sequence-first t, "swapped_last" `t.transpose(-2, -1)`, both dense. "inner_slice" is `t[..., :H, :]`, as the
+    heads of q in a fused projection, or a part of an image. "own" is a storage of exactly these
     elements, without guards, as users have it: a kernel cannot tell by it that it is tested.
 
-    "offset" begins at an odd element beyond 2¹⁶. "loose" is contiguous, with a stride of 0 along each dimension of at
+    "offset" begins beyond 2¹⁶ elements, at an odd one or at half a vector. The gaps of "row_strided" are odd, or whole
+    vectors where rows are. "loose" is contiguous, with a stride of 0 along each dimension of at
     most one element, which torch leaves open, as `t.expand(M, N)[:1]`.
 
     "far" puts the last index of the first dimension beyond 2³¹ elements. With two indices the stride itself needs 64
@@ -96,15 +103,17 @@ def placement(shape: tuple[int, ...], layout: str) -> Placement:
         order = (*range(rank - 2), rank - 1, rank - 2)
     if layout in ("sequence_slice", "channel_slice") and rank > 2:
         padded[1] += GAP
+    elif layout == "inner_slice" and rank > 2:
+        padded[-2] += GAP
     elif layout in REPEATED and rank > REPEATED[layout][0]:
         repeated = range(rank)[REPEATED[layout][1]]
         padded = [1 if axis in repeated else n for axis, n in enumerate(shape)]
     elif layout == "row_strided" and rank > 1:
-        padded[-1] += GAP
+        padded[-1] += WHOLE if shape[-1] % VECTOR == shape[0] % 2 == 0 else GAP
     elif layout == "every_other":
         step = 2
     elif layout == "offset":
-        front += BEYOND + 1  # misaligned for every vector load
+        front += BEYOND + (1 if shape[-1:] == () or shape[-1] % VECTOR else MISALIGNED[prod(shape[:-1]) % 4])
     elif layout == "own":
         front = 0
     strides, size = [0] * rank, step

@@ -25,7 +25,7 @@ from verify_norm.core.spec import COTANGENTS, FAMILIES, LAYOUTS, WEIGHTS, CaseSp
 _LENGTHS = (
     *(1, 2, 3, 5, 7, 8, 16, 17, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 200, 255, 256, 257, 320, 511, 512, 513),
     *(640, 768, 1000, 1023, 1024, 1025, 1280, 1600, 2047, 2048, 2049, 3584, 4095, 4096, 4097, 5120, 8192, 8193, 12288),
-    *(384, 896, 1152, 1536, 2304, 2560, 2880, 3072, 4608, 6144, 7168, 11008, 14336),
+    *(384, 896, 1152, 1536, 2304, 2560, 2880, 3072, 4608, 6144, 7168, 11008, 14336, 72, 96, 112, 160, 576, 5376),
     *(16384, 32768, 32769, 65536, 65537, 131072),
 )
 # Rows: none, one, odd numbers, and the neighbours of every count of blocks, partial buffers and programs in use.
@@ -49,9 +49,10 @@ _LEADING = (1, 2, 3) * 4 + (8, 12, 16, 32, 40, 41, 47, 48, 55, 61, 64)
 _MOMENTA = (0.1, 0.1, 1e-3, 0.9, 1.0, 0.0)
 _PLACES = get_args(get_type_hints(CaseSpec)["special_at"])
 # Groups, channels of each, and channels of norms without groups: small numbers, and those of models.
-_GROUPS = (1, 2, 3, 4, 8, 32, 1, 2, 3, 4, 6, 16)
-_WIDTHS = (1, 2, 3, 5, 10, 20, 4, 6, 7, 8, 9, 16, 30, 40, 64)
-_CHANNELS = (1, 2, 3, 5, 8, 32, 16, 64, 128, 256, 512)
+_GROUPS = (1, 2, 3, 4, 8, 32, 1, 2, 3, 4, 6, 16, 64)
+_WIDTHS = (1, 2, 3, 5, 10, 20, 4, 6, 7, 8, 9, 16, 30, 40, 60, 64, 80)
+_CHANNELS = (1, 2, 3, 5, 8, 32, 16, 64, 128, 256, 512, 96, 672, 1280, 2560)
+_TILES = (8, 16, 64, 128, 256)  # a length may be any multiple of one: a loop may be right for an even number of tiles
 MOST = 1e6  # Hypothesis takes finite numbers; a larger one is as good as this
 
 
@@ -261,7 +262,10 @@ def _tall_shape(draw: st.DrawFn, elements: int, most: int) -> tuple[tuple[int, .
 @st.composite
 def _row_shape(draw: st.DrawFn, elements: int, many: int) -> tuple[tuple[int, ...], dict[str, Any]]:
     usual = [n for n in _LENGTHS if n <= elements]
-    length = draw(_size(tuple(usual), min(elements, 600), elements))
+    tile = draw(_among((None,) * 10 + tuple(tile for tile in _TILES if tile <= elements)))
+    length = (
+        tile * draw(_magnitude(elements // tile)) if tile else draw(_size(tuple(usual), min(elements, 600), elements))
+    )
     most = min(max(elements // length, 1), many)
     rows = draw(_size(tuple(m for m in _ROWS if m <= most), min(most, 70), most))
     normalized: tuple[int, ...] = (length,)
@@ -281,8 +285,9 @@ def _row_shape(draw: st.DrawFn, elements: int, many: int) -> tuple[tuple[int, ..
 
 @st.composite
 def _group_shape(draw: st.DrawFn, elements: int) -> tuple[tuple[int, ...], dict[str, Any]]:
-    groups = draw(_among(_GROUPS))
-    channels = groups * draw(_among([c for c in _WIDTHS if groups * c <= max(elements // 512, 32)]))
+    most = max(elements // 512, 32)
+    groups = draw(_among([g for g in _GROUPS if g <= most]))
+    channels = groups * draw(_among([c for c in _WIDTHS if groups * c <= most]))
     samples = draw(_among((1, 2, 3, 0, 5, 17)))
     space = draw(_space(max(elements // (channels * max(samples, 1)), 1)))
     return (samples, channels, *space), {"num_groups": groups}
@@ -290,7 +295,7 @@ def _group_shape(draw: st.DrawFn, elements: int) -> tuple[tuple[int, ...], dict[
 
 @st.composite
 def _channel_shape(draw: st.DrawFn, elements: int, samples: tuple[int, ...]) -> tuple[tuple[int, ...], dict[str, Any]]:
-    channels = draw(st.one_of(_among([c for c in _CHANNELS if c <= elements]), _magnitude(min(elements, 512))))
+    channels = draw(st.one_of(_among([c for c in _CHANNELS if c <= elements]), _magnitude(min(elements, 4096))))
     batch = draw(_among([n for n in samples if n * channels <= elements]))
     return (batch, channels, *draw(_space(max(elements // (channels * max(batch, 1)), 1)))), {}
 

@@ -20,7 +20,7 @@ from verify_norm.core.spec import Op
 # Layouts whose inner strides stay as they are when rows come or go.
 LAYOUTS = (
     *("contiguous", "row_strided", "every_other", "offset", "channels_last", "sequence_slice", "channel_slice"),
-    "own",
+    *("own", "inner_slice"),
 )
 SPIKES = (64.0, 1024.0)  # of rows in turn; powers of two: what is multiplied by them stays exact
 

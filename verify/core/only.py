@@ -42,7 +42,7 @@ TYPES = ("dtype", "weight_dtype")
 WORDS = {"modulation": ("sample", "token"), "rotary": ("full", "half", "quarter")}
 MEMORY: dict[str, tuple[str, ...]] = {  # the layouts that the tensors may have
     "contiguous": ("contiguous", "offset", "own"),
-    "unit_stride": ("contiguous", "offset", "own", "row_strided", "expanded", "sequence_slice", "far"),
+    "unit_stride": ("contiguous", "offset", "own", "row_strided", "expanded", "sequence_slice", "inner_slice", "far"),
     "aligned": tuple(layout for layout in LAYOUTS if layout != "offset"),
 }
 CLAUSES: dict[str, str] = {

@@ -41,7 +41,7 @@ Seed = Annotated[int, Interval(ge=0, le=2**64 - 1)]
 LAYOUTS = (
     *("contiguous", "row_strided", "transposed", "every_other", "offset", "expanded", "channels_last", "far"),
     *("scalar", "expanded_last", "sequence_slice", "channel_slice", "own", "swapped", "swapped_last", "loose"),
-    *("expanded_middle", "expanded_inner"),
+    *("expanded_middle", "expanded_inner", "inner_slice"),
 )
 Alias = Literal[
     "",

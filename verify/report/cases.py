@@ -3,10 +3,10 @@
 # Of a tensor of shape (B, S, C), as torch makes it; `new` is torch.empty.
 LAYOUT_WORDS = {
     "contiguous": "`new(B, S, C)`",
-    "row_strided": "rows with gaps: `new(B, S, C + 3)[..., :C]`",
+    "row_strided": "rows with gaps: `new(B, S, C + 3)[..., :C]`, or C + 64",
     "transposed": "dimensions in reverse order: `new(C, S, B).permute(2, 1, 0)`",
     "every_other": "every other element: `new(B, S, 2 * C)[..., ::2]`",
-    "offset": "contiguous, from an odd element beyond 2^16 of its storage on",
+    "offset": "contiguous, from beyond 2^16 elements of its storage on: an odd one, or half a vector of 16 bytes",
     "expanded": "one sample or row, repeated: `new(1, S, C).expand(B, S, C)`",
     "channels_last": "the second dimension is the fastest: `new(B, C, S).transpose(1, 2)`",
     "far": "the last index of the first dimension is beyond 2^31 elements",
@@ -20,6 +20,7 @@ LAYOUT_WORDS = {
     "loose": "contiguous, with stride 0 along each dimension of one element",
     "expanded_middle": "one row of each sample, repeated: `new(B, 1, C).expand(B, S, C)`",
     "expanded_inner": "one number of each channel, repeated along all others: `new(B, S, 1).expand(B, S, C)`",
+    "inner_slice": "heads of a fused projection, or a part of an image, by the dimension before the last: `new(B, S + 3, C)[..., :S, :]`",
 }
 DATA_WORDS = {
     "normal": "normally distributed",
@@ -33,7 +34,7 @@ DATA_WORDS = {
     "ramp": "rises evenly along the row",
     "steps": "rises in steps along the row",
     "uneven": "every row, group or channel has another size and mean",
-    "padded": "some rows, groups or channels are −0 everywhere, as padding is",
+    "padded": "some rows, groups or channels are −0 everywhere, as padding is; of others a part",
 }
 CASE = (
     "A case is one call of the kernel. 97×148 is the shape of x; “scale 2^-20” is the size of its values, and "
