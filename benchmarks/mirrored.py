@@ -9,13 +9,15 @@ or in a cache, would hide the mistake. So what stands in tests/ is imported agai
 that verify_norm calls while it is imported, as one that makes a table, verify_norm is imported again too. What patches
 Triton's interpreter, once in a process, gets one again that is not patched.
 
-What a fork of the test's process calls counts too; a process that is started anew knows of no mistake.
+What a fork of the test's process calls counts too; a process that is started anew knows of no mistake. So does what a
+test has no need to call, because an earlier one has filled a cache: caches of a test's modules are empty before it.
 """
 
 import importlib
 import os
 import sys
 import tempfile
+from functools import cache
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
@@ -98,6 +100,7 @@ class Calls(set[str]):
         os.lseek(self._file, 0, os.SEEK_SET)
 
 
+@cache
 def tests_of(module: str) -> tuple[str, ...]:
     """Return the files, folders and tests of tests/ that try the mistakes in a module, as "checks.sums"."""
     key = max((key for key in TESTS if f"{module}.".startswith(f"{key}.")), key=len, default="")
@@ -178,8 +181,13 @@ def prepare(function: str) -> None:
         if (getattr(module, "__file__", None) or "").startswith(tests) or (anew and f"{name}.".startswith(PREFIX)):
             del sys.modules[name]
         elif name.startswith(PREFIX):
-            for value in list(vars(module).values()):
-                getattr(value, "cache_clear", bool)()
+            forget(module)
+
+
+def forget(module: ModuleType) -> None:
+    """Empty the caches of a module's functions."""
+    for value in list(vars(module).values()):
+        getattr(value, "cache_clear", bool)()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -205,6 +213,14 @@ def pytest_make_collect_report(collector):
             while_imported[""] |= called
         called.clear()
     return result
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    if os.environ.get("MUTANT_UNDER_TEST") == "stats":
+        for name in ours():
+            if tries(item.nodeid, f"{name}.function"):
+                forget(sys.modules[name])
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -34,3 +34,7 @@ def test_a_field_is_told_where_it_differs(name):
 @pytest.mark.parametrize(("number", "said"), [(0, "0 cases"), (1, "1 case"), (2, "2 cases"), (12345, "12,345 cases")])
 def test_how_many(number, said):
     assert count(number, "case") == said
+
+
+def test_a_family_of_data_and_a_field_of_several_words():
+    assert case(replace(PLAIN, data="heavy", weight_offset=1.0)) == "2×3 float32, heavy, weight offset 1.0"

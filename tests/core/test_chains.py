@@ -29,6 +29,10 @@ from verify_norm.reference.activation import ACTIVATIONS
         ("rmsnorm(weight_offset=1)|quantize(e4m3fn,per_token)", ("rmsnorm_quant_fwd", "weight_offset=1")),
         ("add | rmsnorm | quantize( e4m3fn , group128 )_fwd", ("add_rmsnorm_quant_group_fwd", "")),
         ("layernorm|silu|quantize(int8,static)", ("layernorm | silu | quantize(int8)_fwd", "")),
+        ("layernorm | gate(silu)", ("layernorm | gate", "")),
+        ("layernorm | rotate(neox)_bwd", ("layernorm | rotate_bwd", "")),
+        ("batchnorm_fwd", ("batchnorm_fwd", "")),
+        ("l2norm(eps=1e-6)", ("l2norm", "eps=1e-6")),
         ("rmsnorm|quantize(e5m2,group64,scale_ub)", ("rmsnorm | quantize(e5m2, group64, scale_ub)_fwd", "")),
     ],
 )
@@ -64,6 +68,8 @@ def test_what_a_text_means(text, meant):
         ("add|add", "expected layernorm, rmsnorm, partial_rmsnorm, l2norm or groupnorm before add"),
         ("rmsnorm | layernorm", "rmsnorm and layernorm are two norms: a chain begins with add or its one norm, as"),
         ("rmsnorm | add", "add stands behind rmsnorm: a chain begins with add or its one norm"),
+        ("rmsnorm | dropout", "dropout stands behind rmsnorm: a chain begins with add or its one norm"),
+        ("rmsnorm | quantize(int8, group64, a, b)", "expected scale_ub or nothing behind group64, got a, b"),
         ("rmsnorm | modulate | modulate", "expected one stage that takes scale, got 2"),
         ("groupnorm | modulate", "modulate needs rows: expected layernorm or rmsnorm before it, got groupnorm"),
         ("add | groupnorm | silu", "add needs rows: expected layernorm or rmsnorm behind it, got groupnorm"),
@@ -117,6 +123,18 @@ def test_a_chain_without_a_row_is_an_operator_by_its_one_spelling():
 def test_a_stage_has_the_activation_of_its_name(name):
     gate, last = chains.told(f"rmsnorm | gate({name}) | {name}").chain.stages
     assert gate.function is last.function is ACTIVATIONS[name]
+
+
+def test_a_sum_before_a_norm_without_such_a_row_is_refused():
+    with pytest.raises(UsageError, match=r"^unknown operator 'add_l2norm' .*; verify-norm list shows all \d+$"):
+        ops.resolved("add | l2norm")
+
+
+def test_a_chain_of_ones_own_says_so_and_has_all_kinds_of_stages():
+    ways = ("rmsnorm | gelu", "gate(gelu) | rmsnorm", "dropout | add | rmsnorm | gelu")
+    for text in ways:
+        assert [op.name for op in chains.parsed(text)] == [f"{text}_fwd", f"{text}_bwd"]
+    assert OPS["rmsnorm | gelu_fwd"].summary.startswith("your own chain: rmsnorm | gelu, ")
 
 
 def test_the_same_in_python():

@@ -1,6 +1,7 @@
 """Contracts from fields: each value is validated, and a wrong one has one line that says what is right."""
 
 from dataclasses import asdict, fields
+from math import inf
 from typing import get_args, get_type_hints
 
 import pytest
@@ -22,6 +23,13 @@ from verify_norm.reference.arithmetic import PRODUCTS, Arithmetic
         ({"summation": "none"}, "summation: expected blocked, sequential or atomic, got 'none'"),
         ({"weight_grad": 16}, "weight_grad: expected none, float64, float32, float16 or bfloat16, got 16"),
         ({"inplace": ("dx",)}, "inplace: expected pairs of an output and an input, as \"dx:dy\", got ('dx',)"),
+        ({"inplace": 3}, 'inplace: expected pairs of an output and an input, as "dx:dy", got 3'),
+        ({"scale_floor": "few"}, "scale_floor: expected a number of 0 or more, got 'few'"),
+        ({"scale_floor": "-1"}, "scale_floor: expected a number of 0 or more, got '-1'"),
+        ({"scale_floor": None}, "scale_floor: expected a number of 0 or more, got None"),
+        ({"scale_floor": True}, "scale_floor: expected a number of 0 or more, got True"),
+        ({"scale_floor": inf}, "scale_floor: expected a number of 0 or more, got inf"),
+        ({"lanes": True}, "lanes: expected a whole number of 1 or more, got True"),
         ({"lanes": 8, "saturate": True}, "saturate: expected either, saturate or overflow, got True"),
     ],
 )
@@ -37,6 +45,9 @@ def test_an_unknown_field_is_guessed():
 
 
 def test_text_stands_for_values():
+    assert contracts.make({"lanes": 1, "expanded": "false", "inplace": ["dx:dy"], "scale_floor": "0.5"}) == Contract(
+        lanes=1, inplace=("dx:dy",), scale_floor=0.5
+    )
     given = {"lanes": "8", "expanded": "true", "xhat": "bf16", "products": "bf16", "output": "none"}
     want = Contract(lanes=8, expanded=True, xhat="bfloat16", products="bf16")
     assert contracts.make(given | {"inplace": "dx:dy, y:x"}) == Contract(**asdict(want) | {"inplace": ("dx:dy", "y:x")})

@@ -6,7 +6,8 @@ import pytest
 
 from verify_norm.core.coverage import Seen
 from verify_norm.core.ops import OPS
-from verify_norm.core.spec import CaseSpec
+from verify_norm.core.spec import CaseSpec, Tensor
+from verify_norm.core.tensors import X
 
 ROWS, GROUPS = CaseSpec((4, 3, 8), normalized_ndim=2), CaseSpec((2, 12, 5), num_groups=4)
 
@@ -43,6 +44,12 @@ def test_the_types_of_a_case(op, changes, weights):
     assert (seen.types, seen.weights) == ({"bfloat16": 1}, weights)
 
 
+def test_a_weight_that_no_field_of_a_case_leaves_out_has_its_type():
+    scale = Tensor("alpha", "one", "weight", dtype="weight")
+    own = replace(OPS["rmsnorm_fwd"], inputs=(X, scale))
+    assert Seen.of(CaseSpec((2, 8), "bfloat16", weight_dtype="float32"), own).weights == {"float32": 1}
+
+
 def test_a_layout_of_what_is_none_is_none():
     layouts = ["x contiguous", "weight every_other", "bias offset"]
     assert Seen.of(CaseSpec((2, 8), bias=False), OPS["layernorm_fwd"], layouts).layouts == {
@@ -60,7 +67,7 @@ def test_a_batch_norm_was_in_training_or_in_evaluation():
 
 
 def test_several_cases_have_the_largest_sizes_and_the_sums_of_counts():
-    found = {"ways": [("modes", "no_grad")], "operators": ["aten::native_layer_norm"]}
+    found = {"ways": [("modes", "no_grad")], "operators": ["aten::native_layer_norm"], "notes": ["a graph break"]}
     wide = Seen.of(CaseSpec((2, 64)), OPS["layernorm_fwd"], ["x offset", "weight offset"], **found)
     tall = Seen.of(CaseSpec((100, 1), "float16", weight_dtype="float32"), OPS["layernorm_fwd"])
     for both in (wide.merge(tall), tall.merge(wide), Seen().merge(wide).merge(tall)):
@@ -70,6 +77,8 @@ def test_several_cases_have_the_largest_sizes_and_the_sums_of_counts():
         assert both.layouts == {"offset": 1}, "it counts cases"
         assert both.ways == {"modes": {"no_grad": 1}}
         assert both.operators == {"aten::native_layer_norm": 1}
+        assert both.notes == {"a graph break": 1}
+    assert wide.merge(wide).notes == {"a graph break": 2}
     assert wide.merge(wide).operators == {"aten::native_layer_norm": 2}
 
 

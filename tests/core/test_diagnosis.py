@@ -44,3 +44,8 @@ def test_the_option_keeps_what_the_run_was_given_and_has_a_name_where_one_says_i
 def test_allowances_have_two_digits_and_thousands():
     assert [ulps(value) for value in (0.5006, 99.4, 100.0, 101.6, 1206.2)] == ["0.5", "99", "100", "102", "1,206"]
     assert [Allowance("a", "y", "float32", 2.0, w).loses for w in (1.9, 2.0, 2.01, 2.1)] == [False, False, False, True]
+
+
+def test_a_contract_of_matrix_products_is_for_kernels_that_have_them():
+    products = Diagnosis("y", "products=tf32", "sums are products of matrices in TF32")
+    assert "--contract products=tf32 declares it; a kernel without matrix products is wrong. " in sentence(products)

@@ -166,3 +166,34 @@ def test_rounding_of_nothing_and_of_what_is_beyond_float64_says_nothing():
     assert FORMATS["float8_e5m2"].round(np.array([1e300, np.nan]))[0] == np.inf
     assert FORMATS["float16"].round(np.array([-65504.0])).tolist() == [-65504.0]
     assert FORMATS["float16"].round(np.array([-1e9])).tolist() == [-np.inf]
+
+
+class OnDevice(np.ndarray):
+    """An array as one on a device: to look at its numbers takes long."""
+
+    tensor = None
+
+    def min(self, **options):
+        raise AssertionError("it was looked at")
+
+
+def test_an_array_is_taken_in_the_memory_where_it_is():
+    values = np.array([1.0, 65519.9, 65520.0, -1e9])
+    assert dtypes._floats(values) is values
+    there = values.view(OnDevice)
+    assert type(dtypes._floats(there)) is OnDevice
+    assert FORMATS["float16"].round(there).tolist() == [1.0, 65504.0, np.inf, -np.inf]
+    with pytest.raises(AssertionError, match="it was looked at"):
+        there.min()
+
+
+def test_whole_numbers_have_the_ulp_of_their_value():
+    form = FORMATS["float16"]
+    assert [float(form.ulp(value)) for value in (1, 3, 2048)] == [2.0**-10, 2.0**-9, 2.0]
+    assert form.ulp([1, 3]).tolist() == [2.0**-10, 2.0**-9]
+
+
+@pytest.mark.parametrize("name", ["float32", "float16", "int8"])
+def test_what_is_not_finite_is_rounded_without_a_warning(name):
+    values = np.array([np.inf, -np.inf, np.nan, 1e300])
+    assert np.array_equal(FORMATS[name].round(values), [np.inf, -np.inf, np.nan, np.inf], equal_nan=True)

@@ -70,3 +70,40 @@ def test_an_error_whose_text_fails_is_named_by_its_innermost_line():
     with pytest.raises(BrokenError) as caught:
         deep()
     assert first_line(caught.value) == "raise BrokenError"
+
+
+@pytest.mark.parametrize(("value", "least"), [(1, 1), (0.5, 0.5), (3, 0.5), (10**9, 0), (0.0, 0.0)])
+def test_a_number_of_the_least_or_more_is_right(value, least):
+    errors.number("seconds", value, least)
+
+
+@pytest.mark.parametrize(
+    ("value", "least", "said"),
+    [
+        (0, 1, "a whole number, 1 or more, got 0"),
+        (1.5, 1, "a whole number, 1 or more, got 1.5"),
+        ("2", 1, "a whole number, 1 or more, got '2'"),
+        (0.4, 0.5, "a number, 0.5 or more, got 0.4"),
+        (float("inf"), 0.0, "a number, 0 or more, got inf"),
+        (float("nan"), 0.0, "a number, 0 or more, got nan"),
+        (None, 0.0, "a number, 0 or more, got None"),
+    ],
+)
+def test_a_number_that_is_none_or_too_small_is_refused_in_words(value, least, said):
+    with pytest.raises(UsageError) as caught:
+        errors.number("seconds", value, least)
+    assert str(caught.value) == f"seconds: expected {said}"
+
+
+def test_an_argument_that_is_no_text_is_refused_in_words():
+    errors.texts(kernel="k", op="")
+    with pytest.raises(UsageError, match=r"^op: expected a text, got 3$"):
+        errors.texts(kernel="k", op=3)
+
+
+def test_the_error_that_a_compiler_met_stands_for_its_own():
+    text = "Dynamo failed to run FX node: got ValueError('eps must be positive\\nat all')"
+    compiled = type("TorchRuntimeError", (RuntimeError,), {})
+    assert one_line(compiled(text)) == "TorchRuntimeError: ValueError: eps must be positive"
+    assert one_line(compiled("out of memory")) == "TorchRuntimeError: out of memory"
+    assert one_line(RuntimeError(text)) == f"RuntimeError: {text}", "it only quotes one"

@@ -118,3 +118,118 @@ def test_the_dimensions_before_those_that_are_normalized():
     )
     named = {name: geometry.differentiable(OPS[f"{name}_bwd"]) for name in ("rmsnorm", "add_layernorm")}
     assert named == {"rmsnorm": ["x", "weight"], "add_layernorm": ["x", "weight", "bias"]}
+
+
+SHAPES = [  # an operator, a case, the shapes of some of its tensors
+    ("layernorm_fwd", CaseSpec((2, 3, 5), normalized_ndim=2), {"x": (2, 3, 5), "bias": (3, 5), "y": (2, 3, 5)}),
+    ("layernorm_fwd", CaseSpec((2, 3, 5)), {"weight": (5,), "mean": (6,), "rstd": (6,)}),
+    ("batchnorm_fwd", CaseSpec((2, 6, 5)), {"weight": (6,), "mean": (6,), "running_var": (6,)}),
+    ("rmsnorm_fp8_fwd", CaseSpec((2, 3)), {"scale": (1,), "amax": (1,)}),
+    ("rmsnorm_quant_fwd", CaseSpec((2, 3, 8)), {"y_scale": (6, 1)}),
+    ("add_rmsnorm_quant_group_fwd", CaseSpec((2, 3, 300)), {"y_scale": (6, 3)}),
+    ("modulate_rmsnorm_fwd", CaseSpec((2, 5, 8)), {"scale": (2, 8), "shift": (2, 8)}),
+    ("modulate_rmsnorm_fwd", CaseSpec((2, 5, 8), modulation="token"), {"scale": (2, 5, 8)}),
+    ("modulate_rmsnorm_fwd", CaseSpec((8,)), {"scale": (8,)}),
+    ("qk_norm_rope_fwd", CaseSpec((5, 4, 64)), {"cos": (5, 32), "sin": (5, 32)}),
+    ("qk_norm_rope_fwd", CaseSpec((5, 1)), {"cos": (5, 0)}),  # nothing to turn
+    *(("qk_norm_rope_fwd", CaseSpec((5, n), rotary="quarter"), {"cos": (5, 1)}) for n in (2, 3, 4)),
+]
+
+
+@pytest.mark.parametrize(("op", "spec", "shapes"), SHAPES)
+def test_the_shape_of_each_argument_and_result(op, spec, shapes):
+    tensors = {tensor.name: tensor for tensor in (*OPS[op].inputs, *OPS[op].outputs)}
+    found = {name: geometry.shape_of(tensors[name], spec, OPS[op]) for name in shapes}
+    assert found == shapes
+    assert all(isinstance(size, int) for shape in found.values() for size in shape)
+
+
+def test_lengths_are_whole_numbers_and_a_short_row_has_a_statistic():
+    assert isinstance(geometry.row_length(CaseSpec((2, 6, 5), num_groups=3), OPS["groupnorm_fwd"]), int)
+    assert geometry.variance_size(CaseSpec((5, 1)), OPS["partial_rmsnorm_fwd"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("op", "spec", "same"),
+    [
+        ("layernorm_fwd", CaseSpec((4, 1)), {"y", "rstd"}),
+        ("layernorm_bwd", CaseSpec((4, 1)), {"dx", "dweight"}),
+        ("layernorm_bwd", CaseSpec((4, 2)), set()),
+        ("rmsnorm_bwd", CaseSpec((4, 1)), set()),  # it subtracts no mean
+        ("dropout_add_layernorm_bwd", CaseSpec((4, 1)), {"dx", "dresidual", "dweight"}),
+        ("instancenorm_fwd", CaseSpec((4, 3)), {"y", "rstd"}),
+        ("batchnorm_fwd", CaseSpec((1, 3), training=False), set()),  # it subtracts the running mean
+    ],
+)
+def test_what_a_row_of_one_element_settles(op, spec, same):
+    assert {t.name for t in OPS[op].outputs if geometry.settled(t.name, spec, OPS[op])} == same
+
+
+ONE = CaseSpec((2, 3), alias="x:residual", x_layout="far")
+
+
+@pytest.mark.parametrize(
+    ("op", "spec", "written", "pair"),
+    [
+        ("add_rmsnorm_fwd", ONE, (), ("x", "residual")),
+        ("add_rmsnorm_fwd", ONE, ("weight",), ("x", "residual")),
+        ("add_rmsnorm_fwd", ONE, ("residual",), None),
+        ("add_rmsnorm_fwd", ONE, ("x",), None),
+        ("add_rmsnorm_fwd", replace(ONE, special="nan"), (), None),
+        ("add_rmsnorm_fwd", replace(ONE, alias=""), (), None),
+        ("rmsnorm_fwd", ONE, (), None),  # it has no residual
+        ("layernorm_fwd", CaseSpec((2, 3), alias="weight:bias"), (), ("weight", "bias")),
+        ("layernorm_fwd", CaseSpec((2, 3), alias="weight:bias", bias=False), (), None),
+    ],
+)
+def test_two_inputs_are_one_tensor_where_both_are_there_and_neither_is_written(op, spec, written, pair):
+    assert geometry.one_tensor(spec, OPS[op], written) == pair
+
+
+def test_two_inputs_that_are_one_tensor_have_the_layout_of_the_first():
+    op = OPS["add_rmsnorm_fwd"]
+    assert geometry.aliased(ONE, op) == replace(ONE, residual_layout="far")
+    assert geometry.aliased(ONE, OPS["rmsnorm_fwd"]) == ONE
+
+
+def test_a_case_is_repeated_once_and_only_to_its_batch():
+    assert geometry.repeated(CaseSpec((4, 5, 6), batch=300)) == CaseSpec((300, 5, 6))
+    assert geometry.repeated(CaseSpec((4, 512))) == CaseSpec((4, 512))
+
+
+@pytest.mark.parametrize(
+    ("op", "names"),
+    [
+        ("rmsnorm_bwd", ["dy", "x", "weight"]),  # no saved statistic
+        ("rmsnorm_fp8_fwd", ["x", "weight"]),  # its scale is a single number
+        ("modulate_rmsnorm_fwd", ["x", "weight", "scale", "shift"]),
+        ("batchnorm_fwd", ["x", "weight", "bias", "running_mean", "running_var"]),
+    ],
+)
+def test_which_inputs_may_hold_a_special_value(op, names):
+    assert geometry.specials(OPS[op]) == names
+
+
+def test_a_special_value_needs_an_input_with_elements():
+    spec = CaseSpec((0, 3), special="nan", special_in="scale")
+    assert geometry.refusal(spec, OPS["modulate_rmsnorm_fwd"]) == "a scale without elements holds no nan"
+    single = "a scale that is None or not used holds no nan"
+    assert geometry.refusal(replace(spec, shape=(2, 3)), OPS["rmsnorm_fp8_fwd"]) == single
+    assert geometry.special_lost(CaseSpec((2, 3), bias=False, special_in="bias")) is False  # there is none to lose
+    both = CaseSpec((2, 3), special="nan+inf", special_at="row")
+    assert geometry.special_words(both) == "nan and inf in all of the middle row of x"
+
+
+def test_a_users_own_operator_needs_all_that_it_has():
+    bare, op = CaseSpec((2, 3), weight=False, bias=False), OPS["rmsnorm_fwd"]
+    assert geometry.needed(bare, replace(op, own=True)) == CaseSpec((2, 3))
+    assert geometry.needed(bare, op) == bare
+
+
+def test_frozen_inputs_stay_frozen_as_long_as_one_needs_a_gradient():
+    one, all_of = (CaseSpec((2, 3), frozen=frozen) for frozen in (("weight",), ("x", "weight")))
+    assert geometry.thawed(one, ["x", "weight"]) == one
+    assert geometry.thawed(all_of, ["x", "weight"]) == CaseSpec((2, 3))
+    assert geometry.thawed(all_of, ["x", "weight", "bias"]) == all_of
+    assert geometry.differentiable(OPS["rmsnorm_fwd"]) == []
+    assert geometry.layout_of(one, "scale_ub") == "contiguous"  # no field names its layout

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from verify_norm.core.dtypes import FORMATS
-from verify_norm.core.judge import allowed, ratio, ulps
+from verify_norm.core.judge import allowed, hidden, identical, ratio, ulps
 from verify_norm.core.run import Expected
 
 
@@ -129,3 +129,38 @@ def test_numbers_of_float64_that_overflow_in_between_say_nothing():
     largest = FORMATS["float64"].largest
     expected = Expected(np.array([largest, -largest]), np.array([largest, 0.0]), "float64")
     assert ratio(np.array([np.inf, -largest]), expected)[1] == 0.0
+
+
+def test_a_number_near_the_largest_is_right_where_what_is_within_delta_saturates():
+    expected = Expected(np.array([40000.0, -40000.0]), np.array([30000.0, 30000.0]), "float16", "saturate")
+    assert ratio(np.array([65504.0, -65504.0]), expected).tolist() == [0.0, 0.0]
+
+
+def test_two_results_are_identical_where_both_are_nan_or_have_the_same_sign_and_value():
+    one, other = np.array([np.nan, 1.0, np.nan, np.nan, 0.0]), np.array([1.0, np.nan, np.nan, -np.nan, -0.0])
+    assert identical(one, other).tolist() == [False, False, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("got", "want", "nan", "name", "expected"),
+    [
+        (1.0, np.nan, False, "y", True),
+        (1.0, np.inf, False, "y", True),
+        (1.0, np.nan, True, "y", True),
+        (0.0, np.inf, False, "y", True),
+        (np.nan, np.inf, False, "y", False),
+        (np.inf, np.inf, False, "y", False),
+        (np.inf, np.nan, False, "y", False),  # of infinities in another order
+        (np.inf, np.nan, True, "y", True),
+        (np.inf, np.inf, True, "y", False),
+        (np.nan, np.nan, True, "y", False),
+        (1.0, 1.0, True, "y", False),
+        (np.inf, 1.0, True, "y", False),
+        (0.0, np.nan, False, "rstd", False),  # 1/√∞
+        (0.0, np.nan, True, "rstd", True),
+        (0.5, np.nan, False, "rstd", True),
+        (1.0, np.nan, False, "rstd", True),
+    ],
+)
+def test_what_a_number_or_an_infinity_hides(got, want, nan, name, expected):
+    assert hidden(name, np.array([got]), np.array([want]), np.array([nan])).tolist() == [expected]

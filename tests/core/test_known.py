@@ -19,6 +19,7 @@ FWD, BWD = OPS["rmsnorm_fwd"], OPS["rmsnorm_bwd"]
         ("xhat=bf16, llama", Contract(xhat="bfloat16", partials="x")),  # a field wins, wherever it stands
         ("expanded=true,lanes=8,output=none", Contract(expanded=True, lanes=8)),
         ("strict,xhat=x", Contract(xhat="x")),
+        ("apex,llama", Contract(lanes=64, xhat="x", partials="x")),
     ],
 )
 def test_a_text_is_a_contract(text, contract):
@@ -42,7 +43,7 @@ def test_an_operator_keeps_its_own_pairs():
     ("text", "said"),
     [
         ("lama", "unknown contract 'lama' (did you mean llama?); verify-norm show contracts shows all "),
-        ("xaht=x", "unknown field of a contract 'xaht' (did you mean xhat?)"),
+        ("xaht=x", "unknown field of a contract 'xaht' (did you mean xhat?); verify-norm show contracts shows all "),
         ("xhat=y", "xhat: expected none, float64, float32, float16, bfloat16 or x, got 'y'"),
         ("lanes=0", "lanes: expected a whole number of 1 or more, got '0'"),
         ("lanes=few", "lanes: expected a whole number"),
@@ -98,3 +99,8 @@ def test_what_a_text_and_a_contract_say_back():
     assert offset.of(Contract(), FWD) == {"offset_weight": "weight"}, "an attribute counts as an input does"
     fused = OPS["add_rmsnorm_bwd"]  # it has no x: the sum stands for it
     assert known.NAMES["llama"].of(Contract(), fused) == {"xhat": "x", "partials": "x"}
+
+
+def test_what_a_kernel_without_matrix_products_may_not_declare():
+    assert known.caution({"products": "tf32"}) == "; a kernel without matrix products is wrong"
+    assert known.caution({"xhat": "x"}) == ""

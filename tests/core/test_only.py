@@ -10,6 +10,7 @@ from verify_norm.core.ops import OPS
 from verify_norm.core.spec import CaseSpec
 
 RMS, GROUPS, BATCH = OPS["rmsnorm_fwd"], OPS["groupnorm_fwd"], OPS["batchnorm_fwd"]
+MODULATED, ROTATED = OPS["modulate_rmsnorm_fwd"], OPS["qk_norm_rope_fwd"]
 ROWS, CHANNELS = CaseSpec((2, 3, 16)), CaseSpec((2, 8, 5), num_groups=4)
 HELD = [  # clauses, operator, a case that meets them, one that does not
     ("ndim=2+3", RMS, ROWS, replace(ROWS, shape=(16,))),
@@ -29,9 +30,15 @@ HELD = [  # clauses, operator, a case that meets them, one that does not
     ("M=8,N=10", GROUPS, CHANNELS, replace(CHANNELS, num_groups=2)),
     ("eps=1e-5+1e-6", RMS, ROWS, replace(ROWS, eps=1e-3)),
     ("eps>0", RMS, ROWS, replace(ROWS, eps=0.0)),
+    ("eps=0.000010000000000000000000000000", RMS, ROWS, replace(ROWS, eps=1e-6)),
+    ("N=00000000000000000000000000000016", RMS, ROWS, replace(ROWS, shape=(2, 3, 1))),
     ("weight", RMS, ROWS, replace(ROWS, weight=False)),
     ("weight=false", RMS, replace(ROWS, weight=False), ROWS),
+    ("weight=true", RMS, ROWS, replace(ROWS, weight=False)),
+    ("weight=none", RMS, replace(ROWS, weight=False), ROWS),
     ("training", BATCH, CHANNELS, replace(CHANNELS, training=False)),
+    ("modulation=token", MODULATED, replace(ROWS, modulation="token"), ROWS),
+    ("rotary=half+quarter", ROTATED, replace(ROWS, rotary="half"), ROWS),
     ("dtype=bf16", RMS, replace(ROWS, dtype="bfloat16"), ROWS),
     ("weight_dtype=x", RMS, ROWS, replace(ROWS, weight_dtype="float16")),
     ("weight_dtype=fp32", RMS, ROWS, replace(ROWS, dtype="float16")),
@@ -53,6 +60,15 @@ WRONG = [  # a text, the beginning of what is said of it
     ("eps=nan", "only: cannot read 'eps=nan'; expected eps, "),
     ("weight=maybe", "only: cannot read 'weight=maybe'; expected weight, "),
     ("weight>1", "only: cannot read 'weight>1'; expected weight, "),
+    ("eps.5", "only: cannot read 'eps.5'; expected eps, "),
+    ("normalized_ndim=0", "only: cannot read 'normalized_ndim=0'; expected normalized_ndim, "),
+    ("eps%2=0", "only: cannot read 'eps%2=0'; expected eps, "),
+    ("modulation=", "only: cannot read 'modulation='; expected modulation, "),
+    ("modulation>token", "only: cannot read 'modulation>token'; expected modulation, "),
+    ("modulation=row", "only: cannot read 'modulation=row'; expected modulation, "),
+    ("dtype=", "only: cannot read 'dtype='; expected dtype, "),
+    ("dtype>bf16", "only: cannot read 'dtype>bf16'; expected dtype, "),
+    ("dtype=x", "unknown dtype 'x'"),
     ("contiguous=", "only: cannot read 'contiguous='; expected contiguous, "),
     ("contiguous=z", "unknown tensor of contiguous 'z'"),
     ("dtype=int8", "unknown dtype 'int8'"),
@@ -118,6 +134,7 @@ def test_what_a_kernel_takes_in_words(text, words):
 def test_a_constant_is_a_clause_where_a_case_has_its_name():
     fixed = {"eps": 1e-6, "bias": None, "training": True, "running": False, "weight": 0.0, "mode": "a", "num_groups": 4}
     assert only.of_constants(fixed) == "eps=1e-06,bias=false,training,running=false,weight,G=4"
+    assert only.of_constants({"momentum": True, "scale": 1e16}) == "momentum=true,scale=1e16", "+ would join two values"
     with pytest.raises(UsageError) as caught:
         only.refuse_foreign("training", [RMS])
     assert str(caught.value) == (
@@ -144,6 +161,16 @@ def test_a_size_is_a_number_that_a_case_can_have(text, number):
     assert only._number("2^k", whole=False) is None
 
 
+def test_the_clauses_of_a_text():
+    assert only.read("N%8=0") == (only.Clause("N", "%", (0,), 8),)
+    assert only.read("N%1=0") == (only.Clause("N", "%", (0,), 1),)
+    assert [str(clause) for clause in only.read("eps<1,rotary=full+half+quarter,weight=none")] == [
+        "eps<1.0",
+        "rotary=full+half+quarter",
+        "weight=false",
+    ]
+
+
 EVERYWHERE = {"ndim", "N", "M", "last", "B", "numel", "bytes", "eps", "dtype", "weight_dtype"} | set(only.MEMORY)
 ABOUT = {  # which of the other clauses say something of an operator
     "rmsnorm_fwd": "normalized_ndim weight weight_offset",
@@ -154,6 +181,11 @@ ABOUT = {  # which of the other clauses say something of an operator
     "batchnorm_bwd": "C weight bias running training",
     "rmsnorm_fp8_fwd": "normalized_ndim weight weight_offset scale",
     "add_layernorm_bwd": "normalized_ndim weight bias dresidual_out",
+    "l2norm_fwd": "normalized_ndim",
+    "partial_rmsnorm_fwd": "normalized_ndim weight weight_offset variance_size",
+    "dropout_add_rmsnorm_fwd": "normalized_ndim weight weight_offset dropout_p",
+    "modulate_layernorm_fwd": "normalized_ndim weight bias modulation",
+    "qk_norm_rope_fwd": "normalized_ndim weight weight_offset rotary",
 }
 
 

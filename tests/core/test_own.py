@@ -1,5 +1,7 @@
 """A user's operator from its function to its records, its names, and what is said of a wrong one."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -19,6 +21,9 @@ def dyt(x, weight, bias, alpha):
 
 dynamic_tanh = verify_norm.operator(dyt, tensors={"alpha": "1"})
 '''
+
+
+DOUBLE = "import verify_norm\n\ndouble = verify_norm.operator(lambda x: 2 * x, name='double')\n"
 
 
 def f(x, weight, *, eps):
@@ -45,6 +50,21 @@ def of_scale(x, scale):
     return x * scale
 
 
+def of_taken(x, y):
+    return x + y
+
+
+def of_none():
+    return 0
+
+
+class Raising:
+    """A function that has no code of its own."""
+
+    def __call__(self, x):
+        raise ValueError("never again")
+
+
 def of_any(x, *rest):
     return x
 
@@ -56,9 +76,14 @@ def crashing(x, weight):
 @pytest.mark.parametrize(
     ("function", "options", "said"),
     [
-        (sine, {}, r"operator sine: test_own.py:29: no rule for the operation sin; those known are absolute, "),
+        (sine, {}, r"operator sine: test_own.py:\d+: no rule for the operation sin; those known are absolute, "),
         (crashing, {}, r"operator crashing: test_own.py:\d+: ValueError: operands could not be broadcast"),
-        (of_y, {}, "expected x as the first argument, got y"),
+        (of_y, {}, "expected x as the first argument, got y$"),
+        (lambda y, z: y, {"name": "f"}, "expected x as the first argument, got y, z$"),
+        (of_none, {}, "expected x as the first argument, got none$"),
+        (of_taken, {}, "operator: y is no tensor: give it another name$"),
+        (functools.partial(f, eps=1), {}, "expected name= with a name, and a function, not functools.partial"),
+        (Raising(), {"name": "f"}, "^operator f: ValueError: never again$"),
         (of_foo, {}, "unknown option of an operator 'foo'"),
         (of_eps, {}, r"eps is no tensor: an option is keyword-only, as in f\(x, \*, eps\)"),
         (of_scale, {}, "scale has another meaning in cases; give it another name"),
@@ -70,7 +95,10 @@ def crashing(x, weight):
         (f, {"tensors": ["weight"]}, "tensors: expected dimensions by name"),
         (f, {"positive": 3}, "positive: expected a list of names, got 3"),
         (f, {"statistics": "rstd"}, "statistics: expected a list of names, got 'rstd'"),
-        (f, {"statistics": ["class"]}, "statistics: expected new names of outputs, got 'class'"),
+        *(
+            (f, {"statistics": names}, f"statistics: expected new names of outputs, got '{names[-1]}'")
+            for names in (["class"], ["_m"], ["a b"], ["weight"], ["eps"], ["dy"], ["y"], ["m", "m"])
+        ),
         (lambda x: np.log(-np.abs(x)), {"name": "f"}, "y is not finite at usual values; positive= names tensors"),
         (f, {"tensors": {"w": "N"}}, "unknown tensor of the operator 'w'"),
         (f, {"tensors": {"weight": "K"}}, "weight: expected MN, N or 1 as its dimensions, got 'K'"),
@@ -91,6 +119,43 @@ def test_two_of_one_name_stay_two():
     assert own.found(two.name) is two
 
 
+def test_what_a_function_says_of_its_arguments():
+    def sloped(x, weight, gate, a, *, eps=1e-6, slope=0.5):
+        """The root of X."""
+        return slope * weight * gate * x / np.sqrt(a + eps), x.sum(-1)
+
+    made = own.operator(sloped, tensors={"gate": "MN", "a": "1"}, statistics=["m_"], positive=["a"])
+    assert made.function.options == ("eps",), "an argument with a default is no option of a case"
+    assert made.function.outputs == ("y", "m_")
+    assert made.summary.startswith("The root of X; bound by ")
+    forward, backward = made.records(made.name)
+    shown = {t.name: (t.extent, t.role, t.dtype, t.positive) for t in forward.inputs}
+    assert shown == {
+        "x": ("data", "input", "x", False),
+        "weight": ("affine", "weight", "weight", False),
+        "gate": ("data", "input", "x", False),
+        "a": ("one", "weight", "weight", True),
+    }
+    assert [t.name for t in backward.inputs] == ["dy", *shown, "m_"]
+    assert own.operator(lambda x: 2 * x, name="double").summary.startswith("your own operator; bound by ")
+
+
+def test_files_of_one_name_in_two_folders_hold_two_operators(tmp_path, monkeypatch):
+    found = []
+    for folder in ("a", "b:c"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "doubles.py").write_text(DOUBLE)
+        monkeypatch.chdir(tmp_path / folder)
+        found.append(own.found("doubles.py:double"))
+        assert own.found(f"{tmp_path}/{folder}/doubles.py:double") is found[-1]
+    assert found[0] is not found[1]
+    (tmp_path / "bare.py").write_text("double = 2\n")
+    with pytest.raises(
+        UsageError, match=rf"^--op {tmp_path}/bare.py:double: expected an operator .*bare.py has no operator$"
+    ):
+        own.found(f"{tmp_path}/bare.py:double")
+
+
 def test_one_in_a_file_is_found_by_its_name(tmp_path, monkeypatch):
     (tmp_path / "tanhs.py").write_text(FILE)
     monkeypatch.chdir(tmp_path)
@@ -103,7 +168,7 @@ def test_one_in_a_file_is_found_by_its_name(tmp_path, monkeypatch):
     assert forward.summary.startswith("y = weight·tanh(alpha·x) + bias; bound by running error analysis")
     assert own.found("tanhs.py:dynamic_tanh").name == f"{tmp_path}/tanhs.py:dynamic_tanh"
     for name, said in {
-        "tanhs.py:tanh": "expected an operator that verify_norm.operator made; tanhs.py has dynamic_tanh",
+        "tanhs.py:tanh": "--op tanhs.py:tanh: expected an operator that verify_norm.operator made; tanhs.py has dynamic_tanh",
         "none.py:a": "no file none.py",
         "no_such_module:a": "cannot be imported: ModuleNotFoundError",
         "own:nothing": "unknown operator of this process",

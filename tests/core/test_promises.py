@@ -103,6 +103,7 @@ def test_each_promise_is_in_the_arithmetic_and_nothing_else(contract, dtype, cha
         (tensors.DX, Contract(output="promoted"), "bfloat16", "float16"),  # the gradient of x has its type
         (tensors.DX, Contract(output="float32"), None, "float32"),
         (tensors.RESIDUAL_OUT, Contract(output="float32"), None, "float16"),
+        (tensors.gradient(tensors.RESIDUAL), Contract(output="float32"), None, "float32"),
         (tensors.DBIAS, Contract(weight_grad="float32"), "bfloat16", "float32"),
         (tensors.DBIAS, Contract(), "bfloat16", "bfloat16"),
         (tensors.NEW_MEAN, Contract(stats="x", weight_grad="bfloat16"), "float32", "float32"),
@@ -127,5 +128,6 @@ def test_a_fused_sum_is_rounded_to_the_type_of_x_where_the_contract_says_so():
         "e8m0": "floor",
     }
     assert promises.roundings(Contract(z="x"), "float16", "int8")["z_lost"] == (2.0**-11, 2.0**-25, 65504.0)
+    assert promises.roundings(Contract(z="bfloat16"), "float32", "int8")["z_lost"] == BRAIN
     rounded = promises.roundings(Contract(residual="rounded"), "bfloat16", "float16")["rounded"]
     assert rounded(np.array([1 + 2.0**-8, 1 + 3 * 2.0**-8])).tolist() == [1.0, 1 + 2.0**-6]

@@ -32,3 +32,20 @@ def test_each_method_has_its_renderer_and_gives_it_the_report(method, monkeypatc
 
 def test_a_renderer_is_found_by_its_name():
     assert rendering._render("words", "count", 2, "row") == "2 rows"
+
+
+@pytest.mark.parametrize(
+    ("missing", "error", "said"),
+    [
+        ("jinja2", UsageError, r"^this form of a report needs jinja2: pip install 'verify-norm\[html\]'$"),
+        ("verify_norm.report.words", ModuleNotFoundError, "words"),
+    ],
+)
+def test_a_renderer_whose_package_is_missing_says_how_to_install_it(missing, error, said, monkeypatch):
+    def lacking(name):
+        raise ModuleNotFoundError(missing, name=missing)
+
+    monkeypatch.setattr(rendering.importlib, "import_module", lacking)
+    monkeypatch.setattr(rendering.packages, "present", lambda package: False)
+    with pytest.raises(error, match=said):
+        rendering._render("words", "count", 2, "row")

@@ -193,3 +193,37 @@ def test_what_says_why_nothing_was_checked():
         "nothing was checked. outputs: none has a truth; it raised"
     )
     assert unchecked(report(replace(WHOLE, compared=0), cases=0, checks=IDLE)) == "nothing was checked. "
+
+
+def test_all_that_there_is_to_say_of_a_finding():
+    shown = replace(FINDING, index=(0, 3), got=1.5, want=1.0, ulp=4.0, allowed=0.5123, during="modes")
+    facts = results.facts(report(), shown)
+    assert facts.pop("replay").startswith("verify-norm replay ")
+    assert facts == {
+        "case": case(FINDING.spec),
+        "element": "y[0, 3]",
+        "got": "1.5",
+        "expected": "1.0   4 ULP away, 0.512 allowed",
+        "seen in": "1 case",
+        "during": "modes",
+    }
+    assert list(results.facts(report(), FINDING)) == ["case", "seen in", "replay"]
+    assert results.facts(report(), replace(shown, output=None))["element"] == "[0, 3]"
+    assert results.facts(report(), replace(shown, ulp=None))["expected"] == "1.0   0.512 allowed"
+
+
+def test_what_a_run_required_is_required_again():
+    strict = replace(CHOSEN, settings=Settings(dtypes=("float16", "float32"), require_own=True, untrusted=True))
+    assert shlex.split(results.replay_line(strict, SPEC))[-2:] == ["--require-own", "--untrusted"]
+    assert results.run_line(strict, "", "").endswith(" --dtype float16,float32 --require-own --untrusted")
+    here = replace(strict, target="")
+    assert results.replay_line(here, SPEC).endswith(", require_own=True)")
+    assert results.run_line(here, "", "") == "verify_norm.verify(<the kernel>, require_own=True)"
+
+
+def test_checks_that_do_not_apply_are_a_reason_only_where_there_is_no_other():
+    law, other = Skip("check shift", "it has no mean"), Skip("output rstd", "k does not return it")
+    assert (
+        unchecked(report(checks=(), skipped=(law, other))) == "nothing was checked. output rstd: k does not return it"
+    )
+    assert unchecked(report(checks=(), skipped=(law,))) == "nothing was checked. check shift: it has no mean"

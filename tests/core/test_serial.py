@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from verify_norm.core import serial
+from verify_norm.core import serial, ways
 from verify_norm.core.errors import UsageError
 from verify_norm.core.spec import CaseSpec
 from verify_norm.core.tally import Skip
@@ -284,3 +284,47 @@ def test_no_path_and_a_dash_are_no_files(monkeypatch):
     serial.writable("-")
     with pytest.raises(UsageError, match=r"cannot write r: it begins not as \('x',\)"):
         serial.writable("r", ("x",))
+
+
+@pytest.mark.parametrize("name", [0, False, [], {}])
+def test_an_operator_that_is_no_name_is_refused(name):
+    with pytest.raises(UsageError, match="the spec's op: expected a name, got "):
+        serial.read_spec(SPEC % f'"op": {serial.json.dumps(name)}')
+
+
+def test_what_json_can_hold_and_a_case_cannot_is_one_line():
+    with pytest.raises(UsageError, match=r"^the spec: value: Invalid JSON") as caught:
+        serial.read_spec(SPEC % r'"data": "\ud800"')  # a lone surrogate
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("mode", "qqq", f"unknown mode 'qqq'; verify-norm schema case shows all {len(ways.known('mode')) + 1}"),
+        ("series", "qqq", "unknown series 'qqq'; verify-norm schema case shows all 3"),
+        ("alias", "y:z", "unknown alias 'y:z'"),
+    ],
+)
+def test_a_way_and_an_alias_are_among_those_that_are_known(field, value, said):
+    with pytest.raises(UsageError) as caught:
+        serial.refuse_nonsense(CaseSpec((2, 3), **{field: value}))
+    assert str(caught.value).startswith(said)
+    serial.refuse_nonsense(CaseSpec((2, 3), alias="x:residual", mode="quick"))
+
+
+def test_a_link_from_another_folder_leads_to_an_open_descriptor(folder):
+    (folder / "links").mkdir()
+    with open("out", "w") as out:
+        Path("links/first").symlink_to("second")
+        Path("links/second").symlink_to(f"/dev/fd/{out.fileno()}")
+        out.write("a table\n")
+        out.flush()
+        serial.write("report\n", "links/first")
+    assert Path("out").read_text() == "a table\nreport\n"
+
+
+def test_a_new_file_needs_a_folder_that_can_be_written(folder, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: path != str(folder))
+    with pytest.raises(UsageError, match=f"cannot write new.json: no writable folder {folder}$"):
+        serial.writable("new.json")

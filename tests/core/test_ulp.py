@@ -107,7 +107,7 @@ def test_statistics_by_hand():
     given = UlpStats.of(got, want, form, ulps=np.full((2, 3), 0.5))
     assert (given.maximum, given.total, given.histogram[1 + 7 * 4]) == (0.5, 3.0, 6)
     far = UlpStats.of(np.array([2.0**-14]), np.array([2.0**-60]), FORMATS["float64"])
-    assert far.histogram[-1] == 1, "larger than the last edge"
+    assert (far.histogram[-1], len(far.histogram)) == (1, ulp.BINS), "larger than the last edge"
 
 
 def test_saturation_counts_as_rounding_where_it_is_allowed():
@@ -116,6 +116,7 @@ def test_saturation_counts_as_rounding_where_it_is_allowed():
         one = UlpStats.of(got, want, form, saturate)
         assert (one.correct, one.maximum == 0, distance(got, want, form, saturate)[0] == 0) == (right,) * 3
     assert distance(got, want, form)[0] == 0
+    assert UlpStats.of(got, want, form).correct == 1
 
 
 def test_quantiles_at_the_ends():
@@ -125,3 +126,8 @@ def test_quantiles_at_the_ends():
     far = replace(last, maximum=1e12)
     assert (far.quantile(1.0), far.quantile(0.5)) == (1e12, 2.0**32)
     assert replace(far, histogram=(1, 3) + (0,) * (ulp.BINS - 2)).quantile(0.25) == 2.0**-8
+
+
+def test_numbers_whose_difference_overflows_are_infinitely_far_apart():
+    form, most = FORMATS["float64"], FORMATS["float64"].largest
+    assert distance(np.array([most]), np.array([-most]), form).tolist() == [np.inf]

@@ -68,3 +68,115 @@ def test_turns_are_even_beside_dear_ways():
     assert drawn.count(ways.REPLAYED) == (len(drawn) - drawn.count(ways.COMPILED)) // ways.DEAR[ways.REPLAYED]
     rest = [drawn.count(way) for way in "abcdefg"]
     assert max(rest) - min(rest) <= 1
+
+
+def test_the_modes_of_inputs_that_alone_require_gradients_are_all_sets_of_them():
+    ways.sets_of_leaves.cache_clear()
+    sets = ways.sets_of_leaves()
+    assert len(sets) == len(set(sets.values())) == 2 ** len(ways.LEAVES) - 1
+    assert [ways.leaves(names) for names in sets.values()] == list(sets)
+    assert (list(sets.values())[0], list(sets.values())[-1]) == (ways.LEAVES, ("shift",)), "the largest come first"
+    assert ways.leaves(("x",)) == "where x alone requires a gradient"
+
+
+def test_what_a_field_may_say():
+    assert ways.known("call") == ways.WAYS["call"]
+    assert ways.known("autograd") == (*ways.WAYS["autograd"], ways.QUICK)
+    assert set(ways.known("mode")) == {*ways.WAYS["mode"], *ways.sets_of_leaves(), ways.QUICK}
+
+
+DOORS = {  # an operator, and whether torch makes its gradients
+    "add forward": ("add_layernorm_fwd", False),
+    "batch forward": ("batchnorm_fwd", False),
+    "add backward": ("add_rmsnorm_bwd", False),
+    "add of torch": ("add_rmsnorm_bwd", True),
+    "rows of torch": ("rmsnorm_bwd", True),
+    "dropout of torch": ("dropout_add_rmsnorm_bwd", True),
+    "batch backward": ("batchnorm_bwd", False),
+    "batch of torch": ("batchnorm_bwd", True),
+}
+FORWARDS = {"add forward", "batch forward"}
+
+
+@pytest.mark.parametrize(
+    ("field", "way", "doors"),
+    [
+        ("mode", ways.BATCHED, DOORS.keys() - {"batch forward"}),  # it changes running statistics in place
+        ("mode", ways.ALL_BATCHED, DOORS.keys() - {"batch forward"}),
+        ("mode", ways.UNTRACKED, {"batch forward", "batch of torch"}),
+        ("called", ways.AS_USUAL, FORWARDS),
+        ("called", ways.AS_IN_INFERENCE, FORWARDS),
+        ("autograd", ways.SPLIT, {"add of torch"}),  # a dropout parts x and residual anyway
+        ("autograd", ways.AGAIN, {door for door in DOORS if door.endswith("of torch")}),
+        ("effect", ways.COUNTED, {"batch forward"}),
+        ("effect", ways.GROWTH, set(DOORS)),
+    ],
+)
+def test_which_operators_have_a_way(field, way, doors):
+    offered = {door: ways.offered(OPS[op], autograd=autograd)[field] for door, (op, autograd) in DOORS.items()}
+    assert {door for door, some in offered.items() if way in some} == doors
+
+
+def test_all_kernels_of_an_operator_have_the_ways_of_both_doors_and_devices():
+    op = OPS["add_rmsnorm_bwd"]
+    both = ways.every(op)
+    assert both["autograd"] == ways.WAYS["autograd"]
+    assert {ways.REPLAYED, ways.THREADED, ways.COPIED} <= set(both["mode"])
+    assert ways.offered(op) == ways.offered(op, autograd=False, gpu=False)
+
+
+@pytest.mark.parametrize(
+    ("op", "number", "some"),
+    [
+        ("rmsnorm_fwd", 3, ("x", "weight")),
+        ("gated_rmsnorm_fwd", 7, ("x", "gate")),
+        ("add_layernorm_fwd", 15, ("residual", "bias")),
+        ("modulate_layernorm_fwd", 11, ("x", "weight", "bias", "shift")),  # of 5: all, all but one, one
+    ],
+)
+def test_sets_of_inputs_alone_require_gradients(op, number, some):
+    sets = [way for way in ways.offered(OPS[op])["mode"] if way in ways.sets_of_leaves()]
+    assert len(sets) == number
+    assert ways.leaves(some) in sets
+
+
+@pytest.mark.parametrize(
+    ("way", "fitting", "others"),
+    [
+        (ways.UNTRACKED, [{"running": False}], [{}]),
+        (ways.BATCHED, [{}, {"weight_dtype": "float32"}], [{"weight_dtype": "float16"}, {"dtype": "bfloat16"}]),
+        (ways.UNTRAINED, [{}, {"weight": False}, {"bias": False}], [{"weight": False, "bias": False}]),
+        (ways.leaves(("x", "weight")), [{}, {"bias": False}], [{"weight": False}]),
+        (ways.leaves(("x", "bias")), [{}, {"weight": False}], [{"bias": False}]),
+        (ways.NO_GRAD, [{}, {"weight": False, "bias": False}], []),
+    ],
+)
+def test_which_cases_a_way_fits(way, fitting, others):
+    assert all(ways.fits(way, replace(PLAIN, **changes)) for changes in fitting)
+    assert not any(ways.fits(way, replace(PLAIN, **changes)) for changes in others)
+
+
+def test_what_a_field_means():
+    some = (ways.NO_GRAD, ways.COMPILED, ways.AUTOCAST)
+    assert ways.meant("", some) == some
+    assert ways.meant(ways.QUICK, some) == (ways.NO_GRAD, ways.AUTOCAST)
+    assert ways.meant(ways.COMPILED, some) == (ways.COMPILED,)
+
+
+def test_a_case_of_few_elements_takes_all_quick_ways_at_once():
+    offered = {"mode": (ways.NO_GRAD, ways.COMPILED), "call": (ways.VALUES, ways.MANY)}
+    for shape, modes in (
+        ((1, 1), (ways.QUICK, ways.COMPILED)),
+        ((1, ways.AT_ONCE["mode"]), (ways.QUICK, ways.COMPILED)),
+        ((1, ways.AT_ONCE["mode"] + 1), offered["mode"]),
+    ):
+        seen = {}
+        ways.named(replace(PLAIN, shape=shape), offered, lambda field, some: seen.setdefault(field, some)[0])  # noqa: B023
+        assert seen == {"mode": modes, "call": offered["call"]}
+
+
+@pytest.mark.parametrize("dear", [(ways.COMPILED,), (ways.REPLAYED,), tuple(ways.DEAR)])
+def test_between_dear_ways_the_others_go_on_in_turn(dear):
+    drawn = [ways.turn((*"abcdefg", *dear), number) for number in range(420)]
+    usual = [way for way in drawn if way not in dear]
+    assert usual == [*"abcdefg" * 60][: len(usual)]

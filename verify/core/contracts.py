@@ -78,9 +78,7 @@ def _read(name: str, value: object) -> object:
 def _right(name: str, value: object) -> bool:
     """Return whether a field takes a value."""
     if values := _values(HINTS[name]):
-        return (value is None and values[0] == "none") or (
-            isinstance(value, str) and value in values and value != "none"
-        )
+        return value in values if isinstance(value, str) else value is None and values[0] == "none"
     if name == "inplace":
         pairs = value if isinstance(value, tuple) else (None,)
         return all(isinstance(pair, str) and len([side for side in pair.split(":") if side]) == 2 for pair in pairs)

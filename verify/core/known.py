@@ -202,7 +202,7 @@ def write(given: Mapping[str, Any]) -> str:
 def _text(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return "+".join(map(str, value)) or "none"
-    return value if isinstance(value, str) else str(value).lower()
+    return str(value).lower()  # no field takes text with capitals
 
 
 def whole(contract: Contract) -> str:

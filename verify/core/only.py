@@ -200,14 +200,14 @@ def _clause(text: str) -> Clause:
         made = Clause(name, "=", tuple(one_of(f"tensor of {name}", v, known) for v in values))
         right = (relation == "=" and bool(values)) or text == name
     elif name in FLAGS:
-        made = Clause(name, "=", ({"true": True, "false": False, "none": False}.get(rest, True),))
+        made = Clause(name, "=", (rest not in ("false", "none"),))
         right = text == name or (relation == "=" and rest in ("true", "false", "none"))
     elif name in WORDS:
         made, right = Clause(name, "=", values), relation == "=" and bool(values) and {*values} <= {*WORDS[name]}
     elif name in TYPES:
         found = [value if value == "x" and name == "weight_dtype" else dtype_name(value) for value in values]
         made, right = Clause(name, "=", tuple(found)), relation == "=" and bool(values)
-    elif divisor > 1 or relation.startswith("%"):
+    elif relation.startswith("%"):
         made, right = Clause(name, "%", (0,), divisor), rest == "0" and name in SIZES
     else:
         numbers = tuple(_number(value, whole=name in SIZES) for value in values)
@@ -222,11 +222,11 @@ def _clause(text: str) -> Clause:
 
 
 def _number(text: str, *, whole: bool) -> Any:
-    """Return the number in a text of at most 30 characters; None if there is none that a case can have."""
+    """Return the number in a text; None if there is none that a case can have."""
     if whole and text == POWERS:
         return text
     try:
-        value = int(text[:30]) if whole else float(text[:30])
+        value = int(text) if whole else float(text)
     except ValueError:
         return None
     return value if 0 <= value < 2**53 else None

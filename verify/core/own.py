@@ -37,7 +37,6 @@ class Operator:
     """An operator of a user's own, for `op=` of every door; `operator` makes it."""
 
     function: Own
-    text: str
     summary: str
     key: str = field(repr=False)
 
@@ -103,7 +102,7 @@ def operator(
     >>> operator(scale_norm, tensors={"g": "1"}).function.outputs
     ('y',)
     """
-    label = name or getattr(reference, "__name__", "")
+    label = name or getattr(reference, "__name__", None)
     if not (callable(reference) and isinstance(label, str) and label.isidentifier()):
         raise UsageError(f"operator: expected name= with a name, and a function, not {reference!r:.40}")
     if label.endswith(DIRECTIONS):
@@ -128,7 +127,7 @@ def operator(
     summary = f"{told}; bound by running error analysis of its operations, looser than a derived one"
     key = f"{HERE}{label}"
     key += f"_{len(_HERE)}" * (key in _HERE)  # an operator that stands goes on under its own name
-    made = _HERE[key] = Operator(own, label, summary, key)
+    made = _HERE[key] = Operator(own, summary, key)
     return made
 
 
@@ -197,7 +196,7 @@ def _described(
         if name in OTHERS:
             raise UsageError(f"operator: {name} has another meaning in cases; give it another name, and --bind it")
     wrong = [one for one in statistics if not one.isidentifier() or iskeyword(one) or one[0] == "_"]
-    wrong += [one for one in statistics if one in (*names, *TAKEN, "y", "dy") or statistics.count(one) > 1]
+    wrong += [one for one in statistics if one in (*names, *TAKEN) or statistics.count(one) > 1]
     if wrong:
         raise UsageError(f"operator: statistics: expected new names of outputs, got {wrong[0]!r:.40}")
     for name in (*dims, *positive):

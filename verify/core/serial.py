@@ -49,8 +49,8 @@ def read_spec(text: str) -> tuple[str, str | None, CaseSpec]:
         if required not in data:
             raise UsageError(f"the spec has no {required!r}")
     kernel, op = data.pop("kernel"), data.pop("op", None)
-    for key, name in (("kernel", kernel), ("op", op or "")):
-        if not isinstance(name, str):
+    for key, name in (("kernel", kernel), ("op", op)):
+        if not isinstance(name, str) and (key, name) != ("op", None):
             raise UsageError(f"the spec's {key}: expected a name, got {short(name)}")
     for name in data:
         one_of("field of the spec", name, [f.name for f in fields(CaseSpec)], see="verify-norm schema case")
