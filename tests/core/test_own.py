@@ -150,9 +150,8 @@ def test_files_of_one_name_in_two_folders_hold_two_operators(tmp_path, monkeypat
         assert own.found(f"{tmp_path}/{folder}/doubles.py:double") is found[-1]
     assert found[0] is not found[1]
     (tmp_path / "bare.py").write_text("double = 2\n")
-    with pytest.raises(
-        UsageError, match=rf"^--op {tmp_path}/bare.py:double: expected an operator .*bare.py has no operator$"
-    ):
+    said = rf"^--op {tmp_path}/bare.py:double: expected an operator .*bare.py has no operator$"
+    with pytest.raises(UsageError, match=said):
         own.found(f"{tmp_path}/bare.py:double")
 
 

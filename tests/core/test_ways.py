@@ -75,7 +75,8 @@ def test_the_modes_of_inputs_that_alone_require_gradients_are_all_sets_of_them()
     sets = ways.sets_of_leaves()
     assert len(sets) == len(set(sets.values())) == 2 ** len(ways.LEAVES) - 1
     assert [ways.leaves(names) for names in sets.values()] == list(sets)
-    assert (list(sets.values())[0], list(sets.values())[-1]) == (ways.LEAVES, ("shift",)), "the largest come first"
+    largest, *_, smallest = sets.values()
+    assert (largest, smallest) == (ways.LEAVES, ("shift",))
     assert ways.leaves(("x",)) == "where x alone requires a gradient"
 
 
@@ -165,14 +166,14 @@ def test_what_a_field_means():
 
 def test_a_case_of_few_elements_takes_all_quick_ways_at_once():
     offered = {"mode": (ways.NO_GRAD, ways.COMPILED), "call": (ways.VALUES, ways.MANY)}
-    for shape, modes in (
+    for shape, expected in (
         ((1, 1), (ways.QUICK, ways.COMPILED)),
         ((1, ways.AT_ONCE["mode"]), (ways.QUICK, ways.COMPILED)),
         ((1, ways.AT_ONCE["mode"] + 1), offered["mode"]),
     ):
         seen = {}
         ways.named(replace(PLAIN, shape=shape), offered, lambda field, some: seen.setdefault(field, some)[0])  # noqa: B023
-        assert seen == {"mode": modes, "call": offered["call"]}
+        assert seen == {"mode": expected, "call": offered["call"]}
 
 
 @pytest.mark.parametrize("dear", [(ways.COMPILED,), (ways.REPLAYED,), tuple(ways.DEAR)])
