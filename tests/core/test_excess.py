@@ -72,8 +72,8 @@ def farthest(name, got, want, delta, op="rmsnorm_fwd", shape=(2, 3), contract=No
 
 def test_the_element_farthest_beyond_its_bound():
     """An ulp of float16 is 2⁻¹⁰ from 1 on; allowed are ½ ulp and a δ of ½ ulp."""
-    got = [[1.0, 1.0 + 4 * 2.0**-10, 2.0], [1.0, 1.0 + 2 * 2.0**-10, 0.0]]
-    want = [[1.0, 1.0, 2.0], [1.0, 1.0, 0.0]]
+    got = [[1.0, 1.0 + 4 * 2.0**-10, 2.0], [1.0, 1.0 + 2 * 2.0**-10, 1.0 + 2 * 2.0**-10]]
+    want = [[1.0, 1.0, 2.0], [1.0, 1.0, 1.0 + 2.0**-10]]  # the last one is as far off as is allowed
     assert farthest("y", got, want, 2.0**-11) == Excess(
         index=(0, 1),
         got=1.0 + 4 * 2.0**-10,
@@ -83,6 +83,7 @@ def test_the_element_farthest_beyond_its_bound():
         message="y[0, 1] is 4 ULP (float16) from float64; allowed 1 (3 terms summed in float32, then one rounding to "
         "float16); 2 of 6 elements are beyond their bound",
     )
+    assert farthest("y", [got[1][2:]], [want[1][2:]], 2.0**-11, shape=(1, 1)) is None
     assert farthest("y", want, want, 0.0) is None
     assert farthest("y", np.zeros((0, 3)), np.zeros((0, 3)), 0.0, shape=(0, 3)) is None
 
@@ -91,6 +92,9 @@ def test_what_is_a_little_beyond_its_bound_has_as_many_digits_as_tell_the_two_ap
     got, want = [[1.0 + 2 * 2.0**-10]], [[1.0]]
     near = farthest("y", got, want, (1.5 - 1e-6) * 2.0**-10, shape=(1, 1))
     assert " is 2 ULP (float16) from float64; allowed 1.999999 (1 term summed" in near.message
+    few = farthest("y", got, [[1.0001]], 0.0, shape=(1, 1))
+    assert f"{few.ulp:.6g}" == "1.8976"
+    assert " is 1.9 ULP (float16) from float64; allowed 0.5 (" in few.message
     ratio = np.array([[1.0 + 2.0**-52]])  # beyond by less than the two numbers show
     expected = Expected(np.array([[1.0]]), np.array([[1.5 * 2.0**-10]]), "float16")
     same = excess.excess("y", np.array(got), ratio, expected, CaseSpec((1, 1)), OPS["rmsnorm_fwd"], Contract())
@@ -130,6 +134,7 @@ def test_the_sum_over_nothing_has_no_terms_and_an_own_operator_a_loose_bound():
     found = excess.excess("y", got, judge.ratio(got, expected), expected, SPEC, own, Contract(accumulate="float64"))
     loose = "a loose bound, by running error analysis of dyt_fwd's operations in float64, then one rounding to float16"
     assert f" ({loose}); 1 of 3" in found.message
+    assert "(5 terms summed" in farthest("dweight", [2.0], [1.0], 0.0, "rmsnorm_bwd", (5, 1)).message
     assert "(0 terms summed" in farthest("dweight", [2.0], [1.0], 0.0, "rmsnorm_bwd", (0, 1)).message
 
 

@@ -110,6 +110,7 @@ def test_the_error_over_what_is_allowed_is_in_numbers():
         (np.inf, 65504.0, 8.0, np.inf),
         (-np.inf, 65504.0, 40.0, np.inf),
         (np.nan, 65504.0, 40.0, np.inf),
+        (np.nan, 1.0, 40.0, np.inf),
         (np.inf, np.inf, 1.0, 0.0),  # not judged
         (1.0, np.nan, 1.0, 0.0),
         (np.inf, 1.0, 1e5, 0.0),  # on either side, where δ goes beyond both ends
@@ -129,6 +130,11 @@ def test_numbers_of_float64_that_overflow_in_between_say_nothing():
     largest = FORMATS["float64"].largest
     expected = Expected(np.array([largest, -largest]), np.array([largest, 0.0]), "float64")
     assert ratio(np.array([np.inf, -largest]), expected)[1] == 0.0
+
+
+def test_what_is_reached_by_a_rounding_of_float64_alone_is_at_its_bound():
+    tie = 1 + 3 * 2.0**-11  # want + δ is a little below it, and rounds to it
+    assert verdict(1 + 2.0**-9, np.nextafter(tie, 0.0), 1.5 * 2.0**-53) == 1.0
 
 
 def test_a_number_near_the_largest_is_right_where_what_is_within_delta_saturates():

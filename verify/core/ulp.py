@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from operator import add
 
 import numpy as np
-from numpy.typing import NDArray
 from typing_extensions import Self
 
 from verify_norm.core.dtypes import Array, Format
@@ -102,8 +101,7 @@ class UlpStats:
         """Return the upper edge of the histogram bin that holds the quantile, in ulp, at most the maximum."""
         if not self.count:
             return 0.0
-        cumulative: NDArray[np.int64] = np.cumsum(np.asarray(self.histogram, dtype=np.int64))
-        place = int(np.searchsorted(cumulative, fraction * self.count))
+        place = int(np.searchsorted(np.cumsum(self.histogram), fraction * self.count))
         if place >= BINS - 1:
             return self.maximum
         return float(min(2.0 ** (LOWEST + place / PER_OCTAVE), self.maximum))
