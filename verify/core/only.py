@@ -194,7 +194,6 @@ def _clause(text: str) -> Clause:
     name, relation, rest = parts[1], parts[2] or "", parts[3]
     one_of("clause of --only", name, CLAUSES)
     values = tuple(rest.split("+")) if rest else ()
-    divisor = int(relation[1:-1]) if relation.startswith("%") else 1
     if name in MEMORY:
         known = [n.removesuffix("_layout") for n in CaseSpec.__dataclass_fields__ if n.endswith("_layout")]
         made = Clause(name, "=", tuple(one_of(f"tensor of {name}", v, known) for v in values))
@@ -208,7 +207,7 @@ def _clause(text: str) -> Clause:
         found = [value if value == "x" and name == "weight_dtype" else dtype_name(value) for value in values]
         made, right = Clause(name, "=", tuple(found)), relation == "=" and bool(values)
     elif relation.startswith("%"):
-        made, right = Clause(name, "%", (0,), divisor), rest == "0" and name in SIZES
+        made, right = Clause(name, "%", (0,), int(relation[1:-1])), rest == "0" and name in SIZES
     else:
         numbers = tuple(_number(value, whole=name in SIZES) for value in values)
         several = relation == "=" or (len(numbers) == 1 and POWERS not in numbers)
