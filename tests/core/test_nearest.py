@@ -27,6 +27,7 @@ TEXTS = (
     "N%3=0,ndim=2,contiguous,weight,eps=1e-6",
 )
 PARTIAL = "partial_rmsnorm_fwd"
+QUARTER = CaseSpec((2, 3), rotary="quarter")
 GROUPED = ("C%32=0", "G=8", "G<=2,C%4=0", "ndim=4", "M=1", "N=2^k", "N%8=0,eps=1e-6")
 
 
@@ -61,6 +62,15 @@ def _fits(text, op):
         ("ndim=3", (6, 30), (1, 6, 30)),
         ("M%4=0", (3, 30), (4, 30)),
         ("M>=4", (30,), (4, 30)),
+        ("N%7=0", (4, 37), (4, 35)),
+        ("N=2^k", (4, 100), (4, 128)),
+        ("N=1000", (4, 30), (4, 1000)),
+        ("N>1000", (4, 30), (4, 1001)),
+        ("N<1000", (4, 4000), (4, 999)),
+        ("N<1000,N%8=0", (4, 4000), (4, 992)),
+        ("M=7", (2, 3, 8), (7, 1, 8)),  # no number of rows of 3 is 7
+        ("N>=4194304", (1, 8), (1, 4194304)),  # as large as a case may become
+        ("N>=4194305", (1, 8), (1, 8)),
         ("N>=99999999", (4, 30), (4, 30)),  # too large to run: the case is refused instead
     ],
 )
@@ -89,6 +99,26 @@ def test_a_batch_meets_the_clauses_too():
         ("ndim=5", "batchnorm_fwd", CaseSpec((2, 3, 4)), CaseSpec((2, 3, 4, 1, 1))),
         ("ndim=1", "batchnorm_fwd", CaseSpec((2, 3)), CaseSpec((2, 3))),  # it has none
         ("ndim=6", "rmsnorm_fwd", CaseSpec((2, 3)), CaseSpec((2, 3))),
+        ("ndim=4", "batchnorm_fwd", CaseSpec((2, 3, 4, 5, 6)), CaseSpec((2, 3, 20, 6))),
+        ("ndim=1", "rmsnorm_fwd", CaseSpec((2, 0), batch=300), CaseSpec((0,))),
+        ("normalized_ndim<1", "rmsnorm_fwd", CaseSpec((2, 3)), CaseSpec((2, 3))),
+        ("N=7", "rmsnorm_fwd", CaseSpec((2, 3, 5), normalized_ndim=2), CaseSpec((2, 1, 7), normalized_ndim=2)),
+        ("N>=1000", "rmsnorm_fwd", CaseSpec((4, 3, 10), normalized_ndim=2), CaseSpec((4, 3, 334), normalized_ndim=2)),
+        ("N=16", "batchnorm_fwd", CaseSpec((5, 3)), CaseSpec((16, 3))),
+        ("N=16", "batchnorm_fwd", CaseSpec((2, 3, 5)), CaseSpec((2, 3, 8))),
+        ("N=7", "batchnorm_fwd", CaseSpec((2, 3, 5)), CaseSpec((1, 3, 7))),
+        ("N=7", "batchnorm_fwd", CaseSpec((2, 3, 5, 5)), CaseSpec((1, 3, 1, 7))),
+        ("M=8", "batchnorm_fwd", CaseSpec((2, 3, 5)), CaseSpec((2, 8, 5))),
+        ("M=8", "instancenorm_fwd", CaseSpec((3, 4, 5)), CaseSpec((2, 4, 5))),
+        ("M=7", "groupnorm_fwd", CaseSpec((2, 6, 5), num_groups=3), CaseSpec((7, 6, 5), num_groups=1)),
+        ("N=7", "groupnorm_fwd", CaseSpec((2, 6, 5, 5), num_groups=3), CaseSpec((2, 3, 1, 7), num_groups=3)),
+        ("N=7", "groupnorm_fwd", CaseSpec((0, 6, 5, 5), num_groups=3), CaseSpec((1, 3, 1, 7), num_groups=3)),
+        ("G=4", "groupnorm_fwd", CaseSpec((2, 6, 5)), CaseSpec((2, 24, 5), num_groups=4)),
+        ("G=2", "groupnorm_fwd", CaseSpec((2, 0, 5), num_groups=3), CaseSpec((2, 2, 5), num_groups=2)),
+        ("dropout_p>0.9", "dropout_add_rmsnorm_fwd", CaseSpec((2, 3)), CaseSpec((2, 3))),  # 1 is none
+        ("modulation=token", "modulate_rmsnorm_fwd", CaseSpec((2, 3)), CaseSpec((2, 3), modulation="token")),
+        ("rotary=half+quarter", "qk_norm_rope_fwd", CaseSpec((2, 3)), CaseSpec((2, 3), rotary="half")),
+        ("rotary=half+quarter", "qk_norm_rope_fwd", QUARTER, QUARTER),
         ("eps>=1e-6,eps<1e-5", "rmsnorm_fwd", CaseSpec((2, 3), eps=1e-4), CaseSpec((2, 3), eps=1e-6)),
         ("eps>=1e-6,eps<1e-9", "rmsnorm_fwd", CaseSpec((2, 3), eps=1e-4), CaseSpec((2, 3), eps=1e-4)),
         ("G=4", "groupnorm_fwd", CaseSpec((2, 6, 5), num_groups=3), CaseSpec((2, 8, 5), num_groups=4)),
@@ -117,7 +147,9 @@ def test_a_batch_meets_the_clauses_too():
     ],
 )
 def test_the_nearest_case(text, op, spec, near):
-    assert nearest.fit(text, spec, OPS[op]) == near
+    fitted = nearest.fit(text, spec, OPS[op])
+    assert fitted == near
+    assert all(type(size) is int for size in fitted.shape)
 
 
 def refused(text, *names):
@@ -147,6 +179,7 @@ def test_what_a_case_of_groups_can_meet_is_not_refused(text):
         ("dtype=bf16,dtype=fp16", "rmsnorm_fwd", "both dtype=bfloat16 and dtype=float16"),
         ("dtype=fp32,bytes<4", "rmsnorm_fwd", "both dtype=float32 and bytes<4"),
         ("bytes=7", "rmsnorm_fwd", "bytes=7"),
+        ("weight,bytes=7,eps>0", "rmsnorm_fwd", "bytes=7"),
         ("N<8,variance_size>8", PARTIAL, "both N<8 and variance_size>8"),
         ("G=8,C=12", "groupnorm_fwd", "both G=8 and C=12"),
         ("training,training=false", "batchnorm_fwd", "both training and training=false"),

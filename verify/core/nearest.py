@@ -193,7 +193,7 @@ def _counts(spec: CaseSpec, axis: int, unit: int, now: int, clauses: list[Clause
     for clause, size in each.items():
         step = lcm(step, clause.divisor // gcd(clause.divisor, size))
         for value in clause.values:
-            near |= {2**power // size for power in range(31)} if value == POWERS else {value // size, value // size + 1}
+            near |= {2**power // size for power in range(31)} if value == POWERS else {value // size}
     floors = {count // step * step for count in near}
     return {count + more for count in near | floors for more in (-step, -1, 0, 1, step) if count + more > 0}
 
