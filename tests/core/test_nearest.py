@@ -68,6 +68,13 @@ def _fits(text, op):
         ("N>1000", (4, 30), (4, 1001)),
         ("N<1000", (4, 4000), (4, 999)),
         ("N<1000,N%8=0", (4, 4000), (4, 992)),
+        ("N%3=0", (200000,), (200001,)),
+        ("N%8=0", (300, 1007), (130, 1008)),  # a case that grows beyond ELEMENTS gets fewer rows
+        ("N%8=0,M%13=0", (300, 1007), (130, 1008)),
+        ("N%8=0,M%13=0", (300, 1008), (299, 1008)),
+        ("ndim=2", (2, 150, 1008), (300, 1008)),
+        ("N=200000,M>=1", (2, 8), (1, 200000)),
+        ("numel>=64", (30,), (64,)),
         ("M=7", (2, 3, 8), (7, 1, 8)),  # no number of rows of 3 is 7
         ("N>=4194304", (1, 8), (1, 4194304)),  # as large as a case may become
         ("N>=4194305", (1, 8), (1, 8)),
@@ -114,6 +121,12 @@ def test_a_batch_meets_the_clauses_too():
         ("N=7", "groupnorm_fwd", CaseSpec((2, 6, 5, 5), num_groups=3), CaseSpec((2, 3, 1, 7), num_groups=3)),
         ("N=7", "groupnorm_fwd", CaseSpec((0, 6, 5, 5), num_groups=3), CaseSpec((1, 3, 1, 7), num_groups=3)),
         ("G=4", "groupnorm_fwd", CaseSpec((2, 6, 5)), CaseSpec((2, 24, 5), num_groups=4)),
+        ("G=2+16", "groupnorm_fwd", CaseSpec((2, 8, 20), num_groups=4), CaseSpec((2, 4, 20), num_groups=2)),
+        ("G=2+16", "groupnorm_fwd", CaseSpec((2, 40, 5), num_groups=20), CaseSpec((2, 32, 5), num_groups=16)),
+        ("C=5", "instancenorm_fwd", CaseSpec((2, 3, 5)), CaseSpec((2, 5, 5))),
+        ("M<=3", "rmsnorm_fwd", CaseSpec((3, 8), batch=257), CaseSpec((3, 8))),
+        ("M<=4", "rmsnorm_fwd", CaseSpec((3, 8), batch=257), CaseSpec((3, 8), batch=4)),
+        ("weight", "rmsnorm_fwd", CaseSpec((4, 8), weight=False, batch=3), CaseSpec((4, 8), batch=3)),
         ("G=2", "groupnorm_fwd", CaseSpec((2, 0, 5), num_groups=3), CaseSpec((2, 2, 5), num_groups=2)),
         ("dropout_p>0.9", "dropout_add_rmsnorm_fwd", CaseSpec((2, 3)), CaseSpec((2, 3))),  # 1 is none
         ("modulation=token", "modulate_rmsnorm_fwd", CaseSpec((2, 3)), CaseSpec((2, 3), modulation="token")),
@@ -140,6 +153,10 @@ def test_a_batch_meets_the_clauses_too():
         ("variance_size%2=0", PARTIAL, CaseSpec((2, 9)), CaseSpec((2, 9))),  # half of a row: 4
         ("variance_size%2=0", PARTIAL, CaseSpec((2, 7)), CaseSpec((2, 7), variance_size=2)),
         ("variance_size=5", PARTIAL, CaseSpec((2, 7), variance_size=99), CaseSpec((2, 7), variance_size=5)),
+        ("variance_size%4=0", PARTIAL, CaseSpec((2, 14)), CaseSpec((2, 14), variance_size=8)),
+        ("variance_size=7", PARTIAL, CaseSpec((2, 7)), CaseSpec((2, 7), variance_size=7)),
+        ("variance_size<2", PARTIAL, CaseSpec((2, 7)), CaseSpec((2, 7), variance_size=1)),
+        ("variance_size<1", PARTIAL, CaseSpec((2, 7)), CaseSpec((2, 7))),
         ("variance_size>7", PARTIAL, CaseSpec((2, 7)), CaseSpec((2, 7))),  # it has none
         ("N%8=0,variance_size%8=0", PARTIAL, CaseSpec((2, 15)), CaseSpec((2, 16))),
         ("variance_size=5", "rmsnorm_fwd", CaseSpec((2, 7)), CaseSpec((2, 7))),

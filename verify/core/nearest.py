@@ -139,9 +139,10 @@ def _axis(name: str, spec: CaseSpec, op: Op) -> int:
         return GROUPS
     if name == "C" or (name == "M" and op.view == "channels"):
         return 1
-    if name in ("N", "last", "bytes"):
+    leads = geometry.leads(spec, op)
+    if name in ("N", "last", "bytes") or (name == "numel" and not leads):
         return 0 if op.view == "channels" and last < 2 else last
-    return 0 if geometry.leads(spec, op) else NONE
+    return 0 if leads else NONE
 
 
 def _with(spec: CaseSpec, axis: int, size: int) -> CaseSpec:
