@@ -1,11 +1,12 @@
 """benchmarks/mutation.py makes mistakes in a package, and lists those that its tests do not see."""
 
+import functools
 import importlib
 import json
 import sys
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from unittest.mock import Mock
 
 import libcst
@@ -153,6 +154,18 @@ def test_what_a_fork_of_a_tests_process_calls_is_that_tests(mutation):
         calls.gather()
         assert calls == called
         calls.clear()
+
+
+@pytest.mark.parametrize(("test", "calls"), [("core/test_a.py::test_b", 2), ("checks/test_a.py::test_b", 1)])
+def test_a_cache_that_another_test_has_filled_hides_no_call(mutation, monkeypatch, test, calls):
+    mirrored, called, made = importlib.import_module("mirrored"), [], ModuleType("verify_norm.core.made")
+    made.function = functools.cache(called.append)
+    monkeypatch.setattr(sys, "modules", {made.__name__: made})
+    monkeypatch.setenv("MUTANT_UNDER_TEST", "stats")
+    for _ in range(2):
+        mirrored.pytest_runtest_setup(SimpleNamespace(nodeid=f"tests/{test}"))
+        made.function(1)
+    assert len(called) == calls
 
 
 @pytest.mark.parametrize(("called", "restored"), [("running.interpreter.patch.x_f", True), ("core.a.x_f", False)])
