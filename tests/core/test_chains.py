@@ -6,7 +6,7 @@ import pytest
 
 import verify_norm
 from verify_norm.core import chains, ops
-from verify_norm.core.errors import UsageError
+from verify_norm.core.errors import UsageError, quoted
 from verify_norm.core.ops import OPS
 from verify_norm.reference.activation import ACTIVATIONS
 
@@ -32,6 +32,7 @@ from verify_norm.reference.activation import ACTIVATIONS
         ("layernorm | gate(silu)", ("layernorm | gate", "")),
         ("layernorm | rotate(neox)_bwd", ("layernorm | rotate_bwd", "")),
         ("batchnorm_fwd", ("batchnorm_fwd", "")),
+        ("dropout|add|rmsnorm_bwd", ("dropout_add_rmsnorm_bwd", "")),
         ("l2norm(eps=1e-6)", ("l2norm", "eps=1e-6")),
         ("rmsnorm|quantize(e5m2,group64,scale_ub)", ("rmsnorm | quantize(e5m2, group64, scale_ub)_fwd", "")),
     ],
@@ -64,6 +65,10 @@ def test_what_a_text_means(text, meant):
         ("groupnorm | rotate", "rotate needs rows: expected layernorm or rmsnorm before it, got groupnorm"),
         ("rmsnorm | rotate | rotate(interleaved)", "expected one stage that takes cos, got 2"),
         ("add | silu", "expected layernorm, rmsnorm, partial_rmsnorm, l2norm or groupnorm before silu"),
+        ("dropout | rmsnorm", "expected add behind dropout, as 'dropout | add | rmsnorm'"),
+        ("dropout", "expected add behind dropout, as 'dropout | add | rmsnorm'"),
+        ("gate", "expected layernorm, rmsnorm, partial_rmsnorm, l2norm or groupnorm before gate, as 'add | "),
+        ("add", "expected layernorm, rmsnorm, partial_rmsnorm, l2norm or groupnorm before nothing, as 'add | "),
         ("add |", "cannot read ''; expected stages as in 'add | "),
         ("add|add", "expected layernorm, rmsnorm, partial_rmsnorm, l2norm or groupnorm before add"),
         ("rmsnorm | layernorm", "rmsnorm and layernorm are two norms: a chain begins with add or its one norm, as"),
@@ -98,6 +103,7 @@ def test_what_is_said_of_a_text_that_is_no_chain(text, said):
         verify_norm.chain(text)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert "--op" not in str(caught.value) or str(caught.value).startswith(f"--op {quoted(text)}: ")
     with pytest.raises(UsageError):
         verify_norm.verify(print, op=text)
 
@@ -123,6 +129,51 @@ def test_a_chain_without_a_row_is_an_operator_by_its_one_spelling():
 def test_a_stage_has_the_activation_of_its_name(name):
     gate, last = chains.told(f"rmsnorm | gate({name}) | {name}").chain.stages
     assert gate.function is last.function is ACTIVATIONS[name]
+
+
+RECORDS = {  # what a chain takes and returns, forward and backward
+    "rmsnorm | gelu": ("x weight", "y rstd", "dy x weight rstd", "dx dweight"),
+    "l2norm | silu": ("x", "y rstd", "dy x rstd", "dx"),
+    "groupnorm | sigmoid": ("x weight bias", "y mean rstd", "dy x weight bias mean rstd", "dx dweight dbias"),
+    "add | layernorm | silu": (
+        "x residual weight bias",
+        "y residual_out mean rstd",
+        "dy dresidual_out residual_out weight bias mean rstd",
+        "dx dweight dbias",
+    ),
+    "dropout | add | rmsnorm | gelu": (
+        "x residual mask weight",
+        "y residual_out rstd",
+        "dy dresidual_out residual_out mask weight rstd",
+        "dx dresidual dweight",
+    ),
+}
+
+
+@pytest.mark.parametrize("text", RECORDS)
+def test_what_a_chain_takes_and_returns(text):
+    forward, backward = chains.operators(text, chains.told(text).chain, "a summary")
+    named = (" ".join(t.name for t in some) for op in (forward, backward) for some in (op.inputs, op.outputs))
+    assert tuple(named) == RECORDS[text]
+    norm = OPS[f"{forward.chain.norm}_fwd"]
+    for way, op in (("forward", forward), ("backward", backward)):
+        assert (op.view, op.centred, op.averages) == (norm.view, norm.centred, norm.averages)
+        assert op.attrs[: len(norm.attrs)] == norm.attrs
+        assert (op.reference.__name__, op.error.__name__) == (way, f"{way}_error")
+    shared = "; dx is also the gradient of residual" * text.startswith("add")
+    assert (forward.summary, backward.summary) == ("a summary", f"the gradients of {text}_fwd{shared}")
+
+
+def test_what_a_chain_that_quantizes_takes_and_returns():
+    (op,) = chains.operators("q", chains.told("add | rmsnorm | quantize(e2m1, mx)").chain, "a summary")
+    assert (op.name, op.summary, op.forward, op.reference.__name__) == ("q_fwd", "a summary", None, "forward")
+    assert [t.name for t in op.inputs] == ["x", "residual", "weight"]
+    assert [(t.name, t.dtype) for t in op.outputs] == [
+        ("y", "float4_e2m1fn"),
+        ("y_scale", "float8_e8m0fnu"),
+        ("residual_out", "x"),
+        ("rstd", "float32"),
+    ]
 
 
 def test_a_sum_before_a_norm_without_such_a_row_is_refused():

@@ -49,7 +49,8 @@ def test_a_backward_has_its_own_reference_and_what_else_its_forward_has(op):
     forward = OPS[op.forward]
     assert op.name == forward.name.replace("_fwd", "_bwd")
     assert op.attrs == tuple(name for name in forward.attrs if name != "momentum")  # it moves no running statistics
-    assert op.summary.startswith(f"the gradients of {forward.name}")
+    assert op.summary.partition("; ")[0] == f"the gradients of {forward.name}"
+    assert forward.summary.startswith(("y ", "y = ", "residual_out = "))
     shared = "add_" in op.name and op.dropout is None  # x and residual have one gradient
     assert ("; " in op.summary) == (shared or op.view == "channels")
     assert (op.quantized, op.centred, forward.forward) == (forward.quantized, forward.centred, None)

@@ -198,13 +198,13 @@ def parsed(name: str) -> Sequence[Op]:
     if not is_chain(name):
         return ()
     try:
-        chain, text, constants = told(name)
+        chain, text, _ = told(name)  # with constants it is not the one spelling
     except UsageError:
         return ()
     bare = re.sub(r"_[fb]wd$", "", name)
     words = f"your own chain: {text}, with each stage's own inputs"
     named = chain.stages or chain.before or chain.dropout
-    return () if bare != text or constants or not named else operators(text, chain, words)
+    return () if bare != text or not named else operators(text, chain, words)
 
 
 def _part(part: str, text: str) -> tuple[str, str]:

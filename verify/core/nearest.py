@@ -196,7 +196,7 @@ def _counts(spec: CaseSpec, axis: int, unit: int, now: int, clauses: list[Clause
         for value in clause.values:
             near |= {2**power // size for power in range(31)} if value == POWERS else {value // size}
     floors = {count // step * step for count in near}
-    return {count + more for count in near | floors for more in (-step, -1, 0, 1, step) if count + more > 0}
+    return {count + more for count in floors for more in (-step, 0, step) if count + more > 0}
 
 
 def _ranked(spec: CaseSpec, clauses: list[Clause], op: Op) -> CaseSpec:
