@@ -19,6 +19,11 @@ def test_a_known_name_is_returned_and_another_gets_a_guess():
         one_of("check", "acuracy", ("accuracy", "memory"))
 
 
+def test_the_beginning_of_a_name_is_guessed_too():
+    with pytest.raises(UsageError, match=r"^unknown check 'acc' \(did you mean accuracy\?\); there are: accuracy$"):
+        one_of("check", "acc", ("accuracy",))
+
+
 def test_the_first_line_of_a_message():
     assert first_line(ValueError("\n expected 2\ngot 3")) == "expected 2"
     assert one_line(ValueError("expected 2\ngot 3")) == "ValueError: expected 2"
