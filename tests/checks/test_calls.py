@@ -15,6 +15,7 @@ from norms import layernorm
 
 from verify_norm.cases import make
 from verify_norm.checks import CHECKS, calls
+from verify_norm.checks.relations import between, held
 from verify_norm.core import ways
 from verify_norm.core.finding import Finding, NoData, Tried
 from verify_norm.core.ops import OPS
@@ -227,7 +228,44 @@ def test_a_plan_of_a_shape_that_keeps_other_options(kept, spec):
 
         found = said(layernorm_fwd, "between", replace(spec, log2_scale=-8))
         assert by_all == (found == {}) or (kept == "weight" and spec.weight)
-        assert not found or "with other options" in found["y"]
+        assert not found or "after a call of the same shape" in found["y"]
+
+
+@pytest.mark.parametrize("variant", range(4))
+def test_what_a_call_that_fails_leaves_behind(variant):
+    """A buffer that is lent for a call, and given back at its end, also where the call fails if that is right."""
+    spec = replace(ROWS, variant=variant)
+    for safe in (False, True):
+        lent = []
+
+        def layernorm_fwd(x, weight, bias, eps, normalized_shape, lent=lent, safe=safe):
+            narrow = bool(lent)
+            lent.append(torch.empty(x.shape))
+            try:
+                made = right(x.bfloat16().float() if narrow else x.float(), weight, bias, eps, normalized_shape)
+            except RuntimeError:
+                if safe:
+                    lent.clear()
+                raise
+            lent.clear()
+            return made[0].to(x.dtype), *made[1:]
+
+        found = said(layernorm_fwd, "between", spec)
+        assert found.keys() == (set() if safe else {"y", "mean", "rstd"})
+        assert all("after a call that fails, since " in words for words in found.values())
+
+
+def test_a_tensor_that_fails_can_be_looked_at_and_is_the_same_memory():
+    whole = torch.arange(6.0).reshape(2, 3)
+    tensor = between.failing(whole, 1)
+    assert (tensor.shape, tensor.dtype, tensor.stride(), tensor.is_contiguous()) == ((2, 3), whole.dtype, (3, 1), True)
+    assert type(tensor.detach().requires_grad_()) is type(tensor)
+    made = tensor + 1
+    assert type(made) is torch.Tensor
+    assert made.tolist() == (whole + 1).tolist()
+    for operation in (torch.sum, torch.Tensor.data_ptr, lambda t: t.mul_(2), torch.empty_like, torch.Tensor.numpy):
+        with pytest.raises(RuntimeError, match="to see what an error leaves behind"):
+            operation(tensor)
 
 
 @pytest.mark.parametrize("size", [2, 3, 7])
@@ -721,10 +759,10 @@ def test_what_is_kept_is_as_far_off_as_the_call_before(off, ratio, kept, monkeyp
 def test_what_is_beyond_its_bound_in_one_call_alone(unjudged):
     usual = judged({"a": unjudged, "y": results([0.0, 0.0, 0.0], [0.5, 1.0, 0.0])}, {})
     now = judged({"a": unjudged, "y": results([1.0, 2.0, 7.0], [1.0, 1.5, 9.0])}, {"a": [0.0], "y": [1.0, 1.0, 1.0]})
-    (found,) = calls._beyond(usual, now, "why")
+    (found,) = held.over_bound(usual, now, "why")
     assert (found.output, found.index) == ("y", (2,))
     assert found.words == "y[2] is 7, expected 1, why; 2 of 3 elements are wrong"
     wrong = judged({"y": results([0.0], [1.5])}, {})
-    assert list(calls._beyond(wrong, now, "why")) == []
-    assert list(calls._beyond(usual, judged({"y": results([1.0], [1.0])}, {"y": [1.0]}), "why")) == []
-    assert list(calls._beyond(judged({}, {}), now, "why")) == []
+    assert list(held.over_bound(wrong, now, "why")) == []
+    assert list(held.over_bound(usual, judged({"y": results([1.0], [1.0])}, {"y": [1.0]}), "why")) == []
+    assert list(held.over_bound(judged({}, {}), now, "why")) == []

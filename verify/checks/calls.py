@@ -6,29 +6,21 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from threading import Barrier
 
 import numpy as np
 import torch
 
-from verify_norm.cases import make, placement, transfer
+from verify_norm.cases import make, transfer
 from verify_norm.checks.check import check, finding
-from verify_norm.checks.relations.others import almost_the_same, nudged, one_alone, other_options, others_between
-from verify_norm.checks.relations.rerun import (
-    Difference,
-    cheap,
-    differences,
-    element,
-    once_more,
-    other_shape,
-    rerun,
-    steady,
-)
+from verify_norm.checks.relations.between import between
+from verify_norm.checks.relations.held import Exact, Held, alone, built, over_bound, placed
+from verify_norm.checks.relations.others import almost_the_same, nudged, one_alone
+from verify_norm.checks.relations.rerun import Difference, cheap, differences, once_more, steady
 from verify_norm.core import judge, ways
-from verify_norm.core.dtypes import Array
 from verify_norm.core.finding import Finding, NoData, Tried
-from verify_norm.core.run import Case, Run
+from verify_norm.core.run import Run
 from verify_norm.core.spec import CaseSpec
 from verify_norm.loading import modules
 from verify_norm.running import packed
@@ -39,8 +31,6 @@ KEPT = 2**5  # what is kept of a call shows by at least such a part of what its 
 SECONDS = 0.05  # for them: a kernel that takes longer is called FEWEST times
 IN_THREAD = 3, 20  # calls of each thread, at least and at most
 SWITCH = 1e-6  # seconds after which Python turns to the other thread, also in the middle of a kernel
-
-Exact = dict[str, Array | None]
 
 
 def _looks(run: Run) -> bool:
@@ -53,12 +43,13 @@ def calls(run: Run) -> Iterator[Finding | NoData | Tried]:
 
     A case tries one way of five: all inputs have new values in the same tensors, or one alone, or almost the same,
     where two elements have changed places or one is slightly larger or negated; only weight and bias have new values;
-    many calls follow each other, whose outputs are read again at the end, when all inputs are released; a call of
-    another shape or type comes between, or one with other options; two threads call at the same time. One instance of a
-    module serves all of them: its parameters are overwritten, in place, through .data, and by load_state_dict. Half of
-    the cases call it as in inference: after eval(), under no_grad. The bits must be those that the same inputs give in
-    fresh memory and a new module; a call of the same shape with other options is judged by its truth. A kernel whose
-    bits differ in fresh memory too, in a second call, is left to `determinism`.
+    many calls follow each other, whose outputs are read again at the end, when all inputs are released; a call comes
+    between of another shape or type, with other options, with one other option alone, or one that fails; two threads
+    call at the same time. One instance of a module serves all of them: its parameters are overwritten, in place,
+    through .data, and by load_state_dict. Half of the cases call it as in inference: after eval(), under no_grad. The
+    bits must be those that the same inputs give in fresh memory and a new module; a call of the same shape with other
+    options is judged by its truth. A kernel whose bits differ in fresh memory too, in a second call, is left to
+    `determinism`.
     """
     names = list(ways.taken(run.case.spec, "call", tuple(CALLS)))
     if run.kernel.later is not None and ways.TWO_THREADS in names:
@@ -86,23 +77,9 @@ def _inferring(run: Run) -> Run:
     function = torch.no_grad()(run.kernel.run)
     if run.case.op.view != "channels":  # BatchNorm evaluates something else
         function = modules.evaluating()(function)
-    other = _alone(replace(run, kernel=replace(run.kernel, run=function)), {})
+    other = alone(replace(run, kernel=replace(run.kernel, run=function)), {})
     other = replace(other, kernel=replace(run.kernel, run=function))
     return run if any(differences(run, other, ("", ""))) else other
-
-
-@dataclass(slots=True)
-class _Held:
-    """A kernel that one instance of a module serves, if it calls a module, on the cases of a run."""
-
-    run: Run
-    instance: modules.Instance = field(default_factory=modules.Instance)
-
-    def __call__(self, case: Case, *, evaluating: bool = False) -> Run:
-        assert self.run.kernel.run is not None
-        serving = self.instance.serving(self.run.kernel.run)
-        serving = modules.evaluating()(serving) if evaluating else serving
-        return once_more(self.run)(replace(self.run.kernel, run=serving), case)
 
 
 def _others(run: Run) -> Exact:
@@ -113,7 +90,7 @@ def _others(run: Run) -> Exact:
 
 def _values(run: Run, other: Exact) -> Iterator[Difference]:
     """Yield what is wrong where all tensors get new values or one alone does, or where they were almost the same."""
-    found = list(_overwritten(_Held(run), other, "all tensors"))
+    found = list(_overwritten(Held(run), other, "all tensors"))
     for spec, exact, words in one_alone(run, other):
         found = found or list(_almost_the_same(run, exact, words, in_place=spec))
     for name in nudged(run):
@@ -127,12 +104,12 @@ def _almost_the_same(run: Run, exact: Exact, words: str, *, in_place: CaseSpec |
 
     They are in new tensors, or, with the spec of their case, in those of the call before.
     """
-    case, held, before = run.case, _Held(run), _built(run, {})
+    case, held, before = run.case, Held(run), built(run, {})
     held(before)
     device, contract = case.device, run.kernel.contract
     after = make.build(in_place or case.spec, case.op, contract, device, exact, truth=True, poison=case.poison)
-    again = held(_placed(before, after) if in_place else after)
-    found = _beyond(run, again, f"after a call in which {words}")
+    again = held(placed(before, after) if in_place else after)
+    found = over_bound(run, again, f"after a call in which {words}")
     yield from (one for one in found if one.output is not None and _kept(run, again, one.output))
 
 
@@ -148,23 +125,11 @@ def _kept(run: Run, again: Run, output: str) -> bool:
     return bool(np.mean((off >= change / KEPT) & (off <= change + 2 * judge.allowed(want)[wrong])) >= 0.5)
 
 
-def _beyond(run: Run, one: Run, why: str) -> Iterator[Difference]:
-    """Yield the outputs of another call that are beyond their bound, and not so in the run."""
-    for output, now in one.outputs.items():
-        usual, want = run.outputs.get(output), one.case.expected.get(output)
-        if now is None or now.ratio is None or usual is None or usual.ratio is None or want is None:
-            continue
-        if (now.ratio > 1).any() and not (usual.ratio > 1).any():
-            index, count = judge.worst(now.ratio), int((now.ratio > 1).sum())
-            words = f"{element(output, index)} is {now.got[index]:.9g}, expected {want.value[index]:.9g}"
-            yield Difference(output, f"{words}, {why}; {count} of {now.ratio.size} elements are wrong", index)
-
-
 def _parameters(run: Run, other: Exact) -> Iterator[Difference]:
     mine = {name: other[name] for name in ("weight", "bias") if run.case.exact.get(name) is not None}
     names = " and ".join(mine) or "all tensors"
     for turn, way in enumerate(modules.WRITES):
-        held = _Held(run, modules.Instance(turn - 1))  # the first call writes too
+        held = Held(run, modules.Instance(turn - 1))  # the first call writes too
         found = list(_overwritten(held, mine or other, names))
         if found and held.instance.modules:
             found = [replace(one, words=f"{one.words}; the module's parameters are written {way}") for one in found]
@@ -172,45 +137,22 @@ def _parameters(run: Run, other: Exact) -> Iterator[Difference]:
         if found or not held.instance.modules:
             return
     if run.case.op.view != "channels":  # BatchNorm evaluates something else
-        for one in _overwritten(_Held(run), mine or other, names, evaluating=True):
+        for one in _overwritten(Held(run), mine or other, names, evaluating=True):
             yield replace(one, words=f"{one.words}; between both the module is evaluated, and trained again")
 
 
-def _overwritten(held: _Held, changed: Exact, which: str, *, evaluating: bool = False) -> Iterator[Difference]:
+def _overwritten(held: Held, changed: Exact, which: str, *, evaluating: bool = False) -> Iterator[Difference]:
     """Yield what differs where the tensors of a call get new values before the next call takes them.
 
     With `evaluating`, a module evaluates the first values before they change, as in a validation between two epochs.
     """
-    before = _built(held.run, {})
+    before = built(held.run, {})
     held(before)
     if evaluating:
         held(before, evaluating=True)
-    again = held(_placed(before, _built(held.run, changed)))
+    again = held(placed(before, built(held.run, changed)))
     words = ("with these values in new tensors", f"where {which} of the call before hold them now")
-    yield from differences(_alone(held.run, changed), again, words)
-
-
-def _placed(before: Case, after: Case) -> Case:
-    """Return the second case in the tensors of the first one, of which those are overwritten that differ."""
-    arguments = {**after.arguments}
-    for name, tensor in after.arguments.items():
-        if isinstance(tensor, torch.Tensor):
-            arguments[name] = before.arguments[name]
-            if not placement.same_bits(before.arguments[name], tensor):
-                placement.overwrite(before.arguments[name], tensor)
-    return replace(after, arguments=arguments)
-
-
-def _alone(run: Run, changed: Exact, spec: CaseSpec | None = None) -> Run:
-    """Return the run that other calls must be like: in fresh memory, and with a new module."""
-    assert run.kernel.run is not None
-    return rerun(replace(run, kernel=replace(run.kernel, run=modules.anew(run.kernel.run))), changed, spec=spec)
-
-
-def _built(run: Run, changed: Exact, spec: CaseSpec | None = None) -> Case:
-    case = run.case
-    values, device = {**case.exact, **changed}, case.device
-    return make.build(spec or case.spec, case.op, run.kernel.contract, device, values, poison=case.poison)
+    yield from differences(alone(held.run, changed), again, words)
 
 
 @contextmanager
@@ -225,16 +167,16 @@ def _many(run: Run, other: Exact) -> Iterator[Difference]:
 
     Two sets of inputs take turns in an order without a period (Thue and Morse's): buffers in a ring get both.
     """
-    started, held = time.perf_counter(), _Held(run)
+    started, held = time.perf_counter(), Held(run)
     runs: list[Run] = []
     with _in_series():
         while len(runs) < FEWEST or (len(runs) < MOST and time.perf_counter() - started < SECONDS):
             turn: Exact = other if len(runs).bit_count() % 2 else {}
-            one = held(_built(run, turn))
+            one = held(built(run, turn))
             runs.append(replace(one, case=replace(one.case, arguments={})))  # outputs outlive what they are made of
-    alone = (run, _alone(run, other))
+    usual = (run, alone(run, other))
     for number, one in enumerate(runs):
-        found = list(differences(alone[number.bit_count() % 2], one, ("alone", f"in call {number + 1}")))
+        found = list(differences(usual[number.bit_count() % 2], one, ("alone", f"in call {number + 1}")))
         found = found or list(_rewritten(one, f"after {len(runs) - number - 1} more calls"))
         if found:
             yield from found
@@ -252,47 +194,6 @@ def _rewritten(run: Run, when: str) -> Iterator[Difference]:
             yield Difference(name, f"{count} elements of {name} change {when}, although the caller still holds it")
 
 
-def _between(run: Run, other: Exact) -> Iterator[Difference]:
-    """Yield what differs in a call of another shape or type, and in the same call as before after it."""
-    held = _Held(run)
-    held(_built(run, other))
-    yield from _replanned(run, held)
-    for spec, words in others_between(run):
-        exact = make.exact_inputs(spec, run.case.op, run.case.device)
-        alone = _alone(run, exact, spec)
-        if alone.problem is None:
-            beside = held(_built(run, exact, spec))
-            yield from differences(alone, beside, (f"{words} alone", f"{words} after a call of {run.case.spec.shape}"))
-        yield from differences(run, held(_built(run, {})), ("in the first call", f"after a call {words}"))
-
-
-def _replanned(run: Run, held: Callable[[Case], Run]) -> Iterator[Difference]:
-    """Yield what is wrong in a call of the same shape with other options.
-
-    What is kept by shape is kept already, so there is no call to compare with, and the truth tells. What is wrong in
-    another shape too is left to `accuracy`.
-    """
-    for spec in other_options(run):
-        one = held(_judged(run, spec))
-        if one.problem is not None:
-            continue
-        found = list(_beyond(run, one, f"after a call of the same shape {spec.shape} with other options"))
-        shaped = other_shape(replace(run, case=replace(run.case, spec=spec))) if found else None
-        if shaped is not None:
-            assert run.kernel.run is not None
-            usual = once_more(run)(replace(run.kernel, run=modules.anew(run.kernel.run)), _judged(run, shaped))
-            ratios = {name: output.ratio for name, output in usual.outputs.items() if output is not None}
-            found = [each for each in found if (r := ratios.get(each.output or "")) is not None and not (r > 1).any()]
-        yield from found
-        yield from differences(run, held(_built(run, {})), ("in the first call", "after a call with other options"))
-        return
-
-
-def _judged(run: Run, spec: CaseSpec) -> Case:
-    """Return another case of the run's operator, with its truth."""
-    return make.case(spec, run.case.op, run.kernel.contract, run.case.device)
-
-
 def _threads(run: Run, other: Exact) -> Iterator[Difference]:
     """Yield what differs where two threads call the kernel at the same time, each with an x of its own.
 
@@ -301,9 +202,9 @@ def _threads(run: Run, other: Exact) -> Iterator[Difference]:
     shared = not run.kernel.autograd and run.case.op.view != "channels"
     kept = {name: run.case.exact[name] for name in ("weight", "bias") if name in run.case.exact and shared}
     other = {**other, **kept}
-    held, call = _Held(run), once_more(run)
+    held, call = Held(run), once_more(run)
     called_once = held if shared else lambda case: call(run.kernel, case)
-    called_once(_built(run, {}))  # writes the parameters
+    called_once(built(run, {}))  # writes the parameters
     start = Barrier(2)
 
     def called(values: Exact) -> list[Run]:
@@ -311,7 +212,7 @@ def _threads(run: Run, other: Exact) -> Iterator[Difference]:
         start.wait()
         started = time.perf_counter()
         while len(runs) < IN_THREAD[0] or (len(runs) < IN_THREAD[1] and time.perf_counter() - started < SECONDS):
-            runs.append(called_once(_built(run, values)))
+            runs.append(called_once(built(run, values)))
         return runs
 
     interval = sys.getswitchinterval()
@@ -322,9 +223,9 @@ def _threads(run: Run, other: Exact) -> Iterator[Difference]:
     finally:
         sys.setswitchinterval(interval)
     for values, runs in zip(({}, other), both, strict=True):
-        alone = _alone(run, values)
+        usual = alone(run, values)
         for one in runs:
-            found = list(differences(alone, one, ("alone", "beside a call in another thread")))
+            found = list(differences(usual, one, ("alone", "beside a call in another thread")))
             if found:
                 yield from found
                 return
@@ -335,5 +236,5 @@ CALLS: dict[str, Callable[[Run, Exact], Iterator[Difference]]] = {
     ways.NEW_PARAMETERS: _parameters,
     ways.MANY: _many,
     ways.TWO_THREADS: _threads,
-    ways.BETWEEN: _between,
+    ways.BETWEEN: between,
 }

@@ -1,0 +1,111 @@
+"""Cases that differ in one option, and kernels whose plan of a shape forgets that option alone."""
+
+from dataclasses import fields, replace
+from types import SimpleNamespace
+
+import pytest
+
+from verify_norm.cases import make
+from verify_norm.checks import CHECKS
+from verify_norm.checks.relations.options import FEW, one_option
+from verify_norm.core import geometry, ways
+from verify_norm.core.finding import Finding
+from verify_norm.core.ops import OPS
+from verify_norm.core.run import Case, Run
+from verify_norm.core.spec import CaseSpec, Kernel
+from verify_norm.running.execute import execute
+
+SPEC = CaseSpec((2, 6, 4), num_groups=3)
+
+
+def changed(op, spec=SPEC, **kernel):
+    """The options that cases of all variants change, and how many a case changes."""
+    found, counts = {}, set()
+    for variant in range(24):
+        case = Case(replace(spec, variant=variant), OPS[op], {"x": SimpleNamespace(device="cpu")}, {}, {})
+        others = list(one_option(Run(Kernel("k", op, **kernel), case, {})))
+        counts.add(len(others))
+        for other, words in others:
+            assert geometry.refusal(other, OPS[op]) is None
+            names = {f.name for f in fields(CaseSpec) if getattr(other, f.name) != getattr(case.spec, f.name)}
+            (name,) = names - {"seed", "special", "alias"}
+            found[name] = getattr(other, name)
+            assert words.endswith((name.removesuffix("_layout"), "type"))
+    return found, counts
+
+
+ROWS = {"weight": False, "weight_dtype": "bfloat16", "x_layout": "row_strided", "weight_layout": "every_other"}
+
+
+@pytest.mark.parametrize(
+    ("op", "expected"),
+    [
+        ("rmsnorm_fwd", ROWS | {"weight_offset": 1.0, "normalized_ndim": 2}),
+        ("layernorm_bwd", {"bias": False, "dy_layout": "row_strided", "normalized_ndim": 2}),
+        ("add_rmsnorm_bwd", {"dresidual_out": False, "residual_out_layout": "row_strided"}),
+        ("partial_rmsnorm_fwd", {"variance_size": 1}),
+        ("qk_norm_rope_fwd", {"rotary": "half"}),
+        ("modulate_rmsnorm_fwd", {"modulation": "token", "scale_layout": "row_strided"}),
+        ("dropout_add_rmsnorm_fwd", {"dropout_p": 0.5, "mask_layout": "row_strided", "residual_layout": "row_strided"}),
+        ("groupnorm_fwd", {"num_groups": 1, "bias": False}),
+        ("batchnorm_fwd", {"momentum": 0.9, "training": False}),
+    ],
+)
+def test_one_option_is_another_and_each_has_its_turn(op, expected):
+    found, counts = changed(op)
+    assert counts == {FEW}
+    assert found | expected == found
+    assert "eps" not in found
+    assert "shape" not in found
+
+
+def test_options_that_the_kernel_does_not_take_are_passed_over():
+    assert "weight" not in changed("rmsnorm_fwd", unsupported=lambda spec: None if spec.weight else "no")[0]
+    assert changed("rmsnorm_fwd", fit=lambda spec: SPEC)[0] == {}
+    assert "x_layout" not in changed("rmsnorm_fwd", replace(SPEC, shape=(4,)))[0]  # a row alone has no such layout
+    assert changed("rmsnorm_fwd", replace(SPEC, weight_dtype="bfloat16", x_layout="transposed"))[0] == ROWS | {
+        "weight_dtype": None, "x_layout": "contiguous", "weight_offset": 1.0, "normalized_ndim": 2
+    }  # fmt: skip
+
+
+def normed(x, weight, eps, offset, dims=(-1,)):
+    """An RMSNorm in float64."""
+    wide = x.double()
+    y = wide * (wide.square().mean(dims, keepdim=True) + eps).rsqrt()
+    return (y if weight is None else y * (weight.double() + offset)).to(x.dtype)
+
+
+FORGOTTEN = {
+    "another weight_offset": lambda x, weight, offset: offset,
+    "another layout of x": lambda x, weight, offset: x.stride(),
+    "weights of another type": lambda x, weight, offset: (x if weight is None else weight).dtype,
+    "a weight": lambda x, weight, offset: weight is None,
+}
+FIRST = {"weights of another type": {"weight_dtype": "bfloat16"}, "a weight": {"weight": False}}  # which the plan keeps
+
+
+@pytest.mark.parametrize("forgotten", FORGOTTEN)
+def test_a_plan_by_shape_and_eps_that_forgets_one_option(forgotten):
+    """The same kernel is right where the plan is by all options."""
+    for right in (False, True):
+        plans = {}
+
+        def rmsnorm_fwd(x, weight, eps, weight_offset, right=right, plans=plans):
+            options = {name: of(x, weight, weight_offset) for name, of in FORGOTTEN.items()}
+            key = x.shape, x.dtype, eps, *(value for name, value in options.items() if right or name != forgotten)
+            offset, strides, kind, none = plans.setdefault(key, tuple(options.values()))
+            x = x.as_strided(x.shape, strides)
+            weight = None if none or weight is None else weight.to(kind)
+            return normed(x, weight, eps, offset), (x.double().square().mean(-1) + eps).rsqrt().float().flatten()
+
+        said = []
+        for variant in range(0, 6, FEW):
+            more = FIRST.get(forgotten, {})
+            spec = CaseSpec((8, 4), call=ways.BETWEEN, called=ways.AS_USUAL, variant=variant, **more)
+            kernel = Kernel("k", "rmsnorm_fwd", run=rmsnorm_fwd)
+            run = execute(kernel, make.case(spec, OPS["rmsnorm_fwd"], kernel.contract))
+            said += [one.message for one in CHECKS["calls"].function(run) if isinstance(one, Finding)]
+        if right:
+            assert said == []
+        else:
+            assert any(f"of the same shape (8, 4) and eps with {forgotten}" in words for words in said)

@@ -1,0 +1,117 @@
+"""A call between a call and the same one again: of another shape, type or option, or one that fails."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import wraps
+from typing import Any
+
+import torch
+
+from verify_norm.cases import make, turns
+from verify_norm.checks.relations.held import Exact, Held, alone, built, over_bound
+from verify_norm.checks.relations.options import one_option
+from verify_norm.checks.relations.others import other_options, others_between
+from verify_norm.checks.relations.rerun import Difference, differences, once_more, other_shape
+from verify_norm.core.run import Case, Run
+from verify_norm.core.spec import CaseSpec
+from verify_norm.loading import modules
+from verify_norm.running import captures
+
+READ = ("__get__", "size", "stride", "dim", "numel", "is_contiguous", "element_size")  # what tells of a tensor
+LEAF = ("detach", "requires_grad_")  # what our own backward makes of it, which fails too
+
+
+def between(run: Run, other: Exact) -> Iterator[Difference]:
+    """Yield what differs in a call of another shape or type, and in the same call as before after it."""
+    held = Held(run)
+    held(built(run, other))
+    yield from _replanned(run, held)
+    for spec, words in others_between(run):
+        exact = make.exact_inputs(spec, run.case.op, run.case.device)
+        apart = alone(run, exact, spec)
+        if apart.problem is None:
+            beside = held(built(run, exact, spec))
+            yield from differences(apart, beside, (f"{words} alone", f"{words} after a call of {run.case.spec.shape}"))
+        yield from differences(run, held(built(run, {})), ("in the first call", f"after a call {words}"))
+    yield from _failed(run, held)
+
+
+def _failed(run: Run, held: Held) -> Iterator[Difference]:
+    """Yield what differs after a call that fails where it computes with one of its tensors.
+
+    The tensor is a right one that raises an error, so that no kernel reads or writes out of bounds.
+    """
+    case = built(run, {})
+    names = [name for name, value in case.arguments.items() if isinstance(value, torch.Tensor)]
+    if run.kernel.later is not None or captures.in_use() or not names:  # a tensor in another process; a trace of it
+        return
+    name, after = turns.variant(case.spec, names), turns.variant(case.spec, (0, 1))
+    assert run.kernel.run is not None
+    function = run.kernel.run
+
+    @wraps(function)
+    def fails(**given: Any) -> Any:
+        return function(**{**given, name: failing(given[name], after)} if name in given else given)
+
+    if Held(replace(run, kernel=replace(run.kernel, run=fails)), held.instance)(case).problem is not None:
+        words = f"after a call that fails, since {name} raises an error there"
+        yield from differences(run, held(built(run, {})), ("in the first call", words))
+
+
+def failing(tensor: torch.Tensor, after: int) -> torch.Tensor:
+    """Return the tensor as one that raises an error in each operation after so many; what tells of it can be read.
+
+    The results of operations are plain tensors: a kernel may keep a buffer that it has made like the tensor.
+    """
+    left = [after]
+
+    class Failing(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if func.__name__ in LEAF:
+                return super().__torch_function__(func, types, args, kwargs or {})
+            if func.__name__ not in READ:
+                if not left[0]:
+                    raise RuntimeError("this tensor fails, to see what an error leaves behind")
+                left[0] -= 1
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+
+    return tensor.as_subclass(Failing)
+
+
+def _replanned(run: Run, held: Callable[[Case], Run]) -> Iterator[Difference]:
+    """Yield what is wrong in calls of the same shape with other options: all that may differ, and one alone.
+
+    What is kept by shape is kept already, so there is no call to compare with, and the truth tells. What is wrong in
+    another shape too is left to `accuracy`.
+    """
+    others = [(spec, "other options") for spec in other_options(run)]
+    yield from _first_taken(run, held, others, "")
+    for other in one_option(run):
+        yield from _first_taken(run, held, [other], " and eps")
+
+
+def _first_taken(
+    run: Run, held: Callable[[Case], Run], others: list[tuple[CaseSpec, str]], like: str
+) -> Iterator[Difference]:
+    """Yield what is wrong in a call of the first of these cases in which the kernel does not fail, and after it."""
+    for spec, words in others:
+        one = held(_judged(run, spec))
+        if one.problem is not None:
+            continue
+        found = list(over_bound(run, one, f"after a call of the same shape {spec.shape}{like} with {words}"))
+        shaped = other_shape(replace(run, case=replace(run.case, spec=spec))) if found else None
+        if shaped is not None:
+            assert run.kernel.run is not None
+            usual = once_more(run)(replace(run.kernel, run=modules.anew(run.kernel.run)), _judged(run, shaped))
+            ratios = {name: output.ratio for name, output in usual.outputs.items() if output is not None}
+            found = [each for each in found if (r := ratios.get(each.output or "")) is not None and not (r > 1).any()]
+        yield from found
+        yield from differences(run, held(built(run, {})), ("in the first call", f"after a call with {words}"))
+        return
+
+
+def _judged(run: Run, spec: CaseSpec) -> Case:
+    """Return another case of the run's operator, with its truth."""
+    return make.case(spec, run.case.op, run.kernel.contract, run.case.device)

@@ -1,0 +1,67 @@
+"""Calls that follow each other: one instance of a module serves them, and each must be like a call in fresh memory."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from verify_norm.cases import make, placement
+from verify_norm.checks.relations.rerun import Difference, element, once_more, rerun
+from verify_norm.core import judge
+from verify_norm.core.dtypes import Array
+from verify_norm.core.run import Case, Run
+from verify_norm.core.spec import CaseSpec
+from verify_norm.loading import modules
+
+Exact = Mapping[str, Array | None]
+
+
+@dataclass(slots=True)
+class Held:
+    """A kernel that one instance of a module serves, if it calls a module, on the cases of a run."""
+
+    run: Run
+    instance: modules.Instance = field(default_factory=modules.Instance)
+
+    def __call__(self, case: Case, *, evaluating: bool = False) -> Run:
+        """Run the kernel on a case; with `evaluating` its module evaluates."""
+        assert self.run.kernel.run is not None
+        serving = self.instance.serving(self.run.kernel.run)
+        serving = modules.evaluating()(serving) if evaluating else serving
+        return once_more(self.run)(replace(self.run.kernel, run=serving), case)
+
+
+def alone(run: Run, changed: Exact, spec: CaseSpec | None = None) -> Run:
+    """Return the run that other calls must be like: in fresh memory, and with a new module."""
+    assert run.kernel.run is not None
+    return rerun(replace(run, kernel=replace(run.kernel, run=modules.anew(run.kernel.run))), changed, spec=spec)
+
+
+def built(run: Run, changed: Exact, spec: CaseSpec | None = None) -> Case:
+    """Return the run's case once more, in new tensors; with other values, or of another spec, if given."""
+    case = run.case
+    values, device = {**case.exact, **changed}, case.device
+    return make.build(spec or case.spec, case.op, run.kernel.contract, device, values, poison=case.poison)
+
+
+def placed(before: Case, after: Case) -> Case:
+    """Return the second case in the tensors of the first one, of which those are overwritten that differ."""
+    arguments = {**after.arguments}
+    for name, tensor in after.arguments.items():
+        if isinstance(tensor, torch.Tensor):
+            arguments[name] = before.arguments[name]
+            if not placement.same_bits(before.arguments[name], tensor):
+                placement.overwrite(before.arguments[name], tensor)
+    return replace(after, arguments=arguments)
+
+
+def over_bound(run: Run, one: Run, why: str) -> Iterator[Difference]:
+    """Yield the outputs of another call that are beyond their bound, and not so in the run."""
+    for output, now in one.outputs.items():
+        usual, want = run.outputs.get(output), one.case.expected.get(output)
+        if now is None or now.ratio is None or usual is None or usual.ratio is None or want is None:
+            continue
+        if (now.ratio > 1).any() and not (usual.ratio > 1).any():
+            index, count = judge.worst(now.ratio), int((now.ratio > 1).sum())
+            words = f"{element(output, index)} is {now.got[index]:.9g}, expected {want.value[index]:.9g}"
+            yield Difference(output, f"{words}, {why}; {count} of {now.ratio.size} elements are wrong", index)

@@ -1,0 +1,70 @@
+"""Cases that differ from a run's own in one option: of what is kept by all others, a call of them shows it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from verify_norm.cases import placement, turns
+from verify_norm.core import geometry
+from verify_norm.core.run import Run
+from verify_norm.core.spec import CaseSpec, Op
+
+FEW = 2  # options of a case that are changed, one at a time
+
+
+def one_option(run: Run) -> Iterator[tuple[CaseSpec, str]]:
+    """Yield cases of the run's shape, type and eps with one option changed, and in words which; some of a case."""
+    kernel, op = run.kernel, run.case.op
+    base = replace(run.case.spec, special=None, alias="", seed=run.case.spec.seed ^ 8)
+    found = []
+    for change, words in _changes(base, op):
+        spec = replace(base, **change)
+        taken = kernel.fitted(spec) == spec and (geometry.refusal(spec, op) or kernel.refuses(spec)) is None
+        found += [(spec, words)] * taken
+    yield from turns.from_variant(base, found)[:FEW] if found else ()
+
+
+def _changes(spec: CaseSpec, op: Op) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield each option's other value, as a change of the case, and what is other then, in words."""
+    names = {tensor.name for tensor in op.inputs}
+    for name in ("weight", "bias", "dresidual_out"):
+        if name in names and not op.own:
+            given = getattr(spec, name)
+            yield {name: not given}, f"no {name}" if given else f"a {name}"
+    if any(tensor.dtype == "weight" and getattr(spec, tensor.name, True) is not False for tensor in op.inputs):
+        own = spec.weight_dtype in (None, spec.dtype)
+        other = ("bfloat16" if spec.dtype == "float32" else "float32") if own else None
+        yield {"weight_dtype": other}, "weights of another type"
+    yield from ((change, f"another {next(iter(change))}") for change in _numbers(spec, op))
+    for tensor in op.inputs:
+        if tensor.extent not in ("data", "affine", "sample") or not hasattr(spec, f"{tensor.name}_layout"):
+            continue
+        strided = "every_other" if tensor.extent == "affine" else "row_strided"
+        layout = strided if geometry.layout_of(spec, tensor.name) == "contiguous" else "contiguous"
+        given = getattr(spec, tensor.name, True) is not False
+        if given and placement.applies(strided, geometry.shape_of(tensor, spec, op)):
+            yield {f"{tensor.name}_layout": layout}, f"another layout of {tensor.name}"
+
+
+def _numbers(spec: CaseSpec, op: Op) -> Iterator[dict[str, Any]]:
+    """Yield changes of what an operator's attributes and the shapes of its other inputs are."""
+    if "weight_offset" in op.attrs:
+        yield {"weight_offset": 1.0 - spec.weight_offset}
+    if "dropout_p" in op.attrs:
+        yield {"dropout_p": 0.25 if spec.dropout_p == 0.5 else 0.5}
+    if "num_groups" in op.attrs and spec.shape[1] > 1:
+        yield {"num_groups": 1 if spec.num_groups != 1 else spec.shape[1]}
+    if "variance_size" in op.attrs and (length := geometry.row_length(spec, op)) > 1:
+        size = geometry.variance_size(spec, op)
+        yield {"variance_size": size // 2 if size > 1 else length}
+    if "training" in op.attrs:
+        yield {"training": not spec.training}
+    if "momentum" in op.attrs and spec.training:
+        yield {"momentum": 0.1 if spec.momentum == 0.9 else 0.9}
+    if any(tensor.extent == "sample" for tensor in op.inputs):
+        yield {"modulation": "token" if spec.modulation == "sample" else "sample"}
+    if any(tensor.extent == "position" for tensor in op.inputs):
+        widths = list(geometry.ROTARY)
+        yield {"rotary": widths[(widths.index(spec.rotary) + 1) % len(widths)]}
+    if op.view == "rows" and op.chain is None and len(spec.shape) > 2:
+        yield {"normalized_ndim": 2 if spec.normalized_ndim == 1 else 1}
